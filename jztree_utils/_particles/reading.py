@@ -18,17 +18,17 @@ from .many_devices import ManyDevices
 from .one_device import OneDevice
 from .particles import MOST_ROWS, Particles
 
-_SLICE = 2**22  # masses that are read at a time, to be added up
-_LONGEST = 1e10  # box in float32, where cubes of lengths, and masses over these, must fit
+_SLICE = 2**22  # number of masses that are read and summed at a time
+_LONGEST = 1e10  # largest box in float32, where cubes of lengths, and masses over these, must not overflow
 
 
 @dataclass(frozen=True)
 class Source:
-    """Which particles of a snapshot are looked at.
+    """The particles of a snapshot to process.
 
-    ptype: the type that is grouped. attach: types whose particles join the groups of the nearest of these; None is all
-    others. options: how the snapshot is read. matter: types that count in spheres besides these, whether they are in
-    groups or not; None is all others.
+    ptype: the type that is grouped. attach: types whose particles join the group of the nearest grouped particle; None
+        means all others. options: how the snapshot is read. matter: types that count in spheres besides these, inside
+        and outside groups; None means all others.
     """
 
     path: Path
@@ -39,7 +39,7 @@ class Source:
 
 
 def open_types(source: Source) -> list[io.Snapshot]:
-    """The snapshot as each of its types sees it, the one that is grouped first. Raises like `io.open_snapshot`."""
+    """Open the snapshot once for each of its types, the grouped type first. Raises like `io.open_snapshot`."""
     first = io.open_snapshot(source.path, source.ptype, source.options)
     others = first.types if source.attach is None else dict.fromkeys(source.attach, 1)
     wanted = [ptype for ptype, num in others.items() if num and ptype != source.ptype]
@@ -48,16 +48,16 @@ def open_types(source: Source) -> list[io.Snapshot]:
 
 @dataclass(frozen=True)
 class Matter:
-    """What counts in spheres besides the particles that may be in groups. words: all that does, and what does not."""
+    """The matter in spheres besides the particles that may be in groups. words: a description."""
 
     snapshots: list[io.Snapshot]
     words: str
 
 
 def open_matter(source: Source, snapshots: list[io.Snapshot]) -> Matter:
-    """The types of a snapshot that count in spheres besides those of ``snapshots``, which may be in groups.
+    """Open the types that count in spheres besides those of ``snapshots``, which may be in groups.
 
-    Raises like `io.open_snapshot`. Of types that do not count, masses are read, to say how much they are.
+    Raises the same errors as `io.open_snapshot`. For omitted types, only masses are read, to report their sum.
     """
     read = {one.ptype for one in snapshots}
     rest = [io.open_snapshot(source.path, ptype, source.options) for ptype in snapshots[0].types if ptype not in read]
@@ -78,7 +78,7 @@ def open_matter(source: Source, snapshots: list[io.Snapshot]) -> Matter:
 
 
 def _left_in_words(snapshot: io.Snapshot, unit: str) -> str:
-    """A type that is left out of spheres: how many particles, and how much mass. unit: of mass, by its name."""
+    """Describe a type that is omitted from spheres: number of particles and mass. unit: name of the unit of mass."""
     words = f"type {snapshot.ptype} ({snapshot.num:,} particles"
     if "mass" not in snapshot.present(("pos",), ("mass",)):
         return f"{words} that have no mass)"
@@ -94,10 +94,10 @@ def _left_in_words(snapshot: io.Snapshot, unit: str) -> str:
 def read_particles(
     snapshots: list[io.Snapshot], optional: tuple[str, ...], mesh: Mesh, matter: Matter | None = None
 ) -> Particles:
-    """The particles of a snapshot on the devices of ``mesh``: positions, and of ``optional`` what all types have.
+    """Read particles of a snapshot onto the devices of ``mesh``: positions, and ``optional`` columns of all types.
 
-    snapshots: of `open_types`. matter: of `open_matter`, None if there are to be no spheres.
-    Raises, on all processes if on any, SnapshotError, and ValueError if there are too many for the devices.
+    snapshots: result of `open_types`. matter: result of `open_matter`, None without spheres.
+    Raises on all processes if one fails: SnapshotError, and ValueError if there are too many particles for the devices.
     """
     first = snapshots[0]
     with io.failing_together(mesh):
@@ -128,7 +128,7 @@ def read_particles(
 
 
 def _read_one(snapshot: io.Snapshot, names: list[str], mesh: Mesh, wide: bool) -> ParticleData:
-    """The particles of one type on the host, or dealt out to the devices of ``mesh``."""
+    """Read the particles of one type onto the host, or distribute them to the devices of ``mesh``."""
     if mesh.size == 1:
         return _read_all(snapshot, names, wide)
     part = io.shard_snapshot(snapshot, mesh, names, id_words=True, finite=True)
@@ -136,7 +136,7 @@ def _read_one(snapshot: io.Snapshot, names: list[str], mesh: Mesh, wide: bool) -
 
 
 def _needs_64_bits(snapshot: io.Snapshot, names: list[str]) -> bool:
-    """Whether float32 cannot hold what is in a snapshot, or what is computed of it: squares and cubes of lengths."""
+    """Return whether float32 is too narrow for values of the snapshot, or for squares and cubes of its lengths."""
     if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
         return True
     numbers = [name for name in ("pos", "mass", "vel") if name in names]
@@ -148,7 +148,7 @@ def _needs_64_bits(snapshot: io.Snapshot, names: list[str]) -> bool:
 
 
 def _common_id_dtype(snapshots: list[io.Snapshot]) -> np.dtype:
-    """The type of integers that holds the identifiers of all types. Raises ValueError, in words, if there is none."""
+    """Return the integer dtype for the identifiers of all types. Raises ValueError if there is none."""
     dtypes = {one.ptype: one.layout("id")[0] for one in snapshots}
     common = np.result_type(*dtypes.values())
     if common.kind not in "iu":
@@ -161,7 +161,7 @@ def _common_id_dtype(snapshots: list[io.Snapshot]) -> np.dtype:
 
 
 def check_fits(snapshots: list[io.Snapshot], ndev: int) -> None:
-    """Raise ValueError, in words, if the particles are too many for the devices."""
+    """Raise ValueError if there are too many particles for the devices."""
     for snapshot in snapshots:
         if snapshot.num > MOST_ROWS * ndev:
             raise ValueError(
@@ -171,7 +171,7 @@ def check_fits(snapshots: list[io.Snapshot], ndev: int) -> None:
 
 
 def _read_all(snapshot: io.Snapshot, names: list[str], wide: bool) -> ParticleData:
-    """All of a snapshot on the host, with its progress told."""
+    """Read a whole snapshot onto the host, with a progress report."""
     columns = {}
     with progress("read the snapshot", snapshot.num * len(names), "values", quiet=is_quiet()) as advance:
         for name in names:
