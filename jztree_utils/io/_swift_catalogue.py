@@ -2,8 +2,8 @@
 
 The format: https://swift.strw.leidenuniv.nl/docs/Snapshots/index.html and .../FriendsOfFriends/index.html (Schaller et
 al. 2024, MNRAS 530, 2378). ``Groups`` has ``Sizes``, ``Masses``, ``Centres`` and ``GroupIDs``, which count from 1;
-properties that SWIFT does not know keep their own names. Units are free of h, and the attributes of each dataset tell
-them. Identifiers of members, which SWIFT writes to the snapshot only, are in ``Members/id`` as in the native layout.
+properties that SWIFT does not have keep their own names. Units are free of h, and are attributes of each dataset.
+Identifiers of members, which SWIFT writes to the snapshot only, are in ``Members/id``, like in the native layout.
 """
 
 from dataclasses import replace
@@ -39,19 +39,19 @@ _NAMES = {"count": "Sizes", "mass": "Masses", "com_pos": "Centres"}
 RESERVED = _native_catalogue.RESERVED | {*_NAMES.values(), "GroupIDs"}
 _LENGTH, _MASS, _TIME = "Unit length in cgs (U_L)", "Unit mass in cgs (U_M)", "Unit time in cgs (U_t)"
 _BASES = (("U_M", "g"), ("U_L", "cm"), ("U_t", "s"))
-NO_GROUP = 2**31 - 1  # the number of the group of particles that are in none
+NO_GROUP = 2**31 - 1  # the group number of particles without a group
 _LOW = 2**32  # counts are in two words of 32 bits
 _MPC_IN_CM = 3.08567758149e24
 
 
 def recognises(file: h5py.File) -> bool:
-    """Whether an open file is a friends-of-friends catalogue of SWIFT, or one in its layout."""
+    """Return whether an open file is a friends-of-friends catalogue of SWIFT, or one in its layout."""
     groups = file.get("Groups")
     return isinstance(groups, h5py.Group) and "Sizes" in groups and "Header" in file
 
 
 def check_header(header: SnapshotHeader | None, layout: str = "swift") -> None:
-    """Raise ValueError unless a header tells what every file of SWIFT does: units and, if it is cosmological, h."""
+    """Raise ValueError unless a header has the units and, for a cosmological run, the h of a SWIFT file."""
     header = header or SnapshotHeader()
     units = (header.unit_length_in_cm, header.unit_mass_in_g, header.unit_velocity_in_cm_per_s)
     if None in units:
@@ -67,7 +67,7 @@ def check_header(header: SnapshotHeader | None, layout: str = "swift") -> None:
 
 
 def write(file: h5py.File, content: CatalogueContent) -> None:
-    """Write a catalogue of three dimensions, with a header that `check_header` accepts, into an empty file."""
+    """Write a three-dimensional catalogue to an empty file. Its header must pass `check_header`."""
     content = convert_h(content, h_free=True)
     header, cata = content.header, content.catalogue
     count = np.asarray(cata.count, np.int64)
@@ -80,31 +80,31 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
 
 
 def write_frame(file: h5py.File, content: CatalogueContent, ngroups: int, kind: str) -> None:
-    """Write what is neither columns nor members. content: free of h. kind: of SWIFT's files, such as "FOF"."""
+    """Write everything except columns and members. content: free of h. kind: type of SWIFT file, such as "FOF"."""
     _write_header(file, content.header, ngroups, kind)
     file.create_group("Parameters").attrs.update(fof_parameters(content.info))
     write_made(file, content.info)
 
 
 def _stored_columns(content: CatalogueContent, count: np.ndarray) -> dict[str, Column]:
-    """What goes into ``Groups``, by its name there. count: ``(g,)`` int64."""
+    """Return the columns of ``Groups``, by their names there. count: ``(g,)`` int64."""
     columns = catalogue_columns(content.catalogue, content.extra) | type_columns(content.by_type)
-    del columns["offset"]  # groups follow each other
+    del columns["offset"]  # groups are contiguous
     columns["count"] = replace(columns["count"], values=count)
     numbers = Column(np.arange(1, len(count) + 1), "1", "number of the group, from 1")
     return {_NAMES.get(name, name): column for name, column in columns.items()} | {"GroupIDs": numbers}
 
 
 def write_dataset(group: h5py.Group, name: str, column: Column, header: SnapshotHeader) -> None:
-    """Write a dataset with the attributes that SWIFT gives it."""
+    """Write a dataset with the attributes of a SWIFT dataset."""
     data = group.create_dataset(name, data=column.values)
     data.attrs.update(dataset_attributes(column.kind, column.definition, header))
 
 
 def dataset_attributes(kind: str, definition: str, header: SnapshotHeader) -> dict[str, Any]:
-    """The attributes that SWIFT gives a dataset.
+    """Return the attributes of a SWIFT dataset.
 
-    kind: of quantity, as in `unit_powers`. definition: in words. header: with units, unless the quantity has none.
+    kind: kind of quantity, see `unit_powers`. definition: in words. header: with units, unless the quantity has none.
     """
     a, _, length, mass, velocity = unit_powers(header, kind)
     powers = {"U_M": mass, "U_L": length + velocity, "U_t": -velocity}
@@ -127,7 +127,7 @@ def dataset_attributes(kind: str, definition: str, header: SnapshotHeader) -> di
 
 
 def _expression(a: float, powers: dict[str, float]) -> str:
-    """Such as ``a U_L [ cm ]``."""
+    """Return an expression such as ``a U_L [ cm ]``."""
     factor = lambda name, power: name if power == 1 else f"{name}^{power:g}"  # noqa: E731
     symbols = [factor(name, power) for name, power in (("a", a), *powers.items()) if power]
     cgs = [factor(cgs, powers[unit]) for unit, cgs in _BASES if powers[unit]]
@@ -135,7 +135,7 @@ def _expression(a: float, powers: dict[str, float]) -> str:
 
 
 def _units(header: SnapshotHeader) -> dict[str, float]:
-    """The units of mass, length and time in cgs, of a header that has them."""
+    """Return the units of mass, length and time in cgs, for a header that has them."""
     length, mass, velocity = (
         float(getattr(header, name) or 0)
         for name in ("unit_length_in_cm", "unit_mass_in_g", "unit_velocity_in_cm_per_s")
@@ -144,7 +144,7 @@ def _units(header: SnapshotHeader) -> dict[str, float]:
 
 
 def _write_header(file: h5py.File, header: SnapshotHeader, ngroups: int, kind: str) -> None:
-    """Header, units and cosmology. The header is one without h in its units."""
+    """Write header, units and cosmology. The units of the header must be free of h."""
     units, a = _units(header), header.scale_factor
     total = np.asarray(header.npart_total, np.uint64)
     attributes = {
@@ -176,16 +176,16 @@ def _write_header(file: h5py.File, header: SnapshotHeader, ngroups: int, kind: s
 
 
 def _is_cosmological(header: SnapshotHeader) -> bool:
-    """Whether a run is cosmological; if the header does not say so, by its matter and its redshift."""
+    """Return whether a run is cosmological; if the header does not say, judge by its matter and redshift."""
     return bool(header.omega0) or header.redshift != 0 if header.comoving is None else header.comoving
 
 
 def _cosmology(header: SnapshotHeader, time_in_s: float) -> dict[str, Any]:
-    """What SWIFT tells of the cosmology, as far as it is known. Without radiation, as a header of Gadget says it."""
+    """Return the known cosmology in SWIFT's form. It has no radiation, because a Gadget header has none."""
     if not _is_cosmological(header):
         return {"Cosmological run": 0}
     omega0, omega_lambda = header.omega0 or 0.0, header.omega_lambda or 0.0
-    omega_b = np.nan if header.omega_baryon is None else header.omega_baryon  # readers ask for it
+    omega_b = np.nan if header.omega_baryon is None else header.omega_baryon  # readers require it
     return {
         "Cosmological run": 1,
         "Redshift": header.redshift,
@@ -205,7 +205,7 @@ def _cosmology(header: SnapshotHeader, time_in_s: float) -> dict[str, Any]:
 
 
 def fof_parameters(info: CatalogueInfo) -> dict[str, np.bytes_]:
-    """The parameters of SWIFT's group finder that are known, as attributes of ``Parameters``."""
+    """Return the known parameters of SWIFT's group finder, as attributes of ``Parameters``."""
     values: dict[str, Any] = {"absolute_linking_length": info.linking_length, "min_group_size": info.npart_min}
     values |= {"group_id_offset": 1, "group_id_default": NO_GROUP}
     if info.ptype is not None:
@@ -214,9 +214,9 @@ def fof_parameters(info: CatalogueInfo) -> dict[str, np.bytes_]:
 
 
 def read(path: Path) -> CatalogueContent:
-    """A catalogue that SWIFT or `write` has written, in one file or several. Raises SnapshotError if it cannot be read.
+    """Read a catalogue by SWIFT or `write`, in one file or several. Raises SnapshotError if it cannot be read.
 
-    Of SWIFT's own files, columns that `FofCatalogue` has and SWIFT does not are None.
+    In SWIFT's own files, columns that `FofCatalogue` has and SWIFT does not are None.
     """
     with open_hdf5(path) as file:
         header = parse_header(file, swift=True, counted=False)[0]
@@ -238,12 +238,12 @@ def read(path: Path) -> CatalogueContent:
 
 
 def read_info(file: h5py.File, header: SnapshotHeader) -> CatalogueInfo:
-    """How a catalogue was made, as `write_frame` or SWIFT has written it."""
+    """Return how a catalogue was made, from the data of `write_frame` or SWIFT."""
     return CatalogueInfo(**(_read_parameters(file) | read_made(file)), header=header)
 
 
 def _read_parameters(file: h5py.File) -> dict[str, Any]:
-    """The linking length and the fewest particles, as far as SWIFT's parameters tell them."""
+    """Return the linking length and the minimum number of particles, as far as they are in SWIFT's parameters."""
     length, fewest = (_parameter(file, f"FOF:{name}") for name in ("absolute_linking_length", "min_group_size"))
     return {
         "linking_length": length if length is not None and length > 0 else None,  # -1: a ratio was given instead
@@ -252,7 +252,7 @@ def _read_parameters(file: h5py.File) -> dict[str, Any]:
 
 
 def _parameter(file: h5py.File, name: str) -> float | None:
-    """A parameter of SWIFT, which is text, as a number; None if it is missing or is no number."""
+    """Return a parameter of SWIFT, which is text, as a number; None if it is missing or not a number."""
     text = text_attribute(file["Parameters"], name) if "Parameters" in file else ""
     try:
         return float(text)
