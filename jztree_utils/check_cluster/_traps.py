@@ -1,18 +1,18 @@
-"""Well-known traps of clusters, each with what to do.
+"""Common cluster configuration errors, each with a remedy.
 
-A trap takes the environment, the facts of this process and those of all, and returns a sentence or None.
+A trap takes the environment, the facts of this process and those of all processes, and returns a sentence or None.
 """
 
 from collections.abc import Mapping, Sequence
 
 from ._facts import Facts
 
-# Under this many CPUs, communication of a GPU waits for its process. The published guide gives 8 to each.
+# With fewer CPUs than this, the communication of a GPU waits for its process. The published guide recommends 8 per GPU.
 CPUS_OF_A_GPU = 4
 
 
 def trap_alone(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
-    """Started without a launcher, or by one that nobody reads."""
+    """Detect a start without a launcher, or with an unsupported one."""
     if facts.num_processes > 1:
         return None
     inside_step = "SLURM_STEP_NODELIST" in environ
@@ -21,7 +21,7 @@ def trap_alone(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Fact
             f"The Slurm job has {environ['SLURM_NTASKS']} tasks, but this process was started without srun and is "
             "alone: put srun in front of python."
         )
-    # Launchers that jztree does not read, and those it reads if it then found one process all the same.
+    # Launchers that jztree does not support, and supported ones that still resulted in one process.
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE"):
         if _is_several(environ.get(name)):
             return (
@@ -37,7 +37,7 @@ def trap_alone(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Fact
 
 
 def trap_host_name(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
-    """A host that does not know its name, or by an address that others cannot reach."""
+    """Detect a host without a resolvable name, or with an address that other hosts cannot reach."""
     if facts.address is None:
         return (
             f"The host does not know its own name {facts.host}, and gloo, mpi4py or JAX may wait for it without end: "
@@ -53,7 +53,7 @@ def trap_host_name(environ: Mapping[str, str], facts: Facts, everyone: Sequence[
 
 
 def trap_proxy(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
-    """A web proxy between the processes."""
+    """Detect a web proxy between the processes."""
     proxies = [name for name in ("grpc_proxy", "https_proxy", "http_proxy") if environ.get(name)]
     if not proxies:
         return None
@@ -70,7 +70,7 @@ def trap_proxy(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Fact
 
 
 def trap_few_cpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
-    """Fewer CPUs than communication needs, or than were asked for."""
+    """Detect fewer CPUs than communication needs, or than the user requested."""
     asked = int(environ.get("SLURM_CPUS_PER_TASK") or 0)
     if asked > facts.num_cpus:
         return (
@@ -94,7 +94,7 @@ def trap_few_cpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[F
 
 
 def trap_several_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
-    """Several GPUs in one process."""
+    """Detect several GPUs in one process."""
     if facts.platform != "gpu" or facts.num_local_devices == 1:
         return None
     return (
@@ -104,7 +104,7 @@ def trap_several_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequen
 
 
 def trap_shared_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
-    """Several processes on one GPU."""
+    """Detect several processes on one GPU."""
     neighbours = sum(one.host == facts.host for one in everyone)
     if facts.platform != "gpu" or not 0 < facts.host_gpus < neighbours:
         return None
@@ -115,7 +115,7 @@ def trap_shared_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequenc
 
 
 def trap_idle_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
-    """A CPU in use beside GPUs."""
+    """Detect the use of a CPU on a host with GPUs."""
     chosen = environ.get("JAX_PLATFORMS") or environ.get("JAX_PLATFORM_NAME") or ""
     if facts.platform != "cpu" or facts.host_gpus == 0 or chosen.startswith("cpu"):
         return None
@@ -126,7 +126,7 @@ def trap_idle_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[
 
 
 def trap_unequal(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
-    """Processes with different devices, or different versions of packages."""
+    """Detect processes with different devices, or with different versions of packages."""
     if len({one.num_local_devices for one in everyone}) > 1:
         numbers = ", ".join(str(one.num_local_devices) for one in everyone)
         return f"Processes have different numbers of devices ({numbers}): give each the same --gres and the same tasks."
@@ -152,18 +152,18 @@ TRAPS = (
 
 
 def traps(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> list[str]:
-    """The sentences of those traps in which this process is."""
+    """Return the sentences of the traps that apply to this process."""
     found = (trap(environ, facts, everyone) for trap in TRAPS)
     return [sentence for sentence in found if sentence is not None]
 
 
 def _is_several(number: str | None) -> bool:
-    """Whether the value of a variable is a number above 1."""
+    """Return whether the value of a variable is a number above 1."""
     return number is not None and number.isdecimal() and int(number) > 1
 
 
 def describe_traps(sentences_of_all: Sequence[Sequence[str]]) -> str:
-    """Each sentence once, with the processes it holds for if these are not all."""
+    """List each sentence once, with the affected processes unless these are all."""
     lines = []
     for sentence in dict.fromkeys(sentence for sentences in sentences_of_all for sentence in sentences):
         those = [str(process) for process, sentences in enumerate(sentences_of_all) if sentence in sentences]
