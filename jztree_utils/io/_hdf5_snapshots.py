@@ -1,7 +1,7 @@
-"""Snapshots of Gadget, AREPO, GIZMO and SWIFT in HDF5, a file at a time.
+"""HDF5 snapshots of Gadget, AREPO, GIZMO and SWIFT, one file at a time.
 
 Gadget-4: https://wwwmpa.mpa-garching.mpg.de/gadget4/06_snapshotformat (Springel et al. 2021, MNRAS 506, 2871); the
-snapshots of Gadget-2/3, AREPO and GIZMO differ from its in their headers. SWIFT: https://swift.strw.leidenuniv.nl/docs/Snapshots
+headers of Gadget-2/3, AREPO and GIZMO are different. SWIFT: https://swift.strw.leidenuniv.nl/docs/Snapshots
 (Schaller et al. 2024, MNRAS 530, 2378).
 """
 
@@ -21,17 +21,18 @@ from ._hdf5_types import WORDS
 from ._header import SnapshotHeader, box_in_header, checked_box, is_swift, parse_header
 from ._read_options import ReadOptions
 
-# How the scale factor enters a dataset, as Gadget-4 and AREPO, SWIFT, and the Gadget-3 of EAGLE write it.
+# Attributes for the power of the scale factor in a dataset, by Gadget-4 and AREPO, SWIFT, and the Gadget-3 of EAGLE.
 _EXPONENTS = ("a_scaling", "a-scale exponent", "aexp-scale-exponent")
 
 _LARGEST_EXPONENT = 10
 
 
 class _Dialect(NamedTuple):
-    """What differs between the codes.
+    """The differences between the codes.
 
     datasets: the names of a property, the usual one first.
-    velocity_exponent: of the scale factor by which stored velocities become peculiar, if the dataset does not tell.
+    velocity_exponent: power of the scale factor that converts stored velocities to peculiar ones, if the dataset has
+        none.
     """
 
     datasets: Mapping[str, tuple[str, ...]]
@@ -47,19 +48,19 @@ _GADGET = _Dialect(
     },
     velocity_exponent=0.5,
 )
-# Black holes have dynamical masses, which gravity sees, and subgrid ones.
+# Black holes have dynamical masses, which gravity uses, and subgrid masses.
 _SWIFT = _Dialect({**_GADGET.datasets, "mass": ("Masses", "DynamicalMasses")}, velocity_exponent=0.0)
 
 
 def is_simulation(file: h5py.File) -> bool:
-    """Whether an open file has the header that all of these codes write."""
+    """Return whether an open file has the header that all of these codes write."""
     return isinstance(file.get("Header"), h5py.Group) and "NumPart_ThisFile" in file["Header"].attrs
 
 
 def survey_simulation(file: h5py.File, ptype: int | None, options: ReadOptions) -> Survey:
-    """What an open snapshot file holds. ptype: the particle type; None if only the header is asked for.
+    """Survey an open snapshot file. ptype: the particle type; None to read only the header.
 
-    Raises SnapshotError if it is not what it should be.
+    Raises SnapshotError if the contents are invalid.
     """
     swift = is_swift(file) if options.format is None else options.format == "swift"
     header, here = parse_header(file, swift)
@@ -85,14 +86,14 @@ def survey_simulation(file: h5py.File, ptype: int | None, options: ReadOptions) 
 
 
 def _check_kind(file: h5py.File) -> None:
-    """Raise SnapshotError for files of SWIFT that have the header of a snapshot and are none."""
+    """Raise SnapshotError for SWIFT files that have the header of a snapshot but are not snapshots."""
     kind = text_attribute(file["Header"], "OutputType")
     if kind in ("FOF", "LineOfSight", "SOAP"):
         raise SnapshotError(f"{file.filename} is a file of SWIFT of the kind {kind}; give a snapshot.")
 
 
 def _code(file: h5py.File) -> str:
-    """The code that wrote a file, as far as its groups tell."""
+    """Return the code that wrote a file, guessed from its groups."""
     if "GIZMO_version" in file["Header"].attrs:
         return "GIZMO"
     if "Parameters" not in file and "Config" not in file:
@@ -101,7 +102,7 @@ def _code(file: h5py.File) -> str:
 
 
 def _stretched(file: h5py.File, box: float | tuple[float, ...]) -> float | tuple[float, ...]:
-    """The box of Gadget-4, which may be cut to halves, quarters, ... by its options LONG_X_BITS and so on."""
+    """Return the box of Gadget-4, which options such as LONG_X_BITS may reduce to halves, quarters, ..."""
     config = file.get("Config")
     if not isinstance(config, h5py.Group):
         return box
@@ -112,7 +113,7 @@ def _stretched(file: h5py.File, box: float | tuple[float, ...]) -> float | tuple
 
 
 def _long_bits(config: h5py.Group, name: str) -> int:
-    """A number in the configuration of Gadget-4, where numbers are text; 0 if it is not there."""
+    """Return a number from the configuration of Gadget-4, which stores numbers as text; 0 if it is missing."""
     text = text_attribute(config, name)
     if text.strip().isdecimal() and len(text) < 3:
         return int(text)
@@ -140,7 +141,7 @@ def _columns(
 
 
 def _full_name(file: h5py.File, ptype: int, given: str) -> str:
-    """The dataset that an option names for this type. Raises SnapshotError if it is one of another type."""
+    """Return the dataset that an option names for this type. Raises SnapshotError for a dataset of another type."""
     name = given.strip("/")
     group, _, dataset = name.partition("/")
     if not dataset:
@@ -155,7 +156,7 @@ def _full_name(file: h5py.File, ptype: int, given: str) -> str:
 
 
 def _factor(data: h5py.Dataset, name: str, header: SnapshotHeader, dialect: _Dialect) -> float:
-    """What positions are multiplied by to be comoving, and velocities to be peculiar; 1 for what is neither."""
+    """Return the factor that makes positions comoving and velocities peculiar; 1 for other properties."""
     told = numbers(data, "Value stored as physical")
     physical = told is not None and bool(told.any())
     if name == "pos":
@@ -167,7 +168,7 @@ def _factor(data: h5py.Dataset, name: str, header: SnapshotHeader, dialect: _Dia
 
 
 def scale_exponent(data: h5py.Dataset) -> float | None:
-    """The power of the scale factor that a dataset tells, None if it tells none. Raises SnapshotError for nonsense."""
+    """Return the power of the scale factor in a dataset, or None. Raises SnapshotError for an invalid power."""
     powers = [number(data, exponent) for exponent in _EXPONENTS]
     power = next((power for power in powers if power is not None), None)
     if power is not None and abs(power) > _LARGEST_EXPONENT:
@@ -177,9 +178,9 @@ def scale_exponent(data: h5py.Dataset) -> float | None:
 
 
 def _box_of_integers(file: h5py.File) -> Any:
-    """The lengths that integer coordinates are fractions of: those of the run, whatever box is given instead.
+    """Return the box lengths for integer coordinates: those of the run, even if the user gives another box.
 
-    Raises SnapshotError if the file does not tell, or the run had no box.
+    Raises SnapshotError if the file does not have them, or the run had no box.
     """
     box = np.asarray(box_in_header(file))
     config = file.get("Config")
