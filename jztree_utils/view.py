@@ -1,7 +1,7 @@
-"""Haloes and particles in three dimensions, to be turned and zoomed in a browser: one HTML file that needs no server.
+"""Interactive 3D views of haloes and particles for a browser: one HTML file that needs no server.
 
-It needs plotly (``pip install 'jztree-native[view]'``), which is imported when a view is made. The file contains the
-program of plotly, so it can be opened without a network and sent to others.
+This needs plotly (``pip install 'jztree-native[view]'``), which is imported when you create a view. The file contains
+the plotly program, so you can open it without a network and send it to others.
 """
 
 # ruff: noqa: PLC0415 - plotly is optional
@@ -19,10 +19,10 @@ from .io import OutputError, atomic_output
 
 __all__ = ["check_view", "view_in_3d"]
 
-_CIRCLE = 49  # points of a circle, the first and last one the same
-_DECADES = 5  # of masses up to which the colour bar has all powers of ten
-_SEED = 1  # of which particles are shown
-# Opaque: what lies behind a transparent point is not drawn, whichever it is.
+_CIRCLE = 49  # points of a circle; the first and last one are the same
+_DECADES = 5  # maximum decades of mass for a colour bar with only powers of ten
+_SEED = 1  # for the random sample of particles
+# Opaque, because nothing behind a transparent point is drawn.
 _PARTICLES, _BOX = "#b4b4b4", "#787878"
 _COLOURS = "Viridis"
 _HOVER = "halo %{customdata[0]}<br>%{customdata[1]:,} particles"
@@ -41,23 +41,23 @@ def view_in_3d(
     mass_unit: str = "",
     title: str = "",
 ) -> Any:
-    """Write a page that shows particles and haloes.
+    """Write an HTML page that shows particles and haloes.
 
-    Haloes are points, coloured by mass, or by number of particles if the catalogue has no masses. Pointing at one shows
-    its row in the catalogue, its masses and its position. Around each are three circles of its ``r200c``. The legend
-    switches on circles of its ``max_radius``, around its centre of mass.
+    Haloes are points, coloured by mass, or by number of particles if the catalogue has no masses. Pointing at a halo
+    shows its row in the catalogue, its masses and its position. Three circles around each halo show its ``r200c``. The
+    legend switches on circles of its ``max_radius``, around its centre of mass.
 
     pos: ``(n, 3)`` positions of the particles. They and the haloes are wrapped into the box.
     path: the HTML file to write.
     boxsize: length of the periodic box, or one per dimension; 0 or None is open.
     catalogue: groups in three dimensions, None for particles alone.
-    columns: ``(g,)`` or ``(g, 3)`` further properties of the groups. Haloes are drawn at ``centre_pos`` if it is there,
-        and otherwise at their centre of mass. ``r200c`` and ``m200c`` are shown.
-    most_particles: if there are more, a random sample of this size is shown, always the same.
-    most_halos: this number of haloes is shown, the largest first.
+    columns: ``(g,)`` or ``(g, 3)`` further properties of the groups. Haloes are drawn at ``centre_pos`` if it exists,
+        otherwise at their centre of mass. ``r200c`` and ``m200c`` are shown.
+    most_particles: maximum number of particles to show. From a larger number, the same random sample is always shown.
+    most_halos: maximum number of haloes to show, the largest first.
     length_unit, mass_unit: for the labels. title: above the view.
 
-    Returns the figure of plotly.
+    Returns the plotly figure.
     Raises ImportError if plotly is missing, ValueError for a wrong shape or number, OutputError if ``path`` cannot be
     written.
     """
@@ -80,9 +80,9 @@ def view_in_3d(
 
 
 def check_view(path: str | os.PathLike[str]) -> None:
-    """Check that a view can be written under this name. Meant to come before long work.
+    """Check that a view can be written under this name. Call this before a long computation.
 
-    Raises ImportError if plotly is missing, OutputError if the name is not one of an HTML file.
+    Raises ImportError if plotly is missing, OutputError if the name does not have the suffix of an HTML file.
     """
     try:
         import plotly.graph_objects  # noqa: F401
@@ -103,7 +103,7 @@ def _checked(pos: Any) -> np.ndarray:
 
 
 def _in_box(points: np.ndarray, boxsize: Any) -> tuple[np.ndarray, np.ndarray | None]:
-    """Points wrapped into the box along the dimensions that have one, and its lengths if all have."""
+    """Wrap points into the box along its periodic dimensions; return them and the box lengths if all are periodic."""
     lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), 3)
     wrapped = np.where(lengths > 0, np.mod(points, np.where(lengths > 0, lengths, 1.0)), points)
     return wrapped, lengths if (lengths > 0).all() else None
@@ -121,7 +121,7 @@ def _particles(points: np.ndarray, most: int) -> Any:
 
 
 def _edges(box: np.ndarray) -> Any:
-    """The twelve edges of the box."""
+    """Draw the twelve edges of the box."""
     from plotly.graph_objects import Scatter3d
 
     corners = np.array(list(itertools.product((0.0, 1.0), repeat=3)))
@@ -133,7 +133,7 @@ def _edges(box: np.ndarray) -> Any:
 
 
 def _halos(groups: FofCatalogue, columns: dict[str, Any], boxsize: Any, most: int, mass_unit: str) -> list[Any]:
-    """Points and circles of the largest groups."""
+    """Draw points and circles of the largest groups."""
     from plotly.graph_objects import Scatter3d
 
     com = np.asarray(groups.com_pos, np.float64)
@@ -170,7 +170,7 @@ def _halos(groups: FofCatalogue, columns: dict[str, Any], boxsize: Any, most: in
 
 
 def _shades(weight: np.ndarray) -> dict[str, Any]:
-    """Colours by the logarithm of a mass; what has none is coloured as the least."""
+    """Return colours by the logarithm of a mass; groups without mass get the colour of the lowest mass."""
     positive = weight[weight > 0]
     least, most = (np.log10([positive.min(), positive.max()]) if len(positive) else np.zeros(2)).tolist()
     values = np.log10(np.maximum(weight, 10**least))
@@ -178,7 +178,7 @@ def _shades(weight: np.ndarray) -> dict[str, Any]:
 
 
 def _colour_bar(what: str, least: float, most: float) -> dict[str, Any]:
-    """A bar with masses at its ticks, which are at whole decades and, if there are few of these, between them."""
+    """Return a bar with masses at its ticks: whole decades and, if there are only a few, values between them."""
     parts = (1,) if most - least > _DECADES else (1, 2, 5)
     values = [part * 10.0**power for power in range(int(np.floor(least)), int(np.ceil(most)) + 1) for part in parts]
     kept = [value for value in values if least - 1e-6 <= np.log10(value) <= most + 1e-6] or [10**least]
@@ -187,7 +187,7 @@ def _colour_bar(what: str, least: float, most: float) -> dict[str, Any]:
 
 
 def _power(value: float) -> str:
-    """A number of one digit, as 500 or 2×10⁴."""
+    """Format a number with one digit, such as 500 or 2×10⁴."""
     if 0.01 <= value < 1e4:
         return f"{value:g}"
     digit, power = f"{value:.0e}".split("e")
@@ -195,7 +195,7 @@ def _power(value: float) -> str:
 
 
 def _hover(groups: FofCatalogue, columns: dict[str, Any], rows: np.ndarray, unit: str) -> tuple[str, list[list[Any]]]:
-    """What is told of a halo that is pointed at: a template, and the numbers in it."""
+    """Return the text for a halo under the pointer: a template, and the numbers in it."""
     held = {"mass": groups.mass, "m200c": columns.get("m200c")}
     words, numbers = _HOVER, [rows, np.asarray(groups.count)[rows]]
     for name, column in held.items():
@@ -207,12 +207,12 @@ def _hover(groups: FofCatalogue, columns: dict[str, Any], rows: np.ndarray, unit
 
 
 def _circles(centres: np.ndarray, radii: np.ndarray, shades: dict[str, Any], name: str, shown: bool | str) -> Any:
-    """Three circles around each centre, one in each plane of the axes; none where there is no radius."""
+    """Draw three circles around each centre, one per coordinate plane; halos without a radius get none."""
     from plotly.graph_objects import Scatter3d
 
     angle = np.linspace(0, 2 * np.pi, _CIRCLE)
     flat = np.stack([np.cos(angle), np.sin(angle), 0 * angle], axis=1)
-    flat = np.concatenate([flat, np.full((1, 3), np.nan)])  # the line is broken here
+    flat = np.concatenate([flat, np.full((1, 3), np.nan)])  # NaN breaks the line
     unit = np.concatenate([flat, flat[:, [0, 2, 1]], flat[:, [2, 0, 1]]])
     held = np.flatnonzero(radii > 0)
     lines = (centres[held, None] + radii[held, None, None] * unit).reshape(-1, 3)
