@@ -1,8 +1,9 @@
-"""The binary snapshots of Gadget-1/2, formats 1 and 2, of both byte orders, a file at a time.
+"""Binary snapshots of Gadget-1/2, formats 1 and 2, in both byte orders, one file at a time.
 
 The format: users' guide of Gadget-2 (Springel 2005, MNRAS 364, 1105), section 6. A file is a sequence of blocks, each
-between two 4-byte integers that hold its length in bytes; in format 2 a small block with its name stands before each.
-Particles of all types follow each other in a block. Gadget-4 writes the same with another header, unless told not to.
+between two 4-byte integers with its length in bytes. In format 2, a small block with the name precedes each block. A
+block has the particles of all types, one type after the other. By default, Gadget-4 writes the same format with another
+header.
 """
 
 from pathlib import Path
@@ -42,22 +43,22 @@ _ADVICE = "write it as HDF5 (SnapFormat=3), or with the option GADGET2_HEADER of
 
 
 class _Blocks(NamedTuple):
-    """An open file whose blocks are read one after the other."""
+    """An open file whose blocks are read in sequence."""
 
     path: Path
     file: IO[bytes]
-    order: Literal["<", ">"]  # of the bytes, as in a NumPy dtype
+    order: Literal["<", ">"]  # byte order, in the notation of NumPy dtypes
     labelled: bool
 
     def number(self) -> int:
-        """The next 4-byte integer. Raises EOFError at the end of the file."""
+        """Read the next 4-byte integer. Raises EOFError at the end of the file."""
         bytes_ = self.file.read(4)
         if len(bytes_) < 4:
             raise EOFError("it ends too early")
         return int(np.frombuffer(bytes_, f"{self.order}u4")[0])
 
     def label(self) -> str | None:
-        """The name before a block in format 2; None in format 1."""
+        """Read the name before a block in format 2; None in format 1."""
         if not self.labelled:
             return None
         if self.number() != 8:
@@ -68,9 +69,9 @@ class _Blocks(NamedTuple):
 
 
 def survey_binary(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
-    """What one binary file holds. ptype: the particle type; None if only the header is asked for.
+    """Survey one binary file. ptype: the particle type; None to read only the header.
 
-    Raises SnapshotError if it is truncated, or its header or a block is not as long as it must be.
+    Raises SnapshotError if the file is truncated, or its header or a block has a wrong length.
     """
     if options.names:
         raise SnapshotError(
@@ -91,7 +92,7 @@ def survey_binary(path: Path, ptype: int | None, options: ReadOptions) -> Survey
 
 
 def _begin(path: Path, streams: Streams) -> _Blocks:
-    """The blocks of a file, with the byte order and format that its first eight bytes tell."""
+    """Return the blocks of a file, with the byte order and format from its first eight bytes."""
     file = streams.file
     begin = file.read(8)
     file.seek(0)
@@ -102,7 +103,7 @@ def _begin(path: Path, streams: Streams) -> _Blocks:
 
 
 def _read_header(blocks: _Blocks) -> Any:
-    """The entries of the header. Raises SnapshotError if it is not that of Gadget-2."""
+    """Read the entries of the header. Raises SnapshotError if it is not a Gadget-2 header."""
     blocks.label()
     length = blocks.number()
     if length != _HEADER_BYTES:
@@ -120,7 +121,7 @@ def _header(path: Path, entries: Any, options: ReadOptions) -> SnapshotHeader:
     high = entries["npart_total_high"].astype(np.uint64) << np.uint64(32)
     total = tuple(int(n) for n in entries["npart_total"].astype(np.uint64) + high)
     num_files = max(1, int(entries["num_files"]))
-    if num_files == 1 and not any(total):  # as some codes for initial conditions leave it
+    if num_files == 1 and not any(total):  # some codes for initial conditions write this
         total = tuple(int(n) for n in entries["npart"])
     header = SnapshotHeader(
         boxsize=checked_box([entries["boxsize"]], str(path)) if options.box is None else options.box,
@@ -139,7 +140,7 @@ def _header(path: Path, entries: Any, options: ReadOptions) -> SnapshotHeader:
 def _find_columns(
     blocks: _Blocks, entries: Any, ptype: int, redshift: float
 ) -> tuple[dict[str, Column], dict[str, Place]]:
-    """The columns of one type, and where its rows begin. Raises SnapshotError if a block has a wrong length."""
+    """Find the columns of one type and the start of their rows. Raises SnapshotError if a block has a wrong length."""
     npart = entries["npart"].astype(np.int64)
     own_mass = npart * (entries["mass"] == 0)
     columns: dict[str, Column] = {}
@@ -167,7 +168,7 @@ def _find_columns(
 
 
 def _go_to(blocks: _Blocks, name: str) -> bool:
-    """Go to the block of a name, at or behind the present place; False if there is none. Format 1 has them in order."""
+    """Go to the named block from the current position; False if there is none. Format 1 has a fixed block order."""
     while True:
         place = blocks.file.tell()
         try:
@@ -188,9 +189,9 @@ def _more(blocks: _Blocks) -> bool:
 
 
 def _itemsize(blocks: _Blocks, name: str, numbers: int) -> int:
-    """The bytes of each number of a block, 4 or 8, from its length; the place is behind the block then.
+    """Return the bytes of each number of a block, 4 or 8, from its length. The position is then after the block.
 
-    Blocks of more than 4 GB exist, and have what is left of their lengths in 32 bits on both sides.
+    Blocks of more than 4 GB exist. They store the lower 32 bits of their lengths on both sides.
     """
     told = blocks.number()
     start = blocks.file.tell()
