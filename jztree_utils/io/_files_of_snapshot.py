@@ -1,4 +1,4 @@
-"""Which files belong to one snapshot, by their names and by what they hold."""
+"""Find the files of one snapshot, by their names and contents."""
 
 import filecmp
 import os
@@ -19,9 +19,9 @@ _LONGEST_HEADER = 4096
 
 
 def kind_of_file(path: Path) -> str | None:
-    """What the first bytes of a file are those of: "hdf5", "npy", "npz", "binary" (Gadget's own formats), or None.
+    """Return the file type from the first bytes: "hdf5", "npy", "npz", "binary" (Gadget's own formats), or None.
 
-    Raises SnapshotError if it cannot be read.
+    Raises SnapshotError if the file cannot be read.
     """
     check_is_file(path)
     try:
@@ -34,11 +34,11 @@ def kind_of_file(path: Path) -> str | None:
             return kind
     if is_gadget_record(begin):
         return "binary"
-    return "hdf5" if h5py.is_hdf5(path) else None  # HDF5 may stand behind a block of something else
+    return "hdf5" if h5py.is_hdf5(path) else None  # HDF5 may follow a block of other data
 
 
 def is_gadget_record(begin: bytes) -> bool:
-    """Whether a file begins with a header in a Fortran record (format 1), or with its label in one (format 2)."""
+    """Return whether a file begins with a header in a Fortran record (format 1), or with its label (format 2)."""
     for length in (int.from_bytes(begin[:4], "little"), int.from_bytes(begin[:4], "big")):
         closed = begin[4 + length : 8 + length] == begin[:4]
         if closed and ((length == 8 and begin[4:8] == b"HEAD") or 100 <= length <= _LONGEST_HEADER):
@@ -47,7 +47,7 @@ def is_gadget_record(begin: bytes) -> bool:
 
 
 def file_of(path: Path) -> Path:
-    """``path``, or a file of the only snapshot in it if it is a folder.
+    """Return ``path``, or a file of the only snapshot in the folder ``path``.
 
     Raises SnapshotError if a folder holds no snapshot or more than one.
     """
@@ -62,7 +62,7 @@ def file_of(path: Path) -> Path:
         )
     matches = {file: _PART_NAME.fullmatch(file.name) for file in files}
     bases = {match["base"] + match["suffix"] for match in matches.values() if match}
-    # SWIFT puts a file that shows all parts beside them; it adds no particles.
+    # SWIFT puts a file with virtual datasets of all parts next to them; it adds no particles.
     files = [file for file in files if matches[file] or file.name not in bases]
     names = sorted({match["base"] if match else file.name for file, match in matches.items() if file in files})
     if len(names) > 1:
@@ -74,9 +74,9 @@ def file_of(path: Path) -> Path:
 
 
 def all_parts(one: Path, num_files: int) -> list[Path]:
-    """All files of a snapshot in ``num_files``, of which ``one`` is one, in their order.
+    """Return all files of a snapshot in ``num_files``, including ``one``, in order.
 
-    Raises SnapshotError if the name of ``one`` has no part number, or a part is missing (its name is told).
+    Raises SnapshotError if the name of ``one`` has no part number, or a part is missing (the message names it).
     """
     if num_files <= 1:
         return [one]
@@ -99,7 +99,7 @@ def all_parts(one: Path, num_files: int) -> list[Path]:
 
 
 def check_alone(one: Path, folder: Path) -> None:
-    """Raise SnapshotError if ``one`` is a whole snapshot by its header but was taken from a folder with more parts."""
+    """Raise SnapshotError if ``one`` is a whole snapshot by its header, but its folder has more parts."""
     match = _PART_NAME.fullmatch(one.name)
     others = _numbered_files(one, match) if match else {}
     if len(others) > 1:
@@ -109,7 +109,7 @@ def check_alone(one: Path, folder: Path) -> None:
 
 
 def _numbered_files(one: Path, match: re.Match[str]) -> dict[int, Path]:
-    """The files beside ``one`` whose names differ from its name in the part number only, by that number.
+    """Return the files in the folder of ``one`` whose names differ only in the part number, by that number.
 
     Raises SnapshotError if two have the same number, such as 1 and 01.
     """
@@ -125,15 +125,15 @@ def _numbered_files(one: Path, match: re.Match[str]) -> dict[int, Path]:
 
 
 def parts_beside(one: Path) -> list[Path]:
-    """The file ``one``, and those whose names differ from its name in the part number only."""
+    """Return the file ``one``, and those whose names differ from its name only in the part number."""
     match = _PART_NAME.fullmatch(one.name)
     return [one, *(_numbered_files(one, match).values() if match else ())]
 
 
 def check_no_copies(paths: Sequence[Path]) -> None:
-    """Raise SnapshotError if one of several files is another one of them, by a link or as a copy.
+    """Raise SnapshotError if two of several files are the same, by a link or as a copy.
 
-    Files are read only where others are equally large, and in full only where a piece from the middle is the same too.
+    Files are read only if others have the same size, and in full only if a piece from the middle is also the same.
     """
     alike: dict[tuple[int, bytes], list[Path]] = {}
     sizes = [path.stat().st_size for path in paths]
