@@ -1,4 +1,4 @@
-"""Attributes of HDF5 files: text, numbers, or an error that says what is there instead."""
+"""HDF5 attributes: text, numbers, or an error that shows the actual value."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ import numpy as np
 from ._errors import SnapshotError
 from ._hdf5_types import is_widened, number_dtype
 
-_LONGEST = 60  # characters of a value in an error
-_MOST = 2**63 - 1  # of what is counted
+_LONGEST = 60  # maximum number of characters of a value in an error
+_MOST = 2**63 - 1  # maximum of counts
 
 
 def attribute(holder: Any, name: str) -> Any:
-    """An attribute as a NumPy array or str, or None if there is none. Raises SnapshotError for what is of no such kind.
+    """Return an attribute as a NumPy array or str, or None if it is missing. Raises SnapshotError for other types.
 
     holder: an open file, or a group or dataset in it.
     """
@@ -30,9 +30,9 @@ def attribute(holder: Any, name: str) -> Any:
 
 
 def holds_text_or_numbers(holder: Any, name: str) -> bool:
-    """Whether an attribute is one to look into.
+    """Return whether an attribute is text or numbers, and therefore safe to read.
 
-    Lists of any length, records and references are none: HDF5 may crash where these are damaged.
+    Lists of variable length, records and references are not: HDF5 may crash if they are damaged.
     """
     try:
         kind = attribute_dtype(holder, name).base
@@ -42,13 +42,13 @@ def holds_text_or_numbers(holder: Any, name: str) -> bool:
 
 
 def attribute_dtype(holder: Any, name: str) -> np.dtype:
-    """The dtype to read an attribute in. Raises SnapshotError if NumPy has none."""
+    """Return the dtype to read an attribute in. Raises SnapshotError if NumPy does not have it."""
     where = f"{holder.file.filename} has the attribute {name} of {str(holder.name).lstrip('/') or 'the file'}"
     return number_dtype(holder.attrs.get_id(name), where)
 
 
 def read_attribute(holder: Any, name: str) -> Any:
-    """The value of an attribute that `holds_text_or_numbers`, as h5py gives it."""
+    """Return the value of an attribute that passes `holds_text_or_numbers`, in the form of h5py."""
     stored = holder.attrs.get_id(name)
     if not is_widened(stored.get_type()):
         return holder.attrs[name]
@@ -58,7 +58,7 @@ def read_attribute(holder: Any, name: str) -> Any:
 
 
 def text_attribute(holder: Any, name: str) -> str:
-    """An attribute that is text, or an array of text; empty if there is none."""
+    """Return an attribute that is text or an array of text; empty if it is missing."""
     value = attribute(holder, name)
     if value is None or np.asarray(value).dtype.kind not in "SUO":
         return ""
@@ -67,7 +67,7 @@ def text_attribute(holder: Any, name: str) -> str:
 
 
 def numbers(holder: Any, name: str) -> np.ndarray | None:
-    """``(m,)`` real numbers of an attribute, None if there is none. Raises SnapshotError for what are none."""
+    """Return the real numbers ``(m,)`` of an attribute, or None. Raises SnapshotError for other values."""
     if name not in holder.attrs:
         return None
     value = attribute(holder, name)
@@ -78,7 +78,7 @@ def numbers(holder: Any, name: str) -> np.ndarray | None:
 
 
 def number(holder: Any, name: str) -> float | None:
-    """The finite number that an attribute is, alone or over and over; None if there is none, SnapshotError if not."""
+    """Return the finite number in an attribute, single or repeated, or None. Raises SnapshotError for other values."""
     values = numbers(holder, name)
     if values is None:
         return None
@@ -88,19 +88,19 @@ def number(holder: Any, name: str) -> float | None:
 
 
 def whole_numbers(holder: Any, name: str) -> tuple[int, ...] | None:
-    """What an attribute counts; None if there is none. Raises SnapshotError unless it holds whole numbers from 0 on."""
+    """Return the counts in an attribute, or None. Raises SnapshotError unless they are integers from 0 on."""
     values = numbers(holder, name)
     if values is None:
         return None
     wide = values.astype(np.float64) if values.dtype.kind == "f" else values
-    # A float that is too large for an integer is not less than 2^63, to which the largest integer is rounded up.
+    # A float too large for an integer is at least 2^63, to which the largest integer is rounded up.
     if not ((wide >= 0) & (wide < float(_MOST)) & (wide == np.trunc(wide))).all():
         raise wrong_attribute(holder, name, values, "whole numbers from 0 on are needed")
     return tuple(int(value) for value in values)
 
 
 def whole_number(holder: Any, name: str) -> int | None:
-    """As `whole_numbers`, if it is one."""
+    """Return the result of `whole_numbers` for a single number."""
     values = whole_numbers(holder, name)
     if values is not None and len(values) != 1:
         raise wrong_attribute(holder, name, values, "one number is needed")
@@ -108,7 +108,7 @@ def whole_number(holder: Any, name: str) -> int | None:
 
 
 def wrong_attribute(holder: Any, name: str, value: Any, needed: str) -> SnapshotError:
-    """What to raise for an attribute that is none of what is ``needed``."""
+    """Return the error for an attribute that is not of the form ``needed``."""
     words = "an empty one" if value is None or not np.size(value) else " ".join(str(value).split())[:_LONGEST]
     where = str(holder.name).lstrip("/") or "the file"
     return SnapshotError(f"{holder.file.filename} has {words} as attribute {name} of {where}; {needed}.")
