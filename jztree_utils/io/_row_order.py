@@ -1,8 +1,8 @@
-"""Rows in another order, of more than memory holds: two passes, one over the input and one over a file of blocks.
+"""Out-of-core reordering of rows in two passes: one over the input and one over a file of blocks.
 
-A row is a block of bytes whatever it holds. The first pass appends each row to the block of the output that it belongs
-to, in a file without a name that nobody has to remove; the second pass orders one block at a time in memory. So all is
-read twice and written twice, in pieces that are large, and rows are never looked up one by one.
+A row is a block of bytes with any contents. The first pass appends each row to its block of the output, in an unnamed
+temporary file that the system removes. The second pass orders one block at a time in memory. So all data are read twice
+and written twice in large pieces, without access to single rows.
 """
 
 import tempfile
@@ -13,15 +13,15 @@ from typing import Any
 
 import numpy as np
 
-# Bytes of a block, of which memory holds two. More blocks are written in smaller pieces.
+# Bytes per block; two blocks are in memory. With more blocks, the written pieces get smaller.
 BLOCK_BYTES = 1 << 28
 
 
 def group_of_rows(rows: np.ndarray, count: np.ndarray, nums: Mapping[int, int]) -> dict[int, np.ndarray]:
-    """The group that each particle of a snapshot is in, by type; those in none have the number of groups.
+    """Return the group of each particle of a snapshot, by type. Particles without a group get the number of groups.
 
-    rows: ``(m,)`` rows of members, group after group, counted through all types one after the other.
-    count: ``(g,)`` members of each group. nums: particles of each type, in the order in which rows are counted.
+    rows: ``(m,)`` rows of members, group by group; numbering continues from type to type.
+    count: ``(g,)`` members of each group. nums: particles of each type, in the order of the row numbering.
     """
     total = sum(nums.values())
     groups = np.full(total, len(count), _index_dtype(len(count)))
@@ -35,7 +35,7 @@ def _index_dtype(largest: int) -> type[np.signedinteger]:
 
 
 def _sorting(keys: np.ndarray) -> np.ndarray:
-    """The rows of integers from 0 on in their order, equal ones as they come; NumPy is quick with 16 bits at a time."""
+    """Return the stable sorting order of integers from 0 on. NumPy is fast with 16 bits at a time."""
     order = np.argsort(keys.astype(np.uint16), kind="stable")
     for shift in range(16, int(keys.max(initial=0)).bit_length(), 16):
         digits = (keys >> shift).astype(np.uint16)
@@ -62,22 +62,22 @@ class RowOrder:
 
     @classmethod
     def by_group(cls, groups: np.ndarray) -> "RowOrder":
-        """The particles of group 0 first, then those of group 1, and so on; within a group in the order they have."""
+        """Put the particles of group 0 first, then those of group 1, and so on. The sort is stable."""
         return cls(_sorting(groups))
 
     @cached_property
     def _places(self) -> np.ndarray:
-        """Where each row of the input goes."""
+        """The output row of each input row."""
         places = np.zeros_like(self.rows)
         places[self.rows] = np.arange(len(self.rows), dtype=self.rows.dtype)
         return places
 
     def apply(self, slices: Iterable[np.ndarray], folder: Path, multiple: int = 1) -> Iterator[np.ndarray]:
-        """The rows of ``slices``, which follow each other, in this order and in blocks.
+        """Yield the rows of consecutive ``slices`` in this order, in blocks.
 
-        slices: one-dimensional arrays of one dtype; they are gone through once.
-        folder: on a disk that has room for all of them.
-        multiple: of rows that each block but the last one has, about.
+        slices: one-dimensional arrays of one dtype; they are iterated once.
+        folder: folder on a disk with space for all of them.
+        multiple: the number of rows in each block but the last is a multiple of this, approximately.
         """
         slices = iter(slices)
         first = next(slices, None)
@@ -104,9 +104,9 @@ class RowOrder:
         yield from others
 
     def _deal(self, slices: Iterable[np.ndarray], scratch: Any, step: int) -> np.ndarray:
-        """Write each row into its block, where it comes after those that were read before it.
+        """Append each row to its block, after the rows that were read before it.
 
-        Returns where each row goes, in the order in which they are in the file.
+        Returns the output row of each row of the scratch file.
         """
         filled = np.arange(0, len(self.rows), step)  # the next row of each block
         dealt = np.empty_like(self.rows)
