@@ -1,6 +1,6 @@
 """The particles of a snapshot on many devices: each process reads and holds its own share.
 
-Results come together on the first process, and are None on all others.
+The first process gets the results, and all others get None.
 """
 
 from collections.abc import Callable
@@ -31,9 +31,9 @@ from .particles import MOST_ROWS, Groups, Member, Particles, bin_options, count_
 
 @dataclass(kw_only=True)
 class ManyDevices(Particles):
-    """Particles dealt out to all devices of a mesh; they have identifiers as words, or none.
+    """Particles distributed to all devices of a mesh; their identifiers are stored as words, if they have any.
 
-    id_dtype: of the identifiers when they are put together.
+    id_dtype: dtype of the recombined identifiers.
     """
 
     mesh: Mesh
@@ -98,7 +98,7 @@ class ManyDevices(Particles):
         return Groups(np.asarray(rows if ids is None else ids), joined, by_type, extra, rows)
 
     def _members(self, with_rows: bool) -> list[Member]:
-        """The particles of all types, told by identifiers, and by rows without these or if both are wanted."""
+        """Return the particles of all types with identifiers, or with rows if there are none or both are requested."""
         members, start = [], 0
         for ptype, part in zip(self.types(), (self.part, *self.attached.values()), strict=True):
             total = part.num_total or 0
@@ -111,7 +111,7 @@ class ManyDevices(Particles):
         return members
 
     def _rows(self, start: int, total: int) -> jax.Array:
-        """The number of each row, from ``start`` on, as words."""
+        """Return the number of each row, from ``start`` on, as words."""
         return io.shard_rows(lambda a, b: io.split_words(np.arange(start + a, start + b)), total, self.mesh)
 
     def find_neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -155,7 +155,7 @@ class ManyDevices(Particles):
         return io.join_words(rows, self.id_dtype) if name == "id" and rows is not None else rows
 
     def _run(self, name: str, function: Callable[[], Any]) -> Any:
-        """What ``function`` returns, with the time printed; it compiles, and compiles again if a buffer must grow."""
+        """Call ``function`` and print its time. It compiles, and compiles again if a buffer must grow."""
         with stage(f"compile and {name}", self.num) as told:
             told.detail = f"{self.mesh.size} devices"
             with (
@@ -167,7 +167,7 @@ class ManyDevices(Particles):
                 return jax.block_until_ready(function())
 
     def _gather(self, rows: Any, num: Any = None) -> Any:
-        """Rows of all ranks without padding, or one number of each rank. None but on the first process, and of None."""
+        """Gather rows of all ranks without padding, or one number per rank, on the first process. Others get None."""
         if rows is None:
             return None
         if num is None:
@@ -176,14 +176,14 @@ class ManyDevices(Particles):
 
 
 def _corners_of_ranks(pos: jax.Array, num: jax.Array) -> jax.Array:
-    """`corners_of` positions ``(r, n, d)``, of which the first ``num`` ``(r,)`` of each rank count."""
+    """Return the corners of positions ``(r, n, d)``, for the first ``num`` ``(r,)`` rows of each rank."""
     held = (jnp.arange(pos.shape[1]) < num[:, None])[..., None]
     low, high = jnp.where(held, pos, jnp.inf), jnp.where(held, pos, -jnp.inf)
     return jnp.stack([low.min(axis=(0, 1)), high.max(axis=(0, 1))])
 
 
 def _outside_of_ranks(rows: jax.Array, num: jax.Array, low: Any, high: Any) -> jax.Array:
-    """``(r,)``: the number of rows ``(r, n, ...)`` out of bounds, among the first ``num`` ``(r,)`` of each rank."""
+    """Count the rows ``(r, n, ...)`` out of bounds, among the first ``num`` ``(r,)`` of each rank. Returns ``(r,)``."""
     outside = (rows < low) | (rows > high)
     held = jnp.arange(rows.shape[1]) < num[:, None]
     return (outside.reshape(*rows.shape[:2], -1).any(axis=2) & held).sum(axis=1)
@@ -199,7 +199,7 @@ def _columns(cata: FofCatalogue) -> dict[str, Any]:
 
 
 def _join(nums: np.ndarray, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogue]:
-    """The rows of members, group after group, among the particles of all ranks; and the catalogue of them.
+    """Join the groups of all ranks: the rows of members, group by group, among all particles, and the catalogue.
 
     nums: ``(r,)``, particles of each rank. cata: groups of all ranks, ``ngroups`` ``(r,)``; ``offset`` is a row on the
         rank of the group.
@@ -217,5 +217,5 @@ _properties_over_ranks = shard_map_constructor(group_properties, P(-1), (P(-1), 
 
 
 def all_devices() -> Mesh:
-    """A mesh of all devices of all processes."""
+    """Return a mesh of all devices of all processes."""
     return jax.make_mesh((jax.device_count(),), ("devices",), axis_types=(AxisType.Auto,))
