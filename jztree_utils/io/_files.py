@@ -20,7 +20,7 @@ PathLike = str | os.PathLike[str]
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[h5py.File]:
-    """An HDF5 file to read from; whatever the HDF5 library raises in the block becomes a `SnapshotError`.
+    """Open an HDF5 file for reading; all errors of the HDF5 library in the block become a `SnapshotError`.
 
     path: the file.
     Raises SnapshotError if ``path`` is missing, not a file, not HDF5, truncated or damaged.
@@ -42,7 +42,7 @@ def open_hdf5(path: Path) -> Iterator[h5py.File]:
 
 
 def check_is_file(path: Path) -> None:
-    """Raise SnapshotError unless ``path`` is a file. A pipe, say, would let the reader wait for ever."""
+    """Raise SnapshotError unless ``path`` is a file. A pipe, for example, would block the reader forever."""
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
@@ -56,25 +56,25 @@ def check_is_file(path: Path) -> None:
 
 
 def unreadable(path: Path, error: OSError) -> SnapshotError:
-    """What to raise when the system refuses to open a file."""
+    """Return the error for a file that the system refuses to open."""
     reason = os.strerror(error.errno) if error.errno else _reason(error)
     return SnapshotError(f"{path} cannot be read ({reason}); check its name and permissions.")
 
 
 def damaged(path: Path, error: Exception) -> SnapshotError:
-    """What to raise when the contents of a file make no sense."""
+    """Return the error for a file with invalid contents."""
     return SnapshotError(f"{path} is truncated or damaged ({_reason(error)}); copy or write it again.")
 
 
 def too_large(path: Path) -> SnapshotError:
-    """What to raise when there is not enough memory for what a file holds, or says that it holds."""
+    """Return the error for a file whose actual or declared contents do not fit into memory."""
     return SnapshotError(
         f"{path} holds more than fits into the memory of this machine; copy it again if it should not be that large."
     )
 
 
 def _why_not_open(path: Path, error: OSError) -> SnapshotError:
-    """What to raise when the HDF5 library cannot open a file that is there."""
+    """Return the error for an existing file that the HDF5 library cannot open."""
     try:
         with open(path, "rb"):
             pass
@@ -86,12 +86,12 @@ def _why_not_open(path: Path, error: OSError) -> SnapshotError:
 
 
 def _reason(error: Exception) -> str:
-    """What the HDF5 library says, in one line and without its file coordinates."""
+    """Return the message of the HDF5 library on one line, without its file coordinates."""
     return " ".join(str(error.args[0] if error.args else error).split()).rstrip(".")
 
 
 def list_folder(folder: Path) -> list[Path]:
-    """What a folder holds, sorted by name and without hidden files. Raises SnapshotError if it cannot be listed."""
+    """List a folder, sorted by name and without hidden files. Raises SnapshotError if it cannot be listed."""
     try:
         return sorted(path for path in folder.iterdir() if not path.name.startswith("."))
     except OSError as error:
@@ -101,7 +101,7 @@ def list_folder(folder: Path) -> list[Path]:
 
 
 def get_group(file: h5py.File, name: str) -> h5py.Group:
-    """The group ``name`` of an open file. Raises SnapshotError if it is missing or a dataset."""
+    """Return the group ``name`` of an open file. Raises SnapshotError if it is missing or a dataset."""
     group = _item(file, name)
     if not isinstance(group, h5py.Group):
         raise SnapshotError(f"{file.filename} has no group {name}; it holds {_names(file)}.")
@@ -109,7 +109,7 @@ def get_group(file: h5py.File, name: str) -> h5py.Group:
 
 
 def get_dataset(file: h5py.File, name: str) -> h5py.Dataset:
-    """The dataset ``name`` of an open file. Raises SnapshotError if it is missing or a group."""
+    """Return the dataset ``name`` of an open file. Raises SnapshotError if it is missing or a group."""
     data = _item(file, name)
     if isinstance(data, h5py.Group):
         raise SnapshotError(f"{file.filename} holds {name} as a group, of {_names(data)}; name a dataset in it.")
@@ -122,7 +122,7 @@ def get_dataset(file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def _item(file: h5py.File, name: str) -> Any:
-    """What a file holds under a name, None if nothing. Raises what keeps HDF5 from opening it; ``get`` does not."""
+    """Return the item of a file with a name, or None. Raises the HDF5 error of an unreadable item; ``get`` does not."""
     item = file.get(name)
     return file[name] if item is None and name in file else item
 
@@ -132,16 +132,16 @@ def _names(group: h5py.Group) -> str:
 
 
 def output_path(path: PathLike) -> Path:
-    """Where ``path`` really leads, with symbolic links followed so that a link is not replaced by a file."""
+    """Return the target of ``path`` with symbolic links resolved, so that a link is not replaced by a file."""
     return Path(os.path.realpath(path))
 
 
 def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> None:
-    """Check that a file can be written, by creating and removing another one in its folder. Meant to come first.
+    """Check that a file can be written by creating and removing another one in its folder. Call this first.
 
-    path: the file to write; it may exist, and is left alone.
+    path: the file to write; it may exist, and is not changed.
     apart_from: files that must not be overwritten, such as the input.
-    Raises OutputError if the folder is missing or not writable, ``path`` is a folder, a device, write-protected, or
+    Raises OutputError if the folder is missing or not writable, or ``path`` is a folder, a device, write-protected, or
     one of ``apart_from``.
     """
     target = output_path(path)
@@ -162,9 +162,9 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
 
 
 def _mode(place: Path, path: PathLike) -> int | None:
-    """The kind and the permissions of a file or folder, None if it is missing.
+    """Return the kind and the permissions of a file or folder, None if it is missing.
 
-    Raises OutputError about the output ``path`` if the system refuses, as for a symbolic link to itself.
+    Raises OutputError about the output ``path`` for other system errors, such as a symbolic link to itself.
     """
     try:
         return os.stat(place).st_mode
@@ -177,9 +177,9 @@ def _mode(place: Path, path: PathLike) -> int | None:
 
 @contextmanager
 def _file_beside(target: Path) -> Iterator[Path]:
-    """A new empty file in the folder of ``target``, with the permissions that a new ``target`` would have.
+    """Create an empty file in the folder of ``target``, with the permissions that a new ``target`` would have.
 
-    If it is still there at the end, or when the user ends the process, it is removed.
+    If it still exists at the end, or when the user ends the process, it is removed.
     """
     temporary = temporary_beside(target, secrets.token_hex(6))
     unfinished.add(str(temporary))
@@ -193,12 +193,12 @@ def _file_beside(target: Path) -> Iterator[Path]:
 
 
 def temporary_beside(target: Path, token: str) -> Path:
-    """The name of a file in the folder of ``target`` that will take its place; ``token`` tells apart who writes it."""
+    """Return the name of a temporary file that will replace ``target``; ``token`` identifies the writer."""
     return target.parent / f".{target.name[:100]}.{token}.part"
 
 
 def create_empty(temporary: Path, target: Path) -> None:
-    """Create the file ``temporary``, which must not exist. Raises OutputError, in words about ``target``."""
+    """Create the file ``temporary``, which must not exist. Raises OutputError with a message about ``target``."""
     try:
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666))
     except OSError as error:
@@ -208,9 +208,9 @@ def create_empty(temporary: Path, target: Path) -> None:
 
 @contextmanager
 def atomic_output(path: PathLike) -> Iterator[Path]:
-    """A temporary file to write to, which takes the place of ``path`` if the block ends well and is removed if not.
+    """Create a temporary file that replaces ``path`` if the block succeeds and is removed otherwise.
 
-    path: the file to write. The temporary one is in the same folder, so that putting it in place is one step.
+    path: the file to write. The temporary file is in the same folder, so that the replacement is atomic.
     Raises OutputError if ``path`` cannot be written, or the disk is full.
     """
     check_output(path)
@@ -227,10 +227,10 @@ def atomic_output(path: PathLike) -> Iterator[Path]:
 
 
 class _Sink:
-    """Passes on what HDF5 writes to a file, and keeps the first error instead of raising it.
+    """Pass HDF5's output to a file; store the first error instead of raising it.
 
-    If writing fails inside the HDF5 library, it cannot close its file any more and crashes as the process ends. So the
-    library is told that all is well, and whoever writes looks at ``error`` at the end.
+    If a write fails inside the HDF5 library, it can no longer close its file and crashes when the process ends. So the
+    library gets no errors, and the writer checks ``error`` at the end.
     """
 
     def __init__(self, file: RawIOBase) -> None:
@@ -245,7 +245,7 @@ class _Sink:
         return length
 
     def read(self, size: int) -> bytes:
-        """By this method h5py recognises a file; it reads with `readinto`."""
+        """Read bytes. h5py recognises a file object by this method, but reads with `readinto`."""
         data = bytearray(size)
         return bytes(data[: self.readinto(data)])
 
@@ -262,7 +262,7 @@ class _Sink:
         return self._try(self._file.truncate, size)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: writes are not buffered."""
 
     def _try(self, method: Callable[..., int | None], *arguments: Any) -> int:
         try:
@@ -274,14 +274,14 @@ class _Sink:
 
 @contextmanager
 def create_hdf5(path: PathLike) -> Iterator[h5py.File]:
-    """A new HDF5 file to write to, as in `atomic_output`. Raises OutputError, also when the disk gets full."""
+    """Create an HDF5 file for writing, like `atomic_output`. Raises OutputError, also for a full disk."""
     with atomic_output(path) as temporary, fill_hdf5(temporary) as file:
         yield file
 
 
 @contextmanager
 def fill_hdf5(path: Path) -> Iterator[h5py.File]:
-    """HDF5 to be written into the empty file ``path``. Raises the OSError of the system if that fails."""
+    """Open the empty file ``path`` for writing HDF5. Raises the OSError of the system on failure."""
     with open(path, "r+b", buffering=0) as raw:
         sink = _Sink(raw)
         try:
