@@ -21,14 +21,14 @@ from .outputs import Run, announce, plan_runs
 from .snapshots import box_in_words, open_checked, outside_for_scripts, read_checked, source_of
 
 _BINS, _MOST_BINS = 20, 10_000
-_LEAST, _MOST = 0.1, 0.1  # mean separations, and the shortest side of the box, where bins begin and end by default
+_LEAST, _MOST = 0.1, 0.1  # in mean separations and in shortest box sides: default start and end of the bins
 _STEPS = 40  # bins along the line of sight
 _AXES = {"x": 0, "y": 1, "z": 2}
 
 
 @dataclass(frozen=True)
 class _Bins:
-    """Edges of the distance; or, if there is ``along``, of those across and along the line of sight."""
+    """Edges of the distance; with ``along``, edges of the distances across and along the line of sight."""
 
     edges: np.ndarray
     along: np.ndarray | None
@@ -45,9 +45,9 @@ class _Bins:
 
 
 def run_xi(args: Namespace) -> None:
-    """Count pairs of each snapshot's particles, write and draw the correlation function, print it.
+    """Count pairs in each snapshot; write, plot and print the correlation function.
 
-    Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
+    Raises ValueError, OSError or ImportError with a sentence for the user, before any long computation if possible.
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
@@ -71,7 +71,7 @@ def run_xi(args: Namespace) -> None:
 
 
 def _given_bins(args: Namespace) -> tuple[float, float, int] | None:
-    """What --bins says; ValueError in words if it is wrong."""
+    """Parse --bins. Raises ValueError if it is invalid."""
     if args.bins is None:
         return None
     words = [word.strip() for word in args.bins.split(",")]
@@ -90,21 +90,21 @@ def _given_bins(args: Namespace) -> tuple[float, float, int] | None:
 
 
 def _bins_of(args: Namespace, snapshot: io.Snapshot) -> _Bins:
-    """The bins for a snapshot. Raises ValueError if its box is not periodic, or bins reach beyond half of it."""
+    """Return the bins for a snapshot. Raises ValueError if its box is not periodic, or bins exceed half of it."""
     box, (ndim,) = _lengths_of(snapshot), snapshot.layout("pos")[1]
     low, high, count = _given_bins(args) or (
         _LEAST * float(np.prod(box) / max(snapshot.num, 1)) ** (1 / ndim),
         _MOST * min(box),
         _BINS,
     )
-    # Of one particle in a cube both are the same, but for rounding.
+    # For one particle in a cube both are the same, apart from rounding.
     if args.bins is None and not low < 0.999 * high:
         raise ValueError(
             f"The {snapshot.num} particles are so far apart that bins would begin at {low:g} and end at {high:g}; give "
             "--bins."
         )
     edges = np.linspace(low, high, count + 1) if args.linear else np.geomspace(low, high, count + 1)
-    edges[0], edges[-1] = low, high  # as given, not rounded
+    edges[0], edges[-1] = low, high  # exactly the given values
     if not np.all(np.diff(edges) > 0):
         raise ValueError(f"--bins is {args.bins}; its {count} bins are so narrow that edges of them are the same.")
     if args.projected is None:
@@ -121,7 +121,7 @@ def _bins_of(args: Namespace, snapshot: io.Snapshot) -> _Bins:
 
 
 def _lengths_of(snapshot: io.Snapshot) -> tuple[float, ...]:
-    """The lengths of the box; ValueError in words if one is open."""
+    """Return the lengths of the box. Raises ValueError if a dimension is open."""
     (ndim,) = snapshot.layout("pos")[1]
     box = tuple(np.broadcast_to(np.asarray(snapshot.header.boxsize or 0.0, np.float64), (ndim,)).tolist())
     if not all(length > 0 for length in box):
@@ -148,7 +148,7 @@ def _run_one(args: Namespace, run: Run, source: Source, bins: _Bins, mesh: Mesh)
 
 
 def _finish(args: Namespace, run: Run, part: Particles, bins: _Bins, found: Correlation, made: str) -> None:
-    """Write, draw and print the correlation function."""
+    """Write, plot and print the correlation function."""
     if run.output is not None:
         with stage("write the correlation function") as told:
             io.write_correlation(run.output, found, part.header, bins.along, bins.los % part.ndim, part.num, made)
@@ -165,7 +165,7 @@ def _finish(args: Namespace, run: Run, part: Particles, bins: _Bins, found: Corr
 
 
 def _summary(run: Run, part: Particles, bins: _Bins, found: Correlation) -> dict[str, Any]:
-    """What was done and found, for scripts."""
+    """Return a summary for scripts."""
     return {
         "snapshot": str(run.path),
         "description": part.snapshot.description,
@@ -209,7 +209,7 @@ def _tell(part: Particles, bins: _Bins, found: Correlation, length: str) -> None
 
 
 def _power_law_in_words(bins: _Bins, found: Correlation, unit: str) -> list[tuple[str, str]]:
-    """The nearest power law, if there is one."""
+    """Describe the best-fitting power law, if there is one."""
     if bins.along is not None:
         return []
     try:
