@@ -30,10 +30,10 @@ from .header_arguments import what_to_give
 from .outputs import Run, announce, plan_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked, source_of
 
-_LARGEST = 10  # groups that are printed
-_PERCOLATES = 1.0  # mean separations; particles at random are nearly all in one group from 0.9 on, in three dimensions
-_MISTAKEN = 10.0  # the same; surely a length in another unit, or a typing error
-# Properties of particles that a snapshot may lack, and what is done then.
+_LARGEST = 10  # number of groups in the printed table
+_PERCOLATES = 1.0  # mean separations; in three dimensions, nearly all random particles are in one group from 0.9 on
+_MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a typing error
+# Particle properties that a snapshot may lack, and the consequences.
 _MISSING = (
     ("mass", "masses", "the catalogue leaves out what needs them"),
     ("vel", "velocities", "the catalogue leaves out what needs them"),
@@ -42,9 +42,9 @@ _MISSING = (
 
 
 def run_fof(args: Namespace) -> None:
-    """Find groups of each snapshot, write the catalogue, draw them, print a summary.
+    """Find groups in each snapshot, write the catalogue, plot them, print a summary.
 
-    Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
+    Raises ValueError, OSError or ImportError with a sentence for the user, before any long computation if possible.
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
@@ -85,12 +85,12 @@ def run_fof(args: Namespace) -> None:
 
 
 def _with_properties(args: Namespace) -> bool:
-    """Whether properties are asked for, or what only these have."""
+    """Return whether the user requested properties, directly or by an option that implies them."""
     return bool(args.properties or args.overdensity)
 
 
 def _check_of_use(args: Namespace) -> None:
-    """Raise ValueError for an option that says something of what is not asked for, because it would do nothing."""
+    """Raise ValueError for an option that has no effect without another, missing option."""
     lacking = {"attach_within": "--attach"} if args.attach is None else {}
     if args.snapshot_output is None and args.group_ids_output is None:
         lacking["snapshot_files"] = "--snapshot-output or --group-ids-output"
@@ -103,7 +103,7 @@ def _check_of_use(args: Namespace) -> None:
 
 
 def _types(flag: str, words: str | None) -> tuple[int, ...] | None:
-    """The types that a flag lists; None is all others."""
+    """Return the types that a flag lists; None means all others."""
     if words is None:
         return ()
     if words == "all":
@@ -160,9 +160,9 @@ def _finish(
     options: GroupOptions,
     left_out: str,
 ) -> None:
-    """Order, write, draw and print the groups.
+    """Order, write, plot and print the groups.
 
-    pos: positions of all particles, if they are to be drawn. left_out: properties that are not found, in words.
+    pos: positions of all particles, if they are plotted. left_out: omitted properties, in words.
     """
     columns = found.extra
     if options.neighbours:
@@ -194,7 +194,7 @@ def _finish(
 
 
 def _linking_length(args: Namespace, separation: MeanSeparation | None) -> float:
-    """``--rlink``, or ``--b`` times the mean separation of the particles."""
+    """Return ``--rlink``, or ``--b`` times the mean separation of the particles."""
     if args.rlink is not None:
         return float(args.rlink)
     if separation is None:
@@ -210,7 +210,7 @@ def _linking_length(args: Namespace, separation: MeanSeparation | None) -> float
 
 
 def _warn_of_length(args: Namespace, rlink: float, separation: MeanSeparation | None) -> None:
-    """Warn of a linking length at which groups grow together to one."""
+    """Warn of a linking length at which groups merge into one."""
     if separation is not None and rlink > _PERCOLATES * separation.value:
         flag = "--b" if args.rlink is None else "--rlink"
         warn(
@@ -234,7 +234,7 @@ def _draw(path: str, pos: Any, cata: FofCatalogue, header: io.SnapshotHeader) ->
 def _summary(
     run: Run, cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, extra: dict[str, io.Column]
 ) -> dict[str, Any]:
-    """What was done and found, for scripts."""
+    """Return a summary for scripts."""
     header = part.header
     rows = slice(0, _LARGEST)
     largest = {"count": cata.count, "mass": cata.mass, "com_pos": cata.com_pos, "max_radius": cata.max_radius}
@@ -266,13 +266,13 @@ def _summary(
 
 
 def _lacking(extra: dict[str, io.Column], which: Callable[[np.ndarray], np.ndarray]) -> dict[str, int]:
-    """For each sphere, the number of groups for whose mass in it ``which`` holds."""
+    """Return, for each sphere, the number of groups whose mass in it satisfies ``which``."""
     spheres = {name[1:]: extra[f"m{name[1:]}"].values for name in extra if is_sphere(name)}
     return {name: int(np.count_nonzero(which(np.asarray(mass)))) for name, mass in spheres.items()}
 
 
 def _lacking_in_words(extra: dict[str, io.Column], ngroups: int) -> list[tuple[str, str]]:
-    """Lines about groups that have no sphere, because they are too small, or one that is too large."""
+    """Return lines about groups without a sphere, because they are too small, or with one that is too large."""
     kinds = (
         ("no sphere", lambda mass: mass == 0, "mass and radius 0: the nearest ten particles are not dense enough"),
         ("sphere too large", np.isnan, "mass and radius NaN: denser than the threshold at half the box"),
@@ -326,7 +326,7 @@ def _in_separations(info: io.CatalogueInfo, separation: MeanSeparation | None) -
 
 
 def _largest_groups(cata: FofCatalogue, header: io.SnapshotHeader) -> tuple[list[str], list[list[str]]]:
-    """Heading and rows of the table of the largest groups."""
+    """Return heading and rows of the table of the largest groups."""
 
     def heading(name: str, kind: str) -> str:
         unit = io.unit_name(header, kind)
