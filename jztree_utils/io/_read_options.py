@@ -1,4 +1,4 @@
-"""What to take from a file that does not say it in a way that is recognised."""
+"""Options for reading files that the readers do not recognise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -26,18 +26,18 @@ FORMATS = ("gadget", "swift", "hdf5", "numpy")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How to read a snapshot, where its contents are not enough to tell; None is what the file says.
+    """How to read a snapshot if its contents are not sufficient; None takes the value from the file.
 
     format: ``"gadget"`` (Gadget and AREPO, in HDF5 or in the older binary formats), ``"swift"``, ``"hdf5"`` (datasets
-        by name, in any HDF5 file; its header tells no more than the box), or ``"numpy"`` (``.npy`` and ``.npz``).
+        by name, in any HDF5 file, which takes only the box from the header), or ``"numpy"`` (``.npy`` and ``.npz``).
     pos, vel, mass, id: names of datasets, such as ``PartType1/Coordinates``, or of the arrays in an ``.npz`` file. In a
         snapshot of Gadget or SWIFT a name without a group belongs to the group of the particle type.
-    boxsize: length of the periodic box, or one a dimension; 0 for none.
+    boxsize: length of the periodic box, or one per dimension; 0 for none.
     omega0, omega_lambda, omega_baryon, hubble, redshift, unit_length_in_cm, unit_mass_in_g, unit_velocity_in_cm_per_s,
-        h_free: as in `SnapshotHeader`.
+        h_free: see `SnapshotHeader`.
 
-    The box and what is in headers replace what the file says. Raises ValueError for an unknown format, a box that makes
-    no sense, or a number out of range.
+    The box and the header entries replace the values of the file. Raises ValueError for an unknown format, an invalid
+    box, or a number out of range.
     """
 
     format: str | None = None
@@ -68,17 +68,17 @@ class ReadOptions:
 
     @property
     def box(self) -> float | tuple[float, ...] | None:
-        """The box as headers hold it, None if none was given."""
-        return cast(float | tuple[float, ...] | None, self.boxsize)  # made so when the options were
+        """The box in the form of a header, None if it is not set."""
+        return cast(float | tuple[float, ...] | None, self.boxsize)  # converted by __post_init__
 
     @property
     def of_header(self) -> dict[str, Any]:
-        """What was given of the header besides the box, by entry."""
+        """The given header entries except the box, by name."""
         given = {name: getattr(self, name) for name in HEADER_ENTRIES}
         return {name: value for name, value in given.items() if value is not None}
 
     def complete(self, header: SnapshotHeader) -> SnapshotHeader:
-        """A header with what was given of it besides the box."""
+        """Return a header with the given entries except the box."""
         found = replace(header, **self.of_header)
         if self.redshift is None or header.comoving is False:
             return found
@@ -86,6 +86,6 @@ class ReadOptions:
 
     @property
     def names(self) -> dict[str, str]:
-        """The names that were given, by property."""
+        """The given dataset names, by property."""
         given = {"pos": self.pos, "vel": self.vel, "mass": self.mass, "id": self.id}
         return {name: dataset for name, dataset in given.items() if dataset is not None}
