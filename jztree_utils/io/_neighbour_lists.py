@@ -21,14 +21,14 @@ _INDICES = "Neighbours/indices"
 
 @dataclass(kw_only=True)
 class Neighbours:
-    """Neighbour lists of ``n`` particles, or densities, or both, a row a particle, in the order of the snapshot.
+    """Neighbour lists, densities, or both, for ``n`` particles, one row per particle, in the order of the snapshot.
 
     distances: ``(n, k)`` float32 or float64, comoving, ascending; or None.
-    indices: ``(n, k)`` integers, rows of the neighbours; None if and only if ``distances`` are.
+    indices: ``(n, k)`` integers, rows of the neighbours; None if and only if ``distances`` is None.
     density: ``(n,)`` mass (or particles, if ``by_number``) per comoving volume; or None.
-    k: how many neighbours there are or densities are of, the particle itself among them; None if lists tell.
+    k: number of neighbours in the lists or densities, including the particle itself; None to take it from the lists.
     by_number: whether ``density`` counts particles.
-    ndim: dimensions of the volume that ``density`` refers to.
+    ndim: number of dimensions of the volume in ``density``.
     id: ``(n,)`` integers, identifiers of the particles, or None.
     header: header of the snapshot: box, cosmology, units.
     made_with: the options of the call that made them, as the command line writes them.
@@ -46,15 +46,15 @@ class Neighbours:
 
     @property
     def num_neighbours(self) -> int | None:
-        """``k``, given or told by the lists."""
+        """``k``, from the lists if there are lists."""
         return self.k if self.distances is None else int(np.shape(self.distances)[-1])
 
 
 def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
     """Write neighbour lists as HDF5, with the unit of each dataset as attributes.
 
-    path: the file to write; an existing one is replaced once the new one is complete.
-    Raises ValueError if the lists do not fit together, and OutputError if the file cannot be written.
+    path: the file to write; an existing file is replaced once the new one is complete.
+    Raises ValueError if the lists are inconsistent, and OutputError if the file cannot be written.
     """
     _check_lists(neighbours)
     header, k = neighbours.header or SnapshotHeader(), neighbours.num_neighbours
@@ -81,7 +81,7 @@ def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
 
 
 def read_neighbours(path: PathLike) -> Neighbours:
-    """Neighbour lists that `write_neighbours` has written, as NumPy arrays.
+    """Read neighbour lists of `write_neighbours` as NumPy arrays.
 
     Raises SnapshotError if they cannot be read.
     """
@@ -108,7 +108,7 @@ def read_neighbours(path: PathLike) -> Neighbours:
 
 
 def _check_lists(neighbours: Neighbours) -> None:
-    """Raise ValueError unless `read_neighbours` can read what is to be written."""
+    """Raise ValueError unless `read_neighbours` could read the lists."""
     for name, needed in _needed_shapes(neighbours).items():
         if (given := getattr(neighbours, name)) is None:
             continue
@@ -123,7 +123,7 @@ def _check_lists(neighbours: Neighbours) -> None:
 
 
 def _needed_shapes(neighbours: Neighbours) -> dict[str, tuple[int, ...]]:
-    """The shapes of all columns. Raises ValueError for lists that are none, or without each other."""
+    """Return the shapes of all columns. Raises ValueError for invalid or incomplete lists."""
     lists = [neighbours.distances is not None, neighbours.indices is not None]
     if not any(lists) and np.ndim(neighbours.density) == 1:
         return dict.fromkeys(("density", "id"), np.shape(neighbours.density))
@@ -136,7 +136,7 @@ def _needed_shapes(neighbours: Neighbours) -> dict[str, tuple[int, ...]]:
 
 
 def _check_indices(neighbours: Neighbours) -> None:
-    """Raise ValueError unless neighbours are rows of the particles that have neighbours."""
+    """Raise ValueError unless the indices are valid row numbers of the particles."""
     indices = np.asarray(neighbours.indices)
     n = len(indices)
     if indices.size and not (indices.min() >= 0 and indices.max() < n):
@@ -147,7 +147,7 @@ def _check_indices(neighbours: Neighbours) -> None:
 
 
 def _check_forms(columns: Mapping[str, h5py.Dataset]) -> None:
-    """Raise SnapshotError unless all columns have a row a particle, and as many distances as neighbours."""
+    """Raise SnapshotError unless all columns have one row per particle, and as many distances as neighbours."""
     if "indices" not in columns:
         density = columns["density"]
         if len(density.shape or ()) != 1:
@@ -164,7 +164,7 @@ def _check_forms(columns: Mapping[str, h5py.Dataset]) -> None:
 
 
 def _check_rows(path: Path, indices: np.ndarray) -> None:
-    """Raise SnapshotError unless neighbours are rows of the particles that have neighbours."""
+    """Raise SnapshotError unless the indices are valid row numbers of the particles."""
     n = len(indices)
     if n and not (indices.min() >= 0 and indices.max() < n):
         raise SnapshotError(
