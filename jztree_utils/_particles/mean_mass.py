@@ -1,7 +1,7 @@
-"""The mean of masses, to the bit the same however many devices they are dealt out to.
+"""The mean of masses, bit-identical for any number of devices.
 
-Masses are written as fractions of a power of two, in two words of 20 bits. Sums of these are exact in integers of 64
-bits, whatever their order, up to 2^43 particles.
+Masses are written as fractions of a power of two, in two words of 20 bits. Their sums are exact in 64-bit integers, in
+any order, for up to 2^43 particles.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import numpy as np
 
 _BITS = 20
-_ROWS = 2**22  # that are added up at a time, so that little memory is needed
+_ROWS = 2**22  # rows per sum, to limit memory
 
 
 def mean_of(mass: np.ndarray) -> float | None:
-    """The mean of masses ``(n,)`` on the host; None if they are none, which the search says in words."""
+    """Return the mean of masses ``(n,)`` on the host; None for invalid masses, which the search then reports."""
     least, most = (float(extreme(mass)) for extreme in (np.min, np.max)) if len(mass) else (0.0, 0.0)
     unit = _unit(least, most)
     if unit is None:
@@ -27,9 +27,9 @@ def mean_of(mass: np.ndarray) -> float | None:
 
 
 def mean_over_devices(mass: Any, num: Any, total: int, placed: Any) -> float | None:
-    """The same of masses ``(r, n)``, of which the first ``num`` ``(r,)`` of each rank count, ``total`` in all.
+    """Return the mean of masses ``(r, n)``, for the first ``num`` ``(r,)`` rows of each rank, ``total`` rows in all.
 
-    placed: a sharding that gives all processes what all devices have found. JAX must be in its 64-bit mode.
+    placed: a sharding that replicates results to all processes. JAX must be in its 64-bit mode.
     """
 
     least, most = map(float, jax.jit(_extremes, out_shardings=placed)(mass, num))
@@ -55,7 +55,7 @@ def _held(mass: jax.Array, num: jax.Array) -> jax.Array:
 
 
 def _unit(least: float, most: float) -> float | None:
-    """The power of two above all masses; None if one is negative or not finite, or all vanish."""
+    """Return the power of two above all masses; None if one is negative or not finite, or all are zero."""
     return float(np.ldexp(1.0, int(np.frexp(most)[1]))) if 0 <= least <= most < np.inf and most > 0 else None
 
 
