@@ -1,6 +1,6 @@
-"""Options that say what the header of a snapshot does not: cosmology and units.
+"""Options for values that are missing from the header of a snapshot: cosmology and units.
 
-Nothing here imports JAX, so ``--help`` is quick.
+This module does not import JAX, so ``--help`` is quick.
 """
 
 import argparse
@@ -14,7 +14,7 @@ _COSMOLOGY = {
     "hubble": ("H", "the Hubble constant in 100 km/s/Mpc"),
     "redshift": ("Z", "redshift of a cosmological run"),
 }
-# The names of units and what they are in cgs, for each kind.
+# The names of units and their values in cgs, for each kind.
 _PARSEC = 3.085678e18
 _UNITS = {
     "length": ("cm", {"pc": _PARSEC, "kpc": 1e3 * _PARSEC, "Mpc": 1e6 * _PARSEC}),
@@ -25,7 +25,7 @@ FLAGS = (*_COSMOLOGY, *(f"unit_{kind}" for kind in _UNITS))
 
 
 def add_header_options(parser: argparse.ArgumentParser, real: Any) -> None:
-    """Add the options to the parser of a command. real: makes a number of a text."""
+    """Add the options to the parser of a command. real: converts text to a number."""
     group = parser.add_argument_group("what the header does not say")
     for name, (letter, words) in _COSMOLOGY.items():
         group.add_argument(f"--{name.replace('_', '-')}", type=real, metavar=letter, help=words)
@@ -40,9 +40,9 @@ def add_header_options(parser: argparse.ArgumentParser, real: Any) -> None:
 
 
 def header_entries(args: argparse.Namespace, real: Any) -> dict[str, Any]:
-    """What was given, by the entries of `jztree_utils.io.ReadOptions`.
+    """Return the given options as entries of `jztree_utils.io.ReadOptions`.
 
-    Raises ValueError, in words, for what is no unit, and if one of length and mass is per h and the other is not.
+    Raises ValueError for an invalid unit, and if only one of length and mass is per h.
     """
     found = {name: getattr(args, name) for name in _COSMOLOGY}
     per_h: dict[str, bool] = {}
@@ -62,7 +62,7 @@ def header_entries(args: argparse.Namespace, real: Any) -> dict[str, Any]:
 
 
 def what_to_give(header: Any) -> str:
-    """The options that say what a header of `jztree_utils.io` does not, in words to put behind others; "" if none."""
+    """Return advice on options for the missing values of a `jztree_utils.io` header, as the end of a message; or ""."""
     if header.comoving is False:
         return ""
     entries = {"omega0": "omega0", "omega_lambda": "omega_lambda"}
@@ -73,7 +73,7 @@ def what_to_give(header: Any) -> str:
 
 
 def _unit(kind: str, text: str, real: Any) -> tuple[float, bool | None]:
-    """A unit in cgs, and whether it is per h; None if that is not told, as by a number."""
+    """Return a unit in cgs, and whether it is per h; None if that is unknown, as for a number."""
     cgs, names = _UNITS[kind]
     name = re.sub(r"\s", "", text)
     base = name.removesuffix("/h") if kind != "velocity" else name
