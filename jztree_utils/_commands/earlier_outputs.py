@@ -1,8 +1,8 @@
-"""Whether an output is there already, and is what a call would write.
+"""Check whether an output already exists and equals the output that a call would write.
 
-An output holds the options that it depends on, and enough of its snapshot to tell it from others: how many particles,
-the time, the size of its files, and a checksum of parts of the first one. When a file was changed says nothing, since
-copies have another date. A picture holds nothing of this, so it counts only if it is beside its catalogue.
+An output stores the options that it depends on, and enough data to identify its snapshot: the number of particles, the
+time, the size of its files, and a checksum of parts of the first file. The modification time is ignored, because copies
+have another date. A picture stores none of this, so it counts only if it is next to its catalogue.
 """
 
 import hashlib
@@ -30,14 +30,14 @@ _OPTIONS = {
     "knn": (*_READING, "k", "kernel", "lists"),
     "xi": (*_READING, "bins", "linear", "projected", "los"),
 }
-OUTPUTS = ("output", "plot", "snapshot_output", "group_ids_output")  # options that name what is written
-_PIECE = 2**16  # bytes of a file, at its begin, in the middle and at the end, that the checksum is of
+OUTPUTS = ("output", "plot", "snapshot_output", "group_ids_output")  # options for output file names
+_PIECE = 2**16  # bytes per piece, at the start, middle and end of a file, for the checksum
 
 
 def made_with(args: Namespace, path: Path, options: io.ReadOptions | None) -> str:
-    """What an output of a call tells of it, as JSON.
+    """Return the metadata that an output stores about its call, as JSON.
 
-    path: of the snapshot. options: how it is read. Raises SnapshotError if it is not there.
+    path: the snapshot. options: how it is read. Raises SnapshotError if the snapshot does not exist.
     """
     return json.dumps(_record(args, path, options))
 
@@ -55,7 +55,7 @@ def _record(args: Namespace, path: Path, reading: io.ReadOptions | None) -> dict
 
 
 def _identity(path: Path, options: io.ReadOptions | None) -> dict[str, Any]:
-    """What tells a snapshot from others."""
+    """Return the data that identify a snapshot."""
     parts, header = io.find_parts(path, options), io.read_header(path, options)
     return {
         "particles": list(header.npart_total),
@@ -67,7 +67,7 @@ def _identity(path: Path, options: io.ReadOptions | None) -> dict[str, Any]:
 
 
 def _checksum(path: Path) -> str:
-    """Of three pieces of a file, which differ between runs of the same size and time: they hold particles."""
+    """Return the checksum of three pieces of a file. These contain particles, so they differ between runs."""
     found, size = hashlib.sha256(), path.stat().st_size
     with open(path, "rb") as file:
         for place in (0, size // 2, max(size - _PIECE, 0)):
@@ -79,12 +79,12 @@ def _checksum(path: Path) -> str:
 def are_there(
     args: Namespace, path: Path, options: io.ReadOptions | None, files: Sequence[str], picture: str | None
 ) -> bool:
-    """Whether the outputs of a snapshot are there, of a call whose outputs have names after their snapshots.
+    """Return whether the outputs of a snapshot exist, for a call whose output names depend on the snapshot.
 
-    path: of the snapshot. options: how it is read. files: the names of those in HDF5. picture: that of the picture,
-    None if there is none.
+    path: the snapshot. options: how it is read. files: names of the HDF5 outputs. picture: name of the picture, None
+        without one.
 
-    Raises OutputError, with what to do, if an output is there that another call has made.
+    Raises OutputError, with a remedy, if an output of another call exists.
     """
     outputs = [*files, *([] if picture is None else [picture])]
     templates = [getattr(args, name, None) for name in OUTPUTS]
@@ -93,7 +93,7 @@ def are_there(
     held = [name for name in files if Path(name).exists()]
     for name in held:
         _check_same(args, name, _record(args, path, options))
-    # A picture that is older than the catalogue is one of another catalogue.
+    # A picture that is older than the catalogue belongs to another catalogue.
     if len(held) < len(files) or (picture is not None and not _is_newer(picture, files[0])):
         return False
     names = " and ".join(outputs)
@@ -106,7 +106,7 @@ def _is_newer(one: str, other: str) -> bool:
 
 
 def _check_same(args: Namespace, output: str, wanted: dict[str, Any]) -> None:
-    """Raise OutputError, naming what differs, unless ``output`` was made as is ``wanted``."""
+    """Raise OutputError, with the difference, unless ``output`` was made with the ``wanted`` options."""
     difference = _difference(output, wanted)
     layout = io.catalogue_layout(output)
     if difference is None and layout is not None and layout != args.layout:
@@ -118,7 +118,7 @@ def _check_same(args: Namespace, output: str, wanted: dict[str, Any]) -> None:
 
 
 def _difference(output: str, wanted: dict[str, Any]) -> str | None:
-    """What an output was made with that is not ``wanted``, in words; None if there is nothing."""
+    """Describe the first difference between the metadata of an output and ``wanted``; None if there is none."""
     try:
         told = json.loads(io.read_made_with(output) or "{}")
     except (io.SnapshotError, json.JSONDecodeError):
@@ -137,7 +137,7 @@ def _difference(output: str, wanted: dict[str, Any]) -> str | None:
 
 
 def _in_words(name: str, value: Any) -> str:
-    """Such as ``with --npart-min 20``."""
+    """Return words such as ``with --npart-min 20``."""
     if name in ("jztree", "command"):
         return f"jztree {value}"
     flag = f"-{name}" if len(name) == 1 and name != "b" else f"--{name.replace('_', '-')}"
