@@ -1,11 +1,11 @@
-"""The number of dark-matter halos as a function of mass, as published fits predict it and as a catalogue has it.
+"""The number of dark-matter haloes as a function of mass, from published fits and from a catalogue.
 
-A cosmology has a linear power spectrum (Eisenstein & Hu 1998, without the baryonic wiggles, which hardly matter for
-masses), normalised by ``sigma8``. Its variance ``sigma(M)^2`` in spheres that hold a mass M on average decides how many
-halos of that mass there are, through a fit ``f(sigma)`` to simulations (Jenkins et al. 2001).
+A cosmology has a linear power spectrum (Eisenstein & Hu 1998, without the baryonic wiggles, which have little effect on
+masses), normalised by ``sigma8``. Its variance ``sigma(M)^2`` in spheres of mean mass M determines the number of haloes
+of that mass, through a fit ``f(sigma)`` to simulations (Jenkins et al. 2001).
 
-Masses are in Msun/h, lengths comoving and in Mpc/h. Everything is NumPy in float64. Radiation is left out, which
-matters above redshift 20 or so.
+Masses are in Msun/h, lengths comoving and in Mpc/h. All computations use NumPy in float64. Radiation, which matters
+above a redshift of about 20, is ignored.
 """
 
 import math
@@ -34,22 +34,23 @@ __all__ = [
     "with_units",
 ]
 
-CRITICAL_DENSITY = 2.77536627e11  # of today, in Msun/h per (Mpc/h)^3
+CRITICAL_DENSITY = 2.77536627e11  # today, in Msun/h per (Mpc/h)^3
 COLLAPSE_THRESHOLD = 1.68647  # linear overdensity at which a sphere collapses (Omega_m = 1)
 _MPC_IN_CM, _MSUN_IN_G, _VELOCITY_IN_CM_PER_S = 3.085678e24, 1.989e33, 1e5
-_SAME_LENGTH = 0.05  # relative; masses of groups change by as much, and their numbers by less than fits differ
+_SAME_LENGTH = 0.05  # relative; the masses of groups change by as much, and their numbers by less than the fits differ
 _CMB_TEMPERATURE = 2.7255  # K
-# Distances k R over which the variance is summed, wide enough for any mass; a factor of 1.007 a step.
+# Values of k R over which the variance is summed, wide enough for any mass, with a factor of 1.007 per step.
 _REACH = np.geomspace(1e-5, 1e3, 2640)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cosmology:
-    """A universe of cold matter, a cosmological constant and curvature; where nothing is given, that of Planck 2018
-    (arXiv:1807.06209, table 2, last column but one).
+    """A universe of cold matter, a cosmological constant and curvature.
 
-    omega_matter, omega_lambda: densities today in units of the critical one. hubble: in units of 100 km/s/Mpc.
-    omega_baryon: of baryons, a part of ``omega_matter``. n_s: spectral index of the initial perturbations.
+    The default is Planck 2018 (arXiv:1807.06209, table 2, last column but one).
+
+    omega_matter, omega_lambda: densities today in units of the critical density. hubble: in units of 100 km/s/Mpc.
+    omega_baryon: density of baryons, a part of ``omega_matter``. n_s: spectral index of the initial perturbations.
     sigma8: root mean square of the linear density contrast today in spheres of 8 Mpc/h.
     """
 
@@ -73,9 +74,9 @@ class Cosmology:
 
     @classmethod
     def of_header(cls, header: SnapshotHeader, **others: float | None) -> "Cosmology":
-        """That of a snapshot. others: what headers do not hold, such as ``sigma8``; None is as if it was not given.
+        """Return the cosmology of a snapshot. others: values that headers lack, such as ``sigma8``; None means default.
 
-        Raises ValueError if the header has none.
+        Raises ValueError if the header has no cosmology.
         """
         if not header.omega0 or header.omega_lambda is None or not header.hubble:
             raise ValueError("The header has no cosmology (Omega0, OmegaLambda, HubbleParam), so give one.")
@@ -85,23 +86,23 @@ class Cosmology:
 
     @property
     def mean_density(self) -> float:
-        """Of matter, in Msun/h per comoving (Mpc/h)^3."""
+        """Mean density of matter, in Msun/h per comoving (Mpc/h)^3."""
         return self.omega_matter * CRITICAL_DENSITY
 
 
 class Units(NamedTuple):
-    """What a snapshot measures in: ``length`` in Mpc/h and ``mass`` in Msun/h."""
+    """The units of a snapshot: ``length`` in Mpc/h and ``mass`` in Msun/h."""
 
     length: float
     mass: float
 
 
 def units_of(header: SnapshotHeader) -> Units | None:
-    """The units of a cosmological snapshot. Units that are free of h, as those of SWIFT, need h; None without it.
+    """Return the units of a cosmological snapshot. Units that are free of h, such as SWIFT's, need h; None without it.
 
-    If the header does not tell them, its masses do, where all matter is in particles of known mass: their mean density
-    is that of the cosmology in one of the usual units only (Mpc/h or kpc/h, and Msun/h or 1e10 Msun/h). None if not,
-    and if the run is not cosmological.
+    If the header has no units, they follow from its masses if all matter is in particles of known mass: only one
+    combination of the usual units (Mpc/h or kpc/h, and Msun/h or 1e10 Msun/h) then gives the mean density of the
+    cosmology. Returns None otherwise, and if the run is not cosmological.
     """
     if header.comoving is False:
         return None
@@ -123,14 +124,14 @@ def units_of(header: SnapshotHeader) -> Units | None:
 
 
 def _volume(header: SnapshotHeader) -> float:
-    """Of a box in three dimensions, 0 if there is none; infinite, without a warning, if no number is so large."""
+    """Return the volume of a three-dimensional box, 0 without a box. Overflow gives infinity, without a warning."""
     return math.prod(np.broadcast_to(np.asarray(header.boxsize, np.float64), 3).tolist())
 
 
 def with_units(header: SnapshotHeader) -> SnapshotHeader:
-    """``header`` with the units that `units_of` infers, if it tells none; that of velocity is km/s then.
+    """Return ``header`` with the units that `units_of` infers, if it has none; the unit of velocity is then km/s.
 
-    Units that the header tells are kept, so lengths or masses whose unit is told are not inferred.
+    Existing units are kept: with a known unit of length or mass, neither is inferred.
     """
     lengths_and_masses = (header.unit_length_in_cm, header.unit_mass_in_g)
     units = units_of(header) if lengths_and_masses == (None, None) else None
@@ -145,9 +146,9 @@ def with_units(header: SnapshotHeader) -> SnapshotHeader:
 
 
 def growth_factor(cosmology: Cosmology, redshift: Any) -> np.ndarray:
-    """How large linear perturbations were at ``redshift`` compared with today (Heath 1977, MNRAS 179, 351).
+    """Return the size of linear perturbations at ``redshift`` relative to today (Heath 1977, MNRAS 179, 351).
 
-    redshift: of any shape, above -1. Returns the same shape; 1 at redshift 0.
+    redshift: any shape, above -1. Returns the same shape; 1 at redshift 0.
     """
     check_no_units(redshift=redshift)
     redshift = np.asarray(redshift, np.float64)
@@ -157,7 +158,7 @@ def growth_factor(cosmology: Cosmology, redshift: Any) -> np.ndarray:
 
 
 def _growing_mode(cosmology: Cosmology, a: np.ndarray) -> np.ndarray:
-    """``H(a)`` times the integral of ``1 / (a H)^3`` from 0 to ``a``, up to a factor."""
+    """Return ``H(a)`` times the integral of ``1 / (a H)^3`` from 0 to ``a``, up to a constant factor."""
     matter, vacuum = cosmology.omega_matter, cosmology.omega_lambda
     curvature = 1 - matter - vacuum
     # With a = u^2 the integrand, 2 u^4 / (a^3 H^2)^(3/2), is smooth at 0.
@@ -169,13 +170,13 @@ def _growing_mode(cosmology: Cosmology, a: np.ndarray) -> np.ndarray:
 
 
 def transfer_function(cosmology: Cosmology, wavenumber: Any) -> np.ndarray:
-    """What is left of linear perturbations of a ``wavenumber`` in h/Mpc, relative to very long ones.
+    """Return the amplitude of linear perturbations of a ``wavenumber`` in h/Mpc, relative to very long ones.
 
     Eisenstein & Hu 1998, ApJ 496, 605, equations 26 and 28 to 31: baryons suppress small scales, without wiggles.
     """
     matter = cosmology.omega_matter * cosmology.hubble**2
     baryon, share = cosmology.omega_baryon * cosmology.hubble**2, cosmology.omega_baryon / cosmology.omega_matter
-    horizon = 44.5 * np.log(9.83 / matter) / np.sqrt(1 + 10 * baryon**0.75)  # of sound, in Mpc
+    horizon = 44.5 * np.log(9.83 / matter) / np.sqrt(1 + 10 * baryon**0.75)  # sound horizon, in Mpc
     alpha = 1 - 0.328 * np.log(431 * matter) * share + 0.38 * np.log(22.3 * matter) * share**2
     check_no_units(wavenumber=wavenumber)
     k = np.asarray(wavenumber, np.float64)
@@ -187,9 +188,9 @@ def transfer_function(cosmology: Cosmology, wavenumber: Any) -> np.ndarray:
 
 
 def sigma_of_mass(cosmology: Cosmology, mass: Any, redshift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
-    """The root mean square of the linear density contrast in spheres that hold ``mass`` on average, and its slope.
+    """Return the root mean square linear density contrast in spheres of mean mass ``mass``, and its slope.
 
-    mass: in Msun/h, of any shape. Returns ``sigma`` and ``d ln sigma / d ln M``, of the same shape.
+    mass: in Msun/h, any shape. Returns ``sigma`` and ``d ln sigma / d ln M``, of the same shape.
     """
     check_no_units(mass=mass)
     mass = np.asarray(mass, np.float64)
@@ -200,7 +201,7 @@ def sigma_of_mass(cosmology: Cosmology, mass: Any, redshift: float = 0.0) -> tup
 
 
 def _variance(cosmology: Cosmology, radius: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The variance in spheres of a radius in Mpc/h, up to a factor, and its logarithmic slope by the radius."""
+    """Return the variance in spheres of a radius in Mpc/h, up to a factor, and its logarithmic slope with radius."""
     x = _REACH
     sine = np.sinc(x / np.pi)
     with np.errstate(all="ignore"):
@@ -231,17 +232,19 @@ def _warren(sigma: np.ndarray, _: float) -> np.ndarray:
 
 
 def _tinker(sigma: np.ndarray, redshift: float) -> np.ndarray:
-    """For halos of 200 times the mean density."""
-    z = min(redshift, 3.0)  # as the authors advise
+    """Return the fit for haloes of 200 times the mean density."""
+    z = min(redshift, 3.0)  # recommended by the authors
     alpha = 10 ** -((0.75 / np.log10(200 / 75)) ** 1.2)
     amplitude, a, b = 0.186 * (1 + z) ** -0.14, 1.47 * (1 + z) ** -0.06, 2.57 * (1 + z) ** -alpha
     return amplitude * ((sigma / b) ** -a + 1) * np.exp(-1.19 / sigma**2)
 
 
 class Model(NamedTuple):
-    """A mass function. name: authors, year and halos. multiplicity: ``f(sigma, redshift)``. mass: the column of a
-    catalogue that it describes, ``"mass"`` for that of groups; None if it was made for no definition. b: the linking
-    length of the groups that it describes, in mean separations.
+    """A mass function.
+
+    name: authors, year and halo definition. multiplicity: ``f(sigma, redshift)``. mass: the column of a catalogue that
+        it describes, ``"mass"`` for the mass of groups; None if it has no definition of mass. b: the linking length of
+        the groups that it describes, in mean separations.
     """
 
     name: str
@@ -257,13 +260,13 @@ MODELS = {
     "warren": Model("Warren et al. 2006 (b = 0.2)", _warren, "mass", 0.2),
     "tinker": Model("Tinker et al. 2008 (200 × mean)", _tinker, "m200m"),
 }
-_WARREN, _USUAL = "warren", {"m200m": "tinker"}  # usual models, by the column of masses
+_WARREN, _USUAL = "warren", {"m200m": "tinker"}  # default models, by the column of masses
 
 
 def mass_function(cosmology: Cosmology, mass: Any, redshift: float = 0.0, model: str = "warren") -> np.ndarray:
-    """The number of halos per comoving (Mpc/h)^3 and unit of ``ln M``: ``f(sigma) rho / M |d ln sigma / d ln M|``.
+    """Return haloes per comoving (Mpc/h)^3 and unit of ``ln M``: ``f(sigma) rho / M |d ln sigma / d ln M|``.
 
-    mass: in Msun/h, of any shape.
+    mass: in Msun/h, any shape.
     model: ``"press_schechter"`` (1974, ApJ 187, 425) and ``"sheth_tormen"`` (1999, MNRAS 308, 119), which account for
         all mass; ``"jenkins"`` (2001, MNRAS 321, 372) and ``"warren"`` (2006, ApJ 646, 881), for friends-of-friends
         groups with a linking length of 0.2 mean separations; ``"tinker"`` (2008, ApJ 688, 709), for spheres of 200
@@ -280,18 +283,18 @@ def mass_function(cosmology: Cosmology, mass: Any, redshift: float = 0.0, model:
 
 
 def default_model(mass: str = "mass") -> str:
-    """The usual mass function for masses. mass: their column in a catalogue."""
+    """Return the default mass function. mass: the column of masses in a catalogue."""
     return _USUAL.get(mass, _WARREN)
 
 
 def why_not_described(info: CatalogueInfo, all_matter: bool, model: str = "warren", mass: str = "mass") -> str:
-    """Why a mass function does not describe the masses in a catalogue, in words; empty if no reason is known.
+    """Explain why a mass function does not describe the masses in a catalogue; empty if no reason is known.
 
     Mass functions count all matter, in groups of linked dark matter or in spheres around these. Each describes the
-    masses, and the linking length, that it was fitted to.
+    definition of mass, and the linking length, that it was fitted to.
 
-    info: how the catalogue was made. all_matter: whether its groups hold particles of other types too. mass: the column
-    of masses, ``"mass"`` for those of groups, and others such as ``"m200m"`` for those of spheres.
+    info: how the catalogue was made. all_matter: whether its groups also contain particles of other types. mass: the
+        column of masses, ``"mass"`` for groups, and others such as ``"m200m"`` for spheres.
     """
     header, name = info.header or SnapshotHeader(), MODELS[model].name
     if info.ptype not in (None, 1):
@@ -307,7 +310,7 @@ def why_not_described(info: CatalogueInfo, all_matter: bool, model: str = "warre
 
 
 def _other_mass(model: str, mass: str) -> str:
-    """What to say of a mass function for another definition of mass than the column ``mass``."""
+    """Return the message for a mass function with another definition of mass than the column ``mass``."""
     names = [name for name, other in MODELS.items() if other.mass in (None, mass)]
     held = "masses of groups" if mass == "mass" else mass
     wanted = "masses of groups" if MODELS[model].mass == "mass" else MODELS[model].mass
@@ -318,7 +321,7 @@ def _other_mass(model: str, mass: str) -> str:
 
 
 def _other_length(info: CatalogueInfo, header: SnapshotHeader, b: float | None) -> str:
-    """What to say of groups of another linking length than ``b`` mean separations; empty if it is that."""
+    """Return a message for groups with another linking length than ``b`` mean separations; empty if equal."""
     separation = info.mean_separation
     if separation is None and info.num_particles and np.size(header.boxsize) in (1, 3):
         separation = (_volume(header) / info.num_particles) ** (1 / 3)
@@ -329,10 +332,10 @@ def _other_length(info: CatalogueInfo, header: SnapshotHeader, b: float | None) 
 
 
 def poisson_interval(counts: Any) -> tuple[np.ndarray, np.ndarray]:
-    """The bounds of the expected number, given how many were counted: a central interval of 68.27 % (one sigma).
+    """Return the bounds of the expected number for given counts: a central interval of 68.27 % (one sigma).
 
-    counts: of any shape, not negative. Returns lower and upper bounds, which follow the exact ones to 1.5 % (Gehrels
-    1986, ApJ 303, 336, equations 9 and 12); for 0 counts they are 0 and 1.87.
+    counts: any shape, not negative. Returns lower and upper bounds, which agree with the exact ones to 1.5 % (Gehrels
+        1986, ApJ 303, 336, equations 9 and 12); for 0 counts they are 0 and 1.87.
     """
     n = np.asarray(counts, np.float64)
     upper = (n + 1) * (1 - 1 / (9 * (n + 1)) + 1 / (3 * np.sqrt(n + 1))) ** 3
