@@ -1,4 +1,4 @@
-"""Which properties of groups a snapshot has the units, the cosmology and the columns for."""
+"""Find the group properties that a snapshot has the units, the cosmology and the columns for."""
 
 import math
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from .particles import Particles
 from .spheres import PROPERTIES_OF, sphere_densities
 
 GRAVITY_IN_CGS = 6.6743e-8  # CODATA 2018
-_FEWEST = 3  # neighbours that a density is found from
+_FEWEST = 3  # minimum number of neighbours for a density
 _MPC_IN_CM = 3.085677581e24
 
 
 def with_all_properties(
     options: GroupOptions, part: Particles, spheres: Sequence[str], centre: str, rlink: float
 ) -> GroupOptions:
-    """``options`` with all properties that the snapshot has the units and the cosmology for.
+    """Return ``options`` with all properties that the snapshot has the units and the cosmology for.
 
-    spheres: their names. centre: what they are around. rlink: the linking length.
+    spheres: their names. centre: centre of the spheres. rlink: the linking length.
     Raises ValueError if there are too few particles for a density.
     """
     header = part.header
@@ -44,9 +44,9 @@ def with_all_properties(
 
 
 def missing_in_words(options: GroupOptions, part: Particles, spheres: Sequence[str]) -> str:
-    """Which properties are not in ``options`` because of what the snapshot lacks, in words; empty if all are.
+    """Describe the properties that ``options`` omits because of missing data in the snapshot; empty if there are none.
 
-    spheres: the names of those that were asked for.
+    spheres: the names of the requested spheres.
     """
     if not options.densities or options.gravity is None:
         return _without_masses_or_units(options, part)
@@ -85,13 +85,13 @@ def _without_masses_or_units(options: GroupOptions, part: Particles) -> str:
 
 
 def types_in_words(types: Sequence[int]) -> str:
-    """Such as "type 0 has" or "types 0 and 4 have"."""
+    """Return text such as "type 0 has" or "types 0 and 4 have"."""
     *others, last = map(str, sorted(types))
     return f"types {', '.join(others)} and {last} have" if others else f"type {last} has"
 
 
 def newton(header: io.SnapshotHeader) -> float | None:
-    """Newton's constant in the units of a snapshot, in which h cancels; None if they are unknown."""
+    """Return Newton's constant in the units of a snapshot, in which h cancels; None if they are unknown."""
     units = (header.unit_length_in_cm, header.unit_mass_in_g, header.unit_velocity_in_cm_per_s)
     if None in units:
         return None
@@ -100,10 +100,10 @@ def newton(header: io.SnapshotHeader) -> float | None:
 
 
 def comoving_densities(header: io.SnapshotHeader, types: Sequence[int]) -> dict[str, float]:
-    """The mean and the critical density in mass per comoving volume, as far as the snapshot has what they need.
+    """Return the mean and the critical density in mass per comoving volume, as far as the snapshot defines them.
 
-    types: of the particles that are looked at. Without units, the mean density is that of these particles, if they are
-    all that the box holds and their masses are in the header.
+    types: types of the particles in use. Without units, the mean density is that of these particles, if the box has no
+        others and their masses are in the header.
     """
     if not header.omega0 or header.comoving is False:
         return {}
@@ -119,11 +119,11 @@ def comoving_densities(header: io.SnapshotHeader, types: Sequence[int]) -> dict[
 
 
 def _critical_density(header: io.SnapshotHeader) -> float | None:
-    """Today's, in the units of the snapshot."""
+    """Return today's critical density, in the units of the snapshot."""
     gravity = newton(header)
     if gravity is None or (header.h_free and header.hubble is None):
         return None
-    # In units per h, H0 is 100 km/s/Mpc whatever h is.
+    # In units per h, H0 is 100 km/s/Mpc for any h.
     hubble = 1e7 / _MPC_IN_CM * float(header.unit_length_in_cm or 0) / float(header.unit_velocity_in_cm_per_s or 0)
     if header.h_free:
         hubble *= header.hubble or 0.0
