@@ -1,12 +1,12 @@
-"""Correlation functions from counts of pairs, in float64, and the reasons if one is NaN.
+"""Correlation functions from pair counts, in float64, and the reasons for NaN values.
 
 A function of two quantities, such as ``xi(rp, pi)``, has a row of cells in each bin. The estimator of Landy & Szalay
-(1993, ApJ 412, 64) divides by the random pairs of a cell, and a narrow bin often has a cell without any. Such a cell is
-joined to the next cell of its bin that has random pairs, or else to the last one: their counts are added, and the
+(1993, ApJ 412, 64) divides by the random pairs of a cell, and in a narrow bin some cells often have none. Such a cell
+is joined to the next cell of its bin that has random pairs, or else to the last one: their counts are added, and the
 function is taken as constant over them. So the integral over the cells counts all data pairs and covers the whole
 range. A sum without the empty cells would lose their part of the integral, which is the largest at small ``pi``.
 Corrfunc 2.5 gives NaN for a bin with an empty cell, and halotools 0.9 has a single cell in each bin of ``wp``. The
-values here are those of Corrfunc if no cell is empty, and those of halotools if only one cell has random pairs.
+values here equal those of Corrfunc if no cell is empty, and those of halotools if only one cell has random pairs.
 """
 
 from dataclasses import dataclass
@@ -25,10 +25,10 @@ _NO_CROSS_PAIRS = "no bin has a pair of data and randoms; the randoms must fill 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A function in bins, of all particles and then without each region.
+    """A function in bins, for all particles and then without each region.
 
     cells: ``(1 + regions, b, c)``, its value in each cell of each bin. reason: why it is NaN, if it is NaN in a bin.
-    joined: ``(b,)``, whether cells of a bin were joined.
+        joined: ``(b,)``, whether cells of a bin were joined.
     """
 
     cells: np.ndarray
@@ -36,13 +36,13 @@ class Estimate:
     joined: np.ndarray
 
     def integrated(self, over: np.ndarray) -> np.ndarray:
-        """``(1 + regions, ..., b)``, the sums over cells times ``over``, ``(..., c)``."""
+        """Return ``(1 + regions, ..., b)``, the sums over cells times ``over``, ``(..., c)``."""
         return np.einsum("...c,sbc->s...b", over, self.cells)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a set of particles, of all or without a region. name: the set, in messages."""
+    """The weights of a set of particles, with all regions or without one. name: the set, in messages."""
 
     part: Any
     weight: Any
@@ -54,11 +54,11 @@ class Weights:
         return int(get_num(self.part))
 
     def regions(self) -> np.ndarray:
-        """``(n,)``, the region of each particle."""
+        """Return ``(n,)``, the region of each particle."""
         return np.asarray(self.region)[: self.num]
 
     def total(self, without: int | None = None) -> float:
-        """The sum; 0 if it is at most the rounding of the weights."""
+        """Return the sum; 0 if it is at most the rounding error of the weights."""
         kept = self._kept(without)
         given = np.asarray(self.weight).dtype
         rounding = np.finfo(given).eps if given.kind == "f" else 0.0
@@ -66,12 +66,12 @@ class Weights:
         return 0.0 if abs(total) <= rounding * float(np.abs(kept).sum()) else total
 
     def pairs(self, without: int | None = None) -> float:
-        """The weight of all pairs in both orders, without those of a particle with itself; 0 if the sum is 0."""
+        """Return the weight of all pairs of different particles in both orders; 0 if the sum of the weights is 0."""
         kept = self._kept(without)
         return float(kept.sum() ** 2 - (kept**2).sum()) if self.total(without) else 0.0
 
     def fault(self) -> str:
-        """Why no function can be estimated from this set, or an empty text."""
+        """Return the reason why this set does not allow an estimate, or an empty text."""
         if self.num < 2:
             return f"the {self.name} hold {self.num} particle{'' if self.num == 1 else 's'}, and a pair needs 2"
         if not self.total():
@@ -84,10 +84,10 @@ class Weights:
 
 
 def natural(pairs: np.ndarray, all_pairs: float, share: np.ndarray, reason: str) -> Estimate:
-    """``DD / RR - 1`` (Peebles & Hauser 1974, ApJS 28, 19).
+    """Return ``DD / RR - 1`` (Peebles & Hauser 1974, ApJS 28, 19).
 
-    pairs: ``(b,)`` or ``(b, c)``, their weight in each cell. all_pairs: the weight of all pairs. share: the part of the
-    box that each cell takes, around a particle. reason: why ``all_pairs`` is 0.
+    pairs: ``(b,)`` or ``(b, c)``, their weight in each cell. all_pairs: the weight of all pairs. share: volume of each
+        cell around a particle, as a fraction of the box. reason: why ``all_pairs`` is 0.
     """
     value = _ratio(pairs, all_pairs * share) - 1
     return Estimate(value.reshape(1, len(pairs), -1), reason, np.zeros(len(pairs), bool))
@@ -96,7 +96,7 @@ def natural(pairs: np.ndarray, all_pairs: float, share: np.ndarray, reason: str)
 def landy_szalay(
     dd: PairCounts, dr: PairCounts, rr: PairCounts, data: Weights, randoms: Weights, num_regions: int
 ) -> Estimate:
-    """``(DD - 2 DR + RR) / RR``, each count divided by the weight of all such pairs."""
+    """Return ``(DD - 2 DR + RR) / RR``, each count divided by the total weight of such pairs."""
     (_, data_pairs), (number, cross), (_, random) = map(_samples, (dd, dr, rr))
     group, joined = _groups(random != 0)
     without = [None, *range(num_regions)]
@@ -119,11 +119,11 @@ def landy_szalay(
 
 
 def _samples(counts: PairCounts) -> tuple[np.ndarray, np.ndarray]:
-    """The number of pairs and their weight, ``(1 + regions, b, c)``: of all pairs, then without each region."""
+    """Return the number of pairs and their weight, ``(1 + regions, b, c)``: all pairs, then without each region."""
     number = _each(counts.count, counts.region_count)
     if counts.weight is None:
         return number, number.astype(np.float64)
-    # Differences of rounded sums are not 0 if there are no pairs.
+    # Without pairs, differences of rounded sums may differ from 0.
     return number, np.where(number > 0, _each(counts.weight, counts.region_weight), 0.0)
 
 
@@ -134,8 +134,9 @@ def _each(total: Any, regions: Any) -> np.ndarray:
 
 
 def _groups(filled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The group of each cell ``(s, b, c)`` along the last axis, so that each has one filled cell if a bin has any; and
-    whether a group has more than one cell, in bins that have filled ones, ``(s, b)``.
+    """Group the cells ``(s, b, c)`` along the last axis, so that each group has one filled cell if its bin has any.
+
+    Returns the group of each cell, and ``(s, b)``, whether cells were joined in a bin with filled cells.
     """
     before = np.cumsum(filled, axis=-1) - filled
     most = filled.sum(axis=-1)
@@ -144,7 +145,7 @@ def _groups(filled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _added(cells: np.ndarray, group: np.ndarray) -> np.ndarray:
-    """The sums of the cells of each group, at the places of the groups' numbers."""
+    """Return the sums of the cells of each group, at the index of the group."""
     sums = np.zeros(cells.shape)
     sample, row = np.arange(cells.shape[0])[:, None, None], np.arange(cells.shape[1])[:, None]
     np.add.at(sums, (sample, row, group), cells)
@@ -152,13 +153,13 @@ def _added(cells: np.ndarray, group: np.ndarray) -> np.ndarray:
 
 
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """``a / b``, and NaN if b is 0."""
+    """Return ``a / b``, and NaN if b is 0."""
     a, b = np.broadcast_arrays(a, b)
     return np.divide(a, b, out=np.full(a.shape, np.nan), where=b != 0)
 
 
 def shortcomings(name: str, found: Estimate, edges: np.ndarray, option: str, occupied: np.ndarray | None) -> str:
-    """The text of the warning about a function with the given edges, or an empty text.
+    """Return the text of the warning about a function with the given edges, or an empty text.
 
     option: the argument that sets the number of cells. occupied: which regions hold particles.
     """
@@ -186,7 +187,7 @@ def shortcomings(name: str, found: Estimate, edges: np.ndarray, option: str, occ
 
 
 def _bins(chosen: np.ndarray, edges: np.ndarray) -> str:
-    """The chosen bins with their edges, in words."""
+    """Describe the chosen bins with their edges."""
     runs = [f"{_run(first, last)} ({edges[first]:g} to {edges[last + 1]:g})" for first, last in _runs(chosen)]
     return ("bins " if chosen.sum() > 1 else "bin ") + _listed(runs)
 
@@ -196,7 +197,7 @@ def _regions(chosen: np.ndarray) -> str:
 
 
 def _runs(chosen: np.ndarray) -> list[tuple[int, int]]:
-    """The first and the last place of each run of chosen ones."""
+    """Return the first and the last index of each run of chosen entries."""
     steps = np.diff(chosen.astype(int), prepend=0, append=0)
     return list(zip(np.flatnonzero(steps == 1).tolist(), (np.flatnonzero(steps == -1) - 1).tolist(), strict=True))
 
