@@ -1,4 +1,4 @@
-"""What the processes of a job must do together when each does I/O of its own: fail, and bring rows to the first one."""
+"""Joint actions of processes with separate I/O: raise errors on all, and gather rows on the first process."""
 
 import functools
 from collections.abc import Iterator
@@ -14,28 +14,28 @@ from jax.sharding import PartitionSpec as P
 from ._errors import OutputError, SnapshotError
 
 _KINDS: tuple[type[Exception], ...] = (RuntimeError, SnapshotError, OutputError, ValueError, OSError, MemoryError)
-_LENGTH = 1000  # bytes of a message that reach the other processes
+_LENGTH = 1000  # maximum bytes of a message that other processes receive
 
 
 @functools.cache
 def _flat(mesh: Mesh) -> Mesh:
-    """The devices of ``mesh`` along one axis, in the order of the ranks."""
+    """Return the devices of ``mesh`` along one axis, in the order of the ranks."""
     return Mesh(mesh.devices.reshape(-1), ("rank",))
 
 
 def is_shared(mesh: Mesh) -> bool:
-    """Whether the devices of ``mesh`` belong to more than one process."""
+    """Return whether the devices of ``mesh`` belong to more than one process."""
     return len({device.process_index for device in mesh.devices.flat}) > 1
 
 
 @contextmanager
 def failing_together(mesh: Mesh) -> Iterator[None]:
-    """If the block raises on one process, every process that holds devices of ``mesh`` raises at the end of it.
+    """If the block raises on one process, raise on every process with devices of ``mesh`` at the end of the block.
 
-    All of them must come here; a process that raised alone would leave the others waiting in the next collective. The
-    block must not contain collectives itself. Where the block was left well, the error is that of the first process
-    that failed: the same sentence, and the same type if it is one of this package's. Every error has an attribute
-    ``told_by``, the process whose sentence it is.
+    All of these processes must call this: if only one process raised, the others would hang in the next collective. The
+    block itself must not contain collectives. If the block did not fail on this process, the error is that of the first
+    process that failed: the same sentence, and the same type if it belongs to this package. Every error has an
+    attribute ``told_by``, the process that the sentence comes from.
     """
     error: Exception | None = None
     try:
@@ -50,7 +50,7 @@ def failing_together(mesh: Mesh) -> Iterator[None]:
 
 
 def _agree(mesh: Mesh, error: Exception | None) -> Exception | None:
-    """The error to raise on this process, None if no process has any. error: what went wrong on this one."""
+    """Return the error to raise on this process, None if no process has failed. error: the error of this process."""
     messages = _gather_bytes(_flat(mesh), _encode(error))
     failed = np.flatnonzero(messages[:, 0])
     if not failed.size:
@@ -65,11 +65,11 @@ def _agree(mesh: Mesh, error: Exception | None) -> Exception | None:
 
 
 def _encode(error: Exception | None) -> np.ndarray:
-    """An error as bytes: the number of its kind from 1 on, 0 for none, and its text."""
+    """Encode an error as bytes: the number of its kind from 1 on, 0 for none, and its text."""
     message = np.zeros(1 + _LENGTH, np.uint8)
     if error is not None:
         kinds = [number for number, kind in enumerate(_KINDS) if isinstance(error, kind)]
-        # Kinds of errors come before what they are kinds of, so the first match is the closest.
+        # Subclasses have higher numbers than their base classes, except that the first entry is the fallback.
         message[0] = 1 + min(kinds, default=0)
         text = str(error) if kinds else f"{type(error).__name__}: {error}"
         data = np.frombuffer(text.encode()[:_LENGTH], np.uint8)
@@ -78,7 +78,7 @@ def _encode(error: Exception | None) -> np.ndarray:
 
 
 def _gather_bytes(flat: Mesh, message: np.ndarray) -> np.ndarray:
-    """``(r, m)``: the message ``(m,)`` of the process of every rank, on all processes."""
+    """Return ``(r, m)``: the message ``(m,)`` of the process of every rank, on all processes."""
     shape = (flat.size, *message.shape)
     sharded = jax.make_array_from_callback(shape, NamedSharding(flat, P("rank")), lambda _: message[None])
     return np.asarray(_replicate(flat)(sharded))
@@ -90,12 +90,13 @@ def _replicate(flat: Mesh) -> Any:
 
 
 def rows_on_first_process(array: jax.Array, num: jax.Array, mesh: Mesh) -> np.ndarray | None:
-    """The rows of all ranks without padding, in the order of the ranks, as one NumPy array on the first process.
+    """Return the rows of all ranks without padding, in rank order, as one NumPy array on the first process.
 
-    array: ``(r, n, ...)``, spread over the ``r`` devices of ``mesh``. num: ``(r,)``, rows of each rank that count.
+    array: ``(r, n, ...)``, distributed over the ``r`` devices of ``mesh``. num: ``(r,)``, number of valid rows of each
+        rank.
 
-    All processes must call this. Returns ``(sum(num), ...)`` on the process of the first device, None elsewhere. Beside
-    the result, a device holds the rows of one rank at a time.
+    All processes must call this. Returns ``(sum(num), ...)`` on the process of the first device, None elsewhere. In
+    addition to the result, a device holds the rows of one rank at a time.
     """
     flat = _flat(mesh)
     counts = np.asarray(_replicate(flat)(_rearrange(num, flat)))
@@ -108,7 +109,7 @@ def rows_on_first_process(array: jax.Array, num: jax.Array, mesh: Mesh) -> np.nd
 
 
 def _rearrange(array: jax.Array, flat: Mesh) -> jax.Array:
-    """The same array on the same devices, spread over the one axis of ``flat``."""
+    """Return the same array on the same devices, distributed over the single axis of ``flat``."""
     shards = sorted(array.addressable_shards, key=lambda shard: shard.index[0].start or 0)
     return jax.make_array_from_single_device_arrays(
         array.shape, NamedSharding(flat, P("rank")), [shard.data for shard in shards]
@@ -124,14 +125,14 @@ def _local_block(array: jax.Array, rank: int) -> np.ndarray:
 
 
 def _block(array: jax.Array, rank: int, flat: Mesh) -> np.ndarray:
-    """The rows of one rank, on every process."""
+    """Return the rows of one rank, on every process."""
     bits = np.asarray(_broadcast(flat)(_rearrange(array, flat), rank))
     return bits.astype(bool) if array.dtype == bool else bits.view(array.dtype)
 
 
 @functools.cache
 def _broadcast(flat: Mesh) -> Any:
-    """Sends the block of one rank to all. Its bits are summed with zeros, which is exact where numbers may not be."""
+    """Send the block of one rank to all. Its bits are summed with zeros, which is exact for any dtype."""
 
     def from_rank(array: jax.Array, rank: Any) -> jax.Array:
         block = array[0]
