@@ -1,4 +1,4 @@
-"""Particle classes, catalogues and other classes of arrays in HDF5: a group each, and a dataset a field."""
+"""Particle classes, catalogues and other classes of arrays in HDF5: one group per object, one dataset per field."""
 
 import dataclasses
 import inspect
@@ -22,9 +22,9 @@ _Class = TypeVar("_Class")
 
 
 def squeeze_any(data: Any) -> Any:
-    """Particles or a catalogue without padding, those of all devices joined; anything else stays as it is.
+    """Return particles or a catalogue without padding, joined over all devices; other objects are unchanged.
 
-    See `jztree.data.squeeze_particles` and `jztree.data.squeeze_catalogue`, whose offsets stay rows of each device.
+    See `jztree.data.squeeze_particles` and `jztree.data.squeeze_catalogue`, whose offsets remain rows of each device.
     """
     if isinstance(data, FofCatalogue):
         return squeeze_catalogue(data)
@@ -34,11 +34,11 @@ def squeeze_any(data: Any) -> Any:
 def write_to_hdf5(group: h5py.Group, data: Any, *, compression: str | None = "gzip", compression_opts: int = 4) -> None:
     """Write the fields of a class of arrays, or the entries of a dict, into a group, under their names.
 
-    group: an open group, or file. data: a dataclass, named tuple or mapping of arrays, numbers, and more of these,
-        which become groups. None is left out. Nothing may be traced.
-    compression, compression_opts: of arrays, as h5py has it.
+    group: an open group, or file. data: a dataclass, named tuple or mapping of arrays, numbers, and nested objects of
+        these kinds, which become groups. None is left out. Values must not be traced.
+    compression, compression_opts: for arrays, as in h5py.
 
-    Raises TypeError for what HDF5 has no numbers for.
+    Raises TypeError for dtypes that HDF5 does not support.
     """
     check_no_units(data=data)
     for name, value in _fields(data).items():
@@ -58,7 +58,7 @@ def write_to_hdf5(group: h5py.Group, data: Any, *, compression: str | None = "gz
 
 
 def _fields(data: Any) -> dict[str, Any]:
-    """What is in a class or a mapping, by name; nothing is in an array or a number."""
+    """Return the members of a class or a mapping, by name; empty for an array or a number."""
     if isinstance(data, FofCatalogue):
         return {"ngroups": data.ngroups} | data.columns()
     if dataclasses.is_dataclass(data) and not isinstance(data, type):
@@ -69,12 +69,12 @@ def _fields(data: Any) -> dict[str, Any]:
 
 
 def read_from_hdf5(group: h5py.Group, cls: type[_Class]) -> _Class:
-    """What `write_to_hdf5` wrote, as an object of a class, of NumPy arrays; numbers are integers or floats of Python.
+    """Read the data of `write_to_hdf5` into an object of a class, with NumPy arrays and Python numbers.
 
-    group: an open group, or file. cls: takes the names of datasets as arguments; datasets that it does not know are
-        left out, and arguments that are not in the group have their defaults.
+    group: an open group, or file. cls: takes the names of datasets as arguments. Datasets without an argument are
+        ignored, and arguments without a dataset have their defaults.
 
-    Raises SnapshotError if the group does not hold something that the class needs.
+    Raises SnapshotError if the group lacks a required argument of the class.
     """
     arguments = {} if issubclass(cls, dict) else inspect.signature(cls).parameters
     takes_all = issubclass(cls, dict) or any(one.kind is one.VAR_KEYWORD for one in arguments.values())
@@ -97,12 +97,12 @@ def _value(item: Any) -> Any:
 
 
 def write_h5file(file_name: PathLike, squeeze: bool = True, **data_sets: Any) -> None:
-    """Write classes of arrays to an HDF5 file: ``write_h5file("out.hdf5", part=part, cata=cata)``; a group each.
+    """Write classes of arrays to the groups of an HDF5 file: ``write_h5file("out.hdf5", part=part, cata=cata)``.
 
-    file_name: the file to write; an existing one is replaced once the new one is complete.
-    squeeze: without padding, see `squeeze_any`. data_sets: as in `write_to_hdf5`, by the name of their group.
+    file_name: the file to write; an existing file is replaced once the new one is complete.
+    squeeze: remove padding, see `squeeze_any`. data_sets: see `write_to_hdf5`, by the name of their group.
 
-    Raises TypeError if there is nothing to write or HDF5 has no numbers for it, and OutputError if the file cannot be
+    Raises TypeError without data or for a dtype that HDF5 does not support, and OutputError if the file cannot be
     written.
     """
     if not data_sets:
@@ -113,11 +113,11 @@ def write_h5file(file_name: PathLike, squeeze: bool = True, **data_sets: Any) ->
 
 
 def read_h5file(file_name: PathLike, **data_classes: type) -> dict[str, Any]:
-    """Read what `write_h5file` wrote: ``read_h5file("out.hdf5", part=ParticleData)["part"]``.
+    """Read data of `write_h5file`: ``read_h5file("out.hdf5", part=ParticleData)["part"]``.
 
-    data_classes: the class of each group that is to be read, by name; without any, all groups, as dicts.
+    data_classes: the class of each group to read, by name; without any, all groups are read as dicts.
 
-    Returns objects by name. Raises SnapshotError for a file that cannot be used or has no such group.
+    Returns objects by name. Raises SnapshotError for an unusable file or a missing group.
     """
     with open_hdf5(Path(file_name)) as file:
         if not data_classes:
