@@ -1,4 +1,4 @@
-"""Which spheres there are around haloes: their names, and the mean densities where they end."""
+"""The spheres around haloes: their names, and the mean densities inside them."""
 
 import math
 import re
@@ -7,16 +7,16 @@ from collections.abc import Mapping, Sequence
 from .. import io
 
 DEFAULT = ("200c", "500c", "2500c", "200m", "vir")
-PROPERTIES_OF = "200c"  # the sphere whose spin, motion and shape are found
-PEAK_WITHIN = "200m"  # the sphere within which the largest circular velocity is looked for
+PROPERTIES_OF = "200c"  # the sphere for which spin, motion and shape are computed
+PEAK_WITHIN = "200m"  # the sphere within which the largest circular velocity is searched
 _NAME = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
-_FLAT = 1e-3  # curvature below this is none: some headers leave radiation out
+_FLAT = 1e-3  # smaller curvature counts as zero: some headers leave radiation out
 
 
 def sphere_names(text: str | None) -> tuple[str, ...]:
-    """The names of spheres: those that always are, and those of ``--overdensity``, such as ``100c,178m``.
+    """Return the names of spheres: the default ones, and those of ``--overdensity``, such as ``100c,178m``.
 
-    Raises ValueError, in words, for what is no such list.
+    Raises ValueError for an invalid list.
     """
     further = []
     for word in [] if text is None else text.split(","):
@@ -31,16 +31,16 @@ def sphere_names(text: str | None) -> tuple[str, ...]:
 
 
 def is_sphere(column: str) -> bool:
-    """Whether a column is the radius of a sphere, such as ``r200c``."""
+    """Return whether a column is the radius of a sphere, such as ``r200c``."""
     return column == "rvir" or (column[:1] == "r" and _NAME.fullmatch(column[1:]) is not None)
 
 
 def sphere_densities(
     header: io.SnapshotHeader, names: Sequence[str], densities: Mapping[str, float]
 ) -> tuple[tuple[str, float], ...]:
-    """The name and the mean comoving density of each sphere that the cosmology of a snapshot defines.
+    """Return the name and the mean comoving density of each sphere that the cosmology of a snapshot defines.
 
-    densities: those that are known of "mean" and "critical".
+    densities: the known ones of "mean" and "critical".
     """
     found = []
     for name in names:
@@ -51,9 +51,9 @@ def sphere_densities(
 
 
 def virial_overdensity(header: io.SnapshotHeader) -> float | None:
-    """Of a sphere that has collapsed, in critical densities (Bryan & Norman 1998, ApJ 495, 80, eq. 6).
+    """Return the density of a collapsed sphere in critical densities (Bryan & Norman 1998, ApJ 495, 80, eq. 6).
 
-    None where that is not known: without Omega0 or OmegaLambda, or in a curved universe with a cosmological constant.
+    Returns None if it is unknown: without Omega0 or OmegaLambda, or in a curved universe with a cosmological constant.
     """
     if header.omega0 is None or header.omega_lambda is None:
         return None
@@ -67,7 +67,7 @@ def virial_overdensity(header: io.SnapshotHeader) -> float | None:
 
 
 def threshold_in_words(name: str) -> str:
-    """The mean density of the sphere, such as "200 times the critical density"."""
+    """Describe the mean density of the sphere, for example "200 times the critical density"."""
     if name == "vir":
         return (
             "18 pi^2 + 82 x - 39 x^2 times the critical density, x = Omega(z) - 1 (18 pi^2 + 60 x - 32 x^2 without a "
