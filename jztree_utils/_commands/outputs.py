@@ -1,4 +1,4 @@
-"""The snapshots of a call, one after the other, and the outputs of each: which are to be made."""
+"""The sequence of snapshots of a call, and the outputs to write for each."""
 
 import re
 from argparse import Namespace
@@ -20,7 +20,7 @@ _PART = re.compile(r"\.\d+$")
 
 @dataclass(frozen=True)
 class Run:
-    """One snapshot and its outputs, None where there is none."""
+    """One snapshot and its outputs; None for outputs that were not requested."""
 
     path: Path
     output: str | None = None
@@ -31,26 +31,26 @@ class Run:
 
     @property
     def files(self) -> list[str]:
-        """Those in HDF5, which tell what they were made with."""
+        """The HDF5 outputs, which store the options that they were made with."""
         return [name for name in (self.output, *self.copies) if name is not None]
 
     @property
     def copies(self) -> list[str]:
-        """Those that are copies of the snapshot, each file of it."""
+        """The copies of the snapshot, with each of their files."""
         names = [name for name in (self.snapshot_output, self.group_ids_output) if name is not None]
         return [str(file) for name in names for file in io.names_of_files(name, self.snapshot_files)]
 
     @property
     def all(self) -> list[str]:
-        """The names of all."""
+        """The names of all outputs."""
         return [*self.files, *([] if self.plot is None else [self.plot])]
 
 
 def plan_runs(args: Namespace) -> list[Run]:
-    """The runs that are to be done, outputs that are there already left out.
+    """Return the runs to do, without those whose outputs already exist.
 
-    Raises, before any long work, SnapshotError, OutputError or ValueError if a snapshot is missing, outputs are the
-    same, cannot be written, or are there already and were made with other options.
+    Raises SnapshotError, OutputError or ValueError before any long computation if a snapshot is missing, or outputs are
+    identical, cannot be written, or already exist and were made with other options.
     """
     if not args.snapshot:
         raise ValueError(f"No snapshot was given; see jztree {args.command} --help.")
@@ -76,13 +76,13 @@ def plan_runs(args: Namespace) -> list[Run]:
 
 
 def announce(run: Run, todo: Sequence[Run]) -> None:
-    """Tell which snapshot what follows is about, if there are several."""
+    """Print the snapshot that the following output belongs to, if there are several."""
     if len(todo) > 1:
         say(f"\n{run.path}")
 
 
 def check_suffix(output: str) -> None:
-    """Raise OutputError if an output, which is HDF5, has a name that says that it is something else."""
+    """Raise OutputError if an HDF5 output has the suffix of another format."""
     suffix = Path(output).suffix.lower()
     if suffix in _FOREIGN:
         other = "; pictures are drawn with --plot, or jztree plot" if suffix in _PICTURES else ""
@@ -92,7 +92,7 @@ def check_suffix(output: str) -> None:
 
 
 def check_placeholders(output: str, known: Sequence[str] = ()) -> None:
-    """Raise ValueError if the name of an output has a word in braces that stands for nothing."""
+    """Raise ValueError if the name of an output has an unknown word in braces."""
     unknown = [word for word in re.findall(r"\{([^{}]*)\}", output) if word not in known]
     if unknown:
         held = "there are {n}, the number of a snapshot, and {name}, its name" if known else "there are none here"
@@ -100,7 +100,7 @@ def check_placeholders(output: str, known: Sequence[str] = ()) -> None:
 
 
 def _different(names: Sequence[str], options: io.ReadOptions) -> Iterator[Path]:
-    """The snapshots without repetition: names of several files of one snapshot mean that one."""
+    """Yield the snapshots without repetition: several files of one snapshot count once."""
     known: set[Path] = set()
     for name in names:
         path = snapshot_path(name)
@@ -111,7 +111,7 @@ def _different(names: Sequence[str], options: io.ReadOptions) -> Iterator[Path]:
 
 
 def _fill(template: str | None, path: Path, several: int) -> str | None:
-    """The name of an output, from that of its snapshot."""
+    """Return the name of an output, derived from the name of its snapshot."""
     if template is None:
         return None
     check_placeholders(template, ("n", "name"))
@@ -125,12 +125,12 @@ def _fill(template: str | None, path: Path, several: int) -> str | None:
 
 
 def _base(path: Path) -> str:
-    """The name of a snapshot without suffix and part number."""
+    """Return the name of a snapshot without suffix and part number."""
     return _PART.sub("", path.stem if path.suffix else path.name)
 
 
 def _number(path: Path, template: str) -> str:
-    """The digits at the end of the name of a snapshot."""
+    """Return the digits at the end of the name of a snapshot."""
     found = re.search(r"(\d+)\D*$", _base(path))
     if found is None and "{n}" in template:
         raise ValueError(f"The name of {path} has no number to put in place of {{n}}; use {{name}} in {template}.")
