@@ -1,4 +1,4 @@
-"""How many groups there are of what size, and whether that is what is expected of halos."""
+"""Plots of the distribution of group sizes, and comparisons with halo mass functions."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,20 +15,20 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_BIN = 0.2  # of the mass function, in decades
+_BIN = 0.2  # bin width of the mass function, in decades
 _MSUN, _PER_CUBIC_MPC = r"$h^{-1}\,\mathrm{M}_\odot$", r"$h^3\,\mathrm{Mpc}^{-3}$"
-_SHORT = 100  # a range of sizes in which powers of ten are too few labels
-_IN_BIN = 9  # masses at which the reference is averaged over a bin
+_SHORT = 100  # a range of sizes for which powers of ten give too few labels
+_IN_BIN = 9  # number of masses per bin for the average of the reference
 
 
 def plot_group_sizes(
     catalogue: FofCatalogue, path: Path | None = None, *, mass_unit: str = "", title: str = ""
 ) -> "Figure":
-    """How many groups are at least as large as the abscissa, which needs no bins.
+    """Plot the number of groups that are at least as large as the abscissa, without bins.
 
-    catalogue: groups. Their masses are shown, or their numbers of particles if they have none.
-    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
-    mass_unit: for the label. title: above the picture; the number of groups if there is none.
+    catalogue: groups. The plot shows their masses, or their numbers of particles if they have no masses.
+    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+    mass_unit: for the label. title: above the picture; the default is the number of groups.
 
     Returns the `matplotlib.figure.Figure`.
     Raises ImportError if matplotlib is missing, OutputError if ``path`` cannot be written.
@@ -39,7 +39,7 @@ def plot_group_sizes(
 
 
 def draw_sizes(ax: "Axes", groups: FofCatalogue, unit: str, title: str = "") -> None:
-    """`plot_group_sizes` on some axes. groups: without unused rows."""
+    """Draw `plot_group_sizes` on existing axes. groups: without unused rows."""
     sizes = np.sort(np.asarray(groups.count if groups.mass is None else groups.mass))[::-1]
     label = "group particles" if groups.mass is None else with_unit("group mass", unit)
     ax.set(xlabel=label, ylabel="groups at least as large", title=title or f"{len(sizes):,} groups")
@@ -66,22 +66,24 @@ def plot_mass_function(
     mass_unit: str = "",
     title: str = "",
 ) -> "Figure":
-    """The number of groups per volume and decade of mass, with Poisson errors, and a reference for halos.
+    """Plot the number of groups per volume and decade of mass, with Poisson errors, and a reference for haloes.
 
-    Errors are intervals that hold the expected number with 68 % probability (Gehrels 1986). The panel below shows
+    Errors are intervals that hold the expected number with 68 % probability (Gehrels 1986). The lower panel shows
     groups over the reference, averaged over each bin of 0.2 decades.
 
     groups: a `FofCatalogue` with masses, or an array ``(g,)`` of masses.
     boxsize: length of the box in three dimensions, or one per dimension; positive.
-    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
-    units: of masses and lengths; see `jztree_utils.mass_function.units_of`. None: numbers are shown unchanged, without
-        a reference.
-    cosmology: of the reference, whose legend holds its sigma8 and n_s. None draws no reference: choose it if
-        `jztree_utils.mass_function.why_not_described` has a reason. redshift: of the snapshot.
-    model: of the reference; see `jztree_utils.mass_function.mass_function`. The legend marks one for other masses.
-    definition: of an array of masses, by the name of their column, such as ``"m200m"``; None if it is not known.
-    particle_mass: if all particles have the same. Bins are cut between its multiples. Catalogues need no such number.
-    length_unit, mass_unit: for the labels if ``units`` are not given. title: above the picture.
+    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+    units: units of masses and lengths; see `jztree_utils.mass_function.units_of`. None: numbers are shown unchanged,
+        without a reference.
+    cosmology: cosmology of the reference; the legend shows its sigma8 and n_s. None draws no reference: use None if
+        `jztree_utils.mass_function.why_not_described` returns a reason. redshift: redshift of the snapshot.
+    model: model of the reference; see `jztree_utils.mass_function.mass_function`. The legend marks a model for other
+        masses.
+    definition: the definition of an array of masses, by the name of their column, such as ``"m200m"``; None if unknown.
+    particle_mass: the mass of a particle if all have the same. Bin edges are between its multiples. Catalogues do not
+        need it.
+    length_unit, mass_unit: for the labels without ``units``. title: above the picture.
 
     Returns the `matplotlib.figure.Figure`.
     Raises ImportError if matplotlib is missing, ValueError without masses or a box or for an unknown model, OutputError
@@ -113,7 +115,7 @@ def plot_mass_function(
 
 @dataclass
 class _Bins:
-    """Groups counted in bins of mass with ``edges`` ``(b + 1,)``. volume: in which they were counted."""
+    """Groups counted in bins of mass with ``edges`` ``(b + 1,)``. volume: the volume of the count."""
 
     edges: np.ndarray
     counts: np.ndarray
@@ -124,12 +126,12 @@ class _Bins:
         return np.sqrt(self.edges[1:] * self.edges[:-1])
 
     def density(self, counts: np.ndarray) -> np.ndarray:
-        """``counts`` of each bin a volume and decade."""
+        """Return ``counts`` of each bin per volume and decade."""
         return counts / self.volume / np.diff(np.log10(self.edges))
 
 
 def _masses(groups: Any, particle_mass: float | None) -> tuple[np.ndarray, float | None]:
-    """The masses of groups, and that of a particle if all have the same."""
+    """Return the masses of groups, and the mass of a particle if all have the same."""
     if not isinstance(groups, FofCatalogue):
         mass = np.asarray(groups, np.float64)
         if mass.ndim != 1 or not np.all(mass > 0):
@@ -141,12 +143,12 @@ def _masses(groups: Any, particle_mass: float | None) -> tuple[np.ndarray, float
 
 
 def _are_multiples(numbers: np.ndarray) -> bool:
-    """Whether masses over that of a particle are whole, but for rounding to float32."""
+    """Return whether masses are multiples of the particle mass, apart from rounding to float32."""
     return bool(np.all(np.abs(numbers - np.round(numbers)) < 0.01 + 1e-6 * numbers))
 
 
 def particle_mass_of(groups: FofCatalogue) -> float | None:
-    """The mass of a particle if all have the same, None if not or if the catalogue has no masses."""
+    """Return the particle mass if all particles have the same, otherwise None, also for catalogues without masses."""
     if groups.mass is None:
         return None
     rows = squeeze_catalogue(groups)
@@ -169,7 +171,7 @@ def _count(mass: np.ndarray, quantum: float | None, volume: float) -> _Bins:
         number = max(int(np.log10(most / least) / _BIN), 0) + 1
         edges = least * (1 - 1e-6) * 10 ** (_BIN * np.arange(number + 1))
     else:
-        # Between the possible masses, or how many of them a bin holds would depend on luck.
+        # Between the possible masses, otherwise the number of masses per bin would vary at random.
         first, last = (round(extreme / quantum) for extreme in (least, most))
         steps = first * 10 ** (_BIN * np.arange(int(np.log10(last / first) / _BIN) + 3))
         edges = np.unique(np.round(steps) - 0.5) * quantum
@@ -201,7 +203,7 @@ def _draw_reference(
     model: str,
     definition: str | None,
 ) -> None:
-    """The curve, and the ratio of the groups to it. definition: of the masses of ``bins``, None if it is not known."""
+    """Draw the curve, and the ratio of the groups to it. definition: definition of the masses, None if unknown."""
     per_decade = lambda mass: mass_function(cosmology, mass, redshift, model) * np.log(10)  # noqa: E731
     fine = np.geomspace(bins.edges[0], bins.edges[-1], 200)
     assumed = f"$\\sigma_8$ = {cosmology.sigma8:g}, $n_s$ = {cosmology.n_s:g}"
