@@ -1,8 +1,9 @@
-"""The number of the group of each particle as columns of a snapshot, under the names that SWIFT and its tools have.
+"""Group numbers of particles as columns of a snapshot, under the names of SWIFT and its tools.
 
-``FOFGroupIDs`` count from 1, as ``Groups/GroupIDs`` of SWIFT's catalogues, and are 2147483647 where there is no group,
-which ``FOF:group_id_default`` of the parameters says: HBT-HERONS and pynbody read both. ``GroupNr_bound`` counts from
-0, as ``InputHalos/HaloCatalogueIndex`` of SOAP's catalogues, and is -1 where there is no group: swiftgalaxy reads it.
+``FOFGroupIDs`` count from 1, like ``Groups/GroupIDs`` of SWIFT's catalogues. They are 2147483647 for particles without
+a group, as the parameter ``FOF:group_id_default`` says. HBT-HERONS and pynbody read both. ``GroupNr_bound`` counts from
+0, like ``InputHalos/HaloCatalogueIndex`` of SOAP's catalogues, and is -1 for particles without a group; swiftgalaxy
+reads it.
 """
 
 from collections.abc import Mapping
@@ -20,10 +21,10 @@ _NO_ROW = -1
 def group_number_columns(
     groups: Mapping[int, np.ndarray], ngroups: int, info: CatalogueInfo, layout: str | None = None
 ) -> dict[int, dict[str, AddedColumn]]:
-    """The columns by type, for `copy_snapshot`, of all types that the snapshot has particles of.
+    """Return the columns by type, for `copy_snapshot`, of all types with particles in the snapshot.
 
-    groups: of `group_of_rows`, those of types that are in groups. ngroups: how many there are. info: with the header.
-    layout: of the catalogue; ``GroupNr_bound`` is for "soap" only.
+    groups: result of `group_of_rows` for types that may be in groups. ngroups: number of groups. info: with the header.
+        layout: layout of the catalogue; ``GroupNr_bound`` is for "soap" only.
     """
     header = info.header or SnapshotHeader()
     wanted = [("FOFGroupIDs", 1, NO_GROUP)] + ([("GroupNr_bound", 0, _NO_ROW)] if layout == "soap" else [])
@@ -35,12 +36,12 @@ def group_number_columns(
 
 
 def group_number_parameters(info: CatalogueInfo) -> dict[str, Mapping[str, np.bytes_]]:
-    """The attributes that go with them, for `copy_snapshot`."""
+    """Return the attributes that belong to the columns, for `copy_snapshot`."""
     return {"Parameters": fof_parameters(info)}
 
 
 def _column(groups: np.ndarray | None, ngroups: int, first: int, none: int, header: SnapshotHeader) -> AddedColumn:
-    """The column of one type. groups: None if no particle of it is in any. first: the number of the first group."""
+    """Return the column of one type. groups: None if all are without a group. first: number of the first group."""
 
     def read(start: int, stop: int) -> np.ndarray:
         if groups is None:
