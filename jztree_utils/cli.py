@@ -1,7 +1,7 @@
 """The command line: ``jztree fof``, ``knn``, ``convert``, ``plot`` and ``info``.
 
-Exit status: 0 all is well, 1 something unexpected, 2 bad input or output (one sentence on standard error), 130
-interrupted, 141 the reader of the output has gone, 143 terminated.
+Exit status: 0 success, 1 unexpected error, 2 bad input or output (one sentence on standard error), 130 interrupted, 141
+the reader of the output has closed it, 143 terminated.
 """
 
 # ruff: noqa: PLC0415 - JAX takes a second to import, and --help does not need it
@@ -21,7 +21,7 @@ from ._report import NORMAL, QUIET, VERBOSE, stage, telling, warn
 
 __all__ = ["main"]
 
-_MARKER = "jztree: "  # what the library's own run-time messages begin with
+_MARKER = "jztree: "  # prefix of the library's own run-time messages
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _drop_unwritten() -> None:
-    """Drop what cannot be printed: Python would try it once more at its end, complain, and end with another status."""
+    """Drop output that cannot be printed. Python would retry at exit, complain, and end with another status."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -67,7 +67,7 @@ def _run(argv: Sequence[str] | None) -> int:
         build_parser().print_help()
         return 0
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # names of files may be of no encoding
+        sys.stdout.reconfigure(errors="backslashreplace")  # file names may have no valid encoding
     with contextlib.ExitStack() as until_end, contextlib.ExitStack() as alone:
         alone.enter_context(ending_at_once())
         until_end.enter_context(telling(_level(args)))
@@ -79,7 +79,7 @@ def _run(argv: Sequence[str] | None) -> int:
                 nowhere = until_end.enter_context(open(os.devnull, "w"))
                 until_end.enter_context(contextlib.redirect_stdout(nowhere))
         if dispatch.are_several():
-            alone.close()  # others wait for this process, and are to be told how it ends
+            alone.close()  # the others wait for this process and must learn how it ends
         dispatch.RUN[args.command](args)
         sys.stdout.flush()
     return 0
@@ -87,7 +87,7 @@ def _run(argv: Sequence[str] | None) -> int:
 
 @contextlib.contextmanager
 def _warnings_as_lines() -> Iterator[None]:
-    """Print warnings of Python like those of the command line, without the line of code that they are from."""
+    """Print Python warnings like those of the command line, without the line of code."""
     with warnings.catch_warnings():
         before = warnings.showwarning
 
@@ -102,17 +102,17 @@ def _warnings_as_lines() -> Iterator[None]:
 
 
 def _level(args: argparse.Namespace) -> int:
-    """How much is told to people."""
+    """Return the level of output."""
     if getattr(args, "quiet", False) or (args.json and args.command != "info"):
         return QUIET
     return VERBOSE if getattr(args, "verbose", False) else NORMAL
 
 
 def _report(error: Exception) -> int:
-    """Print an error on the process that is to tell it, and return the exit status.
+    """Print an error on the process that must report it, and return the exit status.
 
-    An error that all processes have is printed by one of them. An error of this process alone ends all: the others may
-    be waiting for this one.
+    One process prints an error that all processes have. An error of this process alone ends all processes, because the
+    others may be waiting for this one.
     """
     sentence, status = _explain(error)
     message = f"jztree: error: {sentence}"
@@ -120,7 +120,7 @@ def _report(error: Exception) -> int:
     if jax is None or not jax.distributed.is_initialized() or jax.process_count() == 1:
         print(message, file=sys.stderr)
         return status
-    # What the library finds out while it runs, it tells to all devices before they raise.
+    # The library shares its run-time errors with all devices before they raise.
     told_by = getattr(error, "told_by", 0 if _MARKER in str(error) else None)
     if told_by is None:
         from jztree.launch import abort
@@ -132,16 +132,16 @@ def _report(error: Exception) -> int:
 
 
 def _explain(error: Exception) -> tuple[str, int]:
-    """What to tell the user of an error, in one line, and the exit status."""
+    """Return the message of an error for the user, in one line, and the exit status."""
     text = " ".join(str(getattr(error, "on_command_line", error)).split())
     if _MARKER in text:
         sentence = text.partition(_MARKER)[2]
         return sentence[:1].upper() + sentence[1:], 2
-    if isinstance(error, OSError) and error.strerror:  # one of the system's own
+    if isinstance(error, OSError) and error.strerror:  # a system error
         what = f"{error.filename} cannot be used" if error.filename else "Reading or writing failed"
         return f"{what} ({error.strerror}).", 2
     if isinstance(error, (ValueError, OSError, ImportError)):
-        return text if text.endswith(".") else f"{text}.", 2  # those of other packages are no sentences
+        return text if text.endswith(".") else f"{text}.", 2  # errors of other packages may not be sentences
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return "There is not enough memory; take a machine with more, or a particle type with fewer particles.", 2
     return f"Something unexpected happened ({type(error).__name__}: {text[:300]}); run with --debug and report it.", 1
