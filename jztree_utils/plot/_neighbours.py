@@ -1,4 +1,4 @@
-"""How far neighbours are, and how far they would be if particles were placed at random."""
+"""Plots of the distances to neighbours, compared with random particles."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _MOST_CURVES = 5
-_RANGE = 1000.0  # of the ordinate
-_MOST_BINS = 30  # over which nine tenths of the particles are spread
-_LEAST_WIDTH = 0.01  # of a bin, in ln r
+_RANGE = 1000.0  # range of the ordinate
+_MOST_BINS = 30  # maximum number of bins for nine tenths of the particles
+_LEAST_WIDTH = 0.01  # minimum bin width, in ln r
 
 
 def plot_neighbour_distances(
@@ -31,19 +31,19 @@ def plot_neighbour_distances(
     length_unit: str = "",
     title: str = "",
 ) -> "Figure":
-    """The distribution of the distances to some of the nearest neighbours, beside that of particles placed at random.
+    """Plot the distribution of distances to some of the nearest neighbours, and the one for random particles.
 
-    Solid lines are what was found, dashed ones what is expected of a Poisson process of the same mean density: the
-    number in a ball that reaches to the ``j``-th neighbour follows a gamma distribution (Hertz 1909). Clustered
-    particles are closer, and those in voids further apart.
+    Solid lines show the data, dashed lines the expectation for a Poisson process of the same mean density: the number
+    in a ball that reaches to the ``j``-th neighbour follows a gamma distribution (Hertz 1909). Clustered particles are
+    closer, and those in voids further apart.
 
     distances: ``(n, k)`` from `jztree.knn.knn`, nearest first; rows of infinite distance are left out.
-    boxsize: of the box in ``ndim`` dimensions, for the mean density; 0 or None is open: then nothing is expected,
-        unless ``number_density`` is given.
-    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
-    ndim: dimensions of space.
-    first_is_self: whether the first column is the particle itself, at distance 0; not so for places of their own.
-    number_density: particles a volume, if it is not ``n`` over that of the box.
+    boxsize: size of the box in ``ndim`` dimensions, for the mean density; 0 or None is open: then there is no
+        expectation, unless ``number_density`` is given.
+    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+    ndim: number of dimensions.
+    first_is_self: whether the first column is the particle itself, at distance 0; False for separate query points.
+    number_density: particles per volume, if it is not ``n`` over the volume of the box.
     length_unit: for the label. title: above the picture.
 
     Returns the `matplotlib.figure.Figure`.
@@ -70,7 +70,7 @@ def plot_neighbour_distances(
 
 
 def _neighbours(distances: Any, first_is_self: bool) -> np.ndarray:
-    """``(n, j)`` distances to others."""
+    """Return ``(n, j)`` distances to others."""
     found = np.asarray(distances)
     if found.ndim != 2 or found.shape[1] < 1 + first_is_self or not len(found):
         raise ValueError(
@@ -82,7 +82,7 @@ def _neighbours(distances: Any, first_is_self: bool) -> np.ndarray:
 
 
 def _some(number: int) -> list[int]:
-    """The last neighbour, and every time half as many."""
+    """Return the last neighbour, and successive halves of its number."""
     chosen = [number]
     while chosen[-1] > 1 and len(chosen) < _MOST_CURVES:
         chosen.append(chosen[-1] // 2)
@@ -92,11 +92,11 @@ def _some(number: int) -> list[int]:
 def _draw_neighbour(
     ax: "Axes", radius: np.ndarray, number: int, ndim: int, number_density: float | None, colour: str
 ) -> None:
-    apart = radius[radius > 0]  # the logarithm of 0 has no place
+    apart = radius[radius > 0]  # the logarithm of 0 is undefined
     if len(apart):
         place = np.log(apart)
         most = np.quantile(place, (0.05, 0.95))
-        bins = min(2 * len(place) ** (1 / 3), _MOST_BINS)  # as many as the scatter lets one see
+        bins = min(2 * len(place) ** (1 / 3), _MOST_BINS)  # as many as the scatter allows
         width = max(np.ptp(most) / bins, _LEAST_WIDTH)
         number_of_bins = int(np.ptp(place) / width) + 1
         start = place.min() - (number_of_bins * width - np.ptp(place)) / 2
@@ -112,7 +112,7 @@ def _draw_neighbour(
 
 
 def _zoom(ax: "Axes") -> None:
-    """Limit the axes to where curves are above a thousandth of the highest."""
+    """Limit the axes to the region in which curves are above a thousandth of the highest."""
     curves = [np.asarray(line.get_xydata()) for line in ax.lines]
     top = max((curve[:, 1].max() for curve in curves), default=1.0)
     seen = np.concatenate([curve[curve[:, 1] > top / _RANGE, 0] for curve in curves] or [np.ones(1)])
@@ -120,7 +120,7 @@ def _zoom(ax: "Axes") -> None:
 
 
 def poisson_distances(r: np.ndarray, number: int, number_density: float, ndim: int) -> np.ndarray:
-    """The probability per unit ``ln r`` that the ``number``-th nearest of particles placed at random is at ``r``."""
+    """Return the probability per unit ``ln r`` that the ``number``-th nearest random particle is at ``r``."""
     inside = number_density * _unit_ball(ndim) * r**ndim
     return ndim * np.exp(number * np.log(inside) - inside - math.lgamma(number))
 
