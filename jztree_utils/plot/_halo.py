@@ -1,4 +1,4 @@
-"""One halo with its spheres."""
+"""Plots of one halo with its spheres."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ from ._style import COLOURS
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_MARGIN = 1.3  # of what is shown, in radii of the largest sphere
+_MARGIN = 1.3  # half width of the picture, in radii of the largest sphere
 _NEIGHBOURS = 16
 _PIXELS = 300
 
@@ -33,19 +33,19 @@ def plot_halo(
     mass_unit: str = "",
     title: str = "",
 ) -> "Figure":
-    """The matter around one halo, and its spheres.
+    """Plot the matter around one halo, and its spheres.
 
-    What is shown is a cube around the centre, 1.3 times as wide as the largest sphere, projected along all dimensions
-    but two; each particle is spread over half the distance to its 16th neighbour. Coordinates are relative to the
+    The picture shows a cube around the centre, 1.3 times as wide as the largest sphere, projected along all dimensions
+    but two. Each particle is spread over half the distance to its 16th neighbour. Coordinates are relative to the
     centre.
 
-    pos: ``(n, d)`` positions of particles, d at least 2. centre: ``(d,)`` of the halo.
-    spheres: radii by name, such as ``r200c``; those that are 0 or NaN, as where there is no sphere, are not drawn.
-    boxsize: length of the periodic box, or a length a dimension; 0 or None is open.
-    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
+    pos: ``(n, d)`` positions of particles, d at least 2. centre: ``(d,)`` centre of the halo.
+    spheres: radii by name, such as ``r200c``; radii of 0 or NaN, which mark missing spheres, are not drawn.
+    boxsize: length of the periodic box, or one length per dimension; 0 or None is open.
+    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
     mass: ``(n,)`` masses of the particles, or one for all; None counts them. axes: the two dimensions to show.
-    length_unit: for the labels. mass_unit: if it is given, colours are masses over areas, in place of multiples of the
-        mean. title: above the picture.
+    length_unit: for the labels. mass_unit: if set, colours are masses over areas, instead of multiples of the mean.
+        title: above the picture.
 
     Returns the `matplotlib.figure.Figure`.
     Raises ImportError if matplotlib is missing, ValueError for a wrong shape, or if there is no sphere, OutputError if
@@ -71,7 +71,7 @@ def plot_halo(
 
 
 def _around(pos: np.ndarray, centre: np.ndarray, boxsize: Any, half: float, mass: Any) -> tuple[np.ndarray, Any]:
-    """The particles in a cube around a centre, relative to it, and their masses."""
+    """Return the particles in a cube around a centre, relative to it, and their masses."""
     if pos.ndim != 2 or centre.shape != pos.shape[1:]:
         raise ValueError(f"pos has shape {pos.shape} and the centre {centre.shape}; they need (n, d) and (d,).")
     lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), centre.shape)
@@ -82,7 +82,7 @@ def _around(pos: np.ndarray, centre: np.ndarray, boxsize: Any, half: float, mass
 
 
 def _draw_spheres(ax: Any, spheres: Mapping[str, float]) -> None:
-    """A circle for each, the smallest first, with its name in the legend."""
+    """Draw a circle for each sphere, the smallest first, with its name in the legend."""
     from matplotlib.patches import Circle  # noqa: PLC0415 - matplotlib is optional
 
     for number, (name, radius) in enumerate(sorted(spheres.items(), key=lambda one: one[1])):
