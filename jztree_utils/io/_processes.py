@@ -69,7 +69,7 @@ def _encode(error: Exception | None) -> np.ndarray:
     message = np.zeros(1 + _LENGTH, np.uint8)
     if error is not None:
         kinds = [number for number, kind in enumerate(_KINDS) if isinstance(error, kind)]
-        # Subclasses have higher numbers than their base classes, except that the first entry is the fallback.
+        # Subclasses precede their base classes in _KINDS, so the first match is the most specific.
         message[0] = 1 + min(kinds, default=0)
         text = str(error) if kinds else f"{type(error).__name__}: {error}"
         data = np.frombuffer(text.encode()[:_LENGTH], np.uint8)
