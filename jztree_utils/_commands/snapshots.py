@@ -1,4 +1,4 @@
-"""Snapshots as the arguments of a call name them: where they are, how they are read, and what is in them."""
+"""The snapshots in the arguments of a call: their paths, how to read them, and their contents."""
 
 import dataclasses
 import math
@@ -18,16 +18,16 @@ from ..mass_function import with_units
 from .arguments import check_at_least, real
 from .header_arguments import header_entries
 
-SAMPLE = "sample"  # the word that stands for the snapshot that comes with the package
+SAMPLE = "sample"  # the name of the snapshot in the package
 
 
 def snapshot_path(name: str) -> Path:
-    """The path of a snapshot that was given by a path or by the word for the sample."""
+    """Return the path of a snapshot, given by a path or by the name of the sample."""
     return ics.SAMPLE_3D if name == SAMPLE else Path(name)
 
 
 def read_options(args: Namespace) -> io.ReadOptions:
-    """How snapshots are to be read. Raises ValueError if a box size is no length, a unit none or a number too large."""
+    """Return how to read snapshots. Raises ValueError for an invalid box size or unit, or too large a number."""
     given = {name: getattr(args, name) for name in ("format", "pos", "vel", "mass", "id")}
     given |= header_entries(args, real)
     return io.ReadOptions(**given, boxsize=None if args.boxsize is None else _lengths(args.boxsize))
@@ -50,17 +50,17 @@ def source_of(
     attach: tuple[int, ...] | None = (),
     matter: tuple[int, ...] | None = (),
 ) -> Source:
-    """The particles that the options of a call are about. Raises ValueError, on all processes, for a negative type."""
+    """Return the particles selected by the options. Raises ValueError on all processes for a negative type."""
     with io.failing_together(mesh):
         check_at_least("--type", args.type, 0)
         return Source(path, args.type, attach, read_options(args), matter)
 
 
 def open_checked(source: Source, layout: str | None) -> list[io.Snapshot]:
-    """The snapshot as each of its types sees it, the one that is grouped first; only headers are read.
+    """Open the snapshot once for each of its types, the grouped type first; only headers are read.
 
-    layout: that a catalogue of it will be written in, None if none will. Raises ValueError if it cannot, and like
-    `io.open_snapshot`.
+    layout: layout of its catalogue, None without a catalogue. Raises ValueError if the layout cannot hold it, and the
+        errors of `io.open_snapshot`.
     """
     snapshots = open_types(source)
     for one in snapshots:
@@ -72,7 +72,7 @@ def open_checked(source: Source, layout: str | None) -> list[io.Snapshot]:
 
 
 def complete_header(path: Path, header: io.SnapshotHeader) -> io.SnapshotHeader:
-    """The header with units that its file does not tell: those of the sample, or those that follow from its masses."""
+    """Return the header with units that its file lacks: those of the sample, or those that follow from its masses."""
     if path == ics.SAMPLE_3D and header.unit_length_in_cm is None:
         header = dataclasses.replace(header, **ics.SAMPLE_3D_UNITS)
     return with_units(header)
@@ -81,16 +81,16 @@ def complete_header(path: Path, header: io.SnapshotHeader) -> io.SnapshotHeader:
 def read_checked(
     source: Source, optional: tuple[str, ...], mesh: Mesh, layout: str | None = None, spheres: bool = False
 ) -> Particles:
-    """The particles, with what the snapshot was found to be printed.
+    """Read the particles and print a description of the snapshot.
 
-    layout: as in `open_checked`. spheres: whether other matter is needed for these.
+    layout: see `open_checked`. spheres: whether spheres, and therefore other matter, are needed.
     """
     with io.failing_together(mesh), stage("open the snapshot", level=VERBOSE):
         snapshots = open_checked(source, layout)
         matter = open_matter(source, snapshots) if spheres else None
         print_snapshot(snapshots)
     with stage("read the snapshot") as told, warnings.catch_warnings():
-        # Each process would warn of the rows that it reads; the first process warns below.
+        # Each process would warn about its rows; instead the first process warns below.
         warnings.filterwarnings("ignore", message=".* differ from the one in the MassTable")
         part = read_particles(snapshots, optional, mesh, matter)
         told.particles = part.num
@@ -107,13 +107,13 @@ def read_checked(
 
 
 def outside_for_scripts(part: Particles) -> dict[str, float] | None:
-    """The particles outside the box, and how far at most; None if all are inside."""
+    """Return the number of particles outside the box and their maximum distance from it; None if all are inside."""
     outside = part.outside
     return None if outside is None else {"particles": outside.particles, "excess": outside.excess}
 
 
 def box_in_words(header: io.SnapshotHeader) -> str:
-    """The box for people, such as ``50 x 50 x 100``."""
+    """Describe the box, for example ``50 x 50 x 100``."""
     if not header.boxsize:
         return "none (open)"
     lengths = header.boxsize if isinstance(header.boxsize, tuple) else (header.boxsize,)
