@@ -57,14 +57,14 @@ def run_convert(args: Namespace) -> None:
 
 
 def _layout_of_name(output: str, is_catalogue: bool) -> str | None:
-    """The layout that the name of an output tells, None if it tells none."""
+    """Return the layout that the name of an output implies, or None."""
     if is_catalogue:
         return PARQUET if Path(output).suffix == _PARQUET else None
     return "numpy" if output.endswith((".npy", _NUMPY)) else None
 
 
 def _files_of(path: Path, options: io.ReadOptions, is_catalogue: bool) -> tuple[Path, ...]:
-    """All files that are read."""
+    """Return all input files."""
     return tuple(io.find_catalogue_parts(path) if is_catalogue else io.find_sources(path, options))
 
 
@@ -108,9 +108,9 @@ def _convert_snapshot(path: Path, args: Namespace, options: io.ReadOptions, layo
 
 
 def _per_h(columns: dict[str, Any], header: io.SnapshotHeader) -> tuple[dict[str, Any], io.SnapshotHeader]:
-    """Columns and header in units per h, as all who read snapshots of Gadget take those of a cosmological run to be.
+    """Return columns and header in units per h, the convention of Gadget readers for a cosmological run.
 
-    Raises ValueError if that needs h and the header does not tell it.
+    Raises ValueError if the conversion needs h and the header does not have it.
     """
     if not header.h_free or header.comoving is False:
         return columns, header
