@@ -1,4 +1,4 @@
-"""Particles as Gaussians, each as wide as its neighbours are far away; and those of a slab."""
+"""Smoothing of particles by Gaussians as wide as the distances to neighbours; and selection of a slab."""
 
 import math
 from collections.abc import Callable
@@ -9,13 +9,13 @@ import numpy as np
 from jztree.data import FofCatalogue
 from jztree.knn import knn
 
-_STEP = math.sqrt(2)  # between widths that are told apart
-_WIDEST = 1 / 8  # of the picture
-_REACH = 4  # of a Gaussian, in its widths
+_STEP = math.sqrt(2)  # ratio of successive widths
+_WIDEST = 1 / 8  # as a fraction of the picture
+_REACH = 4  # cut-off of a Gaussian, in its widths
 
 
 def widths(pos: Any, boxsize: Any, neighbours: int) -> np.ndarray:
-    """``(n,)``: half the distance of each particle to the last of so many neighbours.
+    """Return ``(n,)``: half the distance of each particle to the last of its ``neighbours`` neighbours.
 
     pos: ``(n, d)``. boxsize: 0 or None is open. Raises ValueError for fewer than two neighbours.
     """
@@ -31,11 +31,13 @@ def widths(pos: Any, boxsize: Any, neighbours: int) -> np.ndarray:
 def spread(
     count: Callable[[np.ndarray], np.ndarray], width: np.ndarray, pixel: np.ndarray, periodic: np.ndarray
 ) -> np.ndarray:
-    """The sums over pixels of Gaussians, whose integral is that of ``count``.
+    """Return the sums over pixels of Gaussians; their integral equals that of ``count``.
 
-    count: the sums of some rows, each in one pixel. width: ``(n,)`` of all rows. pixel: the sides of one. periodic: in
-    which of the two dimensions what leaves the picture comes in again; in others it is lost.
-    Widths are rounded to powers of the root of two of half a pixel, and all below that are in one pixel.
+    count: function that returns the sums of given rows, each in one pixel. width: ``(n,)`` widths of all rows. pixel:
+        the sides of a pixel. periodic: which of the two dimensions are periodic; in the others, Gaussians are cut at
+        the edge.
+    Widths are rounded to half a pixel times powers of the square root of two. Particles with smaller widths are in one
+    pixel.
     """
     narrowest = 0.5 * float(np.max(pixel))
     level = np.maximum(np.round(np.log(np.maximum(width, narrowest) / narrowest) / math.log(_STEP)), 0).astype(int)
@@ -63,7 +65,7 @@ def _blur(sums: np.ndarray, sigma: np.ndarray, periodic: np.ndarray) -> np.ndarr
 def within(
     slab: tuple[float, float], axes: tuple[int, int], boxsize: Any, pos: Any, mass: Any, groups: FofCatalogue | None
 ) -> tuple[np.ndarray, Any, FofCatalogue | None]:
-    """Particles, their masses, and groups, whose coordinate along the first dimension not in ``axes`` is in the slab.
+    """Select particles, masses and groups in the slab along the first dimension that is not in ``axes``.
 
     Raises ValueError if there is no such dimension, or the slab is empty.
     """
@@ -89,7 +91,7 @@ def within(
 
 
 def _rows_of(groups: FofCatalogue, held: np.ndarray) -> FofCatalogue:
-    """What pictures need of some groups."""
+    """Return the selected groups, with the columns that pictures need."""
     radius = None if groups.max_radius is None else np.asarray(groups.max_radius)[held]
     return FofCatalogue(
         ngroups=int(held.sum()),
