@@ -1,4 +1,4 @@
-"""Rows that lie in a file as plain numbers: NumPy arrays, also in archives, and blocks of Gadget's binary files."""
+"""Rows stored as plain numbers in a file: NumPy arrays, also in archives, and blocks of Gadget's binary files."""
 
 import io
 import zipfile
@@ -15,17 +15,17 @@ from ._columns import FIELDS, Column, Reader
 from ._errors import SnapshotError
 from ._files import damaged, unreadable
 
-# What goes wrong while reading archives: damaged ones, unknown compression, encryption, an early end.
+# Errors of reading archives: damage, unknown compression, encryption, an early end.
 _ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError)
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where the rows of a column begin.
+    """The position of the rows of a column.
 
-    offset: bytes before the first of them.
-    member: in which member of an archive; None if the file is none.
-    by_columns: whether the numbers are stored a component after the other (Fortran order).
+    offset: bytes before the first row.
+    member: member of an archive; None if the file is not an archive.
+    by_columns: whether the numbers are stored component by component (Fortran order).
     """
 
     offset: int
@@ -35,7 +35,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class RawPart:
-    """Particles in one such file, a `Part`. places: where the rows of each property begin, by its column's name."""
+    """Particles in one such file, a `Part`. places: positions of the rows of each property, by its column's name."""
 
     path: Path
     num: int
@@ -53,7 +53,7 @@ class RawPart:
 
 
 class Streams:
-    """The open file, or one stream for each member of the archive that it is."""
+    """The open file, or one stream for each member if it is an archive."""
 
     def __init__(self, file: IO[bytes], stack: ExitStack) -> None:
         self.file = file
@@ -68,7 +68,7 @@ class Streams:
         return self._archive
 
     def get(self, member: str | None, component: int = 0) -> IO[bytes]:
-        """The stream to read from; another one for each component, because going back means to decompress anew."""
+        """Return the stream to read from. Each component has its own, because seeking back would decompress again."""
         if member is None:
             return self.file
         if (member, component) not in self._members:
@@ -78,7 +78,7 @@ class Streams:
 
 @contextmanager
 def open_raw(path: Path) -> Iterator[Streams]:
-    """A file to read bytes from. Raises SnapshotError if it cannot be read, is truncated or damaged."""
+    """Open a file for reading bytes. Raises SnapshotError if it cannot be read, is truncated or damaged."""
     try:
         with ExitStack() as stack:
             yield Streams(stack.enter_context(open(path, "rb")), stack)
@@ -105,7 +105,7 @@ class _OpenFile:
             self._fill(column, place, rows.start * int(np.prod(column.shape[1:])), out)
 
     def _fill(self, column: Column, place: Place, skipped: int, out: np.ndarray, component: int = 0) -> None:
-        """Read numbers that follow each other in the file, after the first ``skipped`` of them, into ``out``."""
+        """Read consecutive numbers of the file, after the first ``skipped`` of them, into ``out``."""
         stream = self._streams.get(place.member, component)
         stream.seek(place.offset + skipped * column.stored.itemsize)
         direct = out.flags.c_contiguous and out.dtype == column.stored
@@ -116,7 +116,7 @@ class _OpenFile:
 
 
 def read_exactly(stream: IO[bytes], numbers: np.ndarray) -> None:
-    """Fill a contiguous array with the next bytes. Raises EOFError if the stream ends before."""
+    """Fill a contiguous array with the next bytes. Raises EOFError if the stream ends earlier."""
     assert isinstance(stream, io.BufferedIOBase)
     left = numbers.reshape(-1).view(np.uint8)
     while len(left):
