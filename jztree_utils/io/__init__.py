@@ -1,14 +1,15 @@
 """Snapshots, particles, catalogues and neighbour lists on disk, all in HDF5.
 
-Many devices and processes: with `read_snapshot_sharded` and `distr_write_hdf5` every process reads and writes what is
-its own, and nothing else.
+Many devices and processes: with `read_snapshot_sharded` and `distr_write_hdf5` every process reads and writes only its
+own data.
 
-Other reading gives NumPy arrays and not JAX arrays, because JAX holds no 64-bit identifiers (nor float64 positions)
-unless its 64-bit mode is on, and would drop their upper bits without a word. JAX functions take NumPy arrays too.
+Other functions return NumPy arrays instead of JAX arrays. JAX does not support 64-bit identifiers (nor float64
+positions) unless its 64-bit mode is on, and would silently drop their upper bits. JAX functions also accept NumPy
+arrays.
 
-Whatever goes wrong is one sentence that says what was given and what to do: `SnapshotError` (a ValueError) for a file
-that cannot be used, `OutputError` (an OSError) for one that cannot be written. Files are written under another name
-and put in place when they are complete, so a failure leaves nothing half-written behind.
+Each error message is one sentence with the input and a remedy: `SnapshotError` (a ValueError) for an unusable file,
+`OutputError` (an OSError) for a file that cannot be written. Files are written under another name and renamed when they
+are complete, so a failure leaves no incomplete files.
 """
 
 from ._catalogue import (
