@@ -1,4 +1,4 @@
-"""The box of a snapshot and how far its particles reach."""
+"""The box of a snapshot and the extent of its particles."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,14 +8,15 @@ import numpy as np
 from .. import io
 from .._report import number
 
-_WIDEST = 1.05  # of the periodic box: codes let particles leave it a little between two steps
-_ROUNDING = 1e-6  # of the periodic box: positions in float32 may be rounded to its far face, and a little farther
+_WIDEST = 1.05  # in periodic boxes: codes let particles leave the box slightly between two steps
+_ROUNDING = 1e-6  # in periodic boxes: float32 positions may be rounded to the far face, and slightly beyond it
 
 
 @dataclass(frozen=True)
 class Outside:
-    """Particles outside the periodic box. particles: their number. excess: the largest distance from the box along a
-    dimension. sentence: the same for people.
+    """Particles outside the periodic box.
+
+    particles: their number. excess: the largest distance from the box along a dimension. sentence: the same for users.
     """
 
     particles: int
@@ -24,27 +25,27 @@ class Outside:
 
 
 def corners_of(pos: np.ndarray) -> np.ndarray:
-    """``(2, d)``: the least and the largest coordinates of positions ``(n, d)``."""
-    # Column by column: NumPy takes 20 times as long for the minimum along the rows of (n, 3).
+    """Return ``(2, d)``: the smallest and the largest coordinates of positions ``(n, d)``."""
+    # Column by column: in NumPy, the minimum along the rows of (n, 3) takes 20 times as long.
     return np.asarray([[column.min() for column in pos.T], [column.max() for column in pos.T]])
 
 
 def count_outside(rows: np.ndarray, low: np.ndarray, high: np.ndarray) -> int:
-    """How many rows of ``(n, ...)`` have a number below ``low`` or above ``high``."""
+    """Return the number of rows of ``(n, ...)`` with a number below ``low`` or above ``high``."""
     outside = (rows < low) | (rows > high)
     return int(np.count_nonzero(outside.reshape(len(rows), -1).any(axis=1)))
 
 
 def box_lengths(header: io.SnapshotHeader, ndim: int) -> np.ndarray:
-    """The length of the box in each dimension, 0 where it is open."""
+    """Return the length of the box in each dimension, 0 for open dimensions."""
     return np.broadcast_to(np.asarray(header.boxsize, np.float64), (ndim,))
 
 
 def check_box(corners: np.ndarray, header: io.SnapshotHeader) -> None:
-    """Raise ValueError, in words, if particles reach much farther than the periodic box, which must be a wrong one.
+    """Raise ValueError if the particles extend far outside the periodic box, which must then be wrong.
 
-    corners: ``(2, d)``, as of `corners_of`. Where the box begins makes no difference, nor do particles that have left
-    it a little. Positions that are no numbers are left to the search, which names their rows.
+    corners: ``(2, d)``, see `corners_of`. The origin of the box makes no difference, nor do particles slightly outside
+        it. Positions that are not finite are left to the search, which reports their rows.
     """
     extent = corners[1].astype(np.float64) - corners[0]
     lengths = box_lengths(header, len(extent))
@@ -58,9 +59,10 @@ def check_box(corners: np.ndarray, header: io.SnapshotHeader) -> None:
 def find_outside(
     corners: np.ndarray, header: io.SnapshotHeader, count: Callable[[np.ndarray, np.ndarray], int]
 ) -> Outside | None:
-    """The particles outside the periodic box, which is from 0 or around 0, whichever fits better. None if all are in.
+    """Find particles outside the periodic box, from 0 or centred on 0, whichever fits better. None if all are inside.
 
-    corners: ``(2, d)``, finite. count: gives how many particles have a coordinate below or above some bounds ``(d,)``.
+    corners: ``(2, d)``, finite. count: returns the number of particles with a coordinate below or above bounds
+        ``(d,)``.
     """
     lengths = box_lengths(header, corners.shape[1])
     least, most = corners.astype(np.float64)
