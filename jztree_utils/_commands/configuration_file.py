@@ -1,4 +1,4 @@
-"""Configuration files of the command line, as the flags that would say the same."""
+"""Configuration files of the command line, converted to flags."""
 
 import argparse
 import tomllib
@@ -8,11 +8,11 @@ from typing import Any
 
 from .suggestions import suggest
 
-_SEPARATE = {"b": "rlink", "rlink": "b"}  # options that cannot be given together
+_SEPARATE = {"b": "rlink", "rlink": "b"}  # mutually exclusive options
 
 
 def options_of_commands(parser: argparse.ArgumentParser) -> dict[str, dict[str, argparse.Action]]:
-    """The options of each command by the names they have in a configuration file."""
+    """Return the options of each command by their names in a configuration file."""
     (subparsers,) = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     return {
         command: {action.dest: action for action in sub._actions if action.dest not in ("help", "config")}
@@ -23,9 +23,10 @@ def options_of_commands(parser: argparse.ArgumentParser) -> dict[str, dict[str, 
 def flags_of_config(
     path: Path, given: argparse.Namespace, commands: dict[str, dict[str, argparse.Action]]
 ) -> list[str]:
-    """What a configuration file says, as arguments; without what was given as an argument instead.
+    """Convert a configuration file to arguments, without entries that are also given as arguments.
 
-    Entries outside of any table are for all commands that know them, those in the table of a command for it alone.
+    Entries outside of tables are for all commands that have the option; entries in the table of a command are for that
+    command only.
     """
     options = commands[given.command]
     flags: list[str] = []
@@ -49,7 +50,7 @@ def flags_of_config(
 
 
 def _read_config(path: Path, command: str, commands: Collection[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a configuration file has for all commands, and what it has for this one."""
+    """Return the entries of a configuration file for all commands, and those for this command."""
     try:
         with open(path, "rb") as file:
             content = tomllib.load(file)
@@ -70,12 +71,12 @@ def _read_config(path: Path, command: str, commands: Collection[str]) -> tuple[d
 
 
 def _named(entries: dict[str, Any]) -> dict[str, Any]:
-    """``entries`` under the names that options have in Python."""
+    """Return ``entries`` under the Python names of the options."""
     return {name.replace("-", "_"): value for name, value in entries.items()}
 
 
 def _as_flags(path: Path, name: str, value: Any, option: argparse.Action) -> list[str]:
-    """One entry of a configuration file as arguments."""
+    """Convert one entry of a configuration file to arguments."""
     takes_value = option.nargs != 0
     if isinstance(value, bool) and not (takes_value and option.const is None):
         return [option.option_strings[-1]] if value else []
