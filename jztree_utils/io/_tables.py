@@ -1,4 +1,4 @@
-"""Catalogues of files as tables of pandas, astropy and Apache Parquet: all columns, with units and definitions."""
+"""Catalogues as tables of pandas, astropy and Apache Parquet: all columns, with units and definitions."""
 
 # ruff: noqa: PLC0415 - all are optional
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,7 @@ _CGS = {"length": "cm", "mass": "g", "velocity": "cm/s"}
 
 
 def to_pandas(content: CatalogueContent) -> "pandas.DataFrame":
-    """All columns of a catalogue, a row a group; see `jztree_utils.io.ReadCatalogue.to_pandas`."""
+    """Return all columns of a catalogue, one row per group; see `jztree_utils.io.ReadCatalogue.to_pandas`."""
     columns, powers = _columns(content)
     table = tables.to_pandas(_values(columns), _units(content.header), powers)
     table.attrs["definitions"] = {name: column.definition for name, column in columns.items()}
@@ -29,7 +29,7 @@ def to_pandas(content: CatalogueContent) -> "pandas.DataFrame":
 
 
 def to_astropy(content: CatalogueContent) -> "astropy.table.QTable":
-    """All columns of a catalogue, a row a group; see `jztree_utils.io.ReadCatalogue.to_astropy`."""
+    """Return all columns of a catalogue, one row per group; see `jztree_utils.io.ReadCatalogue.to_astropy`."""
     columns, powers = _columns(content)
     table = tables.to_astropy(_values(columns), _units(content.header), powers)
     for name, column in columns.items():
@@ -47,7 +47,7 @@ def write_parquet(path: PathLike, content: CatalogueContent) -> None:
 
 
 def check_parquet() -> None:
-    """Raise ImportError, with what to install, if there is no pyarrow."""
+    """Raise ImportError, with installation advice, if pyarrow is missing."""
     try:
         import pyarrow.parquet  # noqa: F401
     except ImportError as error:
@@ -68,7 +68,7 @@ def _to_arrow(content: CatalogueContent) -> "pyarrow.Table":
 
 
 def _made(content: CatalogueContent) -> dict[str, str]:
-    """How the catalogue was made, as text."""
+    """Return how the catalogue was made, as text."""
     info, header = content.info, content.header
     made = {name: getattr(info, name) for name in ("source", "linking_length", "npart_min", "ptype", "made_with")}
     made |= {name: getattr(header, name) for name in ("boxsize", "redshift", "omega0", "omega_lambda", "hubble")}
@@ -76,7 +76,7 @@ def _made(content: CatalogueContent) -> dict[str, str]:
 
 
 def _columns(content: CatalogueContent) -> tuple[dict[str, Column], dict[str, tables.Powers]]:
-    """All columns, and the powers of the units of length, mass and velocity in theirs."""
+    """Return all columns, and the powers of the units of length, mass and velocity in them."""
     columns = catalogue_columns(content.catalogue, content.extra) | type_columns(content.by_type)
     powers = {name: unit_powers(content.header, column.kind, content.ndim)[2:] for name, column in columns.items()}
     return columns, powers
@@ -87,7 +87,7 @@ def _values(columns: dict[str, Column]) -> dict[str, np.ndarray]:
 
 
 def _units(header: SnapshotHeader) -> dict[str, Any]:
-    """The units of length, mass and velocity by name, or in cgs where they have none; those that are known."""
+    """Return the known units of length, mass and velocity, by name or, without a name, in cgs."""
     cgs = {
         "length": header.unit_length_in_cm,
         "mass": header.unit_mass_in_g,
