@@ -1,4 +1,4 @@
-"""What an output tells of the call that made it, whatever kind of output it is."""
+"""Read the options of the call that made an output of any kind."""
 
 from pathlib import Path
 
@@ -9,9 +9,9 @@ _GROUPS = ("FriendsOfFriends", "Neighbours", "Correlation")
 
 
 def read_made_with(path: PathLike) -> str | None:
-    """The options with which a catalogue, in any layout, a file of neighbours or a correlation function was made.
+    """Return the options that made a catalogue, in any layout, a file of neighbours or a correlation function.
 
-    None if it does not tell.
+    Returns None if the file does not store them.
 
     Raises SnapshotError if it cannot be read.
     """
