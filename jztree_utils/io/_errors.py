@@ -1,24 +1,24 @@
-"""What goes wrong with files, in one sentence each."""
+"""Errors for files, each with a one-sentence message."""
 
-OPTION = "<option>"  # stands for the way to give an option, in the sentence of a `SnapshotError`
+OPTION = "<option>"  # placeholder for the way to give an option, in the sentence of a `SnapshotError`
 
 
 class SnapshotError(ValueError):
-    """A file that was to be read cannot be used. The message is one sentence: what was given and what to do.
+    """An input file is unusable. The message is one sentence with the input and a remedy.
 
-    on_command_line: the message with flags, where it advises arguments of Python.
+    on_command_line: the message with flags instead of Python arguments.
     """
 
     def __init__(self, sentence: str, option: str = "") -> None:
-        """option: the field of `ReadOptions` that the sentence advises to give, if it does."""
-        # Names in damaged files, and names of files, may hold anything: ends of lines, or what terminals obey.
+        """option: the field of `ReadOptions` that the sentence recommends, if any."""
+        # Names in damaged files, and file names, may contain line breaks or terminal control characters.
         printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in sentence)
         super().__init__(printable.replace(OPTION, f"ReadOptions({option}=...)"))
         self.on_command_line = printable.replace(OPTION, f"--{option}")
 
 
 class OutputError(OSError):
-    """A file cannot be written. The message is one sentence: what was given and what to do.
+    """A file cannot be written. The message is one sentence with the input and a remedy.
 
     errno: the number of the system's error, None if it has none.
     """
