@@ -1,4 +1,4 @@
-"""What each process finds out about itself, its host and its devices."""
+"""Data about each process, its host and its devices."""
 
 import dataclasses
 import importlib.metadata
@@ -18,13 +18,13 @@ from jztree.launch import num_visible_gpus
 
 @dataclass(frozen=True)
 class Facts:
-    """What a process finds out about itself and its host; from ``platform`` on, after JAX has started."""
+    """Data about a process and its host; entries from ``platform`` on need a running JAX."""
 
     host: str
     address: str | None
-    """What the host's own name resolves to."""
+    """The address that the host's own name resolves to."""
     num_cpus: int
-    """Those that this process may use."""
+    """Number of CPUs that this process may use."""
     host_cpus: int
     host_gpus: int
     versions: tuple[str, ...]
@@ -36,7 +36,7 @@ class Facts:
 
 
 def facts_before_start() -> Facts:
-    """What is known without devices and without peers."""
+    """Return the data that need no devices and no peers."""
     return Facts(
         host=socket.gethostname(),
         address=_own_address(),
@@ -48,7 +48,7 @@ def facts_before_start() -> Facts:
 
 
 def facts_after_start(facts: Facts) -> Facts:
-    """``facts``, and what JAX says of devices and processes."""
+    """Return ``facts``, completed by JAX's data about devices and processes."""
     devices = jax.local_devices()
     return dataclasses.replace(
         facts,
@@ -61,7 +61,7 @@ def facts_after_start(facts: Facts) -> Facts:
 
 
 def _own_address() -> str | None:
-    """What the host's own name resolves to; None if to nothing."""
+    """Return the address that the host's own name resolves to, or None."""
     try:
         return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
     except OSError:
@@ -69,7 +69,7 @@ def _own_address() -> str | None:
 
 
 def versions() -> tuple[str, ...]:
-    """Python and the packages that take part, those of GPUs and MPI if they are there."""
+    """Return the versions of Python and the relevant packages, including those for GPUs and MPI if installed."""
     found = [f"Python {platform.python_version()}", f"jztree {jztree.__version__}"]
     for name in ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "numpy", "mpi4py"):
         try:
@@ -80,13 +80,13 @@ def versions() -> tuple[str, ...]:
 
 
 def gather_facts(facts: Facts) -> list[Facts]:
-    """Those of all processes, without the collectives that are still to be tested."""
+    """Return the facts of all processes, without the collectives that are not tested yet."""
     texts = launch.gather_texts("check_cluster/facts", json.dumps(dataclasses.asdict(facts)))
     return [Facts(**(values | {"versions": tuple(values["versions"])})) for values in map(json.loads, texts)]
 
 
 def describe(everyone: Sequence[Facts]) -> str:
-    """The facts of all processes, in lines."""
+    """Describe the facts of all processes, in lines."""
     first = everyone[0]
     hosts = list(dict.fromkeys(one.host for one in everyone))
     num_devices = sum(one.num_local_devices for one in everyone)
