@@ -1,6 +1,6 @@
-"""What the library says of the arrays that it was given, said of the snapshot that they are from, with flags.
+"""Convert library errors about arrays to errors about the snapshot and its flags.
 
-What is found out while compiled code runs has gone through XLA, which keeps nothing of an error but its text.
+Errors of running compiled code pass through XLA, which keeps only their text.
 """
 
 import re
@@ -9,12 +9,12 @@ from contextlib import contextmanager
 
 from .. import io
 
-_MARKER = "jztree: "  # what sentences begin with that went through XLA
-# Of a row of the particles that were given, on one device or on a rank.
+_MARKER = "jztree: "  # prefix of sentences that passed through XLA
+# Errors about a row of the input particles, on one device or on a rank.
 _OF_A_ROW = re.compile(
     rf"{_MARKER}(?:on rank (\d+): )?row (\d+)(?: of attached\[(\d+)\])?( of the positions)? (.*?)\.?(?=\s*$|\.\s)", re.M
 )
-# What scripts are advised to do, and what to do here.
+# Advice for scripts, and its replacement on the command line.
 _ADVICE = (
     (r", set num to leave out rows at the end", ""),
     (r", or switch on jax_enable_x64(?! and)", ", or store the positions as float64"),
@@ -23,7 +23,7 @@ _ADVICE = (
 
 
 class ParticlesError(ValueError):
-    """The library cannot work with these particles. All processes raise it; one of them, ``told_by``, prints it."""
+    """The library cannot process these particles. All processes raise this; one of them, ``told_by``, prints it."""
 
     told_by = 0
 
@@ -32,14 +32,14 @@ class ParticlesError(ValueError):
 def told_of_snapshot(snapshots: Sequence[io.Snapshot], ndev: int) -> Iterator[None]:
     """Raise errors of the library in the block as errors about the snapshot.
 
-    snapshots: as each type sees it, the one that is grouped first. ndev: devices that the rows are dealt out to.
+    snapshots: one for each type, the grouped type first. ndev: number of devices that hold the rows.
     """
     try:
         yield
     except Exception as error:
         if _MARKER in str(error):
             raise _about_particles(str(error), snapshots, ndev) from error
-        if isinstance(error, ValueError):  # known before anything has run
+        if isinstance(error, ValueError):  # raised before any computation
             raise ValueError(_with_flags(str(error))) from error
         raise
 
