@@ -1,4 +1,4 @@
-"""Brings the processes of a call together and runs its command. It imports JAX, so arguments are read before."""
+"""Join the processes of a call and run its command. This imports JAX, so arguments are parsed before."""
 
 import os
 from argparse import Namespace
@@ -28,9 +28,9 @@ RUN: dict[str, Callable[[Namespace], None]] = {
 
 
 def join_processes() -> bool:
-    """Make the processes that were started together one; whether this is the first of them, which does all printing.
+    """Join the processes that were started together. Return whether this is the first one, which does all printing.
 
-    Raises ValueError, with a sentence for the user, if they cannot come together, or there is no device to run on.
+    Raises ValueError, with a sentence for the user, if they cannot join, or there is no device to run on.
     """
     try:
         initialize()
@@ -38,7 +38,7 @@ def join_processes() -> bool:
         raise ValueError(" ".join(str(error).split())) from error
     try:
         jax.devices()
-    except (RuntimeError, AssertionError) as error:  # the latter where the package for GPUs is missing
+    except (RuntimeError, AssertionError) as error:  # the latter without the GPU package
         told = {name: os.environ.get(name) for name in ("JAX_PLATFORMS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")}
         given = ", ".join(f"{name} is {value!r}" for name, value in told.items() if value) or "nothing names one"
         reason = str(error).partition(" (")[0] or "its platform is not installed"
@@ -50,5 +50,5 @@ def join_processes() -> bool:
 
 
 def are_several() -> bool:
-    """Whether there are other processes than this one."""
+    """Return whether there are other processes."""
     return jax.process_count() > 1
