@@ -24,8 +24,8 @@ def write_correlation(
 ) -> None:
     """Write a correlation function of a periodic box as HDF5, with the unit of each dataset as attributes.
 
-    path: the file to write; an existing one is replaced once the new one is complete.
-    found: ``xi(r)``, or ``wp(rp)`` if there is ``along``, the edges along the axis ``los``. num: of the particles.
+    path: the file to write; an existing file is replaced once the new one is complete.
+    found: ``xi(r)``, or ``wp(rp)`` with ``along``, the edges along the axis ``los``. num: number of particles.
     Raises OutputError if the file cannot be written.
     """
     with create_hdf5(path) as file:
