@@ -1,4 +1,4 @@
-"""How much memory there is, and numbers of bytes in words."""
+"""Available memory, and formatting of byte counts."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ import jax
 
 
 def bytes_in_words(count: float) -> str:
-    """Such as ``1.5 GiB``."""
+    """Format bytes, for example ``1.5 GiB``."""
     for size, name in ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB")):
         if count >= size:
             return f"{count / size:.3g} {name}"
@@ -16,7 +16,7 @@ def bytes_in_words(count: float) -> str:
 
 
 def host_memory() -> int | None:
-    """Bytes that this machine can give to a process at this moment. None if unknown."""
+    """Return the bytes that this machine can currently give to a process, or None if unknown."""
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         (free,) = (int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
@@ -26,7 +26,7 @@ def host_memory() -> int | None:
 
 
 def available_memory(device: Any) -> int | None:
-    """Bytes that a device has for JAX; of a CPU, the share of each of its devices at this moment. None if unknown."""
+    """Return the bytes that a device has for JAX; for a CPU, the current share of each device. None if unknown."""
     if device.platform != "cpu":
         stats = device.memory_stats()
         return (int(stats.get("bytes_limit", 0)) or None) if stats else None
