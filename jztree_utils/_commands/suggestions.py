@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Collection
 
-_ALIKE = 0.75  # of two names, as difflib measures it
+_ALIKE = 0.75  # of two names, as measured by difflib
 # Names in other programs and papers, and the options here.
 _B, _RLINK = "--b (in mean separations)", "--rlink (in the unit of the positions)"
 _LINKING, _FEWEST = (_B, _RLINK), ("--npart-min",)
@@ -21,7 +21,7 @@ _MEANT: dict[str, tuple[str, ...]] = {
 
 
 def suggest(option: str, known: Collection[str]) -> str:
-    """Advice on an option that is not known, such as "use --npart-min"; empty without a similar option.
+    """Return advice on an unknown option, such as "use --npart-min"; empty without a similar option.
 
     option: the given text, with a value or without. known: the options of the command.
     """
