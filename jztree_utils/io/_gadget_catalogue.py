@@ -1,16 +1,16 @@
 """Catalogues in the layout of Gadget-4's group files, ``fof_tab_000.hdf5``.
 
-The format: https://wwwmpa.mpa-garching.mpg.de/gadget4/08_groupfiles (Springel et al. 2021, MNRAS 506, 2871).
-``Group`` has a row per group: particles of each type, where those of a type begin in a snapshot in group order,
-masses, centre and velocity. Properties that Gadget-4 does not know keep their own names. Identifiers of members are in
-``IDs/ID``, group after group.
+The format: https://wwwmpa.mpa-garching.mpg.de/gadget4/08_groupfiles (Springel et al. 2021, MNRAS 506, 2871). ``Group``
+has one row per group: particles of each type, the first particle of each type in a snapshot in group order, masses,
+centre and velocity. Properties that Gadget-4 does not have keep their own names. Identifiers of members are in
+``IDs/ID``, group by group.
 
-``GroupPos`` is ``centre_pos``, the centre of the spheres ``Group_R_Crit200`` and others: SUBFIND writes it so.
+``GroupPos`` is ``centre_pos``, the centre of the spheres ``Group_R_Crit200`` and others, as SUBFIND writes it.
 ``GroupCM`` is the centre of mass, like that of AREPO. A catalogue without ``centre_pos`` has the centre of mass as
 ``GroupPos``, and no ``GroupCM``.
 
-Values are in Gadget's units, per h in cosmological runs. Velocities of groups are peculiar ones times the scale factor,
-like those of AREPO and its data releases (Nelson et al. 2019, ComAC 6, 2).
+Values are in Gadget's units, per h in cosmological runs. Velocities of groups are peculiar velocities times the scale
+factor, like those of AREPO and its data releases (Nelson et al. 2019, ComAC 6, 2).
 """
 
 from dataclasses import replace
@@ -46,7 +46,7 @@ from ._header import SnapshotHeader, header_attributes, parse_header
 
 _POS, _COM = "GroupPos", "GroupCM"
 _SPHERES = {"200c": "Crit200", "200m": "Mean200", "500c": "Crit500", "vir": "TopHat200"}
-# The name in the file and the kind of each column that Gadget-4 knows.
+# The name in the file and the kind of each column of Gadget-4.
 _KNOWN = {
     "count": ("GroupLen", "1"),
     "com_pos": (_POS, "length"),
@@ -56,7 +56,7 @@ _KNOWN = {
     **{f"r{name}": (f"Group_R_{sphere}", "length") for name, sphere in _SPHERES.items()},
 }
 _OTHERS = {_COM: "length", "GroupLenType": "1", "GroupMassType": "mass"}
-# What this library calls the columns; of two that are the same the last counts.
+# This library's names of the columns; of two identical names the last counts.
 _OWN = {stored: name for name, (stored, _) in _KNOWN.items()}
 _OWN |= {_COM: "com_pos", "GroupLenType": "count_by_type", "GroupMassType": "mass_by_type"}
 RESERVED = frozenset({name for name, _ in _KNOWN.values()} | {*_OTHERS, "GroupAscale", "GroupOffsetType"})
@@ -74,12 +74,12 @@ _PARAMETERS = (
 
 
 def recognises(file: h5py.File) -> bool:
-    """Whether an open file is a group catalogue of Gadget-4 or AREPO, or one in its layout."""
+    """Return whether an open file is a group catalogue of Gadget-4 or AREPO, or one in its layout."""
     return isinstance(file.get("Header"), h5py.Group) and "Ngroups_Total" in file["Header"].attrs
 
 
 def write(file: h5py.File, content: CatalogueContent) -> None:
-    """Write a catalogue of three dimensions into an empty file."""
+    """Write a three-dimensional catalogue into an empty file."""
     content = convert_h(content, h_free=False)
     header, cata = content.header, content.catalogue
     groups = file.create_group("Group")
@@ -90,14 +90,14 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
         ids = np.asarray(content.ids)[member_rows(count, np.asarray(cata.offset, np.int64))]
         write_column(file.create_group("IDs"), "ID", Column(ids, "1", "identifiers, group after group"), header)
     _write_header(file, content, len(count), 0 if content.ids is None else len(content.ids))
-    file.create_group("Subhalo")  # of which there are none; yt and pynbody look for it
+    file.create_group("Subhalo")  # an empty group, because yt and pynbody read it
     write_made(file, content.info)
 
 
 def _stored_columns(content: CatalogueContent, count: np.ndarray) -> dict[str, Column]:
-    """What goes into ``Group``, by its name there. count: ``(g,)`` int64."""
+    """Return the columns of ``Group``, by their names there. count: ``(g,)`` int64."""
     columns = catalogue_columns(content.catalogue, content.extra)
-    del columns["offset"]  # groups follow each other
+    del columns["offset"]  # groups are contiguous
     a = content.header.scale_factor
     columns["count"] = replace(columns["count"], values=count.astype(fitting_integer(count)))
     if "com_vel" in columns:
@@ -121,7 +121,7 @@ def _stored_columns(content: CatalogueContent, count: np.ndarray) -> dict[str, C
 
 
 def _one_type(content: CatalogueContent, count: np.ndarray) -> TypeTable:
-    """All particles in the column of the type that was grouped."""
+    """Put all particles in the column of the grouped type."""
     ptype = 1 if content.info.ptype is None else content.info.ptype
     counts, mass = np.zeros((len(count), NUM_TYPES), np.int64), np.zeros((len(count), NUM_TYPES))
     counts[:, ptype] = count
@@ -143,10 +143,10 @@ def _write_header(file: h5py.File, content: CatalogueContent, ngroups: int, nids
 
 
 def read(path: Path) -> CatalogueContent:
-    """A catalogue that Gadget-4, AREPO or `write` has written, in one file or several.
+    """Read a catalogue that Gadget-4, AREPO or `write` has written, in one file or several.
 
-    Columns are those of `FofCatalogue`, those that are known under a name of Gadget, and those that tell their kind.
-    Raises SnapshotError if it cannot be read.
+    The result has the columns of `FofCatalogue`, those with a known Gadget name, and those with an attribute for their
+    kind. Raises SnapshotError if it cannot be read.
     """
     with open_hdf5(path) as file:
         group = get_group(file, "Header")
@@ -164,12 +164,12 @@ def read(path: Path) -> CatalogueContent:
 
 
 def _no_groups() -> dict[str, Column]:
-    """The columns that every catalogue has. The codes leave them out if they found none."""
+    """Return the required columns of a catalogue. The codes leave them out if there are no groups."""
     return {"GroupLen": Column(np.zeros(0, np.int32), "1", ""), _POS: Column(np.zeros((0, 3)), "length", "")}
 
 
 def _velocity_factor(paths: list[Path], header: SnapshotHeader) -> float:
-    """What makes stored velocities peculiar: a power of the scale factor that they tell, or that of AREPO."""
+    """Return the factor from stored to peculiar velocities: the stored power of the scale factor, or AREPO's."""
     power: float | None = None
     for path in paths:
         with open_hdf5(path) as file:
@@ -179,7 +179,7 @@ def _velocity_factor(paths: list[Path], header: SnapshotHeader) -> float:
 
 
 def _own_columns(stored: dict[str, Column], to_peculiar: float) -> dict[str, Column]:
-    """The columns under their own names, velocities as peculiar ones."""
+    """Return the columns under their own names, with peculiar velocities."""
     centre = {CENTRE: stored[_POS]} if {_POS, _COM} <= stored.keys() else {}
     if _COM in stored:
         stored = stored | {_POS: stored[_COM]}
@@ -193,12 +193,12 @@ def _own_columns(stored: dict[str, Column], to_peculiar: float) -> dict[str, Col
 
 
 def _read_types(stored: dict[str, Column]) -> TypeTable | None:
-    """Particles by type, None if all are of one type."""
+    """Return particles by type, None if all are of one type."""
     if "GroupLenType" not in stored:
         return None
     count = stored["GroupLenType"].values.astype(np.int64)
     mass = stored["GroupMassType"].values.astype(np.float64) if "GroupMassType" in stored else np.zeros(count.shape)
     if np.count_nonzero(count.any(axis=0)) < 2 or count[:, NUM_TYPES:].any():
-        return None  # Gadget-4 can be compiled for more types, or fewer
+        return None  # Gadget-4 can be compiled for more or fewer types
     missing = [(0, 0), (0, max(0, NUM_TYPES - count.shape[1]))]
     return TypeTable(np.pad(count, missing)[:, :NUM_TYPES], np.pad(mass, missing)[:, :NUM_TYPES])
