@@ -1,4 +1,4 @@
-"""Searches of points in float64, whatever the mode of JAX: what `kdtree` and `estimators` share."""
+"""Point searches in float64, in any mode of JAX: the common part of `kdtree` and `estimators`."""
 
 from typing import Any
 
@@ -15,19 +15,19 @@ from ._memory import bytes_in_words, host_memory
 __all__ = ["MOST_DIMS", "PointSearch", "check_size", "padded"]
 
 MOST_DIMS = 8
-_LARGEST = 3e144  # a number whose square float64 holds, with some room
+_LARGEST = 3e144  # the largest number whose square fits into float64, with a margin
 _FEWEST_ROWS = 16
-_MOST_LISTED = 2**31 - 1  # neighbours in the lists of `jztree.radius.neighbours_within`
+_MOST_LISTED = 2**31 - 1  # maximum number of neighbours in the lists of `jztree.radius.neighbours_within`
 # Bytes per neighbour during a search: rows and distances, in lists with spare capacity, and a copy of both.
 _BYTES_LISTED, _BYTES_NEAREST = 30, 28
 _FEWER = "Use fewer neighbours, or fewer points at once"
 
 
 class PointSearch:
-    """``n`` points and what is near them.
+    """Searches among ``n`` points.
 
-    points: ``(n, d)`` finite float64, d from 1 to 8, which must not be changed. boxsize: ``(d,)``, 0 where open, or
-    None. The hierarchy over them is built by the first question, and is not pickled.
+    points: ``(n, d)`` finite float64, d from 1 to 8, which must not change. boxsize: ``(d,)``, 0 for open dimensions,
+        or None. The first query builds the hierarchy over the points, which is not pickled.
     """
 
     def __init__(self, points: np.ndarray, boxsize: np.ndarray | None = None) -> None:
@@ -38,9 +38,9 @@ class PointSearch:
         return self.__dict__ | {"_built": None}
 
     def nearest(self, places: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """Distances and rows ``(q, k)`` of the nearest points of places ``(q, d)``, nearest first; k up to ``n``.
+        """Return distances and rows ``(q, k)`` of the points nearest to places ``(q, d)``, in order; k up to ``n``.
 
-        Raises MemoryError if they do not fit into memory, before they are made.
+        Raises MemoryError if they would not fit into memory, before it makes them.
         """
         _check_memory(len(places) * k, _BYTES_NEAREST, _FEWER)
         with jax.enable_x64(True):
@@ -49,7 +49,7 @@ class PointSearch:
             return np.array(distance)[: len(places)], rows[np.asarray(index)[: len(places)]]
 
     def nearest_others(self, k: int) -> tuple[np.ndarray, np.ndarray]:
-        """The same of each point among the others, ``(n, k)``; k below ``n``."""
+        """Return the nearest others of each point, ``(n, k)``, like `nearest`; k below ``n``."""
         n = len(self.points)
         _check_memory(n * k, _BYTES_NEAREST, _FEWER)
         with jax.enable_x64(True):
@@ -62,11 +62,13 @@ class PointSearch:
     def within(
         self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The points within a radius ``(q,)`` of each place: the beginning of its list, ``(q + 1,)``, and rows and
-        distances, list after list, in no order. Nothing is within a negative radius. ValueError if one is NaN.
+        """Return the points within a radius ``(q,)`` of each place, as one list per place.
 
-        bytes_used: that the caller needs per neighbour besides. advice: what to do if the lists do not fit into memory.
-        Raises MemoryError then, before they are made.
+        Returns the start of each list, ``(q + 1,)``, and rows and distances, list by list, in no particular order. No
+        point is within a negative radius. Raises ValueError if a radius is NaN.
+
+        bytes_used: additional bytes that the caller needs per neighbour. advice: remedy if the lists do not fit into
+            memory. Raises MemoryError then, before it makes them.
         """
         if not len(self.points) or not len(places):
             return np.zeros(len(places) + 1, np.int64), np.zeros(0, np.int64), np.zeros(0)
@@ -85,7 +87,7 @@ class PointSearch:
         return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[index[kept]], distance[kept]
 
     def count_each(self, places: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """``(q,)`` int64, how many points are within a radius ``(q,)`` of each place. ValueError if one is NaN."""
+        """Count the points within a radius ``(q,)`` of each place, ``(q,)`` int64. Raises ValueError if one is NaN."""
         if not len(self.points) or not len(places):
             return np.zeros(len(places), np.int64)
         reach, none = self._reach(places, radii)
@@ -96,7 +98,7 @@ class PointSearch:
         return np.where(none, 0, counts[: len(places)])
 
     def _check_lists(self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str) -> None:
-        """Raise MemoryError if lists of neighbours do not fit. Neighbours are counted only if they may be too many."""
+        """Raise MemoryError if lists of neighbours do not fit. The count runs only if there may be too many."""
         each, most = _BYTES_LISTED + bytes_used, len(places) * len(self.points)
         if most <= _MOST_LISTED and _fits(most * each):
             return
@@ -112,8 +114,9 @@ class PointSearch:
         of_places: np.ndarray | None = None,
         weight: np.ndarray | None = None,
     ) -> np.ndarray:
-        """``(m,)``, how many pairs of a place and a point are within each of some radii ``(m,)``; or the sums of the
-        products of their weights, ``(q,)`` and ``(n,)``.
+        """Count the pairs of a place and a point within each of some radii, ``(m,)``.
+
+        With weights, ``(q,)`` and ``(n,)``, return the sums of the products of the weights of such pairs.
         """
         kind = np.int64 if weight is None else np.float64
         if not len(self.points) or not len(places) or not len(radii):
@@ -122,7 +125,7 @@ class PointSearch:
         with jax.enable_x64(True):
             posz, rows, th = self._tree()
             weights = None if weight is None else np.append(weight, np.zeros(len(rows) - len(weight)))[rows]
-            # A row of radii, because as many as there are places would be one for each of these.
+            # A row of radii: without this axis, as many radii as places would count as one radius per place.
             ladder = np.sort(reach)[None]
             found = count_within.jit(posz, ladder, self.boxsize, th=th, part_query=places, weight=weights)
             counts = np.asarray(found, kind)
@@ -130,7 +133,7 @@ class PointSearch:
         return np.where(none, 0, total[np.argsort(np.argsort(reach, kind="stable"), kind="stable")])
 
     def _tree(self) -> Any:
-        """The points in z-order, the rows that they came from, and the hierarchy; in the 64-bit mode of JAX."""
+        """Return the points in z-order, their original rows, and the hierarchy; in the 64-bit mode of JAX."""
         if self._built is None:
             part = padded(self.points)
             rows = np.arange(part.pos.shape[0])
@@ -139,7 +142,7 @@ class PointSearch:
         return self._built
 
     def _reach(self, places: np.ndarray, radii: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Radii that searches take, and which of them reach nothing because they are negative."""
+        """Return radii in the valid range, and a mask of negative radii, which reach no points."""
         if np.isnan(radii).any():
             raise ValueError("distances must not be NaN.")
         corners = np.concatenate([places, self.points])
@@ -148,7 +151,7 @@ class PointSearch:
 
 
 def _fits(needed: int) -> bool:
-    """Whether a number of bytes is free, or it is not known how many are."""
+    """Return whether a number of bytes is free, or the free memory is unknown."""
     free = host_memory()
     return free is None or needed <= free
 
@@ -161,7 +164,7 @@ def _check_memory(number: int, each: int, advice: str) -> None:
 
 
 def _padded_queries(places: np.ndarray, radii: np.ndarray) -> tuple[Pos, np.ndarray]:
-    """`padded` places, and a radius for each row."""
+    """Return `padded` places, and a radius for each row."""
     query = padded(places)
     wide = np.zeros(query.pos.shape[0])
     wide[: len(places)] = radii
@@ -169,7 +172,7 @@ def _padded_queries(places: np.ndarray, radii: np.ndarray) -> tuple[Pos, np.ndar
 
 
 def check_size(values: np.ndarray, name: str) -> None:
-    """Raise ValueError if one of the numbers is so large that squares and products of such numbers overflow."""
+    """Raise ValueError if a number is so large that squares and products of such numbers overflow."""
     if np.abs(values).max(initial=0) > _LARGEST:
         raise ValueError(
             f"{name} must be {_LARGEST:g} in size at most, because their squares must fit float64; choose another unit."
@@ -177,7 +180,7 @@ def check_size(values: np.ndarray, name: str) -> None:
 
 
 def padded(points: np.ndarray) -> Pos:
-    """Points with some rows to spare: at most an eighth, so that few sizes are compiled."""
+    """Pad points by at most an eighth, so that few sizes are compiled."""
     rows = max(len(points), _FEWEST_ROWS)
     step = 1 << max(rows.bit_length() - 4, 0)
     pos = np.zeros((-(-rows // step) * step, points.shape[1]))
