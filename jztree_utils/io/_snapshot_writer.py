@@ -1,4 +1,4 @@
-"""Writing particles as a snapshot of Gadget-4 in HDF5, in one file.
+"""Writing particles as a Gadget-4 snapshot in HDF5, in one file.
 
 The format: https://wwwmpa.mpa-garching.mpg.de/gadget4/06_snapshotformat (Springel et al. 2021, MNRAS 506, 2871).
 """
@@ -16,7 +16,7 @@ from ._header import SnapshotHeader, header_attributes, unit_attributes
 
 
 class _Stored(NamedTuple):
-    """The dataset of a property, and its kind of unit as in `unit_attributes`."""
+    """The dataset of a property, and its kind of unit, see `unit_attributes`."""
 
     dataset: str
     unit: str
@@ -33,16 +33,16 @@ _STORED = {
 def write_snapshot(path: PathLike, part: Any, header: SnapshotHeader | None = None, ptype: int = 1) -> None:
     """Write particles as a snapshot in one file, in the format of Gadget-4, with the units of each dataset.
 
-    path: the file to write; an existing one is replaced once the new one is complete.
-    part: a particle class with ``pos`` of shape ``(n, d)`` and, where it has them, ``mass`` (``(n,)`` or a scalar),
-        ``vel`` (``(n, d)``, peculiar; stored as Gadget does, divided by the root of the scale factor) and ``id``
+    path: the file to write; an existing file is replaced once the new one is complete.
+    part: a particle class with ``pos`` of shape ``(n, d)`` and, optionally, ``mass`` (``(n,)`` or a scalar), ``vel``
+        (``(n, d)``, peculiar; stored in Gadget's convention, divided by the square root of the scale factor) and ``id``
         (``(n,)``). Padding is left out. JAX or NumPy arrays.
-    header: box, time, cosmology and units; its counts and mass table are replaced. None is an open box, no units.
-    ptype: the particle type to store them as, 0 to 5.
+    header: box, time, cosmology and units; its counts and mass table are replaced. None means an open box and no units.
+    ptype: the particle type of the output, 0 to 5.
 
-    `read_snapshot` gives back the same numbers, to the last bit but for velocities where the scale factor is not 1.
-    Raises OutputError if the file cannot be written, ValueError for a wrong shape or type, TypeError for arrays that
-    have units of their own.
+    `read_snapshot` returns bit-identical numbers, except for velocities if the scale factor is not 1.
+    Raises OutputError if the file cannot be written, ValueError for a wrong shape or type, TypeError for arrays with
+    units.
     """
     if not 0 <= ptype <= 5:
         raise ValueError(f"ptype is a particle type of Gadget, from 0 to 5; {ptype} was given.")
@@ -66,7 +66,7 @@ def write_snapshot(path: PathLike, part: Any, header: SnapshotHeader | None = No
 
 
 def _columns(part: Any) -> tuple[dict[str, np.ndarray], int, float | None]:
-    """The rows to write of each property, their number, and the mass that all particles share, if they do."""
+    """Return the rows to write of each property, their number, and the common mass of all particles, if any."""
     num = int(get_num(part))
     shape = np.shape(part.pos)
     columns: dict[str, np.ndarray] = {}
@@ -88,6 +88,6 @@ def _columns(part: Any) -> tuple[dict[str, np.ndarray], int, float | None]:
         columns[name] = column[:num]
     if len(shape) != 2:
         raise ValueError(f"The positions have shape {shape}; it must be (n, d), a row a particle.")
-    if mass is not None and not mass > 0:  # zero in the mass table means that every particle has its own
+    if mass is not None and not mass > 0:  # zero in the mass table means individual masses
         columns["mass"], mass = np.full(num, mass), None
     return columns, num, mass
