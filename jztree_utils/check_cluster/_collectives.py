@@ -1,4 +1,4 @@
-"""The collectives that jztree uses: whether their results are right, and how fast they are."""
+"""Tests of the collectives that jztree uses: their results and their speed."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -21,10 +21,10 @@ _WITHOUT_RAGGED = (
 
 @dataclass(frozen=True)
 class Collective:
-    """A collective, and what it must give.
+    """A collective, and its expected result.
 
     apply: takes ``(m,)`` int32 of a rank, with ``m`` a multiple of the number of ranks, and that number.
-    expected: takes the rank, the number of ranks and ``m``, and returns what ``apply`` must give for `rows_of`.
+    expected: takes the rank, the number of ranks and ``m``, and returns the correct result of ``apply`` for `rows_of`.
     """
 
     name: str
@@ -34,14 +34,14 @@ class Collective:
 
 @dataclass(frozen=True)
 class Measurement:
-    """Of one collective: wrong elements on the devices of this process, and seconds, the least of `REPEATS`."""
+    """The result for one collective: wrong elements on this process, and seconds, the minimum of `REPEATS`."""
 
     num_wrong: int
     seconds: float
     megabytes: float
 
 
-# The collectives on ``(m,)`` rows of a rank, each followed by what must come out of it on ``rank`` of ``num``.
+# The collectives on ``(m,)`` rows of a rank, each followed by its expected result on ``rank`` of ``num``.
 
 
 def _psum(x: jax.Array, num: int) -> jax.Array:
@@ -86,7 +86,7 @@ def _ppermute_expected(rank: jax.Array, num: int, m: int) -> jax.Array:
 
 
 def _ragged_sizes(sender: jax.Array, receiver: jax.Array, block: int) -> jax.Array:
-    """Rows that go from one rank to another: unequal, sometimes none, at most a block."""
+    """Return the number of rows that one rank sends to another: unequal, sometimes zero, at most a block."""
     return block * ((sender + receiver) % 3) // 2
 
 
@@ -115,23 +115,24 @@ COLLECTIVES = (
     Collective("all_to_all", _all_to_all, _all_to_all_expected),
     Collective("ppermute", _ppermute, _ppermute_expected),
 )
-# XLA's CPU backend does not have it.
+# Missing in XLA's CPU backend.
 RAGGED = Collective("ragged_all_to_all", _ragged_all_to_all, _ragged_all_to_all_expected)
 
 
 def rows_of(rank: jax.Array | int, m: int) -> jax.Array:
-    """``(m,)`` int32, the test data of a rank."""
+    """Return ``(m,)`` int32, the test data of a rank."""
     return rank * STEP + jnp.arange(m, dtype=jnp.int32)
 
 
 def measure(collective: Collective, megabytes: float, mesh: jax.sharding.Mesh) -> Measurement:
-    """Run a collective on ``megabytes`` of int32 a rank, compare all results, and take the time."""
+    """Run a collective on ``megabytes`` of int32 per rank, compare all results, and measure the time."""
     num = mesh.size
     m = max(1, round(megabytes * 1e6 / 4 / num)) * num
     spec = jax.P(AXIS)
 
     def mapped(function: Callable[..., jax.Array], num_inputs: int) -> Callable[..., jax.Array]:
-        # Without the check of replication, what a collective makes equal comes back from every rank, to be compared.
+        # Without the check of replication, results that the collective makes equal return from every rank for
+        # comparison.
         inputs = (spec,) * num_inputs
         return jax.jit(jax.shard_map(function, mesh=mesh, in_specs=inputs, out_specs=spec, check_vma=False))
 
@@ -147,21 +148,21 @@ def measure(collective: Collective, megabytes: float, mesh: jax.sharding.Mesh) -
 
 
 def _seconds(run: Callable[[jax.Array], jax.Array], rows: jax.Array) -> float:
-    """How long one run takes."""
+    """Return the time of one run."""
     start = time.perf_counter()
     run(rows).block_until_ready()
     return time.perf_counter() - start
 
 
 def describe_measurement(measurement: Measurement, num_wrong: int) -> str:
-    """A line of the table; ``num_wrong`` is that of all ranks."""
+    """Format a line of the table; ``num_wrong`` is that of all ranks."""
     verdict = "ok" if num_wrong == 0 else f"WRONG in {num_wrong} elements"
     rate = measurement.megabytes / 1000 / measurement.seconds
     return f"{measurement.megabytes:9.3f} MB  {measurement.seconds * 1e3:9.3f} ms  {rate:8.3f} GB/s  {verdict}"
 
 
 def check_collectives(megabytes: Sequence[float], report: Callable[[str], None]) -> int:
-    """Measure and report all; the number of wrong elements on all ranks."""
+    """Measure and report all collectives. Return the number of wrong elements on all ranks."""
     report(f"{'collective':<18}{'a device':>12}  {'time':>12}  {'a device':>13}")
     mesh = jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
     ragged = () if jax.default_backend() == "cpu" else (RAGGED,)
