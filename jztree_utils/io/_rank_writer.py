@@ -1,6 +1,6 @@
-"""What the host of each rank does to write files: its own, and on rank 0 one that shows them all as one.
+"""The host code of each rank that writes files: its own, and on rank 0 a joint file with virtual datasets.
 
-A step must not raise, as the other ranks would wait for this one: it returns a status, and all are told of it.
+A step must not raise, because the other ranks would hang. It returns a status instead, which all ranks share.
 """
 
 import errno
@@ -23,14 +23,14 @@ _LOG = logging.getLogger("jztree")
 
 
 class Reason(NamedTuple):
-    """Why writing failed: the errors of the system that mean it, and the sentence for the user."""
+    """A reason for a failed write: the system errors that belong to it, and the sentence for the user."""
 
     errors: tuple[int, ...]
     sentence: str
 
 
 _NOTHING_LEFT = "nothing was written; the log of that rank has more."
-# A status is 0, or the place of a reason in this table, from 1 on, times the number of ranks, plus the rank.
+# A status is 0, or the number of a reason in this table, from 1 on, times the number of ranks, plus the rank.
 REASONS = (
     Reason((), f"rank {{0}} could not write its file of {{name}}; {_NOTHING_LEFT}"),
     Reason(
@@ -49,7 +49,7 @@ REASONS = (
 
 
 class DatasetForm(NamedTuple):
-    """A dataset: its name with those of its groups, its shape without the rows (None: a number), and its dtype."""
+    """A dataset: its name including groups, its shape without the rows (None: a number), and its dtype."""
 
     name: str
     shape: tuple[int, ...] | None
@@ -60,7 +60,7 @@ class DatasetForm(NamedTuple):
 class RankWriter:
     """The work on the host, in three steps; each is called once for every rank and returns a status.
 
-    Files are written under temporary names, which belong to one rank each, so steps share nothing in memory.
+    Files are written under temporary names, each for a single rank, so the steps share no memory.
     """
 
     base: Path
@@ -72,7 +72,7 @@ class RankWriter:
         self.token = secrets.token_hex(6)
 
     def write(self, rank: np.ndarray, counts: np.ndarray, *arrays: np.ndarray) -> int:
-        """Write the file of the rank, and on rank 0 that for all. counts: ``(r, c)``, rows of each rank and dataset."""
+        """Write the file of the rank, and the joint file on rank 0. counts: ``(r, c)``, rows per rank and dataset."""
 
         def write_all() -> None:
             self._write_file(rank, lambda file: self._fill(file, counts[rank], arrays))
@@ -82,7 +82,7 @@ class RankWriter:
         return self._try(rank, write_all)
 
     def put_in_place(self, rank: np.ndarray, failed: np.ndarray) -> int:
-        """Give the file of the rank its name, or remove what was written if any rank has failed."""
+        """Rename the file of the rank to its final name, or remove the output if any rank has failed."""
 
         def put_or_remove() -> None:
             if failed:
@@ -93,7 +93,7 @@ class RankWriter:
         return self._try(rank, put_or_remove)
 
     def finish(self, rank: np.ndarray, failed_writing: np.ndarray, failed_placing: np.ndarray) -> int:
-        """Give the file for all its name, now that those it refers to are there, or remove them if one is missing."""
+        """Rename the joint file once its sources exist, or remove the files if one is missing."""
 
         def finish_or_remove() -> None:
             if failed_placing:
@@ -105,7 +105,7 @@ class RankWriter:
         return self._try(rank, finish_or_remove)
 
     def _try(self, rank: np.ndarray, step: Callable[[], None]) -> int:
-        """The status of a step. Nothing may be raised here: the other ranks would wait for this one."""
+        """Return the status of a step. This must not raise: the other ranks would hang."""
         try:
             step()
         except Exception as error:
@@ -117,7 +117,7 @@ class RankWriter:
         return self.base.with_name(f"{self.base.name}.hdf5" if rank is None else f"{self.base.name}.{int(rank)}.hdf5")
 
     def _temporary(self, rank: Any) -> Path:
-        which = "all" if rank is None else int(rank)  # long names are cut, and must differ all the same
+        which = "all" if rank is None else int(rank)  # long names are truncated, but must remain different
         return temporary_beside(output_path(self._file(rank)), f"{self.token}.{which}")
 
     def _put_in_place(self, rank: Any) -> None:
@@ -162,13 +162,13 @@ class RankWriter:
 
 
 def _missing(dtype: np.dtype) -> Any:
-    """What a virtual dataset shows if a file of a rank is gone: a number that is likely to be noticed."""
+    """Return the value that a virtual dataset shows for a missing rank file: a conspicuous number."""
     if dtype.kind in "iu":
         return np.iinfo(dtype).max if dtype.kind == "u" else np.iinfo(dtype).min
     return dtype.type(np.nan) if dtype.kind in "fc" else None
 
 
 def _reason_number(error: Exception) -> int:
-    """The place in the table of reasons, from 1 on: the first is for all errors that no other one is for."""
+    """Return the number of the reason in the table, from 1 on; the first is for all other errors."""
     number = getattr(error, "errno", None)
     return next((place for place, reason in enumerate(REASONS, 1) if number in reason.errors), 1)
