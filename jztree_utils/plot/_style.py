@@ -1,4 +1,4 @@
-"""How all pictures look: colours, sizes, and what is written at axes."""
+"""The common style of all pictures: colours, sizes, and axis labels."""
 
 # ruff: noqa: PLC0415 - matplotlib is optional
 from typing import TYPE_CHECKING, Any
@@ -7,9 +7,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
 
-# The colours of Okabe & Ito (2008), which colour-blind readers can tell apart, the clearest first.
+# The colours of Okabe & Ito (2008), which colour-blind readers can distinguish, the clearest first.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-REFERENCE = "0.35"  # the grey of what something is compared with
+REFERENCE = "0.35"  # the grey of reference curves
 DOTS_PER_INCH = 150
 STYLE: Any = {
     "font.size": 13,
@@ -27,12 +27,12 @@ STYLE: Any = {
 
 
 def with_unit(name: str, unit: str) -> str:
-    """A label such as ``mass [Msun/h]``."""
+    """Return a label such as ``mass [Msun/h]``."""
     return f"{name} [{unit}]" if unit else name
 
 
 def plain_ticks(axes: "Axes", values: Any) -> None:
-    """Ticks of a logarithmic abscissa at some ``values`` only, written as they are."""
+    """Set plain ticks of a logarithmic abscissa at the given ``values`` only."""
     axes.set_xticks(values, [f"{value:,}" for value in values])
     axes.set_xticks([], minor=True)
 
