@@ -1,4 +1,4 @@
-"""Figures: a new one to draw on, and how one is written or shown."""
+"""Creation, writing and display of figures."""
 
 # ruff: noqa: PLC0415 - matplotlib is optional
 import importlib
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Path = str | os.PathLike[str]
-_BETWEEN = 0.06  # panels, as a fraction of their width
+_BETWEEN = 0.06  # gap between panels, as a fraction of their width
 
 
 @contextmanager
 def drawing(path: Path | None, size: tuple[float, float]) -> Iterator["Figure"]:
-    """A figure of ``size`` in inches to draw on, which is written to ``path`` at the end, unless that is None.
+    """Create a figure of ``size`` in inches; at the end of the block, write it to ``path`` unless that is None.
 
-    Raises ImportError if matplotlib is missing, and OutputError if the figure cannot be written, where possible before
-    it is drawn.
+    Raises ImportError if matplotlib is missing, and OutputError if the figure cannot be written, if possible before the
+    block runs.
     """
     figure_class = _import_matplotlib()
     import matplotlib as mpl
@@ -41,9 +41,9 @@ def drawing(path: Path | None, size: tuple[float, float]) -> Iterator["Figure"]:
 
 
 def check_picture(path: Path) -> None:
-    """Check that a picture can be made in the format of the suffix of ``path``. Meant to come before long work.
+    """Check that a picture can be written in the format of the suffix of ``path``. Call this before a long computation.
 
-    Raises ImportError if matplotlib is missing, OutputError if the suffix is not that of a format it writes.
+    Raises ImportError if matplotlib is missing, OutputError if matplotlib cannot write the format of the suffix.
     """
     formats = sorted(_import_matplotlib()().canvas.get_supported_filetypes())
     if _suffix(path) not in formats:
@@ -52,15 +52,15 @@ def check_picture(path: Path) -> None:
 
 def save_figure(figure: "Figure", path: Path) -> None:
     """Write a figure in the format of the suffix of ``path``. Raises OutputError if it cannot be written."""
-    picture = BytesIO()  # matplotlib hides what the system says when it fails to write a file of its own
-    with warnings.catch_warnings(action="ignore", category=UserWarning):  # of what the picture shows itself
+    picture = BytesIO()  # matplotlib hides system errors when it writes files itself
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # the picture shows its own problems
         figure.savefig(picture, format=_suffix(path), dpi=DOTS_PER_INCH)
     with atomic_output(path) as temporary:
         temporary.write_bytes(picture.getbuffer())
 
 
 def show(figure: "Figure") -> None:
-    """Display a figure in the notebook, or else in a window; returns when that is closed.
+    """Display a figure in the notebook, or else in a window; return when the window is closed.
 
     Raises OutputError if there is neither.
     """
@@ -73,11 +73,11 @@ def show(figure: "Figure") -> None:
 
 
 def _canvas_of_windows() -> Any:
-    """What matplotlib draws on in a window; OutputError if there can be none."""
+    """Return matplotlib's canvas class for windows. Raises OutputError if windows are not available."""
     from matplotlib import backend_bases, pyplot
 
     try:
-        own = pyplot.figure()  # tells what windows are made of
+        own = pyplot.figure()  # shows the type of windows
     except ImportError as error:
         raise OutputError(f"No window can be opened ({error}); write the picture to a file instead.") from error
     canvas: Any = type(own.canvas)
@@ -92,16 +92,16 @@ def _canvas_of_windows() -> Any:
 
 
 def _in_notebook() -> bool:
-    """Whether Python runs in a kernel of Jupyter."""
+    """Return whether Python runs in a Jupyter kernel."""
     shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
     return hasattr(shell, "kernel")
 
 
 def _import_matplotlib() -> Any:
-    """The class of figures, bare of any window."""
+    """Return the class of figures, independent of windows."""
     try:
         from ._notebook_figure import Picture
-    except ValueError as error:  # what MPLBACKEND names
+    except ValueError as error:  # an invalid MPLBACKEND
         raise ImportError(f"Matplotlib cannot be loaded ({' '.join(str(error).split())[:200]}).") from error
     except ImportError as error:
         raise ImportError("Pictures need matplotlib; install it with: pip install 'jztree-native[plot]'.") from error
