@@ -1,13 +1,13 @@
-"""Catalogues that the readers of SOAP's open: swiftsimio, swiftgalaxy and pynbody.
+"""Catalogues for the readers of SOAP's catalogues: swiftsimio, swiftgalaxy and pynbody.
 
 SOAP (McGibbon et al. 2025, arXiv:2507.22669) computes properties of haloes in snapshots of SWIFT; swiftsimio reads all
 groups that ``SubhaloTypes`` of the header names. All columns are in ``InputHalos/jztree`` under their own names, like
-those of the halo finders that SOAP reads, and with the attributes of SWIFT. The names of SOAP, such as
+those of the halo finders that SOAP reads, and have the attributes of SWIFT. The names of SOAP, such as
 ``SO/200_crit/TotalMass``, link to them. ``HaloCentre`` is the centre of the spheres. ``EncloseRadius`` encloses all
-particles of a group, around that centre and around ``CentreOfMass``. A group is a row, in ``BoundSubhalo`` with all its
-particles, bound or not. ``HaloCatalogueIndex`` counts from 0, and is the ``GroupNr_bound`` of its particles. The whole
-box is one cell, so groups stay in their order. Identifiers of members are in ``Members/id``, like those
-of the native layout.
+particles of a group, around that centre and around ``CentreOfMass``. Each group is one row; ``BoundSubhalo`` includes
+all its particles, bound or not. ``HaloCatalogueIndex`` counts from 0, and is the ``GroupNr_bound`` of its particles.
+The whole box is one cell, so groups keep their order. Identifiers of members are in ``Members/id``, as in the native
+layout.
 """
 
 import re
@@ -39,8 +39,8 @@ __all__ = ["RESERVED", "check_header", "read", "recognises", "write"]
 
 _OWN = "InputHalos/jztree"
 _ENCLOSE = "BoundSubhalo/EncloseRadius"
-_ROWS = "Subhalos"  # whose rows are counted in cells
-# What SOAP calls our columns.
+_ROWS = "Subhalos"  # the type of rows that cells count
+# SOAP's names of the columns.
 _NAMES = {
     "InputHalos/NumberOfBoundParticles": "count",
     "InputHalos/FOF/Sizes": "count",
@@ -56,24 +56,24 @@ _NAMES = {
 
 
 def recognises(file: h5py.File) -> bool:
-    """Whether an open file is a catalogue in this layout."""
+    """Return whether an open file is a catalogue in this layout."""
     return isinstance(file.get(_OWN), h5py.Group)
 
 
 def check_header(header: SnapshotHeader | None) -> None:
-    """Raise ValueError unless a header tells what every file of SOAP does: units, cosmology and the box."""
+    """Raise ValueError unless a header has the entries of a SOAP file: units, cosmology and the box."""
     check_swift_header(header, "soap")
     if not np.all(np.asarray((header or SnapshotHeader()).boxsize) > 0):
         raise ValueError("The layout soap needs a periodic box; give one (--boxsize), or choose another layout.")
 
 
 def write(file: h5py.File, content: CatalogueContent) -> None:
-    """Write a catalogue of three dimensions, with a header that `check_header` accepts, into an empty file."""
+    """Write a three-dimensional catalogue to an empty file. Its header must pass `check_header`."""
     content = convert_h(content, h_free=True)
     header, cata = content.header, content.catalogue
     count = np.asarray(cata.count, np.int64)
     columns = catalogue_columns(cata, content.extra) | type_columns(content.by_type)
-    del columns["offset"]  # groups follow each other
+    del columns["offset"]  # groups are contiguous
     for name, column in columns.items():
         write_dataset(file.require_group(_OWN), name, column, header)
     rows = Column(np.arange(len(count)), "1", "row of the group in the catalogue, from 0")
@@ -91,7 +91,7 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
 
 
 def _links(columns: Collection[str]) -> dict[str, str]:
-    """Our columns by the names that SOAP has for them."""
+    """Return the columns by their SOAP names."""
     links = {name: own for name, own in _NAMES.items() if own in columns}
     links["InputHalos/HaloCentre"] = CENTRE if CENTRE in columns else "com_pos"
     for own in columns:
@@ -102,9 +102,9 @@ def _links(columns: Collection[str]) -> dict[str, str]:
 
 
 def _write_enclosing(file: h5py.File, columns: Mapping[str, Column], header: SnapshotHeader) -> None:
-    """Write a radius that encloses each group around ``HaloCentre``, as SOAP means it, and around ``CentreOfMass``.
+    """Write a radius that encloses each group around ``HaloCentre``, as SOAP defines it, and around ``CentreOfMass``.
 
-    swiftgalaxy reads the particles within it of the latter.
+    swiftgalaxy reads the particles within this radius of ``CentreOfMass``.
     """
     if "max_radius" not in columns:
         return
@@ -120,12 +120,12 @@ def _write_enclosing(file: h5py.File, columns: Mapping[str, Column], header: Sna
 
 
 def _sphere(name: str) -> str:
-    """What SOAP calls a sphere: that of Bryan & Norman (1998), or one of so many times a density."""
+    """Return SOAP's name of a sphere: that of Bryan & Norman (1998), or a multiple of a density."""
     return "BN98" if name == "vir" else f"{name[:-1]}_{'crit' if name[-1] == 'c' else 'mean'}"
 
 
 def _write_counts(file: h5py.File, ngroups: int) -> None:
-    """Write how many groups there are, and which groups of the file hold columns of them."""
+    """Write the number of groups, and the HDF5 groups that hold their columns."""
     holding: set[str] = set()
 
     def look(name: str, item: h5py.Group | h5py.Dataset) -> None:
@@ -139,12 +139,12 @@ def _write_counts(file: h5py.File, ngroups: int) -> None:
     attributes = file["Header"].attrs
     attributes.update({f"Num{_ROWS}_{where}": np.array([ngroups]) for where in ("ThisFile", "Total")})
     attributes["SubhaloTypes"] = sorted(holding)
-    file.copy("Header", file.create_group("SWIFT"))  # where SOAP keeps that of the snapshot
-    file["SWIFT/Header"].attrs.setdefault("Time", np.array([np.nan]))  # the age, which pynbody asks for
+    file.copy("Header", file.create_group("SWIFT"))  # the place where SOAP keeps the snapshot header
+    file["SWIFT/Header"].attrs.setdefault("Time", np.array([np.nan]))  # the age, which pynbody requires
 
 
 def _write_cell(file: h5py.File, header: SnapshotHeader, ngroups: int) -> None:
-    """Write one cell that holds all groups. Readers of regions look for them there."""
+    """Write one cell with all groups, for readers that select regions."""
     size = np.broadcast_to(np.asarray(header.boxsize, np.float64), 3)
     cells = file.create_group("Cells")
     about = {"dimension": np.ones(3, np.int32), "nr_cells": np.ones(1, np.int32), "size": size}
@@ -156,7 +156,7 @@ def _write_cell(file: h5py.File, header: SnapshotHeader, ngroups: int) -> None:
 
 
 def read(path: Path) -> CatalogueContent:
-    """A catalogue that `write` has written. Raises SnapshotError if it cannot be read."""
+    """Read a catalogue that `write` has written. Raises SnapshotError if it cannot be read."""
     with open_hdf5(path) as file:
         info = read_info(file, parse_header(file, swift=True, counted=False)[0])
     columns, by_type = split_types(path, read_columns([path], _OWN, column_kinds(), {}, ndim=3))
