@@ -1,9 +1,9 @@
 """Catalogues in the layout of this library.
 
-``Header`` has attributes as in a Gadget-4 snapshot, ``FriendsOfFriends`` those that tell how the catalogue was made.
-``Groups`` has a dataset a property of `jztree.data.FofCatalogue`, and of further columns, under the same name; where
-there are several types, ``count_by_type`` and ``mass_by_type`` too. ``Members/id`` holds identifiers, where these are
-known; those of group g are ``id[offset[g] : offset[g] + count[g]]``.
+``Header`` has attributes as in a Gadget-4 snapshot, and the attributes of ``FriendsOfFriends`` describe how the
+catalogue was made. ``Groups`` has one dataset for each property of `jztree.data.FofCatalogue`, and for each further
+column, under the same name; for several types also ``count_by_type`` and ``mass_by_type``. ``Members/id`` holds
+identifiers, if they are known; those of group g are ``id[offset[g] : offset[g] + count[g]]``.
 """
 
 from pathlib import Path
@@ -34,7 +34,7 @@ RESERVED = frozenset({"count_by_type", "mass_by_type"})
 
 
 def recognises(file: h5py.File) -> bool:
-    """Whether an open file is a catalogue in this layout."""
+    """Return whether an open file is a catalogue in this layout."""
     groups = file.get("Groups")
     return "FriendsOfFriends" in file and isinstance(groups, h5py.Group) and "count" in groups
 
@@ -51,7 +51,7 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
 
 
 def type_columns(by_type: TypeTable | None) -> dict[str, Column]:
-    """Particles by type as columns."""
+    """Return particles by type as columns."""
     if by_type is None:
         return {}
     return {
@@ -61,7 +61,7 @@ def type_columns(by_type: TypeTable | None) -> dict[str, Column]:
 
 
 def split_types(path: Path, columns: dict[str, Column]) -> tuple[dict[str, Column], TypeTable | None]:
-    """The inverse of `type_columns`: the other columns, and particles by type if there are such columns.
+    """Invert `type_columns`: return the other columns, and particles by type if there are such columns.
 
     Raises SnapshotError unless particles by type add up to those of each group.
     """
@@ -85,7 +85,7 @@ def write_members(file: h5py.File, content: CatalogueContent, ids: np.ndarray | 
 
 
 def write_header_group(file: h5py.File, header: SnapshotHeader | None) -> None:
-    """Write the header of a snapshot to a file that holds none of its particles, unless it is None."""
+    """Write the header of a snapshot to a file without particles, unless it is None."""
     if header is not None:
         attributes = file.create_group("Header").attrs
         attributes.update(header_attributes(header))
@@ -93,12 +93,12 @@ def write_header_group(file: h5py.File, header: SnapshotHeader | None) -> None:
 
 
 def read_header_group(file: h5py.File) -> SnapshotHeader | None:
-    """The header that `write_header_group` has written, or None."""
+    """Return the header that `write_header_group` has written, or None."""
     return parse_header(file)[0] if "Header" in file else None
 
 
 def read(path: Path) -> CatalogueContent:
-    """A catalogue that `write` has written. Raises SnapshotError if it cannot be read."""
+    """Read a catalogue that `write` has written. Raises SnapshotError if it cannot be read."""
     with open_hdf5(path) as file:
         info = CatalogueInfo(**read_made(file), header=read_header_group(file))
     columns, by_type = split_types(path, read_columns([path], "Groups", column_kinds(), {}))
