@@ -1,4 +1,4 @@
-"""The particles of a snapshot on one device: the host holds them, and copies what a search needs."""
+"""The particles of a snapshot on one device: the host holds them, and copies the data that a search needs."""
 
 from collections.abc import Callable
 from typing import Any
@@ -59,7 +59,7 @@ class OneDevice(Particles):
         return Groups(ids, cata, self._by_type(grouped, cata), extra, rows)
 
     def _members(self) -> list[Member]:
-        """The particles of all types, told by their rows."""
+        """Return the particles of all types, with their rows as identifiers."""
         starts = np.cumsum([0, self.num, *(part.num for part in self.attached.values())])
         if starts[-1] > MOST_ROWS:
             raise ValueError(f"There are {starts[-1]} particles of all types together; one device takes {MOST_ROWS}.")
@@ -103,13 +103,13 @@ class OneDevice(Particles):
         return getattr(self.part, name)
 
     def _copy(self, part: Any) -> Any:
-        """``part`` on the device."""
+        """Copy ``part`` to the device."""
         with jax.enable_x64(self.wide), stage("copy to the device", self.num) as told:
             told.detail = str(jax.devices()[0])
             return jax.block_until_ready(jax.device_put(part))
 
     def _run(self, name: str, function: Callable[[Any], Any], part: Any) -> Any:
-        """``function`` of ``part``, with the times of compiling it and of running it printed apart."""
+        """Call ``function`` with ``part``, and print the times of compilation and execution separately."""
         with jax.enable_x64(self.wide), told_of_snapshot(self.snapshots, 1):
             with stage("compile"), waiting(f"compile, to {name}", quiet=is_quiet()):
                 compiled = jax.jit(function).lower(part).compile()
