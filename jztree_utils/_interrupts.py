@@ -1,8 +1,9 @@
-"""Ctrl-C ends the command line at once, with one sentence, and leaves no file half-written. So does SIGTERM, which a
-batch system sends when a job is cancelled or its time is over.
+"""End the command line immediately on Ctrl-C or SIGTERM, with one sentence and without incomplete files.
 
-As an exception, an interrupt makes compiled modules crash that are being imported, is lost if it comes while Python
-collects garbage, and waits for compiled code to return. So a thread waits for the signal and ends the process.
+A batch system sends SIGTERM when a job is cancelled or its time is over.
+
+An interrupt as an exception would crash compiled modules during their import, would be lost during Python's garbage
+collection, and would wait for compiled code to return. So a thread waits for the signal and ends the process.
 """
 
 import os
@@ -14,22 +15,22 @@ from typing import Any
 
 INTERRUPTED = "jztree: interrupted; no output was left half-written."
 INTERRUPTED_STATUS = 130
-# The signals, what Python does at them, and what is told.
+# The signals, Python's default handlers, and the messages.
 _SIGNALS: dict[int, tuple[Any, str]] = {
     signal.SIGINT: (signal.default_int_handler, INTERRUPTED),
     signal.SIGTERM: (signal.SIG_DFL, "jztree: terminated; no output was left half-written."),
 }
-_CLEAR_LINE = "\r\033[K"  # of a terminal, where progress may be shown
+_CLEAR_LINE = "\r\033[K"  # for a terminal that may show progress
 _ending = threading.Lock()
-unfinished: set[str] = set()  # files that are to be removed if the process ends now
+unfinished: set[str] = set()  # files to remove if the process ends now
 
 
 @contextmanager
 def ending_at_once() -> Iterator[None]:
-    """Let the signals end the process inside the block, with 128 and the number of the signal as exit status.
+    """Let the signals end the process inside the block, with 128 plus the number of the signal as exit status.
 
-    Does nothing outside the main thread, to which signals go, and leaves signals alone that are ignored or that others
-    handle.
+    This does nothing outside the main thread, which receives signals. It does not change signals that are ignored or
+    have other handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -41,7 +42,7 @@ def ending_at_once() -> Iterator[None]:
     waiting.start()
     before = signal.set_wakeup_fd(writing)
     for number in mine:
-        # The thread is quicker while the main one is in compiled code. Windows of pictures call the handler themselves.
+        # The thread is faster while the main one runs compiled code. Picture windows call the handler themselves.
         signal.signal(number, lambda number, _: _end(number))
     try:
         yield
@@ -55,14 +56,14 @@ def ending_at_once() -> Iterator[None]:
 
 
 def _wait(reading: int, numbers: Sequence[int]) -> None:
-    """End the process when the number of one of some signals comes through a pipe; return when that is closed."""
+    """End the process when the number of one of the signals arrives through a pipe; return when the pipe is closed."""
     while number := os.read(reading, 1):
         if number[0] in numbers:
             _end(number[0])
 
 
 def _end(number: int) -> None:
-    if not _ending.acquire(blocking=False):  # the other thread is at it
+    if not _ending.acquire(blocking=False):  # the other thread is already ending the process
         return
     for path in list(unfinished):
         with suppress(OSError):
