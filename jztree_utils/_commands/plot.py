@@ -18,7 +18,7 @@ from .drawn import catalogue_of, columns_of, groups_of, mass_of, positions_of
 from .outputs import check_placeholders
 from .snapshots import snapshot_path
 
-_MASS = "mass"  # the column of the masses of groups
+_MASS = "mass"  # the column of group masses
 
 
 def run_plot(args: Namespace) -> None:
@@ -77,7 +77,7 @@ def _density(args: Namespace) -> Any:
 
 
 def _surface(args: Namespace, header: io.SnapshotHeader) -> dict[str, Any]:
-    """The masses of particles and their unit, if colours are to be masses over areas.
+    """Return the masses of particles and their unit, if colours are masses over areas.
 
     Raises ValueError without masses.
     """
@@ -92,7 +92,7 @@ def _surface(args: Namespace, header: io.SnapshotHeader) -> dict[str, Any]:
 
 
 def _slab(words: str | None) -> tuple[float, float] | None:
-    """The two numbers of --slab. Raises ValueError if they are none."""
+    """Return the two numbers of --slab. Raises ValueError if it is invalid."""
     if words is None:
         return None
     try:
@@ -154,9 +154,9 @@ def _mass_function(args: Namespace) -> Any:
 
 
 def _masses(path: str, content: io.CatalogueContent, name: str) -> np.ndarray:
-    """The masses in a column of a catalogue. Groups that have none are left out, and their number is printed.
+    """Return the masses in a column of a catalogue. Groups without a mass are left out, and their number is printed.
 
-    path: of the catalogue. Raises ValueError if it has no such column.
+    path: path of the catalogue. Raises ValueError if it has no such column.
     """
     held = {name: column for name, column in content.extra.items() if column.kind == "mass"}
     if name not in held:
@@ -170,7 +170,7 @@ def _masses(path: str, content: io.CatalogueContent, name: str) -> np.ndarray:
 
 
 def _cosmology(args: Namespace, content: io.CatalogueContent, model: str, mass: str) -> Cosmology | None:
-    """That of a model's curve. None, and the reason is printed, if it does not describe the column ``mass``."""
+    """Return the cosmology of a model's curve; print a reason and return None if it does not describe ``mass``."""
     header = content.header
     reason = why_not_described(content.info, content.by_type is not None, model, mass)
     if units_of(header) is None:
@@ -205,7 +205,7 @@ def _scaling(args: Namespace) -> Any:
 
 
 def _with_radii(args: Namespace, num: int, header: io.SnapshotHeader) -> FofCatalogue:
-    """The groups of --catalogue with a radius to draw. num, header: of the snapshot."""
+    """Return the groups of --catalogue with a radius to draw. num, header: of the snapshot."""
     content = groups_of(args, header)
     groups, words = plot.with_radii(content.catalogue, num, header.boxsize, columns_of(content))
     if content.catalogue.max_radius is None:
