@@ -24,7 +24,7 @@ from .snapshots import box_in_words, outside_for_scripts, read_checked, source_o
 def run_knn(args: Namespace) -> None:
     """Find neighbours of each snapshot's particles, estimate densities, write them, print a summary.
 
-    Raises ValueError, OSError or ImportError with a sentence for the user, before any long work where that is possible.
+    Raises ValueError, OSError or ImportError with a sentence for the user, before any long computation if possible.
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
@@ -98,7 +98,7 @@ def _finish(args: Namespace, run: Run, part: Particles, found: io.Neighbours) ->
 
 
 def _summary(run: Run, part: Particles, found: io.Neighbours) -> dict[str, Any]:
-    """What was done and found, for scripts."""
+    """Return a summary for scripts."""
     ranges = {"last_distance": _last(found), "density": found.density}
     return {
         "snapshot": str(run.path),
@@ -119,12 +119,12 @@ def _summary(run: Run, part: Particles, found: io.Neighbours) -> dict[str, Any]:
 
 
 def _last(found: io.Neighbours) -> np.ndarray | None:
-    """The distance to the last neighbour of each particle, None without lists."""
+    """Return the distance to the last neighbour of each particle, None without lists."""
     return None if found.distances is None else np.asarray(found.distances)[:, -1]
 
 
 def _tell(num: int, found: io.Neighbours) -> None:
-    """Print what was found of ``num`` particles."""
+    """Print the results for ``num`` particles."""
     header = found.header or io.SnapshotHeader()
     length = f" {io.unit_name(header, 'length')}".rstrip()
     pairs = [
