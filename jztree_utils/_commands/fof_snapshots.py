@@ -1,4 +1,4 @@
-"""Copies of a snapshot that ``jztree fof`` writes: in group order, or with the number of the group of each particle."""
+"""The snapshot copies of ``jztree fof``: in group order, or with the group number of each particle."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -26,11 +26,11 @@ def write_copies(
     info: io.CatalogueInfo,
     layout: str,
 ) -> None:
-    """Write the copies that a call asks for.
+    """Write the requested copies.
 
-    snapshots: as each type sees it that is in groups, the one that is grouped first. rows: ``(m,)`` of members, group
-    after group, counted through these; None if no copy is asked for. cata: the groups in the order of the catalogue.
-    info: how they were found. layout: of the catalogue.
+    snapshots: one for each type in groups, the grouped type first. rows: ``(m,)`` rows of members, group by group,
+        numbered through these snapshots; None without copies. cata: the groups in the order of the catalogue. info: how
+        they were found. layout: layout of the catalogue.
     """
     if rows is None or not run.copies:
         return
@@ -49,7 +49,7 @@ def write_copies(
 
 
 def _copy(path: str, snapshot: io.Snapshot, info: io.CatalogueInfo, **changes: Any) -> None:
-    """Write the snapshot with changes, which are arguments of `io.copy_snapshot`, and tell so."""
+    """Write the snapshot with changes, which are arguments of `io.copy_snapshot`, and report the stage."""
     total = sum(snapshot.types.values())
     with (
         stage("write the snapshot", total) as told,
@@ -60,6 +60,6 @@ def _copy(path: str, snapshot: io.Snapshot, info: io.CatalogueInfo, **changes: A
 
 
 def warn_of_order(run: Run, layout: str) -> None:
-    """Tell that a catalogue in the layout of Gadget-4 is of a snapshot in group order, if that is not written."""
+    """Warn if a catalogue in the layout of Gadget-4 refers to a snapshot in group order that is not written."""
     if layout == "gadget4" and run.output is not None and run.snapshot_output is None:
         warn(_NOT_IN_ORDER.format(output=run.output, path=run.path))
