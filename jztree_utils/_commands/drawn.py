@@ -1,4 +1,4 @@
-"""What pictures and views are drawn of: the particles of a snapshot, and the groups in a catalogue."""
+"""The data for pictures and views: the particles of a snapshot, and the groups in a catalogue."""
 
 from argparse import Namespace
 from dataclasses import replace
@@ -13,7 +13,7 @@ from .snapshots import SAMPLE, complete_header, read_options, snapshot_path
 
 
 def positions_of(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
-    """The positions of the particles of the first input, and its header with all units that are known."""
+    """Return the positions of the particles of the first input, and its header with all known units."""
     path = snapshot_path(args.input[0])
     snapshot = io.open_snapshot(path, args.type, read_options(args))
     pos = snapshot.read("pos", finite=True)
@@ -26,7 +26,7 @@ def positions_of(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:
 
 
 def mass_of(args: Namespace) -> float | np.ndarray | None:
-    """The masses of the particles of the first input, or the one of all of them; None if it has none."""
+    """Return the masses of the particles of the first input, or their common mass; None without masses."""
     snapshot = io.open_snapshot(snapshot_path(args.input[0]), args.type, read_options(args))
     if snapshot.shared_mass is not None:
         return snapshot.shared_mass
@@ -34,7 +34,7 @@ def mass_of(args: Namespace) -> float | np.ndarray | None:
 
 
 def catalogue_of(args: Namespace, path: str) -> io.CatalogueContent:
-    """A catalogue. Raises ValueError for a snapshot, whose groups are still to be found."""
+    """Read a catalogue. Raises ValueError for a snapshot, because its groups are not known yet."""
     source = snapshot_path(path)
     if path == SAMPLE or source.is_dir() or not io.is_catalogue(source):
         io.read_header(source)
@@ -48,7 +48,7 @@ def catalogue_of(args: Namespace, path: str) -> io.CatalogueContent:
 
 
 def groups_of(args: Namespace, header: io.SnapshotHeader) -> io.CatalogueContent:
-    """What --catalogue holds, in the units of a snapshot. header: of the snapshot.
+    """Return the contents of --catalogue in the units of a snapshot. header: header of the snapshot.
 
     Raises ValueError for the catalogue of another box.
     """
@@ -64,7 +64,7 @@ def groups_of(args: Namespace, header: io.SnapshotHeader) -> io.CatalogueContent
 
 
 def columns_of(content: io.CatalogueContent) -> dict[str, np.ndarray]:
-    """What a catalogue holds beside its own columns, by name."""
+    """Return the extra columns of a catalogue by name."""
     return {name: np.asarray(column.values) for name, column in content.extra.items()}
 
 
