@@ -1,4 +1,4 @@
-"""Any HDF5 file whose datasets are named by the user."""
+"""HDF5 files of any layout, with dataset names from the user."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -16,9 +16,9 @@ _MOST_LISTED = 8
 
 
 def survey_datasets(file: h5py.File, ptype: int | None, options: ReadOptions) -> Survey:
-    """The particles in the datasets that ``options`` names, as they are stored; they count as type 1.
+    """Survey the particles in the datasets that ``options`` names, without conversion, as type 1.
 
-    The header is asked for the box alone, and only if no box is given.
+    The header is only used for the box, and only if no box is given.
     Raises SnapshotError if no dataset is named, or one is missing.
     """
     if options.pos is None:
@@ -30,7 +30,7 @@ def survey_datasets(file: h5py.File, ptype: int | None, options: ReadOptions) ->
     if "mass" in columns and not columns["mass"].shape:  # one number for all particles
         mass = _number(file, columns.pop("mass"))
     box = box_in_header(file) if options.box is None else options.box
-    if Path(pos.name).name == "IntCoordinates":  # what Gadget-4 calls them; other integers are not understood
+    if Path(pos.name).name == "IntCoordinates":  # Gadget-4's name; other integers are not supported
         columns["pos"] = replace(pos, box=_positive(file, box))
     header = SnapshotHeader(boxsize=box, npart_total=(0, num), mass_table=(0.0, mass))
     part = Hdf5Part(path=Path(file.filename), num=num, columns=columns, usual={})
@@ -38,7 +38,7 @@ def survey_datasets(file: h5py.File, ptype: int | None, options: ReadOptions) ->
 
 
 def _what_to_name(file: h5py.File) -> SnapshotError:
-    """What to raise about a file in which no positions are named, with the datasets that could be."""
+    """Return the error for a file without named positions, with a list of candidate datasets."""
     found: list[str] = []
 
     def look(name: str, item: h5py.Group | h5py.Dataset) -> bool | None:
