@@ -1,4 +1,4 @@
-"""``jztree info``: what is installed and in use."""
+"""``jztree info``: the installed software and its configuration."""
 
 import importlib.util
 import platform
@@ -18,7 +18,7 @@ _BUILD_CUDA = "JZTREE_CUDA=ON pip install ."
 
 
 def run_info(args: Namespace) -> None:
-    """Print versions, devices, native libraries and instruction set in use, and what there is for GPUs."""
+    """Print versions, devices, native libraries and instruction set in use, and the state of GPU support."""
     native = native_info()
     versions = [(name, metadata.version(name)) for name in ("jax", "jaxlib", "numpy", "h5py")]
     devices = [f"{device.platform}:{device.id} ({device.device_kind})" for device in jax.devices()]
@@ -40,9 +40,9 @@ def run_info(args: Namespace) -> None:
 
 
 def gpu_backend(native: dict[str, Any], platforms: Sequence[str]) -> str:
-    """What there is for GPUs, and what to do if something is missing.
+    """Describe the GPU support, and the remedy if something is missing.
 
-    native: of `jztree.kernels.native_info`. platforms: of the devices that JAX has.
+    native: result of `jztree.kernels.native_info`. platforms: platforms of JAX's devices.
     """
     if not native.get("cuda_library"):
         return (
