@@ -1,7 +1,7 @@
-"""``--dry-run``: what a call would do, and about how much time and memory it would take.
+"""``--dry-run``: the planned actions of a call, with estimates of time and memory.
 
-Time is measured on uniform points, on the devices at hand, and scaled as N log N. Memory is what the algorithms need at
-most by design: their input, their output and six times the positions.
+The time is measured on uniform points, on the available devices, and scaled as N log N. The memory is the upper bound
+by design of the algorithms: their input, their output and six times the positions.
 """
 
 import math
@@ -26,17 +26,17 @@ from .._report import number, print_json, print_pairs, say
 from .outputs import Run
 from .snapshots import open_checked
 
-_SAMPLE = 200_000  # points that are timed
-_WORDS_OF_DESIGN = 6  # times the positions, beside input and output
+_SAMPLE = 200_000  # number of points for the timing
+_WORDS_OF_DESIGN = 6  # times the positions, in addition to input and output
 
 
 @dataclass(frozen=True)
 class Work:
-    """What would be done with the particles.
+    """The work to do on the particles.
 
-    optional: properties that are read if they are there. run: does it for points in a periodic box of length 1.
-    output_bytes: of the result for each particle, by the size of a coordinate. returned: whether what was read is
-    returned as well, in another order.
+    optional: properties that are read if they exist. run: does the work for points in a periodic box of length 1.
+        output_bytes: size of the result per particle, as a function of the size of a coordinate. returned: whether the
+        input columns are also returned, in another order.
     """
 
     optional: tuple[str, ...]
@@ -46,7 +46,7 @@ class Work:
 
 
 def groups(draw: bool) -> Work:
-    """Finding groups. draw: whether positions are needed on the host at the end."""
+    """Return the work of finding groups. draw: whether the host needs the positions at the end."""
 
     def run(pos: jax.Array) -> Any:
         return fof_and_catalogue(pos, 0.2 * pos.shape[0] ** (-1 / pos.shape[1]), boxsize=1.0)
@@ -55,13 +55,13 @@ def groups(draw: bool) -> Work:
 
 
 def neighbours(k: int, lists: bool = True) -> Work:
-    """Finding neighbours. lists: whether they are brought to the host, and not densities alone."""
+    """Return the work of finding neighbours. lists: whether they are copied to the host, not only densities."""
     bytes_of = lambda size: k * (4 + size) if lists else size  # noqa: E731
     return Work(("id",), lambda pos: knn(pos, min(k, pos.shape[0]), boxsize=1.0), bytes_of, False)
 
 
 def pairs() -> Work:
-    """Counting pairs, up to a tenth of the box, which takes longest where bins are widest."""
+    """Return the work of counting pairs, up to a tenth of the box; the widest bins take the longest."""
     edges = np.geomspace(1e-3, 0.1, 21)
     return Work((), lambda pos: pair_counts(pos, edges, boxsize=1.0), lambda _: 0, False)
 
@@ -75,9 +75,10 @@ def print_estimate(
     layout: str | None = None,
     spheres: bool = False,
 ) -> None:
-    """Print what would be done. Raises like reading the particles does, but reads headers only.
+    """Print the planned actions. Raises the same errors as reading the particles, but reads headers only.
 
-    layout: of the catalogue that would be written, if any. spheres: whether other matter would be read for these.
+    layout: layout of the catalogue that would be written, if any. spheres: whether other matter would be read for
+        spheres.
     """
     snapshots = open_checked(source, layout)
     others = open_matter(source, snapshots).snapshots if spheres else []
@@ -107,7 +108,7 @@ def print_estimate(
 
 
 def _memory(snapshots: list[io.Snapshot], work: Work, mesh: Mesh, size: int, ndim: int) -> int:
-    """Bytes on each device, for positions with coordinates of ``size`` bytes."""
+    """Return the bytes on each device, for positions with coordinates of ``size`` bytes."""
     total = 0
     for one in snapshots:
         row = 0
@@ -121,7 +122,7 @@ def _memory(snapshots: list[io.Snapshot], work: Work, mesh: Mesh, size: int, ndi
 
 
 def _seconds(work: Work, num: int, ndim: int, dtype: np.dtype, mesh: Mesh) -> float:
-    """How long the search of ``num`` particles takes, from the time that a sample of points takes on one device."""
+    """Estimate the time of the search for ``num`` particles from the time of a sample of points on one device."""
     n = min(num, _SAMPLE)
     with jax.enable_x64(dtype == np.float64):
         points = jnp.asarray(np.random.default_rng(1).random((n, ndim)), dtype)
