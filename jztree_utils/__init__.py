@@ -1,10 +1,10 @@
-"""What scripts need around `jztree`: test distributions, snapshots and catalogues on disk, pictures, a command line."""
+"""Tools around `jztree`: test distributions, snapshots and catalogues on disk, pictures, a command line."""
 
 from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    """`KDTree`, imported when it is asked for."""
+    """Import `KDTree` at its first use."""
     if name == "KDTree":
         from .kdtree import KDTree  # noqa: PLC0415
 
