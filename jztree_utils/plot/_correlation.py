@@ -1,4 +1,4 @@
-"""Correlation functions, with the power law that is nearest to them."""
+"""Plots of correlation functions, with their best-fitting power law."""
 
 from typing import TYPE_CHECKING
 
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 def plot_correlation(
     found: Correlation, path: Path | None = None, *, projected: bool = False, length_unit: str = "", title: str = ""
 ) -> "Figure":
-    """A correlation function of one distance, on logarithmic axes, and for ``xi(r)`` the nearest power law.
+    """Plot a correlation function of one distance, on logarithmic axes, and for ``xi(r)`` the best-fitting power law.
 
-    Bars are the errors of the jackknife. Without regions those of ``xi(r)`` are as if pairs were independent (Poisson),
-    ``(1 + xi)`` over the root of the number of pairs, which is too little where particles are correlated. Bins that are
-    not positive have no place on the axis; hollow circles show where and how negative they are.
+    Bars are the errors of the jackknife. Without regions, the errors of ``xi(r)`` assume independent pairs (Poisson),
+    ``(1 + xi)`` over the square root of the number of pairs, which is too small for correlated particles. A logarithmic
+    axis cannot show values that are not positive; hollow circles show the absolute values of negative ones.
 
-    found: of `jztree_utils.correlation.xi`, or of `jztree_utils.correlation.wp` if it is ``projected``.
-    path: where to write the picture, in the format of its suffix (.png, .pdf, .svg, ...); None writes none.
+    found: result of `jztree_utils.correlation.xi`, or of `jztree_utils.correlation.wp` if it is ``projected``.
+    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
     length_unit: for the labels. title: above the picture.
 
     Returns the `matplotlib.figure.Figure`.
