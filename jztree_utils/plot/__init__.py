@@ -1,10 +1,10 @@
 """Pictures of particles, groups, neighbours and measurements.
 
-They need matplotlib (``pip install 'jztree-native[plot]'``), which is imported when a picture is made. Each function
-returns a `matplotlib.figure.Figure`, and writes it if it is given a path. Figures are made without
-`matplotlib.pyplot`, so no state is kept and no display is needed. A notebook displays the figure that a cell returns;
-`show` displays one in the middle of a cell, or opens a window. Colour-blind readers can distinguish the colours, and
-letters are legible at half the width of a page.
+The functions need matplotlib (``pip install 'jztree-native[plot]'``), which is imported when you create a picture. Each
+function returns a `matplotlib.figure.Figure`, and writes it if you pass a path. Figures do not use `matplotlib.pyplot`,
+so there is no global state, and no display is necessary. A notebook displays the figure that a cell returns; `show`
+displays one in the middle of a cell, or opens a window. Colour-blind readers can distinguish the colours, and text is
+legible at half the width of a page.
 """
 
 from ._correlation import plot_correlation
