@@ -1,11 +1,11 @@
-"""Snapshots that hold a mass for each particle and one in their mass table too, and these differ."""
+"""Snapshots whose particle masses differ from the mass in their mass table."""
 
 import math
 from pathlib import Path
 
 from ._header import SnapshotHeader
 
-_SAME = 1e-6  # relative; a mass in float32 is that of the table in float64, rounded
+_SAME = 1e-6  # relative; a float32 mass is the rounded float64 mass of the table
 
 
 def mass_in_table(header: SnapshotHeader, ptype: int) -> float | None:
@@ -15,12 +15,12 @@ def mass_in_table(header: SnapshotHeader, ptype: int) -> float | None:
 
 
 def same_masses(table: float) -> tuple[float, float]:
-    """Bounds of the masses that are the one in the table, but for rounding."""
+    """Return bounds of the masses that equal the one in the table, apart from rounding."""
     return table * (1 - _SAME), table * (1 + _SAME)
 
 
 def differing_masses(path: Path, ptype: int, table: float, num: int) -> str:
-    """The warning about ``num`` particles whose own masses are not the one in the table."""
+    """Return the warning about ``num`` particles whose own masses differ from the one in the table."""
     return (
         f"{path} holds {num:,} particles of type {ptype} whose masses differ from the one in the MassTable, {table:g}; "
         "their own masses are used. Correct the file if these are wrong."
