@@ -1,4 +1,4 @@
-"""NumPy dtypes for numbers in HDF5 files, integers of 3 or 6 bytes among them, for which h5py has no dtype."""
+"""NumPy dtypes for numbers in HDF5 files, including integers of 3 or 6 bytes, which h5py does not support."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ import numpy as np
 
 from ._errors import SnapshotError
 
-# An integer of 128 bits, for which NumPy has no number.
+# An integer of 128 bits, which NumPy lacks.
 WORDS = np.dtype([("low", "<u8"), ("high", "<u8")])
 _WIDER = {3: 4, 5: 8, 6: 8, 7: 8}  # bytes of an integer in a file, and of the next wider one in NumPy
 _BYTE = 8  # bits
 
 
 def dtype_of(data: h5py.Dataset) -> np.dtype:
-    """The dtype to read a dataset in: its own, `WORDS` for 128 bits, or the next wider one if NumPy has none.
+    """Return the dtype to read a dataset in: its own, `WORDS` for 128 bits, or the next wider one if NumPy lacks it.
 
     Raises SnapshotError if NumPy cannot hold its numbers.
     """
@@ -25,7 +25,7 @@ def dtype_of(data: h5py.Dataset) -> np.dtype:
 
 
 def number_dtype(stored: h5py.h5d.DatasetID | h5py.h5a.AttrID, where: str) -> np.dtype:
-    """The dtype to read a dataset or an attribute in. where: the beginning of the error message."""
+    """Return the dtype to read a dataset or an attribute in. where: the beginning of the error message."""
     kind = stored.get_type()
     wider = is_widened(kind)
     if wider and kind.get_precision() == _BYTE * kind.get_size():
@@ -42,7 +42,7 @@ def number_dtype(stored: h5py.h5d.DatasetID | h5py.h5a.AttrID, where: str) -> np
 
 
 def read_values(data: h5py.Dataset) -> Any:
-    """All values of a dataset, as h5py gives them; integers that NumPy lacks become wider ones.
+    """Read all values of a dataset in the form of h5py; integers that NumPy lacks become wider ones.
 
     Raises SnapshotError if NumPy has no dtype for them.
     """
@@ -58,11 +58,11 @@ def read_values(data: h5py.Dataset) -> Any:
 
 
 def is_widened(kind: h5py.h5t.TypeID) -> bool:
-    """Whether a type is one of integers that are read as wider ones."""
+    """Return whether a type is an integer type that is read as a wider one."""
     return isinstance(kind, h5py.h5t.TypeIntegerID) and kind.get_size() in _WIDER
 
 
 def stored_bytes(value: np.ndarray, kind: h5py.h5t.TypeIntegerID) -> np.ndarray:
-    """``(b,)`` bytes of an integer in a file, for a type that `is_widened`. value: the integer in the wider dtype."""
+    """Return the bytes ``(b,)`` of an integer in a file, for a type that `is_widened`. value: in the wider dtype."""
     little = np.frombuffer(value.astype(value.dtype.newbyteorder("<")).tobytes(), np.uint8)[: kind.get_size()]
     return little[::-1] if kind.get_order() == h5py.h5t.ORDER_BE else little
