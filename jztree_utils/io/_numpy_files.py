@@ -1,4 +1,4 @@
-"""NumPy's own files: positions in an ``.npy`` file, or positions, velocities, ... in an ``.npz`` file.
+"""NumPy files: positions in an ``.npy`` file, or positions, velocities, ... in an ``.npz`` file.
 
 The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html
 """
@@ -18,7 +18,7 @@ from ._header import SnapshotHeader, checked_box
 from ._plain_rows import Place, RawPart, Streams, open_raw, read_exactly
 from ._read_options import ReadOptions
 
-# The names of arrays in an archive, in small letters and without underscores.
+# The names of arrays in an archive, in lower case and without underscores.
 _SYNONYMS = {
     "pos": ("pos", "position", "positions", "coordinates", "coords", "xyz"),
     "vel": ("vel", "velocity", "velocities", "vels"),
@@ -28,11 +28,11 @@ _SYNONYMS = {
 }
 
 
-_LONGEST_HEAD = 10_000  # bytes; the most that NumPy parses of a file that it does not trust
+_LONGEST_HEAD = 10_000  # bytes; NumPy's limit for headers of untrusted files
 
 
 class _Array(NamedTuple):
-    """An array in a file: its column, where its numbers are, and the bytes that they take."""
+    """An array in a file: its column, the position of its numbers, and their size in bytes."""
 
     column: Column
     place: Place
@@ -40,7 +40,7 @@ class _Array(NamedTuple):
 
 
 def survey_npy(path: Path, options: ReadOptions) -> Survey:
-    """Positions ``(n, d)`` in an ``.npy`` file; they count as type 1. Raises SnapshotError if they are not that."""
+    """Survey positions ``(n, d)`` in an ``.npy`` file, as type 1. Raises SnapshotError for other contents."""
     if options.names:
         raise SnapshotError(
             f"{path} holds one array, the positions, and {', '.join(options.names)} cannot be named; put all of them "
@@ -55,10 +55,9 @@ def survey_npy(path: Path, options: ReadOptions) -> Survey:
 
 
 def survey_npz(path: Path, options: ReadOptions) -> Survey:
-    """Arrays in an ``.npz`` file, by the names that are given or by usual ones; they count as type 1.
+    """Survey arrays in an ``.npz`` file, by given or usual names, as type 1.
 
-    Raises SnapshotError if there are no positions, two arrays could be the same property, or one that is named is
-    missing.
+    Raises SnapshotError if positions are missing, two arrays could be the same property, or a named array is missing.
     """
     with open_raw(path) as streams:
         keys = [name.removesuffix(".npy") for name in streams.archive.namelist() if name.endswith(".npy")]
@@ -79,7 +78,7 @@ def survey_npz(path: Path, options: ReadOptions) -> Survey:
 
 
 def _survey(path: Path, title: str, arrays: dict[str, _Array], mass: float, sides: Any, options: ReadOptions) -> Survey:
-    """What the arrays are. mass: that all particles share, 0 if none. sides: of the box, None if the file has none."""
+    """Build the survey. mass: common particle mass, or 0. sides: sides of the box, None if the file has none."""
     shape = arrays["pos"].column.shape
     num = shape[0] if shape else 0
     box = _box(path, options, sides)
@@ -94,7 +93,7 @@ def _survey(path: Path, title: str, arrays: dict[str, _Array], mass: float, side
 
 
 def _key(path: Path, keys: Sequence[str], name: str, given: dict[str, str]) -> str | None:
-    """The array of an archive that holds a property, None if none does."""
+    """Return the array of an archive that holds a property, or None."""
     if name in given:
         if given[name] not in keys:
             raise SnapshotError(
@@ -109,7 +108,7 @@ def _key(path: Path, keys: Sequence[str], name: str, given: dict[str, str]) -> s
 
 
 def _member(streams: Streams, path: Path, key: str) -> _Array:
-    """An array in an archive. Raises SnapshotError if it is not as long as its head says."""
+    """Return an array in an archive. Raises SnapshotError if its length differs from its header."""
     member = f"{key}.npy"
     array = _parse(path, streams.get(member), key, member)
     _check_size(path, key, array, streams.archive.getinfo(member).file_size)
@@ -117,7 +116,7 @@ def _member(streams: Streams, path: Path, key: str) -> _Array:
 
 
 def _check_size(path: Path, name: str, array: _Array, size: int) -> None:
-    """Raise SnapshotError unless an array takes all of the ``size`` bytes: more are rows that its head leaves out."""
+    """Raise SnapshotError unless an array fills ``size`` bytes; with more, the header would leave out rows."""
     needed = array.place.offset + array.num_bytes
     if size != needed:
         kind = EOFError if size < needed else ValueError
@@ -125,7 +124,7 @@ def _check_size(path: Path, name: str, array: _Array, size: int) -> None:
 
 
 def _parse(path: Path, stream: IO[bytes], name: str, member: str | None) -> _Array:
-    """What the head of an array says. Raises ValueError if it cannot be understood, SnapshotError if it is too long."""
+    """Parse the header of an array. Raises ValueError if it is invalid, SnapshotError if it is too long."""
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"version {version} of the format, which plain numbers never have")
@@ -144,7 +143,7 @@ def _parse(path: Path, stream: IO[bytes], name: str, member: str | None) -> _Arr
 
 
 def _check_head(path: Path, stream: IO[bytes], name: str, words: int) -> None:
-    """Raise SnapshotError for a head that NumPy does not parse because of its length. words: bytes of that length."""
+    """Raise SnapshotError for a header that is too long for NumPy. words: size of the length field in bytes."""
     start = stream.tell()
     length = int.from_bytes(stream.read(words), "little")
     stream.seek(start)
@@ -156,7 +155,7 @@ def _check_head(path: Path, stream: IO[bytes], name: str, words: int) -> None:
 
 
 def _few_numbers(streams: Streams, path: Path, array: _Array) -> np.ndarray:
-    """``(m,)`` float64: all numbers of an array that must be short, such as a box."""
+    """Return ``(m,)`` float64: all numbers of an array that must be short, such as a box."""
     column, place = array.column, array.place
     if column.stored.kind not in "iuf" or math.prod(column.shape) not in range(1, 9):
         raise SnapshotError(
@@ -171,7 +170,7 @@ def _few_numbers(streams: Streams, path: Path, array: _Array) -> np.ndarray:
 
 
 def _box(path: Path, options: ReadOptions, sides: np.ndarray | None) -> float | tuple[float, ...]:
-    """The box that is given, or that of the file, or none."""
+    """Return the given box, or that of the file, or none."""
     if options.box is not None:
         return options.box
     return 0.0 if sides is None else checked_box(sides, str(path))
