@@ -25,12 +25,12 @@ from ._traps import describe_traps, traps
 __all__ = ["main"]
 
 DEFAULT_MEGABYTES = (0.001, 1.0, 16.0)
-# A start takes seconds. After this time, say what might be in the way; JAX itself waits for 300 s.
+# A start takes seconds. After this time, report possible obstacles; JAX itself waits for 300 s.
 PATIENCE_SECONDS = 20
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """What the command line asks for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(prog="python -m jztree_utils.check_cluster", description=(__doc__ or "").strip())
     parser.add_argument(
         "--megabytes",
@@ -46,7 +46,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run all checks; the exit code."""
+    """Run all checks and return the exit code."""
     options = parse(arguments)
     with _alarm(options.timeout, lambda: _give_up(options.timeout)):
         before = facts_before_start()
@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _alarm(seconds: float, action: Callable[[], Any]) -> Iterator[None]:
-    """Calls ``action`` if what is inside takes longer than ``seconds``; a thread, as the main one may be in a wait."""
+    """Call ``action`` if the block takes longer than ``seconds``, in a thread because the main one may be waiting."""
     timer = threading.Timer(seconds, action)
     timer.daemon = True
     timer.start()
@@ -82,7 +82,7 @@ def _alarm(seconds: float, action: Callable[[], Any]) -> Iterator[None]:
 
 
 def _print_waiting(facts: Facts) -> None:
-    """What may keep the peers, as far as this process can know."""
+    """Print possible reasons for missing peers, as far as this process can detect them."""
     _print_lines(
         f"A process on {facts.host} has waited for its peers for {PATIENCE_SECONDS} s; what may be in the way:",
         describe_traps([traps(os.environ, facts, [facts])])
@@ -91,7 +91,7 @@ def _print_waiting(facts: Facts) -> None:
 
 
 def _give_up(seconds: float) -> None:
-    """End this process, which waits in a collective."""
+    """End this process, which is waiting in a collective."""
     _print_lines(
         f"After {seconds:g} s a collective is still running on {socket.gethostname()}: NCCL_DEBUG=INFO in the "
         "environment makes NCCL say what it tries, and gloo needs host names that lead to each other."
@@ -100,9 +100,9 @@ def _give_up(seconds: float) -> None:
 
 
 def _print_lines(*lines: str) -> None:
-    """One write, so that processes do not mix."""
+    """Print lines in one write, so that those of different processes do not mix."""
     print(*(line for line in lines), sep="\n", flush=True)
 
 
 def _print_nothing(*_: str) -> None:
-    """What all processes but the first print."""
+    """Print nothing, in all processes but the first."""
