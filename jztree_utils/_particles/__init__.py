@@ -1,1 +1,1 @@
-"""The particles of a snapshot on the devices at hand, and what the command line computes of them."""
+"""The particles of a snapshot on the available devices, and the computations of the command line."""
