@@ -1,1 +1,1 @@
-"""The command line: its arguments, and the work behind it, a module a command."""
+"""The command line: its arguments, and one module per command."""
