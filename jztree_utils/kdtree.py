@@ -29,7 +29,7 @@ class KDTree:
     boxsize: periodic length, or one per dimension; 0 is open. Data must be within ``[0, boxsize)``.
 
     Attributes: ``data`` as float64, ``n``, ``m``, ``boxsize``, ``mins``, ``maxes``, like SciPy. There is no ``tree``.
-        The arguments ``eps`` and ``workers`` of the methods have no effect: results are exact, and all cores are used.
+    The arguments ``eps`` and ``workers`` of the methods have no effect: results are exact, and all cores are used.
 
     Raises ValueError or TypeError if data are not finite real numbers ``(n, m)``, above 3e144 or outside the box, and
     for box lengths that are negative, NaN or infinite.

@@ -67,7 +67,8 @@ def group_properties(
 ) -> dict[str, jax.Array]:
     """Return the properties that need particles, one row per group.
 
-    grouped: the particles in group order, on one device. others: matter of other types, which counts in spheres.
+    grouped: the particles in group order, as one device holds them.
+    others: matter of other types, which counts in spheres.
     Raises the same errors as the library functions.
     """
     density = knn_density(grouped, max(options.neighbours, 3), boxsize=boxsize)

@@ -59,7 +59,7 @@ _LAYOUTS = {
 def canonical_order(
     part: _Part, cata: FofCatalogue, extra: Mapping[str, Column] | None = None, by_type: TypeTable | None = None
 ) -> tuple[_Part, FofCatalogue, dict[str, Column], TypeTable | None]:
-    """Sort particles and catalogue into the order in which they are written, which does not depend on the machine.
+    """Sort particles and catalogue into the order of the files, which does not depend on how they were computed.
 
     part: particles in group order, ``n`` rows, with or without ``id``; those of several ranks are joined to one set.
     cata: the catalogue of ``part``; its ``offset`` is a row of the joined set.
@@ -159,7 +159,7 @@ def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: s
 def check_layout(layout: str, header: SnapshotHeader | None, ndim: int = 3, ptype: int | None = None) -> None:
     """Raise ValueError, with a remedy, if a catalogue cannot be written in a layout.
 
-    layout: as in `write_catalogue`. header: header of the snapshot. ndim: number of dimensions. ptype: the grouped
+    layout: see `write_catalogue`. header: header of the snapshot. ndim: number of dimensions. ptype: the grouped
         type.
     """
     if layout not in _LAYOUTS:

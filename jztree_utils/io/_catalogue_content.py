@@ -32,7 +32,7 @@ _COLUMNS = tuple(name for name in FofCatalogue.column_names() if name not in ("o
 class Form(NamedTuple):
     """The form of a catalogue column: the kinds of its numbers, and the lengths of its axes after the group axis.
 
-    kinds: as in `numpy.dtype.kind`.
+    kinds: see `numpy.dtype.kind`.
     axes: one letter per axis. The length is the number of dimensions for "d", of pairs of dimensions for "p", and of
         particle types for "t".
     """

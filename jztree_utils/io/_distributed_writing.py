@@ -44,7 +44,8 @@ def distr_write_hdf5(base_name: PathLike, data: Any, num: Any = None, attrs: Map
 
     Returns an int32 scalar, 0. JAX writes asynchronously. To wait for completion, return the scalar from the mapped
     function and block on it, or call `jax.effects_barrier`. If a rank fails, every rank raises the same error with the
-    rank and the reason, the logger ``jztree`` has the details, and no incomplete files remain.
+    rank and the reason, the logger ``jztree`` has the details, and neither incomplete files nor
+    incomplete sets of files remain.
 
     Raises TypeError or ValueError, when traced, for data or attributes that cannot be written.
     """

@@ -336,7 +336,7 @@ def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[st
 def unit_powers(header: SnapshotHeader, kind: str, ndim: int = 3) -> tuple[float, float, float, float, float]:
     """Return the powers of the scale factor, h, and the units of length, mass and velocity in a kind of quantity.
 
-    header, kind, ndim: as in `unit_attributes`. Raises ValueError for an unknown kind.
+    header, kind, ndim: see `unit_attributes`. Raises ValueError for an unknown kind.
     """
     powers = _SCALINGS | {
         "1": (0.0,) * 5,

@@ -77,7 +77,7 @@ class RowOrder:
 
         slices: one-dimensional arrays of one dtype; they are iterated once.
         folder: folder on a disk with space for all of them.
-        multiple: the number of rows in each block but the last is a multiple of this, approximately.
+        multiple: each block but the last has a multiple of this number of rows.
         """
         slices = iter(slices)
         first = next(slices, None)

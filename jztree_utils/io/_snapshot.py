@@ -52,7 +52,7 @@ def find_parts(path: PathLike, options: ReadOptions | None = None) -> list[Path]
 def find_sources(path: PathLike, options: ReadOptions | None = None) -> list[Path]:
     """Return all files that a snapshot needs: its own, and the sources of virtual datasets.
 
-    path, options: as in `find_parts`. Raises the same errors.
+    path, options: see `find_parts`. Raises the same errors.
     """
     parts = find_parts(path, options)
     found = list(parts)
@@ -65,7 +65,7 @@ def find_sources(path: PathLike, options: ReadOptions | None = None) -> list[Pat
 def read_header(path: PathLike, options: ReadOptions | None = None) -> SnapshotHeader:
     """Read the header of a snapshot from the file ``path``, or from any file of the snapshot in the folder ``path``.
 
-    options: as in `find_parts`. Raises SnapshotError if it cannot be read.
+    options: see `find_parts`. Raises SnapshotError if it cannot be read.
     """
     return _survey(file_of(Path(path)), None, options or ReadOptions()).header
 
@@ -79,7 +79,7 @@ def read_snapshot(
 ) -> tuple[ParticleData, SnapshotHeader]:
     """Read particles of one type from a snapshot in one file or several.
 
-    path: as in `find_parts`; the particles of all files are concatenated in the order of the files.
+    path: see `find_parts`; the particles of all files are concatenated in the order of the files.
     ptype: the particle type; 1 is dark matter, and also the type in files without types.
     fields: properties to read; each must exist.
     optional: properties to read if they exist, otherwise None.
@@ -278,7 +278,7 @@ class Snapshot:
 def open_snapshot(path: PathLike, ptype: int = 1, options: ReadOptions | None = None) -> Snapshot:
     """Open the particles of one type in a snapshot and read only headers. Raises the same errors as `read_snapshot`.
 
-    path, ptype, options: as in `read_snapshot`. Each file is opened once.
+    path, ptype, options: see `read_snapshot`. Each file is opened once.
     """
     ptype = _checked_type(ptype)
     options = options or ReadOptions()
