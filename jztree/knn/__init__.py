@@ -1,9 +1,9 @@
 """Exact k nearest neighbours.
 
-Sources are sorted in z-order and get a plane hierarchy (`jztree.tree`). Queries that are neighbours in z-order search
-it together, nearest nodes first, so the cost is O(n log n) whatever the distribution, and nothing is stored between.
-Results are written straight to their rows. Of sources at the same distance, the first in the z-order of the sources
-(`jztree.tree.zsort`) comes first, wherever the queries are and on any number of devices.
+Sources are sorted in z-order, and a plane hierarchy (`jztree.tree`) is built over them. Queries that are close in
+z-order search it together, nearest nodes first. The cost is O(n log n) for every distribution, and no intermediate
+lists are stored. The kernel writes results directly to their rows. Sources at the same distance are returned in the
+z-order of the sources (`jztree.tree.zsort`), for any queries and any number of devices.
 """
 
 from collections.abc import Callable
@@ -32,7 +32,7 @@ _ORDERS = ("input", "z")
 
 
 def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What compiled and mapped twins replace in the arguments."""
+    """Return the arguments that compiled and mapped twins replace."""
     k, query = known_integer(arguments["k"], "k"), arguments["part_query"]
     replaced = exact_limit(arguments) | {"k": k}
     check_lists(k, arguments["part"] if query is None else query)
@@ -70,59 +70,59 @@ def knn(
     batch: Any = None,
     batch_query: Any = None,
 ) -> Any:
-    """The ``k`` nearest particles of every query, nearest first; or those of them that are within a radius.
+    """Return the ``k`` nearest particles of every query, nearest first, optionally limited to a radius.
 
     part: the sources: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of
         positions.
-    k: number of neighbours, from 1 to the number of sources; with ``max_radius``, which may leave a query fewer, to any
-        number below 2**31.
-    boxsize: periodic length, or one a dimension; 0 or None is open. Positions outside the box are wrapped.
-    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
-        particles in z-order that it returned.
-    part_query: the queries, ``(q, d)``; None means that every particle is a query and its own first neighbour, at
+    k: the number of neighbours, from 1 to the number of sources. With ``max_radius`` a query may have fewer, and k may
+        be any number below 2**31.
+    boxsize: the periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
+    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
+        the z-ordered particles which that function returned.
+    part_query: the queries, ``(q, d)``. None means that every particle is a query and its own first neighbour, at
         distance 0.
-    result: what to return, words joined by ``_``:
+    result: the values to return, as words joined by ``_``:
         ``rad``: ``(q, k)`` distances in the unit and dtype of the positions; ``drad``: the same (both are
-        differentiable by positions and box; the gradient between coincident points is 0);
-        ``globalidx``: ``(q, k)`` int32 rows of the neighbours among the sources, in the order that ``output_order``
-            says, over all devices one after the other, without padding;
+        differentiable with respect to positions and box; the gradient between coincident points is 0);
+        ``globalidx``: ``(q, k)`` int32 rows of the neighbours among the sources. ``output_order`` sets their order.
+            Rows are counted over all devices in turn, without padding;
         ``rankidx``: the same as `jztree.data.RankIdx` of device and row;
         ``part``: the neighbours themselves, a particle class of arrays ``(q, k, ...)``; or the name of one of its
             fields;
-        ``reduce``: what ``reduce_func`` returns;
-        ``query``: the queries in the order of the answer, of the kind that was given, with ``num`` if that has one;
-        ``queryidx``: ``(q,)`` `RankIdx` of device and row of the query that each row of the answer belongs to.
+        ``reduce``: the result of ``reduce_func``;
+        ``query``: the queries in the order of the results, of the input type, with ``num`` if that type has one;
+        ``queryidx``: ``(q,)`` `RankIdx` of device and row of the query for each row of the results.
     reduce_func: called as ``reduce_func(part=, rnn=, inn=, origin=, query=, queryidx=)`` with the sources in z-order,
-        radii ``(q, k)``, rows ``(q, k)`` into these sources, the `RankIdx` that each source came from, the queries, and
-        the `RankIdx` that each of these came from; it must take ``**kwargs``. Returns arrays with one row a query, in
-        the order of ``rnn``; they are returned in ``output_order``.
-    output_order: ``"input"``: row i belongs to query i, and rows of neighbours are those of ``part``; ``"z"``: rows of
+        radii ``(q, k)``, rows ``(q, k)`` into these sources, the `RankIdx` of origin of each source, the queries, and
+        the `RankIdx` of origin of each query. It must take ``**kwargs`` and return arrays with one row per query, in
+        the order of ``rnn``. The search returns these arrays in ``output_order``.
+    output_order: ``"input"``: row i belongs to query i, and rows of neighbours are rows of ``part``. ``"z"``: rows of
         neighbours are those of `jztree.tree.distr_zsort` (on one device `jztree.tree.zsort`; with ``th``, of ``part``),
-        and queries are in the same z-order, so that those near each other are in rows near each other. Over several
-        devices, queries are then on the device where the sources near them are, which has room for all that may come:
-        ``query`` and ``queryidx`` say which they are.
-    max_radius: how far queries look, in the unit of the positions: a number, or ``(q,)``, one a query, in the order in
-        which they are given. A particle is within it if its distance in float64 from the positions as given is at most
-        that, as in `jztree.radius.count_within`, which says how many there are beyond ``k``. Neighbours that are not
-        within come as missing ones: at the end of a row, with distance infinity, row -1 (of `RankIdx` both) and
-        properties 0. None or infinite: there is no limit.
-    exclude_self: no particle is its own neighbour; only without ``part_query``. It is left out by its row: others at
-        the same place stay, at distance 0. ``k`` is then below the number of sources.
-    source_mask: ``(n,)`` bool: only these particles are neighbours of anybody. Without ``part_query`` all ask, and what
-        is equally far as the particle itself may come before it.
-    batch: ``(n,)`` integers from 0 on, in any order: many sets in one search, of which each particle is in one.
-        Neighbours are of the same set, and missing ones come as with ``max_radius`` where it has fewer than ``k``.
+        and queries are in the same z-order, so that nearby queries have nearby rows. On several devices, each query is
+        then on the device of the sources near it, which has capacity for all queries that may arrive. Use ``query``
+        and ``queryidx`` to identify them.
+    max_radius: the search radius in the unit of the positions: a number, or ``(q,)``, one per query in input order. A
+        particle is within it if its distance, computed in float64 from the given positions, is at most this radius.
+        `jztree.radius.count_within` uses the same rule and reports the number of particles if there are more than
+        ``k``. Missing neighbours are at the end of a row, with distance infinity, row -1 (both parts of a `RankIdx`)
+        and properties 0. None or infinite: no limit.
+    exclude_self: exclude each particle from its own neighbours; only without ``part_query``. The particle is identified
+        by its row, so other particles at the same place stay, at distance 0. ``k`` must then be below the number of
+        sources.
+    source_mask: ``(n,)`` bool: only these particles can be neighbours. Without ``part_query`` all particles are
+        queries, and a source at the same distance as the particle itself may precede it.
+    batch: ``(n,)`` integers from 0 on, in any order: search many sets at once, with each particle in one set.
+        Neighbours are from the same set. If a set has fewer than ``k``, the others are missing, as with ``max_radius``.
         Up to 2**24 sets in float32, positions of up to 7 dimensions, ``output_order="input"`` and no ``th``.
-    batch_query: ``(q,)`` integers, the set that each query asks about.
+    batch_query: ``(q,)`` integers, the set that each query searches.
 
-    Returns a tuple with one entry a word of ``result``, or the entry if it is one word. Rows that belong to no query
-    (from ``num`` of the queries on) have infinite radii and rows of -1. Of sources at the same distance, the first in
-    z-order comes first.
+    Returns a tuple with one entry per word of ``result``, or the entry itself if there is one word. Padding rows (from
+    ``num`` of the queries on) have infinite radii and rows of -1. Sources at the same distance are in z-order.
 
-    Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, ``k``
-    is above a traced ``num`` or the number of sources that are marked, a traced ``max_radius`` is negative or NaN, a
-    batch has no such number, or ``th`` belongs to other particles. Raises MemoryError, before anything is allocated, if
-    no memory can hold the distances and rows of all neighbours.
+    Raises TypeError or ValueError for wrong arguments. Raises an error at run time if a position is NaN or infinite,
+    ``k`` is above a traced ``num`` or the number of marked sources, a traced ``max_radius`` is negative or NaN, a batch
+    number is invalid, or ``th`` belongs to other particles. Raises MemoryError, before anything is allocated, if no
+    memory can hold the distances and rows of all neighbours.
     """
     cfg = without_masses(checked_config(cfg, KNNConfig))
     check_hierarchy(th)
@@ -156,7 +156,7 @@ def _check_arguments(part: Any, k: int, part_query: Any, output_order: str, limi
     k = known_integer(k, "k")
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}; it is the number of neighbours.")
-    # Over several ranks, how many particles there are is known at run time.
+    # Over several ranks, the number of particles is known at run time only.
     ndev = comm.num_ranks()
     most = int(num) if is_concrete(num) and ndev == 1 else ndev * pos.shape[0]
     _check_others(others, part_query)

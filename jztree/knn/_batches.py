@@ -1,10 +1,10 @@
-"""Many sets in one search: each in a layer of its own along one more dimension.
+"""Search many sets at once, with each set in its own layer along an additional dimension.
 
-Layers are a power of two apart that is more than twice as long as any distance within a set, and nobody looks farther
-than half of it. Nothing of another layer is within that, and within a layer the additional coordinates are equal:
-their difference is 0, so distances have the bits that they have without them.
+Layers are separated by a power of two that is more than twice the largest distance within a set, and no query searches
+farther than half of that. No particle of another layer is therefore within reach. Within a layer, the additional
+coordinates are equal and their difference is 0, so distances are bitwise the same as without layers.
 
-On one device, particles are sorted by layer first, so that a leaf has those of one set, or of few small ones.
+On one device, particles are sorted by layer first, so that a leaf contains one set, or a few small sets.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ class Layered:
 
 
 class LayersFirst(Domain):
-    """A domain in which what is in the same layer follows each other, in z-order."""
+    """A domain that sorts by layer first and by z-order within each layer."""
 
     def zsort(self, pos: jax.Array, num: Any, in_order: Any = 0) -> tuple[jax.Array, jax.Array]:
         index, posz = super().zsort(pos, num, in_order)
@@ -52,17 +52,17 @@ class LayersFirst(Domain):
 
 
 def ordering(part: Any, domain: Domain) -> Domain:
-    """The domain that decides in what order particles are sorted on one device."""
+    """Return the domain that defines the sort order of particles on one device."""
     return LayersFirst(domain.lower, domain.upper, domain.box, domain.corners) if isinstance(part, Layered) else domain
 
 
 def without_layers(part: Any) -> Any:
-    """The particles of which `in_layers` made these, in the order and number that these have."""
+    """Return the original particles of `in_layers`, with the order and ``num`` of ``part``."""
     return replace_num(part.part, part.num) if isinstance(part, Layered) else part
 
 
 def check_batches(batch: Any, batch_query: Any, part: Any, part_query: Any, th: Any, output_order: str) -> None:
-    """TypeError or ValueError in words if these are no numbers of batches, or do not go with the other arguments."""
+    """Raise TypeError or ValueError if batch numbers are invalid or do not fit the other arguments."""
     if (batch_query is not None) != (batch is not None and part_query is not None):
         raise ValueError(
             "batch says which set each particle is in, and batch_query, for queries, which they ask about; with "
@@ -90,14 +90,14 @@ def _check_numbers(batch: Any, part: Any, name: str) -> None:
 def in_layers(
     part: Any, batch: Any, part_query: Any, batch_query: Any, box: Exact, limit: Radii
 ) -> tuple[Layered, Layered | None, Exact, Radii]:
-    """Particles, and queries if there are any, in the layers of their batches; the box of these; and how far queries
-    look, who look no farther than half-way to the next layer.
+    """Put particles, and queries if there are any, into the layers of their batches.
 
-    At run time an error, on all ranks, if the number of a batch is none.
+    Returns both, the box with the additional dimension, and search radii limited to half the distance between layers.
+    Raises at run time, on all ranks, if a batch number is invalid.
     """
     parts, batches = ([part], [batch]) if part_query is None else ([part, part_query], [batch, batch_query])
     spacing = _spacing(parts, box)
-    # Collectives follow each other: the check is one.
+    # Collectives must run in sequence: merge the checks into one.
     known = jax.lax.bitcast_convert_type(spacing.astype(jnp.float32), jnp.int32)
     nums = comm.after([kernels.as_num(get_num(part)) for part in parts], known)
     most = 2**24 if spacing.dtype == jnp.float32 else 2**31 - 1
@@ -116,13 +116,13 @@ def in_layers(
 
 def _layered(part: Any, batch: Any, spacing: jax.Array) -> Layered:
     pos, batch = jnp.asarray(get_pos(part)), jnp.asarray(batch)
-    # Where not even two are beside each other, how far these would be is more than there are numbers for.
+    # If there is no space even for two adjacent layers, the coordinate of the second would overflow.
     layer = jnp.where(batch == 0, 0, batch.astype(pos.dtype) * spacing)
     return Layered(jnp.concatenate([pos, layer[:, None]], axis=1), part, getattr(part, "num", None))
 
 
 def _spacing(parts: Sequence[Any], box: Exact) -> jax.Array:
-    """How far layers are apart, a scalar. What is not finite raises where particles are sorted."""
+    """Return the distance between layers, a scalar. Values that are not finite raise when particles are sorted."""
     bounds = [kernels.bounds(jnp.asarray(get_pos(part)), kernels.as_num(get_num(part)))[:2] for part in parts]
     lower, upper = (jnp.stack(corners) for corners in zip(*bounds, strict=True))
     ends = comm.all_max(jnp.stack([-lower.min(axis=0), upper.max(axis=0)]))
@@ -132,7 +132,7 @@ def _spacing(parts: Sequence[Any], box: Exact) -> jax.Array:
 
 
 def _faults(batch: Any, num: jax.Array, name: str, most: int, room: jax.Array, dtype: Any) -> list[comm.Fault]:
-    """That the number of a batch may be none, or behind ``room``, the last whose layer is where coordinates may be."""
+    """Report batch numbers that are invalid or above ``room``, the last layer with valid coordinates."""
     batch = jnp.asarray(batch)
     last = min(most, jnp.iinfo(batch.dtype).max)  # JAX would cut ``most`` to the dtype of a narrow batch
     used = jnp.arange(batch.shape[0], dtype=jnp.int32) < num
@@ -145,7 +145,7 @@ def _faults(batch: Any, num: jax.Array, name: str, most: int, room: jax.Array, d
 
 
 def _nearer(limit: Radii, half: jax.Array, box: jax.Array) -> Radii:
-    """``limit``, or ``half`` where that is less or there is none."""
+    """Return ``limit``, or ``half`` if that is smaller or there is no limit."""
     least = jnp.zeros(box.shape[-1], box.dtype).at[0].set(half.astype(box.dtype))
     if not limit.given():
         return Radii(Exact(least), None)
@@ -156,7 +156,7 @@ def _nearer(limit: Radii, half: jax.Array, box: jax.Array) -> Radii:
 
 
 def _power_above(length: jax.Array) -> jax.Array:
-    """A power of two above ``length``, of which rounding may have taken a little; 1 if it is 0."""
+    """Return a power of two above ``length``, allowing for its rounding error; 1 if it is 0."""
     kind = jnp.finfo(length.dtype)
     whole = jnp.dtype(f"int{kind.bits}")
     exponent = jax.lax.bitcast_convert_type(length, whole) >> kind.nmant

@@ -1,4 +1,4 @@
-"""What is asked of a search, and which particles it is among."""
+"""The arguments of a search, and the choice of its sources."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,10 +23,11 @@ _OTHERS = ", and none is its own neighbour (exclude_self)"
 
 @dataclass
 class Question:
-    """What is asked. words: of ``result``. in_z_order: results and rows of neighbours are in z-order. sorted_already:
-    the sources are given in z-order over all ranks. none_found: what to say if there is no source at all, where one
-    is asked for. limit: how far queries look, in the order in which they are given. others: no source is its own
-    neighbour.
+    """The arguments of a search.
+
+    words: the words of ``result``. in_z_order: results and rows of neighbours are in z-order. sorted_already: the
+    sources are in z-order over all ranks on input. none_found: the message for a search that needs one source and has
+    none. limit: the search radii, in input order. others: no source is its own neighbour.
     """
 
     k: int
@@ -41,7 +42,7 @@ class Question:
     others: bool = False
 
     def too_few(self, count: jax.Array, where: str) -> comm.Fault:
-        """That ``count`` sources may be fewer than ``k``. where: they are."""
+        """Return the fault that ``count`` sources may be fewer than ``k``. where: the place named in the message."""
         failed = count < self.k + self.others
         if self.none_found:
             return comm.Fault(failed, [], self.none_found)
@@ -51,7 +52,7 @@ class Question:
 
 
 def check_number(k: int, sources: int, others: bool) -> None:
-    """ValueError in words if there are fewer than ``k`` sources. others: no source is its own neighbour."""
+    """Raise ValueError if there are fewer than ``k`` sources. others: no source is its own neighbour."""
     most, which = max(sources - others, 0), "others" if others else "particles"
     if k > most:
         less = "use a smaller k, or " if most else ""
@@ -59,7 +60,7 @@ def check_number(k: int, sources: int, others: bool) -> None:
 
 
 def check_lists(k: int, query: Any) -> None:
-    """MemoryError in words if no memory holds the distances and rows of all neighbours on a device.
+    """Raise MemoryError if no memory holds the distances and rows of all neighbours on a device.
 
     Traced queries do not raise: they may be a plan for a larger computer.
     """
@@ -70,7 +71,7 @@ def check_lists(k: int, query: Any) -> None:
 
 
 def check_mask(mask: Any, n: int) -> None:
-    """TypeError or ValueError in words if ``mask`` does not say of each of ``n`` particles whether it is a source."""
+    """Raise TypeError or ValueError if ``mask`` is not an array of ``n`` bools that marks the sources."""
     if mask is None:
         return
     if getattr(mask, "dtype", None) != np.bool_:
@@ -81,19 +82,19 @@ def check_mask(mask: Any, n: int) -> None:
 
 
 def as_marks(mask: Any) -> jax.Array:
-    """``mask`` as kernels move it."""
+    """Return ``mask`` in the dtype that kernels can move."""
     return jnp.asarray(mask).astype(jnp.int32)
 
 
 def count_marked(mask: Any, num: Any) -> jax.Array:
-    """How many of the first ``num`` particles are marked, int32."""
+    """Return the number of marked particles among the first ``num``, int32."""
     return jnp.sum((as_marks(mask) != 0) & (jnp.arange(mask.shape[0], dtype=jnp.int32) < num), dtype=jnp.int32)
 
 
 def marked_rows(mask: Any, num: Any) -> tuple[jax.Array, jax.Array]:
-    """Rows of the first ``num`` particles that are marked, in order, then all others, ``(n,)`` int32; and how many are.
+    """Return the marked rows of the first ``num``, in order, then all other rows, ``(n,)`` int32; and the marked count.
 
-    mask: as of `as_marks`, or a mask.
+    mask: a mask, or the result of `as_marks`.
     """
     rows = jnp.arange(mask.shape[0], dtype=jnp.int32)
     kind = jnp.where((jnp.asarray(mask) != 0) & (rows < num), 0, 1)
@@ -102,10 +103,10 @@ def marked_rows(mask: Any, num: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def without_own(is_own: jax.Array, columns: Any) -> Any:
-    """``k`` of ``k + 1`` neighbours ``(q, k + 1)``, without the one that the query itself is, or else the last.
+    """Remove the query itself from ``k + 1`` neighbours ``(q, k + 1)``, or the last one if the query is not among them.
 
-    columns: a pytree of arrays ``(q, k + 1)``. If the query is none of them, either all are nearer or come before it,
-    or it is no source.
+    columns: a pytree of arrays ``(q, k + 1)``. If the query is not among its neighbours, either all of them are nearer
+    or precede it, or it is not a source.
     """
     behind = jnp.cumsum(is_own, axis=1)[:, :-1] > 0
     return jax.tree.map(lambda column: jnp.where(behind, column[:, 1:], column[:, :-1]), columns)

@@ -1,7 +1,7 @@
-"""Neighbours that were found: their distances with derivatives, and what particles they are.
+"""Results of a search: differentiable distances, and the identity of the neighbours.
 
-The kernels find neighbours and have no derivatives; which neighbours are the nearest does not change under a small
-shift, so the derivative of a distance is that of the distance to a fixed particle. Between coincident points it is 0.
+The kernels find neighbours and have no derivatives. A small shift does not change which neighbours are nearest, so the
+derivative of a distance is that of the distance to a fixed particle. Between coincident points it is 0.
 """
 
 import functools
@@ -18,7 +18,7 @@ from ..jax_ext import Exact
 
 @jax.custom_jvp
 def radii(query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, idx: jax.Array) -> jax.Array:
-    """``rad`` with its derivatives by positions and box lengths; ``idx`` are rows of ``pos``."""
+    """Return ``rad`` with its derivatives by positions and box lengths; ``idx`` are rows of ``pos``."""
     del query, pos, box, idx
     return rad
 
@@ -27,23 +27,23 @@ def radii(query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, idx: jax
 def _radii_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     query, pos, box, rad, idx = primals
     difference, difference_dot = jax.jvp(lambda *at: _differences(*at, rad, idx), (query, pos, box), tangents[:3])
-    # `radii` again, because the derivative of the derivative needs it too.
+    # Call `radii` again, because the second derivative needs its rule too.
     return radii(query, pos, box, rad, idx), _along(difference, difference_dot)
 
 
 @functools.partial(jax.jit, inline=True)
 def _differences(query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, idx: jax.Array) -> jax.Array:
-    """From neighbours to queries, ``(q, k, d)``; 0 for those at no distance and where there is none."""
+    """Return vectors from neighbours to queries, ``(q, k, d)``; 0 for missing neighbours and those at distance 0."""
     apart = ((rad > 0) & (idx >= 0))[..., None]
-    # Plain indexing, because what is linear in the tangents has to be transposed for reverse mode. Rows that hold
-    # no particles may hold anything; zeros there keep it from the sums over all rows.
+    # Use plain indexing, because reverse mode has to transpose the linear part. Padding rows may hold any values;
+    # replacing them with zeros keeps them out of the sums over all rows.
     near = jnp.where(apart, pos[jnp.maximum(idx, 0)], 0)
     return nearest_difference(jnp.where(apart, query[:, None, :], 0), near, box)
 
 
 @functools.partial(jax.jit, inline=True)
 def _along(difference: jax.Array, change: jax.Array) -> jax.Array:
-    """How the length of ``difference`` changes with it."""
+    """Return the change of the length of ``difference``."""
     return jnp.sum(unit(difference) * change, axis=-1)
 
 
@@ -51,13 +51,13 @@ def _along(difference: jax.Array, change: jax.Array) -> jax.Array:
 def radii_over_ranks(
     query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, nearest: Any, offsets: jax.Array | None
 ) -> jax.Array:
-    """``rad`` with its derivatives by positions, of all ranks, and by box lengths.
+    """Return ``rad`` with its derivatives by the positions of all ranks and by box lengths.
 
-    query, rad: ``(q, d)`` and ``(q, k)``. pos: ``(n, d)``, the rank's particles. nearest: what neighbours they are: a
-    `jztree.data.RankIdx` of ``(q, k)`` rows of ``pos``, or numbers ``(q, k)`` that start at ``offsets`` ``(r,)`` for
-    each rank; None where derivatives are not to be had.
+    query, rad: ``(q, d)`` and ``(q, k)``. pos: ``(n, d)``, the rank's particles. nearest: the neighbours, as a
+    `jztree.data.RankIdx` of ``(q, k)`` rows of ``pos``, or as numbers ``(q, k)`` that start at ``offsets`` ``(r,)`` for
+    each rank; None if derivatives are not available.
 
-    Derivatives gather the positions of all ranks on each.
+    Derivatives gather the positions of all ranks on each rank.
     """
     del query, pos, box, nearest, offsets
     return rad
@@ -101,17 +101,17 @@ def _without_derivative_jvp(_primals: Any, _tangents: Any) -> Any:
 
 
 def without_derivatives(value: Any, sources: Any) -> Any:
-    """A pytree ``value``, whose arrays are an error where they are differentiated by those of ``sources``."""
+    """Return a pytree ``value`` whose differentiation by the arrays of ``sources`` raises an error."""
     made_from = [leaf for leaf in jax.tree.leaves(sources) if _is_real(leaf)]
     return jax.tree.map(lambda leaf: _without_derivative(leaf, made_from) if _is_real(leaf) else leaf, value)
 
 
 def _is_real(leaf: Any) -> bool:
-    """Whether an array may carry derivatives."""
+    """Return whether an array may carry derivatives."""
     return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
 
 
 def whose_rows(origin: RankIdx, num: Any) -> RankIdx:
-    """``origin`` of ``(q,)`` rows, and -1 for those from ``num`` on, which belong to nobody."""
+    """Return ``origin`` of ``(q,)`` rows, with -1 in the padding rows from ``num`` on."""
     real = jnp.arange(origin.idx.shape[0], dtype=jnp.int32) < kernels.as_num(num)
     return RankIdx(jnp.where(real, origin.rank, -1), jnp.where(real, origin.idx, -1))

@@ -1,6 +1,7 @@
-"""The words of ``result``: how they are read, and what each stands for.
+"""The words of ``result``: parsing them, and computing the entry for each.
 
-One device and several come by their answers in different ways (`Found`), but a word means the same on both.
+Searches on one device and on several compute their results in different ways (`Found`), but a word has the same meaning
+for both.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,12 +19,12 @@ from ..data import RankIdx, get_pos, map_rows, release, replace_num
 WORDS = ("rad", "drad", "rankidx", "globalidx", "part", "reduce", "query", "queryidx")
 DISTANCES = frozenset({"rad", "drad"})
 ABOUT_QUERIES = frozenset({"query", "queryidx"})
-# What stands where there is no neighbour; 0 in all others.
+# Values for missing neighbours; 0 in all other entries.
 NOTHING = {"rad": jnp.inf, "rankidx": (-1, -1), "globalidx": -1}
 
 
 def parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
-    """The words of ``result``; names of fields may contain ``_`` themselves, so the longest known word is taken."""
+    """Parse the words of ``result``. Match the longest known word first, because field names may contain ``_``."""
     leaves = [None, *jax.tree.leaves(part)]
     names = [name for name in field_names(part) if name not in ("num", "num_total")]
     fields = [name for name in names if any(getattr(part, name) is leaf for leaf in leaves)]
@@ -47,16 +48,16 @@ def parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
 
 
 def as_result(entries: list[Any]) -> Any:
-    """What is returned for the entries of the words."""
+    """Return the result of a search for the entries of its words."""
     return entries[0] if len(entries) == 1 else tuple(entries)
 
 
 @dataclass
 class Found:
-    """Neighbours that were found: distances, and rows ``idx`` of ``source``, ``(q, k)`` both.
+    """Neighbours: distances, and rows ``idx`` of ``source``, both ``(q, k)``.
 
-    others: what the words that neither of them answers stand for, made where it is asked for. fewer: rows may have
-    fewer than ``k`` neighbours, and what is asked of the missing ones is 0.
+    others: functions that compute the entries for all other words, called on demand. fewer: rows may have fewer than
+    ``k`` neighbours, and the properties of missing neighbours are 0.
     """
 
     rad: jax.Array
@@ -66,7 +67,7 @@ class Found:
     fewer: bool = False
 
     def entry(self, word: str) -> Any:
-        """What a word asks for."""
+        """Return the entry for a word."""
         if word in DISTANCES:
             return self.rad
         if word in self.others:
@@ -76,14 +77,14 @@ class Found:
         return self._of_there(field_of(self.source, word, self.idx))
 
     def _neighbours(self) -> Any:
-        """A particle class of arrays ``(q, k, ...)``."""
+        """Return the neighbours, a particle class of arrays ``(q, k, ...)``."""
         source = replace_num(self.source, None)
         near = map_rows(lambda leaf: self._of_there(take(jnp.asarray(leaf), self.idx)), source)
         moved = [one is not other for one, other in zip(*map(jax.tree.leaves, (near, source)), strict=True)]
         return release(near, self.idx >= 0, jax.tree.unflatten(jax.tree.structure(near), moved))
 
     def _of_there(self, leaf: jax.Array) -> jax.Array:
-        """``leaf`` ``(q, k, ...)``, which is 0 where a neighbour is missing."""
+        """Return ``leaf`` ``(q, k, ...)``, with 0 for missing neighbours."""
         if not self.fewer:
             return leaf
         there = (self.idx >= 0).reshape(self.idx.shape + (1,) * (leaf.ndim - 2))
@@ -91,8 +92,10 @@ class Found:
 
 
 def reduced(reduce_func: Callable[..., Any], found: Found, origin: RankIdx, query: Any, queryidx: RankIdx) -> Any:
-    """What ``reduce_func`` makes of neighbours in z-order. Raises ValueError if that has not one row a query, and
-    TypeError if its rows cannot be moved."""
+    """Call ``reduce_func`` with neighbours in z-order.
+
+    Raises ValueError if the result does not have one row per query, and TypeError if its rows cannot be moved.
+    """
     part, query = release(found.source), release(query)
     made = reduce_func(part=part, rnn=found.rad, inn=found.idx, origin=origin, query=query, queryidx=queryidx)
     rows = found.rad.shape[0]
@@ -106,12 +109,12 @@ def reduced(reduce_func: Callable[..., Any], found: Found, origin: RankIdx, quer
 
 
 def take(leaf: jax.Array, idx: jax.Array) -> jax.Array:
-    """``leaf[idx]`` for rows ``(q, k)``; where there is no neighbour, some row."""
+    """Return ``leaf[idx]`` for rows ``(q, k)``; missing neighbours get the values of some row."""
     return kernels.gather_rows(leaf, jnp.maximum(idx, 0).reshape(-1)).reshape(*idx.shape, *leaf.shape[1:])
 
 
 def field_of(source: Any, name: str, idx: jax.Array) -> jax.Array:
-    """A field of the neighbours, ``(q, k, ...)``."""
+    """Return a field of the neighbours, ``(q, k, ...)``."""
     leaf = jnp.asarray(getattr(source, name))
     shared = leaf.ndim == 0 or leaf.shape[0] != get_pos(source).shape[0]
     return jnp.broadcast_to(leaf, (*idx.shape, *leaf.shape)) if shared else take(leaf, idx)
