@@ -1,4 +1,4 @@
-"""Nearest neighbours on one device: particles in z-order, one search, and results in the rows that were asked for."""
+"""Nearest neighbours on one device: sort into z-order, search once, and write results to the requested rows."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ __all__ = ["Search", "sort"]
 
 @dataclass
 class _Marked:
-    """The particles in z-order that may be neighbours, and the place that each has among all."""
+    """The particles in z-order that can be neighbours, and the row of each among all z-ordered particles."""
 
     tree: kernels.Tree
     order: jax.Array
@@ -34,8 +34,8 @@ class _Marked:
 class _Sorted:
     """Particles in z-order.
 
-    index: the row of ``given`` that each came from, None if they came in z-order. came: the row that each of ``given``
-    has among those of the user, None if it is the same. marked: those that are searched; None: all.
+    index: the row in ``given`` that each particle came from; None if ``given`` was in z-order. came: the row that each
+    particle of ``given`` has in the user's input; None if it is the same. marked: the particles to search; None: all.
     """
 
     part: Any
@@ -50,20 +50,20 @@ class _Sorted:
         return kernel_tree(self.part, self.num, self.th)
 
     def origin(self) -> RankIdx:
-        """The user's row that each came from."""
+        """Return the user's row of each particle."""
         rows = self.origin_of_given()
         return rows if self.index is None else RankIdx(rows.rank, take(rows.idx, self.index))
 
     def origin_of_given(self) -> RankIdx:
-        """The user's row that each of ``given`` came from."""
+        """Return the user's row of each particle of ``given``."""
         rows = rows_of_rank(get_pos(self.part).shape[0])
         return rows if self.came is None else RankIdx(rows.rank, self.came)
 
 
 def sort(part: Any, th: TreeHierarchy | None, query: Any, mask: Any, ask: Question) -> tuple[_Sorted, _Sorted | None]:
-    """Sources and queries in z-order, these None where the sources ask.
+    """Return sources and queries in z-order; the second is None if the sources are the queries.
 
-    What may be wrong with both is found out in one check, because a GPU is waited for at each.
+    One check covers the errors of both, because the host waits for a GPU at each check.
     """
     faults, box, tree = _few_faults(part, mask, ask), ask.box, ask.cfg.tree
     if query is None:
@@ -74,8 +74,8 @@ def sort(part: Any, th: TreeHierarchy | None, query: Any, mask: Any, ask: Questi
     num = comm.after(num, checked)
     came = None
     if ask.in_z_order:
-        # Answers are in the z-order of the sources. Queries outside of the sources' box share the keys of its edge, so
-        # leaves of them would be long columns: they search in an order of their own.
+        # Results are in the z-order of the sources. Queries outside the sources' box share the keys of its edge, so
+        # their leaves would be long columns. They are therefore sorted a second time, in a domain of their own.
         edge, _ = corners_of(jnp.asarray(get_pos(sources.part)), checked, "the positions")
         came, posz = Domain(*edge, box, edge).zsort(pos, num)
         query = permute_particles(query, came, posz)
@@ -86,7 +86,7 @@ def sort(part: Any, th: TreeHierarchy | None, query: Any, mask: Any, ask: Questi
 def _sort_sources(
     part: Any, th: TreeHierarchy | None, mask: Any, box: Exact, cfg: TreeConfig, faults: Sequence[comm.Fault]
 ) -> tuple[_Sorted, jax.Array]:
-    """Sources in z-order, and how many they are, known once all was checked."""
+    """Return the sources in z-order, and their number, which is available after all checks."""
     if th is not None:
         num = check_belongs(part, get_num(part), th, box, faults)
         found = _Sorted(part, None, num, th, part)
@@ -103,7 +103,7 @@ def _sort_sources(
 
 
 def _marked(among: _Sorted, mask: Any, domain: Domain, cfg: TreeConfig) -> _Marked:
-    """Those of particles in z-order that are marked. mask: in this order."""
+    """Return the marked particles in z-order. mask: in the order of ``among``."""
     order, num = marked_rows(mask, among.num)
     posz = kernels.gather_rows(jnp.asarray(get_pos(among.part)), order)
     return _Marked(kernel_tree(posz, num, build_in_domain(posz, num, domain, cfg)), order)
@@ -111,18 +111,18 @@ def _marked(among: _Sorted, mask: Any, domain: Domain, cfg: TreeConfig) -> _Mark
 
 @dataclass
 class Search:
-    """One search, whose results are brought into the rows that were asked for."""
+    """One search, whose results are written to the requested rows."""
 
     sources: _Sorted
     queries: _Sorted | None
     ask: Question
 
     def answer(self) -> list[Any]:
-        """An entry for each word that is asked for."""
+        """Return one entry for each word of the result."""
         asked, words = self.queries or self.sources, self.ask.words
         to_given = not self.ask.in_z_order, self._rows_are_given()
         moves = (to_given[0] and self.sources.index is not None) or (to_given[1] and asked.index is not None)
-        # reduce_func wants everything in z-order; without it, results are written to their final rows at once.
+        # reduce_func needs everything in z-order. Without it, the kernel writes results directly to their final rows.
         late = "reduce" in words and moves
         rad, idx = self._neighbours(*(direct and not late for direct in to_given))
         made = self._reduce(rad, idx, asked) if "reduce" in words else None
@@ -141,11 +141,11 @@ class Search:
         return [found.entry(word) for word in words]
 
     def _rows_are_given(self) -> bool:
-        """Whether answers are in the rows in which queries are given; these may be in z-order already."""
+        """Return whether results are in the rows of the given queries, which may already be in z-order."""
         return not self.ask.in_z_order or self.queries is not None
 
     def _neighbours(self, source_direct: bool, query_direct: bool) -> tuple[jax.Array, jax.Array]:
-        """Radii and rows: with rows of sources, and in rows of queries, as given if they are ``direct``."""
+        """Return radii and source rows. Rows of sources and of queries are as given if ``direct``, else z-ordered."""
         asked = self.queries or self.sources
         own, marked = asked.index if query_direct else None, self.sources.marked
         names = self.sources.index if source_direct else None
@@ -159,7 +159,7 @@ class Search:
             names = marked.order if names is None else take(names, marked.order)
             found = kernels.knn(marked.tree, names, asked.arrays(), own, ask.k + ask.others, ask.box, limit=limit)
             if ask.others:
-                # Particles are called by the rows of their answers.
+                # Here, the name of a particle is the row of its results.
                 rows = jnp.arange(found[1].shape[0], dtype=jnp.int32)
                 found = without_own(found[1] == rows[:, None], found)
         rad, idx = found
@@ -168,7 +168,7 @@ class Search:
         return radii(query, pos, ask.box, rad, idx), idx
 
     def _limit(self, query_direct: bool) -> Exact | None:
-        """How far queries look, for kernels: in their rows as `_Sorted.given` if they are ``direct``, or in z-order."""
+        """Return the search radii for kernels, in the rows of `_Sorted.given` if ``query_direct``, else in z-order."""
         asked = self.queries or self.sources
         if self.ask.limit.of_each is None:
             return self.ask.limit.for_all
@@ -184,7 +184,7 @@ class Search:
         return reduced(self.ask.reduce_func, found, self.sources.origin(), query, whose)
 
     def _source_rows(self, idx: jax.Array) -> jax.Array:
-        """Rows among the given sources for rows in z-order, -1 staying as it is."""
+        """Convert z-ordered rows to rows of the given sources; -1 stays -1."""
         if self.sources.index is None:
             return idx
         return jnp.where(idx < 0, -1, take(self.sources.index, idx))
@@ -194,7 +194,7 @@ class Search:
 
 
 def _few_faults(part: Any, mask: Any, ask: Question) -> list[comm.Fault]:
-    """That there may be too few sources, where their number is computed."""
+    """Return the fault of too few sources, if their number is known at run time only."""
     num = get_num(part) if mask is None else count_marked(mask, get_num(part))
     if ask.limit.given() or (is_concrete(num) and mask is None):
         return []

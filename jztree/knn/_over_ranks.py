@@ -1,16 +1,15 @@
 """Exact k nearest neighbours over the ranks of a mesh.
 
-1. Sources (and queries) of all ranks are sorted in z-order; each rank gets a range of it.
-2. Every rank searches its own sources. That gives each query an upper bound of its radius.
-3. Leaves of queries whose balls reach boxes of other ranks' sources are open. For those the rank says how far it wants
-   to look, and the other ranks send what lies there (`jztree.tree.ghosts`). A query that found fewer than ``k`` sources
-   is bounded by how many there are in the boxes of all ranks.
-4. Open leaves search again, among own sources and ghosts, within what step 2 found; on CPUs only their queries that
-   have a ghost within that. Sources and ghosts are in z-order, so ties are decided as on one device.
-5. Results travel back to where the queries came from.
+1. Sort the sources (and queries) of all ranks in z-order and give each rank a range.
+2. Each rank searches its own sources. This gives each query an upper bound of its radius.
+3. A leaf of queries is open if its balls reach boxes of other ranks' sources. The rank sends the search radii of its
+   open leaves, and the other ranks send the sources within them (`jztree.tree.ghosts`). If a query found fewer than
+   ``k`` sources, the numbers of sources in the boxes of all ranks bound its radius.
+4. Open leaves search again, among own sources and ghosts, within the bounds of step 2. On CPUs, only queries with a
+   ghost within their bound do so. Sources and ghosts are in z-order, so ties are decided as on one device.
+5. Results are sent back to the ranks of the queries.
 
-The search of step 2 is the larger part of the work; for 250,000 uniform particles a rank and k=8 about an eighth of the
-leaves are open.
+Step 2 is most of the work. For 250,000 uniform particles per rank and k=8, about an eighth of the leaves are open.
 """
 
 from dataclasses import dataclass, replace
@@ -40,7 +39,7 @@ _TOO_MANY = "there are 2**31 particles or more on all devices, too many for resu
 
 
 class _Carried(NamedTuple):
-    """What goes along with particles: how far they look, and whether they are marked. Each may be None."""
+    """Data that moves with particles: search radii and source marks. Each may be None."""
 
     limit: jax.Array | None
     mask: jax.Array | None
@@ -48,10 +47,10 @@ class _Carried(NamedTuple):
 
 @dataclass
 class _Range:
-    """A rank's particles of one kind in z-order, in a domain. moved: how they got there; None if they came so.
+    """A rank's sources or queries in z-order, in a domain. moved: their route to the rank; None if already in order.
 
-    limit: the words of how far each looks, if they are queries and that is not the same for all. mask: which of them
-    are marked. among, order: the range that these are the marked ones of, and the place of each in it.
+    limit: the search radii of queries as words, if they differ. mask: the marks of sources. among, order: for a range
+    of marked particles, the range they were selected from and the row of each in it.
     """
 
     part: Any
@@ -75,8 +74,10 @@ class _Range:
 
 
 def knn_over_ranks(part: Any, part_query: Any, ask: Question, mask: Any = None) -> list[Any]:
-    """The answer to each word of ``ask``. part, part_query: this rank's; part_query is None if the sources ask. mask:
-    which of ``part`` are sources; None: all.
+    """Return the entries for the words of ``ask``.
+
+    part, part_query: this rank's particles; part_query is None if the sources are the queries. mask: the sources among
+    ``part``; None: all.
     """
     num = _check_number(part, mask, ask)
     given = jax.lax.stop_gradient(replace_num(part, num))
@@ -90,9 +91,9 @@ def knn_over_ranks(part: Any, part_query: Any, ask: Question, mask: Any = None) 
 
 
 def _check_number(part: Any, mask: Any, ask: Question) -> jax.Array:
-    """``num``, which raises on all ranks if there are too few sources, or too many particles to be numbered."""
+    """Return ``num``. Raise on all ranks if there are too few sources, or too many particles to number."""
     num, rows = kernels.as_num(get_num(part)), get_pos(part).shape[0]
-    # One that cannot be is for the check of the positions.
+    # An invalid ``num`` is reported by the check of the positions.
     total = comm.wide_sum(jnp.clip(num, 0, rows))
     many = total.exceeds_int32()
     if ask.none_found or not ask.limit.given():
@@ -111,9 +112,9 @@ def _check_number(part: Any, mask: Any, ask: Question) -> jax.Array:
 
 
 def _ranges(part: Any, num: jax.Array, part_query: Any, mask: Any, ask: Question) -> tuple[_Range, _Range, Domain]:
-    """Sources and queries in z-order; the same object if the sources ask.
+    """Return sources and queries in z-order; the same object if the sources are the queries.
 
-    With separate queries, sources are sorted even if they are so already, because both have to be cut into ranges
+    With separate queries, sources are sorted even if they are in order already, because both must be cut into ranges
     together.
     """
     tree, each = ask.cfg.tree, ask.limit.of_each
@@ -130,11 +131,11 @@ def _ranges(part: Any, num: jax.Array, part_query: Any, mask: Any, ask: Question
     both = [get_pos(part), get_pos(part_query)]
     names = ["the positions", "the query positions"]
     domain, nums = domain_of(both, [num, kernels.as_num(get_num(part_query))], names, ask.box, of_first=True)
-    # Cut together, so that queries that crowd in a corner do not crowd on a rank.
+    # Cut both together, so that queries crowded in a corner do not crowd on one rank.
     rooms = [Room(both[0].shape[0] + both[1].shape[0], "sort")] * 2
     movers = [Movers(part, _Carried(None, mask), nums[0]), Movers(part_query, _Carried(words, None), nums[1])]
-    # Queries outside of the sources' box share the keys of its edge, so leaves of them would be long columns. Where
-    # nobody sees their order, they are put in one that tells them apart.
+    # Queries outside the sources' box share the keys of its edge, so their leaves would be long columns. If their order
+    # is not part of the result, sort them in a domain that separates them.
     on_ranks = [domain, domain if ask.in_z_order else domain.whole()]
     kinds = sort_over_ranks(movers, domain, rooms, on_ranks=on_ranks)
     sources, queries = (_range_of(*kind, ask) for kind in zip(kinds, on_ranks, strict=True))
@@ -147,7 +148,7 @@ def _range_of(moved: Moved, domain: Domain, ask: Question) -> _Range:
 
 
 def _marked(among: _Range, domain: Domain, ask: Question) -> _Range:
-    """The marked ones of a range."""
+    """Return the marked particles of a range."""
     order, num = marked_rows(among.mask, among.num)
     part = replace_num(permute_particles(among.part, order), num)
     th = build_in_domain(part, num, domain, ask.cfg.tree)
@@ -160,16 +161,16 @@ class _Search:
     ) -> None:
         self.part, self.part_query = part, part_query
         self.sources, self.queries, self.domain = sources, queries, domain
-        # Kernels know who is who if all sources ask. Else one more is found, and who asks is left out.
+        # Kernels can exclude the query itself if all sources are queries. Otherwise find one more neighbour and drop it.
         self.one_more = ask.others and sources is not queries
         self.ask = replace(ask, k=ask.k + 1, others=False) if self.one_more else ask
         self.rank = comm.get_rank_info()[0]
-        # Whether results have to be sent back to where the queries came from.
+        # The route by which results are sent back to the ranks of the queries, or None.
         self.home = None if ask.in_z_order or queries.moved is None else queries.moved
         self.numbers, self.offsets = self._numbering()
 
     def _numbering(self) -> tuple[RankIdx, jax.Array]:
-        """What rows of sources are called, and the first number of each rank's particles in the joined set."""
+        """Return the names of source rows, and the first number of each rank's particles in the joined set."""
         numbers, offsets = self._numbering_of_all(self.sources.among or self.sources)
         self.everybody, order = numbers, self.sources.order
         return numbers if order is None else RankIdx(*(take(rows, order) for rows in numbers)), offsets
@@ -184,7 +185,7 @@ class _Search:
         everyone = comm.all_gather(nums)
         self.everyone = everyone
         if in_place and self.part_query is not None:
-            # Nobody knows how sources were cut together with the queries.
+            # No rank knows how the sources were cut together with the queries.
             return rows_in_equal_shares(everyone, n)
         return numbers, comm.starts_of(everyone)
 
@@ -194,7 +195,7 @@ class _Search:
         return [(found | self._whose())[word] for word in self.ask.words]
 
     def _whose(self) -> dict[str, Any]:
-        """The queries in the order of the answer, and where they came from."""
+        """Return the queries in the order of the results, and their origins."""
         if self.home is None and self.queries.moved is not None:
             moved, given = self.queries.moved, (self.part, self.part_query)
             return {"query": without_derivatives(moved.part, given), "queryidx": whose_rows(moved.origin, moved.num)}
@@ -203,7 +204,7 @@ class _Search:
         return {"query": without_layers(query), "queryidx": rows}
 
     def _numbers_only(self) -> dict[str, Any]:
-        """Radii and numbers, written by the kernel where they are sent from."""
+        """Return radii and numbers, which the kernel writes in the order of the send buffer."""
         number = comm.of_rank(self.offsets, self.numbers.rank) + self.numbers.idx
         rows = None if self.home is None else self.home.merge
         rad, idx = self._search_own(number, rows)
@@ -218,7 +219,7 @@ class _Search:
         return {"rad": known, "drad": known, "globalidx": idx}
 
     def _numbers_home(self, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        """Radii and numbers, sent back to where the queries came from; where none has moved they are there."""
+        """Send radii and numbers back to the ranks of the queries, unless no particle has moved."""
         assert self.home is not None
         route, stayed = self.home.route, self.home.stayed
 
@@ -228,12 +229,12 @@ class _Search:
         if stayed is None:
             return back(found)
         stats.record("rows.results", jnp.int32(0))
-        # A loop of one step or none, whose state stays in its memory: what a conditional returns would be a copy.
+        # Use a loop of at most one step, whose state stays in place: a conditional would copy its result.
         state = jax.tree.map(comm.vary, (stayed, found))
         return jax.lax.while_loop(lambda state: ~state[0], lambda state: (~state[0], back(state[1])), state)[1]
 
     def _with_particles(self, words: list[str]) -> dict[str, Any]:
-        """Answers that need the neighbours themselves, taken while they are present, in z-order."""
+        """Return entries that need the neighbours themselves. Gather them in z-order, while ghosts are present."""
         columns, rebuild = split_rows(self.sources.part)
         rad, idx = self._search_own(None, None)
         around, open_leaves = self._look_around((columns, self.numbers), rad, None)
@@ -247,7 +248,7 @@ class _Search:
             rad, idx, numbers = without_own(is_own, (rad, idx, numbers))
         found = self._found(rad, idx, present, numbers, around.rows[1])
         answers = {word: found.entry(word) for word in words if word not in DISTANCES}
-        # Long lists travel only if they were asked for; derivatives of radii need to know whose they are.
+        # Send long lists only on request. Derivatives of radii also need the neighbours' identities.
         if DISTANCES & set(words):
             answers |= {"rad": rad, "rankidx": numbers}
         if self.home is not None:
@@ -271,14 +272,14 @@ class _Search:
         )
 
     def _limit(self, rows: jax.Array | None) -> Radii:
-        """How far queries look, in their output rows."""
+        """Return the search radii, in the output rows of the queries."""
         words = self.queries.limit
         if words is None:
             return self.ask.limit
         return Radii(None, Exact(words if rows is None else kernels.scatter_rows(words, rows)))
 
     def _farthest(self, rad: jax.Array, rows: jax.Array | None) -> jax.Array:
-        """``(q, k)``, whose last column is how far each query has to look that found neighbours up to ``rad``."""
+        """Return an array whose last column is the search radius of each query, given its neighbours up to ``rad``."""
         limit = self._limit(rows)
         if not limit.given():
             return rad  # a slice would be a copy
@@ -287,7 +288,7 @@ class _Search:
     def _look_around(
         self, properties: Any, rad: jax.Array, rows: jax.Array | None, filled: bool = True
     ) -> tuple[Surroundings, jax.Array]:
-        """The rank's sources with its ghosts, and which leaves of queries need them. filled: see `comm.exchange`."""
+        """Return the rank's sources with its ghosts, and the open leaves. filled: see `comm.exchange`."""
         boxes = self.sources.boxes()
         known = self.sources.tell_all(boxes, self.everyone)
         close = close_boxes(boxes, known)
@@ -301,7 +302,7 @@ class _Search:
             close,
             self.rank,
             self.ask.box,
-            self.ask.k + self.ask.others,  # so many in boxes, of which one may be the query itself
+            self.ask.k + self.ask.others,  # sources in boxes, including the query itself
         )
         n = get_pos(self.sources.part).shape[0]
         around = surroundings(
@@ -344,7 +345,7 @@ class _Search:
         )
 
     def _found(self, rad: jax.Array, idx: jax.Array, present: Any, numbers: RankIdx, origin: RankIdx) -> Found:
-        """Neighbours in z-order. present: own particles and ghosts, which came from ``origin``."""
+        """Return neighbours in z-order. present: own particles and ghosts, with origins ``origin``."""
         given, queries = (self.part, self.part_query), self.queries
 
         def reduce() -> Any:
@@ -375,7 +376,7 @@ class _Search:
         return jax.tree.unflatten(structure, [home.get(i, leaf) for i, leaf in enumerate(leaves)])
 
     def _differentiable(self, rad: jax.Array, nearest: Any, offsets: jax.Array | None) -> jax.Array:
-        """``rad`` with derivatives, if its rows are those of the particles that were given."""
+        """Return ``rad`` with derivatives, if its rows are those of the given particles."""
         pos = get_pos(self.part)
         query = pos if self.part_query is None else get_pos(self.part_query)
         as_given = not self.ask.in_z_order or self.queries.moved is None
