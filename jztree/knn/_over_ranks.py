@@ -161,7 +161,7 @@ class _Search:
     ) -> None:
         self.part, self.part_query = part, part_query
         self.sources, self.queries, self.domain = sources, queries, domain
-        # Kernels can exclude the query itself if all sources are queries. Otherwise find one more neighbour and drop it.
+        # Kernels can exclude the query itself if all sources are queries. Otherwise find one more neighbour to drop.
         self.one_more = ask.others and sources is not queries
         self.ask = replace(ask, k=ask.k + 1, others=False) if self.one_more else ask
         self.rank = comm.get_rank_info()[0]

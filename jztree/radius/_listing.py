@@ -1,4 +1,4 @@
-"""Lists of any length, in room that is known when a function is compiled, on one device and over ranks."""
+"""Lists of any length with a capacity that is fixed at compile time, on one device and over ranks."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,13 +17,13 @@ from ..jax_ext import Exact, is_concrete
 from ..tree._over_ranks import rows_of_rank
 from ._search import Ready
 
-# Arrays of so many bytes have pages of their own, which take memory when they are first written to (mallopt(3)).
+# Arrays of this many bytes have their own pages, which use memory only after the first write (mallopt(3)).
 _PAGED = 1 << 25
 _LESS = "use a smaller radius, fewer queries or more devices, or count_within."
 
 
 def check_capacity(capacity: Any) -> None:
-    """TypeError or ValueError in words if there cannot be room for so many."""
+    """Raise TypeError or ValueError if ``capacity`` is invalid."""
     if capacity is None:
         return
     if not 0 <= known_integer(capacity, "capacity") < 2**31:
@@ -31,16 +31,17 @@ def check_capacity(capacity: Any) -> None:
 
 
 def rows_of_entries(splits: jax.Array, number: int, start: jax.Array | int = 0) -> jax.Array:
-    """In whose list so many entries are, from ``start`` on, ``(number,)`` int32; behind the last, the number of lists.
+    """Return the list index of ``number`` entries from ``start`` on, int32; after the last, the number of lists.
 
-    That is how many lists end before or with each entry. A search for each takes five times as long.
+    This is the number of lists that end at or before each entry. A binary search for each entry takes five times as
+    long.
     """
     ends = jnp.clip(splits[1:] - start, 0, number)
     return jnp.cumsum(jnp.zeros(number + 1, jnp.int32).at[ends].add(1)[:number], dtype=jnp.int32)
 
 
 class Space(NamedTuple):
-    """Where a kernel puts lists. padded: whether what is behind the last is written too."""
+    """The output space of a kernel. padded: also write the entries after the last."""
 
     size: int
     padded: bool
@@ -48,14 +49,15 @@ class Space(NamedTuple):
 
 @dataclass
 class Listing:
-    """Lists for queries, in the rows in which these were given.
+    """Lists for queries, in the rows of the given queries.
 
-    what: is listed, in words. fill: what stands behind the last of each column of it. entry_bytes: of an entry.
-    search: ``search(names, query_names, rows, radius, space)`` makes lists: where each begins, how many entries there
-        are, and their columns; see `jztree.kernels.neighbours_within`. Sources are called by ``names``, z-ordered
-        queries by ``query_names`` (None: by their output ``rows``).
-    box: what ``search`` takes from around it, besides the options.
-    query_starts: over ranks, the number of the first query that each rank was given; None: nobody asks.
+    what: the name of the entries in messages. fill: for each column, the value after the last entry. entry_bytes: the
+        size of an entry.
+    search: ``search(names, query_names, rows, radius, space)`` makes lists. It returns where each begins, the number of
+        entries, and their columns; see `jztree.kernels.neighbours_within`. ``names`` name the sources, ``query_names``
+        the z-ordered queries (None: by their output ``rows``).
+    box: the array that ``search`` captures, in addition to the options.
+    query_starts: over ranks, the number of the first query given to each rank; None: not needed.
     """
 
     ready: Ready
@@ -68,17 +70,17 @@ class Listing:
     query_starts: jax.Array | None = None
 
     def lists(self) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """Where lists begin, ``(q + 1,)``, and the columns."""
+        """Return where lists begin, ``(q + 1,)``, and the columns."""
         if comm.num_ranks() > 1:
             return self._over_ranks()
-        # What is behind the last is cut off if numbers are known now.
+        # If the arrays are concrete, remove the entries after the last.
         ready = self.ready
         known = is_concrete((ready.sources, ready.queries, ready.rows, ready.radii.words(), self.box))
         splits, total, *columns = self._here(self.place.rows, padded=self.place.given or not known)
         if is_concrete(total):
             if not self.place.given:
                 return self._just_enough(splits, total, columns)
-            # Here, as the twins do it: the sentence alone, in the class that is documented.
+            # Do what the twins do: raise the documented class with the message alone.
             retrying(lambda: jax.block_until_ready(self._checked(total, jnp.zeros((), jnp.int32))), {}, "")
         return comm.after(splits, self._checked(total, jnp.zeros((), jnp.int32))), tuple(columns)
 
@@ -99,7 +101,7 @@ class Listing:
     def _just_enough(
         self, splits: jax.Array, total: jax.Array, columns: list[jax.Array]
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """Lists without room to spare, made again if there was not enough."""
+        """Return lists without unused entries, and repeat the search if there were too few."""
         high, low = np.asarray(total)
         if high > 0:
             raise ValueError(self._too_many(f"{(int(high) << 31) + int(low):,}"))
@@ -110,7 +112,7 @@ class Listing:
         return splits, tuple(_beginnings(columns, int(low)))
 
     def _check_memory(self, size: int) -> None:
-        """MemoryError if no memory holds lists of ``size`` entries."""
+        """Raise MemoryError if no memory holds lists of ``size`` entries."""
         what = f"lists with room for {size:,} {self.what}"
         less = "use a smaller radius or capacity" if self.place.given else "use a smaller radius"
         check_memory(size * self.entry_bytes, what, f"{less}, or count_within, reduce_within, nearest_within or knn.")
@@ -119,7 +121,7 @@ class Listing:
         return f"there are {number} {self.what}, and a list has fewer than 2**31; {_LESS}"
 
     def _checked(self, total: jax.Array, at_home: jax.Array) -> jax.Array:
-        """A number that is there once it is known that all lists fit, here and at home."""
+        """Return a number that depends on the check that all lists fit, here and on the queries' ranks."""
         many = comm.check(0, total[0] > 0, _in_digits(total), self._too_many("about {0}.{1} * 10**{2}"))
         many = comm.check(many, at_home < 0, [], self._too_many("2**31 or more"))
         needs = comm.all_gather(comm.after(jnp.maximum(total[1], at_home), many))
@@ -127,7 +129,7 @@ class Listing:
         return comm.check_room(jnp.int32(0), needs, self.place, self.what, "give that capacity or more.")
 
     def _over_ranks(self) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """Lists are made where the queries went, in the order in which these arrived, and travel back."""
+        """Make lists on the ranks that search, in the order in which the queries arrived, and send them back."""
         home, ready = self.ready.home, self.ready
         assert ready.starts is not None
         assert ready.queries is not None
@@ -146,7 +148,7 @@ class Listing:
         ends, at_home = _ends(counts)
         checked = self._checked(total, at_home)
         splits, counts, ends = comm.after((splits, counts, ends), checked)
-        # Queries came rank by rank, so lists for one rank follow each other.
+        # Queries arrived rank by rank, so the lists for one rank are contiguous.
         behind = jnp.cumsum(home.route.received, dtype=jnp.int32)
         to_ranks = jnp.diff(splits[behind], prepend=0)
         back, _, _ = comm.exchange(
@@ -163,9 +165,9 @@ class Listing:
 
 
 def _beginnings(columns: list[jax.Array], number: int) -> Iterator[jax.Array]:
-    """The first rows of each of ``columns``, which are given up one after the other.
+    """Yield the first rows of each of ``columns``, releasing each column after use.
 
-    On a CPU, rows of large ones stay where they are: behind them, nothing was written, and so there is no memory.
+    On a CPU, rows of large columns are not copied: the pages after them were never written and use no memory.
     """
     while columns:
         column = columns.pop(0)
@@ -179,7 +181,7 @@ def _beginnings(columns: list[jax.Array], number: int) -> Iterator[jax.Array]:
 
 
 def _in_digits(total: jax.Array) -> list[jax.Array]:
-    """Two digits and the power of ten of a number of 2**31 or more, ``(2,)`` with the units of 2**31 first."""
+    """Return two digits and the power of ten of a number >= 2**31. total: ``(2,)``, the units of 2**31 first."""
     tens = jnp.asarray(10.0 ** np.arange(8, 19), jnp.float32)
     number = total[0].astype(jnp.float32) * 2.0**31 + total[1].astype(jnp.float32)
     power = 8 + jnp.sum(number >= tens[1:], dtype=jnp.int32)
@@ -189,9 +191,9 @@ def _in_digits(total: jax.Array) -> list[jax.Array]:
 
 
 def _ends(counts: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Where lists of these lengths end, one after the other, and how long all are together; -1 if that is beyond int32.
+    """Return where consecutive lists of these lengths end, and their total length; -1 if that exceeds int32.
 
-    No list is, so a sum that is has been negative before it is anything else.
+    No single length exceeds int32, so a sum that overflows is negative first.
     """
     ends = jnp.cumsum(counts, dtype=jnp.int32)
     total = jnp.where(jnp.any(ends < 0), -1, jnp.append(0, ends)[-1])
@@ -199,7 +201,7 @@ def _ends(counts: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _places(counts: jax.Array, ends: jax.Array, route: comm.Route, size: int) -> jax.Array:
-    """Where entries go that arrive list by list, in the order in which the queries were sent."""
+    """Return the positions of entries that arrive list by list, in the order in which the queries were sent."""
     sent = jnp.sum(route.sent, dtype=jnp.int32)
     rows = jnp.arange(counts.shape[0], dtype=jnp.int32) if route.order is None else route.order
     lengths = jnp.where(jnp.arange(rows.shape[0], dtype=jnp.int32) < sent, counts[rows], 0)

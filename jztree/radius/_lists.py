@@ -22,7 +22,7 @@ from ._search import Asked, check_both, make_ready
 
 __all__ = ["NeighbourLists", "neighbours_within"]
 
-# Room for lists to begin with, neighbours a query.
+# Initial capacity of lists, in neighbours per query.
 _USUAL = 32
 
 
@@ -31,10 +31,10 @@ _USUAL = 32
 class NeighbourLists:
     """The neighbours of ``q`` queries in lists of any length; see `neighbours_within`.
 
-    splits: ``(q + 1,)`` int32: those of query ``i`` are the entries ``splits[i]`` to ``splits[i + 1]``, and
-        ``splits[-1]`` is how many there are.
-    index: ``(capacity,)`` int32, the rows of the neighbours; -1 behind the last.
-    distance: ``(capacity,)``, in the dtype of the positions; infinite behind the last.
+    splits: ``(q + 1,)`` int32: the list of query ``i`` is the entries from ``splits[i]`` to ``splits[i + 1]``, and
+        ``splits[-1]`` is the number of entries.
+    index: ``(capacity,)`` int32, the rows of the neighbours; -1 after the last.
+    distance: ``(capacity,)``, in the dtype of the positions; infinite after the last.
     """
 
     splits: jax.Array
@@ -42,11 +42,11 @@ class NeighbourLists:
     distance: jax.Array
 
     def count(self) -> jax.Array:
-        """``(q,)`` int32, how many neighbours each query has."""
+        """Return ``(q,)`` int32, the number of neighbours of each query."""
         return jnp.diff(self.splits)
 
     def query(self) -> jax.Array:
-        """``(capacity,)`` int32, the row of the query of each entry; -1 behind the last."""
+        """Return ``(capacity,)`` int32, the row of the query of each entry; -1 after the last."""
         row = rows_of_entries(self.splits, self.index.shape[0])
         return jnp.where(row < self.splits.shape[0] - 1, row, -1)
 
@@ -68,23 +68,24 @@ def neighbours_within(
     nearest_first: bool = False,
     cfg: RadiusConfig | None = None,
 ) -> NeighbourLists:
-    """All particles within a radius of every query, in lists of any length.
+    """List all particles within a radius of every query, in lists of any length.
 
     part, boxsize, th, part_query: as in `count_within`.
-    radius: in the unit of the positions: a number, or ``(q,)``, one a query.
-    capacity: how many neighbours there is room for, of all queries together (of a device's, over several). None: a
-        plain call returns just as many as there are; ``.jit`` and ``.smap`` find out and compile again with more room
-        where it is needed. A number is kept; it is needed in a ``jax.jit`` of your own.
-    nearest_first: sort each list by distance; else it is in the z-order of ``part``, as are those at the same distance.
+    radius: in the unit of the positions: a number, or ``(q,)``, one per query.
+    capacity: the maximum total number of neighbours of all queries (of each device's queries, on several devices).
+        None: a plain call returns exactly as many entries as there are; ``.jit`` and ``.smap`` determine the capacity
+        and recompile if it has to grow. A given number is kept. Pass one inside your own ``jax.jit``.
+    nearest_first: sort each list by distance. If False, it is in the z-order of ``part``. Neighbours at the same
+        distance are always in z-order.
 
-    Returns `NeighbourLists`: `numpy.split`-like, the format of `scipy.sparse.csr_matrix`. Rows are those of ``part``;
-    over several devices, those of the joined particles of all. A particle that asks about its own set is in its list.
-    Every particle is listed once, by its nearest image, if its distance in float64 is at most the radius; distances are
-    that, rounded. Queries from ``num`` on have empty lists.
+    Returns `NeighbourLists`: `numpy.split`-like, the format of `scipy.sparse.csr_matrix`. Rows are rows of ``part``; on
+    several devices, rows of the joined particles of all devices. Without ``part_query``, each particle is in its own
+    list. Every particle is listed once, by its nearest image, if its distance in float64 is at most the radius.
+    ``distance`` is this float64 distance, rounded. Queries from ``num`` on have empty lists.
 
-    Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if a position is NaN
-    or infinite, a traced ``radius`` or ``boxsize`` is wrong, ``th`` belongs to other particles, or the neighbours do
-    not fit ``capacity`` (`jztree.CapacityError`, which says how many there are). Raises MemoryError, before anything is
+    Raises TypeError or ValueError for wrong arguments. Raises an error at run time, on every device, if a position is
+    NaN or infinite, a traced ``radius`` or ``boxsize`` is wrong, ``th`` belongs to other particles, or the neighbours
+    exceed ``capacity`` (`jztree.CapacityError`, which reports their number). Raises MemoryError, before anything is
     allocated, for lists that no memory can hold.
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
@@ -113,8 +114,9 @@ def neighbours_within(
 def _differentiable(
     query: jax.Array, pos: jax.Array, box: Exact, lists: NeighbourLists, starts: jax.Array | None
 ) -> jax.Array:
-    """The distances of lists with their derivatives by positions and box lengths. starts: the number of the first row
-    of each rank.
+    """Return the distances of lists with their derivatives by positions and box lengths.
+
+    starts: the number of the first row of each rank.
     """
     del query, pos, box, starts
     return lists.distance

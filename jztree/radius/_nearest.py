@@ -1,4 +1,4 @@
-"""The nearest particles within a radius, a fixed number a query, and how many there are."""
+"""The nearest particles within a radius, up to a fixed number per query, and the number within it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -23,11 +23,11 @@ __all__ = ["NearestWithin", "nearest_within"]
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
 class NearestWithin:
-    """The nearest of those within a radius of ``q`` queries; see `nearest_within`.
+    """The nearest particles within a radius of ``q`` queries; see `nearest_within`.
 
-    count: ``(q,)`` int32, how many particles are within, whether or not there was room for them.
-    index: ``(q, max_neighbours)`` int32, the rows of the nearest; -1 behind the last.
-    distance: ``(q, max_neighbours)``, in the dtype of the positions; infinite behind the last.
+    count: ``(q,)`` int32, the number of particles within the radius, which may exceed ``max_neighbours``.
+    index: ``(q, max_neighbours)`` int32, the rows of the nearest; -1 after the last.
+    distance: ``(q, max_neighbours)``, in the dtype of the positions; infinite after the last.
     """
 
     count: jax.Array
@@ -35,7 +35,7 @@ class NearestWithin:
     distance: jax.Array
 
     def is_cut(self) -> jax.Array:
-        """``(q,)`` bool, which queries have more neighbours than there was room for."""
+        """Return ``(q,)`` bool: True for queries with more than ``max_neighbours`` neighbours."""
         return self.count > self.index.shape[-1]
 
 
@@ -54,18 +54,18 @@ def nearest_within(
     part_query: Any = None,
     cfg: RadiusConfig | None = None,
 ) -> NearestWithin:
-    """The nearest particles within a radius of every query, at most ``max_neighbours``, and how many there are.
+    """Return up to ``max_neighbours`` nearest particles within a radius of every query, and the number within it.
 
     part, boxsize, th, part_query: as in `count_within`.
-    radius: in the unit of the positions: a number, or ``(q,)``, one a query.
-    max_neighbours: room in each row, from 1 to 2**31 - 1; known when the function is traced.
+    radius: in the unit of the positions: a number, or ``(q,)``, one per query.
+    max_neighbours: the length of each row, from 1 to 2**31 - 1; it must be known when the function is traced.
 
-    Returns `NearestWithin`: what `count_within` counts, and what `jztree.knn.knn` finds with that ``max_radius``, in
-    arrays whose shapes do not depend on the positions. Rows are those of ``part``; over several devices, those of the
-    joined particles of all. A particle that asks about its own set is its own first neighbour. If a row was too short,
-    `NearestWithin.is_cut` says so. Distances have derivatives by positions and box.
+    Returns `NearestWithin`: the counts of `count_within`, and the neighbours of `jztree.knn.knn` with that
+    ``max_radius``. The shapes of the arrays do not depend on the positions. Rows are rows of ``part``; on several
+    devices, rows of the joined particles of all devices. Without ``part_query``, each particle is its own first
+    neighbour. `NearestWithin.is_cut` reports rows that were too short. Distances have derivatives by positions and box.
 
-    Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, as `count_within`.
+    Raises TypeError or ValueError for wrong arguments, and the run-time errors of `count_within`, on every device.
     """
     cfg = checked_config(cfg, RadiusConfig)
     _, query = check_both(part, part_query)

@@ -1,10 +1,10 @@
-"""What the searches within a radius have in common: sources, queries and radii as kernels take them.
+"""The common part of searches within a radius: sources, queries and radii in the form that kernels need.
 
 Over the ranks of a mesh:
 
-1. Sources (and queries) of all ranks are sorted in z-order, cut into ranges together; each rank gets a range.
-2. Each rank gets the particles of others within the radii of its own queries (`jztree.tree.ghosts`), and answers.
-3. Answers travel back to where the queries came from.
+1. Sort the sources (and queries) of all ranks in z-order, cut them into ranges together, and give each rank a range.
+2. Each rank receives the particles of other ranks within the radii of its queries (`jztree.tree.ghosts`) and searches.
+3. Results are sent back to the ranks of the queries.
 """
 
 from collections.abc import Sequence
@@ -39,11 +39,11 @@ _TOO_MANY = "there are 2**31 particles or more on all devices, too many for rows
 
 @dataclass
 class Asked:
-    """A search as the user asks for it. columns: a pytree of ``(n, ...)`` arrays, what the search needs of each source.
+    """The arguments of a search. columns: a pytree of ``(n, ...)`` arrays, the data needed for each source.
 
-    query_columns: the same of each query, if it is needed and there are queries. faults: what may be wrong besides
-    positions. numbered: particles of all ranks are numbered. least_reach: how far
-    each query looks at least; the largest of all ranks counts.
+    query_columns: the same for each query, if needed and if there are separate queries. faults: possible faults other
+    than those of the positions. numbered: number the particles of all ranks. least_reach: a lower limit of all search
+    radii; the largest of all ranks counts.
     """
 
     part: Any
@@ -61,14 +61,14 @@ class Asked:
 
 @dataclass
 class Ready:
-    """The same as kernels take it.
+    """The arguments of a search in the form that kernels need.
 
-    columns, origin: of the z-ordered sources; origin: where each was given. query_columns: of the z-ordered queries.
+    columns, origin: of the z-ordered sources; origin: the given row of each. query_columns: of the z-ordered queries.
     queries: None if they are the sources, row by row. rows: ``(q,)`` int32, the output row of each z-ordered query;
-        None: its place. radii: in the order of output rows.
-    starts: ``(r,)`` int32, the number of the first source that each rank was given; None: nobody asks.
-    home: how the queries travelled, if answers have to be sent back.
-    domain, around: over ranks, what all is in z-order in, and how the sources of other ranks came.
+        None: the same row. radii: in the order of output rows.
+    starts: ``(r,)`` int32, the number of the first source given to each rank; None: not needed.
+    home: the route of the queries, if results have to be sent back.
+    domain, around: over ranks, the domain of the z-order, and the exchange of ghosts.
     """
 
     sources: kernels.Tree
@@ -84,9 +84,9 @@ class Ready:
     query_columns: Any = None
 
     def sent_home(self, answers: Any, fill: Any = None) -> Any:
-        """Answers, arrays with a row a query, in the rows in which the queries were given.
+        """Return arrays with one row per query in the rows of the given queries.
 
-        fill: what stands in rows without a query.
+        fill: the value of rows without a query.
         """
         if self.home is None:
             return answers
@@ -96,7 +96,7 @@ class Ready:
 
 
 def check_both(part: Any, part_query: Any) -> tuple[jax.Array, jax.Array]:
-    """The positions of sources and queries; TypeError or ValueError in words if they are none, or do not agree."""
+    """Return the positions of sources and queries. Raise TypeError or ValueError if they are invalid or differ."""
     pos = check_particles(part)
     check_num(part)
     if part_query is None:
@@ -105,7 +105,7 @@ def check_both(part: Any, part_query: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def make_ready(asked: Asked) -> Ready:
-    """Sort, and over ranks bring together, what the kernels need."""
+    """Sort the particles, and over ranks exchange them, into the form that kernels need."""
     return _over_ranks(asked) if comm.num_ranks() > 1 else _here(asked)
 
 
@@ -139,7 +139,7 @@ def _here(asked: Asked) -> Ready:
 
 @dataclass
 class _Range:
-    """A rank's particles of one kind in z-order. data: what came along. moved: how; None if they were given so."""
+    """A rank's sources or queries in z-order. data: moved with them. moved: their route; None if already in order."""
 
     pos: jax.Array
     num: jax.Array
@@ -153,13 +153,13 @@ class _Range:
 
 
 def _starts(sources: _Range) -> jax.Array:
-    """The number of each rank's first particle among those of all ranks, as they were given."""
+    """Return the number of each rank's first particle among the particles given to all ranks."""
     moved = sources.moved
     return starts_of_ranks(sources.num if moved is None else jnp.sum(moved.route.sent, dtype=jnp.int32))
 
 
 def starts_of_ranks(num: Any) -> jax.Array:
-    """The number of each rank's first particle among those of all ranks, of which this one was given so many."""
+    """Return the number of each rank's first particle among those of all ranks. num: the particles of this rank."""
     given = kernels.as_num(num)
     many = comm.check(0, comm.wide_sum(given).exceeds_int32(), [], _TOO_MANY)
     return comm.starts_of(comm.all_gather(comm.after(given, many)))
@@ -179,7 +179,7 @@ def _over_ranks(asked: Asked) -> Ready:
 
 
 def _ranges(asked: Asked) -> tuple[_Range, _Range, Domain]:
-    """Sources and queries of this rank; the same object if the sources ask."""
+    """Return sources and queries of this rank; the same object if the sources are the queries."""
     pos, num, tree = get_pos(asked.part), get_num(asked.part), asked.cfg.tree
     words = None if asked.radii.of_each is None else jnp.asarray(asked.radii.of_each.words)
     if asked.part_query is None:
@@ -196,7 +196,7 @@ def _ranges(asked: Asked) -> tuple[_Range, _Range, Domain]:
     domain, nums = domain_of(both, counts, names, asked.box, asked.faults, of_first=True)
     rooms = [Room(both[0].shape[0] + both[1].shape[0], "sort")] * 2
     movers = [Movers(both[0], (asked.columns, None), nums[0]), Movers(both[1], (asked.query_columns, words), nums[1])]
-    # Queries outside of the sources' box share the keys of its edge, so leaves of them would be long columns.
+    # Queries outside the sources' box share the keys of its edge, so their leaves would be long columns.
     on_ranks = [domain, domain.whole()]
     moved = sort_over_ranks(movers, domain, rooms, on_ranks=on_ranks)
     sources, queries = (_range_of(one, its, asked) for one, its in zip(moved, on_ranks, strict=True))
@@ -209,13 +209,13 @@ def _range_of(moved: Moved, domain: Domain, asked: Asked) -> _Range:
 
 
 def _with_ghosts(sources: _Range, queries: _Range, radii: Radii, domain: Domain, asked: Asked) -> Surroundings:
-    """Positions, columns and origins of this rank's sources, and of all others within the radii of its queries."""
+    """Return positions, columns and origins of this rank's sources and of the ghosts within its queries' radii."""
     pos, num, leaves = sources.pos, sources.num, leaves_of(sources.th)
     of_queries = domain if queries is sources else domain.whole()
     groups = leaves_of(queries.th)
     boxes = boxes_of(queries.pos, queries.num, of_queries, groups)
     own = boxes if queries is sources else boxes_of(pos, num, domain, leaves)
-    # The first collective after the exchanges.
+    # This is the first collective after the exchanges.
     known = tell_all(pos, num, domain, leaves, own, queries.num)
     reach = radii.outermost(queries.pos.shape[0], pos.dtype)[:, None]
     if asked.least_reach is not None:
@@ -228,5 +228,5 @@ def _with_ghosts(sources: _Range, queries: _Range, radii: Radii, domain: Domain,
 
 
 def _farther(length: jax.Array, dtype: Any) -> jax.Array:
-    """A length in the dtype of the positions, and not below what was given."""
+    """Round a length up to the dtype of the positions."""
     return jnp.nextafter(length.astype(dtype), jnp.asarray(jnp.inf, dtype))
