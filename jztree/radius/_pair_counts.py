@@ -1,4 +1,4 @@
-"""How many pairs of particles there are in bins of their distance."""
+"""Counts of pairs of particles in bins of their distance."""
 
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,12 +36,12 @@ _LOST = (
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
 class PairCounts:
-    """Pairs in bins; see `pair_counts`. ``b`` is ``(bins,)``, or ``(bins, bins_b)`` where there are two quantities.
+    """Pairs in bins; see `pair_counts`. ``b`` is ``(bins,)``, or ``(bins, bins_b)`` for two quantities.
 
     count: ``b`` `WideCounts`, the number of pairs. NumPy reads it as int64.
     weight: ``b`` `WideSums`, the sum of the products of the weights of pairs, or None without weights.
-    region_count, region_weight: ``(num_regions, *b)``, the same of the pairs with a member in each region; None without
-        regions. What is left without a region, as in a jackknife, is ``count - region_count[k]``.
+    region_count, region_weight: ``(num_regions, *b)``, the same for the pairs with a member in each region; None
+        without regions. ``count - region_count[k]`` is the count without region ``k``, as a jackknife needs it.
     """
 
     count: WideCounts
@@ -82,47 +82,47 @@ def pair_counts(
     th: TreeHierarchy | None = None,
     cfg: RadiusConfig | None = None,
 ) -> PairCounts:
-    """How many pairs of particles there are in bins of their distance, and the sums of the products of their weights.
+    """Count the pairs of particles in bins of their distance, and sum the products of their weights.
 
     part: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
     edges: ``(b + 1,)`` ascending numbers from 0 on, in the unit of the positions. Bin ``i`` holds the pairs with
         ``edges[i] < r <= edges[i + 1]``. The last edge may be infinite.
-    boxsize: periodic length, or one a dimension; 0 or None is open. Of a pair, only the nearest images count, also
-        beyond half the box.
-    part_b: another set of particles; pairs are then of one in ``part`` and one in ``part_b``. None: pairs within
-        ``part``.
+    boxsize: the periodic length, or one per dimension; 0 or None means open. Only the nearest images of a pair count,
+        also for distances above half the box.
+    part_b: another set of particles; each pair then has one particle in ``part`` and one in ``part_b``. None: pairs
+        within ``part``.
     mode: ``"r"`` for distances; ``"rp_pi"`` for distances across (``edges``) and along (``edges_b``) the line of sight;
         ``"s_mu"`` for distances and the cosines, from 0 to 1, of the angle to the line of sight (``edges_b``). The last
         two are for 2 and 3 dimensions.
-    edges_b: ``(b' + 1,)``, of pi or mu, in the same way.
-    los: the axis of the line of sight; or ``"midpoint"``: from the origin, where the observer is, to the middle between
-        the two, so that ``pi = |s . m| / |m|`` and ``rp = |s x m| / |m|`` with ``s`` and ``m`` the difference and the
-        mean of their positions (Fisher et al. 1994, MNRAS 267, 927). The box is open then. If ``m`` is 0, all of the
+    edges_b: ``(b' + 1,)``, the edges of pi or mu, in the same form.
+    los: the axis of the line of sight; or ``"midpoint"``: from the observer at the origin to the midpoint of the pair,
+        so that ``pi = |s . m| / |m|`` and ``rp = |s x m| / |m|`` with ``s`` and ``m`` the difference and the mean of
+        their positions (Fisher et al. 1994, MNRAS 267, 927). The box must then be open. If ``m`` is 0, the entire
         distance is across.
-    weight, weight_b: ``(n,)`` each, of ``part`` and ``part_b``; None: all weigh 1.
-    region, region_b: ``(n,)`` integers from 0 to below ``num_regions``, where particles are left out together in a
-        jackknife; ``region_b`` is needed with ``part_b``.
-    num_regions: how many regions there are.
-    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
-        particles in z-order that it returned. It saves the sort on one device.
-    cfg: None: leaves of 48 particles, which are the fastest here.
+    weight, weight_b: ``(n,)`` each, the weights of ``part`` and ``part_b``; None: all weights are 1.
+    region, region_b: ``(n,)`` integers from 0 to below ``num_regions``: the jackknife region of each particle.
+        ``region_b`` is needed with ``part_b``.
+    num_regions: the number of regions.
+    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
+        the z-ordered particles which that function returned. It saves the sort on one device.
+    cfg: None: leaves of 48 particles, the fastest size here.
 
-    Pairs within one set count in both orders, as `scipy.spatial.cKDTree.count_neighbors` of a tree with itself counts
-    them. A bin of rp, pi or mu that begins at 0 also holds the value 0. Pairs at distance 0 are in no bin of any mode,
-    neither a particle with itself nor different particles at the same place.
+    Pairs within one set count in both orders, like `scipy.spatial.cKDTree.count_neighbors` of a tree with itself. A bin
+    of rp, pi or mu that begins at 0 also holds the value 0. Pairs at distance 0 are not in any bin of any mode: neither
+    a particle with itself nor different particles at the same place.
 
-    Whether a pair is within an edge is decided in float64 from the positions as given: distances by their squares,
-    ``|z| <= edge`` along the line of sight, and ``z**2 <= edge**2 * s**2`` for cosines. So counts are exact, with
-    ``"midpoint"`` but for the rounding of ``m``, and the same integers on any number of devices. Sums are taken in
-    float64, with the same bits for any number of threads and in every run; over several devices, or on a GPU, they may
-    differ from these in the last ones.
+    Float64 arithmetic on the given positions decides whether a pair is within an edge: distances by their squares,
+    ``|z| <= edge`` along the line of sight, and ``z**2 <= edge**2 * s**2`` for cosines. Counts are therefore exact
+    (with ``"midpoint"``, up to the rounding of ``m``), and the same integers on any number of devices. Sums are taken
+    in float64, with the same bits for any number of threads and in every run. On several devices, or on a GPU, they may
+    differ from these in the last bits.
 
-    Whole nodes of the hierarchy whose pairs are all in one bin are counted at once, so many pairs cost less than each.
-    Over several devices, all get the result. Differentiating sums of weights is an error.
+    Whole nodes of the hierarchy whose pairs are all in one bin are counted at once, so the cost per pair falls with the
+    number of pairs. On several devices, all devices get the result. Differentiating sums of weights raises an error.
 
-    Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if a position or
-    weight is NaN or infinite, a region is none, a traced ``edges`` or ``boxsize`` is wrong, ``th`` belongs to other
-    particles, or a sum of weights is beyond the range of its dtype.
+    Raises TypeError or ValueError for wrong arguments. Raises an error at run time, on every device, if a position or
+    weight is NaN or infinite, a region is invalid, a traced ``edges`` or ``boxsize`` is wrong, ``th`` belongs to other
+    particles, or a sum of weights exceeds the range of its dtype.
     """
     cfg = checked_config(_CONFIG if cfg is None else cfg, RadiusConfig)
     cfg = without_masses(cfg)
@@ -145,7 +145,7 @@ def pair_counts(
 
 
 def _check_both(part: Any, part_b: Any) -> tuple[jax.Array, jax.Array | None]:
-    """The positions of both sets; TypeError or ValueError in words if they are none, or do not agree."""
+    """Return the positions of both sets. Raise TypeError or ValueError if they are invalid or do not match."""
     pos = check_particles(part)
     check_num(part)
     if part_b is None:
@@ -157,7 +157,7 @@ def _check_both(part: Any, part_b: Any) -> tuple[jax.Array, jax.Array | None]:
 
 
 def _check_regions(region: Any, region_b: Any, num_regions: Any, apart: bool) -> int:
-    """The number of regions; ValueError in words if what was given of them does not fit together."""
+    """Return the number of regions. Raise ValueError if the arguments for regions do not match."""
     if region is None and region_b is None and num_regions is None:
         return 0
     if region is None or num_regions is None or (region_b is None) == apart:
@@ -172,7 +172,7 @@ def _check_regions(region: Any, region_b: Any, num_regions: Any, apart: bool) ->
 def _columns(
     part: Any, pos: jax.Array, weight: Any, region: Any, regions: int, of: str
 ) -> tuple[Columns, list[comm.Fault]]:
-    """A set with its weights and regions, and what may be wrong with these. of: whose, in words."""
+    """Return a set with its weights and regions, and their possible faults. of: the name of the set in messages."""
     num = get_num(part)
     weight, faults = checked_weights(weight, pos, num, of)
     if region is not None:
@@ -180,7 +180,7 @@ def _columns(
         if not np.issubdtype(jnp.result_type(region), np.integer):
             raise TypeError(f"region{of} must be integers, not {jnp.result_type(region)}.")
         given = jnp.asarray(region)
-        # In a dtype that holds num_regions too: 300 is 44 in 8 bits.
+        # Compare in a dtype that also holds num_regions: in 8 bits, 300 becomes 44.
         wide = given if given.dtype.itemsize >= 4 else given.astype(jnp.int32)
         faults.append(row_fault((wide < 0) | (wide >= regions), num, _BAD_REGION % (of, regions)))
         region = given.astype(jnp.int32)
@@ -188,18 +188,18 @@ def _columns(
 
 
 def _here(pairs: Pairs, th: TreeHierarchy | None) -> tuple[jax.Array, jax.Array]:
-    """The words of counts and sums, on one device."""
+    """Return the words of counts and sums, on one device."""
     one, other, box = pairs.one, pairs.other, pairs.box
     if other is None:
         return kernels.pair_counts(_sorted(one, "the positions", pairs, th), None, pairs.bins, box, pairs.regions)
     of_b = _sorted(other, "the positions of part_b", replace(pairs, faults=[]), None)
-    # What is wrong with either stops both.
+    # Faults of either set stop both.
     of_a = _sorted(one, "the positions", pairs, th)
     return kernels.pair_counts(of_a, of_b, pairs.bins, box, pairs.regions)
 
 
 def _sorted(given: Columns, name: str, pairs: Pairs, th: TreeHierarchy | None) -> PairSet:
-    """A set in z-order."""
+    """Sort a set in z-order."""
     if th is not None:
         num = check_belongs(given.pos, given.num, th, pairs.box, pairs.faults)
         return PairSet(kernel_tree(given.pos, num, th), given.weight, given.region)
@@ -210,7 +210,7 @@ def _sorted(given: Columns, name: str, pairs: Pairs, th: TreeHierarchy | None) -
 
 
 def _named(counts: jax.Array, sums: jax.Array, bins: PairBins, regions: int) -> PairCounts:
-    """Words by their names, or an error on every rank if a sum is beyond the range of its dtype."""
+    """Return counts and sums with their names. Raise on every rank if a sum exceeds the range of its dtype."""
     shape = bins.shape()
     found = PairCounts(count=WideCounts(counts[0].reshape(*shape, 2)))
     if regions:

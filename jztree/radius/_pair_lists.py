@@ -1,4 +1,4 @@
-"""Lists of pairs within a radius, with the images of a periodic box."""
+"""Lists of pairs within a radius, including the images of a periodic box."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from ._search import Asked, Ready, check_both, make_ready, starts_of_ranks
 
 __all__ = ["PairLists", "pairs_within"]
 
-# Room for lists to begin with, pairs a query.
+# Initial capacity of lists, in pairs per query.
 _USUAL = 32
 _TOO_FAR = (
     "the radius reaches 2**31 periodic images or more (infinite ones reach all); in a periodic box, give one that is "
@@ -35,13 +35,14 @@ _FAR_OUT = "row {0}%s is 2**29 box lengths or more from the box, too far for shi
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
 class PairLists:
-    """Pairs of particles and images of particles; see `pairs_within`. What was not asked for is None.
+    """Pairs of particles and images of particles; see `pairs_within`. Quantities that were not requested are None.
 
-    i, j: ``(capacity,)`` int32, the rows of both; -1 behind the last. They ascend in ``i``.
-    shift: ``(capacity, d)`` int32, how many box lengths ``j`` is shifted by; 0 behind the last.
-    vector: ``(capacity, d)``, ``pos[j] - pos[i] + shift * boxsize``, from ``i`` to the image of ``j``; 0 behind.
-    distance: ``(capacity,)``, its length; infinite behind the last.
-    num: int32, how many pairs there are.
+    i, j: ``(capacity,)`` int32, the rows of both; -1 after the last. They ascend in ``i``.
+    shift: ``(capacity, d)`` int32, the number of box lengths by which ``j`` is shifted; 0 after the last.
+    vector: ``(capacity, d)``, ``pos[j] - pos[i] + shift * boxsize``, from ``i`` to the image of ``j``; 0 after the
+        last.
+    distance: ``(capacity,)``, the length of ``vector``; infinite after the last.
+    num: int32, the number of pairs.
     """
 
     i: jax.Array
@@ -52,7 +53,7 @@ class PairLists:
     num: jax.Array
 
     def edge_index(self) -> jax.Array:
-        """``(2, capacity)`` int32, ``i`` above ``j``."""
+        """Return ``(2, capacity)`` int32, with ``i`` in row 0 and ``j`` in row 1."""
         return jnp.stack([self.i, self.j], axis=-2)
 
 
@@ -74,30 +75,31 @@ def pairs_within(
     cfg: RadiusConfig | None = None,
     quantities: str = "ijSdD",
 ) -> PairLists:
-    """All pairs within a radius as a list of edges, in a periodic box with all images.
+    """List all pairs within a radius as edges, in a periodic box with all images.
 
     part, boxsize, th: as in `count_within`.
-    radius: in the unit of the positions: a number, or ``(q,)``, one a query, which is the ``i`` of its pairs; among the
-        particles themselves that takes ``full=True``, because ``i`` may reach ``j`` and ``j`` not ``i``. In a periodic
-        box it may be longer than the box, but not infinite.
-    part_query: separate queries, which are the ``i``, while those of ``part`` are the ``j``; None: the particles
-        themselves, of which nobody is a partner of itself.
+    radius: in the unit of the positions: a number, or ``(q,)``, one per query. The radius of ``i`` applies to a pair.
+        Without ``part_query``, one radius per particle needs ``full=True``, because ``i`` may reach ``j`` while ``j``
+        does not reach ``i``. In a periodic box the radius may be longer than the box, but not infinite.
+    part_query: separate queries: these are the ``i``, and the particles of ``part`` are the ``j``. None: pairs among
+        the particles themselves, without pairs of a particle with itself at distance 0.
     capacity: as in `neighbours_within`, for pairs.
-    full: list every pair of the particles twice, as ``(i, j, shift)`` and ``(j, i, -shift)``; with one radius a query,
-        those of the two that are within that of their ``i``. Else once: with ``i < j`` or, between a particle and its
-        own images, with a shift whose first number that is not 0 is positive. Separate queries have all of their pairs.
-    quantities: what the list is to have, by the letters of ASE: shifts ``S``, vectors ``D`` and distances ``d``; the
-        rows ``i`` and ``j`` are always there. ``"ij"`` takes a fifth of the memory in three dimensions, and half of the
-        time. (Vectors and distances are made together and with shifts, which their derivatives need.)
+    full: list every pair of the particles twice, as ``(i, j, shift)`` and ``(j, i, -shift)``. With one radius per
+        particle, each of the two is listed if it is within the radius of its ``i``. If False, list each pair once: with
+        ``i < j`` or, between a particle and its own images, with a shift whose first nonzero number is positive.
+        Separate queries always list all of their pairs.
+    quantities: the contents of the list in the letters of ASE: shifts ``S``, vectors ``D`` and distances ``d``; the
+        rows ``i`` and ``j`` are always included. ``"ij"`` takes a fifth of the memory in three dimensions, and half of
+        the time. (Vectors and distances are computed together and with shifts, which their derivatives need.)
 
-    Returns `PairLists`. Rows are those that were given; over several devices, those of the joined particles of all, and
-    pairs are where ``i`` was given. Every image within the radius is a partner of its own, and a pair is within if its
-    distance in float64, from the positions as given and whole box lengths, is at most the radius. Positions outside
-    the box stay there, and shifts are relative to them. Vectors and distances are that, rounded, and have derivatives
-    by positions and box lengths.
+    Returns `PairLists`. Rows are rows of the input; on several devices, rows of the joined particles of all devices,
+    and pairs are on the device of ``i``. Every image within the radius forms its own pair. A pair is within the radius
+    if its distance in float64, from the given positions and whole box lengths, is at most the radius. Positions outside
+    the box are not wrapped, and shifts are relative to them. Vectors and distances are the float64 values, rounded.
+    They have derivatives by positions and box lengths.
 
-    Raises as `neighbours_within`, and an error at run time if an infinite radius is given in a periodic box, or a
-    position is 2**29 boxes away.
+    Raises the errors of `neighbours_within`, and an error at run time if a radius is infinite in a periodic box, or a
+    position is at least 2**29 box lengths from the box.
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
@@ -135,7 +137,7 @@ def _entry_bytes(pos: jax.Array, shifts: bool, vectors: bool) -> int:
 
 
 def _search_of(ready: Ready, box: Exact, **options: Any) -> Callable[..., tuple[jax.Array, ...]]:
-    """What makes lists, for `Listing`."""
+    """Return the function that makes lists, for `Listing`."""
 
     def search(
         names: jax.Array, whose: Any, rows: jax.Array | None, radius: Exact, space: Space
@@ -179,10 +181,10 @@ def _faults(radii: Radii, box: Exact, pos: jax.Array, num: Any, whose: str) -> l
 def _differentiable(
     query: jax.Array, pos: jax.Array, box: Exact, vector: jax.Array, distance: jax.Array, which: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """Vectors and distances with their derivatives by positions and box lengths.
+    """Return vectors and distances with their derivatives by positions and box lengths.
 
-    which: of each entry the numbers of the query and the source and its shift; the number of this rank's first query,
-    and that of the first source of each rank; None: numbers are rows.
+    which: the query number, source number and shift of each entry; the number of this rank's first query; and the
+    number of the first source of each rank. If the last two are None, numbers are rows.
     """
     del query, pos, box, which
     return vector, distance
@@ -194,14 +196,14 @@ def _differentiable_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> 
     changes = tangents[1]
     own, near = jnp.maximum(i if first is None else i - first, 0), jnp.maximum(j, 0)
     if starts is not None:
-        # Positions of all ranks, on each.
+        # Gather the positions of all ranks on each rank.
         changes = comm.all_gather(changes).reshape(-1, pos.shape[1])
         rank = jnp.searchsorted(starts, near, side="right").astype(jnp.int32) - 1
         near = rank * pos.shape[0] + near - starts[rank]
     length = jax.jvp(lambda box: jnp.asarray(exact_to_float(box), vector.dtype), (box,), (tangents[2],))[1]
     there = (j >= 0)[:, None]
     change = jnp.where(there, changes[near] - tangents[0][own] + shift.astype(vector.dtype) * length[None], 0)
-    # `_differentiable` again, because the derivative of the derivative needs it too.
+    # Call `_differentiable` again, because the second derivative needs its rule too.
     known = _differentiable(query, pos, box, vector, distance, (i, j, shift, first, starts))
     along = jnp.sum(unit(known[0]) * change, axis=-1)
     return known, (change, along)

@@ -1,10 +1,10 @@
 """Pair counts over the ranks of a mesh.
 
-1. Particles of all ranks are sorted in z-order and cut into ranges, both sets together; each rank gets a range.
-2. Each rank gets the particles of others that may be in bins with its own (`jztree.tree.ghosts`): of one set, only
-   those of higher ranks, so that each pair of ranks is seen by the lower one.
-3. It counts pairs within its own particles, and of these with the others' or with the other set.
-4. Counts of all ranks are added up as integers of 64 bits, sums of weights in the order of the ranks.
+1. Sort the particles of all ranks in z-order, cut both sets into ranges together, and give each rank a range.
+2. Each rank receives the particles of other ranks that may share a bin with its own (`jztree.tree.ghosts`). For pairs
+   within one set, it receives only those of higher ranks, so that the lower rank of two counts their pairs.
+3. Each rank counts the pairs within its own particles, and the pairs of its own with the ghosts or the other set.
+4. Counts of all ranks are added as 64-bit integers, and sums of weights in the order of the ranks.
 """
 
 import functools
@@ -30,7 +30,7 @@ from ._wide import add_counts, add_sums, counts_of_all_ranks, sums_of_all_ranks
 
 @dataclass
 class Columns:
-    """A set of particles: ``(n, d)`` positions, how many they are, and ``(n,)`` weights and regions, or None."""
+    """A set of particles: ``(n, d)`` positions, their number, and ``(n,)`` weights and regions, or None."""
 
     pos: jax.Array
     num: Any
@@ -40,7 +40,7 @@ class Columns:
 
 @dataclass
 class Pairs:
-    """What is asked for. other: None for pairs within one set. faults: what may be wrong besides positions."""
+    """The arguments. other: None for pairs within one set. faults: possible faults other than those of positions."""
 
     one: Columns
     other: Columns | None
@@ -52,15 +52,15 @@ class Pairs:
 
 
 def pairs_over_ranks(pairs: Pairs) -> tuple[jax.Array, jax.Array]:
-    """The words of counts and sums (see `kernels.pair_counts`) that are this rank's share of all."""
+    """Return this rank's share of the counts and sums, as words (see `kernels.pair_counts`)."""
     return _within(pairs) if pairs.other is None else _between(pairs, pairs.other)
 
 
 def of_all_ranks(counts: jax.Array, sums: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """The words of counts and sums over all ranks, the same on all, and known to be: also on a mesh of one device."""
+    """Add the words of counts and sums over all ranks. JAX knows that they are replicated, even on one device."""
     if not comm.get_rank_info()[2]:
         return counts, sums
-    # One collective follows the other by data.
+    # Make the second collective depend on the data of the first, to fix their order.
     counts = counts_of_all_ranks(counts)
     return counts, sums_of_all_ranks(comm.after(sums, counts.astype(jnp.int32) & 1)) if sums.shape[0] else sums
 
@@ -75,12 +75,12 @@ def _within(pairs: Pairs) -> tuple[jax.Array, jax.Array]:
     bins, box = pairs.bins, pairs.box
     inner = kernels.pair_counts(own[0], None, bins, box, pairs.regions)
     outer = kernels.pair_counts(own[0], others, bins, box, pairs.regions)
-    # In both orders.
+    # Count pairs between ranks in both orders.
     return add_counts(inner[0], outer[0], outer[0]), add_sums(inner[1], add_sums(outer[1], outer[1]))
 
 
 def _behind(around: Surroundings, moved: Moved, domain: Domain, pairs: Pairs) -> PairSet:
-    """The ghosts alone, which are behind the rank's own particles."""
+    """Return the ghosts alone, which follow the rank's own particles."""
     rows = moved.num + jnp.arange(around.room.rows, dtype=jnp.int32)
     last = around.room.rows - 1
     pos, *data = jax.tree.map(lambda column: kernels.gather_rows(column, jnp.minimum(rows, last)), around.rows)
@@ -108,7 +108,7 @@ def _between(pairs: Pairs, other: Columns) -> tuple[jax.Array, jax.Array]:
 
 
 def _set_of(pos: jax.Array, num: jax.Array, data: Any, domain: Domain, pairs: Pairs) -> tuple[PairSet, Any]:
-    """z-ordered particles as the kernel takes them, and their hierarchy."""
+    """Return z-ordered particles in the form that the kernel needs, and their hierarchy."""
     th = build_in_domain(pos, num, domain, pairs.cfg.tree)
     return PairSet(kernel_tree(pos, num, th), *data), th
 
@@ -123,7 +123,7 @@ def _ghosts(
     behind: Any = 0,
     lower_only: bool = False,
 ) -> Surroundings:
-    """A rank's particles with those of others that may be in bins with what is in the boxes ``wanted``."""
+    """Return a rank's particles, with ghosts that may share a bin with the particles in the boxes ``wanted``."""
     pos, leaves = moved.part, leaves_of(th)
     splits, lower, upper = wanted
     radius = jnp.where(jnp.diff(splits) > 0, reach_of(pairs.bins, pos.dtype), jnp.asarray(-1, pos.dtype))

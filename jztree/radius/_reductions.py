@@ -1,4 +1,4 @@
-"""Sums over pairs within a radius of what users compute of each pair, block by block, without lists of all."""
+"""Reductions of a user's function over pairs within a radius, block by block, without lists of all pairs."""
 
 import functools
 from collections.abc import Callable
@@ -25,14 +25,14 @@ from ._search import Asked, Ready, check_both, make_ready
 
 __all__ = ["reduce_within"]
 
-# Queries are answered in so many blocks, unless these would be small.
+# Queries are processed in this many blocks, unless the blocks would be small.
 _BLOCKS, _SMALL = 16, 4096
-# So many pairs are given to the user's function at once; where a block has fewer, its room costs nothing.
+# Number of pairs per call of the user's function; it costs nothing if a block has fewer pairs.
 _AT_ONCE = 1 << 17
-# Room for pairs to begin with, for each query of a block.
+# Initial capacity for pairs, per query of a block.
 _USUAL = 32
 _TOO_MANY = "there are about 2**31 pairs or more in a sixteenth of the queries; use a smaller radius or more devices."
-# What makes one of the pairs of each query, and of two such.
+# Functions that reduce the pairs of each query, and that combine two such results.
 _REDUCE: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array]]] = {
     "sum": (jax.ops.segment_sum, jnp.add),
     "max": (jax.ops.segment_max, jnp.maximum),
@@ -58,33 +58,36 @@ def reduce_within(
     capacity: int | None = None,
     cfg: RadiusConfig | None = None,
 ) -> Any:
-    """Sums, over the particles within a radius of every query, of what a function of yours makes of each pair.
+    """Reduce a user function of pairs over all particles within a radius of every query.
 
     >>> def weight(query, source, vector, distance):
     ...     return source.mass * jnp.exp(-((distance / 0.1) ** 2))
     >>> smoothed = jz.radius.reduce_within(part, 0.4, weight)
 
-    part, boxsize, th, part_query: as in `count_within`; all properties of the particles reach ``pair_func``.
-    radius: in the unit of the positions: a number, or ``(q,)``, one a query.
+    part, boxsize, th, part_query: as in `count_within`; ``pair_func`` receives all properties of the particles.
+    radius: in the unit of the positions: a number, or ``(q,)``, one per query.
     pair_func: called as ``pair_func(query, source, vector, distance)`` with ``p`` pairs at once: the query and the
-        source of each, particles like ``part_query`` and ``part`` with ``p`` rows; ``(p, d)``, from the query to the
-        nearest image of the source; and ``(p,)``, its length. It returns an array ``(p, ...)``, or a pytree of them. It
-        is called with some rows more than there are pairs, of any particles at distance ``radius``, and what it makes
-        of them is left out. It is compiled in: give the same function, not a new one at every call.
-    how: ``"sum"``; or ``"max"`` or ``"min"``, of each number by itself.
-    capacity: how many pairs a block of queries, a sixteenth of all, has room for. None: as in `neighbours_within`.
+        source of each pair, particles like ``part_query`` and ``part`` with ``p`` rows; the vectors ``(p, d)`` from the
+        query to the nearest image of the source; and their lengths ``(p,)``. It returns an array ``(p, ...)``, or a
+        pytree of them. Calls include some padding rows, of arbitrary particles at distance ``radius``, whose results
+        are dropped. The function is compiled in: pass the same function at every call, not a new one.
+    how: ``"sum"``; or ``"max"`` or ``"min"``, element by element.
+    capacity: the maximum number of pairs of a block of queries, which is a sixteenth of all. None: as in
+        `neighbours_within`.
 
-    Returns what ``pair_func`` returns with a row a query, in the order of the queries. Its dtype is kept, but sums of
-    integers are 32 bits wide, 64 with jax_enable_x64, as those of `jax.numpy.sum`, and sums of floats in less than 32
-    bits are float32. Rows without a pair, and from ``num`` on, are 0, or what ``max`` and ``min`` begin with. A query
-    that is a particle of ``part`` meets itself, at distance 0. Pairs are as in `neighbours_within`.
+    Returns the results of ``pair_func``, reduced to one row per query, in the order of the queries. The dtype is kept,
+    with two exceptions: sums of integers are 32 bits wide, or 64 with jax_enable_x64, as in `jax.numpy.sum`; and sums
+    of floats with less than 32 bits are float32. Rows without pairs, and rows from ``num`` on, are 0, or the initial
+    value of ``max`` and ``min``. A query that is a particle of ``part`` is paired with itself, at distance 0. Pairs are
+    defined as in `neighbours_within`.
 
-    Memory is that of the rows of the pairs of one block, 8 bytes each, and of what ``pair_func`` makes of some at once.
-    Nothing of this is kept: derivatives, by all that ``pair_func`` is given and by the box, compute it again. Which
-    pairs there are has none. Sums are taken in the z-order of the sources; over several devices they may differ in the
-    last bits.
+    The memory holds the rows of the pairs of one block, 8 bytes each, and the results of ``pair_func`` for one call.
+    Nothing is stored for derivatives: derivatives by all arguments of ``pair_func`` and by the box repeat the
+    computation. The choice of pairs has no derivative. Sums are taken in the z-order of the sources. On several
+    devices they may differ in the last bits.
 
-    Raises as `neighbours_within`, and ValueError or TypeError if ``pair_func`` does not return a row a pair.
+    Raises the errors of `neighbours_within`, and ValueError or TypeError if ``pair_func`` does not return one row per
+    pair.
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
@@ -108,7 +111,7 @@ def reduce_within(
 
 @dataclass
 class _Pairs:
-    """What is to be done with pairs, and what the particles of their rows are."""
+    """The function of pairs, the reduction, and the constructors of the particles of both sides."""
 
     pair_func: Callable[..., Any]
     as_queries: Callable[[list[jax.Array]], Any]
@@ -118,7 +121,7 @@ class _Pairs:
     def reduced(
         self, sides: tuple[list[jax.Array], list[jax.Array]], vector: jax.Array, row: jax.Array, size: int
     ) -> Any:
-        """One row a query, ``size`` in all, of pairs in the order of their ``row``; those of no query have ``size``."""
+        """Return ``size`` rows, one per query, of pairs in the order of ``row``. Padding pairs have row ``size``."""
         there = row < size
         num = jnp.sum(there, dtype=jnp.int32)
         query, source = (
@@ -139,12 +142,12 @@ class _Pairs:
         made = jnp.asarray(leaf)
         if self.how == "sum":
             made = made.astype(_dtype_of_sum(made.dtype))
-        # Rows of no query are one more, which is left out.
+        # Padding pairs go to one additional row, which is dropped.
         return _REDUCE[self.how][0](made, row, size + 1, indices_are_sorted=True)[:size]
 
 
 def _dtype_of_sum(dtype: Any) -> Any:
-    """That of `jax.numpy.sum`; but of half precision float32, in which that function adds up before it rounds."""
+    """Return the dtype of `jax.numpy.sum`, but float32 for half precision, in which that function accumulates."""
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
         return jnp.float32
     return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
@@ -152,7 +155,7 @@ def _dtype_of_sum(dtype: Any) -> Any:
 
 @dataclass
 class _Blocks:
-    """The queries in z-order, some at a time."""
+    """The queries in z-order, processed block by block."""
 
     ready: Ready
     box: Exact
@@ -167,7 +170,7 @@ class _Blocks:
         self.words = self._words()
 
     def _words(self) -> jax.Array:
-        """The radius of each query in z-order, and negative ones to fill the last block."""
+        """Return the radius of each query in z-order, with negative radii in the padding of the last block."""
         radii, rows = self.ready.radii, self.ready.rows
         words = jnp.asarray(radii.words().words)
         if radii.of_each is None:
@@ -177,7 +180,7 @@ class _Blocks:
         return jax.lax.stop_gradient(words)
 
     def reduced(self) -> Any:
-        """What the pairs of each query in z-order make together, ``(q, ...)``."""
+        """Return the reduction over the pairs of each query, in z-order, ``(q, ...)``."""
         place, checked = self._room()
         needed = place.rows * (4 + self.asked.posz.dtype.itemsize)
         check_memory(needed, f"{place.rows:,} pairs of a block", "use a smaller radius or capacity, or more devices.")
@@ -191,7 +194,7 @@ class _Blocks:
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: self.q], found)
 
     def _room(self) -> tuple[Room, jax.Array]:
-        """Room for the pairs of a block, and a number that is there once it is known to be enough on all ranks."""
+        """Return the capacity for the pairs of a block, and a number that depends on its check on all ranks."""
         ready = self.ready
         counts = kernels.count_within(ready.sources, None, ready.queries, None, Exact(self.words), 1, self.box)[0]
         counts = jnp.pad(counts[:, 0], (0, self.number * self.size - self.q)).reshape(self.number, self.size)
@@ -205,7 +208,7 @@ class _Blocks:
             needs = comm.all_gather(comm.after(most, comm.check(0, many, [], _TOO_MANY))).reshape(-1)
             return comm.check_room(jnp.int32(0), needs, place, "pairs", "give that capacity or more.")
 
-        # In a plain call the sentence alone, in the class that is documented, as the twins raise it.
+        # In a plain call, raise the documented class with the message alone, as the twins do.
         return place, retrying(checked, {}, "") if is_concrete(most) else checked()
 
     def _of_block(self, first: jax.Array, words: jax.Array, size: int) -> Any:
@@ -233,7 +236,7 @@ class _Blocks:
         return jax.lax.scan(more, total, starts[1:])[0] if starts.shape[0] > 1 else total
 
     def _of_pairs(self, index: jax.Array, query: jax.Array, first: jax.Array) -> Any:
-        """What pairs make of the queries of a block, which begins with the ``first``. index: z-ordered sources."""
+        """Reduce pairs of the queries of a block, which begins with query ``first``. index: z-ordered sources."""
         there = (index >= 0) & (query < self.q)
         query, source = jnp.clip(query, 0, max(self.q - 1, 0)), jnp.maximum(index, 0)
         vector = self._vectors(query, source, there)
@@ -241,7 +244,7 @@ class _Blocks:
         return self.pairs.reduced(sides, vector, jnp.where(there, query - first, self.size), self.size)
 
     def _vectors(self, query: jax.Array, source: jax.Array, there: jax.Array) -> jax.Array:
-        """From queries to sources, ``(p, d)``; where no pair is, a radius along the first axis."""
+        """Return vectors from queries to sources, ``(p, d)``; in padding, a radius along the first axis."""
         ready = self.ready
         at, to = _rows(self.asked.posz, self.asked.num, query), _rows(ready.sources.posz, ready.sources.num, source)
         length = exact_to_float(Exact(_rows(self.words, self.asked.num, query))).astype(at.dtype)
@@ -256,7 +259,7 @@ class _Blocks:
 
 
 def _rows(column: jax.Array, num: jax.Array, index: jax.Array) -> jax.Array:
-    """``column[index]``; 1 if there is no row at all, so that derivatives of what is left out are numbers."""
+    """Return ``column[index]``, or 1 if there are no rows, so that derivatives of dropped results are finite."""
     if column.shape[0] == 0:
         return jnp.ones((index.shape[0], *column.shape[1:]), column.dtype)
     found = kernels.gather_rows(column, index)
