@@ -1,12 +1,11 @@
-"""Fixed-radius searches: how many particles are within a radius, and which.
+"""Fixed-radius searches: counts and lists of particles within a radius, and sums over them.
 
-Particles are sorted in z-order and get a plane hierarchy (`jztree.tree`). Queries that are neighbours in z-order walk
-it together; nodes wholly within the radius of all of them are counted without a look at their particles, and nodes
-beyond it are left out, so that the cost is that of what lies at the edge. A particle is within a radius if its
-distance, to the nearest image, is at most that, decided in float64 from the positions as given: the rule by which
-friends-of-friends links (`jztree.fof`). So counts are exact, on any device and any number of them.
-Sums over neighbours, weighted by a kernel of their distance or by its derivatives, walk the tree in the same way and
-keep no lists.
+Particles are sorted in z-order, and a plane hierarchy (`jztree.tree`) is built over them. Queries that are close in
+z-order walk it together. Nodes wholly within the radius of all of them are counted without reading their particles, and
+nodes outside it are skipped, so the cost is that of the particles near the edge. A particle is within a radius if its
+distance to the nearest image, computed in float64 from the given positions, is at most the radius. Friends-of-friends
+groups (`jztree.fof`) use the same rule. Counts are therefore exact, on any device and any number of devices.
+Sums over neighbours, weighted by a kernel of the distance or its derivatives, use the same walk and store no lists.
 """
 
 from ._counts import count_within

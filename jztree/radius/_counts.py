@@ -1,4 +1,4 @@
-"""How many particles are within radii of others, and how much they weigh."""
+"""The number of particles within radii of queries, and the sum of their weights."""
 
 from typing import Any
 
@@ -39,29 +39,29 @@ def count_within(
     weight: Any = None,
     cfg: RadiusConfig | None = None,
 ) -> jax.Array:
-    """How many particles are within a radius of every query, or how much they weigh together.
+    """Count the particles within a radius of every query, or sum their weights.
 
     part: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
-    radius: in the unit of the positions: a number; ``(q,)``, one a query; or ``m`` ascending ones, ``(m,)`` for all
-        queries or ``(q, m)``. An array as long as there are queries is one a query; ``(1, m)`` is always for all.
-        Infinite counts everything.
-    boxsize: periodic length, or one a dimension; 0 or None is open. Positions outside the box are wrapped.
-    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
-        particles in z-order that it returned.
-    part_query: ``q`` positions of the same dtype, or a particle class; None: the particles themselves (``q`` is ``n``),
+    radius: in the unit of the positions: a number; ``(q,)``, one per query; or ``m`` ascending radii, ``(m,)`` for all
+        queries or ``(q, m)``. An array with as many entries as queries means one per query; ``(1, m)`` always applies
+        to all queries. Infinity counts everything.
+    boxsize: the periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
+    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
+        the z-ordered particles which that function returned.
+    part_query: ``q`` positions of the same dtype, or a particle class. None: the particles themselves (``q`` is ``n``),
         each of which counts itself.
-    weight: ``(n,)`` real numbers, one a particle of ``part``, to be summed in place of counted.
+    weight: ``(n,)`` real numbers, one per particle of ``part``, to sum instead of counting.
 
     Returns ``(q,)`` int32 in the order of the queries, or ``(q, m)``; with ``weight``, sums in the dtype of the
     positions. Rows from ``num`` on are 0, whatever their radii. A particle is counted once, by its nearest image, if
-    its distance in float64 from the positions as given is at most the radius.
+    its distance in float64 from the given positions is at most the radius.
 
-    Counts do not depend on the number of devices. Sums are float64 inside; over several devices, and on GPUs, they may
-    differ in the last bits of that. Differentiating by what sums are made of is an error.
+    Counts do not depend on the number of devices. Sums are accumulated in float64. On several devices, and on GPUs,
+    they may differ in the last bits of that precision. Differentiating sums raises an error.
 
-    Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if a position or
+    Raises TypeError or ValueError for wrong arguments. Raises an error at run time, on every device, if a position or
     weight is NaN or infinite, a traced ``radius`` or ``boxsize`` is wrong, ``th`` belongs to other particles, or a sum
-    is beyond the range of its dtype.
+    exceeds the range of its dtype.
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)

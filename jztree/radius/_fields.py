@@ -1,4 +1,4 @@
-"""Derivatives of fields that particles carry, as smoothed particle hydrodynamics (SPH) defines them."""
+"""Derivatives of fields carried by particles, as in smoothed particle hydrodynamics (SPH)."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def sph_derivative(
     truncate: float = 4.0,
     cfg: RadiusConfig | None = None,
 ) -> jax.Array:
-    """The gradient, divergence or curl of a field at the particles that carry it.
+    """Compute the gradient, divergence or curl of a field at the particles that carry it.
 
     With masses ``m``, ``rho_i = sum_j m_j W_ij`` and ``W_ij = W(|x_i - x_j|, h_i)``, these are (Price 2012, J. Comput.
     Phys. 231, 759)
@@ -49,7 +49,7 @@ def sph_derivative(
     * divergence: ``sum_j m_j (A_j - A_i) . dW_ij/dx_i / rho_i``
     * curl: ``sum_j m_j dW_ij/dx_i x (A_j - A_i) / rho_i``
 
-    which vanish for constant fields. For sums without differences and at other places, see `kernel_sums`.
+    They vanish for constant fields. For sums without differences, or at other places, see `kernel_sums`.
 
     part, h, boxsize, th, kernel, truncate: as in `kernel_sums`; particles without masses count 1 each.
     field: ``(n, ...)`` real numbers; the divergence and curl are of vectors ``(n, ..., d)``.
@@ -58,7 +58,7 @@ def sph_derivative(
     Returns ``(n, ..., d)`` for a gradient, and shapes as in `kernel_sums` for the others; 0 in rows from ``num`` on.
     All have first derivatives by positions, masses, field and ``h``.
 
-    Raises what `kernel_sums` raises, and an error at run time if the density at a particle is 0.
+    Raises the errors of `kernel_sums`, and an error at run time if the density at a particle is 0.
     """
     cfg = checked_config(cfg, RadiusConfig)
     check_hierarchy(th)
@@ -72,11 +72,11 @@ def sph_derivative(
     asked = Sums(part, None, (lengths, lengths), boxsize, th, Kernel(kernel, truncate, "gather"), cfg)
     columns = what.columns(values)
     weighed = jnp.concatenate([mass[:, None], mass[:, None] * columns], axis=1)
-    # Both sums are without the powers of h that their quotient has not.
+    # Compute both sums without the powers of h that cancel in their quotient.
     dims = pos.shape[1]
     slopes = summed(asked, weighed, (0, 1), dims).reshape(len(columns), columns.shape[1] + 1, dims)
-    # What is lost in this difference is what rounding took off the field: the sum of slopes of masses is not above
-    # that of their sizes.
+    # The difference loses no more digits than the rounding of the field did, because the sum of mass slopes is not
+    # above the sum of their absolute values.
     change = slopes[:, 1:] - columns[:, :, None] * slopes[:, :1]
     used = jnp.arange(len(columns), dtype=jnp.int32) < get_num(part)
     density = jnp.where(used, summed(asked, mass[:, None], (0, 0), dims)[:, 0], 1)
@@ -87,7 +87,7 @@ def sph_derivative(
 
 
 def _relative(mass: jax.Array) -> jax.Array:
-    """In a unit of which the largest, on all ranks, has 1 to 2."""
+    """Return masses in a power-of-two unit in which the largest, over all ranks, is from 1 to 2."""
     most = jnp.max(jnp.abs(jax.lax.stop_gradient(mass)), initial=0)
     if comm.num_ranks() > 1:
         (most,) = comm.all_max(most[None])

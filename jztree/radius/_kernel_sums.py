@@ -47,7 +47,7 @@ _NO_QUERY = "h_query goes with part_query; the particles themselves have the len
 
 
 class Kernel(NamedTuple):
-    """Which kernel, by what is static: its name, where a Gaussian is cut, and whose smoothing length counts."""
+    """The static parameters of a kernel: its name, the cutoff of a Gaussian, and which smoothing length it uses."""
 
     name: str
     truncate: float
@@ -55,7 +55,7 @@ class Kernel(NamedTuple):
 
 
 def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What twins replace in the arguments of a function with ``part``, ``h`` and maybe ``part_query``, ``h_query``."""
+    """Return the arguments that twins replace in functions of ``part``, ``h`` and maybe ``part_query``, ``h_query``."""
     part, query = next(iter(arguments.values())), arguments.get("part_query")
     replaced = exact_box_argument(arguments) | {"h": _exact_lengths(arguments["h"], part, "h")}
     if "h_query" not in arguments:
@@ -155,10 +155,10 @@ def kernel_sums(
 
 
 def checked_values(part: Any, values: Any, pos: jax.Array, name: str = "values") -> jax.Array:
-    """What is summed, ``(n, ...)``, in the dtype of the sums; TypeError or ValueError in words if it cannot be.
+    """Return the values to sum, ``(n, ...)``, in the dtype of the sums. Raise TypeError or ValueError if invalid.
 
-    values: None is the masses of ``part``. Padding, which may hold NaN, is 0, for derivatives multiply it with changes
-    of 0.
+    values: None means the masses of ``part``. Padding, which may hold NaN, becomes 0, because derivatives multiply it
+    by changes of 0.
     """
     if values is None:
         mass = check_mass(part)
@@ -177,13 +177,13 @@ def checked_values(part: Any, values: Any, pos: jax.Array, name: str = "values")
         raise ValueError(
             f"{name} must have one row a particle, ({pos.shape[0]}, ...); the shape is {np.shape(values)}."
         )
-    # Of numbers for each, the dtype counts, also where they were made from a number of Python.
-    values = jnp.asarray(values)  # first, for JAX warns of dtypes that it cuts to 32 bits, and not of arrays
+    # For one value per particle, the dtype of the array counts, even if it was made from a Python number.
+    values = jnp.asarray(values)  # first, because JAX warns when it cuts other types to 32 bits, but not arrays
     return _without_padding(values.astype(common_dtype(pos, values.dtype)), get_num(part))
 
 
 def _lengths_of_both(h: Any, h_query: Any, pos: jax.Array, query: jax.Array | None, form: str) -> tuple[Radii, Radii]:
-    """Smoothing lengths of sources and of queries; those that do not count are those that do."""
+    """Return smoothing lengths of sources and of queries. Replace unused lengths by the used ones."""
     h, h_query = (None if isinstance(one, Radii) and one.for_all is one.of_each else one for one in (h, h_query))
     if form not in _FORMS:
         raise ValueError(f"form is {form!r}; it must be one of {', '.join(_FORMS)}.")
@@ -196,7 +196,7 @@ def _lengths_of_both(h: Any, h_query: Any, pos: jax.Array, query: jax.Array | No
         return both, both
     sources = None if h is None else as_lengths(h, pos.shape[:1], "h")
     queries = None if h_query is None else as_lengths(h_query, query.shape[:1], "h_query")
-    # What does not count is the same for all, and what does may be.
+    # Unused lengths can be the same for all particles. Used ones may be, too.
     if queries is None and sources is not None and (sources.of_each is None or form == "scatter"):
         queries = sources if sources.of_each is None else as_lengths(1.0, (), "h_query")
     if sources is None and queries is not None and (queries.of_each is None or form == "gather"):
@@ -233,7 +233,7 @@ class Derivative:
         return values.reshape(values.shape[0], math.prod(self.shape))
 
     def term(self) -> tuple[int, int]:
-        """How many indices there are in values, and in sums."""
+        """Return the number of indices of the values, and of the sums."""
         return {None: (0, 0), "gradient": (0, 1), "divergence": (1, 0), "curl": (0, 1)}[self.kind]
 
     def shaped(self, found: jax.Array, dims: int) -> jax.Array:
@@ -245,7 +245,7 @@ class Derivative:
         return self.of_gradient(found.reshape(q, *self.shape, dims))
 
     def of_gradient(self, found: jax.Array) -> jax.Array:
-        """What it is by all derivatives of all columns."""
+        """Return this derivative, given the derivatives of all columns by all components."""
         dims = found.shape[-1]
         gradient = found.reshape(found.shape[0], *self.shape, dims)
         if self.kind == "gradient":
@@ -261,7 +261,7 @@ class Derivative:
 
 @dataclass
 class Sums:
-    """What is summed over, and at what places."""
+    """The particles, queries and kernel of a sum."""
 
     part: Any
     part_query: Any
@@ -273,9 +273,9 @@ class Sums:
 
 
 def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: int = 0) -> jax.Array:
-    """Sums of ``(n, c)`` values, 0 in padding, with so many derivatives inward and outward, in the rows of the queries.
+    """Sum ``(n, c)`` values, which are 0 in padding, in the rows of the queries.
 
-    sum_powers: as in `kernels.KernelTerm`.
+    order: the numbers of inward and outward derivatives. sum_powers: as in `kernels.KernelTerm`.
     """
     pos = get_pos(asked.part)
     query = pos if asked.part_query is None else get_pos(asked.part_query)
@@ -305,14 +305,14 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: in
             least_reach=_largest(of_sources, num) if needs else None,
         )
     )
-    # Rows that hold nothing are 0, and so is what becomes of their changes, which may be NaN.
+    # Padding rows are set to 0, and so are their derivatives, which may be NaN.
     found = _without_padding(ready.sent_home(_terms(ready, profile, asked, (*order, sum_powers), box)), nums[1])
     row = first_row(~jnp.isfinite(found).all(axis=1))
     return comm.after(found, comm.check(0, row >= 0, [row], _LOST % found.dtype))
 
 
 def _faults(asked: Sums, value: jax.Array, nums: tuple[Any, Any], norm: float, powers: int) -> list[comm.Fault]:
-    """What may be wrong with values and lengths. nums: how many sources and queries there are."""
+    """Return the possible faults of values and lengths. nums: the numbers of sources and of queries."""
     bad = row_fault(~jnp.isfinite(value).all(axis=1), None, _BAD_VALUE % value.dtype)
     faults = [bad, *lengths_faults(asked.lengths[0], nums[0], "h")]
     if asked.part_query is not None:
@@ -321,13 +321,13 @@ def _faults(asked: Sums, value: jax.Array, nums: tuple[Any, Any], norm: float, p
 
 
 def _without_padding(rows: jax.Array, num: Any) -> jax.Array:
-    """``rows``, and 0 from ``num`` on."""
+    """Set ``rows`` to 0 from ``num`` on."""
     used = jnp.arange(rows.shape[0], dtype=jnp.int32) < num
     return jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
 def _largest(lengths: Radii, num: Any) -> jax.Array:
-    """The largest length of this rank."""
+    """Return the largest length of this rank."""
     assert lengths.of_each is not None
     number = jax.lax.stop_gradient(jnp.asarray(exact_to_float(lengths.of_each)))
     real = jnp.arange(number.shape[0], dtype=jnp.int32) < num
@@ -355,7 +355,7 @@ def _words(one: Exact | None) -> jax.Array:
 
 
 def _query_words(ready: Ready) -> jax.Array:
-    """The smoothing lengths of the z-ordered queries."""
+    """Return the smoothing lengths of the z-ordered queries."""
     if ready.radii.of_each is None:
         return _words(ready.radii.for_all)
     words = jnp.asarray(ready.radii.of_each.words)

@@ -1,16 +1,22 @@
-"""Sums over neighbours that can be differentiated as often as the native kernel has derivatives of W.
+"""Sums over neighbours, differentiable as often as the native kernel has derivatives of W.
 
-All of them are one operation of JAX, linear in the values, with a kernel W or a derivative of it by components of the
-query's position x_i and by h (`kernels.KernelTerm`). Its derivative by x_i is the same sum with one derivative of W
-more, whose index is a new one of the sums; by the positions of sources, with one more, minus, whose index is a new one
-of values that are multiplied with what the sources move; by h likewise; by a box length, with one more, times how many
-periods lie between a pair. Transposed, sources and queries change places, and with them gather and scatter. So
-forward and reverse mode, and both of both, take walks of the tree and no lists of pairs.
+All sums are one JAX primitive that is linear in the values. Its kernel is W, or a derivative of W by components of the
+query's position x_i and by h (`kernels.KernelTerm`). Its derivatives are sums of the same kind with one more derivative
+of W:
 
-W and its derivatives go with high powers of 1/h, which may be far beyond the range of values where a derivative is not:
-the kernel is multiplied with a value or a change on one side of a walk, and with the other one on the other side. So
-those powers are taken out of the walk as powers of two (`KernelTerm.value_powers` and ``sum_powers``), and out of the
-product of value and change by `scaled_product`.
+- by x_i: the sums get a new index;
+- by positions of sources: with opposite sign; the values get a new index, from their product with the change of the
+  positions;
+- by h: likewise;
+- by a box length: times the number of periods between the particles of a pair.
+
+The transpose exchanges sources with queries, and gather with scatter. Forward and reverse mode, and all combinations,
+therefore use tree walks and need no lists of pairs.
+
+W and its derivatives contain high powers of 1/h, which may be far out of range even if the derivative itself is not,
+because one side of a walk multiplies the kernel by a value or a change, and the other side by the other factor. These
+powers are therefore taken out of the walk as powers of two (`KernelTerm.value_powers` and ``sum_powers``), and out of
+the product of value and change by `scaled_product`.
 """
 
 import functools
@@ -47,21 +53,23 @@ _NO_TOP_HAT = (
 
 
 class Rows(NamedTuple):
-    """Z-ordered particles with their hierarchy and smoothing lengths, one for all or one for each: words ``(1, w)`` or
-    ``(n, w)``, as `jztree.jax_ext.Exact` has them.
+    """Z-ordered particles with their hierarchy and smoothing lengths.
+
+    h: one length for all particles, or one per particle, as the words ``(1, w)`` or ``(n, w)`` of
+    `jztree.jax_ext.Exact`.
     """
 
     tree: kernels.Tree
     h: jax.Array
 
     def arrays(self) -> tuple[jax.Array, ...]:
-        """Positions and smoothing lengths first."""
+        """Return all arrays, with positions and smoothing lengths first."""
         pos, *others = self.tree.arrays
         return pos, self.h, *(jax.lax.stop_gradient(other) for other in others)
 
 
 class _Call(NamedTuple):
-    """What is compiled in."""
+    """The static parameters of the primitive."""
 
     term: KernelTerm
     source_sizes: tuple[int, ...]
@@ -83,19 +91,19 @@ class _Call(NamedTuple):
 
 
 def kernel_term(term: KernelTerm, value: jax.Array, sources: Rows, queries: Rows, box: Exact) -> jax.Array:
-    """`kernels.kernel_sums`, differentiable by values, positions, smoothing lengths and box."""
+    """Compute `kernels.kernel_sums`, differentiable by values, positions, smoothing lengths and box."""
     sizes = sources.tree.plane_sizes, queries.tree.plane_sizes
-    # The derivative by what all ranks share is the sum of those on each.
+    # The derivative by an array shared by all ranks is the sum of the derivatives on each rank.
     arrays = map(comm.vary, (value, box.words, *sources.arrays(), *queries.arrays()))
     return _sums.bind(*arrays, call=_Call(term, *sizes))
 
 
-# A side has a position, smoothing lengths, and five arrays of the hierarchy.
+# Each side has a position, smoothing lengths, and five arrays of the hierarchy.
 _SIDE = 7
 
 
 def _split(arrays: Sequence[Any]) -> tuple[Any, Any, Sequence[Any], Sequence[Any]]:
-    """Values, box, and the arrays of sources and of queries."""
+    """Return values, box, and the arrays of sources and of queries."""
     value, box, *sides = arrays
     return value, box, sides[:_SIDE], sides[_SIDE:]
 
@@ -126,7 +134,7 @@ mlir.register_lowering(_sums, mlir.lower_fun(_run, multiple_results=False))
 
 
 def _mapped(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, call: _Call) -> Any:
-    """One after the other along the mapped axis."""
+    """Loop over the mapped axis."""
     moving = [jnp.moveaxis(array, dim, 0) for array, dim in zip(arrays, dims, strict=True) if dim is not None]
 
     def one(rows: list[jax.Array]) -> jax.Array:
@@ -141,7 +149,7 @@ batching.primitive_batchers[_sums] = _mapped
 
 
 def _transposed(change: Any, value: Any, box: Any, *sides: Any, call: _Call) -> list[Any]:
-    """The cotangent of the values: of all arguments, they alone are linear."""
+    """Return the cotangent of the values, the only linear argument."""
     assert not any(map(ad.is_undefined_primal, (box, *sides)))
     if isinstance(change, ad.Zero):
         return [ad.Zero(value.aval), None, *[None] * len(sides)]
@@ -180,7 +188,7 @@ ad.primitive_jvps[_sums] = _jvp
 
 
 class _Moved(NamedTuple):
-    """How sums of the values change with everything else. others: the arguments behind the values."""
+    """Changes of the sums due to all arguments other than the values. others: the arguments after the values."""
 
     call: _Call
     value: jax.Array
@@ -215,14 +223,14 @@ class _Moved(NamedTuple):
         return moved._bind(share * scaled_product(self.value, _column(h, change), shift[:, None]))
 
     def _outward(self, change: jax.Array, images: bool = False) -> jax.Array:
-        """With one derivative more by the query's position, times a vector."""
+        """Return the sums with one more derivative by the query's position, contracted with a vector."""
         moved, shift = self._shifted("sum_powers", outward=self.call.term.outward + 1, images=images)
         found, dims = moved._bind(self.value), change.shape[-1]
         each = found.reshape(found.shape[0], found.shape[1] // dims, dims)
         return jnp.sum(scaled_product(each, change[:, None, :], shift[:, None, None]), axis=-1)
 
     def _share(self, of_others: str) -> float:
-        """What a smoothing length counts, that of others in one form."""
+        """Return the weight of a smoothing length in the kernel: 0 in the form ``of_others``, which ignores it."""
         form = self.call.term.form
         return 0.5 if form == "mean_h" else 0.0 if form == of_others else 1.0
 
@@ -230,8 +238,9 @@ class _Moved(NamedTuple):
         return _split((self.value, *self.others))
 
     def _shifted(self, which: str, **changes: Any) -> tuple["_Moved", jax.Array]:
-        """Other sums, without any powers of h, of which the new ones are taken out on one side, and the exponents
-        ``(n,)`` or ``(1,)`` that put these back.
+        """Return other sums with all powers of h factored out, and the exponents that restore the new powers.
+
+        which: the side on which the new powers are factored out. The exponents are ``(n,)`` or ``(1,)``.
         """
         if self.call.term.images:
             raise ValueError(_NO_SECOND_BY_BOX)
@@ -243,7 +252,7 @@ class _Moved(NamedTuple):
         before, dims = getattr(term, which), mine[0].shape[1]
         new = dims + term.inward + term.outward + term.by_h - term.value_powers - term.sum_powers
         if before == 0 and term.form == ("gather" if which == "value_powers" else "scatter"):
-            # The smoothing lengths of this side do not count, and may be anything.
+            # The smoothing lengths of this side are not used and may have any value.
             mine = [mine[0], _least(theirs), *mine[2:]]
         others = (box, *theirs, *mine) if which == "sum_powers" else (box, *mine, *theirs)
         moved = _Moved(self.call.changed(**{**changes, which: before + new}), self.value, others)
@@ -259,12 +268,12 @@ class _Moved(NamedTuple):
 
 
 def _column(h: jax.Array, change: jax.Array) -> jax.Array:
-    """How much smoothing lengths change, by their words."""
+    """Return the changes of smoothing lengths, given in words."""
     return exact_change(Exact(h), Exact(change))[:, None]
 
 
 def _least(side: Sequence[Any]) -> jax.Array:
-    """The smallest smoothing length of a side, in words."""
+    """Return the smallest smoothing length of a side, in words."""
     _, h, num, *_ = side
     h = jax.lax.stop_gradient(h)
     if h.shape[0] < 2:

@@ -1,4 +1,4 @@
-"""Smoothing lengths as users give them, and as kernels take them."""
+"""Smoothing lengths: validation of user input, and conversion to the form that kernels need."""
 
 from typing import Any
 
@@ -20,10 +20,10 @@ _TOO_SMALL = (
 
 
 def as_lengths(lengths: Any, rows: tuple[int, ...], name: str) -> Radii:
-    """A number for all, or one a row, as exact numbers; TypeError or ValueError in words if they cannot be lengths.
+    """Return one length for all, or one per row, as exact numbers. Raise TypeError or ValueError if they are invalid.
 
-    rows: ``(n,)``, or ``(r, n)`` where there is an axis over devices. What rows without a particle hold is not looked
-    at, so one a row is checked by `lengths_faults`.
+    rows: ``(n,)``, or ``(r, n)`` if there is an axis over devices. Padding rows may hold any values, so lengths per row
+    are checked by `lengths_faults`.
     """
     if isinstance(lengths, Radii):
         return lengths
@@ -42,14 +42,14 @@ def as_lengths(lengths: Any, rows: tuple[int, ...], name: str) -> Radii:
             check_range(values, name)
         else:
             widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
-            # What is out of range is said with its row, if there is a particle.
+            # Report values out of range later, with their row, and only if the row holds a particle.
             values = np.where((np.abs(values) <= widest.max) & (np.abs(values) >= widest.tiny), values, 0)
         numbers = exact(values, shape)
     return Radii(numbers, None) if shape == () else Radii(None, numbers)
 
 
 def lengths_faults(lengths: Radii, num: Any, name: str) -> list[comm.Fault]:
-    """What may be wrong with lengths, of which those of the first ``num`` rows count."""
+    """Return the possible faults of lengths. Only the first ``num`` rows count."""
     value = _numbers(lengths)
     good = (value > 0) & (value < jnp.inf) & ~is_subnormal(value)
     return [row_fault(~good, None if lengths.of_each is None else num, _BAD % (name, value.dtype))]
@@ -58,13 +58,14 @@ def lengths_faults(lengths: Radii, num: Any, name: str) -> list[comm.Fault]:
 def range_faults(
     value: jax.Array, nums: tuple[Any, Any], lengths: tuple[Radii, Radii], form: str, norm: float, powers: int
 ) -> list[comm.Fault]:
-    """That sums may vanish because all of their terms ``norm * value / h**powers`` may, and not because W ends.
+    """Return the fault that sums may vanish because all terms ``norm * value / h**powers`` underflow.
 
-    value: ``(n, c)``, 0 in padding. nums, lengths: how many rows count, and their lengths, of sources and of queries.
+    Sums that vanish because no neighbour is within the kernel are valid. value: ``(n, c)``, 0 in padding. nums,
+    lengths: the numbers of valid rows, and their lengths, of sources and of queries.
     """
     num, num_queries = nums
     kind = jnp.finfo(value.dtype)
-    widest = jax.dtypes.canonicalize_dtype(np.float64)  # one dtype for the three: users may forbid promotion
+    widest = jax.dtypes.canonicalize_dtype(np.float64)  # one dtype for all three, as users may forbid promotion
     sources, queries = (_numbers(one).astype(widest) for one in lengths)
     used = jnp.arange(value.shape[0], dtype=jnp.int32) < num
     most = jnp.max(jnp.abs(jax.lax.stop_gradient(value)), initial=0).astype(widest)
@@ -78,14 +79,14 @@ def range_faults(
     volume = {"gather": jnp.log2(queries), "scatter": jnp.full_like(queries, -not_least)}.get(
         form, jnp.minimum(jnp.log2(queries), -not_least)
     )
-    # Digits of terms that are below the range are lost long before the largest term vanishes.
+    # Terms below the range lose digits long before the largest term vanishes.
     lost = (most + float(np.log2(norm)) - powers * volume < kind.minexp + kind.nmant) & (most > -jnp.inf)
     rows = None if lengths[1].of_each is None else num_queries
     return [row_fault(lost & (queries > 0), rows, _TOO_SMALL % value.dtype)]
 
 
 def _numbers(lengths: Radii) -> jax.Array:
-    """Lengths ``(n,)`` or ``(1,)``, rounded."""
+    """Return lengths ``(n,)`` or ``(1,)``, rounded."""
     numbers = lengths.for_all if lengths.for_all is not None else lengths.of_each
     assert numbers is not None
     return jnp.atleast_1d(jax.lax.stop_gradient(jnp.asarray(exact_to_float(numbers))))

@@ -1,4 +1,4 @@
-"""Bins of pairs as users give them, and as the kernel takes them."""
+"""Bins of pairs: validation of user input, and conversion to the form that the kernel needs."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ _BAD_COSINES = "edges_b are not ascending numbers from 0 to 1, which is what cos
 
 
 def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """What twins replace in the arguments of `jztree.radius.pair_counts`."""
+    """Return the arguments of `jztree.radius.pair_counts` that twins replace."""
     replaced = exact_box_argument(arguments)
     bins = as_bins(arguments, shape_of_pos(next(iter(arguments.values())))[-1])
     sight_faults(bins, replaced["boxsize"])
@@ -31,9 +31,9 @@ def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_bins(given: dict[str, Any], dims: int) -> PairBins:
-    """Bins from the arguments ``mode``, ``edges``, ``edges_b`` and ``los`` for positions of so many dimensions.
+    """Return the bins for the arguments ``mode``, ``edges``, ``edges_b`` and ``los`` in ``dims`` dimensions.
 
-    Raises TypeError or ValueError in words if there are no such bins.
+    Raises TypeError or ValueError if these arguments are invalid.
     """
     mode, second, los = given["mode"], given["edges_b"], given["los"]
     if mode not in MODES:
@@ -51,7 +51,7 @@ def as_bins(given: dict[str, Any], dims: int) -> PairBins:
 
 
 def _line_of_sight(los: Any, dims: int) -> int:
-    """The axis; ``dims``, if it is that to the middle of each pair."""
+    """Return the axis, or ``dims`` if the line of sight is towards the midpoint of each pair."""
     if isinstance(los, str) and los == "midpoint":
         return dims
     if isinstance(los, bool) or not isinstance(los, (int, np.integer)) or not -dims <= los < dims:
@@ -63,7 +63,7 @@ def _line_of_sight(los: Any, dims: int) -> int:
 
 
 def sight_faults(bins: PairBins, box: Exact) -> list[comm.Fault]:
-    """What a run finds wrong with the line of sight; ValueError if that is known already."""
+    """Return the faults of the line of sight for run time. Raise ValueError if they are known now."""
     if bins.mode == "r" or bins.axis < box.words.shape[0]:
         return []
     periodic = jnp.any(jnp.asarray(exact_to_float(box)) > 0)
@@ -82,7 +82,7 @@ def _edges(edges: Any, name: str, most: float = np.inf) -> Exact:
     if is_concrete(edges):
         return _known(edges, name, most)
     numbers = exact(edges, shape)
-    number = jnp.asarray(numbers.words)[:, 0]  # the others of a traced number are 0
+    number = jnp.asarray(numbers.words)[:, 0]  # the other words of a traced number are 0
     order = in_order(number)
     good = jnp.all(is_length(number)) & jnp.all(order[1:] > order[:-1]) & (number[-1] <= most)
     sentence = _BAD.format(name) if most == np.inf else _BAD_COSINES
@@ -100,7 +100,7 @@ def _known(edges: Any, name: str, most: float) -> Exact:
 
 
 def reach_of(bins: PairBins, dtype: Any) -> jax.Array:
-    """A distance beyond which no pair is in a bin, in the dtype of the positions and not below what was given."""
+    """Return the largest distance of pairs in a bin, in the dtype of the positions, rounded up."""
     reach = jnp.asarray(exact_to_float(bins.edges)[-1])
     if bins.mode == "rp_pi" and bins.edges_b is not None:
         reach = reach + jnp.asarray(exact_to_float(bins.edges_b)[-1])

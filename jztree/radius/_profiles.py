@@ -1,5 +1,6 @@
-"""Kernels by name: smooth weights of neighbours that are 0 beyond a radius ``h``, and what kernels of the library need
-to know of them and of their derivatives (native/radius/kernel_profile.h).
+"""Kernels by name: smooth weights of neighbours that are 0 outside a radius ``h``.
+
+Also the parameters of these kernels and their derivatives that native code needs (native/radius/kernel_profile.h).
 """
 
 import functools
@@ -15,7 +16,7 @@ from numpy.polynomial import Polynomial
 
 __all__ = ["KERNELS", "Profile", "SphKernel", "profile_of", "sph_kernel_of"]
 
-# As native/radius/kernel_profile.h numbers them.
+# These values are also in native/radius/kernel_profile.h.
 _TOP_HAT, _GAUSSIAN, _CUBIC_SPLINE, _POLYNOMIAL = range(4)
 _TERMS = 5
 
@@ -24,7 +25,7 @@ _TERMS = 5
 class SphKernel:
     """``W(r, h) h^d = norm * shape(r / h)`` in some number of dimensions; ``shape(0)`` is 1.
 
-    power, coefficients: of Wendland's ``(1 - q)^power (c_0 + c_1 q + c_2 q^2 + ...)``; the cubic spline has none.
+    power, coefficients: of Wendland's ``(1 - q)^power (c_0 + c_1 q + c_2 q^2 + ...)``; unused by the cubic spline.
     """
 
     norm: float
@@ -33,7 +34,7 @@ class SphKernel:
 
     def shape(self, q: jax.Array) -> jax.Array:
         if not self.power:
-            # 1 - 6 q^2 + 6 q^3 up to 1/2, and 2 (1 - q)^3 from there on.
+            # 1 - 6 q^2 + 6 q^3 up to 1/2, and 2 (1 - q)^3 above.
             return 2 * (1 - q) ** 3 - jnp.maximum(1 - 2 * q, 0) ** 3
         polynomial = jnp.zeros_like(q)
         for coefficient in reversed(self.coefficients):
@@ -63,7 +64,7 @@ KERNELS = {
 
 
 def sph_kernel_of(name: str, dims: int) -> SphKernel:
-    """A kernel of SPH by its name; ValueError in words if there is none, or none in so many dimensions."""
+    """Return an SPH kernel by its name. Raise ValueError if it does not exist, or not in ``dims`` dimensions."""
     if name not in KERNELS:
         raise ValueError(f"kernel is {name!r}; it must be one of {', '.join(KERNELS)}.")
     if not 1 <= dims <= 3:
@@ -72,8 +73,10 @@ def sph_kernel_of(name: str, dims: int) -> SphKernel:
 
 
 class Profile(NamedTuple):
-    """A kernel as the native ones take it. numbers: its norm, the rate of a Gaussian, and for it and what its first two
-    derivatives are made of, a power and the coefficients of a polynomial.
+    """A kernel in the form that native code needs.
+
+    numbers: its norm; the rate of a Gaussian; and a power and polynomial coefficients each for the kernel and for the
+    two functions that its first two derivatives are computed from.
     """
 
     shape: int
@@ -89,7 +92,7 @@ class Profile(NamedTuple):
 
 
 def profile_of(name: Any, dims: int, truncate: Any) -> Profile:
-    """A kernel by its name. ValueError in words if there is none, or none in so many dimensions."""
+    """Return a kernel by its name. Raise ValueError if it does not exist, or not in ``dims`` dimensions."""
     nothing = (0.0,) * (3 * (1 + _TERMS))
     unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
     if name == "top_hat":
@@ -119,7 +122,7 @@ def _checked_truncate(truncate: Any) -> float:
 
 
 def _fraction_inside(dims: int, rate: float) -> float:
-    """Of a Gaussian ``exp(-rate q^2)`` over space, what lies within 1: P(dims / 2, rate), the incomplete gamma."""
+    """Return the fraction of a Gaussian ``exp(-rate q^2)`` within 1: P(dims / 2, rate), the incomplete gamma."""
     half, inside = (1 / 2, math.erf(math.sqrt(rate))) if dims % 2 else (1.0, -math.expm1(-rate))
     while half < dims / 2:
         inside -= rate**half * math.exp(-rate) / math.gamma(half + 1)
@@ -129,10 +132,10 @@ def _fraction_inside(dims: int, rate: float) -> float:
 
 @functools.lru_cache
 def _with_derivatives(power: int, coefficients: Sequence[float]) -> tuple[float, ...]:
-    """Powers and coefficients of ``g0 = (1 - q)^power p(q)``, ``g1 = g0' / q`` and ``g2 = q g1'``."""
+    """Return powers and coefficients of ``g0 = (1 - q)^power p(q)``, ``g1 = g0' / q`` and ``g2 = q g1'``."""
     one_less, p = Polynomial([1, -1]), Polynomial(coefficients)
     first = one_less * p.deriv() - power * p
-    # Without its constant term, which is 0: these kernels are flat at 0.
+    # Drop the constant term, which is 0: these kernels are flat at 0.
     q = Polynomial(first.coef[1:])
     second = Polynomial([0, 1]) * (one_less * q.deriv() - (power - 1) * q)
     numbers: list[float] = []

@@ -1,4 +1,4 @@
-"""Products whose factors go beyond the range of numbers where they themselves do not."""
+"""Products that are in range although intermediate factors may overflow or underflow."""
 
 import functools
 from collections.abc import Sequence
@@ -13,8 +13,10 @@ __all__ = ["exponent_of", "exponents_of", "scaled_product"]
 
 
 def exponents_of(lengths: jax.Array) -> jax.Array:
-    """Of positive numbers ``(n, w)``, in the words of `jztree.jax_ext.Exact`, rounded to the 24 bits of float32; int32,
-    ``(n,)``. over_powers in native/radius/kernel_rule.h has the same ones.
+    """Return the binary exponents of positive numbers, int32, ``(n,)``.
+
+    lengths: ``(n, w)``, the words of `jztree.jax_ext.Exact`, rounded to the 24 bits of float32. over_powers in
+    native/radius/kernel_rule.h computes the same exponents.
     """
     words = jax.lax.stop_gradient(lengths)
     digits, exponent = _parts(words[..., 0])
@@ -24,23 +26,23 @@ def exponents_of(lengths: jax.Array) -> jax.Array:
 
 
 def exponent_of(number: jax.Array) -> jax.Array:
-    """int32 ``e``, so that ``number`` is ``2**e`` times one from 1 to 2; far below all others for 0."""
+    """Return int32 ``e`` such that ``number`` is ``2**e`` times a number from 1 to 2; for 0, far below all others."""
     return _parts(number)[1]
 
 
 def scaled_product(fixed: jax.Array, moving: jax.Array, exponent: jax.Array) -> jax.Array:
-    """``fixed * moving * 2**exponent``, which overflows or vanishes only if that does.
+    """Return ``fixed * moving * 2**exponent``, which overflows or vanishes only if the exact result does.
 
-    fixed, moving: real numbers, the second as given or as the first is. exponent: int32. Both factors can be
-    differentiated as often as one likes, and derivatives, too, are out of range only if their values are.
+    fixed, moving: real numbers; ``moving`` is converted to the dtype of ``fixed``. exponent: int32. The product can be
+    differentiated any number of times by both factors. Derivatives are out of range only if their exact values are.
     """
     shape = jnp.broadcast_shapes(fixed.shape, moving.shape, exponent.shape)
     arguments = fixed, moving.astype(fixed.dtype), exponent
     return _product.bind(*(jnp.broadcast_to(one, shape) for one in arguments))
 
 
-# Of arrays of one shape. A primitive, because the digits of a number say nothing of its derivative, and a derivative
-# must be linear.
+# All arrays have one shape. It is a primitive because the derivative must be linear, and cannot be derived from the
+# digits of a number.
 _product = Primitive("jztree_scaled_product")
 
 
@@ -76,7 +78,7 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
 
 
 def _transposed(change: Any, fixed: Any, moving: Any, exponent: Any) -> list[Any]:
-    """The second factor is the linear one, as `_jvp` has it."""
+    """Transpose with respect to the second factor, the linear one in `_jvp`."""
     if isinstance(change, ad.Zero):
         return [None, ad.Zero(moving.aval), None]
     return [None, _product.bind(fixed, change, exponent), None]
@@ -97,16 +99,17 @@ batching.primitive_batchers[_product] = _mapped
 
 
 def _parts(number: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """``digits`` from 1 to 2, or 0, and ``exponent``, so that ``number = digits * 2**exponent``.
+    """Return ``digits`` from 1 to 2, or 0, and ``exponent``, such that ``number = digits * 2**exponent``.
 
-    Of all finite numbers, also of subnormal ones, which XLA takes for 0. What is not finite is its own digits.
+    This holds for all finite numbers, including subnormal ones, which XLA flushes to 0. For other numbers, ``digits``
+    is the number itself.
     """
     kind = jnp.finfo(number.dtype)
-    one = kind.maxexp - 1  # the exponent of 1, as it is stored
+    one = kind.maxexp - 1  # the stored exponent of 1
     bits = jax.lax.bitcast_convert_type(number, f"int{kind.bits}")
     sign, rest = bits & jnp.iinfo(bits.dtype).min, bits & jnp.iinfo(bits.dtype).max
     tiny = rest < 1 << kind.nmant
-    # Subnormal numbers are integers in the unit of the smallest.
+    # Subnormal numbers are integer multiples of the smallest.
     whole = jax.lax.bitcast_convert_type(rest.astype(number.dtype), bits.dtype)
     rest = jnp.where(tiny, whole, rest)
     exponent = (rest >> kind.nmant) - one + jnp.where(tiny, 1 - one - kind.nmant, 0)
@@ -114,12 +117,12 @@ def _parts(number: jax.Array) -> tuple[jax.Array, jax.Array]:
     digits = jax.lax.bitcast_convert_type(sign | fraction | (one << kind.nmant), number.dtype)
     finite = jnp.isfinite(number)
     digits = jnp.where(finite, jnp.where(rest == 0, 0, digits), number)
-    # 0 is 0 whatever else it is multiplied with.
+    # 0 stays 0, whatever the other factors are.
     return digits, jnp.where(finite, jnp.where(rest == 0, -8 * one, exponent), 0).astype(jnp.int32)
 
 
 def _power_of_two(exponent: jax.Array, dtype: jnp.dtype) -> jax.Array:
-    """Of exponents of normal numbers. The function of JAX rounds."""
+    """Return exact powers of two in the range of normal numbers. The JAX function rounds."""
     kind = jnp.finfo(dtype)
     bits = (exponent + (kind.maxexp - 1)).astype(f"int{kind.bits}") << kind.nmant
     return jax.lax.bitcast_convert_type(bits, dtype)

@@ -1,4 +1,4 @@
-"""Weights of particles, as users give them and as kernels take them."""
+"""Weights of particles: validation of user input, and conversion to the form that kernels need."""
 
 from typing import Any
 
@@ -14,9 +14,10 @@ _BAD = (
 
 
 def checked_weights(weight: Any, pos: jax.Array, num: Any, of: str = "") -> tuple[jax.Array | None, list[comm.Fault]]:
-    """Weights ``(n,)`` in the dtype of the positions, None if there are none, and what may be wrong with them.
+    """Return weights ``(n,)`` in the dtype of the positions, or None if there are none, and their possible faults.
 
-    of: whose they are, in words. Raises TypeError or ValueError in words if they are not one real number a particle.
+    of: the owner of the weights in messages. Raises TypeError or ValueError unless there is one real number per
+    particle.
     """
     if weight is None:
         return None, []
