@@ -1,11 +1,12 @@
 """Spherical overdensities: masses and radii of haloes by the mean density around their centres.
 
-The sphere around a centre grows, particle by particle, as long as the mean density of all particles in it is above a
-threshold, such as 200 times the critical density; where it falls to that is the halo's edge (Lacey & Cole 1994, MNRAS
-271, 676). Each centre lists the particles within a radius by a walk through the plane hierarchy (`jztree.tree`), sorts
-them by distance, and goes outwards; a radius that was too small tells how far the next list has to go, which begins
-there. So the cost is that of sorting what is in the spheres. `sphere_properties` sums over all particles in such
-spheres, as the catalogue of groups does over those of a group.
+The sphere around a centre grows, particle by particle, while the mean density of all particles in it is above a
+threshold, such as 200 times the critical density. The halo ends where the density falls to the threshold (Lacey & Cole
+1994, MNRAS 271, 676). Each centre lists the particles within a radius by a walk through the plane hierarchy
+(`jztree.tree`), sorts them by distance, and processes them outwards. If the radius was too small, the list
+determines the radius of the next list, which begins at its end. The cost is therefore that of sorting the particles in the
+spheres. `sphere_properties` sums over all particles in such spheres, as the group catalogue does for the particles of a
+group.
 """
 
 import functools
@@ -41,15 +42,15 @@ _BAD_DENSITY = "a density is not positive and finite; give mean densities such a
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
 class SphericalOverdensity:
-    """Spheres around ``q`` centres whose mean densities are ``m`` given ones; see `spherical_overdensity`.
+    """Spheres around ``q`` centres with ``m`` given mean densities; see `spherical_overdensity`.
 
     If one density was given as a number, there is no axis over densities.
 
-    radius: ``(q, m)``, in the unit and dtype of the positions. mass: ``(q, m)``, all particles within. count:
-    ``(q, m)`` int32, how many these are. All three are 0 where the density is below the threshold from the start; where
-    it is above it up to half the periodic box, radius and mass are NaN and the count is -1.
+    radius: ``(q, m)``, in the unit and dtype of the positions. mass: ``(q, m)``, of all particles within. count:
+    ``(q, m)`` int32, the number of these particles. All three are 0 if the density is below the threshold from the
+    start. If it is above the threshold up to half the periodic box, radius and mass are NaN and the count is -1.
     vmax: ``(q,)``, the largest circular velocity ``sqrt(G M(<r) / r)`` within the largest of the radii. rmax: ``(q,)``,
-    the ``r`` where it is found. Both are 0 where all radii are.
+    the ``r`` of this maximum. Both are 0 if all radii are.
     """
 
     radius: jax.Array
@@ -79,54 +80,54 @@ def spherical_overdensity(
     G: Any = 1.0,
     cfg: OverdensityConfig | None = None,
 ) -> SphericalOverdensity:
-    """Radii, masses and largest circular velocities of spheres with given mean densities.
+    """Compute radii, masses and largest circular velocities of spheres with given mean densities.
 
     part: all particles: a particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of
-        positions. ``mass``, ``(n,)`` or a number that all share, is used if there; else every particle counts 1.
-    centre: ``(q, d)`` positions of the same dtype, or a particle class, whose rows from ``num`` on get zeros. For the
+        positions. A ``mass``, ``(n,)`` or one number for all, is used if present; otherwise every particle counts 1.
+    centre: ``(q, d)`` positions of the same dtype, or a particle class. Its rows from ``num`` on get zeros. For the
         groups of a catalogue: ``jztree.data.Pos(pos=cata.com_pos, num=cata.ngroups)``.
     density: ``(m,)`` or a number, mean densities in units of mass over length to the power of ``d``. For M200 of the
         critical density: ``200 * 3 * H**2 / (8 * pi * G)``, times ``a**3`` if positions are comoving.
-    boxsize: periodic length, or one a dimension; 0 or None is open.
-    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` is then the
-        particles in z-order that it returned. It saves the sort on one device.
+    boxsize: the periodic length, or one per dimension; 0 or None means open.
+    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
+        the z-ordered particles which that function returned. It saves the sort on one device.
     G: the gravitational constant in the units wanted for ``vmax``.
 
     The definition: order the particles by their distance ``r_1 <= r_2 <= ...`` from the centre (to the nearest image),
-    and let ``M_i`` be the mass of the first ``i``. The sphere starts with the ``cfg.npart_min`` nearest and all that
-    are as far as the last of these. If its mean density is not above ``density``, radius, mass and count are 0: this
-    centre is not in a halo that dense. Else the sphere ends at the first ``i`` for which the density has fallen to
-    the threshold before the next particle, ``M_i <= V(r_{i+1}) density``, where ``V(r)`` is the volume of the ball. Its
-    mass is ``M_i``, its radius ``(M_i / (V(1) density))**(1/d)``, which is at most ``r_{i+1}``. A centre that is itself
-    a particle has it at distance 0. Choose centres in haloes, such as their densest particles; a centre of mass between
-    two clumps may be in neither.
+    and let ``M_i`` be the mass of the first ``i``. The sphere starts with the ``cfg.npart_min`` nearest particles and
+    all others at the same distance as the last of these. If its mean density is not above ``density``, radius, mass and
+    count are 0: the centre is not in a halo of this density. Otherwise the sphere ends at the first ``i`` for which the
+    density falls to the threshold before the next particle, ``M_i <= V(r_{i+1}) density``, where ``V(r)`` is the volume
+    of the ball. Its mass is ``M_i``, and its radius ``(M_i / (V(1) density))**(1/d)``, which is at most ``r_{i+1}``. If
+    the centre is itself a particle, that particle is at distance 0. Choose centres in haloes, such as their densest
+    particles; a centre of mass between two clumps may be in neither.
 
-    In a periodic box, distances up to half the smallest length are looked at. A sphere that is still denser than
-    ``density`` there has radius and mass NaN and a count of -1. The largest circular velocity is looked for at the
-    particles from the start of the sphere on (coincident ones at distance 0 left out).
+    In a periodic box, the search ends at half the smallest length. If a sphere is still denser than ``density`` there,
+    its radius and mass are NaN and its count is -1. The largest circular velocity is the maximum over the particles
+    from the start of the sphere on (without coincident ones at distance 0).
 
-    Derivatives are at fixed membership: the particles in each sphere are held constant, so ``mass`` changes with their
-    masses, ``radius`` with these and ``density``, and ``vmax`` and ``rmax`` also with the places of the centre and of
+    Derivatives are at fixed membership: the particles in each sphere are held constant. ``mass`` depends on their
+    masses, ``radius`` on these and ``density``, and ``vmax`` and ``rmax`` also on the positions of the centre and of
     the particle at the peak.
 
-    Distances and masses are summed in float64, in the order of distance, so any number of devices gives the same bits,
-    be they CPUs or GPUs.
+    Distances and masses are computed in float64, and masses are added in the order of distance, so any number of
+    devices, CPUs or GPUs, gives the same bits.
 
-    Raises TypeError or ValueError for wrong arguments, and an error at run time if a position is NaN or infinite, a
-    mass negative, NaN or infinite, a result beyond the range of its dtype, or a traced ``density`` or ``boxsize`` is
-    wrong.
+    Raises TypeError or ValueError for wrong arguments. Raises an error at run time if a position is NaN or infinite, a
+    mass is negative, NaN or infinite, a result exceeds the range of its dtype, or a traced ``density`` or ``boxsize``
+    is wrong.
     """
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
     check_hierarchy(th)
     pos, centres = check_both(part, centre)
     box, wanted = check_box(boxsize, pos.shape[1]), check_density(density)
     G = _check_gravity(G)
-    # The root of a number that float32 cannot hold may be one that it can.
+    # If G is out of the range of float32, its root may still be in range.
     speed_unit = jnp.asarray(np.sqrt(np.float64(G)) if is_concrete(G) else jnp.sqrt(G), pos.dtype)
     one_density = wanted.words.ndim == 1
     wanted = Exact(wanted.words.reshape(-1, wanted.words.shape[-1]))
     source, centre_num = with_mass(part, pos), get_num(centre)
-    # The search has no derivatives; what it finds gets them.
+    # The search has no derivatives; they are added to its results.
     still, places = jax.lax.stop_gradient((source, centres))
     if comm.num_ranks() > 1:
         spheres = spheres_over_ranks(still, places, centre_num, wanted, box, cfg)
@@ -143,14 +144,14 @@ def spherical_overdensity(
 
 
 def _check_range(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, dims: int) -> jax.Array:
-    """0, or an error on every rank if what was found of a sphere is beyond the range of its dtype."""
+    """Return 0. Raise on every rank if a result is out of the range of its dtype."""
     row = first_row(_is_lost(radius, mass, count, vmax, dims))
     return comm.check(0, row >= 0, [row], _LOST % radius.dtype)
 
 
 @functools.partial(jax.jit, static_argnames="dims", inline=True)
 def _is_lost(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Array, dims: int) -> jax.Array:
-    """Which spheres are beyond the range of their dtype."""
+    """Return which spheres are out of the range of their dtype."""
     # Volumes are float64.
     largest = min(float(jnp.finfo(radius.dtype).max), 1e300 ** (1 / dims))
     sound = (radius >= jnp.finfo(radius.dtype).tiny) & (radius <= largest) & jnp.isfinite(mass)
@@ -160,7 +161,7 @@ def _is_lost(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Arr
 def _spheres(
     source: PosMass, centre: jax.Array, centre_num: Any, density: Exact, box: Exact, th: TreeHierarchy | None, cfg: Any
 ) -> tuple[jax.Array, ...]:
-    """Radii, masses, numbers of particles, and peaks; see `kernels.overdensity`."""
+    """Return radii, masses, numbers of particles, and peaks; see `kernels.overdensity`."""
     domain, (centre_num,) = domain_of([centre], [centre_num], ["the centres"], box)
     if th is None:
         source, _, _, th, _ = sort_and_build(source, cfg.tree, box)
@@ -174,7 +175,7 @@ def _spheres(
 
 
 def check_density(density: Any) -> Exact:
-    """``density`` as exact numbers, ``(m,)`` or one; ValueError in words if they cannot be mean densities."""
+    """Return ``density`` as exact numbers, ``(m,)`` or one. Raise ValueError if they are not valid mean densities."""
     if isinstance(density, Exact):
         return density
     shape = shape_of(density, "density")

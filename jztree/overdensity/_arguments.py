@@ -1,4 +1,4 @@
-"""Particles and centres as they are given: checks, and what kernels take of them."""
+"""Particles and centres: validation of user input, and conversion to the form that kernels need."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ _MAX_DIMS = 4
 
 
 def check_both(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
-    """The positions of particles and of centres; TypeError or ValueError in words if they are none, or do not agree."""
+    """Return the positions of particles and centres. Raise TypeError or ValueError if they are invalid or differ."""
     pos = check_particles(part, max_dims=_MAX_DIMS)
     centres = check_particles(centre, "centres", max_dims=_MAX_DIMS)
     check_num(part)
@@ -26,7 +26,7 @@ def check_both(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
 
 
 def with_mass(part: Any, pos: jax.Array) -> PosMass:
-    """Positions with what kernels take as masses, checked at run time: ``(n,)``, ``(1,)``, or ``(0,)`` for none."""
+    """Return positions with masses for kernels, checked at run time: ``(n,)``, ``(1,)``, or ``(0,)`` for none."""
     num = kernels.as_num(get_num(part))
     mass = mass_rows(part, pos.dtype)
     if mass is None:

@@ -1,7 +1,7 @@
 """Derivatives of masses and radii of spheres.
 
-What a kernel found is given back with derivatives: those of the same definition written down in JAX, at fixed
-membership (`jztree._membership`).
+The results of a kernel get the derivatives of the same definition, written in JAX, at fixed membership
+(`jztree._membership`).
 """
 
 from typing import Any, NamedTuple
@@ -16,8 +16,9 @@ from ..jax_ext import Exact, exact_to_float
 
 
 class Sources(NamedTuple):
-    """Particles around centres. pos: ``(n, d)``. mass: ``(n,)``, or ``(1,)``, or ``(0,)`` where each counts 1. num: how
-    many rows hold particles.
+    """Particles around centres.
+
+    pos: ``(n, d)``. mass: ``(n,)``, or ``(1,)``, or ``(0,)`` if each counts 1. num: the number of valid rows.
     """
 
     pos: jax.Array
@@ -29,10 +30,10 @@ class Sources(NamedTuple):
 def of_spheres(
     spheres: tuple[jax.Array, jax.Array, jax.Array], sources: Sources, centre: jax.Array, density: Exact, box: Exact
 ) -> Any:
-    """Radii, masses ``(q, m)`` and peaks ``(q, 2)`` of `jztree.kernels.overdensity` with derivatives by all else.
+    """Return radii, masses ``(q, m)`` and peaks ``(q, 2)`` of `jztree.kernels.overdensity` with their derivatives.
 
-    sources, centre: this rank's. density: ``(m,)``. Derivatives look at all particles for each centre, one centre after
-    the other; over several ranks, they gather the particles of all on each.
+    sources, centre: this rank's. density: ``(m,)``. Derivatives process all particles for each centre, one centre after
+    the other. Over several ranks, they gather the particles of all ranks on each rank.
     """
     del sources, centre, density, box
     return spheres
@@ -63,11 +64,11 @@ def _spheres(
     box: Exact,
     known: tuple[jax.Array, jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Radii, masses and peaks, from what is inside the radii known."""
+    """Return radii, masses and peaks from the particles inside the known radii."""
     radius, known_mass, peak = known
     pos = jnp.where(valid[:, None], pos, 0)
 
-    # Which particles are inside is found again in reverse, rather than kept for all centres.
+    # In reverse mode, recompute which particles are inside, rather than store it for all centres.
     @jax.checkpoint
     def one(_: None, row: Any) -> tuple[None, Any]:
         return None, _one_sphere(pos, mass, valid, box, *row)
@@ -83,7 +84,7 @@ def _spheres(
 
 
 def _relative(value: jax.Array) -> jax.Array:
-    """``value`` in units of what it is: 1, with the derivative of its logarithm."""
+    """Return ``value`` divided by its constant value: 1, with the derivative of the logarithm."""
     still = jax.lax.stop_gradient(value)
     return jnp.where(still > 0, value / or_one(still), 1)
 
@@ -97,10 +98,10 @@ def _one_sphere(
     radius: jax.Array,
     peak_radius: jax.Array,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The masses ``(m,)`` inside radii around one centre, and the mass and the distance of the particle at the peak."""
+    """Return masses ``(m,)`` inside radii around one centre, and mass and distance of the particle at the peak."""
     distance = norm(jax.lax.stop_gradient(nearest_difference(pos, centre[None, :], box)))
     distance = jnp.where(valid, distance, jnp.inf)
-    # A sphere ends between two particles, so its radius tells them apart.
+    # A sphere ends between two particles, so its radius separates them.
     inside = jnp.sum(jnp.where(distance[:, None] < radius[None, :], mass[:, None], 0), axis=0)
     row = jnp.argmin(jnp.abs(distance - peak_radius))
     peak_mass = jnp.sum(jnp.where(distance <= distance[row], mass, 0))

@@ -1,13 +1,15 @@
 """Spherical overdensities over the ranks of a mesh.
 
-1. Particles and centres of all ranks are sorted in z-order, cut into ranges together; each rank gets a range of both.
-2. Every rank answers for its centres from its own particles. Others can only make spheres denser, so that is a radius
-   within which all particles are needed.
-3. Centres whose ball of that radius reaches boxes of other ranks' particles are open. Their ranks get what lies there
-   (`jztree.tree.ghosts`), and answer again. An answer that rests on a radius that was looked into is final: the kernel
-   adds masses in the order of distance, so it is that of one device. Else the new radius is the next to be looked into;
-   where haloes are smaller than a rank's domain, one round is enough for nearly all.
-4. Answers travel back to where the centres came from.
+1. Sort the particles and centres of all ranks in z-order, cut them into ranges together, and give each rank a range of
+   both.
+2. Each rank computes the spheres of its centres from its own particles. Particles of other ranks can only make spheres
+   denser, so this gives a radius within which all particles are needed.
+3. A centre is open if the ball of that radius reaches boxes of other ranks' particles. Its rank receives the particles
+   within it (`jztree.tree.ghosts`) and computes the sphere again. A result is final if it depends only on radii already
+   searched. It is then the result of one device, because the kernel adds masses in the order of distance. Otherwise
+   the next round searches the new radius. If haloes are smaller than a rank's domain, one round is enough for nearly
+   all.
+4. Results are sent back to the ranks of the centres.
 """
 
 from typing import Any
@@ -28,7 +30,7 @@ from ..tree.ghosts import Blocks, Surroundings, boxes_of, close_boxes, ghost_roo
 
 __all__ = ["Spheres", "nearest_few", "spheres_over_ranks", "widest_sphere"]
 
-# How much farther than necessary to look, because spheres grow by the particles of others.
+# Search farther than necessary by this factor, because particles of other ranks make spheres grow.
 _FURTHER = 1.2
 
 Spheres = tuple[jax.Array, ...]
@@ -37,9 +39,10 @@ Spheres = tuple[jax.Array, ...]
 def nearest_few(
     tree: kernels.Tree, centres: Any, num: Any, domain: Domain, cfg: OverdensityConfig
 ) -> tuple[jax.Array, Blocks]:
-    """The distance of the ``npart_min``-th nearest particle of every centre, -1 for rows from ``num`` on, and leaves.
+    """Return the distance of the ``npart_min``-th nearest particle of every centre, and the leaves of the centres.
 
-    tree: of the particles, as kernels take it. centres: ``(q, d)`` in z-order in ``domain``.
+    tree: of the particles, in the form that kernels need. centres: ``(q, d)`` in z-order in ``domain``. The distance is
+    -1 in rows from ``num`` on.
     """
     th = build_in_domain(centres, num, domain, cfg.tree)
     queries = kernel_tree(centres, num, th)
@@ -50,9 +53,9 @@ def nearest_few(
 def spheres_over_ranks(
     source: PosMass, centre: jax.Array, centre_num: Any, density: Exact, box: Exact, cfg: OverdensityConfig
 ) -> Spheres:
-    """Radii, masses, numbers of particles, and peaks (see `kernels.overdensity`) of this rank's centres.
+    """Return radii, masses, numbers of particles, and peaks (see `kernels.overdensity`) of this rank's centres.
 
-    source: this rank's particles with masses as kernels take them. centre: ``(q, d)``.
+    source: this rank's particles with masses in the form that kernels need. centre: ``(q, d)``.
     """
     names = ["the positions", "the centres"]
     domain, nums = domain_of([get_pos(source), centre], [get_num(source), centre_num], names, box, of_first=True)
@@ -64,7 +67,7 @@ def spheres_over_ranks(
 
 
 def widest_sphere(box: Exact, dtype: Any) -> jax.Array:
-    """The largest radius that is looked at: half the smallest periodic length, rounded up; infinite in an open box."""
+    """Return the largest search radius: half the smallest periodic length, rounded up; infinite in an open box."""
     lengths = jnp.asarray(exact_to_float(box), dtype)
     return jnp.min(jnp.where(lengths > 0, lengths / 2, jnp.inf)) * (1 + 4 * jnp.finfo(dtype).eps)
 
@@ -81,7 +84,7 @@ class _Search:
         self.nearest, self.groups = nearest_few(self.tree, centres.part, centres.num, whole, cfg)
         self.boxes = boxes_of(centres.part, centres.num, whole, self.groups)
         boxes = boxes_of(pos, num, domain, self.leaves)
-        # The first collective after both exchanges.
+        # This is the first collective after both exchanges.
         self.known = tell_all(pos, num, domain, self.leaves, boxes, centres.num)
         self.close = close_boxes(boxes, self.known)
 
@@ -96,7 +99,7 @@ class _Search:
         return jax.lax.while_loop(lambda state: state[2] > 0, one, (spheres, everyone, jnp.int32(1)))[0]
 
     def sent_home(self, spheres: Spheres) -> Spheres:
-        """Radii, masses, numbers of particles and peaks, at the rows that the centres came from."""
+        """Return radii, masses, numbers of particles and peaks in the input rows of the centres."""
         rows = [kernels.scatter_rows(column, self.centres.merge) for column in spheres[:4]]
         return tuple(comm.send_back(rows, self.centres.route, name="results"))
 
@@ -106,7 +109,7 @@ class _Search:
         return kernels.overdensity(tree, mass, self.centres.part, nearest, self.density, box, least)
 
     def _look_around(self, spheres: Spheres, pending: jax.Array) -> tuple[Spheres, jax.Array]:
-        """Answers of pending centres with the particles of other ranks, and which centres need a further look."""
+        """Compute pending spheres with the particles of other ranks. Return all spheres and those still pending."""
         asked = jnp.where(pending, at_least_normal(spheres[4]) * _FURTHER, 0)
         around, is_open = self._bring(asked)
         _, rebuild = split_rows(self.sources.part)
@@ -114,18 +117,18 @@ class _Search:
         th = build_in_domain(part.pos, around.num, self.domain, self.cfg.tree)
         pending &= is_open
         found = self._spheres(kernel_tree(part.pos, around.num, th), part.mass, pending)
-        # An infinite radius asks for the nearest few only; if these are not there now, they are nowhere.
+        # An infinite radius requests the nearest few only. If they are missing now, they do not exist.
         looked = jnp.where(jnp.isfinite(asked), asked, jnp.where(jnp.isfinite(found[4]), 0, jnp.inf))
         of_row = [pending.reshape(-1, *[1] * (column.ndim - 1)) for column in found]
         spheres = tuple(jnp.where(*columns) for columns in zip(of_row, found, spheres, strict=True))
-        # If too few for a sphere were brought, it asks for the nearest few, wherever they are. But if these were all
-        # that a sphere may have in the box, there is none.
+        # If a sphere received too few particles, request the nearest few, at any distance. If these were all that the
+        # box allows, there is no sphere.
         rests_on = at_least_normal(found[4])
         needed = jnp.where(jnp.isfinite(asked), jnp.minimum(rests_on, self.widest), rests_on)
         return spheres, pending & (needed > looked)
 
     def _bring(self, asked: jax.Array) -> tuple[Surroundings, jax.Array]:
-        """Own particles with others' within the radius ``asked`` of centres, and which centres may have such."""
+        """Return own particles and ghosts within radius ``asked`` of the centres, and which centres may have ghosts."""
         far = jnp.isinf(asked)
         open_wide, wide = self._open(jnp.where(far, 0, asked), None)
         open_few, few = self._open(jnp.where(far, asked, 0), self.cfg.npart_min)
@@ -145,7 +148,7 @@ class _Search:
         return around, is_open[jnp.clip(leaf, 0, is_open.shape[0] - 1)] > 0
 
     def _open(self, radius: jax.Array, enough: int | None) -> tuple[jax.Array, jax.Array]:
-        """Which leaves of centres reach others' particles, and how far each box of the rank looks."""
+        """Return the leaves of centres that reach other ranks' particles, and the search radius of each box."""
         return kernels.open_leaves(
             self.groups, self.boxes, radius[:, None], None, self.known, self.close, self.rank, self.domain.box, enough
         )

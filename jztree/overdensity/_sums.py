@@ -1,4 +1,4 @@
-"""Properties of all particles in spheres: what the catalogue of groups holds of groups, by the same sums."""
+"""Properties of all particles in spheres, computed by the sums that the group catalogue uses."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -45,16 +45,16 @@ _LOST = (
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
 class SphereProperties:
-    """What the particles in ``q`` spheres are together; see `sphere_properties`.
+    """Properties of the particles in ``q`` spheres; see `sphere_properties`.
 
-    The columns are those of `jztree.data.FofCatalogue`, with the particles in a sphere in place of those of a group, so
-    the functions of `jztree.halos` that take a catalogue row by row take these too.
+    The columns are those of `jztree.data.FofCatalogue`, for the particles in a sphere instead of a group. The
+    functions of `jztree.halos` that process a catalogue row by row therefore accept these spheres also.
 
-    ngroups: int32, how many of the rows are for centres; the rest is 0. count: ``(q,)`` int32. mass: ``(q,)``.
+    ngroups: int32, the number of rows with centres; the other rows are 0. count: ``(q,)`` int32. mass: ``(q,)``.
     com_pos: ``(q, d)``. com_inertia_radius, max_radius: ``(q,)``, about the centre of mass.
     shape_tensor: ``(q, d, d)``. com_vel: ``(q, d)``. vel_dispersion: ``(q,)``, and angular_momentum:
-    ``(q, d * (d - 1) / 2)``, relative to the mean velocity of the sphere. The last three are None where particles have
-    no velocities, and the last in 1D.
+    ``(q, d * (d - 1) / 2)``, relative to the mean velocity of the sphere. The last three are None if particles have no
+    velocities, and the last also in 1D.
     """
 
     ngroups: int | jax.Array
@@ -81,28 +81,28 @@ def sphere_properties(
     th: TreeHierarchy | None = None,
     cfg: OverdensityConfig | None = None,
 ) -> SphereProperties:
-    """Mass, centre, velocity, dispersion, shape and angular momentum of all particles in spheres.
+    """Compute mass, centre, velocity, dispersion, shape and angular momentum of all particles in spheres.
 
-    part: all particles, as in `spherical_overdensity`; ``vel``, ``(n, d)``, is used if there.
-    centre: ``(q, d)`` positions of the same dtype, or a particle class, whose rows from ``num`` on get zeros.
-    radius: ``(q,)``, of each sphere, such as from `spherical_overdensity`.
-    boxsize, th, cfg: as in `spherical_overdensity`; ``cfg.npart_min`` does nothing here.
+    part: all particles, as in `spherical_overdensity`; ``vel``, ``(n, d)``, is used if present.
+    centre: ``(q, d)`` positions of the same dtype, or a particle class. Its rows from ``num`` on get zeros.
+    radius: ``(q,)``, one per sphere, for example from `spherical_overdensity`.
+    boxsize, th, cfg: as in `spherical_overdensity`; ``cfg.npart_min`` has no effect here.
 
-    A particle is in the sphere if the distance from the centre to its nearest image is at most the radius, decided in
-    float64. All sums are over these particles alone: whose group they are in does not matter. Velocities are taken
-    relative to the mass-weighted mean in the sphere, and places relative to the centre of mass in it, so the angular
-    momentum is the same about any point. Velocities count as given: where they are peculiar, the Hubble flow is in no
-    dispersion; the angular momentum has none either way, because it moves particles along ``x``.
+    A particle is in the sphere if the distance from the centre to its nearest image, computed in float64, is at most
+    the radius. All sums are over these particles, regardless of their groups. Velocities are taken relative to the
+    mass-weighted mean in the sphere, and positions relative to its centre of mass, so the angular momentum is the same
+    about any point. Velocities are used unchanged: if they are peculiar, the dispersion does not include the Hubble
+    flow. The angular momentum never includes it, because the Hubble flow moves particles along ``x``.
 
-    Where the radius is 0 or negative there is no sphere: every column is 0. Where it is NaN (`spherical_overdensity`
-    says so of a sphere that reaches half the box) every column is NaN, and the count -1.
+    If the radius is 0 or negative there is no sphere, and every column is 0. If it is NaN (as returned by
+    `spherical_overdensity` for a sphere that reaches half the box), every column is NaN, and the count is -1.
 
-    Sums are float64. With any number of devices they are over the same particles; on GPUs, and over several devices of
-    these, they may differ in the last bits of float64. There are no derivatives: differentiating is an error.
+    Sums are float64. They include the same particles on any number of devices. On GPUs, and over several GPUs, they may
+    differ in the last bits of float64. There are no derivatives: differentiating raises an error.
 
-    Raises TypeError or ValueError for wrong arguments, and an error at run time, on every device, if a position is NaN
-    or infinite, a mass negative, NaN or infinite, a velocity NaN or infinite, a radius above half the smallest periodic
-    length, or a result beyond the range of its dtype.
+    Raises TypeError or ValueError for wrong arguments. Raises an error at run time, on every device, if a position is
+    NaN or infinite, a mass is negative, NaN or infinite, a velocity is NaN or infinite, a radius is above half the
+    smallest periodic length, or a result exceeds the range of its dtype.
     """
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
     check_hierarchy(th)
@@ -120,7 +120,7 @@ def sphere_properties(
 
 
 def _check_radii(radius: Any, centres: jax.Array, num: jax.Array, box: Exact) -> jax.Array:
-    """``radius``, ``(q,)`` in the dtype of the positions; 0 in rows without a centre."""
+    """Return ``radius``, ``(q,)`` in the dtype of the positions; 0 in rows without a centre."""
     check_carried({"radius": radius})
     check_real_dtype(radius, "radius")
     if np.shape(radius) != centres.shape[:1]:
@@ -132,7 +132,7 @@ def _check_radii(radius: Any, centres: jax.Array, num: jax.Array, box: Exact) ->
 
 
 def _with_velocities(part: Any, pos: jax.Array) -> ParticleData:
-    """Positions, masses and velocities as kernels take them, checked at run time. No velocities: ``(0, d)``."""
+    """Return positions, masses and velocities for kernels, checked at run time. No velocities: ``(0, d)``."""
     weighted = with_mass(part, pos)
     num, given = weighted.num, getattr(part, "vel", None)
     vel = jnp.zeros((0, pos.shape[1]), pos.dtype)
@@ -154,7 +154,7 @@ def _here(
     th: TreeHierarchy | None,
     cfg: OverdensityConfig,
 ) -> tuple[jax.Array, ...]:
-    """The sums of `kernels.sphere_sums`, on one device."""
+    """Return the sums of `kernels.sphere_sums`, on one device."""
     (num,) = domain_of([centre], [num], ["the centres"], box)[1]
     if th is None:
         source, _, _, th, _ = sort_and_build(source, cfg.tree, box)
@@ -173,10 +173,10 @@ def _sums(
 def _over_ranks(
     source: ParticleData, centre: jax.Array, num: jax.Array, radius: jax.Array, box: Exact, cfg: OverdensityConfig
 ) -> tuple[jax.Array, ...]:
-    """The same over the ranks of a mesh, at the rows of this rank's centres.
+    """Return the sums of `kernels.sphere_sums` over the ranks of a mesh, in the rows of this rank's centres.
 
-    Particles and centres are sorted in z-order and cut together, as for `jztree.overdensity._over_ranks`. Each rank
-    gets the particles of others that are in spheres of its own centres, and sums.
+    Particles and centres are sorted in z-order and cut together, as in `jztree.overdensity._over_ranks`. Each rank
+    receives the particles of other ranks in the spheres of its centres, and computes the sums.
     """
     names = ["the positions", "the centres"]
     domain, nums = domain_of([get_pos(source), centre], [get_num(source), num], names, box, of_first=True)
@@ -194,14 +194,14 @@ def _over_ranks(
 def _with_ghosts(
     sources: Moved, centres: Moved, radius: jax.Array, domain: Domain, cfg: OverdensityConfig
 ) -> ParticleData:
-    """This rank's particles, and those of others that are in the spheres of its centres, in z-order."""
+    """Return this rank's particles, and the ghosts in the spheres of its centres, in z-order."""
     pos, num, whole = sources.part.pos, sources.num, domain.whole()
     leaves = leaves_of(build_in_domain(pos, num, domain, cfg.tree))
     groups = leaves_of(build_in_domain(centres.part, centres.num, whole, cfg.tree))
     boxes = boxes_of(centres.part, centres.num, whole, groups)
-    # The first collective after both exchanges.
+    # This is the first collective after both exchanges.
     known = tell_all(pos, num, domain, leaves, boxes_of(pos, num, domain, leaves), centres.num)
-    # A little farther, because distances are rounded differently there.
+    # Search slightly farther, because distances are rounded differently there.
     asked = at_least_normal(radius)[:, None] * (1 + 8 * jnp.finfo(radius.dtype).eps)
     _, reach = kernels.open_leaves(groups, boxes, asked, None, known, None, comm.get_rank_info()[0], domain.box, None)
     columns, rebuild = split_rows(sources.part)
@@ -211,19 +211,19 @@ def _with_ghosts(
 
 
 def _marked(column: jax.Array, radii: jax.Array) -> jax.Array:
-    """``column``, and NaN, or -1 for counts, if the radius is NaN."""
+    """Return ``column`` with NaN, or -1 for counts, if the radius is NaN."""
     if not column.shape[0]:
         return column
     radius = radii.reshape(-1, *[1] * (column.ndim - 1))
-    # The radius is the NaN: jax_debug_nans takes a constant for a mistake.
+    # Use the NaN of the radius, because jax_debug_nans reports a constant NaN as an error.
     missing = jnp.int32(-1) if jnp.issubdtype(column.dtype, jnp.integer) else radius
     return jnp.where(jnp.isnan(radius), missing, column)
 
 
 def _named(num: jax.Array, sums: list[jax.Array], dims: int, moving: bool) -> SphereProperties:
-    """Sums by their names, or an error on every rank if one is beyond the range of its dtype."""
+    """Return the sums with their names. Raise on every rank if one exceeds the range of its dtype."""
     count, mass, centre, size, largest, shape, *speeds = sums
-    if moving and speeds[0].shape[0] < count.shape[0]:  # of no particles at all
+    if moving and speeds[0].shape[0] < count.shape[0]:  # sums of no particles at all
         speeds = [jnp.zeros((count.shape[0], *column.shape[1:]), column.dtype) for column in speeds]
     lost = jnp.zeros(count.shape, bool)
     for column in (mass, size, largest, *(speeds if moving else [])):
