@@ -3,10 +3,10 @@
 The sphere around a centre grows, particle by particle, while the mean density of all particles in it is above a
 threshold, such as 200 times the critical density. The halo ends where the density falls to the threshold (Lacey & Cole
 1994, MNRAS 271, 676). Each centre lists the particles within a radius by a walk through the plane hierarchy
-(`jztree.tree`), sorts them by distance, and processes them outwards. If the radius was too small, the list
-determines the radius of the next list, which begins at its end. The cost is therefore that of sorting the particles in the
-spheres. `sphere_properties` sums over all particles in such spheres, as the group catalogue does for the particles of a
-group.
+(`jztree.tree`), sorts them by distance, and processes them outwards. If the radius was too small, the list determines
+the radius of the next list, which begins at its end. The cost is therefore that of sorting the particles in the
+spheres. `sphere_properties` sums over all particles in such spheres, as the group catalogue sums over the particles of
+a group.
 """
 
 import functools
