@@ -1,13 +1,12 @@
-"""What one of very many ranks does and holds, measured on one device: its own kernels, with the messages of the others
-made up.
+"""Time and memory of one among very many ranks, measured on one device with emulated messages of the other ranks.
 
     python checks/profiling/many_ranks.py [--rows 100000] [--ranks 16 2048] [--output many_ranks.json] [--plot many.png]
 
-Particles are uniform in a periodic box. The rank under test owns a range of the z-order in the middle; what the others
-publish, boxes and radii, is what they would publish for as many particles each. Every kernel that works on messages of
-all ranks is timed by itself, compiled, the least of some runs; beside it stand the kernels that a single device needs
-too. `agreed` is the memory of what ranks know of each other: boxes, and sums for the splitters of the sort. What the
-collectives of a call take is a model (see collectives.py), with the latency and bandwidth of no network in particular.
+Particles are uniform in a periodic box. The rank under test has a range in the middle of the z-order. The published
+boxes and radii of the other ranks are those of as many particles each. Every kernel that processes messages of all
+ranks is compiled and timed separately, as the minimum of several runs. The kernels that a single device also needs are
+listed for comparison. `agreed` is the memory of the data that ranks share: boxes, and sums for the splitters of the
+sort. The time of the collectives is a model (see collectives.py), with the latency and bandwidth of a generic network.
 """
 
 import argparse
@@ -28,16 +27,16 @@ from jztree import kernels, launch
 from jztree.jax_ext import exact
 from jztree.tree import zsort_and_tree
 
-BOXES = 256  # that a rank looks around
-TOLD = 2**17  # boxes that all ranks tell each other of, at least 32 of each
-ROOM = 2**14  # for boxes that come from ranks nearby
+BOXES = 256  # around which a rank searches
+TOLD = 2**17  # boxes that all ranks publish to each other, at least 32 per rank
+ROOM = 2**14  # capacity for boxes of nearby ranks
 K = 8
 Boxes = tuple[jax.Array, ...]
 
 
 @dataclass(frozen=True)
 class Row:
-    """Milliseconds of one rank's kernels, and megabytes of what it knows of others."""
+    """Milliseconds of one rank's kernels, and megabytes of its data about other ranks."""
 
     ranks: int
     alone_ms: dict[str, float]
@@ -47,8 +46,9 @@ class Row:
 
 
 def cells(first: int, last: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
-    """The boxes of the cells from number ``first`` up to ``last`` of the ``2**bits`` that bisection makes of the unit
-    cube, in z-order.
+    """Return the boxes of the cells ``first`` to ``last`` in z-order.
+
+    Bisection divides the unit cube into ``2**bits`` cells.
     """
     number = np.arange(first, last, dtype=np.int64)
     lower, size = np.zeros((last - first, 3)), np.ones(3)
@@ -60,7 +60,7 @@ def cells(first: int, last: int, bits: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def least_ms(call: Callable[[], Any], runs: int) -> float:
-    """The shortest of some runs."""
+    """Return the shortest time of several runs."""
     jax.block_until_ready(call())
     times = []
     for _ in range(runs):
@@ -71,15 +71,15 @@ def least_ms(call: Callable[[], Any], runs: int) -> float:
 
 
 def timed(runs: int, function: Callable[..., Any], *arrays: Any) -> tuple[float, Any]:
-    """Milliseconds of a compiled function, and its result."""
+    """Return the milliseconds of a compiled function, and its result."""
     compiled = jax.jit(function)
     return least_ms(lambda: compiled(*arrays), runs), compiled(*arrays)
 
 
 def splitters(runs: int, posz: jax.Array, ranks: int, keys: tuple[Any, ...]) -> tuple[float, int]:
-    """Milliseconds of this rank's share in the search for splitters, six sums in all, and how many numbers a sum has.
+    """Return the milliseconds of this rank's share in the search for splitters, six sums in all, and the size of a sum.
 
-    Its rows are in random order, so that some are in every cell.
+    The rank's rows are in random order, so that every cell has some.
     """
     others, parts = ranks - 1, max(4096, 16 << (ranks - 1).bit_length())
     bits, word = parts.bit_length() - 1, 63
@@ -100,7 +100,7 @@ def splitters(runs: int, posz: jax.Array, ranks: int, keys: tuple[Any, ...]) -> 
 
 
 class Rank:
-    """One rank of ``ranks``, which is a power of two: its range of uniform particles, and what others tell it."""
+    """One of ``ranks`` ranks, a power of two: its range of uniform particles, and the messages of the others."""
 
     def __init__(self, ranks: int, rows: int, runs: int, network: Network) -> None:
         self.ranks, self.rows, self.runs, self.rank, self.network = ranks, rows, runs, ranks // 2, network
@@ -113,25 +113,25 @@ class Rank:
         self.given = jnp.asarray(lower[mine] + (upper[mine] - lower[mine]) * random.random((rows, 3), np.float32))
 
     def boxes_of(self, ranks: Sequence[int], each: int) -> tuple[np.ndarray, np.ndarray]:
-        """Lower and upper corners of so many boxes of each of some ranks, ``(b, 3)``."""
+        """Return lower and upper corners of ``each`` boxes of each of ``ranks``, ``(b, 3)``."""
         bits = (self.ranks * each).bit_length() - 1
         found = [cells(rank * each, (rank + 1) * each, bits) for rank in ranks]
         lower, upper = (np.concatenate(corners) for corners in zip(*found, strict=True))
         return lower, upper
 
     def note(self, into: dict[str, float], name: str, function: Callable[..., Any], *arrays: Any) -> Any:
-        """The result of a function whose milliseconds are noted under ``name``."""
+        """Return the result of a function, and store its milliseconds under ``name``."""
         into[name], result = timed(self.runs, function, *arrays)
         return result
 
     def measure(self) -> Row:
-        """All of it."""
+        """Measure all kernels."""
         radius = self.search_own()
         splitters = self.splitters()
         known, wanted = self.open_leaves(radius)
         came = self.boxes_that_come(known, wanted)
         self.ghosts(came)
-        numbers = 4 * (3 + 3 + 1)  # of a box and its radius, or how many particles it holds
+        numbers = 4 * (3 + 3 + 1)  # bytes of a box and its radius, or its particle count
         agreed = {
             "boxes of all": self.ranks * self.told * numbers / 1e6,
             "boxes that want ghosts": len(came[1]) * numbers / 1e6,
@@ -141,7 +141,7 @@ class Rank:
         return Row(self.ranks, self.alone_ms, self.with_others_ms, agreed, self.collectives())
 
     def collectives(self) -> dict[str, float]:
-        """Milliseconds that those of a call of kNN take by the model, all of each kind together."""
+        """Return the model time of all collectives of a kNN call in milliseconds, summed by kind."""
         found = collectives_of(FUNCTIONS[f"kNN, k = {K}"], self.ranks, self.rows)
         kinds = {one.name: 0.0 for one in found}
         for one in found:
@@ -149,7 +149,7 @@ class Rank:
         return kinds
 
     def search_own(self) -> jax.Array:
-        """What a single device does too: the distances to neighbours among own particles."""
+        """Return distances to neighbours among own particles. A single device also runs this search."""
         sort = lambda x: zsort_and_tree(x, boxsize=1.0)  # noqa: E731
         self.pos, th = self.note(self.alone_ms, "sort and hierarchy", sort, self.given)
         arrays = th.flat_splits, th.flat_particle_splits, th.flat_lower, th.flat_upper
@@ -164,7 +164,7 @@ class Rank:
         )[0]
 
     def splitters(self) -> float:
-        """Finding where each rank's range begins; megabytes of a sum that all agree on."""
+        """Find where each rank's range begins. Return the megabytes of a sum over all ranks."""
         random = np.random.default_rng(1).random((self.rows, 3), np.float32)
         spread, _ = zsort_and_tree(jnp.asarray(random), boxsize=1.0)
         keys = *self.corners, self.box
@@ -172,18 +172,18 @@ class Rank:
         return 4 * parts / 1e6
 
     def covered(self, most: int) -> Boxes:
-        """At most so many boxes around own particles."""
+        """Return at most ``most`` boxes around own particles."""
         cover = lambda x: kernels.covering_boxes(x, self.num, *self.corners, self.box, self.leaves, most)  # noqa: E731
         return self.note(self.with_others_ms, f"own boxes, {most}", cover, self.pos)
 
     def published(self, ranks: Sequence[int], each: int) -> Boxes:
-        """So many boxes of each of some ranks, and the particles in them."""
+        """Return ``each`` boxes of each of ``ranks``, and the number of particles in them."""
         shape = len(ranks), each
         corners = [jnp.asarray(side.reshape(*shape, 3)) for side in self.boxes_of(ranks, each)]
         return *corners, jnp.full(shape, self.rows // each, jnp.int32)
 
     def open_leaves(self, radius: jax.Array) -> tuple[Boxes, Boxes]:
-        """What all ranks tell of their particles, and the rank's boxes with the radius that each wants."""
+        """Return the published boxes of all ranks, and the rank's boxes with the radius that each requests."""
         own = self.covered(BOXES)
         if self.told < BOXES:
             self.covered(self.told)
@@ -202,13 +202,13 @@ class Rank:
         return known, (own[1], own[2], wanted)
 
     def boxes_that_come(self, known: Boxes, wanted: Boxes) -> Boxes:
-        """Where those of each rank begin, and the boxes that come from ranks nearby, all with the largest radius."""
+        """Return the offsets of each rank, and the boxes from nearby ranks, all with the largest radius."""
 
         def select(*arrays: jax.Array) -> Any:
             return kernels.select_boxes(arrays[:3], arrays[3:], self.rank, self.box, ROOM, higher_only=False)
 
         _, counts = self.note(self.with_others_ms, "boxes to send", select, *wanted, *known)
-        # Whoever must know some of this rank's boxes wants some of its particles, as the ranks are alike.
+        # Ranks are alike, so every rank that must know some of this rank's boxes requests some of its particles.
         near, radius = np.flatnonzero(np.asarray(counts)), float(jnp.max(wanted[2]))
         lower, upper = self.boxes_of(near, BOXES)
         mine = [np.asarray(side)[self.rank] for side in known[:2]]
@@ -222,7 +222,7 @@ class Rank:
         return jnp.asarray(splits, jnp.int32), *boxes, jnp.full(ROOM, radius)
 
     def ghosts(self, came: Boxes) -> None:
-        """Which particles others want."""
+        """Select the particles that other ranks request."""
         select = lambda x, *boxes: kernels.select_ghosts(  # noqa: E731
             x, self.num, self.leaves, boxes, self.rank, self.box, 2 * self.rows
         )
@@ -245,7 +245,7 @@ def show(row: Row) -> None:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Time of kNN against the number of ranks, each with as many particles."""
+    """Plot the time of kNN against the number of ranks, each with as many particles."""
     try:
         from matplotlib import pyplot as plt  # noqa: PLC0415
     except ImportError:
@@ -266,7 +266,7 @@ def draw(rows: list[Row], path: Path) -> None:
 
 
 def main() -> None:
-    """Measure, print, and save if asked."""
+    """Measure, print, and save if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000, help="particles a rank (default: %(default)s)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[16, 128, 2048, 16384], help="powers of two")

@@ -1,17 +1,17 @@
-"""How the library scales over devices: time of each stage, rows sent, rounds, compile time, as ratios to one device.
+"""Scaling of the library over devices: time per stage, rows sent, rounds, and compile time, relative to one device.
 
     python checks/profiling/multi_device.py --host-devices 4 --output profile.json --plot profile.png
     srun python checks/profiling/multi_device.py --weak 4000000 --strong 16000000 --output profile.json
 
-Runs over any number of processes, and over the first 1, 2, 4, ... devices of them. Particles are uniform in a periodic
-box, in random order, so nearly all of them have to travel. Every stage is timed apart, after compilation, in turn with
-the same stage on one device with as many particles, because shared machines drift; a ratio is that of medians. The
-ratio of CPU time, given where there is one process, is what the distribution adds in work. Counts come from a further
-run with `jztree.stats`. Rounds of the union-find are also counted for a chain that winds through all devices, the worst
-that geometry can do to it.
+Runs over any number of processes, and over the first 1, 2, 4, ... of their devices. Particles are uniform in a periodic
+box, in random order, so nearly all of them have to be sent. Every stage is timed separately, after compilation. Its
+runs alternate with runs of the same stage on one device with as many particles, because shared machines drift. Ratios
+are ratios of medians. The ratio of CPU time, available for one process, is the additional work of the distribution.
+Counts come from a separate run with `jztree.stats`. The rounds of the union-find are also counted for a chain that
+winds through all devices, the worst case of the geometry.
 
-Weak scaling keeps the particles of a device fixed, strong scaling those of all. Host devices of one CPU share its
-cores, so there neither gets faster with devices, and the ratio to one device is what the distribution itself costs.
+Weak scaling fixes the number of particles per device, strong scaling the total number. Host devices of one CPU share
+its cores, so neither gets faster with more devices, and the ratio to one device is the cost of the distribution.
 """
 
 import argparse
@@ -46,7 +46,7 @@ BOX = 1.0
 _call_numbers = itertools.count()
 
 
-# What is measured
+# Measured stages
 
 
 @dataclass(frozen=True, order=True)
@@ -69,8 +69,8 @@ class Case:
 class Stage:
     """A function of the library and its twin on one device.
 
-    options: takes the number of particles on all devices. given: what the function gets, "part" in random order,
-    "sorted" in z-order, as in a running simulation, or the "tree" of these, too.
+    options: computes the options from the total number of particles. given: the input of the function: "part" in random
+    order; "sorted" in z-order, as in a running simulation; or "tree", which adds the hierarchy of the sorted particles.
     """
 
     name: str
@@ -80,7 +80,7 @@ class Stage:
     given: str = "part"
 
     def of(self, function: Callable[..., Any], inputs: "Inputs") -> Any:
-        """What a twin of the function returns."""
+        """Call a twin of the function."""
         tree = {"th": inputs.th} if self.given == "tree" else {}
         particles = inputs.part if self.given == "part" else inputs.partz
         return function(particles, **tree, **self.options(inputs.total), boxsize=BOX)
@@ -144,25 +144,25 @@ def inputs_alone(case: Case) -> Inputs:
     return Inputs(part, partz, th, case.total)
 
 
-# How it is measured
+# Measurement
 
 
 class Time(NamedTuple):
-    """Seconds on the clock, and of all cores in this process, which other programs hardly change."""
+    """Wall-clock seconds, and the CPU seconds of this process, on which other programs have little influence."""
 
     wall: float
     cpu: float
 
 
 def timed(call: Callable[[], Any]) -> Time:
-    """How long it takes until the result of ``call`` is there."""
+    """Return the time until the result of ``call`` is ready."""
     wall, cpu = time.perf_counter(), time.process_time()
     jax.block_until_ready(call())
     return Time(time.perf_counter() - wall, time.process_time() - cpu)
 
 
 def counted(call: Callable[[], Any] | None) -> dict[str, int]:
-    """What `jztree.stats` counts in ``call`` on all devices of all processes. None: this process takes no part."""
+    """Return the counts of `jztree.stats` in ``call`` on all devices of all processes. None: only take part."""
     with jz.stats.statistics() as mine:
         if call is not None:
             jax.block_until_ready(call())
@@ -194,8 +194,9 @@ def medians(times: list[Time]) -> Time:
 
 
 def measure_stage(stage: Stage, mesh: Mesh, over: Inputs | None, alone: Inputs | None, runs: int) -> dict[str, Any]:
-    """Times and counts of one stage. over: None in a process without a device of the mesh. alone: None where the stage
-    is not run on one device.
+    """Return times and counts of one stage.
+
+    over: None in a process without a device of the mesh. alone: None if the stage is not run on one device.
     """
     calls, mapped = Runs(), stage.over_devices.smap(mesh, jit=True)
     for _ in range(runs + 1):
@@ -212,7 +213,7 @@ def takes_part(mesh: Mesh) -> bool:
 
 
 def measure(case: Case, stages: Sequence[Stage], runs: int, alone_up_to: int) -> dict[str, Any]:
-    """All stages of one case. Process 0 also runs them on one device, while the others wait for it."""
+    """Measure all stages of one case. Process 0 also runs them on one device, while the others wait for it."""
     mesh = case.mesh()
     over = inputs_over(mesh, case) if takes_part(mesh) else None
     alone = inputs_alone(case) if jax.process_index() == 0 and case.total <= alone_up_to else None
@@ -224,9 +225,9 @@ def measure(case: Case, stages: Sequence[Stage], runs: int, alone_up_to: int) ->
 
 
 def serpentine(legs: int, devices: int) -> np.ndarray:
-    """Particles one apart on a line that crosses a long box ``legs`` times: ``(n, 3)`` float32, along the line.
+    """Return particles at unit distance on a line that crosses a long box ``legs`` times: ``(n, 3)`` float32, in order.
 
-    The box is so long that z-order cuts it across, so every leg passes through all devices. Legs are two apart.
+    The box is so long that z-order cuts it across, so every leg passes through all devices. Legs are at distance 2.
     """
     side = math.isqrt(legs - 1) + 1
     length = max(2 * side, 8) * devices
@@ -236,13 +237,13 @@ def serpentine(legs: int, devices: int) -> np.ndarray:
         row, column = divmod(leg, side)
         place = np.array([0, 2 * (column if row % 2 == 0 else side - 1 - column), 2 * row], np.float32)
         there = np.stack([along[:: -1 if leg % 2 else 1], 0 * along, 0 * along], axis=-1) + place
-        # The turn from one leg to the next is one particle half way.
+        # One particle half-way connects one leg to the next.
         parts += [(parts[-1][-1] + there[0])[None] / 2, there] if parts else [there]
     return np.concatenate(parts)
 
 
 def spread(pos: np.ndarray, mesh: Mesh) -> jz.data.Pos:
-    """Particles dealt out to the devices of ``mesh``, in any number of processes that all hold ``pos``."""
+    """Distribute particles over the devices of ``mesh``. Every process holds the full ``pos``."""
     part = jz.data.expand_particles(jz.data.Pos(pos=pos, num=len(pos), num_total=len(pos)), mesh.size)
 
     def globally(leaf: Any) -> jax.Array:
@@ -253,7 +254,7 @@ def spread(pos: np.ndarray, mesh: Mesh) -> jz.data.Pos:
 
 
 def chain_rounds(legs: int, devices: int) -> dict[str, int]:
-    """Rounds of the union-find for a chain that passes through all devices ``legs`` times."""
+    """Return the rounds of the union-find for a chain that passes through all devices ``legs`` times."""
     mesh = Case(devices, 1).mesh()
     pos = np.random.default_rng(legs).permutation(serpentine(legs, devices))
     part = spread(pos, mesh) if takes_part(mesh) else None
@@ -269,11 +270,11 @@ def chain_rounds(legs: int, devices: int) -> dict[str, int]:
     }
 
 
-# What comes out
+# Output
 
 
 def machine() -> dict[str, Any]:
-    """What a result depends on besides the code."""
+    """Return the properties of the machine that affect the results."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"],
         capture_output=True,
@@ -299,7 +300,7 @@ def machine() -> dict[str, Any]:
 
 
 def cases_of(devices: Sequence[int], weak: Sequence[int], strong: Sequence[int]) -> list[Case]:
-    """Each case once, though weak and strong scaling may share it."""
+    """Return each case once, even if weak and strong scaling share it."""
     asked = {Case(n, rows) for n in devices for rows in weak} | {
         Case(n, total // n) for n in devices for total in strong
     }
@@ -307,7 +308,7 @@ def cases_of(devices: Sequence[int], weak: Sequence[int], strong: Sequence[int])
 
 
 def table(found: dict[str, Any]) -> str:
-    """The stages of one case, a line each; rows sent in percent of all."""
+    """Format the stages of one case, one per line, with rows sent in percent of all."""
     sent = ("sort", "ghosts", "results", "groups")
     heads = ["seconds", "one device", "ratio", "cpu ratio", "compile", *(f"{name} %" for name in sent), "rounds"]
     lines = [f"{found['devices']} devices, {found['rows']} particles each"]
@@ -328,7 +329,7 @@ def chain_table(chains: list[dict[str, int]]) -> str:
 
 
 def plot(results: dict[str, Any], path: Path) -> None:
-    """Weak and strong scaling, a line a stage, and the rounds of the chain."""
+    """Plot weak and strong scaling, with one line per stage, and the rounds of the chain."""
     try:
         import matplotlib as mpl  # noqa: PLC0415
 
@@ -345,7 +346,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
 
 def draw_scaling(axes: Any, results: dict[str, Any], key: str, sizes: Sequence[int], what: str) -> None:
-    """Seconds of each stage over devices, for each size in a style of its own."""
+    """Plot the seconds of each stage over the number of devices, with one style per size."""
     for number, size in enumerate(sizes):
         cases = [case for case in results["cases"] if case[key] == size]
         devices = [case["devices"] for case in cases]
@@ -404,7 +405,7 @@ def default_devices() -> list[int]:
 
 
 def profile(arguments: argparse.Namespace) -> dict[str, Any]:
-    """All figures, as nested dictionaries ready for JSON; printed as they come."""
+    """Return all figures as nested dictionaries ready for JSON; print them as they are measured."""
     devices = arguments.devices or default_devices()
     words = arguments.stages.split(",")
     stages = [stage for stage in STAGES if any(word in stage.name for word in words)]
@@ -427,7 +428,7 @@ def main() -> None:
     """Measure, print and save."""
     arguments = parse_arguments()
     if arguments.host_devices:
-        # Read when JAX starts its devices, which initialize() does not do yet.
+        # JAX reads this when it starts its devices, which initialize() does not do yet.
         flag = f"--xla_force_host_platform_device_count={arguments.host_devices}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
         leave_threads_for_callbacks()
