@@ -1,4 +1,4 @@
-"""Group order and catalogue over several ranks: the groups that one device finds among all particles together."""
+"""Group order and catalogue over several ranks: they must have the groups that one device finds among all particles."""
 
 import dataclasses
 import functools
@@ -48,14 +48,14 @@ _SUMS = (
 
 
 def parts_of(n: int, ndev: int) -> list[int]:
-    """Very unequal numbers of particles, some ranks without any."""
+    """Return very unequal numbers of particles, with some empty ranks."""
     weight = np.arange(ndev) % 3 * (1 + np.arange(ndev)) if ndev > 1 else np.ones(1)
     cuts = np.round(n * np.cumsum(weight) / weight.sum()).astype(int)
     return [int(x) for x in np.diff(cuts, prepend=0)]
 
 
 def dealt(array: Any, nums: list[int], room: int) -> np.ndarray:
-    """``(r, room, ...)``: consecutive runs of rows, and rubbish where there is no particle."""
+    """Return ``(r, room, ...)``: consecutive runs of rows, with garbage in padding rows."""
     array = np.asarray(array)
     out = np.full((len(nums), room, *array.shape[1:]), 77, array.dtype)
     for rank, (end, num) in enumerate(zip(np.cumsum(nums), nums, strict=True)):
@@ -64,13 +64,13 @@ def dealt(array: Any, nums: list[int], room: int) -> np.ndarray:
 
 
 def joined_to_first(group: np.ndarray, rows: slice) -> np.ndarray:
-    """Labels of ``group`` when some rows are in group 0 instead."""
+    """Return the labels of ``group`` with some rows moved to group 0."""
     group[rows] = 0
     return oracles.smallest_members(group)
 
 
 def some_particles(n: int, dims: int = 3, dtype: Any = np.float32) -> data.ParticleData:
-    """Particles in no order, for labels that have nothing to do with where they are."""
+    """Return unsorted particles, for labels that are unrelated to positions."""
     random = np.random.default_rng(61)
     return data.ParticleData(
         pos=oracles.uniform(n, dims, dtype),
@@ -86,9 +86,10 @@ def some_particles(n: int, dims: int = 3, dtype: Any = np.float32) -> data.Parti
 def run(
     part: Any, label: np.ndarray, nums: list[int], npart_min: int, box: Any, room: int, mesh: Any = None
 ) -> tuple[Any, data.FofCatalogue]:
-    """Particles and catalogue of all ranks, ``(r, ...)``, as NumPy arrays.
+    """Return particles and catalogue of all ranks, ``(r, ...)``, as NumPy arrays.
 
-    part: all particles in z-order. label: ``(n,)``, the first row of each one's group. nums: how many each rank holds.
+    part: all particles in z-order. label: ``(n,)``, the first row of each particle's group. nums: the number of
+    particles per rank.
     """
     n, ndev = part.pos.shape[0], len(nums)
     rank_of = np.repeat(np.arange(ndev), nums)
@@ -103,7 +104,7 @@ def run(
 
 
 def one_device(part: Any, label: np.ndarray, npart_min: int, box: Any) -> tuple[Any, data.FofCatalogue]:
-    """What one device makes of all particles together."""
+    """Return the result of one device for all particles together."""
     lengths = exact(oracles.full_box(box, part.pos.shape[1]), part.pos.shape[1:])
     return _one_device(part, jnp.asarray(label, jnp.int32), lengths, npart_min)
 
@@ -126,7 +127,7 @@ def assert_same_rows(joined: Any, expected: Any) -> None:
 
 
 def assert_same_catalogue(cata: data.FofCatalogue, expected: data.FofCatalogue, box: Any) -> None:
-    """Counts and offsets exactly, sums to rounding."""
+    """Compare counts and offsets exactly, and sums up to rounding."""
     dims = expected.com_pos.shape[1]
     rtol = 1e-6 if expected.com_pos.dtype == np.float32 else 1e-12
     assert cata.ngroups == expected.ngroups
@@ -145,7 +146,7 @@ def assert_same_catalogue(cata: data.FofCatalogue, expected: data.FofCatalogue, 
 
 
 def assert_layout(grouped: Any, cata: data.FofCatalogue, total: int, npart_min: int) -> None:
-    """Equal shares, catalogue rows where the first particles are, and nothing in unused rows."""
+    """Assert equal shares, catalogue rows on the ranks of the first particles, and empty padding rows."""
     ndev, room = grouped.pos.shape[:2]
     np.testing.assert_array_equal(grouped.num, [total // ndev + (rank < total % ndev) for rank in range(ndev)])
     assert cata.count.shape == (ndev, -(-room // npart_min))
@@ -167,7 +168,7 @@ def assert_as_on_one_device(
     room: int | None = None,
     expected: tuple[Any, data.FofCatalogue] | None = None,
 ) -> data.FofCatalogue:
-    """Compare with one device, and the order with an independent one; returns the catalogue of all ranks joined."""
+    """Compare with one device, and the order with an independent one. Return the joined catalogue of all ranks."""
     grouped, cata = run(part, label, nums, npart_min, box, room or max(nums) + 3)
     assert_layout(grouped, cata, sum(nums), npart_min)
     order = oracles.order_over_ranks(label, nums, npart_min)
@@ -191,7 +192,7 @@ def assert_as_on_one_device(
 def friends(
     part: data.ParticleData, rlink: float, box: Any, npart_min: int
 ) -> tuple[data.ParticleData, np.ndarray, tuple[Any, data.FofCatalogue]]:
-    """Particles in z-order, labels from SciPy, and what `fof_and_catalogue` makes of them."""
+    """Return particles in z-order, labels from SciPy, and the result of `fof_and_catalogue`."""
     partz, _ = zsort.jit(part, box)
     label = oracles.smallest_members(oracles.components(np.asarray(partz.pos), rlink, box))
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=npart_min))
@@ -228,13 +229,13 @@ def test_mass_may_be_shared_or_missing_and_velocities_too(mass: str, vel: bool, 
 
 @pytest.mark.parametrize("ndev", [2, 8])
 def test_a_group_that_fills_the_periodic_box(ndev: int) -> None:
-    """Nearest images are those of the group's first particle, whichever rank sums."""
+    """Nearest images are those of the group's first particle, on any rank."""
     partz, label, expected = friends(some_particles(500), 0.2, 1.0, 20)
     assert (label == 0).all()
     assert_as_on_one_device(partz, label, parts_of(500, ndev), 20, 1.0, 500, expected)
 
 
-# Groups made up
+# Synthetic groups
 
 
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
@@ -262,7 +263,7 @@ def test_groups_that_end_where_shares_end(size: int) -> None:
 
 @pytest.mark.long
 def test_shares_with_groups_and_particles_of_none_in_turns() -> None:
-    """Shares of 20: 20 of the first group; its other 10, 5 of none, a group of 2, 3 of none; groups of 4."""
+    """Shares of 20: 20 of the first group; its other 10, 5 ungrouped, a group of 2, 3 ungrouped; groups of 4."""
     label = np.concatenate([np.zeros(30, int), np.arange(30, 35), [35, 35], np.arange(37, 40), np.arange(40, 80)])
     label[40:] -= label[40:] % 4
     nums = [35, 2, 3, 40]
@@ -275,7 +276,7 @@ def test_shares_with_groups_and_particles_of_none_in_turns() -> None:
 
 
 def test_groups_of_an_owner_come_before_its_other_particles() -> None:
-    """Rank 0 owns two groups of which the others hold most, and a particle of none between them."""
+    """Rank 0 owns two groups whose particles are mostly on other ranks, and an ungrouped particle between them."""
     label = np.array([0, 1, 2, 0, 2, 5, 0, 2, 8, 0, 2, 8])
     joined = assert_as_on_one_device(some_particles(12), label, [3, 3, 3, 3])
     assert joined.offset.tolist() == [0, 4, 10]
@@ -301,7 +302,7 @@ def test_hardly_more_particles_than_ranks(n: int, npart_min: int) -> None:
 
 @pytest.mark.long
 def test_no_spare_rows() -> None:
-    """Ranks that are full before and after."""
+    """Ranks are full before and after."""
     label = np.arange(200) // 7 * 7
     assert_as_on_one_device(some_particles(200), label, [50] * 4, 7, room=50)
     assert_as_on_one_device(some_particles(4), np.arange(4), [1] * 4, 1, room=1)
@@ -309,7 +310,7 @@ def test_no_spare_rows() -> None:
 
 @pytest.mark.parametrize("groups", [300, 299, 7])
 def test_more_shared_groups_than_fit_one_message(groups: int) -> None:
-    """Every rank has a part of nearly every group, all owned by the first."""
+    """Every rank has a part of nearly every group, and the first rank owns all groups."""
     label = np.arange(1200) % groups
     cata = assert_as_on_one_device(some_particles(1200), label, [300] * 4, 3, room=300)
     assert cata.ngroups == groups
@@ -332,7 +333,7 @@ def test_massless_groups_have_a_centre() -> None:
 @settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_any_partition_of_any_numbers(draw: st.DataObject) -> None:
-    n = draw.draw(st.sampled_from([1, 7, 48]))  # every number of rows compiles anew
+    n = draw.draw(st.sampled_from([1, 7, 48]))  # every number of rows needs a compilation
     cuts = sorted(draw.draw(st.lists(st.integers(0, n), min_size=3, max_size=3)))
     nums = np.diff([0, *cuts, n]).tolist()
     kinds = draw.draw(st.integers(1, 12))
@@ -342,7 +343,7 @@ def test_any_partition_of_any_numbers(draw: st.DataObject) -> None:
 
 
 def test_slow_sums_agree() -> None:
-    """An answer that owes nothing to the kernels."""
+    """Compare with an implementation that does not use the kernels."""
     part = some_particles(300, dtype=np.float32)
     label = joined_to_first(np.arange(300) // 9, slice(None, None, 11))
     slow = oracles.slow_catalogue(part.pos, part.mass, part.vel, label, None, 4)
@@ -355,7 +356,7 @@ def test_slow_sums_agree() -> None:
         np.testing.assert_allclose(getattr(joined, name), getattr(slow, name), rtol=1e-6, err_msg=name)
 
 
-# What it is run on, and how
+# Modes and meshes
 
 
 @pytest.mark.parametrize("threads", [None, 1])
@@ -384,7 +385,7 @@ def test_a_mesh_with_two_axes() -> None:
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass
 class Own:
-    """A particle class with properties that the library knows nothing about."""
+    """A particle class with properties unknown to the library."""
 
     pos: Any
     flag: Any
@@ -424,14 +425,14 @@ def test_outside_of_any_mesh() -> None:
 
 
 def test_rows_that_leave_a_rank_are_counted() -> None:
-    """Everything is on rank 1 of 2; half of it leaves."""
+    """All particles are on rank 1 of 2; half of them leave."""
     with stats.statistics() as counted:
         run(some_particles(40), np.arange(40), [0, 40], 2, 1.0, 40)
     assert counted["rows.groups"] == 20
 
 
 def test_few_collectives() -> None:
-    """Each costs compile time and latency: see the head of the module for which there are."""
+    """Each collective costs compile time and latency. The module docstring lists them."""
     part = dataclasses.replace(
         jax.tree.map(lambda leaf: leaf[None].repeat(4, 0), some_particles(50)), num=np.full(4, 50)
     )
@@ -442,5 +443,5 @@ def test_few_collectives() -> None:
         name: len(re.findall(rf"\b{name}\[", text))
         for name in ("pmax", "pmin", "psum", "all_gather", "all_to_all", "ppermute")
     }
-    # The exchange has one all_to_all for its counts, and one for each of its two sizes of chunks, of which it uses one.
+    # The exchange compiles one all_to_all for its counts, and one for each of its two chunk sizes; it runs one of these.
     assert found == {"pmax": 1, "pmin": 0, "psum": 0, "all_gather": 4, "all_to_all": 5, "ppermute": 0}

@@ -1,4 +1,4 @@
-"""Group order over devices: errors, and numbers beyond what a test can hold."""
+"""Group order over devices: errors, and numbers too large for the data of a test."""
 
 from collections.abc import Callable
 from typing import Any
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.emulated
 
 
 def test_groups_that_cannot_be_counted_are_an_error_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    # True, but known only when all ranks have told of their groups, as it is where one is too large.
+    # Always true, but computed from the tallies of all ranks, like the real check of sizes.
     monkeypatch.setattr(_group_order, "_too_large", lambda tallies: jnp.all(tallies < 1000))
     fresh = shard_map_constructor(
         lambda part, label: _group(part, label, label, exact(1.0, (3,)), 2), in_specs=P(-1), out_specs=P(-1)
@@ -34,7 +34,7 @@ def test_groups_that_cannot_be_counted_are_an_error_on_every_rank(monkeypatch: p
     "bad", [(0, 3, 1, 0), (2, 3, 2, 4), (1, 5, 0, -1), (1, 5, 0, 10), (1, 5, -1, 0), (1, 9, 1, 2)], ids=str
 )
 def test_groups_that_cannot_be_are_an_error_on_every_rank(bad: tuple[int, int, int, int]) -> None:
-    """Of ranks above, of rows below, outside of all rows, and of a first particle that is in another group."""
+    """The group is on a higher rank, in a lower row, in no row, or has a first particle in another group."""
     on, row, rank, root = bad
     irank, igroup = np.arange(3, dtype=np.int32)[:, None].repeat(10, 1), np.zeros((3, 10), np.int32)
     irank[on, row], igroup[on, row] = rank, root
@@ -60,7 +60,7 @@ def test_masses_and_velocities_of_the_wrong_shape() -> None:
 
 
 def words(number: int) -> list[int]:
-    """The two words in which kernels take and give 64-bit numbers."""
+    """Return a 64-bit number as the two words that kernels use."""
     return [number & 0xFFFFFFFF, number >> 32]
 
 
@@ -69,7 +69,7 @@ def numbers(pairs: Any) -> list[int]:
 
 
 def test_places_beyond_32_bits() -> None:
-    """The owner's groups have 3, 2**31 - 1 + 1 and 2 particles here; ranks tell of huge parts."""
+    """The owner's groups have 3, 2**31 - 1 + 1 and 2 particles here; other ranks report huge parts."""
     big = 2**31 - 1
     count = np.array([3, 1, 2, 5], np.int32)
     told = np.full((3, 64, 2), -1, np.int32)
@@ -79,8 +79,8 @@ def test_places_beyond_32_bits() -> None:
     answers, places, tally = kernels.settle_groups(
         0, np.zeros(4, np.int32), count, told, 0, 1, jnp.asarray(nowhere), jnp.asarray(before), 3
     )
-    first = 2**40 + 3 + big  # where the second group begins
-    last = first + 1 + 2 * big  # where the fourth does, because the third is too small
+    first = 2**40 + 3 + big  # start of the second group
+    last = first + 1 + 2 * big  # start of the fourth, because the third is too small
     assert numbers(places) == [2**40, first, 2**64 - 1, last]
     assert numbers(np.asarray(answers)[[1, 2, 2], [0, 0, 1]]) == [first + 1, 2**40 + 3, first + 1 + big]
     assert numbers(tally) == [last + 5, 1 + 2 * big]
@@ -88,7 +88,7 @@ def test_places_beyond_32_bits() -> None:
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_targets_beyond_32_bits(rank: int) -> None:
-    """Three ranks of 2**31 - 1 particles, of which the test holds the five of ``rank``'s first ones."""
+    """Three ranks have 2**31 - 1 particles each; the test holds the first five of ``rank``."""
     each = 2**31 - 1
     listed, unlisted = [2**32 + 5, 0, 10**9], [10**9, 147483633, 7]
     tallies = [[*words(listed[r]), 0, 0, unlisted[r]] for r in range(3)]
@@ -107,7 +107,7 @@ def test_targets_beyond_32_bits(rank: int) -> None:
 
 
 def test_segments_beyond_32_bits() -> None:
-    """The last of three ranks of 2**31 - 1 particles, of which the test holds the first nine."""
+    """The last of three ranks with 2**31 - 1 particles each; the test holds its first nine."""
     listed, unlisted = [2**32, 3, 2**31 - 10], [1, 2, 1]
     tallies = np.array([[*words(listed[r]), 0, 0, unlisted[r]] for r in range(3)], np.uint32)
     assert sum(listed) + sum(unlisted) == 3 * (2**31 - 1)
@@ -120,13 +120,13 @@ def test_segments_beyond_32_bits() -> None:
 
 
 def segments_of(target: list[int], listed: int, unlisted: int, room: int, rank: int = 0) -> Any:
-    """Groups of a single rank."""
+    """Return the segments of a single rank."""
     tallies = np.array([[*words(listed), 0, 0, unlisted]], np.uint32)
     return kernels.group_segments(rank, jnp.array(target, jnp.int32), len(target), tallies, room)
 
 
 def test_segments_of_a_single_rank() -> None:
-    """The calls below are refused for what differs from this one."""
+    """This call is valid; the calls below differ from it in one invalid argument each."""
     place, head, ngroups, count, offset = segments_of([~0, ~1], 2, 0, 2)
     assert (int(head), int(ngroups)) == (0, 2)
     assert [np.asarray(x).tolist() for x in (place, count, offset)] == [[0, 1], [1, 1], [0, 1]]

@@ -31,7 +31,7 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
     v = rng.normal(size=(500, 2))
     for form in FORMS:
         for kernel in ("gaussian", "top_hat", *(SPH if dims <= 3 else ())):
-            # Of float32 positions, a jump is on the side on which float64 sees it.
+            # For float32 positions, float64 distances decide the side of a jump.
             found = kernel_sums(pos, h, box, values=v.astype(np.float32), kernel=kernel, form=form)
             assert_near(found, KernelSum(kernel, form, box)(pos, pos, h, h, v.astype(np.float32)), 2e-6)
         found = kernel_sums.jit(pos, h, box, None, query, h_query, v, "gaussian", form)
@@ -46,7 +46,7 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
 @pytest.mark.watched
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_a_top_hat_counts(box: Any) -> None:
-    """Over the ball's volume, the same integers, at ties too."""
+    """Over the ball's volume, the sums are the same integers, also for ties."""
     pos = oracles.lattice(9, 3, spacing=0.1)
     for radius in (0.1, np.float32(0.1), 0.1 * np.sqrt(3), 0.30000001, 0.7):
         found = kernel_sums(pos, radius, box, kernel="top_hat") * (4 / 3 * np.pi * radius**3)
@@ -59,7 +59,7 @@ def test_a_top_hat_counts(box: Any) -> None:
 
 @pytest.mark.long
 def test_the_density_of_sph() -> None:
-    """What `sph_density` finds of k neighbours, within the distance to the last."""
+    """Compare with `sph_density` for k neighbours, within the distance to the last."""
     pos, mass = oracles.clustered(3_000, 3), oracles.uniform(3_000, 1)[:, 0]
     part = PosMass(pos=pos, mass=mass)
     h = smoothing_length.jit(part, 40)
@@ -124,7 +124,7 @@ def test_any_unit_of_length(scale: float) -> None:
     pos = (oracles.uniform(600, 3) * np.float32(scale)).astype(np.float32)
     pos[0] += np.float32(scale * 1e5)
     with jax.enable_x64(True):
-        v = np.full(600, 2e43)  # grammes
+        v = np.full(600, 2e43)  # grams
         weak = kernel_sums(PosMass(pos=pos, mass=jnp.full(600, 2e43)), 0.2 * scale)
         assert_near(weak, kernel_sums(pos, 0.2 * scale, values=v), 1e-12)
         for h in (0.2 * scale, 1e-5 * scale, 3e5 * scale):
@@ -142,7 +142,7 @@ def test_neighbours_far_closer_than_the_set_is_wide() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_lengths_of_all_sizes(form: str) -> None:
-    """Powers of their ratios are far beyond float32, and no sum is lost by that."""
+    """Powers of their ratios are far out of the range of float32, but no sum may be lost."""
     pos, query = oracles.uniform(300, 6), oracles.uniform(40, 6, seed=4)
     h, h_query = np.logspace(-11, 2, 300), np.logspace(-12, 1, 40)
     found = kernel_sums(pos, h, None, None, query, h_query, kernel="gaussian", form=form)
@@ -152,7 +152,7 @@ def test_lengths_of_all_sizes(form: str) -> None:
 
 
 def test_a_length_whose_powers_are_beyond_float64() -> None:
-    """It reaches nobody, and its neighbours in the same block are none the worse."""
+    """Such a length reaches no neighbour, and must not affect other particles in its block."""
     pos, h = oracles.uniform(100, 8), np.full(100, 0.9)
     query, tiny = oracles.uniform(20, 8, seed=4), np.where(np.arange(100) == 7, 1e-37, h)
     options = {"kernel": "gaussian", "form": "scatter", "derivative": "gradient"}
@@ -162,7 +162,7 @@ def test_a_length_whose_powers_are_beyond_float64() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_lengths_below_the_rounding_of_the_box(form: str) -> None:
-    """Nobody counts twice whose leaf ends within a block, and nobody who is none."""
+    """Particles whose leaf ends within a block count once, and padding does not count."""
     pos, h = np.full((60, 3), 1.3, np.float32), np.full(60, 1e-8)
     found = kernel_sums(pos, h, 1.0, kernel="top_hat", form=form) * (4 / 3 * np.pi * 1e-24)
     np.testing.assert_allclose(found, 60, rtol=1e-5)
@@ -172,17 +172,17 @@ def test_lengths_below_the_rounding_of_the_box(form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_images_nearer_than_the_rounding_of_positions(form: str) -> None:
-    """Who is within is decided of the positions as given, however much is lost when these are moved into the box."""
+    """The given positions decide who is within, however many digits are lost when they are wrapped into the box."""
     apart, rng = 4e-10, np.random.default_rng(2)
     a, b = (rng.uniform(lo, lo + 1, 100_000).astype(np.float32).astype(np.float64) for lo in (1, -2))
-    box = (a - b + apart) / 4  # so that many places in the box are in the middle between two float32 numbers
-    # Those of which one is rounded up, the other down.
+    box = (a - b + apart) / 4  # so that many places in the box are half-way between two float32 numbers
+    # Choose those of which one is rounded up and the other down.
     far = [place.astype(np.float32) for place in (a - box * np.floor(a / box), b - box * np.floor(b / box))]
     chosen = np.flatnonzero((np.abs(far[0] - far[1]) < 1e-6) & (np.abs(far[0] - far[1]) > 5e-8))[:4]
     assert len(chosen) == 4
     for i in chosen:
         _counts_two(np.float32([[a[i]], [b[i]]]), box[i], (0.9 * apart, 1.1 * apart), form)
-    # One becomes the other when it is moved.
+    # Wrapping one position gives the other.
     pair = np.array([[1.3], [0.2]], np.float32)
     for apart in (3e-14, 3e-8):
         box = float(pair[0, 0]) - float(pair[1, 0]) + apart
@@ -265,7 +265,7 @@ def test_queries_over_devices(ndev: int, form: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_derivatives_over_devices(ndev: int) -> None:
-    """Those of one device."""
+    """Compare with the derivatives of one device."""
     pos, counts, dealt = make("clustered", ndev)
     rng = np.random.default_rng(4)
     h, v = rng.uniform(0.02, 0.2, len(pos)).astype(np.float32), rng.normal(size=len(pos)).astype(np.float32)
@@ -286,7 +286,7 @@ def test_derivatives_over_devices(ndev: int) -> None:
 
 
 def _dealt(column: np.ndarray, counts: np.ndarray, rows: int) -> np.ndarray:
-    """A property of particles, dealt out as `deal` does; rows without a particle have what no particle may have."""
+    """Distribute a property of particles as `deal` does. Padding rows hold invalid values."""
     out = np.full((len(counts), rows, *column.shape[1:]), -1, column.dtype)
     ends = np.cumsum(counts)
     for rank, (end, count) in enumerate(zip(ends, counts, strict=True)):
@@ -294,7 +294,7 @@ def _dealt(column: np.ndarray, counts: np.ndarray, rows: int) -> np.ndarray:
     return out
 
 
-# What cannot be
+# Invalid input
 
 
 @pytest.mark.parametrize("call", [kernel_sums, kernel_sums.jit])
@@ -330,7 +330,7 @@ def test_arguments_that_cannot_be(arguments: dict[str, Any], words: str, call: A
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("call", [kernel_sums, kernel_sums.jit])
 def test_values_of_64_bits_are_taken_without_a_warning(call: Any) -> None:
-    """As positions and masses are."""
+    """Accept them as positions and masses are accepted."""
     pos = oracles.uniform(50, 3)
     expected = call(pos, 0.3, values=np.arange(50, dtype=np.float32))
     for dtype in (np.int64, np.float64):
@@ -340,7 +340,7 @@ def test_values_of_64_bits_are_taken_without_a_warning(call: Any) -> None:
 @pytest.mark.parametrize("separate", [False, True], ids=["self", "separate"])
 @pytest.mark.parametrize("h", [0.0, -1.0, np.nan, np.inf, 0.01, -0.01])
 def test_traced_lengths_that_cannot_be(h: float, separate: bool, dtype: Any) -> None:
-    """The last two in units of the smallest normal number: the sums of such a length were 0 at distance 0."""
+    """The last two are in units of the smallest normal number: sums for such lengths were 0 at distance 0."""
     h = h * float(np.finfo(dtype).tiny) if 0 < abs(h) < 1 else h
     pos = np.full((3, 3), 6, dtype)
     queries = {"part_query": pos[:1], "h_query": h} if separate else {}
@@ -376,14 +376,14 @@ def test_numbers_that_cannot_be() -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("value", [0.5, -0.5])
 def test_sums_beyond_float64_are_refused(x64: None, form: str, value: float) -> None:
-    """The norm of a top hat in two dimensions is below 1, so the largest number times it is a number again."""
+    """The norm of a top hat in two dimensions is below 1, so its product with the largest number is finite."""
     pos, h = np.array([[4e-301, 2e-303], [1e-300, 0.0]]), np.array([3e-301, 1e-300])
     with pytest.raises(oracles.RUN_TIME_ERROR, match=r"the sum in row 0 is beyond the range of float64"):
         jax.block_until_ready(kernel_sums(pos, h, values=np.array([value, 1e-320]), kernel="top_hat", form=form))
 
 
 def test_terms_beyond_float64_that_cancel_are_refused() -> None:
-    """What is left of them was 0, which it is not."""
+    """Their difference was 0, which is wrong."""
     pos, h = np.zeros((2, 8), np.float32), np.full(2, 1e-37, np.float32)
     with pytest.raises(oracles.RUN_TIME_ERROR, match=r"the sum in row 0 is beyond the range of float32"):
         jax.block_until_ready(kernel_sums(pos, h, values=np.float32([1e30, -2e30]), kernel="top_hat", form="scatter"))

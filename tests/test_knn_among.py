@@ -1,4 +1,4 @@
-"""Among whom neighbours are looked for: without the particle itself, among some sources, and within batches."""
+"""Restrictions of the neighbour search: without the particle itself, among marked sources, and within batches."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.emulated
 
 
 def assert_nearest(found: Any, pos: np.ndarray, query: np.ndarray, allowed: np.ndarray, box: Any = None) -> None:
-    """Every row has the nearest of the sources that are ``allowed`` ``(q, n)``, or all of them if they are fewer."""
+    """Assert that every row has the nearest ``allowed`` sources ``(q, n)``, or all of them if they are fewer."""
     rad, idx = (np.asarray(part) for part in found)
     distance2 = np.where(allowed, oracles.squared_distances(query, pos, box), np.inf)
     there = np.arange(rad.shape[1]) < allowed.sum(axis=1)[:, None]
@@ -43,7 +43,7 @@ def all_but_self(n: int) -> np.ndarray:
 
 @pytest.mark.parametrize("k", [1, 4, 8, 16, 33, 65, 200])
 def test_without_self_is_what_follows_the_particle_itself(k: int, dtype: Any) -> None:
-    """The same bits as the columns behind the first, among points of which many are twice."""
+    """Results are bitwise the columns after the first, for points of which many have duplicates."""
     pos = oracles.clustered(300, 3, dtype)
     pos[100:150] = pos[:50]
     for box in (None, 1.0):
@@ -68,7 +68,7 @@ def test_without_self_among_equal_points() -> None:
 
 
 def test_without_self_closer_than_float32_squares() -> None:
-    """These are searched again in float64."""
+    """Such pairs are searched again in float64."""
     pos = np.concatenate([oracles.uniform(60, 3) * 1e-30, oracles.uniform(60, 3)]).astype(np.float32)
     found, more = knn(pos, 5, exclude_self=True), knn(pos, 6)
     np.testing.assert_array_equal(found[1], more[1][:, 1:])
@@ -129,14 +129,14 @@ def test_without_self_on_several_devices(counts: Any, result: str) -> None:
 
 @pytest.mark.long
 def test_without_self_where_a_device_has_only_the_particle_itself() -> None:
-    """Fewer sources than neighbours on each device: boxes that hold k of them may hold the query itself."""
+    """Each device has fewer sources than neighbours: boxes that hold k of them may include the query itself."""
     pos = oracles.uniform(9, 3)
     for k in (1, 2, 8):
         found = knn.smap(mesh_of(3), jit=True)(deal(pos, even(9, 3), rows=10), k, exclude_self=True)
         assert_nearest([joined(one, even(9, 3)) for one in found], pos, pos, all_but_self(9))
 
 
-# Some sources
+# Marked sources
 
 
 def mask_of(n: int, seed: int = 3) -> np.ndarray:
@@ -225,7 +225,7 @@ def test_some_sources_on_several_devices(result: str, others: bool) -> None:
 @pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
 @pytest.mark.parametrize("order", ["input", "z"])
 def test_some_sources_with_a_hierarchy_on_several_devices(result: str, order: str) -> None:
-    """The rows are those of the particles in z-order, whose marks are given in that order."""
+    """Rows are those of the particles in z-order, and marks are given in that order."""
     pos, _, part = dealt(900, 3)
     partz, th = zsort_and_tree.smap(mesh_of(3), jit=True)(part)
     nums, where = np.asarray(partz.num), joined(partz.pos, np.asarray(partz.num))
@@ -242,7 +242,7 @@ def test_some_sources_with_a_hierarchy_on_several_devices(result: str, order: st
 
 
 def batches_of(n: int, sets: int, seed: int = 8) -> np.ndarray:
-    """Of very different sizes, in no order."""
+    """Return batches of very different sizes, in random order."""
     rng = np.random.default_rng(seed)
     return np.sort(rng.random(n))[rng.permutation(n)] ** 2 * sets // 1
 
@@ -251,7 +251,7 @@ def batches_of(n: int, sets: int, seed: int = 8) -> np.ndarray:
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
 @pytest.mark.parametrize("dims", [1, 2, 3, 7])
 def test_batches_are_searched_as_if_alone(dims: int, kind: str, dtype: Any) -> None:
-    """The distances of each set are the same bits, and rows too where nothing is equally far."""
+    """The distances of each set are bitwise the same, and so are rows if no distances are equal."""
     box, sets = oracles.box_lengths(kind, dims), 9
     pos = oracles.uniform(500, dims, dtype) * (3 if kind == "open" else 1)
     batch = batches_of(500, sets).astype(np.int32)
@@ -274,7 +274,7 @@ def test_numbers_of_batches_may_be_of_any_integers(kind: str) -> None:
 
 @pytest.mark.parametrize("unit", [1e-29, 1.0, 1e30], ids=str)
 def test_batches_in_any_unit_and_far_apart(unit: float) -> None:
-    """Sets of one particle, empty ones, and numbers up to the largest; a clump beside a wide set."""
+    """Use sets of one particle, empty sets, numbers up to the largest, and a clump next to a wide set."""
     pos = np.concatenate([oracles.uniform(60, 3) * 1e-7, oracles.uniform(60, 3)]).astype(np.float64)
     pos = (pos * unit).astype(np.float32)
     batch = np.r_[np.full(60, 7), np.arange(30) % 2, np.full(29, 3), 2**24 if unit == 1 else 40]
@@ -299,7 +299,7 @@ def test_limits_beyond_all_in_any_unit_do_not_reach_other_batches(unit: float, e
 
 @pytest.mark.parametrize("unit", [1e30, 3.4e36, 8.4e37])
 def test_batches_as_wide_as_numbers_reach(unit: float) -> None:
-    """As many as have room beside each other are searched; of one more, it is said how many have."""
+    """As many sets as have space are searched. For one more, the error reports how many have space."""
     pos = ((oracles.uniform(60, 3, np.float64) - 0.5) * unit).astype(np.float32)
     fit = 2 if unit == 3.4e36 else 1 if unit > 3.4e36 else 60
     batch = np.arange(60) % fit
@@ -387,7 +387,7 @@ def test_batches_on_several_devices(result: str) -> None:
     assert_nearest(found, pos, query, of_query[:, None] == batch, 1.0)
 
 
-# What is wrong
+# Errors
 
 POS = oracles.uniform(20, 3)
 

@@ -1,6 +1,6 @@
-"""What a rank asks about hundreds of others, made up here, beside plain loops over all of them in NumPy.
+"""Messages to hundreds of ranks, emulated here, against plain NumPy loops over all of them.
 
-And answers where ranks know as little of each other as among thousands.
+Also results on few ranks with as little information about each other as among thousands.
 """
 
 import dataclasses
@@ -30,13 +30,13 @@ pytestmark = pytest.mark.emulated
 RANKS, BOXES, ME = 300, 3, 117
 SPACES = pytest.mark.parametrize("period", [0.0, 1.0], ids=["open", "periodic"])
 KINDS = pytest.mark.parametrize("kind", ["spread", "clustered", "one place"])
-# Distances of the kernels may be larger than these by what rounding may take off.
+# Kernel distances may be larger than these by this rounding error.
 SPARE = 1e-4
 
 
 @dataclasses.dataclass
 class Boxes:
-    """Boxes ``(n, d)`` and the rank, the number of particles and the radius of each, ``(n,)``."""
+    """Boxes ``(n, d)``, with their ranks, particle numbers and radii, ``(n,)``."""
 
     lower: np.ndarray
     upper: np.ndarray
@@ -45,13 +45,13 @@ class Boxes:
     radius: np.ndarray
 
     def of_ranks(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """As all ranks publish them."""
+        """Return the boxes in the form that all ranks publish."""
         shape = -1, BOXES, self.lower.shape[1]
         return self.lower.reshape(shape), self.upper.reshape(shape), self.count.reshape(-1, BOXES)
 
 
 def made_up(rng: np.random.Generator, kind: str, dims: int) -> Boxes:
-    """The boxes of all ranks. Every fifth rank is empty, every fifth has one particle."""
+    """Return the boxes of all ranks. Every fifth rank is empty, every fifth has one particle."""
     centre = rng.random((RANKS, 1, dims))
     if kind == "clustered":
         centre = 0.5 + 0.4 * rng.choice([-1, 1], (RANKS, 1, dims)) * centre**4
@@ -73,7 +73,7 @@ def made_up(rng: np.random.Generator, kind: str, dims: int) -> Boxes:
 
 
 def apart(a: tuple[Any, Any], b: tuple[Any, Any], period: float) -> np.ndarray:
-    """The smallest distances between boxes ``a``, all beside all boxes ``b``: to the nearest image of each."""
+    """Return the smallest distances between all boxes ``a`` and all boxes ``b``, to the nearest images."""
     (alow, ahigh), (blow, bhigh) = ([np.asarray(x, np.float64) for x in pair] for pair in (a, b))
     images = [-period, 0.0, period] if period else [0.0]
     with np.errstate(invalid="ignore"):
@@ -84,20 +84,20 @@ def apart(a: tuple[Any, Any], b: tuple[Any, Any], period: float) -> np.ndarray:
 
 
 def farthest(a: tuple[Any, Any], b: tuple[Any, Any], period: float) -> np.ndarray:
-    """At least the largest distances between points of boxes ``a``, all beside all boxes ``b``."""
+    """Return upper limits of the largest distances between points of all boxes ``a`` and all boxes ``b``."""
     (alow, ahigh), (blow, bhigh) = ([np.asarray(x, np.float64) for x in pair] for pair in (a, b))
     most = np.maximum(bhigh - alow[:, None], ahigh[:, None] - blow)
     return np.sqrt((np.minimum(most, period / 2 if period else np.inf) ** 2).sum(axis=-1))
 
 
 def between(found: np.ndarray, nearest: np.ndarray, limit: np.ndarray) -> None:
-    """All that is within the limit was found, and nothing that is clearly beyond."""
+    """Assert that everything within the limit was found, and nothing that is clearly outside it."""
     assert not np.any((nearest <= limit) & ~found)
     assert not np.any((nearest > limit * (1 + SPARE) + SPARE) & found)
 
 
 def grouped(order: Any, counts: Any) -> list[list[int]]:
-    """The entries of an order, rank by rank."""
+    """Return the entries of an order, rank by rank."""
     order, counts = np.asarray(order), np.asarray(counts)
     return [part.tolist() for part in np.split(order, np.cumsum(counts))[:-1]]
 
@@ -114,7 +114,7 @@ def test_boxes_go_to_the_ranks_that_may_have_what_they_want(
     others = made_up(rng, kind, dims)
     own = made_up(rng, kind, dims)
     if not period:
-        own.lower += 0.1  # so that some are outside of all that there is
+        own.lower += 0.1  # so that some are outside all boxes
         own.upper += 0.1
     wanted = own.lower, own.upper, own.radius
     call = lambda room: kernels.select_boxes(  # noqa: E731
@@ -146,7 +146,7 @@ def test_boxes_go_to_the_ranks_that_may_have_what_they_want(
 def test_rows_go_to_the_ranks_whose_boxes_are_near(kind: str, period: float, dims: int) -> None:
     rng = np.random.default_rng(10 + dims)
     others = made_up(rng, kind, dims)
-    # What comes of ranks are their boxes that want something, and of the rank itself nothing.
+    # Other ranks send their boxes that request particles; the rank itself sends none.
     came = (others.count > 0) & (others.rank != ME)
     splits = np.searchsorted(others.rank[came], np.arange(RANKS + 1)).astype(np.int32)
     arrays = [np.resize(array[came], (came.sum() + 7, *array.shape[1:])) for array in (others.lower, others.upper)]
@@ -162,7 +162,7 @@ def test_rows_go_to_the_ranks_whose_boxes_are_near(kind: str, period: float, dim
 
     order, counts = select(11)
     listed = int(np.sum(counts))
-    for blocks in (1, 2, 200):  # longer and shorter ones
+    for blocks in (1, 2, 200):  # blocks of different lengths
         again = select(blocks)
         np.testing.assert_array_equal(again[1], counts)
         np.testing.assert_array_equal(again[0][:listed], order[:listed])
@@ -184,7 +184,7 @@ def test_rows_go_to_the_ranks_whose_boxes_are_near(kind: str, period: float, dim
 @pytest.mark.parametrize("num", [0, 1, 900])
 def test_boxes_that_cover_rows_are_the_same_with_and_without_leaves(num: int, period: float, dtype: Any) -> None:
     pos = np.random.default_rng(num).random((1000, 2)).astype(dtype)
-    pos[:num:7] += dtype(2 * period)  # outside of the box
+    pos[:num:7] += dtype(2 * period)  # outside the box
     pos, _ = jz.tree.zsort(jnp.asarray(pos[:num]), boxsize=period)
     pos = jnp.pad(pos, [(0, 1000 - num), (0, 0)])
     th = jz.tree.build_tree_hierarchy(jz.data.Pos(pos=pos, num=num), boxsize=period)
@@ -211,7 +211,7 @@ def test_a_few_rows_each_have_a_box(n: int, num: int, period: float, dtype: Any)
 
 
 def runs(pos: np.ndarray, splits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """``splits`` of rows, and the box around each run."""
+    """Return ``splits`` of rows, and the box around each run."""
     lower, upper = np.full((2, len(splits) - 1, pos.shape[1]), np.inf, np.float32)
     upper *= -1
     for run, (first, last) in enumerate(itertools.pairwise(splits)):
@@ -234,7 +234,7 @@ def test_leaves_are_open_that_others_may_have_something_for(
     pos = rng.random((200, dims)).astype(np.float32) * (1 if period else 2)
     pos = pos[np.argsort(pos[:, 0])]
     radius = np.where(rng.random(200) < 0.9, rng.random(200) * 0.05, np.inf).astype(np.float32)
-    radius[100:] *= 1e-3  # so that not all are open
+    radius[100:] *= 1e-3  # so that not all leaves are open
     leaves, own = (
         runs(pos, np.r_[0, 7, 7, 20:200:9, 200].astype(np.int32)),
         runs(pos, np.r_[0:200:17, 200].astype(np.int32)),
@@ -261,8 +261,8 @@ def test_leaves_are_open_that_others_may_have_something_for(
 def bounds(
     leaves: Any, own: Any, radius: np.ndarray, known: list[Boxes], period: float, enough: int | None
 ) -> np.ndarray:
-    """How far each leaf has to look: as far as its queries, or as its boxes do until there surely are enough in the
-    boxes of some that are known.
+    """Return the search radius of each leaf: the largest of its queries, or the one within which boxes known hold
+    enough particles.
     """
     of_box = np.array([radius[first:last].max() for first, last in itertools.pairwise(own[0])], np.float64)
     for some in known:
@@ -299,9 +299,9 @@ FEW_SETS = ["uniform, ranks without particles", "clustered", "no more than k", "
 
 @pytest.fixture(params=[1, 3], ids=["one box", "three boxes"])
 def few_boxes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """All ranks are told of few boxes of each, as where there are thousands, and room for others' boxes has to grow.
+    """Give ranks few boxes of each other, as among thousands, so that the capacity for others' boxes has to grow.
 
-    Gives the rows of each device, of which no other test has as many: functions that it compiled are not used again.
+    Returns the number of rows per device. No other test uses this number, so its compiled functions are not reused.
     """
     monkeypatch.setattr(ghosts, "_KNOWN_BOXES", 0)
     monkeypatch.setattr(ghosts, "_LEAST_KNOWN", request.param)
@@ -368,7 +368,7 @@ def test_sixty_four_devices() -> None:
     call = [sys.executable, "-P", "-c", SIXTY_FOUR]
     ended = subprocess.run(call, env=environment, capture_output=True, text=True, check=False, timeout=600)
     assert ended.returncode == 0, ended.stderr
-    # For ranks of 190 particles, which all want those of many others. Of 4000 particles they are as many.
+    # Times for ranks of 190 particles that request particles of many others. For 4000 particles there are as many.
     close, wide = (int(line.split()[1]) for line in ended.stdout.splitlines())
     assert close <= wide < 1.4 * close
 
@@ -379,7 +379,7 @@ def test_what_ranks_say_to_each_other_grows_little_with_their_number() -> None:
     few, many = (script.collectives_of(script.FUNCTIONS["kNN, k = 8"], ranks, 1000) for ranks in (16, 16384))
     assert len(few) <= 23
     assert len(many) <= 72
-    # What all ranks tell all others: boxes, and counts.
+    # Messages from all ranks to all others: boxes and counts.
     assert sum(one.bytes for one in many if one.name == "all_gather") < 20e6
 
 
@@ -412,7 +412,7 @@ def test_the_profiling_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 @pytest.mark.slow
 def test_ghosts_hardly_grow_with_fewer_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An open box, where the ranges of ranks begin and end with particles beyond jumps of the z-order."""
+    """Use an open box, in which ranges of ranks begin and end with particles after jumps of the z-order."""
     part = deal(np.random.default_rng(6).random((160_000, 3)).astype(np.float32), even(160_000, 8), rows=20_001)
     sent = []
     for told in (256, 32):

@@ -24,20 +24,20 @@ Edges = dict[tuple[int, ...], np.ndarray]
 
 
 def brute(pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None, kind: str = "half") -> Edges:
-    """The vectors of all pairs by (i, j, *shift). kind: "half", "full", or "separate" queries."""
+    """Return the vectors of all pairs by (i, j, *shift). kind: "half", "full", or "separate" queries."""
     length = oracles.full_box(box, pos.shape[1])
     period = np.where(length > 0, length, np.inf)
     x, y = query.astype(np.longdouble)[:, None], pos.astype(np.longdouble)
     apart = (x - y).astype(np.float64)
     nearest = np.where(length > 0, np.round(apart / period), 0)
-    # The nearest image is within half a period, so the n-th from there is more than |n| - 1/2 periods away.
+    # The nearest image is within half a period, so the n-th image from it is more than |n| - 1/2 periods away.
     farthest = np.floor(np.max(radius, initial=0) / period + 0.5 + 1e-6)
     reach = [np.arange(-m, m + 1) for m in farthest.astype(int)]
     limit = np.broadcast_to(np.asarray(radius, np.float64), len(query))[:, None] ** 2
     found: Edges = {}
     for image in itertools.product(*reach):
         shift = (nearest + image).astype(np.longdouble)
-        # A shift of the one that is farther out loses no digit.
+        # Shifting the position that is farther out loses no digits.
         far = np.abs(x) > np.abs(y)
         vector = -np.where(far, (x - shift * length) - y, x - (y + shift * length)).astype(np.float64)
         for i, j in np.argwhere(np.sum(vector**2, axis=-1) <= limit):
@@ -52,7 +52,7 @@ def brute(pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None, kind
 
 
 def edges_of(found: Any) -> Edges:
-    """The pairs of a list; nothing may be there twice, nor behind the last."""
+    """Return the pairs of a list. Assert that there are no duplicates and nothing after the last pair."""
     num, dtype = int(found.num), found.vector.dtype
     rows = np.column_stack([found.i, found.j, found.shift])
     assert (rows[num:, :2] == -1).all()
@@ -103,7 +103,7 @@ def test_all_images_of_radii_above_half_the_box(dims: int, radius: float, dtype:
 @pytest.mark.parametrize("width", [1e-7, 1e-2])
 @pytest.mark.parametrize("radius", [1e-7, 0.1, 1.2])
 def test_pairs_of_a_clump_around_a_corner_have_exact_vectors(radius: float, width: float, dtype: Any) -> None:
-    """Whether the positions are inside the box or on both sides of its faces."""
+    """Positions are inside the box, or on both sides of its faces."""
     outside = (np.random.default_rng(1).standard_normal((12, 3)) * width).astype(dtype)
     inside = np.where(outside < 0, 1 + outside, outside).astype(dtype)
     for pos in (outside, np.where(inside < 1, inside, 0)):
@@ -118,7 +118,7 @@ def test_a_lattice_with_pairs_at_the_radius(box: Any, radius: float, dtype: Any)
 
 
 def test_a_box_that_is_no_float32() -> None:
-    """Its multiples are taken in float64 all the same."""
+    """Multiples of the box length must still be computed in float64."""
     pos = (np.arange(30)[:, None] * 0.1 % 3).astype(np.float32)
     for radius in (0.1, 0.3, np.float64(np.float32(0.1)), 0.9, 2.1):
         assert_pairs(pairs_within(pos, radius, 0.7), brute(pos, pos, radius, 0.7))
@@ -161,7 +161,7 @@ def test_full_lists_are_those_of_neighbours() -> None:
 @pytest.mark.parametrize("full", [False, True])
 @pytest.mark.parametrize("box", [None, 1.0, [0.6, 0, 1.0]])
 def test_long_lists_among_short_ones(box: Any, full: bool) -> None:
-    """Of more neighbours than a group's short lists have room for, in the middle of the box and across its sides."""
+    """There are more neighbours than a group's short lists can hold, in the middle of the box and across its sides."""
     random = np.random.default_rng(5)
     pos = np.concatenate([random.normal(at, 0.003, (530, 3)) for at in (0.0, 0.55)] + [random.random((100, 3))])
     pos = random.permutation(pos).astype(np.float32)
@@ -172,7 +172,7 @@ def test_long_lists_among_short_ones(box: Any, full: bool) -> None:
 
 @pytest.mark.parametrize("find", [pairs_within, neighbours_within])
 def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is behind them is cut off without a copy, where it takes pages of its own."""
+    """Entries after the last are removed without a copy if the array has its own pages."""
     pos = oracles.uniform(3000, 3)
     expected = find.jit(pos, 0.05, 1.0)
     made: list[int] = []
@@ -204,7 +204,7 @@ def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch:
 
 @pytest.mark.parametrize("quantities", ["ij", "ijS", "d", "D", "jSdi", "", "dDSji"])
 def test_what_is_asked_for_is_what_the_whole_list_has(quantities: str) -> None:
-    """Near the boundary, where groups look at several images, and with positions outside the box."""
+    """Near the boundary, groups search several images; some positions are outside the box."""
     pos, query = oracles.uniform(300, 3), oracles.uniform(90, 3, seed=5) * 3 - 1
     for options in ({}, {"full": True}, {"part_query": query}, {"full": True, "capacity": 20000}):
         whole = pairs_within(pos, 0.3, 1.0, **options)
@@ -291,7 +291,7 @@ def test_radii_that_reach_too_many_images(radius: float) -> None:
         ({"radius": 0.1, "full": "a"}, "full must be True or False, .* not 'a'"),
         ({"radius": 0.1, "quantities": "ijk"}, "quantities is 'ijk'; it must be a string"),
         ({"radius": 0.1, "quantities": 3}, "quantities is 3; it must be a string"),
-        # Of pairs that only the higher row reaches, a list with i < j would say nothing.
+        # A list with i < j could not represent pairs that only the higher row reaches.
         ({"radius": np.linspace(0.0, 0.3, 50)}, "give full=True"),
     ],
 )
@@ -311,7 +311,7 @@ def test_positions_far_out() -> None:
 
 @pytest.mark.long
 def test_derivatives() -> None:
-    """Against finite differences, in float64, by positions of both and by box lengths."""
+    """Compare with finite differences in float64, by positions of both sides and by box lengths."""
     with jax.enable_x64(True):
         pos, query = oracles.uniform(20, 3, np.float64), oracles.uniform(8, 3, np.float64, seed=6) * 3
         weight = np.random.default_rng(0).random((2000, 4))
@@ -332,7 +332,7 @@ def test_derivatives() -> None:
 
 
 def same_as_here(found: Any, here: Any, ndev: int) -> None:
-    """Pairs of all devices, one after the other, are those of one."""
+    """Assert that the joined pairs of all devices are those of one."""
     counts = np.asarray(found.num).reshape(ndev)
     for name in ("i", "j", "shift", "vector", "distance"):
         np.testing.assert_array_equal(joined(getattr(found, name), counts), np.asarray(getattr(here, name)), name)
@@ -366,7 +366,7 @@ def test_queries_over_devices(ndev: int) -> None:
 
 
 def ase_edges(pos: np.ndarray, box: np.ndarray, radius: float) -> tuple[np.ndarray, ...]:
-    """``i, j, S, D`` of all pairs, both ways."""
+    """Return ``i, j, S, D`` of all pairs, in both directions."""
     ase = pytest.importorskip("ase")
     atoms = ase.Atoms(positions=pos, cell=box, pbc=True, numbers=np.ones(len(pos)))
     return pytest.importorskip("ase.neighborlist").neighbor_list("ijSD", atoms, radius)

@@ -1,5 +1,5 @@
-"""The library over two processes of two devices: the same answers as one device; and whatever goes wrong on one rank,
-in the library or in the user's code, ends all processes with an error that says what it was.
+"""The library over two processes of two devices. Results must equal those of one device. If an error occurs on one
+rank, in the library or in user code, all processes must end with an error that names the cause.
 """
 
 import re
@@ -11,10 +11,10 @@ from processes import run_processes
 
 SLOW = pytest.mark.slow
 
-# Far above what is needed on a busy machine.
+# Far more than needed, even on a busy machine.
 SECONDS = 90
-# The same for an error; below the 60 s after which XLA aborts a process that waits for one of its own devices, and the
-# 100 s of the heartbeats, so that it is neither of these that ends a process.
+# The limit for errors. It is below the 60 s after which XLA aborts a process that waits for one of its own devices, and
+# below the 100 s of the heartbeats, so that neither of these ends a process.
 FAULT_SECONDS = 50
 
 START = """
@@ -34,7 +34,7 @@ print("ready", flush=True)
 """
 
 
-# Answers
+# Results
 
 
 @pytest.mark.long
@@ -93,7 +93,7 @@ def test_a_room_that_was_given_and_is_too_small_is_told_to_all() -> None:
 
 @SLOW
 def test_a_room_that_turns_out_too_small_is_enlarged() -> None:
-    # All particles are within a linking length, so each rank gets those of all higher ranks.
+    # All particles are within a linking length of each other, so each rank receives those of all higher ranks.
     script = """
 import logging
 logging.getLogger("jztree").addHandler(logging.StreamHandler())
@@ -202,7 +202,7 @@ CALLBACKS = {
     ("count", "kind"), [pytest.param(1, "debug", marks=SLOW), (2, "debug"), pytest.param(2, "pure", marks=SLOW)]
 )
 def test_a_callback_that_raises_on_one_rank_ends_all(count: int, kind: str) -> None:
-    """All processes that end together, that is; one that is alone says what it waits for, and goes on waiting."""
+    """Processes that run together all end. A single process reports what it waits for, and continues to wait."""
     script = f"""
 if {count} == 1: threading.Timer(20, os._exit, (1,)).start()
 def fail_on_3(rank):
@@ -219,7 +219,7 @@ jax.block_until_ready(searched.smap(mesh, jit=True)(work.near()))
 """
     ended = run_processes(START + MESH + script, count=count, devices=4 // count, timeout=FAULT_SECONDS)
     assert [process.returncode for process in ended] == [1] * count
-    # JAX may raise the error where results are waited for before anybody has to wait for the devices.
+    # JAX may raise the error while waiting for results, before any process waits for the devices.
     stuck, raised = "devices wait for the one that it was on", "process 1 of 2 .* ends with this error"
     assert re.search(stuck if count == 1 else f"{stuck}|{raised}", ended[-1].output)
     assert "ValueError: the disk is full\n" in ended[-1].output
@@ -230,7 +230,7 @@ jax.block_until_ready(searched.smap(mesh, jit=True)(work.near()))
 @pytest.mark.long
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=SLOW)])
 def test_an_error_of_callbacks_that_is_caught_is_over(count: int) -> None:
-    """Also for what comes next and takes long."""
+    """The error must not affect later calls that take long."""
     script = """
 logging = __import__("logging")
 logging.disable(logging.CRITICAL)
@@ -270,7 +270,7 @@ while True:
     ended = run_processes(START + MESH + WARM_KNN + script, timeout=FAULT_SECONDS)
     assert ended[victim].returncode == -signal.SIGKILL
     assert ended[1 - victim].returncode not in (0, -signal.SIGKILL)
-    # Of process 0, which coordinates, JAX may be faster to see the loss.
+    # If process 0, the coordinator, is lost, JAX may report the loss first.
     said = rf"process {victim} of 2 on host \S+ is gone"
     said += r"|process 0, which coordinates|leader (task )?\(usually slice 0 task 0\)" if victim == 0 else ""
     assert re.search(said, ended[1 - victim].output)
