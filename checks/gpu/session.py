@@ -1,6 +1,6 @@
-"""What all stages share: the record of what was found, the time that is left, and the processes that do the work.
+"""Common parts of all stages: the record of findings, the remaining time, and the worker processes.
 
-A process begins with nothing on the GPU, may be stopped at any time, and tells what it finds in lines of JSON.
+A process starts with an unused GPU, may be stopped at any time, and reports findings as lines of JSON.
 """
 
 import datetime
@@ -20,18 +20,18 @@ from typing import Any
 
 CHECKS = Path(__file__).parents[1]
 ROOT = CHECKS.parent
-LOG_TAIL = 2000  # characters of a log that an error takes along
+LOG_TAIL = 2000  # characters of a log that an error includes
 _LEAST_SECONDS = 5.0
 
 
 def home() -> Path:
-    """The folder from which `jztree` is imported: this checkout once it is built there, else where it is installed."""
+    """Return the folder to import `jztree` from: this checkout if it is built, otherwise the installation."""
     spec = None if (ROOT / "jztree" / "lib").is_dir() else importlib.util.find_spec("jztree")
     return ROOT if spec is None or spec.origin is None else Path(spec.origin).parents[1]
 
 
 def fingerprint(*folders: str) -> str:
-    """Twelve hexadecimal digits that change with any source in these folders; a commit need not be known."""
+    """Return twelve hexadecimal digits that change with any source in these folders, even outside of a git checkout."""
     digest = hashlib.sha256()
     for path in sorted(path for folder in folders for path in (ROOT / folder).rglob("*")):
         if path.suffix in (".py", ".cu", ".cuh", ".h", ".cc", ".txt") and "lib" not in path.parts:
@@ -40,9 +40,9 @@ def fingerprint(*folders: str) -> str:
 
 
 class Record:
-    """One JSON file of everything that was found, written anew after each finding: a run may be cut off at any time.
+    """A JSON file of all findings, rewritten after each finding, because a run may be stopped at any time.
 
-    Findings are kept by stage and key. Each holds the fingerprint of what it was found with, and counts only for that.
+    Findings are stored by stage and key. Each stores the fingerprint of its sources, and is valid only for these.
     """
 
     def __init__(self, path: Path) -> None:
@@ -50,7 +50,7 @@ class Record:
         self.data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"stages": {}}
 
     def has(self, stage: str, key: str, source: str) -> bool:
-        """Whether there is a finding for this source that is complete and no error of ours."""
+        """Return whether there is a finding for this source that is complete and not an error of this library."""
         entry = self.stage(stage).get(key)
         return entry is not None and entry["source"] == source and entry.get("complete", True) and "error" not in entry
 
@@ -77,10 +77,10 @@ class Record:
 class Session:
     """One run of the check.
 
-    platform: ``cuda`` or ``cpu``. work: folder for what need not be kept: builds, samples, peers. data: the reference
-    snapshots. wheels: folder with packages of peers, or None. small: a run that only tries the script. source: the
-    fingerprint of the library. runs: of each timed call. words: time only calls whose keys contain one of these.
-    stages: that were asked for. deadline: on the clock of `time.monotonic`.
+    platform: ``cuda`` or ``cpu``. work: the folder for temporary data: builds, samples, peers. data: the reference
+    snapshots. wheels: the folder with packages of peers, or None. small: a run that only tests the script. source: the
+    fingerprint of the library. runs: the number of runs of each timed call. words: time only calls whose keys contain
+    one of these. stages: the requested stages. deadline: on the clock of `time.monotonic`.
     """
 
     record: Record
@@ -97,16 +97,16 @@ class Session:
 
     @property
     def log(self) -> Path:
-        """Where processes print what is no finding."""
+        """The file for output of processes other than findings."""
         return self.work / "log"
 
     @property
     def samples(self) -> Path:
-        """Particles that take long to make."""
+        """The folder for particles that take long to generate."""
         return self.work / "samples"
 
     def seconds(self, most: float) -> float:
-        """How long something may take that wants ``most``."""
+        """Return the time limit of a task that needs at most ``most`` seconds."""
         return most if self.deadline is None else min(most, self.deadline - time.monotonic())
 
     def is_over(self) -> bool:
@@ -120,9 +120,9 @@ class Session:
         print(f"{stage}: {key}: {brief(finding)}", flush=True)
 
     def environment(self, folder: Path | None = None, **more: str) -> dict[str, str]:
-        """The user's own without options of JAX, with libraries from ``folder``, by default with our own.
+        """Return the user's environment without JAX options, with libraries from ``folder``, by default our own.
 
-        No other folder on Python's path has a `jztree`, except where packages are installed, which comes last.
+        No other folder on Python's path has a `jztree`, except that of installed packages, which comes last.
         """
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_", "PYTHON"))}
         given = [Path(word) for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
@@ -139,9 +139,9 @@ class Session:
     def findings(
         self, command: Sequence[str], environment: dict[str, str], most: float, log: Path | None = None
     ) -> Iterator[dict[str, Any]]:
-        """The JSON lines of a process as they come. Last, if it failed or was stopped, one with ``stopped``.
+        """Yield the JSON lines of a process as they arrive. If it fails or is stopped, the last has ``stopped``.
 
-        most: seconds after which it is stopped, or earlier if there are not as many left. log: where else it prints to.
+        most: the time limit in seconds, reduced to the remaining time. log: the file for its other output.
         """
         seconds = max(self.seconds(most), 1.0)
         with (
@@ -170,7 +170,7 @@ class Session:
     def collect(
         self, stage: str, command: Sequence[str], most: float, folder: Path | None = None, source: str | None = None
     ) -> dict[str, Any] | None:
-        """Put each finding of a process into the record as it comes, by its ``key``; return what stopped it, if any."""
+        """Record each finding of a process under its ``key`` as it arrives. Return what stopped the process, if any."""
         problem = None
         for told in self.findings(command, self.environment(folder), most):
             if "key" in told:
@@ -181,12 +181,12 @@ class Session:
 
 
 def module(name: str, *arguments: Any) -> list[str]:
-    """The command that runs a module of this package on JSON arguments."""
+    """Return the command that runs a module of this package with JSON arguments."""
     return [sys.executable, "-P", "-m", f"gpu.{name}", *(json.dumps(argument) for argument in arguments)]
 
 
 def tell(**finding: Any) -> None:
-    """What a process says to the one that has started it."""
+    """Report a finding to the parent process."""
     print(json.dumps(finding), flush=True)
 
 
@@ -195,7 +195,7 @@ def one_line(error: BaseException) -> str:
 
 
 def ask(*command: str) -> str:
-    """What a command prints; nothing if it is not there or fails."""
+    """Return the output of a command, or nothing if it does not exist or fails."""
     try:
         return subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
     except (OSError, subprocess.SubprocessError):
@@ -203,7 +203,7 @@ def ask(*command: str) -> str:
 
 
 def brief(finding: dict[str, Any]) -> str:
-    """A finding in a few words, for the log."""
+    """Summarise a finding in a few words, for the log."""
     if "error" in finding:
         return f"ERROR {finding['error']}"
     if finding.get("wrong"):
