@@ -1,5 +1,5 @@
-"""Particle classes of a simulation code, which compute positions from displacements: the answers are those of the
-positions, what comes back is of the class, and a position that depends on the row is an error and never another place.
+"""Particle classes of a simulation code, which compute positions from displacements. Results must be those of the
+positions, and returned particles must be of the class. A position that depends on the row must raise an error.
 """
 
 from dataclasses import dataclass, field
@@ -25,7 +25,7 @@ CFG = FofConfig(catalogue=CatalogueConfig(npart_min=3))
 @jax.tree_util.register_dataclass
 @dataclass
 class Displaced:
-    """As a simulation code has it: displacements, a mass for all, and what it derives."""
+    """A simulation particle class: displacements, one mass for all, and derived properties."""
 
     disp: Any
     grid: Any
@@ -45,7 +45,7 @@ class Displaced:
 @jax.tree_util.register_dataclass
 @dataclass
 class LightCone(Displaced):
-    """With what light cones have, computed too."""
+    """Adds computed properties of light cones."""
 
     @property
     def v_rad(self) -> Any:
@@ -59,7 +59,7 @@ class LightCone(Displaced):
 @jax.tree_util.register_dataclass
 @dataclass
 class OnGrid:
-    """Its particles are where they are by the row that they are in."""
+    """Its positions depend on the row of each particle."""
 
     disp: Any
     num: Any = None
@@ -77,18 +77,18 @@ def displaced(cls: Any = Displaced, n: int = N, dtype: Any = jnp.float32) -> Any
 
 
 def plain(part: Any) -> data.ParticleData:
-    """The same particles, of a class of the library."""
+    """Return the same particles in a class of the library."""
     return data.ParticleData(pos=part.pos, mass=part.mass, vel=part.vel, id=part.id, num=part.num)
 
 
 def dealt(part: Any, ndev: int) -> Any:
-    """Shares for several devices, padded, as a simulation code has them: ``num`` of shape (ndev,), joined arrays."""
+    """Return padded shares for several devices, as a simulation code has them: ``num`` ``(ndev,)``, joined arrays."""
     shares = data.expand_particles(part, ndev, npad=7)
     return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), shares)
 
 
 def mapped(function: Any, part: Any, ndev: int) -> Any:
-    """``function`` in a `jax.shard_map` of the user; what all particles share has an entry for each device."""
+    """Map ``function`` with the user's `jax.shard_map`. Properties shared by all particles get an entry per device."""
 
     def one_device(part: Any) -> Any:
         part = jax.tree.map(lambda leaf: leaf[0] if leaf.shape == (1,) and leaf is not part.num else leaf, part)
@@ -101,7 +101,7 @@ def mapped(function: Any, part: Any, ndev: int) -> Any:
 
 
 def members(part: Any) -> dict[int, np.ndarray]:
-    """Positions by identifier."""
+    """Return positions by identifier."""
     return {int(one): np.asarray(pos) for one, pos in zip(part.id, part.pos, strict=True)}
 
 
@@ -163,7 +163,7 @@ def _with_light(given: data.ParticleData, part: LightCone) -> WithLight:
 @pytest.mark.parametrize("ndev", [1, 4])
 @pytest.mark.parametrize("name", ["fof_and_catalogue", "distr_fof_labels", "distr_zsort", "zsort_and_tree"])
 def test_what_devices_share_is_shared_behind_a_search(name: str, ndev: int) -> None:
-    """One mass and one growth for all go through a map of the user, which asks that they are those of all devices."""
+    """One mass and one growth factor for all pass through the user's map, which requires replicated values."""
     part, mesh = displaced(), mesh_of(ndev)
     given = dealt(part, ndev)
     given.mass, given.growth = part.mass, part.growth
@@ -213,7 +213,7 @@ def test_every_entry_answers_as_for_the_positions(twin: str) -> None:
 
 
 def _in_words(answer: Any, twin: str) -> Any:
-    """What is the same of answers about particles of two classes, as something to compare."""
+    """Return the part of a result that does not depend on the particle class, in a form that can be compared."""
 
     def place(one: Any) -> Any:
         if isinstance(one, (Displaced, data.ParticleData)):
@@ -276,7 +276,7 @@ MOVES = ("zsort", "zsort_and_tree", "multi type", "knn part", "fof_labels", "dis
 @pytest.mark.long
 @pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
 def test_places_that_depend_on_the_row_are_refused_where_rows_move(twin: str) -> None:
-    # Descending, so that no order of places is that of rows.
+    # Use descending positions, so that no sorted order equals the row order.
     part = OnGrid(-2 * on_grid(60).pos)
     part = part if twin != "smap" else jax.tree.map(lambda leaf: leaf[None], part)
     calls = entries(twin)
@@ -307,7 +307,7 @@ def test_what_is_found_about_places_that_depend_on_the_row_is_right() -> None:
 @jax.tree_util.register_dataclass
 @dataclass
 class Rounded:
-    """Its positions are rounded one way or the other, by row; on the faces of the box that is the other side."""
+    """Its positions are rounded up or down, depending on the row; at a face of the box, that is the opposite side."""
 
     grid: Any
 

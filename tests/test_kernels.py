@@ -1,4 +1,4 @@
-"""The boundary to native code: same bits everywhere, moves and their derivatives, and errors in words."""
+"""The interface to native code: identical bits on all systems, moves and their derivatives, and error messages."""
 
 import _ctypes
 import contextlib
@@ -38,7 +38,7 @@ def _all_threads() -> Iterator[None]:
 
 
 def answers(dtype: Any, n: int = 40_000) -> list[bytes]:
-    """The bits of one run of everything, on input with clumps, duplicates, padding and an outlier."""
+    """Return the bits of one run of all kernels, on input with clumps, duplicates, padding and an outlier."""
     random = np.random.default_rng(51)
     pos = oracles.clustered(n, 3, dtype)
     pos[::9] = pos[0]
@@ -75,7 +75,7 @@ with jax.enable_x64(True):
 
 
 def run_with_instruction_set(name: str, script: str) -> subprocess.CompletedProcess[str]:
-    """Run a script in a process of its own, with the jztree that is under test here."""
+    """Run a script in a separate process, with the jztree under test."""
     folders = [str(Path(__file__).parent), str(Path(kernels.__file__).parents[2])]
     return subprocess.run(
         [sys.executable, "-P", "-c", f"import sys; sys.path[:0] = {folders}\n{script}"],
@@ -92,13 +92,13 @@ def hashed(dtype: Any, n: int) -> str:
 
 
 def instruction_sets() -> list[str]:
-    """Those of the libraries that are installed and that run on this machine, the plainest first."""
+    """Return the installed instruction sets that run on this machine, the most basic first."""
     library = Path(kernels.native_info()["cpu_library"])
     named = sorted(
         path.stem.removeprefix("libjztree_cpu_") for path in library.parent.glob("libjztree_cpu_x86-64-*.so")
     )
     best = kernels.native_info()["instruction_set"]
-    # The plainest has no name; a development install may have no other.
+    # The most basic library has no suffix; a development installation may have no other.
     return ["x86-64-v2", *(name for name in named if name <= best)] if named and best.startswith("x86-64") else []
 
 
@@ -224,7 +224,7 @@ def test_compiled_function_works_again_after_an_error(call: str) -> None:
 
 
 def test_many_calls_at_once_do_not_wait_for_each_other() -> None:
-    """Independent kernels of one program share the pool of threads."""
+    """Independent kernels of one program share the thread pool."""
     batch = [jnp.asarray(oracles.uniform(20_000, 3, seed=s)) for s in range(6)]
     together = jax.jit(lambda parts: [knn(pos, 4) for pos in parts])(batch)
     for pos, found in zip(batch, together, strict=True):
@@ -242,7 +242,7 @@ def test_instruction_sets_that_there_are_not() -> None:
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="has sets of which each has all that is in those before it")
 def test_instruction_sets_that_the_processor_does_not_have(monkeypatch, tmp_path) -> None:
-    """Code for them would end the process without a word."""
+    """Running code for them would crash the process without a message."""
     (tmp_path / "libjztree_cpu_x86-64-v9.so").touch()
     monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
     with pytest.raises(ImportError, match="which this processor does not have; its best is x86-64-v3, so set it to"):
@@ -251,7 +251,7 @@ def test_instruction_sets_that_the_processor_does_not_have(monkeypatch, tmp_path
 
 
 def test_libraries_of_another_version(monkeypatch, tmp_path) -> None:
-    """Such as one that an earlier installation has left."""
+    """Such a library may be left over from an earlier installation."""
     for name in ("libjztree_cpu.so", "libjztree_cuda.so"):
         shutil.copy(_ctypes.__file__, tmp_path / name)
     monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
@@ -268,7 +268,7 @@ def test_libraries_of_another_version(monkeypatch, tmp_path) -> None:
 def test_drivers_older_than_the_cuda_library(
     compiled: int, driver: int, used: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Without a driver, as on a login node, there is nothing to be said."""
+    """Without a driver, as on a login node, there is no warning."""
     library = SimpleNamespace(**{f"jztree_{name}": None for name in _library._kernel_names()})
     library.jztree_cuda_architectures = SimpleNamespace()
     library.jztree_cuda_version, library.jztree_cuda_driver_version = lambda: compiled, lambda: driver
@@ -285,7 +285,7 @@ def test_drivers_older_than_the_cuda_library(
 def test_cuda_library_of_the_newest_generation_that_the_driver_supports(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """From the distributions for each generation, if none was compiled with this package."""
+    """If no library was compiled with this package, use the distribution for the CUDA generation."""
     for generation in (12, 13):
         folder = tmp_path / f"jztree_native_cuda{generation}"
         folder.mkdir()
@@ -309,7 +309,7 @@ def test_cuda_library_of_the_newest_generation_that_the_driver_supports(
 
 
 def call_wrongly(target: str, out: Any, *args: Any, **attributes: Any) -> str:
-    """The message of the error that a kernel called like this ends with."""
+    """Return the error message of a kernel called with wrong arguments."""
     with pytest.raises(oracles.RUN_TIME_ERROR, match="jztree: ") as error:
         jax.block_until_ready(_call.call(target, out, *args, **attributes))
     return str(error.value)
@@ -379,8 +379,8 @@ def test_what_an_output_continues_is_as_large() -> None:
 
 
 def test_labels_over_devices_are_those_of_the_first_rows() -> None:
-    label = jnp.asarray([0, 0, 2, 2, 4, 0, 9], jnp.int32)  # five own rows, of which the last does not count, and ghosts
-    nothing = [7, 7]  # of a vertex that is not hooked, nobody has written the parent
+    label = jnp.asarray([0, 0, 2, 2, 4, 0, 9], jnp.int32)  # five own rows, the last of which does not count, and ghosts
+    nothing = [7, 7]  # the unwritten parent of a vertex that is not hooked
     parent = jnp.asarray([[0, 3], nothing, nothing, nothing, [0, 0]], jnp.int32)
     forest = parent, jnp.asarray([0, 9, 9, 9, 9], jnp.int32), jnp.int32(1)
     ranks, rows = kernels.own_labels(label, forest, 4, 1)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.emulated
 
 
 def assert_lists(found: Any, pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None) -> None:
-    """Every list has all rows within, each once, with their distances."""
+    """Assert that every list has all rows within the radius, each once, with their distances."""
     distance2 = oracles.squared_distances(query, pos, box)
     within = distance2 <= np.broadcast_to(np.asarray(radius, np.float64) ** 2, len(query))[:, None]
     splits, total = np.asarray(found.splits), int(within.sum())
@@ -51,7 +51,7 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
 @pytest.mark.core
 @pytest.mark.parametrize("x64", [False, True])
 def test_order_of_lists(x64: bool) -> None:
-    """By distance, and else by the z-order of the sources, which also orders what is at the same distance."""
+    """Lists are ordered by distance, or by the z-order of the sources, which also orders equal distances."""
     with jax.enable_x64(x64):
         pos = oracles.lattice(8, 3, np.float64 if x64 else np.float32)
         place = oracles.inverse(np.asarray(zsort(pos)[1]))
@@ -67,7 +67,7 @@ def test_order_of_lists(x64: bool) -> None:
 
 @pytest.mark.long
 def test_long_lists_among_short_ones() -> None:
-    """What a group of queries finds is kept aside only as long as its lists are short."""
+    """The results of a group of queries are cached only while its lists are short."""
     crowd, few = oracles.uniform(800, 3) * 0.01 + 0.5, oracles.uniform(300, 3, seed=7)
     pos = np.concatenate([crowd, few]).astype(np.float32)[np.random.default_rng(3).permutation(1100)]
     own = np.random.default_rng(4).choice([0.004, 0.05, 1.0], 1100)
@@ -77,7 +77,7 @@ def test_long_lists_among_short_ones() -> None:
 
 
 def test_distances_across_many_boxes() -> None:
-    """Whole boxes change nothing, also where there are so many that a difference would lose digits."""
+    """Shifts by whole boxes change nothing, even if there are so many that a difference would lose digits."""
     with jax.enable_x64(True):
         rng = np.random.default_rng(8)
         pos = rng.integers(0, 1024, (500, 3)) / 1024
@@ -127,7 +127,7 @@ def test_a_hierarchy_that_is_there_already() -> None:
 
 @pytest.mark.long
 def test_room_grows_where_nobody_gave_it() -> None:
-    """Radii far above what the room to begin with is for; and one compiled function for several radii."""
+    """Radii far exceed those that the initial capacity suffices for. One compiled function serves several radii."""
     pos = oracles.uniform(500, 3)
     for radius in (0.1, 0.9, 0.3):
         found = neighbours_within.jit(pos, radius)
@@ -158,7 +158,7 @@ def test_inside_a_function_of_the_users() -> None:
 
 
 def test_more_neighbours_than_int32_counts() -> None:
-    """Found out before any list is made."""
+    """The error occurs before any list is made."""
     pos = np.zeros((50_000, 3), np.float32)
     with pytest.raises(ValueError, match=r"there are 2,500,000,000 neighbours, and a list has fewer than 2\*\*31"):
         neighbours_within(pos, 0.5)
@@ -201,7 +201,7 @@ def test_arguments_that_cannot_be(options: Any, words: str, call: Any) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_derivatives_of_distances(box: Any) -> None:
-    """Against finite differences, in float64, at fixed membership; and by the box."""
+    """Compare with finite differences in float64, at fixed membership, also by the box."""
     with jax.enable_x64(True):
         pos, query = oracles.uniform(40, 3, np.float64), oracles.uniform(20, 3, np.float64, seed=6)
         weight = np.random.default_rng(0).random(400)
@@ -231,7 +231,7 @@ def test_lists_are_those_of_one_device(name: str, ndev: int) -> None:
 
 
 def assert_same(found: Any, here: Any, counts: np.ndarray) -> None:
-    """Lists of the queries of all ranks, which have so many, one after the other."""
+    """Assert that the joined lists of all ranks' queries, ``counts`` on each, are those of one device."""
     numbers = joined(jax.vmap(jnp.diff)(found.splits), counts)
     np.testing.assert_array_equal(numbers, np.diff(here.splits))
     lengths = np.asarray(found.splits)[:, -1]

@@ -21,7 +21,7 @@ COSINES = np.array([0.0, 0.1, 0.5, 0.7, 0.95, 1.0])
 
 
 def where_emulated(number: int, there: int) -> int:
-    """A number of particles, or another one where the CUDA kernels are emulated, which takes far longer."""
+    """Return a number of particles, or a smaller one for emulated CUDA kernels, which take far longer."""
     return there if jz.kernels.native_info()["instruction_set"] in ("cuda-emulated", "cuda-watched") else number
 
 
@@ -37,7 +37,7 @@ def brute(
     regions: Any = (None, None),
     num_regions: int = 0,
 ) -> dict[str, np.ndarray]:
-    """All pairs of a and b by the definition: numbers, and sums of products of weights, in all and in each region."""
+    """Return all pairs of a and b by the definition: counts and sums of weight products, in all and per region."""
     full = oracles.full_box(box, a.shape[1])
     squares = [oracles.squared_distances(a[:, [d]], b[:, [d]], full[[d]]) for d in range(a.shape[1])]
     distance2, along2 = sum(squares), squares[los]
@@ -69,7 +69,7 @@ def brute(
 
 
 def assert_counts(found: PairCounts, expected: dict[str, np.ndarray]) -> None:
-    """Numbers are the same integers; sums agree to rounding."""
+    """Assert that counts are the same integers, and that sums agree up to rounding."""
     for name, want in expected.items():
         have = getattr(found, name)
         if "weight" not in name:
@@ -79,7 +79,7 @@ def assert_counts(found: PairCounts, expected: dict[str, np.ndarray]) -> None:
 
 
 def sets(dims: int, dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray]:
-    """Clumps and a sparse background, some of it outside of the unit box and some of it twice; and another set."""
+    """Return clumps and a sparse background, partly outside the unit box and partly duplicated; and another set."""
     pos = np.concatenate([oracles.clustered(500, dims, dtype), oracles.uniform(250, dims, dtype)])
     pos[::50] += np.arange(-7, 8)[:, None].astype(dtype)
     pos[5:25] = pos[30:50]
@@ -124,11 +124,11 @@ SECONDS = {
 @pytest.mark.parametrize("mode", ["rp_pi", "s_mu"])
 @pytest.mark.parametrize("seconds", SECONDS)
 def test_edges_of_the_second_quantity(mode: str, seconds: str) -> None:
-    """Wherever they are: those that are evenly spaced are not compared with one by one."""
+    """Edges at any positions: evenly spaced edges use a formula instead of comparisons with each edge."""
     edges_b = np.minimum(SECONDS[seconds], 1) if mode == "s_mu" else SECONDS[seconds]
     pos = np.concatenate([oracles.uniform(where_emulated(1500, 300), 3), oracles.clustered(300, 3)])
     pos[:40, 2] = np.repeat(pos[:20, 2], 2)  # pairs at 0 along the line of sight
-    pos[40:80, :2] = np.repeat(pos[40:60, :2], 2, axis=0)  # and across it
+    pos[40:80, :2] = np.repeat(pos[40:60, :2], 2, axis=0)  # pairs at 0 across the line of sight
     for box in (None, 1.0):
         for edges in (FEW[1:], np.r_[0.0, 0.6]):
             options = {"mode": mode, "edges_b": edges_b}
@@ -164,9 +164,9 @@ def test_many_particles_equal_scipy(box: Any) -> None:
 
 @pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
 def test_equals_corrfunc(mode: str) -> None:
-    """In float64 Corrfunc counts the same; of positions in float32 it rounds distances, too. No pair is at an edge.
+    """Float64 Corrfunc counts the same pairs; for float32 positions it also rounds distances. No pair is at an edge.
 
-    Corrfunc makes as many bins of pi as its largest one has whole units.
+    The number of pi bins in Corrfunc is its largest pi in whole units.
     """
     theory = pytest.importorskip("Corrfunc.theory")
     box, edges = 100.0, np.geomspace(0.2, 12.0, 15)
@@ -184,14 +184,14 @@ def test_equals_corrfunc(mode: str) -> None:
         expected = theory.DDsmu(1, 1, edges, 1.0, 40, *places, boxsize=box)
         found = pair_counts(pos, edges, boxsize=box, mode=mode, edges_b=np.arange(41) / 40)
     np.testing.assert_array_equal(np.asarray(found.count).ravel(), expected["npairs"])
-    # Among the fewer points that an emulator gets, some bins are empty.
+    # With the fewer points for an emulator, some bins are empty.
     bins = len(expected)
     assert (expected["npairs"] > 0).sum() >= where_emulated(bins, bins * 8 // 10)
 
 
 @pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
 def test_pairs_at_edges_are_decided_in_float64(mode: str) -> None:
-    """Of a lattice whose spacing no binary number is, most pairs are at edges or differ from them by rounding alone."""
+    """The lattice spacing is not a binary number, so most pairs are at edges, or differ from them by rounding only."""
     pos, edges = oracles.lattice(6, 3, spacing=0.1), 0.1 * np.arange(5)
     options = {"mode": mode, "edges_b": {"r": None, "rp_pi": 0.1 * np.arange(4), "s_mu": np.arange(6) / 5}[mode]}
     weight, region = 1 + np.arange(216, dtype=np.float32) % 7, np.arange(216) % 3
@@ -206,7 +206,7 @@ def test_pairs_at_edges_are_decided_in_float64(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
 def test_weights_and_regions(mode: str) -> None:
-    """Regions of neighbours, so that whole nodes are in one, and mixed ones."""
+    """Test regions of neighbouring particles, so that whole nodes are in one region, and mixed regions."""
     pos, other = sets(3)
     random = np.random.default_rng(5)
     options = {"mode": mode, "edges_b": {"r": None, "rp_pi": MANY[::5], "s_mu": COSINES}[mode]}
@@ -227,7 +227,7 @@ def test_weights_and_regions(mode: str) -> None:
 
 @pytest.mark.parametrize(("dtype", "num_regions"), [(np.uint8, 300), (np.int8, 128), (np.uint16, 65536)])
 def test_regions_of_narrow_integers(dtype: Any, num_regions: int) -> None:
-    """Of which there are more than the dtype counts."""
+    """There are more regions than the dtype can count."""
     last = min(num_regions - 1, int(np.iinfo(dtype).max))
     region = np.full(20, last, dtype)
     with jax.numpy_dtype_promotion("strict"):
@@ -238,7 +238,7 @@ def test_regions_of_narrow_integers(dtype: Any, num_regions: int) -> None:
 
 
 def test_a_mesh_of_one_device() -> None:
-    """Results that are the same on all devices are so on one, too."""
+    """Replicated results must be marked as replicated on one device also."""
     pos, other = sets(3)
     part, part_b = deal(pos, even(len(pos), 1)), deal(other, even(len(other), 1))
     weight, region = np.ones(part.pos.shape[:2], np.float32), np.zeros(part.pos.shape[:2], int)
@@ -278,17 +278,17 @@ def test_sums_do_not_depend_on_threads() -> None:
 
 @pytest.mark.long
 def test_more_pairs_than_32_bits_count() -> None:
-    """Two heaps: all pairs of one are at distance 0, in no bin, and those of both at one distance."""
+    """Two heaps: pairs within one are at distance 0 and in no bin; pairs between the two are at one distance."""
     pos = np.repeat(np.array([[0.0, 0, 0], [3, 4, 0]], np.float32), 70_000, axis=0)
     found = pair_counts(pos, [0.0, 4.9, 5.1, np.inf])
     np.testing.assert_array_equal(np.asarray(found.count), [0, 2 * 70_000**2, 0])
     assert np.asarray(found.count).dtype == np.int64
     found = pair_counts(pos[69_000:71_000], [0.0, 4.9999, 5.0, np.inf])
     np.testing.assert_array_equal(np.asarray(found.count), [0, 2 * 1000**2, 0])
-    # Along the line of sight, they are at distance 0 across it.
+    # Along the line of sight, the heaps are at distance 0 across it.
     found = pair_counts(pos[:, [2, 0, 1]] * np.float32([1, 0, 1]), [0.0, 1.0], mode="rp_pi", edges_b=[0.0, 3.0, 5.0])
     np.testing.assert_array_equal(np.asarray(found.count), [[0, 2 * 70_000**2]])
-    # And apart by little more than nothing, within nodes and between them.
+    # Separate the particles of a heap by tiny distances, within nodes and between them.
     pos[:, 2] = np.tile(np.arange(70_000, dtype=np.float32) * 1e-9, 2)
     found = pair_counts(pos, [0.0, 1.0, 4.5, 6.0])
     np.testing.assert_array_equal(np.asarray(found.count), [2 * 70_000 * 69_999, 0, 2 * 70_000**2])
@@ -319,7 +319,7 @@ def test_any_unit_and_far_from_the_origin(unit: float) -> None:
 
 
 def test_distances_of_a_wide_range() -> None:
-    """Pairs whose squared distance vanishes in float32, beside others 1e30 times as far apart."""
+    """Some squared distances vanish in float32, and others are 1e30 times as far apart."""
     pos = np.concatenate([oracles.uniform(60, 3) * np.float32(scale) for scale in (1, 1e-10, 1e-20, 1e-30)])
     edges = np.r_[0, np.geomspace(1e-32, 2, 70)]
     for mode, seconds in (("r", None), ("s_mu", COSINES), ("rp_pi", np.r_[0, np.geomspace(1e-31, 2, 40)])):
@@ -397,7 +397,7 @@ def test_wrong_arguments(options: dict[str, Any], error: Any, text: str) -> None
 
 
 def spread(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """A value a particle, dealt out as `deal` does."""
+    """Distribute one value per particle as `deal` does."""
     dealt = np.zeros((len(counts), 1200), values.dtype)
     for rank, (end, count) in enumerate(zip(np.cumsum(counts), counts, strict=True)):
         dealt[rank, :count] = values[end - count : end]
@@ -425,7 +425,7 @@ def test_the_same_integers_on_several_devices(mode: str) -> None:
 
 @pytest.mark.long
 def test_edges_beyond_all_on_several_devices() -> None:
-    """Every rank wants all particles of the others."""
+    """Every rank requests all particles of the others."""
     pos, counts = oracles.uniform(900, 3), even(900, 3)
     edges = np.array([0.3, 0.8, np.inf])
     found = pair_counts.smap(mesh_of(3), jit=True)(deal(pos, counts), edges, boxsize=1.0)
@@ -433,7 +433,7 @@ def test_edges_beyond_all_on_several_devices() -> None:
 
 
 def test_sums_have_no_derivative() -> None:
-    """An error, not 0."""
+    """Differentiation must raise an error instead of returning 0."""
     pos = oracles.uniform(50, 3)
     with pytest.raises(ValueError, match="derivative"):
         jax.grad(lambda w: pair_counts(pos, FEW, weight=w).weight.words.sum())(np.ones(50, np.float32))

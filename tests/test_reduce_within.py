@@ -1,4 +1,4 @@
-"""Sums over pairs of what a function makes of each, against all pairs in float64."""
+"""Sums over pairs of the results of a function of each pair, compared with all pairs in float64."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,13 +20,13 @@ pytestmark = pytest.mark.emulated
 
 
 def bell(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> Any:
-    """What depends on all that there is: where both are, how far, and what they carry."""
+    """Return values that depend on all arguments: positions, distances, and particle properties."""
     weight = source.mass * jnp.exp(-((distance / 0.1) ** 2))
     return {"weight": weight, "moment": vector * (query.mass * source.mass)[:, None]}
 
 
 def all_pairs(query: np.ndarray, pos: np.ndarray, radius: Any, box: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """From each query to each source, how far that is, and whether it is within the radius."""
+    """Return the vectors from each query to each source, their lengths, and whether they are within the radius."""
     vector = -oracles.nearest_differences(query, pos, box)
     distance = np.sqrt((vector**2).sum(axis=-1))
     within = distance <= np.broadcast_to(np.asarray(radius, np.float64), len(query))[:, None]
@@ -98,7 +98,7 @@ def test_blocks_of_queries_of_very_different_numbers_of_pairs() -> None:
     [("int8", "int32"), ("uint8", "uint32"), ("int16", "int32"), ("float16", "float32"), ("bfloat16", "float32")],
 )
 def test_sums_of_narrow_numbers_are_wide(given: str, summed: str) -> None:
-    """6,000 ones are more than 8 bits hold, and more than half precision counts one by one."""
+    """6,000 ones exceed the range of 8 bits, and the exact integers of half precision."""
     pos = np.full((6000, 3), 0.5, np.float32)
 
     def one(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> jax.Array:
@@ -162,7 +162,7 @@ def test_a_hierarchy_that_is_there() -> None:
 
 
 def _sharp(part: Any, radius: Any, query: Any, box: Any, scale: Any) -> jax.Array:
-    """A number that depends on everything, also on what only the function of pairs knows; singular at 0."""
+    """Return a number that depends on all arguments, including one captured by the pair function; singular at 0."""
 
     def pull(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> jax.Array:
         return source.mass[:, None] * vector / (scale * distance[:, None]) ** 3
@@ -191,7 +191,7 @@ def test_derivatives_against_differences() -> None:
 
 
 def _moved(loss: Callable[..., Any], arguments: Any, ways: Any, which: int) -> list[jax.Array]:
-    """The loss a little on both sides of the arguments, along the way of one of them."""
+    """Return the loss slightly on both sides of the arguments, with one of them moved in a given direction."""
     found = []
     for step in (1e-6, -1e-6):
         there = list(arguments)
@@ -202,7 +202,7 @@ def _moved(loss: Callable[..., Any], arguments: Any, ways: Any, which: int) -> l
 
 @pytest.mark.long
 def test_what_is_left_out_has_no_derivative() -> None:
-    """Nothing is NaN where there is no pair at all, or fewer than there is room for."""
+    """No derivative is NaN if there are no pairs at all, or fewer than the capacity."""
     for n in (0, 4):
         pos = np.full((6, 3), np.nan, np.float32)
         pos[:n] = oracles.uniform(n, 3)

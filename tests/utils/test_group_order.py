@@ -1,6 +1,6 @@
-"""Snapshots in group order: the rows that a catalogue names are the members of its groups, of all types and datasets.
+"""Snapshots in group order: catalogue rows must be the members of the groups, for all types and datasets.
 
-Groups are found again with SciPy, and files are read with h5py alone.
+SciPy finds the groups independently, and the tests read files with h5py alone.
 """
 
 from pathlib import Path
@@ -25,7 +25,7 @@ WORDS.set_precision(128)
 
 
 def particles(random: np.random.Generator) -> dict[int, dict[str, np.ndarray]]:
-    """Clumps of particles of several types, and particles between them, in no particular order."""
+    """Return clumps of particles of several types, and particles between them, in random order."""
     centres = random.random((12, 3)) * 0.8 + 0.1
     found, first = {}, 1000
     for ptype, num in NUMS.items():
@@ -48,7 +48,7 @@ def particles(random: np.random.Generator) -> dict[int, dict[str, np.ndarray]]:
 
 
 def write_types(folder: Path, held: dict[int, dict[str, np.ndarray]], shares: list[dict[int, int]]) -> list[Path]:
-    """A snapshot in files that hold so many particles of each type."""
+    """Write a snapshot in several files. shares: the number of particles of each type, per file."""
     begin = dict.fromkeys(held, 0)
     paths = []
     for number, share in enumerate(shares):
@@ -90,7 +90,7 @@ def write_group(group: h5py.Group, columns: dict[str, np.ndarray]) -> None:
         packed = {"chunks": (7, 3), "compression": "gzip", "shuffle": True} if name == "Packed" else {}
         data = group.create_dataset(name, data=column, **packed)
         data.attrs["of"] = name
-    group["Version"] = 3  # no row a particle
+    group["Version"] = 3  # not one row per particle
     space = h5py.h5s.create_simple((len(columns["ParticleIDs"]),))
     wide = h5py.h5d.create(group.id, b"Wide", WORDS, space)
     words = np.stack([columns["ParticleIDs"], columns["ParticleIDs"] * 3], axis=1).astype("<u8")
@@ -98,7 +98,7 @@ def write_group(group: h5py.Group, columns: dict[str, np.ndarray]) -> None:
 
 
 def read_rows(data: h5py.Dataset) -> np.ndarray:
-    """All rows as bytes, ``(n, b)``."""
+    """Return all rows as bytes, ``(n, b)``."""
     kind = data.id.get_type()
     out = np.empty((len(data), int(np.prod(data.shape[1:])) * kind.get_size()), np.uint8)
     data.id.read(h5py.h5s.ALL, h5py.h5s.ALL, out, kind)
@@ -106,7 +106,7 @@ def read_rows(data: h5py.Dataset) -> np.ndarray:
 
 
 def read_types(paths: list[Path]) -> dict[str, np.ndarray]:
-    """The rows of all datasets of all files, by name."""
+    """Return the rows of all datasets of all files, by name."""
     found: dict[str, list[np.ndarray]] = {}
     for path in paths:
         with h5py.File(path) as file:
@@ -122,7 +122,7 @@ def read_types(paths: list[Path]) -> dict[str, np.ndarray]:
 
 
 def find_members(held: dict[int, dict[str, np.ndarray]]) -> list[set[int]]:
-    """The identifiers of the members of each group, by the definition: the largest group first."""
+    """Return the identifiers of the members of each group, by the definition, the largest group first."""
     pos = held[1]["Coordinates"].astype(np.float64) % 1
     tree = cKDTree(pos, boxsize=1)
     pairs = tree.query_pairs(RLINK, output_type="ndarray")
@@ -146,14 +146,14 @@ def held(random: np.random.Generator) -> dict[int, dict[str, np.ndarray]]:
 
 @pytest.fixture
 def parts(tmp_path: Path, held: dict[int, dict[str, np.ndarray]]) -> list[Path]:
-    """A snapshot in three files; the first one has no stars, and one file has all black holes."""
+    """Return a snapshot in three files. The first has no stars, and one file has all black holes."""
     shares = [{0: 10, 1: 300, 3: 1}, {0: 139, 1: 1, 3: 29, 4: 50, 5: 7}, {0: 1, 1: 99, 4: 40}]
     return write_types(tmp_path, held, shares)
 
 
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows go through a file of blocks, a few at a time."""
+    """Use a file of blocks for rows, a few at a time."""
     monkeypatch.setattr(_row_order, "BLOCK_BYTES", 300)
     monkeypatch.setattr(_columns, "_SLICE_BYTES", 200)
 
@@ -188,7 +188,7 @@ def check_group_order(path: Path, catalogue: Path, parts: list[Path], held: dict
                 end = first + count
                 wanted = expected & set(columns["ParticleIDs"].tolist()) if ptype in (1, *ATTACHED) else set()
                 assert set(ids[first:end].tolist()) == wanted
-                assert (np.diff(rows[first:end]) > 0).all()  # as in the snapshot
+                assert (np.diff(rows[first:end]) > 0).all()  # in snapshot order
             assert (np.diff(rows[end:]) > 0).all()
 
 
@@ -262,7 +262,7 @@ def test_numbers_of_groups(parts, held, tmp_path, one_device) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("num", [2, 3, 9])
 def test_several_files_are_the_one_cut_in_pieces(num, parts, held, tmp_path, one_device, small_blocks) -> None:
-    """Nine have types of which a file holds none: of 7 black holes, some have no group PartType5."""
+    """Nine files lack some types: with 7 black holes, some have no group PartType5."""
     run(parts[0], *FOF, "-o", tmp_path / "fof.hdf5", "--snapshot-output", tmp_path / "one.hdf5")
     more = ["--snapshot-output", tmp_path / "many.hdf5", "--group-ids-output", tmp_path / "ids.hdf5"]
     run(parts[0], *FOF, *more, "--snapshot-files", num)

@@ -1,4 +1,4 @@
-"""`--properties` against brute force over all particles, and haloes whose answer is known in closed form."""
+"""`--properties` against brute force over all particles, and haloes with known closed-form properties."""
 
 import json
 from pathlib import Path
@@ -18,12 +18,12 @@ NAMES = ("200c", "500c", "2500c", "200m", "vir", "100c")
 
 
 def critical(omega0: float, a: float) -> float:
-    """In comoving units per h, of a flat universe: 3 H^2 / (8 pi G) a^3."""
+    """Return the critical density of a flat universe in comoving units per h: 3 H^2 / (8 pi G) a^3."""
     return 3 * 1e4 / (8 * np.pi * G) * (omega0 / a**3 + 1 - omega0) * a**3
 
 
 def thresholds(omega0: float, a: float) -> dict[str, float]:
-    """Mean comoving densities by name, as the papers define them."""
+    """Return mean comoving densities by name, as the papers define them."""
     of_critical = critical(omega0, a)
     x = omega0 / a**3 / (omega0 / a**3 + 1 - omega0) - 1
     times = {"200c": 200.0, "500c": 500.0, "2500c": 2500.0, "100c": 100.0, "vir": 18 * np.pi**2 + 82 * x - 39 * x**2}
@@ -31,7 +31,10 @@ def thresholds(omega0: float, a: float) -> dict[str, float]:
 
 
 def sphere(r: np.ndarray, mass: np.ndarray, density: float, least: int = 10) -> tuple[float, float, int]:
-    """Mass, radius and number of particles out of sorted distances: where the mean density first falls below."""
+    """Return mass, radius and particle number of the sphere at which the density first falls below the threshold.
+
+    r: sorted distances.
+    """
     total, volume = np.cumsum(mass), 4 / 3 * np.pi * np.append(r[1:], np.inf) ** 3
     if total[least - 1] <= density * 4 / 3 * np.pi * r[least - 1] ** 3:
         return 0.0, 0.0, 0
@@ -48,7 +51,7 @@ def brute(
     density: dict[str, float],
     a: float,
 ) -> dict[str, Any]:
-    """The properties of one halo, in float64, from what the words of the definitions say."""
+    """Return the properties of one halo in float64, computed directly from their definitions."""
     apart = pos - centre
     apart -= box * np.round(apart / box)
     order = np.argsort((apart**2).sum(axis=1), kind="stable")
@@ -78,7 +81,7 @@ def brute(
 
 
 def columns_of(path: Path, *arguments: str) -> dict[str, np.ndarray]:
-    """All columns of the catalogue of a call."""
+    """Return all columns of the catalogue of a call."""
     assert cli.main(["fof", *arguments, "-o", str(path)]) == 0
     with h5py.File(path) as file:
         return {name: data[()] for name, data in file["Groups"].items()}
@@ -91,7 +94,7 @@ def assert_all(found: dict[str, np.ndarray], expected: list[dict[str, Any]], row
 
 
 def write(path: Path, header: dict[str, Any], types: dict[int, dict[str, np.ndarray]]) -> Path:
-    """A snapshot of Gadget with particles of several types."""
+    """Write a Gadget snapshot with particles of several types."""
     counts = np.array([len(types[ptype]["pos"]) if ptype in types else 0 for ptype in range(6)])
     stored = {"pos": "Coordinates", "vel": "Velocities", "mass": "Masses", "id": "ParticleIDs"}
     with h5py.File(path, "w") as file:
@@ -120,7 +123,7 @@ def test_haloes_of_a_simulation_are_those_of_brute_force(use_devices, shared_dat
     density, masses = thresholds(float(header["Omega0"]), 1.0), np.full(len(pos), header["MassTable"][1])
     assert set(density) == set(NAMES)
     expected = [brute(found["centre_pos"][row].astype(np.float64), pos, vel, masses, box, density, 1.0) for row in rows]
-    assert_all(found, expected, rows, 3e-4)  # OmegaLambda of the header leaves radiation out
+    assert_all(found, expected, rows, 3e-4)  # OmegaLambda of the header ignores radiation
     assert sum(one["m200c"] > 0 for one in expected) > 20
     none = found["m200c"] == 0
     assert none.any()
@@ -162,7 +165,7 @@ def test_every_layout_has_the_same_numbers(use_devices, tmp_path) -> None:
 
 @pytest.mark.long
 def test_centres_are_what_was_asked_for(use_devices, tmp_path, capsys) -> None:
-    """The lowest potential of the largest group is that of all pairs; and every centre says what it is."""
+    """The lowest potential of the largest group is that of all pairs. The output names the kind of every centre."""
     use_devices(1)
     words = {"potential": "lowest potential", "densest": "densest particle", "mass": "centre of mass"}
     found = {}
@@ -196,7 +199,7 @@ def halo(random: np.random.Generator, radii: np.ndarray, centre: np.ndarray) -> 
 
 @pytest.mark.long
 def test_isothermal_and_nfw_spheres(use_devices, tmp_path, random) -> None:
-    """M(<r) of both is known; particles are at its equal steps, so it is met to one particle."""
+    """M(<r) of both is known. Particles are at equal steps of it, so the expected mass is accurate to one particle."""
     use_devices(1)
     box, n, mass = 20.0, 20_000, 1e5
     step = (np.arange(n) + 0.5) / n
@@ -216,7 +219,7 @@ def test_isothermal_and_nfw_spheres(use_devices, tmp_path, random) -> None:
     if found["com_pos"][0, 0] > 10:
         sphere_of = {"isothermal": 1, "nfw": 0}
     one = sphere_of["isothermal"]
-    # The centre is within some particles' distance of the true one, where half a per cent of the mass is.
+    # The centre deviates by the distance of some particles from the true one, which contains half a per cent of the mass.
     for name in ("200c", "500c", "800c", "2500c"):
         share = np.sqrt(density["200c"] / (float(name[:-1]) / 200 * density["200c"]))
         np.testing.assert_allclose(found[f"m{name}"][one], mass * share, rtol=0.01, err_msg=name)
@@ -230,7 +233,7 @@ def test_isothermal_and_nfw_spheres(use_devices, tmp_path, random) -> None:
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_a_zoom_with_three_masses_and_gas(count, use_devices, tmp_path, random, capsys) -> None:
-    """The matter of all types counts in spheres, whatever joins the groups."""
+    """Spheres contain the matter of all types, regardless of which types join the groups."""
     use_devices(count)
     a, box = 0.5, 10.0
     masses, types, centres = {0: 0.4, 1: 2.0, 2: 16.0, 3: 128.0}, {}, random.random((4, 3)) * 10
@@ -251,7 +254,7 @@ def test_a_zoom_with_three_masses_and_gas(count, use_devices, tmp_path, random, 
     expected = [brute(one, pos, vel, mass, box, density, a) for one in centre]
     assert_all(found, expected, rows, 1e-4)
     assert (found["m200c"] > 0).any()
-    # Who leaves types out is told how much that is.
+    # If types are left out, the output reports their mass.
     assert cli.main(["fof", *arguments, "--matter", "2", "--json", "-o", str(tmp_path / "d.hdf5")]) == 0
     told = json.loads(capsys.readouterr().out)["spheres_of"]
     assert told == (
@@ -316,7 +319,7 @@ def test_attached_types_that_lack_a_property_are_named(use_devices, tmp_path, ra
 
 @pytest.mark.parametrize("layout", ["native", "swift"])
 def test_no_group_and_no_room_for_one(layout, use_devices, tmp_path) -> None:
-    """With more particles asked for in a group than there are, columns are there and have no rows."""
+    """If groups need more particles than exist, the columns exist but have no rows."""
     use_devices(1)
     call = ("sample", "--properties", "--npart-min", "200000", "--layout", layout)
     found = columns_of(tmp_path / "c.hdf5", *call)
