@@ -1,10 +1,10 @@
-"""Speed on one CPU beside other libraries: a table of usual work, and time against N, k and threads.
+"""Speed on one CPU compared with other libraries: a table of typical tasks, and time against N, k and threads.
 
     python checks/benchmarks/against_peers.py [--snapshot FILE] [--record] [--plots FOLDER] [--quick] [--only TEXT]
 
-All is float32, in random order, with results in input order, tree included. Each case runs in turn with its peers in
-one process, after compilation, because shared machines drift; a ratio is that of medians. The machine should do nothing
-else. Peers that are not installed are left out (``pip install --group benchmark`` brings them).
+All input is float32, in random order. Results are in input order, and times include the tree. Each case alternates with
+its peers in one process, after compilation, because shared machines drift. Ratios are ratios of medians. The machine
+should otherwise be idle. Peers that are not installed are skipped (``pip install --group benchmark`` installs them).
 """
 
 import argparse
@@ -29,7 +29,7 @@ HISTORY = Path(__file__).parents[1] / "results" / "against_peers.jsonl"
 
 @dataclass
 class Case:
-    """One row of the table: ``ours`` against ``theirs`` of ``peer``, and how many times faster we mean to be at least.
+    """One row of the table: ``ours`` against ``theirs`` of ``peer``, and the minimum ratio that we aim at.
 
     theirs: None if the peer is not installed.
     """
@@ -43,19 +43,19 @@ class Case:
 
 
 def neighbours(pos: np.ndarray, k: int, **options: Any) -> Call:
-    """Our neighbours of all points."""
+    """Return our search for the neighbours of all points."""
     x = jax.numpy.asarray(pos)
     return lambda: jz.knn.knn.jit(x, k=k, **options)
 
 
 def labels(pos: np.ndarray, rlink: float, boxsize: float) -> Call:
-    """Our friends-of-friends labels in input order."""
+    """Return our friends-of-friends labels in input order."""
     x = jax.numpy.asarray(pos)
     return lambda: jz.fof.fof_labels.jit(x, rlink, boxsize, output_order="input")[1]
 
 
 def snapshot_positions(path: Path | None) -> tuple[np.ndarray, float]:
-    """Positions ``(n, 3)`` of a snapshot in random order, and its box size."""
+    """Return positions ``(n, 3)`` of a snapshot in random order, and its box size."""
     if path is None:
         part, boxsize = ics.cosmo_3d_sample()
     else:
@@ -66,7 +66,7 @@ def snapshot_positions(path: Path | None) -> tuple[np.ndarray, float]:
 
 
 def knn_cases(large: int) -> Iterator[Case]:
-    """Neighbours of uniform points."""
+    """Yield searches for neighbours of uniform points."""
     for n, k, aim in ((10**6, 8, 5.0), (large, 8, 5.0), (10**6, 16, 4.0), (10**6, 32, 3.5)):
         pos, runs = uniform(n), 3 if n <= 10**6 else 1
         yield Case(f"kNN {n:.0e}, k={k}", neighbours(pos, k), "nanoflann", peers.nanoflann(pos, k), aim, runs)
@@ -79,7 +79,7 @@ def knn_cases(large: int) -> Iterator[Case]:
 
 
 def fof_cases() -> Iterator[Case]:
-    """Friends-of-friends of uniform points in a periodic box."""
+    """Yield friends-of-friends of uniform points in a periodic box."""
     pos = uniform(10**6)
     for b, aim in ((0.2, 7.0), (0.7, 10.0)):
         rlink = linking_length(b, len(pos))
@@ -87,7 +87,7 @@ def fof_cases() -> Iterator[Case]:
 
 
 def radius_cases() -> Iterator[Case]:
-    """Uniform points in a periodic box, 30 others within the radius on average; and clusters in an open one."""
+    """Yield uniform points in a periodic box, with 30 others within the radius on average, and clusters in an open one."""
     n = 10**6
     pos, radius = uniform(n), (30 / n * 3 / (4 * np.pi)) ** (1 / 3)
     x, inside = jax.numpy.asarray(pos), pos.astype("f8")
@@ -109,19 +109,19 @@ def radius_cases() -> Iterator[Case]:
 
 
 def dbscan(pos: np.ndarray, eps: float) -> Call:
-    """Our clusters by density in an open box."""
+    """Return our density-based clusters in an open box."""
     x = jax.numpy.asarray(pos)
     return lambda: jz.fof.dbscan.jit(x, eps, 10)
 
 
 def pairs(pos: np.ndarray, edges: np.ndarray, boxsize: float, **options: Any) -> Call:
-    """Our pairs in bins."""
+    """Return our pairs in bins."""
     x = jax.numpy.asarray(pos)
     return lambda: jz.radius.pair_counts.jit(x, edges, boxsize, **options)
 
 
 def pair_cases(path: Path | None) -> Iterator[Case]:
-    """Pairs of uniform points to a twentieth of a periodic box, in bins of one or two quantities; and of a snapshot."""
+    """Yield pairs up to a twentieth of a periodic box in bins of one or two quantities, of points and a snapshot."""
     box, edges = 800.0, np.geomspace(0.8, 40.0, 21)
     pos = (uniform(10**6) * np.float32(box)).astype(np.float32) % np.float32(box)
     for mode, bins_b, what in (("r", 0, "20 bins"), ("rp_pi", 40, "(rp, pi) 20 x 40"), ("s_mu", 40, "(s, mu) 20 x 40")):
@@ -138,7 +138,7 @@ def pair_cases(path: Path | None) -> Iterator[Case]:
 
 
 def atom_cases() -> Iterator[Case]:
-    """Pairs of atoms in a periodic box, each both ways, with shifts and vectors; 50 neighbours each."""
+    """Yield pairs of atoms in a periodic box, in both directions, with shifts and vectors; 50 neighbours each."""
     n = 10**5
     pos, radius = uniform(n).astype("f8"), (50 / n * 3 / (4 * np.pi)) ** (1 / 3)
     x = jax.numpy.asarray(pos, np.float32)
@@ -149,7 +149,7 @@ def atom_cases() -> Iterator[Case]:
 
 
 def snapshot_cases(path: Path | None) -> Iterator[Case]:
-    """A snapshot in its periodic box."""
+    """Yield searches of a snapshot in its periodic box."""
     pos, boxsize = snapshot_positions(path)
     n, rlink, x = len(pos), boxsize * linking_length(0.2, len(pos)), jax.numpy.asarray(pos)
     inside = np.mod(pos.astype("f8"), boxsize)
@@ -165,14 +165,14 @@ def snapshot_cases(path: Path | None) -> Iterator[Case]:
 
 
 def sort_case(n: int) -> Case:
-    """The z-sort, keys and moving the positions included, against the sort of keys that are there."""
+    """Return the z-sort, including keys and moves of positions, against a sort of existing keys."""
     pos = uniform(n)
     x = jax.numpy.asarray(pos)
     return Case(f"z-sort {n:.0e}", lambda: jz.tree.zsort.jit(x), "lexsort", peers.lexsort(pos), 8.0)
 
 
 def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[str, Any]]:
-    """Measure the rows of the table one after the other, those with ``only`` in their names."""
+    """Measure the rows of the table in order. only: a text that their names must contain."""
     radius = (radius_cases(), atom_cases(), pair_cases(snapshot))
     for cases in (knn_cases(large), fof_cases(), *radius, snapshot_cases(snapshot), [sort_case(large)]):
         for case in cases:
@@ -187,7 +187,7 @@ def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[st
 
 
 class Sweep:
-    """Times against one number. A library that took more than ``patience`` seconds is left out of larger numbers."""
+    """Times against one number. After a call longer than ``patience`` seconds, a library skips larger numbers."""
 
     def __init__(self, what: str, axis: str, patience: float = 10.0) -> None:
         self.points: list[dict[str, Any]] = []
@@ -195,7 +195,7 @@ class Sweep:
         self._what, self._axis, self._slow = what, axis, set[str]()
 
     def add(self, value: int, calls: peers.Peers) -> None:
-        """Time the calls at a value of the axis; larger values should come later."""
+        """Time the calls at a value of the axis. Values should ascend."""
         there = {name: call for name, call in calls.items() if call is not None and name not in self._slow}
         for name, found in seconds(there, 3).items():
             self.points.append({"what": self._what, "library": name, self._axis: value, "seconds": found})
@@ -204,8 +204,8 @@ class Sweep:
 
 
 def against_n(numbers: list[int]) -> list[dict[str, Any]]:
-    """kNN with k = 8 and friends-of-friends against the number of uniform points."""
-    knn, fof = Sweep("kNN, k=8", "n", 1.0), Sweep("FoF, b=0.2", "n", 1.0)  # ten times as long for the next n
+    """Measure kNN with k = 8 and friends-of-friends against the number of uniform points."""
+    knn, fof = Sweep("kNN, k=8", "n", 1.0), Sweep("FoF, b=0.2", "n", 1.0)  # the next n takes ten times as long
     for n in numbers:
         pos, rlink = uniform(n), linking_length(0.2, n)
         calls = {"nanoflann": peers.nanoflann(pos, 8), "pykdtree": peers.pykdtree(pos, pos, 8)}
@@ -215,7 +215,7 @@ def against_n(numbers: list[int]) -> list[dict[str, Any]]:
 
 
 def against_k(numbers: list[int]) -> list[dict[str, Any]]:
-    """kNN of 1e6 uniform points against k."""
+    """Measure kNN of 1e6 uniform points against k."""
     sweep, pos = Sweep("kNN, n=1e6", "k"), uniform(10**6)
     for k in numbers:
         sweep.add(k, {"jztree": neighbours(pos, k), "nanoflann": peers.nanoflann(pos, k)})
@@ -223,7 +223,7 @@ def against_k(numbers: list[int]) -> list[dict[str, Any]]:
 
 
 def against_threads() -> list[dict[str, Any]]:
-    """kNN and friends-of-friends of 1e6 uniform points against threads."""
+    """Measure kNN and friends-of-friends of 1e6 uniform points against threads."""
     pos, points = uniform(10**6), []
     most = jz.kernels.native_info()["num_threads"]
     for threads in (*(2**i for i in range(most.bit_length()) if 2**i < most), most):
@@ -237,7 +237,7 @@ def against_threads() -> list[dict[str, Any]]:
 
 
 def small() -> dict[str, float]:
-    """What matters before there is much to do: a call on 1000 points, and compiling."""
+    """Measure the fixed costs: a call on 1000 points, and compilation."""
     few, part = uniform(1000), jax.numpy.asarray(uniform(9973))
     calls = {"call on 1000 points, kNN": neighbours(few, 8), "call on 1000 points, FoF": labels(few, 0.02, 1.0)}
     found = seconds(calls, 200)
@@ -256,7 +256,7 @@ def show(row: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Measure, print, and save and draw if asked."""
+    """Measure, print, and save and plot if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--snapshot", type=Path, help="the snapshot of the table (default: the sample of 48^3)")
     parser.add_argument("--record", action="store_true", help=f"append the results to {HISTORY.name}, a line a run")

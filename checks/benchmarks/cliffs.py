@@ -1,11 +1,11 @@
-"""Whether neighbours have a cliff: a k, or a kind of input, that takes far longer than those beside it.
+"""Finds cliffs of the neighbour search: values of k, or kinds of input, that take far longer than comparable ones.
 
     python checks/benchmarks/cliffs.py [--n 30000] [--runs 3] [--output cliffs.json]
 
-Times are CPU time per query, all threads together, tree included; the least of some runs. A row is a cliff if it takes
-more than 4 times as long as a row beside it allows: the next smaller k' > 1 allows (k log2(k + 1)) / (k' log2(k' + 1))
-times its own time, the next larger k its own time, and uniform points of the same dimensions and k > 1 theirs. The exit
-status is 1 if there is any.
+Times are CPU time per query, summed over threads, tree included; the minimum of several runs. A row is a cliff if it
+takes more than 4 times its allowed time. Three rows limit this time: the next smaller k' > 1 by its own time multiplied
+by (k log2(k + 1)) / (k' log2(k' + 1)), the next larger k by its own time, and uniform points of the same dimensions and
+k > 1 by theirs. The exit status is 1 if there is a cliff.
 """
 
 import argparse
@@ -30,7 +30,7 @@ LIMIT = 4.0
 
 @dataclass(frozen=True)
 class Row:
-    """What one search took, in seconds of CPU time a query."""
+    """The CPU time of one search, in seconds per query."""
 
     kind: str
     dims: int
@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Cliff:
-    """A row, how many times longer it took than is allowed, and what allows that."""
+    """A row, the factor by which it exceeds its allowed time, and the row that sets this limit."""
 
     row: Row
     factor: float
@@ -48,14 +48,14 @@ class Cliff:
 
 
 def work(k: int) -> float:
-    """How the cost of ``k`` neighbours may grow."""
+    """Return the allowed growth of the cost with ``k``."""
     return k * math.log2(k + 1)
 
 
 def allowed(rows: list[Row], row: Row) -> Iterator[tuple[float, str]]:
-    """What the rows beside one allow it to take, in seconds a query, each with the name of that row."""
+    """Yield the limits of a row by comparable rows, in seconds per query, each with the name of that row."""
     alike = [other for other in rows if (other.kind, other.dims) == (row.kind, row.dims)]
-    # One neighbour among the points themselves is found without a search, so it says nothing about others.
+    # The first neighbour of the points themselves needs no search, so it sets no limit.
     fewer, more = [r for r in alike if 1 < r.k < row.k], [r for r in alike if r.k > row.k]
     if fewer:
         last = max(fewer, key=lambda other: other.k)
@@ -69,7 +69,7 @@ def allowed(rows: list[Row], row: Row) -> Iterator[tuple[float, str]]:
 
 
 def cliffs(rows: list[Row]) -> list[Cliff]:
-    """The rows that take more than `LIMIT` times as long as one beside them allows, each once."""
+    """Return the rows that take more than `LIMIT` times their allowed time, each once."""
     found = []
     for row in rows:
         factor, beside = max(((row.seconds / most, name) for most, name in allowed(rows, row)), default=(0.0, ""))
@@ -79,7 +79,7 @@ def cliffs(rows: list[Row]) -> list[Cliff]:
 
 
 def sets(n: int) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
-    """Kinds of input: name, sources, and queries if these are not the sources."""
+    """Yield kinds of input: name, sources, and queries if these are not the sources."""
     for dims in (1, 2, 4, 6, 8):
         yield "uniform", uniform(n, dims), None
     yield from ((kind, pos, None) for kind, pos in hard_inputs(n).items())
@@ -94,7 +94,7 @@ def sets(n: int) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
 
 
 def measure(n: int, runs: int) -> Iterator[list[Row]]:
-    """The rows of one kind of input after the other."""
+    """Yield the rows of one kind of input after the other."""
     for kind, pos, query in sets(n):
         x, q = jax.numpy.asarray(pos), None if query is None else jax.numpy.asarray(query)
         calls = {
@@ -105,13 +105,13 @@ def measure(n: int, runs: int) -> Iterator[list[Row]]:
 
 
 def show(rows: list[Row]) -> None:
-    """Print the times of one kind of input, in microseconds of CPU time a query."""
+    """Print the times of one kind of input, in microseconds of CPU time per query."""
     times = " ".join(f"{row.k}:{row.seconds * 1e6:.3g}" for row in rows)
     print(f"{rows[0].kind}, {rows[0].dims}D, k:us: {times}", flush=True)
 
 
 def main() -> int:
-    """Measure, print the times and the cliffs, and save if asked."""
+    """Measure, print the times and the cliffs, and save if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=30_000, help="particles, and queries (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=3, help="counted runs (default: %(default)s)")

@@ -1,13 +1,13 @@
-"""What a mapped function says to other ranks, found by tracing it for any number of them, with no devices; and how long
-that takes by a simple model.
+"""The collectives of a mapped function, with their time in a simple model. Tracing finds them for any number of ranks,
+without devices.
 
     python checks/profiling/collectives.py [--rows 100000] [--ranks 16 2048] [--latency 5e-6] [--bandwidth 25e9]
 
-A collective takes steps * latency + messages * overhead + bytes / bandwidth: steps that wait for each other, messages
-that a rank sends, and bytes through its wire. A gather or a sum over all ranks doubles what is known with every step;
-an all_to_all is one step in which a rank sends a message to every other one. The three numbers are assumptions about a
-network, not measured. Loops count as one round, and of the two loops of an exchange, one for many rows and one for few,
-both are counted, so this is rather too much where ranks hold uniform particles.
+A collective takes steps * latency + messages * overhead + bytes / bandwidth, with the number of consecutive steps, of
+messages that a rank sends, and of bytes through its network link. A gather or a sum over all ranks doubles its data in
+every step. An all_to_all is one step, in which a rank sends a message to every other one. The three parameters are
+assumptions about a network, not measured. Loops count as one round. Both loops of an exchange are counted, one for many
+rows and one for few. The model therefore overestimates the time for uniform particles.
 """
 
 import argparse
@@ -27,7 +27,7 @@ GATHERS, SUMS, EXCHANGES, SHIFTS = {"all_gather"}, {"psum", "pmax", "pmin"}, {"a
 
 
 class Network(NamedTuple):
-    """Seconds until a message arrives, seconds of sending one, and bytes a second."""
+    """Latency of a message in seconds, overhead of sending one in seconds, and bandwidth in bytes per second."""
 
     latency: float
     overhead: float
@@ -35,7 +35,7 @@ class Network(NamedTuple):
 
 
 class Collective(NamedTuple):
-    """What it is called, steps after each other, messages of a rank, and bytes that leave or reach it."""
+    """The name of a collective, its consecutive steps, its messages per rank, and the bytes to or from a rank."""
 
     name: str
     steps: int
@@ -43,12 +43,12 @@ class Collective(NamedTuple):
     bytes: int
 
     def seconds(self, network: Network) -> float:
-        """How long it takes."""
+        """Return the time of the collective in seconds."""
         return self.steps * network.latency + self.messages * network.overhead + self.bytes / network.bandwidth
 
 
 def collectives_of(function: Callable[[Any], Any], ranks: int, rows: int) -> list[Collective]:
-    """Those of a function of positions, mapped over so many ranks with so many rows each."""
+    """Return the collectives of a function of positions, mapped over ``ranks`` ranks with ``rows`` rows each."""
     mesh = AbstractMesh((ranks,), ("ranks",))
     mapped = jax.shard_map(function, mesh=mesh, in_specs=P("ranks"), out_specs=P("ranks"))
     traced = jax.make_jaxpr(mapped)(jax.ShapeDtypeStruct((ranks * rows, 3), jnp.float32))
@@ -82,19 +82,19 @@ FUNCTIONS = {
 
 
 def add_network(parser: argparse.ArgumentParser) -> None:
-    """Options of the model."""
+    """Add the options of the model."""
     parser.add_argument("--latency", type=float, default=5e-6, help="seconds of a step (default: %(default)s)")
     parser.add_argument("--overhead", type=float, default=2e-7, help="seconds a message (default: %(default)s)")
     parser.add_argument("--bandwidth", type=float, default=25e9, help="bytes a second (default: %(default)s)")
 
 
 def network_of(arguments: argparse.Namespace) -> Network:
-    """What the options say."""
+    """Return the network for the options."""
     return Network(arguments.latency, arguments.overhead, arguments.bandwidth)
 
 
 def main() -> None:
-    """Print a line for each function and number of ranks."""
+    """Print one line per function and number of ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=100_000, help="particles a rank (default: %(default)s)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[16, 128, 2048, 16384])
@@ -111,7 +111,7 @@ def main() -> None:
 
 
 def _told(found: list[Collective], network: Network) -> str:
-    """Sums over collectives."""
+    """Format the sums over collectives."""
     steps, messages, size = (sum(getattr(one, of) for one in found) for of in ("steps", "messages", "bytes"))
     milliseconds = 1e3 * sum(one.seconds(network) for one in found)
     return f"{steps} steps, {messages} messages, {size / 1e6:.3g} MB, {milliseconds:.3g} ms"

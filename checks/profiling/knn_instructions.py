@@ -1,8 +1,8 @@
-"""Counts what a warp does to answer 32 queries for their k nearest neighbours, without a GPU.
+"""Counts the instructions of a warp that finds the k nearest neighbours of 32 queries, without a GPU.
 
-The kernel marks its parts with JZTREE_COUNT. The emulator counts how often a warp comes to each of them, and the
-machine code, which names the source line of each instruction, says how many instructions each has. The sum of the
-products is what a warp issues at most: what a branch inside of a part skips is counted too.
+The kernel marks its parts with JZTREE_COUNT. The emulator counts how often a warp runs each part. The machine code,
+which names the source line of each instruction, gives the number of instructions per part. The sum of the products is
+an upper limit of the instructions issued by a warp, because instructions skipped by a branch inside a part count also.
 
 It needs nvcc, nvdisasm (of CUDA, or ``pip install nvidia-cuda-nvdisasm``) and the emulator's library
 (``make test-emulated`` builds it)::
@@ -36,7 +36,7 @@ template __global__ void jztree::search_short<3, {k}, float, float>(
     const __grid_constant__ jztree::Problem<float>, const jztree::Scale<3, float>*,
     const __grid_constant__ jztree::Limits<3, float>, int64_t, uint32_t, jztree::Unanswered);
 """
-# As in jztree/native/common/cuda/CMakeLists.txt.
+# The flags of jztree/native/common/cuda/CMakeLists.txt.
 _FLAGS = ["-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr", "-lineinfo", "-cubin", "-Xptxas=-v"]
 
 _MARK = re.compile(r'JZTREE_COUNT\("(.*)"\);')
@@ -48,14 +48,14 @@ _INSTRUCTION = re.compile(r"^\s+/\*[0-9a-f]{4,}\*/\s+(.*?);")
 
 @dataclasses.dataclass(frozen=True)
 class Registers:
-    """What ptxas reports of the kernel for one k."""
+    """The registers that ptxas reports for the kernel for one k."""
 
     used: int
     spilled_bytes: int
 
 
 def marked_lines(path: pathlib.Path) -> dict[int, str]:
-    """Which part each line of a source belongs to: the innermost block of braces around it that begins with a mark."""
+    """Return the part of each source line: the innermost block of braces around it that begins with a mark."""
     parts: dict[int, str] = {}
     open_blocks: list[str] = [""]
     for number, line in enumerate(path.read_text().splitlines(), 1):
@@ -75,7 +75,7 @@ def marked_lines(path: pathlib.Path) -> dict[int, str]:
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of machine code: its labels, its text, and the source lines that it was made of, the innermost first."""
+    """One line of machine code: its labels, its text, and the source lines that it came from, the innermost first."""
 
     labels: tuple[str, ...]
     text: str
@@ -83,7 +83,7 @@ class Instruction:
 
 
 def read_instructions(disassembly: str) -> list[Instruction]:
-    """The instructions of a function as nvdisasm lists them."""
+    """Return the instructions of a function as listed by nvdisasm."""
     found: list[Instruction] = []
     lines: list[tuple[str, int]] = []
     labels: list[str] = []
@@ -100,8 +100,9 @@ def read_instructions(disassembly: str) -> list[Instruction]:
 
 
 def reached(instructions: list[Instruction]) -> list[bool]:
-    """Which instructions a warp can come to if its lanes stay together: not those behind a BRA.DIV, which serve lanes
-    that arrive at a warp's common operation one by one.
+    """Return which instructions a warp can reach if its lanes stay together.
+
+    Instructions after a BRA.DIV serve lanes that arrive at a warp-wide operation one by one, and are not reached.
     """
     place = {label: i for i, instruction in enumerate(instructions) for label in instruction.labels}
     seen = [False] * len(instructions)
@@ -120,7 +121,7 @@ def reached(instructions: list[Instruction]) -> list[bool]:
 
 
 def parts_of(disassembly: str) -> dict[str, int]:
-    """Instructions of each part. One that was made of a function without marks counts where the function is called."""
+    """Return the instructions of each part. Code of a function without marks counts for the part that calls it."""
     marks: dict[str, dict[int, str]] = {}
     counts: collections.Counter[str] = collections.Counter()
     instructions = read_instructions(disassembly)
@@ -133,12 +134,12 @@ def parts_of(disassembly: str) -> dict[str, int]:
 
 
 def compile_kernel(k: int, architecture: int, folder: pathlib.Path) -> Registers:
-    """Compiles the kernel for lists of k, in three dimensions and float32, to kernel.cubin in a folder."""
+    """Compile the kernel for lists of k, in three dimensions and float32, to kernel.cubin in a folder."""
     source = folder / "kernel.cu"
     source.write_text(_SOURCE.format(k=k))
     include = [f"-I{_NATIVE}", "-isystem", jax.ffi.include_dir()]
     command = ["nvcc", *_FLAGS, *include, f"-arch=sm_{architecture}", str(source), "-o", str(folder / "kernel.cubin")]
-    # Options that the environment adds may be for a faster compilation.
+    # Ignore options of the environment, which may be for faster compilation.
     environment = {name: value for name, value in os.environ.items() if name != "NVCC_APPEND_FLAGS"}
     report = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stderr
     about = re.search(r"search_short.*?(\d+) bytes spill stores.*?Used (\d+) registers", report, re.DOTALL)
@@ -147,7 +148,7 @@ def compile_kernel(k: int, architecture: int, folder: pathlib.Path) -> Registers
 
 
 def instructions_of_parts(folder: pathlib.Path, nvdisasm: str) -> dict[str, int]:
-    """How many instructions each part of the compiled kernel has."""
+    """Return the number of instructions of each part of the compiled kernel."""
     command = [nvdisasm, "-gi", "-c", "-ndf", str(folder / "kernel.cubin")]
     disassembly = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     text = re.search(r"^\.text\.\S*search_short\S*:(.*?)(?=^//-----|\Z)", disassembly, re.DOTALL | re.MULTILINE)
@@ -156,7 +157,7 @@ def instructions_of_parts(folder: pathlib.Path, nvdisasm: str) -> dict[str, int]
 
 
 def count_parts(n: int, k: int, box: float | None, tree: TreeConfig) -> dict[str, int]:
-    """How often warps come to each part: n uniform points in a unit box, which are the queries too."""
+    """Return how often warps run each part, for n uniform points in a unit box, which are also the queries."""
     library = ctypes.CDLL(kernels.native_info()["cpu_library"])
     library.jztree_emulator_counts.restype = ctypes.c_char_p
     pos = jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))
@@ -167,7 +168,7 @@ def count_parts(n: int, k: int, box: float | None, tree: TreeConfig) -> dict[str
 
 
 def print_parts(counts: dict[str, int], instructions: dict[str, int]) -> None:
-    """A line for each part of the kernel: how often a group of queries comes to it, its length, and the product."""
+    """Print one line per part of the kernel: its runs per group of queries, its length, and the product."""
     groups = counts["group"]
     issued = {part: times * instructions.get(part, 0) / groups for part, times in counts.items()}
     for part in sorted(issued, key=issued.__getitem__, reverse=True):

@@ -1,9 +1,9 @@
 """Counts the sectors of 32 bytes that kernels read and write in a GPU's memory, without a GPU.
 
-The emulator that watches memory sees each access of each lane. What the 32 lanes of a warp ask for at one place of the
-code, between two times that all of them meet, counts once for each sector, as on a GPU; caches may serve it. Places are
-those that the host's compiler makes, which joins fewer accesses to one than nvcc does. For the sort and the sums of
-CUB, what is counted is what its algorithms move at least.
+The emulator that watches memory sees each access of each lane. The accesses of the 32 lanes of a warp at one place in
+the code, between two points where all lanes meet, count once per sector, as on a GPU; caches may serve them. Places are
+those of the host compiler, which joins fewer accesses than nvcc does. For CUB's sort and sums, the counts are the
+minimum traffic of its algorithms.
 
 It needs the emulator's library (``make test-watched`` builds it)::
 
@@ -26,18 +26,18 @@ from jztree.fof import fof_labels
 from jztree.knn import knn
 
 _LINE = re.compile(r"sectors (read|written) by (\w+)=(\d+)")
-_GROUP = 32  # queries that a warp answers together
+_GROUP = 32  # queries per warp
 
 
 class Sectors(NamedTuple):
-    """How many there are, for each particle or for each group of queries."""
+    """Numbers of sectors, per particle or per group of queries."""
 
     read: float
     written: float
 
 
 def count(call: Callable[[], Any]) -> dict[str, Sectors]:
-    """The sectors of each kernel that a call runs."""
+    """Return the sectors of each kernel that a call runs."""
     library = ctypes.CDLL(kernels.native_info()["cpu_library"])
     library.jztree_emulator_counts.restype = ctypes.c_char_p
     library.jztree_emulator_watch(0, 1)
@@ -53,10 +53,10 @@ def count(call: Callable[[], Any]) -> dict[str, Sectors]:
 
 
 def count_searches(n: int, ks: list[int]) -> dict[str, Sectors]:
-    """Of each kernel that finds neighbours and groups of ``n`` uniform points in a periodic unit box.
+    """Return the sectors of the kernels that find neighbours and groups of ``n`` uniform points in a periodic unit box.
 
-    Those of ``knn k`` are for a group of 32 queries, all others for a particle. Points are linked within 0.2 of their
-    mean distance, as is usual.
+    Numbers of ``knn k`` are per group of 32 queries, all others per particle. The linking length is 0.2 mean distances,
+    the usual value.
     """
     pos = jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))
     found = {
