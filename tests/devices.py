@@ -1,4 +1,4 @@
-"""Sets of particles dealt out to devices in all the ways that may go wrong, for tests of distributed functions."""
+"""Sets of particles distributed over devices in all critical ways, for tests of distributed functions."""
 
 from collections.abc import Callable
 
@@ -8,30 +8,30 @@ import pytest
 
 from jztree.data import ParticleData
 
-# Every count compiles anew, so only some are in the suite that runs on each change.
+# Every count needs a compilation, so only some are in the suite that runs on each change.
 DEVICE_COUNTS = [pytest.param(ndev, marks=() if ndev == 3 else pytest.mark.slow) for ndev in (1, 2, 3, 4, 7, 8)]
 ROWS = 1200  # of every device in every set, so that a function compiles once for all sets
 
 
 def first_devices(ndev: int) -> list[jax.Device]:
-    """Devices to map over. Skips the test where there are fewer, as on a machine with one GPU."""
+    """Return devices to map over. Skip the test if there are fewer, as on a machine with one GPU."""
     if len(jax.devices()) < ndev:
         pytest.skip(f"needs {ndev} devices")
     return jax.devices()[:ndev]
 
 
 def mesh_of(ndev: int) -> jax.sharding.Mesh:
-    """A mesh of the first devices."""
+    """Return a mesh of the first devices."""
     return jax.sharding.Mesh(np.array(first_devices(ndev)), ("gpus",))
 
 
 def square_mesh() -> jax.sharding.Mesh:
-    """A mesh of two axes, of the kind that JAX makes by default."""
+    """Return a mesh with two axes, of the type that JAX makes by default."""
     return jax.make_mesh((2, 2), ("nodes", "gpus"), devices=first_devices(4))
 
 
 def deal(pos: np.ndarray, counts: np.ndarray, rows: int = ROWS) -> ParticleData:
-    """Particles in consecutive blocks of ``counts``, with a row number as id. Padding is far from all particles."""
+    """Return particles in consecutive blocks of ``counts``, with row numbers as ids. Padding is far away."""
     ndev, dims = len(counts), pos.shape[1]
     dealt = np.full((ndev, rows, dims), 1e6, pos.dtype)
     ids = np.full((ndev, rows), -7, np.int32)
@@ -43,12 +43,12 @@ def deal(pos: np.ndarray, counts: np.ndarray, rows: int = ROWS) -> ParticleData:
 
 
 def even(n: int, ndev: int) -> np.ndarray:
-    """Equal counts, off by one at most."""
+    """Return equal counts, up to a difference of one."""
     return np.diff(np.arange(ndev + 1) * n // ndev)
 
 
 def uneven(n: int, ndev: int) -> np.ndarray:
-    """Random counts; every other rank is empty where there are more than two."""
+    """Return random counts; if there are more than two ranks, every other one is empty."""
     rng = np.random.default_rng(ndev)
     cuts = np.sort(rng.integers(0, n + 1, max(ndev // 2 - 1, 0)))
     counts = np.zeros(ndev, int)
@@ -63,7 +63,7 @@ def all_on_last(n: int, ndev: int) -> np.ndarray:
 
 
 def joined(stacked: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """The rows of all ranks without padding."""
+    """Return the rows of all ranks without padding."""
     return np.concatenate([np.asarray(stacked)[rank, :count] for rank, count in enumerate(counts)])
 
 
@@ -73,7 +73,7 @@ def _clustered(rng: np.random.Generator) -> np.ndarray:
 
 
 def _serpentine(rng: np.random.Generator) -> np.ndarray:
-    """A chain that passes through every part of the unit square, back and forth; nearest points are 1/200 apart."""
+    """Return a chain that passes through every part of the unit square, back and forth, with points 1/200 apart."""
     lines = [np.c_[np.arange(0, 1, 1 / 200), np.full(200, y)] for y in (0.1, 0.5, 0.9)]
     lines[1] = lines[1][::-1]
     links = [np.c_[np.full(79, x), np.linspace(y, y + 0.4, 81)[1:-1]] for x, y in ((0.995, 0.1), (0.0, 0.5))]
@@ -82,16 +82,16 @@ def _serpentine(rng: np.random.Generator) -> np.ndarray:
 
 
 def _crowded(rng: np.random.Generator) -> np.ndarray:
-    """Points around the origin, some of them equal, which an outlier puts into one cell of all keys."""
+    """Return points around the origin, some of them equal. An outlier puts all of them into one cell of the keys."""
     return np.r_[rng.random((500, 3)) - 0.5, rng.integers(-2, 3, (400, 3)) / 8, [[1e30, 0, 0]]]
 
 
 def _corners(rng: np.random.Generator) -> np.ndarray:
-    """Corners of a cube with one at 0, where numbers are closer to each other than cells of keys are wide."""
+    """Return corners of a cube, one of them at 0, where the spacing of floats is smaller than a cell of the keys."""
     return rng.choice([0, 0, 0.5], (900, 3))
 
 
-# name: (positions, how they are dealt out, linking length)
+# name: (positions, their distribution over devices, linking length)
 SETS: dict[str, tuple[Callable[[np.random.Generator], np.ndarray], Callable[[int, int], np.ndarray], float]] = {
     "uniform": (lambda rng: rng.random((1200, 3)), even, 0.06),
     "uniform, ranks without particles": (lambda rng: rng.random((1000, 3)), uneven, 0.06),
@@ -111,7 +111,7 @@ SETS: dict[str, tuple[Callable[[np.random.Generator], np.ndarray], Callable[[int
 
 
 def make(name: str, ndev: int) -> tuple[np.ndarray, np.ndarray, ParticleData]:
-    """Positions of a set (float32), how many each rank has, and the dealt particles."""
+    """Return the float32 positions of a set, the counts of each rank, and the distributed particles."""
     points, counts_of, _ = SETS[name]
     pos = points(np.random.default_rng(5)).astype(np.float32)
     if "outlier" not in name:

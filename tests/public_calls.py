@@ -1,4 +1,4 @@
-"""Calls of all public functions that compute something, for tests of what holds for each of them. Not a test.
+"""Calls of all public functions that compute something, for tests that apply to each of them. Not a test.
 
 `CALLS` holds at least one call per function; `missing` names the public functions without one.
 """
@@ -15,10 +15,10 @@ from jztree import data, halos
 from jztree.config import CatalogueConfig, FofConfig, TreeConfig
 from jztree.data import FofCatalogue, ParticleData
 
-ROWS, NUM = 60, 57  # of arrays, and how many of these hold particles
-# Modules without searches: ranks, options, processes and the machinery of JAX.
+ROWS, NUM = 60, 57  # rows of arrays, and the number of them that hold particles
+# Modules without searches: ranks, options, processes, and JAX extensions.
 _NO_SEARCHES = {"comm", "config", "jax_ext", "launch", "stats"}
-# It marks fields of dataclasses.
+# A marker for fields of dataclasses.
 _NO_CALL = {"data.static_field"}
 _SMALL = FofConfig(catalogue=CatalogueConfig(npart_min=2))
 
@@ -34,7 +34,7 @@ class Call(NamedTuple):
 
 
 def particles(dtype: Any = np.float32) -> ParticleData:
-    """Particles in the unit box with all properties, three of them at the places of others, and padding."""
+    """Return particles in the unit box with all properties, including three duplicate positions, and padding."""
     random = np.random.default_rng(7)
     pos, vel = random.random((ROWS, 3)), random.random((ROWS, 3))
     pos[NUM - 3 : NUM] = pos[:3]
@@ -49,7 +49,7 @@ def particles(dtype: Any = np.float32) -> ParticleData:
 
 
 def missing() -> set[str]:
-    """The public functions, such as ``knn.knn``, that `CALLS` does not hold."""
+    """Return the public functions, such as ``knn.knn``, that `CALLS` does not hold."""
     public = {
         f"{module}.{name}"
         for module in set(jz.__all__) - _NO_SEARCHES
@@ -61,7 +61,7 @@ def missing() -> set[str]:
 
 
 def _of(function: Any, /, **options: Any) -> Callable[[ParticleData], Call]:
-    """Calls of a function whose first argument is the particles."""
+    """Return a call of a function whose first argument is the particles."""
     first = next(iter(inspect.signature(function).parameters))
     return lambda part: Call(function, {first: part, **options})
 
@@ -72,12 +72,12 @@ def _groups(part: ParticleData) -> tuple[Any, FofCatalogue]:
 
 
 def _of_catalogue(function: Any, /, **options: Any) -> Callable[[ParticleData], Call]:
-    """Calls of a function whose first argument is a catalogue."""
+    """Return a call of a function whose first argument is a catalogue."""
     return lambda part: _of(function, **options)(_groups(part)[1])
 
 
 def _of_groups(function: Any, /, **options: Any) -> Callable[[ParticleData], Call]:
-    """Calls of a function of particles in group order and their catalogue; ``options`` may name a column of them."""
+    """Return a call of a function of group-ordered particles and their catalogue. ``options`` may name a column."""
 
     def call(part: ParticleData) -> Call:
         grouped, cata = _groups(part)
@@ -112,18 +112,18 @@ def _sum_of_distances(rnn: Any, **_: Any) -> Any:
 
 
 def _columns(part: Any) -> list[Any]:
-    """What `split_rows` returns beside a function."""
+    """Return the arrays of `split_rows`."""
     return data.split_rows(part)[0]
 
 
 def _places(part: ParticleData) -> ParticleData:
-    """Particles that ask, at other places."""
+    """Return queries at other positions."""
     return ParticleData(pos=part.pos[:5] + jnp.asarray(0.01, part.pos.dtype), num=jnp.asarray(5, jnp.int32))
 
 
-# Those that need numbers that are not traced, such as how many particles there are.
+# Functions that need numbers known on the host, such as the number of particles.
 ON_HOST = {"data.expand_particles", "data.flatten_particles", "data.squeeze_particles"}
-# Those whose real numbers cannot be differentiated.
+# Functions whose real results cannot be differentiated.
 NOT_DIFFERENTIABLE = {
     "halos.lowest_potential_particle",
     "overdensity.sphere_properties",

@@ -1,6 +1,6 @@
-"""A case: a call of the library as the Python that makes it, and a judge of what comes out.
+"""A case: a library call as Python text, and a judge of its result.
 
-What a report prints is what was run: the lines are executed with the values that are printed above them.
+Reports print exactly what was run: the lines are executed with the values printed above them.
 """
 
 import functools
@@ -14,16 +14,16 @@ import numpy as np
 
 import jztree as jz
 
-# What the library may raise. Everything else that comes out of a call is a fault.
+# The exceptions that the library may raise. Any other exception is a fault.
 SENTENCES = (ValueError, TypeError, jax.errors.JaxRuntimeError)
 
 _IMPORTS = "import numpy as np, jax, jax.numpy as jnp, jztree as jz"
 
 
 class WrongError(Exception):
-    """The library did something else than its definition says.
+    """The library deviated from its definition.
 
-    kind: what is wrong, in words that are the same for all cases of one fault.
+    kind: a description of the fault that is the same for all of its cases.
     """
 
     def __init__(self, kind: str, expected: Any = "", found: Any = "") -> None:
@@ -33,7 +33,7 @@ class WrongError(Exception):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What the lines of a case left: the names they set, or the error that ended them."""
+    """The result of the lines of a case: the names they set, or the error that ended them."""
 
     names: dict[str, Any]
     error: Exception | None = None
@@ -46,12 +46,12 @@ class Outcome:
 class Case:
     """A call and its judge.
 
-    lines: Python that sees ``np``, ``jax``, ``jnp``, ``jz``, what ``setup`` defines, and the values.
+    lines: Python text that uses ``np``, ``jax``, ``jnp``, ``jz``, the names defined by ``setup``, and the values.
     values: numbers and arrays by name, which a report prints as literals.
-    judge: takes the values and the `Outcome`; raises `WrongError`.
-    rows: arrays that have one row a particle each, under the name of the value that counts the rows in use (it need not
-        exist); a failing case is made smaller by taking rows from all of them.
-    setup: Python that is the same for many cases, such as a compiled function; it runs once.
+    judge: a function of the values and the `Outcome` that raises `WrongError`.
+    rows: arrays with one row per particle, under the name of the value that holds the number of rows in use (which may
+        be absent). A failing case is made smaller by removing rows from all of them.
+    setup: Python text shared by many cases, such as a compiled function; it runs once.
     """
 
     lines: str
@@ -80,7 +80,7 @@ class Case:
         return Outcome(made)
 
     def check(self) -> WrongError | None:
-        """Run and judge; what is wrong, if anything is."""
+        """Run and judge the case. Return the error, if any."""
         outcome = self.run()
         try:
             with jax.enable_x64(self.x64):
@@ -91,7 +91,7 @@ class Case:
         return None
 
     def script(self) -> str:
-        """Python that can be pasted."""
+        """Return Python text to paste."""
         start = [_IMPORTS, 'jax.config.update("jax_enable_x64", True)'] if self.x64 else [_IMPORTS]
         values = [f"{name} = {literal(value)}" for name, value in self.values.items()]
         setup = [self.setup.strip()] if self.setup else []
@@ -100,15 +100,15 @@ class Case:
 
 @functools.lru_cache(maxsize=64)
 def _defined(setup: str, x64: bool) -> dict[str, Any]:
-    """The names that ``setup`` defines, beside those that all cases see."""
-    del x64  # compiled functions are of one mode
+    """Return the names that ``setup`` defines, and those available to all cases."""
+    del x64  # only a cache key: compiled functions depend on the mode
     names = {"np": np, "jax": jax, "jnp": jnp, "jz": jz, "__name__": "fuzz.made"}
     exec(setup, names)
     return names
 
 
 def check_error(error: Exception | None) -> None:
-    """That an error, if there is one, is of a kind that the library may raise, and one sentence."""
+    """Check that an error, if any, is of a kind that the library may raise, with a message of one sentence."""
     if error is None:
         return
     text = str(error).strip()
@@ -119,9 +119,9 @@ def check_error(error: Exception | None) -> None:
 
 
 def expect_error(outcome: Outcome, reason: str | None, may_refuse: str | None = None) -> bool:
-    """Whether there is nothing more to judge, because the call was refused and had to be or may have been.
+    """Return whether the call was refused, validly, so that there is nothing more to judge.
 
-    reason: why it must be refused; None: it must not. may_refuse: why it may be.
+    reason: why it must be refused; None if it must not. may_refuse: why it may be refused.
     """
     if reason is not None and outcome.error is None:
         raise WrongError(f"no error although {reason}", "an error", "an answer")
@@ -132,7 +132,7 @@ def expect_error(outcome: Outcome, reason: str | None, may_refuse: str | None = 
 
 
 def literal(value: Any) -> str:
-    """Python for a value."""
+    """Return Python text for a value."""
     if isinstance(value, np.ndarray):
         return _array_literal(value)
     if isinstance(value, float) and not np.isfinite(value):

@@ -13,7 +13,7 @@ from .inputs import pick
 
 _CASES = 16  # of one shape
 _FIELDS = "pos=pos, mass=mass, vel=vel, id=id, num=num"
-# What a class is called with, and what defines it.
+# The arguments of each class, and its definition.
 _CLASSES = {
     "jz.data.ParticleData": "",
     "Registered": "import dataclasses\n@jax.tree_util.register_dataclass\n@dataclasses.dataclass\nclass Registered:\n"
@@ -33,7 +33,7 @@ _CFG = "jz.config.FofConfig(catalogue=jz.config.CatalogueConfig(npart_min={least
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """Sets of one shape and class."""
+    """Yield sets of one shape and class."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64)), int(random.integers(1, 5))
     kind = pick(random, "jz.data.ParticleData", "jz.data.ParticleData", *_CLASSES)
@@ -57,7 +57,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
 def _properties(
     random: np.random.Generator, rows: int, dims: int, dtype: Any, shared: str, moving: bool
 ) -> dict[str, Any]:
-    """Masses, velocities and identifiers in hostile units."""
+    """Return masses, velocities and identifiers in hostile units."""
     unit = float(pick(random, 1.0, 1.0, 1.0, 1e-30, 1e30, 1e38, 1e-38))
     masses = {"none": None, "number": unit, "each": (unit * (random.random(rows) + 0.1)).astype(dtype)}
     speed = float(pick(random, 1.0, 1.0, 1e-20, 1e15, 0.0))
@@ -68,7 +68,7 @@ def _properties(
 
 
 def _extra(random: np.random.Generator, dtype: str, rows: int) -> np.ndarray:
-    """A property of an odd dtype, which JAX knows and NumPy need not; numbers that 32 bits hold."""
+    """Return a property of an unusual dtype, which JAX supports but NumPy may not, with numbers that fit 32 bits."""
     import ml_dtypes  # noqa: PLC0415 - registers JAX's dtypes by name
 
     kind = np.dtype(getattr(ml_dtypes, dtype, dtype))
@@ -92,7 +92,7 @@ class _Judge:
         pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
         fewest, most = fof.partitions(pos, float(values["rlink"]), sides)
         if not np.array_equal(fewest, most):
-            return  # either partition is right
+            return  # both partitions are correct
         if 0 < num <= 64 and on_lattice(pos, sides):
             expected = _group_order(pos, most, sides, self.least)
             if not np.array_equal(rows, expected):
@@ -111,7 +111,7 @@ class _Judge:
         if mass is not None and (np.max(mass, initial=0) > 1e36 or (np.asarray(mass) < 2e-38).any()):
             return "masses are near the end of the range"
         if values["vel"] is not None:
-            # Rows of padding may hold anything.
+            # Padding rows may hold any values.
             far, fast = (np.float64(np.abs(values[name][: values["num"]]).max(initial=0)) for name in ("pos", "vel"))
             if far * fast > 1e-2 * float(np.finfo(values["pos"].dtype).max):
                 return "angular momenta are near the end of the range"
@@ -131,7 +131,7 @@ def _field(grouped: Any, name: str) -> Any:
 
 
 def _rows_of(given: np.ndarray, found: np.ndarray, num: int) -> np.ndarray:
-    """Which rows the particles were given in, by their identifiers."""
+    """Return the given row of each particle found, by identifier."""
     place = {int(identifier): row for row, identifier in enumerate(given)}
     rows = np.array([place.get(int(identifier), -1) for identifier in found[:num]], np.int64)
     if not np.array_equal(np.sort(rows), np.arange(num)):
@@ -140,7 +140,7 @@ def _rows_of(given: np.ndarray, found: np.ndarray, num: int) -> np.ndarray:
 
 
 def _check_column(name: str, given: Any, found: Any, rows: np.ndarray) -> None:
-    """That a property went along with its particles, bit for bit if its dtype is one that JAX has."""
+    """Check that a property moved with its particles, bit for bit if JAX supports its dtype."""
     if np.ndim(given) == 0:
         if given is not None and not np.isclose(float(found), np.float32(given), rtol=1e-7, atol=1e-37):
             raise WrongError(f"the {name} that all particles share changed", given, found)
@@ -154,7 +154,7 @@ def _check_column(name: str, given: Any, found: Any, rows: np.ndarray) -> None:
 
 
 def _group_order(pos: np.ndarray, label: np.ndarray, sides: np.ndarray, least: int) -> np.ndarray:
-    """Rows group by group as their first particles come in z-order, those in no listed group behind them."""
+    """Return rows group by group in the z-order of first particles, followed by rows in no listed group."""
     place = oracles.inverse(oracles.z_order(pos, sides))
     first = np.full(len(pos), len(pos))
     np.minimum.at(first, label, place)
@@ -163,7 +163,7 @@ def _group_order(pos: np.ndarray, label: np.ndarray, sides: np.ndarray, least: i
 
 
 def _check_groups(cata: Any, rows: np.ndarray, label: np.ndarray, least: int) -> None:
-    """That the listed groups are runs of rows, each with all its particles, and that none is left out."""
+    """Check that listed groups are contiguous rows with all their particles, and that no group is missing."""
     ngroups = int(cata.ngroups)
     sizes = np.bincount(label, minlength=1)[label] if len(label) else label
     expected = len(np.unique(label[sizes >= least])) if len(label) else 0
@@ -179,7 +179,7 @@ def _check_groups(cata: Any, rows: np.ndarray, label: np.ndarray, least: int) ->
 
 
 def _check_sums(cata: Any, rows: np.ndarray, values: dict[str, Any], sides: np.ndarray, label: np.ndarray) -> None:
-    """That every number of every listed group is that of sums in extended precision."""
+    """Check every number of every listed group against sums in extended precision."""
     for group in range(int(cata.ngroups)):
         members = rows[int(cata.offset[group]) :][: int(cata.count[group])]
         for name, want in _moments(values, members, sides).items():
@@ -193,7 +193,7 @@ def _check_sums(cata: Any, rows: np.ndarray, values: dict[str, Any], sides: np.n
 
 
 class _Sum(NamedTuple):
-    """value: what is right. scale: the size of what was added up for it. lost: an error that it may have besides."""
+    """value: the correct result. scale: the size of the terms of the sum. lost: an additional error that is allowed."""
 
     value: Any
     scale: float
@@ -201,7 +201,7 @@ class _Sum(NamedTuple):
 
 
 def _moments(values: dict[str, Any], members: np.ndarray, sides: np.ndarray) -> dict[str, _Sum]:
-    """The properties of a group in extended precision."""
+    """Return the properties of a group in extended precision."""
     wide = np.longdouble
     pos = values["pos"][members].astype(wide)
     mass = values["mass"]
@@ -218,7 +218,7 @@ def _moments(values: dict[str, Any], members: np.ndarray, sides: np.ndarray) -> 
     x -= np.where(sides > 0, sides * np.rint(x / np.where(sides > 0, sides, 1)), 0)
     width = float(np.abs(x).max())
     if ((sides > 0) & (np.abs(x).max(axis=0) > 0.24 * sides)).any():
-        return made  # wider than half the box it has no unique centre
+        return made  # groups wider than half the box have no unique centre
     x -= share @ x
     place = float(np.abs(pos).max()) + float(sides.max())
     kind = values["pos"].dtype if outside(values["pos"][members], sides) else np.float64

@@ -1,7 +1,7 @@
-"""The command line, and a second process that lives on when the library ends the first.
+"""The command line, and a parent process that survives if the library ends the worker.
 
-Cases run in a process of their own, which writes down what it is about to run. If it dies or hangs, the case is drawn
-again here and printed, not run.
+Cases run in a separate process, which records each case before it runs. If the process dies or hangs, the case is drawn
+again here and printed, but not run.
 """
 
 import argparse
@@ -34,13 +34,13 @@ PARTS = (
     "devices",
     "ranks",
 )
-# A case is said to hang after so many seconds, of which the process has computed as many: on a busy machine, others
-# have the rest. One that waits computes nothing, and has longer.
+# A case hangs if the process has used this much CPU time, in seconds, and at least as much wall-clock time, since other
+# programs may occupy a busy machine. A waiting process uses no CPU time, and has longer.
 _PATIENCE, _PATIENCE_WITH_WAITS = 180.0, 900.0
 
 
 def main() -> int:
-    """Run what the arguments ask for; 1 if there is a fault."""
+    """Run the requested parts; return 1 if there is a fault."""
     options = _arguments()
     if options.worker is not None:
         return _work(options)
@@ -62,7 +62,7 @@ def main() -> int:
 
 
 def _sanitizers_notice() -> bool:
-    """Whether planted errors end a process, if the library in use was built to watch for them."""
+    """Return whether planted errors end a process, if the library in use was built with sanitizers."""
     if os.environ.get("JZTREE_INSTRUCTION_SET") != "sanitized":
         return True
     call = "import ctypes, jztree; ctypes.CDLL(jztree.kernels.native_info()['cpu_library']).jztree_planted_{}(7)"
@@ -101,14 +101,14 @@ def _parts(text: str) -> list[str]:
 
 
 def _repeat(options: argparse.Namespace) -> list[str]:
-    """The options, for the second process."""
+    """Return the options for the worker process."""
     given = [f"--seconds={options.seconds}", f"--cases={options.cases}", f"--seed={options.seed}"]
     batch = [] if options.batch is None else [f"--batch={options.batch}"]
     return [*given, *batch, f"--parts={','.join(options.parts)}"]
 
 
 def _work(options: argparse.Namespace) -> int:
-    # Errors at run time are raised by the call that they belong to.
+    # Raise run-time errors in the call that causes them.
     jax.config.update("jax_cpu_enable_async_dispatch", False)
     with Path(options.worker).open("wb", buffering=0) as notes:
 
@@ -128,7 +128,7 @@ def _work(options: argparse.Namespace) -> int:
 
 
 def _watch(process: subprocess.Popen[bytes], notes: Path) -> int | None:
-    """The exit code of the process; None if it stands still."""
+    """Return the exit code of the process; None if it hangs."""
     last, since, computed = "", time.monotonic(), 0.0
     while True:
         try:
@@ -143,7 +143,7 @@ def _watch(process: subprocess.Popen[bytes], notes: Path) -> int | None:
 
 
 def _computing_time(process: int) -> float:
-    """Seconds that the threads of a process have computed, together; 0 if it is gone."""
+    """Return the CPU seconds of all threads of a process; 0 if it has ended."""
     try:
         fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,7 +1,7 @@
-"""Damaged copies of files, for tests that read them: each copy has one fault, and a sentence says which.
+"""Damaged copies of files, for tests that read them. Each copy has one fault, described by a sentence.
 
-`damage` takes any file that the library reads: snapshots, catalogues and neighbour lists in HDF5, NumPy's files, and
-the binary formats of Gadget. Of a snapshot in several files it takes the folder, and damages one file of it.
+`damage` accepts any file that the library reads: snapshots, catalogues and neighbour lists in HDF5, NumPy files, and
+the binary formats of Gadget. For a snapshot in several files, pass the folder; one of its files is damaged.
 """
 
 import os
@@ -19,9 +19,9 @@ _EMPTY = h5py.Empty("f8")
 
 
 def damage(path: Path, folder: Path, random: np.random.Generator) -> tuple[Path, str]:
-    """A copy of ``path`` in ``folder`` with one fault, chosen by ``random``, and a sentence that tells the fault.
+    """Copy ``path`` into ``folder`` with one fault, chosen by ``random``. Return the copy and the fault as a sentence.
 
-    path: a file, or the folder of a snapshot in several files. folder: is made if it is not there.
+    path: a file, or the folder of a snapshot in several files. folder: created if needed.
     """
     folder.mkdir(parents=True, exist_ok=True)
     copy = folder / path.name
@@ -51,13 +51,13 @@ def _damage_bytes(path: Path, random: np.random.Generator) -> str:
 
 
 def _heaps(data: bytes) -> list[slice]:
-    """Where an HDF5 file keeps texts. The library of HDF5 may never end where these are damaged, whoever reads them."""
+    """Return the text heaps of an HDF5 file. If these are damaged, the HDF5 library may hang in any reader."""
     begins = [at.start() for at in re.finditer(b"GCOL", data)]
     return [slice(begin, begin + int.from_bytes(data[begin + 8 : begin + 16], "little")) for begin in begins]
 
 
 def _place(data: bytearray, random: np.random.Generator) -> int:
-    """A place in a file; half of them are near its begin, where formats keep what is not data."""
+    """Return a position in a file; half of them are near its start, where formats keep their metadata."""
     return int(random.integers(max(1, min(len(data), 2048) if random.random() < 0.5 else len(data))))
 
 
@@ -108,7 +108,7 @@ def _damage_attribute(path: Path, random: np.random.Generator) -> str:
 def _set_attribute(holder: Any, name: str, random: np.random.Generator) -> str:
     try:
         old = np.asarray(holder.attrs[name])
-    except (OSError, TypeError):  # of a kind that h5py does not read
+    except (OSError, TypeError):  # of a type that h5py cannot read
         old = np.zeros(1)
     del holder.attrs[name]
     wrong = _attribute_values(old)
@@ -125,7 +125,7 @@ def _set_attribute(holder: Any, name: str, random: np.random.Generator) -> str:
 
 
 def _attribute_values(old: np.ndarray) -> list[tuple[Any, Any]]:
-    """What an attribute may be instead, with the dtype in the file (None: that of the value)."""
+    """Return replacements for an attribute, each with its dtype in the file (None: that of the value)."""
     numbers = (0, -1, 0.5, np.nan, np.inf, -np.inf, 1e300, 1e-300, 2**31, 2**32 - 1, 2**62, np.uint64(2**63))
     alike = [np.full(old.shape, number) for number in numbers] if old.dtype.kind in "iufb" else []
     others: list[Any] = [
@@ -175,14 +175,14 @@ def _damage_one_dataset(file: h5py.File, random: np.random.Generator) -> str:
 
 
 def _items(file: h5py.File) -> list[Any]:
-    """All groups and datasets of a file, each once."""
+    """Return all groups and datasets of a file, each once."""
     found: list[Any] = []
     file.visititems(lambda _, item: found.append(item))
     return found
 
 
 def _replace(file: h5py.File, name: str, **options: Any) -> Any:
-    """Another dataset in place of one, with its attributes."""
+    """Replace a dataset by another one, keeping its attributes."""
     attributes = _attributes(file[name])
     del file[name]
     data = file.create_dataset(name, **options)
@@ -195,16 +195,16 @@ def _attributes(data: Any) -> dict[str, Any]:
 
 
 def _retype(file: h5py.File, name: str, random: np.random.Generator) -> str:
-    """Other numbers, or what is none."""
+    """Change the dtype of a dataset, possibly to one that is not numeric."""
     old = file[name]
     shape = old.shape or ()
     small = h5py.h5t.IEEE_F32LE.copy()  # a bfloat16
     small.set_fields(15, 7, 8, 0, 7)
     small.set_size(2)
     small.set_ebias(127)
-    nibble = h5py.h5t.STD_U8LE.copy()  # an integer of 4 bits
+    nibble = h5py.h5t.STD_U8LE.copy()  # a 4-bit integer
     nibble.set_precision(4)
-    wide = h5py.h5t.STD_U64LE.copy()  # an integer of 128 bits
+    wide = h5py.h5t.STD_U64LE.copy()  # a 128-bit integer
     wide.set_size(16)
     wide.set_precision(128)
     special = {"bfloat16": small, "an integer of 4 bits": nibble, "an integer of 128 bits": wide}
@@ -230,7 +230,7 @@ def _retype(file: h5py.File, name: str, random: np.random.Generator) -> str:
 
 
 def _reshape(file: h5py.File, name: str, random: np.random.Generator) -> str:
-    """Another number of rows or dimensions."""
+    """Change the number of rows or dimensions."""
     rows = file[name][()]
     shapes: list[Any] = [rows[:0], rows[:-1], rows[:1], np.concatenate([rows, rows[:1]]) if rows.ndim else rows]
     shapes += [rows.ravel(), rows[..., None], rows.T, rows.ravel()[:1].reshape(()) if rows.size else rows, _EMPTY]
@@ -242,7 +242,7 @@ def _reshape(file: h5py.File, name: str, random: np.random.Generator) -> str:
 
 
 def _relink(file: h5py.File, name: str, random: np.random.Generator) -> str:
-    """A name that leads to nothing or to something else."""
+    """Make a name a link to nothing or to something else."""
     others = [str(item.name) for item in _items(file) if item.name != name] or ["/"]
     other = others[random.integers(len(others))]
     links = {
@@ -265,7 +265,7 @@ def _relink(file: h5py.File, name: str, random: np.random.Generator) -> str:
 
 
 def _store_otherwise(file: h5py.File, name: str, random: np.random.Generator) -> str:
-    """Rows that HDF5 has to fetch from elsewhere, or to unpack."""
+    """Store rows in another place or compressed, so that HDF5 has to fetch or unpack them."""
     rows = file[name][()]
     if rows.ndim == 0 or not rows.size:
         del file[name]
@@ -296,7 +296,7 @@ def _store_otherwise(file: h5py.File, name: str, random: np.random.Generator) ->
 
 
 def _spoil(file: h5py.File, name: str, random: np.random.Generator) -> str:
-    """Numbers that make no sense, in one row or in all."""
+    """Write nonsensical numbers in one row or in all."""
     rows = file[name][()]
     if rows.dtype.kind not in "iuf" or not rows.size:
         del file[name]

@@ -1,4 +1,4 @@
-"""kNN and groups over devices, some of them empty, judged like those of one device and compared with them."""
+"""kNN and groups over devices, some without particles, judged like those of one device and compared with them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from .distances import groups_may_vanish, may_refuse, unsound
 from .inputs import pick
 
 _CASES = 40  # of one compiled function
-ROWS = 12  # room of a device
+ROWS = 12  # capacity of a device
 DEAL = """
 import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
@@ -53,7 +53,7 @@ one = jz.data.squeeze_catalogue(one)
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """Many sets for one compiled function."""
+    """Yield many sets for one compiled function."""
     x64, dtype = inputs.mode(random)
     ndev, dims = int(pick(random, 2, 3, 4, 5, 8)), int(random.integers(1, 4))
     kind = pick(random, "knn", "knn", "fof", "catalogue")
@@ -61,7 +61,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     k, queries = int(pick(random, 1, 4, 9)), bool(random.random() < 0.5)
     for _ in range(_CASES):
         counts = dealt_counts(random, ndev)
-        # fof's values with all rows in use; kNN leaves the linking length unused
+        # Use the values of fof, with all rows in use; kNN does not use the linking length.
         values = fof.set_of(random, x64, dtype, sum(counts), dims)
         values["pos"] = np.where(np.isfinite(values["pos"]), values["pos"], 0).astype(dtype)
         values |= {"counts": counts, "num": sum(counts)}
@@ -88,7 +88,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
 
 
 def dealt_counts(random: np.random.Generator, ndev: int) -> list[int]:
-    """How many rows each device has; some have none, some are full."""
+    """Return the number of rows of each device; some have none, some are full."""
     kind = random.random()
     if kind < 0.2:
         return [0] * (ndev - 1) + [int(random.integers(0, ROWS + 1))]

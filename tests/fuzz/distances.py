@@ -1,33 +1,33 @@
-"""Distances from the definition, in extended precision, and how exact an answer can be asked for."""
+"""Distances from the definition, in extended precision, and the accuracy to require of results."""
 
 import numpy as np
 import oracles
 
 
 def distances(a: np.ndarray, b: np.ndarray, sides: np.ndarray) -> np.ndarray:
-    """``(len(a), len(b))`` distances to the nearest images, in NumPy's widest float."""
+    """Return ``(len(a), len(b))`` distances to the nearest images, in NumPy's widest float."""
     total = np.zeros((len(a), len(b)), np.longdouble)
     for d, side in enumerate(sides.astype(np.longdouble)):
         x, y = a[:, None, d].astype(np.longdouble), b[None, :, d].astype(np.longdouble)
         difference = x - y
         if side > 0:
             shift = np.rint(difference / side) * side
-            # A shift of the one that is farther out loses no digit.
+            # Shifting the coordinate that is farther out loses no digits.
             difference = np.where(np.abs(x) > np.abs(y), (x - shift) - y, x - (y + shift))
         total += difference**2
     return np.sqrt(total)
 
 
 def outside(pos: np.ndarray, sides: np.ndarray) -> bool:
-    """Whether any position is outside its periodic box."""
+    """Return whether any position is outside its periodic box."""
     return bool(((sides > 0) & ((pos < 0) | (pos.astype(np.float64) >= sides))).any())
 
 
 def rounding(pos: np.ndarray, sides: np.ndarray) -> float:
-    """The absolute error that distances may have.
+    """Return the allowed absolute error of distances.
 
-    Distances are those of the positions as given, whether these are inside the box or not. Where float32 positions are
-    outside, the library computes in float64. Positions many periods away are moved into the box by a remainder.
+    Distances are those of the given positions, inside the box or not. For float32 positions outside it, the library
+    computes in float64. Positions many periods away are wrapped by a remainder.
     """
     least = 2 * float(np.finfo(pos.dtype).smallest_subnormal)
     if pos.dtype == np.float64:
@@ -41,13 +41,13 @@ def rounding(pos: np.ndarray, sides: np.ndarray) -> float:
 
 
 def vanishing(pos: np.ndarray, sides: np.ndarray) -> float:
-    """How small distances are, beside the set, when their squares leave the range of float64."""
+    """Return the size of distances whose squares leave the range of float64, relative to the size of the set."""
     widest = max(float(np.abs(pos).max(initial=0)), float(sides.max(initial=0)))
     return float(np.ldexp(widest, -870))
 
 
 def on_lattice(pos: np.ndarray, sides: np.ndarray) -> bool:
-    """Whether all coordinates and lengths are small multiples of one power of two, so that no square is rounded."""
+    """Return whether all coordinates and lengths are small multiples of one power of two, so that squares are exact."""
     numbers = np.concatenate([pos.astype(np.float64).ravel(), sides])
     most = np.abs(numbers).max(initial=0)
     if most == 0:
@@ -59,7 +59,7 @@ def on_lattice(pos: np.ndarray, sides: np.ndarray) -> bool:
 
 
 def unsound(pos: np.ndarray, sides: np.ndarray) -> str | None:
-    """Why positions and box must be refused."""
+    """Return why positions and box must be refused, or None."""
     if not np.isfinite(pos).all():
         return "a position is not finite"
     if not (np.isfinite(sides).all() and (sides >= 0).all()):
@@ -68,7 +68,7 @@ def unsound(pos: np.ndarray, sides: np.ndarray) -> str | None:
 
 
 def beyond_float32(sides: np.ndarray, x64: bool) -> str | None:
-    """Why the box may be refused: in 32-bit mode JAX cannot carry it."""
+    """Return why the box may be refused: in 32-bit mode, JAX cannot represent it."""
     kind = np.finfo(np.float32)
     if not x64 and ((sides > kind.max) | ((sides > 0) & (sides < kind.tiny))).any():
         return "the box is beyond the range of float32"
@@ -76,10 +76,10 @@ def beyond_float32(sides: np.ndarray, x64: bool) -> str | None:
 
 
 def within(query: np.ndarray, pos: np.ndarray, radius: np.ndarray, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Which sources, ``(q, n)``, are surely and which possibly within the radius, ``(q,)``, of each query.
+    """Return the sources, ``(q, n)``, that are surely and possibly within the radius, ``(q,)``, of each query.
 
-    Pairs within rounding of a radius are decided in float64; where the library need not have all bits of the positions,
-    either is right.
+    Pairs within rounding of a radius are decided in float64. If the library need not keep all bits of the positions,
+    both decisions are correct.
     """
     reach = np.where(np.isfinite(radius), radius, 0)[:, None]
     everything = np.concatenate([query, pos]).astype(np.float64)
@@ -96,21 +96,21 @@ def within(query: np.ndarray, pos: np.ndarray, radius: np.ndarray, sides: np.nda
 
 
 def _within_in_float64(query: np.ndarray, pos: np.ndarray, reach: np.ndarray, sides: np.ndarray) -> np.ndarray:
-    """The definition; a power of two keeps squares of lengths near a radius in range and changes no digit."""
+    """Apply the definition. A power-of-two scale keeps squares near a radius in range and is exact."""
     factor = np.ldexp(1.0, np.where(reach > 0, -np.frexp(reach)[1], 1000).clip(-1000, 1000))
     with np.errstate(over="ignore"):
         return oracles.squared_distances(query, pos, sides, factor) <= (reach * factor) ** 2
 
 
 def groups_may_vanish(pos: np.ndarray) -> str | None:
-    """Why a catalogue may be refused: groups around the origin whose axes are too small for the dtype are an error."""
+    """Return why a catalogue may be refused: groups at the origin with axes too small for the dtype are an error."""
     if np.abs(pos[pos != 0]).min(initial=1) < 1e12 * float(np.finfo(pos.dtype).tiny):
         return "a group may be so small that its axes are beyond the range"
     return None
 
 
 def may_refuse(pos: np.ndarray, lengths: np.ndarray, x64: bool) -> str | None:
-    """Why numbers may be refused for their unit: the library promises right answers or an error that says so."""
+    """Return why numbers may be refused for their unit: the library returns correct results or raises an error."""
     most = 1e37 if pos.dtype == np.float32 else 1e99
     if np.abs(pos).max(initial=0) > most or lengths.max(initial=0) > most:
         return "coordinates are near the end of the range"

@@ -1,6 +1,6 @@
-"""Damaged files: each is refused in one sentence, or what is read has the rows that were written.
+"""Damaged files: each must be refused with one sentence, or the result must have the rows that were written.
 
-A report needs the tests on the path to be run again (``PYTHONPATH=tests``), because `damaged_files` does the damage.
+To run a report, put the tests on the path (``PYTHONPATH=tests``), because it uses `damaged_files`.
 """
 
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ rad, idx = jz.knn.knn(part.pos, 4)
 io.write_neighbours(folder / "neighbours.hdf5", io.Neighbours(distances=rad, indices=idx, id=part.id, header=header))
 groups = int(catalogue.ngroups)
 """
-# What reads each file, and the number of rows that it has.
+# The reader of each file, and its number of rows.
 _READERS = {
     "snapshot.hdf5": ("io.read_snapshot(path)[0]", "pos", str(ROWS)),
     "positions.npy": ("io.read_snapshot(path, fields=('pos',))[0]", "pos", str(ROWS)),
@@ -54,7 +54,7 @@ rows = {rows}
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """One file in many states."""
+    """Yield one file with many kinds of damage."""
     name = pick(random, *_READERS)
     read, column, rows = _READERS[name]
     for _ in range(_CASES):

@@ -1,4 +1,4 @@
-"""Friends-of-friends labels of hostile sets, judged by all pairs: which are at most the linking length apart."""
+"""Friends-of-friends labels of hostile sets, judged by all pairs within the linking length."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ _TRACED = "label = jax.jit(lambda part, r, box: jz.fof.fof_labels(part, r, box, 
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """Sets of one shape."""
+    """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 5))
     way = pick(random, "eager", "jit", "jit", "traced", "sorted")
@@ -41,7 +41,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
 def set_of(
     random: np.random.Generator, x64: bool, dtype: Any, rows: int, dims: int, traced: bool = False
 ) -> dict[str, Any]:
-    """Positions, how many, a box and a linking length; sometimes ones that must be refused."""
+    """Return positions, their number, a box and a linking length, which sometimes must be refused."""
     kind = np.float64 if x64 else np.float32
     points = inputs.points(random, rows, dims, dtype, kind if traced else None)
     rlink: Any = linking_length(random, points.pos[: points.num], points.sides, points.length)
@@ -55,7 +55,7 @@ def set_of(
 
 
 def linking_length(random: np.random.Generator, pos: np.ndarray, sides: np.ndarray, length: float) -> float:
-    """One that is interesting for these positions: often just the distance of a pair, or beside it."""
+    """Return a critical linking length for these positions: often exactly the distance of a pair, or near it."""
     side = float(sides[sides > 0].min(initial=np.inf))
     kind = random.random()
     if kind < 0.5 and len(pos) > 1 and np.isfinite(pos).all():
@@ -66,7 +66,7 @@ def linking_length(random: np.random.Generator, pos: np.ndarray, sides: np.ndarr
     elif kind < 0.9:
         rlink = length * float(pick(random, 0.01, 0.1, 0.2, 0.25, 0.5, random.random()))
     else:
-        # Beyond half a periodic box, some image of a particle is within reach exactly where its nearest one is.
+        # Above half a periodic box, some image of a particle is within reach exactly if its nearest image is.
         rlink = float(pick(random, 0.0, *(np.array([0.5, 0.75, 1, 3]) * (side if np.isfinite(side) else length))))
     return rlink
 
@@ -79,7 +79,7 @@ def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
 
 
 def refusal(values: dict[str, Any], x64: bool) -> tuple[str | None, str | None]:
-    """Why a call must be refused, and why it may be."""
+    """Return why a call must be refused, and why it may be refused."""
     pos, rlink = values["pos"][: values["num"]], float(values["rlink"])
     sides = inputs.sides(values["boxsize"], pos.shape[1])
     must = unsound(pos, sides)
@@ -109,7 +109,7 @@ class _Judge:
 
 
 def check_order(given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, sides: np.ndarray, order: str) -> None:
-    """That positions came back with their rows, in the order that was asked for."""
+    """Check that positions were returned with their rows, in the requested order."""
     if not np.array_equal(np.sort(rows[:num]), np.arange(num)):
         raise WrongError("rows that came back are not those that were given", np.arange(num), rows[:num])
     if pos[:num].tobytes() != given[rows[:num]].tobytes():
@@ -123,7 +123,7 @@ def check_order(given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, 
 
 
 def partitions(pos: np.ndarray, rlink: float, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Smallest member of each row's group if pairs that may or may not be linked are not, and if they are."""
+    """Return the smallest member of each row's group, with undecided pairs not linked, and with them linked."""
     fewest, most = within(pos, pos, np.full(len(pos), rlink), sides)
     return _groups(fewest), _groups(most)
 
@@ -137,7 +137,7 @@ def _groups(linked: np.ndarray) -> np.ndarray:
 
 
 def check_partition(label: np.ndarray, fewest: np.ndarray, most: np.ndarray) -> None:
-    """That groups are unions of those of ``fewest``, and parts of those of ``most``."""
+    """Check that groups are unions of those of ``fewest``, and parts of those of ``most``."""
     if (label[fewest] != label).any():
         raise WrongError("particles that are linked are in different groups", most, label)
     if (most[label] != most).any():

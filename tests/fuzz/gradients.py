@@ -1,4 +1,4 @@
-"""Derivatives: those of radii by hand, all others by differences of the function; zero where it is not is a fault."""
+"""Derivatives: those of radii from a formula, all others from finite differences. A wrong zero is a fault."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -57,7 +57,7 @@ reverse = jnp.sum(back(*at)[{which}] * direction)
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """Derivatives of one function at several places."""
+    """Yield derivatives of one function at several places."""
     if random.random() < 0.5:
         yield from _radii(random)
     else:
@@ -81,7 +81,7 @@ def _radii(random: np.random.Generator) -> Iterator[Case]:
 
 
 def _judge_radii(values: dict[str, Any], outcome: Outcome) -> None:
-    """Radii by hand: the unit vector between the two, and the images between them."""
+    """Compare radii with a formula: the unit vector between the two particles, and the number of periods between."""
     pos, query = values["pos"][: values["num"]], values["query"]
     sides = inputs.sides(values["boxsize"], pos.shape[1])
     if expect_error(outcome, None) or outside(np.concatenate([pos, query]), sides):
@@ -90,10 +90,10 @@ def _judge_radii(values: dict[str, Any], outcome: Outcome) -> None:
     difference = query[:, None].astype(np.float64) - pos[idx].astype(np.float64)
     safe = np.where(sides > 0, sides, 1.0)
     if ((sides > 0) & (np.abs(np.abs(difference / safe) - 0.5) < 1e-6)).any():
-        return  # two images are as near
+        return  # two images are equally near
     images = np.where(sides > 0, np.rint(difference / safe), 0)
     rad = np.take_along_axis(distances(query, pos, sides), idx, axis=1).astype(np.float64)[..., None]
-    least = 4 * float(np.finfo(pos.dtype).tiny)  # JAX's own arithmetic takes less for 0
+    least = 4 * float(np.finfo(pos.dtype).tiny)  # JAX's arithmetic flushes smaller numbers to 0
     if pos.dtype == np.float64:
         least = max(least, vanishing(np.concatenate([pos, query]), sides))
     if ((rad > 0) & (rad < least)).any():
@@ -122,7 +122,7 @@ def _compare(by: str, expected: np.ndarray, found: Any, loose: np.ndarray) -> No
 
 
 def _others(random: np.random.Generator) -> Iterator[Case]:
-    """In float64 and harmless units, because differences lose half of the digits."""
+    """Use float64 and moderate units, because finite differences lose half of the digits."""
     names = list(_PLAIN)
     expression = _PLAIN[pick(random, *names)].format(
         column=pick(random, *CATALOGUE_COLUMNS),
@@ -143,11 +143,11 @@ def _others(random: np.random.Generator) -> Iterator[Case]:
 
 def _judge_differences(values: dict[str, Any], outcome: Outcome) -> None:
     if outcome.error is not None:
-        return  # check_error has seen that it is a sentence; what has no derivative may say so
+        return  # check_error has verified that it is a sentence; functions without a derivative may raise
     step = values["step"]
     expected = (outcome["plus"] - outcome["minus"]) / (2 * step)
     if abs(expected) > 1e4:
-        return  # something else was found at one of the two places
+        return  # the two places have different neighbours or groups
     atol = 1e-4 * abs(expected) + 1e-7 * (abs(outcome["plus"]) + 1)
     for way in ("forward", "reverse"):
         found = float(outcome[way])

@@ -5,24 +5,24 @@ from typing import Any, NamedTuple
 import numpy as np
 
 DTYPES = (np.float32, np.float64)
-_EDGES = (0, 1, 2, 3, 8, 23, 24, 25, 47, 48, 49)  # around the size of a leaf and two
+_EDGES = (0, 1, 2, 3, 8, 23, 24, 25, 47, 48, 49)  # around the sizes of one leaf and two
 
 
 def pick(random: np.random.Generator, *choices: Any) -> Any:
-    """One of the choices; a pair ``(weight, choice)`` is not special, so repeat what is to be likely."""
+    """Return one of the choices, with equal probability. Repeat a choice to make it more likely."""
     return choices[int(random.integers(len(choices)))]
 
 
 def mode(random: np.random.Generator) -> tuple[bool, Any]:
-    """Whether JAX's 64-bit mode is on, and the dtype of positions."""
+    """Return whether JAX's 64-bit mode is on, and the dtype of positions."""
     x64 = bool(random.random() < 0.5)
     return x64, DTYPES[int(x64 and random.random() < 0.75)]
 
 
 class Points(NamedTuple):
-    """Positions ``(n, d)`` of which the first ``num`` count, in a box; length: of the box, also where it is open.
+    """Positions ``(n, d)``, of which the first ``num`` count, in a box.
 
-    boxsize: the argument. sides: ``(d,)`` its lengths, 0 where open.
+    length: of the box, also if it is open. boxsize: the argument. sides: ``(d,)``, its lengths, 0 if open.
     """
 
     pos: np.ndarray
@@ -32,12 +32,12 @@ class Points(NamedTuple):
     length: float
 
     def arguments(self, random: np.random.Generator) -> dict[str, Any]:
-        """By name, with garbage in the rows that do not count."""
+        """Return the arguments by name, with garbage in padding rows."""
         return {"pos": padded(random, self.pos, self.num), "num": self.num, "boxsize": self.boxsize}
 
 
 def points(random: np.random.Generator, rows: int, dims: int, dtype: Any, box_dtype: Any = None) -> Points:
-    """A set of points. box_dtype: of a box that is traced; None leaves it as users write it."""
+    """Return a set of points. box_dtype: of a traced box; None leaves the box in the form of user input."""
     length = unit(random, dtype)
     boxsize = box(random, dims, length)
     if box_dtype is not None:
@@ -48,14 +48,14 @@ def points(random: np.random.Generator, rows: int, dims: int, dtype: Any, box_dt
 
 
 def spoil_position(random: np.random.Generator, values: dict[str, Any]) -> None:
-    """Make a coordinate of the arguments one that must be refused, if there is any."""
+    """Make one coordinate of the arguments invalid, if there is any."""
     if values["num"] > 0:
         place = random.integers(values["num"]), random.integers(values["pos"].shape[1])
         values["pos"][place] = pick(random, np.nan, np.inf, -np.inf)
 
 
 def unit(random: np.random.Generator, dtype: Any) -> float:
-    """A length of a box in some unit; mostly harmless."""
+    """Return the length of a box in some unit, mostly a moderate one."""
     if random.random() < 0.6:
         return float(pick(random, 1.0, 1.0, 37.5, 0.1, 100.0, 1 / 3))
     most = float(np.finfo(np.float32).max)
@@ -65,7 +65,7 @@ def unit(random: np.random.Generator, dtype: Any) -> float:
 
 
 def box(random: np.random.Generator, dims: int, length: float) -> Any:
-    """A box argument: open, periodic, or a length a dimension, of which some may be open."""
+    """Return a box argument: open, periodic, or one length per dimension, some of which may be open."""
     kind = random.random()
     if kind < 0.25:
         return pick(random, None, 0.0, 0, [0.0] * dims)
@@ -76,19 +76,19 @@ def box(random: np.random.Generator, dims: int, length: float) -> Any:
 
 
 def sides(boxsize: Any, dims: int) -> np.ndarray:
-    """``(d,)`` float64 lengths, 0 where open."""
+    """Return ``(d,)`` float64 lengths, 0 if open."""
     return np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), (dims,))
 
 
 def used_rows(random: np.random.Generator, rows: int) -> int:
-    """How many of the rows hold particles: all, or a number at the edge of something."""
+    """Return the number of rows with particles: all, or a number near a leaf size."""
     if random.random() < 0.3:
         return rows
     return int(min(pick(random, *_EDGES, int(random.integers(0, rows + 1))), rows))
 
 
 def positions(random: np.random.Generator, rows: int, dtype: Any, boxsize: np.ndarray, length: float) -> np.ndarray:
-    """``(rows, d)`` finite positions in and around a box of lengths ``boxsize``; ``length`` where it is open."""
+    """Return finite positions in and around a box of lengths ``boxsize``; open dimensions have size ``length``."""
     side = np.where(boxsize > 0, boxsize, length)
     x = _pattern(random, rows, len(side))
     with np.errstate(over="ignore", under="ignore"):
@@ -101,13 +101,13 @@ def positions(random: np.random.Generator, rows: int, dtype: Any, boxsize: np.nd
 
 
 def padded(random: np.random.Generator, pos: np.ndarray, num: int) -> np.ndarray:
-    """``pos`` with garbage in the rows from ``num`` on."""
+    """Fill ``pos`` with garbage in the rows from ``num`` on."""
     pos[num:] = pick(random, np.nan, np.inf, -np.inf, 0.0, np.finfo(pos.dtype).max)
     return pos
 
 
 def _pattern(random: np.random.Generator, rows: int, dims: int) -> np.ndarray:
-    """Points of the unit cube."""
+    """Return points of the unit cube."""
     uniform = random.random((rows, dims))
     return pick(random, _plain, _plain, _clumps, _lattice, _lattice, _collinear, _equal, _scales)(random, uniform)
 
@@ -117,7 +117,7 @@ def _plain(random: np.random.Generator, x: np.ndarray) -> np.ndarray:
 
 
 def _clumps(random: np.random.Generator, x: np.ndarray) -> np.ndarray:
-    """Clumps of very different width, some on faces and corners."""
+    """Return clumps of very different widths, some on faces and corners."""
     rows, dims = x.shape
     centre, width = random.random((4, dims)), 10 ** random.uniform(-9, -1, 4)
     centre = np.where(random.random((4, dims)) < 0.3, 0.0, centre)
@@ -126,7 +126,7 @@ def _clumps(random: np.random.Generator, x: np.ndarray) -> np.ndarray:
 
 
 def _lattice(random: np.random.Generator, x: np.ndarray) -> np.ndarray:
-    """Few places, so that distances are equal and points are duplicates."""
+    """Return points at few places, so that there are equal distances and duplicates."""
     cells = int(pick(random, 2, 4, 8, 16))
     return np.floor(x * cells) / cells
 
@@ -141,7 +141,7 @@ def _equal(random: np.random.Generator, x: np.ndarray) -> np.ndarray:
 
 
 def _scales(random: np.random.Generator, x: np.ndarray) -> np.ndarray:
-    """Twelve decades around a point."""
+    """Return points at distances over twelve decades around a point."""
     return (0.5 * (x - 0.5) * 10 ** random.uniform(-12, 0, (len(x), 1)) + float(pick(random, 0.0, 0.5))) % 1.0
 
 
@@ -159,7 +159,7 @@ def _duplicates(random: np.random.Generator, x: np.ndarray, *_: Any) -> np.ndarr
 def _clumps_at_faces(
     random: np.random.Generator, x: np.ndarray, side: np.ndarray, boxsize: np.ndarray, dtype: Any
 ) -> np.ndarray:
-    """Clumps on both sides of faces, edges and corners of the box, or of one several boxes away."""
+    """Return clumps on both sides of faces, edges and corners of the box, or of a box several periods away."""
     clumps, dims = 3, x.shape[1]
     face = random.integers(-3, 4, (clumps, dims)) * float(random.random() < 0.4)
     face += np.where(random.random((clumps, dims)) < 0.2, random.random((clumps, dims)), random.integers(0, 2, dims))
@@ -171,7 +171,7 @@ def _clumps_at_faces(
 def _at_faces(
     random: np.random.Generator, x: np.ndarray, side: np.ndarray, boxsize: np.ndarray, dtype: Any
 ) -> np.ndarray:
-    """Coordinates at the faces of the box and next to them."""
+    """Return coordinates at the faces of the box and next to them."""
     narrow = side.astype(dtype)
     top, below, above = (
         np.asarray(v, np.float64) for v in (narrow, np.nextafter(narrow, dtype(0)), np.nextafter(narrow, dtype(np.inf)))
@@ -184,7 +184,7 @@ def _at_faces(
 def _around_zero(
     random: np.random.Generator, x: np.ndarray, side: np.ndarray, boxsize: np.ndarray, dtype: Any
 ) -> np.ndarray:
-    """Coordinates that are zero, of either sign, or the smallest numbers there are."""
+    """Return coordinates that are zero, of either sign, or among the smallest numbers."""
     kind = np.finfo(dtype)
     least, tiny = float(kind.smallest_subnormal), float(kind.tiny)
     chosen = random.choice([0.0, -0.0, least, -least, 7 * least, tiny, -tiny, tiny / 2], x.shape)
@@ -194,13 +194,13 @@ def _around_zero(
 def _outside(
     random: np.random.Generator, x: np.ndarray, side: np.ndarray, boxsize: np.ndarray, dtype: Any
 ) -> np.ndarray:
-    """Some rows moved by whole boxes."""
+    """Shift some rows by whole boxes."""
     moved = random.integers(-3, 4, x.shape) * float(pick(random, 1, 1, 1e3, 1e9))
     return np.where(_some(random, x, 0.3), x + moved * side, x)
 
 
 def _far(random: np.random.Generator, x: np.ndarray, side: np.ndarray, boxsize: np.ndarray, dtype: Any) -> np.ndarray:
-    """One row far away."""
+    """Move one row far away."""
     if len(x):
         x[random.integers(len(x))] *= float(pick(random, 1e3, 1e12, -1e12))
     return x

@@ -24,7 +24,7 @@ _TRACED = "search = jax.jit(lambda part, box, query: jz.knn.knn(part, {k}, boxsi
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """Searches of one shape."""
+    """Yield searches of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 9))
     way = pick(random, "eager", "jit", "jit", "traced", "sorted")
@@ -57,7 +57,7 @@ def _values(
 
 
 def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
-    """Make the arguments such that they must be refused."""
+    """Make the arguments invalid."""
     if random.random() < 0.3:
         values["boxsize"] = np.full_like(values["boxsize"], -1.0) if isinstance(values["boxsize"], np.ndarray) else -1.0
     else:

@@ -1,4 +1,4 @@
-"""Nearest neighbours within a radius, of hostile sets, as kNN and with their number, judged by all pairs."""
+"""Nearest neighbours within a radius in hostile sets, by kNN and with their counts, judged by all pairs."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -34,7 +34,7 @@ def search(part, query, radius, box):
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """Searches of one shape."""
+    """Yield searches of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 1, 2, 25, 64, 130)), int(random.integers(1, 9))
     way = pick(random, "eager", "jit", "jit", "traced", "sorted")
@@ -42,7 +42,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     query = ", part_query=query" if queries else ""
     lines = _PART + _CALLS[way].format(k=k, query=query, query_argument="query" if queries else "None")
     setup = _TRACED.format(k=k) if way == "traced" else ""
-    # With a hierarchy, the queries are in the order of that.
+    # With a hierarchy, the queries are in its order.
     each = bool(random.random() < 0.4) and (way != "sorted" or queries > 0)
     kind = (np.float64 if x64 else np.float32) if way == "traced" else None
     asking = ("query", "radius") if queries else ("pos", "radius")
@@ -96,7 +96,7 @@ class _Judge:
         )
         radius = radius[:asking]
         everything = pos if query is None else np.concatenate([pos, query])
-        # A number for all is looked at, whether or not there is somebody to ask with it.
+        # A single radius is checked even if there are no queries.
         looked_at = radius if np.ndim(values["radius"]) else np.asarray(values["radius"])
         must = unsound(everything, sides) or (
             None if (looked_at >= 0).all() else "a radius is negative or not a number"

@@ -1,4 +1,4 @@
-"""Lists of pairs with all images in the box, of hostile sets and small boxes, judged by all pairs and images."""
+"""Lists of pairs with all images in the box, in hostile sets and small boxes, judged by all pairs and images."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ from .fof import linking_length
 from .inputs import pick
 
 _CASES = 24  # of one shape
-_FARTHEST = 2.5  # box lengths that a radius reaches
+_FARTHEST = 2.5  # largest radius in box lengths
 _PART = "part = jz.data.Pos(pos=pos, num=num)\n"
 _CALLS = {
     "eager": "pairs = jz.radius.pairs_within(part, radius, boxsize{options})",
@@ -23,7 +23,7 @@ _CALLS = {
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """Sets of one shape."""
+    """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
     way = pick(random, "eager", "jit", "jit", "sorted")
     rows, dims = int(pick(random, 0, 1, 2, 9, 25, 40)), int(random.integers(1, 4))
@@ -47,7 +47,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
 
 
 def _radius(random: np.random.Generator, points: inputs.Points, asking: int, each: bool) -> Any:
-    """Radii that reach some images of the box, and not thousands."""
+    """Return radii that reach some images of the box, but not thousands."""
     used, sides = points.pos[: points.num], points.sides
     most = _FARTHEST * float(sides[sides > 0].min(initial=np.inf))
     chosen = [min(linking_length(random, used, sides, points.length), most) for _ in range(4 if each else 1)]
@@ -72,7 +72,7 @@ class _Judge:
         radius = np.broadcast_to(values["radius"], len(values.get("query", values["pos"])))[: len(query)]
         everything = np.concatenate([pos, query])
         must = unsound(everything, sides) or _unsound_radius(np.asarray(values["radius"]), radius, sides)
-        # Shifts of such positions do not fit.
+        # The shifts of such positions overflow.
         far = np.abs(everything.astype(np.float64)) / 2.0**29 >= np.where(sides > 0, sides, np.inf)
         may = "a position is too many boxes away" if must is None and far.any() else None
         finite = radius[np.isfinite(radius)]
@@ -87,7 +87,7 @@ class _Judge:
 
 
 def _unsound_radius(given: np.ndarray, radius: np.ndarray, sides: np.ndarray) -> str | None:
-    # A number for all is looked at, whether or not there is somebody to ask with it.
+    # A single radius is checked even if there are no queries.
     looked_at = radius if given.ndim else given
     if not (looked_at >= 0).all():
         return "a radius is negative or not a number"
@@ -97,7 +97,7 @@ def _unsound_radius(given: np.ndarray, radius: np.ndarray, sides: np.ndarray) ->
 class _Images:
     """All images of sources that may be within reach of a query: (query, source, image) in float64 and wider.
 
-    surely, possibly: which are partners. shift, vector: ``(q, n, images, d)``.
+    surely, possibly: masks of the partners. shift, vector: ``(q, n, images, d)``.
     """
 
     def __init__(self, pos: np.ndarray, query: np.ndarray, radius: np.ndarray, sides: np.ndarray, kind: str) -> None:
@@ -111,7 +111,7 @@ class _Images:
         self.shift = (np.where(sides > 0, nearest, 0)[:, :, None] + images).astype(np.int64)
         self.vector = apart[:, :, None] + self.shift * sides.astype(np.longdouble)
         self.distance = np.sqrt((self.vector**2).sum(axis=-1))
-        # Of products and sums in float64.
+        # The error of products and sums in float64.
         size = np.abs(pos.astype(np.float64))[None] + np.abs(query.astype(np.float64))[:, None]
         self.loose = 8 * np.finfo(np.float64).eps * (size[:, :, None] + np.abs(self.shift) * sides).sum(axis=-1)
         self.loose += 2 * float(np.finfo(pos.dtype).smallest_subnormal)
@@ -119,7 +119,7 @@ class _Images:
             self.loose += np.ldexp(max(float(size.max(initial=0)), float(sides.max(initial=0))), -400)
         far, unlimited = reach[:, None, None], np.isinf(radius)[:, None, None]
         slack = self.loose + 8 * np.finfo(np.float64).eps * far
-        # Where no square is rounded, the definition decides.
+        # If squares are exact, the definition decides.
         decided = (self.vector**2).sum(axis=-1).astype(np.float64) <= far * far
         exact = _is_on_lattice(pos, query, sides) & (np.abs(self.shift).max(axis=-1, initial=0) <= 8)
         self.surely = np.where(exact, decided, self.distance < far - slack) | unlimited
@@ -128,7 +128,7 @@ class _Images:
             self._leave_out(kind == "half")
 
     def _leave_out(self, half: bool) -> None:
-        """Nobody is a partner of itself; of a pair and its mirror image, one is listed."""
+        """Exclude pairs of a particle with itself, and one of each pair and its mirror image."""
         n = len(self.shift)
         i, j = np.arange(n)[:, None, None], np.arange(n)[None, :, None]
         moved = self.shift.any(axis=-1)
@@ -140,7 +140,7 @@ class _Images:
 
 
 def _is_on_lattice(pos: np.ndarray, query: np.ndarray, sides: np.ndarray) -> bool:
-    """Whether all coordinates and lengths are small multiples of a power of two, so that no square is rounded."""
+    """Return whether all coordinates and lengths are small multiples of a power of two, so that squares are exact."""
     numbers = np.concatenate([pos.astype(np.float64).ravel(), query.astype(np.float64).ravel(), sides])
     most = float(np.abs(numbers).max(initial=0))
     if most == 0 or not 1e-100 < most < 1e100:

@@ -1,4 +1,4 @@
-"""Counts and lists within a radius, and DBSCAN, of hostile sets, judged by all pairs."""
+"""Counts and lists within a radius, and DBSCAN, in hostile sets, judged by all pairs."""
 
 import functools
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ _CALLS = {
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """Sets of one shape."""
+    """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
     way = pick(random, "eager", "jit", "jit", "sorted", "dbscan", "dbscan")
     most = 4 if way == "dbscan" else 8
@@ -90,7 +90,7 @@ def _judge_clusters(least: int, num: int, fewest: np.ndarray, most: np.ndarray, 
     if core[num:].any() or (cluster[num:] != -1).any():
         raise WrongError("rows beyond num are in clusters", -1, cluster[num:])
     if not np.array_equal(fewest, most):
-        return  # either is right for some pairs
+        return  # both decisions are correct for some pairs
     expected, cores = oracles.clusters_of(most, least)
     if not np.array_equal(core[:num], cores):
         raise WrongError("a core is none, or the other way around", cores, core[:num])

@@ -1,5 +1,6 @@
-"""Searches within a radius over devices, and spheres, some of them empty: the answers of one device, which other parts
-judge.
+"""Searches within a radius, and spheres, over devices, some without particles, compared with the results of one device.
+
+Other parts judge the results of one device.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from .inputs import pick
 
 _CASES = 30  # of one compiled function
 _PART = "part = jz.data.Pos(pos=deal(pos, counts), num=np.array(counts, np.int32))\n"
-# Functions over devices, and what is compared: their answers, and those of one device.
+# Functions over devices, and the results to compare: theirs, and those of one device.
 _KINDS = {
     "count": (
         "count_within",
@@ -78,12 +79,12 @@ _KINDS = {
         "one = jax.tree.leaves(here(pos, pos, density, boxsize=boxsize))",
     ),
 }
-# Where functions are that are not in jz.radius.
+# The modules of functions that are not in jz.radius.
 _MODULES = {"clusters": "fof", "spheres": "overdensity"}
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """Many sets for one compiled function."""
+    """Yield many sets for one compiled function."""
     x64, dtype = inputs.mode(random)
     kind = pick(random, *_KINDS)
     ndev, dims = int(pick(random, 2, 3, 4, 5, 8)), int(random.integers(1, 4))
@@ -95,7 +96,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         points = inputs.points(random, sum(counts), dims, dtype)
         pos = np.where(np.isfinite(points.pos), points.pos, 0).astype(dtype)
         radius = linking_length(random, pos, points.sides, points.length)
-        if kind == "pairs":  # of all images, of which there may be more than anybody has room for
+        if kind == "pairs":  # pairs of all images may exceed any capacity
             radius = min(radius, 3 * float(np.min(points.sides[points.sides > 0], initial=np.inf)))
         values = {"pos": pos, "boxsize": points.arguments(random)["boxsize"], "counts": counts, "radius": radius}
         rows: tuple[str, ...] = ("pos",)
@@ -141,12 +142,12 @@ class _Judge:
     def _same(self, found: np.ndarray, expected: np.ndarray) -> bool:
         if self.kind != "sums":
             return np.array_equal(found, expected, equal_nan=found.dtype.kind == "f")
-        # In float64 inside, in another order.
+        # Sums in float64, in another order.
         return bool((np.abs(found - expected) <= 4 * np.finfo(found.dtype).eps * np.abs(expected)).all())
 
 
 def _vanishing(pos: np.ndarray) -> bool:
-    """Whether squares of some distances vanish in float64 beside the set; of what is as near, anything may be first."""
+    """Return whether some squared distances vanish in float64 relative to the set; equally near rows may swap."""
     wide = np.sort(pos.astype(np.longdouble), axis=0)
     steps = np.diff(wide, axis=0)
     return bool((steps[steps > 0] < np.abs(wide).max(initial=0) * np.longdouble(2) ** -400).any())

@@ -1,4 +1,4 @@
-"""Goes round the parts, makes failing cases small, and says what was found."""
+"""Cycles through the parts, reduces failing cases, and reports the faults."""
 
 import dataclasses
 import itertools
@@ -13,12 +13,12 @@ import numpy as np
 
 from .case import Case, WrongError
 
-_BATCHES_BEFORE_CLEARING = 150  # compiled functions stay in memory
+_BATCHES_BEFORE_CLEARING = 150  # because compiled functions stay in memory
 
 
 @dataclass
 class Finding:
-    """A fault: where it was drawn, the smallest case that shows it, and how many cases did."""
+    """A fault: its origin, the smallest case that shows it, and the number of such cases."""
 
     place: str
     case: Case
@@ -26,7 +26,7 @@ class Finding:
     count: int = 1
 
     def text(self) -> str:
-        """The report."""
+        """Return the report."""
         script = "\n".join("    " + line for line in self.case.script().splitlines())
         return (
             f"{self.place}: {self.wrong.kind}\n\n{script}\n\n"
@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass
 class Tally:
-    """What became of one part."""
+    """The results of one part."""
 
     cases: int = 0
     batches: int = 0
@@ -45,16 +45,16 @@ class Tally:
 
 
 def cases_of(name: str, part: ModuleType, seed: int, batch: int) -> Iterator[Case]:
-    """The cases of one batch; the same ones for the same seed."""
+    """Yield the cases of one batch, always the same for the same seed."""
     yield from part.batch(np.random.default_rng([seed, batch, *name.encode()]))
 
 
 @dataclass
 class Run:
-    """Runs batches of the parts, always of that which had the least time, until time or cases are used up.
+    """Runs batches, always of the part with the least time so far, until time or cases are used up.
 
-    parts: modules by name. seconds: of all together. cases: of each part. only: the only batch; None: 0, 1, 2, ...
-    shrinking: seconds that may be spent on making one case smaller.
+    parts: modules by name. seconds: the total time. cases: the limit for each part. only: the only batch; None: 0, 1,
+    2, ... shrinking: the time limit in seconds for reducing one case.
     announce: called before each case with part, batch and case. report: called with each new fault.
     """
 
@@ -72,7 +72,7 @@ class Run:
         self.end = time.monotonic() + self.seconds
 
     def run(self) -> dict[str, Tally]:
-        """What became of each part."""
+        """Return the results of each part."""
         for number in itertools.count(1):
             waiting = [name for name, tally in self.tallies.items() if not self._is_over(tally)]
             if not waiting:
@@ -112,7 +112,7 @@ class Run:
 
 
 def smaller(case: Case, wrong: WrongError, end: float) -> tuple[Case, WrongError]:
-    """The case with fewer rows and shorter numbers that is wrong in the same way."""
+    """Return a case with fewer rows and shorter numbers that fails in the same way."""
 
     def still_wrong(other: Case) -> WrongError | None:
         if time.monotonic() > end:
@@ -126,7 +126,7 @@ def smaller(case: Case, wrong: WrongError, end: float) -> tuple[Case, WrongError
 
 
 def _descend(case: Case, wrong: WrongError, candidates: Any, still_wrong: Any) -> tuple[Case, WrongError]:
-    """Take the first candidate that is still wrong, again and again."""
+    """Take the first candidate that still fails, repeatedly."""
     progress = True
     while progress:
         progress = False
@@ -139,7 +139,7 @@ def _descend(case: Case, wrong: WrongError, candidates: Any, still_wrong: Any) -
 
 
 def _with_fewer_rows(case: Case) -> Iterator[Case]:
-    """Halves, quarters, ... of the rows of each kind taken away."""
+    """Yield cases without halves, quarters, ... of the rows of each kind."""
     for count, names in case.rows.items():
         present = [name for name in names if name in case.values]
         n = len(case.values[present[0]]) if present else 0
@@ -154,7 +154,7 @@ def _without(case: Case, count: str, names: Sequence[str], first: int, last: int
     values = dict(case.values)
     for name in names:
         values[name] = np.delete(values[name], np.s_[first:last], axis=0)
-    if isinstance(values.get(count), list):  # of each device, one after the other
+    if isinstance(values.get(count), list):  # counts of each device in order
         kept = np.repeat(np.arange(len(values[count])), values[count])
         values[count] = np.bincount(np.delete(kept, np.s_[first:last]), minlength=len(values[count])).tolist()
         values["num"] = sum(values[count])
@@ -164,7 +164,7 @@ def _without(case: Case, count: str, names: Sequence[str], first: int, last: int
 
 
 def _with_fewer_digits(case: Case) -> Iterator[Case]:
-    """Arrays of floats rounded to one, two or three digits."""
+    """Yield cases with arrays of floats rounded to one, two or three digits."""
     for name, value in case.values.items():
         if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
             continue

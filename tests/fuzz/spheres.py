@@ -1,4 +1,4 @@
-"""Spherical overdensities of hostile sets, judged by sorting all distances."""
+"""Spherical overdensities in hostile sets, judged by sorting all distances."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,11 +16,11 @@ _CALL = (
     "found = jz.overdensity.spherical_overdensity{twin}(jz.data.PosMass(pos=pos, mass=mass, num=num), centre, density, "
     "boxsize, cfg=jz.config.OverdensityConfig(npart_min={least}))"
 )
-_NEAR = 1e-9  # what rounding may decide otherwise
+_NEAR = 1e-9  # relative differences that rounding may decide either way
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """Sets of one shape."""
+    """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims, centres = int(pick(random, 1, 2, 25, 64, 130)), int(random.integers(1, 5)), int(pick(random, 1, 6))
     least, way = int(pick(random, 1, 3, 10)), pick(random, "", ".jit", ".jit")
@@ -42,7 +42,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
 
 
 def _densities(random: np.random.Generator, count: int, dims: int, length: float, num: int, unit: float) -> np.ndarray:
-    """Mean densities of the set or of what may be a clump in it."""
+    """Return mean densities of the set or of a possible clump in it."""
     with np.errstate(all="ignore"):
         mean = max(num, 1) * unit / np.float64(length) ** dims
         return np.clip(mean * 10 ** random.uniform(-2, 5, count), 1e-300, 1e300)
@@ -77,7 +77,7 @@ class _Judge:
         if expect_error(outcome, must, may):
             return
         if outside(everything, sides) or sides.max() > 1e60 or 0 < sides.max() < 1e-60 or not num:
-            return  # what rounding decides there is for others to judge
+            return  # other parts judge such rounding
         self._compare(outcome["found"], pos, mass, centre, density, sides)
 
     def _beyond_range(self, pos: Any, mass: Any, centre: Any, density: Any, sides: np.ndarray) -> str | None:
@@ -100,11 +100,11 @@ class _Judge:
 
 
 def _distinct(centre: np.ndarray, pos: np.ndarray, sides: np.ndarray) -> np.ndarray:
-    """For which centres no two distances, and none and half the box, are within rounding of each other."""
+    """Return for which centres all distances, and half the box, differ by more than rounding."""
     if on_lattice(np.concatenate([centre, pos]), sides):
         return np.ones(len(centre), bool)
     edge = sides[sides > 0].min(initial=np.inf) / 2
-    # In float64 two distances may look alike that the library, which does not take roots, tells apart.
+    # Two distances may be equal in float64 although the library, which takes no roots, distinguishes them.
     r = distances(centre, pos, sides)
     r = np.sort(np.column_stack([r, np.full(len(r), edge)]) if np.isfinite(edge) else r, axis=1)
     gap = np.diff(r, axis=1)

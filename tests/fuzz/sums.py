@@ -1,5 +1,5 @@
-"""Sums over kernels of hostile sets, between bounds from all pairs: kernels fall with distance, and distances are
-known but for their rounding. Gradients are off by what rounding moves them, which is bounded too.
+"""Sums over kernels in hostile sets, judged by bounds from all pairs. Kernels decrease with distance, and distances are
+known up to rounding. The effect of rounding on gradients is bounded also.
 """
 
 from collections.abc import Iterator
@@ -24,7 +24,7 @@ _TRACED = "sums_of = jax.jit(lambda part, h, boxsize, values, query=None, h_quer
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
-    """Sets of one shape, with a smoothing length for all or one for each."""
+    """Yield sets of one shape, with one smoothing length for all or one per particle."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 130)), int(random.integers(1, 9))
     kernel = str(pick(random, "gaussian", "top_hat", *(_SMOOTH if dims <= 3 else ())))
@@ -71,7 +71,7 @@ def _lengths(random: np.random.Generator, points: inputs.Points, rows: int, shar
 
 @dataclass
 class _Sides:
-    """Queries and sources, with the smoothing lengths and values of those that count."""
+    """Queries and sources, with the smoothing lengths and values of valid rows."""
 
     query: np.ndarray
     pos: np.ndarray
@@ -90,17 +90,17 @@ class _Sides:
         return cls(query, pos, h_query, h, values["values"][:num].astype(np.float64), sides)
 
     def each(self, form: str) -> np.ndarray:
-        """``(q, n)``, the smoothing length of each pair."""
+        """Return ``(q, n)``, the smoothing length of each pair."""
         own, theirs = self.h_query[:, None], self.h[None, :]
         return {"gather": own + 0 * theirs, "scatter": theirs + 0 * own, "mean_h": (own + theirs) / 2}[form]
 
     def apart(self) -> tuple[np.ndarray, np.ndarray]:
-        """Distances ``(q, n)``, and by how much each may be off."""
+        """Return distances ``(q, n)``, and the error bound of each."""
         found = np.asarray(distances(self.query, self.pos, self.sides), np.float64)
         if found.size == 0:
             return found, found
         everything = np.concatenate([self.query, self.pos])
-        # A top hat is decided in float64; how far others fall, positions' own precision decides.
+        # Float64 decides a top hat. For other kernels, the precision of the positions limits the accuracy.
         return found, rounding(everything, self.sides) + 16 * float(np.finfo(self.pos.dtype).eps) * found
 
 
@@ -116,7 +116,7 @@ class _Judge:
         dims, limits = len(given.sides), np.finfo(given.pos.dtype)
         must = self._refusal(values, given)
         if must is not None and outcome.error is None and np.size(outcome["sums"]) == 0:
-            return  # in a jit of the user's own, an answer without rows depends on nothing that is looked at
+            return  # inside a user's own jit, an empty result does not depend on any check
         lengths = np.concatenate([given.h, given.h_query])
         with np.errstate(all="ignore"):
             low, high = self._bounds(given) if must is None else (np.zeros(0), np.zeros(0))
@@ -137,7 +137,7 @@ class _Judge:
 
     def _refusal(self, values: dict[str, Any], given: _Sides) -> str | None:
         kind = np.finfo(np.float64 if self.x64 else np.float32)
-        # One for all is looked at, whether or not there is anybody; of two that serve alike, one is.
+        # A single length is checked even if there are no rows. Of two equivalent lengths, one is checked.
         shared = [values[name] for name in ("h", "h_query") if name in values and np.ndim(values[name]) == 0]
         lengths = np.concatenate([given.h, given.h_query, np.asarray(shared, np.float64)])
         if not (np.isfinite(lengths) & (lengths >= kind.tiny) & (lengths <= kind.max)).all():
@@ -155,7 +155,7 @@ class _Judge:
         sums = []
         for distance in (apart + unsure, np.maximum(apart - unsure, 0)):
             w = oracles.kernel_weight(self.kernel, dims, distance / each)
-            # Volumes that vanish count where a neighbour does.
+            # Volumes that vanish matter only if there is a neighbour.
             sums.append(np.where(w > 0, w * (given.weight / each**dims), 0).sum(axis=1))
         return sums[0], sums[1]
 
@@ -166,9 +166,9 @@ class _Judge:
         unit = straight / np.where(apart > 0, apart, 1)[..., None]
         share = given.weight / each ** (dims + 1)
         slope = np.where(steepness != 0, share * steepness, 0)[..., None]
-        found = np.where(unit != 0, slope * unit, 0).sum(axis=1)  # at distance 0 there is none, however small h is
+        found = np.where(unit != 0, slope * unit, 0).sum(axis=1)  # 0 at distance 0, however small h is
         near = apart < each + unsure
-        # Where two images are as near, the gradient is that to either.
+        # If two images are equally near, the gradient may be that to either.
         half = (given.sides > 0) & (np.abs(np.abs(straight) - given.sides / 2) <= 2 * unsure[..., None])
         torn = np.where((near & half.any(axis=-1)), 2 * np.abs(steepness), 0)
         loose = np.where(near, bend * unsure / each + 2e-5 * bend, 0) + torn
@@ -178,7 +178,7 @@ class _Judge:
 
 
 def _slope(kernel: str, dims: int, q: np.ndarray) -> tuple[np.ndarray, float]:
-    """The derivative of the kernel by ``q``, by differences, and a bound of how fast its vector changes."""
+    """Return the derivative of the kernel by ``q``, from differences, and a bound on the change of its vector."""
     step = 2.0**-17
     ends = [oracles.kernel_weight(kernel, dims, np.clip(x, 0, 1)) for x in (q - step, q + step)]
     width = np.minimum(q + step, 1) - np.maximum(q - step, 0)

@@ -1,4 +1,4 @@
-"""Errors planted in the library are found by the part that looks for them, and printed as Python that shows them."""
+"""Each part must find the errors planted in the library for it, and print them as Python that reproduces them."""
 
 import itertools
 import subprocess
@@ -37,7 +37,7 @@ from jztree_utils import io
 
 @pytest.fixture(autouse=True)
 def compiled_anew() -> Iterator[None]:
-    """What was compiled before knows nothing of a planted error, and what is compiled here must not stay."""
+    """Compile everything anew, because earlier code lacks a planted error, and later tests must not use this code."""
     jax.clear_caches()
     case._defined.cache_clear()
     yield
@@ -46,13 +46,13 @@ def compiled_anew() -> Iterator[None]:
 
 
 def findings(part: ModuleType, cases: int = 30, only: int | None = None) -> dict[str, runner.Finding]:
-    """What the first cases of a part find."""
+    """Return the findings of the first cases of a part."""
     run = runner.Run({"part": part}, seed=3, cases=cases, only=only, shrinking=1.0)
     return run.run()["part"].findings
 
 
 def batches_with(part: ModuleType, *texts: str, rows: int = 0) -> Iterator[int]:
-    """The batches whose cases contain these words and at least ``rows`` positions."""
+    """Yield the batches whose cases contain these texts and at least ``rows`` positions."""
     for number in range(1000):
         first = next(runner.cases_of("part", part, 3, number))
         script = first.script()
@@ -61,7 +61,7 @@ def batches_with(part: ModuleType, *texts: str, rows: int = 0) -> Iterator[int]:
 
 
 def batch_with(part: ModuleType, *texts: str) -> int:
-    """The first of these batches."""
+    """Return the first of these batches."""
     return next(batches_with(part, *texts))
 
 
@@ -70,7 +70,7 @@ def assert_found(found: dict[str, runner.Finding], words: str) -> None:
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Callable[[Any], Any]) -> None:
-    """Let a function return what ``change`` makes of its result."""
+    """Make a function return ``change`` of its result."""
     real = getattr(module, name)
     monkeypatch.setattr(module, name, lambda *args, **kwargs: change(real(*args, **kwargs)))
 
@@ -149,7 +149,7 @@ def test_a_limit_that_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_a_limit_that_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """To float32: only pairs at just that distance tell."""
+    """The limit is rounded to float32, which only pairs at exactly that distance reveal."""
     real = kernels.knn
 
     def rounded(*args: Any, **kwargs: Any) -> Any:

@@ -219,7 +219,7 @@ def test_isothermal_and_nfw_spheres(use_devices, tmp_path, random) -> None:
     if found["com_pos"][0, 0] > 10:
         sphere_of = {"isothermal": 1, "nfw": 0}
     one = sphere_of["isothermal"]
-    # The centre deviates by the distance of some particles from the true one, which contains half a per cent of the mass.
+    # The centre is wrong by the distance of some particles, which contains half a per cent of the mass.
     for name in ("200c", "500c", "800c", "2500c"):
         share = np.sqrt(density["200c"] / (float(name[:-1]) / 200 * density["200c"]))
         np.testing.assert_allclose(found[f"m{name}"][one], mass * share, rtol=0.01, err_msg=name)
