@@ -87,7 +87,7 @@ def fof_cases() -> Iterator[Case]:
 
 
 def radius_cases() -> Iterator[Case]:
-    """Yield uniform points in a periodic box, with 30 others within the radius on average, and clusters in an open one."""
+    """Yield uniform points in a periodic box, with 30 neighbours on average, and clusters in an open box."""
     n = 10**6
     pos, radius = uniform(n), (30 / n * 3 / (4 * np.pi)) ** (1 / 3)
     x, inside = jax.numpy.asarray(pos), pos.astype("f8")

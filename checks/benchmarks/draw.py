@@ -1,4 +1,4 @@
-"""Time against N, k and threads, beside other libraries."""
+"""Plots of time against N, k and threads, compared with other libraries."""
 
 # ruff: noqa: PLC0415 - matplotlib is optional
 from pathlib import Path
@@ -35,7 +35,7 @@ def sweeps(results: dict[str, Any], folder: Path) -> None:
 
 
 def _panel(panel: "Axes", axis: str, points: list[dict[str, Any]]) -> None:
-    """One kind of work: microseconds a particle against N, else seconds."""
+    """Plot one kind of task: microseconds per particle against N, otherwise seconds."""
     for library in dict.fromkeys(point["library"] for point in points):
         mine = [point for point in points if point["library"] == library]
         scale = [1e6 / point["n"] if axis == "n" else 1.0 for point in mine]

@@ -1,11 +1,11 @@
-"""How far the stages are from what the machine allows: bytes over memory bandwidth, distances over vector rate.
+"""The times of the stages relative to the limits of the machine: memory bandwidth, and the vector rate of distances.
 
     python checks/benchmarks/floor.py [--n 1000000]
 
 The floor of a stage is the time to read its input and write its output once, or to compute the distances that its tree
-leaves open, whichever is longer. Bandwidth and vector rate are measured, on as many threads as the library has. The
-distances are counted for a sample of particles: those to all particles of the leaves whose boxes are within the
-particle's final radius, which no search through this tree can do without.
+cannot exclude, whichever is longer. Bandwidth and vector rate are measured, with as many threads as the library has.
+The distances are counted for a sample of particles: those to all particles of the leaves whose boxes are within the
+particle's final radius. No search through this tree can omit these distances.
 """
 
 import argparse
@@ -26,7 +26,7 @@ K = 8
 
 
 def memory_bandwidth(threads: int) -> float:
-    """Bytes a second, read and written, of copies that no cache holds."""
+    """Return the bytes per second, read and written, of copies that exceed all caches."""
     arrays = [(np.ones(2**25, np.float32), np.ones(2**25, np.float32)) for _ in range(threads)]
 
     def copy(pair: tuple[np.ndarray, np.ndarray]) -> None:
@@ -41,8 +41,9 @@ def memory_bandwidth(threads: int) -> float:
 
 
 def distance_rate(threads: int) -> float:
-    """Squared distances in 3D a second, of particles in the first cache, as XLA vectorises them on one thread, times
-    the threads.
+    """Return the squared distances in 3D per second, for particles in the first cache, as XLA vectorises them.
+
+    The rate is measured on one thread and multiplied by the number of threads.
     """
     pos, steps = jnp.asarray(np.random.default_rng(0).random((3, 2048), dtype=np.float32)), 100_000
 
@@ -57,7 +58,7 @@ def distance_rate(threads: int) -> float:
 
 
 def open_distances(posz: np.ndarray, th: Any, radius: np.ndarray, sample: int = 500) -> float:
-    """How many distances a particle has to the leaves within its ``radius``, ``(n,)``, on average of a sample."""
+    """Return the mean number of distances per particle to the leaves within its ``radius``, ``(n,)``, of a sample."""
     low, high, count = (np.asarray(values) for values in (th.lower(0), th.upper(0), th.count(0)))
     rows = np.random.default_rng(4).choice(len(posz), sample, replace=False)
     total = 0
@@ -68,7 +69,7 @@ def open_distances(posz: np.ndarray, th: Any, radius: np.ndarray, sample: int = 
 
 
 def floors(n: int) -> dict[str, dict[str, float]]:
-    """Measured seconds, bytes and distances of each stage of kNN and friends-of-friends in an open box."""
+    """Return seconds, bytes and distances of each stage of kNN and friends-of-friends in an open box."""
     pos, rlink = jnp.asarray(uniform(n)), linking_length(0.2, n)
     posz, th = jz.tree.zsort_and_tree.jit(pos)
     radius = np.asarray(jz.knn.knn.jit(posz, k=K, th=th, result="rad"))[:, -1]
@@ -85,7 +86,7 @@ def floors(n: int) -> dict[str, dict[str, float]]:
     moved = {"z-sort": 28 * n, "hierarchy": 12 * n + tree_bytes}
     moved |= {"kNN, k=8, tree given": (12 + 8 * K) * n + tree_bytes, "labels, b=0.2, tree given": 16 * n + tree_bytes}
     host = np.asarray(posz)
-    # A pair of linked particles is looked at once.
+    # Each pair of linked particles needs one distance.
     distances = {
         "kNN, k=8, tree given": n * open_distances(host, th, radius),
         "labels, b=0.2, tree given": n * open_distances(host, th, np.full(n, rlink)) / 2,

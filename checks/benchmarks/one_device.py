@@ -1,8 +1,9 @@
-"""Stages, memory and hard inputs of one CPU device.
+"""Stages, memory and hard inputs on one CPU device.
 
     python checks/benchmarks/one_device.py [--n 1000000] [--runs 7] [--output results.json]
 
-Stages are timed apart and together, after compilation, with float32 input in random order and output in input order.
+Stages are timed separately and together, after compilation, with float32 input in random order and output in input
+order.
 """
 
 import argparse
@@ -24,7 +25,7 @@ K = 8
 
 
 def stages(pos: jax.Array, boxsize: float | None, runs: int) -> dict[str, float]:
-    """Median seconds of each step of kNN and friends-of-friends."""
+    """Return the median seconds of each step of kNN and friends-of-friends."""
     partz, th = jz.tree.zsort_and_tree.jit(pos, boxsize=boxsize)
     rlink = linking_length(0.2, len(pos))
     return seconds(
@@ -42,7 +43,7 @@ def stages(pos: jax.Array, boxsize: float | None, runs: int) -> dict[str, float]
 
 
 def hard_inputs(n: int) -> dict[str, np.ndarray]:
-    """Inputs that are bad for trees, ``(n, 3)`` float32 each."""
+    """Return inputs that are hard for trees, ``(n, 3)`` float32 each."""
     rng, even = np.random.default_rng(2), uniform(n)
     outlier = even.copy()
     outlier[0] = 1e12
@@ -59,7 +60,7 @@ def hard_inputs(n: int) -> dict[str, np.ndarray]:
 
 
 def hard_ratios(n: int, runs: int) -> dict[str, dict[str, float]]:
-    """Time on hard inputs over that on uniform points, per particle."""
+    """Return the time per particle on hard inputs relative to uniform points."""
     out: dict[str, dict[str, float]] = {}
     for name, pos in hard_inputs(n).items():
         x, rlink = jax.numpy.asarray(pos), 0.2 * float(np.ptp(pos)) / n ** (1 / 3)
@@ -101,7 +102,7 @@ print((status("VmHWM") - before - outputs) / pos.nbytes)
 """
 
 
-# With 30 neighbours each.
+# Searches with 30 neighbours per particle.
 MEMORY_WITHIN_RADIUS = (
     "counts within r",
     "lists within r",
@@ -114,7 +115,7 @@ MEMORY_OF_GROUPS = ("knn", "labels", "catalogue")
 
 
 def memory(n: int, calls: tuple[str, ...]) -> dict[str, float]:
-    """Peak resident memory beyond inputs and outputs, in units of the positions' size, each in a process of its own."""
+    """Return the peak memory of each call in its own process, without inputs and outputs, relative to the positions."""
 
     def one(what: str) -> float:
         run = subprocess.run(
@@ -126,7 +127,7 @@ def memory(n: int, calls: tuple[str, ...]) -> dict[str, float]:
 
 
 def measure(n: int, runs: int) -> dict[str, Any]:
-    """All figures, as nested dictionaries ready for JSON."""
+    """Return all figures as nested dictionaries ready for JSON."""
     pos = jax.numpy.asarray(uniform(n))
     return {
         "machine": machine(),

@@ -1,6 +1,6 @@
-"""The same work done by other libraries, each as a call that builds its tree and answers. None: it is not installed.
+"""The same tasks with other libraries, each as a call that builds its tree and searches. None: not installed.
 
-All take as many threads as we, unless another number is given.
+All use as many threads as our library, unless another number is given.
 """
 
 # ruff: noqa: PLC0415 - all of them are optional
@@ -17,7 +17,7 @@ Peers = dict[str, Call | None]
 
 
 def our_threads() -> int:
-    """As many as one device of ours has."""
+    """Return the number of threads of one of our devices."""
     jax.devices()
     return int(kernels.native_info()["num_threads"])
 
@@ -30,7 +30,7 @@ def _if_installed(make: Callable[[], Call]) -> Call | None:
 
 
 def nanoflann(pos: np.ndarray, k: int, threads: int | None = None) -> Call | None:
-    """The ``k`` nearest neighbours of all points, in an open box."""
+    """Find the ``k`` nearest neighbours of all points, in an open box."""
 
     def make() -> Call:
         import pynanoflann
@@ -46,7 +46,7 @@ def nanoflann(pos: np.ndarray, k: int, threads: int | None = None) -> Call | Non
 
 
 def pykdtree(pos: np.ndarray, query: np.ndarray, k: int) -> Call | None:
-    """The ``k`` nearest neighbours of each query, in an open box, with as many threads as OpenMP takes."""
+    """Find the ``k`` nearest neighbours of each query, in an open box, with as many threads as OpenMP uses."""
 
     def make() -> Call:
         from pykdtree.kdtree import KDTree
@@ -57,7 +57,7 @@ def pykdtree(pos: np.ndarray, query: np.ndarray, k: int) -> Call | None:
 
 
 def scipy(pos: np.ndarray, k: int, boxsize: float | None = None) -> Call | None:
-    """The ``k`` nearest neighbours of all points. Positions must be inside the box."""
+    """Find the ``k`` nearest neighbours of all points. Positions must be inside the box."""
 
     def make() -> Call:
         from scipy.spatial import cKDTree
@@ -68,7 +68,7 @@ def scipy(pos: np.ndarray, k: int, boxsize: float | None = None) -> Call | None:
 
 
 def scipy_counts(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
-    """How many are within a radius of every point. Positions must be inside the box."""
+    """Count the points within a radius of every point. Positions must be inside the box."""
 
     def make() -> Call:
         from scipy.spatial import cKDTree
@@ -81,7 +81,7 @@ def scipy_counts(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
 
 
 def scipy_lists(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
-    """The rows of all points within a radius of each, as lists of Python."""
+    """Return the rows of all points within a radius of each, as Python lists."""
 
     def make() -> Call:
         from scipy.spatial import cKDTree
@@ -92,7 +92,7 @@ def scipy_lists(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
 
 
 def scipy_pairs(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
-    """All pairs within a radius, each once and without its distance, as an array; by one thread."""
+    """Return all pairs within a radius, each once and without its distance, as an array, with one thread."""
 
     def make() -> Call:
         from scipy.spatial import cKDTree
@@ -103,7 +103,7 @@ def scipy_pairs(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
 
 
 def sklearn_dbscan(pos: np.ndarray, eps: float, min_samples: int) -> Call | None:
-    """The clusters of scikit-learn, in an open box."""
+    """Find clusters with scikit-learn, in an open box."""
 
     def make() -> Call:
         from sklearn.cluster import DBSCAN
@@ -121,7 +121,7 @@ def corrfunc(
     bins_b: int = 0,
     weight: np.ndarray | None = None,
 ) -> Call | None:
-    """Pairs in bins by Corrfunc. bins_b: how many of pi, each of one unit, or of mu. Positions must be inside."""
+    """Count pairs in bins with Corrfunc. bins_b: the number of bins of mu, or of pi in units. Positions: in the box."""
 
     def make() -> Call:
         from Corrfunc import theory
@@ -138,7 +138,7 @@ def corrfunc(
 
 
 def treecorr(pos: np.ndarray, edges: np.ndarray, boxsize: float) -> Call | None:
-    """Pairs in bins of distance by TreeCorr, each in its own bin (``bin_slop=0``); edges are a geometric row."""
+    """Count pairs in bins of distance with TreeCorr, exactly (``bin_slop=0``). Edges are a geometric sequence."""
 
     def make() -> Call:
         import treecorr
@@ -158,7 +158,7 @@ def treecorr(pos: np.ndarray, edges: np.ndarray, boxsize: float) -> Call | None:
 
 
 def vesin(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
-    """All pairs of atoms, each both ways, with shifts, distances and vectors, by vesin, which has one thread."""
+    """List all pairs of atoms, in both directions, with shifts, distances and vectors, with vesin on one thread."""
 
     def make() -> Call:
         from vesin import NeighborList
@@ -171,7 +171,7 @@ def vesin(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
 
 
 def matscipy(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
-    """The same by matscipy, which has one thread."""
+    """List the same pairs with matscipy on one thread."""
 
     def make() -> Call:
         from matscipy.neighbours import neighbour_list
@@ -183,7 +183,7 @@ def matscipy(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
 
 
 def kdcount(pos: np.ndarray, rlink: float, boxsize: float) -> Call | None:
-    """Friends-of-friends groups of kdcount with two processes: labels."""
+    """Return friends-of-friends labels of kdcount with two processes."""
 
     def make() -> Call:
         from kdcount import cluster, models
@@ -194,14 +194,14 @@ def kdcount(pos: np.ndarray, rlink: float, boxsize: float) -> Call | None:
 
 
 def lexsort(pos: np.ndarray) -> Call:
-    """NumPy's sort of the Morton keys of points in the unit box, which are there already: two words each."""
+    """Sort existing Morton keys of points in the unit box, two words each, with NumPy."""
     cells = (pos.astype("f8") * 2.0**42).astype(np.uint64)
     high, low = (_interleaved(cells >> np.uint64(shift) & np.uint64((1 << 21) - 1)) for shift in (21, 0))
     return lambda: np.lexsort((low, high))
 
 
 def _interleaved(cells: np.ndarray) -> np.ndarray:
-    """Morton keys of three coordinates of 21 bits each, ``(n, 3)`` uint64 to ``(n,)``."""
+    """Return Morton keys of three coordinates of 21 bits each, ``(n, 3)`` uint64 to ``(n,)``."""
     steps = (
         (32, 0x1F00000000FFFF),
         (16, 0x1F0000FF0000FF),

@@ -1,9 +1,9 @@
-"""Fixed radius: cost per particle from 1e4 particles on, hard inputs beside what their pairs need, and memory.
+"""Fixed radius: cost per particle from 1e4 particles on, hard inputs relative to the cost of their pairs, and memory.
 
     python checks/benchmarks/radius.py [--most 10000000] [--hard 100000] [--memory 1000000] [--runs 3] [--record]
 
-CPU seconds, all threads together, least of the runs, after compilation, tree included; float32 in random order. Behind
-each figure is what a release must not exceed. Speed beside other libraries is in against_peers.py.
+Times are CPU seconds, summed over threads, the minimum of the runs, after compilation, tree included, for float32 input
+in random order. After each figure is the limit for a release. against_peers.py compares the speed with other libraries.
 """
 
 import argparse
@@ -22,15 +22,15 @@ import jztree as jz
 
 HISTORY = Path(__file__).parents[1] / "results" / "radius.jsonl"
 NEIGHBOURS = 30
-# What a release must not exceed: the cost of a particle over the least at any number of them, the time that the pairs
-# of hard inputs need, and memory over the positions.
+# Limits for a release: the cost per particle relative to the minimum over all numbers of particles, the time on hard
+# inputs relative to the cost of their pairs, and memory relative to the positions.
 FLAT, HARD, MEMORY = 2.0, 3.0, 6.0
-# Lists of more pairs than these take more memory than machines may have.
+# Lists of more pairs may exceed the memory of the machine.
 MOST_PAIRS = 1e8
 
 
 def calls(pos: np.ndarray, radius: float, num_pairs: float) -> dict[str, Call]:
-    """Counts and pair counts within a radius, and lists if they are not too long."""
+    """Return counts and pair counts within a radius, and lists if they are not too long."""
     x, edges = jax.numpy.asarray(pos), (radius or 1.0) * np.arange(9) / 8
     found: dict[str, Call] = {
         "counts": lambda: jz.radius.count_within.jit(x, radius),
@@ -42,26 +42,27 @@ def calls(pos: np.ndarray, radius: float, num_pairs: float) -> dict[str, Call]:
 
 
 def count_pairs(pos: np.ndarray, radius: float) -> float:
-    """How many are within the radius of each, themselves too, in all."""
+    """Return the total number of pairs within the radius, including each particle with itself."""
     return float(np.asarray(jz.radius.count_within.jit(jax.numpy.asarray(pos), radius), np.float64).sum())
 
 
 def uniform_radius(n: int) -> float:
-    """Of the sphere that has ``NEIGHBOURS`` of ``n`` uniform points in the unit box."""
+    """Return the radius of the sphere with ``NEIGHBOURS`` of ``n`` uniform points in the unit box."""
     return float((NEIGHBOURS / n * 3 / (4 * np.pi)) ** (1 / 3))
 
 
 def flatness(most: int, runs: int) -> Iterator[tuple[int, dict[str, float]]]:
-    """Microseconds a particle, at the same number of neighbours."""
+    """Yield microseconds per particle, for the same number of neighbours."""
     for n in (n for n in (10**4, 10**5, 10**6, 10**7) if n <= most):
         found = least_cpu_seconds(calls(uniform(n), uniform_radius(n), n * NEIGHBOURS), runs)
         yield n, {name: seconds / n * 1e6 for name, seconds in found.items()}
 
 
 def hard(n: int, runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
-    """Pairs a particle, and time over that of uniform points times as many pairs as they have, or as many particles.
+    """Yield pairs per particle, and the time relative to uniform points.
 
-    The radius is the one that half of the particles have so many neighbours within.
+    The time is divided by that of uniform points with as many pairs, or with as many particles, whichever is longer.
+    Within the radius, half of the particles have at least the usual number of neighbours.
     """
     even, usual = uniform(n), uniform_radius(n)
     pairs_there = count_pairs(even, usual) / n
@@ -75,7 +76,7 @@ def hard(n: int, runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
 
 
 def show(title: str, row: dict[str, float], most: str) -> None:
-    """Print numbers to three digits behind a title, and what they must not exceed."""
+    """Print numbers to three digits after a title, and their limit."""
     print(f"{title:<48}" + ", ".join(f"{name} {value:.3g}" for name, value in row.items()) + f" ({most})", flush=True)
 
 
@@ -99,7 +100,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, and save if asked."""
+    """Measure, print, and save if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--most", type=int, default=10**7, help="particles (default: %(default)s)")
     parser.add_argument("--hard", type=int, default=10**5, help="particles of hard inputs (default: %(default)s)")

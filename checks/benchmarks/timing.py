@@ -1,4 +1,4 @@
-"""Times of calls taken in turn, and what they depend on besides the code."""
+"""Times of alternating calls, and the properties of the machine that affect them."""
 
 import datetime
 import importlib.metadata
@@ -22,20 +22,20 @@ _PACKAGES = (
 
 
 def timed(call: Call) -> float:
-    """Seconds until the result of ``call`` is there."""
+    """Return the seconds until the result of ``call`` is ready."""
     start = time.perf_counter()
     jax.block_until_ready(call())
     return time.perf_counter() - start
 
 
 def seconds(calls: dict[str, Call], runs: int) -> dict[str, float]:
-    """Median seconds of each call, run in turn to share the machine's moods; the first round does not count."""
+    """Return median seconds of each call. Calls alternate, to share machine drifts; the first round does not count."""
     rounds = [{name: timed(call) for name, call in calls.items()} for _ in range(runs + 1)]
     return {name: statistics.median(one[name] for one in rounds[1:]) for name in calls}
 
 
 def least_cpu_seconds(calls: dict[str, Call], runs: int) -> dict[str, float]:
-    """Least CPU seconds of each call, all threads together, which depend less on what else the machine does."""
+    """Return minimum CPU seconds of each call, summed over threads. Other programs have little influence on these."""
 
     def cpu_seconds(call: Call) -> float:
         start = time.process_time()
@@ -47,7 +47,7 @@ def least_cpu_seconds(calls: dict[str, Call], runs: int) -> dict[str, float]:
 
 
 def machine() -> dict[str, Any]:
-    """What a result depends on besides the code."""
+    """Return the properties of the machine that affect the results."""
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     model = next((line.split(":")[1].strip() for line in lines if "model name" in line), platform.processor())

@@ -1,8 +1,8 @@
-"""A process that asks the GPU for answers: ``python -m gpu.answers JOB``.
+"""A process that computes results on the GPU: ``python -m gpu.answers JOB``.
 
-It compares them with those of the CPU, a finding an input: integers have to be equal, and floats bit for bit, except
-for sums of many numbers, which may differ by 1e-6; twice the same call on the GPU has to give the same bits. Or it
-only makes every kernel of one device run on small inputs, to be watched.
+It compares them with CPU results and reports one finding per input. Integers must be equal, and floats bit for bit,
+except for sums of many numbers, which may differ by 1e-6. Two identical calls on the GPU must give the same bits. In
+another mode, it only runs every one-device kernel on small inputs, for sanitizers.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _SUMS_TO = 1e-6
 _SUMS = ("catalogue", "sums over spheres", "weighted counts", "kernel sums")
 _SIDES = (1.0, 0.75, 1.25)
 KS = (1, 8, 16, 32, 64, 300)
-EXERCISED = "exercised"  # what is printed at the end of the small inputs
+EXERCISED = "exercised"  # printed after the small inputs
 
 
 def input_of(n: int, dims: int, dtype: str, kind: str, box: str, ks: list[int]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def input_of(n: int, dims: int, dtype: str, kind: str, box: str, ks: list[int]) 
 
 
 def inputs(small: bool) -> Iterator[dict[str, Any]]:
-    """What to compare on, many small inputs before a few large ones."""
+    """Yield the inputs to compare, many small ones before a few large ones."""
     kinds = list(itertools.product((3, 2), ("float32", "float64"), ("uniform", "clustered"), ("periodic", "open")))
     for n in (0, 1, 31, 400) if small else (0, 1, 31, 10_000):
         for kind in kinds[: 4 if small else None]:
@@ -55,7 +55,7 @@ def key_of(given: dict[str, Any]) -> str:
 
 
 def particles(given: dict[str, Any]) -> jz.data.ParticleData:
-    """Positions, masses and velocities on the host."""
+    """Return positions, masses and velocities on the host."""
     n, dims, dtype = given["n"], given["dims"], np.dtype(given["dtype"])
     random = np.random.default_rng(n + dims)
     if given["kind"] == "clustered" and n >= 1000:
@@ -70,7 +70,7 @@ def particles(given: dict[str, Any]) -> jz.data.ParticleData:
 
 
 def calls(given: dict[str, Any], watched: bool = False) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Functions of particles on a device, by name. watched: also those of which only kernels are to be seen."""
+    """Yield functions of particles on a device, by name. watched: include calls that are only for sanitizers."""
     n, dims = given["n"], given["dims"]
     box: Any = list(_SIDES[:dims]) if given["box"] == "periodic" else 0.0
     volume, cfg = float(np.prod(_SIDES[:dims])), jz.config.TreeConfig(masses=True)
@@ -106,7 +106,7 @@ def _in_given_tree(part: Any, ks: list[int], box: Any, partz: Any, th: Any) -> I
 
 
 def answer(call: Callable[[Any], Any], part: Any, device: Any) -> list[np.ndarray] | str:
-    """The arrays that a call gives on a device, or the sentence of its error."""
+    """Return the arrays that a call gives on a device, or its error message."""
     with jax.default_device(device):
         try:
             return [np.asarray(leaf) for leaf in jax.tree.leaves(jax.block_until_ready(call(part)))]
@@ -115,7 +115,7 @@ def answer(call: Callable[[Any], Any], part: Any, device: Any) -> list[np.ndarra
 
 
 def difference(name: str, a: Any, b: Any) -> str | None:
-    """In words, how two answers differ; None if they are as equal as they have to be."""
+    """Return a description of the difference of two results; None if they are as equal as required."""
     if isinstance(a, str) or isinstance(b, str):
         return None if isinstance(a, str) and a == b else f"{a if isinstance(a, str) else b}"
     for place, (x, y) in enumerate(zip(a, b, strict=True)):
@@ -144,7 +144,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def compared(given: dict[str, Any], gpu: Any, cpu: Any) -> dict[str, str]:
-    """What is wrong, by call; nothing is the best."""
+    """Return the differences by call; empty if there are none."""
     found, host = {}, particles(given)
     there, here = (jax.device_put(host, device) for device in (gpu, cpu))
     for name, call in calls(given):
@@ -160,7 +160,7 @@ def compared(given: dict[str, Any], gpu: Any, cpu: Any) -> dict[str, str]:
 
 
 def exercise(given: dict[str, Any]) -> None:
-    """Every call, with padding behind the particles, which fails if anything raises."""
+    """Run every call, with padding after the particles. Fails if one raises."""
     num = given["n"] - given["n"] // 10
     part = jax.device_put(replace(particles(given), num=num))
     for _, call in calls(given | {"ks": [k for k in given["ks"] if k <= num]}, watched=True):
@@ -168,7 +168,7 @@ def exercise(given: dict[str, Any]) -> None:
 
 
 def exercise_mapped(n: int) -> None:
-    """What one device runs of the functions over devices."""
+    """Run the part of the functions over devices that one device executes."""
     mesh = jax.make_mesh((1,), ("gpus",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
     pos = jnp.asarray(np.random.default_rng(n).random((1, n, 3)), jnp.float32)
     part = jz.data.ParticleData(pos=pos, num=jnp.asarray([n - 3], jnp.int32))

@@ -1,4 +1,4 @@
-"""The first stage: compile the libraries for the GPU at hand, and make the samples meanwhile."""
+"""The first stage: compile the libraries for the available GPU, and make the samples at the same time."""
 
 import os
 import re
@@ -16,7 +16,7 @@ LIBRARY = ROOT / "jztree" / "lib" / "libjztree_cuda.so"
 
 
 def run(session: Session) -> None:
-    """Build and install into ``jztree/lib`` of this checkout, from which `import jztree` takes them."""
+    """Build and install into ``jztree/lib`` of this checkout, from which `import jztree` loads the libraries."""
     if session.missing("build", "libraries"):
         steps = [("CPU", "OFF"), ("CUDA", "ON")] if session.platform == "cuda" else [("CPU", "OFF")]
         if session.small and LIBRARY.parent.is_dir():
@@ -29,8 +29,8 @@ def run(session: Session) -> None:
                     start = time.perf_counter()
                     _build(session, cuda, str(found["architectures"]))
                     found[f"{name} seconds"] = time.perf_counter() - start
-                    # From here on the library can be imported, and the compiler of the other needs few cores. Nothing
-                    # is timed at that time.
+                    # From here on the library can be imported, and the compiler of the other one needs few cores.
+                    # Nothing is timed at the same time.
                     beside.submit(make_samples, session)
             found["warnings"] = len(re.findall(r"\bwarning\b.*:", session.log.read_text(errors="replace")))
             found["megabytes"] = LIBRARY.stat().st_size / 1e6 if LIBRARY.exists() else 0.0
@@ -41,7 +41,7 @@ def run(session: Session) -> None:
 
 
 def architectures() -> str:
-    """CUDAARCHS for the GPU at hand, unless the user has chosen."""
+    """Return CUDAARCHS for the available GPU, unless the user has set it."""
     if os.environ.get("CUDAARCHS"):
         return os.environ["CUDAARCHS"]
     capability = ask("nvidia-smi", "--query-gpu=compute_cap", "--format=csv,noheader").split("\n")[0]
@@ -49,7 +49,7 @@ def architectures() -> str:
 
 
 def _build(session: Session, cuda: str, archs: str) -> None:
-    """Raises RuntimeError with the end of the log if a step of it fails."""
+    """Build a library. Raises RuntimeError with the end of the log if a step fails."""
     cmake = shutil.which("cmake")
     if cmake is None:
         raise RuntimeError("cmake is not on the PATH; 'pip install cmake ninja' brings it.")
@@ -75,7 +75,7 @@ def _step(session: Session, command: Sequence[str]) -> None:
 
 
 def make_samples(session: Session) -> None:
-    """Make what is missing of the samples that timed cases take from files, small ones first."""
+    """Make the missing samples that timed cases read from files, small ones first."""
     wanted: set[Sample] = {case.sample for case in listed(session.small, session.words)}
     for sample in sorted(wanted, key=lambda sample: sample.n):
         if sample.is_there(session.samples) or (sample.kind == "snapshot" and not sample.source(session.data).exists()):

@@ -1,6 +1,6 @@
-"""What is timed: samples of particles, and calls on them. A case is one process, and one line of the record a call.
+"""The timed cases: samples of particles, and calls on them. A case is one process, and a call one line of the record.
 
-As a process, ``python -m gpu.cases KIND N FOLDER DATA``, it makes a sample.
+The process ``python -m gpu.cases KIND N FOLDER DATA`` makes a sample.
 """
 
 import itertools
@@ -17,14 +17,14 @@ import numpy as np
 KS = (4, 8, 16, 32, 64)
 B = (0.2, 0.7)  # linking lengths in mean separations
 PUBLISHED_K = 30  # of the published timing with separate queries
-NEIGHBOURS = 30  # within the radius of questions about one
+NEIGHBOURS = 30  # average number within the radius of fixed-radius searches
 BOX = 1.0
 SEED = 1
-_FROM_GPU = 5 * 10**8  # more particles than this are drawn on the GPU: the host would take minutes
+_FROM_GPU = 5 * 10**8  # generate more particles than this on the GPU, because the host would take minutes
 
 
 def power(n: int) -> str:
-    """1000000 as 1e6, other numbers as they are."""
+    """Return 1000000 as 1e6, and other numbers unchanged."""
     digits = str(n)
     return f"{digits[0]}e{len(digits) - 1}" if set(digits[1:]) == {"0"} else digits
 
@@ -45,7 +45,7 @@ def masses(n: int) -> np.ndarray:
 class Sample:
     """Particles, the same for every library: ``uniform`` or ``clustered`` in the unit box, or a ``snapshot`` of 128^3.
 
-    Those that take long to make are kept in a folder.
+    Samples that take long to make are stored in a folder.
     """
 
     kind: str
@@ -64,21 +64,21 @@ class Sample:
         return b * self.side / math.cbrt(self.n)
 
     def radius(self, neighbours: float) -> float:
-        """Within which a particle of a uniform sample has so many neighbours."""
+        """Return the radius within which a particle of a uniform sample has ``neighbours`` neighbours."""
         return self.side * math.cbrt(0.75 * neighbours / (math.pi * self.n))
 
     def path(self, folder: Path) -> Path:
         return folder / f"{self.kind}_{self.n}.npy"
 
     def source(self, data: Path) -> Path:
-        """What a snapshot is read from."""
+        """Return the file of a snapshot."""
         return data / "snapshot_128.hdf5"
 
     def is_there(self, folder: Path) -> bool:
         return self.kind == "uniform" or self.path(folder).exists()
 
     def positions(self, folder: Path) -> Any:
-        """``(n, 3)`` float32: a NumPy array, or one of JAX if there are very many."""
+        """Return ``(n, 3)`` float32 as a NumPy array, or as a JAX array if there are very many."""
         if self.kind == "uniform" and self.n > _FROM_GPU:
             import jax  # noqa: PLC0415
 
@@ -86,7 +86,7 @@ class Sample:
         return uniform(self.n, SEED) if self.kind == "uniform" else np.load(self.path(folder))
 
     def make(self, folder: Path, data: Path) -> None:
-        """Put the sample into ``folder``, by means of our own library; peers read it from there."""
+        """Write the sample to ``folder`` with our own library; peers read it from there."""
         if self.is_there(folder):
             return
         if self.kind == "snapshot":
@@ -94,7 +94,7 @@ class Sample:
 
             with h5py.File(self.source(data)) as file:
                 pos = file["PartType1/Coordinates"][:].astype(np.float32)
-            # Particles of the file follow each other in space, which would make sorting easier than it is.
+            # Particles in the file are spatially ordered, which would make sorting unrealistically easy.
             pos = np.random.default_rng(SEED).permutation(pos)
         else:
             from jztree_utils import ics  # noqa: PLC0415
@@ -108,9 +108,9 @@ class Sample:
 
 @dataclass(frozen=True)
 class Call:
-    """One thing to time on a sample.
+    """One timed call on a sample.
 
-    what: a method of a library of `libraries`. options: its arguments besides particles.
+    what: a method of a library of `libraries`. options: its arguments other than particles.
     """
 
     what: str
@@ -124,7 +124,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Case:
-    """Calls on one sample in one process, those that need less memory first: so the peak after each is its own."""
+    """Calls on one sample in one process, in order of memory, so that each call sets its own peak."""
 
     sample: Sample
     calls: tuple[Call, ...]
@@ -148,7 +148,7 @@ def spheres_case(kind: str, n: int, box: float = BOX) -> Case:
 
 
 def stages_case(kind: str, n: int) -> Case:
-    """Each kernel apart, and how many distances no search of this tree can do without."""
+    """Return each kernel separately, and the number of distances that no search of this tree can omit."""
     return Case(Sample(kind, n), (Call("stages"), Call("distances", {"k": 16, "box": BOX})), 3)
 
 
@@ -157,14 +157,14 @@ def query_case(n: int, k: int) -> Case:
 
 
 def within_case(n: int, urgency: int) -> Case:
-    """Counts, sums, lists and clusters within a radius; pairs by distance need no memory, and lists need most."""
+    """Return counts, sums, clusters and lists within a radius. Pair counts need no memory, and lists need most."""
     whats = ("pair_counts", "count_within", "kernel_sums", "dbscan", "neighbours_within")
     calls = [Call(what, {"neighbours": NEIGHBOURS, "box": BOX}) for what in whats]
     return Case(Sample("uniform", n), tuple(calls), urgency)
 
 
 def full() -> Iterator[Case]:
-    """All cases. Those with the lowest urgency are first: what the targets are set for."""
+    """Yield all cases. Cases with the lowest urgency value, for which targets are set, run first."""
     both = ("uniform", "clustered")
     for kind, n in itertools.product(both, (10**6, 10**7)):
         yield knn_case(kind, n, KS, 0)
@@ -185,7 +185,7 @@ def full() -> Iterator[Case]:
 
 
 def quick() -> Iterator[Case]:
-    """One small case of each kind, to try the script itself."""
+    """Yield one small case of each kind, to test the script itself."""
     yield knn_case("uniform", 2000, (4, 8), 0)
     yield fof_case("clustered", 2000, 1)
     yield stages_case("uniform", 2000)
@@ -195,7 +195,7 @@ def quick() -> Iterator[Case]:
 
 
 def listed(small: bool, words: Sequence[str] = ()) -> list[Case]:
-    """Cases in the order in which they are run; only calls whose keys contain one of ``words``, if there are any."""
+    """Return cases in order of execution. If ``words`` are given, keep only calls whose keys contain one of them."""
     kept = []
     for case in sorted(quick() if small else full(), key=lambda case: case.urgency):
         calls = [call for call in case.calls if not words or any(word in call.key(case.sample) for word in words)]

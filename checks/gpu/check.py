@@ -1,13 +1,13 @@
-"""Everything that only a GPU can show, in one command for a machine with JAX, the CUDA compiler and no network.
+"""All checks that need a GPU, in one command for a machine with JAX and the CUDA compiler, without a network.
 
     make gpu-check                                                     # all stages, results in checks/results
-    python checks/gpu --stages build,test:300,compare --budget 560     # some, and no longer than that
+    python checks/gpu --stages build,test:300,compare --budget 560     # some stages, with a time limit
     python checks/gpu --stages time,peers,floor,report --peer-wheels DIR --only knn
 
-Stages are build (compile for the GPU at hand), test (the whole suite), compare (answers of GPU and CPU), sanitize
-(compute-sanitizer), floor (what the device can do), time (this library), peers (others), report (the tables). What is
-found is kept at once; a further call does what is missing, if the sources are the same. A number behind the name of a
-stage is how many seconds it may take.
+Stages are build (compile for the available GPU), test (the whole suite), compare (results of GPU and CPU), sanitize
+(compute-sanitizer), floor (the limits of the device), time (this library), peers (others), report (the tables).
+Findings are stored immediately. A later call runs the missing parts, if the sources are the same. A number after the
+name of a stage is its time limit in seconds.
 """
 
 import argparse
@@ -53,7 +53,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def chosen_stages(text: str) -> dict[str, float | None]:
-    """Names and seconds. Raises ValueError for a name that is none."""
+    """Return names and seconds. Raises ValueError for an unknown name."""
     stages: dict[str, float | None] = {}
     for word in filter(None, text.split(",")):
         name, _, seconds = word.partition(":")
@@ -64,7 +64,7 @@ def chosen_stages(text: str) -> dict[str, float | None]:
 
 
 def open_session(options: argparse.Namespace, stages: set[str]) -> Session:
-    """Folders are made, and the record is opened."""
+    """Make the folders, and open the record."""
     today = datetime.date.today().isoformat()
     name = options.name or f"{report.name_of_gpu() or options.platform}_{today}"
     record, source = Record(options.results.resolve() / f"gpu_{name}.json"), fingerprint("jztree")
@@ -87,7 +87,7 @@ def open_session(options: argparse.Namespace, stages: set[str]) -> Session:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the stages; 1 if anything that was found is an error."""
+    """Run the stages; return 1 if there is an error among the findings."""
     options = parse(arguments)
     try:
         stages = chosen_stages(options.stages)
@@ -105,7 +105,7 @@ def main(arguments: list[str] | None = None) -> int:
         limits = [end, None if stages[name] is None else time.monotonic() + (stages[name] or 0.0)]
         session.deadline = min((limit for limit in limits if limit is not None), default=None)
         if name == "peers" and "time" in stages:
-            continue  # a case was timed with this library, and right after it with the peers
+            continue  # the time stage times each case with this library, and right after it with the peers
         if name == "report" or not session.is_over():
             STAGES[name](session)
         else:
@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def failures(record: Record) -> list[str]:
-    """What of this library is wrong; peers may fail."""
+    """Return the failures of this library; peers may fail."""
     found = []
     for stage, findings in record.data["stages"].items():
         for key, one in findings.items():

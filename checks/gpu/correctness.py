@@ -1,6 +1,6 @@
-"""The stages that ask whether answers are right: all tests, GPU and CPU compared, kernels that NVIDIA's tool watches.
+"""The stages that check results: all tests, the comparison of GPU and CPU, and kernels under NVIDIA's sanitizers.
 
-As a plugin of pytest it writes a JSON line a test as it ends, so that a suite that is cut off can go on later.
+As a pytest plugin, it writes one JSON line per test as the test ends, so that an interrupted suite can continue later.
 """
 
 import importlib.util
@@ -15,16 +15,16 @@ from typing import Any
 
 from .session import ROOT, Session, fingerprint, module
 
-_ENDED = "JZTREE_TESTS_ENDED"  # the file that lines go to
-_PASSED = "JZTREE_TESTS_PASSED"  # a file of tests not to run again
-_SHOWN = 60  # tests that failed
-# The first two see where buffers of XLA end, and what nobody has written to yet, only if each is allocated apart.
+_ENDED = "JZTREE_TESTS_ENDED"  # the file for these lines
+_PASSED = "JZTREE_TESTS_PASSED"  # a file of tests to skip
+_SHOWN = 60  # maximum number of failed tests to show
+# The first two detect buffer overruns and reads of uninitialised data only if XLA allocates each buffer separately.
 _APART = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
 _TOOLS: dict[str, dict[str, str]] = {"memcheck": _APART, "initcheck": _APART, "racecheck": {}, "synccheck": {}}
 
 
 def test(session: Session) -> None:
-    """All tests; those that passed in an earlier run with these sources are not run again."""
+    """Run all tests. Tests that passed in an earlier run with the same sources are skipped."""
     source = fingerprint("jztree", "jztree_utils", "tests")
     if not session.missing("test", "suite", source):
         return
@@ -35,7 +35,7 @@ def test(session: Session) -> None:
     environment = session.environment(None, **{_ENDED: str(ended), _PASSED: str(passed)})
     told = list(session.findings(_suite(session), environment, 1200))
     lines = outcomes(ended.read_text())
-    # pytest ends with 1 if tests fail; that is a finding and no problem.
+    # pytest exits with 1 if tests fail, which is a finding and not a problem.
     finding = summary(lines) | {"complete": not told or told[-1]["stopped"] == "exit status 1"}
     if not lines:
         finding["error"] = f"no test ended: {told[-1] if told else None}"
@@ -47,7 +47,7 @@ def _suite(session: Session) -> list[str]:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "gpu.correctness", "-p", "no:cacheprovider"]
     command += [f"--rootdir={ROOT}", "-c", str(ROOT / "pyproject.toml")]
     if importlib.util.find_spec("xdist") and not session.small:
-        # Every worker compiles for itself, which takes most of the time, and the GPU has room for many.
+        # Every worker compiles separately, which takes most of the time, and the GPU has memory for many.
         command += ["-n", str(max(min((os.cpu_count() or 2) - 2, 12), 1))]
     if importlib.util.find_spec("pytest_timeout"):
         command += ["--timeout=150"]
@@ -66,7 +66,7 @@ def pytest_configure(config: Any) -> None:
 
 
 class _Writer:
-    """For the process that hears of all tests."""
+    """A plugin for the pytest process that receives all reports."""
 
     def pytest_runtest_logreport(self, report: Any) -> None:
         if report.when == "call" or report.outcome != "passed":
@@ -77,7 +77,7 @@ class _Writer:
 
 
 def _last_line(longrepr: Any) -> str:
-    """The error, or why the test was skipped."""
+    """Return the error, or the reason why the test was skipped."""
     if isinstance(longrepr, tuple):
         return str(longrepr[2])
     crash = getattr(longrepr, "reprcrash", None)
@@ -85,13 +85,13 @@ def _last_line(longrepr: Any) -> str:
 
 
 def outcomes(text: str) -> dict[str, dict[str, Any]]:
-    """The last outcome of each test. The last line may be cut off."""
+    """Return the last outcome of each test. The last line may be incomplete."""
     lines = [json.loads(line) for line in text.splitlines() if line.endswith("}")]
     return {line["test"]: line for line in lines}
 
 
 def summary(lines: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Numbers, which tests failed and why, and why tests were skipped."""
+    """Return counts, failed tests with their errors, and reasons of skipped tests."""
     counts = Counter(line["outcome"] for line in lines.values())
     failed = [{"test": test, "text": line["text"]} for test, line in lines.items() if line["outcome"] == "failed"]
     skipped = Counter(line["text"] for line in lines.values() if line["outcome"] == "skipped")
@@ -105,7 +105,7 @@ def summary(lines: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def compare(session: Session) -> None:
-    """Each input that has not been compared, in one process; one more if that dies."""
+    """Compare all remaining inputs in one process; start a second one if that dies."""
     for _ in range(2):
         if not session.missing("compare", "all inputs"):
             return
@@ -120,7 +120,7 @@ def compare(session: Session) -> None:
 
 
 def sanitize(session: Session) -> None:
-    """Each tool over the same small inputs."""
+    """Run each tool over the same small inputs."""
     program = sanitizer()
     for tool, options in _TOOLS.items():
         if not session.missing("sanitize", tool) or session.is_over():
@@ -138,16 +138,16 @@ def sanitize(session: Session) -> None:
 
 
 def sanitizer() -> str | None:
-    """The program, on the PATH or where CUDA is."""
+    """Return the program on the PATH or in the CUDA installation."""
     beside = [shutil.which("nvcc") or "", "/usr/local/cuda/bin/nvcc"]
     places = [Path(nvcc).resolve().parent / "compute-sanitizer" for nvcc in beside if nvcc]
     return shutil.which("compute-sanitizer") or next((str(place) for place in places if place.exists()), None)
 
 
 def verdict(text: str, told: list[dict[str, Any]]) -> dict[str, Any]:
-    """The verdict out of what a tool printed, and the first of what it complained of."""
+    """Return the verdict from the output of a tool, and its first complaints."""
     verdicts = re.findall(r"========= ((?:ERROR|RACECHECK) SUMMARY: .*)", text)
-    # Each process that was started has one; the worst counts.
+    # Each process has a verdict; the worst counts.
     worst = next((one for one in verdicts if not is_clean(one)), verdicts[-1] if verdicts else "not watched")
     complaints = [line for line in text.splitlines() if line.startswith("=========") and "SUMMARY" not in line]
     finding: dict[str, Any] = {"verdict": worst, "ended": "exercised" in text, "complaints": complaints[:40]}
@@ -157,5 +157,5 @@ def verdict(text: str, told: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def is_clean(found: str | None) -> bool:
-    """Whether a tool of compute-sanitizer found nothing: ``ERROR SUMMARY: 0 errors``."""
+    """Return whether a tool of compute-sanitizer found no errors: ``ERROR SUMMARY: 0 errors``."""
     return found in (None, "not watched") or ": 0 " in str(found)

@@ -1,7 +1,7 @@
-"""The libraries that are timed, each behind the same calls. Peers are used as their documentation says.
+"""The timed libraries, all with the same interface. Peers are used as documented.
 
-A call takes positions on the device (a JAX array), an effort, which scales what the library wants to have allocated,
-and options; it returns a function without arguments, which is timed.
+A call takes positions on the device (a JAX array), an effort, which scales the allocations of the library, and options.
+It returns a function without arguments, which is timed.
 """
 
 import copy
@@ -21,24 +21,24 @@ class Ours:
     """This library."""
 
     package = "jztree"
-    efforts: tuple[float, ...] = (1.0,)  # to try one after the other until a call succeeds
+    efforts: tuple[float, ...] = (1.0,)  # to try in order until a call succeeds
 
     def __init__(self) -> None:
-        for name in ("config", "data", "fof", "knn"):  # what all libraries of this name have
+        for name in ("config", "data", "fof", "knn"):  # present in all libraries of this name
             importlib.import_module(f"jztree.{name}")
         self.jz: Any = sys.modules["jztree"]
 
     @staticmethod
     def does(what: str, options: dict[str, Any], n: int) -> bool:
-        """Whether the library is timed on this."""
+        """Return whether the library is timed on this call."""
         return True
 
     def allocation(self, kind: str, effort: float) -> dict[str, Any]:
-        """Arguments that say how much to allocate: none, as that follows from the sizes of arrays."""
+        """Return the arguments that set allocations: none, because array sizes determine them."""
         return {}
 
     def counts(self, n: int) -> dict[str, Any]:
-        """Arguments of particles that say how many there are: none, as all are."""
+        """Return the arguments of particles that give their number: none, because all rows are used."""
         return {}
 
     def knn(self, pos: Any, effort: float, k: int, box: float) -> Timed:
@@ -59,7 +59,7 @@ class Ours:
         return lambda: self.jz.fof.fof_and_catalogue.jit(part, rlink=rlink, boxsize=box, **more)
 
     def spheres(self, pos: Any, effort: float, rlink: float, box: float) -> Timed:
-        """Three densities around the densest particle of each group, which are found before. Of this library alone."""
+        """Time three densities around the densest particle of each group, found before. For this library alone."""
         jz = self.jz
         grouped, cata = jz.fof.fof_and_catalogue.jit(jz.data.Pos(pos=pos), rlink, box)
         nearness = jz.density.knn_density.jit(grouped, 32, boxsize=box)
@@ -81,14 +81,16 @@ class Ours:
         return lambda: self.jz.fof.dbscan.jit(pos, radius, 10, boxsize=box)
 
     def pair_counts(self, pos: Any, effort: float, radius: float, box: float) -> Timed:
-        """In 20 bins, up to a twentieth of the box; ``radius`` is that of the other questions."""
+        """Time counts in 20 bins, up to a twentieth of the box; ``radius`` is that of the other fixed-radius calls."""
         edges = np.geomspace(min(radius, 0.01 * box), 0.05 * box, 21)
         return lambda: self.jz.radius.pair_counts.jit(pos, edges, boxsize=box)
 
 
 class Published(Ours):
-    """The published library of the same name, 1.1.0. What its buffers need is not known before: they are doubled until
-    the call succeeds, and made smaller if the memory was not enough for the default.
+    """The published library of the same name, 1.1.0.
+
+    The required buffer sizes are unknown in advance. They are doubled until the call succeeds, or reduced if the
+    default exceeds the memory.
     """
 
     efforts = (1.0, 2.0, 4.0, 8.0, 16.0, 0.5, 0.25)
@@ -108,7 +110,7 @@ class Published(Ours):
 
 
 class Jaxkd:
-    """jaxkd, with its CUDA extension if that is there. Open boxes only."""
+    """jaxkd, with its CUDA extension if installed. Open boxes only."""
 
     package = "jaxkd"
     efforts: tuple[float, ...] = (1.0,)
@@ -133,7 +135,7 @@ LIBRARIES: dict[str, type[Library]] = {"ours": Ours, "published": Published, "ja
 
 
 def opened(name: str, folder: Path) -> Library:
-    """A library. Raises ImportError if it is imported from elsewhere than from this folder."""
+    """Return a library. Raises ImportError if it is not imported from this folder."""
     library = LIBRARIES[name]()
     if not Path(sys.modules[library.package].__file__ or "").is_relative_to(folder):
         raise ImportError(f"{library.package} was not imported from {folder}")
@@ -141,7 +143,7 @@ def opened(name: str, folder: Path) -> Library:
 
 
 def digest(what: str, out: Any) -> dict[str, Any]:
-    """A few numbers that two libraries have in common if their answers are the same."""
+    """Return a few numbers that are equal for two libraries if their results are the same."""
     import jax.numpy as jnp  # noqa: PLC0415
 
     if what in ("knn", "query"):

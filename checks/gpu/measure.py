@@ -1,7 +1,7 @@
-"""A process that times on the device: ``python -m gpu.measure JOB``. Prints a finding a call.
+"""A process that times on the device: ``python -m gpu.measure JOB``. It prints one finding per call.
 
-It times calls of one library on one sample, the kernels of ours one by one, or what plain JAX reaches. Which `jztree`
-it imports depends on the library, so it does so late.
+It times calls of one library on one sample, our kernels one by one, or the rates of plain JAX. The library determines
+which `jztree` to import, so the import is late.
 """
 
 # ruff: noqa: PLC0415
@@ -22,25 +22,25 @@ from .cases import SEED, B, Sample, masses, uniform, velocities
 from .libraries import Library, digest, opened
 from .session import one_line, tell
 
-_PATIENCE = 20.0  # seconds for the timed runs of one call; where one takes longer there are fewer runs
+_PATIENCE = 20.0  # seconds for the timed runs of one call; longer calls get fewer runs
 _FEWEST = 3
 _IN_A_ROW = 20
-_SHORT = 0.02  # seconds: calls below it are also timed without waiting for each
+_SHORT = 0.02  # seconds: shorter calls are also timed without waiting for each
 _QUERIES, _AT_ONCE = 256, 16  # for which distances are counted
-_CHAINS, _STEPS = 4, 256  # of products whose rate is measured
+_CHAINS, _STEPS = 4, 256  # of products, to measure their rate
 K = 16  # of the kernels
-LEAF_SIZES = (16, 24, 32, 48)  # besides the default, which was chosen on CPUs
+LEAF_SIZES = (16, 24, 32, 48)  # in addition to the default, which was chosen on CPUs
 
 
 def timed(call: Callable[[], Any]) -> float:
-    """Seconds until all of the result is there."""
+    """Return the seconds until the entire result is ready."""
     start = time.perf_counter()
     jax.block_until_ready(call())
     return time.perf_counter() - start
 
 
 def timings(call: Callable[[], Any], runs: int) -> dict[str, Any]:
-    """Seconds of a call that has been compiled."""
+    """Return the seconds of a compiled call."""
     first = timed(call)
     seconds = [timed(call) for _ in range(max(min(runs, int(_PATIENCE / max(first, 1e-9))), _FEWEST))]
     middle = statistics.median(seconds)
@@ -51,13 +51,13 @@ def timings(call: Callable[[], Any], runs: int) -> dict[str, Any]:
 
 
 def peak_bytes() -> int | None:
-    """The most memory this process has had on the device; None where the platform does not say."""
+    """Return the peak device memory of this process; None if the platform does not report it."""
     stats = jax.devices()[0].memory_stats()
     return None if stats is None else int(stats["peak_bytes_in_use"])
 
 
 def arguments(sample: Sample, what: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Those of a call; what only some calls need is brought to the device when it is asked for."""
+    """Return the arguments of a call. Data for some calls only is copied to the device on demand."""
     given = {name: value for name, value in options.items() if name not in ("b", "neighbours")}
     if "b" in options:
         given["rlink"] = sample.linking_length(options["b"])
@@ -71,7 +71,7 @@ def arguments(sample: Sample, what: str, options: dict[str, Any]) -> dict[str, A
 
 
 def measured(library: Library, pos: Any, what: str, given: dict[str, Any], runs: int) -> dict[str, Any]:
-    """Time, memory and digest of a call, with the first effort that succeeds."""
+    """Return time, memory and digest of a call, with the first effort that succeeds."""
     failed: list[tuple[float, str]] = []
     for effort in library.efforts:
         try:
@@ -93,7 +93,7 @@ def measured(library: Library, pos: Any, what: str, given: dict[str, Any], runs:
 
 
 def kernels_of(pos: Any, sample: Sample) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Names and calls in a periodic box, compiled apart; what one returns is computed once more for the next ones."""
+    """Yield names and calls in a periodic box, compiled separately. Results needed later are computed once more."""
     import jztree as jz
     from jztree import kernels
 
@@ -132,7 +132,7 @@ def kernels_of(pos: Any, sample: Sample) -> Iterator[tuple[str, Callable[[], Any
 def _with_other_leaves(
     posz: Any, lower: Any, upper: Any, box: Any, sample: Sample
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """The searches again, in hierarchies with smaller and larger leaves."""
+    """Yield the searches again, in hierarchies with smaller and larger leaves."""
     import jztree as jz
     from jztree import kernels
 
@@ -155,12 +155,12 @@ def _with_other_leaves(
 
 
 def _given(function: Callable[..., Any], *arrays: Any) -> Callable[[], Any]:
-    """A compiled call of arrays."""
+    """Return a compiled call with given arrays."""
     return functools.partial(jax.jit(function), *arrays)
 
 
 def _hierarchy(posz: Any, lower: Any, upper: Any, box: Any, cfg: Any) -> Callable[[], Any]:
-    """The call that builds a hierarchy over particles in z-order."""
+    """Return the call that builds a hierarchy over particles in z-order."""
     import jztree as jz
     from jztree import kernels
 
@@ -175,7 +175,7 @@ def _hierarchy(posz: Any, lower: Any, upper: Any, box: Any, cfg: Any) -> Callabl
 
 
 def stages(pos: Any, sample: Sample, runs: int) -> dict[str, Any]:
-    """Timings of each kernel."""
+    """Return the timings of each kernel."""
     found = {}
     for name, call in kernels_of(pos, sample):
         jax.block_until_ready(call())
@@ -184,7 +184,7 @@ def stages(pos: Any, sample: Sample, runs: int) -> dict[str, Any]:
 
 
 def distances(pos: Any, k: int, box: float) -> dict[str, float]:
-    """Particles in the leaves that the ball of the ``k`` nearest neighbours touches, a query on average.
+    """Return the mean number of particles per query in leaves that the ball of its ``k`` nearest neighbours touches.
 
     Every search of this tree that opens whole leaves has to compute at least these distances.
     """
@@ -200,7 +200,7 @@ def distances(pos: Any, k: int, box: float) -> dict[str, float]:
 
 
 def _touched(query: Any, radius: Any, lower: Any, upper: Any, count: Any, box: Any) -> Any:
-    """Particles in the leaves within ``radius`` of each query; ``box`` is 0 where open."""
+    """Return the particles in the leaves within ``radius`` of each query; ``box`` is 0 in open dimensions."""
     middle, half = 0.5 * (lower + upper), 0.5 * (upper - lower)
     gap = jnp.abs(query[:, None] - middle)
     gap = jnp.where(box > 0, jnp.minimum(gap, box - gap), gap)
@@ -208,19 +208,20 @@ def _touched(query: Any, radius: Any, lower: Any, upper: Any, count: Any, box: A
     return jnp.where(near & (count > 0), count, 0).sum(axis=-1, dtype=jnp.float32)
 
 
-# What the device can do at best
+# Device limits
 
 
 def rates(small: bool) -> dict[str, float]:
-    """Rates of plain JAX: bytes moved by large copies and sums, and float32 instructions a second.
+    """Return rates of plain JAX: bytes moved by large copies and sums, and float32 instructions per second.
 
-    A fused multiply-add, which the library does not use, is one instruction too.
+    A fused multiply-add, which the library does not use, also counts as one instruction.
     """
     n, rows, steps = (2**16, 2**10, 16) if small else (2**28, 2**24, _STEPS)
 
     def products(x: Any, factors: Any) -> Any:
-        """With a factor that the compiler does not know: nothing to be folded, nor fused with a sum. Several at once,
-        so that none waits for the one before.
+        """Multiply by factors unknown to the compiler, so that it can neither fold nor fuse the products.
+
+        Several chains run at once, so that no product waits for the previous one.
         """
         values = [x + i for i in range(_CHAINS)]
         for _ in range(steps):
@@ -235,7 +236,7 @@ def rates(small: bool) -> dict[str, float]:
 
 
 def _seconds(function: Callable[[Any, Any], Any], n: int) -> float:
-    """Median time of a compiled function of two arrays of ``n`` numbers."""
+    """Return the median time of a compiled function of two arrays of ``n`` numbers."""
     x, y = jnp.linspace(0, 1, n), jnp.full(n, 0.999)
     compiled = jax.jit(function)
     jax.block_until_ready(compiled(x, y))

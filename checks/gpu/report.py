@@ -1,4 +1,4 @@
-"""Tables out of a record."""
+"""Tables made from a record."""
 
 import platform
 import sys
@@ -18,14 +18,14 @@ _FLOAT = 4  # bytes
 
 
 def write(session: Session) -> None:
-    """The stage."""
+    """Run the stage."""
     page = markdown(session.record, session.small)
     session.record.path.with_suffix(".md").write_text(page)
     print(page)
 
 
 def machine(platform_name: str, commit: str) -> dict[str, Any]:
-    """What results depend on besides the sources."""
+    """Return the properties of the machine that affect the results."""
     gpus = ask("nvidia-smi", "--query-gpu=name,driver_version,memory.total,clocks.max.sm", "--format=csv,noheader")
     versions = "import jax, jaxlib, numpy; print(jax.__version__, jaxlib.__version__, numpy.__version__)"
     words = ask(sys.executable, "-P", "-c", versions).split()
@@ -40,7 +40,7 @@ def machine(platform_name: str, commit: str) -> dict[str, Any]:
 
 
 def name_of_gpu() -> str:
-    """The name of the GPU for a file: h200."""
+    """Return the name of the GPU for a file name: h200."""
     name = ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader").split("\n")[0]
     return name.replace("NVIDIA", "").strip().lower().replace(" ", "_")
 
@@ -52,7 +52,7 @@ def _cpu() -> str:
 
 
 def markdown(record: Record, small: bool) -> str:
-    """Everything in one page."""
+    """Return the whole report as one page."""
     return "\n".join([*_title(record), *_correctness(record), *_timings(record, small), *_ends(record)]) + "\n"
 
 
@@ -118,7 +118,7 @@ def _row(record: Record, case: Case, call: Call, ours: dict[str, Any], best: dic
 
 
 def bytes_to_move(what: str, n: int, k: int = 0, dims: int = 3) -> int:
-    """Bytes of a call on float32 if every input is read once and every output is written once."""
+    """Return the bytes of a call on float32 if every input is read once and every output is written once."""
     row = dims * _FLOAT
     counts = row + _FLOAT
     amounts = {
@@ -129,21 +129,21 @@ def bytes_to_move(what: str, n: int, k: int = 0, dims: int = 3) -> int:
         "neighbours_within": counts + 2 * _FLOAT * NEIGHBOURS,
         "knn": row + 2 * _FLOAT * k,
         "query": 2 * row + 2 * _FLOAT * k,
-        "labels": 2 * row + _FLOAT,  # positions are returned too, in z-order
-        "catalogue": 2 * (2 * row + _FLOAT),  # positions, velocities and masses come and go
+        "labels": 2 * row + _FLOAT,  # positions in z-order are also returned
+        "catalogue": 2 * (2 * row + _FLOAT),  # positions, velocities and masses are read and written
         "spheres": row,
     }
     return n * amounts[what]
 
 
 def seconds_at_least(best: dict[str, float], call: Call, n: int, distances: float) -> float:
-    """The larger of the time for the bytes and that for the arithmetic. distances: to be computed, a query."""
+    """Return the larger of the times for memory traffic and arithmetic. distances: required number per query."""
     moving = bytes_to_move(call.what, n, call.options.get("k", 0)) / best["copy bytes per second"]
     return max(moving, n * distances * _COUNTED / best["instructions per second"])
 
 
 def _distances(record: Record, case: Case, call: Call) -> float:
-    """To be computed, a query. They are known for one k of large samples, and grow with k."""
+    """Return the required distances per query. They are known for one k of large samples, and grow with k."""
     of_kind = f"distances {case.sample.kind}"
     counted = [
         one.get("distances a query", 0.0) for key, one in record.stage("time").items() if key.startswith(of_kind)
@@ -152,7 +152,7 @@ def _distances(record: Record, case: Case, call: Call) -> float:
 
 
 def _agreement(ours: dict[str, Any], theirs: dict[str, Any] | None) -> str:
-    """Whether digests are the same: sums to 1e-5, numbers of groups exactly."""
+    """Return whether digests agree: sums to 1e-5, numbers of groups exactly."""
     if theirs is None:
         return ""
     pairs = [(float(ours[name]), float(theirs[name])) for name in ours if name in theirs]
@@ -165,7 +165,7 @@ def _number(value: float | None, scale: float = 1.0) -> str:
 
 
 def _ends(record: Record) -> Iterator[str]:
-    """The table of kernels, and all errors."""
+    """Yield the table of kernels, and all errors."""
     found = {key: one["stages"] for key, one in record.stage("time").items() if "stages" in one}
     if found:
         yield "\n| kernel, ms | " + " | ".join(key.removeprefix("stages ") for key in found) + " |"

@@ -1,4 +1,4 @@
-"""The stages that time this library and its peers, case by case in turn, and that measure what the device can do."""
+"""The stages that time this library and its peers, alternating case by case, and that measure the device limits."""
 
 import contextlib
 import subprocess
@@ -17,7 +17,7 @@ STAGE_OF = {"ours": "time", "published": "peers", "jaxkd": "peers"}
 
 
 def floor(session: Session) -> None:
-    """Rates of the device."""
+    """Measure the rates of the device."""
     if session.missing("floor", "rates"):
         problem = session.collect("floor", module("measure", {"rates": {"small": session.small}}), 240)
         if problem is not None:
@@ -25,7 +25,7 @@ def floor(session: Session) -> None:
 
 
 def run(session: Session) -> None:
-    """The cases, the most urgent first; each with this library and then with the peers, as far as they are asked for.
+    """Time the cases, the most urgent first, each with this library and then with the requested peers.
 
     Two processes never run at once.
     """
@@ -44,7 +44,7 @@ def name_in_record(library: str, call: Call, case: Case) -> str:
 
 
 def _time(session: Session, case: Case, library: str, folder: Path) -> None:
-    """The calls of a case that are missing. What is cut off by the end of the time stays missing."""
+    """Time the missing calls of a case. Calls interrupted by the time limit stay missing."""
     stage, source, does = STAGE_OF[library], _source(session, library), LIBRARIES[library].does
     calls = {
         name_in_record(library, call, case): {"what": call.what, "options": call.options}
@@ -75,16 +75,16 @@ def _time(session: Session, case: Case, library: str, folder: Path) -> None:
 
 
 def _source(session: Session, library: str) -> str:
-    """What a timing depends on: our sources, or the packages of the peers."""
+    """Return the identity of the timed code: our sources, or the packages of the peers."""
     if library == "ours" or session.wheels is None:
         return session.source
     return " ".join(sorted(path.stem.split("-cp")[0] for path in session.wheels.iterdir()))
 
 
 def install_peers(session: Session) -> Path | None:
-    """Unpack the packages of peers into a folder of their own; None if there are none.
+    """Unpack the packages of peers into a separate folder; return None if there are none.
 
-    Packages that come as source are built, if that works on this machine without a network.
+    Source packages are built, if that works on this machine without a network.
     """
     if session.wheels is None or not any(session.wheels.iterdir()):
         session.put("peers", "packages", {"left out": "no folder was given with --peer-wheels"})
@@ -98,7 +98,7 @@ def install_peers(session: Session) -> Path | None:
 
 
 def _install(session: Session, package: Path, site: Path) -> str:
-    """What became of it."""
+    """Install a package and return the outcome."""
     isolation = [] if package.suffix == ".whl" else ["--no-build-isolation"]
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-index", "--no-deps", "--no-compile", "--upgrade"]
     command = [*pip, *isolation, "--target", str(site), str(package)]
@@ -110,6 +110,6 @@ def _install(session: Session, package: Path, site: Path) -> str:
 
 
 def rates(record: Any) -> dict[str, float]:
-    """Those of the device, if they are known."""
+    """Return the rates of the device, if they are known."""
     found = record.stage("floor").get("rates", {})
     return {} if "error" in found else found

@@ -1,4 +1,4 @@
-"""Questions about fixed radii: calls whose answers on the GPU and on the CPU are compared, as in `answers`."""
+"""Fixed-radius calls for the comparison of GPU and CPU results, as in `answers`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -9,11 +9,11 @@ import numpy as np
 import jztree as jz
 
 Question = tuple[str, Callable[[Any], Any]]
-MANY = 10**5  # particles from which on pairs are counted rather than listed
+MANY = 10**5  # from this number of particles on, count pairs instead of listing them
 
 
 def questions(n: int, dims: int, box: Any, spacing: float) -> Iterator[Question]:
-    """Functions of particles on a device, by name. spacing: the mean distance of particles."""
+    """Yield functions of particles on a device, by name. spacing: the mean distance of particles."""
     within = jz.radius
     radii = np.array([0.2, 0.5, 0.9]) * spacing
     yield "counts", lambda part: within.count_within.jit(part, radii[1], boxsize=box)
@@ -44,7 +44,7 @@ def _of_all_pairs(dims: int, box: Any, radii: np.ndarray) -> Iterator[Question]:
 
 
 def _pairs(part: Any, box: Any, mode: str, edges: Any, edges_b: Any, los: Any = -1) -> Any:
-    # Weights of a power of two have sums without rounding, whatever their order.
+    # Sums of weights that are a power of two are exact in any order.
     weight = np.full(part.pos.shape[0], 0.5, part.pos.dtype)
     found = jz.radius.pair_counts.jit(part, edges, boxsize=box, mode=mode, edges_b=edges_b, los=los, weight=weight)
     return found.count, found.weight
