@@ -1,7 +1,7 @@
-"""Some cases of tests that have many, as a plugin of pytest: ``--cases-of-each 2`` keeps two of each test.
+"""A pytest plugin that runs a choice of the cases of each test: ``--cases-of-each 2`` keeps two of each test.
 
-The choice follows from the list of cases alone: the first case, the last one, and others at equal steps between them.
-So every commit runs the same cases, and ``git bisect`` finds the one that broke a case.
+The choice depends on the list of cases alone: the first case, the last one, and others at equal steps between them.
+Every commit therefore runs the same cases, and ``git bisect`` finds the commit that broke a case.
 
 A marker may name some cases of its test: ``@pytest.mark.watched("float32-8", "float64-300")`` marks only these two.
 """
@@ -19,14 +19,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
-    """Name the limit, so that nobody takes a run for one of all cases."""
+    """Name the limit, to distinguish the run from one of all cases."""
     most = config.option.cases_of_each
     return f"at most {most} cases of each test, one of each long test; make test-all runs all cases" if most else None
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")  # before -m
 def pytest_leave_markers_to_named_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take ``watched`` from cases that it does not name; raise UsageError if it names a case that does not exist."""
+    """Remove ``watched`` from cases that it does not name. Raise UsageError if it names a case that does not exist."""
     named: set[str] = set()
     for item in items:
         marker = item.get_closest_marker("watched")
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def evenly_spaced(cases: list[pytest.Item], most: int) -> list[pytest.Item]:
-    """At most so many cases in their order: the first and the last one, and others at equal steps between them."""
+    """Return at most ``most`` cases in order: the first and the last one, and others at equal steps between them."""
     if len(cases) <= most:
         return cases
     if most == 1:
@@ -66,5 +66,5 @@ def evenly_spaced(cases: list[pytest.Item], most: int) -> list[pytest.Item]:
 
 
 def _test(item: pytest.Item) -> str:
-    """The name of the test that an item is a case of."""
+    """Return the name of the test to which an item belongs."""
     return item.nodeid.partition("[")[0]

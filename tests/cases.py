@@ -1,4 +1,4 @@
-"""What several test modules share: particles, and names."""
+"""Particles and names shared by several test modules."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,7 +6,7 @@ import oracles
 
 from jztree import data
 
-# What a catalogue tells of a group by sums over its particles.
+# The catalogue columns that are sums over the particles of a group.
 CATALOGUE_COLUMNS = (
     "mass",
     "com_pos",

@@ -1,4 +1,4 @@
-"""Inputs for the tests, and answers that owe nothing to the code under test: brute force, SciPy and Python integers."""
+"""Test inputs, and independent oracles: brute force, SciPy and Python integers."""
 
 import dataclasses
 import itertools
@@ -17,21 +17,21 @@ from scipy.spatial import cKDTree
 
 from jztree import kernels
 
-# What an error at run time may be: JAX does not keep the type stable between calls.
+# The possible types of an error at run time: JAX does not keep the type stable between calls.
 RUN_TIME_ERROR = (ValueError, jax.errors.JaxRuntimeError)
 
 
 def skip_where_kernels_cannot_raise() -> None:
-    """For what kernels refuse because of values that only a mistake in the library could give them.
+    """Skip tests of errors that kernels raise only for values that a mistake in the library would produce.
 
-    Those of the GPU skip these, because the host does not see the values.
+    GPU kernels cannot raise these errors, because the host does not see the values.
     """
     if jax.default_backend() != "cpu" or kernels.native_info()["instruction_set"] in ("cuda-emulated", "cuda-watched"):
         pytest.skip("kernels of the GPU cannot raise")
 
 
 def one_sentence(error: Any) -> bool:
-    """Whether the text of a caught error (from ``pytest.raises``) is one line that ends like a sentence."""
+    """Return whether the message of a caught error (from ``pytest.raises``) is one line that ends like a sentence."""
     text = str(error.value).strip()
     return "\n" not in text and text.endswith(".")
 
@@ -40,12 +40,12 @@ def one_sentence(error: Any) -> bool:
 
 
 def uniform(n: int, dims: int, dtype: Any = np.float32, seed: int = 1) -> np.ndarray:
-    """Points spread evenly over the unit box."""
+    """Return points spread evenly over the unit box."""
     return np.random.default_rng(seed).random((n, dims)).astype(dtype)
 
 
 def clustered(n: int, dims: int, dtype: Any = np.float32, seed: int = 2) -> np.ndarray:
-    """Points in a dozen clumps of very different density in the unit box, some across its faces."""
+    """Return points in a dozen clumps of very different density in the unit box, some across its faces."""
     random = np.random.default_rng(seed)
     centre, width = random.random((12, dims)), 10 ** random.uniform(-4, -1, 12)
     clump = random.integers(0, 12, n)
@@ -54,19 +54,19 @@ def clustered(n: int, dims: int, dtype: Any = np.float32, seed: int = 2) -> np.n
 
 
 def lattice(side: int, dims: int, dtype: Any = np.float32, spacing: float = 1.0) -> np.ndarray:
-    """Points ``spacing`` times integers, in a random order."""
+    """Return points at ``spacing`` times integers, in random order."""
     axes = np.meshgrid(*[np.arange(side) * spacing] * dims, indexing="ij")
     pos = np.stack(axes, axis=-1).reshape(-1, dims)
     return np.random.default_rng(3).permutation(pos).astype(dtype)
 
 
 def inside_box(pos: np.ndarray) -> np.ndarray:
-    """``pos`` with coordinates that rounding has lifted onto 1 put back to 0."""
+    """Set coordinates of ``pos`` that rounding has raised to 1 back to 0."""
     return np.where(pos >= 1, 0, pos).astype(pos.dtype)
 
 
 def box_lengths(kind: str, dims: int, length: float = 1.0) -> Any:
-    """A box argument: ``open``, ``periodic``, or ``mixed`` (every other dimension open, the others of two lengths)."""
+    """Return a box argument: ``open``, ``periodic``, or ``mixed`` (every other dimension open, two lengths else)."""
     if kind == "open":
         return None
     if kind == "periodic":
@@ -75,12 +75,12 @@ def box_lengths(kind: str, dims: int, length: float = 1.0) -> Any:
 
 
 def full_box(box: Any, dims: int) -> np.ndarray:
-    """``(d,)`` float64 lengths, 0 where open."""
+    """Return ``(d,)`` float64 lengths, 0 if open."""
     return np.broadcast_to(np.asarray(0.0 if box is None else box, np.float64), (dims,))
 
 
 def wrapped(pos: np.ndarray, box: Any) -> np.ndarray:
-    """Positions moved into the box, computed in float64 and rounded to their dtype."""
+    """Return positions wrapped into the box, computed in float64 and rounded to their dtype."""
     length, wide = full_box(box, pos.shape[1]), pos.astype(np.float64)
     periodic = length > 0
     moved = wide - length * np.floor(wide / np.where(periodic, length, 1.0))
@@ -89,8 +89,9 @@ def wrapped(pos: np.ndarray, box: Any) -> np.ndarray:
 
 
 def squared_distances(a: np.ndarray, b: np.ndarray, box: Any = None, factor: Any = 1.0) -> np.ndarray:
-    """``(len(a), len(b))`` float64, to the nearest images, of lengths times the factor; summed in the order of the
-    dimensions.
+    """Return ``(len(a), len(b))`` squared distances to the nearest images in float64.
+
+    Lengths are multiplied by the factor. Squares are added in the order of the dimensions.
     """
     total = np.zeros((len(a), len(b)))
     for d, length in enumerate(full_box(box, a.shape[1])):
@@ -99,14 +100,14 @@ def squared_distances(a: np.ndarray, b: np.ndarray, box: Any = None, factor: Any
         if length > 0:
             x, y = x.astype(np.longdouble), y.astype(np.longdouble)
             shift = np.rint((x - y) / length) * np.longdouble(length)
-            # A shift of the one that is farther out loses no digit, so the difference is rounded once.
+            # Shifting the coordinate that is farther out loses no digits, so the difference is rounded once.
             difference = np.where(np.abs(x) > np.abs(y), (x - shift) - y, x - (y + shift))
         total += (difference.astype(np.float64) * factor) ** 2
     return total
 
 
 def bins_of(exceeds: Callable[[float], np.ndarray], edges: Any) -> np.ndarray:
-    """The bin of each quantity, or -1. A bin excludes its lower edge, unless that is 0, and includes its upper edge.
+    """Return the bin of each quantity, or -1. A bin excludes its lower edge, unless 0, and includes its upper edge.
 
     exceeds: for an edge, whether each quantity is above it.
     """
@@ -121,9 +122,9 @@ def bins_of(exceeds: Callable[[float], np.ndarray], edges: Any) -> np.ndarray:
 
 
 def morton_keys(pos: np.ndarray, box: Any = None) -> list[int]:
-    """Keys as Python integers: 2 * floor(64 / d) bits a dimension, dimension 0 most significant in each level.
+    """Return keys as Python integers: 2 * floor(64 / d) bits per dimension, with dimension 0 first in each level.
 
-    One cell size for all dimensions: the largest of the box lengths and, where open, the extents of the positions.
+    All dimensions have one cell size: the largest of the box lengths and, if open, the extents of the positions.
     """
     dims = pos.shape[1]
     length, wide = full_box(box, dims), pos.astype(np.float64)
@@ -150,13 +151,13 @@ def _cell(x: float, low: float, length: float, extent: float, bits: int) -> int:
 
 
 def z_order(pos: np.ndarray, box: Any = None) -> np.ndarray:
-    """The rows of ``pos`` in z-order; those of one key in the z-order of their bits, ties in their order."""
+    """Return the rows of ``pos`` in z-order. Equal keys are in the z-order of their bits, and ties in input order."""
     places = list(zip(morton_keys(pos, box), coordinate_bits(pos, box), strict=True))
     return np.array(sorted(range(len(pos)), key=places.__getitem__), np.int64)
 
 
 def coordinate_bits(pos: np.ndarray, box: Any = None) -> list[int]:
-    """The bits of the coordinates in float64, which rise with the numbers, interleaved as Python integers."""
+    """Return the interleaved bits of the float64 coordinates, which rise with the numbers, as Python integers."""
     length = full_box(box, pos.shape[1])
     return [
         _interleaved([_rising_bits(float(x), float(size)) for x, size in zip(row, length, strict=True)]) for row in pos
@@ -175,7 +176,7 @@ def _interleaved(numbers: list[int]) -> int:
 
 
 def inverse(order: np.ndarray) -> np.ndarray:
-    """``rank`` with ``rank[order] = 0, 1, 2, ...``."""
+    """Return ``rank`` with ``rank[order] = 0, 1, 2, ...``."""
     rank = np.empty_like(order)
     rank[order] = np.arange(len(order))
     return rank
@@ -185,7 +186,7 @@ def inverse(order: np.ndarray) -> np.ndarray:
 
 
 def scipy_knn(source: np.ndarray, query: np.ndarray, k: int, box: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """Radii and rows from a k-d tree in float64."""
+    """Return radii and rows from a k-d tree in float64."""
     length = full_box(box, source.shape[1])
     moved = [wrapped(pos.astype(np.float64), box) for pos in (source, query)]
     moved = [np.where((length > 0) & (pos >= length), 0.0, pos) for pos in moved]
@@ -193,9 +194,9 @@ def scipy_knn(source: np.ndarray, query: np.ndarray, k: int, box: Any = None) ->
 
 
 def brute_knn(source: np.ndarray, k: int, box: Any = None, query: np.ndarray | None = None) -> np.ndarray:
-    """Rows of the neighbours with the tie rule: lower z-ordered row first, own point before all others.
+    """Return rows of neighbours with the tie rule: lower z-ordered row first, own point before all others.
 
-    Only for positions whose squared distances have no rounding.
+    Use it only for positions whose squared distances are exact.
     """
     distance2 = squared_distances(source if query is None else query, source, box)
     if query is None:
@@ -208,7 +209,7 @@ def brute_knn(source: np.ndarray, k: int, box: Any = None, query: np.ndarray | N
 def assert_neighbours(
     rad: Any, idx: Any, source: np.ndarray, query: np.ndarray, box: Any = None, rtol: float | None = None
 ) -> None:
-    """That ``rad`` and ``idx`` are the nearest neighbours: SciPy's radii, and distinct rows at these radii."""
+    """Assert that ``rad`` and ``idx`` are the nearest neighbours: SciPy's radii, and distinct rows at these radii."""
     rad, idx = np.asarray(rad), np.asarray(idx)
     rtol = rtol or 8 * float(np.finfo(rad.dtype).eps)
     atol = 1e-15 * float(full_box(box, source.shape[1]).max())  # SciPy's own rounding across the boundary
@@ -221,7 +222,7 @@ def assert_neighbours(
 
 
 def pair_distances(query: np.ndarray, source: np.ndarray, idx: np.ndarray, box: Any = None) -> np.ndarray:
-    """Distances from each query to the given rows of ``source``, in float64."""
+    """Return the distances from each query to the given rows of ``source``, in float64."""
     difference = query[:, None, :].astype(np.float64) - source[idx].astype(np.float64)
     length = full_box(box, source.shape[1])
     difference -= length * np.rint(difference / np.where(length > 0, length, 1.0))
@@ -232,21 +233,22 @@ def pair_distances(query: np.ndarray, source: np.ndarray, idx: np.ndarray, box: 
 
 
 def components(pos: np.ndarray, rlink: float, box: Any = None) -> np.ndarray:
-    """Labels of the connected components of all pairs with squared distance at most ``rlink**2`` in float64."""
+    """Return labels of the connected components of all pairs with squared distance at most ``rlink**2`` in float64."""
     linked = squared_distances(pos, pos, box) <= float(rlink) * float(rlink)
     return connected_components(coo_array(linked), directed=False)[1]
 
 
 def components_of_many(pos: np.ndarray, rlink: float, box: Any = None) -> np.ndarray:
-    """`components` without all pairs in memory: a k-d tree finds the pairs. Not for pairs at exactly ``rlink``."""
+    """Compute `components` from the pairs of a k-d tree, with less memory. Not for pairs at exactly ``rlink``."""
     tree = cKDTree(wrapped(pos.astype(np.float64), box), boxsize=full_box(box, pos.shape[1]))
     a, b = tree.query_pairs(rlink, output_type="ndarray").T
     return connected_components(coo_array((np.ones(len(a), bool), (a, b)), (len(pos), len(pos))), directed=False)[1]
 
 
 def clusters_of(near: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
-    """DBSCAN's clusters and cores, one point after the other; a cluster grows until nothing is left to reach (Ester et
-    al. 1996). near: ``(n, n)`` bool.
+    """Return DBSCAN's clusters and cores, starting from one point after the other (Ester et al. 1996).
+
+    A cluster grows until it cannot reach any more points. near: ``(n, n)`` bool.
     """
     core, label, clusters = near.sum(axis=1) >= least, np.full(len(near), -1), 0
     for start in np.nonzero(core)[0]:
@@ -263,14 +265,16 @@ def clusters_of(near: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def smallest_members(label: Any) -> np.ndarray:
-    """The partition in one form that does not depend on labels: for each row the smallest row of its group."""
+    """Return the partition in a form that does not depend on labels: for each row, the smallest row of its group."""
     _, first, group = np.unique(np.asarray(label), return_index=True, return_inverse=True)
     return first[group]
 
 
 def order_over_ranks(label: np.ndarray, nums: Any, npart_min: int) -> np.ndarray:
-    """Rows in the group order of ranks that hold ``nums`` consecutive rows each; ``label`` is the smallest row of the
-    group. For each rank, the listed groups of which it holds the first row, then its rows in no listed group.
+    """Return rows in the group order of ranks that hold ``nums`` consecutive rows each.
+
+    label: the smallest row of the group. Each rank has the listed groups whose first row it holds, then its rows in no
+    listed group.
     """
     rows = np.arange(len(label))
     first = np.where(np.bincount(label, minlength=len(label))[label] >= npart_min, label, rows)
@@ -280,8 +284,9 @@ def order_over_ranks(label: np.ndarray, nums: Any, npart_min: int) -> np.ndarray
 
 
 def one_device_order(cata: Any, n: int) -> np.ndarray:
-    """Which of the joined ``n`` rows of several ranks are those of one device, in its order. ``cata``: a catalogue with
-    global offsets.
+    """Return the order that sorts the ``n`` joined rows of several ranks like those of one device.
+
+    cata: a catalogue with global offsets.
     """
     count = np.asarray(cata.count, np.int64)
     members = np.repeat(cata.offset - (np.cumsum(count) - count), count) + np.arange(count.sum())
@@ -290,7 +295,7 @@ def one_device_order(cata: Any, n: int) -> np.ndarray:
 
 @dataclass
 class SlowCatalogue:
-    """A catalogue in float64; ``order`` is the rows in group order, every other field has one entry a group."""
+    """A catalogue in float64. ``order`` is the rows in group order; every other field has one entry per group."""
 
     order: np.ndarray
     count: np.ndarray
@@ -313,7 +318,7 @@ class SlowCatalogue:
 def slow_catalogue(
     pos: np.ndarray, mass: np.ndarray, vel: np.ndarray, label: np.ndarray, box: Any, npart_min: int
 ) -> SlowCatalogue:
-    """The catalogue of z-ordered particles; ``label`` is the smallest row of the group."""
+    """Return the catalogue of z-ordered particles; ``label`` is the smallest row of the group."""
     groups = [np.flatnonzero(label == first) for first in np.unique(label)]
     listed = [rows for rows in groups if len(rows) >= npart_min]
     members = np.concatenate([*listed, np.empty(0)]).astype(np.int64)
@@ -347,7 +352,7 @@ def _group_moments(pos: np.ndarray, mass: np.ndarray, vel: np.ndarray, box: Any)
 
 
 def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """``(n, d * (d - 1) / 2)``: in 3D the cross product, else ``a_i b_j - a_j b_i`` for i < j."""
+    """Return ``(n, d * (d - 1) / 2)``: in 3D the cross product, otherwise ``a_i b_j - a_j b_i`` for i < j."""
     dims = a.shape[1]
     if dims == 3:
         return np.cross(a, b)
@@ -359,7 +364,7 @@ def _cross(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def kernel_weight(kernel: str, dims: int, q: np.ndarray, truncate: float = 4.0) -> np.ndarray:
-    """``W(r, h) h^d`` at ``q = r / h``, normalised by its integral."""
+    """Return ``W(r, h) h^d`` at ``q = r / h``, normalised by its integral."""
     shapes: dict[str, Any] = {
         "top_hat": np.ones_like,
         "gaussian": lambda q: np.exp(-((truncate * q) ** 2) / 2),
@@ -375,7 +380,7 @@ def kernel_weight(kernel: str, dims: int, q: np.ndarray, truncate: float = 4.0) 
         ),
     }
     x, w = np.polynomial.legendre.leggauss(200)
-    # Both halves by themselves, since the spline is two polynomials.
+    # Integrate both halves separately, because the spline consists of two polynomials.
     x, w = np.r_[(x + 1) / 4, (x + 3) / 4], np.r_[w, w] / 4
     surface = 2 * math.pi ** (dims / 2) / math.gamma(dims / 2)
     norm = surface * np.sum(w * x ** (dims - 1) * shapes[kernel](x))
@@ -383,7 +388,7 @@ def kernel_weight(kernel: str, dims: int, q: np.ndarray, truncate: float = 4.0) 
 
 
 def nearest_differences(query: np.ndarray, pos: np.ndarray, box: Any) -> np.ndarray:
-    """From sources to queries, by the nearest image, (q, n, d) in float64."""
+    """Return vectors from sources to queries, by the nearest image, (q, n, d) in float64."""
     difference = query.astype(np.float64)[:, None] - pos.astype(np.float64)[None]
     lengths = np.broadcast_to(np.asarray(0.0 if box is None else box, np.float64), pos.shape[1:])
     return difference - lengths * np.rint(difference / np.where(lengths > 0, lengths, 1))
@@ -411,5 +416,5 @@ class KernelSum:
 
 
 def assert_near(found: Any, expected: Any, rtol: float) -> None:
-    """Equal to a fraction of the largest."""
+    """Assert equality up to a fraction of the largest value."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * np.abs(expected).max(initial=1e-300))

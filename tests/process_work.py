@@ -1,5 +1,5 @@
-"""What the processes of test_processes_library.py do. Not a test: each process runs it on all devices, and compares
-what its own devices hold with what one device makes of all particles.
+"""The work of the processes of test_processes_library.py. Not a test: each process runs it on all devices, and compares
+the data on its own devices with the result of one device for all particles.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ RANKS, NPAD, BOX = 4, 40, 1.0
 
 
 def start(heartbeat: int = 100, shape: tuple[int, ...] = (RANKS,)) -> jax.sharding.Mesh:
-    """Join the processes; the mesh of all their devices."""
+    """Join the processes. Return the mesh of all their devices."""
     launch.initialize(heartbeat_timeout_seconds=heartbeat)
     return jax.make_mesh(shape, ("nodes", "gpus")[-len(shape) :])
 
@@ -33,17 +33,17 @@ def particles(n: int = 1201, seed: int = 1) -> data.ParticleData:
 
 
 def dealt(part: Any) -> Any:
-    """``part`` dealt out to the ranks, as NumPy arrays, of which JAX hands each device its own block."""
+    """Distribute ``part`` over the ranks, as NumPy arrays. JAX gives each device its block."""
     return jax.tree.map(np.array, data.expand_particles(part, RANKS, NPAD))
 
 
 def near(n: int = 300, seed: int = 3) -> Any:
-    """Particles of which every rank needs most of the others'."""
+    """Return particles for which every rank needs most of the others' particles."""
     return dealt(data.Pos(pos=oracles.uniform(n, 3, seed=seed)))
 
 
 def own_ranks(tree: Any) -> Iterator[tuple[int, Any]]:
-    """The blocks of the ranks of this process, without the axis over ranks."""
+    """Yield the blocks of the ranks of this process, without the axis over ranks."""
     leaves, structure = jax.tree.flatten(tree)
     blocks = [{shard.index[0].start: np.asarray(shard.data)[0] for shard in leaf.addressable_shards} for leaf in leaves]
     for rank in sorted(blocks[0]):
@@ -51,13 +51,13 @@ def own_ranks(tree: Any) -> Iterator[tuple[int, Any]]:
 
 
 def share(n: int, rank: int) -> slice:
-    """The rows of a rank that gets an equal share, the first ones one more if it does not divide."""
+    """Return the rows of a rank in equal shares; if they are not divisible, the first ranks have one more."""
     rows = [n // RANKS + (r < n % RANKS) for r in range(RANKS)]
     return slice(sum(rows[:rank]), sum(rows[: rank + 1]))
 
 
 def check_neighbours(mesh: jax.sharding.Mesh, **options: Any) -> None:
-    """Radii bit for bit, and rows of neighbours."""
+    """Compare radii bit for bit, and rows of neighbours."""
     part = particles()
     queries = options.get("part_query")
     expected = [np.asarray(x) for x in knn.knn.jit(part, k=6, boxsize=BOX, **options)]
@@ -70,7 +70,7 @@ def check_neighbours(mesh: jax.sharding.Mesh, **options: Any) -> None:
 
 
 def check_labels(mesh: jax.sharding.Mesh, part: Any, rlink: float, boxsize: float = BOX) -> None:
-    """Particles and linear labels, exactly."""
+    """Compare particles and linear labels exactly."""
     partz, labels = fof.fof_labels.jit(part, rlink, boxsize)
     out = fof.distr_fof_labels.smap(mesh, jit=True)(dealt(part), rlink, boxsize, linearize_labels=True)
     for rank, (own, label) in own_ranks(out):
@@ -81,7 +81,7 @@ def check_labels(mesh: jax.sharding.Mesh, part: Any, rlink: float, boxsize: floa
 
 
 def check_catalogue(mesh: jax.sharding.Mesh, rlink: float = 0.02) -> None:
-    """Particles in group order and counts exactly, sums to 1e-6."""
+    """Compare particles in group order and counts exactly, and sums to 1e-6."""
     part = particles()
     partz, label = jax.tree.map(np.asarray, fof.fof_labels.jit(part, rlink, BOX))
     n, npart_min = len(label), FofConfig().catalogue.npart_min
@@ -117,7 +117,7 @@ def report(run: Callable[[], Any]) -> None:
 
 
 def count_cache_events() -> dict[str, int]:
-    """A dictionary in which JAX's compilation cache counts its hits, misses and requests from now on."""
+    """Return a dictionary in which JAX's compilation cache counts its hits, misses and requests from now on."""
     names = {"cache_hits": "hits", "cache_misses": "misses", "compile_requests_use_cache": "requests"}
     counts = dict.fromkeys(names.values(), 0)
 

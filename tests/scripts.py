@@ -1,4 +1,4 @@
-"""Scripts of ``checks/profiling`` as modules, for tests of what they count. Not a test."""
+"""Loads scripts of ``checks/profiling`` as modules, for tests of their counts. Not a test."""
 
 import importlib.util
 import sys
@@ -7,7 +7,7 @@ from types import ModuleType
 
 
 def profiling(name: str) -> ModuleType:
-    """The script of that name."""
+    """Return the script with this name."""
     path = Path(__file__).parents[1] / "checks" / "profiling" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"profiling_{name}", path)
     assert spec is not None

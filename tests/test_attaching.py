@@ -42,7 +42,7 @@ def two_kinds(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
 
 
 def expected_groups(primary: np.ndarray, other: np.ndarray, within: float = 6.4) -> set[frozenset[int]]:
-    """Members of each group of at least four; attached particles are numbered behind the primary ones."""
+    """Return the members of each group of at least four. Attached particles are numbered after the primary ones."""
     wrapped = primary.astype(np.float64) % 1
     distance, near = cKDTree(wrapped, boxsize=1.0).query(other.astype(np.float64) % 1)
     label = np.asarray(oracles.components(primary, _RLINK, _BOX))
@@ -83,18 +83,18 @@ def test_one_device_with_padding(random) -> None:
     np.testing.assert_array_equal(np.sort(grouped.id), np.arange(total))
     for start, count, mass in zip(cata.offset, cata.count, cata.mass, strict=True):
         kind = np.asarray(grouped.kind)[start : start + count]
-        assert (np.diff((kind == 4).astype(int)) >= 0).all()  # primaries come first
+        assert (np.diff((kind == 4).astype(int)) >= 0).all()  # primary particles are first
         assert mass == pytest.approx(2.0 * (kind == 1).sum() + 0.5 * (kind == 4).sum())
 
 
 @pytest.mark.parametrize("crowded", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_over_ranks_as_on_one_device(random, crowded: bool) -> None:
     primary, other = two_kinds(random)
-    if crowded:  # all attached particles go to one rank, which needs more room than it has at first
+    if crowded:  # all attached particles go to one rank, which needs more than its initial capacity
         other = (primary[:1] + random.normal(0, 1e-4, other.shape)).astype(np.float32) % 1
     ndev, rows = 4, 600
     parts = []
-    cut = len(other) // 3  # attached particles come as two types
+    cut = len(other) // 3  # attached particles have two types
     kinds_of = ((primary, 0, 1), (other[:cut], len(primary), 4), (other[cut:], len(primary) + cut, 5))
     for pos, first, kind in kinds_of:
         dealt = deal(pos, uneven(len(pos), ndev), rows=rows)
@@ -116,7 +116,7 @@ def test_over_ranks_as_on_one_device(random, crowded: bool) -> None:
 
 
 def twins(attached: Any, within: float | None) -> Any:
-    """Catalogues of a plain call, of the compiled twin, and of a function that is compiled by its user."""
+    """Yield functions that return catalogues: a plain call, the compiled twin, and one compiled by the user."""
     given = jnp.float32(_RLINK)
     yield lambda part: jz.fof.fof_and_catalogue(part, _RLINK, _BOX, _CFG, None, attached, within)
     yield lambda part: jz.fof.fof_and_catalogue.jit(part, _RLINK, _BOX, _CFG, attached=attached, attach_within=within)
@@ -147,7 +147,7 @@ def test_those_that_are_too_far_join_nothing(random, within: float) -> None:
 
 @pytest.mark.long
 def test_at_the_limit_and_without_one() -> None:
-    """Distances that float32 holds: 0.5 is 4 linking lengths, and 0.5 + 2^-24 is more."""
+    """Distances are exact in float32: 0.5 is 4 linking lengths, and 0.5 + 2^-24 is more."""
     primary = np.zeros((3, 3), np.float32)
     other = np.asarray([[0.5, 0, 0], [np.nextafter(np.float32(0.5), 1), 0, 0], [-0.5, 0, 0], [9, 0, 0]], np.float32)
     part, attached = typed(primary, 0, 1.0, 1), typed(other, 3, 1.0, 0)
@@ -225,7 +225,7 @@ def test_room_that_was_given_and_is_too_small_is_told(random) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 2])
 def test_distances_are_not_rounded_before_they_are_compared(ndev: int) -> None:
-    """In float32 the distance of the second is 1 too, but it is 2**-31 more."""
+    """In float32 the distance of the second is also 1, but it is 2**-31 larger."""
     primary = np.array([[0.0, 0.0], [64.0, 64.0]], np.float32)
     other = np.array([[1.0, 0.0], [1.0, 2.0**-15], [65.0, 64.0], [65.0, 64.0 + 2.0**-15]], np.float32)
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=1))

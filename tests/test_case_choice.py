@@ -59,7 +59,7 @@ def test_long_test_keeps_its_first_case() -> None:
 
 
 def marked(names: list[str], *cases: str, args: tuple[str, ...] = ("tests",)) -> list[str]:
-    """The cases that keep the marker ``watched`` if it names some."""
+    """Return the cases that keep the marker ``watched`` if it names some."""
     items: list[Any] = []
     for name in names:
         mark = pytest.mark.watched(*cases).mark

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.emulated
 
 
 def moving_particles(n: int, dims: int, dtype: Any, spread: float = 0.004) -> data.ParticleData:
-    """Compact clumps, two of them across the faces of the unit box, and a tenth of the particles anywhere."""
+    """Return compact clumps, two of them across the faces of the unit box, with a tenth of the particles anywhere."""
     random = np.random.default_rng(41)
     centre = random.random((9, dims))
     centre[0], centre[1] = 0.0, 0.999
@@ -31,7 +31,7 @@ def moving_particles(n: int, dims: int, dtype: Any, spread: float = 0.004) -> da
 
 
 def assert_catalogue(part: data.ParticleData, rlink: float, box: Any, npart_min: int, num: int) -> int:
-    """Compare `fof_and_catalogue` with slow sums in float64; returns the number of groups."""
+    """Compare `fof_and_catalogue` with slow sums in float64. Return the number of groups."""
     n, dims = part.pos.shape
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=npart_min))
     grouped, cata = fof_and_catalogue.jit(part, rlink, box, cfg)
@@ -133,7 +133,7 @@ def test_centre_just_below_the_box_length_is_inside() -> None:
 
 
 def test_velocity_sums_are_in_double_precision() -> None:
-    """A million equal masses of 0.1: a float32 sum would be off in the third digit."""
+    """Sum equal masses of 0.1, for which a float32 sum would be wrong in the third digit."""
     n = 200_000
     part = data.ParticleData(pos=jnp.full((n, 3), 0.5), mass=jnp.full(n, 0.1), vel=jnp.full((n, 3), 1e4 + 0.1))
     cata = fof_and_catalogue(part, 0.1, 1.0)[1]

@@ -1,4 +1,4 @@
-"""Ranks, and rows that move between them."""
+"""Ranks, and the exchange of rows between them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -27,7 +27,7 @@ def mapped(f: Callable[..., Any], mesh: jax.sharding.Mesh, out_specs: Any = None
 
 
 def rows_to_send(ndev: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarray]:
-    """Rows of many dtypes, the rank each goes to (the first rank sends all to the last), and how many are sent."""
+    """Return rows of many dtypes, their destination ranks (the first rank sends all to the last), and their numbers."""
     rng = np.random.default_rng(ndev)
     rows = {
         "vector": rng.normal(size=(ndev, N, 3)).astype(np.float32),
@@ -43,11 +43,11 @@ def rows_to_send(ndev: int) -> tuple[dict[str, np.ndarray], np.ndarray, np.ndarr
 
 
 def expected_at(rank: int, dest: np.ndarray, num: np.ndarray) -> np.ndarray:
-    """The numbers of the rows that go to a rank, in the order of sources and then of rows."""
+    """Return the numbers of the rows sent to a rank, in the order of sources and then of rows."""
     return np.concatenate([s * N + np.flatnonzero(dest[s, : num[s]] == rank) for s in range(len(num))])
 
 
-RAGGED_SIZES: list[tuple[int, list[int]]] = []  # of every emulated collective: the rank, and rows to each
+RAGGED_SIZES: list[tuple[int, list[int]]] = []  # for every emulated collective, the rank and its rows to each rank
 
 
 def emulated_ragged_all_to_all(
@@ -60,9 +60,9 @@ def emulated_ragged_all_to_all(
     *,
     axis_name: Any,
 ) -> Any:
-    """What XLA's operation does, for platforms without it: everything is gathered and each rank takes its part.
+    """Emulate XLA's operation on platforms without it: gather all rows, and let each rank select its own.
 
-    Ranks that expect other sizes than the others send get nonsense, where XLA's may wait for ever.
+    Ranks that expect other sizes than the others send get wrong data, while XLA's operation may wait forever.
     """
     me = jax.lax.axis_index(axis_name)
     told = [jax.lax.all_gather(x, axis_name) for x in (operand, input_offsets, send_sizes, output_offsets)]
@@ -79,7 +79,7 @@ def emulated_ragged_all_to_all(
 
 @pytest.fixture(params=["few", "many"])
 def few_or_many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Ranks as they are, and as if they were many."""
+    """Use the normal code for few ranks, and the code for many ranks."""
     if request.param == "many":
         monkeypatch.setattr(_ranks, "_FEW_RANKS", 1)
     return request.param
@@ -87,7 +87,7 @@ def few_or_many(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.fixture(params=["dense", "dense, through others", "ragged"])
 def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """All ways to exchange; the ragged one with its collective emulated, which CPUs do not have."""
+    """All exchange methods; the ragged one with an emulated collective, which CPUs lack."""
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", emulated_ragged_all_to_all)
     if "others" in request.param:
         monkeypatch.setattr(_ranks, "_FEW_RANKS", 1)
@@ -100,7 +100,7 @@ def test_exchange_and_the_way_back(ndev: int, method: str) -> None:
     rows, dest, num = rows_to_send(ndev)
 
     def there_and_back(rows: Any, dest: Any, num: Any) -> Any:
-        # Chunks so small that the dense exchange takes several rounds.
+        # Chunks are so small that the dense exchange takes several rounds.
         options = {"method": method, "chunk_rows": 80 * ndev}
         got, count, route = comm.exchange_by_rank(rows, dest, num, Room(ndev * N, "all"), **options)
         answer = {"number": got["number"] + 1, "vector": 2 * got["vector"]}
@@ -139,7 +139,7 @@ def test_ragged_collective_moves_what_leaves_a_rank_and_no_more(monkeypatch: pyt
 def test_dense_exchange_takes_a_small_buffer_for_few_rows(
     leaving: int, chunks: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """How many rows leave a rank for another, and the rows a rank that each round has room for."""
+    """Return the number of rows that leave a rank for another, and the capacity of each round in rows per rank."""
     taken: list[int] = []
     swap = comm.swap
 
@@ -191,7 +191,7 @@ def test_fetch_answers_any_number_of_questions(two_axes: bool, few_or_many: str)
     rows, _, num = rows_to_send(4)
     rng = np.random.default_rng(1)
     rank = rng.integers(-1, 4, (4, N)).astype(np.int32)
-    rank[2] = 0  # all ask one
+    rank[2] = 0  # all request from one rank
     row = rng.integers(0, N, (4, N)).astype(np.int32)
     got = mapped(lambda table, rank, row, num: comm.fetch(table, rank, row, num, 300), mesh)(
         rows["vector"], rank, row, num
@@ -290,7 +290,7 @@ def test_statistics_count_what_leaves_a_rank() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [2, 4])
 def test_places_where_nothing_arrives_may_be_left_alone(ndev: int) -> None:
-    """What arrives is the same, and it has the same derivative."""
+    """The received rows are the same, and have the same derivative."""
     rows, dest, num = rows_to_send(ndev)
     place = Room(ndev * N, "test")
 

@@ -1,4 +1,4 @@
-"""Options: defaults, checks, copies, and the options of the published interface that do nothing."""
+"""Options: defaults, checks, copies, and options of the published interface that have no effect."""
 
 import itertools
 from typing import Any

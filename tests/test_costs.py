@@ -1,6 +1,7 @@
-"""What does not depend on the machine: rows sent, and rounds of the union-find.
+"""Costs that do not depend on the machine: rows sent, and rounds of the union-find.
 
-Ghosts live at surfaces, so their fraction falls with the cube root of the particles; the limits are for 1e6 of them.
+Ghosts are near surfaces, so their fraction falls with the cube root of the particle number. The limits are for 1e6
+particles.
 """
 
 import math
@@ -35,18 +36,18 @@ def uniform(mesh: jax.sharding.Mesh, rows: int) -> Any:
 
 
 def counted(call: Callable[[], Any]) -> dict[str, int]:
-    """What a run of ``call`` counts that finds buffers large enough, which the first one may not."""
+    """Return the counts of a run of ``call`` with buffers that are large enough, unlike those of a first run."""
     jax.block_until_ready(call())
     return SCRIPT.counted(call)
 
 
 def fractions(counts: dict[str, int], rows: int) -> dict[str, float]:
-    """Rows sent, as fractions of all particles, by what they are."""
+    """Return rows sent, as fractions of all particles, by kind."""
     return {name.removeprefix("rows."): count / (4 * rows) for name, count in counts.items() if "rows." in name}
 
 
 def at_a_million(fraction: float, rows: int) -> float:
-    """A fraction of rows at surfaces for 1e6 particles, from one for ``rows`` a device."""
+    """Convert a fraction of rows near surfaces for ``rows`` per device to that for 1e6 particles."""
     return fraction * (4 * rows / 1e6) ** (1 / 3)
 
 
@@ -58,7 +59,7 @@ def test_rows_sent_by_knn(rows: int, box: float) -> None:
     part = uniform(mesh, rows)
     sent = fractions(counted(lambda: jz.knn.knn.smap(mesh, jit=True)(part, k=8, boxsize=box)), rows)
     assert 0 < at_a_million(sent["ghosts"], rows) < 0.25
-    # Three quarters of the rows of a random order belong to another of four devices, and so do their results.
+    # In random order, three quarters of the rows belong to another of four devices, and so do their results.
     assert sent["sort"] == sent["results"] == pytest.approx(0.75, abs=0.01)
 
 
@@ -72,7 +73,7 @@ def test_rows_sent_by_friends_of_friends(rows: int, box: float) -> None:
     sent = fractions(counts, rows)
     assert 0 < at_a_million(sent["ghosts"], rows) < 0.05
     assert sent["sort"] == pytest.approx(0.75, abs=0.01)
-    # No group is large enough to be listed, so the order is still that of the sort.
+    # No group is large enough to be listed, so the sorted order does not change.
     assert sent["groups"] == 0
     assert 1 <= counts["rounds.union_find"] <= 3
 
@@ -103,7 +104,7 @@ def test_with_a_tree_given_only_ghosts_travel() -> None:
 def test_rounds_of_a_chain_through_all_devices_grow_like_a_logarithm(devices: int) -> None:
     first_devices(devices)
     few, many = (SCRIPT.chain_rounds(legs, devices) for legs in (9, 256))
-    # The number is right only if every leg passes through all devices.
+    # The count is valid only if every leg passes through all devices.
     assert few["pieces"] == pieces(9, devices)
     for found in (few, many):
         most = math.log2(found["pieces"])
@@ -112,7 +113,7 @@ def test_rounds_of_a_chain_through_all_devices_grow_like_a_logarithm(devices: in
 
 
 def pieces(legs: int, devices: int) -> int:
-    """Into how many pieces devices cut the chain."""
+    """Return the number of pieces into which devices cut the chain."""
     line = SCRIPT.serpentine(legs, devices)
     part = SCRIPT.spread(line, mesh_of(devices))
     partz, origin = jz.tree.distr_zsort.smap(mesh_of(devices), jit=True)(part)

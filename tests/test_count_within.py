@@ -22,7 +22,7 @@ pytestmark = pytest.mark.emulated
 def brute(
     pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None, weight: np.ndarray | None = None
 ) -> np.ndarray:
-    """How many are within, or what they weigh. radius: one, or anything that broadcasts to (q, m)."""
+    """Return the number of particles within, or their total weight. radius: anything that broadcasts to (q, m)."""
     distance2 = oracles.squared_distances(query, pos, box)
     limit = np.asarray(radius, np.float64) ** 2
     if limit.ndim == 0:
@@ -56,7 +56,7 @@ def test_many_particles_equal_scipy(x64: bool) -> None:
 
 
 def test_ties_at_the_radius_are_within() -> None:
-    """Distances of a lattice whose spacing no binary number is are the radius itself, by float64, or just beside it."""
+    """The lattice spacing is not a binary number, so float64 distances are at the radius or differ by rounding."""
     pos = oracles.lattice(9, 3, spacing=0.1)
     for radius in (
         0.1,
@@ -80,7 +80,7 @@ def test_any_unit_of_length(scale: float) -> None:
 
 @pytest.mark.parametrize("radius", [0.0, 1e-30, 0.5, np.inf])
 def test_equal_points_and_padding(radius: float) -> None:
-    """The work is that of the nodes: pairs would be 10^10."""
+    """Nodes are counted as a whole: there would be 10^10 pairs."""
     pos = np.full((100_000, 3), 0.7, np.float32)
     np.testing.assert_array_equal(count_within(Pos(pos=pos, num=90_000), radius, 1.0)[:90_000], 90_000)
     np.testing.assert_array_equal(count_within(Pos(pos=pos, num=90_000), radius)[90_000:], 0)
@@ -201,7 +201,7 @@ def test_queries_and_weights_over_devices(ndev: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 2])
 def test_a_radius_each_over_devices_of_particles_that_have_no_num(ndev: int) -> None:
-    """There the first axis of positions, which is that over devices, is no number of particles."""
+    """Here the first axis of positions is over devices, and is not a number of particles."""
     pos, own = oracles.uniform(60, 3), np.linspace(0, 1, 60)
     dealt, reach = pos.reshape(ndev, -1, 3), own.reshape(ndev, -1)
     expected = brute(pos, pos, own[:, None])[:, 0]
@@ -253,7 +253,7 @@ def test_weights_that_cannot_be() -> None:
 
 
 def test_sums_have_no_derivative() -> None:
-    """An error, not 0."""
+    """Differentiation must raise an error instead of returning 0."""
     pos = oracles.uniform(50, 3)
     with pytest.raises(ValueError, match="derivative"):
         jax.grad(lambda w: count_within(pos, 0.1, weight=w).sum())(np.ones(50, np.float32))

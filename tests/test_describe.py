@@ -1,4 +1,4 @@
-"""What particles, catalogues and hierarchies say of themselves."""
+"""Descriptions of particles, catalogues and hierarchies."""
 
 from dataclasses import replace
 from typing import Any
@@ -75,7 +75,7 @@ def test_deleted_and_donated_arrays_do_not_raise() -> None:
 
 @pytest.mark.parametrize(("ready", "said"), [(False, "; still being computed"), (True, "")])
 def test_numbers_that_cannot_be_had_are_done_without(monkeypatch: pytest.MonkeyPatch, ready: bool, said: str) -> None:
-    """They may not be there yet, or fetching them may raise the error of their computation."""
+    """They may not be ready, or fetching them may raise the error of their computation."""
     part, fetched = Pos(pos=jnp.zeros((120, 3)), num=jnp.int32(7)), []
 
     def fail(value: Any) -> Any:

@@ -443,5 +443,5 @@ def test_few_collectives() -> None:
         name: len(re.findall(rf"\b{name}\[", text))
         for name in ("pmax", "pmin", "psum", "all_gather", "all_to_all", "ppermute")
     }
-    # The exchange compiles one all_to_all for its counts, and one for each of its two chunk sizes; it runs one of these.
+    # The exchange compiles one all_to_all for its counts, and one for each of its two chunk sizes. It runs one of two.
     assert found == {"pmax": 1, "pmin": 0, "psum": 0, "all_gather": 4, "all_to_all": 5, "ppermute": 0}

@@ -1,4 +1,4 @@
-"""Tests of other libraries, run with classes of this one in place of theirs. Not a test."""
+"""Runs tests of other libraries with our classes instead of theirs. Not a test."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from typing import NamedTuple
 from xml.etree import ElementTree
 
 _ROOT = Path(__file__).parents[1]
-# Many tests of a module do not use the classes, and would pass with any.
+# Many tests of a module do not use the classes, and would pass with any classes.
 _COUNTING = """
 import functools
 import pytest
@@ -50,10 +50,10 @@ class Case(NamedTuple):
 
 
 def run(folder: Path, replace: str, tests: str, *options: str) -> list[Case]:
-    """Run tests in a process of their own, and return those that were not skipped.
+    """Run tests in a separate process, and return those that were not skipped.
 
-    replace: code that puts classes of ours in place of theirs, lists them as ``OURS``, and names as ``USE`` the method
-    that each use of them calls. tests: code that imports the tests. options: of pytest.
+    replace: code that replaces their classes by ours, lists ours as ``OURS``, and names as ``USE`` the method called by
+    each use of them. tests: code that imports the tests. options: of pytest.
     """
     (folder / "test_theirs.py").write_text(replace + _COUNTING + tests)
     call = [sys.executable, "-P", "-m", "pytest", "-q", "-p", "no:cacheprovider", "--junitxml=found.xml", *options]

@@ -1,6 +1,6 @@
-"""What type checkers know of functions and their twins. `make lint` checks this file; nothing runs it.
+"""Types of functions and their twins, as type checkers see them. `make lint` checks this file; nothing runs it.
 
-Comments that ignore an error are part of the check: without that error they would be one themselves.
+Comments that ignore an error are part of the check: without that error, they would be errors themselves.
 """
 
 from typing import Any, assert_type
@@ -38,13 +38,13 @@ def arguments_are_those_of_the_function(part: Pos, mesh: Mesh) -> None:
 
 @jz.jax_ext.with_twins(in_specs=(P(-1), None), out_specs=P(-1))
 def spread(part: Pos, dims: int = 3) -> jax.Array:
-    """A function that a user writes."""
+    """An example of a user's function."""
     return jax.numpy.std(jax.numpy.asarray(part.pos)[:, :dims])
 
 
 @jz.jax_ext.with_smap(in_specs=P(-1), out_specs=P())
 def most(part: Pos) -> jax.Array:
-    """Another, whose result all devices share."""
+    """Another function, whose result is the same on all devices."""
     return jax.numpy.max(jz.comm.all_max(part.pos))
 
 
