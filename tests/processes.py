@@ -19,13 +19,13 @@ import jztree
 
 
 class Ended(NamedTuple):
-    """How a process ended: its exit code, minus the signal if one killed it, and all that it wrote."""
+    """The end of a process: its exit code, or minus the signal that killed it, and all of its output."""
 
     returncode: int
     output: str
 
 
-# So that the processes import the jztree that is tested here, be it installed or not, and the tests' own helpers.
+# With these folders, the processes import the jztree under test, installed or not, and the helpers of the tests.
 _FOLDERS = [str(Path(jztree.__file__).parents[1]), str(Path(__file__).parent)]
 
 
@@ -37,12 +37,12 @@ def run_processes(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> list[Ended]:
-    """Run the text ``script`` in ``count`` processes of ``devices`` CPU devices each; how each ended, by rank.
+    """Run the text ``script`` in ``count`` processes of ``devices`` CPU devices each. Return how each ended, by rank.
 
-    The script starts with ``jztree.launch.initialize()``, which finds JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and
-    JAX_PROCESS_ID set. Fails the test, with what all have written, if one is still there after ``timeout`` seconds.
+    The script starts with ``jztree.launch.initialize()``; JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID
+    are set for it. If a process still runs after ``timeout`` seconds, the test fails with the output of all processes.
 
-    env: is added to the environment of all. cwd: where they run, a temporary folder if None.
+    env: added to the environment of all. cwd: the working directory, a temporary folder if None.
     """
     address = f"127.0.0.1:{free_port()}"
     environments = [
@@ -50,7 +50,7 @@ def run_processes(
         for rank in range(count)
     ]
     with tempfile.TemporaryDirectory() as folder:
-        # A file, because tracebacks show lines of files.
+        # Use a file, because tracebacks show lines of files.
         path = Path(folder) / "script.py"
         path.write_text(script)
         command = [sys.executable, "-P", "-u", str(path)]
@@ -65,7 +65,7 @@ def run_commands(
     env: Mapping[str, str] | None = None,
     cwd: str | Path | None = None,
 ) -> list[Ended]:
-    """Run all commands at once, each with its own part of the environment; the rest as in `run_processes`."""
+    """Run all commands at once, each with its own additional environment; otherwise as in `run_processes`."""
     shared = environment(devices) | dict(env or {})
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
@@ -99,7 +99,7 @@ def free_port() -> int:
 
 
 def environment(devices: int) -> dict[str, str]:
-    """That of the tests, with CPU devices, without a launcher in which the tests themselves may run."""
+    """Return the environment of the tests with CPU devices, without the launcher in which the tests may run."""
     launchers = ("SLURM_", "OMPI_", "PMI", "PALS_", "MPI_LOCAL", "JAX_COORDINATOR", "JAX_NUM_PROC", "JAX_PROCESS")
     environ = {name: value for name, value in os.environ.items() if not name.startswith(launchers)}
     flags = re.sub(r"--xla_force_host_platform_device_count=\d+", "", environ.get("XLA_FLAGS", ""))
@@ -113,7 +113,7 @@ def environment(devices: int) -> dict[str, str]:
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> bool:
-    """Whether all have ended by ``deadline``."""
+    """Return whether all processes have ended by ``deadline``."""
     for process in processes:
         try:
             process.wait(max(0, deadline - time.monotonic()))
@@ -123,7 +123,7 @@ def _wait(processes: Sequence[subprocess.Popen[bytes]], deadline: float) -> bool
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """The process with its children, such as those of mpirun; what is left of them if it has ended by itself."""
+    """Kill the process with its children, such as those of mpirun, or the remaining children if it has ended."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

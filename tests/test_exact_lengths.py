@@ -1,7 +1,7 @@
-"""Radii, linking lengths and boxes keep all bits of a float64 in every unit, also where JAX has float32 alone.
+"""Radii, linking lengths and boxes keep all bits of a float64 in every unit, even if JAX has only float32.
 
-Particles are on lattices of which neighbours are apart by a power of two, and lengths are that or the numbers next to
-it, so a single bit decides.
+Particles are on lattices whose spacing is a power of two, and lengths are the spacing or the numbers next to it, so a
+single bit decides.
 """
 
 from collections.abc import Callable
@@ -48,12 +48,12 @@ def skip_where_subnormal_numbers_vanish(spacing: float) -> None:
 
 
 def lattice(spacing: float) -> np.ndarray:
-    """Nine places in two dimensions, between which there are 12 pairs at the spacing."""
+    """Return nine places in two dimensions, with 12 pairs at the spacing."""
     axes = np.meshgrid(np.arange(SIDE), np.arange(SIDE), indexing="ij")
     return (np.stack(axes, axis=-1).reshape(-1, 2) * spacing).astype(np.float32)
 
 
-# How many of nine have a neighbour at the spacing, together, and who is alone without these.
+# The number of neighbours at the spacing, summed over the nine, and the number of places, which are alone otherwise.
 PAIRS, PLACES = 24, SIDE * SIDE
 
 
@@ -96,7 +96,7 @@ def in_a_bin(pos: Any, radius: Any) -> int:
 
 
 def in_a_bin_along(pos: Any, radius: Any) -> int:
-    """As pairs, if the bin has those along the line of sight, at right angles and at 45 degrees, or none."""
+    """Return the number of pairs if the bin holds those along the line of sight and at right angles to it, or none."""
     both = [
         int(np.asarray(pair_counts(pos, [0, radius], mode="rp_pi", edges_b=[0, radius], los=los).count)[0, 0])
         for los in (0, 1)
@@ -106,7 +106,7 @@ def in_a_bin_along(pos: Any, radius: Any) -> int:
 
 
 def linked(pos: Any, radius: Any) -> int:
-    """As pairs, if all are linked or nobody is."""
+    """Return the number of pairs if all are linked or none are."""
     label = np.asarray(fof_labels.jit(pos, radius)[1])
     return {1: PAIRS, PLACES: 0}[len(np.unique(label))]
 
@@ -174,7 +174,7 @@ def test_one_bit_of_a_length_decides_over_devices(spacing: float) -> None:
 
 @pytest.mark.parametrize("spacing", [2.0**-60, 2.0**-100, 2.0**-120], ids=str)
 def test_one_bit_of_a_box_decides(spacing: float) -> None:
-    """Two particles three spacings apart, and across the face as far as the box is longer than that."""
+    """Two particles are three spacings apart, and across the face by the excess of the box length over that."""
     pos = np.array([[0.0], [3 * spacing]], np.float32)
     for last, near in ((0, True), (1, False)):
         box = 4 * spacing * (1 + last * 2.0**-52)
@@ -183,13 +183,13 @@ def test_one_bit_of_a_box_decides(spacing: float) -> None:
         assert len(np.unique(fof_labels.jit(pos, spacing, box)[1])) == 2 - near
         assert int(pairs_within.jit(pos, spacing, box).num) == near
         assert int(np.asarray(pair_counts(pos, [0, spacing], box).count)[0]) == 2 * near
-        # As far through the face, rounded to float32.
+        # The distance across the face is the same, rounded to float32.
         assert np.asarray(knn(pos, 2, box)[0])[:, 1].tolist() == [np.float32(box - 3 * spacing)] * 2
 
 
 @pytest.mark.parametrize("spacing", [2.0**-60, 2.0**-100, 2.0**-120], ids=str)
 def test_one_bit_of_a_smoothing_length_decides(spacing: float) -> None:
-    """The top hat ends there, and its integral is 1: sums are numbers over lengths."""
+    """The top hat ends there, and its integral is 1, so sums are numbers divided by lengths."""
     pos = (np.arange(5)[:, None] * spacing).astype(np.float32)
     for h, numbers in ((np.nextafter(spacing, 0), [1, 1, 1, 1, 1]), (spacing, [2, 3, 3, 3, 2])):
         for given in (h, np.full(5, h)):
@@ -210,7 +210,7 @@ def test_one_bit_of_what_attaches_decides(spacing: float) -> None:
 
 @pytest.mark.parametrize("spacing", [2.0**-100, 2.0**-130, 2.0**-140], ids=str)
 def test_traced_lengths_below_the_normal_numbers_count(spacing: float) -> None:
-    """XLA takes them for 0, and kernels do not."""
+    """XLA flushes them to 0, but kernels do not."""
     skip_where_subnormal_numbers_vanish(spacing)
     pos = lattice(spacing)
     least = np.float32(spacing)
@@ -232,7 +232,7 @@ def test_traced_lengths_below_the_normal_numbers_count(spacing: float) -> None:
     ids=["radius", "radii", "max_radius", "first edge", "edges"],
 )
 def test_traced_lengths_below_the_normal_numbers_have_a_sign(find: Any, length: Any, words: str) -> None:
-    """XLA takes them for 0, and so for what is not negative, and for equal."""
+    """XLA flushes them to 0, and so would treat them as not negative, and as equal."""
     pos = np.random.default_rng(3).random((40, 3)).astype(np.float32)
     with pytest.raises(RUN_TIME_ERROR, match=words):
         jax.block_until_ready(jax.jit(find)(pos, jnp.asarray(length, jnp.float32)))
@@ -262,7 +262,7 @@ def test_sums_of_weights_keep_their_digits_in_every_unit() -> None:
 
 
 def test_derivatives_go_through_small_boxes() -> None:
-    """By a box that is traced, and by positions in one that is not."""
+    """Test derivatives by a traced box, and by positions in a box that is not traced."""
     spacing = 2.0**-90
     pos = np.array([[0.0], [3 * spacing]], np.float32)
     box = np.float32(4 * spacing)
@@ -279,7 +279,7 @@ def test_derivatives_go_through_small_boxes() -> None:
 @pytest.mark.parametrize("power", [0, -120, -124])
 @pytest.mark.parametrize("share", [0.3, 1.0])
 def test_boxes_whose_digits_are_below_those_of_float32(power: int, share: float) -> None:
-    """Two particles are nearer to each other across the face than float32 has numbers."""
+    """Two particles are nearer to each other across the face than the spacing of float32."""
     last = np.float32(np.ldexp(1 - 2.0**-23, power))
     gap = float(np.ldexp(share, power - 25))
     pos, box = np.array([[0], [last]], np.float32), float(last) + gap
@@ -289,7 +289,7 @@ def test_boxes_whose_digits_are_below_those_of_float32(power: int, share: float)
 
 
 def test_limits_of_positions_that_were_wrapped_and_lost_what_is_nearest() -> None:
-    """The last is moved into the box, where float32 has steps of 65,536; what is near it is looked at in float64."""
+    """The last is wrapped to where float32 has steps of 65,536, so its neighbours are searched in float64."""
     skip_where_subnormal_numbers_vanish(1e-44)
     pos = np.array([[0, 1e-44, 1e-45], [0, 0, 1e-45], [-1e-45, 1e-45, 1e-44]], np.float32)
     for radius in (6e-39, 1e-10, [5e11, 6e-39, 6e-39]):

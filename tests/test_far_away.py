@@ -1,4 +1,4 @@
-"""Coordinates that are very much larger than what is to be told apart: far from the origin, and many periods away."""
+"""Coordinates that are much larger than the differences that matter: far from the origin, or many periods away."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.emulated
 
 
 def line(offset: float, spread: float, dtype: Any, n: int = 200) -> np.ndarray:
-    """Points that differ in the second coordinate only; the first is far away."""
+    """Return points that differ in the second coordinate only; the first is far away."""
     return np.stack([np.full(n, offset), oracles.uniform(n, 1, np.float64)[:, 0] * spread], axis=1).astype(dtype)
 
 
@@ -23,7 +23,7 @@ def line(offset: float, spread: float, dtype: Any, n: int = 200) -> np.ndarray:
     ("offset", "spread"), [(1e10, 1e-18), (1e20, 1e-8), (3e24, 1e-4), (1e27, 1.0), (-1e30, 1.0), (4e37, 1e-30)]
 )
 def test_a_set_far_from_the_origin(offset: float, spread: float, dtype: Any) -> None:
-    """Scaled by its own width alone, it would overflow."""
+    """Scaled by its own width alone, the set would overflow."""
     pos = line(offset, spread, dtype)
     radius, index = knn(pos, 4)
     apart = np.abs(pos[:, None, 1].astype(np.float64) - pos[:, 1])
@@ -42,7 +42,7 @@ def test_a_float64_set_far_from_the_origin(x64: None) -> None:
 
 
 def test_queries_far_from_the_sources() -> None:
-    """In a dimension that keeps all of them as far away from each other."""
+    """All of them are far away in one dimension, by the same distance."""
     pos, query = line(1e28, 1.0, np.float32), Pos(pos=line(1e28, 1.0, np.float32, 50)[::-1] * np.float32(0.999))
     radius, _ = knn(pos, 2, part_query=query)
     exact = np.linalg.norm(query.pos[:, None].astype(np.float64) - pos, axis=-1)
@@ -52,7 +52,7 @@ def test_queries_far_from_the_sources() -> None:
 @pytest.mark.parametrize("far", [1e3, 1e9, 1e16, 1e18, 1e20, 1e30])
 @pytest.mark.parametrize("box", [[1.542243, 1.542243, 1.542243], [1.0, 0.0, 1.25]])
 def test_positions_many_periods_away_are_wrapped(far: float, box: list[float], dtype: Any) -> None:
-    """Numbers so large are what they are: where in the box they lie is what is left after dividing exactly."""
+    """The remainder of an exact division gives the position of such large numbers in the box."""
     length = np.array(box)
     pos = (oracles.uniform(300, 3, np.float64) * np.where(length > 0, far, 1)).astype(dtype)
     inside = np.where(length > 0, np.fmod(pos.astype(np.float64), np.where(length > 0, length, 1)), pos)
@@ -60,7 +60,7 @@ def test_positions_many_periods_away_are_wrapped(far: float, box: list[float], d
     apart -= length * np.round(apart / np.where(length > 0, length, 1))
     exact = np.sqrt(np.sum(apart**2, axis=-1))
     radius, _ = knn(pos, 3, boxsize=box)
-    # Staged positions have the precision of the box.
+    # Wrapped positions have the precision of the box.
     np.testing.assert_allclose(radius, np.sort(exact, axis=1)[:, :3], rtol=1e-5, atol=4 * np.finfo(dtype).eps)
     label = fof_labels(pos, 0.12, box, output_order="input")[1]
     expected = oracles.smallest_members(oracles.components(inside, 0.12, box))
@@ -70,7 +70,7 @@ def test_positions_many_periods_away_are_wrapped(far: float, box: list[float], d
 @pytest.mark.parametrize("apart", [2.0**-1022, 2.0**-1000, 2.0**-800])
 @pytest.mark.parametrize("box", [0.0, 2.0**130], ids=["open", "periodic"])
 def test_pairs_whose_squares_vanish_beside_the_set(apart: float, box: float, x64: None) -> None:
-    """Whether they are within a radius depends on nothing but the two of them: not on what else there is."""
+    """Whether two particles are within a radius depends on these two alone, not on other particles."""
     far = 2.0**123
     pos = np.array([[far, 0.0], [far, apart], [far, 3 * apart], [0.0, apart]])
     for radius, linked, near in (
@@ -97,7 +97,7 @@ def test_pairs_whose_squares_vanish_beside_the_set(apart: float, box: float, x64
     ("los", "first", "across", "along"),
     [
         (1, [0, 0, 0], 3, 4),
-        # To the middle, at (3, 2), of two that are (0, 4) apart.
+        # The midpoint of two particles (0, 4) apart is at (3, 2).
         ("midpoint", [3, 0, 0], 12 / np.sqrt(13), 8 / np.sqrt(13)),
     ],
 )
@@ -107,7 +107,7 @@ def test_lines_of_sight_of_pairs_whose_squares_vanish_beside_the_set(
     pos = np.array([first, [3, 4, 0], [0, 0, 0]]) * unit
     pos[2, 0] = 2.0**123
     distance = np.hypot(across, along)
-    edges = ((0.9, 1.1, 2), (1.1, 1.2, 0), (0.8, 0.9, 0))  # and how many are between them, in both orders
+    edges = ((0.9, 1.1, 2), (1.1, 1.2, 0), (0.8, 0.9, 0))  # with the number of pairs between them, in both orders
     for mode, one, other in (("rp_pi", across, along * unit), ("s_mu", distance, along / distance)):
         for low, high, number in edges:
             for low_b, high_b, number_b in edges:

@@ -1,4 +1,4 @@
-"""Ghosts that own algorithms bring: all that lies within a radius, and an error that all ranks share."""
+"""Ghosts for users' own algorithms: all particles within a radius, and errors raised on all ranks."""
 
 from typing import Any
 
@@ -16,11 +16,11 @@ NDEV = 3
 
 @jz.jax_ext.with_smap(in_specs=(P(-1), P(-1), P(), None), out_specs=P(-1))
 def brought(part: Any, radius: Any, boxsize: Any, rows: int | None) -> Any:
-    """Identifiers of a rank's particles and of these with its ghosts, and how many there are of each."""
+    """Return identifiers of a rank's particles, without and with ghosts, and their numbers."""
     partz, th = jz.tree.zsort_and_tree(part, boxsize=boxsize)
     around = ghosts.bring((partz.pos, partz.id), partz, th, radius, boxsize, rows)
     own = jz.data.get_num(partz)
-    # As the documentation says, no sort is needed: this raises if keys are not in order.
+    # The documentation promises that no sort is needed: this raises if keys are not in order.
     jz.tree.build_tree_hierarchy(jz.data.Pos(pos=around.rows[0], num=around.num), boxsize=boxsize)
     return partz.id, own, around.rows[1], around.num, around.start, around.more(partz.pos)
 
@@ -32,7 +32,7 @@ def run(pos: np.ndarray, counts: np.ndarray, radius: Any, boxsize: float, rows: 
 
 
 def separation(a: np.ndarray, b: np.ndarray, boxsize: float) -> np.ndarray:
-    """Distances between all of ``a`` and all of ``b``."""
+    """Return distances between all of ``a`` and all of ``b``."""
     apart = np.abs(a[:, None].astype(np.float64) - b[None])
     if boxsize:
         apart = np.minimum(apart, boxsize - apart)
@@ -53,7 +53,7 @@ def test_all_within_the_radius_come_in_order_and_once(boxsize: float, spread: An
         near = (separation(pos, pos[mine], boxsize) <= radii[rank]).any(axis=1)
         assert set(np.flatnonzero(near)) <= set(all_here)
         np.testing.assert_array_equal(again[rank, : totals[rank]], pos[all_here])
-    # Not everybody gets everything: the rank that looks nowhere has at most what touches its boxes.
+    # Ranks do not receive all particles: the rank with radius 0 has at most those that touch its boxes.
     assert totals[1] < len(pos) / 2
 
 

@@ -1,4 +1,4 @@
-"""Properties of haloes against slow sums, shapes and motions that are known, and loops over groups."""
+"""Properties of haloes compared with slow sums, known shapes and motions, and loops over groups."""
 
 import dataclasses
 import functools
@@ -21,7 +21,7 @@ PAIRS = FofConfig(catalogue=CatalogueConfig(npart_min=2))
 
 
 def one_group(pos: Any, vel: Any = None, mass: Any = None) -> data.FofCatalogue:
-    """The catalogue of particles that are all in one group."""
+    """Return the catalogue of particles that are all in one group."""
     part = data.ParticleData(pos=jnp.asarray(pos), vel=vel, mass=mass)
     cata = fof_and_catalogue(part, 1e3, cfg=PAIRS)[1]
     assert int(cata.ngroups) == 1
@@ -39,7 +39,7 @@ def rotation(dims: int, seed: int = 3) -> np.ndarray:
 
 
 def solid_body(n: int = 500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Positions and velocities of particles that turn with an angular velocity, which is the third array."""
+    """Return positions and velocities of particles in solid rotation, and its angular velocity."""
     random = np.random.default_rng(8)
     pos, angular = random.standard_normal((n, 3)), np.array([0.3, -0.2, 0.5])
     return pos, np.cross(angular, pos) + np.array([100, 0, -50]), angular
@@ -172,7 +172,7 @@ def test_what_is_missing_is_said() -> None:
 
 
 def slow_densest(grouped: Any, cata: data.FofCatalogue, density: np.ndarray) -> list[int]:
-    """Its row in each group."""
+    """Return the row of the densest particle of each group."""
     groups = zip(cata.offset.tolist()[: int(cata.ngroups)], cata.count.tolist(), strict=False)
     return [first + int(np.argmax(density[first : first + count])) for first, count in groups]
 
@@ -201,7 +201,7 @@ def test_densest_particle(levels: int) -> None:
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("rlink", [pytest.param(0.008, marks=pytest.mark.slow), 0.03, 1.0])
 def test_densest_particle_over_devices(ndev: int, rlink: float) -> None:
-    """Groups within devices, across some of them, and one over all; few values of density, so that many are equal."""
+    """Test groups on one device, on several, and on all. Densities have few values, so that many are equal."""
     grouped, cata = groups_over_devices(ndev, rlink)
     density = np.random.default_rng(2).integers(-3, 3, grouped.id.shape).astype(np.float32)
     found = halos.densest_particle.smap(mesh_of(ndev), jit=True)(grouped, cata, density)
@@ -241,7 +241,7 @@ def test_densities_that_say_nothing_are_refused() -> None:
         jax.block_until_ready(halos.densest_particle.jit(fewer, cata, jnp.zeros(600)).part)
 
 
-# What is said of it all
+# Errors
 
 
 def test_every_column_is_defined() -> None:

@@ -1,4 +1,4 @@
-"""Nearest neighbours of bad input, and with a hierarchy that belongs to something else: errors or right answers."""
+"""Nearest neighbours with bad input, or with a hierarchy of other particles: errors or correct results."""
 
 from dataclasses import replace
 from typing import Any
@@ -212,11 +212,11 @@ def test_more_than_2_to_the_31_results_are_traced_with_the_right_shape(result: s
     assert all(found.shape[:2] == (2**22, 1024) for found in shapes)
 
 
-# A hierarchy that belongs to something else
+# Hierarchies of other particles
 
 
 def right_or_refused(part: Any, box: Any, th: Any, k: int = 4) -> None:
-    """With a hierarchy of unknown origin the answer is right or there is an error, whatever the case."""
+    """Assert that a search with a hierarchy of unknown origin gives the correct result or an error."""
     try:
         rad, idx = jax.block_until_ready(knn(part, k, boxsize=box, th=th))
     except oracles.RUN_TIME_ERROR as error:

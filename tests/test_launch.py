@@ -1,4 +1,4 @@
-"""What `jztree.launch` reads from environments of launchers, and what it says when that is not enough."""
+"""How `jztree.launch` reads the environments of launchers, and its errors for incomplete ones."""
 
 import socket
 import subprocess
@@ -12,7 +12,7 @@ import pytest
 from jztree import launch
 from jztree.launch import _environments as environment
 
-# As Slurm sets them in task 5 of `srun -N2 -n6 --gres=gpu:4` in a larger job.
+# Variables that Slurm sets in task 5 of `srun -N2 -n6 --gres=gpu:4` in a larger job.
 SLURM = {
     "SLURM_JOB_ID": "4711",
     "SLURM_JOB_NODELIST": "r[1-2]n[005-006],r3n[001,004-008]",
@@ -32,7 +32,7 @@ SLURM_ONE_NODE = SLURM | {
     "SLURM_STEP_TASKS_PER_NODE": "6",
     "SLURM_NODEID": "0",
 }
-# As in the job's batch script, before srun.
+# Variables in the job's batch script, before srun.
 SLURM_BATCH = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "8", "SLURM_PROCID": "0", "SLURM_LOCALID": "0"}
 # Open MPI 5.0
 OMPI = {
@@ -52,7 +52,7 @@ LAUNCHERS = ("SLURM_", "OMPI_", "PMI", "PALS_", "MPI_LOCAL", "JAX_COORDINATOR", 
 
 @pytest.fixture
 def environ(monkeypatch: pytest.MonkeyPatch):
-    """Puts variables into an environment that is otherwise that of a process alone."""
+    """Add variables to an environment that is otherwise that of a single process."""
     for name in list(launch.os.environ):
         if name.startswith((*LAUNCHERS, "CUDA_", "PBS_")) or name.endswith("_proxy"):
             monkeypatch.delenv(name)
@@ -67,7 +67,7 @@ def environ(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch):
-    """What JAX is told to start with, which it does not. The rest of `initialize` sees a single process."""
+    """Record the arguments for starting JAX, but do not start it. `initialize` otherwise sees a single process."""
     calls: list[dict] = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda **arguments: calls.append(arguments))
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
@@ -78,7 +78,7 @@ def started(monkeypatch: pytest.MonkeyPatch):
     return calls
 
 
-# Whether
+# Detection
 
 
 @pytest.mark.parametrize(
@@ -96,7 +96,7 @@ def started(monkeypatch: pytest.MonkeyPatch):
         ({"JAX_COORDINATOR_ADDRESS": "node7:1234"}, True),
         (JAX | {"JAX_NUM_PROCESSES": "1"}, False),
         (SLURM | {"JAX_NUM_PROCESSES": "1", "JAX_PROCESS_ID": "0"}, False),
-        (SLURM | {"PMI_SIZE": "1", "PMI_RANK": "0"}, True),  # of the shell that the job came from
+        (SLURM | {"PMI_SIZE": "1", "PMI_RANK": "0"}, True),  # from the shell that submitted the job
         (SLURM | {"PMI_SIZE": "1", "PMI_RANK": "0", "PMI_FD": "9"}, False),  # mpirun -n 1 in a job
     ],
 )
@@ -124,7 +124,7 @@ assert "mpi4py" not in sys.modules
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
 
 
-# What is read
+# Variables that are read
 
 
 def test_slurm_over_nodes() -> None:
@@ -170,7 +170,7 @@ def test_mpich_and_pals() -> None:
 
 
 def test_mpirun_inside_a_slurm_job_counts() -> None:
-    # The daemons of mpirun are tasks of a step of their own, and their variables are inherited.
+    # The daemons of mpirun are tasks of a separate step, and their variables are inherited.
     daemon = SLURM | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
     assert environment.detect(daemon | OMPI).source == "Open MPI"
     assert environment.detect(SLURM_BATCH | OMPI).source == "Open MPI"
@@ -204,7 +204,7 @@ def test_no_numbers(environ, environment, message) -> None:
         launch.should_init_jax_distributed()
 
 
-# What JAX is told
+# Arguments for JAX
 
 
 def test_start_under_slurm(environ, started) -> None:
@@ -328,7 +328,7 @@ def test_grpc_goes_around_the_proxy(environ, started, monkeypatch) -> None:
         (2, 4, 4, [2]),  # one each
         (0, 1, 4, None),  # all
         (1, 2, 4, [2, 3]),
-        (3, 4, 1, None),  # --gpus-per-task=1 lets each see its own
+        (3, 4, 1, None),  # with --gpus-per-task=1, each task sees only its own
         (2, 3, 4, [2]),
         (3, 4, 2, [1]),  # two share one
         (3, 4, None, None),

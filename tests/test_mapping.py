@@ -56,7 +56,7 @@ def test_integers_that_jax_would_cut_are_refused(first: int) -> None:
 
 
 def scaled(part: Any, factor: Any, shift: Any = 0.0, power: int = 1) -> Any:
-    """A function as users write them: a particle class, numbers, a static argument, a mixed output."""
+    """An example of a user's function, with a particle class, numbers, a static argument and a mixed output."""
     rank, ndev, axes = comm.get_rank_info()
     total = jax.lax.psum(jnp.sum(part.pos), axes) if axes else jnp.sum(part.pos)
     return (part.pos * factor + shift) ** power, rank, {"total": total, "ndev": jnp.float32(ndev)}
@@ -151,7 +151,7 @@ def test_specs_by_name_leave_out_what_is_static() -> None:
     base = np.arange(6, dtype=np.float32).reshape(2, 3)
     np.testing.assert_array_equal(mapped(base, 2, 1.5), base**2 + 1.5)
     np.testing.assert_array_equal(mapped(exponent=3, base=base), base**3)
-    # Keys that are no arguments are those of one argument that is a dict.
+    # Keys that are not arguments belong to one argument that is a dict.
     tree = shard_map_constructor(lambda data: data["a"] + data["b"], in_specs={"a": P(-1), "b": P()}, out_specs=P(-1))
     np.testing.assert_array_equal(tree(mesh_of(2), jit=True)({"a": base, "b": np.float32(1)}), base + 1)
 
@@ -183,7 +183,7 @@ def test_a_configuration_is_copied_at_the_call() -> None:
 
 
 def needs(given: int | None, most: int = 1000) -> Any:
-    """A function of a user whose buffer needs as many rows as it is told."""
+    """Return a user function whose buffer needs a given number of rows."""
 
     def fill(rows: Any) -> Any:
         place = room("boxes", given, 4, most)
@@ -283,7 +283,7 @@ OVER_DEVICES = {
 @pytest.mark.long
 @pytest.mark.parametrize("name", OVER_DEVICES)
 def test_many_sets_at_once(name: str) -> None:
-    """One of the sets is in its place already, and so takes another way than the others do."""
+    """One of the sets is already in order, and so takes another path than the others."""
     devices, function = mesh_of(3), OVER_DEVICES[name]
     sets = jax.random.uniform(jax.random.key(0), (4, 3, 10, 3))
     sets = sets.at[1].set(jz.tree.distr_zsort.smap(devices, jit=True)(sets[1])[0])

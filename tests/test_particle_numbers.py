@@ -1,4 +1,4 @@
-"""Numbers that JAX or the kernels cannot take as they are, and how many rows hold particles."""
+"""Numbers that JAX or the kernels cannot accept unchanged, and the number of rows with particles."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ from jztree_utils import io
 
 
 class _Quantity(np.ndarray):
-    """As astropy has them: arrays of NumPy with a unit."""
+    """An array of NumPy with a unit, like those of astropy."""
 
     unit: Any = None
 
@@ -38,7 +38,7 @@ def test_positions_with_a_unit_are_refused_at_every_entry(twin: str) -> None:
     part = data.ParticleData(pos=in_unit(pos[None] if twin == "smap" else pos, "Mpc"))
     free = ("pad", "squeeze", "flatten", "map_rows", "split_rows", "canonical_order", "densest_particle")
     for name, call in entries(twin).items():
-        if name in free:  # nothing goes into JAX, or a catalogue is made before
+        if name in free:  # no data goes into JAX, or a catalogue is made before
             continue
         with pytest.raises(TypeError, match=r"pos(itions)? has the unit Mpc, .* plain numbers, all lengths") as error:
             call(part)
@@ -148,7 +148,7 @@ def test_numbers_that_32_bits_cannot_hold_are_refused_at_every_entry(twin: str, 
         given = {name: leaf[None] for name, leaf in given.items()}
         column = np.asarray(column)[None]
     part = data.ParticleData(**(given | {"id": column}))
-    free = ("pad", "squeeze", "flatten", "map_rows", "canonical_order")  # nothing goes into JAX
+    free = ("pad", "squeeze", "flatten", "map_rows", "canonical_order")  # no data goes into JAX
     calls = {name: call for name, call in entries(twin).items() if name not in free}
     if not twin:
         calls["data"] = lambda part: jz.tree.zsort_and_tree(part.pos, data=np.broadcast_to(part.id, (N,)))
@@ -205,7 +205,7 @@ def test_rows_of_several_kinds_beyond_what_int32_counts_on_several_devices() -> 
     assert oracles.one_sentence(error)
 
 
-# How many rows hold particles
+# The number of rows with particles
 
 FAST = ("zsort", "knn", "fof_and_catalogue")
 
@@ -265,7 +265,7 @@ def test_unequal_shares_need_a_class_that_can_say_how_many_rows_it_has(array: bo
         with pytest.raises(TypeError, match=words) as error:
             call()
         assert oracles.one_sentence(error)
-    # Equal shares have no other rows, and one device has no shares.
+    # Equal shares have no padding rows, and one device has no shares.
     assert sort(part, equalize=False)[0] is not None
     moved = sort.smap(mesh_of(2), jit=True)(dealt)[0]
     pos = np.asarray(data.get_pos(moved)).reshape(-1, data.get_pos(part).shape[1])
@@ -315,7 +315,7 @@ def test_masks_of_positions_are_not_lost() -> None:
 
 
 def test_what_reduce_func_returns_can_be_moved() -> None:
-    """Rows of half a byte each would be written beyond the end of the array."""
+    """Rows of half a byte would be written after the end of the array."""
     with pytest.raises(TypeError, match="what reduce_func returns is an array of int4"):
         jz.knn.knn(columns()["pos"], 2, result="reduce", reduce_func=lambda rnn, **_: jnp.zeros(len(rnn), jnp.int4))
 

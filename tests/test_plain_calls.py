@@ -1,4 +1,4 @@
-"""Calls with an array, or particles, and constants, whose arguments are looked at once."""
+"""Calls with an array, or particles, and constants, whose arguments are inspected once."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +17,7 @@ POS = jnp.zeros((5, 3))
 
 
 class Asked:
-    """A function with a compiled twin, and what its arguments were when it was asked to prepare them."""
+    """A function with a compiled twin, which records its arguments whenever it prepares them."""
 
     def __init__(self, reads_values: bool = False) -> None:
         self.seen: list[dict[str, Any]] = []
@@ -62,7 +62,7 @@ def test_equal_constants_of_other_kinds_are_others() -> None:
 
 
 class Counted(Asked):
-    """The same of particles."""
+    """The same for particles."""
 
     def __init__(self) -> None:
         super().__init__()

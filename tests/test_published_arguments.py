@@ -1,4 +1,4 @@
-"""Arguments as scripts for the published package give them, and what is said of those that cannot be."""
+"""Arguments in the form of scripts for the published package, and the errors for unsupported ones."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ POS = oracles.uniform(60, 3).astype(np.float32)
 
 
 def calls(name: str) -> Any:
-    """`jztree.knn.knn` of `POS`, plain, compiled or mapped."""
+    """Return `jztree.knn.knn` of `POS`, plain, compiled or mapped."""
     if name == "smap":
         part = expand_particles(Pos(pos=POS), 2)
         return lambda k: jz.knn.knn.smap(mesh_of(2), jit=True)(part, k)
@@ -86,7 +86,7 @@ def test_places_in_a_domain_of_ones_own(jit: bool) -> None:
     posz = np.asarray(jz.tree.zsort(POS[:40], domain=corners)[0])
     together, rows = jz.tree.zsort(POS, domain=corners)
     found = np.asarray(find(posz, POS[40:], domain=corners))
-    # As many of the 40 are before each of the others in the order of all.
+    # Count how many of the 40 precede each of the others in the order of all.
     rows = np.asarray(rows)
     before = np.cumsum(rows < 40)[np.argsort(rows)][40:]
     np.testing.assert_array_equal(found, before)

@@ -1,4 +1,4 @@
-"""What scripts for the published package (jz-tree 1.1) call, with its names, orders of arguments and defaults."""
+"""Calls in scripts for the published package (jz-tree 1.1), with its names, orders of arguments and defaults."""
 
 import dataclasses
 import inspect
@@ -35,7 +35,7 @@ N = 400
 
 
 def particles(n: int = N, seed: int = 3, **more: Any) -> ParticleData:
-    """Clumps in the unit box, of particles with masses and velocities."""
+    """Return clumps in the unit box, of particles with masses and velocities."""
     rng = np.random.default_rng(seed)
     centres = rng.random((8, 3))
     pos = (centres[rng.integers(0, 8, n)] + rng.normal(0, 0.01, (n, 3))) % 1
@@ -242,7 +242,7 @@ def test_a_property_that_cannot_be_averaged_is_an_error() -> None:
     part.zplus1[9] = 0
     with pytest.raises(Exception, match="row 9 has a zplus1 that is not positive"):
         run(part)
-    part.num = 9  # what is behind counts for nothing
+    part.num = 9  # the rows after these do not count
     run(part)
     with pytest.raises(ValueError, match="v_rad must be one number or have a row a particle"):
         run(LightCone(part.pos, None, part.v_rad[:5], part.zplus1, part.colours))
@@ -294,7 +294,7 @@ def test_rows_of_nan_are_counted_for_those_who_ask() -> None:
     assert data.get_num(pos, default_to_nancount=True) == 5
     assert int(jax.jit(lambda pos: data.get_num(pos, default_to_nancount=True))(pos)) == 5
     assert data.get_num(Pos(pos=pos, num=2), default_to_nancount=True) == 2
-    broken = pos.at[4, 1].set(jnp.nan)  # which is no padding
+    broken = pos.at[4, 1].set(jnp.nan)  # this is not padding
     assert data.get_num(broken, default_to_nancount=True) == 5
     with pytest.raises(ValueError, match="set num"):
         data.get_num(pos, default_to_length=False)
@@ -357,7 +357,7 @@ def test_options_can_be_given_read_and_changed() -> None:
 
 
 def test_trees_of_searches_have_the_published_options() -> None:
-    """Scripts scale what is there, without giving it first."""
+    """Scripts scale the default options without setting them first."""
     cfg, fof = KNNConfig(), FofConfig()
     cfg.tree.regularization.max_volume_fac *= 2
     assert (cfg.tree.regularization.regularize_percentile, cfg.tree.regularization.max_volume_fac) == (90.0, 40.0)
@@ -419,7 +419,7 @@ def test_samples() -> None:
     assert ics.hernquist_posmass.smap(mesh_of(2), jit=True)(50).pos.shape == (2, 50, 3)
 
 
-# A simulation code that brings its own shard_map
+# A simulation code with its own shard_map
 
 
 @pytest.mark.long

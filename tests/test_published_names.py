@@ -1,5 +1,5 @@
-"""Every public name, argument and default of the published package (jz-tree 1.1) is here, or in a list that says why
-it is not, which `docs/coming_from.md` tells users.
+"""Every public name, argument and default of the published package (jz-tree 1.1) must exist here, or be in a list with
+the reason why it does not. `docs/coming_from.md` documents these differences for users.
 """
 
 import ast
@@ -104,7 +104,7 @@ def distr_write_hdf5(base_name, squeeze=True, **kwargs): ...
 """,
 }
 
-# What is not as published: words of the page that tells users.
+# The differences, in the words of the user documentation.
 _HIERARCHY = "another hierarchy, with other fields"
 _TYPES = "`ptype=`, `num_types=`"
 DIFFERENT = {
@@ -133,7 +133,7 @@ def published(text: str) -> list[ast.FunctionDef]:
 
 
 def arguments_of(one: ast.FunctionDef) -> dict[str, str | None]:
-    """Arguments in order, and their defaults as text; None where there is none."""
+    """Return arguments in order, and their defaults as text; None if there is no default."""
     args = one.args
     places = [None] * (len(args.args) - len(args.defaults)) + [ast.unparse(value) for value in args.defaults]
     found = dict(zip([arg.arg for arg in args.args], places, strict=True))
@@ -144,7 +144,7 @@ def arguments_of(one: ast.FunctionDef) -> dict[str, str | None]:
 
 
 def differences(where: str, one: ast.FunctionDef, ours: Any, in_order: bool) -> set[str]:
-    """What is not as published of a function or class that has the name."""
+    """Return the differences between a function or class and the published one with its name."""
     wanted, signature = arguments_of(one), inspect.signature(ours).parameters
     named = [name for name, parameter in signature.items() if parameter.kind.name not in _KINDS]
     missing = [name for name in wanted if not _is_taken(ours, name, named)]
@@ -162,14 +162,14 @@ def differences(where: str, one: ast.FunctionDef, ours: Any, in_order: bool) -> 
 
 
 def _is_taken(ours: Any, name: str, named: list[str]) -> bool:
-    """Configurations take the published names of fields that have another name here."""
+    """Return whether an argument is accepted. Configurations accept published names of fields renamed here."""
     if name in named or not inspect.isclass(ours) or not ours.__module__.endswith("config"):
         return name in named
     return hasattr(ours(), name)
 
 
 def _is_default(ours: Any, text: str | None) -> bool:
-    """Whether a default is the published one. What need not be given here may be needed there."""
+    """Return whether a default is the published one. An argument that is optional here may be required there."""
     if text is None:
         return True
     if text in ("CONFIG", "OTHER"):
@@ -178,7 +178,7 @@ def _is_default(ours: Any, text: str | None) -> bool:
 
 
 def unlike() -> set[str]:
-    """All that is not as published."""
+    """Return all differences from the published package."""
     found = set()
     for module, text in [*CLASSES.items(), *FUNCTIONS.items()]:
         for one in published(text):

@@ -1,5 +1,5 @@
-"""Where the z-order is cut for the ranks. Most ranks are emulated: the rows of each are those of a type, and counts are
-summed over types just the same.
+"""The cuts of the z-order into ranges of ranks. Most ranks are emulated: the rows of each are those of a type, and
+counts are summed over types in the same way.
 """
 
 import re
@@ -20,14 +20,14 @@ from jztree.tree import _splitters
 
 pytestmark = pytest.mark.emulated
 
-ROWS = 400  # room for those of each rank
+ROWS = 400  # capacity for the rows of each rank
 
 Keys = tuple[jax.Array, jax.Array, Any]
 wide_sum = comm.wide_sum
 
 
 def _haloes(rng: np.random.Generator, n: int) -> np.ndarray:
-    """Half of all are in isothermal spheres of very different sizes."""
+    """Return particles, half of which are in isothermal spheres of very different sizes."""
     size = rng.pareto(1, 200)
     halo = rng.choice(200, n, p=size / size.sum())
     away = rng.standard_normal((n, 3))
@@ -49,7 +49,7 @@ SETS: dict[str, Callable[[np.random.Generator, int], np.ndarray]] = {
 
 
 def counts_of(ranks: int, n: int, how: str, rng: np.random.Generator) -> np.ndarray:
-    """How many of ``n`` rows each rank has."""
+    """Return how many of ``n`` rows each rank has."""
     if how == "on few ranks":
         return np.bincount(rng.choice(rng.integers(0, ranks, 3), n), minlength=ranks)
     return n // ranks + (np.arange(ranks) < n % ranks)
@@ -60,7 +60,7 @@ def keys_of(pos: np.ndarray) -> Keys:
 
 
 def find(shares: jax.Array, counts: jax.Array, keys: Keys) -> tuple[jax.Array, Any]:
-    """The cuts of emulated ranks, ``(splitters, r)``, and the search that they come from."""
+    """Return the cuts of emulated ranks, ``(splitters, r)``, and the search that found them."""
     found = _splitters.find(list(shares), list(counts), keys)
     there = jnp.moveaxis(found.rows, 0, 1)[..., None]
     cut = jax.vmap(lambda rows, left: _splitters._cut_ties(rows[:, 0], rows[:, 1], comm.Wide(left[0], left[1])))
@@ -107,7 +107,7 @@ def test_without_rows_all_cuts_are_at_0(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], state: Any) -> Any:
-    """JAX's loop, run step by step, so that steps can be counted."""
+    """Run JAX's loop step by step, so that steps can be counted."""
     while condition(state):
         state = body(state)
     return state
@@ -118,7 +118,7 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], stat
     ("ranks", "name", "most"), [(2048, "uniform", 5), (2048, "haloes", 8), (64, "clumps", 12)], indirect=["ranks"]
 )
 def test_sums_are_few_and_small(ranks: int, name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """100 rows a rank."""
+    """Use 100 rows per rank."""
     numbers: list[int] = []
 
     def counted(count: jax.Array, most: int) -> comm.Wide:
@@ -136,7 +136,7 @@ def test_sums_are_few_and_small(ranks: int, name: str, most: int, monkeypatch: p
 
 
 def test_one_sum_in_the_compiled_search() -> None:
-    """However many splitters there are, and none beside it: how many rows there are in all is learned from it, too."""
+    """There is one sum for any number of splitters, which also gives the total number of rows."""
     _, _, part = make("uniform", 4)
     sort = jz.tree.distr_zsort.smap(mesh_of(4))
     text = str(jax.make_jaxpr(sort)(part))
@@ -146,7 +146,7 @@ def test_one_sum_in_the_compiled_search() -> None:
 
 @pytest.mark.watched
 def test_totals_beyond_32_bits() -> None:
-    """1e10 rows for 3 ranks, about a third of them in each of three parts."""
+    """There are 1e10 rows for 3 ranks, about a third of them in each of three parts."""
     total = 10**10
     ends = [total // 3 - 1, 2 * (total // 3), total, total]
     sums = jnp.asarray([[end >> 16, end & 0xFFFF] for end in ends], jnp.int32)

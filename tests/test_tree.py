@@ -1,4 +1,4 @@
-"""z-order against Morton keys in Python integers, and every invariant of the plane hierarchy."""
+"""z-order compared with Morton keys in Python integers, and every invariant of the plane hierarchy."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -25,12 +25,12 @@ SAMPLES = {"uniform": oracles.uniform, "clustered": oracles.clustered}
 
 
 def level_of(a: int, b: int) -> int:
-    """Place of the highest bit in which two keys differ, 0 if none."""
+    """Return the position of the highest bit in which two keys differ, 0 if there is none."""
     return (a ^ b).bit_length()
 
 
 def assert_window_rule(th: tree.TreeHierarchy, keys: list[int], cfg: TreeConfig, n: int) -> None:
-    """Every window contributes one boundary, at a row where the keys differ in the highest bit of the window."""
+    """Assert that every window has one boundary, where keys differ in the highest bit of the window."""
     num = len(keys)
     levels = [1000] + [level_of(a, b) for a, b in pairwise(keys)]
     below = list(range(num))
@@ -50,7 +50,7 @@ def assert_window_rule(th: tree.TreeHierarchy, keys: list[int], cfg: TreeConfig,
 
 
 def assert_invariants(th: tree.TreeHierarchy, pos: np.ndarray, num: int, box: Any) -> None:
-    """Splits, counts and boxes of all planes; ``pos`` is in z-order."""
+    """Check splits, counts and boxes of all planes; ``pos`` is in z-order."""
     inside = oracles.wrapped(pos[:num], box)
     assert th.num_nodes(th.num_planes - 1) <= 64
     for plane in range(th.num_planes):
@@ -220,7 +220,7 @@ def test_build_refuses_two_rows_that_are_exchanged(row: int, cfg: str) -> None:
     "name", ["flat_splits", "flat_particle_splits", "flat_lower", "flat_upper", "flat_mass", "flat_center_of_mass"]
 )
 def test_build_refuses_them_whatever_is_used_of_the_hierarchy(name: str) -> None:
-    """The compiler removes a check whose result nobody uses."""
+    """The compiler removes a check if its result is unused."""
     part = data.PosMass(pos=jnp.asarray(oracles.uniform(N, 3)), mass=jnp.float32(1))
     build = jax.jit(lambda part: getattr(tree.build_tree_hierarchy(part, TreeConfig(masses=True)), name))
     with pytest.raises(oracles.RUN_TIME_ERROR, match="zsort"):
@@ -341,7 +341,7 @@ def test_multi_type_keeps_properties_and_jits() -> None:
 
 @pytest.mark.parametrize("jit", [False, True])
 def test_one_hierarchy_of_several_types(jit: bool) -> None:
-    """Its nodes are those of each type's, and its ranges are those of all types' together."""
+    """Its nodes are those of each type, and its ranges are those of all types together."""
     parts = [data.Pos(pos=jnp.asarray(oracles.uniform(90, 3)), num=70), jnp.asarray(oracles.clustered(50, 3))]
     make = tree.zsort_and_tree_multi_type.jit if jit else tree.zsort_and_tree_multi_type
     cfg = TreeConfig(leaf_size=4, fan_out=2)

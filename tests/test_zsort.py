@@ -1,4 +1,4 @@
-"""z-order on one device: sorting, and searching in what is sorted."""
+"""z-order on one device: sorting, and searching in sorted rows."""
 
 import bisect
 from typing import Any
@@ -42,7 +42,7 @@ def test_order_with_one_far_outlier(exponent: int) -> None:
 @pytest.mark.parametrize("exponent", [3, 12, 20, 37])
 @pytest.mark.parametrize("n", [20, 2000])
 def test_points_that_share_a_key_are_in_the_z_order_of_their_bits(n: int, exponent: int, dtype: Any) -> None:
-    """However many share it: else the order would depend on how many of them a device has."""
+    """Any number of points may share a key; otherwise the order would depend on how many of them a device has."""
     pos = oracles.uniform(n, 3, dtype) - dtype(0.5)
     pos[13] = 10.0**exponent
     pos[4], pos[15], pos[16] = pos[17], -0.0, 0.0
@@ -70,7 +70,7 @@ def test_sort_is_stable(n: int) -> None:
 @pytest.mark.parametrize("far", [1.0, 1e20])
 @pytest.mark.parametrize("n", [2, 513, 40_000])
 def test_rows_in_order_but_for_two(n: int, far: float, dtype: Any) -> None:
-    """Rows in order are not sorted again, so it must be seen wherever they are not; far: many share their keys."""
+    """Sorted rows are not sorted again, so any disorder must be detected. far: many rows share their keys."""
     pos = oracles.uniform(n, 3, dtype)
     pos[0] = far
     pos[n // 3 : n // 2] = pos[n // 3]
@@ -86,7 +86,7 @@ def test_rows_in_order_but_for_two(n: int, far: float, dtype: Any) -> None:
 
 
 def is_sorted(pos: Any, num: Any = None, box: Any = None) -> bool:
-    """What the kernel says of rows in a domain that is their bounding box."""
+    """Return whether the kernel finds rows sorted, in a domain that is their bounding box."""
     pos, length = jnp.asarray(pos), check_box(box, pos.shape[1])
     num = pos.shape[0] if num is None else num
     lower, upper, *_ = kernels.bounds(pos, num)
@@ -114,7 +114,7 @@ def test_rows_are_sorted_if_their_order_is_that_of_morton_keys(dims: int, box: s
 @pytest.mark.parametrize("far", [1.0, 1e20])
 @pytest.mark.parametrize("n", [2, 257, 16_385, 40_000])
 def test_rows_are_not_sorted_where_two_are_exchanged(n: int, far: float, dtype: Any) -> None:
-    """Between blocks of rows as within them; far: many share their keys."""
+    """The exchange is between blocks of rows or within them. far: many rows share their keys."""
     pos = oracles.uniform(n, 3, dtype)
     pos[0] = far
     pos = pos[oracles.z_order(pos)]
@@ -146,7 +146,7 @@ def test_only_rows_that_count_have_to_be_sorted_and_finite() -> None:
 @pytest.mark.parametrize("runs", [2, 3, 16, 17])
 @pytest.mark.parametrize("n", [40, 20_000])
 def test_rows_in_a_few_runs_are_merged(n: int, runs: int, kind: str, dtype: Any) -> None:
-    """As rows come from other ranks: each run is in order, and ties go to the earlier run."""
+    """Rows arrive from other ranks in this form: each run is sorted, and ties go to the earlier run."""
     random = np.random.default_rng(n + runs)
     pos = oracles.uniform(n, 3, dtype)
     if kind == "few points":
@@ -170,7 +170,7 @@ def test_many_duplicates_are_in_stable_order(dtype: Any) -> None:
 
 
 def test_crowds_at_a_point_and_in_a_clump_among_many(dtype: Any) -> None:
-    # More than are sorted in one cache, so that they are dealt out again.
+    # More rows than the sort in one cache can hold, so that they are distributed again.
     uniform = oracles.uniform(3000, 3, dtype)
     clump = dtype(0.3) + dtype(1e-5) * oracles.uniform(2000, 3, dtype)
     points = np.concatenate([uniform, clump, uniform[:1]])
@@ -303,7 +303,7 @@ def test_queries_outside_the_domain_count_as_on_its_edge() -> None:
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf], ids=str)
 def test_search_leaves_out_rows_that_are_not_finite(bad: float) -> None:
-    """`zsort` puts such rows behind all others, so they may be there."""
+    """`zsort` puts such rows after all others, so they may exist."""
     pos = oracles.uniform(50, 3)
     pos[[3, 9, 20]] = bad
     posz, _ = tree.zsort(jnp.asarray(pos))

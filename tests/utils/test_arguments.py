@@ -1,4 +1,4 @@
-"""Arguments of the command line, and what a configuration file adds to them."""
+"""Arguments of the command line, and options from a configuration file."""
 
 import pytest
 

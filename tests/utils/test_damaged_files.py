@@ -1,4 +1,4 @@
-"""Files that are damaged, and files that only look right: a right answer, or one sentence that names what is wrong."""
+"""Damaged files, and files that only look valid: the result must be correct, or one sentence must name the fault."""
 
 import dataclasses
 import re
@@ -22,7 +22,7 @@ from jztree_utils import io
 
 
 def sources(folder: Path, write_gadget: Callable[..., Path], random: np.random.Generator) -> list[Path]:
-    """A file of each kind that is read, and a snapshot in several files."""
+    """Return a file of each supported kind, and a snapshot in several files."""
     n = 60
     pos, ids = random.random((n, 3), np.float32), np.arange(n, dtype=np.uint64) + np.uint64(2**63)
     counts = {"npart": [0, n, 0, 0, 0, 0], "npart_total": [0, n, 0, 0, 0, 0]}
@@ -49,7 +49,7 @@ def sources(folder: Path, write_gadget: Callable[..., Path], random: np.random.G
 
 
 def read_all(path: Path) -> None:
-    """Read a file in every way there is."""
+    """Read a file in all possible ways."""
     attempts: list[Callable[[], Any]] = [lambda: io.find_parts(path), lambda: read_particles(path)]
     if path.is_file():
         ways = (io.catalogue_layout, io.read_catalogue_content, io.read_neighbours, io.read_made_with)
@@ -77,7 +77,7 @@ def test_any_damage_is_told_in_a_sentence(tmp_path, write_gadget, random, seeds)
         path, fault = damage(files[seed % len(files)], tmp_path / f"damaged_{seed}", np.random.default_rng(seed))
         try:
             with warnings.catch_warnings(action="error"):
-                # A sentence about damaged masses, which are read all the same.
+                # A warning about damaged masses, which are still read.
                 warnings.filterwarnings("ignore", message=".* masses differ from the one in the MassTable")
                 read_all(path)
         except Exception as error:
@@ -161,12 +161,12 @@ def test_rows_that_were_never_written(snapshot, tmp_path, told) -> None:
             del file["PartType1/Coordinates"]
             data = file.create_dataset("PartType1/Coordinates", (500, 3), "f4", **options)
             if options:
-                data[:300] = 0.5  # the run was cut short
+                data[:300] = 0.5  # the run ended early
         assert "but not all of it was written; write or copy it again" in told("fof", path)
 
 
 def test_a_list_of_chunks_that_leads_nowhere(snapshot, told) -> None:
-    """The HDF5 library takes the zeros for places of chunks, and crashes."""
+    """The HDF5 library reads the zeros as addresses of chunks, and crashes."""
     with h5py.File(snapshot, "a") as file:
         rows = file["PartType1/Coordinates"][()]
         del file["PartType1/Coordinates"]
@@ -229,7 +229,7 @@ def test_columns_of_groups_in_another_shape(tmp_path, layout, group, name, link)
         rows = file[group][name][()]
     wrong = [*other_shapes(rows), np.full(rows.shape, 1j), np.full(rows.shape, b"a")]
     for number, other in enumerate([*wrong, *([h5py.SoftLink(f"/{group}/{link}")] if name != link else [])]):
-        path = tmp_path / f"{number}.hdf5"  # a name of its own: file systems wait for the disk where one is used again
+        path = tmp_path / f"{number}.hdf5"  # a new name: file systems wait for the disk if a name is reused
         shutil.copy(whole, path)
         replace_dataset(path, f"{group}/{name}", other)
         with pytest.raises(io.SnapshotError) as error:
@@ -319,7 +319,7 @@ def test_attributes_of_how_a_catalogue_was_made(tmp_path, name, value) -> None:
 def test_attributes_that_are_neither_text_nor_numbers(tmp_path) -> None:
     io.write_catalogue_content(tmp_path / "c.hdf5", full_content())
     with h5py.File(tmp_path / "c.hdf5", "a") as file:
-        # HDF5 may crash where such a list is damaged.
+        # HDF5 may crash if such a list is damaged.
         lists = np.array([np.arange(3), np.arange(2)], dtype=object)
         file["Groups/mass"].attrs.create("description", lists, (2,), h5py.vlen_dtype(np.int64))
     with pytest.raises(
@@ -347,7 +347,7 @@ def test_velocities_with_other_components_than_positions(snapshot, random) -> No
 
 
 def test_a_shape_that_the_file_has_no_room_for(tmp_path) -> None:
-    """The heads of the datasets say that there are more rows than anything has memory for."""
+    """The headers of the datasets state more rows than fit in any memory."""
     path, n = tmp_path / "k.hdf5", 1234567
     neighbours = io.Neighbours(distances=np.zeros((n, 1), np.float32), indices=np.zeros((n, 1), np.int16))
     io.write_neighbours(path, neighbours)

@@ -1,4 +1,4 @@
-"""`jztree_utils.estimators` against scikit-learn's classes, under its checks of estimators and under its own tests."""
+"""`jztree_utils.estimators` compared with scikit-learn's classes, and run under its estimator checks and its tests."""
 
 import pickle
 from pathlib import Path
@@ -88,7 +88,7 @@ def test_transformers(mode: str) -> None:
 
 
 def test_what_is_equally_far_is_in_the_order_of_rows() -> None:
-    """On a lattice with a point twice: each point's own row is left out, and its twin is not."""
+    """The lattice has one duplicate point. Each point's own row is excluded, and its duplicate is not."""
     side = np.stack(np.meshgrid(*[np.arange(4.0)] * 3), axis=-1).reshape(-1, 3)
     points = np.r_[side, side[:1]]
     for k, places in ((5, None), (40, None), (7, points)):
@@ -105,7 +105,7 @@ def test_what_is_equally_far_is_in_the_order_of_rows() -> None:
 
 @pytest.mark.parametrize("box", [1.0, [1.0, 0.0, 1.5]], ids=str)
 def test_periodic_boxes(box: Any) -> None:
-    """Outside of the box positions are wrapped."""
+    """Positions outside the box are wrapped."""
     shift = np.where(np.broadcast_to(box, 3) > 0, box, 0) * RNG.integers(-2, 3, DATA.shape)
     near = NearestNeighbors(n_neighbors=6, radius=0.2, boxsize=box).fit(DATA + shift)
     distance, row = cKDTree(DATA, boxsize=box).query(PLACES, k=6)
@@ -140,7 +140,7 @@ def test_dbscan(dims: int, weighted: bool) -> None:
 
 @pytest.mark.long
 def test_pipelines_of_scikit_learn() -> None:
-    """What stands behind a transformer does as it does behind theirs."""
+    """Estimators after our transformer give the same results as after theirs."""
     target, kind = DATA @ [1.0, 2.0, 3.0], (DATA[:, 0] > 0.5).astype(int)
     behind = (
         lambda: KNeighborsRegressor(n_neighbors=4, metric="precomputed", weights="distance"),
@@ -238,7 +238,7 @@ def test_samples_too_large_for_float64_raise_in_words_of_scikit_learn(call: Any)
         call()
 
 
-# Checks of estimators that give samples more than 8 features.
+# Estimator checks whose samples have more than 8 features.
 MORE_FEATURES = {
     "check_all_zero_sample_weights_error",
     "check_dtype_object",
@@ -264,7 +264,7 @@ def test_scikit_learns_checks_of_estimators(kind: Any) -> None:
             assert "samples have from 1 to 8 features here" in str(one["exception"])
 
 
-# Their own tests that fail because of what is said in an error, and those that fail for other reasons.
+# Tests of scikit-learn that fail because of these error messages, and those that fail for other reasons.
 DIFFERENT = ("distances are Euclidean here", "samples have from 1 to 8 features here")
 FAILING = {
     "test_unsupervised_inputs": "takes a fitted estimator for samples, as does whatever reads its trees",
@@ -294,7 +294,7 @@ from sklearn.neighbors.tests.test_neighbors_pipeline import *
 def test_scikit_learns_own_tests(tmp_path: Path) -> None:
     pytest.importorskip("sklearn.neighbors.tests.test_neighbors")
     cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-p", "sklearn.conftest")
-    # As docs/coming_from.md says.
+    # docs/coming_from.md states this number.
     assert sum(case.uses and not case.message for case in cases) >= 36
     for case in cases:
         known = case.function in FAILING or any(reason in case.message for reason in DIFFERENT)

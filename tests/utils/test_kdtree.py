@@ -1,4 +1,4 @@
-"""`jztree_utils.kdtree.KDTree` against SciPy's, and under SciPy's own tests."""
+"""`jztree_utils.kdtree.KDTree` compared with SciPy's, and run under SciPy's own tests."""
 
 import pickle
 from pathlib import Path
@@ -25,7 +25,7 @@ def trees(request: pytest.FixtureRequest) -> Any:
 
 
 def same_neighbours(found: Any, expected: Any, places: np.ndarray, tree: Any) -> None:
-    """Equal distances; rows may differ among points that are equally far."""
+    """Assert equal distances. Rows may differ among points at the same distance."""
     np.testing.assert_allclose(found[0], expected[0], rtol=1e-13, atol=1e-15)
     differ = np.asarray(found[1] != expected[1])
     assert not np.any(differ & ~np.isin(found[1], np.arange(170, 175))), "only equal points change places"
@@ -54,7 +54,7 @@ def test_balls_and_pairs(trees: Any) -> None:
             mine.query_ball_point(PLACES, r, return_length=True), theirs.query_ball_point(PLACES, r, return_length=True)
         )
     assert mine.query_ball_point(PLACES[0, 0], np.inf) == list(range(175))
-    # Nothing is nearer than a negative distance; SciPy takes some for their squares' roots.
+    # No distance is below a negative radius; SciPy squares some of these radii.
     assert mine.query_ball_point(np.tile(DATA[170], (2, 1)), [-1.0, 0.0]).tolist() == [[], list(range(170, 175))]
     assert mine.count_neighbors(mine, [-1.0, 0.0]).tolist() == [0, 170 + 25]
     assert mine.query_pairs(0.15) == theirs.query_pairs(0.15)
@@ -79,7 +79,7 @@ def test_two_trees(trees: Any) -> None:
         ]
         np.testing.assert_allclose(*sums, rtol=1e-12)
     assert mine.count_neighbors(mine, 0.1) == theirs.count_neighbors(theirs, 0.1)
-    # Python's own numbers where SciPy gives them, as json.dumps wants them.
+    # Return Python numbers where SciPy does, because json.dumps needs them.
     pair, one = np.ones(len(mine.data)), {"return_length": True}
     for ours, expected in (
         (mine.count_neighbors(mine, 0.1), theirs.count_neighbors(theirs, 0.1)),
@@ -198,7 +198,7 @@ def test_workers_may_be_left_to_the_library() -> None:
         KDTree(DATA).query(PLACES, workers=1.5)
 
 
-# SciPy's own tests of it that fail, and why.
+# SciPy's own tests that fail, with the reasons.
 METRIC = {
     "Test_random_KDTree": ("points_near_l1", "points_near_linf"),
     "Test_random_far_KDTree": ("points_near_l1", "points_near_linf"),
@@ -239,7 +239,7 @@ for name in list(globals()):
 def test_scipys_own_tests(tmp_path: Path) -> None:
     pytest.importorskip("scipy.spatial.tests.test_kdtree")
     cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-k", "not cKDTree")
-    # As docs/coming_from.md says.
+    # docs/coming_from.md states this number.
     assert sum(case.uses and not case.message for case in cases) >= 86
     assert {case.name for case in cases if case.message} == FAILING.keys()
 

@@ -1,4 +1,4 @@
-"""Progress in a terminal, a notebook and a batch log, on streams and with a clock that the tests make."""
+"""Progress in a terminal, a notebook and a batch log, with fake streams and a fake clock."""
 
 import contextlib
 import io
@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
 
 
 class Clock:
-    """A clock that stands still until a test moves it."""
+    """A clock that stands still until a test advances it."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -44,7 +44,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def work(clock: Clock, steps: int, seconds: float, *, fail: bool = False, **options: Any) -> None:
-    """Steps of 10 particles, each of which takes so many seconds."""
+    """Run steps of 10 particles, each of which takes ``seconds``."""
     with progress("read snapshot", 10 * steps, **options) as advance:
         for _ in range(steps):
             clock.now += seconds
@@ -57,7 +57,7 @@ BOTH = pytest.mark.parametrize("stream", [Terminal, io.StringIO], ids=["terminal
 
 
 def screen(text: str) -> str:
-    """The one line that a terminal shows of ``text``."""
+    """Return the line that a terminal shows for ``text``."""
     cells: list[str] = []
     for piece in text.split("\r"):
         cells[: len(piece)] = piece
@@ -247,5 +247,5 @@ def test_searches_of_the_command_line_tell_their_time(
     monkeypatch.setattr(module, "_TICK_SECONDS", 0.001)
     monkeypatch.delenv("TERM", raising=False)
     assert cli.main(["knn", str(snapshot), "-k", "4"]) == 0
-    assert "find neighbours: " in stream.getvalue()  # the search, or compiling for it
+    assert "find neighbours: " in stream.getvalue()  # the search, or its compilation
     assert screen(stream.getvalue()) == ""

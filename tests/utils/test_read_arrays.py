@@ -16,7 +16,7 @@ from jztree_utils.io import _columns
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch) -> None:
-    """Lets few rows be read in many slices."""
+    """Make the reader use many slices for a few rows."""
     monkeypatch.setattr(_columns, "_SLICE_BYTES", 100)
 
 
@@ -107,7 +107,7 @@ def test_arrays_that_are_no_positions(tmp_path, refused, array, told) -> None:
 
 @pytest.mark.parametrize("archive", [False, True])
 def test_arrays_longer_than_their_head_says(tmp_path, random, archive) -> None:
-    """As where a bit of the number of rows is flipped: the other rows are there, and would be left out."""
+    """This happens if a bit of the number of rows flips: the other rows exist, and would be ignored."""
     np.save(tmp_path / "a.npy", random.random((60, 3)))
     data = (tmp_path / "a.npy").read_bytes().replace(b"(60, 3)", b"(6 , 3)")
     path = tmp_path / ("b.npz" if archive else "a.npy")
@@ -147,7 +147,7 @@ def test_numpy_files_cut_off_at_any_length(tmp_path, random, name) -> None:
     ],
 )
 def test_heads_that_are_no_description_of_an_array(tmp_path, head) -> None:
-    """NumPy reads them as Python, which can fail in many ways."""
+    """NumPy evaluates headers as Python, which can fail in many ways."""
     text = head.encode("latin1") + b"\n"
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(36))
     with pytest.raises(io.SnapshotError, match="truncated or damaged") as error:
@@ -160,9 +160,7 @@ def test_flipped_bytes_in_an_archive(tmp_path, random) -> None:
     whole = (tmp_path / "a.npz").read_bytes()
     refusals = 0
     for number in range(200):
-        flipped = (
-            tmp_path / f"{number}.npz"
-        )  # a name of its own: file systems wait for the disk where one is used again
+        flipped = tmp_path / f"{number}.npz"  # a new name: file systems wait for the disk if a name is reused
         data = bytearray(whole)
         data[random.integers(4, len(data))] ^= 1 << int(random.integers(8))
         flipped.write_bytes(bytes(data))
@@ -241,7 +239,7 @@ def test_named_datasets_of_a_snapshot_without_its_header(snapshot) -> None:
 
 
 def write_binary(path: Path, order: str, labelled: bool, blocks: dict[str, np.ndarray], **header: Any) -> Path:
-    """A file of types 0 to 5 as Gadget-2 writes it. header: entries other than the default ones."""
+    """Write a file of types 0 to 5 in the format of Gadget-2. header: entries other than the default ones."""
     entries = {
         "npart": [0] * 6,
         "mass": [0.0] * 6,
@@ -271,7 +269,7 @@ def write_binary(path: Path, order: str, labelled: bool, blocks: dict[str, np.nd
 @pytest.mark.parametrize("labelled", [False, True])
 @pytest.mark.parametrize(("dtype", "id_dtype"), [("f4", "u4"), ("f8", "u8")])
 def test_binary_snapshots(tmp_path, random, order, labelled, dtype, id_dtype) -> None:
-    """Three types, the second with its mass in the header, the others with masses of their own; two files."""
+    """Three types in two files: the second has its mass in the header, the others have individual masses."""
     npart = np.asarray([[5, 20, 0, 0, 3, 0], [2, 0, 0, 0, 40, 0]])
     columns = []
     for number, counts in enumerate(npart):
@@ -283,7 +281,7 @@ def test_binary_snapshots(tmp_path, random, order, labelled, dtype, id_dtype) ->
             "MASS": random.random(own).astype(dtype),
             "U": random.random(counts[0]).astype(dtype),
         }
-        if labelled:  # in which blocks may stand in any order; those of Gadget stay in theirs
+        if labelled:  # labelled blocks may be in any order; those of Gadget keep theirs
             blocks = {"NEW": random.random(7), **blocks}
         header = {"npart": counts, "mass": [0, 1.5, 0, 0, 0, 0], "npart_total": npart.sum(axis=0), "files": 2}
         write_binary(tmp_path / f"snap_003.{number}", order, labelled, blocks, **header)

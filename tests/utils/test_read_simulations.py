@@ -1,4 +1,4 @@
-"""Snapshots as Gadget-4, SWIFT and their relatives write them: each file is written here by the published format."""
+"""Snapshots of Gadget-4, SWIFT and related codes: the tests write each file in the published format."""
 
 import os
 import sys
@@ -16,7 +16,7 @@ from jztree_utils.io import _columns
 
 @pytest.fixture
 def small_slices(monkeypatch) -> None:
-    """Lets few rows be read in many slices."""
+    """Make the reader use many slices for a few rows."""
     monkeypatch.setattr(_columns, "_SLICE_BYTES", 100)
 
 
@@ -74,7 +74,7 @@ def test_integer_coordinates(tmp_path, random, small_slices, bits) -> None:
     np.testing.assert_allclose(pos, exact, rtol=3e-16)
     assert snapshot.layout("pos") == (np.dtype(np.float64), (3,))
     assert pos.dtype == np.float64
-    assert pos.max() < 50  # the largest of 64 and 128 bits would be rounded up to it
+    assert pos.max() < 50  # 64- and 128-bit integers near the maximum would round up to 50
     np.testing.assert_array_equal(snapshot.read("pos", 5, 17), pos[5:17])
     assert snapshot.description == "Gadget-4 snapshot: 23 particles of type 1, box 50 Mpc/h, z = 3"
 
@@ -91,7 +91,7 @@ def test_integer_coordinates_need_the_box_of_the_run(tmp_path, refused) -> None:
     part, header = io.read_snapshot(path, fields=("pos",))
     assert header.boxsize == (12.5, 50.0, 25.0)
     np.testing.assert_array_equal(part.pos, np.full((4, 3), 50 / 16))
-    # Another box does not change what the integers mean.
+    # Another box does not change the meaning of the integers.
     part, header = io.read_snapshot(path, fields=("pos",), options=io.ReadOptions(boxsize=(1, 2, 3)))
     assert header.boxsize == (1.0, 2.0, 3.0)
     np.testing.assert_array_equal(part.pos, np.full((4, 3), 50 / 16))
@@ -115,7 +115,7 @@ def test_names_and_exponents_of_eagle(tmp_path, write_gadget, random) -> None:
         file["PartType4/Velocity"].attrs["aexp-scale-exponent"] = np.float32(1.5)
     part, _ = io.read_snapshot(path, 4, fields=("pos", "vel", "mass"))
     np.testing.assert_allclose(part.vel, vel / 8)
-    np.testing.assert_array_equal(part.mass, mass)  # they win over the mass table, which has 2.5
+    np.testing.assert_array_equal(part.mass, mass)  # individual masses take precedence over the 2.5 in the mass table
 
 
 def test_scale_factor_alone_tells_the_redshift(tmp_path, write_gadget, random) -> None:
@@ -150,7 +150,7 @@ def test_each_file_is_opened_once(write_parts, tmp_path, random, monkeypatch) ->
     original = h5py.File.__init__
 
     def spy(self: h5py.File, name: Any, *args: Any, **kwargs: Any) -> None:
-        if isinstance(name, Path):  # else it is one that is open already
+        if isinstance(name, Path):  # otherwise it is a file that is already open
             opened.append(name)
         original(self, name, *args, **kwargs)
 
@@ -193,7 +193,7 @@ UNITS = {
 def write_swift(
     path: Path, pos: np.ndarray, vel: np.ndarray, total: int | None = None, files: int = 1, **header: Any
 ) -> Path:
-    """A file as SWIFT writes it at redshift 1; of particles of type 1, and none of the other six."""
+    """Write a file in the format of SWIFT at redshift 1, with particles of type 1 and none of the other six types."""
     n = len(pos)
     with h5py.File(path, "w") as file:
         file.create_group("Header").attrs.update(
@@ -231,7 +231,7 @@ def write_swift(
 
 @pytest.fixture
 def swift(tmp_path, random) -> tuple[np.ndarray, np.ndarray]:
-    """A distributed snapshot of SWIFT in three files, one empty, and the file that shows them as one."""
+    """Write a distributed SWIFT snapshot in three files, one empty, and the virtual file that joins them."""
     pos, vel = random.random((100, 3)), random.normal(size=(100, 3)).astype(np.float32)
     for part, (start, stop) in enumerate([(0, 60), (60, 60), (60, 100)]):
         write_swift(tmp_path / f"snap_0007.{part}.hdf5", pos[start:stop], vel[start:stop], total=100, files=3)
@@ -251,9 +251,9 @@ def test_swift_in_parts_and_the_file_that_shows_them(swift, tmp_path, small_slic
     pos, vel = swift
     snapshot = io.open_snapshot(tmp_path / given_as)
     np.testing.assert_array_equal(snapshot.read("pos"), pos)
-    np.testing.assert_array_equal(snapshot.read("vel"), vel)  # peculiar as they are
+    np.testing.assert_array_equal(snapshot.read("vel"), vel)  # peculiar velocities are unchanged
     np.testing.assert_array_equal(snapshot.read("vel", 55, 65), vel[55:65])
-    np.testing.assert_array_equal(snapshot.read("mass"), np.full(100, 0.25))  # not the table, which has mean masses
+    np.testing.assert_array_equal(snapshot.read("mass"), np.full(100, 0.25))  # not the mean masses of the table
     assert snapshot.shared_mass is None
     assert snapshot.types == {1: 100}
     files = "" if given_as == "snap_0007.hdf5" else " in 3 files"
@@ -266,7 +266,7 @@ def test_units_of_swift_are_free_of_h(swift, tmp_path) -> None:
     assert (header.time, header.scale_factor, header.boxsize) == (0.5, 0.5, (10.0, 20.0, 30.0))
     assert header.h_free
     assert [io.unit_name(header, kind) for kind in ("length", "mass", "velocity")] == ["Mpc", "1e10 Msun", "km/s"]
-    # What is written from it keeps that, and so do the units of what is written.
+    # Written files keep these units.
     part, _ = io.read_snapshot(tmp_path, fields=("pos", "mass"))
     io.write_snapshot(tmp_path / "again.hdf5", part, header)
     assert io.read_header(tmp_path / "again.hdf5").h_free
@@ -289,7 +289,7 @@ def test_what_swift_stores_as_physical_becomes_comoving(tmp_path, random) -> Non
 def test_swift_and_gadget_can_be_told_apart_by_hand(tmp_path, random) -> None:
     vel = random.normal(size=(9, 3))
     path = write_swift(tmp_path / "a.hdf5", random.random((9, 3)), vel, Code="unknown")
-    assert io.open_snapshot(path).description.startswith("SWIFT snapshot")  # by its units
+    assert io.open_snapshot(path).description.startswith("SWIFT snapshot")  # recognised by its units
     with h5py.File(path, "a") as file:
         del file["Units"]
         del file["PartType1/Velocities"].attrs["a-scale exponent"]
@@ -335,7 +335,7 @@ def test_rows_that_hdf5_would_make_up_are_refused(swift, tmp_path, random, refus
     snapshot = io.open_snapshot(tmp_path / "snap_0007.hdf5")
     with refused(told[harm]):
         snapshot.read("pos")
-    if harm != "uncovered":  # a process whose rows are in other files is not concerned
+    if harm != "uncovered":  # a process with rows in other files is not affected
         np.testing.assert_array_equal(snapshot.read("pos", 0, 60), pos[:60])
 
 
@@ -346,7 +346,7 @@ def test_other_files_of_swift(tmp_path, random, refused) -> None:
 
 
 def test_lossy_numbers_of_swift(tmp_path, random) -> None:
-    """Floats of 18 bits (filter FMantissa9) and integers of 40 bits (Nbit40), which NumPy does not have."""
+    """NumPy lacks 18-bit floats (filter FMantissa9) and 40-bit integers (Nbit40)."""
     vel, ids = random.normal(size=(9, 3)).astype(np.float32), random.integers(0, 2**40, 9, dtype=np.uint64)
     path = write_swift(tmp_path / "a.hdf5", random.random((9, 3)), vel)
     short = h5py.h5t.IEEE_F32LE.copy()
@@ -408,7 +408,7 @@ def test_datasets_of_a_snapshot_can_be_named(tmp_path, write_gadget, random, ref
     options = io.ReadOptions(pos="Other", mass="PartType1/Own", boxsize=[2, 2, 2])
     part, header = io.read_snapshot(path, fields=("pos", "mass"), options=options)
     np.testing.assert_array_equal(part.pos, pos)
-    np.testing.assert_array_equal(part.mass, mass)  # and not that of the mass table
+    np.testing.assert_array_equal(part.mass, mass)  # not that of the mass table
     assert header.boxsize == 2.0
     with refused("of another type than 1"):
         io.open_snapshot(path, options=io.ReadOptions(pos="PartType0/Coordinates"))
@@ -437,7 +437,7 @@ def test_a_pipe_does_not_make_the_reader_wait(tmp_path, refused) -> None:
 
 
 def test_file_without_permission(snapshot, monkeypatch, refused) -> None:
-    # Permissions do not bind a privileged user, so the refusal of the system is played.
+    # Permissions do not apply to a privileged user, so simulate the refusal of the system.
     def refuse(*_: Any, **__: Any) -> Any:
         raise PermissionError(13, "Permission denied")
 

@@ -1,4 +1,4 @@
-"""Mean separations and linking lengths, against the definition worked out in cgs, on generated zoom-in simulations."""
+"""Mean separations and linking lengths, compared with the definition in cgs units, on generated zoom-in simulations."""
 
 import json
 import math
@@ -17,7 +17,7 @@ _UNITS = {"UnitLength_in_cm": 1e3 * _KPC, "UnitMass_in_g": 1e10 * _SUN, "UnitVel
 
 
 def by_hand(mass: float, omega: float) -> float:
-    """Side of the cube that holds ``mass`` in 1e10 Msun/h at a density of ``omega``, in Mpc/h, by way of cgs."""
+    """Return the side of a cube of ``mass`` in 1e10 Msun/h at density ``omega``, in Mpc/h, computed in cgs units."""
     hubble = _H * 1e7 / (1e3 * _KPC)  # 1/s
     density = omega * 3 * hubble**2 / (8 * math.pi * 6.674e-8)
     return (mass * 1e10 * _SUN / _H / density) ** (1 / 3) / (1e3 * _KPC / _H)
@@ -79,7 +79,7 @@ def test_gas_without_the_density_of_baryons() -> None:
 
 
 def write_zoom(path: Path, rng: np.random.Generator) -> float:
-    """Three masses of dark matter, two of them in type 1. Returns the mean mass of that type."""
+    """Write dark matter with three masses, two of them in type 1. Return the mean mass of that type."""
     own = np.where(np.arange(600) < 500, 0.03, 0.24).astype(np.float32)
     far = np.full(200, 15.0, np.float32)
     counts = [0, len(own), len(far), 0, 0, 0]

@@ -1,4 +1,4 @@
-"""Copies of whole snapshots: what is refused, what SWIFT's files have besides, and when they are made anew."""
+"""Copies of whole snapshots: refused inputs, additional data of SWIFT files, and when copies are rewritten."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ RLINK = ["--rlink", "0.05", "--npart-min", "2"]
 
 @pytest.fixture
 def swift(tmp_path: Path, random: np.random.Generator) -> Path:
-    """A file of SWIFT with cells and second names of groups."""
+    """Return a SWIFT file with cells and alternative group names."""
     path = tmp_path / "swift_0003.hdf5"
     with h5py.File(path, "w") as file:
         count = np.array([0, 200, 0, 0, 0, 0, 0])
@@ -96,7 +96,7 @@ def test_arrays_are_not_copied(tmp_path, random, told) -> None:
 
 
 def test_datasets_by_name_are_not_copied(snapshot, tmp_path, told) -> None:
-    """They may be of another type than that which the file has for them."""
+    """They may be of another type than the file states."""
     reading = ["--format", "hdf5", "--pos", "PartType1/Coordinates", "--boxsize", 1]
     err = told("fof", snapshot, *reading, *RLINK, "--group-ids-output", tmp_path / "out.hdf5")
     assert "is not read as a snapshot" in err
@@ -160,4 +160,4 @@ def test_numbers_of_groups_in_place_of_those_that_were_there(swift, tmp_path, on
         assert counted[0] == 0
         assert file["PartType1/FOFGroupIDs"].attrs["U_M exponent"].tolist() == [0]
         assert file["PartType1"].attrs["NumberOfFields"].tolist() == [4]
-        assert file["Cells/OffsetsInFile/PartType1"][:].tolist() == [0, 100]  # rows are where they were
+        assert file["Cells/OffsetsInFile/PartType1"][:].tolist() == [0, 100]  # rows have not moved
