@@ -1,4 +1,4 @@
-"""Padding, squeezing and dealing particles, and the order of a catalogue."""
+"""Padding, squeezing and distributing particles, and the order of a catalogue."""
 
 import functools
 from dataclasses import dataclass
@@ -118,7 +118,7 @@ MESHES = [
 @pytest.mark.parametrize("axis_type", [AxisType.Auto, AxisType.Explicit])
 @pytest.mark.parametrize("spread", [True, False], ids=["spread", "replicated"])
 def test_arrays_on_any_mesh(shape: tuple[int, ...], axis_type: AxisType, spread: bool) -> None:
-    """Such as mapped functions return; `jax.make_mesh` makes explicit axes by default."""
+    """Mapped functions return such arrays; `jax.make_mesh` makes explicit axes by default."""
     names, ndev = ("nodes", "gpus")[: len(shape)], int(np.prod(shape))
     mesh = jax.make_mesh(shape, names, axis_types=(axis_type,) * len(shape), devices=first_devices(ndev))
     where = NamedSharding(mesh, P(names) if spread else P())
@@ -169,7 +169,7 @@ def test_shared_mass_survives_expand_and_flatten() -> None:
 
 
 def test_expand_with_as_many_devices_as_rows() -> None:
-    """Leading lengths of devices and rows agree; nothing may be mistaken for the other."""
+    """The leading lengths of devices and rows are equal, and must not be confused."""
     part = data.ParticleData(pos=jnp.asarray(oracles.uniform(4, 2)), mass=3.0, id=jnp.arange(4))
     back = data.flatten_particles(data.expand_particles(part, 4))
     np.testing.assert_array_equal(back.pos, part.pos)
@@ -186,7 +186,7 @@ def test_expand_refuses_no_devices() -> None:
 @jax.tree_util.register_dataclass
 @dataclass
 class Own:
-    """A class that has a position and nothing else that jztree knows."""
+    """A class with a position and no other field known to jztree."""
 
     pos: Any
     table: Any
@@ -235,7 +235,7 @@ def test_squeeze_catalogue_drops_unused_rows() -> None:
 
 
 def catalogues_of_ranks(array: Any = jnp.stack) -> data.FofCatalogue:
-    """Three ranks with two groups, none, and one."""
+    """Return catalogues of three ranks, with two groups, none, and one."""
     ranks = [catalogue([5, 9], 4), catalogue([], 4), catalogue([3], 4)]
     return jax.tree.map(lambda *leaves: array(leaves), *ranks)
 

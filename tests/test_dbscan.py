@@ -1,4 +1,4 @@
-"""DBSCAN against the algorithm as its paper has it, and against scikit-learn where that is installed."""
+"""DBSCAN compared with the algorithm of its paper, and with scikit-learn if that is installed."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.emulated
 
 
 def slow(pos: np.ndarray, eps: float, least: int, box: Any = None) -> tuple[np.ndarray, np.ndarray]:
-    """By all pairs."""
+    """Find clusters from all pairs."""
     return oracles.clusters_of(oracles.squared_distances(pos, pos, box) <= np.float64(eps) ** 2, least)
 
 
@@ -41,7 +41,7 @@ def test_equals_the_paper(dims: int, kind: str) -> None:
 @pytest.mark.parametrize("least", [1, 2, 3, 20, 150, 400])
 @pytest.mark.parametrize("kind", ["open", "periodic"])
 def test_lengths_from_none_to_the_whole_set(kind: str, least: int) -> None:
-    """Most counts end early: nodes or near leaves are enough, or the remaining nodes cannot be."""
+    """Most counts end early: nodes or near leaves suffice, or the remaining nodes cannot."""
     box = oracles.box_lengths(kind, 3)
     pos = np.concatenate([oracles.clustered(400, 3), oracles.uniform(400, 3)])
     kinds = set()
@@ -55,7 +55,7 @@ def test_lengths_from_none_to_the_whole_set(kind: str, least: int) -> None:
 
 @pytest.mark.parametrize("spread", [1.0, 0.0], ids=["uniform", "one place"])
 def test_a_length_wider_than_the_set(spread: float) -> None:
-    """The work is that of the nodes: pairs would be 10^10."""
+    """Nodes are counted as a whole: there would be 10^10 pairs."""
     pos = oracles.uniform(100_000, 3) * np.float32(spread)
     for least in (2, 5, 100_000):
         label, core = dbscan(pos, 2.0, least)
@@ -75,7 +75,7 @@ def test_hard_sets(name: str) -> None:
 @pytest.mark.aarch64
 @pytest.mark.core
 def test_borders_go_to_the_first_cluster() -> None:
-    """A point between two clusters, nearer to the second, and in every order of rows."""
+    """A point is between two clusters, nearer to the second. Test all orders of rows."""
     line = np.r_[np.arange(5) * 0.1, 0.95, 1.45 + np.arange(5) * 0.1][:, None].astype(np.float32)
     for seed in range(20):
         pos = np.random.default_rng(seed).permutation(line)
@@ -185,7 +185,7 @@ def test_over_devices_in_64_bit_mode(x64: None, dtype: Any) -> None:
 
 @pytest.mark.long
 def test_a_wall_of_borders_over_devices() -> None:
-    """Chains that pass through all ranks, with borders between them."""
+    """Chains pass through all ranks, with borders between them."""
     pos = np.random.default_rng(4).random((1_000, 2)).astype(np.float32)
     found = dbscan.smap(mesh_of(4), jit=True)(deal(pos, even(1_000, 4)), 0.035, 5)
     assert_clusters([joined(column, even(1_000, 4)) for column in found], slow(pos, 0.035, 5))

@@ -1,4 +1,4 @@
-"""Densities from neighbours, against SciPy and NumPy in float64."""
+"""Densities from neighbours, compared with SciPy and NumPy in float64."""
 
 import math
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from jztree.tree import zsort_and_tree
 
 K = 12
 MASSES = ["none", "shared", "each"]
-# The kernels as the papers print them, (1 - q)_+ and all.
+# The kernels in the form of the papers, with (1 - q)_+.
 PRINTED: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
     "cubic_spline": lambda q, d: np.where(q < 0.5, 1 - 6 * q**2 + 6 * q**3, 2 * np.maximum(1 - q, 0) ** 3),
     "wendland_c2": lambda q, d: np.maximum(1 - q, 0) ** (3 if d == 1 else 4) * (1 + (3 if d == 1 else 4) * q),
@@ -34,7 +34,7 @@ PRINTED: dict[str, Callable[[np.ndarray, int], np.ndarray]] = {
 
 
 def surface(dims: int) -> float:
-    """Of the unit sphere."""
+    """Return the surface of the unit sphere."""
     return 2 * math.pi ** (dims / 2) / math.gamma(dims / 2)
 
 
@@ -44,7 +44,7 @@ def particles(dims: int, masses: str, n: int = 700) -> PosMass:
 
 
 def neighbours(part: Any, box: Any, query: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Distances and masses of the nearest by SciPy, in float64."""
+    """Return distances and masses of the nearest neighbours by SciPy, in float64."""
     pos = np.asarray(part.pos, np.float64)
     rad, idx = cKDTree(pos, boxsize=box).query(pos if query is None else query.astype(np.float64), K)
     mass = np.broadcast_to(np.float64(1.0 if part.mass is None else part.mass), len(pos))
@@ -79,7 +79,7 @@ def test_densities_are_those_of_scipy(dims: int, masses: str) -> None:
 @pytest.mark.parametrize("kernel", PRINTED)
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_kernels_have_unit_integral_and_the_printed_shape(kernel: str, dims: int) -> None:
-    # Gauss-Legendre quadrature is exact for the two polynomials that a kernel is made of.
+    # Gauss-Legendre quadrature is exact for the two polynomials of a kernel.
     nodes, weights = np.polynomial.legendre.leggauss(12)
     q = np.r_[(nodes + 1) / 4, (nodes + 3) / 4]
     value = np.asarray(density.sph_kernel(q, kernel, dims), np.float64)
@@ -107,7 +107,8 @@ def test_places_of_their_own_and_a_tree_that_is_there(order: str) -> None:
 @pytest.mark.parametrize(
     ("func", "options"),
     [
-        # XLA adds these up. As users compile it, and the slow tests do, the order is the same on several devices.
+        # XLA computes these sums. With optimisation, as for users and in the slow tests, the order does not depend on
+        # the number of devices.
         pytest.param(density.sph_density, {"kernel": "wendland_c2", "bias_correction": True}, marks=pytest.mark.slow),
         (density.knn_density, {}),
         pytest.param(density.smoothing_length, {}, marks=pytest.mark.slow),
@@ -144,7 +145,7 @@ def test_duplicates_and_padding_make_no_nan() -> None:
 
 
 def test_float32_neither_overflows_nor_loses_small_terms() -> None:
-    """A volume of 1e45 is beyond float32; a sum of a thousand equal masses in turn is off by 1e-5."""
+    """A volume of 1e45 exceeds float32; a sequential sum of a thousand equal masses is off by 1e-5."""
     pos, n = oracles.uniform(1500, 3), 1000
     want = density.knn_density.jit(pos, n)
     part = PosMass(pos=pos * np.float32(1e-12), mass=np.float32(0.1))
@@ -174,7 +175,7 @@ def test_derivatives_are_differences(x64: None) -> None:
 
 @pytest.mark.long
 def test_a_glass_without_its_bias_has_its_density() -> None:
-    """A cubic lattice is as regular as a glass; 123 neighbours end half-way between two shells of it."""
+    """A cubic lattice is as regular as a glass; 123 neighbours end half-way between two of its shells."""
     pos = oracles.lattice(12, 3)
     raw = density.sph_density.jit(pos, 123, boxsize=12.0, kernel="wendland_c2")
     corrected = density.sph_density.jit(pos, 123, boxsize=12.0, kernel="wendland_c2", bias_correction=True)
@@ -227,7 +228,7 @@ def test_queries_need_one_neighbour_less() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("unit", [1e-25, 1e25], ids=str)
 def test_derivatives_in_extreme_units(unit: float) -> None:
-    """Masses per length, of order 1 whatever the unit: their derivatives are in its inverse, not in its square."""
+    """Masses per length are of order 1 in any unit: their derivatives scale with its inverse, not with its square."""
     pos = jnp.asarray(oracles.uniform(40, 1))
 
     def total(pos: Any, unit: float) -> Any:
@@ -241,7 +242,7 @@ def test_derivatives_in_extreme_units(unit: float) -> None:
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
 def test_a_bad_mass_is_named_where_it_is(value: float) -> None:
-    """Not a density that it spoils on another device."""
+    """The error names the mass, and not a density that it affects on another device."""
     part = PosMass(pos=oracles.uniform(40, 3), mass=np.ones(40, np.float32))
     part.mass[23] = value
     with pytest.raises(Exception, match="on rank 1: row 3 has a mass that is negative, NaN or") as error:

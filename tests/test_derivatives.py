@@ -1,4 +1,4 @@
-"""Derivatives at fixed membership, against finite differences of the definitions written in NumPy."""
+"""Derivatives at fixed membership, compared with finite differences of the definitions written in NumPy."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,14 +19,14 @@ COLUMNS = tuple(name if name != "shape_tensor" else "inertia_tensor" for name in
 
 
 def changes(func: Callable[..., Any], args: tuple[Any, ...], dots: tuple[Any, ...], step: float = 1e-5) -> Any:
-    """First and second derivatives of ``func`` along ``dots`` by differences."""
+    """Return first and second derivatives of ``func`` along ``dots`` by finite differences."""
     up, here, down = (func(*[a + s * step * d for a, d in zip(args, dots, strict=True)]) for s in (1, 0, -1))
     first = [(u - d) / (2 * step) for u, d in zip(up, down, strict=True)]
     return first, [(u - 2 * h + d) / step**2 for u, h, d in zip(up, here, down, strict=True)]
 
 
 def check(func: Any, plain: Any, args: tuple[Any, ...], atol: float = 1e-7, second: bool = True) -> None:
-    """``func`` (JAX) has the values and derivatives of ``plain`` (NumPy): forward, reverse, and of second order."""
+    """Assert that ``func`` (JAX) and ``plain`` (NumPy) agree: values, forward and reverse, and second derivatives."""
     random = np.random.default_rng(77)
     dots = tuple(random.standard_normal(np.shape(arg)) for arg in args)
     values, (first, other) = plain(*args), changes(plain, args, dots)
@@ -47,7 +47,7 @@ def check(func: Any, plain: Any, args: tuple[Any, ...], atol: float = 1e-7, seco
     expected = sum(float(np.sum(weight * change)) for weight, change in zip(weights, first, strict=True))
     np.testing.assert_allclose(contracted, expected, atol=1e2 * atol)
     for got, want, value in zip(twice, other, values, strict=True) if second else ():
-        # Second differences have the rounding of the values over the square of the step.
+        # The error of second differences is the rounding of the values over the square of the step.
         noise = 2e-5 * np.abs(value).max(initial=0)
         np.testing.assert_allclose(got, want, atol=2e-4 * (1 + np.abs(want).max(initial=0)) + noise)
 
@@ -57,7 +57,7 @@ def nearest(a: np.ndarray, b: np.ndarray, box: np.ndarray) -> np.ndarray:
     return difference - box * np.rint(difference / np.where(box > 0, box, 1)) * (box > 0)
 
 
-# Two clumps, one of them across faces, and a few particles in no group.
+# Two clumps, one of them across faces, and a few particles in no group
 def clumps(dims: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     random = np.random.default_rng(5)
     centres = np.full((2, dims), 0.45), np.array([0.01, 0.2, 0.98, 0.7])[:dims]
@@ -76,7 +76,7 @@ def columns(cata: jz.data.FofCatalogue, groups: int = 2) -> list[Any]:
 
 
 def column(cata: jz.data.FofCatalogue, name: str) -> Any:
-    """A column of a catalogue, or what the library makes of its columns."""
+    """Return a column of a catalogue, or a quantity that the library computes from its columns."""
     return jz.halos.inertia_tensor(cata) if name == "inertia_tensor" else getattr(cata, name)
 
 
@@ -88,7 +88,7 @@ def members(pos: np.ndarray, box: Any) -> list[np.ndarray]:
 
 
 def plain_columns(groups: list[np.ndarray], pos: Any, mass: Any, vel: Any, box: Any) -> list[np.ndarray]:
-    """The columns of the catalogue by their definitions; ``box`` has one length a dimension."""
+    """Return the columns of the catalogue by their definitions; ``box`` has one length per dimension."""
     rows = []
     for group in groups:
         x, v = pos[group], vel[group]
@@ -136,7 +136,7 @@ def test_catalogue(dims: int, box: str, kind: str, x64: None) -> None:
 
 @pytest.mark.long
 def test_catalogue_of_a_group_wider_than_half_the_box(x64: None) -> None:
-    """Sums are over images nearest to the centre; those nearest to the first particle, which make it, are others."""
+    """Sums use the images nearest to the centre, which differ from those nearest to the first particle."""
     random = np.random.default_rng(3)
     pos = np.stack([np.linspace(0.05, 0.9, 22), 0.3 + 0.02 * random.random(22)], axis=1)
     mass, vel, box = 0.2 + random.random(22), random.standard_normal((22, 2)), np.ones(2)
@@ -152,7 +152,7 @@ def test_catalogue_of_a_group_wider_than_half_the_box(x64: None) -> None:
 
 @pytest.mark.slow
 def test_catalogue_of_groups_without_mass(x64: None) -> None:
-    """Means are plain ones then, and positions count."""
+    """Means are then unweighted, and depend on the positions."""
     pos, mass, vel = clumps(3)
     groups, box = members(pos, 1.0), np.ones(3)
     none = np.zeros_like(mass)
@@ -162,7 +162,7 @@ def test_catalogue_of_groups_without_mass(x64: None) -> None:
 
 @pytest.mark.slow
 def test_catalogue_is_as_right_in_float32_far_from_the_origin() -> None:
-    """A group across a face and one at large coordinates: offsets must not be taken from rounded centres."""
+    """A group is across a face and another at large coordinates: offsets from rounded centres would be wrong."""
     pos, mass, vel = (array.astype(np.float32) for array in clumps(3))
     pos = (pos * np.float32(0.01) + np.float32(1)) % np.float32(1.003)
 
@@ -181,7 +181,7 @@ def test_catalogue_is_as_right_in_float32_far_from_the_origin() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("unit", [1e-30, 1e30], ids=str)
 def test_catalogue_in_extreme_units(unit: float) -> None:
-    """Sizes have no unit's range to leave, and neither have their derivatives."""
+    """Sizes and their derivatives stay in range in any unit."""
     pos, mass, vel = (jnp.asarray(array, jnp.float32) for array in clumps(3))
 
     def loss(pos: Any, mass: Any, vel: Any, unit: float) -> Any:
@@ -229,7 +229,7 @@ def test_catalogue_under_vmap_and_of_its_twin(x64: None) -> None:
         return jz.fof.fof_and_catalogue.jit(dataclasses.replace(part, pos=pos), 0.1, box)[1].com_pos[:2].sum()
 
     by_pos, by_box = jax.grad(twin, (0, 1))(part.pos, jnp.float64(1.0))
-    # All particles of a group together take its centre along.
+    # Moving all particles of a group moves its centre by the same amount.
     np.testing.assert_allclose(by_pos.sum(), 6, rtol=1e-12)
     groups = members(pos, 1.0)
     centres = [plain_columns(groups, pos, mass, vel, np.full(3, side))[1].sum() for side in (1 - 1e-6, 1 + 1e-6)]
@@ -259,7 +259,7 @@ def test_attached_particles_count_in_derivatives(x64: None) -> None:
 
 
 def plain_spheres(pos: Any, mass: Any, centre: Any, density: Any, box: Any, gravity: Any, least: int) -> list[Any]:
-    """Radii, masses, and the peaks of circular velocity, by the definition."""
+    """Return radii, masses, and the peaks of circular velocity, by the definition."""
     dims = pos.shape[1]
     volume = {1: 2, 2: np.pi, 3: 4 * np.pi / 3}[dims]
     rows = []
@@ -308,7 +308,7 @@ def test_spheres(dims: int, kind: str, x64: None) -> None:
         one = jz.overdensity.spherical_overdensity(part, centre, density, box, G=gravity, cfg=cfg)
         return [one.radius, one.mass, one.vmax, one.rmax]
 
-    # Differences of larger densities need other steps than those of positions.
+    # Finite differences by large densities need other steps than those by positions.
     def scaled(func: Any) -> Any:
         return lambda pos, centre, logs, *rest: func(pos, centre, density * (1 + logs), *rest)
 
@@ -317,7 +317,7 @@ def test_spheres(dims: int, kind: str, x64: None) -> None:
 
 
 def test_spheres_that_do_not_exist_have_no_derivatives() -> None:
-    """Neither those of a centre in nothing nor those that are denser up to half the box, nor padding."""
+    """Test centres in empty regions, spheres that are too dense up to half the box, and padding."""
     random = np.random.default_rng(3)
     pos = random.random((200, 3)).astype(np.float32)
     pos[190:] = np.nan

@@ -1,5 +1,5 @@
-"""Every function that has derivatives gives the digits of one unit in all others: units are powers of two apart, which
-round nothing, and go to the ends of float32. What is beyond it is an error in words.
+"""Every function with derivatives gives the same digits in all units. Units are powers of two, which round nothing, up
+to the limits of float32. Values outside the range of float32 must raise an error.
 """
 
 from typing import Any
@@ -57,7 +57,7 @@ def listed(part: Any, box: Any, length: Any) -> Any:
     return jz.radius.pairs_within(part, 0.4 * length, boxsize=box, capacity=2000)
 
 
-# What is computed, and its unit.
+# The computed quantities, and their units.
 FUNCTIONS: dict[str, tuple[Any, tuple[float, ...]]] = {
     "rad": (lambda part, box, length, density: jz.knn.knn(part, 6, boxsize=box, result="rad")[..., 1:], LENGTH),
     "drad": (lambda part, box, length, density: jz.knn.knn(part, 6, boxsize=box, result="drad")[..., 1:], LENGTH),
@@ -96,7 +96,7 @@ FUNCTIONS: dict[str, tuple[Any, tuple[float, ...]]] = {
 }
 
 
-@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")  # densities that nobody asks for
+@pytest.mark.filterwarnings("ignore:overflow encountered in cast:RuntimeWarning")  # of unused densities
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_values_and_derivatives(name: str) -> None:
     function, unit_of_value = FUNCTIONS[name]
@@ -120,7 +120,7 @@ def test_values_and_derivatives(name: str) -> None:
     plain, compared, refused = result(NONE), 0, []
     for unit in UNITS:
         if name.startswith("spheres") and abs(np.dot(unit, DENSITY)) > 120:
-            continue  # the density cannot be given
+            continue  # the density is out of range
         try:
             found = result(unit)
         except oracles.RUN_TIME_ERROR as error:

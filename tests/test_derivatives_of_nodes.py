@@ -1,4 +1,4 @@
-"""Derivatives of nodes and of properties of halos; what has none; strict scripts."""
+"""Derivatives of nodes and of properties of haloes; functions without derivatives; strict scripts."""
 
 import itertools
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def test_nodes_of_several_types_and_empty_ones() -> None:
     _, ths = jz.tree.zsort_and_tree_multi_type(
         [Pos(pos=pos[:30], num=20), pos[30:]], TreeConfig(leaf_size=4), boxsize=1.0
     )
-    # Every corner of a node that is not empty moves with one particle, of either type.
+    # Every corner of a nonempty node moves with one particle, of either type.
     assert float(first.sum() + second.sum()) == 2 * np.isfinite(ths[0].flat_lower).sum()
 
 
@@ -92,7 +92,7 @@ def test_halo_properties(x64: None) -> None:
 
 @pytest.mark.long
 def test_unused_and_degenerate_rows_of_halos_have_finite_derivatives() -> None:
-    """One group of all rows, of particles in a plane and at rest; the other rows of the catalogue hold nothing."""
+    """All rows are one group, of particles in a plane and at rest; the other rows of the catalogue are empty."""
     pos = np.random.default_rng(8).random((50, 3)).astype(np.float32) * np.float32([1, 1, 0])
 
     def loss(pos: Any, vel: Any) -> Any:
@@ -105,12 +105,12 @@ def test_unused_and_degenerate_rows_of_halos_have_finite_derivatives() -> None:
     assert all(bool(jnp.isfinite(gradient).all()) for gradient in gradients)
 
 
-# What has none
+# Functions without derivatives
 
 
 def test_differentiating_what_has_no_rule_is_an_error() -> None:
     def fresh(array: Any) -> Any:
-        """A kernel of floats that nobody has given a derivative."""
+        """Call a kernel with float results and without derivatives."""
         out = jax.ShapeDtypeStruct(array.shape, array.dtype)
         return _call.call("gather_rows", out, array, jnp.arange(3, dtype=jnp.int32)).sum()
 
@@ -120,11 +120,11 @@ def test_differentiating_what_has_no_rule_is_an_error() -> None:
         with pytest.raises(ValueError, match="'gather_rows' returns has no derivative") as error:
             derive(array)
         assert oracles.one_sentence(error)
-    # Floats may travel in words.
+    # Floats may be transported as words.
     first = jnp.zeros(1, jnp.int32)
     with pytest.raises(ValueError, match="'pack_segments' returns has no derivative"):
         jax.grad(lambda x: kernels.pack_segments([x], None, first, first + 3, 3).sum().astype(float))(array)
-    # What it is not differentiated by may be anything.
+    # Results of which no derivative is taken may come from any kernel.
     np.testing.assert_array_equal(jax.grad(lambda x, y: x * fresh(y))(2.0, array), 3)
 
 
@@ -132,7 +132,7 @@ def test_differentiating_what_has_no_rule_is_an_error() -> None:
 
 
 def uses(dtype: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
-    """Functions of the library that have derivatives, as sums, and what to differentiate them by."""
+    """Return functions of the library with derivatives, as sums, and their differentiable arguments."""
     pos = jnp.asarray(oracles.uniform(60, 3), dtype)
     mass, box, density = jnp.ones(60, dtype), jnp.ones(3, dtype), jnp.asarray([3.0, 9.0], dtype)
     cfg = TreeConfig(leaf_size=4, masses=True)

@@ -1,4 +1,4 @@
-"""Derivatives over several devices: those of one device."""
+"""Derivatives over several devices, compared with those of one device."""
 
 import functools
 from typing import Any
@@ -19,7 +19,7 @@ NUM = COUNTS.astype(np.int32)
 
 
 def particles() -> tuple[np.ndarray, ...]:
-    """Positions, masses and velocities, in an order that has each group on several devices."""
+    """Return positions, masses and velocities, in an order with each group on several devices."""
     pos, mass, vel = (array.astype(np.float32) for array in clumps(3))
     return pos % np.float32(1), mass[:, None], vel
 
@@ -29,7 +29,7 @@ def dealt(*arrays: np.ndarray) -> list[jax.Array]:
 
 
 def agree(on_many: Any, on_one: Any, arrays: tuple[np.ndarray, ...], counts: np.ndarray = COUNTS) -> None:
-    """Both losses have the same value and gradients, and padding has none."""
+    """Assert that both losses have the same value and gradients, and that padding has none."""
     places = tuple(range(len(arrays)))
     value, many = jax.jit(jax.value_and_grad(on_many, places))(*dealt(*arrays))
     expected, one = jax.jit(jax.value_and_grad(on_one, places))(*map(jnp.asarray, arrays))
@@ -42,7 +42,7 @@ def agree(on_many: Any, on_one: Any, arrays: tuple[np.ndarray, ...], counts: np.
 
 
 def of_columns(cata: jz.data.FofCatalogue) -> jax.Array:
-    """A number that does not depend on the order of groups."""
+    """Return a number that does not depend on the order of groups."""
     return sum(jnp.sum(jnp.sin(column(cata, name))) for name in COLUMNS)
 
 
@@ -66,7 +66,7 @@ def test_catalogue_and_particles_in_group_order(attached: bool) -> None:
 
 @pytest.mark.long
 def test_catalogue_in_one_dimension() -> None:
-    """Nothing rotates there: the column of angular momenta has no numbers, and varies over devices all the same."""
+    """Nothing rotates in 1D: the column of angular momenta is empty, but still varies over devices."""
 
     def loss(pos: Any, vel: Any, num: Any, find: Any) -> Any:
         cata = find(ParticleData(pos=pos, vel=vel, mass=np.float32(0.5), num=num), 0.1, 1.0)[1]
@@ -101,7 +101,7 @@ def test_spheres() -> None:
 
 @pytest.mark.long
 def test_sorted_particles_and_nodes() -> None:
-    """Rows that travel take their derivatives with them; those of the boxes follow."""
+    """Derivatives follow rows to other ranks, and boxes of nodes have derivatives."""
     pos, mass, _ = particles()
 
     def loss(pos: Any, mass: Any, num: Any, sort: Any) -> Any:
@@ -129,7 +129,7 @@ def test_densest_particles() -> None:
 
 @pytest.mark.parametrize("form", ["gather", "mean_kernel", "mean_h"])
 def test_of_numbers_that_all_devices_share(form: str) -> None:
-    """Reverse mode adds up what each device has of them."""
+    """Reverse mode sums the derivatives over devices."""
     pos, _, _ = particles()
 
     def loss(h: Any, box: Any, kernel_sums: Any, sph_derivative: Any, part: Pos) -> Any:
@@ -148,5 +148,5 @@ def test_of_numbers_that_all_devices_share(form: str) -> None:
 
 @functools.cache
 def stopped_by_box(derivative: Any) -> Any:
-    """`sph_derivative`, whose box counts as constant."""
+    """Return `sph_derivative` with a constant box."""
     return lambda part, h, field, kind, box: derivative(part, h, field, kind, jax.lax.stop_gradient(box))

@@ -1,4 +1,4 @@
-"""Friends-of-friends over ranks: the groups of one device."""
+"""Friends-of-friends over ranks, compared with the groups of one device."""
 
 from typing import Any
 
@@ -80,7 +80,7 @@ def test_other_dimensions_with_a_box_of_mixed_sides(dims: int) -> None:
 
 @pytest.mark.long
 def test_float64(x64: None) -> None:
-    # In the smaller unit squares of lengths are subnormal, with a few bits only.
+    # In the smaller unit, squares of lengths are subnormal, with only a few bits.
     for unit in (1.0, 2.0**-532):
         pos = np.random.default_rng(2).random((500, 3)) * unit
         part = ParticleData(pos=jnp.asarray(deal(pos, even(500, 3), 170).pos), num=jnp.asarray(even(500, 3), jnp.int32))

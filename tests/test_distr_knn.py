@@ -1,4 +1,4 @@
-"""kNN over ranks: the answers of one device, bit for bit."""
+"""kNN over ranks, compared bit for bit with the results of one device."""
 
 from typing import Any
 
@@ -113,7 +113,7 @@ def test_separate_queries(axes: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_ties_go_to_the_first_source_in_z_order_wherever_queries_are(ndev: int) -> None:
-    """Lattices with duplicates, whose distances have no rounding; ranks with few particles or none."""
+    """Use lattices with duplicates, whose distances are exact, and ranks with few particles or none."""
     search = jz.knn.knn.smap(mesh_of(ndev), jit=True)
     for seed in range(9):
         rng = np.random.default_rng(seed)
@@ -145,7 +145,7 @@ def test_answers_in_z_order_say_whose_they_are(ndev: int) -> None:
     real = np.asarray(whose.idx) >= 0
     np.testing.assert_array_equal(real.sum(axis=1), found.num)
     np.testing.assert_array_equal(np.isfinite(rad).all(axis=-1), real)
-    # The same queries with the same answers as on one device.
+    # Queries and results are the same as on one device.
     one_idx, _, one_found, one_whose, one_rad = jz.knn.knn(
         jnp.asarray(pos), 5, part_query=jnp.asarray(query), result=words, output_order="z"
     )
@@ -156,7 +156,7 @@ def test_answers_in_z_order_say_whose_they_are(ndev: int) -> None:
     np.testing.assert_array_equal(query[ids], one_found)
     np.testing.assert_array_equal(np.asarray(rad)[real], one_rad)
     np.testing.assert_array_equal(np.asarray(idx)[real], one_idx)
-    # Rows of sources are those of the sort that users can call.
+    # Rows of sources are those of the public sort.
     partz, _ = jz.tree.distr_zsort.smap(mesh_of(ndev), jit=True)(part)
     np.testing.assert_array_equal(joined(partz.pos, np.asarray(partz.num))[one_idx], jz.tree.zsort(pos)[0][one_idx])
     named = np.asarray(partz.id)[np.asarray(rankidx.rank)[real], np.asarray(rankidx.idx)[real]]
@@ -174,7 +174,7 @@ def test_whose_answers_are_where_queries_were_given() -> None:
     want = np.where(np.arange(30) < asked[:, None], np.arange(30), -1)
     np.testing.assert_array_equal(whose.idx, want)
     np.testing.assert_array_equal(whose.rank, np.where(want < 0, -1, np.arange(4)[:, None]))
-    # The sources ask: the first neighbour of each is it.
+    # If the sources are the queries, the first neighbour of each is the source itself.
     for order in ("input", "z"):
         ids, found, whose = search(part, k=1, result="id_query_queryidx", output_order=order)
         real = np.asarray(whose.idx) >= 0
@@ -185,7 +185,7 @@ def test_whose_answers_are_where_queries_were_given() -> None:
 
 @pytest.mark.slow
 def test_rows_of_sorted_sources_are_those_that_were_given() -> None:
-    """With ``th``, ``part`` is in z-order already: so rows in both orders are its rows."""
+    """With ``th``, ``part`` is in z-order already, so rows in both orders are its rows."""
     _, _, part = make("uniform, ranks without particles", 4)
     partz, th = jz.tree.zsort_and_tree.smap(mesh_of(4), jit=True)(part)
     query = np.random.default_rng(1).random((4, 30, 3)).astype(np.float32)
@@ -220,7 +220,7 @@ def test_reduce_func_is_told_whose_rows_they_are() -> None:
 
 @pytest.mark.long
 def test_few_sources_for_queries_that_crowd_elsewhere() -> None:
-    """Ranks whose range holds fewer sources than k have no radius of their own to begin with."""
+    """Ranks with fewer than k sources initially have no radius."""
     rng = np.random.default_rng(2)
     pos = np.r_[0.01 * rng.random((900, 3)), rng.random((9, 3))].astype(np.float32)
     query = (0.5 + 0.4 * rng.random((1000, 3))).astype(np.float32)
@@ -360,7 +360,7 @@ def test_ghosts_that_do_not_fit_name_rank_need_have_and_option() -> None:
 
 @pytest.mark.slow
 def test_ghosts_that_do_not_fit_at_first_get_more_room(count_compilations: Any) -> None:
-    """Large k on many particles: every rank needs nearly all particles of the others."""
+    """For large k, every rank needs nearly all particles of the others."""
     pos = np.random.default_rng(0).random((24000, 3)).astype(np.float32)
     part = deal(pos, even(24000, 4), rows=6000)
     search = jz.knn.knn.smap(mesh_of(4), jit=True)

@@ -1,4 +1,4 @@
-"""The error if the published package jz-tree, which has the same import name, is installed too."""
+"""The error if the published package jz-tree, which has the same import name, is also installed."""
 
 import shutil
 import subprocess
@@ -13,9 +13,9 @@ ADVICE = "uninstall jztree-native, jztree, jztree-cu12, jztree-cu13, and install
 
 
 def said(folder: Path, first: bool) -> str:
-    """The last line of an import that looks into a folder, before or after all others.
+    """Return the last line of an import that searches a folder before or after all others.
 
-    Without site-packages (-S), because an editable install takes the import before it looks into any folder.
+    It runs without site-packages (-S), because an editable installation takes precedence over any folder.
     """
     sources = str(Path(jztree.__file__).parents[1])
     folders = [str(folder), sources] if first else [sources, str(folder)]

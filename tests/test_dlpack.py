@@ -1,4 +1,4 @@
-"""Arrays of other libraries are taken over by DLPack, in plain calls, compiled twins and over devices."""
+"""Arrays of other libraries are imported by DLPack, in plain calls, compiled twins and over devices."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from jztree.tree import distr_zsort, zsort
 
 
 class Foreign:
-    """An array that can be had by DLPack alone."""
+    """An array that is available by DLPack only."""
 
     def __init__(self, array: np.ndarray) -> None:
         self._array = array

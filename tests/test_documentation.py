@@ -1,5 +1,5 @@
-"""Every Python block of the README and of docs/ runs, those of one page in one namespace, in a folder of its own, and
-prints what the page shows. So does the notebook. The drawings can be drawn, and links lead somewhere.
+"""Every Python block of the README and of docs/ must run, with one namespace and one folder per page, and print the
+output shown on the page. So must the notebook. Drawings must be reproducible, and links must have targets.
 """
 
 import importlib.util
@@ -19,19 +19,19 @@ from jztree_utils.cli import main
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
-# What it prints is that of four devices, so it has a process of its own.
+# Its output is for four devices, so it runs in a separate process.
 GUIDE = DOCS / "multi_device.md"
-# Its blocks run as cells of the notebook that is made from it.
+# Its blocks also run as cells of the notebook made from it.
 QUICKSTART = DOCS / "quickstart.md"
-# The commands of this page run, between its Python blocks.
+# The commands of this page run between its Python blocks.
 COMMANDS = DOCS / "snapshot_to_catalogue.md"
-# Pages whose blocks need what not everybody has.
+# Pages whose blocks need optional packages.
 NEEDS = {"pytorch.md": "torch"}
 SLOW = (COMMANDS, DOCS / "own_algorithms.md", DOCS / "halo_properties_in_python.md")
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
-    """Line number and text of each block of a language."""
+    """Return the line number and text of each block of a language."""
     text = page.read_text()
     return [
         (text.count("\n", 0, m.start(1)), m[1]) for m in re.finditer(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
@@ -41,7 +41,7 @@ def blocks(page: Path, language: str) -> list[tuple[int, str]]:
 def run_block(page: Path, line: int, block: str, namespace: dict[str, object]) -> None:
     """Run a Python block, or a block of commands of ``jztree``."""
     if (line, block) in blocks(page, "python"):
-        # Empty lines in front make tracebacks name the line of the page.
+        # Leading empty lines make tracebacks name the line of the page.
         exec(compile("\n" * line + block, str(page), "exec"), namespace)
         return
     for command in block.splitlines():
@@ -51,13 +51,13 @@ def run_block(page: Path, line: int, block: str, namespace: dict[str, object]) -
 
 
 def assert_printed(page: Path, printed: str) -> None:
-    """All lines that the page shows came out, in any order: devices print when they like, and may share a line."""
+    """Assert that all lines of the page were printed, in any order: devices print asynchronously or share a line."""
     for line in "".join(text for _, text in blocks(page, "text")).splitlines():
         assert line in printed, f"{line!r} is not in\n{printed}"
 
 
 def load(script: Path) -> ModuleType:
-    """A script of docs/ as a module."""
+    """Load a script of docs/ as a module."""
     spec = importlib.util.spec_from_file_location(script.stem, script)
     assert spec is not None
     assert spec.loader is not None
@@ -88,7 +88,7 @@ def test_python_blocks_run(
 
 @pytest.mark.long
 def test_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its cells are plain Python, so no Jupyter is needed."""
+    """Its cells are plain Python, so Jupyter is not needed."""
     monkeypatch.chdir(tmp_path)
     notebook = json.loads(QUICKSTART.with_suffix(".ipynb").read_text())
     namespace: dict[str, object] = {}
@@ -113,7 +113,7 @@ def test_a_notebook_that_is_downloaded_asks_for_no_files_of_the_page() -> None:
 @pytest.mark.long
 def test_guide_prints_what_it_says_on_four_devices(tmp_path: Path) -> None:
     script = "\n".join(block for _, block in blocks(GUIDE, "python"))
-    four = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"  # the last one counts
+    four = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"  # the last value counts
     environ = {**os.environ, "XLA_FLAGS": four, "JAX_PLATFORMS": "cpu"}
     environ.pop("PJRT_NPROC", None)
     paths = [path for path in sys.path if path and "site-packages" not in path]
@@ -125,7 +125,7 @@ def test_guide_prints_what_it_says_on_four_devices(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_drawings_are_those_of_the_pages(tmp_path: Path) -> None:
-    """The script checks the boundaries that it draws against the library's."""
+    """The script compares the boundaries that it draws with those of the library."""
     draw = load(DOCS / "drawings" / "draw.py")
     draw.main(tmp_path)
     shown = {
@@ -143,6 +143,6 @@ def test_links_within_the_repository_lead_somewhere() -> None:
 
 
 def headings(page: Path) -> set[str]:
-    """What links call the headings of a page: in small letters, with hyphens for spaces and without other signs."""
+    """Return the anchors of the headings of a page: lower case, with hyphens for spaces and no other characters."""
     titles = re.findall(r"^#+ +(.*)$", re.sub(r"^```.*?^```", "", page.read_text(), flags=re.M | re.S), re.M)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -1,4 +1,4 @@
-"""The commands of ``jztree`` on all pages and in its help are ones that it knows; those of the main pages run."""
+"""All ``jztree`` commands in the documentation and in its help must exist; those of the main pages must run."""
 
 import glob
 import importlib.util
@@ -27,7 +27,7 @@ HELP = [text for name, text in vars(help_texts).items() if name.endswith("_EPILO
 
 
 def commands(text: str) -> list[list[str]]:
-    """The arguments of each call of ``jztree`` in some lines of shell, without comments and redirections."""
+    """Return the arguments of each call of ``jztree`` in shell lines, without comments and redirections."""
     found = []
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True) if "jztree " in line else []
@@ -63,12 +63,12 @@ def test_options_that_are_told_of_are_known() -> None:
         spans = re.findall(r"`((?:jztree |-)[^`\n]+)`", page.read_text())
         told = {flag for span in spans for flag in re.findall(r"(?<!\S)--?[a-z][a-z0-9-]*", span)}
         assert told
-        assert told - {"--no-build-isolation", "--help", "--config"} <= known, page.name  # the first is one of pip
+        assert told - {"--no-build-isolation", "--help", "--config"} <= known, page.name  # the first is a pip option
 
 
 @pytest.fixture
 def files_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Small files under the names that the pages use, one device, and no window."""
+    """Make small files with the names used on the pages, use one device, and open no window."""
     mesh = jax.make_mesh((1,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:1])
     monkeypatch.setattr(many_devices, "all_devices", lambda: mesh)
     monkeypatch.setattr(plot, "show", lambda figure: None)

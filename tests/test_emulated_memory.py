@@ -1,4 +1,4 @@
-"""Memory in the emulator of CUDA: what kernels may not count on is not there, and what is not theirs is watched.
+"""Memory in the CUDA emulator: kernels get no data that they must not rely on, and invalid accesses are detected.
 
 The kernels with errors are in tests/native/cuda_emulator/planted_memory.cc; `make test-emulated` builds them.
 """
@@ -25,17 +25,17 @@ pytestmark = [
 ]
 
 GARBAGE = np.frombuffer(b"\xa5" * 4, np.int32)[0]
-LEFT = 7  # what the planted kernels leave
+LEFT = 7  # the value that the planted kernels leave
 _THREADS = 64
 
 
 def call(what: str) -> np.ndarray:
-    """What a planted kernel returns, ``(64,)``."""
+    """Return the result of a planted kernel, ``(64,)``."""
     return test_emulator.call_planted("planted_memory", jnp.arange(_THREADS, dtype=jnp.int32), what=what)
 
 
 def printed(*whats: str, seed: int) -> str:
-    """What the last of some planted kernels returns in a process of its own, in words."""
+    """Return the printed result of the last of some planted kernels, run in a separate process."""
     return _run(whats, seed).stdout
 
 
@@ -56,7 +56,7 @@ def test_results_hold_garbage_at_first() -> None:
 
 
 def test_results_hold_what_an_earlier_call_left() -> None:
-    # An argument of that call lay where the result does now.
+    # The result uses the memory of an argument of that call.
     assert set(json.loads(printed("result", "result", seed=1))) & set(range(1, _THREADS))
 
 
@@ -91,7 +91,7 @@ def test_another_seed_is_another_order(what: str, plain: int) -> None:
 
 
 def rows(kernel: str) -> list[float]:
-    """What a kernel of the library says of 50 rows, of which 40 hold a particle."""
+    """Return the results of a kernel of the library for 50 rows, 40 of which hold a particle."""
     pos = np.full((50, 3), np.nan, np.float32)
     pos[:40] = oracles.uniform(40, 3)
     part = Pos(pos=pos, num=40)

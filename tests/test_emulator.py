@@ -1,4 +1,4 @@
-"""The emulator of CUDA follows the rules of XLA's runtime and of CUDA: errors that were planted are found.
+"""The CUDA emulator enforces the rules of XLA's runtime and of CUDA: it must find planted errors.
 
 Its handlers are in tests/native/cuda_emulator/planted.cc; `make test-emulated` builds them.
 """
@@ -31,7 +31,7 @@ print(test_emulator.call(how={how!r}))
 
 
 def call_planted(handler: str, rows: jax.Array, **attributes: Any) -> np.ndarray:
-    """What a planted handler makes of int32 rows, as many; it has 4096 bytes for work arrays."""
+    """Return the result of a planted handler for int32 rows, with as many rows. It has 4096 bytes for work arrays."""
     library = ctypes.CDLL(kernels.native_info()["cpu_library"])
     symbol = f"jztree_{handler}"
     jax.ffi.register_ffi_target(symbol, jax.ffi.pycapsule(getattr(library, symbol)), platform="cpu")
@@ -40,7 +40,7 @@ def call_planted(handler: str, rows: jax.Array, **attributes: Any) -> np.ndarray
 
 
 def call(how: str) -> int:
-    """What the handler returns that makes errors."""
+    """Return the result of the handler that makes errors."""
     return int(call_planted("planted_error", jnp.zeros(1, jnp.int32), how=how)[0])
 
 

@@ -1,4 +1,4 @@
-"""The two native kernels of DBSCAN that need not look at all sources, against all pairs."""
+"""The two native kernels of DBSCAN that may stop before they visit all sources, compared with all pairs."""
 
 import itertools
 

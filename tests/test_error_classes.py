@@ -1,4 +1,4 @@
-"""What class errors are of that depend on numbers: ValueError in plain calls, which know them."""
+"""The classes of errors that depend on values: ValueError in plain calls, in which the values are known."""
 
 from collections.abc import Callable
 from typing import Any
@@ -32,7 +32,7 @@ FUNCTIONS = (knn, fof_labels, dbscan, count_within, neighbours_within, zsort_and
 @pytest.mark.parametrize("find", FUNCTIONS, ids=lambda find: find.__name__)
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 def test_nan_in_a_position(find: Any, kind: Any) -> None:
-    """In the 32-bit mode too, and for float64 of NumPy, which it rounds."""
+    """It is an error also in 32-bit mode, and for float64 arrays of NumPy, which are rounded in that mode."""
     pos = oracles.uniform(300, 3, kind)
     pos[7, 1] = np.nan
     part = PosMass(pos=pos, mass=np.ones(300, np.float32))
@@ -46,7 +46,7 @@ def test_nan_in_a_position(find: Any, kind: Any) -> None:
 
 
 def with_bad_rows(column: np.ndarray) -> np.ndarray:
-    """Three bad rows before ``num``, 18, and one in the padding."""
+    """Return a column with three bad rows before ``num``, 18, and one in the padding."""
     column = column.astype(np.float32)
     column[[7, 9, 11, 19]] = np.nan
     return column
@@ -129,7 +129,7 @@ def test_no_particles_name_what_helps() -> None:
         oracles.RUN_TIME_ERROR, match=r"there are 0 particles .* on all devices, .* give .*max_radius=jnp\.inf"
     ):
         jax.block_until_ready(knn.smap(mesh_of(2), jit=True)(empty, 1))
-    radius, row = knn(none, 1, part_query=GOOD, max_radius=np.inf)  # as the errors say
+    radius, row = knn(none, 1, part_query=GOOD, max_radius=np.inf)  # as the error message suggests
     assert np.isinf(radius).all()
     assert (np.asarray(row) == -1).all()
 

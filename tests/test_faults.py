@@ -1,4 +1,4 @@
-"""A hundred faults injected into programs of several processes; `make faults` injects a thousand."""
+"""A hundred faults are injected into programs of several processes; `make faults` injects a thousand."""
 
 import pytest
 from faults import case, runner

@@ -1,4 +1,4 @@
-"""Friends-of-friends labels against connected components, under JAX transformations, and `fof_is_superset`."""
+"""Friends-of-friends labels compared with connected components, under JAX transformations, and `fof_is_superset`."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ SAMPLES = {"uniform": oracles.uniform, "clustered": oracles.clustered}
 
 
 def input_labels(pos: Any, rlink: Any, box: Any = 0.0, **options: Any) -> np.ndarray:
-    """Labels in input order, compiled without `.jit`; checked to be the smallest rows of their groups."""
+    """Return labels in input order, compiled without `.jit`. Check that they are the smallest rows of their groups."""
     label = np.asarray(fof_labels(pos, rlink, box, output_order="input", **options)[1])
     np.testing.assert_array_equal(label, oracles.smallest_members(label))
     return label
@@ -282,7 +282,7 @@ def test_superset_of_labels_that_do_not_fit() -> None:
 @pytest.mark.parametrize("exponent", [-700, -600, -400, 0, 300])
 @pytest.mark.parametrize("box", [0.0, 16.0], ids=["open", "periodic"])
 def test_float64_pairs_at_the_linking_length_in_any_unit(exponent: int, box: float, x64: None) -> None:
-    """Their distance is 5 units; squares of float64 numbers leave its range where the numbers themselves do not."""
+    """Their distance is 5 units. Squares may leave the range of float64 although the numbers do not."""
     unit = 2.0**exponent
     pos = np.array([[1.0, 1.0], [4.0, 5.0]]) * unit
     for rlink, expected in ((np.nextafter(5 * unit, 0), [0, 1]), (5 * unit, [0, 0])):

@@ -1,4 +1,4 @@
-"""Friends-of-friends groups of bad input, and with a hierarchy that belongs to something else."""
+"""Friends-of-friends groups with bad input, or with a hierarchy of other particles."""
 
 from typing import Any
 

@@ -55,7 +55,7 @@ def test_collinear_points(direction: tuple[float, ...], dtype: Any) -> None:
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("neighbour", [-1, 0, 1], ids=["below", "at", "above"])
 def test_linking_length_at_the_spacing_of_a_lattice(dims: int, spacing: float, neighbour: int, dtype: Any) -> None:
-    """Some pairs of a lattice with a spacing that has no binary form are linked and some are not: as float64 has it."""
+    """The spacing has no binary form, so some pairs are linked and others are not: float64 arithmetic decides."""
     side = {1: 200, 2: 25, 3: 9}[dims]
     pos = oracles.lattice(side, dims, dtype, spacing)
     rlink = float(np.nextafter(spacing, np.inf * neighbour)) if neighbour else spacing
@@ -73,7 +73,7 @@ def test_linking_length_at_the_diagonal_of_a_lattice(diagonal: int, dtype: Any) 
 
 
 def test_pairs_within_rounding_of_the_linking_length_are_decided_in_float64() -> None:
-    """Pairs at distances within a few float32 steps of the linking length, each pair far from all others."""
+    """Test pairs at distances within a few float32 steps of the linking length, each pair far from all others."""
     random = np.random.default_rng(14)
     first = np.arange(400, dtype=np.float32)[:, None] * 4 + random.random((400, 3), np.float32)
     direction = random.standard_normal((400, 3))
@@ -88,7 +88,7 @@ def test_pairs_within_rounding_of_the_linking_length_are_decided_in_float64() ->
 
 @pytest.mark.parametrize("jit", [False, True], ids=["plain", "jit"])
 def test_linking_length_is_not_rounded_to_float32(jit: bool) -> None:
-    """0.1 in float32 is above 0.1 in float64: the pair below is between the two."""
+    """The distance of the pair is between 0.1 in float64 and 0.1 in float32, which is larger."""
     distance = np.float32(0.1)
     pos = jnp.array([[0.0], [distance]], jnp.float32)
     labels = fof_labels.jit if jit else fof_labels
@@ -139,7 +139,7 @@ def test_linking_length_above_half_the_box(box: Any, share: float, dtype: Any) -
     random = np.random.default_rng(18)
     for n in (2, 3, 9, 300):
         pos = random.random((n, 3))
-        pos[:, 2] *= 30  # where the mixed box is open
+        pos[:, 2] *= 30  # the open dimension of the mixed box
         assert_groups(pos.astype(dtype), rlink, box)
 
 
@@ -170,7 +170,7 @@ def test_one_far_outlier(exponent: int) -> None:
 @pytest.mark.parametrize("exponent", [17.0, 17.4, 18.0, 21.5])
 @pytest.mark.parametrize("rlink", [0.08, 0.1])
 def test_outlier_so_far_that_squares_of_small_distances_vanish(rlink: float, exponent: float) -> None:
-    """In units of the outlier's distance the squares are at the lower end of float32."""
+    """In units of the outlier's distance, the squares are at the lower end of float32."""
     for seed in range(3):
         pos = oracles.uniform(200, 3, seed=seed)
         pos[3] = 10.0**exponent
@@ -195,7 +195,7 @@ def test_scaling_by_a_power_of_two_changes_nothing(exponent: int, box: float, dt
 @pytest.mark.parametrize("exponent", [-400, -160, -90, 90, 130, 400])
 @pytest.mark.parametrize("box", [0.0, 0.9], ids=["open", "periodic"])
 def test_float64_scaling_beyond_the_range_of_float32(exponent: int, box: float, x64: None) -> None:
-    """Lengths pass through JAX as words of float32; the range and the digits of float64 must survive that."""
+    """Lengths pass through JAX as float32 words, which must keep the range and the digits of float64."""
     pos, scale = oracles.lattice(9, 3, np.float64, 0.1), 2.0**exponent
     scaled = input_labels(jnp.asarray(pos * scale), 0.1 * scale, box * scale)
     np.testing.assert_array_equal(scaled, input_labels(jnp.asarray(pos), 0.1, box))

@@ -23,7 +23,7 @@ from jztree.knn import knn
 from jztree_utils import ics
 
 NUMBERS = [0.0, 0.1, 1 / 3, np.pi * 1e8, 2.0**53 - 1, 1 + 2.0**-52, -0.7, 37.5, 1e-30, 3e38]
-# At the ends of the numbers whose words are not scaled, and of all numbers.
+# At the limits of numbers with unscaled words, and of all numbers.
 NUMBERS += [np.nextafter(2.0**power, to) for power in (-73, -74, -100, -149, 127, 128) for to in (0, np.inf)]
 NUMBERS += [2.0**-149, 2.0**-150, 1e-60, -1e-60, 1e-300, 5e-324, 2.0**-1022, 1e39, 1e300, np.finfo(np.float64).max]
 
@@ -44,7 +44,7 @@ def test_known_numbers_lose_no_bit(number: float) -> None:
 
 @pytest.mark.parametrize("number", NUMBERS)
 def test_words_are_normal_numbers(number: float) -> None:
-    """XLA takes others for 0 wherever it computes."""
+    """XLA flushes other numbers to 0 in all computations."""
     words = np.asarray(exact(number, ()).words)
     assert words.dtype == np.float32
     assert ((words == 0) | (np.abs(words) >= np.finfo(np.float32).tiny)).all()

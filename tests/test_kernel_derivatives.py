@@ -1,4 +1,4 @@
-"""Derivatives of sums over kernels against finite differences of their definition in float64 NumPy."""
+"""Derivatives of sums over kernels, compared with finite differences of their definition in float64 NumPy."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def differences(func: Any, args: tuple[Any, ...], dots: tuple[Any, ...], step: f
     ("kernel", "dims"), [("wendland_c4", 3), ("cubic_spline", 2), ("gaussian", 4), ("wendland_c6", 1)]
 )
 def test_derivatives(kernel: str, dims: int, form: str) -> None:
-    """By positions, values, lengths and box: forward and reverse, and of second order."""
+    """Test derivatives by positions, values, lengths and box: forward and reverse, and of second order."""
     rng = np.random.default_rng(3)
     n, lengths = 60, np.where(np.arange(dims) == 1, 0.0, 1.0)
     pos, h, v = rng.random((n, dims)) * 1.6 - 0.3, rng.uniform(0.3, 0.6, n), rng.normal(size=(n, 2))
@@ -52,7 +52,7 @@ def test_derivatives(kernel: str, dims: int, form: str) -> None:
         back = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(*args)
         along = sum(np.sum(b * d) for b, d in zip(back, dots, strict=True))
         np.testing.assert_allclose(along, np.sum(u * found), rtol=1e-10)
-        # Without the box, which has first derivatives only.
+        # Exclude the box, which has first derivatives only.
         slope = jax.grad(lambda *some: loss(*some, lengths), (0, 1, 2))
         twice = jax.jit(lambda *some: jax.jvp(slope, some, dots[:3]))(*args[:3])[1]
         for got, up, down in zip(
@@ -67,7 +67,7 @@ def test_derivatives(kernel: str, dims: int, form: str) -> None:
 @pytest.mark.parametrize("kind", ["gradient", "divergence", "curl"])
 @pytest.mark.parametrize("form", FORMS)
 def test_derivatives_at_the_places(kind: str, form: str) -> None:
-    """They are those of the sums by the places of the queries, and have derivatives themselves."""
+    """They are the derivatives of the sums by the positions of the queries, and have derivatives themselves."""
     rng = np.random.default_rng(5)
     pos, query, v = rng.random((80, 3)), rng.random((30, 3)), rng.normal(size=(80, 3))
     h, h_query = rng.uniform(0.3, 0.6, 80), rng.uniform(0.3, 0.6, 30)
@@ -109,7 +109,7 @@ def test_derivatives_at_the_places(kind: str, form: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_derivatives_of_fields(box: Any) -> None:
-    """By the formulas of SPH, written out; a constant field has none."""
+    """Compare with explicit SPH formulas. The derivatives of a constant field vanish."""
     rng = np.random.default_rng(5)
     pos, mass, field = rng.random((200, 3)), rng.random(200), rng.normal(size=(200, 3))
     h = rng.uniform(0.2, 0.4, 200)
@@ -135,7 +135,7 @@ def test_derivatives_of_fields(box: Any) -> None:
 
 @pytest.mark.long
 def test_derivatives_that_there_are_not() -> None:
-    """Errors, not 0."""
+    """They must raise errors instead of returning 0."""
     pos = oracles.uniform(50, 3)
     hat = lambda pos, h: kernel_sums(pos, h, kernel="top_hat").sum()  # noqa: E731
     for which in (0, 1):

@@ -1,4 +1,4 @@
-"""Sums over smoothing kernels that add whole nodes, against their definition by all pairs."""
+"""Sums over smoothing kernels that add whole nodes, compared with their definition by all pairs."""
 
 import itertools
 from typing import Any
@@ -22,7 +22,7 @@ CONFIGS = [RadiusConfig(), RadiusConfig(tree=TreeConfig(leaf_size=4, fan_out=2))
 
 
 def shifted(pos: np.ndarray) -> np.ndarray:
-    """The same places in a unit box, given in several images of the box."""
+    """Return the same positions in a unit box, moved to several images of the box."""
     moved = pos.copy()
     moved[::3] -= 1
     moved[1::5, 0] += 3
@@ -48,7 +48,7 @@ def test_top_hats_from_a_leaf_to_the_whole_set(x64: None, box: Any, form: str, c
 
 
 def test_integers_under_top_hats_are_exact(x64: None) -> None:
-    """Float64 sums of whole nodes lose nothing of integers."""
+    """Float64 sums of integers over whole nodes are exact."""
     pos, v = oracles.uniform(3_000, 3).astype(np.float64), np.random.default_rng(2).integers(-99, 99, 3_000)
     near = oracles.squared_distances(pos, pos) <= 0.4**2
     found = np.asarray(kernel_sums(pos, 0.4, values=v.astype(np.float64), kernel="top_hat")) * (4 / 3 * np.pi * 0.4**3)
@@ -73,7 +73,7 @@ def test_points_at_one_place(x64: None, lengths: str, kernel: str, form: str) ->
 @pytest.mark.parametrize("kernel", ["gaussian", "cubic_spline"])
 @pytest.mark.parametrize("form", FORMS)
 def test_derivatives_of_points_at_one_place(x64: None, form: str, kernel: str) -> None:
-    """Those of the same points with one value for each place, which no node adds as a whole."""
+    """Compare with the same points with one value per place, which no node adds as a whole."""
     rng = np.random.default_rng(4)
     place = np.repeat(np.arange(4), [120, 90, 1, 70])
     pos, v, u = rng.random((4, 3)), rng.normal(size=len(place)), rng.normal(size=(30, 3))
@@ -92,7 +92,7 @@ def test_derivatives_of_points_at_one_place(x64: None, form: str, kernel: str) -
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kernel", ["cubic_spline", "wendland_c4"])
 def test_values_whose_sum_overflows_are_added_by_pair(x64: None, kernel: str, form: str) -> None:
-    """Near its end the kernel makes each value small enough."""
+    """Near the edge of the kernel, each weighted value is small enough."""
     pos, query = np.zeros((100, 3)), np.array([[0.999, 0, 0], [0, -0.9995, 0]])
     found = kernel_sums(pos, 1.0, None, None, query, 1.0, np.full(100, 1e308), kernel, form)
     expected = KernelSum(kernel, form)(query, pos, 1.0, 1.0, np.full(100, 1e8))
@@ -102,7 +102,7 @@ def test_values_whose_sum_overflows_are_added_by_pair(x64: None, kernel: str, fo
 @pytest.mark.parametrize("kernel", ["top_hat", "gaussian"])
 @pytest.mark.parametrize("spread", [1.0, 0.0], ids=["uniform", "one place"])
 def test_whole_nodes_are_added(x64: None, spread: float, kernel: str) -> None:
-    """Pairs would be 10^10, or 4 * 10^6 of uniform points under a Gaussian."""
+    """There would be 10^10 pairs, or 4 * 10^6 for uniform points and a Gaussian."""
     n = 2_000 if kernel == "gaussian" and spread else 100_000
     pos, v = oracles.uniform(n, 3) * np.float32(spread), np.random.default_rng(5).random(n)
     found = np.asarray(kernel_sums(pos, 20.0, values=v, kernel=kernel, truncate=1.0))

@@ -1,6 +1,6 @@
-"""Derivatives of sums over kernels in any unit: powers of h may leave the range of numbers where derivatives do not.
+"""Derivatives of sums over kernels in any unit: powers of h may leave the range of floats although derivatives do not.
 
-In units that are powers of two apart, numbers have the same digits.
+In units that differ by powers of two, numbers have the same digits.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ FORMS = ("gather", "scatter", "mean_kernel", "mean_h")
 
 
 def some(dtype: Any) -> tuple[np.ndarray, ...]:
-    """Positions, lengths, values, a box, and what sums are multiplied with."""
+    """Return positions, lengths, values, a box, and the factors of sums in the loss."""
     rng = np.random.default_rng(2)
     n = 40
     pos, h = rng.random((n, 3)), rng.uniform(0.2, 0.4, n)
@@ -44,13 +44,13 @@ def loss_of(form: str, u: np.ndarray, derivative: str | None, separate: bool) ->
 
 
 def slopes(form: str, numbers: Any, units: tuple[float, float, float], derivative: str | None, separate: bool) -> Any:
-    """Derivatives by positions, lengths, values and, of sums, box."""
+    """Return derivatives by positions, lengths, values and, for sums, the box."""
     *arguments, u = in_units(numbers, units)
     by = (0, 1, 2, 3) if derivative is None else (0, 1, 2)
     return jax.jit(jax.grad(loss_of(form, u, derivative, separate), by))(*arguments)
 
 
-# Units of length, value and loss in which powers of h in derivatives are out of the range of float32, and sums are not.
+# Units of length, value and loss for which powers of h in derivatives exceed float32, although sums do not.
 PLAIN = [(2.0**-34, 2.0**-100, 1.0), (2.0**-36, 2.0**-40, 2.0**-70), (2.0**34, 2.0**110, 1.0), (2.0**34, 1.0, 2.0**110)]
 GRADIENT = [(2.0**-28, 2.0**-100, 1.0), (2.0**-36, 2.0**-60, 2.0**-100), (2.0**28, 2.0**100, 1.0)]
 

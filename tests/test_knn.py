@@ -24,7 +24,7 @@ SAMPLES = {"uniform": oracles.uniform, "clustered": oracles.clustered}
 
 
 def assert_nearest(pos: np.ndarray, query: np.ndarray, k: int, box: Any) -> None:
-    """Compare a self query and a separate one with SciPy."""
+    """Compare searches without and with separate queries with SciPy."""
     rad, idx = knn(jnp.asarray(pos), k, boxsize=box)
     oracles.assert_neighbours(rad, idx, pos, pos, box)
     np.testing.assert_array_equal(idx[:, 0], np.arange(len(pos)))
@@ -61,7 +61,7 @@ def test_k_can_be_the_number_of_particles(n: int, box: str, dtype: Any) -> None:
 
 @pytest.mark.parametrize("separate", [False, True])
 def test_float64_of_numpy_is_rounded_in_the_32_bit_mode(separate: bool) -> None:
-    """In plain calls as in compiled twins."""
+    """Plain calls round it as compiled twins do."""
     pos = oracles.uniform(300, 3, np.float64)
     wide, narrow = ({"part_query": (pos[:40] + 0.01).astype(kind)} if separate else {} for kind in ("f8", "f4"))
     for plain, compiled in zip(knn(pos, 4, **wide), knn.jit(pos.astype("f4"), 4, **narrow), strict=True):
@@ -130,7 +130,7 @@ def test_ties_of_separate_queries_go_to_the_lower_row_in_z_order(k: int, dtype: 
 @pytest.mark.parametrize("k", [2, 13, 33, 46, 62, 78, 110, 158, 254])
 @pytest.mark.parametrize("width", [0.1, 2, 40])
 def test_distances_that_differ_in_their_last_digits(k: int, width: float) -> None:
-    """Points of a ring around the queries, whose squared distances are whole numbers that float32 has."""
+    """The points form a ring around the queries, and their squared distances are integers that float32 represents."""
     random = np.random.default_rng(k)
     angle, radius = random.uniform(0, 2 * np.pi, 1500), 1000 + width * random.uniform(0, 1, 1500)
     pos = np.round(1200 + radius * np.stack([np.cos(angle), np.sin(angle)])).T.astype(np.float32)
@@ -141,7 +141,7 @@ def test_distances_that_differ_in_their_last_digits(k: int, width: float) -> Non
 
 @pytest.mark.parametrize("k", [40, 100, 150, 250])
 def test_queries_far_apart_in_one_leaf(k: int) -> None:
-    """What is nearest to the group comes first, so each query meets many that others push out again."""
+    """The nearest nodes of the group are visited first, so each query inserts many sources that others replace."""
     pos = oracles.uniform(6000, 2, np.float32)
     query = oracles.uniform(20, 2, np.float32, seed=3)
     rad, idx = knn(jnp.asarray(pos), k, part_query=jnp.asarray(query))
@@ -217,7 +217,7 @@ def test_z_order_output_is_the_input_output_permuted(num: int | None) -> None:
 
 
 def test_z_order_output_of_separate_queries() -> None:
-    """They are in the z-order of the sources: keys are taken where these are."""
+    """They are in the z-order of the sources, and their keys are taken in the box of the sources."""
     part, query = particles(), 3 * jnp.asarray(oracles.uniform(80, 3, seed=5)) - 1
     order = tree.zsort(part)[1]
     rad, idx = knn(part, 5, part_query=query)
@@ -289,7 +289,7 @@ def test_part_of_an_array_is_the_positions_of_the_neighbours() -> None:
 @jax.tree_util.register_dataclass
 @dataclass
 class Stars:
-    """A particle class that jztree does not know, with names of fields that hold words and underscores."""
+    """A particle class unknown to jztree, with field names that contain words and underscores."""
 
     pos: Any
     rad_max: Any

@@ -1,4 +1,4 @@
-"""The second search of kNN over ranks: of some leaves, among more sources than the first search had."""
+"""The second kNN search over ranks: for some leaves, among more sources than in the first search."""
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ def positions(name: str, dtype: type) -> np.ndarray:
         pos = rng.integers(0, 5, (N, 3)) / 8
     elif name == "one point":
         pos[:] = 0.25
-    elif name == "close pairs":  # so close that float32 has no digits for the squares
+    elif name == "close pairs":  # so close that their squared distances vanish in float32
         pos[::2] = pos[0] * 1e-25 * rng.random((N // 2, 1))
     return pos.astype(dtype)
 

@@ -1,4 +1,4 @@
-"""Nearest neighbours of sets that are hard: ties, clumps, outliers, faces of the box, many orders of magnitude."""
+"""Nearest neighbours of hard sets: ties, clumps, outliers, faces of the box, many orders of magnitude."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def test_a_hundred_thousand_equal_points() -> None:
 
 
 def test_points_that_are_their_own_only_neighbours() -> None:
-    # A radius of 0 from the start leaves nothing to visit. (Visiting everything took 20 s for 1e6 points.)
+    # With an initial radius of 0, nothing is visited. (Visiting all nodes took 20 s for 1e6 points.)
     pos = jnp.asarray(oracles.uniform(400_000, 3, np.float32))
     for query in (None, pos):
         rad, idx = knn(pos, 1, part_query=query)
@@ -45,7 +45,7 @@ def test_as_many_copies_as_neighbours(copies: int, more: int, dtype: Any) -> Non
     rad, idx = knn(jnp.asarray(pos), copies + more, boxsize=1.0, output_order="z")
     assert np.all(np.asarray(rad[:, :copies]) == 0)
     assert np.all(np.asarray(rad[:, copies:]) > 0)
-    # In z-order copies are consecutive, so the nearest are the row itself and then the first of the others.
+    # Copies are consecutive in z-order, so the nearest are the row itself and then the first of the others.
     rows = np.arange(len(pos))
     first = rows - rows % copies
     others = first[:, None] + np.arange(copies)
@@ -113,7 +113,7 @@ def test_distances_across_the_boundary_have_full_relative_precision() -> None:
 
 @pytest.mark.parametrize("box", [0.1, 0.7, 67.77])
 def test_box_that_float32_cannot_hold(box: float) -> None:
-    """The length is used as given, so distances across the boundary are those in float64."""
+    """The exact length is used, so distances across the boundary are those of float64."""
     random = np.random.default_rng(11)
     depth = 10 ** random.uniform(-7, -1, 200)
     pos = (np.where(random.random(200) < 0.5, depth, 1 - depth) * box).astype(np.float32)[:, None]
@@ -158,7 +158,7 @@ def test_scaling_by_a_power_of_two_scales_every_bit(exponent: int, box: float) -
 
 @pytest.mark.parametrize("exponent", [-400, -160, -110, 110, 140, 400])
 def test_float64_scaling_beyond_the_range_of_float32(exponent: int, x64: None) -> None:
-    """Box lengths pass through JAX as words of float32; the range of float64 must survive that."""
+    """Box lengths pass through JAX as float32 words, which must keep the range of float64."""
     pos, scale = oracles.uniform(N, 3, np.float64), 2.0**exponent
     rad, idx = knn(jnp.asarray(pos), 9, boxsize=0.9)
     scaled, same = knn(jnp.asarray(pos * scale), 9, boxsize=0.9 * scale)
@@ -167,7 +167,7 @@ def test_float64_scaling_beyond_the_range_of_float32(exponent: int, x64: None) -
 
 
 def test_a_query_that_needs_float64_leaves_the_others_as_they_are() -> None:
-    """Radii of the others are rounded in float32 and in float64 otherwise; which leaf a query is in must not decide."""
+    """Rounding of radii differs between float32 and float64, and must not depend on the leaf of a query."""
     pos = np.concatenate([oracles.uniform(40, 3), np.zeros((1, 3), np.float32)])
     query = oracles.uniform(20, 3, seed=5)
     near = np.full((1, 3), 1e-30, np.float32)

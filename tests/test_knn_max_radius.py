@@ -1,4 +1,4 @@
-"""The nearest neighbours within a radius, against brute force in float64."""
+"""The nearest neighbours within a radius, compared with brute force in float64."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.emulated
 
 
 def assert_limited(found: Any, pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None) -> None:
-    """Every row has the nearest of those within, or all of them, and nothing else."""
+    """Assert that every row has the nearest sources within the radius, or all of them, and nothing else."""
     rad, idx = (np.asarray(part) for part in found)
     distance2 = oracles.squared_distances(query, pos, box)
     within = distance2 <= np.broadcast_to(np.asarray(radius, np.float64) ** 2, len(query))[:, None]
@@ -52,7 +52,7 @@ def test_equals_brute_force(dims: int, kind: str, dtype: Any) -> None:
 @pytest.mark.parametrize("k", [1, 2, 8, 9, 17, 33, 65, 300, 1000])
 @pytest.mark.parametrize("radius", [0.0, 0.01, 0.2, 5.0, np.inf])
 def test_any_k_and_radius(k: int, radius: float, dtype: Any) -> None:
-    """More than there are particles too."""
+    """k may exceed the number of particles."""
     pos = oracles.clustered(700, 3, dtype)
     assert_limited(knn(pos, k, 1.0, max_radius=radius), pos, pos, radius, 1.0)
     query = oracles.uniform(40, 3, dtype, seed=9)
@@ -62,7 +62,7 @@ def test_any_k_and_radius(k: int, radius: float, dtype: Any) -> None:
 @pytest.mark.parametrize("k", [3, 20, 40, 100])
 @pytest.mark.parametrize("unit", [1.0, 1e-25, 1e25])
 def test_many_on_both_sides_of_the_limit(k: int, unit: float) -> None:
-    """What is just outside in float64 takes no place of what is just inside, however float32 orders them."""
+    """Sources just outside in float64 do not replace those just inside, in whatever order float32 sorts them."""
     rng = np.random.default_rng(3)
     ray = rng.standard_normal((2000, 3))
     ray /= np.linalg.norm(ray, axis=1)[:, None]
@@ -89,7 +89,7 @@ def test_a_lattice_with_neighbours_at_the_limit(box: Any, radius: float, dtype: 
 
 
 def test_neighbours_closer_than_float32_squares() -> None:
-    """These are searched again in float64, with the same limit."""
+    """Such sources are searched again in float64, with the same limit."""
     rng = np.random.default_rng(5)
     pos = np.concatenate([rng.random((300, 3)) * 1e-30, rng.random((300, 3))]).astype(np.float32)
     for radius in (3e-31, 1e-30, 1e-3, 0.2):
@@ -143,7 +143,7 @@ def test_limits_of_each_query_in_all_orders(order: str, separate: bool) -> None:
 
 
 def test_properties_of_missing_neighbours() -> None:
-    """Are 0, so that sums over a row are sums over those within."""
+    """They are 0, so that sums over a row are sums over the neighbours within the radius."""
     pos = oracles.uniform(200, 3)
     part = ParticleData(pos=pos, mass=np.arange(1, 201, dtype=np.float32), id=np.arange(200) + 5, num=180)
     rank, near, mass, number = knn(part, 7, result="rankidx_part_mass_id", max_radius=0.2)
@@ -257,7 +257,7 @@ def test_queries_over_devices(ndev: int, result: str) -> None:
 
 
 def test_z_order_over_devices() -> None:
-    """With limits that travel with the particles."""
+    """Limits move with the particles to other devices."""
     pos = oracles.clustered(900, 3)
     own = np.float32(np.random.default_rng(1).random(900) * 0.1)
     mapped = knn.smap(mesh_of(3), jit=True)
@@ -270,7 +270,7 @@ def test_z_order_over_devices() -> None:
 
 
 def test_distances_below_the_normal_numbers_over_devices() -> None:
-    """XLA takes them for 0, and the neighbours of other devices were not asked for."""
+    """XLA flushes them to 0, so neighbours on other devices were not requested."""
     pos = (oracles.uniform(300, 1) * np.float32(1e-38)).astype(np.float32)
     found = knn.smap(mesh_of(3), jit=True)(deal(pos, even(300, 3)), 5, max_radius=5e-39)
     for one, other in zip(found, knn(pos, 5, max_radius=5e-39), strict=True):

@@ -1,4 +1,4 @@
-"""Nearest neighbours under JAX transformations: jit, vmap, scan, gradients, and what is traced again."""
+"""Nearest neighbours under JAX transformations: jit, vmap, scan, gradients, and retracing."""
 
 from typing import Any
 
@@ -134,7 +134,7 @@ def test_gradient_ignores_padding(filler: float) -> None:
 
 
 def directions(pos: np.ndarray, k: int, box: Any) -> tuple[np.ndarray, np.ndarray]:
-    """``(q, k, d)`` unit vectors from neighbours to queries, in float64 from the positions as given."""
+    """Return ``(q, k, d)`` unit vectors from neighbours to queries, in float64 from the given positions."""
     idx = np.asarray(knn(jnp.asarray(pos), k, boxsize=box, result="globalidx"))
     wide, length = pos.astype(np.float64), oracles.full_box(box, pos.shape[1])
     difference = wide[:, None] - wide[idx]
@@ -146,7 +146,7 @@ def directions(pos: np.ndarray, k: int, box: Any) -> tuple[np.ndarray, np.ndarra
 @pytest.mark.parametrize("unit", [1.0, 1e-27, 1e30], ids=str)
 @pytest.mark.parametrize("length", [0.7, pytest.param([1.3, 0.0, 1.0], marks=pytest.mark.slow)], ids=str)
 def test_gradient_of_radii_in_float32(length: Any, unit: float) -> None:
-    """In a clump across faces, in any unit: directions are as right as radii are."""
+    """Use a clump across faces, in any unit: directions are as accurate as radii."""
     random = np.random.default_rng(4)
     sides = oracles.full_box(length, 3)
     clump = random.standard_normal((40, 3)) * 1e-4
@@ -161,7 +161,7 @@ def test_gradient_of_radii_in_float32(length: Any, unit: float) -> None:
 
 
 def test_gradient_of_radii_of_a_pair_across_a_face() -> None:
-    """A separation of a few digits of the position: the period must be taken off where it costs none."""
+    """The separation is a few digits of the position, so the period must be subtracted without rounding."""
     pos = jnp.asarray([[np.nextafter(np.float32(0.7), np.float32(0))], [1e-8]], jnp.float32)
     gradient = jax.grad(lambda pos: knn(pos, 2, boxsize=0.7, result="drad")[0, 1])(pos)
     np.testing.assert_allclose(gradient, [[-1], [1]], rtol=1e-6)
@@ -181,7 +181,7 @@ def test_second_derivatives_of_radii_in_z_order(x64: None) -> None:
 
 @pytest.mark.slow
 def test_second_derivatives_of_radii(x64: None) -> None:
-    """A distance is not linear in the positions; derivatives must not stop at the first."""
+    """A distance is not linear in the positions, so its second derivatives do not vanish."""
 
     def distance(pos: Any) -> Any:
         return knn(pos, 2, result="drad")[0, 1]

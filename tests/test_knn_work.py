@@ -1,6 +1,6 @@
-"""What the CUDA kernel for neighbours has to do stays what was counted, and its lists stay in registers.
+"""The work of the CUDA kernel for neighbours must not exceed recorded counts, and its lists must stay in registers.
 
-`checks/profiling/knn_instructions.py` turns the same counts into instructions; docs/gpu.md has those.
+`checks/profiling/knn_instructions.py` converts the same counts to instructions; docs/gpu.md has the results.
 """
 
 import re
@@ -13,7 +13,7 @@ from scripts import profiling
 from jztree import kernels
 from jztree.config import TreeConfig
 
-# Of 4000 uniform points, periodic: how often the groups of 32 queries come to each part of the kernel, together.
+# For 4000 uniform points, periodic: the total number of times that groups of 32 queries run each part of the kernel.
 COUNTED = {
     8: {"group": 125, "rows": 6688, "block": 5134, "absorb": 1218, "look below": 1279},
     32: {"group": 125, "rows": 8897, "block": 4799, "absorb": 1516, "look below": 1437},
@@ -23,7 +23,7 @@ SCRIPT = profiling("knn_instructions")
 
 
 def documented_registers() -> dict[int, int]:
-    """By k, in the table of docs/gpu.md."""
+    """Return the registers by k in the table of docs/gpu.md."""
     page = (Path(__file__).parents[1] / "docs" / "gpu.md").read_text()
     rows = re.findall(r"^\| (\d+) \| [\d,]+ \| [\d,]+ \| (\d+) \| 0 \|$", page, re.MULTILINE)
     return {int(k): int(registers) for k, registers in rows}

@@ -1,4 +1,4 @@
-"""The plan of the library: imports go one way, and a name says what outsiders may use."""
+"""The structure of the library: imports have one direction, and names show what other packages may use."""
 
 import ast
 import importlib.util
@@ -11,7 +11,7 @@ import pytest
 import jztree
 
 ROOT = Path(__file__).parent.parent
-# From the ground up. A module may import from its own line, without a circle, and from those before it.
+# From the bottom up. A module may import from its own line, without cycles, and from earlier lines.
 FLOORS: list[set[str]] = [
     {"config", "stats", "launch"},
     {"_carried", "_foreign", "_particles", "_transform", "jax_ext"},
@@ -19,7 +19,7 @@ FLOORS: list[set[str]] = [
     {"_images", "comm"},
     {"_checks", "_membership", "_radii", "data"},
     {"tree"},
-    set(),  # the searches: every public subject that is on no other floor
+    set(),  # the searches: every public module that is not in another set
     {"density", "halos"},
 ]
 SUBJECTS = {name for name in jztree.__all__ if inspect.ismodule(getattr(jztree, name))}
@@ -44,7 +44,7 @@ PUBLIC |= {"jztree_utils", *(f"jztree_utils.{name}" for name in AROUND)}
 
 
 def modules(package: str) -> dict[str, Path]:
-    """The modules of a package by name; the name of a package is that of its ``__init__``."""
+    """Return the modules of a package by name; the name of a package is that of its ``__init__``."""
     found = {}
     for path in sorted((ROOT / package).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
@@ -53,7 +53,7 @@ def modules(package: str) -> dict[str, Path]:
 
 
 def imports(package: str) -> dict[str, set[str]]:
-    """Which modules of the package each imports, wherever in its text."""
+    """Return the modules of the package that each module imports, anywhere in its text."""
     known = modules(package)
     return {name: {other for other in imported(name, path, known) if other != name} for name, path in known.items()}
 
@@ -75,7 +75,7 @@ def imported(name: str, path: Path, known: dict[str, Path]) -> set[str]:
 
 
 def circle(arrows: dict[str, set[str]]) -> list[str]:
-    """Modules that import each other in a ring, if there are any."""
+    """Return modules with a cyclic import, if there are any."""
     left = dict(arrows)
     while free := [name for name, others in left.items() if not others & left.keys()]:
         for name in free:

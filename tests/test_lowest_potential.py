@@ -1,4 +1,4 @@
-"""The particle of lowest potential of groups against sums over all pairs, on one device and on several."""
+"""The particle of lowest potential of groups, compared with sums over all pairs, on one device and on several."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ PAIRS = FofConfig(catalogue=CatalogueConfig(npart_min=2))
 
 
 def slow_potentials(pos: np.ndarray, mass: np.ndarray, softening: float, box: float = 0.0) -> np.ndarray:
-    """Of each particle, in float64: minus the sum of m / sqrt(r^2 + softening^2) over the others."""
+    """Return potentials in float64: minus the sum of m / sqrt(r^2 + softening^2) over the other particles."""
     found = np.zeros(len(pos))
     for i, place in enumerate(pos.astype(np.float64)):
         apart = pos.astype(np.float64) - place
@@ -34,7 +34,7 @@ def slow_potentials(pos: np.ndarray, mass: np.ndarray, softening: float, box: fl
 
 
 def slow_rows(grouped: Any, cata: data.FofCatalogue, softening: float, box: float = 0.0) -> list[tuple[int, float]]:
-    """The row of the lowest potential of each group, the first of equal ones, and that potential."""
+    """Return the first row of lowest potential of each group, and that potential."""
     rows = []
     pos, mass = np.asarray(grouped.pos), np.broadcast_to(np.asarray(grouped.mass), np.shape(grouped.pos)[:1])
     groups = int(cata.ngroups)
@@ -82,7 +82,7 @@ def plummer(n: int, dims: int, seed: int = 1) -> np.ndarray:
 
 @pytest.mark.parametrize("dims", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_large_group_that_needs_the_tree(dims: int) -> None:
-    """Two clumps in one group, across the faces of the box, with masses of all sizes."""
+    """Two clumps form one group across the faces of the box, with masses of all sizes."""
     pos = np.concatenate([plummer(2600, dims), 0.25 + plummer(1500, dims, 2)]) % 1
     mass = np.random.default_rng(3).random(len(pos)) ** 4
     part = data.ParticleData(pos=pos.astype(np.float32), mass=mass.astype(np.float32), id=np.arange(len(pos)))
@@ -103,7 +103,7 @@ def test_float64_far_from_the_origin(x64: None) -> None:
 
 @pytest.mark.parametrize("n", [3, 700])
 def test_coincident_particles(n: int) -> None:
-    """Pairs at distance 0 are left out without a softening; of equal particles the first is taken."""
+    """Without softening, pairs at distance 0 are excluded. For equal potentials, the first particle is chosen."""
     pos = np.concatenate([np.full((n, 3), 0.5), np.random.default_rng(1).random((20, 3))]).astype(np.float32)
     part = data.PosMass(pos=pos, mass=np.ones(len(pos), np.float32))
     grouped, cata = fof_and_catalogue.jit(part, 2.0, None, PAIRS)
@@ -127,7 +127,7 @@ def groups_over_devices(ndev: int, rlink: float) -> tuple[Any, data.FofCatalogue
 @pytest.mark.parametrize("ndev", [3, pytest.param(1, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rlink", [0.03, 1.0, pytest.param(0.008, marks=pytest.mark.slow)])
 def test_devices_give_what_one_gives(ndev: int, rlink: float) -> None:
-    """Groups within devices, across some of them, and one over all."""
+    """Test groups on one device, on several, and on all."""
     grouped, cata = groups_over_devices(ndev, rlink)
     found = halos.lowest_potential_particle.smap(mesh_of(ndev), jit=True)(grouped, cata, 1e-3)
     nums = np.asarray(grouped.num)

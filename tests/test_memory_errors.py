@@ -1,4 +1,4 @@
-"""Arrays that no memory can hold raise before they are allocated, with their size and what to change."""
+"""Arrays that no memory can hold must raise before they are allocated, with their size and a remedy."""
 
 from collections.abc import Callable
 from typing import Any
@@ -79,7 +79,7 @@ def test_memory_of_a_control_group(
 
 @pytest.mark.parametrize("way", ["plain", "jit", "smap"])
 def test_exhausted_memory_is_explained(way: str) -> None:
-    """XLA allocates nothing here: a callback raises what it would."""
+    """XLA allocates nothing here: a callback raises the error of XLA."""
 
     def exhausted(_: Any) -> Any:
         raise RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 24000000000 bytes.")

@@ -1,4 +1,4 @@
-"""Kernels that move rows read no memory but that of their lists: these lie between pages that nobody may read."""
+"""Kernels that move rows must read only their lists, which here are between inaccessible pages."""
 
 import ctypes
 import mmap
@@ -16,7 +16,7 @@ PAGE = mmap.PAGESIZE
 
 
 def fenced(rows: np.ndarray, at_the_end: bool) -> jax.Array:
-    """The list ``(16 n,)`` int32 at the start or the end of a page, between two pages that end who reads them."""
+    """Return the list ``(16 n,)`` int32 at the start or end of a page, between two inaccessible pages."""
     memory = mmap.mmap(-1, 3 * PAGE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     place = 2 * PAGE - rows.nbytes if at_the_end else PAGE
@@ -30,7 +30,7 @@ def fenced(rows: np.ndarray, at_the_end: bool) -> jax.Array:
 
 
 def place(count: int, at_the_end: bool) -> None:
-    """Rows from the start or the end of a fenced list, to such rows."""
+    """Move rows from and to the start or the end of a fenced list."""
     source = jnp.arange(32.0)
     order = fenced(np.arange(16, dtype=np.int32)[::-1], at_the_end)
     first = 16 - count if at_the_end else 0

@@ -1,6 +1,6 @@
-"""What the CUDA kernels read and write in a GPU's memory stays what was counted.
+"""The traffic of the CUDA kernels to a GPU's memory must not exceed recorded counts.
 
-`checks/profiling/memory_sectors.py` counts the same for more particles; docs/gpu.md has its figures.
+`checks/profiling/memory_sectors.py` counts it for more particles; docs/gpu.md has the figures.
 """
 
 import pytest
@@ -17,7 +17,7 @@ pytestmark = [
 
 SCRIPT = profiling("memory_sectors")
 
-# Sectors of 32 bytes that are read and written, of 4000 uniform points: for a particle, or for a group of 32 queries.
+# Sectors of 32 bytes read and written for 4000 uniform points, per particle or per group of 32 queries.
 COUNTED = {
     "zsort": (8.21, 3.88),
     "hierarchy": (6.53, 0.11),
@@ -25,7 +25,7 @@ COUNTED = {
     "knn 8": (2081.52, 64.04),
     "knn 32": (3033.90, 256.04),
 }
-# How the host's compiler joins accesses may change a little.
+# Tolerance for changes in how the host compiler joins accesses.
 MORE = 1.05
 
 
@@ -37,6 +37,6 @@ def test_sectors_are_not_more_than_were_counted() -> None:
 
 
 def test_results_of_neighbours_are_written_once() -> None:
-    # 32 queries with 8 radii and 8 rows of 4 bytes each, and nothing twice.
+    # 32 queries write 8 radii and 8 rows of 4 bytes each, once.
     written = SCRIPT.count_searches(4000, [8])["knn 8"].written
     assert written == pytest.approx(32 * 8 * 2 * 4 / 32, rel=0.01)

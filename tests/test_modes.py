@@ -1,6 +1,6 @@
-"""Modes of JAX in which users run programs: every public function gives its answers and derivatives in each of them.
+"""JAX modes of user programs: every public function gives its results and derivatives in each of them.
 
-`jax_numpy_dtype_promotion` and `jax_numpy_rank_promotion` forbid JAX to choose dtypes and ranks, in 32 and in 64 bits.
+`jax_numpy_dtype_promotion` and `jax_numpy_rank_promotion` forbid implicit promotions, tested in 32 and 64 bits.
 `jax_debug_nans` raises at each NaN. `jax_disable_jit` runs operations one by one.
 """
 
@@ -32,7 +32,7 @@ SMALL = FofConfig(catalogue=CatalogueConfig(npart_min=2))
 
 
 class Mode(NamedTuple):
-    """Options of JAX, and the dtype of the particles. strict: JAX may choose neither dtypes nor ranks."""
+    """JAX options, and the dtype of the particles. strict: no implicit promotion of dtypes or ranks."""
 
     strict: bool = False
     wide: bool = False
@@ -70,10 +70,10 @@ def test_every_public_function_is_called() -> None:
 
 @functools.cache
 def answer(name: str, mode: Mode) -> list[np.ndarray]:
-    """The arrays that a call returns in a mode."""
+    """Return the arrays of a call in a mode."""
     with mode.on():
         found = CALLS[name](particles(mode.dtype))()
-        # The words of sums depend on the mode, and the sums do not.
+        # The words of sums depend on the mode, but the sums do not.
         return [np.asarray(leaf) for leaf in jax.tree.leaves(found, is_leaf=lambda one: isinstance(one, WideSums))]
 
 
@@ -82,12 +82,12 @@ def answer(name: str, mode: Mode) -> list[np.ndarray]:
 @pytest.mark.parametrize("mode", FLOAT32.values(), ids=FLOAT32)
 def test_answers_are_those_of_no_mode(mode: Mode, name: str) -> None:
     for one, other in zip(answer(name, mode), answer(name, Mode()), strict=True):
-        # Rounding depends on what XLA compiles at once, and on what is float64 inside.
+        # Rounding depends on which operations XLA compiles together, and on which are float64 internally.
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
 
 
 def total(rows: dict[str, jax.Array], part: ParticleData, name: str) -> jax.Array:
-    """The sum of all finite real numbers in what a call returns for particles with ``rows``."""
+    """Return the sum of all finite real numbers in the result of a call for particles with ``rows``."""
     found = CALLS[name](dataclasses.replace(part, **rows))()
     real = [leaf for leaf in jax.tree.leaves(found) if isinstance(leaf, jax.Array) and _is_real(leaf)]
     finite = [jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros((), leaf.dtype)).astype(part.pos.dtype) for leaf in real]
@@ -99,7 +99,7 @@ def _is_real(leaf: jax.Array) -> bool:
 
 
 def gradient(name: str, mode: Mode, known: bool) -> dict[str, Any]:
-    """The derivatives of `total` by positions, masses and velocities; their shapes, if they need not be known."""
+    """Return the derivatives of `total` by positions, masses and velocities; only shapes unless ``known``."""
     with mode.on():
         part = particles(mode.dtype)
         rows = {"pos": part.pos, "mass": part.mass, "vel": part.vel}
@@ -133,7 +133,7 @@ def test_derivatives_are_traced(mode: Mode, name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted(set(CALLS) - ON_HOST))
 def test_known_arrays_beside_traced_positions(name: str) -> None:
-    """Operations on them are traced too, so the library must not ask for their results."""
+    """Operations on them are also traced, so the library must not use their values."""
     part = particles()
     known = {key: jnp.asarray(one) for key, one in CALLS[name](part).arguments.items() if _is_given(one)}
 
@@ -145,12 +145,12 @@ def test_known_arrays_beside_traced_positions(name: str) -> None:
 
 
 def _is_given(value: Any) -> bool:
-    """Whether an argument is a real number, or a list of numbers."""
+    """Return whether an argument is a real number, or a list of numbers."""
     return isinstance(value, float) or (isinstance(value, list) and isinstance(value[0], (int, float)))
 
 
 def test_kernels_with_work_arrays_run_uncompiled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On GPUs, kernels are operations of JAX of their own."""
+    """On GPUs, these kernels are separate JAX primitives."""
     monkeypatch.setattr(_run, "_takes_scratch", lambda: True)
     with jax.disable_jit():
         found = jz.radius.count_within(particles(), 0.2, 1.0)
@@ -168,7 +168,7 @@ def test_answers_are_traced_over_devices(
 ) -> None:
     if name in ON_HOST:
         pytest.skip("runs on the host")
-    if are_many:  # rows and boxes go the ways that they take among thousands
+    if are_many:  # use the exchange of rows and boxes for thousands of ranks
         monkeypatch.setattr(_ranks, "_FEW_RANKS", 1)
         monkeypatch.setattr(ghosts, "_FEW_WANTED", 0)
     mesh, specs = mesh_of(2), {"in_specs": P("gpus"), "out_specs": P("gpus")}
@@ -195,7 +195,7 @@ def test_masses_may_be_integers(mode: Mode) -> None:
 
 
 def test_float64_keeps_its_precision() -> None:
-    """A factor rounded to float32 on the way would show in the ninth digit."""
+    """A factor rounded to float32 would change the ninth digit."""
     with STRICT["strict, float64"].on():
         random = np.random.default_rng(3)
         part = ParticleData(pos=oracles.uniform(60, 3, np.float64), vel=random.random((60, 3)), num=60)
