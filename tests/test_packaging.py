@@ -1,4 +1,4 @@
-"""What the package says of itself agrees in all the places where it does."""
+"""The metadata of the package must be consistent in all places."""
 
 import json
 import os
@@ -37,7 +37,7 @@ def test_the_licence_is_the_one_that_is_told() -> None:
 
 
 def test_kernels_are_compiled_with_the_oldest_jax_that_may_run_them() -> None:
-    """JAX refuses what was compiled with newer headers than its own."""
+    """JAX refuses libraries compiled with headers newer than its own."""
     (needed,) = (req for req in PROJECT["project"]["dependencies"] if req.startswith("jax>="))
     major, minor = map(int, needed.removeprefix("jax>=").split("."))
     assert f"jax>={major}.{minor},<{major}.{minor + 1}" in PROJECT["build-system"]["requires"]
@@ -65,7 +65,7 @@ def test_the_recipe_for_conda_needs_what_the_package_needs() -> None:
 
 
 def test_workflows_run_what_there_is() -> None:
-    """Commands of make are its targets, and scripts are there."""
+    """Make commands must be targets of the Makefile, and scripts must exist."""
     lines = re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text(), re.M)
     targets = {target for line in lines for target in line.split()}
     for path in (ROOT / ".github/workflows").glob("*.yml"):
@@ -125,7 +125,7 @@ def test_wheels_are_built_for_the_generation_of_each_compiler(tmp_path: Path) ->
 
 
 def configured(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """What CMake says of a build with the CUDA kernels."""
+    """Return the output of CMake for a build with the CUDA kernels."""
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if cmake is None:
         pytest.skip("there is no CMake")

@@ -1,4 +1,4 @@
-"""Kernels pad rows of 4 to 7 dimensions to 8: answers equal those for rows that the caller pads with zeros."""
+"""Kernels pad rows of 4 to 7 dimensions to 8: results must equal those for rows that the caller pads with zeros."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def padded(rows: np.ndarray) -> np.ndarray:
 
 
 def box_of(box: Any, dims: int) -> tuple[Any, Any]:
-    """The box for rows of ``dims`` dimensions, and for padded rows."""
+    """Return the box for rows of ``dims`` dimensions, and for padded rows."""
     return (None, None) if box is None else (box[:dims], box[:dims] + [0.0] * (8 - dims))
 
 
@@ -93,7 +93,7 @@ def test_kernel_sums_and_their_derivatives(x64: None, box: Any) -> None:
 
 
 def assert_slope(loss: Any, pos: np.ndarray, random: np.random.Generator) -> None:
-    """That the gradient is the slope along some direction."""
+    """Assert that the gradient is the slope along some direction."""
     step = 1e-6 * random.normal(size=pos.shape)
     slope = (loss(pos + step) - loss(pos - step)) / 2
     np.testing.assert_allclose((jax.grad(loss)(jnp.asarray(pos)) * step).sum(), slope, rtol=1e-4)

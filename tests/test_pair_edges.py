@@ -28,10 +28,10 @@ def test_pairs_on_one_line_of_sight_are_in_the_bin_from_zero(los: int, box: Any)
 @pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
 @pytest.mark.parametrize("wraps", [False, True])
 def test_particles_at_the_same_place_are_in_no_bin(mode: str, wraps: bool) -> None:
-    """In one set and in two, where each particle of the first meets itself in the second."""
+    """Test one set, and two sets in which each particle of the first has a copy in the second."""
     pos = np.repeat(oracles.lattice(4, 3, spacing=0.125), 3, axis=0)
     if wraps:
-        pos[::3, 2] += 2  # the same place in a box of 1, but other numbers
+        pos[::3, 2] += 2  # the same place in a box of length 1
     box = 1.0 if wraps else None
     options = {"mode": mode, "edges_b": {"r": None, "rp_pi": [0.0, 0.25, 2.0], "s_mu": COSINES}[mode]}
     expected = brute(pos, pos, [0.0, 0.25, 2.0], box, **options)
@@ -41,7 +41,7 @@ def test_particles_at_the_same_place_are_in_no_bin(mode: str, wraps: bool) -> No
 
 
 def columns_of(n: int) -> np.ndarray:
-    """Columns of particles along the third axis, with many at the same place."""
+    """Return columns of particles along the third axis, with many at the same place."""
     random = np.random.default_rng(9)
     pos = random.random((n, 3)).astype(np.float32)
     pos[:, :2] = pos[random.integers(0, 6, n), :2]

@@ -1,4 +1,4 @@
-"""Pair counts along the line of sight to the middle of each pair, against its definition in extended precision."""
+"""Pair counts along the line of sight to the midpoint of each pair, compared with extended precision."""
 
 import itertools
 from typing import Any
@@ -22,7 +22,7 @@ SECOND = {"rp_pi": ALONG, "s_mu": COSINES}
 
 
 def sighted(a: np.ndarray, b: np.ndarray, mode: str) -> tuple[np.ndarray, np.ndarray]:
-    """Both quantities of all pairs, ``(a, b)``."""
+    """Return both quantities of all pairs, ``(a, b)``."""
     a, b = a.astype(np.longdouble)[:, None], b.astype(np.longdouble)[None]
     s, m = b - a, (a + b) / 2
     length = np.sqrt((m**2).sum(axis=-1))
@@ -31,14 +31,14 @@ def sighted(a: np.ndarray, b: np.ndarray, mode: str) -> tuple[np.ndarray, np.nda
     along = np.abs((s * unit).sum(axis=-1))
     if mode == "s_mu":
         cosine = np.divide(along, distance, out=np.zeros_like(along), where=distance > 0)
-        return distance, np.minimum(cosine, 1)  # which rounding may have put beyond
+        return distance, np.minimum(cosine, 1)  # rounding may have exceeded 1
     pairs = itertools.combinations(range(a.shape[-1]), 2)
     cross2 = sum((s[..., i] * m[..., j] - s[..., j] * m[..., i]) ** 2 for i, j in pairs)
     return np.where(length > 0, np.sqrt(cross2) / np.where(length > 0, length, 1), distance), along
 
 
 def counts_of(first: np.ndarray, second: np.ndarray, edges: np.ndarray, edges_b: np.ndarray, weight: Any) -> np.ndarray:
-    """The weight of the pairs in each bin. A pair at distance 0, with 0 for both quantities, is in no bin."""
+    """Return the weight of the pairs in each bin. A pair at distance 0, with 0 for both quantities, is in no bin."""
     rows = oracles.bins_of(lambda edge: first > edge, edges)
     columns = oracles.bins_of(lambda edge: second > edge, edges_b)
     good = (rows >= 0) & (columns >= 0) & ((first > 0) | (second > 0))
@@ -62,7 +62,7 @@ def counted(found: PairCounts) -> np.ndarray:
 @pytest.mark.parametrize("mode", SECOND)
 def test_equals_the_definition(dims: int, mode: str, dtype: Any) -> None:
     options = {"mode": mode, "edges_b": SECOND[mode], "los": "midpoint"}
-    for middle in (0.0, 0.5, 30.0):  # the observer is among them, at a corner, far away
+    for middle in (0.0, 0.5, 30.0):  # the observer is inside the set, at a corner, or far away
         a, b = (oracles.clustered(n, dims, dtype, seed=n) - dtype(0.5) + dtype(middle) for n in (300, 170))
         np.testing.assert_array_equal(counted(pair_counts(a, EDGES, **options)), expected_of(a, a, mode))
         np.testing.assert_array_equal(counted(pair_counts.jit(a, EDGES, part_b=b, **options)), expected_of(a, b, mode))
@@ -83,12 +83,12 @@ def test_any_tree_and_any_unit(mode: str) -> None:
 
 @pytest.mark.parametrize("mode", SECOND)
 def test_opposite_coincident_and_on_one_ray(mode: str) -> None:
-    """Where directions are not defined, and where quantities are 0."""
+    """Test undefined directions, and quantities that are 0."""
     one = np.array(
         [[0.25, 0.125, 0.0], [-0.25, -0.125, 0.0], [0.5, 0.25, 0.0], [0.5, 0.25, 0.0], [0, 0, 0]], np.float32
     )
     edges = np.array([0.0, 0.125, 0.3, 0.6])
-    # Of opposite ones, all of the distance 2 |x| = 0.559 is across.
+    # For opposite particles, the entire distance 2 |x| = 0.559 is across.
     options = {"mode": mode, "edges_b": SECOND[mode], "los": "midpoint"}
     found = counted(pair_counts(one, edges, **options))
     np.testing.assert_array_equal(found, expected_of(one, one, mode, edges))
@@ -125,7 +125,7 @@ def test_the_same_integers_on_several_devices(mode: str) -> None:
 
 @pytest.mark.long
 def test_far_away_the_line_of_sight_is_an_axis() -> None:
-    """And all that a survey asks for works with it."""
+    """All functions for surveys must work with it."""
     rng = np.random.default_rng(2)
     data, randoms = (rng.random((n, 3)) * 10 + [0, 0, 1e7] for n in (400, 900))
     with jax.enable_x64(True):

@@ -1,4 +1,4 @@
-"""What comes in as particles: every class gives what brute force gives, or an error in a sentence, at every entry."""
+"""Particle classes: every class must give the result of brute force, or an error of one sentence, in every function."""
 
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -39,7 +39,7 @@ class Frozen:
     mass: Any
     id: Any
     num: Any = None
-    num_total: Any = None  # a leaf here, so it is traced
+    num_total: Any = None  # traced, because it is a leaf here
 
 
 class Named(NamedTuple):
@@ -51,7 +51,7 @@ class Named(NamedTuple):
 
 @jax.tree_util.register_pytree_node_class
 class Hidden:
-    """Keeps its arrays in slots, and has properties for them."""
+    """Stores its arrays in slots, and has properties for them."""
 
     __slots__ = ("_columns", "num")
 
@@ -72,7 +72,7 @@ class Hidden:
 
 @jax.tree_util.register_pytree_node_class
 class Halved:
-    """Computes its positions, of one device only."""
+    """Computes its positions; for one device only."""
 
     def __init__(self, pos: Any, mass: Any, id: Any, num: Any = None) -> None:
         self.x, self.y = pos[..., 0] / 2, pos[..., 1] / 2
@@ -93,7 +93,7 @@ class Halved:
 GOOD = {"library": data.ParticleData, "frozen": Frozen, "named tuple": Named, "hidden": Hidden, "computed": Halved}
 good = pytest.mark.parametrize("cls", GOOD.values(), ids=GOOD)
 
-# Classes that do not
+# Classes that do not work
 
 
 @dataclass
@@ -142,7 +142,7 @@ class Computed:
 
 @jax.tree_util.register_pytree_node_class
 class Forgetful:
-    """Says nothing of its identifiers to JAX."""
+    """Does not register its identifiers with JAX."""
 
     def __init__(self, pos: Any, mass: Any, id: Any) -> None:
         self.pos, self.mass, self.id = pos, mass, id
@@ -190,12 +190,12 @@ OTHERS = data.ParticleData(**columns(20))
 
 
 def catalogue_of(part: Any) -> Any:
-    """The catalogue of particles like these, of a class that works."""
+    """Return the catalogue of such particles, in a class that works."""
     return jz.fof.fof_and_catalogue(data.ParticleData(**columns()), RLINK, cfg=CFG)
 
 
 def entries(twin: str) -> dict[str, Any]:
-    """Everything public that takes particles: name -> function of a particle class. twin: "", "jit" or "smap"."""
+    """Return all public functions of particles: name -> function of a particle class. twin: "", "jit" or "smap"."""
 
     def of(function: Any) -> Any:
         if not twin:

@@ -17,12 +17,12 @@ import jztree as jz
 pytestmark = pytest.mark.emulated
 
 WIDTHS = [1e-7, 1e-6, 1e-4, 1e-2, 0.3]
-# float32 cannot represent 0.7 and 0.1, nor positions that were wrapped into such a box.
+# float32 cannot represent 0.7 and 0.1, or positions wrapped into such a box.
 BOXES: list[Any] = [1.0, 0.7, [0.1, 0.25, 0.0]]
 
 
 def clump(width: float, box: Any, dtype: Any, n: int = 250, boxes: Any = 0, seed: int = 0) -> np.ndarray:
-    """Points around a corner, some of them exactly on a face. boxes: box lengths from the origin to the corner."""
+    """Return points around a corner, some exactly on a face. boxes: box lengths from the origin to the corner."""
     lengths = np.where(oracles.full_box(box, 3) > 0, oracles.full_box(box, 3), 1.0)
     random = np.random.default_rng(seed)
     pos = random.standard_normal((n, 3)) * width * lengths.max()
@@ -31,17 +31,17 @@ def clump(width: float, box: Any, dtype: Any, n: int = 250, boxes: Any = 0, seed
 
 
 def exact_distances(query: np.ndarray, pos: np.ndarray, box: Any) -> np.ndarray:
-    """``(q, n)`` to the nearest images, in extended precision."""
+    """Return ``(q, n)`` distances to the nearest images, in extended precision."""
     x, y = query.astype(np.longdouble)[:, None], pos.astype(np.longdouble)
     length = oracles.full_box(box, 3).astype(np.longdouble)
     shift = length * np.rint((x - y) / np.where(length > 0, length, 1))
-    # A shift of the one that is farther out loses no digit.
+    # Shifting the coordinate that is farther out loses no digits.
     difference = np.where(np.abs(x) > np.abs(y), (x - shift) - y, x - (y + shift))
     return np.sqrt((difference**2).sum(axis=-1))
 
 
 def assert_rounded_once(found: np.ndarray, exact: np.ndarray) -> None:
-    """In float32 to half of the last digit; float64 distances are computed in float64."""
+    """Assert that float32 distances are right to half of the last digit; float64 distances are computed in float64."""
     ulps = 0.5001 if found.dtype == np.float32 else 3
     assert (np.abs(found - exact) <= ulps * np.spacing(found)).all()
 
@@ -81,7 +81,7 @@ def test_clump_several_boxes_away_has_exact_neighbours(boxes: Any, width: float,
 
 @pytest.mark.parametrize("boxes", [500, [-3000, 0, 70]], ids=str)
 def test_distances_are_exact_below_the_rounding_of_many_box_lengths(x64: None, boxes: Any) -> None:
-    """Multiples of 0.7 are rounded by up to 1e-13, as much as the clump is wide."""
+    """Multiples of 0.7 are rounded by up to 1e-13, which is comparable to the width of the clump."""
     pos = clump(1e-12, 0.7, np.float64, boxes=boxes)
     for k in (1, 5, 40):
         assert_exact(jz.knn.knn.jit(pos, k, 0.7), pos, pos, 0.7)
@@ -110,7 +110,7 @@ def test_images_of_one_place_are_at_distance_0(dtype: Any) -> None:
     place = np.array([[-0.25, -(2.0**-20), 0.375]])
     pos = np.concatenate([place + shift for shift in ([0, 0, 0], [1, 0, 0], [2, 1, -3])]).astype(dtype)
     rad, idx = jz.knn.knn(pos, 3, 1.0)
-    apart = np.where(dtype == np.float32, 2.0**-23, 0.0)  # float32 has not all digits of the third
+    apart = np.where(dtype == np.float32, 2.0**-23, 0.0)  # float32 does not have all digits of the third
     assert np.asarray(rad).max() <= apart
     np.testing.assert_array_equal(np.sort(idx, axis=1), np.broadcast_to(np.arange(3), (3, 3)))
 
@@ -159,7 +159,7 @@ def test_distances_are_rounded_once(box: Any, dtype: Any) -> None:
     pos = oracles.uniform(700, 3, dtype, seed=5)
     assert_exact(jz.knn.knn.jit(pos, 8, box), pos, pos, box)
     if dtype == np.float32:
-        # In units that float32 squares leave the range of.
+        # Use units in which squares exceed the range of float32.
         for unit in (2.0**-100, 2.0**100):
             small = pos * np.float32(unit)
             lengths = None if box is None else unit

@@ -1,4 +1,4 @@
-"""Several processes on this machine: they work together, and they end together, whatever ends the first of them."""
+"""Several processes on this machine work together, and end together, whatever ends the first of them."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def work_on():
 
 INITIALIZE = "assert launch.initialize(heartbeat_timeout_seconds={})\n"
 
-# Far above what errors need, far below the time after which heartbeats are missed.
+# Far more than errors need, and far less than the timeout of heartbeats.
 SECONDS = 45
 PATIENT = INITIALIZE.format(100)
 
@@ -130,7 +130,7 @@ def test_leaving_early_leaves_those_alone_that_do_not_wait() -> None:
 
 @pytest.mark.long
 def test_an_exit_that_is_caught_is_none() -> None:
-    """As argparse's, or that of a thread."""
+    """The exit may be that of argparse, or of a thread."""
     caught = """
 import threading
 if rank == 1:
@@ -147,7 +147,7 @@ print(total())
 
 @pytest.mark.long
 def test_a_failing_process_loses_nothing(tmp_path: Path) -> None:
-    """Handlers and hooks from before and after initialize, files and threads."""
+    """It runs handlers and hooks from before and after initialize, and keeps files and threads."""
     early = """
 import atexit, threading
 folder = os.environ["FOLDER"]
@@ -205,7 +205,7 @@ work_on()
 
 @pytest.mark.slow
 def test_processes_that_use_no_device_start_none() -> None:
-    """Neither at their end, nor because a peer has come to its own."""
+    """They do not start devices at their end, or because another process has ended."""
     script = """
 import atexit, os, time
 from jax._src import xla_bridge
@@ -270,12 +270,12 @@ work_on()
 
 @pytest.mark.long
 def test_the_end_of_process_0_is_seen_at_once() -> None:
-    # SIGTERM, which JAX's preemption service would swallow.
+    # Use SIGTERM, which JAX's preemption service would intercept.
     script = START + PATIENT + WORK + "if rank == 0: os.kill(os.getpid(), signal.SIGTERM)\nwork_on()"
     ended = run_processes(script, timeout=SECONDS)
     assert ended[0].returncode == -signal.SIGTERM
     assert ended[1].returncode not in (0, -signal.SIGKILL)
-    # Which message comes depends on which thread is faster.
+    # The message depends on which thread is faster.
     assert re.search(
         r"process 0 of 2 on host \S+ is gone|process 0, which coordinates|leader (task )?\(usually slice 0 task 0\)",
         ended[1].output,
@@ -290,7 +290,7 @@ def test_a_proxy_is_not_in_the_way() -> None:
         assert output.endswith("devices 4 sum 6\n")
 
 
-# Slurm, whose srun is played by a script
+# Slurm, with srun simulated by a script
 
 SRUN = """#!/usr/bin/env python3
 import os, subprocess, sys
@@ -314,7 +314,7 @@ def test_slurm_scripts_are_shell() -> None:
 
 @pytest.mark.slow
 def test_slurm_script(tmp_path: Path) -> None:
-    # Under the names that the scripts use: Slurm's srun, and the Python of the tests.
+    # Use the names in the scripts for Slurm's srun and the Python of the tests.
     for program, text in (("srun", SRUN), ("python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')):
         (tmp_path / program).write_text(text)
         (tmp_path / program).chmod(0o755)

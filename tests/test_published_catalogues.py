@@ -1,4 +1,4 @@
-"""Results, catalogues and numbers of rows in the forms in which scripts for the published package have them."""
+"""Results, catalogues and numbers of rows in the forms used by scripts for the published package."""
 
 import dataclasses
 from typing import Any
@@ -40,7 +40,7 @@ def test_results_are_cut_and_joined() -> None:
 
 @pytest.mark.parametrize("size", [None, 4])
 def test_results_of_a_mesh_of_one_are_cut(size: int | None) -> None:
-    """Where ``num`` is ``(1,)``, arrays have the axis over the device or not."""
+    """If ``num`` is ``(1,)``, arrays may have an axis over the device or not."""
     rad = np.arange(12.0).reshape(4, 3)
     for found in (rad, jnp.asarray(rad), rad[None], rad[:, 0]):
         cut = data.squeeze_any(found, size, num=np.array([3]), ntot=3)
@@ -52,7 +52,7 @@ def test_results_of_a_mesh_of_one_are_cut(size: int | None) -> None:
 
 @pytest.mark.parametrize("ranks", [1, 4])
 def test_catalogues_out_of_a_map_of_the_user(ranks: int) -> None:
-    """Which joins rows, ``(r * g, ...)``, and leaves a number of groups a rank, ``(r,)``."""
+    """Such a map joins rows, ``(r * g, ...)``, and returns one number of groups per rank, ``(r,)``."""
     mesh, cfg = mesh_of(ranks), FofConfig(catalogue=FofCatalogueConfig(npart_min=2))
     part = data.expand_particles(Pos(pos=oracles.clustered(300, 3)), ranks)
     own = jz.fof.fof_and_catalogue.smap(mesh, jit=True)(part, 0.01, 1.0, cfg)[1]

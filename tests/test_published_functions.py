@@ -1,4 +1,4 @@
-"""Small functions of the published package: runs of particles, types with data along, positions and masses, counts."""
+"""Small functions of the published package: runs of particles, types with data, positions and masses, counts."""
 
 import dataclasses
 import itertools
@@ -124,7 +124,7 @@ def test_runs_that_are_none_are_an_error(splits: list[int]) -> None:
         jz.tree.center_of_mass(SPLITS, massive().pos)
 
 
-# Types with data along
+# Types with data
 
 
 @pytest.mark.parametrize("ndev", [1, 2])

@@ -1,4 +1,4 @@
-"""`expanding_shard_map` and `shard_map_constructor` as the published package has them."""
+"""`expanding_shard_map` and `shard_map_constructor` with the interface of the published package."""
 
 import inspect
 from typing import Any

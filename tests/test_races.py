@@ -1,4 +1,4 @@
-"""The emulator that watches memory finds races between the threads of CUDA that were planted, and nothing without.
+"""The emulator that watches memory must find planted races between CUDA threads, and report none in correct code.
 
 The kernels are in tests/native/cuda_emulator/planted_races.cc; `make test-watched` builds them, and runs the library's
 tests with all kernels watched.
@@ -23,7 +23,7 @@ pytestmark = [
 ]
 
 _RACE = "two threads come to the same memory, one of them writes, and nothing orders them."
-# What each is about, and the line in the source that is to be named.
+# The scope of each race, and the source line to be named.
 PLANTED = {
     "threads of a block": "planted_races.cc",
     "lanes of a warp": "planted_races.cc",
@@ -32,7 +32,7 @@ PLANTED = {
     "union-find": "union_find.cuh",
     "small lengths": "kernel_problem.cuh",
 }
-# Functions of the library whose barriers kernels need, and the kernels.
+# Functions of the library with barriers that kernels need, and these kernels.
 BARRIERS = {
     "share_setup": ("count_within", "kernel_sums", "pairs_within"),
     "next": ("count_within", "kernel_sums", "neighbours_within", "pairs_within"),
@@ -45,7 +45,7 @@ BARRIERS = {
 
 
 def call(what: str, *, ordered: bool) -> np.ndarray:
-    """What a planted kernel returns, ``(64,)``."""
+    """Return the result of a planted kernel, ``(64,)``."""
     return test_emulator.call_planted("planted_race", jnp.arange(64, dtype=jnp.int32), what=what, ordered=ordered)
 
 
@@ -82,8 +82,9 @@ def test_what_is_ordered_has_the_right_result(what: str) -> None:
 
 
 def search(kernel: str) -> None:
-    """Has a kernel of the library search for what is around 200 particles, several leaves of more than a warp each; or
-    for the nearest of many, where a node has more leaves than a warp looks at.
+    """Run a search kernel of the library around 200 particles, in several leaves larger than a warp.
+
+    Nearest neighbours are searched among many particles, with more leaves per node than lanes per warp.
     """
     pos, radius = oracles.uniform(200, 3), 0.3
     cfg = RadiusConfig(tree=TreeConfig(leaf_size=40, fan_out=2))

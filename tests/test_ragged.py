@@ -1,4 +1,4 @@
-"""The ragged all_to_all is tried before it is relied on. It is emulated here, rightly and wrongly: CPUs have none."""
+"""The ragged all_to_all is tested before it is used. CPUs lack it, so it is emulated here, with and without errors."""
 
 import re
 import warnings
@@ -21,21 +21,21 @@ from jztree.jax_ext import shard_map_constructor
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is remembered of other tests, nor said by the environment."""
+    """Clear the caches of other tests and the environment variable."""
     monkeypatch.delenv("JZTREE_EXCHANGE", raising=False)
     for name in ("method_on", "_method_of_process"):
         monkeypatch.setattr(ragged, name, getattr(ragged, name).__wrapped__)
 
 
 def late(*arguments: Any, **options: Any) -> jax.Array:
-    """The collective, with the rows of one message one row late, as if an offset were wrong."""
+    """Emulate the collective with one message one row late, as if an offset were wrong."""
     arrived = emulated_ragged_all_to_all(*arguments, **options)
     moved = jnp.roll(arrived, 1, axis=0)
     return jnp.where(jax.lax.axis_index(options["axis_name"]) == 1, moved, arrived)
 
 
 def short(*arguments: Any, **options: Any) -> jax.Array:
-    """The collective, without the last row of large messages."""
+    """Emulate the collective without the last row of large messages."""
     arrived = emulated_ragged_all_to_all(*arguments, **options)
     return arrived if arrived.shape[0] < 1000 else arrived.at[1000].set(0)
 
@@ -60,7 +60,7 @@ def test_one_that_is_wrong_does_not(collective: Any, fault: str, monkeypatch: py
 
 
 def test_the_collective_of_this_platform_is_missing() -> None:
-    """XLA's own on a CPU: an error, which the test takes in."""
+    """XLA's collective raises an error on a CPU, which the test expects."""
     assert ragged.fault_on(mesh_of(2)).startswith("fails (")
 
 
@@ -78,7 +78,7 @@ def test_it_can_be_tried_while_a_caller_is_traced(monkeypatch: pytest.MonkeyPatc
 
 
 def pretend(mesh: jax.sharding.Mesh, computers: int, name: str = "slice_index") -> Any:
-    """The mesh of as many devices, as if these were GPUs in some computers."""
+    """Return a mesh of as many devices that pretend to be GPUs in several computers."""
     devices = [SimpleNamespace(platform="gpu", process_index=i, **{name: i % computers}) for i in range(mesh.size)]
     return SimpleNamespace(devices=np.array(devices), size=mesh.size)
 
@@ -115,7 +115,7 @@ def test_the_environment_decides_without_a_test(monkeypatch: pytest.MonkeyPatch)
 
 
 def lowered_exchange(mesh: jax.sharding.Mesh) -> str:
-    """The text of an exchange as it is compiled for GPUs."""
+    """Return the text of an exchange compiled for GPUs."""
 
     def there(rows: Any, dest: Any) -> Any:
         return comm.exchange_by_rank(rows, dest, 10, Room(40, "all"))[0]
@@ -126,7 +126,7 @@ def lowered_exchange(mesh: jax.sharding.Mesh) -> str:
 
 
 def test_a_mapped_function_takes_what_its_mesh_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only lowered, for want of a GPU: the collective is there, and no loop of dense ones around it."""
+    """It is only lowered, without a GPU: the text has the collective, and no loop of dense exchanges."""
     assert "ragged_all_to_all" not in lowered_exchange(mesh_of(4))
     monkeypatch.setattr(ragged, "method_on", lambda mesh: "ragged")
     on_gpu = lowered_exchange(mesh_of(4))

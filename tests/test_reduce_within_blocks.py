@@ -1,4 +1,4 @@
-"""Where the blocks end, in which `reduce_within` answers queries."""
+"""Limits of the blocks in which `reduce_within` processes queries."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.emulated, pytest.mark.core]
 
 
 def test_a_block_that_ends_among_equal_points() -> None:
-    """The queries behind its end are at the same place and have no pairs, so they take no room."""
+    """The queries after its end are at the same place and have no pairs, so they need no capacity."""
     queries = np.zeros((4_200, 2), np.float32)
     found = reduce_within(
         np.zeros((3, 2), np.float32),
@@ -25,7 +25,7 @@ def test_a_block_that_ends_among_equal_points() -> None:
 
 
 def test_negative_radii_reach_nothing_beside_others_that_do() -> None:
-    """Not what is at the same place either. (A user's cannot be negative; those of queries outside a block are.)"""
+    """They do not reach particles at the same place. (User radii are never negative; those outside a block are.)"""
     pos, radius = np.zeros((300, 2), np.float32), np.where(np.arange(300) % 3 == 0, -1, 0.5)
     found = count_within(pos, Radii(None, exact(radius, radius.shape)))
     np.testing.assert_array_equal(found, np.where(radius < 0, 0, 300))

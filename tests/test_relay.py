@@ -1,4 +1,4 @@
-"""Rows that pass through other ranks, among many ranks and few that count as many."""
+"""Rows relayed by other ranks, among many ranks, or few ranks treated as many."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.emulated
 
 N = 400  # rows of each rank
 
-# Whom each row goes to, by the rank that sends it and its number.
+# The destination of each row, by its rank and its number.
 TRAFFIC: dict[str, Callable[[int, np.ndarray, np.ndarray], np.ndarray]] = {
     "whole ranges to one other": lambda ndev, rank, _: (rank + 3) % ndev,
     "to two neighbours": lambda ndev, rank, row: (rank + np.where(row % 2, 1, -1)) % ndev,
@@ -131,7 +131,7 @@ def test_arrays_without_rows(as_many: None) -> None:
 @pytest.mark.parametrize(
     ("name", "direct", "most"),
     [
-        # Rows in all buffers that one rank sends on their way, as multiples of those that a rank has.
+        # Rows in all buffers of one rank, as multiples of the rows of a rank.
         ("whole ranges to one other", False, 4),
         ("to two neighbours", False, 4),
         ("few leave", False, 0.7),
@@ -142,7 +142,7 @@ def test_arrays_without_rows(as_many: None) -> None:
 def test_buffers_of_skewed_traffic(
     name: str, direct: bool, most: float, as_many: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One hop takes 8 times the rows of a rank to move its whole range to another of 8, and 64 times among 64."""
+    """A direct exchange of a whole range takes 8 times the rows of a rank among 8 ranks, and 64 times among 64."""
     taken: dict[str, list[int]] = {"direct": [], "through others": []}
 
     def counting(what: str) -> Callable[[jax.Array], jax.Array]:
@@ -182,7 +182,7 @@ def test_grids_are_as_square_as_can_be() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("ndev", [37, 64, 72])
 def test_many_devices(ndev: int) -> None:
-    """As many as are many without a test saying so."""
+    """Use enough devices to count as many, without changing the limit."""
     folders = [str(Path(__file__).parent), str(Path(comm.__file__).parents[2])]
     script = f"import sys; sys.path[:0] = {folders}; import test_relay; test_relay.check_all({ndev})"
     environ = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={ndev}", "JAX_PLATFORMS": "cpu"}

@@ -1,4 +1,4 @@
-"""Memory for work arrays of CUDA kernels is planned by XLA before anything runs, and only where such kernels run."""
+"""XLA plans the memory of work arrays of CUDA kernels before a run, and only on platforms with such kernels."""
 
 import re
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ BYTES = 12345
 
 @pytest.fixture
 def cuda_too(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As where there are CUDA kernels, too, that all need so many bytes."""
+    """Pretend that there are also CUDA kernels, which all need this many bytes."""
     libraries = {**_run.scratch_libraries(), "cuda": None}
     monkeypatch.setattr(_run, "scratch_libraries", lambda: libraries)
     monkeypatch.setattr(_run, "scratch_bytes", lambda *_: BYTES)
@@ -91,4 +91,4 @@ def test_dtypes_have_the_numbers_that_xla_gives_them() -> None:
         letters = {"bool": "PRED", "bfloat": "BF", "complex": "C", "float": "F", "int": "S", "uint": "U"}[kind]
         assert number == int(numbers[letters + bits.replace("_", "").upper()]), name
     known = {np.dtype(one).name for one in vars(jnp).values() if isinstance(one, type(jnp.float32))}
-    assert known - {"string", "float6_e2m3fn", "float6_e3m2fn"} <= set(_scratch._TYPES)  # those that XLA knows
+    assert known - {"string", "float6_e2m3fn", "float6_e3m2fn"} <= set(_scratch._TYPES)  # the types supported by XLA

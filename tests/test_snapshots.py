@@ -1,4 +1,4 @@
-"""Real input against the reference results that stand beside it, from three independent codes and SciPy."""
+"""Real input, compared with stored reference results of three independent codes and SciPy."""
 
 import hashlib
 import json
@@ -29,7 +29,7 @@ ALL = pytest.mark.parametrize("name", REFERENCES)
 
 
 def load(folder: Path, name: str) -> tuple[np.ndarray, dict[str, Any]]:
-    """Positions in the order of the files, and the reference."""
+    """Return positions in file order, and the reference."""
     path = folder / REFERENCES[name]
     reference = json.loads(path.read_text())
     if name == "2d":

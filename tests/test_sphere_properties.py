@@ -1,4 +1,4 @@
-"""Properties of all particles in spheres against sums in NumPy, and spheres whose answer is known."""
+"""Properties of all particles in spheres, compared with sums in NumPy, and with spheres of known properties."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ COLUMNS = ("mass", "com_pos", "com_inertia_radius", "max_radius", "shape_tensor"
 def brute(
     pos: np.ndarray, vel: np.ndarray, mass: np.ndarray, centre: np.ndarray, radius: np.ndarray, box: Any = None
 ) -> dict[str, np.ndarray]:
-    """One sphere after the other: which particles are inside, and plain means over these, in float64."""
+    """Process one sphere after the other: find the particles inside, and average over these in float64."""
     length, dims = oracles.full_box(box, pos.shape[1]), pos.shape[1]
     rows: dict[str, list[Any]] = {name: [] for name in ("count", *COLUMNS)}
     for place, reach in zip(centre.astype(np.float64), radius.astype(np.float64), strict=True):
@@ -55,7 +55,7 @@ def brute(
 
 
 def assert_sums(found: SphereProperties, expected: dict[str, np.ndarray], rtol: float) -> None:
-    """Within ``rtol`` of what the sums are made of: lengths and speeds in the sphere."""
+    """Assert equality within ``rtol`` of the scale of the sums: lengths and speeds in the sphere."""
     np.testing.assert_array_equal(found.count, expected["count"])
     size, pace = expected["com_inertia_radius"].max(), expected["vel_dispersion"].max()
     scale = {"com_vel": pace, "vel_dispersion": pace, "angular_momentum": size * pace, "com_pos": 1.0, "mass": 0.0}
@@ -127,7 +127,7 @@ def test_no_particles() -> None:
 
 
 def test_no_spheres() -> None:
-    """As of a catalogue with no room for a group."""
+    """An empty catalogue without capacity has none."""
     pos, vel, mass = particles(3)
     found = sphere_properties.jit(ParticleData(pos=pos, vel=vel, mass=mass), pos[:0], mass[:0])
     assert {name: getattr(found, name).shape[0] for name in ("count", *COLUMNS)} == dict.fromkeys(
@@ -137,12 +137,12 @@ def test_no_spheres() -> None:
 
 @pytest.mark.watched
 def test_a_sphere_that_turns() -> None:
-    """Solid rotation of a homogeneous ball of radius 1: J/M = 2/5 omega, and a bulk motion that is in nothing."""
+    """Solid rotation of a homogeneous ball of radius 1 has J/M = 2/5 omega, independent of the bulk motion."""
     rng = np.random.default_rng(3)
     n, omega = 200_000, np.array([0.0, 0.3, 0.4])
     ball = rng.standard_normal((n, 3))
     ball *= rng.random((n, 1)) ** (1 / 3) / np.linalg.norm(ball, axis=1, keepdims=True)
-    far = 3 + 4 * rng.random((n // 4, 3))  # particles that are in no sphere, and fast
+    far = 3 + 4 * rng.random((n // 4, 3))  # fast particles outside all spheres
     pos = np.concatenate([ball, far]).astype(np.float32)
     bulk = np.array([5, -7, 1])
     vel = bulk + np.concatenate([np.cross(omega, ball), 100 * rng.standard_normal(far.shape)])
@@ -152,7 +152,7 @@ def test_a_sphere_that_turns() -> None:
     np.testing.assert_allclose(found.angular_momentum[0], 0.4 * omega, atol=2e-3)
     np.testing.assert_allclose(found.com_vel[0], bulk, atol=2e-3)
     np.testing.assert_allclose(found.com_inertia_radius[0], np.sqrt(0.6), rtol=2e-3)
-    # lambda' = |J| / (sqrt(2) M V R) with G = M = R = 1.
+    # lambda' = |J| / (sqrt(2) M V R) with G = M = R = 1
     spin = halos.spin(found, found.mass, jnp.ones(1), 1.0)
     np.testing.assert_allclose(spin[0], 0.2 / np.sqrt(2), rtol=5e-3)
 

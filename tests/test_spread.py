@@ -1,4 +1,4 @@
-"""Arrays that are spread over devices: functions that are not mapped warn, because each device does all of the work."""
+"""Arrays distributed over devices: functions that are not mapped warn, because each device does all of the work."""
 
 import warnings
 from typing import Any
@@ -43,7 +43,7 @@ def test_no_warning_where_work_is_not_repeated() -> None:
     mesh = mesh_of(2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        jz.knn.knn.jit(laid_out(P()), 3, 1.0)  # replicated on purpose
+        jz.knn.knn.jit(laid_out(P()), 3, 1.0)  # replicated deliberately
         jz.knn.knn.jit(jax.device_put(POS, mesh.devices[1]), 3, 1.0)
         _, cata = jz.fof.fof_and_catalogue.smap(mesh, jit=True)(laid_out(P("gpus")).reshape(2, 20, 3), 0.3, 1.0)
         jz.halos.principal_axes(cata)  # row by row

@@ -1,4 +1,4 @@
-"""Catalogues as tables: of pandas and astropy where they are installed."""
+"""Catalogues as tables of pandas and astropy, if these are installed."""
 
 import sys
 from dataclasses import replace
@@ -15,7 +15,7 @@ UNITS = {"length": "Mpc/h", "mass": "1e10 Msun/h", "velocity": "km/s"}
 
 
 def catalogue(count: list[int], rows: int, mark: float = 0) -> FofCatalogue:
-    """Groups whose columns tell their row and component, with rows to spare."""
+    """Return groups whose columns encode their row and component, with padding rows."""
     row = mark + np.arange(rows)
     vector = row[:, None] + [0.0, 0.25, 0.5]
     return FofCatalogue(

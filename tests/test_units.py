@@ -1,6 +1,6 @@
-"""Numbers in any unit: results are right to rounding, or an error names what left the range of the dtype.
+"""Numbers in any unit: results are correct up to rounding, or an error names the quantity that is out of range.
 
-The oracles are the definitions in words, in NumPy's long doubles, which have the range that float32 and float64 lack.
+The oracles apply the definitions in NumPy's long doubles, which have a wider range than float32 and float64.
 """
 
 import math
@@ -25,7 +25,7 @@ from jztree.tree import build_tree_hierarchy, zsort, zsort_and_tree
 CLUMPS, MEMBERS, RLINK = 6, 40, 0.05
 CFG = FofConfig(catalogue=CatalogueConfig(npart_min=20))
 MASSES = TreeConfig(masses=True)
-# Of length, mass and velocity, and what float32 cannot hold of the results.
+# Units of length, mass and velocity, and the results that float32 cannot represent.
 UNITS = [
     (1.0, 1.0, 1.0, None),
     (3e24, 1e33, 1e7, None),
@@ -50,7 +50,7 @@ def _kernels_raise() -> None:
 
 
 def clumps(length: float, mass: float, velocity: float, dtype: Any) -> data.ParticleData:
-    """Six groups of 40 particles each within the unit box, in other units."""
+    """Return six groups of 40 particles each within the unit box, in other units."""
     random = np.random.default_rng(51)
     n = CLUMPS * MEMBERS
     centre = np.repeat(random.random((CLUMPS, 3)), MEMBERS, axis=0)
@@ -64,7 +64,7 @@ def clumps(length: float, mass: float, velocity: float, dtype: Any) -> data.Part
 
 
 def by_definition(part: data.ParticleData, rows: np.ndarray) -> dict[str, np.ndarray]:
-    """What the catalogue says of one group, in long doubles."""
+    """Return the catalogue entries of one group, in long doubles."""
     pos, mass, vel = (np.asarray(x)[rows].astype(np.longdouble) for x in (part.pos, part.mass, part.vel))
     total = mass.sum()
     centre, speed = (mass[:, None] * pos).sum(axis=0) / total, (mass[:, None] * vel).sum(axis=0) / total
@@ -85,7 +85,7 @@ def by_definition(part: data.ParticleData, rows: np.ndarray) -> dict[str, np.nda
 
 
 def check_catalogue(part: data.ParticleData, ids: np.ndarray, cata: Any) -> None:
-    """ids: of the particles in group order. cata: without padding."""
+    """Compare a catalogue with its definition. ids: of the particles in group order. cata: without padding."""
     axes = halos.principal_axes(cata)
     assert cata.ngroups == CLUMPS
     eps = float(np.finfo(np.asarray(cata.com_pos).dtype).eps)
@@ -95,7 +95,7 @@ def check_catalogue(part: data.ParticleData, ids: np.ndarray, cata: Any) -> None
         for name, expected in by_definition(part, rows).items():
             found = np.asarray(getattr(cata, name)[group]).astype(np.longdouble)
             scale = np.abs(expected).max()
-            # The oracle takes positions from the origin and not from the group's first particle.
+            # The oracle measures positions from the origin, and not from the group's first particle.
             assert np.abs(found - expected).max() <= max(8 * eps, 1e-13) * scale, name
         lengths = np.asarray(axes.lengths[group]).astype(np.longdouble)
         size = np.longdouble(cata.com_inertia_radius[group])
@@ -112,7 +112,7 @@ def check_catalogue(part: data.ParticleData, ids: np.ndarray, cata: Any) -> None
     ids=["catalogue", "spheres", "tree"],
 )
 def test_masses_that_vanish_in_the_dtype_of_positions(x64: None, call: Callable[[Any], Any]) -> None:
-    # A Python number has the dtype of the positions.
+    # A Python number gets the dtype of the positions.
     part = data.PosMass(pos=np.random.default_rng(2).random((9, 3), np.float32), mass=1e-38)
     with pytest.raises(oracles.RUN_TIME_ERROR, match=r"mass .* beyond the range of float32"):
         jax.block_until_ready(call(part))
@@ -261,7 +261,7 @@ def test_bad_rows_of_one_rank_are_errors_on_all(what: str) -> None:
 @pytest.mark.parametrize("length", [1e-44, 1e-40, 1e-38, 1e-30, 1e30, 4e37])
 @pytest.mark.parametrize("ndev", [1, pytest.param(4, marks=pytest.mark.slow)])
 def test_neighbours_and_links_in_any_unit_of_length(ndev: int, length: float) -> None:
-    """Also among subnormal coordinates, which XLA takes for 0."""
+    """Include subnormal coordinates, which XLA flushes to 0."""
     pos = (np.random.default_rng(52).random((240, 3)) * length).astype(np.float32)
     wide = pos.astype(np.float64) / length
     rlink = 0.15 * length
@@ -287,7 +287,7 @@ def test_neighbours_and_links_in_any_unit_of_length(ndev: int, length: float) ->
 @pytest.mark.parametrize("separate", [False, True], ids=["own", "queries"])
 @pytest.mark.parametrize("count", [9, 300])
 def test_distances_that_vanish_beside_the_extent(count: int, separate: bool) -> None:
-    """Coordinates that become 0 where a set of 9e29 is scaled down to what squares hold: none is the other's."""
+    """Scaling a set of extent 9e29 so that squares fit would flush these coordinates to 0, but none are equal."""
     clump = np.arange(count, dtype=np.float32) * np.float32(1e-42)
     clump[1::4] = -clump[::4][: len(clump[1::4])]
     clump[3::4] = clump[::4][: len(clump[3::4])]

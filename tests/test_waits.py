@@ -1,4 +1,4 @@
-"""How often a call waits for the GPU, counted by the emulator; docs/how_it_works.md has the numbers."""
+"""The number of waits of a call for the GPU, counted by the emulator; docs/how_it_works.md lists these numbers."""
 
 import ctypes
 import functools
@@ -52,7 +52,7 @@ def waits(call: Callable[[], Any]) -> int:
 @pytest.mark.parametrize(
     ("call", "most"),
     [
-        # Python reads what checks of plain calls have found, and so waits for them itself.
+        # Python reads the results of checks in plain calls, and so does the waiting itself.
         (lambda: knn.knn(POS, 4, 1.0), 0),
         (lambda: knn.knn(POS, 4, 1.0, part_query=POS[:50]), 0),
         (lambda: fof.fof_labels(POS, 0.1, 1.0), 0),
@@ -62,7 +62,7 @@ def waits(call: Callable[[], Any]) -> int:
         (lambda: knn.knn.jit(in_z_order()[0], 4, th=in_z_order()[1], part_query=POS[:50]), 1),
         (lambda: fof.fof_labels.jit(PART, 0.1, 1.0), 1),
         (lambda: fof.fof_labels.jit(in_z_order()[0], 0.1, th=in_z_order()[1]), 1),
-        # The second at its end, where the sums over groups are known.
+        # The second wait is at its end, when the sums over groups are known.
         (lambda: fof.fof_and_catalogue.jit(PART, 0.1, 1.0), 2),
     ],
 )

@@ -1,4 +1,4 @@
-"""Counts of 64 bits and sums in float64 as words of 32 bits."""
+"""64-bit counts and float64 sums as 32-bit words."""
 
 import jax
 import numpy as np
@@ -15,7 +15,7 @@ def test_words_of_64_bits_are_added_with_carries() -> None:
     added = add_counts(*map(jax.numpy.asarray, words))
     np.testing.assert_array_equal(np.asarray(WideCounts(added)), counts.sum(axis=0).astype(np.int64))
     sums = random.normal(size=(2, 1000)) * 10 ** random.uniform(-9, 9, (2, 1000))
-    # Words of numbers near the ends of the range are scaled, and 0 may be added to any.
+    # Words of numbers near the ends of the range are scaled, and 0 may be added to any number.
     for scale in (1.0, 1e-28, 1e28, [[1e-28], [0.0]], [[0.0], [1e-28]], [[1e-28], [1.0]], [[1.0], [1e28]], 0.0):
         given = sums * scale
         words = exact(given, given.shape).words

@@ -1,4 +1,4 @@
-"""JAX arrays of 64 bits, made with `jax_enable_x64`, raise in 32-bit mode, where JAX would round or cut them."""
+"""64-bit JAX arrays, made with `jax_enable_x64`, raise in 32-bit mode, in which JAX would round or truncate them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,12 +13,12 @@ from public_calls import CALLS, ON_HOST, Call, particles
 TOO_WIDE = (
     r"is a JAX array of (float|int)64, but JAX is in 32-bit mode; switch on 64 .* with .astype\('(float|int)32'\)"
 )
-# Numbers that are float64 in either mode, unless they are traced.
+# Arguments that are float64 in both modes, unless they are traced.
 EXACT = {
     *("attach_within", "boxsize", "edges", "edges_b", "eps", "G", "gravity", "h", "h_query", "max_radius", "rlink"),
     *("scale_factor", "softening"),
 }
-# They move rows and compute nothing, so that arrays stay what they are.
+# These functions move rows and compute nothing, so that arrays keep their types.
 MOVES = {
     *("data.flatten_particles", "data.get_num", "data.get_num, rows of NaN", "data.get_num_total", "data.get_pos"),
     *("data.get_pos_mass", "data.map_rows", "data.pad_particles", "data.replace_num", "data.squeeze_any"),
@@ -28,7 +28,7 @@ COMPUTES = sorted(set(CALLS) - MOVES)
 
 
 def wide(leaf: Any) -> Any:
-    """A JAX array of 64 bits of the same numbers; None if the leaf is none that may be one."""
+    """Return a 64-bit JAX array of the same numbers; None if the leaf cannot be converted."""
     numbers = np.asarray(leaf)
     if numbers.dtype.kind not in "if" or isinstance(leaf, int):
         return None
@@ -39,7 +39,7 @@ def wide(leaf: Any) -> Any:
 
 
 def wide_calls(call: Call) -> Iterator[tuple[str, Call]]:
-    """The call with one of its numbers or arrays after the other as an array of 64 bits, and the argument it is in."""
+    """Yield the call with one number or array at a time converted to 64 bits, and the name of its argument."""
     leaves, structure = jax.tree.flatten_with_path(call.arguments, is_leaf=_is_numbers)
     for i, (path, leaf) in enumerate(leaves):
         if callable(leaf) or isinstance(leaf, str) or (array := wide(leaf)) is None:
@@ -60,7 +60,7 @@ def is_exact(name: str, argument: str) -> bool:
 
 
 def check(call: Call, exact: bool) -> None:
-    """That it raises; or returns the same as with numbers, if that argument is exact."""
+    """Check that it raises, or, if the argument is exact, returns the same result as with numbers."""
     if not exact:
         with pytest.raises(TypeError, match=TOO_WIDE):
             call()

@@ -1,4 +1,4 @@
-"""The z-order over ranks: the same as on one device, in equal shares."""
+"""The z-order over ranks is that of one device, in equal shares."""
 
 from typing import Any
 
@@ -96,7 +96,7 @@ def test_nan_on_one_rank_is_an_error_that_names_row_and_rank() -> None:
     bad[2, 17, 1] = np.nan
     with pytest.raises(Exception, match="on rank 2: row 17 of the positions is NaN or infinite"):
         jax.block_until_ready(jz.tree.distr_zsort.smap(mesh_of(4), jit=True)(Pos(pos=bad, num=part.num)))
-    # The same compiled function goes on as if nothing had happened.
+    # The same compiled function works after the error.
     good = jz.tree.distr_zsort.smap(mesh_of(4), jit=True)(Pos(pos=part.pos, num=part.num))
     assert np.asarray(good[0].num).sum() == 1200
 
@@ -166,7 +166,7 @@ def test_float64(x64: None) -> None:
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("dims", [1, 2, pytest.param(8, marks=pytest.mark.slow)])
 def test_places_that_share_a_key_are_in_the_order_of_one_device(ndev: int, dims: int) -> None:
-    """However few of them a rank has, and wherever they are cut apart."""
+    """Ranks may have few of them, and cuts may be anywhere among them."""
     sort = jz.tree.distr_zsort.smap(mesh_of(ndev), jit=True)
     for seed in range(12):
         rng = np.random.default_rng(seed)
@@ -180,7 +180,7 @@ def test_places_that_share_a_key_are_in_the_order_of_one_device(ndev: int, dims:
 
 
 def crowds(rng: np.random.Generator, dims: int) -> np.ndarray:
-    """Up to 200 points: crowds below the resolution of keys, of both signs and any scale, some of them equal."""
+    """Return up to 200 points: crowds below the resolution of keys, of both signs and any scale, some of them equal."""
     n = int(rng.integers(3, 200))
     tiny = rng.standard_normal((n, dims)) * 10.0 ** -rng.integers(0, 34, (n, 1))
     pos = np.where(rng.random((n, 1)) < 0.7, tiny, rng.choice([0.0, -0.0, 0.25, 1.0], (n, dims)))
