@@ -1,4 +1,4 @@
-"""Snapshots that the tests write themselves, with h5py alone and not with the code under test."""
+"""Snapshots that the tests write with h5py alone, independently of the code under test."""
 
 import itertools
 import re
@@ -28,7 +28,7 @@ def _write_gadget(
     header: dict[str, Any] | None = None,
     ptype: int = 1,
 ) -> Path:
-    """A file of a snapshot as AREPO writes it; header entries of None are left out."""
+    """Write a snapshot file in the format of AREPO. Header entries of None are left out."""
     counts = np.zeros(6, np.int64)
     counts[ptype] = len(pos)
     in_all = np.zeros(6, np.int64)
@@ -62,7 +62,7 @@ def write_gadget() -> Callable[..., Path]:
 
 @pytest.fixture
 def use_devices(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Lets the command line use that many devices of this process."""
+    """Make the command line use a number of devices of this process."""
 
     def use(count: int) -> None:
         if len(jax.devices()) < count:
@@ -87,7 +87,7 @@ def snapshot(tmp_path: Path, random: np.random.Generator) -> Path:
 
 @pytest.fixture
 def write_parts(tmp_path: Path) -> Callable[..., list[Path]]:
-    """Writes a snapshot in several files, cut before the given rows."""
+    """A function that writes a snapshot in several files, cut before the given rows."""
 
     def write(pos: np.ndarray, cuts: Sequence[int], name: str = "snap_003", **columns: np.ndarray) -> list[Path]:
         bounds = [0, *cuts, len(pos)]
@@ -118,20 +118,20 @@ def _refused(told: str) -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def refused() -> Callable[[str], AbstractContextManager[None]]:
-    """Expects that a file is refused in one sentence that says so much."""
+    """A context that expects a file to be refused with one sentence that contains a given text."""
     return _refused
 
 
 @pytest.fixture
 def one_device(monkeypatch: pytest.MonkeyPatch, use_devices: Callable[[int], None]) -> None:
-    """The command line uses one device, here and in processes that are started here."""
+    """Make the command line use one device, here and in child processes."""
     use_devices(1)
     monkeypatch.delenv("XLA_FLAGS", raising=False)
 
 
 @pytest.fixture
 def told(capsys: pytest.CaptureFixture[str], use_devices: Callable[[int], None]) -> Callable[..., str]:
-    """Expects that a call of the command line is refused, and returns the sentence."""
+    """A function that expects a call of the command line to be refused, and returns the error message."""
     use_devices(1)
 
     def run(*arguments: Any) -> str:

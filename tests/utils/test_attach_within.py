@@ -1,4 +1,4 @@
-"""How far the command line attaches particles of other types, in a zoom-in simulation, against SciPy."""
+"""The distance at which the command line attaches particles of other types, in a zoom-in simulation, against SciPy."""
 
 import inspect
 import json
@@ -19,7 +19,7 @@ _BOX, _RLINK = 100.0, 0.3
 
 
 def write_zoom(path: Path, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """One halo of high resolution in a large box of heavy particles. Returns the positions of both."""
+    """Write one high-resolution halo in a large box of heavy particles. Return the positions of both."""
     near = rng.normal(50, 0.5, (800, 3)).astype(np.float32)
     far = np.concatenate([rng.random((500, 3)) * _BOX, rng.normal(50, 1.5, (300, 3))]).astype(np.float32)
     counts = [0, len(near), len(far), 0, 0, 0]

@@ -1,6 +1,7 @@
-"""Other people's readers open the catalogues that are written here, and find the same values in them.
+"""Third-party readers must open the catalogues written here, and find the same values in them.
 
-They come with ``pip install --group readers``. Values are compared at redshift 1 with h = 0.5, where units matter.
+They are installed with ``pip install --group readers``. Values are compared at redshift 1 with h = 0.5, where units
+matter.
 """
 
 from dataclasses import replace
@@ -22,7 +23,7 @@ A, H = 0.5, 0.5
 
 @pytest.fixture
 def content() -> io.CatalogueContent:
-    """Groups of dark matter only, in a box of 100 kpc/h; masses in 1e10 Msun/h."""
+    """Return groups of dark matter only, in a box of 100 kpc/h, with masses in 1e10 Msun/h."""
     full = full_content(types=False)
     info = replace(full.info, header=replace(full.info.header, npart_total=(0, len(full.ids), 0, 0, 0, 0)))
     return replace(full, info=info)
@@ -38,7 +39,7 @@ def test_yt(tmp_path: Path, content: io.CatalogueContent) -> None:
         "UnitMass_in_g": header.unit_mass_in_g,
         "UnitVelocity_in_cm_per_s": header.unit_velocity_in_cm_per_s,
     }
-    data = yt.load(str(tmp_path / "fof_tab_000.0.hdf5"), unit_base=units)  # Mpc/h if not told otherwise
+    data = yt.load(str(tmp_path / "fof_tab_000.0.hdf5"), unit_base=units)  # the default is Mpc/h
     assert data.hubble_constant == H
     assert data.current_redshift == 1
     groups = data.all_data()

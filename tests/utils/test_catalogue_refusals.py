@@ -1,4 +1,4 @@
-"""Catalogues that cannot be written, or read."""
+"""Catalogues that cannot be written or read."""
 
 import itertools
 import os
@@ -60,7 +60,7 @@ def test_columns_that_could_not_be_read_again(tmp_path, name) -> None:
 
 @pytest.mark.parametrize("layout", ["gadget4", "swift"])
 def test_inertia_tensors_follow_the_unit_of_length(tmp_path, layout) -> None:
-    """Lengths per h become lengths that are free of h and back; the shape tensor is the same number in both."""
+    """Lengths per h become lengths without h and back. The shape tensor is the same number in both."""
     h_free = layout == "gadget4"
     content = replace(full_content(), info=replace(INFO, header=replace(HEADER, h_free=h_free)))
     io.write_catalogue_content(tmp_path / "a.hdf5", content, layout)
@@ -83,7 +83,7 @@ WRONG = (np.float64(1), np.array([b"a"] * 6), np.full((6, 2, 2), -1.5), np.full(
     "layout", [one if one == "native" else pytest.param(one, marks=pytest.mark.slow) for one in LAYOUTS]
 )
 def test_wrong_values_raise_no_other_error(tmp_path, layout) -> None:
-    """Every dataset and every attribute of a group in turn has a wrong type or shape."""
+    """Every dataset and every attribute of a group in turn gets a wrong type or shape."""
     whole, places = tmp_path / "c.hdf5", []
     io.write_catalogue_content(whole, full_content(), layout)
     with h5py.File(whole) as file:
@@ -91,7 +91,7 @@ def test_wrong_values_raise_no_other_error(tmp_path, layout) -> None:
         places += [(group, name) for group in file for name in file[group].attrs]
     refused = 0
     for number, ((place, name), wrong) in enumerate(itertools.product(places, WRONG)):
-        path = tmp_path / f"{number}.hdf5"  # a name of its own: file systems wait for the disk where one is used again
+        path = tmp_path / f"{number}.hdf5"  # a new name: file systems wait for the disk if a name is reused
         shutil.copy(whole, path)
         with h5py.File(path, "a") as file:
             if name is None:

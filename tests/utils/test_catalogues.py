@@ -1,4 +1,4 @@
-"""Catalogue files: three layouts that hold the same, the published names and units, and what cannot be written."""
+"""Catalogue files: three layouts with the same content, published names and units, and data that cannot be written."""
 
 import itertools
 import os
@@ -89,7 +89,7 @@ def test_canonical_order_depends_on_the_groups_only(seed, g, with_rest) -> None:
     results = []
     for _ in range(2):
         order = random.permutation(g)
-        gaps = np.sort(random.integers(0, g + 1, len(ids) - ends[-1]))  # groups before each particle of none
+        gaps = np.sort(random.integers(0, g + 1, len(ids) - ends[-1]))  # groups before each ungrouped particle
         rest = np.split(random.permutation(ids[ends[-1] :]), np.searchsorted(gaps, np.arange(1, g + 1)))
         rows = [rest[0]]
         for i, after in zip(order, rest[1:], strict=True):
@@ -128,7 +128,7 @@ def test_members_must_be_as_many_as_counted(tmp_path, random) -> None:
 
 
 def full_content(g: int = 6, seed: int = 0, types: bool = True) -> io.CatalogueContent:
-    """Everything a catalogue can hold, of ``g`` groups."""
+    """Return ``g`` groups with everything that a catalogue can hold."""
     random = np.random.default_rng(seed)
     by_type = io.TypeTable(random.integers(1, 9, (g, 6)), random.random((g, 6)))
     count = by_type.count.sum(axis=1)
@@ -187,7 +187,7 @@ def test_nothing_is_lost_between_layouts(tmp_path, first, second) -> None:
     header = found.info.header
     assert header.boxsize == pytest.approx(HEADER.boxsize, rel=1e-15)
     assert found.info.linking_length == pytest.approx(INFO.linking_length, rel=1e-15)
-    # SWIFT has no table of masses.
+    # SWIFT has no mass table.
     assert replace(header, boxsize=100.0, mass_table=HEADER.mass_table) == HEADER
     assert replace(found.info, linking_length=0.25, header=HEADER) == INFO
 
@@ -228,7 +228,7 @@ def test_files_do_not_tell_when_or_from_what_order_they_were_written(tmp_path) -
             path = tmp_path / f"{layout}.hdf5"
             io.write_catalogue(path, cata, part.id, INFO, layout=layout, extra=extra, by_type=by_type)
         written.append([(tmp_path / f"{layout}.hdf5").read_bytes() for layout in LAYOUTS])
-        time.sleep(1.1 * (seed == 1))  # HDF5 stores times in seconds where it stores them
+        time.sleep(1.1 * (seed == 1))  # HDF5 stores times, if any, in seconds
     assert written[0] == written[1]
 
 
@@ -293,7 +293,7 @@ def test_swift_values_are_physical_by_their_attributes(tmp_path) -> None:
 
 
 def test_catalogues_of_gadget4_in_several_files(tmp_path) -> None:
-    """As the simulation code writes them: no further columns, single precision, files without groups."""
+    """Simulation codes write no additional columns, single precision, and files without groups."""
     random = np.random.default_rng(0)
     lengths, pos = random.integers(20, 90, 7).astype(np.int32), random.random((7, 3)).astype(np.float32)
     for part, rows in enumerate((slice(0, 4), slice(4, 4), slice(4, 7))):

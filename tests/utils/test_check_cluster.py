@@ -1,4 +1,4 @@
-"""The cluster check: the traps it names, that it sees wrong results, and that it runs alone and in two processes."""
+"""The cluster check: known problems, detection of wrong results, and runs in one process and in two."""
 
 import dataclasses
 import re
@@ -34,7 +34,7 @@ def changed(facts: Facts = FACTS, **values: object) -> Facts:
     return dataclasses.replace(facts, **values)  # type: ignore[arg-type]
 
 
-# Traps
+# Known problems
 
 
 def test_none() -> None:
@@ -103,7 +103,7 @@ def test_what_the_ragged_exchange_must_give() -> None:
         result = np.full(m, -1)
         for sender in range(num):
             rows = np.asarray(_collectives.rows_of(sender, m))
-            start = rank * block  # where the sender has what is for this rank
+            start = rank * block  # start of the sender's rows for this rank
             result[sender * block :][: size[sender, rank]] = rows[start:][: size[sender, rank]]
         np.testing.assert_array_equal(result, _collectives._ragged_all_to_all_expected(jnp.int32(rank), num, m))
 

@@ -1,4 +1,4 @@
-"""The command line: results against the reference beside the sample, and what it says of bad input."""
+"""The command line: results compared with the reference next to the sample, and errors for bad input."""
 
 import hashlib
 import json
@@ -16,7 +16,7 @@ from jztree.data import Pos
 from jztree_utils import _report, cli, ics, io
 from jztree_utils._commands.info import gpu_backend
 
-# test_cli_devices.py has several.
+# test_cli_devices.py tests several devices.
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
@@ -40,7 +40,7 @@ def test_fof_of_the_sample_is_the_reference(tmp_path, capsys, reference) -> None
     assert info.num_particles == 48**3
     assert cata.ngroups == reference["n_groups_total"]
     sizes = np.asarray(cata.count).astype("<i8")
-    assert hashlib.sha256(sizes.tobytes()).hexdigest() == reference["sizes_sha256"]  # the largest group comes first
+    assert hashlib.sha256(sizes.tobytes()).hexdigest() == reference["sizes_sha256"]  # the largest group is first
     part, _ = io.read_snapshot(ics.SAMPLE_3D)
     row_of_id = {identifier: row for row, identifier in enumerate(part.id.tolist())}
     rows = np.asarray([row_of_id[identifier] for identifier in members.tolist()])
@@ -166,7 +166,7 @@ def test_groups_of_a_snapshot_without_masses_and_velocities(tmp_path, write_gadg
     assert files(tmp_path) == ["a.hdf5", "c.hdf5", "c.svg"]
 
 
-@pytest.mark.parametrize("npart_min", ["20", "501"])  # 501: more than there are particles
+@pytest.mark.parametrize("npart_min", ["20", "501"])  # 501 exceeds the number of particles
 def test_no_group_is_no_error(snapshot, tmp_path, capsys, npart_min) -> None:
     arguments = ["fof", str(snapshot), "--b", "0", "--npart-min", npart_min, "-o", str(tmp_path / "c.hdf5")]
     assert cli.main([*arguments, "--plot", str(tmp_path / "c.png")]) == 0

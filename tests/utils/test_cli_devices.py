@@ -1,4 +1,4 @@
-"""The command line on several devices and processes: the same files as from one device, and one voice."""
+"""The command line on several devices and processes: the same files as with one device, and messages printed once."""
 
 import os
 import re
@@ -15,7 +15,7 @@ from jztree_utils import cli, ics, io
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """All datasets and attributes of a file, by name."""
+    """Return all datasets and attributes of a file, by name."""
     found: dict[str, Any] = {}
 
     def look(name: str, item: Any) -> None:
@@ -29,7 +29,7 @@ def contents(path: Path) -> dict[str, Any]:
 
 
 def check_equal(path: Path, expected: Path) -> None:
-    """Integers and text must be equal, and sums up to rounding; distances to the last bit."""
+    """Assert that integers, text and distances are equal, and sums up to rounding."""
     found, wanted = contents(path), contents(expected)
     assert found.keys() == wanted.keys()
     for name, value in wanted.items():
@@ -139,7 +139,7 @@ def test_two_processes_write_what_one_device_writes(tmp_path, use_devices, argum
     assert first.returncode == second.returncode == 0, first.output + second.output
     assert "particles/s" in first.output
     assert "4 devices" in first.output
-    # Gloo's lines, which several threads write at once, may come in parts.
+    # Several threads write Gloo's lines at once, so lines may be split.
     assert [
         line for line in second.output.splitlines() if line and "peer ranks" not in line and "[Gloo]" not in line
     ] == []

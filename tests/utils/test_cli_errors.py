@@ -1,4 +1,4 @@
-"""The command line: bad input, and what goes wrong on the way."""
+"""The command line: bad input, and failures during a run."""
 
 import os
 import re
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("one_device")
 
 
 def check_refused(arguments: list[str], folder: Path, capsys, told: str) -> None:
-    """Exit status 2, one sentence, nothing written."""
+    """Assert exit status 2, an error of one sentence, and no output files."""
     before = {name: (folder / name).stat().st_mtime_ns for name in files(folder)}
     assert cli.main(arguments) == 2
     err = capsys.readouterr().err
@@ -147,7 +147,7 @@ def test_damaged_snapshots(tmp_path, snapshot, write_parts, random, capsys) -> N
 @pytest.mark.parametrize("count", [1, 3])
 def test_corners_of_the_particles(count, tmp_path, write_gadget, random) -> None:
     mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
-    for num in (2, 50):  # not a multiple of the devices, and fewer
+    for num in (2, 50):  # fewer particles than devices, or not a multiple of them
         pos = (random.random((num, 3)) + np.asarray([5, -7, 0])).astype(np.float32)
         source = Source(write_gadget(tmp_path / "a.hdf5", pos))
         part = read_particles(open_types(source), (), mesh)
@@ -155,7 +155,7 @@ def test_corners_of_the_particles(count, tmp_path, write_gadget, random) -> None
 
 
 def test_a_box_that_cannot_hold_the_positions(tmp_path, write_gadget, random, capsys) -> None:
-    pos = random.random((50, 3)) * 1.02 + np.asarray([0, -0.3, 0])  # a little wider, and begins elsewhere
+    pos = random.random((50, 3)) * 1.02 + np.asarray([0, -0.3, 0])  # slightly wider than the box, and shifted
     path, output = write_gadget(tmp_path / "a.hdf5", pos), str(tmp_path / "out.hdf5")
     assert cli.main(["fof", str(path)]) == 0
     assert "outside the periodic box, by up to 0.2" in capsys.readouterr().err
@@ -199,7 +199,7 @@ def test_what_is_no_snapshot(command, tmp_path, write_gadget, random, monkeypatc
 
 
 def test_what_the_system_refuses(snapshot, tmp_path, monkeypatch, capsys) -> None:
-    """The superuser may read and write all, so its refusals are those of a system that says no to everyone."""
+    """The superuser may read and write everything, so the refusals are simulated for all users."""
     (tmp_path / "closed").mkdir()
 
     def refuse(path: Any, *_: Any, **__: Any) -> int:
@@ -251,7 +251,7 @@ def test_failure_while_writing_leaves_nothing(snapshot, tmp_path, capsys, monkey
         pytest.param("--plot out.pdf", marks=pytest.mark.slow),
     ],
 )
-@pytest.mark.parametrize("limit", [100, 3000])  # the first fails as the file is opened or closed
+@pytest.mark.parametrize("limit", [100, 3000])  # with the first, opening or closing the file fails
 def test_no_space_for_the_output(tmp_path, output, limit) -> None:
     code = f"""
 import resource, sys
@@ -292,9 +292,9 @@ HEEDING = "import os, signal, sys; signal.signal(signal.SIGINT, signal.SIG_DFL);
     ],
 )
 def test_process_interrupted_by_the_user(tmp_path, moment, number, what) -> None:
-    """Once is enough, also while compiled modules are imported and while compiled code runs."""
-    python = [sys.executable, "-P", "-u", *(["-v"] if moment.startswith("import") else [])]  # -v tells of imports
-    # Pairs to the farthest, in many bins: half a minute, so that it is still at work when the signal comes.
+    """One interrupt must suffice, also during imports of compiled modules and in compiled code."""
+    python = [sys.executable, "-P", "-u", *(["-v"] if moment.startswith("import") else [])]  # -v reports imports
+    # Pairs up to the largest distance in many bins take half a minute, so the signal arrives during the work.
     work = ["xi", "sample", "--bins", "0.1,18.7,2000", "-o", str(tmp_path / "xi.hdf5")]
     command = [*python, "-m", "jztree_utils.cli", *work]
     command = [sys.executable, "-c", HEEDING, *command]

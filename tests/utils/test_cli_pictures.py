@@ -1,4 +1,4 @@
-"""Pictures by the command line."""
+"""Pictures made by the command line."""
 
 import os
 from typing import Any
@@ -78,7 +78,7 @@ def test_bad_pictures(arguments, told, tmp_path, monkeypatch, capsys) -> None:
 
 @pytest.mark.long
 def test_a_halo_of_a_catalogue_with_spheres(tmp_path, monkeypatch, capsys) -> None:
-    """Its spheres are drawn around its centre; rows that there are not are refused."""
+    """Its spheres are drawn around its centre. Rows that do not exist are refused."""
     catalogue = str(tmp_path / "c.hdf5")
     call = ("fof", "sample", "-o", catalogue, "--npart-min", "500", "--overdensity", "100c")
     assert run(*call, capsys=capsys)[0] == 0

@@ -1,4 +1,4 @@
-"""What the command line does beyond one search: several snapshots, dry runs, summaries, conversions, pictures."""
+"""The command line for more than one search: several snapshots, dry runs, summaries, conversions, pictures."""
 
 import json
 import os
@@ -97,7 +97,7 @@ def test_outputs_of_other_snapshots_are_not_taken_for_finished(snapshots, tmp_pa
     other.parent.mkdir()
     other.write_bytes(Path(snapshots[0]).read_bytes())
     assert run(*arguments, snapshots[0], capsys=capsys)[0] == 0
-    assert run(*arguments, str(other), capsys=capsys)[0] == 0  # a copy, of another date
+    assert run(*arguments, str(other), capsys=capsys)[0] == 0  # a copy with another date
     with h5py.File(other, "a") as file:
         file["PartType1/Coordinates"][7, 2] += 1e-3
     status, _, err = run(*arguments, str(other), capsys=capsys)
@@ -116,7 +116,7 @@ def test_pictures_are_finished_with_their_catalogue(snapshots, tmp_path, capsys)
     arguments = ["fof", snapshots[0], "-o", str(tmp_path / "c_{n}.hdf5"), "--plot", str(tmp_path / "p_{n}.png")]
     assert run(*arguments, capsys=capsys)[0] == 0
     assert "c_007.hdf5 and" in run(*arguments, capsys=capsys)[1]
-    os.utime(picture, ns=(0, catalogue.stat().st_mtime_ns - 1))  # as if the catalogue had been made anew without it
+    os.utime(picture, ns=(0, catalogue.stat().st_mtime_ns - 1))  # as if the catalogue were newer than the picture
     assert "is skipped" not in run(*arguments, capsys=capsys)[1]
     assert picture.stat().st_mtime_ns >= catalogue.stat().st_mtime_ns
 
@@ -192,7 +192,7 @@ def test_a_name_without_a_number(snapshot, capsys) -> None:
     assert (status, "has no number to put in place of {n}" in err) == (2, True)
 
 
-# What is told
+# Messages
 
 
 def test_dry_run_writes_nothing(snapshots, tmp_path, capsys) -> None:
@@ -310,9 +310,9 @@ def test_catalogues_in_other_layouts(tmp_path, capsys) -> None:
     for path in (gadget, swift):
         found, _, info = io.read_catalogue(path)
         np.testing.assert_array_equal(found.count, want.count)
-        per_h = info.header.hubble if path == swift else 1.0  # units of SWIFT are free of h
+        per_h = info.header.hubble if path == swift else 1.0  # SWIFT units do not contain h
         np.testing.assert_allclose(found.com_pos * per_h, want.com_pos, rtol=1e-5)
-        # In pictures they have the units of the snapshot.
+        # Pictures use the units of the snapshot.
         args = parse(["plot", "halos", "sample", "--catalogue", path])
         shown = drawn.groups_of(args, io.read_catalogue(native)[2].header).catalogue
         np.testing.assert_allclose(shown.com_pos, want.com_pos, rtol=1e-5)
@@ -406,7 +406,7 @@ def test_attached_types_and_properties(tmp_path, random, capsys) -> None:
         np.testing.assert_allclose(mass_type.sum(axis=1), mass, rtol=1e-5)
         np.testing.assert_allclose(mass_type[:, 4], by_type[:, 4] * 0.1, rtol=1e-5)
         np.testing.assert_allclose(file["Group/Group_M_Crit200"][:10], largest["m200c"])
-    # All matter of the box, at redshift 1.
+    # The mean density of all matter in the box, at redshift 1.
     mean = sum(sizes[ptype] * masses[ptype] for ptype in sizes) / 1000
     critical = mean / 0.3 * (0.3 + 0.7 / 8)
     radius, inside = np.asarray(largest["r200c"]), np.asarray(largest["m200c"])

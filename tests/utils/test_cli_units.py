@@ -1,4 +1,4 @@
-"""The command line with snapshots in any unit, and with masses and velocities that are no numbers."""
+"""The command line with snapshots in any unit, and with masses and velocities that are not numbers."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ COUNTS = pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.
 
 
 def clumps(random: np.random.Generator, length: float) -> np.ndarray:
-    """Three groups of 50 particles each, far apart, in a box of ``length``."""
+    """Return three groups of 50 particles each, far apart, in a box of ``length``."""
     centre = np.repeat([[0.2, 0.2, 0.2], [0.5, 0.6, 0.5], [0.8, 0.3, 0.7]], 50, axis=0)
     return (centre + 0.01 * random.standard_normal((150, 3))) * length
 
@@ -80,7 +80,7 @@ def test_bad_rows_are_those_of_the_snapshot(
     paths = write_parts(clumps(random, 1.0).astype(np.float32), [40, 100], **columns)
     assert cli.main(["fof", str(paths[0]), "--rlink", "0.05", "--properties"]) == 2
     *warned, err = capsys.readouterr().err.splitlines()
-    assert len(warned) == (value == -2.0)  # this mass is not the one in the mass table
+    assert len(warned) == (value == -2.0)  # this mass differs from the one in the mass table
     assert re.fullmatch(r"jztree: error: [^\n]+\.", err)
     assert words.format(path=paths[2]) in err
 

@@ -1,4 +1,4 @@
-"""The command line: warnings about input that is used, but is probably a mistake."""
+"""The command line: warnings about input that is accepted, but is probably a mistake."""
 
 import json
 import warnings
@@ -18,7 +18,7 @@ UNITS = {"UnitLength_in_cm": 3.085678e24, "UnitMass_in_g": 1.989e43, "UnitVeloci
 
 @pytest.fixture
 def write(tmp_path, write_gadget, random) -> Any:
-    """Writes a snapshot of 500 particles in a box of length 2 from ``begin`` on; 12 are ``excess`` or less outside."""
+    """Write 500 particles in a box of length 2 from ``begin`` on, 12 of them outside by up to ``excess``."""
 
     def made(excess: float, begin: float = 0.0, ptype: int = 1) -> Path:
         pos = begin + 2 * random.random((500, 3))
@@ -64,7 +64,7 @@ def test_particles_in_the_box_or_on_its_face_pass_silently(write, one_device, ca
 def test_one_attached_particle_outside_the_box_is_counted(tmp_path, use_devices, random, capsys, devices) -> None:
     use_devices(devices)
     pos = {0: random.random((50, 3)), 1: random.random((300, 3))}
-    pos[0][7] = [0.5, -0.03, 1.02]  # one particle, although two coordinates are outside
+    pos[0][7] = [0.5, -0.03, 1.02]  # one particle, although two of its coordinates are outside
     with h5py.File(tmp_path / "s.hdf5", "w") as file:
         counts = np.array([50, 300, 0, 0, 0, 0])
         told = {"NumPart_ThisFile": counts, "NumPart_Total": counts, "NumFilesPerSnapshot": 1, "BoxSize": 1.0}
@@ -125,7 +125,7 @@ def test_usual_linking_lengths_pass_silently(write, one_device, capsys) -> None:
     assert run("fof", str(write(0.0)), "--b", "0.99", capsys=capsys)[2] == ""
 
 
-# Options that are unknown
+# Unknown options
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""``jztree xi`` against SciPy's counts and the definition of the estimator."""
+"""``jztree xi`` compared with SciPy's counts and the definition of the estimator."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ def scipy_pairs(pos: np.ndarray, box: Any, edges: np.ndarray) -> np.ndarray:
 
 @pytest.fixture
 def points(tmp_path: Path) -> tuple[Path, np.ndarray, np.ndarray]:
-    """Particles in a box that is no cube."""
+    """Return particles in a box that is not a cube."""
     box = np.array([4.0, 6.0, 8.0])
     pos = np.random.default_rng(3).random((3_000, 3)) ** 2 * box
     path = tmp_path / "points.npy"
@@ -82,7 +82,7 @@ def test_projected(ndev: int, use_devices: Any, points: Any, tmp_path: Path) -> 
     apart = pos[:, None] - pos
     apart = np.abs(apart - np.round(apart / box) * box)
     across, depth = np.hypot(apart[..., 0], apart[..., 2]), apart[..., 1]
-    # A pair at an edge is in the bin below, and what is 0 along the line of sight in the first one.
+    # A pair at an edge is in the bin below, and a pair at 0 along the line of sight in the first bin.
     inside = np.stack([(across > low) & (across <= high) for low, high in itertools.pairwise(edges)])
     slot = np.searchsorted(along, depth, side="left").clip(1) - 1
     pairs = np.stack([np.bincount(slot[bin_], minlength=41)[:40] for bin_ in inside])

@@ -1,4 +1,4 @@
-"""Correlation functions against their definitions, and against sets whose functions are known."""
+"""Correlation functions compared with their definitions, and with sets whose functions are known."""
 
 from typing import Any
 
@@ -81,12 +81,12 @@ def test_natural_estimator_by_its_definition() -> None:
 
 
 def test_projection_and_multipoles_by_sums_over_bins() -> None:
-    """Pairs that all lie along the line of sight, or across it, beside known numbers of random pairs."""
+    """All pairs are along the line of sight or across it, with known numbers of random pairs."""
     pos = np.repeat(uniform(500, 7), 2, axis=0)
     pos[1::2, 2] = (pos[1::2, 2] + np.float32(0.125)) % 1
     found = multipoles(pos, [0.124, 0.126], 1.0, num_mu=50)
     shell = 4 / 3 * np.pi * (0.126**3 - 0.124**3) * 1000 * 999
-    # All of these are in the last bin of mu, where P_l is nearly 1, and there are few others.
+    # All of these pairs are in the last bin of mu, where P_l is nearly 1, and there are few others.
     end = [float(np.diff(legendre.legval([0.98, 1], legendre.legint([0] * ell + [1])))[0]) * 50 for ell in (2, 4)]
     monopole = found.pairs[0] / shell - 1
     np.testing.assert_allclose(found.value[0], monopole, rtol=1e-9)
@@ -126,7 +126,7 @@ def test_jackknife_leaves_out_what_it_says() -> None:
 
 
 def test_matter_is_a_power_law() -> None:
-    """xi of cold dark matter is near 1 at some Mpc/h and falls nearly like r^-1.8 around that."""
+    """xi of cold dark matter is near 1 at some Mpc/h, and falls approximately like r^-1.8 around that scale."""
     part, boxsize = ics.cosmo_3d_sample()
     found = xi(part.pos[::2], np.geomspace(1.0, 10.0, 11), boxsize)
     length, slope = power_law(found)
@@ -186,7 +186,7 @@ def test_wrong_bins_and_dimensions() -> None:
 
 @pytest.mark.parametrize("edges", [[0.2, 0.1], [5.0, 0.1], [0.1, 0.1], [-0.1, 0.1], [0.1, np.nan]])
 def test_edges_that_do_not_ascend_raise(edges: list[float]) -> None:
-    """Also if they exceed half of the box, 0.5."""
+    """This includes edges above half of the box, 0.5."""
     pos, box = uniform(50, 1), [1.0] * 3
     for call in (
         lambda: xi(pos, edges, 1.0),
@@ -230,7 +230,7 @@ def spoilt(values: np.ndarray, row: int, value: Any) -> np.ndarray:
     ],
 )
 def test_wrong_numbers_raise_value_errors(function: Any, wrong: dict[str, Any], text: str) -> None:
-    """Without the prefix and the text of JAX."""
+    """The messages do not have the prefix and the text of JAX."""
     given = {"part": uniform(200, 1), "randoms": uniform(90, 2), "edges": EDGES}
     given |= {"region": np.arange(200) % 3, "randoms_region": np.arange(90) % 3, "num_regions": 3}
     given |= {"pi_max": 0.2} if function is wp else {}

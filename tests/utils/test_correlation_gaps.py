@@ -1,4 +1,4 @@
-"""Correlation functions that are not known in some bins: NaN there, and one warning with the bins and the reason."""
+"""Correlation functions that are undefined in some bins: NaN there, and one warning with the bins and the reason."""
 
 import warnings
 from collections.abc import Callable
@@ -23,7 +23,7 @@ def uniform(n: int, seed: int) -> np.ndarray:
 
 
 def warned(call: Callable[[], Correlation], *words: str) -> Correlation:
-    """The result of a call that warns once, here, with all of these words."""
+    """Return the result of a call that warns once, with this file as origin, and with all of these texts."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         found = call()
@@ -102,7 +102,7 @@ def test_no_warning_if_all_is_known(function: str) -> None:
 
 
 def quantities(a: np.ndarray, b: np.ndarray, function: str) -> tuple[np.ndarray, np.ndarray]:
-    """Both quantities of all pairs in an open box: rp and pi, or s and mu."""
+    """Return both quantities of all pairs in an open box: rp and pi, or s and mu."""
     apart = a[:, None].astype(np.float64) - b
     distance, along = np.sqrt((apart**2).sum(axis=-1)), np.abs(apart[..., 2])
     if function == "wp":
@@ -111,15 +111,16 @@ def quantities(a: np.ndarray, b: np.ndarray, function: str) -> tuple[np.ndarray,
 
 
 def cells_of(a: np.ndarray, b: np.ndarray, function: str, last: float, cells: int) -> np.ndarray:
-    """``(bins, cells)`` pairs of different particles in cells of the second quantity up to ``last``."""
+    """Return ``(bins, cells)`` pairs of different particles in cells of the second quantity up to ``last``."""
     pairs = ~np.eye(len(a), dtype=bool) if a is b else np.ones((len(a), len(b)), bool)
     first, second = (one[pairs] for one in quantities(a, b, function))
     return np.histogram2d(first, second, [EDGES, np.linspace(0, last, cells + 1)])[0]
 
 
 def joined_landy_szalay(dd: np.ndarray, dr: np.ndarray, rr: np.ndarray) -> list[float]:
-    """The function in each cell of one bin. Cells are taken up until one of them has random pairs; cells that are left
-    at the end go with the last ones.
+    """Return the function in each cell of one bin.
+
+    Cells are joined until one of them has random pairs. Remaining cells at the end join the last ones.
     """
     groups, waiting = [], []
     for cell in range(len(rr)):
@@ -160,7 +161,7 @@ def test_an_empty_cell_is_joined_to_the_next_one(function: str) -> None:
 
 
 def test_a_single_cell_with_random_pairs_is_the_whole_line_of_sight() -> None:
-    """As in halotools, which has a single cell: 2 pi_max (DD - 2 DR + RR) / RR of all pairs."""
+    """This is the single cell of halotools: 2 pi_max (DD - 2 DR + RR) / RR of all pairs."""
     data = np.array([[0, 0, 0], [0.05, 0, 0.125], [0.3, 0, 0.3]])
     randoms = np.array([[0, 0, 0], [0.05, 0, 0.2], [5, 5, 5]])
     found = warned(lambda: wp(data, [0.02, 0.1], 0.5, randoms=randoms, num_pi=10), "In bin 0 (0.02 to 0.1), cells")
@@ -170,7 +171,7 @@ def test_a_single_cell_with_random_pairs_is_the_whole_line_of_sight() -> None:
 
 @pytest.mark.parametrize("weighted", [False, True])
 def test_samples_without_random_pairs_are_nan_and_named(weighted: bool) -> None:
-    """All pairs of the first bin are in region 1. The weighted sums without it are 0 only up to rounding."""
+    """All pairs of the first bin are in region 1. The weighted sums without it are 0 up to rounding only."""
     rng = np.random.default_rng(5)
     near = rng.random((40, 3)) * 0.01
     far = np.stack(np.meshgrid(*[np.arange(5.0)] * 3), axis=-1).reshape(-1, 3) + 1

@@ -1,4 +1,4 @@
-"""Tables of HDF5 files that say where chunks are, with a bit that is flipped; and chunks that are rare but sound."""
+"""Chunk tables of HDF5 files with a flipped bit, and chunks that are unusual but valid."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -12,18 +12,18 @@ from jztree_utils import io
 
 ROWS = 500
 PACKED = {"chunks": (64, 3), "compression": "gzip", "shuffle": True}
-# What an entry of the table of chunks, the key of a chunk of rows of coordinates, is made of, and at which byte.
+# The parts of an entry in the chunk table, the key of a chunk of coordinates, with their byte offsets.
 LEFT_OUT, FIRST_ROW, WITHIN_NUMBER, ADDRESS = 4, 8, 24, 32
 
 
 class Chunked(NamedTuple):
-    """A snapshot whose coordinates are in chunks."""
+    """A snapshot with chunked coordinates."""
 
     path: Path
     pos: np.ndarray
 
     def entry(self, number: int) -> int:
-        """The byte at which the entry of a chunk begins."""
+        """Return the byte at which the entry of a chunk begins."""
         with h5py.File(self.path) as file:
             chunk = file["PartType1/Coordinates"].id.get_chunk_info(number)
         entry = b"".join(part.to_bytes(8, "little") for part in (*chunk.chunk_offset, 0, chunk.byte_offset))
@@ -64,7 +64,7 @@ def chunked(snapshot: Path) -> Callable[..., Chunked]:
 def test_no_flipped_bit_of_an_entry_changes_numbers(
     chunked: Callable[..., Chunked], options: dict[str, Any], number: int, step: int
 ) -> None:
-    """HDF5 gives zeros for a chunk that it does not find, and takes packed numbers for numbers if it is told so."""
+    """HDF5 returns zeros for a chunk that it does not find, and compressed bytes if filters are marked as skipped."""
     file = chunked(**options)
     entry, sound, refused = file.entry(number), file.path.read_bytes(), 0
     for bit in range(0, 8 * ADDRESS, step):
@@ -97,7 +97,7 @@ def test_an_entry_with_a_flipped_bit(
 
 @pytest.mark.parametrize("defined", [True, False])
 def test_chunks_of_what_missing_ones_would_be(chunked: Callable[..., Chunked], defined: bool) -> None:
-    """They are found, and are what they are."""
+    """They are found, and their values are correct."""
     pos = np.zeros((ROWS, 3), np.float32)
     pos[:150], pos[420:] = 0.5, -7
     fill = {"fillvalue": -7} if defined else {"fill_time": "never"}
@@ -107,7 +107,7 @@ def test_chunks_of_what_missing_ones_would_be(chunked: Callable[..., Chunked], d
 
 
 def test_a_missing_chunk_that_is_given_no_value(chunked: Callable[..., Chunked]) -> None:
-    """HDF5 leaves what was in memory."""
+    """HDF5 returns the previous content of the memory."""
     file = chunked(fill_time="never", **PACKED)
     file.flip(file.entry(3) + WITHIN_NUMBER, 9)
     with pytest.raises(io.SnapshotError, match="its rows from 192 on are not where"):
@@ -118,7 +118,7 @@ def test_a_missing_chunk_that_is_given_no_value(chunked: Callable[..., Chunked])
 def test_chunks_that_did_not_get_smaller(
     chunked: Callable[..., Chunked], random: np.random.Generator, checksum: bool
 ) -> None:
-    """HDF5 leaves out the filter that did not help; others write chunks that no filter has seen."""
+    """HDF5 skips a filter that does not compress; other software writes chunks without any filter."""
     noise = random.integers(2**23, 2**30, (ROWS, 3), dtype=np.int32).view(np.float32)
     file = chunked(noise, chunks=(50, 3), compression="lzf", fletcher32=checksum)
     with h5py.File(file.path, "a") as opened:
@@ -128,11 +128,11 @@ def test_chunks_that_did_not_get_smaller(
     np.testing.assert_array_equal(file.read(), file.pos)
 
 
-# Where datasets are
+# Addresses of datasets
 
 
 def move(path: Path, name: str, by: int) -> None:
-    """Change the address of a dataset of one piece."""
+    """Change the address of a contiguous dataset."""
     with h5py.File(path) as file:
         data = file[name].id
         place = b"".join(number.to_bytes(8, "little") for number in (data.get_offset(), data.get_storage_size()))
@@ -144,7 +144,7 @@ def move(path: Path, name: str, by: int) -> None:
 
 @pytest.mark.parametrize("by", [-4000, -2048, 1, 16])
 def test_a_dataset_over_another_one(snapshot: Path, told: Callable[..., str], by: int) -> None:
-    """Its numbers would be those of the other, or the bytes of a header."""
+    """Its numbers would be those of the other dataset, or the bytes of a header."""
     with h5py.File(snapshot, "a") as file:
         pos = file["PartType1/Coordinates"][()]
         for name in ("Coordinates", "ParticleIDs"):
@@ -176,7 +176,7 @@ def test_one_dataset_of_two_names(snapshot: Path) -> None:
 
 @pytest.mark.parametrize("bit", [0, 4, 7])
 def test_floats_of_a_kind_that_nobody_writes(snapshot: Path, told: Callable[..., str], bit: int) -> None:
-    """HDF5 converts them to those that there are, and multiplies them by a power of two on the way."""
+    """HDF5 converts them to standard floats, and multiplies them by a power of two in doing so."""
     kind = h5py.h5t.IEEE_F32LE.copy()
     kind.set_ebias(127 ^ 1 << bit)
     with h5py.File(snapshot, "a") as file:

@@ -1,4 +1,4 @@
-"""Classes of arrays in HDF5: what is read is what was written."""
+"""Classes of arrays in HDF5: data read must equal data written."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Reading and writing with many devices: shares, files of ranks and the file for all, and ranks that fail."""
+"""Reading and writing with many devices: shares, files of ranks, the joint file, and ranks that fail."""
 
 import itertools
 import os
@@ -62,7 +62,7 @@ def test_every_rank_gets_its_share(write_parts, tmp_path, random, ranks, cuts) -
 @pytest.mark.parametrize("total", [1, 2, 3, 5])
 def test_fewer_particles_than_ranks(write_parts, tmp_path, random, total) -> None:
     pos = random.random((total, 2), np.float32)
-    write_parts(pos, range(1, total))  # a file each
+    write_parts(pos, range(1, total))  # one file per row
     part, _ = io.read_snapshot_sharded(tmp_path / "snap_003.0.hdf5", make_mesh(4), npad=1, fields=("pos",))
     check_shares(part, 4, total, npad=1)
     np.testing.assert_array_equal(squeeze_particles(part).pos, pos)
@@ -82,7 +82,7 @@ def test_mesh_of_several_axes(snapshot, kind) -> None:
 
 @pytest.fixture
 def rows_read(monkeypatch) -> list[tuple[str, str, int, int]]:
-    """File, dataset, first row and the one behind the last, of everything that is read."""
+    """Record file, dataset, first row and end row of all reads."""
     read = []
     original = h5py.Dataset.read_direct
 
@@ -102,7 +102,7 @@ def test_a_process_reads_the_rows_of_its_devices_only(write_parts, tmp_path, ran
     cuts = [0, 10, 30, 30, 77, 100]
     write_parts(pos, cuts[1:-1])
     mesh = make_mesh(4)
-    # Plays a process that holds two of the four devices.
+    # Simulate a process that holds two of the four devices.
     monkeypatch.setattr(_sharded_reading, "_is_mine", lambda device: device.id in mine)
     monkeypatch.setattr(jax, "make_array_from_single_device_arrays", lambda shape, sharding, blocks: blocks)
     snapshot = io.open_snapshot(tmp_path / "snap_003.0.hdf5")

@@ -22,7 +22,7 @@ from jztree_utils.io import _rank_writer
 
 
 def mapped(data: Any, base: Path, ranks: int, **options: Any) -> Callable[[], Any]:
-    """Writes ``data``, whose arrays have a leading axis of ranks, and waits for the end."""
+    """Return a call that writes ``data``, whose arrays have a leading axis of ranks, and waits for the end."""
 
     def write(data: Any) -> Any:
         return io.distr_write_hdf5(base, data, **options)
@@ -133,7 +133,7 @@ def test_an_array_alone_and_files_that_are_there(tmp_path) -> None:
 
 
 def test_as_many_devices_as_cores_and_many_rows(tmp_path, random) -> None:
-    # JAX's own callbacks wait for ever here: for a thread to copy more than 100 kB, while all are in callbacks.
+    # JAX's own callbacks hang here: they wait for a thread to copy over 100 kB, while all threads are in callbacks.
     part = make_particles([200_000] * 4, 200_000, random)
     mapped(part, tmp_path / "out", 4)()
     with h5py.File(tmp_path / "out.hdf5") as file:
@@ -141,7 +141,7 @@ def test_as_many_devices_as_cores_and_many_rows(tmp_path, random) -> None:
 
 
 def test_callbacks_of_other_platforms(tmp_path, random, monkeypatch) -> None:
-    # What runs where XLA hands out no buffers of the host; CPUs can do it too, with few rows.
+    # Use the code for platforms where XLA provides no host buffers; it also works on CPUs, with few rows.
     monkeypatch.setattr(jax.lax, "platform_dependent", lambda *args, default, **_: default(*args))
     part = make_particles([3, 4], 5, random)
     mapped(part, tmp_path / "out", 2)()
@@ -196,7 +196,7 @@ def test_attributes_must_be_known(tmp_path) -> None:
 
 @pytest.fixture
 def failing(monkeypatch) -> Iterator[dict[str, Any]]:
-    """What to do instead of a step, by the name of the function that does it; it gets the name of the file."""
+    """Functions to call instead of steps, by the name of the replaced function; they receive the file name."""
     instead: dict[str, Any] = {}
 
     def patch(module: Any, name: str, place: int) -> None:
@@ -233,7 +233,7 @@ def only(part_of_name: str, error: Exception) -> Callable[[str], None]:
         ("fill_hdf5", ".3.hdf5", OSError(28, "No space left on device"), "rank 3 has no space left"),
         ("fill_hdf5", "out.hdf5", OSError(122, "Quota exceeded"), "rank 0 has no space left"),
         ("fill_hdf5", ".3.hdf5", ZeroDivisionError("a bug"), "rank 3 could not write"),
-        ("fill_hdf5", ".hdf5", MemoryError(), "rank 3 could not write"),  # all of them
+        ("fill_hdf5", ".hdf5", MemoryError(), "rank 3 could not write"),  # on all ranks
     ],
 )
 @pytest.mark.parametrize("before", [False, True])

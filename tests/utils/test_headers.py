@@ -1,4 +1,4 @@
-"""What headers say under the names of other codes, what options say in their place, and what follows from masses."""
+"""Header entries under the names of other codes, options that replace them, and units inferred from masses."""
 
 import json
 from dataclasses import replace
@@ -20,7 +20,7 @@ _UNITS = ("--unit-length", "Mpc/h", "--unit-mass", "1e10 Msun/h", "--unit-veloci
 
 
 def write_gizmo(path: Path, num: int, random: np.random.Generator) -> np.ndarray:
-    """A snapshot as GIZMO writes it from 2021 on. Returns its velocities as they are stored."""
+    """Write a snapshot in the format of GIZMO since 2021. Return its velocities as stored."""
     counts = [0, num, 0, 0, 0, 0]
     header = {
         "BoxSize": 60000.0,
@@ -37,7 +37,7 @@ def write_gizmo(path: Path, num: int, random: np.random.Generator) -> np.ndarray
         "Omega_Radiation": 0.0,
         "Redshift": 3.0,
         "Time": 0.25,
-        # GIZMO has divided them by h; kpc/h and 1e10 Msun/h are what its parameter file says.
+        # GIZMO divides them by h; its parameter file states kpc/h and 1e10 Msun/h.
         "UnitLength_In_CGS": 3.085678e21 / 0.7,
         "UnitMass_In_CGS": 1.989e43 / 0.7,
         "UnitVelocity_In_CGS": 1e5,
@@ -66,7 +66,7 @@ def test_headers_of_gizmo(tmp_path, random) -> None:
 
 
 def test_units_of_gizmo_without_cosmology(tmp_path, random) -> None:
-    """h is in no unit then, and those of the header are what the numbers are in."""
+    """Units do not contain h then, and the units of the header are those of the numbers."""
     write_gizmo(tmp_path / "a.hdf5", 4, random)
     with h5py.File(tmp_path / "a.hdf5", "r+") as file:
         file["Header"].attrs.update(ComovingIntegrationOn=0, UnitLength_In_CGS=3.085678e18)
@@ -149,7 +149,7 @@ def test_options_that_make_no_sense(arguments, words, snapshot, told) -> None:
 
 @pytest.mark.long
 def test_units_follow_from_masses(tmp_path, capsys) -> None:
-    """The sample's own file tells no units; a copy of it is not known by its name."""
+    """The sample file does not state units, and a copy of it cannot be recognised by its name."""
     copy, output = tmp_path / "copy.hdf5", tmp_path / "c.hdf5"
     copy.write_bytes(Path(ics.SAMPLE_3D).read_bytes())
     header = io.read_header(copy)

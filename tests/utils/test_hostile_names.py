@@ -1,4 +1,4 @@
-"""Outputs that are symbolic links to themselves, and heads of NumPy files that NumPy does not trust."""
+"""Outputs that are symbolic links to themselves, and NumPy file headers that NumPy does not trust."""
 
 import os
 import struct
@@ -53,7 +53,7 @@ def test_a_folder_that_is_missing_or_a_file_is_named(parent, told_of, tmp_path) 
 
 
 def long_head(version: int, length: int) -> bytes:
-    """An array (9, 3) of float64 with a head of ``length`` bytes."""
+    """Return an array (9, 3) of float64 with a header of ``length`` bytes."""
     head = "{'descr': '<f8', 'fortran_order': False, 'shape': (9, 3), }"
     size = struct.pack("<H" if version == 1 else "<I", length)
     return b"\x93NUMPY" + bytes([version, 0]) + size + head.ljust(length - 1).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""Test distributions: shapes, ranges, and the laws that they claim to follow."""
+"""Test distributions: shapes, ranges, and their documented statistical laws."""
 
 import json
 
@@ -43,7 +43,7 @@ def test_negative_numbers_are_refused(maker) -> None:
 @pytest.mark.parametrize("maker", [ics.uniform_particles, ics.gaussian_particles])
 def test_under_jit(maker) -> None:
     part = jax.jit(maker, static_argnames=("N", "npad"))(N=50, npad=3)
-    # Compiled as a whole, JAX may round the steps from random bits to coordinates otherwise.
+    # If compiled as a whole, JAX may round the steps from random bits to coordinates differently.
     np.testing.assert_allclose(part.pos, maker(50, npad=3).pos, rtol=1e-6, atol=1e-7)
     assert part.num_total == 50
 
@@ -69,7 +69,7 @@ def test_clustered_particles_fill_the_box_in_random_order() -> None:
     assert pos.max() < 1
     steps = np.abs(np.diff(pos, axis=0))
     distance = np.sqrt((np.minimum(steps, 1 - steps) ** 2).sum(axis=1))
-    assert np.median(distance) == pytest.approx(0.48, abs=0.02)  # that of independent uniform points
+    assert np.median(distance) == pytest.approx(0.48, abs=0.02)  # the value for independent uniform points
 
 
 def test_background_sets_the_particles_in_halos() -> None:
@@ -159,7 +159,7 @@ def test_soneira_peebles_particles() -> None:
     assert (part.pos.shape, part.num, part.num_total, part.mass) == ((n + 2, 3), n, n, 3.0 / n)
     pos = np.asarray(part.pos[:n], np.float64)
     assert ((pos >= 0) & (pos < 1)).all()
-    # No two of a cluster are farther apart than two times the radii of all levels.
+    # Points of a cluster are at most two times the radii of all levels apart.
     clusters = pos.reshape(7, -1, 3)
     apart = clusters[:, :, None] - clusters[:, None]
     apart -= np.round(apart)

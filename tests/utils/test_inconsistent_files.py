@@ -1,4 +1,4 @@
-"""Files that are whole but cannot be right, alone or together."""
+"""Files that are complete but inconsistent, alone or together."""
 
 import os
 import re
@@ -22,7 +22,7 @@ from jztree_utils import cli, io
 def test_the_row_the_file_and_the_type_of_what_is_no_number(
     tmp_path, write_gadget, random, told, use_devices, ndev, column, what
 ) -> None:
-    """Of an attached type, in the second of two files: the row is one of that file."""
+    """The row is of an attached type, in the second of two files, and is counted within that file."""
     for part in range(2):
         pos = random.random((50, 3), np.float32)
         stars = {"Coordinates": pos.copy(), "Masses": pos[:, 0].copy(), "Velocities": pos.copy()}
@@ -54,7 +54,7 @@ def test_a_part_that_is_there_twice(parts, told, put) -> None:
 
 @pytest.mark.parametrize("rows", [20, 30])
 def test_a_part_that_was_made_of_another(write_parts, random, tmp_path, rows) -> None:
-    """Not the same file, so it takes identifiers to see it; those of files that have none are zeros."""
+    """The files differ, so identifiers are needed to detect it; the identifiers of files without any are zeros."""
     ids = np.concatenate([np.arange(20), np.arange(rows), np.arange(40, 60)])
     pos, cuts = random.random((len(ids), 3)), (20, 20 + rows)
     parts = write_parts(pos, cuts, ParticleIDs=ids)
@@ -125,7 +125,7 @@ def test_a_box_with_another_number_of_lengths(snapshot, tmp_path, told, count) -
 @pytest.mark.parametrize("ndev", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("kinds", [("u4", "u8"), ("u8", "u8"), ("i8", "i8"), ("u4", "i8"), ("i4", "u4")])
 def test_identifiers_of_64_bits_survive(tmp_path, write_gadget, random, use_devices, ndev, kinds) -> None:
-    """Through reading, attaching, writing and reading, without JAX's 64-bit mode."""
+    """They survive reading, attaching, writing and reading again, without JAX's 64-bit mode."""
     use_devices(ndev)
     start = {"u4": 2**32 - 100, "i4": -20, "u8": 2**63 + 2**40, "i8": -(2**40)}
     ids = [np.asarray([start[kind] + 41 * place + row for row in range(41)], kind) for place, kind in enumerate(kinds)]
@@ -168,7 +168,7 @@ def test_integers_that_jax_would_cut(tmp_path) -> None:
     assert os.listdir(tmp_path) == []
 
 
-# Input that is not to be lost
+# Input that must not be lost
 
 
 def test_files_that_a_snapshot_shows_are_not_overwritten(tmp_path, write_gadget, random, told) -> None:

@@ -1,4 +1,4 @@
-"""Integers of 3 or 6 bytes in HDF5 files, which h5py has no dtype for, are read as the next wider ones."""
+"""Integers of 3 or 6 bytes in HDF5 files, for which h5py has no dtype, are read as the next wider type."""
 
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ _ALL = h5py.h5s.ALL
 
 @pytest.fixture(autouse=True)
 def small_slices(monkeypatch) -> None:
-    """Lets few rows be read in many slices."""
+    """Make the reader use many slices for a few rows."""
     monkeypatch.setattr(_columns, "_SLICE_BYTES", 100)
 
 
 def integer_type(size: int, *, signed: bool = False, big: bool = False, bits: int = 0) -> Any:
-    """The HDF5 type of integers with ``size`` bytes."""
+    """Return the HDF5 type of integers with ``size`` bytes."""
     kind = (h5py.h5t.STD_I64LE if signed else h5py.h5t.STD_U64LE).copy()
     kind.set_size(size)
     kind.set_precision(bits or 8 * size)
@@ -31,7 +31,7 @@ def integer_type(size: int, *, signed: bool = False, big: bool = False, bits: in
 
 
 def replace_dataset(file: h5py.File, name: str, values: np.ndarray, kind: Any, plist: Any = None) -> None:
-    """Write ``values`` as a dataset of another type, in place of that of the same name if there is one."""
+    """Write ``values`` as a dataset of another type, replacing any dataset of the same name."""
     if name in file:
         del file[name]
     space = h5py.h5s.create_simple(values.shape)
@@ -40,7 +40,7 @@ def replace_dataset(file: h5py.File, name: str, values: np.ndarray, kind: Any, p
 
 
 def layout_of(name: str, num: int, fill: int) -> Any:
-    """How the rows of a dataset are laid out."""
+    """Return the storage layout of a dataset."""
     plist = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     if name == "contiguous":
         return plist
@@ -60,7 +60,7 @@ def layout_of(name: str, num: int, fill: int) -> Any:
 def test_identifiers_of_any_size_are_read(snapshot, random, size, signed, big, layout) -> None:
     most = 2 ** (8 * size - signed)
     ids = random.integers(-most if signed else 0, most, 500)
-    ids[:70] = most - 5  # chunks of nothing but the fill value, as missing ones look
+    ids[:70] = most - 5  # chunks that hold only the fill value, like missing ones
     ids[70:] = np.where(np.arange(430) == 0, most - 1, ids[70:])
     kind = integer_type(size, signed=signed, big=big)
     with h5py.File(snapshot, "r+") as file:

@@ -1,4 +1,4 @@
-"""Snapshots, catalogues and neighbour lists on disk: round trips, what other codes write, and damaged files."""
+"""Snapshots, catalogues and neighbour lists on disk: round trips, files of other codes, and damaged files."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def files(folder: Path) -> list[str]:
     return sorted(os.listdir(folder))
 
 
-# Reading what others write
+# Reading files of other codes
 
 
 def test_sample_is_what_the_file_holds() -> None:
@@ -139,7 +139,7 @@ def test_optional_properties_may_be_missing(snapshot) -> None:
     assert part.mass is None
 
 
-# What cannot be read
+# Files that cannot be read
 
 
 def damage(file: h5py.File, what: str) -> None:
@@ -222,9 +222,7 @@ def test_flipped_bytes_raise_no_other_error(snapshot, tmp_path, random) -> None:
     whole = snapshot.read_bytes()
     refused = 0
     for number in range(400):
-        flipped = (
-            tmp_path / f"{number}.hdf5"
-        )  # a name of its own: file systems wait for the disk where one is used again
+        flipped = tmp_path / f"{number}.hdf5"  # a new name: file systems wait for the disk if a name is reused
         data = bytearray(whole)
         for place in random.integers(0, 3000, 3):
             data[place] = random.integers(256)
@@ -359,7 +357,7 @@ def test_units_turn_values_into_cgs(tmp_path, random) -> None:
 
 
 def test_units_of_other_runs_than_cosmological_ones_hold_no_h(tmp_path, random) -> None:
-    """The attributes of a dataset say what the name of the unit says."""
+    """The attributes of a dataset agree with the name of the unit."""
     header = io.SnapshotHeader(comoving=False, hubble=0.5, unit_length_in_cm=3.085678e21)
     assert io.unit_name(header, "length") == "kpc"
     io.write_snapshot(tmp_path / "a.hdf5", ParticleData(pos=random.random((4, 3))), header)

@@ -1,4 +1,4 @@
-"""Mass functions: known values, sums that must come out, and bounds against the exact ones of SciPy."""
+"""Mass functions: known values, sums with known results, and bounds compared with the exact ones of SciPy."""
 
 import math
 
@@ -15,14 +15,14 @@ FLAT = mf.Cosmology(omega_matter=0.31, omega_lambda=0.69, hubble=0.68)
 def test_growth_of_known_universes() -> None:
     einstein_de_sitter = mf.Cosmology(omega_matter=1.0, omega_lambda=0.0)
     np.testing.assert_allclose(mf.growth_factor(einstein_de_sitter, [0, 1, 9]), [1, 1 / 2, 1 / 10], rtol=1e-10)
-    # Growth suppression today, g(Omega), of Carroll, Press & Turner (1992), relative to Einstein-de Sitter.
+    # The growth suppression today, g(Omega), of Carroll, Press & Turner (1992), relative to Einstein-de Sitter.
     early = mf.growth_factor(FLAT, 99.0) * 100
     fit = 2.5 * 0.31 / (0.31 ** (4 / 7) - 0.69 + (1 + 0.31 / 2) * (1 + 0.69 / 70))
     assert 1 / early == pytest.approx(fit, rel=5e-3)
 
 
 def test_transfer_function_by_hand() -> None:
-    """Equations 26 to 31 of Eisenstein & Hu at one wavenumber, written out."""
+    """Evaluate equations 26 to 31 of Eisenstein & Hu at one wavenumber explicitly."""
     assert mf.transfer_function(FLAT, 1e-6) == pytest.approx(1, abs=1e-5)
     h, m, b = 0.68, 0.31 * 0.68**2, 0.0493 * 0.68**2
     s = 44.5 * math.log(9.83 / m) / math.sqrt(1 + 10 * b**0.75)
@@ -44,7 +44,7 @@ def test_sigma_is_normalised_and_its_slope_is_its_derivative() -> None:
 
 
 def test_mass_in_halos_adds_up() -> None:
-    """Of all mass, Press & Schechter have erfc(nu / sqrt 2) in halos above a mass."""
+    """In Press & Schechter's theory, a fraction erfc(nu / sqrt 2) of all mass is in haloes above a mass."""
     mass = np.geomspace(1e12, 1e17, 2000)
     per_mass = mf.mass_function(FLAT, mass, model="press_schechter") * mass / FLAT.mean_density
     nu = mf.COLLAPSE_THRESHOLD / mf.sigma_of_mass(FLAT, mass[0])[0]
@@ -66,7 +66,7 @@ def test_fits_of_the_same_halos_agree(redshift: float) -> None:
 
 
 def test_colossus_says_the_same() -> None:
-    """dn/dlnM of Warren et al. today from colossus 1.4.0 with the same cosmology and transfer function."""
+    """Compare with dn/dlnM of Warren et al. today from colossus 1.4.0, for one cosmology and transfer function."""
     assert float(mf.mass_function(FLAT, 1e13)) == pytest.approx(4.917623e-4, rel=2e-3)
 
 

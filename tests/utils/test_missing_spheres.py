@@ -1,4 +1,4 @@
-"""The summary of the command counts groups without a sphere."""
+"""The command's summary counts groups without a sphere."""
 
 import json
 import re
@@ -16,7 +16,7 @@ NAMES = ("200c", "500c", "2500c", "200m", "vir")
 
 @pytest.fixture
 def clumps(tmp_path: Path, random: np.random.Generator) -> Path:
-    """A dense clump of 400 particles, and four loose ones of 25 without most spheres, in a box of 10 Mpc/h."""
+    """Write a dense clump of 400 particles and four loose ones of 25 without most spheres, in a box of 10 Mpc/h."""
     dense = 2 + random.normal(0, 0.02, (400, 3))
     loose = (np.arange(4)[:, None, None] + [[[1, 5, 8]]] + random.uniform(0, 1, (4, 25, 3)) * 0.5).reshape(-1, 3)
     pos = np.concatenate([dense, loose]).astype(np.float32)

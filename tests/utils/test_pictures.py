@@ -1,4 +1,4 @@
-"""Pictures other than that of halos: what is drawn, and what is refused."""
+"""Pictures other than that of haloes: their content, and refused input."""
 
 import json
 import sys
@@ -31,7 +31,7 @@ def catalogue(count: np.ndarray, each: float | None = 2.0) -> FofCatalogue:
 
 
 def errorbars(ax: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Abscissa, value, lower and upper end of what `Axes.errorbar` drew."""
+    """Return abscissa, value, lower and upper end of the data drawn by `Axes.errorbar`."""
     (drawn,) = ax.containers
     ends = np.asarray([segment[:, 1] for segment in drawn.lines[2][0].get_segments()])
     return drawn.lines[0].get_xdata(), drawn.lines[0].get_ydata(), ends[:, 0], ends[:, 1]
@@ -56,7 +56,7 @@ def test_group_sizes(drawn: str, tmp_path: Path) -> None:
         figure.axes[0].lines[0].get_xydata(), np.c_[factor * np.array([90, 40, 20]), [1, 2, 3]]
     )
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
-    labels = [tick.label1.get_text() for tick in figure.axes[0].xaxis.get_major_ticks()]  # no powers of ten
+    labels = [tick.label1.get_text() for tick in figure.axes[0].xaxis.get_major_ticks()]  # not powers of ten
     assert "50" in labels
 
 
@@ -64,7 +64,7 @@ def test_mass_function_counts_every_group_once_with_poisson_errors() -> None:
     count = np.random.default_rng(0).geometric(0.01, 3000) + 19
     ax = plot.plot_mass_function(catalogue(count), (10.0, 20.0, 5.0), length_unit="Mpc", mass_unit="Msun").axes[0]
     mass, density, lower, upper = errorbars(ax)
-    # Bins are cut half-way between possible numbers of particles.
+    # Bin edges are half-way between possible numbers of particles.
     edges = np.unique(np.round(count.min() * 10 ** (0.2 * np.arange(40)))) - 0.5
     counted = np.histogram(count, edges)[0]
     edges, counted = edges[: counted.nonzero()[0][-1] + 2], counted[: counted.nonzero()[0][-1] + 1]
@@ -134,7 +134,7 @@ def test_distances_at_random_are_those_expected(ndim: int) -> None:
         assert share.sum() * step == pytest.approx(1)
         r, density = dashed.get_data()
         assert np.trapezoid(density, np.log(r)) == pytest.approx(1, abs=2e-3)
-        # Particles counted in each bin scatter a little more than if they were independent.
+        # The scatter of particles per bin is slightly larger than if they were independent.
         counted, due = (20000 * step * values for values in (share, np.interp(x, r, density)))
         np.testing.assert_array_less(np.abs(counted - due), 6 * np.sqrt(due + 3))
     assert ax.get_xlabel() == "distance $r$ [Mpc]"
@@ -207,7 +207,7 @@ def test_notebooks_display_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     figure = plot.plot_group_sizes(catalogue(np.array([20, 90])))
     plot.show(figure)
     assert shown == [figure]
-    data, form = figure._repr_png_()  # for this method notebooks look
+    data, form = figure._repr_png_()  # the method that notebooks call
     assert (data[:4], form) == (b"\x89PNG", {"width": round(figure.get_figwidth() * 96)})
 
 

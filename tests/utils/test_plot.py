@@ -1,4 +1,4 @@
-"""Pictures: what is drawn, in which format, and what is refused."""
+"""Pictures: their content, their formats, and refused input."""
 
 import re
 import subprocess
@@ -30,7 +30,7 @@ def catalogue(pos: np.ndarray, count: list[int], radius: float, with_mass: bool 
 
 
 def circles(figure) -> np.ndarray:
-    """Centres of the circles that are drawn."""
+    """Return the centres of the drawn circles."""
     (collection,) = figure.axes[0].collections
     return np.asarray([path.get_extents().get_points().mean(axis=0) for path in collection.get_paths()])
 
@@ -49,7 +49,7 @@ def test_groups_of_unknown_size_have_circles_of_their_mean_density() -> None:
     assert words == "r200c"
     np.testing.assert_allclose(known.max_radius, [0.3, shown[1]], rtol=1e-6)
     np.testing.assert_array_equal(known.com_pos, pos[:2])
-    apart = {"r200c": np.ones(2), "centre_pos": pos[2:4]}  # circles are around these
+    apart = {"r200c": np.ones(2), "centre_pos": pos[2:4]}  # centres of the circles
     np.testing.assert_array_equal(plot.with_radii(foreign, 1000, 4.0, apart)[0].com_pos, pos[2:4])
     places = plot.plot_density(pos, catalogue=foreign).axes[0]  # without a box
     assert not places.collections
@@ -188,7 +188,7 @@ def test_a_slab_has_what_lies_in_it(slab, held) -> None:
 
 
 def test_a_smoothed_particle_is_a_gaussian_and_mass_is_kept() -> None:
-    """Two particles at a distance of 2 are as wide as half of that, across the boundary too."""
+    """Two particles at distance 2 get a width of half of that, also across the boundary."""
     pos = np.array([[0.05, 5.0], [2.05, 5.0]])
     figure = plot.plot_density(
         pos, 10.0, smooth=2, bins=200, mass=np.array([1.0, 3.0]), mass_unit="Msun", length_unit="Mpc"
@@ -198,7 +198,7 @@ def test_a_smoothed_particle_is_a_gaussian_and_mass_is_kept() -> None:
     apart = (x[:, None] - pos[:, 0] + 5) % 10 - 5
     profile = np.exp(-(apart**2) / 2) @ [1.0, 3.0]
     middle, held = found[:, 100], profile > 0.1
-    # Widths are told apart by the root of two, so the Gaussian may be a fifth wider or narrower.
+    # The possible widths differ by factors of the root of two, so the Gaussian may be a fifth wider or narrower.
     slope = np.polyfit(np.log(profile[held]), np.log(middle[held]), 1)[0]
     assert 0.7 < slope < 1.45
     assert np.corrcoef(np.log(middle[held]), np.log(profile[held]))[0, 1] > 0.97
@@ -245,7 +245,7 @@ def test_one_halo_has_the_particles_around_it_and_its_spheres() -> None:
     apart = (pos - [0.1, 9.9, 5] + 5) % 10 - 5
     inside = np.count_nonzero((np.abs(apart) <= 0.65).all(axis=1))
     total = drawn_of(figure).sum() * (1.3 / 300) ** 2
-    assert 0.8 * 2 * inside < total <= 1.1 * 2 * inside  # Gaussians reach out of the picture
+    assert 0.8 * 2 * inside < total <= 1.1 * 2 * inside  # Gaussians extend outside the picture
     assert {patch.get_label(): patch.radius for patch in ax.patches} == {"r500c = 0.3": 0.3, "r200c = 0.5": 0.5}
     np.testing.assert_allclose(ax.images[0].get_extent(), [-0.65, 0.65, -0.65, 0.65])
     assert ax.get_xlabel() == "x from the centre"

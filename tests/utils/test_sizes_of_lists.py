@@ -1,4 +1,4 @@
-"""Lists of neighbours that memory cannot hold, and numbers of neighbours that need no lists, in the adapters."""
+"""Adapters: neighbour lists that exceed the memory, and counts of neighbours that need no lists."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ PLACES = RNG.random((4, 7, 3))
 
 @pytest.fixture
 def no_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fails if lists of neighbours are made."""
+    """Fail if neighbour lists are made."""
 
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("lists were made")
@@ -27,7 +27,7 @@ def no_lists(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with 100 kB of free memory."""
+    """Simulate a machine with 100 kB of free memory."""
     monkeypatch.setattr(_point_search, "host_memory", lambda: 100_000)
 
 
@@ -49,12 +49,12 @@ def test_lengths_are_those_of_scipy_and_need_no_lists(no_lists, box, places, r) 
     found = KDTree(DATA, boxsize=box).query_ball_point(places, r, return_length=True)
     expected = cKDTree(DATA, boxsize=box).query_ball_point(places, r, return_length=True)
     assert np.shape(found) == np.shape(expected)
-    # SciPy takes the size of a negative distance; here nothing is within one, in lists neither.
+    # SciPy uses the absolute value of a negative distance. Here nothing is within such a distance, as in lists.
     np.testing.assert_array_equal(found, np.where(np.broadcast_to(r, np.shape(expected)) < 0, 0, expected))
 
 
 def test_lengths_of_lists_too_large_for_any_memory(no_lists) -> None:
-    """Ten thousand millions of neighbours."""
+    """There are ten thousand million neighbours."""
     x = np.repeat([1.0, 2.0], 70_000)[:, None]
     assert set(KDTree(x).query_ball_point(x, 0.5, return_length=True).tolist()) == {70_000}
 

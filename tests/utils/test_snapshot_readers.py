@@ -1,6 +1,6 @@
-"""Other people's readers take the right particles of groups, of snapshots and catalogues that are written here.
+"""Third-party readers must select the right particles of groups from the snapshots and catalogues written here.
 
-They come with ``pip install --group readers``. Members are found again with SciPy.
+They are installed with ``pip install --group readers``. SciPy finds the members independently.
 """
 
 from pathlib import Path
@@ -20,7 +20,7 @@ def held(random: np.random.Generator) -> dict[int, dict[str, np.ndarray]]:
 
 
 def write_ordered(folder: Path, held: dict[int, Any], *options: Any) -> None:
-    """A snapshot in two files, and beside it one in group order with its catalogue. options: of the command line."""
+    """Write a snapshot in two files, and one in group order with its catalogue. options: of the command line."""
     (folder / "before").mkdir()
     first = {ptype: num // 3 for ptype, num in NUMS.items()}
     parts = write_types(folder / "before", held, [first, {ptype: num - first[ptype] for ptype, num in NUMS.items()}])
@@ -29,7 +29,7 @@ def write_ordered(folder: Path, held: dict[int, Any], *options: Any) -> None:
             file["Header"].attrs.update({"Omega0": 0.3, "OmegaLambda": 0.7, "HubbleParam": 0.7, "Flag_Cooling": 0})
             units = {"UnitLength_in_cm": 3.085678e24, "UnitMass_in_g": 1.989e43, "UnitVelocity_in_cm_per_s": 1e5}
             file["Parameters"].attrs.update(units)
-            del file["PartType0/Wide"]  # h5py itself does not know it
+            del file["PartType0/Wide"]  # unsupported by h5py itself
     catalogue = folder / "fof_subhalo_tab_007.hdf5"
     run(parts[0], *FOF, "-o", catalogue, "--snapshot-output", folder / "snapshot_007.hdf5", *options)
 
@@ -39,7 +39,7 @@ def test_pynbody_takes_the_members(files, tmp_path, held, one_device) -> None:
     pynbody = pytest.importorskip("pynbody")
     write_ordered(tmp_path, held, "--snapshot-files", files)
     snapshot = pynbody.load(str(tmp_path / ("snapshot_007.hdf5" if files == 1 else "snapshot_007")))
-    # It looks for the catalogue of a snapshot in several files in a way in which it can open none (2.8.0).
+    # For a snapshot in several files, pynbody 2.8.0 searches for the catalogue in a way that cannot open any.
     halos = snapshot.halos() if files == 1 else snapshot.halos(filename=str(tmp_path / "fof_subhalo_tab_007.hdf5"))
     members = find_members(held)
     assert "Gadget4" in type(halos).__name__
@@ -70,7 +70,7 @@ POWERS = {"Coordinates": (1, 1, 0, 0), "Velocities": (0, 1, 0, -1), "Masses": (0
 
 
 def write_swift(path: Path, held: dict[int, Any], sides: int = 2) -> None:
-    """A snapshot of SWIFT in one file, whose particles are ordered by cells."""
+    """Write a SWIFT snapshot in one file, with particles ordered by cells."""
     counts = np.array([len(held[ptype]["ParticleIDs"]) if ptype in held else 0 for ptype in range(7)])
     with h5py.File(path, "w") as file:
         header = {"Code": np.bytes_("SWIFT"), "OutputType": np.bytes_("FullVolume"), "BoxSize": np.ones(3)}
@@ -136,7 +136,7 @@ def write_cells(file: h5py.File, ptype: int, columns: dict[str, np.ndarray], sid
 
 @pytest.fixture
 def soap(tmp_path: Path, held: dict[int, Any], one_device: None) -> tuple[Path, Path]:
-    """A catalogue in the layout of SOAP, and the snapshot with the numbers of groups."""
+    """Return a catalogue in the layout of SOAP, and the snapshot with group numbers."""
     del held[3]
     write_swift(tmp_path / "snap_0007.hdf5", held)
     catalogue, numbered = tmp_path / "halos.hdf5", tmp_path / "numbered.hdf5"

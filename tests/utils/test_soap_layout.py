@@ -1,4 +1,4 @@
-"""Catalogues in the layout of SOAP, looked at with h5py alone; what its readers make of them is tested with these."""
+"""Catalogues in the layout of SOAP, inspected with h5py alone; tests of their readers are elsewhere."""
 
 from dataclasses import replace
 
@@ -66,7 +66,7 @@ def test_a_catalogue_is_no_snapshot(tmp_path, refused) -> None:
     with refused("is a catalogue of groups, and not a snapshot"):
         io.open_snapshot(path)
     with h5py.File(path, "r+") as file:
-        del file["InputHalos/jztree"]  # as SOAP itself writes it
+        del file["InputHalos/jztree"]  # SOAP itself does not write it
     with refused("is a file of SWIFT of the kind SOAP; give a snapshot"):
         io.open_snapshot(path)
 

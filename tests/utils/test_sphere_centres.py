@@ -1,4 +1,4 @@
-"""Every layout pairs the radii of spheres with the centre that these are measured from."""
+"""Every layout stores the radii of spheres together with the centres from which they are measured."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +13,7 @@ from jztree_utils import cli, ics, io, plot
 
 
 def content_with_centres(g: int = 6) -> io.CatalogueContent:
-    """Groups whose spheres are around other places than their centres of mass, some across the face of the box."""
+    """Return groups whose spheres are not around their centres of mass, some across the face of the box."""
     content = full_content(g)
     centre = np.random.default_rng(1).uniform(0, 100, (g, 3)).astype(np.float32)
     column = io.Column(centre, "length", "position of the particle of lowest potential")
@@ -58,14 +58,14 @@ def test_no_groups_have_no_centres(tmp_path) -> None:
 def test_gadget4_files_that_hold_the_centre_of_mass_as_position_stay_readable(tmp_path) -> None:
     content = content_with_centres()
     io.write_catalogue_content(tmp_path / "a.hdf5", content, "gadget4")
-    with h5py.File(tmp_path / "a.hdf5", "r+") as file:  # as this library wrote them before
+    with h5py.File(tmp_path / "a.hdf5", "r+") as file:  # the layout of earlier versions
         file.move("Group/GroupPos", "Group/centre_pos")
         file.move("Group/GroupCM", "Group/GroupPos")
     assert_same(io.read_catalogue_content(tmp_path / "a.hdf5"), content, 0)
 
 
 def arepo(path: Path, pos: np.ndarray, com: np.ndarray, radius: float) -> Path:
-    """A catalogue of AREPO with spheres."""
+    """Write a catalogue of AREPO with spheres."""
     g = len(pos)
     with h5py.File(path, "w") as file:
         header = {"Ngroups_ThisFile": g, "Ngroups_Total": g, "NumFiles": 1, "Redshift": 0.0, "Time": 1.0}
@@ -91,7 +91,7 @@ def test_spheres_of_arepo_are_drawn_around_its_positions(snapshot, tmp_path, mon
 
 
 def test_the_farthest_member_is_drawn_around_the_centre_of_mass(snapshot, tmp_path, monkeypatch) -> None:
-    """A group too small for a sphere: its max_radius is measured from its centre of mass."""
+    """For a group too small for a sphere, max_radius is measured from its centre of mass."""
     content = content_with_centres()
     extra = {name: content.extra[name] for name in ("centre_pos",)}
     extra["r200c"] = io.Column(np.zeros(6), "length", "radius")
@@ -109,7 +109,7 @@ def test_the_farthest_member_is_drawn_around_the_centre_of_mass(snapshot, tmp_pa
 
 
 def test_soap_encloses_members_around_both_centres(tmp_path, random) -> None:
-    """Members on both sides of the face of a box, of a group whose densest part is far from its centre of mass."""
+    """Members are on both sides of a box face, and the densest part is far from the centre of mass."""
     content = content_with_centres(1)
     box = content.info.header.boxsize
     members = np.concatenate([random.uniform(-1, 1, (20, 3)), random.uniform(4, 5, (30, 3))])
@@ -144,7 +144,7 @@ def test_a_column_that_holds_no_centres_but_their_name_raises(tmp_path, values, 
 
 @pytest.mark.long
 def test_mass_around_the_positions_of_gadget4_is_that_of_the_spheres(one_device, tmp_path) -> None:
-    """Particles of the snapshot within Group_R_Crit200 of GroupPos, summed by NumPy."""
+    """NumPy sums the particles of the snapshot within Group_R_Crit200 of GroupPos."""
     path = tmp_path / "fof_tab_000.hdf5"
     call = ["fof", "sample", "--properties", "--npart-min", "300", "--layout", "gadget4", "-o", str(path)]
     assert cli.main(call) == 0

@@ -1,4 +1,4 @@
-"""Tables of catalogue files: all columns, those of properties too, with the units that the file tells."""
+"""Tables of catalogue files: all columns, including those of properties, with the units stored in the file."""
 
 import sys
 from dataclasses import replace
@@ -41,7 +41,7 @@ def test_astropy_has_all_columns_as_quantities(file) -> None:
     assert type(table) is QTable
     own = {name for name, column in io.catalogue_columns(content.catalogue, content.extra).items()}
     assert set(table.colnames) == own | {"count_by_type", "mass_by_type"}
-    # The same physical values whatever the layout; h is 0.5.
+    # Physical values do not depend on the layout; h is 0.5.
     per_h = units.dimensionless_unscaled if layout in ("swift", "soap") else 1 / littleh
     for name, given, unit, cgs in (
         ("com_pos", content.catalogue.com_pos, units.kpc, units.cm),

@@ -1,4 +1,4 @@
-"""`jztree_utils.torch_bridge`: tensors without copies, and derivatives against those that PyTorch computes itself."""
+"""`jztree_utils.torch_bridge`: tensors without copies, and derivatives compared with those computed by PyTorch."""
 
 import functools
 from typing import Any
@@ -67,7 +67,7 @@ def test_what_a_plain_call_hands_back_is_a_tensor_too() -> None:
 
 
 def own_distances(pos: Any, query: Any, idx: Any, box: float | None) -> Any:
-    """As PyTorch computes and differentiates them."""
+    """Compute distances in PyTorch, which differentiates them."""
     apart = query[:, None] - pos[idx.long()]
     if box is not None:
         apart = apart - box * torch.round(apart.detach() / box)
@@ -104,7 +104,7 @@ def test_only_what_requires_gradients_gets_them() -> None:
 
 
 def test_second_derivatives() -> None:
-    """Also where the gradient of what is differentiated first is a constant, which leaves all to the positions."""
+    """Include a constant gradient of the first differentiation, so that only the positions contribute."""
     near = differentiable(lambda pos, query: knn.jit(pos, K, part_query=query))
     pos, query = tensor(20, torch.float64), tensor(4, torch.float64, seed=2)
     idx = near(pos, query)[1]
@@ -118,7 +118,7 @@ def test_second_derivatives() -> None:
 
 
 def test_a_layer_that_is_trained() -> None:
-    """Points that are pulled until their 3rd neighbour is at a distance that is wanted."""
+    """Points are moved until their 3rd neighbours are at a target distance."""
     third = differentiable(lambda pos: knn.jit(pos, 3, exclude_self=True)[0][:, 2])
     pos = tensor(80, torch.float32).requires_grad_()
     optimizer = torch.optim.Adam([pos], lr=0.01)

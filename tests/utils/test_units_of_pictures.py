@@ -1,6 +1,6 @@
-"""The same catalogue in all three layouts gives the same picture: labels and numbers are read from the axes.
+"""The same catalogue in all three layouts gives the same picture: the tests read labels and numbers from the axes.
 
-Values of the native layout are per h, as the snapshot's are, and those of SWIFT's layout are free of h.
+Values of the native layout are per h, like those of the snapshot, and those of SWIFT's layout do not contain h.
 """
 
 from dataclasses import replace
@@ -70,7 +70,7 @@ def test_mass_functions_are_in_units_per_h(catalogue) -> None:
     assert upper.get_ylabel() == r"d$n$ / d$\,$log$_{10}\,M$ [$h^3\,\mathrm{Mpc}^{-3}$]"
     (drawn,) = upper.containers
     mass, density = drawn.lines[0].get_data()
-    # By hand: bins of 0.2 decades in numbers of particles, cut half-way between two of them.
+    # Explicitly: bins of 0.2 decades in numbers of particles, with edges half-way between two of them.
     least = held.count.min()
     edges = np.unique(np.round(least * 10 ** (0.2 * np.arange(20)))) - 0.5
     counted, _ = np.histogram(held.count, edges)
@@ -106,7 +106,7 @@ def test_groups_are_drawn_in_the_units_of_the_snapshot(kind, catalogue, tmp_path
 
 
 def with_spheres(held: FofCatalogue) -> dict[str, io.Column]:
-    """Masses of spheres: a group in eight has none, and one is larger than half the box."""
+    """Return masses of spheres: one group in eight has none, and one sphere is larger than half the box."""
     particles = np.where(np.arange(len(held.count)) % 8 == 3, 0, held.count // 2)
     mass = np.where(np.arange(len(held.count)) == 4, np.nan, 4.1 * particles)
     return {name: io.Column(mass.astype(np.float32), "mass", "mass of a sphere") for name in ("m200m", "m200c")}
@@ -121,7 +121,7 @@ def test_masses_of_spheres_have_their_own_model(layout, tmp_path, random, capsys
     assert "51 of 400 groups have no m200m, and are left out" in capsys.readouterr().out
     (drawn,) = upper.containers
     mass, density = drawn.lines[0].get_data()
-    # By hand: bins of 0.2 decades in numbers of particles, with edges between whole numbers.
+    # Explicitly: bins of 0.2 decades in numbers of particles, with edges between whole numbers.
     number = np.delete(held.count // 2, [4, *range(3, 400, 8)])
     edges = np.unique(np.round(number.min() * 10 ** (0.2 * np.arange(20)))) - 0.5
     counted, _ = np.histogram(number, edges)
@@ -176,9 +176,9 @@ def test_a_mass_that_the_catalogue_lacks_raises(mass, tmp_path, random) -> None:
 
 
 def test_spheres_of_many_particles_of_other_masses_are_counted_once(tmp_path, random) -> None:
-    """With gas, masses of spheres are not multiples of that of a particle of dark matter."""
+    """With gas, the mass of a sphere is not a multiple of the mass of a dark matter particle."""
     held = groups(random)
-    mass = 0.7 * random.random(400) + 0.01  # less than a particle of dark matter
+    mass = 0.7 * random.random(400) + 0.01  # less than a dark matter particle
     extra = {"m200m": io.Column(mass, "mass", "mass of a sphere")}
     io.write_catalogue(tmp_path / "c.hdf5", held, info=_INFO, extra=extra)
     upper = draw("mass-function", tmp_path / "c.hdf5", "--mass", "m200m").axes[0]

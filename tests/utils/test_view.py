@@ -1,4 +1,4 @@
-"""The page of ``jztree view``: what is in it, and that a browser shows it."""
+"""The page of ``jztree view``: its content, and its display in a browser."""
 
 import base64
 import json
@@ -22,7 +22,7 @@ BOX = 10.0
 
 
 def traces(path: Path) -> dict[str, dict[str, Any]]:
-    """What a page shows, by name: plotly's JSON in its script, with its arrays decoded."""
+    """Return the traces of a page by name: plotly's JSON in its script, with its arrays decoded."""
     text = path.read_text()
     start = text.index("Plotly.newPlot(", text.index('id="view"'))
     data, _ = json.JSONDecoder().raw_decode(text, text.index("[", start))
@@ -57,7 +57,7 @@ def test_particles_are_some_of_those_given_and_in_the_box(tmp_path, random) -> N
     edges = coordinates(shown["box"]).reshape(12, 3, 3)
     np.testing.assert_array_equal(np.nansum(np.abs(edges[:, 1] - edges[:, 0]), axis=1), BOX)
     assert len({tuple(map(tuple, edge[:2].tolist())) for edge in edges}) == 12
-    view.view_in_3d(pos[:7], tmp_path / "b.html")  # few, and no box
+    view.view_in_3d(pos[:7], tmp_path / "b.html")  # few particles, and no box
     few = traces(tmp_path / "b.html")
     np.testing.assert_array_equal(coordinates(few.pop("7 particles")), pos[:7])
     assert not few
@@ -83,9 +83,9 @@ def test_haloes_have_their_places_masses_and_circles(tmp_path, random) -> None:
     assert bar["title"]["text"] == "mass [1e10 Msun/h]"
     assert dict(zip(bar["ticktext"], bar["tickvals"], strict=True))["10<sup>4</sup>"] == 4
     assert (far["visible"], lines["visible"]) == ("legendonly", True)
-    around = np.mod(cata.com_pos[:35], BOX)  # how far members reach is measured from the centre of mass
+    around = np.mod(cata.com_pos[:35], BOX)  # the extent of members is measured from the centre of mass
     for trace, places, radii in ((lines, wrapped, r200c[:30]), (far, around, r200c[:35] + 1)):
-        circles = coordinates(trace).reshape(len(radii), 3, -1, 3)  # of each halo, and a gap after each circle
+        circles = coordinates(trace).reshape(len(radii), 3, -1, 3)  # of each halo, with a gap after each circle
         assert np.isnan(circles[:, :, -1]).all()
         apart = np.linalg.norm(circles[:, :, :-1] - places[: len(radii), None, None], axis=-1)
         np.testing.assert_allclose(apart, np.broadcast_to(radii[:, None, None], apart.shape), rtol=1e-4)
@@ -139,7 +139,7 @@ def test_a_missing_package_is_told(told, tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize("layout", ["native", "swift"])
 def test_the_command_line_shows_a_catalogue_in_the_units_of_the_snapshot(layout, tmp_path, capsys) -> None:
-    """That of SWIFT is free of h, and the sample is not."""
+    """SWIFT units do not contain h, but those of the sample do."""
     output, page = str(tmp_path / "c.hdf5"), str(tmp_path / "a.html")
     assert cli.main(["fof", "sample", "-o", output, "--layout", layout, "-q"]) == 0
     assert cli.main(["view", "sample", "--catalogue", output, "-o", page, "--halos", "10", "--json"]) == 0
@@ -156,7 +156,7 @@ def test_the_command_line_shows_a_catalogue_in_the_units_of_the_snapshot(layout,
 
 @pytest.mark.slow
 def test_a_browser_shows_it(tmp_path, random) -> None:
-    """Headless, without a GPU: the scene is drawn on a canvas, and the legend has all names."""
+    """The browser is headless, without a GPU. It draws the scene on a canvas, and the legend has all names."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:
         pytest.skip(f"needs one of {', '.join(BROWSERS)}")

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Files are written completely or not at all."""
 
 import dataclasses
 import os
@@ -58,7 +58,7 @@ def test_outputs_that_cannot_be_written(tmp_path, name) -> None:
 
 
 def test_write_protected_places(tmp_path, monkeypatch) -> None:
-    # Permissions do not bind a privileged user, so the refusal of the system is played.
+    # Permissions do not apply to a privileged user, so simulate the refusal of the system.
     (tmp_path / "old.hdf5").write_text("old")
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda *_: False)

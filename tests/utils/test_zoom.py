@@ -1,7 +1,7 @@
-"""A zoom-in simulation made of the sample: a part of it as it is, the rest as particles of 8 and 64 times the mass.
+"""A zoom-in simulation made from the sample: one part unchanged, the rest as particles of 8 and 64 times the mass.
 
-The sample's particles are those of a lattice, in its order, so that heavy ones are the centres of mass of the blocks of
-the lattice that they stand for. Groups of light particles alone are the same as in the whole sample.
+The sample's particles are in the order of a lattice. Heavy particles are the centres of mass of the lattice blocks that
+they replace. Groups of light particles alone are the same as in the whole sample.
 """
 
 from pathlib import Path
@@ -14,11 +14,11 @@ from test_cli_devices import run_cli
 
 from jztree_utils import cli, ics, io
 
-_SIDE, _FINE, _MEDIUM = 48, 24, 40  # cells of the lattice: of the sample, and of the blocks that are kept finer
+_SIDE, _FINE, _MEDIUM = 48, 24, 40  # cells along the side of the sample, and of the blocks with finer particles
 
 
 def blocks(pos: np.ndarray, box: float, size: int) -> np.ndarray:
-    """``(m, 3)`` centres of blocks of ``size`` cells along each side; pos: ``(s, s, s, 3)``."""
+    """Return ``(m, 3)`` centres of blocks of ``size`` cells along each side; pos: ``(s, s, s, 3)``."""
     cells = pos.shape[0] // size
     parts = pos.reshape(cells, size, cells, size, cells, size, 3).transpose(0, 2, 4, 1, 3, 5, 6)
     parts = parts.reshape(cells, cells, cells, size**3, 3)
@@ -28,7 +28,7 @@ def blocks(pos: np.ndarray, box: float, size: int) -> np.ndarray:
 
 
 def write_zoom(path: Path, own_masses: bool = False) -> np.ndarray:
-    """Write the snapshot, and return the identifiers of particles of high resolution."""
+    """Write the snapshot, and return the identifiers of high-resolution particles."""
     part, header = io.read_snapshot(ics.SAMPLE_3D)
     box, mass = float(header.boxsize), float(part.mass)
     pos = part.pos.astype(np.float64).reshape(_SIDE, _SIDE, _SIDE, 3)
@@ -41,7 +41,7 @@ def write_zoom(path: Path, own_masses: bool = False) -> np.ndarray:
     kinds = {1: part.pos[rows], 2: blocks(pos, box, 2)[medium], 3: blocks(pos, box, 4)[coarse]}
     counts = [len(kinds.get(ptype, [])) for ptype in range(6)]
     each = np.asarray([0, mass, 8 * mass, 64 * mass, 0, 0])
-    assert np.dot(counts, each) == pytest.approx(_SIDE**3 * mass)  # all matter is there
+    assert np.dot(counts, each) == pytest.approx(_SIDE**3 * mass)  # the mass of all matter
     told = {"BoxSize": box, "Time": 1.0, "Redshift": 0.0, "Omega0": 0.31, "OmegaLambda": 0.69, "HubbleParam": 0.68}
     units = {"UnitLength_in_cm": 3.085678e24, "UnitMass_in_g": 1.989e43, "UnitVelocity_in_cm_per_s": 1e5}
     with h5py.File(path, "w") as file:
