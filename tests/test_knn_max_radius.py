@@ -62,7 +62,7 @@ def test_any_k_and_radius(k: int, radius: float, dtype: Any) -> None:
 @pytest.mark.parametrize("k", [3, 20, 40, 100])
 @pytest.mark.parametrize("unit", [1.0, 1e-25, 1e25])
 def test_many_on_both_sides_of_the_limit(k: int, unit: float) -> None:
-    """Sources just outside in float64 do not replace those just inside, in whatever order float32 sorts them."""
+    """Sources just outside in float64 do not replace those just inside, in any order of float32."""
     rng = np.random.default_rng(3)
     ray = rng.standard_normal((2000, 3))
     ray /= np.linalg.norm(ray, axis=1)[:, None]

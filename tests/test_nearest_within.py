@@ -1,4 +1,4 @@
-"""A fixed number of neighbours within a radius, and how many there are."""
+"""Neighbours within a radius, up to a fixed number, and their full counts."""
 
 from typing import Any
 

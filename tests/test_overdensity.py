@@ -1,4 +1,4 @@
-"""Spherical overdensities against sorting all distances, on one device and on several."""
+"""Spherical overdensities compared with sorting all distances, on one device and on several."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ BALL = {1: 2.0, 2: np.pi, 3: 4 * np.pi / 3, 4: np.pi**2 / 2}
 
 
 def sphere(r: np.ndarray, total: np.ndarray, density: float, least: int, edge: float, dims: int) -> tuple[Any, ...]:
-    """Radius, mass and count out of the sorted distances up to ``edge``, and the mass up to each."""
+    """Return radius, mass and count from the sorted distances up to ``edge``, and the mass up to each."""
     if len(r) < least:
         return 0.0, 0.0, 0
     last = np.searchsorted(r, r[least - 1], side="right") - 1
@@ -40,7 +40,7 @@ def sphere(r: np.ndarray, total: np.ndarray, density: float, least: int, edge: f
 def brute(
     pos: np.ndarray, mass: np.ndarray | None, centre: np.ndarray, density: Any, box: Any = None, least: int = 10
 ) -> dict[str, np.ndarray]:
-    """Sorts the distances of all particles from each centre, in float64."""
+    """Compute spheres by sorting the distances of all particles from each centre, in float64."""
     length, dims = oracles.full_box(box, pos.shape[1]), pos.shape[1]
     edge = min(length[length > 0] / 2, default=np.inf)
     weights = np.ones(len(pos)) if mass is None else mass.astype(np.float64)
@@ -68,14 +68,14 @@ def assert_spheres(found: SphericalOverdensity, expected: dict[str, np.ndarray],
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
 @pytest.mark.parametrize("dims", [1, 2, 3, 4])
 def test_against_sorted_distances(dims: int, kind: str) -> None:
-    """Centres are particles, in clumps and between, outside the box, and far away."""
+    """Centres are particles, places in clumps and between, places outside the box, and far away."""
     pos, box = oracles.clustered(2500, dims), oracles.box_lengths(kind, dims)
     mass = np.random.default_rng(1).random(len(pos)).astype(np.float32)
     centre = np.concatenate([pos[:40], oracles.uniform(20, dims), pos[:10] + 0.003, pos[:5] - 1, pos[:2] + 37])
     density = np.array([30.0, 3.0, 3e5, 600.0]) * mass.sum()
     found = spherical_overdensity(PosMass(pos=pos, mass=mass), centre.astype(np.float32), density, boxsize=box)
     expected = brute(pos, mass, centre.astype(np.float32), density, box)
-    # Distances of what was moved around the box have the precision of the box.
+    # Distances of wrapped positions have the precision of the box.
     assert_spheres(found, expected, rtol=1e-5)
     assert (expected["count"] > 20).sum() > 20
     assert (expected["count"] == 0).any()
@@ -122,7 +122,7 @@ def test_groups_of_the_sample() -> None:
 
 
 def test_ties_and_the_start_of_the_sphere() -> None:
-    """Rings of particles on integer distances, 4 on each from a ring of 3 in the centre on."""
+    """Particles are on rings at integer distances: 3 in the centre, and 4 on each other ring."""
     rings = [(0.0, 3)] + [(float(r), 4) for r in range(1, 6)]
     pos = np.concatenate([np.c_[[r] * n, [0.0] * n].astype(np.float32) for r, n in rings])
     # 3 particles at 0 are infinitely dense; 7 within 1 have density 7 / pi, 11 within 2 have 11 / (4 pi).
@@ -147,7 +147,7 @@ def test_a_box_that_is_too_dense_everywhere_and_one_number() -> None:
 
 @pytest.mark.parametrize("alike", [True, False])
 def test_more_particles_at_one_distance_than_lists_hold(alike: bool) -> None:
-    """GPUs divide what does not fit into a list by distance, then by mass, and only count particles that are alike."""
+    """GPUs divide lists that overflow by distance, then by mass, and only count identical particles."""
     rng = np.random.default_rng(4)
     inner, ring, outer = np.linspace(-0.249, 0.249, 3500), rng.choice([-0.25, 0.25], 8000), rng.uniform(-1, 1, 500)
     pos = np.concatenate([inner, ring, outer]).astype(np.float32)[:, None]
@@ -214,7 +214,7 @@ def test_devices_give_the_bits_of_one(ndev: int) -> None:
 
 @pytest.mark.parametrize("far", [1, 7, 40])
 def test_too_few_particles_in_half_a_box_are_no_sphere_on_devices_either(far: int) -> None:
-    """The nearest ten are farther away than half of the short side, so nobody ever has them all."""
+    """The nearest ten are farther away than half of the short side, so no rank ever has all of them."""
     rng = np.random.default_rng(far)
     pos = rng.normal(0, 0.1, (5 + far, 3)).astype(np.float32)
     pos[5:, 2] += 7

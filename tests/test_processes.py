@@ -1,4 +1,4 @@
-"""Several processes on this machine work together, and end together, whatever ends the first of them."""
+"""Several processes on this machine work together, and all end if one of them ends for any reason."""
 
 import os
 import re

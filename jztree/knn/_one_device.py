@@ -145,7 +145,7 @@ class Search:
         return not self.ask.in_z_order or self.queries is not None
 
     def _neighbours(self, source_direct: bool, query_direct: bool) -> tuple[jax.Array, jax.Array]:
-        """Return radii and source rows. Rows of sources and of queries are as given if ``direct``, else z-ordered."""
+        """Return radii and source rows. Rows of sources and of queries are those given if ``direct``, or z-ordered."""
         asked = self.queries or self.sources
         own, marked = asked.index if query_direct else None, self.sources.marked
         names = self.sources.index if source_direct else None
@@ -168,7 +168,7 @@ class Search:
         return radii(query, pos, ask.box, rad, idx), idx
 
     def _limit(self, query_direct: bool) -> Exact | None:
-        """Return the search radii for kernels, in the rows of `_Sorted.given` if ``query_direct``, else in z-order."""
+        """Return the search radii for kernels, in the rows of `_Sorted.given` if ``query_direct``, or in z-order."""
         asked = self.queries or self.sources
         if self.ask.limit.of_each is None:
             return self.ask.limit.for_all

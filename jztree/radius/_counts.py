@@ -53,7 +53,7 @@ def count_within(
     weight: ``(n,)`` real numbers, one per particle of ``part``, to sum instead of counting.
 
     Returns ``(q,)`` int32 in the order of the queries, or ``(q, m)``; with ``weight``, sums in the dtype of the
-    positions. Rows from ``num`` on are 0, whatever their radii. A particle is counted once, by its nearest image, if
+    positions. Rows from ``num`` on are 0 for any radii. A particle is counted once, by its nearest image, if
     its distance in float64 from the given positions is at most the radius.
 
     Counts do not depend on the number of devices. Sums are accumulated in float64. On several devices, and on GPUs,

@@ -196,7 +196,7 @@ def _lengths_of_both(h: Any, h_query: Any, pos: jax.Array, query: jax.Array | No
         return both, both
     sources = None if h is None else as_lengths(h, pos.shape[:1], "h")
     queries = None if h_query is None else as_lengths(h_query, query.shape[:1], "h_query")
-    # Unused lengths can be the same for all particles. Used ones may be, too.
+    # An unused length can be any single number. A used length for all particles can replace a missing one.
     if queries is None and sources is not None and (sources.of_each is None or form == "scatter"):
         queries = sources if sources.of_each is None else as_lengths(1.0, (), "h_query")
     if sources is None and queries is not None and (queries.of_each is None or form == "gather"):

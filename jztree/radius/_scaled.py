@@ -117,7 +117,7 @@ def _parts(number: jax.Array) -> tuple[jax.Array, jax.Array]:
     digits = jax.lax.bitcast_convert_type(sign | fraction | (one << kind.nmant), number.dtype)
     finite = jnp.isfinite(number)
     digits = jnp.where(finite, jnp.where(rest == 0, 0, digits), number)
-    # 0 stays 0, whatever the other factors are.
+    # 0 stays 0 for any other factors.
     return digits, jnp.where(finite, jnp.where(rest == 0, -8 * one, exponent), 0).astype(jnp.int32)
 
 

@@ -1,4 +1,4 @@
-"""Arrays with a unit are refused wherever they would become plain numbers, in pictures, files and mass functions."""
+"""Arrays with a unit are refused if they would become plain numbers, in pictures, files and mass functions."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,7 +16,7 @@ from jztree_utils import mass_function as mf
 
 
 def calls(folder: Path, made: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
-    """Calls by the name of what has a unit in them. made: gives numbers one."""
+    """Return calls by the name of the argument with a unit. made: adds a unit to numbers."""
     pos = np.random.default_rng(0).random((40, 3)).astype(np.float32)
     cata = make_catalogue(np.full(4, 10), np.random.default_rng(1))
     placed, heavy = replace(cata, com_pos=made(cata.com_pos)), replace(cata, mass=made(cata.mass))
