@@ -69,7 +69,7 @@ def typed(pos: np.ndarray, first: int, mass: float, kind: int) -> _Typed:
     )
 
 
-def test_one_device_with_padding(random) -> None:
+def test_attached_particles_on_one_device_with_padding(random) -> None:
     primary, other = two_kinds(random)
     part, attached = typed(primary, 0, 2.0, 1), typed(other, len(primary), 0.5, 4)
     part, attached = jz.data.pad_particles(part, 7), jz.data.pad_particles(attached, 5)
@@ -88,7 +88,7 @@ def test_one_device_with_padding(random) -> None:
 
 
 @pytest.mark.parametrize("crowded", [pytest.param(False, marks=pytest.mark.slow), True])
-def test_over_ranks_as_on_one_device(random, crowded: bool) -> None:
+def test_several_devices_give_the_groups_of_one(random, crowded: bool) -> None:
     primary, other = two_kinds(random)
     if crowded:  # all attached particles go to one rank, which needs more than its initial capacity
         other = (primary[:1] + random.normal(0, 1e-4, other.shape)).astype(np.float32) % 1
@@ -126,7 +126,7 @@ def twins(attached: Any, within: float | None) -> Any:
 
 @pytest.mark.long
 @pytest.mark.parametrize("within", [0.0, 0.3, 1.0])
-def test_those_that_are_too_far_join_nothing(random, within: float) -> None:
+def test_particles_outside_attach_within_join_no_group(random, within: float) -> None:
     primary, other = two_kinds(random)
     part, attached = typed(primary, 0, 2.0, 1), typed(other, len(primary), 0.5, 4)
     want = expected_groups(primary, other, within)
@@ -146,7 +146,7 @@ def test_those_that_are_too_far_join_nothing(random, within: float) -> None:
 
 
 @pytest.mark.long
-def test_at_the_limit_and_without_one() -> None:
+def test_attach_within_at_the_exact_distance_and_unlimited() -> None:
     """Distances are exact in float32: 0.5 is 4 linking lengths, and 0.5 + 2^-24 is more."""
     primary = np.zeros((3, 3), np.float32)
     other = np.asarray([[0.5, 0, 0], [np.nextafter(np.float32(0.5), 1), 0, 0], [-0.5, 0, 0], [9, 0, 0]], np.float32)
@@ -160,14 +160,14 @@ def test_at_the_limit_and_without_one() -> None:
 
 
 @pytest.mark.parametrize("within", [-1.0, np.nan, np.inf, [1.0, 2.0], "far"])
-def test_limits_that_are_none(within: Any) -> None:
+def test_invalid_attach_within_raises(within: Any) -> None:
     part = ParticleData(pos=jnp.zeros((3, 3)))
     for find in (jz.fof.fof_and_catalogue, jz.fof.fof_and_catalogue.jit):
         with pytest.raises((ValueError, TypeError), match="attach_within is"):
             find(part, 0.1, attached=part, attach_within=within)
 
 
-def test_a_mass_that_all_of_a_kind_share(random) -> None:
+def test_mass_shared_by_all_primary_particles(random) -> None:
     primary, other = two_kinds(random)
     part = ParticleData(pos=jnp.asarray(primary), mass=3.0)
     attached = ParticleData(pos=jnp.asarray(other), mass=np.linspace(0, 1, len(other), dtype=np.float32))
@@ -179,7 +179,7 @@ def test_a_mass_that_all_of_a_kind_share(random) -> None:
     assert grouped.mass.shape == (len(primary) + len(other),)
 
 
-def test_without_attached_particles_nothing_changes(random) -> None:
+def test_empty_attached_set_changes_nothing(random) -> None:
     primary, _ = two_kinds(random)
     part, none = typed(primary, 0, 1.0, 1), typed(primary[:0], 0, 1.0, 4)
     grouped, cata = jz.fof.fof_and_catalogue(part, _RLINK, _BOX, _CFG, attached=none)
@@ -188,7 +188,7 @@ def test_without_attached_particles_nothing_changes(random) -> None:
     np.testing.assert_array_equal(cata.count[: int(want.ngroups)], want.count[: int(want.ngroups)])
 
 
-def test_what_does_not_fit_is_told() -> None:
+def test_mismatched_attached_particles_raise() -> None:
     part = ParticleData(pos=jnp.zeros((3, 3)), mass=1.0)
     with pytest.raises(TypeError, match="one has pos, mass, the other pos"):
         jz.fof.fof_and_catalogue(part, 0.1, attached=ParticleData(pos=jnp.zeros((3, 3))))
@@ -200,7 +200,7 @@ def test_what_does_not_fit_is_told() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 3])
-def test_wrong_positions_are_those_of_attached_particles(random, ndev: int) -> None:
+def test_invalid_positions_of_attached_particles_are_named(random, ndev: int) -> None:
     oracles.skip_where_kernels_cannot_raise()
     primary, other = two_kinds(random)
     other[7, 1] = np.nan
@@ -214,7 +214,7 @@ def test_wrong_positions_are_those_of_attached_particles(random, ndev: int) -> N
 
 
 @pytest.mark.long
-def test_room_that_was_given_and_is_too_small_is_told(random) -> None:
+def test_too_small_attached_rows_raises(random) -> None:
     primary, other = two_kinds(random)
     part, attached = (deal(pos, uneven(len(pos), 4), rows=600) for pos in (primary, other))
     find = jz.fof.fof_and_catalogue.smap(mesh_of(4), jit=True)
@@ -224,7 +224,7 @@ def test_room_that_was_given_and_is_too_small_is_told(random) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 2])
-def test_distances_are_not_rounded_before_they_are_compared(ndev: int) -> None:
+def test_distances_are_compared_without_rounding(ndev: int) -> None:
     """In float32 the distance of the second is also 1, but it is 2**-31 larger."""
     primary = np.array([[0.0, 0.0], [64.0, 64.0]], np.float32)
     other = np.array([[1.0, 0.0], [1.0, 2.0**-15], [65.0, 64.0], [65.0, 64.0 + 2.0**-15]], np.float32)
@@ -241,7 +241,7 @@ def test_distances_are_not_rounded_before_they_are_compared(ndev: int) -> None:
 
 
 @pytest.mark.parametrize("within", [-1.0, -1e-40, np.nan, np.inf])
-def test_a_traced_limit_that_cannot_be(within: float) -> None:
+def test_invalid_traced_attach_within_raises(within: float) -> None:
     part = ParticleData(pos=oracles.uniform(20, 3), mass=1.0)
     find = jax.jit(lambda within: jz.fof.fof_and_catalogue(part, 0.1, attached=part, attach_within=within)[1].count)
     with pytest.raises(oracles.RUN_TIME_ERROR, match="attach_within is infinite, NaN or negative"):

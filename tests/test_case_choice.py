@@ -54,7 +54,7 @@ def test_choice_does_not_depend_on_other_tests() -> None:
     assert chosen(5, _ALL)[:5] == chosen(5, _MANY)
 
 
-def test_long_test_keeps_its_first_case() -> None:
+def test_long_tests_keep_their_first_case() -> None:
     assert chosen(5, _LONG) == _LONG[:1]
 
 
@@ -74,7 +74,7 @@ def test_marker_applies_to_the_cases_that_it_names() -> None:
     assert marked(_MANY) == _MANY
 
 
-def test_marker_that_names_a_missing_case_is_an_error() -> None:
+def test_marker_with_unknown_case_raises() -> None:
     with pytest.raises(pytest.UsageError, match=r"do not exist: test_a\.py::test_many\[40\]$"):
         marked(_MANY, "3", "40")
     assert marked(_MANY[:1], "3", args=(_MANY[0],)) == []

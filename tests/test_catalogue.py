@@ -72,7 +72,7 @@ def assert_catalogue(part: data.ParticleData, rlink: float, box: Any, npart_min:
 
 @pytest.mark.parametrize("box", ["open", "periodic", "mixed"])
 @pytest.mark.parametrize("dims", [1, 2, 3, 4])
-def test_catalogue_equals_slow_sums(dims: int, box: str, dtype: Any) -> None:
+def test_catalogue_equals_brute_force_sums(dims: int, box: str, dtype: Any) -> None:
     part = moving_particles(1200, dims, dtype)
     groups = assert_catalogue(part, 0.004 * max(1, dims - 1), oracles.box_lengths(box, dims), 10, 1200)
     assert groups >= 5
@@ -80,13 +80,13 @@ def test_catalogue_equals_slow_sums(dims: int, box: str, dtype: Any) -> None:
 
 @pytest.mark.core
 @pytest.mark.parametrize("npart_min", [1, 2, 20, 150, 1200, 1201])
-def test_smallest_group_of_the_catalogue(npart_min: int) -> None:
+def test_catalogue_omits_groups_below_npart_min(npart_min: int) -> None:
     assert_catalogue(moving_particles(1200, 3, np.float32), 0.008, 1.0, npart_min, 1200)
 
 
 @pytest.mark.parametrize("mass", ["array", "number", "none"])
 @pytest.mark.parametrize("vel", [True, False], ids=["vel", "no_vel"])
-def test_mass_may_be_shared_or_missing_and_velocities_too(mass: str, vel: bool, dtype: Any) -> None:
+def test_mass_shared_or_missing_and_velocities_missing(mass: str, vel: bool, dtype: Any) -> None:
     part = moving_particles(800, 3, dtype)
     part.mass = {"array": part.mass, "number": dtype(4.1), "none": None}[mass]
     part.vel = part.vel if vel else None

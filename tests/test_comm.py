@@ -96,7 +96,7 @@ def method(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> s
 
 @pytest.mark.core
 @pytest.mark.parametrize("ndev", [1, 3, 4])
-def test_exchange_and_the_way_back(ndev: int, method: str) -> None:
+def test_exchange_and_send_back(ndev: int, method: str) -> None:
     rows, dest, num = rows_to_send(ndev)
 
     def there_and_back(rows: Any, dest: Any, num: Any) -> Any:
@@ -121,7 +121,7 @@ def test_exchange_and_the_way_back(ndev: int, method: str) -> None:
         assert np.all(np.asarray(answers["vector"])[rank, sent:] == 0.5)
 
 
-def test_ragged_collective_moves_what_leaves_a_rank_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ragged_collective_moves_only_rows_that_leave_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", emulated_ragged_all_to_all)
     rows, dest, num = rows_to_send(4)
 
@@ -164,14 +164,14 @@ def test_dense_exchange_takes_a_small_buffer_for_few_rows(
         np.testing.assert_array_equal(got[rank, : len(want)], want)
 
 
-def test_an_unknown_method_is_an_error() -> None:
+def test_unknown_method_raises() -> None:
     with pytest.raises(ValueError, match="'dense', 'ragged' or None"):
         mapped(lambda x: comm.exchange_by_rank(x, x, 3, Room(4, "x"), method="carrier pigeon")[0], mesh_of(2))(
             np.zeros((2, 4), np.int32)
         )
 
 
-def test_rows_that_do_not_fit_are_an_error_everywhere() -> None:
+def test_rows_that_do_not_fit_raise_on_every_rank() -> None:
     rows, _, num = rows_to_send(4)
     to_last = np.full((4, N), 3, np.int32)
 
@@ -186,7 +186,7 @@ def test_rows_that_do_not_fit_are_an_error_everywhere() -> None:
 
 
 @pytest.mark.parametrize("two_axes", [False, True])
-def test_fetch_answers_any_number_of_questions(two_axes: bool, few_or_many: str) -> None:
+def test_fetch_returns_rows_for_any_number_of_requests(two_axes: bool, few_or_many: str) -> None:
     mesh = square_mesh() if two_axes else mesh_of(4)
     rows, _, num = rows_to_send(4)
     rng = np.random.default_rng(1)
@@ -201,7 +201,7 @@ def test_fetch_answers_any_number_of_questions(two_axes: bool, few_or_many: str)
     np.testing.assert_array_equal(got, want)
 
 
-def test_deliver_hands_over_every_row_once(few_or_many: str) -> None:
+def test_deliver_sends_every_row_once(few_or_many: str) -> None:
     _, dest, num = rows_to_send(4)
     values = np.random.default_rng(2).integers(0, 1000, (4, N)).astype(np.int32)
 
@@ -217,7 +217,7 @@ def test_deliver_hands_over_every_row_once(few_or_many: str) -> None:
     np.testing.assert_array_equal(got, want)
 
 
-def test_rank_info_inside_and_outside() -> None:
+def test_rank_info_inside_and_outside_shard_map() -> None:
     assert comm.get_rank_info() == (0, 1, ())
     assert not comm.in_shard_map_context()
     seen = []
@@ -247,7 +247,7 @@ def test_shift_and_reductions() -> None:
     np.testing.assert_array_equal(everyone[2], x)
 
 
-def test_a_check_fails_on_all_ranks_with_the_numbers_of_the_first_that_failed() -> None:
+def test_failed_check_raises_the_error_of_the_first_failing_rank() -> None:
     def fails(x: Any) -> Any:
         rank = comm.get_rank_info()[0]
         return comm.check(jnp.int32(5), rank >= 2, [rank * 10], "the number is {0}.")
@@ -258,7 +258,7 @@ def test_a_check_fails_on_all_ranks_with_the_numbers_of_the_first_that_failed() 
 
 @pytest.mark.parametrize("total", [0, 1, 3, 4, 1000, 2**31, 5 * 10**9, 8 * 2**31 - 8])
 @pytest.mark.parametrize("ndev", [1, 3, 8])
-def test_shares_of_counts_beyond_32_bits(total: int, ndev: int) -> None:
+def test_shares_of_counts_above_32_bits(total: int, ndev: int) -> None:
     wide = comm.Wide(jnp.int32(total >> 16), jnp.int32(total & 0xFFFF))
     if -(-total // ndev) >= 2**31:
         pytest.skip("a rank cannot hold so many rows")
@@ -289,7 +289,7 @@ def test_statistics_count_what_leaves_a_rank() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [2, 4])
-def test_places_where_nothing_arrives_may_be_left_alone(ndev: int) -> None:
+def test_unfilled_exchange_gives_the_same_rows_and_derivatives(ndev: int) -> None:
     """The received rows are the same, and have the same derivative."""
     rows, dest, num = rows_to_send(ndev)
     place = Room(ndev * N, "test")
@@ -317,14 +317,14 @@ def test_places_where_nothing_arrives_may_be_left_alone(ndev: int) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 5, 16, 17])
-def test_entries_of_ranks(ranks: int) -> None:
+def test_of_rank_selects_the_entry_of_each_rank(ranks: int) -> None:
     table = np.random.default_rng(ranks).integers(0, 1000, ranks).astype(np.int32)
     rank = np.random.default_rng(1).integers(0, ranks, 200).astype(np.int32)
     np.testing.assert_array_equal(comm.of_rank(jnp.asarray(table), jnp.asarray(rank)), table[rank])
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
-def test_values_are_told_along_with_what_may_be_wrong(dtype: Any) -> None:
+def test_checked_values_of_every_rank_are_returned(dtype: Any) -> None:
     with jax.enable_x64(dtype is np.int64):
         value = np.array([[1, -(2**31)], [2**31 - 1, 7], [0, -1]], dtype) * dtype(1 if dtype is np.int32 else 2**20)
 

@@ -116,7 +116,7 @@ def assert_same_places(moved: Any, given: Any) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 4])
 @pytest.mark.parametrize("cls", [Displaced, LightCone])
-def test_catalogue_in_a_map_of_the_user(cls: Any, ndev: int) -> None:
+def test_catalogue_inside_user_shard_map(cls: Any, ndev: int) -> None:
     part = displaced(cls)
 
     def groups(part: Any) -> Any:
@@ -162,7 +162,7 @@ def _with_light(given: data.ParticleData, part: LightCone) -> WithLight:
 
 @pytest.mark.parametrize("ndev", [1, 4])
 @pytest.mark.parametrize("name", ["fof_and_catalogue", "distr_fof_labels", "distr_zsort", "zsort_and_tree"])
-def test_what_devices_share_is_shared_behind_a_search(name: str, ndev: int) -> None:
+def test_replicated_fields_remain_replicated_after_a_search(name: str, ndev: int) -> None:
     """One mass and one growth factor for all pass through the user's map, which requires replicated values."""
     part, mesh = displaced(), mesh_of(ndev)
     given = dealt(part, ndev)
@@ -184,7 +184,7 @@ def test_what_devices_share_is_shared_behind_a_search(name: str, ndev: int) -> N
 
 
 @pytest.mark.parametrize("ndev", [1, 4])
-def test_neighbours_in_a_map_of_the_user(ndev: int) -> None:
+def test_neighbours_inside_user_shard_map(ndev: int) -> None:
     part = displaced()
     rad, ids = mapped(lambda one: jz.knn.knn(one, K, BOX, result="rad_id"), part, ndev)
     shares = len(rad) // ndev
@@ -197,7 +197,7 @@ def test_neighbours_in_a_map_of_the_user(ndev: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
-def test_every_entry_answers_as_for_the_positions(twin: str) -> None:
+def test_computed_positions_give_the_results_of_stored_positions(twin: str) -> None:
     given = columns()
     grid = jnp.floor(given["pos"] * 4) / 4
     part = Displaced(given["pos"] - grid, grid, given["pos"], given["id"], given["mass"], jnp.asarray(1.0))
@@ -226,7 +226,7 @@ def _in_words(answer: Any, twin: str) -> Any:
 
 
 @pytest.mark.parametrize("ndev", [1, 4])
-def test_sorting_and_trees_in_a_map_of_the_user(ndev: int) -> None:
+def test_sorting_and_trees_inside_user_shard_map(ndev: int) -> None:
     part = displaced()
     partz, _ = mapped(lambda one: jz.tree.distr_zsort(one, boxsize=BOX), part, ndev)
     treed, th = mapped(lambda one: jz.tree.zsort_and_tree(one, boxsize=BOX), part, ndev)
@@ -243,7 +243,7 @@ def test_sorting_and_trees_in_a_map_of_the_user(ndev: int) -> None:
 
 
 @pytest.mark.long
-def test_derivatives_reach_displacements() -> None:
+def test_derivatives_by_displacements() -> None:
     part = displaced()
 
     def through(disp: Any) -> Any:
@@ -275,7 +275,7 @@ MOVES = ("zsort", "zsort_and_tree", "multi type", "knn part", "fof_labels", "dis
 
 @pytest.mark.long
 @pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
-def test_places_that_depend_on_the_row_are_refused_where_rows_move(twin: str) -> None:
+def test_row_dependent_positions_raise_when_rows_are_moved(twin: str) -> None:
     # Use descending positions, so that no sorted order equals the row order.
     part = OnGrid(-2 * on_grid(60).pos)
     part = part if twin != "smap" else jax.tree.map(lambda leaf: leaf[None], part)
@@ -287,14 +287,14 @@ def test_places_that_depend_on_the_row_are_refused_where_rows_move(twin: str) ->
 
 
 @pytest.mark.parametrize("swapped", [2, 3, 20])
-def test_two_particles_that_change_places_are_seen(swapped: int) -> None:
+def test_row_dependence_that_swaps_two_particles_raises(swapped: int) -> None:
     n = swapped
     part = OnGrid(jnp.zeros((n, 2), jnp.float32).at[:, 0].set(-2 * jnp.arange(n) / n))
     with pytest.raises(ValueError, match="depends on the row"):
         jz.tree.zsort(part)
 
 
-def test_what_is_found_about_places_that_depend_on_the_row_is_right() -> None:
+def test_row_dependent_positions_give_correct_results_in_input_order() -> None:
     part = OnGrid(-2 * on_grid().pos)
     pos = np.asarray(part.pos)
     rad, idx = jz.knn.knn.jit(part, K)
@@ -317,7 +317,7 @@ class Rounded:
         return jnp.where(other, jnp.nextafter(self.grid, jnp.float32(2)), self.grid) % 1
 
 
-def test_rounding_is_no_dependence_on_the_row() -> None:
+def test_rounding_is_not_reported_as_row_dependence() -> None:
     last = np.nextafter(np.float32(1), np.float32(0))
     grid = oracles.uniform(N, 2)
     grid[:5, 0], grid[5:9, 1] = last, last
@@ -327,7 +327,7 @@ def test_rounding_is_no_dependence_on_the_row() -> None:
     np.testing.assert_array_equal(partz.grid, grid[index])
 
 
-def test_what_a_class_cannot_compute_of_other_rows_is_said() -> None:
+def test_pos_that_fails_for_moved_rows_raises() -> None:
     @jax.tree_util.register_dataclass
     @dataclass
     class Fixed:

@@ -37,7 +37,7 @@ def test_nested_defaults_are_made_fresh() -> None:
 
 
 @each
-def test_unknown_option_is_refused_with_the_names_there_are(cls: Any) -> None:
+def test_unknown_option_raises_with_the_valid_names(cls: Any) -> None:
     names = [name for name, option in cls.__dataclass_fields__.items() if not option.metadata.get("published")]
     with pytest.raises(TypeError, match="leafsize") as error:
         cls(leafsize=3)
@@ -58,32 +58,32 @@ def test_options_that_size_allocations_are_accepted_and_ignored(cls: Any) -> Non
 
 @pytest.mark.parametrize("name", ["leaf_size", "fan_out"])
 @pytest.mark.parametrize("value", [1, 0, -5, 2.5, "24", None], ids=str)
-def test_bad_tree_options(name: str, value: Any) -> None:
+def test_invalid_tree_options_raise(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name}.*{value}"):
         TreeConfig(**{name: value})
 
 
-def test_options_that_say_the_same_are_given_once() -> None:
+def test_redundant_options_raise() -> None:
     for options in ({"max_leaf_size": 32, "leaf_size": 5}, {"mass_centered": True, "masses": False}):
         with pytest.raises(ValueError, match="of which one follows from the other; give one"):
             TreeConfig(**options)
 
 
 @pytest.mark.parametrize("value", [0, -1, 2.5, None], ids=str)
-def test_bad_npart_min(value: Any) -> None:
+def test_invalid_npart_min_raises(value: Any) -> None:
     with pytest.raises(ValueError, match=f"npart_min.*{value}"):
         CatalogueConfig(npart_min=value)
 
 
 @pytest.mark.parametrize("value", [0, 1, 2.5], ids=str)
-def test_bad_values_are_refused_when_they_are_set_too(value: Any) -> None:
+def test_setting_an_invalid_value_raises(value: Any) -> None:
     cfg = KNNConfig()
     with pytest.raises(ValueError, match="leaf_size"):
         cfg.tree.leaf_size = value
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64, np.uint8])
-def test_integers_of_numpy_are_integers(kind: Any) -> None:
+def test_numpy_integers_are_accepted(kind: Any) -> None:
     assert TreeConfig(leaf_size=kind(8)) == TreeConfig(leaf_size=8)
     assert type(TreeConfig(leaf_size=kind(8)).leaf_size) is int
     assert KNNConfig(ghost_rows=kind(7)).ghost_rows == 7
@@ -91,7 +91,7 @@ def test_integers_of_numpy_are_integers(kind: Any) -> None:
         TreeConfig(leaf_size=kind(1))
 
 
-def test_a_configuration_of_another_kind_inside_one() -> None:
+def test_nested_configuration_of_wrong_class_raises() -> None:
     for kind, wrong in itertools.product((KNNConfig, FofConfig), (3, None, KNNConfig())):
         with pytest.raises(TypeError, match=rf"{kind.__name__}\.tree must be a jztree\.config\.TreeConfig") as error:
             kind(tree=wrong)
@@ -101,7 +101,7 @@ def test_a_configuration_of_another_kind_inside_one() -> None:
 @pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
 @pytest.mark.parametrize("wrong", [3, {}, "leaf_size=8", CatalogueConfig()], ids=str)
 @pytest.mark.parametrize("what", ["cfg", "th"])
-def test_a_configuration_or_hierarchy_that_is_none(what: str, wrong: Any, twin: str) -> None:
+def test_cfg_or_th_of_wrong_type_raises(what: str, wrong: Any, twin: str) -> None:
     pos = np.zeros((1, 40, 3), np.float32) if twin == "smap" else np.zeros((40, 3), np.float32)
     functions = [
         *((f, (3,)) for f in (jz.knn.knn, jz.density.smoothing_length, jz.density.knn_density, jz.density.sph_density)),
@@ -121,7 +121,7 @@ def test_a_configuration_or_hierarchy_that_is_none(what: str, wrong: Any, twin: 
         assert oracles.one_sentence(error)
 
 
-def test_configurations_of_each_other() -> None:
+def test_configuration_of_another_function_raises() -> None:
     pos = np.zeros((40, 3), np.float32)
     for call in (
         lambda: jz.knn.knn(pos, 3, cfg=FofConfig()),
@@ -135,7 +135,7 @@ def test_configurations_of_each_other() -> None:
         assert oracles.one_sentence(error)
 
 
-def test_options_have_names() -> None:
+def test_options_are_keyword_only() -> None:
     with pytest.raises(TypeError):
         TreeConfig(24)  # type: ignore[misc]
 

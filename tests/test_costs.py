@@ -79,7 +79,7 @@ def test_rows_sent_by_friends_of_friends(rows: int, box: float) -> None:
 
 
 @pytest.mark.long
-def test_sorting_what_is_sorted_sends_nothing() -> None:
+def test_sorting_sorted_particles_sends_no_rows() -> None:
     mesh = mesh_of()
     sort = jz.tree.distr_zsort.smap(mesh, jit=True)
     partz, _ = sort(uniform(mesh, 5000))
@@ -87,7 +87,7 @@ def test_sorting_what_is_sorted_sends_nothing() -> None:
 
 
 @pytest.mark.long
-def test_with_a_tree_given_only_ghosts_travel() -> None:
+def test_given_tree_only_ghosts_are_sent() -> None:
     mesh = mesh_of()
     partz, th = jz.tree.zsort_and_tree.smap(mesh, jit=True)(uniform(mesh, 5000))
     knn = lambda: jz.knn.knn.smap(mesh, jit=True)(partz, k=8, th=th)  # noqa: E731
@@ -101,7 +101,7 @@ def test_with_a_tree_given_only_ghosts_travel() -> None:
 @pytest.mark.parametrize(
     "devices", [2, pytest.param(4, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)]
 )
-def test_rounds_of_a_chain_through_all_devices_grow_like_a_logarithm(devices: int) -> None:
+def test_rounds_for_a_chain_over_all_devices_grow_logarithmically(devices: int) -> None:
     first_devices(devices)
     few, many = (SCRIPT.chain_rounds(legs, devices) for legs in (9, 256))
     # The count is valid only if every leg passes through all devices.

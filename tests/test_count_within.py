@@ -98,7 +98,7 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
 
 @pytest.mark.aarch64
 @pytest.mark.core
-def test_radii_of_each_query() -> None:
+def test_radii_per_query() -> None:
     pos, query = oracles.clustered(3_000, 3), oracles.uniform(200, 3, seed=3)
     own = np.random.default_rng(0).random(200) * 0.3
     found = count_within.jit(pos, own, part_query=query)
@@ -111,7 +111,7 @@ def test_radii_of_each_query() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", [(), (2,)])
-def test_radii_of_rows_without_a_query_may_be_anything(shape: tuple[int, ...]) -> None:
+def test_radii_of_padding_rows_are_ignored(shape: tuple[int, ...]) -> None:
     pos, radius = oracles.uniform(40, 3), np.full((40, *shape), 0.1)
     radius[30:] = np.nan
     padded = np.where(np.arange(40)[:, None] < 30, pos, np.float32(np.nan))
@@ -142,13 +142,13 @@ def test_weights(box: Any) -> None:
     )
 
 
-def test_weights_of_no_particles() -> None:
+def test_weights_without_particles() -> None:
     query, nothing = oracles.uniform(9, 3), np.zeros((0, 3), np.float32)
     found = count_within(nothing, [0.1, 0.2], part_query=query, weight=np.zeros(0, np.float32))
     np.testing.assert_array_equal(found, np.zeros((9, 2), np.float32))
 
 
-def test_a_hierarchy_that_is_there_already() -> None:
+def test_given_hierarchy() -> None:
     pos = oracles.clustered(2_000, 3)
     partz, th = zsort_and_tree.jit(Pos(pos=pos), TreeConfig(leaf_size=7, fan_out=3))
     found = count_within.jit(partz, 0.05, th=th, weight=np.ones(2_000, np.float32))
@@ -200,7 +200,7 @@ def test_queries_and_weights_over_devices(ndev: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 2])
-def test_a_radius_each_over_devices_of_particles_that_have_no_num(ndev: int) -> None:
+def test_radius_per_query_over_devices_without_num(ndev: int) -> None:
     """Here the first axis of positions is over devices, and is not a number of particles."""
     pos, own = oracles.uniform(60, 3), np.linspace(0, 1, 60)
     dealt, reach = pos.reshape(ndev, -1, 3), own.reshape(ndev, -1)
@@ -226,18 +226,18 @@ def test_a_radius_each_over_devices_of_particles_that_have_no_num(ndev: int) -> 
     ],
 )
 @pytest.mark.parametrize("call", [count_within, count_within.jit])
-def test_radii_that_cannot_be(radius: Any, words: str, call: Any) -> None:
+def test_invalid_radii_raise(radius: Any, words: str, call: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         call(oracles.uniform(50, 3), radius)
 
 
 @pytest.mark.parametrize("radius", [-1.0, np.nan, [0.2, 0.1]])
-def test_traced_radii_that_cannot_be(radius: Any) -> None:
+def test_invalid_traced_radii_raise(radius: Any) -> None:
     with pytest.raises(Exception, match="radi"):
         jax.jit(count_within)(oracles.uniform(50, 3), jnp.asarray(radius)).block_until_ready()
 
 
-def test_weights_that_cannot_be() -> None:
+def test_invalid_weights_raise() -> None:
     pos = oracles.uniform(50, 3)
     with pytest.raises(ValueError, match="one number a particle"):
         count_within(pos, 0.1, weight=np.ones(49))

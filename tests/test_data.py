@@ -42,7 +42,7 @@ def test_particle_classes_are_pytrees_with_a_static_total(cls: Any) -> None:
     assert int(doubled.num) == 6
 
 
-def test_pad_appends_rows_that_hold_no_particles() -> None:
+def test_pad_appends_empty_rows() -> None:
     padded = data.pad_particles(particles(), 4)
     assert padded.pos.shape == (14, 3)
     assert padded.id.shape == (14,)
@@ -66,7 +66,7 @@ def test_pad_works_under_jit_with_a_traced_num() -> None:
     assert padded.pos.shape == (13, 3)
 
 
-def test_pad_refuses_a_negative_number() -> None:
+def test_pad_by_a_negative_number_raises() -> None:
     with pytest.raises(ValueError, match="-1"):
         data.pad_particles(particles(), -1)
 
@@ -151,7 +151,7 @@ def test_arrays_on_any_mesh(shape: tuple[int, ...], axis_type: AxisType, spread:
 
 
 @pytest.mark.long
-def test_mapped_results_on_a_mesh_as_jax_makes_it() -> None:
+def test_mapped_results_on_the_default_mesh_of_jax() -> None:
     mesh = jax.make_mesh((3,), ("x",), devices=first_devices(3))
     part = particles()
     sorted_everywhere, _ = tree.distr_zsort.smap(mesh, jit=True)(data.expand_particles(part, 3, npad=2))
@@ -178,7 +178,7 @@ def test_expand_with_as_many_devices_as_rows() -> None:
     assert float(back.mass) == 3.0
 
 
-def test_expand_refuses_no_devices() -> None:
+def test_expand_to_zero_devices_raises() -> None:
     with pytest.raises(ValueError, match="0"):
         data.expand_particles(particles(), 0)
 
@@ -193,7 +193,7 @@ class Own:
     flag: Any
 
 
-def test_own_classes_without_num() -> None:
+def test_user_classes_without_num() -> None:
     part = Own(jnp.asarray(oracles.uniform(6, 2)), jnp.arange(3.0), jnp.arange(6) % 2 == 0)
     assert data.get_num(part) == 6
     padded = data.pad_particles(part, 2)
@@ -274,7 +274,7 @@ def test_squeeze_catalogue_inside_a_host_callback() -> None:
     assert isinstance(seen[0].count, np.ndarray)
 
 
-def test_squeeze_catalogue_says_what_is_missing() -> None:
+def test_squeeze_catalogue_with_invalid_arguments_raises() -> None:
     with pytest.raises(ValueError, match=r"nparts=part\.num"):
         data.squeeze_catalogue(catalogues_of_ranks(), offset_mode="global")
     with pytest.raises(ValueError, match=r"shape \(2,\).*3 rank"):

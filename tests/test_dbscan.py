@@ -27,7 +27,7 @@ def assert_clusters(found: Any, expected: Any) -> None:
 
 @pytest.mark.parametrize("dims", range(1, 5))
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
-def test_equals_the_paper(dims: int, kind: str) -> None:
+def test_equals_the_reference_implementation(dims: int, kind: str) -> None:
     box = oracles.box_lengths(kind, dims)
     pos = np.concatenate([oracles.clustered(500, dims), oracles.uniform(300, dims)])
     eps = [0.0005, 0.01, 0.04, 0.09][dims - 1]
@@ -40,7 +40,7 @@ def test_equals_the_paper(dims: int, kind: str) -> None:
 
 @pytest.mark.parametrize("least", [1, 2, 3, 20, 150, 400])
 @pytest.mark.parametrize("kind", ["open", "periodic"])
-def test_lengths_from_none_to_the_whole_set(kind: str, least: int) -> None:
+def test_eps_from_zero_to_wider_than_the_set(kind: str, least: int) -> None:
     """Most counts end early: nodes or near leaves suffice, or the remaining nodes cannot."""
     box = oracles.box_lengths(kind, 3)
     pos = np.concatenate([oracles.clustered(400, 3), oracles.uniform(400, 3)])
@@ -54,7 +54,7 @@ def test_lengths_from_none_to_the_whole_set(kind: str, least: int) -> None:
 
 
 @pytest.mark.parametrize("spread", [1.0, 0.0], ids=["uniform", "one place"])
-def test_a_length_wider_than_the_set(spread: float) -> None:
+def test_eps_wider_than_the_set(spread: float) -> None:
     """Nodes are counted as a whole: there would be 10^10 pairs."""
     pos = oracles.uniform(100_000, 3) * np.float32(spread)
     for least in (2, 5, 100_000):
@@ -65,7 +65,7 @@ def test_a_length_wider_than_the_set(spread: float) -> None:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_hard_sets(name: str) -> None:
+def test_difficult_inputs(name: str) -> None:
     pos = make(name, 3)[0]
     for box in (None, 1.0) if "outlier" not in name else (None,):
         for least in (2, 4):
@@ -74,7 +74,7 @@ def test_hard_sets(name: str) -> None:
 
 @pytest.mark.aarch64
 @pytest.mark.core
-def test_borders_go_to_the_first_cluster() -> None:
+def test_border_points_join_the_first_cluster() -> None:
     """A point is between two clusters, nearer to the second. Test all orders of rows."""
     line = np.r_[np.arange(5) * 0.1, 0.95, 1.45 + np.arange(5) * 0.1][:, None].astype(np.float32)
     for seed in range(20):
@@ -83,7 +83,7 @@ def test_borders_go_to_the_first_cluster() -> None:
         assert_clusters(found, slow(pos, 0.56, 5))
 
 
-def test_few_samples_are_friends_of_friends() -> None:
+def test_small_min_samples_equals_friends_of_friends() -> None:
     pos = oracles.clustered(2_000, 3)
     label, core = dbscan(pos, 0.02, 1)
     assert core.all()
@@ -126,13 +126,13 @@ def test_equals_scikit_learn() -> None:
     ],
 )
 @pytest.mark.parametrize("call", [dbscan, dbscan.jit])
-def test_arguments_that_cannot_be(options: Any, words: str, call: Any) -> None:
+def test_invalid_arguments_raise(options: Any, words: str, call: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         call(oracles.uniform(50, 3), **options)
 
 
 @pytest.mark.parametrize("least", [jnp.int32(4), np.int16(4), np.array(4)], ids=["jax", "numpy", "array"])
-def test_samples_that_are_a_known_integer(least: Any) -> None:
+def test_concrete_integer_arrays_as_min_samples(least: Any) -> None:
     pos = oracles.clustered(200, 3)
     expected = dbscan(pos, 0.05, 4)
     part = deal(pos, even(200, 2))
@@ -143,7 +143,7 @@ def test_samples_that_are_a_known_integer(least: Any) -> None:
 
 
 @pytest.mark.parametrize("call", [dbscan, dbscan.jit])
-def test_nobody_is_a_core_of_more_than_there_are(call: Any) -> None:
+def test_min_samples_above_particle_count_gives_only_noise(call: Any) -> None:
     for least in (51, 2**31, 2**40):
         label, core = call(oracles.uniform(50, 3), 10.0, least)
         assert not np.any(core)
@@ -151,7 +151,7 @@ def test_nobody_is_a_core_of_more_than_there_are(call: Any) -> None:
 
 
 @pytest.mark.parametrize("eps", [-1.0, np.nan, np.inf])
-def test_a_traced_eps_that_cannot_be_is_called_so(eps: float) -> None:
+def test_invalid_traced_eps_is_named(eps: float) -> None:
     oracles.skip_where_kernels_cannot_raise()
     pos = oracles.uniform(50, 3)
     with pytest.raises(oracles.RUN_TIME_ERROR, match=f"jztree: eps is -?{eps:g}; it must be finite") as error:
@@ -165,7 +165,7 @@ def test_a_traced_eps_that_cannot_be_is_called_so(eps: float) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("name", SETS)
-def test_clusters_are_those_of_one_device(name: str, ndev: int) -> None:
+def test_several_devices_give_the_clusters_of_one(name: str, ndev: int) -> None:
     pos, counts, dealt = make(name, ndev)
     mapped = dbscan.smap(mesh_of(ndev), jit=True)
     for box in (None, 1.0) if "outlier" not in name else (None,):
@@ -184,14 +184,14 @@ def test_over_devices_in_64_bit_mode(x64: None, dtype: Any) -> None:
 
 
 @pytest.mark.long
-def test_a_wall_of_borders_over_devices() -> None:
+def test_border_points_between_chains_over_devices() -> None:
     """Chains pass through all ranks, with borders between them."""
     pos = np.random.default_rng(4).random((1_000, 2)).astype(np.float32)
     found = dbscan.smap(mesh_of(4), jit=True)(deal(pos, even(1_000, 4)), 0.035, 5)
     assert_clusters([joined(column, even(1_000, 4)) for column in found], slow(pos, 0.035, 5))
 
 
-def test_inside_a_function_of_the_users() -> None:
+def test_inside_a_user_jit_function() -> None:
     pos = oracles.clustered(500, 3)
     found = jax.jit(lambda x, eps: dbscan(x, eps, 4))(pos, np.float32(0.05))
     assert_clusters(found, slow(pos, float(np.float32(0.05)), 4))

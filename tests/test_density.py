@@ -63,7 +63,7 @@ def expected_sph(rad: np.ndarray, mass: np.ndarray, dims: int, kernel: str) -> n
 
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("masses", MASSES)
-def test_densities_are_those_of_scipy(dims: int, masses: str) -> None:
+def test_densities_equal_those_from_scipy_neighbours(dims: int, masses: str) -> None:
     part = particles(dims, masses)
     box = None if masses == "none" else 1.0
     rad, mass = neighbours(part, box)
@@ -90,7 +90,7 @@ def test_kernels_have_unit_integral_and_the_printed_shape(kernel: str, dims: int
 
 
 @pytest.mark.parametrize("order", ["input", "z"])
-def test_places_of_their_own_and_a_tree_that_is_there(order: str) -> None:
+def test_separate_queries_with_a_given_tree(order: str) -> None:
     part = PosMass(pos=oracles.uniform(700, 3), mass=particles(3, "each").mass)
     partz, th = zsort_and_tree(part, boxsize=1.0)
     query = oracles.uniform(90, 3, seed=9)
@@ -159,7 +159,7 @@ def test_float32_neither_overflows_nor_loses_small_terms() -> None:
 
 
 @pytest.mark.long
-def test_derivatives_are_differences(x64: None) -> None:
+def test_derivatives_equal_finite_differences(x64: None) -> None:
     mass = np.random.default_rng(1).random(60) + 0.5
     pos = oracles.uniform(60, 3, np.float64)
     step = np.random.default_rng(2).normal(size=pos.shape)
@@ -174,7 +174,7 @@ def test_derivatives_are_differences(x64: None) -> None:
 
 
 @pytest.mark.long
-def test_a_glass_without_its_bias_has_its_density() -> None:
+def test_bias_correction_recovers_the_density_of_a_lattice() -> None:
     """A cubic lattice is as regular as a glass; 123 neighbours end half-way between two of its shells."""
     pos = oracles.lattice(12, 3)
     raw = density.sph_density.jit(pos, 123, boxsize=12.0, kernel="wendland_c2")
@@ -185,7 +185,7 @@ def test_a_glass_without_its_bias_has_its_density() -> None:
     assert np.all(np.abs(corrected - 1) < np.abs(raw - 1))
 
 
-def test_one_compilation_for_any_box(count_compilations: Any) -> None:
+def test_box_lengths_share_one_compilation(count_compilations: Any) -> None:
     pos = oracles.uniform(100, 3)
     density.sph_density.jit(pos, 8, boxsize=1.0)
     with count_compilations() as lines:
@@ -210,14 +210,16 @@ def test_one_compilation_for_any_box(count_compilations: Any) -> None:
         (density.knn_density, PosMass(pos=np.zeros((9, 3), np.float32), mass=np.ones(8)), {"k": 4}, r"\(8,\) for 9"),
     ],
 )
-def test_bad_arguments_are_refused_in_a_sentence(func: Any, part: Any, options: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_raise_a_one_sentence_error(
+    func: Any, part: Any, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ValueError, match=message) as error:
         func.jit(part, **options)
     assert oracles.one_sentence(error)
 
 
 @pytest.mark.long
-def test_queries_need_one_neighbour_less() -> None:
+def test_separate_queries_need_one_neighbour_fewer() -> None:
     pos = oracles.uniform(20, 2)
     query = Pos(pos=oracles.uniform(4, 2, seed=3), num=3)
     rad = cKDTree(pos).query(query.pos, 2)[0][:, 1]
@@ -241,7 +243,7 @@ def test_derivatives_in_extreme_units(unit: float) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -1.0])
-def test_a_bad_mass_is_named_where_it_is(value: float) -> None:
+def test_invalid_mass_is_named_by_rank_and_row(value: float) -> None:
     """The error names the mass, and not a density that it affects on another device."""
     part = PosMass(pos=oracles.uniform(40, 3), mass=np.ones(40, np.float32))
     part.mass[23] = value
