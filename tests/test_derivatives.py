@@ -161,7 +161,7 @@ def test_catalogue_of_groups_without_mass(x64: None) -> None:
 
 
 @pytest.mark.slow
-def test_catalogue_is_as_right_in_float32_far_from_the_origin() -> None:
+def test_catalogue_far_from_the_origin_is_accurate_in_float32() -> None:
     """A group is across a face and another at large coordinates: offsets from rounded centres would be wrong."""
     pos, mass, vel = (array.astype(np.float32) for array in clumps(3))
     pos = (pos * np.float32(0.01) + np.float32(1)) % np.float32(1.003)
@@ -197,7 +197,7 @@ def test_catalogue_in_extreme_units(unit: float) -> None:
 
 
 @pytest.mark.long
-def test_rows_that_hold_nothing_have_no_derivatives() -> None:
+def test_padding_rows_have_zero_derivatives() -> None:
     pos, mass, vel = (array.astype(np.float32) for array in clumps(3))
 
     def filled(value: float) -> list[np.ndarray]:
@@ -216,7 +216,7 @@ def test_rows_that_hold_nothing_have_no_derivatives() -> None:
 
 
 @pytest.mark.slow
-def test_catalogue_under_vmap_and_of_its_twin(x64: None) -> None:
+def test_catalogue_under_vmap_and_from_jit_twin(x64: None) -> None:
     pos, mass, vel = clumps(3)
     part = ParticleData(pos=jnp.asarray(pos), mass=jnp.asarray(mass), vel=jnp.asarray(vel))
     gradient = jax.grad(lambda pos, mass: sum(x.sum() for x in columns(catalogue_of(pos, mass, part.vel, 1.0))), (0, 1))
@@ -316,7 +316,7 @@ def test_spheres(dims: int, kind: str, x64: None) -> None:
     check(scaled(found), scaled(plain), args, atol=2e-6, second=kind == "each")
 
 
-def test_spheres_that_do_not_exist_have_no_derivatives() -> None:
+def test_nonexistent_spheres_have_no_derivatives() -> None:
     """Test centres in empty regions, spheres that are too dense up to half the box, and padding."""
     random = np.random.default_rng(3)
     pos = random.random((200, 3)).astype(np.float32)
@@ -333,7 +333,7 @@ def test_spheres_that_do_not_exist_have_no_derivatives() -> None:
     assert all(bool(jnp.isfinite(gradient).all()) for gradient in gradients)
 
 
-def test_padding_does_not_spoil_derivatives_of_nodes_by_the_box() -> None:
+def test_padding_does_not_affect_derivatives_of_nodes_by_the_box() -> None:
     part = jz.data.pad_particles(PosMass(pos=oracles.uniform(40, 3) + 0.5, mass=np.ones(40, np.float32), num=40), 3)
     cfg = jz.config.TreeConfig(masses=True)
 

@@ -19,7 +19,7 @@ from jztree.kernels import _call
 
 
 @pytest.mark.parametrize("kind", ["each", pytest.param("shared", marks=pytest.mark.slow)])
-def test_hierarchy(kind: str, x64: None) -> None:
+def test_hierarchy_derivatives_equal_those_of_plain_sums(kind: str, x64: None) -> None:
     pos = np.random.default_rng(1).random((90, 2)) * 1.4 - 0.2
     mass = np.random.default_rng(2).random(90) + 0.1 if kind == "each" else np.array(0.4)
     cfg = TreeConfig(leaf_size=4, fan_out=4, masses=True)
@@ -43,7 +43,7 @@ def test_hierarchy(kind: str, x64: None) -> None:
 
 
 @pytest.mark.slow
-def test_nodes_of_several_types_and_empty_ones() -> None:
+def test_nodes_of_several_types_and_empty_nodes() -> None:
     pos = jnp.asarray(oracles.uniform(60, 3))
 
     def loss(a: Any, b: Any) -> Any:
@@ -108,7 +108,7 @@ def test_unused_and_degenerate_rows_of_halos_have_finite_derivatives() -> None:
 # Functions without derivatives
 
 
-def test_differentiating_what_has_no_rule_is_an_error() -> None:
+def test_differentiating_a_kernel_without_a_rule_raises() -> None:
     def fresh(array: Any) -> Any:
         """Call a kernel with float results and without derivatives."""
         out = jax.ShapeDtypeStruct(array.shape, array.dtype)
@@ -181,7 +181,7 @@ def uses(dtype: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         pytest.param(True, np.float64, marks=pytest.mark.slow),
     ],
 )
-def test_derivatives_where_shapes_and_types_must_not_be_promoted(x64: bool, kind: Any) -> None:
+def test_derivatives_with_promotion_disabled(x64: bool, kind: Any) -> None:
     with jax.enable_x64(x64), jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
         for name, (func, args) in uses(kind).items():
             found = jax.eval_shape(jax.value_and_grad(func, tuple(range(len(args)))), *args)

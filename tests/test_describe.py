@@ -46,11 +46,11 @@ def traced_repr(value: Any) -> str:
     ],
     ids=["whole", "one", "none", "padded", "neighbours", "dealt", "no_array", "total_is_another_matter"],
 )
-def test_particles_say_how_many_they_are(part: Any, said: str) -> None:
+def test_repr_of_particles_shows_their_number(part: Any, said: str) -> None:
     assert repr(part) == said
 
 
-def test_traced_particles_tell_their_shape() -> None:
+def test_repr_of_traced_particles_shows_their_shape() -> None:
     part = Pos(pos=jnp.zeros((120, 3)), num=7)
     assert traced_repr(part) == "Pos(up to 120 particles in 3D, float32: pos; traced)"
     assert traced_repr(replace(part, num=None)) == "Pos(120 particles in 3D, float32: pos; traced)"
@@ -67,14 +67,14 @@ def test_traced_particles_tell_their_shape() -> None:
     assert said == ["Pos(up to 4 particles in 3D, float32: pos; traced)"] * 2
 
 
-def test_deleted_and_donated_arrays_do_not_raise() -> None:
+def test_repr_of_deleted_and_donated_arrays_does_not_raise() -> None:
     part = Pos(pos=jnp.zeros((120, 3)), num=jnp.int32(7))
     jax.jit(lambda x: jax.tree.map(lambda leaf: leaf + 1, x), donate_argnums=0)(part)
     assert repr(part) == "Pos(up to 120 particles in 3D, float32: pos; deleted)"
 
 
 @pytest.mark.parametrize(("ready", "said"), [(False, "; still being computed"), (True, "")])
-def test_numbers_that_cannot_be_had_are_done_without(monkeypatch: pytest.MonkeyPatch, ready: bool, said: str) -> None:
+def test_repr_omits_numbers_that_cannot_be_fetched(monkeypatch: pytest.MonkeyPatch, ready: bool, said: str) -> None:
     """They may not be ready, or fetching them may raise the error of their computation."""
     part, fetched = Pos(pos=jnp.zeros((120, 3)), num=jnp.int32(7)), []
 
@@ -110,11 +110,11 @@ def catalogue(count: list[int], rows: int) -> FofCatalogue:
         (catalogue([], 4), "FofCatalogue(0 groups (4 rows))"),
     ],
 )
-def test_catalogues_say_how_many_groups_of_what_size(cata: FofCatalogue, said: str) -> None:
+def test_repr_of_catalogues_shows_number_and_sizes_of_groups(cata: FofCatalogue, said: str) -> None:
     assert repr(cata) == said
 
 
-def test_catalogues_of_devices() -> None:
+def test_repr_of_catalogues_over_devices() -> None:
     dealt = jax.tree.map(lambda *rows: jnp.stack(rows), catalogue([9, 30], 5), catalogue([], 5), catalogue([4], 5))
     assert repr(dealt) == "FofCatalogue(3 groups (3 devices x 5 rows), 4..30 particles)"
     assert repr(squeeze_catalogue(dealt)) == "FofCatalogue(3 groups, 4..30 particles)"
@@ -122,7 +122,7 @@ def test_catalogues_of_devices() -> None:
 
 
 @pytest.mark.long
-def test_what_the_library_returns_says_what_it_is() -> None:
+def test_repr_of_returned_objects() -> None:
     part = PosMass(pos=jnp.asarray(oracles.uniform(3000, 3)), mass=jnp.ones(3000))
     grouped, cata = fof_and_catalogue.jit(part, rlink=0.2)
     jax.block_until_ready(cata)
@@ -135,7 +135,7 @@ def test_what_the_library_returns_says_what_it_is() -> None:
     assert "nodes on 2 devices in 3D, float32)" in repr(dealt)
 
 
-def test_labels_and_rows_tell_their_shapes() -> None:
+def test_repr_of_labels_and_rows_shows_their_shapes() -> None:
     rows = jnp.zeros((1000, 8), jnp.int32)
     assert repr(RankIdx(rows, rows)) == "RankIdx(rank: int32[1000,8], idx: int32[1000,8])"
     assert repr(Label(rows[:, 0], rows[:, 1])) == "Label(irank: int32[1000], igroup: int32[1000])"

@@ -128,7 +128,7 @@ def test_densest_particles() -> None:
 
 
 @pytest.mark.parametrize("form", ["gather", "mean_kernel", "mean_h"])
-def test_of_numbers_that_all_devices_share(form: str) -> None:
+def test_derivatives_by_replicated_scalars(form: str) -> None:
     """Reverse mode sums the derivatives over devices."""
     pos, _, _ = particles()
 

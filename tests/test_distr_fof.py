@@ -24,7 +24,7 @@ def on_one(pos: np.ndarray, rlink: float, box: Any) -> tuple[np.ndarray, np.ndar
 
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
-def test_labels_are_those_of_one_device(ndev: int) -> None:
+def test_several_devices_give_the_labels_of_one(ndev: int) -> None:
     find = jz.fof.distr_fof_labels.smap(mesh_of(ndev), jit=True)
     for name, (_, _, rlink) in SETS.items():
         pos, _, part = make(name, ndev)
@@ -39,7 +39,7 @@ def test_labels_are_those_of_one_device(ndev: int) -> None:
 
 
 @pytest.mark.long
-def test_against_connected_components() -> None:
+def test_labels_equal_connected_components() -> None:
     _, _, part = make("clustered", 4)
     partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 0.012, boxsize=1.0, linearize_labels=True)
     counts = np.asarray(partz.num)
@@ -90,7 +90,7 @@ def test_float64(x64: None) -> None:
 
 
 @pytest.mark.long
-def test_a_tree_that_is_there_already() -> None:
+def test_given_tree() -> None:
     pos, _, part = make("clustered", 4)
     mesh = mesh_of(4)
     partz, th = jz.tree.zsort_and_tree.smap(mesh, jit=True)(part, boxsize=1.0)
@@ -100,7 +100,7 @@ def test_a_tree_that_is_there_already() -> None:
 
 
 @pytest.mark.long
-def test_labels_of_the_one_device_function_are_linear() -> None:
+def test_fof_labels_over_devices_equal_those_of_one() -> None:
     pos, _, part = make("uniform", 4)
     partz, label = jz.fof.fof_labels.smap(mesh_of(4), jit=True)(part, 0.06)
     np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), on_one(pos, 0.06, 0.0)[1])
@@ -111,7 +111,7 @@ def test_labels_of_the_one_device_function_are_linear() -> None:
 @pytest.mark.core
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 2, 4, 7])
-def test_catalogue_is_that_of_one_device(ndev: int) -> None:
+def test_several_devices_give_the_catalogue_of_one(ndev: int) -> None:
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=3))
     find = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)
     rng = np.random.default_rng(9)
@@ -136,7 +136,7 @@ def test_catalogue_is_that_of_one_device(ndev: int) -> None:
 
 
 @pytest.mark.parametrize("box", [0.0, 1.0])
-def test_groups_are_spread_and_hardly_anything_moves(box: float) -> None:
+def test_groups_are_balanced_and_few_rows_move(box: float) -> None:
     n = 20000
     part = deal(np.random.default_rng(8).random((n, 3)).astype(np.float32), even(n, 4), rows=n // 4)
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=8))
@@ -150,7 +150,7 @@ def test_groups_are_spread_and_hardly_anything_moves(box: float) -> None:
 
 
 @pytest.mark.long
-def test_snapshot_has_the_groups_of_the_reference(shared_data: Any) -> None:
+def test_snapshot_groups_equal_the_reference(shared_data: Any) -> None:
     pos = np.load(next(iter(sorted(shared_data.rglob("pos2d*.npy"))))).astype(np.float32)[:16000]
     part = deal(pos, uneven(len(pos), 4), rows=len(pos))
     partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 0.2, linearize_labels=True)
@@ -159,7 +159,7 @@ def test_snapshot_has_the_groups_of_the_reference(shared_data: Any) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize(("option", "words"), [("ghost_rows", "ghosts"), ("edge_rows", "links")])
-def test_what_does_not_fit_names_rank_need_have_and_option(option: str, words: str) -> None:
+def test_capacity_error_names_rank_sizes_and_option(option: str, words: str) -> None:
     pos = make("percolating", 4)[0]
     part = deal(pos, even(1200, 4), rows=300)
     find = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)
@@ -171,7 +171,7 @@ def test_what_does_not_fit_names_rank_need_have_and_option(option: str, words: s
 
 
 @pytest.mark.long
-def test_ghosts_and_links_that_do_not_fit_at_first_get_more_room() -> None:
+def test_capacity_of_ghosts_and_links_grows_automatically() -> None:
     """All particles of a plane sheet are within the linking length of other ranks."""
     rng = np.random.default_rng(4)
     pos = np.c_[rng.random((24000, 2)) * 1e-3, np.zeros(24000)].astype(np.float32)
@@ -195,7 +195,7 @@ def test_linking_length_above_half_the_box(rlink: float) -> None:
 
 
 @pytest.mark.long
-def test_nan_on_one_rank_and_bad_arguments() -> None:
+def test_nan_on_one_rank_and_invalid_arguments_raise() -> None:
     _, _, part = make("uniform", 4)
     bad = np.array(part.pos)
     bad[3, 5, 0] = np.inf
@@ -207,7 +207,7 @@ def test_nan_on_one_rank_and_bad_arguments() -> None:
 
 
 @pytest.mark.long
-def test_one_compilation_for_any_linking_length(count_compilations: Any) -> None:
+def test_linking_lengths_share_one_compilation(count_compilations: Any) -> None:
     _, _, part = make("uniform", 2)
     find = jz.fof.distr_fof_labels.smap(mesh_of(2), jit=True)
     jax.block_until_ready(find(part, 0.05, boxsize=1.0))

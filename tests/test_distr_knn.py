@@ -25,7 +25,7 @@ def on_one(pos: np.ndarray, k: int, box: Any, **options: Any) -> tuple[np.ndarra
 @pytest.mark.core
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
-def test_radii_and_indices_are_those_of_one_device(ndev: int) -> None:
+def test_several_devices_give_the_radii_and_indices_of_one(ndev: int) -> None:
     search = jz.knn.knn.smap(mesh_of(ndev), jit=True)
     for name in SETS:
         pos, counts, part = make(name, ndev)
@@ -74,7 +74,7 @@ def test_against_brute_force_in_float64(x64: None) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("k", [1, 2, 5])
-def test_the_smallest_lengths_that_there_are(k: int) -> None:
+def test_coordinates_at_the_smallest_subnormal_numbers(k: int) -> None:
     """Coordinates are a few steps of the smallest number, so stored radii are rounded to whole steps."""
     step, search = np.finfo(np.float32).smallest_subnormal, jz.knn.knn.smap(mesh_of(4), jit=True)
     for seed in range(4):
@@ -134,7 +134,7 @@ def test_ties_go_to_the_first_source_in_z_order_wherever_queries_are(ndev: int) 
 
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
-def test_answers_in_z_order_say_whose_they_are(ndev: int) -> None:
+def test_queryidx_in_z_order_identifies_the_queries(ndev: int) -> None:
     rng = np.random.default_rng(ndev)
     pos = rng.integers(0, 8, (300, 3)).astype(np.float32)
     query = (rng.integers(-4, 24, (40, 3)) / 2).astype(np.float32)
@@ -164,7 +164,7 @@ def test_answers_in_z_order_say_whose_they_are(ndev: int) -> None:
 
 
 @pytest.mark.slow
-def test_whose_answers_are_where_queries_were_given() -> None:
+def test_queryidx_in_input_order_is_the_row_of_the_query() -> None:
     _, _, part = make("clustered", 4)
     query, asked = np.random.default_rng(1).random((90, 3)).astype(np.float32), even(90, 4)
     queries = deal(query, asked, rows=30)
@@ -184,7 +184,7 @@ def test_whose_answers_are_where_queries_were_given() -> None:
 
 
 @pytest.mark.slow
-def test_rows_of_sorted_sources_are_those_that_were_given() -> None:
+def test_rankidx_with_th_refers_to_rows_of_the_given_sources() -> None:
     """With ``th``, ``part`` is in z-order already, so rows in both orders are its rows."""
     _, _, part = make("uniform, ranks without particles", 4)
     partz, th = jz.tree.zsort_and_tree.smap(mesh_of(4), jit=True)(part)
@@ -199,7 +199,7 @@ def test_rows_of_sorted_sources_are_those_that_were_given() -> None:
 
 
 @pytest.mark.long
-def test_reduce_func_is_told_whose_rows_they_are() -> None:
+def test_reduce_func_receives_queryidx() -> None:
     _, _, part = make("clustered", 4)
     query = np.random.default_rng(1).random((4, 30, 3)).astype(np.float32)
 
@@ -219,7 +219,7 @@ def test_reduce_func_is_told_whose_rows_they_are() -> None:
 
 
 @pytest.mark.long
-def test_few_sources_for_queries_that_crowd_elsewhere() -> None:
+def test_few_sources_near_crowded_queries() -> None:
     """Ranks with fewer than k sources initially have no radius."""
     rng = np.random.default_rng(2)
     pos = np.r_[0.01 * rng.random((900, 3)), rng.random((9, 3))].astype(np.float32)
@@ -233,7 +233,7 @@ def test_few_sources_for_queries_that_crowd_elsewhere() -> None:
 
 
 @pytest.mark.long
-def test_every_word_of_result() -> None:
+def test_every_result_name() -> None:
     pos, counts, part = make("clustered", 4)
     words = "rad_rankidx_globalidx_part_id_drad"
     rad, rankidx, globalidx, found, ids, drad = jz.knn.knn.smap(mesh_of(4), jit=True)(part, k=4, result=words)
@@ -249,7 +249,7 @@ def test_every_word_of_result() -> None:
     assert np.all(np.asarray(rankidx.rank)[0, counts[0] :] == -1)
 
 
-def test_reduce_sees_sources_where_they_are() -> None:
+def test_reduce_func_receives_sources_at_consistent_positions() -> None:
     pos, counts, part = make("clustered", 4)
 
     def reduce_func(part: Any, rnn: Any, inn: Any, origin: Any, query: Any, **kwargs: Any) -> Any:
@@ -267,7 +267,7 @@ def test_reduce_sees_sources_where_they_are() -> None:
 
 
 @pytest.mark.long
-def test_z_order_and_a_tree_that_is_there_already() -> None:
+def test_z_order_with_a_given_tree() -> None:
     pos, _, part = make("uniform, ranks without particles", 4)
     posz, index = jz.tree.zsort(pos)
     want_rad, want_idx = on_one(np.asarray(posz), 6, None)
@@ -285,7 +285,7 @@ def test_z_order_and_a_tree_that_is_there_already() -> None:
         np.testing.assert_array_equal(joined(ids, counts), np.asarray(index)[want_idx])
 
 
-def test_particles_that_are_not_in_order_are_no_tree() -> None:
+def test_th_with_unsorted_particles_raises() -> None:
     _, _, part = make("uniform", 4)
     _, th = jz.tree.zsort_and_tree.smap(mesh_of(4), jit=True)(part)
     with pytest.raises(Exception, match="on rank 0: a hierarchy needs particles in z-order"):
@@ -293,7 +293,7 @@ def test_particles_that_are_not_in_order_are_no_tree() -> None:
 
 
 @pytest.mark.parametrize("word", [pytest.param("rad", marks=pytest.mark.slow), "drad"])
-def test_derivatives_are_those_of_one_device(word: str) -> None:
+def test_several_devices_give_the_derivatives_of_one(word: str) -> None:
     pos, counts, part = make("uniform", 4)
     weights = np.random.default_rng(0).random((1200, 5)).astype(np.float32)
     dealt = deal(weights, counts).pos
@@ -315,7 +315,7 @@ def test_derivatives_are_those_of_one_device(word: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"), [({"result": "part"}, "only distances"), ({"output_order": "z"}, "z-order")]
 )
-def test_derivatives_that_do_not_exist_are_errors(options: dict[str, Any], message: str) -> None:
+def test_unsupported_derivatives_raise(options: dict[str, Any], message: str) -> None:
     _, _, part = make("uniform", 4)
 
     def loss(pos: jax.Array) -> jax.Array:
@@ -326,13 +326,13 @@ def test_derivatives_that_do_not_exist_are_errors(options: dict[str, Any], messa
         jax.jit(jax.grad(loss))(jnp.asarray(part.pos))
 
 
-def test_too_few_particles_on_all_devices() -> None:
+def test_k_above_total_particle_count_raises() -> None:
     _, _, part = make("no more than k", 4)
     with pytest.raises(Exception, match="k is 6, but there are only 5 particles"):
         jax.block_until_ready(jz.knn.knn.smap(mesh_of(4), jit=True)(part, k=6))
 
 
-def test_more_particles_than_can_be_numbered() -> None:
+def test_globalidx_of_too_many_particles_raises() -> None:
     _, _, part = make("uniform", 4)
     many = ParticleData(pos=part.pos, num=part.num, num_total=2**31)
     with pytest.raises(ValueError, match="rankidx"):
@@ -345,7 +345,7 @@ def uniform_without_padding() -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.long
-def test_ghosts_that_do_not_fit_name_rank_need_have_and_option() -> None:
+def test_capacity_error_names_rank_sizes_and_option() -> None:
     pos, counts = uniform_without_padding()
     part = deal(pos, counts, rows=300)
     search = jz.knn.knn.smap(mesh_of(4), jit=True)
@@ -359,7 +359,7 @@ def test_ghosts_that_do_not_fit_name_rank_need_have_and_option() -> None:
 
 
 @pytest.mark.slow
-def test_ghosts_that_do_not_fit_at_first_get_more_room(count_compilations: Any) -> None:
+def test_capacity_of_ghosts_grows_automatically(count_compilations: Any) -> None:
     """For large k, every rank needs nearly all particles of the others."""
     pos = np.random.default_rng(0).random((24000, 3)).astype(np.float32)
     part = deal(pos, even(24000, 4), rows=6000)
@@ -372,7 +372,7 @@ def test_ghosts_that_do_not_fit_at_first_get_more_room(count_compilations: Any) 
     assert not [line for line in lines if "knn" in line], "the room that was learnt is kept"
 
 
-def test_inside_a_function_that_the_user_compiles_the_error_says_what_to_do() -> None:
+def test_capacity_error_in_user_jit_function_names_the_option() -> None:
     part = deal(*uniform_without_padding(), rows=300)
     compiled = jax.jit(lambda part: jz.knn.knn.smap(mesh_of(4))(part, k=8, cfg=KNNConfig(ghost_rows=7)))
     with pytest.raises(Exception, match=r"rank \d needs room for \d+ rows .* has room for 307; set ghost_rows"):
@@ -380,7 +380,7 @@ def test_inside_a_function_that_the_user_compiles_the_error_says_what_to_do() ->
 
 
 @pytest.mark.long
-def test_one_compilation_for_any_box(count_compilations: Any) -> None:
+def test_box_lengths_share_one_compilation(count_compilations: Any) -> None:
     _, _, part = make("uniform", 2)
     search = jz.knn.knn.smap(mesh_of(2), jit=True)
     jax.block_until_ready(search(part, k=3, boxsize=1.0))

@@ -26,7 +26,7 @@ def said(folder: Path, first: bool) -> str:
 
 
 @pytest.mark.parametrize("name", ["jztree", "jztree-cu12", "jztree-cu13"])
-def test_another_distribution_of_this_name_is_an_error(name: str, tmp_path: Path) -> None:
+def test_installed_distribution_of_the_same_name_raises(name: str, tmp_path: Path) -> None:
     told = tmp_path / f"{name.replace('-', '_')}-1.2.3.dist-info"
     told.mkdir()
     (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2.3\n")
@@ -36,7 +36,7 @@ def test_another_distribution_of_this_name_is_an_error(name: str, tmp_path: Path
     assert sentence.endswith(ADVICE)
 
 
-def test_files_of_another_package_among_these_are_an_error(tmp_path: Path) -> None:
+def test_files_of_another_package_raise(tmp_path: Path) -> None:
     (tmp_path / "jztree").mkdir()
     for name in ("__init__.py", "_distributions.py"):
         shutil.copy(Path(jztree.__file__).parent / name, tmp_path / "jztree")

@@ -58,12 +58,12 @@ def test_positions_queries_and_properties(twin: str) -> None:
     assert_same(of(neighbours_within)(Foreign(every_other), 0.1), of(neighbours_within)(POS, 0.1))
 
 
-def test_float64_is_rounded_as_of_numpy() -> None:
+def test_float64_is_rounded_like_numpy_arrays() -> None:
     pos = oracles.uniform(300, 3, np.float64)
     assert_same(knn.jit(Foreign(pos), 4), knn.jit(pos, 4))
 
 
-def test_integers_that_would_be_cut_are_an_error() -> None:
+def test_integers_that_would_be_truncated_raise() -> None:
     part = {"pos": Foreign(POS), "mass": Foreign(np.full(300, 2**40))}
     with pytest.raises(ValueError, match="mass"):
         knn.jit(PosMass(**part), 4, result="mass")
@@ -79,7 +79,7 @@ def test_over_devices() -> None:
 
 
 @pytest.mark.parametrize("find", [knn, knn.jit])
-def test_memory_that_is_not_shared_is_said(find: Any) -> None:
+def test_array_that_refuses_export_raises(find: Any) -> None:
     with pytest.raises(TypeError, match=r"array of test_dlpack .*require gradient.*\.detach\(\)") as error:
         find(Refusing(POS), 4)
     assert oracles.one_sentence(error)

@@ -99,19 +99,19 @@ def test_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: 
     assert_printed(QUICKSTART, capsys.readouterr().out)
 
 
-def test_notebook_is_that_of_the_page() -> None:
+def test_notebook_matches_the_page() -> None:
     made = load(DOCS / "notebook.py").notebook_of(QUICKSTART.read_text())
     assert QUICKSTART.with_suffix(".ipynb").read_text() == made, "run python docs/notebook.py"
 
 
-def test_a_notebook_that_is_downloaded_asks_for_no_files_of_the_page() -> None:
+def test_notebook_refers_to_no_image_files() -> None:
     assert "](drawings/" in QUICKSTART.read_text()
     cells = json.loads(QUICKSTART.with_suffix(".ipynb").read_text())["cells"]
     assert not [cell for cell in cells if "![" in "".join(cell["source"])]
 
 
 @pytest.mark.long
-def test_guide_prints_what_it_says_on_four_devices(tmp_path: Path) -> None:
+def test_guide_prints_the_documented_output_on_four_devices(tmp_path: Path) -> None:
     script = "\n".join(block for _, block in blocks(GUIDE, "python"))
     four = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count=4"  # the last value counts
     environ = {**os.environ, "XLA_FLAGS": four, "JAX_PLATFORMS": "cpu"}
@@ -124,7 +124,7 @@ def test_guide_prints_what_it_says_on_four_devices(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_drawings_are_those_of_the_pages(tmp_path: Path) -> None:
+def test_drawings_match_the_pages(tmp_path: Path) -> None:
     """The script compares the boundaries that it draws with those of the library."""
     draw = load(DOCS / "drawings" / "draw.py")
     draw.main(tmp_path)
@@ -134,7 +134,7 @@ def test_drawings_are_those_of_the_pages(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == shown
 
 
-def test_links_within_the_repository_lead_somewhere() -> None:
+def test_links_within_the_repository_resolve() -> None:
     for page in PAGES:
         for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
             linked = page.parent / target if target else page

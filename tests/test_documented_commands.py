@@ -44,19 +44,19 @@ def shell(page: Path) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("page", [page for page in PAGES if shell(page)], ids=lambda page: page.name)
-def test_commands_of_a_page_are_known(page: Path) -> None:
+def test_documented_commands_exist(page: Path) -> None:
     for command in shell(page):
         assert arguments.parse(command).command in ("fof", "knn", "xi", "convert", "plot", "view", "info"), command
 
 
-def test_examples_of_the_help_are_known() -> None:
+def test_help_examples_parse() -> None:
     examples = commands("".join(re.findall(r"^  jztree .*\n", "".join(HELP), re.MULTILINE)))
     assert len(examples) > 10
     for command in examples:
         arguments.parse(command)
 
 
-def test_options_that_are_told_of_are_known() -> None:
+def test_documented_options_exist() -> None:
     parsers = options_of_commands(arguments.build_parser()).values()
     known = {flag for options in parsers for option in options.values() for flag in option.option_strings}
     for page in (COMMAND_LINE, DOCS / "snapshot_to_catalogue.md", ROOT / "README.md"):
@@ -92,7 +92,7 @@ def files_of_the_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_the_gallery_shows_what_its_commands_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gallery_shows_the_files_its_commands_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("plotly")
     gallery = load(DOCS / "gallery_pictures.py")
     page = (DOCS / "gallery.md").read_text()
