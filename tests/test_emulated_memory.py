@@ -47,15 +47,15 @@ def _run(whats: tuple[str, ...], seed: int) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("what", ["shared memory", "shared memory that was asked for"])
-def test_no_block_finds_what_the_last_one_left(what: str) -> None:
+def test_shared_memory_is_refilled_for_every_block(what: str) -> None:
     assert printed(what, seed=0) == printed(what, seed=1) == f"{[int(GARBAGE)] * _THREADS}\n"
 
 
-def test_results_hold_garbage_at_first() -> None:
+def test_results_initially_hold_garbage() -> None:
     assert printed("result", seed=0) == f"{[int(GARBAGE)] * _THREADS}\n"
 
 
-def test_results_hold_what_an_earlier_call_left() -> None:
+def test_results_initially_hold_data_of_an_earlier_call() -> None:
     # The result uses the memory of an argument of that call.
     assert set(json.loads(printed("result", "result", seed=1))) & set(range(1, _THREADS))
 
@@ -71,19 +71,19 @@ def test_results_hold_what_an_earlier_call_left() -> None:
         ("argument", "a kernel wrote to an argument."),
     ],
 )
-def test_writes_to_what_is_not_the_kernels_own(what: str, words: str) -> None:
+def test_writes_outside_memory_of_the_kernel_end_the_program(what: str, words: str) -> None:
     ended = _run((what,), 0)
     assert ended.returncode != 0
     assert f"CUDA emulator: {words}" in ended.stderr
 
 
 @pytest.mark.parametrize(("what", "alignment"), [("alignment of an argument", 16), ("alignment of a result", 128)])
-def test_buffers_are_aligned_no_better_than_xla_aligns_them(what: str, alignment: int) -> None:
+def test_buffers_have_only_the_alignment_of_xla(what: str, alignment: int) -> None:
     assert (call(what) == alignment).all()
 
 
 @pytest.mark.parametrize(("what", "plain"), [("order of threads", _THREADS - 1), ("order of blocks", 0)])
-def test_another_seed_is_another_order(what: str, plain: int) -> None:
+def test_seeds_change_the_order_of_threads_and_blocks(what: str, plain: int) -> None:
     found = {seed: printed(what, seed=seed) for seed in range(5)}
     assert str(plain) in found[0]
     assert len(set(found.values())) > 2
@@ -105,7 +105,7 @@ def rows(kernel: str) -> list[float]:
 
 
 @pytest.mark.parametrize("kernel", ["count_within", "kernel_sums", "neighbours_within", "pairs_within"])
-def test_fills_that_are_left_out_are_missed(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omitted_fills_change_the_results(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     script = f"import test_emulated_memory\nprint(test_emulated_memory.rows({kernel!r}))"
     whole = test_kernels.run_with_instruction_set("cuda-emulated", script)
     assert whole.returncode == 0, whole.stderr

@@ -83,15 +83,15 @@ def test_errors_that_end_the_program(how: str, words: str) -> None:
         ("too many blocks", "a launch needs 2147483648 blocks, and CUDA has 2**31 - 1 at most."),
     ],
 )
-def test_launches_that_cuda_refuses(how: str, words: str) -> None:
+def test_launches_invalid_in_cuda_raise(how: str, words: str) -> None:
     with pytest.raises(oracles.RUN_TIME_ERROR, match="jztree: ") as error:
         call(how)
     assert words in str(error.value)
 
 
-def test_without_a_fault_nothing_ends() -> None:
+def test_call_without_errors_succeeds() -> None:
     assert call("nothing") == 0
 
 
-def test_work_is_done_behind_the_handler() -> None:
+def test_work_runs_after_the_handler_returns() -> None:
     assert call("result read too early") == 0x01010101

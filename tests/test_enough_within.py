@@ -39,7 +39,7 @@ RADII = (0.0, 0.01, 0.05, 0.2, 0.5, 1.5)
 
 @pytest.mark.parametrize("dims", range(1, 5))
 @pytest.mark.parametrize("cfg", [SMALL_LEAVES, TreeConfig()], ids=["small leaves", "leaves"])
-def test_enough_is_what_pairs_say(dims: int, cfg: TreeConfig) -> None:
+def test_enough_within_equals_brute_force(dims: int, cfg: TreeConfig) -> None:
     pos, asked = oracles.clustered(500, dims), oracles.uniform(150, dims, seed=4) * 1.2 - 0.1
     sources, queries = tree_of(pos, 500, cfg), tree_of(asked, 150, cfg)
     for radius, least in itertools.product(RADII, (1, 2, 7, 60, 250, 500, 501)):
@@ -49,7 +49,7 @@ def test_enough_is_what_pairs_say(dims: int, cfg: TreeConfig) -> None:
         np.testing.assert_array_equal(enough(sources, None, radius, least), enough(sources, sources, radius, least))
 
 
-def test_ties_are_enough() -> None:
+def test_ties_at_the_radius_count() -> None:
     sources = tree_of(oracles.lattice(7, 3, spacing=0.1), 343, SMALL_LEAVES)
     for radius, least in itertools.product((0.1, float(np.float32(0.1)), 0.1 * np.sqrt(3)), (4, 5, 7, 27)):
         expected = within(sources, sources, radius).sum(axis=1) >= least
@@ -57,7 +57,7 @@ def test_ties_are_enough() -> None:
 
 
 @pytest.mark.parametrize("num", [0, 1, 40])
-def test_rows_without_a_query_never_have_enough(num: int) -> None:
+def test_padding_rows_never_have_enough(num: int) -> None:
     pos = oracles.uniform(60, 3)
     sources = tree_of(pos[:num], num, SMALL_LEAVES)
     padded = sources._replace(posz=jnp.full((60, 3), jnp.nan).at[:num].set(sources.posz))
@@ -67,7 +67,7 @@ def test_rows_without_a_query_never_have_enough(num: int) -> None:
 
 @pytest.mark.parametrize("values", ["few", "different", "equal"])
 @pytest.mark.parametrize("cfg", [SMALL_LEAVES, TreeConfig()], ids=["small leaves", "leaves"])
-def test_the_least_value_is_what_pairs_say(cfg: TreeConfig, values: str) -> None:
+def test_least_within_equals_brute_force(cfg: TreeConfig, values: str) -> None:
     pos, asked = oracles.clustered(500, 3), oracles.uniform(150, 3, seed=4) * 1.2 - 0.1
     sources, queries = tree_of(pos, 500, cfg), tree_of(asked, 150, cfg)
     rng = np.random.default_rng(0)
@@ -79,7 +79,7 @@ def test_the_least_value_is_what_pairs_say(cfg: TreeConfig, values: str) -> None
         np.testing.assert_array_equal(found, expected)
 
 
-def test_the_least_value_in_the_order_of_rows() -> None:
+def test_least_within_in_the_given_row_order() -> None:
     sources, queries = (tree_of(oracles.uniform(n, 3, seed=n), n, SMALL_LEAVES) for n in (90, 40))
     value, rows = jnp.arange(90, dtype=jnp.int32), jax.random.permutation(jax.random.key(1), 40)
     found = kernels.least_within(sources, value, queries, None, exact(0.3, ()), exact(0, (3,)))
@@ -87,7 +87,7 @@ def test_the_least_value_in_the_order_of_rows() -> None:
     np.testing.assert_array_equal(np.asarray(placed)[rows], found)
 
 
-def test_a_number_that_cannot_be_enough() -> None:
+def test_invalid_number_of_sources_raises() -> None:
     sources = tree_of(oracles.uniform(10, 3), 10, TreeConfig())
     for least in (0, -1, 2**31):
         with pytest.raises(oracles.RUN_TIME_ERROR, match="enough sources are at least 1 and fewer than"):

@@ -31,7 +31,7 @@ FUNCTIONS = (knn, fof_labels, dbscan, count_within, neighbours_within, zsort_and
 
 @pytest.mark.parametrize("find", FUNCTIONS, ids=lambda find: find.__name__)
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
-def test_nan_in_a_position(find: Any, kind: Any) -> None:
+def test_nan_position_raises(find: Any, kind: Any) -> None:
     """It is an error also in 32-bit mode, and for float64 arrays of NumPy, which are rounded in that mode."""
     pos = oracles.uniform(300, 3, kind)
     pos[7, 1] = np.nan
@@ -92,7 +92,7 @@ def test_compiled_and_mapped_calls_count_bad_rows() -> None:
 
 
 @pytest.mark.parametrize("transform", [jax.vmap, lambda call: jax.jit(jax.vmap(call))], ids=["vmap", "jit"])
-def test_errors_name_the_member_of_a_vmap(transform: Any) -> None:
+def test_errors_under_vmap_name_the_member(transform: Any) -> None:
     pos = np.stack([GOOD, GOOD, BAD, BAD])
     with pytest.raises(
         oracles.RUN_TIME_ERROR, match=r"in member 2 of a vmap: row 7 of the positions .* \(4 such rows\)\."
@@ -107,7 +107,7 @@ def test_errors_name_the_member_of_a_vmap(transform: Any) -> None:
 NEITHER = r"k is 1, but there are only 0 particles to choose from; give jztree\.knn\.knn max_radius=jnp\.inf"
 
 
-def test_no_particles_name_what_helps() -> None:
+def test_too_few_particles_error_suggests_remedies() -> None:
     none = np.zeros((0, 3), np.float32)
     with pytest.raises(ValueError, match=NEITHER):
         knn(none, 1, part_query=GOOD)
@@ -139,7 +139,7 @@ def test_k_of_0_raises() -> None:
         knn(GOOD, 0)
 
 
-def test_what_is_wrong_with_numbers_of_particles_and_queries() -> None:
+def test_source_mask_and_query_position_errors() -> None:
     pos = oracles.uniform(20, 3)
     some = np.arange(20) < 2
     with pytest.raises(ValueError, match="only 2 particles"):
@@ -168,13 +168,13 @@ RAGGED = [0.1, [0.2, 0.3]]
         (lambda pos: spherical_overdensity(PosMass(pos=pos, mass=1.0), pos[:2], RAGGED), "density"),
     ],
 )
-def test_lists_of_different_lengths_in_one_list(call: Callable[..., Any], name: str) -> None:
+def test_ragged_lists_raise(call: Callable[..., Any], name: str) -> None:
     with pytest.raises(ValueError, match=rf"^{name} is \[0\.1, \[0\.2, 0\.3\]\]; lists in one list must") as error:
         call(oracles.uniform(30, 3))
     assert oracles.one_sentence(error)
 
 
-def test_long_lists_are_not_shown_as_a_whole() -> None:
+def test_long_lists_are_abbreviated_in_errors() -> None:
     with pytest.raises(ValueError, match=r"^radius is .* \.\.\.; radii must be at least 0") as error:
         count_within(oracles.uniform(30, 3), [-0.5] * 1000)
     assert len(str(error.value)) < 300

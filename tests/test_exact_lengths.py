@@ -134,14 +134,14 @@ CALLS = [
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
-def test_one_bit_of_a_length_decides(call: Callable[[Any, Any], int], spacing: float) -> None:
+def test_lengths_one_bit_apart_are_distinguished(call: Callable[[Any, Any], int], spacing: float) -> None:
     pos = lattice(spacing)
     assert call(pos, np.nextafter(spacing, 0)) == 0
     assert call(pos, spacing) == PAIRS
     assert call(pos, np.nextafter(spacing, 1)) == PAIRS
 
 
-def test_one_bit_of_a_length_decides_with_64_bit_types(x64: None, spacing: float) -> None:
+def test_lengths_one_bit_apart_are_distinguished_with_64_bit_types(x64: None, spacing: float) -> None:
     pos = lattice(spacing).astype(np.float64)
     for call in CALLS:
         assert call(pos, np.nextafter(spacing, 0)) == 0, call
@@ -150,7 +150,7 @@ def test_one_bit_of_a_length_decides_with_64_bit_types(x64: None, spacing: float
 
 @pytest.mark.long
 @pytest.mark.parametrize("spacing", [2.0**-100, 2.0**-140], ids=str)
-def test_one_bit_of_a_length_decides_over_devices(spacing: float) -> None:
+def test_lengths_one_bit_apart_are_distinguished_over_devices(spacing: float) -> None:
     skip_where_subnormal_numbers_vanish(spacing)
     counts, mesh = even(PLACES, 2), mesh_of(2)
     part = deal(lattice(spacing), counts, 5)
@@ -173,7 +173,7 @@ def test_one_bit_of_a_length_decides_over_devices(spacing: float) -> None:
 
 
 @pytest.mark.parametrize("spacing", [2.0**-60, 2.0**-100, 2.0**-120], ids=str)
-def test_one_bit_of_a_box_decides(spacing: float) -> None:
+def test_box_lengths_one_bit_apart_are_distinguished(spacing: float) -> None:
     """Two particles are three spacings apart, and across the face by the excess of the box length over that."""
     pos = np.array([[0.0], [3 * spacing]], np.float32)
     for last, near in ((0, True), (1, False)):
@@ -188,7 +188,7 @@ def test_one_bit_of_a_box_decides(spacing: float) -> None:
 
 
 @pytest.mark.parametrize("spacing", [2.0**-60, 2.0**-100, 2.0**-120], ids=str)
-def test_one_bit_of_a_smoothing_length_decides(spacing: float) -> None:
+def test_smoothing_lengths_one_bit_apart_are_distinguished(spacing: float) -> None:
     """The top hat ends there, and its integral is 1, so sums are numbers divided by lengths."""
     pos = (np.arange(5)[:, None] * spacing).astype(np.float32)
     for h, numbers in ((np.nextafter(spacing, 0), [1, 1, 1, 1, 1]), (spacing, [2, 3, 3, 3, 2])):
@@ -198,7 +198,7 @@ def test_one_bit_of_a_smoothing_length_decides(spacing: float) -> None:
 
 
 @pytest.mark.parametrize("spacing", [2.0**-60, 2.0**-100, 2.0**-110], ids=str)
-def test_one_bit_of_what_attaches_decides(spacing: float) -> None:
+def test_attach_within_one_bit_apart_is_distinguished(spacing: float) -> None:
     pos = np.array([[0.0], [spacing]], np.float32)
     part, gas = (ParticleData(pos=x, id=np.arange(len(x), dtype=np.int32)) for x in (pos, pos[1:] * 2))
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=1))
@@ -209,7 +209,7 @@ def test_one_bit_of_what_attaches_decides(spacing: float) -> None:
 
 
 @pytest.mark.parametrize("spacing", [2.0**-100, 2.0**-130, 2.0**-140], ids=str)
-def test_traced_lengths_below_the_normal_numbers_count(spacing: float) -> None:
+def test_subnormal_traced_lengths_are_not_flushed(spacing: float) -> None:
     """XLA flushes them to 0, but kernels do not."""
     skip_where_subnormal_numbers_vanish(spacing)
     pos = lattice(spacing)
@@ -231,21 +231,21 @@ def test_traced_lengths_below_the_normal_numbers_count(spacing: float) -> None:
     ],
     ids=["radius", "radii", "max_radius", "first edge", "edges"],
 )
-def test_traced_lengths_below_the_normal_numbers_have_a_sign(find: Any, length: Any, words: str) -> None:
+def test_invalid_subnormal_traced_lengths_raise(find: Any, length: Any, words: str) -> None:
     """XLA flushes them to 0, and so would treat them as not negative, and as equal."""
     pos = np.random.default_rng(3).random((40, 3)).astype(np.float32)
     with pytest.raises(RUN_TIME_ERROR, match=words):
         jax.block_until_ready(jax.jit(find)(pos, jnp.asarray(length, jnp.float32)))
 
 
-def test_traced_edges_below_the_normal_numbers_ascend() -> None:
+def test_subnormal_traced_edges_are_not_flushed() -> None:
     pos = lattice(1.0)
     counted = jax.jit(pair_counts)(pos, jnp.asarray([0, 1e-40, 2e-40, 1], jnp.float32))
     assert np.asarray(counted.count).tolist() == [0, 0, PAIRS]
 
 
 @pytest.mark.long
-def test_sums_of_weights_keep_their_digits_in_every_unit() -> None:
+def test_sums_of_weights_are_accurate_in_every_unit() -> None:
     random = np.random.default_rng(4)
     pos, weight = random.random((60, 2)).astype(np.float32), random.random(60)
     wide = pos.astype(np.float64)
@@ -261,7 +261,7 @@ def test_sums_of_weights_keep_their_digits_in_every_unit() -> None:
         np.testing.assert_allclose(np.asarray(found), [expected], rtol=2.0**-44)
 
 
-def test_derivatives_go_through_small_boxes() -> None:
+def test_derivatives_in_tiny_boxes() -> None:
     """Test derivatives by a traced box, and by positions in a box that is not traced."""
     spacing = 2.0**-90
     pos = np.array([[0.0], [3 * spacing]], np.float32)
@@ -278,7 +278,7 @@ def test_derivatives_go_through_small_boxes() -> None:
 
 @pytest.mark.parametrize("power", [0, -120, -124])
 @pytest.mark.parametrize("share", [0.3, 1.0])
-def test_boxes_whose_digits_are_below_those_of_float32(power: int, share: float) -> None:
+def test_boxes_between_float32_numbers(power: int, share: float) -> None:
     """Two particles are nearer to each other across the face than the spacing of float32."""
     last = np.float32(np.ldexp(1 - 2.0**-23, power))
     gap = float(np.ldexp(share, power - 25))
@@ -288,7 +288,7 @@ def test_boxes_whose_digits_are_below_those_of_float32(power: int, share: float)
         assert (np.asarray(knn(pos, 2, box, max_radius=part * gap)[1]) >= 0).sum() == 2 * found
 
 
-def test_limits_of_positions_that_were_wrapped_and_lost_what_is_nearest() -> None:
+def test_max_radius_for_wrapped_positions_that_lose_precision() -> None:
     """The last is wrapped to where float32 has steps of 65,536, so its neighbours are searched in float64."""
     skip_where_subnormal_numbers_vanish(1e-44)
     pos = np.array([[0, 1e-44, 1e-45], [0, 0, 1e-45], [-1e-45, 1e-45, 1e-44]], np.float32)

@@ -22,7 +22,7 @@ def line(offset: float, spread: float, dtype: Any, n: int = 200) -> np.ndarray:
 @pytest.mark.parametrize(
     ("offset", "spread"), [(1e10, 1e-18), (1e20, 1e-8), (3e24, 1e-4), (1e27, 1.0), (-1e30, 1.0), (4e37, 1e-30)]
 )
-def test_a_set_far_from_the_origin(offset: float, spread: float, dtype: Any) -> None:
+def test_float32_set_far_from_the_origin(offset: float, spread: float, dtype: Any) -> None:
     """Scaled by its own width alone, the set would overflow."""
     pos = line(offset, spread, dtype)
     radius, index = knn(pos, 4)
@@ -34,7 +34,7 @@ def test_a_set_far_from_the_origin(offset: float, spread: float, dtype: Any) -> 
         assert len(set(np.asarray(fof_labels(pos, rlink)[1]))) == 1 + np.sum(gaps > rlink)
 
 
-def test_a_float64_set_far_from_the_origin(x64: None) -> None:
+def test_float64_set_far_from_the_origin(x64: None) -> None:
     pos = line(1e140, 1e-60, np.float64)
     radius, _ = knn(pos, 4)
     apart = np.sort(np.abs(pos[:, None, 1] - pos[:, 1]), axis=1)[:, :4]
@@ -69,7 +69,7 @@ def test_positions_many_periods_away_are_wrapped(far: float, box: list[float], d
 
 @pytest.mark.parametrize("apart", [2.0**-1022, 2.0**-1000, 2.0**-800])
 @pytest.mark.parametrize("box", [0.0, 2.0**130], ids=["open", "periodic"])
-def test_pairs_whose_squares_vanish_beside_the_set(apart: float, box: float, x64: None) -> None:
+def test_pairs_with_squares_negligible_relative_to_the_set(apart: float, box: float, x64: None) -> None:
     """Whether two particles are within a radius depends on these two alone, not on other particles."""
     far = 2.0**123
     pos = np.array([[far, 0.0], [far, apart], [far, 3 * apart], [0.0, apart]])
@@ -101,7 +101,7 @@ def test_pairs_whose_squares_vanish_beside_the_set(apart: float, box: float, x64
         ("midpoint", [3, 0, 0], 12 / np.sqrt(13), 8 / np.sqrt(13)),
     ],
 )
-def test_lines_of_sight_of_pairs_whose_squares_vanish_beside_the_set(
+def test_lines_of_sight_for_pairs_with_negligible_squares(
     unit: float, los: Any, first: list[int], across: float, along: float, x64: None
 ) -> None:
     pos = np.array([first, [3, 4, 0], [0, 0, 0]]) * unit

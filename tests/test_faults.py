@@ -6,7 +6,7 @@ from faults import case, runner
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 100, 20))
-def test_processes_end_as_they_must(first: int) -> None:
+def test_injected_faults_end_processes_as_expected(first: int) -> None:
     reports: list[str] = []
     tally = runner.run(
         ((f"case {number}", case.drawn(1, number)) for number in range(first, first + 20)), report=reports.append
