@@ -80,7 +80,7 @@ def test_many_particles_equal_scipy(sample: str, factor: float) -> None:
 @pytest.mark.parametrize("leaf_size", [2, 5, 24, 2000])
 @pytest.mark.parametrize("fan_out", [2, 8])
 @pytest.mark.parametrize("rlink", [0.001, 0.02, 0.3])
-def test_answer_does_not_depend_on_the_shape_of_the_tree(rlink: float, leaf_size: int, fan_out: int) -> None:
+def test_labels_do_not_depend_on_the_shape_of_the_tree(rlink: float, leaf_size: int, fan_out: int) -> None:
     pos = jnp.asarray(oracles.clustered(3000, 3))
     cfg = FofConfig(tree=TreeConfig(leaf_size=leaf_size, fan_out=fan_out))
     np.testing.assert_array_equal(input_labels(pos, rlink, 1.0, cfg=cfg), input_labels(pos, rlink, 1.0))
@@ -91,7 +91,7 @@ def test_answer_does_not_depend_on_the_shape_of_the_tree(rlink: float, leaf_size
 
 @pytest.mark.parametrize("num", [0, 1, 24, 300, 400])
 @pytest.mark.parametrize("filler", [0.0, 0.5, np.nan], ids=str)
-def test_rows_beyond_num_are_groups_of_their_own(num: int, filler: float) -> None:
+def test_padding_rows_are_separate_groups(num: int, filler: float) -> None:
     pos = np.full((400, 3), filler, np.float32)
     pos[:num] = oracles.uniform(num, 3)
     part = data.Pos(pos=jnp.asarray(pos), num=num)
@@ -119,7 +119,7 @@ def test_th_gives_the_same_answer(num: int | None) -> None:
         np.testing.assert_array_equal(a, b)
 
 
-def test_arrays_and_own_particle_classes() -> None:
+def test_arrays_and_user_particle_classes() -> None:
     pos = jnp.asarray(oracles.uniform(200, 2))
     part = data.ParticleData(pos=pos, id=jnp.arange(200), mass=2.0)
     partz, label = fof_labels(part, 0.05)
@@ -203,9 +203,7 @@ LENGTHS = st.sampled_from([0.0, 0.125, 0.25, 0.176776695296636, 0.27950849718747
 
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(grid=GRID_POINTS, num=st.integers(1, 40), rlink=LENGTHS, box=st.sampled_from([0.0, 1.0, 1.25]))
-def test_property_any_grid_points_equal_connected_components(
-    grid: np.ndarray, num: int, rlink: float, box: float
-) -> None:
+def test_property_grid_points_equal_connected_components(grid: np.ndarray, num: int, rlink: float, box: float) -> None:
     pos = (grid / 8).astype(np.float32)
     label = fof_labels.jit(data.Pos(pos=jnp.asarray(pos), num=num), rlink, box, output_order="input")[1]
     expected = oracles.smallest_members(oracles.components(pos[:num], rlink, box))
@@ -218,7 +216,7 @@ def test_property_any_grid_points_equal_connected_components(
     rlink=st.floats(0, 0.5),
     box=st.sampled_from([0.0, 1.0, 1.1]),
 )
-def test_property_any_floats_equal_connected_components(pos: np.ndarray, rlink: float, box: float) -> None:
+def test_property_floats_equal_connected_components(pos: np.ndarray, rlink: float, box: float) -> None:
     label = fof_labels.jit(jnp.asarray(pos), rlink, box, output_order="input")[1]
     np.testing.assert_array_equal(label, oracles.smallest_members(oracles.components(pos, rlink, box)))
 
@@ -240,7 +238,7 @@ def test_property_permutation_translation_scaling_and_duplicates(
 # fof_is_superset
 
 
-def test_superset() -> None:
+def test_fof_is_superset_of_small_examples() -> None:
     fine, coarse = jnp.array([0, 0, 2, 2, 4]), jnp.array([1, 1, 1, 1, 4])
     assert bool(fof_is_superset(coarse, fine))
     assert not bool(fof_is_superset(fine, coarse))
@@ -258,7 +256,7 @@ def test_larger_linking_length_is_a_superset() -> None:
     assert bool(jax.jit(fof_is_superset)(large, small))
 
 
-def test_superset_of_any_labels() -> None:
+def test_fof_is_superset_equals_brute_force() -> None:
     random = np.random.default_rng(4)
     for n in (0, 1, 2, 30):
         for _ in range(40):
@@ -270,7 +268,7 @@ def test_superset_of_any_labels() -> None:
                 assert bool(fof_is_superset(sup, sub, looked)) == expected
 
 
-def test_superset_of_labels_that_do_not_fit() -> None:
+def test_fof_is_superset_of_mismatched_labels_raises() -> None:
     with pytest.raises(TypeError, match="labels must be integers, not float32"):
         fof_is_superset(jnp.arange(3), jnp.arange(3.0))
     with pytest.raises(ValueError, match=r"\(3,\).*\(4,\)"):

@@ -32,7 +32,7 @@ def test_position_that_is_not_finite_names_the_row(find: Any, bad: float) -> Non
 
 @FINDERS
 @pytest.mark.parametrize("rlink", [-0.1, np.nan, np.inf, -np.inf], ids=str)
-def test_bad_linking_length(find: Any, rlink: float) -> None:
+def test_invalid_linking_length_raises(find: Any, rlink: float) -> None:
     with pytest.raises(ValueError, match=f"rlink is {rlink:g}") as error:
         find(jnp.asarray(oracles.uniform(40, 3)), rlink)
     assert oracles.one_sentence(error)
@@ -40,7 +40,7 @@ def test_bad_linking_length(find: Any, rlink: float) -> None:
 
 @FINDERS
 @pytest.mark.parametrize("rlink", [[0.1], [0.1, 0.2], "far", None, 1j], ids=str)
-def test_linking_length_that_is_no_number(find: Any, rlink: Any) -> None:
+def test_linking_length_that_is_not_a_number_raises(find: Any, rlink: Any) -> None:
     with pytest.raises((TypeError, ValueError)) as error:
         find(jnp.asarray(oracles.uniform(40, 3)), rlink)
     assert "rlink" in str(error.value)
@@ -48,7 +48,7 @@ def test_linking_length_that_is_no_number(find: Any, rlink: Any) -> None:
 
 @pytest.mark.parametrize("rlink", [-0.1, np.nan, np.inf], ids=str)
 @pytest.mark.parametrize("n", [40, 0])
-def test_bad_traced_linking_length(n: int, rlink: float) -> None:
+def test_invalid_traced_linking_length_raises(n: int, rlink: float) -> None:
     pos = jnp.asarray(oracles.uniform(n, 3))
     for find in (fof_labels, fof_and_catalogue):
         traced = jax.jit(lambda length, find=find: find(pos, length, 1.0))
@@ -61,7 +61,7 @@ def test_bad_traced_linking_length(n: int, rlink: float) -> None:
 
 @pytest.mark.parametrize("box", [-1.0, np.nan, np.inf], ids=str)
 @pytest.mark.parametrize("n", [40, 0])
-def test_bad_traced_box(n: int, box: float) -> None:
+def test_invalid_traced_box_raises(n: int, box: float) -> None:
     pos = jnp.asarray(oracles.uniform(n, 3))
     traced = jax.jit(lambda length: fof_labels(pos, 0.1, length))
     with pytest.raises(oracles.RUN_TIME_ERROR, match="box") as error:
@@ -72,7 +72,7 @@ def test_bad_traced_box(n: int, box: float) -> None:
 
 @FINDERS
 @pytest.mark.parametrize("box", [-1.0, np.nan, [1.0, 1.0], [1.0, -1.0, 0.0]], ids=str)
-def test_bad_box(find: Any, box: Any) -> None:
+def test_invalid_box_raises(find: Any, box: Any) -> None:
     with pytest.raises(ValueError, match="boxsize") as error:
         find(jnp.asarray(oracles.uniform(40, 3)), 0.1, box)
     assert oracles.one_sentence(error)
@@ -90,7 +90,7 @@ def test_bad_box(find: Any, box: Any) -> None:
     ],
     ids=["int", "complex", "1-D", "3-D", "5 dims"],
 )
-def test_positions_of_the_wrong_kind(find: Any, pos: np.ndarray, kind: type[Exception], words: str) -> None:
+def test_positions_of_wrong_type_or_shape_raise(find: Any, pos: np.ndarray, kind: type[Exception], words: str) -> None:
     for part in (pos, data.Pos(pos=pos)):
         with pytest.raises(kind, match=words) as error:
             find(part, 0.1)
@@ -98,7 +98,7 @@ def test_positions_of_the_wrong_kind(find: Any, pos: np.ndarray, kind: type[Exce
 
 
 @FINDERS
-def test_mass_and_velocities_that_do_not_fit(find: Any) -> None:
+def test_mass_and_velocities_of_wrong_shape_raise(find: Any) -> None:
     if find in (fof_labels, fof_labels.jit):
         return
     pos = jnp.zeros((50, 3))
@@ -108,13 +108,13 @@ def test_mass_and_velocities_that_do_not_fit(find: Any) -> None:
         find(data.ParticleData(pos=pos, vel=jnp.ones((50, 2))), 0.1)
 
 
-def test_unknown_output_order() -> None:
+def test_unknown_output_order_raises() -> None:
     with pytest.raises(ValueError, match="'original'"):
         fof_labels(jnp.zeros((5, 3)), 0.1, output_order="original")
 
 
 @pytest.mark.parametrize("case", ["other_particles", "other_number", "other_num", "unsorted", "other_box"])
-def test_th_of_something_else_never_gives_a_wrong_answer(case: str) -> None:
+def test_mismatched_th_raises_or_gives_correct_labels(case: str) -> None:
     pos = oracles.uniform(500, 3)
     posz, th = tree.zsort_and_tree(jnp.asarray(pos), boxsize=1.0)
     part, box = {

@@ -72,7 +72,7 @@ def test_linking_length_at_the_diagonal_of_a_lattice(diagonal: int, dtype: Any) 
         assert_groups(pos, rlink)
 
 
-def test_pairs_within_rounding_of_the_linking_length_are_decided_in_float64() -> None:
+def test_pairs_within_rounding_of_linking_length_are_decided_in_float64() -> None:
     """Test pairs at distances within a few float32 steps of the linking length, each pair far from all others."""
     random = np.random.default_rng(14)
     first = np.arange(400, dtype=np.float32)[:, None] * 4 + random.random((400, 3), np.float32)
@@ -194,7 +194,7 @@ def test_scaling_by_a_power_of_two_changes_nothing(exponent: int, box: float, dt
 
 @pytest.mark.parametrize("exponent", [-400, -160, -90, 90, 130, 400])
 @pytest.mark.parametrize("box", [0.0, 0.9], ids=["open", "periodic"])
-def test_float64_scaling_beyond_the_range_of_float32(exponent: int, box: float, x64: None) -> None:
+def test_float64_scaling_outside_the_range_of_float32(exponent: int, box: float, x64: None) -> None:
     """Lengths pass through JAX as float32 words, which must keep the range and the digits of float64."""
     pos, scale = oracles.lattice(9, 3, np.float64, 0.1), 2.0**exponent
     scaled = input_labels(jnp.asarray(pos * scale), 0.1 * scale, box * scale)

@@ -41,7 +41,7 @@ def separation(a: np.ndarray, b: np.ndarray, boxsize: float) -> np.ndarray:
 
 @pytest.mark.parametrize("boxsize", [0.0, 1.0])
 @pytest.mark.parametrize("spread", [even, uneven])
-def test_all_within_the_radius_come_in_order_and_once(boxsize: float, spread: Any) -> None:
+def test_all_ghosts_within_the_radius_arrive_in_order_and_once(boxsize: float, spread: Any) -> None:
     pos = np.random.default_rng(4).random((900, 3)).astype(np.float32)
     radii = np.array([0.05, 0.0, 0.2])
     own, nums, ids, totals, starts, again = run(pos, spread(len(pos), NDEV), radii, boxsize)
@@ -68,7 +68,7 @@ def test_one_rank_has_no_ghosts() -> None:
 
 
 @pytest.mark.long
-def test_room_grows_by_itself_and_can_be_given() -> None:
+def test_capacity_grows_automatically_and_can_be_given() -> None:
     pos = np.random.default_rng(6).random((1200, 3)).astype(np.float32)
     counts = even(len(pos), NDEV)
     assert list(run(pos, counts, 2.0, 0.0)[3]) == [1200] * NDEV
@@ -76,13 +76,13 @@ def test_room_grows_by_itself_and_can_be_given() -> None:
 
 
 @pytest.mark.parametrize("radius", [np.nan, -1.0, -1e-40])
-def test_a_bad_radius_on_one_rank_is_an_error_on_all(radius: float) -> None:
+def test_invalid_radius_on_one_rank_raises_on_all(radius: float) -> None:
     pos = np.random.default_rng(7).random((300, 3)).astype(np.float32)
     with pytest.raises(Exception, match="on rank 1: radius is negative or NaN"):
         run(pos, even(300, NDEV), np.array([0.1, radius, 0.1]), 0.0)
 
 
-def test_wrong_arguments_are_errors_in_words() -> None:
+def test_invalid_arguments_raise() -> None:
     pos = np.random.default_rng(8).random((100, 3)).astype(np.float32)
     partz, th = jz.tree.zsort_and_tree(pos)
     with pytest.raises(ValueError, match=r"rows must have 100 rows, one a particle; one has shape \(99, 3\)"):

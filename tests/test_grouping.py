@@ -219,7 +219,7 @@ def test_other_dimensions_and_double_precision(dims: int, box: str, dtype: Any) 
 
 @pytest.mark.parametrize("mass", ["array", "number", "none"])
 @pytest.mark.parametrize("vel", [True, False], ids=["vel", "no_vel"])
-def test_mass_may_be_shared_or_missing_and_velocities_too(mass: str, vel: bool, dtype: Any) -> None:
+def test_mass_shared_or_missing_and_velocities_missing(mass: str, vel: bool, dtype: Any) -> None:
     part = moving_particles(400, 3, dtype)
     part.mass = {"array": part.mass, "number": dtype(4.1), "none": None}[mass]
     part.vel = part.vel if vel else None
@@ -246,7 +246,7 @@ def test_everything_is_one_group(ndev: int) -> None:
 
 
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
-def test_a_giant_group_and_small_ones_between(ndev: int) -> None:
+def test_giant_group_interleaved_with_small_groups(ndev: int) -> None:
     """Every other particle belongs to the giant, the others to groups of one to five."""
     label = np.arange(420)
     label[1::2] = 1
@@ -255,14 +255,14 @@ def test_a_giant_group_and_small_ones_between(ndev: int) -> None:
 
 
 @pytest.mark.parametrize("size", [20, 40, 41, 39, 80])
-def test_groups_that_end_where_shares_end(size: int) -> None:
+def test_groups_that_end_at_share_boundaries(size: int) -> None:
     label = np.arange(320) // size * size
     joined = assert_as_on_one_device(some_particles(320), label, [100, 60, 0, 160, 0, 0, 0, 0], 20, room=160)
     assert joined.ngroups == 320 // size + (320 % size >= 20)
 
 
 @pytest.mark.long
-def test_shares_with_groups_and_particles_of_none_in_turns() -> None:
+def test_shares_with_alternating_groups_and_ungrouped_particles() -> None:
     """Shares of 20: 20 of the first group; its other 10, 5 ungrouped, a group of 2, 3 ungrouped; groups of 4."""
     label = np.concatenate([np.zeros(30, int), np.arange(30, 35), [35, 35], np.arange(37, 40), np.arange(40, 80)])
     label[40:] -= label[40:] % 4
@@ -275,7 +275,7 @@ def test_shares_with_groups_and_particles_of_none_in_turns() -> None:
     assert cata.ngroups.tolist() == [1, 1, 5, 5]
 
 
-def test_groups_of_an_owner_come_before_its_other_particles() -> None:
+def test_groups_precede_ungrouped_particles_on_their_rank() -> None:
     """Rank 0 owns two groups whose particles are mostly on other ranks, and an ungrouped particle between them."""
     label = np.array([0, 1, 2, 0, 2, 5, 0, 2, 8, 0, 2, 8])
     joined = assert_as_on_one_device(some_particles(12), label, [3, 3, 3, 3])
@@ -285,7 +285,7 @@ def test_groups_of_an_owner_come_before_its_other_particles() -> None:
 
 @pytest.mark.parametrize("ndev", [1, 3, 8])
 @pytest.mark.parametrize("npart_min", [2, 1000])
-def test_no_group_is_listed(ndev: int, npart_min: int) -> None:
+def test_no_group_reaches_npart_min(ndev: int, npart_min: int) -> None:
     label = np.arange(60) if npart_min == 2 else np.zeros(60, int)
     joined = assert_as_on_one_device(some_particles(60), label, parts_of(60, ndev), npart_min)
     assert joined.ngroups == 0
@@ -293,7 +293,7 @@ def test_no_group_is_listed(ndev: int, npart_min: int) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 3, 8, 9])
 @pytest.mark.parametrize("npart_min", [1, 2])
-def test_hardly_more_particles_than_ranks(n: int, npart_min: int) -> None:
+def test_few_particles_per_rank(n: int, npart_min: int) -> None:
     nums = [0] * 8
     nums[3], nums[6] = n - n // 3, n // 3
     assert_as_on_one_device(some_particles(n), np.zeros(n, int), nums, npart_min, room=12)
@@ -332,7 +332,7 @@ def test_massless_groups_have_a_centre() -> None:
 @pytest.mark.long
 @settings(max_examples=10, deadline=None)
 @given(st.data())
-def test_any_partition_of_any_numbers(draw: st.DataObject) -> None:
+def test_random_partitions_and_particle_counts(draw: st.DataObject) -> None:
     n = draw.draw(st.sampled_from([1, 7, 48]))  # every number of rows needs a compilation
     cuts = sorted(draw.draw(st.lists(st.integers(0, n), min_size=3, max_size=3)))
     nums = np.diff([0, *cuts, n]).tolist()
@@ -342,7 +342,7 @@ def test_any_partition_of_any_numbers(draw: st.DataObject) -> None:
     assert_as_on_one_device(some_particles(n), label, nums, npart_min, room=48)
 
 
-def test_slow_sums_agree() -> None:
+def test_catalogue_equals_brute_force_sums() -> None:
     """Compare with an implementation that does not use the kernels."""
     part = some_particles(300, dtype=np.float32)
     label = joined_to_first(np.arange(300) // 9, slice(None, None, 11))
@@ -360,7 +360,7 @@ def test_slow_sums_agree() -> None:
 
 
 @pytest.mark.parametrize("threads", [None, 1])
-def test_same_bits_again(threads: int | None) -> None:
+def test_repeated_calls_are_bitwise_equal(threads: int | None) -> None:
     label = joined_to_first(np.arange(600) // 50, slice(None, None, 7))
     arguments = (some_particles(600), label, [200, 0, 300, 100], 20, 1.0, 300)
     first = run(*arguments)
@@ -394,7 +394,7 @@ class Own:
     num: Any = None
 
 
-def test_all_properties_travel_and_all_else_stays() -> None:
+def test_properties_are_exchanged_and_other_fields_unchanged() -> None:
     n, label = 120, oracles.smallest_members(np.arange(120) // 6 % 2)
     part = Own(
         pos=oracles.uniform(n, 2),
@@ -412,7 +412,7 @@ def test_all_properties_travel_and_all_else_stays() -> None:
 
 
 @pytest.mark.long
-def test_outside_of_any_mesh() -> None:
+def test_grouping_outside_a_mesh() -> None:
     part, label = some_particles(100), np.arange(100) // 9 * 9
     part = dataclasses.replace(part, num=100)
     irank, igroup = jnp.zeros(100, jnp.int32), jnp.asarray(label, jnp.int32)
@@ -424,14 +424,14 @@ def test_outside_of_any_mesh() -> None:
     assert_same_catalogue(data.squeeze_catalogue(cata), data.squeeze_catalogue(one_cata), 1.0)
 
 
-def test_rows_that_leave_a_rank_are_counted() -> None:
+def test_statistics_count_rows_that_leave_a_rank() -> None:
     """All particles are on rank 1 of 2; half of them leave."""
     with stats.statistics() as counted:
         run(some_particles(40), np.arange(40), [0, 40], 2, 1.0, 40)
     assert counted["rows.groups"] == 20
 
 
-def test_few_collectives() -> None:
+def test_number_of_collectives() -> None:
     """Each collective costs compile time and latency. The module docstring lists them."""
     part = dataclasses.replace(
         jax.tree.map(lambda leaf: leaf[None].repeat(4, 0), some_particles(50)), num=np.full(4, 50)

@@ -18,7 +18,7 @@ from jztree.jax_ext import exact, shard_map_constructor
 pytestmark = pytest.mark.emulated
 
 
-def test_groups_that_cannot_be_counted_are_an_error_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_above_32_bit_counts_raise_on_every_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     # Always true, but computed from the tallies of all ranks, like the real check of sizes.
     monkeypatch.setattr(_group_order, "_too_large", lambda tallies: jnp.all(tallies < 1000))
     fresh = shard_map_constructor(
@@ -33,7 +33,7 @@ def test_groups_that_cannot_be_counted_are_an_error_on_every_rank(monkeypatch: p
 @pytest.mark.parametrize(
     "bad", [(0, 3, 1, 0), (2, 3, 2, 4), (1, 5, 0, -1), (1, 5, 0, 10), (1, 5, -1, 0), (1, 9, 1, 2)], ids=str
 )
-def test_groups_that_cannot_be_are_an_error_on_every_rank(bad: tuple[int, int, int, int]) -> None:
+def test_inconsistent_labels_raise_on_every_rank(bad: tuple[int, int, int, int]) -> None:
     """The group is on a higher rank, in a lower row, in no row, or has a first particle in another group."""
     on, row, rank, root = bad
     irank, igroup = np.arange(3, dtype=np.int32)[:, None].repeat(10, 1), np.zeros((3, 10), np.int32)
@@ -45,13 +45,13 @@ def test_groups_that_cannot_be_are_an_error_on_every_rank(bad: tuple[int, int, i
 
 
 @pytest.mark.parametrize(("largest", "too_large"), [(2**31 - 1, False), (2**31, True), (2**32, True), (0, False)])
-def test_the_largest_group_that_can_be_counted(largest: int, too_large: bool) -> None:
+def test_largest_group_with_a_32_bit_count(largest: int, too_large: bool) -> None:
     tallies = np.zeros((3, 5), np.uint32)
     tallies[1, 2:4] = words(largest)
     assert bool(_group_order._too_large(jnp.asarray(tallies))) == too_large
 
 
-def test_masses_and_velocities_of_the_wrong_shape() -> None:
+def test_masses_and_velocities_of_wrong_shape_raise() -> None:
     pos = np.zeros((6, 3), np.float32)
     with pytest.raises(ValueError, match=r"its shape is \(5,\) for 6"):
         _group_order.catalogue_columns(data.ParticleData(pos=pos, mass=np.zeros(5, np.float32)))
@@ -68,7 +68,7 @@ def numbers(pairs: Any) -> list[int]:
     return [int(low) | int(high) << 32 for low, high in np.asarray(pairs).reshape(-1, 2)]
 
 
-def test_places_beyond_32_bits() -> None:
+def test_group_offsets_above_32_bits() -> None:
     """The owner's groups have 3, 2**31 - 1 + 1 and 2 particles here; other ranks report huge parts."""
     big = 2**31 - 1
     count = np.array([3, 1, 2, 5], np.int32)
@@ -87,7 +87,7 @@ def test_places_beyond_32_bits() -> None:
 
 
 @pytest.mark.parametrize("rank", [0, 2])
-def test_targets_beyond_32_bits(rank: int) -> None:
+def test_group_targets_above_32_bits(rank: int) -> None:
     """Three ranks have 2**31 - 1 particles each; the test holds the first five of ``rank``."""
     each = 2**31 - 1
     listed, unlisted = [2**32 + 5, 0, 10**9], [10**9, 147483633, 7]
@@ -106,7 +106,7 @@ def test_targets_beyond_32_bits(rank: int) -> None:
     assert np.asarray(target).tolist() == rows
 
 
-def test_segments_beyond_32_bits() -> None:
+def test_group_segments_above_32_bits() -> None:
     """The last of three ranks with 2**31 - 1 particles each; the test holds its first nine."""
     listed, unlisted = [2**32, 3, 2**31 - 10], [1, 2, 1]
     tallies = np.array([[*words(listed[r]), 0, 0, unlisted[r]] for r in range(3)], np.uint32)
@@ -143,7 +143,7 @@ def test_segments_of_a_single_rank() -> None:
     ],
     ids=["row outside", "a group that is not listed", "nothing to continue", "too many groups", "no such rank"],
 )
-def test_kernels_refuse_what_would_be_outside_of_arrays(call: Callable[[], Any]) -> None:
+def test_kernels_with_out_of_bounds_segments_raise(call: Callable[[], Any]) -> None:
     oracles.skip_where_kernels_cannot_raise()
     with pytest.raises(oracles.RUN_TIME_ERROR, match="jztree: "):
         jax.block_until_ready(call())

@@ -49,7 +49,7 @@ def solid_body(n: int = 500) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.long
-def test_snapshot_against_slow_sums(shared_data: Any) -> None:
+def test_snapshot_equals_brute_force_sums(shared_data: Any) -> None:
     with h5py.File(shared_data / "sample_48" / "snapshot_048.hdf5") as file:
         box = float(file["Header"].attrs["BoxSize"])
         pos, vel = (file[f"PartType1/{name}"][()] for name in ("Coordinates", "Velocities"))
@@ -78,7 +78,7 @@ def test_snapshot_against_slow_sums(shared_data: Any) -> None:
 
 
 @pytest.mark.parametrize("dims", [1, 2, 3, 4])
-def test_axes_of_a_turned_ellipsoid(dims: int, dtype: Any) -> None:
+def test_axes_of_a_rotated_ellipsoid(dims: int, dtype: Any) -> None:
     random = np.random.default_rng(7)
     sphere = random.standard_normal((40_000, dims))
     sphere *= random.random((40_000, 1)) ** (1 / dims) / np.linalg.norm(sphere, axis=1, keepdims=True)
@@ -105,7 +105,7 @@ def test_groups_of_few_particles_are_flat() -> None:
 
 
 @pytest.mark.long
-def test_shapes_and_dispersions_on_every_device_are_those_outside() -> None:
+def test_several_devices_give_the_shapes_and_dispersions_of_one() -> None:
     mesh, (_, cata) = mesh_of(3), groups_over_devices(3, 0.008)
 
     own = (
@@ -124,7 +124,7 @@ def test_shapes_and_dispersions_on_every_device_are_those_outside() -> None:
 # Motions
 
 
-def test_solid_body() -> None:
+def test_solid_body_rotation() -> None:
     pos, vel, angular = solid_body()
     cata = one_group(pos, vel)
     between = pos - pos.mean(axis=0)
@@ -136,7 +136,7 @@ def test_solid_body() -> None:
 
 
 @pytest.mark.parametrize("scale_factor", [1.0, 0.25])
-def test_spin_is_that_of_physical_lengths(scale_factor: float) -> None:
+def test_spin_uses_physical_lengths(scale_factor: float) -> None:
     pos, vel, _ = solid_body()
     cata = one_group(pos, vel, np.full(500, 4e4, np.float32))
     mass, radius, gravity = np.array([2e7]), np.array([3.0]), 43.0071
@@ -152,7 +152,7 @@ def test_spin_is_that_of_physical_lengths(scale_factor: float) -> None:
     assert np.isnan(halos.spin(cata, rows, np.nan * rows, gravity)[0])
 
 
-def test_what_is_missing_is_said() -> None:
+def test_missing_or_invalid_inputs_raise() -> None:
     line = one_group(np.linspace(0, 1, 30)[:, None], np.zeros((30, 1)))
     with pytest.raises(ValueError, match="two dimensions or more"):
         halos.spin(line, line.mass, line.max_radius, 1.0)
@@ -227,7 +227,7 @@ def test_no_groups(n: int) -> None:
 
 
 @pytest.mark.long
-def test_densities_that_say_nothing_are_refused() -> None:
+def test_invalid_densities_raise() -> None:
     part = moving_particles(600, 3, np.float32)
     grouped, cata = fof_and_catalogue(part, 0.008, 1.0, PAIRS)
     row = int(cata.offset[1])
@@ -244,7 +244,7 @@ def test_densities_that_say_nothing_are_refused() -> None:
 # Errors
 
 
-def test_every_column_is_defined() -> None:
+def test_every_column_has_a_definition() -> None:
     columns = set(data.FofCatalogue.column_names()) - {"offset_rank", "means"}
     assert columns <= set(halos.DEFINITIONS)
     kinds = {"1", "length", "length^2", "mass", "velocity", "length*velocity", "density"}

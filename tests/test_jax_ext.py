@@ -37,13 +37,13 @@ def words_as_float64(value: Exact) -> np.ndarray:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_known_numbers_lose_no_bit(number: float) -> None:
+def test_concrete_numbers_are_exact(number: float) -> None:
     assert words_as_float64(exact(number, ())) == number
     assert exact_to_float(exact(np.float64(number), ())) == number
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_words_are_normal_numbers(number: float) -> None:
+def test_words_contain_no_subnormal_numbers(number: float) -> None:
     """XLA flushes other numbers to 0 in all computations."""
     words = np.asarray(exact(number, ()).words)
     assert words.dtype == np.float32
@@ -51,13 +51,13 @@ def test_words_are_normal_numbers(number: float) -> None:
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_known_numbers_of_any_size_lose_no_bit_with_64_bit_types(number: float, x64: None) -> None:
+def test_concrete_numbers_of_any_size_are_exact_with_64_bit_types(number: float, x64: None) -> None:
     assert exact_to_float(exact(number, ())) == number
     assert exact_to_float(jax.jit(lambda value: value)(exact(number, ()))) == number
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_numbers_in_words_that_are_traced_are_rounded(number: float) -> None:
+def test_traced_words_are_rounded_to_floats(number: float) -> None:
     value = exact(number, ())
     with np.errstate(over="ignore", under="ignore"):
         nearest = np.float32(number)
@@ -74,12 +74,12 @@ def test_numbers_in_words_that_are_traced_are_rounded(number: float) -> None:
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf], ids=str)
-def test_infinite_numbers_stay_infinite(number: float) -> None:
+def test_infinite_numbers_remain_infinite(number: float) -> None:
     assert exact_to_float(exact(number, ())) == number
 
 
 @pytest.mark.parametrize("number", NUMBERS)
-def test_known_numbers_pass_the_boundary_of_compiled_functions_exactly(number: float) -> None:
+def test_concrete_numbers_are_exact_after_jit(number: float) -> None:
     through = jax.jit(lambda value: value)(exact([number, number / 2], (2,)))
     np.testing.assert_array_equal(words_as_float64(through), [number, number / 2])
 
@@ -92,28 +92,28 @@ def test_arrays_broadcast() -> None:
         exact([0.1, 0.2], (3,))
 
 
-def test_exact_is_left_alone() -> None:
+def test_exact_of_an_exact_number_is_the_same_object() -> None:
     value = exact(0.1, ())
     assert exact(value, ()) is value
 
 
-def test_traced_float32_has_the_precision_it_has() -> None:
+def test_traced_float32_keeps_its_precision() -> None:
     through = jax.jit(lambda x: exact(x, (2,)))(0.1)
     np.testing.assert_array_equal(words_as_float64(through), [np.float32(0.1)] * 2)
     np.testing.assert_array_equal(jax.jit(lambda x: exact_to_float(exact(x, ())))(0.1), np.float32(0.1))
 
 
-def test_traced_float64_loses_no_bit(x64: None) -> None:
+def test_traced_float64_is_exact(x64: None) -> None:
     through = jax.jit(lambda x: exact(x, (2,)))(0.1)
     np.testing.assert_array_equal(words_as_float64(through), [0.1, 0.1])
 
 
-def test_gradient_passes() -> None:
+def test_gradient_of_exact_to_float() -> None:
     assert float(jax.grad(lambda x: exact_to_float(exact(x, (3,))).sum())(2.0)) == 3
 
 
 @pytest.mark.parametrize("number", [0.1, 1e-30, 2.0**-100])
-def test_changes_of_words_are_those_of_the_number(number: float) -> None:
+def test_exact_change_sums_the_changes_of_words(number: float) -> None:
     value = exact(number, ())
     change = Exact(np.array([0.5, 0.25, 0.0, 0.0], np.float32))
     expected = 0.75 * 2.0 ** float(value.words[3])
@@ -138,7 +138,7 @@ def make_traced(traces: list[Any]) -> Any:
     return jit_constructor(function, ("cfg", "power"), lambda given: {"scale": exact(given["scale"], ())})
 
 
-def test_twin_traces_once_a_static_value() -> None:
+def test_twin_traces_once_per_static_value() -> None:
     traces: list[Any] = []
     twin = make_traced(traces)
     for scale in (0.5, 0.25, 3, np.float64(1.5), jnp.float32(2)):
@@ -162,14 +162,14 @@ def test_twin_copies_configurations() -> None:
     assert len(traces) == 2
 
 
-def test_twin_keeps_name_and_documentation_and_lowers() -> None:
+def test_twin_keeps_name_and_docstring_and_lowers() -> None:
     twin = make_traced([])
     assert twin.__name__ == "function"
     assert twin.__doc__ == "Documented."
     assert "stablehlo" in twin.lower(2.0, scale=exact(1.0, ())).as_text()
 
 
-def test_twin_refuses_arguments_that_the_function_does_not_have() -> None:
+def test_twin_with_unknown_arguments_raises() -> None:
     twin = make_traced([])
     with pytest.raises(TypeError, match="colour"):
         twin(2.0, colour=3)
@@ -180,7 +180,7 @@ def test_twin_refuses_arguments_that_the_function_does_not_have() -> None:
 @pytest.mark.parametrize(
     "func", [knn, fof.fof_and_catalogue, tree.zsort, tree.distr_zsort, ics.uniform_particles], ids=lambda f: f.__name__
 )
-def test_public_functions_are_plain_functions_that_travel_with_their_twins(func: Any) -> None:
+def test_public_functions_and_their_twins_can_be_pickled(func: Any) -> None:
     assert isinstance(func, FunctionType)
     twins = [getattr(func, name) for name in ("jit", "smap") if hasattr(func, name)]
     for found in (func, *twins):
@@ -207,7 +207,7 @@ def test_arguments_without_a_spec_are_static_in_both_twins() -> None:
     assert set(seen) == {(True, Exact, 2)}
 
 
-def test_a_function_with_smap_alone_is_itself() -> None:
+def test_with_smap_returns_the_same_function() -> None:
     def centre(part: Any) -> Any:
         return part.pos.mean(axis=0)
 
@@ -216,7 +216,7 @@ def test_a_function_with_smap_alone_is_itself() -> None:
     assert centre.smap(mesh_of(2), jit=True)(Pos(pos=np.arange(12.0).reshape(2, 3, 2))).tolist() == [[2, 3], [8, 9]]
 
 
-def test_devices_search_their_own_rows_in_z_order() -> None:
+def test_each_device_searches_its_rows_in_z_order() -> None:
     part = expand_particles(Pos(pos=oracles.uniform(40, 3)), 2)
     posz, _ = tree.zsort.smap(mesh_of(2), jit=True)(part)
     rows = tree.search_sorted_z.smap(mesh_of(2), jit=True)(posz, posz.pos)
