@@ -66,7 +66,7 @@ def test_derivatives(kernel: str, dims: int, form: str) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["gradient", "divergence", "curl"])
 @pytest.mark.parametrize("form", FORMS)
-def test_derivatives_at_the_places(kind: str, form: str) -> None:
+def test_derivatives_by_query_positions(kind: str, form: str) -> None:
     """They are the derivatives of the sums by the positions of the queries, and have derivatives themselves."""
     rng = np.random.default_rng(5)
     pos, query, v = rng.random((80, 3)), rng.random((30, 3)), rng.normal(size=(80, 3))
@@ -134,7 +134,7 @@ def test_derivatives_of_fields(box: Any) -> None:
 
 
 @pytest.mark.long
-def test_derivatives_that_there_are_not() -> None:
+def test_unsupported_derivatives_raise() -> None:
     """They must raise errors instead of returning 0."""
     pos = oracles.uniform(50, 3)
     hat = lambda pos, h: kernel_sums(pos, h, kernel="top_hat").sum()  # noqa: E731
@@ -152,7 +152,7 @@ def test_derivatives_that_there_are_not() -> None:
 
 
 @pytest.mark.parametrize("form", ["gather", "mean_kernel", "mean_h"])
-def test_rows_that_hold_nothing_have_no_derivatives(form: str) -> None:
+def test_padding_rows_have_zero_derivatives(form: str) -> None:
     pos, mass, h = oracles.uniform(43, 3), np.ones(43, np.float32), np.full(43, 0.3, np.float32)
 
     def loss(pos: Any, mass: Any, h: Any, box: Any) -> Any:
@@ -172,7 +172,7 @@ def test_rows_that_hold_nothing_have_no_derivatives(form: str) -> None:
 
 
 @pytest.mark.long
-def test_mapped_one_after_the_other() -> None:
+def test_vmap_over_smoothing_lengths() -> None:
     pos = oracles.uniform(100, 3)
     h = np.array([0.1, 0.2, 0.3], np.float32)
     found = jax.vmap(lambda h: kernel_sums(pos, h))(h)

@@ -45,7 +45,7 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
 
 @pytest.mark.watched
 @pytest.mark.parametrize("box", [None, 1.0])
-def test_a_top_hat_counts(box: Any) -> None:
+def test_top_hat_sums_are_counts(box: Any) -> None:
     """Over the ball's volume, the sums are the same integers, also for ties."""
     pos = oracles.lattice(9, 3, spacing=0.1)
     for radius in (0.1, np.float32(0.1), 0.1 * np.sqrt(3), 0.30000001, 0.7):
@@ -58,7 +58,7 @@ def test_a_top_hat_counts(box: Any) -> None:
 
 
 @pytest.mark.long
-def test_the_density_of_sph() -> None:
+def test_sph_density() -> None:
     """Compare with `sph_density` for k neighbours, within the distance to the last."""
     pos, mass = oracles.clustered(3_000, 3), oracles.uniform(3_000, 1)[:, 0]
     part = PosMass(pos=pos, mass=mass)
@@ -141,7 +141,7 @@ def test_neighbours_far_closer_than_the_set_is_wide() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_lengths_of_all_sizes(form: str) -> None:
+def test_smoothing_lengths_over_many_orders_of_magnitude(form: str) -> None:
     """Powers of their ratios are far out of the range of float32, but no sum may be lost."""
     pos, query = oracles.uniform(300, 6), oracles.uniform(40, 6, seed=4)
     h, h_query = np.logspace(-11, 2, 300), np.logspace(-12, 1, 40)
@@ -151,7 +151,7 @@ def test_lengths_of_all_sizes(form: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-def test_a_length_whose_powers_are_beyond_float64() -> None:
+def test_smoothing_length_with_powers_outside_float64() -> None:
     """Such a length reaches no neighbour, and must not affect other particles in its block."""
     pos, h = oracles.uniform(100, 8), np.full(100, 0.9)
     query, tiny = oracles.uniform(20, 8, seed=4), np.where(np.arange(100) == 7, 1e-37, h)
@@ -161,7 +161,7 @@ def test_a_length_whose_powers_are_beyond_float64() -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_lengths_below_the_rounding_of_the_box(form: str) -> None:
+def test_smoothing_lengths_below_the_rounding_of_the_box(form: str) -> None:
     """Particles whose leaf ends within a block count once, and padding does not count."""
     pos, h = np.full((60, 3), 1.3, np.float32), np.full(60, 1e-8)
     found = kernel_sums(pos, h, 1.0, kernel="top_hat", form=form) * (4 / 3 * np.pi * 1e-24)
@@ -171,7 +171,7 @@ def test_lengths_below_the_rounding_of_the_box(form: str) -> None:
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_images_nearer_than_the_rounding_of_positions(form: str) -> None:
+def test_images_closer_than_the_rounding_of_positions(form: str) -> None:
     """The given positions decide who is within, however many digits are lost when they are wrapped into the box."""
     apart, rng = 4e-10, np.random.default_rng(2)
     a, b = (rng.uniform(lo, lo + 1, 100_000).astype(np.float32).astype(np.float64) for lo in (1, -2))
@@ -214,7 +214,7 @@ def test_coincident_points_and_lengths_above_the_box() -> None:
 
 @pytest.mark.watched
 @pytest.mark.long
-def test_hierarchies() -> None:
+def test_given_hierarchies() -> None:
     pos, h = oracles.clustered(2_000, 3), oracles.uniform(2_000, 1)[:, 0] * 0.1 + 0.01
     expected = KernelSum(SPH[0], "mean_h", None)(pos, pos, h, h, np.ones(2_000))
     for leaf_size in (2, 100):
@@ -322,14 +322,14 @@ def _dealt(column: np.ndarray, counts: np.ndarray, rows: int) -> np.ndarray:
         ({"h": 0.1, "values": Pos(pos=np.ones((50, 3)))}, "values is of the class Pos; it must be one array"),
     ],
 )
-def test_arguments_that_cannot_be(arguments: dict[str, Any], words: str, call: Any) -> None:
+def test_invalid_arguments_raise(arguments: dict[str, Any], words: str, call: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         call(oracles.uniform(50, 3), **arguments)
 
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("call", [kernel_sums, kernel_sums.jit])
-def test_values_of_64_bits_are_taken_without_a_warning(call: Any) -> None:
+def test_values_of_64_bits_raise_no_warning(call: Any) -> None:
     """Accept them as positions and masses are accepted."""
     pos = oracles.uniform(50, 3)
     expected = call(pos, 0.3, values=np.arange(50, dtype=np.float32))
@@ -339,7 +339,7 @@ def test_values_of_64_bits_are_taken_without_a_warning(call: Any) -> None:
 
 @pytest.mark.parametrize("separate", [False, True], ids=["self", "separate"])
 @pytest.mark.parametrize("h", [0.0, -1.0, np.nan, np.inf, 0.01, -0.01])
-def test_traced_lengths_that_cannot_be(h: float, separate: bool, dtype: Any) -> None:
+def test_invalid_traced_smoothing_lengths_raise(h: float, separate: bool, dtype: Any) -> None:
     """The last two are in units of the smallest normal number: sums for such lengths were 0 at distance 0."""
     h = h * float(np.finfo(dtype).tiny) if 0 < abs(h) < 1 else h
     pos = np.full((3, 3), 6, dtype)
@@ -349,7 +349,7 @@ def test_traced_lengths_that_cannot_be(h: float, separate: bool, dtype: Any) -> 
         sums_of(pos, h, **queries).block_until_ready()
 
 
-def test_numbers_that_cannot_be() -> None:
+def test_invalid_smoothing_lengths_and_values_name_the_row() -> None:
     pos = oracles.uniform(50, 3)
     for bad in (0.0, -1.0, np.nan, np.inf, 1e-320):
         h = np.full(50, 0.2)
@@ -375,14 +375,14 @@ def test_numbers_that_cannot_be() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("value", [0.5, -0.5])
-def test_sums_beyond_float64_are_refused(x64: None, form: str, value: float) -> None:
+def test_sums_that_overflow_float64_raise(x64: None, form: str, value: float) -> None:
     """The norm of a top hat in two dimensions is below 1, so its product with the largest number is finite."""
     pos, h = np.array([[4e-301, 2e-303], [1e-300, 0.0]]), np.array([3e-301, 1e-300])
     with pytest.raises(oracles.RUN_TIME_ERROR, match=r"the sum in row 0 is beyond the range of float64"):
         jax.block_until_ready(kernel_sums(pos, h, values=np.array([value, 1e-320]), kernel="top_hat", form=form))
 
 
-def test_terms_beyond_float64_that_cancel_are_refused() -> None:
+def test_overflowing_terms_that_cancel_raise() -> None:
     """Their difference was 0, which is wrong."""
     pos, h = np.zeros((2, 8), np.float32), np.full(2, 1e-37, np.float32)
     with pytest.raises(oracles.RUN_TIME_ERROR, match=r"the sum in row 0 is beyond the range of float32"):

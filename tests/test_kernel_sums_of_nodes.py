@@ -58,7 +58,7 @@ def test_integers_under_top_hats_are_exact(x64: None) -> None:
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("lengths", ["one", "one a place", "different"])
-def test_points_at_one_place(x64: None, lengths: str, kernel: str, form: str) -> None:
+def test_coincident_points(x64: None, lengths: str, kernel: str, form: str) -> None:
     rng = np.random.default_rng(3)
     many = rng.permutation([1] * 20 + [3] * 5 + [150, 90, 60])
     place = np.repeat(np.arange(len(many)), many)
@@ -72,7 +72,7 @@ def test_points_at_one_place(x64: None, lengths: str, kernel: str, form: str) ->
 
 @pytest.mark.parametrize("kernel", ["gaussian", "cubic_spline"])
 @pytest.mark.parametrize("form", FORMS)
-def test_derivatives_of_points_at_one_place(x64: None, form: str, kernel: str) -> None:
+def test_derivatives_of_coincident_points(x64: None, form: str, kernel: str) -> None:
     """Compare with the same points with one value per place, which no node adds as a whole."""
     rng = np.random.default_rng(4)
     place = np.repeat(np.arange(4), [120, 90, 1, 70])
@@ -91,7 +91,7 @@ def test_derivatives_of_points_at_one_place(x64: None, form: str, kernel: str) -
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("kernel", ["cubic_spline", "wendland_c4"])
-def test_values_whose_sum_overflows_are_added_by_pair(x64: None, kernel: str, form: str) -> None:
+def test_values_with_an_overflowing_sum_are_added_pairwise(x64: None, kernel: str, form: str) -> None:
     """Near the edge of the kernel, each weighted value is small enough."""
     pos, query = np.zeros((100, 3)), np.array([[0.999, 0, 0], [0, -0.9995, 0]])
     found = kernel_sums(pos, 1.0, None, None, query, 1.0, np.full(100, 1e308), kernel, form)

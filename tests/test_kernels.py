@@ -113,7 +113,7 @@ def test_same_bits_with_every_instruction_set() -> None:
     assert len(set(map(tuple, hashes.values()))) == 1, hashes
 
 
-def test_unknown_instruction_set_is_one_sentence() -> None:
+def test_unknown_instruction_set_raises_a_one_sentence_error() -> None:
     run = run_with_instruction_set("pdp-11", "import jztree")
     assert run.returncode != 0
     last = run.stderr.strip().splitlines()[-1]
@@ -145,12 +145,12 @@ def test_gather_and_scatter_move_whole_rows(dtype_name: str, shape: tuple[int, .
     np.testing.assert_array_equal(kernels.scatter_rows(array, order)[order], array)
 
 
-def test_gather_of_nothing() -> None:
+def test_gather_with_no_rows() -> None:
     assert kernels.gather_rows(jnp.zeros((5, 3)), jnp.zeros(0, jnp.int32)).shape == (0, 3)
 
 
 @pytest.mark.parametrize("index", [-1, 5, 2**31 - 1])
-def test_rows_outside_the_array_are_an_error_and_not_a_crash(index: int) -> None:
+def test_rows_outside_the_array_raise(index: int) -> None:
     rows = jnp.array([0, index], jnp.int32)
     for dtype in (jnp.float32, jnp.int32):
         with pytest.raises(oracles.RUN_TIME_ERROR, match="outside"):
@@ -184,7 +184,7 @@ def test_gather_of_repeated_rows_adds_their_gradients() -> None:
     np.testing.assert_array_equal(gradient, [[1, 1], [0, 0], [2, 2], [0, 0]])
 
 
-def test_check_hands_its_number_through_or_raises() -> None:
+def test_check_returns_its_number_or_raises() -> None:
     checked = jax.jit(lambda num, bad: kernels.check(num, bad, [num, 7], "{0} is not {1}, {0}."))
     assert int(checked(3, False)) == 3
     with pytest.raises(oracles.RUN_TIME_ERROR, match=r"jztree: 3 is not 7, 3\."):
@@ -192,7 +192,7 @@ def test_check_hands_its_number_through_or_raises() -> None:
     assert int(checked(4, False)) == 4
 
 
-def test_bounds_are_those_of_the_finite_rows(dtype: Any) -> None:
+def test_bounds_ignore_rows_that_are_not_finite(dtype: Any) -> None:
     pos = oracles.uniform(50_000, 2, dtype) - dtype(0.5)
     pos[[40_000, 33_000]] = np.nan
     lower, upper, *bad = kernels.bounds(jnp.asarray(pos), 45_000)
@@ -203,7 +203,7 @@ def test_bounds_are_those_of_the_finite_rows(dtype: Any) -> None:
     assert [int(one) for one in kernels.bounds(jnp.asarray(pos), 33_000)[2:]] == [-1, 0]
 
 
-def test_group_order_refuses_labels_outside_the_particles() -> None:
+def test_group_order_with_labels_outside_the_particles_raises() -> None:
     for label in ([0, 5, 0], [0, -1, 0]):
         with pytest.raises(oracles.RUN_TIME_ERROR, match="row 1 "):
             jax.block_until_ready(kernels.group_order(jnp.asarray(label, jnp.int32), 3, 1))
@@ -223,7 +223,7 @@ def test_compiled_function_works_again_after_an_error(call: str) -> None:
             np.testing.assert_array_equal(a, b)
 
 
-def test_many_calls_at_once_do_not_wait_for_each_other() -> None:
+def test_concurrent_calls_do_not_block_each_other() -> None:
     """Independent kernels of one program share the thread pool."""
     batch = [jnp.asarray(oracles.uniform(20_000, 3, seed=s)) for s in range(6)]
     together = jax.jit(lambda parts: [knn(pos, 4) for pos in parts])(batch)
@@ -231,7 +231,7 @@ def test_many_calls_at_once_do_not_wait_for_each_other() -> None:
         np.testing.assert_array_equal(found[1], knn(pos, 4)[1])
 
 
-def test_instruction_sets_that_there_are_not() -> None:
+def test_unavailable_instruction_set_raises_on_import() -> None:
     done = run_with_instruction_set("foo", "import jztree")
     assert re.search(
         r"ImportError: the environment variable JZTREE_INSTRUCTION_SET is 'foo', but jztree is compiled for .*"
@@ -241,7 +241,7 @@ def test_instruction_sets_that_there_are_not() -> None:
 
 
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="has sets of which each has all that is in those before it")
-def test_instruction_sets_that_the_processor_does_not_have(monkeypatch, tmp_path) -> None:
+def test_instruction_set_not_supported_by_the_processor_raises(monkeypatch, tmp_path) -> None:
     """Running code for them would crash the process without a message."""
     (tmp_path / "libjztree_cpu_x86-64-v9.so").touch()
     monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
@@ -250,7 +250,7 @@ def test_instruction_sets_that_the_processor_does_not_have(monkeypatch, tmp_path
     _library._check_wanted("x86-64-v2", "x86-64-v2", "x86-64-v3")
 
 
-def test_libraries_of_another_version(monkeypatch, tmp_path) -> None:
+def test_library_of_another_version_raises_or_warns(monkeypatch, tmp_path) -> None:
     """Such a library may be left over from an earlier installation."""
     for name in ("libjztree_cpu.so", "libjztree_cuda.so"):
         shutil.copy(_ctypes.__file__, tmp_path / name)
@@ -265,7 +265,7 @@ def test_libraries_of_another_version(monkeypatch, tmp_path) -> None:
     ("compiled", "driver", "used"),
     [(13000, 12080, False), (13000, 13000, True), (13020, 13000, True), (12040, 13000, True), (12040, 0, True)],
 )
-def test_drivers_older_than_the_cuda_library(
+def test_driver_older_than_the_cuda_library_warns(
     compiled: int, driver: int, used: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """Without a driver, as on a login node, there is no warning."""
@@ -315,7 +315,7 @@ def call_wrongly(target: str, out: Any, *args: Any, **attributes: Any) -> str:
     return str(error.value)
 
 
-def test_arrays_that_do_not_fit_are_named_with_both_shapes() -> None:
+def test_array_shape_errors_name_both_shapes() -> None:
     pos, num, box = jnp.zeros((7, 3)), kernels.as_num(7), exact(0, (3,)).words
     rows, sorted_pos = _call.i32(7), jax.ShapeDtypeStruct((7, 3), jnp.float32)
     corner, no = jnp.zeros(3), kernels.as_num(0)
@@ -351,7 +351,7 @@ def test_arrays_that_do_not_fit_are_named_with_both_shapes() -> None:
         assert words in call_wrongly("zsort", *arguments, gradients="stopped")
 
 
-def test_a_hierarchy_is_named_as_what_it_is_passed_for(x64: None) -> None:
+def test_hierarchy_shape_error_names_the_argument(x64: None) -> None:
     partz, th = tree.zsort_and_tree(jnp.asarray(oracles.uniform(300, 3)))
     sources = tree.kernel_tree(partz, 300, th)
     queries = sources._replace(lower=sources.lower[1:])
@@ -364,7 +364,7 @@ def test_a_hierarchy_is_named_as_what_it_is_passed_for(x64: None) -> None:
     )
 
 
-def test_what_an_output_continues_is_as_large() -> None:
+def test_updated_argument_must_have_the_shape_of_its_output() -> None:
     edges = jnp.zeros((4, 4), jnp.int32)
     message = call_wrongly(
         "take_hooks",
@@ -378,7 +378,7 @@ def test_what_an_output_continues_is_as_large() -> None:
     assert "the kernel take_hooks was called with parent of int32 (4, 4); it must be int32 (5, 2)." in message
 
 
-def test_labels_over_devices_are_those_of_the_first_rows() -> None:
+def test_labels_over_devices_name_the_first_row_of_each_group() -> None:
     label = jnp.asarray([0, 0, 2, 2, 4, 0, 9], jnp.int32)  # five own rows, the last of which does not count, and ghosts
     nothing = [7, 7]  # the unwritten parent of a vertex that is not hooked
     parent = jnp.asarray([[0, 3], nothing, nothing, nothing, [0, 0]], jnp.int32)
@@ -398,7 +398,7 @@ def test_labels_over_devices_are_those_of_the_first_rows() -> None:
 
 
 @pytest.mark.parametrize("hooked", [0, 3, 2000])
-def test_many_labels_are_those_of_the_first_rows(hooked: int) -> None:
+def test_many_labels_name_the_first_row_of_each_group(hooked: int) -> None:
     n, num, rng = 50_000, 49_123, np.random.default_rng(hooked)
     label = np.arange(n + 100, dtype=np.int32)
     label[:num] = np.maximum(label[:num] - rng.integers(0, 40, num), 0)
@@ -415,7 +415,7 @@ def test_many_labels_are_those_of_the_first_rows(hooked: int) -> None:
     np.testing.assert_array_equal(joined, starts[expected[:, 0]] + expected[:, 1])
 
 
-def test_a_forest_has_the_vertices_that_others_ask_for() -> None:
+def test_forest_contains_vertices_requested_by_other_ranks() -> None:
     label = jnp.asarray([0, 0, 2, 2, 4, 5, 6, 1], jnp.int32)  # seven own rows, and a ghost
     order = jnp.asarray([1, 3, *range(7), 5, 8], jnp.int32)  # to rank 0, to itself, and to rank 2; then nothing
     edges = jnp.asarray([[1, 4, 2, 0], [9, 9, 9, 9]], jnp.int32)
@@ -437,14 +437,14 @@ def test_a_forest_has_the_vertices_that_others_ask_for() -> None:
             jax.block_until_ready(wrong())
 
 
-def test_attributes_are_asked_for_by_name() -> None:
+def test_missing_kernel_attribute_is_named() -> None:
     pos, corner = jnp.zeros((7, 3)), jnp.zeros(3)
     arguments = (pos, kernels.as_num(7), pos, corner, corner, exact(0, (3,)).words)
     message = call_wrongly("search", _call.i32(7), *arguments, gradients="stopped")
     assert "a kernel was called without its attribute right." in message
 
 
-def test_both_backends_have_the_kernels_that_python_calls() -> None:
+def test_both_backends_provide_every_kernel() -> None:
     package = Path(kernels.__file__).parents[1]
     defined, called = {}, set()
     for kind in ("cc", "cu"):

@@ -70,7 +70,7 @@ def test_float64_of_numpy_is_rounded_in_the_32_bit_mode(separate: bool) -> None:
 
 @pytest.mark.parametrize("leaf_size", [2, 3, 24, 1000])
 @pytest.mark.parametrize("fan_out", [2, 8, 40])
-def test_answer_does_not_depend_on_the_shape_of_the_tree(leaf_size: int, fan_out: int) -> None:
+def test_results_do_not_depend_on_the_shape_of_the_tree(leaf_size: int, fan_out: int) -> None:
     pos = oracles.clustered(3000, 3)
     cfg = KNNConfig(tree=TreeConfig(leaf_size=leaf_size, fan_out=fan_out))
     rad, idx = knn(jnp.asarray(pos), 6, boxsize=1.0, cfg=cfg)
@@ -149,7 +149,7 @@ def test_queries_far_apart_in_one_leaf(k: int) -> None:
 
 
 @pytest.mark.parametrize("k", [1, 4, 12, 60])
-def test_own_point_comes_before_its_duplicates(k: int, dtype: Any) -> None:
+def test_query_particle_precedes_its_duplicates(k: int, dtype: Any) -> None:
     random = np.random.default_rng(8)
     pos = random.permutation(np.repeat(oracles.lattice(4, 2, dtype), 20, axis=0))
     idx = knn(jnp.asarray(pos), k, result="globalidx")
@@ -161,7 +161,7 @@ def test_own_point_comes_before_its_duplicates(k: int, dtype: Any) -> None:
 
 @pytest.mark.parametrize("num", [5, 23, 24, 300, 400])
 @pytest.mark.parametrize("filler", [0.0, 0.5, np.nan, np.inf], ids=str)
-def test_rows_beyond_num_are_left_alone(num: int, filler: float) -> None:
+def test_padding_rows_are_ignored_and_find_no_neighbours(num: int, filler: float) -> None:
     pos = np.full((400, 3), filler, np.float32)
     pos[:num] = oracles.uniform(num, 3)
     rad, idx = knn(data.Pos(pos=jnp.asarray(pos), num=num), 5, boxsize=1.0)
@@ -230,7 +230,7 @@ def test_z_order_output_of_separate_queries() -> None:
     assert (np.diff(rows) >= 0).all()
 
 
-def test_whose_answers_there_are_in_input_order() -> None:
+def test_queryidx_in_input_and_z_order() -> None:
     part, query = particles(), data.Pos(pos=jnp.asarray(oracles.uniform(80, 3, seed=5)), num=70)
     found, whose = knn(part, 5, part_query=query, result="query_queryidx")
     assert found is query
@@ -254,7 +254,7 @@ def test_th_gives_the_same_answer(order: str, separate: bool) -> None:
 
 @pytest.mark.parametrize("order", ["input", "z"])
 @pytest.mark.parametrize("separate", [False, True], ids=["self", "separate"])
-def test_words_of_result_agree_with_each_other(order: str, separate: bool) -> None:
+def test_results_agree_with_each_other(order: str, separate: bool) -> None:
     part = particles()
     query = jnp.asarray(oracles.uniform(80, 3, seed=5)) if separate else None
     result = "drad_rankidx_globalidx_part_id_vel_mass_pos_rad"
@@ -270,7 +270,7 @@ def test_words_of_result_agree_with_each_other(order: str, separate: bool) -> No
         np.testing.assert_array_equal(getattr(neighbours, name), values)
 
 
-def test_one_word_gives_the_entry_and_not_a_tuple() -> None:
+def test_single_result_name_gives_no_tuple() -> None:
     assert knn(particles(), 3, result="rad").shape == (300, 3)
     assert isinstance(knn(particles(), 3, result="rad_rad"), tuple)
 
@@ -280,7 +280,7 @@ def test_shared_mass_is_repeated() -> None:
     np.testing.assert_array_equal(knn(part, 3, result="mass"), np.full((40, 3), 2.5))
 
 
-def test_part_of_an_array_is_the_positions_of_the_neighbours() -> None:
+def test_result_part_for_an_array_is_neighbour_positions() -> None:
     pos = jnp.asarray(oracles.uniform(40, 3))
     neighbours, idx = knn(pos, 3, result="part_globalidx")
     np.testing.assert_array_equal(neighbours, pos[idx])
@@ -297,7 +297,7 @@ class Stars:
     table: Any
 
 
-def test_own_particle_class_and_field_names_with_underscores() -> None:
+def test_user_particle_class_with_underscores_in_field_names() -> None:
     pos = jnp.asarray(oracles.uniform(40, 3))
     stars = Stars(pos, jnp.arange(40.0), jnp.arange(40, dtype=jnp.int8), jnp.arange(7.0))
     rad_max, rad, idx, part = knn(stars, 3, result="rad_max_rad_globalidx_part")
@@ -310,7 +310,7 @@ def test_own_particle_class_and_field_names_with_underscores() -> None:
 @pytest.mark.parametrize("order", ["input", "z"])
 @pytest.mark.parametrize("separate", [False, True], ids=["self", "separate"])
 @pytest.mark.parametrize("with_th", [False, True], ids=["unsorted", "th"])
-def test_reduce_func_sees_what_the_other_words_return(order: str, separate: bool, with_th: bool) -> None:
+def test_reduce_func_receives_the_values_of_other_results(order: str, separate: bool, with_th: bool) -> None:
     part, th = particles(num=290), None
     query = data.Pos(pos=jnp.asarray(oracles.uniform(80, 3, seed=5))) if separate else None
     if with_th:
@@ -350,7 +350,7 @@ GRID_POINTS = hnp.arrays(np.int8, (40, 2), elements=st.integers(0, 7))
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(grid=GRID_POINTS, num=st.integers(5, 40), box=st.sampled_from([0.0, 1.0, 2.0]))
-def test_property_any_grid_points_follow_the_tie_rule(grid: np.ndarray, num: int, box: float) -> None:
+def test_property_grid_points_follow_the_tie_rule(grid: np.ndarray, num: int, box: float) -> None:
     pos = (grid / 8).astype(np.float32)
     rad, idx = knn.jit(data.Pos(pos=jnp.asarray(pos), num=num), 5, boxsize=box)
     expected = oracles.brute_knn(pos[:num], 5, box)
@@ -373,7 +373,7 @@ def test_property_permutation_and_translation_by_a_box(grid: np.ndarray, seed: i
     pos=hnp.arrays(np.float32, (30, 3), elements=st.floats(0, 1, width=32, exclude_max=True, allow_subnormal=False)),
     box=st.sampled_from([0.0, 1.0]),
 )
-def test_property_any_floats_equal_scipy(pos: np.ndarray, box: float) -> None:
+def test_property_floats_equal_scipy(pos: np.ndarray, box: float) -> None:
     pos = np.where(pos < 1e-12, np.float32(0), pos)
     rad, idx = knn.jit(jnp.asarray(pos), 6, boxsize=box)
     oracles.assert_neighbours(rad, idx, pos, pos, box)

@@ -40,7 +40,7 @@ def tree_of(posz: jax.Array, domain: Domain) -> kernels.Tree:
 @pytest.mark.parametrize("box", BOXES)
 @pytest.mark.parametrize("name", ["uniform", "lattice", "one point", "close pairs"])
 @pytest.mark.parametrize("own", [(0, 180), (170, 330), (497, 500), (0, 500)])
-def test_open_leaves_find_what_a_search_among_all_finds(
+def test_open_leaves_give_the_results_of_a_search_among_all(
     x64: None, dtype: type, box: str, name: str, own: tuple[int, int]
 ) -> None:
     (begin, end), length = own, exact(BOXES[box] or 0.0, (3,))
@@ -68,7 +68,7 @@ def test_open_leaves_find_what_a_search_among_all_finds(
                 np.testing.assert_array_equal(found[place], expected, f"k {k}, limit {limit}, others {others}")
 
 
-def test_what_it_finds_is_nearest() -> None:
+def test_repeated_search_finds_the_nearest() -> None:
     pos = positions("uniform", np.float32)
     posz = jnp.asarray(tree.zsort(pos)[0])
     length = exact(0.0, (3,))
@@ -88,7 +88,7 @@ def test_what_it_finds_is_nearest() -> None:
 
 
 @pytest.mark.watched
-def test_queries_that_are_no_sources() -> None:
+def test_repeated_search_with_separate_queries() -> None:
     posz = jnp.asarray(tree.zsort(positions("uniform", np.float32))[0])
     length, some = exact(0.0, (3,)), tree.zsort(oracles.uniform(90, 3, seed=8))[0]
     domain, _ = domain_of([posz, some], [N, 90], ["the positions"] * 2, length)

@@ -42,7 +42,7 @@ def all_but_self(n: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("k", [1, 4, 8, 16, 33, 65, 200])
-def test_without_self_is_what_follows_the_particle_itself(k: int, dtype: Any) -> None:
+def test_exclude_self_omits_the_first_column(k: int, dtype: Any) -> None:
     """Results are bitwise the columns after the first, for points of which many have duplicates."""
     pos = oracles.clustered(300, 3, dtype)
     pos[100:150] = pos[:50]
@@ -55,19 +55,19 @@ def test_without_self_is_what_follows_the_particle_itself(k: int, dtype: Any) ->
 
 
 @pytest.mark.parametrize("dims", [1, 2, 4, 8])
-def test_without_self_in_all_dimensions(dims: int) -> None:
+def test_exclude_self_in_all_dimensions(dims: int) -> None:
     pos = oracles.uniform(200, dims)
     assert_nearest(knn.jit(pos, 5, exclude_self=True), pos, pos, all_but_self(200))
 
 
-def test_without_self_among_equal_points() -> None:
+def test_exclude_self_among_equal_points() -> None:
     pos = np.full((90, 3), 0.25, np.float32)
     rad, idx = knn(pos, 89, exclude_self=True)
     assert np.all(np.asarray(rad) == 0)
     np.testing.assert_array_equal(np.sort(idx), [np.delete(np.arange(90), i) for i in range(90)])
 
 
-def test_without_self_closer_than_float32_squares() -> None:
+def test_exclude_self_closer_than_float32_squares() -> None:
     """Such pairs are searched again in float64."""
     pos = np.concatenate([oracles.uniform(60, 3) * 1e-30, oracles.uniform(60, 3)]).astype(np.float32)
     found, more = knn(pos, 5, exclude_self=True), knn(pos, 6)
@@ -76,7 +76,7 @@ def test_without_self_closer_than_float32_squares() -> None:
 
 
 @pytest.mark.parametrize("order", ["input", "z"])
-def test_without_self_in_all_results(order: str) -> None:
+def test_exclude_self_in_all_results(order: str) -> None:
     part, posz_th = particles(), zsort_and_tree(particles())
     for given, th in ((part, None), posz_th):
         call = {"output_order": order, "th": th, "boxsize": 1.0} if th is None else {"output_order": order, "th": th}
@@ -96,14 +96,14 @@ def test_without_self_in_all_results(order: str) -> None:
         np.testing.assert_array_equal(made[1], found[-1])
 
 
-def test_without_self_within_a_radius() -> None:
+def test_exclude_self_within_a_radius() -> None:
     pos = oracles.clustered(300, 3)
     near = oracles.squared_distances(pos, pos) <= 0.05**2
     assert_nearest(knn(pos, 400, max_radius=0.05, exclude_self=True), pos, pos, near & all_but_self(300))
 
 
 @pytest.mark.long
-def test_gradients_without_self(x64: None) -> None:
+def test_gradients_with_exclude_self(x64: None) -> None:
     pos = jnp.asarray(oracles.uniform(20, 2, np.float64))
     mine = jax.grad(lambda x: (knn(x, 3, result="drad", exclude_self=True) ** 2).sum())(pos)
     np.testing.assert_allclose(mine, jax.grad(lambda x: (knn(x, 4, result="drad") ** 2).sum())(pos), rtol=1e-12)
@@ -119,7 +119,7 @@ def dealt(n: int, ndev: int, counts: Any = even) -> tuple[np.ndarray, np.ndarray
 @pytest.mark.long
 @pytest.mark.parametrize("counts", [even, uneven])
 @pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
-def test_without_self_on_several_devices(counts: Any, result: str) -> None:
+def test_exclude_self_on_several_devices(counts: Any, result: str) -> None:
     pos, shares, part = dealt(900, 3, counts)
     found = knn.smap(mesh_of(3), jit=True)(part, 6, 1.0, result=result, exclude_self=True)
     single = knn(pos, 6, 1.0, exclude_self=True)
@@ -128,7 +128,7 @@ def test_without_self_on_several_devices(counts: Any, result: str) -> None:
 
 
 @pytest.mark.long
-def test_without_self_where_a_device_has_only_the_particle_itself() -> None:
+def test_exclude_self_with_fewer_sources_per_device_than_k() -> None:
     """Each device has fewer sources than neighbours: boxes that hold k of them may include the query itself."""
     pos = oracles.uniform(9, 3)
     for k in (1, 2, 8):
@@ -145,7 +145,7 @@ def mask_of(n: int, seed: int = 3) -> np.ndarray:
 
 @pytest.mark.parametrize("box", [None, 1.0, [1.0, 0.0, 1.5]], ids=str)
 @pytest.mark.parametrize("others", [False, True])
-def test_some_sources(box: Any, others: bool, dtype: Any) -> None:
+def test_source_mask(box: Any, others: bool, dtype: Any) -> None:
     pos, mask = oracles.clustered(400, 3, dtype), mask_of(400)
     pos[50:100] = pos[:50]
     allowed = np.broadcast_to(mask, (400, 400)) & (all_but_self(400) if others else True)
@@ -158,7 +158,7 @@ def test_some_sources(box: Any, others: bool, dtype: Any) -> None:
     np.testing.assert_array_equal(there.sum(axis=1), np.minimum((near & allowed).sum(axis=1), 7))
 
 
-def test_some_sources_of_separate_queries() -> None:
+def test_source_mask_with_separate_queries() -> None:
     pos, query, mask = oracles.clustered(400, 3), oracles.uniform(70, 3, seed=5), mask_of(400)
     allowed = np.broadcast_to(mask, (70, 400))
     assert_nearest(knn(pos, 7, 1.0, part_query=query, source_mask=mask), pos, query, allowed, 1.0)
@@ -170,7 +170,7 @@ def test_some_sources_of_separate_queries() -> None:
 @pytest.mark.parametrize("others", [False, True])
 @pytest.mark.parametrize("order", ["input", "z"])
 @pytest.mark.parametrize("with_th", [False, True])
-def test_some_sources_in_all_results(order: str, with_th: bool, others: bool) -> None:
+def test_source_mask_in_all_results(order: str, with_th: bool, others: bool) -> None:
     part, mask = particles(), mask_of(300)
     given, th = part, None
     if with_th:
@@ -201,7 +201,7 @@ def test_some_sources_in_all_results(order: str, with_th: bool, others: bool) ->
 @pytest.mark.long
 @pytest.mark.parametrize("others", [False, True])
 @pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
-def test_some_sources_on_several_devices(result: str, others: bool) -> None:
+def test_source_mask_on_several_devices(result: str, others: bool) -> None:
     pos, shares, part = dealt(900, 3, uneven)
     mask, rows = mask_of(900), part.pos.shape[1]
     masks = np.ones((3, rows), bool)
@@ -224,7 +224,7 @@ def test_some_sources_on_several_devices(result: str, others: bool) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
 @pytest.mark.parametrize("order", ["input", "z"])
-def test_some_sources_with_a_hierarchy_on_several_devices(result: str, order: str) -> None:
+def test_source_mask_with_a_hierarchy_on_several_devices(result: str, order: str) -> None:
     """Rows are those of the particles in z-order, and marks are given in that order."""
     pos, _, part = dealt(900, 3)
     partz, th = zsort_and_tree.smap(mesh_of(3), jit=True)(part)
@@ -250,7 +250,7 @@ def batches_of(n: int, sets: int, seed: int = 8) -> np.ndarray:
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
 @pytest.mark.parametrize("dims", [1, 2, 3, 7])
-def test_batches_are_searched_as_if_alone(dims: int, kind: str, dtype: Any) -> None:
+def test_batches_are_searched_separately(dims: int, kind: str, dtype: Any) -> None:
     """The distances of each set are bitwise the same, and so are rows if no distances are equal."""
     box, sets = oracles.box_lengths(kind, dims), 9
     pos = oracles.uniform(500, dims, dtype) * (3 if kind == "open" else 1)
@@ -265,7 +265,7 @@ def test_batches_are_searched_as_if_alone(dims: int, kind: str, dtype: Any) -> N
 
 
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "uint16", "uint32"])
-def test_numbers_of_batches_may_be_of_any_integers(kind: str) -> None:
+def test_batch_numbers_of_any_integer_type(kind: str) -> None:
     pos, batch = oracles.uniform(90, 3), np.arange(90) % 3
     expected = knn(pos, 4, batch=batch)
     for found in (knn(pos, 4, batch=batch.astype(kind)), knn.jit(pos, 4, batch=batch.astype(kind))):
@@ -289,7 +289,7 @@ def test_batches_in_any_unit_and_far_apart(unit: float) -> None:
 
 @pytest.mark.parametrize("unit", [2.0**-90, 1.0, 2.0**90], ids=str)
 @pytest.mark.parametrize("each", [False, True])
-def test_limits_beyond_all_in_any_unit_do_not_reach_other_batches(unit: float, each: bool) -> None:
+def test_large_max_radius_does_not_reach_other_batches(unit: float, each: bool) -> None:
     pos, batch = (oracles.uniform(90, 3) * unit).astype(np.float32), np.arange(90) % 9
     limit = np.linspace(20, 400, 90) * unit if each else 30 * unit
     found = knn(pos, 15, batch=batch, max_radius=limit)
@@ -298,7 +298,7 @@ def test_limits_beyond_all_in_any_unit_do_not_reach_other_batches(unit: float, e
 
 
 @pytest.mark.parametrize("unit", [1e30, 3.4e36, 8.4e37])
-def test_batches_as_wide_as_numbers_reach(unit: float) -> None:
+def test_batches_near_the_largest_float32(unit: float) -> None:
     """As many sets as have space are searched. For one more, the error reports how many have space."""
     pos = ((oracles.uniform(60, 3, np.float64) - 0.5) * unit).astype(np.float32)
     fit = 2 if unit == 3.4e36 else 1 if unit > 3.4e36 else 60
@@ -314,7 +314,7 @@ def test_batches_as_wide_as_numbers_reach(unit: float) -> None:
             knn(pos, 3, batch=np.arange(60) % (fit + 1))
 
 
-def test_numbers_of_batches_up_to_the_last(x64: None) -> None:
+def test_batch_numbers_up_to_the_largest(x64: None) -> None:
     for dtype, last in ((np.float32, 2**24), (np.float64, 2**31 - 1)):
         pos, batch = oracles.uniform(60, 3, dtype), np.arange(60) % 2 * last
         found = knn(pos, 5, batch=batch)
@@ -322,7 +322,7 @@ def test_numbers_of_batches_up_to_the_last(x64: None) -> None:
 
 
 @pytest.mark.long
-def test_batches_with_all_else() -> None:
+def test_batches_combined_with_other_options() -> None:
     part, batch, mask = particles(), batches_of(300, 4).astype(np.int32), mask_of(300)
     same = batch[:, None] == batch
     query, batch_query = oracles.uniform(40, 3, seed=6), np.arange(40) % 5
@@ -413,13 +413,13 @@ POS = oracles.uniform(20, 3)
     ],
     ids=str,
 )
-def test_what_is_wrong_is_said(options: dict[str, Any], error: Any, message: str) -> None:
+def test_invalid_arguments_raise(options: dict[str, Any], error: Any, message: str) -> None:
     oracles.skip_where_kernels_cannot_raise()
     for call in (knn, knn.jit):
         with pytest.raises(error, match=message):
             jax.block_until_ready(call(POS, **({"k": 3} | options)))
 
 
-def test_batches_in_too_many_dimensions() -> None:
+def test_batches_in_too_many_dimensions_raise() -> None:
     with pytest.raises(ValueError, match="from 1 to 7 dimensions; these have 8"):
         knn(oracles.uniform(20, 8), 2, batch=np.zeros(20, int))

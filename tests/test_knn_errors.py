@@ -31,7 +31,7 @@ def test_position_that_is_not_finite_names_the_row(bad: float) -> None:
         jax.block_until_ready(knn(jnp.asarray(good), 3, part_query=jnp.asarray(pos)))
 
 
-def test_first_of_several_bad_rows_is_named() -> None:
+def test_first_of_several_invalid_rows_is_named() -> None:
     pos = oracles.uniform(50_000, 3)
     pos[[40_000, 20_001, 49_999], 2] = np.nan
     with pytest.raises(oracles.RUN_TIME_ERROR, match="row 20001 "):
@@ -53,7 +53,9 @@ def test_first_of_several_bad_rows_is_named() -> None:
     ids=["int", "complex", "half", "bool", "1-D", "3-D", "9 dims", "0 dims"],
 )
 @pytest.mark.parametrize("search", [knn, knn.jit], ids=["plain", "jit"])
-def test_positions_of_the_wrong_kind(search: Any, pos: np.ndarray, kind: type[Exception], words: str) -> None:
+def test_positions_of_wrong_type_or_shape_raise(
+    search: Any, pos: np.ndarray, kind: type[Exception], words: str
+) -> None:
     good = jnp.zeros((5, 3))
     for arguments in ({"part": pos}, {"part": data.Pos(pos=pos)}, {"part": good, "part_query": pos}):
         with pytest.raises(kind, match=words) as error:
@@ -61,7 +63,7 @@ def test_positions_of_the_wrong_kind(search: Any, pos: np.ndarray, kind: type[Ex
         assert oracles.one_sentence(error)
 
 
-def test_positions_as_lists_work_or_are_refused_in_words() -> None:
+def test_positions_as_lists_work_or_raise() -> None:
     try:
         rad = knn([[0.0, 0.0], [3.0, 4.0]], 2, result="rad")
     except (TypeError, ValueError):
@@ -83,17 +85,17 @@ def test_positions_as_lists_work_or_are_refused_in_words() -> None:
     ids=str,
 )
 @pytest.mark.parametrize("search", [knn, knn.jit], ids=["plain", "jit"])
-def test_bad_k(search: Any, k: Any, kind: type[Exception], words: str) -> None:
+def test_invalid_k_raises(search: Any, k: Any, kind: type[Exception], words: str) -> None:
     with pytest.raises(kind, match=words) as error:
         search(jnp.asarray(oracles.uniform(40, 3)), k)
     assert oracles.one_sentence(error)
 
 
-def test_numpy_integers_are_fine_as_k() -> None:
+def test_numpy_integers_are_accepted_as_k() -> None:
     assert knn(jnp.asarray(oracles.uniform(40, 3)), np.int64(4), result="rad").shape == (40, 4)
 
 
-def test_k_above_num() -> None:
+def test_k_above_num_raises() -> None:
     pos = jnp.asarray(oracles.uniform(40, 3))
     with pytest.raises(ValueError, match=r"k is 9.* 8 "):
         knn(data.Pos(pos=pos, num=8), 9)
@@ -108,7 +110,7 @@ def test_k_above_num() -> None:
 
 
 @pytest.mark.parametrize("num", [-1, 41, 3.5, np.nan, [3, 4]], ids=str)
-def test_bad_num(num: Any) -> None:
+def test_invalid_num_raises(num: Any) -> None:
     with pytest.raises((TypeError, ValueError), match="num is") as error:
         knn(data.Pos(pos=jnp.asarray(oracles.uniform(40, 3)), num=num), 1)
     assert oracles.one_sentence(error)
@@ -116,7 +118,7 @@ def test_bad_num(num: Any) -> None:
 
 @pytest.mark.parametrize("box", [-1.0, np.nan, np.inf, [1.0, 1.0], [1.0, -1.0, 0.0], [[1.0, 1.0, 1.0]]], ids=str)
 @pytest.mark.parametrize("search", [knn, knn.jit], ids=["plain", "jit"])
-def test_bad_box(search: Any, box: Any) -> None:
+def test_invalid_box_raises(search: Any, box: Any) -> None:
     with pytest.raises(ValueError, match="boxsize") as error:
         search(jnp.asarray(oracles.uniform(40, 3)), 3, boxsize=box)
     assert oracles.one_sentence(error)
@@ -126,20 +128,20 @@ def test_bad_box(search: Any, box: Any) -> None:
     "box", [[1.0, None, np.inf], [1.0, None, 1.0], np.array([1.0, None, 0.0], object), "1"], ids=str
 )
 @pytest.mark.parametrize("search", [knn, knn.jit], ids=["plain", "jit"])
-def test_lengths_that_are_no_numbers_name_the_open_box(search: Any, box: Any) -> None:
+def test_non_numeric_box_error_explains_open_boundaries(search: Any, box: Any) -> None:
     with pytest.raises(TypeError, match=r"^boxsize is .*; lengths must be finite and positive, or 0 where open\.$"):
         search(jnp.asarray(oracles.uniform(40, 3)), 3, boxsize=box)
 
 
 @pytest.mark.parametrize("box", [np.full(8, -1.2345678901), np.full(8, 1.2345678901e-41), np.full(8, 1j / 3)], ids=str)
-def test_a_bad_box_of_many_lengths_is_one_sentence(box: np.ndarray) -> None:
+def test_invalid_long_box_raises_a_one_sentence_error(box: np.ndarray) -> None:
     with pytest.raises((ValueError, TypeError), match="boxsize") as error:
         knn(jnp.asarray(oracles.uniform(40, 8)), 3, boxsize=box)
     assert oracles.one_sentence(error)
 
 
 @pytest.mark.parametrize("box", [1e39, 1e300, 1e-50, 1e-300, 1e-41], ids=str)
-def test_box_beyond_the_range_of_float32_is_refused_or_right_but_not_taken_as_open(box: float) -> None:
+def test_box_outside_float32_is_not_treated_as_open(box: float) -> None:
     pos = oracles.uniform(40, 3)
     try:
         rad = knn(jnp.asarray(pos), 3, boxsize=box, result="rad")
@@ -150,7 +152,7 @@ def test_box_beyond_the_range_of_float32_is_refused_or_right_but_not_taken_as_op
 
 
 @pytest.mark.parametrize("box", [-1.0, np.nan, np.inf], ids=str)
-def test_bad_traced_box(box: float) -> None:
+def test_invalid_traced_box_raises(box: float) -> None:
     pos = jnp.asarray(oracles.uniform(40, 3))
     with pytest.raises(oracles.RUN_TIME_ERROR, match="boxsize"):
         jax.block_until_ready(jax.jit(lambda length: knn(pos, 3, boxsize=length))(box))
@@ -159,47 +161,47 @@ def test_bad_traced_box(box: float) -> None:
 @pytest.mark.parametrize(
     "result", ["", "radius", "rad_", "_rad", "rad__globalidx", "rad,globalidx", "num", "rad_color", 3, None]
 )
-def test_unknown_words_of_result(result: Any) -> None:
+def test_unknown_result_names_raise(result: Any) -> None:
     with pytest.raises(ValueError, match="globalidx") as error:
         knn(particles(), 3, result=result)
     assert repr(result) in str(error.value)
     assert oracles.one_sentence(error)
 
 
-def test_an_array_is_no_result() -> None:
+def test_array_as_result_raises() -> None:
     with pytest.raises(ValueError, match="result is an array; it must be words"):
         knn(particles(), 3, result=np.zeros(300))
 
 
-def test_word_for_a_field_that_is_none() -> None:
+def test_result_name_of_a_missing_field_raises() -> None:
     with pytest.raises(ValueError, match="'mass'"):
         knn(data.PosMass(pos=jnp.zeros((5, 3))), 1, result="rad_mass")
 
 
-def test_reduce_and_reduce_func_belong_together() -> None:
+def test_reduce_without_reduce_func_or_the_reverse_raises() -> None:
     for options in ({"result": "reduce"}, {"reduce_func": lambda rnn, **kw: rnn}):
         with pytest.raises(ValueError, match="reduce_func"):
             knn(particles(), 3, **options)
 
 
-def test_reduce_func_must_return_one_row_a_query() -> None:
+def test_reduce_func_must_return_one_row_per_query() -> None:
     with pytest.raises(ValueError, match="300 rows"):
         knn(particles(), 3, result="reduce", reduce_func=lambda rnn, **kw: rnn.sum())
 
 
-def test_unknown_output_order() -> None:
+def test_unknown_output_order_raises() -> None:
     with pytest.raises(ValueError, match="'original'"):
         knn(particles(), 3, output_order="original")
 
 
-def test_queries_of_another_kind_than_the_sources(x64: None) -> None:
+def test_queries_of_another_dtype_or_dimension_raise(x64: None) -> None:
     pos = jnp.asarray(oracles.uniform(40, 3))
     for query in (jnp.zeros((4, 2), jnp.float32), jnp.zeros((4, 3), jnp.float64)):
         with pytest.raises(ValueError, match="queries"):
             knn(pos, 1, part_query=query)
 
 
-def test_more_rows_than_can_be_indexed_are_refused_in_words() -> None:
+def test_more_rows_than_can_be_indexed_raise() -> None:
     too_many = jax.ShapeDtypeStruct((2**31, 3), jnp.float32)
     with pytest.raises(ValueError, match=str(2**31)):
         jax.eval_shape(lambda pos: knn(pos, 1), too_many)
@@ -232,13 +234,13 @@ def sorted_particles(n: int = 500, seed: int = 1, box: Any = None, dims: int = 3
     return tree.zsort_and_tree(jnp.asarray(oracles.uniform(n, dims, seed=seed)), boxsize=box)
 
 
-def test_th_of_other_particles_of_the_same_number() -> None:
+def test_th_of_other_particles_with_the_same_count() -> None:
     with pytest.raises(oracles.RUN_TIME_ERROR, match=r"th .*zsort_and_tree") as error:
         jax.block_until_ready(knn(sorted_particles()[0], 4, th=sorted_particles(seed=2)[1]))
     assert oracles.one_sentence(error)
 
 
-def test_th_with_particles_not_in_its_order() -> None:
+def test_th_with_particles_in_another_order() -> None:
     posz, th = sorted_particles()
     right_or_refused(posz[::-1], None, th)
     right_or_refused(jnp.asarray(oracles.uniform(500, 3)), None, th)
@@ -281,6 +283,6 @@ def test_th_that_is_damaged() -> None:
 
 
 @pytest.mark.parametrize("k", [[1, 2], np.array([2])])
-def test_k_that_cannot_be_compiled_in_is_said(k: Any) -> None:
+def test_array_as_k_under_jit_raises(k: Any) -> None:
     with pytest.raises(TypeError, match="k must be an integer that is known"):
         knn.jit(particles(), k)

@@ -29,7 +29,7 @@ def test_a_hundred_thousand_equal_points() -> None:
     assert int(idx[-1, 1]) == 0
 
 
-def test_points_that_are_their_own_only_neighbours() -> None:
+def test_k_of_1_finds_each_particle_itself() -> None:
     # With an initial radius of 0, nothing is visited. (Visiting all nodes took 20 s for 1e6 points.)
     pos = jnp.asarray(oracles.uniform(400_000, 3, np.float32))
     for query in (None, pos):
@@ -40,7 +40,7 @@ def test_points_that_are_their_own_only_neighbours() -> None:
 
 @pytest.mark.parametrize("copies", [2, 8, 40, 100])
 @pytest.mark.parametrize("more", [-1, 0, 1])
-def test_as_many_copies_as_neighbours(copies: int, more: int, dtype: Any) -> None:
+def test_as_many_duplicates_as_neighbours(copies: int, more: int, dtype: Any) -> None:
     pos = np.repeat(oracles.uniform(400 // copies, 3, dtype), copies, axis=0)
     rad, idx = knn(jnp.asarray(pos), copies + more, boxsize=1.0, output_order="z")
     assert np.all(np.asarray(rad[:, :copies]) == 0)
@@ -55,14 +55,14 @@ def test_as_many_copies_as_neighbours(copies: int, more: int, dtype: Any) -> Non
 
 @pytest.mark.parametrize("k", [33, 300])
 @pytest.mark.parametrize("distance", [0.0, 1e3, 1e6])
-def test_long_lists_of_distances_that_hardly_differ(k: int, distance: float, dtype: Any) -> None:
+def test_large_k_with_nearly_equal_distances(k: int, distance: float, dtype: Any) -> None:
     pos, query = oracles.uniform(2000, 3, dtype), oracles.uniform(40, 3, dtype, seed=9)
     query = (query * 1e-3 + distance).astype(dtype)
     rad, idx = knn(jnp.asarray(pos), k, part_query=jnp.asarray(query))
     oracles.assert_neighbours(rad, idx, pos, query, None)
 
 
-def test_long_lists_over_many_orders_of_magnitude(dtype: Any) -> None:
+def test_large_k_over_many_orders_of_magnitude(dtype: Any) -> None:
     rng = np.random.default_rng(4)
     pos = (oracles.uniform(1500, 3, dtype) * 10.0 ** rng.uniform(-12, 0, (1500, 1))).astype(dtype)
     assert_nearest(pos, pos[:50], 200, None)
@@ -112,7 +112,7 @@ def test_distances_across_the_boundary_have_full_relative_precision() -> None:
 
 
 @pytest.mark.parametrize("box", [0.1, 0.7, 67.77])
-def test_box_that_float32_cannot_hold(box: float) -> None:
+def test_box_that_float32_cannot_represent(box: float) -> None:
     """The exact length is used, so distances across the boundary are those of float64."""
     random = np.random.default_rng(11)
     depth = 10 ** random.uniform(-7, -1, 200)
@@ -157,7 +157,7 @@ def test_scaling_by_a_power_of_two_scales_every_bit(exponent: int, box: float) -
 
 
 @pytest.mark.parametrize("exponent", [-400, -160, -110, 110, 140, 400])
-def test_float64_scaling_beyond_the_range_of_float32(exponent: int, x64: None) -> None:
+def test_float64_scaling_outside_the_range_of_float32(exponent: int, x64: None) -> None:
     """Box lengths pass through JAX as float32 words, which must keep the range of float64."""
     pos, scale = oracles.uniform(N, 3, np.float64), 2.0**exponent
     rad, idx = knn(jnp.asarray(pos), 9, boxsize=0.9)
@@ -166,7 +166,7 @@ def test_float64_scaling_beyond_the_range_of_float32(exponent: int, x64: None) -
     np.testing.assert_array_equal(idx, same)
 
 
-def test_a_query_that_needs_float64_leaves_the_others_as_they_are() -> None:
+def test_query_that_needs_float64_does_not_change_other_queries() -> None:
     """Rounding of radii differs between float32 and float64, and must not depend on the leaf of a query."""
     pos = np.concatenate([oracles.uniform(40, 3), np.zeros((1, 3), np.float32)])
     query = oracles.uniform(20, 3, seed=5)

@@ -61,7 +61,7 @@ def test_any_k_and_radius(k: int, radius: float, dtype: Any) -> None:
 
 @pytest.mark.parametrize("k", [3, 20, 40, 100])
 @pytest.mark.parametrize("unit", [1.0, 1e-25, 1e25])
-def test_many_on_both_sides_of_the_limit(k: int, unit: float) -> None:
+def test_many_sources_just_inside_and_outside_max_radius(k: int, unit: float) -> None:
     """Sources just outside in float64 do not replace those just inside, in any order of float32."""
     rng = np.random.default_rng(3)
     ray = rng.standard_normal((2000, 3))
@@ -81,7 +81,7 @@ def assert_limited_in_units(found: Any, pos: np.ndarray, query: np.ndarray, radi
 
 @pytest.mark.parametrize("box", [None, 8.0])
 @pytest.mark.parametrize("radius", [1.0, np.nextafter(1.0, 0), np.nextafter(1.0, 2), np.sqrt(2.0), 0.0])
-def test_a_lattice_with_neighbours_at_the_limit(box: Any, radius: float, dtype: Any) -> None:
+def test_lattice_with_neighbours_at_max_radius(box: Any, radius: float, dtype: Any) -> None:
     pos = oracles.lattice(8, 3, dtype)
     assert_limited(knn(pos, 40, box, max_radius=radius), pos, pos, radius, box)
     at_once = count_within(pos, radius, box)
@@ -124,7 +124,7 @@ def test_few_particles_and_queries(n: int) -> None:
 @pytest.mark.watched
 @pytest.mark.parametrize("order", ["input", "z"])
 @pytest.mark.parametrize("separate", [False, True])
-def test_limits_of_each_query_in_all_orders(order: str, separate: bool) -> None:
+def test_max_radius_per_query_in_all_orders(order: str, separate: bool) -> None:
     pos, query = oracles.clustered(500, 3), oracles.uniform(500, 3, seed=7)
     asked, own = (query if separate else pos), np.random.default_rng(2).random(500) * 0.3
     options = {"part_query": asked} if separate else {}
@@ -168,7 +168,7 @@ def test_padding_and_a_hierarchy() -> None:
     assert_limited(knn(zsort(pos)[0], 5, output_order="z", max_radius=0.05), posz, posz, 0.05)
 
 
-def test_a_limit_that_is_traced() -> None:
+def test_traced_max_radius() -> None:
     pos = oracles.uniform(200, 3)
     search = jax.jit(lambda x, r: knn(x, 5, max_radius=r))
     for radius in np.float32([0.0, 0.1, 0.3, np.inf]):
@@ -191,19 +191,19 @@ def test_a_limit_that_is_traced() -> None:
     ],
 )
 @pytest.mark.parametrize("call", [knn, knn.jit])
-def test_limits_that_cannot_be(limit: Any, words: str, call: Any) -> None:
+def test_invalid_max_radius_raises(limit: Any, words: str, call: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         call(oracles.uniform(50, 3), 3, max_radius=limit)
 
 
 @pytest.mark.parametrize("call", [knn, knn.jit])
-def test_more_neighbours_than_a_row_can_have(call: Any) -> None:
+def test_k_above_the_largest_row_length_raises(call: Any) -> None:
     with pytest.raises(ValueError, match="k is 2147483648; no row has room"):
         call(oracles.uniform(50, 3), 2**31, max_radius=0.1)
 
 
 @pytest.mark.parametrize("box", [None, 1.0])
-def test_derivatives_are_those_of_neighbours_that_are_there(box: Any) -> None:
+def test_derivatives_use_only_neighbours_within_max_radius(box: Any) -> None:
     with jax.enable_x64(True):
         pos = oracles.uniform(60, 3, np.float64)
         weight = np.random.default_rng(0).random((60, 8))
@@ -226,7 +226,7 @@ def test_derivatives_are_those_of_neighbours_that_are_there(box: Any) -> None:
 
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("name", SETS)
-def test_answers_are_those_of_one_device(name: str, ndev: int) -> None:
+def test_several_devices_give_the_results_of_one(name: str, ndev: int) -> None:
     pos, counts, dealt = make(name, ndev)
     search = knn.smap(mesh_of(ndev), jit=True)
     for radius in (SETS[name][2], np.inf):
@@ -269,7 +269,7 @@ def test_z_order_over_devices() -> None:
     np.testing.assert_array_equal(np.asarray(rad).reshape(-1, 6), np.asarray(here)[row.reshape(-1)])
 
 
-def test_distances_below_the_normal_numbers_over_devices() -> None:
+def test_subnormal_distances_over_several_devices() -> None:
     """XLA flushes them to 0, so neighbours on other devices were not requested."""
     pos = (oracles.uniform(300, 1) * np.float32(1e-38)).astype(np.float32)
     found = knn.smap(mesh_of(3), jit=True)(deal(pos, even(300, 3)), 5, max_radius=5e-39)

@@ -192,7 +192,7 @@ def test_second_derivatives_of_radii(x64: None) -> None:
 
 
 @pytest.mark.long
-def test_gradient_of_fields_of_neighbours() -> None:
+def test_gradient_of_neighbour_fields() -> None:
     part = particles(30)
     idx = knn(part, 3, result="globalidx")
 

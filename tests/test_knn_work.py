@@ -34,7 +34,7 @@ def documented_registers() -> dict[int, int]:
     kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
 )
 @pytest.mark.parametrize("k", COUNTED)
-def test_work_is_what_was_counted(k: int) -> None:
+def test_work_equals_the_recorded_counts(k: int) -> None:
     counts = SCRIPT.count_parts(4000, k, 1.0, TreeConfig())
     assert {part: counts[part] for part in COUNTED[k]} == COUNTED[k]
 
@@ -42,7 +42,7 @@ def test_work_is_what_was_counted(k: int) -> None:
 @pytest.mark.long
 @pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
 @pytest.mark.parametrize("k", [8, 16, 32])
-def test_lists_are_in_registers(k: int, tmp_path: Path) -> None:
+def test_neighbour_lists_remain_in_registers(k: int, tmp_path: Path) -> None:
     registers = SCRIPT.compile_kernel(k, 90, tmp_path)
     assert registers.spilled_bytes == 0
     assert registers.used <= documented_registers()[k]
