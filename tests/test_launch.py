@@ -100,12 +100,12 @@ def started(monkeypatch: pytest.MonkeyPatch):
         (SLURM | {"PMI_SIZE": "1", "PMI_RANK": "0", "PMI_FD": "9"}, False),  # mpirun -n 1 in a job
     ],
 )
-def test_whether_there_are_several_processes(environ, environment, several) -> None:
+def test_several_processes_are_detected_from_the_environment(environ, environment, several) -> None:
     environ(environment)
     assert launch.should_init_jax_distributed() is several
 
 
-def test_a_process_alone_starts_nothing(environ, started) -> None:
+def test_single_process_starts_nothing(environ, started) -> None:
     assert launch.initialize() is False
     environ(SLURM_BATCH)
     assert launch.initialize() is False
@@ -113,7 +113,7 @@ def test_a_process_alone_starts_nothing(environ, started) -> None:
     assert sys.excepthook is sys.__excepthook__ or "launch" not in sys.excepthook.__module__
 
 
-def test_importing_starts_no_device() -> None:
+def test_importing_initializes_no_device() -> None:
     code = f"""
 import sys; sys.path.insert(0, {str(Path(launch.__file__).parents[1])!r})
 import jztree.launch
@@ -169,7 +169,7 @@ def test_mpich_and_pals() -> None:
     assert environment.detect(PALS) == environment.Place("PMI", 4, 2, 0, 2, job="a-b-c")
 
 
-def test_mpirun_inside_a_slurm_job_counts() -> None:
+def test_mpirun_inside_a_slurm_job_takes_precedence() -> None:
     # The daemons of mpirun are tasks of a separate step, and their variables are inherited.
     daemon = SLURM | {"SLURM_STEP_NUM_TASKS": "2", "SLURM_PROCID": "1", "SLURM_STEP_TASKS_PER_NODE": "1(x2)"}
     assert environment.detect(daemon | OMPI).source == "Open MPI"
@@ -181,7 +181,7 @@ def test_srun_with_pmi_is_slurm() -> None:
     assert (place.source, place.host) == ("Slurm", "r1n005")
 
 
-def test_the_users_variables_go_first() -> None:
+def test_user_variables_take_precedence() -> None:
     place = environment.detect(SLURM | {"JAX_COORDINATOR_ADDRESS": "10.0.0.1:99"})
     assert (place.num_processes, place.host, place.port) == (6, "10.0.0.1", 99)
     assert environment.detect(OMPI | JAX).num_processes == 3
@@ -198,7 +198,7 @@ def test_the_users_variables_go_first() -> None:
         ({"JAX_COORDINATOR_ADDRESS": "node:port"}, "with a number for the port; 'node:port'"),
     ],
 )
-def test_no_numbers(environ, environment, message) -> None:
+def test_environment_variables_that_are_not_numbers_raise(environ, environment, message) -> None:
     environ(environment)
     with pytest.raises(ValueError, match=message):
         launch.should_init_jax_distributed()
@@ -222,14 +222,14 @@ def test_start_on_one_host_needs_no_name(environ, started) -> None:
     assert started[0]["coordinator_address"].startswith("127.0.0.1:6")
 
 
-def test_arguments_go_before_everything(environ, started) -> None:
+def test_explicit_arguments_take_precedence(environ, started) -> None:
     environ(SLURM, JAX)
     launch.initialize("host:5", num_processes=9, process_id=8, local_device_ids=3)
     assert started[0]["coordinator_address"] == "host:5"
     assert (started[0]["num_processes"], started[0]["process_id"], started[0]["local_device_ids"]) == (9, 8, 3)
 
 
-def test_ports_of_jobs_differ() -> None:
+def test_ports_of_different_jobs_differ() -> None:
     ports = [environment._port_of_job(environment.Place("Slurm", 2, job=f"4711.{step}"), {}) for step in range(50)]
     assert len(set(ports)) > 45
     assert all(61440 <= port < 65536 for port in ports)
@@ -243,7 +243,7 @@ def test_ports_of_jobs_differ() -> None:
 SEVERAL_HOSTS = {"OMPI_COMM_WORLD_LOCAL_SIZE": "2"}
 
 
-def test_several_hosts_without_anyone_who_knows_the_first(environ, started) -> None:
+def test_several_hosts_with_unknown_first_host_raise(environ, started) -> None:
     environ(OMPI, SEVERAL_HOSTS)
     with pytest.raises(ValueError, match=r"process 3 of 4 cannot know the host .* install mpi4py, or set"):
         launch.initialize()
@@ -284,7 +284,7 @@ def test_several_hosts_with_open_mpi_4(environ, started) -> None:
         (JAX | {"JAX_PROCESS_ID": "3"}, "from 0 to 2 among 3 processes; 3 was given by JAX variables"),
     ],
 )
-def test_what_is_missing_or_wrong(environ, started, environment, message) -> None:
+def test_missing_or_invalid_environment_raises(environ, started, environment, message) -> None:
     environ(environment)
     with pytest.raises(ValueError, match=message):
         launch.initialize()
@@ -300,7 +300,7 @@ def test_unknown_host(environ, started, monkeypatch) -> None:
         launch.initialize()
 
 
-def test_port_that_is_taken(environ, started) -> None:
+def test_port_in_use(environ, started) -> None:
     with socket.socket() as listener:
         listener.bind(("", 0))
         listener.listen()
@@ -309,7 +309,7 @@ def test_port_that_is_taken(environ, started) -> None:
             launch.initialize()
 
 
-def test_grpc_goes_around_the_proxy(environ, started, monkeypatch) -> None:
+def test_grpc_bypasses_the_proxy(environ, started, monkeypatch) -> None:
     monkeypatch.delenv("no_grpc_proxy", raising=False)
     environ(SLURM_ONE_NODE)
     launch.initialize()
@@ -340,7 +340,7 @@ def test_share_of_the_gpus(local_rank, local_size, visible, expected) -> None:
     assert environment.local_gpus(place, {}, visible) == expected
 
 
-def test_users_choice_of_gpus_is_left_to_jax() -> None:
+def test_gpus_selected_by_the_user_are_left_to_jax() -> None:
     place = environment.Place("Slurm", 8, 5, 1, 4)
     assert environment.local_gpus(place, {"JAX_LOCAL_DEVICE_IDS": "0"}, 4) is None
 
@@ -356,14 +356,14 @@ def test_visible_gpus(visible, count) -> None:
 # The end
 
 
-def test_abort_alone_is_an_exit(capsys) -> None:
+def test_abort_of_a_single_process_exits(capsys) -> None:
     with pytest.raises(SystemExit) as exit_:
         launch.abort("no file", 2)
     assert exit_.value.code == 2
     assert capsys.readouterr().err == "no file\n"
 
 
-def test_texts_of_one_process() -> None:
+def test_gather_texts_of_one_process() -> None:
     assert launch.gather_texts("any", "text") == ["text"]
 
 
@@ -382,7 +382,7 @@ def test_addresses(address: str, parts: dict) -> None:
 
 
 @pytest.mark.parametrize("port", [0, 70000])
-def test_a_port_that_is_none(port: int, environ, started) -> None:
+def test_port_out_of_range_raises(port: int, environ, started) -> None:
     environ(JAX | {"JAX_COORDINATOR_ADDRESS": f"node7:{port}"})
     with pytest.raises(ValueError, match=f"the port of process 0 must be from 1 to 65535; {port} was given"):
         launch.initialize()

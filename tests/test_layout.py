@@ -88,17 +88,17 @@ def circle(arrows: dict[str, set[str]]) -> list[str]:
     return walk[walk.index(walk[-1]) :]
 
 
-def test_a_circle_is_seen() -> None:
+def test_import_cycle_is_detected() -> None:
     assert circle({"a": {"b"}, "b": set()}) == []
     assert circle({"a": {"b"}, "b": {"c"}, "c": {"b"}}) == ["b", "c", "b"]
 
 
 @pytest.mark.parametrize("package", ["jztree", "jztree_utils", "checks"])
-def test_no_modules_import_each_other(package: str) -> None:
+def test_modules_have_no_import_cycles(package: str) -> None:
     assert circle(imports(package)) == []
 
 
-def test_imports_of_the_library_go_downwards() -> None:
+def test_library_imports_point_to_lower_layers() -> None:
     floor = {name: height for height, names in enumerate(FLOORS) for name in names}
     for name, others in imports("jztree").items():
         for other in others - {"jztree"}:
@@ -106,12 +106,12 @@ def test_imports_of_the_library_go_downwards() -> None:
             assert name == "jztree" or floor[above] >= floor[below], f"{name} imports {other}, which is above it"
 
 
-def test_the_library_needs_nothing_of_what_is_around_it() -> None:
+def test_library_does_not_import_utilities() -> None:
     for path in modules("jztree").values():
         assert "jztree_utils" not in {name.split(".")[0] for name in imported("", path, {"jztree_utils": path})}
 
 
-def test_what_is_not_public_has_an_underscore() -> None:
+def test_private_modules_have_an_underscore() -> None:
     for name in modules("jztree") | modules("jztree_utils"):
         private = any(part.startswith("_") for part in name.split("."))
         assert private != (name in PUBLIC), name
@@ -120,21 +120,21 @@ def test_what_is_not_public_has_an_underscore() -> None:
         assert importlib.import_module(name).__all__, name
 
 
-def test_what_is_public_has_an_entry_in_the_docs() -> None:
+def test_public_modules_have_an_entry_in_the_docs() -> None:
     entries = "".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.rst")).splitlines()
     for name in PUBLIC & modules("jztree").keys() - {"jztree", "jztree.kernels"}:
         assert f".. automodule:: {name}" in entries, name
 
 
 @pytest.mark.parametrize("package", ["jztree_utils", "checks"])
-def test_outsiders_use_what_is_public(package: str) -> None:
+def test_other_packages_import_public_modules_only(package: str) -> None:
     library = modules("jztree")
     for name, path in modules(package).items():
         for other in imported(name, path, library):
             assert other in PUBLIC, f"{name} imports {other}"
 
 
-def test_no_file_is_long() -> None:
+def test_files_are_not_too_long() -> None:
     code = itertools.chain.from_iterable(
         (ROOT / folder).rglob("*") for folder in ("jztree", "jztree_utils", "checks", "tests")
     )

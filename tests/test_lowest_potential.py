@@ -81,7 +81,7 @@ def plummer(n: int, dims: int, seed: int = 1) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dims", [2, 3, pytest.param(4, marks=pytest.mark.slow)])
-def test_a_large_group_that_needs_the_tree(dims: int) -> None:
+def test_large_group_that_needs_the_tree(dims: int) -> None:
     """Two clumps form one group across the faces of the box, with masses of all sizes."""
     pos = np.concatenate([plummer(2600, dims), 0.25 + plummer(1500, dims, 2)]) % 1
     mass = np.random.default_rng(3).random(len(pos)) ** 4
@@ -126,7 +126,7 @@ def groups_over_devices(ndev: int, rlink: float) -> tuple[Any, data.FofCatalogue
 
 @pytest.mark.parametrize("ndev", [3, pytest.param(1, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("rlink", [0.03, 1.0, pytest.param(0.008, marks=pytest.mark.slow)])
-def test_devices_give_what_one_gives(ndev: int, rlink: float) -> None:
+def test_several_devices_agree_with_one(ndev: int, rlink: float) -> None:
     """Test groups on one device, on several, and on all."""
     grouped, cata = groups_over_devices(ndev, rlink)
     found = halos.lowest_potential_particle.smap(mesh_of(ndev), jit=True)(grouped, cata, 1e-3)

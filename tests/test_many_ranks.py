@@ -107,7 +107,7 @@ def grouped(order: Any, counts: Any) -> list[list[int]]:
 @SPACES
 @pytest.mark.parametrize("dims", [1, 2, 3])
 @pytest.mark.parametrize("higher_only", [False, True])
-def test_boxes_go_to_the_ranks_that_may_have_what_they_want(
+def test_boxes_are_sent_to_ranks_that_may_have_wanted_rows(
     kind: str, period: float, dims: int, higher_only: bool
 ) -> None:
     rng = np.random.default_rng(dims)
@@ -143,7 +143,7 @@ def test_boxes_go_to_the_ranks_that_may_have_what_they_want(
 @KINDS
 @SPACES
 @pytest.mark.parametrize("dims", [1, 2, 3])
-def test_rows_go_to_the_ranks_whose_boxes_are_near(kind: str, period: float, dims: int) -> None:
+def test_rows_are_sent_to_ranks_whose_boxes_are_near(kind: str, period: float, dims: int) -> None:
     rng = np.random.default_rng(10 + dims)
     others = made_up(rng, kind, dims)
     # Other ranks send their boxes that request particles; the rank itself sends none.
@@ -182,7 +182,7 @@ def test_rows_go_to_the_ranks_whose_boxes_are_near(kind: str, period: float, dim
 
 @SPACES
 @pytest.mark.parametrize("num", [0, 1, 900])
-def test_boxes_that_cover_rows_are_the_same_with_and_without_leaves(num: int, period: float, dtype: Any) -> None:
+def test_boxes_that_cover_rows_are_equal_with_and_without_leaves(num: int, period: float, dtype: Any) -> None:
     pos = np.random.default_rng(num).random((1000, 2)).astype(dtype)
     pos[:num:7] += dtype(2 * period)  # outside the box
     pos, _ = jz.tree.zsort(jnp.asarray(pos[:num]), boxsize=period)
@@ -198,7 +198,7 @@ def test_boxes_that_cover_rows_are_the_same_with_and_without_leaves(num: int, pe
 
 @SPACES
 @pytest.mark.parametrize(("n", "num"), [(0, 0), (1, 0), (1, 1), (32, 32), (33, 33), (1000, 0), (1000, 64), (1000, 999)])
-def test_a_few_rows_each_have_a_box(n: int, num: int, period: float, dtype: Any) -> None:
+def test_few_rows_get_one_box_each(n: int, num: int, period: float, dtype: Any) -> None:
     pos = np.random.default_rng(n + num).uniform(-2, 2, (n, 2)).astype(dtype)
     splits, lower, upper = kernels.row_boxes(jnp.asarray(pos), num, exact(period, (2,)), 32)
     assert splits.dtype == jnp.int32
@@ -226,7 +226,7 @@ def runs(pos: np.ndarray, splits: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
 @pytest.mark.parametrize("dims", [1, 3])
 @pytest.mark.parametrize("enough", [None, 1, 40, 10**6])
 @pytest.mark.parametrize("none_closer", [True, False])
-def test_leaves_are_open_that_others_may_have_something_for(
+def test_leaves_are_open_if_other_ranks_may_have_candidates(
     kind: str, period: float, dims: int, enough: int | None, none_closer: bool
 ) -> None:
     rng = np.random.default_rng(20 + dims)
@@ -280,7 +280,7 @@ def bounds(
     return needed
 
 
-def test_boxes_that_there_are_not_are_an_error() -> None:
+def test_nonexistent_boxes_raise() -> None:
     oracles.skip_where_kernels_cannot_raise()
     pos = np.zeros((5, 3), np.float32)
     blocks = runs(pos, np.array([0, 5], np.int32))
@@ -311,7 +311,7 @@ def few_boxes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.long
-def test_neighbours_are_the_same_if_ranks_know_little_of_each_other(few_boxes: int) -> None:
+def test_neighbours_are_equal_if_ranks_know_little_of_each_other(few_boxes: int) -> None:
     search, box = jz.knn.knn.smap(mesh_of(4), jit=True), 1.0 if few_boxes % 2 else None
     query = np.random.default_rng(3).normal(0.5, 0.6, (500, 3)).astype(np.float32) % (1 if box else 9)
     asked = deal(query, even(500, 4), few_boxes)
@@ -326,7 +326,7 @@ def test_neighbours_are_the_same_if_ranks_know_little_of_each_other(few_boxes: i
 
 
 @pytest.mark.long
-def test_groups_are_the_same_if_ranks_know_little_of_each_other(few_boxes: int) -> None:
+def test_groups_are_equal_if_ranks_know_little_of_each_other(few_boxes: int) -> None:
     find = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)
     for name in FEW_SETS:
         (pos, counts, _), rlink = make(name, 4), SETS[name][2]
@@ -374,7 +374,7 @@ def test_sixty_four_devices() -> None:
 
 
 @pytest.mark.long
-def test_what_ranks_say_to_each_other_grows_little_with_their_number() -> None:
+def test_communication_grows_slowly_with_the_number_of_ranks() -> None:
     script = scripts.profiling("collectives")
     few, many = (script.collectives_of(script.FUNCTIONS["kNN, k = 8"], ranks, 1000) for ranks in (16, 16384))
     assert len(few) <= 23
@@ -384,7 +384,7 @@ def test_what_ranks_say_to_each_other_grows_little_with_their_number() -> None:
 
 
 @pytest.mark.slow
-def test_the_profiling_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def test_profiling_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "checks" / "profiling")
     script = scripts.profiling("many_ranks")
     output, picture = tmp_path / "many.json", tmp_path / "many.png"
@@ -411,7 +411,7 @@ def test_the_profiling_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
 
 
 @pytest.mark.slow
-def test_ghosts_hardly_grow_with_fewer_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_number_of_ghosts_grows_little_with_fewer_boxes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Use an open box, in which ranges of ranks begin and end with particles after jumps of the z-order."""
     part = deal(np.random.default_rng(6).random((160_000, 3)).astype(np.float32), even(160_000, 8), rows=20_001)
     sent = []

@@ -37,7 +37,7 @@ def mesh(request: pytest.FixtureRequest) -> Mesh:
 
 
 @pytest.mark.parametrize("first", [2**40, -(2**40), 5])
-def test_integers_that_jax_would_cut_are_refused(first: int) -> None:
+def test_integers_that_jax_would_truncate_are_refused(first: int) -> None:
     ids = np.arange(first, first + 30)
     part = jz.data.ParticleData(pos=np.random.default_rng(0).random((30, 3), np.float32), id=ids)
     dealt = jz.data.ParticleData(pos=part.pos[None], id=ids[None])
@@ -92,7 +92,7 @@ def test_arguments_by_name_and_defaults(mesh: Mesh) -> None:
         smap(mesh, jit=True)(part)
 
 
-def test_mapped_functions_are_kept_by_mesh_and_not_by_its_shape() -> None:
+def test_mapped_functions_are_cached_by_mesh_and_not_by_its_shape() -> None:
     smap = shard_map_constructor(scaled, **scaled_specs)
     assert smap(mesh_of(2), jit=True) is smap(mesh_of(2), jit=True)
     other = Mesh(np.array(first_devices(4)[2:]), ("gpus",))
@@ -101,7 +101,7 @@ def test_mapped_functions_are_kept_by_mesh_and_not_by_its_shape() -> None:
     assert second.sharding.device_set == set(jax.devices()[2:4])
 
 
-def test_a_second_call_does_not_compile_again(count_compilations: Any) -> None:
+def test_second_call_does_not_compile_again(count_compilations: Any) -> None:
     mapped = shard_map_constructor(scaled, **scaled_specs)(mesh_of(4), jit=True)
     jax.block_until_ready(mapped(particles(4), 1.0))
     with count_compilations() as lines:
@@ -112,7 +112,7 @@ def test_a_second_call_does_not_compile_again(count_compilations: Any) -> None:
     assert [line for line in lines if "scaled" in line]
 
 
-def test_tiled_as_jax_does_it() -> None:
+def test_tiled_inputs_and_outputs_match_jax() -> None:
     x = np.arange(8, dtype=np.float32)
     mapped = expanding_shard_map(
         lambda x: 2 * x, in_specs=P(-1), out_specs=P(-1), mesh=mesh_of(4), input_tiled=True, output_tiled=True
@@ -143,7 +143,7 @@ def test_none_is_static_unless_static_arguments_are_named() -> None:
         np.testing.assert_array_equal(one(n=2, value=1), np.ones((2, 2)))
 
 
-def test_specs_by_name_leave_out_what_is_static() -> None:
+def test_specs_by_name_omit_static_arguments() -> None:
     def power(base: Any, exponent: int, shift: Any = 0.0) -> Any:
         return base**exponent + shift
 
@@ -156,7 +156,7 @@ def test_specs_by_name_leave_out_what_is_static() -> None:
     np.testing.assert_array_equal(tree(mesh_of(2), jit=True)({"a": base, "b": np.float32(1)}), base + 1)
 
 
-def test_bad_arguments_are_sentences() -> None:
+def test_bad_arguments_raise_with_one_sentence() -> None:
     mapped = shard_map_constructor(scaled, **scaled_specs)(mesh_of(4), jit=True)
     with pytest.raises(ValueError, match=r"leading axis must run over the 4 devices of the mesh; .*expand_particles"):
         mapped(particles(3), 1.0)
@@ -170,7 +170,7 @@ def test_bad_arguments_are_sentences() -> None:
         shard_map_constructor(scaled, in_specs=(P(),) * 5, out_specs=P())
 
 
-def test_a_configuration_is_copied_at_the_call() -> None:
+def test_configuration_is_copied_at_the_call() -> None:
     def leaf_size(x: Any, cfg: KNNConfig) -> Any:
         return x + cfg.tree.leaf_size
 
@@ -193,7 +193,7 @@ def needs(given: int | None, most: int = 1000) -> Any:
     return shard_map_constructor(fill, in_specs=P(-1), out_specs=P(-1))
 
 
-def test_room_grows_until_it_is_enough_and_is_remembered(caplog: pytest.LogCaptureFixture) -> None:
+def test_capacity_grows_until_sufficient_and_is_remembered(caplog: pytest.LogCaptureFixture) -> None:
     mapped = needs(None)(mesh_of(4), jit=True)
     assert mapped(np.array([1, 2, 3, 4])).shape == (4, 4)
     with caplog.at_level(logging.INFO, "jztree"):
@@ -205,7 +205,7 @@ def test_room_grows_until_it_is_enough_and_is_remembered(caplog: pytest.LogCaptu
     assert mapped(np.array([1, 2, 3, 1000])).shape == (4, 1000)
 
 
-def test_room_that_fails_for_another_reason_is_forgotten() -> None:
+def test_capacity_that_fails_for_another_reason_is_forgotten() -> None:
     def fill(rows: Any) -> Any:
         place = room("boxes", None, 4, 10**6)
         if place.rows > 100_000:
@@ -219,7 +219,7 @@ def test_room_that_fails_for_another_reason_is_forgotten() -> None:
     assert mapped(np.array([1, 85])).shape == (2, 90)
 
 
-def test_room_that_was_given_is_kept() -> None:
+def test_explicit_capacity_is_kept() -> None:
     with pytest.raises(
         CapacityError, match=r"rank 1 needs room for 80 rows of boxes, and has room for 7; set boxes\.$"
     ) as error:
@@ -227,7 +227,7 @@ def test_room_that_was_given_is_kept() -> None:
     assert (error.value.option, error.value.need, error.value.have) == ("boxes", 80, 7)
 
 
-def test_room_that_can_never_be_enough_ends() -> None:
+def test_capacity_that_can_never_suffice_raises() -> None:
     with pytest.raises(CapacityError):
         needs(None, most=50)(mesh_of(2), jit=True)(np.array([1, 80]))
 
@@ -240,7 +240,7 @@ def test_other_errors_pass_through() -> None:
         jax.block_until_ready(shard_map_constructor(fail, P(-1), P(-1))(mesh_of(2), jit=True)(np.zeros((2, 1))))
 
 
-def test_a_function_without_outputs_raises_too() -> None:
+def test_function_without_outputs_raises_too() -> None:
     def nothing(rows: Any) -> None:
         place = room("crates", 4, 4, 9)
         num = comm.check_room(rows, comm.all_gather(rows), place, "crates", "set crates.")
@@ -251,7 +251,7 @@ def test_a_function_without_outputs_raises_too() -> None:
 
 
 @pytest.mark.long
-def test_library_functions_inside_a_function_of_the_user_with_checks_of_varying_axes() -> None:
+def test_library_functions_inside_user_functions_that_check_varying_axes() -> None:
     pos = np.random.default_rng(0).random((4, 200, 3)).astype(np.float32)
 
     def density(pos: Any) -> Any:

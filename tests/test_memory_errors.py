@@ -60,7 +60,7 @@ def test_lists_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
         R.pairs_within.smap(mesh_of(2), jit=True)(dealt, 0.1, capacity=5000)
 
 
-def test_enough_memory_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_error_if_memory_just_suffices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert memory.largest_memory() > 2**26
     monkeypatch.setattr(memory, "largest_memory", lambda: 40 * 39 * 8)
     assert jz.knn.knn(POS, 39)[0].shape == (40, 39)
@@ -68,7 +68,7 @@ def test_enough_memory_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("max", None), ("4096\n", 4096), (str(2**80), None)])
-def test_memory_of_a_control_group(
+def test_memory_limit_of_a_control_group(
     limit: str, expected: int | None, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = memory._host_memory()

@@ -29,14 +29,14 @@ COUNTED = {
 MORE = 1.05
 
 
-def test_sectors_are_not_more_than_were_counted() -> None:
+def test_memory_sectors_do_not_exceed_the_recorded_number() -> None:
     found = SCRIPT.count_searches(4000, [8, 32])
     for kernel, (read, written) in COUNTED.items():
         assert 0 < found[kernel].read <= MORE * read, kernel
         assert 0 < found[kernel].written <= MORE * written, kernel
 
 
-def test_results_of_neighbours_are_written_once() -> None:
+def test_neighbour_results_are_written_once() -> None:
     # 32 queries write 8 radii and 8 rows of 4 bytes each, once.
     written = SCRIPT.count_searches(4000, [8])["knn 8"].written
     assert written == pytest.approx(32 * 8 * 2 * 4 / 32, rel=0.01)

@@ -80,7 +80,7 @@ def answer(name: str, mode: Mode) -> list[np.ndarray]:
 @pytest.mark.long
 @each
 @pytest.mark.parametrize("mode", FLOAT32.values(), ids=FLOAT32)
-def test_answers_are_those_of_no_mode(mode: Mode, name: str) -> None:
+def test_results_are_equal_in_every_mode(mode: Mode, name: str) -> None:
     for one, other in zip(answer(name, mode), answer(name, Mode()), strict=True):
         # Rounding depends on which operations XLA compiles together, and on which are float64 internally.
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
@@ -121,7 +121,7 @@ def check_gradient(name: str, mode: Mode, known: bool) -> None:
 @pytest.mark.long
 @each
 @pytest.mark.parametrize("mode", RUN.values(), ids=RUN)
-def test_derivatives_are_numbers(mode: Mode, name: str) -> None:
+def test_derivatives_are_finite(mode: Mode, name: str) -> None:
     check_gradient(name, mode, known=True)
 
 
@@ -132,7 +132,7 @@ def test_derivatives_are_traced(mode: Mode, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(CALLS) - ON_HOST))
-def test_known_arrays_beside_traced_positions(name: str) -> None:
+def test_known_arrays_with_traced_positions(name: str) -> None:
     """Operations on them are also traced, so the library must not use their values."""
     part = particles()
     known = {key: jnp.asarray(one) for key, one in CALLS[name](part).arguments.items() if _is_given(one)}
@@ -163,7 +163,7 @@ def test_kernels_with_work_arrays_run_uncompiled(monkeypatch: pytest.MonkeyPatch
 @each
 @pytest.mark.parametrize("are_many", [False, True], ids=["few", "as many"])
 @in_strict_modes
-def test_answers_are_traced_over_devices(
+def test_results_are_traced_over_devices(
     mode: Mode, name: str, are_many: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if name in ON_HOST:
@@ -207,7 +207,7 @@ def test_float64_keeps_its_precision() -> None:
 
 @pytest.mark.slow
 @in_strict_modes
-def test_catalogues_of_devices_joined_on_the_host(mode: Mode) -> None:
+def test_catalogues_of_devices_are_joined_on_the_host(mode: Mode) -> None:
     with mode.on():
         part = particles(mode.dtype)
         assert int(data.flatten_particles(data.expand_particles(part, 4, 2)).num) == NUM
@@ -232,7 +232,7 @@ def test_masses_of_another_precision_than_positions(x64: None) -> None:
         np.testing.assert_array_equal(one, other)
 
 
-def test_sets_of_two_precisions_raise_with_the_cast(x64: None) -> None:
+def test_sets_of_two_precisions_raise_and_suggest_the_cast(x64: None) -> None:
     pos = oracles.uniform(20, 3)
     with pytest.raises(ValueError, match=r"part_b is float64, but part is float32.*part_b as \.astype\('float32'\)"):
         jz.radius.pair_counts(pos, [0.0, 0.1], part_b=pos.astype(np.float64))

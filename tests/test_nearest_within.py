@@ -53,6 +53,6 @@ def test_over_devices() -> None:
         (2**31, "max_neighbours is 2147483648; no row has room"),
     ],
 )
-def test_rooms_that_cannot_be(most: Any, words: str) -> None:
+def test_invalid_capacities_raise(most: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         nearest_within(oracles.uniform(10, 3), 0.1, most)

@@ -118,7 +118,7 @@ def test_zero_and_infinite_radii() -> None:
 
 
 @pytest.mark.long
-def test_a_hierarchy_that_is_there_already() -> None:
+def test_existing_hierarchy() -> None:
     partz, th = zsort_and_tree.jit(Pos(pos=oracles.clustered(700, 3)), TreeConfig(leaf_size=5))
     posz = np.asarray(partz.pos)
     assert_lists(neighbours_within.jit(partz, 0.05, th=th), posz, posz, 0.05)
@@ -126,7 +126,7 @@ def test_a_hierarchy_that_is_there_already() -> None:
 
 
 @pytest.mark.long
-def test_room_grows_where_nobody_gave_it() -> None:
+def test_default_capacity_grows() -> None:
     """Radii far exceed those that the initial capacity suffices for. One compiled function serves several radii."""
     pos = oracles.uniform(500, 3)
     for radius in (0.1, 0.9, 0.3):
@@ -137,7 +137,7 @@ def test_room_grows_where_nobody_gave_it() -> None:
 
 
 @pytest.mark.long
-def test_room_that_was_given_is_kept() -> None:
+def test_explicit_capacity_is_kept() -> None:
     pos = oracles.uniform(200, 3)
     need = int(neighbours_within(pos, 0.5).splits[-1])
     for call in (neighbours_within, neighbours_within.jit):
@@ -149,7 +149,7 @@ def test_room_that_was_given_is_kept() -> None:
             call(pos, 0.5, capacity=3)
 
 
-def test_inside_a_function_of_the_users() -> None:
+def test_inside_a_user_function() -> None:
     pos = oracles.uniform(200, 3)
     found = jax.jit(lambda x, r: neighbours_within(x, r, capacity=9000))(pos, jnp.float32(0.3))
     assert_lists(found, pos, pos, np.float32(0.3))
@@ -177,7 +177,7 @@ def test_more_neighbours_than_int32_counts() -> None:
         (2**62 - 1, [4, 6, 18]),
     ],
 )
-def test_digits_of_numbers_beyond_int32(number: int, digits: list[int]) -> None:
+def test_digits_of_numbers_above_int32(number: int, digits: list[int]) -> None:
     assert [int(one) for one in _in_digits(jnp.asarray(divmod(number, 2**31), jnp.int32))] == digits
 
 
@@ -193,7 +193,7 @@ def test_digits_of_numbers_beyond_int32(number: int, digits: list[int]) -> None:
     ],
 )
 @pytest.mark.parametrize("call", [neighbours_within, neighbours_within.jit])
-def test_arguments_that_cannot_be(options: Any, words: str, call: Any) -> None:
+def test_invalid_arguments_raise(options: Any, words: str, call: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         call(oracles.uniform(50, 3), **options)
 
@@ -222,7 +222,7 @@ def test_derivatives_of_distances(box: Any) -> None:
 
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("name", SETS)
-def test_lists_are_those_of_one_device(name: str, ndev: int) -> None:
+def test_lists_on_several_devices_equal_those_of_one(name: str, ndev: int) -> None:
     pos, counts, dealt = make(name, ndev)
     radius = SETS[name][2]
     found = neighbours_within.smap(mesh_of(ndev), jit=True)(dealt, radius, nearest_first=True)
@@ -254,7 +254,7 @@ def test_queries_over_devices(ndev: int) -> None:
 
 
 @pytest.mark.long
-def test_a_hierarchy_over_devices() -> None:
+def test_hierarchy_over_devices() -> None:
     pos, mesh = oracles.clustered(900, 3), mesh_of(3)
     partz, th = zsort_and_tree.smap(mesh, jit=True)(deal(pos, even(900, 3)))
     found = neighbours_within.smap(mesh, jit=True)(partz, 0.05, th=th)

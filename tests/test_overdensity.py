@@ -121,7 +121,7 @@ def test_groups_of_the_sample() -> None:
     assert 0.6 < np.asarray(found.count)[largest, 1] / np.asarray(cata.count)[largest] < 1.2
 
 
-def test_ties_and_the_start_of_the_sphere() -> None:
+def test_ties_and_coincident_central_particles() -> None:
     """Particles are on rings at integer distances: 3 in the centre, and 4 on each other ring."""
     rings = [(0.0, 3)] + [(float(r), 4) for r in range(1, 6)]
     pos = np.concatenate([np.c_[[r] * n, [0.0] * n].astype(np.float32) for r, n in rings])
@@ -135,7 +135,7 @@ def test_ties_and_the_start_of_the_sphere() -> None:
         assert_spheres(found, brute(pos, None, centre, density, least=least))
 
 
-def test_a_box_that_is_too_dense_everywhere_and_one_number() -> None:
+def test_box_that_is_too_dense_everywhere_and_scalar_density() -> None:
     pos = oracles.uniform(1500, 3)
     found = spherical_overdensity(pos, pos[:7], 750.0, boxsize=1.0)
     assert found.radius.shape == (7,)
@@ -159,7 +159,7 @@ def test_more_particles_at_one_distance_than_lists_hold(alike: bool) -> None:
     assert list(expected["count"][0] > 8000) == [False, True, True]
 
 
-def test_a_hierarchy_that_is_there_already() -> None:
+def test_existing_hierarchy() -> None:
     pos, mass = oracles.clustered(2000, 3), np.random.default_rng(2).random(2000).astype(np.float32)
     part = PosMass(pos=np.r_[pos, pos], mass=np.r_[mass, -mass], num=2000)
     partz, th = jz.tree.zsort_and_tree(part, boxsize=1.0)
@@ -187,7 +187,7 @@ def test_bits_do_not_depend_on_threads() -> None:
 
 
 @pytest.mark.parametrize("ndev", [3, pytest.param(1, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
-def test_devices_give_the_bits_of_one(ndev: int) -> None:
+def test_several_devices_agree_bitwise_with_one(ndev: int) -> None:
     spheres = spherical_overdensity.smap(mesh_of(ndev), jit=True)
     rng = np.random.default_rng(3)
     for name in SETS:
@@ -213,7 +213,7 @@ def test_devices_give_the_bits_of_one(ndev: int) -> None:
 
 
 @pytest.mark.parametrize("far", [1, 7, 40])
-def test_too_few_particles_in_half_a_box_are_no_sphere_on_devices_either(far: int) -> None:
+def test_several_devices_agree_if_half_a_box_has_too_few_particles(far: int) -> None:
     """The nearest ten are farther away than half of the short side, so no rank ever has all of them."""
     rng = np.random.default_rng(far)
     pos = rng.normal(0, 0.1, (5 + far, 3)).astype(np.float32)
@@ -229,7 +229,7 @@ def test_too_few_particles_in_half_a_box_are_no_sphere_on_devices_either(far: in
                 np.testing.assert_array_equal(joined(getattr(found, field), counts), getattr(one, field), field)
 
 
-def test_lengths_that_xla_takes_for_0() -> None:
+def test_lengths_that_xla_flushes_to_zero() -> None:
     pos = np.random.default_rng(0).uniform(0, 6e-39, (10, 2)).astype(np.float32)
     one = spherical_overdensity.jit(pos, pos, 1e25)
     counts = uneven(10, 3)
@@ -241,7 +241,7 @@ def test_lengths_that_xla_takes_for_0() -> None:
 
 
 @pytest.mark.slow
-def test_ghosts_that_do_not_fit() -> None:
+def test_ghosts_that_exceed_the_capacity_raise() -> None:
     pos = make("uniform", 4)[0]
     part = deal(pos, even(1200, 4), rows=300)
     spheres = spherical_overdensity.smap(square_mesh(), jit=True)
