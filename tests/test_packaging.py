@@ -20,14 +20,14 @@ PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
 GROUPS: dict[str, Any] = PROJECT["dependency-groups"]
 
 
-def test_one_version_everywhere() -> None:
+def test_version_is_the_same_everywhere() -> None:
     version = PROJECT["project"]["version"]
     assert jztree.__version__ == version
     assert re.search(r"^version: (.*)$", (ROOT / "CITATION.cff").read_text(), re.M)[1] == version  # type: ignore[index]
     assert version in (ROOT / "CHANGELOG.md").read_text()
 
 
-def test_the_licence_is_the_one_that_is_told() -> None:
+def test_licence_files_match_the_metadata() -> None:
     assert PROJECT["project"]["license"] == "MIT"
     assert re.search(r"^license: MIT$", (ROOT / "CITATION.cff").read_text(), re.M)
     licences = [(ROOT / path).read_text() for path in PROJECT["project"]["license-files"]]
@@ -36,14 +36,14 @@ def test_the_licence_is_the_one_that_is_told() -> None:
     assert f"Copyright (c) 2026 {author}" in licences[0]
 
 
-def test_kernels_are_compiled_with_the_oldest_jax_that_may_run_them() -> None:
+def test_kernels_are_compiled_with_the_oldest_supported_jax() -> None:
     """JAX refuses libraries compiled with headers newer than its own."""
     (needed,) = (req for req in PROJECT["project"]["dependencies"] if req.startswith("jax>="))
     major, minor = map(int, needed.removeprefix("jax>=").split("."))
     assert f"jax>={major}.{minor},<{major}.{minor + 1}" in PROJECT["build-system"]["requires"]
 
 
-def test_the_recipe_for_conda_needs_what_the_package_needs() -> None:
+def test_conda_recipe_has_the_requirements_of_the_package() -> None:
     recipe = yaml.safe_load((ROOT / "recipe/recipe.yaml").read_text())
     needs = {
         section: {need for need in each if isinstance(need, str)} for section, each in recipe["requirements"].items()
@@ -64,7 +64,7 @@ def test_the_recipe_for_conda_needs_what_the_package_needs() -> None:
     assert recipe["about"]["license_file"] == project["license-files"]
 
 
-def test_workflows_run_what_there_is() -> None:
+def test_workflows_run_existing_targets_and_scripts() -> None:
     """Make commands must be targets of the Makefile, and scripts must exist."""
     lines = re.findall(r"^([a-z][a-z -]*):", (ROOT / "Makefile").read_text(), re.M)
     targets = {target for line in lines for target in line.split()}
@@ -151,7 +151,7 @@ def test_cuda_kernels_without_a_compiler_for_them(tmp_path: Path) -> None:
         assert "no CUDA compiler (nvcc) was found" in (done.stderr if code else done.stdout)
 
 
-def test_every_extra_that_a_message_names_exists() -> None:
+def test_extras_named_in_messages_exist() -> None:
     extras = PROJECT["project"]["optional-dependencies"]
     sources = [path for folder in ("jztree", "jztree_utils") for path in (ROOT / folder).rglob("*.py")]
     named = {name for path in sources for name in re.findall(r"jztree-native\[(\w+)\]", path.read_text())}

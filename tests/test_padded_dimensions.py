@@ -34,7 +34,7 @@ def assert_same(found: Any, expected: Any) -> None:
 
 @pytest.mark.core
 @pytest.mark.parametrize("box", BOXES, ids=["open", "mixed"])
-def test_searches_find_the_same_bits(box: Any, dtype: Any) -> None:
+def test_searches_are_bitwise_equal_with_padded_dimensions(box: Any, dtype: Any) -> None:
     for dims in PADDED:
         pos, query = oracles.uniform(160, dims, dtype) * 2 - dtype(0.5), oracles.uniform(30, dims, dtype, seed=2)
         (own, whole), radius = box_of(box, dims), 0.3 * dims**0.5
@@ -50,7 +50,7 @@ def test_searches_find_the_same_bits(box: Any, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("box", BOXES, ids=["open", "mixed"])
-def test_vectors_and_shifts_of_pairs_lose_the_zeros(box: Any, dtype: Any) -> None:
+def test_vectors_and_shifts_of_pairs_drop_padded_dimensions(box: Any, dtype: Any) -> None:
     for dims in PADDED:
         pos = oracles.uniform(40, dims, dtype) * 2 - dtype(0.5)
         own, whole = box_of(box, dims)

@@ -237,7 +237,7 @@ def test_regions_of_narrow_integers(dtype: Any, num_regions: int) -> None:
     assert np.asarray(found.region_count)[:last].sum() == 0
 
 
-def test_a_mesh_of_one_device() -> None:
+def test_single_device_mesh() -> None:
     """Replicated results must be marked as replicated on one device also."""
     pos, other = sets(3)
     part, part_b = deal(pos, even(len(pos), 1)), deal(other, even(len(other), 1))
@@ -277,7 +277,7 @@ def test_sums_do_not_depend_on_threads() -> None:
 
 
 @pytest.mark.long
-def test_more_pairs_than_32_bits_count() -> None:
+def test_more_pairs_than_32_bits_can_count() -> None:
     """Two heaps: pairs within one are at distance 0 and in no bin; pairs between the two are at one distance."""
     pos = np.repeat(np.array([[0.0, 0, 0], [3, 4, 0]], np.float32), 70_000, axis=0)
     found = pair_counts(pos, [0.0, 4.9, 5.1, np.inf])
@@ -318,7 +318,7 @@ def test_any_unit_and_far_from_the_origin(unit: float) -> None:
         assert_counts(pair_counts(far, edges, **options), brute(far, far, edges, **options))
 
 
-def test_distances_of_a_wide_range() -> None:
+def test_distances_of_many_orders_of_magnitude() -> None:
     """Some squared distances vanish in float32, and others are 1e30 times as far apart."""
     pos = np.concatenate([oracles.uniform(60, 3) * np.float32(scale) for scale in (1, 1e-10, 1e-20, 1e-30)])
     edges = np.r_[0, np.geomspace(1e-32, 2, 70)]
@@ -329,7 +329,7 @@ def test_distances_of_a_wide_range() -> None:
 
 @pytest.mark.aarch64
 @pytest.mark.core
-def test_a_hierarchy_that_is_there() -> None:
+def test_existing_hierarchy() -> None:
     pos = oracles.clustered(2000, 3)
     weight = np.random.default_rng(7).random(len(pos)).astype(np.float32)
     partz, weightz, th = jz.tree.zsort_and_tree(Pos(pos=pos), data=weight, boxsize=1.0)
@@ -405,7 +405,7 @@ def spread(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("mode", ["r", pytest.param("rp_pi", marks=pytest.mark.slow), "s_mu"])
-def test_the_same_integers_on_several_devices(mode: str) -> None:
+def test_counts_on_several_devices_are_equal(mode: str) -> None:
     ndev, options = 3, {"mode": mode, "edges_b": {"r": None, "rp_pi": MANY[::5], "s_mu": COSINES}[mode]}
     mapped = pair_counts.smap(mesh_of(ndev), jit=True)
     pos, other = sets(3)
@@ -424,7 +424,7 @@ def test_the_same_integers_on_several_devices(mode: str) -> None:
 
 
 @pytest.mark.long
-def test_edges_beyond_all_on_several_devices() -> None:
+def test_edges_above_all_distances_on_several_devices() -> None:
     """Every rank requests all particles of the others."""
     pos, counts = oracles.uniform(900, 3), even(900, 3)
     edges = np.array([0.3, 0.8, np.inf])

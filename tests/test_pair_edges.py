@@ -27,7 +27,7 @@ def test_pairs_on_one_line_of_sight_are_in_the_bin_from_zero(los: int, box: Any)
 
 @pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
 @pytest.mark.parametrize("wraps", [False, True])
-def test_particles_at_the_same_place_are_in_no_bin(mode: str, wraps: bool) -> None:
+def test_coincident_particles_are_in_no_bin(mode: str, wraps: bool) -> None:
     """Test one set, and two sets in which each particle of the first has a copy in the second."""
     pos = np.repeat(oracles.lattice(4, 3, spacing=0.125), 3, axis=0)
     if wraps:

@@ -82,7 +82,7 @@ def test_any_tree_and_any_unit(mode: str) -> None:
 
 
 @pytest.mark.parametrize("mode", SECOND)
-def test_opposite_coincident_and_on_one_ray(mode: str) -> None:
+def test_opposite_coincident_and_collinear_particles(mode: str) -> None:
     """Test undefined directions, and quantities that are 0."""
     one = np.array(
         [[0.25, 0.125, 0.0], [-0.25, -0.125, 0.0], [0.5, 0.25, 0.0], [0.5, 0.25, 0.0], [0, 0, 0]], np.float32
@@ -115,7 +115,7 @@ def test_weights_and_regions(mode: str) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("mode", SECOND)
-def test_the_same_integers_on_several_devices(mode: str) -> None:
+def test_counts_on_several_devices_are_equal(mode: str) -> None:
     pos = oracles.clustered(900, 3) - np.float32(0.3)
     mapped = pair_counts.smap(mesh_of(3), jit=True)
     dealt = deal(pos, uneven(900, 3), 900)
@@ -124,7 +124,7 @@ def test_the_same_integers_on_several_devices(mode: str) -> None:
 
 
 @pytest.mark.long
-def test_far_away_the_line_of_sight_is_an_axis() -> None:
+def test_line_of_sight_to_distant_particles_equals_an_axis() -> None:
     """All functions for surveys must work with it."""
     rng = np.random.default_rng(2)
     data, randoms = (rng.random((n, 3)) * 10 + [0, 0, 1e7] for n in (400, 900))
@@ -136,7 +136,7 @@ def test_far_away_the_line_of_sight_is_an_axis() -> None:
             assert np.abs(far.pairs - near.pairs).max() <= 4
 
 
-def test_periodic_boxes_have_no_middle() -> None:
+def test_midpoint_line_of_sight_in_periodic_box_raises() -> None:
     pos = oracles.uniform(20, 3)
     options = {"mode": "s_mu", "edges_b": COSINES, "los": "midpoint"}
     for call in (pair_counts, pair_counts.jit):

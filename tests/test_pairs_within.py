@@ -112,12 +112,12 @@ def test_pairs_of_a_clump_around_a_corner_have_exact_vectors(radius: float, widt
 
 @pytest.mark.parametrize("box", [None, 4.0, 0.1 * 40])
 @pytest.mark.parametrize("radius", [0.0, 1.0, np.nextafter(1.0, 0), np.sqrt(2.0), 2.0, 4.0])
-def test_a_lattice_with_pairs_at_the_radius(box: Any, radius: float, dtype: Any) -> None:
+def test_lattice_with_pairs_at_the_radius(box: Any, radius: float, dtype: Any) -> None:
     pos = np.repeat(oracles.lattice(4, 3, dtype)[:20], 2, axis=0)
     assert_pairs(pairs_within(pos, radius, box), brute(pos, pos, radius, box))
 
 
-def test_a_box_that_is_no_float32() -> None:
+def test_box_that_float32_cannot_represent() -> None:
     """Multiples of the box length must still be computed in float64."""
     pos = (np.arange(30)[:, None] * 0.1 % 3).astype(np.float32)
     for radius in (0.1, 0.3, np.float64(np.float32(0.1)), 0.9, 2.1):
@@ -146,7 +146,7 @@ def test_padding_and_a_hierarchy() -> None:
 @pytest.mark.aarch64
 @pytest.mark.core
 @pytest.mark.long
-def test_full_lists_are_those_of_neighbours() -> None:
+def test_full_lists_equal_those_of_neighbours() -> None:
     pos = oracles.clustered(3000, 3)
     pairs, lists = pairs_within(pos, 0.02, 1.0, full=True), neighbours_within(pos, 0.02, 1.0)
     own = np.asarray(lists.query()) != np.asarray(lists.index)
@@ -203,7 +203,7 @@ def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch:
 
 
 @pytest.mark.parametrize("quantities", ["ij", "ijS", "d", "D", "jSdi", "", "dDSji"])
-def test_what_is_asked_for_is_what_the_whole_list_has(quantities: str) -> None:
+def test_requested_quantities_equal_those_of_the_whole_list(quantities: str) -> None:
     """Near the boundary, groups search several images; some positions are outside the box."""
     pos, query = oracles.uniform(300, 3), oracles.uniform(90, 3, seed=5) * 3 - 1
     for options in ({}, {"full": True}, {"part_query": query}, {"full": True, "capacity": 20000}):
@@ -221,7 +221,7 @@ def test_what_is_asked_for_is_what_the_whole_list_has(quantities: str) -> None:
 
 
 @pytest.mark.parametrize("quantities", ["ij", "S", "d"])
-def test_what_is_asked_for_over_devices(quantities: str) -> None:
+def test_requested_quantities_over_devices(quantities: str) -> None:
     pos, counts = oracles.uniform(500, 3), uneven(500, 3)
     whole = pairs_within(pos, 0.2, 1.0)
     found = pairs_within.smap(mesh_of(3), jit=True)(deal(pos, counts, 500), 0.2, 1.0, quantities=quantities)
@@ -250,7 +250,7 @@ def test_distances_alone_have_their_derivatives() -> None:
 
 
 @pytest.mark.long
-def test_room() -> None:
+def test_capacity() -> None:
     pos = oracles.uniform(200, 3)
     need = int(pairs_within(pos, 0.5).num)
     for call in (pairs_within, pairs_within.jit):
@@ -264,7 +264,7 @@ def test_room() -> None:
 
 
 @pytest.mark.parametrize("call", [pairs_within, pairs_within.jit])
-def test_full_lists_with_one_radius_each_have_what_their_first_reaches(call: Any) -> None:
+def test_full_lists_with_individual_radii_use_the_radius_of_the_first(call: Any) -> None:
     pos, radius = oracles.uniform(60, 3), np.linspace(0.0, 0.4, 60)
     found = call(pos, radius, 1.0, full=np.True_)
     assert_pairs(found, brute(pos, pos, radius, 1.0, "full"))
@@ -296,12 +296,12 @@ def test_radii_that_reach_too_many_images(radius: float) -> None:
     ],
 )
 @pytest.mark.parametrize("call", [pairs_within, pairs_within.jit])
-def test_arguments_that_cannot_be(options: Any, words: str, call: Any) -> None:
+def test_invalid_arguments_raise(options: Any, words: str, call: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
         call(oracles.uniform(50, 3), **options)
 
 
-def test_positions_far_out() -> None:
+def test_positions_far_from_the_origin() -> None:
     pos = (oracles.uniform(50, 3, np.float64) * 1e5).astype(np.float32)
     assert_pairs(pairs_within(pos, 0.3, 1.0), brute(pos, pos, 0.3, 1.0))
     pos[7, 1] = 1e9

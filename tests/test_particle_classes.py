@@ -248,7 +248,7 @@ def entries(twin: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
 @bad
-def test_what_cannot_be_moved_is_refused_at_every_entry(twin: str, cls: Any, words: str) -> None:
+def test_unsupported_particle_classes_are_refused_by_every_function(twin: str, cls: Any, words: str) -> None:
     part = cls(**columns()) if twin != "smap" else cls(**{name: leaf[None] for name, leaf in columns().items()})
     for name, call in entries(twin).items():
         with pytest.raises(TypeError, match=words) as error:
@@ -258,7 +258,7 @@ def test_what_cannot_be_moved_is_refused_at_every_entry(twin: str, cls: Any, wor
 
 @pytest.mark.parametrize("twin", ["", "jit"], ids=["plain", "jit"])
 @good
-def test_neighbours_and_what_they_are(cls: Any, twin: str) -> None:
+def test_neighbours_keep_their_particle_class(cls: Any, twin: str) -> None:
     knn = jz.knn.knn.jit if twin else jz.knn.knn
     given = columns()
     last = "rad" if cls is Hidden else "id"  # words are names of fields, not of properties
@@ -305,7 +305,7 @@ def test_groups_of_every_class(cls: Any, ndev: int) -> None:
 
 
 @good
-def test_sorting_padding_and_dealing_keep_rows_together(cls: Any) -> None:
+def test_sorting_padding_and_distributing_keep_rows_together(cls: Any) -> None:
     part = cls(**columns())
     for moved in (
         jz.tree.zsort(part)[0],
@@ -322,7 +322,7 @@ def test_sorting_padding_and_dealing_keep_rows_together(cls: Any) -> None:
             np.testing.assert_array_equal(mine[back], given[there])
 
 
-def test_a_count_that_cannot_be_set_is_said() -> None:
+def test_num_that_cannot_be_set_raises() -> None:
     @jax.tree_util.register_dataclass
     @dataclass
     class StaticNum:
@@ -341,7 +341,7 @@ def test_a_count_that_cannot_be_set_is_said() -> None:
         assert oracles.one_sentence(error)
 
 
-def test_rows_without_particles_need_a_class_that_can_say_so() -> None:
+def test_padding_needs_a_particle_class_with_num() -> None:
     pos = columns()["pos"]
     assert data.expand_particles(pos, 6).shape == (6, 10, 2)
     for ndev, npad in ((7, 0), (6, 1)):

@@ -33,7 +33,7 @@ def in_unit(values: Any, unit: str) -> _Quantity:
 
 
 @pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
-def test_positions_with_a_unit_are_refused_at_every_entry(twin: str) -> None:
+def test_positions_with_a_unit_are_refused_by_every_function(twin: str) -> None:
     pos = np.asarray(columns()["pos"])
     part = data.ParticleData(pos=in_unit(pos[None] if twin == "smap" else pos, "Mpc"))
     free = ("pad", "squeeze", "flatten", "map_rows", "split_rows", "canonical_order", "densest_particle")
@@ -91,7 +91,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("column", MOVED.values(), ids=MOVED)
-def test_properties_of_every_dtype_go_along(column: Any) -> None:
+def test_properties_of_every_dtype_are_sorted_with_positions(column: Any) -> None:
     part = data.ParticleData(pos=columns()["pos"], id=column)
     partz, index = jz.tree.zsort.jit(part)
     assert partz.id.dtype == column.dtype
@@ -100,7 +100,7 @@ def test_properties_of_every_dtype_go_along(column: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("column", MOVED.values(), ids=MOVED)
-def test_properties_of_every_dtype_go_to_other_devices(column: Any) -> None:
+def test_properties_of_every_dtype_are_sent_to_other_devices(column: Any) -> None:
     dealt = data.expand_particles(data.ParticleData(pos=columns()["pos"], id=column), 2)
     partz, also, origin = jz.tree.distr_zsort.smap(mesh_of(2), jit=True)(dealt, dealt.id)
     rows = np.asarray(origin.rank * (N // 2) + origin.idx).ravel()
@@ -109,7 +109,7 @@ def test_properties_of_every_dtype_go_to_other_devices(column: Any) -> None:
 
 
 @pytest.mark.parametrize(("column", "words"), REFUSED.values(), ids=REFUSED)
-def test_properties_that_cannot_go_along_are_named(column: Any, words: str) -> None:
+def test_properties_that_cannot_be_moved_are_named(column: Any, words: str) -> None:
     part, pos = data.ParticleData(pos=columns()["pos"], mass=None, vel=column), columns()["pos"]
     calls = {
         "zsort": lambda: jz.tree.zsort(part),
@@ -142,7 +142,7 @@ CUT = {
 
 @pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
 @pytest.mark.parametrize(("column", "words"), CUT.values(), ids=CUT)
-def test_numbers_that_32_bits_cannot_hold_are_refused_at_every_entry(twin: str, column: Any, words: Any) -> None:
+def test_numbers_that_do_not_fit_32_bits_are_refused_by_every_function(twin: str, column: Any, words: Any) -> None:
     given = columns()
     if twin == "smap":
         given = {name: leaf[None] for name, leaf in given.items()}
@@ -158,7 +158,7 @@ def test_numbers_that_32_bits_cannot_hold_are_refused_at_every_entry(twin: str, 
         assert oracles.one_sentence(error), name
 
 
-def test_wide_identifiers_stay_what_they_are_where_nothing_goes_into_jax() -> None:
+def test_wide_identifiers_are_kept_outside_jax() -> None:
     ids = np.arange(12) + 2**40
     part = data.ParticleData(pos=oracles.uniform(12, 2), id=ids, num=12)
     np.testing.assert_array_equal(data.squeeze_particles(data.pad_particles(part, 5)).id, ids)
@@ -174,7 +174,7 @@ def test_wide_identifiers_with_64_bits(x64: None) -> None:
         jz.tree.zsort(data.ParticleData(pos=part.pos, id=2**70))
 
 
-def test_float64_positions_are_rounded_alike_in_every_call() -> None:
+def test_float64_positions_are_rounded_equally_in_every_call() -> None:
     wide = oracles.uniform(N, 2, np.float64)
     expected = jz.tree.zsort(data.ParticleData(pos=wide.astype(np.float32), vel=wide.astype(np.float32)))
     part = data.ParticleData(pos=wide, vel=wide)
@@ -183,7 +183,7 @@ def test_float64_positions_are_rounded_alike_in_every_call() -> None:
         jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-def test_rows_beyond_what_int32_counts_are_refused_in_words() -> None:
+def test_more_rows_than_int32_can_count_raise() -> None:
     half, all_of_it = (jax.ShapeDtypeStruct((rows, 3), jnp.float32) for rows in (2**30, 2**31))
     functions = {
         "multi type": (lambda pos: jz.tree.zsort_and_tree_multi_type([pos, pos]), half),
@@ -197,7 +197,7 @@ def test_rows_beyond_what_int32_counts_are_refused_in_words() -> None:
         assert oracles.one_sentence(error), name
 
 
-def test_rows_of_several_kinds_beyond_what_int32_counts_on_several_devices() -> None:
+def test_more_rows_of_several_kinds_than_int32_can_count_on_devices_raise() -> None:
     mapped = jz.knn.knn.smap(mesh_of(2))
     rows = jax.ShapeDtypeStruct((2, 2**30, 3), jnp.float32)
     with pytest.raises(ValueError, match=str(2**31)) as error:
@@ -214,7 +214,7 @@ FAST = ("zsort", "knn", "fof_and_catalogue")
     "name",
     [pytest.param(name, marks=() if name in FAST else pytest.mark.slow) for name in entries("jit")],
 )
-def test_a_traced_num_that_cannot_be_is_an_error(name: str) -> None:
+def test_invalid_traced_num_raises(name: str) -> None:
     call = entries("jit")[name]
     for num in (-1, N + 1):
         with pytest.raises(oracles.RUN_TIME_ERROR, match=rf"num of .*({num};|from 0 to)") as error:
@@ -230,7 +230,7 @@ def test_a_traced_num_that_cannot_be_is_an_error(name: str) -> None:
     ],
 )
 @pytest.mark.parametrize("num", [-1, 31])
-def test_a_num_that_cannot_be_on_one_device_is_an_error_on_all(name: str, num: int) -> None:
+def test_invalid_num_on_one_device_raises_on_all(name: str, num: int) -> None:
     functions = {
         "zsort": jz.tree.zsort,
         "knn": lambda part: jz.knn.knn(part, 1),
@@ -247,7 +247,7 @@ def test_a_num_that_cannot_be_on_one_device_is_an_error_on_all(name: str, num: i
 
 
 @pytest.mark.parametrize("array", [True, False], ids=["array", "class"])
-def test_unequal_shares_need_a_class_that_can_say_how_many_rows_it_has(array: bool) -> None:
+def test_unequal_shares_need_a_particle_class_with_num(array: bool) -> None:
     @jax.tree_util.register_dataclass
     @dataclass
     class Uncounted:
@@ -273,7 +273,7 @@ def test_unequal_shares_need_a_class_that_can_say_how_many_rows_it_has(array: bo
 
 
 @pytest.mark.parametrize("num", [-1, N + 1])
-def test_a_known_num_that_cannot_be_is_refused_by_helpers(num: int) -> None:
+def test_invalid_known_num_is_refused_by_helpers(num: int) -> None:
     part = data.ParticleData(**columns(), num=num)
     for call in (data.squeeze_particles, data.expand_particles, lambda part: data.pad_particles(part, 2)):
         with pytest.raises(ValueError, match=f"num is {num}") as error:
@@ -284,26 +284,26 @@ def test_a_known_num_that_cannot_be_is_refused_by_helpers(num: int) -> None:
         data.flatten_particles(dealt)
 
 
-def test_num_of_sorted_particles_is_checked_where_nothing_else_is_used() -> None:
+def test_num_of_sorted_particles_is_checked_if_nothing_else_is_used() -> None:
     pos = columns()["pos"]
     with pytest.raises(Exception, match="num of the positions is -1"):
         jax.block_until_ready(jax.jit(lambda num: jz.tree.zsort(jz.data.Pos(pos=pos, num=num))[0].num)(-1))
 
 
-def test_num_of_padded_particles_is_checked_where_it_is_traced() -> None:
+def test_traced_num_of_padded_particles_is_checked() -> None:
     pos = columns()["pos"]
     with pytest.raises(Exception, match=f"num is {N + 1}; .* from 0 to {N}"):
         jax.block_until_ready(jax.jit(lambda num: jz.data.pad_particles(jz.data.Pos(pos=pos, num=num), 1).num)(N + 1))
 
 
-def test_num_that_no_array_can_have() -> None:
+def test_num_larger_than_any_array_raises() -> None:
     part = jz.data.ParticleData(pos=columns()["pos"], num=2**40)
     for call in (jz.knn.knn, jz.knn.knn.jit):
         with pytest.raises(ValueError, match=r"num is 1099511627776; it counts .* no array has so many\.$"):
             call(part, K)
 
 
-def test_masks_of_positions_are_not_lost() -> None:
+def test_masked_arrays_raise() -> None:
     pos = columns()["pos"]
     masked = np.ma.MaskedArray(pos, mask=pos > 0.5)
     for call in (jz.density.knn_density, jz.density.sph_density, jz.density.smoothing_length, jz.knn.knn):
@@ -314,13 +314,13 @@ def test_masks_of_positions_are_not_lost() -> None:
         jz.data.pad_particles(masked, 2)
 
 
-def test_what_reduce_func_returns_can_be_moved() -> None:
+def test_results_of_reduce_func_can_be_moved() -> None:
     """Rows of half a byte would be written after the end of the array."""
     with pytest.raises(TypeError, match="what reduce_func returns is an array of int4"):
         jz.knn.knn(columns()["pos"], 2, result="reduce", reduce_func=lambda rnn, **_: jnp.zeros(len(rnn), jnp.int4))
 
 
 @pytest.mark.parametrize("mass", [1e-50, np.float64(1e-46), -1e-50])
-def test_masses_that_would_become_0_are_refused(mass: Any) -> None:
+def test_masses_that_would_underflow_to_zero_are_refused(mass: Any) -> None:
     with pytest.raises(ValueError, match="beyond the range of float32"):
         jz.fof.fof_and_catalogue(jz.data.PosMass(pos=columns()["pos"], mass=mass), 0.3)

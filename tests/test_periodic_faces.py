@@ -106,7 +106,7 @@ def test_twelve_decades_around_a_corner_have_exact_neighbours(box: float, dtype:
     assert_exact(jz.knn.knn.jit(pos, 6, box), pos, pos, box)
 
 
-def test_images_of_one_place_are_at_distance_0(dtype: Any) -> None:
+def test_images_of_one_position_are_at_distance_0(dtype: Any) -> None:
     place = np.array([[-0.25, -(2.0**-20), 0.375]])
     pos = np.concatenate([place + shift for shift in ([0, 0, 0], [1, 0, 0], [2, 1, -3])]).astype(dtype)
     rad, idx = jz.knn.knn(pos, 3, 1.0)
@@ -130,7 +130,7 @@ def test_max_radius_near_a_corner_agrees_with_counts(width: float, dtype: Any) -
 
 
 @pytest.mark.parametrize("width", [1e-7, 1e-4, 1e-2])
-def test_densities_are_those_in_open_space(width: float, dtype: Any) -> None:
+def test_densities_equal_those_in_open_space(width: float, dtype: Any) -> None:
     pos = clump(width, 1.0, dtype)
     part = jz.data.PosMass(pos=jnp.asarray(pos), mass=jnp.ones(len(pos), dtype))
     for density in (jz.density.knn_density, jz.density.sph_density):

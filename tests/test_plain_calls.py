@@ -35,7 +35,7 @@ class Asked:
         self.call: Any = scaled.jit
 
 
-def test_the_same_shapes_and_constants_are_looked_at_once() -> None:
+def test_same_shapes_and_constants_are_inspected_once() -> None:
     asked = Asked()
     for value in (1.0, 2.0, 3.0):
         np.testing.assert_array_equal(asked.call(POS + value, 3.0)[0], np.full((5, 3), 3 * value))
@@ -54,7 +54,7 @@ def test_the_same_shapes_and_constants_are_looked_at_once() -> None:
         assert len(asked.seen) == before + 1
 
 
-def test_equal_constants_of_other_kinds_are_others() -> None:
+def test_equal_constants_of_other_types_are_distinguished() -> None:
     asked = Asked()
     for scale in (1, 1.0, True):
         asked.call(POS, scale)
@@ -78,7 +78,7 @@ class Counted(Asked):
         self.call = moved.jit
 
 
-def test_particles_of_the_same_shapes_are_looked_at_once() -> None:
+def test_particles_of_the_same_shapes_are_inspected_once() -> None:
     counted = Counted()
     for value in (1.0, 2.0):
         np.testing.assert_array_equal(counted.call(Pos(pos=POS + value), 3.0)[0], np.full((5, 3), value + 3))
@@ -98,7 +98,7 @@ def test_particles_of_the_same_shapes_are_looked_at_once() -> None:
         assert len(counted.seen) == before + 1
 
 
-def test_particles_that_shapes_do_not_say_all_of_are_looked_at_each_time() -> None:
+def test_particles_not_defined_by_their_shapes_are_inspected_each_time() -> None:
     @jax.tree_util.register_dataclass
     @dataclass
     class Mine:
@@ -125,7 +125,7 @@ def test_particles_that_shapes_do_not_say_all_of_are_looked_at_each_time() -> No
         assert len(counted.seen) == before + 2
 
 
-def test_a_number_of_particles_that_cannot_be_is_an_error_each_time() -> None:
+def test_invalid_num_raises_each_time() -> None:
     knn.knn.jit(Pos(pos=POS), k=2)
     for num in (6, jnp.int32(6), -1):
         for _ in range(2):
@@ -133,14 +133,14 @@ def test_a_number_of_particles_that_cannot_be_is_an_error_each_time() -> None:
                 knn.knn.jit(Pos(pos=POS, num=num), k=2)
 
 
-def test_an_array_of_numpy_is_looked_at_each_time() -> None:
+def test_numpy_arrays_are_inspected_each_time() -> None:
     asked = Asked()
     for _ in range(2):
         asked.call(np.zeros((5, 3)), 3.0)
     assert len(asked.seen) == 2
 
 
-def test_an_array_behind_the_first_is_looked_at_each_time() -> None:
+def test_arrays_after_the_first_are_inspected_each_time() -> None:
     asked = Asked()
     for scale in (2.0, 3.0):
         assert asked.call(POS + 1, np.float32(scale))[0][0, 0] == scale
@@ -168,7 +168,7 @@ def test_the_number_of_bits_may_change() -> None:
         assert asked.call(pos, 2.0)[2].dtype == jnp.result_type(float)
 
 
-def test_errors_come_each_time() -> None:
+def test_errors_are_raised_each_time() -> None:
     for _ in range(2):
         with pytest.raises(ValueError, match="k is 6, but there are only 5 particles"):
             knn.knn.jit(POS, k=6)

@@ -47,7 +47,7 @@ def test_processes_share_their_devices() -> None:
 
 
 @pytest.mark.long
-def test_after_the_users_own_initialization() -> None:
+def test_initialization_by_the_user() -> None:
     own = """
 jax.distributed.initialize(
     num_processes=2, process_id=int(os.environ["JAX_PROCESS_ID"]), cluster_detection_method="deactivate"
@@ -62,7 +62,7 @@ assert launch.initialize()
 
 @pytest.mark.long
 @pytest.mark.parametrize("rank", [0, 1])
-def test_an_exception_ends_all(rank: int) -> None:
+def test_exception_ends_all_processes(rank: int) -> None:
     script = START + PATIENT + WORK + f"if rank == {rank}: raise ValueError('bad data')\nwork_on()"
     ended = run_processes(script, timeout=SECONDS)
     assert [process.returncode for process in ended] == [1, 1]
@@ -76,7 +76,7 @@ def test_an_exception_ends_all(rank: int) -> None:
 
 
 @pytest.mark.long
-def test_an_exception_ends_those_that_wait_at_their_end() -> None:
+def test_exception_ends_processes_that_wait_at_exit() -> None:
     script = START + PATIENT + WORK + "if rank == 1:\n    time.sleep(2)\n    raise ValueError('too late')"
     ended = run_processes(script, timeout=SECONDS)
     assert [process.returncode for process in ended] == [1, 1]
@@ -84,7 +84,7 @@ def test_an_exception_ends_those_that_wait_at_their_end() -> None:
 
 
 @pytest.mark.long
-def test_all_report_an_error_that_they_share() -> None:
+def test_every_process_reports_a_shared_error() -> None:
     script = START + PATIENT + WORK + "raise ValueError(f'bad data on {rank}')"
     for rank, (returncode, output) in enumerate(run_processes(script, timeout=SECONDS)):
         assert returncode == 1
@@ -101,7 +101,7 @@ def test_all_report_an_error_that_they_share() -> None:
         pytest.param("sys.exit(0)", 1, marks=pytest.mark.slow),
     ],
 )
-def test_leaving_early_ends_those_that_wait(leave: str, code: int) -> None:
+def test_early_exit_ends_waiting_processes(leave: str, code: int) -> None:
     script = START + PATIENT + WORK + f"if rank == 1: {leave}\nwork_on()"
     ended = run_processes(script, timeout=SECONDS)
     assert [process.returncode for process in ended] == [1, code]
@@ -112,7 +112,7 @@ def test_leaving_early_ends_those_that_wait(leave: str, code: int) -> None:
 
 
 @pytest.mark.long
-def test_abort_ends_all_at_once() -> None:
+def test_abort_ends_all_processes_at_once() -> None:
     script = START + PATIENT + WORK + "if rank == 1: launch.abort('no file', 2)\nwork_on()"
     ended = run_processes(script, timeout=SECONDS)
     assert [process.returncode for process in ended] == [1, 2]
@@ -121,7 +121,7 @@ def test_abort_ends_all_at_once() -> None:
 
 
 @pytest.mark.slow
-def test_leaving_early_leaves_those_alone_that_do_not_wait() -> None:
+def test_early_exit_does_not_affect_processes_that_do_not_wait() -> None:
     script = START + PATIENT + WORK + "if rank == 1: sys.exit(0)\ntime.sleep(8)\nprint('done', jnp.ones(3).sum())"
     first, second = run_processes(script, timeout=SECONDS)
     assert (first.returncode, second.returncode) == (0, 0), first.output
@@ -129,7 +129,7 @@ def test_leaving_early_leaves_those_alone_that_do_not_wait() -> None:
 
 
 @pytest.mark.long
-def test_an_exit_that_is_caught_is_none() -> None:
+def test_caught_exit_has_no_effect() -> None:
     """The exit may be that of argparse, or of a thread."""
     caught = """
 import threading
@@ -146,7 +146,7 @@ print(total())
 
 
 @pytest.mark.long
-def test_a_failing_process_loses_nothing(tmp_path: Path) -> None:
+def test_failing_process_runs_its_handlers_and_loses_no_data(tmp_path: Path) -> None:
     """It runs handlers and hooks from before and after initialize, and keeps files and threads."""
     early = """
 import atexit, threading
@@ -183,14 +183,14 @@ work_on()
 
 
 @pytest.mark.slow
-def test_handlers_that_do_not_end_are_given_up() -> None:
+def test_exit_handlers_that_hang_are_abandoned() -> None:
     fail = "import atexit\natexit.register(time.sleep, 1000)\nif rank == 1: raise ValueError('bad data')\nwork_on()"
     ended = run_processes(START + PATIENT + WORK + fail, timeout=SECONDS)
     assert [process.returncode for process in ended] == [1, 1]
 
 
 @pytest.mark.long
-def test_an_exception_that_another_hook_reports() -> None:
+def test_exception_reported_by_another_hook() -> None:
     fail = """
 sys.excepthook = lambda kind, error, trace: print("mine:", error, flush=True)
 if rank == 1: raise ValueError("bad data")
@@ -204,7 +204,7 @@ work_on()
 
 
 @pytest.mark.slow
-def test_processes_that_use_no_device_start_none() -> None:
+def test_processes_without_device_use_initialize_no_device() -> None:
     """They do not start devices at their end, or because another process has ended."""
     script = """
 import atexit, os, time
@@ -229,7 +229,7 @@ def test_processes_that_need_not_end_together() -> None:
 
 
 @pytest.mark.slow
-def test_a_process_that_never_starts() -> None:
+def test_process_that_never_starts() -> None:
     script = """
 import os, sys
 from jztree import launch
@@ -243,7 +243,7 @@ launch.initialize(initialization_timeout_seconds=5)
 
 
 @pytest.mark.long
-def test_a_killed_process_ends_the_others() -> None:
+def test_killed_process_ends_the_others() -> None:
     script = START + PATIENT + WORK + "if rank == 1: os.kill(os.getpid(), signal.SIGKILL)\nwork_on()"
     ended = run_processes(script, timeout=SECONDS)
     assert [process.returncode for process in ended] == [1, -signal.SIGKILL]
@@ -251,7 +251,7 @@ def test_a_killed_process_ends_the_others() -> None:
 
 
 @pytest.mark.slow
-def test_a_suspended_process_ends_the_others_when_its_heartbeats_stop() -> None:
+def test_suspended_process_ends_the_others_when_its_heartbeats_stop() -> None:
     stop = """
 if rank == 1:
     # This process is to be there no more once the test looks.
@@ -269,7 +269,7 @@ work_on()
 
 
 @pytest.mark.long
-def test_the_end_of_process_0_is_seen_at_once() -> None:
+def test_end_of_process_0_is_detected_at_once() -> None:
     # Use SIGTERM, which JAX's preemption service would intercept.
     script = START + PATIENT + WORK + "if rank == 0: os.kill(os.getpid(), signal.SIGTERM)\nwork_on()"
     ended = run_processes(script, timeout=SECONDS)
@@ -283,7 +283,7 @@ def test_the_end_of_process_0_is_seen_at_once() -> None:
 
 
 @pytest.mark.long
-def test_a_proxy_is_not_in_the_way() -> None:
+def test_proxy_does_not_interfere() -> None:
     env = {"http_proxy": "http://127.0.0.1:9", "no_proxy": "127.0.0.*"}
     for returncode, output in run_processes(START + PATIENT + WORK, timeout=SECONDS, env=env):
         assert returncode == 0, output
@@ -307,7 +307,7 @@ BATCH = {"SLURM_JOB_ID": "4711", "SLURM_NTASKS": "2", "SLURM_CPUS_PER_TASK": "1"
 SLURM_SCRIPTS = Path(__file__).parents[1] / "checks" / "slurm"
 
 
-def test_slurm_scripts_are_shell() -> None:
+def test_slurm_scripts_are_valid_shell() -> None:
     for script in sorted(SLURM_SCRIPTS.glob("*.sh")):
         subprocess.run(["bash", "-n", str(script)], check=True)
 

@@ -39,7 +39,7 @@ print("ready", flush=True)
 
 @pytest.mark.long
 @pytest.mark.parametrize("shape", [pytest.param((4,), marks=SLOW), (2, 2)])
-def test_the_same_answers_as_one_device(shape: tuple[int, ...]) -> None:
+def test_several_processes_agree_with_one_device(shape: tuple[int, ...]) -> None:
     script = f"""
 mesh = work.start(shape={shape})
 work.check_neighbours(mesh)
@@ -76,7 +76,7 @@ work.check_neighbours(mesh)  # nothing of that is left
 
 
 @pytest.mark.slow
-def test_a_room_that_was_given_and_is_too_small_is_told_to_all() -> None:
+def test_explicit_capacity_that_is_too_small_raises_on_all_processes() -> None:
     ended = run_processes(START + CAPACITY + "print('went on')", timeout=SECONDS)
     for returncode, output in ended:
         assert returncode == 0, output
@@ -92,7 +92,7 @@ def test_a_room_that_was_given_and_is_too_small_is_told_to_all() -> None:
 
 
 @SLOW
-def test_a_room_that_turns_out_too_small_is_enlarged() -> None:
+def test_default_capacity_that_is_too_small_is_enlarged() -> None:
     # All particles are within a linking length of each other, so each rank receives those of all higher ranks.
     script = """
 import logging
@@ -109,7 +109,7 @@ print("all equal")
 
 
 @pytest.mark.long
-def test_inside_the_users_own_jit_the_error_says_what_to_change() -> None:
+def test_capacity_error_inside_user_jit_names_the_option() -> None:
     script = """
 cfg = jz.config.KNNConfig(ghost_rows=1)
 mine = jax.jit(lambda part: jz.knn.knn.smap(mesh)(part, k=6, cfg=cfg)[0])
@@ -151,7 +151,7 @@ jax.block_until_ready(mine(part))
         ),
     ],
 )
-def test_processes_that_call_different_things_are_all_told(call: str, difference: str) -> None:
+def test_processes_that_call_different_functions_all_raise(call: str, difference: str) -> None:
     script = f"""
 part = work.near()
 work.report(lambda: {call})
@@ -166,7 +166,7 @@ print("went on")
 
 
 @pytest.mark.long
-def test_a_nan_on_one_rank_ends_all_with_its_row_and_rank() -> None:
+def test_nan_on_one_rank_ends_all_processes_with_row_and_rank() -> None:
     script = """
 part = work.near()
 part.pos[3, 17] = np.nan
@@ -179,7 +179,7 @@ jax.block_until_ready(jz.knn.knn.smap(mesh, jit=True)(part, k=6))
 
 @pytest.mark.long
 @pytest.mark.parametrize("failing", [pytest.param(0, marks=SLOW), 1])
-def test_an_exception_while_the_other_process_is_inside_the_library(failing: int) -> None:
+def test_exception_while_the_other_process_is_inside_the_library(failing: int) -> None:
     script = f"""
 for i in range(1000):
     if i == 3 and jax.process_index() == {failing}: raise ValueError("bad data")
@@ -201,7 +201,7 @@ CALLBACKS = {
 @pytest.mark.parametrize(
     ("count", "kind"), [pytest.param(1, "debug", marks=SLOW), (2, "debug"), pytest.param(2, "pure", marks=SLOW)]
 )
-def test_a_callback_that_raises_on_one_rank_ends_all(count: int, kind: str) -> None:
+def test_callback_that_raises_on_one_rank_ends_all_processes(count: int, kind: str) -> None:
     """Processes that run together all end. A single process reports what it waits for, and continues to wait."""
     script = f"""
 if {count} == 1: threading.Timer(20, os._exit, (1,)).start()
@@ -229,7 +229,7 @@ jax.block_until_ready(searched.smap(mesh, jit=True)(work.near()))
 
 @pytest.mark.long
 @pytest.mark.parametrize("count", [1, pytest.param(2, marks=SLOW)])
-def test_an_error_of_callbacks_that_is_caught_is_over(count: int) -> None:
+def test_caught_callback_error_does_not_affect_later_calls(count: int) -> None:
     """The error must not affect later calls that take long."""
     script = """
 logging = __import__("logging")
@@ -260,7 +260,7 @@ print("went on")
 
 
 @pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_a_killed_process_is_named(victim: int) -> None:
+def test_killed_process_is_named(victim: int) -> None:
     script = f"""
 if jax.process_index() == {victim}:
     threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
@@ -280,7 +280,7 @@ while True:
 
 
 @pytest.mark.slow
-def test_a_second_process_does_not_compile_again(tmp_path: Path) -> None:
+def test_second_process_does_not_compile_again(tmp_path: Path) -> None:
     script = """
 jax.config.update("jax_compilation_cache_dir", os.environ["CACHE"])
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)

@@ -25,7 +25,7 @@ def calls(name: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["plain", "jit", "smap"])
-def test_k_is_any_integer_that_is_known(name: str) -> None:
+def test_k_is_any_known_integer(name: str) -> None:
     knn = calls(name)
     rad = np.asarray(knn(3)[0])
     for k in (np.int64(3), jnp.int32(3), np.array(3, np.uint8)):
@@ -35,13 +35,13 @@ def test_k_is_any_integer_that_is_known(name: str) -> None:
             knn(k)
 
 
-def test_a_traced_k_is_refused() -> None:
+def test_traced_k_is_refused() -> None:
     with pytest.raises(TypeError, match="k must be an integer that is known"):
         jax.jit(lambda k: jz.knn.knn(POS, k)[0])(3)
     assert is_concrete(jnp.int32(3))
 
 
-def test_queries_of_another_precision_are_told_the_cast(x64: None) -> None:
+def test_queries_of_another_precision_raise_and_suggest_the_cast(x64: None) -> None:
     for pos, query in ((POS, POS.astype(np.float64)), (POS.astype(np.float64), POS)):
         for call in (jz.knn.knn.jit, jz.knn.knn):
             with pytest.raises(ValueError, match=rf"queries as \.astype\('{pos.dtype}'\)"):
@@ -60,7 +60,7 @@ def test_queries_of_another_precision_are_told_the_cast(x64: None) -> None:
         lambda: jz.tree.zsort_and_tree.jit(POS, None, None, 1.0),
     ],
 )
-def test_what_has_another_meaning_in_its_place_is_no_box(call: Any) -> None:
+def test_positional_arguments_with_another_meaning_raise(call: Any) -> None:
     with pytest.raises(TypeError, match="positional"):
         call()
 
@@ -68,7 +68,7 @@ def test_what_has_another_meaning_in_its_place_is_no_box(call: Any) -> None:
 # The domain of the z-order
 
 
-def test_a_far_particle_changes_the_order_unless_a_domain_is_given() -> None:
+def test_distant_particle_changes_the_order_unless_a_domain_is_given() -> None:
     far = np.r_[POS, [[1e30, 0, 0]]].astype(np.float32)
     corners = (np.zeros(3), np.ones(3))
     for zsort in (jz.tree.zsort, jz.tree.zsort.jit):
@@ -80,7 +80,7 @@ def test_a_far_particle_changes_the_order_unless_a_domain_is_given() -> None:
 
 
 @pytest.mark.parametrize("jit", [False, True], ids=["plain", "jit"])
-def test_places_in_a_domain_of_ones_own(jit: bool) -> None:
+def test_search_in_an_explicit_domain(jit: bool) -> None:
     find = jz.tree.search_sorted_z.jit if jit else jz.tree.search_sorted_z
     corners = (jnp.zeros(3), jnp.ones(3))
     posz = np.asarray(jz.tree.zsort(POS[:40], domain=corners)[0])
@@ -107,7 +107,7 @@ def test_domains_of_any_numbers(corners: Any) -> None:
     np.testing.assert_array_equal(jz.tree.search_sorted_z.jit(posz, posz, domain=corners), np.arange(len(POS)))
 
 
-def test_what_is_no_domain() -> None:
+def test_invalid_domains_raise() -> None:
     for domain in ((0.0, 1.0), np.zeros((3, 2)), 3, "ab", (np.zeros(2), np.ones(2)), (np.zeros(3),)):
         with pytest.raises(ValueError, match="two corners of 3 coordinates"):
             jz.tree.zsort(POS, domain=domain)

@@ -51,7 +51,7 @@ def test_results_of_a_mesh_of_one_are_cut(size: int | None) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 4])
-def test_catalogues_out_of_a_map_of_the_user(ranks: int) -> None:
+def test_catalogues_from_a_user_map(ranks: int) -> None:
     """Such a map joins rows, ``(r * g, ...)``, and returns one number of groups per rank, ``(r,)``."""
     mesh, cfg = mesh_of(ranks), FofConfig(catalogue=FofCatalogueConfig(npart_min=2))
     part = data.expand_particles(Pos(pos=oracles.clustered(300, 3)), ranks)
@@ -98,7 +98,7 @@ def test_catalogues_of_another_class_are_refused(call: Any) -> None:
 
 
 @pytest.mark.parametrize("num", [[4], [[4]], (4,), 1.5, np.nan, True, "4", -1, 9], ids=str)
-def test_what_is_no_number_of_rows(num: Any) -> None:
+def test_non_integer_num_raises(num: Any) -> None:
     part = Pos(pos=oracles.uniform(8, 3), num=num)
     for call in (lambda part: jz.fof.fof_labels(part, 0.1), lambda part: jz.knn.knn(part, 2)):
         with pytest.raises(

@@ -36,7 +36,7 @@ def test_positions_and_masses_alone() -> None:
         data.get_pos_mass(Pos(pos=part.pos))
 
 
-def test_labels_as_one_array() -> None:
+def test_stacked_labels() -> None:
     label = Label(jnp.asarray([0, 1]), jnp.asarray([5, 7]))
     assert label.stacked().tolist() == [[0, 5], [1, 7]]
 
@@ -103,7 +103,7 @@ def test_derivatives_of_runs() -> None:
 
 @pytest.mark.parametrize("beyond", [2**32 + 5, 2**63 - 1, -(2**32)])
 @pytest.mark.parametrize("bits", [32, 64])
-def test_runs_of_64_bits_are_not_cut(beyond: int, bits: int) -> None:
+def test_runs_of_64_bits_are_not_truncated(beyond: int, bits: int) -> None:
     with jax.enable_x64(bits == 64):
         for call in (jz.tree.center_of_mass, jz.tree.center_of_mass.jit):
             np.testing.assert_allclose(call(np.array([0, 5], np.int64), massive()).mass, [massive().mass[:5].sum()])
@@ -112,7 +112,7 @@ def test_runs_of_64_bits_are_not_cut(beyond: int, bits: int) -> None:
 
 
 @pytest.mark.parametrize("splits", [[0, 5, 3], [-1, 4], [0, N + 1]], ids=["descending", "negative", "beyond"])
-def test_runs_that_are_none_are_an_error(splits: list[int]) -> None:
+def test_invalid_runs_raise(splits: list[int]) -> None:
     for call in (jz.tree.center_of_mass, jz.tree.center_of_mass.jit):
         with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=f"at most the {N} rows") as error:
             jax.block_until_ready(call(np.array(splits), massive()))
@@ -129,7 +129,7 @@ def test_runs_that_are_none_are_an_error(splits: list[int]) -> None:
 
 @pytest.mark.parametrize("ndev", [1, 2])
 @pytest.mark.parametrize("one", [False, True])
-def test_data_goes_along_with_each_type(ndev: int, one: bool) -> None:
+def test_data_is_sorted_with_each_type(ndev: int, one: bool) -> None:
     first, second = massive(), Pos(pos=np.asarray(oracles.uniform(80, 3)), num=80)
     along = ({"twice": 2 * first.id}, None)
     call = jz.tree.zsort_and_tree_multi_type.jit
@@ -148,7 +148,7 @@ def test_data_goes_along_with_each_type(ndev: int, one: bool) -> None:
     assert counts.sum() == N
 
 
-def test_data_of_types_that_do_not_fit_are_an_error() -> None:
+def test_data_that_does_not_match_its_type_raises() -> None:
     with pytest.raises(ValueError, match="an entry a type, 2; it has 1"):
         jz.tree.zsort_and_tree_multi_type([massive(), massive()], None, [None])
     with pytest.raises(TypeError, match="a sequence with an entry a type, not float"):

@@ -48,7 +48,7 @@ def particles(n: int = N, seed: int = 3, **more: Any) -> ParticleData:
 # num of shape (1,)
 
 
-def test_num_of_shape_1_is_a_number() -> None:
+def test_num_of_shape_1_is_a_scalar() -> None:
     part = particles()
     expected, want = jz.fof.fof_and_catalogue.jit(dataclasses.replace(part, num=300), 0.02, 1.0)
     found, cata = jz.fof.fof_and_catalogue.jit(dataclasses.replace(part, num=jnp.asarray([300])), 0.02, 1.0)
@@ -59,7 +59,7 @@ def test_num_of_shape_1_is_a_number() -> None:
     assert data.get_num(found).shape == ()
 
 
-def test_num_of_shape_1_of_one_particle_is_no_property_of_it() -> None:
+def test_num_of_shape_1_of_one_particle_is_not_a_property() -> None:
     part = Pos(pos=jnp.zeros((1, 3)), num=jnp.ones(1, jnp.int32))
     padded = data.pad_particles(part, 2)
     assert padded.pos.shape == (3, 3)
@@ -79,7 +79,7 @@ def test_num_of_other_shapes_is_refused(num: Any) -> None:
 # The catalogue
 
 
-def test_a_catalogue_has_the_published_fields_and_order() -> None:
+def test_catalogue_has_the_published_fields_and_order() -> None:
     assert tuple(field.name for field in dataclasses.fields(FofCatalogue)) == PUBLISHED_FIELDS
     cata = FofCatalogue(jnp.array(20), count=jnp.ones(20), com_pos=jnp.zeros((20, 3)))
     assert all(getattr(cata, name) is None for name in set(PUBLISHED_FIELDS) - {"ngroups", "count", "com_pos"})
@@ -110,7 +110,7 @@ def copied(cata: FofCatalogue) -> TheirCatalogue:
     return TheirCatalogue(**{field.name: getattr(cata, field.name) for field in dataclasses.fields(cata)})
 
 
-def test_what_is_found_can_be_copied_by_name() -> None:
+def test_catalogue_can_be_copied_by_field_name() -> None:
     cata = jz.fof.fof_and_catalogue.jit(particles(), 0.02, 1.0)[1]
     mine = copied(jax.tree.map(jnp.atleast_1d, cata))
     assert mine.ngroups.shape == (1,)
@@ -119,7 +119,7 @@ def test_what_is_found_can_be_copied_by_name() -> None:
     np.testing.assert_array_equal(mine.mass, cata.mass)
 
 
-def test_further_columns_travel_and_can_be_left_out() -> None:
+def test_further_columns_are_moved_and_can_be_omitted() -> None:
     cata = jz.fof.fof_and_catalogue.jit(particles(), 0.02, 1.0)[1]
     shifted = dataclasses.replace(jax.jit(lambda cata: cata)(cata), mass=None)
     np.testing.assert_array_equal(shifted.max_radius, cata.max_radius)
@@ -154,7 +154,7 @@ def test_catalogues_of_ranks_are_joined_by_flatten_and_by_squeeze() -> None:
     assert bool(data.catalogues_equal(host, whole))
 
 
-def test_a_catalogue_that_does_not_fit_is_an_error() -> None:
+def test_catalogue_larger_than_size_out_raises() -> None:
     cata = FofCatalogue(ngroups=jnp.int32(3), count=jnp.array([3, 2, 1, 0]), offset=jnp.arange(4))
     assert data.squeeze_catalogue(cata, 3).count.tolist() == [3, 2, 1]
     with pytest.raises(ValueError, match="3 groups does not fit into size_out = 2"):
@@ -227,7 +227,7 @@ def test_means_over_groups(ndev: int) -> None:
     assert list(jz.fof.fof_and_catalogue.jit(particles(), 0.02, 1.0)[1].columns()) == list(FofCatalogue.column_names())
 
 
-def test_a_property_that_cannot_be_averaged_is_an_error() -> None:
+def test_property_that_cannot_be_averaged_raises() -> None:
     def run(part: Any, *means: str) -> None:
         cfg = FofConfig(catalogue=FofCatalogueConfig(means=means))
         jax.block_until_ready(jz.fof.fof_and_catalogue(part, 0.02, 1.0, cfg))
@@ -253,7 +253,7 @@ def test_a_property_that_cannot_be_averaged_is_an_error() -> None:
 # Padding
 
 
-def test_new_rows_are_filled_as_asked() -> None:
+def test_padded_rows_have_the_given_fill_values() -> None:
     part = particles(6)
     padded = data.pad_particles(part, 2, float_val=-1.0, int_val=-7)
     np.testing.assert_array_equal(padded.pos[6:], -1)
@@ -268,7 +268,7 @@ def test_new_rows_are_filled_as_asked() -> None:
 
 
 @pytest.mark.long
-def test_padding_of_nan_is_in_no_answer_and_in_no_derivative() -> None:
+def test_padding_of_nan_affects_no_result_and_no_derivative() -> None:
     part = particles(num=N)
 
     def total(pos: Any, padded: Any) -> Any:
@@ -288,7 +288,7 @@ def test_padding_of_nan_is_in_no_answer_and_in_no_derivative() -> None:
     np.testing.assert_array_equal(values[0][1], values[1][1])
 
 
-def test_rows_of_nan_are_counted_for_those_who_ask() -> None:
+def test_rows_of_nan_are_counted_on_request() -> None:
     pos = jnp.asarray(np.r_[oracles.uniform(5, 3), np.full((3, 3), np.nan)], jnp.float32)
     assert data.get_num(pos) == 8
     assert data.get_num(pos, default_to_nancount=True) == 5
@@ -327,7 +327,7 @@ def test_sets_and_catalogues_are_compared_row_by_row() -> None:
     assert not bool(data.catalogues_equal(cata, FofCatalogue(jnp.int32(2), count=jnp.array([3, 1, 7]))))
 
 
-def test_nothing_is_equal_to_nothing() -> None:
+def test_empty_sets_and_catalogues_are_equal() -> None:
     none = ParticleData(pos=np.zeros((0, 3), np.float32))
     assert bool(data.all_particles_equal(none, none))
     cata = data.squeeze_catalogue(jz.fof.fof_and_catalogue(particles(5), 1e-6)[1])
@@ -389,7 +389,7 @@ def test_arguments_by_their_published_names() -> None:
 
 
 @pytest.mark.long
-def test_statistics_have_nothing_to_suggest(capsys: Any) -> None:
+def test_statistics_without_suggestions(capsys: Any) -> None:
     with stats.statistics() as s:
         jz.knn.knn.smap(mesh_of(2), jit=True)(data.expand_particles(particles(), 2), 4, 1.0)
     counted = s["rows.ghosts"]
@@ -424,7 +424,7 @@ def test_samples() -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 4])
-def test_inside_of_a_shard_map_of_ones_own(ndev: int) -> None:
+def test_inside_a_user_shard_map(ndev: int) -> None:
     part, mesh = particles(), mesh_of(ndev)
     rows = N // ndev + 10
     spread = data.expand_particles(part, ndev, npad=10)

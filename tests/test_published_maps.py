@@ -17,7 +17,7 @@ def with_rank(x: Any) -> Any:
     return x + get_rank_info()[0], get_rank_info()[1]
 
 
-def test_arguments_come_in_the_published_order() -> None:
+def test_arguments_are_in_the_published_order() -> None:
     names = list(inspect.signature(shard_map_constructor).parameters)
     assert names[:5] == ["f", "out_specs", "in_specs", "default_mesh", "axis_names"]
     smap = shard_map_constructor(with_rank, (P(-1), P()), P(), mesh_of(2))
@@ -30,7 +30,7 @@ def test_arguments_come_in_the_published_order() -> None:
 
 
 @pytest.mark.long
-def test_without_a_mesh_it_is_that_of_the_context_or_all_devices() -> None:
+def test_default_mesh_is_that_of_the_context_or_all_devices() -> None:
     smap = shard_map_constructor(with_rank, (P(-1), P()), P())
     mapped = expanding_shard_map(with_rank, out_specs=(P(-1), P()), in_specs=P())
     assert smap(jit=True)(1.0)[0].shape == mapped(1.0)[0].shape == (jax.device_count(),)
@@ -39,7 +39,7 @@ def test_without_a_mesh_it_is_that_of_the_context_or_all_devices() -> None:
     assert smap(mesh_of(2), jit=True)(1.0)[0].shape == (2,)
 
 
-def test_a_function_that_returns_nothing_and_takes_what_is_compiled_in() -> None:
+def test_function_with_static_arguments_that_returns_none() -> None:
     seen: list[Any] = []
 
     def note(n: int, name: str) -> None:

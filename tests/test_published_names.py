@@ -194,11 +194,11 @@ def unlike() -> set[str]:
     return found
 
 
-def test_all_is_there_but_what_is_explained() -> None:
+def test_published_names_exist_except_documented_differences() -> None:
     assert unlike() == set(DIFFERENT)
 
 
-def test_what_differs_is_told_to_users() -> None:
+def test_differences_are_documented_for_users() -> None:
     page = (Path(__file__).parent.parent / "docs" / "coming_from.md").read_text()
     for name, words in DIFFERENT.items():
         assert words in page, name
@@ -214,5 +214,5 @@ def test_what_differs_is_told_to_users() -> None:
         ("def knn(part, colour): ...", {"x(colour)"}),
     ],
 )
-def test_differences_are_seen(text: str, found: set[str]) -> None:
+def test_differences_are_detected(text: str, found: set[str]) -> None:
     assert differences("x", published(text)[0], jztree.knn.knn, in_order=True) == found
