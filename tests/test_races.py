@@ -51,7 +51,7 @@ def call(what: str, *, ordered: bool) -> np.ndarray:
 
 @pytest.mark.parametrize("seed", [0, 1])
 @pytest.mark.parametrize("what", PLANTED)
-def test_what_is_not_ordered_is_found(what: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unordered_access_is_detected(what: str, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JZTREE_EMULATOR_SEED", str(seed))
     script = f"import test_races\nprint(test_races.call({what!r}, ordered={{}}))"
     unordered = test_kernels.run_with_instruction_set("cuda-watched", script.format(False))
@@ -63,7 +63,7 @@ def test_what_is_not_ordered_is_found(what: str, seed: int, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("what", PLANTED)
-def test_what_is_ordered_has_the_right_result(what: str) -> None:
+def test_ordered_access_gives_the_right_result(what: str) -> None:
     rows = np.arange(64)
     right = {
         "threads of a block": rows[::-1],
@@ -101,7 +101,7 @@ def search(kernel: str) -> None:
 
 
 @pytest.mark.parametrize(("function", "kernel"), [(f, kernel) for f, these in BARRIERS.items() for kernel in these])
-def test_each_barrier_is_missed(function: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_removal_of_each_barrier_is_detected(function: str, kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     script = f"import test_races\ntest_races.search({kernel!r})"
     monkeypatch.setenv("JZTREE_EMULATOR_WITHOUT", f"{kernel}:{function}")
     ended = test_kernels.run_with_instruction_set("cuda-watched", script)
@@ -110,13 +110,13 @@ def test_each_barrier_is_missed(function: str, kernel: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("kernel", sorted({kernel for these in BARRIERS.values() for kernel in these}))
-def test_with_all_barriers_nothing_is_found(kernel: str) -> None:
+def test_no_race_is_found_with_all_barriers(kernel: str) -> None:
     ended = test_kernels.run_with_instruction_set("cuda-watched", f"import test_races\ntest_races.search({kernel!r})")
     assert ended.returncode == 0, ended.stderr
 
 
 @pytest.mark.parametrize("place", ["before an argument", "behind an argument", "before a result", "behind a result"])
-def test_reads_of_what_is_not_the_kernels_own_are_found(place: str) -> None:
+def test_reads_outside_the_memory_of_the_kernel_are_detected(place: str) -> None:
     script = f"import test_races\ntest_races.call('place {place}', ordered=True)"
     ended = test_kernels.run_with_instruction_set("cuda-watched", script)
     assert ended.returncode != 0

@@ -45,7 +45,7 @@ def missing(*_: Any, **__: Any) -> jax.Array:
 
 
 @pytest.mark.parametrize("mesh", [lambda: mesh_of(1), lambda: mesh_of(3), lambda: mesh_of(4), square_mesh])
-def test_one_that_is_right_passes(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_correct_collective_passes(mesh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", emulated_ragged_all_to_all)
     assert ragged.fault_on(mesh()) == ""
 
@@ -54,17 +54,17 @@ def test_one_that_is_right_passes(mesh: Any, monkeypatch: pytest.MonkeyPatch) ->
     ("collective", "fault"),
     [(late, "moves rows to wrong places"), (short, "moves rows to wrong places"), (missing, "fails (no such")],
 )
-def test_one_that_is_wrong_does_not(collective: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_collective_fails(collective: Any, fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", collective)
     assert ragged.fault_on(mesh_of(4)).startswith(fault)
 
 
-def test_the_collective_of_this_platform_is_missing() -> None:
+def test_missing_collective_is_reported() -> None:
     """XLA's collective raises an error on a CPU, which the test expects."""
     assert ragged.fault_on(mesh_of(2)).startswith("fails (")
 
 
-def test_it_can_be_tried_while_a_caller_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_collective_can_be_tested_while_a_caller_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", emulated_ragged_all_to_all)
     found = []
 
@@ -84,14 +84,14 @@ def pretend(mesh: jax.sharding.Mesh, computers: int, name: str = "slice_index") 
 
 
 @pytest.mark.parametrize("name", ["slice_index", "partition_index"])
-def test_gpus_of_one_computer_get_it_if_it_is_right(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_of_one_host_use_ragged_exchange_if_it_is_correct(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ragged, "fault_on", lambda mesh: "")
     assert ragged.method_on(pretend(mesh_of(4), 1, name)) == "ragged"
     assert ragged.method_on(pretend(mesh_of(4), 2, name)) == "dense"
     assert ragged.method_on(mesh_of(4)) == "dense"
 
 
-def test_a_warning_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_collective_warns_and_uses_dense_exchange(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ragged, "fault_on", lambda mesh: "moves rows to wrong places")
     with pytest.warns(
         RuntimeWarning, match=r"ragged all_to_all moves rows to wrong places on these 3 devices, so .* dense"
@@ -99,7 +99,7 @@ def test_a_warning_says_why_not(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ragged.method_on(pretend(mesh_of(3), 1)) == "dense"
 
 
-def test_the_environment_decides_without_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_variable_selects_the_method_without_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_test(mesh: Any) -> str:
         raise AssertionError("tested")
 
@@ -125,7 +125,7 @@ def lowered_exchange(mesh: jax.sharding.Mesh) -> str:
     return str(jax.jit(mapped).trace(rows, rows).lower(lowering_platforms=("cuda",)).as_text())
 
 
-def test_a_mapped_function_takes_what_its_mesh_has(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mapped_function_uses_the_method_of_its_mesh(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is only lowered, without a GPU: the text has the collective, and no loop of dense exchanges."""
     assert "ragged_all_to_all" not in lowered_exchange(mesh_of(4))
     monkeypatch.setattr(ragged, "method_on", lambda mesh: "ragged")
@@ -135,7 +135,7 @@ def test_a_mapped_function_takes_what_its_mesh_has(monkeypatch: pytest.MonkeyPat
     assert set(others) == {"tensor<4x1xi32>"}, "only counts"
 
 
-def test_outside_of_the_librarys_maps_it_is_dense() -> None:
+def test_exchange_is_dense_outside_library_maps() -> None:
     assert ragged.method_of_trace() == "dense"
     with ragged.exchanging("ragged"):
         assert ragged.method_of_trace() == "ragged"

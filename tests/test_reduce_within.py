@@ -129,7 +129,7 @@ def test_largest_and_smallest(how: str) -> None:
     assert np.isinf(expected).any(), "no query is without a pair"
 
 
-def test_padding_and_properties_of_all_kinds() -> None:
+def test_padding_and_properties_of_various_dtypes() -> None:
     rng, n = np.random.default_rng(4), 300
     pos, vel = np.full((n + 9, 3), np.nan, np.float32), np.full((n + 9, 3), np.nan, np.float32)
     pos[:n], vel[:n] = rng.random((n, 3)), rng.normal(size=(n, 3))
@@ -148,7 +148,7 @@ def test_padding_and_properties_of_all_kinds() -> None:
 
 
 @pytest.mark.long
-def test_a_hierarchy_that_is_there() -> None:
+def test_existing_hierarchy() -> None:
     part = PosMass(pos=oracles.clustered(2_000, 3), mass=masses(2_000, 6))
     partz, th = zsort_and_tree.jit(part, boxsize=1.0)
     sorted_part = jax.tree.map(np.asarray, partz)
@@ -201,7 +201,7 @@ def _moved(loss: Callable[..., Any], arguments: Any, ways: Any, which: int) -> l
 
 
 @pytest.mark.long
-def test_what_is_left_out_has_no_derivative() -> None:
+def test_padding_has_finite_derivatives() -> None:
     """No derivative is NaN if there are no pairs at all, or fewer than the capacity."""
     for n in (0, 4):
         pos = np.full((6, 3), np.nan, np.float32)
@@ -255,7 +255,7 @@ def test_over_devices(ndev: int) -> None:
 # Bad input
 
 
-def test_errors_in_words() -> None:
+def test_error_messages() -> None:
     pos = oracles.uniform(20, 3)
     with pytest.raises(ValueError, match="how is 'mean'; it must be sum, max or min"):
         reduce_within(pos, 0.1, lambda q, s, v, d: d, how="mean")

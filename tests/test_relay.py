@@ -103,14 +103,14 @@ def as_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("ndev", [3, pytest.param(4, marks=pytest.mark.slow), 8])
-def test_exchange_of_any_traffic(ndev: int, as_many: None) -> None:
+def test_exchange_of_any_traffic_pattern(ndev: int, as_many: None) -> None:
     exchange = exchanged(ndev)
     for name in TRAFFIC:
         check_exchange(ndev, name, exchange)
 
 
 @pytest.mark.parametrize("ndev", [pytest.param(3, marks=pytest.mark.slow), 4, pytest.param(8, marks=pytest.mark.slow)])
-def test_deliver_and_fetch_of_any_traffic(ndev: int, as_many: None) -> None:
+def test_deliver_and_fetch_of_any_traffic_pattern(ndev: int, as_many: None) -> None:
     both = delivered_and_fetched(ndev)
     for name in TRAFFIC:
         check_tables(ndev, name, both)
@@ -165,7 +165,7 @@ def test_buffers_of_skewed_traffic(
 
 
 @pytest.mark.parametrize(("ndev", "many", "lengths"), [(7, 7, (7,)), (8, 8, (2, 4)), (8, 1, (2, 2, 2))])
-def test_swap_over_a_grid_is_that_of_one_hop(
+def test_swap_over_a_grid_equals_a_swap_of_one_hop(
     ndev: int, many: int, lengths: tuple[int, ...], as_many: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_ranks, "_MANY_RANKS", many)
@@ -174,7 +174,7 @@ def test_swap_over_a_grid_is_that_of_one_hop(
     np.testing.assert_array_equal(mapped(comm.swap, ndev)(buffer), buffer.swapaxes(0, 1))
 
 
-def test_grids_are_as_square_as_can_be() -> None:
+def test_grids_are_as_square_as_possible() -> None:
     grids = {1: (1,), 32: (32,), 37: (37,), 64: (8, 8), 72: (8, 9), 512: (8, 8, 8), 2048: (8, 16, 16), 514: (2, 257)}
     assert {ndev: _ranks._grid(ndev) for ndev in grids} == grids
 

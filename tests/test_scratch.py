@@ -50,20 +50,20 @@ def program(platform: str, function: Any, *arguments: jax.Array) -> str:
 
 
 @pytest.mark.usefixtures("cuda_too")
-def test_programs_for_gpus_plan_work_arrays() -> None:
+def test_gpu_programs_allocate_work_arrays() -> None:
     assert f"tensor<{BYTES}xui8>" in program("cuda", bounds, jnp.zeros((7, 3)))
     assert f"tensor<{BYTES}xui8>" in program("cuda", jax.vmap(bounds), jnp.zeros((2, 7, 3)))
 
 
 @pytest.mark.usefixtures("cuda_too")
 @needs_cpu_kernels
-def test_programs_for_cpus_do_not() -> None:
+def test_cpu_programs_allocate_no_work_arrays() -> None:
     assert "ui8" not in program("cpu", bounds, jnp.zeros((7, 3)))
 
 
 @needs_cpu_kernels
 @pytest.mark.usefixtures("cuda_too")
-def test_kernels_run_at_once_and_mapped() -> None:
+def test_kernels_run_eagerly_and_mapped() -> None:
     pos = jnp.ones((2, 7, 3))
     lower, *_ = bounds(pos[0])
     assert lower.tolist() == [1, 1, 1]
@@ -75,7 +75,7 @@ def test_kernels_run_at_once_and_mapped() -> None:
 
 @needs_cpu_kernels
 @pytest.mark.usefixtures("cuda_too")
-def test_checks_that_nobody_waits_for_are_made() -> None:
+def test_checks_with_unused_results_are_made() -> None:
     wrong = jnp.asarray([1.0, -0.75], jnp.float32)
     for platform in ("cpu", "cuda"):
         assert "jztree_lengths" in program(platform, check, wrong)
@@ -83,7 +83,7 @@ def test_checks_that_nobody_waits_for_are_made() -> None:
         jax.block_until_ready(jax.jit(check)(wrong))
 
 
-def test_dtypes_have_the_numbers_that_xla_gives_them() -> None:
+def test_dtype_numbers_equal_those_of_xla() -> None:
     header = Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h"
     numbers = dict(re.findall(r"XLA_FFI_DataType_(\w+) = (\d+),", header.read_text()))
     for name, number in _scratch._TYPES.items():

@@ -88,7 +88,7 @@ def test_against_plain_sums(dims: int, kind: str) -> None:
     assert (expected["count"] == 0).any()
 
 
-def test_float64_and_what_is_missing(x64: None) -> None:
+def test_float64_and_missing_properties(x64: None) -> None:
     pos, vel, _ = (array.astype(np.float64) for array in particles(3))
     radius = np.full(30, 0.1)
     found = sphere_properties.jit(ParticleData(pos=pos, vel=vel), pos[:30], radius)
@@ -103,7 +103,7 @@ def test_float64_and_what_is_missing(x64: None) -> None:
 
 
 @pytest.mark.long
-def test_no_sphere_is_zero_and_an_unknown_one_nan() -> None:
+def test_empty_sphere_is_zero_and_unknown_sphere_is_nan() -> None:
     pos, vel, mass = particles(3)
     radius = np.array([0, -1, np.nan, 0.1, 0.1], np.float32)
     found = sphere_properties(ParticleData(pos=pos, vel=vel, mass=mass), Pos(pos=pos[:5], num=4), radius)
@@ -136,7 +136,7 @@ def test_no_spheres() -> None:
 
 
 @pytest.mark.watched
-def test_a_sphere_that_turns() -> None:
+def test_rotating_sphere() -> None:
     """Solid rotation of a homogeneous ball of radius 1 has J/M = 2/5 omega, independent of the bulk motion."""
     rng = np.random.default_rng(3)
     n, omega = 200_000, np.array([0.0, 0.3, 0.4])
@@ -158,7 +158,7 @@ def test_a_sphere_that_turns() -> None:
 
 
 @pytest.mark.parametrize("ndev", [3, pytest.param(1, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
-def test_devices_give_what_one_gives(ndev: int) -> None:
+def test_several_devices_agree_with_one(ndev: int) -> None:
     spheres = sphere_properties.smap(mesh_of(ndev), jit=True)
     rng = np.random.default_rng(3)
     for name in ("uniform", "clustered", "all particles equal"):
@@ -181,7 +181,7 @@ def test_devices_give_what_one_gives(ndev: int) -> None:
                 assert all(not np.asarray(got)[rank, n:].any() for rank, n in enumerate(dealt))
 
 
-def test_spheres_of_overdensities_hold_what_these_count() -> None:
+def test_spheres_of_overdensities_hold_the_counted_particles() -> None:
     pos, vel, mass = particles(3, 4000)
     part = ParticleData(pos=pos, vel=vel, mass=mass)
     around = spherical_overdensity.jit(part, pos[:50], 200 * float(mass.sum()), boxsize=1.0)

@@ -75,7 +75,7 @@ def ranks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> in
 
 @pytest.mark.long
 @pytest.mark.parametrize("sums", ["short", "wide"])
-def test_cuts_are_those_of_all_rows_in_their_order(
+def test_cuts_equal_those_of_the_globally_sorted_rows(
     ranks: int, sums: str, x64: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if sums == "wide":
@@ -145,7 +145,7 @@ def test_one_sum_in_the_compiled_search() -> None:
 
 
 @pytest.mark.watched
-def test_totals_beyond_32_bits() -> None:
+def test_totals_above_32_bits() -> None:
     """There are 1e10 rows for 3 ranks, about a third of them in each of three parts."""
     total = 10**10
     ends = [total // 3 - 1, 2 * (total // 3), total, total]

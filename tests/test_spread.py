@@ -39,7 +39,7 @@ def test_spread_particles_warn_once(call: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, found, call(POS))
 
 
-def test_no_warning_where_work_is_not_repeated() -> None:
+def test_no_warning_if_work_is_not_repeated() -> None:
     mesh = mesh_of(2)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

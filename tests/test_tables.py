@@ -41,7 +41,7 @@ def test_every_column_has_a_unit_or_none_on_purpose() -> None:
     assert columns <= _tables.POWERS.keys()
 
 
-def test_pandas_table_has_a_column_a_component() -> None:
+def test_pandas_table_has_one_column_per_component() -> None:
     pytest.importorskip("pandas")
     table = catalogue([7, 5], 4).to_pandas(units=UNITS)
     assert list(table.columns) == [
@@ -95,7 +95,7 @@ def test_units_of_products() -> None:
 
 
 @pytest.mark.parametrize("kind", ["pandas", "astropy"])
-def test_a_missing_package_and_an_unknown_unit_are_told(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+def test_missing_package_and_unknown_unit_raise(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     make: Any = getattr(catalogue([7], 1), f"to_{kind}")
     with pytest.raises(ValueError, match="'pos' is none of these"):
         make(units={"pos": "kpc"})

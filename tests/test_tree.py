@@ -144,7 +144,7 @@ def test_hierarchy_of_equal_points() -> None:
 
 @pytest.mark.parametrize("mass", ["array", "number"])
 @pytest.mark.parametrize("num", [None, 500, 0], ids=["full", "padded", "empty"])
-def test_masses_and_centres_of_mass_of_all_planes(mass: str, num: int | None, dtype: Any) -> None:
+def test_masses_and_centres_of_mass_in_every_plane(mass: str, num: int | None, dtype: Any) -> None:
     pos = oracles.uniform(N, 3, dtype) + dtype(0.5)
     weight = np.random.default_rng(8).random(N).astype(dtype)
     part = data.PosMass(pos=jnp.asarray(pos), mass=jnp.asarray(weight) if mass == "array" else dtype(2.5), num=num)
@@ -164,7 +164,7 @@ def test_masses_and_centres_of_mass_of_all_planes(mass: str, num: int | None, dt
             np.testing.assert_allclose(node_centre[node], centre, rtol=rtol)
 
 
-def test_masses_have_to_be_asked_for() -> None:
+def test_masses_are_computed_on_request_only() -> None:
     _, th = tree.zsort_and_tree(data.PosMass(pos=jnp.zeros((5, 3)), mass=1.0))
     assert th.flat_mass is None
     assert th.flat_center_of_mass is None
@@ -177,7 +177,7 @@ def test_masses_have_to_be_asked_for() -> None:
         tree.zsort_and_tree(data.PosMass(pos=jnp.zeros((5, 3)), mass=jnp.ones(7)), TreeConfig(masses=True))
 
 
-def test_planes_lie_one_after_the_other_in_the_flat_arrays() -> None:
+def test_planes_are_consecutive_in_the_flat_arrays() -> None:
     _, th = tree.zsort_and_tree(jnp.asarray(oracles.uniform(N, 3)), TreeConfig(leaf_size=2, fan_out=2))
     assert th.num_planes == len(th.plane_sizes) > 1
     planes = range(th.num_planes)
@@ -207,7 +207,7 @@ def test_build_refuses_particles_that_are_not_in_z_order() -> None:
 
 @pytest.mark.parametrize("cfg", CONFIGS)
 @pytest.mark.parametrize("row", [0, 1, LEAF - 2, LEAF - 1, LEAF, 62, 63, 64, 65, N - 2])
-def test_build_refuses_two_rows_that_are_exchanged(row: int, cfg: str) -> None:
+def test_build_refuses_two_exchanged_rows(row: int, cfg: str) -> None:
     pos = oracles.uniform(N, 3)
     pos = pos[oracles.z_order(pos)]
     jax.block_until_ready(tree.build_tree_hierarchy(jnp.asarray(pos), CONFIGS[cfg]))
@@ -219,7 +219,7 @@ def test_build_refuses_two_rows_that_are_exchanged(row: int, cfg: str) -> None:
 @pytest.mark.parametrize(
     "name", ["flat_splits", "flat_particle_splits", "flat_lower", "flat_upper", "flat_mass", "flat_center_of_mass"]
 )
-def test_build_refuses_them_whatever_is_used_of_the_hierarchy(name: str) -> None:
+def test_build_refuses_unsorted_particles_for_any_used_field(name: str) -> None:
     """The compiler removes a check if its result is unused."""
     part = data.PosMass(pos=jnp.asarray(oracles.uniform(N, 3)), mass=jnp.float32(1))
     build = jax.jit(lambda part: getattr(tree.build_tree_hierarchy(part, TreeConfig(masses=True)), name))
@@ -237,7 +237,7 @@ def test_position_that_is_not_finite_names_the_row(build: str) -> None:
     assert oracles.one_sentence(error)
 
 
-def test_data_is_sorted_along_and_has_to_fit() -> None:
+def test_data_is_sorted_with_particles_and_must_match() -> None:
     part = data.Pos(pos=jnp.asarray(oracles.uniform(40, 3)), num=30)
     partz, moved, th = tree.zsort_and_tree(part, data=(jnp.arange(40), jnp.ones((40, 2))))
     np.testing.assert_array_equal(part.pos[moved[0]], partz.pos)

@@ -111,7 +111,7 @@ def check_catalogue(part: data.ParticleData, ids: np.ndarray, cata: Any) -> None
     ],
     ids=["catalogue", "spheres", "tree"],
 )
-def test_masses_that_vanish_in_the_dtype_of_positions(x64: None, call: Callable[[Any], Any]) -> None:
+def test_masses_that_underflow_in_the_dtype_of_positions(x64: None, call: Callable[[Any], Any]) -> None:
     # A Python number gets the dtype of the positions.
     part = data.PosMass(pos=np.random.default_rng(2).random((9, 3), np.float32), mass=1e-38)
     with pytest.raises(oracles.RUN_TIME_ERROR, match=r"mass .* beyond the range of float32"):
@@ -179,7 +179,7 @@ def test_masses_of_float64_keep_their_range_with_positions_of_float32(x64: None)
 
 @pytest.mark.parametrize("mass", [2e43, 1e-43])
 @pytest.mark.parametrize("compiled", [False, True], ids=["eager", "jit"])
-def test_numbers_of_float64_that_jax_would_cut_are_refused(compiled: bool, mass: float) -> None:
+def test_float64_numbers_that_jax_would_truncate_are_refused(compiled: bool, mass: float) -> None:
     part = clumps(1.0, 1.0, 1.0, np.float32)
     part.mass = np.full(len(part.pos), mass)
     words = rf"mass holds {mass:g}".replace("+", r"\+") + r", beyond the range of float32 .*jax_enable_x64"
@@ -230,7 +230,7 @@ def test_bad_masses_name_their_row(value: float) -> None:
         assert oracles.one_sentence(error)
 
 
-def test_bad_masses_in_rows_that_hold_no_particle_do_not_matter() -> None:
+def test_bad_masses_in_padding_do_not_matter() -> None:
     part = with_bad_mass(np.nan, 239)
     part.num, part.vel[239] = 239, np.inf
     assert np.isfinite(fof_and_catalogue.jit(part, RLINK)[1].mass).all()
@@ -241,7 +241,7 @@ def test_bad_masses_in_rows_that_hold_no_particle_do_not_matter() -> None:
 @pytest.mark.parametrize(
     "what", ["mass", *(pytest.param(one, marks=pytest.mark.slow) for one in ("vel", "attached mass", "shared mass"))]
 )
-def test_bad_rows_of_one_rank_are_errors_on_all(what: str) -> None:
+def test_bad_rows_on_one_rank_raise_on_all(what: str) -> None:
     part, attached = clumps(1.0, 1.0, 1.0, np.float32), clumps(1.0, 1.0, 1.0, np.float32)
     words = "on rank 2: row 5 has a "
     if what == "mass":
@@ -286,7 +286,7 @@ def test_neighbours_and_links_in_any_unit_of_length(ndev: int, length: float) ->
 
 @pytest.mark.parametrize("separate", [False, True], ids=["own", "queries"])
 @pytest.mark.parametrize("count", [9, 300])
-def test_distances_that_vanish_beside_the_extent(count: int, separate: bool) -> None:
+def test_distances_that_are_tiny_compared_with_the_extent(count: int, separate: bool) -> None:
     """Scaling a set of extent 9e29 so that squares fit would flush these coordinates to 0, but none are equal."""
     clump = np.arange(count, dtype=np.float32) * np.float32(1e-42)
     clump[1::4] = -clump[::4][: len(clump[1::4])]
@@ -303,7 +303,7 @@ def test_distances_that_vanish_beside_the_extent(count: int, separate: bool) -> 
         np.testing.assert_array_equal(label, oracles.smallest_members(oracles.components(wide, rlink)))
 
 
-def test_lengths_that_are_too_far_apart_are_no_zeros() -> None:
+def test_positions_too_far_apart_raise() -> None:
     far = np.array([[-3e38, 0, 0], [3e38, 0, 0]], np.float32)
     for function in (smoothing_length, knn_density):
         with pytest.raises(Exception, match=r"row 0 of the positions is NaN or infinite, or beyond 4\.2e37 in size"):
@@ -311,7 +311,7 @@ def test_lengths_that_are_too_far_apart_are_no_zeros() -> None:
 
 
 @pytest.mark.long
-def test_radii_that_xla_takes_for_zero_give_no_infinite_densities() -> None:
+def test_radii_that_xla_flushes_to_zero_give_finite_densities() -> None:
     pos = (np.arange(40, dtype=np.float32) * np.float32(1e-44))[:, None] * np.ones((1, 3), np.float32)
     for density in (knn_density, sph_density):
         with pytest.raises(Exception, match="the density in row 0 is beyond the range of float32; choose"):
@@ -340,7 +340,7 @@ def test_densities_in_any_unit(length: float, mass: float, dtype: Any) -> None:
                 jax.block_until_ready(density.jit(part, 8))
 
 
-def test_sums_beyond_float32_are_named() -> None:
+def test_sums_that_overflow_float32_are_named() -> None:
     part = clumps(1.0, 1.0, 1.0, np.float32)
     part.mass = np.full(len(part.pos), 1e38, np.float32)
     for words, call in (

@@ -28,7 +28,7 @@ RANKS = 3
 PARTS = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * RANKS), PART)
 
 
-def test_what_does_not_wait_may_be_recorded_in_command_buffers() -> None:
+def test_kernels_that_do_not_wait_may_be_recorded_in_command_buffers() -> None:
     library = ctypes.CDLL(kernels.native_info()["cpu_library"])
     library.jztree_kernels.restype, library.jztree_emulator_may_be_recorded.restype = ctypes.c_char_p, ctypes.c_bool
     names = library.jztree_kernels().decode().split(",")[:-1]
@@ -66,7 +66,7 @@ def waits(call: Callable[[], Any]) -> int:
         (lambda: fof.fof_and_catalogue.jit(PART, 0.1, 1.0), 2),
     ],
 )
-def test_on_one_gpu(call: Callable[[], Any], most: int) -> None:
+def test_number_of_waits_on_one_gpu(call: Callable[[], Any], most: int) -> None:
     assert waits(call) == most
 
 
@@ -79,6 +79,6 @@ def test_on_one_gpu(call: Callable[[], Any], most: int) -> None:
         (fof.fof_and_catalogue, 0.1, {}, 10),
     ],
 )
-def test_over_ranks(function: Any, length: float, others: dict[str, Any], most: int) -> None:
+def test_number_of_waits_over_ranks(function: Any, length: float, others: dict[str, Any], most: int) -> None:
     mapped = function.smap(devices.mesh_of(RANKS), jit=True)
     assert waits(lambda: mapped(PARTS, length, 1.0, **others)) == most * RANKS

@@ -8,7 +8,7 @@ from jztree.radius import WideCounts, WideSums
 from jztree.radius._wide import add_counts, add_sums
 
 
-def test_words_of_64_bits_are_added_with_carries() -> None:
+def test_two_word_integers_are_added_with_carries() -> None:
     random = np.random.default_rng(9)
     counts = random.integers(0, 2**62, (2, 1000), dtype=np.uint64)
     words = counts.view(np.uint32).reshape(2, 1000, 2)

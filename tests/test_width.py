@@ -77,7 +77,7 @@ def test_wide_arrays_raise(name: str) -> None:
 
 @pytest.mark.parametrize("way", ["jit", "smap"])
 @pytest.mark.parametrize("name", [name for name in CALLS if not name.startswith("data.")])
-def test_wide_arrays_raise_in_twins(name: str, way: str) -> None:
+def test_wide_arrays_raise_in_jit_and_smap(name: str, way: str) -> None:
     called = CALLS[name](particles())
     if not hasattr(called.function, way):
         pytest.skip(f"has no {way}")
@@ -88,7 +88,7 @@ def test_wide_arrays_raise_in_twins(name: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MOVES))
-def test_wide_arrays_stay_what_they_are(name: str) -> None:
+def test_wide_arrays_keep_their_dtype_and_values(name: str) -> None:
     for _, call in wide_calls(CALLS[name](particles())):
         found = call()
         with jax.enable_x64(True):

@@ -72,7 +72,7 @@ def test_unequal_shares_that_do_not_fit_name_the_option() -> None:
 
 
 @pytest.mark.long
-def test_room_that_is_too_small_grows_by_itself() -> None:
+def test_default_capacity_that_is_too_small_grows() -> None:
     pos = np.full((800, 3), 0.25, np.float32)
     part = deal(pos, np.full(4, 200), rows=210)
     partz, _ = jz.tree.distr_zsort.smap(mesh_of(4), jit=True)(part, equalize=False)
@@ -80,7 +80,7 @@ def test_room_that_is_too_small_grows_by_itself() -> None:
     assert partz.pos.shape[1] >= 800
 
 
-def test_data_travels_along() -> None:
+def test_data_is_moved_with_particles() -> None:
     _, counts, part = make("uniform, ranks without particles", 4)
     data = {"double": 2 * np.asarray(part.id), "flag": np.asarray(part.id) % 3 == 0}
     partz, dataz, _ = jz.tree.distr_zsort.smap(mesh_of(4), jit=True)(part, data)
@@ -90,7 +90,7 @@ def test_data_travels_along() -> None:
     np.testing.assert_array_equal(joined(dataz["flag"], np.asarray(partz.num)), ids % 3 == 0)
 
 
-def test_nan_on_one_rank_is_an_error_that_names_row_and_rank() -> None:
+def test_nan_on_one_rank_raises_with_row_and_rank() -> None:
     _, _, part = make("uniform", 4)
     bad = np.array(part.pos)
     bad[2, 17, 1] = np.nan
@@ -101,7 +101,7 @@ def test_nan_on_one_rank_is_an_error_that_names_row_and_rank() -> None:
     assert np.asarray(good[0].num).sum() == 1200
 
 
-def test_wrong_arguments_are_errors_at_the_call() -> None:
+def test_wrong_arguments_raise_at_the_call() -> None:
     _, _, part = make("uniform", 4)
     sort = jz.tree.distr_zsort.smap(mesh_of(4), jit=True)
     with pytest.raises(ValueError, match="nsamp"):
@@ -165,7 +165,7 @@ def test_float64(x64: None) -> None:
 
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("dims", [1, 2, pytest.param(8, marks=pytest.mark.slow)])
-def test_places_that_share_a_key_are_in_the_order_of_one_device(ndev: int, dims: int) -> None:
+def test_positions_that_share_a_key_are_in_the_order_of_one_device(ndev: int, dims: int) -> None:
     """Ranks may have few of them, and cuts may be anywhere among them."""
     sort = jz.tree.distr_zsort.smap(mesh_of(ndev), jit=True)
     for seed in range(12):

@@ -69,7 +69,7 @@ def test_sort_is_stable(n: int) -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("far", [1.0, 1e20])
 @pytest.mark.parametrize("n", [2, 513, 40_000])
-def test_rows_in_order_but_for_two(n: int, far: float, dtype: Any) -> None:
+def test_sorted_rows_with_two_exchanged(n: int, far: float, dtype: Any) -> None:
     """Sorted rows are not sorted again, so any disorder must be detected. far: many rows share their keys."""
     pos = oracles.uniform(n, 3, dtype)
     pos[0] = far
@@ -113,7 +113,7 @@ def test_rows_are_sorted_if_their_order_is_that_of_morton_keys(dims: int, box: s
 @pytest.mark.long
 @pytest.mark.parametrize("far", [1.0, 1e20])
 @pytest.mark.parametrize("n", [2, 257, 16_385, 40_000])
-def test_rows_are_not_sorted_where_two_are_exchanged(n: int, far: float, dtype: Any) -> None:
+def test_rows_with_two_exchanged_are_not_sorted(n: int, far: float, dtype: Any) -> None:
     """The exchange is between blocks of rows or within them. far: many rows share their keys."""
     pos = oracles.uniform(n, 3, dtype)
     pos[0] = far
@@ -125,7 +125,7 @@ def test_rows_are_not_sorted_where_two_are_exchanged(n: int, far: float, dtype: 
         assert not is_sorted(exchanged)
 
 
-def test_only_rows_that_count_have_to_be_sorted_and_finite() -> None:
+def test_only_the_first_num_rows_must_be_sorted_and_finite() -> None:
     pos = oracles.uniform(300, 3)
     pos = pos[oracles.z_order(pos, 1.0)]
     pos[200:] = pos[299:199:-1]
@@ -169,7 +169,7 @@ def test_many_duplicates_are_in_stable_order(dtype: Any) -> None:
     np.testing.assert_array_equal(tree.zsort(jnp.asarray(pos))[1], oracles.z_order(pos))
 
 
-def test_crowds_at_a_point_and_in_a_clump_among_many(dtype: Any) -> None:
+def test_dense_clumps_among_many_particles(dtype: Any) -> None:
     # More rows than the sort in one cache can hold, so that they are distributed again.
     uniform = oracles.uniform(3000, 3, dtype)
     clump = dtype(0.3) + dtype(1e-5) * oracles.uniform(2000, 3, dtype)
@@ -205,7 +205,7 @@ def test_positions_at_and_next_to_the_faces_of_the_box(box: float, dtype: Any) -
 
 @pytest.mark.parametrize("traced", [False, True], ids=["known", "traced"])
 @pytest.mark.parametrize("in_order", [False, True], ids=["shuffled", "in order"])
-def test_rows_that_are_not_finite_and_rows_beyond_num_come_last(in_order: bool, traced: bool) -> None:
+def test_nonfinite_rows_and_padding_come_last(in_order: bool, traced: bool) -> None:
     pos = oracles.uniform(100, 3)
     if in_order:
         pos = pos[oracles.z_order(pos)]
@@ -218,7 +218,7 @@ def test_rows_that_are_not_finite_and_rows_beyond_num_come_last(in_order: bool, 
     np.testing.assert_array_equal(index, [*good[oracles.z_order(pos[good])], *bad, *range(80, 100)])
 
 
-def test_everything_with_a_row_a_particle_travels_along() -> None:
+def test_per_particle_properties_are_sorted_with_positions() -> None:
     n = 50
     part = data.ParticleData(
         pos=jnp.asarray(oracles.uniform(n, 3)),
@@ -237,7 +237,7 @@ def test_everything_with_a_row_a_particle_travels_along() -> None:
 @pytest.mark.parametrize(
     "dtype_name", ["bool", "int8", "uint16", "int32", "uint32", "float16", "bfloat16", "complex64"]
 )
-def test_rows_of_any_dtype_and_shape_travel_along(dtype_name: str) -> None:
+def test_rows_of_any_dtype_and_shape_are_sorted_with_positions(dtype_name: str) -> None:
     pos = jnp.asarray(oracles.uniform(33, 2))
     values = jnp.arange(33 * 6).reshape(33, 2, 3).astype(dtype_name)
     posz, moved, _ = tree.zsort_and_tree(pos, data={"values": values, "row": jnp.arange(33)})
@@ -286,7 +286,7 @@ def test_search_equals_bisect_on_keys(dims: int, box: str, side: str, dtype: Any
     np.testing.assert_array_equal(compiled, expected)
 
 
-def test_search_looks_at_num_rows_only() -> None:
+def test_search_uses_the_first_num_rows_only() -> None:
     pos = oracles.uniform(60, 3)
     partz, _ = tree.zsort(data.Pos(pos=jnp.asarray(pos), num=40))
     found = tree.search_sorted_z(partz, partz.pos[:40])
@@ -302,7 +302,7 @@ def test_queries_outside_the_domain_count_as_on_its_edge() -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf], ids=str)
-def test_search_leaves_out_rows_that_are_not_finite(bad: float) -> None:
+def test_search_ignores_nonfinite_rows(bad: float) -> None:
     """`zsort` puts such rows after all others, so they may exist."""
     pos = oracles.uniform(50, 3)
     pos[[3, 9, 20]] = bad
