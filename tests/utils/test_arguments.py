@@ -26,7 +26,7 @@ def test_flags_come_before_the_configuration(config) -> None:
     assert parse(["knn", "a.npy", written]).k == 5
 
 
-def test_one_way_to_give_the_linking_length_stands_for_the_other(config) -> None:
+def test_flag_for_the_linking_length_overrides_the_other_option(config) -> None:
     args = parse(["fof", "a", config("rlink = 0.3"), "--b", "0.1"])
     assert (args.rlink, args.b) == (None, 0.1)
 
@@ -56,13 +56,13 @@ def test_lists_of_a_configuration(config) -> None:
         ("b = 'wide'", r"Argument --b: 'wide' is no number"),
     ],
 )
-def test_what_is_wrong_with_a_configuration_is_told(config, text: str, told: str) -> None:
+def test_invalid_configuration_raises(config, text: str, told: str) -> None:
     with pytest.raises(ValueError, match=told):
         parse(["fof", "a", config(text)])
 
 
 @pytest.mark.parametrize("text", ["", " 1", "1.5", "1_0", "1e3", "٣", "９", "0x10", "inf", "nan", "9" * 19, "--5"])
-def test_what_is_no_whole_number(text: str) -> None:
+def test_invalid_integer_arguments_raise(text: str) -> None:
     for option in ("--npart-min", "--type"):
         with pytest.raises(ValueError, match=f"Argument {option}: .* is no whole number of at most 18 digits; see"):
             parse(["fof", "a", f"{option}={text}"])
@@ -80,18 +80,18 @@ def test_what_is_no_whole_number(text: str) -> None:
         ("1e", "no number"),
     ],
 )
-def test_what_is_no_number(text: str, told: str) -> None:
+def test_invalid_float_arguments_raise(text: str, told: str) -> None:
     for option in ("--b", "--rlink"):
         with pytest.raises(ValueError, match=f"Argument {option}: '{text}' is {told}; see"):
             parse(["fof", "a", f"{option}={text}"])
 
 
 @pytest.mark.parametrize("text", ["1", "+1.5", ".5", "5.", "-2E-3", "0e-400", "5e-324"])
-def test_numbers_are_what_python_makes_of_them(text: str) -> None:
+def test_numbers_are_parsed_like_python_floats(text: str) -> None:
     assert parse(["fof", "a", f"--rlink={text}"]).rlink == float(text)
 
 
-def test_names_that_are_none() -> None:
+def test_empty_or_invalid_names_raise() -> None:
     for option in ("output", "plot", "pos", "format", "config", "attach", "boxsize"):
         with pytest.raises(ValueError, match=r"An empty text was given as|invalid choice"):
             parse(["fof", "a", f"--{option}="])

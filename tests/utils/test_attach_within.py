@@ -37,7 +37,7 @@ SLOW = pytest.mark.slow
     ("within", "devices"),
     [(None, 1), (1.5, 1), ("inf", 1), (1.5, 4), pytest.param(None, 4, marks=SLOW), pytest.param("inf", 4, marks=SLOW)],
 )
-def test_far_particles_join_nothing(devices, within, tmp_path, random, use_devices, capsys) -> None:
+def test_far_particles_are_not_attached(devices, within, tmp_path, random, use_devices, capsys) -> None:
     use_devices(devices)
     near, far = write_zoom(tmp_path / "zoom.hdf5", random)
     option = [] if within is None else ["--attach-within", str(within)]
@@ -53,7 +53,7 @@ def test_far_particles_join_nothing(devices, within, tmp_path, random, use_devic
     assert largest == sorted([*counts[counts > 0].tolist(), *alone.tolist()], reverse=True)[: len(largest)]
 
 
-def test_the_default_is_that_of_the_library_and_outputs_hold_the_limit(snapshot) -> None:
+def test_default_limit_is_that_of_the_library_and_is_recorded_in_outputs(snapshot) -> None:
     assert inspect.signature(jz.fof.fof_and_catalogue).parameters["attach_within"].default == ATTACH_WITHIN
     for flags, held in (
         (["--attach", "2"], 6.4),
@@ -64,7 +64,7 @@ def test_the_default_is_that_of_the_library_and_outputs_hold_the_limit(snapshot)
 
 
 @pytest.mark.parametrize("limit", ["-1", "nan"])
-def test_limits_that_are_none(limit, snapshot, told) -> None:
+def test_invalid_limits_raise(limit, snapshot, told) -> None:
     assert f"--attach-within is {limit}; it must be a number of at least 0." in told(
         "fof", snapshot, f"--attach-within={limit}"
     )

@@ -36,7 +36,7 @@ from jztree_utils import io
         ("native", {"by_type": io.TypeTable(np.ones((6, 5), int), np.zeros((6, 6)))}, re.escape("(6, 6)")),
     ],
 )
-def test_what_a_layout_cannot_hold_is_refused(tmp_path, layout, change, words) -> None:
+def test_content_that_a_layout_cannot_store_is_refused(tmp_path, layout, change, words) -> None:
     content = full_content()
     if change.get("catalogue") == 2:
         change = {"catalogue": replace(content.catalogue, com_pos=content.catalogue.com_pos[:, :2])}
@@ -47,7 +47,7 @@ def test_what_a_layout_cannot_hold_is_refused(tmp_path, layout, change, words) -
 
 
 @pytest.mark.parametrize("name", [*OWN, "shape_tensor", "angular_momentum"])
-def test_columns_that_could_not_be_read_again(tmp_path, name) -> None:
+def test_columns_that_could_not_be_read_back(tmp_path, name) -> None:
     content = full_content()
     values = getattr(content.catalogue, name)
     wrong = values[:, None] if name not in ("count", "com_pos") else values.astype(complex)
@@ -106,7 +106,7 @@ def test_wrong_values_raise_no_other_error(tmp_path, layout) -> None:
     assert refused > 20
 
 
-def test_what_is_not_a_snapshot(tmp_path) -> None:
+def test_files_that_are_not_snapshots_raise(tmp_path) -> None:
     for layout in LAYOUTS:
         io.write_catalogue_content(tmp_path / "c.hdf5", full_content(), layout)
         with pytest.raises(io.SnapshotError, match="is a catalogue of groups, and not a snapshot"):
@@ -117,7 +117,7 @@ def test_what_is_not_a_snapshot(tmp_path) -> None:
         io.open_snapshot(tmp_path / "n.hdf5")
 
 
-def test_what_is_not_a_catalogue(tmp_path) -> None:
+def test_files_that_are_not_catalogues_raise(tmp_path) -> None:
     random = np.random.default_rng(0)
     io.write_snapshot(tmp_path / "snapshot.hdf5", ParticleData(pos=random.random((5, 3))))
     assert not io.is_catalogue(tmp_path / "snapshot.hdf5")

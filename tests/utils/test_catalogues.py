@@ -118,7 +118,7 @@ def test_canonical_order_refuses_another_catalogue(random) -> None:
             io.canonical_order(ParticleData(pos=np.zeros((9, 3))), cata)
 
 
-def test_members_must_be_as_many_as_counted(tmp_path, random) -> None:
+def test_number_of_members_must_match_the_counts(tmp_path, random) -> None:
     with pytest.raises(ValueError, match="counts 7 members"):
         io.write_catalogue(tmp_path / "c.hdf5", make_catalogue(np.asarray([3, 4]), random), np.arange(6))
     assert os.listdir(tmp_path) == []
@@ -208,7 +208,7 @@ def test_layouts_hold_catalogues_of_any_size_and_few_columns(tmp_path, layout, g
     assert absent == (None,) * 5
 
 
-def test_files_do_not_tell_when_or_from_what_order_they_were_written(tmp_path) -> None:
+def test_files_are_independent_of_time_and_input_order(tmp_path) -> None:
     content = full_content(9)
     count = np.asarray(content.catalogue.count, np.int64)
     written = []
@@ -316,7 +316,7 @@ def test_catalogues_of_gadget4_in_several_files(tmp_path) -> None:
         io.read_catalogue(tmp_path / "fof_tab_003.0.hdf5")
 
 
-def test_counts_beyond_32_bits(tmp_path) -> None:
+def test_counts_above_32_bits(tmp_path) -> None:
     content = full_content(3, types=False)
     count = np.asarray([2**33, 2**32, 2**31], np.int64)
     catalogue = replace(content.catalogue, count=count, offset=np.cumsum(count) - count)

@@ -37,7 +37,7 @@ def changed(facts: Facts = FACTS, **values: object) -> Facts:
 # Known problems
 
 
-def test_none() -> None:
+def test_no_warnings_without_traps() -> None:
     environ = {"SLURM_JOB_ID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_NODELIST": "node[1-2]", "no_proxy": "*"}
     assert traps(environ, FACTS, [FACTS, changed(host="node2", process_id=1)]) == []
     assert traps({}, ALONE, [ALONE]) == []
@@ -64,7 +64,7 @@ def test_none() -> None:
         ({}, changed(host_gpus=4), "on the CPU of a host with 4 GPUs: install"),
     ],
 )
-def test_trap(environ, facts, message) -> None:
+def test_each_trap_gives_one_sentence(environ, facts, message) -> None:
     (sentence,) = traps(environ, facts, [facts, facts])
     assert re.search(message, sentence)
     assert sentence.endswith(".")
@@ -93,7 +93,7 @@ def test_a_sentence_is_printed_once() -> None:
 # Collectives
 
 
-def test_what_the_ragged_exchange_must_give() -> None:
+def test_ragged_sizes_give_the_expected_result() -> None:
     num, m = 4, 64
     block = m // num
     size = np.asarray(_collectives._ragged_sizes(*jnp.mgrid[:num, :num], block))
@@ -109,7 +109,7 @@ def test_what_the_ragged_exchange_must_give() -> None:
 
 
 @pytest.mark.parametrize("name", [collective.name for collective in _collectives.COLLECTIVES])
-def test_wrong_results_are_seen(name, monkeypatch, capsys) -> None:
+def test_wrong_results_are_reported(name, monkeypatch, capsys) -> None:
     (good,) = (collective for collective in _collectives.COLLECTIVES if collective.name == name)
     bad = dataclasses.replace(good, apply=lambda x, num: good.apply(x, num).at[1].add(1))
     monkeypatch.setattr(_collectives, "COLLECTIVES", (bad,))
@@ -121,7 +121,7 @@ def test_wrong_results_are_seen(name, monkeypatch, capsys) -> None:
 
 
 @pytest.mark.long
-def test_alone(capsys) -> None:
+def test_single_process(capsys) -> None:
     num_threads = threading.active_count()
     assert check_cluster.main(["--megabytes", "0.001", "0.1"]) == 0
     out = capsys.readouterr().out
@@ -131,7 +131,7 @@ def test_alone(capsys) -> None:
     assert threading.active_count() == num_threads, threading.enumerate()
 
 
-def test_what_prevents_the_start_is_said(monkeypatch, capsys) -> None:
+def test_startup_failure_is_reported(monkeypatch, capsys) -> None:
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "node7:1234")
     assert check_cluster.main([]) == 1
     assert "did not start: the number of processes is not known" in capsys.readouterr().out
@@ -155,7 +155,7 @@ def test_two_processes() -> None:
 
 
 @pytest.mark.long
-def test_wrong_in_one_of_two_processes() -> None:
+def test_wrong_result_in_one_of_two_processes() -> None:
     spoil = """
 import dataclasses, jax
 from jztree_utils.check_cluster import _collectives

@@ -32,7 +32,7 @@ def files(folder: Path) -> list[str]:
 # Results
 
 
-def test_fof_of_the_sample_is_the_reference(tmp_path, capsys, reference) -> None:
+def test_fof_of_the_sample_matches_the_reference(tmp_path, capsys, reference) -> None:
     output = tmp_path / "catalogue.hdf5"
     assert cli.main(["fof", "sample", "--npart-min", "1", "-o", str(output)]) == 0
     cata, members, info = io.read_catalogue(output)
@@ -50,7 +50,7 @@ def test_fof_of_the_sample_is_the_reference(tmp_path, capsys, reference) -> None
     assert "55,229 of at least 1 particles" in capsys.readouterr().out
 
 
-def test_largest_groups_and_what_is_printed(tmp_path, capsys, reference) -> None:
+def test_largest_groups_and_printed_output(tmp_path, capsys, reference) -> None:
     output = tmp_path / "catalogue.hdf5"
     assert cli.main(["fof", "sample", "-o", str(output)]) == 0
     cata, members, info = io.read_catalogue(output)
@@ -115,7 +115,7 @@ def test_fof_in_two_dimensions(tmp_path) -> None:
         np.testing.assert_allclose(cata.com_pos[row], group["com"], rtol=1e-5)
 
 
-def test_knn_of_the_sample_is_the_reference(tmp_path, capsys, reference) -> None:
+def test_knn_of_the_sample_matches_the_reference(tmp_path, capsys, reference) -> None:
     output = tmp_path / "neighbours.hdf5"
     assert cli.main(["knn", "sample", "-k", "8", "--density", "--lists", "-o", str(output)]) == 0
     found = io.read_neighbours(output)
@@ -167,7 +167,7 @@ def test_groups_of_a_snapshot_without_masses_and_velocities(tmp_path, write_gadg
 
 
 @pytest.mark.parametrize("npart_min", ["20", "501"])  # 501 exceeds the number of particles
-def test_no_group_is_no_error(snapshot, tmp_path, capsys, npart_min) -> None:
+def test_empty_catalogue_is_not_an_error(snapshot, tmp_path, capsys, npart_min) -> None:
     arguments = ["fof", str(snapshot), "--b", "0", "--npart-min", npart_min, "-o", str(tmp_path / "c.hdf5")]
     assert cli.main([*arguments, "--plot", str(tmp_path / "c.png")]) == 0
     assert io.read_catalogue(tmp_path / "c.hdf5")[0].ngroups == 0
@@ -207,7 +207,7 @@ def test_info(capsys) -> None:
         ("libjztree_cuda.so", ["cpu"], "CUDA 13.0, architectures 90, not in use: .*"),
     ],
 )
-def test_info_says_what_there_is_for_gpus(library: str | None, platforms: list[str], says: str) -> None:
+def test_info_describes_the_gpu_backend(library: str | None, platforms: list[str], says: str) -> None:
     native = {"cuda_library": library, "cuda_architectures": library and "90", "cuda_version": library and "13.0"}
     assert re.fullmatch(says, gpu_backend(native, platforms))
 

@@ -164,7 +164,7 @@ def test_two_processes_write_what_one_device_writes(tmp_path, use_devices, argum
         ),
     ],
 )
-def test_errors_of_all_processes_are_told_once(tmp_path, write_gadget, random, arguments, told) -> None:
+def test_errors_of_several_processes_are_printed_once(tmp_path, write_gadget, random, arguments, told) -> None:
     pos = random.random((500, 3))
     pos[5, 1] = np.nan
     write_gadget(tmp_path / "nan.hdf5", pos)
@@ -215,7 +215,7 @@ sys.exit(cli.main(["fof", {snapshot!r}, "-o", "out.hdf5"]))
         ),
     ],
 )
-def test_an_error_of_one_process_ends_all(tmp_path, where, error, process, told) -> None:
+def test_error_in_one_process_ends_all(tmp_path, where, error, process, told) -> None:
     script = FAILING.format(where=where, error=error, process=process, snapshot=str(ics.SAMPLE_3D))
     ended = run_processes(script, timeout=120, cwd=tmp_path)
     assert all(done.returncode != 0 for done in ended)

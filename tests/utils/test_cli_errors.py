@@ -104,7 +104,7 @@ def test_picture_without_matplotlib(snapshot, tmp_path, capsys, monkeypatch) -> 
 
 @pytest.mark.parametrize("command", ["fof", "knn"])
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_positions_that_are_no_numbers_name_the_row(command, value, tmp_path, write_gadget, random, capsys) -> None:
+def test_nonfinite_positions_name_the_row(command, value, tmp_path, write_gadget, random, capsys) -> None:
     pos = random.random((200, 3)).astype(np.float32)
     pos[123, 1] = value
     path = write_gadget(tmp_path / "a.hdf5", pos)
@@ -113,7 +113,7 @@ def test_positions_that_are_no_numbers_name_the_row(command, value, tmp_path, wr
     check_refused(["plot", "density", str(path), "-o", str(tmp_path / "a.png")], tmp_path, capsys, words)
 
 
-def test_no_box_needs_a_length(tmp_path, write_gadget, random, capsys) -> None:
+def test_open_box_needs_a_linking_length(tmp_path, write_gadget, random, capsys) -> None:
     path = write_gadget(tmp_path / "a.hdf5", random.random((50, 3)), header={"BoxSize": None})
     check_refused(["fof", str(path)], tmp_path, capsys, "give the length with --rlink")
     assert cli.main(["fof", str(path), "--rlink", "0.1"]) == 0
@@ -154,7 +154,7 @@ def test_corners_of_the_particles(count, tmp_path, write_gadget, random) -> None
         np.testing.assert_array_equal(part.corners(), [pos.min(axis=0), pos.max(axis=0)])
 
 
-def test_a_box_that_cannot_hold_the_positions(tmp_path, write_gadget, random, capsys) -> None:
+def test_box_that_cannot_hold_the_positions(tmp_path, write_gadget, random, capsys) -> None:
     pos = random.random((50, 3)) * 1.02 + np.asarray([0, -0.3, 0])  # slightly wider than the box, and shifted
     path, output = write_gadget(tmp_path / "a.hdf5", pos), str(tmp_path / "out.hdf5")
     assert cli.main(["fof", str(path)]) == 0
@@ -168,7 +168,7 @@ def test_a_box_that_cannot_hold_the_positions(tmp_path, write_gadget, random, ca
 
 
 @pytest.mark.parametrize("command", [["fof"], ["knn"], ["convert"], ["plot", "density"]], ids=lambda words: words[-1])
-def test_what_is_no_snapshot(command, tmp_path, write_gadget, random, monkeypatch, capsys) -> None:
+def test_invalid_snapshots_are_refused(command, tmp_path, write_gadget, random, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     pos = random.random((30, 3))
     Path("empty.hdf5").touch()
@@ -198,7 +198,7 @@ def test_what_is_no_snapshot(command, tmp_path, write_gadget, random, monkeypatc
         check_refused([*command, name, "-o", "out.png" if "plot" in command else "out.hdf5"], tmp_path, capsys, words)
 
 
-def test_what_the_system_refuses(snapshot, tmp_path, monkeypatch, capsys) -> None:
+def test_errors_of_the_operating_system(snapshot, tmp_path, monkeypatch, capsys) -> None:
     """The superuser may read and write everything, so the refusals are simulated for all users."""
     (tmp_path / "closed").mkdir()
 
@@ -216,7 +216,7 @@ def test_what_the_system_refuses(snapshot, tmp_path, monkeypatch, capsys) -> Non
 
 @pytest.mark.long
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is full")
-def test_no_space_for_what_is_printed(snapshot) -> None:
+def test_no_space_for_printed_output(snapshot) -> None:
     with open("/dev/full", "w") as full, open(os.devnull) as nothing:
         command = [sys.executable, "-P", "-m", "jztree_utils.cli", "knn", str(snapshot)]
         done = subprocess.run(command, stdin=nothing, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -267,7 +267,7 @@ sys.exit(main(["fof", "sample", *{output.split()}]))
     assert files(tmp_path) == []
 
 
-def test_bugs_are_told_apart(snapshot, capsys, monkeypatch) -> None:
+def test_unexpected_exceptions_are_reported_as_bugs(snapshot, capsys, monkeypatch) -> None:
     def fail(*_: object) -> None:
         raise ZeroDivisionError("a bug")
 
@@ -310,7 +310,7 @@ def test_process_interrupted_by_the_user(tmp_path, moment, number, what) -> None
     assert files(tmp_path) == []
 
 
-def test_process_whose_reader_goes_away(tmp_path) -> None:
+def test_process_with_a_closed_output_pipe(tmp_path) -> None:
     command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", "sample"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout is not None

@@ -67,9 +67,7 @@ def test_finished_outputs_are_skipped(snapshots, tmp_path, capsys) -> None:
         (["knn", "--density"], ["knn", "--density", "--lists"], "was made without --lists, and now it is with --lists"),
     ],
 )
-def test_outputs_of_other_options_are_not_taken_for_finished(
-    first, second, told, snapshots, tmp_path, monkeypatch, capsys
-) -> None:
+def test_outputs_of_other_options_are_not_reused(first, second, told, snapshots, tmp_path, monkeypatch, capsys) -> None:
     output = ["-o", str(tmp_path / "out_{n}.hdf5")]
     default = {"fof": ["--npart-min", "2"], "knn": []}
     assert run(first[0], snapshots[0], *default[first[0]], *first[1:], *output, capsys=capsys)[0] == 0
@@ -91,7 +89,7 @@ def test_the_order_of_attached_types_makes_no_difference(snapshots) -> None:
     assert one == other
 
 
-def test_outputs_of_other_snapshots_are_not_taken_for_finished(snapshots, tmp_path, write_gadget, capsys) -> None:
+def test_outputs_of_other_snapshots_are_not_reused(snapshots, tmp_path, write_gadget, capsys) -> None:
     arguments = ["fof", "--npart-min", "2", "-o", str(tmp_path / "out_{n}.hdf5")]
     other = tmp_path / "other" / "snap_007.hdf5"
     other.parent.mkdir()
@@ -121,7 +119,7 @@ def test_pictures_are_finished_with_their_catalogue(snapshots, tmp_path, capsys)
     assert picture.stat().st_mtime_ns >= catalogue.stat().st_mtime_ns
 
 
-def test_outputs_after_names(snapshots, tmp_path, capsys) -> None:
+def test_output_names_contain_the_snapshot_name(snapshots, tmp_path, capsys) -> None:
     status, out, _ = run("knn", *snapshots[:2], "-k", "3", "-o", str(tmp_path / "k_{name}.hdf5"), capsys=capsys)
     assert status == 0
     assert all(f"\n\n{name}\n" in out for name in snapshots[:2])
@@ -170,13 +168,13 @@ def test_bad_arguments(snapshots, tmp_path, arguments, told, monkeypatch, capsys
 
 
 @pytest.mark.parametrize("command", [["convert"], ["plot", "density"]])
-def test_one_output_has_no_placeholders(snapshots, tmp_path, command, capsys) -> None:
+def test_placeholders_in_the_output_of_one_snapshot_raise(snapshots, tmp_path, command, capsys) -> None:
     output = str(tmp_path / ("x_{n}.png" if "plot" in command else "x_{n}.hdf5"))
     status, _, err = run(*command, snapshots[0], "-o", output, capsys=capsys)
     assert (status, "has the placeholder {n}, which is not known; there are none here." in err) == (2, True)
 
 
-def test_names_of_no_encoding(snapshots, tmp_path, capsys) -> None:
+def test_file_names_that_are_not_valid_utf8(snapshots, tmp_path, capsys) -> None:
     odd = os.fsdecode(bytes(tmp_path) + b"/odd\xff_7.hdf5")
     os.rename(snapshots[0], odd)
     output = str(tmp_path / "c.hdf5")
@@ -187,7 +185,7 @@ def test_names_of_no_encoding(snapshots, tmp_path, capsys) -> None:
     assert "none\\udcff\\n.hdf5" in err
 
 
-def test_a_name_without_a_number(snapshot, capsys) -> None:
+def test_number_placeholder_without_a_number_raises(snapshot, capsys) -> None:
     status, _, err = run("fof", str(snapshot), "-o", "c_{n}.hdf5", capsys=capsys)
     assert (status, "has no number to put in place of {n}" in err) == (2, True)
 
@@ -241,7 +239,7 @@ def test_quiet_prints_nothing(snapshots, tmp_path, capsys) -> None:
     assert (status, out, err) == (0, "", "")
 
 
-def test_verbose_tells_what_normal_does_not(snapshots, capsys) -> None:
+def test_verbose_output_has_additional_information(snapshots, capsys) -> None:
     normal = run("fof", snapshots[0], "--properties", capsys=capsys)[1]
     words = "masses and radii of spheres, vmax, rmax, concentration and spin, because the snapshot has no Omega0"
     assert f"left out: {words}" in normal
@@ -269,7 +267,7 @@ def test_verbose_tells_what_normal_does_not(snapshots, capsys) -> None:
 
 
 @pytest.mark.slow
-def test_verbose_tells_what_was_sent(snapshots, use_devices, capsys) -> None:
+def test_verbose_output_reports_communication(snapshots, use_devices, capsys) -> None:
     use_devices(2)
     status, out, err = run("fof", snapshots[0], "-v", "--npart-min", "2", "--b", "0.5", capsys=capsys)
     assert (status, err) == (0, "")
@@ -320,9 +318,7 @@ def test_catalogues_in_other_layouts(tmp_path, capsys) -> None:
         np.testing.assert_array_equal(file["Group/GroupLen"][:], want.count)
 
 
-def test_layouts_that_cannot_hold_the_catalogue_are_refused_before_particles_are_read(
-    snapshot, tmp_path, monkeypatch, capsys
-) -> None:
+def test_layouts_that_cannot_hold_the_catalogue_are_refused_early(snapshot, tmp_path, monkeypatch, capsys) -> None:
     native, output = str(tmp_path / "native.hdf5"), str(tmp_path / "c.hdf5")
     assert run("fof", str(snapshot), "--npart-min", "2", "-o", native, capsys=capsys)[0] == 0
     np.save(tmp_path / "flat.npy", np.ones((50, 2)))

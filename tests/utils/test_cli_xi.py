@@ -38,7 +38,9 @@ def points(tmp_path: Path) -> tuple[Path, np.ndarray, np.ndarray]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 4])
-def test_of_the_sample(ndev: int, use_devices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_correlation_of_the_sample(
+    ndev: int, use_devices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     use_devices(ndev)
     output, picture = tmp_path / "xi.hdf5", tmp_path / "xi.png"
     run("sample", *BINS, "-o", output, "--plot", picture)
@@ -95,7 +97,7 @@ def test_projected(ndev: int, use_devices: Any, points: Any, tmp_path: Path) -> 
         assert file["Correlation"].attrs["pi_max"] == 2.5
 
 
-def test_bins_that_nobody_gave(tmp_path: Path, use_devices: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_default_bins(tmp_path: Path, use_devices: Any, capsys: pytest.CaptureFixture[str]) -> None:
     use_devices(1)
     io.write_snapshot(
         tmp_path / "a.hdf5", Pos(pos=np.random.default_rng(1).random((1000, 3))), io.SnapshotHeader(boxsize=1.0)
@@ -108,7 +110,7 @@ def test_bins_that_nobody_gave(tmp_path: Path, use_devices: Any, capsys: pytest.
 
 @pytest.mark.long
 @pytest.mark.parametrize("n", [1, 2])
-def test_hardly_any_particles(n: int, use_devices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_few_particles(n: int, use_devices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     use_devices(1 + n)
     np.save(tmp_path / "few.npy", np.full((n, 3), 0.5) + np.arange(n)[:, None] * 0.01)
     run(tmp_path / "few.npy", "--boxsize", "1", "--bins", "0.01,0.2,2", "--plot", tmp_path / "few.png", "--json")
@@ -131,9 +133,7 @@ def test_one_particle_gives_nan_and_one_warning(
     assert "nan" in told.out
 
 
-def test_outputs_of_other_bins_are_not_taken_for_finished(
-    points: Any, use_devices: Any, tmp_path: Path, capsys: Any
-) -> None:
+def test_outputs_of_other_bins_are_not_reused(points: Any, use_devices: Any, tmp_path: Path, capsys: Any) -> None:
     use_devices(1)
     arguments = [points[0], "--boxsize", "4,6,8", "-o", tmp_path / "xi_{name}.hdf5"]
     run(*arguments, *BINS[:1], "0.3,1.5,6")
@@ -166,7 +166,7 @@ def test_outputs_of_other_bins_are_not_taken_for_finished(
         (["-o", "xi.png"], "would be an HDF5 file"),
     ],
 )
-def test_errors_in_words(
+def test_error_messages(
     arguments: list[str], words: str | None, points: Any, tmp_path: Path, capsys: Any, use_devices: Any
 ) -> None:
     use_devices(1)
@@ -179,7 +179,7 @@ def test_errors_in_words(
 
 
 @pytest.mark.parametrize("side", [1.0, 10.0, 17.3])
-def test_one_particle_in_a_cube_has_no_bins_of_its_own(side: float, tmp_path: Path, capsys: Any) -> None:
+def test_one_particle_in_a_cube_has_no_default_bins(side: float, tmp_path: Path, capsys: Any) -> None:
     np.save(tmp_path / "one.npy", np.ones((1, 3)) * 0.3)
     assert cli.main(["xi", str(tmp_path / "one.npy"), "--boxsize", str(side)]) == 2
     assert "so far apart that bins would begin at" in capsys.readouterr().err
@@ -204,7 +204,7 @@ def test_dry_run_counts_nothing(points: Any, capsys: Any, monkeypatch: pytest.Mo
 # From counts
 
 
-def test_counts_that_are_there() -> None:
+def test_existing_counts() -> None:
     pos = np.random.default_rng(2).random((800, 3))
     edges, along = np.array([0.05, 0.1, 0.3]), np.linspace(0, 0.4, 5)
     count = np.asarray(pair_counts(pos.astype(np.float32), edges, 1.0).count)

@@ -104,7 +104,7 @@ def test_projection_counts_pairs_on_one_line_of_sight() -> None:
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("ignore:In bins 0 to 2")
-def test_jackknife_leaves_out_what_it_says() -> None:
+def test_jackknife_samples_omit_one_region() -> None:
     data, randoms = np.concatenate([uniform(300, 1), uniform(100, 2) / 8]), uniform(700, 3)
     regions = [cube_regions(x, 0, 1, 2) for x in (data, randoms)]
     found = xi(data, EDGES, None, randoms, region=regions[0], randoms_region=regions[1], num_regions=8)
@@ -125,7 +125,7 @@ def test_jackknife_leaves_out_what_it_says() -> None:
         np.testing.assert_allclose(one.samples[3], kept.value, rtol=1e-8, atol=1e-9)
 
 
-def test_matter_is_a_power_law() -> None:
+def test_correlation_of_matter_is_a_power_law() -> None:
     """xi of cold dark matter is near 1 at some Mpc/h, and falls approximately like r^-1.8 around that scale."""
     part, boxsize = ics.cosmo_3d_sample()
     found = xi(part.pos[::2], np.geomspace(1.0, 10.0, 11), boxsize)
@@ -134,7 +134,7 @@ def test_matter_is_a_power_law() -> None:
     assert 1.4 < slope < 2.3
 
 
-def test_a_power_law_is_found_again() -> None:
+def test_power_law_is_recovered() -> None:
     edges = np.geomspace(1, 10, 6)
     found = Correlation(edges=edges, value=np.zeros(5), pairs=np.zeros(5, int))
     exact = Correlation(edges=edges, value=(found.centre / 5) ** -1.8, pairs=found.pairs)
@@ -297,6 +297,6 @@ def test_numbers_of_particles_whose_square_has_more_than_32_bits(kind: Any) -> N
         ),
     ],
 )
-def test_what_was_said_in_the_words_of_others(call: Any, error: Any, text: str) -> None:
+def test_invalid_arguments_raise_in_our_words(call: Any, error: Any, text: str) -> None:
     with pytest.raises(error, match=text):
         call(uniform(40, 1))

@@ -63,7 +63,7 @@ ALL_NAN: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("why", ALL_NAN)
-def test_nothing_known_gives_nan_and_one_warning(function: str, why: str) -> None:
+def test_undefined_estimates_give_nan_and_one_warning(function: str, why: str) -> None:
     given, reason = ALL_NAN[why]
     found = warned(
         lambda: FUNCTIONS[function](**{"part": DATA, "edges": EDGES} | given), "bins 0 to 2 (0.02 to 0.2)", reason
@@ -81,7 +81,7 @@ def test_weights_that_sum_to_rounding_give_nan(function: str) -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_a_bin_without_random_pairs_is_nan_and_named(function: str) -> None:
+def test_bin_without_random_pairs_is_nan_and_named(function: str) -> None:
     edges = [1e-6, 1e-5, 0.1, 0.10000001, 0.2]
     found = warned(
         lambda: FUNCTIONS[function](DATA, edges, randoms=uniform(2000, 4)),
@@ -93,7 +93,7 @@ def test_a_bin_without_random_pairs_is_nan_and_named(function: str) -> None:
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_no_warning_if_all_is_known(function: str) -> None:
+def test_defined_estimates_do_not_warn(function: str) -> None:
     regions = {"region": np.arange(90) % 3, "randoms_region": np.arange(2000) % 3, "num_regions": 3}
     found = FUNCTIONS[function](DATA, EDGES, randoms=uniform(2000, 4), **regions)
     assert np.isfinite(found.value).all()
@@ -190,7 +190,7 @@ def test_samples_without_random_pairs_are_nan_and_named(weighted: bool) -> None:
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
-def test_empty_regions_are_named_and_left_out(function: str) -> None:
+def test_empty_regions_are_named_and_omitted(function: str) -> None:
     randoms = uniform(2000, 4)
     region, randoms_region = np.arange(90) % 3, np.arange(2000) % 3
     full = FUNCTIONS[function](

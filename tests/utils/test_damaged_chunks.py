@@ -61,7 +61,7 @@ def chunked(snapshot: Path) -> Callable[..., Chunked]:
         pytest.param(PACKED, 4, 1, marks=pytest.mark.slow),
     ],
 )
-def test_no_flipped_bit_of_an_entry_changes_numbers(
+def test_flipped_bit_of_an_entry_never_changes_numbers(
     chunked: Callable[..., Chunked], options: dict[str, Any], number: int, step: int
 ) -> None:
     """HDF5 returns zeros for a chunk that it does not find, and compressed bytes if filters are marked as skipped."""
@@ -96,7 +96,7 @@ def test_an_entry_with_a_flipped_bit(
 
 
 @pytest.mark.parametrize("defined", [True, False])
-def test_chunks_of_what_missing_ones_would_be(chunked: Callable[..., Chunked], defined: bool) -> None:
+def test_stored_chunks_equal_to_the_fill_value(chunked: Callable[..., Chunked], defined: bool) -> None:
     """They are found, and their values are correct."""
     pos = np.zeros((ROWS, 3), np.float32)
     pos[:150], pos[420:] = 0.5, -7
@@ -106,7 +106,7 @@ def test_chunks_of_what_missing_ones_would_be(chunked: Callable[..., Chunked], d
         np.testing.assert_array_equal(file.read(), pos)
 
 
-def test_a_missing_chunk_that_is_given_no_value(chunked: Callable[..., Chunked]) -> None:
+def test_missing_chunk_without_fill_value(chunked: Callable[..., Chunked]) -> None:
     """HDF5 returns the previous content of the memory."""
     file = chunked(fill_time="never", **PACKED)
     file.flip(file.entry(3) + WITHIN_NUMBER, 9)
@@ -115,7 +115,7 @@ def test_a_missing_chunk_that_is_given_no_value(chunked: Callable[..., Chunked])
 
 
 @pytest.mark.parametrize("checksum", [False, True])
-def test_chunks_that_did_not_get_smaller(
+def test_chunks_that_did_not_compress(
     chunked: Callable[..., Chunked], random: np.random.Generator, checksum: bool
 ) -> None:
     """HDF5 skips a filter that does not compress; other software writes chunks without any filter."""
@@ -143,7 +143,7 @@ def move(path: Path, name: str, by: int) -> None:
 
 
 @pytest.mark.parametrize("by", [-4000, -2048, 1, 16])
-def test_a_dataset_over_another_one(snapshot: Path, told: Callable[..., str], by: int) -> None:
+def test_overlapping_datasets_raise(snapshot: Path, told: Callable[..., str], by: int) -> None:
     """Its numbers would be those of the other dataset, or the bytes of a header."""
     with h5py.File(snapshot, "a") as file:
         pos = file["PartType1/Coordinates"][()]
@@ -156,7 +156,7 @@ def test_a_dataset_over_another_one(snapshot: Path, told: Callable[..., str], by
     assert "holds PartType1/Coordinates where it holds PartType1" in told("fof", snapshot)
 
 
-def test_a_chunk_over_one_of_another_dataset(chunked: Callable[..., Chunked], told: Callable[..., str]) -> None:
+def test_chunk_that_overlaps_another_dataset_raises(chunked: Callable[..., Chunked], told: Callable[..., str]) -> None:
     file = chunked(chunks=(64, 3))
     with h5py.File(file.path, "a") as opened:
         data = opened.create_dataset("PartType1/Velocities", data=file.pos, chunks=(64, 3))
@@ -167,7 +167,7 @@ def test_a_chunk_over_one_of_another_dataset(chunked: Callable[..., Chunked], to
     assert "holds PartType1/Coordinates where it holds PartType1/Velocities; write" in told("fof", file.path)
 
 
-def test_one_dataset_of_two_names(snapshot: Path) -> None:
+def test_dataset_with_two_names(snapshot: Path) -> None:
     with h5py.File(snapshot, "a") as file:
         file["PartType1/Places"] = file["PartType1/Coordinates"]
     part, _ = io.read_snapshot(snapshot, fields=("pos",))
@@ -175,7 +175,7 @@ def test_one_dataset_of_two_names(snapshot: Path) -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 4, 7])
-def test_floats_of_a_kind_that_nobody_writes(snapshot: Path, told: Callable[..., str], bit: int) -> None:
+def test_nonstandard_float_types_raise(snapshot: Path, told: Callable[..., str], bit: int) -> None:
     """HDF5 converts them to standard floats, and multiplies them by a power of two in doing so."""
     kind = h5py.h5t.IEEE_F32LE.copy()
     kind.set_ebias(127 ^ 1 << bit)

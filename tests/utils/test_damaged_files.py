@@ -71,7 +71,7 @@ def read_particles(path: Path) -> None:
 
 
 @pytest.mark.parametrize("seeds", [range(40), pytest.param(range(40, 600), marks=pytest.mark.slow)], ids=str)
-def test_any_damage_is_told_in_a_sentence(tmp_path, write_gadget, random, seeds) -> None:
+def test_any_damage_raises_with_one_sentence(tmp_path, write_gadget, random, seeds) -> None:
     files = sources(tmp_path, write_gadget, random)
     for seed in seeds:
         path, fault = damage(files[seed % len(files)], tmp_path / f"damaged_{seed}", np.random.default_rng(seed))
@@ -84,7 +84,7 @@ def test_any_damage_is_told_in_a_sentence(tmp_path, write_gadget, random, seeds)
             raise AssertionError(f"seed {seed}: {fault}") from error
 
 
-def test_damage_is_done_and_told(tmp_path, write_gadget, random) -> None:
+def test_damage_helper_changes_one_file_and_describes_it(tmp_path, write_gadget, random) -> None:
     for number, path in enumerate(sources(tmp_path, write_gadget, random)):
         before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
         copy, fault = damage(path, tmp_path / f"damaged_{number}", np.random.default_rng(number))
@@ -143,7 +143,7 @@ def test_powers_of_the_scale_factor(tmp_path, write_gadget, random, told, value)
     assert re.search(r"attribute a_scaling of|powers of the scale factor", told("fof", path))
 
 
-def test_a_hubble_parameter_of_zero_is_none(snapshot) -> None:
+def test_hubble_parameter_of_zero_is_read_as_missing(snapshot) -> None:
     with h5py.File(snapshot, "a") as file:
         file["Header"].attrs["HubbleParam"] = 0.0
     assert io.read_header(snapshot).hubble is None
@@ -165,7 +165,7 @@ def test_rows_that_were_never_written(snapshot, tmp_path, told) -> None:
         assert "but not all of it was written; write or copy it again" in told("fof", path)
 
 
-def test_a_list_of_chunks_that_leads_nowhere(snapshot, told) -> None:
+def test_invalid_chunk_index_raises(snapshot, told) -> None:
     """The HDF5 library reads the zeros as addresses of chunks, and crashes."""
     with h5py.File(snapshot, "a") as file:
         rows = file["PartType1/Coordinates"][()]
@@ -269,7 +269,7 @@ def test_neighbours_in_another_shape(tmp_path, random, name) -> None:
 
 
 @pytest.mark.parametrize("row", [-1, 9, 2**40])
-def test_neighbours_that_are_no_rows(tmp_path, row) -> None:
+def test_neighbours_out_of_range_raise(tmp_path, row) -> None:
     path, indices = tmp_path / "k.hdf5", np.zeros((9, 2), np.int64)
     io.write_neighbours(path, io.Neighbours(distances=np.zeros((9, 2)), indices=indices))
     indices[3, 1] = row
@@ -280,7 +280,7 @@ def test_neighbours_that_are_no_rows(tmp_path, row) -> None:
 
 @pytest.mark.parametrize("offset", [-1, 99, 2**31 - 1])
 @pytest.mark.parametrize("ids", [True, False])
-def test_groups_that_lie_among_no_particles(tmp_path, offset, ids) -> None:
+def test_groups_outside_the_particles_raise(tmp_path, offset, ids) -> None:
     content = full_content(types=False)
     total = int(content.catalogue.count.sum())
     info = dataclasses.replace(content.info, num_particles=total)
@@ -296,7 +296,7 @@ def test_groups_that_lie_among_no_particles(tmp_path, offset, ids) -> None:
         io.read_catalogue(path)
 
 
-def test_types_that_do_not_add_up(tmp_path) -> None:
+def test_counts_by_type_that_do_not_add_up(tmp_path) -> None:
     io.write_catalogue_content(tmp_path / "c.hdf5", full_content())
     with h5py.File(tmp_path / "c.hdf5", "a") as file:
         file["Groups/count_by_type"][2, 1] += 1
@@ -308,7 +308,7 @@ def test_types_that_do_not_add_up(tmp_path) -> None:
     ("name", "value"),
     [("num_particles", "many"), ("num_particles", -1), ("npart_min", [1, 2]), ("linking_length", np.nan)],
 )
-def test_attributes_of_how_a_catalogue_was_made(tmp_path, name, value) -> None:
+def test_attributes_of_catalogue_provenance(tmp_path, name, value) -> None:
     io.write_catalogue_content(tmp_path / "c.hdf5", full_content())
     with h5py.File(tmp_path / "c.hdf5", "a") as file:
         file["FriendsOfFriends"].attrs[name] = value
@@ -346,7 +346,7 @@ def test_velocities_with_other_components_than_positions(snapshot, random) -> No
         io.read_snapshot(snapshot)
 
 
-def test_a_shape_that_the_file_has_no_room_for(tmp_path) -> None:
+def test_shape_larger_than_the_file_raises(tmp_path) -> None:
     """The headers of the datasets state more rows than fit in any memory."""
     path, n = tmp_path / "k.hdf5", 1234567
     neighbours = io.Neighbours(distances=np.zeros((n, 1), np.float32), indices=np.zeros((n, 1), np.int16))

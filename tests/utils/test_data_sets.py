@@ -30,7 +30,7 @@ def assert_equal(found: Any, expected: Any) -> None:
             assert np.asarray(one).dtype.kind == np.asarray(other).dtype.kind
 
 
-def test_particles_and_catalogue_come_back(tmp_path: Path) -> None:
+def test_particles_and_catalogue_round_trip(tmp_path: Path) -> None:
     part = dataclasses.replace(particles(), id=np.arange(300, dtype=np.int32))
     grouped, cata = jz.fof.fof_and_catalogue.jit(part, 0.13, 1.0)
     file = tmp_path / "out.hdf5"
@@ -51,7 +51,7 @@ def test_particles_and_catalogue_come_back(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_those_of_all_devices_are_joined(tmp_path: Path) -> None:
+def test_data_of_several_devices_is_joined(tmp_path: Path) -> None:
     dealt = data.expand_particles(data.Pos(pos=particles().pos), 2, npad=3)
     grouped, cata = jz.fof.fof_and_catalogue.smap(mesh_of(2), jit=True)(dealt, 0.13, 1.0)
     io.write_h5file(tmp_path / "out.hdf5", part=grouped, cata=cata)
@@ -60,7 +60,7 @@ def test_those_of_all_devices_are_joined(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["cata"].count, data.squeeze_catalogue(cata).count)
 
 
-def test_nested_and_other_things(tmp_path: Path) -> None:
+def test_nested_empty_and_scalar_values(tmp_path: Path) -> None:
     values = {"table": {"x": np.arange(3), "none": None}, "flag": True, "empty": np.zeros((0, 3)), "label": np.int8(3)}
     with h5py.File(tmp_path / "x.hdf5", "w") as file:
         io.write_to_hdf5(file.create_group("all"), values, compression="lzf")
@@ -75,7 +75,7 @@ def test_nested_and_other_things(tmp_path: Path) -> None:
     assert io.squeeze_any(values) is values
 
 
-def test_what_cannot_be_written_or_read_is_said(tmp_path: Path) -> None:
+def test_invalid_input_and_missing_data_raise(tmp_path: Path) -> None:
     file = tmp_path / "out.hdf5"
     with pytest.raises(TypeError, match="nothing to write"):
         io.write_h5file(file)

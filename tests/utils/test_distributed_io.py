@@ -97,7 +97,7 @@ def rows_read(monkeypatch) -> list[tuple[str, str, int, int]]:
 
 
 @pytest.mark.parametrize("mine", list(itertools.combinations(range(4), 2)))
-def test_a_process_reads_the_rows_of_its_devices_only(write_parts, tmp_path, random, rows_read, monkeypatch, mine):
+def test_process_reads_only_the_rows_of_its_devices(write_parts, tmp_path, random, rows_read, monkeypatch, mine):
     pos = random.random((100, 3), np.float32)
     cuts = [0, 10, 30, 30, 77, 100]
     write_parts(pos, cuts[1:-1])
@@ -141,7 +141,7 @@ def test_numbers_of_64_bits(tmp_path, write_gadget, random) -> None:
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
-def test_words_hold_every_integer(dtype, random) -> None:
+def test_integers_survive_splitting_into_words(dtype, random) -> None:
     info = np.iinfo(dtype)
     ids = np.concatenate(
         [np.asarray([info.min, info.max, 0, 1], dtype), random.integers(info.min, info.max, 50, dtype)]
@@ -160,7 +160,7 @@ def test_masses_of_each_particle(tmp_path, write_gadget, random) -> None:
     assert part.vel is None
 
 
-def test_what_cannot_be_read_is_told(snapshot, write_parts, random, tmp_path) -> None:
+def test_read_errors_raise(snapshot, write_parts, random, tmp_path) -> None:
     mesh = make_mesh(2)
     with pytest.raises(io.SnapshotError, match="no file") as error:
         io.read_snapshot_sharded(tmp_path / "none.hdf5", mesh)
@@ -181,7 +181,7 @@ def test_what_cannot_be_read_is_told(snapshot, write_parts, random, tmp_path) ->
 # Rows on the first process
 
 
-def test_rows_come_together(random) -> None:
+def test_rows_are_collected_on_the_first_process(random) -> None:
     mesh = make_mesh(3)
     part = expand_particles(ParticleData(pos=random.random((10, 3)).astype(np.float32), id=np.arange(10)), 3, npad=2)
     for column, expected in ((part.pos, squeeze_particles(part).pos), (part.id, np.arange(10))):
@@ -190,7 +190,7 @@ def test_rows_come_together(random) -> None:
         np.testing.assert_array_equal(io.rows_on_first_process(placed, num, mesh), expected)
 
 
-def test_blocks_are_sent_bit_for_bit(random) -> None:
+def test_blocks_are_sent_bitwise(random) -> None:
     mesh = make_mesh(4)
     for array in (
         np.asarray([[-0.0, np.nan], [np.inf, 1e-45], [0, 1], [2, 3]], np.float32),

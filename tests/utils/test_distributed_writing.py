@@ -60,7 +60,7 @@ def joined(column: np.ndarray, nums: list[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("empty", ["none", "first", "all but the last", "all"])
-def test_file_for_all_shows_the_rows_of_all_ranks(tmp_path, random, ranks, empty) -> None:
+def test_combined_file_contains_the_rows_of_every_rank(tmp_path, random, ranks, empty) -> None:
     nums = {"none": [5, 9, 1, 6], "first": [0, 9, 1, 6], "all but the last": [0, 0, 0, 3], "all": [0] * 4}[empty]
     nums = nums[-ranks:]
     part, groups = make_particles(nums, 9, random), make_groups(nums[::-1], 10, random)
@@ -82,7 +82,7 @@ def test_file_for_all_shows_the_rows_of_all_ranks(tmp_path, random, ranks, empty
             assert file["part/mass"][()] == part.mass[rank]
 
 
-def test_file_for_all_may_be_moved_with_the_others(tmp_path, random, monkeypatch) -> None:
+def test_combined_file_may_be_moved_with_the_others(tmp_path, random, monkeypatch) -> None:
     part = make_particles([3, 4], 5, random)
     (tmp_path / "first").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -124,7 +124,7 @@ def test_outside_of_any_mesh(tmp_path, random, compiled, x64) -> None:
     assert files(tmp_path) == ["out.0.hdf5", "out.hdf5"]
 
 
-def test_an_array_alone_and_files_that_are_there(tmp_path) -> None:
+def test_single_array_and_existing_files(tmp_path) -> None:
     for length in (5, 3):
         io.distr_write_hdf5(tmp_path / "out", jnp.arange(length)).block_until_ready()
         with h5py.File(tmp_path / "out.hdf5") as file:
@@ -158,7 +158,7 @@ def test_long_names(tmp_path, random) -> None:
         np.testing.assert_array_equal(file["pos"][()], joined(part.pos, [3, 4]))
 
 
-def test_what_was_read_is_what_is_written(snapshot, tmp_path) -> None:
+def test_written_data_equals_the_data_read(snapshot, tmp_path) -> None:
     with jax.enable_x64(True):
         part, header = io.read_snapshot_sharded(snapshot, make_mesh(4), fields=("pos", "id"), npad=3)
         mapped(part, tmp_path / "out", 4, attrs={"Header": header.boxsize})()
@@ -237,7 +237,7 @@ def only(part_of_name: str, error: Exception) -> Callable[[str], None]:
     ],
 )
 @pytest.mark.parametrize("before", [False, True])
-def test_a_rank_that_cannot_write(tmp_path, random, failing, caplog, step, name, error, told, before) -> None:
+def test_rank_that_cannot_write(tmp_path, random, failing, caplog, step, name, error, told, before) -> None:
     caplog.set_level(logging.ERROR, "jztree")
     (tmp_path / "unrelated").touch()
     write = mapped(make_particles([3, 4, 0, 5], 5, random), tmp_path / "out", 4)
@@ -256,7 +256,7 @@ def test_a_rank_that_cannot_write(tmp_path, random, failing, caplog, step, name,
 
 
 @pytest.mark.parametrize("name", [".1.hdf5", "out.hdf5"])
-def test_a_file_that_cannot_be_put_in_place(tmp_path, random, failing, name) -> None:
+def test_file_that_cannot_be_moved_into_place(tmp_path, random, failing, name) -> None:
     write = mapped(make_particles([3, 4], 5, random), tmp_path / "out", 2)
     failing["rename"] = only(name, PermissionError(13, "Permission denied"))
     with pytest.raises(Exception, match=r"jztree: rank \d may not write"):
@@ -267,26 +267,26 @@ def test_a_file_that_cannot_be_put_in_place(tmp_path, random, failing, name) -> 
         assert files(tmp_path) == []
 
 
-def test_a_name_that_is_taken_by_a_folder_on_one_rank(tmp_path, random) -> None:
+def test_output_name_is_a_folder_on_one_rank(tmp_path, random) -> None:
     (tmp_path / "out.1.hdf5").mkdir()
     with pytest.raises(Exception, match="jztree: rank 1 could not write"):
         mapped(make_particles([3, 4, 5], 5, random), tmp_path / "out", 3)()
     assert files(tmp_path) == ["out.1.hdf5"]
 
 
-def test_a_folder_that_is_missing(tmp_path, random) -> None:
+def test_missing_folder(tmp_path, random) -> None:
     with pytest.raises(Exception, match=r"finds no folder for .*missing"):
         mapped(make_particles([3, 4], 5, random), tmp_path / "missing" / "out", 2)()
     assert files(tmp_path) == []
 
 
-def test_num_beyond_the_rows(tmp_path, random) -> None:
+def test_num_larger_than_the_number_of_rows(tmp_path, random) -> None:
     with pytest.raises(Exception, match="rank 1 could not write"):
         mapped(make_particles([3, 6], 5, random), tmp_path / "out", 2)()
     assert files(tmp_path) == []
 
 
-def test_errors_are_raised_though_nobody_uses_the_result(tmp_path, failing) -> None:
+def test_errors_are_raised_if_the_result_is_unused(tmp_path, failing) -> None:
     def write(x: jax.Array) -> None:
         io.distr_write_hdf5(tmp_path / "out", x)
 
