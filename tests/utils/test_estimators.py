@@ -87,7 +87,7 @@ def test_transformers(mode: str) -> None:
         ]
 
 
-def test_what_is_equally_far_is_in_the_order_of_rows() -> None:
+def test_equal_distances_are_in_row_order() -> None:
     """The lattice has one duplicate point. Each point's own row is excluded, and its duplicate is not."""
     side = np.stack(np.meshgrid(*[np.arange(4.0)] * 3), axis=-1).reshape(-1, 3)
     points = np.r_[side, side[:1]]
@@ -173,7 +173,7 @@ def test_a_search_over_parameters() -> None:
     assert search.best_score_ > 0.9
 
 
-def test_an_estimator_travels() -> None:
+def test_estimator_can_be_pickled() -> None:
     near = NearestNeighbors(boxsize=1.2).fit(DATA)
     again = pickle.loads(pickle.dumps(near))
     np.testing.assert_array_equal(again.kneighbors(PLACES)[1], near.kneighbors(PLACES)[1])
@@ -216,7 +216,7 @@ def test_an_estimator_travels() -> None:
         (lambda: NearestNeighbors().fit(np.full((9, 2), np.nan)), ValueError, "NaN"),
     ],
 )
-def test_what_cannot_be_is_said(call: Any, error: Any, message: str) -> None:
+def test_invalid_arguments_raise(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         call()
 
@@ -233,7 +233,7 @@ def test_what_cannot_be_is_said(call: Any, error: Any, message: str) -> None:
         lambda: DBSCAN().fit(DATA * 1e200, sample_weight=1.0),
     ],
 )
-def test_samples_too_large_for_float64_raise_in_words_of_scikit_learn(call: Any) -> None:
+def test_samples_too_large_for_float64_raise_like_scikit_learn(call: Any) -> None:
     with pytest.raises(ValueError, match=r"^samples must be 3e\+144 in size at most, .* choose another unit"):
         call()
 
@@ -255,7 +255,7 @@ def test_samples_whose_squares_overflow_raise(kind: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [NearestNeighbors, KNeighborsTransformer, RadiusNeighborsTransformer, DBSCAN])
-def test_scikit_learns_checks_of_estimators(kind: Any) -> None:
+def test_scikit_learn_checks_of_estimators(kind: Any) -> None:
     results = check_estimator(kind(), on_fail=None, on_skip=None)
     assert sum(one["status"] == "passed" for one in results) > 35
     for one in results:

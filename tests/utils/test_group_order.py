@@ -200,7 +200,7 @@ def test_rows_of_groups_are_their_members(parts, held, tmp_path, use_devices, sm
 
 
 @pytest.mark.long
-def test_what_is_beside_the_rows_is_kept(parts, tmp_path, one_device, small_blocks) -> None:
+def test_metadata_is_kept(parts, tmp_path, one_device, small_blocks) -> None:
     run(parts[0], *FOF, "--snapshot-output", tmp_path / "ordered.hdf5")
     with h5py.File(tmp_path / "ordered.hdf5") as file:
         header = file["Header"].attrs
@@ -222,7 +222,7 @@ def test_what_is_beside_the_rows_is_kept(parts, tmp_path, one_device, small_bloc
 
 @pytest.mark.long
 @pytest.mark.parametrize("ids", [True, False])
-def test_any_number_of_devices_writes_the_same(held, tmp_path, use_devices, ids) -> None:
+def test_output_does_not_depend_on_the_number_of_devices(held, tmp_path, use_devices, ids) -> None:
     names = {name: held[1][name] for name in ("Coordinates", "ParticleIDs")}
     parts = write_types(tmp_path, {1: names}, [{1: 150}, {1: NUMS[1] - 150}])
     for part in [] if ids else parts:
@@ -261,7 +261,7 @@ def test_numbers_of_groups(parts, held, tmp_path, one_device) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("num", [2, 3, 9])
-def test_several_files_are_the_one_cut_in_pieces(num, parts, held, tmp_path, one_device, small_blocks) -> None:
+def test_several_files_are_slices_of_the_single_file(num, parts, held, tmp_path, one_device, small_blocks) -> None:
     """Nine files lack some types: with 7 black holes, some have no group PartType5."""
     run(parts[0], *FOF, "-o", tmp_path / "fof.hdf5", "--snapshot-output", tmp_path / "one.hdf5")
     more = ["--snapshot-output", tmp_path / "many.hdf5", "--group-ids-output", tmp_path / "ids.hdf5"]
@@ -294,7 +294,7 @@ def test_several_files_are_the_one_cut_in_pieces(num, parts, held, tmp_path, one
 
 
 @pytest.mark.long
-def test_files_of_a_copy_are_known_again(parts, tmp_path, one_device, capsys) -> None:
+def test_finished_copies_are_recognised(parts, tmp_path, one_device, capsys) -> None:
     call = (parts[0], *FOF, "--snapshot-output", tmp_path / "{name}_ordered.hdf5", "--snapshot-files", 2)
     run(*call)
     first = tmp_path / "snap_007_ordered.0.hdf5"
@@ -314,7 +314,7 @@ def test_files_of_a_copy_are_known_again(parts, tmp_path, one_device, capsys) ->
         (["--snapshot-files", "0", "--snapshot-output", "x.hdf5"], "--snapshot-files is 0; it must be at least 1."),
     ],
 )
-def test_numbers_of_files_that_make_no_sense(arguments, words, snapshot, told, tmp_path, monkeypatch) -> None:
+def test_invalid_numbers_of_files(arguments, words, snapshot, told, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert words in told("fof", snapshot, *arguments)
     with pytest.raises(ValueError, match="A snapshot in 0 files was asked for"):

@@ -112,7 +112,7 @@ def write(path: Path, header: dict[str, Any], types: dict[int, dict[str, np.ndar
 
 
 @pytest.mark.long
-def test_haloes_of_a_simulation_are_those_of_brute_force(use_devices, shared_data, tmp_path) -> None:
+def test_haloes_of_a_simulation_match_brute_force(use_devices, shared_data, tmp_path) -> None:
     use_devices(1)
     snapshot = shared_data / "sample_48" / "snapshot_048.hdf5"
     found = columns_of(tmp_path / "c.hdf5", "sample", "--overdensity", "100c")
@@ -164,7 +164,7 @@ def test_every_layout_has_the_same_numbers(use_devices, tmp_path) -> None:
 
 
 @pytest.mark.long
-def test_centres_are_what_was_asked_for(use_devices, tmp_path, capsys) -> None:
+def test_requested_centres_are_used(use_devices, tmp_path, capsys) -> None:
     """The lowest potential of the largest group is that of all pairs. The output names the kind of every centre."""
     use_devices(1)
     words = {"potential": "lowest potential", "densest": "densest particle", "mass": "centre of mass"}
@@ -278,7 +278,7 @@ def test_a_zoom_with_three_masses_and_gas(count, use_devices, tmp_path, random, 
         ({}, {}, None),
     ],
 )  # fmt: skip
-def test_what_is_left_out_is_named(header, without, told, use_devices, tmp_path, random, capsys) -> None:
+def test_omitted_properties_are_named(header, without, told, use_devices, tmp_path, random, capsys) -> None:
     use_devices(1)
     types = {
         ptype: {
@@ -318,7 +318,7 @@ def test_attached_types_that_lack_a_property_are_named(use_devices, tmp_path, ra
 
 
 @pytest.mark.parametrize("layout", ["native", "swift"])
-def test_no_group_and_no_room_for_one(layout, use_devices, tmp_path) -> None:
+def test_empty_catalogue_has_columns_without_rows(layout, use_devices, tmp_path) -> None:
     """If groups need more particles than exist, the columns exist but have no rows."""
     use_devices(1)
     call = ("sample", "--properties", "--npart-min", "200000", "--layout", layout)
@@ -342,7 +342,7 @@ def test_too_few_particles_for_a_density(n, tmp_path, told) -> None:
         (["--attach-within", "3"], "--attach-within 3.0 does nothing without --attach; add that, or leave it out."),
     ],
 )
-def test_options_that_would_do_nothing(arguments, words, snapshot, told) -> None:
+def test_options_without_effect_raise(arguments, words, snapshot, told) -> None:
     assert words in told("fof", snapshot, *arguments)
 
 

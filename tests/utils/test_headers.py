@@ -83,7 +83,7 @@ def clumps(random: np.random.Generator) -> ParticleData:
 
 
 @pytest.mark.long
-def test_options_do_what_a_header_does(tmp_path, random, capsys) -> None:
+def test_options_replace_missing_header_entries(tmp_path, random, capsys) -> None:
     part = clumps(random)
     told = io.SnapshotHeader(
         boxsize=30.0,
@@ -142,13 +142,13 @@ def test_units_by_name(length, mass, free) -> None:
         (["--hubble", "fast"], "Argument --hubble: 'fast' is no number"),
     ],
 )
-def test_options_that_make_no_sense(arguments, words, snapshot, told) -> None:
+def test_invalid_options(arguments, words, snapshot, told) -> None:
     joined = [f"{flag}={value}" for flag, value in zip(arguments[::2], arguments[1::2], strict=True)]
     assert words in told("fof", snapshot, *joined)
 
 
 @pytest.mark.long
-def test_units_follow_from_masses(tmp_path, capsys) -> None:
+def test_units_are_inferred_from_masses(tmp_path, capsys) -> None:
     """The sample file does not state units, and a copy of it cannot be recognised by its name."""
     copy, output = tmp_path / "copy.hdf5", tmp_path / "c.hdf5"
     copy.write_bytes(Path(ics.SAMPLE_3D).read_bytes())
@@ -165,6 +165,6 @@ def test_units_follow_from_masses(tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize("entry", [{"unit_length_in_cm": 1.0}, {"omega0": 0.9}, {"mass_table": (0.0, 0.0)}])
-def test_units_are_not_inferred_where_they_do_not_follow(entry: dict[str, Any]) -> None:
+def test_ambiguous_units_are_not_inferred(entry: dict[str, Any]) -> None:
     header = replace(io.read_header(ics.SAMPLE_3D), **entry)
     assert mf.with_units(header) == header

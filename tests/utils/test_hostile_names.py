@@ -61,7 +61,7 @@ def long_head(version: int, length: int) -> bytes:
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "b.npz"])
 @pytest.mark.parametrize(("version", "length"), [(1, 10_001), (1, 65_535), (2, 200_000)])
-def test_a_head_that_numpy_does_not_trust_is_refused(tmp_path, refused, name, version, length) -> None:
+def test_header_that_numpy_refuses_is_refused(tmp_path, refused, name, version, length) -> None:
     data = long_head(version, length) + np.arange(27.0).tobytes()
     (tmp_path / "a.npy").write_bytes(data)
     for archive, packed in (("a.npz", zipfile.ZIP_STORED), ("b.npz", zipfile.ZIP_DEFLATED)):
@@ -73,7 +73,7 @@ def test_a_head_that_numpy_does_not_trust_is_refused(tmp_path, refused, name, ve
 
 
 @pytest.mark.parametrize("version", [1, 2])
-def test_the_longest_head_that_numpy_trusts_is_read(tmp_path: Path, version: int) -> None:
+def test_longest_header_that_numpy_accepts_is_read(tmp_path: Path, version: int) -> None:
     (tmp_path / "a.npy").write_bytes(long_head(version, 10_000) + np.arange(27.0).tobytes())
     np.testing.assert_array_equal(io.open_snapshot(tmp_path / "a.npy").read("pos"), np.arange(27.0).reshape(9, 3))
     np.testing.assert_array_equal(np.load(tmp_path / "a.npy"), np.arange(27.0).reshape(9, 3))

@@ -26,7 +26,7 @@ def test_shapes_padding_and_mass(maker, n) -> None:
 
 
 @pytest.mark.parametrize("maker", MAKERS)
-def test_a_seed_gives_the_same_particles(maker) -> None:
+def test_same_seed_gives_the_same_particles(maker) -> None:
     first, same, other = (np.asarray(maker(1000, seed=seed).pos) for seed in (5, 5, 6))
     np.testing.assert_array_equal(first, same)
     assert not np.array_equal(first, other)
@@ -48,7 +48,7 @@ def test_under_jit(maker) -> None:
     assert part.num_total == 50
 
 
-def test_uniform_particles_are_what_the_published_guide_says() -> None:
+def test_uniform_particles_match_the_published_guide() -> None:
     part = ics.uniform_particles(1000, seed=3)
     np.testing.assert_array_equal(part.pos, jax.random.uniform(jax.random.PRNGKey(3), (1000, 3), dtype=jnp.float32))
 
@@ -190,7 +190,7 @@ def test_soneira_peebles_arguments(wrong: dict[str, float], name: str) -> None:
 # Samples
 
 
-def test_samples_are_the_ones_of_the_reference() -> None:
+def test_samples_equal_those_of_the_reference() -> None:
     flat, flat_box = ics.cosmo_2d_sample(), ics.SAMPLE_2D_BOXSIZE
     part, box = ics.cosmo_3d_sample()
     for name, pos, length in (("pos2d_cosmo_128_100", flat, flat_box), ("snapshot_048", part.pos, box)):

@@ -19,7 +19,7 @@ from jztree_utils import cli, io
 @pytest.mark.parametrize(
     ("column", "what"), [("Coordinates", "positions"), ("Masses", "masses"), ("Velocities", "velocities")]
 )
-def test_the_row_the_file_and_the_type_of_what_is_no_number(
+def test_nonfinite_value_names_row_file_and_type(
     tmp_path, write_gadget, random, told, use_devices, ndev, column, what
 ) -> None:
     """The row is of an attached type, in the second of two files, and is counted within that file."""
@@ -46,14 +46,14 @@ def parts(write_parts, random) -> list[Path]:
 
 
 @pytest.mark.parametrize("put", [shutil.copyfile, os.link, os.symlink])
-def test_a_part_that_is_there_twice(parts, told, put) -> None:
+def test_duplicate_part(parts, told, put) -> None:
     parts[2].unlink()
     put(parts[1], parts[2])
     assert f"{parts[1]} and {parts[2]} are the same file twice" in told("fof", parts[0])
 
 
 @pytest.mark.parametrize("rows", [20, 30])
-def test_a_part_that_was_made_of_another(write_parts, random, tmp_path, rows) -> None:
+def test_part_that_repeats_particles_of_another(write_parts, random, tmp_path, rows) -> None:
     """The files differ, so identifiers are needed to detect it; the identifiers of files without any are zeros."""
     ids = np.concatenate([np.arange(20), np.arange(rows), np.arange(40, 60)])
     pos, cuts = random.random((len(ids), 3)), (20, 20 + rows)
@@ -69,7 +69,7 @@ def test_a_part_that_was_made_of_another(write_parts, random, tmp_path, rows) ->
     assert not io.read_snapshot(tmp_path, fields=("id",))[0].id.any()
 
 
-def test_parts_without_particles_may_be_the_same(parts, tmp_path, write_gadget) -> None:
+def test_parts_without_particles_may_be_identical(parts, tmp_path, write_gadget) -> None:
     for number in (1, 2):
         write_gadget(parts[number], np.zeros((0, 3)), total=20, num_files=3)
     with h5py.File(parts[0], "a") as file:
@@ -77,7 +77,7 @@ def test_parts_without_particles_may_be_the_same(parts, tmp_path, write_gadget) 
     assert io.open_snapshot(tmp_path).num == 20
 
 
-def test_parts_of_other_times_and_boxes(parts, told) -> None:
+def test_parts_of_different_times_and_boxes(parts, told) -> None:
     for name, value in (("Redshift", 0.5), ("Time", 0.25), ("BoxSize", 2.0)):
         with h5py.File(parts[1], "a") as file:
             before = file["Header"].attrs[name]
@@ -87,7 +87,7 @@ def test_parts_of_other_times_and_boxes(parts, told) -> None:
             file["Header"].attrs[name] = before
 
 
-def test_two_parts_of_one_number(parts, told) -> None:
+def test_two_parts_with_the_same_number(parts, told) -> None:
     other = parts[1].with_name("snap_003.01.hdf5")
     shutil.copyfile(parts[1], other)
     assert "have the same part number; remove one of them" in told("fof", parts[0])
@@ -97,7 +97,7 @@ def test_two_parts_of_one_number(parts, told) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_a_box_with_another_number_of_lengths(snapshot, tmp_path, told, count) -> None:
+def test_box_with_wrong_number_of_lengths(snapshot, tmp_path, told, count) -> None:
     lengths = ",".join(["1"] * count)
     words = f"positions of 3 coordinates, but the box has {count} lengths"
     for command in (
@@ -147,7 +147,7 @@ def test_identifiers_of_64_bits_survive(tmp_path, write_gadget, random, use_devi
     np.testing.assert_array_equal(io.read_neighbours(tmp_path / "k.hdf5").id, ids[1])
 
 
-def test_identifiers_that_no_integers_hold_together(tmp_path, write_gadget, random, told, use_devices) -> None:
+def test_identifiers_without_a_common_integer_type(tmp_path, write_gadget, random, told, use_devices) -> None:
     columns = {"ParticleIDs": np.arange(9), "/PartType4/ParticleIDs": np.arange(9, dtype=np.uint64) + 9}
     columns["/PartType4/Coordinates"] = random.random((9, 3))
     counts = {"NumPart_ThisFile": [0, 9, 0, 0, 9, 0], "NumPart_Total": [0, 9, 0, 0, 9, 0]}
@@ -158,7 +158,7 @@ def test_identifiers_that_no_integers_hold_together(tmp_path, write_gadget, rand
         assert "The identifiers are int64 in type 1 and uint64 in type 4, which no type of integers can hold" in err
 
 
-def test_integers_that_jax_would_cut(tmp_path) -> None:
+def test_integers_that_jax_would_truncate(tmp_path) -> None:
     ids = np.arange(4) + 2**40
     mesh = jax.make_mesh((1,), ("devices",), devices=jax.devices()[:1])
     with pytest.raises(ValueError, match="of which JAX keeps 32 bits only"):
@@ -171,7 +171,7 @@ def test_integers_that_jax_would_cut(tmp_path) -> None:
 # Input that must not be lost
 
 
-def test_files_that_a_snapshot_shows_are_not_overwritten(tmp_path, write_gadget, random, told) -> None:
+def test_files_referenced_by_a_snapshot_are_not_overwritten(tmp_path, write_gadget, random, told) -> None:
     path = write_gadget(tmp_path / "all.hdf5", random.random((30, 3)))
     source = tmp_path / "rows.hdf5"
     with h5py.File(path, "a") as file, h5py.File(source, "w") as other:

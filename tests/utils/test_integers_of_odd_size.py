@@ -141,7 +141,7 @@ def test_catalogues_and_data_sets_may_have_six_bytes(tmp_path, random) -> None:
         (h5py.h5t.UNIX_D32LE, "a type that NumPy does not have"),
     ],
 )
-def test_numbers_that_numpy_lacks_are_named(snapshot, kind, words, refused) -> None:
+def test_types_that_numpy_lacks_are_named(snapshot, kind, words, refused) -> None:
     with h5py.File(snapshot, "r+") as file:
         del file["PartType1/ParticleIDs"]
         h5py.h5d.create(file.id, b"PartType1/ParticleIDs", kind, h5py.h5s.create_simple((500,)))
@@ -149,7 +149,7 @@ def test_numbers_that_numpy_lacks_are_named(snapshot, kind, words, refused) -> N
         io.open_snapshot(snapshot).read("id")
 
 
-def test_an_attribute_that_numpy_lacks_is_named(snapshot: Path, refused) -> None:
+def test_attribute_of_a_type_that_numpy_lacks_is_named(snapshot: Path, refused) -> None:
     with h5py.File(snapshot, "r+") as file:
         del file["Header"].attrs["NumPart_Total"]
         h5py.h5a.create(file["Header"].id, b"NumPart_Total", integer_type(12), h5py.h5s.create_simple((6,)))

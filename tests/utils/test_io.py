@@ -33,7 +33,7 @@ def files(folder: Path) -> list[str]:
 # Reading files of other codes
 
 
-def test_sample_is_what_the_file_holds() -> None:
+def test_sample_matches_its_file() -> None:
     part, header = io.read_snapshot(ics.SAMPLE_3D)
     with h5py.File(ics.SAMPLE_3D) as file:
         np.testing.assert_array_equal(part.pos, file["PartType1/Coordinates"][()])
@@ -62,7 +62,7 @@ def test_parts_are_found_and_joined(write_parts, tmp_path, random, given_as, cut
     assert io.find_parts(path) == paths
 
 
-def test_more_than_nine_parts_come_in_order_of_their_numbers(write_parts, random) -> None:
+def test_more_than_nine_parts_are_ordered_by_number(write_parts, random) -> None:
     pos = random.random((24, 3))
     paths = write_parts(pos, range(2, 24, 2))
     np.testing.assert_array_equal(io.read_snapshot(paths[3], fields=("pos",))[0].pos, pos)
@@ -356,7 +356,7 @@ def test_units_turn_values_into_cgs(tmp_path, random) -> None:
     np.testing.assert_allclose(physical["Velocities"], part.vel * 1e5)
 
 
-def test_units_of_other_runs_than_cosmological_ones_hold_no_h(tmp_path, random) -> None:
+def test_units_of_noncosmological_runs_have_no_h(tmp_path, random) -> None:
     """The attributes of a dataset agree with the name of the unit."""
     header = io.SnapshotHeader(comoving=False, hubble=0.5, unit_length_in_cm=3.085678e21)
     assert io.unit_name(header, "length") == "kpc"
@@ -366,7 +366,7 @@ def test_units_of_other_runs_than_cosmological_ones_hold_no_h(tmp_path, random) 
     assert (attrs["a_scaling"], attrs["h_scaling"], attrs["unit"]) == (0, 0, "3.085678e+21 cm")
 
 
-def test_padding_is_left_out(tmp_path) -> None:
+def test_padding_is_omitted(tmp_path) -> None:
     part = pad_particles(ics.uniform_particles(10), 5)
     io.write_snapshot(tmp_path / "a.hdf5", part)
     assert io.read_snapshot(tmp_path / "a.hdf5", fields=("pos", "mass"))[0].pos.shape == (10, 3)
@@ -388,7 +388,7 @@ def test_wrong_particles_write_nothing(tmp_path, wrong) -> None:
 
 
 @pytest.mark.parametrize("ptype", ["all", None, 1.0, True, (0, 1)])
-def test_particle_types_that_are_none(ptype, snapshot) -> None:
+def test_invalid_particle_types_raise(ptype, snapshot) -> None:
     for read in (io.open_snapshot, io.read_snapshot):
         with pytest.raises(TypeError, match=r"ptype is .*; it must be the number of one particle type"):
             read(snapshot, ptype)

@@ -97,7 +97,7 @@ def test_two_trees(trees: Any) -> None:
     assert as_dict.keys() == theirs.sparse_distance_matrix(others, 0.4, output_type="dict").keys()
 
 
-def test_as_many_distances_as_points() -> None:
+def test_as_many_neighbours_as_points() -> None:
     radii = np.linspace(0, 1, len(DATA))
     found = KDTree(DATA).count_neighbors(KDTree(DATA), radii)
     np.testing.assert_array_equal(found, cKDTree(DATA).count_neighbors(cKDTree(DATA), radii))
@@ -121,7 +121,7 @@ def test_two_trees_meet_in_the_box_of_the_first(boxes: tuple[Any, Any]) -> None:
     np.testing.assert_allclose(*tables, rtol=1e-13)
 
 
-def test_what_is_no_tree_is_said() -> None:
+def test_argument_that_is_not_a_tree_raises() -> None:
     for call in (KDTree(DATA).count_neighbors, KDTree(DATA).query_ball_tree, KDTree(DATA).sparse_distance_matrix):
         with pytest.raises(TypeError, match=r"must be a jztree_utils.kdtree.KDTree, not cKDTree"):
             call(cKDTree(DATA), 0.1)
@@ -129,7 +129,7 @@ def test_what_is_no_tree_is_said() -> None:
             call(KDTree(DATA[:, :2]), 0.1)
 
 
-def test_hardly_any_points() -> None:
+def test_few_points() -> None:
     empty = KDTree(np.zeros((0, 2)))
     distance, row = empty.query([0.5, 0.5], k=2)
     assert (distance.tolist(), row.tolist()) == ([np.inf, np.inf], [0, 0])
@@ -141,7 +141,7 @@ def test_hardly_any_points() -> None:
     assert one.query_ball_point([1, 2], 0) == [0]
 
 
-def test_a_tree_travels() -> None:
+def test_tree_can_be_pickled() -> None:
     assert jztree_utils.KDTree is KDTree
     tree = KDTree(DATA, boxsize=1.0)
     tree.query(PLACES)
@@ -181,13 +181,13 @@ def test_a_tree_travels() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_said(call: Any, message: str) -> None:
+def test_invalid_arguments_raise(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call()
 
 
 @pytest.mark.parametrize("k", [2.5, [1.5], "a", [[1, 2]]], ids=str)
-def test_numbers_of_neighbours_that_are_none_are_said(k: Any) -> None:
+def test_invalid_k_raises(k: Any) -> None:
     with pytest.raises(TypeError, match=r"k must be an integer or a sequence of integers; .* was given"):
         KDTree(DATA).query(PLACES, k)
 
@@ -245,6 +245,6 @@ def test_scipys_own_tests(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("bound", [None, "1", [1.0, 2.0]])
-def test_a_bound_that_is_no_number(bound: Any) -> None:
+def test_bound_that_is_not_a_number_raises(bound: Any) -> None:
     with pytest.raises(TypeError, match="distance_upper_bound must be one number, not"):
         KDTree(np.zeros((3, 2))).query([0, 0], distance_upper_bound=bound)

@@ -12,7 +12,7 @@ from jztree_utils import mass_function as mf
 FLAT = mf.Cosmology(omega_matter=0.31, omega_lambda=0.69, hubble=0.68)
 
 
-def test_growth_of_known_universes() -> None:
+def test_growth_of_known_cosmologies() -> None:
     einstein_de_sitter = mf.Cosmology(omega_matter=1.0, omega_lambda=0.0)
     np.testing.assert_allclose(mf.growth_factor(einstein_de_sitter, [0, 1, 9]), [1, 1 / 2, 1 / 10], rtol=1e-10)
     # The growth suppression today, g(Omega), of Carroll, Press & Turner (1992), relative to Einstein-de Sitter.
@@ -65,12 +65,12 @@ def test_fits_of_the_same_halos_agree(redshift: float) -> None:
     np.testing.assert_array_less(np.ptp(found, axis=0), 0.35 * np.mean(found, axis=0))
 
 
-def test_colossus_says_the_same() -> None:
+def test_mass_function_agrees_with_colossus() -> None:
     """Compare with dn/dlnM of Warren et al. today from colossus 1.4.0, for one cosmology and transfer function."""
     assert float(mf.mass_function(FLAT, 1e13)) == pytest.approx(4.917623e-4, rel=2e-3)
 
 
-def test_poisson_intervals_are_the_exact_ones() -> None:
+def test_poisson_intervals_are_exact() -> None:
     n = np.arange(0, 200)
     lower, upper = mf.poisson_interval(n)
     tail = stats.norm.sf(1)
@@ -80,7 +80,7 @@ def test_poisson_intervals_are_the_exact_ones() -> None:
 
 
 @pytest.mark.parametrize("units", [mf.Units(1.0, 1e10), mf.Units(1e-3, 1e10), mf.Units(1e-3, 1.0)])
-def test_units_that_a_header_does_not_tell_follow_from_its_masses(units: mf.Units) -> None:
+def test_units_missing_in_a_header_are_inferred_from_its_masses(units: mf.Units) -> None:
     side, number = 100.0, 128**3
     each = 0.31 * mf.CRITICAL_DENSITY * side**3 / number
     header = io.SnapshotHeader(

@@ -59,7 +59,7 @@ def test_spheres_larger_than_half_the_box_are_counted(one_device, clumps, capsys
     assert summary["without_sphere"]["200m"] == 0
 
 
-def test_no_line_without_properties(one_device, clumps, capsys) -> None:
+def test_no_message_without_properties(one_device, clumps, capsys) -> None:
     assert "sphere" not in printed(capsys, clumps)
     summary = json.loads(printed(capsys, clumps, "--json"))
     assert summary["without_sphere"] == summary["sphere_too_large"] == {}

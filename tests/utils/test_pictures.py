@@ -91,7 +91,7 @@ def test_groups_drawn_from_the_reference_have_ratio_one() -> None:
     assert "Tinker" in above.get_legend_handles_labels()[1][0]
 
 
-def test_a_reference_for_other_masses_is_labelled_so() -> None:
+def test_reference_for_other_masses_is_labelled() -> None:
     options = {"units": mf.Units(1.0, 1e10), "cosmology": mf.Cosmology()}
     for groups, definition, model, marked in (
         (catalogue(np.array([30, 20])), None, "tinker", True),
@@ -105,7 +105,7 @@ def test_a_reference_for_other_masses_is_labelled_so() -> None:
         assert (", for other masses\n" in label) == marked, label
 
 
-def test_mass_functions_that_make_no_sense() -> None:
+def test_invalid_mass_functions() -> None:
     groups = catalogue(np.array([30, 20]))
     with pytest.raises(ValueError, match="volume"):
         plot.plot_mass_function(groups, 0.0)
@@ -119,7 +119,7 @@ def test_mass_functions_that_make_no_sense() -> None:
 
 
 @pytest.mark.parametrize("ndim", [2, 3])
-def test_distances_at_random_are_those_expected(ndim: int) -> None:
+def test_random_distances_match_the_expectation(ndim: int) -> None:
     from scipy.spatial import cKDTree  # noqa: PLC0415
 
     pos = np.random.default_rng(3).random((20000, ndim))
@@ -160,7 +160,7 @@ def lines(ax: Any) -> list[list[list[float]]]:
     return [line.get_xydata().tolist() for line in ax.lines if line.get_linestyle() != ":"]
 
 
-def test_scaling_has_a_panel_for_all_that_varies() -> None:
+def test_scaling_has_a_panel_for_each_varied_quantity() -> None:
     figure = plot.plot_scaling([one_device(10**5, 0.2), one_device(10**4, 0.02)])
     (panel,) = figure.axes
     assert lines(panel) == [[[1e4, 0.02], [1e5, 0.2]], [[1e4, 0.01], [1e5, 0.1]]]
@@ -211,7 +211,7 @@ def test_notebooks_display_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (data[:4], form) == (b"\x89PNG", {"width": round(figure.get_figwidth() * 96)})
 
 
-def test_a_window_or_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_show_opens_a_window_or_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib import pyplot  # noqa: PLC0415
     from matplotlib.backend_bases import FigureManagerBase  # noqa: PLC0415
 

@@ -110,7 +110,7 @@ def test_sizes_are_cumulative(with_mass, label) -> None:
 
 
 @pytest.mark.long
-def test_what_fof_returns_can_be_drawn(tmp_path) -> None:
+def test_fof_results_can_be_drawn(tmp_path) -> None:
     pos, boxsize = ics.cosmo_2d_sample(), ics.SAMPLE_2D_BOXSIZE
     grouped, cata = fof_and_catalogue(pos, rlink=0.15625, boxsize=boxsize)
     figure = plot.plot_halos(grouped, cata, boxsize, tmp_path / "a.png")
@@ -119,7 +119,7 @@ def test_what_fof_returns_can_be_drawn(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1])
-def test_hardly_any_particles(tmp_path, n) -> None:
+def test_few_particles(tmp_path, n) -> None:
     part = PosMass(pos=np.full((n, 3), 7.0, np.float32))
     for boxsize in (0.0, 10.0):
         plot.plot_halos(part.pos, catalogue(np.zeros((0, 3)), [], 1.0), boxsize, tmp_path / "a.png")
@@ -142,7 +142,7 @@ def test_outputs_that_cannot_be_written(tmp_path, name) -> None:
 
 
 @pytest.mark.long
-def test_matplotlib_is_imported_late_and_missed_in_words(monkeypatch) -> None:
+def test_matplotlib_is_imported_late_and_its_absence_raises(monkeypatch) -> None:
     code = "import sys, jztree_utils.plot; assert 'matplotlib' not in sys.modules"
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
     monkeypatch.delitem(sys.modules, "jztree_utils.plot._notebook_figure", raising=False)
@@ -152,7 +152,7 @@ def test_matplotlib_is_imported_late_and_missed_in_words(monkeypatch) -> None:
 
 
 @pytest.mark.long
-def test_no_state_of_pyplot(tmp_path) -> None:
+def test_pyplot_state_is_not_changed(tmp_path) -> None:
     code = f"""
 import sys
 from jztree.fof import fof_and_catalogue
@@ -176,7 +176,7 @@ def drawn_of(figure: Any) -> np.ndarray:
 @pytest.mark.parametrize(
     ("slab", "held"), [((2.0, 3.5), lambda z: (z >= 2) & (z <= 3.5)), ((9.0, 1.0), lambda z: (z >= 9) | (z <= 1))]
 )
-def test_a_slab_has_what_lies_in_it(slab, held) -> None:
+def test_slab_contains_the_particles_within_its_limits(slab, held) -> None:
     pos = np.random.default_rng(4).random((5000, 3)) * 10
     cata = catalogue(pos[:40], np.arange(80, 40, -1), 0.1)
     figure = plot.plot_density(pos + np.array([0, 0, 20]), 10.0, slab=slab, bins=8, catalogue=cata, num_circles=99)
@@ -214,7 +214,7 @@ def test_smoothing_of_a_periodic_box_keeps_the_mean() -> None:
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
-def test_hardly_any_particles_are_smoothed(n) -> None:
+def test_few_particles_are_smoothed(n) -> None:
     drawn = drawn_of(plot.plot_density(np.random.default_rng(0).random((n, 3)), 1.0, smooth=8))
     assert np.all(np.isfinite(drawn) & (drawn >= 0))
     assert plot.plot_halo(np.zeros((n, 3)), np.zeros(3), {"r200c": 1.0}).axes
@@ -231,7 +231,7 @@ def test_hardly_any_particles_are_smoothed(n) -> None:
         ({"mass_unit": "Msun"}, "Colours in Msun need the masses"),
     ],
 )
-def test_densities_that_make_no_sense(options, words) -> None:
+def test_invalid_density_options_raise(options, words) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         plot.plot_density(**({"pos": np.zeros((4, 3)), "boxsize": 10.0} | options))
 

@@ -84,7 +84,7 @@ def test_terminal_redraws_one_line_and_clears_it(clock: Clock, monkeypatch: pyte
         (40, "sort: 25%, 2 of 8 files, 1 min 30 s lef"),
     ],
 )
-def test_bar_takes_the_room_that_the_words_leave(
+def test_bar_fills_the_space_next_to_the_text(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, columns: int, shown: str
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream := Terminal())
@@ -96,13 +96,13 @@ def test_bar_takes_the_room_that_the_words_leave(
         assert len(shown) < columns
 
 
-def test_terminal_is_not_redrawn_more_often_than_eyes_can_follow(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_terminal_is_not_redrawn_too_often(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream := Terminal())
     work(clock, 10_000, 0.001)
     assert 50 < stream.getvalue().count("\r") < 110  # 10 s
 
 
-def test_log_gets_a_line_for_a_tenth_of_the_work(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_gets_a_line_per_tenth_of_the_work(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
     work(clock, 500, 0.2)
     lines = stream.getvalue().splitlines()
@@ -118,7 +118,7 @@ def test_log_of_short_work_gets_a_line_every_few_seconds(clock: Clock, monkeypat
     assert [line.split()[2] for line in stream.getvalue().splitlines()] == ["42%,", "83%,", "120"]
 
 
-def test_log_of_very_long_work_gets_a_line_a_minute(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_of_very_long_work_gets_a_line_per_minute(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
     with progress("read snapshot", 1000) as advance:
         for _ in range(90):
@@ -151,7 +151,7 @@ def test_short_and_quiet_work_is_silent(
 
 @BOTH
 @pytest.mark.parametrize(("process", "shows"), [(0, True), (1, False)])
-def test_only_the_first_process_shows(
+def test_only_the_first_process_shows_progress(
     clock: Clock, monkeypatch: pytest.MonkeyPatch, stream: Any, process: int, shows: bool
 ) -> None:
     monkeypatch.setattr(sys, "stderr", stream := stream())
@@ -162,7 +162,7 @@ def test_only_the_first_process_shows(
 
 
 @BOTH
-def test_errors_pass_and_remove_the_bar(clock: Clock, monkeypatch: pytest.MonkeyPatch, stream: Any) -> None:
+def test_errors_propagate_and_remove_the_bar(clock: Clock, monkeypatch: pytest.MonkeyPatch, stream: Any) -> None:
     monkeypatch.setattr(sys, "stderr", stream := stream())
     with pytest.raises(RuntimeError, match="broken"):
         work(clock, 10, 9, fail=True)
@@ -171,7 +171,7 @@ def test_errors_pass_and_remove_the_bar(clock: Clock, monkeypatch: pytest.Monkey
     assert not isinstance(stream, Terminal) or screen(stream.getvalue()) == ""
 
 
-def test_work_goes_on_without_anywhere_to_write(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_continues_without_any_output_stream(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     closed = io.StringIO()
     closed.close()
     for stream in (closed, None):
@@ -181,7 +181,7 @@ def test_work_goes_on_without_anywhere_to_write(clock: Clock, monkeypatch: pytes
         assert clock.now == before + 90
 
 
-def test_more_than_all_is_all(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_above_the_total_is_100_percent(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
     with progress("count", 5, "halos") as advance:
         clock.now += 70
@@ -214,7 +214,7 @@ def test_a_real_terminal_of_40_columns() -> None:
     assert screen(shown) == ""
 
 
-def test_work_of_unknown_share_tells_its_time_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_of_unknown_length_shows_its_time_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream := Terminal())
     monkeypatch.setattr(module, "_TICK_SECONDS", 0.01)
     monkeypatch.delenv("TERM", raising=False)
@@ -229,7 +229,7 @@ def test_work_of_unknown_share_tells_its_time_in_a_terminal(monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("case", ["quiet", "log", "soon"])
-def test_work_of_unknown_share_is_silent_elsewhere(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_of_unknown_length_is_silent_elsewhere(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO() if case == "log" else Terminal())
     monkeypatch.setattr(module, "_TICK_SECONDS", 60.0 if case == "soon" else 0.0)
     with module.waiting("find groups", quiet=case == "quiet"):
@@ -239,7 +239,7 @@ def test_work_of_unknown_share_is_silent_elsewhere(case: str, monkeypatch: pytes
 
 @pytest.mark.long
 @pytest.mark.parametrize("devices", [1, 4])
-def test_searches_of_the_command_line_tell_their_time(
+def test_command_line_searches_show_their_time(
     devices: int, snapshot: Any, use_devices: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use_devices(devices)

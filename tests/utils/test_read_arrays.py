@@ -97,7 +97,7 @@ def test_arrays_of_an_archive_can_be_named(tmp_path, random, refused) -> None:
         (np.zeros(4, [("x", "f4"), ("y", "f4")]), "it must be float32 or float64"),
     ],
 )
-def test_arrays_that_are_no_positions(tmp_path, refused, array, told) -> None:
+def test_arrays_that_are_not_positions_raise(tmp_path, refused, array, told) -> None:
     np.save(tmp_path / "a.npy", array)
     np.savez(tmp_path / "a.npz", pos=array)
     for name in ("a.npy", "a.npz"):
@@ -106,7 +106,7 @@ def test_arrays_that_are_no_positions(tmp_path, refused, array, told) -> None:
 
 
 @pytest.mark.parametrize("archive", [False, True])
-def test_arrays_longer_than_their_head_says(tmp_path, random, archive) -> None:
+def test_arrays_longer_than_their_header_states(tmp_path, random, archive) -> None:
     """This happens if a bit of the number of rows flips: the other rows exist, and would be ignored."""
     np.save(tmp_path / "a.npy", random.random((60, 3)))
     data = (tmp_path / "a.npy").read_bytes().replace(b"(60, 3)", b"(6 , 3)")
@@ -121,7 +121,7 @@ def test_arrays_longer_than_their_head_says(tmp_path, random, archive) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.npy", "a.npz", "b.npz"])
-def test_numpy_files_cut_off_at_any_length(tmp_path, random, name) -> None:
+def test_numpy_files_truncated_at_any_length(tmp_path, random, name) -> None:
     pos = random.random((40, 3))
     np.save(tmp_path / "a.npy", pos)
     np.savez(tmp_path / "a.npz", pos=pos)
@@ -146,7 +146,7 @@ def test_numpy_files_cut_off_at_any_length(tmp_path, random, name) -> None:
         "",
     ],
 )
-def test_heads_that_are_no_description_of_an_array(tmp_path, head) -> None:
+def test_headers_that_do_not_describe_an_array_raise(tmp_path, head) -> None:
     """NumPy evaluates headers as Python, which can fail in many ways."""
     text = head.encode("latin1") + b"\n"
     (tmp_path / "a.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text + bytes(36))
@@ -189,7 +189,7 @@ def test_a_few_rows_of_a_large_array_need_little_memory(tmp_path, monkeypatch, o
     assert peak < pos.nbytes / 5
 
 
-def test_names_make_no_sense_for_one_array(tmp_path, refused) -> None:
+def test_names_for_a_single_array_raise(tmp_path, refused) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 3)))
     with refused("holds one array, the positions, and vel cannot be named"):
         io.open_snapshot(tmp_path / "a.npy", options=io.ReadOptions(vel="v"))
@@ -314,7 +314,7 @@ def binary(tmp_path, random) -> Path:
     return write_binary(tmp_path / "snap", "<", False, blocks, npart=counts, npart_total=counts, mass=[1.0] * 6)
 
 
-def test_binary_snapshot_cut_off_at_any_length(binary) -> None:
+def test_binary_snapshot_truncated_at_any_length(binary) -> None:
     whole = binary.read_bytes()
     for length in range(0, len(whole), 37):
         binary.write_bytes(whole[:length])

@@ -118,7 +118,7 @@ def test_names_and_exponents_of_eagle(tmp_path, write_gadget, random) -> None:
     np.testing.assert_array_equal(part.mass, mass)  # individual masses take precedence over the 2.5 in the mass table
 
 
-def test_scale_factor_alone_tells_the_redshift(tmp_path, write_gadget, random) -> None:
+def test_redshift_follows_from_the_scale_factor(tmp_path, write_gadget, random) -> None:
     header = {"Redshift": None, "Time": 0.25, "ComovingIntegrationOn": 1}
     assert io.read_header(write_gadget(tmp_path / "a.hdf5", random.random((2, 3)), header=header)).redshift == 3
     header = {"Redshift": None, "Time": 0.1, "Scale-factor": [0.5]}
@@ -161,7 +161,7 @@ def test_each_file_is_opened_once(write_parts, tmp_path, random, monkeypatch) ->
     assert sorted(opened) == paths
 
 
-def test_reading_in_slices_needs_little_memory_and_tells_how_far_it_is(tmp_path, random, monkeypatch) -> None:
+def test_reading_in_slices_needs_little_memory_and_reports_progress(tmp_path, random, monkeypatch) -> None:
     import tracemalloc  # noqa: PLC0415 - slows down what runs with it
 
     monkeypatch.setattr(_columns, "_SLICE_BYTES", 1 << 16)
@@ -247,7 +247,7 @@ def swift(tmp_path, random) -> tuple[np.ndarray, np.ndarray]:
 
 
 @pytest.mark.parametrize("given_as", ["", "snap_0007.2.hdf5", "snap_0007.hdf5"])
-def test_swift_in_parts_and_the_file_that_shows_them(swift, tmp_path, small_slices, given_as) -> None:
+def test_swift_in_parts_and_their_virtual_file(swift, tmp_path, small_slices, given_as) -> None:
     pos, vel = swift
     snapshot = io.open_snapshot(tmp_path / given_as)
     np.testing.assert_array_equal(snapshot.read("pos"), pos)
@@ -275,7 +275,7 @@ def test_units_of_swift_are_free_of_h(swift, tmp_path) -> None:
         assert file["PartType1/Masses"].attrs["h_scaling"] == 0
 
 
-def test_what_swift_stores_as_physical_becomes_comoving(tmp_path, random) -> None:
+def test_physical_swift_values_become_comoving(tmp_path, random) -> None:
     pos, vel = random.random((9, 3)), random.normal(size=(9, 3))
     path = write_swift(tmp_path / "a.hdf5", pos, vel)
     with h5py.File(path, "a") as file:
@@ -286,7 +286,7 @@ def test_what_swift_stores_as_physical_becomes_comoving(tmp_path, random) -> Non
     np.testing.assert_array_equal(part.vel, vel / 2)
 
 
-def test_swift_and_gadget_can_be_told_apart_by_hand(tmp_path, random) -> None:
+def test_format_option_distinguishes_swift_from_gadget(tmp_path, random) -> None:
     vel = random.normal(size=(9, 3))
     path = write_swift(tmp_path / "a.hdf5", random.random((9, 3)), vel, Code="unknown")
     assert io.open_snapshot(path).description.startswith("SWIFT snapshot")  # recognised by its units
@@ -311,7 +311,7 @@ def test_masses_of_black_holes(tmp_path, random) -> None:
 
 
 @pytest.mark.parametrize("harm", ["gone", "short", "text", "uncovered"])
-def test_rows_that_hdf5_would_make_up_are_refused(swift, tmp_path, random, refused, harm) -> None:
+def test_missing_rows_that_hdf5_would_fill_in_are_refused(swift, tmp_path, random, refused, harm) -> None:
     pos, vel = swift
     source = tmp_path / "snap_0007.2.hdf5"
     told = {
@@ -374,7 +374,7 @@ def test_lossy_numbers_of_swift(tmp_path, random) -> None:
 # Compression
 
 
-def test_filter_that_is_missing_is_named(tmp_path, write_gadget, random, refused, monkeypatch) -> None:
+def test_missing_filter_is_named(tmp_path, write_gadget, random, refused, monkeypatch) -> None:
     path = write_gadget(tmp_path / "a.hdf5", random.random((8, 3)))
     with h5py.File(path, "a") as file:
         del file["PartType1/Coordinates"]
@@ -424,13 +424,13 @@ def test_wrong_options(wrong) -> None:
         io.ReadOptions(**wrong)
 
 
-def test_rows_that_there_are_not(snapshot) -> None:
+def test_rows_out_of_range_raise(snapshot) -> None:
     for start, stop in ((-1, 3), (4, 2), (0, 501)):
         with pytest.raises(ValueError, match="There are rows 0 to 500"):
             io.open_snapshot(snapshot).read("pos", start, stop)
 
 
-def test_a_pipe_does_not_make_the_reader_wait(tmp_path, refused) -> None:
+def test_pipe_does_not_block_the_reader(tmp_path, refused) -> None:
     os.mkfifo(tmp_path / "pipe")
     with refused("not a regular file"):
         io.open_snapshot(tmp_path / "pipe")

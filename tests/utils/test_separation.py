@@ -39,7 +39,7 @@ def test_high_resolution_particles_of_a_zoom() -> None:
 
 
 @pytest.mark.parametrize("mass", [0.03, 0.004])
-def test_baryons_are_apart_where_there_is_gas(mass: float) -> None:
+def test_baryons_are_separate_if_there_is_gas(mass: float) -> None:
     known = header(npart_total=(500, 500, 0, 0, 300), omega_baryon=_BARYON)
     assert mean_separation(known, 300, mass).value == pytest.approx(by_hand(mass, _OMEGA - _BARYON), rel=3e-4)
     alone = header(npart_total=(0, 500), omega_baryon=_BARYON)
@@ -54,7 +54,7 @@ def test_units_free_of_h_give_the_same_length() -> None:
     assert mean_separation(header(**lengths, hubble=None), 10, 0.03 / _H).by == "number"
 
 
-def test_number_where_both_agree_or_the_header_tells_too_little() -> None:
+def test_number_is_used_if_both_agree_or_the_header_is_incomplete() -> None:
     num = 64**3
     mass = _OMEGA * 27.7536627 * _BOX**3 / num
     full = mean_separation(header(), num, mass)
@@ -96,7 +96,7 @@ def write_zoom(path: Path, rng: np.random.Generator) -> float:
 
 @pytest.mark.long
 @pytest.mark.parametrize("devices", [1, 4])
-def test_the_command_line_says_which_and_warns(devices, tmp_path, random, use_devices, capsys) -> None:
+def test_command_line_reports_the_method_and_warns(devices, tmp_path, random, use_devices, capsys) -> None:
     use_devices(devices)
     path, output = tmp_path / "zoom.hdf5", tmp_path / "c.hdf5"
     mean = write_zoom(path, random)
@@ -114,7 +114,7 @@ def test_the_command_line_says_which_and_warns(devices, tmp_path, random, use_de
     assert summary["mean_separation"]["by_number"] == pytest.approx(_BOX / 600 ** (1 / 3))
 
 
-def test_a_box_that_is_full_keeps_its_linking_length(one_device, capsys) -> None:
+def test_full_box_keeps_its_linking_length(one_device, capsys) -> None:
     assert cli.main(["fof", str(ics.SAMPLE_3D), "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["linking_length"] == 0.15625

@@ -45,7 +45,7 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
         (DATA, np.inf),
     ],
 )
-def test_lengths_are_those_of_scipy_and_need_no_lists(no_lists, box, places, r) -> None:
+def test_lengths_equal_those_of_scipy_and_need_no_lists(no_lists, box, places, r) -> None:
     found = KDTree(DATA, boxsize=box).query_ball_point(places, r, return_length=True)
     expected = cKDTree(DATA, boxsize=box).query_ball_point(places, r, return_length=True)
     assert np.shape(found) == np.shape(expected)
@@ -89,7 +89,7 @@ def test_lists_larger_than_memory_raise_before_they_are_made(no_lists, little_me
         call()
 
 
-def test_lists_that_fit_are_made_although_all_pairs_would_not(little_memory) -> None:
+def test_lists_that_fit_are_made_even_if_all_pairs_would_not_fit(little_memory) -> None:
     found, expected = KDTree(DATA[:150]), cKDTree(DATA[:150])
     assert 150 * 150 * 70 > 100_000
     assert found.query_ball_point(DATA[:150], 0.05).tolist() == expected.query_ball_point(DATA[:150], 0.05).tolist()
@@ -110,14 +110,14 @@ def test_more_neighbours_than_a_list_holds_raise(no_lists, monkeypatch) -> None:
         ("kneighbors_graph", {"n_neighbors": 199}, "Use fewer neighbours, or fewer points at once"),
     ],
 )
-def test_estimators_raise_in_their_own_words(no_lists, little_memory, name, arguments, advice) -> None:
+def test_estimators_raise_with_their_own_message(no_lists, little_memory, name, arguments, advice) -> None:
     estimators = pytest.importorskip("jztree_utils.estimators")
     fitted = estimators.NearestNeighbors().fit(DATA)
     with pytest.raises(MemoryError, match=rf"bytes .* of memory; 97.7 kiB are free\. .*{advice}"):
         getattr(fitted, name)(**arguments)
 
 
-def test_clusters_of_lists_raise_in_their_own_words(no_lists, little_memory) -> None:
+def test_clusters_of_lists_raise_with_their_own_message(no_lists, little_memory) -> None:
     estimators = pytest.importorskip("jztree_utils.estimators")
     with pytest.raises(MemoryError, match="Use a smaller eps, or samples of up to 4 features without sample_weight"):
         estimators.DBSCAN(eps=9.0).fit(DATA, sample_weight=np.ones(200))

@@ -44,7 +44,7 @@ def test_swift_in_group_order_has_no_cells(swift, tmp_path, one_device) -> None:
         assert sorted(file["DMParticles/ParticleIDs"][:].tolist()) == list(range(200))
 
 
-def test_a_file_that_shows_another(swift, tmp_path, one_device) -> None:
+def test_copy_of_virtual_datasets(swift, tmp_path, one_device) -> None:
     """Rows of virtual datasets become rows of the copy."""
     shown = tmp_path / "shown_0003.hdf5"
     with h5py.File(swift) as source, h5py.File(shown, "w") as file:
@@ -82,7 +82,7 @@ def test_parts_that_hold_different_datasets_are_refused(write_parts, random, tmp
         io.copy_snapshot(tmp_path / "copy.hdf5", parts)
 
 
-def test_what_is_no_order_is_refused(snapshot, tmp_path) -> None:
+def test_invalid_orders_raise(snapshot, tmp_path) -> None:
     with pytest.raises(ValueError, match="An order of 3 rows was given that does not name each from 0 on once"):
         io.RowOrder(np.array([0, 2, 2]))
     with pytest.raises(ValueError, match="An order of 3 rows was given for type 1, of which there are 500 particles"):
@@ -115,7 +115,7 @@ def test_the_input_is_not_overwritten(snapshot, told) -> None:
     assert "would overwrite a file of the input" in told("fof", snapshot, *RLINK, "--snapshot-output", snapshot)
 
 
-def test_offsets_without_a_snapshot_in_group_order_are_warned_of(snapshot, tmp_path, one_device, capsys) -> None:
+def test_offsets_without_a_snapshot_in_group_order_warn(snapshot, tmp_path, one_device, capsys) -> None:
     call = ["fof", str(snapshot), *RLINK, "--layout", "gadget4", "-o", str(tmp_path / "fof.hdf5")]
     assert cli.main(call) == 0
     assert re.search(r"rows of the snapshot in group order, .*--snapshot-output FILE", capsys.readouterr().err)
@@ -129,7 +129,7 @@ def test_offsets_without_a_snapshot_in_group_order_are_warned_of(snapshot, tmp_p
         assert ("group order" in capsys.readouterr().err) == warned
 
 
-def test_copies_that_are_there_are_not_made_again(write_gadget, random, tmp_path, one_device, capsys) -> None:
+def test_existing_copies_are_not_made_again(write_gadget, random, tmp_path, one_device, capsys) -> None:
     path = write_gadget(tmp_path / "snap_003.hdf5", random.random((60, 3), np.float32))
     outputs = ["-o", str(tmp_path / "fof_{n}.hdf5"), "--snapshot-output", str(tmp_path / "ordered_{n}.hdf5")]
     call = ["fof", str(path), *RLINK, *outputs]
@@ -146,7 +146,7 @@ def test_copies_that_are_there_are_not_made_again(write_gadget, random, tmp_path
     assert "ordered_003.hdf5 is there already, but was made with --npart-min 2" in capsys.readouterr().err
 
 
-def test_numbers_of_groups_in_place_of_those_that_were_there(swift, tmp_path, one_device) -> None:
+def test_existing_group_numbers_are_replaced(swift, tmp_path, one_device) -> None:
     with h5py.File(swift, "r+") as file:
         file["PartType1/FOFGroupIDs"] = np.zeros(200, np.int32)
         file.create_group("Parameters").attrs["FOF:group_id_default"] = np.bytes_("7")

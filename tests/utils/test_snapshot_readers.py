@@ -35,7 +35,7 @@ def write_ordered(folder: Path, held: dict[int, Any], *options: Any) -> None:
 
 
 @pytest.mark.parametrize("files", [1, 3])
-def test_pynbody_takes_the_members(files, tmp_path, held, one_device) -> None:
+def test_pynbody_reads_the_members(files, tmp_path, held, one_device) -> None:
     pynbody = pytest.importorskip("pynbody")
     write_ordered(tmp_path, held, "--snapshot-files", files)
     snapshot = pynbody.load(str(tmp_path / ("snapshot_007.hdf5" if files == 1 else "snapshot_007")))
@@ -49,7 +49,7 @@ def test_pynbody_takes_the_members(files, tmp_path, held, one_device) -> None:
 
 
 @pytest.mark.parametrize("files", [1, 3])
-def test_yt_takes_the_members(files, tmp_path, held, one_device) -> None:
+def test_yt_reads_the_members(files, tmp_path, held, one_device) -> None:
     yt = pytest.importorskip("yt")
     yt.set_log_level("error")
     write_ordered(tmp_path, held, "--snapshot-files", files)
@@ -176,7 +176,7 @@ def test_swiftsimio_reads_the_layout_of_soap(soap, held) -> None:
     assert data.metadata.cosmology.h == pytest.approx(H, rel=1e-5)
 
 
-def test_swiftgalaxy_takes_the_members(soap, held) -> None:
+def test_swiftgalaxy_reads_the_members(soap, held) -> None:
     swiftgalaxy = pytest.importorskip("swiftgalaxy")
     catalogue, numbered = soap
     members = find_members(held)
@@ -187,7 +187,7 @@ def test_swiftgalaxy_takes_the_members(soap, held) -> None:
         assert sorted(found.tolist()) == sorted(members[row])
 
 
-def test_pynbody_takes_the_members_by_number(soap, held) -> None:
+def test_pynbody_reads_the_members_by_number(soap, held) -> None:
     pynbody = pytest.importorskip("pynbody")
     catalogue, numbered = soap
     members = find_members(held)

@@ -10,7 +10,7 @@ from test_catalogues import full_content
 from jztree_utils import cli, io
 
 
-def test_groups_that_the_header_names_hold_a_row_a_group(tmp_path) -> None:
+def test_hdf5_groups_named_in_the_header_have_one_row_per_group(tmp_path) -> None:
     content = full_content()
     io.write_catalogue_content(tmp_path / "halos.hdf5", content, "soap")
     g, h = len(content.catalogue.count), content.info.header.hubble
@@ -51,7 +51,7 @@ def test_no_groups(tmp_path) -> None:
     assert len(io.read_catalogue_content(tmp_path / "halos.hdf5").catalogue.count) == 0
 
 
-def test_a_box_is_needed(tmp_path) -> None:
+def test_box_is_required(tmp_path) -> None:
     content = full_content()
     open_box = replace(content, info=replace(content.info, header=replace(content.info.header, boxsize=0.0)))
     with pytest.raises(ValueError, match="The layout soap needs a periodic box; give one"):
@@ -60,7 +60,7 @@ def test_a_box_is_needed(tmp_path) -> None:
         io.write_catalogue_content(tmp_path / "halos.hdf5", replace(content, info=io.CatalogueInfo()), "soap")
 
 
-def test_a_catalogue_is_no_snapshot(tmp_path, refused) -> None:
+def test_catalogue_read_as_a_snapshot_raises(tmp_path, refused) -> None:
     path = tmp_path / "halos.hdf5"
     io.write_catalogue_content(path, full_content(), "soap")
     with refused("is a catalogue of groups, and not a snapshot"):

@@ -55,7 +55,7 @@ def test_no_groups_have_no_centres(tmp_path) -> None:
         assert io.read_catalogue_content(tmp_path / "a.hdf5").extra["centre_pos"].values.shape == (0, 3)
 
 
-def test_gadget4_files_that_hold_the_centre_of_mass_as_position_stay_readable(tmp_path) -> None:
+def test_old_gadget4_files_with_centre_of_mass_as_position_stay_readable(tmp_path) -> None:
     content = content_with_centres()
     io.write_catalogue_content(tmp_path / "a.hdf5", content, "gadget4")
     with h5py.File(tmp_path / "a.hdf5", "r+") as file:  # the layout of earlier versions
@@ -135,7 +135,7 @@ def test_soap_encloses_members_around_both_centres(tmp_path, random) -> None:
     ("values", "kind"), [(np.zeros(6), "length"), (np.zeros((6, 3), np.int32), "length"), (np.zeros((6, 3)), "1")]
 )
 @pytest.mark.parametrize("layout", ["gadget4", "swift", "soap"])
-def test_a_column_that_holds_no_centres_but_their_name_raises(tmp_path, values, kind, layout) -> None:
+def test_column_with_the_name_of_centres_but_other_content_raises(tmp_path, values, kind, layout) -> None:
     content = replace(full_content(), extra={"centre_pos": io.Column(values, kind, "")})
     with pytest.raises(ValueError, match=r"The extra column centre_pos holds .* give the centres of the spheres"):
         io.write_catalogue_content(tmp_path / "a.hdf5", content, layout)
@@ -143,7 +143,7 @@ def test_a_column_that_holds_no_centres_but_their_name_raises(tmp_path, values, 
 
 
 @pytest.mark.long
-def test_mass_around_the_positions_of_gadget4_is_that_of_the_spheres(one_device, tmp_path) -> None:
+def test_mass_around_gadget4_positions_equals_that_of_the_spheres(one_device, tmp_path) -> None:
     """NumPy sums the particles of the snapshot within Group_R_Crit200 of GroupPos."""
     path = tmp_path / "fof_tab_000.hdf5"
     call = ["fof", "sample", "--properties", "--npart-min", "300", "--layout", "gadget4", "-o", str(path)]

@@ -21,7 +21,7 @@ def file(request, tmp_path) -> tuple[str, Path, io.CatalogueContent]:
     return request.param, tmp_path / "c.hdf5", content
 
 
-def test_what_is_read_is_three_things(file) -> None:
+def test_read_catalogue_unpacks_into_three_values(file) -> None:
     _, path, content = file
     read = io.read_catalogue(path)
     catalogue, ids, info = read
@@ -58,7 +58,7 @@ def test_astropy_has_all_columns_as_quantities(file) -> None:
     assert table["m200c"].info.description == "mass in a sphere"
 
 
-def test_pandas_has_all_columns_and_says_their_units(file) -> None:
+def test_pandas_has_all_columns_and_their_units(file) -> None:
     pytest.importorskip("pandas")
     layout, path, _ = file
     per_h = "" if layout in ("swift", "soap") else "/h"
@@ -85,7 +85,7 @@ def test_units_without_a_name_are_in_cgs(tmp_path) -> None:
     assert not isinstance(table["com_vel"], units.Quantity)
 
 
-def test_parquet_holds_what_pandas_has(file, tmp_path, capsys) -> None:
+def test_parquet_equals_pandas(file, tmp_path, capsys) -> None:
     parquet = pytest.importorskip("pyarrow.parquet")
     pytest.importorskip("pandas")
     _, path, _ = file
@@ -119,7 +119,7 @@ def test_parquet_needs_pyarrow_and_its_name(file, snapshot, tmp_path, monkeypatc
 
 
 @pytest.mark.parametrize("kind", ["pandas", "astropy"])
-def test_a_missing_package_is_told(monkeypatch, file, kind: str) -> None:
+def test_missing_package_raises(monkeypatch, file, kind: str) -> None:
     make: Any = getattr(io.read_catalogue(file[1]), f"to_{kind}")
     for name in (kind, f"{kind}.table"):
         monkeypatch.setitem(sys.modules, name, None)

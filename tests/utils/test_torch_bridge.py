@@ -26,7 +26,7 @@ def tensor(rows: int, kind: Any, seed: int = 1) -> Any:
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.float64])
-def test_tensors_are_taken_as_they_are(kind: Any) -> None:
+def test_tensors_are_accepted(kind: Any) -> None:
     pos, query = tensor(300, kind), tensor(40, kind, seed=2)
     for find in (knn, knn.jit):
         rad, idx = to_torch(find(pos, K, part_query=query))
@@ -39,7 +39,7 @@ def test_tensors_are_taken_as_they_are(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("find", [knn, knn.jit])
-def test_numbers_that_numpy_does_not_know(find: Any) -> None:
+def test_dtypes_that_numpy_lacks(find: Any) -> None:
     pos, mass = tensor(60, torch.float32), torch.arange(60).bfloat16()
     idx, found = find(PosMass(pos=pos, mass=mass), K, result="globalidx_mass")
     assert torch.equal(to_torch(found), mass[to_torch(idx).long()])
@@ -55,7 +55,7 @@ def test_results_are_not_copied() -> None:
     assert found.ctypes.data == given.data_ptr()
 
 
-def test_what_a_plain_call_hands_back_is_a_tensor_too() -> None:
+def test_results_of_plain_calls_are_tensors() -> None:
     given = torch.rand(300, 3)
     partz, labels = to_torch(fof_labels(given, 0.1, output_order="input"))
     assert isinstance(partz, torch.Tensor)
@@ -91,7 +91,7 @@ def test_gradients_of_distances(box: float | None) -> None:
     assert not jax.config.jax_enable_x64
 
 
-def test_only_what_requires_gradients_gets_them() -> None:
+def test_only_tensors_that_require_gradients_get_them() -> None:
     near = differentiable(lambda pos, query: knn.jit(pos, K, part_query=query)[0])
     pos, query = tensor(60, torch.float32), tensor(9, torch.float32, seed=2).requires_grad_()
     rad = near(pos, query)
@@ -117,7 +117,7 @@ def test_second_derivatives() -> None:
     assert torch.autograd.gradgradcheck(lambda x, y: near(x, y)[0], both)
 
 
-def test_a_layer_that_is_trained() -> None:
+def test_layer_can_be_trained() -> None:
     """Points are moved until their 3rd neighbours are at a target distance."""
     third = differentiable(lambda pos: knn.jit(pos, 3, exclude_self=True)[0][:, 2])
     pos = tensor(80, torch.float32).requires_grad_()
@@ -141,7 +141,7 @@ def test_densities_through_the_bridge() -> None:
     np.testing.assert_allclose(gradient.numpy(), expected, rtol=1e-10)
 
 
-def test_what_cannot_be_is_said() -> None:
+def test_invalid_arguments_raise() -> None:
     pos = tensor(60, torch.float32).requires_grad_()
     for find in (knn, knn.jit):
         with pytest.raises(TypeError, match=r"^an argument is an array of torch.*torch_bridge, which has derivatives"):
@@ -158,7 +158,7 @@ def test_what_cannot_be_is_said() -> None:
 
 @pytest.mark.parametrize("kind", ["meta", "sparse", "nested", "quantized"])
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
-def test_tensors_that_do_not_hold_their_numbers(kind: str) -> None:
+def test_tensors_that_are_not_dense_raise(kind: str) -> None:
     make: dict[str, Any] = {
         "meta": lambda: torch.rand(9, 3, device="meta"),
         "sparse": lambda: torch.eye(3).to_sparse(),
@@ -175,7 +175,7 @@ def test_views_of_complex_numbers() -> None:
         torch.testing.assert_close(differentiable(lambda x: 2 * x)(view), 2 * view)
 
 
-def test_transformations_that_do_not_go_through_are_refused() -> None:
+def test_unsupported_transformations_are_refused() -> None:
     double, given = differentiable(lambda x: 2 * x), torch.rand(3)
     jacobian = functools.partial(torch.autograd.functional.jacobian, double, given, vectorize=True)
     refused: list[Any] = [

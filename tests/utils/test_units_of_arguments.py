@@ -61,7 +61,7 @@ def check_refused(folder: Path, made: Callable[..., Any]) -> None:
     assert not list(folder.iterdir())
 
 
-def test_units_as_astropy_has_them(tmp_path) -> None:
+def test_units_in_the_style_of_astropy(tmp_path) -> None:
     pytest.importorskip("matplotlib")
     check_refused(tmp_path, lambda values: in_unit(values, "Mpc"))
 

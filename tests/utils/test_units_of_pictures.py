@@ -167,7 +167,7 @@ def test_a_model_without_a_definition_of_mass_has_a_curve_for_every_mass(tmp_pat
 
 
 @pytest.mark.parametrize("mass", ["m500c", "Group_M_Mean200", "r200m", "MASS"])
-def test_a_mass_that_the_catalogue_lacks_raises(mass, tmp_path, random) -> None:
+def test_mass_missing_in_the_catalogue_raises(mass, tmp_path, random) -> None:
     held = groups(random)
     extra = with_spheres(held) | {"r200m": io.Column(held.max_radius, "length", "a radius")}
     io.write_catalogue(tmp_path / "c.hdf5", held, info=_INFO, extra=extra)
@@ -208,13 +208,13 @@ def test_the_legend_holds_the_cosmology(tmp_path, random) -> None:
         ({"header": replace(_HEADER, unit_mass_in_g=None)}, "its units or h are not known"),
     ],
 )
-def test_no_curve_over_what_it_does_not_describe(info, reason, tmp_path, random, capsys) -> None:
+def test_no_curve_for_masses_that_the_model_does_not_describe(info, reason, tmp_path, random, capsys) -> None:
     io.write_catalogue(tmp_path / "c.hdf5", groups(random), info=replace(_INFO, **info))
     assert len(draw("mass-function", tmp_path / "c.hdf5").axes) == 1
     assert reason in capsys.readouterr().out
 
 
-def test_units_free_of_h_without_h_are_shown_as_they_are(tmp_path, random) -> None:
+def test_units_free_of_h_without_h_are_shown_unchanged(tmp_path, random) -> None:
     header = replace(_HEADER, h_free=True, hubble=None)
     io.write_catalogue(tmp_path / "c.hdf5", groups(random), info=replace(_INFO, header=header))
     (ax,) = draw("mass-function", tmp_path / "c.hdf5").axes

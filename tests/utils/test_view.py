@@ -46,7 +46,7 @@ def halos(g: int, random: np.random.Generator, **columns: Any) -> FofCatalogue:
     return FofCatalogue(ngroups=g, count=count, offset=offset, **(centres | columns))
 
 
-def test_particles_are_some_of_those_given_and_in_the_box(tmp_path, random) -> None:
+def test_shown_particles_are_a_subset_inside_the_box(tmp_path, random) -> None:
     pos = random.uniform(-BOX, 2 * BOX, (3000, 3)).astype(np.float32)
     view.view_in_3d(pos, tmp_path / "a.html", BOX, most_particles=1000)
     shown = traces(tmp_path / "a.html")
@@ -63,7 +63,7 @@ def test_particles_are_some_of_those_given_and_in_the_box(tmp_path, random) -> N
     assert not few
 
 
-def test_haloes_have_their_places_masses_and_circles(tmp_path, random) -> None:
+def test_haloes_have_their_positions_masses_and_circles(tmp_path, random) -> None:
     mass = random.uniform(10, 2e4, 40)
     r200c = np.where(np.arange(40) < 30, random.uniform(0.1, 0.5, 40), 0)
     centre = random.uniform(-1, BOX + 1, (40, 3))
@@ -93,7 +93,7 @@ def test_haloes_have_their_places_masses_and_circles(tmp_path, random) -> None:
     assert "<title>a &lt; b</title>" in (tmp_path / "a.html").read_text()
 
 
-def test_a_page_stands_alone_and_is_the_same_again(tmp_path, random) -> None:
+def test_page_is_self_contained_and_reproducible(tmp_path, random) -> None:
     cata, pos = halos(5, random), random.random((500, 3))
     pages = []
     for name in ("a.html", "b.html"):
@@ -106,7 +106,7 @@ def test_a_page_stands_alone_and_is_the_same_again(tmp_path, random) -> None:
 
 
 @pytest.mark.parametrize("g", [0, 1])
-def test_hardly_any_halo(g, tmp_path, random) -> None:
+def test_few_haloes(g, tmp_path, random) -> None:
     view.view_in_3d(np.zeros((0, 3)), tmp_path / "a.html", catalogue=halos(g, random, mass=np.zeros(g)))
     assert len(traces(tmp_path / "a.html")[f"{g} halos"]["x"]) == g
 
@@ -123,14 +123,14 @@ def test_hardly_any_halo(g, tmp_path, random) -> None:
         (["sample", "-o", "a.html", "--catalogue", "sample"], "view draws groups, and sample is a snapshot"),
     ],
 )
-def test_what_cannot_be_viewed(arguments, words, told, tmp_path, monkeypatch) -> None:
+def test_invalid_arguments_raise(arguments, words, told, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("flat.npy", np.zeros((9, 2)))
     assert words in told("view", *arguments)
     assert not Path("a.html").exists()
 
 
-def test_a_missing_package_is_told(told, tmp_path, monkeypatch) -> None:
+def test_missing_package_raises(told, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     words = "Views in 3D need plotly; install it with: pip install 'jztree-native[view]'."
@@ -138,7 +138,7 @@ def test_a_missing_package_is_told(told, tmp_path, monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("layout", ["native", "swift"])
-def test_the_command_line_shows_a_catalogue_in_the_units_of_the_snapshot(layout, tmp_path, capsys) -> None:
+def test_command_line_shows_a_catalogue_in_the_units_of_the_snapshot(layout, tmp_path, capsys) -> None:
     """SWIFT units do not contain h, but those of the sample do."""
     output, page = str(tmp_path / "c.hdf5"), str(tmp_path / "a.html")
     assert cli.main(["fof", "sample", "-o", output, "--layout", layout, "-q"]) == 0
@@ -155,7 +155,7 @@ def test_the_command_line_shows_a_catalogue_in_the_units_of_the_snapshot(layout,
 
 
 @pytest.mark.slow
-def test_a_browser_shows_it(tmp_path, random) -> None:
+def test_browser_shows_the_page(tmp_path, random) -> None:
     """The browser is headless, without a GPU. It draws the scene on a canvas, and the legend has all names."""
     browser = next(filter(None, map(shutil.which, BROWSERS)), None)
     if browser is None:

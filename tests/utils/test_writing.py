@@ -92,7 +92,7 @@ def test_write_protected_places(tmp_path, monkeypatch) -> None:
         ("id", np.zeros((5, 3), int), r"id of neighbours must be integers of shape \(5,\)"),
     ],
 )
-def test_neighbours_that_do_not_fit_together_are_not_written(tmp_path, name, wrong, words) -> None:
+def test_inconsistent_neighbours_are_not_written(tmp_path, name, wrong, words) -> None:
     found = io.Neighbours(
         distances=jnp.zeros((5, 3)), indices=np.zeros((5, 3), int), density=np.zeros(5), id=np.arange(5)
     )
@@ -122,7 +122,7 @@ def test_neighbours_round_trip(tmp_path, random) -> None:
         assert file["Neighbours/density"].attrs["to_cgs"] == pytest.approx(1e-2)
 
 
-def test_densities_alone(tmp_path, random) -> None:
+def test_densities_without_neighbour_lists(tmp_path, random) -> None:
     found = io.Neighbours(density=random.random(5), id=np.arange(5), k=32)
     io.write_neighbours(tmp_path / "k.hdf5", found)
     again = io.read_neighbours(tmp_path / "k.hdf5")

@@ -60,7 +60,7 @@ def members(path: Path) -> list[frozenset[int]]:
     return [frozenset(ids[a : a + n].tolist()) for a, n in zip(cata.offset, cata.count, strict=True)]
 
 
-def test_groups_of_high_resolution_are_those_of_the_whole(tmp_path, one_device, capsys) -> None:
+def test_groups_of_high_resolution_equal_those_of_the_whole(tmp_path, one_device, capsys) -> None:
     fine = set(write_zoom(tmp_path / "zoom.hdf5").tolist())
     found = {}
     for name, snapshot in (("whole", "sample"), ("zoom", str(tmp_path / "zoom.hdf5"))):
