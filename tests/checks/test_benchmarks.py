@@ -21,7 +21,7 @@ def on_path(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-def test_the_keys_that_numpy_sorts_are_ours() -> None:
+def test_numpy_keys_give_the_order_of_zsort() -> None:
     import peers  # noqa: PLC0415
 
     pos = np.random.default_rng(1).random((20_000, 3), dtype=np.float32)
@@ -52,7 +52,7 @@ def test_sweeps_are_drawn(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_is_recorded_of_fixed_radii(
+def test_records_of_fixed_radii(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """A line a run, of what is printed."""
@@ -74,7 +74,7 @@ def test_what_is_recorded_of_fixed_radii(
     assert all(f"at most {most:g}" in printed for most in (radius.FLAT, radius.HARD, radius.MEMORY))
 
 
-def test_cliffs_are_rows_far_above_those_beside_them() -> None:
+def test_cliffs_are_rows_far_above_their_neighbours() -> None:
     import cliffs  # noqa: PLC0415
 
     def rows(kind: str, seconds: dict[int, float]) -> list[Any]:

@@ -24,7 +24,7 @@ def options(folder: Path, *more: str) -> list[str]:
 
 
 @pytest.mark.slow
-def test_a_trial_on_the_cpu_goes_on_where_it_stopped(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_cpu_trial_resumes_after_interruption(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = options(tmp_path, "--stages", "time,report", "--only", "stages,query uniform,spheres")
     assert check.main([*words, "--budget", "0"]) == 0
     assert "time: left for a further call" in capsys.readouterr().out
@@ -57,7 +57,7 @@ def test_no_gpu_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture, m
 # What is done
 
 
-def test_cases_cover_what_was_asked_for() -> None:
+def test_requested_cases_are_covered() -> None:
     keys = [call.key(case.sample) for case in cases.listed(False) for call in case.calls]
     assert len(keys) == len(set(keys))
     for n in ("1e4", "1e5", "1e6", "1e7"):
@@ -88,7 +88,7 @@ def test_only_some_calls() -> None:
     assert [call.options["box"] for call in one.calls] == [cases.BOX, 0.0]
 
 
-def test_samples_are_made_once_and_are_those_of_the_seed(tmp_path: Path) -> None:
+def test_samples_are_made_once_from_their_seed(tmp_path: Path) -> None:
     sample = cases.Sample("clustered", 300)
     sample.make(tmp_path, tmp_path)
     path = sample.path(tmp_path)
@@ -100,7 +100,7 @@ def test_samples_are_made_once_and_are_those_of_the_seed(tmp_path: Path) -> None
     np.testing.assert_array_equal(even, cases.uniform(50, cases.SEED))
 
 
-def test_jaxkd_is_asked_for_what_it_does() -> None:
+def test_jaxkd_runs_supported_cases_only() -> None:
     does = libraries.Jaxkd.does
     assert does("knn", {"k": 16, "box": 0.0}, 10**6)
     assert not does("knn", {"k": 16, "box": 1.0}, 10**6)
@@ -119,7 +119,7 @@ def test_floor_is_the_larger_of_bytes_and_arithmetic() -> None:
 
 
 @pytest.mark.long
-def test_answers_of_one_device_agree_with_themselves() -> None:
+def test_answers_of_one_device_are_consistent() -> None:
     import jax  # noqa: PLC0415
 
     given = next(one for one in answers.inputs(True) if one["n"] == 400)
@@ -141,7 +141,7 @@ def test_answers_of_one_device_agree_with_themselves() -> None:
         ("knn", "out of memory", [np.zeros(1)], "out of memory"),
     ],
 )
-def test_differences_in_words(name: str, a: Any, b: Any, says: str | None) -> None:
+def test_descriptions_of_differences(name: str, a: Any, b: Any, says: str | None) -> None:
     found = answers.difference(name, a, b)
     assert found is None if says is None else says in (found or "")
 
@@ -171,7 +171,7 @@ exercised
 
 
 @pytest.mark.parametrize("errors", [0, 3])
-def test_verdict_of_the_sanitizer_is_that_of_the_worst_process(errors: int) -> None:
+def test_verdict_of_the_sanitizer_is_the_worst_of_its_processes(errors: int) -> None:
     found = correctness.verdict(SUMMARY.format(errors), [])
     assert found["verdict"] == f"ERROR SUMMARY: {errors} errors"
     assert found["complaints"] == ["========= Invalid __global__ write of size 4 bytes"]
@@ -187,7 +187,7 @@ def test_the_sanitizers_are_those_that_are_documented(tmp_path: Path, monkeypatc
     assert "initcheck" in stage
 
 
-def test_a_suite_that_was_cut_off_is_summed_up() -> None:
+def test_truncated_suite_is_summarised() -> None:
     lines = [
         {"test": "a", "outcome": "failed", "text": "wrong", "seconds": 1.0},
         {"test": "b", "outcome": "skipped", "text": "needs 4 devices", "seconds": 0.0},
@@ -211,26 +211,26 @@ def session_in(folder: Path, platform: str = "cpu") -> Session:
     return Session(Record(folder / "found.json"), platform, work=folder, data=folder, source="now")
 
 
-def test_findings_come_as_lines_and_the_rest_goes_to_the_log(tmp_path: Path) -> None:
+def test_findings_are_lines_and_other_output_goes_to_the_log(tmp_path: Path) -> None:
     code = "print('{\"key\": 1}'); print('hello')"
     assert run_lines(tmp_path, code) == [{"key": 1}]
     assert "hello" in (tmp_path / "log").read_text()
 
 
-def test_a_process_that_fails_says_why(tmp_path: Path) -> None:
+def test_failing_process_reports_the_reason(tmp_path: Path) -> None:
     (last,) = run_lines(tmp_path, "raise SystemExit('no such thing')")
     assert last["stopped"] == "exit status 1"
     assert "no such thing" in last["log"]
 
 
-def test_a_process_that_takes_too_long_is_stopped_and_keeps_what_it_found(tmp_path: Path) -> None:
+def test_process_that_exceeds_its_time_is_stopped_and_keeps_results(tmp_path: Path) -> None:
     code = "import time; print('{\"key\": 1}', flush=True); time.sleep(60)"
     first, last = run_lines(tmp_path, code, seconds=1)
     assert first == {"key": 1}
     assert last["late"]
 
 
-def test_a_peer_sees_no_other_library_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_peer_imports_no_other_library_of_the_same_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "other" / "jztree").mkdir(parents=True)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path / 'other'}:{tmp_path / 'tools'}")
     monkeypatch.setenv("XLA_FLAGS", "--anything")
@@ -240,7 +240,7 @@ def test_a_peer_sees_no_other_library_of_the_same_name(tmp_path: Path, monkeypat
     assert "XLA_FLAGS" not in environment
 
 
-def test_the_record_keeps_what_counts(tmp_path: Path) -> None:
+def test_record_keeps_valid_results(tmp_path: Path) -> None:
     record = Record(tmp_path / "found.json")
     record.put("time", "a", "now", {"seconds": 1.0})
     record.put("time", "b", "now", {"error": "no"})
@@ -254,7 +254,7 @@ def test_the_record_keeps_what_counts(tmp_path: Path) -> None:
     assert not again.has("time", "a", "now")
 
 
-def test_a_table_beside_a_peer(tmp_path: Path) -> None:
+def test_table_with_a_peer(tmp_path: Path) -> None:
     record = Record(tmp_path / "found.json")
     record.data |= {"date": "today", "source": "now", "machine": report.machine("cpu", "abc")}
     key, digest = "knn uniform 2e3 k=8 open", {"finite": True, "sum of radii": 1.0}
@@ -266,7 +266,7 @@ def test_a_table_beside_a_peer(tmp_path: Path) -> None:
     assert row.endswith("| 2 |  | yes |")
 
 
-def test_architectures_are_those_of_the_gpu_or_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_architectures_are_those_of_the_gpu_or_set_by_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("CUDAARCHS", raising=False)
     monkeypatch.setattr(building, "ask", lambda *_: "9.0\n9.0")
     assert building.architectures() == "90"

@@ -33,7 +33,7 @@ def reports_of(case: Case) -> tuple[runner.Tally, str]:
         pytest.param("is killed", marks=pytest.mark.slow),
     ],
 )
-def test_a_sound_library_passes(name: str) -> None:
+def test_correct_library_passes(name: str) -> None:
     tally, report = reports_of(case_of(name))
     assert tally.cases == 1
     assert not report
@@ -116,7 +116,7 @@ _SLOW = pytest.mark.slow
         ),
     ],
 )
-def test_a_planted_error_is_found(name: str, planted: str, found: str) -> None:
+def test_planted_error_is_found(name: str, planted: str, found: str) -> None:
     # The last moment of most kinds; for one that is slow, when the others have ended.
     tally, report = reports_of(case_of(name, planted))
     assert re.search(found, next(iter(tally.wrong), "")), report
@@ -131,7 +131,7 @@ def test_a_report_shows_how_it_was_run() -> None:
     assert "process 0 ended with 1" in report
 
 
-def test_cases_are_the_same_for_the_same_seed_and_of_all_kinds() -> None:
+def test_cases_are_reproducible_and_cover_every_kind() -> None:
     cases = [drawn(4, number) for number in range(len(KINDS))]
     assert {case.kind.name for case in cases} == {kind.name for kind in KINDS}
     assert [case.script() for case in cases] == [drawn(4, number).script() for number in range(len(KINDS))]

@@ -81,14 +81,14 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
     [(knn, 2), (nearest, 1), (fof, 1), (radius, 1), (pairs, 1), (sums, 1), (spheres, 1)],
     ids=["knn", "nearest", "fof", "radius", "pairs", "sums", "spheres"],
 )
-def test_a_sound_library_passes(part: ModuleType, batch: int) -> None:
+def test_correct_library_passes(part: ModuleType, batch: int) -> None:
     assert not findings(part, 20, batch)
 
 
 # Neighbours
 
 
-def test_a_wrong_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def last_is_the_first(found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         return found[0], found[1].at[:, -1].set(jnp.minimum(found[1][:, -1], 0))
 
@@ -97,18 +97,18 @@ def test_a_wrong_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_a_radius_that_is_a_little_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slightly_too_large_radius_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "knn", lambda found: (found[0] * (1 + 3e-6), found[1]))
     assert_found(findings(knn), "a radius is not that of")
 
 
 @pytest.mark.long
-def test_an_error_that_is_swallowed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_swallowed_error_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "check", lambda num, failed, numbers, sentence: kernels.as_num(num))
     assert_found(findings(knn, 100), "no error although")
 
 
-def test_an_error_that_is_no_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unexpected_exception_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*args: Any, **kwargs: Any) -> Any:
         raise KeyError("pos")
 
@@ -119,19 +119,19 @@ def test_an_error_that_is_no_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
 # Within a radius
 
 
-def test_a_count_that_is_one_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_count_that_is_one_too_large_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "count_within", lambda found: (found[0].at[:1].add(1), found[1]))
     assert_found(findings(radius), "a count is not that of the pairs")
 
 
 @pytest.mark.long
-def test_a_neighbour_that_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exchanged_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "neighbours_within", lambda found: (*found[:2], jnp.minimum(found[2], 0), found[3]))
     assert_found(findings(radius, 100), "lists are not those of the pairs")
 
 
 @pytest.mark.long
-def test_a_border_that_joins_the_last_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_border_that_joins_the_last_cluster_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = 2**31 - 1
     planted(monkeypatch, kernels, "least_within", lambda least: jnp.where(least < nowhere, least + 1, least))
     found: dict[str, runner.Finding] = {}
@@ -141,14 +141,14 @@ def test_a_border_that_joins_the_last_cluster(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.long
-def test_a_limit_that_is_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ignored_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = kernels.knn
     monkeypatch.setattr(kernels, "knn", lambda *args, **kwargs: real(*args, **(kwargs | {"limit": None})))
     assert_found(findings(nearest, 60), "there are not as many neighbours as are counted")
 
 
 @pytest.mark.slow
-def test_a_limit_that_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounded_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit is rounded to float32, which only pairs at exactly that distance reveal."""
     real = kernels.knn
 
@@ -162,7 +162,7 @@ def test_a_limit_that_is_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_nearest_ones_that_are_not_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_nearest_neighbours_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def others(found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         return jnp.where(jnp.isfinite(found[0]), found[0] * (1 + 3e-6), jnp.inf), found[1]
 
@@ -171,7 +171,7 @@ def test_nearest_ones_that_are_not_the_nearest(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.long
-def test_a_pair_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_pair_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = kernels.pairs_within
 
     def shorter(*args: Any, **kwargs: Any) -> Any:
@@ -183,26 +183,26 @@ def test_a_pair_that_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_a_pair_with_a_wrong_shift(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pair_with_wrong_shift_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:4], jnp.minimum(found[4], 0), *found[5:]))
     assert_found(findings(pairs, 120), "a pair that is none")
 
 
 @pytest.mark.long
-def test_a_vector_the_wrong_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_vector_of_wrong_sign_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:5], -found[5], found[6]))
     assert_found(findings(pairs, 60), "a vector is not that between the pair")
 
 
 @pytest.mark.long
-def test_a_gradient_the_wrong_way_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_of_wrong_sign_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "kernel_sums", lambda found: -found)
     only = batch_with(sums, "gradient")
     assert_found(findings(sums, 60, only), "a gradient of a sum is not that of the pairs")
 
 
 @pytest.mark.long
-def test_a_sum_that_lacks_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sum_without_one_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "kernel_sums", lambda found: found.at[:1].multiply(0.9))
     assert_found(findings(sums), "a sum over a kernel is not that of the pairs")
 
@@ -211,25 +211,25 @@ def test_a_sum_that_lacks_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.long
-def test_a_group_cut_in_two(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_divided_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "fof", lambda label: label.at[-1:].set(label.shape[0] - 1))
     assert_found(findings(fof, 60), "particles that are linked are in different groups")
 
 
 @pytest.mark.long
-def test_two_groups_joined(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_groups_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "fof", lambda label: label.at[1:2].set(0))
     assert_found(findings(fof, 160), "particles that are not linked are in one group")
 
 
 @pytest.mark.slow
-def test_a_wrong_mass(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_mass_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "catalogue", lambda sums: (sums[0] * (1 + 1e-5), *sums[1:]))
     assert_found(findings(catalogue, 60), "mass of a group")
 
 
 @pytest.mark.slow
-def test_a_property_that_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_property_that_is_not_moved_with_its_particles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "gather_rows", lambda rows, index: rows if rows.ndim == 1 else rows[index])
     assert_found(findings(catalogue), "did not go with its particles")
 
@@ -238,20 +238,20 @@ def test_a_property_that_stays_where_it_was(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.slow
-def test_a_sphere_with_a_particle_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sphere_with_one_particle_too_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "overdensity", lambda found: (*found[:2], found[2] + 1, *found[3:]))
     assert_found(findings(spheres), "the count of a sphere")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("search", ["knn.knn(jz.data.Pos", "smoothing_length"])
-def test_a_derivative_that_is_zero(monkeypatch: pytest.MonkeyPatch, search: str) -> None:
+def test_zero_derivative_is_found(monkeypatch: pytest.MonkeyPatch, search: str) -> None:
     monkeypatch.setattr(sys.modules["jztree.knn._one_device"], "radii", lambda query, pos, box, rad, idx: rad)
     assert_found(findings(gradients, 4, batch_with(gradients, search)), "derivative")
 
 
 @pytest.mark.long
-def test_a_damaged_file_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_file_that_is_read_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     read = io.read_snapshot
 
     def swallowing(path: Any, **options: Any) -> Any:
@@ -266,13 +266,13 @@ def test_a_damaged_file_that_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_an_answer_that_depends_on_the_number_of_devices(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_result_that_depends_on_the_number_of_devices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, sys.modules["jztree.knn"], "knn_over_ranks", lambda found: [found[0], found[1] * 0])
     assert_found(findings(devices, 25, batch_with(devices, "knn.smap", "[:2]")), "neighbour")
 
 
 @pytest.mark.slow
-def test_lists_without_what_other_devices_hold(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lists_without_rows_of_other_devices_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(
         monkeypatch,
         sys.modules["jztree.radius._search"],
@@ -298,7 +298,7 @@ def test_a_report_can_be_pasted(monkeypatch: pytest.MonkeyPatch) -> None:
         np.testing.assert_array_equal(names["igroup"], finding.case.run()["igroup"])
 
 
-def test_rows_and_digits_that_a_fault_does_not_need_are_left_out() -> None:
+def test_rows_and_digits_irrelevant_to_a_fault_are_removed() -> None:
     def judge(values: dict[str, Any], outcome: case.Outcome) -> None:
         used = values["pos"][: values["num"]]
         if (used > 0.99).any() and (used < 0.01).any():
@@ -315,7 +315,7 @@ def test_rows_and_digits_that_a_fault_does_not_need_are_left_out() -> None:
     assert len(small.script()) < 250
 
 
-def test_literals_are_the_values() -> None:
+def test_literals_evaluate_to_their_values() -> None:
     random = np.random.default_rng(1)
     for dtype in (np.float32, np.float64, np.int64, np.int8, np.float16):
         rows = (random.standard_normal((4, 3)) * 100).astype(dtype)
@@ -328,7 +328,7 @@ def test_literals_are_the_values() -> None:
     assert np.signbit(again[3])
 
 
-def test_what_ends_the_process_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_end_of_the_process_is_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     notes = tmp_path / "case"
     notes.write_text("fof 2 1 \n")
     process = subprocess.Popen([sys.executable, "-c", "import os; os.abort()"])
@@ -343,7 +343,7 @@ def test_what_ends_the_process_is_reported(tmp_path: Path, capsys: pytest.Captur
     [("while True: pass", "_PATIENCE"), ("import time; time.sleep(60)", "_PATIENCE_WITH_WAITS")],
     ids=["computes", "waits"],
 )
-def test_what_hangs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, patience: str) -> None:
+def test_hang_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, patience: str) -> None:
     monkeypatch.setattr(command, patience, 0.5)
     process = subprocess.Popen([sys.executable, "-c", program])
     assert command._watch(process, tmp_path / "case") is None
@@ -352,7 +352,9 @@ def test_what_hangs_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 @pytest.mark.long
-def test_what_does_not_get_to_compute_does_not_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_that_never_computes_is_not_reported_as_hanging(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(command, "_PATIENCE", 0.5)
     process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(4)"])
     assert command._watch(process, tmp_path / "case") == 0
