@@ -1,4 +1,4 @@
-"""The benchmarks compare like with like, and draw and record what they measured."""
+"""The benchmarks compare like with like, and draw and record their measurements."""
 
 import json
 import sys
@@ -55,7 +55,7 @@ def test_sweeps_are_drawn(tmp_path: Path) -> None:
 def test_records_of_fixed_radii(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A line a run, of what is printed."""
+    """Each run appends one line with the printed results."""
     import radius  # noqa: PLC0415
 
     monkeypatch.setattr(radius, "HISTORY", tmp_path / "radius.jsonl")
@@ -84,10 +84,10 @@ def test_cliffs_are_rows_far_above_their_neighbours() -> None:
     assert cliffs.cliffs(even) == []
     one = even[3]
     assert cliffs.cliffs([*even[:3], cliffs.Row("uniform", 3, one.k, 100 * one.seconds), *even[4:]])[0].row.k == one.k
-    # The smallest k is beside the next larger one only.
+    # The smallest k has only one neighbour: the next larger k.
     first = cliffs.cliffs(rows("uniform", {1: 5e-6, 2: 1e-6, 3: 1e-6}))
     assert [(cliff.row.k, cliff.beside, cliff.factor) for cliff in first] == [(1, "k=2", pytest.approx(5))]
-    # All of a kind may be slow.
+    # All rows of a kind may be slow.
     slow = cliffs.cliffs([*even, *rows("duplicates", {row.k: 5 * row.seconds for row in even})])
     assert {(cliff.row.kind, cliff.beside) for cliff in slow} == {("duplicates", "uniform")}
     assert len(slow) == len(even) - 1  # k = 1 has no search to compare with

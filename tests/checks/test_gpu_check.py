@@ -1,4 +1,4 @@
-"""The script that a GPU is checked with (checks/gpu), as far as it goes without one."""
+"""The parts of the GPU check (checks/gpu) that run without a GPU."""
 
 import json
 import sys
@@ -54,7 +54,7 @@ def test_no_gpu_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture, m
     assert "nvidia-smi names no GPU" in capsys.readouterr().err
 
 
-# What is done
+# Stages
 
 
 def test_requested_cases_are_covered() -> None:

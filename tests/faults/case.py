@@ -1,12 +1,12 @@
-"""A case: a script for several processes, and a judge of how these ended.
+"""A case: a script for several processes, and a judge of how they ended.
 
-The program, with the moments at which something may happen:
+The program, with the moments at which a fault may happen:
 
-    before      initialize      started      a mesh, data and what is to be computed      meshed      the first run
+    before      initialize      started      a mesh, data and the computation      meshed      the first run
     between     several runs, before one of them: loop      last      the end of Python: atexit
 
-While runs are under way, a thread may do something (during), a host callback (debug callback, pure callback), or, in
-the first run, what is compiled (traced).
+During a run, the fault may also happen in a thread (during) or in a host callback (debug callback, pure callback), and
+in the first run in the function being traced (traced).
 """
 
 import re
@@ -17,7 +17,7 @@ import numpy as np
 
 from .kinds import DURING, KINDS, Kind
 
-LIMIT = 60.0  # seconds, from the start of the processes; more where these are still at work
+LIMIT = 60.0  # seconds from the start of the processes; longer if they are still working
 _IMPORTS = "import atexit, ctypes, logging, multiprocessing, os, signal, subprocess, sys, threading, time"
 _PLAIN = """
 rank_sum = lambda: jax.lax.psum(jax.lax.axis_index("ranks"), "ranks")
@@ -31,7 +31,7 @@ def summed(x, number):
 summed.smap = jz.jax_ext.shard_map_constructor(summed, in_specs=(jax.P(-1), jax.P()), out_specs=jax.P(-1))
 x, number = np.ones((mesh.size, 3), np.float32), 1.0
 """
-# What is computed: lines before, and what each run is.
+# The computations: setup lines, and the expression for each run.
 _WORKS = {
     "plain": (_PLAIN, "total()"),
     "mapped": (_MAPPED, "summed.smap(mesh, jit=True)(x, number)"),
@@ -56,7 +56,7 @@ _CALLBACKS = {
 
 @dataclass(frozen=True)
 class Ended:
-    """How a process ended. code: None if it had not."""
+    """How a process ended. code: its exit code; None if it did not end."""
 
     code: int | None
     seconds: float
@@ -65,7 +65,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Case:
-    """What happens, when, among how many processes of how many devices, and on which process."""
+    """The fault, its moment, the number of processes and of devices per process, and the process at fault."""
 
     kind: Kind
     moment: str
@@ -77,14 +77,14 @@ class Case:
     planted: str = ""
 
     def title(self) -> str:
-        """In words."""
+        """Describe the case in words."""
         who = "each process" if self.kind.everyone else f"process {self.rank}"
         return (
             f"{who} of {self.count} ({self.devices} devices each, {self.work}) {self.kind.name}; moment: {self.moment}"
         )
 
     def script(self) -> str:
-        """What all processes run."""
+        """Return the script that all processes run."""
         at = self._at
         setup, run = _WORKS[self.work]
         inside = _CALLBACKS.get(self.moment, "") or at("traced")
@@ -119,7 +119,7 @@ class Case:
         return "\n".join(line for line in lines if line) + "\n"
 
     def _at(self, moment: str) -> str:
-        """What happens at ``moment``."""
+        """Return the code of the fault if it happens at ``moment``, otherwise an empty string."""
         if moment != self.moment:
             return ""
         code = self.kind.code
@@ -142,7 +142,7 @@ class Case:
         return f"def called(device):\n    if device == {device}:\n{body}\n    return np.float32(0)"
 
     def environments(self, address: str) -> list[dict[str, str]]:
-        """Those of the processes, beside what all share."""
+        """Return the environment variables of each process, without those shared by all processes."""
         return [
             {"JAX_COORDINATOR_ADDRESS": address, "JAX_NUM_PROCESSES": str(self.count), "JAX_PROCESS_ID": str(rank)}
             | (dict(self.kind.env) if rank == self.rank else {})
@@ -150,7 +150,7 @@ class Case:
         ]
 
     def wrong(self, ended: list[Ended]) -> str:
-        """What is wrong with how the processes ended, in words that are the same for all cases of one fault."""
+        """Describe the first unexpected ending, in the same words for all cases of a fault; empty if all is well."""
         for rank, one in enumerate(ended):
             at_fault = self.kind.everyone or rank == self.rank
             found = self._wrong_of_one(one, at_fault)
@@ -182,12 +182,12 @@ class Case:
 
 
 def drawn(seed: int, number: int) -> Case:
-    """Case ``number``; of as many in a row as there are kinds, each is of another kind."""
+    """Return case ``number``. Each run of ``len(KINDS)`` cases contains every kind once."""
     turn, place = divmod(number, len(KINDS))
     kind = KINDS[np.random.default_rng([seed, turn]).permutation(len(KINDS))[place]]
     random = np.random.default_rng([seed, number, 1])
     count = int(random.choice([2, 2, 3, 4]))
-    # Most programs are small ones, which compile quickly.
+    # Most programs are small, so they compile quickly.
     works = kind.works or (*["plain"] * 5, *["mapped"] * 7, "knn", "labels", "catalogue")
     return Case(
         kind=kind,

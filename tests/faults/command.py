@@ -10,7 +10,7 @@ from .case import Case, drawn
 
 
 def main() -> int:
-    """Run what the arguments ask for; 1 if there is a fault."""
+    """Run the requested cases. Return 1 if any went wrong, otherwise 0."""
     options = _arguments()
     print(f"faults: seed {options.seed}", flush=True)
     start = time.monotonic()

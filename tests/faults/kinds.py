@@ -1,37 +1,38 @@
-"""What may happen in one process of several, and what must come of it."""
+"""The faults of a process in a program of several, and the expected outcomes."""
 
 import signal
 from dataclasses import dataclass
 
-# Moments of the program, see `case`. Those at which the others will still compute something with the process.
+# Moments of the program, see `case`, after which the other processes still compute something with this process.
 WORKING = ("started", "meshed", "between", "loop")
-# In a thread, while the main thread is computing.
+# In a thread, while the main thread computes.
 DURING = "during"
 LIBRARY = ("mapped", "knn", "labels", "catalogue")
 
-# What the others say. They name the process and the cause.
+# Messages of the other processes. They name the process and the cause.
 _ENDED = r"process {rank}, which has come to an end"
 _FAILED = r"process {rank} of {count} on host \S+ has failed: "
-_LEADER = r"process 0, which coordinates|leader (task )?\(usually slice 0 task 0\)"  # what can be said of process 0
+_LEADER = r"process 0, which coordinates|leader (task )?\(usually slice 0 task 0\)"  # names of process 0
 _GONE = r"process {rank} of {count} on host \S+ is gone"
 _NEVER_CAME = (
     r"has waited 6 s for all {count} processes to meet(.|\n)*(process {rank}, which should|task names:\s+{rank}\b)"
 )
-# What a process says that has met an error itself, or that ends because of another one that has.
+# Message of a process that failed, or that ends because another process failed.
 _EITHER = r"(ends with this error|has failed: )(.|\n)*"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kind:
-    """One thing that may happen.
+    """A kind of fault.
 
-    code: what the process at fault does, as Python. everyone: all do it.
-    moments: when it may happen, see `case`. works: what the processes may be computing then; empty is anything.
-    own: how the process at fault may end; empty is any way but success.
-    said: a regular expression that is found in what each other process writes before it ends without success; if it is
-        empty, they must go on, end with success, and nobody may say anything.
-    also: the same for what the process at fault writes.
-    setup: lines before `initialize`. options: of `initialize`. env: of the process at fault. taken: the port is in use.
+    code: Python code that the process at fault runs. everyone: every process runs it.
+    moments: when it may happen, see `case`. works: the computations it may interrupt; empty means any.
+    own: permitted exit codes of the process at fault; if it is empty, the process may end in any way or not at all.
+    said: regular expression that must match the output of every other process, which must fail; if it is empty, the
+        other processes must continue and succeed, and no process may print a message.
+    also: regular expression for the output of the process at fault.
+    setup: lines before `initialize`. options: arguments of `initialize`. env: environment variables of the process at
+        fault. taken: the port is in use.
     """
 
     name: str
@@ -133,8 +134,8 @@ _DIFFERING = tuple(
         ("another function", "work = other", LIBRARY, _DIFFERENT),
     )
 )
-# Gloo sees some of these itself: two that are not of the same size, and one that comes alone when it is the first. Or
-# the process takes what it gets for its own numbers, and its program notices.
+# Gloo detects some of these: collectives of different sizes, and a first collective that only one process calls.
+# Otherwise the process mistakes the data that it receives for its own, and its program notices.
 _TOGETHER = "all other processes wait, too, .* have called different things"
 _TOGETHER += rf"|collective mismatch|Gloo context initialization failed|AssertionError|{_GONE}|{_LEADER}"
 _ALONE = (

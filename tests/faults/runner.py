@@ -1,4 +1,4 @@
-"""Runs cases, several at a time, and says what was found."""
+"""Run cases, several at a time, and report the results."""
 
 import contextlib
 import json
@@ -18,13 +18,13 @@ import processes
 
 from .case import LIMIT, Case, Ended
 
-_MOST_LINES = 25  # of what a process wrote, in a report
-_PROGRESS = 50  # cases, of which each takes seconds
+_MOST_LINES = 25  # of the output of a process, in a report
+_PROGRESS = 50  # cases between progress reports; each case takes seconds
 
 
 @dataclass
 class Tally:
-    """What became of the cases. wrong: how many were so, by what was wrong. longest: seconds of the longest one."""
+    """The outcome of the cases. wrong: number of failures by description. longest: seconds of the longest case."""
 
     cases: int = 0
     longest: float = 0.0
@@ -32,7 +32,7 @@ class Tally:
 
 
 class Starter:
-    """A process that starts those of cases; see `starter`."""
+    """A process that starts the processes of cases; see `starter`."""
 
     def __init__(self) -> None:
         environment = processes.environment(2) | {"PYTHONFAULTHANDLER": ""}
@@ -42,7 +42,7 @@ class Starter:
         )
 
     def run(self, case: Case, seconds: float = LIMIT) -> list[Ended]:
-        """How the processes of a case ended, by rank."""
+        """Run a case and return how its processes ended, by rank."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -65,7 +65,7 @@ class Starter:
         return [Ended(code, seconds, output) for (code, seconds), output in zip(answer, outputs, strict=True)]
 
     def close(self) -> None:
-        """End it; no case is running."""
+        """End the starter. No case may be running."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait()
@@ -73,7 +73,7 @@ class Starter:
 
 @contextlib.contextmanager
 def starting() -> Iterator[Starter]:
-    """A starter, for a block."""
+    """Provide a starter within a ``with`` block."""
     starter = Starter()
     try:
         yield starter
@@ -88,10 +88,10 @@ def run(
     report: Callable[[str], None] = print,
     limit: float = LIMIT,
 ) -> Tally:
-    """Run the cases, each with a name, until all ran or the time is up; ``report`` gets each fault in words, and
-    how far this is now and then.
+    """Run the named cases until all have run or the time is up.
 
-    limit: seconds after which a process hangs.
+    report: called with the description of each failure, and with the progress from time to time.
+    limit: seconds after which a process counts as hung.
     """
     tally, lock, left, end = Tally(), threading.Lock(), iter(cases), time.monotonic() + seconds
 
@@ -122,7 +122,7 @@ def run(
 
 
 def in_words(name: str, case: Case, wrong: str, ended: list[Ended]) -> str:
-    """A report: what is wrong, a script that shows it and how to run it, and what the processes wrote."""
+    """Return a report: the failure, a script that reproduces it, how to run it, and the output of the processes."""
     environments = case.environments("127.0.0.1:7711")
     runs = [
         " ".join(f"{key}={shlex.quote(value)}" for key, value in environment.items()) + " python script.py &"

@@ -1,8 +1,8 @@
-"""Starts processes that have imported JAX already, by a fork, which saves most of what a case costs.
+"""Fork processes that have already imported JAX, which saves most of the cost of a case.
 
-Reads one line of JSON a case: the script, the environments of the processes, a folder, and a limit in seconds. Writes
-one line back: how each process ended and after how many seconds. A process runs the script as its main program, and
-ends as Python ends. JAX has started no device and no thread when it is forked.
+Read one line of JSON per case: the script, the environments of the processes, a folder, and a limit in seconds. Write
+one line back: how each process ended and after how many seconds. A process runs the script as its main program and
+ends like any Python program. JAX has not started any device or thread before the fork.
 """
 
 import contextlib
@@ -21,16 +21,17 @@ import numpy as np  # noqa: F401 - scripts import it
 
 import jztree  # noqa: F401 - likewise
 
-# For so long a process that hangs has done nothing at the end of its time; at most so many times that is given.
+# Seconds without CPU use after which a process counts as hung once its time is up; and the largest extension, as a
+# multiple of the limit.
 _STILL, _MOST = 40.0, 5
 
 
 def serve() -> dict[str, Any] | None:
-    """In the processes of a case: what to run. In the first process: None, at the end of the input."""
+    """Fork the processes of each case. Return the case in a forked process, and None in the parent at end of input."""
     for line in sys.stdin:
         case = json.loads(line)
         children: dict[int, int] = {}
-        Path(case["folder"], "script.py").write_text(case["script"])  # tracebacks show lines of files
+        Path(case["folder"], "script.py").write_text(case["script"])  # in a file, so that tracebacks show its lines
         for rank in range(len(case["environments"])):
             child = os.fork()
             if child == 0:
@@ -41,9 +42,10 @@ def serve() -> dict[str, Any] | None:
 
 
 def _wait(children: dict[int, int], seconds: float) -> list[list[float | None]]:
-    """Exit code (minus the signal if one ended it, None if it was still there) and seconds, by rank.
+    """Return the exit code and the seconds of each process, by rank.
 
-    On a machine that others keep busy, those that are still at work after ``seconds`` get more time.
+    The exit code is minus the signal if a signal ended the process, and None if the process was still running. On a
+    busy machine, processes that are still working after ``seconds`` get more time.
     """
     start = busy = time.monotonic()
     ended: dict[int, list[float | None]] = {}
@@ -63,7 +65,7 @@ def _wait(children: dict[int, int], seconds: float) -> list[list[float | None]]:
             used, busy = more, now
         time.sleep(0.02)
     left = children.keys() - ended.keys()
-    for send in (signal.SIGUSR1, signal.SIGKILL):  # first, where they stand
+    for send in (signal.SIGUSR1, signal.SIGKILL):  # SIGUSR1 prints tracebacks
         for child in left:
             os.kill(child, send)
         time.sleep(0.5 if left and send == signal.SIGUSR1 else 0)
@@ -74,7 +76,7 @@ def _wait(children: dict[int, int], seconds: float) -> list[list[float | None]]:
 
 
 def _seconds_of_work(processes: Iterable[int]) -> float:
-    """Of processors, so far."""
+    """Return the CPU time that the processes have used so far, in seconds."""
     ticks = 0
     for process in processes:
         with contextlib.suppress(OSError):
@@ -84,14 +86,14 @@ def _seconds_of_work(processes: Iterable[int]) -> float:
 
 
 def become(case: dict[str, Any]) -> str:
-    """Take on the environment of one process of the case; the path of its script."""
+    """Take on the environment of one process of the case, and return the path of its script."""
     os.setsid()
     folder, rank = Path(case["folder"]), case["rank"]
     output = os.open(folder / f"output{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored in jobs in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs ignore it
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     os.chdir(folder)
     os.environ.update(case["environments"][rank])
@@ -103,5 +105,5 @@ if __name__ == "__main__":
     _case = serve()
     if _case is not None:
         _script = become(_case)
-        # On the lowest level of the main program, so that all ends as it does for users.
+        # At the top level of the main program, so that the process ends as it does for users.
         exec(compile(Path(_script).read_text(), _script, "exec"), {"__name__": "__main__"})

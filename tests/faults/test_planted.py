@@ -1,4 +1,4 @@
-"""Errors planted in the library are found by the faults that they matter to, and reported as scripts that show them."""
+"""The fault cases find errors planted in the library, and report them as scripts that reproduce them."""
 
 import dataclasses
 import re
@@ -9,12 +9,12 @@ from faults import runner
 from faults.case import Case, drawn
 from faults.kinds import KINDS
 
-_SECONDS = 20.0  # after which a process hangs
+_SECONDS = 20.0  # after which a process counts as hung
 _LAUNCH = "from jztree.launch import _callbacks, _ends, _lines, _peers"
 
 
 def case_of(name: str, planted: str = "", **changes: object) -> Case:
-    """The smallest case of a kind, in a library that ``planted`` has changed."""
+    """Return the smallest case of a kind, for a library changed by the code ``planted``."""
     kind = next(kind for kind in KINDS if kind.name == name)
     small = Case(kind, kind.moments[-1], (*kind.works, "plain")[0], count=2, devices=1, rank=1, step=1)
     return dataclasses.replace(small, planted=f"{_LAUNCH}\n{planted}" if planted else "", **changes)  # type: ignore[arg-type]
@@ -117,7 +117,7 @@ _SLOW = pytest.mark.slow
     ],
 )
 def test_planted_error_is_found(name: str, planted: str, found: str) -> None:
-    # The last moment of most kinds; for one that is slow, when the others have ended.
+    # Most kinds use their last moment; for a slow process, this is after the others have ended.
     tally, report = reports_of(case_of(name, planted))
     assert re.search(found, next(iter(tally.wrong), "")), report
 
