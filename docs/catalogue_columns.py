@@ -1,7 +1,6 @@
-"""The table of all columns of a catalogue, for its page: what files say of themselves, in every layout.
+"""Sphinx extension: the table of all catalogue columns, from the descriptions in files of every layout.
 
-Used by Sphinx as an extension. A catalogue of the sample is made with all properties and written in each layout when
-the site is built, so that the page cannot say anything else than the files.
+The build writes a catalogue of the sample with all properties in each layout, so the page always agrees with the files.
 """
 
 import subprocess
@@ -20,19 +19,19 @@ _OTHER_THAN_COLUMNS = ("GroupAscale", "GroupIDs")
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Called by Sphinx."""
+    """Connect the extension; Sphinx calls this."""
     app.connect("source-read", fill_in)
     return {"parallel_read_safe": True}
 
 
 def fill_in(_app: Any, page: str, source: list[str]) -> None:
-    """Put the table into its page."""
+    """Insert the table into its page."""
     if page == PAGE:
         source[0] = source[0].replace(_MARK, table())
 
 
 def table() -> str:
-    """In Markdown: name, definition with its source, kind of unit, and the names in other layouts."""
+    """Return the table in Markdown: name, definition with its source, kind of unit, and names in other layouts."""
     with tempfile.TemporaryDirectory() as folder:
         paths = {layout: Path(folder, f"{layout}.hdf5") for layout in _GROUPS}
         for layout, path in paths.items():
@@ -47,30 +46,33 @@ def table() -> str:
 
 
 def run(*arguments: Any) -> None:
-    """Call the command line."""
+    """Run a command of the command line."""
     subprocess.run([sys.executable, "-m", "jztree", *map(str, arguments), "-q"], check=True)
 
 
 class Column:
-    """A dataset of a file that is closed."""
+    """A dataset of a file, usable after the file is closed."""
 
     def __init__(self, data: h5py.Dataset) -> None:
         self.values, self.attrs = data[()], dict(data.attrs)
 
     def text(self) -> str:
-        """What it says that it is."""
+        """Return the description that the file stores for the column."""
         text = self.attrs.get("description", self.attrs.get("Description", ""))
         return text.decode() if isinstance(text, bytes) else text
 
 
 def columns_of(path: Path, group: str) -> dict[str, Column]:
-    """The columns of a file by name."""
+    """Return the columns of a file by name."""
     with h5py.File(path) as file:
         return {name: Column(data) for name, data in file[group].items() if name not in _OTHER_THAN_COLUMNS}
 
 
 def name_of(column: Column, others: dict[str, Column]) -> str:
-    """What a column is called in another layout: by what it says there, else by its values; units may differ."""
+    """Return the names of a column in another layout, found by its description, otherwise by its values.
+
+    Descriptions come first because units may differ.
+    """
     said = [name for name, other in others.items() if other.text() == column.text()]
     same = said or [name for name, other in others.items() if np.array_equal(column.values, other.values)]
     return " ".join(f"`{name}`" for name in same) or "—"

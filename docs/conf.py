@@ -1,8 +1,8 @@
-"""How Sphinx makes the site: pages in MyST, the API reference from the docstrings, no network.
+"""Sphinx configuration: pages in MyST, the API reference from the docstrings, no network access.
 
-Docstrings are plain text. Lines ``name: meaning`` tell of arguments and fields; `describe_arguments` turns them into
+Docstrings are plain text. Lines ``name: meaning`` describe arguments and fields. `describe_arguments` turns them into
 definition lists, because `sphinx.ext.napoleon` reads such lines only below headings such as ``Args:``. A name in single
-backticks is a reference, and one that leads nowhere is an error of the build.
+backticks is a reference; an unresolved reference fails the build.
 """
 
 import contextlib
@@ -32,14 +32,14 @@ html_copy_source = False
 
 myst_enable_extensions = ["dollarmath", "fieldlist"]
 myst_heading_anchors = 3
-# The pages say slurm where highlighting knows no such language.
+# Pages use the language "slurm", which the highlighter does not have.
 highlight_language = "text"
 
 default_role = "py:obj"
 nitpicky = True
-# Other projects' pages are not looked up, because building needs no network.
+# References to other projects are not resolved, because the build does not use the network.
 nitpick_ignore_regex = [("py:.*", r"(jax|numpy|matplotlib|h5py|pandas|astropy)(\..*)?|PartitionSpec")]
-autodoc_mock_imports = ["torch"]  # large, and needed for nothing here
+autodoc_mock_imports = ["torch"]  # large, and not needed here
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_preserve_defaults = True
@@ -54,22 +54,22 @@ _WORD = re.compile(r"(``[^`]+``): +\S")
 
 
 def setup(app: Any) -> None:
-    """Called by Sphinx."""
+    """Connect the extension; Sphinx calls this."""
     app.connect("autodoc-process-docstring", describe_arguments)
     app.connect("autodoc-skip-member", leave_out_fields)
     app.connect("missing-reference", find_reference)
 
 
 def leave_out_fields(_app: Any, _what: str, _name: str, obj: Any, _skip: bool, _options: Any) -> bool | None:
-    """The fields of named tuples are told of in the docstring of the class."""
+    """Leave out the fields of named tuples; the docstring of the class describes them."""
     return True if str(getattr(obj, "__doc__", "")).startswith("Alias for field number") else None
 
 
 def find_reference(app: Any, env: Any, node: Any, text: Any) -> Any:
-    """What Sphinx did not find: short names of documented objects; plain text for what exists and has no page."""
+    """Resolve short names of documented objects; return plain text for objects that exist but have no page."""
     target = node["reftarget"]
     objects = env.get_domain("py").objects
-    # Where a class is defined is an alias of where it is documented.
+    # The name of a class in its defining module is an alias of its documented name.
     found = [name for name, one in objects.items() if name.endswith(f".{target}") and not one.aliased]
     if len(found) == 1:
         return make_refnode(app.builder, node["refdoc"], objects[found[0]].docname, objects[found[0]].node_id, text)
@@ -77,7 +77,7 @@ def find_reference(app: Any, env: Any, node: Any, text: Any) -> Any:
 
 
 def exists(name: str, module: str | None) -> bool:
-    """Whether ``name`` is something that can be imported, as it is or from ``module``."""
+    """Return whether ``name`` can be imported, either directly or from ``module``."""
     for path in (name, f"{module}.{name}"):
         with contextlib.suppress(ImportError, AttributeError, ValueError):
             return pkgutil.resolve_name(path) is not None
@@ -85,14 +85,14 @@ def exists(name: str, module: str | None) -> bool:
 
 
 def describe_arguments(_app: Any, what: str, _name: str, obj: Any, _options: Any, lines: list[str]) -> None:
-    """Make ``name: meaning`` lines a definition list, and set off what is returned or raised."""
+    """Turn ``name: meaning`` lines into a definition list, and set off the "Returns" and "Raises" parts."""
     lines[:] = with_definitions(lines, names_of(obj), any_name=what in ("class", "exception"))
 
 
 def names_of(obj: Any) -> set[str]:
-    """The names of the arguments of a function, or of the fields of a class."""
+    """Return the names of the arguments of a function, or of the fields of a class."""
     names: set[str] = set()
-    if isinstance(obj, type):  # a module may have one that is called _fields
+    if isinstance(obj, type):  # not for a module, which may have a variable called _fields
         names = set(getattr(obj, "__dataclass_fields__", ())) | set(getattr(obj, "_fields", ()))
     try:
         return names | set(inspect.signature(obj).parameters)
@@ -101,15 +101,16 @@ def names_of(obj: Any) -> set[str]:
 
 
 def with_definitions(lines: list[str], known: set[str], any_name: bool) -> list[str]:
-    """The lines of a docstring as reStructuredText.
+    """Return the lines of a docstring as reStructuredText.
 
-    known: what may be defined. any_name: so may any other name at the beginning of a paragraph, as attributes are.
+    known: names that may be defined. any_name: any other name at the beginning of a paragraph may be defined too, for
+        attributes.
     """
     made: list[str] = []
-    inside = False  # a definition, which goes on as long as lines are indented
+    inside = False  # a definition, which continues while lines are indented
     for line in itertools.chain.from_iterable(one_definition_a_line(line, known) for line in lines):
         match = _ARGUMENT.fullmatch(line)
-        # What is returned may have names too; a colon announces them.
+        # Returned values may have names too; a colon announces them.
         announced = inside or (made and made[-1].endswith(":")) or (any_name and made and not made[-1])
         if match and (announced or set(match[1].split(", ")) <= known):
             term = ", ".join(f"**{name}**" for name in match[1].split(", "))
@@ -127,13 +128,13 @@ def with_definitions(lines: list[str], known: set[str], any_name: bool) -> list[
 
 
 def one_definition_a_line(line: str, known: set[str]) -> list[str]:
-    """``line``, cut where one definition follows another: ``a: this. b: that.``"""
+    """Split a line with several definitions, such as ``a: this. b: that.``, into one line per definition."""
     cuts = [m.start() for m in _FURTHER.finditer(line) if _ARGUMENT.fullmatch(line) and set(m[1].split(", ")) <= known]
     ends = [*cuts, len(line)]
     return [line[start:end].strip() if start else line[:end] for start, end in zip([0, *cuts], ends, strict=True)]
 
 
 def _continued(above: str, text: str) -> str:
-    """``text`` at the indentation of what the line ``above`` belongs to."""
+    """Return ``text`` at the indentation of the item that the line ``above`` belongs to."""
     bullet = above.startswith(("    * ", "      "))
     return ("      " if bullet else "    ") + text

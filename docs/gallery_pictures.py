@@ -1,6 +1,6 @@
-"""The pictures of the gallery: what the commands of its page make, when the site is built.
+"""Sphinx extension: run the commands of the gallery page to make its pictures when the site is built.
 
-Used by Sphinx as an extension. The commands are run in the folder `FOLDER`, beside the page, which git does not know.
+The commands run in the folder `FOLDER`, next to the page; git does not track this folder.
 """
 
 import shlex
@@ -14,19 +14,19 @@ _PAGE = Path(__file__).parent / "gallery.md"
 
 
 def setup(app: Any) -> dict[str, bool]:
-    """Called by Sphinx."""
-    app.connect("config-inited", lambda _app, _config: make())  # before Sphinx looks whether they are there
+    """Connect the extension; Sphinx calls this."""
+    app.connect("config-inited", lambda _app, _config: make())  # before Sphinx checks that the pictures exist
     return {"parallel_read_safe": True}
 
 
 def commands() -> list[list[str]]:
-    """The arguments of each call of ``jztree`` on the page."""
+    """Return the arguments of each call of ``jztree`` on the page."""
     lines = _PAGE.read_text().splitlines()
     return [shlex.split(line)[1:] for line in lines if line.startswith("jztree ")]
 
 
 def make() -> None:
-    """Run them, unless what they write is there already. Remove the folder to have all made anew."""
+    """Run the commands whose pictures do not exist yet. Remove the folder to make all of them again."""
     FOLDER.mkdir(exist_ok=True)
     for arguments in commands():
         if not (FOLDER / arguments[arguments.index("-o") + 1]).exists():

@@ -1,7 +1,7 @@
-"""The notebook of the quickstart, made from its page: python docs/notebook.py
+"""Make the quickstart notebook from its page: python docs/notebook.py
 
-Text becomes markdown cells, Python blocks become code cells; what blocks print or draw is left to whoever runs them.
-Pictures of the page are left out, because they are not there where the notebook is downloaded.
+Text becomes Markdown cells and Python blocks become code cells, without output. Pictures of the page are left out,
+because they are not downloaded with the notebook.
 """
 
 import json
@@ -14,7 +14,7 @@ NOTEBOOK = PAGE.with_suffix(".ipynb")
 
 
 def notebook_of(page: str) -> str:
-    """The notebook of a page in Markdown, as JSON."""
+    """Return the notebook of a page in Markdown, as JSON."""
     without_output = re.sub(r"^```text\n.*?^```\n|^!\[[^\]]*\]\([^)]*\)\n\n?", "", page, flags=re.M | re.S)
     parts = re.split(r"^```python\n(.*?)^```\n", without_output, flags=re.M | re.S)
     cells = [cell(text.strip("\n"), i, "code" if i % 2 else "markdown") for i, text in enumerate(parts) if text.strip()]
@@ -24,7 +24,7 @@ def notebook_of(page: str) -> str:
 
 
 def cell(text: str, number: int, kind: str) -> dict[str, Any]:
-    """A cell that has not been run."""
+    """Return a cell that has not been run."""
     run = {"execution_count": None, "outputs": []} if kind == "code" else {}
     return {
         "cell_type": kind,

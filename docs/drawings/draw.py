@@ -1,6 +1,6 @@
-"""The drawings of the documentation, from what the library computes: python docs/drawings/draw.py [FOLDER]
+"""Make the drawings of the documentation from results of the library: python docs/drawings/draw.py [FOLDER]
 
-Writes them beside this file if no folder is given.
+Without a folder, the drawings are written next to this file.
 """
 
 import os
@@ -28,11 +28,11 @@ from jztree_utils import ics, plot
 RANKS = 4
 RANK_COLOURS = ["#3b6fb6", "#e08a1e", "#4b9a5d", "#9a5bb0"]
 DARK, GREY, RED = "#222222", "#c9c9c9", "#c8352b"
-KEY_BITS = 16  # of a dimension, enough to tell the points of a drawing apart
+KEY_BITS = 16  # per dimension, enough to distinguish the points of a drawing
 
 
 def points(n: int, seed: int) -> np.ndarray:
-    """Points of the unit square, some of them in three clumps, ``(n, 2)`` float32."""
+    """Return points of the unit square, some of them in three clumps, ``(n, 2)`` float32."""
     random = np.random.default_rng(seed)
     centres = np.array([[0.3, 0.32], [0.7, 0.62], [0.22, 0.8]])
     clumped = centres[random.integers(0, 3, n)] + 0.07 * random.normal(size=(n, 2))
@@ -41,14 +41,14 @@ def points(n: int, seed: int) -> np.ndarray:
 
 
 def morton_keys(pos: np.ndarray) -> np.ndarray:
-    """Keys of points of the unit square: bits of the cell, interleaved, those of x first; ``(n,)`` int64."""
+    """Return the keys of points of the unit square: the interleaved bits of the cell, x first; ``(n,)`` int64."""
     cells = np.floor(pos.astype(np.float64) * 2**KEY_BITS).astype(np.int64)
     bits = (cells[:, :, None] >> np.arange(KEY_BITS)) & 1
     return (bits << (2 * np.arange(KEY_BITS) + np.array([[1], [0]]))).sum(axis=(1, 2))
 
 
 def square(ax: Any, title: str, cells: int = 0) -> None:
-    """An empty unit square, with the grid of the z-order's ``cells`` a side."""
+    """Draw an empty unit square with a grid of ``cells`` z-order cells per side."""
     ax.set(xlim=(0, 1), ylim=(0, 1), aspect="equal", xticks=[], yticks=[])
     ax.set_title(title, fontsize=10)
     for i in range(1, cells):
@@ -58,18 +58,18 @@ def square(ax: Any, title: str, cells: int = 0) -> None:
 
 
 def dots(ax: Any, pos: np.ndarray, colour: str, label: str | None = None) -> None:
-    """Points, ``(n, 2)``."""
+    """Draw points, ``(n, 2)``."""
     ax.plot(*pos.T, ".", color=colour, markersize=5, markeredgewidth=0, label=label)
 
 
 def boxes(ax: Any, th: jz.tree.TreeHierarchy, plane: int, **style: Any) -> None:
-    """The boxes of a plane's nodes; a margin lets those of single points be seen."""
+    """Draw the boxes of a plane's nodes, with a margin so that the boxes of single points are visible."""
     for low, high in zip(np.asarray(th.lower(plane)), np.asarray(th.upper(plane)), strict=True):
         ax.add_patch(Rectangle(low - 0.004, *(high - low + 0.008), fill=False, **style))
 
 
 def draw_z_order() -> Figure:
-    """The curve through few and through many points."""
+    """Draw the curve through few and through many points."""
     figure = Figure(figsize=(8.2, 4.35), layout="constrained")
     for ax, n, cells in zip(figure.subplots(1, 2), (40, 300), (8, 16), strict=True):
         pos, _ = jz.tree.zsort.jit(points(n, 1), boxsize=1.0)
@@ -82,7 +82,7 @@ def draw_z_order() -> Figure:
 
 
 def draw_window_rule() -> Figure:
-    """Where neighbouring rows part, and the boundary that each window contributes."""
+    """Draw the levels at which neighbouring rows separate, and the boundary that each window contributes."""
     leaf_size, n = 6, 42
     partz, th = jz.tree.zsort_and_tree.jit(points(n, 1), jz.config.TreeConfig(leaf_size=leaf_size), boxsize=1.0)
     keys, splits = morton_keys(np.asarray(partz)), np.asarray(th.particle_splits(0))
@@ -113,7 +113,7 @@ def draw_window_rule() -> Figure:
 
 
 def draw_planes() -> Figure:
-    """Leaves, and the nodes above them."""
+    """Draw leaves and the nodes above them."""
     pos = points(700, 1)
     partz, th = jz.tree.zsort_and_tree.jit(pos, jz.config.TreeConfig(leaf_size=8), boxsize=1.0)
     figure = Figure(figsize=(8.2, 4.35), layout="constrained")
@@ -125,7 +125,7 @@ def draw_planes() -> Figure:
 
 
 def ranges_and_ghosts(part: jz.data.Pos, radius: float) -> tuple[Any, Any]:
-    """What a rank owns, and what it gets if it looks ``radius`` around the boxes that it publishes. Inside a mesh."""
+    """Return a rank's particles and its ghosts within ``radius`` of the boxes that it publishes. Call within a mesh."""
     partz, _ = jz.tree.distr_zsort(part, boxsize=1.0)
     box = jax_ext.exact(1.0, (2,))
     domain, (num,) = _zorder.domain_of([partz.pos], [partz.num], ["the positions"], box)
@@ -144,7 +144,7 @@ ranges_and_ghosts.smap = jax_ext.shard_map_constructor(  # type: ignore[attr-def
 
 
 def draw_ghosts() -> Figure:
-    """The ranges of four ranks, and the ghosts of one."""
+    """Draw the ranges of four ranks, and the ghosts of one rank."""
     rank, radius, n = 2, 0.05, 1100
     mesh = jax.make_mesh((RANKS,), ("ranks",), devices=jax.devices()[:RANKS])
     part = jz.data.expand_particles(jz.data.Pos(pos=points(n, 3), num=n), RANKS)
@@ -179,7 +179,7 @@ def draw_ghosts() -> Figure:
 
 
 def draw_halos() -> Figure:
-    """The picture of the quickstart."""
+    """Draw the picture of the quickstart."""
     part, boxsize = ics.cosmo_3d_sample()
     _, catalogue = jz.fof.fof_and_catalogue.jit(part, 0.2 * boxsize / len(part.pos) ** (1 / 3), boxsize)
     return plot.plot_halos(part.pos, catalogue, boxsize, length_unit="Mpc/h", mass_unit="1e10 Msun/h")
@@ -193,7 +193,7 @@ DRAWINGS = {
     "halos": draw_halos,
 }
 DOTS_PER_INCH = {"halos": 110}
-COLOURS = {"halos": 256}  # the bar beside it shows all of its map
+COLOURS = {"halos": 256}  # the colour bar shows the whole colour map
 
 
 def main(folder: Path) -> None:
@@ -204,7 +204,7 @@ def main(folder: Path) -> None:
         figure.set_dpi(DOTS_PER_INCH.get(name, 160))
         canvas = FigureCanvasAgg(figure)
         canvas.draw()
-        # A palette makes the files a quarter as large.
+        # A palette reduces the files to a quarter of their size.
         picture = Image.fromarray(np.asarray(canvas.buffer_rgba())).convert("RGB").quantize(COLOURS.get(name, 96))
         picture.save(folder / f"{name}.png", optimize=True)
 
