@@ -135,7 +135,7 @@ void Block::serve(const Fiber& last) {
   if (last.mask == 0xffffffffu) counts_.together(last.thread / warp_lanes);
 }
 
-// CUDA's manual gives memory an order by __syncwarp, but not by shuffles and votes.
+// According to CUDA's manual, __syncwarp orders memory accesses, but shuffles and votes do not.
 void Block::tell_each_other(const Fiber& last) {
   uint32_t known[warp_lanes] = {};
   for (int i = 0; i < warp_lanes; ++i) {

@@ -1,10 +1,10 @@
-// The threads of one CUDA block as fibers of one thread of the host, and its shared memory.
+// The threads of one CUDA block as fibers of one host thread, and the shared memory of the block.
 //
-// A fiber runs until it comes to a barrier, of its block or of lanes of its warp; then the next one runs.
+// A fiber runs until it reaches a barrier of its block or of lanes of its warp; then the next one runs.
 //
-// What no GPU would report is an error here, and ends the program with a sentence: lanes that meet at different
-// operations, lanes named in a mask that have left the kernel or never come, barriers that part of a block never
-// reaches, writes past the end of the shared memory that was asked for.
+// Errors that a GPU would not report end the program with a message: lanes that meet at different operations, lanes in
+// a mask that have left the kernel or never arrive, barriers that part of a block never reaches, and writes past the
+// end of the requested shared memory.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@
 namespace emulator {
 
 struct Launch {
-  uint32_t number;      // no other launch has it
-  const char* handler;  // that has made it
+  uint32_t number;      // unique to the launch
+  const char* handler;  // the handler that launched it
   unsigned blocks, threads;
   size_t shared_bytes;
   std::function<void()> body;
@@ -30,13 +30,13 @@ class Block {
   Block() = default;
   Block(const Block&) = delete;
 
-  // Where the thread runs that calls this.
+  // The block of the calling thread.
   JZTREE_UNWATCHED static Block& current() { return *Stacks::current()->block; }
 
-  // Makes its threads ready; `pass` runs them.
+  // Prepares the threads of the block; `pass` runs them.
   void begin(unsigned index, const Launch& launch, std::mt19937* random);
 
-  // Runs every thread that can until it has to wait, once. Returns whether any is left.
+  // Runs each ready thread once, until it has to wait. Returns whether any thread has not finished.
   bool pass();
 
   bool is_alive() const { return live_ > 0; }
@@ -47,9 +47,9 @@ class Block {
   Fiber& thread(int i) { return *fibers_[static_cast<size_t>(i)]; }
 
   void sync_block();
-  // Of the lanes of a warp that the mask names. The last one to arrive serves all of them.
+  // A barrier of the lanes in the mask. The last lane to arrive carries out the operation for all of them.
   Fiber& meet(uint32_t mask, Operation operation);
-  // Before what other threads, of this block or of others, may see at once.
+  // Called before an effect that other threads, of this block or of others, may see immediately.
   void may_interleave();
 
  private:

@@ -1,9 +1,9 @@
-// Arguments and results of a call in the memory of the emulated device, as XLA for GPUs has them: arguments aligned to
-// 16 bytes and results to 128 (xla/service/gpu/gpu_constants.h), and no better; nothing for an array without
-// elements; red zones around each; results that hold what somebody else left there. A result in whose place XLA
-// has put an argument stays in its place.
+// Arguments and results of a call in the memory of the emulated device, as XLA for GPUs allocates them: arguments are
+// aligned to 16 bytes and results to 128 (xla/service/gpu/gpu_constants.h), and no better. An array without elements
+// has no memory. Each buffer has red zones around it, and results start with old contents. A result that aliases an
+// argument in XLA also does here.
 //
-// A handler that writes to an argument ends the program with a sentence.
+// A handler that writes to an argument ends the program with a message.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ namespace emulator {
 
 class CallBuffers {
  public:
-  // Until this goes, the frame has copies of its buffers.
+  // The frame has copies of its buffers until this object is destroyed.
   explicit CallBuffers(XLA_FFI_CallFrame* frame);
   CallBuffers(const CallBuffers&) = delete;
   ~CallBuffers();

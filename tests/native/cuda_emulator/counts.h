@@ -1,13 +1,12 @@
-// How often warps come to the places that kernels mark with JZTREE_COUNT, and how many sectors of 32 bytes they ask of
-// global memory.
+// Counts how often warps reach the places that kernels mark with JZTREE_COUNT, and how many 32-byte sectors of global
+// memory they access.
 //
-// Lanes of a warp that come to a place together cost one instruction each time. Nearly all of the marked places are
-// those that all lanes come to together, or some of them, once; so a place counts as often as the lane that came to it
-// most often.
+// Lanes of a warp that reach a place together cost one instruction each time. At nearly all marked places, all or some
+// lanes arrive together, once; so the count of a place is the largest count of any lane.
 //
-// Sectors are those of an instruction of a warp: what lanes read at one place of the code counts once where they read
-// it from the same sector. All lanes of the warp meet between; what each asked for there the first time since they
-// met last is one instruction, what it asked for the second time another one, and so on.
+// Sectors are counted per instruction of a warp: accesses of several lanes, from one place in the code, to the same
+// sector count once. Between two points where all lanes of the warp meet, the first accesses of all lanes from a place
+// are one instruction, their second accesses another one, and so on.
 #pragma once
 
 #include <cstddef>
@@ -21,14 +20,14 @@ namespace emulator {
 
 class Counts {
  public:
-  // All that ran since the library was loaded or `reset` was called.
+  // The counts since the library was loaded or `reset` was called.
   static Counts& all();
 
-  // The number of a part, by its name.
+  // The index of the part with this name.
   int part(const std::string& name);
   void add(const std::vector<int64_t>& counts);
   void add(const std::string& name, int64_t count);
-  // "name=count" for each part, one a line.
+  // "name=count" for each part, one per line.
   std::string text();
   void reset();
 
@@ -38,21 +37,21 @@ class Counts {
   std::vector<int64_t> totals_;
 };
 
-// Of the lanes of one block at work.
+// The counts of the lanes of a running block.
 class LaneCounts {
  public:
-  // An access of a lane to global memory, by the place in the code that makes it.
+  // An access of a lane to global memory. code: the address of the instruction.
   struct Ask {
     uintptr_t code;
     size_t at, bytes;
     bool writes;
   };
 
-  // handler: whose work this is.
+  // handler: the handler that launched the block.
   void begin(int threads, const char* handler);
   void come(int thread, int part);
   void ask(int thread, const Ask& ask) { lanes_[static_cast<size_t>(thread)].asks.push_back(ask); }
-  // All lanes of a warp have met.
+  // Called when all lanes of a warp have met.
   void together(int warp);
   void end();
 
@@ -65,7 +64,7 @@ class LaneCounts {
   const char* handler_ = "";
 };
 
-// Bytes of global memory that the work of a handler reads and writes in one piece.
+// Adds contiguous bytes of global memory that the work of a handler reads and writes.
 void add_sectors(const char* handler, size_t bytes_read, size_t bytes_written);
 
 }  // namespace emulator

@@ -1,5 +1,5 @@
-// As much of CUDA as jztree's kernels use, on the host: they are compiled as C++ and run thread by thread (block.h).
-// Device memory is the host's. What is put on a stream is done later (xla_runtime.h).
+// The part of CUDA that jztree's kernels use, on the host: kernels are compiled as C++ and run thread by thread
+// (block.h). Device memory is host memory. Work on a stream is run later (xla_runtime.h).
 #pragma once
 
 #include <algorithm>
@@ -97,10 +97,10 @@ inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, 
 
 namespace emulator {
 
-// A kernel may ask for this much shared memory, and for more if it was set to be allowed more.
+// A kernel may request this much shared memory, and more if cudaFuncSetAttribute allowed it.
 constexpr size_t usual_shared_bytes = 48 << 10;
 
-// Work on any other stream than that of the call would not be ordered with what comes before and after it.
+// Work on any stream but the call's own would not be ordered with the work before and after it.
 inline void expect_stream(cudaStream_t stream) {
   if (!Call::current() || stream != Call::current()->stream()) fail("work was put on a stream that is not the call's.");
 }
@@ -110,12 +110,12 @@ inline void put_on(cudaStream_t stream, std::function<void()> work) {
   Call::current()->put(std::move(work));
 }
 
-// Global memory that the call's work reads and writes by itself, and not through kernels.
+// Counts global memory that the call reads and writes outside of kernels.
 inline void count_transfer(size_t read, size_t written) {
   Watched::transfer(Call::current()->handler(), read, written);
 }
 
-// What kernels were allowed with cudaFuncSetAttribute.
+// The shared memory that cudaFuncSetAttribute allowed for a kernel.
 inline size_t& allowed_shared_bytes(const void* kernel) {
   static thread_local std::unordered_map<const void*, size_t> allowed;
   return allowed.emplace(kernel, usual_shared_bytes).first->second;
@@ -176,7 +176,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   return cudaSuccess;
 }
 
-// Barriers and what lanes of a warp tell each other.
+// Barriers, and communication between the lanes of a warp.
 
 inline void __syncthreads(const char* function = __builtin_FUNCTION()) {
   emulator::Block& block = emulator::Block::current();
@@ -243,8 +243,8 @@ inline unsigned __ballot_sync(unsigned mask, int predicate) { return emulator::v
 inline int __any_sync(unsigned mask, int predicate) { return emulator::vote(mask, predicate != 0) != 0; }
 inline int __all_sync(unsigned mask, int predicate) { return emulator::vote(mask, predicate != 0) == mask; }
 
-// Atomic operations. Threads of one launch share a thread of the host, so plain ones do, but several host devices may
-// run at once on different memory.
+// Atomic operations. All threads of a launch run in one host thread, so plain operations suffice. Several host devices
+// may run at once, but on different memory.
 
 namespace emulator {
 template <typename T, typename Change>

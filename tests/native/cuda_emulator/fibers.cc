@@ -47,7 +47,7 @@ void fail(const char* sentence) {
 bool is_left_out(const char* handler, const char* function) {
   static const char* const named = std::getenv("JZTREE_EMULATOR_WITHOUT");
   if (!named) return false;
-  // Of templates the compiler says what they were made for, too.
+  // For templates, the compiler appends the arguments.
   std::string name(function, std::strcspn(function, "<"));
   return handler + (":" + name) == named;
 }

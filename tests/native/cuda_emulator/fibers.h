@@ -1,35 +1,34 @@
-// Fibers: threads of CUDA, of which one at a time runs in a thread of the host, until it switches to another.
+// Fibers: CUDA threads that take turns in one host thread; a fiber runs until it switches to another one.
 //
-// A fiber is found from its stack: all stacks lie in one reserved piece of the address space, each at a multiple of its
-// size, and begin with the fiber's own record. So code that runs on a fiber knows which one it is without asking
-// anything that belongs to the thread of the host.
+// All stacks are in one reserved range of the address space. Each starts at a multiple of its size with the record of
+// its fiber, so code finds its fiber from the stack pointer, without thread-local variables of the host.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-// What the compiler puts in to watch memory (watch.h) is not wanted in the emulator's own work.
+// Leaves out the compiler's instrumentation of memory accesses (watch.h) in the emulator's own code.
 #define JZTREE_UNWATCHED __attribute__((no_sanitize("thread")))
 
 namespace emulator {
 
-// Ends the program.
+// Prints a message and ends the program.
 [[noreturn]] void fail(const char* sentence);
 
-// A number from the environment.
+// The number in an environment variable, or `otherwise` if it is not set.
 long long setting(const char* name, long long otherwise);
 
-// Another number tries other orders; 0 is the plain one, thread by thread and block by block.
+// Each seed tries another order of the threads; 0 is the plain order, thread by thread and block by block.
 int seed();
 
-// Whether the barriers and the fills of memory that a function of the library asks for are left out where a handler
-// calls it, to see that they are missed: JZTREE_EMULATOR_WITHOUT=handler:function.
+// Whether to leave out the barriers and memory fills of a function of the library when a handler calls it, to test that
+// the emulator notices: JZTREE_EMULATOR_WITHOUT=handler:function.
 bool is_left_out(const char* handler, const char* function);
 
-// Address space that costs memory only where it is used.
+// Reserves address space; only the pages in use cost memory.
 unsigned char* reserve(size_t bytes);
 
-// Leaves one stack, which can be returned to, for another.
+// Saves the current stack pointer, to return to it later, and switches to another stack.
 extern "C" void jztree_switch_fiber(void** save_stack, void* load_stack);
 
 class Block;
@@ -44,16 +43,16 @@ struct Fiber {
   Block* block;
   int thread;
   Wait wait;
-  // What a lane brings to its warp, and takes away.
+  // The input and the result of a lane in an operation of its warp.
   Operation operation;
   uint32_t mask;
-  int source;  // of a shuffle; negative: keep one's own
+  int source;  // lane to read in a shuffle; negative: the own value
   bool predicate;
   alignas(16) unsigned char value[16];
   alignas(16) unsigned char result[16];
   uint32_t ballot;
-  // What the thread knows of the others in its warp, in the time that each counts by how often it synchronised; and
-  // when it was at a barrier last. For the search for races (watch.h).
+  // For race detection (watch.h). Each thread counts its synchronisations as its time: `now` is the thread's own time,
+  // `at_barrier` the time of its last barrier, and `known` the latest known time of each lane of its warp.
   uint32_t now, at_barrier, known[warp_lanes];
 
   JZTREE_UNWATCHED int lane() const { return thread & (warp_lanes - 1); }
@@ -63,12 +62,12 @@ class Stacks {
  public:
   static constexpr size_t bytes = 256 << 10;
 
-  // One that nobody has had.
+  // A new fiber.
   static Fiber* take();
-  // Where a fiber's stack begins that is to call `body` when it is switched to.
+  // The initial stack pointer of a fiber that calls `body` at the first switch to it.
   static void* ready(Fiber* fiber, void (*body)());
 
-  // The fiber that this runs on; null if it is none.
+  // The fiber that runs the calling code; null outside of fibers.
   JZTREE_UNWATCHED static Fiber* current() {
     auto here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
     return here - first_ < count * bytes ? reinterpret_cast<Fiber*>(here & ~(bytes - 1)) : nullptr;

@@ -43,7 +43,7 @@ void Heap::spoil(const Piece& piece) {
   if (seed() % 2 == 0) std::memset(piece.data, garbage, piece.bytes);
 }
 
-// At a multiple of its size.
+// Returns a whole block of 2^size_class bytes, at a multiple of its size.
 unsigned char* Heap::whole(int size_class) {
   std::lock_guard<std::mutex> lock(mutex_);
   std::vector<unsigned char*>& free = free_[size_class];

@@ -1,5 +1,5 @@
-// Memory of the emulated device: pieces with red zones around them, aligned no better than was asked for, that begin
-// with what somebody else left there.
+// Memory of the emulated device: pieces with red zones around them, aligned no better than requested, with old
+// contents.
 #pragma once
 
 #include <cstddef>
@@ -22,18 +22,18 @@ class Heap {
     int size_class = 0;
   };
 
-  // What arguments, results and scratch are in; and what blocks have for themselves.
+  // The memory of arguments, results and scratch; and the shared memory of blocks.
   static Heap& global();
   static Heap& shared();
 
-  // At a multiple of `alignment`, which is at most 128, and as far before the next multiple of 256 as that allows:
-  // whoever aligns inside of it loses all that they may lose, before what they use and not behind it, so that the red
-  // zone begins where theirs ends. The caller fills it.
+  // Returns memory at a multiple of `alignment`, which is at most 128, and as far before the next multiple of 256 as
+  // that allows. Code that aligns an address inside it therefore loses as many bytes as possible, at the start and not
+  // at the end, so the red zone begins where its memory ends. The caller fills the memory.
   Piece take(size_t bytes, size_t alignment);
   // Ends the program if the red zones have been written to.
   void give_back(const Piece& piece);
 
-  // What no kernel may count on: with an odd seed what the last one left, else garbage.
+  // Makes the contents unpredictable for kernels: old contents if the seed is odd, otherwise garbage.
   static void spoil(const Piece& piece);
 
  private:

@@ -1,4 +1,4 @@
-// In place of native/common/kernel.cc: kernels are called with the emulated runtime's functions.
+// Replaces native/common/kernel.cc: calls kernels with the functions of the emulated runtime.
 
 #include "common/kernel.h"
 

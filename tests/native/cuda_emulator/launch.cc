@@ -11,7 +11,7 @@
 namespace emulator {
 namespace {
 
-// Those that one thread of the host runs.
+// The blocks that one host thread runs.
 class Blocks {
  public:
   Blocks() : random_(static_cast<unsigned>(seed())), places_(most_alive) {}

@@ -1,4 +1,4 @@
-// Handlers with errors that a GPU would punish, to show that the emulator sees them.
+// Handlers with errors that would fail on a GPU, to test that the emulator detects them.
 
 #include <string>
 #include <string_view>
@@ -56,7 +56,7 @@ ffi::Error err(cudaStream_t stream, ffi::ScratchAllocator allocator, ffi::Buffer
 
 }  // namespace
 
-// What warps came to since it was last asked for, one part a line.
+// Returns the counts of warps since the last call, one part per line.
 extern "C" __attribute__((visibility("default"))) const char* jztree_emulator_counts() {
   static thread_local std::string text;
   text = emulator::Counts::all().text();
@@ -64,7 +64,7 @@ extern "C" __attribute__((visibility("default"))) const char* jztree_emulator_co
   return text.c_str();
 }
 
-// How often the host has waited for the GPU since it was last asked for.
+// Returns how often the host waited for the GPU since the last call.
 extern "C" __attribute__((visibility("default"))) int jztree_emulator_waits() {
   return static_cast<int>(emulator::waits().exchange(0));
 }

@@ -1,4 +1,4 @@
-// Kernels that count on memory that is not theirs or that they have not written, to show that the emulator sees it.
+// Kernels that use memory that is not theirs or is uninitialised, to test that the emulator detects it.
 
 #include <string_view>
 
@@ -10,7 +10,7 @@ namespace {
 
 constexpr int threads = 64;
 
-// Each block finds what the one before it has left, unless the emulator overwrites it.
+// Each block finds the values of the previous block, unless the emulator overwrites them.
 __global__ void find_in_shared(int32_t* out) {
   __shared__ int32_t left[threads];
   if (blockIdx.x == gridDim.x - 1) out[threadIdx.x] = left[threadIdx.x];
@@ -27,15 +27,15 @@ __global__ void write_behind_asked_for() { reinterpret_cast<int32_t*>(dynamic_sh
 
 __global__ void write_at(int32_t* memory, int64_t place) { memory[place] = 7; }
 
-// Which thread comes last to an atomic operation follows from their order only.
+// Only the order of the threads decides which thread is the last at an atomic operation.
 __global__ void find_last(int32_t* out) { atomicExch(out, static_cast<int32_t>(threadIdx.x)); }
 
-// What a thread of this block reads before all have written: the order decides.
+// A thread reads before all threads of the block have written, so the result depends on their order.
 __global__ void find_first(int32_t* out) {
   if (atomicAdd(out, 1) == 0) out[1] = static_cast<int32_t>(blockIdx.x);
 }
 
-// How the result's address is aligned, as the largest power of two.
+// Returns the alignment of the result's address, as the largest power of two.
 __global__ void find_alignment(const int32_t* memory, int32_t* out) {
   auto address = reinterpret_cast<uintptr_t>(memory);
   out[threadIdx.x] = static_cast<int32_t>(address & (0 - address));

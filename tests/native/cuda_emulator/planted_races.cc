@@ -1,4 +1,4 @@
-// Kernels with and without what orders their threads, to show that the watching emulator sees what is missing.
+// Kernels with and without the synchronisation of their threads, to test that the watching emulator detects races.
 
 #include <string_view>
 
@@ -24,7 +24,7 @@ void store_as_planted(int32_t* at, int32_t value) {
 }  // namespace
 }  // namespace jztree
 
-// The library's own, but for the stores: those that shorten paths, and those by which threads say the same.
+// The library's own code, with other stores: those that shorten paths, and those of equal values by several threads.
 #define UnionFind PlantedUnionFind
 #define look_for_small planted_look_for_small
 #define store_relaxed store_as_planted
@@ -46,7 +46,7 @@ __global__ void turn_around(int32_t* out, bool ordered) {
   out[threadIdx.x] = tile[threads - 1 - threadIdx.x];
 }
 
-// Lanes of two warps, which need no barrier of the block. A shuffle orders no memory.
+// Lanes of each of two warps, which need no barrier of the block. A shuffle does not order memory accesses.
 __global__ void turn_warps_around(int32_t* out, bool ordered) {
   __shared__ int32_t tile[threads];
   int warp = static_cast<int>(threadIdx.x) / warp_size * warp_size;
@@ -56,7 +56,7 @@ __global__ void turn_warps_around(int32_t* out, bool ordered) {
   out[threadIdx.x] = tile[other];
 }
 
-// Lanes that meet by halves.
+// The lanes of each half warp meet separately.
 __global__ void turn_halves_around(int32_t* out, bool ordered) {
   __shared__ int32_t tile[threads];
   constexpr int half = warp_size / 2;
@@ -66,14 +66,14 @@ __global__ void turn_halves_around(int32_t* out, bool ordered) {
   out[threadIdx.x] = tile[threadIdx.x ^ (half - 1)];
 }
 
-// Every row joins the one before, the last rows first, so that the way from the last to its root is long.
+// Joins every row to the previous one, the last rows first, so that the path from the last row to its root is long.
 __global__ void join_rows(PlantedUnionFind sets) {
   auto last = static_cast<int32_t>(gridDim.x) - 1, row = last - static_cast<int32_t>(blockIdx.x);
   if (row > 0) sets.unite(row, row - 1);
   sets.find(last);
 }
 
-// What one block writes, another reads.
+// One block reads the values that another block writes.
 __global__ void pass_on(int32_t* out, bool ordered) {
   auto block = static_cast<int32_t>(blockIdx.x);
   if (ordered) {
@@ -83,7 +83,7 @@ __global__ void pass_on(int32_t* out, bool ordered) {
   }
 }
 
-// As much of KernelSetup as the search for small lengths looks at.
+// The part of KernelSetup that the search for small lengths uses.
 struct PlantedSetup {
   struct {
     float factor;
@@ -109,7 +109,7 @@ void run(Queue& queue, std::string_view what, bool ordered, int32_t* in, int32_t
   if (what == "small lengths") {
     plain_stores = !ordered;
     queue.copy(out, in, threads);
-    // Two small integers are the bits of a very small float64.
+    // Two small integers together are the bits of a very small float64.
     queue.launch_over(threads / 2, planted_look_for_small<PlantedSetup>, Lengths{in, threads / 2, true},
                       Count{in + threads - 1, threads / 2}, reinterpret_cast<const PlantedSetup*>(in + 1), out + 1);
   }
@@ -125,7 +125,7 @@ ffi::Error race(cudaStream_t stream, ffi::Buffer<ffi::S32> in, ffi::Result<ffi::
 
 }  // namespace
 
-// Takes (64,) int32, which are the rows' numbers, and returns as many.
+// Takes the row numbers, (64,) int32, and returns (64,) int32.
 JZTREE_DEFINE_SYMBOL(planted_race, race,
                      ffi::Ffi::Bind()
                          .Ctx<ffi::PlatformStream<cudaStream_t>>()

@@ -11,12 +11,12 @@
 namespace emulator {
 namespace {
 
-// The variables of a thread of the host that a library has.
+// The storage of a library's thread-local variables.
 struct Storage {
   size_t module = 0, bytes = 0;
 };
 
-// Of the library that this is compiled into.
+// Finds the storage of the library that contains this function.
 Storage find_storage() {
   Storage own;
   dl_iterate_phdr(
@@ -59,7 +59,7 @@ void SharedMemory::end() const {
     if (asked_for_.data[bytes_ + i] != Heap::guard) fail("a kernel wrote behind the shared memory it asked for.");
 }
 
-// Filled only for the blocks that use any, because it is as much as all kernels declare together.
+// Filled only for blocks that use it, because its size is the sum over all kernels.
 unsigned char* SharedMemory::declared() {
   if (!used_) std::memset(declared_.data, Heap::garbage, declared_.bytes);
   used_ = true;

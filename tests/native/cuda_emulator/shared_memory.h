@@ -1,12 +1,12 @@
-// Shared memory of a block: what kernels declare `__shared__`, and what a launch asks for.
+// Shared memory of a block: `__shared__` variables of kernels, and the memory that a launch requests.
 //
-// A __shared__ variable is compiled as one of the host thread's own (thread_local). The compiler finds those by calling
-// __tls_get_addr with an offset into the library's storage; this library has its own function of that name, which
-// gives fibers the storage of their block. So each of the blocks that are alive at once has its own, and it can be
-// overwritten before a block begins.
+// A __shared__ variable is compiled as a thread_local variable of the host. Compiled code finds these by calling
+// __tls_get_addr with an offset into the library's storage. This library has its own function of that name, which
+// gives fibers the storage of their block. So each active block has its own variables, and the emulator can overwrite
+// them before a block begins.
 //
-// No block may count on what it finds: it is filled with garbage. What was asked for is aligned as badly as CUDA
-// allows.
+// Shared memory starts filled with garbage, because its contents are undefined. The requested memory has the worst
+// alignment that CUDA allows.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ class SharedMemory {
   static constexpr size_t most_bytes = 100 << 10;
 
   void begin(size_t bytes);
-  // Ends the program if something was written behind what was asked for.
+  // Ends the program if something was written after the end of the requested memory.
   void end() const;
 
   unsigned char* asked_for() { return asked_for_.data; }

@@ -19,19 +19,19 @@ struct Access {
   uint32_t launch, block, now;
   uint32_t place;  // in the library's code
   uint16_t thread;
-  uint8_t bytes;  // a bit each
+  uint8_t bytes;  // one bit per byte
   bool writes : 1, strong : 1;
 
   bool conflicts(const Access& other) const {
     return (bytes & other.bytes) != 0 && (writes || other.writes) && !(strong && other.strong);
   }
-  // Whether whatever conflicts with an access before this conflicts with this too.
+  // Whether every access that conflicts with the earlier access `before` also conflicts with this one.
   bool covers(const Access& before) const {
     return (before.bytes & ~bytes) == 0 && writes >= before.writes && strong <= before.strong;
   }
 };
 
-// The accesses to four bytes that are remembered.
+// The remembered accesses to a word of four bytes.
 struct Word {
   static constexpr int most = 4;
   Access accesses[most];
@@ -43,8 +43,8 @@ struct Tables {
   uintptr_t begin;
   size_t global, all;
   Word* words;          // of the device's memory
-  unsigned char* open;  // how many of 8 bytes may be used
-  uintptr_t code;       // where the library is
+  unsigned char* open;  // number of accessible bytes in each unit of 8
+  uintptr_t code;       // address of the library
   const char* library;
 };
 
@@ -66,7 +66,7 @@ bool look_for_races = setting("JZTREE_EMULATOR_RACES", 1) != 0, count_sectors = 
 
 void show_line(const char* who, uint32_t place) {
   char address[32];
-  std::snprintf(address, sizeof(address), "0x%x", place - 1);  // in the call, and not behind it
+  std::snprintf(address, sizeof(address), "0x%x", place - 1);  // inside the call instruction, not after it
   std::string command = std::string("addr2line -p -i -C -e '") + tables.library + "' " + address + " >&2";
   std::fprintf(stderr, "%s:\n", who);
   if (std::system(command.c_str()) != 0) std::fprintf(stderr, "  %s of %s\n", address, tables.library);
@@ -83,16 +83,16 @@ std::string words_of(const Access& access) {
   fail("two threads come to the same memory, one of them writes, and nothing orders them.");
 }
 
-// Whether an access comes before what the thread does now.
+// Whether an old access is ordered before the current access of the thread.
 bool is_before(const Access& old, const Access& now, Fiber& me, bool shared) {
   if (old.launch != now.launch) return true;
-  if (old.block != now.block) return shared;  // that of a block that used the memory before
+  if (old.block != now.block) return shared;  // by a block that used the memory earlier
   if (old.thread == now.thread) return true;
   if (old.now <= me.block->thread(old.thread).at_barrier) return true;
   return old.thread / warp_lanes == now.thread / warp_lanes && old.now <= me.known[old.thread % warp_lanes];
 }
 
-// Which of two unordered accesses to forget: one like the new one, from a thread as near to its own as possible.
+// Decides which unordered access to forget: preferably one similar to the new access, from a nearby thread.
 int distance(const Access& old, const Access& now) {
   int far = old.block != now.block ? 2 : old.thread / warp_lanes != now.thread / warp_lanes ? 1 : 0;
   return far + (old.writes && !now.writes ? 8 : 0) + (!old.strong && now.strong ? 4 : 0);
@@ -113,7 +113,7 @@ void remember(Word& word, const Access& now, Fiber& me, bool shared) {
   word.accesses[at] = now;
 }
 
-// Whether all of it may be used.
+// Whether the whole range is accessible.
 bool is_open(size_t offset, size_t bytes) {
   for (size_t end = offset + bytes; offset < end;) {
     size_t within = offset % unit_bytes, part = std::min(unit_bytes - within, end - offset);
@@ -170,13 +170,13 @@ void Watched::transfer(const char* handler, size_t read, size_t written) {
 
 }  // namespace emulator
 
-// What is done at each access from now on.
+// Sets the checks for all later accesses.
 extern "C" __attribute__((visibility("default"))) void jztree_emulator_watch(int races, int sectors) {
   emulator::look_for_races = races != 0;
   emulator::count_sectors = sectors != 0;
 }
 
-// What the instrumentation calls.
+// Functions that the instrumentation calls.
 
 #define JZTREE_CODE reinterpret_cast<uintptr_t>(__builtin_return_address(0))
 #define JZTREE_ADDRESS reinterpret_cast<uintptr_t>(at)
@@ -206,7 +206,7 @@ void __tsan_write_range(void* at, size_t bytes) { emulator::look(JZTREE_ADDRESS,
 void __tsan_vptr_update(void**, void*) {}
 void __tsan_vptr_read(void**) {}
 void __tsan_init() {}
-// Of the host's own code: counters of references, and the guards of variables that functions keep.
+// For the host's own code: reference counters, and guards of static variables in functions.
 uint8_t __tsan_atomic8_load(const uint8_t* at, int) { return __atomic_load_n(at, __ATOMIC_SEQ_CST); }
 void __tsan_atomic32_store(uint32_t* at, uint32_t value, int) { __atomic_store_n(at, value, __ATOMIC_SEQ_CST); }
 uint32_t __tsan_atomic32_fetch_add(uint32_t* at, uint32_t by, int) {

@@ -1,18 +1,19 @@
-// Memory of the emulated device, as the library sees it that is compiled to watch every access (JZTREE_WATCHED;
-// watch.cc). In the other one nothing is watched.
+// Memory of the emulated device, in the library compiled to watch every access (JZTREE_WATCHED; watch.cc). The other
+// library watches nothing.
 //
 // The compiler's instrumentation for ThreadSanitizer (-fsanitize=thread) calls a function before each read and each
-// write. These functions are ours, and not those of ThreadSanitizer's runtime, because threads of CUDA are many and
-// their order is simple: within a launch there is none between blocks, __syncthreads orders all of a block, __syncwarp
-// lanes of a warp, and nothing else orders anything. So what a thread knows of others is a time for each lane of its
-// warp, and one for the block. The runtime, with a fiber a thread, takes 0.85 MB and one more entry in every clock for
-// each: 1.7 GB and 0.5 ms a barrier for 8 blocks of 256 (GCC 12); and of each 8 bytes it remembers four accesses only.
+// write. We define these functions instead of using ThreadSanitizer's runtime, because CUDA has many threads in a
+// simple order: within a launch, blocks are not ordered, __syncthreads orders all threads of a block, __syncwarp orders
+// lanes of a warp, and nothing else orders anything. So a thread needs to know only a time for each lane of its warp,
+// and one for the block. With a fiber per thread, the runtime would take 0.85 MB and one more entry in every clock for
+// each thread: 1.7 GB and 0.5 ms per barrier for 8 blocks of 256 (GCC 12). It also remembers only four accesses to each
+// 8 bytes.
 //
-// What is found ends the program with a sentence and the lines of the source:
-// * Races: two threads come to the same bytes, at least one writes, nothing orders them, and not both accesses are
-//   atomic or volatile. It does not take the order of this run to go wrong.
-// * Accesses to the device's memory outside of all arguments, results and scratch of the call, and outside of what a
-//   launch asked for as shared memory.
+// These errors end the program with a message and the source lines:
+// * Races: two threads access the same bytes, at least one of them writes, nothing orders them, and at least one of the
+//   accesses is neither atomic nor volatile. The watcher finds a race even if the order of this run is harmless.
+// * Accesses to the device's memory outside all arguments, results and scratch of the call, and outside the shared
+//   memory that the launch requested.
 #pragma once
 
 #include <cstddef>
@@ -33,12 +34,12 @@ class Watched {
   static Range shared_memory() { return {memory() + global_bytes, shared_bytes}; }
 
 #ifdef JZTREE_WATCHED
-  // What kernels may use from now on, at a multiple of 16; and no longer.
+  // Makes memory at a multiple of 16 accessible to kernels; and inaccessible again.
   static void open(unsigned char* at, size_t bytes);
   static void close(unsigned char* at, size_t bytes);
-  // Before an atomic operation of a thread.
+  // Called before an atomic operation of a thread.
   static void atomic(void* at, size_t bytes);
-  // So many bytes of global memory are read and written for a handler, and not by kernels of ours.
+  // Counts bytes of global memory that are read and written for a handler, but not by our kernels.
   static void transfer(const char* handler, size_t read, size_t written);
 #else
   static void open(unsigned char*, size_t) {}

@@ -1,16 +1,15 @@
-// XLA's runtime as a handler for a GPU meets it: the table of functions that comes with each call, with those for GPUs
-// in place of those that the CPU's runtime refuses, as in xla/ffi/ffi_api.cc. Where it would let handlers do what they
-// may not do by the library's own rules, it is stricter:
+// XLA's runtime as seen by a GPU handler: the table of functions passed with each call, with GPU functions in place of
+// those that the CPU runtime refuses, as in xla/ffi/ffi_api.cc. It is stricter than XLA, to enforce the library's own
+// rules:
 //
-// - Arguments and results are on the device (call_buffers.h); so is memory for work arrays, which is the last result.
-//   Nothing may be written between work arrays. Nobody gets other memory.
-// - Work that is put on the stream is done when somebody waits, or when the handler has returned, as on a GPU and as
-//   when XLA has recorded it in a command buffer.
-// - Who says that it may be recorded must not wait.
-// - There is a stream, another one for each call, and no pool of threads.
+// - Arguments and results are on the device (call_buffers.h), and so are work arrays, whose memory is the last result.
+//   A handler must not write between work arrays. It cannot allocate other memory.
+// - Work on the stream runs when the handler waits or after it returns, as on a GPU, and as when XLA has recorded it in
+//   a command buffer.
+// - A handler that declares that it may be recorded must not wait.
+// - Each call has its own stream, and there is no thread pool.
 //
-// What breaks the rules in a way that XLA would not see, such as a write past the end, ends the program with a
-// sentence.
+// Errors that XLA would not detect, such as a write past the end, end the program with a message.
 #pragma once
 
 #include <atomic>
@@ -50,7 +49,7 @@ class Call {
   }
 
   const char* handler() const { return handler_; }
-  // No two calls have the same stream, so that nobody can keep one.
+  // Every call has another stream, so a handler cannot keep one.
   void* stream() { return this; }
 
   void put(std::function<void()> work) { work_.push_back(std::move(work)); }
@@ -61,7 +60,7 @@ class Call {
     run();
   }
 
-  // All that was put on the stream.
+  // Runs all work on the stream.
   void run() {
     for (const auto& work : work_) work();
     work_.clear();
@@ -70,7 +69,7 @@ class Call {
         if (*reinterpret_cast<unsigned char*>(at) != Heap::guard) fail("a kernel wrote outside of its memory.");
   }
 
-  // From the end of a work array to the next: nobody may use these bytes from now on. end: a multiple of 16.
+  // Forbids the use of the bytes from the end of a work array to the start of the next. end: a multiple of 16.
   void watch_gap(uintptr_t begin, uintptr_t end) {
     std::memset(reinterpret_cast<void*>(begin), Heap::guard, end - begin);
     gaps_.push_back({begin, end});
@@ -95,7 +94,7 @@ class Call {
   std::vector<std::pair<uintptr_t, uintptr_t>> gaps_;
 };
 
-// The table of functions of the runtime that a handler was called by, as a GPU's.
+// The function table of the runtime that called the handler, with the functions for GPUs.
 inline XLA_FFI_Api gpu_api(const XLA_FFI_Api* runtime) {
   XLA_FFI_Api api = *runtime;
   api.struct_size = sizeof(XLA_FFI_Api);
@@ -115,7 +114,7 @@ inline XLA_FFI_Api gpu_api(const XLA_FFI_Api* runtime) {
   return api;
 }
 
-// What XLA calls.
+// The function that XLA calls.
 using Handler = std::function<XLA_FFI_Error*(XLA_FFI_CallFrame*)>;
 
 // Whether XLA may record what the handler does in a command buffer, and replay that instead of calling it again.
@@ -134,7 +133,7 @@ inline bool may_be_recorded(const Handler& handler, const XLA_FFI_Api* api) {
 }
 
 inline XLA_FFI_Error* as_on_a_gpu(const char* name, const Handler& handler, XLA_FFI_CallFrame* frame) {
-  if (frame->extension_start) return handler(frame);  // asks of what kind the handler is
+  if (frame->extension_start) return handler(frame);  // XLA queries the traits of the handler
   Call call(name, frame->api, may_be_recorded(handler, frame->api));
   XLA_FFI_Api api = gpu_api(frame->api);
   XLA_FFI_CallFrame on_gpu = *frame;

@@ -1,4 +1,4 @@
-// Errors on purpose, in the library that watches itself: `make fuzz-sanitized` begins by seeing that it notices them.
+// Deliberate errors in the sanitized library: `make fuzz-sanitized` first tests that the sanitizers detect them.
 #include <cstddef>
 #include <cstdint>
 #include <limits>

@@ -10,10 +10,10 @@
 
 namespace cub {
 
-// Says how much temporary memory n values need and returns true, as when CUB is given none; or uses up what it was
-// given, which must be aligned as CUB wants it. As much as CUB needs on GPUs of compute capability 7.5 (CUDA 13.0),
-// whose tiles are the smallest: for radix sort a counter for each of 256 digits and each tile, for scans 16 bytes a
-// tile.
+// Without temporary memory, sets its required size for n values and returns true, like CUB. Otherwise overwrites the
+// given memory, which must be aligned as CUB requires. The size is that of CUB on GPUs of compute capability 7.5 (CUDA
+// 13.0), which have the smallest tiles: for radix sort a counter per tile for each of 256 digits, for scans 16 bytes
+// per tile.
 inline bool asks(void* temporary, size_t& bytes, int64_t n, bool as_radix_sort, cudaStream_t stream) {
   emulator::expect_stream(stream);
   if (!temporary) {
@@ -26,7 +26,7 @@ inline bool asks(void* temporary, size_t& bytes, int64_t n, bool as_radix_sort, 
   return false;
 }
 
-// A sort reads all once to count digits, and moves it once for each eight bits; a scan reads and writes once.
+// A sort reads the keys once to count digits, and moves all data once per eight bits; a scan reads and writes once.
 inline void count_sort(size_t key_bytes, size_t value_bytes, int64_t n, int bits) {
   size_t keys = static_cast<size_t>(n) * key_bytes, all = keys + static_cast<size_t>(n) * value_bytes;
   size_t passes = static_cast<size_t>(bits + 7) / 8;
@@ -72,7 +72,7 @@ struct DeviceRadixSort {
       keys.Alternate()[i] = keys.Current()[order[i]];
       values.Alternate()[i] = values.Current()[order[i]];
     }
-    // As on a GPU, nobody may count on what the other buffer holds.
+    // As on a GPU, the contents of the other buffer are undefined.
     for (size_t i = 0; i < n; ++i) keys.Current()[i] = ~K{0}, values.Current()[i] = static_cast<V>(0x5a5a5a5a);
   }
 };
@@ -83,7 +83,7 @@ struct DeviceScan {
     if (asks(temporary, bytes, static_cast<int64_t>(count), false, stream)) return cudaSuccess;
     count_scan(sizeof(*in), sizeof(*out), static_cast<int64_t>(count));
     emulator::put_on(stream, [=] {
-      std::decay_t<decltype(*in)> sum = 0;  // CUB adds in the type that comes in
+      std::decay_t<decltype(*in)> sum = 0;  // CUB adds in the type of the input
       for (N i = 0; i < count; ++i) {
         auto next = in[i];
         out[i] = sum;

@@ -1,4 +1,4 @@
-// XLA's header; handlers that are defined with it are called with the emulated runtime's functions (xla_runtime.h).
+// Wraps XLA's header: handlers defined with it are called with the functions of the emulated runtime (xla_runtime.h).
 #pragma once
 
 #include_next "xla/ffi/api/ffi.h"
