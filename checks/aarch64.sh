@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# checks/aarch64.sh PYTHON: runs the newest wheel for aarch64 in dist/ on a machine that is none, on Debian.
+# checks/aarch64.sh PYTHON: tests the newest aarch64 wheel in dist/ on a Debian machine with another processor.
 #
-# qemu-user runs the programs of another processor on this kernel. Python and the system's libraries for aarch64 are
-# packages of the Debian in use here, unpacked into build/aarch64; JAX and what else tests need are the wheels that users
-# of aarch64 get, beside ours, which pip takes for that processor alone. Nothing of this machine is changed, and nobody has
-# to be root. Tests that start processes of their own cannot run, because the kernel does not know how to start them.
+# qemu-user runs programs for another processor on this kernel. Python and the system libraries for aarch64 are packages
+# of this machine's Debian version, unpacked into build/aarch64. JAX and the other test dependencies are the wheels that
+# aarch64 users get; pip selects them, and ours, for that processor. The script does not change the system and does not
+# need root. Tests that start processes cannot run, because the kernel cannot execute aarch64 programs directly.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 python=$1
 root=$PWD/build/aarch64/root site=$PWD/build/aarch64/site apt=$PWD/build/aarch64/apt
-# XLA compiles slowly in an emulator, and what it compiles is not what is tested.
+# XLA compiles slowly in an emulator, and its code is not under test.
 export XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false" JAX_PLATFORMS=cpu
 
 for need in qemu-aarch64:qemu-user apt-get:apt dpkg-deb:dpkg; do
@@ -24,7 +24,7 @@ if [ -z "$wheel" ]; then
   exit 1
 fi
 
-# A list of packages of its own, of a machine that has none yet, so that all that Python needs is downloaded.
+# apt gets a separate, empty list of installed packages, so that it downloads every dependency of Python.
 if [ ! -e "$root/complete" ]; then
   rm -rf "$root" "$apt"
   mkdir -p "$root" "$apt/lists/partial" "$apt/archives/partial"
@@ -45,7 +45,7 @@ version=$(basename "$(ls -d "$root"/usr/lib/python3.*)")
 version=${version#python}
 
 rm -rf "$site"
-# pip compares names of platforms, so it is told all that this libc can run.
+# pip compares platform names, so the script passes every platform that this libc supports.
 libc=$(ls "$apt"/archives/libc6_*)
 libc=${libc##*libc6_2.}
 platforms=(--platform manylinux2014_aarch64)
@@ -61,7 +61,7 @@ emulated() {
 }
 echo "$wheel, with Python $version:"
 emulated -m jztree_utils.cli info
-# The same bits on both machines: the name of the instruction set, and what all answers add up to in both dtypes.
+# Compare the bits of both machines: print the instruction set, and a hash of all results in both dtypes.
 script="import test_kernels; exec(test_kernels._PRINT_HASH)"
 there=$(emulated -c "$script")
 here=$(PYTHONPATH=$PWD:$PWD/tests "$python" -P -c "$script")
@@ -70,6 +70,6 @@ if [ "$(tail -n +2 <<<"$there")" != "$(tail -n +2 <<<"$here")" ]; then
   echo "checks/aarch64.sh: answers on aarch64 have other bits than those of this machine" >&2
   exit 1
 fi
-# Tests of other kernels against oracles, in minutes. Only these files: the others import packages that are not there.
+# Test other kernels against oracles; this takes minutes. Other test files import packages that are not installed here.
 mapfile -t files < <(grep -l pytest.mark.aarch64 tests/test_*.py)
 emulated -m pytest -p no:cacheprovider --cases-of-each 1 -m aarch64 "${files[@]}"

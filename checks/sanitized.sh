@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # checks/sanitized.sh COMMAND ...: runs a command with the CPU library of `cmake --build --preset sanitized`.
 #
-# The address sanitizer's runtime must be loaded before all other libraries, and the C++ runtime with it: the sanitizer
-# has to see its exceptions.
+# The address sanitizer's runtime must be loaded before all other libraries, together with the C++ runtime, because the
+# sanitizer has to intercept C++ exceptions.
 set -euo pipefail
 cxx=${CXX:-c++}
 export LD_PRELOAD="$($cxx -print-file-name=libasan.so) $($cxx -print-file-name=libstdc++.so)"

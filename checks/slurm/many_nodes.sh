@@ -1,10 +1,10 @@
 #!/bin/bash
-# Several nodes, one task a GPU: checks how JAX runs there, then runs your script with its arguments.
+# Several nodes, one task per GPU: checks how JAX runs there, then runs your script with its arguments.
 #
 #   sbatch --nodes=8 checks/slurm/many_nodes.sh my_script.py [argument ...]
 #
 # The script calls jztree.launch.initialize() before anything else. Set the number of GPUs of your nodes in two lines,
-# add --partition and --account as your site wants them, and load modules or activate an environment below.
+# add --partition and --account as your site requires, and load modules or activate an environment below.
 #SBATCH --job-name=jztree
 #SBATCH --nodes=4
 #SBATCH --ntasks-per-node=4
@@ -21,16 +21,16 @@ set -eo pipefail
 
 # Without this every task gets one CPU: srun does not take --cpus-per-task from the lines above (Slurm 22.05 and later).
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
-# Output that was printed before a crash is not lost.
+# Keep the output printed before a crash.
 export PYTHONUNBUFFERED=1
-# Compiled functions are kept for the next job.
+# Keep compiled functions for the next job.
 export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$HOME/.cache/jax}
-# If processes find each other but collectives hang, NCCL says what it tries:
+# If processes find each other but collectives hang, let NCCL log its steps:
 # export NCCL_DEBUG=INFO
-# and can be told which network to use:
+# and choose the network:
 # export NCCL_SOCKET_IFNAME=ib0
 
-# A task that fails ends the others at once.
+# If a task fails, end the others at once.
 start="srun --kill-on-bad-exit=1"
 
 $start python -m jztree_utils.check_cluster

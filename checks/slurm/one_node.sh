@@ -1,10 +1,10 @@
 #!/bin/bash
-# One node, one task a GPU: checks how JAX runs there, then runs your script with its arguments.
+# One node, one task per GPU: checks how JAX runs there, then runs your script with its arguments.
 #
 #   sbatch checks/slurm/one_node.sh my_script.py [argument ...]
 #
 # The script calls jztree.launch.initialize() before anything else. Set the number of GPUs of your nodes in two lines,
-# add --partition and --account as your site wants them, and load modules or activate an environment below.
+# add --partition and --account as your site requires, and load modules or activate an environment below.
 #SBATCH --job-name=jztree
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=4
@@ -20,10 +20,10 @@ set -eo pipefail
 
 # Without this every task gets one CPU: srun does not take --cpus-per-task from the lines above (Slurm 22.05 and later).
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
-# Output that was printed before a crash is not lost.
+# Keep the output printed before a crash.
 export PYTHONUNBUFFERED=1
 
-# A task that fails ends the others at once.
+# If a task fails, end the others at once.
 start="srun --kill-on-bad-exit=1"
 
 $start python -m jztree_utils.check_cluster

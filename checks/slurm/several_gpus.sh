@@ -1,10 +1,10 @@
 #!/bin/bash
-# What only a node with several GPUs can show about jztree. Takes some minutes; run it once on a new cluster.
+# The checks of jztree that need a node with several GPUs. They take some minutes; run them once on a new cluster.
 #
 #   sbatch checks/slurm/several_gpus.sh          from the source folder, with jztree and its test extra installed
 #
-# Set the number of GPUs of your nodes in two lines, add --partition and --account as your site wants them, and load
-# modules or activate an environment below. docs/gpu.md says what each step shows and what to expect.
+# Set the number of GPUs of your nodes in two lines, add --partition and --account as your site requires, and load
+# modules or activate an environment below. docs/gpu.md describes each step and its expected output.
 #SBATCH --job-name=jztree-gpus
 #SBATCH --nodes=1
 #SBATCH --ntasks-per-node=4
