@@ -125,7 +125,7 @@ class PointSearch:
         with jax.enable_x64(True):
             posz, rows, th = self._tree()
             weights = None if weight is None else np.append(weight, np.zeros(len(rows) - len(weight)))[rows]
-            # A row of radii: without this axis, as many radii as places would count as one radius per place.
+            # A leading axis for the radii: without it, an equal number of radii and places would mean one radius each.
             ladder = np.sort(reach)[None]
             found = count_within.jit(posz, ladder, self.boxsize, th=th, part_query=places, weight=weights)
             counts = np.asarray(found, kind)

@@ -272,7 +272,7 @@ def _lacking(extra: dict[str, io.Column], which: Callable[[np.ndarray], np.ndarr
 
 
 def _lacking_in_words(extra: dict[str, io.Column], ngroups: int) -> list[tuple[str, str]]:
-    """Return lines about groups without a sphere, because they are too small, or with one that is too large."""
+    """Return lines about groups that have no sphere because their density is too low, or whose sphere is too large."""
     kinds = (
         ("no sphere", lambda mass: mass == 0, "mass and radius 0: the nearest ten particles are not dense enough"),
         ("sphere too large", np.isnan, "mass and radius NaN: denser than the threshold at half the box"),

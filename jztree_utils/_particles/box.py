@@ -9,7 +9,7 @@ from .. import io
 from .._report import number
 
 _WIDEST = 1.05  # in periodic boxes: codes let particles leave the box slightly between two steps
-_ROUNDING = 1e-6  # in periodic boxes: float32 positions may be rounded to the far face, and slightly beyond it
+_ROUNDING = 1e-6  # in periodic boxes: float32 positions may be rounded to the far face, or slightly past it
 
 
 @dataclass(frozen=True)

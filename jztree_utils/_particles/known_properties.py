@@ -100,7 +100,7 @@ def newton(header: io.SnapshotHeader) -> float | None:
 
 
 def comoving_densities(header: io.SnapshotHeader, types: Sequence[int]) -> dict[str, float]:
-    """Return the mean and the critical density in mass per comoving volume, as far as the snapshot defines them.
+    """Return the mean and the critical density in mass per comoving volume, if the snapshot defines them.
 
     types: types of the particles in use. Without units, the mean density is that of these particles, if the box has no
         others and their masses are in the header.

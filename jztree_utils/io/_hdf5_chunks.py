@@ -103,7 +103,7 @@ def _is_place(data: h5py.Dataset, offset: tuple[int, ...]) -> bool:
 def _is_packed(chunk: Any, filters: list[int], whole: int) -> bool:
     """Return whether a chunk was filtered as writers do it.
 
-    A chunk that does not get smaller is stored uncompressed, with the bytes of a ``whole`` chunk.
+    A chunk that compression does not shrink is stored uncompressed, with the bytes of a ``whole`` chunk.
     """
     if chunk.filter_mask >> len(filters):
         return False
@@ -118,8 +118,8 @@ def _is_packed(chunk: Any, filters: list[int], whole: int) -> bool:
 def made_up_rows_refused(data: h5py.Dataset, rows: slice, out: np.ndarray) -> Iterator[None]:
     """Raise SnapshotError after a read of rows into ``out`` if HDF5 missed one of their chunks and filled it.
 
-    HDF5 can miss a chunk in the list because a neighbouring entry is damaged. Chunks that look as if they were missing
-    are looked up once more; few existing chunks look like that.
+    HDF5 can miss a chunk in the list because a neighbouring entry is damaged. This function therefore looks up
+    every apparently missing chunk again; few existing chunks look like that.
     """
     if data.chunks is None or not out.nbytes:
         yield

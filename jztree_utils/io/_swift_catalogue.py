@@ -243,7 +243,7 @@ def read_info(file: h5py.File, header: SnapshotHeader) -> CatalogueInfo:
 
 
 def _read_parameters(file: h5py.File) -> dict[str, Any]:
-    """Return the linking length and the minimum number of particles, as far as they are in SWIFT's parameters."""
+    """Return the linking length and the minimum number of particles, or None if SWIFT's parameters lack them."""
     length, fewest = (_parameter(file, f"FOF:{name}") for name in ("absolute_linking_length", "min_group_size"))
     return {
         "linking_length": length if length is not None and length > 0 else None,  # -1: a ratio was given instead
