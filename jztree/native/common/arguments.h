@@ -1,9 +1,9 @@
-// What a kernel is called with.
+// Arguments and results of a kernel.
 //
-// Each kernel has one struct of its arguments, in a header that both backends include. Its constructor reads them from
-// `Arguments`, in the order in which Python passes them, each by its name and with the shape that it must have; what
-// does not fit is said with the name and both shapes. Results are read in an order of their own, so one may come before
-// an argument whose shape follows from it. The backends supply the work:
+// Each kernel has one struct of arguments, in a header that both backends include. Its constructor reads the arguments
+// from `Arguments`, in the order in which Python passes them, each with its name and required shape. An error for a
+// mismatch contains the name and both shapes. Results are counted separately, so the constructor may read a result
+// before an argument whose shape depends on it. The backends implement the work:
 //
 //   template <int D, typename T>
 //   struct Example {                                   // example.h
@@ -20,8 +20,8 @@
 //   void example(Context& context, const Example<D, T>& in) { ... }   // example.cc, example.cu
 //   JZTREE_KERNEL(example, Example);
 //
-// What is no template is compiled once (arguments.cc), and XLA's large header is not included: every kernel would be
-// compiled with both.
+// To keep every kernel quick to compile, this header does not include XLA's large header, and arguments.cc holds all
+// code that is not a template.
 #pragma once
 
 #include <cmath>
@@ -43,18 +43,18 @@ namespace jztree {
 
 constexpr int max_dims = 8;
 
-// The numbers of dimensions that a kernel is compiled for, a bit for each.
+// The numbers of dimensions for which a kernel is compiled, as a bit mask: bit d for d dimensions.
 constexpr unsigned dims_up_to(int most) { return (2u << most) - 2; }
-// Rows of 4 to 7 dimensions are padded with zeros to 8, which changes no distance and saves half of the compile time.
+// Rows of 4 to 7 dimensions are padded with zeros to 8. This changes no distance and halves the compile time.
 constexpr unsigned padded_dims = dims_up_to(3) | 1u << max_dims;
 
-// A sentence for the user, without the mark that it is ours.
+// An error message for the user, without the prefix that marks errors of this library.
 class Refusal : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
 
-// In place of a length: any.
+// In a shape: an axis of any length.
 constexpr int64_t any = std::numeric_limits<int64_t>::min();
 using Shape = std::initializer_list<int64_t>;
 
@@ -66,7 +66,7 @@ constexpr XLA_FFI_DataType data_type() {
   if constexpr (std::is_same_v<T, uint32_t>) return XLA_FFI_DataType_U32;
 }
 
-// An array of whatever dtype.
+// An array of any dtype.
 struct Buffer {
   XLA_FFI_DataType type;
   const int64_t* dims;
@@ -75,11 +75,11 @@ struct Buffer {
 
   int64_t elements() const;
   int64_t bytes() const;
-  // Of an array that has rows.
+  // Only for arrays with at least one axis.
   int64_t rows() const { return dims[0]; }
 };
 
-// An array whose dtype and rank are known; null if it was left out.
+// An array of known dtype and rank; null if it was omitted.
 template <typename T>
 struct Array {
   T* data = nullptr;
@@ -89,7 +89,7 @@ struct Array {
   int64_t rows() const { return dims[0]; }
 };
 
-// How many leading rows of an array hold particles. The number lies where the kernel runs.
+// The number of leading rows of an array that hold particles, stored in the memory of the backend.
 struct Count {
   const int32_t* number = nullptr;
   int64_t rows = 0;
@@ -100,8 +100,8 @@ struct Count {
   }
 };
 
-// Float64 numbers where JAX has float32 alone, as in jztree/_transform/exact.py: three words whose sum, times 2 to the
-// power of a fourth, is the number. That is 0 for numbers whose words are normal, or too large for any.
+// Float64 numbers for JAX in 32-bit mode, see jztree/_transform/exact.py: the sum of three words, times 2 to the power
+// of the fourth. The fourth word is 0 if the other words are normal numbers without it, or if the number is not finite.
 struct Words {
   static constexpr int count = 4;
 
@@ -123,7 +123,7 @@ struct Words {
   }
 };
 
-// Box lengths, linking lengths and other float64 numbers: `Words`, or one float64 each. They lie where the kernel runs.
+// Box lengths, linking lengths and other float64 numbers in the memory of the backend: `Words`, or one float64 each.
 struct Lengths {
   const void* words = nullptr;
   int64_t count = 0;
@@ -140,7 +140,7 @@ struct Lengths {
   }
 };
 
-// Integers that are compiled in.
+// A static attribute that consists of integers.
 struct Integers {
   const int64_t* numbers;
   size_t count;
@@ -149,7 +149,7 @@ struct Integers {
   int64_t operator[](size_t i) const { return numbers[i]; }
 };
 
-// What is compiled in, by name.
+// The static attributes of a call, by name.
 class Attributes {
  public:
   virtual ~Attributes() = default;
@@ -162,19 +162,19 @@ class Attributes {
   [[noreturn]] static void refuse(const char* name);
 };
 
-// Memory for padded rows, on a backend.
+// Allocates and copies padded rows on a backend.
 class RowPadder {
  public:
   virtual ~RowPadder() = default;
-  // Until the work of the call is done.
+  // Allocates memory that lasts until the work of the call is done.
   virtual void* memory(int64_t bytes) = 0;
-  // Copies rows of `from` bytes to rows of `to` bytes. Longer rows end with zeros, and shorter ones earlier.
+  // Copies rows of `from` bytes to rows of `to` bytes. Longer rows are padded with zeros, shorter ones truncated.
   virtual void copy_rows(const void* source, int64_t from, void* target, int64_t to, int64_t rows) = 0;
 };
 
 class Arguments {
  public:
-  // What a result holds at first: that of an argument, from which XLA may have taken the memory.
+  // A result that starts with the contents of an argument. XLA may have given both the same memory.
   struct Continued {
     const Buffer *old, *result;
   };
@@ -183,20 +183,20 @@ class Arguments {
   Arguments(const char* kernel, std::vector<Buffer> arguments, std::vector<Buffer> results,
             const Attributes& attributes);
 
-  // From now on, arrays whose last axis should be `to` long may have a last axis of length `from`: the kernel gets them
-  // with padded rows. Then unpad_results must follow the work of the kernel.
+  // From now on, accepts a last axis of length `from` where the kernel expects length `to`, and gives the kernel arrays
+  // with padded rows. Call unpad_results after the work of the kernel.
   void pad_rows(int64_t from, int64_t to, RowPadder& padder);
   void unpad_results();
-  // The given length of an axis that the kernel sees as `width` long.
+  // The length, before padding, of an axis that the kernel sees with length `width`.
   int64_t given_width(int64_t width) const { return padder_ ? given_width_ : width; }
 
-  // The next argument, of this shape.
+  // Reads the next argument, which must have this shape.
   template <typename T>
   Array<const T> argument(std::string_view name, Shape shape) {
     return as<const T>(checked(padded(any_argument(name), shape, false), name, data_type<T>(), shape));
   }
 
-  // The same for one that may be left out, that is, have no elements.
+  // Like `argument`, but returns null for an array without elements, which stands for an omitted argument.
   template <typename T>
   Array<const T> optional(std::string_view name, Shape shape) {
     const Buffer& buffer = any_argument(name);
@@ -206,20 +206,21 @@ class Arguments {
 
   const Buffer& any_argument(std::string_view name);
 
-  // A number below or equal to `rows`.
+  // Reads a number of rows; the kernel sees it clipped to 0 to `rows`.
   Count count(std::string_view name, int64_t rows) { return {number(name), rows}; }
   const int32_t* number(std::string_view name) { return argument<int32_t>(name, {}); }
 
   Lengths lengths(std::string_view name, int64_t count) { return as_lengths(any_argument(name), name, count); }
   Lengths as_lengths(const Buffer& words, std::string_view name, int64_t count);
 
-  // The next result, of this shape.
+  // Reads the next result, which must have this shape.
   template <typename T>
   Array<T> result(std::string_view name, Shape shape) {
     return as<T>(checked(padded(any_result(name), shape, true), name, data_type<T>(), shape));
   }
 
-  // The same for one that may not be asked for: then it has no rows, and is null. It has one dimension if that is all.
+  // Like `result`, but optional: unless `asked`, the array must have no rows, and is null. Without `columns`, it has
+  // one dimension.
   template <typename T>
   Array<T> result_if(bool asked, std::string_view name, int64_t rows, int64_t columns = 0) {
     Array<T> array = columns > 0 ? result<T>(name, {asked ? rows : 0, columns}) : result<T>(name, {asked ? rows : 0});
@@ -229,7 +230,7 @@ class Arguments {
 
   const Buffer& any_result(std::string_view name);
 
-  // A result that goes on with what an argument holds, if there is one: these come behind all other arguments.
+  // Reads a result that starts with the contents of an argument, if one is left: these follow all other arguments.
   template <typename T>
   Array<T> continued(std::string_view name, Shape shape) {
     return as<T>(checked(any_continued(name), name, data_type<T>(), shape));
@@ -239,19 +240,19 @@ class Arguments {
   const Attributes& attributes() const { return attributes_; }
   const std::vector<Continued>& continued() const { return continued_; }
   const std::vector<Buffer>& all_results() const { return results_; }
-  // Those whose dtype and dimensions a kernel is dispatched by: the first array of float rows.
+  // The first array of float rows; its dtype and dimensions select the compiled kernel.
   const Buffer& positions() const;
-  // How many are still to be read.
+  // Numbers of arguments and results not read yet.
   size_t arguments_left() const { return arguments_.size() - argument_; }
   size_t results_left() const { return results_.size() - result_; }
 
-  // The last result, which the kernel does not see: memory for its work arrays.
+  // Removes the last result, memory for work arrays, which the kernel does not read as a result.
   Buffer take_last_result();
 
-  // After the last: whoever passes more than is read has another kernel in mind.
+  // Reports an error if arguments or results are left after the kernel has read its own.
   void expect_end() const;
 
-  // For conditions that no single shape states.
+  // Checks a condition that a shape cannot express.
   void expect(bool fits, const Buffer& buffer, std::string_view name, std::string_view wanted) const {
     if (!fits) refuse(buffer, name, wanted);
   }
@@ -269,7 +270,7 @@ class Arguments {
     std::vector<int64_t> dims;  // of `seen`
   };
 
-  // The array that the kernel gets for one that should have this shape.
+  // Returns the array for the kernel, padded if this is necessary for the shape.
   const Buffer& padded(const Buffer& buffer, Shape shape, bool is_result);
   void copy_rows(const Buffer& source, const Buffer& target) const;
 
@@ -291,7 +292,7 @@ class Arguments {
   std::deque<Padded> padded_arguments_, padded_results_;
 };
 
-// possible: a bit for each number of dimensions.
+// possible: a bit mask of the possible numbers of dimensions.
 [[noreturn]] void refuse_dims(int64_t dims, unsigned possible);
 
 }  // namespace jztree

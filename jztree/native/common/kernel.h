@@ -1,4 +1,4 @@
-// How a kernel is found and run: dispatched on dtype and dimensions, and called by XLA (handler.h).
+// Registration of kernels, and their dispatch on dtype and dimensions. XLA calls them through handler.h.
 #pragma once
 
 #include <string>
@@ -6,8 +6,8 @@
 
 #include "arguments.h"
 
-// The dimensions that are compiled, a bit for each, from bit 1 on. Fewer take less time, where a library is only to be
-// seen to compile, to be compared, or wanted soon. Dimension 1 is needed by columns of numbers that are looked through.
+// The numbers of dimensions to compile, as a bit mask: bit d for d dimensions. Fewer compile faster, for example to
+// check that the library compiles. Dimension 1 is always needed, because kernels scan columns of numbers as positions.
 #ifndef JZTREE_DIMS
 #define JZTREE_DIMS 0b111111110
 #endif
@@ -18,7 +18,7 @@ class Ffi;
 
 namespace jztree {
 
-// Arguments that are always of the same dtypes.
+// Dispatch of kernels whose arguments always have the same dtypes.
 template <typename Interface>
 struct Plainly {
   template <typename Work>
@@ -29,7 +29,7 @@ struct Plainly {
   }
 };
 
-// Arguments whose dtype and dimensions are those of the first array of float rows among them.
+// Dispatch on the dtype and dimensions of the first array of float rows among the arguments.
 template <template <int, typename> class Interface>
 struct ByPositions {
   template <typename Work>
@@ -41,7 +41,7 @@ struct ByPositions {
 
  private:
   static constexpr unsigned compiled = Interface<1, float>::compiled_dims & (JZTREE_DIMS);
-  // Whether rows of 4 dimensions or more are padded to the largest number.
+  // Whether rows of 4 or more dimensions are padded to `max_dims`.
   static constexpr bool pads = Interface<1, float>::compiled_dims == padded_dims && (compiled >> max_dims & 1);
   static constexpr unsigned possible = pads ? compiled | (dims_up_to(max_dims) & ~dims_up_to(3)) : compiled;
 
@@ -74,7 +74,7 @@ class Kernel {
   }
 
   const char* name() const { return name_; }
-  // What XLA calls.
+  // The entry point for XLA.
   XLA_FFI_Error* call(XLA_FFI_CallFrame* frame) const;
 
  private:
@@ -82,7 +82,7 @@ class Kernel {
   xla::ffi::Ffi* handler_;
 };
 
-// The names of all, a comma after each.
+// Returns the names of all kernels, each followed by a comma.
 inline const char* kernel_names() {
   static const std::string names = [] {
     std::string joined;
@@ -94,16 +94,16 @@ inline const char* kernel_names() {
 
 }  // namespace jztree
 
-// Defines a kernel: the function `name` does its work, called with the backend's context and a struct of arguments,
-// which is a template over dimensions and dtype, as the function is. XLA may capture it in a command buffer.
-// Python finds it in the library as `jztree_<name>`.
+// Defines a kernel that calls the function `name` with the backend's context and a struct of arguments. Function and
+// struct are templates over dimensions and dtype. XLA may capture the kernel in a command buffer. The library exports
+// it to Python as `jztree_<name>`.
 #define JZTREE_KERNEL(name, Interface) JZTREE_BACKEND_KERNEL(name, jztree::ByPositions<Interface>, true)
-// The same where neither is a template.
+// Like JZTREE_KERNEL, for a function and a struct that are not templates.
 #define JZTREE_PLAIN_KERNEL(name, Interface) JZTREE_BACKEND_KERNEL(name, jztree::Plainly<Interface>, true)
-// The same where the work waits for the device and reads numbers, so that nobody may capture it.
+// Like JZTREE_PLAIN_KERNEL, for work that waits for the device and reads numbers, so XLA must not capture it.
 #define JZTREE_READING_KERNEL(name, Interface) JZTREE_BACKEND_KERNEL(name, jztree::Plainly<Interface>, false)
 
-// Of the backends: a kernel from the function work_of_<name>, which reads the arguments and does the work.
+// For the backends: defines a kernel from the function work_of_<name>, which reads the arguments and does the work.
 #define JZTREE_DEFINE_KERNEL(name, BackendKernel, capturable)                                                \
   static const BackendKernel kernel_##name(#name, work_of_##name, capturable);                               \
   extern "C" __attribute__((visibility("default"))) XLA_FFI_Error* jztree_##name(XLA_FFI_CallFrame* frame) { \
