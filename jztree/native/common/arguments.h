@@ -43,7 +43,7 @@ namespace jztree {
 
 constexpr int max_dims = 8;
 
-// The numbers of dimensions for which a kernel is compiled, as a bit mask: bit d for d dimensions.
+// A bit mask of the numbers of dimensions to compile a kernel for: bit d for d dimensions.
 constexpr unsigned dims_up_to(int most) { return (2u << most) - 2; }
 // Rows of 4 to 7 dimensions are padded with zeros to 8. This changes no distance and halves the compile time.
 constexpr unsigned padded_dims = dims_up_to(3) | 1u << max_dims;
@@ -183,7 +183,7 @@ class Arguments {
   Arguments(const char* kernel, std::vector<Buffer> arguments, std::vector<Buffer> results,
             const Attributes& attributes);
 
-  // From now on, accepts a last axis of length `from` where the kernel expects length `to`, and gives the kernel arrays
+  // From now on, accepts a last axis of length `from` if the kernel expects length `to`, and gives the kernel arrays
   // with padded rows. Call unpad_results after the work of the kernel.
   void pad_rows(int64_t from, int64_t to, RowPadder& padder);
   void unpad_results();
@@ -196,7 +196,7 @@ class Arguments {
     return as<const T>(checked(padded(any_argument(name), shape, false), name, data_type<T>(), shape));
   }
 
-  // Like `argument`, but returns null for an array without elements, which stands for an omitted argument.
+  // Like `argument`, but returns null for an array without elements, which means that it was omitted.
   template <typename T>
   Array<const T> optional(std::string_view name, Shape shape) {
     const Buffer& buffer = any_argument(name);
@@ -246,7 +246,7 @@ class Arguments {
   size_t arguments_left() const { return arguments_.size() - argument_; }
   size_t results_left() const { return results_.size() - result_; }
 
-  // Removes the last result, memory for work arrays, which the kernel does not read as a result.
+  // Removes and returns the last result, the memory for work arrays. The kernel does not see it as a result.
   Buffer take_last_result();
 
   // Reports an error if arguments or results are left after the kernel has read its own.

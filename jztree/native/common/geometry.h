@@ -57,8 +57,8 @@ template <typename T>
 constexpr T above_one = T{1} + 16 * std::numeric_limits<T>::epsilon();
 
 // The image of a source that is the nearest for all pairs of a query box and a leaf box, in one dimension. The shift by
-// a period is applied to the coordinate in the upper half of the box, where it loses no digit, so a distance across the
-// boundary has the same relative precision as any other.
+// a period is applied to the coordinate in the upper half of the box, because it loses no digit there. So a distance
+// across the boundary has the same relative precision as any other.
 enum class Image { same, shift_query, shift_source, depends };
 
 template <typename T>

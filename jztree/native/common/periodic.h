@@ -11,7 +11,7 @@ namespace jztree {
 // exact.
 JZTREE_BOTH inline bool is_few_periods(double x, double period) { return std::fabs(x) < 0x1p25 * period; }
 
-// x moved into [0, period) by any number of whole periods. Not inlined, as it takes many registers on a GPU and is
+// x moved into [0, period) by any number of whole periods. Not inlined, because it takes many registers on a GPU and is
 // rarely called.
 JZTREE_APART inline double wrap_far(double x, double period) {
   double rest = std::fmod(x, period);
@@ -45,7 +45,7 @@ JZTREE_BOTH inline V difference_error(const V& x, const V& y, const V& rounded) 
   return (x - (rounded - part)) - (y + part);
 }
 
-// A coordinate, moved into the box if it is so many periods away that a difference would lose its digits.
+// A coordinate, moved into the box if it is so far away that differences would lose digits.
 JZTREE_BOTH inline double nearer(double x, double period) {
   return period > 0 && !is_few_periods(x, period) ? wrap_wide(x, period) : x;
 }

@@ -136,7 +136,7 @@ __global__ void list_begins(const int32_t* number, int64_t n, int64_t room, int3
   if (row < n && number[row + 1] > number[row] && number[row] < room) offset[number[row]] = static_cast<int32_t>(row);
 }
 
-// A group ends where the next one begins, or with the groups of its owner.
+// A group ends at the start of the next group or, if it is the last, at the end of its owner's groups.
 __global__ void measure_groups(MyShare share, const int32_t* ngroups, int64_t room, const int32_t* offset,
                                int32_t* count, int32_t* head) {
   int64_t group = thread_index(), groups = *ngroups;

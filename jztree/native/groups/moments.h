@@ -45,8 +45,8 @@ struct Pairs {
   }
 };
 
-// The power of two that scales a number to between 1/2 and 1, as far as it has an inverse. The scaling changes no
-// digit.
+// The power of two that scales a number to between 1/2 and 1, limited to exponents of at most 1000 in size, so that it
+// has an inverse. The scaling changes no digit.
 JZTREE_BOTH inline double factor_to_one(double number) {
   constexpr int most = 1000;
   int exponent = 0;
@@ -296,7 +296,7 @@ struct AllEnds {
     return group;
   }
 
-  // The group of which this rank's head is a part, over all its parts.
+  // The sums over all parts of the group that this rank's head continues.
   JZTREE_BOTH Moments<D> head_group(int64_t rank) const {
     int64_t owner = rank - 1;
     while (owner > 0 && ends[owner].tail.count == 0) --owner;

@@ -141,7 +141,7 @@ struct Group {
   }
 
   // The distance of [from, to] from a box in one dimension, the shorter way; negative if they overlap. This equals
-  // interval_gap except for the period minus the longer interval, which is no gap unless the two overlap.
+  // interval_gap, but without the period minus the longer interval, which is a gap only if the two overlap.
   __device__ __forceinline__ T gap(int box, int d, T from, T to, bool* is_around = nullptr) const {
     T right = from - high[box][d], left = low[box][d] - to;
     T straight = std::fmax(right, left), other = std::fmin(right, left) + around[d];

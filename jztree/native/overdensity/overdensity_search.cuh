@@ -57,8 +57,8 @@ struct SphereProblem {
 struct SphereLists {
   int64_t room;   // particles per block
   bool divides;   // shells that do not fit; otherwise their centres are left to another launch
-  NearKey* keys;  // in global memory, twice the capacity per block; null: the list is the shared memory in which a
-                  // block sorts
+  NearKey* keys;  // in global memory, twice the capacity per block; null: use the shared memory for sorting as the
+                  // list
   Span* stacks;
 };
 

@@ -252,7 +252,7 @@ class SphereScan {
     if (peak > peak_) peak_ = peak, peak_radius_ = radius;
   }
 
-  // Start with the sphere of the nearest particles, including all that are as far away as the last one. Thresholds that
+  // Start with the sphere of the nearest particles, including all at the distance of the last one. Thresholds that
   // this sphere does not exceed are skipped.
   JZTREE_BOTH void begin() {
     if (begun_) return;

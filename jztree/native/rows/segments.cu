@@ -1,7 +1,7 @@
 // Bound by memory. A block moves a tile of packed rows, all arrays in one launch: neighbouring threads take
-// neighbouring words of the buffer, and if rows are in order also of the arrays. A word is moved as one if it lies in
-// an array whose rows are whole words; other words are moved byte by byte. Only the GPU knows the number of rows, so
-// there are blocks for the largest possible number; blocks without rows end at once.
+// neighbouring words of the buffer and, if rows are in order, of the arrays. If the rows of an array consist of whole
+// words, it is moved word by word, otherwise byte by byte. Only the GPU knows the number of rows, so there are blocks
+// for the largest possible number; blocks without rows end at once.
 
 #include <algorithm>
 #include <cstdint>

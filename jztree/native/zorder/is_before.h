@@ -7,7 +7,7 @@
 
 namespace jztree {
 
-// Whether a row is before another. Not inlined, as it is long and rarely called.
+// Whether a row is before another. Not inlined, because it is long and rarely called.
 template <int D, typename T>
 JZTREE_APART bool is_before(const KeyGrid<D>& grid, const T* x, const T* other) {
   bool equal = true;

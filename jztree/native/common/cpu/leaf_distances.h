@@ -125,8 +125,8 @@ class LeafDistances {
   // Find the leaf's particles near query rows. The rows are those of the `lanes` rows from `begin` on with a bit in
   // `asked`. Near means within the squared radius radius2[i] of the i-th row, except the source `own` + i (`no_own`: no
   // such source). The results of the n-th row in `asked` are near(n) until the next call. If `enough` is not 0, only
-  // that many nearest are needed: for an infinite radius, some particles that are surely not among the nearest `enough`
-  // are left out.
+  // the `enough` nearest are needed: for an infinite radius, some particles that are certainly farther away are left
+  // out.
   void find_near(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const T* radius2, int64_t own,
                  int64_t enough = 0) {
     by_difference([&](auto how) { find_all<decltype(how)::value>(queries, begin, asked, radius2, own, enough); });
@@ -134,7 +134,7 @@ class LeafDistances {
 
   // Visit the query rows from `begin` on with a bit in `asked`. For the i-th row, see = visit(i) is called; then
   // see(first, used, distance2) with the squared distances to `lanes` of the leaf's particles, starting at index
-  // `first`, where a bit in `used` marks those that exist; then see.done().
+  // `first` (bits in `used` mark the ones that exist); then see.done().
   template <typename Visit>
   void each(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const Visit& visit) const {
     by_difference([&](auto how) { each_pair<decltype(how)::value>(queries, begin, asked, visit); });
