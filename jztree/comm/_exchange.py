@@ -87,7 +87,7 @@ def exchange(
     name: the name under which `jztree.stats` counts the rows that leave this rank.
     fill: a pytree like ``rows`` with the value of places at which no row arrives; None means 0.
     filled: whether to write these fill values. If False, such places are undefined and must never be read.
-    own: whether to copy the rank's own rows, too. Their places are reserved in any case.
+    own: whether to copy also the rank's own rows. Their places are reserved in any case.
     method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None. None selects
         the method in the environment variable JZTREE_EXCHANGE. If that is not set, it selects ragged in mapped
         functions over GPUs of one computer on which a test of ragged gives correct results, and dense elsewhere.

@@ -2,8 +2,8 @@
 
 If few pairs of ranks exchange many rows, for example at the surfaces of their ranges, most of a buffer with a part for
 each rank is empty. Moving a whole range to one other rank then takes as many rounds as there are ranks. So rows are
-dealt out to all ranks like cards, for any destination, and these ranks forward them. Then all parts of the buffers are
-equally full, and the number of rounds depends only on the number of rows. Each row travels twice.
+distributed evenly to all ranks, regardless of destination, and these ranks forward them. Then all parts of the buffers
+are equally full, and the number of rounds depends only on the number of rows. Each row travels twice.
 
 L. G. Valiant & G. J. Brebner (1981), "Universal schemes for parallel communication".
 """

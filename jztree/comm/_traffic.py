@@ -40,5 +40,5 @@ def of_others(counts: jax.Array, rank: jax.Array) -> jax.Array:
 
 
 def _total(counts: jax.Array) -> jax.Array:
-    """Return the sum of int32 counts ``(r,)``, or 2e9 if it is larger; so many rows fit no buffer."""
+    """Return the sum of int32 counts ``(r,)``, or 2e9 if it is larger, which exceeds any buffer."""
     return jnp.where(jnp.sum(counts.astype(jnp.float32)) > 2e9, 2_000_000_000, jnp.sum(counts, dtype=jnp.int32))

@@ -238,13 +238,13 @@ def _padded(leaf: Any, num: int, float_val: float, int_val: int) -> Any:
 
 
 def squeeze_any(data: Any, size: int | None = None, num: Any = None, ntot: int | None = None) -> Any:
-    """Drop the padding of every array in a pytree, of one device or of all. Not for use under a JAX transformation.
+    """Drop the padding of every array in a pytree, for one or all devices. Not for use under a JAX transformation.
 
-    data: results such as radii ``(q, k)``, or those of all devices, ``(r, q, k)``, which are then joined in the order
-        of the devices.
+    data: results such as radii ``(q, k)``, or ``(r, q, k)`` for all devices, which are then joined in the order of
+        the devices.
     size: the number of rows including padding; arrays with another number of rows are unchanged. None: all are cut.
-    num: number of leading rows to keep, a scalar; or ``(r,)``, one per device. A ``num`` of shape ``(1,)`` is that of a
-        mesh of one device; arrays may then have the axis over devices or not.
+    num: number of leading rows to keep, a scalar; or ``(r,)``, one per device. A ``num`` of shape ``(1,)`` comes
+        from a mesh of one device; arrays may then have the axis over devices or not.
     ntot: the expected total number of rows kept.
 
     Raises TypeError or ValueError if ``num`` is missing, does not hold integers, exceeds the number of rows, is for

@@ -88,7 +88,7 @@ def to_astropy(
 def _endings(shape: tuple[int, ...]) -> list[str]:
     """Return the name endings of all components of a vector or tensor, in order; an empty one for scalars.
 
-    They are letters if each axis has at most four components, else digits: there are six particle types.
+    They are letters if each axis has at most four components, and digits otherwise: there are six particle types.
     """
     indices = itertools.product(*map(range, shape))
     letters = "xyzw" if max(shape, default=0) <= 4 else "0123456789"

@@ -1,6 +1,6 @@
 """DBSCAN over the ranks of a mesh.
 
-1. Sort the particles of all ranks in z-order. Each rank counts the neighbours of its own, as `jztree.radius` does.
+1. Sort the particles of all ranks in z-order. Each rank counts the neighbours of its particles, like `jztree.radius`.
 2. Find the groups of the cores with the friends-of-friends algorithm (`jztree.fof._over_ranks`). The rank and row of a
    group's first core in z-order, its root, identify the group.
 3. Number clusters by the input row of their first core. The root receives the smallest such row from all cores of the

@@ -3,9 +3,9 @@
 1. Sort the particles of all ranks in z-order; each rank gets a range of it.
 2. Send each rank the particles of higher ranks within the linking length of its boxes (`jztree.tree.ghosts`). The rank
    finds the groups of its own particles and these ghosts together.
-3. A ghost in one group with an own particle is an edge between a group of this rank and a group of the rank that owns
-   the ghost. A distributed union-find (native/groups/group_graph.h) solves the graph of these edges: hooks to the
-   smaller label, then pointer jumping. No rank ever holds the whole graph.
+3. A ghost in one group with a particle of this rank is an edge between that group and a group of the ghost's rank. A
+   distributed union-find (native/groups/group_graph.h) solves the graph of these edges: hooks to the smaller label,
+   then pointer jumping. No rank ever holds the whole graph.
 
 The lower rank finds a pair of particles on two ranks, because the other particle is within the linking length of one of
 its boxes. So every link is found once.
@@ -94,7 +94,7 @@ def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: 
     """Return the rank's positions, and those of particles on higher ranks that may be linked to them."""
     pos = get_pos(partz)
     n = pos.shape[0]
-    # Without the ghosts there is no hierarchy yet.
+    # The hierarchy needs the ghosts, so it does not exist yet.
     leaves = runs_of(pos, num, domain.box)
     boxes = _, lower, upper = boxes_of(pos, num, domain, leaves)
     radius = jnp.full(lower.shape[0], at_least_normal(jnp.asarray(exact_to_float(rlink), pos.dtype)))

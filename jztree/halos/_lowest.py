@@ -137,7 +137,7 @@ def _find(
     if ndev == 1:
         row, potential = kernels.lowest_potential(*columns, _segments(cata, offset), softening, box)
         return _Found(jnp.zeros_like(row), jnp.where(row >= 0, row, n), potential)
-    # A device that continues a group of earlier devices sends its rows to the last of these on which a group begins.
+    # If a group from earlier devices continues here, its rows go to the last earlier device on which a group begins.
     everyone = jnp.arange(ndev, dtype=jnp.int32)
     owner = jnp.max(jnp.where(ends.begins & (everyone < rank), everyone, -1))
     to_rank = jnp.where(group == rooms, owner, jnp.where(group < rooms, rank, -1))
@@ -165,7 +165,7 @@ def _segments(cata: FofCatalogue, offset: jax.Array) -> tuple[jax.Array, jax.Arr
 
 
 def _marks(found: _Found, cata: FofCatalogue, ends: Ends, n: int) -> jax.Array:
-    """Return ``(n,)``: 1 at this device's rows that were found for groups of any device, else 0."""
+    """Return ``(n,)``: 1 at this device's rows that were found for groups of any device, 0 elsewhere."""
     rank, ndev, _ = comm.get_rank_info()
     marks = jnp.zeros((n,), jnp.float32)
     mine = of_groups(cata, (found.rank == rank).astype(jnp.int32)) > 0

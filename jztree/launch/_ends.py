@@ -17,11 +17,11 @@ from typing import Any
 from ._waiting import Done, Waits, is_idle, lacks, on_cpus
 
 _ENDED, _IDLE = "jztree/launch/ended/", "jztree/launch/idle/"
-# Time for which a process may do nothing but wait; the same if the participants are unknown; and if device activity
-# cannot be observed.
+# Time limits for a process that only waits: in general, if the participants are unknown, and if device activity cannot
+# be observed.
 _SECONDS, _UNKNOWN_SECONDS, _UNSEEN_SECONDS = 3.0, 4.0, 60.0
-# The same for all processes when none has ended; they are checked twice in a row. A network that stands still looks the
-# same, so twice this is close to the 30 s after which gloo gives up.
+# Time limit if all processes wait and none has ended; two checks in a row must agree. A stalled network looks the same,
+# so twice this limit is close to the 30 s after which gloo gives up.
 _TOGETHER_SECONDS = 9.0
 _LOOK_SECONDS, _REST_SECONDS = 0.5, 2.0
 # Largest number of requests to the coordinator per second.

@@ -255,7 +255,7 @@ class Peers:
             flush_files()
             self.leave(1)
         with contextlib.suppress(Exception):
-            self.client.key_value_set(_FAILURE_KEY, gone)  # this process listens to this key, too
+            self.client.key_value_set(_FAILURE_KEY, gone)  # this process also listens to this key
 
     def ask_process_0(self) -> None:
         """Report if process 0 does not answer. JAX, which ends this process a little later, does not name it."""
@@ -266,7 +266,7 @@ class Peers:
             late.daemon = True
             with contextlib.suppress(Exception):
                 late.start()
-                self.client.key_value_try_get("jztree/launch/nothing")  # a missing key raises, too
+                self.client.key_value_try_get("jztree/launch/nothing")  # a missing key also raises
             late.cancel()
             self.ending.wait(self.heartbeat / _QUESTIONS)
 

@@ -2,8 +2,8 @@
 
 1. Sort the particles of all ranks in z-order, cut both sets into ranges together, and give each rank a range.
 2. Each rank receives the particles of other ranks that may share a bin with its own (`jztree.tree.ghosts`). For pairs
-   within one set, it receives only those of higher ranks, so that the lower rank of two counts their pairs.
-3. Each rank counts the pairs within its own particles, and the pairs of its own with the ghosts or the other set.
+   within one set, it receives only particles of higher ranks, so that the lower rank of two counts their pairs.
+3. Each rank counts the pairs within its own particles, and between them and the ghosts or the other set.
 4. Counts of all ranks are added as 64-bit integers, and sums of weights in the order of the ranks.
 """
 

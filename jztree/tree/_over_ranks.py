@@ -1,4 +1,4 @@
-"""The distributed sort: particles of all ranks in z-order, with one range of it per rank.
+"""The distributed sort: particles of all ranks in z-order, one range per rank.
 
 1. Every rank sorts its rows by keys over the domain of all ranks.
 2. Splitters cut the z-order into one range per rank (`_splitters`).
@@ -44,7 +44,7 @@ def distr_zsort(
     boxsize: Any = None,
     capacity: int | None = None,
 ) -> Any:
-    """Sort the particles of all ranks in z-order: each rank gets a range of it, in the order of the ranks.
+    """Sort the particles of all ranks in z-order: each rank gets one range, in the order of the ranks.
 
     part: this rank's particles, a particle class with ``pos`` ``(n, d)``, or an array of positions.
     data: a pytree to sort along; all its leaves have ``n`` rows.
@@ -160,7 +160,7 @@ def sort_over_ranks(
 def _sort_one_type(mover: Movers, domain: Domain, place: Room) -> Moved:
     """Run `sort_over_ranks` for one type in equal shares, without moving any rows if all are in place."""
     # Mark the inputs of the branches as varying over ranks before `lax.cond`. Under vmap, JAX does so itself, and fails
-    # if a branch does so, too.
+    # if a branch also does so.
     columns, rebuild = split_rows(mover.part)
     columns, data, num = jax.tree.map(comm.vary, (columns, mover.data, kernels.as_num(mover.num)))
     mover = dataclasses.replace(mover, part=rebuild(columns), data=data, num=num)

@@ -131,7 +131,7 @@ def num_fault(pos: Any, num: Any, name: str) -> comm.Fault:
 
 
 def checked_num(part: Any, what: str) -> Any:
-    """Run `check_num` where no other check follows; raises at run time, on all ranks, if a traced number is wrong."""
+    """Return a checked `num` if no other check follows; a wrong traced number raises at run time, on all ranks."""
     pos, num = get_pos(part), check_num(part, f"num of {what}")
     if is_concrete(num):
         return num
