@@ -75,7 +75,7 @@ def sort(part: Any, th: TreeHierarchy | None, query: Any, mask: Any, ask: Questi
     came = None
     if ask.in_z_order:
         # Results are in the z-order of the sources. Queries outside the sources' box share the keys of its edge, so
-        # their leaves would be long columns. They are therefore sorted a second time, in a domain of their own.
+        # their leaves would be long columns. So they are sorted a second time, in a separate domain.
         edge, _ = corners_of(jnp.asarray(get_pos(sources.part)), checked, "the positions")
         came, posz = Domain(*edge, box, edge).zsort(pos, num)
         query = permute_particles(query, came, posz)

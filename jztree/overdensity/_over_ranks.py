@@ -121,8 +121,8 @@ class _Search:
         looked = jnp.where(jnp.isfinite(asked), asked, jnp.where(jnp.isfinite(found[4]), 0, jnp.inf))
         of_row = [pending.reshape(-1, *[1] * (column.ndim - 1)) for column in found]
         spheres = tuple(jnp.where(*columns) for columns in zip(of_row, found, spheres, strict=True))
-        # If a sphere received too few particles, request the nearest few, at any distance. If these were all that the
-        # box allows, there is no sphere.
+        # If a sphere received too few particles, request the nearest few, at any distance. If the search
+        # has already reached the widest sphere that fits the box, there is no sphere.
         rests_on = at_least_normal(found[4])
         needed = jnp.where(jnp.isfinite(asked), jnp.minimum(rests_on, self.widest), rests_on)
         return spheres, pending & (needed > looked)
