@@ -1,0 +1,82 @@
+"""Which native library is loaded, and the error or warning if none can be."""
+
+import _ctypes
+import contextlib
+import ctypes
+import platform
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jztree.kernels import _library
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="has sets of which each has all that is in those before it")
+def test_instruction_set_not_supported_by_the_processor_raises(monkeypatch, tmp_path) -> None:
+    """Running code for them would crash the process without a message."""
+    (tmp_path / "libjztree_cpu_x86-64-v9.so").touch()
+    monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
+    with pytest.raises(ImportError, match="which this processor does not have; its best is x86-64-v3, so set it to"):
+        _library._check_wanted("x86-64-v9", "x86-64-v2", "x86-64-v3")
+    _library._check_wanted("x86-64-v2", "x86-64-v2", "x86-64-v3")
+
+
+def test_library_of_another_version_raises_or_warns(monkeypatch, tmp_path) -> None:
+    """Such a library may be left over from an earlier installation."""
+    for name in ("libjztree_cpu.so", "libjztree_cuda.so"):
+        shutil.copy(_ctypes.__file__, tmp_path / name)
+    monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
+    with pytest.raises(ImportError, match=r"libjztree_cpu\.so is of another version than jztree itself; install"):
+        _library._load("jztree_cpu")
+    with pytest.warns(UserWarning, match=r"libjztree_cuda\.so is of another version .*so kernels run on CPUs only"):
+        assert _library._cuda_library.__wrapped__() is None
+
+
+@pytest.mark.parametrize(
+    ("compiled", "driver", "used"),
+    [(13000, 12080, False), (13000, 13000, True), (13020, 13000, True), (12040, 13000, True), (12040, 0, True)],
+)
+def test_driver_older_than_the_cuda_library_warns(
+    compiled: int, driver: int, used: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Without a driver, as on a login node, there is no warning."""
+    library = SimpleNamespace(**{f"jztree_{name}": None for name in _library._kernel_names()})
+    library.jztree_cuda_architectures = SimpleNamespace()
+    library.jztree_cuda_version, library.jztree_cuda_driver_version = lambda: compiled, lambda: driver
+    (tmp_path / "libjztree_cuda.so").touch()
+    monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
+    monkeypatch.setattr(ctypes, "CDLL", lambda path: library)
+    says = (
+        r"compiled with CUDA 13\.0, and the driver of this machine runs CUDA 12\.8 at most, so kernels run on CPUs only"
+    )
+    with contextlib.nullcontext() if used else pytest.warns(UserWarning, match=says):
+        assert _library._cuda_library.__wrapped__() is (library if used else None)
+
+
+def test_cuda_library_of_the_newest_generation_that_the_driver_supports(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """If no library was compiled with this package, use the distribution for the CUDA generation."""
+    for generation in (12, 13):
+        folder = tmp_path / f"jztree_native_cuda{generation}"
+        folder.mkdir()
+        (folder / "libjztree_cuda.so").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
+
+    def opened(path: str) -> SimpleNamespace:
+        library = SimpleNamespace(**{f"jztree_{name}": None for name in _library._kernel_names()}, path=path)
+        library.jztree_cuda_architectures = SimpleNamespace()
+        library.jztree_cuda_version = lambda: 12040 if "cuda12" in path else 13000
+        library.jztree_cuda_driver_version = lambda: drivers[-1]
+        return library
+
+    monkeypatch.setattr(ctypes, "CDLL", opened)
+    drivers: list[int] = []
+    for driver, generation in ((13000, 13), (12080, 12), (0, 13)):
+        drivers.append(driver)
+        library: Any = _library._cuda_library.__wrapped__()
+        assert f"jztree_native_cuda{generation}" in library.path
