@@ -147,7 +147,7 @@ def test_matplotlib_is_imported_late_and_its_absence_raises(monkeypatch) -> None
     subprocess.run([sys.executable, "-P", "-c", code], check=True)
     monkeypatch.delitem(sys.modules, "jztree_utils.plot._notebook_figure", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    with pytest.raises(ImportError, match=r"pip install 'jztree\[plot\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'jztree-native\[plot\]'"):
         plot.plot_halos(np.zeros((5, 3)), catalogue(np.zeros((1, 3)), [5], 1.0))
 
 
