@@ -32,7 +32,6 @@ def assert_same(found: Any, expected: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, found, expected)
 
 
-@pytest.mark.core
 @pytest.mark.parametrize("box", BOXES, ids=["open", "mixed"])
 def test_searches_are_bitwise_equal_with_padded_dimensions(box: Any, dtype: Any) -> None:
     for dims in PADDED:
