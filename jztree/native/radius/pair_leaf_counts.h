@@ -182,7 +182,7 @@ class LeafPairs {
       case 2: compare_few<2>(bins); break;
       case 3: compare_few<3>(bins); break;
       case 4: compare_few<4>(bins); break;
-      default: compare_many<Pairwise>(bins, squares);
+      default: itself_ ? compare_many<Pairwise, true>(bins, squares) : compare_many<Pairwise, false>(bins, squares);
     }
     add_compared<Pairwise>(bins, pairs);
   }
@@ -202,9 +202,8 @@ class LeafPairs {
     squares_.add(edges);
   }
 
-  template <bool Pairwise>
+  template <bool Pairwise, bool Itself>
   __attribute__((flatten)) void compare_many(const Bins& bins, T* to) {
-    const bool itself = itself_;
     // Only padding is farther than the outermost number.
     const V outermost(bins.hi == first_.count ? first_.outermost() : std::numeric_limits<T>::max());
     const int32_t *const rows = row_.data(), *const end = rows + rows_;
@@ -214,7 +213,7 @@ class LeafPairs {
         V distance2, along;
         block.template quantities<Pairwise>(*row, distance2, along);
         uint32_t near = lanes_at_most(distance2, outermost);
-        if (itself) near &= behind(*row, begin);
+        if (Itself) near &= behind(*row, begin);
         to = squares_.put(distance2, near, to);
         if (squares_.full(to)) to = squares_.sift(first_.surely.data(), first_.possibly.data(), to);
       }
