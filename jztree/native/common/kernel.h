@@ -40,17 +40,30 @@ struct ByPositions {
   }
 
  private:
-  static constexpr unsigned compiled = Interface<1, float>::compiled_dims & (JZTREE_DIMS);
-  // Whether rows of 4 or more dimensions are padded to `max_dims`.
-  static constexpr bool pads = Interface<1, float>::compiled_dims == padded_dims && (compiled >> max_dims & 1);
-  static constexpr unsigned possible = pads ? compiled | (dims_up_to(max_dims) & ~dims_up_to(3)) : compiled;
+  static constexpr unsigned wanted = Interface<1, float>::compiled_dims, compiled = wanted & (JZTREE_DIMS);
+
+  // The number of dimensions that a kernel gets. If it is not to be compiled for a number from 4 on, rows are padded to
+  // the next number for which it is compiled. 0: none.
+  static constexpr int width_of(int64_t dims) {
+    for (int width = 1; width <= max_dims; ++width)
+      if ((compiled >> width & 1) && (width == dims || (dims > 3 && width > dims && !(wanted >> dims & 1))))
+        return width;
+    return 0;
+  }
+  static constexpr unsigned possible_dims() {
+    unsigned possible = 0;
+    for (int dims = 1; dims <= max_dims; ++dims)
+      if (width_of(dims) > 0) possible |= 1u << dims;
+    return possible;
+  }
 
   template <typename T, typename Work>
   static void run_dims(int64_t dims, Arguments& arguments, RowPadder& padder, const Work& work) {
-    if (dims < 1 || dims > max_dims || !(possible >> dims & 1)) refuse_dims(dims, possible);
-    if (compiled >> dims & 1) return run_compiled<1, T>(dims, arguments, padder, work);
-    arguments.pad_rows(dims, max_dims, padder);
-    run_compiled<1, T>(max_dims, arguments, padder, work);
+    const int width = width_of(dims);
+    if (width == 0) refuse_dims(dims, possible_dims());
+    if (width == dims) return run_compiled<1, T>(dims, arguments, padder, work);
+    arguments.pad_rows(dims, width, padder);
+    run_compiled<1, T>(width, arguments, padder, work);
     arguments.unpad_results();
   }
 

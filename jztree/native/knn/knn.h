@@ -8,7 +8,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct Neighbours {
-  static constexpr unsigned compiled_dims = padded_dims;
+  static constexpr unsigned compiled_dims = padded_dims | 1u << 6;  // for phase space
 
   Tree<D, T> sources;
   const int32_t* source_rows;  // (n,), the row to report for each z-ordered source; null: its index
