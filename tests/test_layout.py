@@ -24,7 +24,13 @@ FLOORS: list[set[str]] = [
 ]
 SUBJECTS = {name for name in jztree.__all__ if inspect.ismodule(getattr(jztree, name))}
 FLOORS[-2].update(SUBJECTS.difference(*FLOORS))
-PUBLIC = {"jztree", "jztree.kernels", "jztree.tree.ghosts", *(f"jztree.{name}" for name in SUBJECTS)}
+PUBLIC = {
+    "jztree",
+    "jztree.kernels",
+    "jztree.tree.ghosts",
+    "jztree.tree.stage",
+    *(f"jztree.{name}" for name in SUBJECTS),
+}
 AROUND = (
     "check_cluster",
     "cli",

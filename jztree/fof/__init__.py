@@ -7,6 +7,7 @@ whole nodes at once. The cost is O(n log n) for any linking length.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -17,11 +18,11 @@ from jax.sharding import PartitionSpec as P
 from .. import comm, kernels
 from .._checks import check_box, check_particles, exact_box_argument, sequence_of
 from .._particles import check_carried, check_countable, check_num
-from ..config import FofConfig, checked_config
-from ..data import FofCatalogue, Label, get_num, get_pos, with_computed
-from ..jax_ext import is_concrete, with_twins
-from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
-from ..tree._zorder import corners_of, permute_particles
+from ..config import FofConfig, checked_config, without_masses
+from ..data import FofCatalogue, Label, get_num, with_computed
+from ..jax_ext import Exact, is_concrete, with_twins
+from ..tree import TreeHierarchy, check_hierarchy, permute_particles
+from ..tree.stage import Given, Stage, stage_of
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
 from ._dbscan import dbscan
 from ._derivatives import of_groups
@@ -79,9 +80,10 @@ def fof_labels(
             raise ValueError("on several devices, labels are in z-order; use output_order='z'.")
         return distr_fof_labels(part, rlink, boxsize, cfg, th, linearize_labels=True)
     cfg = checked_config(cfg, FofConfig)
-    check_hierarchy(th)
-    partz, index, label = _labels(part, rlink, boxsize, cfg, th, output_order == "input")
-    return (part if output_order == "input" or index is None else partz), label
+    search = _parsed(part, rlink, boxsize, th)
+    stage = search.stage(cfg)
+    in_input_order = output_order == "input"
+    return (part if in_input_order else stage.sources.part), search.labels(stage, in_input_order)
 
 
 @with_twins(_SPECS, P(-1), prepare=_exact_arguments)
@@ -110,15 +112,13 @@ def distr_fof_labels(
     label.
     """
     cfg = checked_config(cfg, FofConfig)
-    check_hierarchy(th)
-    box = check_box(boxsize, check_particles(part, max_dims=_MAX_DIMS).shape[1])
-    length = check_length(rlink, box, "rlink")
-    check_num(part)
-    if comm.num_ranks() == 1:
-        partz, _, rows = _labels(part, length, box, cfg, th, False)
-        return partz, rows if linearize_labels else Label(jnp.zeros_like(rows), rows)
-    partz, groups = groups_over_ranks(part, length, box, cfg, th is not None)
-    return partz, groups.joined_labels() if linearize_labels else groups.labels()
+    search = _parsed(part, rlink, boxsize, th)
+    stage = search.stage(cfg)
+    if not stage.is_wide:
+        rows = search.labels(stage)
+        return stage.sources.part, rows if linearize_labels else Label(jnp.zeros_like(rows), rows)
+    groups = groups_over_ranks(stage, search.length, cfg)
+    return stage.sources.part, groups.joined_labels() if linearize_labels else groups.labels()
 
 
 @with_twins(_SPECS | {"attached": P(-1), "attach_within": P()}, P(-1), prepare=_exact_arguments)
@@ -171,22 +171,21 @@ def fof_and_catalogue(
     dtype.
     """
     cfg = checked_config(cfg, FofConfig)
-    check_hierarchy(th)
-    box = check_box(boxsize, check_particles(part, max_dims=_MAX_DIMS).shape[1])
-    others = sequence_of(attached)
-    length = check_length(rlink, box, "rlink")
-    limit = attach_limit(attach_within, length) if others else None
-    check_num(part)
-    faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, others, cfg)
-    if comm.num_ranks() > 1:
-        if others:
-            check_countable(part, "devices have room for more attached particles than come")
-        partz, groups = groups_over_ranks(part, length, box, cfg, th is not None, faults)
+    search = _parsed(part, rlink, boxsize, th)
+    box, others = search.box, sequence_of(attached)
+    limit = attach_limit(attach_within, search.length) if others else None
+    faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, others, box, cfg)
+    if others and comm.num_ranks() > 1:
+        check_countable(part, "devices have room for more attached particles than come")
+    stage = search.stage(cfg, faults)
+    partz = stage.sources.part
+    if stage.is_wide:
+        groups = groups_over_ranks(stage, search.length, cfg)
         num, where = groups.num, groups.labels()
         if others:
             partz, num, where = attach_over_ranks(partz, num, where, others, box, limit, cfg)
         return group_and_catalogue(partz, num, where.irank, where.igroup, cfg.catalogue, box)
-    partz, _, label = _labels(part, length, box, cfg, th, False, faults)
+    label = search.labels(stage)
     if others:
         partz, label = attach(partz, label, others, box, limit, cfg)
     order, ngroups, count, offset = kernels.group_order(label, get_num(partz), cfg.catalogue.npart_min)
@@ -200,44 +199,47 @@ def fof_and_catalogue(
     return grouped, make_catalogue(grouped, sums_of, cfg.catalogue)
 
 
-def _attached_faults(part: Any, attached: Sequence[Any], cfg: FofConfig) -> list[comm.Fault]:
+def _attached_faults(part: Any, attached: Sequence[Any], box: Exact, cfg: FofConfig) -> list[comm.Fault]:
     """Return the run-time checks for attached particles. Raise at once if their class, shapes or dtypes are invalid."""
     faults: list[comm.Fault] = []
     for i, one in enumerate(attached):
         check_particles(one, "attached positions")
-        check_num(one, "num of attached")
+        num = check_num(one, "num of attached")
         check_attached(part, one)
-        faults += corners_of(get_pos(one), get_num(one), f"the positions of attached[{i}]")[1]
+        faults += Given(one, num, name=f"the positions of attached[{i}]").inspected(box)[1]
         faults += particle_faults(one, cfg.catalogue, f" of attached[{i}]")
     return faults
 
 
-def _labels(
-    part: Any,
-    rlink: Any,
-    boxsize: Any,
-    cfg: FofConfig,
-    th: TreeHierarchy | None,
-    input_order: bool,
-    faults: Sequence[comm.Fault] = (),
-) -> tuple[Any, jax.Array | None, jax.Array]:
-    """Return particles in z-order, their source rows (None if already sorted), and labels in input order or z-order.
+@dataclass
+class _Search:
+    """The arguments of a search for groups, parsed."""
 
-    faults: further conditions to test in the same run-time check.
-    """
+    given: Given
+    length: Exact
+    box: Exact
+
+    def stage(self, cfg: FofConfig, faults: Sequence[comm.Fault] = ()) -> Stage:
+        """Return the particles in z-order. faults: possible faults other than those of the positions."""
+        cfg = without_masses(cfg)
+        return stage_of(self.given, None, self.box, cfg, "fof_ghosts", faults, hierarchy=False)
+
+    def labels(self, stage: Stage, in_input_order: bool = False) -> jax.Array:
+        """Return the first row of each particle's group, on one device."""
+        rows = stage.sources.rows if in_input_order else None
+        return kernels.fof(stage.sources.tree(), rows, self.length, self.box)
+
+
+def _parsed(part: Any, rlink: Any, boxsize: Any, th: TreeHierarchy | None) -> _Search:
+    """Raise TypeError or ValueError if an argument is invalid."""
+    check_hierarchy(th)
     pos = check_particles(part, max_dims=_MAX_DIMS)
-    num = check_num(part)
     box = check_box(boxsize, pos.shape[1])
     length = check_length(rlink, box, "rlink")
-    if pos.shape[0] == 0 and not is_concrete((rlink, boxsize)):
+    given = Given(part, check_num(part), th=th, named=False)
+    if pos.shape[0] == 0 and not is_concrete((length, box)) and comm.num_ranks() == 1:
         kernels.check_lengths(box, length, "the linking length rlink")
-    partz, index = part, None
-    if th is None:
-        partz, index, num, th, _ = sort_and_build(part, cfg.tree, box, faults)
-    else:
-        num = check_belongs(part, num, th, box, faults)
-    tree = kernel_tree(partz, num, th)
-    return partz, index, kernels.fof(tree, index if input_order else None, length, box)
+    return _Search(given, length, box)
 
 
 def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array:

@@ -24,8 +24,8 @@ from ..config import FofConfig, KNNConfig
 from ..data import Label, get_num, get_pos, replace_num
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..knn import knn
-from ..knn._over_ranks import knn_over_ranks
 from ..knn._question import Question
+from ..knn._search import entries_of
 
 __all__ = ["ATTACH_WITHIN", "attach", "attach_limit", "attach_over_ranks", "check_attached"]
 
@@ -173,7 +173,7 @@ def _bring(places: _Labelled, attached: Any, box: Exact, limit: Exact | None, cf
     still = jax.lax.stop_gradient((places, attached))
     words = ["rankidx", "irank", "igroup"]
     ask = Question(1, box, words, None, False, False, search, _NO_PRIMARIES, _radius(limit))
-    near, irank, igroup = knn_over_ranks(*still, ask)
+    near, irank, igroup = entries_of(*still, ask)
     group = jnp.where(near.rank >= 0, jnp.concatenate([irank, igroup], axis=-1), -1)
     # Particles that join no group stay on their rank.
     to = jnp.where(near.rank[:, 0] >= 0, near.rank[:, 0], comm.get_rank_info()[0])

@@ -8,9 +8,14 @@ A count that stops at ``min_samples`` decides whether a particle is a core. It c
 length without opening them. A second hierarchy holds only the cores, and their groups are found in it. Other particles
 search it for the smallest cluster near them. A search skips nodes whose clusters are all larger than the smallest so
 far. Memory is O(n) for any length. Time is O(n log n) if ``min_samples`` is small.
+
+Over the ranks of a mesh, each rank counts the neighbours of its range of the z-order among its own particles and the
+ghosts around them. `jztree.fof._over_ranks` finds the groups of the cores of all ranks, and `_dbscan_numbers` numbers
+them. Particles that are not cores search the cores of all ranks near them.
 """
 
 import functools
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -20,14 +25,15 @@ from jax.sharding import PartitionSpec as P
 from .. import comm, kernels
 from .._checks import check_box, check_particles, exact_box_argument, known_integer
 from .._particles import check_num
+from .._radii import Radii
 from ..config import FofConfig, checked_config, without_masses
-from ..data import get_num, with_computed
+from ..data import with_computed
 from ..jax_ext import Exact, with_twins
-from ..tree import build_in_domain, kernel_tree, sort_in_domain
-from ..tree._zorder import domain_of
-from ._dbscan_over_ranks import clusters_over_ranks
+from ..tree.stage import Cast, Given, Near, Stage, stage_of, starts_of_ranks
+from ._dbscan_numbers import numbers_of_clusters
 from ._dbscan_rows import CORE, OTHER, has_borders, kinds, rows_by_kind
 from ._lengths import check_length
+from ._over_ranks import groups_over_ranks
 
 _MAX_DIMS = 4
 
@@ -66,37 +72,84 @@ def dbscan(
     least = min(_checked_samples(min_samples), 2**31 - 1)  # above any possible number of particles
     box = check_box(boxsize, pos.shape[1])
     length = check_length(eps, box, "eps")
-    check_num(part)
-    if comm.num_ranks() > 1:
-        return clusters_over_ranks(part, length, least, box, cfg)
-    return _clusters(part, pos, length, least, box, cfg)
+    stage = stage_of(Given(pos, check_num(part)), None, box, cfg, "radius_ghosts")
+    return _Search(stage, length, least, cfg).clusters()
 
 
-def _clusters(
-    part: Any, pos: jax.Array, length: Exact, min_samples: int, box: Exact, cfg: FofConfig
-) -> tuple[jax.Array, jax.Array]:
-    """Cluster the particles of one device."""
-    domain, (num,) = domain_of([pos], [get_num(part)], ["the positions"], box)
-    built = sort_in_domain(pos, num, domain, cfg.tree)
-    tree = kernel_tree(built.part, num, built.th)
-    kind = kinds(kernels.enough_within(tree, None, length, min_samples, box), num)
+@dataclass
+class _Search:
+    """The particles, and the arguments of a search for clusters."""
 
-    def first(which: int) -> tuple[kernels.Tree, jax.Array]:
-        """Return the hierarchy over particles of a kind, and the rows of ``part`` of these, followed by all others."""
+    stage: Stage
+    length: Exact
+    min_samples: int
+    cfg: FofConfig
+
+    def clusters(self) -> tuple[jax.Array, jax.Array]:
+        """Return the cluster of each particle, and whether it is a core, in the input rows."""
+        stage, own = self.stage, self.stage.sources
+        if stage.is_wide:
+            near, starts = self._near(), starts_of_ranks(own.given_num())
+            kind = self._kinds(near.tree(), own.tree())
+            cluster = self._over_ranks(kind, near, starts)
+            return stage.home((cluster, kind == CORE), fill=(-1, False))
+        kind = self._kinds(own.tree(), None)
+        core = stage.home(kind) == CORE
+        return self._here(kind, core), core
+
+    def _kinds(self, sources: kernels.Tree, queries: kernels.Tree | None) -> jax.Array:
+        box = self.stage.box
+        enough = kernels.enough_within(sources, queries, self.length, self.min_samples, box)
+        return kinds(enough, self.stage.sources.num)
+
+    def _here(self, kind: jax.Array, core: jax.Array) -> jax.Array:
+        """Return the clusters on one device, in the input rows. core: mask of the cores in the input rows."""
+        own, box = self.stage.sources, self.stage.box
+        assert own.rows is not None
+        cores, order = self._chosen(kind, CORE)
+        rows = own.rows[order]
+        cluster = _numbered(kernels.fof(cores.tree(), rows, self.length, box), core)
+        if not has_borders(self.min_samples):
+            return cluster
+        others, order = self._chosen(kind, OTHER)
+        near = kernels.least_within(cores.tree(), cluster[rows], others.tree(), own.rows[order], self.length, box)
+        return _with_border(cluster, core, near)
+
+    def _chosen(self, kind: jax.Array, which: int) -> tuple[Cast, jax.Array]:
+        """Return the particles of a kind with a hierarchy, and the row of each, followed by all other rows."""
         order, numbers = rows_by_kind(kind, which)
-        posz = kernels.gather_rows(built.part, order)
-        th = build_in_domain(posz, numbers[0], domain, cfg.tree)
-        return kernel_tree(posz, numbers[0], th), built.rows[order]
+        return self.stage.sources.chosen(order, numbers[0], self.cfg.tree), order
 
-    cores, core_rows = first(CORE)
-    group = kernels.fof(cores, core_rows, length, box)
-    core = kernels.scatter_rows(kind, built.rows) == CORE
-    cluster = _numbered(group, core)
-    if not has_borders(min_samples):
-        return cluster, core
-    others, other_rows = first(OTHER)
-    near = kernels.least_within(cores, cluster[core_rows], others, other_rows, length, box)
-    return _with_border(cluster, core, near), core
+    def _near(self) -> Near:
+        """Return this rank's particles, and those of other ranks within the length of them."""
+        pos = self.stage.sources.pos
+        self.stage.meet()
+        reach = Radii(self.length, None).outermost(pos.shape[0], pos.dtype)
+        return self.stage.around(self.stage.open(reach[:, None])[1])
+
+    def _over_ranks(self, kind: jax.Array, near: Near, starts: jax.Array) -> jax.Array:
+        """Return the clusters over ranks, in z-order. starts: the number of each rank's first particle."""
+        order, numbers = rows_by_kind(kind, CORE)
+        cores = self.stage.sources.chosen(order, numbers[0], None)
+        groups = groups_over_ranks(Stage(cores, cores, self.stage.box, self.cfg, "fof_ghosts"), self.length, self.cfg)
+        origin, given = self.stage.sources.origin, self.stage.sources.given_rows()
+        number = comm.of_rank(starts, origin.rank[order]) + origin.idx[order]
+        cluster = numbers_of_clusters(groups, number, starts, given)
+        cluster = kernels.scatter_rows(cluster, order)
+        if not has_borders(self.min_samples):
+            return cluster
+        least = self._least(kind, near, cluster)
+        return _with_border(cluster, kind == CORE, least)
+
+    def _least(self, kind: jax.Array, near: Near, cluster: jax.Array) -> jax.Array:
+        """Return the smallest cluster of the cores of all ranks near each particle that is not a core, in z-order."""
+        present = near.route().more(cluster)
+        rows = jnp.arange(present.shape[0], dtype=jnp.int32)
+        core = (rows < near.num) & (present >= 0)
+        order, numbers = rows_by_kind(jnp.where(core, CORE, OTHER), CORE)
+        others, rows = self._chosen(kind, OTHER)
+        cores = near.chosen(order, numbers[0], self.cfg.tree)
+        return kernels.least_within(cores.tree(), present[order], others.tree(), rows, self.length, self.stage.box)
 
 
 def _checked_samples(min_samples: Any) -> int:

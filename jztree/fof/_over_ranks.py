@@ -11,8 +11,6 @@ The lower rank finds a pair of particles on two ranks, because the other particl
 its boxes. So every link is found once.
 """
 
-import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +21,10 @@ from .. import comm, kernels, stats
 from .._checks import at_least_normal
 from .._transform.capacity import room
 from ..config import FofConfig
-from ..data import Label, get_num, get_pos
+from ..data import Label
 from ..jax_ext import Exact, exact_to_float
-from ..tree import build_checked, build_in_domain, kernel_tree
-from ..tree._over_ranks import Movers, sort_equally
-from ..tree._zorder import Domain, domain_of
-from ..tree.ghosts import Surroundings, boxes_of, ghost_room, runs_of, surroundings, tell_all
+from ..tree.ghosts import Surroundings
+from ..tree.stage import Stage
 
 _MIN_EDGES = 1024
 _TOO_MANY = (
@@ -60,48 +56,14 @@ class Groups:
         return kernels.own_joined_labels(self.local, self.forest, self.num, comm.get_rank_info()[0], starts)
 
 
-def groups_over_ranks(
-    part: Any, rlink: Exact, box: Exact, cfg: FofConfig, sorted_already: bool, faults: Sequence[comm.Fault] = ()
-) -> tuple[Any, Groups]:
-    """Return this rank's range of the particles in z-order, and their groups.
-
-    faults: possible errors besides those of positions.
-    """
-    partz, num, domain = _range(part, box, cfg, sorted_already, faults)
-    return partz, groups_in_domain(partz, num, domain, rlink, cfg)
-
-
-def groups_in_domain(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: FofConfig) -> Groups:
-    """Find the groups of particles that are in z-order in a domain."""
-    around = _with_ghosts(partz, num, domain, rlink, cfg)
-    th = build_in_domain(around.rows, around.num, domain, cfg.tree)
-    local = kernels.fof(kernel_tree(around.rows, around.num, th), None, rlink, domain.box, filled=False)
-    forest, num = _solve(local, num, around, get_pos(partz).shape[0], cfg)
+def groups_over_ranks(stage: Stage, rlink: Exact, cfg: FofConfig) -> Groups:
+    """Find the groups of the sources of a stage."""
+    own = stage.sources
+    radius = at_least_normal(jnp.asarray(exact_to_float(rlink), own.pos.dtype))
+    near = stage.around(radius, lower_only=True, filled=False)
+    local = kernels.fof(near.tree(), None, rlink, stage.box, filled=False)
+    forest, num = _solve(local, own.num, near.route(), own.pos.shape[0], cfg)
     return Groups(num, local, forest)
-
-
-def _range(
-    part: Any, box: Exact, cfg: FofConfig, sorted_already: bool, faults: Sequence[comm.Fault]
-) -> tuple[Any, jax.Array, Domain]:
-    domain, (num,) = domain_of([get_pos(part)], [get_num(part)], ["the positions"], box, faults)
-    if sorted_already:
-        return part, build_checked(part, num, domain, cfg.tree)[1], domain
-    moved = sort_equally(Movers(part, None, num, named=False), domain)
-    return moved.part, moved.num, domain
-
-
-def _with_ghosts(partz: Any, num: jax.Array, domain: Domain, rlink: Exact, cfg: FofConfig) -> Surroundings:
-    """Return the rank's positions, and those of particles on higher ranks that may be linked to them."""
-    pos = get_pos(partz)
-    n = pos.shape[0]
-    # The hierarchy needs the ghosts, so it does not exist yet.
-    leaves = runs_of(pos, num, domain.box)
-    boxes = _, lower, upper = boxes_of(pos, num, domain, leaves)
-    radius = jnp.full(lower.shape[0], at_least_normal(jnp.asarray(exact_to_float(rlink), pos.dtype)))
-    place = ghost_room("fof_ghosts", cfg.ghost_rows, n)
-    known = functools.partial(tell_all, pos, num, domain, leaves, boxes)
-    wanted = (lower, upper, radius)
-    return surroundings(pos, pos, num, leaves, known, wanted, domain.box, place, lower_only=True, filled=False)
 
 
 def _solve(

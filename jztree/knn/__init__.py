@@ -21,9 +21,8 @@ from ..data import get_num, get_pos, with_computed
 from ..jax_ext import is_concrete, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ._batches import check_batches, in_layers
-from ._one_device import Search, sort
-from ._over_ranks import knn_over_ranks
 from ._question import Question, check_lists, check_mask, check_number
+from ._search import entries_of
 from ._words import as_result, parse_result
 
 __all__ = ["knn"]
@@ -139,9 +138,7 @@ def knn(
         part, part_query, box, limit = in_layers(part, batch, part_query, batch_query, box, limit)
     ask = Question(k, box, words, reduce_func, output_order == "z", th is not None, cfg)
     ask = replace(ask, limit=limit, others=exclude_self)
-    if comm.num_ranks() > 1:
-        return as_result(knn_over_ranks(part, part_query, ask, source_mask))
-    return as_result(Search(*sort(part, th, part_query, source_mask, ask), ask).answer())
+    return as_result(entries_of(part, part_query, ask, th, source_mask))
 
 
 def _is_limited(max_radius: Any) -> bool:

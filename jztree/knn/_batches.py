@@ -51,7 +51,7 @@ class LayersFirst(Domain):
         return kernels.gather_rows(index, order), kernels.gather_rows(posz, order)
 
 
-def ordering(part: Any, domain: Domain) -> Domain:
+def ordering(domain: Domain, part: Any) -> Domain:
     """Return the domain that defines the sort order of particles on one device."""
     return LayersFirst(domain.lower, domain.upper, domain.box, domain.corners) if isinstance(part, Layered) else domain
 

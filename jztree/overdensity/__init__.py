@@ -10,7 +10,7 @@ a group.
 """
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -21,13 +21,13 @@ from jax.sharding import PartitionSpec as P
 from .. import comm, kernels
 from .._checks import check_box, check_range, check_real, exact_box_argument, first_row, shape_of, shown
 from ..config import OverdensityConfig, checked_config, without_masses
-from ..data import PosMass, get_num, with_computed
+from ..data import with_computed
 from ..jax_ext import Exact, exact, is_concrete, with_twins
-from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_and_build
-from ..tree._zorder import domain_of
-from ._arguments import check_both, with_mass
+from ..tree import TreeHierarchy
+from ..tree.stage import stage_of
+from ._arguments import check_both, faults_of_masses
 from ._derivatives import Sources, of_spheres
-from ._over_ranks import nearest_few, spheres_over_ranks
+from ._spheres import find_spheres
 from ._sums import SphereProperties, sphere_properties
 
 __all__ = ["SphereProperties", "SphericalOverdensity", "sphere_properties", "spherical_overdensity"]
@@ -118,26 +118,22 @@ def spherical_overdensity(
     is wrong.
     """
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
-    check_hierarchy(th)
-    pos, centres = check_both(part, centre)
-    box, wanted = check_box(boxsize, pos.shape[1]), check_density(density)
+    given, centres = check_both(part, centre, th)
+    pos, mass = given.pos, given.part.mass
+    box, wanted = check_box(boxsize, given.dims), check_density(density)
     G = _check_gravity(G)
     # If G is out of the range of float32, its root may still be in range.
     speed_unit = jnp.asarray(np.sqrt(np.float64(G)) if is_concrete(G) else jnp.sqrt(G), pos.dtype)
     one_density = wanted.words.ndim == 1
     wanted = Exact(wanted.words.reshape(-1, wanted.words.shape[-1]))
-    source, centre_num = with_mass(part, pos), get_num(centre)
     # The search has no derivatives; they are added to its results.
-    still, places = jax.lax.stop_gradient((source, centres))
-    if comm.num_ranks() > 1:
-        spheres = spheres_over_ranks(still, places, centre_num, wanted, box, cfg)
-    else:
-        spheres = _spheres(still, places, centre_num, wanted, box, th, cfg)
-    radius, mass, count, peak = spheres
-    around = Sources(pos, jnp.asarray(source.mass), source.num)
-    radius, mass, peak = of_spheres((radius, mass, peak), around, centres, wanted, box)
+    sources, asking = (replace(one, part=jax.lax.stop_gradient(one.part)) for one in (given, centres))
+    stage = stage_of(sources, asking, box, cfg, "overdensity_ghosts", faults_of_masses(given))
+    radius, mass_within, count, peak = find_spheres(stage, wanted, cfg)
+    around = Sources(pos, mass, given.num)
+    radius, mass, peak = of_spheres((radius, mass_within, peak), around, centres.pos, wanted, box)
     vmax = peak[:, 0] * speed_unit
-    count = comm.after(count, _check_range(radius, mass, count, vmax, pos.shape[1]))
+    count = comm.after(count, _check_range(radius, mass, count, vmax, given.dims))
     if one_density:
         radius, mass, count = radius[:, 0], mass[:, 0], count[:, 0]
     return SphericalOverdensity(radius=radius, mass=mass, count=count, vmax=vmax, rmax=peak[:, 1])
@@ -156,22 +152,6 @@ def _is_lost(radius: jax.Array, mass: jax.Array, count: jax.Array, vmax: jax.Arr
     largest = min(float(jnp.finfo(radius.dtype).max), 1e300 ** (1 / dims))
     sound = (radius >= jnp.finfo(radius.dtype).tiny) & (radius <= largest) & jnp.isfinite(mass)
     return jnp.any((count > 0) & ~sound, axis=1) | ~jnp.isfinite(vmax)
-
-
-def _spheres(
-    source: PosMass, centre: jax.Array, centre_num: Any, density: Exact, box: Exact, th: TreeHierarchy | None, cfg: Any
-) -> tuple[jax.Array, ...]:
-    """Return radii, masses, numbers of particles, and peaks; see `kernels.overdensity`."""
-    domain, (centre_num,) = domain_of([centre], [centre_num], ["the centres"], box)
-    if th is None:
-        source, _, _, th, _ = sort_and_build(source, cfg.tree, box)
-    else:
-        source.num = check_belongs(source, source.num, th, box)
-    tree = kernel_tree(source, source.num, th)
-    order, centre = domain.zsort(centre, centre_num)
-    nearest, _ = nearest_few(tree, centre, centre_num, domain, cfg)
-    spheres = kernels.overdensity(tree, jnp.asarray(source.mass), centre, nearest, density, box, cfg.npart_min)
-    return tuple(kernels.scatter_rows(column, order) for column in spheres[:4])
 
 
 def check_density(density: Any) -> Exact:

@@ -2,33 +2,36 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
 from .._checks import check_alike, check_particles, mass_faults, mass_rows
 from .._particles import check_num
-from ..data import PosMass, get_num
+from ..data import PosMass
+from ..tree import TreeHierarchy, check_hierarchy
+from ..tree.stage import Given
 
-__all__ = ["check_both", "with_mass"]
+__all__ = ["check_both", "faults_of_masses"]
 
 _MAX_DIMS = 4
 
 
-def check_both(part: Any, centre: Any) -> tuple[jax.Array, jax.Array]:
-    """Return the positions of particles and centres. Raise TypeError or ValueError if they are invalid or differ."""
+def check_both(part: Any, centre: Any, th: TreeHierarchy | None) -> tuple[Given, Given]:
+    """Return particles with their masses, and centres. Raise TypeError or ValueError if they are invalid or differ.
+
+    Masses are ``(n,)``; ``(1,)`` if all share one; or ``(0,)`` if each particle counts 1.
+    """
     pos = check_particles(part, max_dims=_MAX_DIMS)
     centres = check_particles(centre, "centres", max_dims=_MAX_DIMS)
-    check_num(part)
-    check_num(centre, "num of the centres")
+    num, of_centres = check_num(part), check_num(centre, "num of the centres")
     check_alike(centres, pos, "centres are", "the particles are")
-    return pos, centres
-
-
-def with_mass(part: Any, pos: jax.Array) -> PosMass:
-    """Return positions with masses for kernels, checked at run time: ``(n,)``, ``(1,)``, or ``(0,)`` for none."""
-    num = kernels.as_num(get_num(part))
+    check_hierarchy(th)
     mass = mass_rows(part, pos.dtype)
-    if mass is None:
-        return PosMass(pos=pos, mass=jnp.zeros((0,), pos.dtype), num=num)
-    return PosMass(pos=pos, mass=mass, num=comm.check_all(num, mass_faults(mass, num, pos.shape[0])))
+    weighed = PosMass(pos=pos, mass=jnp.zeros((0,), pos.dtype) if mass is None else mass, num=kernels.as_num(num))
+    return Given(weighed, num, th=th, named=False), Given(centres, of_centres, name="the centres", named=False)
+
+
+def faults_of_masses(given: Given) -> list[comm.Fault]:
+    """Return the possible faults of the masses of `check_both`."""
+    mass = given.part.mass
+    return mass_faults(mass, given.num, given.pos.shape[0]) if mass.shape[0] else []

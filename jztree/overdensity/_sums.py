@@ -1,6 +1,6 @@
 """Properties of all particles in spheres, computed by the sums that the group catalogue uses."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -18,17 +18,14 @@ from .._checks import (
     first_row,
     velocity_faults,
 )
-from .._particles import check_carried, check_num
-from .._transform.capacity import Room
+from .._particles import check_carried
 from ..config import OverdensityConfig, checked_config, without_masses
-from ..data import ParticleData, get_num, get_pos, replace_num, split_rows, with_computed
+from ..data import ParticleData, with_computed
 from ..jax_ext import Exact, with_twins
-from ..tree import TreeHierarchy, build_in_domain, check_belongs, check_hierarchy, kernel_tree, sort_and_build
-from ..tree._over_ranks import Moved, Movers, sort_over_ranks
-from ..tree._zorder import Domain, domain_of
-from ..tree.ghosts import boxes_of, ghost_room, leaves_of, surroundings, tell_all
-from ._arguments import check_both, with_mass
-from ._over_ranks import widest_sphere
+from ..tree import TreeHierarchy
+from ..tree.stage import Given, Stage, stage_of
+from ._arguments import check_both, faults_of_masses
+from ._spheres import widest_sphere
 
 __all__ = ["SphereProperties", "sphere_properties"]
 
@@ -105,109 +102,59 @@ def sphere_properties(
     smallest periodic length, or a result exceeds the range of its dtype.
     """
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
-    check_hierarchy(th)
-    pos, centres = check_both(part, centre)
-    box, num = check_box(boxsize, pos.shape[1]), kernels.as_num(check_num(centre, "num of the centres"))
-    radii = _check_radii(radius, centres, num, box)
-    source = _with_velocities(part, pos)
-    wanted = jnp.where(jnp.isnan(radii), 0, radii)
-    if comm.num_ranks() > 1:
-        sums = _over_ranks(source, centres, num, wanted, box, cfg)
-    else:
-        sums = _here(source, centres, num, wanted, box, th, cfg)
-    marked = [_marked(column, radii) for column in sums]
-    return _named(num, marked, pos.shape[1], getattr(part, "vel", None) is not None)
+    given, centres = check_both(part, centre, th)
+    box, num = check_box(boxsize, given.dims), kernels.as_num(centres.num)
+    radii, faults = _check_radii(radius, centres, box)
+    faults += faults_of_masses(given)
+    moving, more = _with_velocities(part, given)
+    sources = replace(given, part=moving)
+    asked = replace(centres, data=jnp.where(jnp.isnan(radii), 0, radii))
+    stage = stage_of(sources, asked, box, cfg, "overdensity_ghosts", faults + more)
+    marked = [_marked(column, radii) for column in _sums(stage)]
+    return _named(num, marked, given.dims, getattr(part, "vel", None) is not None)
 
 
-def _check_radii(radius: Any, centres: jax.Array, num: jax.Array, box: Exact) -> jax.Array:
-    """Return ``radius``, ``(q,)`` in the dtype of the positions; 0 in rows without a centre."""
+def _check_radii(radius: Any, centres: Given, box: Exact) -> tuple[jax.Array, list[comm.Fault]]:
+    """Return ``radius``, ``(q,)`` in the dtype of the positions and 0 in rows without a centre, and its faults."""
     check_carried({"radius": radius})
     check_real_dtype(radius, "radius")
-    if np.shape(radius) != centres.shape[:1]:
-        raise ValueError(f"radius must have one number a centre, {centres.shape[:1]}; its shape is {np.shape(radius)}.")
-    used = jnp.arange(centres.shape[0], dtype=jnp.int32) < num
-    radii = jnp.where(used, jnp.asarray(radius, centres.dtype), 0)
-    row = first_row((radii > widest_sphere(box, centres.dtype)) | jnp.isinf(radii))
-    return comm.after(radii, comm.check(0, row >= 0, [row], _TOO_WIDE))
+    if np.shape(radius) != centres.rows:
+        raise ValueError(f"radius must have one number a centre, {centres.rows}; its shape is {np.shape(radius)}.")
+    dtype = centres.pos.dtype
+    used = jnp.arange(centres.pos.shape[0], dtype=jnp.int32) < centres.num
+    radii = jnp.where(used, jnp.asarray(radius, dtype), 0)
+    row = first_row((radii > widest_sphere(box, dtype)) | jnp.isinf(radii))
+    return radii, [comm.Fault(row >= 0, [row], _TOO_WIDE)]
 
 
-def _with_velocities(part: Any, pos: jax.Array) -> ParticleData:
-    """Return positions, masses and velocities for kernels, checked at run time. No velocities: ``(0, d)``."""
-    weighted = with_mass(part, pos)
-    num, given = weighted.num, getattr(part, "vel", None)
-    vel = jnp.zeros((0, pos.shape[1]), pos.dtype)
-    if given is not None:
-        check_real_dtype(given, "velocities")
-        if np.shape(given) != pos.shape:
-            raise ValueError(f"vel must have the shape of pos, {pos.shape}; its shape is {np.shape(given)}.")
-        vel = jnp.asarray(given, common_dtype(pos, given)).astype(pos.dtype)
-        num = comm.check_all(num, velocity_faults(vel, num))
-    return ParticleData(pos=pos, mass=weighted.mass, vel=vel, num=num)
-
-
-def _here(
-    source: ParticleData,
-    centre: jax.Array,
-    num: jax.Array,
-    radius: jax.Array,
-    box: Exact,
-    th: TreeHierarchy | None,
-    cfg: OverdensityConfig,
-) -> tuple[jax.Array, ...]:
-    """Return the sums of `kernels.sphere_sums`, on one device."""
-    (num,) = domain_of([centre], [num], ["the centres"], box)[1]
-    if th is None:
-        source, _, _, th, _ = sort_and_build(source, cfg.tree, box)
+def _with_velocities(part: Any, given: Given) -> tuple[ParticleData, list[comm.Fault]]:
+    """Return particles with velocities as kernels need them, and their faults. No velocities: ``(0, d)``."""
+    pos, vel = given.pos, getattr(part, "vel", None)
+    faults = []
+    if vel is None:
+        vel = jnp.zeros((0, given.dims), pos.dtype)
     else:
-        source.num = check_belongs(source, source.num, th, box)
-    return _sums(source, th, centre, comm.after(radius, num), box)
+        check_real_dtype(vel, "velocities")
+        if np.shape(vel) != pos.shape:
+            raise ValueError(f"vel must have the shape of pos, {pos.shape}; its shape is {np.shape(vel)}.")
+        vel = jnp.asarray(vel, common_dtype(pos, vel)).astype(pos.dtype)
+        faults = velocity_faults(vel, given.num)
+    return ParticleData(pos=pos, mass=given.part.mass, vel=vel, num=given.part.num), faults
 
 
-def _sums(
-    source: ParticleData, th: TreeHierarchy, centre: jax.Array, radius: jax.Array, box: Exact
-) -> tuple[jax.Array, ...]:
-    tree = kernel_tree(source, source.num, th)
-    return kernels.sphere_sums(tree, jnp.asarray(source.mass), jnp.asarray(source.vel), centre, radius, box)
-
-
-def _over_ranks(
-    source: ParticleData, centre: jax.Array, num: jax.Array, radius: jax.Array, box: Exact, cfg: OverdensityConfig
-) -> tuple[jax.Array, ...]:
-    """Return the sums of `kernels.sphere_sums` over the ranks of a mesh, in the rows of this rank's centres.
-
-    Particles and centres are sorted in z-order and cut together, as in `jztree.overdensity._over_ranks`. Each rank
-    receives the particles of other ranks in the spheres of its centres, and computes the sums.
-    """
-    names = ["the positions", "the centres"]
-    domain, nums = domain_of([get_pos(source), centre], [get_num(source), num], names, box, of_first=True)
-    rooms = [Room(get_pos(source).shape[0] + centre.shape[0], "sort")] * 2
-    movers = [Movers(source, None, nums[0], named=False), Movers(centre, radius, nums[1], named=False)]
-    sources, centres = sort_over_ranks(movers, domain, rooms, on_ranks=[domain, domain.whole()])
-    rows = jnp.arange(centres.part.shape[0], dtype=jnp.int32)
+def _sums(stage: Stage) -> Any:
+    """Return the sums of `kernels.sphere_sums` in the given rows of the centres."""
+    centres = stage.queries
+    rows = jnp.arange(centres.pos.shape[0], dtype=jnp.int32)
     radius = jnp.where(rows < centres.num, centres.data, 0)
-    part = _with_ghosts(sources, centres, radius, domain, cfg)
-    th = build_in_domain(part.pos, part.num, domain, cfg.tree)
-    columns = [kernels.scatter_rows(column, centres.merge) for column in _sums(part, th, centres.part, radius, box)]
-    return tuple(comm.send_back(columns, centres.route, name="results"))
-
-
-def _with_ghosts(
-    sources: Moved, centres: Moved, radius: jax.Array, domain: Domain, cfg: OverdensityConfig
-) -> ParticleData:
-    """Return this rank's particles, and the ghosts in the spheres of its centres, in z-order."""
-    pos, num, whole = sources.part.pos, sources.num, domain.whole()
-    leaves = leaves_of(build_in_domain(pos, num, domain, cfg.tree))
-    groups = leaves_of(build_in_domain(centres.part, centres.num, whole, cfg.tree))
-    boxes = boxes_of(centres.part, centres.num, whole, groups)
-    # This is the first collective after both exchanges.
-    known = tell_all(pos, num, domain, leaves, boxes_of(pos, num, domain, leaves), centres.num)
-    # Search slightly farther, because distances are rounded differently there.
-    asked = at_least_normal(radius)[:, None] * (1 + 8 * jnp.finfo(radius.dtype).eps)
-    _, reach = kernels.open_leaves(groups, boxes, asked, None, known, None, comm.get_rank_info()[0], domain.box, None)
-    columns, rebuild = split_rows(sources.part)
-    place = ghost_room("overdensity_ghosts", cfg.ghost_rows, pos.shape[0])
-    around = surroundings(columns, pos, num, leaves, lambda: known, (boxes[1], boxes[2], reach), domain.box, place)
-    return replace_num(rebuild(around.rows), around.num)
+    near = stage.sources
+    if stage.is_wide:
+        stage.meet()
+        # Search slightly farther, because distances are rounded differently there.
+        asked = at_least_normal(radius)[:, None] * (1 + 8 * jnp.finfo(radius.dtype).eps)
+        near = stage.around(stage.open(asked)[1], whole=True)
+    mass, vel = jnp.asarray(near.part.mass), jnp.asarray(near.part.vel)
+    return stage.home(list(kernels.sphere_sums(near.tree(), mass, vel, centres.pos, radius, stage.box)))
 
 
 def _marked(column: jax.Array, radii: jax.Array) -> jax.Array:

@@ -10,7 +10,7 @@ from .. import comm, kernels
 from .._checks import check_box, first_row
 from .._radii import SPEC, as_radii, exact_arguments
 from ..config import RadiusConfig, checked_config, without_masses
-from ..data import get_num, with_computed
+from ..data import with_computed
 from ..jax_ext import with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ._search import Asked, check_both, make_ready
@@ -65,15 +65,15 @@ def count_within(
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
-    pos, query = check_both(part, part_query)
-    box = check_box(boxsize, pos.shape[1])
-    radii = as_radii(radius, query.shape[:1], get_num(part if part_query is None else part_query))
-    weights, faults = checked_weights(weight, pos, get_num(part))
-    ready = make_ready(Asked(part, part_query, weights, radii, box, th, cfg, faults))
+    sources, queries, asking = check_both(part, part_query, th)
+    box = check_box(boxsize, sources.dims)
+    radii = as_radii(radius, asking.rows, asking.num)
+    sources.data, faults = checked_weights(weight, sources.pos, sources.num)
+    ready = make_ready(Asked(sources, queries, radii, box, cfg, faults))
     found = kernels.count_within(
         ready.sources, ready.columns, ready.queries, ready.rows, ready.radii.words(), radii.per_query(), box
     )
-    shape = query.shape[0], *radii.shape()
+    shape = *asking.rows, *radii.shape()
     if weight is None:
         return ready.sent_home(found[0]).reshape(shape)
     total = ready.sent_home(found[1])

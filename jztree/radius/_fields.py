@@ -8,7 +8,6 @@ from jax.sharding import PartitionSpec as P
 
 from .. import comm
 from .._checks import first_row
-from .._particles import get_num
 from .._radii import SPEC
 from ..config import RadiusConfig, checked_config
 from ..data import with_computed
@@ -62,23 +61,23 @@ def sph_derivative(
     """
     cfg = checked_config(cfg, RadiusConfig)
     check_hierarchy(th)
-    pos, _ = check_both(part, None)
+    given, _, _ = check_both(part, None, th)
     if kind is None:
         raise ValueError("kind is None; it must be gradient, divergence or curl.")
-    values = checked_values(part, field, pos, "field")
-    what = Derivative.of(kind, values.shape[1:], pos.shape[1])
-    mass = _relative(checked_values(part, None, pos).astype(values.dtype))
-    lengths = as_lengths(h, pos.shape[:1], "h")
-    asked = Sums(part, None, (lengths, lengths), boxsize, th, Kernel(kernel, truncate, "gather"), cfg)
+    values = checked_values(part, field, given, "field")
+    what = Derivative.of(kind, values.shape[1:], given.dims)
+    mass = _relative(checked_values(part, None, given).astype(values.dtype))
+    lengths = as_lengths(h, given.rows, "h")
+    asked = Sums(given, None, (lengths, lengths), boxsize, Kernel(kernel, truncate, "gather"), cfg)
     columns = what.columns(values)
     weighed = jnp.concatenate([mass[:, None], mass[:, None] * columns], axis=1)
     # Compute both sums without the powers of h that cancel in their quotient.
-    dims = pos.shape[1]
+    dims = given.dims
     slopes = summed(asked, weighed, (0, 1), dims).reshape(len(columns), columns.shape[1] + 1, dims)
     # The difference loses no more digits than the rounding of the field did, because the sum of mass slopes is not
     # above the sum of their absolute values.
     change = slopes[:, 1:] - columns[:, :, None] * slopes[:, :1]
-    used = jnp.arange(len(columns), dtype=jnp.int32) < get_num(part)
+    used = jnp.arange(len(columns), dtype=jnp.int32) < given.num
     density = jnp.where(used, summed(asked, mass[:, None], (0, 0), dims)[:, 0], 1)
     found = jnp.where(used[:, None, None], change / density[:, None, None], 0)
     row = first_row(~jnp.isfinite(found).all(axis=(1, 2)))

@@ -1,7 +1,7 @@
 """Sums over neighbours weighted by a kernel of their distance, and by its derivatives."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -11,13 +11,14 @@ from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
 from .._checks import check_box, check_mass, check_real_dtype, common_dtype, exact_box_argument, first_row, row_fault
-from .._particles import check_carried, get_num, get_pos
+from .._particles import check_carried, shape_of_pos
 from .._radii import NO_LIMIT, SPEC, Radii
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..kernels import KernelTerm
 from ..tree import TreeHierarchy, check_hierarchy
+from ..tree.stage import Given
 from ._kernel_terms import Rows, kernel_term
 from ._lengths import as_lengths, lengths_faults, range_faults
 from ._profiles import Profile, profile_of
@@ -66,7 +67,7 @@ def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def _exact_lengths(lengths: Any, part: Any, name: str) -> Radii:
-    return NO_LIMIT if lengths is None else as_lengths(lengths, tuple(np.shape(get_pos(part))[:-1]), name)
+    return NO_LIMIT if lengths is None else as_lengths(lengths, shape_of_pos(part)[:-1], name)
 
 
 @with_twins(
@@ -145,21 +146,21 @@ def kernel_sums(
     """
     cfg = checked_config(cfg, RadiusConfig)
     check_hierarchy(th)
-    pos, query = check_both(part, part_query)
-    asked = Kernel(kernel, truncate, form)
-    rows = checked_values(part, values, pos)
-    lengths = _lengths_of_both(h, h_query, pos, None if part_query is None else query, form)
-    what = Derivative.of(derivative, rows.shape[1:], pos.shape[1])
-    found = summed(Sums(part, part_query, lengths, boxsize, th, asked, cfg), what.columns(rows), what.term())
-    return what.shaped(found, pos.shape[1])
+    sources, queries, _ = check_both(part, part_query, th)
+    rows = checked_values(part, values, sources)
+    lengths = _lengths_of_both(h, h_query, sources, queries, form)
+    what = Derivative.of(derivative, rows.shape[1:], sources.dims)
+    asked = Sums(sources, queries, lengths, boxsize, Kernel(kernel, truncate, form), cfg)
+    return what.shaped(summed(asked, what.columns(rows), what.term()), sources.dims)
 
 
-def checked_values(part: Any, values: Any, pos: jax.Array, name: str = "values") -> jax.Array:
+def checked_values(part: Any, values: Any, given: Given, name: str = "values") -> jax.Array:
     """Return the values to sum, ``(n, ...)``, in the dtype of the sums. Raise TypeError or ValueError if invalid.
 
-    values: None means the masses of ``part``. Padding, which may hold NaN, becomes 0, because derivatives multiply it
-    by changes of 0.
+    values: None means the masses of ``part``. given: the same particles, parsed. Padding, which may hold NaN, becomes
+    0, because derivatives multiply it by changes of 0.
     """
+    pos = given.pos
     if values is None:
         mass = check_mass(part)
         values = jnp.ones((), pos.dtype) if mass is None else jnp.asarray(mass)
@@ -179,23 +180,23 @@ def checked_values(part: Any, values: Any, pos: jax.Array, name: str = "values")
         )
     # For one value per particle, the dtype of the array counts, even if it was made from a Python number.
     values = jnp.asarray(values)  # first, because JAX warns when it cuts other types to 32 bits, but not arrays
-    return _without_padding(values.astype(common_dtype(pos, values.dtype)), get_num(part))
+    return _without_padding(values.astype(common_dtype(pos, values.dtype)), given.num)
 
 
-def _lengths_of_both(h: Any, h_query: Any, pos: jax.Array, query: jax.Array | None, form: str) -> tuple[Radii, Radii]:
+def _lengths_of_both(h: Any, h_query: Any, given: Given, given_query: Given | None, form: str) -> tuple[Radii, Radii]:
     """Return smoothing lengths of sources and of queries. Replace unused lengths by the used ones."""
     h, h_query = (None if isinstance(one, Radii) and one.for_all is one.of_each else one for one in (h, h_query))
     if form not in _FORMS:
         raise ValueError(f"form is {form!r}; it must be one of {', '.join(_FORMS)}.")
-    if query is None:
+    if given_query is None:
         if h_query is not None:
             raise ValueError(_NO_QUERY)
         if h is None:
             raise TypeError("h is None; give the smoothing lengths of the particles, a number or one each.")
-        both = as_lengths(h, pos.shape[:1], "h")
+        both = as_lengths(h, given.rows, "h")
         return both, both
-    sources = None if h is None else as_lengths(h, pos.shape[:1], "h")
-    queries = None if h_query is None else as_lengths(h_query, query.shape[:1], "h_query")
+    sources = None if h is None else as_lengths(h, given.rows, "h")
+    queries = None if h_query is None else as_lengths(h_query, given_query.rows, "h_query")
     # An unused length can be any single number. A used length for all particles can replace a missing one.
     if queries is None and sources is not None and (sources.of_each is None or form == "scatter"):
         queries = sources if sources.of_each is None else as_lengths(1.0, (), "h_query")
@@ -263,11 +264,10 @@ class Derivative:
 class Sums:
     """The particles, queries and kernel of a sum."""
 
-    part: Any
-    part_query: Any
+    sources: Given
+    queries: Given | None
     lengths: tuple[Radii, Radii]
     boxsize: Any
-    th: TreeHierarchy | None
     kernel: Kernel
     cfg: RadiusConfig
 
@@ -277,36 +277,24 @@ def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: in
 
     order: the numbers of inward and outward derivatives. sum_powers: as in `kernels.KernelTerm`.
     """
-    pos = get_pos(asked.part)
-    query = pos if asked.part_query is None else get_pos(asked.part_query)
-    dims = pos.shape[1]
+    sources, queries = asked.sources, asked.queries
+    asking, dims = sources if queries is None else queries, sources.dims
     box = check_box(asked.boxsize, dims)
     profile = profile_of(asked.kernel.name, dims, asked.kernel.truncate)
     if profile.is_top_hat and order != (0, 0):
         raise ValueError("a top hat has no gradient, divergence or curl; choose another kernel.")
     if value.shape[1] == 0:
-        return jnp.zeros((query.shape[0], 0), value.dtype)
+        return jnp.zeros((*asking.rows, 0), value.dtype)
     of_sources, of_queries = asked.lengths
-    num = get_num(asked.part)
-    nums = num, num if asked.part_query is None else get_num(asked.part_query)
+    nums = sources.num, asking.num
     faults = _faults(asked, value, nums, profile.norm, dims + sum(order) - sum_powers)
     words = None if of_sources.of_each is None else jnp.asarray(of_sources.of_each.words)
     needs = asked.kernel.form != "gather" and words is not None
-    ready = make_ready(
-        Asked(
-            asked.part,
-            asked.part_query,
-            (value, words),
-            of_queries,
-            box,
-            asked.th,
-            without_masses(asked.cfg),
-            faults,
-            least_reach=_largest(of_sources, num) if needs else None,
-        )
-    )
+    least = _largest(of_sources, sources.num) if needs else None
+    sources = replace(sources, data=(value, words))
+    ready = make_ready(Asked(sources, queries, of_queries, box, without_masses(asked.cfg), faults, least_reach=least))
     # Padding rows are set to 0, and so are their derivatives, which may be NaN.
-    found = _without_padding(ready.sent_home(_terms(ready, profile, asked, (*order, sum_powers), box)), nums[1])
+    found = _without_padding(ready.stage.home(_terms(ready, profile, asked, (*order, sum_powers), box)), nums[1])
     row = first_row(~jnp.isfinite(found).all(axis=1))
     return comm.after(found, comm.check(0, row >= 0, [row], _LOST % found.dtype))
 
@@ -315,7 +303,7 @@ def _faults(asked: Sums, value: jax.Array, nums: tuple[Any, Any], norm: float, p
     """Return the possible faults of values and lengths. nums: the numbers of sources and of queries."""
     bad = row_fault(~jnp.isfinite(value).all(axis=1), None, _BAD_VALUE % value.dtype)
     faults = [bad, *lengths_faults(asked.lengths[0], nums[0], "h")]
-    if asked.part_query is not None:
+    if asked.queries is not None:
         faults += lengths_faults(asked.lengths[1], nums[1], "h_query")
     return faults + range_faults(value, nums, asked.lengths, asked.kernel.form, norm, powers)
 
@@ -345,8 +333,7 @@ def _terms(ready: Ready, profile: Profile, asked: Sums, order: tuple[int, int, i
         inward, outward, sum_powers = order
         term = KernelTerm(*profile, form, inward, outward, 0, images=False, together=together, sum_powers=sum_powers)
         found.append(kernel_term(term, value, sources, queries, box))
-    total = found[0] if len(found) == 1 else 0.5 * found[0] + 0.5 * found[1]
-    return total if ready.rows is None else kernels.scatter_rows(total, ready.rows)
+    return found[0] if len(found) == 1 else 0.5 * found[0] + 0.5 * found[1]
 
 
 def _words(one: Exact | None) -> jax.Array:

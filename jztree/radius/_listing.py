@@ -14,7 +14,6 @@ from .._radii import Radii
 from .._transform.capacity import Room, retrying
 from .._transform.memory import check_memory
 from ..jax_ext import Exact, is_concrete
-from ..tree._over_ranks import rows_of_rank
 from ._search import Ready
 
 # Arrays of this many bytes have their own pages, which use memory only after the first write (mallopt(3)).
@@ -93,7 +92,7 @@ class Listing:
         self, names: jax.Array, query_names: jax.Array | None, rows: jax.Array | None, space: Space
     ) -> tuple[jax.Array, ...]:
         ready, radii = self.ready, self.ready.radii
-        if rows is not None and ready.home is not None and radii.of_each is not None:
+        if rows is not None and ready.stage.is_wide and radii.of_each is not None:
             words = kernels.scatter_rows(jnp.asarray(radii.of_each.words), rows)
             radii = Radii(None, Exact(words))
         return self.search(names, query_names, rows, radii.words(), space)
@@ -130,11 +129,11 @@ class Listing:
 
     def _over_ranks(self) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """Make lists on the ranks that search, in the order in which the queries arrived, and send them back."""
-        home, ready = self.ready.home, self.ready
+        home, ready = self.ready.stage.queries.moved, self.ready
         assert ready.starts is not None
         assert ready.queries is not None
         rows = None if home is None else home.merge
-        whose = rows_of_rank(ready.queries.posz.shape[0]) if home is None else home.origin
+        whose = ready.stage.queries.origin
         self._check_memory(self.place.rows)
         splits, total, *columns = self._found(
             comm.of_rank(ready.starts, ready.origin.rank) + ready.origin.idx,

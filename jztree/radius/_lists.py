@@ -12,7 +12,7 @@ from .._checks import check_box
 from .._radii import SPEC, as_one_radius, exact_arguments_of_one
 from .._transform.capacity import room
 from ..config import RadiusConfig, checked_config, without_masses
-from ..data import get_num, with_computed
+from ..data import with_computed
 from ..jax_ext import Exact, with_twins
 from ..knn._result import radii as with_derivatives
 from ..knn._result import radii_over_ranks
@@ -90,11 +90,12 @@ def neighbours_within(
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
-    pos, query = check_both(part, part_query)
-    box = check_box(boxsize, pos.shape[1])
-    radii = as_one_radius(radius, query.shape[:1], get_num(part if part_query is None else part_query))
+    sources, queries, asking = check_both(part, part_query, th)
+    pos, query = sources.pos, asking.pos
+    box = check_box(boxsize, sources.dims)
+    radii = as_one_radius(radius, asking.rows, asking.num)
     check_capacity(capacity)
-    ready = make_ready(Asked(part, part_query, None, radii, box, th, cfg, numbered=True))
+    ready = make_ready(Asked(sources, queries, radii, box, cfg, numbered=True))
     most = query.shape[0] * pos.shape[0] * comm.num_ranks()
     place = room("neighbours", capacity, _USUAL * query.shape[0], max(most, 1))
 

@@ -10,7 +10,7 @@ from .._checks import known_integer
 from .._radii import SPEC, as_one_radius, exact_arguments_of_one
 from .._transform.memory import check_memory
 from ..config import KNNConfig, RadiusConfig, checked_config
-from ..data import get_num, with_computed
+from ..data import with_computed
 from ..jax_ext import with_twins
 from ..knn import knn
 from ..tree import TreeHierarchy
@@ -68,8 +68,9 @@ def nearest_within(
     Raises TypeError or ValueError for wrong arguments, and the run-time errors of `count_within`, on every device.
     """
     cfg = checked_config(cfg, RadiusConfig)
-    _, query = check_both(part, part_query)
-    radii = as_one_radius(radius, query.shape[:1], get_num(part if part_query is None else part_query))
+    _, _, asking = check_both(part, part_query)
+    query = asking.pos
+    radii = as_one_radius(radius, asking.rows, asking.num)
     max_neighbours = known_integer(max_neighbours, "max_neighbours")
     if max_neighbours < 1:
         raise ValueError(f"max_neighbours is {max_neighbours}; it must be at least 1 (count_within counts alone).")

@@ -1,6 +1,6 @@
 """Counts of pairs of particles in bins of their distance."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -12,13 +12,13 @@ from .. import comm, kernels
 from .._checks import check_alike, check_box, check_one_a_particle, check_particles, row_fault
 from .._particles import check_num
 from ..config import RadiusConfig, TreeConfig, checked_config, without_masses
-from ..data import get_num, with_computed
+from ..data import with_computed
 from ..jax_ext import with_twins
-from ..kernels import PairBins, PairSet
-from ..tree import TreeHierarchy, check_belongs, check_hierarchy, kernel_tree, sort_in_domain
-from ..tree._zorder import domain_of
+from ..kernels import PairBins
+from ..tree import TreeHierarchy, check_hierarchy
+from ..tree.stage import Given
 from ._pair_bins import as_bins, exact_arguments, sight_faults
-from ._pairs_over_ranks import Columns, Pairs, of_all_ranks, pairs_over_ranks
+from ._pair_sets import Pairs
 from ._weights import checked_weights
 from ._wide import WideCounts, WideSums
 
@@ -127,33 +127,31 @@ def pair_counts(
     cfg = checked_config(_CONFIG if cfg is None else cfg, RadiusConfig)
     cfg = without_masses(cfg)
     check_hierarchy(th)
-    pos, pos_b = _check_both(part, part_b)
-    box = check_box(boxsize, pos.shape[1])
-    bins = as_bins({"mode": mode, "edges": edges, "edges_b": edges_b, "los": los}, pos.shape[1])
+    one, other = _check_both(part, part_b, th)
+    box = check_box(boxsize, one.dims)
+    bins = as_bins({"mode": mode, "edges": edges, "edges_b": edges_b, "los": los}, one.dims)
     regions = _check_regions(region, region_b, num_regions, part_b is not None)
-    if pos_b is None and weight_b is not None:
+    if other is None and weight_b is not None:
         raise ValueError("weight_b is of part_b, which was not given; weight serves both particles of a pair.")
-    one, faults = _columns(part, pos, weight, region, regions, "")
-    other = None
-    if pos_b is not None:
-        other, more = _columns(part_b, pos_b, weight_b, region_b, regions, " of part_b")
+    one.data, faults = _columns(one, weight, region, regions, "")
+    if other is not None:
+        other.data, more = _columns(other, weight_b, region_b, regions, " of part_b")
         faults += more
     faults += sight_faults(bins, box)
-    pairs = Pairs(one, other, bins, box, regions, cfg, faults)
-    counts, sums = of_all_ranks(*(pairs_over_ranks(pairs) if comm.num_ranks() > 1 else _here(pairs, th)))
+    counts, sums = Pairs(one, other, bins, box, regions, cfg, faults).counted()
     return _named(counts, sums, bins, regions)
 
 
-def _check_both(part: Any, part_b: Any) -> tuple[jax.Array, jax.Array | None]:
-    """Return the positions of both sets. Raise TypeError or ValueError if they are invalid or do not match."""
+def _check_both(part: Any, part_b: Any, th: TreeHierarchy | None) -> tuple[Given, Given | None]:
+    """Return both sets. Raise TypeError or ValueError if they are invalid or do not match."""
     pos = check_particles(part)
-    check_num(part)
+    one = Given(pos, check_num(part), th=th, named=False)
     if part_b is None:
-        return pos, None
+        return one, None
     other = check_particles(part_b, "positions of part_b")
-    check_num(part_b, "num of part_b")
+    num = check_num(part_b, "num of part_b")
     check_alike(other, pos, "part_b is", "part is")
-    return pos, other
+    return one, Given(other, num, name="the positions of part_b", named=False)
 
 
 def _check_regions(region: Any, region_b: Any, num_regions: Any, apart: bool) -> int:
@@ -169,44 +167,20 @@ def _check_regions(region: Any, region_b: Any, num_regions: Any, apart: bool) ->
     return int(num_regions)
 
 
-def _columns(
-    part: Any, pos: jax.Array, weight: Any, region: Any, regions: int, of: str
-) -> tuple[Columns, list[comm.Fault]]:
-    """Return a set with its weights and regions, and their possible faults. of: the name of the set in messages."""
-    num = get_num(part)
+def _columns(given: Given, weight: Any, region: Any, regions: int, of: str) -> tuple[Any, list[comm.Fault]]:
+    """Return the weights and regions of a set, and their possible faults. of: the name of the set in messages."""
+    pos, num = given.pos, given.num
     weight, faults = checked_weights(weight, pos, num, of)
     if region is not None:
         check_one_a_particle(region, pos, f"region{of}")
         if not np.issubdtype(jnp.result_type(region), np.integer):
             raise TypeError(f"region{of} must be integers, not {jnp.result_type(region)}.")
-        given = jnp.asarray(region)
+        numbers = jnp.asarray(region)
         # Compare in a dtype that also holds num_regions: in 8 bits, 300 becomes 44.
-        wide = given if given.dtype.itemsize >= 4 else given.astype(jnp.int32)
+        wide = numbers if numbers.dtype.itemsize >= 4 else numbers.astype(jnp.int32)
         faults.append(row_fault((wide < 0) | (wide >= regions), num, _BAD_REGION % (of, regions)))
-        region = given.astype(jnp.int32)
-    return Columns(pos, num, weight, region), faults
-
-
-def _here(pairs: Pairs, th: TreeHierarchy | None) -> tuple[jax.Array, jax.Array]:
-    """Return the words of counts and sums, on one device."""
-    one, other, box = pairs.one, pairs.other, pairs.box
-    if other is None:
-        return kernels.pair_counts(_sorted(one, "the positions", pairs, th), None, pairs.bins, box, pairs.regions)
-    of_b = _sorted(other, "the positions of part_b", replace(pairs, faults=[]), None)
-    # Faults of either set stop both.
-    of_a = _sorted(one, "the positions", pairs, th)
-    return kernels.pair_counts(of_a, of_b, pairs.bins, box, pairs.regions)
-
-
-def _sorted(given: Columns, name: str, pairs: Pairs, th: TreeHierarchy | None) -> PairSet:
-    """Sort a set in z-order."""
-    if th is not None:
-        num = check_belongs(given.pos, given.num, th, pairs.box, pairs.faults)
-        return PairSet(kernel_tree(given.pos, num, th), given.weight, given.region)
-    domain, (num,) = domain_of([given.pos], [given.num], [name], pairs.box, pairs.faults)
-    built = sort_in_domain(given.pos, num, domain, pairs.cfg.tree)
-    weight, region = jax.tree.map(lambda column: kernels.gather_rows(column, built.rows), (given.weight, given.region))
-    return PairSet(kernel_tree(built.part, built.num, built.th), weight, region)
+        region = numbers.astype(jnp.int32)
+    return (weight, region), faults
 
 
 def _named(counts: jax.Array, sums: jax.Array, bins: PairBins, regions: int) -> PairCounts:

@@ -15,11 +15,12 @@ from .._images import unit
 from .._radii import SPEC, Radii, as_one_radius, exact_arguments_of_one
 from .._transform.capacity import room
 from ..config import RadiusConfig, checked_config, without_masses
-from ..data import get_num, with_computed
+from ..data import with_computed
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
+from ..tree.stage import starts_of_ranks
 from ._listing import Listing, Space, check_capacity
-from ._search import Asked, Ready, check_both, make_ready, starts_of_ranks
+from ._search import Asked, Ready, check_both, make_ready
 
 __all__ = ["PairLists", "pairs_within"]
 
@@ -103,22 +104,22 @@ def pairs_within(
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
-    pos, query = check_both(part, part_query)
-    box = check_box(boxsize, pos.shape[1])
-    same, asking = part_query is None, part if part_query is None else part_query
-    radii = as_one_radius(radius, query.shape[:1], get_num(asking))
+    sources, queries, asking = check_both(part, part_query, th)
+    pos, query, same = sources.pos, asking.pos, queries is None
+    box = check_box(boxsize, sources.dims)
+    radii = as_one_radius(radius, asking.rows, asking.num)
     check_capacity(capacity)
     _check_full(full, same, radii)
     asked = _asked_quantities(quantities)
-    faults = _faults(radii, box, pos, get_num(part), "")
+    faults = _faults(radii, box, pos, sources.num, "")
     if not same:
-        faults += _faults(radii, box, query, get_num(part_query), " of the queries")
-    ready = make_ready(Asked(part, part_query, None, radii, box, th, cfg, faults, numbered=True))
+        faults += _faults(radii, box, query, asking.num, " of the queries")
+    ready = make_ready(Asked(sources, queries, radii, box, cfg, faults, numbered=True))
     half = same and not full
     place = room("pairs", capacity, (_USUAL // 2 if half else _USUAL) * query.shape[0], 2**31 - 1)
     vectors, shifts = bool(asked & set("Dd")), bool(asked & set("SDd"))
     search = _search_of(ready, box, same=same, half=half, shifts=shifts, vectors=vectors)
-    starts = ready.starts if same or ready.starts is None else starts_of_ranks(get_num(part_query))
+    starts = ready.starts if same or ready.starts is None else starts_of_ranks(asking.num)
     fill = (-1, -1, *(0,) * shifts, *(0, jnp.inf) * vectors)
     entry = _entry_bytes(pos, shifts, vectors)
     splits, columns = Listing(ready, place, "pairs", fill, entry, search, box, starts).lists()

@@ -1,6 +1,5 @@
 """Reductions of a user's function over pairs within a radius, block by block, without lists of all pairs."""
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +16,7 @@ from .._radii import SPEC, as_one_radius, exact_arguments_of_one
 from .._transform.capacity import Room, retrying, room
 from .._transform.memory import check_memory
 from ..config import RadiusConfig, checked_config, without_masses
-from ..data import get_num, replace_num, split_rows, with_computed
+from ..data import replace_num, split_rows, with_computed
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ._listing import check_capacity, rows_of_entries
@@ -91,22 +90,20 @@ def reduce_within(
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
-    pos, query = check_both(part, part_query)
-    box = check_box(boxsize, pos.shape[1])
-    asking = part if part_query is None else part_query
-    radii = as_one_radius(radius, query.shape[:1], get_num(asking))
+    sources, queries, asking = check_both(part, part_query, th)
+    box = check_box(boxsize, sources.dims)
+    radii = as_one_radius(radius, asking.rows, asking.num)
     check_capacity(capacity)
     if not callable(pair_func):
         raise TypeError(f"pair_func must be a function of pairs, not {pair_func!r}.")
     if how not in _REDUCE:
         raise ValueError(f"how is {how!r}; it must be sum, max or min.")
-    columns, as_sources = split_rows(part)
-    query_columns, as_queries = (None, as_sources) if part_query is None else split_rows(part_query)
-    ready = make_ready(Asked(part, part_query, columns, radii, box, th, cfg, query_columns=query_columns))
-    found = _Blocks(ready, box, _Pairs(pair_func, as_queries, as_sources, how), capacity).reduced()
-    if ready.rows is not None:
-        found = jax.tree.map(functools.partial(kernels.scatter_rows, index=ready.rows), found)
-    return ready.sent_home(found)
+    sources.data, as_sources = split_rows(part)
+    as_queries = as_sources
+    if queries is not None:
+        queries.data, as_queries = split_rows(part_query)
+    ready = make_ready(Asked(sources, queries, radii, box, cfg))
+    return ready.stage.home(_Blocks(ready, box, _Pairs(pair_func, as_queries, as_sources, how), capacity).reduced())
 
 
 @dataclass

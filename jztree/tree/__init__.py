@@ -255,14 +255,10 @@ def check_hierarchy(th: Any) -> None:
     check_width({"th": th})
 
 
-def check_belongs(partz: Any, num: Any, th: TreeHierarchy, box: Exact, faults: Sequence[comm.Fault] = ()) -> jax.Array:
-    """Return ``num``; raises at run time if a hierarchy passed by the user does not belong to the particles.
-
-    faults: further possible faults, to be reported by the same check.
-    """
-    pos, fits = get_pos(partz), kernels.tree_fits(kernel_tree(partz, num, th), box)
-    foreign = comm.Fault(fits == 0, [], FOREIGN)
-    return comm.check_all(num, [num_fault(pos, num, "the positions"), foreign, *faults])
+def faults_of_hierarchy(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> list[comm.Fault]:
+    """Return the possible faults of ``num``, and of a hierarchy from the user that belongs to other particles."""
+    fits = kernels.tree_fits(kernel_tree(partz, num, th), box)
+    return [num_fault(get_pos(partz), num, "the positions"), comm.Fault(fits == 0, [], FOREIGN)]
 
 
 @with_twins({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)

@@ -246,7 +246,7 @@ def test_sphere_with_one_particle_too_many_is_found(monkeypatch: pytest.MonkeyPa
 @pytest.mark.long
 @pytest.mark.parametrize("search", ["knn.knn(jz.data.Pos", "smoothing_length"])
 def test_zero_derivative_is_found(monkeypatch: pytest.MonkeyPatch, search: str) -> None:
-    monkeypatch.setattr(sys.modules["jztree.knn._one_device"], "radii", lambda query, pos, box, rad, idx: rad)
+    monkeypatch.setattr(sys.modules["jztree.knn._search"], "radii", lambda query, pos, box, rad, idx: rad)
     assert_found(findings(gradients, 4, batch_with(gradients, search)), "derivative")
 
 
@@ -267,7 +267,8 @@ def test_damaged_file_that_is_read_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_result_that_depends_on_the_number_of_devices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, sys.modules["jztree.knn"], "knn_over_ranks", lambda found: [found[0], found[1] * 0])
+    search = sys.modules["jztree.knn._search"]._OverRanks
+    planted(monkeypatch, search, "entries", lambda found: [found[0], found[1] * 0])
     assert_found(findings(devices, 25, batch_with(devices, "knn.smap", "[:2]")), "neighbour")
 
 
@@ -275,7 +276,7 @@ def test_result_that_depends_on_the_number_of_devices_is_found(monkeypatch: pyte
 def test_lists_without_rows_of_other_devices_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(
         monkeypatch,
-        sys.modules["jztree.radius._search"],
+        sys.modules["jztree.tree.stage"],
         "boxes_of",
         lambda found: (found[0], *[x * 0 for x in found[1:]]),
     )

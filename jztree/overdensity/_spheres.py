@@ -1,0 +1,102 @@
+"""Spherical overdensities around the centres of this rank.
+
+1. The spheres are computed from the particles of this rank. On one device, this is the result. Over the ranks of a
+   mesh, particles of other ranks can only make spheres denser, so this gives a radius within which all particles are
+   needed.
+2. A centre is open if the ball of that radius reaches boxes of other ranks' particles. Its rank receives the particles
+   within it (`jztree.tree.stage`) and computes the sphere again. A result is final if it depends only on radii already
+   searched. It is then the result of one device, because the kernel adds masses in the order of distance. Otherwise
+   the next round searches the new radius. If haloes are smaller than a rank's domain, one round is enough for nearly
+   all.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import comm, kernels
+from .._checks import at_least_normal
+from ..config import OverdensityConfig
+from ..jax_ext import Exact, exact_to_float
+from ..tree.stage import Near, Stage
+
+__all__ = ["find_spheres", "widest_sphere"]
+
+# Search farther than necessary by this factor, because particles of other ranks make spheres grow.
+_FURTHER = 1.2
+
+Spheres = tuple[jax.Array, ...]
+
+
+def find_spheres(stage: Stage, density: Exact, cfg: OverdensityConfig) -> Spheres:
+    """Return radii, masses, numbers of particles, and peaks, in the given rows of the centres.
+
+    stage: its sources are particles with masses as kernels need them, and its queries are the centres. See
+    `kernels.overdensity`.
+    """
+    search = _Search(stage, density, cfg)
+    spheres = search.over_ranks() if stage.is_wide else search.spheres(stage.sources, search.nearest)
+    return tuple(stage.home(list(spheres[:4])))
+
+
+def widest_sphere(box: Exact, dtype: Any) -> jax.Array:
+    """Return the largest search radius: half the smallest periodic length, rounded up; infinite in an open box."""
+    lengths = jnp.asarray(exact_to_float(box), dtype)
+    return jnp.min(jnp.where(lengths > 0, lengths / 2, jnp.inf)) * (1 + 4 * jnp.finfo(dtype).eps)
+
+
+class _Search:
+    def __init__(self, stage: Stage, density: Exact, cfg: OverdensityConfig) -> None:
+        self.stage, self.density, self.cfg = stage, density, cfg
+        centres = stage.queries
+        # The distance of the ``npart_min``-th nearest particle of each centre; -1 in padding.
+        rad, _ = kernels.knn(stage.sources.tree(), None, centres.tree(), None, cfg.npart_min, stage.box)
+        rows = jnp.arange(centres.pos.shape[0], dtype=jnp.int32)
+        self.nearest = jnp.where(rows < centres.num, rad[:, -1], -1)
+
+    def spheres(self, sources: Any, nearest: jax.Array) -> Spheres:
+        """Compute spheres from ``sources``. nearest: as in ``self``, and -1 for centres to leave out."""
+        centres, least = self.stage.queries.pos, self.cfg.npart_min
+        mass = jnp.asarray(sources.part.mass)
+        return kernels.overdensity(sources.tree(), mass, centres, nearest, self.density, self.stage.box, least)
+
+    def over_ranks(self) -> Spheres:
+        stage = self.stage
+        self.widest = widest_sphere(stage.box, stage.sources.pos.dtype)
+        stage.meet(close=True)
+        everyone = self.nearest >= 0
+        spheres = self.spheres(stage.sources, self.nearest)
+
+        def one(state: tuple[Spheres, jax.Array, jax.Array]) -> tuple[Spheres, jax.Array, jax.Array]:
+            spheres, pending = self._look_around(*state[:2])
+            return spheres, pending, comm.all_max(jnp.any(pending).astype(jnp.int32))
+
+        return jax.lax.while_loop(lambda state: state[2] > 0, one, (spheres, everyone, jnp.int32(1)))[0]
+
+    def _look_around(self, spheres: Spheres, pending: jax.Array) -> tuple[Spheres, jax.Array]:
+        """Compute pending spheres with the particles of other ranks. Return all spheres and those still pending."""
+        asked = jnp.where(pending, at_least_normal(spheres[4]) * _FURTHER, 0)
+        near, is_open = self._bring(asked)
+        pending &= is_open
+        found = self.spheres(near, jnp.where(pending, self.nearest, -1))
+        # An infinite radius requests the nearest few only. If they are missing now, they do not exist.
+        searched = jnp.where(jnp.isfinite(asked), asked, jnp.where(jnp.isfinite(found[4]), 0, jnp.inf))
+        of_row = [pending.reshape(-1, *[1] * (column.ndim - 1)) for column in found]
+        spheres = tuple(jnp.where(*columns) for columns in zip(of_row, found, spheres, strict=True))
+        # If a sphere received too few particles, request the nearest few, at any distance. If the search
+        # has already reached the widest sphere that fits the box, there is no sphere.
+        rests_on = at_least_normal(found[4])
+        needed = jnp.where(jnp.isfinite(asked), jnp.minimum(rests_on, self.widest), rests_on)
+        return spheres, pending & (needed > searched)
+
+    def _bring(self, asked: jax.Array) -> tuple[Near, jax.Array]:
+        """Return own particles and ghosts within radius ``asked`` of the centres, and which centres may have ghosts."""
+        far = jnp.isinf(asked)
+        open_wide, wide = self.stage.open(jnp.where(far, 0, asked)[:, None])
+        open_few, few = self.stage.open(jnp.where(far, asked, 0)[:, None], self.cfg.npart_min)
+        is_open, radius = jnp.maximum(open_wide, open_few), jnp.maximum(at_least_normal(wide), at_least_normal(few))
+        near = self.stage.around(radius, whole=True)
+        splits, rows = self.stage.queries.blocks()[0], jnp.arange(asked.shape[0], dtype=jnp.int32)
+        leaf = jnp.searchsorted(splits, rows, side="right") - 1
+        return near, is_open[jnp.clip(leaf, 0, is_open.shape[0] - 1)] > 0

@@ -1,0 +1,87 @@
+"""The sets of particles of a pair count, on one device or over ranks.
+
+Over the ranks of a mesh, each rank counts the pairs within its own range of the z-order, and the pairs of these
+particles with the ghosts that may share a bin with them; see `jztree.tree.stage`. For pairs within one set, it receives
+only ghosts of higher ranks, so that the lower rank of two counts their pairs. Counts of all ranks are added as 64-bit
+integers, and sums of weights in the order of the ranks.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+
+from .. import comm, kernels
+from ..config import RadiusConfig
+from ..jax_ext import Exact
+from ..kernels import PairBins, PairSet
+from ..tree.stage import Given, Near, Stage, stage_of
+from ._pair_bins import reach_of
+from ._wide import add_counts, add_sums, counts_of_all_ranks, sums_of_all_ranks
+
+Words = tuple[jax.Array, jax.Array]
+
+
+@dataclass
+class Pairs:
+    """The arguments of a pair count.
+
+    Attributes:
+        one, other: The sets, whose data are weights and regions, or None. other: None for pairs within one set.
+        bins: Bins.
+        box: Periodic box.
+        regions: Number of regions.
+        cfg: Options.
+        faults: Possible faults other than those of the positions.
+    """
+
+    one: Given
+    other: Given | None
+    bins: PairBins
+    box: Exact
+    regions: int
+    cfg: RadiusConfig
+    faults: Sequence[comm.Fault]
+
+    def counted(self) -> Words:
+        """Return the words of counts and sums of all ranks; see `kernels.pair_counts`."""
+        sources, queries = (self.one, None) if self.other is None else (self.other, self.one)
+        stage = stage_of(sources, queries, self.box, self.cfg, "pair_ghosts", self.faults)
+        own = PairSet(stage.queries.tree(), *stage.queries.data)
+        if self.other is not None:
+            near = self._around(stage, lower_only=False)
+            others = PairSet(near.tree(), *near.data)
+            return of_all_ranks(*self._count(own, others))
+        inner = self._count(own, None)
+        if not stage.is_wide:
+            return of_all_ranks(*inner)
+        outer = self._count(own, self._ghosts(stage))
+        # Count pairs between ranks in both orders.
+        sums = add_sums(inner[1], add_sums(outer[1], outer[1]))
+        return of_all_ranks(add_counts(inner[0], outer[0], outer[0]), sums)
+
+    def _count(self, own: PairSet, others: PairSet | None) -> Words:
+        return kernels.pair_counts(own, others, self.bins, self.box, self.regions)
+
+    def _around(self, stage: Stage, lower_only: bool) -> Near:
+        """Return the sources and their ghosts that may share a bin with this rank's queries."""
+        reach = reach_of(self.bins, stage.sources.pos.dtype)
+        return stage.around(reach, stage.sources.data, lower_only=lower_only)
+
+    def _ghosts(self, stage: Stage) -> PairSet:
+        """Return the ghosts of higher ranks alone, which follow the rank's own particles."""
+        near, own = self._around(stage, lower_only=True), stage.sources.num
+        size = near.pos.shape[0]
+        rows = jnp.minimum(own + jnp.arange(size, dtype=jnp.int32), size - 1)
+        data = jax.tree.map(lambda column: kernels.gather_rows(column, rows), near.data)
+        return PairSet(near.chosen(rows, near.num - own, self.cfg.tree).tree(), *data)
+
+
+def of_all_ranks(counts: jax.Array, sums: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Add the words of counts and sums over all ranks. JAX knows that they are replicated, even on one device."""
+    if not comm.get_rank_info()[2]:
+        return counts, sums
+    # Make the second collective depend on the data of the first, to fix their order.
+    counts = counts_of_all_ranks(counts)
+    return counts, sums_of_all_ranks(comm.after(sums, counts.astype(jnp.int32) & 1)) if sums.shape[0] else sums
