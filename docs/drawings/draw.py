@@ -3,6 +3,7 @@
 Without a folder, the drawings are written next to this file.
 """
 
+import functools
 import os
 import sys
 from pathlib import Path
@@ -134,12 +135,13 @@ def ranges_and_ghosts(part: jz.data.Pos, radius: float) -> tuple[Any, Any]:
     published = ghosts.boxes_of(partz.pos, num, domain, blocks)
     wanted = (published[1], published[2], jnp.full(published[1].shape[0], radius))
     place = ghosts.ghost_room("drawing", None, partz.pos.shape[0])
-    around = ghosts.surroundings(partz.pos, partz.pos, num, blocks, wanted, box, place)
+    known = functools.partial(ghosts.tell_all, partz.pos, num, domain, blocks, published)
+    around = ghosts.surroundings(partz.pos, partz.pos, num, blocks, known, wanted, box, place)
     return partz, (around.rows, around.num, around.start)
 
 
 ranges_and_ghosts.smap = jax_ext.shard_map_constructor(  # type: ignore[attr-defined]
-    ranges_and_ghosts, (P(-1), P()), P(-1)
+    ranges_and_ghosts, out_specs=P(-1), in_specs=(P(-1), P())
 )
 
 
