@@ -124,14 +124,17 @@ def test_guide_prints_the_documented_output_on_four_devices(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-def test_drawings_match_the_pages(tmp_path: Path) -> None:
-    """The script compares the boundaries that it draws with those of the library."""
-    draw = load(DOCS / "drawings" / "draw.py")
-    draw.main(tmp_path)
-    shown = {
-        Path(name).name for page in PAGES for name in re.findall(r"!\[[^\]]*\]\(drawings/([^)]+)\)", page.read_text())
-    }
-    assert {path.name for path in tmp_path.iterdir()} == shown
+@pytest.mark.parametrize(
+    ("script", "folder", "made_elsewhere"),
+    [("draw", "drawings/", set()), ("charts", "drawings/performance/", {"against_n.png"})],
+    ids=["drawings", "charts"],
+)
+def test_drawings_match_the_pages(script: str, folder: str, made_elsewhere: set[str], tmp_path: Path) -> None:
+    """The first script compares the boundaries that it draws with those of the library."""
+    load(DOCS / "drawings" / f"{script}.py").main(tmp_path)
+    shown = {name for page in PAGES for name in re.findall(rf"!\[[^\]]*\]\({folder}([^/)]+)\)", page.read_text())}
+    assert {path.name for path in tmp_path.iterdir()} == shown - made_elsewhere
+    assert {path.name for path in (DOCS / folder).glob("*.png")} == shown
 
 
 def test_links_within_the_repository_resolve() -> None:

@@ -1,0 +1,124 @@
+"""Draw the charts of docs/performance.md from the tables of that page: python docs/drawings/charts.py [FOLDER]
+
+Each section has a picture and a table. `CHARTS` gives the way to draw each table. Without a folder, the charts are
+written to `performance`, next to this file. The benchmarks draw ``against_n.png`` from their sweeps.
+"""
+
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure
+
+PAGE = Path(__file__).parents[1] / "performance.md"
+COLOURS = ["#3b6fb6", "#e08a1e", "#4b9a5d", "#9a5bb0"]
+
+Table = dict[str, dict[str, float]]
+
+
+def number(cell: str) -> float:
+    """Return the number that a cell begins with, or NaN."""
+    found = re.match(r"[\d.,]+", cell)
+    return float(found[0].replace(",", "")) if found else float("nan")
+
+
+def tables(page: str) -> dict[str, Table]:
+    """Return the table of each section by the name of its picture: numbers by row and column."""
+    found: dict[str, Table] = {}
+    for section in page.split("\n## ")[1:]:
+        (name,) = re.findall(r"\]\(drawings/performance/(\w+)\.png\)", section)
+        lines = [line.replace("`", "").strip("| ") for line in section.splitlines() if line.startswith("|")]
+        (_, *columns), _, *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
+        found[name] = {row[0]: dict(zip(columns, map(number, row[1:]), strict=False)) for row in rows}
+    return found
+
+
+def bars(axes: Any, table: Table, columns: list[str], **legend: Any) -> None:
+    """Draw a horizontal bar for each row and column; the first row is at the top. ``legend`` has options of its box."""
+    height = 0.8 / len(columns)
+    for place, column in enumerate(columns):
+        at = [row + (place - (len(columns) - 1) / 2) * height for row in range(len(table))]
+        axes.barh(at, [row[column] for row in table.values()], height, color=COLOURS[place], label=column)
+    axes.set_yticks(range(len(table)), list(table))
+    axes.set_ylim(len(table) - 0.5, -0.5)
+    if len(columns) > 1:
+        axes.legend(**legend)
+
+
+def draw_radius(axes: Any, table: Table) -> None:
+    bars(axes, table, ["ratio"])
+    required = [row["required"] for row in table.values()]
+    axes.plot(required, range(len(table)), "|", color="black", markersize=12, label="required")
+    axes.legend()
+    axes.set(xscale="log", xlim=(1, None), xlabel="time of the other library, divided by the time of jztree")
+    axes.set_xticks([1, 2, 5, 10, 20, 50], ["1", "2", "5", "10", "20", "50"])
+
+
+def draw_stages(axes: Any, table: Table) -> None:
+    bars(axes, table, ["measured, ms", "floor, ms"])
+    axes.set(xscale="log", xlabel="ms for 1e6 points")
+    axes.set_xticks([1, 10, 100], ["1", "10", "100"])
+
+
+def draw_memory(axes: Any, table: Table) -> None:
+    bars(axes, table, ["memory over positions"])
+    axes.set(xlabel="peak memory, divided by the memory of the positions")
+
+
+def draw_leaf_size(axes: Any, table: Table) -> None:
+    for place, (name, row) in enumerate(table.items()):
+        style = "o:" if place % 2 else "o-"  # uniform points, then halos
+        axes.plot(list(map(int, row)), list(row.values()), style, color=COLOURS[place // 2], label=name)
+    axes.set(xlabel="leaf_size", ylabel="CPU time over that with 24")
+    axes.legend(fontsize=7, ncols=2)
+
+
+def draw_instruction_sets(axes: Any, table: Table) -> None:
+    bars(axes, table, list(next(iter(table.values()))))
+    axes.set(xlabel="CPU seconds for 1e6 points")
+
+
+def draw_devices(axes: Any, table: Table) -> None:
+    bars(axes, table, list(next(iter(table.values())))[:4], loc="lower right")
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set(xlabel="time over four devices, divided by the time on one")
+
+
+def draw_ranks(axes: Any, table: Table) -> None:
+    shown = ["sort, hierarchy, search, ms", "sum of the previous five rows, ms", "collectives of kNN by the model, ms"]
+    labels = ["work of a single device", "work for other ranks", "collectives (model)"]
+    rows = [list(table[name].values()) for name in shown]
+    ranks = list(table[shown[0]])
+    axes.stackplot(range(len(ranks)), rows, labels=labels, colors=COLOURS)
+    axes.set_xticks(range(len(ranks)), ranks)
+    axes.set(xlim=(0, len(ranks) - 1), xlabel="ranks", ylabel="ms")
+    axes.legend(loc="upper left")
+
+
+CHARTS: dict[str, Callable[[Any, Table], None]] = {
+    "radius": draw_radius,
+    "stages": draw_stages,
+    "memory": draw_memory,
+    "leaf_size": draw_leaf_size,
+    "instruction_sets": draw_instruction_sets,
+    "devices": draw_devices,
+    "ranks": draw_ranks,
+}
+TALL = {"radius": 5.2, "devices": 4.2}
+
+
+def main(folder: Path) -> None:
+    """Write all charts."""
+    found = tables(PAGE.read_text())
+    for name, draw in CHARTS.items():
+        figure = Figure(figsize=(7.5, TALL.get(name, 3.2)), layout="constrained")
+        axes = figure.subplots()
+        draw(axes, found[name])
+        axes.grid(axis="both" if name == "leaf_size" else "x", alpha=0.3)
+        figure.savefig(folder / f"{name}.png", dpi=110)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "performance")
