@@ -1,7 +1,7 @@
 #!/bin/bash
 # The checks of jztree that need a node with several GPUs. They take some minutes; run them once on a new cluster.
 #
-#   sbatch checks/slurm/several_gpus.sh          from the source folder, with jztree and its test extra installed
+#   sbatch checks/slurm/several_gpus.sh          from the source folder, with jztree and the group `test` installed
 #
 # Set the number of GPUs of your nodes in two lines, add --partition and --account as your site requires, and load
 # modules or activate an environment below. docs/gpu.md describes each step and its expected output.
