@@ -137,6 +137,15 @@ def test_drawings_match_the_pages(script: str, folder: str, made_elsewhere: set[
     assert {path.name for path in (DOCS / folder).glob("*.png")} == shown
 
 
+def test_every_page_is_in_one_list_of_the_index() -> None:
+    """A page has one place: tutorials, how-to guides, explanation or reference."""
+    lists = re.findall(r"^```{toctree}\n(.*?)^```", (DOCS / "index.md").read_text(), re.M | re.S)
+    lines = [line for text in lists for line in text.splitlines() if line and not line.startswith(":")]
+    listed = sorted(re.sub(r"^.*<(.*)>$", r"\1", line) for line in lines)
+    pages = {page.relative_to(DOCS).with_suffix("") for kind in ("*.md", "api/*.rst") for page in DOCS.glob(kind)}
+    assert listed == sorted(map(str, pages - {Path("index")}))
+
+
 def test_links_within_the_repository_resolve() -> None:
     for page in PAGES:
         for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
