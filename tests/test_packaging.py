@@ -88,6 +88,25 @@ def test_makefile_uses_presets_and_groups_that_exist() -> None:
     assert folder == f"${{sourceDir}}/{editable['build-dir']}"
 
 
+def test_read_the_docs_builds_the_site_like_the_makefile() -> None:
+    settings = yaml.safe_load((ROOT / ".readthedocs.yaml").read_text())
+    commands = "\n".join(settings["build"]["jobs"]["install"])
+    assert {"build", "docs"} == set(re.findall(r"--group (\w+)", commands)) <= GROUPS.keys()
+    assert "--editable" in commands  # the pages of columns and pictures run the compiled library
+    assert settings["sphinx"] == {"configuration": "docs/conf.py", "fail_on_warning": True}
+
+
+def test_citation_has_the_papers_of_the_algorithms() -> None:
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text())
+    assert {"cff-version", "type", "title", "abstract", "authors", "keywords", "license", "version"} <= citation.keys()
+    titles = [paper["title"].lower() for paper in citation["references"]]
+    sources = "".join(path.read_text() for path in (ROOT / "jztree/native").rglob("*") if path.suffix in (".h", ".cuh"))
+    sources = re.sub(r"\n *// *", " ", sources).lower()
+    cited = re.findall(r'\(\d{4}\),\s"([^"]+)"', sources)
+    assert len(cited) > 5
+    assert not [paper for paper in cited if not any(title.startswith(paper) for title in titles)]
+
+
 CUDA_PACKAGES = {
     generation: tomllib.loads((ROOT / f"packaging/cuda{generation}/pyproject.toml").read_text())
     for generation in ("12", "13")
