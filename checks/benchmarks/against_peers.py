@@ -31,7 +31,8 @@ HISTORY = Path(__file__).parents[1] / "results" / "against_peers.jsonl"
 class Case:
     """One row of the table: ``ours`` against ``theirs`` of ``peer``, and the minimum ratio that we aim at.
 
-    theirs: None if the peer is not installed.
+    Attributes:
+        theirs: None if the peer is not installed.
     """
 
     name: str

@@ -110,7 +110,9 @@ class Sample:
 class Call:
     """One timed call on a sample.
 
-    what: a method of a library of `libraries`. options: its arguments other than particles.
+    Attributes:
+        what: A method of a library of `libraries`.
+        options: Its arguments other than particles.
     """
 
     what: str

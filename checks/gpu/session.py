@@ -77,10 +77,17 @@ class Record:
 class Session:
     """One run of the check.
 
-    platform: ``cuda`` or ``cpu``. work: the folder for temporary data: builds, samples, peers. data: the reference
-    snapshots. wheels: the folder with packages of peers, or None. small: a run that only tests the script. source: the
-    fingerprint of the library. runs: the number of runs of each timed call. words: time only calls whose keys contain
-    one of these. stages: the requested stages. deadline: on the clock of `time.monotonic`.
+    Attributes:
+        platform: ``cuda`` or ``cpu``.
+        work: The folder for temporary data: builds, samples, peers.
+        data: The reference snapshots.
+        wheels: The folder with packages of peers, or None.
+        small: A run that only tests the script.
+        source: The fingerprint of the library.
+        runs: The number of runs of each timed call.
+        words: Time only calls whose keys contain one of these.
+        stages: The requested stages.
+        deadline: On the clock of `time.monotonic`.
     """
 
     record: Record
@@ -141,7 +148,9 @@ class Session:
     ) -> Iterator[dict[str, Any]]:
         """Yield the JSON lines of a process as they arrive. If it fails or is stopped, the last has ``stopped``.
 
-        most: the time limit in seconds, reduced to the remaining time. log: the file for its other output.
+        Args:
+            most: The time limit in seconds, reduced to the remaining time.
+            log: The file for its other output.
         """
         seconds = max(self.seconds(most), 1.0)
         with (

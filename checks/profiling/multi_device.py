@@ -69,8 +69,10 @@ class Case:
 class Stage:
     """A function of the library and its twin on one device.
 
-    options: computes the options from the total number of particles. given: the input of the function: "part" in random
-    order; "sorted" in z-order, as in a running simulation; or "tree", which adds the hierarchy of the sorted particles.
+    Attributes:
+        options: Computes the options from the total number of particles.
+        given: The input of the function: "part" in random order; "sorted" in z-order, as in a running simulation; or
+            "tree", which adds the hierarchy of the sorted particles.
     """
 
     name: str
@@ -196,7 +198,9 @@ def medians(times: list[Time]) -> Time:
 def measure_stage(stage: Stage, mesh: Mesh, over: Inputs | None, alone: Inputs | None, runs: int) -> dict[str, Any]:
     """Return times and counts of one stage.
 
-    over: None in a process without a device of the mesh. alone: None if the stage is not run on one device.
+    Args:
+        over: None in a process without a device of the mesh.
+        alone: None if the stage is not run on one device.
     """
     calls, mapped = Runs(), stage.over_devices.smap(mesh, jit=True)
     for _ in range(runs + 1):
