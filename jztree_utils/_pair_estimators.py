@@ -27,7 +27,9 @@ _NO_CROSS_PAIRS = "no bin has a pair of data and randoms; the randoms must fill 
 class Estimate:
     """A function in bins, for all particles and then without each region.
 
-    cells: ``(1 + regions, b, c)``, its value in each cell of each bin. reason: why it is NaN, if it is NaN in a bin.
+    Attributes:
+        cells: ``(1 + regions, b, c)``, its value in each cell of each bin.
+        reason: Why it is NaN, if it is NaN in a bin.
         joined: ``(b,)``, whether cells of a bin were joined.
     """
 
@@ -86,8 +88,11 @@ class Weights:
 def natural(pairs: np.ndarray, all_pairs: float, share: np.ndarray, reason: str) -> Estimate:
     """Return ``DD / RR - 1`` (Peebles & Hauser 1974, ApJS 28, 19).
 
-    pairs: ``(b,)`` or ``(b, c)``, their weight in each cell. all_pairs: the weight of all pairs. share: volume of each
-        cell around a particle, as a fraction of the box. reason: why ``all_pairs`` is 0.
+    Args:
+        pairs: ``(b,)`` or ``(b, c)``, their weight in each cell.
+        all_pairs: The weight of all pairs.
+        share: Volume of each cell around a particle, as a fraction of the box.
+        reason: Why ``all_pairs`` is 0.
     """
     value = _ratio(pairs, all_pairs * share) - 1
     return Estimate(value.reshape(1, len(pairs), -1), reason, np.zeros(len(pairs), bool))
@@ -136,7 +141,8 @@ def _each(total: Any, regions: Any) -> np.ndarray:
 def _groups(filled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Group the cells ``(s, b, c)`` along the last axis, so that each group has one filled cell if its bin has any.
 
-    Returns the group of each cell, and ``(s, b)``, whether cells were joined in a bin with filled cells.
+    Returns:
+        The group of each cell, and ``(s, b)``, whether cells were joined in a bin with filled cells.
     """
     before = np.cumsum(filled, axis=-1) - filled
     most = filled.sum(axis=-1)
@@ -161,7 +167,9 @@ def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 def shortcomings(name: str, found: Estimate, edges: np.ndarray, option: str, occupied: np.ndarray | None) -> str:
     """Return the text of the warning about a function with the given edges, or an empty text.
 
-    option: the argument that sets the number of cells. occupied: which regions hold particles.
+    Args:
+        option: The argument that sets the number of cells.
+        occupied: Which regions hold particles.
     """
     absent = np.isnan(found.cells).any(axis=-1)
     sentences = []

@@ -26,8 +26,10 @@ _FEWER = "Use fewer neighbours, or fewer points at once"
 class PointSearch:
     """Searches among ``n`` points.
 
-    points: ``(n, d)`` finite float64, d from 1 to 8, which must not change. boxsize: ``(d,)``, 0 for open dimensions,
-        or None. The first query builds the hierarchy over the points, which is not pickled.
+    Attributes:
+        points: ``(n, d)`` finite float64, d from 1 to 8, which must not change.
+        boxsize: ``(d,)``, 0 for open dimensions, or None. The first query builds the hierarchy over the points, which
+            is not pickled.
     """
 
     def __init__(self, points: np.ndarray, boxsize: np.ndarray | None = None) -> None:
@@ -40,7 +42,8 @@ class PointSearch:
     def nearest(self, places: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return distances and rows ``(q, k)`` of the points nearest to places ``(q, d)``, in order; k up to ``n``.
 
-        Raises MemoryError if they would not fit into memory, before it makes them.
+        Raises:
+            MemoryError: If they would not fit into memory, before it makes them.
         """
         _check_memory(len(places) * k, _BYTES_NEAREST, _FEWER)
         with jax.enable_x64(True):
@@ -64,11 +67,17 @@ class PointSearch:
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the points within a radius ``(q,)`` of each place, as one list per place.
 
-        Returns the start of each list, ``(q + 1,)``, and rows and distances, list by list, in no particular order. No
-        point is within a negative radius. Raises ValueError if a radius is NaN.
+        Args:
+            bytes_used: Additional bytes that the caller needs per neighbour.
+            advice: Remedy if the lists do not fit into memory.
 
-        bytes_used: additional bytes that the caller needs per neighbour. advice: remedy if the lists do not fit into
-            memory. Raises MemoryError then, before it makes them.
+        Returns:
+            The start of each list, ``(q + 1,)``, and rows and distances, list by list, in no particular order. No point
+            is within a negative radius.
+
+        Raises:
+            ValueError: If a radius is NaN.
+            MemoryError: Then, before it makes them.
         """
         if not len(self.points) or not len(places):
             return np.zeros(len(places) + 1, np.int64), np.zeros(0, np.int64), np.zeros(0)

@@ -79,8 +79,9 @@ def warnings_told() -> Iterator[None]:
 class Stage:
     """The report of a stage, apart from its time.
 
-    particles: number of processed particles, for the rate; 0 shows no rate.
-    detail: words at the end of the line.
+    Attributes:
+        particles: Number of processed particles, for the rate; 0 shows no rate.
+        detail: Words at the end of the line.
     """
 
     particles: int = 0
@@ -91,7 +92,8 @@ class Stage:
 def stage(name: str, particles: int = 0, level: int = NORMAL) -> Iterator[Stage]:
     """Time the block and print a line when it has ended without error. The block may fill in the `Stage` that it gets.
 
-    level: the minimum level of output for the line.
+    Args:
+        level: The minimum level of output for the line.
     """
     told = Stage(particles)
     start = time.perf_counter()

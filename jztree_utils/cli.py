@@ -27,7 +27,8 @@ _MARKER = "jztree: "  # prefix of the library's own run-time messages
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit status.
 
-    argv: arguments without the name of the program; None takes those of the process.
+    Args:
+        argv: Arguments without the name of the program; None takes those of the process.
     """
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:

@@ -79,11 +79,15 @@ class _ByNumber(_Fitted):
     def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
         """Find the nearest samples.
 
-        X: ``(q, d)``; None: the fitted samples, each without itself among its neighbours.
-        n_neighbors: number of neighbours; None: the value of the constructor.
+        Args:
+            X: ``(q, d)``; None: the fitted samples, each without itself among its neighbours.
+            n_neighbors: Number of neighbours; None: the value of the constructor.
 
-        Returns distances ``(q, k)``, nearest first, and rows ``(q, k)``; or only the rows. Raises TypeError or
-        ValueError for an invalid number, or if there are too few samples.
+        Returns:
+            Distances ``(q, k)``, nearest first, and rows ``(q, k)``; or only the rows.
+
+        Raises:
+            TypeError, ValueError: For an invalid number, or if there are too few samples.
         """
         places = self._asking(X)
         k = _number(self.n_neighbors if n_neighbors is None else n_neighbors)
@@ -118,12 +122,16 @@ class _ByRadius(_Fitted):
     ) -> Any:
         """Find all samples within ``radius``.
 
-        X: see `NearestNeighbors.kneighbors`. radius: a number, or ``(q,)``, one per query; None: the value of the
-            constructor.
-        sort_results: nearest first, otherwise in row order.
+        Args:
+            X: See `NearestNeighbors.kneighbors`.
+            radius: A number, or ``(q,)``, one per query; None: the value of the constructor.
+            sort_results: Nearest first, otherwise in row order.
 
-        Returns arrays ``(q,)`` of arrays: distances and rows; or only the rows. Raises ValueError for an invalid
-        radius.
+        Returns:
+            Arrays ``(q,)`` of arrays: distances and rows; or only the rows.
+
+        Raises:
+            ValueError: If the radius is invalid.
         """
         if sort_results and not return_distance:
             raise ValueError("return_distance must be True if sort_results is True.")
@@ -275,11 +283,14 @@ class DBSCAN(ClusterMixin, BaseEstimator):
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Cluster samples ``(n, d)``, finite real numbers, d from 1 to 8.
 
-        sample_weight: ``(n,)``; a sample is a core sample if the weights within ``eps`` sum to at least
-            ``min_samples``. Negative weights reduce the sum. None: 1 each.
+        Sets ``labels_`` ``(n,)``, -1 for noise, ``core_sample_indices_`` and ``components_``, the core samples.
 
-        Sets ``labels_`` ``(n,)``, -1 for noise, ``core_sample_indices_`` and ``components_``, the core samples. Raises
-        ValueError or TypeError for invalid arguments.
+        Args:
+            sample_weight: ``(n,)``; a sample is a core sample if the weights within ``eps`` sum to at least
+                ``min_samples``. Negative weights reduce the sum. None: 1 each.
+
+        Raises:
+            ValueError, TypeError: If an argument is invalid.
         """
         del y
         _check_euclidean(self.metric, 2 if self.p is None else self.p)

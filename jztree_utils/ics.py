@@ -56,11 +56,16 @@ def uniform_particles(N: int, total_mass: float = 1.0, seed: int = 0, npad: int 
     You can call this under `jax.jit` with ``N``, ``npad`` and ``dim`` static. Each of several devices samples its own
     ``N`` points, with ``seed`` plus its rank as the seed.
 
-    total_mass: mass of all particles on all devices together, shared equally.
-    npad: rows of padding to append.
-    Returns pos ``(N + npad, dim)`` float32 in [0, 1), a scalar mass, num ``N`` and num_total ``N`` times the number of
-    devices.
-    Raises ValueError if ``N`` or ``npad`` is negative.
+    Args:
+        total_mass: Mass of all particles on all devices together, shared equally.
+        npad: Rows of padding to append.
+
+    Returns:
+        Pos ``(N + npad, dim)`` float32 in [0, 1), a scalar mass, num ``N`` and num_total ``N`` times the number of
+        devices.
+
+    Raises:
+        ValueError: If ``N`` or ``npad`` is negative.
     """
     _check_number(N)
     rank, ndev, _ = get_rank_info()
@@ -77,11 +82,17 @@ def gaussian_particles(
 
     You can call this under `jax.jit` with ``N``, ``npad`` and ``dim`` static. For several devices see
     `uniform_particles`.
-    scale: standard deviation of each coordinate.
-    total_mass: mass of all particles on all devices together, shared equally.
-    npad: rows of padding to append.
-    Returns pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the number of devices.
-    Raises ValueError if ``N`` or ``npad`` is negative.
+
+    Args:
+        scale: Standard deviation of each coordinate.
+        total_mass: Mass of all particles on all devices together, shared equally.
+        npad: Rows of padding to append.
+
+    Returns:
+        Pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the number of devices.
+
+    Raises:
+        ValueError: If ``N`` or ``npad`` is negative.
     """
     _check_number(N)
     rank, ndev, _ = get_rank_info()
@@ -106,13 +117,18 @@ def hernquist_posmass(
     ``dim`` and ``rmax`` static. For several devices see `uniform_particles`; for a given range of radii see
     `hernquist_particles`.
 
-    a: scale radius.
-    total_mass: mass of all particles on all devices together, shared equally.
-    npad: rows of padding to append.
-    dim: number of dimensions, in which directions are isotropic.
-    rmax: the largest radius; None means no limit.
-    Returns pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the number of devices.
-    Raises ValueError if ``N`` or ``npad`` is negative, or ``rmax`` is not positive.
+    Args:
+        a: Scale radius.
+        total_mass: Mass of all particles on all devices together, shared equally.
+        npad: Rows of padding to append.
+        dim: Number of dimensions, in which directions are isotropic.
+        rmax: The largest radius; None means no limit.
+
+    Returns:
+        Pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the number of devices.
+
+    Raises:
+        ValueError: If ``N`` or ``npad`` is negative, or ``rmax`` is not positive.
     """
     _check_number(N)
     if rmax is not None:
@@ -146,15 +162,20 @@ def clustered_particles(
     Schechter 1974, ApJ 187, 425), ``dn/dlnM ~ M^-0.9 exp(-M/M*)``, from 20 particles upwards. Their centres are
     uniform, so there is no clustering on scales above the size of a halo. Rows are in random order.
 
-    total_mass: mass of all particles together, shared equally.
-    npad: rows of padding to append.
-    background: the fraction of particles outside haloes; about half of the particles of a simulation at redshift 0.
-    characteristic_mass: M* as a fraction of the mass of the box; 1e-3 is the value for a box of 100 Mpc/h at redshift
-        0.
-    concentration: r200 over the scale radius of every halo. None means ``9 (M/M*)^-0.13``, between 4 and 30 (Bullock et
-        al. 2001, MNRAS 321, 559).
-    Returns pos ``(N + npad, 3)`` float32 in [0, 1), a scalar mass, num and num_total ``N``.
-    Raises ValueError if a number is out of range.
+    Args:
+        total_mass: Mass of all particles together, shared equally.
+        npad: Rows of padding to append.
+        background: The fraction of particles outside haloes; about half of the particles of a simulation at redshift 0.
+        characteristic_mass: M* as a fraction of the mass of the box; 1e-3 is the value for a box of 100 Mpc/h at
+            redshift 0.
+        concentration: r200 over the scale radius of every halo. None means ``9 (M/M*)^-0.13``, between 4 and 30
+            (Bullock et al. 2001, MNRAS 321, 559).
+
+    Returns:
+        Pos ``(N + npad, 3)`` float32 in [0, 1), a scalar mass, num and num_total ``N``.
+
+    Raises:
+        ValueError: If a number is out of range.
     """
     _check_number(N)
     if not 0 <= background <= 1:
@@ -247,13 +268,19 @@ def soneira_peebles_particles(
     (Soneira & Peebles 1978, AJ 83, 845). Spheres of the first level have ``radius``, and each further level reduces the
     radius by the factor ``ratio``. The centres after ``levels`` levels are the particles, ``clusters eta**levels`` in
     number. Between the sizes of the smallest and the largest spheres, ``xi(r)`` falls as ``r**-gamma`` with ``gamma = 3
+
     - log(eta) / log(ratio)``. The default values give 1.77, as for galaxies.
 
-    total_mass: mass of all particles together, shared equally.
-    npad: rows of padding to append.
-    Returns pos ``(N + npad, 3)`` float32 in [0, 1), with neighbours in neighbouring rows, a scalar mass, num and
-    num_total ``N``.
-    Raises ValueError if a number is out of range.
+    Args:
+        total_mass: Mass of all particles together, shared equally.
+        npad: Rows of padding to append.
+
+    Returns:
+        Pos ``(N + npad, 3)`` float32 in [0, 1), with neighbours in neighbouring rows, a scalar mass, num and num_total
+        ``N``.
+
+    Raises:
+        ValueError: If a number is out of range.
     """
     for name, number in {"clusters": clusters, "levels": levels, "eta": eta}.items():
         if number < 1:
@@ -293,13 +320,18 @@ def hernquist_particles(
     The mass within r is ``M r^2 / (r + a)^2``, cut to ``a / sqrt(dynamic_range) <= r <= a sqrt(dynamic_range)``. The
     first two rows lie on the two cuts, so that the sample spans the range for any ``N``.
 
-    total_mass: mass of all particles together, shared equally.
-    npad: rows of padding to append.
-    scale_radius: a.
-    dynamic_range: the largest radius over the smallest.
-    dtype: float32 or float64.
-    Returns pos ``(N + npad, 3)`` of ``dtype``, a scalar mass, num and num_total ``N``.
-    Raises ValueError if a number is out of range, or for float64 while the 64-bit mode of JAX is off.
+    Args:
+        total_mass: Mass of all particles together, shared equally.
+        npad: Rows of padding to append.
+        scale_radius: A.
+        dynamic_range: The largest radius over the smallest.
+        dtype: float32 or float64.
+
+    Returns:
+        Pos ``(N + npad, 3)`` of ``dtype``, a scalar mass, num and num_total ``N``.
+
+    Raises:
+        ValueError: If a number is out of range, or for float64 while the 64-bit mode of JAX is off.
     """
     _check_number(N)
     _check_positive(scale_radius=scale_radius, dynamic_range=dynamic_range)
@@ -325,8 +357,9 @@ def hernquist_particles(
 def cosmo_2d_sample() -> jax.Array:
     """Return a two-dimensional slice of a cosmological simulation, 128^2 particles in a periodic box.
 
-    Returns positions ``(16384, 2)``, float32 in [0, 100); the length of the box is `SAMPLE_2D_BOXSIZE`. The data are
-    from jz-tree (MIT licence). Friends-of-friends results are next to the file (`SAMPLE_2D`).
+    Returns:
+        Positions ``(16384, 2)``, float32 in [0, 100); the length of the box is `SAMPLE_2D_BOXSIZE`. The data are from
+        jz-tree (MIT licence). Friends-of-friends results are next to the file (`SAMPLE_2D`).
     """
     return jnp.asarray(np.load(SAMPLE_2D))
 
@@ -334,10 +367,11 @@ def cosmo_2d_sample() -> jax.Array:
 def cosmo_3d_sample() -> tuple[ParticleData, float]:
     """Return dark matter of a cosmological N-body simulation, 48^3 particles at redshift 0, and the box length.
 
-    Returns pos ``(110592, 3)`` float32 in Mpc/h, a scalar mass in 1e10 Msun/h, vel ``(110592, 3)`` float32 in km/s
-    (peculiar), id ``(110592,)`` uint32, num and num_total, all as JAX arrays; and the box length, 37.5 Mpc/h. Rows are
-    in Lagrangian order. The sample was made with pysco-nbody (flat LCDM, Om=0.31, h=0.68). Friends-of-friends and
-    neighbour results are next to the file (`SAMPLE_3D`).
+    Returns:
+        Pos ``(110592, 3)`` float32 in Mpc/h, a scalar mass in 1e10 Msun/h, vel ``(110592, 3)`` float32 in km/s
+        (peculiar), id ``(110592,)`` uint32, num and num_total, all as JAX arrays; and the box length, 37.5 Mpc/h. Rows
+        are in Lagrangian order. The sample was made with pysco-nbody (flat LCDM, Om=0.31, h=0.68). Friends-of-friends
+        and neighbour results are next to the file (`SAMPLE_3D`).
     """
     part, header = read_snapshot(SAMPLE_3D)
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, part), float(header.boxsize)  # type: ignore[arg-type]

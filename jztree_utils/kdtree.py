@@ -24,15 +24,17 @@ _COUNT_INSTEAD = "Use a smaller distance, fewer points, or count_neighbors, whic
 class KDTree:
     """Find neighbours of points, with the API of `scipy.spatial.KDTree`.
 
-    data: ``(n, m)`` real numbers, ``m`` from 1 to 8. They must not change, unless ``copy_data`` makes a copy.
-        ``leafsize``, ``compact_nodes`` and ``balanced_tree`` have no effect.
-    boxsize: periodic length, or one per dimension; 0 is open. Data must be within ``[0, boxsize)``.
-
     Attributes: ``data`` as float64, ``n``, ``m``, ``boxsize``, ``mins``, ``maxes``, like SciPy. There is no ``tree``.
     The arguments ``eps`` and ``workers`` of the methods have no effect: results are exact, and all cores are used.
 
-    Raises ValueError or TypeError if data are not finite real numbers ``(n, m)``, above 3e144 or outside the box, and
-    for box lengths that are negative, NaN or infinite.
+    Attributes:
+        data: ``(n, m)`` real numbers, ``m`` from 1 to 8. They must not change, unless ``copy_data`` makes a copy.
+            ``leafsize``, ``compact_nodes`` and ``balanced_tree`` have no effect.
+        boxsize: Periodic length, or one per dimension; 0 is open. Data must be within ``[0, boxsize)``.
+
+    Raises:
+        ValueError, TypeError: If data are not finite real numbers ``(n, m)``, above 3e144 or outside the box, and for
+            box lengths that are negative, NaN or infinite.
     """
 
     def __init__(
@@ -70,11 +72,17 @@ class KDTree:
     ) -> tuple[Any, Any]:
         """Find the nearest neighbours of points.
 
-        x: ``(..., m)``. k: number of neighbours, or a list of their ranks, from 1 on. distance_upper_bound: only
-            neighbours below this distance.
+        Args:
+            x: ``(..., m)``.
+            k: Number of neighbours, or a list of their ranks, from 1 on.
+            distance_upper_bound: Only neighbours below this distance.
 
-        Returns distances and rows, ``(..., k)``, or ``(...)`` if ``k`` is 1. Missing neighbours have an infinite
-        distance and the row ``n``. Raises ValueError or TypeError for invalid arguments.
+        Returns:
+            Distances and rows, ``(..., k)``, or ``(...)`` if ``k`` is 1. Missing neighbours have an infinite distance
+            and the row ``n``.
+
+        Raises:
+            ValueError, TypeError: If an argument is invalid.
         """
         del eps
         _check_workers(workers)
@@ -107,10 +115,15 @@ class KDTree:
     ) -> Any:
         """Find the rows of all points within a distance of the given points.
 
-        x: ``(..., m)``. r: distances that broadcast to ``(...)``.
+        Args:
+            x: ``(..., m)``.
+            r: Distances that broadcast to ``(...)``.
 
-        Returns a list for one point, otherwise an array ``(...)`` of lists, sorted; or only their lengths, without
-        lists. Raises MemoryError if the lists would not fit into memory, before it makes them.
+        Returns:
+            A list for one point, otherwise an array ``(...)`` of lists, sorted; or only their lengths, without lists.
+
+        Raises:
+            MemoryError: If the lists would not fit into memory, before it makes them.
         """
         del eps, return_sorted
         _check_workers(workers)
@@ -151,9 +164,12 @@ class KDTree:
     ) -> Any:
         """Count the pairs, one point of each tree, within distances, or sum the products of their weights.
 
-        r: one distance or several. weights: weights of the points of both trees, a pair of arrays, each of which may be
-            None; one array for both if the trees are the same. cumulative: all pairs within each distance; otherwise
-            only those beyond the previous distance, and distances must ascend.
+        Args:
+            r: One distance or several.
+            weights: Weights of the points of both trees, a pair of arrays, each of which may be None; one array for
+                both if the trees are the same.
+            cumulative: All pairs within each distance; otherwise only those beyond the previous distance, and distances
+                must ascend.
         """
         _check_metric(p)
         radii = np.atleast_1d(np.asarray(r, np.float64))
@@ -172,7 +188,9 @@ class KDTree:
     ) -> Any:
         """Return the distances of all pairs, one point of each tree, within ``max_distance``.
 
-        output_type: ``"dok_matrix"``, ``"coo_matrix"``, ``"dict"`` or ``"ndarray"``, the latter with fields i, j, v.
+        Args:
+            output_type: ``"dok_matrix"``, ``"coo_matrix"``, ``"dict"`` or ``"ndarray"``, the latter with fields i, j,
+                v.
         """
         _check_metric(p)
         if output_type not in ("dok_matrix", "coo_matrix", "dict", "ndarray"):

@@ -49,9 +49,13 @@ class Cosmology:
 
     The default is Planck 2018 (arXiv:1807.06209, table 2, last column but one).
 
-    omega_matter, omega_lambda: densities today in units of the critical density. hubble: in units of 100 km/s/Mpc.
-    omega_baryon: density of baryons, a part of ``omega_matter``. n_s: spectral index of the initial perturbations.
-    sigma8: root mean square of the linear density contrast today in spheres of 8 Mpc/h.
+    Attributes:
+        omega_matter: Densities today in units of the critical density.
+        omega_lambda: Densities today in units of the critical density.
+        hubble: In units of 100 km/s/Mpc.
+        omega_baryon: Density of baryons, a part of ``omega_matter``.
+        n_s: Spectral index of the initial perturbations.
+        sigma8: Root mean square of the linear density contrast today in spheres of 8 Mpc/h.
     """
 
     omega_matter: float = 0.3153
@@ -74,9 +78,13 @@ class Cosmology:
 
     @classmethod
     def of_header(cls, header: SnapshotHeader, **others: float | None) -> "Cosmology":
-        """Return the cosmology of a snapshot. others: values that headers lack, such as ``sigma8``; None means default.
+        """Return the cosmology of a snapshot.
 
-        Raises ValueError if the header has no cosmology.
+        Args:
+            **others: Values that headers lack, such as ``sigma8``; None means default.
+
+        Raises:
+            ValueError: If the header has no cosmology.
         """
         if not header.omega0 or header.omega_lambda is None or not header.hubble:
             raise ValueError("The header has no cosmology (Omega0, OmegaLambda, HubbleParam), so give one.")
@@ -148,7 +156,11 @@ def with_units(header: SnapshotHeader) -> SnapshotHeader:
 def growth_factor(cosmology: Cosmology, redshift: Any) -> np.ndarray:
     """Return the size of linear perturbations at ``redshift`` relative to today (Heath 1977, MNRAS 179, 351).
 
-    redshift: any shape, above -1. Returns the same shape; 1 at redshift 0.
+    Args:
+        redshift: Any shape, above -1.
+
+    Returns:
+        The same shape; 1 at redshift 0.
     """
     check_no_units(redshift=redshift)
     redshift = np.asarray(redshift, np.float64)
@@ -190,7 +202,11 @@ def transfer_function(cosmology: Cosmology, wavenumber: Any) -> np.ndarray:
 def sigma_of_mass(cosmology: Cosmology, mass: Any, redshift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """Return the root mean square linear density contrast in spheres of mean mass ``mass``, and its slope.
 
-    mass: in Msun/h, any shape. Returns ``sigma`` and ``d ln sigma / d ln M``, of the same shape.
+    Args:
+        mass: In Msun/h, any shape.
+
+    Returns:
+        ``sigma`` and ``d ln sigma / d ln M``, of the same shape.
     """
     check_no_units(mass=mass)
     mass = np.asarray(mass, np.float64)
@@ -242,9 +258,12 @@ def _tinker(sigma: np.ndarray, redshift: float) -> np.ndarray:
 class Model(NamedTuple):
     """A mass function.
 
-    name: authors, year and halo definition. multiplicity: ``f(sigma, redshift)``. mass: the column of a catalogue that
-        it describes, ``"mass"`` for the mass of groups; None if it has no definition of mass. b: the linking length of
-        the groups that it describes, in mean separations.
+    Attributes:
+        name: Authors, year and halo definition.
+        multiplicity: ``f(sigma, redshift)``.
+        mass: The column of a catalogue that it describes, ``"mass"`` for the mass of groups; None if it has no
+            definition of mass.
+        b: The linking length of the groups that it describes, in mean separations.
     """
 
     name: str
@@ -266,13 +285,18 @@ _WARREN, _USUAL = "warren", {"m200m": "tinker"}  # default models, by the column
 def mass_function(cosmology: Cosmology, mass: Any, redshift: float = 0.0, model: str = "warren") -> np.ndarray:
     """Return haloes per comoving (Mpc/h)^3 and unit of ``ln M``: ``f(sigma) rho / M |d ln sigma / d ln M|``.
 
-    mass: in Msun/h, any shape.
-    model: ``"press_schechter"`` (1974, ApJ 187, 425) and ``"sheth_tormen"`` (1999, MNRAS 308, 119), which account for
-        all mass; ``"jenkins"`` (2001, MNRAS 321, 372) and ``"warren"`` (2006, ApJ 646, 881), for friends-of-friends
-        groups with a linking length of 0.2 mean separations; ``"tinker"`` (2008, ApJ 688, 709), for spheres of 200
-        times the mean density. They differ from each other by some 10 %.
+    Args:
+        mass: In Msun/h, any shape.
+        model: ``"press_schechter"`` (1974, ApJ 187, 425) and ``"sheth_tormen"`` (1999, MNRAS 308, 119), which account
+            for all mass; ``"jenkins"`` (2001, MNRAS 321, 372) and ``"warren"`` (2006, ApJ 646, 881), for
+            friends-of-friends groups with a linking length of 0.2 mean separations; ``"tinker"`` (2008, ApJ 688, 709),
+            for spheres of 200 times the mean density. They differ from each other by some 10 %.
 
-    Returns the same shape. Raises ValueError for an unknown model.
+    Returns:
+        The same shape.
+
+    Raises:
+        ValueError: If the model is unknown.
     """
     if model not in MODELS:
         raise ValueError(f"the mass function is {model!r}; it must be one of {', '.join(MODELS)}.")
@@ -293,8 +317,10 @@ def why_not_described(info: CatalogueInfo, all_matter: bool, model: str = "warre
     Mass functions count all matter, in groups of linked dark matter or in spheres around these. Each describes the
     definition of mass, and the linking length, that it was fitted to.
 
-    info: how the catalogue was made. all_matter: whether its groups also contain particles of other types. mass: the
-        column of masses, ``"mass"`` for groups, and others such as ``"m200m"`` for spheres.
+    Args:
+        info: How the catalogue was made.
+        all_matter: Whether its groups also contain particles of other types.
+        mass: The column of masses, ``"mass"`` for groups, and others such as ``"m200m"`` for spheres.
     """
     header, name = info.header or SnapshotHeader(), MODELS[model].name
     if info.ptype not in (None, 1):
@@ -334,8 +360,12 @@ def _other_length(info: CatalogueInfo, header: SnapshotHeader, b: float | None) 
 def poisson_interval(counts: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the bounds of the expected number for given counts: a central interval of 68.27 % (one sigma).
 
-    counts: any shape, not negative. Returns lower and upper bounds, which agree with the exact ones to 1.5 % (Gehrels
-        1986, ApJ 303, 336, equations 9 and 12); for 0 counts they are 0 and 1.87.
+    Args:
+        counts: Any shape, not negative.
+
+    Returns:
+        Lower and upper bounds, which agree with the exact ones to 1.5 % (Gehrels 1986, ApJ 303, 336, equations 9 and
+        12); for 0 counts they are 0 and 1.87.
     """
     n = np.asarray(counts, np.float64)
     upper = (n + 1) * (1 - 1 / (9 * (n + 1)) + 1 / (3 * np.sqrt(n + 1))) ** 3

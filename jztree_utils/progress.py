@@ -30,18 +30,20 @@ _DEFAULT_COLUMNS = 80
 def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = False) -> Iterator[Callable[[int], None]]:
     """Show the progress of the block, which reports each amount of completed work to the function that it receives.
 
-    what: the task, in words such as ``"read snapshot"``.
-    total: the total amount of work, in ``unit``; below 1 nothing is shown.
-    unit: name of the counted unit, in the plural.
-    quiet: show nothing.
-
     In a terminal the bar disappears when the block ends; in a notebook or a log a last line gives the duration. An
     error in the block removes the bar and propagates. You can call the function from any thread, and output errors
     never stop the task.
 
-    >>> with progress("read snapshot", 1000) as advance:
-    ...     for _ in range(10):
-    ...         advance(100)
+    Args:
+        what: The task, in words such as ``"read snapshot"``.
+        total: The total amount of work, in ``unit``; below 1 nothing is shown.
+        unit: Name of the counted unit, in the plural.
+        quiet: Show nothing.
+
+    Example:
+        >>> with progress("read snapshot", 1000) as advance:
+        ...     for _ in range(10):
+        ...         advance(100)
     """
     stream = sys.stderr
     shown = total > 0 and not quiet and stream is not None and _is_first_process()
@@ -61,12 +63,15 @@ def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = Fa
 def waiting(what: str, *, quiet: bool = False) -> Iterator[None]:
     """Show in a terminal the running time of a block whose progress is unknown.
 
-    what: the task, in words such as ``"find groups"``. quiet: show nothing.
-
     The line disappears when the block ends, also after an error. In a notebook or a log nothing is shown.
 
-    >>> with waiting("find groups"):
-    ...     sum(range(1000))
+    Args:
+        what: The task, in words such as ``"find groups"``.
+        quiet: Show nothing.
+
+    Example:
+        >>> with waiting("find groups"):
+        ...     sum(range(1000))
     """
     stream = sys.stderr
     if quiet or stream is None or not _is_first_process() or _kind(stream) != "terminal":

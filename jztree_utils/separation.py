@@ -29,9 +29,11 @@ BY_MASS, BY_NUMBER = "mass", "number"
 class MeanSeparation:
     """The mean separation of particles, and how it was found; lengths are comoving, in the snapshot's unit.
 
-    value: the separation. by: ``"mass"`` or ``"number"``, the source of the value.
-    by_mass: from the mean mass of the particles and the density of matter; None if the header has too little data.
-    by_number: from the number of particles and the box; None without a box.
+    Attributes:
+        value: The separation.
+        by: ``"mass"`` or ``"number"``, the source of the value.
+        by_mass: From the mean mass of the particles and the density of matter; None if the header has too little data.
+        by_number: From the number of particles and the box; None without a box.
     """
 
     value: float
@@ -59,16 +61,19 @@ def mean_separation(
 ) -> MeanSeparation | None:
     """Return the mean separation of particles of one type; None if neither mass nor number determines it.
 
-    header: header of the snapshot, see `jztree_utils.io.read_header`. The separation by mass needs Omega0 and the
-        units, unless the units follow from its masses (`jztree_utils.mass_function.units_of`).
-    num: number of particles. mass: their mean mass, in the snapshot's unit; None if unknown.
-    ndim: number of dimensions; the separation by mass needs three.
-
     The mass is used if the header allows it. The number is used instead in two cases: if both agree up to rounded units
     (0.1 %), because the number needs no units; and if the snapshot holds gas but the header lacks OmegaBaryon, unless
     the two differ by a factor of more than 1.2, because then the particles do not fill the box.
 
-    Raises ValueError if there are no particles.
+    Args:
+        header: Header of the snapshot, see `jztree_utils.io.read_header`. The separation by mass needs Omega0 and the
+            units, unless the units follow from its masses (`jztree_utils.mass_function.units_of`).
+        num: Number of particles.
+        mass: Their mean mass, in the snapshot's unit; None if unknown.
+        ndim: Number of dimensions; the separation by mass needs three.
+
+    Raises:
+        ValueError: If there are no particles.
     """
     check_no_units(mass=mass)
     if num < 1:

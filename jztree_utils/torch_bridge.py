@@ -40,17 +40,20 @@ def _tensor(leaf: Any) -> Any:
 def differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
     """Return a function of tensors that calls ``func`` and that PyTorch can differentiate.
 
-    func: takes JAX arrays as positional arguments and returns a pytree of arrays. Bind other arguments with
-        `functools.partial`, for example. Create the function once: its forward and its backward pass are compiled for
-        each combination of tensor types.
-
     The function returns a pytree of tensors. Integer tensors, such as the rows of neighbours, have no derivatives. If a
     tensor is float64, the whole computation uses the 64-bit mode of JAX. Higher derivatives exist to the order that
     ``func`` supports. ``torch.compile`` does not compile the call, only the code around it.
 
-    Raises TypeError if an argument is not a dense tensor, or is a complex one that requires derivatives, ValueError for
-    integers that JAX would truncate, and NotImplementedError within transformations of `torch.func` and for
-    forward-mode derivatives: PyTorch can differentiate the call only backwards.
+    Args:
+        func: Takes JAX arrays as positional arguments and returns a pytree of arrays. Bind other arguments with
+            `functools.partial`, for example. Create the function once: its forward and its backward pass are compiled
+            for each combination of tensor types.
+
+    Raises:
+        TypeError: If an argument is not a dense tensor, or is a complex one that requires derivatives.
+        ValueError: For integers that JAX would truncate.
+        NotImplementedError: Within transformations of `torch.func` and for forward-mode derivatives: PyTorch can
+            differentiate the call only backwards.
     """
     passes = _Passes(func)
 

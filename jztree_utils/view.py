@@ -47,19 +47,26 @@ def view_in_3d(
     shows its row in the catalogue, its masses and its position. Three circles around each halo show its ``r200c``. The
     legend switches on circles of its ``max_radius``, around its centre of mass.
 
-    pos: ``(n, 3)`` positions of the particles. They and the haloes are wrapped into the box.
-    path: the HTML file to write.
-    boxsize: length of the periodic box, or one per dimension; 0 or None is open.
-    catalogue: groups in three dimensions, None for particles alone.
-    columns: ``(g,)`` or ``(g, 3)`` further properties of the groups. Haloes are drawn at ``centre_pos`` if it exists,
-        otherwise at their centre of mass. ``r200c`` and ``m200c`` are shown.
-    most_particles: maximum number of particles to show. From a larger number, the same random sample is always shown.
-    most_halos: maximum number of haloes to show, the largest first.
-    length_unit, mass_unit: for the labels. title: above the view.
+    Args:
+        pos: ``(n, 3)`` positions of the particles. They and the haloes are wrapped into the box.
+        path: The HTML file to write.
+        boxsize: Length of the periodic box, or one per dimension; 0 or None is open.
+        catalogue: Groups in three dimensions, None for particles alone.
+        columns: ``(g,)`` or ``(g, 3)`` further properties of the groups. Haloes are drawn at ``centre_pos`` if it
+            exists, otherwise at their centre of mass. ``r200c`` and ``m200c`` are shown.
+        most_particles: Maximum number of particles to show. From a larger number, the same random sample is always
+            shown.
+        most_halos: Maximum number of haloes to show, the largest first.
+        length_unit, mass_unit: For the labels.
+        title: Above the view.
 
-    Returns the plotly figure.
-    Raises ImportError if plotly is missing, ValueError for a wrong shape or number, OutputError if ``path`` cannot be
-    written.
+    Returns:
+        The plotly figure.
+
+    Raises:
+        ImportError: If plotly is missing.
+        ValueError: If the shape or number is wrong.
+        OutputError: If ``path`` cannot be written.
     """
     check_no_units(pos=pos, boxsize=boxsize, catalogue=catalogue, columns=dict(columns or {}))
     for name, value in (("most_particles", most_particles), ("most_halos", most_halos)):
@@ -82,7 +89,9 @@ def view_in_3d(
 def check_view(path: str | os.PathLike[str]) -> None:
     """Check that a view can be written under this name. Call this before a long computation.
 
-    Raises ImportError if plotly is missing, OutputError if the name does not have the suffix of an HTML file.
+    Raises:
+        ImportError: If plotly is missing.
+        OutputError: If the name does not have the suffix of an HTML file.
     """
     try:
         import plotly.graph_objects  # noqa: F401

@@ -36,9 +36,12 @@ def whole(text: str) -> int:
 
 
 def real(text: str) -> float:
-    """Parse a number, nan or inf. Raises ArgumentTypeError for other text, or if it is too large or small for Python.
+    """Parse a number, nan or inf.
 
     Python itself also accepts digits of all scripts, and underscores between digits.
+
+    Raises:
+        ArgumentTypeError: For other text, or if it is too large or small for Python.
     """
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(nan|inf)", text, re.IGNORECASE):
         raise argparse.ArgumentTypeError(f"{text!r} is no number")
@@ -75,8 +78,11 @@ class _Parser(argparse.ArgumentParser):
 def parse(argv: Sequence[str]) -> argparse.Namespace:
     """Parse the arguments of a call and of its configuration file; flags take precedence.
 
-    ``command`` is None if the user gave none, which prints the help. Raises ValueError, with a sentence for the user,
-    if the arguments are wrong, and SystemExit for --help.
+    ``command`` is None if the user gave none, which prints the help.
+
+    Raises:
+        ValueError: With a sentence for the user, if the arguments are wrong.
+        SystemExit: For --help.
     """
     parser = build_parser()
     args = _parse_known(parser, argv)

@@ -22,7 +22,8 @@ _NUMPY, _PARQUET = ".npz", ".parquet"
 def run_convert(args: Namespace) -> None:
     """Write a catalogue or a snapshot in another format.
 
-    Raises ValueError or OSError with a sentence for the user.
+    Raises:
+        ValueError, OSError: With a sentence for the user.
     """
     if args.input is None or args.output is None:
         raise ValueError("convert needs a file and, with -o, the file to write; see jztree convert --help.")
@@ -110,7 +111,8 @@ def _convert_snapshot(path: Path, args: Namespace, options: io.ReadOptions, layo
 def _per_h(columns: dict[str, Any], header: io.SnapshotHeader) -> tuple[dict[str, Any], io.SnapshotHeader]:
     """Return columns and header in units per h, the convention of Gadget readers for a cosmological run.
 
-    Raises ValueError if the conversion needs h and the header does not have it.
+    Raises:
+        ValueError: If the conversion needs h and the header does not have it.
     """
     if not header.h_free or header.comoving is False:
         return columns, header

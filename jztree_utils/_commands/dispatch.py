@@ -30,7 +30,8 @@ RUN: dict[str, Callable[[Namespace], None]] = {
 def join_processes() -> bool:
     """Join the processes that were started together. Return whether this is the first one, which does all printing.
 
-    Raises ValueError, with a sentence for the user, if they cannot join, or there is no device to run on.
+    Raises:
+        ValueError: With a sentence for the user, if they cannot join, or there is no device to run on.
     """
     try:
         initialize()

@@ -48,9 +48,13 @@ def catalogue_of(args: Namespace, path: str) -> io.CatalogueContent:
 
 
 def groups_of(args: Namespace, header: io.SnapshotHeader) -> io.CatalogueContent:
-    """Return the contents of --catalogue in the units of a snapshot. header: header of the snapshot.
+    """Return the contents of --catalogue in the units of a snapshot.
 
-    Raises ValueError for the catalogue of another box.
+    Args:
+        header: Header of the snapshot.
+
+    Raises:
+        ValueError: For the catalogue of another box.
     """
     content = catalogue_of(args, args.catalogue)
     if header.unit_length_in_cm is not None:

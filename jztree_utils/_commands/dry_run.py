@@ -34,9 +34,11 @@ _WORDS_OF_DESIGN = 6  # times the positions, in addition to input and output
 class Work:
     """The work to do on the particles.
 
-    optional: properties that are read if they exist. run: does the work for points in a periodic box of length 1.
-        output_bytes: size of the result per particle, as a function of the size of a coordinate. returned: whether the
-        input columns are also returned, in another order.
+    Attributes:
+        optional: Properties that are read if they exist.
+        run: Does the work for points in a periodic box of length 1.
+        output_bytes: Size of the result per particle, as a function of the size of a coordinate.
+        returned: Whether the input columns are also returned, in another order.
     """
 
     optional: tuple[str, ...]
@@ -75,10 +77,13 @@ def print_estimate(
     layout: str | None = None,
     spheres: bool = False,
 ) -> None:
-    """Print the planned actions. Raises the same errors as reading the particles, but reads headers only.
+    """Print the planned actions.
 
-    layout: layout of the catalogue that would be written, if any. spheres: whether other matter would be read for
-        spheres.
+    Raises the same errors as reading the particles, but reads headers only.
+
+    Args:
+        layout: Layout of the catalogue that would be written, if any.
+        spheres: Whether other matter would be read for spheres.
     """
     snapshots = open_checked(source, layout)
     others = open_matter(source, snapshots).snapshots if spheres else []

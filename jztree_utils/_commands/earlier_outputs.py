@@ -37,7 +37,12 @@ _PIECE = 2**16  # bytes per piece, at the start, middle and end of a file, for t
 def made_with(args: Namespace, path: Path, options: io.ReadOptions | None) -> str:
     """Return the metadata that an output stores about its call, as JSON.
 
-    path: the snapshot. options: how it is read. Raises SnapshotError if the snapshot does not exist.
+    Args:
+        path: The snapshot.
+        options: How it is read.
+
+    Raises:
+        SnapshotError: If the snapshot does not exist.
     """
     return json.dumps(_record(args, path, options))
 
@@ -81,10 +86,14 @@ def are_there(
 ) -> bool:
     """Return whether the outputs of a snapshot exist, for a call whose output names depend on the snapshot.
 
-    path: the snapshot. options: how it is read. files: names of the HDF5 outputs. picture: name of the picture, None
-        without one.
+    Args:
+        path: The snapshot.
+        options: How it is read.
+        files: Names of the HDF5 outputs.
+        picture: Name of the picture, None without one.
 
-    Raises OutputError, with a remedy, if an output of another call exists.
+    Raises:
+        OutputError: With a remedy, if an output of another call exists.
     """
     outputs = [*files, *([] if picture is None else [picture])]
     templates = [getattr(args, name, None) for name in OUTPUTS]

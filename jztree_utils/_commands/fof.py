@@ -44,7 +44,8 @@ _MISSING = (
 def run_fof(args: Namespace) -> None:
     """Find groups in each snapshot, write the catalogue, plot them, print a summary.
 
-    Raises ValueError, OSError or ImportError with a sentence for the user, before any long computation if possible.
+    Raises:
+        ValueError, OSError, ImportError: With a sentence for the user, before any long computation if possible.
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
@@ -162,7 +163,9 @@ def _finish(
 ) -> None:
     """Order, write, plot and print the groups.
 
-    pos: positions of all particles, if they are plotted. left_out: omitted properties, in words.
+    Args:
+        pos: Positions of all particles, if they are plotted.
+        left_out: Omitted properties, in words.
     """
     columns = found.extra
     if options.neighbours:

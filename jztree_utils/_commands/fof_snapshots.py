@@ -28,9 +28,12 @@ def write_copies(
 ) -> None:
     """Write the requested copies.
 
-    snapshots: one for each type in groups, the grouped type first. rows: ``(m,)`` rows of members, group by group,
-        numbered through these snapshots; None without copies. cata: the groups in the order of the catalogue. info: how
-        they were found. layout: layout of the catalogue.
+    Args:
+        snapshots: One for each type in groups, the grouped type first.
+        rows: ``(m,)`` rows of members, group by group, numbered through these snapshots; None without copies.
+        cata: The groups in the order of the catalogue.
+        info: How they were found.
+        layout: Layout of the catalogue.
     """
     if rows is None or not run.copies:
         return

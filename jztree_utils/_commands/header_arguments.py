@@ -42,7 +42,8 @@ def add_header_options(parser: argparse.ArgumentParser, real: Any) -> None:
 def header_entries(args: argparse.Namespace, real: Any) -> dict[str, Any]:
     """Return the given options as entries of `jztree_utils.io.ReadOptions`.
 
-    Raises ValueError for an invalid unit, and if only one of length and mass is per h.
+    Raises:
+        ValueError: For an invalid unit, and if only one of length and mass is per h.
     """
     found = {name: getattr(args, name) for name in _COSMOLOGY}
     per_h: dict[str, bool] = {}

@@ -42,7 +42,9 @@ def run_info(args: Namespace) -> None:
 def gpu_backend(native: dict[str, Any], platforms: Sequence[str]) -> str:
     """Describe the GPU support, and the remedy if something is missing.
 
-    native: result of `jztree.kernels.native_info`. platforms: platforms of JAX's devices.
+    Args:
+        native: Result of `jztree.kernels.native_info`.
+        platforms: Platforms of JAX's devices.
     """
     if not native.get("cuda_library"):
         return (

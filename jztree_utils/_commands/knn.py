@@ -24,7 +24,8 @@ from .snapshots import box_in_words, outside_for_scripts, read_checked, source_o
 def run_knn(args: Namespace) -> None:
     """Find neighbours of each snapshot's particles, estimate densities, write them, print a summary.
 
-    Raises ValueError, OSError or ImportError with a sentence for the user, before any long computation if possible.
+    Raises:
+        ValueError, OSError, ImportError: With a sentence for the user, before any long computation if possible.
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):

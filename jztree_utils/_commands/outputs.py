@@ -49,8 +49,9 @@ class Run:
 def plan_runs(args: Namespace) -> list[Run]:
     """Return the runs to do, without those whose outputs already exist.
 
-    Raises SnapshotError, OutputError or ValueError before any long computation if a snapshot is missing, or outputs are
-    identical, cannot be written, or already exist and were made with other options.
+    Raises:
+        SnapshotError, OutputError, ValueError: Before any long computation if a snapshot is missing, or outputs are
+            identical, cannot be written, or already exist and were made with other options.
     """
     if not args.snapshot:
         raise ValueError(f"No snapshot was given; see jztree {args.command} --help.")

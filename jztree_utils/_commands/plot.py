@@ -24,7 +24,8 @@ _MASS = "mass"  # the column of group masses
 def run_plot(args: Namespace) -> None:
     """Draw a picture, and save or show it.
 
-    Raises ValueError, OSError or ImportError with a sentence for the user.
+    Raises:
+        ValueError, OSError, ImportError: With a sentence for the user.
     """
     if args.kind is None or not args.input:
         raise ValueError(f"plot needs what to draw ({', '.join(KINDS)}) and a file; see jztree plot --help.")
@@ -79,7 +80,8 @@ def _density(args: Namespace) -> Any:
 def _surface(args: Namespace, header: io.SnapshotHeader) -> dict[str, Any]:
     """Return the masses of particles and their unit, if colours are masses over areas.
 
-    Raises ValueError without masses.
+    Raises:
+        ValueError: Without masses.
     """
     if not args.surface_density:
         return {}
@@ -156,7 +158,11 @@ def _mass_function(args: Namespace) -> Any:
 def _masses(path: str, content: io.CatalogueContent, name: str) -> np.ndarray:
     """Return the masses in a column of a catalogue. Groups without a mass are left out, and their number is printed.
 
-    path: path of the catalogue. Raises ValueError if it has no such column.
+    Args:
+        path: Path of the catalogue.
+
+    Raises:
+        ValueError: If it has no such column.
     """
     held = {name: column for name, column in content.extra.items() if column.kind == "mass"}
     if name not in held:

@@ -59,8 +59,11 @@ def source_of(
 def open_checked(source: Source, layout: str | None) -> list[io.Snapshot]:
     """Open the snapshot once for each of its types, the grouped type first; only headers are read.
 
-    layout: layout of its catalogue, None without a catalogue. Raises ValueError if the layout cannot hold it, and the
-        errors of `io.open_snapshot`.
+    Args:
+        layout: Layout of its catalogue, None without a catalogue.
+
+    Raises:
+        ValueError: If the layout cannot hold it, and the errors of `io.open_snapshot`.
     """
     snapshots = open_types(source)
     for one in snapshots:
@@ -83,7 +86,9 @@ def read_checked(
 ) -> Particles:
     """Read the particles and print a description of the snapshot.
 
-    layout: see `open_checked`. spheres: whether spheres, and therefore other matter, are needed.
+    Args:
+        layout: See `open_checked`.
+        spheres: Whether spheres, and therefore other matter, are needed.
     """
     with io.failing_together(mesh), stage("open the snapshot", level=VERBOSE):
         snapshots = open_checked(source, layout)

@@ -23,7 +23,9 @@ _MEANT: dict[str, tuple[str, ...]] = {
 def suggest(option: str, known: Collection[str]) -> str:
     """Return advice on an unknown option, such as "use --npart-min"; empty without a similar option.
 
-    option: the given text, with a value or without. known: the options of the command.
+    Args:
+        option: The given text, with a value or without.
+        known: The options of the command.
     """
     name = option.partition("=")[0].lower().replace("_", "-")
     meant = _MEANT.get(name.lstrip("-"))

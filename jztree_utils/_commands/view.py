@@ -14,7 +14,8 @@ from .snapshots import snapshot_path
 def run_view(args: Namespace) -> None:
     """Write the view of a snapshot.
 
-    Raises ValueError, OSError or ImportError with a sentence for the user, before any long computation if possible.
+    Raises:
+        ValueError, OSError, ImportError: With a sentence for the user, before any long computation if possible.
     """
     if len(args.input) != 1:
         given = f"{len(args.input)} were" if args.input else "none was"

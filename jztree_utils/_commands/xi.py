@@ -47,7 +47,8 @@ class _Bins:
 def run_xi(args: Namespace) -> None:
     """Count pairs in each snapshot; write, plot and print the correlation function.
 
-    Raises ValueError, OSError or ImportError with a sentence for the user, before any long computation if possible.
+    Raises:
+        ValueError, OSError, ImportError: With a sentence for the user, before any long computation if possible.
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):

@@ -16,7 +16,10 @@ _ROUNDING = 1e-6  # in periodic boxes: float32 positions may be rounded to the f
 class Outside:
     """Particles outside the periodic box.
 
-    particles: their number. excess: the largest distance from the box along a dimension. sentence: the same for users.
+    Attributes:
+        particles: Their number.
+        excess: The largest distance from the box along a dimension.
+        sentence: The same for users.
     """
 
     particles: int
@@ -44,8 +47,9 @@ def box_lengths(header: io.SnapshotHeader, ndim: int) -> np.ndarray:
 def check_box(corners: np.ndarray, header: io.SnapshotHeader) -> None:
     """Raise ValueError if the particles extend far outside the periodic box, which must then be wrong.
 
-    corners: ``(2, d)``, see `corners_of`. The origin of the box makes no difference, nor do particles slightly outside
-        it. Positions that are not finite are left to the search, which reports their rows.
+    Args:
+        corners: ``(2, d)``, see `corners_of`. The origin of the box makes no difference, nor do particles slightly
+            outside it. Positions that are not finite are left to the search, which reports their rows.
     """
     extent = corners[1].astype(np.float64) - corners[0]
     lengths = box_lengths(header, len(extent))
@@ -61,8 +65,9 @@ def find_outside(
 ) -> Outside | None:
     """Find particles outside the periodic box, from 0 or centred on 0, whichever fits better. None if all are inside.
 
-    corners: ``(2, d)``, finite. count: returns the number of particles with a coordinate below or above bounds
-        ``(d,)``.
+    Args:
+        corners: ``(2, d)``, finite.
+        count: Returns the number of particles with a coordinate below or above bounds ``(d,)``.
     """
     lengths = box_lengths(header, corners.shape[1])
     least, most = corners.astype(np.float64)

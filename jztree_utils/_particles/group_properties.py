@@ -39,11 +39,16 @@ _OF_SPHERE = ("count", "com_pos", "com_vel", "vel_dispersion", "com_inertia_radi
 class GroupOptions:
     """Options for the group properties. They are compile-time constants.
 
-    cfg: how groups are found. attach_within: maximum distance of attached particles, in linking lengths. densities: a
-        name and a mean comoving density for each spherical overdensity. gravity: Newton's constant in the units of the
-        particles, None if these are unknown. neighbours: number of neighbours in the density estimate that selects the
-        densest particle, 0 for no properties at all. scale_factor: scale factor of the universe. centre: centre of the
-        spheres, one of `CENTRES`. softening: softening of the potential.
+    Attributes:
+        cfg: How groups are found.
+        attach_within: Maximum distance of attached particles, in linking lengths.
+        densities: A name and a mean comoving density for each spherical overdensity.
+        gravity: Newton's constant in the units of the particles, None if these are unknown.
+        neighbours: Number of neighbours in the density estimate that selects the densest particle, 0 for no properties
+            at all.
+        scale_factor: Scale factor of the universe.
+        centre: Centre of the spheres, one of `CENTRES`.
+        softening: Softening of the potential.
     """
 
     cfg: FofConfig
@@ -67,9 +72,11 @@ def group_properties(
 ) -> dict[str, jax.Array]:
     """Return the properties that need particles, one row per group.
 
-    grouped: the particles in group order, as one device holds them.
-    others: matter of other types, which counts in spheres.
     Raises the same errors as the library functions.
+
+    Args:
+        grouped: The particles in group order, as one device holds them.
+        others: Matter of other types, which counts in spheres.
     """
     density = knn_density(grouped, max(options.neighbours, 3), boxsize=boxsize)
     densest = halos.densest_particle(grouped, cata, density)
@@ -146,7 +153,9 @@ def _of_sphere(inside: SphereProperties) -> dict[str, jax.Array]:
 def shapes(cata: FofCatalogue, extra: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Return principal axes of groups and of their spheres, on the host, because unused rows would be expensive.
 
-    cata: without padding. extra: the results of `group_properties` for these groups.
+    Args:
+        cata: Without padding.
+        extra: The results of `group_properties` for these groups.
     """
     if cata.com_pos.shape[1] < 2:
         return {}

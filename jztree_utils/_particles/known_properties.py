@@ -21,8 +21,13 @@ def with_all_properties(
 ) -> GroupOptions:
     """Return ``options`` with all properties that the snapshot has the units and the cosmology for.
 
-    spheres: their names. centre: centre of the spheres. rlink: the linking length.
-    Raises ValueError if there are too few particles for a density.
+    Args:
+        spheres: Their names.
+        centre: Centre of the spheres.
+        rlink: The linking length.
+
+    Raises:
+        ValueError: If there are too few particles for a density.
     """
     header = part.header
     total = part.num + sum(one.num_total or 0 for one in part.attached.values())
@@ -46,7 +51,8 @@ def with_all_properties(
 def missing_in_words(options: GroupOptions, part: Particles, spheres: Sequence[str]) -> str:
     """Describe the properties that ``options`` omits because of missing data in the snapshot; empty if there are none.
 
-    spheres: the names of the requested spheres.
+    Args:
+        spheres: The names of the requested spheres.
     """
     if not options.densities or options.gravity is None:
         return _without_masses_or_units(options, part)
@@ -102,8 +108,9 @@ def newton(header: io.SnapshotHeader) -> float | None:
 def comoving_densities(header: io.SnapshotHeader, types: Sequence[int]) -> dict[str, float]:
     """Return the mean and the critical density in mass per comoving volume, if the snapshot defines them.
 
-    types: types of the particles in use. Without units, the mean density is that of these particles, if the box has no
-        others and their masses are in the header.
+    Args:
+        types: Types of the particles in use. Without units, the mean density is that of these particles, if the box has
+            no others and their masses are in the header.
     """
     if not header.omega0 or header.comoving is False:
         return {}

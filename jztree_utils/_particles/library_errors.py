@@ -32,7 +32,9 @@ class ParticlesError(ValueError):
 def told_of_snapshot(snapshots: Sequence[io.Snapshot], ndev: int) -> Iterator[None]:
     """Raise errors of the library in the block as errors about the snapshot.
 
-    snapshots: one for each type, the grouped type first. ndev: number of devices that hold the rows.
+    Args:
+        snapshots: One for each type, the grouped type first.
+        ndev: Number of devices that hold the rows.
     """
     try:
         yield

@@ -33,7 +33,8 @@ from .particles import MOST_ROWS, Groups, Member, Particles, bin_options, count_
 class ManyDevices(Particles):
     """Particles distributed to all devices of a mesh; their identifiers are stored as words, if they have any.
 
-    id_dtype: dtype of the recombined identifiers.
+    Attributes:
+        id_dtype: Dtype of the recombined identifiers.
     """
 
     mesh: Mesh
@@ -201,8 +202,9 @@ def _columns(cata: FofCatalogue) -> dict[str, Any]:
 def _join(nums: np.ndarray, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogue]:
     """Join the groups of all ranks: the rows of members, group by group, among all particles, and the catalogue.
 
-    nums: ``(r,)``, particles of each rank. cata: groups of all ranks, ``ngroups`` ``(r,)``; ``offset`` is a row on the
-        rank of the group.
+    Args:
+        nums: ``(r,)``, particles of each rank.
+        cata: Groups of all ranks, ``ngroups`` ``(r,)``; ``offset`` is a row on the rank of the group.
     """
     count = np.asarray(cata.count, np.int64)
     rank = np.repeat(np.arange(len(nums)), cata.ngroups)

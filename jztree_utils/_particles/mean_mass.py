@@ -29,7 +29,8 @@ def mean_of(mass: np.ndarray) -> float | None:
 def mean_over_devices(mass: Any, num: Any, total: int, placed: Any) -> float | None:
     """Return the mean of masses ``(r, n)``, for the first ``num`` ``(r,)`` rows of each rank, ``total`` rows in all.
 
-    placed: a sharding that replicates results to all processes. JAX must be in its 64-bit mode.
+    Args:
+        placed: A sharding that replicates results to all processes. JAX must be in its 64-bit mode.
     """
 
     least, most = map(float, jax.jit(_extremes, out_shardings=placed)(mass, num))

@@ -28,10 +28,13 @@ MOST_ROWS = 2**31 - 1  # maximum number of rows per device
 class Groups:
     """Groups and their members, in no particular order.
 
-    ids: ``(m,)`` identifiers of members; without identifiers in the snapshot, their rows: first those of the grouped
-        type, then those of attached types. cata: its ``offset`` refers to ``ids``. by_type: particles of each type,
-        None without attached types. extra: more columns, see `group_properties`.
-    rows: ``(m,)`` rows of the members, with or without identifiers; None unless requested.
+    Attributes:
+        ids: ``(m,)`` identifiers of members; without identifiers in the snapshot, their rows: first those of the
+            grouped type, then those of attached types.
+        cata: Its ``offset`` refers to ``ids``.
+        by_type: Particles of each type, None without attached types.
+        extra: More columns, see `group_properties`.
+        rows: ``(m,)`` rows of the members, with or without identifiers; None unless requested.
     """
 
     ids: np.ndarray
@@ -46,7 +49,9 @@ class Groups:
 class Member:
     """The particle columns that are needed to find and describe groups.
 
-    kind: the particle type of each, None if there is one type. row: row of the snapshot, see `Groups`.
+    Attributes:
+        kind: The particle type of each, None if there is one type.
+        row: Row of the snapshot, see `Groups`.
     """
 
     pos: Any
@@ -62,13 +67,16 @@ class Member:
 class Particles(ABC):
     """The particles of a snapshot, and metadata that do not depend on their rows.
 
-    snapshots: their snapshot, for each type; the grouped type comes first. ndim: number of dimensions.
-    properties: names of requested properties that the snapshot has, like those of `jztree.data.ParticleData`.
-    wide: whether everything is computed in float64, because of the dtypes of the snapshot or its units.
-    part: the particles themselves, on the host or on the devices. attached: particles of attached types, by type.
-        others: particles of ungrouped types that count in spheres, by type. spheres_of: description of the matter in
-        spheres.
-    outside: the particles outside the periodic box, None if all are inside.
+    Attributes:
+        snapshots: Their snapshot, for each type; the grouped type comes first.
+        ndim: Number of dimensions.
+        properties: Names of requested properties that the snapshot has, like those of `jztree.data.ParticleData`.
+        wide: Whether everything is computed in float64, because of the dtypes of the snapshot or its units.
+        part: The particles themselves, on the host or on the devices.
+        attached: Particles of attached types, by type.
+        others: Particles of ungrouped types that count in spheres, by type.
+        spheres_of: Description of the matter in spheres.
+        outside: The particles outside the periodic box, None if all are inside.
     """
 
     snapshots: list[io.Snapshot]
@@ -153,7 +161,8 @@ class Particles(ABC):
     def count_pairs(self, edges: np.ndarray, along: np.ndarray | None, los: int) -> np.ndarray | None:
         """Count pairs in bins of distance, int64; see `jztree.radius.pair_counts`.
 
-        along: if not None, edges along ``los``; ``edges`` are then those of the distance across it.
+        Args:
+            along: If not None, edges along ``los``; ``edges`` are then those of the distance across it.
         """
 
     @abstractmethod

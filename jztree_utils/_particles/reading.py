@@ -26,9 +26,11 @@ _LONGEST = 1e10  # largest box in float32, where cubes of lengths, and masses ov
 class Source:
     """The particles of a snapshot to process.
 
-    ptype: the type that is grouped. attach: types whose particles join the group of the nearest grouped particle; None
-        means all others. options: how the snapshot is read. matter: types that count in spheres besides these, inside
-        and outside groups; None means all others.
+    Attributes:
+        ptype: The type that is grouped.
+        attach: Types whose particles join the group of the nearest grouped particle; None means all others.
+        options: How the snapshot is read.
+        matter: Types that count in spheres besides these, inside and outside groups; None means all others.
     """
 
     path: Path
@@ -96,8 +98,11 @@ def read_particles(
 ) -> Particles:
     """Read particles of a snapshot onto the devices of ``mesh``: positions, and ``optional`` columns of all types.
 
-    snapshots: result of `open_types`. matter: result of `open_matter`, None without spheres.
     Raises on all processes if one fails: SnapshotError, and ValueError if there are too many particles for the devices.
+
+    Args:
+        snapshots: Result of `open_types`.
+        matter: Result of `open_matter`, None without spheres.
     """
     first = snapshots[0]
     with io.failing_together(mesh):

@@ -16,7 +16,8 @@ _FLAT = 1e-3  # smaller curvature counts as zero: some headers leave radiation o
 def sphere_names(text: str | None) -> tuple[str, ...]:
     """Return the names of spheres: the default ones, and those of ``--overdensity``, such as ``100c,178m``.
 
-    Raises ValueError for an invalid list.
+    Raises:
+        ValueError: If the list is invalid.
     """
     further = []
     for word in [] if text is None else text.split(","):
@@ -40,7 +41,8 @@ def sphere_densities(
 ) -> tuple[tuple[str, float], ...]:
     """Return the name and the mean comoving density of each sphere that the cosmology of a snapshot defines.
 
-    densities: the known ones of "mean" and "critical".
+    Args:
+        densities: The known ones of "mean" and "critical".
     """
     found = []
     for name in names:
@@ -53,7 +55,8 @@ def sphere_densities(
 def virial_overdensity(header: io.SnapshotHeader) -> float | None:
     """Return the density of a collapsed sphere in critical densities (Bryan & Norman 1998, ApJ 495, 80, eq. 6).
 
-    Returns None if it is unknown: without Omega0 or OmegaLambda, or in a curved universe with a cosmological constant.
+    Returns:
+        None if it is unknown: without Omega0 or OmegaLambda, or in a curved universe with a cosmological constant.
     """
     if header.omega0 is None or header.omega_lambda is None:
         return None

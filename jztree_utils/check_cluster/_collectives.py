@@ -23,8 +23,10 @@ _WITHOUT_RAGGED = (
 class Collective:
     """A collective, and its expected result.
 
-    apply: takes ``(m,)`` int32 of a rank, with ``m`` a multiple of the number of ranks, and that number.
-    expected: takes the rank, the number of ranks and ``m``, and returns the correct result of ``apply`` for `rows_of`.
+    Attributes:
+        apply: Takes ``(m,)`` int32 of a rank, with ``m`` a multiple of the number of ranks, and that number.
+        expected: Takes the rank, the number of ranks and ``m``, and returns the correct result of ``apply`` for
+            `rows_of`.
     """
 
     name: str

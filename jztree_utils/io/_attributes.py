@@ -13,9 +13,13 @@ _MOST = 2**63 - 1  # maximum of counts
 
 
 def attribute(holder: Any, name: str) -> Any:
-    """Return an attribute as a NumPy array or str, or None if it is missing. Raises SnapshotError for other types.
+    """Return an attribute as a NumPy array or str, or None if it is missing.
 
-    holder: an open file, or a group or dataset in it.
+    Args:
+        holder: An open file, or a group or dataset in it.
+
+    Raises:
+        SnapshotError: For other types.
     """
     if name not in holder.attrs:
         return None

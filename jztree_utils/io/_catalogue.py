@@ -61,14 +61,19 @@ def canonical_order(
 ) -> tuple[_Part, FofCatalogue, dict[str, Column], TypeTable | None]:
     """Sort particles and catalogue into the order of the files, which does not depend on how they were computed.
 
-    part: particles in group order, ``n`` rows, with or without ``id``; those of several ranks are joined to one set.
-    cata: the catalogue of ``part``; its ``offset`` is a row of the joined set.
-    extra, by_type: further columns, and particles by type, with one row per group of ``cata`` in its order.
+    Args:
+        part: Particles in group order, ``n`` rows, with or without ``id``; those of several ranks are joined to one
+            set.
+        cata: The catalogue of ``part``; its ``offset`` is a row of the joined set.
+        extra, by_type: Further columns, and particles by type, with one row per group of ``cata`` in its order.
 
-    Returns all four, without padding and as NumPy arrays. The largest group comes first. Groups of equal size are
-    sorted by their smallest identifier, or keep their order if there are no identifiers. The particles of a group are
-    sorted by identifier; particles without a group come last.
-    Raises ValueError if ``cata`` does not belong to ``part``, or ``extra`` or ``by_type`` do not belong to ``cata``.
+    Returns:
+        All four, without padding and as NumPy arrays. The largest group comes first. Groups of equal size are sorted by
+        their smallest identifier, or keep their order if there are no identifiers. The particles of a group are sorted
+        by identifier; particles without a group come last.
+
+    Raises:
+        ValueError: If ``cata`` does not belong to ``part``, or ``extra`` or ``by_type`` do not belong to ``cata``.
     """
     check_no_units(part=part)
     part, cata = squeeze_particles(jax.device_get(part)), squeeze_catalogue(jax.device_get(cata))
@@ -118,18 +123,22 @@ def write_catalogue(
 ) -> None:
     """Write a catalogue as HDF5, with the unit of each dataset as attributes.
 
-    path: the file to write; an existing file is replaced once the new one is complete.
-    cata: the catalogue, of JAX or NumPy arrays. Unused rows and columns that are None are left out. `canonical_order`
-        gives an order that does not depend on the code that computed the catalogue.
-    ids: ``(m,)`` integers, identifiers of the members in the order that ``cata.offset`` refers to, or None.
-    info: how the catalogue was made.
-    layout: "native", "gadget4" (``fof_tab_000.hdf5``), "swift" or "soap". All but the first support only three
-        dimensions. "gadget4" uses units per h, "swift" and "soap" units that are free of h. Values are converted if the
-        header has the other units.
-    extra: further columns by name, with one row per group of ``cata`` in its order.
-    by_type: particles of each type in each group, if there are several types.
-    Raises OutputError if the file cannot be written, ValueError if ``ids``, ``extra`` or ``by_type`` do not belong to
-    the catalogue, or if the layout cannot hold it (see `check_layout`).
+    Args:
+        path: The file to write; an existing file is replaced once the new one is complete.
+        cata: The catalogue, of JAX or NumPy arrays. Unused rows and columns that are None are left out.
+            `canonical_order` gives an order that does not depend on the code that computed the catalogue.
+        ids: ``(m,)`` integers, identifiers of the members in the order that ``cata.offset`` refers to, or None.
+        info: How the catalogue was made.
+        layout: "native", "gadget4" (``fof_tab_000.hdf5``), "swift" or "soap". All but the first support only three
+            dimensions. "gadget4" uses units per h, "swift" and "soap" units that are free of h. Values are converted if
+            the header has the other units.
+        extra: Further columns by name, with one row per group of ``cata`` in its order.
+        by_type: Particles of each type in each group, if there are several types.
+
+    Raises:
+        OutputError: If the file cannot be written.
+        ValueError: If ``ids``, ``extra`` or ``by_type`` do not belong to the catalogue, or if the layout cannot hold it
+            (see `check_layout`).
     """
     content = CatalogueContent(
         catalogue=squeeze_catalogue(cata),
@@ -159,8 +168,11 @@ def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: s
 def check_layout(layout: str, header: SnapshotHeader | None, ndim: int = 3, ptype: int | None = None) -> None:
     """Raise ValueError, with a remedy, if a catalogue cannot be written in a layout.
 
-    layout: see `write_catalogue`. header: header of the snapshot. ndim: number of dimensions. ptype: the grouped
-        type.
+    Args:
+        layout: See `write_catalogue`.
+        header: Header of the snapshot.
+        ndim: Number of dimensions.
+        ptype: The grouped type.
     """
     if layout not in _LAYOUTS:
         raise ValueError(f"There is no layout {layout!r} of catalogues; there are {', '.join(_LAYOUTS)}.")
@@ -236,9 +248,12 @@ def find_catalogue_parts(path: PathLike) -> list[Path]:
 def read_catalogue_content(path: PathLike) -> CatalogueContent:
     """Read the full contents of a catalogue file. `write_catalogue_content` writes them again.
 
-    path: a file in one of the layouts, written by this library, Gadget-4, AREPO or SWIFT; the layout is recognised from
-        the contents. If there are several files, give any of them.
-    Raises SnapshotError if it cannot be read, or is not a catalogue.
+    Args:
+        path: A file in one of the layouts, written by this library, Gadget-4, AREPO or SWIFT; the layout is recognised
+            from the contents. If there are several files, give any of them.
+
+    Raises:
+        SnapshotError: If it cannot be read, or is not a catalogue.
     """
     with open_hdf5(Path(path)) as file:
         layout, held = layout_of(file), ", ".join(sorted(file)) or "nothing"
@@ -277,7 +292,9 @@ class ReadCatalogue(_Parts):
     """The contents of a catalogue file as a tuple: ``catalogue, ids, info``.
 
     catalogue: the groups (NumPy arrays). ids: identifiers of members, or None. info: how the catalogue was made.
-    content: the full contents, with further columns. Tables have all columns, with units and definitions.
+
+    Attributes:
+        content: The full contents, with further columns. Tables have all columns, with units and definitions.
     """
 
     content: CatalogueContent
@@ -293,7 +310,10 @@ class ReadCatalogue(_Parts):
         """Return all columns as a `pandas.DataFrame`, one row per group. Vectors become ``com_pos_x`` and so on.
 
         ``attrs["units"]`` of the table holds the unit of each column that has one, as stored in the file (lengths are
-        comoving), and ``attrs["definitions"]`` the definitions. Raises ImportError if pandas is not installed.
+        comoving), and ``attrs["definitions"]`` the definitions.
+
+        Raises:
+            ImportError: If pandas is not installed.
         """
         return _tables.to_pandas(self.content)
 
@@ -301,15 +321,21 @@ class ReadCatalogue(_Parts):
         """Return all columns as an `astropy.table.QTable`, one row per group; vectors stay columns ``(g, d)``.
 
         Columns with a unit are quantities, with ``littleh`` in units per h; ``info.description`` is the definition of
-        each column. Raises ImportError if astropy is not installed.
+        each column.
+
+        Raises:
+            ImportError: If astropy is not installed.
         """
         return _tables.to_astropy(self.content)
 
     def to_parquet(self, path: PathLike) -> None:
         """Write all columns to an Apache Parquet file, one row per group, with the names of `to_pandas`.
 
-        Units and definitions are metadata of each field. Raises ImportError if pyarrow is not installed, OutputError if
-        the file cannot be written.
+        Units and definitions are metadata of each field.
+
+        Raises:
+            ImportError: If pyarrow is not installed.
+            OutputError: If the file cannot be written.
         """
         _tables.write_parquet(path, self.content)
 
@@ -317,6 +343,8 @@ class ReadCatalogue(_Parts):
 def read_catalogue(path: PathLike) -> ReadCatalogue:
     """Read the groups of a catalogue file, identifiers of members or None, and how it was made. Can make tables.
 
-    See `read_catalogue_content`, which returns further columns as arrays. Raises the same errors.
+    See `read_catalogue_content`, which returns further columns as arrays.
+
+    Raises the same errors.
     """
     return ReadCatalogue.of(read_catalogue_content(path))

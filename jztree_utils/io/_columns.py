@@ -44,14 +44,16 @@ FIELDS = {
 class Column:
     """A property of the particles in one file: how it is stored, and how to convert its values.
 
-    name: name of the dataset or array in the file.
-    stored: its dtype in the file; `WORDS` for integers of 128 bits, and a wider dtype for integers that NumPy lacks.
-    shape: its shape in the file, rows first.
-    factor: multiplier of the stored numbers.
-    box: the box lengths, a scalar or ``(d,)``, if values are integer coordinates in fractions of the box; otherwise
-        None.
-    bits: number of bits in the file, if ``stored`` is wider; otherwise 0.
-    chunk: number of rows per chunk of the file; whole chunks are faster to read.
+    Attributes:
+        name: Name of the dataset or array in the file.
+        stored: Its dtype in the file; `WORDS` for integers of 128 bits, and a wider dtype for integers that NumPy
+            lacks.
+        shape: Its shape in the file, rows first.
+        factor: Multiplier of the stored numbers.
+        box: The box lengths, a scalar or ``(d,)``, if values are integer coordinates in fractions of the box; otherwise
+            None.
+        bits: Number of bits in the file, if ``stored`` is wider; otherwise 0.
+        chunk: Number of rows per chunk of the file; whole chunks are faster to read.
     """
 
     name: str
@@ -104,9 +106,10 @@ class Part(Protocol):
 class Survey(NamedTuple):
     """The metadata of one file, about the snapshot and about the file.
 
-    title: description such as "Gadget-4 snapshot".
-    here: particles of each type in this file.
-    part: its particles of the requested type; None if only the header was requested.
+    Attributes:
+        title: Description such as "Gadget-4 snapshot".
+        here: Particles of each type in this file.
+        part: Its particles of the requested type; None if only the header was requested.
     """
 
     title: str
@@ -146,9 +149,12 @@ def read_rows(
 ) -> None:
     """Read rows of a property in one file, in slices that need little memory in addition to ``out``.
 
-    out: ``(rows.stop - rows.start, ...)``, of the dtype of the column.
-    finite: the particle type, if numbers must be finite; None skips this check.
-    Raises SnapshotError if the rows cannot be read, or a row is not finite although it must be.
+    Args:
+        out: ``(rows.stop - rows.start, ...)``, of the dtype of the column.
+        finite: The particle type, if numbers must be finite; None skips this check.
+
+    Raises:
+        SnapshotError: If the rows cannot be read, or a row is not finite although it must be.
     """
     column = check_column(part, name)
     with part.open() as read:
@@ -173,7 +179,9 @@ def _check_finite(rows: np.ndarray, start: int, what: str) -> None:
 def row_slices(rows: slice, row_bytes: int, chunk: int = 1) -> Iterator[tuple[int, int]]:
     """Split rows at chunk boundaries, so that chunks are decompressed only once.
 
-    row_bytes: bytes per row. chunk: number of rows per chunk of the file.
+    Args:
+        row_bytes: Bytes per row.
+        chunk: Number of rows per chunk of the file.
     """
     step = max(1, _SLICE_BYTES // (max(1, row_bytes) * chunk)) * chunk
     first = (rows.start // step + 1) * step
@@ -195,10 +203,11 @@ def _read_slice(read: Reader, column: Column, rows: slice, out: np.ndarray) -> N
 def fractions_of_box(integers: np.ndarray, box: Any, out: np.ndarray, bits: int = 0) -> None:
     """Convert integer coordinates to lengths: x of b bits is ``x / 2**b`` of the box, and always below the box.
 
-    integers: ``(n, d)`` unsigned of 32 or 64 bits, or of dtype `WORDS`.
-    box: a scalar or ``(d,)``.
-    out: ``(n, d)`` float64, overwritten.
-    bits: bits of the numbers, if fewer than in the dtype.
+    Args:
+        integers: ``(n, d)`` unsigned of 32 or 64 bits, or of dtype `WORDS`.
+        box: A scalar or ``(d,)``.
+        out: ``(n, d)`` float64, overwritten.
+        bits: Bits of the numbers, if fewer than in the dtype.
     """
     if integers.dtype == WORDS:
         np.multiply(integers["high"], 2.0**-64, out=out)

@@ -24,9 +24,13 @@ def write_correlation(
 ) -> None:
     """Write a correlation function of a periodic box as HDF5, with the unit of each dataset as attributes.
 
-    path: the file to write; an existing file is replaced once the new one is complete.
-    found: ``xi(r)``, or ``wp(rp)`` with ``along``, the edges along the axis ``los``. num: number of particles.
-    Raises OutputError if the file cannot be written.
+    Args:
+        path: The file to write; an existing file is replaced once the new one is complete.
+        found: ``xi(r)``, or ``wp(rp)`` with ``along``, the edges along the axis ``los``.
+        num: Number of particles.
+
+    Raises:
+        OutputError: If the file cannot be written.
     """
     with create_hdf5(path) as file:
         write_header_group(file, header)

@@ -34,11 +34,14 @@ def squeeze_any(data: Any) -> Any:
 def write_to_hdf5(group: h5py.Group, data: Any, *, compression: str | None = "gzip", compression_opts: int = 4) -> None:
     """Write the fields of a class of arrays, or the entries of a dict, into a group, under their names.
 
-    group: an open group, or file. data: a dataclass, named tuple or mapping of arrays, numbers, and nested objects of
-        these kinds, which become groups. None is left out. Values must not be traced.
-    compression, compression_opts: for arrays, as in h5py.
+    Args:
+        group: An open group, or file.
+        data: A dataclass, named tuple or mapping of arrays, numbers, and nested objects of these kinds, which become
+            groups. None is left out. Values must not be traced.
+        compression, compression_opts: For arrays, as in h5py.
 
-    Raises TypeError for dtypes that HDF5 does not support.
+    Raises:
+        TypeError: For dtypes that HDF5 does not support.
     """
     check_no_units(data=data)
     for name, value in _fields(data).items():
@@ -71,10 +74,13 @@ def _fields(data: Any) -> dict[str, Any]:
 def read_from_hdf5(group: h5py.Group, cls: type[_Class]) -> _Class:
     """Read the data of `write_to_hdf5` into an object of a class, with NumPy arrays and Python numbers.
 
-    group: an open group, or file. cls: takes the names of datasets as arguments. Datasets without an argument are
-        ignored, and arguments without a dataset have their defaults.
+    Args:
+        group: An open group, or file.
+        cls: Takes the names of datasets as arguments. Datasets without an argument are ignored, and arguments without a
+            dataset have their defaults.
 
-    Raises SnapshotError if the group lacks a required argument of the class.
+    Raises:
+        SnapshotError: If the group lacks a required argument of the class.
     """
     arguments = {} if issubclass(cls, dict) else inspect.signature(cls).parameters
     takes_all = issubclass(cls, dict) or any(one.kind is one.VAR_KEYWORD for one in arguments.values())
@@ -99,11 +105,14 @@ def _value(item: Any) -> Any:
 def write_h5file(file_name: PathLike, squeeze: bool = True, **data_sets: Any) -> None:
     """Write classes of arrays to the groups of an HDF5 file: ``write_h5file("out.hdf5", part=part, cata=cata)``.
 
-    file_name: the file to write; an existing file is replaced once the new one is complete.
-    squeeze: remove padding, see `squeeze_any`. data_sets: see `write_to_hdf5`, by the name of their group.
+    Args:
+        file_name: The file to write; an existing file is replaced once the new one is complete.
+        squeeze: Remove padding, see `squeeze_any`.
+        **data_sets: See `write_to_hdf5`, by the name of their group.
 
-    Raises TypeError without data or for a dtype that HDF5 does not support, and OutputError if the file cannot be
-    written.
+    Raises:
+        TypeError: Without data or for a dtype that HDF5 does not support.
+        OutputError: If the file cannot be written.
     """
     if not data_sets:
         raise TypeError("there is nothing to write; give what is to be written by name, such as part=part.")
@@ -115,9 +124,14 @@ def write_h5file(file_name: PathLike, squeeze: bool = True, **data_sets: Any) ->
 def read_h5file(file_name: PathLike, **data_classes: type) -> dict[str, Any]:
     """Read data of `write_h5file`: ``read_h5file("out.hdf5", part=ParticleData)["part"]``.
 
-    data_classes: the class of each group to read, by name; without any, all groups are read as dicts.
+    Args:
+        **data_classes: The class of each group to read, by name; without any, all groups are read as dicts.
 
-    Returns objects by name. Raises SnapshotError for an unusable file or a missing group.
+    Returns:
+        Objects by name.
+
+    Raises:
+        SnapshotError: If the file or a missing group is unusable.
     """
     with open_hdf5(Path(file_name)) as file:
         if not data_classes:

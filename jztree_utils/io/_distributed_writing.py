@@ -31,23 +31,27 @@ def distr_write_hdf5(base_name: PathLike, data: Any, num: Any = None, attrs: Map
     files are those in ``data``. The joint file has virtual datasets: these show the rows of all ranks without padding,
     in rank order, and read them from the other files, which must stay in the same folder.
 
-    base_name: path without a suffix, the same on all ranks; the folder must exist for all of them. Existing files with
-        these names are replaced. Files of an earlier run with more ranks are not removed.
-    data: a pytree (dataclass, dict, ..., nested) of arrays. Nested names are groups. Arrays of one dimension or more,
-        ``(n, ...)``, have rows; all arrays in one dataclass or dict must have the same ``n``. Numbers without rows
-        (``num``, ``ngroups``, a mass that all particles share) become ``(r,)`` in the joint file, one per rank. None is
-        left out.
-    num: number of leading rows to write, for everything in ``data``. By default an entry ``num`` or ``ngroups`` sets it
-        for its dataclass or dict and everything nested in it; without such an entry, all rows are written.
-    attrs: attributes of the files; an entry that is a mapping has the attributes of the group or dataset of that name
-        (such as ``{"Groups/mass": {"unit": "1e10 Msun/h"}}``). Values must be known when the function is traced.
+    Args:
+        base_name: Path without a suffix, the same on all ranks; the folder must exist for all of them. Existing files
+            with these names are replaced. Files of an earlier run with more ranks are not removed.
+        data: A pytree (dataclass, dict, ..., nested) of arrays. Nested names are groups. Arrays of one dimension or
+            more, ``(n, ...)``, have rows; all arrays in one dataclass or dict must have the same ``n``. Numbers without
+            rows (``num``, ``ngroups``, a mass that all particles share) become ``(r,)`` in the joint file, one per
+            rank. None is left out.
+        num: Number of leading rows to write, for everything in ``data``. By default an entry ``num`` or ``ngroups``
+            sets it for its dataclass or dict and everything nested in it; without such an entry, all rows are written.
+        attrs: Attributes of the files; an entry that is a mapping has the attributes of the group or dataset of that
+            name (such as ``{"Groups/mass": {"unit": "1e10 Msun/h"}}``). Values must be known when the function is
+            traced.
 
-    Returns an int32 scalar, 0. JAX writes asynchronously. To wait for completion, return the scalar from the mapped
-    function and block on it, or call `jax.effects_barrier`. If a rank fails, every rank raises the same error with the
-    rank and the reason, the logger ``jztree`` has the details, and neither incomplete files nor
-    incomplete sets of files remain.
+    Returns:
+        An int32 scalar, 0. JAX writes asynchronously. To wait for completion, return the scalar from the mapped
+        function and block on it, or call `jax.effects_barrier`. If a rank fails, every rank raises the same error with
+        the rank and the reason, the logger ``jztree`` has the details, and neither incomplete files nor incomplete sets
+        of files remain.
 
-    Raises TypeError or ValueError, when traced, for data or attributes that cannot be written.
+    Raises:
+        TypeError, ValueError: When traced, for data or attributes that cannot be written.
     """
     rank, ndev, _ = get_rank_info()
     columns = _collect(data, num)

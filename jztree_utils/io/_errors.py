@@ -6,7 +6,8 @@ OPTION = "<option>"  # placeholder for the way to give an option, in the sentenc
 class SnapshotError(ValueError):
     """An input file is unusable. The message is one sentence with the input and a remedy.
 
-    on_command_line: the message with flags instead of Python arguments.
+    Attributes:
+        on_command_line: The message with flags instead of Python arguments.
     """
 
     def __init__(self, sentence: str, option: str = "") -> None:
@@ -20,7 +21,8 @@ class SnapshotError(ValueError):
 class OutputError(OSError):
     """A file cannot be written. The message is one sentence with the input and a remedy.
 
-    errno: the number of the system's error, None if it has none.
+    Attributes:
+        errno: The number of the system's error, None if it has none.
     """
 
     def __init__(self, sentence: str, number: int | None = None) -> None:

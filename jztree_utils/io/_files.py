@@ -22,8 +22,11 @@ PathLike = str | os.PathLike[str]
 def open_hdf5(path: Path) -> Iterator[h5py.File]:
     """Open an HDF5 file for reading; all errors of the HDF5 library in the block become a `SnapshotError`.
 
-    path: the file.
-    Raises SnapshotError if ``path`` is missing, not a file, not HDF5, truncated or damaged.
+    Args:
+        path: The file.
+
+    Raises:
+        SnapshotError: If ``path`` is missing, not a file, not HDF5, truncated or damaged.
     """
     check_is_file(path)
     try:
@@ -139,10 +142,13 @@ def output_path(path: PathLike) -> Path:
 def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> None:
     """Check that a file can be written by creating and removing another one in its folder. Call this first.
 
-    path: the file to write; it may exist, and is not changed.
-    apart_from: files that must not be overwritten, such as the input.
-    Raises OutputError if the folder is missing or not writable, or ``path`` is a folder, a device, write-protected, or
-    one of ``apart_from``.
+    Args:
+        path: The file to write; it may exist, and is not changed.
+        apart_from: Files that must not be overwritten, such as the input.
+
+    Raises:
+        OutputError: If the folder is missing or not writable, or ``path`` is a folder, a device, write-protected, or
+            one of ``apart_from``.
     """
     target = output_path(path)
     if not os.path.basename(os.fspath(path)):
@@ -164,7 +170,8 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
 def _mode(place: Path, path: PathLike) -> int | None:
     """Return the kind and the permissions of a file or folder, None if it is missing.
 
-    Raises OutputError about the output ``path`` for other system errors, such as a symbolic link to itself.
+    Raises:
+        OutputError: About the output ``path`` for other system errors, such as a symbolic link to itself.
     """
     try:
         return os.stat(place).st_mode
@@ -210,8 +217,11 @@ def create_empty(temporary: Path, target: Path) -> None:
 def atomic_output(path: PathLike) -> Iterator[Path]:
     """Create a temporary file that replaces ``path`` if the block succeeds and is removed otherwise.
 
-    path: the file to write. The temporary file is in the same folder, so that the replacement is atomic.
-    Raises OutputError if ``path`` cannot be written, or the disk is full.
+    Args:
+        path: The file to write. The temporary file is in the same folder, so that the replacement is atomic.
+
+    Raises:
+        OutputError: If ``path`` cannot be written, or the disk is full.
     """
     check_output(path)
     target = output_path(path)

@@ -21,7 +21,8 @@ _LONGEST_HEADER = 4096
 def kind_of_file(path: Path) -> str | None:
     """Return the file type from the first bytes: "hdf5", "npy", "npz", "binary" (Gadget's own formats), or None.
 
-    Raises SnapshotError if the file cannot be read.
+    Raises:
+        SnapshotError: If the file cannot be read.
     """
     check_is_file(path)
     try:
@@ -49,7 +50,8 @@ def is_gadget_record(begin: bytes) -> bool:
 def file_of(path: Path) -> Path:
     """Return ``path``, or a file of the only snapshot in the folder ``path``.
 
-    Raises SnapshotError if a folder holds no snapshot or more than one.
+    Raises:
+        SnapshotError: If a folder holds no snapshot or more than one.
     """
     if not os.path.isdir(path):
         return path
@@ -76,7 +78,8 @@ def file_of(path: Path) -> Path:
 def all_parts(one: Path, num_files: int) -> list[Path]:
     """Return all files of a snapshot in ``num_files``, including ``one``, in order.
 
-    Raises SnapshotError if the name of ``one`` has no part number, or a part is missing (the message names it).
+    Raises:
+        SnapshotError: If the name of ``one`` has no part number, or a part is missing (the message names it).
     """
     if num_files <= 1:
         return [one]
@@ -111,7 +114,8 @@ def check_alone(one: Path, folder: Path) -> None:
 def _numbered_files(one: Path, match: re.Match[str]) -> dict[int, Path]:
     """Return the files in the folder of ``one`` whose names differ only in the part number, by that number.
 
-    Raises SnapshotError if two have the same number, such as 1 and 01.
+    Raises:
+        SnapshotError: If two have the same number, such as 1 and 01.
     """
     found: dict[int, Path] = {}
     for file in list_folder(one.parent):

@@ -69,9 +69,13 @@ class _Blocks(NamedTuple):
 
 
 def survey_binary(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
-    """Survey one binary file. ptype: the particle type; None to read only the header.
+    """Survey one binary file.
 
-    Raises SnapshotError if the file is truncated, or its header or a block has a wrong length.
+    Args:
+        ptype: The particle type; None to read only the header.
+
+    Raises:
+        SnapshotError: If the file is truncated, or its header or a block has a wrong length.
     """
     if options.names:
         raise SnapshotError(

@@ -146,7 +146,10 @@ def read(path: Path) -> CatalogueContent:
     """Read a catalogue that Gadget-4, AREPO or `write` has written, in one file or several.
 
     The result has the columns of `FofCatalogue`, those with a known Gadget name, and those with an attribute for their
-    kind. Raises SnapshotError if it cannot be read.
+    kind.
+
+    Raises:
+        SnapshotError: If it cannot be read.
     """
     with open_hdf5(path) as file:
         group = get_group(file, "Header")

@@ -23,8 +23,11 @@ def group_number_columns(
 ) -> dict[int, dict[str, AddedColumn]]:
     """Return the columns by type, for `copy_snapshot`, of all types with particles in the snapshot.
 
-    groups: result of `group_of_rows` for types that may be in groups. ngroups: number of groups. info: with the header.
-        layout: layout of the catalogue; ``GroupNr_bound`` is for "soap" only.
+    Args:
+        groups: Result of `group_of_rows` for types that may be in groups.
+        ngroups: Number of groups.
+        info: With the header.
+        layout: Layout of the catalogue; ``GroupNr_bound`` is for "soap" only.
     """
     header = info.header or SnapshotHeader()
     wanted = [("FOFGroupIDs", 1, NO_GROUP)] + ([("GroupNr_bound", 0, _NO_ROW)] if layout == "soap" else [])

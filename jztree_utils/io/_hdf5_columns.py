@@ -40,7 +40,8 @@ _FILTERS = {
 class Hdf5Part:
     """Particles in one HDF5 file, a `Part`.
 
-    usual: the name of each property, for messages about missing properties.
+    Attributes:
+        usual: The name of each property, for messages about missing properties.
     """
 
     path: Path
@@ -224,7 +225,9 @@ def read_all(file: h5py.File, name: str) -> Any:
 def check_form(data: h5py.Dataset, kinds: str, shape: tuple[int, ...], because: str) -> None:
     """Raise SnapshotError unless a dataset has numbers of these kinds in this shape; it does not read them.
 
-    kinds: one of `KINDS`, see `numpy.dtype.kind`. because: reason for the shape, such as "a row a group".
+    Args:
+        kinds: One of `KINDS`, see `numpy.dtype.kind`.
+        because: Reason for the shape, such as "a row a group".
     """
     if dtype_of(data).kind not in kinds or data.shape != shape:
         raise wrong_form(data, kinds, f"{shape}, {because}")

@@ -30,9 +30,10 @@ _LARGEST_EXPONENT = 10
 class _Dialect(NamedTuple):
     """The differences between the codes.
 
-    datasets: the names of a property, the usual one first.
-    velocity_exponent: power of the scale factor that converts stored velocities to peculiar ones, if the dataset has
-        none.
+    Attributes:
+        datasets: The names of a property, the usual one first.
+        velocity_exponent: Power of the scale factor that converts stored velocities to peculiar ones, if the dataset
+            has none.
     """
 
     datasets: Mapping[str, tuple[str, ...]]
@@ -58,9 +59,13 @@ def is_simulation(file: h5py.File) -> bool:
 
 
 def survey_simulation(file: h5py.File, ptype: int | None, options: ReadOptions) -> Survey:
-    """Survey an open snapshot file. ptype: the particle type; None to read only the header.
+    """Survey an open snapshot file.
 
-    Raises SnapshotError if the contents are invalid.
+    Args:
+        ptype: The particle type; None to read only the header.
+
+    Raises:
+        SnapshotError: If the contents are invalid.
     """
     swift = is_swift(file) if options.format is None else options.format == "swift"
     header, here = parse_header(file, swift)
@@ -180,7 +185,8 @@ def scale_exponent(data: h5py.Dataset) -> float | None:
 def _box_of_integers(file: h5py.File) -> Any:
     """Return the box lengths for integer coordinates: those of the run, even if the user gives another box.
 
-    Raises SnapshotError if the file does not have them, or the run had no box.
+    Raises:
+        SnapshotError: If the file does not have them, or the run had no box.
     """
     box = np.asarray(box_in_header(file))
     config = file.get("Config")

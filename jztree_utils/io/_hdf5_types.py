@@ -16,7 +16,8 @@ _BYTE = 8  # bits
 def dtype_of(data: h5py.Dataset) -> np.dtype:
     """Return the dtype to read a dataset in: its own, `WORDS` for 128 bits, or the next wider one if NumPy lacks it.
 
-    Raises SnapshotError if NumPy cannot hold its numbers.
+    Raises:
+        SnapshotError: If NumPy cannot hold its numbers.
     """
     kind = data.id.get_type()
     if isinstance(kind, h5py.h5t.TypeIntegerID) and kind.get_size() == WORDS.itemsize:
@@ -44,7 +45,8 @@ def number_dtype(stored: h5py.h5d.DatasetID | h5py.h5a.AttrID, where: str) -> np
 def read_values(data: h5py.Dataset) -> Any:
     """Read all values of a dataset in the form of h5py; integers that NumPy lacks become wider ones.
 
-    Raises SnapshotError if NumPy has no dtype for them.
+    Raises:
+        SnapshotError: If NumPy has no dtype for them.
     """
     dtype = dtype_of(data)
     if dtype == WORDS:

@@ -55,19 +55,26 @@ _SCALINGS = {
 class SnapshotHeader:
     """Snapshot metadata. Lengths are comoving and in the snapshot's unit; None marks values that are not in the file.
 
-    boxsize: length of the periodic box, 0 for an open box; a tuple with one length per dimension if they differ.
-    time: scale factor of a cosmological run, otherwise the time in the snapshot's unit.
-    redshift: 0 if the run is not cosmological.
-    omega0, omega_lambda: densities of matter and of the cosmological constant in units of the critical density.
-    omega_baryon: density of baryons, a part of ``omega0``.
-    hubble: the Hubble constant in units of 100 km/s/Mpc.
-    mass_table: the common mass of the particles of each type; 0 if each particle has its own mass or the type is empty.
-    npart_total: particles of each type in all files together; 64-bit counts (Python integers).
-    num_files: number of files of the snapshot.
-    unit_length_in_cm, unit_mass_in_g, unit_velocity_in_cm_per_s: the units in cgs. In a cosmological run, divide those
-        of length and mass by h, unless ``h_free``.
-    comoving: whether the run is cosmological; None if the file does not say.
-    h_free: whether the units of a cosmological run are free of h, like those of SWIFT, and need no division by h.
+    Attributes:
+        boxsize: Length of the periodic box, 0 for an open box; a tuple with one length per dimension if they differ.
+        time: Scale factor of a cosmological run, otherwise the time in the snapshot's unit.
+        redshift: 0 if the run is not cosmological.
+        omega0: Densities of matter and of the cosmological constant in units of the critical density.
+        omega_lambda: Densities of matter and of the cosmological constant in units of the critical density.
+        omega_baryon: Density of baryons, a part of ``omega0``.
+        hubble: The Hubble constant in units of 100 km/s/Mpc.
+        mass_table: The common mass of the particles of each type; 0 if each particle has its own mass or the type is
+            empty.
+        npart_total: Particles of each type in all files together; 64-bit counts (Python integers).
+        num_files: Number of files of the snapshot.
+        unit_length_in_cm: The units in cgs. In a cosmological run, divide those of length and mass by h, unless
+            ``h_free``.
+        unit_mass_in_g: The units in cgs. In a cosmological run, divide those of length and mass by h, unless
+            ``h_free``.
+        unit_velocity_in_cm_per_s: The units in cgs. In a cosmological run, divide those of length and mass by h, unless
+            ``h_free``.
+        comoving: Whether the run is cosmological; None if the file does not say.
+        h_free: Whether the units of a cosmological run are free of h, like those of SWIFT, and need no division by h.
     """
 
     boxsize: float | tuple[float, ...] = 0.0
@@ -120,11 +127,15 @@ def parse_header(
 ) -> tuple[SnapshotHeader, tuple[int, ...]]:
     """Return the header of an open snapshot file, and the number of particles of each type in this file.
 
-    swift: whether to read the file as a SWIFT file; None to detect this.
-    counted: whether the header must have particle counts. Catalogue headers need none.
     Each value comes from the first group that has it, of Header, Parameters (Gadget-4), Units and Cosmology (SWIFT),
     under the name that Gadget, GIZMO or SWIFT uses.
-    Raises SnapshotError if there is no header, or if counts are missing or invalid.
+
+    Args:
+        swift: Whether to read the file as a SWIFT file; None to detect this.
+        counted: Whether the header must have particle counts. Catalogue headers need none.
+
+    Raises:
+        SnapshotError: If there is no header, or if counts are missing or invalid.
     """
     get_group(file, "Header")
     told = _Attributes.of(file)
@@ -160,7 +171,11 @@ def parse_header(
 def checked_header(header: SnapshotHeader, name: str) -> SnapshotHeader:
     """Return ``header`` if its values are valid. h = 0, which some runs without h have, becomes None.
 
-    name: name of the file, for messages. Raises SnapshotError if a value is not finite or out of range.
+    Args:
+        name: Name of the file, for messages.
+
+    Raises:
+        SnapshotError: If a value is not finite or out of range.
     """
     for entry in _RANGES:
         if wrong := out_of_range(entry, getattr(header, entry)):
@@ -181,7 +196,12 @@ def out_of_range(entry: str, value: float | None) -> str:
 def checked_box(lengths: Any, name: str) -> float | tuple[float, ...]:
     """Return a box as stored: one number, or a tuple for several lengths. `fitting_box` converts this for a header.
 
-    lengths: ``(d,)``. name: name of the file. Raises SnapshotError if the box is invalid.
+    Args:
+        lengths: ``(d,)``.
+        name: Name of the file.
+
+    Raises:
+        SnapshotError: If the box is invalid.
     """
     sides = tuple(float(length) for length in np.ravel(lengths))
     if not sides or not all(math.isfinite(length) and length >= 0 for length in sides):
@@ -192,9 +212,15 @@ def checked_box(lengths: Any, name: str) -> float | tuple[float, ...]:
 def fitting_box(box: float | tuple[float, ...], ndim: int | None, name: str) -> float | tuple[float, ...]:
     """Return a box in the form used by headers: one number if all sides are equal, otherwise a tuple.
 
-    box: result of `checked_box`. ndim: number of dimensions, None if unknown. name: name of the file.
-    Raises SnapshotError unless there is one side per dimension or a single side for all. For example, two equal sides
-    do not define a cube.
+    For example, two equal sides do not define a cube.
+
+    Args:
+        box: Result of `checked_box`.
+        ndim: Number of dimensions, None if unknown.
+        name: Name of the file.
+
+    Raises:
+        SnapshotError: Unless there is one side per dimension or a single side for all.
     """
     if not isinstance(box, tuple):
         return box
@@ -230,7 +256,9 @@ def _unit(told: _Attributes, comoving: float | None, plain: str, swift: str, giz
     """Return a unit of length or mass in Gadget's convention: divided by h in a cosmological run.
 
     GIZMO divides by h before it writes the unit, so this division is undone.
-    plain, swift, gizmo: the attribute names in headers.
+
+    Args:
+        plain, swift, gizmo: The attribute names in headers.
     """
     unit = _number(told, plain, swift)
     if unit is not None:
@@ -313,13 +341,15 @@ def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
 def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[str, Any]:
     """Return the attributes that describe the unit of a dataset: ``unit`` in words, and those of Gadget-4 and AREPO.
 
-    header: the source of the units and the cosmology.
-    kind: "length", "mass", "velocity" (peculiar), "velocity/sqrt(a)" (peculiar velocities as Gadget stores them),
-        "velocity*a" (peculiar velocities of groups as AREPO stores them), "density" (mass per comoving volume), "number
-        density" (particles per comoving volume), "length^2", "length*velocity", or "1".
-    ndim: number of dimensions, for densities.
     A value times ``a**a_scaling * h**h_scaling * to_cgs`` is physical and in cgs. If the header has no units,
     ``to_cgs`` is left out and ``unit`` says so.
+
+    Args:
+        header: The source of the units and the cosmology.
+        kind: "length", "mass", "velocity" (peculiar), "velocity/sqrt(a)" (peculiar velocities as Gadget stores them),
+            "velocity*a" (peculiar velocities of groups as AREPO stores them), "density" (mass per comoving volume),
+            "number density" (particles per comoving volume), "length^2", "length*velocity", or "1".
+        ndim: Number of dimensions, for densities.
     """
     if kind == "1":
         return {"unit": "1"}
@@ -336,7 +366,11 @@ def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[st
 def unit_powers(header: SnapshotHeader, kind: str, ndim: int = 3) -> tuple[float, float, float, float, float]:
     """Return the powers of the scale factor, h, and the units of length, mass and velocity in a kind of quantity.
 
-    header, kind, ndim: see `unit_attributes`. Raises ValueError for an unknown kind.
+    Args:
+        header, kind, ndim: See `unit_attributes`.
+
+    Raises:
+        ValueError: If the kind is unknown.
     """
     powers = _SCALINGS | {
         "1": (0.0,) * 5,

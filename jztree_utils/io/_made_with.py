@@ -11,9 +11,11 @@ _GROUPS = ("FriendsOfFriends", "Neighbours", "Correlation")
 def read_made_with(path: PathLike) -> str | None:
     """Return the options that made a catalogue, in any layout, a file of neighbours or a correlation function.
 
-    Returns None if the file does not store them.
+    Returns:
+        None if the file does not store them.
 
-    Raises SnapshotError if it cannot be read.
+    Raises:
+        SnapshotError: If it cannot be read.
     """
     with open_hdf5(Path(path)) as file:
         return next((text_attribute(file[name], "made_with") for name in _GROUPS if name in file), "") or None

@@ -19,7 +19,9 @@ def survey_datasets(file: h5py.File, ptype: int | None, options: ReadOptions) ->
     """Survey the particles in the datasets that ``options`` names, without conversion, as type 1.
 
     The header is only used for the box, and only if no box is given.
-    Raises SnapshotError if no dataset is named, or one is missing.
+
+    Raises:
+        SnapshotError: If no dataset is named, or one is missing.
     """
     if options.pos is None:
         raise _what_to_name(file)

@@ -63,7 +63,8 @@ def type_columns(by_type: TypeTable | None) -> dict[str, Column]:
 def split_types(path: Path, columns: dict[str, Column]) -> tuple[dict[str, Column], TypeTable | None]:
     """Invert `type_columns`: return the other columns, and particles by type if there are such columns.
 
-    Raises SnapshotError unless particles by type add up to those of each group.
+    Raises:
+        SnapshotError: Unless particles by type add up to those of each group.
     """
     count, mass = (columns.pop(name, None) for name in ("count_by_type", "mass_by_type"))
     if count is None or mass is None:

@@ -23,15 +23,17 @@ _INDICES = "Neighbours/indices"
 class Neighbours:
     """Neighbour lists, densities, or both, for ``n`` particles, one row per particle, in the order of the snapshot.
 
-    distances: ``(n, k)`` float32 or float64, comoving, ascending; or None.
-    indices: ``(n, k)`` integers, rows of the neighbours; None if and only if ``distances`` is None.
-    density: ``(n,)`` mass (or particles, if ``by_number``) per comoving volume; or None.
-    k: number of neighbours in the lists or densities, including the particle itself; None to take it from the lists.
-    by_number: whether ``density`` counts particles.
-    ndim: number of dimensions of the volume in ``density``.
-    id: ``(n,)`` integers, identifiers of the particles, or None.
-    header: header of the snapshot: box, cosmology, units.
-    made_with: the options of the call that made them, as the command line writes them.
+    Attributes:
+        distances: ``(n, k)`` float32 or float64, comoving, ascending; or None.
+        indices: ``(n, k)`` integers, rows of the neighbours; None if and only if ``distances`` is None.
+        density: ``(n,)`` mass (or particles, if ``by_number``) per comoving volume; or None.
+        k: Number of neighbours in the lists or densities, including the particle itself; None to take it from the
+            lists.
+        by_number: Whether ``density`` counts particles.
+        ndim: Number of dimensions of the volume in ``density``.
+        id: ``(n,)`` integers, identifiers of the particles, or None.
+        header: Header of the snapshot: box, cosmology, units.
+        made_with: The options of the call that made them, as the command line writes them.
     """
 
     distances: Any = None
@@ -53,8 +55,12 @@ class Neighbours:
 def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
     """Write neighbour lists as HDF5, with the unit of each dataset as attributes.
 
-    path: the file to write; an existing file is replaced once the new one is complete.
-    Raises ValueError if the lists are inconsistent, and OutputError if the file cannot be written.
+    Args:
+        path: The file to write; an existing file is replaced once the new one is complete.
+
+    Raises:
+        ValueError: If the lists are inconsistent.
+        OutputError: If the file cannot be written.
     """
     _check_lists(neighbours)
     header, k = neighbours.header or SnapshotHeader(), neighbours.num_neighbours
@@ -83,7 +89,8 @@ def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
 def read_neighbours(path: PathLike) -> Neighbours:
     """Read neighbour lists of `write_neighbours` as NumPy arrays.
 
-    Raises SnapshotError if they cannot be read.
+    Raises:
+        SnapshotError: If they cannot be read.
     """
     with open_hdf5(Path(path)) as file:
         group = get_group(file, "Neighbours")

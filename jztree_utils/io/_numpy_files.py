@@ -57,7 +57,8 @@ def survey_npy(path: Path, options: ReadOptions) -> Survey:
 def survey_npz(path: Path, options: ReadOptions) -> Survey:
     """Survey arrays in an ``.npz`` file, by given or usual names, as type 1.
 
-    Raises SnapshotError if positions are missing, two arrays could be the same property, or a named array is missing.
+    Raises:
+        SnapshotError: If positions are missing, two arrays could be the same property, or a named array is missing.
     """
     with open_raw(path) as streams:
         keys = [name.removesuffix(".npy") for name in streams.archive.namelist() if name.endswith(".npy")]

@@ -23,9 +23,10 @@ _ARCHIVE_ERRORS = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError
 class Place:
     """The position of the rows of a column.
 
-    offset: bytes before the first row.
-    member: member of an archive; None if the file is not an archive.
-    by_columns: whether the numbers are stored component by component (Fortran order).
+    Attributes:
+        offset: Bytes before the first row.
+        member: Member of an archive; None if the file is not an archive.
+        by_columns: Whether the numbers are stored component by component (Fortran order).
     """
 
     offset: int

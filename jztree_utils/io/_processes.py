@@ -92,11 +92,12 @@ def _replicate(flat: Mesh) -> Any:
 def rows_on_first_process(array: jax.Array, num: jax.Array, mesh: Mesh) -> np.ndarray | None:
     """Return the rows of all ranks without padding, in rank order, as one NumPy array on the first process.
 
-    array: ``(r, n, ...)``, distributed over the ``r`` devices of ``mesh``. num: ``(r,)``, number of valid rows of each
-        rank.
-
     All processes must call this. Returns ``(sum(num), ...)`` on the process of the first device, None elsewhere. In
     addition to the result, a device holds the rows of one rank at a time.
+
+    Args:
+        array: ``(r, n, ...)``, distributed over the ``r`` devices of ``mesh``.
+        num: ``(r,)``, number of valid rows of each rank.
     """
     flat = _flat(mesh)
     counts = np.asarray(_replicate(flat)(_rearrange(num, flat)))

@@ -28,16 +28,27 @@ FORMATS = ("gadget", "swift", "hdf5", "numpy")
 class ReadOptions:
     """How to read a snapshot if its contents are not sufficient; None takes the value from the file.
 
-    format: ``"gadget"`` (Gadget and AREPO, in HDF5 or in the older binary formats), ``"swift"``, ``"hdf5"`` (datasets
-        by name, in any HDF5 file, which takes only the box from the header), or ``"numpy"`` (``.npy`` and ``.npz``).
-    pos, vel, mass, id: names of datasets, such as ``PartType1/Coordinates``, or of the arrays in an ``.npz`` file. In a
-        snapshot of Gadget or SWIFT a name without a group belongs to the group of the particle type.
-    boxsize: length of the periodic box, or one per dimension; 0 for none.
     omega0, omega_lambda, omega_baryon, hubble, redshift, unit_length_in_cm, unit_mass_in_g, unit_velocity_in_cm_per_s,
-        h_free: see `SnapshotHeader`.
+    h_free: see `SnapshotHeader`.
 
-    The box and the header entries replace the values of the file. Raises ValueError for an unknown format, an invalid
-    box, or a number out of range.
+    The box and the header entries replace the values of the file.
+
+    Attributes:
+        format: ``"gadget"`` (Gadget and AREPO, in HDF5 or in the older binary formats), ``"swift"``, ``"hdf5"``
+            (datasets by name, in any HDF5 file, which takes only the box from the header), or ``"numpy"`` (``.npy`` and
+            ``.npz``).
+        pos: Names of datasets, such as ``PartType1/Coordinates``, or of the arrays in an ``.npz`` file. In a snapshot
+            of Gadget or SWIFT a name without a group belongs to the group of the particle type.
+        vel: Names of datasets, such as ``PartType1/Coordinates``, or of the arrays in an ``.npz`` file. In a snapshot
+            of Gadget or SWIFT a name without a group belongs to the group of the particle type.
+        mass: Names of datasets, such as ``PartType1/Coordinates``, or of the arrays in an ``.npz`` file. In a snapshot
+            of Gadget or SWIFT a name without a group belongs to the group of the particle type.
+        id: Names of datasets, such as ``PartType1/Coordinates``, or of the arrays in an ``.npz`` file. In a snapshot of
+            Gadget or SWIFT a name without a group belongs to the group of the particle type.
+        boxsize: Length of the periodic box, or one per dimension; 0 for none.
+
+    Raises:
+        ValueError: For an unknown format, an invalid box, or a number out of range.
     """
 
     format: str | None = None

@@ -20,8 +20,10 @@ BLOCK_BYTES = 1 << 28
 def group_of_rows(rows: np.ndarray, count: np.ndarray, nums: Mapping[int, int]) -> dict[int, np.ndarray]:
     """Return the group of each particle of a snapshot, by type. Particles without a group get the number of groups.
 
-    rows: ``(m,)`` rows of members, group by group; numbering continues from type to type.
-    count: ``(g,)`` members of each group. nums: particles of each type, in the order of the row numbering.
+    Args:
+        rows: ``(m,)`` rows of members, group by group; numbering continues from type to type.
+        count: ``(g,)`` members of each group.
+        nums: Particles of each type, in the order of the row numbering.
     """
     total = sum(nums.values())
     groups = np.full(total, len(count), _index_dtype(len(count)))
@@ -46,7 +48,8 @@ def _sorting(keys: np.ndarray) -> np.ndarray:
 class RowOrder:
     """An order of rows: row ``i`` of the output is row ``rows[i]`` of the input.
 
-    rows: ``(n,)`` integers, each from 0 to n - 1 once.
+    Attributes:
+        rows: ``(n,)`` integers, each from 0 to n - 1 once.
     """
 
     def __init__(self, rows: np.ndarray) -> None:
@@ -75,9 +78,10 @@ class RowOrder:
     def apply(self, slices: Iterable[np.ndarray], folder: Path, multiple: int = 1) -> Iterator[np.ndarray]:
         """Yield the rows of consecutive ``slices`` in this order, in blocks.
 
-        slices: one-dimensional arrays of one dtype; they are iterated once.
-        folder: folder on a disk with space for all of them.
-        multiple: each block but the last has a multiple of this number of rows.
+        Args:
+            slices: One-dimensional arrays of one dtype; they are iterated once.
+            folder: Folder on a disk with space for all of them.
+            multiple: Each block but the last has a multiple of this number of rows.
         """
         slices = iter(slices)
         first = next(slices, None)
@@ -106,7 +110,8 @@ class RowOrder:
     def _deal(self, slices: Iterable[np.ndarray], scratch: Any, step: int) -> np.ndarray:
         """Append each row to its block, after the rows that were read before it.
 
-        Returns the output row of each row of the scratch file.
+        Returns:
+            The output row of each row of the scratch file.
         """
         filled = np.arange(0, len(self.rows), step)  # the next row of each block
         dealt = np.empty_like(self.rows)

@@ -29,15 +29,22 @@ def share(total: int, rank: int, ndev: int) -> tuple[int, int]:
 def shard_rows(read_rows: Callable[[int, int], np.ndarray], total: int, mesh: Mesh, npad: int = 0) -> jax.Array:
     """Distribute rows to all devices of a mesh in equal consecutive blocks. Each process reads only its own blocks.
 
-    read_rows: ``read_rows(start, stop)`` returns the rows ``start`` to ``stop`` as a NumPy array ``(stop - start,
-        ...)``. It is called once for each device of this process, also with ``start == stop``.
-    total: total number of rows, the same on every process.
-    mesh: the devices; rank r is the r-th of ``mesh.devices.flat``.
-    npad: rows of padding to add on every device.
+    Args:
+        read_rows: ``read_rows(start, stop)`` returns the rows ``start`` to ``stop`` as a NumPy array ``(stop - start,
+        total: Total number of rows, the same on every process.
+        mesh: The devices; rank r is the r-th of ``mesh.devices.flat``.
+        npad: Rows of padding to add on every device.
 
-    Returns ``(r, ceil(total / r) + npad, ...)``, distributed over the devices by its first axis. Numbers of 64 bits
-    become 32 bits unless JAX's 64-bit mode is on. Raises ValueError if no device of the mesh belongs to this process,
-    if ``read_rows`` returns another number of rows, or if integers do not fit into 32 bits in the default mode.
+    Returns:
+        ``(r, ceil(total / r) + npad, ...)``, distributed over the devices by its first axis. Numbers of 64 bits become
+        32 bits unless JAX's 64-bit mode is on.
+
+    Raises:
+        ValueError: If no device of the mesh belongs to this process, if ``read_rows`` returns another number of rows,
+            or if integers do not fit into 32 bits in the default mode.
+
+    Example:
+        ...)``. It is called once for each device of this process, also with ``start == stop``.
     """
     ndev = mesh.size
     rows = -(-total // ndev) + npad
@@ -92,21 +99,24 @@ def read_snapshot_sharded(
 ) -> tuple[ParticleData, SnapshotHeader]:
     """Read particles of one type and distribute them to all devices of a mesh. Each process reads only its own rows.
 
-    path, ptype, fields, optional, options: see `read_snapshot`; the snapshot may have any number of files.
-    mesh: the devices of all processes; rank r is the r-th of ``mesh.devices.flat``.
-    npad: rows of padding to add on every device.
-    id_words: return identifiers as two words of 32 bits, the low one first, which also work in JAX's default 32-bit
-        mode; `join_words` recombines them.
+    All processes must call this. An error on one process is raised on all.
 
-    Returns the particles and the header. With ``r`` devices and ``n = ceil(total / r) + npad`` rows per device:
-    pos, vel: ``(r, n, d)`` float32 or float64; float64 becomes float32 unless JAX's 64-bit mode is on. For the units
-        see `read_snapshot`.
-    mass: ``(r, n)``, or ``(r,)`` in the dtype of ``pos`` if all particles have the same mass.
-    id: ``(r, n)`` integers, or ``(r, n, 2)`` uint32 with ``id_words``.
-    num: ``(r,)`` int32, equal within one. num_total: number of all particles.
+    Raises the errors of `read_snapshot`, and ValueError if identifiers have 64 bits, JAX's 64-bit mode is off, and
+    ``id_words`` is not set.
 
-    All processes must call this. An error on one process is raised on all. Raises the errors of `read_snapshot`, and
-    ValueError if identifiers have 64 bits, JAX's 64-bit mode is off, and ``id_words`` is not set.
+    Args:
+        path, ptype, fields, optional, options: See `read_snapshot`; the snapshot may have any number of files.
+        mesh: The devices of all processes; rank r is the r-th of ``mesh.devices.flat``.
+        npad: Rows of padding to add on every device.
+        id_words: Return identifiers as two words of 32 bits, the low one first, which also work in JAX's default 32-bit
+            mode; `join_words` recombines them.
+
+    Returns:
+        The particles and the header. With ``r`` devices and ``n = ceil(total / r) + npad`` rows per device: pos, vel:
+        ``(r, n, d)`` float32 or float64; float64 becomes float32 unless JAX's 64-bit mode is on. For the units see
+        `read_snapshot`. mass: ``(r, n)``, or ``(r,)`` in the dtype of ``pos`` if all particles have the same mass. id:
+        ``(r, n)`` integers, or ``(r, n, 2)`` uint32 with ``id_words``. num: ``(r,)`` int32, equal within one.
+        num_total: number of all particles.
     """
     with failing_together(mesh):
         snapshot = open_snapshot(path, ptype, options)
@@ -125,10 +135,11 @@ def shard_snapshot(
 ) -> ParticleData:
     """Distribute the properties ``names``, which include positions, of a snapshot, as `read_snapshot_sharded` does.
 
-    advance: called regularly with the number of rows of a property that this process has read since the last call.
-    finite: see `Snapshot.read`.
-
     Errors are raised on this process only; see `failing_together`.
+
+    Args:
+        advance: Called regularly with the number of rows of a property that this process has read since the last call.
+        finite: See `Snapshot.read`.
     """
 
     def read(name: str, start: int, stop: int) -> np.ndarray:

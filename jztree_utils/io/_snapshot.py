@@ -39,11 +39,14 @@ _BEGINNING = 16  # number of leading identifiers that must differ between files
 def find_parts(path: PathLike, options: ReadOptions | None = None) -> list[Path]:
     """Return all files of a snapshot, in order.
 
-    path: the only file of a snapshot, any file of a snapshot in several files (``name.0.hdf5``, ``name.1.hdf5``, ...),
-        or the folder of one snapshot.
-    options: how to read it, if the format is not recognised.
-    Raises SnapshotError if the files cannot be read, if one is missing (the message names it), or if a folder holds no
-    snapshot or more than one.
+    Args:
+        path: The only file of a snapshot, any file of a snapshot in several files (``name.0.hdf5``, ``name.1.hdf5``,
+            ...), or the folder of one snapshot.
+        options: How to read it, if the format is not recognised.
+
+    Raises:
+        SnapshotError: If the files cannot be read, if one is missing (the message names it), or if a folder holds no
+            snapshot or more than one.
     """
     first = file_of(Path(path))
     return _parts_beside(first, Path(path), _survey(first, None, options or ReadOptions()))
@@ -52,7 +55,10 @@ def find_parts(path: PathLike, options: ReadOptions | None = None) -> list[Path]
 def find_sources(path: PathLike, options: ReadOptions | None = None) -> list[Path]:
     """Return all files that a snapshot needs: its own, and the sources of virtual datasets.
 
-    path, options: see `find_parts`. Raises the same errors.
+    Raises the same errors.
+
+    Args:
+        path, options: See `find_parts`.
     """
     parts = find_parts(path, options)
     found = list(parts)
@@ -65,7 +71,11 @@ def find_sources(path: PathLike, options: ReadOptions | None = None) -> list[Pat
 def read_header(path: PathLike, options: ReadOptions | None = None) -> SnapshotHeader:
     """Read the header of a snapshot from the file ``path``, or from any file of the snapshot in the folder ``path``.
 
-    options: see `find_parts`. Raises SnapshotError if it cannot be read.
+    Args:
+        options: See `find_parts`.
+
+    Raises:
+        SnapshotError: If it cannot be read.
     """
     return _survey(file_of(Path(path)), None, options or ReadOptions()).header
 
@@ -79,28 +89,30 @@ def read_snapshot(
 ) -> tuple[ParticleData, SnapshotHeader]:
     """Read particles of one type from a snapshot in one file or several.
 
-    path: see `find_parts`; the particles of all files are concatenated in the order of the files.
-    ptype: the particle type; 1 is dark matter, and also the type in files without types.
-    fields: properties to read; each must exist.
-    optional: properties to read if they exist, otherwise None.
-    options: how to read it, if the format is not recognised.
+    Args:
+        path: See `find_parts`; the particles of all files are concatenated in the order of the files.
+        ptype: The particle type; 1 is dark matter, and also the type in files without types.
+        fields: Properties to read; each must exist.
+        optional: Properties to read if they exist, otherwise None.
+        options: How to read it, if the format is not recognised.
 
-    Returns the particles as NumPy arrays of ``n`` rows and ``d`` dimensions, and the header:
-    pos: ``(n, d)`` float32 or float64 as in the file, comoving, in the snapshot's unit of length. Integer coordinates
-        of Gadget-4 become float64 in [0, L) for a box of length L.
-    mass: a float if only the mass table has it, otherwise ``(n,)`` float32 or float64, one per particle. A UserWarning
-        gives the number of particle masses that differ from the mass in the table.
-    vel: ``(n, d)`` float32 or float64, *peculiar* velocities. Gadget stores them divided by the square root of the
-        scale factor. The function undoes this with the exponent in an attribute of the dataset, or 1/2 if there is
-        none. SWIFT stores peculiar velocities. Half precision becomes float32.
-    id: ``(n,)`` integers of 32 or 64 bits, signed or unsigned as in the file. The package explains why they are not JAX
-        arrays.
-    num, num_total: ``n``.
-    Arrays of NumPy files and datasets given by name (format "hdf5") are not converted.
+    Returns:
+        The particles as NumPy arrays of ``n`` rows and ``d`` dimensions, and the header: pos: ``(n, d)`` float32 or
+        float64 as in the file, comoving, in the snapshot's unit of length. Integer coordinates of Gadget-4 become
+        float64 in [0, L) for a box of length L. mass: a float if only the mass table has it, otherwise ``(n,)`` float32
+        or float64, one per particle. A UserWarning gives the number of particle masses that differ from the mass in the
+        table. vel: ``(n, d)`` float32 or float64, *peculiar* velocities. Gadget stores them divided by the square root
+        of the scale factor. The function undoes this with the exponent in an attribute of the dataset, or 1/2 if there
+        is none. SWIFT stores peculiar velocities. Half precision becomes float32. id: ``(n,)`` integers of 32 or 64
+        bits, signed or unsigned as in the file. The package explains why they are not JAX arrays. num, num_total:
+        ``n``. Arrays of NumPy files and datasets given by name (format "hdf5") are not converted.
 
-    Raises SnapshotError if a file is missing, unreadable, truncated or not recognised, if a dataset is missing or has a
-    wrong shape or dtype, if its compression needs a missing package, or if the counts in the headers and the datasets
-    disagree; ValueError for an unknown property, TypeError if ``ptype`` is not an integer.
+    Raises:
+        SnapshotError: If a file is missing, unreadable, truncated or not recognised, if a dataset is missing or has a
+            wrong shape or dtype, if its compression needs a missing package, or if the counts in the headers and the
+            datasets disagree.
+        ValueError: If the property is unknown.
+        TypeError: If ``ptype`` is not an integer.
     """
     snapshot = open_snapshot(path, ptype, options)
     columns = {name: snapshot.read(name) for name in snapshot.present(fields, optional)}
@@ -110,10 +122,12 @@ def read_snapshot(
 class Snapshot:
     """The particles of one type in a snapshot with consistent files. You can read any range of rows.
 
-    header: the header of the snapshot.
-    ptype: the particle type.
-    num: particles of the type in all files together; row numbers continue from file to file, in the order of ``paths``.
-    paths: all files, in order.
+    Attributes:
+        header: The header of the snapshot.
+        ptype: The particle type.
+        num: Particles of the type in all files together; row numbers continue from file to file, in the order of
+            ``paths``.
+        paths: All files, in order.
     """
 
     def __init__(self, surveys: list[Survey], paths: list[Path], ptype: int) -> None:
@@ -146,7 +160,9 @@ class Snapshot:
         """The mass of every particle if the file has one for all, otherwise None.
 
         Masses of single particles take precedence over the mass table, and `read` warns if they differ from it.
-        Raises SnapshotError if the table holds an invalid mass.
+
+        Raises:
+            SnapshotError: If the table holds an invalid mass.
         """
         table = self.header.mass_table
         if "mass" in self._parts[0].columns or self.ptype >= len(table):
@@ -162,7 +178,9 @@ class Snapshot:
     def present(self, fields: Sequence[str], optional: Sequence[str]) -> list[str]:
         """Return the properties to read, positions first: all of ``fields``, and those of ``optional`` that exist.
 
-        Raises ValueError for an unknown property, TypeError for a string instead of a sequence of names.
+        Raises:
+            ValueError: If the property is unknown.
+            TypeError: For a string instead of a sequence of names.
         """
         for names in (fields, optional):
             if isinstance(names, str):
@@ -179,8 +197,9 @@ class Snapshot:
     def layout(self, name: str) -> tuple[np.dtype, tuple[int, ...]]:
         """Return the dtype of a property after reading, and its shape without the row axis.
 
-        Raises SnapshotError if a file does not have the property, has it in an unreadable form, or in another form than
-        the first file.
+        Raises:
+            SnapshotError: If a file does not have the property, has it in an unreadable form, or in another form than
+                the first file.
         """
         columns = [check_column(part, name) for part in self._parts]
         one = columns[0]
@@ -195,7 +214,8 @@ class Snapshot:
     def row_in_words(self, row: int, of: str = "") -> str:
         """Describe a row for the user: its type, and its file if there are several.
 
-        of: the quantity that the row belongs to, such as " of the positions".
+        Args:
+            of: The quantity that the row belongs to, such as " of the positions".
         """
         words = f"row {row}{of} of type {self.ptype}"
         for part in self._parts if len(self.paths) > 1 else []:
@@ -215,12 +235,16 @@ class Snapshot:
     ) -> Any:
         """Read a property as in `read_snapshot`, but only rows ``start`` to ``stop`` (None means the end).
 
-        advance: called regularly with the number of rows read since the last call.
-        finite: raise SnapshotError for NaN or infinite numbers, with the file and the row.
-
         Only files with such rows are opened, and they are read in slices: apart from the result, the function needs a
         few 10 MB, independent of the number of rows.
-        Raises SnapshotError as `read_snapshot` does, ValueError for rows that do not exist.
+
+        Args:
+            advance: Called regularly with the number of rows read since the last call.
+            finite: Raise SnapshotError for NaN or infinite numbers, with the file and the row.
+
+        Raises:
+            SnapshotError: As `read_snapshot` does.
+            ValueError: For rows that do not exist.
         """
         stop = self.num if stop is None else stop
         if not 0 <= start <= stop <= self.num:
@@ -257,8 +281,9 @@ class Snapshot:
     def _check_not_twice(self, ids: np.ndarray, start: int) -> None:
         """Raise SnapshotError if two files begin with the same identifiers, as a file and a copy of it would.
 
-        ids: identifiers of the rows from ``start`` on. Files without meaningful identifiers store zeros; these are
-            ignored.
+        Args:
+            ids: Identifiers of the rows from ``start`` on. Files without meaningful identifiers store zeros; these are
+                ignored.
         """
         beginnings: dict[bytes, Part] = {}
         first = -start
@@ -276,9 +301,12 @@ class Snapshot:
 
 
 def open_snapshot(path: PathLike, ptype: int = 1, options: ReadOptions | None = None) -> Snapshot:
-    """Open the particles of one type in a snapshot and read only headers. Raises the same errors as `read_snapshot`.
+    """Open the particles of one type in a snapshot and read only headers.
 
-    path, ptype, options: see `read_snapshot`. Each file is opened once.
+    Raises the same errors as `read_snapshot`.
+
+    Args:
+        path, ptype, options: See `read_snapshot`. Each file is opened once.
     """
     ptype = _checked_type(ptype)
     options = options or ReadOptions()

@@ -36,8 +36,10 @@ _CELLS = "Cells"
 class AddedColumn:
     """A dataset to add to the particles of a type.
 
-    dtype: dtype of its values. read: function that returns the values of rows ``start`` to ``stop``. attributes:
-        attributes of the dataset.
+    Attributes:
+        dtype: Dtype of its values.
+        read: Function that returns the values of rows ``start`` to ``stop``.
+        attributes: Attributes of the dataset.
     """
 
     dtype: np.dtype
@@ -49,7 +51,9 @@ class AddedColumn:
 class _File:
     """One file of the snapshot.
 
-    here: number of particles of each type. names: by type, the names of the datasets with one row per particle.
+    Attributes:
+        here: Number of particles of each type.
+        names: By type, the names of the datasets with one row per particle.
     """
 
     path: Path
@@ -60,8 +64,9 @@ class _File:
 def check_copied(paths: Sequence[Path], options: ReadOptions | None = None) -> None:
     """Raise SnapshotError unless `copy_snapshot` can copy a snapshot in these files. Only the first file is checked.
 
-    options: how the snapshot is read. If it is read by the names of datasets alone, the types are not those of the
-        file.
+    Args:
+        options: How the snapshot is read. If it is read by the names of datasets alone, the types are not those of the
+            file.
     """
     by_name = options is not None and options.format == "hdf5"
     if not by_name and kind_of_file(paths[0]) == "hdf5":
@@ -87,21 +92,25 @@ def copy_snapshot(
 ) -> None:
     """Write the full contents of a snapshot to one file or to several.
 
-    path: the file to write; an existing file is replaced once the new one is complete. Several files have a number
-        before the suffix, see `names_of_files`.
-    parts: the files of the snapshot in order, as returned by `find_parts`.
-    order: by type, the order in which to write the rows of the snapshot. Types without an entry keep their order.
-    columns: by type, datasets to add, or to replace those with the same name; their rows are in the order of the
-        snapshot.
-    attributes: attributes to add to groups without particles, such as Parameters, by the name of the group.
-    info: how the groups were found that the order or the columns refer to; this is also written to the file.
-    advance: called with the number of particles copied since the last call.
-    num_files: number of files to write. Each has an equal share of the rows of each type, within one row.
-
     The function needs a few 10 MB. For a type in another order it needs up to 1 GB, plus three times the bytes of its
     order, plus disk space for one of its datasets in addition to the output.
-    Raises SnapshotError if the files cannot be read or are inconsistent, OutputError if the output cannot be written,
-    ValueError for an order with another number of rows, or for fewer than one file.
+
+    Args:
+        path: The file to write; an existing file is replaced once the new one is complete. Several files have a number
+            before the suffix, see `names_of_files`.
+        parts: The files of the snapshot in order, as returned by `find_parts`.
+        order: By type, the order in which to write the rows of the snapshot. Types without an entry keep their order.
+        columns: By type, datasets to add, or to replace those with the same name; their rows are in the order of the
+            snapshot.
+        attributes: Attributes to add to groups without particles, such as Parameters, by the name of the group.
+        info: How the groups were found that the order or the columns refer to; this is also written to the file.
+        advance: Called with the number of particles copied since the last call.
+        num_files: Number of files to write. Each has an equal share of the rows of each type, within one row.
+
+    Raises:
+        SnapshotError: If the files cannot be read or are inconsistent.
+        OutputError: If the output cannot be written.
+        ValueError: For an order with another number of rows, or for fewer than one file.
     """
     check_copied(parts)
     files = [_look(part) for part in parts]
@@ -135,7 +144,8 @@ def copy_snapshot(
 def names_of_files(path: PathLike, num_files: int) -> list[PathLike]:
     """Return the file names of a snapshot: ``path`` alone, or ``snapshot_099.0.hdf5`` and so on for several files.
 
-    Raises ValueError for fewer than one.
+    Raises:
+        ValueError: For fewer than one.
     """
     if num_files < 1:
         raise ValueError(f"A snapshot in {num_files} files was asked for; it must be at least 1.")
@@ -343,8 +353,11 @@ def _create(
 ) -> None:
     """Copy a group of particles; row datasets are created but not filled.
 
-    names: names of the datasets with one row per particle. left_out: names of unwanted datasets. total: number of rows.
-    prefix: prefix of the names of the group's members.
+    Args:
+        names: Names of the datasets with one row per particle.
+        left_out: Names of unwanted datasets.
+        total: Number of rows.
+        prefix: Prefix of the names of the group's members.
     """
     copy_attributes(source, target)
     for name in source:

@@ -33,16 +33,21 @@ _STORED = {
 def write_snapshot(path: PathLike, part: Any, header: SnapshotHeader | None = None, ptype: int = 1) -> None:
     """Write particles as a snapshot in one file, in the format of Gadget-4, with the units of each dataset.
 
-    path: the file to write; an existing file is replaced once the new one is complete.
-    part: a particle class with ``pos`` of shape ``(n, d)`` and, optionally, ``mass`` (``(n,)`` or a scalar), ``vel``
-        (``(n, d)``, peculiar; stored in Gadget's convention, divided by the square root of the scale factor) and ``id``
-        (``(n,)``). Padding is left out. JAX or NumPy arrays.
-    header: box, time, cosmology and units; its counts and mass table are replaced. None means an open box and no units.
-    ptype: the particle type of the output, 0 to 5.
-
     `read_snapshot` returns bit-identical numbers, except for velocities if the scale factor is not 1.
-    Raises OutputError if the file cannot be written, ValueError for a wrong shape or type, TypeError for arrays with
-    units.
+
+    Args:
+        path: The file to write; an existing file is replaced once the new one is complete.
+        part: A particle class with ``pos`` of shape ``(n, d)`` and, optionally, ``mass`` (``(n,)`` or a scalar),
+            ``vel`` (``(n, d)``, peculiar; stored in Gadget's convention, divided by the square root of the scale
+            factor) and ``id`` (``(n,)``). Padding is left out. JAX or NumPy arrays.
+        header: Box, time, cosmology and units; its counts and mass table are replaced. None means an open box and no
+            units.
+        ptype: The particle type of the output, 0 to 5.
+
+    Raises:
+        OutputError: If the file cannot be written.
+        ValueError: If the shape or type is wrong.
+        TypeError: For arrays with units.
     """
     if not 0 <= ptype <= 5:
         raise ValueError(f"ptype is a particle type of Gadget, from 0 to 5; {ptype} was given.")

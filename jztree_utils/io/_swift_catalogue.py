@@ -104,7 +104,10 @@ def write_dataset(group: h5py.Group, name: str, column: Column, header: Snapshot
 def dataset_attributes(kind: str, definition: str, header: SnapshotHeader) -> dict[str, Any]:
     """Return the attributes of a SWIFT dataset.
 
-    kind: kind of quantity, see `unit_powers`. definition: in words. header: with units, unless the quantity has none.
+    Args:
+        kind: Kind of quantity, see `unit_powers`.
+        definition: In words.
+        header: With units, unless the quantity has none.
     """
     a, _, length, mass, velocity = unit_powers(header, kind)
     powers = {"U_M": mass, "U_L": length + velocity, "U_t": -velocity}
@@ -214,9 +217,12 @@ def fof_parameters(info: CatalogueInfo) -> dict[str, np.bytes_]:
 
 
 def read(path: Path) -> CatalogueContent:
-    """Read a catalogue by SWIFT or `write`, in one file or several. Raises SnapshotError if it cannot be read.
+    """Read a catalogue by SWIFT or `write`, in one file or several.
 
     In SWIFT's own files, columns that `FofCatalogue` has and SWIFT does not are None.
+
+    Raises:
+        SnapshotError: If it cannot be read.
     """
     with open_hdf5(path) as file:
         header = parse_header(file, swift=True, counted=False)[0]

@@ -21,12 +21,19 @@ def plot_correlation(
     ``(1 + xi)`` over the square root of the number of pairs, which is too small for correlated particles. A logarithmic
     axis cannot show values that are not positive; hollow circles show the absolute values of negative ones.
 
-    found: result of `jztree_utils.correlation.xi`, or of `jztree_utils.correlation.wp` if it is ``projected``.
-    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-    length_unit: for the labels. title: above the picture.
+    Args:
+        found: Result of `jztree_utils.correlation.xi`, or of `jztree_utils.correlation.wp` if it is ``projected``.
+        path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+        length_unit: For the labels.
+        title: Above the picture.
 
-    Returns the `matplotlib.figure.Figure`.
-    Raises ImportError if matplotlib is missing, ValueError for multipoles, OutputError if ``path`` cannot be written.
+    Returns:
+        The `matplotlib.figure.Figure`.
+
+    Raises:
+        ImportError: If matplotlib is missing.
+        ValueError: For multipoles.
+        OutputError: If ``path`` cannot be written.
     """
     if found.value.ndim != 1:
         raise ValueError("a function of one distance is drawn; pick one of the multipoles.")

@@ -49,27 +49,33 @@ def plot_density(
 ) -> "Figure":
     """Plot the projected density of particles, in units of its mean, with circles around the largest groups.
 
-    pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected.
-    boxsize: length of the periodic box, or one length per dimension; 0 or None is open: the picture spans the
-        particles.
-    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-    catalogue: groups of ``d`` dimensions. The radius of a circle is the group's ``max_radius``, or its replacement from
-        `with_radii`. Circles are repeated across the periodic boundary. None draws no circles.
-    mass: ``(n,)`` masses of the particles; None counts them.
-    num_circles: number of the largest groups that get a circle.
-    axes: the two dimensions to show.
-    bins: pixels along the longer side. None chooses four particles per pixel on average, from 64 to 600 pixels, or 400
-        pixels with ``smooth``.
-    slab: show only particles between these two coordinates along the first projected dimension, and groups with centres
-        there. In a periodic box the first coordinate may be the larger one.
-    smooth: spread each particle over a Gaussian as wide as the distance to this number of neighbours, so that voids
-        show no noise; 0 counts particles in pixels. Values of 8 to 32 look good.
-    length_unit: for the labels. mass_unit: if set, colours are masses over areas in these units, instead of multiples
-        of the mean. title: above the picture.
+    Args:
+        pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected.
+        boxsize: Length of the periodic box, or one length per dimension; 0 or None is open: the picture spans the
+            particles.
+        path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+        catalogue: Groups of ``d`` dimensions. The radius of a circle is the group's ``max_radius``, or its replacement
+            from `with_radii`. Circles are repeated across the periodic boundary. None draws no circles.
+        mass: ``(n,)`` masses of the particles; None counts them.
+        num_circles: Number of the largest groups that get a circle.
+        axes: The two dimensions to show.
+        bins: Pixels along the longer side. None chooses four particles per pixel on average, from 64 to 600 pixels, or
+            400 pixels with ``smooth``.
+        slab: Show only particles between these two coordinates along the first projected dimension, and groups with
+            centres there. In a periodic box the first coordinate may be the larger one.
+        smooth: Spread each particle over a Gaussian as wide as the distance to this number of neighbours, so that voids
+            show no noise; 0 counts particles in pixels. Values of 8 to 32 look good.
+        length_unit: For the labels.
+        mass_unit: If set, colours are masses over areas in these units, instead of multiples of the mean.
+        title: Above the picture.
 
-    Returns the `matplotlib.figure.Figure`.
-    Raises ImportError if matplotlib is missing, ValueError for a wrong shape, OutputError if ``path`` cannot be
-    written.
+    Returns:
+        The `matplotlib.figure.Figure`.
+
+    Raises:
+        ImportError: If matplotlib is missing.
+        ValueError: If the shape is wrong.
+        OutputError: If ``path`` cannot be written.
     """
     with drawing(path, (7.2, 6.0)) as figure:
         check_no_units(pos=pos, mass=mass, slab=slab)
@@ -99,23 +105,28 @@ def plot_halos(
 ) -> "Figure":
     """Plot the projected density with circles around the largest groups, and the distribution of group sizes.
 
-    pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected.
-    catalogue: groups of ``d`` dimensions. The radius of a circle is the group's ``max_radius``, or its replacement from
-        `with_radii`. Circles are repeated across the periodic boundary. The second panel shows masses if the catalogue
-        has them, otherwise numbers of particles.
-    boxsize: length of the periodic box, or one length per dimension; 0 or None is open: the picture spans the
-        particles.
-    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-    num_circles: number of the largest groups that get a circle.
-    axes: the two dimensions to show.
-    bins: pixels along the longer side of the density. None chooses four particles per pixel on average, from 64 to 600
-        pixels.
-    length_unit, mass_unit: for the labels.
-    title: above the density.
+    Args:
+        pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected.
+        catalogue: Groups of ``d`` dimensions. The radius of a circle is the group's ``max_radius``, or its replacement
+            from `with_radii`. Circles are repeated across the periodic boundary. The second panel shows masses if the
+            catalogue has them, otherwise numbers of particles.
+        boxsize: Length of the periodic box, or one length per dimension; 0 or None is open: the picture spans the
+            particles.
+        path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+        num_circles: Number of the largest groups that get a circle.
+        axes: The two dimensions to show.
+        bins: Pixels along the longer side of the density. None chooses four particles per pixel on average, from 64 to
+            600 pixels.
+        length_unit, mass_unit: For the labels.
+        title: Above the density.
 
-    Returns the `matplotlib.figure.Figure`.
-    Raises ImportError if matplotlib is missing, ValueError for a wrong shape, OutputError if ``path`` cannot be
-    written.
+    Returns:
+        The `matplotlib.figure.Figure`.
+
+    Raises:
+        ImportError: If matplotlib is missing.
+        ValueError: If the shape is wrong.
+        OutputError: If ``path`` cannot be written.
     """
     with drawing(path, (11.2, 5.2)) as figure:
         shown = view_of(pos, boxsize, axes)
@@ -131,14 +142,17 @@ def with_radii(
 ) -> tuple[FofCatalogue, str]:
     """Return a catalogue whose groups have a ``max_radius`` to draw, and a description of that radius.
 
-    catalogue: groups in d dimensions. num: particles of the snapshot, members and others. boxsize: see `plot_density`.
-        spheres: ``(g,)`` radii of spherical overdensities by name, 0 for a group without one, and ``(g, d)`` their
-        centres ``centre_pos``, unless these are the centres of mass.
-
     Catalogues of other codes do not have the distance of the farthest member. Then the radius is the first of
     ``r200m``, ``r200c`` and ``r500c`` in ``spheres``. For groups without such a radius, it is the radius of a ball with
     the group's particles and 200 times the mean density, ``(count V / (200 num V_d))**(1/d)``, for the volume V of the
     box and V_d of the unit ball. Without a box it stays None, and only the positions of groups are drawn.
+
+    Args:
+        catalogue: Groups in d dimensions.
+        num: Particles of the snapshot, members and others.
+        boxsize: See `plot_density`.
+        spheres: ``(g,)`` radii of spherical overdensities by name, 0 for a group without one, and ``(g, d)`` their
+            centres ``centre_pos``, unless these are the centres of mass.
     """
     check_no_units(catalogue=catalogue, boxsize=boxsize, spheres=dict(spheres or {}))
     if catalogue.max_radius is not None:
@@ -163,9 +177,13 @@ def with_radii(
 class View:
     """The visible part of the particles.
 
-    points: ``(n, 2)`` along two ``axes``. low, high: the corners of the visible region. periodic: which of the two
-        dimensions are periodic. widths: ``(n,)`` widths of the Gaussians that represent particles, None for counts in
-        pixels. unit: unit of mass over area, None for multiples of the mean.
+    Attributes:
+        points: ``(n, 2)`` along two ``axes``.
+        low: The corners of the visible region.
+        high: The corners of the visible region.
+        periodic: Which of the two dimensions are periodic.
+        widths: ``(n,)`` widths of the Gaussians that represent particles, None for counts in pixels.
+        unit: Unit of mass over area, None for multiples of the mean.
     """
 
     points: np.ndarray
@@ -187,7 +205,8 @@ class View:
 def view_of(pos: Any, boxsize: Any, axes: tuple[int, int]) -> View:
     """Return the view of two dimensions: the box if they are periodic, otherwise all particles and a margin.
 
-    Raises ValueError if ``pos`` does not have these dimensions, or a position is NaN or infinite.
+    Raises:
+        ValueError: If ``pos`` does not have these dimensions, or a position is NaN or infinite.
     """
     check_no_units(pos=pos, boxsize=boxsize)
     given = np.asarray(pos)

@@ -24,8 +24,9 @@ _BETWEEN = 0.06  # gap between panels, as a fraction of their width
 def drawing(path: Path | None, size: tuple[float, float]) -> Iterator["Figure"]:
     """Create a figure of ``size`` in inches; at the end of the block, write it to ``path`` unless that is None.
 
-    Raises ImportError if matplotlib is missing, and OutputError if the figure cannot be written, if possible before the
-    block runs.
+    Raises:
+        ImportError: If matplotlib is missing.
+        OutputError: If the figure cannot be written, if possible before the block runs.
     """
     figure_class = _import_matplotlib()
     import matplotlib as mpl
@@ -43,7 +44,9 @@ def drawing(path: Path | None, size: tuple[float, float]) -> Iterator["Figure"]:
 def check_picture(path: Path) -> None:
     """Check that a picture can be written in the format of the suffix of ``path``. Call this before a long computation.
 
-    Raises ImportError if matplotlib is missing, OutputError if matplotlib cannot write the format of the suffix.
+    Raises:
+        ImportError: If matplotlib is missing.
+        OutputError: If matplotlib cannot write the format of the suffix.
     """
     formats = sorted(_import_matplotlib()().canvas.get_supported_filetypes())
     if _suffix(path) not in formats:
@@ -62,7 +65,8 @@ def save_figure(figure: "Figure", path: Path) -> None:
 def show(figure: "Figure") -> None:
     """Display a figure in the notebook, or else in a window; return when the window is closed.
 
-    Raises OutputError if there is neither.
+    Raises:
+        OutputError: If there is neither.
     """
     if _in_notebook():
         importlib.import_module("IPython.display").display(figure)

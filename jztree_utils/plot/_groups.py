@@ -26,12 +26,18 @@ def plot_group_sizes(
 ) -> "Figure":
     """Plot the number of groups that are at least as large as the abscissa, without bins.
 
-    catalogue: groups. The plot shows their masses, or their numbers of particles if they have no masses.
-    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-    mass_unit: for the label. title: above the picture; the default is the number of groups.
+    Args:
+        catalogue: Groups. The plot shows their masses, or their numbers of particles if they have no masses.
+        path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+        mass_unit: For the label.
+        title: Above the picture; the default is the number of groups.
 
-    Returns the `matplotlib.figure.Figure`.
-    Raises ImportError if matplotlib is missing, OutputError if ``path`` cannot be written.
+    Returns:
+        The `matplotlib.figure.Figure`.
+
+    Raises:
+        ImportError: If matplotlib is missing.
+        OutputError: If ``path`` cannot be written.
     """
     with drawing(path, (6.4, 4.8)) as figure:
         draw_sizes(figure.subplots(), squeeze_catalogue(catalogue), mass_unit, title)
@@ -71,23 +77,31 @@ def plot_mass_function(
     Errors are intervals that hold the expected number with 68 % probability (Gehrels 1986). The lower panel shows
     groups over the reference, averaged over each bin of 0.2 decades.
 
-    groups: a `FofCatalogue` with masses, or an array ``(g,)`` of masses.
-    boxsize: length of the box in three dimensions, or one per dimension; positive.
-    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-    units: units of masses and lengths; see `jztree_utils.mass_function.units_of`. None: numbers are shown unchanged,
-        without a reference.
-    cosmology: cosmology of the reference; the legend shows its sigma8 and n_s. None draws no reference: use None if
-        `jztree_utils.mass_function.why_not_described` returns a reason. redshift: redshift of the snapshot.
-    model: model of the reference; see `jztree_utils.mass_function.mass_function`. The legend marks a model for other
-        masses.
-    definition: the definition of an array of masses, by the name of their column, such as ``"m200m"``; None if unknown.
-    particle_mass: the mass of a particle if all have the same. Bin edges are between its multiples. Catalogues do not
-        need it.
-    length_unit, mass_unit: for the labels without ``units``. title: above the picture.
+    Args:
+        groups: A `FofCatalogue` with masses, or an array ``(g,)`` of masses.
+        boxsize: Length of the box in three dimensions, or one per dimension; positive.
+        path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+        units: Units of masses and lengths; see `jztree_utils.mass_function.units_of`. None: numbers are shown
+            unchanged, without a reference.
+        cosmology: Cosmology of the reference; the legend shows its sigma8 and n_s. None draws no reference: use None if
+            `jztree_utils.mass_function.why_not_described` returns a reason.
+        redshift: Redshift of the snapshot.
+        model: Model of the reference; see `jztree_utils.mass_function.mass_function`. The legend marks a model for
+            other masses.
+        definition: The definition of an array of masses, by the name of their column, such as ``"m200m"``; None if
+            unknown.
+        particle_mass: The mass of a particle if all have the same. Bin edges are between its multiples. Catalogues do
+            not need it.
+        length_unit, mass_unit: For the labels without ``units``.
+        title: Above the picture.
 
-    Returns the `matplotlib.figure.Figure`.
-    Raises ImportError if matplotlib is missing, ValueError without masses or a box or for an unknown model, OutputError
-    if ``path`` cannot be written.
+    Returns:
+        The `matplotlib.figure.Figure`.
+
+    Raises:
+        ImportError: If matplotlib is missing.
+        ValueError: Without masses or a box or for an unknown model.
+        OutputError: If ``path`` cannot be written.
     """
     check_no_units(groups=groups, boxsize=boxsize, particle_mass=particle_mass)
     definition = "mass" if isinstance(groups, FofCatalogue) else definition

@@ -39,17 +39,25 @@ def plot_halo(
     but two. Each particle is spread over half the distance to its 16th neighbour. Coordinates are relative to the
     centre.
 
-    pos: ``(n, d)`` positions of particles, d at least 2. centre: ``(d,)`` centre of the halo.
-    spheres: radii by name, such as ``r200c``; radii of 0 or NaN, which mark missing spheres, are not drawn.
-    boxsize: length of the periodic box, or one length per dimension; 0 or None is open.
-    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-    mass: ``(n,)`` masses of the particles, or one for all; None counts them. axes: the two dimensions to show.
-    length_unit: for the labels. mass_unit: if set, colours are masses over areas, instead of multiples of the mean.
-        title: above the picture.
+    Args:
+        pos: ``(n, d)`` positions of particles, d at least 2.
+        centre: ``(d,)`` centre of the halo.
+        spheres: Radii by name, such as ``r200c``; radii of 0 or NaN, which mark missing spheres, are not drawn.
+        boxsize: Length of the periodic box, or one length per dimension; 0 or None is open.
+        path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+        mass: ``(n,)`` masses of the particles, or one for all; None counts them.
+        axes: The two dimensions to show.
+        length_unit: For the labels.
+        mass_unit: If set, colours are masses over areas, instead of multiples of the mean.
+        title: Above the picture.
 
-    Returns the `matplotlib.figure.Figure`.
-    Raises ImportError if matplotlib is missing, ValueError for a wrong shape, or if there is no sphere, OutputError if
-    ``path`` cannot be written.
+    Returns:
+        The `matplotlib.figure.Figure`.
+
+    Raises:
+        ImportError: If matplotlib is missing.
+        ValueError: For a wrong shape, or if there is no sphere.
+        OutputError: If ``path`` cannot be written.
     """
     check_no_units(pos=pos, centre=centre, spheres=dict(spheres), boxsize=boxsize, mass=mass)
     drawn = {name: float(radius) for name, radius in spheres.items() if 0 < radius < np.inf}

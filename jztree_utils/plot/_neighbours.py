@@ -37,18 +37,24 @@ def plot_neighbour_distances(
     in a ball that reaches to the ``j``-th neighbour follows a gamma distribution (Hertz 1909). Clustered particles are
     closer, and those in voids further apart.
 
-    distances: ``(n, k)`` from `jztree.knn.knn`, nearest first; rows of infinite distance are left out.
-    boxsize: size of the box in ``ndim`` dimensions, for the mean density; 0 or None is open: then there is no
-        expectation, unless ``number_density`` is given.
-    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-    ndim: number of dimensions.
-    first_is_self: whether the first column is the particle itself, at distance 0; False for separate query points.
-    number_density: particles per volume, if it is not ``n`` over the volume of the box.
-    length_unit: for the label. title: above the picture.
+    Args:
+        distances: ``(n, k)`` from `jztree.knn.knn`, nearest first; rows of infinite distance are left out.
+        boxsize: Size of the box in ``ndim`` dimensions, for the mean density; 0 or None is open: then there is no
+            expectation, unless ``number_density`` is given.
+        path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+        ndim: Number of dimensions.
+        first_is_self: Whether the first column is the particle itself, at distance 0; False for separate query points.
+        number_density: Particles per volume, if it is not ``n`` over the volume of the box.
+        length_unit: For the label.
+        title: Above the picture.
 
-    Returns the `matplotlib.figure.Figure`.
-    Raises ImportError if matplotlib is missing, ValueError if there is no neighbour, OutputError if ``path`` cannot be
-    written.
+    Returns:
+        The `matplotlib.figure.Figure`.
+
+    Raises:
+        ImportError: If matplotlib is missing.
+        ValueError: If there is no neighbour.
+        OutputError: If ``path`` cannot be written.
     """
     check_no_units(distances=distances, boxsize=boxsize, number_density=number_density)
     with drawing(path, (6.4, 4.8)) as figure:

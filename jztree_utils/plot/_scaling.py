@@ -40,7 +40,8 @@ class _Time:
 def read_measurements(path: Path) -> dict[str, Any]:
     """Read the results that a script of ``checks/`` wrote to a JSON file, for `plot_scaling`.
 
-    Raises ValueError if the file has other contents or cannot be read.
+    Raises:
+        ValueError: If the file has other contents or cannot be read.
     """
     check_is_file(FilePath(path))
     try:
@@ -64,14 +65,19 @@ def plot_scaling(
     was measured on several devices. Dotted lines show ideal scaling: time in proportion to the number of particles or
     neighbours, or to the particles per device.
 
-    results: contents of a file that ``checks/benchmarks``, ``checks/profiling`` or ``checks/gpu`` wrote
-        (`read_measurements`), or of several files. Only several files show different numbers of particles on a CPU.
-    path: the picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-    title: above the picture.
+    Args:
+        results: Contents of a file that ``checks/benchmarks``, ``checks/profiling`` or ``checks/gpu`` wrote
+            (`read_measurements`), or of several files. Only several files show different numbers of particles on a CPU.
+        path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+        title: Above the picture.
 
-    Returns the `matplotlib.figure.Figure`.
-    Raises ImportError if matplotlib is missing, ValueError if no quantity was varied, OutputError if ``path`` cannot be
-    written.
+    Returns:
+        The `matplotlib.figure.Figure`.
+
+    Raises:
+        ImportError: If matplotlib is missing.
+        ValueError: If no quantity was varied.
+        OutputError: If ``path`` cannot be written.
     """
     given = [results] if isinstance(results, Mapping) else list(results)
     times = [time for one in given for time in _times(one)]
@@ -96,9 +102,11 @@ def plot_scaling(
 
 @dataclass
 class _Panel:
-    """Lines of time over the varied quantity. lines: by name, values of the abscissa and seconds.
+    """Lines of time over the varied quantity.
 
-    ideal: the power of the abscissa in an ideally scaling time.
+    Attributes:
+        lines: By name, values of the abscissa and seconds.
+        ideal: The power of the abscissa in an ideally scaling time.
     """
 
     label: str
@@ -161,9 +169,10 @@ def _panel(
 ) -> _Panel:
     """Select the lines of one panel.
 
-    split: returns the varied and the fixed quantity of a measurement. The panel shows the fixed value with the most
-        values of the varied quantity, and the largest of several such values. Repeated measurements are replaced by
-        their median.
+    Args:
+        split: Returns the varied and the fixed quantity of a measurement. The panel shows the fixed value with the most
+            values of the varied quantity, and the largest of several such values. Repeated measurements are replaced by
+            their median.
     """
     found: dict[int | None, dict[str, dict[int, list[float]]]] = {}
     for time in times:

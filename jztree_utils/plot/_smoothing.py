@@ -17,7 +17,12 @@ _REACH = 4  # cut-off of a Gaussian, in its widths
 def widths(pos: Any, boxsize: Any, neighbours: int) -> np.ndarray:
     """Return ``(n,)``: half the distance of each particle to the last of its ``neighbours`` neighbours.
 
-    pos: ``(n, d)``. boxsize: 0 or None is open. Raises ValueError for fewer than two neighbours.
+    Args:
+        pos: ``(n, d)``.
+        boxsize: 0 or None is open.
+
+    Raises:
+        ValueError: For fewer than two neighbours.
     """
     if neighbours < 2:
         raise ValueError(f"smooth is {neighbours}; give 0, or at least 2 neighbours.")
@@ -33,11 +38,14 @@ def spread(
 ) -> np.ndarray:
     """Return the sums over pixels of Gaussians; their integral equals that of ``count``.
 
-    count: function that returns the sums of given rows, each in one pixel. width: ``(n,)`` widths of all rows. pixel:
-        the sides of a pixel. periodic: which of the two dimensions are periodic; in the others, Gaussians are cut at
-        the edge.
     Widths are rounded to half a pixel times powers of the square root of two. Particles with smaller widths are in one
     pixel.
+
+    Args:
+        count: Function that returns the sums of given rows, each in one pixel.
+        width: ``(n,)`` widths of all rows.
+        pixel: The sides of a pixel.
+        periodic: Which of the two dimensions are periodic; in the others, Gaussians are cut at the edge.
     """
     narrowest = 0.5 * float(np.max(pixel))
     level = np.maximum(np.round(np.log(np.maximum(width, narrowest) / narrowest) / math.log(_STEP)), 0).astype(int)
@@ -67,7 +75,8 @@ def within(
 ) -> tuple[np.ndarray, Any, FofCatalogue | None]:
     """Select particles, masses and groups in the slab along the first dimension that is not in ``axes``.
 
-    Raises ValueError if there is no such dimension, or the slab is empty.
+    Raises:
+        ValueError: If there is no such dimension, or the slab is empty.
     """
     points = np.asarray(pos)
     rest = [axis for axis in range(points.shape[-1]) if axis not in axes]
