@@ -13,12 +13,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
-INTERRUPTED = "jztree: interrupted; no output was left half-written."
+INTERRUPTED = "jztree: interrupted; no incomplete output remains."
 INTERRUPTED_STATUS = 130
 # The signals, Python's default handlers, and the messages.
 _SIGNALS: dict[int, tuple[Any, str]] = {
     signal.SIGINT: (signal.default_int_handler, INTERRUPTED),
-    signal.SIGTERM: (signal.SIG_DFL, "jztree: terminated; no output was left half-written."),
+    signal.SIGTERM: (signal.SIG_DFL, "jztree: terminated; no incomplete output remains."),
 }
 _CLEAR_LINE = "\r\033[K"  # for a terminal that may show progress
 _ending = threading.Lock()

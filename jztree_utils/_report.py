@@ -93,6 +93,8 @@ def stage(name: str, particles: int = 0, level: int = NORMAL) -> Iterator[Stage]
     """Time the block and print a line when it has ended without error. The block may fill in the `Stage` that it gets.
 
     Args:
+        name: The task, in words such as ``"read the snapshot"``.
+        particles: Number of processed particles, for the rate; 0 shows no rate.
         level: The minimum level of output for the line.
     """
     told = Stage(particles)
@@ -152,7 +154,7 @@ def column(values: Iterable[float]) -> list[str]:
 
 
 def print_pairs(pairs: Sequence[tuple[str, str]], level: int = NORMAL) -> None:
-    """Print names and values in two columns. level: the minimum level of output."""
+    """Print names and values in two columns, from a minimum level of output."""
     width = max(len(name) for name, _ in pairs) + 2
     for name, value in pairs:
         say(f"  {name:<{width}}{value}", level)

@@ -52,7 +52,7 @@ def print_machine(mesh: Mesh) -> None:
 
 
 def print_snapshot(snapshots: Sequence[io.Snapshot]) -> None:
-    """Print the metadata of a snapshot. snapshots: one `io.Snapshot` for each of its types."""
+    """Print the metadata of a snapshot, from one `io.Snapshot` for each of its types."""
     if not is_verbose():
         return
     first, header = snapshots[0], snapshots[0].header
@@ -90,7 +90,7 @@ def _properties(snapshot: io.Snapshot) -> Iterator[str]:
 
 def _known(values: dict[str, float | None], form: str) -> str:
     words = [form.format(number(value), name) for name, value in values.items() if value is not None]
-    return ", ".join(words) or "not told"
+    return ", ".join(words) or "unknown"
 
 
 @contextmanager
@@ -125,7 +125,7 @@ def _covered(spans: list[tuple[float, float]]) -> float:
 
 @contextmanager
 def rows_sent(mesh: Mesh) -> Iterator[None]:
-    """Print how many rows the devices of this process send to others in the block."""
+    """Print the number of rows that the devices of this process send to others in the block."""
     if not is_verbose() or mesh.size == 1:
         yield
         return

@@ -29,6 +29,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Args:
         argv: Arguments without the name of the program; None takes those of the process.
+
+    Returns:
+        0 for success; see the top of this file for the others.
     """
     debug = "--debug" in (sys.argv[1:] if argv is None else argv)
     try:
@@ -144,8 +147,8 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, (ValueError, OSError, ImportError)):
         return text if text.endswith(".") else f"{text}.", 2  # errors of other packages may not be sentences
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
-        return "There is not enough memory; take a machine with more, or a particle type with fewer particles.", 2
-    return f"Something unexpected happened ({type(error).__name__}: {text[:300]}); run with --debug and report it.", 1
+        return "There is not enough memory; use a machine with more, or a particle type with fewer particles.", 2
+    return f"An unexpected error occurred ({type(error).__name__}: {text[:300]}); run with --debug and report it.", 1
 
 
 if __name__ == "__main__":

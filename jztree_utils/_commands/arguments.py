@@ -31,7 +31,7 @@ PARQUET = "parquet"  # a table of a catalogue, which cannot be read back
 def whole(text: str) -> int:
     """Parse an integer. Raises ArgumentTypeError if the text is not an integer or is too large."""
     if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at most 18 digits")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number with at most 18 digits")
     return int(text)
 
 
@@ -41,22 +41,22 @@ def real(text: str) -> float:
     Python itself also accepts digits of all scripts, and underscores between digits.
 
     Raises:
-        ArgumentTypeError: For other text, or if it is too large or small for Python.
+        ArgumentTypeError: If the text is not a number, or if the number is too large or too small for a float.
     """
     if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(nan|inf)", text, re.IGNORECASE):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
     value = float(text)
     if math.isinf(value) and "inf" not in text.lower():
-        raise argparse.ArgumentTypeError(f"{text!r} is too large a number")
+        raise argparse.ArgumentTypeError(f"{text!r} is too large")
     if value == 0 and re.search("[1-9]", text.lower().partition("e")[0]):
-        raise argparse.ArgumentTypeError(f"{text!r} is too small a number")
+        raise argparse.ArgumentTypeError(f"{text!r} is too small")
     return value
 
 
 def check_not_negative(option: str, value: float | None) -> None:
     """Raise ValueError for a number that is negative or not finite."""
     if value is not None and not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{option} is {value:g}; it must be a number of at least 0.")
+        raise ValueError(f"{option} is {value:g}; it must be finite and at least 0.")
 
 
 def check_at_least(option: str, value: int, least: int) -> None:
@@ -81,8 +81,8 @@ def parse(argv: Sequence[str]) -> argparse.Namespace:
     ``command`` is None if the user gave none, which prints the help.
 
     Raises:
-        ValueError: With a sentence for the user, if the arguments are wrong.
-        SystemExit: For --help.
+        ValueError: If an argument is invalid; the message is a sentence for the user.
+        SystemExit: If --help or an argument of that kind is given.
     """
     parser = build_parser()
     args = _parse_known(parser, argv)
@@ -103,7 +103,7 @@ def _parse_known(parser: argparse.ArgumentParser, argv: Sequence[str]) -> argpar
         options = options_of_commands(parser).get(args.command or "", {}).values()
         advice = suggest(unknown[0], [flag for option in options for flag in option.option_strings])
         raise ValueError(
-            f"{command} does not know {' '.join(unknown)}; {advice and f'{advice}, and '}see {command} --help."
+            f"{command} has no option {' '.join(unknown)}; {advice and f'{advice}, and '}see {command} --help."
         )
     return args
 
@@ -112,9 +112,9 @@ def _check_text(name: str, value: Any) -> None:
     """Raise ValueError for text that cannot be a name."""
     for text in value if isinstance(value, list) else [value]:
         if isinstance(text, str) and not text.strip() and name != "title":
-            raise ValueError(f"An empty text was given as {name}; give a name, or leave it out.")
+            raise ValueError(f"{name} is empty; give a name, or leave it out.")
         if isinstance(text, str) and "\0" in text:
-            raise ValueError(f"What was given as {name} has a null character in it, {text!r}; leave that out.")
+            raise ValueError(f"{name} is {text!r}, with a null character; remove this character.")
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -167,8 +167,8 @@ def _add_linking(groups: argparse._ArgumentGroup) -> None:
     groups.add_argument(
         "--b",
         type=real,
-        help="linking length in mean separations of the particles, by their mass and Omega0 as in Gadget-4, or else by "
-        f"their number in the box (default: {B})",
+        help="linking length in mean separations of the particles. The separation follows from their mass and Omega0 "
+        f"as in Gadget-4, otherwise from their number in the box (default: {B})",
     )
     groups.add_argument("--rlink", type=real, metavar="R", help="linking length in the snapshot's unit of length")
     groups.add_argument(
@@ -176,19 +176,20 @@ def _add_linking(groups: argparse._ArgumentGroup) -> None:
         type=whole,
         default=20,
         metavar="N",
-        help="fewest particles of a group in the catalogue (default: 20)",
+        help="minimum number of particles of a group in the catalogue (default: 20)",
     )
     groups.add_argument(
         "--attach",
         metavar="TYPES",
-        help="particle types that join the group of the nearest particle of --type, as in 0,4,5; or 'all' others",
+        help="particle types that join the group of the nearest particle of --type, such as 0,4,5; 'all' means all "
+        "others",
     )
     groups.add_argument(
         "--attach-within",
         type=real,
         default=DEFAULTS["attach_within"],
         metavar="B",
-        help=f"how far that particle may be, in linking lengths, or inf (default: {ATTACH_WITHIN}, as in Gadget-4)",
+        help=f"maximum distance of that particle in linking lengths, or inf (default: {ATTACH_WITHIN}, as in Gadget-4)",
     )
 
 
@@ -196,27 +197,27 @@ def _add_spheres(groups: argparse._ArgumentGroup) -> None:
     groups.add_argument(
         "--properties",
         action="store_true",
-        help="also masses and radii of spheres of all matter (200c, 500c, 2500c, 200m and virial), maximum circular "
-        "velocity, concentration, spin, shape and densest particle",
+        help="also find masses and radii of spheres of all matter (200c, 500c, 2500c, 200m and virial), maximum "
+        "circular velocity, concentration, spin, shape and densest particle",
     )
     groups.add_argument(
         "--overdensity",
         metavar="NAMES",
-        help="further spheres, as in 100c,178m: so many times the critical (c) or the mean density (m); implies "
+        help="further spheres, such as 100c,178m: multiples of the critical (c) or the mean density (m); implies "
         "--properties",
     )
     groups.add_argument(
         "--matter",
         default=DEFAULTS["matter"],
         metavar="TYPES",
-        help="particle types that count in spheres besides those in groups, as in 0,4,5 (default: all)",
+        help="particle types that count in spheres, in addition to those in groups, such as 0,4,5 (default: all)",
     )
     groups.add_argument(
         "--centre",
         choices=CENTRES,
         default=DEFAULTS["centre"],
-        help="what spheres are around: the particle of lowest potential, the densest, or the centre of mass "
-        "(default: potential)",
+        help="centre of the spheres: the particle with the lowest potential, the densest particle, or the centre of "
+        "mass (default: potential)",
     )
 
 
@@ -225,21 +226,21 @@ def _add_copies(output: argparse._ArgumentGroup) -> None:
     output.add_argument(
         "--snapshot-output",
         metavar="FILE",
-        help="also write the whole snapshot to this HDF5 file, its particles in group order, as readers of the layout "
-        "gadget4 take them to be",
+        help="also write the whole snapshot to this HDF5 file, with its particles in group order, which readers of the "
+        "layout gadget4 expect",
     )
     output.add_argument(
         "--group-ids-output",
         metavar="FILE",
         help="also write the whole snapshot to this HDF5 file, with the number of the group of each particle "
-        "(FOFGroupIDs, from 1; for the layout soap GroupNr_bound too)",
+        "(FOFGroupIDs, from 1; with --layout soap also GroupNr_bound)",
     )
     output.add_argument(
         "--snapshot-files",
         type=whole,
         default=DEFAULTS["snapshot_files"],
         metavar="N",
-        help="write each copy of the snapshot in N files, as snapshot_099.0.hdf5 and so on (default: 1)",
+        help="write each copy of the snapshot in N files, named snapshot_099.0.hdf5 and so on (default: 1)",
     )
 
 
@@ -250,13 +251,17 @@ def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _add_snapshot_options(knn)
     search = knn.add_argument_group("neighbours")
     search.add_argument(
-        "-k", type=whole, default=8, metavar="K", help="neighbours, the particle itself included (default: 8)"
+        "-k",
+        type=whole,
+        default=8,
+        metavar="K",
+        help="number of neighbours, including the particle itself (default: 8)",
     )
     search.add_argument("--density", action="store_true", help="estimate the density around every particle")
+    search.add_argument("--lists", action="store_true", help="write lists of neighbours in addition to densities")
     search.add_argument(
-        "--lists", action="store_true", help="write lists of neighbours too where densities are written"
+        "--kernel", choices=KERNELS, help="kernel of the density estimate (default: knn); implies --density"
     )
-    search.add_argument("--kernel", choices=KERNELS, help="how to estimate densities (default: knn); implies --density")
     _add_overwrite(_add_output(knn, "write distances and indices, or densities, to this HDF5 file"))
     _add_telling(knn)
 
@@ -270,17 +275,17 @@ def _add_xi(commands: "argparse._SubParsersAction[_Parser]") -> None:
     bins.add_argument(
         "--bins",
         metavar="FROM,TO,N",
-        help="where bins begin and end, and how many there are, of equal ratio (default: 20 from a tenth of the mean "
-        "separation to a tenth of the box)",
+        help="start, end and number of the bins, whose edges have equal ratios (default: 20 bins from a tenth of the "
+        "mean separation to a tenth of the box)",
     )
-    bins.add_argument("--linear", action="store_true", help="bins of equal width instead")
+    bins.add_argument("--linear", action="store_true", help="use bins of equal width")
     bins.add_argument(
         "--projected",
         type=real,
         metavar="PI_MAX",
-        help="the projected function wp(rp) instead, of pairs up to PI_MAX apart along the line of sight",
+        help="measure the projected function wp(rp) instead, for pairs up to PI_MAX apart along the line of sight",
     )
-    bins.add_argument("--los", choices=("x", "y", "z"), help="the line of sight of --projected (default: z)")
+    bins.add_argument("--los", choices=("x", "y", "z"), help="line of sight of --projected (default: z)")
     output = _add_output(xi, "write the function and the numbers of pairs to this HDF5 file")
     _add_overwrite(output)
     output.add_argument("--plot", metavar="FILE", help="draw the function (.png, .pdf, .svg); needs matplotlib")
@@ -309,24 +314,32 @@ def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
     words = "pictures of snapshots, catalogues, neighbours and benchmarks"
     plot = commands.add_parser("plot", help=words, description=f"Draw {words}.", epilog=help_texts.PLOT_EPILOG)
     plot.add_argument("kind", metavar="KIND", choices=KINDS, nargs="?", help="what to draw")
-    plot.add_argument("input", metavar="FILE", nargs="*", help="what to draw it of")
-    _add_snapshot_options(plot, "masses; of mass-function the column to draw, such as m200m")
+    plot.add_argument("input", metavar="FILE", nargs="*", help="files to read")
+    _add_snapshot_options(plot, "masses; for mass-function the column to draw, such as m200m")
     plot.add_argument("--catalogue", metavar="FILE", help="groups to mark in a picture of a snapshot")
-    plot.add_argument("--title", default="", help="words above the picture")
+    plot.add_argument("--title", default="", help="title above the picture")
     density = plot.add_argument_group("density and halo")
-    density.add_argument("--slab", metavar="Z", help="show only what lies between two coordinates along z, as in 10,15")
     density.add_argument(
-        "--smooth", type=whole, default=0, metavar="K", help="spread particles over the distance to K neighbours, as 16"
+        "--slab", metavar="Z", help="show only particles between two coordinates along z, such as 10,15"
     )
-    density.add_argument("--surface-density", action="store_true", help="colours are masses over areas, with units")
+    density.add_argument(
+        "--smooth",
+        type=whole,
+        default=0,
+        metavar="K",
+        help="spread each particle over the distance to K neighbours, such as 16",
+    )
+    density.add_argument(
+        "--surface-density", action="store_true", help="show masses over areas, with units, as colours"
+    )
     density.add_argument(
         "--halo", type=whole, default=0, metavar="ROW", help="row of a halo in --catalogue (default: 0)"
     )
-    curve = plot.add_argument_group("the mass function that groups are compared with")
+    curve = plot.add_argument_group("analytic mass function")
     curve.add_argument(
-        "--model", choices=MODELS, help="whose it is (default: warren, and tinker for spheres, --mass m200m)"
+        "--model", choices=MODELS, help="model (default: warren; for spheres, such as --mass m200m, tinker)"
     )
-    planck = "(default: that of Planck 2018, {})"
+    planck = "(default: Planck 2018, {})"
     curve.add_argument(
         "--sigma8", type=real, metavar="S", help=f"linear density contrast in 8 Mpc/h {planck.format(0.8111)}"
     )
@@ -340,19 +353,19 @@ def _add_view(commands: "argparse._SubParsersAction[_Parser]") -> None:
     view = commands.add_parser("view", help=words, description=f"Show {words}.", epilog=help_texts.VIEW_EPILOG)
     view.add_argument("input", metavar="SNAPSHOT", nargs="*", help='a snapshot, or the word "sample"')
     _add_snapshot_options(view)
-    view.add_argument("--catalogue", metavar="FILE", help="its haloes, which jztree fof writes")
+    view.add_argument("--catalogue", metavar="FILE", help="haloes of the snapshot, from jztree fof")
     for flag, number, what in (
-        ("particles", 30_000, "particles, taken at random"),
-        ("halos", 300, "of the largest haloes"),
+        ("particles", 30_000, "randomly chosen particles"),
+        ("halos", 300, "haloes, the largest first"),
     ):
         view.add_argument(
             f"--{flag}",
             type=whole,
             default=number,
             metavar="N",
-            help=f"show at most so many {what} (default: {number})",
+            help=f"show at most N {what} (default: {number})",
         )
-    view.add_argument("--title", default="", help="words above the view")
+    view.add_argument("--title", default="", help="title above the view")
     _add_output(view, "the page (.html)")
     _add_telling(view)
 
@@ -364,7 +377,7 @@ def _add_snapshots(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_snapshot_options(parser: argparse.ArgumentParser, masses: str = "masses") -> None:
-    """Add options for reading a snapshot. masses: the help text for the masses."""
+    """Add options for reading a snapshot, with the help text for the masses."""
     group = parser.add_argument_group("snapshot")
     group.add_argument(
         "--type",
@@ -374,11 +387,13 @@ def _add_snapshot_options(parser: argparse.ArgumentParser, masses: str = "masses
         help="particle type: 0 gas, 1 dark matter, 4 stars, ... (default: 1)",
     )
     group.add_argument(
-        "--format", choices=("gadget", "swift", "hdf5", "numpy"), help="what the snapshot is, if it is not recognised"
+        "--format", choices=("gadget", "swift", "hdf5", "numpy"), help="format of the snapshot, if it is not recognised"
     )
     for name, what in (("pos", "positions"), ("vel", "velocities"), ("mass", masses), ("id", "identifiers")):
-        group.add_argument(f"--{name}", metavar="DATASET", help=f"dataset or array that holds the {what}")
-    group.add_argument("--boxsize", metavar="L", help="periodic length, or one a dimension as in 50,50,100; 0 is open")
+        group.add_argument(f"--{name}", metavar="DATASET", help=f"dataset or array of the {what}")
+    group.add_argument(
+        "--boxsize", metavar="L", help="periodic length, or one per dimension, such as 50,50,100; 0 means open"
+    )
     add_header_options(parser, real)
 
 
@@ -392,20 +407,22 @@ def _add_overwrite(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--overwrite",
         action="store_true",
-        help="make outputs with {n} or {name} in their names anew if they are there already; others always are",
+        help="write outputs again even if they exist; outputs without {n} or {name} in their names are always written",
     )
 
 
 def _add_telling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("running")
-    group.add_argument("--config", metavar="FILE", help="read options from this TOML file; flags come before them")
-    group.add_argument("--dry-run", action="store_true", help="say what would be done, in what time and memory")
-    group.add_argument("--json", action="store_true", help="print a summary as JSON, for scripts, and nothing else")
-    group.add_argument("-q", "--quiet", action="store_true", help="print nothing but errors")
+    group.add_argument("--config", metavar="FILE", help="read options from this TOML file; flags take precedence")
+    group.add_argument(
+        "--dry-run", action="store_true", help="print the planned actions, with estimates of time and memory"
+    )
+    group.add_argument("--json", action="store_true", help="print only a summary as JSON, for scripts")
+    group.add_argument("-q", "--quiet", action="store_true", help="print only errors")
     group.add_argument(
         "-v",
         "--verbose",
         action="store_true",
-        help="also print the machine, what the snapshot holds, rows sent between devices, and peak memory",
+        help="also print the machine, the contents of the snapshot, rows sent between devices, and peak memory",
     )
     _add_debug(group)

@@ -39,11 +39,11 @@ def flags_of_config(
             known = ", ".join(sorted(name.replace("_", "-") for name in options))
             advice = suggest(f"--{name}", [flag for other in options.values() for flag in other.option_strings])
             raise ValueError(
-                f"{path} has an option {name!r}, which {given.command} does not know; {advice and f'{advice}. '}"
-                f"{'It' if advice else 'it'} knows {known}."
+                f"{path} has an option {name!r}, which {given.command} does not have; {advice and f'{advice}. '}"
+                f"{'Its' if advice else 'its'} options are {known}."
             )
-        stands_instead = getattr(given, _SEPARATE.get(name, ""), None) is not None
-        if stands_instead or (not option.option_strings and getattr(given, name)):
+        is_replaced = getattr(given, _SEPARATE.get(name, ""), None) is not None
+        if is_replaced or (not option.option_strings and getattr(given, name)):
             continue
         flags += _as_flags(path, name, value, option)
     return flags
@@ -55,17 +55,23 @@ def _read_config(path: Path, command: str, commands: Collection[str]) -> tuple[d
         with open(path, "rb") as file:
             content = tomllib.load(file)
     except FileNotFoundError:
-        raise ValueError(f"There is no configuration file {path}; check the path.") from None
+        raise ValueError(f"The configuration file {path} does not exist; check the path.") from None
     except OSError as error:
-        raise ValueError(f"The configuration file {path} cannot be read ({error.strerror}).") from None
+        raise ValueError(
+            f"The configuration file {path} cannot be read ({error.strerror}); check its permissions."
+        ) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"The configuration file {path} is not TOML ({error}).") from None
+        raise ValueError(f"The configuration file {path} is not valid TOML ({error}); correct it.") from None
     own = content.get(command, {})
     if not isinstance(own, dict):
-        raise ValueError(f"{path} has {command!r} as an option; it is a command, so write [{command}] above options.")
+        raise ValueError(
+            f"{path} has {command!r} as an option, but it is a command; write [{command}] above its options."
+        )
     tables = {name for name, value in content.items() if isinstance(value, dict)}
     if unknown := sorted(tables - set(commands)):
-        raise ValueError(f"{path} has a table [{unknown[0]}], which is no command; there are {', '.join(commands)}.")
+        raise ValueError(
+            f"{path} has a table [{unknown[0]}], which is not a command; use one of {', '.join(commands)}."
+        )
     for_all = {name: value for name, value in content.items() if name not in tables}
     return _named(for_all), _named(own)
 
@@ -82,7 +88,7 @@ def _as_flags(path: Path, name: str, value: Any, option: argparse.Action) -> lis
         return [option.option_strings[-1]] if value else []
     values = value if isinstance(value, list) else [value]
     if not takes_value or isinstance(value, bool) or not all(isinstance(entry, (str, int, float)) for entry in values):
-        wanted = "a string, a number or a list of these" if takes_value else "true or false"
+        wanted = "a string, a number or a list of strings and numbers" if takes_value else "true or false"
         raise ValueError(f"{path} has {value!r} as {name.replace('_', '-')}; it must be {wanted}.")
     if not option.option_strings:
         return [str(entry) for entry in values]

@@ -23,22 +23,25 @@ def run_convert(args: Namespace) -> None:
     """Write a catalogue or a snapshot in another format.
 
     Raises:
-        ValueError, OSError: With a sentence for the user.
+        ValueError, OSError: If an argument is invalid, or a file cannot be used. The message is a sentence for the
+            user.
     """
     if args.input is None or args.output is None:
-        raise ValueError("convert needs a file and, with -o, the file to write; see jztree convert --help.")
+        raise ValueError("convert needs an input file, and -o with the output file; see jztree convert --help.")
     path, options = snapshot_path(args.input), read_options(args)
     is_catalogue = options.pos is None and path.is_file() and io.is_catalogue(path)
     known = (*CATALOGUE_LAYOUTS, PARQUET) if is_catalogue else SNAPSHOT_LAYOUTS
     layout = args.layout or _layout_of_name(args.output, is_catalogue) or known[0]
     if layout not in known:
         kind = "catalogue" if is_catalogue else "snapshot"
-        raise ValueError(f"{path} is a {kind}, which can be written as {' or '.join(known)}, not as {layout}.")
+        raise ValueError(f"{path} is a {kind}, but --layout is {layout}; use {' or '.join(known)}.")
     if layout == "numpy" and not args.output.endswith(_NUMPY):
-        raise io.OutputError(f"NumPy files of several arrays end in {_NUMPY}; {args.output} does not.")
+        raise io.OutputError(
+            f"The output {args.output} would be a NumPy file of several arrays; give it a name in {_NUMPY}."
+        )
     if layout == PARQUET:
         if Path(args.output).suffix != _PARQUET:
-            raise io.OutputError(f"Tables in Parquet files have names in {_PARQUET}; {args.output} is none.")
+            raise io.OutputError(f"The output {args.output} would be a Parquet file; give it a name in {_PARQUET}.")
         io.check_parquet()
     elif layout != "numpy":
         check_suffix(args.output)
@@ -80,8 +83,8 @@ def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, in
         told.detail = args.output
     if layout == "gadget4" and io.catalogue_layout(path) != layout:
         warn(
-            f"GroupOffsetType and GroupLenType of {args.output} are rows of the snapshot in group order; jztree fof "
-            "--snapshot-output FILE writes it so."
+            f"GroupOffsetType and GroupLenType of {args.output} refer to the snapshot in group order; jztree fof "
+            "--snapshot-output FILE writes the snapshot in this order."
         )
     return {"groups": len(content.catalogue.count)}
 
@@ -91,7 +94,7 @@ def _convert_snapshot(path: Path, args: Namespace, options: io.ReadOptions, layo
         snapshot = io.open_snapshot(path, args.type, options)
         if layout == "gadget4" and args.type >= io.NUM_TYPES:
             raise ValueError(
-                f"A snapshot of Gadget-4 has types 0 to 5, not {args.type}; write a {_NUMPY} file instead."
+                f"--type is {args.type}, but a snapshot of Gadget-4 has types 0 to 5; write a {_NUMPY} file instead."
             )
         names = snapshot.present(("pos",), ("mass", "vel", "id"))
         print_snapshot([snapshot])
@@ -117,7 +120,9 @@ def _per_h(columns: dict[str, Any], header: io.SnapshotHeader) -> tuple[dict[str
     if not header.h_free or header.comoving is False:
         return columns, header
     if not header.hubble:
-        raise ValueError(f"Gadget-4 has units per h, but the snapshot does not tell h; write a {_NUMPY} file instead.")
+        raise ValueError(
+            f"Gadget-4 has units per h, but the header of the snapshot has no h; write a {_NUMPY} file instead."
+        )
     h = header.hubble
     lengths = np.asarray(header.boxsize, np.float64) * h
     box = float(lengths) if lengths.ndim == 0 else tuple(lengths.tolist())

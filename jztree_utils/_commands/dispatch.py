@@ -31,7 +31,7 @@ def join_processes() -> bool:
     """Join the processes that were started together. Return whether this is the first one, which does all printing.
 
     Raises:
-        ValueError: With a sentence for the user, if they cannot join, or there is no device to run on.
+        ValueError: If the processes cannot join, or JAX has no device. The message is a sentence for the user.
     """
     try:
         initialize()
@@ -41,11 +41,11 @@ def join_processes() -> bool:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter without the GPU package
         told = {name: os.environ.get(name) for name in ("JAX_PLATFORMS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")}
-        given = ", ".join(f"{name} is {value!r}" for name, value in told.items() if value) or "nothing names one"
+        given = ", ".join(f"{name} is {value!r}" for name, value in told.items() if value) or "no variable names one"
         reason = str(error).partition(" (")[0] or "its platform is not installed"
         raise ValueError(
-            f"JAX has no device to run on ({reason}), and in the environment {given}; set this right, or install what "
-            "it needs."
+            f"JAX has no device to run on ({reason}), and in the environment {given}; correct the environment, or "
+            "install the missing package."
         ) from error
     return jax.process_index() == 0
 

@@ -39,8 +39,8 @@ def catalogue_of(args: Namespace, path: str) -> io.CatalogueContent:
     if path == SAMPLE or source.is_dir() or not io.is_catalogue(source):
         io.read_header(source)
         raise ValueError(
-            f"{_command(args)} draws groups, and {path} is a snapshot; find its groups first, with "
-            f"jztree fof {path} -o halos.hdf5, and draw these."
+            f"{_command(args)} draws groups, but {path} is a snapshot; find its groups with "
+            f"jztree fof {path} -o halos.hdf5, and give halos.hdf5."
         )
     content = io.read_catalogue_content(source)
     header = with_units(read_options(args).complete(content.header))
@@ -54,7 +54,7 @@ def groups_of(args: Namespace, header: io.SnapshotHeader) -> io.CatalogueContent
         header: Header of the snapshot.
 
     Raises:
-        ValueError: For the catalogue of another box.
+        ValueError: If the catalogue belongs to another box.
     """
     content = catalogue_of(args, args.catalogue)
     if header.unit_length_in_cm is not None:
@@ -62,7 +62,8 @@ def groups_of(args: Namespace, header: io.SnapshotHeader) -> io.CatalogueContent
     box = content.header.boxsize
     if box and header.boxsize and not np.allclose(box, header.boxsize, rtol=1e-4):
         raise ValueError(
-            f"{args.catalogue} is of a box of {box}, but that of the snapshot is {header.boxsize}; give its catalogue."
+            f"{args.catalogue} has the box {box}, but the snapshot has {header.boxsize}; give the catalogue of the "
+            "snapshot."
         )
     return content
 

@@ -48,7 +48,7 @@ class Work:
 
 
 def groups(draw: bool) -> Work:
-    """Return the work of finding groups. draw: whether the host needs the positions at the end."""
+    """Return the work of finding groups; with ``draw``, the host needs the positions at the end."""
 
     def run(pos: jax.Array) -> Any:
         return fof_and_catalogue(pos, 0.2 * pos.shape[0] ** (-1 / pos.shape[1]), boxsize=1.0)
@@ -57,7 +57,7 @@ def groups(draw: bool) -> Work:
 
 
 def neighbours(k: int, lists: bool = True) -> Work:
-    """Return the work of finding neighbours. lists: whether they are copied to the host, not only densities."""
+    """Return the work of finding neighbours; with ``lists``, these are copied to the host, otherwise only densities."""
     bytes_of = lambda size: k * (4 + size) if lists else size  # noqa: E731
     return Work(("id",), lambda pos: knn(pos, min(k, pos.shape[0]), boxsize=1.0), bytes_of, False)
 
@@ -79,9 +79,14 @@ def print_estimate(
 ) -> None:
     """Print the planned actions.
 
-    Raises the same errors as reading the particles, but reads headers only.
+    The function raises the same errors as reading the particles, but it reads only headers.
 
     Args:
+        source: The particles that would be read.
+        run: The planned outputs.
+        mesh: The devices that would be used.
+        work: The work to estimate.
+        as_json: Print JSON for scripts instead of text.
         layout: Layout of the catalogue that would be written, if any.
         spheres: Whether other matter would be read for spheres.
     """
@@ -107,7 +112,7 @@ def print_estimate(
             ("would write", ", ".join(run.all) or "nothing"),
             ("devices", f"{mesh.size} ({mesh.devices.flat[0].device_kind})"),
             ("memory", f"about {bytes_in_words(memory)} on each device{fits}"),
-            ("time", f"about {number(float(f'{seconds:.1g}'))} s for the search alone"),
+            ("time", f"about {number(float(f'{seconds:.1g}'))} s for the search only"),
         ]
     )
 

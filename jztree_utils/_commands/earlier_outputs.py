@@ -38,6 +38,7 @@ def made_with(args: Namespace, path: Path, options: io.ReadOptions | None) -> st
     """Return the metadata that an output stores about its call, as JSON.
 
     Args:
+        args: The arguments of the call.
         path: The snapshot.
         options: How it is read.
 
@@ -87,13 +88,14 @@ def are_there(
     """Return whether the outputs of a snapshot exist, for a call whose output names depend on the snapshot.
 
     Args:
+        args: The arguments of the call.
         path: The snapshot.
         options: How it is read.
         files: Names of the HDF5 outputs.
         picture: Name of the picture, None without one.
 
     Raises:
-        OutputError: With a remedy, if an output of another call exists.
+        OutputError: If an output of another call exists. The message has a remedy.
     """
     outputs = [*files, *([] if picture is None else [picture])]
     templates = [getattr(args, name, None) for name in OUTPUTS]
@@ -106,7 +108,7 @@ def are_there(
     if len(held) < len(files) or (picture is not None and not _is_newer(picture, files[0])):
         return False
     names = " and ".join(outputs)
-    say(f"{names} is there already, of the same options, so {path} is skipped; --overwrite makes it anew.")
+    say(f"{names} exists already, with the same options, so {path} is skipped; --overwrite writes it again.")
     return True
 
 
@@ -122,7 +124,7 @@ def _check_same(args: Namespace, output: str, wanted: dict[str, Any]) -> None:
         difference = f"has the layout {layout}, and --layout is {args.layout}"
     if difference is not None:
         raise io.OutputError(
-            f"{output} is there already, but {difference}; make it anew with --overwrite, or give another name."
+            f"{output} exists already, but {difference}; write it again with --overwrite, or give another name."
         )
 
 
@@ -133,15 +135,15 @@ def _difference(output: str, wanted: dict[str, Any]) -> str | None:
     except (io.SnapshotError, json.JSONDecodeError):
         told = {}
     if not told:
-        return "does not tell what it was made with"
+        return "does not have the options that it was made with"
     for name, value in wanted.items():
         if (held := told.get(name)) == value:
             continue
         if name == "snapshot":
-            return "was made of another snapshot"
+            return "was made from another snapshot"
         if name in ("jztree", "command"):
-            return f"was made by {_in_words(name, held)}, and this is {_in_words(name, value)}"
-        return f"was made {_in_words(name, held)}, and now it is {_in_words(name, value)}"
+            return f"was made by {_in_words(name, held)}, but this is {_in_words(name, value)}"
+        return f"was made {_in_words(name, held)}, but this call is {_in_words(name, value)}"
     return None
 
 

@@ -35,9 +35,9 @@ _PERCOLATES = 1.0  # mean separations; in three dimensions, nearly all random pa
 _MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a typing error
 # Particle properties that a snapshot may lack, and the consequences.
 _MISSING = (
-    ("mass", "masses", "the catalogue leaves out what needs them"),
-    ("vel", "velocities", "the catalogue leaves out what needs them"),
-    ("id", "identifiers", "members are told by their row in it, from 0"),
+    ("mass", "masses", "the catalogue leaves out columns that need them"),
+    ("vel", "velocities", "the catalogue leaves out columns that need them"),
+    ("id", "identifiers", "members are identified by their row in it, from 0"),
 )
 
 
@@ -45,18 +45,19 @@ def run_fof(args: Namespace) -> None:
     """Find groups in each snapshot, write the catalogue, plot them, print a summary.
 
     Raises:
-        ValueError, OSError, ImportError: With a sentence for the user, before any long computation if possible.
+        ValueError, OSError, ImportError: If an argument is invalid, or a file cannot be used. The message is a sentence
+            for the user. If possible, the error precedes any long computation.
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
         if args.b is not None and args.rlink is not None:
-            raise ValueError("--b and --rlink are two ways to give the linking length; give one of them.")
+            raise ValueError("Both --b and --rlink were given, but each sets the linking length; give only one.")
         check_not_negative("--b", args.b)
         check_not_negative("--rlink", args.rlink)
         if args.b is not None and args.b >= _MISTAKEN:
             raise ValueError(
-                f"--b is {args.b:g}, a linking length of {args.b:g} mean separations, which joins all particles; a "
-                f"usual value is {B}. Give lengths in the unit of the positions with --rlink."
+                f"--b is {args.b:g}: a linking length of {args.b:g} mean separations joins all particles; a usual "
+                f"value is {B}. Give lengths in the unit of the positions with --rlink."
             )
         check_at_least("--npart-min", args.npart_min, 1)
         check_at_least("--snapshot-files", args.snapshot_files, 1)
@@ -66,7 +67,9 @@ def run_fof(args: Namespace) -> None:
             plot.check_picture(args.plot)
         attach = _types("--attach", args.attach)
         if args.type in (attach or ()):
-            raise ValueError(f"--attach names type {args.type}, which is linked itself (--type); leave it out.")
+            raise ValueError(
+                f"--attach has type {args.type}, which is already the grouped type (--type); leave it out."
+            )
         matter = _types("--matter", args.matter)
         spheres = sphere_names(args.overdensity) if _with_properties(args) else ()
         _check_of_use(args)
@@ -100,7 +103,7 @@ def _check_of_use(args: Namespace) -> None:
     for name, needed in lacking.items():
         if getattr(args, name) != DEFAULTS[name]:
             flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
-            raise ValueError(f"{flag} does nothing without {needed}; add that, or leave it out.")
+            raise ValueError(f"{flag} has no effect without {needed}; add {needed}, or remove it.")
 
 
 def _types(flag: str, words: str | None) -> tuple[int, ...] | None:
@@ -112,7 +115,7 @@ def _types(flag: str, words: str | None) -> tuple[int, ...] | None:
     try:
         return tuple(dict.fromkeys(whole(word.strip()) for word in words.split(",")))
     except ArgumentTypeError:
-        raise ValueError(f"{flag} is {words}; it must be particle types as in 0,4,5, or 'all'.") from None
+        raise ValueError(f"{flag} is {words}; it must be particle types, such as 0,4,5, or 'all'.") from None
 
 
 def _run_one(
@@ -193,7 +196,7 @@ def _finish(
         _tell(cata, info, part, options, extra)
     warn_of_order(run, args.layout)
     if part.separation is not None and part.separation.doubt and args.rlink is None:
-        warn(f"{part.separation.doubt} Give the linking length with --rlink if that is wrong.")
+        warn(f"{part.separation.doubt} If it is wrong, give the linking length with --rlink.")
 
 
 def _linking_length(args: Namespace, separation: MeanSeparation | None) -> float:
@@ -202,13 +205,13 @@ def _linking_length(args: Namespace, separation: MeanSeparation | None) -> float
         return float(args.rlink)
     if separation is None:
         raise ValueError(
-            "The snapshot has no BoxSize, so the mean separation is unknown; give the length with --rlink, or the box "
-            "with --boxsize."
+            "The snapshot has no BoxSize, so the mean separation is unknown; give the linking length with --rlink, or "
+            "the box with --boxsize."
         )
     b = B if args.b is None else args.b
     rlink = b * separation.value
     if not math.isfinite(rlink):
-        raise ValueError(f"--b times the mean separation is {rlink:g}; give a smaller --b, or the right --boxsize.")
+        raise ValueError(f"--b times the mean separation is {rlink:g}; give a smaller --b, or the correct --boxsize.")
     return rlink
 
 
@@ -217,7 +220,7 @@ def _warn_of_length(args: Namespace, rlink: float, separation: MeanSeparation | 
     if separation is not None and rlink > _PERCOLATES * separation.value:
         flag = "--b" if args.rlink is None else "--rlink"
         warn(
-            f"The linking length, {number(rlink)}, is {number(rlink / separation.value)} mean separations, which joins "
+            f"The linking length, {number(rlink)}, is {number(rlink / separation.value)} mean separations, and joins "
             f"nearly all particles; a usual value is {B}. Check {flag}."
         )
 
@@ -277,8 +280,16 @@ def _lacking(extra: dict[str, io.Column], which: Callable[[np.ndarray], np.ndarr
 def _lacking_in_words(extra: dict[str, io.Column], ngroups: int) -> list[tuple[str, str]]:
     """Return lines about groups that have no sphere because their density is too low, or whose sphere is too large."""
     kinds = (
-        ("no sphere", lambda mass: mass == 0, "mass and radius 0: the nearest ten particles are not dense enough"),
-        ("sphere too large", np.isnan, "mass and radius NaN: denser than the threshold at half the box"),
+        (
+            "no sphere",
+            lambda mass: mass == 0,
+            "mass and radius are 0, because the density of the nearest ten particles is too low",
+        ),
+        (
+            "sphere too large",
+            np.isnan,
+            "mass and radius are NaN, because the density within half the box exceeds the threshold",
+        ),
     )
     lines = []
     for title, which, why in kinds:

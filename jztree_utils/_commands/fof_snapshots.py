@@ -13,8 +13,10 @@ from ..progress import progress
 from .outputs import Run
 
 _NOT_IN_ORDER = (
-    "GroupOffsetType and GroupLenType of {output} are rows of the snapshot in group order, and {path} is in another; "
-    "--snapshot-output FILE writes it so. Readers that take particles by them, such as pynbody, take wrong ones of it."
+    "GroupOffsetType and GroupLenType of {output} refer to the snapshot in group order, but {path} has another order, "
+    "so "
+    "readers such as pynbody would take wrong particles from it. --snapshot-output FILE writes the snapshot in group "
+    "order."
 )
 
 
@@ -29,6 +31,7 @@ def write_copies(
     """Write the requested copies.
 
     Args:
+        run: The names of the copies.
         snapshots: One for each type in groups, the grouped type first.
         rows: ``(m,)`` rows of members, group by group, numbered through these snapshots; None without copies.
         cata: The groups in the order of the catalogue.

@@ -25,17 +25,17 @@ FLAGS = (*_COSMOLOGY, *(f"unit_{kind}" for kind in _UNITS))
 
 
 def add_header_options(parser: argparse.ArgumentParser, real: Any) -> None:
-    """Add the options to the parser of a command. real: converts text to a number."""
-    group = parser.add_argument_group("what the header does not say")
+    """Add the options to the parser of a command; ``real`` converts text to a number."""
+    group = parser.add_argument_group("values that the header lacks")
     for name, (letter, words) in _COSMOLOGY.items():
         group.add_argument(f"--{name.replace('_', '-')}", type=real, metavar=letter, help=words)
     for kind, (cgs, names) in _UNITS.items():
         named = ", ".join(names)
-        per_h = "" if kind == "velocity" else "; with /h behind it if it is per h"
+        per_h = "" if kind == "velocity" else "; append /h if it is per h"
         group.add_argument(
             f"--unit-{kind}",
             metavar="UNIT",
-            help=f"unit of {kind}: {named}{per_h}; or a number in {cgs.replace('_per_', '/')}, as headers tell it",
+            help=f"unit of {kind}: {named}{per_h}; or a number in {cgs.replace('_per_', '/')}, as in headers",
         )
 
 
@@ -43,7 +43,7 @@ def header_entries(args: argparse.Namespace, real: Any) -> dict[str, Any]:
     """Return the given options as entries of `jztree_utils.io.ReadOptions`.
 
     Raises:
-        ValueError: For an invalid unit, and if only one of length and mass is per h.
+        ValueError: If a unit is invalid, or only one of length and mass is per h.
     """
     found = {name: getattr(args, name) for name in _COSMOLOGY}
     per_h: dict[str, bool] = {}
@@ -55,7 +55,7 @@ def header_entries(args: argparse.Namespace, real: Any) -> dict[str, Any]:
                 per_h[kind] = named_per_h
     if len(set(per_h.values())) > 1:
         raise ValueError(
-            f"--unit-length is {args.unit_length} and --unit-mass {args.unit_mass}; give both per h or none."
+            f"--unit-length is {args.unit_length} and --unit-mass {args.unit_mass}; give either both per h or neither."
         )
     if per_h:
         found["h_free"] = not any(per_h.values())
@@ -63,7 +63,7 @@ def header_entries(args: argparse.Namespace, real: Any) -> dict[str, Any]:
 
 
 def what_to_give(header: Any) -> str:
-    """Return advice on options for the missing values of a `jztree_utils.io` header, as the end of a message; or ""."""
+    """Return advice on options for missing values of a header, as the end of a message; empty if none are missing."""
     if header.comoving is False:
         return ""
     entries = {"omega0": "omega0", "omega_lambda": "omega_lambda"}
@@ -83,6 +83,6 @@ def _unit(kind: str, text: str, real: Any) -> tuple[float, bool | None]:
     try:
         return real(text), None
     except argparse.ArgumentTypeError:
-        per_h = "" if kind == "velocity" else " (with /h behind it if it is per h)"
+        per_h = "" if kind == "velocity" else " (append /h if it is per h)"
         known = f"{', '.join(names)}{per_h} or a number in {cgs.replace('_per_', '/')}"
         raise ValueError(f"--unit-{kind} is {text}; it must be {known}.") from None

@@ -3,20 +3,20 @@
 DESCRIPTION = """\
 Exact friends-of-friends groups and k nearest neighbours of the particles of a simulation snapshot."""
 EPILOG = """\
-SNAPSHOT is one of Gadget, AREPO, GIZMO or SWIFT in HDF5, or of Gadget in its old binary formats: the file, any file of
-a snapshot in several, or the folder of one. It may also be any HDF5 file whose datasets are named with --pos and so on,
-or a NumPy file (.npy, .npz). Which of these it is, is found out from its content. The word "sample" stands for a small
-cosmological snapshot that comes with jztree (48^3 particles).
-All devices are used, under srun and mpirun those of all processes; results do not depend on their number.
+SNAPSHOT is a file of Gadget, AREPO, GIZMO or SWIFT in HDF5, or of Gadget in its old binary formats. If the snapshot has
+several files, give any of them, or their folder. SNAPSHOT may also be any HDF5 file whose datasets are named with --pos
+and similar options, or a NumPy file (.npy, .npz). The format is recognised from the contents. The word "sample" means
+a small cosmological snapshot that is part of jztree (48^3 particles).
+jztree uses all devices; under srun and mpirun, those of all processes. Results do not depend on their number.
 """
 _SEVERAL = """\
-Of several snapshots each has its own output: {n} in its name stands for the number of the snapshot, {name} for its
-name. Outputs that are there already are skipped, so that a job that was cut short goes on where it stopped; those of
-other options or another snapshot are an error. Pictures without a catalogue are drawn anew.
+Each of several snapshots has its own output: {n} in the name of the output is replaced by the number of the snapshot,
+{name} by its name. Existing outputs are skipped, so an interrupted job can continue. An existing output of other
+options or of another snapshot is an error. Pictures without a catalogue are always drawn again.
 """
 FOF_EPILOG = f"""\
-Two particles are linked if they are at most the linking length apart, across the periodic boundary too. A group is
-what is connected by links.
+Two particles are linked if they are at most the linking length apart, also across the periodic boundary. Particles
+that are connected by links form a group.
 
 {EPILOG}
 {_SEVERAL}
@@ -29,12 +29,12 @@ examples:
   jztree fof snap_*.hdf5 -o 'cat_{{n}}.hdf5' --json
   jztree fof points.npy --boxsize 100 --b 0.2
 
-The catalogue (HDF5) holds, for each group, number of particles, mass, centre, velocity, radii and velocity dispersion,
-and the identifiers of its members; the largest group comes first. Every dataset has its unit as attributes.
-Without masses or velocities in the snapshot, what needs them is left out.
+The catalogue (HDF5) has the number of particles, mass, centre, velocity, radii and velocity dispersion of each group,
+and the identifiers of its members. The largest group comes first. Every dataset has its unit as attributes.
+If the snapshot has no masses or no velocities, the catalogue leaves out the columns that need them.
 """
 KNN_EPILOG = f"""\
-The first neighbour of a particle is the particle itself, at distance 0, and counts as one of the K.
+The first of the K neighbours of a particle is the particle itself, at distance 0.
 
 {EPILOG}
 {_SEVERAL}
@@ -44,15 +44,15 @@ examples:
   jztree knn snapdir_099 -k 64 --kernel wendland_c2 --lists -o neighbours.hdf5
 
 The kernel knn estimates the density as (m_2 + ... + m_(K-1)) / V(r_K): the mass of the neighbours, without the particle
-itself and without the last one, over the volume of the ball that reaches to the last one (Casertano & Hut 1985). The
-others are kernels of smoothed particle hydrodynamics that reach to the last neighbour. Particles are counted if the
-snapshot has no masses.
-The output (HDF5) holds distances and indices (rows of the snapshot, from 0), (N, K) each; with --density the densities
-alone, or both with --lists.
+itself and without the last neighbour, over the volume of the ball that reaches to the last neighbour (Casertano & Hut
+1985). The others are kernels of smoothed particle hydrodynamics that reach to the last neighbour. If the snapshot has
+no masses, particles are counted.
+The output (HDF5) has distances and indices (rows of the snapshot, from 0), (N, K) each. With --density it has only
+densities, with --density --lists both.
 """
 XI_EPILOG = f"""\
-xi(r) says how many more pairs of particles are at a distance r than if they were spread at random in the periodic box:
-xi = DD / RR - 1. All pairs are counted, each in both orders; one at an edge is in the bin below. Masses do not count.
+xi(r) is the excess of pairs of particles at a distance r over the expected number for random particles in the periodic
+box: xi = DD / RR - 1. Each pair is counted in both orders. A pair at an edge is in the bin below. Masses are not used.
 
 {EPILOG}
 {_SEVERAL}
@@ -61,13 +61,13 @@ examples:
   jztree xi snapdir_099 --bins 0.05,15,25 -o xi.hdf5
   jztree xi snapdir_099 --type 4 --projected 40 --bins 0.1,10,15 -o wp_stars.hdf5 --plot wp.pdf
 
-The output (HDF5) holds edges and centres of bins, pairs, and the function. For weights, volumes that are no periodic
-box, errors by jackknife and multipoles in redshift space, see jztree_utils.correlation in Python.
+The output (HDF5) has edges and centres of bins, pairs, and the function. For weights, volumes other than a periodic
+box, jackknife errors and multipoles in redshift space, see jztree_utils.correlation in Python.
 """
 CONVERT_EPILOG = """\
-A halo catalogue of jztree, Gadget-4, AREPO or SWIFT becomes one in another layout, or a table in a Parquet file; a
-snapshot in any format that is read becomes one in the format of Gadget-4 or a NumPy file. The suffix of the output and
---layout say which.
+A halo catalogue of jztree, Gadget-4, AREPO or SWIFT is converted to another layout, or to a table in a Parquet file. A
+snapshot in any readable format is converted to the format of Gadget-4 or to a NumPy file. The suffix of the output and
+--layout select the format.
 
 examples:
   jztree convert catalogue.hdf5 -o fof_tab_099.hdf5 --layout gadget4
@@ -78,11 +78,11 @@ examples:
 PLOT_EPILOG = """\
 KIND is one of
   halos          projected density of SNAPSHOT with circles around its groups, and the distribution of group sizes
-  density        projected density of SNAPSHOT, with circles if there is a --catalogue
+  density        projected density of SNAPSHOT, with circles around the groups of --catalogue, if given
   halo           the matter of SNAPSHOT around one halo of --catalogue, with its spheres
-  mass-function  halo mass function of a catalogue with Poisson errors, beside an analytic one
+  mass-function  halo mass function of a catalogue with Poisson errors, and an analytic one
   sizes          distribution of the sizes of groups of a catalogue
-  distances      distribution of distances in a file of neighbours, beside that of uniform points
+  distances      distribution of distances in a file of neighbours, and that of uniform points
   scaling        times in the results of the benchmarks (.json)
 
 Without -o the picture is shown.
@@ -95,10 +95,10 @@ examples:
   jztree plot mass-function catalogue.hdf5 --mass m200m -o mass_function_200m.pdf
 """
 VIEW_EPILOG = """\
-Haloes are points coloured by mass, each with three circles of its r200c, if the catalogue has that, and of its farthest
-member. Turn with the left mouse button, move with the right one, zoom with the wheel; point at a halo to see what is
-known of it; click at a name in the legend to hide or to show it. The file holds the program that shows it, so it needs
-no server and no network. Making it needs plotly: pip install 'jztree-native[view]'.
+Haloes are points coloured by mass. Three circles around each halo show its r200c, if the catalogue has it, and three
+the distance of its farthest member. Turn with the left mouse button, move with the right one, zoom with the wheel.
+Point at a halo to see its properties; click a name in the legend to hide or show it. The file contains the program that
+displays it, so it needs no server and no network. This command needs plotly: pip install 'jztree-native[view]'.
 
 examples:
   jztree view snapdir_099 --catalogue halos.hdf5 -o halos.html

@@ -47,12 +47,13 @@ def gpu_backend(native: dict[str, Any], platforms: Sequence[str]) -> str:
         platforms: Platforms of JAX's devices.
     """
     if not native.get("cuda_library"):
-        return (
-            f"none; where the CUDA compiler is (nvcc, 'module load cuda'), build it in the source folder: {_BUILD_CUDA}"
-        )
+        where = "if you have the CUDA compiler (nvcc, 'module load cuda'), build it in the source folder"
+        return f"none; {where}: {_BUILD_CUDA}"
     words = f"CUDA {native['cuda_version']}, architectures {native['cuda_architectures']}"
     if "gpu" in platforms:
         return f"{words}, in use"
     if not any(importlib.util.find_spec(f"jax_cuda{version}_plugin") for version in (12, 13)):
         return f"{words}, not in use: this JAX is for CPUs only; pip install 'jax[cuda13]' or 'jax[cuda12]'"
-    return f"{words}, not in use: JAX sees no GPU (nvidia-smi, JAX_PLATFORMS and CUDA_VISIBLE_DEVICES say why)"
+    return (
+        f"{words}, not in use: JAX sees no GPU (for the reason, see nvidia-smi, JAX_PLATFORMS and CUDA_VISIBLE_DEVICES)"
+    )

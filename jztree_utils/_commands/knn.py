@@ -25,7 +25,8 @@ def run_knn(args: Namespace) -> None:
     """Find neighbours of each snapshot's particles, estimate densities, write them, print a summary.
 
     Raises:
-        ValueError, OSError, ImportError: With a sentence for the user, before any long computation if possible.
+        ValueError, OSError, ImportError: If an argument is invalid, or a file cannot be used. The message is a sentence
+            for the user. If possible, the error precedes any long computation.
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
@@ -35,7 +36,7 @@ def run_knn(args: Namespace) -> None:
         args.lists = args.lists or not args.density
         if args.density and args.kernel in (None, "knn") and args.k < 3:
             raise ValueError(
-                f"--density needs -k of at least 3, the particle itself and two neighbours; {args.k} was given."
+                f"-k is {args.k}; with --density it must be at least 3: the particle itself and two neighbours."
             )
         todo = plan_runs(args)
     print_machine(mesh)
@@ -54,7 +55,7 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
     with io.failing_together(mesh):
         if args.k > part.num:
             held = f"{part.num} particles of type {source.ptype}"
-            raise ValueError(f"-k is {args.k} but the snapshot holds only {held}; choose a -k of at most that.")
+            raise ValueError(f"-k is {args.k}, but the snapshot holds only {held}; give -k of at most {part.num}.")
     lists = part.find_neighbours(args.k) if args.lists else None
     density = _density(args, part) if args.density else None
     ids = part.column("id")
@@ -130,7 +131,7 @@ def _tell(num: int, found: io.Neighbours) -> None:
     length = f" {io.unit_name(header, 'length')}".rstrip()
     pairs = [
         ("particles", f"{num:,}"),
-        ("neighbours", f"{found.num_neighbours or 0:,} each, the particle itself among them"),
+        ("neighbours", f"{found.num_neighbours or 0:,} each, including the particle itself"),
         ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
     ]
     last = _last(found)

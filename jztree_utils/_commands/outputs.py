@@ -50,11 +50,12 @@ def plan_runs(args: Namespace) -> list[Run]:
     """Return the runs to do, without those whose outputs already exist.
 
     Raises:
-        SnapshotError, OutputError, ValueError: Before any long computation if a snapshot is missing, or outputs are
-            identical, cannot be written, or already exist and were made with other options.
+        SnapshotError: If a snapshot is missing or unusable.
+        OutputError: If outputs are identical, cannot be written, or exist and were made with other options.
+        ValueError: If an argument is invalid.
     """
     if not args.snapshot:
-        raise ValueError(f"No snapshot was given; see jztree {args.command} --help.")
+        raise ValueError(f"No snapshot was given; give a file or a folder, see jztree {args.command} --help.")
     options = read_options(args)
     templates: dict[str, str | None] = {name: getattr(args, name, None) for name in OUTPUTS}
     for name, template in templates.items():
@@ -86,7 +87,7 @@ def check_suffix(output: str) -> None:
     """Raise OutputError if an HDF5 output has the suffix of another format."""
     suffix = Path(output).suffix.lower()
     if suffix in _FOREIGN:
-        other = "; pictures are drawn with --plot, or jztree plot" if suffix in _PICTURES else ""
+        other = "; --plot and jztree plot draw pictures" if suffix in _PICTURES else ""
         if suffix == _TABLE:
             other = "; jztree convert makes a Parquet file of a catalogue"
         raise io.OutputError(f"The output {output} would be an HDF5 file; give it a name in .hdf5{other}.")
@@ -96,8 +97,8 @@ def check_placeholders(output: str, known: Sequence[str] = ()) -> None:
     """Raise ValueError if the name of an output has an unknown word in braces."""
     unknown = [word for word in re.findall(r"\{([^{}]*)\}", output) if word not in known]
     if unknown:
-        held = "there are {n}, the number of a snapshot, and {name}, its name" if known else "there are none here"
-        raise ValueError(f"The output {output} has the placeholder {{{unknown[0]}}}, which is not known; {held}.")
+        held = "use {n} for the number of a snapshot, or {name} for its name" if known else "leave it out"
+        raise ValueError(f"The output {output} has the unknown placeholder {{{unknown[0]}}}; {held}.")
 
 
 def _different(names: Sequence[str], options: io.ReadOptions) -> Iterator[Path]:
@@ -119,8 +120,8 @@ def _fill(template: str | None, path: Path, several: int) -> str | None:
     filled = re.sub(r"\{n\}|\{name\}", lambda m: _number(path, template) if m[0] == "{n}" else _base(path), template)
     if several > 1 and filled == template:
         raise ValueError(
-            f"The output {template} is one for {several} snapshots; put {{n}} or {{name}} into its name, for the "
-            "number or the name of each."
+            f"The output {template} is a single name for {several} snapshots; add {{n}} for the number, or {{name}} "
+            "for the name, of each snapshot."
         )
     return filled
 
@@ -134,7 +135,7 @@ def _number(path: Path, template: str) -> str:
     """Return the digits at the end of the name of a snapshot."""
     found = re.search(r"(\d+)\D*$", _base(path))
     if found is None and "{n}" in template:
-        raise ValueError(f"The name of {path} has no number to put in place of {{n}}; use {{name}} in {template}.")
+        raise ValueError(f"The name of {path} has no number for {{n}}; use {{name}} in {template}.")
     return found[1] if found else ""
 
 

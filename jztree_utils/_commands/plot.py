@@ -25,12 +25,13 @@ def run_plot(args: Namespace) -> None:
     """Draw a picture, and save or show it.
 
     Raises:
-        ValueError, OSError, ImportError: With a sentence for the user.
+        ValueError, OSError, ImportError: If an argument is invalid, or a file or a package cannot be used. The message
+            is a sentence for the user.
     """
     if args.kind is None or not args.input:
-        raise ValueError(f"plot needs what to draw ({', '.join(KINDS)}) and a file; see jztree plot --help.")
+        raise ValueError(f"plot needs a kind ({', '.join(KINDS)}) and a file; see jztree plot --help.")
     if len(args.input) > 1 and args.kind != "scaling":
-        raise ValueError(f"plot {args.kind} draws one file, but {len(args.input)} were given.")
+        raise ValueError(f"plot {args.kind} draws one file, but {len(args.input)} were given; give one.")
     if args.output is not None:
         plot.check_picture(args.output)
         check_placeholders(args.output)
@@ -53,7 +54,9 @@ def run_plot(args: Namespace) -> None:
 def _halos(args: Namespace) -> Any:
     pos, header = positions_of(args)
     if args.catalogue is None:
-        raise ValueError("plot halos needs the groups of the snapshot: give --catalogue, which jztree fof writes.")
+        raise ValueError(
+            "plot halos needs the groups of the snapshot; give their catalogue, from jztree fof, with --catalogue."
+        )
     groups = _with_radii(args, len(pos), header)
     length, mass = (io.unit_name(header, kind) for kind in ("length", "mass"))
     return plot.plot_halos(
@@ -81,14 +84,14 @@ def _surface(args: Namespace, header: io.SnapshotHeader) -> dict[str, Any]:
     """Return the masses of particles and their unit, if colours are masses over areas.
 
     Raises:
-        ValueError: Without masses.
+        ValueError: If the snapshot has no masses.
     """
     if not args.surface_density:
         return {}
     mass = mass_of(args)
     if mass is None:
         raise ValueError(
-            f"{args.input[0]} has no masses of type {args.type}, which --surface-density needs; leave it out."
+            f"{args.input[0]} has no masses of type {args.type}; leave --surface-density out, which needs them."
         )
     return {"mass": mass, "mass_unit": io.unit_name(header, "mass") or "mass"}
 
@@ -100,27 +103,31 @@ def _slab(words: str | None) -> tuple[float, float] | None:
     try:
         low, high = (real(word.strip()) for word in words.split(","))
     except (ArgumentTypeError, ValueError):
-        raise ValueError(f"--slab is {words}; it must be two numbers, as in 10,15.") from None
+        raise ValueError(f"--slab is {words}; it must be two numbers, such as 10,15.") from None
     return low, high
 
 
 def _halo(args: Namespace) -> Any:
     if args.catalogue is None:
-        raise ValueError("plot halo needs the groups of the snapshot: give --catalogue, which jztree fof writes.")
+        raise ValueError(
+            "plot halo needs the groups of the snapshot; give their catalogue, from jztree fof, with --catalogue."
+        )
     if args.slab is not None or args.smooth:
-        raise ValueError("--slab and --smooth are of plot density; plot halo shows a cube, always smoothed.")
+        raise ValueError(
+            "plot halo does not have --slab and --smooth, because it always shows a smoothed cube; leave them out."
+        )
     pos, header = positions_of(args)
     content = groups_of(args, header)
     columns, groups = columns_of(content), content.catalogue
     if not 0 <= args.halo < len(groups.count):
-        held = f"rows from 0 to {len(groups.count) - 1}" if len(groups.count) else "no halo"
+        held = f"rows 0 to {len(groups.count) - 1}; give one of these" if len(groups.count) else "no halo"
         raise ValueError(f"--halo is {args.halo}, but {args.catalogue} has {held}.")
     centres = columns.get("centre_pos", groups.com_pos)
     spheres = {name: column[args.halo] for name, column in columns.items() if is_sphere(name)}
     if not any(radius > 0 for radius in spheres.values()):
         if groups.max_radius is None:
             raise ValueError(
-                f"Halo {args.halo} of {args.catalogue} has no sphere; make them with jztree fof --properties."
+                f"Halo {args.halo} of {args.catalogue} has no sphere; write the catalogue with jztree fof --properties."
             )
         centres, spheres = groups.com_pos, {"farthest member": np.asarray(groups.max_radius)[args.halo]}
     return plot.plot_halo(
@@ -160,9 +167,14 @@ def _masses(path: str, content: io.CatalogueContent, name: str) -> np.ndarray:
 
     Args:
         path: Path of the catalogue.
+        content: Contents of the catalogue.
+        name: Name of the column.
+
+    Returns:
+        Float64 masses above 0, in the unit of the catalogue.
 
     Raises:
-        ValueError: If it has no such column.
+        ValueError: If the catalogue has no such column.
     """
     held = {name: column for name, column in content.extra.items() if column.kind == "mass"}
     if name not in held:
@@ -180,9 +192,9 @@ def _cosmology(args: Namespace, content: io.CatalogueContent, model: str, mass: 
     header = content.header
     reason = why_not_described(content.info, content.by_type is not None, model, mass)
     if units_of(header) is None:
-        reason = "its units or h are not known"
+        reason = "its units or h are unknown"
     elif not header.omega0 or header.omega_lambda is None or not header.hubble:
-        reason = "it does not tell the cosmology (Omega0, OmegaLambda, HubbleParam)"
+        reason = "it has no cosmology (Omega0, OmegaLambda, HubbleParam)"
     if reason:
         say(f"  {args.input[0]} is not compared with the mass function of halos: {reason}")
         return None
@@ -198,7 +210,7 @@ def _sizes(args: Namespace) -> Any:
 def _distances(args: Namespace) -> Any:
     found = io.read_neighbours(args.input[0])
     if found.distances is None:
-        raise ValueError(f"{args.input[0]} holds densities and no distances; make lists with jztree knn ... --lists.")
+        raise ValueError(f"{args.input[0]} has densities but no distances; write lists with jztree knn ... --lists.")
     header = found.header or io.SnapshotHeader()
     unit = io.unit_name(header, "length")
     return plot.plot_neighbour_distances(
@@ -211,7 +223,7 @@ def _scaling(args: Namespace) -> Any:
 
 
 def _with_radii(args: Namespace, num: int, header: io.SnapshotHeader) -> FofCatalogue:
-    """Return the groups of --catalogue with a radius to draw. num, header: of the snapshot."""
+    """Return the groups of --catalogue with a radius to draw, for a snapshot of ``num`` particles."""
     content = groups_of(args, header)
     groups, words = plot.with_radii(content.catalogue, num, header.boxsize, columns_of(content))
     if content.catalogue.max_radius is None:

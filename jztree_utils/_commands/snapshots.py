@@ -39,7 +39,9 @@ def _lengths(text: str) -> float | tuple[float, ...]:
     except ArgumentTypeError:
         lengths = ()
     if not lengths or not all(math.isfinite(length) and length >= 0 for length in lengths):
-        raise ValueError(f"--boxsize is {text}; it must be a length, or one a dimension as in 50,50,100, 0 where open.")
+        raise ValueError(
+            f"--boxsize is {text}; it must be a length, or one per dimension, such as 50,50,100; 0 means open."
+        )
     return lengths[0] if len(lengths) == 1 else lengths
 
 
@@ -63,7 +65,8 @@ def open_checked(source: Source, layout: str | None) -> list[io.Snapshot]:
         layout: Layout of its catalogue, None without a catalogue.
 
     Raises:
-        ValueError: If the layout cannot hold it, and the errors of `io.open_snapshot`.
+        SnapshotError: If the snapshot is unusable; see `io.open_snapshot`.
+        ValueError: If the layout cannot hold its catalogue.
     """
     snapshots = open_types(source)
     for one in snapshots:
@@ -87,6 +90,9 @@ def read_checked(
     """Read the particles and print a description of the snapshot.
 
     Args:
+        source: The snapshot, and its particles to read.
+        optional: Properties that are read if they exist.
+        mesh: The devices for the particles.
         layout: See `open_checked`.
         spheres: Whether spheres, and therefore other matter, are needed.
     """
@@ -96,7 +102,7 @@ def read_checked(
         print_snapshot(snapshots)
     with stage("read the snapshot") as told, warnings.catch_warnings():
         # Each process would warn about its rows; instead the first process warns below.
-        warnings.filterwarnings("ignore", message=".* differ from the one in the MassTable")
+        warnings.filterwarnings("ignore", message=".* differ from the mass in the MassTable")
         part = read_particles(snapshots, optional, mesh, matter)
         told.particles = part.num
         told.detail = part.snapshot.description

@@ -15,13 +15,14 @@ def run_view(args: Namespace) -> None:
     """Write the view of a snapshot.
 
     Raises:
-        ValueError, OSError, ImportError: With a sentence for the user, before any long computation if possible.
+        ValueError, OSError, ImportError: If an argument is invalid, or a file cannot be used. The message is a sentence
+            for the user. If possible, the error precedes any long computation.
     """
     if len(args.input) != 1:
         given = f"{len(args.input)} were" if args.input else "none was"
-        raise ValueError(f"view shows one snapshot, but {given} given; see jztree view --help.")
+        raise ValueError(f"view shows one snapshot, but {given} given; give one, see jztree view --help.")
     if args.output is None:
-        raise ValueError("view needs the name of the HTML file that it is to write; give it with -o.")
+        raise ValueError("view needs the name of the HTML file to write; give it with -o.")
     check_at_least("--particles", args.particles, 0)
     check_at_least("--halos", args.halos, 0)
     view.check_view(args.output)

@@ -48,13 +48,14 @@ def run_xi(args: Namespace) -> None:
     """Count pairs in each snapshot; write, plot and print the correlation function.
 
     Raises:
-        ValueError, OSError, ImportError: With a sentence for the user, before any long computation if possible.
+        ValueError, OSError, ImportError: If an argument is invalid, or a file cannot be used. The message is a sentence
+            for the user. If possible, the error precedes any long computation.
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
         _given_bins(args)
         if args.los is not None and args.projected is None:
-            raise ValueError(f"--los {args.los} is the line of sight of --projected, which was not given.")
+            raise ValueError(f"--los {args.los} has no effect without --projected; add --projected, or remove --los.")
         if args.plot is not None:
             plot.check_picture(args.plot)
         todo = plan_runs(args)
@@ -84,8 +85,8 @@ def _given_bins(args: Namespace) -> tuple[float, float, int] | None:
     if len(words) != 3 or not lowest <= low < high < np.inf or not 1 <= count <= _MOST_BINS:
         above = "0 or more" if args.linear else "above 0"
         raise ValueError(
-            f"--bins is {args.bins}; it must be where bins begin, {above}, where they end, and how many there are, "
-            f"from 1 to {_MOST_BINS}, as in 0.1,20,25."
+            f"--bins is {args.bins}; it must be the start ({above}), the end and the number (from 1 to {_MOST_BINS}) "
+            "of the bins, such as 0.1,20,25."
         )
     return low, high, count
 
@@ -101,19 +102,19 @@ def _bins_of(args: Namespace, snapshot: io.Snapshot) -> _Bins:
     # For one particle in a cube both are the same, apart from rounding.
     if args.bins is None and not low < 0.999 * high:
         raise ValueError(
-            f"The {snapshot.num} particles are so far apart that bins would begin at {low:g} and end at {high:g}; give "
-            "--bins."
+            f"The {snapshot.num} particles are too far apart for the default bins, which would start at {low:g} and "
+            f"end at {high:g}; give --bins."
         )
     edges = np.linspace(low, high, count + 1) if args.linear else np.geomspace(low, high, count + 1)
     edges[0], edges[-1] = low, high  # exactly the given values
     if not np.all(np.diff(edges) > 0):
-        raise ValueError(f"--bins is {args.bins}; its {count} bins are so narrow that edges of them are the same.")
+        raise ValueError(f"--bins is {args.bins}; {count} bins are too narrow for distinct edges; give fewer bins.")
     if args.projected is None:
         _check_reach("--bins", high, min(box))
         return _Bins(edges, None, -1)
     los = _AXES[args.los or "z"]
     if ndim != 3:
-        raise ValueError(f"--projected is for 3 dimensions; the particles have {ndim}.")
+        raise ValueError(f"--projected needs 3 dimensions, but the particles have {ndim}; leave it out.")
     if not 0 < args.projected < np.inf:
         raise ValueError(f"--projected is {args.projected:g}; it must be a positive length.")
     _check_reach("--projected", args.projected, box[los])
@@ -127,15 +128,15 @@ def _lengths_of(snapshot: io.Snapshot) -> tuple[float, ...]:
     box = tuple(np.broadcast_to(np.asarray(snapshot.header.boxsize or 0.0, np.float64), (ndim,)).tolist())
     if not all(length > 0 for length in box):
         raise ValueError(
-            "The number of pairs at random is known in periodic boxes only, and this one is open; give --boxsize, or "
-            "use jztree_utils.correlation.xi in Python, which takes random particles in the same volume."
+            "The box is open, but the number of random pairs is known only for periodic boxes; give --boxsize, or use "
+            "jztree_utils.correlation.xi in Python with random particles in the same volume."
         )
     return box
 
 
 def _check_reach(option: str, length: float, side: float) -> None:
     if length > side / 2:
-        raise ValueError(f"{option} reaches {length:g}, more than half the box, {side / 2:g}; end before.")
+        raise ValueError(f"{option} ends at {length:g}, but it must end at half the box, {side / 2:g}, or before.")
 
 
 def _run_one(args: Namespace, run: Run, source: Source, bins: _Bins, mesh: Mesh) -> None:
@@ -217,4 +218,4 @@ def _power_law_in_words(bins: _Bins, found: Correlation, unit: str) -> list[tupl
         r0, gamma = power_law(found)
     except ValueError:
         return []
-    return [("power law", f"(r / {number(r0)}{unit})^-{gamma:.3g}, nearest to all bins that are positive")]
+    return [("power law", f"(r / {number(r0)}{unit})^-{gamma:.3g}, fitted to all positive bins")]

@@ -22,6 +22,6 @@ def same_masses(table: float) -> tuple[float, float]:
 def differing_masses(path: Path, ptype: int, table: float, num: int) -> str:
     """Return the warning about ``num`` particles whose own masses differ from the one in the table."""
     return (
-        f"{path} holds {num:,} particles of type {ptype} whose masses differ from the one in the MassTable, {table:g}; "
-        "their own masses are used. Correct the file if these are wrong."
+        f"{path} holds {num:,} particles of type {ptype} whose masses differ from the mass in the MassTable, "
+        f"{table:g}; their own masses are used. Correct the file if these are wrong."
     )

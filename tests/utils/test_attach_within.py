@@ -65,6 +65,6 @@ def test_default_limit_is_that_of_the_library_and_is_recorded_in_outputs(snapsho
 
 @pytest.mark.parametrize("limit", ["-1", "nan"])
 def test_invalid_limits_raise(limit, snapshot, told) -> None:
-    assert f"--attach-within is {limit}; it must be a number of at least 0." in told(
+    assert f"--attach-within is {limit}; it must be finite and at least 0." in told(
         "fof", snapshot, f"--attach-within={limit}"
     )

@@ -132,12 +132,12 @@ def test_knn_of_the_sample_matches_the_reference(tmp_path, capsys, reference) ->
     assert files(tmp_path) == ["neighbours.hdf5"]
     assert cli.main(["knn", "sample", "-k", "8", "--density", "-o", str(output)]) == 0
     out = capsys.readouterr().out
-    assert ("find neighbours" in out, "8 each, the particle itself" in out) == (False, True)
+    assert ("find neighbours" in out, "8 each, including the particle itself" in out) == (False, True)
     alone = io.read_neighbours(output)
     assert (alone.distances, alone.indices) == (None, None)
     np.testing.assert_array_equal(alone.density, found.density)
     assert cli.main(["plot", "distances", str(output), "-o", str(tmp_path / "d.png")]) == 2
-    assert "holds densities and no distances; make lists" in capsys.readouterr().err
+    assert "has densities but no distances; write lists" in capsys.readouterr().err
 
 
 def test_float64_positions_are_not_rounded(tmp_path, write_gadget) -> None:
@@ -239,5 +239,5 @@ def test_the_library_as_a_program_is_the_command_line() -> None:
     for module in ("jztree", "jztree_utils.cli"):
         call = [sys.executable, "-P", "-m", module, "fof", "--no-such-option"]
         ended = subprocess.run(call, capture_output=True, text=True, check=False)
-        told = "jztree: error: jztree fof does not know --no-such-option; see jztree fof --help.\n"
+        told = "jztree: error: jztree fof has no option --no-such-option; see jztree fof --help.\n"
         assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", told)

@@ -38,9 +38,9 @@ def check_refused(arguments: list[str], folder: Path, capsys, told: str) -> None
     [
         (["fof"], "No snapshot was given"),
         (["dance"], "invalid choice"),
-        (["fof", "sample", "--colour", "-k", "3"], "jztree fof does not know --colour -k 3; see jztree fof --help."),
+        (["fof", "sample", "--colour", "-k", "3"], "jztree fof has no option --colour -k 3; see jztree fof --help."),
         (["fof", "sample", "--b", "wide"], "--b"),
-        (["fof", "sample", "--b", "0.2", "--rlink", "1"], "two ways to give the linking length"),
+        (["fof", "sample", "--b", "0.2", "--rlink", "1"], "Both --b and --rlink were given"),
         (["fof", "sample", "--b", "-0.2"], "--b is -0.2"),
         (["fof", "sample", "--b", "nan"], "--b is nan"),
         (["fof", "sample", "--rlink", "-1"], "--rlink is -1"),
@@ -115,7 +115,7 @@ def test_nonfinite_positions_name_the_row(command, value, tmp_path, write_gadget
 
 def test_open_box_needs_a_linking_length(tmp_path, write_gadget, random, capsys) -> None:
     path = write_gadget(tmp_path / "a.hdf5", random.random((50, 3)), header={"BoxSize": None})
-    check_refused(["fof", str(path)], tmp_path, capsys, "give the length with --rlink")
+    check_refused(["fof", str(path)], tmp_path, capsys, "give the linking length with --rlink")
     assert cli.main(["fof", str(path), "--rlink", "0.1"]) == 0
     assert "none (open)" in capsys.readouterr().out
 
@@ -325,7 +325,11 @@ def test_process_with_a_closed_output_pipe(tmp_path) -> None:
 @pytest.mark.parametrize(
     ("name", "value", "told"),
     [
-        ("JAX_PLATFORMS", "foo", "JAX has no device to run on .*, and in the environment JAX_PLATFORMS is 'foo'; set"),
+        (
+            "JAX_PLATFORMS",
+            "foo",
+            "JAX has no device to run on .*, and in the environment JAX_PLATFORMS is 'foo'; correct the environment",
+        ),
         ("JAX_ENABLE_X64", "foo", "invalid truth value 'foo' for environment 'JAX_ENABLE_X64'."),
         ("JZTREE_INSTRUCTION_SET", "foo", "the environment variable JZTREE_INSTRUCTION_SET is 'foo', but jztree is"),
     ],

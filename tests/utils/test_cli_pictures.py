@@ -30,7 +30,7 @@ def test_pictures(tmp_path, capsys) -> None:
     with h5py.File(foreign, "a") as file:
         file["Header"].attrs["BoxSize"] = 75.0
     status, _, err = run(*marked, capsys=capsys)
-    assert (status, "is of a box of 75.0, but that of the snapshot is 37.5" in err) == (2, True)
+    assert (status, "has the box 75.0, but the snapshot has 37.5" in err) == (2, True)
     for kind, *arguments in (
         ("halos", "sample", "--catalogue", catalogue),
         ("density", "sample"),
@@ -49,23 +49,23 @@ def test_pictures(tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["halos", str(ics.SAMPLE_3D)], "give --catalogue"),
-        (["sizes", str(ics.SAMPLE_3D)], "is a snapshot; find its groups first, with jztree fof"),
+        (["halos", str(ics.SAMPLE_3D)], "with --catalogue"),
+        (["sizes", str(ics.SAMPLE_3D)], "is a snapshot; find its groups with jztree fof"),
         (
             ["mass-function", "sample"],
-            "plot mass-function draws groups, and sample is a snapshot; find its groups first",
+            "plot mass-function draws groups, but sample is a snapshot; find its groups",
         ),
-        (["halo", "sample"], "plot halo needs the groups of the snapshot: give --catalogue"),
-        (["halo", "sample", "--smooth", "8", "--catalogue", "c"], "--slab and --smooth are of plot density"),
-        (["density", "sample", "--slab", "10"], "--slab is 10; it must be two numbers, as in 10,15."),
+        (["halo", "sample"], "plot halo needs the groups of the snapshot; give their catalogue"),
+        (["halo", "sample", "--smooth", "8", "--catalogue", "c"], "plot halo does not have --slab and --smooth"),
+        (["density", "sample", "--slab", "10"], "--slab is 10; it must be two numbers, such as 10,15."),
         (["density", "sample", "--slab", "a,b"], "--slab is a,b; it must be two numbers"),
         (["density", "sample", "--slab", "5,5"], "The slab is from 5 to 5;"),
         (["density", "sample", "--smooth", "1"], "smooth is 1; give 0, or at least 2 neighbours."),
-        (["halos", "sample", "--catalogue", "sample"], "jztree fof sample -o halos.hdf5, and draw these."),
+        (["halos", "sample", "--catalogue", "sample"], "jztree fof sample -o halos.hdf5, and give halos.hdf5."),
         (["sizes", "none.hdf5"], "There is no file none.hdf5"),
-        (["sizes", "a", "b"], "draws one file, but 2 were given"),
+        (["sizes", "a", "b"], "draws one file, but 2 were given; give one."),
         (["heat", "a"], "invalid choice: 'heat'"),
-        ([], "plot needs what to draw"),
+        ([], "plot needs a kind (halos, "),
         (["scaling", "none.json"], "There is no file none.json"),
     ],
 )
@@ -95,11 +95,12 @@ def test_a_halo_of_a_catalogue_with_spheres(tmp_path, monkeypatch, capsys) -> No
     assert (box, drawn["named"]["length_unit"], drawn["named"]["mass_unit"]) == (37.5, "Mpc/h", "1e10 Msun/h")
     assert drawn["named"]["mass"] == pytest.approx(4.1025, rel=1e-3)
     status, _, err = run(*picture, "--halo", "99999", capsys=capsys)
-    assert (status, f"--halo is 99999, but {catalogue} has rows from 0 to {count - 1}." in err) == (2, True)
+    words = f"--halo is 99999, but {catalogue} has rows 0 to {count - 1}; give one of these."
+    assert (status, words in err) == (2, True)
 
 
 def test_colours_of_masses_need_masses(tmp_path, capsys) -> None:
     np.save(tmp_path / "a.npy", np.random.default_rng(0).random((50, 3)))
     call = ("plot", "density", str(tmp_path / "a.npy"), "--boxsize", "1", "--surface-density")
     status, _, err = run(*call, "-o", str(tmp_path / "x.png"), capsys=capsys)
-    assert (status, "has no masses of type 1, which --surface-density needs; leave it out." in err) == (2, True)
+    assert (status, "has no masses of type 1; leave --surface-density out, which needs them." in err) == (2, True)

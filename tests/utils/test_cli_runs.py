@@ -55,16 +55,20 @@ def test_finished_outputs_are_skipped(snapshots, tmp_path, capsys) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "told"),
     [
-        (["fof"], ["fof", "--npart-min", "3"], "was made with --npart-min 2, and now it is with --npart-min 3"),
-        (["fof"], ["fof", "--rlink", "0.02"], "was made with --b 0.2, and now it is without --b"),
-        (["fof"], ["fof", "--no-ids"], "was made without --no-ids, and now it is with --no-ids"),
+        (["fof"], ["fof", "--npart-min", "3"], "was made with --npart-min 2, but this call is with --npart-min 3"),
+        (["fof"], ["fof", "--rlink", "0.02"], "was made with --b 0.2, but this call is without --b"),
+        (["fof"], ["fof", "--no-ids"], "was made without --no-ids, but this call is with --no-ids"),
         (["fof"], ["fof", "--layout", "gadget4"], "has the layout native, and --layout is gadget4"),
         (["fof", "--layout", "gadget4"], ["fof", "--npart-min", "4"], "was made with --npart-min 2"),
-        (["fof"], ["knn"], "was made by jztree fof, and this is jztree knn"),
-        (["knn", "-k", "4"], ["knn", "-k", "5"], "was made with -k 4, and now it is with -k 5"),
-        (["knn"], ["knn", "--density"], "was made without --kernel, and now it is with --kernel knn"),
+        (["fof"], ["knn"], "was made by jztree fof, but this is jztree knn"),
+        (["knn", "-k", "4"], ["knn", "-k", "5"], "was made with -k 4, but this call is with -k 5"),
+        (["knn"], ["knn", "--density"], "was made without --kernel, but this call is with --kernel knn"),
         (["knn", "--density"], ["knn", "--kernel", "knn"], None),
-        (["knn", "--density"], ["knn", "--density", "--lists"], "was made without --lists, and now it is with --lists"),
+        (
+            ["knn", "--density"],
+            ["knn", "--density", "--lists"],
+            "was made without --lists, but this call is with --lists",
+        ),
     ],
 )
 def test_outputs_of_other_options_are_not_reused(first, second, told, snapshots, tmp_path, monkeypatch, capsys) -> None:
@@ -79,8 +83,8 @@ def test_outputs_of_other_options_are_not_reused(first, second, told, snapshots,
     else:
         assert (status, len(err.splitlines())) == (2, 1)
         assert told in err, err
-        assert "out_007.hdf5 is there already, but" in err
-        assert "make it anew with --overwrite, or give another name." in err
+        assert "out_007.hdf5 exists already, but" in err
+        assert "write it again with --overwrite, or give another name." in err
     assert (tmp_path / "out_007.hdf5").read_bytes() == before
 
 
@@ -99,11 +103,11 @@ def test_outputs_of_other_snapshots_are_not_reused(snapshots, tmp_path, write_ga
     with h5py.File(other, "a") as file:
         file["PartType1/Coordinates"][7, 2] += 1e-3
     status, _, err = run(*arguments, str(other), capsys=capsys)
-    assert (status, "was made of another snapshot" in err) == (2, True)
+    assert (status, "was made from another snapshot" in err) == (2, True)
     with h5py.File(tmp_path / "out_007.hdf5", "a") as file:
         del file["FriendsOfFriends"].attrs["made_with"]
     status, _, err = run(*arguments, snapshots[0], capsys=capsys)
-    assert (status, "does not tell what it was made with" in err) == (2, True)
+    assert (status, "does not have the options that it was made with" in err) == (2, True)
     assert run(*arguments, snapshots[0], "--overwrite", capsys=capsys)[0] == 0
     assert "is skipped" in run(*arguments, snapshots[0], capsys=capsys)[1]
 
@@ -139,23 +143,23 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["-o", "same.hdf5"], "is one for 2 snapshots; put {n} or {name} into its name"),
+        (["-o", "same.hdf5"], "is a single name for 2 snapshots; add {n} for the number, or {name} for the name"),
         (["-o", "same_{n}.hdf5", "--plot", "same_{n}.hdf5"], "no suffix of a known format"),
-        (["-o", "c_{foo}.hdf5"], "has the placeholder {foo}, which is not known; there are {n}, the number"),
-        (["-o", "c_{n}_{}.hdf5"], "has the placeholder {}, which is not known"),
-        (["-o", "c_{n}.hdf5", "--plot", "c_{m}.png"], "has the placeholder {m}, which is not known"),
+        (["-o", "c_{foo}.hdf5"], "has the unknown placeholder {foo}; use {n} for the number"),
+        (["-o", "c_{n}_{}.hdf5"], "has the unknown placeholder {};"),
+        (["-o", "c_{n}.hdf5", "--plot", "c_{m}.png"], "has the unknown placeholder {m};"),
         (["-o", "c_{n}.hdf5/"], "is no name of a file; give one."),
         (["--attach", "0,,4"], "--attach is 0,,4; it must be particle types"),
         (["--boxsize", "1_0"], "--boxsize is 1_0; it must be a length"),
         (["--boxsize", "1e300"], "--b times the mean separation is inf"),
         (["--rlink", "1e39", "--boxsize", "0"], "choose another unit of length, or store the positions as float64."),
-        (["--b", "0.2", "--rlink", "0.1"], "two ways to give the linking length"),
-        (["-o", "{n}.png"], "pictures are drawn with --plot"),
-        (["--attach", "0,1"], "--attach names type 1, which is linked itself (--type); leave it out."),
+        (["--b", "0.2", "--rlink", "0.1"], "Both --b and --rlink were given"),
+        (["-o", "{n}.png"], "--plot and jztree plot draw pictures"),
+        (["--attach", "0,1"], "--attach has type 1, which is already the grouped type (--type); leave it out."),
         (["--attach", "gas"], "--attach is gas; it must be particle types"),
         (["--boxsize", "wide"], "--boxsize is wide; it must be a length"),
         (["--boxsize", "1e-400"], "--boxsize is 1e-400; it must be a length"),
-        (["--config", "none.toml"], "There is no configuration file none.toml"),
+        (["--config", "none.toml"], "The configuration file none.toml does not exist"),
     ],
 )
 def test_bad_arguments(snapshots, tmp_path, arguments, told, monkeypatch, capsys) -> None:
@@ -171,7 +175,7 @@ def test_bad_arguments(snapshots, tmp_path, arguments, told, monkeypatch, capsys
 def test_placeholders_in_the_output_of_one_snapshot_raise(snapshots, tmp_path, command, capsys) -> None:
     output = str(tmp_path / ("x_{n}.png" if "plot" in command else "x_{n}.hdf5"))
     status, _, err = run(*command, snapshots[0], "-o", output, capsys=capsys)
-    assert (status, "has the placeholder {n}, which is not known; there are none here." in err) == (2, True)
+    assert (status, "has the unknown placeholder {n}; leave it out." in err) == (2, True)
 
 
 def test_file_names_that_are_not_valid_utf8(snapshots, tmp_path, capsys) -> None:
@@ -187,7 +191,7 @@ def test_file_names_that_are_not_valid_utf8(snapshots, tmp_path, capsys) -> None
 
 def test_number_placeholder_without_a_number_raises(snapshot, capsys) -> None:
     status, _, err = run("fof", str(snapshot), "-o", "c_{n}.hdf5", capsys=capsys)
-    assert (status, "has no number to put in place of {n}" in err) == (2, True)
+    assert (status, "has no number for {n}" in err) == (2, True)
 
 
 # Messages
@@ -253,7 +257,7 @@ def test_verbose_output_has_additional_information(snapshots, capsys) -> None:
         r"files +1 \([\d.]+ kiB\), the first is .*snap_007.hdf5",
         r"particle types +407 of type 1",
         r"type 1 +pos float32 \(3\), mass 2.5 each, id uint32",
-        r"cosmology +not told",
+        r"cosmology +unknown",
         r"open the snapshot +\d+\.\d+ s",
         r"memory peak +\d.* [MG]iB \(this process\)",
     ):
@@ -350,14 +354,17 @@ def test_snapshots_in_other_formats(snapshots, tmp_path, capsys) -> None:
     assert run("convert", str(tmp_path / "odd.hdf5"), "--pos", "xyz", "-o", copy, capsys=capsys)[0] == 0
     np.testing.assert_array_equal(io.read_snapshot(copy, fields=("pos",))[0].pos, want.pos)
     status, _, err = run("convert", snapshots[0], "-o", copy, "--layout", "swift", capsys=capsys)
-    assert (status, "is a snapshot, which can be written as gadget4 or numpy" in err) == (2, True)
-    for wrong, told in (("a.npy", "end in .npz"), ("a.txt", "would be an HDF5 file; give it a name in .hdf5")):
+    assert (status, "is a snapshot, but --layout is swift; use gadget4 or numpy." in err) == (2, True)
+    for wrong, told in (
+        ("a.npy", "give it a name in .npz."),
+        ("a.txt", "would be an HDF5 file; give it a name in .hdf5"),
+    ):
         status, _, err = run("convert", snapshots[0], "-o", str(tmp_path / wrong), capsys=capsys)
         assert (status, told in err, (tmp_path / wrong).exists()) == (2, True, False)
     status, out, _ = run("convert", arrays, "-o", copy, "--dry-run", "--json", capsys=capsys)
     assert json.loads(out) == {"input": arrays, "output": copy, "layout": "gadget4"}
     status, _, err = run("convert", snapshots[0], capsys=capsys)
-    assert (status, "convert needs a file" in err) == (2, True)
+    assert (status, "convert needs an input file" in err) == (2, True)
 
 
 def test_snapshots_of_gadget_are_per_h(tmp_path, random, capsys) -> None:

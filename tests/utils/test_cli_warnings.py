@@ -93,7 +93,7 @@ def test_masses_that_differ_from_the_table_are_counted(write, use_devices, tmp_p
     with h5py.File(path, "r+") as file:
         file["PartType1/Masses"][:] = masses
     words = (
-        f"{path} holds 3 particles of type 1 whose masses differ from the one in the MassTable, 2.5; their own masses "
+        f"{path} holds 3 particles of type 1 whose masses differ from the mass in the MassTable, 2.5; their own masses "
         "are used. Correct the file if these are wrong."
     )
     assert run("fof", str(path), capsys=capsys)[2] == f"jztree: warning: {words}\n"
@@ -111,13 +111,13 @@ def test_masses_that_differ_from_the_table_are_counted(write, use_devices, tmp_p
 def test_linking_length_above_the_mean_separation_warns(write, one_device, capsys, arguments) -> None:
     status, _, err = run("fof", str(write(0.0)), *arguments, capsys=capsys)
     assert (status, err.startswith("jztree: warning: The linking length, 0.37")) == (0, True), err
-    assert "mean separations, which joins nearly all particles; a usual value is 0.2. Check " in err
+    assert "mean separations, and joins nearly all particles; a usual value is 0.2. Check " in err
     assert err.endswith(f"Check {arguments[0]}.\n")
 
 
 def test_linking_length_of_many_mean_separations_is_refused(write, told) -> None:
     err = told("fof", write(0.0), "--b", "20")
-    assert "--b is 20, a linking length of 20 mean separations, which joins all particles; a usual value is 0.2." in err
+    assert "--b is 20: a linking length of 20 mean separations joins all particles; a usual value is 0.2." in err
     assert "Give lengths in the unit of the positions with --rlink." in err
 
 
@@ -144,20 +144,20 @@ def test_usual_linking_lengths_pass_silently(write, one_device, capsys) -> None:
 def test_unknown_options_get_a_suggestion(arguments, advice, told) -> None:
     command, given = " ".join(["jztree", arguments[0]]), " ".join(one for one in arguments if one[:2] == "--")
     err = told(*arguments)
-    assert f"{command} does not know {given}" in err
+    assert f"{command} has no option {given}" in err
     assert err.endswith(f"; {advice}, and see {command} --help.\n")
 
 
 @pytest.mark.parametrize("arguments", [["fof", "--colour"], ["xi", "--linking-length"], ["info", "--no-ids"]])
 def test_unknown_options_unlike_any_get_no_suggestion(arguments, told) -> None:
-    assert told(*arguments).endswith(f"does not know {arguments[1]}; see jztree {arguments[0]} --help.\n")
+    assert told(*arguments).endswith(f"has no option {arguments[1]}; see jztree {arguments[0]} --help.\n")
 
 
 def test_unknown_configuration_options_get_a_suggestion(told, tmp_path) -> None:
     (tmp_path / "run.toml").write_text("[fof]\nlinking-length = 0.2\n")
     err = told("fof", "sample", f"--config={tmp_path / 'run.toml'}")
-    assert "has an option 'linking_length', which fof does not know; use --b (in mean separations) or --rlink" in err
-    assert "It knows attach, attach-within, b, " in err
+    assert "has an option 'linking_length', which fof does not have; use --b (in mean separations) or --rlink" in err
+    assert "Its options are attach, attach-within, b, " in err
 
 
 def test_suggestions_are_options_of_the_command() -> None:

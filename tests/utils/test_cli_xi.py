@@ -140,28 +140,31 @@ def test_outputs_of_other_bins_are_not_reused(points: Any, use_devices: Any, tmp
     run(*arguments, *BINS[:1], "0.3,1.5,6")
     assert "is skipped" in capsys.readouterr().out
     assert cli.main(["xi", *map(str, arguments), "--bins", "0.3,1.5,7"]) == 2
-    assert "was made with --bins 0.3,1.5,6, and now it is with --bins 0.3,1.5,7" in capsys.readouterr().err
+    assert "was made with --bins 0.3,1.5,6, but this call is with --bins 0.3,1.5,7" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--bins", "1,2"], "--bins is 1,2; it must be where bins begin, above 0, where they end, and how many"),
-        (["--bins", "0,2,4"], "begin, above 0"),
+        (["--bins", "1,2"], "--bins is 1,2; it must be the start (above 0), the end and the number"),
+        (["--bins", "0,2,4"], "the start (above 0)"),
         (["--bins", "2,1,4"], "--bins is 2,1,4"),
         (["--bins", "nan,1,4"], "--bins is nan,1,4"),
         (["--bins", "0.1,inf,4"], "--bins is 0.1,inf,4"),
         (["--bins", "0.1,1,0"], "--bins is 0.1,1,0"),
-        (["--bins", "0.1,1,99999999"], "how many there are, from 1 to 10000, as in"),
-        (["--bins", "1,1.0000000000000002,3"], "its 3 bins are so narrow that edges of them are the same"),
-        (["--bins", "0.1,1,4", "--los", "x"], "--los x is the line of sight of --projected, which was not given"),
-        (["--bins", "0.1,2.5,4"], "--bins reaches 2.5, more than half the box, 2; end before"),
-        (["--bins", "0.1,1,4", "--projected", "5"], "--projected reaches 5, more than half the box, 4; end before"),
+        (["--bins", "0.1,1,99999999"], "the number (from 1 to 10000) of the bins, such as"),
+        (["--bins", "1,1.0000000000000002,3"], "3 bins are too narrow for distinct edges"),
+        (["--bins", "0.1,1,4", "--los", "x"], "--los x has no effect without --projected;"),
+        (["--bins", "0.1,2.5,4"], "--bins ends at 2.5, but it must end at half the box, 2, or before"),
+        (
+            ["--bins", "0.1,1,4", "--projected", "5"],
+            "--projected ends at 5, but it must end at half the box, 4, or before",
+        ),
         (["--bins", "0.1,1,4", "--projected", "-1"], "--projected is -1; it must be a positive length"),
         (["--bins", "0.1,2.5,4", "--projected", "1", "--los", "x"], None),
-        (["--bins", "0.1,2.5,4", "--projected", "1", "--los", "y"], "--bins reaches 2.5"),
-        (["--boxsize", "0"], "known in periodic boxes only, and this one is open"),
-        (["--boxsize", "4,6,0"], "known in periodic boxes only"),
+        (["--bins", "0.1,2.5,4", "--projected", "1", "--los", "y"], "--bins ends at 2.5"),
+        (["--boxsize", "0"], "The box is open, but the number of random pairs is known only for periodic boxes"),
+        (["--boxsize", "4,6,0"], "known only for periodic boxes"),
         (["--plot", "xi.hdf5"], "The picture xi.hdf5 has no suffix"),
         (["-o", "xi.png"], "would be an HDF5 file"),
     ],
@@ -182,7 +185,7 @@ def test_error_messages(
 def test_one_particle_in_a_cube_has_no_default_bins(side: float, tmp_path: Path, capsys: Any) -> None:
     np.save(tmp_path / "one.npy", np.ones((1, 3)) * 0.3)
     assert cli.main(["xi", str(tmp_path / "one.npy"), "--boxsize", str(side)]) == 2
-    assert "so far apart that bins would begin at" in capsys.readouterr().err
+    assert "too far apart for the default bins, which would start at" in capsys.readouterr().err
 
 
 def test_two_dimensions(tmp_path: Path, use_devices: Any, capsys: pytest.CaptureFixture[str]) -> None:
@@ -192,13 +195,13 @@ def test_two_dimensions(tmp_path: Path, use_devices: Any, capsys: pytest.Capture
     run(tmp_path / "flat.npy", "--boxsize", "1", "--bins", "0.1,0.4,3", "--json")
     assert json.loads(capsys.readouterr().out)["pairs"] == scipy_pairs(pos, 1.0, np.geomspace(0.1, 0.4, 4)).tolist()
     assert cli.main(["xi", str(tmp_path / "flat.npy"), "--boxsize", "1", "--projected", "0.2"]) == 2
-    assert "--projected is for 3 dimensions; the particles have 2." in capsys.readouterr().err
+    assert "--projected needs 3 dimensions, but the particles have 2; leave it out." in capsys.readouterr().err
 
 
 def test_dry_run_counts_nothing(points: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(io.Snapshot, "read", lambda *_, **__: pytest.fail("particles were read"))
     run(points[0], "--boxsize", "4,6,8", "--dry-run")
-    assert "s for the search alone" in capsys.readouterr().out
+    assert "s for the search only" in capsys.readouterr().out
 
 
 # From counts

@@ -78,7 +78,7 @@ def test_any_damage_raises_with_one_sentence(tmp_path, write_gadget, random, see
         try:
             with warnings.catch_warnings(action="error"):
                 # A warning about damaged masses, which are still read.
-                warnings.filterwarnings("ignore", message=".* masses differ from the one in the MassTable")
+                warnings.filterwarnings("ignore", message=".* masses differ from the mass in the MassTable")
                 read_all(path)
         except Exception as error:
             raise AssertionError(f"seed {seed}: {fault}") from error

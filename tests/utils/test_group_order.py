@@ -300,7 +300,7 @@ def test_finished_copies_are_recognised(parts, tmp_path, one_device, capsys) -> 
     first = tmp_path / "snap_007_ordered.0.hdf5"
     before = first.stat().st_mtime_ns
     run(*call)
-    assert "is there already, of the same options" in capsys.readouterr().out
+    assert "exists already, with the same options" in capsys.readouterr().out
     assert first.stat().st_mtime_ns == before
     (tmp_path / "snap_007_ordered.1.hdf5").unlink()
     run(*call)
@@ -310,7 +310,10 @@ def test_finished_copies_are_recognised(parts, tmp_path, one_device, capsys) -> 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--snapshot-files", "2"], "--snapshot-files 2 does nothing without --snapshot-output or --group-ids-output;"),
+        (
+            ["--snapshot-files", "2"],
+            "--snapshot-files 2 has no effect without --snapshot-output or --group-ids-output;",
+        ),
         (["--snapshot-files", "0", "--snapshot-output", "x.hdf5"], "--snapshot-files is 0; it must be at least 1."),
     ],
 )

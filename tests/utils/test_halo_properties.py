@@ -310,9 +310,9 @@ def test_attached_types_that_lack_a_property_are_named(use_devices, tmp_path, ra
     path = write(tmp_path / "a.hdf5", {"BoxSize": 1.0}, types)
     assert cli.main(["fof", str(path), "--attach", "all", "--properties"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "no masses type 0 has none; the catalogue leaves out what needs them" in out
+    assert "no masses type 0 has none; the catalogue leaves out columns that need them" in out
     assert "no velocities type 0 has none;" in out
-    assert "no identifiers types 0 and 1 have none; members are told by their row" in out
+    assert "no identifiers types 0 and 1 have none; members are identified by their row" in out
     assert "because type 0 has no masses." in out
     assert "spheres of" not in out
 
@@ -337,9 +337,9 @@ def test_too_few_particles_for_a_density(n, tmp_path, told) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--matter", "1"], "--matter 1 does nothing without --properties or --overdensity;"),
-        (["--centre", "mass"], "--centre mass does nothing without --properties or --overdensity;"),
-        (["--attach-within", "3"], "--attach-within 3.0 does nothing without --attach; add that, or leave it out."),
+        (["--matter", "1"], "--matter 1 has no effect without --properties or --overdensity;"),
+        (["--centre", "mass"], "--centre mass has no effect without --properties or --overdensity;"),
+        (["--attach-within", "3"], "--attach-within 3.0 has no effect without --attach; add --attach, or remove it."),
     ],
 )
 def test_options_without_effect_raise(arguments, words, snapshot, told) -> None:

@@ -130,16 +130,16 @@ def test_units_by_name(length, mass, free) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--unit-length", "furlong"], "--unit-length is furlong; it must be pc, kpc, Mpc (with /h behind it if it is"),
+        (["--unit-length", "furlong"], "--unit-length is furlong; it must be pc, kpc, Mpc (append /h if it is per h)"),
         (["--unit-velocity", "c"], "--unit-velocity is c; it must be km/s or a number in cm/s."),
-        (["--unit-length", "Mpc", "--unit-mass", "Msun/h"], "give both per h or none."),
+        (["--unit-length", "Mpc", "--unit-mass", "Msun/h"], "give either both per h or neither."),
         (
             ["--unit-length", "-3"],
             "The unit length in cm that was given is -3; it must be a number from 1e-60 to 1e+60.",
         ),
         (["--omega0", "-1"], "The omega0 that was given is -1; it must be a number from 0 to 1e+06."),
         (["--redshift", "nan"], "The redshift that was given is nan; it must be"),
-        (["--hubble", "fast"], "Argument --hubble: 'fast' is no number"),
+        (["--hubble", "fast"], "Argument --hubble: 'fast' is not a number"),
     ],
 )
 def test_invalid_options(arguments, words, snapshot, told) -> None:

@@ -118,7 +118,7 @@ def test_the_input_is_not_overwritten(snapshot, told) -> None:
 def test_offsets_without_a_snapshot_in_group_order_warn(snapshot, tmp_path, one_device, capsys) -> None:
     call = ["fof", str(snapshot), *RLINK, "--layout", "gadget4", "-o", str(tmp_path / "fof.hdf5")]
     assert cli.main(call) == 0
-    assert re.search(r"rows of the snapshot in group order, .*--snapshot-output FILE", capsys.readouterr().err)
+    assert re.search(r"refer to the snapshot in group order, .*--snapshot-output FILE", capsys.readouterr().err)
     assert cli.main([*call, "--snapshot-output", str(tmp_path / "ordered.hdf5")]) == 0
     assert "group order" not in capsys.readouterr().err
     native = str(tmp_path / "native.hdf5")
@@ -136,14 +136,14 @@ def test_existing_copies_are_not_made_again(write_gadget, random, tmp_path, one_
     assert cli.main(call) == 0
     made = (tmp_path / "ordered_003.hdf5").stat().st_mtime_ns
     assert cli.main(call) == 0
-    assert "is there already" in capsys.readouterr().out
+    assert "exists already" in capsys.readouterr().out
     assert (tmp_path / "ordered_003.hdf5").stat().st_mtime_ns == made
     (tmp_path / "fof_003.hdf5").unlink()
     assert cli.main(call) == 0
     assert (tmp_path / "ordered_003.hdf5").stat().st_mtime_ns > made
     (tmp_path / "fof_003.hdf5").unlink()
     assert cli.main([*call, "--npart-min", "3"]) == 2
-    assert "ordered_003.hdf5 is there already, but was made with --npart-min 2" in capsys.readouterr().err
+    assert "ordered_003.hdf5 exists already, but was made with --npart-min 2" in capsys.readouterr().err
 
 
 def test_existing_group_numbers_are_replaced(swift, tmp_path, one_device) -> None:

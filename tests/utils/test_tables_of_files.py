@@ -107,10 +107,12 @@ def test_parquet_equals_pandas(file, tmp_path, capsys) -> None:
 def test_parquet_needs_pyarrow_and_its_name(file, snapshot, tmp_path, monkeypatch, told) -> None:
     _, path, _ = file
     assert "jztree convert makes a Parquet file of a catalogue." in told("fof", snapshot, "-o", tmp_path / "a.parquet")
-    assert "is a snapshot, which can be written as gadget4 or numpy, not as parquet." in told(
+    assert "is a snapshot, but --layout is parquet; use gadget4 or numpy." in told(
         "convert", snapshot, "-o", tmp_path / "a.parquet", "--layout", "parquet"
     )
-    assert "have names in .parquet" in told("convert", path, "-o", tmp_path / "a.hdf5", "--layout", "parquet")
+    assert "would be a Parquet file; give it a name in .parquet." in told(
+        "convert", path, "-o", tmp_path / "a.hdf5", "--layout", "parquet"
+    )
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
     assert "Parquet files need pyarrow; install it with: pip install pyarrow." in told(
         "convert", path, "-o", tmp_path / "a.parquet"

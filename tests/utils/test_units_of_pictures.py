@@ -204,8 +204,8 @@ def test_the_legend_holds_the_cosmology(tmp_path, random) -> None:
         ({"linking_length": 0.15 * _BOX / 64}, "the linking length is 0.15 mean separations, not 0.2"),
         ({"linking_length": 0.3 * _BOX / 64, "mean_separation": None}, "the linking length is 0.3 mean separations"),
         ({"header": replace(_HEADER, npart_total=(9, 64**3, 0, 0, 0, 0))}, "dark matter alone, though there is gas"),
-        ({"header": replace(_HEADER, omega_lambda=None)}, "does not tell the cosmology"),
-        ({"header": replace(_HEADER, unit_mass_in_g=None)}, "its units or h are not known"),
+        ({"header": replace(_HEADER, omega_lambda=None)}, "it has no cosmology"),
+        ({"header": replace(_HEADER, unit_mass_in_g=None)}, "its units or h are unknown"),
     ],
 )
 def test_no_curve_for_masses_that_the_model_does_not_describe(info, reason, tmp_path, random, capsys) -> None:
