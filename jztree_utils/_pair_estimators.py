@@ -2,9 +2,9 @@
 
 A function of two quantities, such as ``xi(rp, pi)``, has a row of cells in each bin. The estimator of Landy & Szalay
 (1993, ApJ 412, 64) divides by the random pairs of a cell, and in a narrow bin some cells often have none. Such a cell
-is joined to the next cell of its bin that has random pairs, or else to the last one: their counts are added, and the
-function is taken as constant over them. So the integral over the cells counts all data pairs and covers the whole
-range. A sum without the empty cells would lose their part of the integral, which is the largest at small ``pi``.
+is joined to the next cell of its bin that has random pairs, otherwise to the last one that has: their counts are added,
+and the function is taken as constant over them. So the integral over the cells counts all data pairs and covers the
+whole range. A sum without the empty cells would lose their part of the integral, which is the largest at small ``pi``.
 Corrfunc 2.5 gives NaN for a bin with an empty cell, and halotools 0.9 has a single cell in each bin of ``wp``. The
 values here equal those of Corrfunc if no cell is empty, and those of halotools if only one cell has random pairs.
 """
@@ -19,7 +19,7 @@ from jztree.radius import PairCounts
 
 __all__ = ["Estimate", "Weights", "landy_szalay", "natural", "shortcomings"]
 
-_NO_RANDOM_PAIRS = "no pairs of randoms are there; give more randoms, or wider bins"
+_NO_RANDOM_PAIRS = "random pairs are missing; give more randoms, or wider bins"
 _NO_CROSS_PAIRS = "no bin has a pair of data and randoms; the randoms must fill the volume of the data"
 
 
@@ -28,8 +28,8 @@ class Estimate:
     """A function in bins, for all particles and then without each region.
 
     Attributes:
-        cells: ``(1 + regions, b, c)``, its value in each cell of each bin.
-        reason: Why it is NaN, if it is NaN in a bin.
+        cells: ``(1 + regions, b, c)`` float64, the value in each cell of each bin.
+        reason: The reason for NaN values.
         joined: ``(b,)``, whether cells of a bin were joined.
     """
 
@@ -44,7 +44,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Weights:
-    """The weights of a set of particles, with all regions or without one. name: the set, in messages."""
+    """The weights of a set of particles, with all regions or without one; ``name`` is the set in messages."""
 
     part: Any
     weight: Any
@@ -68,14 +68,14 @@ class Weights:
         return 0.0 if abs(total) <= rounding * float(np.abs(kept).sum()) else total
 
     def pairs(self, without: int | None = None) -> float:
-        """Return the weight of all pairs of different particles in both orders; 0 if the sum of the weights is 0."""
+        """Return the weight of the pairs of different particles in both orders; 0 if the sum of the weights is 0."""
         kept = self._kept(without)
         return float(kept.sum() ** 2 - (kept**2).sum()) if self.total(without) else 0.0
 
     def fault(self) -> str:
         """Return the reason why this set does not allow an estimate, or an empty text."""
         if self.num < 2:
-            return f"the {self.name} hold {self.num} particle{'' if self.num == 1 else 's'}, and a pair needs 2"
+            return f"the {self.name} hold {self.num} particle{'' if self.num == 1 else 's'}, but a pair needs 2"
         if not self.total():
             return f"the weights of the {self.name} sum to 0"
         return "" if self.pairs() else f"the products of the weights of all pairs of the {self.name} sum to 0"
@@ -89,10 +89,10 @@ def natural(pairs: np.ndarray, all_pairs: float, share: np.ndarray, reason: str)
     """Return ``DD / RR - 1`` (Peebles & Hauser 1974, ApJS 28, 19).
 
     Args:
-        pairs: ``(b,)`` or ``(b, c)``, their weight in each cell.
-        all_pairs: The weight of all pairs.
+        pairs: ``(b,)`` or ``(b, c)``, the weight of the pairs in each cell.
+        all_pairs: The weight of all pairs in the box.
         share: Volume of each cell around a particle, as a fraction of the box.
-        reason: Why ``all_pairs`` is 0.
+        reason: The reason if ``all_pairs`` is 0.
     """
     value = _ratio(pairs, all_pairs * share) - 1
     return Estimate(value.reshape(1, len(pairs), -1), reason, np.zeros(len(pairs), bool))
@@ -142,7 +142,7 @@ def _groups(filled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Group the cells ``(s, b, c)`` along the last axis, so that each group has one filled cell if its bin has any.
 
     Returns:
-        The group of each cell, and ``(s, b)``, whether cells were joined in a bin with filled cells.
+        The group of each cell, ``(s, b, c)``, and whether cells were joined in a bin with filled cells, ``(s, b)``.
     """
     before = np.cumsum(filled, axis=-1) - filled
     most = filled.sum(axis=-1)
@@ -168,8 +168,11 @@ def shortcomings(name: str, found: Estimate, edges: np.ndarray, option: str, occ
     """Return the text of the warning about a function with the given edges, or an empty text.
 
     Args:
+        name: The name of the function.
+        found: The values of the function.
+        edges: ``(b + 1,)`` edges of the bins.
         option: The argument that sets the number of cells.
-        occupied: Which regions hold particles.
+        occupied: ``(num_regions,)`` bool, the regions with particles, or None without regions.
     """
     absent = np.isnan(found.cells).any(axis=-1)
     sentences = []
@@ -178,7 +181,7 @@ def shortcomings(name: str, found: Estimate, edges: np.ndarray, option: str, occ
     joined = found.joined & ~absent[0]
     if joined.any():
         sentences.append(
-            f"In {_bins(joined, edges)}, cells without pairs of randoms are joined to the next ones that have some; "
+            f"In {_bins(joined, edges)}, cells without pairs of randoms are joined to the next cells that have some; "
             f"give more randoms, or a smaller {option}."
         )
     lost = absent[1:] & ~absent[0]

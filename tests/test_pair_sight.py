@@ -144,5 +144,5 @@ def test_midpoint_line_of_sight_in_periodic_box_raises() -> None:
             call(pos, EDGES, [1.0, 0.0, 0.0], **options)
     with pytest.raises(Exception, match="los is 'midpoint', and the box is periodic"):
         jax.block_until_ready(jax.jit(lambda box: pair_counts(pos, EDGES, box, **options))(1.0))
-    with pytest.raises(ValueError, match="is for volumes that are not a periodic box; give randoms"):
+    with pytest.raises(ValueError, match="los is 'midpoint', which needs randoms"):
         correlation.multipoles(pos, EDGES, 1.0, los="midpoint")

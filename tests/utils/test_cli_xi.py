@@ -128,7 +128,7 @@ def test_one_particle_gives_nan_and_one_warning(
     run(tmp_path / "one.npy", "--boxsize", "1", "--bins", "0.01,0.2,2", *projected)
     told = capsys.readouterr()
     name = "wp" if projected else "xi"
-    words = f"{name} is NaN in bins 0 to 1 (0.01 to 0.2): there is 1 particle, and a pair needs 2."
+    words = f"{name} is NaN in bins 0 to 1 (0.01 to 0.2): there is 1 particle, but a pair needs 2."
     assert told.err == f"jztree: warning: {words}\n"
     assert "nan" in told.out
 
@@ -165,7 +165,7 @@ def test_outputs_of_other_bins_are_not_reused(points: Any, use_devices: Any, tmp
         (["--bins", "0.1,2.5,4", "--projected", "1", "--los", "y"], "--bins ends at 2.5"),
         (["--boxsize", "0"], "The box is open, but the number of random pairs is known only for periodic boxes"),
         (["--boxsize", "4,6,0"], "known only for periodic boxes"),
-        (["--plot", "xi.hdf5"], "The picture xi.hdf5 has no suffix"),
+        (["--plot", "xi.hdf5"], "The picture xi.hdf5 does not have the suffix"),
         (["-o", "xi.png"], "would be an HDF5 file"),
     ],
 )
@@ -218,9 +218,9 @@ def test_existing_counts() -> None:
     found = correlation.wp_from_counts(count, 800, edges, along, [1.0, 1.0, 1.0])
     expected = correlation.wp(pos.astype(np.float32), edges, 0.4, 1.0, num_pi=4)
     np.testing.assert_allclose(found.value, expected.value, rtol=1e-12)
-    with pytest.raises(ValueError, match="one edge more than counts, and one positive length a dimension"):
+    with pytest.raises(ValueError, match="give one more edge than counts, and one positive length per dimension"):
         correlation.xi_from_counts(count[0], 800, edges, [1.0, 1.0, 1.0])
-    with pytest.raises(ValueError, match="one positive length a dimension"):
+    with pytest.raises(ValueError, match="one positive length per dimension"):
         correlation.xi_from_counts(count[:, 0], 800, edges, 1.0)
-    with pytest.raises(ValueError, match="more than half the box"):
+    with pytest.raises(ValueError, match="only up to half the box"):
         correlation.xi_from_counts(count[:, 0], 800, edges, [1.0, 1.0, 0.5])

@@ -37,8 +37,8 @@ def warned(call: Callable[[], Correlation], *words: str) -> Correlation:
 DATA, RANDOMS = uniform(90, 1), uniform(300, 2)
 BALANCED = np.resize(np.array([1, -1], np.float32), 90)
 ALL_NAN: dict[str, tuple[dict[str, Any], str]] = {
-    "one particle in a box": ({"part": DATA[:1], "boxsize": 1.0}, "the data hold 1 particle, and a pair needs 2"),
-    "one particle": ({"part": DATA[:1], "randoms": RANDOMS}, "the data hold 1 particle, and a pair needs 2"),
+    "one particle in a box": ({"part": DATA[:1], "boxsize": 1.0}, "the data hold 1 particle, but a pair needs 2"),
+    "one particle": ({"part": DATA[:1], "randoms": RANDOMS}, "the data hold 1 particle, but a pair needs 2"),
     "no particles": ({"part": DATA[:0], "randoms": RANDOMS}, "the data hold 0 particles"),
     "no randoms": ({"randoms": RANDOMS[:0]}, "the randoms hold 0 particles"),
     "one random particle": ({"randoms": RANDOMS[:1]}, "the randoms hold 1 particle"),
@@ -56,7 +56,7 @@ ALL_NAN: dict[str, tuple[dict[str, Any], str]] = {
     "randoms that do not overlap the data": ({"randoms": RANDOMS + 2}, "no bin has a pair of data and randoms"),
     "randoms that are far apart": (
         {"randoms": 40.0 * np.arange(90.0)[:, None] + [[0, 0, 0]]},
-        "no pairs of randoms are there",
+        "random pairs are missing",
     ),
 }
 
@@ -85,7 +85,7 @@ def test_bin_without_random_pairs_is_nan_and_named(function: str) -> None:
     edges = [1e-6, 1e-5, 0.1, 0.10000001, 0.2]
     found = warned(
         lambda: FUNCTIONS[function](DATA, edges, randoms=uniform(2000, 4)),
-        "bins 0 (1e-06 to 1e-05) and 2 (0.1 to 0.1): no pairs of randoms are there; give more randoms, or wider bins.",
+        "bins 0 (1e-06 to 1e-05) and 2 (0.1 to 0.1): random pairs are missing; give more randoms, or wider bins.",
     )
     np.testing.assert_array_equal(np.isnan(np.atleast_2d(found.value)).all(axis=0), [True, False, True, False])
     assert np.isfinite(found.value[..., [1, 3]]).all()
@@ -220,7 +220,7 @@ def test_one_region_that_holds_everything_has_no_covariance() -> None:
 
 @pytest.mark.parametrize("num", [0, 1])
 def test_counts_of_fewer_than_two_particles_give_nan(num: int) -> None:
-    words = "bins 0 to 2 (0.02 to 0.2)", ("there is 1 particle, and" if num else "there are 0 particles, and")
+    words = "bins 0 to 2 (0.02 to 0.2)", ("there is 1 particle, but" if num else "there are 0 particles, but")
     found = warned(lambda: xi_from_counts([0, 0, 0], num, EDGES, [1.0] * 3), *words)
     assert np.isnan(found.value).all()
     found = warned(lambda: wp_from_counts(np.zeros((3, 2)), num, EDGES, [0, 0.1, 0.3], [1.0] * 3), *words)
