@@ -1,8 +1,8 @@
 """Checks how JAX runs here: ``python -m jztree_utils.check_cluster``, alone or with srun or mpirun in front.
 
-Prints from process 0 what there is (processes, hosts, devices, CPUs, versions), tests the collectives that jztree uses
-for right results and speed, and names well-known traps that it finds, each with what to do. The exit code is 1 if a
-result is wrong or if the processes do not find each other.
+Process 0 prints the processes, hosts, devices, CPUs and versions. The check then tests the results and the speed of the
+collectives that jztree uses, and reports well-known traps, each with a remedy. The exit code is 1 if a result is wrong
+or if the processes do not find each other.
 """
 
 import argparse
@@ -37,10 +37,10 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
         type=float,
         nargs="+",
         default=list(DEFAULT_MEGABYTES),
-        help="sizes of what each device sends (default: %(default)s)",
+        help="sizes of the messages of each device (default: %(default)s)",
     )
     parser.add_argument(
-        "--timeout", type=float, default=300, help="seconds after which it gives up (default: %(default)s)"
+        "--timeout", type=float, default=300, help="stop after this number of seconds (default: %(default)s)"
     )
     return parser.parse_args(arguments)
 
@@ -82,19 +82,20 @@ def _alarm(seconds: float, action: Callable[[], Any]) -> Iterator[None]:
 
 
 def _print_waiting(facts: Facts) -> None:
-    """Print possible reasons for missing peers, as far as this process can detect them."""
+    """Print the possible reasons for missing peers that this process can detect."""
     _print_lines(
-        f"A process on {facts.host} has waited for its peers for {PATIENCE_SECONDS} s; what may be in the way:",
+        f"A process on {facts.host} has waited for its peers for {PATIENCE_SECONDS} s; possible causes:",
         describe_traps([traps(os.environ, facts, [facts])])
-        or "none of the well-known traps; do all hosts allow connections to each other?",
+        or "none of the well-known traps; check that the hosts allow connections to each other",
     )
 
 
 def _give_up(seconds: float) -> None:
     """End this process, which is waiting in a collective."""
     _print_lines(
-        f"After {seconds:g} s a collective is still running on {socket.gethostname()}: NCCL_DEBUG=INFO in the "
-        "environment makes NCCL say what it tries, and gloo needs host names that lead to each other."
+        f"After {seconds:g} s a collective is still running on {socket.gethostname()}: set "
+        "NCCL_DEBUG=INFO in the environment to see the attempts of NCCL; gloo needs host names that resolve to "
+        "reachable addresses."
     )
     os._exit(1)
 

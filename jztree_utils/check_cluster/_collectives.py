@@ -14,7 +14,7 @@ AXIS = "ranks"
 REPEATS = 5
 STEP = 1009  # row i of rank r in the tests is r * STEP + i
 _WITHOUT_RAGGED = (
-    "! ragged_all_to_all gives wrong results here; set JZTREE_EXCHANGE=dense in the environment of all processes, so "
+    "! ragged_all_to_all gives wrong results here; set JZTREE_EXCHANGE=dense in the environment of every process, so "
     "that jztree moves particles with all_to_all instead."
 )
 
@@ -24,8 +24,9 @@ class Collective:
     """A collective, and its expected result.
 
     Attributes:
-        apply: Takes ``(m,)`` int32 of a rank, with ``m`` a multiple of the number of ranks, and that number.
-        expected: Takes the rank, the number of ranks and ``m``, and returns the correct result of ``apply`` for
+        name: Name of the collective in JAX.
+        apply: Function of ``(m,)`` int32 of a rank, with ``m`` a multiple of the number of ranks, and of this number.
+        expected: Function of the rank, the number of ranks and ``m`` that returns the correct result of ``apply`` for
             `rows_of`.
     """
 
@@ -157,7 +158,7 @@ def _seconds(run: Callable[[jax.Array], jax.Array], rows: jax.Array) -> float:
 
 
 def describe_measurement(measurement: Measurement, num_wrong: int) -> str:
-    """Format a line of the table; ``num_wrong`` is that of all ranks."""
+    """Format a line of the table; ``num_wrong`` is the number on all ranks together."""
     verdict = "ok" if num_wrong == 0 else f"WRONG in {num_wrong} elements"
     rate = measurement.megabytes / 1000 / measurement.seconds
     return f"{measurement.megabytes:9.3f} MB  {measurement.seconds * 1e3:9.3f} ms  {rate:8.3f} GB/s  {verdict}"
@@ -165,7 +166,7 @@ def describe_measurement(measurement: Measurement, num_wrong: int) -> str:
 
 def check_collectives(megabytes: Sequence[float], report: Callable[[str], None]) -> int:
     """Measure and report all collectives. Return the number of wrong elements on all ranks."""
-    report(f"{'collective':<18}{'a device':>12}  {'time':>12}  {'a device':>13}")
+    report(f"{'collective':<18}{'per device':>12}  {'time':>12}  {'per device':>13}")
     mesh = jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
     ragged = () if jax.default_backend() == "cpu" else (RAGGED,)
     total, wrong_ragged = 0, 0

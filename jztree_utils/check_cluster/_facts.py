@@ -95,8 +95,9 @@ def describe(everyone: Sequence[Facts]) -> str:
     lines = {
         "processes": str(len(everyone)),
         "hosts": f"{len(hosts)} ({shown})",
-        "devices": f"{num_devices} ({first.platform}, {first.device_kind}), {first.num_local_devices} a process",
-        "CPUs": f"{' to '.join(map(str, {cpus[0]: 0, cpus[-1]: 0}))} a process, {first.host_cpus} on host {first.host}",
+        "devices": f"{num_devices} ({first.platform}, {first.device_kind}), {first.num_local_devices} per process",
+        "CPUs": f"{' to '.join(map(str, {cpus[0]: 0, cpus[-1]: 0}))} per process, {first.host_cpus} on host "
+        "{first.host}",
         "versions": ", ".join(first.versions),
     }
     return "\n".join(f"{name:<10} {text}" for name, text in lines.items())

@@ -25,12 +25,14 @@ def trap_alone(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Fact
     for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "MV2_COMM_WORLD_SIZE", "FLUX_JOB_SIZE"):
         if _is_several(environ.get(name)):
             return (
-                f"{name} says that {environ[name]} processes were started, but each is process 0 of 1: in each, set "
-                "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, and unset what contradicts them."
+                f"According to {name}, {environ[name]} processes were started, but each is process 0 of 1: in each, "
+                "set "
+                "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID, and unset variables that contradict "
+                "them."
             )
     if "PMIX_RANK" in environ and "OMPI_COMM_WORLD_SIZE" not in environ and not inside_step:
         return (
-            "An MPI launcher has started this process, but no variable says how many there are: set "
+            "An MPI launcher has started this process, but no variable has the number of processes: set "
             "JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in each process."
         )
     return None
@@ -40,14 +42,14 @@ def trap_host_name(environ: Mapping[str, str], facts: Facts, everyone: Sequence[
     """Detect a host without a resolvable name, or with an address that other hosts cannot reach."""
     if facts.address is None:
         return (
-            f"The host does not know its own name {facts.host}, and gloo, mpi4py or JAX may wait for it without end: "
+            f"The host cannot resolve its own name {facts.host}, so gloo, mpi4py or JAX may wait for it forever: "
             f'add a line "127.0.0.1 {facts.host}" to /etc/hosts (with its address in the network if there are several '
             "hosts)."
         )
     if len({one.host for one in everyone}) > 1 and (facts.address.startswith("127.") or facts.address == "::1"):
         return (
-            f"The name {facts.host} stands for {facts.address} on that host, which the other hosts cannot reach: give "
-            "the name its address in the network in /etc/hosts."
+            f"The name {facts.host} resolves to {facts.address} on that host, which other hosts cannot reach: give the "
+            "name its address in the network in /etc/hosts."
         )
     return None
 
@@ -59,13 +61,13 @@ def trap_proxy(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Fact
         return None
     exempt = [entry.strip() for entry in environ.get("no_proxy", "").split(",")]
     sentence = (
-        f"{' and '.join(proxies)} would lead gRPC, with which JAX processes find each other, to a proxy; "
-        "jztree.launch.initialize() goes around it, but for jax.distributed.initialize() unset it or list the hosts in "
+        f"{' and '.join(proxies)} would make gRPC, which connects JAX processes, use a proxy; "
+        "jztree.launch.initialize() avoids this, but for jax.distributed.initialize() unset it or list the hosts in "
         "no_proxy."
     )
     wildcards = [entry for entry in exempt if "*" in entry]
     if wildcards:
-        sentence += f" gRPC reads no wildcards such as {wildcards[0]} in no_proxy."
+        sentence += f" gRPC ignores wildcards such as {wildcards[0]} in no_proxy."
     return sentence
 
 
@@ -75,21 +77,21 @@ def trap_few_cpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[F
     if asked > facts.num_cpus:
         return (
             f"--cpus-per-task is {asked} but a process may use {facts.num_cpus} of its host's {facts.host_cpus} CPUs: "
-            "srun does not take the number from sbatch since Slurm 22.05, so put "
-            "'export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK' before it."
+            "since Slurm 22.05, srun ignores the number of sbatch; put "
+            "'export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK' before srun."
         )
     needed = CPUS_OF_A_GPU * facts.num_local_devices if facts.platform == "gpu" else 2
     if facts.num_cpus >= min(needed, facts.host_cpus):
         return None
     if "SLURM_JOB_ID" in environ:
-        remedy = "ask for more with --cpus-per-task, and export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
+        remedy = "request more with --cpus-per-task, and export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
     elif "OMPI_COMM_WORLD_SIZE" in environ:
         remedy = "give mpirun the option --bind-to none, or --map-by slot:PE=8 for 8 CPUs each"
     else:
-        remedy = "see taskset, or how your launcher binds processes to CPUs"
+        remedy = "see taskset, or the options of your launcher for binding processes to CPUs"
     return (
-        f"A process may use {facts.num_cpus} of its host's {facts.host_cpus} CPUs, and communication needs "
-        f"{needed} or more to be fast: {remedy}."
+        f"A process may use {facts.num_cpus} of its host's {facts.host_cpus} CPUs, but fast communication needs "
+        f"at least {needed}: {remedy}."
     )
 
 
@@ -98,8 +100,9 @@ def trap_several_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequen
     if facts.platform != "gpu" or facts.num_local_devices == 1:
         return None
     return (
-        f"A process drives {facts.num_local_devices} GPUs, which works but is slower than one process a GPU: start "
-        f"{facts.num_local_devices} tasks for each of these, with --ntasks-per-node as large as the number in --gres."
+        f"A process drives {facts.num_local_devices} GPUs, which works but is slower than one process per GPU: "
+        f"start {facts.num_local_devices} tasks for each such process, with --ntasks-per-node equal to the number in "
+        "--gres."
     )
 
 
@@ -109,8 +112,8 @@ def trap_shared_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequenc
     if facts.platform != "gpu" or not 0 < facts.host_gpus < neighbours:
         return None
     return (
-        f"{neighbours} processes on {facts.host} share {facts.host_gpus} GPUs, which NCCL refuses: start one process a "
-        "GPU."
+        f"{neighbours} processes on {facts.host} share {facts.host_gpus} GPUs, which NCCL refuses: start one process "
+        "per GPU."
     )
 
 
@@ -120,8 +123,8 @@ def trap_idle_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[
     if facts.platform != "cpu" or facts.host_gpus == 0 or chosen.startswith("cpu"):
         return None
     return (
-        f"JAX runs on the CPU of a host with {facts.host_gpus} GPUs: install jax[cuda12] or jax[cuda13], and see that "
-        "CUDA_VISIBLE_DEVICES names some."
+        f"JAX runs on the CPU of a host with {facts.host_gpus} GPUs: install jax[cuda12] or jax[cuda13], and check "
+        "that CUDA_VISIBLE_DEVICES lists GPUs."
     )
 
 
@@ -134,7 +137,8 @@ def trap_unequal(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Fa
         other = next(one for one in everyone if one.versions != everyone[0].versions)
         differ = ", ".join(sorted(set(other.versions) ^ set(everyone[0].versions)))
         return (
-            f"Processes on {everyone[0].host} and {other.host} run different versions ({differ}): activate one of them."
+            f"Processes on {everyone[0].host} and {other.host} run different versions ({differ}): use the same "
+            "versions in every process."
         )
     return None
 
@@ -163,7 +167,7 @@ def _is_several(number: str | None) -> bool:
 
 
 def describe_traps(sentences_of_all: Sequence[Sequence[str]]) -> str:
-    """List each sentence once, with the affected processes unless these are all."""
+    """List each sentence once, with the affected processes unless it affects every process."""
     lines = []
     for sentence in dict.fromkeys(sentence for sentences in sentences_of_all for sentence in sentences):
         those = [str(process) for process, sentences in enumerate(sentences_of_all) if sentence in sentences]

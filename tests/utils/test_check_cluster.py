@@ -50,16 +50,16 @@ def test_no_warnings_without_traps() -> None:
         ({"SLURM_JOB_ID": "1", "SLURM_NTASKS": "4"}, ALONE, "put srun in front of python"),
         ({"OMPI_COMM_WORLD_SIZE": "4"}, ALONE, "4 processes were started, but each is process 0 of 1"),
         ({"MV2_COMM_WORLD_SIZE": "4"}, ALONE, "4 processes were started, but each is process 0 of 1"),
-        ({"PMIX_RANK": "1"}, ALONE, "no variable says how many"),
-        ({}, changed(address=None), "does not know its own name node1.*/etc/hosts"),
-        ({"http_proxy": "http://proxy:80"}, FACTS, "http_proxy would lead gRPC.*unset it"),
+        ({"PMIX_RANK": "1"}, ALONE, "no variable has the number of processes"),
+        ({}, changed(address=None), "cannot resolve its own name node1.*/etc/hosts"),
+        ({"http_proxy": "http://proxy:80"}, FACTS, "http_proxy would make gRPC.*use a proxy.*unset it"),
         ({"grpc_proxy": "p", "https_proxy": "p"}, FACTS, "grpc_proxy and https_proxy would"),
-        ({"http_proxy": "p", "no_proxy": "a,10.0.*"}, FACTS, r"no wildcards such as 10\.0\.\* in no_proxy"),
+        ({"http_proxy": "p", "no_proxy": "a,10.0.*"}, FACTS, r"ignores wildcards such as 10\.0\.\* in no_proxy"),
         ({"SLURM_CPUS_PER_TASK": "16"}, FACTS, r"may use 8 of its host's 64 CPUs.*SRUN_CPUS_PER_TASK"),
-        ({"SLURM_JOB_ID": "1"}, changed(num_cpus=1), "ask for more with --cpus-per-task"),
+        ({"SLURM_JOB_ID": "1"}, changed(num_cpus=1), "request more with --cpus-per-task"),
         ({"OMPI_COMM_WORLD_SIZE": "2"}, changed(num_cpus=1), "--bind-to none"),
-        ({}, changed(GPU_FACTS, num_cpus=3), "communication needs 4 or more"),
-        ({}, changed(GPU_FACTS, num_local_devices=2), "drives 2 GPUs.*slower than one process a GPU"),
+        ({}, changed(GPU_FACTS, num_cpus=3), "communication needs at least 4"),
+        ({}, changed(GPU_FACTS, num_local_devices=2), "drives 2 GPUs.*slower than one process per GPU"),
         ({}, changed(GPU_FACTS, host_gpus=1), "2 processes on node1 share 1 GPUs"),
         ({}, changed(host_gpus=4), "on the CPU of a host with 4 GPUs: install"),
     ],
@@ -73,7 +73,7 @@ def test_each_trap_gives_one_sentence(environ, facts, message) -> None:
 def test_traps_between_processes() -> None:
     other = changed(host="node2", process_id=1)
     (sentence,) = traps({}, changed(address="127.0.1.1"), [changed(address="127.0.1.1"), other])
-    assert "which the other hosts cannot reach" in sentence
+    assert "which other hosts cannot reach" in sentence
     (sentence,) = traps({}, FACTS, [FACTS, changed(other, num_local_devices=2)])
     assert "different numbers of devices (1, 2)" in sentence
     (sentence,) = traps({}, FACTS, [FACTS, changed(other, versions=("Python 3.12.1", "jax 0.11.0"))])
@@ -148,7 +148,7 @@ sys.exit(check_cluster.main(["--megabytes", "0.01"]))
 def test_two_processes() -> None:
     first, second = run_processes(RUN, timeout=60)
     assert (first.returncode, second.returncode) == (0, 0), first.output
-    for text in ("processes  2\n", "devices    4 (cpu, cpu), 2 a process\n", "All results are right.\n"):
+    for text in ("processes  2\n", "devices    4 (cpu, cpu), 2 per process\n", "All results are right.\n"):
         assert text in first.output
     for text in ("processes", "ok", "right"):
         assert text not in second.output
