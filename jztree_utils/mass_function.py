@@ -35,11 +35,13 @@ __all__ = [
 ]
 
 CRITICAL_DENSITY = 2.77536627e11  # today, in Msun/h per (Mpc/h)^3
-COLLAPSE_THRESHOLD = 1.68647  # linear overdensity at which a sphere collapses (Omega_m = 1)
+COLLAPSE_THRESHOLD = 1.68647  # linear overdensity of a collapsing sphere (Omega_m = 1)
 _MPC_IN_CM, _MSUN_IN_G, _VELOCITY_IN_CM_PER_S = 3.085678e24, 1.989e33, 1e5
-_SAME_LENGTH = 0.05  # relative; the masses of groups change by as much, and their numbers by less than the fits differ
+_SAME_LENGTH = (
+    0.05  # relative; the masses of groups change by the same factor, and their numbers by less than the fits differ
+)
 _CMB_TEMPERATURE = 2.7255  # K
-# Values of k R over which the variance is summed, wide enough for any mass, with a factor of 1.007 per step.
+# Values of k R in the sum for the variance, wide enough for any mass, with a factor of 1.007 per step.
 _REACH = np.geomspace(1e-5, 1e3, 2640)
 
 
@@ -47,12 +49,12 @@ _REACH = np.geomspace(1e-5, 1e3, 2640)
 class Cosmology:
     """A universe of cold matter, a cosmological constant and curvature.
 
-    The default is Planck 2018 (arXiv:1807.06209, table 2, last column but one).
+    The default is Planck 2018 (arXiv:1807.06209, table 2, second to last column).
 
     Attributes:
-        omega_matter: Densities today in units of the critical density.
-        omega_lambda: Densities today in units of the critical density.
-        hubble: In units of 100 km/s/Mpc.
+        omega_matter: Density of matter today, in units of the critical density.
+        omega_lambda: Density of the cosmological constant today, in units of the critical density.
+        hubble: The Hubble constant, in units of 100 km/s/Mpc.
         omega_baryon: Density of baryons, a part of ``omega_matter``.
         n_s: Spectral index of the initial perturbations.
         sigma8: Root mean square of the linear density contrast today in spheres of 8 Mpc/h.
@@ -73,7 +75,7 @@ class Cosmology:
             raise ValueError(f"n_s of the cosmology is {self.n_s}; it must be finite.")
         if self.omega_baryon >= self.omega_matter:
             raise ValueError(
-                f"omega_baryon is {self.omega_baryon}, a part of omega_matter, which is {self.omega_matter} only."
+                f"omega_baryon is {self.omega_baryon}; it must be below omega_matter, which is {self.omega_matter}."
             )
 
     @classmethod
@@ -81,13 +83,14 @@ class Cosmology:
         """Return the cosmology of a snapshot.
 
         Args:
+            header: Header of the snapshot.
             **others: Values that headers lack, such as ``sigma8``; None means default.
 
         Raises:
             ValueError: If the header has no cosmology.
         """
         if not header.omega0 or header.omega_lambda is None or not header.hubble:
-            raise ValueError("The header has no cosmology (Omega0, OmegaLambda, HubbleParam), so give one.")
+            raise ValueError("The header has no cosmology (Omega0, OmegaLambda, HubbleParam); give one.")
         known = {"omega_baryon": header.omega_baryon or None} | others
         given = {name: value for name, value in known.items() if value is not None}
         return cls(omega_matter=header.omega0, omega_lambda=header.omega_lambda, hubble=header.hubble, **given)
@@ -106,11 +109,17 @@ class Units(NamedTuple):
 
 
 def units_of(header: SnapshotHeader) -> Units | None:
-    """Return the units of a cosmological snapshot. Units that are free of h, such as SWIFT's, need h; None without it.
+    """Return the units of a cosmological snapshot.
 
     If the header has no units, they follow from its masses if all matter is in particles of known mass: only one
     combination of the usual units (Mpc/h or kpc/h, and Msun/h or 1e10 Msun/h) then gives the mean density of the
-    cosmology. Returns None otherwise, and if the run is not cosmological.
+    cosmology.
+
+    Args:
+        header: Header of the snapshot. Units that are free of h, such as those of SWIFT, need its h.
+
+    Returns:
+        The units. None if they are unknown, or the run is not cosmological.
     """
     if header.comoving is False:
         return None
@@ -157,10 +166,11 @@ def growth_factor(cosmology: Cosmology, redshift: Any) -> np.ndarray:
     """Return the size of linear perturbations at ``redshift`` relative to today (Heath 1977, MNRAS 179, 351).
 
     Args:
-        redshift: Any shape, above -1.
+        cosmology: The cosmology.
+        redshift: Numbers above -1, of any shape.
 
     Returns:
-        The same shape; 1 at redshift 0.
+        Float64 of the same shape; 1 at redshift 0.
     """
     check_no_units(redshift=redshift)
     redshift = np.asarray(redshift, np.float64)
@@ -203,10 +213,12 @@ def sigma_of_mass(cosmology: Cosmology, mass: Any, redshift: float = 0.0) -> tup
     """Return the root mean square linear density contrast in spheres of mean mass ``mass``, and its slope.
 
     Args:
-        mass: In Msun/h, any shape.
+        cosmology: The cosmology.
+        mass: Masses in Msun/h, of any shape.
+        redshift: The redshift.
 
     Returns:
-        ``sigma`` and ``d ln sigma / d ln M``, of the same shape.
+        ``sigma`` and ``d ln sigma / d ln M``, float64 of the same shape.
     """
     check_no_units(mass=mass)
     mass = np.asarray(mass, np.float64)
@@ -260,10 +272,10 @@ class Model(NamedTuple):
 
     Attributes:
         name: Authors, year and halo definition.
-        multiplicity: ``f(sigma, redshift)``.
-        mass: The column of a catalogue that it describes, ``"mass"`` for the mass of groups; None if it has no
+        multiplicity: The function ``f(sigma, redshift)``.
+        mass: The catalogue column that the model describes, ``"mass"`` for the mass of groups; None if it has no
             definition of mass.
-        b: The linking length of the groups that it describes, in mean separations.
+        b: The linking length of the groups that the model describes, in mean separations.
     """
 
     name: str
@@ -286,14 +298,16 @@ def mass_function(cosmology: Cosmology, mass: Any, redshift: float = 0.0, model:
     """Return haloes per comoving (Mpc/h)^3 and unit of ``ln M``: ``f(sigma) rho / M |d ln sigma / d ln M|``.
 
     Args:
-        mass: In Msun/h, any shape.
+        cosmology: The cosmology.
+        mass: Masses in Msun/h, of any shape.
+        redshift: The redshift.
         model: ``"press_schechter"`` (1974, ApJ 187, 425) and ``"sheth_tormen"`` (1999, MNRAS 308, 119), which account
             for all mass; ``"jenkins"`` (2001, MNRAS 321, 372) and ``"warren"`` (2006, ApJ 646, 881), for
             friends-of-friends groups with a linking length of 0.2 mean separations; ``"tinker"`` (2008, ApJ 688, 709),
             for spheres of 200 times the mean density. They differ from each other by some 10 %.
 
     Returns:
-        The same shape.
+        Float64 of the same shape, in (h/Mpc)^3.
 
     Raises:
         ValueError: If the model is unknown.
@@ -307,7 +321,7 @@ def mass_function(cosmology: Cosmology, mass: Any, redshift: float = 0.0, model:
 
 
 def default_model(mass: str = "mass") -> str:
-    """Return the default mass function. mass: the column of masses in a catalogue."""
+    """Return the default mass function for a column of masses in a catalogue."""
     return _USUAL.get(mass, _WARREN)
 
 
@@ -318,20 +332,24 @@ def why_not_described(info: CatalogueInfo, all_matter: bool, model: str = "warre
     definition of mass, and the linking length, that it was fitted to.
 
     Args:
-        info: How the catalogue was made.
+        info: The origin of the catalogue.
         all_matter: Whether its groups also contain particles of other types.
+        model: The mass function, see `mass_function`.
         mass: The column of masses, ``"mass"`` for groups, and others such as ``"m200m"`` for spheres.
+
+    Returns:
+        The reason in words, or an empty string.
     """
     header, name = info.header or SnapshotHeader(), MODELS[model].name
     if info.ptype not in (None, 1):
-        return f"the groups are of particles of type {info.ptype}, and {name} describes those of dark matter"
+        return f"the groups are of particles of type {info.ptype}, but {name} describes groups of dark matter"
     if MODELS[model].mass not in (None, mass):
         return _other_mass(model, mass)
     if mass != "mass":
         partly = info.spheres_of and not info.spheres_of.startswith("all matter")
-        return f"its spheres hold {info.spheres_of}, and not all matter" if partly else ""
+        return f"its spheres hold only {info.spheres_of}" if partly else ""
     if info.ptype == 1 and any(header.npart_total[:1]) and not all_matter:
-        return "the groups hold dark matter alone, though there is gas; attach it with jztree fof --attach all"
+        return "the groups hold only dark matter, but the snapshot has gas; attach it with jztree fof --attach all"
     return _other_length(info, header, MODELS[model].b)
 
 
@@ -361,11 +379,11 @@ def poisson_interval(counts: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the bounds of the expected number for given counts: a central interval of 68.27 % (one sigma).
 
     Args:
-        counts: Any shape, not negative.
+        counts: Numbers of at least 0, of any shape.
 
     Returns:
-        Lower and upper bounds, which agree with the exact ones to 1.5 % (Gehrels 1986, ApJ 303, 336, equations 9 and
-        12); for 0 counts they are 0 and 1.87.
+        Lower and upper bounds, float64 of the same shape, which agree with the exact ones to 1.5 % (Gehrels 1986, ApJ
+        303, 336, equations 9 and 12); for 0 counts they are 0 and 1.87.
     """
     n = np.asarray(counts, np.float64)
     upper = (n + 1) * (1 - 1 / (9 * (n + 1)) + 1 / (3 * np.sqrt(n + 1))) ** 3

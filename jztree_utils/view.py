@@ -22,7 +22,7 @@ __all__ = ["check_view", "view_in_3d"]
 _CIRCLE = 49  # points of a circle; the first and last one are the same
 _DECADES = 5  # maximum decades of mass for a colour bar with only powers of ten
 _SEED = 1  # for the random sample of particles
-# Opaque, because nothing behind a transparent point is drawn.
+# Opaque, because a transparent point hides everything in the background.
 _PARTICLES, _BOX = "#b4b4b4", "#787878"
 _COLOURS = "Viridis"
 _HOVER = "halo %{customdata[0]}<br>%{customdata[1]:,} particles"
@@ -50,22 +50,22 @@ def view_in_3d(
     Args:
         pos: ``(n, 3)`` positions of the particles. They and the haloes are wrapped into the box.
         path: The HTML file to write.
-        boxsize: Length of the periodic box, or one per dimension; 0 or None is open.
-        catalogue: Groups in three dimensions, None for particles alone.
+        boxsize: Length of the periodic box, or one per dimension; 0 or None means open.
+        catalogue: Groups in three dimensions; None shows only particles.
         columns: ``(g,)`` or ``(g, 3)`` further properties of the groups. Haloes are drawn at ``centre_pos`` if it
             exists, otherwise at their centre of mass. ``r200c`` and ``m200c`` are shown.
         most_particles: Maximum number of particles to show. From a larger number, the same random sample is always
             shown.
         most_halos: Maximum number of haloes to show, the largest first.
-        length_unit, mass_unit: For the labels.
-        title: Above the view.
+        length_unit, mass_unit: Units in the labels.
+        title: Title above the view.
 
     Returns:
         The plotly figure.
 
     Raises:
         ImportError: If plotly is missing.
-        ValueError: If the shape or number is wrong.
+        ValueError: If an array has a wrong shape, a position is NaN or infinite, or a number is negative.
         OutputError: If ``path`` cannot be written.
     """
     check_no_units(pos=pos, boxsize=boxsize, catalogue=catalogue, columns=dict(columns or {}))

@@ -2,7 +2,7 @@
 
 The functions need matplotlib (``pip install 'jztree-native[plot]'``), which is imported when you create a picture. Each
 function returns a `matplotlib.figure.Figure`, and writes it if you pass a path. Figures do not use `matplotlib.pyplot`,
-so there is no global state, and no display is necessary. A notebook displays the figure that a cell returns; `show`
+so they have no global state and need no display. A notebook displays the figure that a cell returns; `show`
 displays one in the middle of a cell, or opens a window. Colour-blind readers can distinguish the colours, and text is
 legible at half the width of a page.
 """

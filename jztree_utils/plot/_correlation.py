@@ -24,19 +24,21 @@ def plot_correlation(
     Args:
         found: Result of `jztree_utils.correlation.xi`, or of `jztree_utils.correlation.wp` if it is ``projected``.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-        length_unit: For the labels.
-        title: Above the picture.
+        length_unit: Unit of length in the labels.
+        title: Title above the picture.
 
     Returns:
         The `matplotlib.figure.Figure`.
 
     Raises:
         ImportError: If matplotlib is missing.
-        ValueError: For multipoles.
+        ValueError: If ``found`` has several multipoles.
         OutputError: If ``path`` cannot be written.
     """
     if found.value.ndim != 1:
-        raise ValueError("a function of one distance is drawn; pick one of the multipoles.")
+        raise ValueError(
+            f"found has values of shape {found.value.shape}; give a function of one distance, such as a multipole."
+        )
     with drawing(path, (6.4, 4.8)) as figure:
         ax = figure.subplots()
         r, value, error = found.centre, found.value, _errors(found, projected)

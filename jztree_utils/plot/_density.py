@@ -51,8 +51,8 @@ def plot_density(
 
     Args:
         pos: ``(n, d)`` positions of the particles, d at least 2; all dimensions but two are projected.
-        boxsize: Length of the periodic box, or one length per dimension; 0 or None is open: the picture spans the
-            particles.
+        boxsize: Length of the periodic box, or one length per dimension; 0 or None means open, and the picture spans
+            the particles.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
         catalogue: Groups of ``d`` dimensions. The radius of a circle is the group's ``max_radius``, or its replacement
             from `with_radii`. Circles are repeated across the periodic boundary. None draws no circles.
@@ -65,16 +65,16 @@ def plot_density(
             centres there. In a periodic box the first coordinate may be the larger one.
         smooth: Spread each particle over a Gaussian as wide as the distance to this number of neighbours, so that voids
             show no noise; 0 counts particles in pixels. Values of 8 to 32 look good.
-        length_unit: For the labels.
+        length_unit: Unit of length in the labels.
         mass_unit: If set, colours are masses over areas in these units, instead of multiples of the mean.
-        title: Above the picture.
+        title: Title above the picture.
 
     Returns:
         The `matplotlib.figure.Figure`.
 
     Raises:
         ImportError: If matplotlib is missing.
-        ValueError: If the shape is wrong.
+        ValueError: If an array has a wrong shape, or a position is NaN or infinite.
         OutputError: If ``path`` cannot be written.
     """
     with drawing(path, (7.2, 6.0)) as figure:
@@ -110,22 +110,22 @@ def plot_halos(
         catalogue: Groups of ``d`` dimensions. The radius of a circle is the group's ``max_radius``, or its replacement
             from `with_radii`. Circles are repeated across the periodic boundary. The second panel shows masses if the
             catalogue has them, otherwise numbers of particles.
-        boxsize: Length of the periodic box, or one length per dimension; 0 or None is open: the picture spans the
-            particles.
+        boxsize: Length of the periodic box, or one length per dimension; 0 or None means open, and the picture spans
+            the particles.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
         num_circles: Number of the largest groups that get a circle.
         axes: The two dimensions to show.
         bins: Pixels along the longer side of the density. None chooses four particles per pixel on average, from 64 to
             600 pixels.
-        length_unit, mass_unit: For the labels.
-        title: Above the density.
+        length_unit, mass_unit: Units in the labels.
+        title: Title above the density.
 
     Returns:
         The `matplotlib.figure.Figure`.
 
     Raises:
         ImportError: If matplotlib is missing.
-        ValueError: If the shape is wrong.
+        ValueError: If an array has a wrong shape, or a position is NaN or infinite.
         OutputError: If ``path`` cannot be written.
     """
     with drawing(path, (11.2, 5.2)) as figure:
@@ -149,10 +149,13 @@ def with_radii(
 
     Args:
         catalogue: Groups in d dimensions.
-        num: Particles of the snapshot, members and others.
+        num: Number of particles of the snapshot, members and others.
         boxsize: See `plot_density`.
         spheres: ``(g,)`` radii of spherical overdensities by name, 0 for a group without one, and ``(g, d)`` their
             centres ``centre_pos``, unless these are the centres of mass.
+
+    Returns:
+        The catalogue, and the description in words.
     """
     check_no_units(catalogue=catalogue, boxsize=boxsize, spheres=dict(spheres or {}))
     if catalogue.max_radius is not None:
@@ -167,7 +170,7 @@ def with_radii(
         volume = np.asarray(groups.count) * lengths.prod() / (_OVERDENSITY * num * unit_ball)
         radius = np.where(radius > 0, radius, volume ** (1 / ndim))
     elif name is None:
-        return catalogue, "unknown, so that only places are shown"
+        return catalogue, "unknown, so only positions are shown"
     centre = np.asarray((spheres or {}).get("centre_pos", groups.com_pos))
     words = name or f"that of a ball with the group's particles and {_OVERDENSITY} times the mean density"
     return replace(groups, max_radius=radius, com_pos=centre), words
@@ -178,10 +181,11 @@ class View:
     """The visible part of the particles.
 
     Attributes:
-        points: ``(n, 2)`` along two ``axes``.
-        low: The corners of the visible region.
-        high: The corners of the visible region.
-        periodic: Which of the two dimensions are periodic.
+        points: ``(n, 2)`` coordinates along the two ``axes``.
+        axes: The two visible dimensions.
+        low: ``(2,)``, the lower corner of the visible region.
+        high: ``(2,)``, the upper corner.
+        periodic: ``(2,)`` bool, True for a periodic dimension.
         widths: ``(n,)`` widths of the Gaussians that represent particles, None for counts in pixels.
         unit: Unit of mass over area, None for multiples of the mean.
     """
@@ -197,7 +201,9 @@ class View:
     def set_unit(self, mass: Any, mass_unit: str, length_unit: str) -> None:
         """Use masses over areas as colours if there is a unit of mass. Raises ValueError without masses."""
         if mass_unit and mass is None:
-            raise ValueError(f"Colours in {mass_unit} need the masses of the particles; give them as mass.")
+            raise ValueError(
+                f"mass_unit is {mass_unit}, but the masses of the particles are missing; give them as mass."
+            )
         per_area = f"{mass_unit} / ({length_unit})$^2$" if length_unit else f"{mass_unit} / length$^2$"
         self.unit = per_area if mass_unit else None
 
@@ -254,7 +260,9 @@ def _project(view: View, mass: Any, bins: int) -> np.ndarray:
     check_no_units(mass=mass)
     weight = None if mass is None or np.ndim(mass) == 0 else np.asarray(mass, np.float64)
     if weight is not None and weight.shape != view.points.shape[:1]:
-        raise ValueError(f"mass has shape {weight.shape}, but there are {len(view.points)} particles; give each one.")
+        raise ValueError(
+            f"mass has shape {weight.shape}, but there are {len(view.points)} particles; give one mass per particle."
+        )
     size = view.high - view.low
     shape = np.maximum(1, np.round(bins * size / size.max())).astype(int)
     if view.widths is None:
@@ -265,7 +273,7 @@ def _project(view: View, mass: Any, bins: int) -> np.ndarray:
 
 
 def _count(view: View, weight: np.ndarray | None, shape: np.ndarray, chosen: np.ndarray | None = None) -> np.ndarray:
-    """Sum the particles in each pixel, or their weights. chosen: rows to include, None for all."""
+    """Sum the particles in each pixel, or their weights, of the ``chosen`` rows or of all."""
     points = view.points if chosen is None else view.points[chosen]
     weights = weight if weight is None or chosen is None else weight[chosen]
     sums, size = np.zeros(shape.prod()), view.high - view.low

@@ -22,7 +22,7 @@ _BETWEEN = 0.06  # gap between panels, as a fraction of their width
 
 @contextmanager
 def drawing(path: Path | None, size: tuple[float, float]) -> Iterator["Figure"]:
-    """Create a figure of ``size`` in inches; at the end of the block, write it to ``path`` unless that is None.
+    """Create a figure of ``size`` in inches; at the end of the block, write it to ``path`` unless ``path`` is None.
 
     Raises:
         ImportError: If matplotlib is missing.
@@ -50,7 +50,9 @@ def check_picture(path: Path) -> None:
     """
     formats = sorted(_import_matplotlib()().canvas.get_supported_filetypes())
     if _suffix(path) not in formats:
-        raise OutputError(f"The picture {path} has no suffix of a known format; use one of {', '.join(formats)}.")
+        raise OutputError(
+            f"The picture {path} does not have the suffix of a known format; use one of {', '.join(formats)}."
+        )
 
 
 def save_figure(figure: "Figure", path: Path) -> None:
@@ -63,10 +65,10 @@ def save_figure(figure: "Figure", path: Path) -> None:
 
 
 def show(figure: "Figure") -> None:
-    """Display a figure in the notebook, or else in a window; return when the window is closed.
+    """Display a figure in the notebook, otherwise in a window; return when the window is closed.
 
     Raises:
-        OutputError: If there is neither.
+        OutputError: If neither a notebook nor a window is available.
     """
     if _in_notebook():
         importlib.import_module("IPython.display").display(figure)
@@ -89,8 +91,8 @@ def _canvas_of_windows() -> Any:
     idle: Any = backend_bases.FigureManagerBase.start_main_loop
     if canvas.manager_class.start_main_loop.__func__ is idle.__func__:
         raise OutputError(
-            f"There is no window to show the picture in (matplotlib's backend is {pyplot.get_backend()}); write it to "
-            "a file instead."
+            f"The picture cannot be shown, because matplotlib's backend {pyplot.get_backend()} has no windows; write "
+            "it to a file instead."
         )
     return canvas
 

@@ -29,8 +29,8 @@ def plot_group_sizes(
     Args:
         catalogue: Groups. The plot shows their masses, or their numbers of particles if they have no masses.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-        mass_unit: For the label.
-        title: Above the picture; the default is the number of groups.
+        mass_unit: Unit of mass in the label.
+        title: Title above the picture; the default is the number of groups.
 
     Returns:
         The `matplotlib.figure.Figure`.
@@ -45,7 +45,7 @@ def plot_group_sizes(
 
 
 def draw_sizes(ax: "Axes", groups: FofCatalogue, unit: str, title: str = "") -> None:
-    """Draw `plot_group_sizes` on existing axes. groups: without unused rows."""
+    """Draw `plot_group_sizes` on existing axes, for groups without unused rows."""
     sizes = np.sort(np.asarray(groups.count if groups.mass is None else groups.mass))[::-1]
     label = "group particles" if groups.mass is None else with_unit("group mass", unit)
     ax.set(xlabel=label, ylabel="groups at least as large", title=title or f"{len(sizes):,} groups")
@@ -81,7 +81,7 @@ def plot_mass_function(
         groups: A `FofCatalogue` with masses, or an array ``(g,)`` of masses.
         boxsize: Length of the box in three dimensions, or one per dimension; positive.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-        units: Units of masses and lengths; see `jztree_utils.mass_function.units_of`. None: numbers are shown
+        units: Units of masses and lengths; see `jztree_utils.mass_function.units_of`. None shows the numbers
             unchanged, without a reference.
         cosmology: Cosmology of the reference; the legend shows its sigma8 and n_s. None draws no reference: use None if
             `jztree_utils.mass_function.why_not_described` returns a reason.
@@ -92,15 +92,15 @@ def plot_mass_function(
             unknown.
         particle_mass: The mass of a particle if all have the same. Bin edges are between its multiples. Catalogues do
             not need it.
-        length_unit, mass_unit: For the labels without ``units``.
-        title: Above the picture.
+        length_unit, mass_unit: Units in the labels, if ``units`` is None.
+        title: Title above the picture.
 
     Returns:
         The `matplotlib.figure.Figure`.
 
     Raises:
         ImportError: If matplotlib is missing.
-        ValueError: Without masses or a box or for an unknown model.
+        ValueError: If masses or the box are missing, or the model is unknown.
         OutputError: If ``path`` cannot be written.
     """
     check_no_units(groups=groups, boxsize=boxsize, particle_mass=particle_mass)
@@ -129,7 +129,7 @@ def plot_mass_function(
 
 @dataclass
 class _Bins:
-    """Groups counted in bins of mass with ``edges`` ``(b + 1,)``. volume: the volume of the count."""
+    """Groups counted in bins of mass with ``edges`` ``(b + 1,)``, in a ``volume``."""
 
     edges: np.ndarray
     counts: np.ndarray
@@ -149,10 +149,14 @@ def _masses(groups: Any, particle_mass: float | None) -> tuple[np.ndarray, float
     if not isinstance(groups, FofCatalogue):
         mass = np.asarray(groups, np.float64)
         if mass.ndim != 1 or not np.all(mass > 0):
-            raise ValueError("a mass function needs a catalogue, or an array (g,) of masses that are positive.")
+            raise ValueError(
+                f"groups are masses of shape {mass.shape}; a mass function needs a catalogue, or positive masses (g,)."
+            )
         return mass, particle_mass if particle_mass and _are_multiples(mass / particle_mass) else None
     if groups.mass is None:
-        raise ValueError("these groups have no masses; give the mass of each, such as the count times a particle's.")
+        raise ValueError(
+            "these groups have no masses; give an array of masses, such as the counts times the particle mass."
+        )
     return np.asarray(squeeze_catalogue(groups).mass, np.float64), particle_mass or particle_mass_of(groups)
 
 
@@ -173,7 +177,9 @@ def particle_mass_of(groups: FofCatalogue) -> float | None:
 def _volume(boxsize: Any) -> float:
     lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), (3,))
     if not np.all(lengths > 0):
-        raise ValueError(f"a mass function needs the volume that the groups are from, but boxsize is {boxsize}.")
+        raise ValueError(
+            f"boxsize is {boxsize}, but a mass function needs the volume of the groups; give positive lengths."
+        )
     return float(lengths.prod())
 
 
@@ -217,7 +223,7 @@ def _draw_reference(
     model: str,
     definition: str | None,
 ) -> None:
-    """Draw the curve, and the ratio of the groups to it. definition: definition of the masses, None if unknown."""
+    """Draw the curve, and the ratio of the groups to it, for masses of a ``definition``, None if unknown."""
     per_decade = lambda mass: mass_function(cosmology, mass, redshift, model) * np.log(10)  # noqa: E731
     fine = np.geomspace(bins.edges[0], bins.edges[-1], 200)
     assumed = f"$\\sigma_8$ = {cosmology.sigma8:g}, $n_s$ = {cosmology.n_s:g}"

@@ -43,26 +43,26 @@ def plot_halo(
         pos: ``(n, d)`` positions of particles, d at least 2.
         centre: ``(d,)`` centre of the halo.
         spheres: Radii by name, such as ``r200c``; radii of 0 or NaN, which mark missing spheres, are not drawn.
-        boxsize: Length of the periodic box, or one length per dimension; 0 or None is open.
+        boxsize: Length of the periodic box, or one length per dimension; 0 or None means open.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
         mass: ``(n,)`` masses of the particles, or one for all; None counts them.
         axes: The two dimensions to show.
-        length_unit: For the labels.
+        length_unit: Unit of length in the labels.
         mass_unit: If set, colours are masses over areas, instead of multiples of the mean.
-        title: Above the picture.
+        title: Title above the picture.
 
     Returns:
         The `matplotlib.figure.Figure`.
 
     Raises:
         ImportError: If matplotlib is missing.
-        ValueError: For a wrong shape, or if there is no sphere.
+        ValueError: If an array has a wrong shape, or all spheres are missing.
         OutputError: If ``path`` cannot be written.
     """
     check_no_units(pos=pos, centre=centre, spheres=dict(spheres), boxsize=boxsize, mass=mass)
     drawn = {name: float(radius) for name, radius in spheres.items() if 0 < radius < np.inf}
     if not drawn:
-        raise ValueError("The halo has no sphere to draw: all radii are 0, NaN or infinite.")
+        raise ValueError("spheres has no positive, finite radius; give at least one.")
     half = _MARGIN * max(drawn.values())
     near, weight = _around(np.asarray(pos), np.asarray(centre, np.float64), boxsize, half, mass)
     with drawing(path, (7.2, 6.0)) as figure:
@@ -81,7 +81,9 @@ def plot_halo(
 def _around(pos: np.ndarray, centre: np.ndarray, boxsize: Any, half: float, mass: Any) -> tuple[np.ndarray, Any]:
     """Return the particles in a cube around a centre, relative to it, and their masses."""
     if pos.ndim != 2 or centre.shape != pos.shape[1:]:
-        raise ValueError(f"pos has shape {pos.shape} and the centre {centre.shape}; they need (n, d) and (d,).")
+        raise ValueError(
+            f"pos has shape {pos.shape} and the centre {centre.shape}; they must have shapes (n, d) and (d,)."
+        )
     lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), centre.shape)
     apart = pos - centre
     apart -= np.where(lengths > 0, lengths * np.round(apart / np.where(lengths > 0, lengths, 1.0)), 0.0)

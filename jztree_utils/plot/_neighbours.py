@@ -39,21 +39,21 @@ def plot_neighbour_distances(
 
     Args:
         distances: ``(n, k)`` from `jztree.knn.knn`, nearest first; rows of infinite distance are left out.
-        boxsize: Size of the box in ``ndim`` dimensions, for the mean density; 0 or None is open: then there is no
-            expectation, unless ``number_density`` is given.
+        boxsize: Size of the box in ``ndim`` dimensions, for the mean density. 0 or None means open; then the dashed
+            lines need ``number_density``.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
         ndim: Number of dimensions.
         first_is_self: Whether the first column is the particle itself, at distance 0; False for separate query points.
-        number_density: Particles per volume, if it is not ``n`` over the volume of the box.
-        length_unit: For the label.
-        title: Above the picture.
+        number_density: Particles per volume; None means ``n`` over the volume of the box.
+        length_unit: Unit of length in the label.
+        title: Title above the picture.
 
     Returns:
         The `matplotlib.figure.Figure`.
 
     Raises:
         ImportError: If matplotlib is missing.
-        ValueError: If there is no neighbour.
+        ValueError: If ``distances`` has a wrong shape.
         OutputError: If ``path`` cannot be written.
     """
     check_no_units(distances=distances, boxsize=boxsize, number_density=number_density)
@@ -80,8 +80,8 @@ def _neighbours(distances: Any, first_is_self: bool) -> np.ndarray:
     found = np.asarray(distances)
     if found.ndim != 2 or found.shape[1] < 1 + first_is_self or not len(found):
         raise ValueError(
-            f"distances have shape {found.shape}; (n, k) is needed, with at least one neighbour"
-            f"{' besides the particle itself' if first_is_self else ''}."
+            f"distances have shape {found.shape}; they must have shape (n, k) with at least one neighbour"
+            f"{' in addition to the particle itself' if first_is_self else ''}."
         )
     others = found[:, int(first_is_self) :]
     return others[np.isfinite(others[:, -1])]

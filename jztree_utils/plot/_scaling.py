@@ -49,7 +49,7 @@ def read_measurements(path: Path) -> dict[str, Any]:
     except OSError as error:
         raise unreadable(FilePath(path), error) from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ValueError(f"{path} is no JSON file ({error}); give what a script of checks/ wrote.") from error
+        raise ValueError(f"{path} is not a JSON file ({error}); give a file that a script of checks/ wrote.") from error
     if not isinstance(results, dict) or not list(_times(results)):
         raise ValueError(f"{path} {_NO_MEASUREMENT}.")
     return results
@@ -69,7 +69,7 @@ def plot_scaling(
         results: Contents of a file that ``checks/benchmarks``, ``checks/profiling`` or ``checks/gpu`` wrote
             (`read_measurements`), or of several files. Only several files show different numbers of particles on a CPU.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-        title: Above the picture.
+        title: Title above the picture.
 
     Returns:
         The `matplotlib.figure.Figure`.
@@ -84,8 +84,8 @@ def plot_scaling(
     panels = [panel for panel in _panels(times) if panel.lines]
     if not panels:
         raise ValueError(
-            "There is nothing to plot a time against: all measurements have one number of particles, neighbours and "
-            "devices; give several files, such as those of checks/benchmarks/one_device.py with several --n."
+            "All measurements have the same number of particles, neighbours and devices, so a plot needs more; give "
+            "several files, for example from checks/benchmarks/one_device.py with several --n."
         )
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     columns, rows = min(len(panels), 2), (len(panels) + 1) // 2
@@ -95,7 +95,7 @@ def plot_scaling(
             panel.draw(ax, names)
         for ax in axes[len(panels) :]:
             ax.remove()
-        _add_legend(figure, names, beside=len(panels) < len(axes))
+        _add_legend(figure, names, next_to_last=len(panels) < len(axes))
         figure.suptitle(title)
         return figure
 
@@ -105,7 +105,9 @@ class _Panel:
     """Lines of time over the varied quantity.
 
     Attributes:
-        lines: By name, values of the abscissa and seconds.
+        label: Label of the abscissa.
+        title: Title of the panel.
+        lines: Values of the abscissa, and seconds, by name.
         ideal: The power of the abscissa in an ideally scaling time.
     """
 
@@ -137,13 +139,13 @@ def _style(number: int) -> dict[str, Any]:
     }
 
 
-def _add_legend(figure: "Figure", names: list[str], beside: bool) -> None:
-    """Add one legend for all panels, next to the last panel (``beside``) or below all."""
+def _add_legend(figure: "Figure", names: list[str], next_to_last: bool) -> None:
+    """Add one legend for all panels, next to the last panel or below all."""
     from matplotlib.lines import Line2D
 
     lines = [Line2D([], [], label=name, **_style(number)) for number, name in enumerate(names)]
     lines.append(Line2D([], [], label="ideal", **_IDEAL))
-    if beside:
+    if next_to_last:
         figure.legend(handles=lines, loc="center", bbox_to_anchor=(0.78, 0.27), fontsize=13)
     else:
         figure.legend(handles=lines, loc="outside lower center", ncols=3)
@@ -157,7 +159,9 @@ def _panels(times: Sequence[_Time]) -> Iterator[_Panel]:
     yield _panel(f"one device{with_k}", "particles", plain, lambda t: (t.n, None), 1)
     yield _panel("one device, {:,} particles", "neighbours $k$", alone, lambda t: (t.k, t.n), 1)
     yield _panel("strong scaling: {:,} particles in all", "devices", times, lambda t: (t.devices, t.n), -1)
-    yield _panel("weak scaling: {:,} particles a device", "devices", times, lambda t: (t.devices, t.n // t.devices), 0)
+    yield _panel(
+        "weak scaling: {:,} particles per device", "devices", times, lambda t: (t.devices, t.n // t.devices), 0
+    )
 
 
 def _panel(
@@ -170,6 +174,9 @@ def _panel(
     """Select the lines of one panel.
 
     Args:
+        title: Title of the panel, with a placeholder for the fixed quantity.
+        label: Label of the abscissa.
+        times: Measurements of all panels.
         split: Returns the varied and the fixed quantity of a measurement. The panel shows the fixed value with the most
             values of the varied quantity, and the largest of several such values. Repeated measurements are replaced by
             their median.

@@ -18,11 +18,12 @@ def widths(pos: Any, boxsize: Any, neighbours: int) -> np.ndarray:
     """Return ``(n,)``: half the distance of each particle to the last of its ``neighbours`` neighbours.
 
     Args:
-        pos: ``(n, d)``.
-        boxsize: 0 or None is open.
+        pos: ``(n, d)`` positions.
+        boxsize: Periodic length, or one per dimension; 0 or None means open.
+        neighbours: Number of neighbours.
 
     Raises:
-        ValueError: For fewer than two neighbours.
+        ValueError: If ``neighbours`` is below 2.
     """
     if neighbours < 2:
         raise ValueError(f"smooth is {neighbours}; give 0, or at least 2 neighbours.")
@@ -43,9 +44,9 @@ def spread(
 
     Args:
         count: Function that returns the sums of given rows, each in one pixel.
-        width: ``(n,)`` widths of all rows.
-        pixel: The sides of a pixel.
-        periodic: Which of the two dimensions are periodic; in the others, Gaussians are cut at the edge.
+        width: ``(n,)`` widths of the Gaussians.
+        pixel: ``(2,)`` sides of a pixel.
+        periodic: ``(2,)`` bool, True for a periodic dimension; in the others, Gaussians are cut at the edge.
     """
     narrowest = 0.5 * float(np.max(pixel))
     level = np.maximum(np.round(np.log(np.maximum(width, narrowest) / narrowest) / math.log(_STEP)), 0).astype(int)
@@ -59,7 +60,7 @@ def spread(
 
 
 def _blur(sums: np.ndarray, sigma: np.ndarray, periodic: np.ndarray) -> np.ndarray:
-    """Convolve with a Gaussian. sigma: its widths in pixels."""
+    """Convolve with a Gaussian of widths ``sigma`` in pixels."""
     shape = [
         size if wraps else size + math.ceil(_REACH * s)
         for size, s, wraps in zip(sums.shape, sigma, periodic, strict=True)
@@ -76,12 +77,12 @@ def within(
     """Select particles, masses and groups in the slab along the first dimension that is not in ``axes``.
 
     Raises:
-        ValueError: If there is no such dimension, or the slab is empty.
+        ValueError: If no other dimension exists, or the slab is empty.
     """
     points = np.asarray(pos)
     rest = [axis for axis in range(points.shape[-1]) if axis not in axes]
     if not rest:
-        raise ValueError(f"Positions of {points.shape[-1]} dimensions have none that a slab could be of; leave it out.")
+        raise ValueError(f"pos has {points.shape[-1]} dimensions, but a slab needs a third one; leave slab out.")
     length = float(
         np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), points.shape[-1])[rest[0]]
     )

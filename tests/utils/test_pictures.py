@@ -145,7 +145,7 @@ def test_distances_without_expectation_or_scatter() -> None:
     ax = plot.plot_neighbour_distances(lattice).axes[0]
     assert [line.get_linestyle() for line in ax.lines] == ["-", "-"]
     plot.plot_neighbour_distances(np.zeros((5, 3)))
-    with pytest.raises(ValueError, match="besides the particle itself"):
+    with pytest.raises(ValueError, match="in addition to the particle itself"):
         plot.plot_neighbour_distances(np.zeros((5, 1)))
 
 
@@ -180,7 +180,7 @@ def test_scaling_over_devices(tmp_path: Path) -> None:
     assert [ax.get_title() for ax in figure.axes] == [
         "one device",
         "strong scaling: 100 particles in all",
-        "weak scaling: 100 particles a device",
+        "weak scaling: 100 particles per device",
     ]
     assert lines(figure.axes[1]) == [[[1, 100], [2, 200]]]
     assert lines(figure.axes[2]) == [[[1, 100], [2, 400], [4, 1600]]]
@@ -195,7 +195,7 @@ def test_measurements_of_this_repository_are_read(tmp_path: Path) -> None:
         wrong.write_text(text)
         with pytest.raises(ValueError, match="checks/"):
             plot.read_measurements(wrong)
-    with pytest.raises(ValueError, match="nothing to plot a time against"):
+    with pytest.raises(ValueError, match="All measurements have the same number of particles, neighbours and devices"):
         plot.plot_scaling(one_device(10, 1.0))
 
 
@@ -218,7 +218,7 @@ def test_show_opens_a_window_or_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     figure = plot.plot_group_sizes(catalogue(np.array([20, 90])))
     done: list[str] = []
     pyplot.switch_backend("agg")
-    with pytest.raises(io.OutputError, match="backend is agg"):
+    with pytest.raises(io.OutputError, match="backend agg has no windows"):
         plot.show(figure)
 
     class Manager(FigureManagerBase):

@@ -226,9 +226,9 @@ def test_few_particles_are_smoothed(n) -> None:
         ({"slab": (3, 3)}, "The slab is from 3 to 3"),
         ({"slab": (3, 1), "boxsize": None}, "The slab is from 3 to 1; give two numbers, the smaller one first."),
         ({"slab": (0, np.nan)}, "The slab is from 0 to nan"),
-        ({"pos": np.zeros((4, 2)), "slab": (0, 1)}, "2 dimensions have none that a slab could be of"),
+        ({"pos": np.zeros((4, 2)), "slab": (0, 1)}, "pos has 2 dimensions, but a slab needs a third one"),
         ({"smooth": 1}, "smooth is 1; give 0, or at least 2 neighbours."),
-        ({"mass_unit": "Msun"}, "Colours in Msun need the masses"),
+        ({"mass_unit": "Msun"}, "mass_unit is Msun, but the masses of the particles are missing"),
     ],
 )
 def test_invalid_density_options_raise(options, words) -> None:
@@ -249,5 +249,5 @@ def test_one_halo_has_the_particles_around_it_and_its_spheres() -> None:
     assert {patch.get_label(): patch.radius for patch in ax.patches} == {"r500c = 0.3": 0.3, "r200c = 0.5": 0.5}
     np.testing.assert_allclose(ax.images[0].get_extent(), [-0.65, 0.65, -0.65, 0.65])
     assert ax.get_xlabel() == "x from the centre"
-    with pytest.raises(ValueError, match="no sphere to draw"):
+    with pytest.raises(ValueError, match="no positive, finite radius"):
         plot.plot_halo(pos, np.zeros(3), {"r200c": 0.0})

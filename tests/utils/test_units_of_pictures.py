@@ -146,7 +146,7 @@ _OF_GROUPS = "Warren et al. 2006 (b = 0.2) describes masses of groups, not"
         ),
         (["--mass", "m200m", "--model", "warren"], f"{_OF_GROUPS} m200m; choose --mass mass or --model"),
         (["--mass", "m200c"], f"{_OF_GROUPS} m200c; choose --mass mass or --model press_schechter or sheth_tormen"),
-        (["--mass", "m200m"], "its spheres hold type 1; without type 0 (5 particles, mass 3), and not all matter"),
+        (["--mass", "m200m"], "its spheres hold only type 1; without type 0 (5 particles, mass 3)"),
     ],
 )
 def test_no_curve_of_a_model_for_other_masses(arguments, reason, tmp_path, random, capsys) -> None:
@@ -203,7 +203,10 @@ def test_the_legend_holds_the_cosmology(tmp_path, random) -> None:
         ({"ptype": 0}, "the groups are of particles of type 0"),
         ({"linking_length": 0.15 * _BOX / 64}, "the linking length is 0.15 mean separations, not 0.2"),
         ({"linking_length": 0.3 * _BOX / 64, "mean_separation": None}, "the linking length is 0.3 mean separations"),
-        ({"header": replace(_HEADER, npart_total=(9, 64**3, 0, 0, 0, 0))}, "dark matter alone, though there is gas"),
+        (
+            {"header": replace(_HEADER, npart_total=(9, 64**3, 0, 0, 0, 0))},
+            "only dark matter, but the snapshot has gas",
+        ),
         ({"header": replace(_HEADER, omega_lambda=None)}, "it has no cosmology"),
         ({"header": replace(_HEADER, unit_mass_in_g=None)}, "its units or h are unknown"),
     ],

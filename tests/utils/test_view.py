@@ -120,7 +120,7 @@ def test_few_haloes(g, tmp_path, random) -> None:
         (["sample", "-o", "a.png"], "The view a.png would be an HTML file; give it a name in .html."),
         (["sample", "-o", "a.html", "--halos", "-1"], "--halos is -1; it must be at least 0."),
         (["flat.npy", "--boxsize", "1", "-o", "a.html"], "pos has shape (9, 2); a view in 3D needs (n, 3)."),
-        (["sample", "-o", "a.html", "--catalogue", "sample"], "view draws groups, and sample is a snapshot"),
+        (["sample", "-o", "a.html", "--catalogue", "sample"], "view draws groups, but sample is a snapshot"),
     ],
 )
 def test_invalid_arguments_raise(arguments, words, told, tmp_path, monkeypatch) -> None:
