@@ -1,8 +1,8 @@
-"""The mean separation of particles. The linking length of friends-of-friends groups is a fraction of it.
+"""The mean separation of particles, the unit of ``b``, the linking length of friends-of-friends groups.
 
 If particles fill the box, it follows from their number: ``(V / N)^(1/d)``. In a zoom-in simulation they do not fill the
-box, and stars never do. Then it follows from their mean mass and the mean density of matter, ``(m / rho)^(1/3)``, as in
-Gadget-4 (Springel et al. 2021, MNRAS 506, 2871; ``fof_get_comoving_linking_length`` in its source). For any linked
+box, and stars never do. Then it follows from their mean mass and the mean density of matter, ``(m / rho)^(1/3)``, like
+in Gadget-4 (Springel et al. 2021, MNRAS 506, 2871; ``fof_get_comoving_linking_length`` in its source). For any linked
 particle type, ``rho`` is ``Omega0 - OmegaBaryon`` of the critical density if the snapshot holds gas, and ``Omega0``
 otherwise.
 """
@@ -53,7 +53,7 @@ class MeanSeparation:
         if _within(self.by_mass, self.by_number, _ALIKE):
             return ""
         lengths = f"{self.by_mass:.6g} by their mass and Omega0, but {self.by_number:.6g} by their number in the box"
-        return f"The mean separation of the particles is {lengths}; the one {self} is used."
+        return f"The mean separation of the particles is {lengths}; the separation {self} is used."
 
 
 def mean_separation(
@@ -69,15 +69,15 @@ def mean_separation(
         header: Header of the snapshot, see `jztree_utils.io.read_header`. The separation by mass needs Omega0 and the
             units, unless the units follow from its masses (`jztree_utils.mass_function.units_of`).
         num: Number of particles.
-        mass: Their mean mass, in the snapshot's unit; None if unknown.
+        mass: Mean mass of the particles, in the snapshot's unit; None if unknown.
         ndim: Number of dimensions; the separation by mass needs three.
 
     Raises:
-        ValueError: If there are no particles.
+        ValueError: If ``num`` is below 1.
     """
     check_no_units(mass=mass)
     if num < 1:
-        raise ValueError(f"there are {num} particles; a mean separation needs one at least.")
+        raise ValueError(f"num is {num}; a mean separation needs at least 1 particle.")
     by_number, by_mass = _by_number(header, num, ndim), _by_mass(header, mass) if ndim == 3 else None
     lengths = {"by_mass": by_mass, "by_number": by_number}
     same = _ALIKE if _has_gas(header) and header.omega_baryon is None else 1 + _SAME

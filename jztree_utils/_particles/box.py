@@ -17,9 +17,9 @@ class Outside:
     """Particles outside the periodic box.
 
     Attributes:
-        particles: Their number.
-        excess: The largest distance from the box along a dimension.
-        sentence: The same for users.
+        particles: Number of particles outside.
+        excess: The largest distance from the box along a dimension, in the unit of the positions.
+        sentence: A warning for users with these values.
     """
 
     particles: int
@@ -45,29 +45,37 @@ def box_lengths(header: io.SnapshotHeader, ndim: int) -> np.ndarray:
 
 
 def check_box(corners: np.ndarray, header: io.SnapshotHeader) -> None:
-    """Raise ValueError if the particles extend far outside the periodic box, which must then be wrong.
+    """Check that the particles do not extend far outside the periodic box, which would then be wrong.
 
     Args:
         corners: ``(2, d)``, see `corners_of`. The origin of the box makes no difference, nor do particles slightly
-            outside it. Positions that are not finite are left to the search, which reports their rows.
+            outside it. Positions that are not finite are ignored here; the search reports their rows.
+        header: Header of the snapshot, with its box.
+
+    Raises:
+        ValueError: If the particles extend over more than 1.05 box lengths.
     """
     extent = corners[1].astype(np.float64) - corners[0]
     lengths = box_lengths(header, len(extent))
     for axis in np.flatnonzero((lengths > 0) & np.isfinite(extent) & (extent > _WIDEST * lengths)):
         raise ValueError(
             f"The positions span {extent[axis]:g} along dimension {axis}, but the periodic box is {lengths[axis]:g} "
-            "there; give the right one with --boxsize, in the unit of the positions, or 0 for none."
+            "there; give the correct box with --boxsize, in the unit of the positions, or 0 for an open box."
         )
 
 
 def find_outside(
     corners: np.ndarray, header: io.SnapshotHeader, count: Callable[[np.ndarray, np.ndarray], int]
 ) -> Outside | None:
-    """Find particles outside the periodic box, from 0 or centred on 0, whichever fits better. None if all are inside.
+    """Find particles outside the periodic box, which starts at 0 or is centred on 0, depending on the better fit.
 
     Args:
-        corners: ``(2, d)``, finite.
+        corners: ``(2, d)``, finite, see `corners_of`.
+        header: Header of the snapshot, with its box.
         count: Returns the number of particles with a coordinate below or above bounds ``(d,)``.
+
+    Returns:
+        The particles outside, or None if all are inside.
     """
     lengths = box_lengths(header, corners.shape[1])
     least, most = corners.astype(np.float64)
@@ -83,7 +91,7 @@ def find_outside(
     sentence = (
         f"{held:,} particle{' is' if held == 1 else 's are'} outside the periodic box, by up to "
         f"{excess[axis]:.3g}{unit} along dimension {axis} ({number(float(begin[axis]))} to "
-        f"{number(float(begin[axis] + lengths[axis]))}); their periodic images are inside. Give another box with "
-        "--boxsize if it is wrong."
+        f"{number(float(begin[axis] + lengths[axis]))}); their periodic images are inside. If the box is wrong, give "
+        "another one with --boxsize."
     )
     return Outside(held, float(excess[axis]), sentence)

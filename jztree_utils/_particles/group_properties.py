@@ -28,7 +28,7 @@ CENTRES = {
     "mass": "the centre of mass of the group",
 }
 # Softening of the potential in linking lengths: a fiftieth of the mean separation if the linking length is a fifth of
-# it. In haloes with known centres, half and twice this value work equally well; without softening, the centres are up
+# that. In haloes with known centres, half and twice this value work equally well; without softening, the centres are up
 # to twice as far off.
 SOFTENING = 0.1
 _SPHERES = "Lacey & Cole 1994, MNRAS 271, 676"
@@ -40,15 +40,15 @@ class GroupOptions:
     """Options for the group properties. They are compile-time constants.
 
     Attributes:
-        cfg: How groups are found.
+        cfg: Options of the group finder.
         attach_within: Maximum distance of attached particles, in linking lengths.
         densities: A name and a mean comoving density for each spherical overdensity.
-        gravity: Newton's constant in the units of the particles, None if these are unknown.
-        neighbours: Number of neighbours in the density estimate that selects the densest particle, 0 for no properties
-            at all.
+        gravity: Newton's constant in the units of the particles, None if the units are unknown.
+        neighbours: Number of neighbours in the density estimate that selects the densest particle; 0 switches off all
+            properties.
         scale_factor: Scale factor of the universe.
-        centre: Centre of the spheres, one of `CENTRES`.
-        softening: Softening of the potential.
+        centre: Centre of the spheres, a key of `CENTRES`.
+        softening: Softening length of the potential, in the unit of the positions.
     """
 
     cfg: FofConfig
@@ -62,7 +62,7 @@ class GroupOptions:
 
     @property
     def peak_within(self) -> str | None:
-        """The sphere within which the largest circular velocity is searched; None without spheres."""
+        """The sphere that limits the search for the largest circular velocity; None without spheres."""
         names = dict(self.densities)
         return PEAK_WITHIN if PEAK_WITHIN in names else min(names, key=lambda name: names[name], default=None)
 
@@ -72,11 +72,17 @@ def group_properties(
 ) -> dict[str, jax.Array]:
     """Return the properties that need particles, one row per group.
 
-    Raises the same errors as the library functions.
+    The function raises the same errors as the library functions that it calls.
 
     Args:
-        grouped: The particles in group order, as one device holds them.
+        grouped: The particles of one device in group order.
+        cata: Their groups.
+        boxsize: Periodic length, or one per dimension; 0 means open.
+        options: Selects the properties.
         others: Matter of other types, which counts in spheres.
+
+    Returns:
+        ``(g, ...)`` columns by name; `describe` gives their definitions.
     """
     density = knn_density(grouped, max(options.neighbours, 3), boxsize=boxsize)
     densest = halos.densest_particle(grouped, cata, density)
@@ -154,8 +160,11 @@ def shapes(cata: FofCatalogue, extra: dict[str, np.ndarray]) -> dict[str, np.nda
     """Return principal axes of groups and of their spheres, on the host, because unused rows would be expensive.
 
     Args:
-        cata: Without padding.
+        cata: Groups without padding.
         extra: The results of `group_properties` for these groups.
+
+    Returns:
+        ``(g, ...)`` columns by name; `describe` gives their definitions.
     """
     if cata.com_pos.shape[1] < 2:
         return {}
@@ -170,7 +179,7 @@ def shapes(cata: FofCatalogue, extra: dict[str, np.ndarray]) -> dict[str, np.nda
 
 
 def _axes(cata: FofCatalogue, tensor: Any, radius: Any, suffix: str) -> dict[str, np.ndarray]:
-    """Return the axes of groups or of as many spheres. The function is compiled once for both."""
+    """Return the axes of groups or of an equal number of spheres. The function is compiled once for both."""
     columns = {"com_inertia_radius": radius, "max_radius": radius, "shape_tensor": tensor}
     rows = FofCatalogue(ngroups=cata.ngroups, count=cata.count, offset=cata.offset, com_pos=cata.com_pos, **columns)
     with jax.enable_x64(cata.com_pos.dtype == np.float64):
@@ -189,25 +198,25 @@ def describe(name: str, options: GroupOptions) -> tuple[str, str]:
             words += f"; M and R are m{PROPERTIES_OF} and r{PROPERTIES_OF}"
         return kind, f"{words} ({source})" if source else words
     if name == "centre_pos":
-        softened = ", by the gravity of the group alone, softened as by Plummer with a tenth of the linking length"
+        softened = ", by the gravity of the group only, with Plummer softening of a tenth of the linking length"
         return "length", f"position of {CENTRES[options.centre]}{softened if options.centre == 'potential' else ''}"
     if name == "vmax":
         return (
             "velocity",
-            f"largest circular velocity sqrt(G M(<r) / r) around centre_pos with r up to r{options.peak_within}, from "
-            "the tenth particle on",
+            f"largest circular velocity sqrt(G M(<r) / r) around centre_pos with r up to r{options.peak_within}, "
+            "starting at the tenth particle",
         )
     if name == "rmax":
-        return "length", "comoving radius where the circular velocity is vmax"
+        return "length", "comoving radius with the circular velocity vmax"
     base, _, sphere = name.rpartition("_")
     if base == "count":
         return "1", f"number of all particles at most r{sphere} from centre_pos"
     if base in halos.DEFINITIONS:
         kind, words, source = halos.DEFINITIONS[base]
-        words = f"{words}; of all particles at most r{sphere} from centre_pos, in place of those of the group"
+        words = f"{words}; for all particles at most r{sphere} from centre_pos, instead of those of the group"
         return kind, f"{words} ({source})" if source else words
     sphere = f"the sphere around centre_pos with a mean density of {threshold_in_words(name[1:])}"
-    missing = "0 where there is none, NaN where it reaches half the box"
+    missing = "0 without such a sphere, NaN if it reaches half the box"
     if name.startswith("m"):
         return "mass", f"mass of all particles in {sphere}; {missing} ({_SPHERES})"
     return "length", f"comoving radius of {sphere}; {missing} ({_SPHERES})"

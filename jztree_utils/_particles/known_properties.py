@@ -22,9 +22,11 @@ def with_all_properties(
     """Return ``options`` with all properties that the snapshot has the units and the cosmology for.
 
     Args:
-        spheres: Their names.
-        centre: Centre of the spheres.
-        rlink: The linking length.
+        options: The options to complete.
+        part: The particles of the snapshot.
+        spheres: Names of the spheres.
+        centre: Centre of the spheres, a key of `CENTRES`.
+        rlink: The linking length, in the unit of the positions.
 
     Raises:
         ValueError: If there are too few particles for a density.
@@ -33,7 +35,7 @@ def with_all_properties(
     total = part.num + sum(one.num_total or 0 for one in part.attached.values())
     if total < _FEWEST:
         raise ValueError(
-            f"--properties needs {_FEWEST} particles, to find the densest; there are {total}. Leave it out."
+            f"--properties needs {_FEWEST} particles to find the densest one, but there are {total}; leave it out."
         )
     known = part.ndim == 3 and "mass" in part.properties
     densities = comoving_densities(header, [*part.types(), *part.others]) if known else {}
@@ -49,9 +51,11 @@ def with_all_properties(
 
 
 def missing_in_words(options: GroupOptions, part: Particles, spheres: Sequence[str]) -> str:
-    """Describe the properties that ``options`` omits because of missing data in the snapshot; empty if there are none.
+    """Describe the properties that ``options`` omits because of missing data in the snapshot; empty if it omits none.
 
     Args:
+        options: The options after `with_all_properties`.
+        part: The particles of the snapshot.
         spheres: The names of the requested spheres.
     """
     if not options.densities or options.gravity is None:
@@ -59,11 +63,11 @@ def missing_in_words(options: GroupOptions, part: Particles, spheres: Sequence[s
     found = dict(options.densities)
     lacking, words = [name for name in spheres if name not in found], []
     if lacking:
-        also = f", and what is within r{PROPERTIES_OF}" if PROPERTIES_OF in lacking else ""
+        also = f", and all properties within r{PROPERTIES_OF}" if PROPERTIES_OF in lacking else ""
         why = (
             "the snapshot has no OmegaLambda"
             if part.header.omega_lambda is None
-            else "its universe is curved and has a cosmological constant, for which they are not defined"
+            else "its universe is curved and has a cosmological constant, so they are not defined"
         )
         words.append(f"masses and radii of {', '.join(lacking)}{also}, because {why}")
     if PROPERTIES_OF in found and (types := [*part.types_without("vel"), *part.others_without("vel")]):
@@ -109,8 +113,12 @@ def comoving_densities(header: io.SnapshotHeader, types: Sequence[int]) -> dict[
     """Return the mean and the critical density in mass per comoving volume, if the snapshot defines them.
 
     Args:
-        types: Types of the particles in use. Without units, the mean density is that of these particles, if the box has
+        header: Header of the snapshot.
+        types: Types of the particles in use. Without units, the mean density follows from their masses, if the box has
             no others and their masses are in the header.
+
+    Returns:
+        Densities in the units of the snapshot by name: "mean" and "critical", or fewer.
     """
     if not header.omega0 or header.comoving is False:
         return {}

@@ -23,7 +23,7 @@ _ADVICE = (
 
 
 class ParticlesError(ValueError):
-    """The library cannot process these particles. All processes raise this; one of them, ``told_by``, prints it."""
+    """The library cannot process these particles. All processes raise this error; the process ``told_by`` prints it."""
 
     told_by = 0
 

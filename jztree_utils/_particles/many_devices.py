@@ -78,7 +78,7 @@ class ManyDevices(Particles):
                 return self._bring_together(grouped, cata, extra)
 
     def _bring_together(self, grouped: Member, cata: FofCatalogue, extra: dict[str, Any]) -> Groups | None:
-        """extra: further columns of groups."""
+        """Return the groups of all ranks on the first process; ``extra`` has further columns of groups."""
         nums, ngroups = self._gather(grouped.num), self._gather(cata.ngroups)
         words = [self._gather(held, grouped.num) for held in (grouped.id, grouped.row)]
         told = [grouped.kind, grouped.mass] if self.attached else []
@@ -99,7 +99,7 @@ class ManyDevices(Particles):
         return Groups(np.asarray(rows if ids is None else ids), joined, by_type, extra, rows)
 
     def _members(self, with_rows: bool) -> list[Member]:
-        """Return the particles of all types with identifiers, or with rows if there are none or both are requested."""
+        """Return the particles of all types with identifiers. Rows replace missing ones, or are added on request."""
         members, start = [], 0
         for ptype, part in zip(self.types(), (self.part, *self.attached.values()), strict=True):
             total = part.num_total or 0
@@ -203,8 +203,8 @@ def _join(nums: np.ndarray, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogu
     """Join the groups of all ranks: the rows of members, group by group, among all particles, and the catalogue.
 
     Args:
-        nums: ``(r,)``, particles of each rank.
-        cata: Groups of all ranks, ``ngroups`` ``(r,)``; ``offset`` is a row on the rank of the group.
+        nums: ``(r,)``, number of particles on each rank.
+        cata: Groups of all ranks with ``ngroups`` ``(r,)``; ``offset`` is a row on the rank of the group.
     """
     count = np.asarray(cata.count, np.int64)
     rank = np.repeat(np.arange(len(nums)), cata.ngroups)

@@ -62,7 +62,10 @@ class OneDevice(Particles):
         """Return the particles of all types, with their rows as identifiers."""
         starts = np.cumsum([0, self.num, *(part.num for part in self.attached.values())])
         if starts[-1] > MOST_ROWS:
-            raise ValueError(f"There are {starts[-1]} particles of all types together; one device takes {MOST_ROWS}.")
+            raise ValueError(
+                f"All types together have {starts[-1]} particles, but one device holds at most {MOST_ROWS}; use more "
+                "devices."
+            )
         return [
             Member(
                 pos=part.pos,

@@ -29,11 +29,11 @@ class Groups:
     """Groups and their members, in no particular order.
 
     Attributes:
-        ids: ``(m,)`` identifiers of members; without identifiers in the snapshot, their rows: first those of the
+        ids: ``(m,)`` integers, identifiers of members. If the snapshot has none, these are rows: first those of the
             grouped type, then those of attached types.
-        cata: Its ``offset`` refers to ``ids``.
+        cata: The groups; ``offset`` refers to ``ids``.
         by_type: Particles of each type, None without attached types.
-        extra: More columns, see `group_properties`.
+        extra: Further columns, see `group_properties`.
         rows: ``(m,)`` rows of the members, with or without identifiers; None unless requested.
     """
 
@@ -50,8 +50,8 @@ class Member:
     """The particle columns that are needed to find and describe groups.
 
     Attributes:
-        kind: The particle type of each, None if there is one type.
-        row: Row of the snapshot, see `Groups`.
+        kind: ``(n,)`` int32, the type of each particle; None if all have the same type.
+        row: ``(n,)`` integers, rows of the snapshot, see `Groups`.
     """
 
     pos: Any
@@ -68,7 +68,7 @@ class Particles(ABC):
     """The particles of a snapshot, and metadata that do not depend on their rows.
 
     Attributes:
-        snapshots: Their snapshot, for each type; the grouped type comes first.
+        snapshots: The snapshot, opened once for each type; the grouped type comes first.
         ndim: Number of dimensions.
         properties: Names of requested properties that the snapshot has, like those of `jztree.data.ParticleData`.
         wide: Whether everything is computed in float64, because of the dtypes of the snapshot or its units.
@@ -135,7 +135,7 @@ class Particles(ABC):
 
     @abstractmethod
     def _count_outside(self, part: ParticleData, rows: Any, low: Any, high: Any) -> int:
-        """Count the rows of one type with a number below ``low`` or above ``high``. rows: a column of ``part``."""
+        """Count the rows of one type with a number below ``low`` or above ``high`` in a column of ``part``."""
 
     @cached_property
     def separation(self) -> MeanSeparation | None:
@@ -151,7 +151,7 @@ class Particles(ABC):
 
     @abstractmethod
     def find_groups(self, rlink: float, options: GroupOptions, with_rows: bool = False) -> Groups | None:
-        """Find groups and their members. with_rows: whether to return rows of members besides their identifiers."""
+        """Find groups and their members; ``with_rows`` adds rows to the identifiers of members."""
 
     @abstractmethod
     def find_neighbours(self, k: int) -> tuple[np.ndarray, np.ndarray] | None:
@@ -162,7 +162,12 @@ class Particles(ABC):
         """Count pairs in bins of distance, int64; see `jztree.radius.pair_counts`.
 
         Args:
-            along: If not None, edges along ``los``; ``edges`` are then those of the distance across it.
+            edges: ``(b + 1,)`` edges of the distance; with ``along``, of the distance across the line of sight.
+            along: ``(p + 1,)`` edges of the distance along the line of sight, or None.
+            los: The axis of the line of sight.
+
+        Returns:
+            ``(b,)`` or ``(b, p)`` counts on the first process, None elsewhere.
         """
 
     @abstractmethod
@@ -178,7 +183,7 @@ class Particles(ABC):
         return [self.snapshot.ptype, *self.attached]
 
     def types_without(self, name: str) -> list[int]:
-        """Return those of `types` without a property ``name`` in the snapshot."""
+        """Return the `types` without a property ``name`` in the snapshot."""
         return [one.ptype for one in self.snapshots if name not in one.present(("pos",), (name,))]
 
     def others_without(self, name: str) -> list[int]:
@@ -199,7 +204,7 @@ def matter_of(parts: Iterable[ParticleData]) -> list[Member]:
 
 
 def count_types(kind: np.ndarray, mass: Any, cata: FofCatalogue) -> io.TypeTable:
-    """Count the particles and the mass of each type in each group. kind, mass: of particles in group order."""
+    """Count the particles and the mass of each type in each group, from types and masses in group order."""
     count = np.asarray(cata.count, np.int64)
     group = np.repeat(np.arange(len(count)), count)
     members = io.member_rows(count, np.asarray(cata.offset, np.int64))

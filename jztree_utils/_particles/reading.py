@@ -27,10 +27,11 @@ class Source:
     """The particles of a snapshot to process.
 
     Attributes:
+        path: The snapshot.
         ptype: The type that is grouped.
         attach: Types whose particles join the group of the nearest grouped particle; None means all others.
-        options: How the snapshot is read.
-        matter: Types that count in spheres besides these, inside and outside groups; None means all others.
+        options: Options for reading the snapshot.
+        matter: Further types that count in spheres, inside and outside groups; None means all others.
     """
 
     path: Path
@@ -50,16 +51,19 @@ def open_types(source: Source) -> list[io.Snapshot]:
 
 @dataclass(frozen=True)
 class Matter:
-    """The matter in spheres besides the particles that may be in groups. words: a description."""
+    """The matter in spheres, in addition to the particles that may be in groups; ``words`` describes it."""
 
     snapshots: list[io.Snapshot]
     words: str
 
 
 def open_matter(source: Source, snapshots: list[io.Snapshot]) -> Matter:
-    """Open the types that count in spheres besides those of ``snapshots``, which may be in groups.
+    """Open the types that count in spheres, in addition to those of ``snapshots``, which may be in groups.
 
-    Raises the same errors as `io.open_snapshot`. For omitted types, only masses are read, to report their sum.
+    For omitted types, only masses are read, to report their sum.
+
+    Raises:
+        SnapshotError: If the snapshot is unusable; see `io.open_snapshot`.
     """
     read = {one.ptype for one in snapshots}
     rest = [io.open_snapshot(source.path, ptype, source.options) for ptype in snapshots[0].types if ptype not in read]
@@ -80,7 +84,7 @@ def open_matter(source: Source, snapshots: list[io.Snapshot]) -> Matter:
 
 
 def _left_in_words(snapshot: io.Snapshot, unit: str) -> str:
-    """Describe a type that is omitted from spheres: number of particles and mass. unit: name of the unit of mass."""
+    """Describe a type that is omitted from spheres: number of particles, and mass in ``unit``."""
     words = f"type {snapshot.ptype} ({snapshot.num:,} particles"
     if "mass" not in snapshot.present(("pos",), ("mass",)):
         return f"{words} that have no mass)"
@@ -98,11 +102,17 @@ def read_particles(
 ) -> Particles:
     """Read particles of a snapshot onto the devices of ``mesh``: positions, and ``optional`` columns of all types.
 
-    Raises on all processes if one fails: SnapshotError, and ValueError if there are too many particles for the devices.
+    If one process fails, all processes raise.
 
     Args:
         snapshots: Result of `open_types`.
+        optional: Names of columns that are read if the snapshot has them.
+        mesh: The devices.
         matter: Result of `open_matter`, None without spheres.
+
+    Raises:
+        SnapshotError: If the snapshot is unusable.
+        ValueError: If there are too many particles for the devices.
     """
     first = snapshots[0]
     with io.failing_together(mesh):
@@ -153,14 +163,14 @@ def _needs_64_bits(snapshot: io.Snapshot, names: list[str]) -> bool:
 
 
 def _common_id_dtype(snapshots: list[io.Snapshot]) -> np.dtype:
-    """Return the integer dtype for the identifiers of all types. Raises ValueError if there is none."""
+    """Return the integer dtype for the identifiers of all types. Raises ValueError if no dtype fits."""
     dtypes = {one.ptype: one.layout("id")[0] for one in snapshots}
     common = np.result_type(*dtypes.values())
     if common.kind not in "iu":
         held = " and ".join(f"{dtype} in type {ptype}" for ptype, dtype in dtypes.items())
         raise ValueError(
-            f"The identifiers are {held}, which no type of integers can hold together; write them alike, or leave such "
-            "types out of --attach."
+            f"The identifiers are {held}, but no integer dtype holds both; write them with the same dtype, or leave "
+            "one type out of --attach."
         )
     return common
 
@@ -170,8 +180,8 @@ def check_fits(snapshots: list[io.Snapshot], ndev: int) -> None:
     for snapshot in snapshots:
         if snapshot.num > MOST_ROWS * ndev:
             raise ValueError(
-                f"The snapshot holds {snapshot.num} particles of type {snapshot.ptype}; one device takes {MOST_ROWS}, "
-                f"and there {'is one' if ndev == 1 else f'are {ndev}'}."
+                f"The snapshot holds {snapshot.num} particles of type {snapshot.ptype}, but {ndev} "
+                f"device{'' if ndev == 1 else 's'} can hold {MOST_ROWS * ndev}; use more devices."
             )
 
 

@@ -8,7 +8,7 @@ from .. import io
 
 DEFAULT = ("200c", "500c", "2500c", "200m", "vir")
 PROPERTIES_OF = "200c"  # the sphere for which spin, motion and shape are computed
-PEAK_WITHIN = "200m"  # the sphere within which the largest circular velocity is searched
+PEAK_WITHIN = "200m"  # the sphere that limits the search for the largest circular velocity
 _NAME = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
 _FLAT = 1e-3  # smaller curvature counts as zero: some headers leave radiation out
 
@@ -24,8 +24,8 @@ def sphere_names(text: str | None) -> tuple[str, ...]:
         found = _NAME.fullmatch(word.strip())
         if word.strip() != "vir" and not (found and 0 < float(found[1]) < math.inf):
             raise ValueError(
-                f"--overdensity is {text}; it must be names such as 100c,178m,vir: so many times the critical (c) or "
-                "the mean density (m), or the virial one."
+                f"--overdensity is {text}; it must be names such as 100c,178m,vir: a multiple of the critical (c) or "
+                "the mean density (m), or the virial overdensity."
             )
         further.append(f"{float(found[1]):g}{found[2]}" if found else "vir")
     return tuple(dict.fromkeys((*DEFAULT, *further)))
@@ -42,7 +42,9 @@ def sphere_densities(
     """Return the name and the mean comoving density of each sphere that the cosmology of a snapshot defines.
 
     Args:
-        densities: The known ones of "mean" and "critical".
+        header: Header of the snapshot.
+        names: Names of spheres, see `sphere_names`.
+        densities: The known densities, "mean" or "critical", in the units of the snapshot.
     """
     found = []
     for name in names:
@@ -56,7 +58,8 @@ def virial_overdensity(header: io.SnapshotHeader) -> float | None:
     """Return the density of a collapsed sphere in critical densities (Bryan & Norman 1998, ApJ 495, 80, eq. 6).
 
     Returns:
-        None if it is unknown: without Omega0 or OmegaLambda, or in a curved universe with a cosmological constant.
+        The ratio of densities. None without Omega0 or OmegaLambda, or in a curved universe with a cosmological
+        constant.
     """
     if header.omega0 is None or header.omega_lambda is None:
         return None

@@ -39,8 +39,8 @@ def test_particles_outside_the_box_are_counted(write, use_devices, tmp_path, cap
     path = str(write(0.08, begin))
     words = (
         "jztree: warning: 12 particles are outside the periodic box, by up to 0.08 Mpc/h along dimension 1 "
-        f"({begin:g} to {begin + 2:g}); their periodic images are inside. Give another box with --boxsize if it is "
-        "wrong.\n"
+        f"({begin:g} to {begin + 2:g}); their periodic images are inside. If the box is wrong, give another "
+        "one with --boxsize.\n"
     )
     calls = (["fof"], ["knn", "-k", "2"], ["xi", "--bins", "0.1,0.5,3"])
     for command, *rest in calls:

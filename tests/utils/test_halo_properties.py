@@ -330,7 +330,7 @@ def test_empty_catalogue_has_columns_without_rows(layout, use_devices, tmp_path)
 @pytest.mark.parametrize("n", [1, 2])
 def test_too_few_particles_for_a_density(n, tmp_path, told) -> None:
     np.save(tmp_path / "a.npy", np.zeros((n, 3)))
-    words = f"--properties needs 3 particles, to find the densest; there are {n}."
+    words = f"--properties needs 3 particles to find the densest one, but there are {n};"
     assert words in told("fof", tmp_path / "a.npy", "--boxsize", "1", "--properties", "--npart-min", "1")
 
 
