@@ -26,10 +26,11 @@ _FEWER = "Use fewer neighbours, or fewer points at once"
 class PointSearch:
     """Searches among ``n`` points.
 
+    The first query builds the hierarchy over the points. The hierarchy is not pickled.
+
     Attributes:
         points: ``(n, d)`` finite float64, d from 1 to 8, which must not change.
-        boxsize: ``(d,)``, 0 for open dimensions, or None. The first query builds the hierarchy over the points, which
-            is not pickled.
+        boxsize: ``(d,)`` float64, 0 for open dimensions, or None.
     """
 
     def __init__(self, points: np.ndarray, boxsize: np.ndarray | None = None) -> None:
@@ -43,7 +44,7 @@ class PointSearch:
         """Return distances and rows ``(q, k)`` of the points nearest to places ``(q, d)``, in order; k up to ``n``.
 
         Raises:
-            MemoryError: If they would not fit into memory, before it makes them.
+            MemoryError: If the results would not fit into memory. The search does not start then.
         """
         _check_memory(len(places) * k, _BYTES_NEAREST, _FEWER)
         with jax.enable_x64(True):
@@ -65,19 +66,21 @@ class PointSearch:
     def within(
         self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return the points within a radius ``(q,)`` of each place, as one list per place.
+        """Return the points within a radius ``(q,)`` of each place, one list per place.
 
         Args:
+            places: ``(q, d)`` float64.
+            radii: ``(q,)`` float64. A negative radius contains no point.
             bytes_used: Additional bytes that the caller needs per neighbour.
-            advice: Remedy if the lists do not fit into memory.
+            advice: Remedy for the error message if the lists do not fit into memory.
 
         Returns:
-            The start of each list, ``(q + 1,)``, and rows and distances, list by list, in no particular order. No point
-            is within a negative radius.
+            The start of each list, ``(q + 1,)`` int64, and rows and distances, list by list. The order within a list is
+            undefined.
 
         Raises:
             ValueError: If a radius is NaN.
-            MemoryError: Then, before it makes them.
+            MemoryError: If the lists would not fit into memory. The search does not start then.
         """
         if not len(self.points) or not len(places):
             return np.zeros(len(places) + 1, np.int64), np.zeros(0, np.int64), np.zeros(0)
@@ -107,14 +110,14 @@ class PointSearch:
         return np.where(none, 0, counts[: len(places)])
 
     def _check_lists(self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str) -> None:
-        """Raise MemoryError if lists of neighbours do not fit. The count runs only if there may be too many."""
+        """Raise MemoryError if lists of neighbours do not fit; the count runs only for large numbers of pairs."""
         each, most = _BYTES_LISTED + bytes_used, len(places) * len(self.points)
         if most <= _MOST_LISTED and _fits(most * each):
             return
         total = int(self.count_each(places, radii).sum())
         _check_memory(total, each, advice)
         if total > _MOST_LISTED:
-            raise MemoryError(f"there are {total:,} neighbours, and lists hold at most {_MOST_LISTED:,}. {advice}.")
+            raise MemoryError(f"there are {total:,} neighbours, but lists hold at most {_MOST_LISTED:,}. {advice}.")
 
     def count(
         self,
@@ -166,10 +169,12 @@ def _fits(needed: int) -> bool:
 
 
 def _check_memory(number: int, each: int, advice: str) -> None:
-    """Raise MemoryError if a number of neighbours does not fit into memory. each: bytes per neighbour."""
+    """Raise MemoryError if a number of neighbours, of ``each`` bytes, does not fit into memory."""
     if not _fits(number * each):
         needed, free = f"{number * each:,} bytes ({bytes_in_words(number * each)})", bytes_in_words(host_memory() or 0)
-        raise MemoryError(f"there are {number:,} neighbours, which need {needed} of memory; {free} are free. {advice}.")
+        raise MemoryError(
+            f"there are {number:,} neighbours, which need {needed} of memory, but {free} are free. {advice}."
+        )
 
 
 def _padded_queries(places: np.ndarray, radii: np.ndarray) -> tuple[Pos, np.ndarray]:
@@ -184,7 +189,8 @@ def check_size(values: np.ndarray, name: str) -> None:
     """Raise ValueError if a number is so large that squares and products of such numbers overflow."""
     if np.abs(values).max(initial=0) > _LARGEST:
         raise ValueError(
-            f"{name} must be {_LARGEST:g} in size at most, because their squares must fit float64; choose another unit."
+            f"{name} must have absolute values of at most {_LARGEST:g}, so that squares fit float64; choose another "
+            "unit."
         )
 
 

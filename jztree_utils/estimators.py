@@ -45,7 +45,7 @@ class _Fitted(BaseEstimator):
     """The common part of all neighbour estimators: the samples that are searched."""
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Store samples ``(n, d)``, finite real numbers, d from 1 to 8. y is ignored. Others raise ValueError."""
+        """Store samples ``(n, d)``, finite real numbers, d from 1 to 8, and ignore y. Others raise ValueError."""
         del y
         self._fit(X)
         return self
@@ -80,20 +80,21 @@ class _ByNumber(_Fitted):
         """Find the nearest samples.
 
         Args:
-            X: ``(q, d)``; None: the fitted samples, each without itself among its neighbours.
-            n_neighbors: Number of neighbours; None: the value of the constructor.
+            X: ``(q, d)`` queries. None means the fitted samples, each without itself among its neighbours.
+            n_neighbors: Number of neighbours; None means the value of the constructor.
+            return_distance: Whether to return distances.
 
         Returns:
-            Distances ``(q, k)``, nearest first, and rows ``(q, k)``; or only the rows.
+            Distances ``(q, k)`` float64, nearest first, and rows ``(q, k)``; or only the rows.
 
         Raises:
-            TypeError, ValueError: For an invalid number, or if there are too few samples.
+            TypeError, ValueError: If the number is invalid, or there are too few samples.
         """
         places = self._asking(X)
         k = _number(self.n_neighbors if n_neighbors is None else n_neighbors)
         most = self.n_samples_fit_ - (places is None)
         if k > most:
-            others = " others, each sample being none of its own" if places is None else ""
+            others = " others, because no sample is its own neighbour" if places is None else ""
             order = "<=" if places is not None else "<"
             raise ValueError(
                 f"Expected n_neighbors {order} n_samples_fit, but n_neighbors = {k}, n_samples_fit = "
@@ -124,7 +125,8 @@ class _ByRadius(_Fitted):
 
         Args:
             X: See `NearestNeighbors.kneighbors`.
-            radius: A number, or ``(q,)``, one per query; None: the value of the constructor.
+            radius: A number, or ``(q,)``, one per query; None means the value of the constructor.
+            return_distance: Whether to return distances.
             sort_results: Nearest first, otherwise in row order.
 
         Returns:
@@ -152,12 +154,14 @@ class _ByRadius(_Fitted):
         asking = self._search.points if places is None else places
         reach = _radii(self.radius if radius is None else radius)
         if reach.shape not in ((), (len(asking),)):
-            raise ValueError(f"radius must be a number or one a query, {(len(asking),)}; its shape is {reach.shape}.")
+            raise ValueError(
+                f"radius has shape {reach.shape}; it must be one number, or {(len(asking),)}, one per query."
+            )
         splits, index, distance = self._search.within(
             asking,
             np.broadcast_to(reach, len(asking)),
             _BYTES_LISTED,
-            "Use a smaller radius, fewer samples at once, or kneighbors, whose number of neighbours is fixed",
+            "Use a smaller radius, fewer samples at once, or kneighbors with its fixed number of neighbours",
         )
         query = np.repeat(np.arange(len(asking)), np.diff(splits))
         if places is None:
@@ -199,7 +203,7 @@ class _Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Fitted):
         self._n_features_out = self.n_samples_fit_
 
     def fit_transform(self, X: Any, y: Any = None) -> csr_matrix:
-        """Call `fit` and return the graph of the samples themselves, each among its own neighbours."""
+        """Call `fit` and return the graph of the samples themselves, each among its neighbours."""
         transformed: csr_matrix = self.fit(X, y).transform(X)
         return transformed
 
@@ -226,7 +230,7 @@ class KNeighborsTransformer(_Transformer, _ByNumber):
     def transform(self, X: Any) -> csr_matrix:
         """Return a sparse matrix ``(q, n)`` of the nearest ``n_neighbors``.
 
-        With ``mode="distance"`` there is one more neighbour, because a fitted sample is among its own neighbours.
+        With ``mode="distance"`` each sample has one more neighbour, because a fitted sample is among its neighbours.
         """
         check_is_fitted(self, "n_samples_fit_")
         return self.kneighbors_graph(X, self.n_neighbors + (self.mode == "distance"), self.mode)
@@ -286,8 +290,13 @@ class DBSCAN(ClusterMixin, BaseEstimator):
         Sets ``labels_`` ``(n,)``, -1 for noise, ``core_sample_indices_`` and ``components_``, the core samples.
 
         Args:
-            sample_weight: ``(n,)``; a sample is a core sample if the weights within ``eps`` sum to at least
-                ``min_samples``. Negative weights reduce the sum. None: 1 each.
+            X: ``(n, d)`` samples.
+            y: Ignored.
+            sample_weight: ``(n,)``. A sample is a core sample if the weights within ``eps`` sum to at least
+                ``min_samples``. Negative weights reduce the sum. None means 1 each.
+
+        Returns:
+            The estimator.
 
         Raises:
             ValueError, TypeError: If an argument is invalid.
@@ -298,9 +307,9 @@ class DBSCAN(ClusterMixin, BaseEstimator):
         samples = _samples(self, X, reset=True)
         box = _box(self.boxsize, samples.shape[1])
         if not isinstance(self.eps, numbers.Real) or not 0 < self.eps < np.inf:
-            raise ValueError(f"eps is the distance of neighbours; it must be positive and finite, not {self.eps!r}.")
+            raise ValueError(f"eps is {self.eps!r}; it must be the distance of neighbours, positive and finite.")
         if not isinstance(self.min_samples, numbers.Integral) or self.min_samples < 1:
-            raise ValueError(f"min_samples must be an integer from 1 on, not {self.min_samples!r}.")
+            raise ValueError(f"min_samples is {self.min_samples!r}; it must be an integer of at least 1.")
         eps, fewest = float(self.eps), int(self.min_samples)
         if sample_weight is None and samples.shape[1] <= _MOST_DIMS_OF_CLUSTERS:
             labels, core = _clusters(samples, eps, fewest, box)
@@ -354,10 +363,10 @@ def _weights(sample_weight: Any, samples: np.ndarray) -> np.ndarray:
         return np.full(len(samples), 1.0 if sample_weight is None else float(sample_weight))
     weight: np.ndarray = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
     if weight.ndim != 1:
-        raise ValueError(f"sample_weight must have shape (n,); its shape is {weight.shape}.")
+        raise ValueError(f"sample_weight has shape {weight.shape}; it must be (n,).")
     check_consistent_length(samples, weight)
     if not weight.any():
-        raise ValueError("sample_weight is zero for all samples; give some weight.")
+        raise ValueError("sample_weight is zero for every sample; give at least one other weight.")
     return weight
 
 
@@ -365,8 +374,8 @@ def _samples(estimator: Any, X: Any, reset: bool) -> np.ndarray:
     samples: np.ndarray = validate_data(estimator, X, reset=reset, dtype=np.float64, order="C")
     if samples.shape[1] > MOST_DIMS:
         raise ValueError(
-            f"samples have from 1 to {MOST_DIMS} features here; these have {samples.shape[1]}. Reduce them first, with "
-            f"sklearn.decomposition.PCA(n_components={MOST_DIMS}) say, or use the class of sklearn."
+            f"samples have {samples.shape[1]} features, but jztree supports 1 to {MOST_DIMS} features; reduce them, "
+            f"for example with sklearn.decomposition.PCA(n_components={MOST_DIMS}), or use the class of sklearn."
         )
     check_size(samples, "samples")
     return samples
@@ -376,15 +385,15 @@ def _box(boxsize: Any, dims: int) -> np.ndarray | None:
     if boxsize is None:
         return None
     if np.shape(boxsize) not in ((), (dims,)):
-        raise ValueError(f"boxsize must be one length or {dims}, one a feature; its shape is {np.shape(boxsize)}.")
+        raise ValueError(f"boxsize has shape {np.shape(boxsize)}; it must be one length, or {dims}, one per feature.")
     return np.broadcast_to(np.asarray(boxsize, np.float64), (dims,)).copy()
 
 
 def _check_euclidean(metric: Any, p: Any) -> None:
     if metric not in ("euclidean", "l2") and not (metric == "minkowski" and p == 2):
         raise ValueError(
-            "distances are Euclidean here: metric='euclidean', or 'minkowski' with p=2; "
-            f"metric={metric!r} with p={p!r} was given. The classes of sklearn have other metrics."
+            f"metric is {metric!r} with p={p!r}; distances must be Euclidean, so use metric='euclidean', or "
+            "'minkowski' with p=2. The classes of sklearn have other metrics."
         )
 
 
@@ -392,9 +401,9 @@ def _check_method(algorithm: Any, leaf_size: Any) -> None:
     """Check the options that select a method in scikit-learn. They have no effect here, but typos raise an error."""
     methods = ("auto", "ball_tree", "kd_tree", "brute")
     if not isinstance(algorithm, str) or algorithm not in methods:
-        raise ValueError(f"algorithm must be one of {', '.join(map(repr, methods))}, not {algorithm!r}.")
+        raise ValueError(f"algorithm is {algorithm!r}; it must be one of {', '.join(map(repr, methods))}.")
     if not isinstance(leaf_size, numbers.Integral) or isinstance(leaf_size, bool) or leaf_size < 1:
-        raise ValueError(f"leaf_size must be an integer from 1 on, not {leaf_size!r}.")
+        raise ValueError(f"leaf_size is {leaf_size!r}; it must be an integer of at least 1.")
 
 
 def _check_mode(mode: Any) -> None:
@@ -413,7 +422,9 @@ def _number(n_neighbors: Any) -> int:
 def _radii(radius: Any) -> np.ndarray:
     array = np.asarray(radius)
     if array.dtype.kind not in "fiu" or not np.all(array >= 0):
-        raise ValueError(f"radius is {radius!r}; it must be a number from 0 on, which may be infinite, or one a query.")
+        raise ValueError(
+            f"radius is {radius!r}; it must be a number of at least 0, which may be infinite, or one per query."
+        )
     return array.astype(np.float64)
 
 

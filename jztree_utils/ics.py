@@ -57,12 +57,15 @@ def uniform_particles(N: int, total_mass: float = 1.0, seed: int = 0, npad: int 
     ``N`` points, with ``seed`` plus its rank as the seed.
 
     Args:
+        N: Number of points on this device.
         total_mass: Mass of all particles on all devices together, shared equally.
+        seed: Seed of the random numbers.
         npad: Rows of padding to append.
+        dim: Number of dimensions.
 
     Returns:
-        Pos ``(N + npad, dim)`` float32 in [0, 1), a scalar mass, num ``N`` and num_total ``N`` times the number of
-        devices.
+        ``pos`` ``(N + npad, dim)`` float32 in [0, 1), a scalar ``mass``, ``num`` ``N``, and ``num_total``, ``N`` times
+        the number of devices.
 
     Raises:
         ValueError: If ``N`` or ``npad`` is negative.
@@ -84,12 +87,16 @@ def gaussian_particles(
     `uniform_particles`.
 
     Args:
+        N: Number of points on this device.
         scale: Standard deviation of each coordinate.
         total_mass: Mass of all particles on all devices together, shared equally.
+        seed: Seed of the random numbers.
         npad: Rows of padding to append.
+        dim: Number of dimensions.
 
     Returns:
-        Pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the number of devices.
+        ``pos`` ``(N + npad, dim)`` float32 in the unit of ``scale``, a scalar ``mass``, ``num`` ``N``, and
+        ``num_total``, ``N`` times the number of devices.
 
     Raises:
         ValueError: If ``N`` or ``npad`` is negative.
@@ -118,14 +125,17 @@ def hernquist_posmass(
     `hernquist_particles`.
 
     Args:
+        N: Number of points on this device.
         a: Scale radius.
         total_mass: Mass of all particles on all devices together, shared equally.
+        seed: Seed of the random numbers.
         npad: Rows of padding to append.
-        dim: Number of dimensions, in which directions are isotropic.
-        rmax: The largest radius; None means no limit.
+        dim: Number of dimensions; directions are isotropic.
+        rmax: The largest radius, in the unit of ``a``; None means no limit.
 
     Returns:
-        Pos ``(N + npad, dim)`` float32, a scalar mass, num ``N`` and num_total ``N`` times the number of devices.
+        ``pos`` ``(N + npad, dim)`` float32 in the unit of ``a``, a scalar ``mass``, ``num`` ``N``, and ``num_total``,
+        ``N`` times the number of devices.
 
     Raises:
         ValueError: If ``N`` or ``npad`` is negative, or ``rmax`` is not positive.
@@ -155,7 +165,7 @@ def clustered_particles(
     characteristic_mass: float = 1e-3,
     concentration: float | None = None,
 ) -> PosMass:
-    """Sample ``N`` particles in the periodic unit box: haloes as in a simulation, and a uniform background.
+    """Sample ``N`` particles in the periodic unit box: haloes like those of a simulation, and a uniform background.
 
     Haloes are spheres with the profile of Navarro, Frenk & White (1997, ApJ 490, 493), cut at r200, the radius with a
     mean density of 200 times that of the box. Their masses follow a power law with an exponential cutoff (Press &
@@ -163,7 +173,9 @@ def clustered_particles(
     uniform, so there is no clustering on scales above the size of a halo. Rows are in random order.
 
     Args:
-        total_mass: Mass of all particles together, shared equally.
+        N: Number of particles.
+        total_mass: Mass of the particles together, shared equally.
+        seed: Seed of the random numbers.
         npad: Rows of padding to append.
         background: The fraction of particles outside haloes; about half of the particles of a simulation at redshift 0.
         characteristic_mass: M* as a fraction of the mass of the box; 1e-3 is the value for a box of 100 Mpc/h at
@@ -172,14 +184,16 @@ def clustered_particles(
             (Bullock et al. 2001, MNRAS 321, 559).
 
     Returns:
-        Pos ``(N + npad, 3)`` float32 in [0, 1), a scalar mass, num and num_total ``N``.
+        ``pos`` ``(N + npad, 3)`` float32 in [0, 1), a scalar ``mass``, and ``num`` and ``num_total`` ``N``.
 
     Raises:
         ValueError: If a number is out of range.
     """
     _check_number(N)
     if not 0 <= background <= 1:
-        raise ValueError(f"background is the fraction of particles in no halo, from 0 to 1; {background!r} was given.")
+        raise ValueError(
+            f"background is {background!r}; it must be the fraction of particles outside haloes, from 0 to 1."
+        )
     _check_positive(
         characteristic_mass=characteristic_mass, concentration=1.0 if concentration is None else concentration
     )
@@ -267,24 +281,29 @@ def soneira_peebles_particles(
     There are ``clusters`` spheres at random positions. Each contains the centres of ``eta`` smaller spheres, and so on
     (Soneira & Peebles 1978, AJ 83, 845). Spheres of the first level have ``radius``, and each further level reduces the
     radius by the factor ``ratio``. The centres after ``levels`` levels are the particles, ``clusters eta**levels`` in
-    number. Between the sizes of the smallest and the largest spheres, ``xi(r)`` falls as ``r**-gamma`` with ``gamma = 3
-
-    - log(eta) / log(ratio)``. The default values give 1.77, as for galaxies.
+    number. Between the sizes of the smallest and the largest spheres, ``xi(r)`` falls like ``r**-gamma``, where
+    ``gamma = 3 - log(eta) / log(ratio)``. The default values give 1.77, the value of galaxies.
 
     Args:
-        total_mass: Mass of all particles together, shared equally.
+        clusters: Number of spheres of the first level.
+        levels: Number of levels.
+        eta: Number of smaller spheres in a sphere.
+        ratio: Radius of a sphere over that of the next level.
+        radius: Radius of the spheres of the first level, in box lengths.
+        total_mass: Mass of the particles together, shared equally.
+        seed: Seed of the random numbers.
         npad: Rows of padding to append.
 
     Returns:
-        Pos ``(N + npad, 3)`` float32 in [0, 1), with neighbours in neighbouring rows, a scalar mass, num and num_total
-        ``N``.
+        ``pos`` ``(N + npad, 3)`` float32 in [0, 1), with neighbours in neighbouring rows, a scalar ``mass``, and
+        ``num`` and ``num_total`` ``N``.
 
     Raises:
         ValueError: If a number is out of range.
     """
     for name, number in {"clusters": clusters, "levels": levels, "eta": eta}.items():
         if number < 1:
-            raise ValueError(f"{name} is {number!r}; it must be 1 or more.")
+            raise ValueError(f"{name} is {number!r}; it must be at least 1.")
     _check_positive(ratio=ratio, radius=radius)
     random = np.random.default_rng(seed)
     pos = random.random((clusters, 3))
@@ -318,32 +337,37 @@ def hernquist_particles(
     """Sample ``N`` particles of a Hernquist (1990, ApJ 356, 359) sphere around the origin, with a huge range of radii.
 
     The mass within r is ``M r^2 / (r + a)^2``, cut to ``a / sqrt(dynamic_range) <= r <= a sqrt(dynamic_range)``. The
-    first two rows lie on the two cuts, so that the sample spans the range for any ``N``.
+    first two rows are on the two cuts, so the sample spans the range for any ``N``.
 
     Args:
-        total_mass: Mass of all particles together, shared equally.
+        N: Number of particles.
+        total_mass: Mass of the particles together, shared equally.
+        seed: Seed of the random numbers.
         npad: Rows of padding to append.
-        scale_radius: A.
+        scale_radius: The length ``a``.
         dynamic_range: The largest radius over the smallest.
         dtype: float32 or float64.
 
     Returns:
-        Pos ``(N + npad, 3)`` of ``dtype``, a scalar mass, num and num_total ``N``.
+        ``pos`` ``(N + npad, 3)`` of ``dtype`` in the unit of ``scale_radius``, a scalar ``mass``, and ``num`` and
+        ``num_total`` ``N``.
 
     Raises:
-        ValueError: If a number is out of range, or for float64 while the 64-bit mode of JAX is off.
+        ValueError: If a number is out of range, or ``dtype`` is float64 and the 64-bit mode of JAX is off.
     """
     _check_number(N)
     _check_positive(scale_radius=scale_radius, dynamic_range=dynamic_range)
     if dynamic_range <= 1:
         raise ValueError(
-            f"dynamic_range is the largest radius over the smallest, above 1; {dynamic_range!r} was given."
+            f"dynamic_range is {dynamic_range!r}; it must be the largest radius over the smallest, above 1."
         )
     kind = np.dtype(dtype)
     if kind not in (np.float32, np.float64):
-        raise ValueError(f"dtype must be float32 or float64; {kind} was given.")
+        raise ValueError(f"dtype is {kind}; it must be float32 or float64.")
     if jax.dtypes.canonicalize_dtype(kind) != kind:
-        raise ValueError('float64 was asked for; switch it on with jax.config.update("jax_enable_x64", True) first.')
+        raise ValueError(
+            'dtype is float64, but the 64-bit mode of JAX is off; call jax.config.update("jax_enable_x64", True) first.'
+        )
     random = np.random.default_rng(seed)
     ends = np.asarray([dynamic_range**-0.5, dynamic_range**0.5])
     least, most = (ends / (1 + ends)) ** 2
@@ -357,9 +381,11 @@ def hernquist_particles(
 def cosmo_2d_sample() -> jax.Array:
     """Return a two-dimensional slice of a cosmological simulation, 128^2 particles in a periodic box.
 
+    The length of the box is `SAMPLE_2D_BOXSIZE`. The data are from jz-tree (MIT licence). Friends-of-friends results
+    are next to the file (`SAMPLE_2D`).
+
     Returns:
-        Positions ``(16384, 2)``, float32 in [0, 100); the length of the box is `SAMPLE_2D_BOXSIZE`. The data are from
-        jz-tree (MIT licence). Friends-of-friends results are next to the file (`SAMPLE_2D`).
+        Positions ``(16384, 2)`` float32 in [0, 100).
     """
     return jnp.asarray(np.load(SAMPLE_2D))
 
@@ -367,11 +393,13 @@ def cosmo_2d_sample() -> jax.Array:
 def cosmo_3d_sample() -> tuple[ParticleData, float]:
     """Return dark matter of a cosmological N-body simulation, 48^3 particles at redshift 0, and the box length.
 
+    Rows are in Lagrangian order. The sample was made with pysco-nbody (flat LCDM, Om=0.31, h=0.68). Friends-of-friends
+    and neighbour results are next to the file (`SAMPLE_3D`).
+
     Returns:
-        Pos ``(110592, 3)`` float32 in Mpc/h, a scalar mass in 1e10 Msun/h, vel ``(110592, 3)`` float32 in km/s
-        (peculiar), id ``(110592,)`` uint32, num and num_total, all as JAX arrays; and the box length, 37.5 Mpc/h. Rows
-        are in Lagrangian order. The sample was made with pysco-nbody (flat LCDM, Om=0.31, h=0.68). Friends-of-friends
-        and neighbour results are next to the file (`SAMPLE_3D`).
+        Particles of JAX arrays, and the box length, 37.5 Mpc/h. The particles have ``pos`` ``(110592, 3)`` float32 in
+        Mpc/h, a scalar ``mass`` in 1e10 Msun/h, ``vel`` ``(110592, 3)`` float32 in km/s (peculiar), ``id``
+        ``(110592,)`` uint32, ``num`` and ``num_total``.
     """
     part, header = read_snapshot(SAMPLE_3D)
     return jax.tree.map(lambda leaf: jnp.asarray(leaf) if np.ndim(leaf) else leaf, part), float(header.boxsize)  # type: ignore[arg-type]
@@ -379,10 +407,10 @@ def cosmo_3d_sample() -> tuple[ParticleData, float]:
 
 def _check_number(N: int) -> None:
     if N < 0:
-        raise ValueError(f"N is the number of particles, so it cannot be negative; {N} was given.")
+        raise ValueError(f"N is {N}; it must be the number of particles, at least 0.")
 
 
 def _check_positive(**numbers: float) -> None:
     for name, number in numbers.items():
         if not (number > 0 and np.isfinite(number)):
-            raise ValueError(f"{name} must be positive and finite; {number!r} was given.")
+            raise ValueError(f"{name} is {number!r}; it must be positive and finite.")

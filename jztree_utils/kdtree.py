@@ -24,17 +24,19 @@ _COUNT_INSTEAD = "Use a smaller distance, fewer points, or count_neighbors, whic
 class KDTree:
     """Find neighbours of points, with the API of `scipy.spatial.KDTree`.
 
-    Attributes: ``data`` as float64, ``n``, ``m``, ``boxsize``, ``mins``, ``maxes``, like SciPy. There is no ``tree``.
-    The arguments ``eps`` and ``workers`` of the methods have no effect: results are exact, and all cores are used.
+    The attributes ``data`` (float64), ``n``, ``m``, ``boxsize``, ``mins`` and ``maxes`` are those of SciPy; ``tree`` is
+    missing. The arguments ``eps`` and ``workers`` of the methods have no effect: results are exact, and all cores are
+    used.
 
-    Attributes:
+    Args:
         data: ``(n, m)`` real numbers, ``m`` from 1 to 8. They must not change, unless ``copy_data`` makes a copy.
-            ``leafsize``, ``compact_nodes`` and ``balanced_tree`` have no effect.
-        boxsize: Periodic length, or one per dimension; 0 is open. Data must be within ``[0, boxsize)``.
+        leafsize, compact_nodes, balanced_tree: No effect.
+        copy_data: Whether to copy the data.
+        boxsize: Periodic length, or one per dimension; 0 means open. Data must be within ``[0, boxsize)``.
 
     Raises:
-        ValueError, TypeError: If data are not finite real numbers ``(n, m)``, above 3e144 or outside the box, and for
-            box lengths that are negative, NaN or infinite.
+        ValueError, TypeError: If data are not finite real numbers ``(n, m)`` of at most 3e144, or are outside the box,
+            or if a box length is negative, NaN or infinite.
     """
 
     def __init__(
@@ -48,13 +50,13 @@ class KDTree:
     ) -> None:
         del compact_nodes, balanced_tree
         if leafsize < 1:
-            raise ValueError(f"leafsize must be at least 1; {leafsize} was given.")
+            raise ValueError(f"leafsize is {leafsize}; it must be at least 1.")
         self.data, self.leafsize = _points(np.array(data) if copy_data else data, "data"), leafsize
         if self.data.ndim != 2:
-            raise ValueError(f"data must have shape (n, m); their shape is {self.data.shape}.")
+            raise ValueError(f"data have shape {self.data.shape}; they must have shape (n, m).")
         self.n, self.m = self.data.shape
         if not 1 <= self.m <= MOST_DIMS:
-            raise ValueError(f"points have from 1 to {MOST_DIMS} dimensions here; these have {self.m}.")
+            raise ValueError(f"data have {self.m} dimensions; points must have 1 to {MOST_DIMS} dimensions.")
         self.boxsize = None if boxsize is None else _box(boxsize, self.m)
         _check_inside(self.data, self.boxsize)
         self.mins = self.data.min(axis=0) if self.n else np.zeros(self.m)
@@ -73,9 +75,11 @@ class KDTree:
         """Find the nearest neighbours of points.
 
         Args:
-            x: ``(..., m)``.
-            k: Number of neighbours, or a list of their ranks, from 1 on.
-            distance_upper_bound: Only neighbours below this distance.
+            x: ``(..., m)`` points.
+            k: Number of neighbours, or a list of their ordinal numbers, where 1 is the nearest.
+            eps, workers: No effect.
+            p: The metric, which must be 2.
+            distance_upper_bound: Return only neighbours below this distance.
 
         Returns:
             Distances and rows, ``(..., k)``, or ``(...)`` if ``k`` is 1. Missing neighbours have an infinite distance
@@ -88,7 +92,7 @@ class KDTree:
         _check_workers(workers)
         _check_metric(p)
         if not isinstance(distance_upper_bound, numbers.Real):
-            raise TypeError(f"distance_upper_bound must be one number, not {distance_upper_bound!r}.")
+            raise TypeError(f"distance_upper_bound is {distance_upper_bound!r}; it must be one number.")
         wanted, single = _which(k)
         points = self._queries(x)
         most = min(int(wanted.max(initial=0)), self.n)
@@ -113,17 +117,20 @@ class KDTree:
         return_sorted: bool | None = None,
         return_length: bool = False,
     ) -> Any:
-        """Find the rows of all points within a distance of the given points.
+        """Find the rows of the points within a distance of the given points.
 
         Args:
-            x: ``(..., m)``.
+            x: ``(..., m)`` points.
             r: Distances that broadcast to ``(...)``.
+            p: The metric, which must be 2.
+            eps, workers, return_sorted: No effect; lists are always sorted.
+            return_length: Return only the lengths of the lists.
 
         Returns:
-            A list for one point, otherwise an array ``(...)`` of lists, sorted; or only their lengths, without lists.
+            A list for one point, otherwise an array ``(...)`` of lists; or only the lengths, without lists.
 
         Raises:
-            MemoryError: If the lists would not fit into memory, before it makes them.
+            MemoryError: If the lists would not fit into memory. The search does not start then.
         """
         del eps, return_sorted
         _check_workers(workers)
@@ -148,11 +155,11 @@ class KDTree:
         return [sorted(index[begin:end].tolist()) for begin, end in itertools.pairwise(splits)]
 
     def query_pairs(self, r: float, p: float = 2.0, eps: float = 0, output_type: str = "set") -> Any:
-        """Return all pairs of rows ``i < j`` of points within ``r``: a set of tuples, or an array ``(pairs, 2)``."""
+        """Return the pairs of rows ``i < j`` of points within ``r``: a set of tuples, or an array ``(pairs, 2)``."""
         del eps
         _check_metric(p)
         if output_type not in ("set", "ndarray"):
-            raise ValueError(f"output_type must be 'set' or 'ndarray', not {output_type!r}.")
+            raise ValueError(f"output_type is {output_type!r}; it must be 'set' or 'ndarray'.")
         each = _TUPLE if output_type == "set" else _PAIR
         splits, index, _ = self._search.within(self.data, np.full(self.n, float(r)), each, _COUNT_INSTEAD)
         first = np.repeat(np.arange(self.n), np.diff(splits))
@@ -165,18 +172,23 @@ class KDTree:
         """Count the pairs, one point of each tree, within distances, or sum the products of their weights.
 
         Args:
-            r: One distance or several.
-            weights: Weights of the points of both trees, a pair of arrays, each of which may be None; one array for
-                both if the trees are the same.
-            cumulative: All pairs within each distance; otherwise only those beyond the previous distance, and distances
-                must ascend.
+            other: The other tree, which may be this one.
+            r: One distance, or several ``(m,)``.
+            p: The metric, which must be 2.
+            weights: Weights of the points of both trees, a pair of arrays or None; one array for both if the trees are
+                the same.
+            cumulative: Count the pairs within each distance. False counts only those above the previous distance, and
+                distances must ascend.
+
+        Returns:
+            One number, or ``(m,)``: integer counts, or float64 sums with weights.
         """
         _check_metric(p)
         radii = np.atleast_1d(np.asarray(r, np.float64))
         if radii.ndim != 1:
-            raise ValueError(f"r must be one distance or several; its shape is {radii.shape}.")
+            raise ValueError(f"r has shape {radii.shape}; it must be one distance, or several in one dimension.")
         if not cumulative and np.any(np.diff(radii) < 0):
-            raise ValueError("r must be in order if cumulative=False.")
+            raise ValueError("r is not in ascending order; with cumulative=False, distances must ascend.")
         own, theirs = (None, None) if weights is None else self._both_weights(other, weights)
         counts = self._points_of(other).count(self.data, radii, own, theirs)
         if not cumulative:
@@ -186,15 +198,22 @@ class KDTree:
     def sparse_distance_matrix(
         self, other: "KDTree", max_distance: float, p: float = 2.0, output_type: str = "dok_matrix"
     ) -> Any:
-        """Return the distances of all pairs, one point of each tree, within ``max_distance``.
+        """Return the distances of the pairs, one point of each tree, within ``max_distance``.
 
         Args:
-            output_type: ``"dok_matrix"``, ``"coo_matrix"``, ``"dict"`` or ``"ndarray"``, the latter with fields i, j,
-                v.
+            other: The other tree, which may be this one.
+            max_distance: Maximum distance of a pair.
+            p: The metric, which must be 2.
+            output_type: ``"dok_matrix"``, ``"coo_matrix"``, ``"dict"`` or ``"ndarray"``, the last with fields i, j, v.
+
+        Returns:
+            A sparse matrix ``(n, other.n)``, or the pairs in another form.
         """
         _check_metric(p)
         if output_type not in ("dok_matrix", "coo_matrix", "dict", "ndarray"):
-            raise ValueError(f"output_type is 'dok_matrix', 'coo_matrix', 'dict' or 'ndarray', not {output_type!r}.")
+            raise ValueError(
+                f"output_type is {output_type!r}; it must be 'dok_matrix', 'coo_matrix', 'dict' or 'ndarray'."
+            )
         each = _TUPLE if output_type in ("dict", "dok_matrix") else _PAIR
         splits, index, distance = self._points_of(other).within(
             self.data, np.full(self.n, float(max_distance)), each, _COUNT_INSTEAD
@@ -220,9 +239,9 @@ class KDTree:
     def _points_of(self, other: "KDTree") -> PointSearch:
         """Return the points of another tree, in the box of this one, like SciPy."""
         if not isinstance(other, KDTree):
-            raise TypeError(f"other must be a jztree_utils.kdtree.KDTree, not {type(other).__name__}.")
+            raise TypeError(f"other has type {type(other).__name__}; it must be a jztree_utils.kdtree.KDTree.")
         if other.m != self.m:
-            raise ValueError(f"both trees need one number of dimensions; they have {self.m} and {other.m}.")
+            raise ValueError(f"the trees have {self.m} and {other.m} dimensions; both must have the same number.")
         mine, theirs = (np.zeros(self.m) if tree.boxsize is None else tree.boxsize for tree in (self, other))
         return other._search if np.array_equal(mine, theirs) else PointSearch(other.data, self.boxsize)
 
@@ -257,9 +276,9 @@ def _points(values: Any, name: str) -> np.ndarray:
 def _box(boxsize: Any, m: int) -> np.ndarray:
     lengths = np.asarray(boxsize, np.float64)
     if lengths.shape not in ((), (1,), (m,)):
-        raise ValueError(f"boxsize must be one length or {m}, one a dimension; its shape is {lengths.shape}.")
+        raise ValueError(f"boxsize has shape {lengths.shape}; it must be one length, or {m}, one per dimension.")
     if not (np.isfinite(lengths).all() and np.all(lengths >= 0)):
-        raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 where open.")
+        raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 for open dimensions.")
     return np.broadcast_to(lengths, (m,)).copy()
 
 
@@ -288,7 +307,7 @@ def _integer(value: Any, words: str) -> int:
 
 def _check_metric(p: float) -> None:
     if p != 2:
-        raise ValueError(f"distances are Euclidean here, p=2; p={p} was given. scipy.spatial.KDTree has other metrics.")
+        raise ValueError(f"p is {p}; distances must be Euclidean, p=2. scipy.spatial.KDTree has other metrics.")
 
 
 def _which(k: Any) -> tuple[np.ndarray, bool]:

@@ -36,9 +36,12 @@ def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = Fa
 
     Args:
         what: The task, in words such as ``"read snapshot"``.
-        total: The total amount of work, in ``unit``; below 1 nothing is shown.
+        total: The total amount of work, in ``unit``; a total below 1 shows nothing.
         unit: Name of the counted unit, in the plural.
         quiet: Show nothing.
+
+    Yields:
+        A function that takes the amount of work completed since its last call.
 
     Example:
         >>> with progress("read snapshot", 1000) as advance:

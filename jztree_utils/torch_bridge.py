@@ -45,15 +45,16 @@ def differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
     ``func`` supports. ``torch.compile`` does not compile the call, only the code around it.
 
     Args:
-        func: Takes JAX arrays as positional arguments and returns a pytree of arrays. Bind other arguments with
+        func: A function that takes JAX arrays as positional arguments and returns a pytree of arrays. Bind other
+            arguments with
             `functools.partial`, for example. Create the function once: its forward and its backward pass are compiled
             for each combination of tensor types.
 
     Raises:
-        TypeError: If an argument is not a dense tensor, or is a complex one that requires derivatives.
-        ValueError: For integers that JAX would truncate.
-        NotImplementedError: Within transformations of `torch.func` and for forward-mode derivatives: PyTorch can
-            differentiate the call only backwards.
+        TypeError: If an argument is not a dense tensor, or is a complex tensor that requires derivatives.
+        ValueError: If JAX would truncate an integer.
+        NotImplementedError: If `torch.func` or forward-mode differentiation transforms the call: PyTorch can
+            differentiate it only backwards.
     """
     passes = _Passes(func)
 
@@ -73,15 +74,15 @@ def differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
 
 
 _ONLY_BACKWARD = (
-    "a function of torch_bridge.differentiable has derivatives backward, one gradient at a time, by "
-    "torch.autograd.grad or .backward(); it does not go through torch.func, vectorize=True or forward-mode "
-    "derivatives. Transform the function of JAX, by jax.vmap or jax.jvp, before it is made differentiable."
+    "a function of torch_bridge.differentiable supports only backward derivatives, one gradient at a time, with "
+    "torch.autograd.grad or .backward(); torch.func, vectorize=True and forward-mode derivatives do not work. "
+    "Transform the JAX function with jax.vmap or jax.jvp before you call differentiable."
 )
 
 
 def _check_tensor(place: int, one: Any) -> None:
     if not isinstance(one, torch.Tensor):
-        raise TypeError(f"argument {place} must be a tensor of PyTorch, not {type(one).__name__}.")
+        raise TypeError(f"argument {place} has type {type(one).__name__}; it must be a tensor of PyTorch.")
     kinds = {
         "nested": one.is_nested,
         "sparse": one.layout is not torch.strided,
@@ -90,9 +91,9 @@ def _check_tensor(place: int, one: Any) -> None:
     }
     for kind, is_that in kinds.items():
         if is_that:
-            raise TypeError(f"argument {place} is a {kind} tensor; give a dense one, which holds all its numbers.")
+            raise TypeError(f"argument {place} is a {kind} tensor; give a dense tensor.")
     if one.requires_grad and one.is_complex():
-        raise TypeError(f"argument {place} is complex, and only real tensors have derivatives; .detach() it.")
+        raise TypeError(f"argument {place} is complex, but only real tensors have derivatives; call its .detach().")
 
 
 class _Passes:
@@ -108,7 +109,7 @@ class _Passes:
         return _by_kind(self._func(*_merged(fixed, by)))
 
     def _backward_of(self, by: tuple[bool, ...]) -> Callable[..., Any]:
-        """Return the backward pass as a function of all tensors and the cotangents. by: the tensors that vary."""
+        """Return the backward pass as a function of the tensors (those with ``by`` vary) and the cotangents."""
 
         def pulled(*arrays: jax.Array) -> list[jax.Array]:
             given, cotangents = arrays[: len(by)], arrays[len(by) :]
@@ -124,7 +125,7 @@ class _Bridge(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, passes: _Passes, structures: list[Any], *tensors: torch.Tensor) -> Any:
-        """structures: list that receives the structure of the result, which PyTorch does not pass on."""
+        """Call the function. ``structures`` receives the structure of the result, which PyTorch does not pass on."""
         ctx.by = tuple(one.requires_grad and one.is_floating_point() for one in tensors)
         ctx.wide = jnp.result_type(float) == jnp.float64 or any(one.dtype == torch.float64 for one in tensors)
         if not ctx.wide:
@@ -168,7 +169,7 @@ def _check_integers(tensors: Sequence[torch.Tensor]) -> None:
         for value in (int(one.min()), int(one.max())):
             if not -(2**31) <= value < 2**31:
                 raise ValueError(
-                    f"argument {place} holds {value}, of which JAX keeps 32 bits only; switch on 64 with "
+                    f"argument {place} holds {value}, but JAX keeps only 32 bits; switch on 64 bits with "
                     "jax.config.update('jax_enable_x64', True), or give smaller numbers."
                 )
 

@@ -144,7 +144,7 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
     ("arguments", "told"),
     [
         (["-o", "same.hdf5"], "is a single name for 2 snapshots; add {n} for the number, or {name} for the name"),
-        (["-o", "same_{n}.hdf5", "--plot", "same_{n}.hdf5"], "no suffix of a known format"),
+        (["-o", "same_{n}.hdf5", "--plot", "same_{n}.hdf5"], "does not have the suffix of a known format"),
         (["-o", "c_{foo}.hdf5"], "has the unknown placeholder {foo}; use {n} for the number"),
         (["-o", "c_{n}_{}.hdf5"], "has the unknown placeholder {};"),
         (["-o", "c_{n}.hdf5", "--plot", "c_{m}.png"], "has the unknown placeholder {m};"),

@@ -83,7 +83,8 @@ def tree() -> KDTree:
 def test_lists_larger_than_memory_raise_before_they_are_made(no_lists, little_memory, call, each, advice) -> None:
     number = 200 * 200
     words = (
-        rf"there are 40,000 neighbours, which need {number * each:,} bytes \([0-9.]+ MiB\) of memory; 97.7 kiB are free"
+        rf"there are 40,000 neighbours, which need {number * each:,} bytes \([0-9.]+ MiB\) of memory, but 97.7 kiB are "
+        r"free"
     )
     with pytest.raises(MemoryError, match=rf"^{words}\. {advice}.*\.$"):
         call()
@@ -97,7 +98,7 @@ def test_lists_that_fit_are_made_even_if_all_pairs_would_not_fit(little_memory) 
 
 def test_more_neighbours_than_a_list_holds_raise(no_lists, monkeypatch) -> None:
     monkeypatch.setattr(_point_search, "_MOST_LISTED", 999)
-    with pytest.raises(MemoryError, match=r"there are 40,000 neighbours, and lists hold at most 999\. Use a smaller r"):
+    with pytest.raises(MemoryError, match=r"there are 40,000 neighbours, but lists hold at most 999\. Use a smaller r"):
         tree().query_ball_point(DATA, 9)
 
 
@@ -105,7 +106,7 @@ def test_more_neighbours_than_a_list_holds_raise(no_lists, monkeypatch) -> None:
     ("name", "arguments", "advice"),
     [
         ("radius_neighbors", {"radius": 9.0}, "Use a smaller radius, fewer samples at once, or kneighbors"),
-        ("radius_neighbors_graph", {"radius": 9.0}, "or kneighbors, whose number of neighbours is fixed"),
+        ("radius_neighbors_graph", {"radius": 9.0}, "or kneighbors with its fixed number of neighbours"),
         ("kneighbors", {"n_neighbors": 199}, "Use fewer neighbours, or fewer points at once"),
         ("kneighbors_graph", {"n_neighbors": 199}, "Use fewer neighbours, or fewer points at once"),
     ],
@@ -113,7 +114,7 @@ def test_more_neighbours_than_a_list_holds_raise(no_lists, monkeypatch) -> None:
 def test_estimators_raise_with_their_own_message(no_lists, little_memory, name, arguments, advice) -> None:
     estimators = pytest.importorskip("jztree_utils.estimators")
     fitted = estimators.NearestNeighbors().fit(DATA)
-    with pytest.raises(MemoryError, match=rf"bytes .* of memory; 97.7 kiB are free\. .*{advice}"):
+    with pytest.raises(MemoryError, match=rf"bytes .* of memory, but 97.7 kiB are free\. .*{advice}"):
         getattr(fitted, name)(**arguments)
 
 
