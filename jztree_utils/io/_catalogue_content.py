@@ -1,6 +1,5 @@
 """The contents of a catalogue file in any layout: groups, extra columns, counts by type, and metadata."""
 
-import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +11,7 @@ import numpy as np
 from jztree.data import FofCatalogue, check_no_unit, squeeze_catalogue
 from jztree.halos import DEFINITIONS
 
-from ._attributes import number, text_attribute, whole_number
+from ._attributes import text_attribute
 from ._errors import SnapshotError
 from ._files import get_dataset, get_group, open_hdf5
 from ._hdf5_columns import KINDS, check_form, read_all, wrong_form
@@ -22,9 +21,8 @@ from ._header import SnapshotHeader, unit_attributes, unit_powers
 NUM_TYPES = 6
 _MOST_DIMENSIONS = 8
 NUMBERS = "iufb"  # the accepted kinds of dtype of columns
-MADE = "FriendsOfFriends"
 CENTRE = "centre_pos"  # the extra column with the centre of the spheres of each group
-_LENGTHS = ("linking_length", "mean_separation")  # entries of `CatalogueInfo` that are lengths
+LENGTHS = ("linking_length", "mean_separation")  # entries of `CatalogueInfo` that are lengths
 # Files have no ranks. Each entry of ``means`` is stored as a column under its own name.
 _COLUMNS = tuple(name for name in FofCatalogue.column_names() if name not in ("offset_rank", "means"))
 
@@ -32,9 +30,10 @@ _COLUMNS = tuple(name for name in FofCatalogue.column_names() if name not in ("o
 class Form(NamedTuple):
     """The form of a catalogue column: the kinds of its numbers, and the lengths of its axes after the group axis.
 
-    kinds: see `numpy.dtype.kind`.
-    axes: one letter per axis. The length is the number of dimensions for "d", of pairs of dimensions for "p", and of
-        particle types for "t".
+    Attributes:
+        kinds: See `numpy.dtype.kind`.
+        axes: One letter per axis. The length is the number of dimensions for "d", of pairs of dimensions for "p", and
+            of particle types for "t".
     """
 
     kinds: str
@@ -59,16 +58,17 @@ _FORMS = {
 class CatalogueInfo:
     """How a catalogue was made; unknown values are None.
 
-    linking_length: in the unit of length of the particles.
-    mean_separation: mean separation of the linked particles, in the same unit.
-    separation_by: "mass" or "number", the quantity used to find the mean separation, see `jztree_utils.separation`.
-    npart_min: the minimum number of particles of a group in the catalogue.
-    num_particles: number of particles that were searched for groups, both members and others.
-    ptype: their type in the snapshot.
-    source: name of the snapshot.
-    header: header of the snapshot: box, cosmology, units.
-    made_with: the options of the call that made the catalogue, as the command line writes them.
-    spheres_of: the matter that the spheres contain and the matter that was left out, in words.
+    Attributes:
+        linking_length: In the unit of length of the particles.
+        mean_separation: Mean separation of the linked particles, in the same unit.
+        separation_by: "mass" or "number", the quantity used to find the mean separation, see `jztree_utils.separation`.
+        npart_min: The minimum number of particles of a group in the catalogue.
+        num_particles: Number of particles that were searched for groups, both members and others.
+        ptype: Their type in the snapshot.
+        source: Name of the snapshot.
+        header: Header of the snapshot: box, cosmology, units.
+        made_with: The options of the call that made the catalogue, as the command line writes them.
+        spheres_of: The matter that the spheres contain and the matter that was left out, in words.
     """
 
     linking_length: float | None = None
@@ -87,10 +87,11 @@ class CatalogueInfo:
 class Column:
     """A property of groups.
 
-    values: ``(g, ...)``, one row per group.
-    kind: the kind of quantity, which determines the unit: "length", "mass", "velocity", "1" and others, see
-        `_header.unit_attributes`.
-    definition: the definition in words.
+    Attributes:
+        values: ``(g, ...)``, one row per group.
+        kind: The kind of quantity, which determines the unit: "length", "mass", "velocity", "1" and others, see
+            `_header.unit_attributes`.
+        definition: The definition in words.
     """
 
     values: Any
@@ -102,8 +103,9 @@ class Column:
 class TypeTable:
     """Particles of each type in each group.
 
-    count: ``(g, 6)`` int64. Each row sums to the number of particles of the group.
-    mass: ``(g, 6)`` float64, zero if the particles have no mass.
+    Attributes:
+        count: ``(g, 6)`` int64. Each row sums to the number of particles of the group.
+        mass: ``(g, 6)`` float64, zero if the particles have no mass.
     """
 
     count: np.ndarray
@@ -114,11 +116,12 @@ class TypeTable:
 class CatalogueContent:
     """The full contents of a catalogue file with ``g`` groups, as NumPy arrays.
 
-    catalogue: the groups, without padding. Columns that are missing from the file are None.
-    ids: ``(m,)`` identifiers of the members, in the order that ``offset`` refers to, or None.
-    info: how the catalogue was made.
-    extra: further columns by name.
-    by_type: particles of each type, or None if all are of one type.
+    Attributes:
+        catalogue: The groups, without padding. Columns that are missing from the file are None.
+        ids: ``(m,)`` identifiers of the members, in the order that ``offset`` refers to, or None.
+        info: How the catalogue was made.
+        extra: Further columns by name.
+        by_type: Particles of each type, or None if all are of one type.
     """
 
     catalogue: FofCatalogue
@@ -141,9 +144,12 @@ class CatalogueContent:
 def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = None) -> dict[str, Column]:
     """Return all columns of a catalogue by name, in the order in which they are written.
 
-    cata: the catalogue; unused rows and columns that are None are left out.
-    extra: further columns, with one row per used group.
-    Raises ValueError if an extra column has another length, is not numeric, or has an invalid or reserved name.
+    Args:
+        cata: The catalogue; unused rows and columns that are None are left out.
+        extra: Further columns, with one row per used group.
+
+    Raises:
+        ValueError: If an extra column has another length, is not numeric, or has an invalid or reserved name.
     """
     cata = squeeze_catalogue(cata)
     held = {name: getattr(cata, name) for name in _COLUMNS}
@@ -231,7 +237,9 @@ def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
     """Convert ``content`` to units that are free of h, or to units per h. Values keep their dtype.
 
     Cosmological runs of Gadget have units such as Mpc/h; those of SWIFT are free of h. Other runs do not change.
-    Raises ValueError if the conversion needs h and the header does not have it.
+
+    Raises:
+        ValueError: If the conversion needs h and the header does not have it.
     """
     header = content.header
     if header.h_free == h_free or header.comoving is False:
@@ -252,7 +260,7 @@ def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
     columns = catalogue_columns(content.catalogue, content.extra)
     converted = {name: replace(column, values=convert(column.kind, column.values)) for name, column in columns.items()}
     by_type = content.by_type and replace(content.by_type, mass=convert("mass", content.by_type.mass))
-    held = {name: getattr(content.info, name) for name in _LENGTHS}
+    held = {name: getattr(content.info, name) for name in LENGTHS}
     lengths: dict[str, Any] = {
         name: value and float(convert("length", np.float64(value))) for name, value in held.items()
     }
@@ -285,13 +293,16 @@ def read_columns(
 ) -> dict[str, Column]:
     """Return the columns of a catalogue in one file or several, under their names in the files.
 
-    group: the group that holds them.
-    kinds: kinds of columns by name. Other columns are read if they have an attribute for their kind, as `write_column`
-        writes.
-    own: the names in `FofCatalogue` or `TypeTable` of columns that have other names in the files, by the name in the
-        file. A column must have the form that it has there; others must have one row per group.
-    ndim: number of dimensions, None to take it from the centres.
-    Raises SnapshotError if a column has the wrong form, or if columns of different files are inconsistent.
+    Args:
+        group: The group that holds them.
+        kinds: Kinds of columns by name. Other columns are read if they have an attribute for their kind, as
+            `write_column` writes.
+        own: The names in `FofCatalogue` or `TypeTable` of columns that have other names in the files, by the name in
+            the file. A column must have the form that it has there; others must have one row per group.
+        ndim: Number of dimensions, None to take it from the centres.
+
+    Raises:
+        SnapshotError: If a column has the wrong form, or if columns of different files are inconsistent.
     """
     found: dict[str, list[Column]] = {}
     for path in paths:
@@ -394,8 +405,12 @@ def _rows(parts: Sequence[np.ndarray]) -> np.ndarray:
 def read_ids(paths: Sequence[Path], name: str, count: np.ndarray) -> np.ndarray | None:
     """Read the identifiers of members from one file or several. Return None if there are none.
 
-    name: name of their dataset. count: ``(g,)`` members of each group.
-    Raises SnapshotError if they are not integers, or if their number differs from the number of members.
+    Args:
+        name: Name of their dataset.
+        count: ``(g,)`` members of each group.
+
+    Raises:
+        SnapshotError: If they are not integers, or if their number differs from the number of members.
     """
     members, held = sum(count.tolist()), 0  # sum in Python integers, because damaged counts may be large
     if count.min(initial=0) < 0:
@@ -416,32 +431,3 @@ def read_ids(paths: Sequence[Path], name: str, count: np.ndarray) -> np.ndarray 
             "again."
         )
     return _rows(parts) if parts else None
-
-
-def write_made(file: h5py.File, info: CatalogueInfo) -> None:
-    """Write how the catalogue was made, apart from the header."""
-    made = {f.name: getattr(info, f.name) for f in dataclasses.fields(info) if f.name != "header"}
-    file.create_group(MADE).attrs.update(
-        {name: _storable(name, value) for name, value in made.items() if value is not None}
-    )
-
-
-def _storable(name: str, value: Any) -> Any:
-    """Return ``value``; in text, such as a file name, characters that are not UTF-8 are escaped."""
-    check_no_unit(value, name)
-    return value.encode(errors="backslashreplace").decode() if isinstance(value, str) else value
-
-
-def read_made(file: h5py.File) -> dict[str, Any]:
-    """Read the metadata written by `write_made`, as arguments of `CatalogueInfo`.
-
-    Raises SnapshotError if the metadata is invalid.
-    """
-    if MADE not in file:
-        return {}
-    group = get_group(file, MADE)
-    made: dict[str, Any] = {name: number(group, name) for name in _LENGTHS}
-    made |= {name: whole_number(group, name) for name in ("npart_min", "num_particles", "ptype")}
-    texts = ("source", "made_with", "separation_by", "spheres_of")
-    made |= {name: text_attribute(group, name) for name in texts if name in group.attrs}
-    return {name: value for name, value in made.items() if value is not None}

@@ -34,15 +34,14 @@ from ._catalogue_content import (
     member_rows,
     read_columns,
     read_ids,
-    read_made,
     write_column,
-    write_made,
 )
 from ._errors import SnapshotError
 from ._files import get_dataset, get_group, open_hdf5
 from ._files_of_snapshot import all_parts
 from ._hdf5_snapshots import scale_exponent
 from ._header import SnapshotHeader, header_attributes, parse_header
+from ._made_with import read_made, write_made
 
 _POS, _COM = "GroupPos", "GroupCM"
 _SPHERES = {"200c": "Crit200", "200m": "Mean200", "500c": "Crit500", "vir": "TopHat200"}

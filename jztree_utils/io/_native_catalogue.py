@@ -21,13 +21,12 @@ from ._catalogue_content import (
     column_kinds,
     read_columns,
     read_ids,
-    read_made,
     write_column,
-    write_made,
 )
 from ._errors import SnapshotError
 from ._files import open_hdf5
 from ._header import SnapshotHeader, header_attributes, parse_header
+from ._made_with import read_made, write_made
 
 MEMBERS = "Members/id"
 RESERVED = frozenset({"count_by_type", "mass_by_type"})

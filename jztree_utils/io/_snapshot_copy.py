@@ -18,7 +18,7 @@ import h5py
 import numpy as np
 
 from ._attributes import attribute_dtype, holds_text_or_numbers, read_attribute, whole_numbers
-from ._catalogue_content import MADE, CatalogueInfo, write_made
+from ._catalogue_content import CatalogueInfo
 from ._columns import Advance, row_slices
 from ._errors import SnapshotError
 from ._files import PathLike, create_hdf5, get_dataset, get_group, open_hdf5, output_path
@@ -26,6 +26,7 @@ from ._files_of_snapshot import kind_of_file
 from ._hdf5_columns import OpenFile, check_filters, row_dtype, write_bytes
 from ._hdf5_snapshots import is_simulation
 from ._header import NUM_FILES, parse_header
+from ._made_with import MADE, write_made
 from ._read_options import ReadOptions
 from ._row_order import RowOrder
 

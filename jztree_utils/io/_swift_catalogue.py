@@ -26,13 +26,12 @@ from ._catalogue_content import (
     member_rows,
     read_columns,
     read_ids,
-    read_made,
-    write_made,
 )
 from ._errors import SnapshotError
 from ._files import get_group, open_hdf5
 from ._files_of_snapshot import all_parts
 from ._header import SnapshotHeader, parse_header, unit_powers
+from ._made_with import read_made, write_made
 from ._native_catalogue import split_types, type_columns, write_members
 
 _NAMES = {"count": "Sizes", "mass": "Masses", "com_pos": "Centres"}
