@@ -17,14 +17,15 @@ def attribute(holder: Any, name: str) -> Any:
 
     Args:
         holder: An open file, or a group or dataset in it.
+        name: Name of the attribute.
 
     Raises:
-        SnapshotError: For other types.
+        SnapshotError: If the attribute has another type.
     """
     if name not in holder.attrs:
         return None
     if not holds_text_or_numbers(holder, name):
-        raise wrong_attribute(holder, name, "something else", "text or numbers are needed")
+        raise wrong_attribute(holder, name, "data of another type", "it must be text or numbers")
     value = read_attribute(holder, name)
     if isinstance(value, h5py.Empty):
         return None
@@ -77,7 +78,7 @@ def numbers(holder: Any, name: str) -> np.ndarray | None:
     value = attribute(holder, name)
     array = np.ravel(np.asarray(value))
     if array.dtype.kind not in "iufb":
-        raise wrong_attribute(holder, name, value, "a number is needed")
+        raise wrong_attribute(holder, name, value, "it must be a number")
     return array
 
 
@@ -87,19 +88,19 @@ def number(holder: Any, name: str) -> float | None:
     if values is None:
         return None
     if not len(values) or not np.isfinite(values[0]) or (values != values[0]).any():
-        raise wrong_attribute(holder, name, values, "one finite number is needed")
+        raise wrong_attribute(holder, name, values, "it must be one finite number")
     return float(values[0])
 
 
 def whole_numbers(holder: Any, name: str) -> tuple[int, ...] | None:
-    """Return the counts in an attribute, or None. Raises SnapshotError unless they are integers from 0 on."""
+    """Return the counts in an attribute, or None. Raises SnapshotError unless they are integers of at least 0."""
     values = numbers(holder, name)
     if values is None:
         return None
     wide = values.astype(np.float64) if values.dtype.kind == "f" else values
     # A float too large for an integer is at least 2^63, to which the largest integer is rounded up.
     if not ((wide >= 0) & (wide < float(_MOST)) & (wide == np.trunc(wide))).all():
-        raise wrong_attribute(holder, name, values, "whole numbers from 0 on are needed")
+        raise wrong_attribute(holder, name, values, "it must be whole numbers of at least 0")
     return tuple(int(value) for value in values)
 
 
@@ -107,12 +108,14 @@ def whole_number(holder: Any, name: str) -> int | None:
     """Return the result of `whole_numbers` for a single number."""
     values = whole_numbers(holder, name)
     if values is not None and len(values) != 1:
-        raise wrong_attribute(holder, name, values, "one number is needed")
+        raise wrong_attribute(holder, name, values, "it must be one number")
     return None if values is None else values[0]
 
 
 def wrong_attribute(holder: Any, name: str, value: Any, needed: str) -> SnapshotError:
     """Return the error for an attribute that is not of the form ``needed``."""
-    words = "an empty one" if value is None or not np.size(value) else " ".join(str(value).split())[:_LONGEST]
+    words = "no value" if value is None or not np.size(value) else " ".join(str(value).split())[:_LONGEST]
     where = str(holder.name).lstrip("/") or "the file"
-    return SnapshotError(f"{holder.file.filename} has {words} as attribute {name} of {where}; {needed}.")
+    return SnapshotError(
+        f"{holder.file.filename} has {words} as attribute {name} of {where}; {needed}. Correct the attribute."
+    )

@@ -59,7 +59,7 @@ _LAYOUTS = {
 def canonical_order(
     part: _Part, cata: FofCatalogue, extra: Mapping[str, Column] | None = None, by_type: TypeTable | None = None
 ) -> tuple[_Part, FofCatalogue, dict[str, Column], TypeTable | None]:
-    """Sort particles and catalogue into the order of the files, which does not depend on how they were computed.
+    """Sort particles and catalogue into the order of the files, which is independent of their computation.
 
     Args:
         part: Particles in group order, ``n`` rows, with or without ``id``; those of several ranks are joined to one
@@ -68,8 +68,9 @@ def canonical_order(
         extra, by_type: Further columns, and particles by type, with one row per group of ``cata`` in its order.
 
     Returns:
-        All four, without padding and as NumPy arrays. The largest group comes first. Groups of equal size are sorted by
-        their smallest identifier, or keep their order if there are no identifiers. The particles of a group are sorted
+        The four arguments, without padding and as NumPy arrays. The largest group comes first. Groups of equal size are
+        sorted by
+        their smallest identifier, or keep their order without identifiers. The particles of a group are sorted
         by identifier; particles without a group come last.
 
     Raises:
@@ -91,14 +92,16 @@ def canonical_order(
 
 
 def _orders(part: Any, count: np.ndarray, offset: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the rows of groups and of particles in canonical order. count, offset: ``(g,)`` int64."""
+    """Return the rows of groups and of particles in canonical order, from counts and offsets ``(g,)`` int64."""
     n = get_pos(part).shape[0]
     ids = getattr(part, "id", None)
     keys = np.arange(n) if ids is None else np.asarray(ids)
     by_row = np.argsort(offset, kind="stable")
     bounds = np.concatenate([[0], np.stack([offset, offset + count], axis=1)[by_row].ravel(), [n]])
     if (np.diff(bounds) < 0).any():
-        raise ValueError(f"The catalogue does not belong to these {n} particles: its groups do not follow each other.")
+        raise ValueError(
+            f"The catalogue does not belong to these {n} particles, because its groups overlap; give its own particles."
+        )
     members = member_rows(count[by_row], offset[by_row])
     smallest = np.empty(len(count), keys.dtype)
     if len(count):
@@ -128,10 +131,10 @@ def write_catalogue(
         cata: The catalogue, of JAX or NumPy arrays. Unused rows and columns that are None are left out.
             `canonical_order` gives an order that does not depend on the code that computed the catalogue.
         ids: ``(m,)`` integers, identifiers of the members in the order that ``cata.offset`` refers to, or None.
-        info: How the catalogue was made.
+        info: The origin of the catalogue.
         layout: "native", "gadget4" (``fof_tab_000.hdf5``), "swift" or "soap". All but the first support only three
             dimensions. "gadget4" uses units per h, "swift" and "soap" units that are free of h. Values are converted if
-            the header has the other units.
+            the header has other units.
         extra: Further columns by name, with one row per group of ``cata`` in its order.
         by_type: Particles of each type in each group, if there are several types.
 
@@ -157,7 +160,8 @@ def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: s
     counted = int(np.asarray(content.catalogue.count, np.int64).sum())
     if content.ids is not None and np.shape(content.ids) != (counted,):
         raise ValueError(
-            f"The catalogue counts {counted} members, but ids of shape {np.shape(content.ids)} were given."
+            f"ids have shape {np.shape(content.ids)}, but the catalogue counts {counted} members; give one identifier "
+            "each."
         )
     _check_types(content.catalogue, content.by_type)
     _check_columns(content, layout)
@@ -166,22 +170,29 @@ def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: s
 
 
 def check_layout(layout: str, header: SnapshotHeader | None, ndim: int = 3, ptype: int | None = None) -> None:
-    """Raise ValueError, with a remedy, if a catalogue cannot be written in a layout.
+    """Check that a catalogue can be written in a layout.
 
     Args:
         layout: See `write_catalogue`.
         header: Header of the snapshot.
         ndim: Number of dimensions.
         ptype: The grouped type.
+
+    Raises:
+        ValueError: If the layout is unknown or cannot hold the catalogue. The message has a remedy.
     """
     if layout not in _LAYOUTS:
-        raise ValueError(f"There is no layout {layout!r} of catalogues; there are {', '.join(_LAYOUTS)}.")
+        raise ValueError(f"layout is {layout!r}; it must be one of {', '.join(_LAYOUTS)}.")
     if layout == "native":
         return
     if ndim != 3:
-        raise ValueError(f"The layout {layout} is for three dimensions, not {ndim}; choose the native layout.")
+        raise ValueError(
+            f"The layout {layout} needs three dimensions, but the groups have {ndim}; choose the native layout."
+        )
     if layout == "gadget4" and ptype is not None and not 0 <= ptype < NUM_TYPES:
-        raise ValueError(f"The layout gadget4 has types 0 to 5, and {ptype} was grouped; choose the native layout.")
+        raise ValueError(
+            f"The layout gadget4 has types 0 to 5, but the grouped type is {ptype}; choose the native layout."
+        )
     if layout == "swift":
         _swift_catalogue.check_header(header)
     if layout == "soap":
@@ -193,13 +204,13 @@ def _check_columns(content: CatalogueContent, layout: str) -> None:
     for name, column in catalogue_columns(content.catalogue, content.extra).items():
         unit_powers(content.header, column.kind, content.ndim)
         if name in _LAYOUTS[layout].RESERVED:
-            raise ValueError(f"An extra column is called {name}, as a dataset of the layout is; call it otherwise.")
+            raise ValueError(f"The extra column {name} has the name of a dataset of the layout; choose another name.")
         if name == CENTRE and layout != "native":
             _check_centres(column, np.shape(content.catalogue.com_pos))
 
 
 def _check_centres(column: Column, shape: tuple[int, ...]) -> None:
-    """Raise ValueError unless a column holds centres of spheres. shape: the required shape."""
+    """Raise ValueError unless a column holds centres of spheres in the required shape."""
     values = np.asarray(column.values)
     if (values.dtype.kind, values.shape, column.kind) != ("f", shape, "length"):
         raise ValueError(
@@ -215,11 +226,11 @@ def _check_types(cata: FofCatalogue, by_type: TypeTable | None) -> None:
     for name in ("count", "mass"):
         if np.shape(getattr(by_type, name)) != shape:
             raise ValueError(
-                f"The {name} by type has shape {np.shape(getattr(by_type, name))}, but it needs a row a group and a "
-                f"column a type, {shape}."
+                f"The {name} by type has shape {np.shape(getattr(by_type, name))}; it must be {shape}, with one row "
+                "per group and one column per type."
             )
     if (np.sum(by_type.count, axis=1) != cata.count).any():
-        raise ValueError("The particles by type do not add up to those of each group; count all types that it has.")
+        raise ValueError("The particles by type do not add up to those of each group; count every type in the groups.")
 
 
 def is_catalogue(path: PathLike) -> bool:
@@ -228,7 +239,7 @@ def is_catalogue(path: PathLike) -> bool:
 
 
 def catalogue_layout(path: PathLike) -> str | None:
-    """Return the layout of a catalogue, None if a file is not one. Raises SnapshotError if it cannot be read."""
+    """Return the layout of a catalogue, or None for another file. Raises SnapshotError if it cannot be read."""
     if kind_of_file(Path(path)) != "hdf5":
         return None
     with open_hdf5(Path(path)) as file:
@@ -253,14 +264,14 @@ def read_catalogue_content(path: PathLike) -> CatalogueContent:
             from the contents. If there are several files, give any of them.
 
     Raises:
-        SnapshotError: If it cannot be read, or is not a catalogue.
+        SnapshotError: If the file cannot be read, or is not a catalogue.
     """
     with open_hdf5(Path(path)) as file:
         layout, held = layout_of(file), ", ".join(sorted(file)) or "nothing"
     if layout is None:
         raise SnapshotError(
-            f"{path} is not a catalogue: it has neither Groups nor Group as this library, Gadget-4 and SWIFT write "
-            f"them; it holds {held}."
+            f"{path} is not a catalogue, because it has neither Groups nor Group like those of this library, Gadget-4 "
+            f"and SWIFT; it holds {held}. Give a catalogue."
         )
     content: CatalogueContent = _LAYOUTS[layout].read(Path(path))
     _check_read(path, content)
@@ -277,8 +288,8 @@ def _check_read(path: PathLike, content: CatalogueContent) -> None:
     if outside.any():
         row = int(np.argmax(outside))
         raise SnapshotError(
-            f"{path} places the group in row {row}, of {count[row]} particles, at offset {offset[row]}; it must be in "
-            f"rows 0 to {rows - 1} of the particles; write or copy it again."
+            f"{path} has the group in row {row}, with {count[row]} particles, at offset {offset[row]}, but it must be "
+            f"within rows 0 to {rows - 1} of the particles; write or copy it again."
         )
 
 
@@ -291,9 +302,10 @@ class _Parts(NamedTuple):
 class ReadCatalogue(_Parts):
     """The contents of a catalogue file as a tuple: ``catalogue, ids, info``.
 
-    catalogue: the groups (NumPy arrays). ids: identifiers of members, or None. info: how the catalogue was made.
-
     Attributes:
+        catalogue: The groups (NumPy arrays).
+        ids: ``(m,)`` identifiers of members, or None.
+        info: The origin of the catalogue.
         content: The full contents, with further columns. Tables have all columns, with units and definitions.
     """
 
@@ -309,7 +321,7 @@ class ReadCatalogue(_Parts):
     def to_pandas(self) -> "pandas.DataFrame":
         """Return all columns as a `pandas.DataFrame`, one row per group. Vectors become ``com_pos_x`` and so on.
 
-        ``attrs["units"]`` of the table holds the unit of each column that has one, as stored in the file (lengths are
+        ``attrs["units"]`` of the table holds the units of the file for each column that has one (lengths are
         comoving), and ``attrs["definitions"]`` the definitions.
 
         Raises:
@@ -341,10 +353,15 @@ class ReadCatalogue(_Parts):
 
 
 def read_catalogue(path: PathLike) -> ReadCatalogue:
-    """Read the groups of a catalogue file, identifiers of members or None, and how it was made. Can make tables.
+    """Read a catalogue file. The result can make tables; `read_catalogue_content` returns further columns as arrays.
 
-    See `read_catalogue_content`, which returns further columns as arrays.
+    Args:
+        path: See `read_catalogue_content`.
 
-    Raises the same errors.
+    Returns:
+        The groups, identifiers of members or None, and the origin of the catalogue.
+
+    Raises:
+        SnapshotError: If the file cannot be read, or is not a catalogue.
     """
     return ReadCatalogue.of(read_catalogue_content(path))

@@ -56,15 +56,15 @@ _FORMS = {
 
 @dataclass(frozen=True, kw_only=True)
 class CatalogueInfo:
-    """How a catalogue was made; unknown values are None.
+    """The origin of a catalogue; unknown values are None.
 
     Attributes:
-        linking_length: In the unit of length of the particles.
+        linking_length: The linking length, in the unit of length of the particles.
         mean_separation: Mean separation of the linked particles, in the same unit.
         separation_by: "mass" or "number", the quantity used to find the mean separation, see `jztree_utils.separation`.
         npart_min: The minimum number of particles of a group in the catalogue.
-        num_particles: Number of particles that were searched for groups, both members and others.
-        ptype: Their type in the snapshot.
+        num_particles: Number of particles in the search for groups, both members and others.
+        ptype: The particle type that was grouped.
         source: Name of the snapshot.
         header: Header of the snapshot: box, cosmology, units.
         made_with: The options of the call that made the catalogue, as the command line writes them.
@@ -119,9 +119,9 @@ class CatalogueContent:
     Attributes:
         catalogue: The groups, without padding. Columns that are missing from the file are None.
         ids: ``(m,)`` identifiers of the members, in the order that ``offset`` refers to, or None.
-        info: How the catalogue was made.
+        info: The origin of the catalogue.
         extra: Further columns by name.
-        by_type: Particles of each type, or None if all are of one type.
+        by_type: Particles of each type, or None for a single type.
     """
 
     catalogue: FofCatalogue
@@ -142,7 +142,7 @@ class CatalogueContent:
 
 
 def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = None) -> dict[str, Column]:
-    """Return all columns of a catalogue by name, in the order in which they are written.
+    """Return the columns of a catalogue by name, in the order of the files.
 
     Args:
         cata: The catalogue; unused rows and columns that are None are left out.
@@ -161,7 +161,9 @@ def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = N
     for name, column in {**means, **(extra or {})}.items():
         check_no_unit(column.values, name)
         if name in _COLUMNS or "/" in name or not name.strip("."):
-            raise ValueError(f"An extra column is called {name!r}, which is taken or no name; call it otherwise.")
+            raise ValueError(
+                f"An extra column has the name {name!r}, which is reserved or invalid; choose another name."
+            )
         columns[name] = replace(column, values=_checked(name, np.asarray(column.values), int(cata.ngroups)))
     return columns
 
@@ -186,11 +188,11 @@ def _checked(name: str, values: np.ndarray, ngroups: int) -> np.ndarray:
     """Return ``values`` if they are numeric with one row per group. Raises ValueError otherwise."""
     if values.ndim == 0 or len(values) != ngroups:
         raise ValueError(
-            f"The extra column {name} has shape {values.shape}, but the catalogue has {ngroups} groups; give a row a "
-            "group."
+            f"The extra column {name} has shape {values.shape}, but the catalogue has {ngroups} groups; give one row "
+            "per group."
         )
     if values.dtype.kind not in NUMBERS:
-        raise ValueError(f"The extra column {name} is of dtype {values.dtype}; give numbers.")
+        raise ValueError(f"The extra column {name} has dtype {values.dtype}; give numbers.")
     return values
 
 
@@ -229,7 +231,7 @@ def fitting_integer(values: np.ndarray) -> type[np.signedinteger]:
 
 
 def member_rows(count: np.ndarray, offset: np.ndarray) -> np.ndarray:
-    """Return the rows of the members of all groups, group by group. count, offset: ``(g,)`` int64."""
+    """Return the rows of the members, group by group, from counts and offsets ``(g,)`` int64."""
     return np.repeat(offset - (np.cumsum(count) - count), count) + np.arange(count.sum())
 
 
@@ -246,8 +248,8 @@ def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
         return content
     if header.hubble is None and header.comoving:
         raise ValueError(
-            "Units per h and free of h are to be converted, but the header does not tell h (HubbleParam); give a "
-            "header with hubble, or choose the native layout."
+            "The conversion between units per h and units free of h needs h, but the header has no HubbleParam; give "
+            "a header with hubble, or choose the native layout."
         )
     other = replace(header, h_free=h_free)
 
@@ -294,11 +296,12 @@ def read_columns(
     """Return the columns of a catalogue in one file or several, under their names in the files.
 
     Args:
-        group: The group that holds them.
+        paths: The files of the catalogue.
+        group: The group of the columns.
         kinds: Kinds of columns by name. Other columns are read if they have an attribute for their kind, as
             `write_column` writes.
-        own: The names in `FofCatalogue` or `TypeTable` of columns that have other names in the files, by the name in
-            the file. A column must have the form that it has there; others must have one row per group.
+        own: Names in `FofCatalogue` or `TypeTable`, by the names in the files, of columns that have other names there.
+            These columns must have the form of the class; others must have one row per group.
         ndim: Number of dimensions, None to take it from the centres.
 
     Raises:
@@ -340,10 +343,10 @@ def _sizes(file: h5py.File, group: str, own: Mapping[str, str], ndim: int | None
     counts = _called(file, group, own, "count", "integers (g,)")
     centres = _called(file, group, own, "com_pos", "floats (g, d)")
     if len(counts.shape or ()) != 1:
-        raise wrong_form(counts, "iu", "(g,), a row a group")
+        raise wrong_form(counts, "iu", "(g,), one row per group")
     if ndim is None:
         if len(centres.shape or ()) != 2 or not 1 <= centres.shape[1] <= _MOST_DIMENSIONS:
-            raise wrong_form(centres, "f", f"(g, d) with d from 1 to {_MOST_DIMENSIONS}, a row a group")
+            raise wrong_form(centres, "f", f"(g, d) with d from 1 to {_MOST_DIMENSIONS}, one row per group")
         ndim = centres.shape[1]
     by_type = _if_there(file, group, own, "count_by_type")
     types = NUM_TYPES
@@ -353,13 +356,12 @@ def _sizes(file: h5py.File, group: str, own: Mapping[str, str], ndim: int | None
 
 
 def _called(file: h5py.File, group: str, own: Mapping[str, str], name: str, words: str) -> h5py.Dataset:
-    """Return the dataset of a required column. words: its required form, for the message."""
+    """Return the dataset of a required column; ``words`` describe its required form in the message."""
     data = _if_there(file, group, own, name)
     if data is None:
         usual = next((stored for stored, other in own.items() if other == name), name)
         raise SnapshotError(
-            f"{file.filename} is not a catalogue: as {name} it needs {words}, but it has no {group}/{usual}; write it "
-            "again."
+            f"{file.filename} is not a catalogue, because it lacks {group}/{usual}, {words} for {name}; write it again."
         )
     return data
 
@@ -373,7 +375,7 @@ def _if_there(file: h5py.File, group: str, own: Mapping[str, str], name: str) ->
 
 
 def _read_column(file: h5py.File, name: str, kind: str | None, form: Form | None, sizes: _Sizes) -> Column | None:
-    """Read a column, or return None if it is not a catalogue column. kind: None to read it from the attributes."""
+    """Read a column, or return None for another dataset. A kind of None is read from the attributes."""
     if form is None and isinstance(file.get(name), h5py.Group):
         return None
     data = get_dataset(file, name)
@@ -392,7 +394,9 @@ def _read_column(file: h5py.File, name: str, kind: str | None, form: Form | None
 
 def _join(paths: Sequence[Path], name: str, parts: Sequence[Column]) -> np.ndarray:
     if len({part.values.shape[1:] for part in parts}) > 1:
-        raise SnapshotError(f"The files of {paths[0]} do not agree on the components of {name}; write them again.")
+        raise SnapshotError(
+            f"The files of {paths[0]} have different numbers of components of {name}; write them again."
+        )
     return _rows([part.values for part in parts])
 
 
@@ -403,14 +407,18 @@ def _rows(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def read_ids(paths: Sequence[Path], name: str, count: np.ndarray) -> np.ndarray | None:
-    """Read the identifiers of members from one file or several. Return None if there are none.
+    """Read the identifiers of members from one file or several.
 
     Args:
-        name: Name of their dataset.
+        paths: The files of the catalogue.
+        name: Name of the dataset of identifiers.
         count: ``(g,)`` members of each group.
 
+    Returns:
+        ``(m,)`` integers, or None if the files have no identifiers.
+
     Raises:
-        SnapshotError: If they are not integers, or if their number differs from the number of members.
+        SnapshotError: If the dataset does not hold integers, or its length differs from the number of members.
     """
     members, held = sum(count.tolist()), 0  # sum in Python integers, because damaged counts may be large
     if count.min(initial=0) < 0:
@@ -421,7 +429,7 @@ def read_ids(paths: Sequence[Path], name: str, count: np.ndarray) -> np.ndarray 
             if name in file:
                 data = get_dataset(file, name)
                 if len(data.shape or ()) != 1 or dtype_of(data).kind not in "iu":
-                    raise wrong_form(data, "iu", "(m,), one a member")
+                    raise wrong_form(data, "iu", "(m,), one per member")
                 held += data.shape[0]
                 if held <= members:
                     parts.append(read_all(file, name))

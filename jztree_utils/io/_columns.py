@@ -46,9 +46,8 @@ class Column:
 
     Attributes:
         name: Name of the dataset or array in the file.
-        stored: Its dtype in the file; `WORDS` for integers of 128 bits, and a wider dtype for integers that NumPy
-            lacks.
-        shape: Its shape in the file, rows first.
+        stored: Dtype in the file; `WORDS` for integers of 128 bits, and a wider dtype for integers that NumPy lacks.
+        shape: Shape in the file, rows first.
         factor: Multiplier of the stored numbers.
         box: The box lengths, a scalar or ``(d,)``, if values are integer coordinates in fractions of the box; otherwise
             None.
@@ -90,7 +89,7 @@ class Part(Protocol):
 
     @property
     def num(self) -> int:
-        """Particles of the type in this file, by its header."""
+        """Number of particles of the type in this file, from its header."""
 
     @property
     def columns(self) -> Mapping[str, Column]:
@@ -108,8 +107,9 @@ class Survey(NamedTuple):
 
     Attributes:
         title: Description such as "Gadget-4 snapshot".
-        here: Particles of each type in this file.
-        part: Its particles of the requested type; None if only the header was requested.
+        header: Header of the snapshot.
+        here: Number of particles of each type in this file.
+        part: The particles of the requested type in this file; None if only the header was requested.
     """
 
     title: str
@@ -130,12 +130,12 @@ def check_column(part: Part, name: str) -> Column:
         raise SnapshotError(f"{where} of dtype {stored}; it must be {field.kind_in_words}.")
     if len(column.shape) != 1 + field.vector or (field.vector and not 1 <= column.shape[1] <= 8):
         shape = "(n, d) with d from 1 to 8" if field.vector else "(n,)"
-        raise SnapshotError(f"{where} of shape {column.shape}; it must be {shape}, a row a particle.")
+        raise SnapshotError(f"{where} of shape {column.shape}; it must be {shape}, one row per particle.")
     pos = part.columns.get("pos")
     if field.vector and pos is not None and len(pos.shape) == 2 and column.shape[1] != pos.shape[1]:
         raise SnapshotError(
-            f"{where} of shape {column.shape}, but {pos.name} of shape {pos.shape}; the {field.words} must have as "
-            "many components as the positions."
+            f"{where} of shape {column.shape}, but {pos.name} of shape {pos.shape}; {field.words} and positions must "
+            "have the same number of components."
         )
     if column.shape[0] != part.num:
         raise SnapshotError(
@@ -150,7 +150,11 @@ def read_rows(
     """Read rows of a property in one file, in slices that need little memory in addition to ``out``.
 
     Args:
+        part: The particles in the file.
+        name: Name of the property.
+        rows: The rows to read.
         out: ``(rows.stop - rows.start, ...)``, of the dtype of the column.
+        advance: Called with the number of rows read since the last call.
         finite: The particle type, if numbers must be finite; None skips this check.
 
     Raises:
@@ -169,7 +173,7 @@ def read_rows(
 
 
 def _check_finite(rows: np.ndarray, start: int, what: str) -> None:
-    """Raise SnapshotError for the first row of the file that is not finite. start: the first row number."""
+    """Raise SnapshotError for the first row that is not finite; ``start`` is the row number of the first one."""
     good = np.isfinite(rows)
     if not good.all():
         row = start + int(np.argmin(good.reshape(len(rows), -1).all(axis=1)))
@@ -180,6 +184,7 @@ def row_slices(rows: slice, row_bytes: int, chunk: int = 1) -> Iterator[tuple[in
     """Split rows at chunk boundaries, so that chunks are decompressed only once.
 
     Args:
+        rows: The rows to split.
         row_bytes: Bytes per row.
         chunk: Number of rows per chunk of the file.
     """
@@ -205,9 +210,9 @@ def fractions_of_box(integers: np.ndarray, box: Any, out: np.ndarray, bits: int 
 
     Args:
         integers: ``(n, d)`` unsigned of 32 or 64 bits, or of dtype `WORDS`.
-        box: A scalar or ``(d,)``.
+        box: The box lengths, a scalar or ``(d,)``.
         out: ``(n, d)`` float64, overwritten.
-        bits: Bits of the numbers, if fewer than in the dtype.
+        bits: Number of bits in the file, if below that of the dtype; otherwise 0.
     """
     if integers.dtype == WORDS:
         np.multiply(integers["high"], 2.0**-64, out=out)

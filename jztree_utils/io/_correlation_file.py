@@ -26,8 +26,12 @@ def write_correlation(
 
     Args:
         path: The file to write; an existing file is replaced once the new one is complete.
-        found: ``xi(r)``, or ``wp(rp)`` with ``along``, the edges along the axis ``los``.
+        found: ``xi(r)``, or ``wp(rp)``.
+        header: Header of the snapshot.
+        along: ``(p + 1,)`` edges along the line of sight for ``wp``, otherwise None.
+        los: The axis of the line of sight.
         num: Number of particles.
+        made_with: The options of the call, as the command line writes them.
 
     Raises:
         OutputError: If the file cannot be written.

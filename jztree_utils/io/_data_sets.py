@@ -38,10 +38,10 @@ def write_to_hdf5(group: h5py.Group, data: Any, *, compression: str | None = "gz
         group: An open group, or file.
         data: A dataclass, named tuple or mapping of arrays, numbers, and nested objects of these kinds, which become
             groups. None is left out. Values must not be traced.
-        compression, compression_opts: For arrays, as in h5py.
+        compression, compression_opts: Options of h5py for arrays.
 
     Raises:
-        TypeError: For dtypes that HDF5 does not support.
+        TypeError: If HDF5 does not support a dtype.
     """
     check_no_units(data=data)
     for name, value in _fields(data).items():
@@ -52,7 +52,7 @@ def write_to_hdf5(group: h5py.Group, data: Any, *, compression: str | None = "gz
             continue
         array = np.asarray(value)
         if array.dtype.kind not in "biufc":
-            raise TypeError(f"{name} is {array.dtype}, which HDF5 has no numbers for; convert it or leave it out.")
+            raise TypeError(f"{name} has dtype {array.dtype}, which HDF5 does not support; convert it or leave it out.")
         packed = array.ndim > 0 and array.size > 0 and compression is not None
         options = {"compression": compression} if packed else {}
         if packed and compression == "gzip":
@@ -76,8 +76,8 @@ def read_from_hdf5(group: h5py.Group, cls: type[_Class]) -> _Class:
 
     Args:
         group: An open group, or file.
-        cls: Takes the names of datasets as arguments. Datasets without an argument are ignored, and arguments without a
-            dataset have their defaults.
+        cls: A class that takes the names of datasets as arguments. Datasets without an argument are ignored, and
+            arguments without a dataset have their defaults.
 
     Raises:
         SnapshotError: If the group lacks a required argument of the class.
@@ -89,7 +89,7 @@ def read_from_hdf5(group: h5py.Group, cls: type[_Class]) -> _Class:
     for name, one in arguments.items():
         if one.kind in named and one.default is one.empty and name not in found:
             raise SnapshotError(
-                f"{group.file.filename}: the group {group.name} holds no {name}, which {cls.__name__} needs; it holds "
+                f"{group.file.filename}: the group {group.name} has no {name}, which {cls.__name__} needs; it holds "
                 f"{', '.join(sorted(group)) or 'nothing'}."
             )
     return cls(**found)
@@ -111,11 +111,11 @@ def write_h5file(file_name: PathLike, squeeze: bool = True, **data_sets: Any) ->
         **data_sets: See `write_to_hdf5`, by the name of their group.
 
     Raises:
-        TypeError: Without data or for a dtype that HDF5 does not support.
+        TypeError: If no data are given, or HDF5 does not support a dtype.
         OutputError: If the file cannot be written.
     """
     if not data_sets:
-        raise TypeError("there is nothing to write; give what is to be written by name, such as part=part.")
+        raise TypeError("no data were given; give them by name, such as part=part.")
     with create_hdf5(file_name) as file:
         for name, data in jax.device_get(data_sets).items():
             write_to_hdf5(file.create_group(name), squeeze_any(data) if squeeze else data)
@@ -125,13 +125,14 @@ def read_h5file(file_name: PathLike, **data_classes: type) -> dict[str, Any]:
     """Read data of `write_h5file`: ``read_h5file("out.hdf5", part=ParticleData)["part"]``.
 
     Args:
-        **data_classes: The class of each group to read, by name; without any, all groups are read as dicts.
+        file_name: The file to read.
+        **data_classes: The class of each group to read, by name; without classes, every group is read as a dict.
 
     Returns:
         Objects by name.
 
     Raises:
-        SnapshotError: If the file or a missing group is unusable.
+        SnapshotError: If the file is unusable, or a group is missing.
     """
     with open_hdf5(Path(file_name)) as file:
         if not data_classes:

@@ -51,7 +51,7 @@ def distr_write_hdf5(base_name: PathLike, data: Any, num: Any = None, attrs: Map
         of files remain.
 
     Raises:
-        TypeError, ValueError: When traced, for data or attributes that cannot be written.
+        TypeError, ValueError: If data or attributes cannot be written. The function raises when it is traced.
     """
     rank, ndev, _ = get_rank_info()
     columns = _collect(data, num)
@@ -72,13 +72,13 @@ def distr_write_hdf5(base_name: PathLike, data: Any, num: Any = None, attrs: Map
 
 
 def _worst(status: jax.Array) -> jax.Array:
-    """Return the largest status of all ranks. The result is the same on all, also for JAX's type checks."""
+    """Return the largest status of the ranks. The result is the same on every rank, also for JAX's type checks."""
     _, _, axes = get_rank_info()
     return jax.lax.pmax(vary_along(status, frozenset(axes)), axes) if axes else status
 
 
 class _Column(NamedTuple):
-    """The part of a dataset on one rank; num: number of valid rows (1 for a number)."""
+    """The part of a dataset on one rank, with ``num`` valid rows (1 for a number)."""
 
     form: DatasetForm
     array: jax.Array
@@ -94,15 +94,17 @@ def _collect(data: Any, num: Any) -> list[_Column]:
     found = [(_name(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]]
     leaves = dict(found)
     if not leaves:
-        raise ValueError("There is nothing to write: data holds no arrays.")
+        raise ValueError("data holds no arrays; give at least one.")
     if len(leaves) < len(found):
-        raise ValueError(f"data holds two arrays of one name; the names are {sorted(name for name, _ in found)}.")
+        raise ValueError(
+            f"data holds two arrays with the same name; the names are {sorted(name for name, _ in found)}."
+        )
     lengths: dict[str, tuple[int, str]] = {}
     columns = []
     for name, leaf in leaves.items():
         array = jnp.asarray(leaf)
         if array.dtype.kind not in "biufc":
-            raise TypeError(f"{name} is {array.dtype}, which HDF5 has no numbers for; convert it or leave it out.")
+            raise TypeError(f"{name} has dtype {array.dtype}, which HDF5 does not support; convert it or leave it out.")
         if array.ndim == 0:
             columns.append(_Column(DatasetForm(name, None, array.dtype), array, 1))
             continue
@@ -110,8 +112,8 @@ def _collect(data: Any, num: Any) -> list[_Column]:
         first, other = lengths.setdefault(name.rpartition("/")[0], (rows, name))
         if rows != first:
             raise ValueError(
-                f"{name} has {rows} rows, but {other} beside it has {first}; put what belongs to other rows into a "
-                "dataclass or dict of its own."
+                f"{name} has {rows} rows, but {other} in the same dataclass or dict has {first}; put arrays with "
+                "another number of rows into a separate dataclass or dict."
             )
         columns.append(
             _Column(DatasetForm(name, array.shape[1:], array.dtype), array, _num_of(name, rows, leaves, num))
@@ -126,7 +128,7 @@ def _name(path: tuple[Any, ...]) -> str:
 
 
 def _num_of(name: str, rows: int, leaves: Mapping[str, Any], num: Any) -> Any:
-    """Return the number of valid rows of the array ``name``: ``num``, or the closest entry num or ngroups above it."""
+    """Return the number of valid rows of the array ``name``: ``num``, or the nearest outer entry num or ngroups."""
     if num is not None:
         return num
     group = name
@@ -150,13 +152,17 @@ def _sort_attributes(attrs: Mapping[str, Any] | None, columns: Sequence[_Column]
         elif name in known:
             sorted_attrs[name] = {entry: _plain_attribute(entry, inner) for entry, inner in value.items()}
         else:
-            raise ValueError(f"attrs has entries for {name!r}, which data does not hold; it holds {sorted(known)}.")
+            raise ValueError(
+                f"attrs has entries for {name!r}, but data has only {sorted(known)}; use one of these names."
+            )
     return sorted_attrs
 
 
 def _plain_attribute(name: str, value: Any) -> Any:
     if isinstance(value, jax.core.Tracer):
-        raise TypeError(f"The attribute {name} is traced; attributes must be known, so put it into data instead.")
+        raise TypeError(
+            f"The attribute {name} is traced, but attributes must have known values; put it into data instead."
+        )
     return value if isinstance(value, (str, bytes)) else np.asarray(value)
 
 

@@ -1,6 +1,6 @@
 """Errors for files, each with a one-sentence message."""
 
-OPTION = "<option>"  # placeholder for the way to give an option, in the sentence of a `SnapshotError`
+OPTION = "<option>"  # placeholder for an option of Python or of the command line, in the sentence of a `SnapshotError`
 
 
 class SnapshotError(ValueError):
@@ -11,7 +11,7 @@ class SnapshotError(ValueError):
     """
 
     def __init__(self, sentence: str, option: str = "") -> None:
-        """option: the field of `ReadOptions` that the sentence recommends, if any."""
+        """Set the message; ``option`` is the field of `ReadOptions` that the sentence recommends, if any."""
         # Names in damaged files, and file names, may contain line breaks or terminal control characters.
         printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in sentence)
         super().__init__(printable.replace(OPTION, f"ReadOptions({option}=...)"))
@@ -22,7 +22,7 @@ class OutputError(OSError):
     """A file cannot be written. The message is one sentence with the input and a remedy.
 
     Attributes:
-        errno: The number of the system's error, None if it has none.
+        errno: The number of the system error, None for other errors.
     """
 
     def __init__(self, sentence: str, number: int | None = None) -> None:

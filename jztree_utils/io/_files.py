@@ -20,7 +20,7 @@ PathLike = str | os.PathLike[str]
 
 @contextmanager
 def open_hdf5(path: Path) -> Iterator[h5py.File]:
-    """Open an HDF5 file for reading; all errors of the HDF5 library in the block become a `SnapshotError`.
+    """Open an HDF5 file for reading; any error of the HDF5 library in the block becomes a `SnapshotError`.
 
     Args:
         path: The file.
@@ -49,13 +49,13 @@ def check_is_file(path: Path) -> None:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        raise SnapshotError(f"There is no file {path}; check the path.") from None
+        raise SnapshotError(f"The file {path} does not exist; check the path.") from None
     except OSError as error:
         raise unreadable(path, error) from None
     if stat.S_ISDIR(mode):
-        raise SnapshotError(f"{path} is a folder where a file is needed.")
+        raise SnapshotError(f"{path} is a folder; give a file.")
     if not stat.S_ISREG(mode):
-        raise SnapshotError(f"{path} is not a regular file; give one that holds data.")
+        raise SnapshotError(f"{path} is not a regular file; give a file with data.")
 
 
 def unreadable(path: Path, error: OSError) -> SnapshotError:
@@ -72,7 +72,8 @@ def damaged(path: Path, error: Exception) -> SnapshotError:
 def too_large(path: Path) -> SnapshotError:
     """Return the error for a file whose actual or declared contents do not fit into memory."""
     return SnapshotError(
-        f"{path} holds more than fits into the memory of this machine; copy it again if it should not be that large."
+        f"{path} does not fit into the memory of this machine; use a machine with more, or copy the file again if it "
+        "is smaller."
     )
 
 
@@ -84,7 +85,7 @@ def _why_not_open(path: Path, error: OSError) -> SnapshotError:
     except OSError as refused:
         return unreadable(path, refused)
     if not h5py.is_hdf5(path):
-        return SnapshotError(f"{path} is not an HDF5 file; give one in HDF5 format.")
+        return SnapshotError(f"{path} is not an HDF5 file; give an HDF5 file.")
     return damaged(path, error)
 
 
@@ -115,7 +116,7 @@ def get_dataset(file: h5py.File, name: str) -> h5py.Dataset:
     """Return the dataset ``name`` of an open file. Raises SnapshotError if it is missing or a group."""
     data = _item(file, name)
     if isinstance(data, h5py.Group):
-        raise SnapshotError(f"{file.filename} holds {name} as a group, of {_names(data)}; name a dataset in it.")
+        raise SnapshotError(f"{file.filename} holds {name} as a group, with {_names(data)}; name a dataset in it.")
     if not isinstance(data, h5py.Dataset):
         parent = file.get(name.rpartition("/")[0] or "/")
         whose = "its group" if "/" in name else "it"
@@ -140,7 +141,7 @@ def output_path(path: PathLike) -> Path:
 
 
 def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> None:
-    """Check that a file can be written by creating and removing another one in its folder. Call this first.
+    """Check that a file can be written, by creating and removing a temporary file. Call this first.
 
     Args:
         path: The file to write; it may exist, and is not changed.
@@ -152,7 +153,7 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
     """
     target = output_path(path)
     if not os.path.basename(os.fspath(path)):
-        raise OutputError(f"The output {os.fspath(path)!r} is no name of a file; give one.", errno.EINVAL)
+        raise OutputError(f"The output {os.fspath(path)!r} is not a file name; give one.", errno.EINVAL)
     folder = _mode(target.parent, path)
     if folder is None or not stat.S_ISDIR(folder):
         raise OutputError(f"The folder of the output {path} is missing; create the folder first.", errno.ENOENT)
@@ -168,10 +169,10 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
 
 
 def _mode(place: Path, path: PathLike) -> int | None:
-    """Return the kind and the permissions of a file or folder, None if it is missing.
+    """Return the kind and the permissions of a file or folder, None if ``place`` is missing.
 
     Raises:
-        OutputError: About the output ``path`` for other system errors, such as a symbolic link to itself.
+        OutputError: If another system error occurs, such as a symbolic link to itself; the message is about ``path``.
     """
     try:
         return os.stat(place).st_mode
@@ -218,7 +219,7 @@ def atomic_output(path: PathLike) -> Iterator[Path]:
     """Create a temporary file that replaces ``path`` if the block succeeds and is removed otherwise.
 
     Args:
-        path: The file to write. The temporary file is in the same folder, so that the replacement is atomic.
+        path: The file to write. The temporary file is in the same folder, so the replacement is atomic.
 
     Raises:
         OutputError: If ``path`` cannot be written, or the disk is full.

@@ -59,8 +59,8 @@ def file_of(path: Path) -> Path:
     files = files or [file for file in list_folder(path) if file.is_file() and kind_of_file(file) is not None]
     if not files:
         raise SnapshotError(
-            f"The folder {path} holds no .hdf5 or .h5 file, nor another that is recognised; give a snapshot or the "
-            "folder of one."
+            f"The folder {path} holds no snapshot: no .hdf5 or .h5 file, and no other recognised file; give a "
+            "snapshot, or its folder."
         )
     matches = {file: _PART_NAME.fullmatch(file.name) for file in files}
     bases = {match["base"] + match["suffix"] for match in matches.values() if match}
@@ -69,9 +69,7 @@ def file_of(path: Path) -> Path:
     names = sorted({match["base"] if match else file.name for file, match in matches.items() if file in files})
     if len(names) > 1:
         listed = ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
-        raise SnapshotError(
-            f"The folder {path} holds more than one snapshot ({listed}); give a file of the one you want."
-        )
+        raise SnapshotError(f"The folder {path} holds more than one snapshot ({listed}); give a file of one snapshot.")
     return files[0]
 
 
@@ -86,8 +84,8 @@ def all_parts(one: Path, num_files: int) -> list[Path]:
     match = _PART_NAME.fullmatch(one.name)
     if match is None:
         raise SnapshotError(
-            f"{one} is one of {num_files} files by its header, but its name does not end in a part number "
-            f"such as .0.hdf5; give the parts their original names."
+            f"{one} is one of {num_files} files according to its header, but its name does not end in a part number "
+            "such as .0.hdf5; give the parts their original names."
         )
     found = _numbered_files(one, match)
     num_missing = num_files - sum(number < num_files for number in found)
@@ -96,18 +94,19 @@ def all_parts(one: Path, num_files: int) -> list[Path]:
         name = one.with_name(f"{match['base']}.{missing}{match['suffix']}")
         more = f" and {num_missing - 1} more" if num_missing > 1 else ""
         raise SnapshotError(
-            f"Part {missing} of the {num_files} of this snapshot is missing{more}; put {name} beside them."
+            f"Part {missing} of the {num_files} parts of this snapshot is missing{more}; put {name} into their folder."
         )
     return [found[number] for number in range(num_files)]
 
 
 def check_alone(one: Path, folder: Path) -> None:
-    """Raise SnapshotError if ``one`` is a whole snapshot by its header, but its folder has more parts."""
+    """Raise SnapshotError if ``one`` is a whole snapshot according to its header, but its folder has more parts."""
     match = _PART_NAME.fullmatch(one.name)
     others = _numbered_files(one, match) if match else {}
     if len(others) > 1:
         raise SnapshotError(
-            f"The folder {folder} holds {len(others)} files, but {one.name} says it is a whole snapshot."
+            f"The folder {folder} holds {len(others)} files, but according to its header {one.name} is a whole "
+            "snapshot; give a file."
         )
 
 
@@ -115,7 +114,7 @@ def _numbered_files(one: Path, match: re.Match[str]) -> dict[int, Path]:
     """Return the files in the folder of ``one`` whose names differ only in the part number, by that number.
 
     Raises:
-        SnapshotError: If two have the same number, such as 1 and 01.
+        SnapshotError: If two files have the same number, such as 1 and 01.
     """
     found: dict[int, Path] = {}
     for file in list_folder(one.parent):
@@ -149,7 +148,7 @@ def check_no_copies(paths: Sequence[Path]) -> None:
         for other in others:
             if filecmp.cmp(first, other, shallow=False):
                 raise SnapshotError(
-                    f"{first} and {other} are the same file twice; put together the different parts of the snapshot."
+                    f"{first} and {other} are copies of the same file; give each part of the snapshot once."
                 )
 
 

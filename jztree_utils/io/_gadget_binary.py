@@ -72,14 +72,16 @@ def survey_binary(path: Path, ptype: int | None, options: ReadOptions) -> Survey
     """Survey one binary file.
 
     Args:
+        path: The file.
         ptype: The particle type; None to read only the header.
+        options: Options for reading the snapshot.
 
     Raises:
         SnapshotError: If the file is truncated, or its header or a block has a wrong length.
     """
     if options.names:
         raise SnapshotError(
-            f"{path} is a binary snapshot of Gadget, in which no datasets can be named; leave them out."
+            f"{path} is a binary snapshot of Gadget, which has no dataset names; leave the names of datasets out."
         )
     with open_raw(path) as streams:
         blocks = _begin(path, streams)
@@ -112,8 +114,8 @@ def _read_header(blocks: _Blocks) -> Any:
     length = blocks.number()
     if length != _HEADER_BYTES:
         raise SnapshotError(
-            f"{blocks.path} is a binary snapshot with a header of {length} bytes, where Gadget-2 has {_HEADER_BYTES}; "
-            f"{_ADVICE}."
+            f"{blocks.path} is a binary snapshot with a header of {length} bytes, but it must have "
+            f"{_HEADER_BYTES} bytes, like that of Gadget-2; {_ADVICE}."
         )
     bytes_ = blocks.file.read(length)
     if len(bytes_) < length or blocks.number() != length:
@@ -172,7 +174,7 @@ def _find_columns(
 
 
 def _go_to(blocks: _Blocks, name: str) -> bool:
-    """Go to the named block from the current position; False if there is none. Format 1 has a fixed block order."""
+    """Go to the named block from the current position; return False without one. Format 1 has a fixed block order."""
     while True:
         place = blocks.file.tell()
         try:
@@ -208,6 +210,6 @@ def _itemsize(blocks: _Blocks, name: str, numbers: int) -> int:
             return itemsize
         blocks.file.seek(start)
     raise SnapshotError(
-        f"{blocks.path} has {told} bytes where its block {name} should have {4 * numbers} or {8 * numbers}; it is cut "
-        f"off, or has blocks in another order; {_ADVICE}."
+        f"The block {name} of {blocks.path} has {told} bytes, but it must have {4 * numbers} or {8 * numbers}; the "
+        f"file is truncated, or has blocks in another order; {_ADVICE}."
     )

@@ -94,7 +94,7 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
 
 
 def _stored_columns(content: CatalogueContent, count: np.ndarray) -> dict[str, Column]:
-    """Return the columns of ``Group``, by their names there. count: ``(g,)`` int64."""
+    """Return the columns of ``Group``, by their names there, from counts ``(g,)`` int64."""
     columns = catalogue_columns(content.catalogue, content.extra)
     del columns["offset"]  # groups are contiguous
     a = content.header.scale_factor
@@ -112,7 +112,7 @@ def _stored_columns(content: CatalogueContent, count: np.ndarray) -> dict[str, C
     stored["GroupLenType"] = Column(
         table.count.astype(fitting_integer(table.count)), "1", "particles of each type in the group"
     )
-    where = "where the group's particles of each type begin in a snapshot in group order"
+    where = "row of the first particle of each type in the group, in a snapshot in group order"
     stored["GroupOffsetType"] = Column(starts, "1", where)
     if content.catalogue.mass is not None:
         stored["GroupMassType"] = Column(table.mass, "mass", "mass of each type in the group")
@@ -147,8 +147,11 @@ def read(path: Path) -> CatalogueContent:
     The result has the columns of `FofCatalogue`, those with a known Gadget name, and those with an attribute for their
     kind.
 
+    Args:
+        path: Any file of the catalogue.
+
     Raises:
-        SnapshotError: If it cannot be read.
+        SnapshotError: If the catalogue cannot be read.
     """
     with open_hdf5(path) as file:
         group = get_group(file, "Header")
@@ -166,7 +169,7 @@ def read(path: Path) -> CatalogueContent:
 
 
 def _no_groups() -> dict[str, Column]:
-    """Return the required columns of a catalogue. The codes leave them out if there are no groups."""
+    """Return the required columns of a catalogue. The codes leave them out without groups."""
     return {"GroupLen": Column(np.zeros(0, np.int32), "1", ""), _POS: Column(np.zeros((0, 3)), "length", "")}
 
 
@@ -195,7 +198,7 @@ def _own_columns(stored: dict[str, Column], to_peculiar: float) -> dict[str, Col
 
 
 def _read_types(stored: dict[str, Column]) -> TypeTable | None:
-    """Return particles by type, None if all are of one type."""
+    """Return particles by type, None for a single type."""
     if "GroupLenType" not in stored:
         return None
     count = stored["GroupLenType"].values.astype(np.int64)

@@ -1,7 +1,8 @@
 """Group numbers of particles as columns of a snapshot, under the names of SWIFT and its tools.
 
 ``FOFGroupIDs`` count from 1, like ``Groups/GroupIDs`` of SWIFT's catalogues. They are 2147483647 for particles without
-a group, as the parameter ``FOF:group_id_default`` says. HBT-HERONS and pynbody read both. ``GroupNr_bound`` counts from
+a group, the value of the parameter ``FOF:group_id_default``. HBT-HERONS and pynbody read both. ``GroupNr_bound`` counts
+from
 0, like ``InputHalos/HaloCatalogueIndex`` of SOAP's catalogues, and is -1 for particles without a group; swiftgalaxy
 reads it.
 """
@@ -21,12 +22,12 @@ _NO_ROW = -1
 def group_number_columns(
     groups: Mapping[int, np.ndarray], ngroups: int, info: CatalogueInfo, layout: str | None = None
 ) -> dict[int, dict[str, AddedColumn]]:
-    """Return the columns by type, for `copy_snapshot`, of all types with particles in the snapshot.
+    """Return the columns by type, for `copy_snapshot`, of every type with particles in the snapshot.
 
     Args:
         groups: Result of `group_of_rows` for types that may be in groups.
         ngroups: Number of groups.
-        info: With the header.
+        info: The origin of the groups, with the header.
         layout: Layout of the catalogue; ``GroupNr_bound`` is for "soap" only.
     """
     header = info.header or SnapshotHeader()
@@ -44,7 +45,7 @@ def group_number_parameters(info: CatalogueInfo) -> dict[str, Mapping[str, np.by
 
 
 def _column(groups: np.ndarray | None, ngroups: int, first: int, none: int, header: SnapshotHeader) -> AddedColumn:
-    """Return the column of one type. groups: None if all are without a group. first: number of the first group."""
+    """Return the column of one type; without ``groups``, no particle is in one. Group 0 has the number ``first``."""
 
     def read(start: int, stop: int) -> np.ndarray:
         if groups is None:
@@ -52,7 +53,7 @@ def _column(groups: np.ndarray | None, ngroups: int, first: int, none: int, head
         numbers = groups[start:stop].astype(np.int64)
         return np.where(numbers == ngroups, none, numbers + first)
 
-    words = f"number of the friends-of-friends group, from {first}; {none} for none"
+    words = f"number of the friends-of-friends group, from {first}; {none} without a group"
     if header.h_free:
         return AddedColumn(np.dtype(np.int64), read, dataset_attributes("1", words, header))
     return AddedColumn(np.dtype(np.int64), read, unit_attributes(header, "1") | {"description": words})

@@ -1,4 +1,4 @@
-"""Check that the bytes of HDF5 datasets are where the file says. The HDF5 library does not check this itself.
+"""Check that the bytes of HDF5 datasets are at the positions in the metadata, which the HDF5 library does not check.
 
 Files in formats before HDF5 1.10, which h5py and most codes write, have no checksum over the metadata that locates
 datasets and chunks and describes their compression. The library would read other bytes as numbers, and returns zeros
@@ -63,7 +63,7 @@ def check_apart(data: h5py.Dataset) -> None:
 
 def _not_apart(data: h5py.Dataset, other: str) -> SnapshotError:
     name = str(data.name).lstrip("/")
-    return SnapshotError(f"{data.file.filename} holds {name} where it holds {other}; write or copy it again.")
+    return SnapshotError(f"In {data.file.filename}, {name} overlaps {other}; write or copy it again.")
 
 
 def _siblings(data: h5py.Dataset) -> Iterator[h5py.Group | h5py.Dataset]:
@@ -101,7 +101,7 @@ def _is_place(data: h5py.Dataset, offset: tuple[int, ...]) -> bool:
 
 
 def _is_packed(chunk: Any, filters: list[int], whole: int) -> bool:
-    """Return whether a chunk was filtered as writers do it.
+    """Return whether a chunk was filtered like those of writers.
 
     A chunk that compression does not shrink is stored uncompressed, with the bytes of a ``whole`` chunk.
     """
@@ -133,8 +133,8 @@ def made_up_rows_refused(data: h5py.Dataset, rows: slice, out: np.ndarray) -> It
             data.id.read_direct_chunk(place)
         except (OSError, RuntimeError):
             raise SnapshotError(
-                f"{data.file.filename} holds {str(data.name).lstrip('/')}, but its rows from {place[0]} on are not "
-                "where it says that they are; write or copy it again."
+                f"{data.file.filename} holds {str(data.name).lstrip('/')}, but its rows from {place[0]} on are not at "
+                "the positions in its metadata; write or copy it again."
             ) from None
 
 

@@ -41,7 +41,10 @@ class Hdf5Part:
     """Particles in one HDF5 file, a `Part`.
 
     Attributes:
-        usual: The name of each property, for messages about missing properties.
+        path: The file.
+        num: Number of particles in the file.
+        columns: The properties in the file, by name.
+        usual: The usual dataset of each property, for messages about missing properties.
     """
 
     path: Path
@@ -57,8 +60,8 @@ class Hdf5Part:
     def missing(self, name: str) -> SnapshotError:
         if name not in self.usual:
             return SnapshotError(
-                f"{self.path} is read by the names of datasets, and none was given for the {FIELDS[name].words}; give "
-                f"one ({OPTION}), or do without {name!r}.",
+                f"{self.path} is read by dataset names, but no name was given for the {FIELDS[name].words}; give one "
+                f"({OPTION}), or leave out {name!r}.",
                 name,
             )
         try:
@@ -66,7 +69,7 @@ class Hdf5Part:
                 get_dataset(file, self.usual[name])
         except SnapshotError as error:
             return error
-        return SnapshotError(f"{self.path} has changed while it was read; read it again.")
+        return SnapshotError(f"{self.path} has changed during reading; read it again.")
 
 
 def stored_as(file: h5py.File, name: str, factor: float = 1.0) -> Column:
@@ -88,8 +91,8 @@ def _stored_dtype(data: h5py.Dataset) -> np.dtype:
     kind = data.id.get_type()
     if isinstance(kind, h5py.h5t.TypeFloatID) and not _is_float(kind):
         raise SnapshotError(
-            f"{data.file.filename} holds {str(data.name).lstrip('/')} as floats of no kind that codes write; write or "
-            "copy it again."
+            f"{data.file.filename} holds {str(data.name).lstrip('/')} as floats in an unknown format; write or copy it "
+            "again."
         )
     return dtype_of(data)
 
@@ -97,13 +100,13 @@ def _stored_dtype(data: h5py.Dataset) -> np.dtype:
 def _is_float(kind: h5py.h5t.TypeFloatID) -> bool:
     """Return whether a float type has the layout of IEEE 754.
 
-    Sign, exponent and mantissa must be adjacent, and the exponent of 1 must be in the middle, as in IEEE 754 and in the
-    shortened floats of SWIFT. HDF5 converts other types incorrectly without an error.
+    Sign, exponent and mantissa must be adjacent, and the exponent of 1 must be in the middle, like in IEEE 754 and in
+    the shortened floats of SWIFT. HDF5 converts other types incorrectly without an error.
     """
     sign, exponent, exponent_bits, mantissa, mantissa_bits = kind.get_fields()
     lowest = kind.get_offset()
-    beside = mantissa == lowest and exponent == lowest + mantissa_bits and sign == exponent + exponent_bits
-    return beside and sign + 1 == lowest + kind.get_precision() and kind.get_ebias() == 2 ** (exponent_bits - 1) - 1
+    adjacent = mantissa == lowest and exponent == lowest + mantissa_bits and sign == exponent + exponent_bits
+    return adjacent and sign + 1 == lowest + kind.get_precision() and kind.get_ebias() == 2 ** (exponent_bits - 1) - 1
 
 
 class OpenFile:
@@ -151,14 +154,14 @@ class OpenFile:
             needed = _rows_needed(source, data)
             if num < needed:
                 raise SnapshotError(
-                    f"{self._file.filename} shows {needed} rows of {source.dset_name} in {path}, which holds {num}; "
+                    f"{self._file.filename} needs {needed} rows of {source.dset_name} in {path}, which has only {num}; "
                     "copy both again."
                 )
 
     def _rows_of_source(self, path: Path, name: str) -> int:
         if (path, name) not in self._sources:
             if not path.exists():
-                raise SnapshotError(f"{self._file.filename} shows what {path} holds, which is missing; copy it too.")
+                raise SnapshotError(f"{self._file.filename} needs {path}, which is missing; copy it too.")
             with open_hdf5(path) as file:
                 data = get_dataset(file, name)
                 check_readable(data)
@@ -208,7 +211,7 @@ def read_all(file: h5py.File, name: str) -> Any:
     """Read all rows of a small dataset. Raises SnapshotError if it is missing or cannot be read."""
     data = get_dataset(file, name)
     if data.shape is None:
-        raise SnapshotError(f"{file.filename} holds nothing as {name}; write it again.")
+        raise SnapshotError(f"{file.filename} holds an empty dataset {name}; write it again.")
     reader = OpenFile(file)
     check_readable(data)
     if data.is_virtual and data.ndim:
@@ -223,11 +226,13 @@ def read_all(file: h5py.File, name: str) -> Any:
 
 
 def check_form(data: h5py.Dataset, kinds: str, shape: tuple[int, ...], because: str) -> None:
-    """Raise SnapshotError unless a dataset has numbers of these kinds in this shape; it does not read them.
+    """Raise SnapshotError unless a dataset has numbers of these kinds in this shape, without reading them.
 
     Args:
+        data: The dataset.
         kinds: One of `KINDS`, see `numpy.dtype.kind`.
-        because: Reason for the shape, such as "a row a group".
+        shape: The required shape.
+        because: Reason for the shape, such as "one row per group".
     """
     if dtype_of(data).kind not in kinds or data.shape != shape:
         raise wrong_form(data, kinds, f"{shape}, {because}")
@@ -261,9 +266,9 @@ def _check_written(data: h5py.Dataset) -> None:
     for name, offset, size in data.external or ():
         path = Path(data.file.filename).parent / name
         if not path.is_file() or path.stat().st_size < offset + size:
-            raise SnapshotError(f"{where} in the file {path}, which is missing or cut off; copy it too.")
+            raise SnapshotError(f"{where} in the file {path}, which is missing or truncated; copy it too.")
     if data.external is None and not _is_written(data):
-        raise SnapshotError(f"{where} of shape {data.shape}, but not all of it was written; write or copy it again.")
+        raise SnapshotError(f"{where} of shape {data.shape}, but only a part was written; write or copy it again.")
 
 
 def _is_written(data: h5py.Dataset) -> bool:
@@ -277,8 +282,8 @@ def _check_covered(data: h5py.Dataset) -> None:
         shown = sum(source.vspace.get_select_npoints() for source in data.virtual_sources())
         if shown != data.size:
             raise SnapshotError(
-                f"{data.file.filename} shows {data.size} numbers as {str(data.name).lstrip('/')}, but only {shown} "
-                "come from other files; write it again."
+                f"The virtual dataset {str(data.name).lstrip('/')} of {data.file.filename} has {data.size} numbers, "
+                f"but only {shown} have a source; write it again."
             )
 
 
@@ -293,7 +298,7 @@ def _read_words(data: h5py.Dataset, rows: slice, out: np.ndarray) -> None:
 
 
 def check_filters(data: h5py.Dataset) -> None:
-    """Raise SnapshotError unless all filters of a dataset are available, directly or from the package hdf5plugin."""
+    """Raise SnapshotError unless every filter of a dataset is available, directly or from the package hdf5plugin."""
     plist = data.id.get_create_plist()
     for place in range(plist.get_nfilters()):
         number, _, _, name = plist.get_filter(place)
@@ -309,11 +314,11 @@ def check_filters(data: h5py.Dataset) -> None:
 def _load_plugins(number: int) -> str | None:
     """Return None once the package hdf5plugin has loaded the filter with this number, otherwise advice for the user."""
     if number < _FIRST_PLUGIN:
-        return "which this HDF5 library was built without; write the file without it (h5repack -f NONE)"
+        return "but this HDF5 library does not have it; write the file without it (h5repack -f NONE)"
     try:
         importlib.import_module("hdf5plugin")  # the import registers its filters
     except ImportError:
-        return "which is not installed; pip install hdf5plugin"
+        return "but it is not installed; pip install hdf5plugin"
     if h5py.h5z.filter_avail(number):
         return None
-    return "which the package hdf5plugin does not have; write the file without it (h5repack -f NONE)"
+    return "but the package hdf5plugin does not have it; write the file without it (h5repack -f NONE)"

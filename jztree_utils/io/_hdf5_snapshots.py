@@ -31,9 +31,9 @@ class _Dialect(NamedTuple):
     """The differences between the codes.
 
     Attributes:
-        datasets: The names of a property, the usual one first.
-        velocity_exponent: Power of the scale factor that converts stored velocities to peculiar ones, if the dataset
-            has none.
+        datasets: The possible dataset names of each property, the usual one first.
+        velocity_exponent: Power of the scale factor that converts stored to peculiar velocities, if the dataset does
+            not have it.
     """
 
     datasets: Mapping[str, tuple[str, ...]]
@@ -54,7 +54,7 @@ _SWIFT = _Dialect({**_GADGET.datasets, "mass": ("Masses", "DynamicalMasses")}, v
 
 
 def is_simulation(file: h5py.File) -> bool:
-    """Return whether an open file has the header that all of these codes write."""
+    """Return whether an open file has the header that these codes write."""
     return isinstance(file.get("Header"), h5py.Group) and "NumPart_ThisFile" in file["Header"].attrs
 
 
@@ -62,7 +62,9 @@ def survey_simulation(file: h5py.File, ptype: int | None, options: ReadOptions) 
     """Survey an open snapshot file.
 
     Args:
+        file: The open file.
         ptype: The particle type; None to read only the header.
+        options: Options for reading the snapshot.
 
     Raises:
         SnapshotError: If the contents are invalid.
@@ -94,7 +96,7 @@ def _check_kind(file: h5py.File) -> None:
     """Raise SnapshotError for SWIFT files that have the header of a snapshot but are not snapshots."""
     kind = text_attribute(file["Header"], "OutputType")
     if kind in ("FOF", "LineOfSight", "SOAP"):
-        raise SnapshotError(f"{file.filename} is a file of SWIFT of the kind {kind}; give a snapshot.")
+        raise SnapshotError(f"{file.filename} is a {kind} file of SWIFT; give a snapshot.")
 
 
 def _code(file: h5py.File) -> str:
@@ -154,7 +156,7 @@ def _full_name(file: h5py.File, ptype: int, given: str) -> str:
         return inside if inside in file else name
     if group.startswith("PartType") and group != f"PartType{ptype}":
         raise SnapshotError(
-            f"{name} is a dataset of another type than {ptype}, which is to be read from {file.filename}; name the "
+            f"{name} is a dataset of another type than {ptype}, the requested type of {file.filename}; name the "
             f"dataset without its group ({dataset}), or read the other type."
         )
     return name
@@ -178,7 +180,10 @@ def scale_exponent(data: h5py.Dataset) -> float | None:
     power = next((power for power in powers if power is not None), None)
     if power is not None and abs(power) > _LARGEST_EXPONENT:
         name = str(data.name).lstrip("/")
-        raise SnapshotError(f"{data.file.filename} says that {name} has {power:g} powers of the scale factor in it.")
+        raise SnapshotError(
+            f"{data.file.filename} has {power:g} as the power of the scale factor in {name}; it must be at most "
+            f"{_LARGEST_EXPONENT} in absolute value."
+        )
     return power
 
 
@@ -186,14 +191,14 @@ def _box_of_integers(file: h5py.File) -> Any:
     """Return the box lengths for integer coordinates: those of the run, even if the user gives another box.
 
     Raises:
-        SnapshotError: If the file does not have them, or the run had no box.
+        SnapshotError: If the file does not have box lengths, or the run had no box.
     """
     box = np.asarray(box_in_header(file))
     config = file.get("Config")
     periodic = not isinstance(config, h5py.Group) or not len(config.attrs) or "PERIODIC" in config.attrs
     if not periodic or not (box > 0).all():
         raise SnapshotError(
-            f"{file.filename} holds integer coordinates but no periodic box that they are fractions of; write it "
-            "with floating-point coordinates (Gadget-4 without OUTPUT_COORDINATES_AS_INTEGERS)."
+            f"{file.filename} holds integer coordinates, which are fractions of a periodic box, but no such box; write "
+            "it with floating-point coordinates (Gadget-4 without OUTPUT_COORDINATES_AS_INTEGERS)."
         )
     return box

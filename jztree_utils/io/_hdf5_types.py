@@ -26,7 +26,7 @@ def dtype_of(data: h5py.Dataset) -> np.dtype:
 
 
 def number_dtype(stored: h5py.h5d.DatasetID | h5py.h5a.AttrID, where: str) -> np.dtype:
-    """Return the dtype to read a dataset or an attribute in. where: the beginning of the error message."""
+    """Return the dtype to read a dataset or an attribute in; an error message begins with ``where``."""
     kind = stored.get_type()
     wider = is_widened(kind)
     if wider and kind.get_precision() == _BYTE * kind.get_size():
@@ -37,7 +37,7 @@ def number_dtype(stored: h5py.h5d.DatasetID | h5py.h5a.AttrID, where: str) -> np
     except (TypeError, ValueError):
         held = f"integers of {kind.get_size()} bytes" if isinstance(kind, h5py.h5t.TypeIntegerID) else "a type"
         raise SnapshotError(
-            f"{where} as {held} that NumPy does not have; write it as numbers of 32 or 64 bits."
+            f"{where} as {held} that NumPy does not support; write it as numbers of 32 or 64 bits."
         ) from None
     return dtype
 
@@ -46,7 +46,7 @@ def read_values(data: h5py.Dataset) -> Any:
     """Read all values of a dataset in the form of h5py; integers that NumPy lacks become wider ones.
 
     Raises:
-        SnapshotError: If NumPy has no dtype for them.
+        SnapshotError: If NumPy has no dtype for the values.
     """
     dtype = dtype_of(data)
     if dtype == WORDS:
@@ -65,6 +65,6 @@ def is_widened(kind: h5py.h5t.TypeID) -> bool:
 
 
 def stored_bytes(value: np.ndarray, kind: h5py.h5t.TypeIntegerID) -> np.ndarray:
-    """Return the bytes ``(b,)`` of an integer in a file, for a type that `is_widened`. value: in the wider dtype."""
+    """Return the bytes ``(b,)`` in a file of an integer of a type that `is_widened`, from its value in the wider dtype."""
     little = np.frombuffer(value.astype(value.dtype.newbyteorder("<")).tobytes(), np.uint8)[: kind.get_size()]
     return little[::-1] if kind.get_order() == h5py.h5t.ORDER_BE else little

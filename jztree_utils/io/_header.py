@@ -28,7 +28,7 @@ _NAMED_UNITS = {
     "mass": ((1.989e33, "Msun"), (1.989e43, "1e10 Msun")),
     "velocity": ((1e5, "km/s"),),
 }
-# Accepted ranges of header values. Outside them, products of the values are no longer finite.
+# Accepted ranges of header values. Outside these ranges, products of the values may be infinite.
 _UNIT_RANGE = (1e-60, 1e60)
 _RANGES = {
     "redshift": (-0.999999, 1e9),
@@ -58,22 +58,19 @@ class SnapshotHeader:
     Attributes:
         boxsize: Length of the periodic box, 0 for an open box; a tuple with one length per dimension if they differ.
         time: Scale factor of a cosmological run, otherwise the time in the snapshot's unit.
-        redshift: 0 if the run is not cosmological.
-        omega0: Densities of matter and of the cosmological constant in units of the critical density.
-        omega_lambda: Densities of matter and of the cosmological constant in units of the critical density.
+        redshift: The redshift; 0 if the run is not cosmological.
+        omega0: Density of matter, in units of the critical density.
+        omega_lambda: Density of the cosmological constant, in units of the critical density.
         omega_baryon: Density of baryons, a part of ``omega0``.
-        hubble: The Hubble constant in units of 100 km/s/Mpc.
+        hubble: The Hubble constant h, in units of 100 km/s/Mpc.
         mass_table: The common mass of the particles of each type; 0 if each particle has its own mass or the type is
             empty.
-        npart_total: Particles of each type in all files together; 64-bit counts (Python integers).
+        npart_total: Number of particles of each type in the whole snapshot (Python integers).
         num_files: Number of files of the snapshot.
-        unit_length_in_cm: The units in cgs. In a cosmological run, divide those of length and mass by h, unless
-            ``h_free``.
-        unit_mass_in_g: The units in cgs. In a cosmological run, divide those of length and mass by h, unless
-            ``h_free``.
-        unit_velocity_in_cm_per_s: The units in cgs. In a cosmological run, divide those of length and mass by h, unless
-            ``h_free``.
-        comoving: Whether the run is cosmological; None if the file does not say.
+        unit_length_in_cm: The unit of length in cgs. In a cosmological run, divide it by h, unless ``h_free``.
+        unit_mass_in_g: The unit of mass in cgs. In a cosmological run, divide it by h, unless ``h_free``.
+        unit_velocity_in_cm_per_s: The unit of velocity in cgs.
+        comoving: Whether the run is cosmological; None if unknown.
         h_free: Whether the units of a cosmological run are free of h, like those of SWIFT, and need no division by h.
     """
 
@@ -100,7 +97,7 @@ class SnapshotHeader:
 
 
 def is_swift(file: h5py.File) -> bool:
-    """Return whether an open file is a SWIFT file, judged by its ``Code`` attribute or by units with SWIFT's names.
+    """Return whether an open file is a SWIFT file, from its ``Code`` attribute or from units with SWIFT's names.
 
     Initial conditions made for SWIFT have the units but not the attribute.
     """
@@ -111,7 +108,7 @@ def is_swift(file: h5py.File) -> bool:
 
 
 class _Attributes(NamedTuple):
-    """The metadata groups of an open file, in the order in which they are searched. Each is opened once."""
+    """The metadata groups of an open file, in the order of the search. Each is opened once."""
 
     filename: str
     groups: Mapping[str, h5py.Group]
@@ -131,11 +128,12 @@ def parse_header(
     under the name that Gadget, GIZMO or SWIFT uses.
 
     Args:
+        file: The open file.
         swift: Whether to read the file as a SWIFT file; None to detect this.
         counted: Whether the header must have particle counts. Catalogue headers need none.
 
     Raises:
-        SnapshotError: If there is no header, or if counts are missing or invalid.
+        SnapshotError: If the header is missing, or counts are missing or invalid.
     """
     get_group(file, "Header")
     told = _Attributes.of(file)
@@ -172,6 +170,7 @@ def checked_header(header: SnapshotHeader, name: str) -> SnapshotHeader:
     """Return ``header`` if its values are valid. h = 0, which some runs without h have, becomes None.
 
     Args:
+        header: The header to check.
         name: Name of the file, for messages.
 
     Raises:
@@ -179,7 +178,7 @@ def checked_header(header: SnapshotHeader, name: str) -> SnapshotHeader:
     """
     for entry in _RANGES:
         if wrong := out_of_range(entry, getattr(header, entry)):
-            raise SnapshotError(f"{name} says that its {entry.replace('_', ' ')} {wrong}.")
+            raise SnapshotError(f"The {entry.replace('_', ' ')} in {name} {wrong}.")
     return replace(header, hubble=header.hubble or None)
 
 
@@ -197,37 +196,36 @@ def checked_box(lengths: Any, name: str) -> float | tuple[float, ...]:
     """Return a box as stored: one number, or a tuple for several lengths. `fitting_box` converts this for a header.
 
     Args:
-        lengths: ``(d,)``.
-        name: Name of the file.
+        lengths: ``(d,)`` box lengths.
+        name: Name of the file, for messages.
 
     Raises:
         SnapshotError: If the box is invalid.
     """
     sides = tuple(float(length) for length in np.ravel(lengths))
     if not sides or not all(math.isfinite(length) and length >= 0 for length in sides):
-        raise SnapshotError(f"{name} has a BoxSize of {sides}; it must be positive, or 0 for no box.")
+        raise SnapshotError(f"The BoxSize in {name} is {sides}; it must be positive, or 0 for an open box.")
     return sides[0] if len(sides) == 1 else sides
 
 
 def fitting_box(box: float | tuple[float, ...], ndim: int | None, name: str) -> float | tuple[float, ...]:
-    """Return a box in the form used by headers: one number if all sides are equal, otherwise a tuple.
-
-    For example, two equal sides do not define a cube.
+    """Return a box in the form used by headers: one number if its sides are equal, otherwise a tuple.
 
     Args:
         box: Result of `checked_box`.
         ndim: Number of dimensions, None if unknown.
-        name: Name of the file.
+        name: Name of the file, for messages.
 
     Raises:
-        SnapshotError: Unless there is one side per dimension or a single side for all.
+        SnapshotError: Unless the box has one side per dimension, or a single side. For example, two equal sides do not
+            define a cube.
     """
     if not isinstance(box, tuple):
         return box
     if ndim is not None and len(box) != ndim:
         raise SnapshotError(
-            f"{name} has positions of {ndim} coordinates, but the box has {len(box)} lengths "
-            f"({', '.join(f'{side:g}' for side in box)}); give one for all, or {ndim} ({OPTION}).",
+            f"The positions in {name} have {ndim} coordinates, but the box has {len(box)} lengths "
+            f"({', '.join(f'{side:g}' for side in box)}); give one length, or {ndim} ({OPTION}).",
             "boxsize",
         )
     return box if len(set(box)) > 1 else box[0]
@@ -242,7 +240,7 @@ def _redshift(told: _Attributes, comoving: float | None) -> float:
     if scale is None:
         scale = _number(told, "Time") if comoving else None
     if scale is not None and scale < 0:
-        raise SnapshotError(f"{told.filename} says that its scale factor is {scale:g}; it must be positive.")
+        raise SnapshotError(f"The scale factor in {told.filename} is {scale:g}; it must be positive.")
     return 1 / scale - 1 if scale else 0.0
 
 
@@ -258,7 +256,9 @@ def _unit(told: _Attributes, comoving: float | None, plain: str, swift: str, giz
     GIZMO divides by h before it writes the unit, so this division is undone.
 
     Args:
-        plain, swift, gizmo: The attribute names in headers.
+        told: The metadata of the file.
+        comoving: The flag of cosmological runs, or None.
+        plain, swift, gizmo: Attribute names of Gadget, SWIFT and GIZMO.
     """
     unit = _number(told, plain, swift)
     if unit is not None:
@@ -297,7 +297,8 @@ def _counts(told: _Attributes, name: str, required: bool = False) -> tuple[int, 
     counts = _first(told, whole_numbers, name)
     if counts is None and required:
         raise SnapshotError(
-            f"{told.filename} has no attribute {name} in its Header; it is not a snapshot of Gadget, AREPO or SWIFT."
+            f"{told.filename} has no attribute {name} in its Header, so it is not a snapshot of Gadget, AREPO or "
+            "SWIFT; give a snapshot."
         )
     return counts or ()
 
@@ -342,12 +343,12 @@ def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[st
     """Return the attributes that describe the unit of a dataset: ``unit`` in words, and those of Gadget-4 and AREPO.
 
     A value times ``a**a_scaling * h**h_scaling * to_cgs`` is physical and in cgs. If the header has no units,
-    ``to_cgs`` is left out and ``unit`` says so.
+    ``to_cgs`` is left out and ``unit`` states this.
 
     Args:
         header: The source of the units and the cosmology.
-        kind: "length", "mass", "velocity" (peculiar), "velocity/sqrt(a)" (peculiar velocities as Gadget stores them),
-            "velocity*a" (peculiar velocities of groups as AREPO stores them), "density" (mass per comoving volume),
+        kind: "length", "mass", "velocity" (peculiar), "velocity/sqrt(a)" (stored peculiar velocities of Gadget),
+            "velocity*a" (stored peculiar velocities of groups in AREPO), "density" (mass per comoving volume),
             "number density" (particles per comoving volume), "length^2", "length*velocity", or "1".
         ndim: Number of dimensions, for densities.
     """
@@ -360,7 +361,7 @@ def unit_attributes(header: SnapshotHeader, kind: str, ndim: int = 3) -> dict[st
     if all(unit is not None for unit, _ in needed):
         attributes["to_cgs"] = float(np.prod([unit**power for unit, power in needed]))
         return attributes | {"unit": _unit_in_words(attributes, kind)}
-    return attributes | {"unit": f"{kind} in the unit of the snapshot, which its header does not tell"}
+    return attributes | {"unit": f"{kind} in the unit of the snapshot, but its header lacks this unit"}
 
 
 def unit_powers(header: SnapshotHeader, kind: str, ndim: int = 3) -> tuple[float, float, float, float, float]:
@@ -378,7 +379,7 @@ def unit_powers(header: SnapshotHeader, kind: str, ndim: int = 3) -> tuple[float
         "number density": (-float(ndim), float(ndim), -float(ndim), 0.0, 0.0),
     }
     if kind not in powers:
-        raise ValueError(f"{kind!r} is no kind of quantity with a unit; there are {', '.join(powers)}.")
+        raise ValueError(f"{kind!r} is not a kind of quantity with a unit; use one of {', '.join(powers)}.")
     a, h, length, mass, velocity = powers[kind]
     if header.comoving is False:
         return 0.0, 0.0, length, mass, velocity

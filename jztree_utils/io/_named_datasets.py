@@ -20,8 +20,13 @@ def survey_datasets(file: h5py.File, ptype: int | None, options: ReadOptions) ->
 
     The header is only used for the box, and only if no box is given.
 
+    Args:
+        file: The open file.
+        ptype: Not used, because the datasets have no types.
+        options: Options for reading the snapshot, with the names.
+
     Raises:
-        SnapshotError: If no dataset is named, or one is missing.
+        SnapshotError: If no dataset is named, or a dataset is missing.
     """
     if options.pos is None:
         raise _what_to_name(file)
@@ -50,10 +55,10 @@ def _what_to_name(file: h5py.File) -> SnapshotError:
 
     file.visititems(look)
     listed = ", ".join(found[:_MOST_LISTED]) + (", ..." if len(found) > _MOST_LISTED else "")
-    candidates = f"such as {listed}" if found else "but it holds none of shape (n, d)"
+    candidates = f"such as {listed}" if found else "but the file has no dataset of shape (n, d)"
     return SnapshotError(
-        f"{file.filename} has no group Header with NumPart_ThisFile, as snapshots of Gadget, AREPO and SWIFT have; "
-        f"name the dataset of positions ({OPTION}), {candidates}.",
+        f"{file.filename} is not a snapshot of Gadget, AREPO or SWIFT, because it has no group Header with "
+        f"NumPart_ThisFile; name the dataset of positions ({OPTION}), {candidates}.",
         "pos",
     )
 
@@ -61,7 +66,7 @@ def _what_to_name(file: h5py.File) -> SnapshotError:
 def _number(file: h5py.File, column: Column) -> float:
     value = np.asarray(read_all(file, column.name))
     if value.dtype.kind not in "iuf":
-        raise SnapshotError(f"{file.filename} holds {column.name} of dtype {value.dtype}; a number is needed.")
+        raise SnapshotError(f"{file.filename} holds {column.name} of dtype {value.dtype}; it must be a number.")
     return float(value)
 
 
@@ -69,8 +74,8 @@ def _positive(file: h5py.File, box: float | tuple[float, ...]) -> np.ndarray:
     lengths = np.asarray(box)
     if not (lengths > 0).all():
         raise SnapshotError(
-            f"{file.filename} holds integer coordinates, which are fractions of a box, but no box; give its length "
-            f"({OPTION}).",
+            f"{file.filename} holds integer coordinates, which are fractions of a box, but no box; give the length of "
+            f"the box ({OPTION}).",
             "boxsize",
         )
     return lengths

@@ -1,9 +1,9 @@
 """Catalogues in the layout of this library.
 
-``Header`` has attributes as in a Gadget-4 snapshot, and the attributes of ``FriendsOfFriends`` describe how the
+``Header`` has the attributes of a Gadget-4 snapshot, and the attributes of ``FriendsOfFriends`` describe how the
 catalogue was made. ``Groups`` has one dataset for each property of `jztree.data.FofCatalogue`, and for each further
 column, under the same name; for several types also ``count_by_type`` and ``mass_by_type``. ``Members/id`` holds
-identifiers, if they are known; those of group g are ``id[offset[g] : offset[g] + count[g]]``.
+identifiers, if known; those of group g are ``id[offset[g] : offset[g] + count[g]]``.
 """
 
 from pathlib import Path
@@ -60,10 +60,17 @@ def type_columns(by_type: TypeTable | None) -> dict[str, Column]:
 
 
 def split_types(path: Path, columns: dict[str, Column]) -> tuple[dict[str, Column], TypeTable | None]:
-    """Invert `type_columns`: return the other columns, and particles by type if there are such columns.
+    """Invert `type_columns`.
+
+    Args:
+        path: The file, for messages.
+        columns: Columns by name; those by type are removed.
+
+    Returns:
+        The other columns, and particles by type or None.
 
     Raises:
-        SnapshotError: Unless particles by type add up to those of each group.
+        SnapshotError: If particles by type do not add up to those of each group.
     """
     count, mass = (columns.pop(name, None) for name in ("count_by_type", "mass_by_type"))
     if count is None or mass is None:
@@ -71,8 +78,8 @@ def split_types(path: Path, columns: dict[str, Column]) -> tuple[dict[str, Colum
     wrong = np.flatnonzero(count.values.sum(axis=1) != columns["count"].values)
     if len(wrong):
         raise SnapshotError(
-            f"{path} holds {count.values[wrong[0]].sum()} particles as count_by_type of the group in row {wrong[0]}, "
-            f"which counts {columns['count'].values[wrong[0]]}; write or copy it again."
+            f"{path} has {count.values[wrong[0]].sum()} particles in count_by_type of the group in row {wrong[0]}, "
+            f"but {columns['count'].values[wrong[0]]} in count; write or copy it again."
         )
     return columns, TypeTable(count.values, mass.values)
 

@@ -26,14 +26,14 @@ class Neighbours:
     Attributes:
         distances: ``(n, k)`` float32 or float64, comoving, ascending; or None.
         indices: ``(n, k)`` integers, rows of the neighbours; None if and only if ``distances`` is None.
-        density: ``(n,)`` mass (or particles, if ``by_number``) per comoving volume; or None.
-        k: Number of neighbours in the lists or densities, including the particle itself; None to take it from the
+        density: ``(n,)`` floats, mass (or particles, if ``by_number``) per comoving volume; or None.
+        k: Number of neighbours in the lists or densities, including the particle itself; None means the length of the
             lists.
         by_number: Whether ``density`` counts particles.
         ndim: Number of dimensions of the volume in ``density``.
         id: ``(n,)`` integers, identifiers of the particles, or None.
         header: Header of the snapshot: box, cosmology, units.
-        made_with: The options of the call that made them, as the command line writes them.
+        made_with: The options of the call that made the lists, as the command line writes them.
     """
 
     distances: Any = None
@@ -48,7 +48,7 @@ class Neighbours:
 
     @property
     def num_neighbours(self) -> int | None:
-        """``k``, from the lists if there are lists."""
+        """The length of the lists; without lists, ``k``."""
         return self.k if self.distances is None else int(np.shape(self.distances)[-1])
 
 
@@ -57,6 +57,7 @@ def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
 
     Args:
         path: The file to write; an existing file is replaced once the new one is complete.
+        neighbours: The lists.
 
     Raises:
         ValueError: If the lists are inconsistent.
@@ -65,9 +66,9 @@ def write_neighbours(path: PathLike, neighbours: Neighbours) -> None:
     _check_lists(neighbours)
     header, k = neighbours.header or SnapshotHeader(), neighbours.num_neighbours
     kind = "number density" if neighbours.by_number else "density"
-    meaning = f"from the {k or ''} nearest particles, the particle itself among them, per comoving volume"
+    meaning = f"from the {k or ''} nearest particles, including the particle itself, per comoving volume"
     columns = {
-        "distances": ("length", "comoving distances, the nearest first, the particle itself among them"),
+        "distances": ("length", "comoving distances, the nearest first, including the particle itself"),
         "indices": ("1", "rows of the neighbours, in the order of the snapshot"),
         "density": (kind, f"{kind} {meaning}"),
         "id": ("1", "identifiers of the particles"),
@@ -90,7 +91,7 @@ def read_neighbours(path: PathLike) -> Neighbours:
     """Read neighbour lists of `write_neighbours` as NumPy arrays.
 
     Raises:
-        SnapshotError: If they cannot be read.
+        SnapshotError: If the lists cannot be read.
     """
     with open_hdf5(Path(path)) as file:
         group = get_group(file, "Neighbours")
@@ -122,23 +123,23 @@ def _check_lists(neighbours: Neighbours) -> None:
         kinds, values = "iu" if name in ("indices", "id") else "f", np.asarray(given)
         if values.shape != needed or values.dtype.kind not in kinds:
             raise ValueError(
-                f"{name} of neighbours must be {KINDS[kinds]} of shape {needed}, as the others have; they are "
-                f"{values.dtype} of shape {values.shape}."
+                f"{name} of neighbours are {values.dtype} of shape {values.shape}; they must be {KINDS[kinds]} of "
+                f"shape {needed}, like the other columns."
             )
     if neighbours.indices is not None:
         _check_indices(neighbours)
 
 
 def _needed_shapes(neighbours: Neighbours) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all columns. Raises ValueError for invalid or incomplete lists."""
+    """Return the required shape of each column. Raises ValueError for invalid or incomplete lists."""
     lists = [neighbours.distances is not None, neighbours.indices is not None]
     if not any(lists) and np.ndim(neighbours.density) == 1:
         return dict.fromkeys(("density", "id"), np.shape(neighbours.density))
     if not all(lists):
-        raise ValueError("neighbours need both distances and indices, or neither of them and densities (n,).")
+        raise ValueError("neighbours lack distances or indices; give both, or only densities (n,).")
     shape = np.shape(neighbours.indices)
     if len(shape) != 2 or not shape[1]:
-        raise ValueError(f"indices of neighbours must be of shape (n, k) with k from 1 on; theirs is {shape}.")
+        raise ValueError(f"indices of neighbours have shape {shape}; it must be (n, k) with k of at least 1.")
     return dict.fromkeys(("distances", "indices"), shape) | dict.fromkeys(("density", "id"), shape[:1])
 
 
@@ -154,20 +155,22 @@ def _check_indices(neighbours: Neighbours) -> None:
 
 
 def _check_forms(columns: Mapping[str, h5py.Dataset]) -> None:
-    """Raise SnapshotError unless all columns have one row per particle, and as many distances as neighbours."""
+    """Raise SnapshotError unless every column has one row per particle, with equal numbers of distances and indices."""
     if "indices" not in columns:
         density = columns["density"]
         if len(density.shape or ()) != 1:
-            raise wrong_form(density, "f", "(n,), a row a particle")
+            raise wrong_form(density, "f", "(n,), one row per particle")
         for name, column in columns.items():
-            check_form(column, "iu" if name == "id" else "f", density.shape, "a row a particle")
+            check_form(column, "iu" if name == "id" else "f", density.shape, "one row per particle")
         return
     indices = columns["indices"]
     if len(indices.shape or ()) != 2 or not indices.shape[1]:
-        raise wrong_form(indices, "iu", "(n, k) with k from 1 on, a row a particle")
+        raise wrong_form(indices, "iu", "(n, k) with k of at least 1, one row per particle")
     for name, column in columns.items():
         shape = indices.shape if name in ("distances", "indices") else indices.shape[:1]
-        check_form(column, "iu" if name in ("indices", "id") else "f", shape, f"as {_INDICES} has {indices.shape}")
+        check_form(
+            column, "iu" if name in ("indices", "id") else "f", shape, f"because {_INDICES} has shape {indices.shape}"
+        )
 
 
 def _check_rows(path: Path, indices: np.ndarray) -> None:

@@ -43,8 +43,8 @@ def survey_npy(path: Path, options: ReadOptions) -> Survey:
     """Survey positions ``(n, d)`` in an ``.npy`` file, as type 1. Raises SnapshotError for other contents."""
     if options.names:
         raise SnapshotError(
-            f"{path} holds one array, the positions, and {', '.join(options.names)} cannot be named; put all of them "
-            "into an .npz file (numpy.savez), or leave the names out."
+            f"{path} holds only one array, the positions, but names were given for {', '.join(options.names)}; put the "
+            "arrays into an .npz file (numpy.savez), or leave the names out."
         )
     with open_raw(path) as streams:
         size = streams.file.seek(0, 2)
@@ -57,6 +57,10 @@ def survey_npy(path: Path, options: ReadOptions) -> Survey:
 def survey_npz(path: Path, options: ReadOptions) -> Survey:
     """Survey arrays in an ``.npz`` file, by given or usual names, as type 1.
 
+    Args:
+        path: The file.
+        options: Options for reading the snapshot.
+
     Raises:
         SnapshotError: If positions are missing, two arrays could be the same property, or a named array is missing.
     """
@@ -65,8 +69,8 @@ def survey_npz(path: Path, options: ReadOptions) -> Survey:
         chosen = {name: key for name in _SYNONYMS if (key := _key(path, keys, name, options.names)) is not None}
         if "pos" not in chosen:
             raise SnapshotError(
-                f"{path} holds no positions under a usual name, but {', '.join(sorted(keys)) or 'nothing'}; name them "
-                f"({OPTION}).",
+                f"{path} has no array with a usual name of positions; it holds {', '.join(sorted(keys)) or 'nothing'}. "
+                f"Name the positions ({OPTION}).",
                 "pos",
             )
         arrays = {name: _member(streams, path, key) for name, key in chosen.items()}
@@ -79,7 +83,7 @@ def survey_npz(path: Path, options: ReadOptions) -> Survey:
 
 
 def _survey(path: Path, title: str, arrays: dict[str, _Array], mass: float, sides: Any, options: ReadOptions) -> Survey:
-    """Build the survey. mass: common particle mass, or 0. sides: sides of the box, None if the file has none."""
+    """Build the survey, with the common particle mass or 0, and the sides of the box or None."""
     shape = arrays["pos"].column.shape
     num = shape[0] if shape else 0
     box = _box(path, options, sides)
@@ -97,14 +101,12 @@ def _key(path: Path, keys: Sequence[str], name: str, given: dict[str, str]) -> s
     """Return the array of an archive that holds a property, or None."""
     if name in given:
         if given[name] not in keys:
-            raise SnapshotError(
-                f"{path} holds no array {given[name]}; it holds {', '.join(sorted(keys)) or 'nothing'}."
-            )
+            raise SnapshotError(f"{path} has no array {given[name]}; it holds {', '.join(sorted(keys)) or 'nothing'}.")
         return given[name]
     found = [key for key in keys if key.lower().replace("_", "") in _SYNONYMS[name]]
     if len(found) > 1:
-        say = f"say which ({OPTION})" if name in FIELDS else "keep one of them"
-        raise SnapshotError(f"{path} holds {' and '.join(found)}, which could both be {name}; {say}.", name)
+        advice = f"name one ({OPTION})" if name in FIELDS else "keep only one"
+        raise SnapshotError(f"{path} holds {' and '.join(found)}, which could both be {name}; {advice}.", name)
     return found[0] if found else None
 
 
@@ -121,22 +123,22 @@ def _check_size(path: Path, name: str, array: _Array, size: int) -> None:
     needed = array.place.offset + array.num_bytes
     if size != needed:
         kind = EOFError if size < needed else ValueError
-        raise damaged(path, kind(f"{name} has {size} bytes, and by its head {needed}"))
+        raise damaged(path, kind(f"{name} has {size} bytes, but according to its header {needed}"))
 
 
 def _parse(path: Path, stream: IO[bytes], name: str, member: str | None) -> _Array:
     """Parse the header of an array. Raises ValueError if it is invalid, SnapshotError if it is too long."""
     version = np.lib.format.read_magic(stream)
     if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"version {version} of the format, which plain numbers never have")
+        raise ValueError(f"version {version} of the format, which arrays of numbers do not have")
     _check_head(path, stream, name, 2 if version[0] == 1 else 4)
     read_header = np.lib.format.read_array_header_1_0 if version[0] == 1 else np.lib.format.read_array_header_2_0
     try:
         shape, by_columns, dtype = read_header(stream)
     except (TokenError, SyntaxError, TypeError, RecursionError, MemoryError) as error:  # NumPy parses it as Python
-        raise ValueError(f"its head cannot be understood: {error}") from error
+        raise ValueError(f"its header is invalid: {error}") from error
     if dtype.hasobject:
-        raise ValueError("Python objects where numbers are needed")
+        raise ValueError("Python objects instead of numbers")
     if any(length < 0 for length in shape):
         raise ValueError(f"an array of shape {shape}")
     column = Column(name=name, stored=dtype, shape=shape)
@@ -144,14 +146,14 @@ def _parse(path: Path, stream: IO[bytes], name: str, member: str | None) -> _Arr
 
 
 def _check_head(path: Path, stream: IO[bytes], name: str, words: int) -> None:
-    """Raise SnapshotError for a header that is too long for NumPy. words: size of the length field in bytes."""
+    """Raise SnapshotError for a header that is too long for NumPy; its length field has ``words`` bytes."""
     start = stream.tell()
     length = int.from_bytes(stream.read(words), "little")
     stream.seek(start)
     if length > _LONGEST_HEAD:
         raise SnapshotError(
-            f"{path} describes {name} in {length:,} bytes, but arrays of numbers need at most {_LONGEST_HEAD:,}; write "
-            "the numbers alone, with numpy.save or numpy.savez."
+            f"{path} has a header of {length:,} bytes for {name}, but arrays of numbers need at most "
+            f"{_LONGEST_HEAD:,}; write only the numbers, with numpy.save or numpy.savez."
         )
 
 
@@ -160,8 +162,8 @@ def _few_numbers(streams: Streams, path: Path, array: _Array) -> np.ndarray:
     column, place = array.column, array.place
     if column.stored.kind not in "iuf" or math.prod(column.shape) not in range(1, 9):
         raise SnapshotError(
-            f"{path} holds {column.name} of shape {column.shape} and dtype {column.stored}; a number is needed, or one "
-            "a dimension."
+            f"{path} holds {column.name} of shape {column.shape} and dtype {column.stored}; it must be one number, or "
+            "one per dimension."
         )
     numbers = np.empty(math.prod(column.shape), column.stored)
     stream = streams.get(place.member)

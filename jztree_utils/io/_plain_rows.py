@@ -36,7 +36,7 @@ class Place:
 
 @dataclass(frozen=True, kw_only=True)
 class RawPart:
-    """Particles in one such file, a `Part`. places: positions of the rows of each property, by its column's name."""
+    """Particles in a file of plain numbers, a `Part`; ``places`` has the position of the rows by column name."""
 
     path: Path
     num: int
@@ -50,7 +50,7 @@ class RawPart:
 
     def missing(self, name: str) -> SnapshotError:
         held = ", ".join(column.name for column in self.columns.values())
-        return SnapshotError(f"{self.path} holds no {FIELDS[name].words} that are recognised; it holds {held}.")
+        return SnapshotError(f"{self.path} has no recognised {FIELDS[name].words}; it holds {held}.")
 
 
 class Streams:
@@ -69,7 +69,7 @@ class Streams:
         return self._archive
 
     def get(self, member: str | None, component: int = 0) -> IO[bytes]:
-        """Return the stream to read from. Each component has its own, because seeking back would decompress again."""
+        """Return the stream to read from. Each component has a stream, because seeking back would decompress again."""
         if member is None:
             return self.file
         if (member, component) not in self._members:
@@ -106,7 +106,7 @@ class _OpenFile:
             self._fill(column, place, rows.start * int(np.prod(column.shape[1:])), out)
 
     def _fill(self, column: Column, place: Place, skipped: int, out: np.ndarray, component: int = 0) -> None:
-        """Read consecutive numbers of the file, after the first ``skipped`` of them, into ``out``."""
+        """Read consecutive numbers of the file into ``out``, after the first ``skipped`` numbers."""
         stream = self._streams.get(place.member, component)
         stream.seek(place.offset + skipped * column.stored.itemsize)
         direct = out.flags.c_contiguous and out.dtype == column.stored

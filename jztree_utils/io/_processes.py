@@ -1,4 +1,4 @@
-"""Joint actions of processes with separate I/O: raise errors on all, and gather rows on the first process."""
+"""Joint actions of processes with separate I/O: raise errors on every process, and gather rows on the first one."""
 
 import functools
 from collections.abc import Iterator
@@ -32,7 +32,8 @@ def is_shared(mesh: Mesh) -> bool:
 def failing_together(mesh: Mesh) -> Iterator[None]:
     """If the block raises on one process, raise on every process with devices of ``mesh`` at the end of the block.
 
-    All of these processes must call this: if only one process raised, the others would hang in the next collective. The
+    Each of these processes must call this: if only one process raised, the others would hang in the next collective.
+        The
     block itself must not contain collectives. If the block did not fail on this process, the error is that of the first
     process that failed: the same sentence, and the same type if it belongs to this package. Every error has an
     attribute ``told_by``, the process that the sentence comes from.
@@ -50,7 +51,7 @@ def failing_together(mesh: Mesh) -> Iterator[None]:
 
 
 def _agree(mesh: Mesh, error: Exception | None) -> Exception | None:
-    """Return the error to raise on this process, None if no process has failed. error: the error of this process."""
+    """Return the error to raise on this process, whose own error is ``error``; None if no process has failed."""
     messages = _gather_bytes(_flat(mesh), _encode(error))
     failed = np.flatnonzero(messages[:, 0])
     if not failed.size:
@@ -90,14 +91,17 @@ def _replicate(flat: Mesh) -> Any:
 
 
 def rows_on_first_process(array: jax.Array, num: jax.Array, mesh: Mesh) -> np.ndarray | None:
-    """Return the rows of all ranks without padding, in rank order, as one NumPy array on the first process.
+    """Return the rows of the ranks without padding, in rank order, in one NumPy array on the first process.
 
-    All processes must call this. Returns ``(sum(num), ...)`` on the process of the first device, None elsewhere. In
-    addition to the result, a device holds the rows of one rank at a time.
+    All processes must call this. In addition to the result, a device holds the rows of one rank at a time.
 
     Args:
         array: ``(r, n, ...)``, distributed over the ``r`` devices of ``mesh``.
-        num: ``(r,)``, number of valid rows of each rank.
+        num: ``(r,)`` integers, number of valid rows on each rank.
+        mesh: The devices.
+
+    Returns:
+        ``(sum(num), ...)`` on the process of the first device, None elsewhere.
     """
     flat = _flat(mesh)
     counts = np.asarray(_replicate(flat)(_rearrange(num, flat)))

@@ -29,17 +29,17 @@ class Reason(NamedTuple):
     sentence: str
 
 
-_NOTHING_LEFT = "nothing was written; the log of that rank has more."
+_NOTHING_LEFT = "nothing was written; see the log of that rank for details."
 # A status is 0, or the number of a reason in this table, from 1 on, times the number of ranks, plus the rank.
 REASONS = (
     Reason((), f"rank {{0}} could not write its file of {{name}}; {_NOTHING_LEFT}"),
     Reason(
         (errno.ENOENT, errno.ENOTDIR),
-        f"rank {{0}} finds no folder for {{name}}, so {_NOTHING_LEFT}",
+        f"the folder of {{name}} is missing on rank {{0}}, so {_NOTHING_LEFT}",
     ),
     Reason(
         (errno.EACCES, errno.EPERM, errno.EROFS),
-        f"rank {{0}} may not write to the folder of {{name}}, so {_NOTHING_LEFT}",
+        f"rank {{0}} has no permission to write to the folder of {{name}}, so {_NOTHING_LEFT}",
     ),
     Reason(
         (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
@@ -72,7 +72,7 @@ class RankWriter:
         self.token = secrets.token_hex(6)
 
     def write(self, rank: np.ndarray, counts: np.ndarray, *arrays: np.ndarray) -> int:
-        """Write the file of the rank, and the joint file on rank 0. counts: ``(r, c)``, rows per rank and dataset."""
+        """Write the file of the rank, and the joint file on rank 0, for ``(r, c)`` rows per rank and dataset."""
 
         def write_all() -> None:
             self._write_file(rank, lambda file: self._fill(file, counts[rank], arrays))
@@ -145,7 +145,9 @@ class RankWriter:
     def _fill(self, file: h5py.File, counts: np.ndarray, arrays: Sequence[np.ndarray]) -> None:
         for form, num, array in zip(self.forms, counts, arrays, strict=True):
             if form.shape is not None and not 0 <= num <= len(array):
-                raise ValueError(f"num is {num}, but {form.name} has {len(array)} rows.")
+                raise ValueError(
+                    f"num is {num}, but {form.name} has {len(array)} rows; it must be from 0 to this number."
+                )
             file.create_dataset(form.name, data=array if form.shape is None else array[:num])
 
     def _fill_virtual(self, file: h5py.File, counts: np.ndarray) -> None:

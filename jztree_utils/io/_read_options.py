@@ -26,10 +26,7 @@ FORMATS = ("gadget", "swift", "hdf5", "numpy")
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
-    """How to read a snapshot if its contents are not sufficient; None takes the value from the file.
-
-    omega0, omega_lambda, omega_baryon, hubble, redshift, unit_length_in_cm, unit_mass_in_g, unit_velocity_in_cm_per_s,
-    h_free: see `SnapshotHeader`.
+    """Options for reading a snapshot whose contents are not sufficient; None takes the value from the file.
 
     The box and the header entries replace the values of the file.
 
@@ -37,18 +34,24 @@ class ReadOptions:
         format: ``"gadget"`` (Gadget and AREPO, in HDF5 or in the older binary formats), ``"swift"``, ``"hdf5"``
             (datasets by name, in any HDF5 file, which takes only the box from the header), or ``"numpy"`` (``.npy`` and
             ``.npz``).
-        pos: Names of datasets, such as ``PartType1/Coordinates``, or of the arrays in an ``.npz`` file. In a snapshot
-            of Gadget or SWIFT a name without a group belongs to the group of the particle type.
-        vel: Names of datasets, such as ``PartType1/Coordinates``, or of the arrays in an ``.npz`` file. In a snapshot
-            of Gadget or SWIFT a name without a group belongs to the group of the particle type.
-        mass: Names of datasets, such as ``PartType1/Coordinates``, or of the arrays in an ``.npz`` file. In a snapshot
-            of Gadget or SWIFT a name without a group belongs to the group of the particle type.
-        id: Names of datasets, such as ``PartType1/Coordinates``, or of the arrays in an ``.npz`` file. In a snapshot of
-            Gadget or SWIFT a name without a group belongs to the group of the particle type.
-        boxsize: Length of the periodic box, or one per dimension; 0 for none.
+        pos: Name of the dataset of positions, such as ``PartType1/Coordinates``, or of the array in an ``.npz`` file.
+            In a snapshot of Gadget or SWIFT a name without a group belongs to the group of the particle type.
+        vel: Name of the dataset or array of velocities.
+        mass: Name of the dataset or array of masses.
+        id: Name of the dataset or array of identifiers.
+        boxsize: Length of the periodic box, or one per dimension; 0 means open.
+        omega0: See `SnapshotHeader`, like the following fields.
+        omega_lambda: Density of the cosmological constant.
+        omega_baryon: Density of baryons.
+        hubble: The Hubble constant h.
+        redshift: The redshift.
+        unit_length_in_cm: The unit of length in cgs.
+        unit_mass_in_g: The unit of mass in cgs.
+        unit_velocity_in_cm_per_s: The unit of velocity in cgs.
+        h_free: Whether the units are free of h.
 
     Raises:
-        ValueError: For an unknown format, an invalid box, or a number out of range.
+        ValueError: If the format is unknown, the box is invalid, or a number is out of range.
     """
 
     format: str | None = None
@@ -69,11 +72,11 @@ class ReadOptions:
 
     def __post_init__(self) -> None:
         if self.format is not None and self.format not in FORMATS:
-            raise ValueError(f"There is no format {self.format!r}; there are {', '.join(FORMATS)}.")
+            raise ValueError(f"format is {self.format!r}; it must be one of {', '.join(FORMATS)}.")
         check_no_units(boxsize=self.boxsize, **self.of_header)
         for name, value in self.of_header.items():
             if name != "h_free" and (wrong := out_of_range(name, value)):
-                raise ValueError(f"The {name.replace('_', ' ')} that was given {wrong}.")
+                raise ValueError(f"The given {name.replace('_', ' ')} {wrong}.")
         if self.boxsize is not None:
             object.__setattr__(self, "boxsize", checked_box(np.ravel(self.boxsize), "ReadOptions"))
 

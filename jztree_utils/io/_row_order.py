@@ -21,9 +21,12 @@ def group_of_rows(rows: np.ndarray, count: np.ndarray, nums: Mapping[int, int]) 
     """Return the group of each particle of a snapshot, by type. Particles without a group get the number of groups.
 
     Args:
-        rows: ``(m,)`` rows of members, group by group; numbering continues from type to type.
-        count: ``(g,)`` members of each group.
-        nums: Particles of each type, in the order of the row numbering.
+        rows: ``(m,)`` integers, rows of members, group by group; numbering continues from type to type.
+        count: ``(g,)`` integers, number of members of each group.
+        nums: Number of particles of each type, in the order of the row numbering.
+
+    Returns:
+        ``(n,)`` int32 or int64 by type.
     """
     total = sum(nums.values())
     groups = np.full(total, len(count), _index_dtype(len(count)))
@@ -37,7 +40,7 @@ def _index_dtype(largest: int) -> type[np.signedinteger]:
 
 
 def _sorting(keys: np.ndarray) -> np.ndarray:
-    """Return the stable sorting order of integers from 0 on. NumPy is fast with 16 bits at a time."""
+    """Return the stable sorting order of integers of at least 0. NumPy is fast with 16 bits at a time."""
     order = np.argsort(keys.astype(np.uint16), kind="stable")
     for shift in range(16, int(keys.max(initial=0)).bit_length(), 16):
         digits = (keys >> shift).astype(np.uint16)
@@ -56,7 +59,7 @@ class RowOrder:
         self.rows = np.asarray(rows).astype(_index_dtype(len(rows)), copy=False)
         if not self._is_permutation():
             raise ValueError(
-                f"An order of {len(rows)} rows was given that does not name each from 0 on once; give one."
+                f"An order of {len(rows)} rows does not contain every row from 0 on once; give a permutation."
             )
 
     def _is_permutation(self) -> bool:
@@ -80,7 +83,7 @@ class RowOrder:
 
         Args:
             slices: One-dimensional arrays of one dtype; they are iterated once.
-            folder: Folder on a disk with space for all of them.
+            folder: Folder on a disk with space for all rows.
             multiple: Each block but the last has a multiple of this number of rows.
         """
         slices = iter(slices)

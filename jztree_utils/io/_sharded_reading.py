@@ -1,6 +1,6 @@
-"""Reading with many devices and processes: every process reads only the rows of its own devices.
+"""Reading with many devices and processes: every process reads only the rows of its devices.
 
-`shard_rows` distributes any rows that can be read by ranges, `read_snapshot_sharded` those of a snapshot.
+`shard_rows` distributes rows that can be read by ranges, `read_snapshot_sharded` the rows of a snapshot.
 """
 
 import functools
@@ -30,7 +30,8 @@ def shard_rows(read_rows: Callable[[int, int], np.ndarray], total: int, mesh: Me
     """Distribute rows to all devices of a mesh in equal consecutive blocks. Each process reads only its own blocks.
 
     Args:
-        read_rows: ``read_rows(start, stop)`` returns the rows ``start`` to ``stop`` as a NumPy array ``(stop - start,
+        read_rows: ``read_rows(start, stop)`` returns the rows ``start`` to ``stop`` as a NumPy array
+            ``(stop - start, ...)``. It is called once for each device of this process, also with ``start == stop``.
         total: Total number of rows, the same on every process.
         mesh: The devices; rank r is the r-th of ``mesh.devices.flat``.
         npad: Rows of padding to add on every device.
@@ -42,9 +43,6 @@ def shard_rows(read_rows: Callable[[int, int], np.ndarray], total: int, mesh: Me
     Raises:
         ValueError: If no device of the mesh belongs to this process, if ``read_rows`` returns another number of rows,
             or if integers do not fit into 32 bits in the default mode.
-
-    Example:
-        ...)``. It is called once for each device of this process, also with ``start == stop``.
     """
     ndev = mesh.size
     rows = -(-total // ndev) + npad
@@ -54,7 +52,10 @@ def shard_rows(read_rows: Callable[[int, int], np.ndarray], total: int, mesh: Me
             start, stop = share(total, rank, ndev)
             blocks.append(jax.device_put(_padded(read_rows(start, stop), stop - start, rows), device))
     if not blocks:
-        raise ValueError(f"Process {jax.process_index()} has none of the {ndev} devices of the mesh; use its devices.")
+        raise ValueError(
+            f"The mesh has {ndev} devices, but none of process {jax.process_index()}; use a mesh with devices of every "
+            "process."
+        )
     return jax.make_array_from_single_device_arrays((ndev, *blocks[0].shape[1:]), _by_rank(mesh), blocks)
 
 
@@ -65,7 +66,7 @@ def _is_mine(device: jax.Device) -> bool:
 def _padded(read: np.ndarray, num: int, rows: int) -> np.ndarray:
     """Return ``(1, rows, ...)``: the rows that were read, followed by zeros, in a dtype that JAX supports."""
     if read.shape[:1] != (num,):
-        raise ValueError(f"read_rows was asked for {num} rows, but gave an array of shape {read.shape}.")
+        raise ValueError(f"read_rows must return {num} rows, but it returned an array of shape {read.shape}.")
     check_carried(read)
     padded = np.zeros((1, rows, *read.shape[1:]), jax.dtypes.canonicalize_dtype(read.dtype))
     padded[0, :num] = read
@@ -99,10 +100,7 @@ def read_snapshot_sharded(
 ) -> tuple[ParticleData, SnapshotHeader]:
     """Read particles of one type and distribute them to all devices of a mesh. Each process reads only its own rows.
 
-    All processes must call this. An error on one process is raised on all.
-
-    Raises the errors of `read_snapshot`, and ValueError if identifiers have 64 bits, JAX's 64-bit mode is off, and
-    ``id_words`` is not set.
+    All processes must call this. If one process fails, all processes raise.
 
     Args:
         path, ptype, fields, optional, options: See `read_snapshot`; the snapshot may have any number of files.
@@ -112,11 +110,19 @@ def read_snapshot_sharded(
             mode; `join_words` recombines them.
 
     Returns:
-        The particles and the header. With ``r`` devices and ``n = ceil(total / r) + npad`` rows per device: pos, vel:
-        ``(r, n, d)`` float32 or float64; float64 becomes float32 unless JAX's 64-bit mode is on. For the units see
-        `read_snapshot`. mass: ``(r, n)``, or ``(r,)`` in the dtype of ``pos`` if all particles have the same mass. id:
-        ``(r, n)`` integers, or ``(r, n, 2)`` uint32 with ``id_words``. num: ``(r,)`` int32, equal within one.
-        num_total: number of all particles.
+        The particles and the header. With ``r`` devices and ``n = ceil(total / r) + npad`` rows per device, the
+        particles have
+
+        * ``pos`` and ``vel``, ``(r, n, d)`` float32 or float64; float64 becomes float32 unless JAX's 64-bit mode is on.
+          For the units see `read_snapshot`.
+        * ``mass``, ``(r, n)``, or ``(r,)`` in the dtype of ``pos`` if every particle has the same mass.
+        * ``id``, ``(r, n)`` integers, or ``(r, n, 2)`` uint32 with ``id_words``.
+        * ``num``, ``(r,)`` int32, equal within one, and ``num_total``, the number of all particles.
+
+    Raises:
+        SnapshotError, TypeError: See `read_snapshot`.
+        ValueError: See `read_snapshot`; also if identifiers have 64 bits, JAX's 64-bit mode is off, and ``id_words`` is
+            not set.
     """
     with failing_together(mesh):
         snapshot = open_snapshot(path, ptype, options)
@@ -133,11 +139,14 @@ def shard_snapshot(
     advance: Callable[[int], None] | None = None,
     finite: bool = False,
 ) -> ParticleData:
-    """Distribute the properties ``names``, which include positions, of a snapshot, as `read_snapshot_sharded` does.
+    """Distribute the properties ``names`` of a snapshot, which include positions, like `read_snapshot_sharded`.
 
     Errors are raised on this process only; see `failing_together`.
 
     Args:
+        snapshot: The snapshot.
+        mesh, npad, id_words: See `read_snapshot_sharded`.
+        names: Names of the properties.
         advance: Called regularly with the number of rows of a property that this process has read since the last call.
         finite: See `Snapshot.read`.
     """
@@ -170,8 +179,8 @@ def _as_jax_holds(ids: np.ndarray, words: bool) -> np.ndarray:
         return split_words(ids)
     if jax.dtypes.canonicalize_dtype(ids.dtype) != ids.dtype:
         raise ValueError(
-            "The identifiers have 64 bits, which JAX holds in its 64-bit mode only; switch it on with "
-            "jax.config.update('jax_enable_x64', True), or ask for id_words=True, or leave 'id' out of fields."
+            "The identifiers have 64 bits, but JAX keeps these only in its 64-bit mode; switch it on with "
+            "jax.config.update('jax_enable_x64', True), or use id_words=True, or leave 'id' out of fields."
         )
     return ids
 

@@ -42,10 +42,10 @@ def find_parts(path: PathLike, options: ReadOptions | None = None) -> list[Path]
     Args:
         path: The only file of a snapshot, any file of a snapshot in several files (``name.0.hdf5``, ``name.1.hdf5``,
             ...), or the folder of one snapshot.
-        options: How to read it, if the format is not recognised.
+        options: Options for reading, if the format is not recognised.
 
     Raises:
-        SnapshotError: If the files cannot be read, if one is missing (the message names it), or if a folder holds no
+        SnapshotError: If the files cannot be read, if a file is missing (the message names it), or if a folder holds no
             snapshot or more than one.
     """
     first = file_of(Path(path))
@@ -53,12 +53,13 @@ def find_parts(path: PathLike, options: ReadOptions | None = None) -> list[Path]
 
 
 def find_sources(path: PathLike, options: ReadOptions | None = None) -> list[Path]:
-    """Return all files that a snapshot needs: its own, and the sources of virtual datasets.
-
-    Raises the same errors.
+    """Return the files that a snapshot needs: its own, and the sources of virtual datasets.
 
     Args:
         path, options: See `find_parts`.
+
+    Raises:
+        SnapshotError: See `find_parts`.
     """
     parts = find_parts(path, options)
     found = list(parts)
@@ -72,10 +73,10 @@ def read_header(path: PathLike, options: ReadOptions | None = None) -> SnapshotH
     """Read the header of a snapshot from the file ``path``, or from any file of the snapshot in the folder ``path``.
 
     Args:
-        options: See `find_parts`.
+        path, options: See `find_parts`.
 
     Raises:
-        SnapshotError: If it cannot be read.
+        SnapshotError: If the header cannot be read.
     """
     return _survey(file_of(Path(path)), None, options or ReadOptions()).header
 
@@ -90,28 +91,34 @@ def read_snapshot(
     """Read particles of one type from a snapshot in one file or several.
 
     Args:
-        path: See `find_parts`; the particles of all files are concatenated in the order of the files.
+        path: See `find_parts`; the particles are in the order of the files.
         ptype: The particle type; 1 is dark matter, and also the type in files without types.
         fields: Properties to read; each must exist.
         optional: Properties to read if they exist, otherwise None.
-        options: How to read it, if the format is not recognised.
+        options: Options for reading, if the format is not recognised.
 
     Returns:
-        The particles as NumPy arrays of ``n`` rows and ``d`` dimensions, and the header: pos: ``(n, d)`` float32 or
-        float64 as in the file, comoving, in the snapshot's unit of length. Integer coordinates of Gadget-4 become
-        float64 in [0, L) for a box of length L. mass: a float if only the mass table has it, otherwise ``(n,)`` float32
-        or float64, one per particle. A UserWarning gives the number of particle masses that differ from the mass in the
-        table. vel: ``(n, d)`` float32 or float64, *peculiar* velocities. Gadget stores them divided by the square root
-        of the scale factor. The function undoes this with the exponent in an attribute of the dataset, or 1/2 if there
-        is none. SWIFT stores peculiar velocities. Half precision becomes float32. id: ``(n,)`` integers of 32 or 64
-        bits, signed or unsigned as in the file. The package explains why they are not JAX arrays. num, num_total:
-        ``n``. Arrays of NumPy files and datasets given by name (format "hdf5") are not converted.
+        The particles as NumPy arrays of ``n`` rows and ``d`` dimensions, and the header. The particles have
+
+        * ``pos``, ``(n, d)`` float32 or float64 like the file, comoving, in the snapshot's unit of length. Integer
+          coordinates of Gadget-4 become float64 in [0, L) for a box of length L.
+        * ``mass``, a float if only the mass table has it, otherwise ``(n,)`` float32 or float64, in the snapshot's unit
+          of mass. A UserWarning gives the number of particle masses that differ from the mass in the table.
+        * ``vel``, ``(n, d)`` float32 or float64, *peculiar* velocities in the snapshot's unit of velocity. Gadget
+          stores them divided by the square root of the scale factor. The function undoes this with the exponent in an
+          attribute of the dataset, or with 1/2 if the attribute is missing. SWIFT stores peculiar velocities. Half
+          precision becomes float32.
+        * ``id``, ``(n,)`` integers of 32 or 64 bits, signed or unsigned like the file. The package explains why they
+          are not JAX arrays.
+        * ``num`` and ``num_total``, ``n``.
+
+        Arrays of NumPy files and datasets given by name (format "hdf5") are not converted.
 
     Raises:
         SnapshotError: If a file is missing, unreadable, truncated or not recognised, if a dataset is missing or has a
             wrong shape or dtype, if its compression needs a missing package, or if the counts in the headers and the
             datasets disagree.
-        ValueError: If the property is unknown.
+        ValueError: If a property is unknown.
         TypeError: If ``ptype`` is not an integer.
     """
     snapshot = open_snapshot(path, ptype, options)
@@ -125,9 +132,9 @@ class Snapshot:
     Attributes:
         header: The header of the snapshot.
         ptype: The particle type.
-        num: Particles of the type in all files together; row numbers continue from file to file, in the order of
+        num: Number of particles of the type in the snapshot; row numbers continue from file to file, in the order of
             ``paths``.
-        paths: All files, in order.
+        paths: The files, in order.
     """
 
     def __init__(self, surveys: list[Survey], paths: list[Path], ptype: int) -> None:
@@ -143,7 +150,7 @@ class Snapshot:
 
     @property
     def types(self) -> dict[int, int]:
-        """The types that have particles, with the number in all files."""
+        """The types that have particles, with the number of particles in the snapshot."""
         return {ptype: num for ptype, num in enumerate(self.header.npart_total) if num > 0}
 
     @property
@@ -157,7 +164,7 @@ class Snapshot:
 
     @property
     def shared_mass(self) -> float | None:
-        """The mass of every particle if the file has one for all, otherwise None.
+        """The common mass of the particles, or None if they have individual masses.
 
         Masses of single particles take precedence over the mass table, and `read` warns if they differ from it.
 
@@ -170,17 +177,21 @@ class Snapshot:
         mass = table[self.ptype]
         if not 0 <= mass < math.inf:
             raise SnapshotError(
-                f"{self.paths[0]} says that the mass of particles of type {self.ptype} is {mass:g}; it must be "
-                "positive, or 0 where each has its own."
+                f"The MassTable of {self.paths[0]} has {mass:g} for particles of type {self.ptype}; it must be "
+                "positive, or 0 if each particle has its own mass."
             )
         return mass or None
 
     def present(self, fields: Sequence[str], optional: Sequence[str]) -> list[str]:
-        """Return the properties to read, positions first: all of ``fields``, and those of ``optional`` that exist.
+        """Return the properties to read, positions first.
+
+        Args:
+            fields: Required properties.
+            optional: Properties that are included if they exist.
 
         Raises:
-            ValueError: If the property is unknown.
-            TypeError: For a string instead of a sequence of names.
+            ValueError: If a property is unknown.
+            TypeError: If an argument is a string instead of a sequence of names.
         """
         for names in (fields, optional):
             if isinstance(names, str):
@@ -188,7 +199,7 @@ class Snapshot:
         wanted = list(dict.fromkeys(["pos", *fields, *optional]))
         for name in wanted:
             if name not in FIELDS:
-                raise ValueError(f"Particles have no property {name!r} to read; there are {', '.join(FIELDS)}.")
+                raise ValueError(f"{name!r} is not a property of particles; use {', '.join(FIELDS)}.")
         return [name for name in wanted if name in ("pos", *fields) or self._has(name)]
 
     def _has(self, name: str) -> bool:
@@ -198,8 +209,8 @@ class Snapshot:
         """Return the dtype of a property after reading, and its shape without the row axis.
 
         Raises:
-            SnapshotError: If a file does not have the property, has it in an unreadable form, or in another form than
-                the first file.
+            SnapshotError: If a file lacks the property, or has it in an unreadable form, or in another form than the
+                first file.
         """
         columns = [check_column(part, name) for part in self._parts]
         one = columns[0]
@@ -207,7 +218,7 @@ class Snapshot:
             if (other.dtype, other.shape[1:]) != (one.dtype, one.shape[1:]):
                 raise SnapshotError(
                     f"{part.path} holds {other.name} as {other.stored} of shape {other.shape}, but "
-                    f"{self._parts[0].path} as {one.stored} of shape {one.shape}; write the parts alike."
+                    f"{self._parts[0].path} as {one.stored} of shape {one.shape}; write the parts in the same form."
                 )
         return one.dtype, one.shape[1:]
 
@@ -215,6 +226,7 @@ class Snapshot:
         """Describe a row for the user: its type, and its file if there are several.
 
         Args:
+            row: Number of the row in the snapshot.
             of: The quantity that the row belongs to, such as " of the positions".
         """
         words = f"row {row}{of} of type {self.ptype}"
@@ -233,22 +245,25 @@ class Snapshot:
         *,
         finite: bool = False,
     ) -> Any:
-        """Read a property as in `read_snapshot`, but only rows ``start`` to ``stop`` (None means the end).
+        """Read a property like `read_snapshot`, but only some rows.
 
         Only files with such rows are opened, and they are read in slices: apart from the result, the function needs a
         few 10 MB, independent of the number of rows.
 
         Args:
+            name: Name of the property.
+            start: The first row.
+            stop: The row after the last one; None means the end.
             advance: Called regularly with the number of rows read since the last call.
             finite: Raise SnapshotError for NaN or infinite numbers, with the file and the row.
 
         Raises:
-            SnapshotError: As `read_snapshot` does.
-            ValueError: For rows that do not exist.
+            SnapshotError: See `read_snapshot`.
+            ValueError: If a row does not exist.
         """
         stop = self.num if stop is None else stop
         if not 0 <= start <= stop <= self.num:
-            raise ValueError(f"There are rows 0 to {self.num}; {start} to {stop} were asked for.")
+            raise ValueError(f"start is {start} and stop {stop}; they must be ascending, from 0 to {self.num}.")
         if name == "mass" and self.shared_mass is not None:
             return self.shared_mass
         dtype, shape = self.layout(name)
@@ -270,7 +285,7 @@ class Snapshot:
         return column
 
     def _warn_of_table(self, masses: np.ndarray) -> None:
-        """Warn if masses of single particles differ from the mass in the mass table, if there are both."""
+        """Warn if masses of single particles differ from the mass in the mass table, if both exist."""
         table = mass_in_table(self.header, self.ptype)
         if table is not None:
             low, high = same_masses(table)
@@ -279,11 +294,12 @@ class Snapshot:
                 warnings.warn(sentence, UserWarning, stacklevel=3)
 
     def _check_not_twice(self, ids: np.ndarray, start: int) -> None:
-        """Raise SnapshotError if two files begin with the same identifiers, as a file and a copy of it would.
+        """Raise SnapshotError if two files begin with the same identifiers, such as a file and its copy.
 
         Args:
             ids: Identifiers of the rows from ``start`` on. Files without meaningful identifiers store zeros; these are
                 ignored.
+            start: The first row.
         """
         beginnings: dict[bytes, Part] = {}
         first = -start
@@ -295,18 +311,19 @@ class Snapshot:
             other = beginnings.setdefault(beginning.tobytes(), part)
             if other is not part:
                 raise SnapshotError(
-                    f"{other.path} and {part.path} hold the same particles, from identifier {beginning[0]} on; put "
-                    "together the different parts of the snapshot."
+                    f"{other.path} and {part.path} hold the same particles, starting with identifier "
+                    f"{beginning[0]}; give each part of the snapshot once."
                 )
 
 
 def open_snapshot(path: PathLike, ptype: int = 1, options: ReadOptions | None = None) -> Snapshot:
-    """Open the particles of one type in a snapshot and read only headers.
-
-    Raises the same errors as `read_snapshot`.
+    """Open the particles of one type in a snapshot and read only headers. Each file is opened once.
 
     Args:
-        path, ptype, options: See `read_snapshot`. Each file is opened once.
+        path, ptype, options: See `read_snapshot`.
+
+    Raises:
+        SnapshotError, TypeError: See `read_snapshot`.
     """
     ptype = _checked_type(ptype)
     options = options or ReadOptions()
@@ -330,7 +347,7 @@ def _checked_type(ptype: Any) -> int:
 
 
 def _survey(path: Path, ptype: int | None, options: ReadOptions) -> Survey:
-    """Survey a file, as its recognised format or as the given one."""
+    """Survey a file, in its recognised format or in the given one."""
     survey = _survey_as_told(path, ptype, options)
     pos = None if survey.part is None else survey.part.columns.get("pos")
     ndim = pos.shape[1] if pos is not None and len(pos.shape) == 2 else None
@@ -344,11 +361,13 @@ def _survey_as_told(path: Path, ptype: int | None, options: ReadOptions) -> Surv
         if not path.stat().st_size:
             raise SnapshotError(f"{path} is empty; copy or write it again.")
         raise SnapshotError(
-            f"{path} is not an HDF5 file, nor a NumPy file or a binary Gadget snapshot; give one of these."
+            f"{path} is not an HDF5 file, a NumPy file or a binary Gadget snapshot; give a file in a known format."
         )
     if options.format is not None and kind not in _KINDS[options.format]:
         needed = " or ".join(_WORDS[other] for other in _KINDS[options.format])
-        raise SnapshotError(f"{path} is {_WORDS[kind]}, but the format {options.format!r} needs {needed}.")
+        raise SnapshotError(
+            f"{path} is {_WORDS[kind]}, but the format {options.format!r} needs {needed}; give another format."
+        )
     if kind == "binary":
         return survey_binary(path, ptype, options)
     if kind != "hdf5":
@@ -361,10 +380,10 @@ def _survey_as_told(path: Path, ptype: int | None, options: ReadOptions) -> Surv
 
 
 def _check_no_result(file: h5py.File) -> None:
-    """Raise SnapshotError if an open file is a catalogue or a file of neighbours, which have a snapshot header too."""
+    """Raise SnapshotError if an open file is a catalogue or a file of neighbours, which also have a snapshot header."""
     what = "a catalogue of groups" if layout_of(file) else "a file of neighbours" if "Neighbours" in file else None
     if what is not None:
-        raise SnapshotError(f"{file.filename} is {what}, and not a snapshot; give the snapshot that it was made of.")
+        raise SnapshotError(f"{file.filename} is {what}, not a snapshot; give the snapshot that it was made from.")
 
 
 def _parts_beside(first: Path, given: Path, survey: Survey) -> list[Path]:
@@ -374,28 +393,29 @@ def _parts_beside(first: Path, given: Path, survey: Survey) -> list[Path]:
 
 
 def _check_counts(paths: list[Path], surveys: list[Survey], ptype: int) -> None:
-    """Raise SnapshotError unless the counts of all files are consistent."""
+    """Raise SnapshotError unless the counts of the files are consistent."""
     header = surveys[0].header
     for path, survey in zip(paths, surveys, strict=True):
         other = survey.header
         if (other.npart_total, other.num_files) != (header.npart_total, header.num_files):
             raise SnapshotError(
-                f"{path} and {paths[0]} are not of the same snapshot: their headers count {sum(other.npart_total)} and "
-                f"{sum(header.npart_total)} particles in all; put together the files of one snapshot."
+                f"{path} and {paths[0]} belong to different snapshots, because their headers count "
+                f"{sum(other.npart_total)} and {sum(header.npart_total)} particles; give the files of one snapshot."
             )
         for name in ("time", "redshift", "boxsize"):
             if getattr(other, name) != getattr(header, name):
                 raise SnapshotError(
-                    f"{path} and {paths[0]} are not of the same snapshot: the {name} is {getattr(other, name)} in one "
-                    f"and {getattr(header, name)} in the other; put together the files of one snapshot."
+                    f"{path} and {paths[0]} belong to different snapshots, because the {name} is "
+                    f"{getattr(other, name)} "
+                    f"in one and {getattr(header, name)} in the other; give the files of one snapshot."
                 )
     if not 0 <= ptype < len(header.npart_total) or header.npart_total[ptype] == 0:
-        held = ", ".join(f"{n} of type {t}" for t, n in enumerate(header.npart_total) if n) or "none at all"
+        held = ", ".join(f"{n} of type {t}" for t, n in enumerate(header.npart_total) if n) or "none"
         raise SnapshotError(f"{paths[0]} holds no particles of type {ptype}; it holds {held}.")
     num = sum(survey.here[ptype] for survey in surveys if ptype < len(survey.here))
     if num != header.npart_total[ptype]:
         raise SnapshotError(
-            f"The files of the snapshot {paths[0]} hold {num} particles of type {ptype} but the header counts "
+            f"The files of the snapshot {paths[0]} hold {num} particles of type {ptype}, but the header counts "
             f"{header.npart_total[ptype]}; copy the snapshot again."
         )
 

@@ -1,7 +1,7 @@
 """Copy a whole HDF5 snapshot, with all types and datasets, in another row order or with additional columns.
 
 The files of the input become one file, or the requested number of files with equal shares of each type. Rows are copied
-in slices, as bytes, whatever their type. `_row_order` describes how they are reordered. The copy keeps the attributes,
+in slices, as bytes, so any type is possible. `_row_order` describes the reordering. The copy keeps the attributes,
 chunks and filters of each dataset. All groups without particles come from the first file, apart from the counts in the
 header. SWIFT's ``Cells``, which give the rows of the particles in each region, are left out if the rows differ from the
 input.
@@ -38,8 +38,8 @@ class AddedColumn:
     """A dataset to add to the particles of a type.
 
     Attributes:
-        dtype: Dtype of its values.
-        read: Function that returns the values of rows ``start`` to ``stop``.
+        dtype: Dtype of the values.
+        read: Function ``read(start, stop)`` that returns the values ``(stop - start,)`` of these rows.
         attributes: Attributes of the dataset.
     """
 
@@ -53,8 +53,9 @@ class _File:
     """One file of the snapshot.
 
     Attributes:
+        path: The file.
         here: Number of particles of each type.
-        names: By type, the names of the datasets with one row per particle.
+        names: Names of the datasets with one row per particle, by type.
     """
 
     path: Path
@@ -63,11 +64,15 @@ class _File:
 
 
 def check_copied(paths: Sequence[Path], options: ReadOptions | None = None) -> None:
-    """Raise SnapshotError unless `copy_snapshot` can copy a snapshot in these files. Only the first file is checked.
+    """Check that `copy_snapshot` can copy a snapshot. Only the first file is checked.
 
     Args:
-        options: How the snapshot is read. If it is read by the names of datasets alone, the types are not those of the
+        paths: The files of the snapshot.
+        options: Options for reading the snapshot. If it is read only by dataset names, its types are not those of the
             file.
+
+    Raises:
+        SnapshotError: If the snapshot cannot be copied.
     """
     by_name = options is not None and options.format == "hdf5"
     if not by_name and kind_of_file(paths[0]) == "hdf5":
@@ -75,8 +80,8 @@ def check_copied(paths: Sequence[Path], options: ReadOptions | None = None) -> N
             if is_simulation(file):
                 return
     raise SnapshotError(
-        f"{paths[0]} is not read as a snapshot of Gadget, AREPO, GIZMO or SWIFT in HDF5, which alone are copied with "
-        "all that they hold; jztree convert makes one of the particles of a type."
+        f"{paths[0]} is not read as an HDF5 snapshot of Gadget, AREPO, GIZMO or SWIFT, and only these can be copied "
+        "with their full contents; jztree convert writes the particles of one type as such a snapshot."
     )
 
 
@@ -100,18 +105,18 @@ def copy_snapshot(
         path: The file to write; an existing file is replaced once the new one is complete. Several files have a number
             before the suffix, see `names_of_files`.
         parts: The files of the snapshot in order, as returned by `find_parts`.
-        order: By type, the order in which to write the rows of the snapshot. Types without an entry keep their order.
-        columns: By type, datasets to add, or to replace those with the same name; their rows are in the order of the
+        order: The new order of rows, by type. Types without an entry keep their order.
+        columns: Datasets to add, or to replace those with the same name, by type; their rows are in the order of the
             snapshot.
         attributes: Attributes to add to groups without particles, such as Parameters, by the name of the group.
-        info: How the groups were found that the order or the columns refer to; this is also written to the file.
+        info: The origin of the groups that the order or the columns refer to; this is also written to the file.
         advance: Called with the number of particles copied since the last call.
         num_files: Number of files to write. Each has an equal share of the rows of each type, within one row.
 
     Raises:
         SnapshotError: If the files cannot be read or are inconsistent.
         OutputError: If the output cannot be written.
-        ValueError: For an order with another number of rows, or for fewer than one file.
+        ValueError: If an order has another number of rows, or ``num_files`` is below 1.
     """
     check_copied(parts)
     files = [_look(part) for part in parts]
@@ -120,12 +125,12 @@ def copy_snapshot(
         num = totals[ptype] if 0 <= ptype < len(totals) else 0
         if len(one.rows) != num:
             raise ValueError(
-                f"An order of {len(one.rows)} rows was given for type {ptype}, of which there are {num} particles; "
-                "give one of all."
+                f"The order of type {ptype} has {len(one.rows)} rows, but the snapshot has {num} particles of this "
+                "type; give an order of these."
             )
     moved = bool(order) or len(files) > 1 or num_files > 1
     with ExitStack() as opened:
-        # The first file gets its final name last, when all others exist.
+        # The first file gets its final name last, when the others exist.
         outs = [opened.enter_context(create_hdf5(name)) for name in names_of_files(path, num_files)]
         for number, out in enumerate(outs):
             _copy_frame(files[0], out, totals, leave_out=(MADE, _CELLS) if moved else (MADE,))
@@ -146,10 +151,10 @@ def names_of_files(path: PathLike, num_files: int) -> list[PathLike]:
     """Return the file names of a snapshot: ``path`` alone, or ``snapshot_099.0.hdf5`` and so on for several files.
 
     Raises:
-        ValueError: For fewer than one.
+        ValueError: If ``num_files`` is below 1.
     """
     if num_files < 1:
-        raise ValueError(f"A snapshot in {num_files} files was asked for; it must be at least 1.")
+        raise ValueError(f"num_files is {num_files}; it must be at least 1.")
     if num_files == 1:
         return [path]
     base, suffix = os.path.splitext(path)
@@ -179,14 +184,14 @@ def _totals(files: Sequence[_File]) -> list[int]:
     for file in files:
         if len(file.here) != len(first.here):
             raise SnapshotError(
-                f"{file.path} counts {len(file.here)} types of particles, but {first.path} {len(first.here)}; put "
-                "together the files of one snapshot."
+                f"{file.path} counts {len(file.here)} types of particles, but {first.path} {len(first.here)}; give the "
+                "files of one snapshot."
             )
     return [sum(counts) for counts in zip(*(file.here for file in files), strict=True)]
 
 
 def _row_datasets(group: h5py.Group, num: int) -> Iterator[str]:
-    """Yield the names of the datasets with one row per particle, including those in subgroups (as in EAGLE)."""
+    """Yield the names of the datasets with one row per particle, including those in subgroups (in EAGLE)."""
     for name, item in _datasets(group):
         if item.shape and item.shape[0] == num and item.size:
             if not _has_fixed_size(item.id.get_type()):
@@ -243,14 +248,14 @@ def _link_types(first: _File, out: h5py.File, totals: list[int]) -> None:
 
 
 def copy_attributes(source: Any, target: Any) -> None:
-    """Copy all attributes that are text or numbers. Others, such as references, point into the source file."""
+    """Copy the attributes that are text or numbers. Others, such as references, point into the source file."""
     for name in source.attrs:
         if holds_text_or_numbers(source, name):
             target.attrs.create(name, read_attribute(source, name), dtype=attribute_dtype(source, name))
 
 
 def _set_counts(header: h5py.Group, counts: list[int], number: int, num_files: int) -> None:
-    """Set the counts in the header of one of the files. counts: its particles of each type."""
+    """Set the counts in the header of one of the files, from its number of particles of each type."""
     here = np.asarray(counts, np.uint64)
     kind = np.asarray(read_attribute(header, "NumPart_ThisFile")).dtype
     header.attrs["NumPart_ThisFile"] = here.astype(kind) if (here.astype(kind) == here).all() else here
@@ -270,7 +275,7 @@ class _Type:
     """The particles of one type in all files."""
 
     def __init__(self, files: Sequence[_File], ptype: int, order: RowOrder | None, folder: Path) -> None:
-        """order: order of the output, None for that of the snapshot. folder: for data that do not fit into memory."""
+        """Set the order, None for that of the snapshot, and the folder for data that do not fit into memory."""
         self._files = [file for file in files if file.here[ptype]]
         self._ptype, self._order, self._folder = ptype, order, folder
         self._group = f"PartType{ptype}"
@@ -300,14 +305,14 @@ class _Type:
             self._fill(made, self._added_rows(column))
 
     def _names(self) -> tuple[str, ...]:
-        """Return the datasets with one row per particle. Raises SnapshotError unless all files have the same ones."""
+        """Return the datasets with one row per particle. Raises SnapshotError unless every file has the same ones."""
         first = self._files[0]
         names = first.names[self._ptype]
         for other in self._files:
             if missing := sorted(set(names) ^ set(other.names[self._ptype])):
                 raise SnapshotError(
-                    f"Of {first.path} and {other.path} only one holds {self._group}/{missing[0]} with a row a "
-                    "particle; write the parts alike."
+                    f"Only one of {first.path} and {other.path} holds {self._group}/{missing[0]} with one row per "
+                    "particle; write the parts in the same form."
                 )
         return names
 
@@ -318,13 +323,13 @@ class _Type:
         number = start = 0
         for rows in slices:
             while len(rows):
-                room = made[number].shape[0] - start
-                write_bytes(made[number], start, rows[:room])
-                number, start = (number, start + len(rows)) if len(rows) < room else (number + 1, 0)
-                rows = rows[room:]
+                free = made[number].shape[0] - start
+                write_bytes(made[number], start, rows[:free])
+                number, start = (number, start + len(rows)) if len(rows) < free else (number + 1, 0)
+                rows = rows[free:]
 
     def _stored_rows(self, like: h5py.Dataset) -> Iterator[np.ndarray]:
-        """Yield the rows of a dataset in all files, as bytes. like: the output dataset."""
+        """Yield the rows of a dataset in all files, as bytes, for the output dataset ``like``."""
         for file in self._files:
             num = file.here[self._ptype]
             with open_hdf5(file.path) as held:
@@ -332,7 +337,7 @@ class _Type:
                 if data.shape[1:] != like.shape[1:] or data.id.get_type() != like.id.get_type():
                     raise SnapshotError(
                         f"{file.path} holds {like.name[1:]} in rows of another shape or type than "
-                        f"{self._files[0].path}; write the parts alike."
+                        f"{self._files[0].path}; write the parts in the same form."
                     )
                 reader, chunk = OpenFile(held), data.chunks[0] if data.chunks else 1
                 for start, stop in row_slices(slice(0, num), row_dtype(data).itemsize, chunk):
@@ -355,6 +360,8 @@ def _create(
     """Copy a group of particles; row datasets are created but not filled.
 
     Args:
+        target: The new group.
+        source: The group to copy.
         names: Names of the datasets with one row per particle.
         left_out: Names of unwanted datasets.
         total: Number of rows.

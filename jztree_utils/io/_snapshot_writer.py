@@ -39,22 +39,25 @@ def write_snapshot(path: PathLike, part: Any, header: SnapshotHeader | None = No
         path: The file to write; an existing file is replaced once the new one is complete.
         part: A particle class with ``pos`` of shape ``(n, d)`` and, optionally, ``mass`` (``(n,)`` or a scalar),
             ``vel`` (``(n, d)``, peculiar; stored in Gadget's convention, divided by the square root of the scale
-            factor) and ``id`` (``(n,)``). Padding is left out. JAX or NumPy arrays.
+            factor) and ``id`` (``(n,)``), as JAX or NumPy arrays. Padding is left out.
         header: Box, time, cosmology and units; its counts and mass table are replaced. None means an open box and no
             units.
         ptype: The particle type of the output, 0 to 5.
 
     Raises:
         OutputError: If the file cannot be written.
-        ValueError: If the shape or type is wrong.
-        TypeError: For arrays with units.
+        ValueError: If an array has a wrong shape or dtype, or ``ptype`` is invalid.
+        TypeError: If an array has units.
     """
     if not 0 <= ptype <= 5:
-        raise ValueError(f"ptype is a particle type of Gadget, from 0 to 5; {ptype} was given.")
+        raise ValueError(f"ptype is {ptype}; it must be a particle type of Gadget, from 0 to 5.")
     columns, num, mass = _columns(part)
     sides, ndim = np.ravel((header or SnapshotHeader()).boxsize), columns["pos"].shape[1]
     if len(sides) not in (1, ndim):
-        raise ValueError(f"The box of the header has {len(sides)} lengths, but the positions have {ndim} coordinates.")
+        raise ValueError(
+            f"The box of the header has {len(sides)} lengths, but the positions have {ndim} coordinates; give {ndim} "
+            "lengths."
+        )
     counts = tuple(num if t == ptype else 0 for t in range(6))
     masses = tuple((mass or 0.0) if t == ptype else 0.0 for t in range(6))
     header = replace(header or SnapshotHeader(), num_files=1, npart_total=counts, mass_table=masses)
@@ -71,7 +74,7 @@ def write_snapshot(path: PathLike, part: Any, header: SnapshotHeader | None = No
 
 
 def _columns(part: Any) -> tuple[dict[str, np.ndarray], int, float | None]:
-    """Return the rows to write of each property, their number, and the common mass of all particles, if any."""
+    """Return the rows to write of each property, their number, and the common mass of the particles, if any."""
     num = int(get_num(part))
     shape = np.shape(part.pos)
     columns: dict[str, np.ndarray] = {}
@@ -92,7 +95,7 @@ def _columns(part: Any) -> tuple[dict[str, np.ndarray], int, float | None]:
             )
         columns[name] = column[:num]
     if len(shape) != 2:
-        raise ValueError(f"The positions have shape {shape}; it must be (n, d), a row a particle.")
+        raise ValueError(f"The positions have shape {shape}; it must be (n, d), one row per particle.")
     if mass is not None and not mass > 0:  # zero in the mass table means individual masses
         columns["mass"], mass = np.full(num, mass), None
     return columns, num, mass

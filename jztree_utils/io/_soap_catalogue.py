@@ -6,7 +6,7 @@ those of the halo finders that SOAP reads, and have the attributes of SWIFT. The
 ``SO/200_crit/TotalMass``, link to them. ``HaloCentre`` is the centre of the spheres. ``EncloseRadius`` encloses all
 particles of a group, around that centre and around ``CentreOfMass``. Each group is one row; ``BoundSubhalo`` includes
 all its particles, bound or not. ``HaloCatalogueIndex`` counts from 0, and is the ``GroupNr_bound`` of its particles.
-The whole box is one cell, so groups keep their order. Identifiers of members are in ``Members/id``, as in the native
+The whole box is one cell, so groups keep their order. Identifiers of members are in ``Members/id``, like in the native
 layout.
 """
 
@@ -64,7 +64,9 @@ def check_header(header: SnapshotHeader | None) -> None:
     """Raise ValueError unless a header has the entries of a SOAP file: units, cosmology and the box."""
     check_swift_header(header, "soap")
     if not np.all(np.asarray((header or SnapshotHeader()).boxsize) > 0):
-        raise ValueError("The layout soap needs a periodic box; give one (--boxsize), or choose another layout.")
+        raise ValueError(
+            "The layout soap needs a periodic box, but the box is open; give one (--boxsize), or choose another layout."
+        )
 
 
 def write(file: h5py.File, content: CatalogueContent) -> None:
@@ -78,7 +80,7 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
         write_dataset(file.require_group(_OWN), name, column, header)
     rows = Column(np.arange(len(count)), "1", "row of the group in the catalogue, from 0")
     write_dataset(file["InputHalos"], "HaloCatalogueIndex", rows, header)
-    central = Column(np.ones(len(count), np.int64), "1", "1 for all, because groups are in no other group")
+    central = Column(np.ones(len(count), np.int64), "1", "1 for every group, because no group is in another one")
     write_dataset(file["InputHalos"], "IsCentral", central, header)
     for name, own in _links(columns).items():
         file[name] = file[f"{_OWN}/{own}"]
@@ -102,7 +104,7 @@ def _links(columns: Collection[str]) -> dict[str, str]:
 
 
 def _write_enclosing(file: h5py.File, columns: Mapping[str, Column], header: SnapshotHeader) -> None:
-    """Write a radius that encloses each group around ``HaloCentre``, as SOAP defines it, and around ``CentreOfMass``.
+    """Write a radius that encloses each group around ``HaloCentre``, like in SOAP, and around ``CentreOfMass``.
 
     swiftgalaxy reads the particles within this radius of ``CentreOfMass``.
     """
@@ -114,7 +116,7 @@ def _write_enclosing(file: h5py.File, columns: Mapping[str, Column], header: Sna
     radius, box = np.asarray(columns["max_radius"].values), np.asarray(header.boxsize, np.float64)
     apart = np.asarray(columns[CENTRE].values, np.float64) - np.asarray(columns["com_pos"].values, np.float64)
     shift = np.linalg.norm(apart - box * np.round(apart / box), axis=1)
-    words = f"max_radius and the distance from {CENTRE} to com_pos: all particles of the group are within it of both"
+    words = f"max_radius plus the distance from {CENTRE} to com_pos; it encloses the group around both"
     column = Column((radius + shift).astype(np.result_type(radius, np.float32)), "length", words)
     write_dataset(file.require_group("BoundSubhalo"), _ENCLOSE.rpartition("/")[2], column, header)
 

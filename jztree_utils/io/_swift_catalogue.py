@@ -55,13 +55,13 @@ def check_header(header: SnapshotHeader | None, layout: str = "swift") -> None:
     units = (header.unit_length_in_cm, header.unit_mass_in_g, header.unit_velocity_in_cm_per_s)
     if None in units:
         raise ValueError(
-            f"The layout {layout} needs the units of length, mass and velocity, which the header of the snapshot does "
-            "not tell; give them as options, or choose the layout native or gadget4."
+            f"The layout {layout} needs the units of length, mass and velocity, but the header of the snapshot lacks "
+            "them; give them as options, or choose the layout native or gadget4."
         )
     if _is_cosmological(header) and (header.hubble is None or header.omega0 is None):
         raise ValueError(
-            f"The layout {layout} needs the cosmology of a cosmological run, and the header of the snapshot does not "
-            "tell HubbleParam or Omega0; give them as options, or choose the layout native or gadget4."
+            f"The layout {layout} needs the cosmology of a cosmological run, but the header of the snapshot lacks "
+            "HubbleParam or Omega0; give them as options, or choose the layout native or gadget4."
         )
 
 
@@ -79,14 +79,14 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
 
 
 def write_frame(file: h5py.File, content: CatalogueContent, ngroups: int, kind: str) -> None:
-    """Write everything except columns and members. content: free of h. kind: type of SWIFT file, such as "FOF"."""
+    """Write everything except columns and members, for content free of h, with the kind of file, such as "FOF"."""
     _write_header(file, content.header, ngroups, kind)
     file.create_group("Parameters").attrs.update(fof_parameters(content.info))
     write_made(file, content.info)
 
 
 def _stored_columns(content: CatalogueContent, count: np.ndarray) -> dict[str, Column]:
-    """Return the columns of ``Groups``, by their names there. count: ``(g,)`` int64."""
+    """Return the columns of ``Groups``, by their names there, from counts ``(g,)`` int64."""
     columns = catalogue_columns(content.catalogue, content.extra) | type_columns(content.by_type)
     del columns["offset"]  # groups are contiguous
     columns["count"] = replace(columns["count"], values=count)
@@ -105,8 +105,8 @@ def dataset_attributes(kind: str, definition: str, header: SnapshotHeader) -> di
 
     Args:
         kind: Kind of quantity, see `unit_powers`.
-        definition: In words.
-        header: With units, unless the quantity has none.
+        definition: The definition in words.
+        header: A header with units, unless the quantity has none.
     """
     a, _, length, mass, velocity = unit_powers(header, kind)
     powers = {"U_M": mass, "U_L": length + velocity, "U_t": -velocity}
@@ -178,7 +178,7 @@ def _write_header(file: h5py.File, header: SnapshotHeader, ngroups: int, kind: s
 
 
 def _is_cosmological(header: SnapshotHeader) -> bool:
-    """Return whether a run is cosmological; if the header does not say, judge by its matter and redshift."""
+    """Return whether a run is cosmological; without this flag, matter and redshift decide."""
     return bool(header.omega0) or header.redshift != 0 if header.comoving is None else header.comoving
 
 
@@ -220,8 +220,11 @@ def read(path: Path) -> CatalogueContent:
 
     In SWIFT's own files, columns that `FofCatalogue` has and SWIFT does not are None.
 
+    Args:
+        path: Any file of the catalogue.
+
     Raises:
-        SnapshotError: If it cannot be read.
+        SnapshotError: If the catalogue cannot be read.
     """
     with open_hdf5(path) as file:
         header = parse_header(file, swift=True, counted=False)[0]
@@ -243,7 +246,7 @@ def read(path: Path) -> CatalogueContent:
 
 
 def read_info(file: h5py.File, header: SnapshotHeader) -> CatalogueInfo:
-    """Return how a catalogue was made, from the data of `write_frame` or SWIFT."""
+    """Return the origin of a catalogue, from the data of `write_frame` or SWIFT."""
     return CatalogueInfo(**(_read_parameters(file) | read_made(file)), header=header)
 
 

@@ -19,19 +19,23 @@ from jztree_utils import io
 @pytest.mark.parametrize(
     ("layout", "change", "words"),
     [
-        ("velociraptor", {}, "no layout 'velociraptor' of catalogues; there are native, gadget4, swift"),
-        ("gadget4", {"catalogue": 2}, "three dimensions, not 2"),
-        ("swift", {"catalogue": 2}, "three dimensions, not 2"),
+        ("velociraptor", {}, "layout is 'velociraptor'; it must be one of native, gadget4, swift"),
+        ("gadget4", {"catalogue": 2}, "three dimensions, but the groups have 2"),
+        ("swift", {"catalogue": 2}, "three dimensions, but the groups have 2"),
         ("swift", {"info": io.CatalogueInfo()}, "needs the units"),
         ("swift", {"info": replace(INFO, header=replace(HEADER, hubble=None))}, "HubbleParam"),
         ("gadget4", {"info": replace(INFO, header=replace(HEADER, h_free=True, hubble=None))}, "HubbleParam"),
         ("gadget4", {"info": replace(INFO, ptype=6)}, "types 0 to 5"),
         ("native", {"extra": {"x": io.Column(np.zeros(5), "1", "")}}, "6 groups"),
-        ("native", {"extra": {"mass": io.Column(np.zeros(6), "1", "")}}, "called 'mass'"),
-        ("native", {"extra": {"a/b": io.Column(np.zeros(6), "1", "")}}, "called 'a/b'"),
-        ("gadget4", {"extra": {"GroupLen": io.Column(np.zeros(6), "1", "")}}, "called GroupLen"),
+        ("native", {"extra": {"mass": io.Column(np.zeros(6), "1", "")}}, "has the name 'mass'"),
+        ("native", {"extra": {"a/b": io.Column(np.zeros(6), "1", "")}}, "has the name 'a/b'"),
+        (
+            "gadget4",
+            {"extra": {"GroupLen": io.Column(np.zeros(6), "1", "")}},
+            "column GroupLen has the name of a dataset",
+        ),
         ("swift", {"extra": {"x": io.Column(np.array(["a"] * 6), "1", "")}}, "give numbers"),
-        ("native", {"extra": {"x": io.Column(np.zeros(6), "colour", "")}}, "'colour' is no kind"),
+        ("native", {"extra": {"x": io.Column(np.zeros(6), "colour", "")}}, "'colour' is not a kind"),
         ("native", {"by_type": io.TypeTable(np.ones((6, 6), int), np.zeros((6, 6)))}, "do not add up"),
         ("native", {"by_type": io.TypeTable(np.ones((6, 5), int), np.zeros((6, 6)))}, re.escape("(6, 6)")),
     ],
@@ -109,11 +113,11 @@ def test_wrong_values_raise_no_other_error(tmp_path, layout) -> None:
 def test_files_that_are_not_snapshots_raise(tmp_path) -> None:
     for layout in LAYOUTS:
         io.write_catalogue_content(tmp_path / "c.hdf5", full_content(), layout)
-        with pytest.raises(io.SnapshotError, match="is a catalogue of groups, and not a snapshot"):
+        with pytest.raises(io.SnapshotError, match="is a catalogue of groups, not a snapshot"):
             io.open_snapshot(tmp_path / "c.hdf5")
     lists = np.zeros((3, 2))
     io.write_neighbours(tmp_path / "n.hdf5", io.Neighbours(distances=lists, indices=lists.astype(np.int32)))
-    with pytest.raises(io.SnapshotError, match="is a file of neighbours, and not a snapshot"):
+    with pytest.raises(io.SnapshotError, match="is a file of neighbours, not a snapshot"):
         io.open_snapshot(tmp_path / "n.hdf5")
 
 

@@ -154,7 +154,7 @@ def test_two_processes_write_what_one_device_writes(tmp_path, use_devices, argum
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["fof", "nowhere.hdf5"], "no file nowhere.hdf5"),
+        (["fof", "nowhere.hdf5"], "The file nowhere.hdf5 does not exist"),
         (["fof", "sample", "-o", "missing/out.hdf5"], "create the folder"),
         (["knn", "sample", "-k", "110593"], "only 110592 particles"),
         pytest.param(

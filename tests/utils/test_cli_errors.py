@@ -50,13 +50,13 @@ def check_refused(arguments: list[str], folder: Path, capsys, told: str) -> None
         (["fof", "sample", "--npart-min", "2.5"], "--npart-min"),
         (["fof", "sample", "--type", "-1"], "--type is -1"),
         (["fof", "sample", "--type", "4"], "no particles of type 4"),
-        (["fof", "nowhere.hdf5"], "no file nowhere.hdf5"),
+        (["fof", "nowhere.hdf5"], "The file nowhere.hdf5 does not exist"),
         (["knn", "sample", "-k", "0"], "-k is 0"),
         (["knn", "sample", "-k", "-3"], "-k is -3"),
         (["knn", "sample", "-k", "eight"], "eight"),
         (["knn", "sample", "-k", "110593"], "only 110592 particles"),
         (["knn", "sample", "-k", "2", "--density"], "at least 3"),
-        (["knn", "nowhere.hdf5"], "no file nowhere.hdf5"),
+        (["knn", "nowhere.hdf5"], "The file nowhere.hdf5 does not exist"),
     ],
 )
 def test_bad_arguments(arguments, told, tmp_path, capsys, monkeypatch) -> None:
@@ -183,15 +183,15 @@ def test_invalid_snapshots_are_refused(command, tmp_path, write_gadget, random, 
     np.savez("names.npz", x=pos)
     os.mkfifo("pipe")
     told = {
-        "missing.hdf5": "There is no file missing.hdf5",
+        "missing.hdf5": "The file missing.hdf5 does not exist",
         ".": "holds more than one snapshot",
         "empty.hdf5": "is empty",
         "notes.txt": "is not an HDF5 file",
         "table.hdf5": "name the dataset of positions (--pos)",
         "group.hdf5": "has no dataset PartType1/Coordinates",
-        "none.hdf5": "no particles of type 1; it holds none at all",
+        "none.hdf5": "no particles of type 1; it holds none",
         "stars.hdf5": "no particles of type 1; it holds 30 of type 4",
-        "names.npz": "name them (--pos)",
+        "names.npz": "Name the positions (--pos)",
         "pipe": "is not a regular file",
     }
     for name, words in told.items():
@@ -346,4 +346,4 @@ def test_process_with_bad_input(tmp_path) -> None:
     command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", str(tmp_path / "none.hdf5")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert re.fullmatch(r"jztree: error: There is no file [^\n]+\n", done.stderr)
+    assert re.fullmatch(r"jztree: error: The file [^\n]+ does not exist; [^\n]+\n", done.stderr)

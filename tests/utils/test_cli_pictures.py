@@ -62,11 +62,11 @@ def test_pictures(tmp_path, capsys) -> None:
         (["density", "sample", "--slab", "5,5"], "The slab is from 5 to 5;"),
         (["density", "sample", "--smooth", "1"], "smooth is 1; give 0, or at least 2 neighbours."),
         (["halos", "sample", "--catalogue", "sample"], "jztree fof sample -o halos.hdf5, and give halos.hdf5."),
-        (["sizes", "none.hdf5"], "There is no file none.hdf5"),
+        (["sizes", "none.hdf5"], "The file none.hdf5 does not exist"),
         (["sizes", "a", "b"], "draws one file, but 2 were given; give one."),
         (["heat", "a"], "invalid choice: 'heat'"),
         ([], "plot needs a kind (halos, "),
-        (["scaling", "none.json"], "There is no file none.json"),
+        (["scaling", "none.json"], "The file none.json does not exist"),
     ],
 )
 def test_bad_pictures(arguments, told, tmp_path, monkeypatch, capsys) -> None:

@@ -148,7 +148,7 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
         (["-o", "c_{foo}.hdf5"], "has the unknown placeholder {foo}; use {n} for the number"),
         (["-o", "c_{n}_{}.hdf5"], "has the unknown placeholder {};"),
         (["-o", "c_{n}.hdf5", "--plot", "c_{m}.png"], "has the unknown placeholder {m};"),
-        (["-o", "c_{n}.hdf5/"], "is no name of a file; give one."),
+        (["-o", "c_{n}.hdf5/"], "is not a file name; give one."),
         (["--attach", "0,,4"], "--attach is 0,,4; it must be particle types"),
         (["--boxsize", "1_0"], "--boxsize is 1_0; it must be a length"),
         (["--boxsize", "1e300"], "--b times the mean separation is inf"),
@@ -331,7 +331,7 @@ def test_layouts_that_cannot_hold_the_catalogue_are_refused_early(snapshot, tmp_
     for arguments, told in (
         (["fof", str(snapshot), "--layout", "swift"], "needs the units"),
         (["fof", str(snapshot), "--layout", "swift", "--dry-run"], "needs the units"),
-        (["fof", *flat, "--layout", "gadget4"], "is for three dimensions, not 2"),
+        (["fof", *flat, "--layout", "gadget4"], "needs three dimensions, but the groups have 2"),
         (["convert", native, "--layout", "swift"], "needs the units"),
     ):
         status, _, err = run(*arguments, "-o", output, capsys=capsys)

@@ -80,11 +80,11 @@ def test_flipped_bit_of_an_entry_never_changes_numbers(
 @pytest.mark.parametrize(
     ("field", "bit", "says"),
     [
-        (FIRST_ROW, 16, "not all of it was written; write or copy it again"),
-        (WITHIN_NUMBER, 9, "but its rows from 64 on are not where it says that they are; write or copy it again"),
-        (LEFT_OUT, 0, "not all of it was written"),
-        (LEFT_OUT, 1, "not all of it was written"),
-        (LEFT_OUT, 17, "not all of it was written"),
+        (FIRST_ROW, 16, "only a part was written; write or copy it again"),
+        (WITHIN_NUMBER, 9, "but its rows from 64 on are not at the positions in its metadata; write or copy it again"),
+        (LEFT_OUT, 0, "only a part was written"),
+        (LEFT_OUT, 1, "only a part was written"),
+        (LEFT_OUT, 17, "only a part was written"),
     ],
 )
 def test_an_entry_with_a_flipped_bit(
@@ -110,7 +110,7 @@ def test_missing_chunk_without_fill_value(chunked: Callable[..., Chunked]) -> No
     """HDF5 returns the previous content of the memory."""
     file = chunked(fill_time="never", **PACKED)
     file.flip(file.entry(3) + WITHIN_NUMBER, 9)
-    with pytest.raises(io.SnapshotError, match="its rows from 192 on are not where"):
+    with pytest.raises(io.SnapshotError, match="its rows from 192 on are not at"):
         file.read()
 
 
@@ -153,7 +153,7 @@ def test_overlapping_datasets_raise(snapshot: Path, told: Callable[..., str], by
         file["PartType1/Coordinates"] = pos
         file["PartType1/Velocities"] = pos
     move(snapshot, "PartType1/Coordinates", by)
-    assert "holds PartType1/Coordinates where it holds PartType1" in told("fof", snapshot)
+    assert "PartType1/Coordinates overlaps PartType1" in told("fof", snapshot)
 
 
 def test_chunk_that_overlaps_another_dataset_raises(chunked: Callable[..., Chunked], told: Callable[..., str]) -> None:
@@ -164,7 +164,7 @@ def test_chunk_that_overlaps_another_dataset_raises(chunked: Callable[..., Chunk
     place = file.entry(1) + ADDRESS
     whole = file.path.read_bytes()
     file.path.write_bytes(whole[:place] + other.to_bytes(8, "little") + whole[place + 8 :])
-    assert "holds PartType1/Coordinates where it holds PartType1/Velocities; write" in told("fof", file.path)
+    assert "PartType1/Coordinates overlaps PartType1/Velocities; write" in told("fof", file.path)
 
 
 def test_dataset_with_two_names(snapshot: Path) -> None:
@@ -184,4 +184,4 @@ def test_nonstandard_float_types_raise(snapshot: Path, told: Callable[..., str],
         del file["PartType1/Coordinates"]
         space = h5py.h5s.create_simple(pos.shape)
         h5py.h5d.create(file["PartType1"].id, b"Coordinates", kind, space).write(h5py.h5s.ALL, h5py.h5s.ALL, pos)
-    assert "floats of no kind that codes write; write or copy it again" in told("fof", snapshot)
+    assert "floats in an unknown format; write or copy it again" in told("fof", snapshot)

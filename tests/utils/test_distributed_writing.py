@@ -147,7 +147,7 @@ def test_callbacks_of_other_platforms(tmp_path, random, monkeypatch) -> None:
     mapped(part, tmp_path / "out", 2)()
     with h5py.File(tmp_path / "out.hdf5") as file:
         np.testing.assert_array_equal(file["pos"][()], joined(part.pos, [3, 4]))
-    with pytest.raises(Exception, match="rank 1 finds no folder"):
+    with pytest.raises(Exception, match=r"the folder of .* is missing on rank 1"):
         mapped(part, tmp_path / "missing" / "out", 2)()
 
 
@@ -173,10 +173,10 @@ def test_written_data_equals_the_data_read(snapshot, tmp_path) -> None:
 @pytest.mark.parametrize(
     ("data", "options", "told"),
     [
-        ({}, {}, "nothing to write"),
-        ({"a": np.zeros((4, 3)), "b": np.zeros(5)}, {}, "b has 5 rows, but a beside it has 4"),
-        ({"a": jnp.zeros(4, jnp.bfloat16)}, {}, "a is bfloat16"),
-        ({"a": {"b": np.zeros(4)}, "a/b": np.zeros(4)}, {}, "two arrays of one name"),
+        ({}, {}, "data holds no arrays"),
+        ({"a": np.zeros((4, 3)), "b": np.zeros(5)}, {}, "b has 5 rows, but a in the same dataclass or dict has 4"),
+        ({"a": jnp.zeros(4, jnp.bfloat16)}, {}, "a has dtype bfloat16"),
+        ({"a": {"b": np.zeros(4)}, "a/b": np.zeros(4)}, {}, "two arrays with the same name"),
         (np.zeros(3), {"attrs": {"x": {"unit": "1"}}}, "entries for 'x'"),
     ],
 )
@@ -227,9 +227,14 @@ def only(part_of_name: str, error: Exception) -> Callable[[str], None]:
 @pytest.mark.parametrize(
     ("step", "name", "error", "told"),
     [
-        ("check_output", ".2.hdf5", io.OutputError("The folder is missing.", 2), "rank 2 finds no folder"),
-        ("create_empty", ".1.hdf5", io.OutputError("No.", 13), "rank 1 may not write"),
-        ("create_empty", ".0.hdf5", OSError(30, "Read-only file system"), "rank 0 may not write"),
+        (
+            "check_output",
+            ".2.hdf5",
+            io.OutputError("The folder is missing.", 2),
+            "the folder of .* is missing on rank 2",
+        ),
+        ("create_empty", ".1.hdf5", io.OutputError("No.", 13), "rank 1 has no permission to write"),
+        ("create_empty", ".0.hdf5", OSError(30, "Read-only file system"), "rank 0 has no permission to write"),
         ("fill_hdf5", ".3.hdf5", OSError(28, "No space left on device"), "rank 3 has no space left"),
         ("fill_hdf5", "out.hdf5", OSError(122, "Quota exceeded"), "rank 0 has no space left"),
         ("fill_hdf5", ".3.hdf5", ZeroDivisionError("a bug"), "rank 3 could not write"),
@@ -259,7 +264,7 @@ def test_rank_that_cannot_write(tmp_path, random, failing, caplog, step, name, e
 def test_file_that_cannot_be_moved_into_place(tmp_path, random, failing, name) -> None:
     write = mapped(make_particles([3, 4], 5, random), tmp_path / "out", 2)
     failing["rename"] = only(name, PermissionError(13, "Permission denied"))
-    with pytest.raises(Exception, match=r"jztree: rank \d may not write"):
+    with pytest.raises(Exception, match=r"jztree: rank \d has no permission to write"):
         write()
     assert not any(file.endswith(".part") for file in files(tmp_path))
     assert "out.hdf5" not in files(tmp_path)
@@ -275,7 +280,7 @@ def test_output_name_is_a_folder_on_one_rank(tmp_path, random) -> None:
 
 
 def test_missing_folder(tmp_path, random) -> None:
-    with pytest.raises(Exception, match=r"finds no folder for .*missing"):
+    with pytest.raises(Exception, match=r"the folder of .*missing.* is missing on rank"):
         mapped(make_particles([3, 4], 5, random), tmp_path / "missing" / "out", 2)()
     assert files(tmp_path) == []
 

@@ -135,10 +135,10 @@ def test_units_by_name(length, mass, free) -> None:
         (["--unit-length", "Mpc", "--unit-mass", "Msun/h"], "give either both per h or neither."),
         (
             ["--unit-length", "-3"],
-            "The unit length in cm that was given is -3; it must be a number from 1e-60 to 1e+60.",
+            "The given unit length in cm is -3; it must be a number from 1e-60 to 1e+60.",
         ),
-        (["--omega0", "-1"], "The omega0 that was given is -1; it must be a number from 0 to 1e+06."),
-        (["--redshift", "nan"], "The redshift that was given is nan; it must be"),
+        (["--omega0", "-1"], "The given omega0 is -1; it must be a number from 0 to 1e+06."),
+        (["--redshift", "nan"], "The given redshift is nan; it must be"),
         (["--hubble", "fast"], "Argument --hubble: 'fast' is not a number"),
     ],
 )

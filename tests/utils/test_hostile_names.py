@@ -68,7 +68,9 @@ def test_header_that_numpy_refuses_is_refused(tmp_path, refused, name, version, 
         with zipfile.ZipFile(tmp_path / archive, "w", packed) as file:
             file.writestr("pos.npy", data)
     what = "the array" if name == "a.npy" else "pos"
-    with refused(f"describes {what} in {length:,} bytes, but arrays of numbers need at most 10,000; write the numbers"):
+    with refused(
+        f"has a header of {length:,} bytes for {what}, but arrays of numbers need at most 10,000; write only the"
+    ):
         io.open_snapshot(tmp_path / name)
 
 

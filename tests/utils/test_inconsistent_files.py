@@ -49,7 +49,7 @@ def parts(write_parts, random) -> list[Path]:
 def test_duplicate_part(parts, told, put) -> None:
     parts[2].unlink()
     put(parts[1], parts[2])
-    assert f"{parts[1]} and {parts[2]} are the same file twice" in told("fof", parts[0])
+    assert f"{parts[1]} and {parts[2]} are copies of the same file" in told("fof", parts[0])
 
 
 @pytest.mark.parametrize("rows", [20, 30])
@@ -58,7 +58,7 @@ def test_part_that_repeats_particles_of_another(write_parts, random, tmp_path, r
     ids = np.concatenate([np.arange(20), np.arange(rows), np.arange(40, 60)])
     pos, cuts = random.random((len(ids), 3)), (20, 20 + rows)
     parts = write_parts(pos, cuts, ParticleIDs=ids)
-    words = re.escape(f"{parts[0]} and {parts[1]} hold the same particles, from identifier 0 on")
+    words = re.escape(f"{parts[0]} and {parts[1]} hold the same particles, starting with identifier 0;")
     with pytest.raises(io.SnapshotError, match=words):
         io.read_snapshot(tmp_path, fields=("id",))
     snapshot = io.open_snapshot(tmp_path)
@@ -82,7 +82,7 @@ def test_parts_of_different_times_and_boxes(parts, told) -> None:
         with h5py.File(parts[1], "a") as file:
             before = file["Header"].attrs[name]
             file["Header"].attrs[name] = value
-        assert f"are not of the same snapshot: the {name.lower()} is {value} in one" in told("fof", parts[0])
+        assert f"belong to different snapshots, because the {name.lower()} is {value} in one" in told("fof", parts[0])
         with h5py.File(parts[1], "a") as file:
             file["Header"].attrs[name] = before
 
@@ -99,7 +99,7 @@ def test_two_parts_with_the_same_number(parts, told) -> None:
 @pytest.mark.parametrize("count", [2, 4])
 def test_box_with_wrong_number_of_lengths(snapshot, tmp_path, told, count) -> None:
     lengths = ",".join(["1"] * count)
-    words = f"positions of 3 coordinates, but the box has {count} lengths"
+    words = f"have 3 coordinates, but the box has {count} lengths"
     for command in (
         ["fof"],
         ["knn"],
@@ -114,7 +114,7 @@ def test_box_with_wrong_number_of_lengths(snapshot, tmp_path, told, count) -> No
     assert io.open_snapshot(snapshot, options=io.ReadOptions(boxsize=(1, 1, 1))).header.boxsize == 1.0
     flat = np.random.default_rng(1).random((20, 2))
     np.savez(tmp_path / "flat.npz", pos=flat, boxsize=[1.0] * 3)
-    assert "positions of 2 coordinates, but the box has 3 lengths" in told("fof", tmp_path / "flat.npz")
+    assert "have 2 coordinates, but the box has 3 lengths" in told("fof", tmp_path / "flat.npz")
     with pytest.raises(ValueError, match="has 3 lengths, but the positions have 2 coordinates"):
         io.write_snapshot(tmp_path / "w.hdf5", ParticleData(pos=flat), io.SnapshotHeader(boxsize=(1.0, 2.0, 3.0)))
 

@@ -136,9 +136,9 @@ def test_catalogues_and_data_sets_may_have_six_bytes(tmp_path, random) -> None:
 @pytest.mark.parametrize(
     ("kind", "words"),
     [
-        (integer_type(12), "integers of 12 bytes that NumPy does not have"),
-        (integer_type(6, bits=40), "integers of 6 bytes that NumPy does not have"),
-        (h5py.h5t.UNIX_D32LE, "a type that NumPy does not have"),
+        (integer_type(12), "integers of 12 bytes that NumPy does not support"),
+        (integer_type(6, bits=40), "integers of 6 bytes that NumPy does not support"),
+        (h5py.h5t.UNIX_D32LE, "a type that NumPy does not support"),
     ],
 )
 def test_types_that_numpy_lacks_are_named(snapshot, kind, words, refused) -> None:
@@ -153,5 +153,5 @@ def test_attribute_of_a_type_that_numpy_lacks_is_named(snapshot: Path, refused) 
     with h5py.File(snapshot, "r+") as file:
         del file["Header"].attrs["NumPart_Total"]
         h5py.h5a.create(file["Header"].id, b"NumPart_Total", integer_type(12), h5py.h5s.create_simple((6,)))
-    with refused("something else as attribute NumPart_Total of Header"):
+    with refused("data of another type as attribute NumPart_Total of Header"):
         io.read_header(snapshot)

@@ -196,10 +196,10 @@ def test_missing_and_foreign_files(tmp_path) -> None:
     (tmp_path / "empty.hdf5").write_text("")
     (tmp_path / "folder").mkdir()
     expected = {
-        "none.hdf5": "no file",
+        "none.hdf5": "does not exist",
         "text.hdf5": "not an HDF5",
         "empty.hdf5": "is empty",
-        "folder": "holds no .hdf5",
+        "folder": "holds no snapshot: no .hdf5",
     }
     for name, told in expected.items():
         with pytest.raises(io.SnapshotError, match=told) as error:
@@ -247,13 +247,13 @@ def test_parts_that_do_not_belong_together(write_parts, write_gadget, tmp_path, 
     pos = random.random((40, 3))
     paths = write_parts(pos, (20,), Masses=random.random(40))
     write_gadget(paths[1], pos[:10], total=30, num_files=2)
-    with pytest.raises(io.SnapshotError, match="not of the same snapshot"):
+    with pytest.raises(io.SnapshotError, match="belong to different snapshots"):
         io.read_snapshot(tmp_path)
     write_gadget(paths[1], pos[:10], total=40, num_files=2)
-    with pytest.raises(io.SnapshotError, match="hold 30 particles of type 1 but the header counts 40"):
+    with pytest.raises(io.SnapshotError, match="hold 30 particles of type 1, but the header counts 40"):
         io.read_snapshot(tmp_path)
     write_gadget(paths[1], pos[20:].astype(np.float32), total=40, num_files=2)
-    with pytest.raises(io.SnapshotError, match="write the parts alike"):
+    with pytest.raises(io.SnapshotError, match="write the parts in the same form"):
         io.read_snapshot(tmp_path, fields=("pos",))
     paths[1].rename(tmp_path / "renamed.hdf5")
     with pytest.raises(io.SnapshotError, match="does not end in a part number"):
@@ -274,7 +274,7 @@ def test_type_without_particles(snapshot, ptype) -> None:
 
 
 def test_unknown_property(snapshot) -> None:
-    with pytest.raises(ValueError, match="no property 'colour'"):
+    with pytest.raises(ValueError, match="'colour' is not a property"):
         io.read_snapshot(snapshot, fields=("pos", "colour"))
     for names in ({"fields": "pos"}, {"optional": "vel"}):
         with pytest.raises(TypeError, match=r"The properties to read are '.*'; give a list of names, such as \["):

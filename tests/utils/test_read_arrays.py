@@ -68,14 +68,14 @@ def test_arrays_of_an_archive_can_be_named(tmp_path, random, refused) -> None:
     np.savez(tmp_path / "a.npz", pos=a, coords=b, ids=np.arange(9), L=7.0)
     with refused("holds pos and coords, which could both be pos"):
         io.open_snapshot(tmp_path / "a.npz")
-    with refused("holds no array x; it holds L, coords, ids, pos"):
+    with refused("has no array x; it holds L, coords, ids, pos"):
         io.open_snapshot(tmp_path / "a.npz", options=io.ReadOptions(pos="x"))
     part, header = io.read_snapshot(
         tmp_path / "a.npz", fields=("pos", "id"), options=io.ReadOptions(pos="coords", boxsize=7)
     )
     np.testing.assert_array_equal(part.pos, b)
     assert header.boxsize == 7.0
-    with refused("holds no velocities that are recognised; it holds coords, ids"):
+    with refused("has no recognised velocities; it holds coords, ids"):
         io.read_snapshot(tmp_path / "a.npz", options=io.ReadOptions(pos="coords"), fields=("vel",))
     with refused("no particles of type 0; it holds 9 of type 1"):
         io.open_snapshot(tmp_path / "a.npz", 0, io.ReadOptions(pos="coords"))
@@ -92,7 +92,7 @@ def test_arrays_of_an_archive_can_be_named(tmp_path, random, refused) -> None:
         (np.zeros(5), "of shape (5,); it must be (n, d)"),
         (np.zeros((3, 20)), "of shape (3, 20); it must be (n, d)"),
         (np.float32(1.0), "holds no particles"),
-        (np.zeros((0, 3)), "holds no particles of type 1; it holds none at all"),
+        (np.zeros((0, 3)), "holds no particles of type 1; it holds none"),
         (np.asarray([{"x": 1}]), "Python objects"),
         (np.zeros(4, [("x", "f4"), ("y", "f4")]), "it must be float32 or float64"),
     ],
@@ -116,7 +116,9 @@ def test_arrays_longer_than_their_header_states(tmp_path, random, archive) -> No
             file.writestr("pos.npy", data)
     else:
         path.write_bytes(data)
-    with pytest.raises(io.SnapshotError, match=rf"truncated or damaged .* has {len(data)} bytes, and by its head 272"):
+    with pytest.raises(
+        io.SnapshotError, match=rf"truncated or damaged .* has {len(data)} bytes, but according to its header 272"
+    ):
         io.open_snapshot(path)
 
 
@@ -191,7 +193,7 @@ def test_a_few_rows_of_a_large_array_need_little_memory(tmp_path, monkeypatch, o
 
 def test_names_for_a_single_array_raise(tmp_path, refused) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 3)))
-    with refused("holds one array, the positions, and vel cannot be named"):
+    with refused("holds only one array, the positions, but names were given for vel"):
         io.open_snapshot(tmp_path / "a.npy", options=io.ReadOptions(vel="v"))
 
 
@@ -215,7 +217,7 @@ def test_named_datasets(tmp_path, random, refused) -> None:
     assert (part.mass, part.id, header.boxsize) == (0.5, None, (1.0, 2.0))
     described = io.open_snapshot(tmp_path / "a.h5", options=options).description
     assert described == "HDF5 dataset sim/points: 30 particles, box 1 x 2"
-    with refused("none was given for the identifiers; give one (ReadOptions(id=...))"):
+    with refused("no name was given for the identifiers; give one (ReadOptions(id=...))"):
         io.read_snapshot(tmp_path / "a.h5", fields=("id",), options=options)
     with refused("no dataset sim/none; its group holds integers, points, speed"):
         io.open_snapshot(tmp_path / "a.h5", options=io.ReadOptions(pos="sim/none"))
@@ -324,19 +326,19 @@ def test_binary_snapshot_truncated_at_any_length(binary) -> None:
 
 def test_binary_snapshots_that_are_not_understood(binary, tmp_path, random, refused) -> None:
     whole = binary.read_bytes()
-    with refused("no datasets can be named"):
+    with refused("which has no dataset names"):
         io.open_snapshot(binary, options=io.ReadOptions(pos="POS"))
     with refused("is a binary Gadget file, but the format 'hdf5' needs an HDF5 file"):
         io.open_snapshot(binary, options=io.ReadOptions(format="hdf5"))
     length = struct.pack("<I", 168)  # Gadget-4 without GADGET2_HEADER
     binary.write_bytes(length + bytes(168) + length + whole[264:])
-    with refused("with a header of 168 bytes, where Gadget-2 has 256; write it as HDF5"):
+    with refused("with a header of 168 bytes, but it must have 256 bytes, like that of Gadget-2; write it as HDF5"):
         io.open_snapshot(binary)
     counts = [0, 30, 0, 0, 0, 0]
     wrong = {"POS": random.random((29, 3))}
-    with refused("has 696 bytes where its block POS should have 360 or 720"):
+    with refused("has 696 bytes, but it must have 360 or 720"):
         io.open_snapshot(write_binary(tmp_path / "b", "<", True, wrong, npart=counts, npart_total=counts))
-    with refused("holds no velocities that are recognised; it holds block POS"):
+    with refused("has no recognised velocities; it holds block POS"):
         right = {"POS": random.random((30, 3))}
         path = write_binary(tmp_path / "c", "<", False, right, npart=counts, npart_total=counts)
         io.read_snapshot(path, fields=("pos", "vel"))

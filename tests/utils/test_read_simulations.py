@@ -81,7 +81,7 @@ def test_integer_coordinates(tmp_path, random, small_slices, bits) -> None:
 
 def test_integer_coordinates_need_the_box_of_the_run(tmp_path, refused) -> None:
     pos = np.full((4, 3), 2**31, np.uint32)
-    with refused("integer coordinates but no periodic box"):
+    with refused("integer coordinates, which are fractions of a periodic box, but no such box"):
         io.open_snapshot(write_gadget4(tmp_path / "a.hdf5", {"IntCoordinates": pos}, 4, config={"SELFGRAVITY": ""}))
     with refused("of dtype int32"):
         signed = {"Coordinates": pos.astype(np.int32)}
@@ -315,10 +315,10 @@ def test_missing_rows_that_hdf5_would_fill_in_are_refused(swift, tmp_path, rando
     pos, vel = swift
     source = tmp_path / "snap_0007.2.hdf5"
     told = {
-        "gone": f"what {source} holds, which is missing",
-        "short": "which holds 39",
+        "gone": f"needs {source}, which is missing",
+        "short": "which has only 39",
         "text": "not an HDF5",
-        "uncovered": "only 297",
+        "uncovered": "only 297 have a source",
     }
     source.unlink()
     if harm == "text":
@@ -341,7 +341,7 @@ def test_missing_rows_that_hdf5_would_fill_in_are_refused(swift, tmp_path, rando
 
 def test_other_files_of_swift(tmp_path, random, refused) -> None:
     path = write_swift(tmp_path / "a.hdf5", random.random((3, 3)), random.random((3, 3)), OutputType=np.bytes_("FOF"))
-    with refused("a file of SWIFT of the kind FOF"):
+    with refused("is a FOF file of SWIFT"):
         io.open_snapshot(path)
 
 
@@ -384,7 +384,7 @@ def test_missing_filter_is_named(tmp_path, write_gadget, random, refused, monkey
         space = h5py.h5s.create_simple((8, 3))
         h5py.h5d.create(file["PartType1"].id, b"Coordinates", h5py.h5t.IEEE_F64LE, space, plist)
     monkeypatch.setitem(sys.modules, "hdf5plugin", None)  # as if it were not installed
-    with refused("compressed with the filter LZ4 (32004), which is not installed; pip install hdf5plugin"):
+    with refused("compressed with the filter LZ4 (32004), but it is not installed; pip install hdf5plugin"):
         io.read_snapshot(path, fields=("pos",))
 
 
@@ -426,7 +426,7 @@ def test_wrong_options(wrong) -> None:
 
 def test_rows_out_of_range_raise(snapshot) -> None:
     for start, stop in ((-1, 3), (4, 2), (0, 501)):
-        with pytest.raises(ValueError, match="There are rows 0 to 500"):
+        with pytest.raises(ValueError, match="they must be ascending, from 0 to 500"):
             io.open_snapshot(snapshot).read("pos", start, stop)
 
 

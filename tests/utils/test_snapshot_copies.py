@@ -74,7 +74,7 @@ def test_parts_that_hold_different_datasets_are_refused(write_parts, random, tmp
     parts = write_parts(random.random((30, 3)), (10,), Extra=np.arange(30.0))
     with h5py.File(parts[1], "r+") as file:
         del file["PartType1/Extra"]
-    with refused(f"Of {parts[0]} and {parts[1]} only one holds PartType1/Extra"):
+    with refused(f"Only one of {parts[0]} and {parts[1]} holds PartType1/Extra"):
         io.copy_snapshot(tmp_path / "copy.hdf5", parts)
     with h5py.File(parts[1], "r+") as file:
         file["PartType1/Extra"] = np.arange(20)
@@ -83,23 +83,23 @@ def test_parts_that_hold_different_datasets_are_refused(write_parts, random, tmp
 
 
 def test_invalid_orders_raise(snapshot, tmp_path) -> None:
-    with pytest.raises(ValueError, match="An order of 3 rows was given that does not name each from 0 on once"):
+    with pytest.raises(ValueError, match="An order of 3 rows does not contain every row from 0 on once"):
         io.RowOrder(np.array([0, 2, 2]))
-    with pytest.raises(ValueError, match="An order of 3 rows was given for type 1, of which there are 500 particles"):
+    with pytest.raises(ValueError, match="The order of type 1 has 3 rows, but the snapshot has 500 particles"):
         io.copy_snapshot(tmp_path / "copy.hdf5", [snapshot], order={1: io.RowOrder(np.arange(3))})
 
 
 def test_arrays_are_not_copied(tmp_path, random, told) -> None:
     np.save(tmp_path / "points.npy", random.random((50, 3)))
     err = told("fof", tmp_path / "points.npy", *RLINK, "--boxsize", 1, "--snapshot-output", tmp_path / "out.hdf5")
-    assert "points.npy is not read as a snapshot of Gadget, AREPO, GIZMO or SWIFT in HDF5" in err
+    assert "points.npy is not read as an HDF5 snapshot of Gadget, AREPO, GIZMO or SWIFT" in err
 
 
 def test_datasets_by_name_are_not_copied(snapshot, tmp_path, told) -> None:
     """They may be of another type than the file states."""
     reading = ["--format", "hdf5", "--pos", "PartType1/Coordinates", "--boxsize", 1]
     err = told("fof", snapshot, *reading, *RLINK, "--group-ids-output", tmp_path / "out.hdf5")
-    assert "is not read as a snapshot" in err
+    assert "is not read as an HDF5 snapshot" in err
 
 
 def test_no_groups(snapshot, tmp_path, one_device) -> None:

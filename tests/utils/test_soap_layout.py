@@ -54,7 +54,7 @@ def test_no_groups(tmp_path) -> None:
 def test_box_is_required(tmp_path) -> None:
     content = full_content()
     open_box = replace(content, info=replace(content.info, header=replace(content.info.header, boxsize=0.0)))
-    with pytest.raises(ValueError, match="The layout soap needs a periodic box; give one"):
+    with pytest.raises(ValueError, match="The layout soap needs a periodic box, but the box is open; give one"):
         io.write_catalogue_content(tmp_path / "halos.hdf5", open_box, "soap")
     with pytest.raises(ValueError, match="The layout soap needs the units"):
         io.write_catalogue_content(tmp_path / "halos.hdf5", replace(content, info=io.CatalogueInfo()), "soap")
@@ -63,11 +63,11 @@ def test_box_is_required(tmp_path) -> None:
 def test_catalogue_read_as_a_snapshot_raises(tmp_path, refused) -> None:
     path = tmp_path / "halos.hdf5"
     io.write_catalogue_content(path, full_content(), "soap")
-    with refused("is a catalogue of groups, and not a snapshot"):
+    with refused("is a catalogue of groups, not a snapshot"):
         io.open_snapshot(path)
     with h5py.File(path, "r+") as file:
         del file["InputHalos/jztree"]  # SOAP itself does not write it
-    with refused("is a file of SWIFT of the kind SOAP; give a snapshot"):
+    with refused("is a SOAP file of SWIFT; give a snapshot"):
         io.open_snapshot(path)
 
 
