@@ -65,6 +65,6 @@ def is_widened(kind: h5py.h5t.TypeID) -> bool:
 
 
 def stored_bytes(value: np.ndarray, kind: h5py.h5t.TypeIntegerID) -> np.ndarray:
-    """Return the bytes ``(b,)`` in a file of an integer of a type that `is_widened`, from its value in the wider dtype."""
+    """Return the bytes ``(b,)`` in a file of an integer whose type `is_widened`, from its value in the wider dtype."""
     little = np.frombuffer(value.astype(value.dtype.newbyteorder("<")).tobytes(), np.uint8)[: kind.get_size()]
     return little[::-1] if kind.get_order() == h5py.h5t.ORDER_BE else little
