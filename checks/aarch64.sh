@@ -14,13 +14,13 @@ export XLA_FLAGS="--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitte
 
 for need in qemu-aarch64:qemu-user apt-get:apt dpkg-deb:dpkg; do
   if ! command -v "${need%:*}" >/dev/null; then
-    echo "checks/aarch64.sh needs ${need%:*}, which is not on this machine; on Debian: apt-get install ${need#*:}" >&2
+    echo "checks/aarch64.sh needs ${need%:*}, which is not installed on this machine; on Debian: apt-get install ${need#*:}" >&2
     exit 1
   fi
 done
 wheel=$(ls -t dist/jztree_native-*_aarch64.whl 2>/dev/null | head -1 || true)
 if [ -z "$wheel" ]; then
-  echo "checks/aarch64.sh finds no wheel for aarch64 in dist/; make wheel MACHINE=aarch64 makes one" >&2
+  echo "checks/aarch64.sh finds no wheel for aarch64 in dist/; build one with make wheel MACHINE=aarch64" >&2
   exit 1
 fi
 
@@ -33,7 +33,7 @@ if [ ! -e "$root/complete" ]; then
     -o Dir::State="$apt" -o Dir::State::lists="$apt/lists" -o Dir::State::status="$apt/status" -o Dir::Cache="$apt")
   apt-get "${settings[@]}" update
   if ! apt-get "${settings[@]}" --yes --no-install-recommends --download-only install python3 libstdc++6; then
-    echo "checks/aarch64.sh: the sources of packages of this machine have no Python for arm64; it needs those of Debian" >&2
+    echo "checks/aarch64.sh: the package sources of this machine have no Python for arm64; use those of Debian" >&2
     exit 1
   fi
   for package in "$apt"/archives/*.deb; do
@@ -61,13 +61,13 @@ emulated() {
 }
 echo "$wheel, with Python $version:"
 emulated -m jztree_utils.cli info
-# Compare the bits of both machines: print the instruction set, and a hash of all results in both dtypes.
+# Compare the bits of both machines: print the instruction set, and a hash of the results in both dtypes.
 script="import test_kernels; exec(test_kernels._PRINT_HASH)"
 there=$(emulated -c "$script")
 here=$(PYTHONPATH=$PWD:$PWD/tests "$python" -P -c "$script")
 paste <(echo "$there") <(echo "$here")
 if [ "$(tail -n +2 <<<"$there")" != "$(tail -n +2 <<<"$here")" ]; then
-  echo "checks/aarch64.sh: answers on aarch64 have other bits than those of this machine" >&2
+  echo "checks/aarch64.sh: results on aarch64 differ in bits from those of this machine" >&2
   exit 1
 fi
 # Test other kernels against oracles; this takes minutes. Other test files import packages that are not installed here.

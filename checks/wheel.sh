@@ -17,7 +17,7 @@ if [ "$machine" != "$here" ]; then
     exit 1
   fi
   if ! command -v "$machine-linux-gnu-g++" >/dev/null; then
-    echo "a wheel for $machine needs $machine-linux-gnu-g++, which is not on this machine;" \
+    echo "a wheel for $machine needs $machine-linux-gnu-g++, which is not installed on this machine;" \
       "on Debian: apt-get install g++-${machine//_/-}-linux-gnu" >&2
     exit 1
   fi

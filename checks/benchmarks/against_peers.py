@@ -32,7 +32,7 @@ class Case:
     """One row of the table: ``ours`` against ``theirs`` of ``peer``, and the minimum ratio that we aim at.
 
     Attributes:
-        theirs: None if the peer is not installed.
+        theirs: The call of the peer; None if the peer is not installed.
     """
 
     name: str
@@ -44,7 +44,7 @@ class Case:
 
 
 def neighbours(pos: np.ndarray, k: int, **options: Any) -> Call:
-    """Return our search for the neighbours of all points."""
+    """Return our search for the neighbours of every point."""
     x = jax.numpy.asarray(pos)
     return lambda: jz.knn.knn.jit(x, k=k, **options)
 
@@ -173,7 +173,7 @@ def sort_case(n: int) -> Case:
 
 
 def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[str, Any]]:
-    """Measure the rows of the table in order. only: a text that their names must contain."""
+    """Measure in order the rows of the table whose names contain the text ``only``."""
     radius = (radius_cases(), atom_cases(), pair_cases(snapshot))
     for cases in (knn_cases(large), fof_cases(), *radius, snapshot_cases(snapshot), [sort_case(large)]):
         for case in cases:
@@ -260,10 +260,10 @@ def main() -> None:
     """Measure, print, and save and plot if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--snapshot", type=Path, help="the snapshot of the table (default: the sample of 48^3)")
-    parser.add_argument("--record", action="store_true", help=f"append the results to {HISTORY.name}, a line a run")
+    parser.add_argument("--record", action="store_true", help=f"append the results to {HISTORY.name}, one line per run")
     parser.add_argument("--plots", type=Path, help="draw time against N, k and threads in this folder")
-    parser.add_argument("--quick", action="store_true", help="the table only, and nothing above 1e6 points")
-    parser.add_argument("--only", default="", help="the rows of the table with this in their names, and no more")
+    parser.add_argument("--quick", action="store_true", help="measure only the table, with at most 1e6 points")
+    parser.add_argument("--only", default="", help="measure only the rows of the table whose names contain this text")
     arguments = parser.parse_args()
     results: dict[str, Any] = {"machine": machine(), "small": small(), "table": [], "sweeps": []}
     print(json.dumps(results["machine"]))

@@ -40,7 +40,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Cliff:
-    """A row, the factor by which it exceeds its allowed time, and the row that sets this limit."""
+    """A row, its time over the limit, and the row that sets this limit."""
 
     row: Row
     factor: float
@@ -89,7 +89,7 @@ def sets(n: int) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
     yield "each point 40 times", np.repeat(even[: n // 40], 40, axis=0), None
     yield "separate queries", even, others
     yield "queries around the sources", even, 3 * others - 1
-    yield "queries beside the sources", even, others + np.float32(2)
+    yield "queries next to the sources", even, others + np.float32(2)
     yield "queries at one point", even, np.full((n, 3), 0.5, np.float32)
 
 
@@ -113,9 +113,11 @@ def show(rows: list[Row]) -> None:
 def main() -> int:
     """Measure, print the times and the cliffs, and save if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--n", type=int, default=30_000, help="particles, and queries (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="counted runs (default: %(default)s)")
-    parser.add_argument("--output", type=Path, help="also save the rows and cliffs there, as JSON")
+    parser.add_argument(
+        "--n", type=int, default=30_000, help="number of particles, and of queries (default: %(default)s)"
+    )
+    parser.add_argument("--runs", type=int, default=3, help="number of counted runs (default: %(default)s)")
+    parser.add_argument("--output", type=Path, help="save the rows and cliffs to this JSON file")
     arguments = parser.parse_args()
     rows: list[Row] = []
     for some in measure(arguments.n, arguments.runs):
@@ -124,7 +126,7 @@ def main() -> int:
     found = cliffs(rows)
     for cliff in found:
         row = cliff.row
-        print(f"cliff: {row.kind}, {row.dims}D, k={row.k}: {cliff.factor:.1f} times what {cliff.beside} allows")
+        print(f"cliff: {row.kind}, {row.dims}D, k={row.k}: {cliff.factor:.1f} times the limit from {cliff.beside}")
     print(f"{len(found)} cliffs in {len(rows)} rows")
     if arguments.output:
         results = {"machine": machine(), "n": arguments.n, "rows": [asdict(row) for row in rows]}

@@ -41,7 +41,7 @@ def memory_bandwidth(threads: int) -> float:
 
 
 def distance_rate(threads: int) -> float:
-    """Return the squared distances in 3D per second, for particles in the first cache, as XLA vectorises them.
+    """Return the squared distances in 3D per second, for particles in the first cache, in code that XLA vectorises.
 
     The rate is measured on one thread and multiplied by the number of threads.
     """
@@ -100,12 +100,12 @@ def floors(n: int) -> dict[str, dict[str, float]]:
 def main() -> None:
     """Measure and print a table for Markdown."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--n", type=int, default=1_000_000, help="particles (default: %(default)s)")
+    parser.add_argument("--n", type=int, default=1_000_000, help="number of particles (default: %(default)s)")
     n = parser.parse_args().n
     threads = min(machine()["native"]["num_threads"], len(os.sched_getaffinity(0)))
     bandwidth, rate = memory_bandwidth(threads), distance_rate(threads)
-    print(f"{bandwidth / 1e9:.1f} GB/s, {rate / 1e9:.1f}e9 distances a second, {threads} threads\n")
-    print("| stage | measured | bytes | distances a particle | floor | times the floor |\n|---|---|---|---|---|---|")
+    print(f"{bandwidth / 1e9:.1f} GB/s, {rate / 1e9:.1f}e9 distances per second, {threads} threads\n")
+    print("| stage | measured | bytes | distances per particle | floor | times the floor |\n|---|---|---|---|---|---|")
     for name, one in floors(n).items():
         floor = max(one["bytes"] / bandwidth, one["distances"] / rate)
         print(

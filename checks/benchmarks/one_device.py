@@ -89,9 +89,9 @@ calls = {
     "pair counts": lambda x: jz.radius.pair_counts.jit(x, np.linspace(0, 1.93 * n ** (-1 / 3), 9)).count.words,
 }
 pos = jax.random.uniform(jax.random.key(0), (n, 3)).block_until_ready()
-# What compiling leaves behind is not what the search takes.
+# Compile first, because memory of the compiler does not count.
 jax.block_until_ready(calls[what](pos))
-# JAX gives memory back that it shares with NumPy when it is called the next time.
+# JAX releases memory that it shares with NumPy at its next call.
 jax.block_until_ready(jax.device_put(np.ones(3)) + 1)
 getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0)(0)
 open("/proc/self/clear_refs", "w").write("5")
@@ -155,9 +155,11 @@ def show(results: dict[str, Any], indent: int = 0) -> None:
 def main() -> None:
     """Measure, print and save."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--n", type=int, default=1_000_000, help="particles (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=7, help="counted runs; medians are taken (default: %(default)s)")
-    parser.add_argument("--output", type=Path, help="also save the results there, as JSON")
+    parser.add_argument("--n", type=int, default=1_000_000, help="number of particles (default: %(default)s)")
+    parser.add_argument(
+        "--runs", type=int, default=7, help="number of counted runs, whose median counts (default: %(default)s)"
+    )
+    parser.add_argument("--output", type=Path, help="save the results to this JSON file")
     arguments = parser.parse_args()
     results = measure(arguments.n, arguments.runs)
     show(results)

@@ -3,7 +3,7 @@
 All use as many threads as our library, unless another number is given.
 """
 
-# ruff: noqa: PLC0415 - all of them are optional
+# ruff: noqa: PLC0415 - every peer is optional
 from collections.abc import Callable
 from typing import Any
 
@@ -30,7 +30,7 @@ def _if_installed(make: Callable[[], Call]) -> Call | None:
 
 
 def nanoflann(pos: np.ndarray, k: int, threads: int | None = None) -> Call | None:
-    """Find the ``k`` nearest neighbours of all points, in an open box."""
+    """Find the ``k`` nearest neighbours of every point, in an open box."""
 
     def make() -> Call:
         import pynanoflann
@@ -57,7 +57,7 @@ def pykdtree(pos: np.ndarray, query: np.ndarray, k: int) -> Call | None:
 
 
 def scipy(pos: np.ndarray, k: int, boxsize: float | None = None) -> Call | None:
-    """Find the ``k`` nearest neighbours of all points. Positions must be inside the box."""
+    """Find the ``k`` nearest neighbours of every point. Positions must be inside the box."""
 
     def make() -> Call:
         from scipy.spatial import cKDTree
@@ -81,7 +81,7 @@ def scipy_counts(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
 
 
 def scipy_lists(pos: np.ndarray, radius: float, boxsize: float) -> Call | None:
-    """Return the rows of all points within a radius of each, as Python lists."""
+    """Return the rows of the points within a radius of each point, as Python lists."""
 
     def make() -> Call:
         from scipy.spatial import cKDTree
@@ -121,7 +121,7 @@ def corrfunc(
     bins_b: int = 0,
     weight: np.ndarray | None = None,
 ) -> Call | None:
-    """Count pairs in bins with Corrfunc. bins_b: the number of bins of mu, or of pi in units. Positions: in the box."""
+    """Count pairs in bins with Corrfunc, and ``bins_b`` bins of mu, or of pi in units. Positions are inside the box."""
 
     def make() -> Call:
         from Corrfunc import theory

@@ -88,25 +88,33 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     for n, row in flatness(arguments.most, arguments.runs):
         each[f"{n:.0e}"] = row
         least = {name: min(other[name] for other in each.values() if name in other) for name in row}
-        beside = max(row[name] / least[name] for name in row)
-        show(f"{n:.0e} particles, us of CPU a particle", row, f"{beside:.2g} times the least so far; at most {FLAT:g}")
+        growth = max(row[name] / least[name] for name in row)
+        show(
+            f"{n:.0e} particles, us of CPU per particle", row, f"{growth:.2g} times the least so far; at most {FLAT:g}"
+        )
     for name, pairs, row in hard(arguments.hard, arguments.runs):
         results["hard inputs"][name] = {"within r": pairs} | row
-        show(f"{name}, {pairs:.3g} within r, times its needs", row, f"at most {HARD:g}")
+        show(f"{name}, {pairs:.3g} within r, time over cost of pairs", row, f"at most {HARD:g}")
     results["memory over positions"] = memory(arguments.memory, MEMORY_WITHIN_RADIUS)
     for name, value in results["memory over positions"].items():
-        show("memory beyond results, over positions", {name: value}, f"at most {MEMORY:g}")
+        show("memory without results, over positions", {name: value}, f"at most {MEMORY:g}")
     return results
 
 
 def main() -> None:
     """Measure, print, and save if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--most", type=int, default=10**7, help="particles (default: %(default)s)")
-    parser.add_argument("--hard", type=int, default=10**5, help="particles of hard inputs (default: %(default)s)")
-    parser.add_argument("--memory", type=int, default=10**6, help="particles of memory (default: %(default)s)")
-    parser.add_argument("--runs", type=int, default=3, help="counted runs; the least counts (default: %(default)s)")
-    parser.add_argument("--record", action="store_true", help=f"append the results to {HISTORY.name}, a line a run")
+    parser.add_argument("--most", type=int, default=10**7, help="largest number of particles (default: %(default)s)")
+    parser.add_argument(
+        "--hard", type=int, default=10**5, help="number of particles of hard inputs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--memory", type=int, default=10**6, help="number of particles for memory (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--runs", type=int, default=3, help="number of runs, whose minimum counts (default: %(default)s)"
+    )
+    parser.add_argument("--record", action="store_true", help=f"append the results to {HISTORY.name}, one line per run")
     arguments = parser.parse_args()
     results = measure(arguments)
     if arguments.record:

@@ -70,7 +70,7 @@ def particles(given: dict[str, Any]) -> jz.data.ParticleData:
 
 
 def calls(given: dict[str, Any], watched: bool = False) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Yield functions of particles on a device, by name. watched: include calls that are only for sanitizers."""
+    """Yield functions of particles on a device, by name; ``watched`` includes calls that are only for sanitizers."""
     n, dims = given["n"], given["dims"]
     box: Any = list(_SIDES[:dims]) if given["box"] == "periodic" else 0.0
     volume, cfg = float(np.prod(_SIDES[:dims])), jz.config.TreeConfig(masses=True)
@@ -144,7 +144,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 
 def compared(given: dict[str, Any], gpu: Any, cpu: Any) -> dict[str, str]:
-    """Return the differences by call; empty if there are none."""
+    """Return the differences by call; empty without differences."""
     found, host = {}, particles(given)
     there, here = (jax.device_put(host, device) for device in (gpu, cpu))
     for name, call in calls(given):

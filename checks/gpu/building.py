@@ -52,7 +52,7 @@ def _build(session: Session, cuda: str, archs: str) -> None:
     """Build a library. Raises RuntimeError with the end of the log if a step fails."""
     cmake = shutil.which("cmake")
     if cmake is None:
-        raise RuntimeError("cmake is not on the PATH; 'pip install cmake ninja' brings it.")
+        raise RuntimeError("cmake is not on the PATH; install it with 'pip install cmake ninja'.")
     folder = str(session.work / "build")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     options = [f"-DPython_EXECUTABLE={sys.executable}", f"-DJZTREE_CUDA={cuda}"]

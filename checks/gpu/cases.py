@@ -64,7 +64,7 @@ class Sample:
         return b * self.side / math.cbrt(self.n)
 
     def radius(self, neighbours: float) -> float:
-        """Return the radius within which a particle of a uniform sample has ``neighbours`` neighbours."""
+        """Return the radius that contains ``neighbours`` neighbours in a uniform sample."""
         return self.side * math.cbrt(0.75 * neighbours / (math.pi * self.n))
 
     def path(self, folder: Path) -> Path:
@@ -111,8 +111,8 @@ class Call:
     """One timed call on a sample.
 
     Attributes:
-        what: A method of a library of `libraries`.
-        options: Its arguments other than particles.
+        what: Name of a method of the libraries in `libraries`.
+        options: Arguments of the method other than particles.
     """
 
     what: str
@@ -197,7 +197,7 @@ def quick() -> Iterator[Case]:
 
 
 def listed(small: bool, words: Sequence[str] = ()) -> list[Case]:
-    """Return cases in order of execution. If ``words`` are given, keep only calls whose keys contain one of them."""
+    """Return cases in order of execution. With ``words``, keep only calls whose keys contain a word."""
     kept = []
     for case in sorted(quick() if small else full(), key=lambda case: case.urgency):
         calls = [call for call in case.calls if not words or any(word in call.key(case.sample) for word in words)]

@@ -36,19 +36,23 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python checks/gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--stages", default=",".join(STAGES), help="with commas (default: all)")
-    parser.add_argument("--budget", type=float, metavar="SECONDS", help="of the whole run (default: none)")
-    parser.add_argument("--platform", choices=("cuda", "cpu"), default="cuda", help="cpu is to try the script")
-    parser.add_argument("--quick", action="store_true", help="a few small inputs, to try the script")
-    parser.add_argument("--only", default="", help="time only calls whose names contain one of these, with commas")
-    parser.add_argument("--runs", type=int, default=11, help="of each timed call (default: %(default)s)")
+    parser.add_argument("--stages", default=",".join(STAGES), help="stages to run, separated by commas (default: all)")
+    parser.add_argument("--budget", type=float, metavar="SECONDS", help="time limit of the whole run (default: none)")
+    parser.add_argument("--platform", choices=("cuda", "cpu"), default="cuda", help="cpu only tests the script")
+    parser.add_argument("--quick", action="store_true", help="use a few small inputs, to test the script")
+    parser.add_argument(
+        "--only", default="", help="time only calls whose names contain a word of this list, separated by commas"
+    )
+    parser.add_argument("--runs", type=int, default=11, help="number of runs of each timed call (default: %(default)s)")
     parser.add_argument("--results", type=Path, default=ROOT / "checks" / "results", help="folder for results")
-    parser.add_argument("--name", help="of the results, which are gpu_NAME.json and .md (default: GPU and date)")
-    parser.add_argument("--work", type=Path, default=ROOT / "build" / "gpu-check", help="folder for what is not kept")
+    parser.add_argument("--name", help="name of the results, gpu_NAME.json and .md (default: GPU and date)")
+    parser.add_argument("--work", type=Path, default=ROOT / "build" / "gpu-check", help="folder for temporary files")
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="reference snapshots")
-    parser.add_argument("--peer-wheels", type=Path, metavar="DIR", help="packages of other libraries to time")
-    parser.add_argument("--fresh", action="store_true", help="forget what was found before in these stages")
-    parser.add_argument("--commit", default="", help="to be told in the results, where git does not know it")
+    parser.add_argument(
+        "--peer-wheels", type=Path, metavar="DIR", help="folder with packages of other libraries to time"
+    )
+    parser.add_argument("--fresh", action="store_true", help="delete earlier findings of these stages")
+    parser.add_argument("--commit", default="", help="commit to record in the results, if git does not know it")
     return parser.parse_args(arguments)
 
 
@@ -58,7 +62,7 @@ def chosen_stages(text: str) -> dict[str, float | None]:
     for word in filter(None, text.split(",")):
         name, _, seconds = word.partition(":")
         if name not in STAGES:
-            raise ValueError(f"{name!r} is no stage; choose out of {', '.join(STAGES)}.")
+            raise ValueError(f"{name!r} is not a stage; choose from {', '.join(STAGES)}.")
         stages[name] = float(seconds) if seconds else None
     return stages
 
@@ -95,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     if options.platform == "cuda" and not report.name_of_gpu():
-        print("nvidia-smi names no GPU; --platform cpu --quick tries the script without one.", file=sys.stderr)
+        print("nvidia-smi finds no GPU; to test the script without one, give --platform cpu --quick.", file=sys.stderr)
         return 2
     session = open_session(options, set(stages))
     for name in stages if options.fresh else ():
@@ -109,7 +113,7 @@ def main(arguments: list[str] | None = None) -> int:
         if name == "report" or not session.is_over():
             STAGES[name](session)
         else:
-            print(f"{name}: left for a further call, no time is left", flush=True)
+            print(f"{name}: no time is left; run this stage again", flush=True)
     return 1 if failures(session.record) else 0
 
 

@@ -126,7 +126,7 @@ def sanitize(session: Session) -> None:
         if not session.missing("sanitize", tool) or session.is_over():
             continue
         if program is None and session.platform == "cuda":
-            session.put("sanitize", tool, {"left out": "compute-sanitizer is not on this machine"})
+            session.put("sanitize", tool, {"left out": "compute-sanitizer is not installed on this machine"})
             continue
         watch = [] if program is None else [program, "--tool", tool, "--target-processes", "all"]
         watch += ["--report-api-errors", "no"] if watch and tool == "memcheck" else []

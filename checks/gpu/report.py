@@ -30,7 +30,7 @@ def machine(platform_name: str, commit: str) -> dict[str, Any]:
     versions = "import jax, jaxlib, numpy; print(jax.__version__, jaxlib.__version__, numpy.__version__)"
     words = ask(sys.executable, "-P", "-c", versions).split()
     return {
-        "gpu": gpus if platform_name == "cuda" else "none: a trial of the script on a CPU",
+        "gpu": gpus if platform_name == "cuda" else "none: a test of the script on a CPU",
         "nvcc": (ask("nvcc", "--version").splitlines() or [""])[-1],
         "cpu": _cpu(),
         "python": platform.python_version(),
@@ -52,7 +52,7 @@ def _cpu() -> str:
 
 
 def markdown(record: Record, small: bool) -> str:
-    """Return the whole report as one page."""
+    """Return the whole report on one page."""
     return "\n".join([*_title(record), *_correctness(record), *_timings(record, small), *_ends(record)]) + "\n"
 
 
@@ -69,7 +69,7 @@ def _title(record: Record) -> Iterator[str]:
 def _correctness(record: Record) -> Iterator[str]:
     suite = record.stage("test").get("suite", {})
     if "passed" in suite:
-        unfinished = "" if suite["complete"] else " (cut off)"
+        unfinished = "" if suite["complete"] else " (interrupted)"
         yield f"Tests: {suite['passed']} passed, {suite['failed']} failed, {suite['skipped']} skipped{unfinished}.\n"
         yield from (f"* {one['test']}: {one['text'].splitlines()[0][:200]}" for one in suite["failures"] if one["text"])
     compared = {key: one for key, one in record.stage("compare").items() if key != "all inputs"}

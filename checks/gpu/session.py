@@ -1,4 +1,4 @@
-"""Common parts of all stages: the record of findings, the remaining time, and the worker processes.
+"""Common parts of the stages: the record of findings, the remaining time, and the worker processes.
 
 A process starts with an unused GPU, may be stopped at any time, and reports findings as lines of JSON.
 """
@@ -40,7 +40,7 @@ def fingerprint(*folders: str) -> str:
 
 
 class Record:
-    """A JSON file of all findings, rewritten after each finding, because a run may be stopped at any time.
+    """A JSON file of the findings, rewritten after each finding, because a run may be stopped at any time.
 
     Findings are stored by stage and key. Each stores the fingerprint of its sources, and is valid only for these.
     """
@@ -50,7 +50,7 @@ class Record:
         self.data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"stages": {}}
 
     def has(self, stage: str, key: str, source: str) -> bool:
-        """Return whether there is a finding for this source that is complete and not an error of this library."""
+        """Return whether a finding for this source exists that is complete and not an error of this library."""
         entry = self.stage(stage).get(key)
         return entry is not None and entry["source"] == source and entry.get("complete", True) and "error" not in entry
 
@@ -78,16 +78,17 @@ class Session:
     """One run of the check.
 
     Attributes:
+        record: The findings.
         platform: ``cuda`` or ``cpu``.
         work: The folder for temporary data: builds, samples, peers.
         data: The reference snapshots.
         wheels: The folder with packages of peers, or None.
-        small: A run that only tests the script.
+        small: Whether the run only tests the script.
         source: The fingerprint of the library.
         runs: The number of runs of each timed call.
-        words: Time only calls whose keys contain one of these.
+        words: Time only calls whose keys contain one of the words; empty means every call.
         stages: The requested stages.
-        deadline: On the clock of `time.monotonic`.
+        deadline: End of the run on the clock of `time.monotonic`, or None.
     """
 
     record: Record
@@ -146,11 +147,13 @@ class Session:
     def findings(
         self, command: Sequence[str], environment: dict[str, str], most: float, log: Path | None = None
     ) -> Iterator[dict[str, Any]]:
-        """Yield the JSON lines of a process as they arrive. If it fails or is stopped, the last has ``stopped``.
+        """Yield the JSON lines of a process when they arrive. If it fails or is stopped, the last has ``stopped``.
 
         Args:
+            command: The command of the process.
+            environment: Its environment variables.
             most: The time limit in seconds, reduced to the remaining time.
-            log: The file for its other output.
+            log: The file for its other output; None means `log`.
         """
         seconds = max(self.seconds(most), 1.0)
         with (
@@ -179,7 +182,7 @@ class Session:
     def collect(
         self, stage: str, command: Sequence[str], most: float, folder: Path | None = None, source: str | None = None
     ) -> dict[str, Any] | None:
-        """Record each finding of a process under its ``key`` as it arrives. Return what stopped the process, if any."""
+        """Record each finding of a process under its ``key`` when it arrives. Return the cause of a stop, if any."""
         problem = None
         for told in self.findings(command, self.environment(folder), most):
             if "key" in told:

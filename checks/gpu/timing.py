@@ -82,12 +82,12 @@ def _source(session: Session, library: str) -> str:
 
 
 def install_peers(session: Session) -> Path | None:
-    """Unpack the packages of peers into a separate folder; return None if there are none.
+    """Unpack the packages of peers into a separate folder; return None without packages.
 
     Source packages are built, if that works on this machine without a network.
     """
     if session.wheels is None or not any(session.wheels.iterdir()):
-        session.put("peers", "packages", {"left out": "no folder was given with --peer-wheels"})
+        session.put("peers", "packages", {"left out": "--peer-wheels was not given, or its folder is empty"})
         return None
     site, source = session.work / "peers", _source(session, "published")
     if session.missing("peers", "packages", source) or not site.is_dir():

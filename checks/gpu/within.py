@@ -1,4 +1,4 @@
-"""Fixed-radius calls for the comparison of GPU and CPU results, as in `answers`."""
+"""Fixed-radius calls for the comparison of GPU and CPU results, like those of `answers`."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,7 +13,7 @@ MANY = 10**5  # from this number of particles on, count pairs instead of listing
 
 
 def questions(n: int, dims: int, box: Any, spacing: float) -> Iterator[Question]:
-    """Yield functions of particles on a device, by name. spacing: the mean distance of particles."""
+    """Yield functions of particles with a mean distance ``spacing`` on a device, by name."""
     within = jz.radius
     radii = np.array([0.2, 0.5, 0.9]) * spacing
     yield "counts", lambda part: within.count_within.jit(part, radii[1], boxsize=box)

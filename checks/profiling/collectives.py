@@ -5,9 +5,9 @@ without devices.
 
 A collective takes steps * latency + messages * overhead + bytes / bandwidth, with the number of consecutive steps, of
 messages that a rank sends, and of bytes through its network link. A gather or a sum over all ranks doubles its data in
-every step. An all_to_all is one step, in which a rank sends a message to every other one. The three parameters are
-assumptions about a network, not measured. Loops count as one round. Both loops of an exchange are counted, one for many
-rows and one for few. The model therefore overestimates the time for uniform particles.
+every step. In an all_to_all, a single step, a rank sends a message to every other one. The three parameters are
+assumptions about a network, not measured. A loop counts once. Both loops of an exchange are counted, one for many rows
+and one for few. The model therefore overestimates the time for uniform particles.
 """
 
 import argparse
@@ -83,9 +83,9 @@ FUNCTIONS = {
 
 def add_network(parser: argparse.ArgumentParser) -> None:
     """Add the options of the model."""
-    parser.add_argument("--latency", type=float, default=5e-6, help="seconds of a step (default: %(default)s)")
-    parser.add_argument("--overhead", type=float, default=2e-7, help="seconds a message (default: %(default)s)")
-    parser.add_argument("--bandwidth", type=float, default=25e9, help="bytes a second (default: %(default)s)")
+    parser.add_argument("--latency", type=float, default=5e-6, help="seconds per step (default: %(default)s)")
+    parser.add_argument("--overhead", type=float, default=2e-7, help="seconds per message (default: %(default)s)")
+    parser.add_argument("--bandwidth", type=float, default=25e9, help="bytes per second (default: %(default)s)")
 
 
 def network_of(arguments: argparse.Namespace) -> Network:
@@ -96,10 +96,10 @@ def network_of(arguments: argparse.Namespace) -> Network:
 def main() -> None:
     """Print one line per function and number of ranks."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=100_000, help="particles a rank (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=100_000, help="particles per rank (default: %(default)s)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[16, 128, 2048, 16384])
     add_network(parser)
-    parser.add_argument("--each", action="store_true", help="print every collective too")
+    parser.add_argument("--each", action="store_true", help="also print every collective")
     arguments = parser.parse_args()
     network = network_of(arguments)
     for name, function in FUNCTIONS.items():

@@ -1,7 +1,7 @@
 """Counts the instructions of a warp that finds the k nearest neighbours of 32 queries, without a GPU.
 
-The kernel marks its parts with JZTREE_COUNT. The emulator counts how often a warp runs each part. The machine code,
-which names the source line of each instruction, gives the number of instructions per part. The sum of the products is
+The kernel marks its parts with JZTREE_COUNT. The emulator counts the runs of each part by a warp. The machine code
+names the source line of each instruction, which gives the number of instructions per part. The sum of the products is
 an upper limit of the instructions issued by a warp, because instructions skipped by a branch inside a part count also.
 
 It needs nvcc, nvdisasm (of CUDA, or ``pip install nvidia-cuda-nvdisasm``) and the emulator's library
@@ -157,7 +157,7 @@ def instructions_of_parts(folder: pathlib.Path, nvdisasm: str) -> dict[str, int]
 
 
 def count_parts(n: int, k: int, box: float | None, tree: TreeConfig) -> dict[str, int]:
-    """Return how often warps run each part, for n uniform points in a unit box, which are also the queries."""
+    """Return the number of runs of each part by warps, for n uniform points in a unit box that are also the queries."""
     library = ctypes.CDLL(kernels.native_info()["cpu_library"])
     library.jztree_emulator_counts.restype = ctypes.c_char_p
     pos = jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))

@@ -3,8 +3,9 @@
     python checks/profiling/many_ranks.py [--rows 100000] [--ranks 16 2048] [--output many_ranks.json] [--plot many.png]
 
 Particles are uniform in a periodic box. The rank under test has a range in the middle of the z-order. The published
-boxes and radii of the other ranks are those of as many particles each. Every kernel that processes messages of all
-ranks is compiled and timed separately, as the minimum of several runs. The kernels that a single device also needs are
+boxes and radii of the other ranks are those of the same number of particles each. Every kernel that processes messages
+of other ranks is compiled and timed separately, as the minimum of several runs. The kernels that a single device also
+needs are
 listed for comparison. `agreed` is the memory of the data that ranks share: boxes, and sums for the splitters of the
 sort. The time of the collectives is a model (see collectives.py), with the latency and bandwidth of a generic network.
 """
@@ -27,7 +28,7 @@ from jztree import kernels, launch
 from jztree.jax_ext import exact
 from jztree.tree import zsort_and_tree
 
-BOXES = 256  # around which a rank searches
+BOXES = 256  # boxes of a rank in the search
 TOLD = 2**17  # boxes that all ranks publish to each other, at least 32 per rank
 ROOM = 2**14  # capacity for boxes of nearby ranks
 K = 8
@@ -141,7 +142,7 @@ class Rank:
         return Row(self.ranks, self.alone_ms, self.with_others_ms, agreed, self.collectives())
 
     def collectives(self) -> dict[str, float]:
-        """Return the model time of all collectives of a kNN call in milliseconds, summed by kind."""
+        """Return the model time of the collectives of a kNN call in milliseconds, summed by kind."""
         found = collectives_of(FUNCTIONS[f"kNN, k = {K}"], self.ranks, self.rows)
         kinds = {one.name: 0.0 for one in found}
         for one in found:
@@ -164,7 +165,7 @@ class Rank:
         )[0]
 
     def splitters(self) -> float:
-        """Find where each rank's range begins. Return the megabytes of a sum over all ranks."""
+        """Find the start of each rank's range. Return the megabytes of a sum over the ranks."""
         random = np.random.default_rng(1).random((self.rows, 3), np.float32)
         spread, _ = zsort_and_tree(jnp.asarray(random), boxsize=1.0)
         keys = *self.corners, self.box
@@ -183,7 +184,7 @@ class Rank:
         return *corners, jnp.full(shape, self.rows // each, jnp.int32)
 
     def open_leaves(self, radius: jax.Array) -> tuple[Boxes, Boxes]:
-        """Return the published boxes of all ranks, and the rank's boxes with the radius that each requests."""
+        """Return the published boxes of the ranks, and the rank's boxes with the radius that each requests."""
         own = self.covered(BOXES)
         if self.told < BOXES:
             self.covered(self.told)
@@ -198,7 +199,7 @@ class Rank:
             *close,
         )
         if not jnp.any(opened > 0):
-            raise RuntimeError("the rank has no neighbours, so nothing of this means anything.")
+            raise RuntimeError("the rank has no neighbours, so the results would be meaningless; use more rows.")
         return known, (own[1], own[2], wanted)
 
     def boxes_that_come(self, known: Boxes, wanted: Boxes) -> Boxes:
@@ -228,7 +229,9 @@ class Rank:
         )
         _, sent = self.note(self.with_others_ms, "ghosts to send", select, self.pos, *came)
         if not jnp.sum(sent) > self.rows:
-            raise RuntimeError("nobody wants particles of the rank, so nothing of this means anything.")
+            raise RuntimeError(
+                "no rank requests particles of the rank, so the results would be meaningless; use more rows."
+            )
 
 
 def show(row: Row) -> None:
@@ -245,11 +248,11 @@ def show(row: Row) -> None:
 
 
 def draw(rows: list[Row], path: Path) -> None:
-    """Plot the time of kNN against the number of ranks, each with as many particles."""
+    """Plot the time of kNN against the number of ranks, for a fixed number of particles per rank."""
     try:
         from matplotlib import pyplot as plt  # noqa: PLC0415
     except ImportError:
-        launch.abort("--plot needs matplotlib; 'pip install matplotlib' brings it, or leave --plot out.")
+        launch.abort("--plot needs matplotlib; install it with 'pip install matplotlib', or leave --plot out.")
     figure, axes = plt.subplots(figsize=(6, 4), layout="constrained")
     ranks, below = [row.ranks for row in rows], np.zeros(len(rows))
     parts = {
@@ -268,18 +271,18 @@ def draw(rows: list[Row], path: Path) -> None:
 def main() -> None:
     """Measure, print, and save if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=100_000, help="particles a rank (default: %(default)s)")
+    parser.add_argument("--rows", type=int, default=100_000, help="particles per rank (default: %(default)s)")
     parser.add_argument("--ranks", type=int, nargs="+", default=[16, 128, 2048, 16384], help="powers of two")
-    parser.add_argument("--runs", type=int, default=5, help="of each kernel (default: %(default)s)")
-    parser.add_argument("--output", type=Path, help="also save the rows there, as JSON")
-    parser.add_argument("--plot", type=Path, help="also draw them there")
+    parser.add_argument("--runs", type=int, default=5, help="number of runs of each kernel (default: %(default)s)")
+    parser.add_argument("--output", type=Path, help="save the rows to this JSON file")
+    parser.add_argument("--plot", type=Path, help="draw the rows to this file")
     add_network(parser)
     arguments = parser.parse_args()
     network = network_of(arguments)
     rows = []
     for ranks in arguments.ranks:
         if ranks < 2 or ranks & (ranks - 1):
-            parser.error(f"--ranks must be powers of two from 2 on, not {ranks}.")
+            parser.error(f"--ranks has {ranks}; each must be a power of two of at least 2.")
         rows.append(Rank(ranks, arguments.rows, arguments.runs, network).measure())
         show(rows[-1])
     if arguments.output:

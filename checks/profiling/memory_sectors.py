@@ -1,8 +1,8 @@
 """Counts the sectors of 32 bytes that kernels read and write in a GPU's memory, without a GPU.
 
 The emulator that watches memory sees each access of each lane. The accesses of the 32 lanes of a warp at one place in
-the code, between two points where all lanes meet, count once per sector, as on a GPU; caches may serve them. Places are
-those of the host compiler, which joins fewer accesses than nvcc does. For CUB's sort and sums, the counts are the
+the code, between two barriers of the warp, count once per sector, like on a GPU; caches may serve them. Places are
+those of the host compiler, which joins fewer accesses than nvcc. For CUB's sort and sums, the counts are the
 minimum traffic of its algorithms.
 
 It needs the emulator's library (``make test-watched`` builds it)::
@@ -55,7 +55,7 @@ def count(call: Callable[[], Any]) -> dict[str, Sectors]:
 def count_searches(n: int, ks: list[int]) -> dict[str, Sectors]:
     """Return the sectors of the kernels that find neighbours and groups of ``n`` uniform points in a periodic unit box.
 
-    Numbers of ``knn k`` are per group of 32 queries, all others per particle. The linking length is 0.2 mean distances,
+    Numbers of ``knn k`` are per group of 32 queries, the others per particle. The linking length is 0.2 mean distances,
     the usual value.
     """
     pos = jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))

@@ -4,7 +4,7 @@
     srun python checks/profiling/multi_device.py --weak 4000000 --strong 16000000 --output profile.json
 
 Runs over any number of processes, and over the first 1, 2, 4, ... of their devices. Particles are uniform in a periodic
-box, in random order, so nearly all of them have to be sent. Every stage is timed separately, after compilation. Its
+box, in random order, so nearly all have to be sent. Every stage is timed separately, after compilation. Its
 runs alternate with runs of the same stage on one device with as many particles, because shared machines drift. Ratios
 are ratios of medians. The ratio of CPU time, available for one process, is the additional work of the distribution.
 Counts come from a separate run with `jztree.stats`. The rounds of the union-find are also counted for a chain that
@@ -70,8 +70,8 @@ class Stage:
     """A function of the library and its twin on one device.
 
     Attributes:
-        options: Computes the options from the total number of particles.
-        given: The input of the function: "part" in random order; "sorted" in z-order, as in a running simulation; or
+        options: Function that returns the options for the total number of particles.
+        given: The input of the function: "part" in random order; "sorted" in z-order, like in a running simulation; or
             "tree", which adds the hierarchy of the sorted particles.
     """
 
@@ -164,7 +164,7 @@ def timed(call: Callable[[], Any]) -> Time:
 
 
 def counted(call: Callable[[], Any] | None) -> dict[str, int]:
-    """Return the counts of `jztree.stats` in ``call`` on all devices of all processes. None: only take part."""
+    """Return the counts of `jztree.stats` in ``call`` on the devices of all processes. None only takes part."""
     with jz.stats.statistics() as mine:
         if call is not None:
             jax.block_until_ready(call())
@@ -199,8 +199,8 @@ def measure_stage(stage: Stage, mesh: Mesh, over: Inputs | None, alone: Inputs |
     """Return times and counts of one stage.
 
     Args:
-        over: None in a process without a device of the mesh.
-        alone: None if the stage is not run on one device.
+        over: Input over the devices; None in a process without a device of the mesh.
+        alone: Input on one device; None skips this run.
     """
     calls, mapped = Runs(), stage.over_devices.smap(mesh, jit=True)
     for _ in range(runs + 1):
@@ -312,7 +312,7 @@ def cases_of(devices: Sequence[int], weak: Sequence[int], strong: Sequence[int])
 
 
 def table(found: dict[str, Any]) -> str:
-    """Format the stages of one case, one per line, with rows sent in percent of all."""
+    """Format the stages of one case, one per line, with rows sent in percent."""
     sent = ("sort", "ghosts", "results", "groups")
     heads = ["seconds", "one device", "ratio", "cpu ratio", "compile", *(f"{name} %" for name in sent), "rounds"]
     lines = [f"{found['devices']} devices, {found['rows']} particles each"]
@@ -340,7 +340,7 @@ def plot(results: dict[str, Any], path: Path) -> None:
         mpl.use("Agg")
         from matplotlib import pyplot as plt  # noqa: PLC0415
     except ImportError:
-        launch.abort("--plot needs matplotlib; 'pip install matplotlib' brings it, or leave --plot out.")
+        launch.abort("--plot needs matplotlib; install it with 'pip install matplotlib', or leave --plot out.")
     figure, (weak, strong, rounds) = plt.subplots(1, 3, figsize=(13, 4.5), layout="constrained")
     draw_scaling(weak, results, "rows", results["weak"], "particles on each device")
     draw_scaling(strong, results, "total", results["strong"], "particles in all")
@@ -384,22 +384,24 @@ def numbers(text: str) -> list[int]:
 
 def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--devices", type=numbers, help="how many of the first devices (default: 1, 2, 4, ... and all)")
-    parser.add_argument("--host-devices", type=int, metavar="NUM", help="let a CPU count as so many devices")
-    parser.add_argument("--weak", type=numbers, default="250000", help="particles a device (default: %(default)s)")
-    parser.add_argument("--strong", type=numbers, default="1000000", help="particles in all (default: %(default)s)")
-    parser.add_argument("--legs", type=numbers, default="1,4,16,64,256", help="of chains (default: %(default)s)")
-    parser.add_argument("--stages", default="", help="only those whose names contain one of these words, with commas")
-    parser.add_argument("--runs", type=int, default=5, help="counted runs; medians are taken (default: %(default)s)")
+    parser.add_argument("--devices", type=numbers, help="numbers of devices (default: 1, 2, 4, ... and all)")
+    parser.add_argument("--host-devices", type=int, metavar="NUM", help="emulate this number of devices on the CPU")
+    parser.add_argument("--weak", type=numbers, default="250000", help="particles per device (default: %(default)s)")
+    parser.add_argument("--strong", type=numbers, default="1000000", help="total particles (default: %(default)s)")
+    parser.add_argument(
+        "--legs", type=numbers, default="1,4,16,64,256", help="numbers of legs of chains (default: %(default)s)"
+    )
+    parser.add_argument("--stages", default="", help="run only stages with a word of this list in their names")
+    parser.add_argument("--runs", type=int, default=5, help="counted runs, whose median counts (default: %(default)s)")
     parser.add_argument(
         "--alone-up-to",
         type=int,
         default=20_000_000,
         metavar="NUM",
-        help="no ratio to one device with more particles in all (default: %(default)s)",
+        help="run on one device only up to this total of particles (default: %(default)s)",
     )
-    parser.add_argument("--output", type=Path, help="also save the results there, as JSON")
-    parser.add_argument("--plot", type=Path, help="also draw them there")
+    parser.add_argument("--output", type=Path, help="save the results to this JSON file")
+    parser.add_argument("--plot", type=Path, help="draw the results to this file")
     return parser.parse_args()
 
 
@@ -409,7 +411,7 @@ def default_devices() -> list[int]:
 
 
 def profile(arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return all figures as nested dictionaries ready for JSON; print them as they are measured."""
+    """Return all figures in nested dictionaries ready for JSON; print them after each measurement."""
     devices = arguments.devices or default_devices()
     words = arguments.stages.split(",")
     stages = [stage for stage in STAGES if any(word in stage.name for word in words)]
@@ -432,7 +434,7 @@ def main() -> None:
     """Measure, print and save."""
     arguments = parse_arguments()
     if arguments.host_devices:
-        # JAX reads this when it starts its devices, which initialize() does not do yet.
+        # JAX reads this when it starts its devices, after initialize().
         flag = f"--xla_force_host_platform_device_count={arguments.host_devices}"
         os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {flag}"
         leave_threads_for_callbacks()

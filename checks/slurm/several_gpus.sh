@@ -23,10 +23,10 @@ export PYTHONUNBUFFERED=1
 results=${RESULTS:-gpus-$SLURM_JOB_ID}
 mkdir -p "$results"
 
-echo "1. Collectives, one process a GPU: 'All results are right.', lax.ragged_all_to_all among them"
+echo "1. Collectives, one process per GPU: 'All results are right.', lax.ragged_all_to_all among them"
 srun --kill-on-bad-exit=1 python -m jztree_utils.check_cluster
 
-echo "2. The tests of everything that goes over devices, on four GPUs of one process: none fails"
+echo "2. The tests over devices, on four GPUs of one process: no test fails"
 srun --ntasks=1 --gpus-per-task=4 env XLA_PYTHON_CLIENT_PREALLOCATE=false \
     python -m pytest -q -p no:cacheprovider -m "slow or not slow" tests/test_comm.py tests/test_mapping.py \
     tests/test_zorder.py tests/test_distr_knn.py tests/test_distr_fof.py tests/test_grouping.py tests/test_snapshots.py

@@ -27,7 +27,7 @@ def options(folder: Path, *more: str) -> list[str]:
 def test_cpu_trial_resumes_after_interruption(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     words = options(tmp_path, "--stages", "time,report", "--only", "stages,query uniform,spheres")
     assert check.main([*words, "--budget", "0"]) == 0
-    assert "time: left for a further call" in capsys.readouterr().out
+    assert "time: no time is left; run this stage again" in capsys.readouterr().out
     assert check.main(words) == 0
     found = json.loads((tmp_path / "gpu_trial.json").read_text())["stages"]["time"]
     assert found["query uniform 1e3 k=5 open"]["digest"]["finite"]
@@ -45,13 +45,13 @@ def test_cpu_trial_resumes_after_interruption(tmp_path: Path, capsys: pytest.Cap
 
 def test_wrong_arguments_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     assert check.main(options(tmp_path, "--stages", "build,tset")) == 2
-    assert "'tset' is no stage" in capsys.readouterr().err
+    assert "'tset' is not a stage" in capsys.readouterr().err
 
 
 def test_no_gpu_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "name_of_gpu", lambda: "")
     assert check.main([*options(tmp_path), "--platform", "cuda"]) == 2
-    assert "nvidia-smi names no GPU" in capsys.readouterr().err
+    assert "nvidia-smi finds no GPU" in capsys.readouterr().err
 
 
 # Stages
