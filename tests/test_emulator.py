@@ -74,13 +74,13 @@ def test_errors_that_end_the_program(how: str, words: str) -> None:
         ("too much shared memory", "CUDA reports: invalid argument."),
         (
             "too large work arrays",
-            "bytes by now, than the 4096 bytes that it was found to need when the program was traced.",
+            "bytes for its work arrays, more than the 4096 bytes that were reserved when the program was traced.",
         ),
         (
             "too much memory for CUB",
-            "CUB needs 101 bytes of work memory, more than the 100 bytes that jztree expects of it",
+            "CUB needs 101 bytes of work memory, more than the 100 bytes that jztree reserves",
         ),
-        ("too many blocks", "a launch needs 2147483648 blocks, and CUDA has 2**31 - 1 at most."),
+        ("too many blocks", "a launch needs 2147483648 blocks, but CUDA allows at most 2**31 - 1."),
     ],
 )
 def test_launches_invalid_in_cuda_raise(how: str, words: str) -> None:

@@ -90,5 +90,7 @@ def test_least_within_in_the_given_row_order() -> None:
 def test_invalid_number_of_sources_raises() -> None:
     sources = tree_of(oracles.uniform(10, 3), 10, TreeConfig())
     for least in (0, -1, 2**31):
-        with pytest.raises(oracles.RUN_TIME_ERROR, match="enough sources are at least 1 and fewer than"):
+        with pytest.raises(
+            oracles.RUN_TIME_ERROR, match="the required number of sources is invalid; it must be from 1 to"
+        ):
             enough(sources, None, 0.1, least)

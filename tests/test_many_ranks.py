@@ -290,7 +290,7 @@ def test_nonexistent_boxes_raise() -> None:
         np.zeros((2, 3), np.float32),
         np.zeros(2, np.float32),
     )
-    with pytest.raises(Exception, match="boxes that there are not"):
+    with pytest.raises(Exception, match="the boxes of the ranks end after the last box"):
         jnp.asarray(kernels.select_ghosts(pos, 5, blocks, boxes, 0, exact(0.0, (3,)), 10)[0]).block_until_ready()
 
 

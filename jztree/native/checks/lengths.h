@@ -27,11 +27,11 @@ struct CheckedLengths {
         linked(linking.elements() > 0),
         period(in.as_lengths(box, "box", dims)),
         name(in.attributes().text("name")) {
-    if (dims < 1 || dims > max_dims) in.refuse(box, "box", "one length for each of 1 to 8 dimensions");
+    if (dims < 1 || dims > max_dims) in.refuse(box, "box", "one length per dimension, for 1 to 8 dimensions");
     if (linked) length = in.as_lengths(linking, "linking", 1);
-    if (checked_box.bytes() != box.bytes()) in.refuse(checked_box, "checked_box", "as large as box");
+    if (checked_box.bytes() != box.bytes()) in.refuse(checked_box, "checked_box", "of the same size as box");
     if (checked_linking.bytes() != linking.bytes())
-      in.refuse(checked_linking, "checked_linking", "as large as linking");
+      in.refuse(checked_linking, "checked_linking", "of the same size as linking");
   }
 
   // sides: on the host, like link, which is null if there is none.

@@ -43,7 +43,7 @@ int64_t Buffer::bytes() const {
 }
 
 void Attributes::refuse(const char* name) {
-  throw Refusal(std::string("a kernel was called without its attribute ") + name + ".");
+  throw Refusal(std::string("a kernel was called without the attribute ") + name + ".");
 }
 
 Arguments::Arguments(const char* kernel, std::vector<Buffer> arguments, std::vector<Buffer> results,
@@ -58,7 +58,7 @@ void refuse_dims(int64_t dims, unsigned possible) {
     numbers += numbers.empty() ? "" : possible >> (d - 1) & 1 ? " to " : " and ";
     numbers += std::to_string(d);
   }
-  throw Refusal("positions have " + std::to_string(dims) + " dimensions; " + numbers + " are possible here.");
+  throw Refusal("positions have " + std::to_string(dims) + " dimensions; this function supports " + numbers + ".");
 }
 
 void Arguments::pad_rows(int64_t from, int64_t to, RowPadder& padder) {
@@ -140,7 +140,7 @@ Buffer Arguments::take_last_result() {
 void Arguments::expect_end() const {
   if (arguments_left() > 0 || results_left() > 0)
     throw Refusal(std::string("the kernel ") + kernel_ + " was called with " + std::to_string(arguments_left()) +
-                  " arguments and " + std::to_string(results_left()) + " results too many.");
+                  " extra arguments and " + std::to_string(results_left()) + " extra results.");
 }
 
 void Arguments::refuse(const Buffer& buffer, std::string_view name, std::string_view wanted) const {

@@ -30,7 +30,7 @@ struct Tree {
         lower(in.argument<T>(of + "lower", {layout.nodes(), D})),
         upper(in.argument<T>(of + "upper", {layout.nodes(), D})) {
     if (layout.planes() < 1 || layout.planes() > most_planes)
-      throw Refusal("a hierarchy has 1 to " + std::to_string(most_planes) + " planes.");
+      throw Refusal("a hierarchy must have 1 to " + std::to_string(most_planes) + " planes.");
   }
 };
 

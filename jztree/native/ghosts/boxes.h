@@ -28,7 +28,7 @@ struct BoxedRuns : Boxes<D, T> {
   // of: prefix of the names of the arrays.
   BoxedRuns(Arguments& in, const std::string& of) : Boxes<D, T>{}, splits(in.argument<int32_t>(of + "splits", {any})) {
     this->count = splits.rows() - 1;
-    in.expect(this->count >= 0, splits, 1, of + "splits", "of one entry more than there are runs");
+    in.expect(this->count >= 0, splits, 1, of + "splits", "of one more entry than runs");
     this->lower = in.argument<T>(of + "lower", {this->count, D});
     this->upper = in.argument<T>(of + "upper", {this->count, D});
   }
@@ -41,7 +41,7 @@ struct BoxesOfRanks : Boxes<D, T> {
 
   BoxesOfRanks(Arguments& in, const std::string& of)
       : Boxes<D, T>{}, splits(in.argument<int32_t>(of + "splits", {any})) {
-    in.expect(ranks() > 0, splits, 1, of + "splits", "of one entry more than there are ranks");
+    in.expect(ranks() > 0, splits, 1, of + "splits", "of one more entry than ranks");
     Array<const T> low = in.argument<T>(of + "lower", {any, D});
     this->count = low.rows();
     this->lower = low;

@@ -98,7 +98,7 @@ template <int D, typename T>
 void covering_boxes(const Parallel& parallel, const CoveringBoxes<D, T>& in) {
   const BoxedRuns<D, T>& leaves = in.leaves;
   int64_t rows = in.num(), most = in.most();
-  if (leaves.splits[leaves.count] != rows) throw Refusal("boxes were to cover rows with leaves that hold others.");
+  if (leaves.splits[leaves.count] != rows) throw Refusal("the last entry of leaf_splits must be the number of rows.");
   KeyGrid<D> grid = in.keys.grid();
   BlockPlanes<D, T> planes(parallel, leaves);
   Cover<D, T> search{in.pos, grid, leaves.splits, planes};

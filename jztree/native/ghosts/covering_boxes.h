@@ -29,7 +29,7 @@ struct CoveringBoxes {
         splits(in.result<int32_t>("splits", {any})),
         lower(in.result<T>("lower", {most(), D})),
         upper(in.result<T>("upper", {most(), D})) {
-    in.expect(most() > 0, splits, 1, "splits", "of two entries or more");
+    in.expect(most() > 0, splits, 1, "splits", "of at least two entries");
   }
 
   int64_t most() const { return splits.rows() - 1; }

@@ -31,7 +31,8 @@ struct RowBoxes {
         lower(in.result<T>("lower", {runs(), D})),
         upper(in.result<T>("upper", {runs(), D})),
         rows_of{in.attributes().integer("run_rows")} {
-    in.expect(rows_of.each > 0 && runs() * rows_of.each >= pos.rows(), splits, 1, "splits", "of runs that hold all");
+    in.expect(rows_of.each > 0 && runs() * rows_of.each >= pos.rows(), splits, 1, "splits",
+              "of runs that hold every row");
   }
 
   int64_t runs() const { return splits.rows() - 1; }

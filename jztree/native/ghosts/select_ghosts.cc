@@ -101,10 +101,9 @@ void select_ghosts(const Parallel& parallel, const SelectGhosts<D, T>& in) {
   double period[D];
   in.box.read(period);
   int64_t rows = in.num(), me = *in.rank, room = in.order.rows(), place = 0;
-  if (in.blocks.splits[in.blocks.count] > rows)
-    throw Refusal("ghosts were to be selected from rows that there are not.");
+  if (in.blocks.splits[in.blocks.count] > rows) throw Refusal("the blocks of rows end after the last row.");
   if (in.wanted.splits[in.wanted.ranks()] > in.wanted.count)
-    throw Refusal("ghosts were to be selected by boxes that there are not.");
+    throw Refusal("the boxes of the ranks end after the last box.");
   const BlockPlanes<D, T> blocks(parallel, in.blocks);
   const GhostSelection<D, T> selection{in, period, Space<D>(period, T{}), blocks};
   T low[D], high[D];

@@ -41,7 +41,8 @@ template <int D>
 std::vector<Ends<D>> read_ends(const KnownEnds<D>& in) {
   std::vector<Ends<D>> ends(static_cast<size_t>(in.ranks()));
   if (ends.empty()) return ends;
-  if (*in.rank < 0 || *in.rank >= in.ranks()) throw Refusal("sums of groups were to be taken for no rank.");
+  if (*in.rank < 0 || *in.rank >= in.ranks())
+    throw Refusal("the rank is invalid; it must be from 0 to the number of ranks minus 1.");
   std::memcpy(ends.data(), in.known, ends.size() * sizeof(Ends<D>));
   return ends;
 }

@@ -28,8 +28,8 @@ struct GroupedParticles {
         count(in.argument<int32_t>("count", {any})),
         offset(in.argument<int32_t>("offset", {room()})) {
     in.expect(mass.rows() <= 1 || mass.rows() == pos.rows(), mass, 1, "mass",
-              "as long as pos, or of one or no element");
-    in.expect(vel.rows() == 0 || vel.rows() == pos.rows(), vel, 2, "vel", "as long as pos, or without rows");
+              "of the length of pos, or of at most one element");
+    in.expect(vel.rows() == 0 || vel.rows() == pos.rows(), vel, 2, "vel", "of the length of pos, or without rows");
   }
 
   int64_t rows() const { return pos.rows(); }

@@ -16,12 +16,12 @@ constexpr int64_t label_grain = 1 << 14;
 void group_edges(const Parallel&, const GroupEdges& in) {
   int64_t ranks = in.received.rows(), rows = in.label.rows();
   int32_t me = *in.rank;
-  if (me < 0 || me >= ranks) throw Refusal("edges of groups were to be found by no rank.");
+  if (me < 0 || me >= ranks) throw Refusal("the rank is invalid; it must be from 0 to the number of ranks minus 1.");
   int64_t own = in.received[me], row = own;
   std::vector<Edge> found;
   for (int32_t r = me + 1; r < ranks; ++r) {
     int64_t end = row + in.received[r];
-    if (end > rows) throw Refusal("more rows were received than there are labels.");
+    if (end > rows) throw Refusal("received counts more rows than label has.");
     for (; row < end; ++row) {
       Edge edge{{me, in.label[row]}, {r, in.owner_label[row]}};
       // Neighbours in z-order are usually in one group; this check keeps the list short before it is sorted.
@@ -40,14 +40,15 @@ void begin_forest(const Parallel&, const BeginForest& in) {
   int64_t n = in.parent.rows(), first = 0;
   const int32_t me = *in.rank;
   auto plant = [&](int64_t row) {
-    if (row < 0 || row >= n) throw Refusal("a vertex was to be planted that there is not.");
+    if (row < 0 || row >= n) throw Refusal("invalid vertex in label or edges; it must be a row of parent.");
     parent[row] = {me, static_cast<int32_t>(row)};
   };
   for (int32_t r = 0; r < in.sent.rows(); first += in.sent[r++]) {
-    if (in.sent[r] < 0 || first + in.sent[r] > in.order.rows()) throw Refusal("more rows were sent than are listed.");
+    if (in.sent[r] < 0 || first + in.sent[r] > in.order.rows())
+      throw Refusal("sent counts more rows than order lists.");
     if (r == me) continue;
     for (int64_t i = first; i < first + in.sent[r]; ++i) {
-      if (in.order[i] < 0 || in.order[i] >= in.label.rows()) throw Refusal("a row was sent that there is not.");
+      if (in.order[i] < 0 || in.order[i] >= in.label.rows()) throw Refusal("invalid row index in order.");
       plant(in.label[in.order[i]]);
     }
   }
@@ -74,7 +75,7 @@ void take_hooks(const Parallel&, const TakeHooks& in) {
     for (int64_t i = 0; i < std::min<int64_t>(in.chunk(), in.counts[r]); ++i) {
       const uint32_t* message = in.messages + (r * in.chunk() + i) * 3;
       if (message[0] >= static_cast<uint64_t>(in.parent.rows()))
-        throw Refusal("a vertex was to be hooked that there is not.");
+        throw Refusal("invalid vertex in messages; it must be a row of parent.");
       Vertex proposed{static_cast<int32_t>(message[1]), static_cast<int32_t>(message[2])};
       Vertex& known = parent[message[0]];
       if (!(proposed < known)) continue;
@@ -87,7 +88,7 @@ void take_hooks(const Parallel&, const TakeHooks& in) {
 void ask_parents(const Parallel&, const AskParents& in) {
   int64_t count = in.num(), hooked = in.num_hooked(), place = 0, asked = 2 * count + hooked;
   const Vertex *parent = rows_as<Vertex>(in.parent), *end = rows_as<Vertex>(in.edges);
-  if (asked > in.ranks.rows()) throw Refusal("there is no room to ask for the parents of all vertices.");
+  if (asked > in.ranks.rows()) throw Refusal("ranks has too few rows for the requests of the vertices.");
   auto ask = [&](const Vertex& vertex) {
     in.ranks[place] = vertex.rank;
     in.rows[place++] = vertex.row;
@@ -102,7 +103,7 @@ void move_up(const Parallel&, const MoveUp& in) {
   Vertex* parent = rows_as<Vertex>(in.parent);
   Edge* edge = rows_as<Edge>(in.edges);
   const Vertex* answer = rows_as<Vertex>(in.answers);
-  if (2 * count + hooked > in.answers.rows()) throw Refusal("there are fewer answers than vertices that have asked.");
+  if (2 * count + hooked > in.answers.rows()) throw Refusal("answers has fewer rows than requests.");
   bool moved = false, unsolved = false;
   auto take = [&](Vertex& vertex) {
     moved |= !(vertex == *answer);
@@ -124,7 +125,7 @@ class HookedBits {
   explicit HookedBits(const OwnLabels& in) : words_(static_cast<size_t>(in.parent.rows() / 32 + 1)) {
     for (int64_t i = 0; i < in.num_hooked(); ++i) {
       const int64_t row = in.hooked[i];
-      if (row < 0 || row >= in.parent.rows()) throw Refusal("a vertex is said to be hooked that there is not.");
+      if (row < 0 || row >= in.parent.rows()) throw Refusal("invalid row index in hooked.");
       words_[static_cast<size_t>(row / 32)] |= uint32_t{1} << (row % 32);
     }
   }
@@ -189,7 +190,7 @@ void own_labels(const Parallel& parallel, const OwnLabels& in) {
   parallel.blocks(in.parent.rows(), label_grain, [&](int64_t begin, int64_t end) {
     if (!writer.write(begin, end)) inside.store(false, std::memory_order_relaxed);
   });
-  if (!inside.load()) throw Refusal("a row was to be in the group of a row that there is not.");
+  if (!inside.load()) throw Refusal("invalid row index in label.");
 }
 
 }  // namespace

@@ -23,9 +23,8 @@ struct GroupOrder {
         count(in.result<int32_t>("count", {any})),
         offset(in.result<int32_t>("offset", {room()})),
         npart_min(in.attributes().integer("npart_min")) {
-    if (npart_min < 1)
-      throw Refusal("groups have at least one particle; npart_min is " + std::to_string(npart_min) + ".");
-    in.expect(room() >= label.rows() / npart_min, count, 1, "count", "as long as there may be groups");
+    if (npart_min < 1) throw Refusal("npart_min is " + std::to_string(npart_min) + "; it must be at least 1.");
+    in.expect(room() >= label.rows() / npart_min, count, 1, "count", "of at least the maximum number of groups");
   }
 
   int64_t room() const { return count.rows(); }

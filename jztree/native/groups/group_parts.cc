@@ -91,7 +91,8 @@ void group_parts(const Parallel&, const GroupParts& in) {
 void pack_parts(const Parallel&, const PackParts& in) {
   int64_t w = *in.window, chunk = in.chunk();
   Windows cut{in.rows(), *in.windows};
-  if (w < 0 || w >= cut.count) throw Refusal("parts of groups were to be packed for a window that there is not.");
+  if (w < 0 || w >= cut.count)
+    throw Refusal("the window is invalid; it must be from 0 to the number of windows minus 1.");
   Roots roots = in.roots();
   const int32_t *begin = in.parts, *end = begin + in.num_parts();
   for (int64_t r = 0; r < in.ranks(); ++r) {
@@ -100,7 +101,7 @@ void pack_parts(const Parallel&, const PackParts& in) {
                               [&](int32_t part, uint64_t key) { return roots.key(part) < key; });
     };
     const int32_t *from = first_from(cut.begin(w)), *to = first_from(cut.begin(w + 1));
-    if (to - from > chunk) throw Refusal("a window has more parts of groups than there is room for.");
+    if (to - from > chunk) throw Refusal("a window has more parts of groups than chunk.");
     in.starts[r] = static_cast<int32_t>(from - begin);
     in.counts[r] = static_cast<int32_t>(to - from);
     int32_t* out = in.buffer + 2 * r * chunk;

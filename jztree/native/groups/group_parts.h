@@ -32,7 +32,7 @@ struct GroupParts {
         windows(in.result<int32_t>("windows", {})),
         bad_row(in.result<int32_t>("bad_row", {})),
         chunk(in.attributes().integer("chunk")) {
-    if (chunk < 1) throw Refusal("there must be room for one part of a group at least.");
+    if (chunk < 1) throw Refusal("chunk must be at least 1.");
   }
 
   int64_t rows() const { return root_rank.rows(); }

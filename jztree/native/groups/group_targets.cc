@@ -22,7 +22,8 @@ std::vector<uint64_t> starts_of(const Array<const uint32_t>& tallies) {
 
 // The rank, if it is valid.
 int64_t checked_rank(const int32_t* rank, int64_t ranks) {
-  if (*rank < 0 || *rank >= ranks) throw Refusal("particles were to be put into group order on no rank.");
+  if (*rank < 0 || *rank >= ranks)
+    throw Refusal("the rank is invalid; it must be from 0 to the number of ranks minus 1.");
   return *rank;
 }
 
@@ -50,7 +51,7 @@ class ShareOf {
 void group_targets(const Parallel&, const GroupTargets& in) {
   int64_t n = in.rows(), num = in.num(), ranks = in.ranks(), me = checked_rank(in.rank, ranks);
   auto misfit = [](int64_t row) {
-    throw Refusal("row " + std::to_string(row) + " has a place in no group, so it cannot be put into group order.");
+    throw Refusal("row " + std::to_string(row) + " is in no valid group, so it cannot be put into group order.");
   };
   std::vector<uint64_t> starts = starts_of(in.tallies);
   GlobalOrder order{in.tallies, starts.data(), ranks};
@@ -87,7 +88,7 @@ int64_t place_arrivals(const GroupSegments& in, int64_t num, std::vector<char>& 
     int32_t to = in.target[row];
     bool first = to < 0;
     in.place[row] = first ? ~to : to;
-    if (in.place[row] >= num) throw Refusal("particles have arrived for rows that there are not.");
+    if (in.place[row] >= num) throw Refusal("invalid row index in target.");
     if (first) begins[static_cast<size_t>(~to)] = 1;
     firsts += first;
   }
@@ -108,7 +109,7 @@ void group_segments(const Parallel&, const GroupSegments& in) {
   auto row_of = [&](uint64_t at) {
     return at > start ? static_cast<int64_t>(std::min(at - start, static_cast<uint64_t>(num))) : 0;
   };
-  const char* misfit = "particles have arrived for other groups than those that there are.";
+  const char* misfit = "the received particles do not match the groups in tallies.";
   for (int64_t r = 0; r < ranks; ++r) {
     // The groups of one rank are contiguous, so the rows before the first group that begins here continue another.
     int32_t* size = order.groups(r) < start ? in.head : nullptr;

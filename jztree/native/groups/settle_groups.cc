@@ -58,7 +58,8 @@ class SharedGroups {
 void settle_groups(const Parallel&, const SettleGroups& in) {
   int64_t w = *in.window, entries = in.ranks() * in.chunk();
   Windows cut{in.rows(), *in.windows};
-  if (w < 0 || w >= cut.count) throw Refusal("groups were to be settled in a window that there is not.");
+  if (w < 0 || w >= cut.count)
+    throw Refusal("the window is invalid; it must be from 0 to the number of windows minus 1.");
   const int64_t begin = cut.begin(w), end = cut.begin(w + 1);
   SharedGroups groups;
   const int32_t* part = in.told;
@@ -66,7 +67,7 @@ void settle_groups(const Parallel&, const SettleGroups& in) {
     const int32_t row = part[2 * i];
     if (row < 0) continue;
     if (row < begin || row >= end || in.count[row] == 0 || in.root_rank[row] != *in.rank)
-      throw Refusal("a rank was told of a part of a group that it does not own.");
+      throw Refusal("a rank received a part of a group that it does not own.");
     groups.add(row);
   }
   groups.all_are_added();

@@ -119,7 +119,7 @@ void knn(const Parallel& parallel, const Neighbours<D, T>& in) {
   in.box.read(period);
   int64_t own = *in.own_offset;
   if (own >= 0 && own + in.queries.num() > in.sources.num())
-    throw Refusal("queries that are sources were to be found behind the last of these.");
+    throw Refusal("own_offset is invalid, because the queries that are sources end after the last source.");
   if (in.k() == 0 || in.q() == 0) return;
   search_all<D, T>(parallel, in, period, domain_span(in, period));
 }

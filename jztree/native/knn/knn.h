@@ -40,7 +40,7 @@ struct Neighbours {
         index(in.continued<int32_t>("index", {q(), k()})),
         self(in.attributes().flag("self")),
         others(in.attributes().flag("others")) {
-    in.expect(limit.count <= 1 || limit.count == q(), queries.pos, 2, "query_pos", "as long as there are limits");
+    in.expect(limit.count <= 1 || limit.count == q(), queries.pos, 2, "query_pos", "of the length of limit");
   }
 
   int64_t q() const { return queries.pos.rows(); }

@@ -31,7 +31,7 @@ struct Overdensity {
              in.result<int32_t>("count", {q(), m()}), in.result<T>("peak", {q(), 2}), in.result<T>("reach", {q()})},
         least(in.attributes().integer("least")) {
     in.expect(mass.rows() <= 1 || mass.rows() == tree.pos.rows(), mass, 1, "mass",
-              "as long as pos, or of one or no element");
+              "of the length of pos, or of at most one element");
   }
 
   int64_t q() const { return centre.rows(); }

@@ -36,8 +36,8 @@ struct SphereSums {
                 in.result<T>("shape", {q(), D, D}),   in.result<T>("velocity", {speeds, D}),
                 in.result<T>("dispersion", {speeds}), in.result<T>("rotation", {speeds, Pairs<D>::distinct})} {
     in.expect(mass.rows() <= 1 || mass.rows() == tree.pos.rows(), mass, 1, "mass",
-              "as long as pos, or of one or no element");
-    in.expect(vel.rows() == 0 || vel.rows() == tree.pos.rows(), vel, 2, "vel", "as long as pos, or without rows");
+              "of the length of pos, or of at most one element");
+    in.expect(vel.rows() == 0 || vel.rows() == tree.pos.rows(), vel, 2, "vel", "of the length of pos, or without rows");
   }
 
   int64_t q() const { return centre.rows(); }

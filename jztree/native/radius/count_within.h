@@ -29,9 +29,10 @@ struct CountWithin {
         count(in.result<int32_t>("count", {q(), any})),
         sum(in.result<T>("sum", {weighted() ? q() : 0, m()})),
         self(in.attributes().flag("self")) {
-    in.expect(!weighted() || weight.rows() == sources.pos.rows(), weight, 1, "weight", "as long as pos, or empty");
+    in.expect(!weighted() || weight.rows() == sources.pos.rows(), weight, 1, "weight",
+              "of the length of pos, or empty");
     in.expect(radius.count == m() || radius.count == q() * m(), count, 2, "count",
-              "as wide as there are radii, for all queries or for each");
+              "of one column per radius, with radii for all queries or for each");
   }
 
   int64_t q() const { return queries.pos.rows(); }

@@ -27,7 +27,7 @@ struct EnoughWithin {
         least(in.attributes().integer("least")),
         self(in.attributes().flag("self")) {
     if (least < 1 || least > std::numeric_limits<int32_t>::max())
-      throw Refusal("enough sources are at least 1 and fewer than 2**31.");
+      throw Refusal("the required number of sources is invalid; it must be from 1 to 2**31 - 1.");
   }
 
   int64_t q() const { return queries.pos.rows(); }

@@ -58,15 +58,15 @@ struct KernelSums {
         self(in.attributes().flag("self")) {
     bool real = value.type == XLA_FFI_DataType_F32 || value.type == XLA_FFI_DataType_F64;
     in.expect(real && value.rank == 2 && value.dims[0] == sources.pos.rows() && value.dims[1] % inner() == 0, value,
-              "value", "real numbers, a row a source, with all components of each column");
+              "value", "real numbers, one row per source, with all components of each column");
     in.expect(sum.type == value.type && sum.rank == 2 && sum.dims[0] == q() && sum.dims[1] == columns() * outer(), sum,
-              "sum", "a row a query, with all components of each column");
+              "sum", "one row per query, with all components of each column");
     if (source_h.count != 1 && source_h.count != sources.pos.rows())
-      throw Refusal("there must be one smoothing length for all sources, or one for each.");
+      throw Refusal("the smoothing lengths of sources must be one number, or one per source.");
     if (query_h.count != 1 && query_h.count != q())
-      throw Refusal("there must be one smoothing length for all queries, or one for each.");
+      throw Refusal("the smoothing lengths of queries must be one number, or one per query.");
     if (order() + by_h > 2 || inward < 0 || outward < 0 || by_h < 0 || (images && outward == 0))
-      throw Refusal("a kernel is differentiated twice at most.");
+      throw Refusal("a kernel can be differentiated at most twice.");
   }
 
   int64_t q() const { return queries.pos.rows(); }

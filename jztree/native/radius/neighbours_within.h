@@ -38,7 +38,7 @@ struct NeighboursWithin {
         self(in.attributes().flag("self")),
         sorted(in.attributes().flag("sorted")),
         padded(in.attributes().flag("padded")) {
-    in.expect(radius.count == 1 || radius.count == q(), queries.pos, 2, "query_pos", "as long as there are radii");
+    in.expect(radius.count == 1 || radius.count == q(), queries.pos, 2, "query_pos", "of the length of radius");
   }
 
   int64_t q() const { return queries.pos.rows(); }

@@ -106,7 +106,7 @@ void count_pairs(const Parallel& parallel, const PairCounts<D, T>& in, const Pai
     Counter<Mode, D, T> counter(parallel, in, problem);
     write_results(counter.run(), in);
   } else {
-    throw Refusal("pairs along a line of sight are counted in 2 and 3 dimensions.");
+    throw Refusal("counts along a line of sight need 2 or 3 dimensions.");
   }
 }
 

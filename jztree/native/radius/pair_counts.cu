@@ -66,7 +66,7 @@ void launch_mode(Queue& queue, PairMode mode, const PairProblem<D, T>& problem, 
     if (mode == PairMode::across_along) return launch_pairs<PairMode::across_along>(queue, problem, totals);
     return launch_pairs<PairMode::distance_cosine>(queue, problem, totals);
   }
-  throw Refusal("pairs along a line of sight are counted in 2 and 3 dimensions.");
+  throw Refusal("counts along a line of sight need 2 or 3 dimensions.");
 }
 
 // Distribute the nodes of a plane to warps.

@@ -19,9 +19,9 @@ struct PairSet {
   PairSet(Arguments& in, const std::string& of)
       : tree(in, of), weight(in.argument<T>(of + "weight", {any})), region(in.argument<int32_t>(of + "region", {any})) {
     in.expect(weight.rows() == 0 || weight.rows() == tree.pos.rows(), weight, 1, of + "weight",
-              "as long as pos, or empty");
+              "of the length of pos, or empty");
     in.expect(region.rows() == 0 || region.rows() == tree.pos.rows(), region, 1, of + "region",
-              "as long as pos, or empty");
+              "of the length of pos, or empty");
   }
 };
 
@@ -70,13 +70,12 @@ struct PairCounts {
         axis(static_cast<int>(in.attributes().integer("axis"))) {
     in.expect(bins() == first_bins() * second_bins() && rows() > 0 &&
                   (rows() == 1 || one.region.rows() > 0 || one.tree.pos.rows() == 0),
-              count, 3, "count",
-              "a row for all and one a region, and a column for each pair of edges that follow each other");
+              count, 3, "count", "of one row for all pairs and one per region, and one column per bin");
     in.expect(!weighted() || (sum.rank == 3 && sum.dims[0] == rows() && sum.dims[1] == bins()), sum, "sum",
-              "like count");
+              "of the shape of count");
     in.as_lengths(sum, "sum", any);
     if (mode == PairMode::distance ? axis != -1 : axis < 0 || axis > D)
-      throw Refusal("there is no such line of sight.");
+      throw Refusal("the axis of the line of sight is invalid.");
   }
 
   int64_t rows() const { return count.dims[0]; }

@@ -49,7 +49,7 @@ struct PairsWithin {
         same(in.attributes().flag("same")),
         half(in.attributes().flag("half")),
         padded(in.attributes().flag("padded")) {
-    in.expect(radius.count == 1 || radius.count == q(), queries.pos, 2, "query_pos", "as long as there are radii");
+    in.expect(radius.count == 1 || radius.count == q(), queries.pos, 2, "query_pos", "of the length of radius");
   }
 
   int64_t q() const { return queries.pos.rows(); }

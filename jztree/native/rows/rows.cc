@@ -52,7 +52,7 @@ void move(const Parallel& parallel, const MoveRows<Scatter>& in) {
   if (in.nothing_to_move()) return;
   if (!move_rows_of_size<Scatter>(parallel, static_cast<const char*>(in.in.data), in.index, in.rows, in.limit,
                                   static_cast<size_t>(in.row_bytes), static_cast<char*>(in.out.data)))
-    throw Refusal("rows were to be moved to or from places outside their array.");
+    throw Refusal("a row index is outside its array.");
 }
 
 void gather_rows(const Parallel& parallel, const GatherRows& in) { move(parallel, in); }

@@ -26,11 +26,12 @@ struct MoveRows {
     arguments.expect(out.rank == in.rank && out.type == in.type, out, "moved", "of the dtype and rank of array");
     const Buffer& listed = Scatter ? in : out;
     arguments.expect(listed.rows() == rows, listed, Scatter ? "array" : "moved",
-                     "as long as index, " + std::to_string(rows));
+                     "of the length of index, " + std::to_string(rows));
     limit = (Scatter ? out : in).rows();
     if (in.rows() == 0) return;
     row_bytes = in.bytes() / in.rows();
-    arguments.expect(out.bytes() == row_bytes * out.rows(), out, "moved", "of rows as long as those of array");
+    arguments.expect(out.bytes() == row_bytes * out.rows(), out, "moved",
+                     "of rows with the same size as those of array");
   }
 
   bool nothing_to_move() const { return rows == 0 || row_bytes == 0; }

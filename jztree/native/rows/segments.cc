@@ -114,7 +114,7 @@ struct Columns {
   }
 };
 
-[[noreturn]] void refuse_rows() { throw Refusal("rows were to be moved to or from places outside their arrays."); }
+[[noreturn]] void refuse_rows() { throw Refusal("a row index is outside its arrays."); }
 
 // Find the rows of an order from `first` on, at most up to `end`. Returns false if any is outside.
 bool find_rows(const RowOrder& order, const Columns& columns, int64_t first, int64_t end, Rows& rows) {

@@ -46,7 +46,7 @@ struct RowTable {
     std::string name = "array " + std::to_string(arrays.size());
     in.expect(array.rank > 0, array, name, "an array with rows");
     if (arrays.empty()) rows = array.rows();
-    in.expect(array.rows() == rows, array, name, "of " + std::to_string(rows) + " rows, as those before it");
+    in.expect(array.rows() == rows, array, name, "of " + std::to_string(rows) + " rows, like the arrays before it");
     arrays.push_back(array);
   }
 
@@ -64,7 +64,7 @@ template <typename Words>
 void expect_room(const Arguments& in, const Array<Words>& buffer, const RowTable& table) {
   in.expect(buffer.dims[0] * buffer.dims[1] < int64_t{0xffffffff}, buffer, 3, "buffer", "of fewer than 2**32 - 1 rows");
   in.expect(table.row_bytes() <= 4 * buffer.dims[2], buffer, 3, "buffer",
-            "of rows with " + std::to_string(table.row_bytes()) + " bytes or more");
+            "of rows with at least " + std::to_string(table.row_bytes()) + " bytes");
 }
 
 // buffer[s, j] = row order[starts[s] + j] of the arrays, for j below counts[s].
@@ -90,7 +90,7 @@ struct UnpackSegments {
   RowTable table;  // continued
 
   explicit UnpackSegments(Arguments& in) : buffer(in.argument<uint32_t>("buffer", {any, any, any})), segments(in) {
-    in.expect(segments.number() == buffer.dims[0], segments.starts, 1, "starts", "as long as the buffer");
+    in.expect(segments.number() == buffer.dims[0], segments.starts, 1, "starts", "of the length of buffer");
     while (in.results_left() > 0) table.add(in, in.any_continued("arrays"));
     expect_room(in, buffer, table);
   }

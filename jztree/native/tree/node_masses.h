@@ -29,7 +29,7 @@ struct NodeMasses {
         node_mass(in.result<T>("node_mass", {layout.nodes()})),
         node_centre(in.result<T>("node_centre", {layout.nodes(), D})),
         shared(mass.rows() == 1) {
-    in.expect(shared || mass.rows() == pos.rows(), mass, 1, "mass", "as long as pos, or of one element");
+    in.expect(shared || mass.rows() == pos.rows(), mass, 1, "mass", "of the length of pos, or of one element");
   }
 };
 

@@ -7,11 +7,9 @@ namespace {
 
 ffi::Error missing(ffi::RemainingArgs, ffi::RemainingRets) {
   return ffi::Error(ffi::ErrorCode::kUnimplemented,
-                    "jztree: this installation has no kernels for the device that the arrays are on ('jztree info' "
-                    "says which it has, "
-                    "and how to build those for CUDA); put them on the CPU with jax.device_put(part, "
-                    "jax.devices('cpu')[0]), or start "
-                    "with JAX_PLATFORMS=cpu.");
+                    "jztree: this installation has no kernels for the device of the arrays ('jztree info' lists the "
+                    "installed kernels, and explains how to build those for CUDA); put the arrays on the CPU with "
+                    "jax.device_put(part, jax.devices('cpu')[0]), or start with JAX_PLATFORMS=cpu.");
 }
 
 }  // namespace

@@ -23,7 +23,7 @@ __device__ inline int64_t compact_row(int64_t tile, int item) {
 // All threads of the block take part.
 __device__ inline int compact_places(unsigned chosen, int (&places)[compact_items]) {
   constexpr int warps = compact_threads / warp_size;
-  static_assert(compact_items * warps == warp_size, "one warp adds up what all have counted");
+  static_assert(compact_items * warps == warp_size, "one warp adds up the counts of every warp");
   __shared__ int before[warp_size + 1];
   int lane = lane_index(), warp = static_cast<int>(threadIdx.x) / warp_size;
   for (int item = 0; item < compact_items; ++item) {

@@ -26,7 +26,7 @@ void in_bounded_memory(Queue& queue, int64_t most, const Algorithm& run) {
   if (bytes > static_cast<size_t>(most))
     throw std::runtime_error("CUB needs " + std::to_string(bytes) + " bytes of work memory, more than the " +
                              std::to_string(most) +
-                             " bytes that jztree expects of it; please report this with the "
+                             " bytes that jztree reserves; please report this with the "
                              "version of CUDA, the GPU and the number of particles.");
   Queue::check(run(work, bytes));
 }
@@ -53,7 +53,8 @@ inline int64_t most_scan_bytes(int64_t count) { return cub_base_bytes + count / 
 template <typename Key, typename Value>
 void sort_pairs(Queue& queue, cub::DoubleBuffer<Key>& keys, cub::DoubleBuffer<Value>& values, int64_t count,
                 int begin_bit = 0, int end_bit = 8 * sizeof(Key)) {
-  static_assert(sizeof(Key) >= 4 && sizeof(Key) <= 8 && sizeof(Value) <= 8, "most_sort_bytes is for these");
+  static_assert(sizeof(Key) >= 4 && sizeof(Key) <= 8 && sizeof(Value) <= 8,
+                "most_sort_bytes supports only these types");
   in_bounded_memory(queue, most_sort_bytes(count), [&](void* work, size_t& bytes) {
     return cub::DeviceRadixSort::SortPairs(work, bytes, keys, values, count, begin_bit, end_bit, queue.stream());
   });
@@ -62,7 +63,7 @@ void sort_pairs(Queue& queue, cub::DoubleBuffer<Key>& keys, cub::DoubleBuffer<Va
 // out[i] = in[0] + ... + in[i - 1], summed in the type of in. In place if in is out.
 template <typename In, typename Out>
 void exclusive_sum(Queue& queue, const In* in, Out* out, int64_t count) {
-  static_assert(sizeof(In) <= 8 && std::is_arithmetic<In>::value, "most_scan_bytes is for these");
+  static_assert(sizeof(In) <= 8 && std::is_arithmetic<In>::value, "most_scan_bytes supports only these types");
   in_bounded_memory(queue, most_scan_bytes(count), [&](void* work, size_t& bytes) {
     return cub::DeviceScan::ExclusiveSum(work, bytes, in, out, count, queue.stream());
   });
@@ -71,7 +72,7 @@ void exclusive_sum(Queue& queue, const In* in, Out* out, int64_t count) {
 // out[i] = combine(out[i - 1], in[i]).
 template <typename In, typename Out, typename Combine>
 void inclusive_scan(Queue& queue, const In* in, Out* out, Combine combine, int64_t count) {
-  static_assert(sizeof(In) <= 8 && std::is_arithmetic<In>::value, "most_scan_bytes is for these");
+  static_assert(sizeof(In) <= 8 && std::is_arithmetic<In>::value, "most_scan_bytes supports only these types");
   in_bounded_memory(queue, most_scan_bytes(count), [&](void* work, size_t& bytes) {
     return cub::DeviceScan::InclusiveScan(work, bytes, in, out, combine, count, queue.stream());
   });

@@ -68,9 +68,9 @@ class Queue {
     uintptr_t first = aligned(scratch_), at = first + static_cast<uintptr_t>(used_);
     used_ = static_cast<int64_t>(aligned(at + static_cast<uintptr_t>(bytes + JZTREE_GAP)) - first);
     if (static_cast<int64_t>(first - scratch_) + used_ > bytes_)
-      throw std::runtime_error("a kernel asks for more memory for its work arrays, " + std::to_string(used_) +
-                               " bytes by now, than the " + std::to_string(bytes_) +
-                               " bytes that it was found to need when the program was traced.");
+      throw std::runtime_error("a kernel needs at least " + std::to_string(used_) +
+                               " bytes for its work arrays, more than the " + std::to_string(bytes_) +
+                               " bytes that were reserved when the program was traced.");
     if (!measures_) {
       JZTREE_WATCH_GAP(at + static_cast<uintptr_t>(bytes), first + static_cast<uintptr_t>(used_));
     }
@@ -82,7 +82,8 @@ class Queue {
               const Arguments&... arguments) {
     if (blocks == 0 || measures_) return;
     if (blocks > std::numeric_limits<int32_t>::max())
-      throw std::runtime_error("a launch needs " + std::to_string(blocks) + " blocks, and CUDA has 2**31 - 1 at most.");
+      throw std::runtime_error("a launch needs " + std::to_string(blocks) +
+                               " blocks, but CUDA allows at most 2**31 - 1.");
     // Without this, a kernel is limited to 48 kB, including the static shared memory that it declares.
     if (shared_bytes > 0)
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
