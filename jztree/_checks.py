@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from . import comm, kernels
+from ._messages import one_line
 from ._particles import (
     check_carried,
     check_movable,
@@ -15,7 +16,6 @@ from ._particles import (
     check_num,
     check_rows,
     get_pos,
-    one_line,
     shape_of_pos,
 )
 from ._transform.shard_map import plain_integer

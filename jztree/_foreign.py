@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._particles import name_of, one_line
+from ._messages import name_of, one_line
 
 __all__ = ["adopted"]
 

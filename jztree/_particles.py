@@ -18,10 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ._carried import Carried, is_computed, over_devices
+from ._messages import ARRAYS, OF_JAX, dtype_in_words, name_of, number_in_words, one_line, unknown_leaf, what_is_wrong
 
 _Part = TypeVar("_Part")
-_OF_JAX = (jax.Array, jax.ShapeDtypeStruct)
-_ARRAYS = (*_OF_JAX, np.ndarray)
 _NUMBERS = (int, float, complex, np.generic)
 _NO_UNITS = ("", "1", "dimensionless", "NoUnit()")
 _WIDE = frozenset(map(np.dtype, ("complex128", "float64", "int64", "uint64")))
@@ -34,17 +33,17 @@ def get_pos(part: Any) -> Any:
 
     Raises TypeError if it is neither, or if it holds rows that would not move with the positions.
     """
-    if isinstance(part, _ARRAYS):
+    if isinstance(part, ARRAYS):
         if getattr(part.dtype, "names", None):
             raise TypeError(
-                f"particles are an array of {_dtype_in_words(part.dtype)}, which JAX cannot hold; make a particle "
+                f"particles are an array of {dtype_in_words(part.dtype)}, which JAX cannot hold; make a particle "
                 "class of its columns, such as jztree.data.ParticleData(pos=...)."
             )
         return part
     leaves = jax.tree.leaves(part)
     pos = getattr(part, "pos", None)
-    if isinstance(part, type) or not isinstance(pos, _ARRAYS) or not _is_of_leaves(part, pos, leaves):
-        raise TypeError(_what_is_wrong(part, pos))
+    if isinstance(part, type) or not isinstance(pos, ARRAYS) or not _is_of_leaves(part, pos, leaves):
+        raise TypeError(what_is_wrong(part, pos))
     known = {id(leaf) for leaf in leaves}
     cls: Any = type(part)
     for name in field_names(part):
@@ -71,7 +70,7 @@ def shape_of_pos(part: Any) -> tuple[int, ...]:
     They may be those of all devices, with a leading device axis that the class itself may not handle.
     """
     cls: Any = type(part)
-    if isinstance(part, (*_ARRAYS, Carried, type)) or not is_computed(cls, "pos"):
+    if isinstance(part, (*ARRAYS, Carried, type)) or not is_computed(cls, "pos"):
         return tuple(np.shape(get_pos(part)))
     for way in (get_pos, functools.partial(over_devices, get_pos)):
         try:
@@ -83,40 +82,9 @@ def shape_of_pos(part: Any) -> tuple[int, ...]:
     return tuple(np.shape(get_pos(part)))  # raises, or needs concrete values
 
 
-def _what_is_wrong(part: Any, pos: Any) -> str:
-    if isinstance(part, type):
-        return (
-            f"particles are the class {part.__name__} itself; give an object of it, such as {part.__name__}(pos=...)."
-        )
-    kind = type(part).__name__
-    if pos is None:
-        return (
-            f"particles must be an array of positions (n, d), or a pytree with such an array as pos, not {kind}; make "
-            "one of what you have, such as jztree.data.ParticleData(pos=...)."
-        )
-    if not isinstance(pos, _ARRAYS):
-        return f"pos of {kind} must be an array (n, d) of NumPy or JAX, not {type(pos).__name__}."
-    if jax.tree_util.all_leaves([part]):
-        return (
-            f"particles are of the class {kind}, which is not registered as a pytree, so its rows could not be moved "
-            "with pos; put @jax.tree_util.register_dataclass above the class, or give "
-            "jztree.data.ParticleData(pos=...)."
-        )
-    cls: Any = type(part)
-    if is_computed(cls, "pos"):
-        return (
-            f"pos of {kind} is computed, but no leaf of the pytree has a row for each of its {pos.shape[0]} particles, "
-            "so it could not be moved; give what it is computed from as an array (n, ...)."
-        )
-    return (
-        f"pos of {kind} is not among the leaves of the pytree (it is a static field), so it could not be moved; make "
-        "it a field that is data (register_dataclass), or give jztree.data.ParticleData(pos=part.pos, ...)."
-    )
-
-
 def field_names(part: Any) -> list[str]:
     """Return the names of the fields of a particle class; an array has none."""
-    if isinstance(part, _ARRAYS):
+    if isinstance(part, ARRAYS):
         return []
     if isinstance(part, Carried):
         return list(dict.fromkeys([*field_names(part.part), *part.columns]))
@@ -140,7 +108,7 @@ def _check_field(part: Any, name: str, value: Any, rows: tuple[int, ...], known:
                 f"{name} of {kind} is a {type(one).__name__} with a number for each particle, which could not be moved "
                 "with pos; make it an array with numpy.asarray."
             )
-        if id(one) not in known and isinstance(one, _ARRAYS) and one.shape[:1] == rows:
+        if id(one) not in known and isinstance(one, ARRAYS) and one.shape[:1] == rows:
             raise TypeError(
                 f"{name} of {kind} has a row for each particle but is not among the leaves of the pytree (it is a "
                 "static field), so it could not be moved with pos; make it a field that is data."
@@ -150,11 +118,6 @@ def _check_field(part: Any, name: str, value: Any, rows: tuple[int, ...], known:
 def _is_list(value: Any) -> bool:
     """Return whether this is a list of numbers, or a list of such lists."""
     return isinstance(value, (list, tuple)) and all(isinstance(one, _NUMBERS) or _is_list(one) for one in value)
-
-
-def one_line(value: Any) -> str:
-    """Return the text of ``value`` without the line breaks that NumPy inserts into long arrays."""
-    return " ".join(str(value).split())
 
 
 def get_num(part: Any) -> Any:
@@ -173,17 +136,12 @@ def _is_integer(number: Any) -> bool:
     return bool(np.issubdtype(dtype, np.integer))
 
 
-def _shown(number: Any) -> str:
-    """Return the text of a value passed as a number; traced values show dtype and shape."""
-    if isinstance(number, jax.core.Tracer):
-        return f"{number.dtype} of shape {number.shape}"
-    return f"a {type(number).__name__}" if isinstance(number, (list, tuple)) else one_line(number)
-
-
 def one_integer(num: Any, what: str = "num") -> Any:
     """Return ``num``; raises TypeError if it is not one integer."""
     if isinstance(num, (list, tuple)) or np.ndim(num) != 0 or not _is_integer(num):
-        raise TypeError(f"{what} is {_shown(num)}; it counts the rows that hold particles, so it must be one integer.")
+        raise TypeError(
+            f"{what} is {number_in_words(num)}; it counts the rows that hold particles, so it must be one integer."
+        )
     return num
 
 
@@ -201,9 +159,9 @@ def check_countable(part: Any, what: str) -> None:
 
     what: the reason why not all rows hold particles, for the message.
     """
-    if isinstance(part, _ARRAYS) or not hasattr(part, "num"):
+    if isinstance(part, ARRAYS) or not hasattr(part, "num"):
         held = part.part if isinstance(part, Carried) else part
-        kind = "an array" if isinstance(part, _ARRAYS) else type(held).__name__
+        kind = "an array" if isinstance(part, ARRAYS) else type(held).__name__
         raise TypeError(
             f"{what}, and {kind} has no field num to say how many rows hold particles; give a class that has one, "
             "such as jztree.data.ParticleData(pos=...)."
@@ -227,7 +185,7 @@ def replace_field(part: _Part, name: str, value: Any) -> _Part:
 
     Raises TypeError if the field cannot be set, or if it is static and the value is an array.
     """
-    if isinstance(part, _ARRAYS) or not hasattr(part, name) or getattr(part, name) is value:
+    if isinstance(part, ARRAYS) or not hasattr(part, name) or getattr(part, name) is value:
         return part
     if isinstance(part, Carried):
         return Carried(replace_field(part.part, name, value), part.columns)  # type: ignore[return-value]
@@ -238,7 +196,7 @@ def replace_field(part: _Part, name: str, value: Any) -> _Part:
             f"{name} of {type(part).__name__} cannot be set, which takes a field; make it a field that is data, or "
             "leave it out."
         ) from None
-    if isinstance(value, _ARRAYS) and not any(leaf is value for leaf in jax.tree.leaves(replaced)):
+    if isinstance(value, ARRAYS) and not any(leaf is value for leaf in jax.tree.leaves(replaced)):
         raise TypeError(
             f"{name} of {type(part).__name__} is a static field, but it has to hold a number that is computed; make it "
             "a field that is data."
@@ -280,26 +238,12 @@ def check_no_units(**given: Any) -> None:
 def check_known(tree: Any) -> None:
     """Raise TypeError if a leaf is neither an array nor a number, but an object unknown to JAX."""
     for leaf in jax.tree.leaves(tree):
-        if not isinstance(leaf, (*_ARRAYS, *_NUMBERS)) and not hasattr(leaf, "__jax_array__"):
+        if not isinstance(leaf, (*ARRAYS, *_NUMBERS)) and not hasattr(leaf, "__jax_array__"):
             check_no_unit(leaf, name_of(leaf, tree))
-            raise TypeError(_unknown(name_of(leaf, tree), leaf))
+            raise TypeError(unknown_leaf(name_of(leaf, tree), leaf))
 
 
-def _unknown(name: str, leaf: Any) -> str:
-    kind = type(leaf).__name__
-    if isinstance(leaf, (str, bytes)):
-        return f"{name} is text, which JAX cannot hold; leave it out, or make it a static field of the class."
-    if hasattr(leaf, "pos"):
-        return _what_is_wrong(leaf, leaf.pos)
-    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
-        return f"{name} is of the class {kind}, not an array of NumPy or JAX; make it one with numpy.asarray."
-    return (
-        f"{name} is of the class {kind}, which is neither an array nor registered as a pytree; put "
-        "@jax.tree_util.register_dataclass above the class."
-    )
-
-
-def check_width(tree: Any, kinds: Any = _OF_JAX) -> None:
+def check_width(tree: Any, kinds: Any = OF_JAX) -> None:
     """Raise TypeError for 64-bit JAX arrays, also traced ones, in 32-bit mode.
 
     They were made with `jax_enable_x64`. In 32-bit mode some operations keep their dtype and others round to 32 bits.
@@ -323,7 +267,7 @@ def check_carried(tree: Any) -> None:
     """
     check_width(tree)
     for leaf in jax.tree.leaves(tree):
-        if isinstance(leaf, _OF_JAX) or (isinstance(leaf, (int, float)) and _is_modest(leaf)):
+        if isinstance(leaf, OF_JAX) or (isinstance(leaf, (int, float)) and _is_modest(leaf)):
             continue
         if isinstance(leaf, (np.ndarray, np.generic)):
             _check_numpy(leaf, tree)
@@ -346,7 +290,7 @@ def _check_numpy(leaf: Any, tree: Any) -> None:
     if type(leaf) is not np.ndarray:
         check_no_unit(leaf, name_of(leaf, tree))
     if not _is_numeric(dtype) or isinstance(leaf, np.ma.MaskedArray):
-        what = "a masked array" if _is_numeric(dtype) else f"an array of {_dtype_in_words(dtype)}"
+        what = "a masked array" if _is_numeric(dtype) else f"an array of {dtype_in_words(dtype)}"
         raise TypeError(
             f"{name_of(leaf, tree)} is {what}, which JAX cannot hold; leave it out, or make it an array of numbers."
         )
@@ -405,13 +349,13 @@ def _check_floats(values: Any, leaf: Any, tree: Any) -> None:
 def check_movable(tree: Any) -> None:
     """Raise TypeError for arrays whose rows kernels cannot move: they move whole bytes, and no masks."""
     for leaf in jax.tree.leaves(tree):
-        if not isinstance(leaf, _ARRAYS) or leaf.ndim == 0:
+        if not isinstance(leaf, ARRAYS) or leaf.ndim == 0:
             continue
         if isinstance(leaf, np.ma.MaskedArray):
             raise TypeError(f"{name_of(leaf, tree)} is a masked array, whose mask would be lost; select rows instead.")
         if not is_movable(leaf.dtype):
             raise TypeError(
-                f"{name_of(leaf, tree)} is an array of {_dtype_in_words(leaf.dtype)}, whose rows cannot be moved; "
+                f"{name_of(leaf, tree)} is an array of {dtype_in_words(leaf.dtype)}, whose rows cannot be moved; "
                 "convert it to numbers of 8 bits or more, or leave it out."
             )
 
@@ -432,19 +376,3 @@ def _is_numeric(dtype: Any) -> bool:
     if jnp.issubdtype(dtype, jax.dtypes.extended) or dtype.kind in "gG" or dtype in (np.longdouble, np.clongdouble):
         return False
     return dtype.kind == "b" or (dtype.names is None and jnp.issubdtype(dtype, np.number))
-
-
-def _dtype_in_words(dtype: Any) -> str:
-    if getattr(dtype, "names", None):
-        return f"records ({', '.join(dtype.names)})"
-    words = {"O": "Python objects", "U": "text", "S": "text", "T": "text", "M": "times", "m": "times"}
-    return words.get(getattr(dtype, "kind", ""), str(dtype))
-
-
-def name_of(leaf: Any, tree: Any) -> str:
-    """Return the name of a pytree leaf: ``part.mass`` for named arguments, ``mass`` for a particle class."""
-    for path, other in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        if other is leaf:
-            name = jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])
-            return name or "an argument"
-    return "an argument"

@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 
 from .. import _particles, comm
 from .._carried import carry
+from .._messages import one_line
 from .._particles import (
     check_carried,
     check_known,
@@ -255,7 +256,7 @@ def squeeze_any(data: Any, size: int | None = None, num: Any = None, ntot: int |
         raise ValueError("squeeze_any needs num, how many rows to keep: squeeze_any(data, num=part.num).")
     counts = np.asarray(num)
     if counts.ndim > 1 or not np.issubdtype(counts.dtype, np.integer):
-        raise TypeError(f"num is {_particles.one_line(num)}; it counts rows to keep, one integer or one a device.")
+        raise TypeError(f"num is {one_line(num)}; it counts rows to keep, one integer or one a device.")
     if ntot is not None and counts.sum() != ntot:
         raise ValueError(f"num is {counts.tolist()}, {counts.sum()} in all, but ntot is {ntot}.")
     return jax.tree.map(lambda leaf: _squeezed(leaf, size, counts), on_auto_axes(data))

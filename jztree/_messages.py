@@ -1,0 +1,84 @@
+"""The text of error messages about particles, arrays and their names."""
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from ._carried import is_computed
+
+OF_JAX = (jax.Array, jax.ShapeDtypeStruct)
+ARRAYS = (*OF_JAX, np.ndarray)
+
+
+def what_is_wrong(part: Any, pos: Any) -> str:
+    if isinstance(part, type):
+        return (
+            f"particles are the class {part.__name__} itself; give an object of it, such as {part.__name__}(pos=...)."
+        )
+    kind = type(part).__name__
+    if pos is None:
+        return (
+            f"particles must be an array of positions (n, d), or a pytree with such an array as pos, not {kind}; make "
+            "one of what you have, such as jztree.data.ParticleData(pos=...)."
+        )
+    if not isinstance(pos, ARRAYS):
+        return f"pos of {kind} must be an array (n, d) of NumPy or JAX, not {type(pos).__name__}."
+    if jax.tree_util.all_leaves([part]):
+        return (
+            f"particles are of the class {kind}, which is not registered as a pytree, so its rows could not be moved "
+            "with pos; put @jax.tree_util.register_dataclass above the class, or give "
+            "jztree.data.ParticleData(pos=...)."
+        )
+    cls: Any = type(part)
+    if is_computed(cls, "pos"):
+        return (
+            f"pos of {kind} is computed, but no leaf of the pytree has a row for each of its {pos.shape[0]} particles, "
+            "so it could not be moved; give what it is computed from as an array (n, ...)."
+        )
+    return (
+        f"pos of {kind} is not among the leaves of the pytree (it is a static field), so it could not be moved; make "
+        "it a field that is data (register_dataclass), or give jztree.data.ParticleData(pos=part.pos, ...)."
+    )
+
+
+def unknown_leaf(name: str, leaf: Any) -> str:
+    kind = type(leaf).__name__
+    if isinstance(leaf, (str, bytes)):
+        return f"{name} is text, which JAX cannot hold; leave it out, or make it a static field of the class."
+    if hasattr(leaf, "pos"):
+        return what_is_wrong(leaf, leaf.pos)
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        return f"{name} is of the class {kind}, not an array of NumPy or JAX; make it one with numpy.asarray."
+    return (
+        f"{name} is of the class {kind}, which is neither an array nor registered as a pytree; put "
+        "@jax.tree_util.register_dataclass above the class."
+    )
+
+
+def name_of(leaf: Any, tree: Any) -> str:
+    """Return the name of a pytree leaf: ``part.mass`` for named arguments, ``mass`` for a particle class."""
+    for path, other in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if other is leaf:
+            name = jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])
+            return name or "an argument"
+    return "an argument"
+
+
+def dtype_in_words(dtype: Any) -> str:
+    if getattr(dtype, "names", None):
+        return f"records ({', '.join(dtype.names)})"
+    words = {"O": "Python objects", "U": "text", "S": "text", "T": "text", "M": "times", "m": "times"}
+    return words.get(getattr(dtype, "kind", ""), str(dtype))
+
+
+def number_in_words(number: Any) -> str:
+    """Return the text of a value passed as a number; traced values show dtype and shape."""
+    if isinstance(number, jax.core.Tracer):
+        return f"{number.dtype} of shape {number.shape}"
+    return f"a {type(number).__name__}" if isinstance(number, (list, tuple)) else one_line(number)
+
+
+def one_line(value: Any) -> str:
+    """Return the text of ``value`` without the line breaks that NumPy inserts into long arrays."""
+    return " ".join(str(value).split())
