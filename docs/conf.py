@@ -1,8 +1,8 @@
 """Sphinx configuration: pages in MyST, the API reference from the docstrings, no network access.
 
-Docstrings are plain text. Lines ``name: meaning`` describe arguments and fields. `describe_arguments` turns them into
-definition lists, because `sphinx.ext.napoleon` reads such lines only below headings such as ``Args:``. A name in single
-backticks is a reference; an unresolved reference fails the build.
+Docstrings are in Google style, which `sphinx.ext.napoleon` renders. `describe_arguments` renders those that still have
+lines ``name: meaning`` without a heading such as ``Args:``. A name in single backticks is a reference; an unresolved
+reference fails the build.
 """
 
 import contextlib
@@ -19,7 +19,14 @@ from sphinx.util.nodes import make_refnode
 sys.path.insert(0, str(Path(__file__).parent))
 
 project = "jztree"
-extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.mathjax", "catalogue_columns", "gallery_pictures"]
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.mathjax",
+    "catalogue_columns",
+    "gallery_pictures",
+]
 exclude_patterns = ["drawings", "gallery"]
 html_theme = "furo"
 html_static_path = ["static"]
@@ -43,6 +50,9 @@ autodoc_mock_imports = ["torch"]  # large, and not needed here
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False  # types are in the signature
+napoleon_custom_sections = [("Attributes", "params_style")]  # fields of classes, as a list like that of arguments
 maximum_signature_line_length = 88
 add_module_names = False
 python_display_short_literal_types = True

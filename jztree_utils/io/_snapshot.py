@@ -155,7 +155,7 @@ class Snapshot:
 
     @property
     def description(self) -> str:
-        """A one-line summary: the recognised format, the number of particles, the box and the time."""
+        """The recognised format, the number of particles, the box and the time, in one line."""
         files = f" in {len(self.paths)} files" if len(self.paths) > 1 else ""
         particles = f"{self.num:,} particle{'s' if self.num > 1 else ''}"
         if self.types != {1: self.num} or "snapshot" in self._title:
