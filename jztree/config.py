@@ -51,7 +51,7 @@ def _options(cls: type[_T]) -> type[_T]:
         for alias, name in aliases:
             if alias in options and name in options:
                 raise ValueError(
-                    f"{made.__name__} takes {alias} or {name}, of which one follows from the other; give one."
+                    f"{made.__name__} got both {alias} and {name}, but one determines the other; pass only one."
                 )
         init(self, **{name: value for name, value in options.items() if name in fields})
         for name in others:
@@ -78,7 +78,8 @@ def is_config(value: Any) -> bool:
 def checked_config(cfg: Any, kind: type[_T], what: str = "cfg", *, optional: bool = True) -> _T:
     """Return the configuration passed as ``what``, or one with all defaults if it is None.
 
-    Raises TypeError if it is of another kind.
+    Raises:
+        TypeError: If it is not a ``kind``.
     """
     if cfg is None and optional:
         return kind()
@@ -92,8 +93,8 @@ def _check_name(cls: type, names: list[str], name: str, error: type[Exception] =
     if name not in names and not name.startswith(_IGNORED):
         fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
         own = [one for one in names if not (one in fields and fields[one].metadata.get("published"))]
-        rest = "" if len(own) == len(names) else "; those of the published interface are taken, too"
-        raise error(f"{cls.__name__} has no option {name!r}; it has {', '.join(own)}{rest}.")
+        rest = "" if len(own) == len(names) else ". It also accepts the options of the published interface"
+        raise error(f"{cls.__name__} has no option {name!r}; its options are {', '.join(own)}{rest}.")
 
 
 def _published(default: Any) -> Any:
@@ -107,9 +108,11 @@ def _at_least(least: int, default: int | None) -> Any:
 
 
 def _check_value(cls: Any, name: str, value: Any) -> None:
-    """Raise ValueError if ``value`` violates the bound that `_at_least` set for the option.
+    """Check the value of an option.
 
-    Raise TypeError if it is a configuration of another kind than the default.
+    Raises:
+        ValueError: If ``value`` violates the bound that `_at_least` set for the option.
+        TypeError: If it is a configuration of another class than the default.
     """
     option = cls.__dataclass_fields__.get(name)
     kind = None if option is None else option.metadata.get("kind", option.default_factory)
@@ -141,15 +144,17 @@ class RegularizationConfig:
 class TreeConfig:
     """The shape of the plane hierarchy.
 
-    leaf_size: particles per leaf on average (at most twice that). Larger leaves make a smaller tree and require more
-        distance tests. With 40, most searches are fastest on an AMD EPYC 9004 (Zen 4); see docs/performance.md for
-        others.
-    fan_out: nodes of a plane grouped into one node of the plane above, on average.
-    masses: also compute the mass and the centre of mass of every node, which costs one more pass over the particles.
+    ``max_leaf_size`` and ``mass_centered`` of the published interface are accepted: ``max_leaf_size`` is the maximum
+    number of particles in a leaf, twice ``leaf_size``, and ``mass_centered`` is ``masses``. ``coarse_fac``,
+    ``stop_coarsen``, ``regularization``, ``alloc_fac_nodes`` and ``nsamp`` are accepted but have no effect.
 
-    Of the published interface, ``max_leaf_size`` is the maximum number of particles in a leaf, twice ``leaf_size``;
-    ``mass_centered`` is ``masses``; ``coarse_fac``, ``stop_coarsen``, ``regularization``, ``alloc_fac_nodes`` and
-    ``nsamp`` have no effect.
+    Attributes:
+        leaf_size: Particles per leaf on average (at most twice that). Larger leaves make a smaller tree and require
+            more distance tests. With 40, most searches are fastest on an AMD EPYC 9004 (Zen 4); see docs/performance.md
+            for others.
+        fan_out: Nodes of a plane grouped into one node of the plane above, on average.
+        masses: Whether to compute the mass and the centre of mass of every node, which costs one more pass over the
+            particles.
     """
 
     leaf_size: int = _at_least(2, 40)
@@ -197,12 +202,14 @@ def _tree_of_fof() -> TreeConfig:
 class KNNConfig:
     """Options of `jztree.knn.knn`.
 
-    tree: the hierarchy over the sources, and the groups of queries.
-    ghost_rows: on several devices, the capacity for the particles of other devices that a device needs; each costs a
-        row of memory. None: enough for nearly all sets; a mapped function enlarges it if it is too small, which costs a
-        second compilation. A number is fixed: particles that do not fit raise `jztree.CapacityError`.
+    ``alloc_fac_ilist`` of the published interface is accepted but has no effect.
 
-    ``alloc_fac_ilist`` of the published interface has no effect.
+    Attributes:
+        tree: The hierarchy over the sources, and the groups of queries.
+        ghost_rows: On several devices, the capacity for the particles of other devices that a device needs. Each costs
+            a row of memory. The default None is enough for nearly all sets; a mapped function enlarges it if it is too
+            small, which costs a second compilation. A number is fixed: if the particles do not fit, the search raises
+            `jztree.CapacityError`.
     """
 
     tree: TreeConfig = field(default_factory=_tree_of_knn, metadata={"kind": TreeConfig})
@@ -214,10 +221,13 @@ class KNNConfig:
 class CatalogueConfig:
     """Options of the friends-of-friends catalogue.
 
-    npart_min: groups with fewer particles get no catalogue row. The catalogue has a capacity of ``n / npart_min``
-        groups.
-    extended: whether the catalogue has more columns than the fields of its dataclass, see `jztree.data.FofCatalogue`.
-    means: names of particle properties whose mass-weighted mean is computed for each group and stored in ``means``.
+    Attributes:
+        npart_min: The smallest number of particles of a group with a catalogue row. The catalogue has a capacity of
+            ``n / npart_min`` groups.
+        extended: Whether the catalogue has more columns than the fields of its dataclass, see
+            `jztree.data.FofCatalogue`.
+        means: Names of particle properties. The catalogue column ``means`` stores their mass-weighted mean for each
+            group.
     """
 
     npart_min: int = _at_least(1, 20)
@@ -232,13 +242,14 @@ FofCatalogueConfig = CatalogueConfig
 class FofConfig:
     """Options of `jztree.fof`.
 
-    tree: the hierarchy that is walked to link particles.
-    catalogue: the contents of the catalogue.
-    ghost_rows: as in `KNNConfig`.
-    edge_rows: the same for links between groups of different devices.
-    attached_rows: the same for particles of other types that are attached to groups.
+    ``alloc_fac_ilist`` and ``alloc_fac_distr_links`` of the published interface are accepted but have no effect.
 
-    ``alloc_fac_ilist`` and ``alloc_fac_distr_links`` of the published interface have no effect.
+    Attributes:
+        tree: The hierarchy that the search walks to link particles.
+        catalogue: The contents of the catalogue.
+        ghost_rows: See `KNNConfig`.
+        edge_rows: The same for links between groups of different devices.
+        attached_rows: The same for particles of other types that are attached to groups.
     """
 
     tree: TreeConfig = field(default_factory=_tree_of_fof, metadata={"kind": TreeConfig})
@@ -254,10 +265,11 @@ class FofConfig:
 class OverdensityConfig:
     """Options of `jztree.overdensity.spherical_overdensity`.
 
-    tree: the hierarchy over the particles.
-    npart_min: number of nearest particles in the smallest sphere considered. The first few particles, which are near a
-        centre by chance or because it is one of them, then determine neither radii nor circular velocities.
-    ghost_rows: as in `KNNConfig`.
+    Attributes:
+        tree: The hierarchy over the particles.
+        npart_min: Number of nearest particles in the smallest sphere considered. It excludes the first few particles,
+            which may be near a centre by chance or be the centre itself, from radii and circular velocities.
+        ghost_rows: See `KNNConfig`.
     """
 
     tree: TreeConfig = field(default_factory=TreeConfig)
@@ -269,8 +281,9 @@ class OverdensityConfig:
 class RadiusConfig:
     """Options of `jztree.radius`.
 
-    tree: the hierarchy over the sources, and the groups of queries.
-    ghost_rows: as in `KNNConfig`.
+    Attributes:
+        tree: The hierarchy over the sources, and the groups of queries.
+        ghost_rows: See `KNNConfig`.
     """
 
     tree: TreeConfig = field(default_factory=TreeConfig)

@@ -65,7 +65,7 @@ def test_invalid_tree_options_raise(name: str, value: Any) -> None:
 
 def test_redundant_options_raise() -> None:
     for options in ({"max_leaf_size": 32, "leaf_size": 5}, {"mass_centered": True, "masses": False}):
-        with pytest.raises(ValueError, match="of which one follows from the other; give one"):
+        with pytest.raises(ValueError, match="but one determines the other; pass only one"):
             TreeConfig(**options)
 
 
