@@ -1,7 +1,7 @@
 """Statistics of the library: numbers of rows sent and of communication rounds.
 
 ``with jztree.stats.statistics() as s:`` counts while the block runs. Mapped functions are recompiled inside the block,
-because counting is compiled in; outside of it, nothing is counted and there is no cost.
+because counting is compiled in. Outside the block, nothing is counted and there is no cost.
 """
 
 import contextlib
@@ -27,11 +27,12 @@ _active: list["Statistics"] = []
 class Statistics:
     """Counts by name, summed over the devices of this process and over calls.
 
-    counts: name -> number. ``rows.sort``: rows that a distributed sort sent to another rank; ``rows.ghosts``: copies of
-        particles sent to other ranks; ``rows.boxes``: boxes sent to ranks that may have ghosts for them;
-        ``rows.results``: rows of results sent back to the ranks of their queries; ``rows.groups``: rows sent to bring
-        particles into group order; ``rounds.union_find``: rounds of joining groups across ranks, counted once per
-        device.
+    Attributes:
+        counts: The number for each name. ``rows.sort``: rows that a distributed sort sent to another rank.
+            ``rows.ghosts``: copies of particles sent to other ranks. ``rows.boxes``: boxes sent to ranks that may have
+            ghosts for them. ``rows.results``: rows of results sent back to the ranks of their queries. ``rows.groups``:
+            rows sent to bring particles into group order. ``rounds.union_find``: rounds of joining groups across ranks,
+            counted once per device.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -47,7 +48,10 @@ class Statistics:
         print(self)
 
     def reduce_multi_host(self) -> "Statistics":
-        """Return the counts summed over all processes. All processes must call this; their own counts are unchanged."""
+        """Return the counts summed over all processes.
+
+        All processes must call this. The counts of this object stay unchanged.
+        """
         text = np.frombuffer(json.dumps(self.counts).encode(), np.uint8)
         lengths = multihost_utils.process_allgather(np.asarray([text.size], np.int32)).reshape(-1)
         padded = np.zeros(int(lengths.max()), np.uint8)
@@ -59,13 +63,16 @@ class Statistics:
         return Statistics(dict(total))
 
     def print_suggestions(self, cfg: Any = None) -> None:
-        """Print suggestions for buffer sizes in a configuration: there are none, because buffers size themselves.
+        """Print suggestions for buffer sizes in a configuration.
 
-        cfg: a configuration of `jztree.config`, or None.
+        The list is always empty, because buffers size themselves.
+
+        Args:
+            cfg: A configuration of `jztree.config`, or None. It is ignored.
         """
         del cfg
         print(
-            "jztree: nothing to suggest. Buffers need no options: those that are too small are enlarged by themselves."
+            "jztree: nothing to suggest. Buffers need no options, because jztree enlarges buffers that are too small."
         )
 
 
@@ -78,11 +85,20 @@ def recording() -> bool:
 def statistics(ctx: Statistics | None = None) -> Iterator[Statistics]:
     """Count events inside the block, on all devices of this process.
 
-    ctx: counts to continue; None starts new ones.
+    Args:
+        ctx: Counts to continue. None starts new ones.
+
+    Yields:
+        The counts. They are complete when the block ends.
+
+    Raises:
+        ValueError: If an enclosing block already counts into ``ctx``.
     """
     s = Statistics() if ctx is None else ctx
     if any(one is s for one in _active):
-        raise ValueError("these statistics are being counted already, in a block around this one.")
+        raise ValueError(
+            "an enclosing block already counts into these statistics; leave out ctx, or pass another Statistics()."
+        )
     _active.append(s)
     try:
         yield s
@@ -93,7 +109,12 @@ def statistics(ctx: Statistics | None = None) -> Iterator[Statistics]:
 
 
 def record(name: str, amount: Any) -> None:
-    """Add ``amount`` (int32 scalar of this device) to the count ``name`` if statistics are active."""
+    """Add to the count of a name if statistics are active.
+
+    Args:
+        name: Name of the count.
+        amount: int32 scalar of this device.
+    """
     if recording():
         jax.debug.callback(functools.partial(_add, name), amount)
 
