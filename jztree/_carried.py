@@ -2,7 +2,7 @@
 
 A class may compute ``pos`` from its leaves, for example from displacements, and likewise its masses or velocities. A
 search computes them once, for the given particles, and carries them as columns that move with the rows of the class.
-The results then refer to the given particles, regardless of the values that the class would compute after the move;
+The results then refer to the given particles, even if the class would compute other values after the move.
 `jztree.data._computed` unwraps the class again.
 """
 
@@ -31,8 +31,11 @@ def is_computed(cls: Any, name: str) -> bool:
 class Carried:
     """A particle class together with its computed properties as columns.
 
-    Its leaves are the columns and the leaves of the class. part: the unchanged class. columns: arrays by name, with one
-        row per particle.
+    Its leaves are the columns and the leaves of the class.
+
+    Attributes:
+        part: The unchanged class.
+        columns: Arrays by name, with one row per particle.
     """
 
     __slots__ = ("columns", "part")
@@ -69,7 +72,9 @@ class Carried:
 def computed_by(part: Any, names: Sequence[str] = ()) -> list[str]:
     """Return the names of the properties that a particle class may compute instead of storing them.
 
-    names: as in `carry`.
+    Args:
+        part: A particle class.
+        names: See `carry`.
     """
     cls: Any = type(part)
     if isinstance(part, (*_BUILT_IN, Carried, type)):
@@ -93,8 +98,10 @@ def over_devices(func: Callable[[Any], Any], part: Any) -> Any:
 def carry(part: Any, names: Sequence[str] = (), pos: Any = None) -> Any:
     """Return ``part``, wrapped in `Carried` if it computes a property with one row per particle.
 
-    names: properties to read besides positions, masses, velocities, identifiers, and those of light cones.
-    pos: its positions, if they are already computed.
+    Args:
+        part: A particle class.
+        names: Properties to read besides positions, masses, velocities, identifiers, and those of light cones.
+        pos: Its positions, if they are already computed.
     """
     computed = computed_by(part, names)
     if not computed or not hasattr(part, "pos") or jax.tree_util.all_leaves([part]):

@@ -12,7 +12,7 @@ _FILES = ("_backend.py", "tools.py")
 
 
 def _check_alone() -> None:
-    """Raise ImportError if the other package is also installed, because its files may have replaced some of these."""
+    """Raise ImportError if the other package is also installed, because it may have replaced files of this one."""
     found = [f"{name} {version}" for name in _OTHERS if (version := _version(name))]
     found += [f"its file {name}" for name in _FILES if (Path(__file__).parent / name).exists()]
     if found:

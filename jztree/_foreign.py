@@ -18,7 +18,10 @@ _Tree = TypeVar("_Tree")
 def adopted(tree: _Tree) -> _Tree:
     """Replace the arrays of other libraries in a pytree by NumPy or JAX arrays that share their memory (by DLPack).
 
-    Host arrays become NumPy views, device arrays become JAX arrays. Raises TypeError if the memory cannot be shared.
+    Host arrays become NumPy views, device arrays become JAX arrays.
+
+    Raises:
+        TypeError: If the memory cannot be shared.
     """
     leaves, structure = jax.tree.flatten(tree)
     foreign = list(map(_is_foreign, map(type, leaves)))
@@ -35,7 +38,10 @@ def adopted(tree: _Tree) -> _Tree:
 
 @functools.cache
 def _is_foreign(cls: type) -> bool:
-    """Return whether a class holds arrays of another library; cached, because every call asks and most have none."""
+    """Return whether a class holds arrays of another library.
+
+    The result is cached, because every call asks for it and most classes have no such arrays.
+    """
     return hasattr(cls, "__dlpack__") and not issubclass(
         cls, (jax.Array, np.ndarray, jax.ShapeDtypeStruct, jax.core.Tracer)
     )
@@ -47,8 +53,8 @@ def _shared(leaf: Any, tree: Any) -> Any:
     except (BufferError, RuntimeError, TypeError, ValueError) as error:
         library = type(leaf).__module__.partition(".")[0]
         raise TypeError(
-            f"{name_of(leaf, tree)} is an array of {library} whose memory is not to be shared "
-            f"({one_line(error).rstrip('.')}); give one that is, such as .detach() of a tensor, or use "
+            f"{name_of(leaf, tree)} is an array of {library} that does not share its memory "
+            f"({one_line(error).rstrip('.')}); pass one that does, such as .detach() of a tensor, or use "
             "jztree_utils.torch_bridge, which has derivatives."
         ) from error
 

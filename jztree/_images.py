@@ -1,7 +1,8 @@
-"""Differences to nearest periodic images, and lengths of vectors, computed as in the kernels, with derivatives.
+"""Differences to nearest periodic images, and lengths of vectors, with the arithmetic of the kernels and with
+derivatives.
 
-A period is a float64 number that the dtype of the positions may not represent. So it is split into two parts, as in
-native/common/geometry.h, and subtracted from the coordinate that is farther from 0, where no digits are lost: a
+A period is a float64 number that the dtype of the positions may not represent. So, like native/common/geometry.h, this
+module splits it into two parts and subtracts them from the coordinate that is farther from 0. This loses no digits: a
 difference across a periodic face has the same relative precision as any other. Lengths are computed in units of their
 largest component, so that no square leaves the range of the dtype in any unit.
 """
@@ -63,7 +64,10 @@ def unit(vector: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def ratio(a: jax.Array, b: jax.Array) -> jax.Array:
-    """Return ``a / b``; its derivative does not square ``b``, which might leave the range of float32. b: not 0."""
+    """Return ``a / b``, for nonzero ``b``.
+
+    Its derivative does not square ``b``, because the square might leave the range of float32.
+    """
     return a / b
 
 
@@ -81,8 +85,8 @@ def _beside(array: jax.Array, *lengths: jax.Array) -> list[jax.Array]:
 def _whole(rounded: Callable[[jax.Array], jax.Array], place: jax.Array, length: jax.Array) -> jax.Array:
     """Return the rounded number of lengths in ``place``; 0 in open dimensions.
 
-    It is also 0 for NaN, which padding may hold: this number is the derivative with respect to the length, and is
-        summed with others.
+    It is also 0 for NaN, which padding may hold. The number is the derivative with respect to the length, which is
+    summed over all rows.
     """
     counted = (length > 0) & jnp.isfinite(place)
     return _stopped(jnp.where(counted, rounded(place / jnp.where(length > 0, length, 1)), 0))

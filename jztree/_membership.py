@@ -2,10 +2,10 @@
 
 Kernels have no derivatives. The membership of particles in a group, a node or a sphere does not change under a small
 shift; if it does change, sums jump. So the derivative of a sum is that of the sum over its present members. Horowitz &
-Bayer (2025, arXiv:2510.26851) call this frozen assignment, and describe what it leaves out.
+Bayer (2025, arXiv:2510.26851) call this frozen assignment, and describe the terms that it omits.
 
 The ``_derivatives`` module of each subject takes the result of a kernel and attaches derivatives: those of the same
-definition written in JAX. That code is traced only if you differentiate, so otherwise it has no cost, and it can be
+definition written in JAX. JAX traces that code only if you differentiate, so otherwise it has no cost, and it can be
 differentiated again. Differences are taken relative to a particle of the group and in the group's own unit of length,
 so that no digits are lost far from the origin and no square leaves the range of float32.
 """
@@ -24,9 +24,10 @@ _BLOCK = 1024
 class Members(NamedTuple):
     """The group of each row of particles.
 
-    group: ``(n,)`` int32, the group of each row; ``g`` for rows in no group. The rows of a group are consecutive,
-        except for rows in no group. first: ``(g,)`` int32, the first row of each group; ``n`` for groups that do not
-        exist.
+    Attributes:
+        group: ``(n,)`` int32, the group of each row; ``g`` for rows in no group. The rows of a group are consecutive,
+            except for rows in no group.
+        first: ``(g,)`` int32, the first row of each group; ``n`` for groups that do not exist.
     """
 
     group: jax.Array
@@ -65,11 +66,13 @@ def from_rows(values: jax.Array, rows: jax.Array) -> jax.Array:
 def members_of(rows: jax.Array, start: jax.Array, count: jax.Array, used: jax.Array) -> Members:
     """Return the `Members` of groups that are runs in group order.
 
-    rows: ``(n,)`` int32, the position of each particle in group order, -1 for padding. start, count: ``(g,)`` int32,
-        the ascending start and the number of particles of each group there. used: ``(g,)``, mask of the groups that
-        exist.
-
     ``first`` assumes that rows are in group order.
+
+    Args:
+        rows: ``(n,)`` int32, the position of each particle in group order, -1 for padding.
+        start: ``(g,)`` int32, the first position of each group in group order, ascending.
+        count: ``(g,)`` int32, the number of particles of each group.
+        used: ``(g,)``, mask of the groups that exist.
     """
     groups = start.shape[0]
     begins = jnp.where(used, start, jnp.iinfo(jnp.int32).max)
@@ -79,14 +82,19 @@ def members_of(rows: jax.Array, start: jax.Array, count: jax.Array, used: jax.Ar
 
 
 def joined_members(num: Any, n: int, segments: tuple[jax.Array, jax.Array, jax.Array]) -> Members:
-    """Return the groups that begin on this rank, as rows of the particles of all ranks, ``(r * n,)`` with padding.
+    """Return the groups that begin on this rank, as rows of the joined particles ``(r * n,)`` of every rank, with
+    padding.
 
-    num: number of this rank's ``n`` rows that hold particles. segments: number of groups, their counts over all ranks,
-        and their offsets.
+    Args:
+        num: Number of this rank's rows that hold particles.
+        n: Number of rows of each rank.
+        segments: Number of groups, their counts over all ranks, and their offsets.
     """
     rank, ndev, _ = comm.get_rank_info()
     if ndev * n >= 2**31:
-        raise ValueError(f"derivatives over all devices are for less than 2**31 rows; there are {ndev * n}.")
+        raise ValueError(
+            f"derivatives support less than 2**31 rows over all devices, but there are {ndev * n}; use fewer particles."
+        )
     ngroups, count, offset = segments
     nums = comm.all_gather(jnp.asarray(num, jnp.int32))
     starts, own = comm.starts_of(nums), jnp.arange(n, dtype=jnp.int32)[None, :]
@@ -97,10 +105,12 @@ def joined_members(num: Any, n: int, segments: tuple[jax.Array, jax.Array, jax.A
 
 
 def everyone(array: jax.Array) -> jax.Array:
-    """Return rows ``(n, ...)`` of all ranks, ``(r * n, ...)``; values shared by all particles are unchanged."""
+    """Return the rows ``(n, ...)`` of every rank, joined as ``(r * n, ...)``; values shared by all particles are
+    unchanged.
+    """
     return array if array.shape[0] == 1 else comm.all_gather(array).reshape(-1, *array.shape[1:])
 
 
 def or_one(unit_of: jax.Array) -> jax.Array:
-    """Return a unit to divide by: 1 if it is not positive."""
+    """Return a unit to divide by: the given one if it is positive, otherwise 1."""
     return jnp.where(unit_of > 0, unit_of, 1)
