@@ -12,37 +12,37 @@ ARRAYS = (*OF_JAX, np.ndarray)
 
 
 def what_is_wrong(part: Any, pos: Any) -> str:
+    """Return the reason why ``part``, with this attribute ``pos`` or None, is not a valid particle class."""
     if isinstance(part, type):
-        return (
-            f"particles are the class {part.__name__} itself; give an object of it, such as {part.__name__}(pos=...)."
-        )
+        return f"particles are the class {part.__name__} itself; pass an instance, such as {part.__name__}(pos=...)."
     kind = type(part).__name__
     if pos is None:
         return (
-            f"particles must be an array of positions (n, d), or a pytree with such an array as pos, not {kind}; make "
-            "one of what you have, such as jztree.data.ParticleData(pos=...)."
+            f"particles must be an array of positions (n, d), or a pytree with such an array as pos, not {kind}; pass "
+            "an array, or a particle class such as jztree.data.ParticleData(pos=...)."
         )
     if not isinstance(pos, ARRAYS):
         return f"pos of {kind} must be an array (n, d) of NumPy or JAX, not {type(pos).__name__}."
     if jax.tree_util.all_leaves([part]):
         return (
-            f"particles are of the class {kind}, which is not registered as a pytree, so its rows could not be moved "
-            "with pos; put @jax.tree_util.register_dataclass above the class, or give "
+            f"particles are of the class {kind}, which is not registered as a pytree, so jztree cannot move its rows "
+            "with pos; put @jax.tree_util.register_dataclass above the class, or pass "
             "jztree.data.ParticleData(pos=...)."
         )
     cls: Any = type(part)
     if is_computed(cls, "pos"):
         return (
             f"pos of {kind} is computed, but no leaf of the pytree has a row for each of its {pos.shape[0]} particles, "
-            "so it could not be moved; give what it is computed from as an array (n, ...)."
+            "so jztree cannot move it; store the values that determine it in an array (n, ...)."
         )
     return (
-        f"pos of {kind} is not among the leaves of the pytree (it is a static field), so it could not be moved; make "
-        "it a field that is data (register_dataclass), or give jztree.data.ParticleData(pos=part.pos, ...)."
+        f"pos of {kind} is not among the leaves of the pytree (it is a static field), so jztree cannot move it; make "
+        "it a data field (register_dataclass), or pass jztree.data.ParticleData(pos=part.pos, ...)."
     )
 
 
 def unknown_leaf(name: str, leaf: Any) -> str:
+    """Return the reason why JAX cannot hold this leaf of a pytree."""
     kind = type(leaf).__name__
     if isinstance(leaf, (str, bytes)):
         return f"{name} is text, which JAX cannot hold; leave it out, or make it a static field of the class."

@@ -25,19 +25,20 @@ _NUMBERS = (int, float, complex, np.generic)
 _NO_UNITS = ("", "1", "dimensionless", "NoUnit()")
 _WIDE = frozenset(map(np.dtype, ("complex128", "float64", "int64", "uint64")))
 _MODEST = 2**31  # Python numbers below this need no check
-_SWITCH_ON = "switch on 64 with jax.config.update('jax_enable_x64', True)"
+_SWITCH_ON = "switch on 64-bit mode with jax.config.update('jax_enable_x64', True)"
 
 
 def get_pos(part: Any) -> Any:
     """Return the positions of a particle class, or ``part`` itself if it is an array.
 
-    Raises TypeError if it is neither, or if it holds rows that would not move with the positions.
+    Raises:
+        TypeError: If it is neither, or if it holds rows that would not move with the positions.
     """
     if isinstance(part, ARRAYS):
         if getattr(part.dtype, "names", None):
             raise TypeError(
-                f"particles are an array of {dtype_in_words(part.dtype)}, which JAX cannot hold; make a particle "
-                "class of its columns, such as jztree.data.ParticleData(pos=...)."
+                f"particles are an array of {dtype_in_words(part.dtype)}, which JAX cannot hold; pass its columns in "
+                "a particle class, such as jztree.data.ParticleData(pos=...)."
             )
         return part
     leaves = jax.tree.leaves(part)
@@ -67,7 +68,7 @@ def _is_of_leaves(part: Any, pos: Any, leaves: list[Any]) -> bool:
 def shape_of_pos(part: Any) -> tuple[int, ...]:
     """Return the shape of the positions without evaluating positions that are computed.
 
-    They may be those of all devices, with a leading device axis that the class itself may not handle.
+    The shape may have a leading axis over devices, even if the class itself cannot handle that axis.
     """
     cls: Any = type(part)
     if isinstance(part, (*ARRAYS, Carried, type)) or not is_computed(cls, "pos"):
@@ -101,17 +102,17 @@ def _check_field(part: Any, name: str, value: Any, rows: tuple[int, ...], known:
     """Raise TypeError if a field that is not itself a leaf holds rows that would not be moved."""
     kind = type(part).__name__
     if name == "mass" and isinstance(value, (list, tuple)):
-        raise TypeError(f"mass of {kind} is a {type(value).__name__}; make it an array with numpy.asarray.")
+        raise TypeError(f"mass of {kind} is a {type(value).__name__}; convert it with numpy.asarray.")
     for one in jax.tree.leaves(value, is_leaf=lambda inner: _is_list(inner) and (len(inner),) == rows):
         if isinstance(one, (list, tuple)):
             raise TypeError(
-                f"{name} of {kind} is a {type(one).__name__} with a number for each particle, which could not be moved "
-                "with pos; make it an array with numpy.asarray."
+                f"{name} of {kind} is a {type(one).__name__} with a number per particle, which jztree cannot move "
+                "with pos; convert it with numpy.asarray."
             )
         if id(one) not in known and isinstance(one, ARRAYS) and one.shape[:1] == rows:
             raise TypeError(
                 f"{name} of {kind} has a row for each particle but is not among the leaves of the pytree (it is a "
-                "static field), so it could not be moved with pos; make it a field that is data."
+                "static field), so jztree cannot move it with pos; make it a data field."
             )
 
 
@@ -121,7 +122,9 @@ def _is_list(value: Any) -> bool:
 
 
 def get_num(part: Any) -> Any:
-    """Return the number of rows of ``part`` that hold particles: its ``num``, or else the length of its positions."""
+    """Return the number of rows of ``part`` that hold particles: its ``num``, or the length of its positions if it has
+    none.
+    """
     num = getattr(part, "num", None)
     return get_pos(part).shape[0] if num is None else _one_number(num)
 
@@ -157,13 +160,15 @@ def check_num(part: Any, what: str = "num") -> Any:
 def check_countable(part: Any, what: str) -> None:
     """Raise TypeError if ``part`` has no ``num`` to hold the number of particles.
 
-    what: the reason why not all rows hold particles, for the message.
+    Args:
+        part: A particle class, or an array of positions.
+        what: The reason why some rows hold no particles, for the message.
     """
     if isinstance(part, ARRAYS) or not hasattr(part, "num"):
         held = part.part if isinstance(part, Carried) else part
         kind = "an array" if isinstance(part, ARRAYS) else type(held).__name__
         raise TypeError(
-            f"{what}, and {kind} has no field num to say how many rows hold particles; give a class that has one, "
+            f"{what}, but {kind} has no field num for the number of rows that hold particles; pass a class with num, "
             "such as jztree.data.ParticleData(pos=...)."
         )
 
@@ -183,7 +188,8 @@ def get_num_total(part: Any) -> int | None:
 def replace_field(part: _Part, name: str, value: Any) -> _Part:
     """Return ``part`` with another value of a field, if it has that field.
 
-    Raises TypeError if the field cannot be set, or if it is static and the value is an array.
+    Raises:
+        TypeError: If the field cannot be set, or if it is static and the value is an array.
     """
     if isinstance(part, ARRAYS) or not hasattr(part, name) or getattr(part, name) is value:
         return part
@@ -193,13 +199,11 @@ def replace_field(part: _Part, name: str, value: Any) -> _Part:
         replaced: Any = _replaced(part, name, value)
     except (AttributeError, TypeError, ValueError):
         raise TypeError(
-            f"{name} of {type(part).__name__} cannot be set, which takes a field; make it a field that is data, or "
-            "leave it out."
+            f"{name} of {type(part).__name__} cannot be set; make it a data field of the class, or leave it out."
         ) from None
     if isinstance(value, ARRAYS) and not any(leaf is value for leaf in jax.tree.leaves(replaced)):
         raise TypeError(
-            f"{name} of {type(part).__name__} is a static field, but it has to hold a number that is computed; make it "
-            "a field that is data."
+            f"{name} of {type(part).__name__} is a static field, but must hold a computed number; make it a data field."
         )
     return replaced
 
@@ -218,13 +222,13 @@ def _replaced(part: Any, name: str, value: Any) -> Any:
 
 
 def check_no_unit(value: Any, name: str) -> None:
-    """Raise TypeError if a number or an array has a unit, which the library would ignore."""
+    """Raise TypeError if a number or an array has a unit, because the library ignores units."""
     for attribute in ("unit", "units"):  # of astropy; of unyt, pint and pynbody
         unit = getattr(value, attribute, None)
         if unit is not None and one_line(unit) not in _NO_UNITS:
             raise TypeError(
-                f"{name} has the unit {one_line(unit)}, which would be dropped; give plain numbers, all lengths in one "
-                "unit, such as .to_value('Mpc') of them."
+                f"{name} has the unit {one_line(unit)}, which jztree would drop; pass plain numbers, with all lengths "
+                "in one unit, for example from .to_value('Mpc')."
             )
 
 
@@ -246,8 +250,12 @@ def check_known(tree: Any) -> None:
 def check_width(tree: Any, kinds: Any = OF_JAX) -> None:
     """Raise TypeError for 64-bit JAX arrays, also traced ones, in 32-bit mode.
 
-    They were made with `jax_enable_x64`. In 32-bit mode some operations keep their dtype and others round to 32 bits.
-    kinds: the array classes to check.
+    Such arrays come from code that ran with `jax_enable_x64`. In 32-bit mode some operations keep their dtype and
+    others round to 32 bits.
+
+    Args:
+        tree: A pytree.
+        kinds: The array classes to check.
     """
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, kinds) and leaf.dtype in _WIDE:
@@ -260,10 +268,13 @@ def check_width(tree: Any, kinds: Any = OF_JAX) -> None:
 
 
 def check_carried(tree: Any) -> None:
-    """Raise TypeError or ValueError for leaves that JAX cannot hold, or would change by more than rounding.
+    """Check that JAX can hold every leaf and that conversion changes it by rounding only.
 
-    These are objects other than numbers, 64-bit integers that JAX would truncate to 32 bits, and floats outside the
-    range of float32. For JAX arrays, see `check_width`.
+    For JAX arrays, see `check_width`.
+
+    Raises:
+        TypeError: For leaves that are neither numbers nor arrays of numbers.
+        ValueError: For 64-bit integers that JAX would truncate to 32 bits, and for floats outside the range of float32.
     """
     check_width(tree)
     for leaf in jax.tree.leaves(tree):
@@ -292,11 +303,12 @@ def _check_numpy(leaf: Any, tree: Any) -> None:
     if not _is_numeric(dtype) or isinstance(leaf, np.ma.MaskedArray):
         what = "a masked array" if _is_numeric(dtype) else f"an array of {dtype_in_words(dtype)}"
         raise TypeError(
-            f"{name_of(leaf, tree)} is {what}, which JAX cannot hold; leave it out, or make it an array of numbers."
+            f"{name_of(leaf, tree)} is {what}, which JAX cannot hold; leave it out, or convert it to an array of "
+            "numbers."
         )
     if not dtype.isnative:
         raise TypeError(
-            f"{name_of(leaf, tree)} has the byte order of another kind of machine ({dtype}), which JAX cannot take; "
+            f"{name_of(leaf, tree)} has a byte order ({dtype}) that JAX does not support; "
             f"convert it with .astype('{dtype.newbyteorder('=').name}')."
         )
     if dtype.itemsize < 8 or not leaf.size or jax.dtypes.canonicalize_dtype(dtype) == dtype:
@@ -315,12 +327,13 @@ def _check_integers(values: Iterable[int], dtype: np.dtype, leaf: Any, tree: Any
             name = name_of(leaf, tree)
             if name.rpartition(".")[2] == "num":
                 raise ValueError(
-                    f"{name} is {value}; it counts the rows that hold particles, and no array has so many."
+                    f"{name} is {value}; it counts the rows that hold particles, so it must be below 2**31."
                 )
             raise ValueError(
-                f"{name} holds {value}, of which JAX keeps {kept.bits} bits only"
+                f"{name} holds {value}, but JAX keeps only {kept.bits} bits"
                 + (f"; {_SWITCH_ON}" if kept.bits < 64 else "")
-                + ", or give rows, np.arange(n, dtype=np.int32), in place of identifiers, and look these up afterwards."
+                + ", or pass row numbers, np.arange(n, dtype=np.int32), instead of identifiers, and look up the "
+                "identifiers afterwards."
             )
 
 
@@ -341,13 +354,13 @@ def _check_floats(values: Any, leaf: Any, tree: Any) -> None:
     extreme = low if -low > high else high
     if not fits_float32(extreme):
         raise ValueError(
-            f"{name_of(leaf, tree)} holds {extreme:g}, beyond the range of float32 (1.2e-38 to 3.4e38), in which JAX "
-            f"works; choose another unit, or {_SWITCH_ON}."
+            f"{name_of(leaf, tree)} holds {extreme:g}, which is outside the range of float32 (1.2e-38 to 3.4e38), the "
+            f"precision of JAX; choose another unit, or {_SWITCH_ON}."
         )
 
 
 def check_movable(tree: Any) -> None:
-    """Raise TypeError for arrays whose rows kernels cannot move: they move whole bytes, and no masks."""
+    """Raise TypeError for arrays whose rows kernels cannot move: masked arrays, and numbers of less than a byte."""
     for leaf in jax.tree.leaves(tree):
         if not isinstance(leaf, ARRAYS) or leaf.ndim == 0:
             continue

@@ -51,7 +51,7 @@ def test_integers_that_jax_would_truncate_are_refused(first: int) -> None:
         if abs(first) < 2**31:
             np.testing.assert_array_equal(np.sort(np.ravel(call())), ids)
             continue
-        with pytest.raises(ValueError, match=f"id holds {first}, of which JAX keeps 32 bits only"):
+        with pytest.raises(ValueError, match=f"id holds {first}, but JAX keeps only 32 bits"):
             call()
 
 

@@ -11,7 +11,8 @@ from devices import mesh_of
 from public_calls import CALLS, ON_HOST, Call, particles
 
 TOO_WIDE = (
-    r"is a JAX array of (float|int)64, but JAX is in 32-bit mode; switch on 64 .* with .astype\('(float|int)32'\)"
+    r"is a JAX array of (float|int)64, but JAX is in 32-bit mode; switch on 64-bit mode .* with "
+    r".astype\('(float|int)32'\)"
 )
 # Arguments that are float64 in both modes, unless they are traced.
 EXACT = {

@@ -161,9 +161,9 @@ def test_identifiers_without_a_common_integer_type(tmp_path, write_gadget, rando
 def test_integers_that_jax_would_truncate(tmp_path) -> None:
     ids = np.arange(4) + 2**40
     mesh = jax.make_mesh((1,), ("devices",), devices=jax.devices()[:1])
-    with pytest.raises(ValueError, match="of which JAX keeps 32 bits only"):
+    with pytest.raises(ValueError, match="but JAX keeps only 32 bits"):
         io.shard_rows(lambda start, stop: ids[start:stop], 4, mesh)
-    with pytest.raises(ValueError, match="of which JAX keeps 32 bits only"):
+    with pytest.raises(ValueError, match="but JAX keeps only 32 bits"):
         io.distr_write_hdf5(tmp_path / "a", {"id": ids})
     assert os.listdir(tmp_path) == []
 

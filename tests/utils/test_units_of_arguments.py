@@ -57,7 +57,9 @@ def check_refused(folder: Path, made: Callable[..., Any]) -> None:
         with pytest.raises(TypeError) as error:
             call()
         what = name.partition(" in ")[0]
-        assert str(error.value).startswith(f"{what} has the unit Mpc, which would be dropped; give plain numbers"), name
+        assert str(error.value).startswith(f"{what} has the unit Mpc, which jztree would drop; pass plain numbers"), (
+            name
+        )
     assert not list(folder.iterdir())
 
 
