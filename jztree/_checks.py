@@ -25,21 +25,26 @@ from .jax_ext import Exact, exact, is_concrete
 MAX_DIMS = 8
 SUMS_ROUNDED = 1e-10  # above the rounding error of sums in float64, relative to the summed values
 _BAD_MASS = (
-    "row {0}{1} has a mass that is negative, NaN or beyond the range of {2}; remove such particles, choose another "
+    "row {0}{1} has a mass that is negative, NaN or outside the range of {2}; remove such particles, choose another "
     "unit of mass, or switch on jax_enable_x64 and give positions and masses in float64."
 )
 _BAD_SHARED_MASS = (
-    "the mass that all particles{1} share is negative, NaN or beyond the range of {2}; give another, or choose another "
-    "unit of mass."
+    "the mass that all particles{1} share is negative, NaN or outside the range of {2}; pass a valid mass, or choose "
+    "another unit of mass."
 )
 _BAD_VELOCITY = (
-    "row {0}{1} has a velocity that is NaN, infinite or beyond {2} in size; remove such particles, or choose another "
-    "unit of velocity."
+    "row {0}{1} has a velocity that is NaN, infinite or larger than {2} in magnitude; remove such particles, or choose "
+    "another unit of velocity."
 )
 
 
 def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
-    """Return ``pos`` as a JAX array; raises TypeError or ValueError if it is not ``(n, d)`` float32 or float64."""
+    """Return ``pos`` as a JAX array.
+
+    Raises:
+        TypeError: If its dtype is not float32 or float64.
+        ValueError: If its shape is not ``(n, d)`` with d from 1 to ``max_dims``.
+    """
     if pos.dtype not in (jnp.float32, jnp.float64):
         raise TypeError(f"{what} must be float32 or float64, not {pos.dtype}; convert them with .astype('float32').")
     if np.ndim(pos) != 2 or not 1 <= pos.shape[1] <= max_dims:
@@ -51,8 +56,10 @@ def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS)
 def check_particles(part: Any, what: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
     """Return the positions of ``part``, the argument of a public function.
 
-    Raises TypeError or ValueError if it is not a particle class, or if JAX and the kernels cannot hold all of it
-    unchanged.
+    Raises:
+        TypeError: If it is not a particle class, or if JAX or the kernels cannot hold one of its arrays.
+        ValueError: If JAX or the kernels would change its numbers by more than rounding, or if positions have an
+            invalid shape.
     """
     pos = get_pos(part)
     check_carried({f"the array of {what}": part} if pos is part else part)
@@ -63,8 +70,13 @@ def check_particles(part: Any, what: str = "positions", max_dims: int = MAX_DIMS
 def check_queries(part_query: Any, pos: jax.Array) -> jax.Array:
     """Return the positions of ``part_query``.
 
-    Raises TypeError or ValueError if it has no valid positions, or if they do not match ``pos``, those of the
-    particles.
+    Args:
+        part_query: A particle class, or an array of positions.
+        pos: The positions of the particles.
+
+    Raises:
+        TypeError: If the queries have no valid positions.
+        ValueError: If their shape, dtype or ``num`` is invalid, or if they do not match ``pos``.
     """
     query = check_particles(part_query, "query positions")
     check_num(part_query, "num of part_query")
@@ -75,23 +87,27 @@ def check_queries(part_query: Any, pos: jax.Array) -> jax.Array:
 def check_alike(other: jax.Array, pos: jax.Array, that: str, this: str) -> None:
     """Raise ValueError if positions differ from ``pos`` in dimensions or precision.
 
-    that, this: the owners of ``other`` and ``pos``, each with a verb, for the message.
+    Args:
+        other: Positions ``(m, d)``.
+        pos: Positions ``(n, d)``.
+        that: The owner of ``other`` with a verb, for the message.
+        this: The owner of ``pos`` with a verb.
     """
     if other.shape[1] != pos.shape[1]:
         raise ValueError(
-            f"{that} {other.dtype} with {other.shape[1]} dimensions, but {this} {pos.dtype} with {pos.shape[1]}; they "
-            "must agree."
+            f"{that} {other.dtype} with {other.shape[1]} dimensions, but {this} {pos.dtype} with {pos.shape[1]}; both "
+            "must have the same number of dimensions."
         )
     if other.dtype != pos.dtype:
         whose, of = (words.rpartition(" ")[0] for words in (that, this))
         raise ValueError(
-            f"{that} {other.dtype}, but {this} {pos.dtype}; they must agree: give the positions of {whose} as "
-            f".astype('{pos.dtype}'), or those of {of} as .astype('{other.dtype}')."
+            f"{that} {other.dtype}, but {this} {pos.dtype}; both must have one dtype: convert the positions of {whose} "
+            f"with .astype('{pos.dtype}'), or those of {of} with .astype('{other.dtype}')."
         )
 
 
 def known_integer(value: Any, what: str) -> int:
-    """Return an integer of Python, NumPy or JAX (not traced) as a Python int; raises TypeError for other values."""
+    """Return an integer of Python, NumPy or JAX as a Python int; raise TypeError for traced and other values."""
     value = plain_integer(value)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{what} must be an integer that is known when the function is traced, not {value!r}.")
@@ -148,31 +164,38 @@ def check_real_dtype(value: Any, what: str) -> None:
 
 
 def check_one_a_particle(value: Any, pos: jax.Array, what: str) -> None:
-    """Raise TypeError or ValueError if ``value`` is not an array ``(n,)`` that JAX can hold unchanged."""
+    """Check that ``value`` is an array ``(n,)`` that JAX can hold unchanged.
+
+    Raises:
+        TypeError: If it is not an array of numbers.
+        ValueError: If its shape is not ``(n,)``, or JAX would change its numbers.
+    """
     if isinstance(value, (list, tuple)):
-        raise TypeError(f"{what} is a {type(value).__name__}; make it an array with numpy.asarray.")
+        raise TypeError(f"{what} is a {type(value).__name__}; convert it with numpy.asarray.")
     check_carried({what: value})
     if np.shape(value) != pos.shape[:1]:
         shape = np.shape(value)
-        raise ValueError(f"{what} must have one number a particle, {pos.shape[:1]}; its shape is {shape}.")
+        raise ValueError(f"{what} must have one number per particle, shape {pos.shape[:1]}; its shape is {shape}.")
 
 
 def check_mass(part: Any) -> Any:
     """Return ``mass`` of ``part`` unchanged, or None.
 
-    Raises TypeError or ValueError unless it is one number or one per row.
+    Raises:
+        TypeError: If it does not hold real numbers.
+        ValueError: If it is not one number, or one per row.
     """
     mass, n = getattr(part, "mass", None), get_pos(part).shape[0]
     if mass is None:
         return None
     check_real_dtype(mass, "masses")
     if np.size(mass) != 1 and (np.size(mass) != n or np.shape(mass)[0] != n):
-        raise ValueError(f"mass must be one number or one a particle; its shape is {np.shape(mass)} for {n}.")
+        raise ValueError(f"mass must be one number, or one per particle, shape ({n},); its shape is {np.shape(mass)}.")
     return mass
 
 
 def mass_rows(part: Any, dtype: Any) -> jax.Array | None:
-    """Return the masses of particles, ``(n,)``, or ``(1,)`` if all share one; None if there are none.
+    """Return the masses of particles, ``(n,)``, or ``(1,)`` if all share one; None for particles without mass.
 
     Raises like `check_mass`.
     """
@@ -185,15 +208,22 @@ def mass_rows(part: Any, dtype: Any) -> jax.Array | None:
 
 @functools.partial(jax.jit, static_argnames="dtype", inline=True)
 def _narrowed(mass: jax.Array, dtype: Any) -> jax.Array:
-    """Convert masses to another dtype. Masses that underflow to 0 become NaN: they are as invalid as infinite ones."""
+    """Convert masses to another dtype.
+
+    Masses that underflow to 0 become NaN, because they are as invalid as infinite ones.
+    """
     made = mass.astype(dtype)
     return made if mass.dtype == dtype else jnp.where((mass > 0) & (made == 0), jnp.asarray(jnp.nan, dtype), made)
 
 
 def mass_faults(mass: jax.Array | None, num: Any, n: int, of: str = "") -> list[comm.Fault]:
-    """Return the possible faults of masses from `mass_rows`; only the first ``num`` of ``n`` rows count.
+    """Return the possible faults of masses.
 
-    of: the owner of the rows, such as " of attached[0]".
+    Args:
+        mass: Masses from `mass_rows`.
+        num: Number of rows that hold particles; later rows are ignored.
+        n: Number of rows.
+        of: The owner of the rows, such as " of attached[0]".
     """
     if mass is None:
         return []
@@ -213,23 +243,34 @@ def _is_no_mass(mass: jax.Array) -> jax.Array:
 
 
 def first_row(marked: jax.Array, num: Any = None) -> jax.Array:
-    """Return the first marked row of the first ``num`` (None: all), int32, or -1.
+    """Return the first marked row, int32, or -1.
 
-    marked: ``(n,)``, 0 if not marked.
+    Args:
+        marked: ``(n,)``, 0 if not marked.
+        num: Number of rows to search. None means all.
     """
     return _marked_rows(marked, num)[0]
 
 
 def row_fault(marked: jax.Array, num: Any, sentence: str) -> comm.Fault:
-    """Return the fault that any of the first ``num`` rows (None: all) is marked. sentence: see `rows_fault`."""
+    """Return the fault that a row is marked.
+
+    Args:
+        marked: ``(n,)``, 0 if not marked.
+        num: Number of rows to search. None means all.
+        sentence: See `rows_fault`.
+    """
     first, number = _marked_rows(marked, num)
     return rows_fault(first, number, sentence)
 
 
 def rows_fault(first: jax.Array, number: jax.Array, sentence: str) -> comm.Fault:
-    """Return the fault that any row is bad. first, number: of the bad rows, as returned by `kernels.bounds`.
+    """Return the fault that any row is bad.
 
-    sentence: contains ``{0}`` for the first row. The message ends with the number of bad rows if there are several.
+    Args:
+        first: The first bad row, from `kernels.bounds`.
+        number: The number of bad rows, from `kernels.bounds`.
+        sentence: Contains ``{0}`` for the first row. The message ends with the number of bad rows if there are several.
     """
     several = sentence.removesuffix(".") + " ({1} such rows)."
     return comm.Fault(jnp.minimum(number, 2), [first, number], f"{sentence}\n{several}")
@@ -252,10 +293,7 @@ def _column(marked: jax.Array) -> jax.Array:
 
 
 def velocity_faults(vel: jax.Array | None, num: Any, of: str = "") -> list[comm.Fault]:
-    """Return the possible faults of velocities ``(n, d)``; only the first ``num`` rows count.
-
-    of: as in `mass_faults`.
-    """
+    """Return the possible faults of velocities ``(n, d)`` in the first ``num`` rows. For ``of`` see `mass_faults`."""
     if vel is None:
         return []
     _, _, first, number = kernels.bounds(vel, num)
@@ -269,7 +307,7 @@ def common_dtype(*values: Any) -> Any:
 
 
 def shape_of(value: Any, what: str) -> tuple[int, ...]:
-    """Return the shape of an array or of nested lists; raises ValueError for ragged lists."""
+    """Return the shape of an array or of nested lists; raise ValueError for ragged lists."""
     try:
         return np.shape(value)
     except ValueError:
@@ -282,8 +320,8 @@ def shown(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:110]} ..."
 
 
-def check_real(value: Any, what: str, advice: str = "it must be a real number or an array of such") -> np.ndarray:
-    """Return ``value`` as a float64 NumPy array; raises TypeError if it does not hold real numbers or has a unit."""
+def check_real(value: Any, what: str, advice: str = "it must be a real number or an array of numbers") -> np.ndarray:
+    """Return ``value`` as a float64 NumPy array; raise TypeError if it does not hold real numbers or has a unit."""
     check_no_unit(value, what)
     array = np.asarray(value)
     # Ask JAX, because NumPy does not know that bfloat16 is real.
@@ -295,25 +333,34 @@ def check_real(value: Any, what: str, advice: str = "it must be a real number or
 def check_range(value: np.ndarray, what: str, may_be_small: bool = False) -> None:
     """Raise ValueError if a length is outside the range that JAX can hold in its current mode.
 
-    may_be_small: accept lengths below the normal numbers.
+    Args:
+        value: The lengths, float64.
+        what: Their name in the message.
+        may_be_small: Whether to accept lengths below the normal numbers.
     """
     widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
     if np.any((value > widest.max) | ((value > 0) & (value < widest.tiny) & (not may_be_small))):
         switch = ", or switch on jax_enable_x64" if widest.bits < 64 else ""
         raise ValueError(
-            f"{what} is {shown(value)}, beyond the range of {widest.dtype}; choose another unit of length{switch}."
+            f"{what} is {shown(value)}, which is outside the range of {widest.dtype}; choose another unit of "
+            f"length{switch}."
         )
 
 
 def check_box(boxsize: Any, dims: int) -> Exact:
-    """Return ``boxsize`` as one exact length per dimension, 0 if open; raises ValueError if it is invalid."""
+    """Return ``boxsize`` as one exact length per dimension, 0 for open ones.
+
+    Raises:
+        TypeError: If lengths are not real numbers.
+        ValueError: If their number or one of the lengths is invalid.
+    """
     if isinstance(boxsize, Exact):
         return boxsize
     if boxsize is None:
         boxsize = 0.0
     shape = shape_of(boxsize, "boxsize")
     if shape not in ((), (dims,)):
-        raise ValueError(f"boxsize must be one length or {dims}, one a dimension (0 where open); its shape is {shape}.")
+        raise ValueError(f"boxsize must be one length, or {dims}, one per dimension (0 if open); its shape is {shape}.")
     if type(boxsize) is float:
         return _number_box(boxsize, dims, jax.dtypes.canonicalize_dtype(np.float64))
     if is_concrete(boxsize):
@@ -332,9 +379,9 @@ def _known_box(boxsize: Any, dims: int) -> Exact:
 
 @functools.lru_cache
 def _number_box(boxsize: float, dims: int, _widest: Any) -> Exact:
-    """Return `_known_box` of a Python number, cached because many calls use the same one.
+    """Return `_known_box` of a Python number.
 
-    _widest: part of the cache key, because the result depends on it.
+    The result is cached, because many calls use the same number. It depends on ``_widest``, the widest float of JAX.
     """
     return _known_box(boxsize, dims)
 
@@ -352,7 +399,10 @@ def sequence_of(parts: Any) -> list[Any]:
 def check_classes(arguments: dict[str, Any]) -> dict[str, Any]:
     """Check the particle classes and configurations among the arguments of compiled and mapped twins.
 
-    Raises TypeError for an invalid one, also in a sequence, before JAX raises its own error. Replaces no argument.
+    This check comes before JAX raises its own error. It returns no replacements.
+
+    Raises:
+        TypeError: For an invalid class or configuration, also in a sequence.
     """
     for name in ("cfg", "cfg_tree"):
         if arguments.get(name) is not None and not is_config(arguments[name]):
@@ -367,8 +417,8 @@ def check_classes(arguments: dict[str, Any]) -> dict[str, Any]:
 def exact_box_argument(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that compiled and mapped twins replace: ``boxsize``, checked and exact.
 
-    The first argument is a particle class, an array of positions, or a sequence of these. Positions may have a leading
-    axis over devices; the function itself makes all other checks.
+    The first argument is a particle class, an array of positions, or a sequence of particle classes or arrays.
+    Positions may have a leading axis over devices; the function itself makes all other checks.
     """
     check_classes(arguments)
     part = next(iter(arguments.values()))

@@ -12,14 +12,14 @@ from ._checks import at_least_normal, check_real, exact_box_argument, in_order, 
 from ._particles import check_no_unit, get_num, shape_of_pos
 from .jax_ext import Exact, exact, exact_to_float, is_concrete
 
-_BAD = "%s is negative or NaN, or one of them is; all must be at least 0 (infinite counts everything)."
+_BAD = "%s has a negative or NaN value; each must be at least 0 (infinity includes all particles)."
 _NOT_ASCENDING = "the radii of a query do not ascend; sort them."
 
 
 class Radii(NamedTuple):
     """``m`` ascending radii: for all queries, a number or ``(m,)``, or for each query, ``(q,)`` or ``(q, m)``.
 
-    One of the two fields is None; both are None if there are no radii (`NO_LIMIT`).
+    One of the two fields is None. In `NO_LIMIT`, which has no radii, both are None.
     """
 
     for_all: Exact | None
@@ -86,8 +86,8 @@ def exact_limit(arguments: dict[str, Any]) -> dict[str, Any]:
 def _asked_outside(asked: Any) -> tuple[tuple[int, ...], Any]:
     """Return the arguments ``queries`` and ``num`` of `as_radii` outside of a mapped function.
 
-    There, the first axis of positions may run over devices; without ``num``, `get_num` would take its length as the
-    number of queries. The function itself reports errors in either.
+    There, the first axis of positions may run over devices. Without ``num``, `get_num` would take its length as the
+    number of queries. The function itself reports errors in both.
     """
     return shape_of_pos(asked)[:-1], None if getattr(asked, "num", None) is None else get_num(asked)
 
@@ -95,7 +95,10 @@ def _asked_outside(asked: Any) -> tuple[tuple[int, ...], Any]:
 def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radii:
     """Return ``max_radius``, a number or one per query, as exact numbers; None is `NO_LIMIT`.
 
-    queries: as in `as_radii`.
+    Args:
+        max_radius: The limit from the user.
+        queries: See `as_radii`.
+        num: See `as_radii`.
     """
     if max_radius is None or (isinstance(max_radius, Radii) and not max_radius.given()):
         return NO_LIMIT
@@ -103,19 +106,30 @@ def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radi
 
 
 def as_one_radius(radius: Any, queries: tuple[int, ...], num: Any = None, name: str = "radius") -> Radii:
-    """Return `as_radii` of a number, or one per query; raises ValueError for ascending radii."""
+    """Return `as_radii` of a number, or one per query.
+
+    Raises:
+        ValueError: For ascending radii.
+    """
     shape = radius.words().words.shape[:-1] if isinstance(radius, Radii) else shape_of(radius, name)
     if shape not in ((), queries):
-        raise ValueError(f"{name} must be a number, or one a query, {_words(queries)}; its shape is {shape}.")
+        raise ValueError(f"{name} must be a number, or one per query, {_words(queries)}; its shape is {shape}.")
     return as_radii(radius, queries, num, name)
 
 
 def as_radii(radius: Any, queries: tuple[int, ...], num: Any = None, name: str = "radius") -> Radii:
-    """Return ``radius`` as exact numbers; raises TypeError or ValueError if these are not valid radii.
+    """Return ``radius`` as exact numbers.
 
-    queries: ``(q,)``, or ``(r, q)`` with an axis over devices. Radii are a number, ``(m,)`` or ``(1, m)`` for all
-        queries, or ``(q,)`` or ``(q, m)`` for each, after that axis. num: number of queries (None: all); the radii of
-        later rows are ignored.
+    Args:
+        radius: A number, ``(m,)`` or ``(1, m)`` for all queries; ``(q,)`` or ``(q, m)`` for each, after the axis over
+            devices in ``queries``.
+        queries: ``(q,)``, or ``(r, q)`` with an axis over devices.
+        num: Number of queries. None means all. The radii of later rows are ignored.
+        name: Name of the argument in messages.
+
+    Raises:
+        TypeError: If radii are not real numbers.
+        ValueError: If their shape is invalid, if one is negative or NaN, or if the radii of a query do not ascend.
     """
     if isinstance(radius, Radii):
         return radius
@@ -124,8 +138,8 @@ def as_radii(radius: Any, queries: tuple[int, ...], num: Any = None, name: str =
     each = shape in (queries, (*queries, *shape[-1:]))
     if not each and (len(shape) > 2 or (len(shape) == 2 and shape[0] != 1) or 0 in shape):
         raise ValueError(
-            f"radius must be a number, m ascending ones for all queries, (m,) or (1, m), or those of each query, "
-            f"{_words(queries)} or {_words((*queries, 'm'))}; its shape is {shape}."
+            f"radius must be a number, or m ascending numbers for all queries, (m,) or (1, m), or the radii of each "
+            f"query, {_words(queries)} or {_words((*queries, 'm'))}; its shape is {shape}."
         )
     if not each and len(shape) == 2:
         radius, shape = radius[0], shape[1:]
@@ -143,8 +157,8 @@ def _words(shape: tuple[Any, ...]) -> str:
 def _without_padding(radius: Any, queries: tuple[int, ...], num: Any) -> Any:
     """Return the radii of each query, set to 0 in rows from ``num`` on.
 
-    They are unchanged if ``num`` is invalid (another check reports that), or if it is traced and they are not, because
-    traced numbers lose bits.
+    They are unchanged if ``num`` is invalid, because another check reports that. They are also unchanged if only
+    ``num`` is traced, because traced numbers lose bits.
     """
     known = is_concrete(radius)
     right = isinstance(num, (int, np.integer, np.ndarray, jax.Array)) and np.shape(num) in ((), queries[:-1])

@@ -7,7 +7,7 @@ per query is returned. Besides the search, they cost a few operations per neighb
 * `smoothing_length` is the distance to the k-th neighbour.
 * `knn_density` is the mass in the ball of that radius, divided by its volume (Casertano & Hut 1985). It is unbiased in
   a uniform distribution and its only parameter is ``k``, but it jumps when neighbours change.
-* `sph_density` weighs neighbours by a smoothing kernel, as in smoothed particle hydrodynamics (SPH).
+* `sph_density` weighs neighbours by a smoothing kernel, like smoothed particle hydrodynamics (SPH).
 """
 
 import functools
@@ -43,7 +43,7 @@ from .tree import TreeHierarchy
 __all__ = ["knn_density", "smoothing_length", "sph_density", "sph_kernel"]
 
 _LOST = (
-    "the density in row {0} is beyond the range of %s; choose another unit of length or mass, or switch on "
+    "the density in row {0} is outside the range of %s; choose another unit of length or mass, or switch on "
     "jax_enable_x64 and give positions in float64."
 )
 _SPECS = {"part": P(-1), "boxsize": P(), "th": P(-1), "part_query": P(-1)}  # the other arguments are static
@@ -62,13 +62,23 @@ def smoothing_length(
 ) -> jax.Array:
     """Return the distance from every query to its ``k``-th neighbour: the radius of support of the smoothing kernels.
 
-    SPH codes define the smoothing length differently; some use half of this distance.
+    SPH codes define the smoothing length differently; some use half of this distance. On one device the result is
+    differentiable with respect to positions and box; on several devices, use ``drad`` of `jztree.knn.knn`.
 
-    part, k, boxsize, th, part_query, output_order, cfg: as in `jztree.knn.knn`. A particle is its own first neighbour.
+    Args:
+        part: Particles with ``pos`` ``(n, d)``; see `jztree.knn.knn`.
+        k: Number of neighbours. A particle is its own first neighbour.
+        boxsize: See `jztree.knn.knn`.
+        th: See `jztree.knn.knn`.
+        part_query: See `jztree.knn.knn`.
+        output_order: See `jztree.knn.knn`.
+        cfg: See `jztree.knn.knn`.
 
-    Returns ``(q,)`` lengths in the unit and dtype of the positions; rows without a particle (from ``num`` on) are 0. On
-    one device it is differentiable with respect to positions and box; on several devices, use ``drad`` of
-    `jztree.knn.knn`. Raises the errors of `jztree.knn.knn`.
+    Returns:
+        ``(q,)`` lengths in the unit and dtype of the positions. Rows without a particle (from ``num`` on) are 0.
+
+    Raises:
+        TypeError, ValueError: See `jztree.knn.knn`.
     """
 
     def last(rnn: jax.Array, **_: Any) -> jax.Array:
@@ -91,20 +101,31 @@ def knn_density(
     """Return the density at every query, from the mass within the distance to its ``k``-th neighbour.
 
     The estimate is ``(m_2 + ... + m_(k-1)) / V(r_k)``, with the volume ``V`` of a ball in the dimensions of the
-    positions. It excludes the particle itself and the last neighbour, which sets the radius, so the estimate of a
+    positions. It excludes the particle itself and the last neighbour, which sets the radius. So the estimate of a
     uniform density is unbiased, with a relative scatter of ``1 / sqrt(k - 3)`` (Casertano & Hut 1985, ApJ 298, 80). At
     other places (``part_query``), a query is not its own neighbour, and the sum begins with ``m_1``.
 
-    part: particles with ``pos`` ``(n, d)`` and ``mass`` ``(n,)``, or one mass for all. Without masses, or for an array
-        of positions, the result is a number density.
-    k: number of neighbours, including the particle itself: at least 3, or 2 with ``part_query``.
-    boxsize, th, part_query, output_order, cfg: as in `jztree.knn.knn`.
+    On one device the result is differentiable with respect to positions, masses and box.
 
-    Returns ``(q,)`` masses (or numbers) per volume, in the units of the particles and the dtype of a mass times a
-    length in JAX. It is inf if all ``k`` neighbours coincide with the query, and 0 in rows without a particle (from
-    ``num`` on). On one device it is differentiable with respect to positions, masses and box.
-    Raises ValueError if ``k`` is too small or masses have the wrong shape, an error at run time if a mass is negative,
-    NaN or infinite or a density is out of the range of its dtype, and the errors of `jztree.knn.knn`.
+    Args:
+        part: Particles with ``pos`` ``(n, d)`` and ``mass`` ``(n,)``, or one mass for all. Without masses, or for an
+            array of positions, the result is a number density.
+        k: Number of neighbours, including the particle itself: at least 3, or 2 with ``part_query``.
+        boxsize: See `jztree.knn.knn`.
+        th: See `jztree.knn.knn`.
+        part_query: See `jztree.knn.knn`.
+        output_order: See `jztree.knn.knn`.
+        cfg: See `jztree.knn.knn`.
+
+    Returns:
+        ``(q,)`` masses (or numbers) per volume, in the units of the particles and the dtype of a mass times a length in
+        JAX. A density is inf if all ``k`` neighbours coincide with the query, and 0 in rows without a particle (from
+        ``num`` on).
+
+    Raises:
+        TypeError: See `jztree.knn.knn`.
+        ValueError: If ``k`` is too small or masses have the wrong shape; see also `jztree.knn.knn`. At run time, if a
+            mass is negative, NaN or infinite, or a density is outside the range of its dtype.
     """
     dims = _dims(part)
     first = 1 if part_query is None else 0
@@ -133,24 +154,34 @@ def sph_density(
     """Return the density at every query, from its neighbours weighed by a smoothing kernel.
 
     The estimate is ``m_1 W(r_1, h) + ... + m_k W(r_k, h)``, where ``h``, the radius of support of ``W``, is the
-    distance to the ``k``-th neighbour (`smoothing_length`); the weight of this neighbour is therefore 0. A particle
-    counts as its own first neighbour, with the full ``W(0, h)``. This is correct if particles keep their distance, as
-    in SPH, and overestimates the density by this term for random positions.
+    distance to the ``k``-th neighbour (`smoothing_length`). The weight of this neighbour is therefore 0.
 
-    part: as in `knn_density`, with positions in 1 to 3 dimensions.
-    k: number of neighbours, including the particle itself; at least 2.
-    boxsize, th, part_query, output_order, cfg: as in `jztree.knn.knn`.
-    kernel: ``"cubic_spline"`` (Monaghan & Lattanzio 1985, A&A 149, 135), or ``"wendland_c2"``, ``"wendland_c4"`` or
-        ``"wendland_c6"`` (Wendland 1995; normalised as in Dehnen & Aly 2012, MNRAS 425, 1068), which allow more
-        neighbours. In 3 dimensions, use 30 to 60 neighbours for the spline, 60 to 400 for the others.
-    bias_correction: subtract ``epsilon m_1 W(0, h)``, with the ``epsilon(k)`` that Dehnen & Aly (2012, eqs 18 and 19)
-        chose so that a glass has a uniform density. Only at the particles themselves, in 3 dimensions, with Wendland
-        kernels.
+    A particle counts as its own first neighbour, with the full ``W(0, h)``. This is correct if particles keep their
+    distance, like SPH particles, and overestimates the density by this term for random positions.
 
-    Returns ``(q,)`` masses (or numbers) per volume, like `knn_density`; inf if all ``k`` neighbours coincide with the
-    query.
-    Raises ValueError if ``k`` is too small, the kernel is unknown or not available in these dimensions, or the
-    correction does not exist, and the errors of `knn_density`.
+    Args:
+        part: Particles like those of `knn_density`, with positions in 1 to 3 dimensions.
+        k: Number of neighbours, including the particle itself; at least 2.
+        boxsize: See `jztree.knn.knn`.
+        th: See `jztree.knn.knn`.
+        part_query: See `jztree.knn.knn`.
+        kernel: ``"cubic_spline"`` (Monaghan & Lattanzio 1985, A&A 149, 135), or ``"wendland_c2"``, ``"wendland_c4"`` or
+            ``"wendland_c6"`` (Wendland 1995; normalisation of Dehnen & Aly 2012, MNRAS 425, 1068), which allow more
+            neighbours. In 3 dimensions, use 30 to 60 neighbours for the spline, 60 to 400 for the others.
+        bias_correction: Whether to subtract ``epsilon m_1 W(0, h)``, with the ``epsilon(k)`` that Dehnen & Aly (2012,
+            eqs 18 and 19) chose so that a glass has a uniform density. Only at the particles themselves, in 3
+            dimensions, with Wendland kernels.
+        output_order: See `jztree.knn.knn`.
+        cfg: See `jztree.knn.knn`.
+
+    Returns:
+        ``(q,)`` masses (or numbers) per volume, like `knn_density`; inf if all ``k`` neighbours coincide with the
+        query.
+
+    Raises:
+        TypeError: See `jztree.knn.knn`.
+        ValueError: If ``k`` is too small, if the kernel is unknown or not available in these dimensions, or if the
+            correction does not exist; see also `knn_density`.
     """
     dims = _dims(part)
     chosen = sph_kernel_of(kernel, dims)
@@ -164,11 +195,21 @@ def sph_density(
 
 
 def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
-    """Evaluate a kernel of `sph_density`, ``W(r, h) h^d``, at ``q = r / h``, with ``h`` the radius of its support.
+    """Evaluate a smoothing kernel of `sph_density`, ``W(r, h) h^d``, at ``q = r / h``, with ``h`` the radius of its
+    support.
 
-    q: of any shape, not negative; the kernel is 0 from 1 on. dims: 1, 2 or 3.
+    The integral of the kernel over space is 1.
 
-    Its integral over space is 1. Raises ValueError if the kernel is unknown or not available in these dimensions.
+    Args:
+        q: Any shape, not negative. The kernel is 0 from 1 on.
+        kernel: See `sph_density`.
+        dims: 1, 2 or 3.
+
+    Returns:
+        An array with the shape of ``q``.
+
+    Raises:
+        ValueError: If the kernel is unknown or not available in these dimensions.
     """
     chosen = sph_kernel_of(kernel, dims)
     check_width({"q": q})
@@ -183,11 +224,12 @@ _BIAS = {"wendland_c2": (0.0294, 0.977), "wendland_c4": (0.01342, 1.579), "wendl
 
 
 def _excess(kernel: str, k: int, dims: int, part_query: Any) -> float:
-    """Return the excess of the self-contribution in a glass, as a fraction of it."""
+    """Return the excess of the self-contribution in a glass, relative to that contribution."""
     if kernel not in _BIAS or dims != 3 or part_query is not None:
         raise ValueError(
-            f"bias_correction is known for {', '.join(_BIAS)} in 3 dimensions, at the particles themselves; not for "
-            f"{kernel} in {dims} dimension(s){'' if part_query is None else ' at other places (part_query)'}."
+            f"bias_correction is known for {', '.join(_BIAS)} in 3 dimensions, at the particles themselves, but not "
+            f"for {kernel} in {dims} dimension(s){'' if part_query is None else ' at other places (part_query)'}; "
+            "leave it out."
         )
     epsilon, alpha = _BIAS[kernel]
     return epsilon * (k / 100) ** -alpha
@@ -211,7 +253,7 @@ def _reduced(
     mass, pos = check_mass(part), get_pos(part)
     if mass is not None and np.shape(mass) not in ((), pos.shape[:1]):
         raise ValueError(
-            f"mass has shape {np.shape(mass)}; it must be {pos.shape[:1]}, one a particle, or a single number for all."
+            f"mass has shape {np.shape(mass)}; it must be one number per particle, {pos.shape[:1]}, or one for all."
         )
     sources = PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=get_num_total(part))
     if part_query is not None:
@@ -237,7 +279,12 @@ def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:
 def _smoothed(mass: jax.Array, distance: jax.Array, chosen: SphKernel, excess: float, dims: int) -> jax.Array:
     """Return the density of neighbours for a kernel that ends at the last, minus ``excess`` of the first.
 
-    mass, distance: ``(q, k)``.
+    Args:
+        mass: ``(q, k)``.
+        distance: ``(q, k)``.
+        chosen: The smoothing kernel.
+        excess: The fraction of the first term to subtract.
+        dims: Number of dimensions.
     """
     h = distance[:, -1:]
     sound = (h > 0) & (h < jnp.inf)  # `_per_volume` handles the other rows, but they must not become NaN
@@ -248,7 +295,14 @@ def _smoothed(mass: jax.Array, distance: jax.Array, chosen: SphKernel, excess: f
 
 @functools.partial(jax.jit, static_argnames=("unit_ball", "dims"), inline=True)
 def _mean(mass: jax.Array, distance: jax.Array, unit_ball: float, dims: int) -> jax.Array:
-    """Return the mean density of neighbours in the ball that ends at the last. unit_ball: its volume at radius 1."""
+    """Return the mean density of neighbours in the ball that ends at the last.
+
+    Args:
+        mass: ``(q, m)``.
+        distance: ``(q, k)``.
+        unit_ball: The volume of a ball of radius 1.
+        dims: Number of dimensions.
+    """
     return _per_volume(_sum(mass) / unit_ball, distance[:, -1], dims)
 
 

@@ -239,14 +239,14 @@ def test_invalid_traced_radii_raise(radius: Any) -> None:
 
 def test_invalid_weights_raise() -> None:
     pos = oracles.uniform(50, 3)
-    with pytest.raises(ValueError, match="one number a particle"):
+    with pytest.raises(ValueError, match="one number per particle"):
         count_within(pos, 0.1, weight=np.ones(49))
     for bad in (np.nan, np.inf, 1e38):
         weight = np.ones(50, np.float32)
         weight[7] = bad
         with pytest.raises(Exception, match="row 7 has a weight"):
             count_within.jit(pos, 0.1, weight=weight).block_until_ready()
-    with pytest.raises(Exception, match="beyond the range"):
+    with pytest.raises(Exception, match="outside the range"):
         count_within.jit(pos, 9.0, weight=np.full(50, 3e37, np.float32)).block_until_ready()
     with pytest.raises(Exception, match="NaN or infinite"):
         count_within.jit(pos * np.nan, 0.1).block_until_ready()

@@ -152,7 +152,7 @@ def test_float32_neither_overflows_nor_loses_small_terms() -> None:
     got = np.asarray(density.knn_density.jit(part, n), np.float64)
     np.testing.assert_allclose(got, 0.1 * np.asarray(want, np.float64) / 1e-36, rtol=1e-6)
     light = PosMass(pos=pos * np.float32(1e15), mass=np.float32(0.1))
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="the density in row 0 is beyond the range of float32; choose"):
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="the density in row 0 is outside the range of float32; choose"):
         jax.block_until_ready(density.knn_density.jit(light, n))
     heavy = PosMass(pos=pos * np.float32(1e15), mass=np.float32(1e20))
     np.testing.assert_allclose(density.knn_density.jit(heavy, n), np.asarray(want) * 1e-25, rtol=1e-6)

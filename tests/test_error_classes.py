@@ -119,14 +119,14 @@ def test_too_few_particles_error_suggests_remedies() -> None:
         knn(GOOD[:5], 9)
     search = jax.jit(lambda num: knn(Pos(pos=GOOD, num=num), 2))
     for num, words in (
-        (0, "k is 2, but there are 0 particles .*; give"),
+        (0, "k is 2, but there are 0 particles .*; pass"),
         (1, "k is 2, .* only 1 .*; use a smaller k, or"),
     ):
         with pytest.raises(oracles.RUN_TIME_ERROR, match=f"{words} .*max_radius=jnp.inf"):
             jax.block_until_ready(search(num))
     empty = Pos(pos=np.zeros((2, 5, 3), np.float32), num=np.zeros(2, np.int32))
     with pytest.raises(
-        oracles.RUN_TIME_ERROR, match=r"there are 0 particles .* on all devices, .* give .*max_radius=jnp\.inf"
+        oracles.RUN_TIME_ERROR, match=r"there are 0 particles .* on all devices, .* pass .*max_radius=jnp\.inf"
     ):
         jax.block_until_ready(knn.smap(mesh_of(2), jit=True)(empty, 1))
     radius, row = knn(none, 1, part_query=GOOD, max_radius=np.inf)  # as the error message suggests

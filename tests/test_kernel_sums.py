@@ -363,7 +363,7 @@ def test_invalid_smoothing_lengths_and_values_name_the_row() -> None:
         v[7] = bad
         with pytest.raises(Exception, match="row 7 has a value"):
             kernel_sums.jit(pos, 0.2, values=v).block_until_ready()
-    with pytest.raises(Exception, match="beyond the range"):
+    with pytest.raises(Exception, match="outside the range"):
         kernel_sums.jit(pos, 1e-3, values=np.full(50, 1e37)).block_until_ready()
     with pytest.raises(Exception, match="below the range"):
         kernel_sums.jit(pos * np.float32(1e13), 1e12, values=np.full(50, 1e-5, np.float32)).block_until_ready()
@@ -378,12 +378,12 @@ def test_invalid_smoothing_lengths_and_values_name_the_row() -> None:
 def test_sums_that_overflow_float64_raise(x64: None, form: str, value: float) -> None:
     """The norm of a top hat in two dimensions is below 1, so its product with the largest number is finite."""
     pos, h = np.array([[4e-301, 2e-303], [1e-300, 0.0]]), np.array([3e-301, 1e-300])
-    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"the sum in row 0 is beyond the range of float64"):
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"the sum in row 0 is outside the range of float64"):
         jax.block_until_ready(kernel_sums(pos, h, values=np.array([value, 1e-320]), kernel="top_hat", form=form))
 
 
 def test_overflowing_terms_that_cancel_raise() -> None:
     """Their difference was 0, which is wrong."""
     pos, h = np.zeros((2, 8), np.float32), np.full(2, 1e-37, np.float32)
-    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"the sum in row 0 is beyond the range of float32"):
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"the sum in row 0 is outside the range of float32"):
         jax.block_until_ready(kernel_sums(pos, h, values=np.float32([1e30, -2e30]), kernel="top_hat", form="scatter"))

@@ -309,7 +309,8 @@ def test_batches_near_the_largest_float32(unit: float) -> None:
     assert np.all(np.sort(idx, axis=1) == np.arange(60).reshape(-1, fit).T[batch])
     if fit < 60:
         with pytest.raises(
-            oracles.RUN_TIME_ERROR, match=rf"row {fit} of batch is {fit}.*float32 only up to number {fit - 1};"
+            oracles.RUN_TIME_ERROR,
+            match=rf"row {fit} of batch is {fit}.*float32 can represent only the batches up to {fit - 1};",
         ):
             knn(pos, 3, batch=np.arange(60) % (fit + 1))
 
@@ -408,7 +409,7 @@ POS = oracles.uniform(20, 3)
         ({"batch": np.zeros(20, int), "part_query": POS}, ValueError, "give both or none"),
         ({"batch_query": np.zeros(20, int)}, ValueError, "without it batch alone"),
         ({"batch": np.zeros(20, int), "output_order": "z"}, ValueError, "an order of their own"),
-        ({"batch": -np.ones(20, int)}, oracles.RUN_TIME_ERROR, "row 0 of batch is no number of a batch"),
+        ({"batch": -np.ones(20, int)}, oracles.RUN_TIME_ERROR, "row 0 of batch is not a valid batch number"),
         ({"batch": np.arange(20) * 2**22}, oracles.RUN_TIME_ERROR, "row 5 of batch.*from 0 to 16777216"),
     ],
     ids=str,

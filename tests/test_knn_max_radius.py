@@ -185,7 +185,7 @@ def test_traced_max_radius() -> None:
     [
         (-1.0, "max_radius is -1.0; radii must be at least 0"),
         (np.nan, "max_radius is nan"),
-        ([0.1, 0.2], r"max_radius must be a number, or one a query, \(50,\); its shape is \(2,\)"),
+        ([0.1, 0.2], r"max_radius must be a number, or one per query, \(50,\); its shape is \(2,\)"),
         (np.full((50, 2), 0.1), "max_radius must be a number"),
         ("far", "max_radius"),
     ],

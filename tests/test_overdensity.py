@@ -265,7 +265,7 @@ def test_one_compilation_for_all_densities(count_compilations: Any) -> None:
         ({"density": np.nan}, "positive and finite"),
         ({"G": 0.0}, "G is 0.0"),
         ({"centre": np.zeros((2, 2), np.float32)}, "centres are float32 with 2 dimensions"),
-        ({"part": PosMass(pos=np.zeros((9, 3), np.float32), mass=np.ones(5))}, "one number or one a particle"),
+        ({"part": PosMass(pos=np.zeros((9, 3), np.float32), mass=np.ones(5))}, "one number, or one per particle"),
         ({"part": np.zeros((9, 5), np.float32)}, "d from 1 to 4"),
     ],
 )

@@ -283,8 +283,8 @@ def test_radii_that_reach_too_many_images(radius: float) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"radius": [0.1, 0.2]}, "one a query"),
-        ({"radius": [0.2, 0.1]}, "radius must be a number, or one a query"),
+        ({"radius": [0.1, 0.2]}, "one per query"),
+        ({"radius": [0.2, 0.1]}, "radius must be a number, or one per query"),
         ({"radius": -1.0}, "at least 0"),
         ({"radius": np.nan}, "at least 0"),
         ({"radius": 0.1, "capacity": -1}, "capacity is -1"),

@@ -114,7 +114,9 @@ def test_runs_of_64_bits_are_not_truncated(beyond: int, bits: int) -> None:
 @pytest.mark.parametrize("splits", [[0, 5, 3], [-1, 4], [0, N + 1]], ids=["descending", "negative", "beyond"])
 def test_invalid_runs_raise(splits: list[int]) -> None:
     for call in (jz.tree.center_of_mass, jz.tree.center_of_mass.jit):
-        with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match=f"at most the {N} rows") as error:
+        with pytest.raises(
+            (ValueError, jax.errors.JaxRuntimeError), match=f"at most {N}, the number of particles"
+        ) as error:
             jax.block_until_ready(call(np.array(splits), massive()))
         assert oracles.one_sentence(error)
     for wrong in (np.array([0.0, 3.0]), [0, 3]):

@@ -265,7 +265,7 @@ def test_error_messages() -> None:
         reduce_within(pos, 0.1, lambda q, s, v, d: d.astype(jnp.int4))
     with pytest.raises(TypeError, match="pair_func must be a function"):
         reduce_within(pos, 0.1, "sum")
-    with pytest.raises(ValueError, match="radius must be a number, or one a query"):
+    with pytest.raises(ValueError, match="radius must be a number, or one per query"):
         reduce_within(pos, [0.1, 0.2], lambda q, s, v, d: d)
     with pytest.raises(ValueError, match="must be at least 0"):
         reduce_within(pos, -1.0, lambda q, s, v, d: d)

@@ -215,7 +215,7 @@ def test_errors_at_run_time() -> None:
     for given, reach, message in (
         (part, np.full(5, 0.6, np.float32), "radius in row 0 is infinite or above half"),
         (ParticleData(pos=pos, vel=fast, mass=mass), radius, "row 7 has a velocity"),
-        (ParticleData(pos=pos, vel=vel, mass=heavy), radius, "property of the sphere in row 0 is beyond"),
+        (ParticleData(pos=pos, vel=vel, mass=heavy), radius, "property of the sphere in row 0 is outside"),
     ):
         with pytest.raises(oracles.RUN_TIME_ERROR, match=message):
             jax.block_until_ready(sphere_properties.jit(given, pos[:5], reach, boxsize=1.0))

@@ -33,13 +33,13 @@ UNITS = [
     (1e-25, 1e-30, 1e-5, None),
     (1e-30, 1e-37, 1e37, None),
     (1e37, 1e-35, 1e-30, None),
-    (1e38, 1.0, 1.0, "row {row} of the positions is NaN or infinite, or beyond 4.2e37 in size"),
-    (1e-39, 1.0, 1.0, "is so small that its axes are beyond the range of float32"),
-    (1.0, 1e38, 1.0, "the mass of the group in row 0 of the catalogue is beyond the range of float32"),
-    (1.0, 1e-39, 1.0, "row 0 has a mass that is negative, NaN or beyond the range of float32"),
-    (1.0, 1.0, 1e38, "row {row} has a velocity that is NaN, infinite or beyond 4.2e37 in size"),
-    (1e30, 1.0, 1e30, "the angular_momentum .* is beyond the range of float32"),
-    (1e-25, 1.0, 1e-25, "the angular_momentum .* is beyond the range of float32"),
+    (1e38, 1.0, 1.0, "row {row} of the positions is NaN or infinite, or larger than 4.2e37"),
+    (1e-39, 1.0, 1.0, "is so small that its axes are outside the range of float32"),
+    (1.0, 1e38, 1.0, "the mass of the group in row 0 of the catalogue is outside the range of float32"),
+    (1.0, 1e-39, 1.0, "row 0 has a mass that is negative, NaN or outside the range of float32"),
+    (1.0, 1.0, 1e38, "row {row} has a velocity that is NaN, infinite or larger than 4.2e37"),
+    (1e30, 1.0, 1e30, "the angular_momentum .* is outside the range of float32"),
+    (1e-25, 1.0, 1e-25, "the angular_momentum .* is outside the range of float32"),
 ]
 NAMES = [f"{length:g}-{mass:g}-{velocity:g}" for length, mass, velocity, _ in UNITS]
 
@@ -114,7 +114,7 @@ def check_catalogue(part: data.ParticleData, ids: np.ndarray, cata: Any) -> None
 def test_masses_that_underflow_in_the_dtype_of_positions(x64: None, call: Callable[[Any], Any]) -> None:
     # A Python number gets the dtype of the positions.
     part = data.PosMass(pos=np.random.default_rng(2).random((9, 3), np.float32), mass=1e-38)
-    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"mass .* beyond the range of float32"):
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=r"mass .* outside the range of float32"):
         jax.block_until_ready(call(part))
 
 
@@ -172,7 +172,7 @@ def test_masses_of_float64_keep_their_range_with_positions_of_float32(x64: None)
     np.testing.assert_allclose(th.mass(th.num_planes - 1).sum(), part.mass.sum(), rtol=1e-14)
     assert np.all(knn_density.jit(part, 8) > 1e43)
     with pytest.raises(
-        Exception, match=r"row 0 has a mass .* beyond the range of float32.*positions and masses in float64"
+        Exception, match=r"row 0 has a mass .* outside the range of float32.*positions and masses in float64"
     ):
         jax.block_until_ready(spherical_overdensity(part, part.pos[:2], 1e46).mass)
 
@@ -182,7 +182,7 @@ def test_masses_of_float64_keep_their_range_with_positions_of_float32(x64: None)
 def test_float64_numbers_that_jax_would_truncate_are_refused(compiled: bool, mass: float) -> None:
     part = clumps(1.0, 1.0, 1.0, np.float32)
     part.mass = np.full(len(part.pos), mass)
-    words = rf"mass holds {mass:g}".replace("+", r"\+") + r", beyond the range of float32 .*jax_enable_x64"
+    words = rf"mass holds {mass:g}".replace("+", r"\+") + r", which is outside the range of float32 .*jax_enable_x64"
 
     def calls(function: Any, *arguments: Any, **options: Any) -> Callable[[], Any]:
         return lambda: (function.jit if compiled else function)(part, *arguments, **options)
@@ -225,7 +225,7 @@ def test_bad_masses_name_their_row(value: float) -> None:
         (77, lambda: zsort_and_tree.jit(part, MASSES)[1].flat_mass),
         (where, lambda: build_tree_hierarchy.jit(partz, MASSES).flat_mass),
     ):
-        with pytest.raises(Exception, match=f"row {row} has a mass that is negative, NaN or beyond") as error:
+        with pytest.raises(Exception, match=f"row {row} has a mass that is negative, NaN or outside") as error:
             jax.block_until_ready(call())
         assert oracles.one_sentence(error)
 
@@ -306,7 +306,7 @@ def test_distances_that_are_tiny_compared_with_the_extent(count: int, separate: 
 def test_positions_too_far_apart_raise() -> None:
     far = np.array([[-3e38, 0, 0], [3e38, 0, 0]], np.float32)
     for function in (smoothing_length, knn_density):
-        with pytest.raises(Exception, match=r"row 0 of the positions is NaN or infinite, or beyond 4\.2e37 in size"):
+        with pytest.raises(Exception, match=r"row 0 of the positions is NaN or infinite, or larger than 4\.2e37"):
             jax.block_until_ready(function(far, 2 if function is smoothing_length else 3 - 1, part_query=far))
 
 
@@ -314,7 +314,7 @@ def test_positions_too_far_apart_raise() -> None:
 def test_radii_that_xla_flushes_to_zero_give_finite_densities() -> None:
     pos = (np.arange(40, dtype=np.float32) * np.float32(1e-44))[:, None] * np.ones((1, 3), np.float32)
     for density in (knn_density, sph_density):
-        with pytest.raises(Exception, match="the density in row 0 is beyond the range of float32; choose"):
+        with pytest.raises(Exception, match="the density in row 0 is outside the range of float32; choose"):
             jax.block_until_ready(density.jit(pos, 8))
         assert np.isinf(density.jit(np.zeros((8, 3), np.float32), 8)).all()
 
@@ -336,7 +336,7 @@ def test_densities_in_any_unit(length: float, mass: float, dtype: Any) -> None:
         assert np.abs(found / expected - 1).max() < 40 * kept.eps
     else:
         for density in (knn_density, sph_density):
-            with pytest.raises(Exception, match=r"the density in row \d+ is beyond the range of float32"):
+            with pytest.raises(Exception, match=r"the density in row \d+ is outside the range of float32"):
                 jax.block_until_ready(density.jit(part, 8))
 
 
@@ -351,7 +351,7 @@ def test_sums_that_overflow_float32_are_named() -> None:
         ("the mass of a node", lambda: zsort_and_tree.jit(part, MASSES)[1].flat_mass),
         ("the radius, the mass or vmax of the sphere in row 0", lambda: spheres(part).mass),
     ):
-        with pytest.raises(Exception, match=f"{words} is beyond the range of float32; choose .*jax_enable_x64"):
+        with pytest.raises(Exception, match=f"{words} is outside the range of float32; choose .*jax_enable_x64"):
             jax.block_until_ready(call())
 
 
@@ -391,7 +391,7 @@ def test_inertia_tensor_and_spin_in_centimetres() -> None:
     np.testing.assert_allclose(halos.inertia_tensor(unit), expected, rtol=1e-6, atol=1e-12)
     np.testing.assert_allclose(np.trace(halos.inertia_tensor(unit)[0]), unit.com_inertia_radius[0] ** 2, rtol=1e-6)
     words = (
-        "the inertia_tensor of the group in row 0 of the catalogue is a square of lengths beyond the range of float32"
+        "the inertia_tensor of the group in row 0 of the catalogue is a square of lengths outside the range of float32"
     )
     for function in (halos.inertia_tensor, halos.inertia_tensor.jit):
         with pytest.raises(oracles.RUN_TIME_ERROR, match=words):

@@ -50,21 +50,24 @@ __all__ = ["catalogue_columns", "group_and_catalogue", "make_catalogue", "partic
 # Buffers for parts of groups are this many times smaller than the rows. Parts are few; if not, more windows are used.
 _PARTS = 8
 _NOT_LISTED = np.uint32(0xFFFFFFFF)  # in the high word of a place
-_BAD_GROUP = "row {0} of some rank is said to be in a group that does not begin with a particle before it."
+_BAD_GROUP = (
+    "row {0} of some rank has an invalid label; each group must begin with one of its particles, at or before all of "
+    "its rows."
+)
 _TOO_LARGE = (
     "a group has more than 2**31 - 1 particles, which the catalogue cannot count; use a smaller linking length rlink."
 )
 _AXES_BELOW = 1024  # times the smallest normal number: a smaller size leaves no range for shorter axes
 _TOO_HEAVY = (
-    "the mass of the group in row {0} of the catalogue is beyond the range of %s; choose another unit of mass, or "
+    "the mass of the group in row {0} of the catalogue is outside the range of %s; choose another unit of mass, or "
     "switch on jax_enable_x64 and give masses in float64."
 )
 _TOO_SMALL = (
-    "the group in row {0} of the catalogue is so small that its axes are beyond the range of %s; choose another unit "
+    "the group in row {0} of the catalogue is so small that its axes are outside the range of %s; choose another unit "
     "of length."
 )
 _TOO_FAST = (
-    "the angular_momentum (length times velocity) of the group in row {0} of the catalogue is beyond the range of %s; "
+    "the angular_momentum (length times velocity) of the group in row {0} of the catalogue is outside the range of %s; "
     "choose other units, or switch on jax_enable_x64 and give positions in float64."
 )
 

@@ -22,7 +22,7 @@ __all__ = ["Columns", "mean_columns", "mean_faults"]
 # Positions, masses and velocities; see `._group_order.catalogue_columns`.
 Columns = tuple[jax.Array, jax.Array | None, jax.Array | None]
 _VELOCITY = 5  # index among the sums of a kernel
-_NOT_FINITE = "row {0}%s has a %s that is NaN or infinite, of which a mean is to be taken; remove such particles."
+_NOT_FINITE = "row {0}%s has a %s that is NaN or infinite, so its mean is undefined; remove such particles."
 _NO_REDSHIFT = "row {0}%s has a zplus1 that is not positive and finite; it is 1 + z, the inverse of the scale factor."
 
 

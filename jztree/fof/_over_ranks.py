@@ -28,7 +28,7 @@ from ..tree.stage import Stage
 
 _MIN_EDGES = 1024
 _TOO_MANY = (
-    "there are 2**31 particles or more on all devices, which labels cannot number in 32 bits; use "
+    "linear labels have 32 bits and support less than 2**31 particles over all devices, but there are more; use "
     "linearize_labels=False."
 )
 

@@ -29,8 +29,8 @@ __all__ = ["LowestParticle", "lowest_potential_particle"]
 _MAX_DIMS = 4
 _BAD_SOFTENING = "softening is negative or not finite; give a length of at least 0."
 _LOST = (
-    "the potential (mass over length) of the group in row {0} of the catalogue is beyond the range of %s; choose other "
-    "units, or switch on jax_enable_x64 and give positions and masses in float64."
+    "the potential (mass over length) of the group in row {0} of the catalogue is outside the range of %s; choose "
+    "other units, or switch on jax_enable_x64 and give positions and masses in float64."
 )
 
 

@@ -34,7 +34,7 @@ Rows = FofCatalogue | SphereProperties  # of groups or spheres
 _PEAK = 2.162581587064612
 _MOST_PEAKED = 1e6
 _SQUARES = (
-    "the inertia_tensor of the group in row {0} of the catalogue is a square of lengths beyond the range of {1}; "
+    "the inertia_tensor of the group in row {0} of the catalogue is a square of lengths outside the range of {1}; "
     "choose another unit of length, or use shape_tensor and com_inertia_radius, of which it is made."
 )
 

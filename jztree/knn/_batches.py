@@ -23,10 +23,10 @@ from ..data import get_num, replace_num
 from ..jax_ext import Exact, exact_to_float
 from ..tree._zorder import Domain
 
-_BAD_BATCH = "row {0} of %s is no number of a batch; these are from 0 to %d."
+_BAD_BATCH = "row {0} of %s is not a valid batch number; it must be from 0 to %d."
 _TOO_WIDE = (
-    "row {0} of %s is {1}, but sets as wide as these have room beside each other in %s only up to number {2}; choose "
-    "another unit of length, or search them one by one."
+    "row {0} of %s is {1}, but with sets of this extent %s can represent only the batches up to {2}; choose another "
+    "unit of length, or search the sets one by one."
 )
 
 

@@ -34,7 +34,7 @@ from ._words import ABOUT_QUERIES, DISTANCES, NOTHING, Found, reduced, take
 
 __all__ = ["entries_of"]
 
-_TOO_MANY = "there are 2**31 or more particles on all devices, too many for result 'globalidx'; use 'rankidx'."
+_TOO_MANY = "result 'globalidx' supports less than 2**31 particles over all devices, but there are more; use 'rankidx'."
 
 _Neighbours = tuple[jax.Array, jax.Array]
 

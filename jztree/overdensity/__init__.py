@@ -33,8 +33,8 @@ from ._sums import SphereProperties, sphere_properties
 __all__ = ["SphereProperties", "SphericalOverdensity", "sphere_properties", "spherical_overdensity"]
 
 _LOST = (
-    "the radius, the mass or vmax of the sphere in row {0} is beyond the range of %s; choose other units, or switch on "
-    "jax_enable_x64 and give positions and masses in float64."
+    "the radius, the mass or vmax of the sphere in row {0} is outside the range of %s; choose other units, or switch "
+    "on jax_enable_x64 and give positions and masses in float64."
 )
 _BAD_DENSITY = "a density is not positive and finite; give mean densities such as 200 times the critical density."
 

@@ -30,11 +30,11 @@ from ._spheres import widest_sphere
 __all__ = ["SphereProperties", "sphere_properties"]
 
 _TOO_WIDE = (
-    "the radius in row {0} is infinite or above half the smallest periodic length, so that the sphere would meet its "
-    "own images; give smaller ones, or boxsize=0."
+    "the radius in row {0} is infinite or above half the smallest periodic length, so the sphere would overlap its "
+    "periodic images; use smaller radii, or boxsize=0."
 )
 _LOST = (
-    "a property of the sphere in row {0} is beyond the range of %s; choose other units, or switch on jax_enable_x64 "
+    "a property of the sphere in row {0} is outside the range of %s; choose other units, or switch on jax_enable_x64 "
     "and give positions, masses and velocities in float64."
 )
 

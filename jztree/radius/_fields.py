@@ -21,8 +21,8 @@ from ._search import check_both
 __all__ = ["sph_derivative"]
 
 _NO_MASS = (
-    "the particles within the smoothing length of row {0} have no mass together, or the derivative there is beyond the "
-    "range of %s; use larger lengths, or choose other units."
+    "the particles within the smoothing length of row {0} have a total mass of 0, or the derivative there is outside "
+    "the range of %s; use larger lengths, or choose other units."
 )
 
 

@@ -37,14 +37,14 @@ __all__ = [
 _FORMS = ("gather", "scatter", "mean_kernel", "mean_h")
 _DERIVATIVES = (None, "gradient", "divergence", "curl")
 _BAD_VALUE = (
-    "row {0} has a value that is NaN or infinite, or is so as %s; remove such particles, or choose other units, or "
-    "switch on jax_enable_x64 and give float64."
+    "row {0} has a value that is NaN or infinite, or becomes infinite as %s; remove such particles, or choose other "
+    "units, or switch on jax_enable_x64 and give float64."
 )
 _LOST = (
-    "the sum in row {0} is beyond the range of %s; choose another unit of length or of the values, or switch on "
+    "the sum in row {0} is outside the range of %s; choose another unit of length or of the values, or switch on "
     "jax_enable_x64 and give values in float64."
 )
-_NO_QUERY = "h_query goes with part_query; the particles themselves have the lengths h."
+_NO_QUERY = "h_query requires part_query; without part_query, pass the smoothing lengths of the particles as h."
 
 
 class Kernel(NamedTuple):

@@ -39,16 +39,16 @@ __all__ = ["Rows", "kernel_term"]
 
 _OTHER_FORM = {"gather": "scatter", "scatter": "gather", "mean_h": "mean_h"}
 _NO_THIRD = (
-    "sums over a kernel have two derivatives by positions and smoothing lengths together, and its gradient, divergence "
-    "and curl one; put jax.lax.stop_gradient around what is to count as constant."
+    "sums over a kernel have up to two derivatives by positions and smoothing lengths together, and gradient, "
+    "divergence and curl have one; put jax.lax.stop_gradient around arguments that are constant."
 )
 _NO_SECOND_BY_BOX = (
-    "sums over a kernel have first derivatives by the box only; put jax.lax.stop_gradient around boxsize, if it is to "
-    "count as constant."
+    "sums over a kernel have only first derivatives by the box; put jax.lax.stop_gradient around boxsize if it is "
+    "constant."
 )
 _NO_TOP_HAT = (
     "the sum over a top hat jumps when a particle enters, so it has no derivative by positions, h or box; choose "
-    "another kernel, or put jax.lax.stop_gradient around what is to count as constant."
+    "another kernel, or put jax.lax.stop_gradient around arguments that are constant."
 )
 
 

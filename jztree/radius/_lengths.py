@@ -12,10 +12,10 @@ from .._particles import check_no_unit
 from .._radii import Radii
 from ..jax_ext import exact, exact_to_float, is_concrete
 
-_BAD = "row {0} of %s is not a smoothing length; all must be positive and finite, and not below the range of %s."
+_BAD = "row {0} of %s is not a valid smoothing length; each must be positive, finite and within the range of %s."
 _TOO_SMALL = (
-    "values over volumes of the size of the smoothing length in row {0} are below the range of %s; choose another unit "
-    "of length or of the values, or switch on jax_enable_x64 and give values in float64."
+    "values divided by the volume of the smoothing length in row {0} are below the range of %s; choose another unit of "
+    "length or of the values, or switch on jax_enable_x64 and give values in float64."
 )
 
 

@@ -14,12 +14,12 @@ from ..kernels import PairBins
 
 MODES = ("r", "rp_pi", "s_mu")
 _SECOND = {"rp_pi": "pi", "s_mu": "mu"}
-_BAD = "{0} are not ascending numbers from 0 on; sort them, and leave out those that come twice."
+_BAD = "{0} must be strictly ascending and at least 0; sort them and remove duplicates."
 _NO_MIDDLE = (
-    "los is 'midpoint', and the box is periodic, where the middle of a pair is not one place; leave boxsize out, or "
-    "give an axis."
+    "los='midpoint' requires an open box, because a pair in a periodic box has several midpoints; leave out boxsize, "
+    "or pass an axis."
 )
-_BAD_COSINES = "edges_b are not ascending numbers from 0 to 1, which is what cosines are."
+_BAD_COSINES = "edges_b must be strictly ascending cosines from 0 to 1; sort them and remove other values."
 
 
 def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:

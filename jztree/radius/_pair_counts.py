@@ -27,9 +27,9 @@ __all__ = ["PairCounts", "pair_counts"]
 # Pairs of larger leaves are compared faster: on a two-core AMD EPYC 9004 (Zen 4), 20 bins of 1e6 uniform particles take
 # a third less time than with leaves of 24.
 _CONFIG = RadiusConfig(tree=TreeConfig(leaf_size=48))
-_BAD_REGION = "row {0} has a region%s that is not from 0 to below num_regions, %d; number the regions from 0 on."
+_BAD_REGION = "row {0} has a region%s that is not valid; regions must be at least 0 and below num_regions, %d."
 _LOST = (
-    "a sum of products of weights is beyond the range of %s; choose weights nearer to 1, or switch on jax_enable_x64."
+    "a sum of products of weights is outside the range of %s; choose weights nearer to 1, or switch on jax_enable_x64."
 )
 
 

@@ -27,10 +27,10 @@ __all__ = ["PairLists", "pairs_within"]
 # Initial capacity of lists, in pairs per query.
 _USUAL = 32
 _TOO_FAR = (
-    "the radius reaches 2**31 periodic images or more (infinite ones reach all); in a periodic box, give one that is "
-    "fewer box lengths."
+    "the radius reaches 2**31 periodic images or more (an infinite one reaches all); in a periodic box, use a radius "
+    "of fewer box lengths."
 )
-_FAR_OUT = "row {0}%s is 2**29 box lengths or more from the box, too far for shifts in 32 bits; wrap positions first."
+_FAR_OUT = "row {0}%s is 2**29 box lengths or more from the box, so its shift exceeds 32 bits; wrap positions first."
 
 
 @jax.tree_util.register_dataclass

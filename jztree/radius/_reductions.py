@@ -30,7 +30,7 @@ _BLOCKS, _SMALL = 16, 4096
 _AT_ONCE = 1 << 17
 # Initial capacity for pairs, per query of a block.
 _USUAL = 32
-_TOO_MANY = "there are about 2**31 pairs or more in a sixteenth of the queries; use a smaller radius or more devices."
+_TOO_MANY = "a sixteenth of the queries has about 2**31 pairs or more; use a smaller radius or more devices."
 # Functions that reduce the pairs of each query, and that combine two such results.
 _REDUCE: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array]]] = {
     "sum": (jax.ops.segment_sum, jnp.add),

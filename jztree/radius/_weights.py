@@ -9,7 +9,8 @@ from .. import comm, kernels
 from .._checks import check_one_a_particle, check_real_dtype, common_dtype, farthest, rows_fault
 
 _BAD = (
-    "row {0} has a weight%s that is NaN, infinite or beyond %s in size; remove such particles, or choose other units."
+    "row {0} has a weight%s that is NaN, infinite or larger than %s in magnitude; remove such particles, or choose "
+    "other units."
 )
 
 

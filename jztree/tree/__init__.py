@@ -51,11 +51,11 @@ __all__ = [
 
 _TOP_PLANE_NODES = 64
 _NOT_IN_ORDER = (
-    "a hierarchy needs particles in z-order, and these are not; sort them with jztree.tree.zsort and the same boxsize "
-    "first."
+    "a hierarchy needs particles in z-order, but these are in another order; sort them with jztree.tree.zsort and the "
+    "same boxsize first."
 )
 _TOO_HEAVY = (
-    "the mass of a node is beyond the range of %s; choose another unit of mass, or switch on jax_enable_x64 and give "
+    "the mass of a node is outside the range of %s; choose another unit of mass, or switch on jax_enable_x64 and give "
     "masses in float64."
 )
 FOREIGN = (

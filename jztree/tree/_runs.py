@@ -17,7 +17,7 @@ from ._zorder import corners_of
 
 __all__ = ["center_of_mass"]
 
-_BAD_RUNS = "ispl must ascend from 0 or more to at most the {0} rows that hold particles; it does not."
+_BAD_RUNS = "ispl does not fit these particles; it must ascend from at least 0 to at most {0}, the number of particles."
 
 
 def _exact_box(arguments: dict[str, Any]) -> dict[str, Any]:

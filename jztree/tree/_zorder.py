@@ -22,8 +22,9 @@ from ..jax_ext import Exact, is_concrete, with_twins
 __all__ = ["search_sorted_z", "zsort"]
 
 _NOT_FINITE = (
-    "row {0} of %s is NaN or infinite, or beyond %s in size; remove such particles, set num to leave out rows at the "
-    "end (jztree.data.get_num counts those before NaN with default_to_nancount=True), or choose another unit of length."
+    "row {0} of %s is NaN or infinite, or larger than %s in magnitude; remove such particles, set num to leave out "
+    "rows at the end (jztree.data.get_num with default_to_nancount=True counts the rows before NaN), or choose another "
+    "unit of length."
 )
 _BAD_NUM = "num of %s is {0}; it counts the rows that hold particles, so it must be from 0 to %d."
 

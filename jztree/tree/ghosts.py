@@ -34,7 +34,7 @@ from ._zorder import Domain, domain_of
 
 __all__ = ["Surroundings", "bring"]
 
-_BAD_RADIUS = "radius is negative or NaN; ghosts lie within a radius of at least 0."
+_BAD_RADIUS = "radius is negative or NaN; it must be at least 0."
 
 _MOST_BOXES = 256
 # Total number of boxes known to all ranks, and the smallest number per rank.

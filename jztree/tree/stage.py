@@ -47,7 +47,7 @@ __all__ = [
     "starts_of_ranks",
 ]
 
-_TOO_MANY = "there are 2**31 or more particles on all devices, too many for rows of all of them in 32 bits."
+_TOO_MANY = "rows have 32 bits and support less than 2**31 particles over all devices, but there are more; use fewer."
 
 
 class Stage:

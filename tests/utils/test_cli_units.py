@@ -61,12 +61,12 @@ def test_lengths_in_centimetres(count, dtype, use_devices, tmp_path, random, wri
     ("name", "value", "words"),
     [
         ("Masses", np.nan, "Row 23 of the masses of type 1 in {path} is NaN or infinite"),
-        ("Masses", -2.0, "Row 123 of type 1 (row 23 in {path.name}) has a mass that is negative, NaN or beyond"),
+        ("Masses", -2.0, "Row 123 of type 1 (row 23 in {path.name}) has a mass that is negative, NaN or outside"),
         ("Velocities", np.inf, "Row 23 of the velocities of type 1 in {path} is NaN or infinite"),
         (
             "Velocities",
             2e38,
-            "Row 123 of type 1 (row 23 in {path.name}) has a velocity that is NaN, infinite or beyond",
+            "Row 123 of type 1 (row 23 in {path.name}) has a velocity that is NaN, infinite or larger",
         ),
     ],
 )

@@ -216,17 +216,20 @@ def spoilt(values: np.ndarray, row: int, value: Any) -> np.ndarray:
 @pytest.mark.parametrize(
     ("wrong", "text"),
     [
-        ({"region": np.full(200, 5)}, "row 0 has a region that is not from 0 to below num_regions, 3"),
+        (
+            {"region": np.full(200, 5)},
+            "row 0 has a region that is not valid; regions must be at least 0 and below num_regions, 3",
+        ),
         (
             {"randoms_region": np.full(90, 5)},
-            "row 0 has a region of randoms that is not from 0 to below num_regions, 3",
+            "row 0 has a region of randoms that is not valid; regions must be at least 0 and below num_regions, 3",
         ),
         ({"part": spoilt(uniform(200, 1), 7, np.nan)}, "row 7 of the positions is NaN or infinite"),
         ({"randoms": spoilt(uniform(90, 2), 8, np.inf)}, "row 8 of the positions of randoms is NaN or infinite"),
         ({"weight": spoilt(np.ones(200), 3, np.nan)}, "row 3 has a weight that is NaN"),
         ({"randoms_weight": spoilt(np.ones(90), 4, np.inf)}, "row 4 has a weight of randoms that is NaN"),
         ({"randoms_weight": np.ones(91)}, "randoms"),
-        ({"weight": np.full(200, 3e37)}, "beyond the range of float32"),
+        ({"weight": np.full(200, 3e37)}, "outside the range of float32"),
     ],
 )
 def test_wrong_numbers_raise_value_errors(function: Any, wrong: dict[str, Any], text: str) -> None:
