@@ -104,17 +104,17 @@ def test_errors_under_vmap_name_the_member(transform: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, transform(lambda one: knn(one, 3))(pos[:2])[0][1], knn(GOOD, 3)[0])
 
 
-NEITHER = r"k is 1, but there are only 0 particles to choose from; give jztree\.knn\.knn max_radius=jnp\.inf"
+NEITHER = r"k is 1, but there are only 0 particles to choose from; pass max_radius=jnp\.inf to jztree\.knn\.knn"
 
 
 def test_too_few_particles_error_suggests_remedies() -> None:
     none = np.zeros((0, 3), np.float32)
     with pytest.raises(ValueError, match=NEITHER):
         knn(none, 1, part_query=GOOD)
-    with pytest.raises(ValueError, match="k is 2, but there are only 0 others to choose from; give"):
+    with pytest.raises(ValueError, match="k is 2, but there are only 0 others to choose from; pass"):
         knn(GOOD[:1], 2, exclude_self=True)
     with pytest.raises(
-        ValueError, match="k is 9, but there are only 5 particles to choose from; use a smaller k, or give"
+        ValueError, match="k is 9, but there are only 5 particles to choose from; use a smaller k, or pass"
     ):
         knn(GOOD[:5], 9)
     search = jax.jit(lambda num: knn(Pos(pos=GOOD, num=num), 2))

@@ -53,7 +53,7 @@ def test_largest_group_with_a_32_bit_count(largest: int, too_large: bool) -> Non
 
 def test_masses_and_velocities_of_wrong_shape_raise() -> None:
     pos = np.zeros((6, 3), np.float32)
-    with pytest.raises(ValueError, match=r"its shape is \(5,\) for 6"):
+    with pytest.raises(ValueError, match=r"one per particle, shape \(6,\); its shape is \(5,\)"):
         _group_order.catalogue_columns(data.ParticleData(pos=pos, mass=np.zeros(5, np.float32)))
     with pytest.raises(ValueError, match=r"\(6, 3\); theirs is \(6, 2\)"):
         _group_order.catalogue_columns(data.ParticleData(pos=pos, vel=np.zeros((6, 2), np.float32)))

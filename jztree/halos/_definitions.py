@@ -8,10 +8,11 @@ __all__ = ["DEFINITIONS", "Definition"]
 class Definition(NamedTuple):
     """The definition of a property of a group.
 
-    kind: its unit: "1", "length", "length^2", "mass", "velocity", "length*velocity" or "density"; lengths are in the
-        unit of the particles' positions, and comoving if these are.
-    words: the definition.
-    source: the paper that the definition comes from; empty for a plain count, sum or mean.
+    Attributes:
+        kind: Its unit, one of "1", "length", "length^2", "mass", "velocity", "length*velocity" and "density". Lengths
+            have the unit of the particles' positions, and are comoving if these are.
+        words: The definition.
+        source: The paper that the definition comes from; empty for a plain count, sum or mean.
     """
 
     kind: str
@@ -59,11 +60,11 @@ DEFINITIONS: dict[str, Definition] = {
         "extents along the principal axes",
         _SHAPE,
     ),
-    "axis_ratios": Definition("1", "axis_lengths but the first, divided by the first: b/a and c/a in 3D", _SHAPE),
+    "axis_ratios": Definition("1", "axis_lengths except the first, divided by the first: b/a and c/a in 3D", _SHAPE),
     "principal_axes": Definition(
         "1",
-        "a row of unit length for each of axis_lengths, along which that is taken; its component that is largest in "
-        "size is positive",
+        "unit vectors along the principal axes, a row for each of axis_lengths; the component that is largest in "
+        "magnitude is positive",
         _SHAPE,
     ),
     "angular_momentum": Definition(
@@ -82,6 +83,6 @@ DEFINITIONS: dict[str, Definition] = {
         "at the radius: (vmax / v)^2 = 0.216 c / (ln(1 + c) - c / (1 + c))",
         "Prada et al. 2012, MNRAS 423, 3018",
     ),
-    "densest_pos": Definition("length", "position of the densest particle of the group; of equal ones the first row"),
+    "densest_pos": Definition("length", "position of the densest particle of the group; the first row of equal ones"),
     "densest_density": Definition("density", "density at the densest particle of the group"),
 }

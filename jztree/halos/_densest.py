@@ -17,19 +17,20 @@ from ._rows import of_groups, used_rows
 
 __all__ = ["DensestParticle", "Ends", "check_groups", "densest_particle", "ends_of", "groups_of_rows"]
 
-_NAN_DENSITY = "the density of row {0} of the particles in group order is NaN; give one number a particle."
+_NAN_DENSITY = "the density of row {0} of the particles in group order is NaN; pass a density for every particle."
 _OTHER_PARTICLES = (
-    "the catalogue has groups that do not lie among these particles, or num of these is not from 0 to their number; "
-    "give those it was returned with."
+    "the catalogue has groups outside these particles, or num of the particles is not from 0 to the number of rows; "
+    "pass the particles that were returned with the catalogue."
 )
 
 
 class DensestParticle(NamedTuple):
     """The densest particle of each group.
 
-    part: a particle class of ``g`` rows, one per group, with all properties of the particles.
-    density: ``(g,)``, its density.
-    where: `jztree.data.RankIdx`: the particle's device, and its row there among the particles in group order.
+    Attributes:
+        part: A particle class of ``g`` rows, one per group, with all properties of the particles.
+        density: ``(g,)``, its density.
+        where: `jztree.data.RankIdx`, the particle's device, and its row there among the particles in group order.
     """
 
     part: Any
@@ -40,8 +41,10 @@ class DensestParticle(NamedTuple):
 class Ends(NamedTuple):
     """The groups that continue on other devices; for the order of the particles see `jztree.fof.fof_and_catalogue`.
 
-    last: the row of the last group that begins on this device. heads: ``(r,)``, the number of leading rows of each
-    device that continue the last group of the devices before. begins: ``(r,)``, whether a group begins there.
+    Attributes:
+        last: The row of the last group that begins on this device.
+        heads: ``(r,)``, the number of leading rows of each device that continue the last group of the devices before.
+        begins: ``(r,)``, whether a group begins there.
     """
 
     last: jax.Array
@@ -54,23 +57,28 @@ class Ends(NamedTuple):
 def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestParticle:
     """Find the densest particle of each group: a halo centre that substructure does not move if densities are smooth.
 
-    grouped, cata: the particles in group order and the catalogue from `jztree.fof.fof_and_catalogue`. The catalogue may
-        have been sorted.
-    density: ``(n,)``, one number per particle in that order, for example from `jztree.density`. Of equal ones, the
-        first row counts.
-
     Over several devices (``.smap``, or inside `jax.shard_map`), a group on several devices has one densest particle,
     which is sent to the device that has the catalogue row. The cost is three collectives of a few numbers and one
     particle per device.
 
-    Raises ValueError if there is not one density per particle. Raises an error at run time, on every device, if the
-    density of a member is NaN, or if the catalogue belongs to other particles.
+    Args:
+        grouped: The particles in group order from `jztree.fof.fof_and_catalogue`.
+        cata: The catalogue from the same call. It may have been sorted.
+        density: ``(n,)``, one number per particle in that order, for example from `jztree.density`. If several
+            particles have the largest density, the first row counts.
+
+    Returns:
+        The particles, their densities and their places, one row per group.
+
+    Raises:
+        ValueError: If there is not one density per particle. At run time, on every device, if the density of a member
+            is NaN, or if the catalogue belongs to other particles.
     """
     check_carried({"grouped": grouped, "cata": cata, "density": density})
     n, density = get_pos(grouped).shape[0], jnp.asarray(density)
     if density.shape != (n,) or not jnp.issubdtype(density.dtype, jnp.floating):
         raise ValueError(
-            f"density must be one floating-point number a particle, shape {(n,)}; it is {density.dtype} of shape "
+            f"density must be one floating-point number per particle, shape {(n,)}; it is {density.dtype} of shape "
             f"{density.shape}. On several devices call densest_particle.smap(mesh)."
         )
     check_rows(n, "particles")
@@ -147,15 +155,17 @@ def check_groups(cata: FofCatalogue, num: jax.Array, ends: Ends, group: jax.Arra
 def _joined(ends: Ends, found: list[jax.Array]) -> list[jax.Array]:
     """Combine the results of each group that begins here with those of its parts on other devices.
 
-    found: arrays ``(g + 1, ...)``, the first of densities; their last row belongs to the group begun by the devices
-    before.
+    Args:
+        ends: The groups that continue on other devices.
+        found: Arrays ``(g + 1, ...)``, the first of densities. Their last row belongs to the group begun by the devices
+            before.
     """
     rank, ndev, _ = comm.get_rank_info()
     if ndev == 1:
         return [column[:-1] for column in found]
     heads = [column[:, 0] for column in comm.all_gather_rows([column[-1:] for column in found])]
     begins = ends.begins.astype(jnp.int32)
-    before = jnp.cumsum(begins, dtype=jnp.int32) - begins  # devices on which a group begins
+    before = jnp.cumsum(begins, dtype=jnp.int32) - begins  # devices before this one that begin a group
     mine = (
         ends.begins[rank] & (before == before[rank] + 1) & (ends.heads > 0) & (jnp.arange(ndev, dtype=jnp.int32) > rank)
     )

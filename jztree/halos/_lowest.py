@@ -27,7 +27,7 @@ from ._rows import of_groups
 __all__ = ["LowestParticle", "lowest_potential_particle"]
 
 _MAX_DIMS = 4
-_BAD_SOFTENING = "softening is negative or not finite; give a length of at least 0."
+_BAD_SOFTENING = "softening is negative or not finite; pass a length of at least 0."
 _LOST = (
     "the potential (mass over length) of the group in row {0} of the catalogue is outside the range of %s; choose "
     "other units, or switch on jax_enable_x64 and give positions and masses in float64."
@@ -37,10 +37,11 @@ _LOST = (
 class LowestParticle(NamedTuple):
     """The particle of lowest potential of each group.
 
-    part: a particle class of ``g`` rows, one per group, with all properties of the particles.
-    potential: ``(g,)``, negative: the potential due to the group's other particles. Multiply it by Newton's constant
-        for gravity.
-    where: `jztree.data.RankIdx`: the particle's device, and its row there among the particles in group order.
+    Attributes:
+        part: A particle class of ``g`` rows, one per group, with all properties of the particles.
+        potential: ``(g,)``, negative: the potential due to the group's other particles. Multiply it by Newton's
+            constant for gravity.
+        where: `jztree.data.RankIdx`, the particle's device, and its row there among the particles in group order.
     """
 
     part: Any
@@ -67,24 +68,34 @@ def lowest_potential_particle(
 ) -> LowestParticle:
     """Find the most bound particle of each group in the gravity of the group: the centre of a halo.
 
-    grouped, cata: the particles in group order and the catalogue from `jztree.fof.fof_and_catalogue`, in 1 to 4
-        dimensions. Without ``mass``, each particle counts 1. The catalogue may have been sorted.
-    softening: a length; pairs have the Plummer potential ``-m / sqrt(r**2 + softening**2)``. If it is 0, pairs at
-        distance 0 are left out.
-    boxsize: the box of the groups. Groups must be smaller than half of it; distances are to the nearest images.
-    group_rows: on several devices, capacity for the particles of whole groups on the device that has their catalogue
-        row. None means a capacity sufficient for almost all data sets, which mapped functions enlarge if necessary.
-
     The potential of a particle is the sum over all other particles of its group, in float64. The lowest one is found
-    exactly; of equal ones, the first row counts. A tree provides rigorous bounds on all potentials, in steps down to
-    three per cent. The candidates for the lowest are then summed over all particles. Groups of up to 512 particles are
-    summed directly.
+    exactly; if several are equal, the first row counts. A tree provides rigorous bounds on all potentials, in steps
+    down to three per cent. The candidates for the lowest are then summed over all particles. Groups of up to 512
+    particles are summed directly.
 
     Over several devices, the particles of a group on several devices are collected on the device of its catalogue row,
-    whose buffer must hold the largest group. There are no derivatives: differentiating is an error.
+    whose buffer must hold the largest group. The function has no derivatives: differentiating it is an error.
 
-    Raises ValueError or TypeError for invalid arguments. Raises an error at run time, on every device, if the catalogue
-    belongs to other particles or a potential is out of range of its dtype.
+    Args:
+        grouped: The particles in group order from `jztree.fof.fof_and_catalogue`, in 1 to 4 dimensions. Without
+            ``mass``, each particle counts 1.
+        cata: The catalogue from the same call. It may have been sorted.
+        softening: A length, equal on all ranks. Pairs have the Plummer potential ``-m / sqrt(r**2 + softening**2)``. If
+            it is 0, pairs at distance 0 are left out.
+        boxsize: The box of the groups, equal on all ranks. Groups must be smaller than half the box; distances are to
+            the nearest images.
+        group_rows: On several devices, capacity for the particles of whole groups on the device that has their
+            catalogue row. None means a capacity sufficient for almost all data sets, which mapped functions enlarge if
+            necessary.
+
+    Returns:
+        The particles, their potentials and their places, one row per group.
+
+    Raises:
+        TypeError: If an argument has an invalid type.
+        ValueError: If an argument is invalid. At run time, on every device, if the catalogue belongs to other particles
+            or a potential is outside the range of its dtype.
+        CapacityError: If whole groups do not fit ``group_rows``.
     """
     pos = check_particles(grouped, max_dims=_MAX_DIMS)
     check_carried({"grouped": grouped, "cata": cata})
@@ -110,7 +121,7 @@ def _check_softening(softening: Any) -> Exact:
     if isinstance(softening, Exact):
         return softening
     if np.shape(softening) != ():
-        raise ValueError(f"softening is one length for all particles; its shape is {np.shape(softening)}.")
+        raise ValueError(f"softening must be one length for all particles; its shape is {np.shape(softening)}.")
     if is_concrete(softening):
         value = check_real(softening, "softening")
         if not (np.isfinite(value) and value >= 0):
@@ -137,7 +148,7 @@ def _find(
     if ndev == 1:
         row, potential = kernels.lowest_potential(*columns, _segments(cata, offset), softening, box)
         return _Found(jnp.zeros_like(row), jnp.where(row >= 0, row, n), potential)
-    # If a group from earlier devices continues here, its rows go to the last earlier device on which a group begins.
+    # If a group from earlier devices continues here, its rows go to the last earlier device that begins a group.
     everyone = jnp.arange(ndev, dtype=jnp.int32)
     owner = jnp.max(jnp.where(ends.begins & (everyone < rank), everyone, -1))
     to_rank = jnp.where(group == rooms, owner, jnp.where(group < rooms, rank, -1))
@@ -149,7 +160,7 @@ def _find(
         num,
         place,
         what="particles of groups that begin there",
-        advice="give group_rows of that or more.",
+        advice="set group_rows to that or more.",
         name="groups",
     )
     pos, mass, origin, rows = brought

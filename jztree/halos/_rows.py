@@ -33,19 +33,21 @@ Rows = FofCatalogue | SphereProperties  # of groups or spheres
 # of the search for concentrations.
 _PEAK = 2.162581587064612
 _MOST_PEAKED = 1e6
+_NO_SHAPE = "the catalogue has no shape_tensor, which {} needs; make the catalogue with jztree.fof.fof_and_catalogue."
 _SQUARES = (
     "the inertia_tensor of the group in row {0} of the catalogue is a square of lengths outside the range of {1}; "
-    "choose another unit of length, or use shape_tensor and com_inertia_radius, of which it is made."
+    "choose another unit of length, or use its factors, shape_tensor and com_inertia_radius."
 )
 
 
 class Axes(NamedTuple):
     """Principal axes of groups. In the literature, ``lengths[..., 0]`` is ``a``, then ``b`` and ``c`` follow.
 
-    lengths: ``(g, d)``, the longest first.
-    ratios: ``(g, d - 1)``, all but the longest divided by the longest; NaN for groups without extent.
-    directions: ``(g, d, d)``, unit vectors: ``directions[..., i, :]`` belongs to ``lengths[..., i]``. The sign makes
-        the component with the largest magnitude positive.
+    Attributes:
+        lengths: ``(g, d)``, the longest first.
+        ratios: ``(g, d - 1)``, all but the longest divided by the longest; NaN for groups without extent.
+        directions: ``(g, d, d)``, unit vectors. ``directions[..., i, :]`` belongs to ``lengths[..., i]``. The sign
+            makes the component with the largest magnitude positive.
     """
 
     lengths: jax.Array
@@ -63,12 +65,19 @@ def principal_axes(cata: Rows) -> Axes:
     1e-3 are rounding noise.
 
     Fewer than d + 1 particles are in a plane or on a line, so the last axes of such a group have length 0 to rounding.
-    Groups of few particles look less round than they are: ratios mean little below about a hundred particles.
+    Groups of few particles look less round than they are: below about a hundred particles, ratios have little meaning.
 
-    Raises ValueError if the catalogue has no shape tensor.
+    Args:
+        cata: A group catalogue, or properties of spheres, with a ``shape_tensor``.
+
+    Returns:
+        The axes, one row per group.
+
+    Raises:
+        ValueError: If the catalogue has no shape tensor.
     """
     if cata.shape_tensor is None:
-        raise ValueError("the catalogue has no shape_tensor, of which axes are made; make it with fof_and_catalogue.")
+        raise ValueError(_NO_SHAPE.format("principal_axes"))
     check_carried(cata)
     tensor = jnp.asarray(cata.shape_tensor)
     # Eigenvectors of a zero tensor have no derivatives. This keeps unused rows from becoming NaN.
@@ -89,13 +98,20 @@ def principal_axes(cata: Rows) -> Axes:
 
 @with_twins(P(-1), P(-1))
 def inertia_tensor(cata: Rows) -> jax.Array:
-    """Compute the ``(g, d, d)`` mass-weighted mean of ``x_i x_j`` about ``com_pos``, from ``cata.shape_tensor``.
+    """Compute the mass-weighted mean of ``x_i x_j`` about ``com_pos``, from ``cata.shape_tensor``.
 
-    Raises ValueError if the catalogue has no shape tensor. Raises an error at run time, on every device, if a square is
-    out of range of the dtype: in float32, for groups larger than 1e19 or smaller than 1e-19 in the unit of length.
+    Args:
+        cata: A group catalogue, or properties of spheres, with a ``shape_tensor``.
+
+    Returns:
+        ``(g, d, d)``, in the square of the unit of length.
+
+    Raises:
+        ValueError: If the catalogue has no shape tensor. At run time, on every device, if a square is outside the range
+            of the dtype: in float32, for groups larger than 1e19 or smaller than 1e-19 in the unit of length.
     """
     if cata.shape_tensor is None:
-        raise ValueError("the catalogue has no shape_tensor, of which this is made; make it with fof_and_catalogue.")
+        raise ValueError(_NO_SHAPE.format("inertia_tensor"))
     check_carried(cata)
     shape, radius = jnp.asarray(cata.shape_tensor), jnp.asarray(cata.com_inertia_radius)
     kept = jnp.finfo(radius.dtype)
@@ -113,26 +129,33 @@ def inertia_tensor(cata: Rows) -> jax.Array:
 def spin(cata: Rows, mass: Any, radius: Any, gravity: Any, scale_factor: Any = 1.0) -> jax.Array:
     """Compute the spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
 
-    cata: provides the angular momentum J. Bullock et al. use the particles within R: pass
-        `jztree.overdensity.sphere_properties` with these radii. The angular momentum of a group catalogue includes all
-        particles of the group, most of which are farther out. In the median over haloes of at least 300 particles, this
-        doubles the spin.
-    mass, radius: ``(g,)`` M and R of each row, for example those of a spherical overdensity.
-    gravity: Newton's constant in the units of length * velocity**2 / mass of the catalogue, such as 43.0071 for Mpc/h,
-        km/s and 1e10 Msun/h.
-    scale_factor: scale factor of the universe, for comoving positions and ``radius`` and peculiar velocities. Lengths
-        are multiplied by it. The default 1 leaves them unchanged.
+    Args:
+        cata: A group catalogue, or properties of spheres, with the angular momentum J. Bullock et al. use the particles
+            within R: pass `jztree.overdensity.sphere_properties` with these radii. The angular momentum of a group
+            catalogue includes all particles of the group, and most particles are farther out. In the median over haloes
+            of at least 300 particles, this doubles the spin.
+        mass: ``(g,)``, M of each row, for example that of a spherical overdensity.
+        radius: ``(g,)``, R of each row.
+        gravity: Newton's constant in the units of length * velocity**2 / mass of the catalogue, such as 43.0071 for
+            Mpc/h, km/s and 1e10 Msun/h.
+        scale_factor: Scale factor of the universe, for comoving positions and ``radius`` and peculiar velocities.
+            Lengths are multiplied by it. The default 1 leaves them unchanged.
 
-    Returns ``(g,)``: 0 if M or R is 0, which is the value for rows without a sphere, and NaN if one of them is NaN.
-    Raises ValueError if the catalogue has no angular momentum, if shapes do not agree, or if gravity or scale_factor is
-    not positive (the result is NaN if these are traced).
+    Returns:
+        ``(g,)``; 0 if M or R is 0, which is the value for rows without a sphere, and NaN if M or R is NaN.
+
+    Raises:
+        ValueError: If the catalogue has no angular momentum, if shapes do not agree, or if gravity or scale_factor is
+            not positive (the result is NaN if these are traced).
     """
     if cata.angular_momentum is None:
-        raise ValueError("the catalogue has no angular_momentum; particles need velocities and two dimensions or more.")
+        raise ValueError(
+            "the catalogue has no angular_momentum; use particles with velocities in 2 or more dimensions."
+        )
     for name, column in {"mass": mass, "radius": radius}.items():
         if np.shape(column) != np.shape(cata.count):
             raise ValueError(
-                f"{name} must have one number a row of the catalogue, shape {np.shape(cata.count)}; its shape is "
+                f"{name} must have one number per row of the catalogue, shape {np.shape(cata.count)}; its shape is "
                 f"{np.shape(column)}."
             )
     for name, number in {"gravity": gravity, "scale_factor": scale_factor}.items():
@@ -153,22 +176,29 @@ def spin(cata: Rows, mass: Any, radius: Any, gravity: Any, scale_factor: Any = 1
 def concentration(mass: Any, radius: Any, vmax: Any, gravity: Any = 1.0) -> jax.Array:
     """Compute halo concentrations from the largest circular velocity (Prada et al. 2012, MNRAS 423, 3018, eqs 8-10).
 
-    mass, radius: ``(g,)`` of spheres, such as those of 200 times the critical density. vmax: ``(g,)``, the largest
-    circular velocity. All three come from `jztree.overdensity.spherical_overdensity`. gravity: the ``G`` used to
-    compute ``vmax``.
-
     The result is the c of the profile of Navarro, Frenk & White (1997, ApJ 490, 493) that has this ratio of ``vmax`` to
     the circular velocity at the radius: ``(vmax / v)**2 = 0.216 c / (ln(1 + c) - c / (1 + c))``. The equation is solved
-    by bisection. No profile is fitted, so c is defined for any halo. Few particles make it noisy, as they do ``vmax``.
+    by bisection. No profile is fitted, so c is defined for any halo. Few particles make c and ``vmax`` noisy. The
+    function has no derivative.
 
-    Returns ``(g,)``: 0 if there is no sphere or no ``vmax``, and NaN if mass or radius is NaN. The smallest value is
-    2.163, for which the circular velocity is largest at the radius itself; a ``vmax`` not larger than that velocity
-    gives this value too. The largest value is 1e6. There is no derivative.
-    Raises ValueError if shapes do not agree or gravity is not positive.
+    Args:
+        mass: ``(g,)`` of spheres, for example with 200 times the critical density, from
+            `jztree.overdensity.spherical_overdensity`.
+        radius: ``(g,)`` of the same spheres.
+        vmax: ``(g,)``, the largest circular velocity, from the same call.
+        gravity: The ``G`` used to compute ``vmax``.
+
+    Returns:
+        ``(g,)``; 0 for rows without a sphere or ``vmax``, and NaN if mass or radius is NaN. The smallest value, 2.163,
+        means that the circular velocity is largest at the radius itself; a ``vmax`` not larger than that velocity also
+        gives this value. The largest value is 1e6.
+
+    Raises:
+        ValueError: If shapes do not agree or gravity is not positive.
     """
     shapes = {name: np.shape(column) for name, column in {"mass": mass, "radius": radius, "vmax": vmax}.items()}
     if len(set(shapes.values())) > 1:
-        raise ValueError(f"mass, radius and vmax must have one number a halo each; their shapes are {shapes}.")
+        raise ValueError(f"mass, radius and vmax must have the same shape, one number per halo; they have {shapes}.")
     _check_positive(gravity, "gravity")
     check_carried({"mass": mass, "radius": radius, "vmax": vmax})
     dtype = common_dtype(mass, radius, vmax)
@@ -209,9 +239,19 @@ def _unit_root(number: Any, dtype: Any) -> Any:
 
 @with_twins(P(-1), P(-1))
 def total_vel_dispersion(cata: Rows) -> jax.Array:
-    """Return the ``(g,)`` mass-weighted root-mean-square velocity relative to ``com_vel``, over all dimensions."""
+    """Return the mass-weighted root-mean-square velocity relative to ``com_vel``, over all dimensions.
+
+    Args:
+        cata: A group catalogue, or properties of spheres, with a ``vel_dispersion``.
+
+    Returns:
+        ``(g,)``, in the unit of velocity.
+
+    Raises:
+        ValueError: If the particles have no velocities.
+    """
     if cata.vel_dispersion is None:
-        raise ValueError("the catalogue has no vel_dispersion, because its particles have no velocities.")
+        raise ValueError("the catalogue has no vel_dispersion; make it from particles with velocities.")
     check_carried(cata)
     return jnp.asarray(cata.vel_dispersion) * math.sqrt(np.shape(cata.com_pos)[-1])
 
