@@ -13,7 +13,7 @@ from .._particles import check_no_units as check_no_units
 from .._particles import fits_float32 as fits_float32
 from .._particles import get_pos
 from . import _tables as tables  # noqa: F401
-from ._catalogue import FofCatalogue, catalogues_equal, sort_catalogue, squeeze_catalogue
+from ._catalogue import FofCatalogue, squeeze_catalogue
 from ._classes import Array, Label, ParticleData, Pos, PosMass, RankIdx, static_field
 from ._computed import release as release
 from ._computed import with_computed as with_computed
@@ -32,6 +32,7 @@ from ._rows import (
     squeeze_any,
     squeeze_particles,
 )
+from ._sorted import catalogues_equal, sort_catalogue
 
 __all__ = [
     "Array",

@@ -1,4 +1,4 @@
-"""The friends-of-friends catalogue, and functions that squeeze, sort and compare catalogues."""
+"""The friends-of-friends catalogue, and how to squeeze it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,13 +11,13 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm
-from .._particles import check_no_units, check_width
+from .._particles import check_no_units
 from .._transform.shard_map import is_concrete
 from .._transform.twins import with_twins
 from . import _tables as tables
 from ._classes import Array
 from ._describe import describe_catalogue
-from ._rows import on_auto_axes, rows_differ
+from ._rows import on_auto_axes
 
 if TYPE_CHECKING:
     import astropy.table
@@ -162,10 +162,10 @@ class FofCatalogue(_FurtherColumns):
         """
         if np.ndim(self.ngroups) == 0:
             return self
-        cata = on_auto_axes(_by_rank(self))
+        cata = on_auto_axes(by_rank(self))
         numpy: Any = np if is_concrete(cata) else jnp
         ngroups = numpy.asarray(cata.ngroups)
-        order = numpy.argsort(~(numpy.arange(_rows(cata)) < ngroups[:, None]).reshape(-1), stable=True)
+        order = numpy.argsort(~(numpy.arange(row_capacity(cata)) < ngroups[:, None]).reshape(-1), stable=True)
         rows = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[order], cata.columns())
         return FofCatalogue(ngroups=ngroups.sum(), **rows)
 
@@ -228,7 +228,7 @@ def squeeze_catalogue(
     catalogue, if ``offset_mode`` is invalid, or if there are more groups than ``size_out`` or global offsets above the
     int32 range (at run time if they are traced).
     """
-    cata = _by_rank(cata)
+    cata = by_rank(cata)
     check_no_units(catalogue=cata)
     rows_wanted = None if size_out is None else _row_number(size_out)
     if offset_mode not in ("rank", "global"):
@@ -242,11 +242,11 @@ def squeeze_catalogue(
         rows["offset"] = _global_offsets(cata, nparts)
         rows["offset_rank"] = None if rows["offset_rank"] is None else np.zeros_like(rows["offset_rank"])
     ngroups = np.asarray(cata.ngroups)
-    used = np.arange(_rows(cata)) < ngroups[..., None]
+    used = np.arange(row_capacity(cata)) < ngroups[..., None]
     return FofCatalogue(ngroups=int(ngroups.sum()), **jax.tree.map(lambda leaf: np.asarray(leaf)[used], rows))
 
 
-def _by_rank(cata: Any) -> FofCatalogue:
+def by_rank(cata: Any) -> FofCatalogue:
     """Return ``cata`` with arrays instead of lists, and with rows ``(r, g, ...)`` if it covers ``r`` ranks.
 
     Raises TypeError if it is not a catalogue, and ValueError if its rows have an invalid shape.
@@ -315,7 +315,7 @@ def _with_rows(cata: FofCatalogue, size_out: int, offset_mode: str, nparts: Any)
             raise ValueError(many.format(int(ngroups), size_out))
     else:
         ngroups = comm.check(cata.ngroups, cata.ngroups > size_out, [cata.ngroups, size_out], many)
-    missing = max(0, size_out - _rows(cata))
+    missing = max(0, size_out - row_capacity(cata))
 
     def resize(leaf: Any) -> jax.Array:
         return jnp.pad(jnp.asarray(leaf)[:size_out], [(0, missing)] + [(0, 0)] * (np.ndim(leaf) - 1))
@@ -339,7 +339,7 @@ def _global_offsets_32(cata: FofCatalogue, nparts: Any) -> Any:
     return jnp.asarray(cata.offset) + comm.after(starts, checked)[:, None] if np.ndim(cata.ngroups) else cata.offset
 
 
-def _rows(cata: FofCatalogue) -> int:
+def row_capacity(cata: FofCatalogue) -> int:
     """Return the row capacity of each rank."""
     axis = np.ndim(cata.ngroups)
     return next((np.shape(leaf)[axis] for leaf in jax.tree.leaves(cata.columns())), 0)
@@ -352,7 +352,7 @@ def _rows_by_name(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
             "this catalogue is spread over several processes, and a table is made by one; bring its rows together with "
             "jztree_utils.io.rows_on_first_process, or write it to a file with jztree_utils.io and read that."
         )
-    cata = _by_rank(cata)
+    cata = by_rank(cata)
     whole = squeeze_catalogue(cata, offset_mode="rank" if nparts is None else "global", nparts=nparts)
     columns = whole.columns()
     columns |= columns.pop("means") or {}
@@ -386,63 +386,3 @@ def _checked_nparts(cata: FofCatalogue, nparts: Any) -> Any:
             "the catalogue of all ranks, and one number a rank."
         )
     return counts
-
-
-def sort_catalogue(cata: FofCatalogue, by: str = "count", descending: bool = True) -> FofCatalogue:
-    """Sort ``cata`` by a column, largest groups first; the sort is stable and unused rows stay last.
-
-    cata: the catalogue of one rank, or of a mesh of one rank; `FofCatalogue.flatten` joins the catalogue of several
-        ranks.
-    by: the column to sort by; it must hold one number per group.
-    descending: whether the largest number comes first. Groups whose number is NaN come last in either case.
-
-    ``offset`` still points to the group's particles, which do not move. Raises ValueError for a column that the
-    catalogue lacks or that has more than one number per group, and for a catalogue of several ranks.
-    """
-    check_width({"cata": cata})
-    cata = _by_rank(cata)
-    if np.size(cata.ngroups) != 1:
-        raise ValueError("this is the catalogue of several ranks; join it with .flatten() or squeeze_catalogue first.")
-    cata = cata.flatten()
-    key = {**cata.columns(), **(cata.means or {})}.get(by)
-    if key is None or not hasattr(key, "ndim") or key.ndim != 1:
-        held = [name for name, rows in {**cata.columns(), **(cata.means or {})}.items() if np.ndim(rows) == 1]
-        raise ValueError(
-            f"by={by!r} is no column with a number a group; this catalogue has {', '.join(held) or 'none'}."
-        )
-    cata = on_auto_axes(cata)
-    key = jnp.asarray(on_auto_axes(key))
-    used = jnp.arange(key.shape[0], dtype=jnp.int32) < jnp.asarray(cata.ngroups, jnp.int32)
-    order = jnp.argsort(key, stable=True, descending=descending)
-    order = order[jnp.argsort(jnp.isnan(key[order]), stable=True)]
-    order = order[jnp.argsort(~used[order], stable=True)]
-    # Keep NumPy arrays as NumPy: JAX would truncate 64-bit offsets.
-    sort = lambda leaf: leaf[np.asarray(order)] if isinstance(leaf, np.ndarray) else jnp.asarray(leaf)[order]  # noqa: E731
-    return FofCatalogue(ngroups=cata.ngroups, **jax.tree.map(sort, cata.columns()))
-
-
-def catalogues_equal(c1: FofCatalogue, c2: FofCatalogue) -> jax.Array:
-    """Return whether two catalogues hold the same numbers in the same rows, ignoring unused rows.
-
-    c1, c2: catalogues of one rank each, or of the same number of ranks. NaN is equal to NaN.
-
-    Returns a bool scalar. Raises TypeError if an argument is not a `FofCatalogue`, and ValueError if the catalogues
-    have different columns or numbers of ranks.
-    """
-    check_width({"c1": c1, "c2": c2})
-    c1, c2 = _by_rank(c1), _by_rank(c2)
-    structures: list[Any] = [jax.tree.structure(one) for one in (c1, c2)]
-    if structures[0] != structures[1]:
-        raise ValueError("only catalogues with the same columns can be equal; these have different ones.")
-    ngroups = [jnp.atleast_1d(jnp.asarray(on_auto_axes(one.ngroups))) for one in (c1, c2)]
-    if ngroups[0].shape != ngroups[1].shape:
-        raise ValueError(
-            f"these are catalogues of {ngroups[0].size} and {ngroups[1].size} ranks; join both with .flatten()."
-        )
-    c1, c2 = c1.flatten(), c2.flatten()
-    rows = min(_rows(c1), _rows(c2))
-    used = jnp.arange(rows, dtype=jnp.int32) < jnp.asarray(c1.ngroups, jnp.int32)
-    equal = [(ngroups[0] == ngroups[1]).all()]
-    for one, other in zip(jax.tree.leaves(c1.columns()), jax.tree.leaves(c2.columns()), strict=True):
-        equal.append(~(rows_differ(one[:rows], other[:rows]) & used).any())
-    return jnp.stack(equal).all()
