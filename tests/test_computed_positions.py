@@ -339,6 +339,6 @@ def test_pos_that_fails_for_moved_rows_raises() -> None:
 
     part = Fixed(jnp.asarray(oracles.uniform(N, 2)))
     assert jz.knn.knn.jit(part, K)[0].shape == (N, K)
-    with pytest.raises(TypeError, match="pos of Fixed cannot be computed of rows that were moved") as error:
+    with pytest.raises(TypeError, match="pos of Fixed cannot be computed for moved rows") as error:
         data.expand_particles(part, 2)
-    assert "in a field with a row a particle" in str(error.value)
+    assert "in a field with a row per particle" in str(error.value)

@@ -279,7 +279,7 @@ def test_squeeze_catalogue_with_invalid_arguments_raises() -> None:
         data.squeeze_catalogue(catalogues_of_ranks(), offset_mode="global")
     with pytest.raises(ValueError, match=r"shape \(2,\).*3 rank"):
         data.squeeze_catalogue(catalogues_of_ranks(), offset_mode="global", nparts=[1, 2])
-    with pytest.raises(ValueError, match="catalogue of all ranks"):
+    with pytest.raises(ValueError, match="catalogue of every rank"):
         data.squeeze_catalogue(catalogue([5], 4), offset_mode="global", nparts=[1, 2])
     with pytest.raises(ValueError, match="'rank' or 'global', not 'local'"):
         data.squeeze_catalogue(catalogue([5], 4), offset_mode="local")

@@ -345,6 +345,6 @@ def test_padding_needs_a_particle_class_with_num() -> None:
     pos = columns()["pos"]
     assert data.expand_particles(pos, 6).shape == (6, 10, 2)
     for ndev, npad in ((7, 0), (6, 1)):
-        with pytest.raises(ValueError, match="takes a field num") as error:
+        with pytest.raises(ValueError, match="needs a field num") as error:
             data.expand_particles(pos, ndev, npad)
         assert oracles.one_sentence(error)

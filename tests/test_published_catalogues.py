@@ -29,12 +29,12 @@ def test_results_are_cut_and_joined() -> None:
     with pytest.raises(ValueError, match="needs num"):
         data.squeeze_any(rad, 4)
     for wrong in ([3, 5], [3, 1, 1]):
-        with pytest.raises(ValueError, match="are to be kept"):
+        with pytest.raises(ValueError, match="num must be from 0 to its number of rows"):
             data.squeeze_any(rad, 4, num=wrong)
-    with pytest.raises(ValueError, match="are to be kept"):
+    with pytest.raises(ValueError, match="num must be from 0 to its number of rows"):
         data.squeeze_any(np.zeros((3, 4)), 4, num=[4, 4])
     for wrong in (2.5, [[3]], "3"):
-        with pytest.raises(TypeError, match="one integer or one a device"):
+        with pytest.raises(TypeError, match="one integer, or one per device"):
             data.squeeze_any(rad[0], 4, num=wrong)
 
 

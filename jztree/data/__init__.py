@@ -1,10 +1,11 @@
 """Particle classes with padding, the friends-of-friends catalogue, and helpers to pad, squeeze and reshape them.
 
 A particle class is any pytree with ``pos`` of shape ``(n, d)``, a leaf or computed from leaves, and, if it is padded,
-``num``: the number of rows that hold particles. There are no other requirements; the classes here are examples. Every
-leaf whose *leading* length is that of ``pos`` is a property of the particles and moves with them; all other leaves
-(``num``, a mass that all particles share) are unchanged. Rows stored outside the leaves could not move, so they are an
-error; see `jztree._particles`.
+``num``: the number of rows that hold particles. It needs nothing else; the classes here are examples.
+
+Every leaf whose *leading* length is that of ``pos`` is a property of the particles and moves with them. All other
+leaves (``num``, a mass that all particles share) are unchanged. Rows stored outside the leaves could not move, so they
+are an error; see `jztree._particles`.
 """
 
 from .._particles import check_carried as check_carried

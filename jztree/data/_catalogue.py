@@ -71,33 +71,34 @@ class FofCatalogue(_FurtherColumns):
     membership: the particles of each group are held constant (frozen assignment of Horowitz & Bayer 2025,
     arXiv:2510.26851).
 
-    ngroups: scalar int32, the number of groups.
-    mass: ``(g,)`` total mass.
-    count: ``(g,)`` int32, number of particles in the group.
-    offset: ``(g,)`` int32, row of the group's first particle among the particles in group order. On several ranks, each
-        rank holds the groups whose first particle it holds, and ``offset`` is a row of that rank; the group may
-        continue on the next rank. See `jztree.fof.fof_and_catalogue` for the order.
-    com_pos: ``(g, d)`` centre of mass, correct across the periodic boundary and inside the box (unweighted if the
-        particles have no mass).
-    com_vel: ``(g, d)`` mass-weighted mean velocity.
-    com_inertia_radius: ``(g,)`` root of the mass-weighted mean squared distance from ``com_pos``.
-    scale_factor: ``(g,)`` mass-weighted mean of ``1 / zplus1``, the scale factors at which particles of a light cone
-        cross it.
-    v_rad: ``(g,)`` mass-weighted mean of ``v_rad`` of the particles.
-    offset_rank: ``(g,)`` int32, the rank to which ``offset`` refers.
-    max_radius: ``(g,)`` largest distance of a particle from ``com_pos``.
-    vel_dispersion: ``(g,)`` one-dimensional velocity dispersion: root of the mass-weighted mean squared velocity
-        relative to ``com_vel``, divided by ``d``; or None if the particles have no velocity.
-    shape_tensor: ``(g, d, d)`` mass-weighted mean of ``x_i x_j``, with ``x`` from ``com_pos`` to the nearest image of
-        the particle, divided by its trace, which is ``com_inertia_radius`` squared; 0 for groups without extent. It is
-        dimensionless, so it does not depend on the unit of length. `jztree.halos.inertia_tensor` returns the mean
-        itself, and `jztree.halos.principal_axes` computes axis lengths from it.
-    angular_momentum: ``(g, d * (d - 1) / 2)`` angular momentum about ``com_pos`` and relative to ``com_vel``, divided
-        by the mass: the mass-weighted mean of ``x`` cross ``v``, in the unit of length times that of velocity. In 3D it
-        is a vector; in 2D the component out of the plane; in 4D the means of ``x_i v_j - x_j v_i`` for i < j, pairs 01,
-        02, 03, 12, 13, 23. None in 1D, or if the particles have no velocity. An expansion of space does not contribute,
-        because it moves particles along ``x``.
-    means: mass-weighted means of the properties listed in ``CatalogueConfig(means=...)``, ``(g, ...)`` by name.
+    Attributes:
+        ngroups: Scalar int32, the number of groups.
+        mass: ``(g,)`` total mass.
+        count: ``(g,)`` int32, number of particles in the group.
+        offset: ``(g,)`` int32, row of the group's first particle among the particles in group order. On several ranks,
+            each rank holds the groups whose first particle it holds, and ``offset`` is a row of that rank; the group
+            may continue on the next rank. See `jztree.fof.fof_and_catalogue` for the order.
+        com_pos: ``(g, d)`` centre of mass, correct across the periodic boundary and inside the box (unweighted if the
+            particles have no mass).
+        com_vel: ``(g, d)`` mass-weighted mean velocity.
+        com_inertia_radius: ``(g,)`` root of the mass-weighted mean squared distance from ``com_pos``.
+        scale_factor: ``(g,)`` mass-weighted mean of ``1 / zplus1``, the scale factors at which particles of a light
+            cone cross it.
+        v_rad: ``(g,)`` mass-weighted mean of ``v_rad`` of the particles.
+        offset_rank: ``(g,)`` int32, the rank to which ``offset`` refers.
+        max_radius: ``(g,)`` largest distance of a particle from ``com_pos``.
+        vel_dispersion: ``(g,)`` one-dimensional velocity dispersion: root of the mass-weighted mean squared velocity
+            relative to ``com_vel``, divided by ``d``; or None if the particles have no velocity.
+        shape_tensor: ``(g, d, d)`` mass-weighted mean of ``x_i x_j``, with ``x`` from ``com_pos`` to the nearest image
+            of the particle, divided by its trace, which is ``com_inertia_radius`` squared; 0 for groups without extent.
+            It is dimensionless, so it does not depend on the unit of length. `jztree.halos.inertia_tensor` returns the
+            mean itself, and `jztree.halos.principal_axes` computes axis lengths from it.
+        angular_momentum: ``(g, d * (d - 1) / 2)`` angular momentum about ``com_pos`` and relative to ``com_vel``,
+            divided by the mass: the mass-weighted mean of ``x`` cross ``v``, in the unit of length times that of
+            velocity. In 3D it is a vector; in 2D the component out of the plane; in 4D the means of
+            ``x_i v_j - x_j v_i`` for i < j, pairs 01, 02, 03, 12, 13, 23. None in 1D, or if the particles have no
+            velocity. An expansion of space does not contribute, because it moves particles along ``x``.
+        means: Mass-weighted means of the properties listed in ``CatalogueConfig(means=...)``, ``(g, ...)`` by name.
     """
 
     # Columns that are always computed have no None in their type, so that scripts need not check for it.
@@ -134,7 +135,7 @@ class FofCatalogue(_FurtherColumns):
 
     @classmethod
     def column_names(cls) -> tuple[str, ...]:
-        """Return the names of all columns with one row per group, in the column order of tables."""
+        """Return the names of every column with one row per group, in the column order of tables."""
         return _COLUMNS
 
     def columns(self) -> dict[str, Any]:
@@ -154,11 +155,13 @@ class FofCatalogue(_FurtherColumns):
         return made
 
     def flatten(self) -> "FofCatalogue":
-        """Join the catalogue of all ranks, rows ``(r, g, ...)``, into one of ``r * g`` rows, with the groups first.
+        """Join the catalogue of several ranks, rows ``(r, g, ...)``, into one of ``r * g`` rows, with the groups first.
 
-        Rows may also be ``(r * g, ...)``, as returned by your own `jax.shard_map`. Groups are in the order of the
-        ranks; ``offset`` remains a row of the rank given in ``offset_rank``. The catalogue of a single rank is returned
-        unchanged. Compiled functions may call this method; `squeeze_catalogue` also drops the unused rows.
+        Rows may also be ``(r * g, ...)``, as returned by your own `jax.shard_map`. The catalogue of a single rank is
+        returned unchanged. Compiled functions may call this method; `squeeze_catalogue` also drops the unused rows.
+
+        Returns:
+            The groups in the order of the ranks. ``offset`` remains a row of the rank given in ``offset_rank``.
         """
         if np.ndim(self.ngroups) == 0:
             return self
@@ -175,31 +178,42 @@ class FofCatalogue(_FurtherColumns):
     def to_pandas(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "pandas.DataFrame":
         """Return the groups as a `pandas.DataFrame`, one row per group.
 
-        Vectors become columns ``com_pos_x``, ``com_pos_y``, ... The catalogue may hold one rank or all ranks (rows
+        Vectors become columns ``com_pos_x``, ``com_pos_y``, ... The catalogue may hold one rank or several (rows
         ``(r, g, ...)``), padded or not. The table omits columns that the catalogue lacks. Do not call this under a JAX
         transformation.
 
-        nparts: number of particles in group order on each rank, as for `squeeze_catalogue`; ``offset`` is then a row
-            among the particles of all ranks. Without it, a catalogue of several ranks gets a column ``rank``, to which
-            ``offset`` refers.
-        units: names of the known units of "length", "mass" and "velocity" (`jztree_utils.io.unit_name` finds those of a
-            snapshot). ``attrs["units"]`` of the table holds the unit of each column that has one.
+        Args:
+            nparts: Number of particles in group order on each rank; see `squeeze_catalogue`. If given, ``offset`` is a
+                row among the joined particles of the ranks. Otherwise, a catalogue of several ranks gets a column
+                ``rank``, to which ``offset`` refers.
+            units: Names of the known units of "length", "mass" and "velocity" (`jztree_utils.io.unit_name` finds those
+                of a snapshot). ``attrs["units"]`` of the table holds the unit of each column that has one.
 
-        Raises ImportError if pandas is not installed, and ValueError for an unknown kind of unit, an ``nparts`` that
-        does not match the catalogue, or a catalogue that is spread over several processes.
+        Returns:
+            The table.
+
+        Raises:
+            ImportError: If pandas is not installed.
+            ValueError: For an unknown kind of unit, an ``nparts`` that does not match the catalogue, or a catalogue
+                that is spread over several processes.
         """
         return tables.to_pandas(_rows_by_name(self, nparts), units)
 
     def to_astropy(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "astropy.table.QTable":
         """Return the groups as an `astropy.table.QTable`, one row per group; vectors stay columns ``(g, d)``.
 
-        nparts: see `to_pandas`.
-        units: astropy units, or their names, for any of "length", "mass" and "velocity". An ``h`` in a name such as
-            ``Mpc/h`` is the Hubble constant in 100 km/s/Mpc (``littleh`` of astropy), not an hour. Columns with a known
-            unit become quantities.
+        Args:
+            nparts: See `to_pandas`.
+            units: Astropy units, or their names, for any of "length", "mass" and "velocity". An ``h`` in a name such as
+                ``Mpc/h`` is the Hubble constant in 100 km/s/Mpc (``littleh`` of astropy), not an hour. Columns with a
+                known unit become quantities.
 
-        Raises ImportError if astropy is not installed, ValueError for a unit that astropy does not know, and the errors
-        of `to_pandas`.
+        Returns:
+            The table.
+
+        Raises:
+            ImportError: If astropy is not installed.
+            ValueError: For a unit that astropy does not know; see also `to_pandas`.
         """
         return tables.to_astropy(_rows_by_name(self, nparts), units)
 
@@ -210,23 +224,26 @@ def squeeze_catalogue(
 ) -> FofCatalogue:
     """Drop the unused rows of ``cata``, or set its number of rows.
 
-    cata: the catalogue of one rank, rows ``(g, ...)``, or that of all ranks, rows ``(r, g, ...)`` and ``ngroups``
-        ``(r,)``, which is then joined in the order of the ranks. Rows may also be ``(r * g, ...)``, as returned by your
-        own `jax.shard_map`.
-    size_out: number of rows to return, with zeros after the groups; required under a JAX transformation. None: the
-        number of groups.
-    offset_mode: ``"rank"``: ``offset`` remains a row of the rank that holds the first particle of the group.
-        ``"global"``: it becomes a row among the particles of all ranks, joined by `flatten_particles`.
-    nparts: number of particles in group order on each rank, ``(r,)`` (``num`` of the particles returned with the
-        catalogue); required for ``"global"``.
+    Args:
+        cata: The catalogue of one rank, rows ``(g, ...)``, or of several ranks, rows ``(r, g, ...)`` and ``ngroups``
+            ``(r,)``, which is then joined in the order of the ranks. Rows may also be ``(r * g, ...)``, as returned by
+            your own `jax.shard_map`.
+        size_out: Number of rows to return, with zeros after the groups; required under a JAX transformation. None means
+            the number of groups.
+        offset_mode: With ``"rank"``, ``offset`` remains a row of the rank that holds the first particle of the group.
+            With ``"global"``, it becomes a row among the particles of every rank, joined by `flatten_particles`.
+        nparts: Number of particles in group order on each rank, ``(r,)`` (``num`` of the particles returned with the
+            catalogue); required for ``"global"``.
 
-    Without ``size_out``, returns a catalogue of NumPy arrays, with the total ``ngroups`` as an int; global offsets are
-    int64. This mode uses no device, so a host callback may call it. With ``size_out``, returns JAX arrays, and offsets
-    are int32.
+    Returns:
+        Without ``size_out``, a catalogue of NumPy arrays, with the total ``ngroups`` as an int; global offsets are
+        int64. This mode uses no device, so a host callback may call it. With ``size_out``, a catalogue of JAX arrays
+        with int32 offsets.
 
-    Raises TypeError if ``cata`` is not a `FofCatalogue`, and ValueError if ``nparts`` is missing or does not match the
-    catalogue, if ``offset_mode`` is invalid, or if there are more groups than ``size_out`` or global offsets above the
-    int32 range (at run time if they are traced).
+    Raises:
+        TypeError: If ``cata`` is not a `FofCatalogue`.
+        ValueError: If ``nparts`` is missing or does not match the catalogue, if ``offset_mode`` is invalid, or if there
+            are more groups than ``size_out`` or global offsets above the int32 range (at run time if they are traced).
     """
     cata = by_rank(cata)
     check_no_units(catalogue=cata)
@@ -236,7 +253,7 @@ def squeeze_catalogue(
     if rows_wanted is not None:
         return _with_rows(cata, rows_wanted, offset_mode, nparts)
     if not is_concrete(cata):
-        raise ValueError("how many groups there are is not known in a compiled function; say how many rows: size_out=.")
+        raise ValueError("a compiled function does not know the number of groups; set size_out, the number of rows.")
     rows = cata.columns()
     if offset_mode == "global":
         rows["offset"] = _global_offsets(cata, nparts)
@@ -249,17 +266,19 @@ def squeeze_catalogue(
 def by_rank(cata: Any) -> FofCatalogue:
     """Return ``cata`` with arrays instead of lists, and with rows ``(r, g, ...)`` if it covers ``r`` ranks.
 
-    Raises TypeError if it is not a catalogue, and ValueError if its rows have an invalid shape.
+    Raises:
+        TypeError: If it is not a catalogue.
+        ValueError: If its rows have an invalid shape.
     """
     if not isinstance(cata, FofCatalogue):
         raise TypeError(
-            f"a jztree.data.FofCatalogue is needed, not {type(cata).__name__}; make one of the same columns, such as "
-            "FofCatalogue(ngroups, count=count, com_pos=com_pos)."
+            f"the catalogue must be a jztree.data.FofCatalogue, not {type(cata).__name__}; make one from the same "
+            "columns, such as FofCatalogue(ngroups, count=count, com_pos=com_pos)."
         )
     columns: dict[str, Any] = {name: _as_array(rows) for name, rows in cata.columns().items()}
     ngroups = _as_array(cata.ngroups)
     if np.ndim(ngroups) > 1 or np.size(ngroups) == 0:
-        raise ValueError(f"ngroups is one number, or one a rank; its shape is {np.shape(ngroups)}.")
+        raise ValueError(f"ngroups must be one number, or one per rank; its shape is {np.shape(ngroups)}.")
     if np.ndim(ngroups) == 1 and not _is_stacked(columns):
         columns = {name: _stacked(name, rows, np.size(ngroups)) for name, rows in columns.items()}
     return FofCatalogue(ngroups=ngroups, **columns)
@@ -276,8 +295,8 @@ def _stacked(name: str, rows: Any, ranks: int) -> Any:
         number = np.shape(leaf)[0]
         if number % ranks:
             raise ValueError(
-                f"{name} has {number} rows, which {ranks} ranks cannot have the same number of; a catalogue of several "
-                "ranks has rows (r, g, ...), or (r * g, ...)."
+                f"{name} has {number} rows, which is not a multiple of the {ranks} ranks; a catalogue of several ranks "
+                "must have rows (r, g, ...) or (r * g, ...)."
             )
         return leaf.reshape(ranks, number // ranks, *leaf.shape[1:])
 
@@ -295,8 +314,8 @@ def _is_stacked(columns: Mapping[str, Any]) -> bool:
 def _row_number(size_out: Any) -> int:
     if isinstance(size_out, bool) or not isinstance(size_out, (int, np.integer)) or size_out < 0:
         raise TypeError(
-            f"size_out is how many rows the catalogue is to have, an integer from 0 on, not {size_out!r}; offset_mode "
-            "and nparts are given by name."
+            f"size_out must be the number of rows of the result, an integer of at least 0, not {size_out!r}; pass "
+            "offset_mode and nparts by name."
         )
     return int(size_out)
 
@@ -308,7 +327,7 @@ def _with_rows(cata: FofCatalogue, size_out: int, offset_mode: str, nparts: Any)
         if cata.offset_rank is not None:
             cata.offset_rank = jnp.zeros_like(jnp.asarray(cata.offset_rank))
     cata = cata.flatten()
-    many = "a catalogue of {0} groups does not fit into size_out = {1} rows; give a larger size_out."
+    many = "the catalogue has {0} groups, but size_out has only {1} rows; use a larger size_out."
     if is_concrete(cata.ngroups):
         ngroups = jnp.asarray(cata.ngroups, jnp.int32)
         if int(ngroups) > size_out:
@@ -328,13 +347,13 @@ def _global_offsets_32(cata: FofCatalogue, nparts: Any) -> Any:
     if is_concrete((cata, nparts)):
         offset = _global_offsets(cata, nparts)
         if offset.max(initial=0) > np.iinfo(np.int32).max:
-            raise ValueError("offsets among the particles of all ranks are beyond int32; leave out size_out.")
+            raise ValueError("global offsets of this catalogue exceed int32; leave out size_out.")
         return jnp.asarray(offset.astype(np.int32))
     counts = jnp.asarray(_checked_nparts(cata, nparts))
     ends = jnp.cumsum(counts, dtype=jnp.int32)
     starts = ends - counts
     wide = (ends < starts).any()  # the first sum that overflows is negative
-    sentence = "offsets among the particles of all ranks are beyond int32; squeeze the catalogue on the host."
+    sentence = "global offsets of this catalogue exceed int32; squeeze the catalogue on the host."
     checked = comm.check(0, wide, [], sentence)
     return jnp.asarray(cata.offset) + comm.after(starts, checked)[:, None] if np.ndim(cata.ngroups) else cata.offset
 
@@ -346,11 +365,11 @@ def row_capacity(cata: FofCatalogue) -> int:
 
 
 def _rows_by_name(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
-    """Return the rows of all groups by column name, with each group's rank if ``offset`` refers to it."""
+    """Return the rows of the groups by column name, with each group's rank if ``offset`` refers to it."""
     if any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(cata)):
         raise ValueError(
-            "this catalogue is spread over several processes, and a table is made by one; bring its rows together with "
-            "jztree_utils.io.rows_on_first_process, or write it to a file with jztree_utils.io and read that."
+            "this catalogue is spread over several processes, but a table needs its rows in one process; gather them "
+            "with jztree_utils.io.rows_on_first_process, or write them to a file with jztree_utils.io and read that."
         )
     cata = by_rank(cata)
     whole = squeeze_catalogue(cata, offset_mode="rank" if nparts is None else "global", nparts=nparts)
@@ -363,9 +382,11 @@ def _rows_by_name(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
 
 
 def _global_offsets(cata: FofCatalogue, nparts: Any) -> np.ndarray:
-    """Return the offsets as int64 rows among the particles of all ranks, in their original shape.
+    """Return the offsets as int64 rows among the joined particles of the ranks, in their original shape.
 
-    cata: the catalogue of one rank or of all ranks.
+    Args:
+        cata: The catalogue of one or several ranks.
+        nparts: Number of particles on each rank.
     """
     counts = np.asarray(_checked_nparts(cata, nparts)).astype(np.int64)
     offset = np.asarray(cata.offset, np.int64)
@@ -373,16 +394,16 @@ def _global_offsets(cata: FofCatalogue, nparts: Any) -> np.ndarray:
 
 
 def _checked_nparts(cata: FofCatalogue, nparts: Any) -> Any:
-    """Return ``nparts`` as ``(r,)``; raises ValueError if it does not match this catalogue."""
+    """Return ``nparts`` as ``(r,)``; raise ValueError if it does not match this catalogue."""
     if nparts is None:
         raise ValueError(
-            "global offsets need the number of particles on each rank in group order: give nparts=part.num of the "
-            "particles that came with the catalogue, or use offset_mode='rank'."
+            "global offsets need the number of particles on each rank in group order: pass nparts=part.num of the "
+            "particles that were returned with the catalogue, or use offset_mode='rank'."
         )
     counts, ranks = (np if is_concrete(nparts) else jnp).atleast_1d(on_auto_axes(nparts)), np.size(cata.ngroups)
     if counts.shape != (ranks,):
         raise ValueError(
-            f"nparts has shape {np.shape(nparts)}, but the catalogue is that of {ranks} rank(s); global offsets need "
-            "the catalogue of all ranks, and one number a rank."
+            f"nparts has shape {np.shape(nparts)}, but the catalogue has {ranks} rank(s); pass the catalogue of every "
+            "rank and one number per rank."
         )
     return counts

@@ -24,9 +24,10 @@ def static_field(**kwargs: Any) -> Any:
 class Pos:
     """Positions.
 
-    pos: ``(n, d)`` float32 or float64.
-    num: number of leading rows that hold particles; None means all.
-    num_total: the number of particles on all devices together, static under tracing.
+    Attributes:
+        pos: ``(n, d)`` float32 or float64.
+        num: Number of leading rows that hold particles. None means all.
+        num_total: The number of particles on all devices together, static under tracing.
     """
 
     pos: Array
@@ -43,9 +44,11 @@ class Pos:
 class PosMass:
     """Positions and masses.
 
-    pos: ``(n, d)`` float32 or float64.
-    mass: ``(n,)``, or a scalar that all particles share.
-    num, num_total: as in `Pos`.
+    Attributes:
+        pos: ``(n, d)`` float32 or float64.
+        mass: ``(n,)``, or a scalar that all particles share.
+        num: Number of leading rows that hold particles; see `Pos`.
+        num_total: The number of particles on all devices; see `Pos`.
     """
 
     pos: Array
@@ -63,11 +66,13 @@ class PosMass:
 class ParticleData:
     """The particles of a snapshot.
 
-    pos: ``(n, d)`` float32 or float64.
-    mass: ``(n,)``, or a scalar that all particles share, or None.
-    vel: ``(n, d)`` or None.
-    id: ``(n,)`` integers or None.
-    num, num_total: as in `Pos`.
+    Attributes:
+        pos: ``(n, d)`` float32 or float64.
+        mass: ``(n,)``, or a scalar that all particles share, or None.
+        vel: ``(n, d)`` or None.
+        id: ``(n,)`` integers or None.
+        num: Number of leading rows that hold particles; see `Pos`.
+        num_total: The number of particles on all devices; see `Pos`.
     """
 
     pos: Array
@@ -82,7 +87,12 @@ class ParticleData:
 
 
 class RankIdx(NamedTuple):
-    """The location of particles: ``rank`` (int32) of the device and ``idx`` (int32), the row there."""
+    """The location of particles.
+
+    Attributes:
+        rank: int32, the rank of the device.
+        idx: int32, the row there.
+    """
 
     rank: jax.Array
     idx: jax.Array
@@ -94,8 +104,9 @@ class RankIdx(NamedTuple):
 class Label(NamedTuple):
     """The group of each particle, identified by the group's first particle in z-order.
 
-    ``irank`` (int32) is the rank that holds it, and ``igroup`` (int32) the row there or, if labels are linear, the row
-    in the joined set of all ranks.
+    Attributes:
+        irank: int32, the rank that holds the first particle.
+        igroup: int32, the row there or, if labels are linear, the row in the joined particles of every rank.
     """
 
     irank: jax.Array

@@ -1,9 +1,9 @@
 """Positions and other properties that a particle class computes: carried through a search, and checked after it.
 
 The result is the user's class with its rows moved, and it recomputes its positions. They belong to the same particles
-if each follows from the particle's own row alone. They do not if they depend on the row index, as for grid points
-counted from the first row. So both are compared, up to rounding, and a difference is an error. Only returned particles
-wait for this check: a catalogue uses the carried positions and is correct in any case.
+if each follows from the particle's own row alone. They do not if they depend on the row index, for example if they are
+grid points counted from the first row. So both are compared, up to rounding, and a difference is an error. Only
+returned particles wait for this check: a catalogue uses the carried positions and is correct in any case.
 """
 
 import functools
@@ -24,13 +24,10 @@ __all__ = ["release", "with_computed"]
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 _ADVICE = (
-    "keep what it is computed from, such as a place on a grid, in a field with a row a particle, or give the particles "
-    "as jztree.data.ParticleData(pos=part.pos, ...)."
+    "store the values that determine it, such as a place on a grid, in a field with a row per particle, or pass "
+    "jztree.data.ParticleData(pos=part.pos, ...)."
 )
-_DEPENDS = (
-    "%s of %s depends on the row that a particle is in, so that particles which were moved would have another one; "
-    + _ADVICE
-)
+_DEPENDS = "%s of %s depends on the row of the particle, so it would change when jztree moves particles; " + _ADVICE
 _ROUNDED = 64  # rounding error of a sum of a few terms, in units of the last place of the largest number
 _FEW = 4  # fewer than one in this many
 
@@ -67,7 +64,7 @@ def _carried(given: Any, means: list[str]) -> Any:
 
 
 def carry_stacked(part: Any) -> Any:
-    """Run `carry` for particles of all devices, ``(r, n, ...)``, whose positions are computed per device."""
+    """Run `carry` for the particles ``(r, n, ...)`` of several devices, whose positions are computed per device."""
     if not computed_by(part):
         return part
 
@@ -84,11 +81,13 @@ def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
 
     The check raises at run time, on all ranks.
 
-    one: `Carried`, or an object that needs no release. used: mask of the rows that hold particles; None: those before
-        ``num``.
-    mapped: ``one`` with True at the leaves whose first axis runs over many classes; None if it is one class.
+    Args:
+        one: `Carried`, or an object that needs no release.
+        used: Mask of the rows that hold particles. None means the rows before ``num``.
+        mapped: ``one`` with True at the leaves whose first axis runs over many classes. None if it is one class.
 
-    Raises TypeError if the class cannot compute a property for another number of rows.
+    Raises:
+        TypeError: If the class cannot compute a property for another number of rows.
     """
     if not isinstance(one, Carried):
         return one
@@ -98,14 +97,14 @@ def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
         again = _computed_again(held, mapped)
     except Exception as error:
         raise TypeError(
-            f"{' and '.join(one.columns)} of {cls} cannot be computed of rows that were moved ({error}); {_ADVICE}"
+            f"{' and '.join(one.columns)} of {cls} cannot be computed for moved rows ({error}); {_ADVICE}"
         ) from error
     faults = []
     for name, carried in held.columns.items():
         if np.shape(again[name]) != np.shape(carried):
             raise TypeError(
-                f"{name} of {cls} has the shape {np.shape(again[name])} in place of {np.shape(carried)} where rows "
-                f"were moved; {_ADVICE}"
+                f"{name} of {cls} has the shape {np.shape(again[name])} instead of {np.shape(carried)} for moved rows; "
+                f"{_ADVICE}"
             )
         rows = _used_rows(one, np.shape(carried)) if used is None else used
         rows = jnp.reshape(rows, np.shape(rows) + (1,) * (np.ndim(carried) - np.ndim(rows)))
@@ -122,8 +121,8 @@ def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
 def _behind(one: Carried, checked: jax.Array) -> Any:
     """Return the user's class ordered after a check.
 
-    Leaves that all devices share, such as one mass for all particles, are unchanged, so that a `jax.shard_map` of the
-    user knows that they are equal on all devices.
+    Leaves that all devices share, such as a common mass, are unchanged, so that a `jax.shard_map` of the user knows
+    that they are equal on all devices.
     """
     rows = {np.shape(column)[:1] for column in one.columns.values()}
     differing = varying_axes(checked)
@@ -149,7 +148,7 @@ def _computed_again(one: Carried, mapped: Any) -> dict[str, Any]:
 
 
 def _used_rows(one: Carried, shape: tuple[int, ...]) -> Any:
-    """Return a mask of the rows of one device ``(n, ...)``, or of all ``(r, n, ...)``, that hold particles."""
+    """Return a mask of the rows that hold particles, for one device ``(n, ...)`` or several ``(r, n, ...)``."""
     num = getattr(one, "num", None)
     if num is None:
         return np.ones(shape[:1], bool)
@@ -162,8 +161,12 @@ def _used_rows(one: Carried, shape: tuple[int, ...]) -> Any:
 def _differ(carried: jax.Array, again: jax.Array, used: jax.Array, may_wrap: bool) -> jax.Array:
     """Return whether any used row differs by more than rounding.
 
-    may_wrap: the numbers may lie in a periodic box, where rounding at a face decides between 0 and the length of the
-        box.
+    Args:
+        carried: The numbers before the search.
+        again: The numbers that the class computes now.
+        used: Mask of the rows that hold particles.
+        may_wrap: Whether the numbers may lie in a periodic box, where rounding at a face decides between 0 and the
+            length of the box.
     """
     used = jnp.broadcast_to(used, carried.shape)
     if not jnp.issubdtype(carried.dtype, jnp.floating):

@@ -1,8 +1,8 @@
 """One-line descriptions of particles, catalogues and hierarchies, in any state.
 
 A description must never fail or wait: debuggers, error messages and JAX transformations print it. So arrays show their
-    shapes and dtypes, and their values only if these are available at once. The values of arrays that are traced, still
-    being computed, deleted or on other processes are not.
+shapes and dtypes, and their values only if these are available at once. The values of arrays that are traced, still
+being computed, deleted or on other processes are not.
 """
 
 import dataclasses
@@ -17,7 +17,8 @@ _MOST_BYTES = 2**26  # largest array that is fetched from a device for a descrip
 def describe_particles(part: Any) -> str:
     """Describe particles, such as ``ParticleData(110,592 particles in 3D, float32: pos, mass, vel, id)``.
 
-    part: a dataclass with the field ``pos``, ``(n, d)``, or ``(r, n, d)`` if ``num`` is ``(r,)``.
+    Args:
+        part: A dataclass with the field ``pos``, ``(n, d)``, or ``(r, n, d)`` if ``num`` is ``(r,)``.
     """
     pos, name = part.pos, type(part).__name__
     if not _is_array(pos) or len(pos.shape) < 2:
@@ -121,7 +122,7 @@ def _obstacle(value: Any) -> str:
 
 
 def _state(*values: Any) -> str:
-    """Return the obstacles of all arrays, as the end of a description."""
+    """Return the obstacles of the arrays, as the end of a description."""
     obstacles = dict.fromkeys(filter(None, map(_obstacle, values)))
     return f"; {', '.join(obstacles)}" if obstacles else ""
 

@@ -20,17 +20,22 @@ class TreeHierarchy:
     particles ``particle_splits(p)[i]`` to ``particle_splits(p)[i + 1]``. If some rows hold no particles, nodes at the
     end of a plane are empty; their boxes are inverted (lower = inf, upper = -inf).
 
-    Boxes are tight around the positions wrapped into the periodic box.
+    Boxes are tight around the positions wrapped into the periodic box. Boxes and masses have derivatives: each face
+    moves with the particle on it, sums with the particles of the node.
 
-    plane_sizes: number of nodes of each plane; static.
-    flat_splits, flat_particle_splits: ``(m + planes,)`` int32.
-    flat_lower, flat_upper: ``(m, d)``, the corners of the boxes, dtype of the positions.
-    flat_particle_splits_per_type: ``(types, m + planes)`` int32, the start of each node among the particles of each
-        type, which are separate arrays; ``flat_splits`` and ``flat_particle_splits`` then count those of all types.
-        None unless one hierarchy was built for several types.
-    flat_mass: ``(m,)``, flat_center_of_mass: ``(m, d)``; None unless ``cfg.masses``. They are float64 if masses are.
+    Below, ``m`` is the number of nodes in all planes.
 
-    Boxes and masses have derivatives: each face moves with the particle on it, sums with the particles of the node.
+    Attributes:
+        plane_sizes: Number of nodes of each plane; static.
+        flat_splits: ``(m + planes,)`` int32, the start of each node in the plane below.
+        flat_particle_splits: ``(m + planes,)`` int32, the start of each node among the particles.
+        flat_lower: ``(m, d)``, the lower corners of the boxes, dtype of the positions.
+        flat_upper: ``(m, d)``, the upper corners of the boxes.
+        flat_mass: ``(m,)``, or None unless ``cfg.masses``. It is float64 if masses are.
+        flat_center_of_mass: ``(m, d)``, or None unless ``cfg.masses``. It is float64 if masses are.
+        flat_particle_splits_per_type: ``(types, m + planes)`` int32, the start of each node among the particles of each
+            type, which are separate arrays; ``flat_splits`` and ``flat_particle_splits`` then count the particles of
+            every type together. None unless one hierarchy was built for several types.
     """
 
     plane_sizes: tuple[int, ...] = static_field()
@@ -72,19 +77,26 @@ class TreeHierarchy:
         return self.flat_particle_splits[self._split_slice(plane)]
 
     def particle_splits_of(self, kind: int, plane: int) -> jax.Array:
-        """Return ``(nodes + 1,)`` int32: the start of each node among the particles of type ``kind``, and the end.
+        """Return the start of each node among the particles of type ``kind``, and the end.
 
-        Types are numbered from 0. Raises ValueError if the hierarchy was not built for several types, or has no such
-        type.
+        Args:
+            kind: Number of the type, from 0.
+            plane: Number of the plane.
+
+        Returns:
+            ``(nodes + 1,)`` int32.
+
+        Raises:
+            ValueError: If the hierarchy was not built for several types, or has no such type.
         """
         if self.flat_particle_splits_per_type is None:
             raise ValueError(
-                "this hierarchy knows no types; build it with "
+                "this hierarchy was built for one type; build it with "
                 "jztree.tree.zsort_and_tree_multi_type(..., one_hierarchy=True)."
             )
         kinds = self.flat_particle_splits_per_type.shape[0]
         if isinstance(kind, bool) or not isinstance(kind, (int, np.integer)) or not 0 <= kind < kinds:
-            raise ValueError(f"kind is {kind!r}; this hierarchy has {kinds} types, from 0 to {kinds - 1}.")
+            raise ValueError(f"kind is {kind!r}; it must be a type of this hierarchy, from 0 to {kinds - 1}.")
         return self.flat_particle_splits_per_type[kind, self._split_slice(plane)]
 
     def count(self, plane: int) -> jax.Array:
@@ -104,11 +116,19 @@ class TreeHierarchy:
         return 0.5 * self.lower(plane) + 0.5 * self.upper(plane)
 
     def mass(self, plane: int) -> jax.Array:
-        """Return ``(nodes,)``: the mass of each node. Raises ValueError if the hierarchy was built without masses."""
+        """Return ``(nodes,)``: the mass of each node.
+
+        Raises:
+            ValueError: If the hierarchy was built without masses.
+        """
         return self._moments(self.flat_mass)[self.node_slice(plane)]
 
     def center_of_mass(self, plane: int) -> jax.Array:
-        """Return ``(nodes, d)``: the centre of mass of each node; 0 for massless nodes. Raises like `mass`."""
+        """Return ``(nodes, d)``: the centre of mass of each node; 0 for massless nodes.
+
+        Raises:
+            ValueError: If the hierarchy was built without masses.
+        """
         return self._moments(self.flat_center_of_mass)[self.node_slice(plane)]
 
     def _moments(self, values: jax.Array | None) -> jax.Array:

@@ -33,8 +33,12 @@ _Part = TypeVar("_Part")
 def map_rows(func: Callable[[Any], Any], part: _Part) -> _Part:
     """Apply ``func`` to every leaf of ``part`` that has one row per particle.
 
-    part: a particle class, or an array of positions.
-    func: takes and returns an array whose leading axis runs over particles.
+    Args:
+        func: Takes and returns an array whose leading axis runs over particles.
+        part: A particle class, or an array of positions.
+
+    Returns:
+        ``part`` with the new leaves.
     """
     n, num = get_pos(part).shape[0], getattr(part, "num", None)
     check_movable(part)
@@ -49,7 +53,12 @@ def _is_of_rows(leaf: Any, n: int, num: Any) -> bool:
 def split_rows(part: _Part) -> tuple[list[Any], Callable[[Sequence[Any]], _Part]]:
     """Return the leaves of ``part`` with one row per particle, and a function that replaces them.
 
-    The replacements may have any number of rows. part: a particle class, or an array of positions.
+    Args:
+        part: A particle class, or an array of positions.
+
+    Returns:
+        The leaves, and a function of their replacements, which returns a particle class. Replacements may have any
+        number of rows.
     """
     n, num = get_pos(part).shape[0], getattr(part, "num", None)
     check_carried(part)
@@ -75,25 +84,38 @@ def replace_num(part: _Part, num: Any) -> _Part:
 def get_pos_mass(part: Any) -> PosMass:
     """Return only the positions and masses of a particle class, with ``num`` and ``num_total``.
 
-    Raises ValueError if it has no mass.
+    Args:
+        part: A particle class.
+
+    Returns:
+        The particles.
+
+    Raises:
+        ValueError: If it has no mass.
     """
     pos, mass = get_pos(part), getattr(part, "mass", None)
     if mass is None:
-        raise ValueError("these particles have no mass; give a class that has one, such as jztree.data.PosMass.")
+        raise ValueError("these particles have no mass; pass a class that has one, such as jztree.data.PosMass.")
     return PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=getattr(part, "num_total", None))
 
 
 def get_num(part: Any, default_to_length: bool = True, default_to_nancount: bool = False) -> Any:
-    """Return the number of rows of ``part`` that hold particles: its ``num``, a scalar even if its shape is ``(1,)``.
+    """Return the number of rows of ``part`` that hold particles.
 
-    part: a particle class, or an array of positions.
-    default_to_nancount: if there is no ``num``, NaN rows at the end hold no particles. A row with only some NaN
-        coordinates is an invalid particle, and searches report it. No other function treats NaN this way, so pass the
-        returned number as ``num``.
-    default_to_length: if there is no ``num``, all rows hold particles.
+    Args:
+        part: A particle class, or an array of positions.
+        default_to_length: Whether all rows hold particles if ``part`` has no ``num``.
+        default_to_nancount: Whether NaN rows at the end hold no particles if ``part`` has no ``num``. A row with only
+            some NaN coordinates is an invalid particle, and searches report it. No other function treats NaN this way,
+            so pass the returned number as ``num``.
 
-    Raises TypeError if ``num`` is not an integer, and ValueError if there is no ``num`` and neither default is set, or
-    if NaN rows are counted and one precedes other rows (an error at run time if positions are traced).
+    Returns:
+        ``num`` of ``part``, a scalar even if its shape is ``(1,)``, or the default.
+
+    Raises:
+        TypeError: If ``num`` is not an integer.
+        ValueError: If ``part`` has no ``num`` and neither default is set, or if NaN rows are counted and one precedes
+            other rows (at run time if positions are traced).
     """
     if getattr(part, "num", None) is not None:
         of_all_devices = len(shape_of_pos(part)) == 3
@@ -103,8 +125,8 @@ def get_num(part: Any, default_to_length: bool = True, default_to_nancount: bool
         return _rows_before_nan(get_pos(part))
     if not default_to_length:
         raise ValueError(
-            "these particles have no num to say how many rows hold particles; set num, or ask for one of "
-            "default_to_length and default_to_nancount."
+            "these particles have no num, the number of rows that hold particles; set num, or pass "
+            "default_to_length=True or default_to_nancount=True."
         )
     return get_pos(part).shape[0]
 
@@ -114,8 +136,8 @@ def _rows_before_nan(pos: Any) -> Any:
     num = jnp.sum(~empty, dtype=jnp.int32)
     mixed = (empty[:-1] & ~empty[1:]).any()
     sentence = (
-        "a row of NaN stands before rows that hold particles, so that NaN does not say where padding begins; put "
-        "padding behind all particles, and set num to their number."
+        "a row of NaN precedes rows that hold particles, so NaN does not mark the start of the padding; move padding "
+        "after all particles, and set num to their number."
     )
     if not is_concrete(num):
         return comm.check(num, mixed, [], sentence)
@@ -127,27 +149,43 @@ def _rows_before_nan(pos: Any) -> Any:
 def get_num_total(part: Any, default_to_length: bool = False) -> int:
     """Return the number of particles on all devices: ``num_total`` of ``part``, which is static under tracing.
 
-    default_to_length: if ``num_total`` is not set, count all rows of all devices. Raises ValueError if it is not set
-        and this option is False.
+    Args:
+        part: A particle class, or an array of positions.
+        default_to_length: Whether to count the rows of every device if ``num_total`` is not set.
+
+    Returns:
+        The number, a Python int.
+
+    Raises:
+        ValueError: If ``num_total`` is not set and ``default_to_length`` is False.
     """
     total = _particles.get_num_total(part)
     if total is not None:
         return total
     if not default_to_length:
-        raise ValueError("these particles have no num_total; set it, or ask for default_to_length=True.")
+        raise ValueError("these particles have no num_total; set it, or pass default_to_length=True.")
     return int(get_pos(part).shape[0] * comm.num_ranks())
 
 
 def all_particles_equal(p1: Any, p2: Any) -> jax.Array:
     """Return whether two sets of particles of one class are equal row by row, ignoring rows from ``num`` on.
 
-    p1, p2: particle classes, or arrays of positions. NaN is equal to NaN. Returns a bool scalar. Raises ValueError if
-        the classes or their properties differ.
+    NaN is equal to NaN.
+
+    Args:
+        p1: A particle class, or an array of positions.
+        p2: Another one.
+
+    Returns:
+        A bool scalar.
+
+    Raises:
+        ValueError: If the classes or their properties differ.
     """
     check_width({"p1": p1, "p2": p2})
     structures: list[Any] = [jax.tree.structure(one) for one in (p1, p2)]
     if structures[0] != structures[1]:
-        raise ValueError("only particles of one class with the same properties can be equal; these are of two kinds.")
+        raise ValueError("the particles must be of one class with the same properties, but these differ in either.")
     nums, n = (check_num(p1), check_num(p2)), min(get_pos(part).shape[0] for part in (p1, p2))
     used = jnp.arange(n, dtype=jnp.int32) < jnp.asarray(nums[0], jnp.int32)
 
@@ -199,20 +237,28 @@ def _on_auto_mesh(leaf: Any) -> Any:
 def pad_particles(part: _Part, num: int, float_val: float = jnp.nan, int_val: int = 0) -> _Part:
     """Append ``num`` rows that hold no particles, to every property.
 
-    part: a particle class of ``n`` rows. The result has ``n + num`` rows; its own ``num`` is unchanged.
-    float_val, int_val: values of the new rows, for real numbers and integers; no function here reads them. Pass 0 if
-        ``jax_debug_nans`` is on, which reports every NaN.
-
     If the particles have no field ``num``, the new rows are NaN, and every search raises an error for them.
 
-    Raises TypeError or ValueError if ``num`` is not an integer or is negative, if a fill value does not match the
-    dtype, or if the ``num`` of ``part`` is not from 0 to ``n`` (an error at run time if it is traced).
+    Args:
+        part: A particle class of ``n`` rows.
+        num: Number of rows to append.
+        float_val: Value of the new rows for real numbers; no function here reads it. Pass 0 if ``jax_debug_nans`` is
+            on, which reports every NaN.
+        int_val: Value of the new rows for integers.
+
+    Returns:
+        A class of ``n + num`` rows; its own ``num`` is unchanged.
+
+    Raises:
+        TypeError: If ``num`` is not an integer.
+        ValueError: If ``num`` is negative, if a fill value does not match the dtype, or if the ``num`` of ``part`` is
+            not from 0 to ``n`` (at run time if it is traced).
     """
     num = plain_integer(num)
     if isinstance(num, bool) or not isinstance(num, (int, np.integer)):
-        raise TypeError(f"num is how many rows to append, an integer, not {num!r}.")
+        raise TypeError(f"num must be an integer, the number of rows to append, not {num!r}.")
     if num < 0:
-        raise ValueError(f"num is how many rows to append, so it cannot be negative; {num} was given.")
+        raise ValueError(f"num is {num}; it is the number of rows to append, so it must be at least 0.")
     part, held = on_auto_axes(part), check_num(part)
     if not is_concrete(held):
         n = get_pos(part).shape[0]
@@ -234,31 +280,40 @@ def _padded(leaf: Any, num: int, float_val: float, int_val: int) -> Any:
         jnp.issubdtype(leaf.dtype, jnp.integer)
         and not jnp.iinfo(leaf.dtype).min <= int_val <= jnp.iinfo(leaf.dtype).max
     ):
-        raise ValueError(f"int_val is {int_val}, which {leaf.dtype} does not hold; give a smaller number.")
+        raise ValueError(f"int_val is {int_val}, which is outside the range of {leaf.dtype}; pass a valid number.")
     return pad(leaf, widths, constant_values=float_val if inexact else int_val)
 
 
 def squeeze_any(data: Any, size: int | None = None, num: Any = None, ntot: int | None = None) -> Any:
     """Drop the padding of every array in a pytree, for one or all devices. Not for use under a JAX transformation.
 
-    data: results such as radii ``(q, k)``, or ``(r, q, k)`` for all devices, which are then joined in the order of
-        the devices.
-    size: the number of rows including padding; arrays with another number of rows are unchanged. None: all are cut.
-    num: number of leading rows to keep, a scalar; or ``(r,)``, one per device. A ``num`` of shape ``(1,)`` comes
-        from a mesh of one device; arrays may then have the axis over devices or not.
-    ntot: the expected total number of rows kept.
+    Args:
+        data: Results such as radii ``(q, k)``, or ``(r, q, k)`` for all devices, which are then joined in the order of
+            the devices.
+        size: The number of rows including padding; arrays with another number of rows are unchanged. None means that
+            every array is cut.
+        num: Number of leading rows to keep, a scalar; or ``(r,)``, one per device. A ``num`` of shape ``(1,)`` comes
+            from a mesh of one device; arrays may then have the axis over devices or not.
+        ntot: The expected total number of rows kept.
 
-    Raises TypeError or ValueError if ``num`` is missing, does not hold integers, exceeds the number of rows, is for
-    another number of devices than an array, or does not add up to ``ntot``.
+    Returns:
+        The pytree with shorter arrays.
+
+    Raises:
+        TypeError: If ``num`` does not hold integers.
+        ValueError: If ``num`` is missing, exceeds the number of rows, is for another number of devices than an array,
+            or does not add up to ``ntot``.
     """
     check_known(data)
     if num is None:
-        raise ValueError("squeeze_any needs num, how many rows to keep: squeeze_any(data, num=part.num).")
+        raise ValueError("squeeze_any needs num, the number of rows to keep: squeeze_any(data, num=part.num).")
     counts = np.asarray(num)
     if counts.ndim > 1 or not np.issubdtype(counts.dtype, np.integer):
-        raise TypeError(f"num is {one_line(num)}; it counts rows to keep, one integer or one a device.")
+        raise TypeError(
+            f"num is {one_line(num)}; it counts rows to keep, so it must be one integer, or one per device."
+        )
     if ntot is not None and counts.sum() != ntot:
-        raise ValueError(f"num is {counts.tolist()}, {counts.sum()} in all, but ntot is {ntot}.")
+        raise ValueError(f"num is {counts.tolist()}, with the sum {counts.sum()}, but ntot is {ntot}; both must agree.")
     return jax.tree.map(lambda leaf: _squeezed(leaf, size, counts), on_auto_axes(data))
 
 
@@ -269,7 +324,10 @@ def _squeezed(leaf: Any, size: int | None, counts: np.ndarray) -> Any:
         return leaf
     rows = leaf.shape[counts.ndim]
     if leaf.shape[: counts.ndim] != counts.shape or np.any((counts < 0) | (counts > rows)):
-        raise ValueError(f"an array has shape {leaf.shape}, of which num, {counts.tolist()}, rows are to be kept.")
+        raise ValueError(
+            f"num is {counts.tolist()}, but an array has shape {leaf.shape}; num must be from 0 to its number of rows, "
+            "for each device."
+        )
     if counts.ndim == 0:
         return leaf[: int(counts)]
     join = np.concatenate if isinstance(leaf, np.ndarray) else jnp.concatenate
@@ -279,8 +337,12 @@ def _squeezed(leaf: Any, size: int | None, counts: np.ndarray) -> Any:
 def squeeze_particles(part: _Part) -> _Part:
     """Drop the padding of ``part``. Not for use under a JAX transformation.
 
-    Accepts one device's particles, ``pos`` of shape ``(n, d)`` and ``num`` a scalar, or all devices', ``(r, n, d)`` and
-    ``(r,)``, which are then joined in the order of the ranks.
+    Args:
+        part: One device's particles, ``pos`` of shape ``(n, d)`` and ``num`` a scalar, or those of several devices,
+            ``(r, n, d)`` and ``(r,)``, which are then joined in the order of the ranks.
+
+    Returns:
+        A class of ``num`` rows.
     """
     if len(shape_of_pos(part)) == 3:
         return flatten_particles(part)
@@ -291,24 +353,32 @@ def squeeze_particles(part: _Part) -> _Part:
 def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
     """Distribute particles to ``ndev`` devices in consecutive blocks whose sizes differ by at most one.
 
-    part: a particle class of ``n`` rows, all of which hold particles. Returns a class whose properties have shape
-        ``(ndev, m, ...)`` with ``m = ceil(n / ndev) + npad``, and whose ``num`` is ``(ndev,)``. Properties that all
-        particles share are repeated ``ndev`` times. Not for use under a JAX transformation.
+    Not for use under a JAX transformation.
 
-    Raises ValueError for integers that JAX would truncate to 32 bits, for numbers outside the range of float32 if JAX
-    would convert them to it, and if some rows would hold no particles but the class has no field ``num``.
+    Args:
+        part: A particle class with ``n`` particles; its padding is dropped.
+        ndev: Number of devices.
+        npad: Number of further rows for each device.
+
+    Returns:
+        A class whose properties have shape ``(ndev, m, ...)`` with ``m = ceil(n / ndev) + npad``, and whose ``num`` is
+        ``(ndev,)``. Properties that all particles share are repeated ``ndev`` times.
+
+    Raises:
+        ValueError: For integers that JAX would truncate to 32 bits, for numbers outside the range of float32 if JAX
+            would convert them to it, and if some rows would hold no particles but the class has no field ``num``.
     """
     check_carried(part)
     if ndev < 1:
-        raise ValueError(f"ndev is the number of devices, so it must be at least 1; {ndev} was given.")
+        raise ValueError(f"ndev is {ndev}; it is the number of devices, so it must be at least 1.")
     part = carry(squeeze_particles(part))
     n = get_pos(part).shape[0]
     bounds = [n * rank // ndev for rank in range(ndev + 1)]
     rows = -(-n // ndev) + npad
     if rows * ndev != n and not hasattr(part, "num"):
         raise ValueError(
-            f"{n} particles dealt out to {ndev} device(s) in {rows} rows each leave rows that hold none, which takes a "
-            "field num to say so; give a particle class with num, such as jztree.data.Pos(pos=pos)."
+            f"{n} particles do not fill {rows} rows on each of {ndev} device(s), so the class needs a field num; pass "
+            "a particle class with num, such as jztree.data.Pos(pos=pos)."
         )
 
     def deal(leaf: Any) -> Any:
@@ -324,15 +394,24 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
 
 
 def flatten_particles(part: _Part) -> _Part:
-    """Join the particles of all devices, ``(r, n, ...)`` with ``num`` of shape ``(r,)``, into one set without padding.
+    """Join the particles of several devices into one set without padding.
 
     This is the inverse of `expand_particles`. Not for use under a JAX transformation.
+
+    Args:
+        part: A particle class with properties ``(r, n, ...)`` and ``num`` of shape ``(r,)``.
+
+    Returns:
+        A class with the particles in the order of the devices.
+
+    Raises:
+        ValueError: If positions are not ``(r, n, d)``, or if an element of ``num`` is not from 0 to ``n``.
     """
     part = carry_stacked(part)
     pos = get_pos(part)
     check_movable(part)
     if np.ndim(pos) != 3:
-        raise ValueError(f"positions of all devices have the shape (r, n, d); these have {np.shape(pos)}.")
+        raise ValueError(f"positions must have the shape (r, n, d), with an axis over devices, not {np.shape(pos)}.")
     ndev, n = pos.shape[:2]
     num = getattr(part, "num", None)
     counts = np.full(ndev, n) if num is None else np.broadcast_to(np.asarray(num), (ndev,))

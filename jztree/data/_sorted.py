@@ -14,24 +14,32 @@ from ._rows import on_auto_axes, rows_differ
 def sort_catalogue(cata: FofCatalogue, by: str = "count", descending: bool = True) -> FofCatalogue:
     """Sort ``cata`` by a column, largest groups first; the sort is stable and unused rows stay last.
 
-    cata: the catalogue of one rank, or of a mesh of one rank; `FofCatalogue.flatten` joins the catalogue of several
-        ranks.
-    by: the column to sort by; it must hold one number per group.
-    descending: whether the largest number comes first. Groups whose number is NaN come last in either case.
+    ``offset`` still points to the group's particles, which do not move.
 
-    ``offset`` still points to the group's particles, which do not move. Raises ValueError for a column that the
-    catalogue lacks or that has more than one number per group, and for a catalogue of several ranks.
+    Args:
+        cata: The catalogue of one rank, or of a mesh of one rank; `FofCatalogue.flatten` joins the catalogue of several
+            ranks.
+        by: The column to sort by; it must hold one number per group.
+        descending: Whether the largest number comes first. Groups whose number is NaN come last in either case.
+
+    Returns:
+        The sorted catalogue.
+
+    Raises:
+        TypeError: If ``cata`` is not a `FofCatalogue`.
+        ValueError: For a column that the catalogue lacks or that has more than one number per group, and for a
+            catalogue of several ranks.
     """
     check_width({"cata": cata})
     cata = by_rank(cata)
     if np.size(cata.ngroups) != 1:
-        raise ValueError("this is the catalogue of several ranks; join it with .flatten() or squeeze_catalogue first.")
+        raise ValueError("the catalogue has several ranks; join them with .flatten() or squeeze_catalogue first.")
     cata = cata.flatten()
     key = {**cata.columns(), **(cata.means or {})}.get(by)
     if key is None or not hasattr(key, "ndim") or key.ndim != 1:
         held = [name for name, rows in {**cata.columns(), **(cata.means or {})}.items() if np.ndim(rows) == 1]
         raise ValueError(
-            f"by={by!r} is no column with a number a group; this catalogue has {', '.join(held) or 'none'}."
+            f"by={by!r} is not a column with one number per group; this catalogue has {', '.join(held) or 'none'}."
         )
     cata = on_auto_axes(cata)
     key = jnp.asarray(on_auto_axes(key))
@@ -47,20 +55,28 @@ def sort_catalogue(cata: FofCatalogue, by: str = "count", descending: bool = Tru
 def catalogues_equal(c1: FofCatalogue, c2: FofCatalogue) -> jax.Array:
     """Return whether two catalogues hold the same numbers in the same rows, ignoring unused rows.
 
-    c1, c2: catalogues of one rank each, or of the same number of ranks. NaN is equal to NaN.
+    NaN is equal to NaN.
 
-    Returns a bool scalar. Raises TypeError if an argument is not a `FofCatalogue`, and ValueError if the catalogues
-    have different columns or numbers of ranks.
+    Args:
+        c1: A catalogue of one rank or of several ranks.
+        c2: Another catalogue of the same number of ranks.
+
+    Returns:
+        A bool scalar.
+
+    Raises:
+        TypeError: If an argument is not a `FofCatalogue`.
+        ValueError: If the catalogues have different columns or numbers of ranks.
     """
     check_width({"c1": c1, "c2": c2})
     c1, c2 = by_rank(c1), by_rank(c2)
     structures: list[Any] = [jax.tree.structure(one) for one in (c1, c2)]
     if structures[0] != structures[1]:
-        raise ValueError("only catalogues with the same columns can be equal; these have different ones.")
+        raise ValueError("catalogues_equal needs catalogues with the same columns, but these have different columns.")
     ngroups = [jnp.atleast_1d(jnp.asarray(on_auto_axes(one.ngroups))) for one in (c1, c2)]
     if ngroups[0].shape != ngroups[1].shape:
         raise ValueError(
-            f"these are catalogues of {ngroups[0].size} and {ngroups[1].size} ranks; join both with .flatten()."
+            f"the catalogues have {ngroups[0].size} and {ngroups[1].size} ranks; join both with .flatten()."
         )
     c1, c2 = c1.flatten(), c2.flatten()
     rows = min(row_capacity(c1), row_capacity(c2))

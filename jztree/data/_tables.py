@@ -18,7 +18,7 @@ __all__ = ["NO_UNIT", "POWERS", "components", "factors_in_words", "to_astropy", 
 Powers = tuple[float, float, float]
 _BASES = ("length", "mass", "velocity")
 NO_UNIT: Powers = (0, 0, 0)
-# The powers of these in the unit of each column; numbers of particles have no unit.
+# The power of each base in the unit of each column; numbers of particles have no unit.
 POWERS: dict[str, Powers] = {
     "com_pos": (1, 0, 0),
     "com_inertia_radius": (1, 0, 0),
@@ -37,7 +37,10 @@ def to_pandas(
 ) -> "pandas.DataFrame":
     """Make a table of the columns of a catalogue, see `jztree.data.FofCatalogue.to_pandas`.
 
-    powers: the powers of length, mass and velocity in the unit of each column; other columns have no unit.
+    Args:
+        columns: Arrays by name.
+        units: Names of the units of "length", "mass" and "velocity".
+        powers: The powers of length, mass and velocity in the unit of each column; other columns have no unit.
     """
     given = _checked(units)
     try:
@@ -66,7 +69,10 @@ def to_astropy(
 ) -> "astropy.table.QTable":
     """Make a table of the columns of a catalogue, see `jztree.data.FofCatalogue.to_astropy`.
 
-    powers: see `to_pandas`.
+    Args:
+        columns: Arrays by name.
+        units: Units of "length", "mass" and "velocity", or their names.
+        powers: See `to_pandas`.
     """
     given = _checked(units)
     try:
@@ -86,9 +92,10 @@ def to_astropy(
 
 
 def _endings(shape: tuple[int, ...]) -> list[str]:
-    """Return the name endings of all components of a vector or tensor, in order; an empty one for scalars.
+    """Return the name endings of the components of a vector or tensor, in order; an empty one for scalars.
 
-    They are letters if each axis has at most four components, and digits otherwise: there are six particle types.
+    They are letters if each axis has at most four components, and digits otherwise, because there are six particle
+    types.
     """
     indices = itertools.product(*map(range, shape))
     letters = "xyzw" if max(shape, default=0) <= 4 else "0123456789"
@@ -96,10 +103,10 @@ def _endings(shape: tuple[int, ...]) -> list[str]:
 
 
 def _checked(units: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return the known units; raises ValueError for an unknown kind of unit."""
+    """Return the known units; raise ValueError for an unknown kind of unit."""
     for kind in units or {}:
         if kind not in _BASES:
-            raise ValueError(f"units are those of {', '.join(_BASES)}; {kind!r} is none of these.")
+            raise ValueError(f"units has the key {kind!r}; valid keys are {', '.join(_BASES)}.")
     return {kind: unit for kind, unit in (units or {}).items() if unit not in (None, "")}
 
 
@@ -132,4 +139,4 @@ def _astropy_unit(base: str, unit: Any) -> Any:
         with units.add_enabled_units(enabled):
             return units.Unit(name)
     except ValueError as error:
-        raise ValueError(f"astropy does not know the unit of {base}, {unit!r}; give one that it knows.") from error
+        raise ValueError(f"astropy does not know the unit of {base}, {unit!r}; use one that it knows.") from error
