@@ -12,7 +12,7 @@ from ._checks import at_least_normal, check_real, exact_box_argument, in_order, 
 from ._particles import check_no_unit, get_num, shape_of_pos
 from .jax_ext import Exact, exact, exact_to_float, is_concrete
 
-_BAD = "%s has a negative or NaN value; each must be at least 0 (infinity includes all particles)."
+_BAD = "%s is negative or NaN; every radius must be at least 0 (infinity includes all particles)."
 _NOT_ASCENDING = "the radii of a query do not ascend; sort them."
 
 

@@ -226,8 +226,12 @@ def test_subnormal_traced_lengths_are_not_flushed(spacing: float) -> None:
         (count_within, -1e-40, "radius is negative or NaN"),
         (count_within, [2e-40, 1e-40], "the radii of a query do not ascend"),
         (lambda pos, limit: knn(pos, 2, max_radius=limit), -1e-40, "max_radius is negative or NaN"),
-        (lambda pos, edges: pair_counts(pos, edges).count, [-1e-40, 1.0], "edges are not ascending numbers from 0 on"),
-        (lambda pos, edges: pair_counts(pos, edges).count, [0.0, 2e-40, 1e-40], "edges are not ascending numbers"),
+        (
+            lambda pos, edges: pair_counts(pos, edges).count,
+            [-1e-40, 1.0],
+            "edges must be strictly ascending and at least 0",
+        ),
+        (lambda pos, edges: pair_counts(pos, edges).count, [0.0, 2e-40, 1e-40], "edges must be strictly ascending"),
     ],
     ids=["radius", "radii", "max_radius", "first edge", "edges"],
 )

@@ -162,7 +162,7 @@ def test_missing_or_invalid_inputs_raise() -> None:
     with pytest.raises(ValueError, match="no shape_tensor"):
         halos.principal_axes(dataclasses.replace(still, shape_tensor=None))
     moving = one_group(oracles.uniform(30, 3), oracles.uniform(30, 3))
-    with pytest.raises(ValueError, match=r"mass must have one number a row of the catalogue, shape \(15,\)"):
+    with pytest.raises(ValueError, match=r"mass must have one number per row of the catalogue, shape \(15,\)"):
         halos.spin(moving, 1.0, moving.max_radius, 1.0)
     with pytest.raises(ValueError, match="gravity must be a positive number, not -1"):
         halos.spin(moving, moving.max_radius, moving.max_radius, -1)

@@ -345,7 +345,7 @@ def test_invalid_traced_smoothing_lengths_raise(h: float, separate: bool, dtype:
     pos = np.full((3, 3), 6, dtype)
     queries = {"part_query": pos[:1], "h_query": h} if separate else {}
     sums_of = jax.jit(kernel_sums)
-    with pytest.raises(Exception, match="row 0 of h is not a smoothing length"):
+    with pytest.raises(Exception, match="row 0 of h is not a valid smoothing length"):
         sums_of(pos, h, **queries).block_until_ready()
 
 
@@ -355,7 +355,7 @@ def test_invalid_smoothing_lengths_and_values_name_the_row() -> None:
         h = np.full(50, 0.2)
         h[7] = bad
         for given in (h, jnp.asarray(h)):
-            with pytest.raises(Exception, match="row 7 of h is not a smoothing length"):
+            with pytest.raises(Exception, match="row 7 of h is not a valid smoothing length"):
                 kernel_sums.jit(pos, given).block_until_ready()
         kernel_sums.jit(Pos(pos=pos, num=7), h).block_until_ready()
     for bad in (np.nan, np.inf):

@@ -230,7 +230,7 @@ def test_unavailable_instruction_set_raises_on_import() -> None:
     done = run_with_instruction_set("foo", "import jztree")
     assert re.search(
         r"ImportError: the environment variable JZTREE_INSTRUCTION_SET is 'foo', but jztree is compiled for .*"
-        r"here; set it to one of these, or unset it for the best one of this machine\.\n\Z",
+        r"here; set it to one that is compiled, or unset it for the best one of this machine\.\n\Z",
         done.stderr,
     )
 

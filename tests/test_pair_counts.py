@@ -345,7 +345,7 @@ def test_traced_edges() -> None:
     edges = np.array([0.0, 0.125, 0.25], np.float32)
     assert_counts(counted(edges, edges), brute(pos, pos, edges, mode="rp_pi", edges_b=edges))
     for wrong in (edges[::-1], edges - 1, edges * np.nan):
-        with pytest.raises(oracles.RUN_TIME_ERROR, match="edges are not ascending"):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match="edges must be strictly ascending"):
             jax.block_until_ready(counted(wrong, edges))
     found = pair_counts(pos, edges, weight=np.ones(500, np.float32))
     assert found.weight is not None

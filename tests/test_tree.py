@@ -362,7 +362,7 @@ def test_one_hierarchy_of_several_types(jit: bool) -> None:
     with pytest.raises(ValueError, match="one_hierarchy=True"):
         ths[0].particle_splits_of(0, 0)
     for kind in (2, -1, "0", True):
-        with pytest.raises(ValueError, match="this hierarchy has 2 types, from 0 to 1"):
+        with pytest.raises(ValueError, match="it must be a type of this hierarchy, from 0 to 1"):
             th.particle_splits_of(kind, 0)
 
 

@@ -2,8 +2,8 @@
 
 A kernel runs on one device and never communicates. It takes and returns arrays of static shape and a dynamic ``num``
 (int32 scalar, the number of valid leading rows). Results are bitwise identical for any number of threads. Shapes: ``n``
-rows, ``d`` dims, ``q`` query rows, ``k`` neighbours, ``m`` nodes of all planes together, ``s`` splits of all planes
-together (``m`` + number of planes), ``g`` catalogue rows.
+rows, ``d`` dims, ``q`` query rows, ``k`` neighbours, ``m`` nodes (sum over the planes), ``s`` splits (``m`` + number of
+planes), ``g`` catalogue rows.
 
 Kernels have no derivatives. Their callers define them (the packages that use them, and `jztree.comm`). Without such a
 definition, differentiating a float result of a kernel is an error.

@@ -24,8 +24,14 @@ class Continued:
 class Tree(NamedTuple):
     """A hierarchy and its particles as kernel arguments.
 
-    posz: ``(n, d)``, in z-order. num: int32 scalar. The other arrays are those of `hierarchy`, ``(s,)`` int32 and
-    ``(m, d)``.
+    Attributes:
+        posz: ``(n, d)``, in z-order.
+        num: int32 scalar.
+        splits: ``(s,)`` int32, see `hierarchy`.
+        particle_splits: ``(s,)`` int32.
+        lower: ``(m, d)``.
+        upper: ``(m, d)``.
+        plane_sizes: Number of nodes of each plane.
     """
 
     posz: jax.Array
@@ -57,16 +63,21 @@ def call(
     always: bool = False,
     **attributes: Any,
 ) -> Any:
-    """Call a kernel; ``out`` is a ShapeDtypeStruct, a `Continued` array, or a tuple of them.
+    """Call a kernel.
 
-    args: kernel arguments, in the order in which the kernel's header under ``native`` reads them. Arrays that outputs
-        continue follow after them.
-    gradients: the effect of differentiating by an argument. ``"refused"``: an error. ``"stopped"``: the argument counts
-        as constant. Use it for kernels whose derivatives the caller provides, and for those whose floats only steer a
-        search and do not enter a result. None refuses if an output is a float, because a derivative of 0 would be
-        wrong, and stops if all outputs are integers.
-    always: run the kernel even if its results are unused.
     Inside `jax.shard_map`, all outputs differ along the mesh axes along which any input differs.
+
+    Args:
+        target: Name of the kernel.
+        out: A ShapeDtypeStruct, a `Continued` array, or a tuple of both kinds.
+        args: Kernel arguments, in the order of the kernel's header under ``native``. Arrays that outputs continue
+            follow after them.
+        gradients: The effect of differentiating by an argument. With ``"refused"``, it is an error. With ``"stopped"``,
+            the argument counts as constant; this is for kernels whose derivatives the caller provides, and for those
+            whose floats only steer a search and do not enter a result. None refuses if an output is a float, because a
+            derivative of 0 would be wrong, and stops if all outputs are integers.
+        always: Whether to run the kernel even if its results are unused.
+        attributes: Static kernel arguments.
     """
     wanted = out if isinstance(out, tuple) else (out,)
     continued = [(place, one.array) for place, one in enumerate(wanted) if isinstance(one, Continued)]
@@ -102,8 +113,8 @@ def _refusing(target: str, array: jax.Array) -> jax.Array:
 @_refusing.defjvp
 def _refusing_jvp(target: str, _primals: Any, _tangents: Any) -> Any:
     raise ValueError(
-        f"what the native kernel {target!r} returns has no derivative; put jax.lax.stop_gradient around what it is "
-        "made from, if that is to count as constant."
+        f"the result of the native kernel {target!r} has no derivative; put jax.lax.stop_gradient around its arguments "
+        "if they are constant."
     )
 
 

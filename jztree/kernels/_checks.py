@@ -17,11 +17,14 @@ from ._call import Tree, as_num, call, i32, sizes, words_of
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     """Return ``num``, or raise an error with ``sentence`` if ``failed``.
 
-    The error is a ValueError if ``failed`` is known, and otherwise occurs at run time. If ``sentence`` has several
-    lines, ``failed`` is the number of the line to report, from 1 on: one check for all of them.
+    The error is a ValueError if ``failed`` is known, and otherwise occurs at run time. The caller must continue with
+    the returned ``num``; the compiler removes an unused output.
 
-    The caller must continue with the returned ``num``; the compiler removes an unused output. ``{0}``, ``{1}`` in
-    ``sentence`` stand for ``numbers`` (int32 scalars).
+    Args:
+        num: int32 scalar.
+        failed: Whether to raise. If ``sentence`` has several lines, the number of the line to report, from 1 on.
+        numbers: int32 scalars, which replace ``{0}``, ``{1}`` in ``sentence``.
+        sentence: The message, or several, one per line.
     """
     if not all(map(is_concrete, (failed, *numbers))):
         return _checked_at_run_time(num, failed, numbers, sentence)
@@ -67,8 +70,8 @@ def _mapped(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, sentence
         return num, 0
     first = jnp.argmax(failed != 0).astype(jnp.int32)
     lines = [f"in member {{{values.shape[1]}}} of a vmap: {line}" for line in sentence.split("\n")]
-    told = jnp.append(values[first], first)
-    return num + _check.bind(jnp.zeros((), jnp.int32), failed[first], told, sentence="\n".join(lines)), 0
+    reported = jnp.append(values[first], first)
+    return num + _check.bind(jnp.zeros((), jnp.int32), failed[first], reported, sentence="\n".join(lines)), 0
 
 
 batching.primitive_batchers[_check] = _mapped
@@ -77,8 +80,13 @@ batching.primitive_batchers[_check] = _mapped
 def checked_lengths(box: Exact, length: Exact | None = None, name: str = "") -> tuple[Exact, Exact]:
     """Return ``box`` and ``length``, or raise at run time if they are invalid as box lengths and linking length.
 
-    The caller must continue with the returned values, as with `check`. All other kernels rely on this check.
-    Differentiable. name: the user's name of the length.
+    The caller must continue with the returned values, like those of `check`. All other kernels rely on this check. It
+    is differentiable.
+
+    Args:
+        box: ``(d,)`` lengths, 0 if open.
+        length: A length, or None.
+        name: The user's name of the length.
     """
     checked = _checked_words(name, words_of(box), words_of(length))
     return Exact(checked[0]), Exact(checked[1])

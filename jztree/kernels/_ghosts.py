@@ -23,14 +23,21 @@ def open_leaves(
 ) -> tuple[jax.Array, jax.Array]:
     """Find query leaves that may have neighbours on other ranks, int32, and the search radius of each published box.
 
-    leaves, own: ``(particle_splits, lower, upper)`` of the queries' leaves, and of the boxes that the rank publishes.
-    radius: ``(q, k)``; the last column is the search radius of each query. rows: the row of each z-ordered query in it,
-        or None if it is in z-order.
-    sources: ``(lower, upper, count)`` of the boxes of sources that the ranks published, ``(r, b, d)`` and ``(r, b)``.
-    close: the same for a few ranks that are known in more detail, used only for ``enough``; None if not available.
-    enough: limit each query to a radius that certainly contains this many sources; None means no such limit.
+    Args:
+        leaves: ``(particle_splits, lower, upper)`` of the queries' leaves.
+        own: ``(particle_splits, lower, upper)`` of the boxes that the rank publishes.
+        radius: ``(q, k)``; the last column is the search radius of each query.
+        rows: The row of each z-ordered query in ``radius``, or None if ``radius`` is in z-order.
+        sources: ``(lower, upper, count)`` of the boxes of sources that the ranks published, ``(r, b, d)`` and
+            ``(r, b)``.
+        close: The same for a few ranks that are known in more detail, used only for ``enough``; None if not available.
+        rank: This rank.
+        box: ``(d,)`` lengths, 0 if open.
+        enough: Limit each query to a radius that certainly contains this many sources. None means no such limit.
 
-    The radius of a box, in the dtype of the positions, is -1 if none of its queries needs another rank.
+    Returns:
+        The leaves, and the radius of each box in the dtype of the positions; it is -1 if none of its queries needs
+        another rank.
     """
     close = close or (sources[0][:1], sources[1][:1], sources[2][:1])
     out = i32(leaves[1].shape[0]), jax.ShapeDtypeStruct((own[1].shape[0],), own[1].dtype)
@@ -43,26 +50,33 @@ def select_boxes(
     known: tuple[jax.Array, jax.Array, jax.Array],
     rank: Any,
     box: Exact,
-    room: int,
+    capacity: int,
     higher_only: bool,
 ) -> tuple[jax.Array, jax.Array]:
     """Find the boxes of this rank to send to each other rank, because that rank may have particles within their radius.
 
-    own: ``(lower, upper, radius)`` of the rank's boxes, ``(b, d)`` and ``(b,)``. A box needs the particles within its
-        radius; if the radius is negative, it needs none. known: ``(lower, upper, count)`` of the boxes of particles
-        that the ranks published, ``(r, b, d)`` and ``(r, b)``. higher_only: send nothing to lower ranks.
+    Args:
+        own: ``(lower, upper, radius)`` of the rank's boxes, ``(b, d)`` and ``(b,)``. A box needs the particles within
+            its radius; if the radius is negative, it needs none.
+        known: ``(lower, upper, count)`` of the boxes of particles that the ranks published, ``(r, b, d)`` and
+            ``(r, b)``.
+        rank: This rank.
+        box: ``(d,)`` lengths, 0 if open.
+        capacity: Number of boxes that fit into the result.
+        higher_only: Whether to send nothing to lower ranks.
 
-    Returns boxes ``(room,)`` int32 grouped by rank, and the number for each rank, ``(r,)``. The numbers are right even
-    if ``room`` is too small.
+    Returns:
+        Boxes ``(capacity,)`` int32 grouped by rank, and the number for each rank, ``(r,)``. The numbers are right even
+        if ``capacity`` is too small.
     """
     args = (*own, *known, as_num(rank), box.words)
-    return call("select_boxes", (i32(room), i32(known[2].shape[0])), *args, higher_only=higher_only)
+    return call("select_boxes", (i32(capacity), i32(known[2].shape[0])), *args, higher_only=higher_only)
 
 
 def row_boxes(posz: jax.Array, num: Any, box: Exact, run_rows: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the bounding boxes of runs of ``run_rows`` rows of ``posz`` ``(n, d)``, in the form of leaves.
 
-    These are ``(particle_splits, lower, upper)``, ``(s + 1,)`` int32 and ``(s, d)``.
+    The result is ``(particle_splits, lower, upper)``, ``(s + 1,)`` int32 and ``(s, d)``.
     """
     n, dims = posz.shape
     runs = max(1, -(-n // run_rows))
@@ -78,41 +92,55 @@ def select_ghosts(
     wanted: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
     rank: Any,
     box: Exact,
-    room: int,
+    capacity: int,
 ) -> tuple[jax.Array, jax.Array]:
-    """Find the rows to send to each rank: ``(room,)`` int32 grouped by rank, and the number for each rank, ``(r,)``.
+    """Find the rows to send to each rank.
 
-    posz: ``(n, d)``. blocks: ``(particle_splits, lower, upper)`` of runs of neighbouring rows with their boxes: leaves,
-        or the results of `row_boxes`. wanted: ``(splits, lower, upper, radius)`` of the boxes received from other
-        ranks, ``(r + 1,)`` int32, ``(m, d)`` and ``(m,)``. A rank needs the particles within the radius of any of its
-        boxes; a negative radius means none. The rank sends no rows to itself.
+    A rank needs the particles within the radius of any of its boxes. The rank sends no rows to itself.
 
-    The numbers are right even if ``room`` is too small for the rows. Entries after the last row are undefined.
+    Args:
+        posz: ``(n, d)``.
+        num: int32 scalar.
+        blocks: ``(particle_splits, lower, upper)`` of runs of neighbouring rows with their boxes: leaves, or the
+            results of `row_boxes`.
+        wanted: ``(splits, lower, upper, radius)`` of the boxes received from other ranks, ``(r + 1,)`` int32,
+            ``(m, d)`` and ``(m,)``. A negative radius means that the box needs no particles.
+        rank: This rank.
+        box: ``(d,)`` lengths, 0 if open.
+        capacity: Number of rows that fit into the result.
+
+    Returns:
+        Rows ``(capacity,)`` int32 grouped by rank, and the number for each rank, ``(r,)``. The numbers are right even
+        if ``capacity`` is too small. Entries after the last row are undefined.
     """
     args = (posz, as_num(num), *blocks, *wanted, as_num(rank), box.words)
-    return call("select_ghosts", (i32(room), i32(wanted[0].shape[0] - 1)), *args)
+    return call("select_ghosts", (i32(capacity), i32(wanted[0].shape[0] - 1)), *args)
 
 
 def group_edges(
-    label: jax.Array, owner_label: jax.Array, received: jax.Array, rank: Any, room: int
+    label: jax.Array, owner_label: jax.Array, received: jax.Array, rank: Any, capacity: int
 ) -> tuple[jax.Array, jax.Array]:
     """Find the links between groups of different ranks, each once.
 
-    label: ``(m,)`` int32, the first row of each row's group, over own rows and then ghosts of higher ranks.
-        owner_label: ``(m,)`` int32, the first row of the row's group on the rank that owns the row. received: ``(r,)``
-        int32, the number of rows from each rank.
+    Args:
+        label: ``(m,)`` int32, the first row of each row's group, over own rows and then ghosts of higher ranks.
+        owner_label: ``(m,)`` int32, the first row of the row's group on the rank that owns the row.
+        received: ``(r,)`` int32, the number of rows from each rank.
+        rank: This rank.
+        capacity: Number of links that fit into the result.
 
-    Returns ``(room, 4)`` int32, rank and row of both ends, and the number of links. This number is right even if
-    ``room`` is too small.
+    Returns:
+        ``(capacity, 4)`` int32, rank and row of both ends, and the number of links. This number is right even if
+        ``capacity`` is too small.
     """
-    return call("group_edges", (i32(room, 4), i32()), label, owner_label, received, as_num(rank))
+    return call("group_edges", (i32(capacity, 4), i32()), label, owner_label, received, as_num(rank))
 
 
 def propose_hooks(edges: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
     """Build a message for every edge ``(e, 4)`` with different ends: the receiver ``(e,)``, and the words ``(e, 3)``.
 
-    The receiver is the rank of the larger end. The message is the row of the larger end, and the rank and row of the
-    smaller one. The rank is -1 if the ends agree.
+    The receiver is the rank of the larger end, or -1 if the ends agree. The message is the row of the larger end, and
+    the rank and row of the smaller one.
     """
     return call("propose_hooks", (i32(edges.shape[0]), i32(edges.shape[0], 3)), edges, as_num(num))
 
@@ -123,12 +151,17 @@ Forest = tuple[jax.Array, jax.Array, jax.Array]
 def begin_forest(
     label: jax.Array, order: jax.Array, sent: jax.Array, rank: Any, edges: jax.Array, num: Any, n: int
 ) -> Forest:
-    """Create the forest of ``n`` own vertices, without hooks. Only vertices at the end of an edge have parents.
+    """Create the forest of ``n`` own vertices, without hooks. Only vertices at the end of an edge of any rank have
+    parents.
 
-    label: ``(m,)`` int32, the first row of each row's local group, own rows before all others. order, sent: the rows
-        that other ranks have as ghosts, as `select_ghosts` returns them. edges: ``(e, 4)`` int32, with ``num`` valid
-        rows; see `group_edges`.
-    The edges of all ranks count.
+    Args:
+        label: ``(m,)`` int32, the first row of each row's local group, own rows before all others.
+        order: The rows that other ranks have as ghosts, from `select_ghosts`.
+        sent: Their number for each rank.
+        rank: This rank.
+        edges: ``(e, 4)`` int32, see `group_edges`.
+        num: Number of edges.
+        n: Number of vertices.
     """
     return call("begin_forest", (i32(n, 2), i32(n), i32()), label, order, sent, as_num(rank), edges, as_num(num))
 
@@ -136,11 +169,12 @@ def begin_forest(
 def take_hooks(messages: jax.Array, counts: jax.Array, rank: Any, forest: Forest) -> Forest:
     """Update each parent in ``forest`` to the smallest of its current value and the proposals in messages.
 
-    forest: ``parent`` ``(n, 2)`` int32, rank and row of the parents of vertices, initially the vertices themselves;
-        ``hooked`` ``(n,)`` int32, the rows of vertices with another parent, and the number of these. See
-        `begin_forest`.
-    messages: ``(r, chunk, 3)`` uint32, as `propose_hooks` makes them; ``counts`` ``(r,)`` int32: the number from each
-        rank.
+    Args:
+        messages: ``(r, chunk, 3)`` uint32, from `propose_hooks`.
+        counts: ``(r,)`` int32, the number of messages from each rank.
+        rank: This rank.
+        forest: ``parent`` ``(n, 2)`` int32, rank and row of the parents of vertices, initially the vertices themselves;
+            ``hooked`` ``(n,)`` int32, the rows of vertices with another parent, and their number. See `begin_forest`.
     """
     return call("take_hooks", tuple(map(Continued, forest)), messages, counts, as_num(rank))
 
@@ -168,14 +202,19 @@ def move_up(answers: jax.Array, num: Any, forest: Forest, edges: jax.Array) -> t
 def own_labels(label: jax.Array, forest: Forest, num: Any, rank: Any) -> tuple[jax.Array, jax.Array]:
     """Return the rank and the row of the first particle of each row's group over all ranks, ``(n,)`` int32 each.
 
-    label: ``(m,)`` int32, the first row of each row's local group, own rows before all others. forest: the final
-    forest, with all vertices moved up; see `take_hooks`. Each row from ``num`` on is a separate group.
+    Each row from ``num`` on is a separate group.
+
+    Args:
+        label: ``(m,)`` int32, the first row of each row's local group, own rows before all others.
+        forest: The final forest, with all vertices moved up; see `take_hooks`.
+        num: int32 scalar.
+        rank: This rank.
     """
     return _own_labels(label, forest, num, rank, jnp.zeros(0, jnp.int32))
 
 
 def own_joined_labels(label: jax.Array, forest: Forest, num: Any, rank: Any, starts: jax.Array) -> jax.Array:
-    """Return the labels of `own_labels` as one number, ``(n,)`` int32: a row of the joined set of all ranks.
+    """Return the labels of `own_labels` as one number, ``(n,)`` int32, a row of the joined particles of every rank.
 
     In that set, each rank's rows begin at ``starts`` ``(r,)`` int32.
     """

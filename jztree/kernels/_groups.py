@@ -13,8 +13,14 @@ from ._call import Continued, as_num, call, i32
 def group_order(label: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Sort particles by group, and find the groups of at least ``npart_min`` particles.
 
-    label: ``(n,)`` int32, the first row of each row's group. Returns ``order`` ``(n,)`` (rows of listed groups, group
-    after group; then all others), the number of groups, and ``count`` and ``offset``, each ``(n // npart_min,)``.
+    Args:
+        label: ``(n,)`` int32, the first row of each row's group.
+        num: int32 scalar.
+        npart_min: Smallest number of particles of a listed group.
+
+    Returns:
+        ``order`` ``(n,)`` (rows of listed groups, group after group; then all others), the number of groups, and
+        ``count`` and ``offset``, each ``(n // npart_min,)``.
     """
     n = label.shape[0]
     rows = i32(n // npart_min)
@@ -32,12 +38,21 @@ def catalogue(
 ) -> tuple[jax.Array, ...]:
     """Compute sums over groups.
 
-    Returns, in this order: mass, centre, root-mean-square radius, largest radius, inertia tensor ``(g, d, d)`` over its
-    trace, velocity, velocity dispersion and angular momentum ``(g, d * (d - 1) / 2)``. All are means, except the mass.
+    Sums leave out properties that are None. For derivatives see `jztree.fof`.
 
-    pos ``(n, d)``, mass ``(n,)`` or ``(1,)``, vel ``(n, d)``: properties of particles in group order, of one dtype.
-    Sums leave out properties that are None; without ``vel`` the last three outputs are empty. Derivatives: see
-    `jztree.fof`.
+    Args:
+        pos: ``(n, d)``, particles in group order.
+        mass: ``(n,)`` or ``(1,)``, in the dtype of ``pos``, or None.
+        vel: ``(n, d)``, in the dtype of ``pos``, or None.
+        ngroups: Number of groups.
+        count: ``(g,)`` int32, number of particles of each group.
+        offset: ``(g,)`` int32, first row of each group.
+        box: ``(d,)`` lengths, 0 if open.
+
+    Returns:
+        In this order: mass, centre, root-mean-square radius, largest radius, inertia tensor ``(g, d, d)`` over its
+        trace, velocity, velocity dispersion and angular momentum ``(g, d * (d - 1) / 2)``. All are means, except the
+        mass. Without ``vel`` the last three are empty.
     """
     none = jnp.zeros((0, straddling_words(pos.shape[1])), jnp.uint32)
     return catalogue_of_rank((pos, mass, vel), (ngroups, count, offset), box, none, 0)[1:]
@@ -60,16 +75,20 @@ def group_parts(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Find this rank's parts of groups. The first row of a part on this rank identifies it.
 
-    root_rank, root_row: ``(n,)`` int32, the group of each row: the rank and the row of its first particle, which comes
-        no later than the row itself.
-    chunk: capacity for parts in the message of one rank to another about one window of the receiver's rows.
+    Args:
+        rank: This rank.
+        root_rank: ``(n,)`` int32, the rank of the first particle of each row's group.
+        root_row: ``(n,)`` int32, the row of that particle, which comes no later than the row itself.
+        num: int32 scalar.
+        chunk: Capacity for parts in the message of one rank to another about one window of the receiver's rows.
 
-    Returns ``label`` ``(n,)`` int32, the first row here of the group of each row (each row from ``num`` on is a
-    separate group); ``count`` ``(n,)`` int32, the particles of a part at its first row and 0 elsewhere; ``parts``
-    ``(n,)`` int32, the parts of groups that begin on other ranks, in the order of their roots, then -1; the number of
-    these parts; and the smallest number of windows, a power of two, into which the rows of each rank must be divided so
-    that ``chunk`` suffices. The last output is the first row whose root is invalid, int32, or -1 if all are valid. If a
-    root is invalid, all other outputs are meaningless.
+    Returns:
+        ``label`` ``(n,)`` int32, the first row here of the group of each row (each row from ``num`` on is a separate
+        group); ``count`` ``(n,)`` int32, the particles of a part at its first row and 0 elsewhere; ``parts`` ``(n,)``
+        int32, the parts of groups that begin on other ranks, in the order of their roots, then -1; the number of parts;
+        and the smallest number of windows, a power of two, that divides the rows of each rank so that ``chunk``
+        suffices. The last output is the first row whose root is invalid, int32, or -1 if all are valid. If a root is
+        invalid, all other outputs are meaningless.
     """
     rows = i32(root_rank.shape[0])
     out = (rows, rows, rows, i32(), i32(), i32())
@@ -85,11 +104,16 @@ def pack_parts(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Pack the message to the owners of the groups in one of ``windows`` windows of their rows.
 
-    groups: ``root_rank``, ``root_row`` and ``count``. parts: ``parts`` and their number. See `group_parts`.
-    shape: ranks and chunk.
+    Args:
+        groups: ``root_rank``, ``root_row`` and ``count``; see `group_parts`.
+        parts: ``parts`` and their number; see `group_parts`.
+        window: Number of the window.
+        windows: Number of windows.
+        shape: Ranks and chunk.
 
-    Returns ``(ranks, chunk, 2)`` int32 with the root's row and the number of particles of each part, and -1 and 0 in
-    unused entries; and ``starts`` and ``counts``, ``(ranks,)`` int32: the range of ``parts`` sent to each rank.
+    Returns:
+        ``(ranks, chunk, 2)`` int32 with the root's row and the number of particles of each part, and -1 and 0 in unused
+        entries; and ``starts`` and ``counts``, ``(ranks,)`` int32, the range of ``parts`` sent to each rank.
     """
     ranks, chunk = shape
     out = i32(ranks, chunk, 2), i32(ranks), i32(ranks)
@@ -100,7 +124,7 @@ def settle_groups(
     rank: Any,
     root_rank: jax.Array,
     count: jax.Array,
-    told: jax.Array,
+    received: jax.Array,
     window: Any,
     windows: Any,
     places: jax.Array,
@@ -109,16 +133,26 @@ def settle_groups(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Decide which groups of a window of this rank's rows are listed, and where their parts go. Windows come in order.
 
-    told: ``(r, chunk, 2)`` int32, the messages that all ranks packed with `pack_parts` for this rank and window.
-    places: ``(n, 2)`` uint32. At the first row of each part: the part's start among the particles of all listed groups
-        of its owner, as low and high word; all bits are set if the group has fewer than ``npart_min`` particles.
-    tally: ``(4,)`` uint32: the particles of the groups listed so far, and of the largest group, two words each.
+    Args:
+        rank: This rank.
+        root_rank: See `group_parts`.
+        count: See `group_parts`.
+        received: ``(r, chunk, 2)`` int32, the messages that all ranks packed with `pack_parts` for this rank and
+            window.
+        window: Number of the window.
+        windows: Number of windows.
+        places: ``(n, 2)`` uint32. At the first row of each part, the part's start among the particles in listed groups
+            of its owner, as low and high word. All bits are set if the group has fewer than ``npart_min`` particles.
+        tally: ``(4,)`` uint32, the number of particles in the groups listed so far, and in the largest group, two words
+            each.
+        npart_min: Smallest number of particles of a listed group.
 
-    Returns the places of the parts in ``told``, ``(r, chunk, 2)`` uint32; ``places`` with those of this rank's own
-    parts of these groups; and ``tally``.
+    Returns:
+        The places of the received parts, ``(r, chunk, 2)`` uint32; ``places`` with those of this rank's own parts of
+        the same groups; and ``tally``.
     """
-    answers, new_tally = (jax.ShapeDtypeStruct(shape, jnp.uint32) for shape in (told.shape, tally.shape))
-    arguments = (as_num(rank), root_rank, count, told, as_num(window), as_num(windows), tally)
+    answers, new_tally = (jax.ShapeDtypeStruct(shape, jnp.uint32) for shape in (received.shape, tally.shape))
+    arguments = (as_num(rank), root_rank, count, received, as_num(window), as_num(windows), tally)
     return call("settle_groups", (answers, Continued(places), new_tally), *arguments, npart_min=np.int64(npart_min))
 
 
@@ -135,11 +169,19 @@ def group_targets(
 
     That order is rank by rank: the listed groups that begin on the rank, then its particles in no listed group.
 
-    label, places: see `group_parts` and `settle_groups`. tallies: ``(r, 5)`` uint32, of all ranks: the tally that
-    `settle_groups` returned, and the number of the rank's particles in no listed group.
+    Args:
+        rank: This rank.
+        root_rank: See `group_parts`.
+        root_row: See `group_parts`.
+        num: int32 scalar.
+        label: See `group_parts`.
+        places: See `settle_groups`.
+        tallies: ``(r, 5)`` uint32, for each rank the tally that `settle_groups` returned, and the number of the rank's
+            particles in no listed group.
 
-    Returns ``to_rank``, ``(n,)`` int32 (-1 from ``num`` on), and ``target``, ``(n,)`` int32, the row on that rank, or
-    its bitwise complement for the first particle of a listed group.
+    Returns:
+        ``to_rank``, ``(n,)`` int32 (-1 from ``num`` on), and ``target``, ``(n,)`` int32, the row on that rank, or its
+        bitwise complement for the first particle of a listed group.
     """
     rows = i32(root_rank.shape[0])
     arguments = (root_rank, root_row, as_num(num), label, places, tallies)
@@ -147,18 +189,23 @@ def group_targets(
 
 
 def group_segments(
-    rank: Any, target: jax.Array, num: Any, tallies: jax.Array, room: int
+    rank: Any, target: jax.Array, num: Any, tallies: jax.Array, capacity: int
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Find the groups that begin among particles received from other ranks.
 
-    target, tallies: see `group_targets`; ``target`` is ``(n,)`` int32, of the particles in the order received. room:
-    capacity for groups.
+    Args:
+        rank: This rank.
+        target: ``(n,)`` int32, of the particles in the order received; see `group_targets`.
+        num: int32 scalar.
+        tallies: See `group_targets`.
+        capacity: Number of groups that fit into the result.
 
-    Returns ``place``, ``(n,)`` int32, the row of each particle; the number of leading rows that continue the last group
-    of the ranks before; the number of groups; and ``count`` and ``offset``, ``(room,)`` int32: the number of rows of
-    each group on this rank, and the first row.
+    Returns:
+        ``place``, ``(n,)`` int32, the row of each particle; the number of leading rows that continue the last group of
+        the ranks before; the number of groups; and ``count`` and ``offset``, ``(capacity,)`` int32, the number of rows
+        of each group on this rank, and the first row.
     """
-    out = i32(target.shape[0]), i32(), i32(), i32(room), i32(room)
+    out = i32(target.shape[0]), i32(), i32(), i32(capacity), i32(capacity)
     return call("group_segments", out, as_num(rank), target, as_num(num), tallies)
 
 
@@ -179,12 +226,17 @@ def straddling_sums(
 ) -> jax.Array:
     """Sum over this rank's part of the group that the ranks before began, and of the last group that begins here.
 
-    particles: ``pos``, ``mass`` and ``vel`` as in `catalogue`.
-    segments: ``ngroups``, ``count`` and ``offset``; head: the number of leading rows. See `group_segments`.
-    number: 0, 1, 2: masses, then centres, then spreads.
-    known: ``(r, straddling_words(d))`` uint32, the results of all ranks so far; zeros at first.
+    Args:
+        particles: ``pos``, ``mass`` and ``vel``; see `catalogue`.
+        segments: ``ngroups``, ``count`` and ``offset``; see `group_segments`.
+        head: The number of leading rows; see `group_segments`.
+        box: ``(d,)`` lengths, 0 if open.
+        number: 0, 1, 2 for masses, then centres, then spreads.
+        known: ``(r, straddling_words(d))`` uint32, the results of every rank so far; zeros at first.
+        rank: This rank.
 
-    Returns this rank's row of the next ``known``.
+    Returns:
+        This rank's row of the next ``known``.
     """
     out = jax.ShapeDtypeStruct(known.shape[1:], jnp.uint32)
     ends = (known, as_num(rank), as_num(head), as_num(number))
@@ -200,8 +252,15 @@ def catalogue_of_rank(
 ) -> tuple[jax.Array, ...]:
     """Compute the `catalogue` of the groups that begin on this rank, including their parts on other ranks.
 
-    For the arguments see `straddling_sums`; ``known`` is the result of all three passes. Returns the count of each
-    group, ``(g,)`` int32, then the outputs of `catalogue`.
+    Args:
+        particles: See `straddling_sums`.
+        segments: See `straddling_sums`.
+        box: ``(d,)`` lengths, 0 if open.
+        known: The result of `straddling_sums` after the three passes.
+        rank: This rank.
+
+    Returns:
+        The count of each group, ``(g,)`` int32, then the outputs of `catalogue`.
     """
     pos, _, vel = particles
     (n_groups,), dims = segments[1].shape, pos.shape[1]
@@ -224,11 +283,16 @@ def lowest_potential(
 ) -> tuple[jax.Array, jax.Array]:
     """Find the particle of lowest potential of each group.
 
-    pos ``(n, d)``, mass ``(n,)``: of particles in group order, one dtype. segments: ``ngroups``, ``count`` and
-    ``offset``, as in `catalogue`.
+    Args:
+        pos: ``(n, d)``, particles in group order.
+        mass: ``(n,)``, in the dtype of ``pos``.
+        segments: ``ngroups``, ``count`` and ``offset``; see `catalogue`.
+        softening: One length.
+        box: ``(d,)`` lengths, 0 if open.
 
-    Returns its row, ``(g,)`` int32 (-1 for rows without a group), and its potential, a sum of mass over length; see
-    `jztree.halos.lowest_potential_particle`.
+    Returns:
+        Its row, ``(g,)`` int32 (-1 for rows without a group), and its potential, a sum of mass over length; see
+        `jztree.halos.lowest_potential_particle`.
     """
     rooms = segments[1].shape
     out = jax.ShapeDtypeStruct(rooms, jnp.int32), jax.ShapeDtypeStruct(rooms, pos.dtype)

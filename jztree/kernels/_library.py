@@ -20,8 +20,8 @@ def _load(name: str) -> ctypes.CDLL:
     path = _LIBRARIES / f"lib{name}.so"
     if not _LIBRARIES.exists() and (Path(__file__).parents[2] / "CMakeLists.txt").exists():
         raise ImportError(
-            f"Python has imported jztree from its source folder {_LIBRARIES.parents[1]}, where nothing is compiled, "
-            "and not as it was installed; start Python in another folder, or compile here with 'make develop'."
+            f"Python has imported jztree from its source folder {_LIBRARIES.parents[1]}, which has no compiled "
+            "library; start Python in another folder to import the installed package, or run 'make develop' here."
         )
     try:
         library = ctypes.CDLL(str(path))
@@ -58,12 +58,12 @@ def _check_wanted(wanted: str, plainest: str, best: str) -> None:
     if wanted not in built:
         raise ImportError(
             f"the environment variable {_VARIABLE} is {wanted!r}, but jztree is compiled for {', '.join(built)} here; "
-            "set it to one of these, or unset it for the best one of this machine."
+            "set it to one that is compiled, or unset it for the best one of this machine."
         )
     if wanted.startswith(_LEVELS) and wanted > best:
         raise ImportError(
-            f"the environment variable {_VARIABLE} is {wanted!r}, which this processor does not have; its best is "
-            f"{best}, so set it to that, or unset it."
+            f"the environment variable {_VARIABLE} is {wanted!r}, which this processor does not support; set it to "
+            f"{best} or lower, or unset it."
         )
 
 
@@ -85,7 +85,7 @@ def _cuda_library() -> ctypes.CDLL | None:
 
 
 def _cuda_paths() -> list[Path]:
-    """Return the CUDA library compiled with this package, or else those of the packages per CUDA major version."""
+    """Return the CUDA library compiled with this package, or the libraries of the packages per CUDA major version."""
     name = "libjztree_cuda.so"
     if (own := _LIBRARIES / name).exists():
         return [own]
@@ -137,7 +137,7 @@ def scratch_libraries() -> dict[str, ctypes.CDLL]:
 
 
 def _register() -> None:
-    """Register every kernel for the CPU and for CUDA. If there is no CUDA kernel, register one that reports this."""
+    """Register every kernel for the CPU and for CUDA. Without a CUDA library, the CUDA kernels report this."""
     cpu, cuda = _cpu_library(), _cuda_library()
     for name in _kernel_names():
         symbol = f"jztree_{name}"
@@ -156,18 +156,23 @@ _register()
 def set_num_threads(num: int | None) -> None:
     """Limit CPU kernels to ``num`` threads each; None, the default, means all threads of XLA's pool.
 
-    Results do not depend on it. Raises ValueError if ``num`` is below 1.
+    Results do not depend on the number.
+
+    Raises:
+        ValueError: If ``num`` is below 1.
     """
     if num is not None and num < 1:
-        raise ValueError(f"the number of threads must be at least 1, or None for all; {num} was given.")
+        raise ValueError(f"the number of threads must be at least 1, or None for all, not {num}.")
     _cpu_library().jztree_set_thread_limit(ctypes.c_int(num or 0))
 
 
 def native_info() -> dict[str, Any]:
     """Describe the native libraries in use.
 
-    ``cpu_library``, ``instruction_set``, ``num_threads``; ``cuda_library``, the ``cuda_architectures`` for which it
-    holds machine code, as one string, and its ``cuda_version`` at compile time: None if there is no CUDA library.
+    Returns:
+        ``cpu_library``, ``instruction_set``, ``num_threads``; ``cuda_library``, ``cuda_architectures`` (the
+        architectures with machine code in that library, in one string), and ``cuda_version`` at compile time. The last
+        three are None without a CUDA library.
     """
     cpu, cuda = _cpu_library(), _cuda_library()
     return {

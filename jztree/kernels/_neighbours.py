@@ -26,24 +26,28 @@ def knn(
 ) -> tuple[jax.Array, jax.Array]:
     """Find the ``k`` nearest sources of every query: radii ``(q, k)`` and rows ``(q, k)`` int32, nearest first.
 
-    sources, queries: hierarchies. If ``queries`` is None, the queries are the sources, and each is its own first
-        neighbour.
-    source_rows: ``(n,)`` int32, the row to report for each z-ordered source; None reports z-ordered rows.
-    query_rows: ``(q,)`` int32, the output row of each z-ordered query; None writes in z-order.
-    own_offset: int32 scalar. If it is not negative, query i is source ``i + own_offset``, and its own first neighbour.
-        If it is negative, queries are not sources.
-    open_leaves: int32, one per leaf of the queries: whether to search it. Other leaves keep their rows of ``found``.
-        This is an earlier result of this function for the same queries among themselves, if they are sources, or else
-        among some of the sources. It also limits the radius of the new search, and shows which queries need none.
-
-    domain: lower and upper corner, ``(d,)``, of the set that sources and queries are part of; None: they are the whole
-        set.
-    limit: largest distance of a neighbour, a number for all or ``q`` in the order of output rows; no source is within a
-        negative distance. None: no limit.
-    others: exclude each query that is a source from its own neighbours.
-
     Ties go to the lower z-ordered row. If there are fewer than ``k`` sources, and for query rows from ``num`` on, the
-    radius is infinite and the row is -1. Derivatives: see `jztree.knn`.
+    radius is infinite and the row is -1. For derivatives see `jztree.knn`.
+
+    Args:
+        sources: A hierarchy.
+        source_rows: ``(n,)`` int32, the row to report for each z-ordered source. None reports z-ordered rows.
+        queries: A hierarchy. None means that the queries are the sources, and each is its own first neighbour.
+        query_rows: ``(q,)`` int32, the output row of each z-ordered query. None writes in z-order.
+        k: Number of neighbours.
+        box: ``(d,)`` lengths, 0 if open.
+        own_offset: int32 scalar. If it is not negative, query i is source ``i + own_offset``, and its own first
+            neighbour. If it is negative, queries are not sources.
+        open_leaves: int32, one per leaf of the queries, whether to search it. Other leaves keep their rows of
+            ``found``.
+        domain: Lower and upper corner, ``(d,)``, of the set that contains sources and queries. None if they are the
+            whole set.
+        limit: Largest distance of a neighbour, a number for all or ``q`` in the order of output rows; no source is
+            within a negative distance. None means no limit.
+        found: An earlier result of this function for the same queries among themselves, if they are sources, or
+            otherwise among some sources. It also limits the radius of the new search, and shows which queries need
+            none.
+        others: Whether to exclude each query that is a source from its own neighbours.
     """
     asked = sources if queries is None else queries
     shape, dtype = (asked.posz.shape[0], k), sources.posz.dtype
@@ -67,13 +71,14 @@ def knn(
 
 
 def fof(tree: Tree, rows: jax.Array | None, rlink: Exact, box: Exact, filled: bool = True) -> jax.Array:
-    """Return friends-of-friends labels, ``(n,)`` int32.
+    """Return friends-of-friends labels, ``(n,)`` int32. A label is the smallest output row of the group.
 
-    rows: ``(n,)`` int32, the output row of each z-ordered particle; None writes in z-order.
-    rlink: scalar, the linking length.
-    filled: whether the caller reads rows from ``num`` on, each of which then gets its own group.
-
-    A label is the smallest output row of the group.
+    Args:
+        tree: A hierarchy.
+        rows: ``(n,)`` int32, the output row of each z-ordered particle. None writes in z-order.
+        rlink: Scalar, the linking length.
+        box: ``(d,)`` lengths, 0 if open.
+        filled: Whether the caller reads rows from ``num`` on. If so, each of those rows gets its own group.
     """
     args = (*tree.arrays, listed(rows), rlink.words, box.words)
     return call("fof", i32(tree.posz.shape[0]), *args, plane_sizes=sizes(tree.plane_sizes), filled=filled)

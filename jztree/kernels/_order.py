@@ -14,7 +14,7 @@ from ._rows import as_gathered
 def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Return the bounding box of the finite rows, ``lower`` and ``upper``, each ``(d,)``, and the rows out of range.
 
-    pos: ``(n, d)``. The last two outputs are int32 scalars: the first row that is out of range (not finite, or too
+    The last two outputs are int32 scalars: the first row of ``pos`` ``(n, d)`` that is out of range (not finite, or too
     far), or -1, and the number of such rows. The box is for Morton keys; derivatives treat it as a constant.
     """
     box = jax.ShapeDtypeStruct((pos.shape[1],), pos.dtype)
@@ -26,10 +26,16 @@ def zsort(
 ) -> tuple[jax.Array, jax.Array]:
     """Sort rows stably by Morton key: return the row order, ``(n,)`` int32, and ``pos`` in that order.
 
-    pos: ``(n, d)``. lower, upper: ``(d,)``, the domain of the keys in open dimensions. box: ``(d,)`` lengths, 0 if
-    open. Rows that are not finite come after all others, and rows from ``num`` on come last; both keep their order.
-    in_order: int32 scalar, nonzero if the rows are known to be in this order already.
-    The derivative of the positions is that of the permutation.
+    Rows that are not finite come after all others, and rows from ``num`` on come last; both keep their order. The
+    derivative of the positions is that of the permutation.
+
+    Args:
+        pos: ``(n, d)``.
+        num: int32 scalar.
+        lower: ``(d,)``, lower corner of the domain of the keys in open dimensions.
+        upper: ``(d,)``, upper corner.
+        box: ``(d,)`` lengths, 0 if open.
+        in_order: int32 scalar, nonzero if the rows are known to be in this order already.
     """
     out = i32(pos.shape[0]), jax.ShapeDtypeStruct(pos.shape, pos.dtype)
     order, posz = call("zsort", out, pos, as_num(num), lower, upper, box.words, as_num(in_order), gradients="stopped")
@@ -37,7 +43,7 @@ def zsort(
 
 
 def is_sorted(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact) -> jax.Array:
-    """Return whether `zsort` would keep all rows in place: int32 scalar, nonzero if so. Arguments: see `zsort`."""
+    """Return an int32 scalar that is nonzero if `zsort` with the same arguments would keep all rows in place."""
     return call("is_sorted", i32(), pos, as_num(num), lower, upper, box.words, gradients="stopped")
 
 
@@ -46,8 +52,15 @@ def search(
 ) -> jax.Array:
     """Find the position of queries in the z-order of ``posz``, ``(q,)`` int32.
 
-    posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``. query: ``(q, d)``. Returns the
-    first row whose key is not below the query's; with ``right``, the first row whose key is above it.
+    Args:
+        posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``.
+        num: int32 scalar.
+        query: ``(q, d)``.
+        lower: See `zsort`.
+        upper: See `zsort`.
+        box: See `zsort`.
+        right: Whether to return the first row whose key is above the query's, and not the first whose key is not below
+            it.
     """
     return call("search", i32(query.shape[0]), posz, as_num(num), query, lower, upper, box.words, right=right)
 
@@ -64,9 +77,21 @@ def hierarchy(
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Build the plane hierarchy by the window rule.
 
-    posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``. Returns ``splits`` and
-    ``particle_splits``, ``(s,)`` int32, and the boxes' ``lower`` and ``upper``, ``(m, d)``; planes one after the other.
-    The last output, an int32 scalar, is nonzero if the rows are not in z-order. Derivatives: see `jztree.tree`.
+    For derivatives see `jztree.tree`.
+
+    Args:
+        posz: ``(n, d)``, sorted by `zsort` with the same ``lower``, ``upper`` and ``box``.
+        num: int32 scalar.
+        lower: See `zsort`.
+        upper: See `zsort`.
+        box: See `zsort`.
+        plane_sizes: Number of nodes of each plane.
+        leaf_size: See `jztree.config.TreeConfig`.
+        fan_out: See `jztree.config.TreeConfig`.
+
+    Returns:
+        ``splits`` and ``particle_splits``, ``(s,)`` int32, and the boxes' ``lower`` and ``upper``, ``(m, d)``; planes
+        one after the other. The last output, an int32 scalar, is nonzero if the rows are not in z-order.
     """
     nodes, dims = sum(plane_sizes), posz.shape[1]
     boxes = jax.ShapeDtypeStruct((nodes, dims), posz.dtype)
@@ -87,8 +112,14 @@ def node_masses(
 ) -> tuple[jax.Array, jax.Array]:
     """Compute the mass ``(m,)`` and centre of mass ``(m, d)`` of every node, summed in float64.
 
-    posz: ``(n, d)``. mass: ``(n,)``, or ``(1,)`` if all particles share it; dtype of ``posz``. Derivatives: see
-    `jztree.tree`.
+    For derivatives see `jztree.tree`.
+
+    Args:
+        posz: ``(n, d)``.
+        mass: ``(n,)``, or ``(1,)`` if all particles share it; dtype of ``posz``.
+        splits: ``(s,)`` int32, from `hierarchy`.
+        box: ``(d,)`` lengths, 0 if open.
+        plane_sizes: Number of nodes of each plane.
     """
     nodes = sum(plane_sizes)
     out = jax.ShapeDtypeStruct((nodes,), posz.dtype), jax.ShapeDtypeStruct((nodes, posz.shape[1]), posz.dtype)
@@ -107,9 +138,16 @@ def covering_boxes(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Cover particles in z-order closely with at most ``most`` boxes: ``(particle_splits, lower, upper)``.
 
-    posz, num, lower, upper, box: see `hierarchy`. leaves: ``(particle_splits, lower, upper)`` of runs of the rows, such
-        as the results of `row_boxes`.
-    Each box holds consecutive rows. There are ``(most + 1,)`` splits; unused boxes are empty and inverted.
+    Each box holds consecutive rows. The result has ``(most + 1,)`` splits; unused boxes are empty and inverted.
+
+    Args:
+        posz: See `hierarchy`.
+        num: int32 scalar.
+        lower: See `zsort`.
+        upper: See `zsort`.
+        box: See `zsort`.
+        leaves: ``(particle_splits, lower, upper)`` of runs of the rows, such as the results of `row_boxes`.
+        most: Largest number of boxes.
     """
     boxes = jax.ShapeDtypeStruct((most, posz.shape[1]), posz.dtype)
     args = (posz, as_num(num), lower, upper, box.words, *leaves)
@@ -117,7 +155,9 @@ def covering_boxes(
 
 
 def splitter_words(dims: int) -> int:
-    """Return the number of uint32 of a z-order position: 4 of its Morton key, and those of its coordinate bits."""
+    """Return the number of uint32 words of a z-order position: 4 for its Morton key, and the others for its coordinate
+    bits.
+    """
     return 4 + 2 * -(-64 // (64 // dims))
 
 
@@ -130,19 +170,26 @@ def count_parts(
     rows: jax.Array,
     groups: jax.Array,
     step: jax.Array,
-    room: int,
+    capacity: int,
 ) -> jax.Array:
-    """Count the rows of a cell up to the end of each of its parts, ``(room,)`` int32.
+    """Count the rows of a cell up to the end of each of its parts, ``(capacity,)`` int32.
 
-    posz: ``(n, d)``, in z-order. splitters: ``(s, w)`` uint32, w from `splitter_words`, z-order positions, highest word
-        first. Only the highest bits are known; the others are 0. Splitters with the same bits are in one cell.
-    rows: ``(s, 2)`` int32, the first row in the cell, and the number of its rows. groups: ``(s,)`` int32; they start at
-        1 and rise by 1 with every cell to be counted. Counts of a group's parts are at ``(group - 1) * 2**bits``.
-    step: ``(3,)`` int32, the next bits: the number of the 64-bit word, the number of lower bits in that word, and the
-        number of these next bits.
+    Args:
+        posz: ``(n, d)``, in z-order.
+        lower: See `zsort`.
+        upper: See `zsort`.
+        box: See `zsort`.
+        splitters: ``(s, w)`` uint32, w from `splitter_words`, z-order positions, highest word first. Only the highest
+            bits are known; the others are 0. Splitters with the same bits are in one cell.
+        rows: ``(s, 2)`` int32, the first row in the cell, and the number of its rows.
+        groups: ``(s,)`` int32; they start at 1 and rise by 1 with every cell to be counted. Counts of a group's parts
+            are at ``(group - 1) * 2**bits``.
+        step: ``(3,)`` int32, the next bits: the number of the 64-bit word, the number of lower bits in that word, and
+            the number of next bits.
+        capacity: Number of parts.
     """
     given = posz, lower, upper, box.words, splitters, rows, groups, step
-    return call("count_parts", i32(room), *given)
+    return call("count_parts", i32(capacity), *given)
 
 
 def choose_parts(
@@ -156,12 +203,18 @@ def choose_parts(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Determine the next bits of splitters: return the new ``splitters``, ``left`` and ``rows``.
 
-    own: ``(t, room)`` int32, the results of `count_parts` for each type of rows. sums: ``(room, 2)`` int32, their sums
-        over types and ranks, as ``high * 2**16 + low``. rows: ``(t, s, 2)`` int32, those of each type.
-    left: ``(s, 2)`` int32, the number of rows of the cell that come before the splitter, as high and low. A splitter
-        with nothing left does not change. Before the first step, which determines the number of rows, ``left`` is
-        negative. Splitter i then marks the start of the share of rank i + 1. All ranks get the same number of rows,
-        except that the first ones get one more.
+    Before the first step, which determines the number of rows, ``left`` is negative. Splitter i then marks the start of
+    the share of rank i + 1. All ranks get the same number of rows, except that the first ones get one more.
+
+    Args:
+        sums: ``(capacity, 2)`` int32, the sums of ``own`` over types and ranks, as ``high * 2**16 + low``.
+        own: ``(t, capacity)`` int32, the results of `count_parts` for each type of rows.
+        splitters: See `count_parts`.
+        left: ``(s, 2)`` int32, the number of rows of the cell that come before the splitter, as high and low. A
+            splitter with nothing left does not change.
+        rows: ``(t, s, 2)`` int32, those of each type; see `count_parts`.
+        groups: See `count_parts`.
+        step: See `count_parts`.
     """
     out = [jax.ShapeDtypeStruct(old.shape, old.dtype) for old in (splitters, left, rows)]
     return call("choose_parts", tuple(out), sums, own, splitters, left, rows, groups, step)
@@ -170,5 +223,7 @@ def choose_parts(
 def key_positions(
     posz: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array
 ) -> jax.Array:
-    """Count the rows before each splitter, ``(s,)`` int32. posz, splitters: as in `count_parts`, all bits known."""
+    """Count the rows before each splitter, ``(s,)`` int32. The splitters are those of `count_parts` with all bits
+    known.
+    """
     return call("key_positions", i32(splitters.shape[0]), posz, as_num(num), lower, upper, box.words, splitters)

@@ -17,16 +17,22 @@ def overdensity(
     box: Exact,
     least: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Find the radii at which the mean density around each centre falls to ``m`` densities; see `jztree.overdensity`.
+    """Find the radii where the mean density around each centre falls to ``m`` densities; see `jztree.overdensity`.
 
-    mass: ``(n,)`` or ``(1,)`` in the dtype of the positions, or ``(0,)``: every particle counts 1.
-    centre: ``(q, d)``. nearest: ``(q,)``, an upper bound of the distance of the ``least``-th nearest particle, infinite
-        if there are fewer particles. If it is negative, the kernel skips this centre and returns zeros.
-    density: ``(m,)`` positive. least: smallest number of particles of a sphere.
+    Args:
+        tree: A hierarchy.
+        mass: ``(n,)`` or ``(1,)`` in the dtype of the positions. If it is ``(0,)``, every particle counts 1.
+        centre: ``(q, d)``.
+        nearest: ``(q,)``, an upper bound of the distance of the ``least``-th nearest particle, infinite if there are
+            fewer particles. If it is negative, the kernel skips this centre and returns zeros.
+        density: ``(m,)`` positive.
+        box: ``(d,)`` lengths, 0 if open.
+        least: Smallest number of particles of a sphere.
 
-    Returns radii, masses and numbers of particles (int32) ``(q, m)``; ``(q, 2)``, the largest root of mass over radius,
-    and its radius; and ``(q,)``, a radius outside which particles do not influence the result. The latter is infinite
-    if there are fewer than ``least`` particles. Derivatives: see `jztree.overdensity`.
+    Returns:
+        Radii, masses and numbers of particles (int32) ``(q, m)``; ``(q, 2)``, the largest root of mass over radius, and
+        its radius; and ``(q,)``, a radius outside which particles do not influence the result. The latter is infinite
+        if there are fewer than ``least`` particles.
     """
     words = jnp.asarray(density.words)
     (q, _), m, dtype = centre.shape, words.shape[0], tree.posz.dtype
@@ -46,12 +52,19 @@ def sphere_sums(
 ) -> tuple[jax.Array, ...]:
     """Sum over the particles at most ``radius`` away from each centre; see `jztree.overdensity.sphere_properties`.
 
-    mass: ``(n,)`` or ``(1,)`` in the dtype of the positions, or ``(0,)``: every particle counts 1. vel: ``(n, d)``, or
-    ``(0, d)`` for none. Both are in z-order. centre: ``(q, d)``. radius: ``(q,)``; if it is not positive, the row is 0.
+    Args:
+        tree: A hierarchy.
+        mass: ``(n,)`` or ``(1,)`` in the dtype of the positions, in z-order. If it is ``(0,)``, every particle counts
+            1.
+        vel: ``(n, d)`` in z-order, or ``(0, d)`` for none.
+        centre: ``(q, d)``.
+        radius: ``(q,)``; if it is not positive, the row is 0.
+        box: ``(d,)`` lengths, 0 if open.
 
-    Returns the numbers of particles, ``(q,)`` int32; then, as `catalogue` does, mass, centre, root-mean-square radius,
-    largest radius, inertia tensor over its trace, velocity, velocity dispersion and angular momentum. Without ``vel``
-    the last three are empty.
+    Returns:
+        The numbers of particles, ``(q,)`` int32; then the outputs of `catalogue`: mass, centre, root-mean-square
+        radius, largest radius, inertia tensor over its trace, velocity, velocity dispersion and angular momentum.
+        Without ``vel`` the last three are empty.
     """
     (q, dims), dtype = centre.shape, tree.posz.dtype
 

@@ -14,8 +14,10 @@ from ._call import Tree, call, listed, sizes, words_of
 class PairSet(NamedTuple):
     """A set of particles whose pairs are counted: z-ordered, with weights and regions.
 
-    Weights are ``(n,)`` in the dtype of the positions, regions ``(n,)`` int32 from 0 on. None: all weigh 1, or there
-    are no regions.
+    Attributes:
+        tree: A hierarchy.
+        weight: ``(n,)`` in the dtype of the positions. None means that each particle has weight 1.
+        region: ``(n,)`` int32 from 0 on, or None without regions.
     """
 
     tree: Tree
@@ -31,9 +33,12 @@ class PairSet(NamedTuple):
 class PairBins(NamedTuple):
     """Bins of pairs in one or two quantities.
 
-    These are edges ``(b + 1,)`` of the distance, or of the distance across the line of sight, and of a second quantity.
-    mode: ``"r"`` has no second quantity; ``"rp_pi"`` and ``"s_mu"`` have one. axis: the axis of the line of sight. If
-    it is the number of dimensions, the line of sight is from the origin to the middle of each pair.
+    Attributes:
+        mode: ``"r"`` has no second quantity; ``"rp_pi"`` and ``"s_mu"`` have one.
+        edges: ``(b + 1,)`` edges of the distance, or of the distance across the line of sight.
+        edges_b: Edges of the second quantity, or None.
+        axis: The axis of the line of sight. If it is the number of dimensions, the line of sight is from the origin to
+            the middle of each pair.
     """
 
     mode: str
@@ -52,11 +57,17 @@ def pair_counts(
 ) -> tuple[jax.Array, jax.Array]:
     """Count pairs in bins, and sum the products of their weights; see `jztree.radius.pair_counts`.
 
-    other: None for pairs within ``one``, each in both orders. regions: their number.
+    Args:
+        one: A set of particles.
+        other: Another set. None counts pairs within ``one``, each in both orders.
+        bins: The bins.
+        box: ``(d,)`` lengths, 0 if open.
+        regions: Number of regions.
 
-    Returns ``(1 + regions, b, 2)`` uint32, 64-bit counts with the lower word first: of all pairs, and of those with a
-    member in each region; and ``(1 + regions, b, w)`` words of float64 sums, as in `jztree.jax_ext.Exact`, or
-    ``(0, b, w)`` if neither set has weights.
+    Returns:
+        ``(1 + regions, b, 2)`` uint32, 64-bit counts with the lower word first: the number of all pairs, and of the
+        pairs with a member in each region; and ``(1 + regions, b, w)`` words of float64 sums in the form of
+        `jztree.jax_ext.Exact`, or ``(0, b, w)`` if neither set has weights.
     """
     second, rows, columns = one if other is None else other, 1 + regions, int(np.prod(bins.shape()))
     weighted = one.weight is not None or second.weight is not None

@@ -21,18 +21,22 @@ def count_within(
 ) -> tuple[jax.Array, jax.Array]:
     """Count the sources within ``m`` radii of every query, ``(q, m)`` int32, and sum their weights.
 
-    sources, queries: hierarchies. If ``queries`` is None, the queries are the sources, and each counts itself.
-    weight: ``(n,)`` of the z-ordered sources, in the dtype of the positions; None: sums are ``(0, m)``.
-    query_rows: ``(q,)`` int32, the output row of each z-ordered query; None writes in z-order.
-    radius: ``m`` numbers for all queries, or ``q * m`` in the order of output rows; ascending for each query. No source
-        is within a negative radius.
-
     Both results are 0 in query rows from ``num`` on.
+
+    Args:
+        sources: A hierarchy.
+        weight: ``(n,)`` of the z-ordered sources, in the dtype of the positions. None makes the sums ``(0, m)``.
+        queries: A hierarchy. None means that the queries are the sources, and each counts itself.
+        query_rows: ``(q,)`` int32, the output row of each z-ordered query. None writes in z-order.
+        radius: ``m`` numbers for all queries, or ``q * m`` in the order of output rows; ascending for each query. No
+            source is within a negative radius.
+        m: Number of radii.
+        box: ``(d,)`` lengths, 0 if open.
     """
     asked = sources if queries is None else queries
     q, dtype = asked.posz.shape[0], sources.posz.dtype
     if weight is not None and weight.shape[0] == 0:
-        # To the kernel, an empty array of weights means that there are no weights.
+        # The kernel takes an empty array if particles have no weights.
         found = count_within(sources, None, queries, query_rows, radius, m, box)
         return found[0], jnp.zeros((q, m), dtype)
     sums = jax.ShapeDtypeStruct((0 if weight is None else q, m), dtype)
@@ -57,29 +61,37 @@ def neighbours_within(
     query_rows: jax.Array | None,
     radius: Exact,
     box: Exact,
-    room: int,
+    capacity: int,
     *,
     nearest_first: bool,
     padded: bool = True,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Find the sources within a radius of every query.
 
-    sources, queries, query_rows: see `count_within`. source_rows: ``(n,)`` int32, the row to report for each z-ordered
-        source; None reports z-ordered rows.
-    radius: a number for all queries, or ``q`` in the order of output rows; no source is within a negative radius.
-    nearest_first: sort each list by distance, and by source order for equal distances; otherwise by source order.
-    padded: fill entries after the last with -1 and infinity, and all entries if the lists do not fit ``room``. If
-        False, these entries are not written, and take no memory on a CPU.
+    Distances are computed in float64 and rounded. The caller provides derivatives.
 
-    Returns ``(q + 1,)`` int32, the start of the list of each output row and the end of the last; ``(2,)`` int32, the
-    total length as upper and lower 31 bits; and rows ``(room,)`` int32 and distances. The starts are right as long as
-    they fit int32. Distances are computed in float64 and rounded. The caller provides derivatives.
+    Args:
+        sources: A hierarchy.
+        source_rows: ``(n,)`` int32, the row to report for each z-ordered source. None reports z-ordered rows.
+        queries: See `count_within`.
+        query_rows: See `count_within`.
+        radius: A number for all queries, or ``q`` in the order of output rows; no source is within a negative radius.
+        box: ``(d,)`` lengths, 0 if open.
+        capacity: Number of neighbours that fit into the result.
+        nearest_first: Whether to sort each list by distance, and by source order for equal distances. Otherwise it is
+            in source order.
+        padded: Whether to fill entries after the last with -1 and infinity, and all entries if the lists do not fit
+            ``capacity``. If False, these entries are not written, and take no memory on a CPU.
+
+    Returns:
+        ``(q + 1,)`` int32, the start of the list of each output row and the end of the last, right if they fit int32;
+        ``(2,)`` int32, the total length as upper and lower 31 bits; and rows ``(capacity,)`` int32 and distances.
     """
     asked = sources if queries is None else queries
     q, dtype = asked.posz.shape[0], sources.posz.dtype
     return call(
         "neighbours_within",
-        (i32(q + 1), i32(2), i32(room), jax.ShapeDtypeStruct((room,), dtype)),
+        (i32(q + 1), i32(2), i32(capacity), jax.ShapeDtypeStruct((capacity,), dtype)),
         *(*sources.arrays, listed(source_rows)),
         *(*asked.arrays, listed(query_rows)),
         radius.words,
@@ -96,8 +108,15 @@ def neighbours_within(
 def enough_within(sources: Tree, queries: Tree | None, radius: Exact, least: int, box: Exact) -> jax.Array:
     """Return whether at least ``least`` sources are within a radius of each z-ordered query: ``(q,)`` int32, 1 or 0.
 
-    Up to 4 dimensions. queries: None means the sources themselves. radius: one number. Queries from ``num`` on give 0.
-    The cost of a query grows with ``least``, not with the number of sources within the radius.
+    Queries from ``num`` on give 0. The cost of a query grows with ``least``, not with the number of sources within the
+    radius. The kernel supports up to 4 dimensions.
+
+    Args:
+        sources: A hierarchy.
+        queries: A hierarchy. None means the sources themselves.
+        radius: One number.
+        least: Number of sources.
+        box: ``(d,)`` lengths, 0 if open.
     """
     asked = sources if queries is None else queries
     return call(
@@ -118,10 +137,18 @@ def enough_within(sources: Tree, queries: Tree | None, radius: Exact, least: int
 def least_within(
     sources: Tree, value: jax.Array, queries: Tree, query_rows: jax.Array | None, radius: Exact, box: Exact
 ) -> jax.Array:
-    """Return the smallest ``value`` of all sources within a radius of every query, ``(q,)`` int32.
+    """Return the smallest ``value`` of the sources within a radius of every query, ``(q,)`` int32.
 
-    The result is 2**31 - 1 if there is no such source, and in query rows from ``num`` on. Up to 4 dimensions. value:
-    ``(n,)`` int32 of the z-ordered sources. queries, query_rows: see `count_within`. radius: one number.
+    The result is 2**31 - 1 for a query without sources, and in query rows from ``num`` on. The kernel supports up to 4
+    dimensions.
+
+    Args:
+        sources: A hierarchy.
+        value: ``(n,)`` int32 of the z-ordered sources.
+        queries: See `count_within`.
+        query_rows: See `count_within`.
+        radius: One number.
+        box: ``(d,)`` lengths, 0 if open.
     """
     return call(
         "least_within",
@@ -136,16 +163,22 @@ def least_within(
 
 
 class KernelTerm(NamedTuple):
-    """The summand of `kernel_sums`. ``shape`` and ``profile`` define the kernel; see native/radius/kernel_profile.h.
+    """The summand of `kernel_sums`.
 
-    form: ``"gather"``, ``"scatter"`` or ``"mean_h"``: whose smoothing length counts.
-    inward, outward: number of derivatives by the query's position; the values have the indices of the inward ones, the
-        sums those of the outward ones. by_h: number of derivatives by the smoothing length. At most two derivatives are
-        possible in all.
-    images: weight the last outward index with the number of periods that the source's image was moved by.
-    together: the sources are the queries, row by row.
-    value_powers, sum_powers: multiply values and sums by 2 to this multiple of the exponent of the smoothing length of
-        their row, whether or not that smoothing length counts in ``form``.
+    Attributes:
+        shape: With ``profile``, defines the smoothing kernel; see native/radius/kernel_profile.h.
+        profile: See ``shape``.
+        form: ``"gather"``, ``"scatter"`` or ``"mean_h"``: whose smoothing length counts.
+        inward: Number of derivatives by the query's position whose indices the values have.
+        outward: Number of derivatives by the query's position whose indices the sums have.
+        by_h: Number of derivatives by the smoothing length. The total of ``inward``, ``outward`` and ``by_h`` is at
+            most two.
+        images: Whether to weight the last outward index with the number of periods that the source's image was moved
+            by.
+        together: Whether the sources are the queries, row by row.
+        value_powers: Multiply values by 2 to this multiple of the exponent of the smoothing length of their row,
+            whether or not that smoothing length counts in ``form``.
+        sum_powers: The same for sums.
     """
 
     shape: int
@@ -163,13 +196,21 @@ class KernelTerm(NamedTuple):
 def kernel_sums(
     term: KernelTerm, value: jax.Array, sources: Tree, source_h: Exact, queries: Tree, query_h: Exact, box: Exact
 ) -> jax.Array:
-    """Sum values times a kernel, or its derivatives, over all sources at a distance of at most a smoothing length.
+    """Sum values times a smoothing kernel, or its derivatives, over the sources within a smoothing length.
 
-    value: ``(n, c d**inward)`` of the z-ordered sources, float32 or float64.
-    source_h, query_h: one for all, or one for each z-ordered row, positive.
+    Sums are accumulated in float64, in an order that only the hierarchies determine. The caller provides derivatives.
 
-    Returns ``(q, c d**outward)`` for every z-ordered query, in the dtype of the values; 0 from ``num`` on. Sums are
-    accumulated in float64, in an order that only the hierarchies determine. The caller provides derivatives.
+    Args:
+        term: The summand.
+        value: ``(n, c d**inward)`` of the z-ordered sources, float32 or float64.
+        sources: A hierarchy.
+        source_h: Smoothing length, one for all, or one for each z-ordered row, positive.
+        queries: A hierarchy.
+        query_h: Like ``source_h``, for the queries.
+        box: ``(d,)`` lengths, 0 if open.
+
+    Returns:
+        ``(q, c d**outward)`` for every z-ordered query, in the dtype of the values; 0 from ``num`` on.
     """
     dims = sources.posz.shape[1]
     columns = value.shape[1] // dims**term.inward * dims**term.outward
@@ -203,7 +244,7 @@ def pairs_within(
     query_names: jax.Array | None,
     radius: Exact,
     box: Exact,
-    room: int,
+    capacity: int,
     *,
     same: bool,
     half: bool,
@@ -213,28 +254,39 @@ def pairs_within(
 ) -> tuple[jax.Array, ...]:
     """Find the pairs of a query and an image of a source within a radius.
 
-    sources, queries, query_rows, radius: see `neighbours_within`, but a radius has to be finite in a periodic box.
-    source_names, query_names: ``(n,)`` and ``(q,)`` int32, the number to report for each z-ordered particle; None: the
-        z-ordered row of a source, and the output row of a query.
-    same: both kinds of names belong to one set; no particle is a partner of itself, but its images may be. half: of
-        each pair in such a set and its mirror image, keep the one in which the query has the lower name or, for equal
-        names, is shifted less than the source.
-    padded: fill entries after the last, or all entries if the lists do not fit ``room``, with -1, -1, 0, 0 and
-        infinity; see `neighbours_within`.
+    Vectors and distances are computed in float64 and rounded. The caller provides derivatives.
 
-    Returns splits and total as in `neighbours_within`, and for ``room`` pairs the query and the source, ``(room,)``
-    int32 each; with ``shifts``, the number of box lengths by which the source is shifted, ``(room, d)`` int32; with
-    ``vectors``, the vector ``(room, d)`` and distance ``(room,)`` from the query to the image. Lists are in the order
-    of the images, then of the sources. Vectors and distances are computed in float64 and rounded. The caller provides
-    derivatives.
+    Args:
+        sources: See `neighbours_within`.
+        source_names: ``(n,)`` int32, the number to report for each z-ordered source. None reports its z-ordered row.
+        queries: See `neighbours_within`.
+        query_rows: See `neighbours_within`.
+        query_names: ``(q,)`` int32, the number to report for each z-ordered query. None reports its output row.
+        radius: See `neighbours_within`. It must be finite in a periodic box.
+        box: ``(d,)`` lengths, 0 if open.
+        capacity: Number of pairs that fit into the result.
+        same: Whether both kinds of names belong to one set. A particle is then not a partner of itself, but its images
+            may be.
+        half: Whether to keep only one of each pair in such a set and its mirror image: the one whose query has the
+            lower name or, for equal names, is shifted less than the source.
+        shifts: Whether to return shifts.
+        vectors: Whether to return vectors and distances.
+        padded: Whether to fill entries after the last, or all entries if the lists do not fit ``capacity``, with -1,
+            -1, 0, 0 and infinity; see `neighbours_within`.
+
+    Returns:
+        Splits and total, see `neighbours_within`, and for ``capacity`` pairs the query and the source, ``(capacity,)``
+        int32 each; with ``shifts``, the shift of the source as a number of box lengths, ``(capacity, d)`` int32; with
+        ``vectors``, the vector ``(capacity, d)`` and distance ``(capacity,)`` from the query to the image. Lists are in
+        the order of the images, then of the sources.
     """
     asked = sources if queries is None else queries
     (q, d), dtype = asked.posz.shape, sources.posz.dtype
-    rows = room if vectors else 0
+    rows = capacity if vectors else 0
     vector, distance = jax.ShapeDtypeStruct((rows, d), dtype), jax.ShapeDtypeStruct((rows,), dtype)
     *found, shift, vector, distance = call(
         "pairs_within",
-        (i32(q + 1), i32(2), i32(room), i32(room), i32(room if shifts else 0, d), vector, distance),
+        (i32(q + 1), i32(2), i32(capacity), i32(capacity), i32(capacity if shifts else 0, d), vector, distance),
         *(*sources.arrays, listed(source_names)),
         *(*asked.arrays, listed(query_rows), listed(query_names)),
         radius.words,

@@ -50,7 +50,7 @@ def _scatter_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[A
 
 @jax.custom_jvp
 def as_gathered(moved: jax.Array, array: jax.Array, index: jax.Array) -> jax.Array:
-    """Return ``moved``, which a kernel computed as ``array[index]``, with the derivative of that expression."""
+    """Return ``moved``, the result ``array[index]`` of a kernel, with the derivative of that expression."""
     return moved
 
 
@@ -65,9 +65,15 @@ def pack_segments(
 ) -> jax.Array:
     """Pack segments of rows into one buffer, ``(s, chunk, words)`` uint32, from arrays of any dtypes.
 
-    arrays: each ``(n, ...)``. order: ``(m,)`` int32 rows; None means all rows in their order. starts, counts: ``(s,)``
-        int32: segment i holds the rows ``order[starts[i] + j]`` for j below ``counts[i]`` and ``chunk``. The rest of
-        each segment of the buffer is undefined.
+    Segment i holds the rows ``order[starts[i] + j]`` for j below ``counts[i]`` and ``chunk``. The rest of each segment
+    of the buffer is undefined.
+
+    Args:
+        arrays: Each ``(n, ...)``.
+        order: ``(m,)`` int32 rows. None means all rows in their order.
+        starts: ``(s,)`` int32.
+        counts: ``(s,)`` int32.
+        chunk: Number of rows of a segment.
     """
     out = jax.ShapeDtypeStruct((starts.shape[0], chunk, row_words(arrays)), jnp.uint32)
     # The words are integers, but may hold floats.
@@ -75,7 +81,7 @@ def pack_segments(
 
 
 def row_words(arrays: Sequence[jax.Array]) -> int:
-    """Return the number of 32-bit words of a packed row of all ``arrays`` together."""
+    """Return the number of 32-bit words of a packed row of ``arrays``."""
     return -(-sum(int(np.prod(array.shape[1:])) * array.dtype.itemsize for array in arrays) // 4)
 
 
@@ -95,10 +101,10 @@ def place_rows(
     to_order: jax.Array | None,
     target: Any,
     count: Any,
-    room: int,
+    capacity: int,
     first_filled: Any = 0,
 ) -> tuple[jax.Array, ...]:
-    """Copy row ``from_order[start + j]`` of ``source`` to row ``to_order[target + j]`` of arrays of ``room`` rows.
+    """Copy row ``from_order[start + j]`` of ``source`` to row ``to_order[target + j]`` of arrays of ``capacity`` rows.
 
     Here j is below ``count``. All other rows from ``first_filled`` on get the number in ``fills``. Other rows before
     ``first_filled`` stay uninitialised, for the caller to write. An order is a list of rows, int32; None means all rows
@@ -106,7 +112,7 @@ def place_rows(
     """
     place = jnp.stack([as_num(start), as_num(target), as_num(count), as_num(first_filled)])
     row = [jnp.full((1, *array.shape[1:]), value, array.dtype) for array, value in zip(source, fills, strict=True)]
-    out = tuple(jax.ShapeDtypeStruct((room, *array.shape[1:]), array.dtype) for array in source)
+    out = tuple(jax.ShapeDtypeStruct((capacity, *array.shape[1:]), array.dtype) for array in source)
     orders = listed(from_order), listed(to_order)
     return call("place_rows", out, *orders, place, *row, *source)
 
@@ -119,7 +125,12 @@ def unwritten(like: jax.Array, rows: int) -> jax.Array:
 def group_by_rank(rank: jax.Array, num: Any, ndev: int) -> tuple[jax.Array, jax.Array]:
     """Sort rows stably by rank: return the row order, ``(m,)`` int32, and the number of rows of each rank, ``(ndev,)``.
 
-    rank: ``(m,)`` int32. Rows from ``num`` on, and those whose rank is not from 0 to ndev - 1, are left out. Entries
-        after the last row are undefined.
+    Rows from ``num`` on, and those whose rank is not from 0 to ndev - 1, are left out. Entries after the last row are
+    undefined.
+
+    Args:
+        rank: ``(m,)`` int32.
+        num: int32 scalar.
+        ndev: Number of ranks.
     """
     return call("group_by_rank", (i32(rank.shape[0]), i32(ndev)), rank, as_num(num))

@@ -1,9 +1,9 @@
 """Run a kernel in the form that the target platform requires.
 
-If there are no CUDA kernels, a kernel is a JAX FFI call. Otherwise it is a JAX primitive, which is lowered to such a
-call. Only then are the platform and the need for work memory known. `jax.lax.platform_dependent` does not replace
-this: without compilation it follows the default device, wherever the arrays are, and with compilation it takes a tenth
-longer to compile.
+Without CUDA kernels, a kernel is a JAX FFI call. With them, it is a JAX primitive, which is lowered to such a call.
+Only then are the platform and the need for work memory known. `jax.lax.platform_dependent` does not replace this:
+without compilation it follows the default device, wherever the arrays are, and with compilation it takes a tenth longer
+to compile.
 """
 
 import ctypes

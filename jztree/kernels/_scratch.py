@@ -1,8 +1,8 @@
 """Determine the work memory of a kernel call.
 
 CUDA kernels take it as an additional result, so that XLA plans it before anything runs. So no call can run out of
-memory in the middle of a sequence of collectives, where the other ranks would wait for it. The library determines the
-size by a dry run of the call that puts no work on a GPU (native/common/cuda/context.cuh) and needs no GPU.
+memory in the middle of a sequence of collectives, while the other ranks wait for it. The library determines the size by
+a dry run of the call that puts no work on a GPU (native/common/cuda/context.cuh) and needs no GPU.
 """
 
 import ctypes
@@ -57,9 +57,16 @@ class _Attribute(ctypes.Structure):
 def scratch_bytes(
     library: ctypes.CDLL, kernel: str, arguments: Sequence[Any], results: Sequence[Any], attributes: Mapping[str, Any]
 ) -> int:
-    """Return the bytes of work memory. arguments, results: any objects with ``shape`` and ``dtype``.
+    """Return the bytes of work memory.
 
     The result is 0 for arguments that the kernel rejects: the call itself then raises.
+
+    Args:
+        library: The library with the kernel.
+        kernel: Its name.
+        arguments: Objects with ``shape`` and ``dtype``.
+        results: Objects with ``shape`` and ``dtype``.
+        attributes: Static arguments by name.
     """
     numbers = {name: np.atleast_1d(value) for name, value in attributes.items() if not isinstance(value, str)}
     given, wanted = _buffers(arguments), _buffers(results)
