@@ -180,7 +180,7 @@ def test_rows_that_do_not_fit_raise_on_every_rank() -> None:
         return comm.exchange_by_rank(rows, dest, num, place, what="parcels", advice="take a larger van.")[1]
 
     with pytest.raises(
-        CapacityError, match=rf"rank 3 needs room for {num.sum()} rows of parcels.*400; take a larger van"
+        CapacityError, match=rf"rank 3 needs capacity for {num.sum()} rows of parcels.*400; take a larger van"
     ):
         mapped(there, mesh_of(4))(rows, to_last, num)
 

@@ -163,7 +163,9 @@ def test_capacity_error_names_rank_sizes_and_option(option: str, words: str) -> 
     pos = make("percolating", 4)[0]
     part = deal(pos, even(1200, 4), rows=300)
     find = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)
-    with pytest.raises(CapacityError, match=rf"rank \d needs room for \d+ rows of .*{words}.*; set {option}") as error:
+    with pytest.raises(
+        CapacityError, match=rf"rank \d needs capacity for \d+ rows of .*{words}.*; set {option}"
+    ) as error:
         find(part, 0.14, cfg=FofConfig(**{option: 2}))
     need = error.value.need - (300 if option == "ghost_rows" else 0)
     partz, label = find(part, 0.14, cfg=FofConfig(**{option: need}), linearize_labels=True)

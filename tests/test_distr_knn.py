@@ -350,7 +350,7 @@ def test_capacity_error_names_rank_sizes_and_option() -> None:
     part = deal(pos, counts, rows=300)
     search = jz.knn.knn.smap(mesh_of(4), jit=True)
     with pytest.raises(
-        CapacityError, match=r"rank \d needs room for \d+ rows .* has room for 307; set ghost_rows"
+        CapacityError, match=r"rank \d needs capacity for \d+ rows .* has capacity for 307; set ghost_rows"
     ) as error:
         search(part, k=8, cfg=KNNConfig(ghost_rows=7))
     enough = KNNConfig(ghost_rows=error.value.need - 300)
@@ -375,7 +375,7 @@ def test_capacity_of_ghosts_grows_automatically(count_compilations: Any) -> None
 def test_capacity_error_in_user_jit_function_names_the_option() -> None:
     part = deal(*uniform_without_padding(), rows=300)
     compiled = jax.jit(lambda part: jz.knn.knn.smap(mesh_of(4))(part, k=8, cfg=KNNConfig(ghost_rows=7)))
-    with pytest.raises(Exception, match=r"rank \d needs room for \d+ rows .* has room for 307; set ghost_rows"):
+    with pytest.raises(Exception, match=r"rank \d needs capacity for \d+ rows .* has capacity for 307; set ghost_rows"):
         jax.block_until_ready(compiled(part))
 
 

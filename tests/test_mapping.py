@@ -198,8 +198,8 @@ def test_capacity_grows_until_sufficient_and_is_remembered(caplog: pytest.LogCap
     assert mapped(np.array([1, 2, 3, 4])).shape == (4, 4)
     with caplog.at_level(logging.INFO, "jztree"):
         assert mapped(np.array([1, 80, 3, 4])).shape == (4, 90)
-    assert [line for line in caplog.messages if "room for boxes" in line] == [
-        "fill: room for boxes:1000 enlarged from 4 to 90 rows; compiling again."
+    assert [line for line in caplog.messages if "capacity of boxes" in line] == [
+        "fill: capacity of boxes:1000 enlarged from 4 to 90 rows; compiling again."
     ]
     assert mapped(np.array([1, 2, 3, 85])).shape == (4, 90)
     assert mapped(np.array([1, 2, 3, 1000])).shape == (4, 1000)
@@ -221,7 +221,7 @@ def test_capacity_that_fails_for_another_reason_is_forgotten() -> None:
 
 def test_explicit_capacity_is_kept() -> None:
     with pytest.raises(
-        CapacityError, match=r"rank 1 needs room for 80 rows of boxes, and has room for 7; set boxes\.$"
+        CapacityError, match=r"rank 1 needs capacity for 80 rows of boxes, but has capacity for 7; set boxes\.$"
     ) as error:
         needs(7)(mesh_of(4), jit=True)(np.array([1, 80, 3, 4]))
     assert (error.value.option, error.value.need, error.value.have) == ("boxes", 80, 7)
@@ -246,7 +246,7 @@ def test_function_without_outputs_raises_too() -> None:
         num = comm.check_room(rows, comm.all_gather(rows), place, "crates", "set crates.")
         jax.debug.callback(lambda _: None, num)
 
-    with pytest.raises(CapacityError, match="needs room for 6 rows of crates"):
+    with pytest.raises(CapacityError, match="needs capacity for 6 rows of crates"):
         shard_map_constructor(nothing, None, P(-1))(mesh_of(2), jit=True)(np.array([1, 6]))
 
 

@@ -143,7 +143,7 @@ def test_explicit_capacity_is_kept() -> None:
     for call in (neighbours_within, neighbours_within.jit):
         assert_lists(call(pos, 0.5, capacity=need), pos, pos, 0.5)
         assert call(pos, 0.5, capacity=need + 7).index.shape == (need + 7,)
-        with pytest.raises(Exception, match=f"{need} rows of neighbours, and has room for {need - 1}"):
+        with pytest.raises(Exception, match=f"{need} rows of neighbours, but has capacity for {need - 1}"):
             jax.block_until_ready(call(pos, 0.5, capacity=need - 1))
         with pytest.raises(jz.CapacityError, match=r"^(jztree: )?rank 0 needs .*give that capacity or more\.$"):
             call(pos, 0.5, capacity=3)

@@ -245,7 +245,7 @@ def test_ghosts_that_exceed_the_capacity_raise() -> None:
     pos = make("uniform", 4)[0]
     part = deal(pos, even(1200, 4), rows=300)
     spheres = spherical_overdensity.smap(square_mesh(), jit=True)
-    with pytest.raises(CapacityError, match="and ghosts, and has room for 350; set ghost_rows"):
+    with pytest.raises(CapacityError, match="and ghosts, but has capacity for 350; set ghost_rows"):
         spheres(Pos(pos=part.pos), part.pos[:, :50], 200.0, cfg=OverdensityConfig(ghost_rows=0))
 
 

@@ -255,7 +255,7 @@ def test_capacity() -> None:
     need = int(pairs_within(pos, 0.5).num)
     for call in (pairs_within, pairs_within.jit):
         assert call(pos, 0.5, capacity=need + 7).i.shape == (need + 7,)
-        with pytest.raises(Exception, match=f"{need} rows of pairs, and has room for {need - 1}"):
+        with pytest.raises(Exception, match=f"{need} rows of pairs, but has capacity for {need - 1}"):
             jax.block_until_ready(call(pos, 0.5, capacity=need - 1))
     with pytest.raises(jz.CapacityError):
         pairs_within.jit(pos, 0.5, capacity=3)

@@ -84,8 +84,10 @@ def test_explicit_capacity_that_is_too_small_raises_on_all_processes() -> None:
         assert "Exception ignored" not in output
     first, second = (re.findall("^CapacityError (.*)$", output, re.MULTILINE) for _, output in ended)
     assert first == second
-    ghosts = r"knn_ghosts (\d+) 116 jztree: rank \d needs room for \1 rows .* has room for 116; set ghost_rows .*\."
-    edges = r"fof_edges (\d+) 1 jztree: rank \d needs room for \1 rows .* has room for 1; set edge_rows .*\."
+    ghosts = (
+        r"knn_ghosts (\d+) 116 jztree: rank \d needs capacity for \1 rows .* has capacity for 116; set ghost_rows .*\."
+    )
+    edges = r"fof_edges (\d+) 1 jztree: rank \d needs capacity for \1 rows .* has capacity for 1; set edge_rows .*\."
     assert len(first) == 2
     assert re.fullmatch(ghosts, first[0])
     assert re.fullmatch(edges, first[1])
@@ -104,7 +106,7 @@ print("all equal")
 """
     for returncode, output in run_processes(START + MESH + script, timeout=SECONDS):
         assert returncode == 0, output
-        assert output.count("room for fof_ghosts:") == 1
+        assert output.count("capacity of fof_ghosts:") == 1
         assert output.endswith("all equal\n")
 
 
@@ -121,7 +123,7 @@ jax.block_until_ready(mine(part))
     ended = run_processes(START + MESH + script, timeout=SECONDS)
     for returncode, output in ended:
         assert returncode == 1
-        sentence = r"jztree: rank \d needs room for \d+ rows of .* has room for 116; set ghost_rows in"
+        sentence = r"jztree: rank \d needs capacity for \d+ rows of .* has capacity for 116; set ghost_rows in"
         assert len(re.findall(f"^error .*{sentence}", output, re.MULTILINE)) == 2, output
         assert re.search(f"ends with this error(.|\n)*{sentence}", output)
 

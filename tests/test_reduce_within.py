@@ -86,10 +86,10 @@ def test_blocks_of_queries_of_very_different_numbers_of_pairs() -> None:
     inside = jax.jit(lambda pos: reduce_within(pos, 0.01, one, capacity=1_000_000))
     np.testing.assert_array_equal(inside(pos), expected)
     with pytest.raises(
-        jz.CapacityError, match=r"room for \d+ rows of pairs, and has room for 1000; give that capacity"
+        jz.CapacityError, match=r"capacity for \d+ rows of pairs, but has capacity for 1000; give that capacity"
     ):
         reduce_within.jit(part, 0.01, one, capacity=1000)
-    with pytest.raises(jz.CapacityError, match="has room for 1000"):
+    with pytest.raises(jz.CapacityError, match="has capacity for 1000"):
         reduce_within(part, 0.01, one, capacity=1000)
 
 

@@ -111,7 +111,7 @@ def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:
             if rooms.get(key, 0) >= need:
                 _give_up(error, key, need, have, _KEPT)
             rooms[key] = need + need // _SPARE
-            _LOG.info("%s: room for %s enlarged from %d to %d rows; compiling again.", name, key, have, rooms[key])
+            _LOG.info("%s: capacity of %s enlarged from %d to %d rows; compiling again.", name, key, have, rooms[key])
 
 
 def _give_up(error: Exception, key: str, need: int, have: int, more: str = "") -> NoReturn:

@@ -4,11 +4,11 @@ A function inside `jax.shard_map` is one of ``r`` ranks, numbered over all axes 
 is one rank, and all functions here are plain local operations. Rows of whole pytrees are packed into one buffer,
 because each collective costs compile time and latency.
 
-Collectives depend on each other by data, because a rank that raises must not leave others in a collective that it never
-joins. So possible errors are first reduced over all ranks (`check`), and the next operation takes the count that the
-check returns.
+All ranks must make the same calls in the same order, with arrays of the same shapes and dtypes. Collectives depend on
+each other by data, because a rank that raises must not leave others in a collective that it never joins. So possible
+errors are first reduced over all ranks (`check`), and the next operation takes the count that the check returns.
 
-Memory: an exchange in dense rounds needs two buffers of the size of its chunks, for any distribution.
+An exchange in dense rounds needs two buffers of the size of its chunks, for any distribution.
 """
 
 from ..launch import initialize, should_init_jax_distributed

@@ -18,7 +18,13 @@ _Tree = TypeVar("_Tree")
 
 
 class Fault(NamedTuple):
-    """A possible error: whether it occurred, the numbers in its message, and the message; see `check`."""
+    """A possible error; see `check`.
+
+    Attributes:
+        failed: Whether it occurred.
+        numbers: The numbers in its message.
+        sentence: The message.
+    """
 
     failed: Any
     numbers: Sequence[Any]
@@ -28,24 +34,38 @@ class Fault(NamedTuple):
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     """Return ``num``, or raise an error with ``sentence`` on every rank at run time if ``failed`` is set on any.
 
-    If ``sentence`` has several lines, ``failed`` is the number of the line to report, from 1 on.
+    The caller must continue with the returned ``num``, also in messages to other ranks. On several ranks the message
+    begins with the first rank that failed with this sentence.
 
-    The caller must continue with the returned ``num``, also in messages to other ranks. ``{0}``, ``{1}`` in
-    ``sentence`` stand for ``numbers`` (int32 scalars) of the first rank that failed with it; on several ranks the
-    message begins with that rank.
+    Args:
+        num: int32 scalar.
+        failed: Whether to raise. If ``sentence`` has several lines, the number of the line to report, from 1 on.
+        numbers: int32 scalars. Those of the first rank that failed replace ``{0}``, ``{1}`` in ``sentence``.
+        sentence: The message, or several, one per line. It must agree on all ranks.
+
+    Returns:
+        ``num``, available only after the check.
     """
     return check_all(num, [Fault(failed, numbers, sentence)])
 
 
 def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
-    """Check several faults with one collective; see `check`."""
+    """Check several faults with one collective; see `check`.
+
+    Args:
+        num: int32 scalar.
+        faults: Possible errors, the same sentences in the same order on all ranks.
+
+    Returns:
+        ``num``, available only after the checks.
+    """
     if not faults:
         return kernels.as_num(num)
     return check_and_tell(num, faults, jnp.zeros(0, jnp.int32))[0]
 
 
 def check_and_tell(num: Any, faults: Sequence[Fault], value: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Check faults and gather integers in one collective: see `check_all`, and ``value`` ``(...)`` of all ranks.
+    """Check faults and gather integers in one collective: see `check_all`, and ``value`` ``(...)`` of each rank.
 
     The gathered values ``(r, ...)`` are available before the check is complete. If you use them without the checked
     ``num``, order them after the check with `after`.
@@ -86,28 +106,41 @@ def _renumbered(sentence: str, by: int) -> str:
 
 
 def after(value: _Tree, *known: Any) -> _Tree:
-    """Return ``value``, a pytree of arrays, with the same bits, but available to XLA only after all of ``known``.
+    """Return ``value`` with the same bits, but available to XLA only after all arrays in ``known``.
 
     This orders the next operation, such as a collective of ``value``, after a check or another collective if the data
-    alone implies no order. known: int32 counts, at least one in each array. None of them is negative, which XLA cannot
-    infer.
+    alone implies no order.
+
+    Args:
+        value: A pytree of arrays.
+        known: int32 counts, at least one in each array. They must not be negative, which XLA cannot infer.
+
+    Returns:
+        A pytree like ``value``.
     """
     return _after(value, known)
 
 
 @functools.partial(jax.jit, inline=True)
 def _after(value: _Tree, known: Sequence[Any]) -> _Tree:
-    """Implement `after`, a public plain function, as one operation of the trace."""
+    """Implement `after`, a public plain function, in one operation of the trace."""
     passed = functools.reduce(operator.and_, [jnp.asarray(count).reshape(-1)[0] >= 0 for count in known])
     return jax.tree.map(lambda leaf: jnp.where(passed, leaf, jnp.zeros((), leaf.dtype)), value)
 
 
-def check_room(num: Any, needs: jax.Array, room: Room, what: str, advice: str) -> jax.Array:
-    """Return ``num``, or raise a capacity error on every rank if the rows of some rank do not fit ``room``.
+def check_room(num: Any, needs: jax.Array, capacity: Room, what: str, advice: str) -> jax.Array:
+    """Return ``num``, or raise a capacity error on every rank if the rows of some rank do not fit.
 
-    needs: ``(r,)`` int32, the rows that each rank needs, known to all ranks. what, advice: see `exchange`.
+    Args:
+        num: int32 scalar.
+        needs: ``(r,)`` int32, the rows that each rank needs, known to all ranks.
+        capacity: Number of rows that each rank can hold.
+        what: See `exchange`.
+        advice: See `exchange`.
     """
-    check_rows(room.rows, f"rows to be kept for {what}")
+    check_rows(capacity.rows, f"rows to be kept for {what}")
     worst = jnp.argmax(needs)
-    sentence = f"rank {{2}} needs room for {{0}} rows of {what}, and has room for {{1}}; {advice} {room.mark()}"
-    return kernels.check(num, needs[worst] > room.rows, [needs[worst], room.rows, worst], sentence)
+    sentence = (
+        f"rank {{2}} needs capacity for {{0}} rows of {what}, but has capacity for {{1}}; {advice} {capacity.mark()}"
+    )
+    return kernels.check(num, needs[worst] > capacity.rows, [needs[worst], capacity.rows, worst], sentence)

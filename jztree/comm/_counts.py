@@ -20,9 +20,11 @@ class Wide(NamedTuple):
 
 
 def wide_sum(count: Any, most: int = 2**31) -> Wide:
-    """Sum int32 counts over all ranks, elementwise.
+    """Sum int32 counts over the ranks, elementwise.
 
-    most: an upper bound of all sums. If it fits 32 bits, the ranks send half as much data.
+    Args:
+        count: The counts.
+        most: An upper bound of every sum. If it fits 32 bits, the ranks send half as much data.
     """
     _, ndev, axes = get_rank_info()
     count, fits = jnp.asarray(count), most < 2**31
@@ -33,7 +35,7 @@ def wide_sum(count: Any, most: int = 2**31) -> Wide:
 
 
 def wide_total(counts: jax.Array) -> Wide:
-    """Sum int32 counts ``(n,)``, at most 2**15 of them."""
+    """Sum int32 counts ``(n,)``, for ``n`` up to 2**15."""
     low = jnp.sum(counts & 0xFFFF, dtype=jnp.int32)
     return Wide(jnp.sum(counts >> 16, dtype=jnp.int32) + (low >> 16), low & 0xFFFF)
 
@@ -41,7 +43,8 @@ def wide_total(counts: jax.Array) -> Wide:
 def share(total: Wide, rank: jax.Array, ndev: int) -> tuple[jax.Array, Wide]:
     """Divide ``total`` rows equally among ranks (the first ones get one more).
 
-    Returns the number of rows of each of ``rank``, int32, and the start of its share.
+    Returns:
+        The number of rows of each of ``rank``, int32, and the start of its share.
     """
     high, rest = total.high // ndev, total.high % ndev
     # rest is below the number of ranks, at most 2**15, so this fits 31 bits.
@@ -53,5 +56,12 @@ def share(total: Wide, rank: jax.Array, ndev: int) -> tuple[jax.Array, Wide]:
 
 
 def starts_of(counts: jax.Array) -> jax.Array:
-    """Return the starts of consecutive segments with these lengths."""
+    """Return the starts of consecutive segments with these lengths.
+
+    Args:
+        counts: ``(m,)`` integers.
+
+    Returns:
+        ``(m,)``, the sum of the counts before each one.
+    """
     return jnp.cumsum(counts, dtype=jnp.int32) - counts

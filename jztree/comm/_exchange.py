@@ -21,7 +21,7 @@ from ._traffic import Traffic, of_others, traffic_of
 # The buffer of a dense exchange holds this fraction of the rows that may arrive, but at least this many bytes. A buffer
 # for all rows would be freshly allocated memory, several times over, and the system has to clear each of its pages.
 _PARTS, _LEAST_BYTES = 8, 2**22
-# The small buffer is this many times smaller. It is used if at most this many rounds of it suffice.
+# The small buffer is this many times smaller. It is used if at most this many rounds with it suffice.
 _SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
 # With many ranks, rows that would take more rounds of a large buffer are relayed through other ranks instead.
 _LARGE_ROUNDS = 3
@@ -29,10 +29,12 @@ _LARGE_ROUNDS = 3
 
 @dataclass
 class Route:
-    """The path of exchanged rows: all the data needed to send answers back.
+    """The path of exchanged rows: the data needed to send answers back.
 
-    order: ``(m,)`` int32, the sent rows, grouped by destination; None if they were already in that order. rows: the
-    number of input rows.
+    Attributes:
+        order: ``(m,)`` int32, the sent rows, grouped by destination; None if they were already in that order.
+        traffic: Numbers of rows between ranks.
+        rows: The number of input rows.
     """
 
     order: jax.Array | None
@@ -54,14 +56,21 @@ class Route:
         return starts_of(self.received)
 
     def sender(self, row: jax.Array) -> jax.Array:
-        """Return the rank that sent each received row, ``(m,)`` int32. For rows past the end, it is the last rank."""
+        """Return the rank that sent each received row.
+
+        Args:
+            row: ``(m,)`` int32, received rows.
+
+        Returns:
+            ``(m,)`` int32. For rows past the end, it is the last rank.
+        """
         return _find_sender(self.starts()[1:], row)
 
 
 def exchange(
     rows: Any,
     dest_counts: jax.Array | Traffic,
-    room: Room,
+    capacity: Room,
     *,
     order: jax.Array | None = None,
     place: jax.Array | None = None,
@@ -76,47 +85,53 @@ def exchange(
 ) -> tuple[Any, jax.Array, Route]:
     """Send rows of a pytree to other ranks.
 
-    rows: a pytree of arrays, each ``(n, ...)``.
-    dest_counts: ``(r,)`` int32, the number of rows for each rank; or the traffic between all ranks, if known.
-    room: capacity for received rows.
-    order: ``(m,)`` int32, the rows to send: first those for rank 0, then those for rank 1, and so on. It may contain a
-        row several times. None: ``rows`` are already in that order.
-    place: ``(room.rows,)`` int32, the destination of each received row. None: by sending rank, and within a rank in the
-        order of sending.
-    what, advice: name of the rows, and a remedy if they do not fit; both appear in the error message.
-    name: the name under which `jztree.stats` counts the rows that leave this rank.
-    fill: a pytree like ``rows`` with the value of places at which no row arrives; None means 0.
-    filled: whether to write these fill values. If False, such places are undefined and must never be read.
-    own: whether to copy also the rank's own rows. Their places are reserved in any case.
-    method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None. None selects
-        the method in the environment variable JZTREE_EXCHANGE. If that is not set, it selects ragged in mapped
-        functions over GPUs of one computer on which a test of ragged gives correct results, and dense elsewhere.
-    chunk_rows: rows in the buffer of a dense round, for all ranks together. The default is a fraction of ``room``, or
-        with many ranks slightly more than ``room``.
+    The exchange is differentiable: its derivative gathers the tangents of every rank's rows on each rank.
 
-    Returns the received rows ``(room.rows, ...)``, their number, and the `Route`. The exchange is differentiable: its
-    derivative gathers the tangents of all ranks' rows on each rank.
+    Args:
+        rows: A pytree of arrays, each ``(n, ...)``.
+        dest_counts: ``(r,)`` int32, the number of rows for each rank; or the traffic between all ranks, if known.
+        capacity: Capacity for received rows.
+        order: ``(m,)`` int32, the rows to send: first those for rank 0, then those for rank 1, and so on. It may
+            contain a row several times. None means that ``rows`` are already in that order.
+        place: ``(capacity.rows,)`` int32, the destination of each received row. None orders them by sending rank, and
+            within a rank in the order of sending.
+        what: Name of the rows in the error message if they do not fit.
+        advice: A remedy in that message.
+        name: The name under which `jztree.stats` counts the rows that leave this rank.
+        fill: A pytree like ``rows`` with the value of places that receive no row. None means 0.
+        filled: Whether to write these fill values. If False, such places are undefined and must never be read.
+        own: Whether to copy also the rank's own rows. Their places are reserved in any case.
+        method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None. None
+            selects the method in the environment variable JZTREE_EXCHANGE. If that is not set, it selects ragged in
+            mapped functions over GPUs of one computer that pass a test of the ragged exchange, and dense elsewhere.
+        chunk_rows: Rows in the buffer of a dense round, for all ranks together. The default is a fraction of
+            ``capacity``, or with many ranks slightly more than ``capacity``.
 
-    Raises `jztree.CapacityError` (see there) on every rank if the rows do not fit on some rank.
+    Returns:
+        The received rows ``(capacity.rows, ...)``, their number, and the `Route`.
+
+    Raises:
+        CapacityError: On every rank, if the rows do not fit on some rank; see `jztree.CapacityError`.
+        ValueError: If ``method`` is invalid.
     """
     rank = get_rank_info()[0]
     given, structure = jax.tree.flatten(rows)
     traffic = dest_counts if isinstance(dest_counts, Traffic) else traffic_of(dest_counts)
-    num = check_room(traffic.arriving[rank], traffic.arriving, room, what, advice)
+    num = check_room(traffic.arriving[rank], traffic.arriving, capacity, what, advice)
     # Everything below depends on the check, so that no rank is in a collective when it fails.
     traffic = after(traffic, num)
     route = Route(order, traffic, given[0].shape[0])
     stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
     fills = [0] * len(given) if fill is None else jax.tree.leaves(fill)
-    way = _Way(room.rows, method, chunk_rows or _chunk_rows(room.rows, kernels.row_words(given)), filled, own)
+    way = _Way(capacity.rows, method, chunk_rows or _chunk_rows(capacity.rows, kernels.row_words(given)), filled, own)
     arrays = _carried(way, jax.lax.stop_gradient(given), fills, traffic, order, place)
     moved = with_real(lambda *pair: _as_carried(way, *pair, traffic, order, place), arrays, given)
     return jax.tree.unflatten(structure, moved), num, route
 
 
-def _chunk_rows(room: int, words: int) -> int:
-    """Return the rows of ``words`` words in the buffer of a dense round, for at most ``room`` received rows."""
-    whole = room + room // 8
+def _chunk_rows(capacity: int, words: int) -> int:
+    """Return the rows of ``words`` words in the buffer of a dense round, for at most ``capacity`` received rows."""
+    whole = capacity + capacity // 8
     if are_many(num_ranks()):
         return whole
     return min(whole, max(whole // _PARTS, _LEAST_BYTES // (4 * max(words, 1))))
@@ -136,7 +151,7 @@ class _Way(NamedTuple):
     copy the rank's own rows.
     """
 
-    room: int
+    capacity: int
     method: str | None
     chunk_rows: int
     filled: bool
@@ -156,12 +171,12 @@ def _carried(
     leaves = [vary(leaf) for leaf in leaves]
     route = Route(order, traffic, leaves[0].shape[0])
     start, target, own = starts_of(route.sent)[rank], route.starts()[rank], route.sent[rank]
-    first_filled: Any = 0 if way.filled else way.room
+    first_filled: Any = 0 if way.filled else way.capacity
     if way.filled and place is None:
-        # Received rows come first, and each of them is written.
+        # Received rows come first, and every one is written.
         first_filled = jnp.sum(route.received, dtype=jnp.int32)
     placed = own if way.own else 0
-    arrays = list(kernels.place_rows(leaves, order, start, fills, place, target, placed, way.room, first_filled))
+    arrays = list(kernels.place_rows(leaves, order, start, fills, place, target, placed, way.capacity, first_filled))
     if ndev > 1:
         dense = _Dense(way.chunk_rows, route, place)
         ragged = _Ragged(route, place)
@@ -188,7 +203,9 @@ def _as_carried_jvp(way: _Way, primals: tuple[Any, ...], tangents: tuple[Any, ..
     _, rows, *how = primals
     (rank, ndev, _), n = get_rank_info(), rows[0].shape[0]
     if ndev * n >= 2**31:
-        raise ValueError(f"derivatives over all devices are for less than 2**31 rows; there are {ndev * n}.")
+        raise ValueError(
+            f"derivatives support less than 2**31 rows over all devices, but there are {ndev * n}; use fewer particles."
+        )
     # Exchange row numbers the same way. The derivative is then linear in the tangents, so JAX can transpose it for
     # reverse mode.
     (number,) = _carried(way._replace(filled=True), [rank * n + jnp.arange(n, dtype=jnp.int32)], [-1], *how)
@@ -198,17 +215,36 @@ def _as_carried_jvp(way: _Way, primals: tuple[Any, ...], tangents: tuple[Any, ..
     return _as_carried(way, *primals), changes
 
 
-def exchange_by_rank(rows: Any, rank: jax.Array, num: Any, room: Room, **options: Any) -> tuple[Any, jax.Array, Route]:
-    """Exchange rows by the rank of each. rank: ``(n,)`` int32; rows from ``num`` on stay unsent. See `exchange`."""
+def exchange_by_rank(
+    rows: Any, rank: jax.Array, num: Any, capacity: Room, **options: Any
+) -> tuple[Any, jax.Array, Route]:
+    """Exchange rows by the rank of each; see `exchange`.
+
+    Args:
+        rows: A pytree of arrays, each ``(n, ...)``.
+        rank: ``(n,)`` int32, the destination of each row.
+        num: int32 scalar. Rows from ``num`` on stay unsent.
+        capacity: Capacity for received rows.
+        options: Further arguments of `exchange`.
+
+    Returns:
+        See `exchange`.
+    """
     order, counts = kernels.group_by_rank(rank, num, num_ranks())
-    return exchange(rows, counts, room, order=order, **options)
+    return exchange(rows, counts, capacity, order=order, **options)
 
 
 def send_back(rows: Any, route: Route, **options: Any) -> Any:
     """Send answers to received rows back to their senders.
 
-    rows: a pytree with one row for each received row, in that order. Returns a pytree with ``(n, ...)`` rows: the
-    answer at each sent row (if it went to several ranks, the answer of one of them), and 0 or ``fill`` at the others.
+    Args:
+        rows: A pytree with one row for each received row, in that order.
+        route: The path of the received rows, from `exchange`.
+        options: Further arguments of `exchange`.
+
+    Returns:
+        A pytree with ``(n, ...)`` rows: the answer at each sent row (the answer of one rank if it went to several), and
+        0 or ``fill`` at the others.
     """
     options.setdefault("what", "results")
     back, _, _ = exchange(rows, route.traffic.back(), Room(route.rows, "back"), place=route.order, **options)
@@ -298,12 +334,12 @@ class _Ragged:
         self.route, self.place = route, place
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
-        route, one, room = self.route, jnp.zeros(1, jnp.int32), arrays[0].shape[0]
+        route, one, capacity = self.route, jnp.zeros(1, jnp.int32), arrays[0].shape[0]
         rows = route.rows if route.order is None else route.order.shape[0]
         own = route.sent[self.rank]
         order = _leaving_out(route.order, rows, starts_of(route.sent)[self.rank], own)
         packed = kernels.pack_segments(leaves, order, one, jnp.sum(self.sent, dtype=jnp.int32)[None], rows)[0]
-        empty = vary(jnp.zeros((room, packed.shape[1]), jnp.uint32))
+        empty = vary(jnp.zeros((capacity, packed.shape[1]), jnp.uint32))
         arrived = jax.lax.ragged_all_to_all(
             packed,
             empty,
@@ -313,7 +349,7 @@ class _Ragged:
             self.received,
             axis_name=self.axes,
         )
-        place = _leaving_out(self.place, room, route.starts()[self.rank], own)
+        place = _leaving_out(self.place, capacity, route.starts()[self.rank], own)
         return list(
             kernels.unpack_segments(arrived[None], place, one, jnp.sum(self.received, dtype=jnp.int32)[None], arrays)
         )

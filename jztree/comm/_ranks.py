@@ -34,7 +34,14 @@ def are_many(ndev: int) -> bool:
 
 
 def vary(value: Any) -> jax.Array:
-    """Return ``value`` with a type that differs between ranks."""
+    """Return ``value`` with a type that differs between ranks.
+
+    Args:
+        value: An array or a number.
+
+    Returns:
+        An array.
+    """
     return vary_along(jnp.asarray(value), frozenset(manual_axes()))
 
 
@@ -51,25 +58,41 @@ def all_min(value: Any) -> Any:
 
 
 def all_gather(value: Any) -> jax.Array:
-    """Gather the values of all ranks, ``(r, ...)``."""
+    """Gather the values of every rank.
+
+    Args:
+        value: An array ``(...)`` or a number, with the same shape on all ranks.
+
+    Returns:
+        ``(r, ...)``.
+    """
     _, ndev, axes = get_rank_info()
     return jnp.asarray(value)[None] if ndev == 1 else jax.lax.all_gather(vary(value), axes)
 
 
 def all_gather_rows(rows: Any) -> Any:
-    """Gather a pytree of arrays ``(b, ...)`` of one length from all ranks in one collective: arrays ``(r, b, ...)``."""
+    """Gather a pytree of rows from all ranks in one collective.
+
+    Args:
+        rows: A pytree of arrays ``(b, ...)`` of one length, the same on all ranks.
+
+    Returns:
+        Arrays ``(r, b, ...)``.
+    """
     _, ndev, axes = get_rank_info()
     given, structure = jax.tree.flatten(rows)
     gather = functools.partial(jax.lax.all_gather, axis_name=axes, tiled=True)
     arrays = _through_words(given, ndev, lambda packed: gather(vary(packed)) if ndev > 1 else packed)
-    return jax.tree.unflatten(structure, with_real(_as_told, arrays, given))
+    return jax.tree.unflatten(structure, with_real(_as_gathered, arrays, given))
 
 
 def rows_of_adjacent(rows: Any) -> Any:
     """Gather a pytree of arrays ``(b, ...)`` from the rank before this one, the one after it, and itself.
 
-    All arrays have one length. Returns arrays ``(3, b, ...)``, without derivatives. The last rank comes before the
-    first, and the first after the last.
+    All arrays have one length. The last rank comes before the first, and the first after the last.
+
+    Returns:
+        Arrays ``(3, b, ...)``, without derivatives.
     """
 
     def move(packed: jax.Array) -> jax.Array:
@@ -84,7 +107,13 @@ def rows_of_adjacent(rows: Any) -> Any:
 def _through_words(given: list[Any], parts: int, move: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
     """Apply ``move`` to arrays ``(b, ...)`` packed into one array of words.
 
-    ``move`` takes words ``(1, b, w)`` and returns ``(parts, b, w)``. Returns the unpacked arrays ``(parts, b, ...)``.
+    Args:
+        given: The arrays.
+        parts: Number of parts that ``move`` returns.
+        move: Takes words ``(1, b, w)`` and returns ``(parts, b, w)``.
+
+    Returns:
+        The unpacked arrays ``(parts, b, ...)``.
     """
     leaves = jax.lax.stop_gradient(given)
     length, first = leaves[0].shape[0], jnp.zeros(1, jnp.int32)
@@ -106,15 +135,15 @@ def with_real(
 
 
 @jax.custom_jvp
-def _as_told(told: list[jax.Array], values: list[jax.Array]) -> list[jax.Array]:
-    """Return ``told``, the gathered ``values`` of all ranks, with the derivative of that gather."""
+def _as_gathered(gathered: list[jax.Array], values: list[jax.Array]) -> list[jax.Array]:
+    """Return ``gathered``, the ``values`` of every rank, with the derivative of that gather."""
     del values
-    return told
+    return gathered
 
 
-@_as_told.defjvp
-def _as_told_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
-    return _as_told(*primals), [all_gather(change) for change in tangents[1]]
+@_as_gathered.defjvp
+def _as_gathered_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[Any, Any]:
+    return _as_gathered(*primals), [all_gather(change) for change in tangents[1]]
 
 
 def of_rank(table: jax.Array, rank: jax.Array) -> jax.Array:
@@ -130,12 +159,18 @@ def of_rank(table: jax.Array, rank: jax.Array) -> jax.Array:
 
 
 def swap(buffer: jax.Array) -> jax.Array:
-    """Exchange a buffer ``(r, ...)`` whose part i goes to rank i for one whose part i came from rank i.
+    """Exchange a buffer whose part i goes to rank i for one whose part i came from rank i.
 
     Many ranks form a grid of two or three dimensions, and parts travel along one dimension after the other. The number
     of messages per rank then grows like the square root or the cube root of the number of ranks, but all data travels
     two or three times. Compilation for 512 host devices also takes a tenth of the time, because XLA gives an all_to_all
     one operand per rank.
+
+    Args:
+        buffer: ``(r, ...)``.
+
+    Returns:
+        ``(r, ...)``.
     """
     _, ndev, axes = get_rank_info()
     if ndev == 1:
@@ -163,7 +198,15 @@ def _grid(ndev: int) -> tuple[int, ...]:
 
 
 def shift(value: Any, by: int = 1) -> Any:
-    """Return the value of rank ``rank - by``; ranks form a ring. value: a pytree of arrays."""
+    """Return the value of rank ``rank - by``; ranks form a ring.
+
+    Args:
+        value: A pytree of arrays.
+        by: Number of ranks, equal on all ranks.
+
+    Returns:
+        A pytree like ``value``.
+    """
     _, ndev, axes = get_rank_info()
     pairs = [(i, (i + by) % ndev) for i in range(ndev)]
     return value if ndev == 1 else jax.tree.map(lambda leaf: jax.lax.ppermute(vary(leaf), axes, pairs), value)

@@ -33,13 +33,19 @@ def relay(
 ) -> Any:
     """Send rows by way of other ranks.
 
-    arrays: the rows. total: number of rows to send. most: the largest number that any rank sends, known to all ranks.
-        chunk: number of rows for each rank in a buffer.
-    card_of: called with int32 numbers of sent rows, of any shape. It returns their row indices, and for each a header
-        ``(..., h)`` int32: the destination rank, then further data for it.
-    take: called as ``take(packed, headers, counts, state)`` for every round, with rows ``(r, chunk, words)`` and
-        headers ``(r, chunk, h)``, the first ``counts`` ``(r,)`` of each part valid. It returns the new state.
-    Returns the last state.
+    Args:
+        arrays: The rows.
+        card_of: Called with int32 numbers of sent rows, of any shape. It returns their row indices, and for each a
+            header ``(..., h)`` int32: the destination rank, then further data for it.
+        total: Number of rows to send.
+        most: The largest number that any rank sends, known to all ranks.
+        chunk: Number of rows for each rank in a buffer.
+        take: Called as ``take(packed, headers, counts, state)`` for every round, with rows ``(r, chunk, words)`` and
+            headers ``(r, chunk, h)``, the first ``counts`` ``(r,)`` of each part valid. It returns the new state.
+        state: The first state.
+
+    Returns:
+        The last state.
     """
     ndev, words = num_ranks(), kernels.row_words(arrays)
 

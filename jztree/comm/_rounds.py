@@ -22,7 +22,8 @@ def chunk_of(buffer_rows: int, ndev: int) -> int:
 def in_rounds(most: jax.Array, chunk: int, one: Callable[[jax.Array, _State], _State], state: _State) -> _State:
     """Repeat ``state = one(done, state)``, with ``chunk`` rows per round, until ``done`` reaches ``most``.
 
-    Returns the last state.
+    Returns:
+        The last state.
     """
     rounds = -(-most // chunk)
 

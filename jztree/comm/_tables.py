@@ -23,10 +23,18 @@ def deliver(
 ) -> Any:
     """Send rows to ranks that process them at once, so that no buffer can overflow.
 
-    rows: a list of arrays ``(m, ...)``. rank: ``(m,)`` int32, the destination of each row; rows with an invalid rank,
-    and from ``num`` on, are not sent. receive: called as ``receive(buffer, counts, state)`` for every round, with
-    packed rows ``(r, chunk, words)``, the first ``counts`` ``(r,)`` of each part valid, in no particular order of
-    senders; it returns the new state. Returns the last state.
+    Args:
+        rows: A list of arrays ``(m, ...)``.
+        rank: ``(m,)`` int32, the destination of each row. Rows with an invalid rank, and from ``num`` on, are not sent.
+        num: int32 scalar.
+        receive: Called as ``receive(buffer, counts, state)`` for every round, with packed rows ``(r, chunk, words)``,
+            the first ``counts`` ``(r,)`` of each part valid, in no particular order of senders. It returns the new
+            state.
+        state: The first state.
+        buffer_rows: Rows in the buffer of a round, for all ranks together; equal on all ranks.
+
+    Returns:
+        The last state.
     """
     if rank.shape[0] == 0:
         return state
@@ -54,9 +62,18 @@ def fetch(
 ) -> jax.Array:
     """Fetch rows of a table that is distributed over the ranks.
 
-    table: ``(n, ...)``, this rank's part. rank, row: ``(m,)`` int32, the row to fetch and its rank. Requests with an
-    invalid rank, and from ``num`` on, return 0, or are undefined if not ``filled``. Returns ``(m, ...)``. Questions and
-    answers travel in rounds over a bounded buffer, so any number of questions to one rank is possible.
+    Questions and answers travel in rounds over a bounded buffer, so any number of questions to one rank is possible.
+
+    Args:
+        table: ``(n, ...)``, this rank's part.
+        rank: ``(m,)`` int32, the rank that holds each row to fetch.
+        row: ``(m,)`` int32, the row there.
+        num: int32 scalar. Requests with an invalid rank, and from ``num`` on, return 0.
+        buffer_rows: Rows in the buffer of a round, for all ranks together; equal on all ranks.
+        filled: Whether to write these zeros. If False, such rows are undefined.
+
+    Returns:
+        ``(m, ...)``.
     """
     ask_others = are_many(num_ranks()) and rank.shape[0] > 0
     fetched = _fetch_through_others if ask_others else _fetch
@@ -68,7 +85,7 @@ def fetch(
 def _fetch(
     table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int, answered: jax.Array
 ) -> jax.Array:
-    """Implement `fetch` by direct questions to the ranks. answered: the array for the answers."""
+    """Implement `fetch` by direct questions to the ranks. The answers are written to the array ``answered``."""
     ndev = num_ranks()
     order, counts = kernels.group_by_rank(rank, num, ndev)
     chunk, starts = chunk_of(buffer_rows, ndev), starts_of(counts)

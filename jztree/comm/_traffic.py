@@ -11,8 +11,12 @@ from ._ranks import all_gather, get_rank_info, swap
 class Traffic(NamedTuple):
     """Numbers of rows between this rank and each other rank, and totals known to all ranks.
 
-    sent, received: ``(r,)`` int32, rows to each rank, and from each. leaving, arriving: ``(r,)`` int32, all rows that
-    each rank sends, and receives. most: int32, the largest number of rows from one rank to another.
+    Attributes:
+        sent: ``(r,)`` int32, rows to each rank.
+        received: ``(r,)`` int32, rows from each rank.
+        leaving: ``(r,)`` int32, the number of rows that each rank sends.
+        arriving: ``(r,)`` int32, the number of rows that each rank receives.
+        most: int32, the largest number of rows from one rank to another.
     """
 
     sent: jax.Array
