@@ -1,7 +1,7 @@
 """Statistics of the library: numbers of rows sent and of communication rounds.
 
 ``with jztree.stats.statistics() as s:`` counts while the block runs. Mapped functions are recompiled inside the block,
-because counting is compiled in. Outside the block, nothing is counted and there is no cost.
+because counting is compiled in. Outside the block, nothing is counted, so it has no cost.
 """
 
 import contextlib

@@ -82,7 +82,7 @@ def test_options_of_jit() -> None:
     for named in ({"static_argnums": 1}, {"static_argnames": "n"}, {"static_argnames": ["n"], "donate_argnums": 0}):
         smap = shard_map_constructor(power, P(-1), (P(-1), None), inline=True, **named)
         np.testing.assert_array_equal(smap(mesh_of(2), jit=True)(rows, 3), rows**3)
-    with pytest.raises(TypeError, match="devices is no option here"):
+    with pytest.raises(TypeError, match="devices is not a valid option"):
         shard_map_constructor(power, P(-1), P(-1), devices=2)
 
 

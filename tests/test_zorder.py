@@ -65,7 +65,7 @@ def test_unequal_shares_that_do_not_fit_name_the_option() -> None:
     _, _, part = make("all particles equal", 4)
     sort = jz.tree.distr_zsort.smap(mesh_of(4), jit=True)
     with pytest.raises(
-        CapacityError, match=r"rank \d needs capacity for 900 rows of sorted particles.*capacity"
+        CapacityError, match=r"rank \d needs capacity for 900 rows of sorted particles.*give a larger capacity"
     ) as error:
         sort(part, equalize=False, capacity=500)
     assert error.value.need == 900

@@ -2,8 +2,8 @@
 
 A call in words (names, static arguments, shapes, shared values) has a hash. A small collective checks whether the hash
 is the same on all processes. The words themselves go through the coordinator only if it is not, and before the first
-call. The error has to name the processes, and the first of them may arrive long before the last. XLA's collectives on
-CPUs allow such a delay only after they are connected.
+call. The error has to name the processes, but these may arrive at very different times. XLA's collectives on CPUs allow
+such a delay only after they are connected.
 """
 
 import functools
@@ -35,7 +35,11 @@ def check_same(call: str, devices: Iterable[jax.Device]) -> None:
 
 
 class _Together:
-    """Processes that make a call together, each with one of its devices. met: whether they have done so before."""
+    """Processes that make a call together, each with one of its devices.
+
+    Attributes:
+        met: Whether they have done so before.
+    """
 
     def __init__(self, devices: tuple[jax.Device, ...]) -> None:
         self.met = False

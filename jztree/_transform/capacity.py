@@ -1,11 +1,12 @@
 """Buffers whose size depends on data of other ranks, and the retry if one is too small.
 
 Only such buffers can be too small: ghosts, and rows after an unequal distributed sort. Their size is fixed when a
-function is traced. `room` chooses it: the size that the user passed, the size that an earlier run needed, or a default.
-Before a buffer is filled, the required size is reduced over all ranks, and all ranks raise if it is too small
-(`jztree.comm.check_room`). So no rank waits for one that has failed. JAX keeps neither the type nor the attributes of
-errors from compiled code. Therefore `retrying` recognises that error by a mark in its text, and runs the function again
-with a larger buffer.
+function is traced. The function ``room`` chooses it: the size that the user passed, the size that an earlier run
+needed, or a default. Before a buffer is filled, the required size is reduced over all ranks, and all ranks raise if it
+is too small (`jztree.comm.check_room`). So no rank waits for one that has failed.
+
+JAX keeps neither the type nor the attributes of errors from compiled code. Therefore `retrying` recognises that error
+by a mark in its text, and runs the function again with a larger buffer.
 """
 
 import contextlib
@@ -22,8 +23,8 @@ _MARK = re.compile(r"\[capacity (\S+) needs (\d+) has (\d+)\]")
 # One eighth more capacity than the last run needed, so that a slightly larger need does not compile again.
 _SPARE = 8
 _KEPT = (
-    " It was to grow by itself, but a jax.jit of your own around the call keeps what was compiled; leave that out: "
-    "mapped functions are compiled as a whole."
+    " The buffer could not grow, because your jax.jit around the call keeps the compiled function; remove that "
+    "jax.jit: jztree compiles mapped functions as a whole."
 )
 _LOG = logging.getLogger("jztree")
 
@@ -31,7 +32,10 @@ _LOG = logging.getLogger("jztree")
 class CapacityError(RuntimeError):
     """A receive buffer was too small, and its size was fixed by the user or could not grow.
 
-    option: name of the buffer. need, have: number of rows required, and the capacity.
+    Attributes:
+        option: Name of the buffer.
+        need: Number of rows required.
+        have: The capacity.
     """
 
     def __init__(self, sentence: str, option: str, need: int, have: int) -> None:
@@ -63,8 +67,11 @@ _learnt: Innermost[dict[str, int]] = Innermost()
 def room(option: str, given: int | None, default: int, most: int) -> Room:
     """Choose the size of a buffer.
 
-    option: its name in errors. given: the size fixed by the user, or None. default: the initial size. most: a size that
-    is always enough; it also distinguishes buffers of the same name.
+    Args:
+        option: Its name in errors.
+        given: The size fixed by the user, or None.
+        default: The initial size.
+        most: A size that is always enough; it also distinguishes buffers of the same name.
     """
     most = min(most, 2**31 - 1)
     key = f"{option}:{most if given is None else 'given'}"
@@ -83,16 +90,23 @@ def learnt() -> tuple[tuple[str, int], ...]:
 
 
 def learning(rooms: Mapping[str, int]) -> contextlib.AbstractContextManager[None]:
-    """Trace with the known buffer sizes ``rooms``."""
+    """Trace with known buffer sizes."""
     return _learnt.set(dict(rooms))
 
 
 def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:
-    """Call ``run``, and call it again with larger ``rooms`` while it fails because a buffer that can grow is too small.
+    """Call ``run``, and call it again with larger buffers while it fails because a buffer that can grow is too small.
 
-    This ends because a buffer only grows, up to a size that is always enough. Raises CapacityError if the user fixed
-    the size, or if the buffer keeps its size although it should grow. If a call with larger buffers fails for another
-    reason, such as memory, the larger sizes are forgotten: later calls may need less.
+    This ends because a buffer only grows, up to a size that is always enough. If a call with larger buffers fails for
+    another reason, such as memory, the larger sizes are forgotten: later calls may need less.
+
+    Args:
+        run: The function.
+        rooms: The known buffer sizes, which this function updates.
+        name: Name of the function, for the log.
+
+    Raises:
+        CapacityError: If the user fixed the size, or if the buffer keeps its size although it should grow.
     """
     before = dict(rooms)
     while True:

@@ -20,19 +20,26 @@ WORDS = 4  # words of a number in 32-bit mode
 class Exact:
     """Float64 numbers in words that JAX can carry.
 
-    words: ``(..., 4)`` float32 or, in 64-bit mode, ``(..., 1)`` float64, the number itself. With four words, the number
-        is the sum of the first three, computed in float64, times 2 to the power of the last. Three float32 hold the 53
-        bits of a float64 in their range, and the last word is 0. Other numbers are scaled, so every float64 can be
-        stored.
+    With four words, the number is the sum of the first three, computed in float64, times 2 to the power of the last.
+    Three float32 hold the 53 bits of a float64 in their range, and the last word is 0. Other numbers are scaled, so
+    every float64 can be stored.
+
+    Attributes:
+        words: ``(..., 4)`` float32 or, in 64-bit mode, ``(..., 1)`` float64, the number itself.
     """
 
     words: jax.Array | np.ndarray
 
 
 def exact(value: Any, shape: tuple[int, ...]) -> Exact:
-    """Convert ``value`` (a number or array that broadcasts to ``shape``) to `Exact`; concrete numbers lose no bit.
+    """Convert ``value`` to `Exact`; concrete numbers lose no bit.
 
-    Traced numbers, and JAX arrays, keep their precision.
+    Args:
+        value: A number or array that broadcasts to ``shape``. Traced numbers, and JAX arrays, keep their precision.
+        shape: Shape of the numbers.
+
+    Returns:
+        The numbers, with words ``(*shape, 4)`` or, in 64-bit mode, ``(*shape, 1)``.
     """
     if isinstance(value, Exact):
         return value
@@ -87,7 +94,14 @@ def _read_only(array: np.ndarray) -> np.ndarray:
 
 
 def exact_to_float(value: Exact) -> np.ndarray | jax.Array:
-    """Return the number in JAX's widest enabled float; NumPy float64 if the words are concrete."""
+    """Return the number in JAX's widest enabled float.
+
+    Args:
+        value: Exact numbers.
+
+    Returns:
+        A JAX array, or a NumPy float64 array if the words are concrete.
+    """
     if is_concrete(value):
         return _known_number(value)
     words = jnp.asarray(value.words)

@@ -33,14 +33,19 @@ class Mapper(Protocol[_Args, _Result_co]):
 
         Arrays that differ between devices have a leading device axis outside the function, and none inside.
 
-        mesh: the devices; for None, see `shard_map_constructor`. jit: compile, and wait for the results; needed unless
-            the mapped function is called inside a function that is compiled later.
+        Args:
+            mesh: The devices. For None, see `shard_map_constructor`.
+            jit: Whether to compile, and to wait for the results; needed unless the mapped function is called inside a
+                function that is compiled later.
+
+        Returns:
+            A function with the same arguments.
         """
         ...
 
 
 def _mesh_of_context() -> Any:
-    """Return the mesh of the context (`jax.set_mesh`), or one of all devices if there is none."""
+    """Return the mesh of the context (`jax.set_mesh`), or, without a context, a mesh with every device."""
     abstract = jax.sharding.get_abstract_mesh()
     if abstract.empty:
         return Mesh(np.asarray(jax.devices()), ("ranks",))
@@ -64,22 +69,26 @@ def expanding_shard_map(
 ) -> Callable[_Args, _Result]:
     """Map a function over devices that hold separate arrays, unlike `jax.shard_map`, which divides one array.
 
-    f: a function of the arrays of one device.
-    out_specs: a `PartitionSpec` for all outputs, or a pytree of specs. If a spec names axes, or is ``P(-1)`` (all axes
-        of the mesh), devices differ: outputs get a leading device axis, including scalars. ``P()`` leaves outputs
-        unchanged: all devices have the same. None is for a function that returns nothing.
-    in_specs: the same for all arguments, or a tuple with one entry per argument, or a dict by argument name, in which
-        omitted arguments are static. Each may be a pytree of specs. If devices differ, the argument's arrays have a
-        leading device axis, which ``f`` does not see; plain numbers in the argument are the same for all devices.
-        ``None`` marks a static argument.
-    mesh: the devices; None means the mesh of the context at the call (`jax.set_mesh`), or all devices if there is none.
-    axis_names: the axes of the mesh to map over, as in `jax.shard_map`; None means all. Specs may name only these.
-    check_vma: see `jax.shard_map`.
-    input_tiled, output_tiled: behave as `jax.shard_map`: divide leading axes into pieces, or join them.
-    jit: compile. Static arguments must then be hashable.
+    Args:
+        f: A function of the arrays of one device.
+        out_specs: A `PartitionSpec` for all outputs, or a pytree of specs. If a spec names axes, or is ``P(-1)`` (all
+            axes of the mesh), devices differ: outputs get a leading device axis, including scalars. ``P()`` leaves
+            outputs unchanged: all devices have the same. None is for a function that returns nothing.
+        in_specs: The same for all arguments, or a tuple with one entry per argument, or a dict by argument name, in
+            which omitted arguments are static. Each may be a pytree of specs. If devices differ, the argument's arrays
+            have a leading device axis, which ``f`` does not see; plain numbers in the argument are the same for all
+            devices. ``None`` marks a static argument.
+        mesh: The devices. None means the mesh of the context at the call (`jax.set_mesh`) or, without a context, all
+            devices.
+        axis_names: The axes of the mesh to map over, see `jax.shard_map`. None means all. Specs may name only these.
+        check_vma: See `jax.shard_map`.
+        input_tiled: Whether to divide leading axes of arguments into pieces, like `jax.shard_map`.
+        output_tiled: Whether to join leading axes of outputs, like `jax.shard_map`.
+        jit: Whether to compile. Static arguments must then be hashable.
 
-    Returns a function that takes the arguments of ``f``. It raises ValueError if the length of a leading axis is not
-    the number of devices, and TypeError if an argument has no spec or if a static argument cannot be hashed.
+    Returns:
+        A function that takes the arguments of ``f``. It raises ValueError if the length of a leading axis is not the
+        number of devices, and TypeError if an argument has no spec or if a static argument cannot be hashed.
     """
     options = Options(
         in_specs=in_specs,
@@ -114,21 +123,34 @@ def shard_map_constructor(
 ) -> Mapper[_Args, _Result]:
     """Create the function stored as ``f.smap``: ``f.smap(mesh, jit=True)(*args, **kwargs)`` maps ``f`` over a mesh.
 
-    f: a function of the arrays of one device. In a tuple of specs, those of ``*args`` and ``**kwargs`` follow those of
-        the other arguments; in a dict, they have the names of these arguments.
-    out_specs, in_specs, axis_names, check_vma, input_tiled, output_tiled: see `expanding_shard_map`.
-    default_mesh: the mesh of ``f.smap()``; None means the mesh of the context, or all devices if there is none.
-    prepare: a function of the arguments by name. It returns replacements, which are applied first.
-    jit_kwargs: ``static_argnums``, ``static_argnames``: static arguments, in addition to or instead of those whose spec
-        is None. If they are passed, an argument with spec None that they do not list is traced, with the same value on
-        all devices. Of the other options of `jax.jit`, ``compiler_options``, ``inline`` and ``keep_unused`` are passed
-        on. ``donate_argnums`` and ``donate_argnames`` do nothing, because a call may have to run again.
+    The mapped functions of each mesh are cached, together with its devices.
 
-    The mapped functions of each mesh are cached, together with its devices. With ``jit=True`` they wait for their
-    results. If a receive buffer of the library turns out too small, it is enlarged, and the whole function is compiled
-    and run again. Anything that it printed or wrote before is then printed or written again. If the user fixed the size
-    of the buffer, `jztree.CapacityError` is raised. With ``jit=False`` the mapped function is for use inside a function
-    that is compiled later.
+    With ``jit=True`` they wait for their results. If a receive buffer of the library turns out too small, jztree
+    enlarges it, and compiles and runs the whole function again. Anything that the function printed or wrote before is
+    then printed or written again. If the user fixed the size of the buffer, the call raises `jztree.CapacityError`.
+
+    With ``jit=False`` the mapped function is for use inside a function that is compiled later.
+
+    Args:
+        f: A function of the arrays of one device. In a tuple of specs, those of ``*args`` and ``**kwargs`` follow those
+            of the other arguments; in a dict, ``*args`` share the name of that parameter, and ``**kwargs`` have their
+            own names.
+        out_specs: See `expanding_shard_map`.
+        in_specs: See `expanding_shard_map`.
+        default_mesh: The mesh of ``f.smap()``. None means the mesh of the context or, without a context, all devices.
+        axis_names: See `expanding_shard_map`.
+        check_vma: See `expanding_shard_map`.
+        input_tiled: See `expanding_shard_map`.
+        output_tiled: See `expanding_shard_map`.
+        prepare: A function of the arguments by name. It returns replacements, which are applied first.
+        jit_kwargs: ``static_argnums`` and ``static_argnames`` name static arguments, in addition to or instead of the
+            arguments with spec None. If they are passed, an argument with spec None that they do not list is traced,
+            with the same value on all devices. Of the other options of `jax.jit`, ``compiler_options``, ``inline`` and
+            ``keep_unused`` are passed on. ``donate_argnums`` and ``donate_argnames`` do nothing, because a call may
+            have to run again.
+
+    Returns:
+        The function to store as ``f.smap``.
     """
     if not takes_any(f):
         specs_by_name(in_specs, names_of(f))  # raises early, when the function is created
@@ -160,7 +182,7 @@ def _jit_options(given: dict[str, Any]) -> dict[str, Any]:
     known = {"static_argnums", "static_argnames", "donate_argnums", "donate_argnames"}
     handed_on = {"compiler_options", "inline", "keep_unused"}
     for option in given.keys() - known - handed_on:
-        raise TypeError(f"{option} is no option here; there are {', '.join(sorted(known | handed_on))}.")
+        raise TypeError(f"{option} is not a valid option; options are {', '.join(sorted(known | handed_on))}.")
     return {
         "static_argnums": (nums,) if isinstance(nums, int) else tuple(nums or ()),
         "static_argnames": (names,) if isinstance(names, str) else tuple(names or ()),
@@ -192,7 +214,7 @@ class _Mappings:
 
 
 def name_twin(twin: Callable[..., Any], f: Callable[..., Any], attribute: str) -> Callable[..., Any]:
-    """Set the qualified name of ``twin`` to ``f.<attribute>``, the place where it is stored; pickle uses it."""
+    """Set the qualified name of ``twin`` to ``f.<attribute>``, the name under which it is stored; pickle uses it."""
     twin.__module__ = getattr(f, "__module__", twin.__module__)
     twin.__qualname__ = f"{getattr(f, '__qualname__', 'function')}.{attribute}"
     return twin
@@ -201,7 +223,10 @@ def name_twin(twin: Callable[..., Any], f: Callable[..., Any], attribute: str) -
 def _by_name(
     mappings: _Mappings, mesh: Mesh | None, jit: bool, prepare: Callable[[dict[str, Any]], dict[str, Any]] | None
 ) -> Callable[..., Any]:
-    """Return the function that users call; it names the arguments. mesh: None means the mesh of the context."""
+    """Return the function that users call; it names the arguments.
+
+    If ``mesh`` is None, the function uses the mesh of the context.
+    """
     read = argument_reader(inspect.signature(mappings.f))
 
     @functools.wraps(mappings.f)
@@ -212,7 +237,7 @@ def _by_name(
         mapped = mappings.over(mesh or _mesh_of_context(), tuple(arguments))
         for name in given:
             if name not in mapped.in_specs:
-                raise TypeError(f"{mapped.name}: argument {name!r} has no entry in in_specs, so it cannot be given.")
+                raise TypeError(f"{mapped.name}: argument {name!r} has no entry in in_specs; add one, or omit it.")
         if prepare is not None:
             arguments |= prepare(arguments)
         check_carried({name: value for name, value in arguments.items() if mapped.in_specs.get(name) is not None})

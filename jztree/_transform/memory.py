@@ -20,10 +20,16 @@ _NOTE = (
 
 
 def check_memory(needed: int, what: str, advice: str) -> None:
-    """Raise MemoryError if ``needed`` bytes exceed the largest memory of this process. what, advice: text to report."""
+    """Raise MemoryError if ``needed`` bytes exceed the largest memory of this process.
+
+    Args:
+        needed: Number of bytes.
+        what: The arrays that need them, for the message.
+        advice: A remedy, for the message.
+    """
     largest = largest_memory()
     if needed > largest:
-        raise MemoryError(f"{what} take {needed:,} bytes, and the largest memory here has {largest:,}; {advice}")
+        raise MemoryError(f"{what} take {needed:,} bytes, but the largest memory here has {largest:,}; {advice}")
 
 
 @functools.cache

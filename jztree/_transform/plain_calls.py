@@ -30,8 +30,8 @@ def holds_rows(cls: _Class) -> _Class:
 def remembered(read: Reader) -> Reader:
     """Cache ``read`` for calls with JAX arrays of rows first, alone or in a class, followed by constants.
 
-    Calls for which ``read`` raises or needs the values of an array are not cached. Nor are calls with a scalar array in
-    the class, such as the number of particles.
+    Calls for which ``read`` raises or needs the values of an array are not cached. The same holds for calls with a
+    scalar array in the class, such as the number of particles.
     """
 
     @functools.lru_cache(_KEPT)
@@ -58,7 +58,7 @@ def remembered(read: Reader) -> Reader:
 
 
 def _shapes_of(first: Any) -> tuple[Any, tuple[tuple[Any, Any], ...]] | None:
-    """Return the structure, and the shape and dtype of each array, if these are all that needs to be checked."""
+    """Return the structure, and the shape and dtype of each array, or None if checks may need more."""
     if not isinstance(first, jax.Array) and type(first) not in _particle_classes:
         return None
     arrays, structure = jax.tree.flatten(first)

@@ -42,7 +42,7 @@ def _method_of_process() -> str | None:
 def method_of_trace() -> str:
     """Return the exchange method in the traced function, one of `METHODS`.
 
-    It is dense outside of the library's own maps, where the devices are unknown.
+    Outside of the library's own maps it is dense, because the devices are unknown there.
     """
     return _method_of_process() or _method.get("dense")
 
@@ -66,8 +66,8 @@ def method_on(mesh: Mesh) -> str:
     if fault:
         warnings.warn(
             f"XLA's ragged all_to_all {fault} on these {len(devices)} devices, so particles travel in dense rounds, "
-            "which gives the same results and takes longer. A newer jaxlib may mend it; JZTREE_EXCHANGE=dense in the "
-            "environment leaves out this test.",
+            "which gives the same results and takes longer. A newer jaxlib may fix this; JZTREE_EXCHANGE=dense in the "
+            "environment skips the test.",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -86,7 +86,7 @@ def _computer_of(device: jax.Device) -> int:
 def fault_on(mesh: Mesh) -> str:
     """Describe the fault of the ragged all_to_all on a mesh; empty if it works.
 
-    The test runs in a separate thread, or else it would become part of the trace in this one.
+    The test runs in a separate thread. Otherwise it would become part of the trace in this one.
     """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(_find_fault, mesh).result()

@@ -10,7 +10,17 @@ _Tree = TypeVar("_Tree")
 
 
 def tree_map_by_len(fn: Callable[[Any], Any], tree: _Tree, N: int, axis: int = 0) -> _Tree:
-    """Apply ``fn`` to every array in ``tree`` that has the length ``N`` along an axis; others are unchanged."""
+    """Apply ``fn`` to every array in ``tree`` that has the length ``N`` along an axis; others are unchanged.
+
+    Args:
+        fn: A function of an array.
+        tree: A pytree.
+        N: The length.
+        axis: The axis.
+
+    Returns:
+        The new pytree.
+    """
 
     def of_length(leaf: Any) -> bool:
         return -np.ndim(leaf) <= axis < np.ndim(leaf) and np.shape(leaf)[axis] == N

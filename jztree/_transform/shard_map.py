@@ -1,7 +1,7 @@
 """Map one function over one mesh: place, compile, run, and run again if a buffer was too small (`.capacity`).
 
-Specs are those of `jax.shard_map`, and two more: ``P(-1)`` means all axes of the mesh, whatever their names, and None
-marks an argument that is static, that is, compiled in. `.mappers` has the functions that create such maps.
+Specs are those of `jax.shard_map`, and two more: ``P(-1)`` means all axes of the mesh, for any names, and None marks an
+argument that is static, that is, compiled in. `.mappers` has the functions that create such maps.
 """
 
 import contextlib
@@ -33,12 +33,27 @@ _FEW = 64  # largest number of shared values that are compared between processes
 
 
 def varying_axes(*values: Any) -> frozenset[str]:
-    """Return the mesh axes along which any of the arrays differs between devices; empty outside `jax.shard_map`."""
+    """Return the mesh axes along which any of the arrays differs between devices.
+
+    Args:
+        values: Pytrees of arrays.
+
+    Returns:
+        Names of axes; empty outside `jax.shard_map`.
+    """
     return frozenset().union(*(jax.typeof(leaf).manual_axis_type.varying for leaf in jax.tree.leaves(values)))
 
 
 def vary_along(value: jax.Array, axes: frozenset[str]) -> jax.Array:
-    """Return ``value`` with the type of an array that differs along all of ``axes``."""
+    """Return ``value`` with the type of an array that differs along all of ``axes``.
+
+    Args:
+        value: An array.
+        axes: Names of mesh axes.
+
+    Returns:
+        The same array with another type.
+    """
     missing = tuple(sorted(axes - varying_axes(value)))
     return jax.lax.pcast(value, missing, to="varying") if missing else value
 
@@ -75,14 +90,20 @@ def _dtype_of(leaf: Any) -> Any:
 
 
 def check_hashable(function: str, static: dict[str, Any], advice: str = "") -> None:
-    """Raise TypeError if a static argument cannot be hashed for the compilation key. advice: a remedy to report."""
+    """Raise TypeError if a static argument cannot be hashed for the compilation key.
+
+    Args:
+        function: Name of the function.
+        static: Static arguments by name.
+        advice: A remedy, for the message.
+    """
     for name, value in static.items():
         try:
             hash(value)
         except TypeError:
             raise TypeError(
                 f"{function}: argument {name!r} is static (compiled in), so it must be hashable, such as a number or a "
-                f"tuple, and {type(value).__name__} is not{advice}."
+                f"tuple, but it is of the class {type(value).__name__}{advice}."
             ) from None
 
 
@@ -264,5 +285,5 @@ class Mapped:
             if axes_of(spec) and np.shape(leaf)[0] != ranks:
                 raise ValueError(
                     f"{self.name}: an array has shape {np.shape(leaf)}, but its leading axis must run over the {ranks} "
-                    "devices of the mesh; jztree.data.expand_particles deals particles out to devices."
+                    "devices of the mesh; distribute particles with jztree.data.expand_particles."
                 )

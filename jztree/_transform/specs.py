@@ -25,7 +25,7 @@ def name_all_axes(specs: Any, axes: tuple[str, ...]) -> Any:
 
 
 def axes_of(spec: P | None) -> tuple[str, ...]:
-    """Return the mesh axes over which the leading axis is distributed; empty if devices have the same."""
+    """Return the mesh axes that distribute the leading axis; empty if devices have the same."""
     first = spec[0] if spec else None
     if first is None:
         return ()
@@ -49,13 +49,13 @@ def takes_any(f: Callable[..., Any]) -> bool:
 
 
 def argument_reader(signature: inspect.Signature) -> ArgumentReader:
-    """Return a function that gives all arguments of a call by name, in the order of ``signature``.
+    """Return a function that returns all arguments of a call by name, in the order of ``signature``.
 
-    It also gives the names of those that were passed. Omitted arguments have their defaults. Arguments in ``*args`` get
-    the names ``args[0]`` and so on, those in ``**kwargs`` keep their names.
+    That function also returns the names of the passed arguments. Omitted arguments have their defaults. Arguments in
+    ``*args`` get the names ``args[0]`` and so on, those in ``**kwargs`` keep their names.
 
     `inspect.Signature.bind` takes a tenth of the time of a search among 300 particles. So it is used only for rare
-    cases: positional-only arguments, variable numbers of arguments, and invalid calls, for which it raises.
+    cases: positional-only arguments, variable numbers of arguments, and invalid calls, which it reports.
     """
     parameters = signature.parameters.values()
     if any(one.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY) for one in parameters):
@@ -98,7 +98,7 @@ def _spread(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[str
 
 
 def called_by_name(f: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call ``f`` with arguments named as in `argument_reader`."""
+    """Call ``f`` with arguments that have the names of `argument_reader`."""
     left, positional = dict(arguments), []
     for name, one in inspect.signature(f).parameters.items():
         if one.kind == Parameter.VAR_POSITIONAL:
@@ -110,9 +110,12 @@ def called_by_name(f: Callable[..., Any], arguments: dict[str, Any]) -> Any:
 
 
 def specs_by_name(in_specs: Any, names: Sequence[str], any_names: bool = False) -> dict[str, Any]:
-    """Return the spec of each argument, from a dict by name, a tuple for the first ones, or one spec for all.
+    """Return the spec of each argument.
 
-    any_names: a dict may name arguments that are absent from this call, and those of ``*args`` by one name.
+    Args:
+        in_specs: A dict by name, a tuple for the first arguments, or one spec for all.
+        names: Names of the arguments.
+        any_names: Whether a dict may name arguments that are absent from this call, and those of ``*args`` by one name.
     """
     if isinstance(in_specs, dict) and (any_names or in_specs.keys() <= set(names)):
         return {name: in_specs.get(name, in_specs.get(name.partition("[")[0])) for name in names}

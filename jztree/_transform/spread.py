@@ -21,8 +21,8 @@ def warn_if_spread(function: str, arguments: dict[str, Any]) -> None:
         return
     devices = len(leaf.sharding.device_set)
     warnings.warn(
-        f"{function}: {name_of(leaf, arguments)} is spread over {devices} devices, and each of them does all of the "
-        "work; to share it, give each device its rows, by pos.reshape(devices, -1, d) or "
+        f"{function}: {name_of(leaf, arguments)} is spread over {devices} devices, and every device does the whole "
+        "work; to share it, give each device its rows, with pos.reshape(devices, -1, d) or "
         f"jztree.data.expand_particles, and call {function}.smap(mesh, jit=True).",
         RuntimeWarning,
         stacklevel=3,

@@ -41,7 +41,7 @@ class WithSmap(Protocol[_Args, _Result_co]):
 
     @property
     def smap(self) -> Mapper[_Args, _Result_co]:
-        """Maps the function over the devices of a mesh: ``smap(mesh, jit=True)(...)``, with the same arguments."""
+        """The function mapped over the devices of a mesh, ``smap(mesh, jit=True)(...)``, with the same arguments."""
         ...
 
 
@@ -62,12 +62,17 @@ def jit_constructor(
 ) -> CompiledTwin[_Args, _Result]:
     """Create the compiled twin of ``func``, to be stored as ``func.jit``.
 
-    func: a function without ``*args`` and ``**kwargs``.
-    static_argnames: static arguments. Configurations among them are copied at each call.
-    prepare: takes the arguments of ``func`` by name and returns replacements: float64 numbers as `Exact`, so that the
-        compiled function does not round them. It may raise for invalid arguments. Functions with ``prepare`` are
-        searches, and warn if an argument is distributed over devices.
-    enlarges: buffers of ``func`` may be too small; wait for the results, and compile again with larger buffers.
+    Args:
+        func: A function without ``*args`` and ``**kwargs``.
+        static_argnames: Static arguments. Configurations among them are copied at each call.
+        prepare: Takes the arguments of ``func`` by name and returns replacements: float64 numbers as `Exact`, so that
+            the compiled function does not round them. It may raise for invalid arguments. Functions with ``prepare``
+            are searches, and warn if an argument is distributed over devices.
+        enlarges: Whether buffers of ``func`` may be too small. If so, the twin waits for the results, and compiles
+            again with larger buffers.
+
+    Returns:
+        The compiled function.
     """
     rooms: dict[str, int] = {}
     compiled_for = _compiled_by_key(func, static_argnames)
@@ -140,8 +145,14 @@ def with_twins(
 ) -> Callable[[Callable[_Args, _Result]], WithTwins[_Args, _Result]]:
     """Return a decorator that adds the twins ``.jit`` and ``.smap``; arguments with spec None are static in both.
 
-    in_specs, out_specs, prepare: see `shard_map_constructor`; ``prepare`` serves both twins. enlarges: see
-        `jit_constructor`.
+    Args:
+        in_specs: See `shard_map_constructor`.
+        out_specs: See `shard_map_constructor`.
+        prepare: See `shard_map_constructor`. It serves both twins.
+        enlarges: See `jit_constructor`.
+
+    Returns:
+        The decorator.
     """
 
     def add(func: Callable[_Args, _Result]) -> WithTwins[_Args, _Result]:
@@ -156,7 +167,7 @@ def with_twins(
 def _adopting(func: Callable[_Args, _Result], static: Sequence[str], warns: bool) -> Callable[_Args, _Result]:
     """Wrap ``func`` to accept arrays of other libraries, and known JAX integers as static arguments.
 
-    warns: warn if an argument is distributed over devices.
+    If ``warns`` is set, the function warns if an argument is distributed over devices.
     """
     names = tuple(inspect.signature(func).parameters)
     whole: Any = func
@@ -180,11 +191,19 @@ def _adopting(func: Callable[_Args, _Result], static: Sequence[str], warns: bool
 def with_smap(
     in_specs: Any, out_specs: Any, **options: Any
 ) -> Callable[[Callable[_Args, _Result]], WithSmap[_Args, _Result]]:
-    """Return a decorator that adds the twin ``.smap``, made by `shard_map_constructor` from the same arguments.
+    """Return a decorator that adds the twin ``.smap``.
 
     >>> @with_smap(in_specs=P(-1), out_specs=P(-1))
     ... def centre(part):
     ...     return part.pos.mean(axis=0)
+
+    Args:
+        in_specs: See `shard_map_constructor`.
+        out_specs: See `shard_map_constructor`.
+        options: Further arguments of `shard_map_constructor`.
+
+    Returns:
+        The decorator.
     """
 
     def add(func: Callable[_Args, _Result]) -> WithSmap[_Args, _Result]:
