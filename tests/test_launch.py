@@ -195,7 +195,7 @@ def test_user_variables_take_precedence() -> None:
     [
         ({"JAX_NUM_PROCESSES": "two"}, "JAX_NUM_PROCESSES must be a number; it is 'two'"),
         (SLURM | {"SLURM_PROCID": "x"}, "SLURM_PROCID must be a number"),
-        ({"JAX_COORDINATOR_ADDRESS": "node:port"}, "with a number for the port; 'node:port'"),
+        ({"JAX_COORDINATOR_ADDRESS": "node:port"}, "with a number as the port, not 'node:port'"),
     ],
 )
 def test_environment_variables_that_are_not_numbers_raise(environ, environment, message) -> None:
@@ -257,7 +257,7 @@ def test_several_hosts_with_mpi4py(environ, started, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace())
     assert environment._ask_mpi4py(environment.detect(OMPI)) == ("node1", 1234)
     world.Get_size = lambda: 1
-    with pytest.raises(RuntimeError, match=r"mpi4py sees 1 processes where Open MPI has started 4"):
+    with pytest.raises(RuntimeError, match=r"mpi4py sees 1 processes, but Open MPI has started 4"):
         environment._ask_mpi4py(environment.detect(OMPI))
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", None)
     assert environment._ask_mpi4py(environment.detect(OMPI)) is None
@@ -279,9 +279,9 @@ def test_several_hosts_with_open_mpi_4(environ, started) -> None:
 @pytest.mark.parametrize(
     ("environment", "message"),
     [
-        ({"JAX_COORDINATOR_ADDRESS": "node7:1234"}, "the number of processes is not known"),
-        ({"JAX_NUM_PROCESSES": "2"}, "the number of this process is not known"),
-        (JAX | {"JAX_PROCESS_ID": "3"}, "from 0 to 2 among 3 processes; 3 was given by JAX variables"),
+        ({"JAX_COORDINATOR_ADDRESS": "node7:1234"}, "the number of processes is unknown"),
+        ({"JAX_NUM_PROCESSES": "2"}, "the number of this process is unknown"),
+        (JAX | {"JAX_PROCESS_ID": "3"}, "is 3, from JAX variables; with 3 processes it must be from 0 to 2"),
     ],
 )
 def test_missing_or_invalid_environment_raises(environ, started, environment, message) -> None:
@@ -384,6 +384,6 @@ def test_addresses(address: str, parts: dict) -> None:
 @pytest.mark.parametrize("port", [0, 70000])
 def test_port_out_of_range_raises(port: int, environ, started) -> None:
     environ(JAX | {"JAX_COORDINATOR_ADDRESS": f"node7:{port}"})
-    with pytest.raises(ValueError, match=f"the port of process 0 must be from 1 to 65535; {port} was given"):
+    with pytest.raises(ValueError, match=f"the port of process 0 is {port}; it must be from 1 to 65535"):
         launch.initialize()
     assert started == []

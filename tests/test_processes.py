@@ -105,7 +105,7 @@ def test_early_exit_ends_waiting_processes(leave: str, code: int) -> None:
     script = START + PATIENT + WORK + f"if rank == 1: {leave}\nwork_on()"
     ended = run_processes(script, timeout=SECONDS)
     assert [process.returncode for process in ended] == [1, code]
-    assert re.search(r"process 0 of 2 .* waits in .* for process 1, which has come to an end", ended[0].output)
+    assert re.search(r"process 0 of 2 .* waits in .* for process 1, which has ended", ended[0].output)
     assert "Traceback" not in ended[1].output
     if "no file" in leave:
         assert ended[1].output.count("no file\n") == 1

@@ -9,8 +9,8 @@ runtime with them. JAX detects some of this itself. The differences, with reason
   address of process 0 comes from Slurm, from mpi4py or from the user.
 * gRPC, which JAX uses for coordination, does not send messages to process 0 through a web proxy.
 * If one process raises or is killed, all processes end within seconds. If one exits early, those that wait for it end.
-  Without this, a process that raises waits for its peers at exit, and they wait for it in a collective. SIGTERM ends
-  a process, whereas JAX's preemption service would swallow it.
+  Without this, a process that raises waits for its peers at exit, and they wait for it in a collective. SIGTERM ends a
+  process, whereas JAX's preemption service would swallow it.
 * An error in a host callback on one device also ends all processes, if other devices wait for that one and cannot
   continue.
 
@@ -45,10 +45,16 @@ _PROXY_VARIABLES, _NO_PROXY = ("grpc_proxy", "https_proxy", "http_proxy"), "no_g
 
 
 def should_init_jax_distributed() -> bool:
-    """Return whether the environment shows that this process was started as one of several.
+    """Return whether the environment shows that this process belongs to a start of several processes.
 
-    Knows Slurm (inside srun), Open MPI, PMI (MPICH, Intel MPI, PALS), and JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES
-    and JAX_PROCESS_ID. Raises ValueError if one of these variables should be a number but is not.
+    It knows Slurm (inside srun), Open MPI, PMI (MPICH, Intel MPI, PALS), and JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES
+    and JAX_PROCESS_ID.
+
+    Returns:
+        A bool.
+
+    Raises:
+        ValueError: If a variable should be a number but is not.
     """
     place = detect(os.environ)
     if place.num_processes is None:
@@ -66,28 +72,35 @@ def initialize(
     initialization_timeout_seconds: int = 60,
     end_together: bool = True,
 ) -> bool:
-    """Combine the processes that were started together into one JAX program, and end all if one of them fails.
+    """Combine the processes that were started together into one JAX program, and end all if one fails.
 
     Call it in every process before using a device. It does nothing in a single process, or if called again. After your
-    own ``jax.distributed.initialize``, it only arranges for all processes to end together.
+    own ``jax.distributed.initialize``, it only arranges for all processes to end together. If not all processes start
+    in time, it prints an explanation, and JAX raises or ends the process.
 
-    coordinator_address: ``host:port`` of process 0. Arguments that you omit, here and below, come from the environment.
-    num_processes, process_id: the number of processes, and the number of this one, from 0.
-    local_device_ids: the GPUs of this process among those it can see. By default the processes on a host share the
-        visible GPUs evenly: one each if the numbers are equal, all if there is one process.
-    heartbeat_timeout_seconds: if a process sends no heartbeat for this time, it counts as gone, and all others end.
-        None means JAX's default, 100 s. A process suspended by a debugger or a batch system sends none.
-    initialization_timeout_seconds: how long to wait for all processes to start.
-    end_together: if a process raises or is killed, all others end and print the reason. A process that raises first
-        reports the error, calls `atexit` functions, and flushes open files, for at most 10 s. If a process ends early,
-        for example by ``sys.exit``, those that compute something with it end. False leaves all this to JAX: peers then
-        wait for ever for a process that has raised. Interactive Python never takes part.
+    Arguments that you omit come from the environment.
 
-    Returns whether there are several processes.
+    Args:
+        coordinator_address: ``host:port`` of process 0, the same in all processes.
+        num_processes: The number of processes, the same in all processes.
+        process_id: The number of this process, from 0.
+        local_device_ids: The GPUs of this process among those it can see. By default the processes on a host share the
+            visible GPUs evenly: one each if the numbers are equal, all if there is one process.
+        heartbeat_timeout_seconds: If a process sends no heartbeat for this time, it counts as gone, and all others end.
+            None means JAX's default, 100 s. A process suspended by a debugger or a batch system sends none.
+        initialization_timeout_seconds: The time to wait for all processes to start.
+        end_together: Whether all others end and print the reason if a process raises or is killed. A process that
+            raises first reports the error, calls `atexit` functions, and flushes open files, for at most 10 s. If a
+            process ends early, for example by ``sys.exit``, those that compute something with it end. False leaves all
+            this to JAX: peers then wait for ever for a process that has raised. Interactive Python never takes part.
 
-    Raises ValueError if numbers are missing or contradict each other, or if the coordinator is unknown. Raises
-    RuntimeError if its port is in use, if this host cannot resolve its name, or if JAX has already started its devices.
-    If not all processes start in time, an explanation is printed and JAX raises or ends the process.
+    Returns:
+        Whether there are several processes.
+
+    Raises:
+        ValueError: If numbers are missing or contradict each other, or if the coordinator is unknown.
+        RuntimeError: If the port of the coordinator is in use, if this host cannot resolve its name, or if JAX has
+            already started its devices.
     """
     heartbeat = _JAX_HEARTBEAT_SECONDS
     if not jax.distributed.is_initialized():
@@ -105,10 +118,17 @@ def initialize(
 
 
 def abort(message: str, code: int = 1) -> NoReturn:
-    """Print ``message`` and end this process and all its peers at once, this one with exit code ``code``.
+    """Print ``message`` and end this process and all its peers at once.
 
     Use it for errors that are reported without a traceback; ``sys.exit`` on one process would leave the others waiting.
-    In a single process, or before `initialize`, it acts like ``sys.exit`` with a message and raises SystemExit.
+    In a single process, or before `initialize`, it acts like ``sys.exit`` with a message.
+
+    Args:
+        message: The text to print.
+        code: The exit code of this process.
+
+    Raises:
+        SystemExit: In a single process, or before `initialize`.
     """
     peers = _peers.current()
     if peers is None:
@@ -118,10 +138,17 @@ def abort(message: str, code: int = 1) -> NoReturn:
 
 
 def gather_texts(name: str, text: str, timeout_seconds: int = 300) -> list[str]:
-    """Return the ``text`` of each process, by process. All processes must call it, each time with another ``name``.
+    """Return the ``text`` of each process, by process.
 
-    It uses JAX's coordinator, so it works before devices are started and where collectives do not. Raises
-    jax.errors.JaxRuntimeError if not all processes have called it within ``timeout_seconds``.
+    It uses JAX's coordinator, so it works before devices are started and where collectives do not.
+
+    Args:
+        name: Another name at each call, the same in all processes.
+        text: The text of this process.
+        timeout_seconds: The time to wait for the other processes.
+
+    Raises:
+        jax.errors.JaxRuntimeError: If not all processes have called it within the time.
     """
     state = _jax_state()
     if state.client is None or state.num_processes == 1:
@@ -178,7 +205,7 @@ def _start(place: Place, local_device_ids: int | Sequence[int] | None, heartbeat
 def _giving_up_after(seconds: int) -> Iterator[None]:
     """Make JAX's service in process 0 give up after ``seconds`` and report the missing processes.
 
-    By default it waits an hour, while its clients give up after their own limit without this information. There is no
+    By default it waits an hour, while its clients give up after their own limit without this information. JAX has no
     public API for this.
     """
     from jax._src import distributed  # noqa: PLC0415
@@ -199,13 +226,13 @@ def _say_that_it_took_too_long(place: Place, seconds: int) -> None:
     try:
         socket.create_connection((place.host.strip("[]"), place.port), 0.3).close()
         what = "one has not started, has ended or cannot reach that address, and JAX names it below (task names); or "
-        what += "another program listens there"
+        what += "another program listens on that port"
     except OSError as error:
-        what = f"process 0, which should be there, has not started, has ended, or cannot be reached ({error})"
+        what = f"process 0 has not started, has ended, or cannot be reached at that address ({error})"
     _peers.print_at_once(
         f"jztree: process {place.process_id} on host {socket.gethostname()} has waited {seconds} s for all "
-        f"{place.num_processes} processes to meet at {place.host}:{place.port}: {what}. Where starting takes longer, "
-        "give initialization_timeout_seconds to initialize."
+        f"{place.num_processes} processes to meet at {place.host}:{place.port}: {what}. If starting takes longer, "
+        "pass initialization_timeout_seconds to initialize."
     )
 
 

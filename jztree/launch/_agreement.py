@@ -16,9 +16,15 @@ _numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(itertools.co
 def agree(call: str, processes: Iterable[int], state: Any) -> None:
     """Wait until all ``processes`` have reached their next call, and check that it is the same one.
 
-    call: the call in words that are the same on all processes. state: of JAX's distributed runtime; without it, this
-    function does nothing. The cost is three messages to the coordinator. Raises ValueError on all processes if calls
-    differ.
+    The cost is three messages to the coordinator.
+
+    Args:
+        call: The call in words that are the same on all processes.
+        processes: Numbers of the processes.
+        state: State of JAX's distributed runtime; without it, this function does nothing.
+
+    Raises:
+        ValueError: On all processes, if calls differ.
     """
     everyone = tuple(sorted(processes))
     if state.client is None or len(everyone) < 2:
@@ -38,9 +44,9 @@ def agree(call: str, processes: Iterable[int], state: Any) -> None:
     _value(client, f"{folder}complete")
     for key, other in client.key_value_dir_get(f"{folder}other/"):
         raise ValueError(
-            f"the processes do not call the same: process {everyone[0]} calls {first[:_MOST]}, and process "
+            f"the calls of the processes differ: process {everyone[0]} calls {first[:_MOST]}, but process "
             f"{key.rpartition('/')[2]} calls {other[:_MOST]}. All must call the same functions in the same order, with "
-            "arrays of the same shapes and types and the same values of what all share."
+            "arrays of the same shapes and types and with the same shared values."
         )
 
 

@@ -52,8 +52,10 @@ def _noting(report: Any) -> Any:
 def _tell_if_stuck(error: BaseException, waits: Waits) -> None:
     """End all processes, or report the waiting call, if the computation of a failed callback cannot end.
 
-    waits: the computation at the time of the error. Work that begins later, for example after the error was caught, is
-    a different computation.
+    Args:
+        error: The error of the callback.
+        waits: The computation at the time of the error. Work that begins later, for example after the error was caught,
+            is a different computation.
     """
     patience = _SEEN_SECONDS if jax.default_backend() == "cpu" else _UNSEEN_SECONDS
     while waits.still() and not is_idle(patience, lambda: not waits.still()):
@@ -62,9 +64,9 @@ def _tell_if_stuck(error: BaseException, waits: Waits) -> None:
     if not waiting:
         return
     text = "".join(traceback.format_exception(error))
-    report = f"a host callback raised this error, and devices wait for the one that it was on ({waiting}):\n{text}"
+    report = f"a host callback raised this error, and other devices wait for its device ({waiting}):\n{text}"
     peers = current()
     if peers is None:
-        print_at_once(f"jztree: {report}This process goes on waiting; end it with Ctrl-C or a signal.")
+        print_at_once(f"jztree: {report}This process continues to wait; end it with Ctrl-C or a signal.")
     else:
         peers.end(f"jztree: {peers.name} ends, and with it all others: {report}", summary_of(error), 1)

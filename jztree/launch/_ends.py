@@ -1,4 +1,4 @@
-"""Detect processes that wait in vain: for one that has ended, or all of them for each other.
+"""Detect processes that wait in vain: for one that has ended, or all for each other.
 
 A process that has ended keeps its pending calls alive, so its peers may rightly wait for an array that it takes part
 in. They wait in vain if it made fewer calls than they did, or if it has no devices while theirs are about to start.
@@ -29,12 +29,16 @@ _ASKING = 200
 
 
 class Ends:
-    """What one process knows about the end of others. over: whether this process itself has ended."""
+    """The information of one process about the end of others.
+
+    Attributes:
+        over: Whether this process itself has ended.
+    """
 
     def __init__(self, state: Any, over: Callable[[], bool]) -> None:
         self.client, self.me, self.count = state.client, int(state.process_id), int(state.num_processes)
         self.over = over
-        self.idle = 0  # consecutive periods in which this process did nothing but wait
+        self.idle = 0  # consecutive periods with nothing but waiting in this process
         self.seen: dict[int, int] = {}  # the same for the others, at the previous check
 
     def report(self) -> None:
@@ -42,7 +46,9 @@ class Ends:
         self.client.key_value_set(f"{_ENDED}{self.me}", json.dumps(dataclasses.asdict(Done.here())))
 
     def look(self) -> str:
-        """Describe the call that waits in vain, and the ended processes; empty if there is none. Takes some seconds."""
+        """Describe the call that waits in vain, and the ended processes; return "" without such a call. Takes some
+        seconds.
+        """
         ended = {process: Done(**json.loads(text)) for process, text in self.values_of(_ENDED).items()}
         waiting = self.lacking(ended) or self.idling(ended)
         if not waiting:
@@ -50,16 +56,16 @@ class Ends:
             return ""
         which = ", ".join(map(str, sorted(ended)))
         gone = f"process {which}, which has" if len(ended) == 1 else f"one of processes {which}, which have"
-        return f"it waits in {waiting} for {gone} come to an end"
+        return f"it waits in {waiting} for {gone} ended"
 
     def look_at_all(self) -> str:
-        """Describe a deadlock while no process has ended; empty if there is none."""
+        """Describe a deadlock while no process has ended; return "" without a deadlock."""
         waits = Waits()
         if on_cpus() and self.waits_long(waits.still_anything, _TOGETHER_SECONDS):
             if self.all_idle(frozenset(range(self.count))):
                 return (
-                    f"it waits in {waits.still_anything()}, and all other processes wait, too, none of them for what "
-                    "another one computes: they have called different things"
+                    f"it waits in {waits.still_anything()}, and all other processes also wait, but not for each other: "
+                    "they have called different functions"
                 )
         else:
             self.tell_idle(0)
@@ -99,7 +105,7 @@ class Ends:
     def all_idle(self, who: frozenset[int]) -> bool:
         """Return whether all these processes were idle at the previous check and have been idle since.
 
-        Only the first of them asks; it informs the others by ending.
+        Only the first process asks; it informs the others by ending.
         """
         if who <= {self.me}:
             return True

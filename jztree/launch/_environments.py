@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-# Ports above the range of Linux for clients (net.ipv4.ip_local_port_range), as in JAX's own detection.
+# Ports above the range of Linux for clients (net.ipv4.ip_local_port_range), like JAX's own detection.
 _FIRST_PORT, _NUM_PORTS = 61440, 4096
 
 
@@ -67,7 +67,8 @@ _PMI_CONNECTIONS = ("PMI_FD", "PMI_PORT", "PMI_CONTROL_FD", "PALS_APID")
 def detect(environ: Mapping[str, str]) -> Place:
     """Read the variables of launchers and of the user from ``environ``; the user's JAX variables take precedence.
 
-    Raises ValueError if a variable should be a number but is not.
+    Raises:
+        ValueError: If a variable should be a number but is not.
     """
     slurm, mpi = _from_slurm(environ), _from_mpi(environ)
     place = Place("environment")
@@ -134,7 +135,7 @@ def _from_mpi(environ: Mapping[str, str]) -> Place | None:
 
 
 def _number(environ: Mapping[str, str], *names: str) -> int | None:
-    """Return the first of these variables that is set and not empty, as a number."""
+    """Return the first variable in ``names`` that is set and not empty, as a number."""
     for name in names:
         text = environ.get(name, "")
         if text:
@@ -165,7 +166,8 @@ def _tasks_of_nodes(counts: str) -> list[int]:
 def split_address(address: str | None) -> dict[str, Any]:
     """Split ``host:port``, ``[::1]:port``, ``host`` or ``::1`` into host and port.
 
-    Raises ValueError if the port is not a number.
+    Raises:
+        ValueError: If the port is not a number.
     """
     if not address:
         return {}
@@ -176,7 +178,7 @@ def split_address(address: str | None) -> dict[str, Any]:
     if not colon or address.endswith("]"):
         return {"host": address}
     if not port.isdecimal():
-        raise ValueError(f"a coordinator address is host:port, with a number for the port; {address!r} was given.")
+        raise ValueError(f"the coordinator address must be host:port, with a number as the port, not {address!r}.")
     return {"host": host, "port": int(port)}
 
 
@@ -193,7 +195,8 @@ def merge(first: Place, second: Place) -> Place:
 def complete(place: Place, environ: Mapping[str, str]) -> Place | None:
     """Return ``place`` with all values that JAX needs, or None for a single process.
 
-    Raises ValueError if a value is unknown.
+    Raises:
+        ValueError: If a value is unknown.
     """
     if place.num_processes is None and place.process_id is None and place.host is None:
         return None
@@ -202,16 +205,16 @@ def complete(place: Place, environ: Mapping[str, str]) -> Place | None:
     if place.num_processes is None or place.process_id is None:
         missing = "the number of processes" if place.num_processes is None else "the number of this process"
         raise ValueError(
-            f"{missing} is not known although a start of several processes was asked for; start them with srun or "
-            "mpirun, or set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in each."
+            f"{missing} is unknown, but a start of several processes was requested; start them with srun or mpirun, or "
+            "set JAX_COORDINATOR_ADDRESS, JAX_NUM_PROCESSES and JAX_PROCESS_ID in each."
         )
     if not 0 <= place.process_id < place.num_processes:
         raise ValueError(
-            f"the number of a process must be from 0 to {place.num_processes - 1} among {place.num_processes} "
-            f"processes; {place.process_id} was given by {place.source}."
+            f"the number of this process is {place.process_id}, from {place.source}; with {place.num_processes} "
+            f"processes it must be from 0 to {place.num_processes - 1}."
         )
     if place.port is not None and not 0 < place.port < 65536:
-        raise ValueError(f"the port of process 0 must be from 1 to 65535; {place.port} was given.")
+        raise ValueError(f"the port of process 0 is {place.port}; it must be from 1 to 65535.")
     if place.host is None and place.on_one_host:
         place = dataclasses.replace(place, host="127.0.0.1")
     if place.host is None:
@@ -235,16 +238,17 @@ def _find_coordinator(place: Place, environ: Mapping[str, str]) -> Place:
         return dataclasses.replace(place, host=launcher[1])
     raise ValueError(
         f"process {place.process_id} of {place.num_processes} cannot know the host of process 0: the processes are on "
-        f"several hosts and {place.source} does not tell; install mpi4py, or set JAX_COORDINATOR_ADDRESS to host:port "
-        "of process 0."
+        f"several hosts and {place.source} does not name it; install mpi4py, or set JAX_COORDINATOR_ADDRESS to "
+        "host:port of process 0."
     )
 
 
 def _ask_mpi4py(place: Place) -> tuple[str, int] | None:
     """Return host and a free port of process 0, broadcast by MPI; None without mpi4py.
 
-    Raises RuntimeError if mpi4py was built for another MPI than the launcher's: then it sees every process as a single
-    one.
+    Raises:
+        RuntimeError: If mpi4py was built for another MPI than the launcher's: then it sees every process as a single
+            one.
     """
     try:
         world = importlib.import_module("mpi4py.MPI").COMM_WORLD  # starts MPI
@@ -252,7 +256,7 @@ def _ask_mpi4py(place: Place) -> tuple[str, int] | None:
         return None
     if world.Get_size() != place.num_processes:
         raise RuntimeError(
-            f"mpi4py sees {world.Get_size()} processes where {place.source} has started "
+            f"mpi4py sees {world.Get_size()} processes, but {place.source} has started "
             f"{place.num_processes}: it was built for another MPI than the one that starts the processes; install it "
             "again with 'pip install --no-binary mpi4py mpi4py', or set JAX_COORDINATOR_ADDRESS to host:port of "
             "process 0."
@@ -277,7 +281,7 @@ def _port_of_job(place: Place, environ: Mapping[str, str]) -> int:
 
 
 def _launcher_pid() -> int:
-    """Return the nearest MPI launcher among the ancestors of this process, or else its parent."""
+    """Return the nearest MPI launcher among the ancestors of this process, or its parent without such an ancestor."""
     pid = os.getppid()
     while pid > 1:
         try:
@@ -291,9 +295,13 @@ def _launcher_pid() -> int:
 
 
 def local_gpus(place: Place, environ: Mapping[str, str], num_visible: int | None) -> list[int] | None:
-    """Return the GPUs of this process, as positions among its ``num_visible`` visible ones; None means all of these.
+    """Return the GPUs of this process, as positions among its ``num_visible`` visible ones; None means every visible
+    one.
 
-    num_visible: None if unknown, or if there are no GPUs.
+    Args:
+        place: The place of this process.
+        environ: The environment.
+        num_visible: Number of visible GPUs; None if it is unknown or 0.
     """
     if "JAX_LOCAL_DEVICE_IDS" in environ or num_visible is None:
         return None
@@ -308,7 +316,7 @@ def local_gpus(place: Place, environ: Mapping[str, str], num_visible: int | None
 
 
 def num_visible_gpus(environ: Mapping[str, str]) -> int | None:
-    """Return the number of visible GPUs, without starting CUDA; None if there are none or the number is unknown."""
+    """Return the number of visible GPUs, without starting CUDA; None if it is unknown or 0."""
     for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
         if name in environ:
             entries = [entry.strip() for entry in environ[name].split(",")]

@@ -1,10 +1,9 @@
 """Provide enough threads for callbacks if one CPU counts as several devices.
 
 XLA's CPU client has as many threads as there are cores. A host callback (`jax.debug.callback`, `io_callback`) holds one
-of them while another thread copies its arguments, if they are larger than about 100 kB. If every device is in a
-callback and there are not more cores than devices, no thread is left for the copies, and the program hangs (seen with
-jax 0.10.2, 4 devices on 2 cores). So if a CPU is configured as that many devices, XLA gets more threads, unless the
-user has set their number.
+thread while another copies its arguments, if they are larger than about 100 kB. If every device is in a callback and
+there are not more cores than devices, no thread is left for the copies, and the program hangs (seen with jax 0.10.2, 4
+devices on 2 cores). So in such a configuration XLA gets more threads, unless the user has set their number.
 """
 
 import os

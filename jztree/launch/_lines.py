@@ -1,11 +1,10 @@
 """Connections that break when a process disappears: killed, out of memory, crashed, or left by ``os._exit``.
 
 JAX detects this only when the process's heartbeats stop, after 100 s, but the system closes its connections at once. So
-the processes form a ring, in which each is connected to the one before it and the one after it. A process that exits
-properly says goodbye first. If a connection ends without a goodbye, and nothing listens at the process's address any
-more, the process is gone. All other cases, such as a network that drops connections, are left to the heartbeats. A
-suspended process keeps its connections. The connections carry no other data, so they have no cost for any number of
-processes.
+the processes form a ring: each is connected to the one before it and the one after it. A process that exits properly
+says goodbye first. If a connection ends without a goodbye, and nothing listens at the process's address any more, the
+process is gone. All other cases, such as a network that drops connections, are left to the heartbeats. A suspended
+process keeps its connections. The connections carry no other data, so they have no cost for any number of processes.
 """
 
 import contextlib
@@ -35,7 +34,11 @@ class _Address(NamedTuple):
 
 
 class Lines:
-    """The connections of one process. gone: called in a thread with the number and the host of a lost process."""
+    """The connections of one process.
+
+    Attributes:
+        gone: Called in a thread with the number and the host of a lost process.
+    """
 
     def __init__(self, state: Any, gone: Callable[[int, str], None]) -> None:
         self.client, self.me, self.count = state.client, int(state.process_id), int(state.num_processes)

@@ -33,17 +33,17 @@ _TELL_SECONDS = 3.0
 _LAST_SECONDS = 10.0
 # After its end, a process waits this long for its own calls if nothing happens.
 _IDLE_SECONDS = 10.0
-# Number of times to probe process 0 within JAX's heartbeat timeout, and the fraction of the timeout for which it may
-# stay silent.
+# Number of times to probe process 0 within JAX's heartbeat timeout, and the fraction of the timeout that it may stay
+# silent.
 _QUESTIONS, _SILENCE = 8, 0.7
 # `Lines` names a killed peer within this time after a lost connection: three attempts to reach it, and the report.
 _NAMED_SECONDS = 2.5
-# Time for which a process may continue after a peer has finished.
+# Time that a process may continue after a peer has finished.
 _FINISH_SECONDS = 14 * 86400
 # Time to wait for the name of the lost peer after a lost connection. Heartbeats may take longer, but users wait.
 _CAUSE_SECONDS = 45
 _POLL_SECONDS = 3600
-_WITHOUT_A_WORD = "it was killed, as for want of memory, crashed, or left by os._exit."
+_WITHOUT_A_WORD = "it was killed, for example for lack of memory, crashed, or left by os._exit."
 _FAILURE_KEY, _FIRST_END_KEY = "jztree/launch/failure", "jztree/launch/first end"
 # Error messages of collectives whose peer is gone. They give the peer's port number at most, not its process.
 _LOST_PEER = re.compile(r"(gloo|nccl).*(closed|peer|pipe|remote|reset)", re.IGNORECASE | re.DOTALL)
@@ -105,7 +105,7 @@ class Peers:
         if not lines:
             self.earlier_excepthook(kind, error, trace)
         code = 130 if issubclass(kind, KeyboardInterrupt) else 1
-        # Notify the peers last: if process 0 is one of them, JAX aborts this process when process 0 leaves.
+        # Notify the peers last: they may include process 0, and JAX aborts this process when process 0 leaves.
         self.leave_nothing_behind(summary, code)
         self.end("", summary, code)
 
@@ -118,8 +118,8 @@ class Peers:
         # A peer that failed has reported its error before it left. Other processes name a peer that was killed.
         if not self.ending.wait(_NAMED_SECONDS):
             print_at_once(
-                f"jztree: {self.name} has lost the connection to another process; which one will be known when that "
-                f"process has missed its heartbeats for {self.heartbeat} s. What was seen here: {summary}"
+                f"jztree: {self.name} has lost the connection to another process; JAX will name it when that process "
+                f"has missed its heartbeats for {self.heartbeat} s. The error in this process: {summary}"
             )
         with contextlib.suppress(KeyboardInterrupt):
             time.sleep(min(self.heartbeat + 10, _CAUSE_SECONDS))
@@ -271,7 +271,7 @@ class Peers:
             self.ending.wait(self.heartbeat / _QUESTIONS)
 
     def value_of(self, key: str) -> str | None:
-        """Wait for a peer's value of ``key`` and return it; None if there is nothing left to wait for."""
+        """Wait for a peer's value of ``key`` and return it; None if no value can come any more."""
         while True:
             try:
                 return str(self.client.blocking_key_value_get(key, _POLL_SECONDS * 1000))
@@ -304,7 +304,7 @@ def current() -> Peers | None:
 
 
 def keep_jax_from_waiting() -> None:
-    """Unregister JAX's exit handlers, which wait for the peers. There is no public API for this."""
+    """Unregister JAX's exit handlers, which wait for the peers. JAX has no public API for this."""
     from jax._src import api, dispatch  # noqa: PLC0415
 
     atexit.unregister(api.clean_up)
@@ -315,7 +315,7 @@ def forget_failed_callbacks() -> None:
     """Make JAX forget the error of a run with host callbacks after it has been reported.
 
     JAX keeps this error and raises it again whenever something waits for callbacks, including `jax.effects_barrier` and
-    the exit of the process. There is no public API for this.
+    the exit of the process. JAX has no public API for this.
     """
     from jax._src import dispatch  # noqa: PLC0415
 

@@ -32,7 +32,13 @@ _CALLBACKS = (str(Path("jax", "_src", "callback.py")), str(Path("jax", "_src", "
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A running mapped function. processes: its participants. number: earlier calls with the same participants."""
+    """A running mapped function.
+
+    Attributes:
+        name: Its name.
+        processes: Its participants.
+        number: Number of earlier calls with the same participants.
+    """
 
     name: str
     processes: frozenset[int]
@@ -56,7 +62,12 @@ def calling(name: str, processes: Iterable[int]) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Done:
-    """Progress of an ended process. devices: whether it had started them. calls: number begun, by participants."""
+    """Progress of an ended process.
+
+    Attributes:
+        devices: Whether it had started them.
+        calls: Number of calls begun, by participants.
+    """
 
     devices: bool
     calls: dict[str, int]
@@ -72,10 +83,13 @@ class Waits:
     """The pending work of this process at one moment."""
 
     def __init__(self, processes: frozenset[int] | None = None) -> None:
-        """processes: include only work in which one of these takes part, as far as this can be observed.
+        """Collect the pending work.
 
         A part of an array that several processes have filled is an array of this process alone. So pending arrays of
         this process are `unknown` if nothing names the participants.
+
+        Args:
+            processes: Include only work with one of these participants, if the participants can be observed.
         """
         with _lock:
             self.calls = [call for call in _calls if processes is None or call.processes & processes]
@@ -89,7 +103,7 @@ class Waits:
         return frozenset().union(*(call.processes for call in self.calls), *map(_processes_of, self.arrays))
 
     def still(self) -> str:
-        """Describe the first item that is still pending; empty if there is none."""
+        """Describe the first item that is still pending; return "" if nothing is."""
         with _lock:
             call = next((call for call in self.calls if call in _calls), None)
         if call is not None:
@@ -113,7 +127,9 @@ class Waits:
 
 
 def lacks(ended: dict[int, Done]) -> str:
-    """Describe a call of this process that one of the ``ended`` processes will never make; empty if there is none."""
+    """Describe a call of this process that one of the ``ended`` processes will never make; return "" without such a
+    call.
+    """
     if _devices_are_starting() and not all(done.devices for done in ended.values()):
         return "the start of its devices"
     with _lock:
@@ -147,7 +163,11 @@ def on_cpus() -> bool:
 
 
 def _has_thread_at_work(used: float) -> bool:
-    """Return whether another thread runs or is runnable. used: processor seconds since the last sample."""
+    """Return whether another thread runs or is runnable.
+
+    Args:
+        used: Processor seconds since the last sample.
+    """
     own = threading.get_native_id()
     try:
         states = [
@@ -171,7 +191,7 @@ def _in_callback() -> bool:
 
 
 def _called_in_jax() -> str:
-    """Describe the JAX call that the main thread waits in; empty if there is none.
+    """Describe the JAX call that the main thread waits in; return "" if it is not in JAX.
 
     XLA runs small computations in the calling thread. A compiled function is called from C, so no line of JAX is on the
     stack then, and the source line shows the called function.

@@ -10,7 +10,7 @@ DURING = "during"
 LIBRARY = ("mapped", "knn", "labels", "catalogue")
 
 # Messages of the other processes. They name the process and the cause.
-_ENDED = r"process {rank}, which has come to an end"
+_ENDED = r"process {rank}, which has ended"
 _FAILED = r"process {rank} of {count} on host \S+ has failed: "
 _LEADER = r"process 0, which coordinates|leader (task )?\(usually slice 0 task 0\)"  # names of process 0
 _GONE = r"process {rank} of {count} on host \S+ is gone"
@@ -120,7 +120,7 @@ _STARTING = (
         options="initialization_timeout_seconds=6",
     ),
 )
-_DIFFERENT = r"the processes do not call the same: process \d calls .*, and process \d calls "
+_DIFFERENT = r"the calls of the processes differ: process \d calls .*, but process \d calls "
 _DIFFERING = tuple(
     Kind(name=f"calls {name}", code=code, moments=("meshed", "loop"), works=works, said=_EITHER + said, also=said)
     for name, code, works, said in (
@@ -136,7 +136,7 @@ _DIFFERING = tuple(
 )
 # Gloo detects some of these: collectives of different sizes, and a first collective that only one process calls.
 # Otherwise the process mistakes the data that it receives for its own, and its program notices.
-_TOGETHER = "all other processes wait, too, .* have called different things"
+_TOGETHER = "all other processes also wait, .* have called different functions"
 _TOGETHER += rf"|collective mismatch|Gloo context initialization failed|AssertionError|{_GONE}|{_LEADER}"
 _ALONE = (
     Kind(
