@@ -124,8 +124,9 @@ def knn_density(
 
     Raises:
         TypeError: See `jztree.knn.knn`.
-        ValueError: If ``k`` is too small or masses have the wrong shape; see also `jztree.knn.knn`. At run time, if a
-            mass is negative, NaN or infinite, or a density is outside the range of its dtype.
+        ValueError: If ``k`` is too small or masses have the wrong shape; see also `jztree.knn.knn`.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if a mass is negative, NaN or infinite, or a density is
+            outside the range of its dtype.
     """
     dims = _dims(part)
     first = 1 if part_query is None else 0

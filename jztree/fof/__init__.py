@@ -59,19 +59,26 @@ def fof_labels(
 ) -> tuple[Any, jax.Array]:
     """Label every particle with its friends-of-friends group.
 
-    part: a particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
-    rlink: the linking length, in the unit of the positions. Particles are linked if their distance is at most
-        ``rlink``. The comparison is made in float64 from the original positions.
-    boxsize: periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
-    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` must then be the
-        particles in z-order that it returned.
-    output_order: the order of the returned rows: ``"z"``, or ``"input"`` for the order of ``part`` (one device only).
+    Args:
+        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
+        rlink: The linking length, in the unit of the positions. Particles are linked if their distance is at most
+            ``rlink``. The comparison is made in float64 from the original positions.
+        boxsize: Periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
+        cfg: Options. None means the defaults.
+        th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` must then be
+            the particles in z-order that it returned.
+        output_order: The order of the returned rows: ``"z"``, or ``"input"`` for the order of ``part`` (one device
+            only).
 
-    Returns the particles in that order, and ``(n,)`` int32 labels: the smallest row of the group, so
-    ``igroup[igroup] == igroup``. Each row from ``num`` on is a separate group.
+    Returns:
+        The particles in that order, and ``(n,)`` int32 labels: the smallest row of the group, so
+        ``igroup[igroup] == igroup``. Each row from ``num`` on is a separate group.
 
-    Raises TypeError or ValueError for invalid arguments. Raises an error at run time if a position is NaN or infinite,
-    if a traced ``rlink`` or ``boxsize`` is invalid, or if ``th`` belongs to other particles.
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, if a traced ``rlink``
+            or ``boxsize`` is invalid, or if ``th`` belongs to other particles.
     """
     if output_order not in ("z", "input"):
         raise ValueError(f"output_order must be 'z' or 'input', not {output_order!r}.")
@@ -96,20 +103,31 @@ def distr_fof_labels(
     th: TreeHierarchy | None = None,
     linearize_labels: bool = False,
 ) -> tuple[Any, Any]:
-    """Label the particles of all devices with their friends-of-friends groups. For use inside `jax.shard_map`.
+    """Label the particles of several devices with their friends-of-friends groups. For use inside `jax.shard_map`.
 
-    part: this device's particles; see `fof_labels`.
-    rlink, boxsize: see `fof_labels`.
-    th: a hierarchy from `jztree.tree.zsort_and_tree` over the devices; ``part`` must then be the particles that it
-        returned.
-    linearize_labels: label groups by the row of their first particle in the concatenated particles of all devices.
+    It also works on one device.
 
-    Returns this device's range of the global z-order, and a `jztree.data.Label` for these particles: the rank and row
-    of the group's first particle in z-order. With ``linearize_labels``, the labels are ``(n,)`` int32 rows of the
-    concatenated particles instead. Each row from ``num`` on is a separate group. Works on one device too.
+    Args:
+        part: This device's particles; see `fof_labels`.
+        rlink: See `fof_labels`. Equal on all ranks.
+        boxsize: See `fof_labels`. Equal on all ranks.
+        cfg: Options, equal on all ranks. None means the defaults.
+        th: A hierarchy from `jztree.tree.zsort_and_tree` over the devices; ``part`` must then be the particles that it
+            returned.
+        linearize_labels: Whether to label groups by the row of their first particle in the concatenated particles of
+            the devices.
 
-    Raises the errors of `fof_labels` on every device. Also raises an error if 2**31 or more particles need a linear
-    label.
+    Returns:
+        This device's range of the global z-order, and a `jztree.data.Label` for these particles: the rank and row of
+        the group's first particle in z-order. With ``linearize_labels``, the labels are ``(n,)`` int32 rows of the
+        concatenated particles instead. Each row from ``num`` on is a separate group.
+
+    Raises:
+        TypeError: See `fof_labels`.
+        ValueError: See `fof_labels`.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device; see `fof_labels`. Also if 2**31 or more
+            particles need a linear label.
+        CapacityError: If ghosts or links do not fit the capacities in ``cfg``.
     """
     cfg = checked_config(cfg, FofConfig)
     search = _parsed(part, rlink, boxsize, th)
@@ -134,41 +152,51 @@ def fof_and_catalogue(
 ) -> tuple[Any, FofCatalogue]:
     """Find friends-of-friends groups and their properties: mass, centre, velocity, sizes.
 
-    part: see `fof_labels`. Optional properties are used if present: ``mass``, ``(n,)`` or a number shared by all
-        particles; ``vel``, ``(n, d)``; and for a light cone ``v_rad`` and ``zplus1``, ``(n,)``, the velocity along the
-        line of sight and 1 + z.
-    rlink, boxsize, th: see `fof_labels`.
-    cfg: ``cfg.catalogue.npart_min`` is the smallest number of particles of a listed group. ``cfg.catalogue.means``
-        names further properties, ``(n, ...)``, to average over each group.
-    attached: particles of another type, or a sequence with one entry per type, of the same class as ``part`` and with
-        the same properties; or None. They link nothing; each joins the group of the nearest particle of ``part`` (Dolag
-        et al. 2009, MNRAS 399, 497), and enters the count and all sums of that group. Add your own property to
-        distinguish types in the result.
-    attach_within: largest distance to that nearest particle, in linking lengths; None means no limit. The default is
-        the value of Gadget-4 for particles without a smoothing length. Distances are those of `jztree.knn.knn`, in the
-        dtype of the positions. An attached particle farther away forms a separate group, which ``npart_min=1`` lists.
+    **Order.** Groups are in the order of their first particles in z-order. The particles in no listed group follow
+    after the last group. Within a group, and after the last one, particles are in z-order. So the particles of group
+    ``i`` are the rows ``offset[i]`` to ``offset[i] + count[i]``.
 
-    Returns the particles in group order and the `FofCatalogue`. Groups are in the order of their first particles in
-    z-order; the particles in no listed group follow after the last group. Within a group, and after the last one,
-    particles are in z-order. So the particles of group ``i`` are the rows ``offset[i]`` to ``offset[i] + count[i]``.
-
-    Over several devices, each device owns a range of the z-order, and group order is device by device. First come the
+    **Several devices.** Each device owns a range of the z-order, and group order is device by device. First come the
     groups whose first particle in z-order the first device owns, including their particles from other devices, then
     that device's particles in no listed group. The groups and particles of the second device follow, and so on. Each
     device receives an equal share of this order. So a device may begin with the end of a group, and groups may
     alternate on it with particles in no listed group. A catalogue row is on the device that then holds the group's
-    first particle; rows are in the same order as on one device. A group is one contiguous run of rows of all devices
-    joined, and may continue on the devices after its first.
+    first particle; rows are in the same order as on one device. A group is one contiguous run of the joined rows of the
+    devices, and may continue on the devices after its first.
 
-    With ``attached``, the result has as many rows as all inputs together (over several devices, as many as needed).
-    Particles of ``part`` come before attached ones in each group (over several devices, in each device's share of the
-    group). Attached particles that ``npart_min=1`` lists as separate groups follow all other groups, in input order
-    (over several devices, those of each device follow the groups that it owns).
+    **Attached particles.** With ``attached``, the result has as many rows as all inputs together (over several devices,
+    as many as needed). Particles of ``part`` come before attached ones in each group (over several devices, in each
+    device's share of the group). Attached particles that ``npart_min=1`` lists as separate groups follow all other
+    groups, in input order (over several devices, those of each device follow the groups that it owns).
 
-    Raises the errors of `fof_labels`, and TypeError or ValueError if ``attached`` is of another kind than ``part``.
-    Raises an error at run time, on every device, if a mass is negative, NaN or infinite, or a velocity is NaN or
-    infinite, and names the row. Also raises one if the mass or the angular momentum of a group is out of range of its
-    dtype.
+    Args:
+        part: See `fof_labels`. Optional properties are used if present: ``mass``, ``(n,)`` or a number shared by all
+            particles; ``vel``, ``(n, d)``; and for a light cone ``v_rad`` and ``zplus1``, ``(n,)``, the velocity along
+            the line of sight and 1 + z.
+        rlink: See `fof_labels`. Equal on all ranks.
+        boxsize: See `fof_labels`. Equal on all ranks.
+        cfg: Options, equal on all ranks. ``cfg.catalogue.npart_min`` is the smallest number of particles of a listed
+            group. ``cfg.catalogue.means`` names further properties, ``(n, ...)``, to average over each group.
+        th: See `fof_labels`.
+        attached: Particles of another type, or a sequence with one entry per type, of the same class as ``part`` and
+            with the same properties; or None. They link nothing; each joins the group of the nearest particle of
+            ``part`` (Dolag et al. 2009, MNRAS 399, 497), and enters the count and all sums of that group. Add your own
+            property to distinguish types in the result.
+        attach_within: Largest distance to that nearest particle, in linking lengths; None means no limit. The default
+            is the value of Gadget-4 for particles without a smoothing length. Distances are those of `jztree.knn.knn`,
+            in the dtype of the positions. An attached particle farther away forms a separate group, which
+            ``npart_min=1`` lists.
+
+    Returns:
+        The particles in group order and the `FofCatalogue`.
+
+    Raises:
+        TypeError: See `fof_labels`. Also if ``attached`` is of another class than ``part``.
+        ValueError: See `fof_labels`. Also if the properties of ``attached`` differ from those of ``part``.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a mass is negative, NaN or infinite,
+            or a velocity is NaN or infinite (the message has the row), or if the mass or the angular momentum of a
+            group is out of range of its dtype.
+        CapacityError: On several devices, if rows do not fit the capacities in ``cfg``.
     """
     cfg = checked_config(cfg, FofConfig)
     search = _parsed(part, rlink, boxsize, th)
@@ -245,11 +273,19 @@ def _parsed(part: Any, rlink: Any, boxsize: Any, th: TreeHierarchy | None) -> _S
 def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array:
     """Return whether every group of ``igroup`` is a subset of one group of ``igroup_sup``.
 
-    igroup_sup, igroup: ``(n,)`` integer labels of the same particles in the same order, any integers.
-    mask: ``(n,)`` bool, the particles to compare; None means all.
+    Two partitions are equal if each is a superset of the other.
 
-    Returns a bool scalar. The partitions are equal if each is a superset of the other. Raises TypeError if labels are
-    not integers, and ValueError if shapes differ.
+    Args:
+        igroup_sup: ``(n,)`` integer labels, any integers.
+        igroup: ``(n,)`` integer labels of the same particles in the same order.
+        mask: ``(n,)`` bool, the particles to compare. None means all.
+
+    Returns:
+        A bool scalar.
+
+    Raises:
+        TypeError: If labels are not integers.
+        ValueError: If shapes differ.
     """
     check_carried({"igroup_sup": igroup_sup, "igroup": igroup})
     a, b = jnp.asarray(igroup_sup), jnp.asarray(igroup)

@@ -48,24 +48,35 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 def dbscan(
     part: Any, eps: Any, min_samples: int = 5, boxsize: Any = None, cfg: FofConfig | None = None
 ) -> tuple[jax.Array, jax.Array]:
-    """Cluster particles by density, as `sklearn.cluster.DBSCAN` does (Ester et al. 1996).
+    """Cluster particles by density, like `sklearn.cluster.DBSCAN` (Ester et al. 1996).
 
-    part: a particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
-    eps: the largest distance at which particles are near each other, in the unit of the positions. The comparison is
-        made in float64 from the original positions.
-    min_samples: the number of particles, including itself, that a core must have near it; any number from 1 on. If it
-        is above the number of particles, there are no cores.
-    boxsize: periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
-
-    Returns ``(n,)`` int32 clusters and an ``(n,)`` bool mask of the cores, in the order of ``part``. Cores that are
-    near each other, directly or through other cores, form a cluster. Clusters are numbered from 0 on by their first
-    core. A particle that is not a core but near some belongs to the first of their clusters. All others are noise, -1.
-    These are the labels of scikit-learn. With ``min_samples=1``, clusters are friends-of-friends groups; with 2, those
-    of two particles or more. Rows from ``num`` on are -1.
+    Cores that are near each other, directly or through other cores, form a cluster. Clusters are numbered from 0 on by
+    their first core. A particle that is not a core but near some cores belongs to the first of their clusters. The
+    other particles are noise, -1. These are the labels of scikit-learn. With ``min_samples=1``, clusters are
+    friends-of-friends groups; with 2, those of two particles or more.
 
     Clusters do not depend on the number of devices. Over several devices, cores are ordered by device and by row on it.
-    Raises TypeError or ValueError for invalid arguments. Raises an error at run time, on every device, if a position is
-    NaN or infinite, or a traced ``eps`` or ``boxsize`` is invalid.
+
+    Args:
+        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
+        eps: The largest distance of two particles that are near each other, in the unit of the positions. The
+            comparison is made in float64 from the original positions. Equal on all ranks.
+        min_samples: The number of particles, including itself, that a core must have near it; any number from 1 on. If
+            it is above the number of particles, no particle is a core.
+        boxsize: Periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
+            Equal on all ranks.
+        cfg: Options, equal on all ranks. None means the defaults.
+
+    Returns:
+        ``(n,)`` int32 clusters and an ``(n,)`` bool mask of the cores, in the order of ``part``. Rows from ``num`` on
+        are -1.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, or a
+            traced ``eps`` or ``boxsize`` is invalid.
+        CapacityError: On several devices, if rows do not fit the capacities in ``cfg``.
     """
     cfg = without_masses(checked_config(cfg, FofConfig))
     pos = check_particles(part, max_dims=_MAX_DIMS)

@@ -71,8 +71,9 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
         The particles, their densities and their places, one row per group.
 
     Raises:
-        ValueError: If there is not one density per particle. At run time, on every device, if the density of a member
-            is NaN, or if the catalogue belongs to other particles.
+        ValueError: If there is not one density per particle.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if the density of a member is NaN, or if
+            the catalogue belongs to other particles.
     """
     check_carried({"grouped": grouped, "cata": cata, "density": density})
     n, density = get_pos(grouped).shape[0], jnp.asarray(density)

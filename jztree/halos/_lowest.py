@@ -93,8 +93,9 @@ def lowest_potential_particle(
 
     Raises:
         TypeError: If an argument has an invalid type.
-        ValueError: If an argument is invalid. At run time, on every device, if the catalogue belongs to other particles
-            or a potential is outside the range of its dtype.
+        ValueError: If an argument is invalid.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if the catalogue belongs to other
+            particles or a potential is outside the range of its dtype.
         CapacityError: If whole groups do not fit ``group_rows``.
     """
     pos = check_particles(grouped, max_dims=_MAX_DIMS)

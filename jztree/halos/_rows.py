@@ -107,8 +107,9 @@ def inertia_tensor(cata: Rows) -> jax.Array:
         ``(g, d, d)``, in the square of the unit of length.
 
     Raises:
-        ValueError: If the catalogue has no shape tensor. At run time, on every device, if a square is outside the range
-            of the dtype: in float32, for groups larger than 1e19 or smaller than 1e-19 in the unit of length.
+        ValueError: If the catalogue has no shape tensor.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a square is outside the range of the
+            dtype: in float32, for groups larger than 1e19 or smaller than 1e-19 in the unit of length.
     """
     if cata.shape_tensor is None:
         raise ValueError(_NO_SHAPE.format("inertia_tensor"))

@@ -71,57 +71,70 @@ def knn(
 ) -> Any:
     """Return the ``k`` nearest particles of every query, nearest first, optionally limited to a radius.
 
-    part: the sources: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of
-        positions.
-    k: the number of neighbours, from 1 to the number of sources. With ``max_radius`` a query may have fewer, and k may
-        be any number below 2**31.
-    boxsize: the periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
-    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
-        the z-ordered particles which that function returned.
-    part_query: the queries, ``(q, d)``. None means that every particle is a query and its own first neighbour, at
-        distance 0.
-    result: the values to return, as words joined by ``_``:
-        ``rad``: ``(q, k)`` distances in the unit and dtype of the positions; ``drad``: the same (both are
-        differentiable with respect to positions and box; the gradient between coincident points is 0);
-        ``globalidx``: ``(q, k)`` int32 rows of the neighbours among the sources. ``output_order`` sets their order.
-            Rows are counted over all devices in turn, without padding;
-        ``rankidx``: the same as `jztree.data.RankIdx` of device and row;
-        ``part``: the neighbours themselves, a particle class of arrays ``(q, k, ...)``; or the name of one of its
-            fields;
-        ``reduce``: the result of ``reduce_func``;
-        ``query``: the queries in the order of the results, of the input type, with ``num`` if that type has one;
-        ``queryidx``: ``(q,)`` `RankIdx` of device and row of the query for each row of the results.
-    reduce_func: called as ``reduce_func(part=, rnn=, inn=, origin=, query=, queryidx=)`` with the sources in z-order,
-        radii ``(q, k)``, rows ``(q, k)`` into these sources, the `RankIdx` of origin of each source, the queries, and
-        the `RankIdx` of origin of each query. It must take ``**kwargs`` and return arrays with one row per query, in
-        the order of ``rnn``. The search returns these arrays in ``output_order``.
-    output_order: ``"input"``: row i belongs to query i, and rows of neighbours are rows of ``part``. ``"z"``: rows of
-        neighbours are those of `jztree.tree.distr_zsort` (on one device `jztree.tree.zsort`; with ``th``, of ``part``),
-        and queries are in the same z-order, so that nearby queries have nearby rows. On several devices, each query is
-        then on the device of the sources near it, which has capacity for all queries that may arrive. Use ``query``
-        and ``queryidx`` to identify them.
-    max_radius: the search radius in the unit of the positions: a number, or ``(q,)``, one per query in input order. A
-        particle is within it if its distance, computed in float64 from the given positions, is at most this radius.
-        `jztree.radius.count_within` uses the same rule and reports the number of particles if there are more than
-        ``k``. Missing neighbours are at the end of a row, with distance infinity, row -1 (both parts of a `RankIdx`)
-        and properties 0. None or infinite: no limit.
-    exclude_self: exclude each particle from its own neighbours; only without ``part_query``. The particle is identified
-        by its row, so other particles at the same place stay, at distance 0. ``k`` must then be below the number of
-        sources.
-    source_mask: ``(n,)`` bool: only these particles can be neighbours. Without ``part_query`` all particles are
-        queries, and a source at the same distance as the particle itself may precede it.
-    batch: ``(n,)`` integers from 0 on, in any order: search many sets at once, with each particle in one set.
-        Neighbours are from the same set. If a set has fewer than ``k``, the others are missing, as with ``max_radius``.
-        Up to 2**24 sets in float32, positions of up to 7 dimensions, ``output_order="input"`` and no ``th``.
-    batch_query: ``(q,)`` integers, the set that each query searches.
+    On several devices, all arguments except ``part``, ``th``, ``part_query``, ``source_mask``, ``batch``,
+    ``batch_query`` and radii per query must agree on all ranks.
 
-    Returns a tuple with one entry per word of ``result``, or the entry itself if there is one word. Padding rows (from
-    ``num`` of the queries on) have infinite radii and rows of -1. Sources at the same distance are in z-order.
+    Args:
+        part: The sources: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of
+            positions.
+        k: The number of neighbours, from 1 to the number of sources. With ``max_radius`` a query may have fewer, and k
+            may be any number below 2**31.
+        boxsize: The periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
+        th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
+            the z-ordered particles that the function returned.
+        part_query: The queries, ``(q, d)``. None means that every particle is a query and its own first neighbour, at
+            distance 0.
+        result: The values to return, one or several of these words, joined by ``_``:
 
-    Raises TypeError or ValueError for wrong arguments. Raises an error at run time if a position is NaN or infinite,
-    ``k`` is above a traced ``num`` or the number of marked sources, a traced ``max_radius`` is negative or NaN, a batch
-    number is invalid, or ``th`` belongs to other particles. Raises MemoryError, before anything is allocated, if no
-    memory can hold the distances and rows of all neighbours.
+            * ``rad``: ``(q, k)`` distances in the unit and dtype of the positions.
+            * ``drad``: The same. Both are differentiable with respect to positions and box; the gradient between
+              coincident points is 0.
+            * ``globalidx``: ``(q, k)`` int32 rows of the neighbours among the sources. ``output_order`` sets their
+              order. Rows are counted over all devices in turn, without padding.
+            * ``rankidx``: The same in the form of `jztree.data.RankIdx`, device and row.
+            * ``part``: The neighbours themselves, a particle class of arrays ``(q, k, ...)``; or the name of one of its
+              fields.
+            * ``reduce``: The result of ``reduce_func``.
+            * ``query``: The queries in the order of the results, of the input type, with ``num`` if that type has one.
+            * ``queryidx``: ``(q,)`` `RankIdx` of device and row of the query for each row of the results.
+        reduce_func: Called as ``reduce_func(part=, rnn=, inn=, origin=, query=, queryidx=)`` with the sources in
+            z-order, radii ``(q, k)``, rows ``(q, k)`` into these sources, the `RankIdx` of origin of each source, the
+            queries, and the `RankIdx` of origin of each query. It must take ``**kwargs`` and return arrays with one row
+            per query, in the order of ``rnn``. The search returns these arrays in ``output_order``.
+        output_order: With ``"input"``, row i belongs to query i, and rows of neighbours are rows of ``part``. With
+            ``"z"``, rows of neighbours are those of `jztree.tree.distr_zsort` (on one device `jztree.tree.zsort`; with
+            ``th``, of ``part``), and queries are in the same z-order, so that nearby queries have nearby rows. On
+            several devices, each query is then on the device of the sources near it, which has capacity for all queries
+            that may arrive. Use ``query`` and ``queryidx`` to identify them.
+        cfg: Options. None means the defaults.
+        max_radius: The search radius in the unit of the positions: a number, or ``(q,)``, one per query in input order.
+            A particle is within it if its distance, computed in float64 from the given positions, is at most this
+            radius. `jztree.radius.count_within` uses the same rule and reports the number of particles if there are
+            more than ``k``. Missing neighbours are at the end of a row, with distance infinity, row -1 (both parts of a
+            `RankIdx`) and properties 0. None or infinity means no limit.
+        exclude_self: Whether to exclude each particle from its own neighbours; only without ``part_query``. The
+            particle is identified by its row, so other particles at the same place stay, at distance 0. ``k`` must then
+            be below the number of sources.
+        source_mask: ``(n,)`` bool, the particles that can be neighbours. Without ``part_query`` all particles are
+            queries, and a source at the same distance as the particle itself may precede it.
+        batch: ``(n,)`` integers from 0 on, in any order, the set of each particle. The search then covers many sets at
+            once, and neighbours are from the same set. If a set has fewer than ``k``, the others are missing; see
+            ``max_radius``. Up to 2**24 sets in float32, positions of up to 7 dimensions, ``output_order="input"`` and
+            no ``th``.
+        batch_query: ``(q,)`` integers, the set that each query searches.
+
+    Returns:
+        A tuple with one entry per word of ``result``, or the entry itself if there is one word. Padding rows (from
+        ``num`` of the queries on) have infinite radii and rows of -1. Sources at the same distance are in z-order.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, ``k`` is above a traced
+            ``num`` or the number of marked sources, a traced ``max_radius`` is negative or NaN, a batch number is
+            invalid, or ``th`` belongs to other particles.
+        MemoryError: Before anything is allocated, if no memory can hold the distances and rows of all neighbours.
+        CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
     """
     cfg = without_masses(checked_config(cfg, KNNConfig))
     check_hierarchy(th)

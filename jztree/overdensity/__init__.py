@@ -44,13 +44,17 @@ _BAD_DENSITY = "a density is not positive and finite; give mean densities such a
 class SphericalOverdensity:
     """Spheres around ``q`` centres with ``m`` given mean densities; see `spherical_overdensity`.
 
-    If one density was given as a number, there is no axis over densities.
+    If one density was given as a number, arrays have no axis over densities. Radius, mass and count are 0 if the
+    density is below the threshold from the start. If it is above the threshold up to half the periodic box, radius and
+    mass are NaN and the count is -1.
 
-    radius: ``(q, m)``, in the unit and dtype of the positions. mass: ``(q, m)``, of all particles within. count:
-    ``(q, m)`` int32, the number of these particles. All three are 0 if the density is below the threshold from the
-    start. If it is above the threshold up to half the periodic box, radius and mass are NaN and the count is -1.
-    vmax: ``(q,)``, the largest circular velocity ``sqrt(G M(<r) / r)`` within the largest of the radii. rmax: ``(q,)``,
-    the ``r`` of this maximum. Both are 0 if all radii are.
+    Attributes:
+        radius: ``(q, m)``, in the unit and dtype of the positions.
+        mass: ``(q, m)``, of all particles within.
+        count: ``(q, m)`` int32, the number of these particles.
+        vmax: ``(q,)``, the largest circular velocity ``sqrt(G M(<r) / r)`` within the largest of the radii; 0 if every
+            radius is 0.
+        rmax: ``(q,)``, the ``r`` of this maximum; 0 if every radius is 0.
     """
 
     radius: jax.Array
@@ -82,40 +86,51 @@ def spherical_overdensity(
 ) -> SphericalOverdensity:
     """Compute radii, masses and largest circular velocities of spheres with given mean densities.
 
-    part: all particles: a particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of
-        positions. A ``mass``, ``(n,)`` or one number for all, is used if present; otherwise every particle counts 1.
-    centre: ``(q, d)`` positions of the same dtype, or a particle class. Its rows from ``num`` on get zeros. For the
-        groups of a catalogue: ``jztree.data.Pos(pos=cata.com_pos, num=cata.ngroups)``.
-    density: ``(m,)`` or a number, mean densities in units of mass over length to the power of ``d``. For M200 of the
-        critical density: ``200 * 3 * H**2 / (8 * pi * G)``, times ``a**3`` if positions are comoving.
-    boxsize: the periodic length, or one per dimension; 0 or None means open.
-    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
-        the z-ordered particles which that function returned. It saves the sort on one device.
-    G: the gravitational constant in the units wanted for ``vmax``.
-
-    The definition: order the particles by their distance ``r_1 <= r_2 <= ...`` from the centre (to the nearest image),
+    **Definition.** Order the particles by their distance ``r_1 <= r_2 <= ...`` from the centre (to the nearest image),
     and let ``M_i`` be the mass of the first ``i``. The sphere starts with the ``cfg.npart_min`` nearest particles and
-    all others at the same distance as the last of these. If its mean density is not above ``density``, radius, mass and
+    the others at the same distance as the last one. If its mean density is not above ``density``, radius, mass and
     count are 0: the centre is not in a halo of this density. Otherwise the sphere ends at the first ``i`` for which the
     density falls to the threshold before the next particle, ``M_i <= V(r_{i+1}) density``, where ``V(r)`` is the volume
-    of the ball. Its mass is ``M_i``, and its radius ``(M_i / (V(1) density))**(1/d)``, which is at most ``r_{i+1}``. If
-    the centre is itself a particle, that particle is at distance 0. Choose centres in haloes, such as their densest
+    of the ball. Its mass is ``M_i``, and its radius ``(M_i / (V(1) density))**(1/d)``, which is at most ``r_{i+1}``.
+
+    If the centre is itself a particle, that particle is at distance 0. Choose centres in haloes, such as their densest
     particles; a centre of mass between two clumps may be in neither.
 
     In a periodic box, the search ends at half the smallest length. If a sphere is still denser than ``density`` there,
     its radius and mass are NaN and its count is -1. The largest circular velocity is the maximum over the particles
     from the start of the sphere on (without coincident ones at distance 0).
 
-    Derivatives are at fixed membership: the particles in each sphere are held constant. ``mass`` depends on their
+    **Derivatives** are at fixed membership: the particles in each sphere are held constant. ``mass`` depends on their
     masses, ``radius`` on these and ``density``, and ``vmax`` and ``rmax`` also on the positions of the centre and of
     the particle at the peak.
 
-    Distances and masses are computed in float64, and masses are added in the order of distance, so any number of
-    devices, CPUs or GPUs, gives the same bits.
+    **Precision.** Distances and masses are computed in float64, and masses are added in the order of distance, so any
+    number of devices, CPUs or GPUs, gives the same bits.
 
-    Raises TypeError or ValueError for wrong arguments. Raises an error at run time if a position is NaN or infinite, a
-    mass is negative, NaN or infinite, a result exceeds the range of its dtype, or a traced ``density`` or ``boxsize``
-    is wrong.
+    Args:
+        part: All particles: a particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of
+            positions. A ``mass``, ``(n,)`` or one number for all, is used if present; otherwise every particle counts
+            1.
+        centre: ``(q, d)`` positions of the same dtype, or a particle class. Its rows from ``num`` on get zeros. For the
+            groups of a catalogue: ``jztree.data.Pos(pos=cata.com_pos, num=cata.ngroups)``.
+        density: ``(m,)`` or a number, mean densities in units of mass over length to the power of ``d``, equal on all
+            ranks. For M200 of the critical density: ``200 * 3 * H**2 / (8 * pi * G)``, times ``a**3`` if positions are
+            comoving.
+        boxsize: The periodic length, or one per dimension; 0 or None means open. Equal on all ranks.
+        th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
+            the z-ordered particles that the function returned. It saves the sort on one device.
+        G: The gravitational constant in the units wanted for ``vmax``, equal on all ranks.
+        cfg: Options, equal on all ranks. None means the defaults.
+
+    Returns:
+        The spheres, in the order of the centres.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, a mass is negative, NaN
+            or infinite, a result exceeds the range of its dtype, or a traced ``density`` or ``boxsize`` is invalid.
+        CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
     """
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
     given, centres = check_both(part, centre, th)

@@ -44,14 +44,21 @@ _LOST = (
 class SphereProperties:
     """Properties of the particles in ``q`` spheres; see `sphere_properties`.
 
-    The columns are those of `jztree.data.FofCatalogue`, for the particles in a sphere instead of a group. The
-    functions of `jztree.halos` that process a catalogue row by row therefore accept these spheres also.
+    The columns are those of `jztree.data.FofCatalogue`, for the particles in a sphere instead of a group. The functions
+    of `jztree.halos` that process a catalogue row by row therefore accept these spheres also.
 
-    ngroups: int32, the number of rows with centres; the other rows are 0. count: ``(q,)`` int32. mass: ``(q,)``.
-    com_pos: ``(q, d)``. com_inertia_radius, max_radius: ``(q,)``, about the centre of mass.
-    shape_tensor: ``(q, d, d)``. com_vel: ``(q, d)``. vel_dispersion: ``(q,)``, and angular_momentum:
-    ``(q, d * (d - 1) / 2)``, relative to the mean velocity of the sphere. The last three are None if particles have no
-    velocities, and the last also in 1D.
+    Attributes:
+        ngroups: int32, the number of rows with centres; the other rows are 0.
+        count: ``(q,)`` int32, number of particles.
+        mass: ``(q,)``.
+        com_pos: ``(q, d)``, centre of mass.
+        com_inertia_radius: ``(q,)``, about the centre of mass.
+        max_radius: ``(q,)``, about the centre of mass.
+        shape_tensor: ``(q, d, d)``.
+        com_vel: ``(q, d)``, or None if particles have no velocities.
+        vel_dispersion: ``(q,)``, relative to the mean velocity of the sphere, or None if particles have no velocities.
+        angular_momentum: ``(q, d * (d - 1) / 2)``, relative to the mean velocity of the sphere. None in 1D, or if
+            particles have no velocities.
     """
 
     ngroups: int | jax.Array
@@ -78,12 +85,7 @@ def sphere_properties(
     th: TreeHierarchy | None = None,
     cfg: OverdensityConfig | None = None,
 ) -> SphereProperties:
-    """Compute mass, centre, velocity, dispersion, shape and angular momentum of all particles in spheres.
-
-    part: all particles, as in `spherical_overdensity`; ``vel``, ``(n, d)``, is used if present.
-    centre: ``(q, d)`` positions of the same dtype, or a particle class. Its rows from ``num`` on get zeros.
-    radius: ``(q,)``, one per sphere, for example from `spherical_overdensity`.
-    boxsize, th, cfg: as in `spherical_overdensity`; ``cfg.npart_min`` has no effect here.
+    """Compute mass, centre, velocity, dispersion, shape and angular momentum of the particles in spheres.
 
     A particle is in the sphere if the distance from the centre to its nearest image, computed in float64, is at most
     the radius. All sums are over these particles, regardless of their groups. Velocities are taken relative to the
@@ -91,15 +93,30 @@ def sphere_properties(
     about any point. Velocities are used unchanged: if they are peculiar, the dispersion does not include the Hubble
     flow. The angular momentum never includes it, because the Hubble flow moves particles along ``x``.
 
-    If the radius is 0 or negative there is no sphere, and every column is 0. If it is NaN (as returned by
+    If the radius is 0 or negative, the sphere does not exist, and every column is 0. If it is NaN (as returned by
     `spherical_overdensity` for a sphere that reaches half the box), every column is NaN, and the count is -1.
 
     Sums are float64. They include the same particles on any number of devices. On GPUs, and over several GPUs, they may
-    differ in the last bits of float64. There are no derivatives: differentiating raises an error.
+    differ in the last bits of float64. They have no derivatives: differentiating raises an error.
 
-    Raises TypeError or ValueError for wrong arguments. Raises an error at run time, on every device, if a position is
-    NaN or infinite, a mass is negative, NaN or infinite, a velocity is NaN or infinite, a radius is above half the
-    smallest periodic length, or a result exceeds the range of its dtype.
+    Args:
+        part: All particles, see `spherical_overdensity`; ``vel``, ``(n, d)``, is used if present.
+        centre: ``(q, d)`` positions of the same dtype, or a particle class. Its rows from ``num`` on get zeros.
+        radius: ``(q,)``, one per sphere, for example from `spherical_overdensity`.
+        boxsize: See `spherical_overdensity`.
+        th: See `spherical_overdensity`.
+        cfg: See `spherical_overdensity`; ``cfg.npart_min`` has no effect here.
+
+    Returns:
+        The properties, in the order of the centres.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, a mass
+            is negative, NaN or infinite, a velocity is NaN or infinite, a radius is above half the smallest periodic
+            length, or a result exceeds the range of its dtype.
+        CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
     """
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
     given, centres = check_both(part, centre, th)

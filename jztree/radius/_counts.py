@@ -41,27 +41,37 @@ def count_within(
 ) -> jax.Array:
     """Count the particles within a radius of every query, or sum their weights.
 
-    part: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
-    radius: in the unit of the positions: a number; ``(q,)``, one per query; or ``m`` ascending radii, ``(m,)`` for all
-        queries or ``(q, m)``. An array with as many entries as queries means one per query; ``(1, m)`` always applies
-        to all queries. Infinity counts everything.
-    boxsize: the periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
-    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
-        the z-ordered particles which that function returned.
-    part_query: ``q`` positions of the same dtype, or a particle class. None: the particles themselves (``q`` is ``n``),
-        each of which counts itself.
-    weight: ``(n,)`` real numbers, one per particle of ``part``, to sum instead of counting.
-
-    Returns ``(q,)`` int32 in the order of the queries, or ``(q, m)``; with ``weight``, sums in the dtype of the
-    positions. Rows from ``num`` on are 0 for any radii. A particle is counted once, by its nearest image, if
-    its distance in float64 from the given positions is at most the radius.
+    A particle is counted once, by its nearest image, if its distance in float64 from the given positions is at most the
+    radius.
 
     Counts do not depend on the number of devices. Sums are accumulated in float64. On several devices, and on GPUs,
     they may differ in the last bits of that precision. Differentiating sums raises an error.
 
-    Raises TypeError or ValueError for wrong arguments. Raises an error at run time, on every device, if a position or
-    weight is NaN or infinite, a traced ``radius`` or ``boxsize`` is wrong, ``th`` belongs to other particles, or a sum
-    exceeds the range of its dtype.
+    Args:
+        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
+        radius: In the unit of the positions: a number; ``(q,)``, one per query; or ``m`` ascending radii, ``(m,)`` for
+            all queries or ``(q, m)``. An array with as many entries as queries means one per query; ``(1, m)`` always
+            applies to all queries. Infinity includes all particles. Radii for all queries must be equal on all ranks.
+        boxsize: The periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
+            Equal on all ranks.
+        th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
+            the z-ordered particles that the function returned.
+        part_query: ``q`` positions of the same dtype, or a particle class. None means the particles themselves (``q``
+            is ``n``), each of which counts itself.
+        weight: ``(n,)`` real numbers, one per particle of ``part``, to sum instead of counting.
+        cfg: Options, equal on all ranks. None means the defaults.
+
+    Returns:
+        ``(q,)`` int32 in the order of the queries, or ``(q, m)``; with ``weight``, sums in the dtype of the positions.
+        Rows from ``num`` on are 0 for any radii.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position or weight is NaN or
+            infinite, a traced ``radius`` or ``boxsize`` is invalid, ``th`` belongs to other particles, or a sum exceeds
+            the range of its dtype.
+        CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)

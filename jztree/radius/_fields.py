@@ -48,16 +48,27 @@ def sph_derivative(
     * divergence: ``sum_j m_j (A_j - A_i) . dW_ij/dx_i / rho_i``
     * curl: ``sum_j m_j dW_ij/dx_i x (A_j - A_i) / rho_i``
 
-    They vanish for constant fields. For sums without differences, or at other places, see `kernel_sums`.
+    They vanish for constant fields. For sums without differences, or at other places, see `kernel_sums`. All have first
+    derivatives by positions, masses, field and ``h``.
 
-    part, h, boxsize, th, kernel, truncate: as in `kernel_sums`; particles without masses count 1 each.
-    field: ``(n, ...)`` real numbers; the divergence and curl are of vectors ``(n, ..., d)``.
-    kind: ``"gradient"``, ``"divergence"`` or ``"curl"``, in 2 or 3 dimensions.
+    Args:
+        part: See `kernel_sums`. Particles without masses count 1 each.
+        h: See `kernel_sums`.
+        field: ``(n, ...)`` real numbers; the divergence and curl are of vectors ``(n, ..., d)``.
+        kind: ``"gradient"``, ``"divergence"`` or ``"curl"``, in 2 or 3 dimensions.
+        boxsize: See `kernel_sums`.
+        th: See `kernel_sums`.
+        kernel: See `kernel_sums`.
+        truncate: See `kernel_sums`.
+        cfg: Options, equal on all ranks. None means the defaults.
 
-    Returns ``(n, ..., d)`` for a gradient, and shapes as in `kernel_sums` for the others; 0 in rows from ``num`` on.
-    All have first derivatives by positions, masses, field and ``h``.
+    Returns:
+        ``(n, ..., d)`` for a gradient, and the shapes of `kernel_sums` for the others; 0 in rows from ``num`` on.
 
-    Raises the errors of `kernel_sums`, and an error at run time if the density at a particle is 0.
+    Raises:
+        TypeError: See `kernel_sums`.
+        ValueError: See `kernel_sums`.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if the density at a particle is 0.
     """
     cfg = checked_config(cfg, RadiusConfig)
     check_hierarchy(th)

@@ -98,51 +98,60 @@ def kernel_sums(
     truncate: float = 4.0,
     cfg: RadiusConfig | None = None,
 ) -> jax.Array:
-    """Sum values over all neighbours, weighted by a kernel of the distance: ``sum_j v_j W(|x_i - x_j|, h)``.
+    """Sum values over all neighbours, weighted by a smoothing kernel of the distance: ``sum_j v_j W(|x_i - x_j|, h)``.
 
     With masses as values this is the density of smoothed particle hydrodynamics (SPH). With ones, one ``h`` and a
     Gaussian, it is ``n`` times a kernel density estimate. The memory does not depend on the number of pairs.
 
-    part: particles with ``pos`` ``(n, d)``, float32 or float64, or an array of positions.
-    h: positive smoothing lengths of the particles, in the unit of the positions: a number, or ``(n,)``. ``h`` is the
-        radius of the kernel's support. If your code calls half of this radius ``h``, pass twice its value.
-    boxsize, th: see `count_within`. Each particle contributes by its nearest image only, even if ``h`` exceeds half
-        the box.
-    part_query: ``q`` positions at which to sum. None: the particles themselves; each then contributes ``W(0, h)`` to
-        its sum.
-    h_query: the smoothing lengths of the queries: a number, or ``(q,)``. Only with ``part_query``. It may be left out
-        if ``h`` is a number or ``form`` is ``"scatter"``. With ``"gather"``, ``h`` may be None instead.
-    values: ``(n, ...)`` real numbers to sum. None: the masses of ``part``, or ones if ``part`` has no masses.
-    kernel: ``"cubic_spline"``, ``"wendland_c2"``, ``"wendland_c4"`` or ``"wendland_c6"``, the kernels of
-        `jztree.density.sph_density`, in 1 to 3 dimensions; ``"gaussian"``, a normal distribution with standard
-        deviation ``h / truncate``, cut at ``h``; or ``"top_hat"``. Each is 0 outside ``h``, and its integral over
-        space is 1.
-    form: which smoothing length to use: ``"gather"``, that of the query; ``"scatter"``, that of the neighbour;
-        ``"mean_kernel"``, ``(W(r, h_i) + W(r, h_j)) / 2`` (Hernquist & Katz 1989, ApJS 70, 419); or ``"mean_h"``,
-        ``W(r, (h_i + h_j) / 2)`` (Evrard 1988, MNRAS 235, 911).
-    derivative: by the position of the query: ``"gradient"``, ``sum_j v_j dW/dx_i``; ``"divergence"``,
-        ``sum_j v_j . dW/dx_i``, or ``"curl"``, ``sum_j dW/dx_i x v_j``, of vectors ``(n, ..., d)``. None: no
-        derivative.
-    truncate: static, from 1 to 12. Only for ``"gaussian"``.
+    **Precision.** Float64 distances decide whether a top hat or a Gaussian, which are not 0 at ``h``, reach a
+    neighbour. Smoothing kernels are computed in the precision of the positions, and sums in float64. Sums have the same
+    bits for any number of threads. On several devices they agree to the rounding of float64.
 
-    Returns ``(q, ...)`` sums in the order of the queries, in the dtype that JAX gives a position times a value. A
-    gradient adds an axis of length ``d``, a divergence removes one, and a curl has three components, or one without an
-    axis in 2 dimensions. Rows from ``num`` on are 0.
+    **Cost.** The time grows with the number of pairs within ``h``, with two exceptions. A top hat adds whole nodes of
+    the hierarchy, unless lengths differ with ``"mean_h"``. Particles at one place with one length count as one.
 
-    Float64 distances decide whether a top hat or a Gaussian, which are not 0 at ``h``, reach a neighbour. Kernels are
-    computed in the precision of the positions, and sums in float64. Sums have the same bits for any number of threads.
-    On several devices they agree to the rounding of float64.
+    **Derivatives.** Sums have first and second derivatives, forward and reverse, by positions, values and ``h``, and
+    first derivatives by the box. Sums with ``derivative`` have first derivatives. The set of neighbours is kept fixed.
+    All other derivatives raise, and so does the derivative of a top hat by anything but values.
 
-    The time grows with the number of pairs within ``h``, with two exceptions. A top hat adds whole nodes of the
-    hierarchy, unless lengths differ with ``"mean_h"``. Particles at one place with one length count as one.
+    Args:
+        part: Particles with ``pos`` ``(n, d)``, float32 or float64, or an array of positions.
+        h: Positive smoothing lengths of the particles, in the unit of the positions: a number (equal on all ranks), or
+            ``(n,)``. ``h`` is the radius of the kernel's support. If your code calls half of this radius ``h``, pass
+            twice its value.
+        boxsize: See `count_within`. Each particle contributes by its nearest image only, even if ``h`` exceeds half the
+            box.
+        th: See `count_within`.
+        part_query: ``q`` positions for the sums. None means the particles themselves; each then contributes ``W(0, h)``
+            to its sum.
+        h_query: The smoothing lengths of the queries: a number, or ``(q,)``. Only with ``part_query``. It may be left
+            out if ``h`` is a number or ``form`` is ``"scatter"``. With ``"gather"``, ``h`` may be None instead.
+        values: ``(n, ...)`` real numbers to sum. None means the masses of ``part``, or ones if ``part`` has no masses.
+        kernel: ``"cubic_spline"``, ``"wendland_c2"``, ``"wendland_c4"`` or ``"wendland_c6"``, the smoothing kernels of
+            `jztree.density.sph_density`, in 1 to 3 dimensions; ``"gaussian"``, a normal distribution with standard
+            deviation ``h / truncate``, cut at ``h``; or ``"top_hat"``. Each is 0 outside ``h``, and its integral over
+            space is 1.
+        form: The smoothing length to use: ``"gather"``, that of the query; ``"scatter"``, that of the neighbour;
+            ``"mean_kernel"``, ``(W(r, h_i) + W(r, h_j)) / 2`` (Hernquist & Katz 1989, ApJS 70, 419); or ``"mean_h"``,
+            ``W(r, (h_i + h_j) / 2)`` (Evrard 1988, MNRAS 235, 911).
+        derivative: By the position of the query: ``"gradient"``, ``sum_j v_j dW/dx_i``; ``"divergence"``,
+            ``sum_j v_j . dW/dx_i``, or ``"curl"``, ``sum_j dW/dx_i x v_j``, of vectors ``(n, ..., d)``. None means no
+            derivative.
+        truncate: Static, from 1 to 12. Only for ``"gaussian"``.
+        cfg: Options, equal on all ranks. None means the defaults.
 
-    Sums have first and second derivatives, forward and reverse, by positions, values and ``h``, and first derivatives
-    by the box. Sums with ``derivative`` have first derivatives. The set of neighbours is kept fixed. All other
-    derivatives raise, and so does the derivative of a top hat by anything but values.
+    Returns:
+        ``(q, ...)`` sums in the order of the queries, in the dtype that JAX gives a position times a value. A gradient
+        adds an axis of length ``d``, a divergence removes one, and a curl has three components, or one without an axis
+        in 2 dimensions. Rows from ``num`` on are 0.
 
-    Raises TypeError or ValueError if an argument is wrong. Raises at run time, on every device, if a position or value
-    is NaN or infinite, if a traced ``h`` is not positive and finite, if a traced ``boxsize`` is wrong, if ``th``
-    belongs to other particles, or if a sum exceeds the range of its dtype.
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position or value is NaN or
+            infinite, if a traced ``h`` is not positive and finite, if a traced ``boxsize`` is invalid, if ``th``
+            belongs to other particles, or if a sum exceeds the range of its dtype.
+        CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
     """
     cfg = checked_config(cfg, RadiusConfig)
     check_hierarchy(th)

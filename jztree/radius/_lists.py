@@ -31,10 +31,11 @@ _USUAL = 32
 class NeighbourLists:
     """The neighbours of ``q`` queries in lists of any length; see `neighbours_within`.
 
-    splits: ``(q + 1,)`` int32: the list of query ``i`` is the entries from ``splits[i]`` to ``splits[i + 1]``, and
-        ``splits[-1]`` is the number of entries.
-    index: ``(capacity,)`` int32, the rows of the neighbours; -1 after the last.
-    distance: ``(capacity,)``, in the dtype of the positions; infinite after the last.
+    Attributes:
+        splits: ``(q + 1,)`` int32. The list of query ``i`` is the entries from ``splits[i]`` to ``splits[i + 1]``, and
+            ``splits[-1]`` is the number of entries.
+        index: ``(capacity,)`` int32, the rows of the neighbours; -1 after the last.
+        distance: ``(capacity,)``, in the dtype of the positions; infinite after the last.
     """
 
     splits: jax.Array
@@ -70,23 +71,34 @@ def neighbours_within(
 ) -> NeighbourLists:
     """List all particles within a radius of every query, in lists of any length.
 
-    part, boxsize, th, part_query: as in `count_within`.
-    radius: in the unit of the positions: a number, or ``(q,)``, one per query.
-    capacity: the maximum total number of neighbours of all queries (of each device's queries, on several devices).
-        None: a plain call returns exactly as many entries as there are; ``.jit`` and ``.smap`` determine the capacity
-        and recompile if it has to grow. A given number is kept. Pass one inside your own ``jax.jit``.
-    nearest_first: sort each list by distance. If False, it is in the z-order of ``part``. Neighbours at the same
-        distance are always in z-order.
+    Every particle is listed once, by its nearest image, if its distance in float64 is at most the radius. Without
+    ``part_query``, each particle is in its own list.
 
-    Returns `NeighbourLists`: `numpy.split`-like, the format of `scipy.sparse.csr_matrix`. Rows are rows of ``part``; on
-    several devices, rows of the joined particles of all devices. Without ``part_query``, each particle is in its own
-    list. Every particle is listed once, by its nearest image, if its distance in float64 is at most the radius.
-    ``distance`` is this float64 distance, rounded. Queries from ``num`` on have empty lists.
+    Args:
+        part: See `count_within`.
+        radius: In the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per query.
+        boxsize: See `count_within`.
+        th: See `count_within`.
+        part_query: See `count_within`.
+        capacity: The maximum total number of neighbours of all queries (of each device's queries, on several devices).
+            With None, a plain call returns exactly as many entries as there are; ``.jit`` and ``.smap`` determine the
+            capacity and recompile if it has to grow. A given number is kept. Pass one inside your own ``jax.jit``.
+        nearest_first: Whether to sort each list by distance. If False, it is in the z-order of ``part``. Neighbours at
+            the same distance are always in z-order.
+        cfg: Options, equal on all ranks. None means the defaults.
 
-    Raises TypeError or ValueError for wrong arguments. Raises an error at run time, on every device, if a position is
-    NaN or infinite, a traced ``radius`` or ``boxsize`` is wrong, ``th`` belongs to other particles, or the neighbours
-    exceed ``capacity`` (`jztree.CapacityError`, which reports their number). Raises MemoryError, before anything is
-    allocated, for lists that no memory can hold.
+    Returns:
+        The lists, in the format of `numpy.split` and `scipy.sparse.csr_matrix`. Rows are rows of ``part``; on several
+        devices, rows of the joined particles of the devices. ``distance`` is the float64 distance, rounded. Queries
+        from ``num`` on have empty lists.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, a
+            traced ``radius`` or ``boxsize`` is invalid, or ``th`` belongs to other particles.
+        CapacityError: On every device, if the neighbours exceed ``capacity``; the error has their number.
+        MemoryError: Before anything is allocated, for lists that no memory can hold.
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)

@@ -25,9 +25,10 @@ __all__ = ["NearestWithin", "nearest_within"]
 class NearestWithin:
     """The nearest particles within a radius of ``q`` queries; see `nearest_within`.
 
-    count: ``(q,)`` int32, the number of particles within the radius, which may exceed ``max_neighbours``.
-    index: ``(q, max_neighbours)`` int32, the rows of the nearest; -1 after the last.
-    distance: ``(q, max_neighbours)``, in the dtype of the positions; infinite after the last.
+    Attributes:
+        count: ``(q,)`` int32, the number of particles within the radius, which may exceed ``max_neighbours``.
+        index: ``(q, max_neighbours)`` int32, the rows of the nearest; -1 after the last.
+        distance: ``(q, max_neighbours)``, in the dtype of the positions; infinite after the last.
     """
 
     count: jax.Array
@@ -56,16 +57,27 @@ def nearest_within(
 ) -> NearestWithin:
     """Return up to ``max_neighbours`` nearest particles within a radius of every query, and the number within it.
 
-    part, boxsize, th, part_query: as in `count_within`.
-    radius: in the unit of the positions: a number, or ``(q,)``, one per query.
-    max_neighbours: the length of each row, from 1 to 2**31 - 1; it must be known when the function is traced.
+    The shapes of the arrays do not depend on the positions. Distances have derivatives by positions and box.
 
-    Returns `NearestWithin`: the counts of `count_within`, and the neighbours of `jztree.knn.knn` with that
-    ``max_radius``. The shapes of the arrays do not depend on the positions. Rows are rows of ``part``; on several
-    devices, rows of the joined particles of all devices. Without ``part_query``, each particle is its own first
-    neighbour. `NearestWithin.is_cut` reports rows that were too short. Distances have derivatives by positions and box.
+    Args:
+        part: See `count_within`.
+        radius: In the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per query.
+        max_neighbours: The length of each row, from 1 to 2**31 - 1; it must be known when the function is traced.
+        boxsize: See `count_within`.
+        th: See `count_within`.
+        part_query: See `count_within`.
+        cfg: Options, equal on all ranks. None means the defaults.
 
-    Raises TypeError or ValueError for wrong arguments, and the run-time errors of `count_within`, on every device.
+    Returns:
+        The counts of `count_within`, and the neighbours of `jztree.knn.knn` with that ``max_radius``. Rows are rows of
+        ``part``; on several devices, rows of the joined particles of the devices. Without ``part_query``, each particle
+        is its own first neighbour. `NearestWithin.is_cut` reports rows that were too short.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device; see `count_within`.
+        CapacityError: See `count_within`.
     """
     cfg = checked_config(cfg, RadiusConfig)
     _, _, asking = check_both(part, part_query)

@@ -38,10 +38,13 @@ _LOST = (
 class PairCounts:
     """Pairs in bins; see `pair_counts`. ``b`` is ``(bins,)``, or ``(bins, bins_b)`` for two quantities.
 
-    count: ``b`` `WideCounts`, the number of pairs. NumPy reads it as int64.
-    weight: ``b`` `WideSums`, the sum of the products of the weights of pairs, or None without weights.
-    region_count, region_weight: ``(num_regions, *b)``, the same for the pairs with a member in each region; None
-        without regions. ``count - region_count[k]`` is the count without region ``k``, as a jackknife needs it.
+    ``count - region_count[k]`` is the count without region ``k``, which a jackknife needs.
+
+    Attributes:
+        count: ``b`` `WideCounts`, the number of pairs. NumPy reads it as int64.
+        weight: ``b`` `WideSums`, the sum of the products of the weights of pairs, or None without weights.
+        region_count: ``(num_regions, *b)``, the number of pairs with a member in each region, or None without regions.
+        region_weight: ``(num_regions, *b)``, the sum of their products of weights, or None without regions or weights.
     """
 
     count: WideCounts
@@ -84,45 +87,54 @@ def pair_counts(
 ) -> PairCounts:
     """Count the pairs of particles in bins of their distance, and sum the products of their weights.
 
-    part: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
-    edges: ``(b + 1,)`` ascending numbers from 0 on, in the unit of the positions. Bin ``i`` holds the pairs with
-        ``edges[i] < r <= edges[i + 1]``. The last edge may be infinite.
-    boxsize: the periodic length, or one per dimension; 0 or None means open. Only the nearest images of a pair count,
-        also for distances above half the box.
-    part_b: another set of particles; each pair then has one particle in ``part`` and one in ``part_b``. None: pairs
-        within ``part``.
-    mode: ``"r"`` for distances; ``"rp_pi"`` for distances across (``edges``) and along (``edges_b``) the line of sight;
-        ``"s_mu"`` for distances and the cosines, from 0 to 1, of the angle to the line of sight (``edges_b``). The last
-        two are for 2 and 3 dimensions.
-    edges_b: ``(b' + 1,)``, the edges of pi or mu, in the same form.
-    los: the axis of the line of sight; or ``"midpoint"``: from the observer at the origin to the midpoint of the pair,
-        so that ``pi = |s . m| / |m|`` and ``rp = |s x m| / |m|`` with ``s`` and ``m`` the difference and the mean of
-        their positions (Fisher et al. 1994, MNRAS 267, 927). The box must then be open. If ``m`` is 0, the entire
-        distance is across.
-    weight, weight_b: ``(n,)`` each, the weights of ``part`` and ``part_b``; None: all weights are 1.
-    region, region_b: ``(n,)`` integers from 0 to below ``num_regions``: the jackknife region of each particle.
-        ``region_b`` is needed with ``part_b``.
-    num_regions: the number of regions.
-    th: a hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
-        the z-ordered particles which that function returned. It saves the sort on one device.
-    cfg: None: leaves of 48 particles, the fastest size here.
+    **Pairs.** Pairs within one set count in both orders, like `scipy.spatial.cKDTree.count_neighbors` of a tree with
+    itself. A bin of rp, pi or mu that begins at 0 also holds the value 0. Pairs at distance 0 are not in any bin of any
+    mode: neither a particle with itself nor different particles at the same place.
 
-    Pairs within one set count in both orders, like `scipy.spatial.cKDTree.count_neighbors` of a tree with itself. A bin
-    of rp, pi or mu that begins at 0 also holds the value 0. Pairs at distance 0 are not in any bin of any mode: neither
-    a particle with itself nor different particles at the same place.
+    **Precision.** Float64 arithmetic on the given positions decides whether a pair is within an edge: distances by
+    their squares, ``|z| <= edge`` along the line of sight, and ``z**2 <= edge**2 * s**2`` for cosines. Counts are
+    therefore exact (with ``"midpoint"``, up to the rounding of ``m``), and the same integers on any number of devices.
+    Sums are taken in float64, with the same bits for any number of threads and in every run. On several devices, or on
+    a GPU, they may differ from these in the last bits. Differentiating sums of weights raises an error.
 
-    Float64 arithmetic on the given positions decides whether a pair is within an edge: distances by their squares,
-    ``|z| <= edge`` along the line of sight, and ``z**2 <= edge**2 * s**2`` for cosines. Counts are therefore exact
-    (with ``"midpoint"``, up to the rounding of ``m``), and the same integers on any number of devices. Sums are taken
-    in float64, with the same bits for any number of threads and in every run. On several devices, or on a GPU, they may
-    differ from these in the last bits.
+    **Cost.** Whole nodes of the hierarchy whose pairs are all in one bin are counted at once, so the cost per pair
+    falls with the number of pairs.
 
-    Whole nodes of the hierarchy whose pairs are all in one bin are counted at once, so the cost per pair falls with the
-    number of pairs. On several devices, all devices get the result. Differentiating sums of weights raises an error.
+    Args:
+        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
+        edges: ``(b + 1,)`` ascending numbers from 0 on, in the unit of the positions, equal on all ranks. Bin ``i``
+            holds the pairs with ``edges[i] < r <= edges[i + 1]``. The last edge may be infinite.
+        boxsize: The periodic length, or one per dimension; 0 or None means open. Only the nearest images of a pair
+            count, also for distances above half the box. Equal on all ranks.
+        part_b: Another set of particles; each pair then has one particle in ``part`` and one in ``part_b``. None means
+            pairs within ``part``.
+        mode: ``"r"`` for distances; ``"rp_pi"`` for distances across (``edges``) and along (``edges_b``) the line of
+            sight; ``"s_mu"`` for distances and the cosines, from 0 to 1, of the angle to the line of sight
+            (``edges_b``). The last two are for 2 and 3 dimensions.
+        edges_b: ``(b' + 1,)``, the edges of pi or mu, in the same form.
+        los: The axis of the line of sight; or ``"midpoint"``: from the observer at the origin to the midpoint of the
+            pair, so that ``pi = |s . m| / |m|`` and ``rp = |s x m| / |m|`` with ``s`` and ``m`` the difference and the
+            mean of their positions (Fisher et al. 1994, MNRAS 267, 927). The box must then be open. If ``m`` is 0, the
+            entire distance is across.
+        weight: ``(n,)``, the weights of ``part``. None means that every weight is 1.
+        weight_b: The same for ``part_b``.
+        region: ``(n,)`` integers from 0 to below ``num_regions``, the jackknife region of each particle.
+        region_b: The same for ``part_b``; required with ``part_b``.
+        num_regions: The number of regions.
+        th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
+            the z-ordered particles that the function returned. It saves the sort on one device.
+        cfg: Options, equal on all ranks. None means leaves of 48 particles, the fastest size here.
 
-    Raises TypeError or ValueError for wrong arguments. Raises an error at run time, on every device, if a position or
-    weight is NaN or infinite, a region is invalid, a traced ``edges`` or ``boxsize`` is wrong, ``th`` belongs to other
-    particles, or a sum of weights exceeds the range of its dtype.
+    Returns:
+        The counts and sums. On several devices, all devices get the result.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position or weight is NaN or
+            infinite, a region is invalid, a traced ``edges`` or ``boxsize`` is invalid, ``th`` belongs to other
+            particles, or a sum of weights exceeds the range of its dtype.
+        CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
     """
     cfg = checked_config(_CONFIG if cfg is None else cfg, RadiusConfig)
     cfg = without_masses(cfg)

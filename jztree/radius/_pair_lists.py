@@ -38,12 +38,14 @@ _FAR_OUT = "row {0}%s is 2**29 box lengths or more from the box, so its shift ex
 class PairLists:
     """Pairs of particles and images of particles; see `pairs_within`. Quantities that were not requested are None.
 
-    i, j: ``(capacity,)`` int32, the rows of both; -1 after the last. They ascend in ``i``.
-    shift: ``(capacity, d)`` int32, the number of box lengths by which ``j`` is shifted; 0 after the last.
-    vector: ``(capacity, d)``, ``pos[j] - pos[i] + shift * boxsize``, from ``i`` to the image of ``j``; 0 after the
-        last.
-    distance: ``(capacity,)``, the length of ``vector``; infinite after the last.
-    num: int32, the number of pairs.
+    Attributes:
+        i: ``(capacity,)`` int32, the row of the first particle, ascending; -1 after the last.
+        j: ``(capacity,)`` int32, the row of the second particle; -1 after the last.
+        shift: ``(capacity, d)`` int32, the number of box lengths by which ``j`` is shifted; 0 after the last.
+        vector: ``(capacity, d)``, ``pos[j] - pos[i] + shift * boxsize``, from ``i`` to the image of ``j``; 0 after the
+            last.
+        distance: ``(capacity,)``, the length of ``vector``; infinite after the last.
+        num: int32, the number of pairs.
     """
 
     i: jax.Array
@@ -78,29 +80,42 @@ def pairs_within(
 ) -> PairLists:
     """List all pairs within a radius as edges, in a periodic box with all images.
 
-    part, boxsize, th: as in `count_within`.
-    radius: in the unit of the positions: a number, or ``(q,)``, one per query. The radius of ``i`` applies to a pair.
-        Without ``part_query``, one radius per particle needs ``full=True``, because ``i`` may reach ``j`` while ``j``
-        does not reach ``i``. In a periodic box the radius may be longer than the box, but not infinite.
-    part_query: separate queries: these are the ``i``, and the particles of ``part`` are the ``j``. None: pairs among
-        the particles themselves, without pairs of a particle with itself at distance 0.
-    capacity: as in `neighbours_within`, for pairs.
-    full: list every pair of the particles twice, as ``(i, j, shift)`` and ``(j, i, -shift)``. With one radius per
-        particle, each of the two is listed if it is within the radius of its ``i``. If False, list each pair once: with
-        ``i < j`` or, between a particle and its own images, with a shift whose first nonzero number is positive.
-        Separate queries always list all of their pairs.
-    quantities: the contents of the list in the letters of ASE: shifts ``S``, vectors ``D`` and distances ``d``; the
-        rows ``i`` and ``j`` are always included. ``"ij"`` takes a fifth of the memory in three dimensions, and half of
-        the time. (Vectors and distances are computed together and with shifts, which their derivatives need.)
+    Every image within the radius forms its own pair. A pair is within the radius if its distance in float64, from the
+    given positions and whole box lengths, is at most the radius. Positions outside the box are not wrapped, and shifts
+    are relative to them. Vectors and distances are the float64 values, rounded. They have derivatives by positions and
+    box lengths.
 
-    Returns `PairLists`. Rows are rows of the input; on several devices, rows of the joined particles of all devices,
-    and pairs are on the device of ``i``. Every image within the radius forms its own pair. A pair is within the radius
-    if its distance in float64, from the given positions and whole box lengths, is at most the radius. Positions outside
-    the box are not wrapped, and shifts are relative to them. Vectors and distances are the float64 values, rounded.
-    They have derivatives by positions and box lengths.
+    Args:
+        part: See `count_within`.
+        radius: In the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per query. The radius of
+            ``i`` applies to a pair. Without ``part_query``, one radius per particle needs ``full=True``, because ``i``
+            may reach ``j`` while ``j`` does not reach ``i``. In a periodic box the radius may be longer than the box,
+            but not infinite.
+        boxsize: See `count_within`.
+        th: See `count_within`.
+        part_query: Separate queries: these are the ``i``, and the particles of ``part`` are the ``j``. None means pairs
+            among the particles themselves, without pairs of a particle with itself at distance 0.
+        capacity: The maximum number of pairs; see `neighbours_within`.
+        full: Whether to list every pair of the particles twice, as ``(i, j, shift)`` and ``(j, i, -shift)``. With one
+            radius per particle, each of the two is listed if it is within the radius of its ``i``. If False, each pair
+            is listed once: with ``i < j`` or, between a particle and its own images, with a shift whose first nonzero
+            number is positive. Separate queries always list each of their pairs.
+        cfg: Options, equal on all ranks. None means the defaults.
+        quantities: The contents of the list in the letters of ASE: shifts ``S``, vectors ``D`` and distances ``d``; the
+            rows ``i`` and ``j`` are always included. ``"ij"`` takes a fifth of the memory in three dimensions, and half
+            of the time. (Vectors and distances are computed together and with shifts, which their derivatives need.)
 
-    Raises the errors of `neighbours_within`, and an error at run time if a radius is infinite in a periodic box, or a
-    position is at least 2**29 box lengths from the box.
+    Returns:
+        The pairs. Rows are rows of the input; on several devices, rows of the joined particles of the devices, and
+        pairs are on the device of ``i``.
+
+    Raises:
+        TypeError: See `neighbours_within`.
+        ValueError: See `neighbours_within`.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if a radius is infinite in a periodic box, or a position
+            is at least 2**29 box lengths from the box.
+        CapacityError: See `neighbours_within`.
+        MemoryError: See `neighbours_within`.
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)

@@ -63,30 +63,39 @@ def reduce_within(
     ...     return source.mass * jnp.exp(-((distance / 0.1) ** 2))
     >>> smoothed = jz.radius.reduce_within(part, 0.4, weight)
 
-    part, boxsize, th, part_query: as in `count_within`; ``pair_func`` receives all properties of the particles.
-    radius: in the unit of the positions: a number, or ``(q,)``, one per query.
-    pair_func: called as ``pair_func(query, source, vector, distance)`` with ``p`` pairs at once: the query and the
-        source of each pair, particles like ``part_query`` and ``part`` with ``p`` rows; the vectors ``(p, d)`` from the
-        query to the nearest image of the source; and their lengths ``(p,)``. It returns an array ``(p, ...)``, or a
-        pytree of them. Calls include some padding rows, of arbitrary particles at distance ``radius``, whose results
-        are dropped. The function is compiled in: pass the same function at every call, not a new one.
-    how: ``"sum"``; or ``"max"`` or ``"min"``, element by element.
-    capacity: the maximum number of pairs of a block of queries, which is a sixteenth of all. None: as in
-        `neighbours_within`.
-
-    Returns the results of ``pair_func``, reduced to one row per query, in the order of the queries. The dtype is kept,
-    with two exceptions: sums of integers are 32 bits wide, or 64 with jax_enable_x64, as in `jax.numpy.sum`; and sums
-    of floats with less than 32 bits are float32. Rows without pairs, and rows from ``num`` on, are 0, or the initial
-    value of ``max`` and ``min``. A query that is a particle of ``part`` is paired with itself, at distance 0. Pairs are
-    defined as in `neighbours_within`.
+    For the definition of pairs see `neighbours_within`. A query that is a particle of ``part`` is paired with itself,
+    at distance 0. Sums are taken in the z-order of the sources. On several devices they may differ in the last bits.
 
     The memory holds the rows of the pairs of one block, 8 bytes each, and the results of ``pair_func`` for one call.
     Nothing is stored for derivatives: derivatives by all arguments of ``pair_func`` and by the box repeat the
-    computation. The choice of pairs has no derivative. Sums are taken in the z-order of the sources. On several
-    devices they may differ in the last bits.
+    computation. The choice of pairs has no derivative.
 
-    Raises the errors of `neighbours_within`, and ValueError or TypeError if ``pair_func`` does not return one row per
-    pair.
+    Args:
+        part: See `count_within`; ``pair_func`` receives all properties of the particles.
+        radius: In the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per query.
+        pair_func: Called as ``pair_func(query, source, vector, distance)`` with ``p`` pairs at once: the query and the
+            source of each pair, particles like ``part_query`` and ``part`` with ``p`` rows; the vectors ``(p, d)`` from
+            the query to the nearest image of the source; and their lengths ``(p,)``. It returns an array ``(p, ...)``,
+            or a pytree of arrays. Calls include some padding rows, of arbitrary particles at distance ``radius``, whose
+            results are dropped. The function is compiled in: pass the same function at every call, not a new one.
+        boxsize: See `count_within`.
+        th: See `count_within`.
+        part_query: See `count_within`; ``pair_func`` receives all properties of the queries.
+        how: ``"sum"``; or ``"max"`` or ``"min"``, element by element.
+        capacity: The maximum number of pairs of a block of queries, which is a sixteenth of all queries. For None, see
+            `neighbours_within`.
+        cfg: Options, equal on all ranks. None means the defaults.
+
+    Returns:
+        The results of ``pair_func``, reduced to one row per query, in the order of the queries. The dtype is kept, with
+        two exceptions: sums of integers are 32 bits wide, or 64 with jax_enable_x64, like those of `jax.numpy.sum`; and
+        sums of floats with less than 32 bits are float32. Rows without pairs, and rows from ``num`` on, are 0, or the
+        initial value of ``max`` and ``min``.
+
+    Raises:
+        TypeError: See `neighbours_within`. Also if ``pair_func`` does not return arrays.
+        ValueError: See `neighbours_within`. Also if ``pair_func`` does not return one row per pair.
+        CapacityError: See `neighbours_within`.
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)

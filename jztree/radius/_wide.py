@@ -20,7 +20,8 @@ __all__ = ["WideCounts", "WideSums", "add_counts", "add_sums", "counts_of_all_ra
 class WideCounts:
     """64-bit counts, not negative, that NumPy reads as int64: ``np.asarray(counts)``.
 
-    words: ``(..., 2)`` uint32, the lower word first. shape: ``(...)``, the shape of the counts.
+    Attributes:
+        words: ``(..., 2)`` uint32, the lower word first.
     """
 
     words: jax.Array
@@ -54,8 +55,8 @@ class WideCounts:
 class WideSums:
     """Sums taken in float64, which NumPy reads as float64: ``np.asarray(sums)``.
 
-    words: ``(..., 4)`` float32, or ``(..., 1)`` float64 if JAX has that switched on, as in `jztree.jax_ext.Exact`.
-    shape: ``(...)``, the shape of the sums.
+    Attributes:
+        words: ``(..., 4)`` float32, or ``(..., 1)`` float64 if JAX has that switched on; see `jztree.jax_ext.Exact`.
     """
 
     words: jax.Array

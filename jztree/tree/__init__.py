@@ -77,10 +77,19 @@ def plane_sizes(n: int, cfg: TreeConfig) -> tuple[int, ...]:
 def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, *, boxsize: Any = None) -> TreeHierarchy:
     """Build the plane hierarchy over particles that are already in z-order.
 
-    partz: as returned by `zsort` with the same ``boxsize``; its ``mass`` is used if ``cfg_tree.masses``.
+    Args:
+        partz: The result of `zsort` with the same ``boxsize``. Its ``mass`` is used if ``cfg_tree.masses``.
+        cfg_tree: Options. None means the defaults.
+        boxsize: Periodic length, or one per dimension; 0 or None means open.
 
-    Raises TypeError or ValueError for invalid arguments, and an error at run time if a position is NaN or infinite, if
-    the particles are not in z-order, or if masses are used and are negative, NaN, infinite or overflow when summed.
+    Returns:
+        The hierarchy.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, if the particles are
+            not in z-order, or if masses are used and are negative, NaN, infinite or overflow when summed.
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
     pos = check_particles(partz)
@@ -170,16 +179,24 @@ def _is_infinite(mass: jax.Array, center: jax.Array) -> jax.Array:
 def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = None, *, boxsize: Any = None) -> Any:
     """Sort particles in z-order and build the hierarchy over them.
 
-    part: a particle class with ``pos`` ``(n, d)``, or an array of positions.
-    data: a pytree to sort along; all its leaves have ``n`` rows.
-    boxsize: periodic length, or one per dimension; 0 or None means open.
+    On several ranks, each rank gets a range of the z-order, with as many particles as the others, and the hierarchy
+    over it (see `jztree.tree.distr_zsort`). ``cfg_tree`` and ``boxsize`` must agree on all ranks.
 
-    Returns ``(partz, th)``, or ``(partz, dataz, th)`` if ``data`` is given. On several ranks, each rank gets a range of
-    the z-order, with as many particles as the others, and the hierarchy over it (see `jztree.tree.distr_zsort`).
+    Args:
+        part: A particle class with ``pos`` ``(n, d)``, or an array of positions.
+        cfg_tree: Options. None means the defaults.
+        data: A pytree to sort with the particles; each leaf has ``n`` rows.
+        boxsize: Periodic length, or one per dimension; 0 or None means open.
 
-    Raises TypeError or ValueError for invalid arguments, and an error at run time if a position is NaN or infinite, or,
-    with ``cfg_tree.masses``, if a mass is negative, NaN or infinite, or if the sum of masses is out of the range of its
-    dtype.
+    Returns:
+        ``(partz, th)``, or ``(partz, dataz, th)`` if ``data`` is given.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, or, with
+            ``cfg_tree.masses``, if a mass is negative, NaN or infinite, or if the sum of masses is out of the range of
+            its dtype.
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
     check_data(data, check_particles(part).shape[0])
@@ -271,23 +288,32 @@ def zsort_and_tree_multi_type(
     boxsize: Any = None,
     one_hierarchy: bool = False,
 ) -> Any:
-    """Sort several particle types in z-order and build one hierarchy over all of them.
+    """Sort several particle types in z-order and build one hierarchy over all types.
 
-    part: a sequence of particle classes (or arrays of positions) of one dtype and number of dimensions.
-    data: None, or a sequence with one entry per type: None, or a pytree to sort along, whose leaves have as many rows
-        as that type.
-    one_hierarchy: return the hierarchy over all types instead of one per type.
+    On several ranks, each rank gets the same range of the z-order for every type. The ranks hold equal numbers of
+    particles, counted over the types together, and arrays have the capacity for these. ``cfg_tree``, ``boxsize`` and
+    ``one_hierarchy`` must agree on all ranks.
 
-    Returns ``(parts_z, ths)``, or ``(parts_z, data_z, ths)`` if ``data`` is given: each type sorted, and for each type
-    the hierarchy with its own particle splits. All hierarchies have the same planes and nodes, so node ``i`` is the
-    same region for every type; boxes hold the particles of all types, and a node may be empty of one type.
+    Args:
+        part: A sequence of particle classes (or arrays of positions) of one dtype and number of dimensions.
+        cfg_tree: Options. None means the defaults.
+        data: None, or a sequence with one entry per type: None, or a pytree to sort with the particles, whose leaves
+            have as many rows as that type.
+        boxsize: Periodic length, or one per dimension; 0 or None means open.
+        one_hierarchy: Whether to return the hierarchy over the types together instead of one per type.
+            `TreeHierarchy.particle_splits_of` locates the particles of each type in it. Other functions do not accept
+            it as their ``th``.
 
-    On several ranks, each rank gets the same range of the z-order of all types, with as many particles of all types
-    together as the others; arrays have the capacity for these. With ``one_hierarchy``, ``th`` replaces ``ths``: the
-    hierarchy over the particles of all types together, where `TreeHierarchy.particle_splits_of` locates those of each
-    type. Other functions do not accept it as their ``th``.
+    Returns:
+        ``(parts_z, ths)``, or ``(parts_z, data_z, ths)`` if ``data`` is given: each type sorted, and for each type the
+        hierarchy with its own particle splits. All hierarchies have the same planes and nodes, so node ``i`` is the
+        same region for every type; boxes hold the particles of every type, and a node may be empty of one type. With
+        ``one_hierarchy``, ``th`` replaces ``ths``.
 
-    Raises TypeError or ValueError for invalid arguments, and an error at run time if a position is NaN or infinite.
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite.
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
     if not isinstance(data, (list, tuple, type(None))):

@@ -44,25 +44,32 @@ def distr_zsort(
     boxsize: Any = None,
     capacity: int | None = None,
 ) -> Any:
-    """Sort the particles of all ranks in z-order: each rank gets one range, in the order of the ranks.
+    """Sort the particles of the ranks in z-order: each rank gets one range, in the order of the ranks.
 
-    part: this rank's particles, a particle class with ``pos`` ``(n, d)``, or an array of positions.
-    data: a pytree to sort along; all its leaves have ``n`` rows.
-    nsamp: with ``equalize=False``, number of keys that each rank samples to find the ranges.
-    equalize: give all ranks the same number of particles, with one more on the first ranks if it does not divide. If
-        False, ranges come from a sample, which is slightly faster.
-    boxsize: periodic length, or one per dimension; 0 or None means open.
-    capacity: with ``equalize=False``, the number of rows that a rank may receive. None: ``n``, which a mapped function
-        enlarges if it is too small. With ``equalize=True``, ``n`` is always enough.
+    All arguments except ``part`` and ``data`` must agree on all ranks.
 
-    Returns ``(partz, origin)``, or ``(partz, dataz, origin)`` if ``data`` is given: the rank's particles with ``num``
-    of the rank, and the `jztree.data.RankIdx` of each row's origin, ``(n,)`` each. The order is that of `zsort` for the
-    particles of all ranks, one rank after the other: coincident particles stay in the order of ranks and rows. Rows
-    from ``num`` on are unused.
+    Args:
+        part: This rank's particles, a particle class with ``pos`` ``(n, d)``, or an array of positions.
+        data: A pytree to sort with the particles; each leaf has ``n`` rows.
+        nsamp: With ``equalize=False``, number of keys that each rank samples to find the ranges.
+        equalize: Whether to give all ranks the same number of particles, with one more on the first ranks if it does
+            not divide. If False, ranges come from a sample, which is slightly faster.
+        boxsize: Periodic length, or one per dimension; 0 or None means open.
+        capacity: With ``equalize=False``, the number of rows that a rank may receive. None means ``n``, which a mapped
+            function enlarges if it is too small. With ``equalize=True``, ``n`` is always enough.
 
-    Raises TypeError or ValueError for invalid arguments, such as a class without ``num`` for unequal shares, and an
-    error on every rank at run time if a position is NaN or infinite on any rank, or if the particles do not fit
-    (`jztree.CapacityError`).
+    Returns:
+        ``(partz, origin)``, or ``(partz, dataz, origin)`` if ``data`` is given: the rank's particles with ``num`` of
+        the rank, and the `jztree.data.RankIdx` of each row's origin, ``(n,)`` each. The order is that of `zsort` for
+        the joined particles of the ranks, one rank after the other: coincident particles stay in the order of ranks and
+        rows. Rows from ``num`` on are unused.
+
+    Raises:
+        TypeError: For arguments of a wrong type, such as a class without ``num`` for unequal shares.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every rank, if a position is NaN or infinite on any
+            rank.
+        CapacityError: On every rank, if the particles do not fit ``capacity``.
     """
     if not equalize and nsamp < 1:
         raise ValueError(f"nsamp is the number of sampled keys a rank, so it must be at least 1; {nsamp} was given.")

@@ -36,16 +36,24 @@ def center_of_mass(
 ) -> PosMass:
     """Compute the mass and the centre of mass of runs of particles, such as groups or nodes.
 
-    ispl: ``(m + 1,)`` integers, the start of each run among the rows, and the end: run ``i`` holds rows ``ispl[i]`` to
-        ``ispl[i + 1]``. `TreeHierarchy.particle_splits` returns such an array.
-    part: particles with ``mass``, ``(n,)`` or a number that all share.
-    kahan_summation, block_size: accepted for the published interface; they have no effect, because sums use float64.
-    boxsize: periodic length, or one per dimension, into which positions are wrapped; 0 or None means open. Runs must
-        not cross its faces: the mean is of wrapped coordinates, as for the nodes of a hierarchy.
+    Args:
+        ispl: ``(m + 1,)`` integers, the start of each run among the rows, and the end: run ``i`` holds rows ``ispl[i]``
+            to ``ispl[i + 1]``. `TreeHierarchy.particle_splits` returns such an array.
+        part: Particles with ``mass``, ``(n,)`` or a number that all share.
+        kahan_summation: Accepted for the published interface; has no effect, because sums use float64.
+        block_size: Accepted for the published interface; has no effect.
+        boxsize: Periodic length, or one per dimension, into which positions are wrapped; 0 or None means open. Runs
+            must not cross its faces: the mean is of wrapped coordinates, like that of the nodes of a hierarchy.
 
-    Returns `jztree.data.PosMass` of ``m`` rows, in the dtype of positions or masses, whichever is wider: centres, 0 if
-    the mass is 0, and masses. Both have derivatives. Raises TypeError or ValueError for invalid arguments, and an error
-    at run time if ``ispl`` does not ascend, or if a position or a mass is invalid.
+    Returns:
+        `jztree.data.PosMass` of ``m`` rows, in the dtype of positions or masses, whichever is wider: centres, 0 if the
+        mass is 0, and masses. Both have derivatives.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if ``ispl`` does not ascend, or if a position or a mass
+            is invalid.
     """
     del kahan_summation, block_size
     pos, num = check_particles(part), check_num(part)

@@ -158,18 +158,23 @@ def to_order(index: jax.Array, pos: Any, posz: jax.Array | None) -> Callable[[An
 def zsort(pos: Any, boxsize: Any = None, domain: Any = None) -> tuple[Any, jax.Array]:
     """Sort particles in z-order.
 
-    pos: an array of positions ``(n, d)``, or a particle class with such an array as ``pos``.
-    boxsize: periodic length, or one per dimension; 0 or None means open.
-    domain: lower and upper corner, ``(d,)`` each, of the region of the keys along open dimensions; outside positions
-        have the keys of its edge. None: the bounding box of the particles, so a single distant particle can change the
-        order of all others.
+    Positions are wrapped for the order only.
 
-    Returns ``pos`` sorted and the ``(n,)`` int32 row of origin of each row. The sort is stable: coincident particles
-    keep their order. (Distinct particles that share all 128 bits of their key are in the z-order of the bits of their
-    coordinates.) NaN and infinite rows come after all others, and rows from ``num`` on come last. Positions are wrapped
-    for the order only.
+    Args:
+        pos: An array of positions ``(n, d)``, or a particle class with such an array as ``pos``.
+        boxsize: Periodic length, or one per dimension; 0 or None means open.
+        domain: Lower and upper corner, ``(d,)`` each, of the region of the keys along open dimensions; outside
+            positions have the keys of its edge. None means the bounding box of the particles, so a single distant
+            particle can change the order of all others.
 
-    Raises TypeError or ValueError for positions or a box of the wrong kind.
+    Returns:
+        ``pos`` sorted and the ``(n,)`` int32 row of origin of each row. The sort is stable: coincident particles keep
+        their order. (Distinct particles that share all 128 bits of their key are in the z-order of the bits of their
+        coordinates.) NaN and infinite rows come after all others, and rows from ``num`` on come last.
+
+    Raises:
+        TypeError: For positions or a box of the wrong type.
+        ValueError: For positions or a box with a wrong shape or value.
     """
     part, pos = pos, check_particles(pos)
     box = check_box(boxsize, pos.shape[1])
@@ -219,19 +224,25 @@ def search_sorted_z(
     side: str = "left",
     domain: Any = None,
 ) -> jax.Array:
-    """Find the rows at which positions would be inserted among z-ordered positions, like `numpy.searchsorted`.
+    """Find the rows for the insertion of positions into z-ordered positions, like `numpy.searchsorted`.
 
-    posz: ``(n, d)`` positions or a particle class, sorted by `zsort` with the same ``boxsize`` and ``domain``.
-    posz_query: ``(q, d)`` positions, in any order.
-    block_size: accepted for the published interface; has no effect.
-    leaf_search: accepted for the published interface; True raises ValueError.
-    side: ``"left"`` for the first row whose Morton key is not below the query's, ``"right"`` for the first above it.
+    Args:
+        posz: ``(n, d)`` positions or a particle class, sorted by `zsort` with the same ``boxsize`` and ``domain``.
+        posz_query: ``(q, d)`` positions, in any order.
+        block_size: Accepted for the published interface; has no effect.
+        leaf_search: Accepted for the published interface; True raises ValueError.
+        boxsize: Periodic length, or one per dimension; 0 or None means open.
+        side: ``"left"`` for the first row whose Morton key is not below the query's, ``"right"`` for the first above
+            it.
+        domain: The region of the keys along open dimensions; see `zsort`. None means the bounding box of ``posz``. Pass
+            one to search and compare sets with different bounding boxes.
 
-    domain: the region of the keys along open dimensions, as in `zsort`; None: the bounding box of ``posz``. Pass one to
-        search and compare sets with different bounding boxes.
+    Returns:
+        ``(q,)`` int32 rows, from 0 to the number of particles. Queries outside the domain count as on its edge.
 
-    Returns ``(q,)`` int32 rows, from 0 to the number of particles. Queries outside the domain count as on its edge.
-    Raises TypeError or ValueError for invalid arguments.
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
     """
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}.")

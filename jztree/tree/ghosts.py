@@ -106,10 +106,13 @@ def close_boxes(boxes: Blocks, known: Blocks) -> Blocks | None:
 class Surroundings:
     """A rank's particles with its ghosts, in z-order.
 
-    rows: the requested pytree, arrays ``(m, ...)``.
-    num: number of rows that hold particles, int32.
-    start: the row of the rank's first own particle, int32; its other particles follow.
-    order, traffic, room: the route of the rows, and the row capacity.
+    Attributes:
+        rows: The requested pytree, arrays ``(m, ...)``.
+        num: Number of rows that hold particles, int32.
+        start: The row of the rank's first own particle, int32; its other particles follow.
+        order: With ``traffic``, the route of the rows.
+        traffic: Numbers of rows between the ranks.
+        room: The row capacity.
     """
 
     rows: Any
@@ -122,8 +125,13 @@ class Surroundings:
     def more(self, rows: Any, filled: bool = True, own: bool = True) -> Any:
         """Bring other properties of the same particles.
 
-        rows: a pytree of arrays ``(n, ...)`` of the rank's own particles, or longer arrays. filled, own: see
-            `comm.exchange`.
+        Args:
+            rows: A pytree of arrays ``(n, ...)`` of the rank's own particles, or longer arrays.
+            filled: See `jztree.comm.exchange`.
+            own: See `jztree.comm.exchange`.
+
+        Returns:
+            A pytree of arrays ``(m, ...)``.
         """
         came, _, _ = comm.exchange(
             rows, self.traffic, self.room, order=self.order, filled=filled, own=own, name="properties"
@@ -153,18 +161,28 @@ def bring(
     """Bring a rank's particles, and all particles of other ranks within ``radius`` of any of them, in z-order.
 
     Call this on all ranks together, in a function that is mapped over devices. The result may include particles
-    slightly outside the radius. Without a mesh there are no ghosts.
+    slightly outside the radius. Without a mesh the result has no ghosts.
 
-    rows: a pytree of arrays ``(n, ...)`` to bring, such as the positions, or positions and masses.
-    partz, th: this rank's range of the z-order and its hierarchy, as `jztree.tree.zsort_and_tree` returns them.
-    radius: in the unit of the positions, the same on all ranks or one per rank.
-    boxsize: as for ``th``; ghosts across its faces keep their coordinates and are not shifted by a period.
-    ghost_rows: capacity for ghosts. None: a default, which a mapped function enlarges if it is too small.
+    Args:
+        rows: A pytree of arrays ``(n, ...)`` to bring, such as the positions, or positions and masses.
+        partz: This rank's range of the z-order, from `jztree.tree.zsort_and_tree`.
+        th: Its hierarchy, from the same call.
+        radius: In the unit of the positions, the same on all ranks or one per rank.
+        boxsize: The box of ``th``, equal on all ranks. Ghosts across its faces keep their coordinates and are not
+            shifted by a period.
+        ghost_rows: Capacity for ghosts, equal on all ranks. None means a default, which a mapped function enlarges if
+            it is too small.
 
-    Returns `Surroundings` with space for ``n`` rows and the ghosts; `jztree.tree.build_tree_hierarchy` accepts their
-    positions without a sort. Raises TypeError or ValueError for invalid arguments, and an error at run time, on all
-    ranks, if ``radius`` is negative or NaN on any rank, if ``th`` belongs to other particles, or if the ghosts do not
-    fit (`jztree.CapacityError`).
+    Returns:
+        The particles with their ghosts, with space for ``n`` rows and the ghosts. `jztree.tree.build_tree_hierarchy`
+        accepts their positions without a sort.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on all ranks, if ``radius`` is negative or NaN on any
+            rank, or if ``th`` belongs to other particles.
+        CapacityError: On all ranks, if the ghosts do not fit.
     """
     check_hierarchy(th)
     pos = check_particles(partz)
