@@ -44,9 +44,9 @@ def test_traced_k_is_refused() -> None:
 def test_queries_of_another_precision_raise_and_suggest_the_cast(x64: None) -> None:
     for pos, query in ((POS, POS.astype(np.float64)), (POS.astype(np.float64), POS)):
         for call in (jz.knn.knn.jit, jz.knn.knn):
-            with pytest.raises(ValueError, match=rf"queries as \.astype\('{pos.dtype}'\)"):
+            with pytest.raises(ValueError, match=rf"queries with \.astype\('{pos.dtype}'\)"):
                 call(pos, 2, part_query=query)
-        with pytest.raises(ValueError, match=rf"particles as \.astype\('{query.dtype}'\)"):
+        with pytest.raises(ValueError, match=rf"particles with \.astype\('{query.dtype}'\)"):
             jz.radius.count_within(pos, 0.1, part_query=query)
 
 
