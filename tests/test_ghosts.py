@@ -85,7 +85,7 @@ def test_invalid_radius_on_one_rank_raises_on_all(radius: float) -> None:
 def test_invalid_arguments_raise() -> None:
     pos = np.random.default_rng(8).random((100, 3)).astype(np.float32)
     partz, th = jz.tree.zsort_and_tree(pos)
-    with pytest.raises(ValueError, match=r"rows must have 100 rows, one a particle; one has shape \(99, 3\)"):
+    with pytest.raises(ValueError, match=r"rows must have 100 rows, one per particle; one has shape \(99, 3\)"):
         ghosts.bring(partz[1:], partz, th, 0.1)
     with pytest.raises(ValueError, match=r"radius is -0\.5; it must be a number of at least 0"):
         ghosts.bring(partz, partz, th, -0.5)

@@ -398,17 +398,17 @@ POS = oracles.uniform(20, 3)
     [
         ({"k": 20, "exclude_self": True}, ValueError, "only 19 others"),
         ({"exclude_self": 1}, TypeError, "must be True or False, not 1"),
-        ({"exclude_self": True, "part_query": POS}, ValueError, "exclude_self is for particles that ask"),
-        ({"source_mask": np.ones(20)}, TypeError, "array of bool, one a particle, not float"),
+        ({"exclude_self": True, "part_query": POS}, ValueError, "exclude_self is only for searches among"),
+        ({"source_mask": np.ones(20)}, TypeError, "array of bool, one per particle, not float"),
         ({"source_mask": [True] * 20}, TypeError, "not list"),
         ({"source_mask": np.ones(19, bool)}, ValueError, r"\(20,\); its shape is \(19,\)"),
         ({"source_mask": np.arange(20) < 2}, oracles.RUN_TIME_ERROR, "only 2 particles"),
         ({"batch": np.zeros(20)}, TypeError, "batch must be an array of integers.*float"),
         ({"batch": [0] * 20}, TypeError, "it is list"),
         ({"batch": np.zeros(19, int)}, TypeError, r"of shape \(19,\)"),
-        ({"batch": np.zeros(20, int), "part_query": POS}, ValueError, "give both or none"),
-        ({"batch_query": np.zeros(20, int)}, ValueError, "without it batch alone"),
-        ({"batch": np.zeros(20, int), "output_order": "z"}, ValueError, "an order of their own"),
+        ({"batch": np.zeros(20, int), "part_query": POS}, ValueError, "pass both with part_query"),
+        ({"batch_query": np.zeros(20, int)}, ValueError, "batch alone without it"),
+        ({"batch": np.zeros(20, int), "output_order": "z"}, ValueError, "batch has its own sort order"),
         ({"batch": -np.ones(20, int)}, oracles.RUN_TIME_ERROR, "row 0 of batch is not a valid batch number"),
         ({"batch": np.arange(20) * 2**22}, oracles.RUN_TIME_ERROR, "row 5 of batch.*from 0 to 16777216"),
     ],
@@ -422,5 +422,5 @@ def test_invalid_arguments_raise(options: dict[str, Any], error: Any, message: s
 
 
 def test_batches_in_too_many_dimensions_raise() -> None:
-    with pytest.raises(ValueError, match="from 1 to 7 dimensions; these have 8"):
+    with pytest.raises(ValueError, match="from 1 to 7 dimensions, but these have 8"):
         knn(oracles.uniform(20, 8), 2, batch=np.zeros(20, int))

@@ -169,7 +169,7 @@ def test_unknown_result_names_raise(result: Any) -> None:
 
 
 def test_array_as_result_raises() -> None:
-    with pytest.raises(ValueError, match="result is an array; it must be words"):
+    with pytest.raises(ValueError, match="result is an array; it must be one or several of"):
         knn(particles(), 3, result=np.zeros(300))
 
 

@@ -22,14 +22,18 @@ def number_of_pairs(_query: Any, _source: Any, _vector: Any, distance: Any) -> A
 
 
 CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
-    "pairs": (lambda: R.pairs_within(POS, 0.1, 1.0, capacity=10**9), r"room for 1,000,000,000 pairs", "36,000,000,000"),
+    "pairs": (
+        lambda: R.pairs_within(POS, 0.1, 1.0, capacity=10**9),
+        r"capacity for 1,000,000,000 pairs",
+        "36,000,000,000",
+    ),
     "pairs, jit": (lambda: R.pairs_within.jit(POS, 0.1, 1.0, capacity=10**9), "smaller radius or capacity", "36,000,"),
     "pairs, rows": (
         lambda: R.pairs_within.jit(POS, 0.1, 1.0, capacity=10**9, quantities="ij"),
         "pairs",
         "8,000,000,000",
     ),
-    "neighbours": (lambda: R.neighbours_within(POS, 2.0), "room for 1,600 neighbours", "12,800"),
+    "neighbours": (lambda: R.neighbours_within(POS, 2.0), "capacity for 1,600 neighbours", "12,800"),
     "neighbours, jit": (lambda: R.neighbours_within.jit(POS, 0.1), "use a smaller radius, or count_within", "10,240"),
     "reduce": (
         lambda: R.reduce_within.jit(POS, 0.1, number_of_pairs, capacity=1500),
@@ -56,7 +60,7 @@ def test_too_large_arrays_raise_with_their_size(name: str, monkeypatch: pytest.M
 def test_lists_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     dealt = expand_particles(Pos(pos=POS), 2)
     monkeypatch.setattr(memory, "largest_memory", lambda: 10_000)
-    with pytest.raises(MemoryError, match="room for 5,000 pairs take 180,000 bytes"):
+    with pytest.raises(MemoryError, match="capacity for 5,000 pairs take 180,000 bytes"):
         R.pairs_within.smap(mesh_of(2), jit=True)(dealt, 0.1, capacity=5000)
 
 

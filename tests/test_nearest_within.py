@@ -50,7 +50,7 @@ def test_over_devices() -> None:
         (0, "must be at least 1"),
         (2.5, "must be an integer"),
         (True, "must be an integer"),
-        (2**31, "max_neighbours is 2147483648; no row has room"),
+        (2**31, "max_neighbours is 2147483648; it must be below"),
     ],
 )
 def test_invalid_capacities_raise(most: Any, words: str) -> None:

@@ -160,9 +160,11 @@ def test_inside_a_user_function() -> None:
 def test_more_neighbours_than_int32_counts() -> None:
     """The error occurs before any list is made."""
     pos = np.zeros((50_000, 3), np.float32)
-    with pytest.raises(ValueError, match=r"there are 2,500,000,000 neighbours, and a list has fewer than 2\*\*31"):
+    with pytest.raises(
+        ValueError, match=r"there are 2,500,000,000 neighbours, but a list must have fewer than 2\*\*31"
+    ):
         neighbours_within(pos, 0.5)
-    with pytest.raises(Exception, match=r"there are about 2\.5 \* 10\*\*9 neighbours, and a list has fewer"):
+    with pytest.raises(Exception, match=r"there are about 2\.5 \* 10\*\*9 neighbours, but a list must have fewer"):
         jax.block_until_ready(neighbours_within.jit(pos, 0.5))
 
 

@@ -292,7 +292,7 @@ def test_radii_that_reach_too_many_images(radius: float) -> None:
         ({"radius": 0.1, "quantities": "ijk"}, "quantities is 'ijk'; it must be a string"),
         ({"radius": 0.1, "quantities": 3}, "quantities is 3; it must be a string"),
         # A list with i < j could not represent pairs that only the higher row reaches.
-        ({"radius": np.linspace(0.0, 0.3, 50)}, "give full=True"),
+        ({"radius": np.linspace(0.0, 0.3, 50)}, "pass full=True"),
     ],
 )
 @pytest.mark.parametrize("call", [pairs_within, pairs_within.jit])

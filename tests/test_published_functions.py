@@ -151,9 +151,9 @@ def test_data_is_sorted_with_each_type(ndev: int, one: bool) -> None:
 
 
 def test_data_that_does_not_match_its_type_raises() -> None:
-    with pytest.raises(ValueError, match="an entry a type, 2; it has 1"):
+    with pytest.raises(ValueError, match="one entry per type, 2; it has 1"):
         jz.tree.zsort_and_tree_multi_type([massive(), massive()], None, [None])
-    with pytest.raises(TypeError, match="a sequence with an entry a type, not float"):
+    with pytest.raises(TypeError, match="a sequence with one entry per type, not float"):
         jz.tree.zsort_and_tree_multi_type([massive()], None, 1.0)
     with pytest.raises(ValueError, match=f"must have {N} rows"):
         jz.tree.zsort_and_tree_multi_type([massive()], None, [np.zeros(N - 1)])

@@ -232,7 +232,7 @@ def test_property_that_cannot_be_averaged_raises() -> None:
         cfg = FofConfig(catalogue=FofCatalogueConfig(means=means))
         jax.block_until_ready(jz.fof.fof_and_catalogue(part, 0.02, 1.0, cfg))
 
-    with pytest.raises(ValueError, match="'temperature', which the particles do not have"):
+    with pytest.raises(ValueError, match="'temperature', but the particles have no such property"):
         run(light_cone(), "temperature")
     part = light_cone()
     part.v_rad[7] = np.nan
@@ -244,7 +244,7 @@ def test_property_that_cannot_be_averaged_raises() -> None:
         run(part)
     part.num = 9  # the rows after these do not count
     run(part)
-    with pytest.raises(ValueError, match="v_rad must be one number or have a row a particle"):
+    with pytest.raises(ValueError, match="v_rad must be one number or have one row per particle"):
         run(LightCone(part.pos, None, part.v_rad[:5], part.zplus1, part.colours))
     with pytest.raises(TypeError, match="tuple of names"):
         FofCatalogueConfig(means="colours")

@@ -259,7 +259,9 @@ def test_error_messages() -> None:
     pos = oracles.uniform(20, 3)
     with pytest.raises(ValueError, match="how is 'mean'; it must be sum, max or min"):
         reduce_within(pos, 0.1, lambda q, s, v, d: d, how="mean")
-    with pytest.raises(ValueError, match=r"pair_func must return arrays with \d+ rows, one a pair; one has shape \(\)"):
+    with pytest.raises(
+        ValueError, match=r"pair_func must return arrays with \d+ rows, one per pair; one has shape \(\)"
+    ):
         reduce_within(pos, 0.1, lambda q, s, v, d: d.sum())
     with pytest.raises(TypeError, match="whose rows cannot be moved"):
         reduce_within(pos, 0.1, lambda q, s, v, d: d.astype(jnp.int4))

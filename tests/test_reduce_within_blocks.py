@@ -32,5 +32,5 @@ def test_negative_radii_reach_nothing_next_to_positive_ones() -> None:
 
 
 def test_result_without_a_sum_raises() -> None:
-    with pytest.raises(TypeError, match="what pair_func returns is bool, which has no sum"):
+    with pytest.raises(TypeError, match="pair_func returns bool, which has no sum"):
         reduce_within(oracles.uniform(9, 3), 0.5, lambda query, source, vector, distance: distance > 0)

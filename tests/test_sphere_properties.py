@@ -194,7 +194,7 @@ def test_spheres_of_overdensities_hold_the_counted_particles() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"radius": np.ones(3, np.float32)}, r"radius must have one number a centre, \(2,\)"),
+        ({"radius": np.ones(3, np.float32)}, r"radius must have one number per centre, shape \(2,\)"),
         ({"radius": np.array(["a", "b"])}, "radius"),
         ({"centre": np.zeros((2, 2), np.float32)}, "centres are float32 with 2 dimensions"),
         ({"part": ParticleData(pos=np.zeros((9, 3), np.float32), vel=np.ones((9, 2)))}, "vel must have the shape"),

@@ -204,7 +204,7 @@ def fof_and_catalogue(
     limit = attach_limit(attach_within, search.length) if others else None
     faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, others, box, cfg)
     if others and comm.num_ranks() > 1:
-        check_countable(part, "devices have room for more attached particles than come")
+        check_countable(part, "devices have capacity for more attached particles than arrive")
     stage = search.stage(cfg, faults)
     partz = stage.sources.part
     if stage.is_wide:

@@ -66,15 +66,15 @@ def check_attached(part: Any, attached: Any) -> None:
     structures = [jax.tree.structure(_uncounted(one)) for one in (part, attached)]
     if len(set(structures)) > 1:
         raise TypeError(
-            "part and attached are put together, so they must be of one class with the same properties: one has "
-            f"{_properties(part)}, the other {_properties(attached)}."
+            "part and attached must be of one class with the same properties, because they are joined: part has "
+            f"{_properties(part)}, attached has {_properties(attached)}."
         )
     n, m = get_pos(part).shape[0], get_pos(attached).shape[0]
     for mine, other in zip(jax.tree.leaves(_uncounted(part)), jax.tree.leaves(_uncounted(attached)), strict=True):
         if _row_shape(mine, n) != _row_shape(other, m):
             raise ValueError(
-                "part and attached are put together, so their properties must be alike, but one has a property of "
-                f"shape {np.shape(mine)} for {n} particles and the other of shape {np.shape(other)} for {m}."
+                "properties of part and attached must have the same shape per particle, because they are joined, "
+                f"but one has shape {np.shape(mine)} for {n} particles and the other {np.shape(other)} for {m}."
             )
 
 
@@ -86,7 +86,7 @@ def attach_limit(within: Any, length: Exact) -> Exact | None:
     if within is None or isinstance(within, Exact):
         return within
     if np.shape(within) != ():
-        raise ValueError(f"attach_within is one number for all particles; its shape is {np.shape(within)}.")
+        raise ValueError(f"attach_within must be one number for all particles; its shape is {np.shape(within)}.")
     if not is_concrete(within):
         limit = within * exact_to_float(length)
         bad = ~is_length(jnp.asarray(within, limit.dtype)) | jnp.isinf(limit)

@@ -166,7 +166,7 @@ class _Search:
 def _checked_samples(min_samples: Any) -> int:
     number = known_integer(min_samples, "min_samples")
     if number < 1:
-        raise ValueError(f"min_samples is {number}; a core has at least 1 particle near it, itself.")
+        raise ValueError(f"min_samples is {number}; it must be at least 1, because a core counts itself.")
     return number
 
 

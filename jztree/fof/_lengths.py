@@ -19,7 +19,7 @@ def check_length(length: Any, box: Exact, name: str) -> Exact:
     what = f"the linking length {name}" if name == "rlink" else name
     shape = shape_of(length, name)
     if shape != ():
-        raise ValueError(f"{name} is one length for all particles; its shape is {shape}.")
+        raise ValueError(f"{name} must be one length for all particles; its shape is {shape}.")
     if is_concrete(length):
         value = float(check_real(length, name))
         if not (np.isfinite(value) and value >= 0):

@@ -91,7 +91,10 @@ def _averaged(part: Any, cfg: CatalogueConfig) -> dict[str, jax.Array]:
         if rows is not None:
             found[name] = rows
         elif name in cfg.means:
-            raise ValueError(f"CatalogueConfig.means asks for {name!r}, which the particles do not have.")
+            raise ValueError(
+                f"CatalogueConfig.means contains {name!r}, but the particles have no such property; remove that "
+                "name, or add the property."
+            )
     return found
 
 
@@ -104,7 +107,9 @@ def _rows_of(part: Any, name: str) -> jax.Array | None:
     check_carried({name: rows})
     n = part.pos.shape[0]
     if np.ndim(rows) > 0 and np.shape(rows)[0] != n:
-        raise ValueError(f"{name} must be one number or have a row a particle; its shape is {np.shape(rows)} for {n}.")
+        raise ValueError(
+            f"{name} must be one number or have one row per particle, {n} rows; its shape is {np.shape(rows)}."
+        )
     made = jnp.asarray(rows)
     real = made if jnp.issubdtype(made.dtype, jnp.floating) else made.astype(common_dtype(part.pos))
     return jnp.broadcast_to(real, (n,)) if real.ndim == 0 else real

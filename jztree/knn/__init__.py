@@ -173,7 +173,7 @@ def _check_arguments(part: Any, k: int, part_query: Any, output_order: str, limi
     if not limited:
         check_number(k, most, others)
     if k >= 2**31:
-        raise ValueError(f"k is {k}; no row has room for 2**31 neighbours or more. Give a smaller k.")
+        raise ValueError(f"k is {k}; it must be below 2**31.")
     if part_query is not None:
         check_queries(part_query, pos)
     return k
@@ -184,6 +184,5 @@ def _check_others(exclude_self: Any, part_query: Any) -> None:
         raise TypeError(f"exclude_self must be True or False, not {exclude_self!r}.")
     if exclude_self and part_query is not None:
         raise ValueError(
-            "exclude_self is for particles that ask about their own set, and part_query gives others; leave one of the "
-            "two out."
+            "exclude_self is only for searches among the particles themselves; leave out exclude_self or part_query."
         )

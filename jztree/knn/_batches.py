@@ -65,15 +65,18 @@ def check_batches(batch: Any, batch_query: Any, part: Any, part_query: Any, th: 
     """Raise TypeError or ValueError if batch numbers are invalid or do not fit the other arguments."""
     if (batch_query is not None) != (batch is not None and part_query is not None):
         raise ValueError(
-            "batch says which set each particle is in, and batch_query, for queries, which they ask about; with "
-            "part_query give both or none, without it batch alone."
+            "batch has the set of each particle, and batch_query the set that each query searches; pass both with "
+            "part_query, and batch alone without it."
         )
     if batch is None:
         return
     if th is not None or output_order == "z":
-        raise ValueError("batches are sorted in an order of their own; leave out th and output_order='z' with batch.")
+        raise ValueError("batch has its own sort order; leave out th and output_order='z'.")
     if get_pos(part).shape[1] >= MAX_DIMS:
-        raise ValueError(f"with batch, positions have from 1 to {MAX_DIMS - 1} dimensions; these have {MAX_DIMS}.")
+        raise ValueError(
+            f"with batch, positions must have from 1 to {MAX_DIMS - 1} dimensions, but these have {MAX_DIMS}; use "
+            "fewer."
+        )
     _check_numbers(batch, part, "batch")
     if part_query is not None:
         _check_numbers(batch_query, part_query, "batch_query")
@@ -84,7 +87,7 @@ def _check_numbers(batch: Any, part: Any, name: str) -> None:
     check_carried({name: batch})
     if not hasattr(batch, "dtype") or not jnp.issubdtype(batch.dtype, jnp.integer) or np.shape(batch) != rows:
         kind = f"{batch.dtype} of shape {np.shape(batch)}" if hasattr(batch, "dtype") else type(batch).__name__
-        raise TypeError(f"{name} must be an array of integers, one a row, {rows}; it is {kind}.")
+        raise TypeError(f"{name} must be an array of integers, one per row, {rows}; it is {kind}.")
 
 
 def in_layers(

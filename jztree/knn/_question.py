@@ -76,9 +76,9 @@ def check_mask(mask: Any, n: int) -> None:
         return
     if getattr(mask, "dtype", None) != np.bool_:
         kind = mask.dtype if hasattr(mask, "dtype") else type(mask).__name__
-        raise TypeError(f"source_mask must be an array of bool, one a particle, not {kind}.")
+        raise TypeError(f"source_mask must be an array of bool, one per particle, not {kind}.")
     if np.shape(mask) != (n,):
-        raise ValueError(f"source_mask must have one bool a particle, {(n,)}; its shape is {np.shape(mask)}.")
+        raise ValueError(f"source_mask must have one bool per particle, shape {(n,)}; its shape is {np.shape(mask)}.")
 
 
 def as_marks(mask: Any) -> jax.Array:

@@ -73,7 +73,10 @@ def _radii_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -
         )
     ndev, n = comm.num_ranks(), pos.shape[0]
     if ndev * n >= 2**31:
-        raise ValueError(f"derivatives of distances are for less than 2**31 rows on all devices; there are {ndev * n}.")
+        raise ValueError(
+            f"derivatives of distances support less than 2**31 rows over all devices, but there are {ndev * n}; use "
+            "fewer particles."
+        )
     if offsets is None:
         flat = jnp.where(nearest.idx < 0, -1, nearest.rank * n + nearest.idx)
     else:
@@ -96,7 +99,7 @@ def _without_derivative(value: jax.Array, sources: Any) -> jax.Array:
 @_without_derivative.defjvp
 def _without_derivative_jvp(_primals: Any, _tangents: Any) -> Any:
     raise ValueError(
-        "on several devices, particles and reductions that kNN returns have no derivatives, only distances (drad) have."
+        "on several devices, particles and reductions from kNN have no derivatives; use the distances (drad)."
     )
 
 

@@ -38,12 +38,19 @@ def parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
         rest = rest[len(word) + 1 :]
     if rest:
         given = "an array" if isinstance(result, (jax.Array, np.ndarray)) else repr(result)
-        raise ValueError(f"result is {given}; it must be words joined by '_' out of {', '.join([*WORDS, *fields])}.")
+        raise ValueError(
+            f"result is {given}; it must be one or several of {', '.join([*WORDS, *fields])}, joined by '_'."
+        )
     for word in words:
         if word in fields and getattr(part, word) is None:
-            raise ValueError(f"result asks for {word!r}, but the particles have none.")
+            raise ValueError(
+                f"result contains {word!r}, but the particles have no such property; remove that word, or add the "
+                "property."
+            )
     if ("reduce" in words) != (reduce_func is not None):
-        raise ValueError("result='reduce' and reduce_func belong together; only one of the two was given.")
+        raise ValueError(
+            "result='reduce' and reduce_func need each other; pass both, or leave out the one that was given."
+        )
     return words
 
 
@@ -102,7 +109,7 @@ def reduced(reduce_func: Callable[..., Any], found: Found, origin: RankIdx, quer
     for leaf in jax.tree.leaves(made):
         if np.ndim(leaf) == 0 or leaf.shape[0] != rows:
             raise ValueError(
-                f"reduce_func must return arrays with {rows} rows, one a query; one has shape {np.shape(leaf)}."
+                f"reduce_func must return arrays with {rows} rows, one per query; one has shape {np.shape(leaf)}."
             )
     check_movable({"what reduce_func returns": made})
     return made

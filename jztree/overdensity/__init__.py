@@ -188,7 +188,7 @@ def check_density(density: Any) -> Exact:
 
 def _check_gravity(G: Any) -> Any:
     if np.shape(G) != ():
-        raise ValueError(f"G is one number, the gravitational constant; its shape is {np.shape(G)}.")
+        raise ValueError(f"G must be one number, the gravitational constant; its shape is {np.shape(G)}.")
     if is_concrete(G) and not 0 < check_real(G, "G") < np.inf:
         raise ValueError(f"G is {G}; the gravitational constant must be positive and finite.")
     return G

@@ -175,17 +175,17 @@ def checked_values(part: Any, values: Any, given: Given, name: str = "values") -
         values = jnp.ones((), pos.dtype) if mass is None else jnp.asarray(mass)
         values = jnp.broadcast_to(values.reshape(-1) if values.size != 1 else values.reshape(()), pos.shape[:1])
     if isinstance(values, (list, tuple)):
-        raise TypeError(f"{name} is a {type(values).__name__}; make it an array with numpy.asarray.")
+        raise TypeError(f"{name} is a {type(values).__name__}; convert it with numpy.asarray.")
     if not jax.tree_util.all_leaves([values]):
         raise TypeError(
-            f"{name} is of the class {type(values).__name__}; it must be one array with a row a particle, "
-            f"({pos.shape[0]}, ...). Put arrays side by side, as numpy.stack(arrays, axis=1) does, or call for each."
+            f"{name} is of the class {type(values).__name__}; it must be one array with one row per particle, "
+            f"({pos.shape[0]}, ...). Combine arrays with numpy.stack(arrays, axis=1), or call kernel_sums for each."
         )
     check_carried({name: values})
     check_real_dtype(values, name)
     if np.shape(values)[:1] != pos.shape[:1]:
         raise ValueError(
-            f"{name} must have one row a particle, ({pos.shape[0]}, ...); the shape is {np.shape(values)}."
+            f"{name} must have one row per particle, ({pos.shape[0]}, ...); the shape is {np.shape(values)}."
         )
     # For one value per particle, the dtype of the array counts, even if it was made from a Python number.
     values = jnp.asarray(values)  # first, because JAX warns when it cuts other types to 32 bits, but not arrays
@@ -201,7 +201,7 @@ def _lengths_of_both(h: Any, h_query: Any, given: Given, given_query: Given | No
         if h_query is not None:
             raise ValueError(_NO_QUERY)
         if h is None:
-            raise TypeError("h is None; give the smoothing lengths of the particles, a number or one each.")
+            raise TypeError("h is None; pass the smoothing lengths of the particles, a number or one per particle.")
         both = as_lengths(h, given.rows, "h")
         return both, both
     sources = None if h is None else as_lengths(h, given.rows, "h")
@@ -214,8 +214,8 @@ def _lengths_of_both(h: Any, h_query: Any, given: Given, given_query: Given | No
     if sources is None or queries is None:
         places = queries is None and form != "scatter"
         raise ValueError(
-            f"form {form!r} at places of their own needs {'h_query' if places else 'h'}, the smoothing lengths of the "
-            f"{'places' if places else 'particles'}; give a number, or one each."
+            f"form {form!r} with part_query needs {'h_query' if places else 'h'}, the smoothing lengths of the "
+            f"{'queries' if places else 'particles'}; pass a number, or one per row."
         )
     return sources, queries
 
@@ -233,10 +233,11 @@ class Derivative:
             raise ValueError(f"derivative is {kind!r}; it must be gradient, divergence, curl or None.")
         if kind in ("divergence", "curl") and shape[-1:] != (dims,):
             raise ValueError(
-                f"the {kind} is of vectors, values of shape (n, ..., {dims}); each particle's have shape {shape}."
+                f"the {kind} needs vectors, values of shape (n, ..., {dims}), but the shape of each particle's "
+                f"values is {shape}."
             )
         if kind == "curl" and dims not in (2, 3):
-            raise ValueError(f"a curl is for 2 or 3 dimensions, not {dims}.")
+            raise ValueError(f"a curl needs positions in 2 or 3 dimensions, not {dims}.")
         return cls(kind, shape)
 
     def columns(self, values: jax.Array) -> jax.Array:

@@ -30,7 +30,7 @@ def as_lengths(lengths: Any, rows: tuple[int, ...], name: str) -> Radii:
     check_no_unit(lengths, name)
     shape = shape_of(lengths, name)
     if shape not in ((), rows):
-        raise ValueError(f"{name} must be a smoothing length for all, or one each, {rows}; its shape is {shape}.")
+        raise ValueError(f"{name} must be one smoothing length for all, or one per row, {rows}; its shape is {shape}.")
     if not is_concrete(lengths):
         check_real_dtype(lengths, name)
         numbers = exact(lengths, shape)

@@ -26,7 +26,7 @@ def check_capacity(capacity: Any) -> None:
     if capacity is None:
         return
     if not 0 <= known_integer(capacity, "capacity") < 2**31:
-        raise ValueError(f"capacity is {capacity}; there can be room for 0 to 2**31 - 1 neighbours.")
+        raise ValueError(f"capacity is {capacity}; it must be from 0 to 2**31 - 1.")
 
 
 def rows_of_entries(splits: jax.Array, number: int, start: jax.Array | int = 0) -> jax.Array:
@@ -112,12 +112,12 @@ class Listing:
 
     def _check_memory(self, size: int) -> None:
         """Raise MemoryError if no memory holds lists of ``size`` entries."""
-        what = f"lists with room for {size:,} {self.what}"
+        what = f"lists with capacity for {size:,} {self.what}"
         less = "use a smaller radius or capacity" if self.place.given else "use a smaller radius"
         check_memory(size * self.entry_bytes, what, f"{less}, or count_within, reduce_within, nearest_within or knn.")
 
     def _too_many(self, number: str) -> str:
-        return f"there are {number} {self.what}, and a list has fewer than 2**31; {_LESS}"
+        return f"there are {number} {self.what}, but a list must have fewer than 2**31; {_LESS}"
 
     def _checked(self, total: jax.Array, at_home: jax.Array) -> jax.Array:
         """Return a number that depends on the check that all lists fit, here and on the queries' ranks."""

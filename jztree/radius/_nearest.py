@@ -88,8 +88,8 @@ def nearest_within(
         raise ValueError(f"max_neighbours is {max_neighbours}; it must be at least 1 (count_within counts alone).")
     if max_neighbours >= 2**31:
         raise ValueError(
-            f"max_neighbours is {max_neighbours}; no row has room for 2**31 or more. Give a smaller number, or use "
-            "neighbours_within, whose lists take the room that they need."
+            f"max_neighbours is {max_neighbours}; it must be below 2**31. Use a smaller number, or "
+            "neighbours_within, whose lists have the length that they need."
         )
     needed = query.shape[0] * max_neighbours * (4 + query.dtype.itemsize)
     what = f"lists of {max_neighbours:,} neighbours (max_neighbours) for {query.shape[0]:,} queries"

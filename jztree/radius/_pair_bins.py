@@ -40,12 +40,14 @@ def as_bins(given: dict[str, Any], dims: int) -> PairBins:
         raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}.")
     if mode == "r":
         if second is not None:
-            raise ValueError("edges_b are of pi or mu, and mode='r' has neither; leave them out, or give another mode.")
+            raise ValueError(
+                "edges_b are edges of pi or mu, which mode='r' does not use; leave them out, or use another mode."
+            )
         return PairBins(mode, _edges(given["edges"], "edges"), None, -1)
     if second is None:
         raise ValueError(f"mode={mode!r} needs edges_b, the edges of {_SECOND[mode]}.")
     if dims not in (2, 3):
-        raise ValueError(f"mode={mode!r} is for positions in 2 or 3 dimensions, and these have {dims}.")
+        raise ValueError(f"mode={mode!r} needs positions in 2 or 3 dimensions, but these have {dims}.")
     edges_b = _edges(second, "edges_b", 1.0 if mode == "s_mu" else np.inf)
     return PairBins(mode, _edges(given["edges"], "edges"), edges_b, _line_of_sight(los, dims))
 
@@ -56,8 +58,8 @@ def _line_of_sight(los: Any, dims: int) -> int:
         return dims
     if isinstance(los, bool) or not isinstance(los, (int, np.integer)) or not -dims <= los < dims:
         raise ValueError(
-            f"los is {los!r}; it is the axis of the line of sight, from 0 to {dims - 1}, or 'midpoint', from the "
-            "origin to the middle of each pair."
+            f"los is {los!r}; it must be the axis of the line of sight, from 0 to {dims - 1}, or 'midpoint', from "
+            "the origin to the middle of each pair."
         )
     return int(los) % dims
 
@@ -78,7 +80,7 @@ def _edges(edges: Any, name: str, most: float = np.inf) -> Exact:
     check_no_unit(edges, name)
     shape = shape_of(edges, name)
     if len(shape) != 1 or shape[0] < 2:
-        raise ValueError(f"{name} must be two ascending numbers or more, (b + 1,) for b bins; their shape is {shape}.")
+        raise ValueError(f"{name} must be at least two ascending numbers, (b + 1,) for b bins; their shape is {shape}.")
     if is_concrete(edges):
         return _known(edges, name, most)
     numbers = exact(edges, shape)
@@ -92,9 +94,9 @@ def _edges(edges: Any, name: str, most: float = np.inf) -> Exact:
 def _known(edges: Any, name: str, most: float) -> Exact:
     values = check_real(edges, name)
     if not (np.all(values[1:] > values[:-1]) and values[0] >= 0):
-        raise ValueError(f"{name} are {shown(values)}; they must be ascending numbers from 0 on.")
+        raise ValueError(f"{name} are {shown(values)}; they must be strictly ascending and at least 0.")
     if values[-1] > most:
-        raise ValueError(f"{name} are {shown(values)}; they are cosines, which are at most 1.")
+        raise ValueError(f"{name} are {shown(values)}; they are cosines, so they must be at most 1.")
     check_range(values[np.isfinite(values)], name, may_be_small=True)
     return exact(edges, values.shape)
 

@@ -144,7 +144,7 @@ def pair_counts(
     bins = as_bins({"mode": mode, "edges": edges, "edges_b": edges_b, "los": los}, one.dims)
     regions = _check_regions(region, region_b, num_regions, part_b is not None)
     if other is None and weight_b is not None:
-        raise ValueError("weight_b is of part_b, which was not given; weight serves both particles of a pair.")
+        raise ValueError("weight_b needs part_b; without part_b, weight applies to both particles of a pair.")
     one.data, faults = _columns(one, weight, region, regions, "")
     if other is not None:
         other.data, more = _columns(other, weight_b, region_b, regions, " of part_b")
@@ -172,7 +172,8 @@ def _check_regions(region: Any, region_b: Any, num_regions: Any, apart: bool) ->
         return 0
     if region is None or num_regions is None or (region_b is None) == apart:
         raise ValueError(
-            "regions need region and num_regions, how many there are, and region_b if there is part_b, and only then."
+            "regions need region and num_regions, their number, and with part_b also region_b; pass all of these, "
+            "or none."
         )
     if isinstance(num_regions, bool) or not isinstance(num_regions, (int, np.integer)) or num_regions < 1:
         raise ValueError(f"num_regions is {num_regions!r}; it must be an integer of at least 1.")

@@ -178,8 +178,8 @@ def _check_full(full: Any, same: bool, radii: Radii) -> None:
         raise TypeError(f"full must be True or False, known when the function is traced, not {full!r}.")
     if same and not full and radii.of_each is not None:
         raise ValueError(
-            "with one radius a particle, i may reach j and j not i, which a list of every pair once cannot say; give "
-            "full=True for all i, j that i reaches, or one radius for all, such as the largest."
+            "with one radius per particle, i may reach j while j does not reach i, so a list with every pair once "
+            "is ambiguous; pass full=True, or one radius for all, such as the largest."
         )
 
 

@@ -68,7 +68,7 @@ def sph_kernel_of(name: str, dims: int) -> SphKernel:
     if name not in KERNELS:
         raise ValueError(f"kernel is {name!r}; it must be one of {', '.join(KERNELS)}.")
     if not 1 <= dims <= 3:
-        raise ValueError(f"SPH kernels are for 1 to 3 dimensions, not {dims}; knn_density takes up to 8.")
+        raise ValueError(f"SPH kernels support 1 to 3 dimensions, not {dims}; use knn_density, which supports up to 8.")
     return KERNELS[name][dims - 1]
 
 
@@ -105,7 +105,8 @@ def profile_of(name: Any, dims: int, truncate: Any) -> Profile:
         raise ValueError(f"kernel is {name!r}; it must be one of {', '.join(KERNELS)}, gaussian, top_hat.")
     if dims > 3:
         raise ValueError(
-            f"kernel {name!r} is for 1 to 3 dimensions, not {dims}; 'gaussian' and 'top_hat' take up to 8."
+            f"kernel {name!r} supports 1 to 3 dimensions, not {dims}; use 'gaussian' or 'top_hat', which support up "
+            "to 8."
         )
     chosen = sph_kernel_of(name, dims)
     if not chosen.power:
@@ -117,7 +118,7 @@ def _checked_truncate(truncate: Any) -> float:
     if isinstance(truncate, bool) or not isinstance(truncate, (int, float, np.integer, np.floating)):
         raise TypeError(f"truncate must be a number that is known when the function is traced, not {truncate!r}.")
     if not 1 <= truncate <= 12:
-        raise ValueError(f"truncate is {truncate}; a Gaussian is cut at 1 to 12 standard deviations.")
+        raise ValueError(f"truncate is {truncate}; it must be from 1 to 12 standard deviations.")
     return float(truncate)
 
 

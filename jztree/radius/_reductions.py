@@ -141,10 +141,12 @@ class _Pairs:
     def _of_leaf(self, leaf: Any, row: jax.Array, size: int) -> jax.Array:
         if jnp.shape(leaf)[:1] != row.shape:
             raise ValueError(
-                f"pair_func must return arrays with {row.shape[0]} rows, one a pair; one has shape {jnp.shape(leaf)}."
+                f"pair_func must return arrays with {row.shape[0]} rows, one per pair; one has shape {jnp.shape(leaf)}."
             )
         if self.how == "sum" and jnp.result_type(leaf) == jnp.bool_:
-            raise TypeError("what pair_func returns is bool, which has no sum; convert it, with .astype(int) say.")
+            raise TypeError(
+                "pair_func returns bool, which has no sum; convert its results, for example with .astype(int)."
+            )
         made = jnp.asarray(leaf)
         if self.how == "sum":
             made = made.astype(_dtype_of_sum(made.dtype))

@@ -148,7 +148,9 @@ def _mass_rows(part: Any) -> jax.Array:
     """Return masses ``(n,)`` or ``(1,)`` in the dtype of the nodes: that of the positions, or a wider one."""
     pos, mass = get_pos(part), getattr(part, "mass", None)
     if mass is None:
-        raise ValueError("TreeConfig(masses=True) needs particles with a mass, and these have none.")
+        raise ValueError(
+            "TreeConfig(masses=True) needs particles with a mass, but these have none; add masses, or use masses=False."
+        )
     rows = mass_rows(part, common_dtype(pos, mass))
     assert rows is not None
     return rows
@@ -266,8 +268,8 @@ def check_hierarchy(th: Any) -> None:
     if th is not None and not isinstance(th, TreeHierarchy):
         what = "a number or an array" if isinstance(th, jax.Array) else f"of the class {type(th).__name__}"
         raise TypeError(
-            "th must be the hierarchy (TreeHierarchy) that jztree.tree.zsort_and_tree returns behind the particles, or "
-            f"None; it is {what}."
+            "th must be the hierarchy (TreeHierarchy) from jztree.tree.zsort_and_tree, its last result, or None; it "
+            f"is {what}."
         )
     check_width({"th": th})
 
@@ -317,16 +319,21 @@ def zsort_and_tree_multi_type(
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
     if not isinstance(data, (list, tuple, type(None))):
-        raise TypeError(f"data must be a sequence with an entry a type, not {type(data).__name__}; boxsize is by name.")
+        raise TypeError(
+            f"data must be a sequence with one entry per type, not {type(data).__name__}; pass boxsize by name."
+        )
     parts, along = list(part), [None] * len(part) if data is None else list(data)
     positions = [check_particles(one, f"positions of type {i}") for i, one in enumerate(parts)]
     if not positions or any(p.shape[1] != positions[0].shape[1] or p.dtype != positions[0].dtype for p in positions):
         kinds = [f"{p.dtype} with {p.shape[1]} dimensions" for p in positions]
-        raise ValueError(f"all types need one dtype and number of dimensions, and one type at least; given: {kinds}.")
+        raise ValueError(
+            "at least one type is required, and all types must have one dtype and number of dimensions; given: "
+            f"{kinds}."
+        )
     if cfg.masses:
-        raise ValueError("TreeConfig(masses=True) is for one type; build a hierarchy a type to have its masses.")
+        raise ValueError("TreeConfig(masses=True) supports one type only; build one hierarchy per type for its masses.")
     if len(along) != len(parts):
-        raise ValueError(f"data must have an entry a type, {len(parts)}; it has {len(along)}.")
+        raise ValueError(f"data must have one entry per type, {len(parts)}; it has {len(along)}.")
     for one, pos in zip(along, positions, strict=True):
         check_data(one, pos.shape[0])
     check_rows(sum(pos.shape[0] for pos in positions), "positions of all types together")

@@ -72,9 +72,13 @@ def distr_zsort(
         CapacityError: On every rank, if the particles do not fit ``capacity``.
     """
     if not equalize and nsamp < 1:
-        raise ValueError(f"nsamp is the number of sampled keys a rank, so it must be at least 1; {nsamp} was given.")
+        raise ValueError(
+            f"nsamp is {nsamp}; it is the number of keys that each rank samples, so it must be at least 1."
+        )
     if capacity is not None and capacity < 0:
-        raise ValueError(f"capacity is the number of rows that a rank may get, so it cannot be negative: {capacity}.")
+        raise ValueError(
+            f"capacity is {capacity}; it is the number of rows that a rank may receive, so it must be at least 0."
+        )
     pos = check_particles(part)
     if not equalize and comm.num_ranks() > 1:
         check_countable(part, "with equalize=False, devices get different numbers of particles")
@@ -92,7 +96,9 @@ def check_data(data: Any, n: int) -> None:
     check_movable({"data": data})
     for leaf in jax.tree.leaves(data):
         if np.ndim(leaf) == 0 or leaf.shape[0] != n:
-            raise ValueError(f"every array in data must have {n} rows, one a particle; one has shape {np.shape(leaf)}.")
+            raise ValueError(
+                f"every array in data must have {n} rows, one per particle; one has shape {np.shape(leaf)}."
+            )
 
 
 def _unequal_room(n: int, capacity: int | None) -> Room:

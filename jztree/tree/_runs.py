@@ -62,7 +62,7 @@ def center_of_mass(
     dtype = common_dtype(pos, getattr(part, "mass", None)) if getattr(part, "mass", None) is not None else pos.dtype
     mass = mass_rows(part, dtype)
     if mass is None:
-        raise ValueError("a centre of mass takes particles with a mass, and these have none.")
+        raise ValueError("center_of_mass needs particles with a mass, but these have none; add masses.")
     count = kernels.as_num(num)
     wrong = (splits[0] < 0) | (splits[-1] > count) | jnp.any(splits[1:] < splits[:-1])
     faults = [*corners_of(pos, count, "the positions")[1], *mass_faults(mass, count, pos.shape[0])]
@@ -82,7 +82,9 @@ def _splits(ispl: Any) -> jax.Array:
     dtype = getattr(ispl, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or np.ndim(ispl) != 1 or np.shape(ispl)[0] < 1:
         given = type(ispl).__name__ if dtype is None else f"{dtype} {np.shape(ispl)}"
-        raise ValueError(f"ispl must be an array of integers (m + 1,), where runs start, not {given}.")
+        raise ValueError(
+            f"ispl must be an array of integers (m + 1,), the starts of the runs and the end, not {given}."
+        )
     kind = jnp.iinfo(dtype)
     rows = jnp.clip(ispl, max(kind.min, -1), min(kind.max, 2**31 - 1))
     return rows.astype(jnp.int32)

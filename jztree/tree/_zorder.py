@@ -200,7 +200,7 @@ def _region(domain: Any, pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array
         raise ValueError(f"domain must be two corners of {dims} coordinates each, the lower and the upper one.")
     lower, upper = corners
     wrong = ~(jnp.isfinite(lower) & jnp.isfinite(upper) & (lower <= upper)).all()
-    sentence = "domain must have finite corners, the lower one nowhere above the upper one."
+    sentence = "domain must have finite corners, and the lower one must not exceed the upper one in any dimension."
     if not is_concrete(wrong):
         return comm.after((lower, upper), comm.check(1, wrong, [], sentence))
     if wrong:
@@ -247,11 +247,13 @@ def search_sorted_z(
     if side not in ("left", "right"):
         raise ValueError(f"side must be 'left' or 'right', not {side!r}.")
     if leaf_search:
-        raise ValueError("leaf_search=True has no meaning here: rows are found among all particles; leave it out.")
+        raise ValueError("leaf_search=True is not supported, because the search covers all particles; leave it out.")
     pos = check_particles(posz)
     wanted = check_particles(posz_query, "query positions")
     if wanted.shape[1] != pos.shape[1]:
-        raise ValueError(f"queries have {wanted.shape[1]} dimensions, but the particles have {pos.shape[1]}.")
+        raise ValueError(
+            f"queries have {wanted.shape[1]} dimensions, but the particles have {pos.shape[1]}; both must agree."
+        )
     box = check_box(boxsize, pos.shape[1])
     num = checked_num(posz, "the positions")
     lower, upper = _region(domain, pos, num)

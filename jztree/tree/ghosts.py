@@ -188,7 +188,7 @@ def bring(
     pos = check_particles(partz)
     for leaf in jax.tree.leaves(rows):
         if jnp.ndim(leaf) == 0 or leaf.shape[0] != pos.shape[0]:
-            raise ValueError(f"rows must have {pos.shape[0]} rows, one a particle; one has shape {jnp.shape(leaf)}.")
+            raise ValueError(f"rows must have {pos.shape[0]} rows, one per particle; one has shape {jnp.shape(leaf)}.")
     box, num, blocks = check_box(boxsize, pos.shape[1]), check_num(partz), leaves_of(th)
     reach = _reach(radius, pos.dtype)
     faults = [
@@ -266,8 +266,8 @@ def _wanted_of_others(
     place = room("ghost_boxes", None, max(_BOX_ROWS, ghosts.rows if ghosts.given else 0), ndev * boxes)
     wanted = jax.lax.stop_gradient(wanted)
     order, counts = kernels.select_boxes(wanted, known(), rank, box, place.rows, higher_only)
-    what = "boxes of other ranks that want ghosts"
-    advice = "room for ghosts is room for as many boxes, too: set ghost_rows in the configuration to that or more."
+    what = "boxes of other ranks that need ghosts"
+    advice = "the capacity for ghosts is also that for boxes; set ghost_rows in the configuration to that or more."
     selection = _Selection(order, counts, place, what, advice)
     came, total, traffic = selection.exchange(wanted, jnp.sum(counts), "boxes", min(place.rows, _MOST_BOXES * ndev))
     return jnp.append(comm.starts_of(traffic.received), total), *came
