@@ -136,7 +136,9 @@ def _check_radii(radius: Any, centres: Given, box: Exact) -> tuple[jax.Array, li
     check_carried({"radius": radius})
     check_real_dtype(radius, "radius")
     if np.shape(radius) != centres.rows:
-        raise ValueError(f"radius must have one number per centre, shape {centres.rows}; its shape is {np.shape(radius)}.")
+        raise ValueError(
+            f"radius must have one number per centre, shape {centres.rows}; its shape is {np.shape(radius)}."
+        )
     dtype = centres.pos.dtype
     used = jnp.arange(centres.pos.shape[0], dtype=jnp.int32) < centres.num
     radii = jnp.where(used, jnp.asarray(radius, dtype), 0)
