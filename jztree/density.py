@@ -20,7 +20,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from . import comm
-from ._checks import (
+from .arguments import (
     check_mass,
     check_particles,
     common_dtype,
@@ -30,14 +30,14 @@ from ._checks import (
     mass_rows,
     row_fault,
 )
-from ._images import ratio
-from ._particles import check_width, get_num_total
 from .config import KNNConfig
 from .data import Pos, PosMass, get_num, get_pos, with_computed
+from .derivatives import ratio
 from .jax_ext import with_twins
 from .knn import knn
 from .knn._words import field_of
-from .radius._profiles import SphKernel, sph_kernel_of
+from .particles import check_width, get_num_total
+from .sph import SphKernel, sph_kernel_of
 from .tree import TreeHierarchy
 
 __all__ = ["knn_density", "smoothing_length", "sph_density", "sph_kernel"]

@@ -13,8 +13,8 @@ import jztree as jz
 from jztree.config import RadiusConfig, TreeConfig
 from jztree.data import Pos
 from jztree.radius import NeighbourLists, neighbours_within
-from jztree.radius._listing import _in_digits
 from jztree.tree import zsort, zsort_and_tree
+from jztree.within._listing import _in_digits
 
 pytestmark = pytest.mark.emulated
 

@@ -15,8 +15,8 @@ import jztree as jz
 from jztree.config import TreeConfig
 from jztree.data import Pos
 from jztree.radius import _listing, neighbours_within, pairs_within
-from jztree.radius._listing import Listing
 from jztree.tree import zsort_and_tree
+from jztree.within._listing import Listing
 
 pytestmark = pytest.mark.emulated
 

@@ -5,7 +5,7 @@ import numpy as np
 import oracles
 import pytest
 
-from jztree._radii import Radii
+from jztree.arguments import Radii
 from jztree.jax_ext import exact
 from jztree.radius import count_within, reduce_within
 

@@ -4,8 +4,8 @@ import jax
 import numpy as np
 
 from jztree.jax_ext import exact
+from jztree.pairs._wide_numbers import add_counts, add_sums
 from jztree.radius import WideCounts, WideSums
-from jztree.radius._wide import add_counts, add_sums
 
 
 def test_two_word_integers_are_added_with_carries() -> None:

@@ -14,7 +14,7 @@ from hypothesis.extra import numpy as hnp
 from test_tree import BOXES, SAMPLES, N
 
 from jztree import data, kernels, tree
-from jztree._checks import check_box
+from jztree.arguments import check_box
 
 pytestmark = pytest.mark.emulated
 

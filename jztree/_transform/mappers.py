@@ -15,8 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from .._foreign import adopted
-from .._particles import check_carried, check_width
+from ..particles import adopted, check_carried, check_width
 from .shard_map import Mapped, Options
 from .specs import argument_reader, names_of, specs_by_name, takes_any
 

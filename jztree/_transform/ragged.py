@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .._messages import one_line
+from ..particles import one_line
 from .innermost import Innermost
 
 METHODS = ("dense", "ragged")

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import SingleDeviceSharding
 
-from .._messages import name_of
+from ..particles import name_of
 
 
 def warn_if_spread(function: str, arguments: dict[str, Any]) -> None:

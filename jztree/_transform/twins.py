@@ -7,8 +7,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import jax
 
-from .._foreign import adopted
-from .._particles import check_carried, check_width
+from ..particles import adopted, check_carried, check_width
 from . import capacity
 from .mappers import Mapper, name_twin, shard_map_constructor
 from .memory import explained

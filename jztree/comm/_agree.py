@@ -10,8 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from .. import kernels
-from .._particles import check_rows
 from .._transform.capacity import Room
+from ..particles import check_rows
 from ._ranks import all_gather, get_rank_info, vary
 
 _Tree = TypeVar("_Tree")

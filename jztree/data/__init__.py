@@ -5,14 +5,14 @@ A particle class is any pytree with ``pos`` of shape ``(n, d)``, a leaf or compu
 
 Every leaf whose *leading* length is that of ``pos`` is a property of the particles and moves with them. All other
 leaves (``num``, a mass that all particles share) are unchanged. Rows stored outside the leaves could not move, so they
-are an error; see `jztree._particles`.
+are an error; see `jztree.particles`.
 """
 
-from .._particles import check_carried as check_carried
-from .._particles import check_no_unit as check_no_unit
-from .._particles import check_no_units as check_no_units
-from .._particles import fits_float32 as fits_float32
-from .._particles import get_pos
+from ..particles import check_carried as check_carried
+from ..particles import check_no_unit as check_no_unit
+from ..particles import check_no_units as check_no_units
+from ..particles import fits_float32 as fits_float32
+from ..particles import get_pos
 from . import _tables as tables  # noqa: F401
 from ._catalogue import FofCatalogue, squeeze_catalogue
 from ._classes import Array, Label, ParticleData, Pos, PosMass, RankIdx, static_field

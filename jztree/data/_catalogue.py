@@ -11,9 +11,9 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm
-from .._particles import check_no_units
 from .._transform.shard_map import is_concrete
 from .._transform.twins import with_twins
+from ..particles import check_no_units
 from . import _tables as tables
 from ._classes import Array
 from ._describe import describe_catalogue

@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm
-from .._carried import Carried, carry, computed_by, over_devices
-from .._particles import get_num, get_pos
 from .._transform.shard_map import is_concrete, varying_axes
+from ..particles import Carried, carry, computed_by, get_num, get_pos, over_devices
 
 __all__ = ["release", "with_computed"]
 

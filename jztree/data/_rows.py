@@ -10,20 +10,20 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from .. import _particles, comm
-from .._carried import carry
-from .._messages import one_line
-from .._particles import (
+from .. import comm, particles
+from .._transform.shard_map import is_concrete, plain_integer
+from ..particles import (
+    carry,
     check_carried,
     check_known,
     check_movable,
     check_num,
     check_width,
     get_pos,
+    one_line,
     replace_field,
     shape_of_pos,
 )
-from .._transform.shard_map import is_concrete, plain_integer
 from ._classes import PosMass
 from ._computed import carry_stacked, release
 
@@ -119,8 +119,8 @@ def get_num(part: Any, default_to_length: bool = True, default_to_nancount: bool
     """
     if getattr(part, "num", None) is not None:
         of_all_devices = len(shape_of_pos(part)) == 3
-        num = _particles.get_num(part)
-        return num if of_all_devices else _particles.one_integer(num)
+        num = particles.get_num(part)
+        return num if of_all_devices else particles.one_integer(num)
     if default_to_nancount:
         return _rows_before_nan(get_pos(part))
     if not default_to_length:
@@ -159,7 +159,7 @@ def get_num_total(part: Any, default_to_length: bool = False) -> int:
     Raises:
         ValueError: If ``num_total`` is not set and ``default_to_length`` is False.
     """
-    total = _particles.get_num_total(part)
+    total = particles.get_num_total(part)
     if total is not None:
         return total
     if not default_to_length:

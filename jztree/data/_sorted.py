@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .._particles import check_width
+from ..particles import check_width
 from ._catalogue import FofCatalogue, by_rank, row_capacity
 from ._rows import on_auto_axes, rows_differ
 

@@ -16,11 +16,11 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_particles, exact_box_argument, sequence_of
-from .._particles import check_carried, check_countable, check_num
+from ..arguments import check_box, check_particles, exact_box_argument, sequence_of
 from ..config import FofConfig, checked_config, without_masses
 from ..data import FofCatalogue, Label, get_num, with_computed
 from ..jax_ext import Exact, is_concrete, with_twins
+from ..particles import check_carried, check_countable, check_num
 from ..tree import TreeHierarchy, check_hierarchy, permute_particles
 from ..tree.stage import Given, Stage, stage_of
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached

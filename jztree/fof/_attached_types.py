@@ -16,16 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from .._checks import check_real, is_length
-from .._particles import check_rows, get_num_total, replace_field
-from .._radii import NO_LIMIT, Radii
 from .._transform.capacity import room
+from ..arguments import NO_LIMIT, Radii, check_real, is_length
 from ..config import FofConfig, KNNConfig
 from ..data import Label, get_num, get_pos, replace_num
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..knn import knn
 from ..knn._question import Question
 from ..knn._search import entries_of
+from ..particles import check_rows, get_num_total, replace_field
 
 __all__ = ["ATTACH_WITHIN", "attach", "attach_limit", "attach_over_ranks", "check_attached"]
 

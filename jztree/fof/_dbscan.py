@@ -23,12 +23,11 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_particles, exact_box_argument, known_integer
-from .._particles import check_num
-from .._radii import Radii
+from ..arguments import Radii, check_box, check_particles, exact_box_argument, known_integer
 from ..config import FofConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, with_twins
+from ..particles import check_num
 from ..tree.stage import Cast, Given, Near, Stage, stage_of, starts_of_ranks
 from ._dbscan_numbers import numbers_of_clusters
 from ._dbscan_rows import CORE, OTHER, has_borders, kinds, rows_by_kind

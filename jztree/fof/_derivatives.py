@@ -1,7 +1,7 @@
 """Derivatives of sums over groups.
 
 The results of a kernel get the derivatives of the same definition written in JAX, at fixed membership
-(`jztree._membership`).
+(`jztree.derivatives`).
 """
 
 import math
@@ -10,9 +10,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._images import nearest_difference, norm
-from .._membership import Members, everyone, from_rows, joined_members, or_one
 from .._transform.exact import exact_to_parts
+from ..derivatives import Members, everyone, from_rows, joined_members, nearest_difference, norm, or_one
 from ..jax_ext import Exact
 
 _Particles = tuple[jax.Array, jax.Array | None, jax.Array | None]

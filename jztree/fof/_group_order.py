@@ -27,7 +27,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from .._checks import (
+from .._transform.capacity import Room
+from ..arguments import (
     SUMS_ROUNDED,
     check_real_dtype,
     common_dtype,
@@ -37,11 +38,10 @@ from .._checks import (
     mass_rows,
     velocity_faults,
 )
-from .._particles import check_carried
-from .._transform.capacity import Room
 from ..config import CatalogueConfig
 from ..data import FofCatalogue, get_num, get_pos, replace_num, split_rows
 from ..jax_ext import Exact, vary_along
+from ..particles import check_carried
 from ._derivatives import of_groups
 from ._means import Columns, mean_columns, mean_faults
 

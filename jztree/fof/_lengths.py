@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from .. import kernels
-from .._checks import check_range, check_real, shape_of
+from ..arguments import check_range, check_real, shape_of
 from ..jax_ext import Exact, exact, is_concrete
 
 

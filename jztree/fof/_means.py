@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm
-from .._checks import check_real_dtype, common_dtype, row_fault
-from .._particles import check_carried
+from ..arguments import check_real_dtype, common_dtype, row_fault
 from ..config import CatalogueConfig
 from ..data import get_num
+from ..particles import check_carried
 
 __all__ = ["Columns", "mean_columns", "mean_faults"]
 

@@ -18,8 +18,8 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels, stats
-from .._checks import at_least_normal
 from .._transform.capacity import room
+from ..arguments import at_least_normal
 from ..config import FofConfig
 from ..data import Label
 from ..jax_ext import Exact, exact_to_float

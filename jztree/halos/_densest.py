@@ -8,10 +8,10 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm
-from .._checks import check_classes
-from .._particles import check_carried, check_num, check_rows, replace_field
+from ..arguments import check_classes
 from ..data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import with_twins
+from ..particles import check_carried, check_num, check_rows, replace_field
 from ..tree._zorder import is_bad_num
 from ._rows import of_groups, used_rows
 

@@ -8,7 +8,8 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import (
+from .._transform.capacity import room
+from ..arguments import (
     check_box,
     check_particles,
     check_range,
@@ -17,10 +18,9 @@ from .._checks import (
     first_row,
     mass_rows,
 )
-from .._particles import check_carried, check_num
-from .._transform.capacity import room
 from ..data import FofCatalogue, PosMass, RankIdx, with_computed
 from ..jax_ext import Exact, exact, is_concrete, with_twins
+from ..particles import check_carried, check_num
 from ._densest import Ends, check_groups, densest_particle, ends_of, groups_of_rows
 from ._rows import of_groups
 

@@ -9,12 +9,12 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm
-from .._checks import SUMS_ROUNDED, common_dtype, first_row
-from .._images import norm, ratio
-from .._particles import check_carried, check_no_unit
+from ..arguments import SUMS_ROUNDED, common_dtype, first_row
 from ..data import FofCatalogue
+from ..derivatives import norm, ratio
 from ..jax_ext import is_concrete, with_twins
 from ..overdensity import SphereProperties
+from ..particles import check_carried, check_no_unit
 
 __all__ = [
     "Axes",

@@ -13,12 +13,11 @@ from typing import Any
 from jax.sharding import PartitionSpec as P
 
 from .. import comm
-from .._checks import check_box, check_particles, check_queries, known_integer
-from .._particles import check_num
-from .._radii import SPEC, Radii, as_limit, exact_limit
+from ..arguments import SPEC, Radii, as_limit, check_box, check_particles, check_queries, exact_limit, known_integer
 from ..config import KNNConfig, checked_config, without_masses
 from ..data import get_num, get_pos, with_computed
 from ..jax_ext import is_concrete, with_twins
+from ..particles import check_num
 from ..tree import TreeHierarchy, check_hierarchy
 from ._batches import check_batches, in_layers
 from ._question import Question, check_lists, check_mask, check_number

@@ -16,11 +16,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from .._checks import MAX_DIMS, farthest_number, first_row, row_fault
-from .._particles import check_carried, get_pos
-from .._radii import Radii
+from ..arguments import MAX_DIMS, Radii, farthest_number, first_row, row_fault
 from ..data import get_num, replace_num
 from ..jax_ext import Exact, exact_to_float
+from ..particles import check_carried, get_pos
 from ..tree._zorder import Domain
 
 _BAD_BATCH = "row {0} of %s is not a valid batch number; it must be from 0 to %d."

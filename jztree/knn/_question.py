@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from .._particles import shape_of_pos
-from .._radii import NO_LIMIT, Radii
 from .._transform.memory import check_memory
+from ..arguments import NO_LIMIT, Radii
 from ..config import KNNConfig
 from ..jax_ext import Exact, is_concrete
+from ..particles import shape_of_pos
 
 _FILL = "pass max_radius=jnp.inf to jztree.knn.knn, which fills missing neighbours with distance inf and row -1."
 _TOO_FEW = f"k is {{1}}, but there are only {{0}} particles (num, or source_mask)%s%s; use a smaller k, or {_FILL}"

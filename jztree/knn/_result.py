@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._images import nearest_difference, unit
 from ..data import RankIdx
+from ..derivatives import nearest_difference, unit
 from ..jax_ext import Exact
 
 

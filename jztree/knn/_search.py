@@ -20,11 +20,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from .._checks import at_least_normal
-from .._particles import get_num_total
-from .._radii import Radii
+from ..arguments import Radii, at_least_normal
 from ..data import RankIdx, get_num, replace_num
 from ..jax_ext import Exact, is_concrete
+from ..particles import get_num_total
 from ..tree import TreeHierarchy, permute_particles
 from ..tree.stage import Given, Near, Stage, rows_in_equal_shares, rows_of_rank, stage_of
 from ._batches import ordering, without_layers

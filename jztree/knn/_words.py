@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import kernels
-from .._particles import check_movable, field_names
 from ..data import RankIdx, get_pos, map_rows, release, replace_num
+from ..particles import check_movable, field_names
 
 WORDS = ("rad", "drad", "rankidx", "globalidx", "part", "reduce", "query", "queryidx")
 DISTANCES = frozenset({"rad", "drad"})

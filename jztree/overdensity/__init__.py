@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_range, check_real, exact_box_argument, first_row, shape_of, shown
+from ..arguments import check_box, check_range, check_real, exact_box_argument, first_row, shape_of, shown
 from ..config import OverdensityConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, exact, is_concrete, with_twins

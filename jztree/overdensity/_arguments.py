@@ -5,9 +5,9 @@ from typing import Any
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._checks import check_alike, check_particles, mass_faults, mass_rows
-from .._particles import check_num
+from ..arguments import check_alike, check_particles, mass_faults, mass_rows
 from ..data import PosMass
+from ..particles import check_num
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import Given
 

@@ -1,7 +1,7 @@
 """Derivatives of masses and radii of spheres.
 
 The results of a kernel get the derivatives of the same definition, written in JAX, at fixed membership
-(`jztree._membership`).
+(`jztree.derivatives`).
 """
 
 from typing import Any, NamedTuple
@@ -10,8 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm
-from .._images import nearest_difference, norm
-from .._membership import everyone, or_one
+from ..derivatives import everyone, nearest_difference, norm, or_one
 from ..jax_ext import Exact, exact_to_float
 
 

@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._checks import at_least_normal
+from ..arguments import at_least_normal
 from ..config import OverdensityConfig
 from ..jax_ext import Exact, exact_to_float
 from ..tree.stage import Near, Stage

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import (
+from ..arguments import (
     at_least_normal,
     check_box,
     check_real_dtype,
@@ -18,10 +18,10 @@ from .._checks import (
     first_row,
     velocity_faults,
 )
-from .._particles import check_carried
 from ..config import OverdensityConfig, checked_config, without_masses
 from ..data import ParticleData, with_computed
 from ..jax_ext import Exact, with_twins
+from ..particles import check_carried
 from ..tree import TreeHierarchy
 from ..tree.stage import Given, Stage, stage_of
 from ._arguments import check_both, faults_of_masses

@@ -5,19 +5,20 @@ z-order walk it together. Nodes wholly within the radius of all of them are coun
 nodes outside it are skipped, so the cost is that of the particles near the edge. A particle is within a radius if its
 distance to the nearest image, computed in float64 from the given positions, is at most the radius. Friends-of-friends
 groups (`jztree.fof`) use the same rule. Counts are therefore exact, on any device and any number of devices.
-Sums over neighbours, weighted by a kernel of the distance or its derivatives, use the same walk and store no lists.
+Sums over neighbours, weighted by a smoothing kernel or its derivatives, use the same walk and store no lists.
 """
 
-from ._counts import count_within
-from ._fields import sph_derivative
-from ._including import radius_including
-from ._kernel_sums import kernel_sums
-from ._lists import NeighbourLists, neighbours_within
-from ._nearest import NearestWithin, nearest_within
-from ._pair_counts import PairCounts, pair_counts
-from ._pair_lists import PairLists, pairs_within
-from ._reductions import reduce_within
-from ._wide import WideCounts, WideSums
+from ..pairs import PairCounts, PairLists, WideCounts, WideSums, pair_counts, pairs_within
+from ..sph import kernel_sums, sph_derivative
+from ..within import (
+    NearestWithin,
+    NeighbourLists,
+    count_within,
+    nearest_within,
+    neighbours_within,
+    radius_including,
+    reduce_within,
+)
 
 __all__ = [
     "NearestWithin",

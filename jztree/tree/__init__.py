@@ -19,7 +19,8 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import (
+from .._transform.capacity import Room
+from ..arguments import (
     check_box,
     check_particles,
     check_positions,
@@ -28,11 +29,10 @@ from .._checks import (
     mass_faults,
     mass_rows,
 )
-from .._particles import check_num, check_rows, check_width
-from .._transform.capacity import Room
 from ..config import TreeConfig, checked_config
 from ..data import TreeHierarchy, get_pos, with_computed
 from ..jax_ext import Exact, with_twins
+from ..particles import check_num, check_rows, check_width
 from ._derivatives import of_boxes, of_moments
 from ._over_ranks import Moved, Movers, check_data, distr_zsort, sort_equally, sort_over_ranks
 from ._runs import center_of_mass

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._particles import get_pos
 from ..data import RankIdx, replace_num
 from ..jax_ext import Exact
+from ..particles import get_pos
 from . import TreeHierarchy, build_in_domain, faults_of_hierarchy, kernel_tree, permute_particles
 from ._over_ranks import Moved, rows_of_rank
 from ._zorder import Domain, corners_of

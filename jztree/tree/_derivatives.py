@@ -1,7 +1,7 @@
 """Derivatives of node boxes, masses and centres.
 
 The results of kernels get derivatives: those of the same definition written in JAX, at fixed membership
-    (`jztree._membership`).
+    (`jztree.derivatives`).
 """
 
 import functools
@@ -10,8 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .._images import wrapped
-from .._membership import Members, from_rows, members_of
+from ..derivatives import Members, from_rows, members_of, wrapped
 from ..jax_ext import Exact
 
 

@@ -23,11 +23,11 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels, stats
-from .._checks import check_box, check_particles, exact_box_argument
-from .._particles import check_carried, check_countable, check_movable, check_num
 from .._transform.capacity import Room, room
+from ..arguments import check_box, check_particles, exact_box_argument
 from ..data import RankIdx, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, with_smap
+from ..particles import check_carried, check_countable, check_movable, check_num
 from ._splitters import traffics_of
 from ._zorder import Domain, domain_of, to_order
 

@@ -8,10 +8,10 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_classes, check_particles, common_dtype, mass_faults, mass_rows
-from .._particles import check_carried, check_num, shape_of_pos
+from ..arguments import check_box, check_classes, check_particles, common_dtype, mass_faults, mass_rows
 from ..data import PosMass, with_computed
 from ..jax_ext import with_twins
+from ..particles import check_carried, check_num, shape_of_pos
 from ._derivatives import of_moments
 from ._zorder import corners_of
 

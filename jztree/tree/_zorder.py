@@ -14,10 +14,10 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_particles, exact_box_argument, farthest, rows_fault
-from .._particles import check_num
+from ..arguments import check_box, check_particles, exact_box_argument, farthest, rows_fault
 from ..data import get_pos, map_rows, replace_num, with_computed
 from ..jax_ext import Exact, is_concrete, with_twins
+from ..particles import check_num
 
 __all__ = ["search_sorted_z", "zsort"]
 

@@ -25,10 +25,10 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._checks import at_least_normal, check_box, check_particles, check_range, check_real, is_length
-from .._particles import check_num
 from .._transform.capacity import Room, room
+from ..arguments import at_least_normal, check_box, check_particles, check_range, check_real, is_length
 from ..jax_ext import Exact, is_concrete
+from ..particles import check_num
 from . import FOREIGN, TreeHierarchy, check_hierarchy, kernel_tree
 from ._zorder import Domain, domain_of
 

@@ -19,12 +19,12 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels, stats
-from .._checks import check_box, check_particles, check_queries
-from .._particles import check_num
 from .._transform.capacity import Room
+from ..arguments import check_box, check_particles, check_queries
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import replace_num, split_rows
 from ..jax_ext import Exact
+from ..particles import check_num
 from . import (
     build_checked,
     build_in_domain,

@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ._transform.exact import exact_to_parts
-from .jax_ext import Exact
+from .._transform.exact import exact_to_parts
+from ..jax_ext import Exact
 
 __all__ = ["nearest_difference", "norm", "ratio", "unit", "wrapped"]
 

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.typing import ArrayLike
 
-from .._particles import check_width
+from ..particles import check_width
 
 __all__ = ["radius_including"]
 

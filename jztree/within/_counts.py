@@ -7,8 +7,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, first_row
-from .._radii import SPEC, as_radii, exact_arguments
+from ..arguments import SPEC, as_radii, check_box, exact_arguments, first_row
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import with_twins

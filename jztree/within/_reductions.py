@@ -9,15 +9,14 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box
-from .._images import nearest_difference, norm
-from .._particles import check_movable
-from .._radii import SPEC, as_one_radius, exact_arguments_of_one
 from .._transform.capacity import Room, retrying, room
 from .._transform.memory import check_memory
+from ..arguments import SPEC, as_one_radius, check_box, exact_arguments_of_one
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import replace_num, split_rows, with_computed
+from ..derivatives import nearest_difference, norm
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
+from ..particles import check_movable
 from ..tree import TreeHierarchy, check_hierarchy
 from ._listing import check_capacity, rows_of_entries
 from ._search import Asked, Ready, check_both, make_ready

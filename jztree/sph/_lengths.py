@@ -7,10 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm
-from .._checks import check_range, check_real, check_real_dtype, is_subnormal, row_fault, shape_of, shown
-from .._particles import check_no_unit
-from .._radii import Radii
+from ..arguments import Radii, check_range, check_real, check_real_dtype, is_subnormal, row_fault, shape_of, shown
 from ..jax_ext import exact, exact_to_float, is_concrete
+from ..particles import check_no_unit
 
 _BAD = "row {0} of %s is not a valid smoothing length; each must be positive, finite and within the range of %s."
 _TOO_SMALL = (

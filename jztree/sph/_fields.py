@@ -7,16 +7,15 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from .. import comm
-from .._checks import first_row
-from .._radii import SPEC
+from ..arguments import SPEC, first_row
 from ..config import RadiusConfig, checked_config
 from ..data import with_computed
 from ..jax_ext import with_twins
 from ..tree import TreeHierarchy, check_hierarchy
-from ._kernel_sums import Derivative, Kernel, Sums, checked_values, exact_arguments, summed
+from ..within._search import check_both
 from ._lengths import as_lengths
 from ._scaled import exponent_of, scaled_product
-from ._search import check_both
+from ._sums import Derivative, SmoothingKernel, Sums, checked_values, exact_arguments, summed
 
 __all__ = ["sph_derivative"]
 
@@ -79,7 +78,7 @@ def sph_derivative(
     what = Derivative.of(kind, values.shape[1:], given.dims)
     mass = _relative(checked_values(part, None, given).astype(values.dtype))
     lengths = as_lengths(h, given.rows, "h")
-    asked = Sums(given, None, (lengths, lengths), boxsize, Kernel(kernel, truncate, "gather"), cfg)
+    asked = Sums(given, None, (lengths, lengths), boxsize, SmoothingKernel(kernel, truncate, "gather"), cfg)
     columns = what.columns(values)
     weighed = jnp.concatenate([mass[:, None], mass[:, None] * columns], axis=1)
     # Compute both sums without the powers of h that cancel in their quotient.

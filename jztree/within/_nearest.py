@@ -6,9 +6,8 @@ from typing import Any
 import jax
 from jax.sharding import PartitionSpec as P
 
-from .._checks import known_integer
-from .._radii import SPEC, as_one_radius, exact_arguments_of_one
 from .._transform.memory import check_memory
+from ..arguments import SPEC, as_one_radius, exact_arguments_of_one, known_integer
 from ..config import KNNConfig, RadiusConfig, checked_config
 from ..data import with_computed
 from ..jax_ext import with_twins

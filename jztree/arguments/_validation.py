@@ -7,20 +7,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from . import comm, kernels
-from ._messages import one_line
-from ._particles import (
+from .. import comm, kernels
+from .._transform.shard_map import plain_integer
+from ..config import is_config
+from ..jax_ext import Exact, exact, is_concrete
+from ..particles import (
     check_carried,
     check_movable,
     check_no_unit,
     check_num,
     check_rows,
     get_pos,
+    one_line,
     shape_of_pos,
 )
-from ._transform.shard_map import plain_integer
-from .config import is_config
-from .jax_ext import Exact, exact, is_concrete
 
 MAX_DIMS = 8
 SUMS_ROUNDED = 1e-10  # above the rounding error of sums in float64, relative to the summed values

@@ -12,12 +12,11 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._checks import check_particles, check_queries
-from .._particles import check_num
-from .._radii import Radii
+from ..arguments import Radii, check_particles, check_queries
 from ..config import RadiusConfig
 from ..data import RankIdx
 from ..jax_ext import Exact
+from ..particles import check_num
 from ..tree.stage import Given, Stage, stage_of, starts_of_ranks
 
 

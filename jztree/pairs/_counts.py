@@ -9,18 +9,18 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_alike, check_box, check_one_a_particle, check_particles, row_fault
-from .._particles import check_num
+from ..arguments import check_alike, check_box, check_one_a_particle, check_particles, row_fault
 from ..config import RadiusConfig, TreeConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import with_twins
 from ..kernels import PairBins
+from ..particles import check_num
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import Given
-from ._pair_bins import as_bins, exact_arguments, sight_faults
-from ._pair_sets import Pairs
-from ._weights import checked_weights
-from ._wide import WideCounts, WideSums
+from ..within._weights import checked_weights
+from ._bins import as_bins, exact_arguments, sight_faults
+from ._sets import Pairs
+from ._wide_numbers import WideCounts, WideSums
 
 __all__ = ["PairCounts", "pair_counts"]
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from . import comm
+from .. import comm
 
 # Number of terms added sequentially; a longer sum in float32 loses digits with every term.
 _BLOCK = 1024

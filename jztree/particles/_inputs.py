@@ -1,7 +1,7 @@
 """Accepted particle inputs and their validation.
 
 Particles are an array of positions, or a pytree with an array ``pos`` among its leaves: rows move with the leaves.
-``pos`` may also be computed from the leaves (`jztree._carried`). Rows stored elsewhere, such as in an unregistered
+``pos`` may also be computed from the leaves (`jztree.particles`). Rows stored elsewhere, such as in an unregistered
 object or a static field, would keep their order while positions are sorted, which would silently give wrong results.
 `get_pos` raises an error for such rows, and every function calls it before it uses particles. Likewise, `check_carried`
 rejects numbers that would change on conversion to JAX, and `check_movable` those that kernels cannot move.
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._carried import Carried, is_computed, over_devices
+from ._computed import Carried, is_computed, over_devices
 from ._messages import ARRAYS, OF_JAX, dtype_in_words, name_of, number_in_words, one_line, unknown_leaf, what_is_wrong
 
 _Part = TypeVar("_Part")

@@ -8,9 +8,8 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box
-from .._radii import SPEC, as_one_radius, exact_arguments_of_one
 from .._transform.capacity import room
+from ..arguments import SPEC, as_one_radius, check_box, exact_arguments_of_one
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, with_twins

@@ -7,10 +7,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm
-from .._checks import at_least_normal, check_range, check_real, exact_box_argument, in_order, is_length, shape_of, shown
-from .._particles import check_no_unit, shape_of_pos
+from ..arguments import (
+    at_least_normal,
+    check_range,
+    check_real,
+    exact_box_argument,
+    in_order,
+    is_length,
+    shape_of,
+    shown,
+)
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..kernels import PairBins
+from ..particles import check_no_unit, shape_of_pos
 
 MODES = ("r", "rp_pi", "s_mu")
 _SECOND = {"rp_pi": "pi", "s_mu": "mu"}

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._checks import check_one_a_particle, check_real_dtype, common_dtype, farthest, rows_fault
+from ..arguments import check_one_a_particle, check_real_dtype, common_dtype, farthest, rows_fault
 
 _BAD = (
     "row {0} has a weight%s that is NaN, infinite or larger than %s in magnitude; remove such particles, or choose "

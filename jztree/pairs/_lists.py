@@ -10,17 +10,16 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, row_fault
-from .._images import unit
-from .._radii import SPEC, Radii, as_one_radius, exact_arguments_of_one
 from .._transform.capacity import room
+from ..arguments import SPEC, Radii, as_one_radius, check_box, exact_arguments_of_one, row_fault
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
+from ..derivatives import unit
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import starts_of_ranks
-from ._listing import Listing, Space, check_capacity
-from ._search import Asked, Ready, check_both, make_ready
+from ..within._listing import Listing, Space, check_capacity
+from ..within._search import Asked, Ready, check_both, make_ready
 
 __all__ = ["PairLists", "pairs_within"]
 

@@ -9,10 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from .._checks import known_integer
-from .._radii import Radii
 from .._transform.capacity import Room, retrying
 from .._transform.memory import check_memory
+from ..arguments import Radii, known_integer
 from ..jax_ext import Exact, is_concrete
 from ._search import Ready
 

@@ -5,7 +5,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ._carried import is_computed
+from ._computed import is_computed
 
 OF_JAX = (jax.Array, jax.ShapeDtypeStruct)
 ARRAYS = (*OF_JAX, np.ndarray)

@@ -10,23 +10,33 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._checks import check_box, check_mass, check_real_dtype, common_dtype, exact_box_argument, first_row, row_fault
-from .._particles import check_carried, shape_of_pos
-from .._radii import NO_LIMIT, SPEC, Radii
+from ..arguments import (
+    NO_LIMIT,
+    SPEC,
+    Radii,
+    check_box,
+    check_mass,
+    check_real_dtype,
+    common_dtype,
+    exact_box_argument,
+    first_row,
+    row_fault,
+)
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..kernels import KernelTerm
+from ..particles import check_carried, shape_of_pos
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import Given
-from ._kernel_terms import Rows, kernel_term
+from ..within._search import Asked, Ready, check_both, make_ready
 from ._lengths import as_lengths, lengths_faults, range_faults
 from ._profiles import Profile, profile_of
-from ._search import Asked, Ready, check_both, make_ready
+from ._terms import Rows, kernel_term
 
 __all__ = [
     "Derivative",
-    "Kernel",
+    "SmoothingKernel",
     "Sums",
     "checked_values",
     "exact_arguments",
@@ -47,7 +57,7 @@ _LOST = (
 _NO_QUERY = "h_query requires part_query; without part_query, pass the smoothing lengths of the particles as h."
 
 
-class Kernel(NamedTuple):
+class SmoothingKernel(NamedTuple):
     """The static parameters of a kernel: its name, the cutoff of a Gaussian, and which smoothing length it uses."""
 
     name: str
@@ -159,7 +169,7 @@ def kernel_sums(
     rows = checked_values(part, values, sources)
     lengths = _lengths_of_both(h, h_query, sources, queries, form)
     what = Derivative.of(derivative, rows.shape[1:], sources.dims)
-    asked = Sums(sources, queries, lengths, boxsize, Kernel(kernel, truncate, form), cfg)
+    asked = Sums(sources, queries, lengths, boxsize, SmoothingKernel(kernel, truncate, form), cfg)
     return what.shaped(summed(asked, what.columns(rows), what.term()), sources.dims)
 
 
@@ -278,7 +288,7 @@ class Sums:
     queries: Given | None
     lengths: tuple[Radii, Radii]
     boxsize: Any
-    kernel: Kernel
+    kernel: SmoothingKernel
     cfg: RadiusConfig
 
 

@@ -17,8 +17,8 @@ from ..config import RadiusConfig
 from ..jax_ext import Exact
 from ..kernels import PairBins, PairSet
 from ..tree.stage import Given, Near, Stage, stage_of
-from ._pair_bins import reach_of
-from ._wide import add_counts, add_sums, counts_of_all_ranks, sums_of_all_ranks
+from ._bins import reach_of
+from ._wide_numbers import add_counts, add_sums, counts_of_all_ranks, sums_of_all_ranks
 
 Words = tuple[jax.Array, jax.Array]
 

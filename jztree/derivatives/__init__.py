@@ -1,0 +1,18 @@
+"""Common parts of derivatives: differences of periodic images, and the members of groups."""
+
+from ._images import nearest_difference, norm, ratio, unit, wrapped
+from ._membership import Members, everyone, from_rows, joined_members, members_of, or_one
+
+__all__ = [
+    "Members",
+    "everyone",
+    "from_rows",
+    "joined_members",
+    "members_of",
+    "nearest_difference",
+    "norm",
+    "or_one",
+    "ratio",
+    "unit",
+    "wrapped",
+]

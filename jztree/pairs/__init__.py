@@ -1,0 +1,7 @@
+"""Pairs of particles: lists of those within a radius, and counts in bins of their distance."""
+
+from ._counts import PairCounts, pair_counts
+from ._lists import PairLists, pairs_within
+from ._wide_numbers import WideCounts, WideSums
+
+__all__ = ["PairCounts", "PairLists", "WideCounts", "WideSums", "pair_counts", "pairs_within"]

@@ -1,0 +1,51 @@
+"""Accepted particle inputs: their positions, numbers and properties, and arrays of other libraries."""
+
+from ._computed import Carried, carry, computed_by, over_devices
+from ._dlpack import adopted
+from ._inputs import (
+    check_carried,
+    check_countable,
+    check_known,
+    check_movable,
+    check_no_unit,
+    check_no_units,
+    check_num,
+    check_rows,
+    check_width,
+    field_names,
+    fits_float32,
+    get_num,
+    get_num_total,
+    get_pos,
+    one_integer,
+    replace_field,
+    shape_of_pos,
+)
+from ._messages import name_of, one_line
+
+__all__ = [
+    "Carried",
+    "adopted",
+    "carry",
+    "check_carried",
+    "check_countable",
+    "check_known",
+    "check_movable",
+    "check_no_unit",
+    "check_no_units",
+    "check_num",
+    "check_rows",
+    "check_width",
+    "computed_by",
+    "field_names",
+    "fits_float32",
+    "get_num",
+    "get_num_total",
+    "get_pos",
+    "name_of",
+    "one_integer",
+    "one_line",
+    "over_devices",
+    "replace_field",
+    "shape_of_pos",
+]
