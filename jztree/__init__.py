@@ -1,4 +1,9 @@
-"""Exact k nearest neighbours and friends-of-friends groups of particles in JAX."""
+"""Exact k nearest neighbours, friends-of-friends groups and other searches among particles in JAX.
+
+Each search is in the module of its subject, such as `jztree.knn` and `jztree.radius`, and also in `jztree` itself:
+``jztree.count_within`` is `jztree.radius.count_within`. ``jztree.nearest`` is `jztree.knn.knn`, and
+``jztree.friends_of_friends`` is `jztree.fof.fof_and_catalogue`.
+"""
 
 # Import _distributions first: it checks whether the other modules may be files of another package.
 from . import (
@@ -18,6 +23,21 @@ from . import (
     tree,
 )
 from ._transform.capacity import CapacityError
+from .density import knn_density, smoothing_length, sph_density
+from .fof import dbscan, fof_labels
+from .fof import fof_and_catalogue as friends_of_friends
+from .knn import knn as nearest
+from .overdensity import sphere_properties, spherical_overdensity
+from .radius import (
+    count_within,
+    kernel_sums,
+    nearest_within,
+    neighbours_within,
+    pair_counts,
+    pairs_within,
+    reduce_within,
+    sph_derivative,
+)
 
 launch.leave_threads_for_callbacks()
 
@@ -26,15 +46,32 @@ __all__ = [
     "CapacityError",
     "comm",
     "config",
+    "count_within",
     "data",
+    "dbscan",
     "density",
     "fof",
+    "fof_labels",
+    "friends_of_friends",
     "halos",
     "jax_ext",
+    "kernel_sums",
     "knn",
+    "knn_density",
     "launch",
+    "nearest",
+    "nearest_within",
+    "neighbours_within",
     "overdensity",
+    "pair_counts",
+    "pairs_within",
     "radius",
+    "reduce_within",
+    "smoothing_length",
+    "sph_density",
+    "sph_derivative",
+    "sphere_properties",
+    "spherical_overdensity",
     "stats",
     "tree",
 ]
