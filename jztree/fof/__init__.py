@@ -82,15 +82,14 @@ def fof_labels(
     """
     if output_order not in ("z", "input"):
         raise ValueError(f"output_order must be 'z' or 'input', not {output_order!r}.")
-    if comm.num_ranks() > 1:
-        if output_order == "input":
-            raise ValueError("on several devices, labels are in z-order; use output_order='z'.")
+    if output_order == "z":
         return distr_fof_labels(part, rlink, boxsize, cfg, th, linearize_labels=True)
     cfg = checked_config(cfg, FofConfig)
     search = _parsed(part, rlink, boxsize, th)
     stage = search.stage(cfg)
-    in_input_order = output_order == "input"
-    return (part if in_input_order else stage.sources.part), search.labels(stage, in_input_order)
+    if stage.is_wide:
+        raise ValueError("on several devices, labels are in z-order; use output_order='z'.")
+    return part, search.labels(stage, in_input_order=True)
 
 
 @with_twins(_SPECS, P(-1), prepare=_exact_arguments)
@@ -203,11 +202,11 @@ def fof_and_catalogue(
     box, others = search.box, sequence_of(attached)
     limit = attach_limit(attach_within, search.length) if others else None
     faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, others, box, cfg)
-    if others and comm.num_ranks() > 1:
-        check_countable(part, "devices have capacity for more attached particles than arrive")
     stage = search.stage(cfg, faults)
     partz = stage.sources.part
     if stage.is_wide:
+        if others:
+            check_countable(part, "devices have capacity for more attached particles than arrive")
         groups = groups_over_ranks(stage, search.length, cfg)
         num, where = groups.num, groups.labels()
         if others:
@@ -254,6 +253,8 @@ class _Search:
 
     def labels(self, stage: Stage, in_input_order: bool = False) -> jax.Array:
         """Return the first row of each particle's group, on one device."""
+        if stage.sources.pos.shape[0] == 0 and not is_concrete((self.length, self.box)):
+            kernels.check_lengths(self.box, self.length, "the linking length rlink")
         rows = stage.sources.rows if in_input_order else None
         return kernels.fof(stage.sources.tree(), rows, self.length, self.box)
 
@@ -265,8 +266,6 @@ def _parsed(part: Any, rlink: Any, boxsize: Any, th: TreeHierarchy | None) -> _S
     box = check_box(boxsize, pos.shape[1])
     length = check_length(rlink, box, "rlink")
     given = Given(part, check_num(part), th=th, named=False)
-    if pos.shape[0] == 0 and not is_concrete((length, box)) and comm.num_ranks() == 1:
-        kernels.check_lengths(box, length, "the linking length rlink")
     return _Search(given, length, box)
 
 

@@ -71,10 +71,7 @@ def range_faults(
     if lengths[0].of_each is not None:
         sources = jnp.where(used, sources, jnp.inf)
     least = jnp.min(jnp.where(sources > 0, sources, jnp.inf), initial=jnp.inf)
-    if comm.num_ranks() > 1:
-        most, not_least = comm.all_max(jnp.stack([jnp.log2(most), -jnp.log2(least)]))
-    else:
-        most, not_least = jnp.log2(most), -jnp.log2(least)
+    most, not_least = comm.all_max(jnp.stack([jnp.log2(most), -jnp.log2(least)]))
     volume = {"gather": jnp.log2(queries), "scatter": jnp.full_like(queries, -not_least)}.get(
         form, jnp.minimum(jnp.log2(queries), -not_least)
     )
