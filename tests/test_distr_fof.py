@@ -38,6 +38,27 @@ def test_several_devices_give_the_labels_of_one(ndev: int) -> None:
             np.testing.assert_array_equal(joined(label, counts), want, f"{name}, box {box}")
 
 
+@pytest.mark.parametrize("name", ["uniform, ranks without particles", "clustered", "all particles equal"])
+def test_labels_in_input_order_are_those_of_one_device(name: str) -> None:
+    pos, counts, part = make(name, 4)
+    rlink = SETS[name][2]
+    given, label = jz.fof.fof_labels.smap(mesh_of(4), jit=True)(part, rlink, 1.0, output_order="input")
+    want = jz.fof.fof_labels(jnp.asarray(pos), rlink, 1.0, output_order="input")[1]
+    np.testing.assert_array_equal(given.pos, part.pos)
+    np.testing.assert_array_equal(joined(label, counts), want)
+    for rank, count in enumerate(counts):
+        assert (np.asarray(label)[rank, count:] == -1).all()
+
+
+def test_labels_in_input_order_of_sorted_particles_are_those_of_one_device() -> None:
+    _, _, part = make("clustered", 4)
+    partz, th = jz.tree.zsort_and_tree.smap(mesh_of(4), jit=True)(part, boxsize=1.0)
+    label = jz.fof.fof_labels.smap(mesh_of(4), jit=True)(partz, 0.012, 1.0, th=th, output_order="input")[1]
+    counts = np.asarray(partz.num)
+    want = jz.fof.fof_labels(jnp.asarray(joined(partz.pos, counts)), 0.012, 1.0, output_order="input")[1]
+    np.testing.assert_array_equal(joined(label, counts), want)
+
+
 @pytest.mark.long
 def test_labels_equal_connected_components() -> None:
     _, _, part = make("clustered", 4)
@@ -104,8 +125,6 @@ def test_fof_labels_over_devices_equal_those_of_one() -> None:
     pos, _, part = make("uniform", 4)
     partz, label = jz.fof.fof_labels.smap(mesh_of(4), jit=True)(part, 0.06)
     np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), on_one(pos, 0.06, 0.0)[1])
-    with pytest.raises(ValueError, match="output_order='z'"):
-        jz.fof.fof_labels.smap(mesh_of(4), jit=True)(part, 0.06, output_order="input")
 
 
 @pytest.mark.core

@@ -7,7 +7,7 @@ whole nodes at once. The cost is O(n log n) for any linking length.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -22,10 +22,11 @@ from ..data import FofCatalogue, Label, get_num, with_computed
 from ..jax_ext import Exact, is_concrete, with_twins
 from ..particles import check_carried, check_countable, check_num
 from ..tree import TreeHierarchy, check_hierarchy, permute_particles
-from ..tree.stage import Given, Stage, stage_of
+from ..tree.stage import Given, Stage, stage_of, starts_of_ranks
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
 from ._dbscan import dbscan
 from ._derivatives import of_groups
+from ._group_numbers import first_numbers
 from ._group_order import group_and_catalogue, make_catalogue, particle_faults
 from ._lengths import check_length
 from ._means import Columns
@@ -67,12 +68,13 @@ def fof_labels(
         cfg: Options. None means the defaults.
         th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` must then be
             the particles in z-order that it returned.
-        output_order: The order of the returned rows: ``"z"``, or ``"input"`` for the order of ``part`` (one device
-            only).
+        output_order: The order of the returned rows: ``"z"``, or ``"input"`` for the order of ``part``.
 
     Returns:
         The particles in that order, and ``(n,)`` int32 labels: the smallest row of the group, so
-        ``igroup[igroup] == igroup``. Each row from ``num`` on is a separate group.
+        ``igroup[igroup] == igroup``. Each row from ``num`` on is a separate group. On several devices, labels are rows
+        of the joined particles of all devices, without padding. With ``"input"``, rows from ``num`` on then have the
+        label -1.
 
     Raises:
         TypeError: For arguments of a wrong type.
@@ -86,10 +88,13 @@ def fof_labels(
         return distr_fof_labels(part, rlink, boxsize, cfg, th, linearize_labels=True)
     cfg = checked_config(cfg, FofConfig)
     search = _parsed(part, rlink, boxsize, th)
-    stage = search.stage(cfg)
-    if stage.is_wide:
-        raise ValueError("on several devices, labels are in z-order; use output_order='z'.")
-    return part, search.labels(stage, in_input_order=True)
+    stage = search.stage(cfg, named=True)
+    if not stage.is_wide:
+        return part, search.labels(stage, in_input_order=True)
+    own = stage.sources
+    starts, origin = starts_of_ranks(own.given_num()), own.origin
+    number = comm.of_rank(starts, origin.rank) + origin.idx
+    return part, stage.home(first_numbers(groups_over_ranks(stage, search.length, cfg), number), fill=-1)
 
 
 @with_twins(_SPECS, P(-1), prepare=_exact_arguments)
@@ -246,10 +251,16 @@ class _Search:
     length: Exact
     box: Exact
 
-    def stage(self, cfg: FofConfig, faults: Sequence[comm.Fault] = ()) -> Stage:
-        """Return the particles in z-order. faults: possible faults other than those of the positions."""
-        cfg = without_masses(cfg)
-        return stage_of(self.given, None, self.box, cfg, "fof_ghosts", faults, hierarchy=False)
+    def stage(self, cfg: FofConfig, faults: Sequence[comm.Fault] = (), named: bool = False) -> Stage:
+        """Return the particles in z-order.
+
+        Args:
+            cfg: Options.
+            faults: Possible faults other than those of the positions.
+            named: Whether the origin of each row is needed over ranks.
+        """
+        cfg, given = without_masses(cfg), replace(self.given, named=named)
+        return stage_of(given, None, self.box, cfg, "fof_ghosts", faults, hierarchy=False)
 
     def labels(self, stage: Stage, in_input_order: bool = False) -> jax.Array:
         """Return the first row of each particle's group, on one device."""

@@ -10,7 +10,7 @@ search it for the smallest cluster near them. A search skips nodes whose cluster
 far. Memory is O(n) for any length. Time is O(n log n) if ``min_samples`` is small.
 
 Over the ranks of a mesh, each rank counts the neighbours of its range of the z-order among its own particles and the
-ghosts around them. `jztree.fof._over_ranks` finds the groups of the cores of all ranks, and `_dbscan_numbers` numbers
+ghosts around them. `jztree.fof._over_ranks` finds the groups of the cores of all ranks, and `_group_numbers` numbers
 them. Particles that are not cores search the cores of all ranks near them.
 """
 
@@ -29,8 +29,8 @@ from ..data import with_computed
 from ..jax_ext import Exact, with_twins
 from ..particles import check_num
 from ..tree.stage import Cast, Given, Near, Stage, stage_of, starts_of_ranks
-from ._dbscan_numbers import numbers_of_clusters
 from ._dbscan_rows import CORE, OTHER, has_borders, kinds, rows_by_kind
+from ._group_numbers import numbers_of_clusters
 from ._lengths import check_length
 from ._over_ranks import groups_over_ranks
 
