@@ -36,17 +36,11 @@
 #include <type_traits>
 #include <vector>
 
+#include "dims.h"
 #include "portable.h"
 #include "xla/ffi/api/c_api.h"
 
 namespace jztree {
-
-constexpr int max_dims = 8;
-
-// A bit mask of the numbers of dimensions to compile a kernel for: bit d for d dimensions.
-constexpr unsigned dims_up_to(int most) { return (2u << most) - 2; }
-// Rows of 4 to 7 dimensions are padded with zeros to 8. This changes no distance and halves the compile time.
-constexpr unsigned padded_dims = dims_up_to(3) | 1u << max_dims;
 
 // An error message for the user, without the prefix that marks errors of this library.
 class Refusal : public std::runtime_error {

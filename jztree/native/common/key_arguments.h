@@ -8,17 +8,23 @@ namespace jztree {
 
 template <int D, typename T>
 struct KeyDomain {
+  int dims;                // of the rows before padding
   const T *lower, *upper;  // (D,), of all particles; used in open dimensions
   Lengths box;
 
   explicit KeyDomain(Arguments& in)
-      : lower(in.argument<T>("lower", {D})), upper(in.argument<T>("upper", {D})), box(in.lengths("box", D)) {}
+      : dims(static_cast<int>(in.given_width(D))),
+        lower(in.argument<T>("lower", {D})),
+        upper(in.argument<T>("upper", {D})),
+        box(in.lengths("box", D)) {}
+
+  JZTREE_BOTH KeyShape<D> shape() const { return KeyShape<D>(dims); }
 
   // To be called on the device that runs the kernel.
   JZTREE_BOTH KeyGrid<D> grid() const {
     double period[D];
     box.read(period);
-    return KeyGrid<D>(lower, upper, period);
+    return KeyGrid<D>(shape(), lower, upper, period);
   }
 };
 

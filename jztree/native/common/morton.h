@@ -1,4 +1,4 @@
-// Morton keys of 128 bits: two halves of 64, each with floor(64 / D) bits per dimension (in 3D, 42 bits per dimension
+// Morton keys of 128 bits: two halves of 64, each with floor(64 / d) bits per dimension (in 3D, 42 bits per dimension
 // in total).
 //
 // A key is the z-order cell of a position on a cubic grid over the domain: the box in periodic dimensions, the bounding
@@ -11,12 +11,9 @@
 #include <cstdint>
 #include <cstring>
 
+#include "key_shape.h"
 #include "periodic.h"
 #include "portable.h"
-
-#if defined(__AVX512F__) && !defined(__CUDACC__)
-#include <immintrin.h>
-#endif
 
 namespace jztree {
 
@@ -31,7 +28,7 @@ struct MortonKey {
 
 // The grid of the keys. period[d] is 0 if dimension d is open.
 template <int D>
-struct KeyGrid {
+struct KeyGrid : KeyShape<D> {
   double origin[D];
   double period[D];
   double inverse_extent;
@@ -39,7 +36,8 @@ struct KeyGrid {
   // The grid over the domain. lower, upper: the bounding box of all particles; box: the box lengths, 0 for open
   // dimensions.
   template <typename T>
-  JZTREE_BOTH KeyGrid(const T* lower, const T* upper, const double* box) {
+  JZTREE_BOTH KeyGrid(const KeyShape<D>& shape, const T* lower, const T* upper, const double* box)
+      : KeyShape<D>(shape) {
     double extent = 0;
     for (int d = 0; d < D; ++d) {
       period[d] = box[d];
@@ -54,74 +52,21 @@ struct KeyGrid {
   }
 };
 
-namespace detail {
-
-constexpr int next_power_of_two(int value) {
-  int power = 1;
-  while (power < value) power *= 2;
-  return power;
-}
-
-constexpr double two_to_the(int exponent) {
-  double power = 1;
-  for (int i = 0; i < exponent; ++i) power *= 2;
-  return power;
-}
-
-// A mask of groups of `size` bits that are `size * D` apart.
-template <int D>
-constexpr uint64_t group_mask(int size) {
-  uint64_t mask = 0;
-  for (int start = 0; start < 64; start += size * D)
-    for (int bit = start; bit < start + size && bit < 64; ++bit) mask |= uint64_t{1} << bit;
-  return mask;
-}
-
-// Spread the low 64 / D bits of x so that they are D apart, by halving the group size until it is one.
-template <int D, int Size>
-JZTREE_BOTH inline uint64_t spread_step(uint64_t x) {
-  if constexpr (Size == 0) {
-    return x;
-  } else {
-    constexpr uint64_t mask = group_mask<D>(Size);
-    constexpr int shift = Size * (D - 1);
-    if constexpr (shift < 64) x = (x | (x << shift)) & mask;
-    return spread_step<D, Size / 2>(x);
-  }
-}
-
-template <int D>
-JZTREE_BOTH inline uint64_t spread(uint64_t x) {
-  if constexpr (D == 1) return x;
-#if defined(__AVX512F__) && !defined(__CUDACC__)
-  // Processors without AVX-512 may also have this instruction, but it takes a hundred cycles on some of them.
-  return _pdep_u64(x, group_mask<D>(1));
-#else
-  return spread_step<D, next_power_of_two(64 / D) / 2>(x);
-#endif
-}
-
-}  // namespace detail
-
 template <int D>
 struct Morton {
-  static constexpr int bits = 64 / D;  // per dimension, in each half
-  static constexpr double cells = detail::two_to_the(bits);
-  static constexpr uint64_t last_cell = ~uint64_t{0} >> (64 - bits);
-
   template <typename T>
   JZTREE_BOTH static double cell_coordinate(const KeyGrid<D>& grid, int d, T x) {
     double wide = wrap_wide(static_cast<double>(x), grid.period[d]);
-    return (wide - grid.origin[d]) * grid.inverse_extent * cells;
+    return (wide - grid.origin[d]) * grid.inverse_extent * grid.cells;
   }
 
   template <typename T>
   JZTREE_BOTH static uint64_t high(const KeyGrid<D>& grid, const T* x) {
     uint64_t key = 0;
-    for (int d = 0; d < D; ++d) {
+    for (int d = 0; d < grid.dims; ++d) {
       double cell = cell_coordinate(grid, d, x[d]);
-      uint64_t whole = cell >= cells ? last_cell : cell > 0 ? static_cast<uint64_t>(cell) : 0;
-      key |= detail::spread<D>(whole) << (D - 1 - d);
+      uint64_t whole = cell >= grid.cells ? grid.last_cell : cell > 0 ? static_cast<uint64_t>(cell) : 0;
+      key |= grid.spread(whole) << (grid.dims - 1 - d);
     }
     return key;
   }
@@ -129,17 +74,17 @@ struct Morton {
   template <typename T>
   JZTREE_BOTH static MortonKey key(const KeyGrid<D>& grid, const T* x) {
     MortonKey key{0, 0};
-    for (int d = 0; d < D; ++d) {
+    for (int d = 0; d < grid.dims; ++d) {
       double cell = cell_coordinate(grid, d, x[d]);
       uint64_t whole = 0, part = 0;
-      if (cell >= cells) {
-        whole = part = last_cell;
+      if (cell >= grid.cells) {
+        whole = part = grid.last_cell;
       } else if (cell > 0) {
         whole = static_cast<uint64_t>(cell);
-        part = static_cast<uint64_t>((cell - static_cast<double>(whole)) * cells);
+        part = static_cast<uint64_t>((cell - static_cast<double>(whole)) * grid.cells);
       }
-      key.high |= detail::spread<D>(whole) << (D - 1 - d);
-      key.low |= detail::spread<D>(part) << (D - 1 - d);
+      key.high |= grid.spread(whole) << (grid.dims - 1 - d);
+      key.low |= grid.spread(part) << (grid.dims - 1 - d);
     }
     return key;
   }
@@ -163,7 +108,8 @@ struct BitOrder {
 
   template <typename T>
   JZTREE_BOTH BitOrder(const KeyGrid<D>& grid, const T* x) {
-    for (int d = 0; d < D; ++d) bits[d] = rising_bits(wrap_wide(static_cast<double>(x[d]), grid.period[d]));
+    for (int d = 0; d < grid.dims; ++d) bits[d] = rising_bits(wrap_wide(static_cast<double>(x[d]), grid.period[d]));
+    for (int d = grid.dims; d < D; ++d) bits[d] = 0;
   }
 
   JZTREE_BOTH bool operator<(const BitOrder& other) const {
@@ -198,17 +144,21 @@ struct BitOrder {
 template <int D>
 struct OrderWords {
   static constexpr int of_keys = 2;
-  static constexpr int count = of_keys + (64 + Morton<D>::bits - 1) / Morton<D>::bits;
+  static constexpr int most = of_keys + (64 + 64 / D - 1) / (64 / D);
+
+  JZTREE_BOTH static constexpr int count(const KeyShape<D>& shape) {
+    return of_keys + (64 + shape.bits - 1) / shape.bits;
+  }
 
   template <typename T>
   JZTREE_BOTH static uint64_t at(const KeyGrid<D>& grid, const T* x, int word) {
     if (word == 0) return Morton<D>::high(grid, x);
     if (word == 1) return Morton<D>::key(grid, x).low;
-    constexpr int bits = Morton<D>::bits;
     BitOrder<D> order(grid, x);
-    int above = (word - of_keys) * bits;
+    int above = (word - of_keys) * grid.bits;
     uint64_t key = 0;
-    for (int d = 0; d < D; ++d) key |= detail::spread<D>(order.bits[d] << above >> (64 - bits)) << (D - 1 - d);
+    for (int d = 0; d < grid.dims; ++d)
+      key |= grid.spread(order.bits[d] << above >> (64 - grid.bits)) << (grid.dims - 1 - d);
     return key;
   }
 
@@ -218,7 +168,7 @@ struct OrderWords {
     MortonKey key = Morton<D>::key(grid, x);
     if (key.high != words[0]) return key.high < words[0];
     if (key.low != words[1]) return key.low < words[1];
-    for (int word = of_keys; word < count; ++word) {
+    for (int word = of_keys; word < count(grid); ++word) {
       uint64_t here = at(grid, x, word);
       if (here != words[word]) return here < words[word];
     }

@@ -16,9 +16,9 @@ template <typename T>
 constexpr T farthest = std::is_same<T, float>::value ? T(0x1p125) : T(0x1p480);
 
 template <int D, typename T>
-JZTREE_BOTH inline bool is_finite_row(const T* x) {
+JZTREE_BOTH inline bool is_finite_row(const T* x, int dims = D) {
   bool finite = true;
-  for (int d = 0; d < D; ++d) finite &= std::isfinite(x[d]);
+  for (int d = 0; d < dims; ++d) finite &= std::isfinite(x[d]);
   return finite;
 }
 

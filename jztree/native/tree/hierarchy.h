@@ -13,7 +13,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct HierarchyOver {
-  static constexpr unsigned compiled_dims = dims_up_to(max_dims);
+  static constexpr unsigned compiled_dims = padded_dims;
 
   Array<const T> pos;  // (n, D), z-ordered
   Count num;

@@ -13,8 +13,8 @@ JZTREE_APART bool is_before(const KeyGrid<D>& grid, const T* x, const T* other) 
   bool equal = true;
   for (int d = 0; d < D; ++d) equal &= x[d] == other[d];
   if (equal) return false;
-  uint64_t words[OrderWords<D>::count];
-  for (int word = 0; word < OrderWords<D>::count; ++word) words[word] = OrderWords<D>::at(grid, other, word);
+  uint64_t words[OrderWords<D>::most];
+  for (int word = 0; word < OrderWords<D>::count(grid); ++word) words[word] = OrderWords<D>::at(grid, other, word);
   return OrderWords<D>::before(grid, x, words);
 }
 

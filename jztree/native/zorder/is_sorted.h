@@ -7,7 +7,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct IsSorted {
-  static constexpr unsigned compiled_dims = dims_up_to(max_dims);
+  static constexpr unsigned compiled_dims = padded_dims;
 
   Array<const T> pos;  // (n, D)
   Count num;

@@ -14,9 +14,10 @@ template <int D, typename T>
 class KeyLevels {
  public:
   static constexpr int of_keys = OrderWords<D>::of_keys;
-  static constexpr int count = OrderWords<D>::count;
 
   explicit KeyLevels(const KeyGrid<D>& grid) : grid_(grid), block_(grid) {}
+
+  static int count(const KeyGrid<D>& grid) { return OrderWords<D>::count(grid); }
 
   static uint64_t at(const KeyGrid<D>& grid, const T* x, int level) { return OrderWords<D>::at(grid, x, level); }
 

@@ -8,19 +8,20 @@ namespace jztree {
 
 template <int D, typename T>
 struct KeySearch {
-  static constexpr unsigned compiled_dims = dims_up_to(max_dims);
+  static constexpr unsigned compiled_dims = padded_dims;
 
-  Array<const T> pos;  // (n, D)
+  // Rows are not padded, because a search reads few of them.
+  Array<const T> pos;  // (n, dims)
   Count num;
-  Array<const T> query;  // (q, D)
+  Array<const T> query;  // (q, dims)
   KeyDomain<D, T> keys;
   int32_t* row;  // (q,)
   bool right;    // find the first row whose key is above the query's instead
 
   explicit KeySearch(Arguments& in)
-      : pos(in.argument<T>("pos", {any, D})),
+      : pos(in.argument<T>("pos", {any, in.given_width(D)})),
         num(in.count("num", pos.rows())),
-        query(in.argument<T>("query", {any, D})),
+        query(in.argument<T>("query", {any, in.given_width(D)})),
         keys(in),
         row(in.result<int32_t>("row", {query.rows()})),
         right(in.attributes().flag("right")) {}
@@ -28,11 +29,11 @@ struct KeySearch {
 
 // The number of finite rows, if all non-finite rows follow them.
 template <int D, typename T>
-JZTREE_BOTH int64_t finite_rows(const T* sorted, int64_t num) {
+JZTREE_BOTH int64_t finite_rows(const KeyShape<D>& shape, const T* sorted, int64_t num) {
   int64_t first = 0, last = num;
   while (first < last) {
     int64_t middle = (first + last) / 2;
-    bool finite = is_finite_row<D>(sorted + middle * D);
+    bool finite = is_finite_row<D>(sorted + middle * shape.dims, shape.dims);
     (finite ? first : last) = finite ? middle + 1 : middle;
   }
   return first;
@@ -46,7 +47,7 @@ JZTREE_BOTH int64_t key_place(const KeyGrid<D>& grid, const T* sorted, int64_t c
   int64_t first = 0, last = count;
   while (first < last) {
     int64_t middle = (first + last) / 2;
-    MortonKey other = Morton<D>::key(grid, sorted + middle * D);
+    MortonKey other = Morton<D>::key(grid, sorted + middle * grid.dims);
     bool before = right ? !(key < other) : other < key;
     (before ? first : last) = before ? middle + 1 : middle;
   }

@@ -15,7 +15,7 @@ struct CellRows {
   KeyGrid<D> grid;
   int word;
 
-  uint64_t at(int64_t row) const { return OrderWords<D>::at(grid, pos + row * D, word); }
+  uint64_t at(int64_t row) const { return OrderWords<D>::at(grid, pos + row * grid.dims, word); }
 
   // The first row after `row` that is not before the bound; last if there is none. `row` is before the bound. The
   // search doubles its steps, because most parts have few rows.
@@ -55,7 +55,7 @@ void count_cell(const CellRows<D, T>& rows, const RowRange& range, const Step& s
 
 template <int D, typename T>
 void count_parts(const Parallel& parallel, const CountParts<D, T>& in) {
-  Step step(in.step, OrderWords<D>::count);
+  Step step(in.step, OrderWords<D>::count(in.keys.shape()));
   CellRows<D, T> rows{in.pos, in.keys.grid(), step.word};
   parallel.blocks(in.room, 4096, [&](int64_t begin, int64_t end) {
     for (int64_t at = begin; at < end;) {
@@ -65,7 +65,7 @@ void count_parts(const Parallel& parallel, const CountParts<D, T>& in) {
         return;
       }
       int64_t first = group << step.bits, stop = std::min(end, first + step.parts());
-      Splitter<D> splitter(in.splitters + s * Splitter<D>::halves);
+      Splitter<D> splitter(rows.grid, in.splitters, s);
       count_cell(rows, RowRange(in.rows + 2 * s, in.n), step, splitter.words[step.word], at - first, stop - first,
                  in.counts + first);
       at = stop;
@@ -85,11 +85,11 @@ void key_positions(const Parallel& parallel, const KeyPositions<D, T>& in) {
   int64_t count = in.num();
   parallel.blocks(in.number(), 16, [&](int64_t begin, int64_t end) {
     for (int64_t s = begin; s < end; ++s) {
-      Splitter<D> splitter(in.splitters + s * Splitter<D>::halves);
+      Splitter<D> splitter(grid, in.splitters, s);
       int64_t first = 0;
       for (int64_t last = count; first < last;) {
         int64_t middle = (first + last) / 2;
-        bool before = OrderWords<D>::before(grid, in.pos + middle * D, splitter.words);
+        bool before = OrderWords<D>::before(grid, in.pos + middle * grid.dims, splitter.words);
         (before ? first : last) = before ? middle + 1 : middle;
       }
       in.below[s] = static_cast<int32_t>(first);

@@ -15,7 +15,7 @@ template <int D, typename T>
 __global__ void count_rows(CountParts<D, T> in, const KeyGrid<D>* grid) {
   int64_t at = thread_index();
   if (at >= in.room) return;
-  Step step(in.step, OrderWords<D>::count);
+  Step step(in.step, OrderWords<D>::count(*grid));
   int64_t group = at >> step.bits, part = at - (group << step.bits);
   int64_t s = first_of_group(in.groups, in.number, group + 1);
   if (s == in.number) {
@@ -27,11 +27,11 @@ __global__ void count_rows(CountParts<D, T> in, const KeyGrid<D>* grid) {
   if (part == step.parts() - 1) {
     first = last;
   } else {
-    uint64_t bound = Splitter<D>(in.splitters + s * Splitter<D>::halves).words[step.word];
+    uint64_t bound = Splitter<D>(*grid, in.splitters, s).words[step.word];
     bound += static_cast<uint64_t>(part + 1) << step.shift;
     while (first < last) {
       int64_t middle = (first + last) / 2;
-      if (OrderWords<D>::at(*grid, in.pos + middle * D, step.word) < bound) {
+      if (OrderWords<D>::at(*grid, in.pos + middle * grid->dims, step.word) < bound) {
         first = middle + 1;
       } else {
         last = middle;
@@ -50,9 +50,10 @@ __global__ void find_rows(const T* pos, Count num, const KeyGrid<D>* grid, const
                           int32_t* below) {
   int64_t s = thread_index() / warp_size;
   if (s >= number) return;
-  Splitter<D> splitter(splitters + s * Splitter<D>::halves);
-  int64_t row = warp_search(
-      0, num(), [&](int64_t middle) { return OrderWords<D>::before(*grid, pos + middle * D, splitter.words); });
+  Splitter<D> splitter(*grid, splitters, s);
+  int64_t row = warp_search(0, num(), [&](int64_t middle) {
+    return OrderWords<D>::before(*grid, pos + middle * grid->dims, splitter.words);
+  });
   if (lane_index() == 0) below[s] = static_cast<int32_t>(row);
 }
 

@@ -15,11 +15,13 @@ namespace jztree {
 // The words of a splitter (see OrderWords), each as two halves, the higher one first.
 template <int D>
 struct Splitter {
-  static constexpr int halves = 2 * OrderWords<D>::count;
-  uint64_t words[OrderWords<D>::count];
+  uint64_t words[OrderWords<D>::most];
 
-  JZTREE_BOTH explicit Splitter(const uint32_t* from) {
-    for (int i = 0; i < OrderWords<D>::count; ++i) words[i] = uint64_t{from[2 * i]} << 32 | from[2 * i + 1];
+  JZTREE_BOTH static constexpr int halves(const KeyShape<D>& shape) { return 2 * OrderWords<D>::count(shape); }
+
+  JZTREE_BOTH Splitter(const KeyShape<D>& shape, const uint32_t* splitters, int64_t number) {
+    const uint32_t* from = splitters + number * halves(shape);
+    for (int i = 0; i < OrderWords<D>::count(shape); ++i) words[i] = uint64_t{from[2 * i]} << 32 | from[2 * i + 1];
   }
 };
 
@@ -53,22 +55,22 @@ JZTREE_BOTH inline int64_t first_of_group(const int32_t* groups, int64_t number,
 // counts[(g - 1) * parts + p]: rows of group g's cell up to the end of its part p. 0 after the last group.
 template <int D, typename T>
 struct CountParts {
-  static constexpr unsigned compiled_dims = dims_up_to(max_dims);
+  static constexpr unsigned compiled_dims = padded_dims;
 
-  const T* pos;  // (n, D)
+  const T* pos;  // (n, dims), not padded, because a step reads few rows
   KeyDomain<D, T> keys;
-  const uint32_t* splitters;  // (s, Splitter<D>::halves); the bits from the step on are 0
+  const uint32_t* splitters;  // (s, halves); the bits from the step on are 0
   const int32_t* rows;        // (s, 2): the first row in the splitter's cell, and the number of rows in it
   const int32_t* groups;      // (s,)
   const int32_t* step;
   int32_t* counts;  // (c,)
   int64_t n, number, room;
 
-  explicit CountParts(Arguments& in) : CountParts(in, in.argument<T>("pos", {any, D})) {}
+  explicit CountParts(Arguments& in) : CountParts(in, in.argument<T>("pos", {any, in.given_width(D)})) {}
 
  private:
   CountParts(Arguments& in, const Array<const T>& given) : pos(given), keys(in), n(given.rows()) {
-    auto places = in.argument<uint32_t>("splitters", {any, Splitter<D>::halves});
+    auto places = in.argument<uint32_t>("splitters", {any, Splitter<D>::halves(keys.shape())});
     splitters = places, number = places.rows();
     rows = in.argument<int32_t>("rows", {number, 2});
     groups = in.argument<int32_t>("groups", {number});
@@ -189,19 +191,19 @@ struct ChooseParts {
 // below[s]: rows before splitter s.
 template <int D, typename T>
 struct KeyPositions {
-  static constexpr unsigned compiled_dims = dims_up_to(max_dims);
+  static constexpr unsigned compiled_dims = padded_dims;
 
-  Array<const T> pos;  // (n, D)
+  Array<const T> pos;  // (n, dims), not padded, because a search reads few rows
   Count num;
   KeyDomain<D, T> keys;
-  Array<const uint32_t> splitters;  // (s, Splitter<D>::halves)
+  Array<const uint32_t> splitters;  // (s, halves)
   int32_t* below;                   // (s,)
 
   explicit KeyPositions(Arguments& in)
-      : pos(in.argument<T>("pos", {any, D})),
+      : pos(in.argument<T>("pos", {any, in.given_width(D)})),
         num(in.count("num", pos.rows())),
         keys(in),
-        splitters(in.argument<uint32_t>("splitters", {any, Splitter<D>::halves})),
+        splitters(in.argument<uint32_t>("splitters", {any, Splitter<D>::halves(keys.shape())})),
         below(in.result<int32_t>("below", {splitters.rows()})) {}
 
   int64_t number() const { return splitters.rows(); }

@@ -172,7 +172,7 @@ class ZSort {
   void sort_range(const Rows& from, const Rows& to, int64_t begin, int64_t end, int level) {
     uint64_t varying = varying_bits(from, begin, end, level);
     while (varying == 0) {
-      if (++level == Levels::count || (level == Levels::of_keys && all_at_one_point(from, begin, end))) {
+      if (++level == Levels::count(grid_) || (level == Levels::of_keys && all_at_one_point(from, begin, end))) {
         if (from.row != out_.row) copy(from, out_, begin, end);
         return;
       }

@@ -15,9 +15,9 @@ class CellBlock {
  public:
   static constexpr int64_t most = 65;  // rows at a time: 64, and the previous one
   // Cells of more bits have no vector loop.
-  static constexpr bool fits = Morton<D>::bits < 32;
+  static constexpr bool fits = KeyShape<D>::most_bits < 32;
 
-  explicit CellBlock(const KeyGrid<D>& grid) : inverse_extent_(grid.inverse_extent) {
+  explicit CellBlock(const KeyGrid<D>& grid) : shape_(grid), inverse_extent_(grid.inverse_extent) {
     for (int d = 0; d < D; ++d) {
       const double period = grid.period[d];
       origin_[d] = grid.origin[d];
@@ -41,8 +41,8 @@ class CellBlock {
     if (outside) return false;
     for (int64_t i = 0; i < rows * D; ++i) {
       // The same as Morton::cell_coordinate.
-      double cell = (static_cast<double>(x[i]) - origin_[i]) * inverse_extent_ * Morton<D>::cells;
-      cell_[i] = std::min(static_cast<int32_t>(cell), static_cast<int32_t>(Morton<D>::last_cell));
+      double cell = (static_cast<double>(x[i]) - origin_[i]) * inverse_extent_ * shape_.cells;
+      cell_[i] = std::min(static_cast<int32_t>(cell), static_cast<int32_t>(shape_.last_cell));
     }
     return true;
   }
@@ -57,6 +57,7 @@ class CellBlock {
     return static_cast<double>(near) < x ? std::nextafter(near, std::numeric_limits<T>::infinity()) : near;
   }
 
+  KeyShape<D> shape_;
   double inverse_extent_;
   double origin_[most * D];
   T low_[most * D], high_[most * D];

@@ -20,10 +20,11 @@ class KeyBlock {
     if constexpr (CellBlock<D, T>::fits) {
       if (block_.find(x, rows)) {
         const int32_t* cells = block_.cells();
+        const KeyShape<D> shape = grid_;  // a copy, because storing a key could otherwise change it
         for (int64_t i = 0; i < rows; ++i) {
           keys[i] = 0;
-          for (int d = 0; d < D; ++d)
-            keys[i] |= detail::spread<D>(static_cast<uint64_t>(cells[i * D + d])) << (D - 1 - d);
+          for (int d = 0; d < shape.dims; ++d)
+            keys[i] |= shape.spread(static_cast<uint64_t>(cells[i * D + d])) << (shape.dims - 1 - d);
         }
         return true;
       }

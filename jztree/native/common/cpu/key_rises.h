@@ -19,7 +19,7 @@ class KeyRises {
   static constexpr int64_t most = 64;  // rows at a time
 
   explicit KeyRises(const KeyGrid<D>& grid) : grid_(grid), block_(grid) {
-    for (int i = 0; i < most * D; ++i) lowest_[i] = 2 * (64 + D - i % D - exponent_of_one * D);
+    for (int i = 0; i < most * D; ++i) lowest_[i] = 2 * (64 + grid.dims - i % D - exponent_of_one * grid.dims);
   }
 
   // For at most `most` rows from x on, which must have a predecessor: the position of the highest bit in which the key
@@ -45,15 +45,16 @@ class KeyRises {
  private:
   static constexpr int exponent_of_one = 127;
   // Floats have 24 bits, so no cell is rounded up to the next power of two.
-  static constexpr bool vector_loop = CellBlock<D, T>::fits && Morton<D>::bits <= 24;
+  static constexpr bool vector_loop = CellBlock<D, T>::fits && KeyShape<D>::most_bits <= 24;
 
   void of_cells(int64_t rows, int32_t* rises) {
     const int32_t *before = block_.cells(), *cells = before + D;
+    const int32_t step = 2 * grid_.dims;
     for (int64_t i = 0; i < rows * D; ++i) {
       float difference = static_cast<float>(cells[i] ^ before[i]);
       int32_t bits;
       std::memcpy(&bits, &difference, sizeof(bits));
-      code_[i] = (bits >> 23) * (2 * D) + lowest_[i] + (cells[i] < before[i]);
+      code_[i] = (bits >> 23) * step + lowest_[i] + (cells[i] < before[i]);
     }
     for (int64_t i = 0; i < rows; ++i) {
       int32_t highest = 0;
