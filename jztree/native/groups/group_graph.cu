@@ -15,7 +15,7 @@ namespace {
 // The rows of a rank and its ghosts.
 struct Ghosts {
   const int32_t *label, *owner_label, *received, *rank;
-  const int64_t* before;  // for each rank, number of rows from the ranks before it
+  const int32_t* before;  // for each rank, number of rows from the ranks before it
   int64_t rows, ranks;
 
   __device__ int64_t own() const {
@@ -31,7 +31,7 @@ struct Ghosts {
     int64_t place = row - own() + before[me + 1], first = me + 1, last = ranks;
     while (first < last) {
       int64_t middle = (first + last) / 2;
-      bool passed = before[middle] + received[middle] <= place;
+      bool passed = int64_t{before[middle]} + received[middle] <= place;
       (passed ? first : last) = passed ? middle + 1 : middle;
     }
     return first;
@@ -66,21 +66,21 @@ __global__ void write_edges(const uint64_t* far, const uint32_t* near, const int
 
 void group_edges(Queue& queue, const GroupEdges& in) {
   int64_t rows = in.label.rows(), ranks = in.received.rows();
-  int64_t* before = queue.scratch<int64_t>(ranks);
+  int32_t* before = queue.scratch<int32_t>(ranks);
   exclusive_sum(queue, in.received.data, before, ranks);
   Ghosts ghosts{in.label, in.owner_label, in.received, in.rank, before, rows, ranks};
-  cub::DoubleBuffer<uint64_t> far(queue.scratch<uint64_t>(rows), queue.scratch<uint64_t>(rows));
-  cub::DoubleBuffer<uint32_t> near(queue.scratch<uint32_t>(rows + 1), queue.scratch<uint32_t>(rows + 1));
-  queue.launch_over(rows, find_edges, ghosts, far.Current(), near.Current());
+  DoubleBuffer<uint64_t> far{queue.scratch<uint64_t>(rows), queue.scratch<uint64_t>(rows)};
+  DoubleBuffer<uint32_t> near{queue.scratch<uint32_t>(rows + 1), queue.scratch<uint32_t>(rows + 1)};
+  queue.launch_over(rows, find_edges, ghosts, far.current, near.current);
   if (rows > 0) {
     // Stable sort, by near ends after far ends.
     sort_pairs(queue, far, near, rows, 0, 31 + bits_of(ranks - 1));
     sort_pairs(queue, near, far, rows, 0, bits_of(rows));
   }
-  auto* place = reinterpret_cast<int32_t*>(near.Alternate());
-  queue.launch_over(rows + 1, mark_first, far.Current(), near.Current(), rows, place);
+  auto* place = reinterpret_cast<int32_t*>(near.other);
+  queue.launch_over(rows + 1, mark_first, far.current, near.current, rows, place);
   exclusive_sum(queue, place, place, rows + 1);
-  queue.launch_over(rows + 1, write_edges, far.Current(), near.Current(), place, in.rank, rows, in.edges.rows(),
+  queue.launch_over(rows + 1, write_edges, far.current, near.current, place, in.rank, rows, in.edges.rows(),
                     rows_as<Edge>(in.edges), in.number);
 }
 
@@ -97,7 +97,7 @@ __device__ Vertex vertex_of(unsigned long long bits) {
 // same word.
 struct Planting {
   const int32_t *label, *order, *sent, *rank;
-  const int64_t* before;  // for each rank, number of rows sent to the ranks before it
+  const int32_t* before;  // for each rank, number of rows sent to the ranks before it
   int64_t ranks, entries, labels, n;
   unsigned long long* parent;
 
@@ -108,8 +108,8 @@ struct Planting {
   // For an entry of `order` that was sent to another rank.
   __device__ void plant_entry(int64_t i) const {
     int64_t me = rank[0], last = ranks - 1;
-    if (i >= entries || i >= before[last] + sent[last]) return;
-    if (me >= 0 && me < ranks && i >= before[me] && i < before[me] + sent[me]) return;
+    if (i >= entries || i >= int64_t{before[last]} + sent[last]) return;
+    if (me >= 0 && me < ranks && i >= before[me] && i < int64_t{before[me]} + sent[me]) return;
     int64_t row = order[i];
     if (row >= 0 && row < labels) plant(label[row]);
   }
@@ -124,7 +124,7 @@ __global__ void plant_vertices(Planting planting, const Edge* edges, Count num, 
 
 void begin_forest(Queue& queue, const BeginForest& in) {
   int64_t ranks = in.sent.rows(), entries = in.order.rows();
-  int64_t* before = queue.scratch<int64_t>(ranks);
+  int32_t* before = queue.scratch<int32_t>(ranks);
   exclusive_sum(queue, in.sent.data, before, ranks);
   Planting planting{in.label, in.order, in.sent,         in.rank,          before,
                     ranks,    entries,  in.label.rows(), in.parent.rows(), rows_as<unsigned long long>(in.parent)};

@@ -68,38 +68,28 @@ struct SortedParts {
   __device__ bool ends(int64_t i) const { return i + 1 == n || key[i] != key[i + 1]; }
 };
 
-// The number of a part, counted from 1, and its begin. Running sums of such pairs number the parts.
-struct PartsSoFar {
-  uint64_t packed;
-
-  __device__ static PartsSoFar begin(int64_t i) { return {uint64_t{1} << 32 | static_cast<uint64_t>(i)}; }
-  __device__ int64_t parts() const { return static_cast<int64_t>(packed >> 32); }
-  __device__ int64_t first() const { return static_cast<int64_t>(packed & 0xffffffffu); }
-};
-
-struct JoinParts {
-  JZTREE_BOTH uint64_t operator()(uint64_t before, uint64_t here) const {
-    uint64_t parts = (before >> 32) + (here >> 32);
-    return parts << 32 | ((here >> 32 ? here : before) & 0xffffffffu);
-  }
-};
-
-__global__ void mark_parts(SortedParts sorted, uint64_t* so_far) {
+__global__ void mark_parts(SortedParts sorted, int32_t* begins) {
   int64_t i = thread_index();
-  if (i < sorted.n) so_far[i] = sorted.in_part(i) && sorted.begins(i) ? PartsSoFar::begin(i).packed : 0;
+  if (i < sorted.n) begins[i] = sorted.in_part(i) && sorted.begins(i);
 }
 
-__global__ void list_parts(SortedParts sorted, const uint64_t* so_far, int32_t* label, int32_t* count, int32_t* parts,
-                           int32_t* num_parts) {
+// before: the number of parts that begin before each row.
+__global__ void list_part_begins(SortedParts sorted, const int32_t* before, int32_t* begin) {
+  int64_t i = thread_index();
+  if (sorted.in_part(i) && sorted.begins(i)) begin[before[i]] = static_cast<int32_t>(i);
+}
+
+__global__ void list_parts(SortedParts sorted, const int32_t* before, const int32_t* begin, int32_t* label,
+                           int32_t* count, int32_t* parts, int32_t* num_parts) {
   int64_t i = thread_index();
   if (!sorted.in_part(i)) return;
-  PartsSoFar here{so_far[i]};
-  int32_t first = sorted.rows[here.first()];  // rows with the same key stay in order
+  int32_t part = sorted.begins(i) ? before[i] : before[i] - 1, first_place = begin[part];
+  int32_t first = sorted.rows[first_place];  // rows with the same key stay in order
   label[sorted.rows[i]] = first;
-  if (sorted.begins(i)) parts[here.parts() - 1] = first;
+  if (sorted.begins(i)) parts[part] = first;
   if (!sorted.ends(i)) return;
-  count[first] = static_cast<int32_t>(i + 1 - here.first());
-  if (!sorted.in_part(i + 1)) *num_parts = static_cast<int32_t>(here.parts());
+  count[first] = static_cast<int32_t>(i + 1 - first_place);
+  if (!sorted.in_part(i + 1)) *num_parts = part + 1;
 }
 
 // Parts with a distance of `chunk` in the list must not be in one window of one rank. Windows of one row always
@@ -118,15 +108,16 @@ __global__ void cut_windows(Roots roots, const int32_t* parts, Count num_parts, 
 // Sort rows in the order of their parts, and set their labels and counts.
 void sort_parts(Queue& queue, const GroupParts& in, const PartKeys& keys, const GoodRows& num) {
   int64_t n = in.rows();
-  cub::DoubleBuffer<uint64_t> key(queue.scratch<uint64_t>(n), queue.scratch<uint64_t>(n));
-  cub::DoubleBuffer<int32_t> rows(queue.scratch<int32_t>(n), queue.scratch<int32_t>(n));
-  queue.launch_over(n, begin_parts, keys, in.rank, num, in.label, in.count, key.Current(), rows.Current());
+  DoubleBuffer<uint64_t> key{queue.scratch<uint64_t>(n), queue.scratch<uint64_t>(n)};
+  DoubleBuffer<int32_t> rows{queue.scratch<int32_t>(n), queue.scratch<int32_t>(n)};
+  queue.launch_over(n, begin_parts, keys, in.rank, num, in.label, in.count, key.current, rows.current);
   sort_pairs(queue, key, rows, n, 0, keys.end_bit());
-  SortedParts sorted{key.Current(), rows.Current(), n, keys.last()};
-  uint64_t* so_far = key.Alternate();
-  queue.launch_over(n, mark_parts, sorted, so_far);
-  inclusive_scan(queue, so_far, so_far, JoinParts{}, n);
-  queue.launch_over(n, list_parts, sorted, so_far, in.label, in.count, in.parts, in.num_parts);
+  SortedParts sorted{key.current, rows.current, n, keys.last()};
+  auto* before = reinterpret_cast<int32_t*>(key.other);
+  queue.launch_over(n, mark_parts, sorted, before);
+  exclusive_sum(queue, before, before, n);
+  queue.launch_over(n, list_part_begins, sorted, before, rows.other);
+  queue.launch_over(n, list_parts, sorted, before, rows.other, in.label, in.count, in.parts, in.num_parts);
 }
 
 void group_parts(Queue& queue, const GroupParts& in) {

@@ -84,13 +84,13 @@ void group_targets(Queue& queue, const GroupTargets& in) {
   auto* places = reinterpret_cast<const uint64_t*>(in.places);
   GlobalOrder order = global_order(queue, in.tallies);
   Targets targets{{in.root_rank, in.root_row}, places, order, Count{in.rank, order.ranks - 1}};
-  cub::DoubleBuffer<uint32_t> keys(queue.scratch<uint32_t>(n + 1), queue.scratch<uint32_t>(n + 1));
-  cub::DoubleBuffer<int32_t> rows(queue.scratch<int32_t>(n), queue.scratch<int32_t>(n));
-  queue.launch_over(n, key_listed, in.label, places, in.num, keys.Current(), rows.Current());
+  DoubleBuffer<uint32_t> keys{queue.scratch<uint32_t>(n + 1), queue.scratch<uint32_t>(n + 1)};
+  DoubleBuffer<int32_t> rows{queue.scratch<int32_t>(n), queue.scratch<int32_t>(n)};
+  queue.launch_over(n, key_listed, in.label, places, in.num, keys.current, rows.current);
   sort_pairs(queue, keys, rows, n, 0, bits_of(n));
-  auto* begin = reinterpret_cast<int32_t*>(keys.Alternate());
-  queue.launch_over(n, find_begins, keys.Current(), n, begin);
-  queue.launch_over(n, write_targets, targets, keys.Current(), rows.Current(), begin, in.num, in.to_rank, in.target);
+  auto* begin = reinterpret_cast<int32_t*>(keys.other);
+  queue.launch_over(n, find_begins, keys.current, n, begin);
+  queue.launch_over(n, write_targets, targets, keys.current, rows.current, begin, in.num, in.to_rank, in.target);
 }
 
 // This rank's share of the order of all particles.

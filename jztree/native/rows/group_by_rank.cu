@@ -39,13 +39,13 @@ __global__ void finish_groups(const uint32_t* key, const int32_t* row, int64_t r
 
 void group_by_rank(Queue& queue, const GroupByRank& in) {
   int64_t rows = in.rows(), ranks = in.ranks();
-  cub::DoubleBuffer<uint32_t> keys(queue.scratch<uint32_t>(rows), queue.scratch<uint32_t>(rows));
-  cub::DoubleBuffer<int32_t> sorted(queue.scratch<int32_t>(rows), in.order);
+  DoubleBuffer<uint32_t> keys{queue.scratch<uint32_t>(rows), queue.scratch<uint32_t>(rows)};
+  DoubleBuffer<int32_t> sorted{queue.scratch<int32_t>(rows), in.order};
   if (rows > 0) {
-    queue.launch_over(rows, sort_keys, in.rank, in.num, ranks, keys.Current(), sorted.Current());
+    queue.launch_over(rows, sort_keys, in.rank, in.num, ranks, keys.current, sorted.current);
     sort_pairs(queue, keys, sorted, rows, 0, bits_of(ranks));
   }
-  queue.launch_over(std::max(rows, ranks), finish_groups, keys.Current(), sorted.Current(), rows, ranks, in.order,
+  queue.launch_over(std::max(rows, ranks), finish_groups, keys.current, sorted.current, rows, ranks, in.order,
                     in.counts);
 }
 

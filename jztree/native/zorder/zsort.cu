@@ -176,10 +176,10 @@ void order_rows(Queue& queue, Order<D, T> order, int64_t n, uint32_t* rows) {
   Buffers buffers{queue.scratch<uint64_t>(n), queue.scratch<uint64_t>(n), rows, queue.scratch<uint32_t>(n), n};
   int32_t* long_runs = queue.scratch<int32_t>(1);
   queue.launch_over(n, find_sort_keys<D, T>, order, buffers, long_runs);
-  cub::DoubleBuffer<uint64_t> keys(buffers.keys, buffers.other_keys);
-  cub::DoubleBuffer<uint32_t> sorted(buffers.rows, buffers.other_rows);
+  DoubleBuffer<uint64_t> keys{buffers.keys, buffers.other_keys};
+  DoubleBuffer<uint32_t> sorted{buffers.rows, buffers.other_rows};
   sort_pairs(queue, keys, sorted, n);
-  buffers = Buffers{keys.Current(), keys.Alternate(), sorted.Current(), sorted.Alternate(), n};
+  buffers = Buffers{keys.current, keys.other, sorted.current, sorted.other, n};
   queue.launch_over(n, sort_short_runs<D, T>, order, buffers, long_runs);
   merge_sort<D, T>(queue, order, buffers, long_runs);
   if (buffers.rows != rows) queue.copy(rows, buffers.rows, n);

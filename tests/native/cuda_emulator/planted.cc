@@ -1,10 +1,11 @@
 // Handlers with errors that would fail on a GPU, to test that the emulator detects them.
 
+#include <cub/cub.cuh>
 #include <string>
 #include <string_view>
 
+#include "common/cuda/bounded_memory.cuh"
 #include "common/cuda/host_copy.cuh"
-#include "common/cuda/primitives.cuh"
 #include "common/handler.h"
 
 namespace jztree {

@@ -92,17 +92,6 @@ struct DeviceScan {
     });
     return cudaSuccess;
   }
-
-  template <typename In, typename Out, typename Op, typename N>
-  static cudaError_t InclusiveScan(void* temporary, size_t& bytes, In in, Out out, Op op, N count,
-                                   cudaStream_t stream) {
-    if (asks(temporary, bytes, static_cast<int64_t>(count), false, stream)) return cudaSuccess;
-    count_scan(sizeof(*in), sizeof(*out), static_cast<int64_t>(count));
-    emulator::put_on(stream, [=] {
-      for (N i = 0; i < count; ++i) out[i] = i == 0 ? in[0] : op(out[i - 1], in[i]);
-    });
-    return cudaSuccess;
-  }
 };
 
 }  // namespace cub

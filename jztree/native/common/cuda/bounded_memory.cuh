@@ -1,0 +1,29 @@
+// Work memory for algorithms of CUB.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+#include "queue.cuh"
+
+namespace jztree {
+
+// Run an algorithm of CUB in `most` bytes of work memory. Called without memory, CUB returns the number of bytes that
+// it needs. When the program is traced, this would need a GPU, so `most` is an upper limit. If it were too small, this
+// would raise an error and write nothing.
+template <typename Algorithm>
+void in_bounded_memory(Queue& queue, int64_t most, const Algorithm& run) {
+  auto* work = queue.scratch<unsigned char>(most);
+  if (queue.measures()) return;
+  size_t bytes = 0;
+  Queue::check(run(nullptr, bytes));
+  if (bytes > static_cast<size_t>(most))
+    throw std::runtime_error("CUB needs " + std::to_string(bytes) + " bytes of work memory, more than the " +
+                             std::to_string(most) +
+                             " bytes that jztree reserves; please report this with the "
+                             "version of CUDA, the GPU and the number of particles.");
+  Queue::check(run(work, bytes));
+}
+
+}  // namespace jztree
