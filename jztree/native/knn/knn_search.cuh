@@ -110,7 +110,8 @@ Unanswered search_long_lists(Queue& queue, const Problem<From>& problem, const S
 
 template <int W, typename T>
 Unanswered search_lists(Queue& queue, const Problem<T>& problem, const Scale<W, T>* scale) {
-  if (problem.k <= 4) return search_short_lists<W, 4>(queue, problem, scale);
+  if constexpr (W < max_dims)
+    if (problem.k <= 4) return search_short_lists<W, 4>(queue, problem, scale);
   if (problem.k <= 8) return search_short_lists<W, 8>(queue, problem, scale);
   if (problem.k <= 16) return search_short_lists<W, 16>(queue, problem, scale);
   if (problem.k <= 32) return search_short_lists<W, 32>(queue, problem, scale);

@@ -10,6 +10,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "common/cuda/node_stack.cuh"
 #include "common/cuda/warp.cuh"
@@ -77,6 +78,9 @@ class KernelWalk {
     T length[warp_size];
     uint32_t row[warp_size];
   };
+  // Distances of float32 positions in float64. One loop then serves all leaves, because the nearest image of a point
+  // that needs no shift is the point itself.
+  static constexpr bool is_rare = !std::is_same_v<T, From>;
   // Loops over padded dimensions are not unrolled: 64 components take long to compile.
   static constexpr int unrolled = D < max_dims ? D : 1;
   static constexpr int sum_bytes = warp_size * static_cast<int>(sizeof(double));
@@ -155,7 +159,7 @@ class KernelWalk {
     for (uint32_t tile = first; tile < end; tile += warp_size) {
       int count = take(tile + static_cast<uint32_t>(lane_index()), end);
       if (!near) continue;
-      around ? add_sources<true>(count) : add_sources<false>(count);
+      around ? add_sources<true>(count) : add_sources<is_rare>(count);
     }
   }
 
