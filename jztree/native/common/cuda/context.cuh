@@ -7,26 +7,10 @@
 // allows XLA to record the work in a command buffer and replay it (kernel.h).
 #pragma once
 
-#include "common/kernel.h"
+#include "gpu_kernel.h"
 #include "queue.cuh"
 
 namespace jztree {
-
-using WorkOnGpu = void (*)(Queue&, Arguments&);
-
-// The function that XLA calls to put work on a GPU; it lives as long as the program.
-xla::ffi::Ffi* handler_of(const char* kernel, WorkOnGpu work, bool capturable);
-
-class GpuKernel : public Kernel {
- public:
-  GpuKernel(const char* name, WorkOnGpu work, bool capturable)
-      : Kernel(name, handler_of(name, work, capturable)), work_(work) {}
-
-  WorkOnGpu work() const { return work_; }
-
- private:
-  WorkOnGpu work_;
-};
 
 class GpuRowPadder : public RowPadder {
  public:
