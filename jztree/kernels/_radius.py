@@ -166,7 +166,7 @@ class KernelTerm(NamedTuple):
     """The summand of `kernel_sums`.
 
     Attributes:
-        shape: With ``profile``, defines the smoothing kernel; see native/radius/kernel_profile.h.
+        shape: With ``profile``, defines the smoothing kernel; see native/sph/kernel_profile.h.
         profile: See ``shape``.
         form: ``"gather"``, ``"scatter"`` or ``"mean_h"``: whose smoothing length counts.
         inward: Number of derivatives by the query's position whose indices the values have.

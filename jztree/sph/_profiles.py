@@ -1,6 +1,6 @@
 """Kernels by name: smooth weights of neighbours that are 0 outside a radius ``h``.
 
-Also the parameters of these kernels and their derivatives that native code needs (native/radius/kernel_profile.h).
+Also the parameters of these kernels and their derivatives that native code needs (native/sph/kernel_profile.h).
 """
 
 import functools
@@ -16,7 +16,7 @@ from numpy.polynomial import Polynomial
 
 __all__ = ["KERNELS", "Profile", "SphKernel", "profile_of", "sph_kernel_of"]
 
-# These values are also in native/radius/kernel_profile.h.
+# These values are also in native/sph/kernel_profile.h.
 _TOP_HAT, _GAUSSIAN, _CUBIC_SPLINE, _POLYNOMIAL = range(4)
 _TERMS = 5
 

@@ -16,7 +16,7 @@ def exponents_of(lengths: jax.Array) -> jax.Array:
     """Return the binary exponents of positive numbers, int32, ``(n,)``.
 
     lengths: ``(n, w)``, the words of `jztree.jax_ext.Exact`, rounded to the 24 bits of float32. over_powers in
-    native/radius/kernel_rule.h computes the same exponents.
+    native/sph/kernel_rule.h computes the same exponents.
     """
     words = jax.lax.stop_gradient(lengths)
     digits, exponent = _parts(words[..., 0])

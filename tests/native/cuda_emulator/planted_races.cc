@@ -29,7 +29,7 @@ void store_as_planted(int32_t* at, int32_t value) {
 #define look_for_small planted_look_for_small
 #define store_relaxed store_as_planted
 #include "fof/union_find.cuh"
-#include "radius/kernel_problem.cuh"
+#include "sph/kernel_problem.cuh"
 #undef UnionFind
 #undef look_for_small
 #undef store_relaxed

@@ -6,9 +6,9 @@
 
 #include "common/cuda/context.cuh"
 #include "image_walk.cuh"
-#include "list_starts.cuh"
 #include "pairs_within.h"
-#include "query_tiles.cuh"
+#include "within/list_starts.cuh"
+#include "within/query_tiles.cuh"
 
 namespace jztree {
 namespace {

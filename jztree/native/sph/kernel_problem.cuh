@@ -12,7 +12,7 @@
 #include "common/cuda/tree.cuh"
 #include "common/cuda/wrapped.cuh"
 #include "kernel_rule.h"
-#include "node_values.cuh"
+#include "within/node_values.cuh"
 
 namespace jztree {
 

@@ -15,8 +15,8 @@
 #include "common/cpu/context.h"
 #include "image_pairs.h"
 #include "image_walk.h"
-#include "list_splits.h"
-#include "short_lists.h"
+#include "within/list_splits.h"
+#include "within/short_lists.h"
 
 namespace jztree {
 namespace {

@@ -8,8 +8,8 @@
 #include "common/cuda/tree.cuh"
 #include "common/cuda/warp.cuh"
 #include "common/cuda/wrapped.cuh"
-#include "node_values.cuh"
 #include "pair_counts.h"
+#include "within/node_values.cuh"
 
 namespace jztree {
 

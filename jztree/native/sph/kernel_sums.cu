@@ -12,7 +12,7 @@
 #include "common/cuda/context.cuh"
 #include "kernel_sums.h"
 #include "kernel_walk.cuh"
-#include "query_tiles.cuh"
+#include "within/query_tiles.cuh"
 
 namespace jztree {
 namespace {

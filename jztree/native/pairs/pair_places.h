@@ -12,9 +12,9 @@
 #include <vector>
 
 #include "common/cpu/lanes.h"
-#include "kernel_lanes.h"
 #include "pair_bins.h"
 #include "pair_squares.h"
+#include "sph/kernel_lanes.h"
 
 namespace jztree {
 
