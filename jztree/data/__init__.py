@@ -19,6 +19,7 @@ from ._classes import Array, Label, ParticleData, Pos, PosMass, RankIdx, static_
 from ._computed import release as release
 from ._computed import with_computed as with_computed
 from ._hierarchy import TreeHierarchy
+from ._local import from_local, to_local
 from ._rows import (
     all_particles_equal,
     expand_particles,
@@ -48,6 +49,7 @@ __all__ = [
     "catalogues_equal",
     "expand_particles",
     "flatten_particles",
+    "from_local",
     "get_num",
     "get_num_total",
     "get_pos",
@@ -61,4 +63,5 @@ __all__ = [
     "squeeze_catalogue",
     "squeeze_particles",
     "static_field",
+    "to_local",
 ]

@@ -1,0 +1,127 @@
+"""Each process passes its own arrays, and receives the answers for them in its order."""
+
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from devices import mesh_of, square_mesh
+from processes import run_processes
+
+import jztree as jz
+from jztree.data import ParticleData, Pos, from_local, to_local
+
+
+def particles(n: int, dtype: Any = np.float32) -> ParticleData:
+    random = np.random.default_rng(n)
+    return ParticleData(pos=random.random((n, 3)).astype(dtype), id=np.arange(n, dtype=np.int32))
+
+
+@pytest.mark.parametrize("n", [0, 1, 3, 101])
+def test_rows_return_in_their_order(n: int) -> None:
+    part = particles(n)
+    dealt = from_local(part, mesh_of(4))
+    assert dealt.pos.shape == (4, max(-(-n // 4), 1), 3)
+    assert np.asarray(dealt.num).sum() == n == dealt.num_total
+    back = to_local(dealt, dealt)
+    np.testing.assert_array_equal(back.pos, part.pos)
+    np.testing.assert_array_equal(back.id, part.id)
+    assert back.num == n
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mesh", [lambda: mesh_of(4), square_mesh], ids=["line", "square"])
+def test_neighbours_are_those_of_one_device(mesh: Any) -> None:
+    part = particles(203)
+    dealt = from_local(part, mesh())
+    found = to_local(jz.knn.knn.smap(mesh(), jit=True)(dealt, k=4, boxsize=1.0), dealt)
+    for mine, want in zip(found, jz.knn.knn(part, k=4, boxsize=1.0), strict=True):
+        np.testing.assert_array_equal(mine, want)
+
+
+def test_rows_after_num_are_left_out() -> None:
+    pos = np.random.default_rng(0).random((20, 2)).astype(np.float32)
+    dealt = from_local(Pos(pos=pos, num=13), mesh_of(2))
+    np.testing.assert_array_equal(to_local(dealt.pos, dealt), pos[:13])
+
+
+def test_array_of_positions_becomes_particles() -> None:
+    pos = np.random.default_rng(0).random((9, 3))
+    dealt = from_local(pos.astype(np.float32), mesh_of(2))
+    assert isinstance(dealt, Pos)
+    np.testing.assert_array_equal(to_local(dealt.pos, dealt), pos.astype(np.float32))
+
+
+def test_class_without_num_raises() -> None:
+    @jax.tree_util.register_pytree_node_class
+    class Points:
+        def __init__(self, pos: Any) -> None:
+            self.pos = pos
+
+        def tree_flatten(self) -> Any:
+            return (self.pos,), None
+
+        @classmethod
+        def tree_unflatten(cls, _: Any, leaves: Any) -> Any:
+            return cls(*leaves)
+
+    with pytest.raises(TypeError, match="num"):
+        from_local(Points(np.zeros((3, 3), np.float32)), mesh_of(2))
+
+
+def test_result_with_other_rows_raises() -> None:
+    dealt = from_local(particles(8), mesh_of(2))
+    with pytest.raises(ValueError, match=r"\(2, 5\); all must have the rows of part, \(2, 4\)"):
+        to_local(np.zeros((2, 5)), dealt)
+
+
+START = """
+import jax, numpy as np, jztree as jz
+jz.launch.initialize()
+mesh = jax.make_mesh((jax.device_count(),), ("gpus",))
+me = jax.process_index()
+everyone = np.random.default_rng(7).random((300, 3)).astype(np.float32)
+"""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", [0, 211])
+def test_processes_with_different_numbers_get_their_answers(first: int) -> None:
+    script = f"""
+rows = slice(0, {first}) if me == 0 else slice({first}, 300)
+part = jz.data.from_local(everyone[rows], mesh)
+found = jz.data.to_local(jz.knn.knn.smap(mesh, jit=True)(part, k=3, boxsize=1.0), part)
+for mine, want in zip(found, jz.knn.knn(everyone, k=3, boxsize=1.0)):
+    np.testing.assert_array_equal(mine, np.asarray(want)[rows])
+print("equal")
+"""
+    for returncode, output in run_processes(START + script, timeout=90):
+        assert returncode == 0, output
+        assert output.endswith("equal\n")
+
+
+@pytest.mark.long
+def test_processes_with_different_dtypes_raise() -> None:
+    script = """
+try:
+    jz.data.from_local(everyone.astype(np.int32 if me else np.float32), mesh)
+except (TypeError, ValueError) as error:
+    print("raised", error)
+"""
+    for returncode, output in run_processes(START + script, timeout=90):
+        assert returncode == 0, output
+        assert "those of process 1 differ" in output
+
+
+@pytest.mark.long
+def test_error_of_one_process_raises_on_all() -> None:
+    script = """
+try:
+    jz.data.from_local(jz.data.Pos(pos=everyone, num=301 if me else 300), mesh)
+except ValueError as error:
+    print("raised", error)
+"""
+    first, second = run_processes(START + script, timeout=90)
+    assert first.returncode == second.returncode == 0, first.output + second.output
+    assert "from_local raised an error on process 1" in first.output
+    assert "num is 301" in second.output
