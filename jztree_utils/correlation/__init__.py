@@ -20,7 +20,7 @@ from numpy.polynomial import legendre
 from jztree.data import get_num, get_pos
 from jztree.radius import PairCounts
 
-from ._correlation_arguments import (
+from ._arguments import (
     OTHERWISE,
     Sample,
     bin_edges,
@@ -30,7 +30,7 @@ from ._correlation_arguments import (
     sample_of,
     whole_number,
 )
-from ._pair_estimators import Estimate, natural, shortcomings
+from ._estimators import Estimate, natural, shortcomings
 
 __all__ = ["Correlation", "cube_regions", "multipoles", "power_law", "wp", "wp_from_counts", "xi", "xi_from_counts"]
 

@@ -9,7 +9,7 @@ import numpy as np
 from jztree.data import get_num, get_pos
 from jztree.radius import PairCounts, pair_counts
 
-from ._pair_estimators import Estimate, Weights, landy_szalay, natural
+from ._estimators import Estimate, Weights, landy_szalay, natural
 
 __all__ = [
     "OTHERWISE",
