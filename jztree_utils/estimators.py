@@ -33,7 +33,7 @@ except ImportError as error:
 
 from jztree.fof import dbscan
 
-from ._point_search import MOST_DIMS, PointSearch, check_size, padded
+from .kdtree import MOST_DIMS, PointSearch, check_size, padded
 
 __all__ = ["DBSCAN", "KNeighborsTransformer", "NearestNeighbors", "RadiusNeighborsTransformer"]
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial import cKDTree
 
-from jztree_utils import _point_search
-from jztree_utils.kdtree import KDTree
+from jztree_utils.kdtree import KDTree, _point_search
 
 RNG = np.random.default_rng(5)
 DATA = np.r_[RNG.random((150, 3)), np.full((50, 3), 0.5)]

@@ -10,7 +10,7 @@ from jztree.knn import knn
 from jztree.radius import count_within, neighbours_within
 from jztree.tree import zsort_and_tree
 
-from ._memory import bytes_in_words, host_memory
+from .._memory import bytes_in_words, host_memory
 
 __all__ = ["MOST_DIMS", "PointSearch", "check_size", "padded"]
 

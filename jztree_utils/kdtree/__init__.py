@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ._point_search import MOST_DIMS, PointSearch, check_size
+from ._point_search import padded as padded
 
 __all__ = ["KDTree"]
 
