@@ -16,10 +16,10 @@ from jax.sharding import AxisType
 from test_documentation import DOCS, PAGES, ROOT, blocks, load
 
 from jztree_utils import ics, io, plot
-from jztree_utils._commands import arguments, help_texts
-from jztree_utils._commands.configuration_file import options_of_commands
-from jztree_utils._particles import many_devices
 from jztree_utils.cli import main
+from jztree_utils.cli._commands import arguments, help_texts
+from jztree_utils.cli._commands.configuration_file import options_of_commands
+from jztree_utils.cli._particles import many_devices
 from jztree_utils.io._header import header_attributes
 
 COMMAND_LINE = DOCS / "command_line.md"

@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jztree_utils.plot._style import label_short_range, plain_ticks
+from jztree_utils.plot import label_short_range, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

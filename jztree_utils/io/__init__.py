@@ -39,9 +39,16 @@ from ._data_sets import read_from_hdf5, read_h5file, squeeze_any, write_h5file, 
 from ._distributed_writing import distr_write_hdf5
 from ._errors import OutputError, SnapshotError
 from ._files import atomic_output, check_output
+from ._files import check_is_file as check_is_file
+from ._files import output_path as output_path
+from ._files import remove_unfinished as remove_unfinished
+from ._files import unreadable as unreadable
 from ._group_numbers import group_number_columns, group_number_parameters
 from ._header import SnapshotHeader, unit_name
 from ._made_with import read_made_with
+from ._mass_table import differing_masses as differing_masses
+from ._mass_table import mass_in_table as mass_in_table
+from ._mass_table import same_masses as same_masses
 from ._neighbour_lists import Neighbours, read_neighbours, write_neighbours
 from ._processes import failing_together, is_shared, rows_on_first_process
 from ._read_options import ReadOptions
@@ -60,6 +67,7 @@ from ._snapshot_copy import AddedColumn, check_copied, copy_snapshot, names_of_f
 from ._snapshot_writer import write_snapshot
 from ._tables import check_parquet
 
+# Other packages of `jztree_utils` also import the names that are not in this list.
 __all__ = [
     "NUM_TYPES",
     "AddedColumn",

@@ -12,10 +12,10 @@ from typing import Any
 
 import h5py
 
-from .._interrupts import unfinished
 from ._errors import OutputError, SnapshotError
 
 PathLike = str | os.PathLike[str]
+_unfinished: set[str] = set()  # temporary files of this process
 
 
 @contextmanager
@@ -190,14 +190,21 @@ def _file_beside(target: Path) -> Iterator[Path]:
     If it still exists at the end, or when the user ends the process, it is removed.
     """
     temporary = temporary_beside(target, secrets.token_hex(6))
-    unfinished.add(str(temporary))
+    _unfinished.add(str(temporary))
     try:
         create_empty(temporary, target)
         yield temporary
     finally:
         with suppress(FileNotFoundError):
             os.unlink(temporary)
-        unfinished.discard(str(temporary))
+        _unfinished.discard(str(temporary))
+
+
+def remove_unfinished() -> None:
+    """Remove the files that this process has not finished writing. A signal handler calls this before it exits."""
+    for path in list(_unfinished):
+        with suppress(OSError):
+            os.unlink(path)
 
 
 def temporary_beside(target: Path, token: str) -> Path:

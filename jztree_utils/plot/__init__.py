@@ -10,11 +10,15 @@ legible at half the width of a page.
 from ._correlation import plot_correlation
 from ._density import plot_density, plot_halos, with_radii
 from ._figure import check_picture, save_figure, show
+from ._groups import particle_mass_of as particle_mass_of
 from ._groups import plot_group_sizes, plot_mass_function
 from ._halo import plot_halo
 from ._neighbours import plot_neighbour_distances
 from ._scaling import plot_scaling, read_measurements
+from ._style import label_short_range as label_short_range
+from ._style import plain_ticks as plain_ticks
 
+# The command line and the benchmarks also import the names that are not in this list.
 __all__ = [
     "check_picture",
     "plot_correlation",

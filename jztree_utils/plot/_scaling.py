@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ..io._files import check_is_file, unreadable
+from ..io import check_is_file, unreadable
 from ._figure import Path, drawing
 from ._style import COLOURS, REFERENCE, label_short_range, plain_ticks
 

@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import AxisType
 
 from jztree_utils import cli, io
-from jztree_utils._particles import many_devices
+from jztree_utils.cli._particles import many_devices
 
 
 def _write_gadget(

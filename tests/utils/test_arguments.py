@@ -3,8 +3,8 @@
 import pytest
 
 from jztree_utils import mass_function
-from jztree_utils._commands import arguments
-from jztree_utils._commands.arguments import parse
+from jztree_utils.cli._commands import arguments
+from jztree_utils.cli._commands.arguments import parse
 
 
 @pytest.fixture

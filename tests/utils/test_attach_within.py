@@ -12,8 +12,8 @@ from scipy.spatial import cKDTree
 
 import jztree as jz
 from jztree_utils import cli
-from jztree_utils._commands.arguments import ATTACH_WITHIN, parse
-from jztree_utils._commands.earlier_outputs import made_with
+from jztree_utils.cli._commands.arguments import ATTACH_WITHIN, parse
+from jztree_utils.cli._commands.earlier_outputs import made_with
 
 _BOX, _RLINK = 100.0, 0.3
 

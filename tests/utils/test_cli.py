@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 
 from jztree.data import Pos
-from jztree_utils import _report, cli, ics, io
-from jztree_utils._commands.info import gpu_backend
+from jztree_utils import cli, ics, io
+from jztree_utils.cli import _report
+from jztree_utils.cli._commands.info import gpu_backend
 
 # test_cli_devices.py tests several devices.
 pytestmark = pytest.mark.usefixtures("one_device")

@@ -178,8 +178,8 @@ def test_errors_of_several_processes_are_printed_once(tmp_path, write_gadget, ra
 FAILING = """
 import sys
 from jztree_utils import cli, io
-from jztree_utils._commands import dispatch
-from jztree_utils._particles import many_devices
+from jztree_utils.cli._commands import dispatch
+from jztree_utils.cli._particles import many_devices
 import jax
 def fail(*args, **kwargs):
     raise {error}

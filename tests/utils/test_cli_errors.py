@@ -16,8 +16,8 @@ from jax.sharding import AxisType
 from test_cli import files
 
 from jztree_utils import cli, io
-from jztree_utils._commands import snapshots
-from jztree_utils._particles.reading import Source, open_types, read_particles
+from jztree_utils.cli._commands import snapshots
+from jztree_utils.cli._particles.reading import Source, open_types, read_particles
 
 pytestmark = pytest.mark.usefixtures("one_device")
 

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from jztree.data import ParticleData
-from jztree_utils import _report, _verbose, cli, io
-from jztree_utils._commands import drawn
-from jztree_utils._commands.arguments import parse
-from jztree_utils._commands.earlier_outputs import made_with
+from jztree_utils import cli, io
+from jztree_utils.cli import _report, _verbose
+from jztree_utils.cli._commands import drawn
+from jztree_utils.cli._commands.arguments import parse
+from jztree_utils.cli._commands.earlier_outputs import made_with
 
 pytestmark = pytest.mark.usefixtures("one_device")
 

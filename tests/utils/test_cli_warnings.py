@@ -11,7 +11,7 @@ import pytest
 from test_cli_runs import run
 
 from jztree_utils import cli, io, plot
-from jztree_utils._commands.suggestions import suggest
+from jztree_utils.cli._commands.suggestions import suggest
 
 UNITS = {"UnitLength_in_cm": 3.085678e24, "UnitMass_in_g": 1.989e43, "UnitVelocity_in_cm_per_s": 1e5}
 

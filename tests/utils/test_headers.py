@@ -12,8 +12,8 @@ import pytest
 from jztree.data import ParticleData
 from jztree_utils import cli, ics, io
 from jztree_utils import mass_function as mf
-from jztree_utils._commands.arguments import parse
-from jztree_utils._commands.snapshots import complete_header, read_options
+from jztree_utils.cli._commands.arguments import parse
+from jztree_utils.cli._commands.snapshots import complete_header, read_options
 
 pytestmark = pytest.mark.usefixtures("one_device")
 _UNITS = ("--unit-length", "Mpc/h", "--unit-mass", "1e10 Msun/h", "--unit-velocity", "km/s")

@@ -13,8 +13,8 @@ import pytest
 from jztree.data import FofCatalogue, ParticleData
 from jztree_utils import io
 from jztree_utils import mass_function as mf
-from jztree_utils._commands import plot
-from jztree_utils._commands.arguments import parse
+from jztree_utils.cli._commands import plot
+from jztree_utils.cli._commands.arguments import parse
 
 pytest.importorskip("matplotlib")
 _H, _BOX = 0.68, 50.0

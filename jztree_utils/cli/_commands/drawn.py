@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from .. import io
+from ... import io
+from ...mass_function import with_units
 from .._particles.box import check_box, corners_of, count_outside, find_outside
 from .._report import warn
-from ..mass_function import with_units
 from .snapshots import SAMPLE, complete_header, read_options, snapshot_path
 
 

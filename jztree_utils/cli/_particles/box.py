@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .. import io
+from ... import io
 from .._report import number
 
 _WIDEST = 1.05  # in periodic boxes: codes let particles leave the box slightly between two steps

@@ -15,7 +15,7 @@ from typing import Any
 
 from jztree import __version__
 
-from .. import io
+from ... import io
 from .._report import say
 from .arguments import B
 from .header_arguments import FLAGS

@@ -7,9 +7,9 @@ import numpy as np
 
 from jztree.data import FofCatalogue
 
-from .. import io
+from ... import io
+from ...progress import progress
 from .._report import is_quiet, stage, warn
-from ..progress import progress
 from .outputs import Run
 
 _NOT_IN_ORDER = (

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import io
+from ... import io
 from .._report import say
-from ..io._files import output_path
 from .earlier_outputs import OUTPUTS, are_there
 from .snapshots import read_options, snapshot_path
 
@@ -140,7 +139,7 @@ def _number(path: Path, template: str) -> str:
 
 
 def _check_different(outputs: list[str]) -> None:
-    places = [output_path(output) for output in outputs]
+    places = [io.output_path(output) for output in outputs]
     for place, output in zip(places, outputs, strict=True):
         if places.count(place) > 1:
             raise io.OutputError(f"Two outputs have the same name, {output}; give them different names.")

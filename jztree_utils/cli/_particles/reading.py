@@ -11,9 +11,9 @@ from jax.sharding import Mesh
 
 from jztree.data import ParticleData, fits_float32
 
-from .. import io
+from ... import io
+from ...progress import progress
 from .._report import is_quiet
-from ..progress import progress
 from .many_devices import ManyDevices
 from .one_device import OneDevice
 from .particles import MOST_ROWS, Particles

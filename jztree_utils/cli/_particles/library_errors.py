@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from .. import io
+from ... import io
 
 _MARKER = "jztree: "  # prefix of sentences that passed through XLA
 # Errors about a row of the input particles, on one device or on a rank.

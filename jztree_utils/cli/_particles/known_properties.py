@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from .. import io
+from ... import io
 from .group_properties import NEIGHBOURS, SOFTENING, GroupOptions
 from .particles import Particles
 from .spheres import PROPERTIES_OF, sphere_densities

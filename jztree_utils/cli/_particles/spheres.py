@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-from .. import io
+from ... import io
 
 DEFAULT = ("200c", "500c", "2500c", "200m", "vir")
 PROPERTIES_OF = "200c"  # the sphere for which spin, motion and shape are computed

@@ -9,7 +9,7 @@ collection, and would wait for compiled code to return. So a thread waits for th
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -22,7 +22,7 @@ _SIGNALS: dict[int, tuple[Any, str]] = {
 }
 _CLEAR_LINE = "\r\033[K"  # for a terminal that may show progress
 _ending = threading.Lock()
-unfinished: set[str] = set()  # files to remove if the process ends now
+before_end: set[Callable[[], None]] = set()  # functions to call if a signal ends the process
 
 
 @contextmanager
@@ -65,9 +65,8 @@ def _wait(reading: int, numbers: Sequence[int]) -> None:
 def _end(number: int) -> None:
     if not _ending.acquire(blocking=False):  # the other thread is already ending the process
         return
-    for path in list(unfinished):
-        with suppress(OSError):
-            os.unlink(path)
+    for call in before_end:
+        call()
     clear = _CLEAR_LINE if os.isatty(2) else ""
     with suppress(OSError):
         os.write(2, f"{clear}{_SIGNALS[number][1]}\n".encode())

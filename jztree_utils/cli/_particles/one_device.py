@@ -11,9 +11,9 @@ from jztree.fof import fof_and_catalogue
 from jztree.knn import knn
 from jztree.radius import pair_counts
 
-from .. import io
+from ... import io
+from ...progress import waiting
 from .._report import is_quiet, stage
-from ..progress import waiting
 from .box import corners_of, count_outside
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot

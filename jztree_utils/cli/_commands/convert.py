@@ -9,7 +9,7 @@ import numpy as np
 
 from jztree.data import ParticleData
 
-from .. import io
+from ... import io
 from .._report import is_quiet, print_json, print_pairs, say, stage, take_seconds, warn
 from .._verbose import print_snapshot
 from .arguments import CATALOGUE_LAYOUTS, PARQUET, SNAPSHOT_LAYOUTS

@@ -3,7 +3,7 @@
 from argparse import Namespace
 from typing import Any
 
-from .. import io, view
+from ... import io, view
 from .._report import print_json, say, stage, take_seconds
 from .arguments import check_at_least
 from .drawn import columns_of, groups_of, positions_of

@@ -8,13 +8,13 @@ from pathlib import Path
 
 from jax.sharding import Mesh
 
-from .. import ics, io
+from ... import ics, io
+from ...mass_function import with_units
 from .._particles.box import check_box, find_outside
 from .._particles.particles import Particles
 from .._particles.reading import Source, open_matter, open_types, read_particles
 from .._report import VERBOSE, number, stage, warn
 from .._verbose import print_snapshot
-from ..mass_function import with_units
 from .arguments import check_at_least, real
 from .header_arguments import header_entries
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ._commands.arguments import build_parser, parse
-from ._interrupts import INTERRUPTED, INTERRUPTED_STATUS, ending_at_once
+from ._interrupts import INTERRUPTED, INTERRUPTED_STATUS, before_end, ending_at_once
 from ._report import NORMAL, QUIET, VERBOSE, stage, telling, warn
 
 __all__ = ["main"]
@@ -77,8 +77,10 @@ def _run(argv: Sequence[str] | None) -> int:
         until_end.enter_context(telling(_level(args)))
         until_end.enter_context(_warnings_as_lines())
         with contextlib.nullcontext() if args.command == "info" else stage("load JAX"):
+            from ..io import remove_unfinished
             from ._commands import dispatch
 
+            before_end.add(remove_unfinished)
             if not dispatch.join_processes():
                 nowhere = until_end.enter_context(open(os.devnull, "w"))
                 until_end.enter_context(contextlib.redirect_stdout(nowhere))
@@ -149,7 +151,3 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
         return "There is not enough memory; use a machine with more, or a particle type with fewer particles.", 2
     return f"An unexpected error occurred ({type(error).__name__}: {text[:300]}); run with --debug and report it.", 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -15,9 +15,8 @@ import numpy as np
 
 from jztree.data import FofCatalogue, ParticleData
 
-from .. import io
-from ..io._mass_table import differing_masses, mass_in_table, same_masses
-from ..separation import MeanSeparation, mean_separation
+from ... import io
+from ...separation import MeanSeparation, mean_separation
 from .box import Outside
 from .group_properties import GroupOptions
 
@@ -126,11 +125,11 @@ class Particles(ABC):
         types = [*self.types(), *self.others]
         sentences = []
         for ptype, one in zip(types, self._all(), strict=True):
-            table = mass_in_table(self.header, ptype)
+            table = io.mass_in_table(self.header, ptype)
             if table is None or one.mass is None or np.ndim(one.mass) < np.ndim(one.pos) - 1:
                 continue
-            if num := self._count_outside(one, one.mass, *same_masses(table)):
-                sentences.append(differing_masses(self.snapshot.paths[0], ptype, table, num))
+            if num := self._count_outside(one, one.mass, *io.same_masses(table)):
+                sentences.append(io.differing_masses(self.snapshot.paths[0], ptype, table, num))
         return sentences
 
     @abstractmethod

@@ -8,11 +8,11 @@ import numpy as np
 
 from jztree.data import FofCatalogue
 
-from .. import io, plot
+from ... import io, plot
+from ...mass_function import Cosmology, default_model, units_of, why_not_described
+from ...plot import particle_mass_of
 from .._particles.spheres import is_sphere
 from .._report import print_json, say, stage, take_seconds
-from ..mass_function import Cosmology, default_model, units_of, why_not_described
-from ..plot._groups import particle_mass_of
 from .arguments import KINDS, real
 from .drawn import catalogue_of, columns_of, groups_of, mass_of, positions_of
 from .outputs import check_placeholders

@@ -12,7 +12,8 @@ from jax.sharding import Mesh
 from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import FofCatalogue, squeeze_catalogue
 
-from .. import io, plot
+from ... import io, plot
+from ...separation import MeanSeparation
 from .._particles import many_devices
 from .._particles.group_properties import CENTRES, GroupOptions, describe, shapes
 from .._particles.known_properties import missing_in_words, types_in_words, with_all_properties
@@ -21,7 +22,6 @@ from .._particles.reading import Source
 from .._particles.spheres import is_sphere, sphere_names
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from .._verbose import print_machine, print_memory_peak
-from ..separation import MeanSeparation
 from . import dry_run
 from .arguments import DEFAULTS, B, check_at_least, check_not_negative, whole
 from .earlier_outputs import made_with

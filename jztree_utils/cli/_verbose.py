@@ -15,8 +15,8 @@ from jax.sharding import Mesh
 from jztree import __version__, stats
 from jztree.kernels import native_info
 
-from . import io
-from ._memory import bytes_in_words
+from .. import io
+from .._memory import bytes_in_words
 from ._report import VERBOSE, Stage, is_verbose, number, print_pairs, say
 
 _COMPILING = "/jax/core/compile/"  # prefix of JAX's events of tracing, lowering and compiling

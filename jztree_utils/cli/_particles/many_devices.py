@@ -19,10 +19,10 @@ from jztree.jax_ext import shard_map_constructor
 from jztree.knn import knn
 from jztree.radius import pair_counts
 
-from .. import io
+from ... import io
+from ...progress import waiting
 from .._report import is_quiet, stage
 from .._verbose import compilation, rows_sent
-from ..progress import waiting
 from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_over_devices

@@ -19,8 +19,8 @@ from jztree.fof import fof_and_catalogue
 from jztree.knn import knn
 from jztree.radius import pair_counts
 
-from .. import io
-from .._memory import available_memory, bytes_in_words
+from ... import io
+from ..._memory import available_memory, bytes_in_words
 from .._particles.reading import Source, check_fits, open_matter
 from .._report import number, print_json, print_pairs, say
 from .outputs import Run

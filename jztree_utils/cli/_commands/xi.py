@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from jax.sharding import Mesh
 
-from .. import io, plot
+from ... import io, plot
+from ...correlation import Correlation, power_law, wp_from_counts, xi_from_counts
 from .._particles import many_devices
 from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warnings_told
 from .._verbose import print_machine, print_memory_peak
-from ..correlation import Correlation, power_law, wp_from_counts, xi_from_counts
 from . import dry_run
 from .arguments import real, whole
 from .earlier_outputs import made_with

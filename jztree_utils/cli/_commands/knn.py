@@ -8,7 +8,7 @@ from jax.sharding import Mesh
 
 from jztree.density import knn_density, sph_density
 
-from .. import io
+from ... import io
 from .._particles import many_devices
 from .._particles.particles import Particles
 from .._particles.reading import Source
