@@ -1,4 +1,11 @@
-"""Tools around `jztree`: test distributions, snapshots and catalogues on disk, pictures, a command line."""
+"""Tools around `jztree`, by subject.
+
+* Files: `io`. Samples of particles: `ics`.
+* Statistics: `correlation`, `mass_function`, `separation`.
+* Interoperability with SciPy, scikit-learn and PyTorch: `kdtree`, `estimators`, `torch_bridge`.
+* Pictures: `plot`, `view`.
+* Command line: `cli`. Reports while a program runs: `progress`. Checks of a cluster: `check_cluster`.
+"""
 
 from typing import Any
 

@@ -33,21 +33,20 @@ PUBLIC = {
     "jztree.tree.stage",
     *(f"jztree.{name}" for name in SUBJECTS),
 }
-AROUND = (
-    "check_cluster",
-    "cli",
-    "correlation",
-    "estimators",
-    "ics",
-    "io",
-    "kdtree",
-    "mass_function",
-    "plot",
-    "progress",
-    "separation",
-    "torch_bridge",
-    "view",
-)
+# The utilities, by subject. From the bottom up, like the library.
+UTILITIES: list[set[str]] = [
+    {"_memory", "progress"},
+    {
+        "io",  # files
+        "ics",  # samples
+        *("correlation", "mass_function", "separation"),  # statistics
+        *("estimators", "kdtree", "torch_bridge"),  # interoperability
+        "check_cluster",
+    },
+    {"plot", "view"},  # pictures
+    {"cli"},
+]
+AROUND = sorted(set.union(*UTILITIES) - {"_memory"})
 PUBLIC |= {"jztree_utils", *(f"jztree_utils.{name}" for name in AROUND)}
 
 
@@ -106,12 +105,13 @@ def test_modules_have_no_import_cycles(package: str) -> None:
     assert circle(imports(package)) == []
 
 
-def test_library_imports_point_to_lower_layers() -> None:
-    floor = {name: height for height, names in enumerate(FLOORS) for name in names}
-    for name, others in imports("jztree").items():
-        for other in others - {"jztree"}:
+@pytest.mark.parametrize(("package", "floors"), [("jztree", FLOORS), ("jztree_utils", UTILITIES)])
+def test_imports_point_to_lower_layers(package: str, floors: list[set[str]]) -> None:
+    floor = {name: height for height, names in enumerate(floors) for name in names}
+    for name, others in imports(package).items():
+        for other in others - {package}:
             above, below = (full.split(".")[1] if "." in full else full for full in (name, other))
-            assert name == "jztree" or floor[above] >= floor[below], f"{name} imports {other}, which is above it"
+            assert name == package or floor[above] >= floor[below], f"{name} imports {other}, which is above it"
 
 
 def test_library_does_not_import_utilities() -> None:
@@ -140,6 +140,15 @@ def test_other_packages_import_public_modules_only(package: str) -> None:
     for name, path in modules(package).items():
         for other in imported(name, path, library):
             assert other in PUBLIC, f"{name} imports {other}"
+
+
+@pytest.mark.parametrize("package", ["jztree_utils", "checks"])
+def test_private_modules_are_imported_in_their_package_only(package: str) -> None:
+    known = modules("jztree_utils") | modules("checks")
+    for name, path in modules(package).items():
+        for other in imported(name, path, known):
+            home = f"{other}.".partition("._")[0].rstrip(".")
+            assert home in (other, "jztree_utils") or f"{name}.".startswith(f"{home}."), f"{name} imports {other}"
 
 
 def test_files_are_not_too_long() -> None:
