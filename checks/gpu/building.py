@@ -9,7 +9,8 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from .cases import Sample, listed
+from .cases import listed
+from .samples import Sample
 from .session import LOG_TAIL, ROOT, Session, ask, module
 
 LIBRARY = ROOT / "jztree" / "lib" / "libjztree_cuda.so"
@@ -81,6 +82,6 @@ def make_samples(session: Session) -> None:
         if sample.is_there(session.samples) or (sample.kind == "snapshot" and not sample.source(session.data).exists()):
             continue
         print(f"build: making {sample.name}", flush=True)
-        command = module("cases", sample.kind, sample.n, str(session.samples), str(session.data))
+        command = module("samples", sample.kind, sample.n, str(session.samples), str(session.data))
         for problem in session.findings(command, session.environment(JAX_PLATFORMS="cpu"), 300):
             print(f"build: making {sample.name}: {problem['stopped']} {problem.get('log', '')}", flush=True)

@@ -18,8 +18,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .cases import SEED, B, Sample, masses, uniform, velocities
-from .libraries import Library, digest, opened
+from .calls import CALLS
+from .cases import B
+from .libraries import Library, opened
+from .samples import Sample
 from .session import one_line, tell
 
 _PATIENCE = 20.0  # seconds for the timed runs of one call; longer calls get fewer runs
@@ -56,17 +58,13 @@ def peak_bytes() -> int | None:
     return None if stats is None else int(stats["peak_bytes_in_use"])
 
 
-def arguments(sample: Sample, what: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of a call. Data for some calls only is copied to the device on demand."""
+def arguments(sample: Sample, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a call: lengths instead of numbers."""
     given = {name: value for name, value in options.items() if name not in ("b", "neighbours")}
     if "b" in options:
         given["rlink"] = sample.linking_length(options["b"])
     if "neighbours" in options:
         given["radius"] = sample.radius(options["neighbours"])
-    if what == "catalogue":
-        given |= {"mass": jnp.asarray(masses(sample.n)), "vel": jnp.asarray(velocities(sample.n))}
-    if what == "query":
-        given["query"] = jnp.asarray(uniform(sample.n, SEED + 3))
     return given
 
 
@@ -75,11 +73,11 @@ def measured(library: Library, pos: Any, what: str, given: dict[str, Any], runs:
     failed: list[tuple[float, str]] = []
     for effort in library.efforts:
         try:
-            call = getattr(library, what)(pos, effort, **given)
+            call = library.call(what, pos, effort, **given)
             start = time.perf_counter()
             out = jax.block_until_ready(call())
             found: dict[str, Any] = {"first call": time.perf_counter() - start, "peak_bytes": peak_bytes()}
-            found |= {"effort": effort, "efforts that failed": failed, "digest": digest(what, out)}
+            found |= {"effort": effort, "efforts that failed": failed, "digest": CALLS[what].digest(out)}
             del out
             if found["digest"]["finite"]:
                 return found | timings(call, runs)
@@ -259,7 +257,7 @@ def main() -> None:
             elif what == "distances":
                 found = distances(pos, **options)
             else:
-                found = measured(library, pos, what, arguments(sample, what, options), runs)
+                found = measured(library, pos, what, arguments(sample, options), runs)
             tell(key=call["key"], **found)
 
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from .cases import NEIGHBOURS, Call, Case, listed
+from .calls import CALLS
+from .cases import Call, Case, listed
 from .session import ROOT, Record, Session, ask
 from .timing import name_in_record, rates
 
@@ -14,7 +15,6 @@ _HEAD = (
     "| what | ours, ms | published, ms | ratio | jaxkd, ms | floor, ms | over floor | peak, GB | published, GB | same |"
 )
 _COUNTED = 8  # arithmetic instructions of a squared distance in 3 dimensions: 3 differences, 3 products, 2 sums
-_FLOAT = 4  # bytes
 
 
 def write(session: Session) -> None:
@@ -92,7 +92,7 @@ def _timings(record: Record, small: bool) -> Iterator[str]:
     for case in sorted(listed(small), key=lambda case: (case.calls[0].what, case.sample.kind, case.sample.n)):
         for call in case.calls:
             ours = record.stage("time").get(call.key(case.sample), {})
-            if call.what not in ("stages", "distances") and "seconds" in ours:
+            if call.what in CALLS and "seconds" in ours:
                 yield _row(record, case, call, ours, best)
 
 
@@ -117,28 +117,9 @@ def _row(record: Record, case: Case, call: Call, ours: dict[str, Any], best: dic
     return "| " + " | ".join(cells) + " |"
 
 
-def bytes_to_move(what: str, n: int, k: int = 0, dims: int = 3) -> int:
-    """Return the bytes of a call on float32 if every input is read once and every output is written once."""
-    row = dims * _FLOAT
-    counts = row + _FLOAT
-    amounts = {
-        "pair_counts": row,
-        "count_within": counts,
-        "kernel_sums": counts,
-        "dbscan": counts + _FLOAT // 4,  # and a mask
-        "neighbours_within": counts + 2 * _FLOAT * NEIGHBOURS,
-        "knn": row + 2 * _FLOAT * k,
-        "query": 2 * row + 2 * _FLOAT * k,
-        "labels": 2 * row + _FLOAT,  # positions in z-order are also returned
-        "catalogue": 2 * (2 * row + _FLOAT),  # positions, velocities and masses are read and written
-        "spheres": row,
-    }
-    return n * amounts[what]
-
-
 def seconds_at_least(best: dict[str, float], call: Call, n: int, distances: float) -> float:
     """Return the larger of the times for memory traffic and arithmetic. distances: required number per query."""
-    moving = bytes_to_move(call.what, n, call.options.get("k", 0)) / best["copy bytes per second"]
+    moving = CALLS[call.what].bytes_to_move(n, call.options.get("k", 0)) / best["copy bytes per second"]
     return max(moving, n * distances * _COUNTED / best["instructions per second"])
 
 

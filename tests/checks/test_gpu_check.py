@@ -11,7 +11,8 @@ import pytest
 CHECKS = Path(__file__).parents[2] / "checks"
 sys.path.append(str(CHECKS))
 
-from gpu import answers, building, cases, check, correctness, libraries, report  # noqa: E402
+from gpu import answers, building, cases, check, correctness, libraries, report, samples  # noqa: E402
+from gpu.calls import CALLS  # noqa: E402
 from gpu.session import Record, Session  # noqa: E402
 
 
@@ -89,15 +90,15 @@ def test_only_some_calls() -> None:
 
 
 def test_samples_are_made_once_from_their_seed(tmp_path: Path) -> None:
-    sample = cases.Sample("clustered", 300)
+    sample = samples.Sample("clustered", 300)
     sample.make(tmp_path, tmp_path)
     path = sample.path(tmp_path)
     written = path.stat().st_mtime_ns
     sample.make(tmp_path, tmp_path)
     assert path.stat().st_mtime_ns == written
     assert sample.positions(tmp_path).shape == (300, 3)
-    even = cases.Sample("uniform", 50).positions(tmp_path)
-    np.testing.assert_array_equal(even, cases.uniform(50, cases.SEED))
+    even = samples.Sample("uniform", 50).positions(tmp_path)
+    np.testing.assert_array_equal(even, samples.uniform(50, samples.SEED))
 
 
 def test_jaxkd_runs_supported_cases_only() -> None:
@@ -110,7 +111,7 @@ def test_jaxkd_runs_supported_cases_only() -> None:
 def test_floor_is_the_larger_of_bytes_and_arithmetic() -> None:
     rates = {"copy bytes per second": 1e12, "instructions per second": 1e13}
     call = cases.Call("knn", {"k": 16})
-    assert report.bytes_to_move("knn", 10, 16) == 10 * (12 + 128)
+    assert CALLS["knn"].bytes_to_move(10, 16) == 10 * (12 + 128)
     assert report.seconds_at_least(rates, call, 10**6, 0.0) == pytest.approx(140e-6)
     assert report.seconds_at_least(rates, call, 10**6, 500.0) == pytest.approx(400e-6)
 
