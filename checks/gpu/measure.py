@@ -103,7 +103,7 @@ def kernels_of(pos: Any, sample: Sample) -> Iterator[tuple[str, Callable[[], Any
 
     bounds = _given(lambda p: kernels.bounds(p, n), pos)
     yield "bounds", bounds
-    lower, upper, _ = bounds()
+    lower, upper = bounds()[:2]
     zsort = _given(lambda p, low, high: kernels.zsort(p, n, low, high, box), pos, lower, upper)
     yield "z-order", zsort
     index, posz = zsort()
