@@ -11,17 +11,6 @@ from jztree.radius import PairCounts, pair_counts
 
 from ._estimators import Estimate, Weights, landy_szalay, natural
 
-__all__ = [
-    "OTHERWISE",
-    "Sample",
-    "bin_edges",
-    "check_number",
-    "check_reach",
-    "real_numbers",
-    "sample_of",
-    "whole_number",
-]
-
 OTHERWISE = ", or give randoms"
 
 

@@ -17,8 +17,6 @@ import numpy as np
 from jztree.data import get_num
 from jztree.radius import PairCounts
 
-__all__ = ["Estimate", "Weights", "landy_szalay", "natural", "shortcomings"]
-
 _NO_RANDOM_PAIRS = "random pairs are missing; give more randoms, or wider bins"
 _NO_CROSS_PAIRS = "no bin has a pair of data and randoms; the randoms must fill the volume of the data"
 

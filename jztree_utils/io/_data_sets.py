@@ -16,8 +16,6 @@ from ._errors import SnapshotError
 from ._files import PathLike, create_hdf5, open_hdf5
 from ._hdf5_types import read_values
 
-__all__ = ["read_from_hdf5", "read_h5file", "squeeze_any", "write_h5file", "write_to_hdf5"]
-
 _Class = TypeVar("_Class")
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from . import _native_catalogue
 from ._catalogue_content import (
     CENTRE,
     CatalogueContent,
@@ -31,12 +32,11 @@ from ._catalogue_content import (
 )
 from ._files import open_hdf5
 from ._header import SnapshotHeader, parse_header
-from ._native_catalogue import MEMBERS, RESERVED, split_types, type_columns, write_members
+from ._native_catalogue import MEMBERS, split_types, type_columns, write_members
 from ._swift_catalogue import check_header as check_swift_header
 from ._swift_catalogue import read_info, write_dataset, write_frame
 
-__all__ = ["RESERVED", "check_header", "read", "recognises", "write"]
-
+RESERVED = _native_catalogue.RESERVED
 _OWN = "InputHalos/jztree"
 _ENCLOSE = "BoundSubhalo/EncloseRadius"
 _ROWS = "Subhalos"  # the type of rows that cells count

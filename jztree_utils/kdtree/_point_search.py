@@ -12,8 +12,6 @@ from jztree.tree import zsort_and_tree
 
 from .._memory import bytes_in_words, host_memory
 
-__all__ = ["MOST_DIMS", "PointSearch", "check_size", "padded"]
-
 MOST_DIMS = 8
 _LARGEST = 3e144  # the largest number whose square fits into float64, with a margin
 _FEWEST_ROWS = 16
