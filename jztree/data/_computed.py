@@ -18,8 +18,6 @@ from .. import comm
 from .._transform.shard_map import is_concrete, varying_axes
 from ..particles import Carried, carry, computed_by, get_num, get_pos, over_devices
 
-__all__ = ["release", "with_computed"]
-
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
 _ADVICE = (

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import astropy.table
     import pandas
 
-__all__ = ["NO_UNIT", "POWERS", "components", "factors_in_words", "to_astropy", "to_pandas"]
-
 Powers = tuple[float, float, float]
 _BASES = ("length", "mass", "velocity")
 NO_UNIT: Powers = (0, 0, 0)

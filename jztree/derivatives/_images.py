@@ -16,8 +16,6 @@ import jax.numpy as jnp
 from .._transform.exact import exact_to_parts
 from ..jax_ext import Exact
 
-__all__ = ["nearest_difference", "norm", "ratio", "unit", "wrapped"]
-
 
 def nearest_difference(a: jax.Array, b: jax.Array, box: Exact) -> jax.Array:
     """Return ``a - b`` to the nearest image, ``(..., d)``; differentiable with respect to both and the box."""

@@ -26,8 +26,6 @@ from ..knn._question import Question
 from ..knn._search import entries_of
 from ..particles import check_rows, get_num_total, replace_field
 
-__all__ = ["ATTACH_WITHIN", "attach", "attach_limit", "attach_over_ranks", "check_attached"]
-
 # In linking lengths. Gadget-4 searches within 0.1 (for gas, within the smoothing length), and doubles that until it
 # finds a primary or has searched at least within 4, which is within 6.4.
 ATTACH_WITHIN = 6.4

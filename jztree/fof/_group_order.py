@@ -45,8 +45,6 @@ from ..particles import check_carried
 from ._derivatives import of_groups
 from ._means import Columns, mean_columns, mean_faults
 
-__all__ = ["catalogue_columns", "group_and_catalogue", "make_catalogue", "particle_faults"]
-
 # Buffers for parts of groups are this many times smaller than the rows. Parts are few; if not, more windows are used.
 _PARTS = 8
 _NOT_LISTED = np.uint32(0xFFFFFFFF)  # in the high word of a place

@@ -17,8 +17,6 @@ from ..config import CatalogueConfig
 from ..data import get_num
 from ..particles import check_carried
 
-__all__ = ["Columns", "mean_columns", "mean_faults"]
-
 # Positions, masses and velocities; see `._group_order.catalogue_columns`.
 Columns = tuple[jax.Array, jax.Array | None, jax.Array | None]
 _VELOCITY = 5  # index among the sums of a kernel

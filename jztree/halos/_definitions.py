@@ -2,8 +2,6 @@
 
 from typing import NamedTuple
 
-__all__ = ["DEFINITIONS", "Definition"]
-
 
 class Definition(NamedTuple):
     """The definition of a property of a group.

@@ -15,8 +15,6 @@ from ..particles import check_carried, check_num, check_rows, replace_field
 from ..tree._zorder import is_bad_num
 from ._rows import of_groups, used_rows
 
-__all__ = ["DensestParticle", "Ends", "check_groups", "densest_particle", "ends_of", "groups_of_rows"]
-
 _NAN_DENSITY = "the density of row {0} of the particles in group order is NaN; pass a density for every particle."
 _OTHER_PARTICLES = (
     "the catalogue has groups outside these particles, or num of the particles is not from 0 to the number of rows; "

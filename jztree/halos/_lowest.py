@@ -24,8 +24,6 @@ from ..particles import check_carried, check_num
 from ._densest import Ends, check_groups, densest_particle, ends_of, groups_of_rows
 from ._rows import of_groups
 
-__all__ = ["LowestParticle", "lowest_potential_particle"]
-
 _MAX_DIMS = 4
 _BAD_SOFTENING = "softening is negative or not finite; pass a length of at least 0."
 _LOST = (

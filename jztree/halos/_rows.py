@@ -16,17 +16,6 @@ from ..jax_ext import is_concrete, with_twins
 from ..overdensity import SphereProperties
 from ..particles import check_carried, check_no_unit
 
-__all__ = [
-    "Axes",
-    "concentration",
-    "inertia_tensor",
-    "of_groups",
-    "principal_axes",
-    "spin",
-    "total_vel_dispersion",
-    "used_rows",
-]
-
 Rows = FofCatalogue | SphereProperties  # of groups or spheres
 
 # Radius of the largest circular velocity of the profile of Navarro, Frenk & White, in scale radii; and the upper limit

@@ -31,8 +31,6 @@ from ._question import Question, as_marks, count_marked, marked_rows, without_ow
 from ._result import radii, radii_over_ranks, whose_rows, without_derivatives
 from ._words import ABOUT_QUERIES, DISTANCES, NOTHING, Found, reduced, take
 
-__all__ = ["entries_of"]
-
 _TOO_MANY = "result 'globalidx' supports less than 2**31 particles over all devices, but there are more; use 'rankidx'."
 
 _Neighbours = tuple[jax.Array, jax.Array]

@@ -11,8 +11,6 @@ from ..particles import check_num
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import Given
 
-__all__ = ["check_both", "faults_of_masses"]
-
 _MAX_DIMS = 4
 
 

@@ -21,8 +21,6 @@ from ..config import OverdensityConfig
 from ..jax_ext import Exact, exact_to_float
 from ..tree.stage import Near, Stage
 
-__all__ = ["find_spheres", "widest_sphere"]
-
 # Search farther than necessary by this factor, because particles of other ranks make spheres grow.
 _FURTHER = 1.2
 

@@ -27,8 +27,6 @@ from ..tree.stage import Given, Stage, stage_of
 from ._arguments import check_both, faults_of_masses
 from ._spheres import widest_sphere
 
-__all__ = ["SphereProperties", "sphere_properties"]
-
 _TOO_WIDE = (
     "the radius in row {0} is infinite or above half the smallest periodic length, so the sphere would overlap its "
     "periodic images; use smaller radii, or boxsize=0."

@@ -22,8 +22,6 @@ from ._bins import as_bins, exact_arguments, sight_faults
 from ._sets import Pairs
 from ._wide_numbers import WideCounts, WideSums
 
-__all__ = ["PairCounts", "pair_counts"]
-
 # Pairs of larger leaves are compared faster: on a two-core AMD EPYC 9004 (Zen 4), 20 bins of 1e6 uniform particles take
 # a third less time than with leaves of 24.
 _CONFIG = RadiusConfig(tree=TreeConfig(leaf_size=48))

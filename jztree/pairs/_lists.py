@@ -21,8 +21,6 @@ from ..tree.stage import starts_of_ranks
 from ..within._listing import Listing, Space, check_capacity
 from ..within._search import Asked, Ready, check_both, make_ready
 
-__all__ = ["PairLists", "pairs_within"]
-
 # Initial capacity of lists, in pairs per query.
 _USUAL = 32
 _TOO_FAR = (

@@ -12,8 +12,6 @@ from .. import comm
 from .._transform.exact import power_of_two
 from ..jax_ext import Exact, exact_to_float
 
-__all__ = ["WideCounts", "WideSums", "add_counts", "add_sums", "counts_of_all_ranks", "sums_of_all_ranks"]
-
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)

@@ -14,8 +14,6 @@ from typing import Any
 import jax
 import numpy as np
 
-__all__ = ["Carried", "carry", "computed_by", "is_computed", "over_devices"]
-
 # The particle properties that searches read.
 _READ = ("pos", "mass", "vel", "id", "v_rad", "zplus1")
 _BUILT_IN = (list, dict, str, bytes, int, float, complex, type(None), np.ndarray, np.generic, jax.Array)

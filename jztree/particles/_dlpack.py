@@ -9,8 +9,6 @@ import numpy as np
 
 from ._messages import name_of, one_line
 
-__all__ = ["adopted"]
-
 _HOST = 1  # the code of host memory in DLPack
 _Tree = TypeVar("_Tree")
 

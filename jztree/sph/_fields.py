@@ -17,8 +17,6 @@ from ._lengths import as_lengths
 from ._scaled import exponent_of, scaled_product
 from ._sums import Derivative, SmoothingKernel, Sums, checked_values, exact_arguments, summed
 
-__all__ = ["sph_derivative"]
-
 _NO_MASS = (
     "the particles within the smoothing length of row {0} have a total mass of 0, or the derivative there is outside "
     "the range of %s; use larger lengths, or choose other units."

@@ -14,8 +14,6 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.polynomial import Polynomial
 
-__all__ = ["KERNELS", "Profile", "SphKernel", "profile_of", "sph_kernel_of"]
-
 # These values are also in native/sph/kernel_profile.h.
 _TOP_HAT, _GAUSSIAN, _CUBIC_SPLINE, _POLYNOMIAL = range(4)
 _TERMS = 5

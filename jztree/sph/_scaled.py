@@ -9,8 +9,6 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-__all__ = ["exponent_of", "exponents_of", "scaled_product"]
-
 
 def exponents_of(lengths: jax.Array) -> jax.Array:
     """Return the binary exponents of positive numbers, int32, ``(n,)``.

@@ -34,16 +34,6 @@ from ._lengths import as_lengths, lengths_faults, range_faults
 from ._profiles import Profile, profile_of
 from ._terms import Rows, kernel_term
 
-__all__ = [
-    "Derivative",
-    "SmoothingKernel",
-    "Sums",
-    "checked_values",
-    "exact_arguments",
-    "kernel_sums",
-    "summed",
-]
-
 _FORMS = ("gather", "scatter", "mean_kernel", "mean_h")
 _DERIVATIVES = (None, "gradient", "divergence", "curl")
 _BAD_VALUE = (

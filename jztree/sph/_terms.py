@@ -35,8 +35,6 @@ from ..kernels import KernelTerm
 from ._profiles import Profile
 from ._scaled import exponents_of, scaled_product
 
-__all__ = ["Rows", "kernel_term"]
-
 _OTHER_FORM = {"gather": "scatter", "scatter": "gather", "mean_h": "mean_h"}
 _NO_THIRD = (
     "sums over a kernel have up to two derivatives by positions and smoothing lengths together, and gradient, "

@@ -15,8 +15,6 @@ from ._over_ranks import Moved, rows_of_rank
 from ._zorder import Domain, corners_of
 from .ghosts import Blocks, Surroundings, leaves_of, runs_of
 
-__all__ = ["Cast", "Given", "Near"]
-
 
 @dataclass
 class Given:

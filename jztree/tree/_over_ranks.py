@@ -31,8 +31,6 @@ from ..particles import check_carried, check_countable, check_movable, check_num
 from ._splitters import traffics_of
 from ._zorder import Domain, domain_of, to_order
 
-__all__ = ["distr_zsort"]
-
 
 @with_smap({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 @with_computed

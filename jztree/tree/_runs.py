@@ -15,8 +15,6 @@ from ..particles import check_carried, check_num, shape_of_pos
 from ._derivatives import of_moments
 from ._zorder import corners_of
 
-__all__ = ["center_of_mass"]
-
 _BAD_RUNS = "ispl does not fit these particles; it must ascend from at least 0 to at most {0}, the number of particles."
 
 

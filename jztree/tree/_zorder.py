@@ -19,8 +19,6 @@ from ..data import get_pos, map_rows, replace_num, with_computed
 from ..jax_ext import Exact, is_concrete, with_twins
 from ..particles import check_num
 
-__all__ = ["search_sorted_z", "zsort"]
-
 _NOT_FINITE = (
     "row {0} of %s is NaN or infinite, or larger than %s in magnitude; remove such particles, set num to leave out "
     "rows at the end (jztree.data.get_num with default_to_nancount=True counts the rows before NaN), or choose another "

@@ -15,8 +15,6 @@ from ..tree import TreeHierarchy, check_hierarchy
 from ._search import Asked, check_both, make_ready
 from ._weights import checked_weights
 
-__all__ = ["count_within"]
-
 _LOST = (
     "the sum of weights in row {0} is outside the range of %s; choose smaller weights, or switch on jax_enable_x64 and "
     "give positions and weights in float64."

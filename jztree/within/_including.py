@@ -9,8 +9,6 @@ from jax.typing import ArrayLike
 
 from ..particles import check_width
 
-__all__ = ["radius_including"]
-
 
 def radius_including(distance: ArrayLike) -> Any:
     """Return radii that include the neighbours at these distances.

@@ -19,8 +19,6 @@ from ..tree import TreeHierarchy, check_hierarchy
 from ._listing import Listing, Space, check_capacity, rows_of_entries
 from ._search import Asked, check_both, make_ready
 
-__all__ = ["NeighbourLists", "neighbours_within"]
-
 # Initial capacity of lists, in neighbours per query.
 _USUAL = 32
 

@@ -16,8 +16,6 @@ from ..tree import TreeHierarchy
 from ._counts import count_within
 from ._search import check_both
 
-__all__ = ["NearestWithin", "nearest_within"]
-
 
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)

@@ -21,8 +21,6 @@ from ..tree import TreeHierarchy, check_hierarchy
 from ._listing import check_capacity, rows_of_entries
 from ._search import Asked, Ready, check_both, make_ready
 
-__all__ = ["reduce_within"]
-
 # Queries are processed in this many blocks, unless the blocks would be small.
 _BLOCKS, _SMALL = 16, 4096
 # Number of pairs per call of the user's function; it costs nothing if a block has fewer pairs.
