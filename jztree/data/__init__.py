@@ -8,11 +8,11 @@ leaves (``num``, a mass that all particles share) are unchanged. Rows stored out
 are an error; see `jztree.particles`.
 """
 
+from ..particles import Particles, get_pos
 from ..particles import check_carried as check_carried
 from ..particles import check_no_unit as check_no_unit
 from ..particles import check_no_units as check_no_units
 from ..particles import fits_float32 as fits_float32
-from ..particles import get_pos
 from . import _tables as tables  # noqa: F401
 from ._catalogue import FofCatalogue, squeeze_catalogue
 from ._classes import Array, Label, ParticleData, Pos, PosMass, RankIdx, static_field
@@ -41,6 +41,7 @@ __all__ = [
     "FofCatalogue",
     "Label",
     "ParticleData",
+    "Particles",
     "Pos",
     "PosMass",
     "RankIdx",

@@ -3,6 +3,7 @@
 from ._computed import Carried, carry, computed_by, over_devices
 from ._dlpack import adopted
 from ._inputs import (
+    Particles,
     check_carried,
     check_countable,
     check_known,
@@ -25,6 +26,7 @@ from ._messages import name_of, one_line
 
 __all__ = [
     "Carried",
+    "Particles",
     "adopted",
     "carry",
     "check_carried",

@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,14 @@ _NO_UNITS = ("", "1", "dimensionless", "NoUnit()")
 _WIDE = frozenset(map(np.dtype, ("complex128", "float64", "int64", "uint64")))
 _MODEST = 2**31  # Python numbers below this need no check
 _SWITCH_ON = "switch on 64-bit mode with jax.config.update('jax_enable_x64', True)"
+
+
+class Particles(Protocol):
+    """The type of any particle class, for annotations: it has positions, as a field or computed from fields."""
+
+    @property
+    def pos(self) -> jax.Array | np.ndarray:
+        """``(n, d)`` float32 or float64."""
 
 
 def get_pos(part: Any) -> Any:
