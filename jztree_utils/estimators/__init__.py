@@ -19,12 +19,13 @@ from typing import Any, Self
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 try:
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import connected_components
     from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin
-    from sklearn.utils.validation import check_array, check_consistent_length, check_is_fitted, validate_data
+    from sklearn.utils.validation import check_array, check_is_fitted
 except ImportError as error:
     raise ImportError(
         "jztree_utils.estimators needs scikit-learn 1.6 or later; install it with: "
@@ -33,7 +34,17 @@ except ImportError as error:
 
 from jztree.fof import dbscan
 
-from .kdtree import MOST_DIMS, PointSearch, check_size, padded
+from ..kdtree import PointSearch, padded
+from ._arguments import (
+    check_euclidean,
+    check_method,
+    check_mode,
+    checked_box,
+    checked_number,
+    checked_radii,
+    checked_samples,
+    checked_weights,
+)
 
 __all__ = ["DBSCAN", "KNeighborsTransformer", "NearestNeighbors", "RadiusNeighborsTransformer"]
 
@@ -44,28 +55,28 @@ _BYTES_LISTED = 60  # per neighbour: its query, row and distance, for the sort, 
 class _Fitted(BaseEstimator):
     """The common part of all neighbour estimators: the samples that are searched."""
 
-    def fit(self, X: Any, y: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: object = None) -> Self:
         """Store samples ``(n, d)``, finite real numbers, d from 1 to 8, and ignore y. Others raise ValueError."""
         del y
         self._fit(X)
         return self
 
-    def _fit(self, X: Any) -> None:
+    def _fit(self, X: ArrayLike) -> None:
         given: Any = self
-        _check_euclidean(given.metric, given.p)
-        _check_method(given.algorithm, given.leaf_size)
-        for name, check in (("n_neighbors", _number), ("radius", _radii)):
+        check_euclidean(given.metric, given.p)
+        check_method(given.algorithm, given.leaf_size)
+        for name, check in (("n_neighbors", checked_number), ("radius", checked_radii)):
             if getattr(given, name, None) is not None:
                 check(getattr(given, name))
-        samples = _samples(self, X, reset=True)
+        samples = checked_samples(self, X, reset=True)
         self.effective_metric_, self.effective_metric_params_ = "euclidean", dict[str, Any]()
         self.n_samples_fit_ = len(samples)
-        self._search = PointSearch(samples, _box(given.boxsize, samples.shape[1]))
+        self._search = PointSearch(samples, checked_box(given.boxsize, samples.shape[1]))
 
-    def _asking(self, X: Any) -> np.ndarray | None:
+    def _asking(self, X: ArrayLike | None) -> np.ndarray | None:
         """Return the query samples; None if the fitted samples are the queries."""
         check_is_fitted(self, "n_samples_fit_")
-        return None if X is None else _samples(self, X, reset=False)
+        return None if X is None else checked_samples(self, X, reset=False)
 
     def _graph(self, data: np.ndarray, indices: np.ndarray, splits: np.ndarray) -> csr_matrix:
         return csr_matrix((data, indices, splits), shape=(len(splits) - 1, self.n_samples_fit_))
@@ -76,7 +87,9 @@ class _ByNumber(_Fitted):
 
     n_neighbors: int
 
-    def kneighbors(self, X: Any = None, n_neighbors: int | None = None, return_distance: bool = True) -> Any:
+    def kneighbors(
+        self, X: ArrayLike | None = None, n_neighbors: int | None = None, return_distance: bool = True
+    ) -> Any:
         """Find the nearest samples.
 
         Args:
@@ -91,7 +104,7 @@ class _ByNumber(_Fitted):
             TypeError, ValueError: If the number is invalid, or there are too few samples.
         """
         places = self._asking(X)
-        k = _number(self.n_neighbors if n_neighbors is None else n_neighbors)
+        k = checked_number(self.n_neighbors if n_neighbors is None else n_neighbors)
         most = self.n_samples_fit_ - (places is None)
         if k > most:
             others = " others, because no sample is its own neighbour" if places is None else ""
@@ -105,9 +118,11 @@ class _ByNumber(_Fitted):
         index = _in_order_of_rows(distance, index).astype(np.intp)
         return (distance, index) if return_distance else index
 
-    def kneighbors_graph(self, X: Any = None, n_neighbors: int | None = None, mode: str = "connectivity") -> csr_matrix:
+    def kneighbors_graph(
+        self, X: ArrayLike | None = None, n_neighbors: int | None = None, mode: str = "connectivity"
+    ) -> csr_matrix:
         """Return a sparse matrix ``(q, n)``, of 1 (``mode="connectivity"``) or of distances (``"distance"``)."""
-        _check_mode(mode)
+        check_mode(mode)
         distance, index = self.kneighbors(X, n_neighbors)
         data = distance.reshape(-1) if mode == "distance" else np.ones(index.size)
         return self._graph(data, index.reshape(-1), np.arange(len(index) + 1) * index.shape[1])
@@ -119,7 +134,11 @@ class _ByRadius(_Fitted):
     radius: float
 
     def radius_neighbors(
-        self, X: Any = None, radius: Any = None, return_distance: bool = True, sort_results: bool = False
+        self,
+        X: ArrayLike | None = None,
+        radius: ArrayLike | None = None,
+        return_distance: bool = True,
+        sort_results: bool = False,
     ) -> Any:
         """Find all samples within ``radius``.
 
@@ -142,17 +161,23 @@ class _ByRadius(_Fitted):
         return (_arrays(distance, splits), rows) if return_distance else rows
 
     def radius_neighbors_graph(
-        self, X: Any = None, radius: Any = None, mode: str = "connectivity", sort_results: bool = False
+        self,
+        X: ArrayLike | None = None,
+        radius: ArrayLike | None = None,
+        mode: str = "connectivity",
+        sort_results: bool = False,
     ) -> csr_matrix:
         """Return a sparse matrix ``(q, n)``, of 1 (``mode="connectivity"``) or of distances (``"distance"``)."""
-        _check_mode(mode)
+        check_mode(mode)
         splits, index, distance = self._lists(X, radius, sort_results)
         return self._graph(distance if mode == "distance" else np.ones(len(index)), index, splits)
 
-    def _lists(self, X: Any, radius: Any, nearest_first: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def _lists(
+        self, X: ArrayLike | None, radius: ArrayLike | None, nearest_first: bool
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         places = self._asking(X)
         asking = self._search.points if places is None else places
-        reach = _radii(self.radius if radius is None else radius)
+        reach = checked_radii(self.radius if radius is None else radius)
         if reach.shape not in ((), (len(asking),)):
             raise ValueError(
                 f"radius has shape {reach.shape}; it must be one number, or {(len(asking),)}, one per query."
@@ -184,9 +209,9 @@ class NearestNeighbors(_ByNumber, _ByRadius):
         leaf_size: int = 30,
         metric: str = "minkowski",
         p: float = 2,
-        metric_params: Any = None,
+        metric_params: object = None,
         n_jobs: int | None = None,
-        boxsize: Any = None,
+        boxsize: ArrayLike | None = None,
     ) -> None:
         self.n_neighbors, self.radius, self.algorithm, self.leaf_size = n_neighbors, radius, algorithm, leaf_size
         self.metric, self.p, self.metric_params, self.n_jobs, self.boxsize = metric, p, metric_params, n_jobs, boxsize
@@ -197,12 +222,12 @@ class _Transformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, _Fitted):
 
     mode: str
 
-    def _fit(self, X: Any) -> None:
-        _check_mode(self.mode)
+    def _fit(self, X: ArrayLike) -> None:
+        check_mode(self.mode)
         super()._fit(X)
         self._n_features_out = self.n_samples_fit_
 
-    def fit_transform(self, X: Any, y: Any = None) -> csr_matrix:
+    def fit_transform(self, X: ArrayLike, y: object = None) -> csr_matrix:
         """Call `fit` and return the graph of the samples themselves, each among its neighbours."""
         transformed: csr_matrix = self.fit(X, y).transform(X)
         return transformed
@@ -220,14 +245,14 @@ class KNeighborsTransformer(_Transformer, _ByNumber):
         leaf_size: int = 30,
         metric: str = "minkowski",
         p: float = 2,
-        metric_params: Any = None,
+        metric_params: object = None,
         n_jobs: int | None = None,
-        boxsize: Any = None,
+        boxsize: ArrayLike | None = None,
     ) -> None:
         self.mode, self.n_neighbors, self.algorithm, self.leaf_size = mode, n_neighbors, algorithm, leaf_size
         self.metric, self.p, self.metric_params, self.n_jobs, self.boxsize = metric, p, metric_params, n_jobs, boxsize
 
-    def transform(self, X: Any) -> csr_matrix:
+    def transform(self, X: ArrayLike) -> csr_matrix:
         """Return a sparse matrix ``(q, n)`` of the nearest ``n_neighbors``.
 
         With ``mode="distance"`` each sample has one more neighbour, because a fitted sample is among its neighbours.
@@ -248,14 +273,14 @@ class RadiusNeighborsTransformer(_Transformer, _ByRadius):
         leaf_size: int = 30,
         metric: str = "minkowski",
         p: float = 2,
-        metric_params: Any = None,
+        metric_params: object = None,
         n_jobs: int | None = None,
-        boxsize: Any = None,
+        boxsize: ArrayLike | None = None,
     ) -> None:
         self.mode, self.radius, self.algorithm, self.leaf_size = mode, radius, algorithm, leaf_size
         self.metric, self.p, self.metric_params, self.n_jobs, self.boxsize = metric, p, metric_params, n_jobs, boxsize
 
-    def transform(self, X: Any) -> csr_matrix:
+    def transform(self, X: ArrayLike) -> csr_matrix:
         """Return a sparse matrix ``(q, n)`` of all neighbours within the radius, nearest first."""
         check_is_fitted(self, "n_samples_fit_")
         return self.radius_neighbors_graph(X, mode=self.mode, sort_results=True)
@@ -274,17 +299,17 @@ class DBSCAN(ClusterMixin, BaseEstimator):
         *,
         min_samples: int = 5,
         metric: str = "euclidean",
-        metric_params: Any = None,
+        metric_params: object = None,
         algorithm: str = "auto",
         leaf_size: int = 30,
         p: float | None = None,
         n_jobs: int | None = None,
-        boxsize: Any = None,
+        boxsize: ArrayLike | None = None,
     ) -> None:
         self.eps, self.min_samples, self.metric, self.metric_params = eps, min_samples, metric, metric_params
         self.algorithm, self.leaf_size, self.p, self.n_jobs, self.boxsize = algorithm, leaf_size, p, n_jobs, boxsize
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+    def fit(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> Self:
         """Cluster samples ``(n, d)``, finite real numbers, d from 1 to 8.
 
         Sets ``labels_`` ``(n,)``, -1 for noise, ``core_sample_indices_`` and ``components_``, the core samples.
@@ -302,10 +327,10 @@ class DBSCAN(ClusterMixin, BaseEstimator):
             ValueError, TypeError: If an argument is invalid.
         """
         del y
-        _check_euclidean(self.metric, 2 if self.p is None else self.p)
-        _check_method(self.algorithm, self.leaf_size)
-        samples = _samples(self, X, reset=True)
-        box = _box(self.boxsize, samples.shape[1])
+        check_euclidean(self.metric, 2 if self.p is None else self.p)
+        check_method(self.algorithm, self.leaf_size)
+        samples = checked_samples(self, X, reset=True)
+        box = checked_box(self.boxsize, samples.shape[1])
         if not isinstance(self.eps, numbers.Real) or not 0 < self.eps < np.inf:
             raise ValueError(f"eps is {self.eps!r}; it must be the distance of neighbours, positive and finite.")
         if not isinstance(self.min_samples, numbers.Integral) or self.min_samples < 1:
@@ -314,14 +339,14 @@ class DBSCAN(ClusterMixin, BaseEstimator):
         if sample_weight is None and samples.shape[1] <= _MOST_DIMS_OF_CLUSTERS:
             labels, core = _clusters(samples, eps, fewest, box)
         else:
-            weight = _weights(sample_weight, samples)
+            weight = checked_weights(sample_weight, samples)
             labels, core = _clusters_of_lists(PointSearch(samples, box), eps, fewest, weight)
         self.labels_: np.ndarray = labels.astype(np.intp)
         self.core_sample_indices_ = np.flatnonzero(core)
         self.components_ = check_array(X)[core]
         return self
 
-    def fit_predict(self, X: Any, y: Any = None, sample_weight: Any = None) -> np.ndarray:
+    def fit_predict(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> np.ndarray:
         """Call `fit` and return the labels."""
         return self.fit(X, y, sample_weight=sample_weight).labels_
 
@@ -355,77 +380,6 @@ def _clusters_of_lists(
     # Other samples join the first cluster with a core sample within eps.
     np.minimum.at(labels, query[core[index]], labels[index[core[index]]])
     return np.where(labels == none, -1, labels), core
-
-
-def _weights(sample_weight: Any, samples: np.ndarray) -> np.ndarray:
-    """Return weights ``(n,)``. Raises ValueError or TypeError unless they are finite, real, and one or ``n``."""
-    if sample_weight is None or isinstance(sample_weight, numbers.Real):
-        return np.full(len(samples), 1.0 if sample_weight is None else float(sample_weight))
-    weight: np.ndarray = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
-    if weight.ndim != 1:
-        raise ValueError(f"sample_weight has shape {weight.shape}; it must be (n,).")
-    check_consistent_length(samples, weight)
-    if not weight.any():
-        raise ValueError("sample_weight is zero for every sample; give at least one other weight.")
-    return weight
-
-
-def _samples(estimator: Any, X: Any, reset: bool) -> np.ndarray:
-    samples: np.ndarray = validate_data(estimator, X, reset=reset, dtype=np.float64, order="C")
-    if samples.shape[1] > MOST_DIMS:
-        raise ValueError(
-            f"samples have {samples.shape[1]} features, but jztree supports 1 to {MOST_DIMS} features; reduce them, "
-            f"for example with sklearn.decomposition.PCA(n_components={MOST_DIMS}), or use the class of sklearn."
-        )
-    check_size(samples, "samples")
-    return samples
-
-
-def _box(boxsize: Any, dims: int) -> np.ndarray | None:
-    if boxsize is None:
-        return None
-    if np.shape(boxsize) not in ((), (dims,)):
-        raise ValueError(f"boxsize has shape {np.shape(boxsize)}; it must be one length, or {dims}, one per feature.")
-    return np.broadcast_to(np.asarray(boxsize, np.float64), (dims,)).copy()
-
-
-def _check_euclidean(metric: Any, p: Any) -> None:
-    if metric not in ("euclidean", "l2") and not (metric == "minkowski" and p == 2):
-        raise ValueError(
-            f"metric is {metric!r} with p={p!r}; distances must be Euclidean, so use metric='euclidean', or "
-            "'minkowski' with p=2. The classes of sklearn have other metrics."
-        )
-
-
-def _check_method(algorithm: Any, leaf_size: Any) -> None:
-    """Check the options that select a method in scikit-learn. They have no effect here, but typos raise an error."""
-    methods = ("auto", "ball_tree", "kd_tree", "brute")
-    if not isinstance(algorithm, str) or algorithm not in methods:
-        raise ValueError(f"algorithm is {algorithm!r}; it must be one of {', '.join(map(repr, methods))}.")
-    if not isinstance(leaf_size, numbers.Integral) or isinstance(leaf_size, bool) or leaf_size < 1:
-        raise ValueError(f"leaf_size is {leaf_size!r}; it must be an integer of at least 1.")
-
-
-def _check_mode(mode: Any) -> None:
-    if mode not in ("connectivity", "distance"):
-        raise ValueError(f'Unsupported mode, must be one of "connectivity", or "distance" but got "{mode}" instead')
-
-
-def _number(n_neighbors: Any) -> int:
-    if not isinstance(n_neighbors, numbers.Integral) or isinstance(n_neighbors, bool):
-        raise TypeError(f"n_neighbors does not take {type(n_neighbors)} value, enter integer value")
-    if n_neighbors <= 0:
-        raise ValueError(f"Expected n_neighbors > 0. Got {n_neighbors}")
-    return int(n_neighbors)
-
-
-def _radii(radius: Any) -> np.ndarray:
-    array = np.asarray(radius)
-    if array.dtype.kind not in "fiu" or not np.all(array >= 0):
-        raise ValueError(
-            f"radius is {radius!r}; it must be a number of at least 0, which may be infinite, or one per query."
-        )
-    return array.astype(np.float64)
 
 
 def _in_order_of_rows(distance: np.ndarray, index: np.ndarray) -> np.ndarray:

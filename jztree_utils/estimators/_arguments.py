@@ -1,0 +1,81 @@
+"""Validation of the arguments of the estimators."""
+
+import numbers
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+from sklearn.utils.validation import check_array, check_consistent_length, validate_data
+
+from ..kdtree import MOST_DIMS, check_size
+
+
+def checked_weights(sample_weight: ArrayLike | None, samples: np.ndarray) -> np.ndarray:
+    """Return weights ``(n,)``. Raises ValueError or TypeError unless they are finite, real, and one or ``n``."""
+    if sample_weight is None or isinstance(sample_weight, numbers.Real):
+        return np.full(len(samples), 1.0 if sample_weight is None else float(sample_weight))
+    weight: np.ndarray = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
+    if weight.ndim != 1:
+        raise ValueError(f"sample_weight has shape {weight.shape}; it must be (n,).")
+    check_consistent_length(samples, weight)
+    if not weight.any():
+        raise ValueError("sample_weight is zero for every sample; give at least one other weight.")
+    return weight
+
+
+def checked_samples(estimator: Any, X: ArrayLike, reset: bool) -> np.ndarray:
+    samples: np.ndarray = validate_data(estimator, X, reset=reset, dtype=np.float64, order="C")
+    if samples.shape[1] > MOST_DIMS:
+        raise ValueError(
+            f"samples have {samples.shape[1]} features, but jztree supports 1 to {MOST_DIMS} features; reduce them, "
+            f"for example with sklearn.decomposition.PCA(n_components={MOST_DIMS}), or use the class of sklearn."
+        )
+    check_size(samples, "samples")
+    return samples
+
+
+def checked_box(boxsize: ArrayLike | None, dims: int) -> np.ndarray | None:
+    if boxsize is None:
+        return None
+    if np.shape(boxsize) not in ((), (dims,)):
+        raise ValueError(f"boxsize has shape {np.shape(boxsize)}; it must be one length, or {dims}, one per feature.")
+    return np.broadcast_to(np.asarray(boxsize, np.float64), (dims,)).copy()
+
+
+def check_euclidean(metric: Any, p: Any) -> None:
+    if metric not in ("euclidean", "l2") and not (metric == "minkowski" and p == 2):
+        raise ValueError(
+            f"metric is {metric!r} with p={p!r}; distances must be Euclidean, so use metric='euclidean', or "
+            "'minkowski' with p=2. The classes of sklearn have other metrics."
+        )
+
+
+def check_method(algorithm: Any, leaf_size: Any) -> None:
+    """Check the options that select a method in scikit-learn. They have no effect here, but typos raise an error."""
+    methods = ("auto", "ball_tree", "kd_tree", "brute")
+    if not isinstance(algorithm, str) or algorithm not in methods:
+        raise ValueError(f"algorithm is {algorithm!r}; it must be one of {', '.join(map(repr, methods))}.")
+    if not isinstance(leaf_size, numbers.Integral) or isinstance(leaf_size, bool) or leaf_size < 1:
+        raise ValueError(f"leaf_size is {leaf_size!r}; it must be an integer of at least 1.")
+
+
+def check_mode(mode: Any) -> None:
+    if mode not in ("connectivity", "distance"):
+        raise ValueError(f'Unsupported mode, must be one of "connectivity", or "distance" but got "{mode}" instead')
+
+
+def checked_number(n_neighbors: Any) -> int:
+    if not isinstance(n_neighbors, numbers.Integral) or isinstance(n_neighbors, bool):
+        raise TypeError(f"n_neighbors does not take {type(n_neighbors)} value, enter integer value")
+    if n_neighbors <= 0:
+        raise ValueError(f"Expected n_neighbors > 0. Got {n_neighbors}")
+    return int(n_neighbors)
+
+
+def checked_radii(radius: ArrayLike | None) -> np.ndarray:
+    array = np.asarray(radius)
+    if array.dtype.kind not in "fiu" or not np.all(array >= 0):
+        raise ValueError(
+            f"radius is {radius!r}; it must be a number of at least 0, which may be infinite, or one per query."
+        )
+    return array.astype(np.float64)
