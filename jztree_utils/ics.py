@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import DTypeLike
 
 from jztree.comm import get_rank_info
 from jztree.data import ParticleData, PosMass, pad_particles
@@ -332,7 +333,7 @@ def hernquist_particles(
     npad: int = 0,
     scale_radius: float = 1.0,
     dynamic_range: float = 1e12,
-    dtype: Any = jnp.float32,
+    dtype: DTypeLike = jnp.float32,
 ) -> PosMass:
     """Sample ``N`` particles of a Hernquist (1990, ApJ 356, 359) sphere around the origin, with a huge range of radii.
 

@@ -11,9 +11,10 @@ above a redshift of about 20, is ignored.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jztree.data import check_no_units
 
@@ -162,7 +163,7 @@ def with_units(header: SnapshotHeader) -> SnapshotHeader:
     )
 
 
-def growth_factor(cosmology: Cosmology, redshift: Any) -> np.ndarray:
+def growth_factor(cosmology: Cosmology, redshift: ArrayLike) -> np.ndarray:
     """Return the size of linear perturbations at ``redshift`` relative to today (Heath 1977, MNRAS 179, 351).
 
     Args:
@@ -191,7 +192,7 @@ def _growing_mode(cosmology: Cosmology, a: np.ndarray) -> np.ndarray:
     return expansion * (integrand @ weights) * np.sqrt(a) / 2
 
 
-def transfer_function(cosmology: Cosmology, wavenumber: Any) -> np.ndarray:
+def transfer_function(cosmology: Cosmology, wavenumber: ArrayLike) -> np.ndarray:
     """Return the amplitude of linear perturbations of a ``wavenumber`` in h/Mpc, relative to very long ones.
 
     Eisenstein & Hu 1998, ApJ 496, 605, equations 26 and 28 to 31: baryons suppress small scales, without wiggles.
@@ -209,7 +210,7 @@ def transfer_function(cosmology: Cosmology, wavenumber: Any) -> np.ndarray:
     return log / (log + (14.2 + 731 / (1 + 62.5 * q)) * q**2)
 
 
-def sigma_of_mass(cosmology: Cosmology, mass: Any, redshift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
+def sigma_of_mass(cosmology: Cosmology, mass: ArrayLike, redshift: float = 0.0) -> tuple[np.ndarray, np.ndarray]:
     """Return the root mean square linear density contrast in spheres of mean mass ``mass``, and its slope.
 
     Args:
@@ -294,7 +295,7 @@ MODELS = {
 _WARREN, _USUAL = "warren", {"m200m": "tinker"}  # default models, by the column of masses
 
 
-def mass_function(cosmology: Cosmology, mass: Any, redshift: float = 0.0, model: str = "warren") -> np.ndarray:
+def mass_function(cosmology: Cosmology, mass: ArrayLike, redshift: float = 0.0, model: str = "warren") -> np.ndarray:
     """Return haloes per comoving (Mpc/h)^3 and unit of ``ln M``: ``f(sigma) rho / M |d ln sigma / d ln M|``.
 
     Args:
@@ -375,7 +376,7 @@ def _other_length(info: CatalogueInfo, header: SnapshotHeader, b: float | None) 
     return "" if abs(found / b - 1) < _SAME_LENGTH else f"the linking length is {found:.3g} mean separations, not {b:g}"
 
 
-def poisson_interval(counts: Any) -> tuple[np.ndarray, np.ndarray]:
+def poisson_interval(counts: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """Return the bounds of the expected number for given counts: a central interval of 68.27 % (one sigma).
 
     Args:

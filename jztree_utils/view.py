@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue
 
@@ -29,12 +30,12 @@ _HOVER = "halo %{customdata[0]}<br>%{customdata[1]:,} particles"
 
 
 def view_in_3d(
-    pos: Any,
+    pos: ArrayLike,
     path: str | os.PathLike[str],
-    boxsize: Any = 0.0,
+    boxsize: ArrayLike | None = 0.0,
     *,
     catalogue: FofCatalogue | None = None,
-    columns: Mapping[str, Any] | None = None,
+    columns: Mapping[str, ArrayLike] | None = None,
     most_particles: int = 30_000,
     most_halos: int = 300,
     length_unit: str = "",

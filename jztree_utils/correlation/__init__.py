@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 from numpy.polynomial import legendre
+from numpy.typing import ArrayLike
 
-from jztree.data import get_num, get_pos
+from jztree.data import Particles, get_num, get_pos
 from jztree.radius import PairCounts
 
 from ._arguments import (
@@ -84,7 +85,13 @@ class Correlation:
         return None if covariance is None else np.sqrt(np.diag(covariance)).reshape(self.value.shape)
 
 
-def xi(part: Any, edges: Any, boxsize: Any = None, randoms: Any = None, **options: Any) -> Correlation:
+def xi(
+    part: Particles | ArrayLike,
+    edges: ArrayLike,
+    boxsize: ArrayLike | None = None,
+    randoms: Particles | ArrayLike | None = None,
+    **options: Any,
+) -> Correlation:
     """Return the correlation function ``xi(r)``.
 
     Args:
@@ -112,7 +119,7 @@ def xi(part: Any, edges: Any, boxsize: Any = None, randoms: Any = None, **option
     return _correlation("xi", value, found, pairs, occupied=sample.occupied())
 
 
-def xi_from_counts(count: Any, num: int, edges: Any, boxsize: Any) -> Correlation:
+def xi_from_counts(count: ArrayLike, num: int, edges: ArrayLike, boxsize: ArrayLike) -> Correlation:
     """Return `xi` of a periodic box from existing pair counts, for example from many devices.
 
     Args:
@@ -133,7 +140,9 @@ def xi_from_counts(count: Any, num: int, edges: Any, boxsize: Any) -> Correlatio
     return _correlation("xi", _from_counts(pairs, num, _shells(found[0], len(box)), box), found[0], pairs)
 
 
-def wp_from_counts(count: Any, num: int, edges: Any, along: Any, boxsize: Any, los: int = -1) -> Correlation:
+def wp_from_counts(
+    count: ArrayLike, num: int, edges: ArrayLike, along: ArrayLike, boxsize: ArrayLike, los: int = -1
+) -> Correlation:
     """Return `wp` of a periodic box from existing pair counts; see `xi_from_counts`.
 
     Args:
@@ -154,7 +163,7 @@ def wp_from_counts(count: Any, num: int, edges: Any, along: Any, boxsize: Any, l
     check_number(num)
     if len(box) != 3 or los not in range(-3, 3):
         raise ValueError(
-            f"boxsize is {boxsize} and los {los!r}; boxsize must have 3 lengths, and los must be from -3 to 2."
+            f"boxsize is {box} and los {los!r}; boxsize must have 3 lengths, and los must be from -3 to 2."
         )
     check_reach(found, "edges", np.delete(box, los).min() / 2)
     check_reach(steps, "along", box[los] / 2)
@@ -213,11 +222,11 @@ def _cylinders(edges: np.ndarray, along: np.ndarray) -> np.ndarray:
 
 
 def wp(
-    part: Any,
-    edges: Any,
+    part: Particles | ArrayLike,
+    edges: ArrayLike,
     pi_max: float,
-    boxsize: Any = None,
-    randoms: Any = None,
+    boxsize: ArrayLike | None = None,
+    randoms: Particles | ArrayLike | None = None,
     num_pi: int = 40,
     los: int | str = -1,
     **options: Any,
@@ -262,10 +271,10 @@ def wp(
 
 
 def multipoles(
-    part: Any,
-    edges: Any,
-    boxsize: Any = None,
-    randoms: Any = None,
+    part: Particles | ArrayLike,
+    edges: ArrayLike,
+    boxsize: ArrayLike | None = None,
+    randoms: Particles | ArrayLike | None = None,
     ells: tuple[int, ...] = (0, 2, 4),
     num_mu: int = 100,
     los: int | str = -1,
@@ -319,7 +328,7 @@ def _in_three(sample: Sample, what: str, los: Any) -> Sample:
     return sample
 
 
-def cube_regions(part: Any, lower: Any, upper: Any, per_side: int) -> np.ndarray:
+def cube_regions(part: Particles | ArrayLike, lower: ArrayLike, upper: ArrayLike, per_side: int) -> np.ndarray:
     """Return regions for a jackknife: the ``per_side**d`` equal parts of a box.
 
     Args:
@@ -337,9 +346,10 @@ def cube_regions(part: Any, lower: Any, upper: Any, per_side: int) -> np.ndarray
     given = np.asarray(part) if isinstance(part, list) else part
     places, num = np.array(get_pos(given), np.float64), int(get_num(given))
     places[num:] = 0
-    low, side = np.asarray(lower, np.float64), np.asarray(upper, np.float64) - lower
+    low, high = np.asarray(lower, np.float64), np.asarray(upper, np.float64)
+    side = high - low
     if not (np.all(side > 0) and np.all(np.isfinite(side))):
-        raise ValueError(f"the box is from {lower} to {upper}; both must be finite, and upper must be above lower.")
+        raise ValueError(f"the box is from {low} to {high}; both must be finite, and upper must be above lower.")
     if np.isnan(places).any():
         raise ValueError(
             f"row {np.isnan(places).any(axis=1).argmax()} of the positions is NaN, so it has no region; remove it."

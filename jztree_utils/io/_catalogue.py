@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import h5py
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jztree.data import (
     FofCatalogue,
@@ -117,7 +118,7 @@ def _orders(part: Any, count: np.ndarray, offset: np.ndarray) -> tuple[np.ndarra
 def write_catalogue(
     path: PathLike,
     cata: FofCatalogue,
-    ids: Any = None,
+    ids: ArrayLike | None = None,
     info: CatalogueInfo | None = None,
     *,
     layout: str = "native",

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
+from jax.typing import ArrayLike
 
 from jztree import kernels
 from jztree.comm import all_gather, get_rank_info
@@ -24,7 +25,9 @@ from ._files import PathLike
 from ._rank_writer import REASONS, DatasetForm, RankWriter
 
 
-def distr_write_hdf5(base_name: PathLike, data: Any, num: Any = None, attrs: Mapping[str, Any] | None = None) -> Any:
+def distr_write_hdf5(
+    base_name: PathLike, data: Any, num: ArrayLike | None = None, attrs: Mapping[str, Any] | None = None
+) -> jax.Array:
     """Write the data of all ranks to ``base_name.0.hdf5``, ``base_name.1.hdf5``, ..., joined by ``base_name.hdf5``.
 
     All ranks must call this inside `jax.shard_map`, compiled or not; outside of a mesh there is one rank. Names in the

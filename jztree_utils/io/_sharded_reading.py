@@ -11,6 +11,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike, DTypeLike
 
 from jztree.data import ParticleData, check_carried, fits_float32
 
@@ -191,7 +192,7 @@ def split_words(ids: np.ndarray) -> np.ndarray:
     return np.stack([wide & 0xFFFFFFFF, wide >> 32], axis=1).astype(np.uint32)
 
 
-def join_words(words: Any, dtype: Any = np.uint64) -> np.ndarray:
+def join_words(words: ArrayLike, dtype: DTypeLike = np.uint64) -> np.ndarray:
     """Join words ``(n, 2)`` uint32, the low one first, into integers ``(n,)`` of a dtype."""
     words = np.asarray(words).astype(np.uint64)
     return (words[..., 0] | words[..., 1] << np.uint64(32)).astype(dtype)

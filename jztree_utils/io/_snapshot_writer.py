@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from jztree.data import check_no_unit, get_num
+from jztree.data import Particles, check_no_unit, get_num
 
 from ._columns import FIELDS
 from ._files import PathLike, create_hdf5
@@ -30,7 +30,7 @@ _STORED = {
 }
 
 
-def write_snapshot(path: PathLike, part: Any, header: SnapshotHeader | None = None, ptype: int = 1) -> None:
+def write_snapshot(path: PathLike, part: Particles, header: SnapshotHeader | None = None, ptype: int = 1) -> None:
     """Write particles as a snapshot in one file, in the format of Gadget-4, with the units of each dataset.
 
     `read_snapshot` returns bit-identical numbers, except for velocities if the scale factor is not 1.

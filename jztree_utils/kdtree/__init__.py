@@ -11,6 +11,7 @@ import operator
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ._point_search import MOST_DIMS, PointSearch, check_size
 from ._point_search import padded as padded
@@ -42,12 +43,12 @@ class KDTree:
 
     def __init__(
         self,
-        data: Any,
+        data: ArrayLike,
         leafsize: int = 10,
         compact_nodes: bool = True,
         copy_data: bool = False,
         balanced_tree: bool = True,
-        boxsize: Any = None,
+        boxsize: ArrayLike | None = None,
     ) -> None:
         del compact_nodes, balanced_tree
         if leafsize < 1:
@@ -66,8 +67,8 @@ class KDTree:
 
     def query(
         self,
-        x: Any,
-        k: Any = 1,
+        x: ArrayLike,
+        k: ArrayLike = 1,
         eps: float = 0.0,
         p: float = 2.0,
         distance_upper_bound: float = np.inf,
@@ -110,8 +111,8 @@ class KDTree:
 
     def query_ball_point(
         self,
-        x: Any,
-        r: Any,
+        x: ArrayLike,
+        r: ArrayLike,
         p: float = 2.0,
         eps: float = 0,
         workers: int = 1,
@@ -168,7 +169,12 @@ class KDTree:
         return set(map(tuple, pairs.tolist())) if output_type == "set" else pairs.astype(np.intp)
 
     def count_neighbors(
-        self, other: "KDTree", r: Any, p: float = 2.0, weights: Any = None, cumulative: bool = True
+        self,
+        other: "KDTree",
+        r: ArrayLike,
+        p: float = 2.0,
+        weights: ArrayLike | tuple[ArrayLike | None, ArrayLike | None] | None = None,
+        cumulative: bool = True,
     ) -> Any:
         """Count the pairs, one point of each tree, within distances, or sum the products of their weights.
 

@@ -4,9 +4,10 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue
 
@@ -32,12 +33,12 @@ _EMPTY = 0.3  # number of particles that an empty pixel shows, in the darkest co
 
 
 def plot_density(
-    pos: Any,
-    boxsize: Any = 0.0,
+    pos: ArrayLike,
+    boxsize: ArrayLike | None = 0.0,
     path: Path | None = None,
     *,
     catalogue: FofCatalogue | None = None,
-    mass: Any = None,
+    mass: ArrayLike | None = None,
     num_circles: int = 30,
     axes: tuple[int, int] = (0, 1),
     bins: int | None = None,
@@ -91,9 +92,9 @@ def plot_density(
 
 
 def plot_halos(
-    pos: Any,
+    pos: ArrayLike,
     catalogue: FofCatalogue,
-    boxsize: Any = 0.0,
+    boxsize: ArrayLike | None = 0.0,
     path: Path | None = None,
     *,
     num_circles: int = 30,
@@ -138,7 +139,7 @@ def plot_halos(
 
 
 def with_radii(
-    catalogue: FofCatalogue, num: int, boxsize: Any = 0.0, spheres: Mapping[str, Any] | None = None
+    catalogue: FofCatalogue, num: int, boxsize: ArrayLike | None = 0.0, spheres: Mapping[str, ArrayLike] | None = None
 ) -> tuple[FofCatalogue, str]:
     """Return a catalogue whose groups have a ``max_radius`` to draw, and a description of that radius.
 
@@ -198,7 +199,7 @@ class View:
     widths: np.ndarray | None = None
     unit: str | None = None
 
-    def set_unit(self, mass: Any, mass_unit: str, length_unit: str) -> None:
+    def set_unit(self, mass: ArrayLike | None, mass_unit: str, length_unit: str) -> None:
         """Use masses over areas as colours if there is a unit of mass. Raises ValueError without masses."""
         if mass_unit and mass is None:
             raise ValueError(
@@ -208,7 +209,7 @@ class View:
         self.unit = per_area if mass_unit else None
 
 
-def view_of(pos: Any, boxsize: Any, axes: tuple[int, int]) -> View:
+def view_of(pos: ArrayLike, boxsize: ArrayLike | None, axes: tuple[int, int]) -> View:
     """Return the view of two dimensions: the box if they are periodic, otherwise all particles and a margin.
 
     Raises:
@@ -237,7 +238,7 @@ def view_of(pos: Any, boxsize: Any, axes: tuple[int, int]) -> View:
 def draw(
     ax: "Axes",
     view: View,
-    mass: Any,
+    mass: ArrayLike | None,
     bins: int | None,
     groups: FofCatalogue | None,
     num_circles: int,
@@ -255,7 +256,7 @@ def draw(
     ax.locator_params(nbins=_TICKS)
 
 
-def _project(view: View, mass: Any, bins: int) -> np.ndarray:
+def _project(view: View, mass: ArrayLike | None, bins: int) -> np.ndarray:
     """Sum the particles, or masses in units of their mean, in each pixel, with ``bins`` along the longer side."""
     check_no_units(mass=mass)
     weight = None if mass is None or np.ndim(mass) == 0 else np.asarray(mass, np.float64)
@@ -286,7 +287,7 @@ def _count(view: View, weight: np.ndarray | None, shape: np.ndarray, chosen: np.
     return sums.reshape(shape)
 
 
-def _draw_density(ax: "Axes", view: View, mass: Any, bins: int) -> None:
+def _draw_density(ax: "Axes", view: View, mass: ArrayLike | None, bins: int) -> None:
     from matplotlib.colors import LogNorm
 
     sums = _project(view, mass, bins)

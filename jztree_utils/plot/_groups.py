@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue
 
@@ -58,8 +59,8 @@ def draw_sizes(ax: "Axes", groups: FofCatalogue, unit: str, title: str = "") -> 
 
 
 def plot_mass_function(
-    groups: Any,
-    boxsize: Any,
+    groups: FofCatalogue | ArrayLike,
+    boxsize: ArrayLike,
     path: Path | None = None,
     *,
     units: Units | None = None,

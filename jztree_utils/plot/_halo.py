@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jztree.data import check_no_units
 
@@ -21,13 +22,13 @@ _PIXELS = 300
 
 
 def plot_halo(
-    pos: Any,
-    centre: Any,
+    pos: ArrayLike,
+    centre: ArrayLike,
     spheres: Mapping[str, float],
-    boxsize: Any = 0.0,
+    boxsize: ArrayLike | None = 0.0,
     path: Path | None = None,
     *,
-    mass: Any = None,
+    mass: ArrayLike | None = None,
     axes: tuple[int, int] = (0, 1),
     length_unit: str = "",
     mass_unit: str = "",

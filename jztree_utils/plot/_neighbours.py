@@ -4,6 +4,7 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jztree.data import check_no_units
 
@@ -21,8 +22,8 @@ _LEAST_WIDTH = 0.01  # minimum bin width, in ln r
 
 
 def plot_neighbour_distances(
-    distances: Any,
-    boxsize: Any = 0.0,
+    distances: ArrayLike,
+    boxsize: ArrayLike | None = 0.0,
     path: Path | None = None,
     *,
     ndim: int = 3,

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jztree.data import FofCatalogue
 from jztree.knn import knn
@@ -14,7 +14,7 @@ _WIDEST = 1 / 8  # as a fraction of the picture
 _REACH = 4  # cut-off of a Gaussian, in its widths
 
 
-def widths(pos: Any, boxsize: Any, neighbours: int) -> np.ndarray:
+def widths(pos: ArrayLike, boxsize: ArrayLike | None, neighbours: int) -> np.ndarray:
     """Return ``(n,)``: half the distance of each particle to the last of its ``neighbours`` neighbours.
 
     Args:
@@ -27,10 +27,11 @@ def widths(pos: Any, boxsize: Any, neighbours: int) -> np.ndarray:
     """
     if neighbours < 2:
         raise ValueError(f"smooth is {neighbours}; give 0, or at least 2 neighbours.")
-    num = len(pos)
+    points = np.asarray(pos)
+    num = len(points)
     if num < 2:
         return np.zeros(num)
-    distances, _ = knn.jit(np.asarray(pos), k=min(neighbours + 1, num), boxsize=boxsize)  # the first is the particle
+    distances, _ = knn.jit(points, k=min(neighbours + 1, num), boxsize=boxsize)  # the first is the particle
     return np.asarray(distances)[:, -1].astype(np.float64) / 2
 
 
@@ -72,8 +73,13 @@ def _blur(sums: np.ndarray, sigma: np.ndarray, periodic: np.ndarray) -> np.ndarr
 
 
 def within(
-    slab: tuple[float, float], axes: tuple[int, int], boxsize: Any, pos: Any, mass: Any, groups: FofCatalogue | None
-) -> tuple[np.ndarray, Any, FofCatalogue | None]:
+    slab: tuple[float, float],
+    axes: tuple[int, int],
+    boxsize: ArrayLike | None,
+    pos: ArrayLike,
+    mass: ArrayLike | None,
+    groups: FofCatalogue | None,
+) -> tuple[np.ndarray, ArrayLike | None, FofCatalogue | None]:
     """Select particles, masses and groups in the slab along the first dimension that is not in ``axes``.
 
     Raises:

@@ -1,6 +1,7 @@
 """The common style of all pictures: colours, sizes, and axis labels."""
 
 # ruff: noqa: PLC0415 - matplotlib is optional
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def with_unit(name: str, unit: str) -> str:
     return f"{name} [{unit}]" if unit else name
 
 
-def plain_ticks(axes: "Axes", values: Any) -> None:
+def plain_ticks(axes: "Axes", values: Sequence[float]) -> None:
     """Set plain ticks of a logarithmic abscissa at the given ``values`` only."""
     axes.set_xticks(values, [f"{value:,}" for value in values])
     axes.set_xticks([], minor=True)

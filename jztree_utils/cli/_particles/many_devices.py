@@ -90,7 +90,7 @@ class ManyDevices(Particles):
         members_of, joined = _join(nums, FofCatalogue(ngroups=ngroups, **columns))
         ids, rows = (
             None if held is None else io.join_words(held, dtype)[members_of]
-            for held, dtype in zip(words, (self.id_dtype, np.int64), strict=True)
+            for held, dtype in zip(words, (self.id_dtype, np.dtype(np.int64)), strict=True)
         )
         by_type = None
         if self.attached:
