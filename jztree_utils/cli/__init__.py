@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        status = _report(error)
+        status = _print_error(error)
         _drop_unwritten()
         return status
 
@@ -114,7 +114,7 @@ def _level(args: argparse.Namespace) -> int:
     return VERBOSE if getattr(args, "verbose", False) else NORMAL
 
 
-def _report(error: Exception) -> int:
+def _print_error(error: Exception) -> int:
     """Print an error on the process that must report it, and return the exit status.
 
     One process prints an error that all processes have. An error of this process alone ends all processes, because the
