@@ -30,7 +30,7 @@ class TimedCall:
         bytes_per_particle: Bytes on float32 if every input is read once and every output is written once.
         bytes_per_neighbour: The same, for each of ``k`` neighbours.
         published: Whether the published library has the function.
-        fixed_radius: Whether the options are a radius and a box; `cases.within_case` times all of these calls.
+        fixed_radius: Whether the options are a radius and a box; `cases.within_case` times all calls with it.
     """
 
     call: Callable[..., Timed]
