@@ -134,7 +134,7 @@ def test_single_process(capsys) -> None:
 def test_startup_failure_is_reported(monkeypatch, capsys) -> None:
     monkeypatch.setenv("JAX_COORDINATOR_ADDRESS", "node7:1234")
     assert check_cluster.main([]) == 1
-    assert "did not start: the number of processes is not known" in capsys.readouterr().out
+    assert "did not start: the number of processes is unknown" in capsys.readouterr().out
 
 
 RUN = """
