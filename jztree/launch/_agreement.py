@@ -26,25 +26,25 @@ def agree(call: str, processes: Iterable[int], state: Any) -> None:
     Raises:
         ValueError: On all processes, if calls differ.
     """
-    everyone = tuple(sorted(processes))
-    if state.client is None or len(everyone) < 2:
+    members = tuple(sorted(processes))
+    if state.client is None or len(members) < 2:
         return
     client, me = state.client, int(state.process_id)
     # Addresses of objects differ between processes.
     call = _ADDRESS.sub("", call)
-    folder = f"{_FOLDER}{','.join(map(str, everyone)) if len(everyone) < state.num_processes else 'all'}/"
-    folder += f"{next(_numbers[everyone])}/"
-    if me == everyone[0]:
+    folder = f"{_FOLDER}{','.join(map(str, members)) if len(members) < state.num_processes else 'all'}/"
+    folder += f"{next(_numbers[members])}/"
+    if me == members[0]:
         client.key_value_set(f"{folder}call", call)
     first = _value(client, f"{folder}call")
     if call != first:
         client.key_value_set(f"{folder}other/{me}", call)
-    if client.key_value_increment(f"{folder}count", 1) == len(everyone):
+    if client.key_value_increment(f"{folder}count", 1) == len(members):
         client.key_value_set(f"{folder}complete", "")
     _value(client, f"{folder}complete")
     for key, other in client.key_value_dir_get(f"{folder}other/"):
         raise ValueError(
-            f"the calls of the processes differ: process {everyone[0]} calls {first[:_MOST]}, but process "
+            f"the calls of the processes differ: process {members[0]} calls {first[:_MOST]}, but process "
             f"{key.rpartition('/')[2]} calls {other[:_MOST]}. All must call the same functions in the same order, with "
             "arrays of the same shapes and types and with the same shared values."
         )

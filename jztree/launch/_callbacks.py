@@ -43,13 +43,15 @@ def _noting(report: Any) -> Any:
     def noted(message: Any, *args: Any, **options: Any) -> None:
         error = sys.exc_info()[1]
         if error is not None and _FAILED.fullmatch(str(message)):
-            threading.Thread(target=_tell_if_stuck, args=(error, Waits()), name="jztree callbacks", daemon=True).start()
+            threading.Thread(
+                target=_report_if_stuck, args=(error, Waits()), name="jztree callbacks", daemon=True
+            ).start()
         report(message, *args, **options)
 
     return noted
 
 
-def _tell_if_stuck(error: BaseException, waits: Waits) -> None:
+def _report_if_stuck(error: BaseException, waits: Waits) -> None:
     """End all processes, or report the waiting call, if the computation of a failed callback cannot end.
 
     Args:

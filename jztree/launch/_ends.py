@@ -45,7 +45,7 @@ class Ends:
         """Report to all processes that this process has ended, and the progress of its calls."""
         self.client.key_value_set(f"{_ENDED}{self.me}", json.dumps(dataclasses.asdict(Done.here())))
 
-    def look(self) -> str:
+    def find_vain_wait(self) -> str:
         """Describe the call that waits in vain, and the ended processes; return "" without such a call. Takes some
         seconds.
         """
@@ -58,7 +58,7 @@ class Ends:
         gone = f"process {which}, which has" if len(ended) == 1 else f"one of processes {which}, which have"
         return f"it waits in {waiting} for {gone} ended"
 
-    def look_at_all(self) -> str:
+    def find_deadlock(self) -> str:
         """Describe a deadlock while no process has ended; return "" without a deadlock."""
         waits = Waits()
         if on_cpus() and self.waits_long(waits.still_anything, _TOGETHER_SECONDS):
@@ -68,7 +68,7 @@ class Ends:
                     "they have called different functions"
                 )
         else:
-            self.tell_idle(0)
+            self.publish_idle(0)
             time.sleep(_REST_SECONDS)
         return ""
 
@@ -80,23 +80,23 @@ class Ends:
 
     def idling(self, ended: dict[int, Done]) -> str:
         waits, live = Waits(frozenset(ended)), frozenset(range(self.count)) - ended.keys()
-        choices = [(waits.still, live & waits.who(), _SECONDS if on_cpus() else _UNSEEN_SECONDS)]
+        choices = [(waits.still, live & waits.participants(), _SECONDS if on_cpus() else _UNSEEN_SECONDS)]
         if on_cpus():
             choices.append((waits.still_unknown, live, _UNKNOWN_SECONDS))
         for still, who, seconds in choices:
             if self.waits_long(still, seconds):
                 return still() if self.all_idle(who) else ""
-        self.tell_idle(0)
+        self.publish_idle(0)
         return ""
 
     def waits_long(self, still: Callable[[], str], seconds: float) -> bool:
         """Return whether this process does nothing but wait for ``seconds``, and publish it."""
         idle = bool(still()) and is_idle(seconds, lambda: self.over() or not still())
         if idle:
-            self.tell_idle(self.idle + 1)
+            self.publish_idle(self.idle + 1)
         return idle
 
-    def tell_idle(self, periods: int) -> None:
+    def publish_idle(self, periods: int) -> None:
         if periods != self.idle:
             self.idle = periods
             with contextlib.suppress(Exception):

@@ -72,14 +72,14 @@ class Lines:
 
     def call(self, process: int) -> None:
         """Connect to another process."""
-        self.learn_address(process)
+        self.fetch_address(process)
         address = self.addresses[process]
         connection = socket.create_connection((address.host, address.port), _SECONDS)
         connection.sendall(f"{address.secret}{self.me:8d}".encode())
         if connection.recv(1) == _WELCOME:
             self.keep(connection, process)
 
-    def learn_address(self, process: int) -> None:
+    def fetch_address(self, process: int) -> None:
         text = str(self.client.blocking_key_value_get(f"{_ADDRESS_KEY}{process}", round(1000 * _SECONDS)))
         host, port, secret, name = text.split(" ")
         self.addresses[process] = _Address(host, int(port), secret, name)
@@ -93,29 +93,29 @@ class Lines:
         while True:
             for key, _ in self.selector.select():
                 if key.fileobj is listener:
-                    self.welcome(listener.accept()[0], called)
+                    self.accept(listener.accept()[0], called)
                     continue
                 assert isinstance(key.fileobj, socket.socket)
                 self.selector.unregister(key.fileobj)
-                if not _said_goodbye(key.fileobj):
-                    threading.Thread(target=self.look_for, args=(key.data,), daemon=True).start()
+                if not _received_goodbye(key.fileobj):
+                    threading.Thread(target=self.check_process, args=(key.data,), daemon=True).start()
 
-    def welcome(self, connection: socket.socket, called: threading.Event) -> None:
-        behind = (self.me + 1) % self.count
+    def accept(self, connection: socket.socket, called: threading.Event) -> None:
+        next_process = (self.me + 1) % self.count
         with contextlib.suppress(Exception):
             connection.settimeout(_SECONDS)
             greeting = b""
             while len(greeting) < _GREETING and (more := connection.recv(_GREETING - len(greeting))):
                 greeting += more
-            if secrets.compare_digest(greeting, f"{self.own.secret}{behind:8d}".encode()):
-                self.learn_address(behind)
+            if secrets.compare_digest(greeting, f"{self.own.secret}{next_process:8d}".encode()):
+                self.fetch_address(next_process)
                 connection.sendall(_WELCOME)
-                self.keep(connection, behind)
+                self.keep(connection, next_process)
                 called.set()
                 return
         connection.close()
 
-    def look_for(self, process: int) -> None:
+    def check_process(self, process: int) -> None:
         """Report that a process is gone if its address is known and nothing listens there."""
         address = self.addresses[process]
         for _ in range(_LOOKS):
@@ -136,7 +136,7 @@ class Lines:
                     connection.send(_GOODBYE)
 
 
-def _said_goodbye(connection: socket.socket) -> bool:
+def _received_goodbye(connection: socket.socket) -> bool:
     try:
         return connection.recv(1) == _GOODBYE
     except OSError:

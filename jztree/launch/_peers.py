@@ -28,7 +28,7 @@ from ._waiting import Waits, is_idle
 # Time for a process to report an error that it shares with its peers, before they end it.
 _GRACE_SECONDS = 0.5
 # Time limit for notifying the peers; the coordinator may be gone.
-_TELL_SECONDS = 3.0
+_PUBLISH_SECONDS = 3.0
 # Time limit for threads and `atexit` functions of the user in a process that has failed.
 _LAST_SECONDS = 10.0
 # After its end, a process waits this long for its own calls if nothing happens.
@@ -72,7 +72,7 @@ class Peers:
             for run in (
                 self.listen_for_failure,
                 self.listen_for_ends,
-                self.look_for_what_waits,
+                self.find_vain_waits,
                 *([self.ask_process_0] if self.process_id else []),
             )
         ]
@@ -106,7 +106,7 @@ class Peers:
             self.earlier_excepthook(kind, error, trace)
         code = 130 if issubclass(kind, KeyboardInterrupt) else 1
         # Notify the peers last: they may include process 0, and JAX aborts this process when process 0 leaves.
-        self.leave_nothing_behind(summary, code)
+        self.clean_up(summary, code)
         self.end("", summary, code)
 
     def wait_for_the_cause(self, summary: str) -> None:
@@ -124,7 +124,7 @@ class Peers:
         with contextlib.suppress(KeyboardInterrupt):
             time.sleep(min(self.heartbeat + 10, _CAUSE_SECONDS))
 
-    def leave_nothing_behind(self, summary: str, code: int) -> None:
+    def clean_up(self, summary: str, code: int) -> None:
         """Join threads and run `atexit` functions, as Python does at exit.
 
         JAX's exit, which waits for the peers, would prevent both.
@@ -178,7 +178,7 @@ class Peers:
             # Threads inside gRPC would crash when Python ends; this wakes them.
             self.client.key_value_set(_FAILURE_KEY, "")
         for listener in self.listeners[:2]:
-            listener.join(_TELL_SECONDS)
+            listener.join(_PUBLISH_SECONDS)
 
     def wait_for_own_work(self) -> None:
         """Wait until this process's own calls are done. Return early if nothing happens: they may need the peers."""
@@ -191,20 +191,20 @@ class Peers:
         """Print ``report``, send the ``summary`` to the peers, and exit without waiting for anything."""
         self.ending.set()
         print_at_once(report)
-        self.tell_in_time(summary)
+        self.publish_end_in_time(summary)
         flush_files()
         self.leave(code)
 
-    def tell_in_time(self, summary: str) -> None:
+    def publish_end_in_time(self, summary: str) -> None:
         # In a thread, because the coordinator may be unreachable.
-        teller = threading.Thread(target=self.tell, args=(summary,), daemon=True)
+        thread = threading.Thread(target=self.publish_end, args=(summary,), daemon=True)
         try:
-            teller.start()
-            teller.join(_TELL_SECONDS)
+            thread.start()
+            thread.join(_PUBLISH_SECONDS)
         except RuntimeError:  # Python starts no threads during exit
-            self.tell(summary)
+            self.publish_end(summary)
 
-    def tell(self, summary: str) -> None:
+    def publish_end(self, summary: str) -> None:
         # Another process may have failed earlier; the first message counts.
         with contextlib.suppress(Exception):
             self.client.key_value_set(_FAILURE_KEY, f"{self.name} has failed: {summary}")
@@ -233,10 +233,10 @@ class Peers:
         if self.value_of(_FIRST_END_KEY) is not None:
             self.others_end.set()
 
-    def look_for_what_waits(self) -> None:
+    def find_vain_waits(self) -> None:
         """End this process and all others if it waits for something that cannot happen."""
         while not self.is_over():
-            summary = self.ends.look() if self.others_end.is_set() else self.ends.look_at_all()
+            summary = self.ends.find_vain_wait() if self.others_end.is_set() else self.ends.find_deadlock()
             if summary and not self.is_over():
                 self.end(f"jztree: {self.name} ends because {summary}.", summary, 1)
 

@@ -49,9 +49,9 @@ class Call:
 def calling(name: str, processes: Iterable[int]) -> Iterator[None]:
     """Mark this process as being in a call with ``processes`` while the block runs."""
     with _lock:
-        everyone = frozenset(processes)
-        call = Call(name, everyone, _begun[everyone])
-        _begun[everyone] += 1
+        participants = frozenset(processes)
+        call = Call(name, participants, _begun[participants])
+        _begun[participants] += 1
         _calls.append(call)
     try:
         yield
@@ -98,7 +98,7 @@ class Waits:
         self.unknown = [] if processes is None else [array for array in pending if len(_processes_of(array)) == 1]
         self.called = _called_in_jax()
 
-    def who(self) -> frozenset[int]:
+    def participants(self) -> frozenset[int]:
         """Return the processes that take part."""
         return frozenset().union(*(call.processes for call in self.calls), *map(_processes_of, self.arrays))
 

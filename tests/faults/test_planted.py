@@ -48,7 +48,7 @@ _SLOW = pytest.mark.slow
     [
         pytest.param(
             "raises",
-            "_peers.Peers.tell = lambda *_: None",
+            "_peers.Peers.publish_end = lambda *_: None",
             "another process (had not ended|ended with .* without)",
             id="nobody is told",
             marks=_SLOW,
@@ -68,14 +68,14 @@ _SLOW = pytest.mark.slow
         ),
         pytest.param(
             "leaves by exit",
-            "_ends.Ends.look = lambda self: time.sleep(1) or ''",
+            "_ends.Ends.find_vain_wait = lambda self: time.sleep(1) or ''",
             "had not ended",
             id="an exit is not seen",
             marks=_SLOW,
         ),
         pytest.param(
             "is killed",
-            "_lines.Lines.look_for = lambda *_: None",
+            "_lines.Lines.check_process = lambda *_: None",
             "another process (had not ended|ended with .* without)",
             id="a killed process is not seen",
             marks=_SLOW,
@@ -89,7 +89,7 @@ _SLOW = pytest.mark.slow
         ),
         pytest.param(
             "raises in a callback",
-            "_callbacks._tell_if_stuck = lambda *_: None",
+            "_callbacks._report_if_stuck = lambda *_: None",
             "had not ended",
             id="a callback is not seen",
             marks=_SLOW,
