@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import jztree as jz
 from jztree import CapacityError, comm
-from jztree._transform.capacity import Room, room
+from jztree._transform.capacity import Capacity, choose_capacity
 from jztree.comm import _exchange, _ranks
 from jztree.jax_ext import shard_map_constructor
 
@@ -102,7 +102,7 @@ def test_exchange_and_send_back(ndev: int, method: str) -> None:
     def there_and_back(rows: Any, dest: Any, num: Any) -> Any:
         # Chunks are so small that the dense exchange takes several rounds.
         options = {"method": method, "chunk_rows": 80 * ndev}
-        got, count, route = comm.exchange_by_rank(rows, dest, num, Room(ndev * N, "all"), **options)
+        got, count, route = comm.exchange_by_rank(rows, dest, num, Capacity(ndev * N, "all"), **options)
         answer = {"number": got["number"] + 1, "vector": 2 * got["vector"]}
         return got, count, comm.send_back(answer, route, fill={"number": -1, "vector": 0.5}, **options)
 
@@ -126,7 +126,7 @@ def test_ragged_collective_moves_only_rows_that_leave_a_rank(monkeypatch: pytest
     rows, dest, num = rows_to_send(4)
 
     def there(rows: Any, dest: Any, num: Any) -> Any:
-        return comm.exchange_by_rank(rows, dest, num, Room(4 * N, "all"), method="ragged")[0]
+        return comm.exchange_by_rank(rows, dest, num, Capacity(4 * N, "all"), method="ragged")[0]
 
     RAGGED_SIZES.clear()
     jax.block_until_ready(mapped(there, mesh_of(4))(rows, dest, num))
@@ -154,7 +154,7 @@ def test_dense_exchange_takes_a_small_buffer_for_few_rows(
     dest[1, 100 : 100 + leaving] = 3
 
     def there(rows: Any, dest: Any) -> Any:
-        return comm.exchange_by_rank(rows, dest, 2000, Room(4000, "all"), method="dense", chunk_rows=4000)[0]
+        return comm.exchange_by_rank(rows, dest, 2000, Capacity(4000, "all"), method="dense", chunk_rows=4000)[0]
 
     got = mapped(there, mesh_of(4))(rows, dest)
     jax.effects_barrier()
@@ -166,7 +166,7 @@ def test_dense_exchange_takes_a_small_buffer_for_few_rows(
 
 def test_unknown_method_raises() -> None:
     with pytest.raises(ValueError, match="'dense', 'ragged' or None"):
-        mapped(lambda x: comm.exchange_by_rank(x, x, 3, Room(4, "x"), method="carrier pigeon")[0], mesh_of(2))(
+        mapped(lambda x: comm.exchange_by_rank(x, x, 3, Capacity(4, "x"), method="carrier pigeon")[0], mesh_of(2))(
             np.zeros((2, 4), np.int32)
         )
 
@@ -176,7 +176,7 @@ def test_rows_that_do_not_fit_raise_on_every_rank() -> None:
     to_last = np.full((4, N), 3, np.int32)
 
     def there(rows: Any, dest: Any, num: Any) -> Any:
-        place = room("parcels", 400, 400, 4 * N)
+        place = choose_capacity("parcels", 400, 400, 4 * N)
         return comm.exchange_by_rank(rows, dest, num, place, what="parcels", advice="take a larger van.")[1]
 
     with pytest.raises(
@@ -272,7 +272,7 @@ def test_statistics_count_what_leaves_a_rank() -> None:
     rows, dest, num = rows_to_send(4)
 
     def there(rows: Any, dest: Any, num: Any) -> Any:
-        return comm.exchange_by_rank(rows, dest, num, Room(4 * N, "all"), name="parcels")[1]
+        return comm.exchange_by_rank(rows, dest, num, Capacity(4 * N, "all"), name="parcels")[1]
 
     send = mapped(there, mesh_of(4))
     send(rows, dest, num)
@@ -292,7 +292,7 @@ def test_statistics_count_what_leaves_a_rank() -> None:
 def test_unfilled_exchange_gives_the_same_rows_and_derivatives(ndev: int) -> None:
     """The received rows are the same, and have the same derivative."""
     rows, dest, num = rows_to_send(ndev)
-    place = Room(ndev * N, "test")
+    place = Capacity(ndev * N, "test")
 
     def moved(filled: bool) -> Callable[..., Any]:
         def f(rows: Any, dest: jax.Array, num: jax.Array) -> Any:
@@ -330,7 +330,7 @@ def test_checked_values_of_every_rank_are_returned(dtype: Any) -> None:
 
         def f(value: jax.Array, bad: jax.Array) -> Any:
             fault = comm.Fault(bad[0] > 0, [bad[0]], "number {0} is bad.")
-            return comm.check_and_tell(jnp.int32(5), [fault], value)
+            return comm.check_and_gather(jnp.int32(5), [fault], value)
 
         check = mapped(f, mesh_of(3), (P(-1), P(-1)))
         bad = np.zeros((3, 1), np.int32)

@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 import jztree as jz
 from jztree import CapacityError, comm, kernels
-from jztree._transform.capacity import room
+from jztree._transform.capacity import choose_capacity
 from jztree.config import KNNConfig
 from jztree.data import PosMass
 from jztree.jax_ext import expanding_shard_map, shard_map_constructor
@@ -186,8 +186,8 @@ def needs(given: int | None, most: int = 1000) -> Any:
     """Return a user function whose buffer needs a given number of rows."""
 
     def fill(rows: Any) -> Any:
-        place = room("boxes", given, 4, most)
-        num = comm.check_room(rows, comm.all_gather(rows), place, "boxes", "set boxes.")
+        place = choose_capacity("boxes", given, 4, most)
+        num = comm.require_capacity(rows, comm.all_gather(rows), place, "boxes", "set boxes.")
         return jnp.zeros(place.rows) + num
 
     return shard_map_constructor(fill, in_specs=P(-1), out_specs=P(-1))
@@ -207,10 +207,10 @@ def test_capacity_grows_until_sufficient_and_is_remembered(caplog: pytest.LogCap
 
 def test_capacity_that_fails_for_another_reason_is_forgotten() -> None:
     def fill(rows: Any) -> Any:
-        place = room("boxes", None, 4, 10**6)
+        place = choose_capacity("boxes", None, 4, 10**6)
         if place.rows > 100_000:
             raise MemoryError("so much memory is not there.")
-        return jnp.zeros(place.rows) + comm.check_room(rows, comm.all_gather(rows), place, "boxes", "set boxes.")
+        return jnp.zeros(place.rows) + comm.require_capacity(rows, comm.all_gather(rows), place, "boxes", "set boxes.")
 
     mapped = shard_map_constructor(fill, in_specs=P(-1), out_specs=P(-1))(mesh_of(2), jit=True)
     assert mapped(np.array([1, 80])).shape == (2, 90)
@@ -242,8 +242,8 @@ def test_other_errors_pass_through() -> None:
 
 def test_function_without_outputs_raises_too() -> None:
     def nothing(rows: Any) -> None:
-        place = room("crates", 4, 4, 9)
-        num = comm.check_room(rows, comm.all_gather(rows), place, "crates", "set crates.")
+        place = choose_capacity("crates", 4, 4, 9)
+        num = comm.require_capacity(rows, comm.all_gather(rows), place, "crates", "set crates.")
         jax.debug.callback(lambda _: None, num)
 
     with pytest.raises(CapacityError, match="needs capacity for 6 rows of crates"):

@@ -15,7 +15,7 @@ from test_comm import emulated_ragged_all_to_all
 
 from jztree import comm
 from jztree._transform import ragged
-from jztree._transform.capacity import Room
+from jztree._transform.capacity import Capacity
 from jztree.jax_ext import shard_map_constructor
 
 
@@ -118,7 +118,7 @@ def lowered_exchange(mesh: jax.sharding.Mesh) -> str:
     """Return the text of an exchange compiled for GPUs."""
 
     def there(rows: Any, dest: Any) -> Any:
-        return comm.exchange_by_rank(rows, dest, 10, Room(40, "all"))[0]
+        return comm.exchange_by_rank(rows, dest, 10, Capacity(40, "all"))[0]
 
     mapped = shard_map_constructor(there, in_specs=P(-1), out_specs=P(-1))(mesh)
     rows = np.zeros((mesh.size, 10), np.int32)

@@ -15,7 +15,7 @@ from devices import mesh_of
 from jax.sharding import PartitionSpec as P
 
 from jztree import comm
-from jztree._transform.capacity import Room
+from jztree._transform.capacity import Capacity
 from jztree.comm import _exchange, _ranks, _relay
 from jztree.jax_ext import shard_map_constructor
 
@@ -47,7 +47,7 @@ def exchanged(ndev: int) -> Callable[..., Any]:
     def there_and_back(values: Any, dest: Any, num: Any) -> Any:
         options = {"method": "dense", "chunk_rows": N}
         rows = {"value": values, "half": values.astype(jnp.float16)}
-        got, count, route = comm.exchange_by_rank(rows, dest, num, Room(3 * N, "all"), **options)
+        got, count, route = comm.exchange_by_rank(rows, dest, num, Capacity(3 * N, "all"), **options)
         return got["value"], got["half"], count, comm.send_back(got["value"] + 1, route, fill=-1, **options)
 
     return mapped(there_and_back, ndev)
@@ -118,7 +118,7 @@ def test_deliver_and_fetch_of_any_traffic_pattern(ndev: int, as_many: None) -> N
 
 def test_arrays_without_rows(as_many: None) -> None:
     def everything(values: Any, dest: Any, num: Any) -> Any:
-        got, count, route = comm.exchange_by_rank([values], dest, num, Room(0, "all"), method="dense")
+        got, count, route = comm.exchange_by_rank([values], dest, num, Capacity(0, "all"), method="dense")
         same = comm.deliver([dest], dest, num, lambda _packed, _counts, state: state + 1, count, N)
         return [*got, *comm.send_back(got, route, method="dense"), comm.fetch(values, dest, dest, num, N)], same
 
@@ -157,7 +157,7 @@ def test_buffers_of_skewed_traffic(
     monkeypatch.setattr(_exchange, "swap", counting("direct"))
     monkeypatch.setattr(_relay, "swap", counting("through others"))
     dest = traffic(name, 8)
-    there = lambda dest: comm.exchange_by_rank(dest, dest, N, Room(2 * N, "all"), chunk_rows=N, method="dense")[0]  # noqa: E731
+    there = lambda dest: comm.exchange_by_rank(dest, dest, N, Capacity(2 * N, "all"), chunk_rows=N, method="dense")[0]  # noqa: E731
     jax.block_until_ready(mapped(there, 8)(dest))
     jax.effects_barrier()
     assert not taken["through others" if direct else "direct"]

@@ -61,7 +61,7 @@ def keys_of(pos: np.ndarray) -> Keys:
 
 def find(shares: jax.Array, counts: jax.Array, keys: Keys) -> tuple[jax.Array, Any]:
     """Return the cuts of emulated ranks, ``(splitters, r)``, and the search that found them."""
-    found = _splitters.find(list(shares), list(counts), keys)
+    found = _splitters.find_splitters(list(shares), list(counts), keys)
     there = jnp.moveaxis(found.rows, 0, 1)[..., None]
     cut = jax.vmap(lambda rows, left: _splitters._cut_ties(rows[:, 0], rows[:, 1], comm.Wide(left[0], left[1])))
     return cut(there, found.left)[..., 0], found

@@ -133,10 +133,10 @@ def ranges_and_ghosts(part: jz.data.Pos, radius: float) -> tuple[Any, Any]:
     th = jz.tree.build_tree_hierarchy(partz, boxsize=1.0)
     blocks = ghosts.leaves_of(th)
     published = ghosts.boxes_of(partz.pos, num, domain, blocks)
-    wanted = (published[1], published[2], jnp.full(published[1].shape[0], radius))
-    place = ghosts.ghost_room("drawing", None, partz.pos.shape[0])
-    known = functools.partial(ghosts.tell_all, partz.pos, num, domain, blocks, published)
-    around = ghosts.surroundings(partz.pos, partz.pos, num, blocks, known, wanted, box, place)
+    requests = (published[1], published[2], jnp.full(published[1].shape[0], radius))
+    place = ghosts.ghost_capacity("drawing", None, partz.pos.shape[0])
+    known = functools.partial(ghosts.gather_boxes, partz.pos, num, domain, blocks, published)
+    around = ghosts.exchange_ghosts(partz.pos, partz.pos, num, blocks, known, requests, box, place)
     return partz, (around.rows, around.num, around.start)
 
 

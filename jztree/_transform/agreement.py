@@ -61,6 +61,6 @@ class _Together:
         """Return whether ``call`` is the same on all processes, according to a 128-bit hash."""
         own = np.frombuffer(hashlib.blake2b(call.encode(), digest_size=16).digest(), np.uint32)
         # The maximum of each number, and of its complement, which gives the minimum.
-        told = np.concatenate([own, ~own])[None]
-        most = self.most(jax.make_array_from_process_local_data(self.sharding, told))
-        return bool((np.asarray(most.addressable_data(0))[0] == told[0]).all())
+        published = np.concatenate([own, ~own])[None]
+        most = self.most(jax.make_array_from_process_local_data(self.sharding, published))
+        return bool((np.asarray(most.addressable_data(0))[0] == published[0]).all())

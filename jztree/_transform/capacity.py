@@ -1,9 +1,9 @@
 """Buffers whose size depends on data of other ranks, and the retry if one is too small.
 
 Only such buffers can be too small: ghosts, and rows after an unequal distributed sort. Their size is fixed when a
-function is traced. The function ``room`` chooses it: the size that the user passed, the size that an earlier run
-needed, or a default. Before a buffer is filled, the required size is reduced over all ranks, and all ranks raise if it
-is too small (`jztree.comm.check_room`). So no rank waits for one that has failed.
+function is traced. `choose_capacity` takes the size that the user passed, the size that an earlier run needed, or a
+default. Before a buffer is filled, the required size is reduced over all ranks, and all ranks raise if the buffer is
+too small (`jztree.comm.require_capacity`). So no rank waits for one that has failed.
 
 JAX keeps neither the type nor the attributes of errors from compiled code. Therefore `retrying` recognises that error
 by a mark in its text, and runs the function again with a larger buffer.
@@ -44,7 +44,7 @@ class CapacityError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Room:
+class Capacity:
     """The size of a buffer, and the name by which an error requests a larger one."""
 
     rows: int
@@ -64,7 +64,7 @@ class Room:
 _learnt: Innermost[dict[str, int]] = Innermost()
 
 
-def room(option: str, given: int | None, default: int, most: int) -> Room:
+def choose_capacity(option: str, given: int | None, default: int, most: int) -> Capacity:
     """Choose the size of a buffer.
 
     Args:
@@ -76,8 +76,8 @@ def room(option: str, given: int | None, default: int, most: int) -> Room:
     most = min(most, 2**31 - 1)
     key = f"{option}:{most if given is None else 'given'}"
     if given is not None:
-        return Room(min(given, most), key)
-    return Room(min(max(default, _learnt.get({}).get(key, 0)), most), key)
+        return Capacity(min(given, most), key)
+    return Capacity(min(max(default, _learnt.get({}).get(key, 0)), most), key)
 
 
 def _is_given(key: str) -> bool:
@@ -89,12 +89,12 @@ def learnt() -> tuple[tuple[str, int], ...]:
     return tuple(sorted(_learnt.get({}).items()))
 
 
-def learning(rooms: Mapping[str, int]) -> contextlib.AbstractContextManager[None]:
+def learning(capacities: Mapping[str, int]) -> contextlib.AbstractContextManager[None]:
     """Trace with known buffer sizes."""
-    return _learnt.set(dict(rooms))
+    return _learnt.set(dict(capacities))
 
 
-def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:
+def retrying(run: Callable[[], Any], capacities: dict[str, int], name: str) -> Any:
     """Call ``run``, and call it again with larger buffers while it fails because a buffer that can grow is too small.
 
     This ends because a buffer only grows, up to a size that is always enough. If a call with larger buffers fails for
@@ -102,30 +102,32 @@ def retrying(run: Callable[[], Any], rooms: dict[str, int], name: str) -> Any:
 
     Args:
         run: The function.
-        rooms: The known buffer sizes, which this function updates.
+        capacities: The known buffer sizes, which this function updates.
         name: Name of the function, for the log.
 
     Raises:
         CapacityError: If the user fixed the size, or if the buffer keeps its size although it should grow.
     """
-    before = dict(rooms)
+    before = dict(capacities)
     while True:
         try:
             return run()
         except Exception as error:
             found = _MARK.search(str(error))
             if found is None:
-                rooms.clear()
-                rooms.update(before)
+                capacities.clear()
+                capacities.update(before)
                 explain(error, name)
                 raise
             key, need, have = found[1], int(found[2]), int(found[3])
             if _is_given(key):
                 _give_up(error, key, need, have)
-            if rooms.get(key, 0) >= need:
+            if capacities.get(key, 0) >= need:
                 _give_up(error, key, need, have, _KEPT)
-            rooms[key] = need + need // _SPARE
-            _LOG.info("%s: capacity of %s enlarged from %d to %d rows; compiling again.", name, key, have, rooms[key])
+            capacities[key] = need + need // _SPARE
+            _LOG.info(
+                "%s: capacity of %s enlarged from %d to %d rows; compiling again.", name, key, have, capacities[key]
+            )
 
 
 def _give_up(error: Exception, key: str, need: int, have: int, more: str = "") -> NoReturn:

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from ..particles import adopted, check_carried, check_width
+from ..particles import check_representable, check_width, import_arrays
 from .shard_map import Mapped, Options
 from .specs import argument_reader, names_of, specs_by_name, takes_any
 
@@ -231,7 +231,7 @@ def _by_name(
     @functools.wraps(mappings.f)
     def call(*args: Any, **kwargs: Any) -> Any:
         arguments, given = read(args, kwargs)
-        arguments = adopted(arguments)
+        arguments = import_arrays(arguments)
         check_width(arguments, jax.core.Tracer)
         mapped = mappings.over(mesh or _mesh_of_context(), tuple(arguments))
         for name in given:
@@ -239,7 +239,7 @@ def _by_name(
                 raise TypeError(f"{mapped.name}: argument {name!r} has no entry in in_specs; add one, or omit it.")
         if prepare is not None:
             arguments |= prepare(arguments)
-        check_carried({name: value for name, value in arguments.items() if mapped.in_specs.get(name) is not None})
+        check_representable({name: value for name, value in arguments.items() if mapped.in_specs.get(name) is not None})
         return mapped(arguments, jit)
 
     return call

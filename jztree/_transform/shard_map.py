@@ -155,7 +155,7 @@ class Mapped:
         # Structures and shapes of arguments that have passed the check, which takes a tenth of a millisecond.
         self.checked: set[Any] = set()
         # Buffer sizes learnt in earlier runs, for each kind of call.
-        self.rooms: dict[Any, dict[str, int]] = {}
+        self.capacities: dict[Any, dict[str, int]] = {}
 
         def run(static: _Static, dynamic: dict[str, Any]) -> Any:
             return self._run(static, dynamic)
@@ -181,17 +181,17 @@ class Mapped:
         if not is_concrete(dynamic):
             return self.compiled(_Static(tuple(static.items()), trace_key()), dynamic)[0]
         kind = tuple(static.items()), kinds
-        rooms = self.rooms.setdefault(kind, {})
+        capacities = self.capacities.setdefault(kind, {})
 
         def run() -> Any:
-            with capacity.learning(rooms):
+            with capacity.learning(capacities):
                 key = _Static(tuple(static.items()), trace_key())
             return self._finished(self.compiled(key, dynamic))
 
         with calling(self.name, self.processes):
             if len(self.processes) > 1:
                 check_same(self._in_words(static, dynamic), np.ravel(self.mesh.devices))
-            return capacity.retrying(run, rooms, self.name)
+            return capacity.retrying(run, capacities, self.name)
 
     def _in_words(self, static: dict[str, Any], dynamic: dict[str, Any]) -> str:
         """Describe the call that all processes must make: names, static arguments, shapes, and shared values."""

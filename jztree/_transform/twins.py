@@ -7,7 +7,7 @@ from typing import Any, ParamSpec, Protocol, TypeVar, cast
 
 import jax
 
-from ..particles import adopted, check_carried, check_width
+from ..particles import check_representable, check_width, import_arrays
 from . import capacity
 from .mappers import Mapper, name_twin, shard_map_constructor
 from .memory import explained
@@ -73,11 +73,11 @@ def jit_constructor(
     Returns:
         The compiled function.
     """
-    rooms: dict[str, int] = {}
+    capacities: dict[str, int] = {}
     compiled_for = _compiled_by_key(func, static_argnames)
 
-    def with_room(arguments: dict[str, Any]) -> Any:
-        with capacity.learning(rooms):
+    def run_with_capacities(arguments: dict[str, Any]) -> Any:
+        with capacity.learning(capacities):
             found = compiled_for(trace_key())(**arguments)
         return jax.block_until_ready(found) if is_concrete(found) else found
 
@@ -92,7 +92,7 @@ def jit_constructor(
             warn_if_spread(func.__name__, arguments)
         try:
             if enlarges:
-                return capacity.retrying(lambda: with_room(arguments), rooms, func.__name__)
+                return capacity.retrying(lambda: run_with_capacities(arguments), capacities, func.__name__)
             with explained(func.__name__):
                 return compiled_for(trace_key())(**arguments)
         except (TypeError, ValueError):  # raised by JAX if an argument cannot be hashed
@@ -112,12 +112,12 @@ def _read(
     kwargs: dict[str, Any],
 ) -> dict[str, Any]:
     """Return the checked and prepared arguments of a compiled function by name."""
-    arguments = adopted(copy_configs(by_name(args, kwargs)[0]))
+    arguments = import_arrays(copy_configs(by_name(args, kwargs)[0]))
     check_width(arguments, jax.core.Tracer)
     arguments |= known_integers({name: arguments[name] for name in static_argnames})
     if prepare is not None:
         arguments |= prepare(arguments)
-    check_carried({name: value for name, value in arguments.items() if name not in static_argnames})
+    check_representable({name: value for name, value in arguments.items() if name not in static_argnames})
     return arguments
 
 
@@ -156,14 +156,16 @@ def with_twins(
 
     def add(func: Callable[_Args, _Result]) -> WithTwins[_Args, _Result]:
         static = static_names(func, in_specs)
-        carrier: Any = with_smap(in_specs, out_specs, prepare=prepare)(_adopting(func, static, prepare is not None))
+        carrier: Any = with_smap(in_specs, out_specs, prepare=prepare)(
+            _importing_arrays(func, static, prepare is not None)
+        )
         carrier.jit = jit_constructor(func, static, prepare, enlarges)
         return carrier
 
     return add
 
 
-def _adopting(func: Callable[_Args, _Result], static: Sequence[str], warns: bool) -> Callable[_Args, _Result]:
+def _importing_arrays(func: Callable[_Args, _Result], static: Sequence[str], warns: bool) -> Callable[_Args, _Result]:
     """Wrap ``func`` to accept arrays of other libraries, and known JAX integers as static arguments.
 
     If ``warns`` is set, the function warns if an argument is distributed over devices.
@@ -173,8 +175,8 @@ def _adopting(func: Callable[_Args, _Result], static: Sequence[str], warns: bool
 
     @functools.wraps(func)
     def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-        by_place = dict(zip(names, adopted(args), strict=False))
-        by_name: dict[str, Any] = dict(adopted(kwargs))
+        by_place = dict(zip(names, import_arrays(args), strict=False))
+        by_name: dict[str, Any] = dict(import_arrays(kwargs))
         check_width(by_place | by_name, jax.core.Tracer)
         if warns:
             warn_if_spread(func.__name__, by_place | by_name)

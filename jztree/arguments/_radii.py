@@ -64,32 +64,32 @@ def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that twins replace, for a function with ``part``, ``radius`` and maybe ``part_query``."""
     replaced = exact_box_argument(arguments)
     query = arguments.get("part_query")
-    asked = next(iter(arguments.values())) if query is None else query
-    return replaced | {"radius": as_radii(arguments["radius"], *_asked_outside(asked))}
+    query_part = next(iter(arguments.values())) if query is None else query
+    return replaced | {"radius": as_radii(arguments["radius"], *_rows_and_num(query_part))}
 
 
 def exact_arguments_of_one(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the same for a function whose ``radius`` is a number, or one per query."""
     query = arguments["part_query"]
-    asked = arguments["part"] if query is None else query
-    radius = as_one_radius(arguments["radius"], *_asked_outside(asked))
+    query_part = arguments["part"] if query is None else query
+    radius = as_one_radius(arguments["radius"], *_rows_and_num(query_part))
     return exact_box_argument(arguments) | {"radius": radius}
 
 
 def exact_limit(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the same for a function with ``max_radius``, which may be None."""
     query = arguments["part_query"]
-    asked = arguments["part"] if query is None else query
-    return exact_box_argument(arguments) | {"max_radius": as_limit(arguments["max_radius"], *_asked_outside(asked))}
+    query_part = arguments["part"] if query is None else query
+    return exact_box_argument(arguments) | {"max_radius": as_limit(arguments["max_radius"], *_rows_and_num(query_part))}
 
 
-def _asked_outside(asked: Any) -> tuple[tuple[int, ...], Any]:
+def _rows_and_num(query_part: Any) -> tuple[tuple[int, ...], Any]:
     """Return the arguments ``queries`` and ``num`` of `as_radii` outside of a mapped function.
 
     There, the first axis of positions may run over devices. Without ``num``, `get_num` would take its length as the
     number of queries. The function itself reports errors in both.
     """
-    return shape_of_pos(asked)[:-1], None if getattr(asked, "num", None) is None else get_num(asked)
+    return shape_of_pos(query_part)[:-1], None if getattr(query_part, "num", None) is None else get_num(query_part)
 
 
 def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radii:

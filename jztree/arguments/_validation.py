@@ -12,10 +12,10 @@ from .._transform.shard_map import plain_integer
 from ..config import is_config
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import (
-    check_carried,
     check_movable,
     check_no_unit,
     check_num,
+    check_representable,
     check_rows,
     get_pos,
     one_line,
@@ -62,7 +62,7 @@ def check_particles(part: Any, what: str = "positions", max_dims: int = MAX_DIMS
             invalid shape.
     """
     pos = get_pos(part)
-    check_carried({f"the array of {what}": part} if pos is part else part)
+    check_representable({f"the array of {what}": part} if pos is part else part)
     check_movable(part)
     return check_positions(pos, what, max_dims)
 
@@ -172,7 +172,7 @@ def check_one_a_particle(value: Any, pos: jax.Array, what: str) -> None:
     """
     if isinstance(value, (list, tuple)):
         raise TypeError(f"{what} is a {type(value).__name__}; convert it with numpy.asarray.")
-    check_carried({what: value})
+    check_representable({what: value})
     if np.shape(value) != pos.shape[:1]:
         shape = np.shape(value)
         raise ValueError(f"{what} must have one number per particle, shape {pos.shape[:1]}; its shape is {shape}.")
@@ -202,7 +202,7 @@ def mass_rows(part: Any, dtype: Any) -> jax.Array | None:
     mass = check_mass(part)
     if mass is None:
         return None
-    check_carried({"mass": mass})
+    check_representable({"mass": mass})
     return _narrowed(jnp.asarray(mass).reshape(-1), dtype)
 
 

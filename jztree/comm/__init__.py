@@ -13,8 +13,8 @@ An exchange in dense rounds needs two buffers of the size of its chunks, for any
 
 from ..launch import initialize, should_init_jax_distributed
 from ._agree import Fault, after, check, check_all
-from ._agree import check_and_tell as check_and_tell
-from ._agree import check_room as check_room
+from ._agree import check_and_gather as check_and_gather
+from ._agree import require_capacity as require_capacity
 from ._counts import Wide as Wide
 from ._counts import share as share
 from ._counts import starts_of

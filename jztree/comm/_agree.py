@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import kernels
-from .._transform.capacity import Room
+from .._transform.capacity import Capacity
 from ..particles import check_rows
 from ._ranks import all_gather, get_rank_info, vary
 
@@ -61,10 +61,10 @@ def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
     """
     if not faults:
         return kernels.as_num(num)
-    return check_and_tell(num, faults, jnp.zeros(0, jnp.int32))[0]
+    return check_and_gather(num, faults, jnp.zeros(0, jnp.int32))[0]
 
 
-def check_and_tell(num: Any, faults: Sequence[Fault], value: jax.Array) -> tuple[jax.Array, jax.Array]:
+def check_and_gather(num: Any, faults: Sequence[Fault], value: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Check faults and gather integers in one collective: see `check_all`, and ``value`` ``(...)`` of each rank.
 
     The gathered values ``(r, ...)`` are available before the check is complete. If you use them without the checked
@@ -78,17 +78,17 @@ def check_and_tell(num: Any, faults: Sequence[Fault], value: jax.Array) -> tuple
         before.append(len(lines))
         lines += [_renumbered(line, len(numbers)) for line in fault.sentence.split("\n")]
         numbers += fault.numbers
-    told = _first_failure([fault.failed for fault in faults], numbers, tuple(before))
+    report = _first_failure([fault.failed for fault in faults], numbers, tuple(before))
     values = value[None]
     if ndev > 1:
         words = jax.lax.bitcast_convert_type(value, jnp.int32)
-        everyone = all_gather(jnp.concatenate([vary(jnp.stack(told)), vary(words).reshape(-1)]))
-        values = jax.lax.bitcast_convert_type(everyone[:, len(told) :].reshape(ndev, *words.shape), value.dtype)
+        gathered = all_gather(jnp.concatenate([vary(jnp.stack(report)), vary(words).reshape(-1)]))
+        values = jax.lax.bitcast_convert_type(gathered[:, len(report) :].reshape(ndev, *words.shape), value.dtype)
         # Report the failure with the first sentence: later ones may be its consequence on other ranks.
-        first = jnp.argmin(jnp.where(everyone[:, 0] != 0, everyone[:, 0], jnp.iinfo(jnp.int32).max))
-        told = [*everyone[first, : len(told)], first]
+        first = jnp.argmin(jnp.where(gathered[:, 0] != 0, gathered[:, 0], jnp.iinfo(jnp.int32).max))
+        report = [*gathered[first, : len(report)], first]
         lines = [f"on rank {{{len(numbers)}}}: {line}" for line in lines]
-    return kernels.check(num, told[0], told[1:], "\n".join(lines)), values
+    return kernels.check(num, report[0], report[1:], "\n".join(lines)), values
 
 
 @functools.partial(jax.jit, static_argnames="before", inline=True)
@@ -128,7 +128,7 @@ def _after(value: _Tree, known: Sequence[Any]) -> _Tree:
     return jax.tree.map(lambda leaf: jnp.where(passed, leaf, jnp.zeros((), leaf.dtype)), value)
 
 
-def check_room(num: Any, needs: jax.Array, capacity: Room, what: str, advice: str) -> jax.Array:
+def require_capacity(num: Any, needs: jax.Array, capacity: Capacity, what: str, advice: str) -> jax.Array:
     """Return ``num``, or raise a capacity error on every rank if the rows of some rank do not fit.
 
     Args:

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 
 from .. import kernels, stats
-from .._transform.capacity import Room
+from .._transform.capacity import Capacity
 from .._transform.ragged import METHODS, method_of_trace
-from ._agree import after, check_room
+from ._agree import after, require_capacity
 from ._counts import starts_of
 from ._ranks import all_gather, all_max, are_many, get_rank_info, num_ranks, swap, vary, with_real
 from ._relay import relay
@@ -70,7 +70,7 @@ class Route:
 def exchange(
     rows: Any,
     dest_counts: jax.Array | Traffic,
-    capacity: Room,
+    capacity: Capacity,
     *,
     order: jax.Array | None = None,
     place: jax.Array | None = None,
@@ -117,15 +117,17 @@ def exchange(
     rank = get_rank_info()[0]
     given, structure = jax.tree.flatten(rows)
     traffic = dest_counts if isinstance(dest_counts, Traffic) else traffic_of(dest_counts)
-    num = check_room(traffic.arriving[rank], traffic.arriving, capacity, what, advice)
+    num = require_capacity(traffic.arriving[rank], traffic.arriving, capacity, what, advice)
     # Everything below depends on the check, so that no rank is in a collective when it fails.
     traffic = after(traffic, num)
     route = Route(order, traffic, given[0].shape[0])
     stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
     fills = [0] * len(given) if fill is None else jax.tree.leaves(fill)
-    way = _Way(capacity.rows, method, chunk_rows or _chunk_rows(capacity.rows, kernels.row_words(given)), filled, own)
-    arrays = _carried(way, jax.lax.stop_gradient(given), fills, traffic, order, place)
-    moved = with_real(lambda *pair: _as_carried(way, *pair, traffic, order, place), arrays, given)
+    settings = _Settings(
+        capacity.rows, method, chunk_rows or _chunk_rows(capacity.rows, kernels.row_words(given)), filled, own
+    )
+    arrays = _exchanged(settings, jax.lax.stop_gradient(given), fills, traffic, order, place)
+    moved = with_real(lambda *pair: _as_exchanged(settings, *pair, traffic, order, place), arrays, given)
     return jax.tree.unflatten(structure, moved), num, route
 
 
@@ -144,7 +146,7 @@ def _find_sender(starts: jax.Array, row: jax.Array) -> jax.Array:
     return jnp.searchsorted(starts, row, side="right", method=method).astype(jnp.int32)
 
 
-class _Way(NamedTuple):
+class _Settings(NamedTuple):
     """Exchange settings.
 
     The capacity, the method, the rows per dense round, whether to fill places at which no row arrives, and whether to
@@ -158,8 +160,8 @@ class _Way(NamedTuple):
     own: bool
 
 
-def _carried(
-    way: _Way,
+def _exchanged(
+    settings: _Settings,
     leaves: list[jax.Array],
     fills: Sequence[Any],
     traffic: Traffic,
@@ -171,22 +173,24 @@ def _carried(
     leaves = [vary(leaf) for leaf in leaves]
     route = Route(order, traffic, leaves[0].shape[0])
     start, target, own = starts_of(route.sent)[rank], route.starts()[rank], route.sent[rank]
-    first_filled: Any = 0 if way.filled else way.capacity
-    if way.filled and place is None:
+    first_filled: Any = 0 if settings.filled else settings.capacity
+    if settings.filled and place is None:
         # Received rows come first, and every one is written.
         first_filled = jnp.sum(route.received, dtype=jnp.int32)
-    placed = own if way.own else 0
-    arrays = list(kernels.place_rows(leaves, order, start, fills, place, target, placed, way.capacity, first_filled))
+    placed = own if settings.own else 0
+    arrays = list(
+        kernels.place_rows(leaves, order, start, fills, place, target, placed, settings.capacity, first_filled)
+    )
     if ndev > 1:
-        dense = _Dense(way.chunk_rows, route, place)
+        dense = _Dense(settings.chunk_rows, route, place)
         ragged = _Ragged(route, place)
-        arrays = _move(way.method, dense, ragged, leaves, arrays)
+        arrays = _move(settings.method, dense, ragged, leaves, arrays)
     return arrays
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _as_carried(
-    way: _Way,
+def _as_exchanged(
+    settings: _Settings,
     arrived: list[jax.Array],
     rows: list[jax.Array],
     traffic: Traffic,
@@ -194,29 +198,29 @@ def _as_carried(
     place: jax.Array | None,
 ) -> list[jax.Array]:
     """Return ``arrived``, the result of an exchange of ``rows``, with the derivative of that exchange."""
-    del way, rows, traffic, order, place
+    del settings, rows, traffic, order, place
     return arrived
 
 
-@_as_carried.defjvp
-def _as_carried_jvp(way: _Way, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
+@_as_exchanged.defjvp
+def _as_exchanged_jvp(settings: _Settings, primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     _, rows, *how = primals
     (rank, ndev, _), n = get_rank_info(), rows[0].shape[0]
     if ndev * n >= 2**31:
         raise ValueError(
             f"derivatives support less than 2**31 rows over all devices, but there are {ndev * n}; use fewer particles."
         )
-    # Exchange row numbers the same way. The derivative is then linear in the tangents, so JAX can transpose it for
+    # Exchange row numbers in the same way. The derivative is then linear in the tangents, so JAX can transpose it for
     # reverse mode.
-    (number,) = _carried(way._replace(filled=True), [rank * n + jnp.arange(n, dtype=jnp.int32)], [-1], *how)
-    everyone = [all_gather(change).reshape(ndev * n, *change.shape[1:]) for change in tangents[1]]
-    came = jnp.where(number < 0, ndev * n, number)
-    changes = [change.at[came].get(mode="fill", fill_value=0) for change in everyone]
-    return _as_carried(way, *primals), changes
+    (number,) = _exchanged(settings._replace(filled=True), [rank * n + jnp.arange(n, dtype=jnp.int32)], [-1], *how)
+    gathered = [all_gather(change).reshape(ndev * n, *change.shape[1:]) for change in tangents[1]]
+    source = jnp.where(number < 0, ndev * n, number)
+    changes = [change.at[source].get(mode="fill", fill_value=0) for change in gathered]
+    return _as_exchanged(settings, *primals), changes
 
 
 def exchange_by_rank(
-    rows: Any, rank: jax.Array, num: Any, capacity: Room, **options: Any
+    rows: Any, rank: jax.Array, num: Any, capacity: Capacity, **options: Any
 ) -> tuple[Any, jax.Array, Route]:
     """Exchange rows by the rank of each; see `exchange`.
 
@@ -247,7 +251,7 @@ def send_back(rows: Any, route: Route, **options: Any) -> Any:
         0 or ``fill`` at the others.
     """
     options.setdefault("what", "results")
-    back, _, _ = exchange(rows, route.traffic.back(), Room(route.rows, "back"), place=route.order, **options)
+    back, _, _ = exchange(rows, route.traffic.back(), Capacity(route.rows, "back"), place=route.order, **options)
     return back
 
 

@@ -75,8 +75,8 @@ def fetch(
     Returns:
         ``(m, ...)``.
     """
-    ask_others = are_many(num_ranks()) and rank.shape[0] > 0
-    fetched = _fetch_through_others if ask_others else _fetch
+    through_others = are_many(num_ranks()) and rank.shape[0] > 0
+    fetched = _fetch_through_others if through_others else _fetch
     shape = row.shape[0], *table.shape[1:]
     answered = vary(jnp.zeros(shape, table.dtype)) if filled else kernels.unwritten(table, row.shape[0])
     return fetched(table, rank, row, num, buffer_rows, answered)
@@ -92,11 +92,11 @@ def _fetch(
     everywhere = jnp.full(ndev, chunk, jnp.int32)
 
     def one(done: jax.Array, answered: jax.Array) -> jax.Array:
-        asked = swap(kernels.pack_segments([row], order, starts + done, counts - done, chunk))
+        requests = swap(kernels.pack_segments([row], order, starts + done, counts - done, chunk))
         # Unused entries may hold any number.
-        wanted = jnp.clip(jax.lax.bitcast_convert_type(asked.reshape(-1), jnp.int32), 0, table.shape[0] - 1)
+        rows = jnp.clip(jax.lax.bitcast_convert_type(requests.reshape(-1), jnp.int32), 0, table.shape[0] - 1)
         answers = swap(
-            kernels.pack_segments([table], wanted, jnp.arange(ndev, dtype=jnp.int32) * chunk, everywhere, chunk)
+            kernels.pack_segments([table], rows, jnp.arange(ndev, dtype=jnp.int32) * chunk, everywhere, chunk)
         )
         return kernels.unpack_segments(answers, order, starts + done, counts - done, [answered])[0]
 
@@ -113,8 +113,8 @@ def _fetch_through_others(
     def one(done: jax.Array, answered: jax.Array) -> jax.Array:
         number = done + dealt(ndev, chunk)
         used = number < num
-        asked = [jnp.where(used, part.at[number].get(mode="clip"), -1) for part in (rank, row)]
-        others = swap(jnp.stack(asked, axis=-1)).reshape(-1, 2)
+        requests = [jnp.where(used, part.at[number].get(mode="clip"), -1) for part in (rank, row)]
+        others = swap(jnp.stack(requests, axis=-1)).reshape(-1, 2)
         none = vary(jnp.zeros((ndev * chunk, *table.shape[1:]), table.dtype))
         answers = _fetch(table, others[:, 0], others[:, 1], ndev * chunk, buffer_rows, none)
         answers = swap(answers.reshape(ndev, chunk, *answers.shape[1:]))

@@ -34,8 +34,8 @@ def traffic_of(sent: jax.Array) -> Traffic:
     """Return the traffic if this rank sends ``sent`` rows to each rank, ``(r,)`` int32."""
     received = swap(sent)
     most = jnp.max(of_others(sent, get_rank_info()[0]))
-    told = all_gather(jnp.stack([_total(sent), _total(received), most]))
-    return Traffic(sent, received, told[:, 0], told[:, 1], jnp.max(told[:, 2]))
+    totals = all_gather(jnp.stack([_total(sent), _total(received), most]))
+    return Traffic(sent, received, totals[:, 0], totals[:, 1], jnp.max(totals[:, 2]))
 
 
 def of_others(counts: jax.Array, rank: jax.Array) -> jax.Array:

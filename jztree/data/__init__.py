@@ -9,9 +9,9 @@ are an error; see `jztree.particles`.
 """
 
 from ..particles import Particles, get_pos
-from ..particles import check_carried as check_carried
 from ..particles import check_no_unit as check_no_unit
 from ..particles import check_no_units as check_no_units
+from ..particles import check_representable as check_representable
 from ..particles import fits_float32 as fits_float32
 from . import _tables as tables  # noqa: F401
 from ._catalogue import FofCatalogue, squeeze_catalogue

@@ -247,11 +247,11 @@ def squeeze_catalogue(
     """
     cata = by_rank(cata)
     check_no_units(catalogue=cata)
-    rows_wanted = None if size_out is None else _row_number(size_out)
+    row_count = None if size_out is None else _row_number(size_out)
     if offset_mode not in ("rank", "global"):
         raise ValueError(f"offset_mode must be 'rank' or 'global', not {offset_mode!r}.")
-    if rows_wanted is not None:
-        return _with_rows(cata, rows_wanted, offset_mode, nparts)
+    if row_count is not None:
+        return _with_rows(cata, row_count, offset_mode, nparts)
     if not is_concrete(cata):
         raise ValueError("a compiled function does not know the number of groups; set size_out, the number of rows.")
     rows = cata.columns()

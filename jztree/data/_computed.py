@@ -16,7 +16,7 @@ import numpy as np
 
 from .. import comm
 from .._transform.shard_map import is_concrete, varying_axes
-from ..particles import Carried, carry, computed_by, get_num, get_pos, over_devices
+from ..particles import ComputedParticles, attach_columns, computed_by, get_num, get_pos, over_devices
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
@@ -36,41 +36,41 @@ def with_computed(func: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
     def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
         given = [*args, *kwargs.values()]
         means = [name for one in given for name in getattr(getattr(one, "catalogue", None), "means", ())]
-        carried = [_carried(one, means) for one in given]
+        carried = [_with_columns(one, means) for one in given]
         if all(one is other for one, other in zip(carried, given, strict=True)):
             return func(*args, **kwargs)
         by_name = dict(zip(kwargs, carried[len(args) :], strict=True))
         found: Any = func(*carried[: len(args)], **by_name)
-        return jax.tree.map(lambda one: release(one) if _is_carried(one) else one, found, is_leaf=_is_carried)
+        return jax.tree.map(lambda one: release(one) if _has_columns(one) else one, found, is_leaf=_has_columns)
 
     return call
 
 
-def _is_carried(one: Any) -> bool:
-    return isinstance(one, Carried)
+def _has_columns(one: Any) -> bool:
+    return isinstance(one, ComputedParticles)
 
 
-def _carried(given: Any, means: list[str]) -> Any:
+def _with_columns(given: Any, means: list[str]) -> Any:
     """Return ``given`` with its classes carried; it may be a class or a sequence of classes."""
     if type(given) in (list, tuple):
-        each = [_carried(one, means) for one in given]
-        return type(given)(each) if any(map(_is_carried, each)) else given
+        each = [_with_columns(one, means) for one in given]
+        return type(given)(each) if any(map(_has_columns, each)) else given
     if "pos" in computed_by(given):
-        return carry(given, means, get_pos(given))  # raises for a class that cannot be moved
-    return carry(given, means)
+        return attach_columns(given, means, get_pos(given))  # raises for a class that cannot be moved
+    return attach_columns(given, means)
 
 
-def carry_stacked(part: Any) -> Any:
-    """Run `carry` for the particles ``(r, n, ...)`` of several devices, whose positions are computed per device."""
+def attach_stacked_columns(part: Any) -> Any:
+    """Run `attach_columns` for particles ``(r, n, ...)`` of several devices, with positions computed per device."""
     if not computed_by(part):
         return part
 
     def columns(one: Any) -> dict[str, Any]:
-        carried = carry(one, (), get_pos(one))
-        return carried.columns if isinstance(carried, Carried) else {}
+        carried = attach_columns(one, (), get_pos(one))
+        return carried.columns if isinstance(carried, ComputedParticles) else {}
 
     found = over_devices(columns, part)
-    return Carried(part, found) if found else part
+    return ComputedParticles(part, found) if found else part
 
 
 def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
@@ -79,14 +79,14 @@ def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
     The check raises at run time, on all ranks.
 
     Args:
-        one: `Carried`, or an object that needs no release.
+        one: `ComputedParticles`, or an object that needs no release.
         used: Mask of the rows that hold particles. None means the rows before ``num``.
         mapped: ``one`` with True at the leaves whose first axis runs over many classes. None if it is one class.
 
     Raises:
         TypeError: If the class cannot compute a property for another number of rows.
     """
-    if not isinstance(one, Carried):
+    if not isinstance(one, ComputedParticles):
         return one
     part, cls = one.part, type(one.part).__name__
     held = jax.tree.map(jax.lax.stop_gradient, one)
@@ -112,10 +112,10 @@ def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
             if fault.failed:
                 raise ValueError(fault.sentence)
         return part
-    return _behind(one, comm.check_all(0, faults))
+    return _after_check(one, comm.check_all(0, faults))
 
 
-def _behind(one: Carried, checked: jax.Array) -> Any:
+def _after_check(one: ComputedParticles, checked: jax.Array) -> Any:
     """Return the user's class ordered after a check.
 
     Leaves that all devices share, such as a common mass, are unchanged, so that a `jax.shard_map` of the user knows
@@ -130,7 +130,7 @@ def _behind(one: Carried, checked: jax.Array) -> Any:
     return jax.tree.map(lambda leaf: comm.after(leaf, checked) if waits(leaf) else leaf, one.part)
 
 
-def _computed_again(one: Carried, mapped: Any) -> dict[str, Any]:
+def _computed_again(one: ComputedParticles, mapped: Any) -> dict[str, Any]:
     """Return the columns as the class computes them now."""
 
     def read(part: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _computed_again(one: Carried, mapped: Any) -> dict[str, Any]:
     return found
 
 
-def _used_rows(one: Carried, shape: tuple[int, ...]) -> Any:
+def _used_rows(one: ComputedParticles, shape: tuple[int, ...]) -> Any:
     """Return a mask of the rows that hold particles, for one device ``(n, ...)`` or several ``(r, n, ...)``."""
     num = getattr(one, "num", None)
     if num is None:

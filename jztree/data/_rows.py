@@ -13,11 +13,11 @@ from jax.sharding import PartitionSpec as P
 from .. import comm, particles
 from .._transform.shard_map import is_concrete, plain_integer
 from ..particles import (
-    carry,
-    check_carried,
+    attach_columns,
     check_known,
     check_movable,
     check_num,
+    check_representable,
     check_width,
     get_pos,
     one_line,
@@ -25,7 +25,7 @@ from ..particles import (
     shape_of_pos,
 )
 from ._classes import PosMass
-from ._computed import carry_stacked, release
+from ._computed import attach_stacked_columns, release
 
 _Part = TypeVar("_Part")
 
@@ -61,7 +61,7 @@ def split_rows(part: _Part) -> tuple[list[Any], Callable[[Sequence[Any]], _Part]
         number of rows.
     """
     n, num = get_pos(part).shape[0], getattr(part, "num", None)
-    check_carried(part)
+    check_representable(part)
     check_movable(part)
     leaves, structure = jax.tree.flatten(part)
     places = [i for i, leaf in enumerate(leaves) if _is_of_rows(leaf, n, num)]
@@ -368,10 +368,10 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
         ValueError: For integers that JAX would truncate to 32 bits, for numbers outside the range of float32 if JAX
             would convert them to it, and if some rows would hold no particles but the class has no field ``num``.
     """
-    check_carried(part)
+    check_representable(part)
     if ndev < 1:
         raise ValueError(f"ndev is {ndev}; it is the number of devices, so it must be at least 1.")
-    part = carry(squeeze_particles(part))
+    part = attach_columns(squeeze_particles(part))
     n = get_pos(part).shape[0]
     bounds = [n * rank // ndev for rank in range(ndev + 1)]
     rows = -(-n // ndev) + npad
@@ -407,7 +407,7 @@ def flatten_particles(part: _Part) -> _Part:
     Raises:
         ValueError: If positions are not ``(r, n, d)``, or if an element of ``num`` is not from 0 to ``n``.
     """
-    part = carry_stacked(part)
+    part = attach_stacked_columns(part)
     pos = get_pos(part)
     check_movable(part)
     if np.ndim(pos) != 3:

@@ -1,11 +1,10 @@
 """Common parts of derivatives: differences of periodic images, and the members of groups."""
 
 from ._images import nearest_difference, norm, ratio, unit, wrapped
-from ._membership import Members, everyone, from_rows, joined_members, members_of, or_one
+from ._membership import Members, from_rows, joined_members, members_of, or_one, rows_of_all_ranks
 
 __all__ = [
     "Members",
-    "everyone",
     "from_rows",
     "joined_members",
     "members_of",
@@ -13,6 +12,7 @@ __all__ = [
     "norm",
     "or_one",
     "ratio",
+    "rows_of_all_ranks",
     "unit",
     "wrapped",
 ]

@@ -19,7 +19,7 @@ from ..jax_ext import Exact
 
 def nearest_difference(a: jax.Array, b: jax.Array, box: Exact) -> jax.Array:
     """Return ``a - b`` to the nearest image, ``(..., d)``; differentiable with respect to both and the box."""
-    length, rest = _beside(a, *exact_to_parts(box, a.dtype))
+    length, rest = _along_last_axis(a, *exact_to_parts(box, a.dtype))
     straight = a - b
     images = _whole(jnp.round, straight, length)
     upper_a = ((a - images * length) - images * rest) - b
@@ -30,7 +30,7 @@ def nearest_difference(a: jax.Array, b: jax.Array, box: Exact) -> jax.Array:
 
 def wrapped(pos: jax.Array, box: Exact) -> jax.Array:
     """Wrap ``pos``, ``(..., d)``, into the box; differentiable with respect to both."""
-    length, rest = _beside(pos, *exact_to_parts(box, pos.dtype))
+    length, rest = _along_last_axis(pos, *exact_to_parts(box, pos.dtype))
     images = _whole(jnp.floor, pos, length)
     # The quotient may have been rounded up onto an integer.
     above = _stopped((pos - images * length) - images * rest < 0) & (length > 0)
@@ -75,7 +75,7 @@ def _ratio_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax
     return value, ratio(tangents[0] - value * tangents[1], primals[1])
 
 
-def _beside(array: jax.Array, *lengths: jax.Array) -> list[jax.Array]:
+def _along_last_axis(array: jax.Array, *lengths: jax.Array) -> list[jax.Array]:
     """Reshape ``lengths``, ``(d,)``, to broadcast against an array whose last axis runs over dimensions."""
     return [jnp.reshape(length, (1,) * (array.ndim - 1) + (-1,)) for length in lengths]
 

@@ -104,7 +104,7 @@ def joined_members(num: Any, n: int, segments: tuple[jax.Array, jax.Array, jax.A
     return members._replace(first=jnp.where(used, rank * n + offset, rows.shape[0]))
 
 
-def everyone(array: jax.Array) -> jax.Array:
+def rows_of_all_ranks(array: jax.Array) -> jax.Array:
     """Return the rows ``(n, ...)`` of every rank, joined as ``(r * n, ...)``; values shared by all particles are
     unchanged.
     """

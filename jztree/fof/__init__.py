@@ -20,9 +20,9 @@ from ..arguments import check_box, check_particles, exact_box_argument, sequence
 from ..config import FofConfig, checked_config, without_masses
 from ..data import FofCatalogue, Label, get_num, with_computed
 from ..jax_ext import Exact, is_concrete, with_twins
-from ..particles import check_carried, check_countable, check_num
+from ..particles import check_countable, check_num, check_representable
 from ..tree import TreeHierarchy, check_hierarchy, permute_particles
-from ..tree.stage import Given, Stage, stage_of, starts_of_ranks
+from ..tree.stage import InputParticles, Stage, prepare_stage, starts_of_ranks
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
 from ._dbscan import dbscan
 from ._derivatives import of_groups
@@ -88,13 +88,13 @@ def fof_labels(
         return distr_fof_labels(part, rlink, boxsize, cfg, th, linearize_labels=True)
     cfg = checked_config(cfg, FofConfig)
     search = _parsed(part, rlink, boxsize, th)
-    stage = search.stage(cfg, named=True)
-    if not stage.is_wide:
+    stage = search.stage(cfg, needs_origin=True)
+    if not stage.is_distributed:
         return part, search.labels(stage, in_input_order=True)
     own = stage.sources
     starts, origin = starts_of_ranks(own.given_num()), own.origin
     number = comm.of_rank(starts, origin.rank) + origin.idx
-    return part, stage.home(first_numbers(groups_over_ranks(stage, search.length, cfg), number), fill=-1)
+    return part, stage.send_back(first_numbers(groups_over_ranks(stage, search.length, cfg), number), fill=-1)
 
 
 @with_twins(_SPECS, P(-1), prepare=_exact_arguments)
@@ -136,7 +136,7 @@ def distr_fof_labels(
     cfg = checked_config(cfg, FofConfig)
     search = _parsed(part, rlink, boxsize, th)
     stage = search.stage(cfg)
-    if not stage.is_wide:
+    if not stage.is_distributed:
         rows = search.labels(stage)
         return stage.sources.part, rows if linearize_labels else Label(jnp.zeros_like(rows), rows)
     groups = groups_over_ranks(stage, search.length, cfg)
@@ -209,7 +209,7 @@ def fof_and_catalogue(
     faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, others, box, cfg)
     stage = search.stage(cfg, faults)
     partz = stage.sources.part
-    if stage.is_wide:
+    if stage.is_distributed:
         if others:
             check_countable(part, "devices have capacity for more attached particles than arrive")
         groups = groups_over_ranks(stage, search.length, cfg)
@@ -238,7 +238,7 @@ def _attached_faults(part: Any, attached: Sequence[Any], box: Exact, cfg: FofCon
         check_particles(one, "attached positions")
         num = check_num(one, "num of attached")
         check_attached(part, one)
-        faults += Given(one, num, name=f"the positions of attached[{i}]").inspected(box)[1]
+        faults += InputParticles(one, num, name=f"the positions of attached[{i}]").bounds_and_faults(box)[1]
         faults += particle_faults(one, cfg.catalogue, f" of attached[{i}]")
     return faults
 
@@ -247,20 +247,20 @@ def _attached_faults(part: Any, attached: Sequence[Any], box: Exact, cfg: FofCon
 class _Search:
     """The arguments of a search for groups, parsed."""
 
-    given: Given
+    given: InputParticles
     length: Exact
     box: Exact
 
-    def stage(self, cfg: FofConfig, faults: Sequence[comm.Fault] = (), named: bool = False) -> Stage:
+    def stage(self, cfg: FofConfig, faults: Sequence[comm.Fault] = (), needs_origin: bool = False) -> Stage:
         """Return the particles in z-order.
 
         Args:
             cfg: Options.
             faults: Possible faults other than those of the positions.
-            named: Whether the origin of each row is needed over ranks.
+            needs_origin: Whether the origin of each row is needed over ranks.
         """
-        cfg, given = without_masses(cfg), replace(self.given, named=named)
-        return stage_of(given, None, self.box, cfg, "fof_ghosts", faults, hierarchy=False)
+        cfg, given = without_masses(cfg), replace(self.given, needs_origin=needs_origin)
+        return prepare_stage(given, None, self.box, cfg, "fof_ghosts", faults, hierarchy=False)
 
     def labels(self, stage: Stage, in_input_order: bool = False) -> jax.Array:
         """Return the first row of each particle's group, on one device."""
@@ -276,7 +276,7 @@ def _parsed(part: Any, rlink: Any, boxsize: Any, th: TreeHierarchy | None) -> _S
     pos = check_particles(part, max_dims=_MAX_DIMS)
     box = check_box(boxsize, pos.shape[1])
     length = check_length(rlink, box, "rlink")
-    given = Given(part, check_num(part), th=th, named=False)
+    given = InputParticles(part, check_num(part), th=th, needs_origin=False)
     return _Search(given, length, box)
 
 
@@ -297,7 +297,7 @@ def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array
         TypeError: If labels are not integers.
         ValueError: If shapes differ.
     """
-    check_carried({"igroup_sup": igroup_sup, "igroup": igroup})
+    check_representable({"igroup_sup": igroup_sup, "igroup": igroup})
     a, b = jnp.asarray(igroup_sup), jnp.asarray(igroup)
     if a.ndim != 1 or a.shape != b.shape or (mask is not None and np.shape(mask) != a.shape):
         raise ValueError(

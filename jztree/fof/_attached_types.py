@@ -16,13 +16,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from .._transform.capacity import room
+from .._transform.capacity import choose_capacity
 from ..arguments import NO_LIMIT, Radii, check_real, is_length
 from ..config import FofConfig, KNNConfig
 from ..data import Label, get_num, get_pos, replace_num
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..knn import knn
-from ..knn._question import Question
+from ..knn._arguments import SearchArguments
 from ..knn._search import entries_of
 from ..particles import check_rows, get_num_total, replace_field
 
@@ -143,11 +143,12 @@ def attach_over_ranks(
     """
     joined = _Joined(partz, num, jnp.stack(label, axis=-1))
     for one in attached:
-        came = _bring(_Labelled(get_pos(partz), num, *label), one, box, limit, cfg)
+        received = _bring(_Labelled(get_pos(partz), num, *label), one, box, limit, cfg)
         own = jnp.stack(
-            [jnp.full_like(came.label[:, 0], comm.get_rank_info()[0]), joined.num + _row_numbers(came.label)], axis=-1
+            [jnp.full_like(received.label[:, 0], comm.get_rank_info()[0]), joined.num + _row_numbers(received.label)],
+            axis=-1,
         )
-        joined = _put_together(joined, came._replace(label=jnp.where(came.label < 0, own, came.label)))
+        joined = _put_together(joined, received._replace(label=jnp.where(received.label < 0, own, received.label)))
     return joined.part, joined.num, Label(joined.label[:, 0], joined.label[:, 1])
 
 
@@ -169,14 +170,14 @@ def _bring(places: _Labelled, attached: Any, box: Exact, limit: Exact | None, cf
     # The nearest neighbour is a discrete choice, without a derivative.
     still = jax.lax.stop_gradient((places, attached))
     words = ["rankidx", "irank", "igroup"]
-    ask = Question(1, box, words, None, False, False, search, _NO_PRIMARIES, _radius(limit))
-    near, irank, igroup = entries_of(*still, ask)
+    args = SearchArguments(1, box, words, None, False, False, search, _NO_PRIMARIES, _radius(limit))
+    near, irank, igroup = entries_of(*still, args)
     group = jnp.where(near.rank >= 0, jnp.concatenate([irank, igroup], axis=-1), -1)
     # Particles that join no group stay on their rank.
     to = jnp.where(near.rank[:, 0] >= 0, near.rank[:, 0], comm.get_rank_info()[0])
     m = get_pos(attached).shape[0]
     # The nearest primaries of many particles may be on one rank, for example if all gas is in one halo.
-    place = room("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())
+    place = choose_capacity("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())
     (part, label), num, _ = comm.exchange_by_rank(
         (_in_rows(_uncounted(attached), m), group),
         to,

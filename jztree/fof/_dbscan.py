@@ -28,7 +28,7 @@ from ..config import FofConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, with_twins
 from ..particles import check_num
-from ..tree.stage import Cast, Given, Near, Stage, stage_of, starts_of_ranks
+from ..tree.stage import InputParticles, ParticlesWithGhosts, SortedParticles, Stage, prepare_stage, starts_of_ranks
 from ._dbscan_rows import CORE, OTHER, has_borders, kinds, rows_by_kind
 from ._group_numbers import numbers_of_clusters
 from ._lengths import check_length
@@ -82,7 +82,7 @@ def dbscan(
     least = min(_checked_samples(min_samples), 2**31 - 1)  # above any possible number of particles
     box = check_box(boxsize, pos.shape[1])
     length = check_length(eps, box, "eps")
-    stage = stage_of(Given(pos, check_num(part)), None, box, cfg, "radius_ghosts")
+    stage = prepare_stage(InputParticles(pos, check_num(part)), None, box, cfg, "radius_ghosts")
     return _Search(stage, length, least, cfg).clusters()
 
 
@@ -98,49 +98,49 @@ class _Search:
     def clusters(self) -> tuple[jax.Array, jax.Array]:
         """Return the cluster of each particle, and whether it is a core, in the input rows."""
         stage, own = self.stage, self.stage.sources
-        if stage.is_wide:
+        if stage.is_distributed:
             near, starts = self._near(), starts_of_ranks(own.given_num())
             kind = self._kinds(near.tree(), own.tree())
             cluster = self._over_ranks(kind, near, starts)
-            return stage.home((cluster, kind == CORE), fill=(-1, False))
+            return stage.send_back((cluster, kind == CORE), fill=(-1, False))
         kind = self._kinds(own.tree(), None)
-        core = stage.home(kind) == CORE
-        return self._here(kind, core), core
+        core = stage.send_back(kind) == CORE
+        return self._on_one_device(kind, core), core
 
     def _kinds(self, sources: kernels.Tree, queries: kernels.Tree | None) -> jax.Array:
         box = self.stage.box
         enough = kernels.enough_within(sources, queries, self.length, self.min_samples, box)
         return kinds(enough, self.stage.sources.num)
 
-    def _here(self, kind: jax.Array, core: jax.Array) -> jax.Array:
+    def _on_one_device(self, kind: jax.Array, core: jax.Array) -> jax.Array:
         """Return the clusters on one device, in the input rows. core: mask of the cores in the input rows."""
         own, box = self.stage.sources, self.stage.box
         assert own.rows is not None
-        cores, order = self._chosen(kind, CORE)
+        cores, order = self._select(kind, CORE)
         rows = own.rows[order]
         cluster = _numbered(kernels.fof(cores.tree(), rows, self.length, box), core)
         if not has_borders(self.min_samples):
             return cluster
-        others, order = self._chosen(kind, OTHER)
+        others, order = self._select(kind, OTHER)
         near = kernels.least_within(cores.tree(), cluster[rows], others.tree(), own.rows[order], self.length, box)
         return _with_border(cluster, core, near)
 
-    def _chosen(self, kind: jax.Array, which: int) -> tuple[Cast, jax.Array]:
+    def _select(self, kind: jax.Array, which: int) -> tuple[SortedParticles, jax.Array]:
         """Return the particles of a kind with a hierarchy, and the row of each, followed by all other rows."""
         order, numbers = rows_by_kind(kind, which)
-        return self.stage.sources.chosen(order, numbers[0], self.cfg.tree), order
+        return self.stage.sources.select(order, numbers[0], self.cfg.tree), order
 
-    def _near(self) -> Near:
+    def _near(self) -> ParticlesWithGhosts:
         """Return this rank's particles, and those of other ranks within the length of them."""
         pos = self.stage.sources.pos
-        self.stage.meet()
+        self.stage.exchange_boxes()
         reach = Radii(self.length, None).outermost(pos.shape[0], pos.dtype)
-        return self.stage.around(self.stage.open(reach[:, None])[1])
+        return self.stage.with_ghosts(self.stage.open_leaves(reach[:, None])[1])
 
-    def _over_ranks(self, kind: jax.Array, near: Near, starts: jax.Array) -> jax.Array:
+    def _over_ranks(self, kind: jax.Array, near: ParticlesWithGhosts, starts: jax.Array) -> jax.Array:
         """Return the clusters over ranks, in z-order. starts: the number of each rank's first particle."""
         order, numbers = rows_by_kind(kind, CORE)
-        cores = self.stage.sources.chosen(order, numbers[0], None)
+        cores = self.stage.sources.select(order, numbers[0], None)
         groups = groups_over_ranks(Stage(cores, cores, self.stage.box, self.cfg, "fof_ghosts"), self.length, self.cfg)
         origin, given = self.stage.sources.origin, self.stage.sources.given_rows()
         number = comm.of_rank(starts, origin.rank[order]) + origin.idx[order]
@@ -151,14 +151,14 @@ class _Search:
         least = self._least(kind, near, cluster)
         return _with_border(cluster, kind == CORE, least)
 
-    def _least(self, kind: jax.Array, near: Near, cluster: jax.Array) -> jax.Array:
+    def _least(self, kind: jax.Array, near: ParticlesWithGhosts, cluster: jax.Array) -> jax.Array:
         """Return the smallest cluster of the cores of all ranks near each particle that is not a core, in z-order."""
         present = near.route().more(cluster)
         rows = jnp.arange(present.shape[0], dtype=jnp.int32)
         core = (rows < near.num) & (present >= 0)
         order, numbers = rows_by_kind(jnp.where(core, CORE, OTHER), CORE)
-        others, rows = self._chosen(kind, OTHER)
-        cores = near.chosen(order, numbers[0], self.cfg.tree)
+        others, rows = self._select(kind, OTHER)
+        cores = near.select(order, numbers[0], self.cfg.tree)
         return kernels.least_within(cores.tree(), present[order], others.tree(), rows, self.length, self.stage.box)
 
 

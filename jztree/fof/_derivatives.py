@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from .._transform.exact import exact_to_parts
-from ..derivatives import Members, everyone, from_rows, joined_members, nearest_difference, norm, or_one
+from ..derivatives import Members, from_rows, joined_members, nearest_difference, norm, or_one, rows_of_all_ranks
 from ..jax_ext import Exact
 
 _Particles = tuple[jax.Array, jax.Array | None, jax.Array | None]
@@ -47,7 +47,7 @@ def _of_groups_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple
     known = jax.lax.stop_gradient(sums)
 
     def columns(particles: _Particles, box: Exact) -> tuple[jax.Array, ...]:
-        return _columns(jax.tree.map(everyone, particles), box, members, segments[1], known)
+        return _columns(jax.tree.map(rows_of_all_ranks, particles), box, members, segments[1], known)
 
     return _of_groups(*primals), jax.jvp(columns, (particles, box), tangents[1:3])[1]
 
@@ -127,9 +127,9 @@ def _motion(
     """Compute mean velocity, dispersion and specific angular momentum."""
     dims = vel.shape[1]
     first = members.from_first(vel)
-    beyond = vel - members.of_rows(first)
-    middle = members.sum(share[:, None] * beyond)
-    relative = beyond - members.of_rows(middle)
+    from_first = vel - members.of_rows(first)
+    middle = members.sum(share[:, None] * from_first)
+    relative = from_first - members.of_rows(middle)
     across = _root_mean_square(relative, share, members, known[6] * math.sqrt(dims))
     pairs = [(1, 2), (2, 0), (0, 1)] if dims == 3 else [(i, j) for i in range(dims) for j in range(i + 1, dims)]
     turns = [from_centre[:, i] * relative[:, j] - from_centre[:, j] * relative[:, i] for i, j in pairs]

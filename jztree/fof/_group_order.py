@@ -27,7 +27,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from .._transform.capacity import Room
+from .._transform.capacity import Capacity
 from ..arguments import (
     SUMS_ROUNDED,
     check_real_dtype,
@@ -41,7 +41,7 @@ from ..arguments import (
 from ..config import CatalogueConfig
 from ..data import FofCatalogue, get_num, get_pos, replace_num, split_rows
 from ..jax_ext import Exact, vary_along
-from ..particles import check_carried
+from ..particles import check_representable
 from ._derivatives import of_groups
 from ._means import Columns, mean_columns, mean_faults
 
@@ -136,13 +136,13 @@ def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tu
         buffer, starts, counts = kernels.pack_parts(
             (irank, igroup, parts.sizes), (parts.elsewhere, parts.num_elsewhere), window, windows, (ndev, chunk)
         )
-        told = comm.swap(buffer)
+        received = comm.swap(buffer)
         answers, places, tally = kernels.settle_groups(
-            *(rank, irank, parts.sizes, told, window, windows, places, tally), npart_min
+            *(rank, irank, parts.sizes, received, window, windows, places, tally), npart_min
         )
-        answered = comm.swap(answers)
-        (places,) = kernels.unpack_segments(answered, parts.elsewhere, starts, counts, [places])
-        return window + 1, places, tally, more + _listed(buffer, answered) - _listed(told, answers)
+        received_answers = comm.swap(answers)
+        (places,) = kernels.unpack_segments(received_answers, parts.elsewhere, starts, counts, [places])
+        return window + 1, places, tally, more + _listed(buffer, received_answers) - _listed(received, answers)
 
     # Only the first row of each part gets a place; the other rows are never read.
     nowhere = kernels.unwritten(jnp.zeros((1, 2), jnp.uint32), n)
@@ -176,7 +176,7 @@ def _deal(
     n = get_pos(partz).shape[0]
     columns, rebuild = split_rows(partz)
     columns, num, _ = comm.exchange_by_rank(
-        [*columns, target], to_rank, num, Room(n, "groups"), what="particles in group order", name="groups"
+        [*columns, target], to_rank, num, Capacity(n, "groups"), what="particles in group order", name="groups"
     )
     place, head, *segments = kernels.group_segments(rank, columns.pop(), num, tallies, -(-n // npart_min))
     grouped = rebuild([kernels.scatter_rows(column, place) for column in columns])
@@ -218,7 +218,7 @@ def catalogue_columns(part: Any) -> Columns:
     # A plain number has no dtype, so it does not widen that of the particles.
     dtype = common_dtype(pos, *(x for x in (mass, vel) if x is not None))
     if vel is not None:
-        check_carried({"vel": vel})
+        check_representable({"vel": vel})
         vel = jnp.asarray(vel, dtype)
         if vel.shape != pos.shape:
             raise ValueError(f"velocities must have the shape of the positions, {pos.shape}; theirs is {vel.shape}.")

@@ -15,7 +15,7 @@ from .. import comm
 from ..arguments import check_real_dtype, common_dtype, row_fault
 from ..config import CatalogueConfig
 from ..data import get_num
-from ..particles import check_carried
+from ..particles import check_representable
 
 # Positions, masses and velocities; see `._group_order.catalogue_columns`.
 Columns = tuple[jax.Array, jax.Array | None, jax.Array | None]
@@ -102,7 +102,7 @@ def _rows_of(part: Any, name: str) -> jax.Array | None:
     if rows is None:
         return None
     check_real_dtype(rows, name)
-    check_carried({name: rows})
+    check_representable({name: rows})
     n = part.pos.shape[0]
     if np.ndim(rows) > 0 and np.shape(rows)[0] != n:
         raise ValueError(

@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels, stats
-from .._transform.capacity import room
+from .._transform.capacity import choose_capacity
 from ..arguments import at_least_normal
 from ..config import FofConfig
 from ..data import Label
@@ -60,7 +60,7 @@ def groups_over_ranks(stage: Stage, rlink: Exact, cfg: FofConfig) -> Groups:
     """Find the groups of the sources of a stage."""
     own = stage.sources
     radius = at_least_normal(jnp.asarray(exact_to_float(rlink), own.pos.dtype))
-    near = stage.around(radius, lower_only=True, filled=False)
+    near = stage.with_ghosts(radius, lower_only=True, filled=False)
     local = kernels.fof(near.tree(), None, rlink, stage.box, filled=False)
     forest, num = _solve(local, own.num, near.route(), own.pos.shape[0], cfg)
     return Groups(num, local, forest)
@@ -74,13 +74,13 @@ def _solve(
     Also returns ``num``, which becomes available after all checks.
     """
     rank, _, _ = comm.get_rank_info()
-    place = room("fof_edges", cfg.edge_rows, n // 16 + _MIN_EDGES, around.room.rows)
+    capacity = choose_capacity("fof_edges", cfg.edge_rows, n // 16 + _MIN_EDGES, around.room.rows)
     # Ghosts come last on every rank, so labels of own particles are own rows everywhere.
     owner_label = around.more(local, filled=False, own=False)
-    edges, found = kernels.group_edges(local, owner_label, around.traffic.received, rank, place.rows)
+    edges, found = kernels.group_edges(local, owner_label, around.traffic.received, rank, capacity.rows)
     needs = comm.all_gather(found)
     what, advice = "links between its groups and others'", "set edge_rows in the configuration to that or more."
-    checked = comm.check_room(found, needs, place, what, advice)
+    checked = comm.require_capacity(found, needs, capacity, what, advice)
     num = comm.after(num, checked)
     forest = kernels.begin_forest(local, around.order, around.traffic.sent, rank, edges, checked, n)
     forest, rounds, steps = _union(forest, edges, checked, jnp.max(needs) > 0, rank)
@@ -97,8 +97,8 @@ def _union(
 
     def jump(state: Any) -> Any:
         forest, edges, _, steps = state
-        ranks, rows, asked = kernels.ask_parents(forest, edges, num)
-        answers = comm.fetch(forest[0], ranks, rows, asked, buffer_rows, filled=False)
+        ranks, rows, counts = kernels.ask_parents(forest, edges, num)
+        answers = comm.fetch(forest[0], ranks, rows, counts, buffer_rows, filled=False)
         forest, edges, moved = kernels.move_up(answers, num, forest, edges)
         return forest, edges, comm.all_max(moved), steps + 1
 

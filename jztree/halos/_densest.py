@@ -11,7 +11,7 @@ from .. import comm
 from ..arguments import check_classes
 from ..data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import with_twins
-from ..particles import check_carried, check_num, check_rows, replace_field
+from ..particles import check_num, check_representable, check_rows, replace_field
 from ..tree._zorder import is_bad_num
 from ._rows import of_groups, used_rows
 
@@ -73,7 +73,7 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if the density of a member is NaN, or if
             the catalogue belongs to other particles.
     """
-    check_carried({"grouped": grouped, "cata": cata, "density": density})
+    check_representable({"grouped": grouped, "cata": cata, "density": density})
     n, density = get_pos(grouped).shape[0], jnp.asarray(density)
     if density.shape != (n,) or not jnp.issubdtype(density.dtype, jnp.floating):
         raise ValueError(
@@ -90,13 +90,13 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
 
 def _densest_of_each(columns: list[jax.Array], cata: FofCatalogue, num: jax.Array) -> list[jax.Array]:
     """Return the row of ``columns`` of the densest particle of each group. The first column is the density."""
-    rooms, n = np.shape(cata.count)[0], columns[0].shape[0]
-    if rooms == 0 or n == 0:
-        return [jnp.zeros((rooms, *column.shape[1:]), column.dtype) for column in columns]
+    catalogue_rows, n = np.shape(cata.count)[0], columns[0].shape[0]
+    if catalogue_rows == 0 or n == 0:
+        return [jnp.zeros((catalogue_rows, *column.shape[1:]), column.dtype) for column in columns]
     ends = ends_of(cata, num)
     group = groups_of_rows(cata, num, ends, n)
     checked = check_groups(cata, num, ends, group, columns[0])
-    row = comm.after(_densest_rows(group, columns[0], rooms + 1), checked)
+    row = comm.after(_densest_rows(group, columns[0], catalogue_rows + 1), checked)
     found = [column.at[row].get(mode="fill", fill_value=0) for column in columns]
     return [of_groups(cata, column) for column in _joined(ends, found)]
 
@@ -105,15 +105,15 @@ def ends_of(cata: FofCatalogue, num: jax.Array) -> Ends:
     """Gather from each device its number of particles, and how many particles of its last group are elsewhere."""
     used = used_rows(cata)
     last = jnp.argmax(jnp.where(used, cata.offset, -1))
-    beyond = jnp.where(used.any(), cata.count[last] - (num - cata.offset[last]), -1)
-    nums, beyond = comm.all_gather(jnp.stack([num, jnp.asarray(beyond, jnp.int32)])).T
+    elsewhere = jnp.where(used.any(), cata.count[last] - (num - cata.offset[last]), -1)
+    nums, elsewhere = comm.all_gather(jnp.stack([num, jnp.asarray(elsewhere, jnp.int32)])).T
 
-    def head(left: jax.Array, told: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        here = jnp.minimum(left, told[0])
-        return jnp.where(told[1] >= 0, told[1], left - here), here
+    def head(left: jax.Array, device: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        own = jnp.minimum(left, device[0])
+        return jnp.where(device[1] >= 0, device[1], left - own), own
 
-    heads = jax.lax.scan(head, comm.vary(jnp.int32(0)), (nums, beyond))[1]
-    return Ends(last, heads, beyond >= 0)
+    heads = jax.lax.scan(head, comm.vary(jnp.int32(0)), (nums, elsewhere))[1]
+    return Ends(last, heads, elsewhere >= 0)
 
 
 def groups_of_rows(cata: FofCatalogue, num: jax.Array, ends: Ends, n: int) -> jax.Array:
@@ -121,14 +121,14 @@ def groups_of_rows(cata: FofCatalogue, num: jax.Array, ends: Ends, n: int) -> ja
 
     It is ``g`` for the group that the devices before began, and ``g + 1`` for particles in no group.
     """
-    rooms, rows = np.shape(cata.count)[0], jnp.arange(n, dtype=jnp.int32)
+    catalogue_rows, rows = np.shape(cata.count)[0], jnp.arange(n, dtype=jnp.int32)
     first = jnp.where(used_rows(cata), cata.offset, n)
-    begun = jnp.full(n, -1, jnp.int32).at[first].set(jnp.arange(rooms, dtype=jnp.int32), mode="drop")
+    begun = jnp.full(n, -1, jnp.int32).at[first].set(jnp.arange(catalogue_rows, dtype=jnp.int32), mode="drop")
     start = jax.lax.cummax(jnp.where(begun >= 0, rows, -1))
     group = begun[start]
     inside = (rows - start < jnp.asarray(cata.count)[group]) & (rows < num)
     rank, _, _ = comm.get_rank_info()
-    outside = jnp.where(rows < ends.heads[rank], rooms, rooms + 1)
+    outside = jnp.where(rows < ends.heads[rank], catalogue_rows, catalogue_rows + 1)
     return jnp.where((start >= 0) & inside, group, outside)
 
 
@@ -142,10 +142,10 @@ def _densest_rows(group: jax.Array, density: jax.Array, groups: int) -> jax.Arra
 
 def check_groups(cata: FofCatalogue, num: jax.Array, ends: Ends, group: jax.Array, density: jax.Array) -> jax.Array:
     """Return ``num``, or raise on every device if a density is NaN or a group is not among the particles."""
-    rooms = np.shape(cata.count)[0]
-    nan = jnp.isnan(density) & (group <= rooms)
+    catalogue_rows = np.shape(cata.count)[0]
+    nan = jnp.isnan(density) & (group <= catalogue_rows)
     checked = comm.check(num, nan.any(), [jnp.argmax(nan)], _NAN_DENSITY)
-    may_go_on = (jnp.arange(rooms, dtype=ends.last.dtype) == ends.last) & (comm.num_ranks() > 1)
+    may_go_on = (jnp.arange(catalogue_rows, dtype=ends.last.dtype) == ends.last) & (comm.num_ranks() > 1)
     misses = (cata.offset < 0) | (cata.offset >= num) | ((cata.count > num - cata.offset) & ~may_go_on)
     failed = (misses & used_rows(cata)).any() | is_bad_num(group, num)
     return comm.check(checked, failed, [], _OTHER_PARTICLES)

@@ -8,7 +8,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._transform.capacity import room
+from .._transform.capacity import choose_capacity
 from ..arguments import (
     check_box,
     check_particles,
@@ -20,7 +20,7 @@ from ..arguments import (
 )
 from ..data import FofCatalogue, PosMass, RankIdx, with_computed
 from ..jax_ext import Exact, exact, is_concrete, with_twins
-from ..particles import check_carried, check_num
+from ..particles import check_num, check_representable
 from ._densest import Ends, check_groups, densest_particle, ends_of, groups_of_rows
 from ._rows import of_groups
 
@@ -97,15 +97,15 @@ def lowest_potential_particle(
         CapacityError: If whole groups do not fit ``group_rows``.
     """
     pos = check_particles(grouped, max_dims=_MAX_DIMS)
-    check_carried({"grouped": grouped, "cata": cata})
+    check_representable({"grouped": grouped, "cata": cata})
     box, length = check_box(boxsize, pos.shape[1]), _check_softening(softening)
     given = mass_rows(grouped, pos.dtype)
     weights = jnp.ones(pos.shape[:1], pos.dtype) if given is None else jnp.broadcast_to(given, pos.shape[:1])
     part = PosMass(pos=pos, mass=weights, num=jnp.asarray(check_num(grouped), jnp.int32))
-    n, rooms = pos.shape[0], np.shape(cata.count)[0]
-    if n == 0 or rooms == 0:
+    n, catalogue_rows = pos.shape[0], np.shape(cata.count)[0]
+    if n == 0 or catalogue_rows == 0:
         densest = densest_particle(grouped, cata, jnp.zeros((n,), jnp.float32))
-        return LowestParticle(densest.part, jnp.zeros((rooms,), pos.dtype), densest.where)
+        return LowestParticle(densest.part, jnp.zeros((catalogue_rows,), pos.dtype), densest.where)
     ends = ends_of(cata, jnp.asarray(part.num))
     found = _find(part, cata, ends, length, box, group_rows)
     marks = _marks(found, cata, ends, n)
@@ -135,7 +135,7 @@ def _find(
     part: PosMass, cata: FofCatalogue, ends: Ends, softening: Exact, box: Exact, group_rows: int | None
 ) -> _Found:
     """Find the lowest potential of each group whose catalogue row is here."""
-    n, rooms = part.pos.shape[0], np.shape(cata.count)[0]
+    n, catalogue_rows = part.pos.shape[0], np.shape(cata.count)[0]
     num = jnp.asarray(part.num, jnp.int32)
     group = groups_of_rows(cata, num, ends, n)
     # Finding the densest particle later includes the same checks, but the kernel and exchanges come before that.
@@ -148,10 +148,10 @@ def _find(
         row, potential = kernels.lowest_potential(*columns, _segments(cata, offset), softening, box)
         return _Found(jnp.zeros_like(row), jnp.where(row >= 0, row, n), potential)
     # If a group from earlier devices continues here, its rows go to the last earlier device that begins a group.
-    everyone = jnp.arange(ndev, dtype=jnp.int32)
-    owner = jnp.max(jnp.where(ends.begins & (everyone < rank), everyone, -1))
-    to_rank = jnp.where(group == rooms, owner, jnp.where(group < rooms, rank, -1))
-    place = room("group_rows", group_rows, n + n // 4 + 1, n * ndev)
+    ranks = jnp.arange(ndev, dtype=jnp.int32)
+    owner = jnp.max(jnp.where(ends.begins & (ranks < rank), ranks, -1))
+    to_rank = jnp.where(group == catalogue_rows, owner, jnp.where(group < catalogue_rows, rank, -1))
+    place = choose_capacity("group_rows", group_rows, n + n // 4 + 1, n * ndev)
     origin = jnp.full((n,), rank, jnp.int32)
     brought, _, _ = comm.exchange_by_rank(
         (*columns, origin, rows),
@@ -163,7 +163,7 @@ def _find(
         name="groups",
     )
     pos, mass, origin, rows = brought
-    kept = jnp.cumsum((group < rooms).astype(jnp.int32), dtype=jnp.int32) - 1
+    kept = jnp.cumsum((group < catalogue_rows).astype(jnp.int32), dtype=jnp.int32) - 1
     offset = jnp.where(cata.offset < n, kept[jnp.clip(offset, 0, n - 1)], place.rows)
     row, potential = kernels.lowest_potential(pos, mass, _segments(cata, offset), softening, box)
     return _Found(origin[row], jnp.where(row >= 0, rows[row], n), potential)

@@ -14,7 +14,7 @@ from ..data import FofCatalogue
 from ..derivatives import norm, ratio
 from ..jax_ext import is_concrete, with_twins
 from ..overdensity import SphereProperties
-from ..particles import check_carried, check_no_unit
+from ..particles import check_no_unit, check_representable
 
 Rows = FofCatalogue | SphereProperties  # of groups or spheres
 
@@ -67,7 +67,7 @@ def principal_axes(cata: Rows) -> Axes:
     """
     if cata.shape_tensor is None:
         raise ValueError(_NO_SHAPE.format("principal_axes"))
-    check_carried(cata)
+    check_representable(cata)
     tensor = jnp.asarray(cata.shape_tensor)
     # Eigenvectors of a zero tensor have no derivatives. This keeps unused rows from becoming NaN.
     distinct = jnp.diag(jnp.arange(1, tensor.shape[-1] + 1, dtype=tensor.dtype))
@@ -102,7 +102,7 @@ def inertia_tensor(cata: Rows) -> jax.Array:
     """
     if cata.shape_tensor is None:
         raise ValueError(_NO_SHAPE.format("inertia_tensor"))
-    check_carried(cata)
+    check_representable(cata)
     shape, radius = jnp.asarray(cata.shape_tensor), jnp.asarray(cata.com_inertia_radius)
     kept = jnp.finfo(radius.dtype)
     # Compare with roots, because the squares would overflow or underflow. Extents that are only rounding may vanish.
@@ -150,7 +150,7 @@ def spin(cata: Rows, mass: Any, radius: Any, gravity: Any, scale_factor: Any = 1
             )
     for name, number in {"gravity": gravity, "scale_factor": scale_factor}.items():
         _check_positive(number, name)
-    check_carried({"mass": mass, "radius": radius, "cata": cata})
+    check_representable({"mass": mass, "radius": radius, "cata": cata})
     dtype = common_dtype(cata.angular_momentum, mass, radius)
     spins = norm(jnp.asarray(cata.angular_momentum, dtype))
     mass, radius = jnp.asarray(mass, dtype), jnp.asarray(radius, dtype)
@@ -190,17 +190,17 @@ def concentration(mass: Any, radius: Any, vmax: Any, gravity: Any = 1.0) -> jax.
     if len(set(shapes.values())) > 1:
         raise ValueError(f"mass, radius and vmax must have the same shape, one number per halo; they have {shapes}.")
     _check_positive(gravity, "gravity")
-    check_carried({"mass": mass, "radius": radius, "vmax": vmax})
+    check_representable({"mass": mass, "radius": radius, "vmax": vmax})
     dtype = common_dtype(mass, radius, vmax)
     mass, radius, vmax = (jax.lax.stop_gradient(jnp.asarray(column, dtype)) for column in (mass, radius, vmax))
     defined = (mass > 0) & (radius > 0) & (vmax > 0)
     # Take roots separately, because products may exceed the range of float32.
     speed = jnp.sqrt(jnp.where(defined, mass, 1)) * _unit_root(gravity, dtype)
-    wanted = ratio(vmax, ratio(speed, jnp.sqrt(jnp.where(defined, radius, 1)))) ** 2
+    target = ratio(vmax, ratio(speed, jnp.sqrt(jnp.where(defined, radius, 1)))) ** 2
     low, high = jnp.full(mass.shape, math.log(_PEAK), dtype), jnp.full(mass.shape, math.log(_MOST_PEAKED), dtype)
     for _ in range(jnp.finfo(dtype).nmant + 8):
         middle = (low + high) / 2
-        below = _speed_ratio2(jnp.exp(middle)) < wanted
+        below = _speed_ratio2(jnp.exp(middle)) < target
         low, high = jnp.where(below, middle, low), jnp.where(below, high, middle)
     return jnp.where(defined, jnp.exp(low), jnp.where(jnp.isnan(mass) | jnp.isnan(radius), jnp.nan, 0))
 
@@ -242,7 +242,7 @@ def total_vel_dispersion(cata: Rows) -> jax.Array:
     """
     if cata.vel_dispersion is None:
         raise ValueError("the catalogue has no vel_dispersion; make it from particles with velocities.")
-    check_carried(cata)
+    check_representable(cata)
     return jnp.asarray(cata.vel_dispersion) * math.sqrt(np.shape(cata.com_pos)[-1])
 
 

@@ -79,10 +79,10 @@ def call(
         always: Whether to run the kernel even if its results are unused.
         attributes: Static kernel arguments.
     """
-    wanted = out if isinstance(out, tuple) else (out,)
-    continued = [(place, one.array) for place, one in enumerate(wanted) if isinstance(one, Continued)]
+    outputs = out if isinstance(out, tuple) else (out,)
+    continued = [(place, one.array) for place, one in enumerate(outputs) if isinstance(one, Continued)]
     aliases = {len(args) + i: place for i, (place, _) in enumerate(continued)}
-    outs = [_shape(one.array) if isinstance(one, Continued) else one for one in wanted]
+    outs = [_shape(one.array) if isinstance(one, Continued) else one for one in outputs]
     if gradients is None:
         floats = any(jnp.issubdtype(one.dtype, jnp.inexact) for one in outs)
         gradients = "refused" if floats else "stopped"

@@ -89,7 +89,7 @@ def select_ghosts(
     posz: jax.Array,
     num: Any,
     blocks: tuple[jax.Array, jax.Array, jax.Array],
-    wanted: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
+    requests: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
     rank: Any,
     box: Exact,
     capacity: int,
@@ -103,7 +103,7 @@ def select_ghosts(
         num: int32 scalar.
         blocks: ``(particle_splits, lower, upper)`` of runs of neighbouring rows with their boxes: leaves, or the
             results of `row_boxes`.
-        wanted: ``(splits, lower, upper, radius)`` of the boxes received from other ranks, ``(r + 1,)`` int32,
+        requests: ``(splits, lower, upper, radius)`` of the boxes received from other ranks, ``(r + 1,)`` int32,
             ``(m, d)`` and ``(m,)``. A negative radius means that the box needs no particles.
         rank: This rank.
         box: ``(d,)`` lengths, 0 if open.
@@ -113,8 +113,8 @@ def select_ghosts(
         Rows ``(capacity,)`` int32 grouped by rank, and the number for each rank, ``(r,)``. The numbers are right even
         if ``capacity`` is too small. Entries after the last row are undefined.
     """
-    args = (posz, as_num(num), *blocks, *wanted, as_num(rank), box.words)
-    return call("select_ghosts", (i32(capacity), i32(wanted[0].shape[0] - 1)), *args)
+    args = (posz, as_num(num), *blocks, *requests, as_num(rank), box.words)
+    return call("select_ghosts", (i32(capacity), i32(requests[0].shape[0] - 1)), *args)
 
 
 def group_edges(

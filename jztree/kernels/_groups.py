@@ -294,6 +294,6 @@ def lowest_potential(
         Its row, ``(g,)`` int32 (-1 for rows without a group), and its potential, a sum of mass over length; see
         `jztree.halos.lowest_potential_particle`.
     """
-    rooms = segments[1].shape
-    out = jax.ShapeDtypeStruct(rooms, jnp.int32), jax.ShapeDtypeStruct(rooms, pos.dtype)
+    shape = segments[1].shape
+    out = jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, pos.dtype)
     return call("lowest_potential", out, *_grouped((pos, mass, None), segments, box), softening.words)

@@ -45,24 +45,24 @@ def _cpu_library() -> ctypes.CDLL:
     """Return the library for this machine's best instruction set, or for the one in JZTREE_INSTRUCTION_SET."""
     plain = _load("jztree_cpu")
     plainest, best = plain.jztree_instruction_set().decode(), plain.jztree_best_instruction_set().decode()
-    wanted = os.environ.get(_VARIABLE)
-    if wanted:
-        _check_wanted(wanted, plainest, best)
-    chosen = wanted or best
+    level = os.environ.get(_VARIABLE)
+    if level:
+        _check_level(level, plainest, best)
+    chosen = level or best
     return plain if chosen == plainest else _load(f"jztree_cpu_{chosen}")
 
 
-def _check_wanted(wanted: str, plainest: str, best: str) -> None:
-    """Raise ImportError unless this machine has the instruction set ``wanted`` and there is a library for it."""
+def _check_level(level: str, plainest: str, best: str) -> None:
+    """Raise ImportError unless this machine has the instruction set ``level`` and there is a library for it."""
     built = sorted({plainest, *(path.stem.removeprefix(_COPY) for path in _LIBRARIES.glob(f"{_COPY}*.so"))})
-    if wanted not in built:
+    if level not in built:
         raise ImportError(
-            f"the environment variable {_VARIABLE} is {wanted!r}, but jztree is compiled for {', '.join(built)} here; "
+            f"the environment variable {_VARIABLE} is {level!r}, but jztree is compiled for {', '.join(built)} here; "
             "set it to one that is compiled, or unset it for the best one of this machine."
         )
-    if wanted.startswith(_LEVELS) and wanted > best:
+    if level.startswith(_LEVELS) and level > best:
         raise ImportError(
-            f"the environment variable {_VARIABLE} is {wanted!r}, which this processor does not support; set it to "
+            f"the environment variable {_VARIABLE} is {level!r}, which this processor does not support; set it to "
             f"{best} or lower, or unset it."
         )
 

@@ -49,14 +49,14 @@ def knn(
             none.
         others: Whether to exclude each query that is a source from its own neighbours.
     """
-    asked = sources if queries is None else queries
-    shape, dtype = (asked.posz.shape[0], k), sources.posz.dtype
+    query_tree = sources if queries is None else queries
+    shape, dtype = (query_tree.posz.shape[0], k), sources.posz.dtype
     new = jax.ShapeDtypeStruct(shape, dtype), i32(*shape)
     return call(
         "knn",
         new if found is None else (Continued(found[0]), Continued(found[1])),
         *(*sources.arrays, listed(source_rows)),
-        *(*asked.arrays, listed(query_rows)),
+        *(*query_tree.arrays, listed(query_rows)),
         as_num(0 if queries is None else own_offset),
         listed(open_leaves),
         box.words,
@@ -64,7 +64,7 @@ def knn(
         jnp.zeros((0, 0), dtype) if domain is None else jnp.stack(domain),
         gradients="stopped",
         plane_sizes=sizes(sources.plane_sizes),
-        query_plane_sizes=sizes(asked.plane_sizes),
+        query_plane_sizes=sizes(query_tree.plane_sizes),
         self=queries is None,
         others=others,
     )

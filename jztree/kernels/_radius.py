@@ -33,8 +33,8 @@ def count_within(
         m: Number of radii.
         box: ``(d,)`` lengths, 0 if open.
     """
-    asked = sources if queries is None else queries
-    q, dtype = asked.posz.shape[0], sources.posz.dtype
+    query_tree = sources if queries is None else queries
+    q, dtype = query_tree.posz.shape[0], sources.posz.dtype
     if weight is not None and weight.shape[0] == 0:
         # The kernel takes an empty array if particles have no weights.
         found = count_within(sources, None, queries, query_rows, radius, m, box)
@@ -44,12 +44,12 @@ def count_within(
         "count_within",
         (i32(q, m), sums),
         *(*sources.arrays, jnp.zeros((0,), dtype) if weight is None else weight),
-        *(*asked.arrays, listed(query_rows)),
+        *(*query_tree.arrays, listed(query_rows)),
         radius.words,
         box.words,
         gradients="stopped" if weight is None else "refused",
         plane_sizes=sizes(sources.plane_sizes),
-        query_plane_sizes=sizes(asked.plane_sizes),
+        query_plane_sizes=sizes(query_tree.plane_sizes),
         self=queries is None,
     )
 
@@ -87,18 +87,18 @@ def neighbours_within(
         ``(q + 1,)`` int32, the start of the list of each output row and the end of the last, right if they fit int32;
         ``(2,)`` int32, the total length as upper and lower 31 bits; and rows ``(capacity,)`` int32 and distances.
     """
-    asked = sources if queries is None else queries
-    q, dtype = asked.posz.shape[0], sources.posz.dtype
+    query_tree = sources if queries is None else queries
+    q, dtype = query_tree.posz.shape[0], sources.posz.dtype
     return call(
         "neighbours_within",
         (i32(q + 1), i32(2), i32(capacity), jax.ShapeDtypeStruct((capacity,), dtype)),
         *(*sources.arrays, listed(source_rows)),
-        *(*asked.arrays, listed(query_rows)),
+        *(*query_tree.arrays, listed(query_rows)),
         radius.words,
         box.words,
         gradients="stopped",
         plane_sizes=sizes(sources.plane_sizes),
-        query_plane_sizes=sizes(asked.plane_sizes),
+        query_plane_sizes=sizes(query_tree.plane_sizes),
         self=queries is None,
         sorted=nearest_first,
         padded=padded,
@@ -118,17 +118,17 @@ def enough_within(sources: Tree, queries: Tree | None, radius: Exact, least: int
         least: Number of sources.
         box: ``(d,)`` lengths, 0 if open.
     """
-    asked = sources if queries is None else queries
+    query_tree = sources if queries is None else queries
     return call(
         "enough_within",
-        i32(asked.posz.shape[0]),
+        i32(query_tree.posz.shape[0]),
         *sources.arrays,
-        *asked.arrays,
+        *query_tree.arrays,
         radius.words,
         box.words,
         gradients="stopped",
         plane_sizes=sizes(sources.plane_sizes),
-        query_plane_sizes=sizes(asked.plane_sizes),
+        query_plane_sizes=sizes(query_tree.plane_sizes),
         least=least,
         self=queries is None,
     )
@@ -280,20 +280,20 @@ def pairs_within(
         ``vectors``, the vector ``(capacity, d)`` and distance ``(capacity,)`` from the query to the image. Lists are in
         the order of the images, then of the sources.
     """
-    asked = sources if queries is None else queries
-    (q, d), dtype = asked.posz.shape, sources.posz.dtype
+    query_tree = sources if queries is None else queries
+    (q, d), dtype = query_tree.posz.shape, sources.posz.dtype
     rows = capacity if vectors else 0
     vector, distance = jax.ShapeDtypeStruct((rows, d), dtype), jax.ShapeDtypeStruct((rows,), dtype)
     *found, shift, vector, distance = call(
         "pairs_within",
         (i32(q + 1), i32(2), i32(capacity), i32(capacity), i32(capacity if shifts else 0, d), vector, distance),
         *(*sources.arrays, listed(source_names)),
-        *(*asked.arrays, listed(query_rows), listed(query_names)),
+        *(*query_tree.arrays, listed(query_rows), listed(query_names)),
         radius.words,
         box.words,
         gradients="stopped",
         plane_sizes=sizes(sources.plane_sizes),
-        query_plane_sizes=sizes(asked.plane_sizes),
+        query_plane_sizes=sizes(query_tree.plane_sizes),
         self=queries is None,
         same=same,
         half=half,

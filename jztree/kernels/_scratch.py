@@ -69,12 +69,12 @@ def scratch_bytes(
         attributes: Static arguments by name.
     """
     numbers = {name: np.atleast_1d(value) for name, value in attributes.items() if not isinstance(value, str)}
-    given, wanted = _buffers(arguments), _buffers(results)
+    given, outputs = _buffers(arguments), _buffers(results)
     plain = [_Attribute(name.encode(), values.size, _integers(values.tolist())) for name, values in numbers.items()]
     return library.jztree_scratch_bytes(
         kernel.encode(),
         *_counted(_Buffer, given),
-        *_counted(_Buffer, wanted),
+        *_counted(_Buffer, outputs),
         *_counted(_Attribute, plain),
     )
 

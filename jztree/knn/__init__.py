@@ -19,8 +19,8 @@ from ..data import get_num, get_pos, with_computed
 from ..jax_ext import is_concrete, with_twins
 from ..particles import check_num
 from ..tree import TreeHierarchy, check_hierarchy
-from ._batches import check_batches, in_layers
-from ._question import Question, check_lists, check_mask, check_number
+from ._arguments import SearchArguments, check_k, check_mask, check_result_memory
+from ._batches import check_batches, place_in_layers
 from ._search import entries_of
 from ._words import as_result, parse_result
 
@@ -33,7 +33,7 @@ def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that compiled and mapped twins replace."""
     k, query = known_integer(arguments["k"], "k"), arguments["part_query"]
     replaced = exact_limit(arguments) | {"k": k}
-    check_lists(k, arguments["part"] if query is None else query)
+    check_result_memory(k, arguments["part"] if query is None else query)
     return replaced
 
 
@@ -141,16 +141,16 @@ def knn(
     k = _check_arguments(part, k, part_query, output_order, limited, exclude_self)
     check_mask(source_mask, get_pos(part).shape[0])
     check_batches(batch, batch_query, part, part_query, th, output_order)
-    check_lists(k, part if part_query is None else part_query)
+    check_result_memory(k, part if part_query is None else part_query)
     words = parse_result(result, part, reduce_func)
     box = check_box(boxsize, get_pos(part).shape[1])
-    asked = part if part_query is None else part_query
-    limit = as_limit(max_radius, get_pos(asked).shape[:1], get_num(asked))
+    query_part = part if part_query is None else part_query
+    limit = as_limit(max_radius, get_pos(query_part).shape[:1], get_num(query_part))
     if batch is not None:
-        part, part_query, box, limit = in_layers(part, batch, part_query, batch_query, box, limit)
-    ask = Question(k, box, words, reduce_func, output_order == "z", th is not None, cfg)
-    ask = replace(ask, limit=limit, others=exclude_self)
-    return as_result(entries_of(part, part_query, ask, th, source_mask))
+        part, part_query, box, limit = place_in_layers(part, batch, part_query, batch_query, box, limit)
+    args = SearchArguments(k, box, words, reduce_func, output_order == "z", th is not None, cfg)
+    args = replace(args, limit=limit, exclude_self=exclude_self)
+    return as_result(entries_of(part, part_query, args, th, source_mask))
 
 
 def _is_limited(max_radius: Any) -> bool:
@@ -170,7 +170,7 @@ def _check_arguments(part: Any, k: int, part_query: Any, output_order: str, limi
     most = int(num) if is_concrete(num) and ndev == 1 else ndev * pos.shape[0]
     _check_others(others, part_query)
     if not limited:
-        check_number(k, most, others)
+        check_k(k, most, others)
     if k >= 2**31:
         raise ValueError(f"k is {k}; it must be below 2**31.")
     if part_query is not None:

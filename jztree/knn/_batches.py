@@ -19,7 +19,7 @@ from .. import comm, kernels
 from ..arguments import MAX_DIMS, Radii, farthest_number, first_row, row_fault
 from ..data import get_num, replace_num
 from ..jax_ext import Exact, exact_to_float
-from ..particles import check_carried, get_pos
+from ..particles import check_representable, get_pos
 from ..tree._zorder import Domain
 
 _BAD_BATCH = "row {0} of %s is not a valid batch number; it must be from 0 to %d."
@@ -32,7 +32,13 @@ _TOO_WIDE = (
 @jax.tree_util.register_dataclass
 @dataclass
 class Layered:
-    """Particles ``part`` with ``pos`` in layers, ``(n, d + 1)``."""
+    """Particles in layers.
+
+    Attributes:
+        pos: Positions in layers, ``(n, d + 1)``.
+        part: The original particles.
+        num: Number of rows that hold particles.
+    """
 
     pos: Any
     part: Any
@@ -50,13 +56,13 @@ class LayersFirst(Domain):
         return kernels.gather_rows(index, order), kernels.gather_rows(posz, order)
 
 
-def ordering(domain: Domain, part: Any) -> Domain:
+def sort_domain(domain: Domain, part: Any) -> Domain:
     """Return the domain that defines the sort order of particles on one device."""
     return LayersFirst(domain.lower, domain.upper, domain.box, domain.corners) if isinstance(part, Layered) else domain
 
 
 def without_layers(part: Any) -> Any:
-    """Return the original particles of `in_layers`, with the order and ``num`` of ``part``."""
+    """Return the original particles of `place_in_layers`, with the order and ``num`` of ``part``."""
     return replace_num(part.part, part.num) if isinstance(part, Layered) else part
 
 
@@ -83,19 +89,31 @@ def check_batches(batch: Any, batch_query: Any, part: Any, part_query: Any, th: 
 
 def _check_numbers(batch: Any, part: Any, name: str) -> None:
     rows = get_pos(part).shape[:1]
-    check_carried({name: batch})
+    check_representable({name: batch})
     if not hasattr(batch, "dtype") or not jnp.issubdtype(batch.dtype, jnp.integer) or np.shape(batch) != rows:
         kind = f"{batch.dtype} of shape {np.shape(batch)}" if hasattr(batch, "dtype") else type(batch).__name__
         raise TypeError(f"{name} must be an array of integers, one per row, {rows}; it is {kind}.")
 
 
-def in_layers(
+def place_in_layers(
     part: Any, batch: Any, part_query: Any, batch_query: Any, box: Exact, limit: Radii
 ) -> tuple[Layered, Layered | None, Exact, Radii]:
     """Put particles, and queries if there are any, into the layers of their batches.
 
-    Returns both, the box with the additional dimension, and search radii limited to half the distance between layers.
-    Raises at run time, on all ranks, if a batch number is invalid.
+    Args:
+        part: Particles.
+        batch: ``(n,)`` integers, the batch of each particle.
+        part_query: Queries, or None.
+        batch_query: ``(q,)`` integers, the batch of each query, or None.
+        box: Periodic box.
+        limit: Search radii.
+
+    Returns:
+        Both in layers, the box with the additional dimension, and search radii limited to half the distance between
+        layers.
+
+    Raises:
+        ValueError or jax.errors.JaxRuntimeError: At run time, on all ranks, if a batch number is invalid.
     """
     parts, batches = ([part], [batch]) if part_query is None else ([part, part_query], [batch, batch_query])
     spacing = _spacing(parts, box)
@@ -103,17 +121,17 @@ def in_layers(
     known = jax.lax.bitcast_convert_type(spacing.astype(jnp.float32), jnp.int32)
     nums = comm.after([kernels.as_num(get_num(part)) for part in parts], known)
     most = 2**24 if spacing.dtype == jnp.float32 else 2**31 - 1
-    room = jnp.clip(jnp.floor(farthest_number(spacing.dtype) / spacing), 0, most).astype(jnp.int32)
+    last_layer = jnp.clip(jnp.floor(farthest_number(spacing.dtype) / spacing), 0, most).astype(jnp.int32)
     faults = [
         fault
         for one in zip(batches, nums, ("batch", "batch_query"), strict=False)
-        for fault in _faults(*one, most, room, spacing.dtype)
+        for fault in _faults(*one, most, last_layer, spacing.dtype)
     ]
     checked = comm.check_all(nums[0], faults)
     layered = [_layered(*one, comm.after(spacing, checked)) for one in zip(parts, batches, strict=True)]
     words = jnp.asarray(box.words)
     wider = Exact(jnp.concatenate([words, jnp.zeros_like(words[:1])]))
-    return layered[0], layered[1] if layered[1:] else None, wider, _nearer(limit, spacing / 2, words)
+    return layered[0], layered[1] if layered[1:] else None, wider, _limited_to(limit, spacing / 2, words)
 
 
 def _layered(part: Any, batch: Any, spacing: jax.Array) -> Layered:
@@ -133,20 +151,20 @@ def _spacing(parts: Sequence[Any], box: Exact) -> jax.Array:
     return 2 * _power_above(jax.lax.stop_gradient(farthest))
 
 
-def _faults(batch: Any, num: jax.Array, name: str, most: int, room: jax.Array, dtype: Any) -> list[comm.Fault]:
-    """Report batch numbers that are invalid or above ``room``, the last layer with valid coordinates."""
+def _faults(batch: Any, num: jax.Array, name: str, most: int, last_layer: jax.Array, dtype: Any) -> list[comm.Fault]:
+    """Report batch numbers that are invalid or above ``last_layer``, the last layer with valid coordinates."""
     batch = jnp.asarray(batch)
     last = min(most, jnp.iinfo(batch.dtype).max)  # JAX would cut ``most`` to the dtype of a narrow batch
     used = jnp.arange(batch.shape[0], dtype=jnp.int32) < num
-    far = first_row(used & (batch > jnp.minimum(room, last).astype(batch.dtype)))
+    far = first_row(used & (batch > jnp.minimum(last_layer, last).astype(batch.dtype)))
     number = batch[jnp.maximum(far, 0)] if batch.shape[0] else far
     return [
         row_fault(used & ((batch < 0) | (batch > last)), None, _BAD_BATCH % (name, most)),
-        comm.Fault(far >= 0, [far, number, room], _TOO_WIDE % (name, dtype.name)),
+        comm.Fault(far >= 0, [far, number, last_layer], _TOO_WIDE % (name, dtype.name)),
     ]
 
 
-def _nearer(limit: Radii, half: jax.Array, box: jax.Array) -> Radii:
+def _limited_to(limit: Radii, half: jax.Array, box: jax.Array) -> Radii:
     """Return ``limit``, or ``half`` if that is smaller or there is no limit."""
     least = jnp.zeros(box.shape[-1], box.dtype).at[0].set(half.astype(box.dtype))
     if not limit.given():

@@ -53,11 +53,16 @@ def radii_over_ranks(
 ) -> jax.Array:
     """Return ``rad`` with its derivatives by the positions of all ranks and by box lengths.
 
-    query, rad: ``(q, d)`` and ``(q, k)``. pos: ``(n, d)``, the rank's particles. nearest: the neighbours, as a
-    `jztree.data.RankIdx` of ``(q, k)`` rows of ``pos``, or as numbers ``(q, k)`` that start at ``offsets`` ``(r,)`` for
-    each rank; None if derivatives are not available.
-
     Derivatives gather the positions of all ranks on each rank.
+
+    Args:
+        query: ``(q, d)``.
+        pos: ``(n, d)``, the rank's particles.
+        box: Periodic box.
+        rad: ``(q, k)``.
+        nearest: The neighbours: a `jztree.data.RankIdx` of ``(q, k)`` rows of ``pos``, or, with ``offsets``, numbers
+            ``(q, k)``. None if derivatives are not available.
+        offsets: ``(r,)`` int32, the number of each rank's first particle, or None.
     """
     del query, pos, box, nearest, offsets
     return rad
@@ -82,12 +87,12 @@ def _radii_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -
     else:
         rank = jnp.searchsorted(offsets, nearest, side="right").astype(jnp.int32) - 1
         flat = jnp.where(nearest < 0, -1, rank * n + nearest - offsets[rank])
-    everyone, everyone_dot = (comm.all_gather(x).reshape(ndev * n, -1) for x in (pos, tangents[1]))
+    all_pos, all_pos_dot = (comm.all_gather(x).reshape(ndev * n, -1) for x in (pos, tangents[1]))
 
     def found(query: jax.Array, pos: jax.Array, box: Exact) -> jax.Array:
         return radii(query, pos, box, rad, flat)
 
-    return jax.jvp(found, (query, everyone, box), (tangents[0], everyone_dot, tangents[2]))
+    return jax.jvp(found, (query, all_pos, box), (tangents[0], all_pos_dot, tangents[2]))
 
 
 @jax.custom_jvp
@@ -114,7 +119,7 @@ def _is_real(leaf: Any) -> bool:
     return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
 
 
-def whose_rows(origin: RankIdx, num: Any) -> RankIdx:
+def origin_without_padding(origin: RankIdx, num: Any) -> RankIdx:
     """Return ``origin`` of ``(q,)`` rows, with -1 in the padding rows from ``num`` on."""
     real = jnp.arange(origin.idx.shape[0], dtype=jnp.int32) < kernels.as_num(num)
     return RankIdx(jnp.where(real, origin.rank, -1), jnp.where(real, origin.idx, -1))

@@ -20,7 +20,7 @@ WORDS = ("rad", "drad", "rankidx", "globalidx", "part", "reduce", "query", "quer
 DISTANCES = frozenset({"rad", "drad"})
 ABOUT_QUERIES = frozenset({"query", "queryidx"})
 # Values for missing neighbours; 0 in all other entries.
-NOTHING = {"rad": jnp.inf, "rankidx": (-1, -1), "globalidx": -1}
+MISSING_VALUES = {"rad": jnp.inf, "rankidx": (-1, -1), "globalidx": -1}
 
 
 def parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
@@ -61,17 +61,21 @@ def as_result(entries: list[Any]) -> Any:
 
 @dataclass
 class Found:
-    """Neighbours: distances, and rows ``idx`` of ``source``, both ``(q, k)``.
+    """The neighbours of queries.
 
-    others: functions that compute the entries for all other words, called on demand. fewer: rows may have fewer than
-    ``k`` neighbours, and the properties of missing neighbours are 0.
+    Attributes:
+        rad: Distances, ``(q, k)``.
+        idx: Rows of the neighbours in ``source``, ``(q, k)`` int32; -1 for missing neighbours.
+        source: Particles that contain the neighbours.
+        others: Functions that compute the entries for all other words, called on demand.
+        is_limited: Whether queries may have fewer than ``k`` neighbours. Properties of missing neighbours are then 0.
     """
 
     rad: jax.Array
     idx: jax.Array
     source: Any
     others: Mapping[str, Callable[[], Any]]
-    fewer: bool = False
+    is_limited: bool = False
 
     def entry(self, word: str) -> Any:
         """Return the entry for a word."""
@@ -81,27 +85,36 @@ class Found:
             return self.others[word]()
         if word == "part":
             return self._neighbours()
-        return self._of_there(field_of(self.source, word, self.idx))
+        return self._zero_missing(field_of(self.source, word, self.idx))
 
     def _neighbours(self) -> Any:
         """Return the neighbours, a particle class of arrays ``(q, k, ...)``."""
         source = replace_num(self.source, None)
-        near = map_rows(lambda leaf: self._of_there(take(jnp.asarray(leaf), self.idx)), source)
+        near = map_rows(lambda leaf: self._zero_missing(take(jnp.asarray(leaf), self.idx)), source)
         moved = [one is not other for one, other in zip(*map(jax.tree.leaves, (near, source)), strict=True)]
         return release(near, self.idx >= 0, jax.tree.unflatten(jax.tree.structure(near), moved))
 
-    def _of_there(self, leaf: jax.Array) -> jax.Array:
+    def _zero_missing(self, leaf: jax.Array) -> jax.Array:
         """Return ``leaf`` ``(q, k, ...)``, with 0 for missing neighbours."""
-        if not self.fewer:
+        if not self.is_limited:
             return leaf
-        there = (self.idx >= 0).reshape(self.idx.shape + (1,) * (leaf.ndim - 2))
-        return jnp.where(there, leaf, jnp.zeros((), leaf.dtype))
+        exists = (self.idx >= 0).reshape(self.idx.shape + (1,) * (leaf.ndim - 2))
+        return jnp.where(exists, leaf, jnp.zeros((), leaf.dtype))
 
 
 def reduced(reduce_func: Callable[..., Any], found: Found, origin: RankIdx, query: Any, queryidx: RankIdx) -> Any:
     """Call ``reduce_func`` with neighbours in z-order.
 
-    Raises ValueError if the result does not have one row per query, and TypeError if its rows cannot be moved.
+    Args:
+        reduce_func: Function of the user; see `knn`.
+        found: The neighbours.
+        origin: Rank and row of each source in the input.
+        query: The queries.
+        queryidx: Rank and row of each query in the input.
+
+    Raises:
+        ValueError: If the result does not have one row per query.
+        TypeError: If kernels cannot move the rows of the result.
     """
     part, query = release(found.source), release(query)
     made = reduce_func(part=part, rnn=found.rad, inn=found.idx, origin=origin, query=query, queryidx=queryidx)
@@ -116,7 +129,7 @@ def reduced(reduce_func: Callable[..., Any], found: Found, origin: RankIdx, quer
 
 
 def take(leaf: jax.Array, idx: jax.Array) -> jax.Array:
-    """Return ``leaf[idx]`` for rows ``(q, k)``; missing neighbours get the values of some row."""
+    """Return ``leaf[idx]`` for rows ``(q, k)``. For missing neighbours, the values are arbitrary."""
     return kernels.gather_rows(leaf, jnp.maximum(idx, 0).reshape(-1)).reshape(*idx.shape, *leaf.shape[1:])
 
 

@@ -24,7 +24,7 @@ from ..config import OverdensityConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, exact, is_concrete, with_twins
 from ..tree import TreeHierarchy
-from ..tree.stage import stage_of
+from ..tree.stage import prepare_stage
 from ._arguments import check_both, faults_of_masses
 from ._derivatives import Sources, of_spheres
 from ._spheres import find_spheres
@@ -135,18 +135,18 @@ def spherical_overdensity(
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
     given, centres = check_both(part, centre, th)
     pos, mass = given.pos, given.part.mass
-    box, wanted = check_box(boxsize, given.dims), check_density(density)
+    box, densities = check_box(boxsize, given.dims), check_density(density)
     G = _check_gravity(G)
     # If G is out of the range of float32, its root may still be in range.
     speed_unit = jnp.asarray(np.sqrt(np.float64(G)) if is_concrete(G) else jnp.sqrt(G), pos.dtype)
-    one_density = wanted.words.ndim == 1
-    wanted = Exact(wanted.words.reshape(-1, wanted.words.shape[-1]))
+    one_density = densities.words.ndim == 1
+    densities = Exact(densities.words.reshape(-1, densities.words.shape[-1]))
     # The search has no derivatives; they are added to its results.
-    sources, asking = (replace(one, part=jax.lax.stop_gradient(one.part)) for one in (given, centres))
-    stage = stage_of(sources, asking, box, cfg, "overdensity_ghosts", faults_of_masses(given))
-    radius, mass_within, count, peak = find_spheres(stage, wanted, cfg)
+    sources, query_set = (replace(one, part=jax.lax.stop_gradient(one.part)) for one in (given, centres))
+    stage = prepare_stage(sources, query_set, box, cfg, "overdensity_ghosts", faults_of_masses(given))
+    radius, mass_within, count, peak = find_spheres(stage, densities, cfg)
     around = Sources(pos, mass, given.num)
-    radius, mass, peak = of_spheres((radius, mass_within, peak), around, centres.pos, wanted, box)
+    radius, mass, peak = of_spheres((radius, mass_within, peak), around, centres.pos, densities, box)
     vmax = peak[:, 0] * speed_unit
     count = comm.after(count, _check_range(radius, mass, count, vmax, given.dims))
     if one_density:

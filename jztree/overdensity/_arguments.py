@@ -9,12 +9,12 @@ from ..arguments import check_alike, check_particles, mass_faults, mass_rows
 from ..data import PosMass
 from ..particles import check_num
 from ..tree import TreeHierarchy, check_hierarchy
-from ..tree.stage import Given
+from ..tree.stage import InputParticles
 
 _MAX_DIMS = 4
 
 
-def check_both(part: Any, centre: Any, th: TreeHierarchy | None) -> tuple[Given, Given]:
+def check_both(part: Any, centre: Any, th: TreeHierarchy | None) -> tuple[InputParticles, InputParticles]:
     """Return particles with their masses, and centres. Raise TypeError or ValueError if they are invalid or differ.
 
     Masses are ``(n,)``; ``(1,)`` if all share one; or ``(0,)`` if each particle counts 1.
@@ -26,10 +26,12 @@ def check_both(part: Any, centre: Any, th: TreeHierarchy | None) -> tuple[Given,
     check_hierarchy(th)
     mass = mass_rows(part, pos.dtype)
     weighed = PosMass(pos=pos, mass=jnp.zeros((0,), pos.dtype) if mass is None else mass, num=kernels.as_num(num))
-    return Given(weighed, num, th=th, named=False), Given(centres, of_centres, name="the centres", named=False)
+    return InputParticles(weighed, num, th=th, needs_origin=False), InputParticles(
+        centres, of_centres, name="the centres", needs_origin=False
+    )
 
 
-def faults_of_masses(given: Given) -> list[comm.Fault]:
+def faults_of_masses(given: InputParticles) -> list[comm.Fault]:
     """Return the possible faults of the masses of `check_both`."""
     mass = given.part.mass
     return mass_faults(mass, given.num, given.pos.shape[0]) if mass.shape[0] else []

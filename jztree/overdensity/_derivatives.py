@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm
-from ..derivatives import everyone, nearest_difference, norm, or_one
+from ..derivatives import nearest_difference, norm, or_one, rows_of_all_ranks
 from ..jax_ext import Exact, exact_to_float
 
 
@@ -47,7 +47,7 @@ def _of_spheres_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tupl
 
     def found(pos: jax.Array, mass: jax.Array, centre: jax.Array, density: Exact, box: Exact) -> Any:
         weight = jnp.ones((1,), pos.dtype) if mass.shape[0] == 0 else mass
-        pos, weight = everyone(pos), jnp.broadcast_to(everyone(weight), valid.shape)
+        pos, weight = rows_of_all_ranks(pos), jnp.broadcast_to(rows_of_all_ranks(weight), valid.shape)
         return _spheres(pos, weight, valid, centre, density, box, known)
 
     dots = (tangents[1].pos, tangents[1].mass, *tangents[2:])

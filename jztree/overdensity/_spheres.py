@@ -19,7 +19,7 @@ from .. import comm, kernels
 from ..arguments import at_least_normal
 from ..config import OverdensityConfig
 from ..jax_ext import Exact, exact_to_float
-from ..tree.stage import Near, Stage
+from ..tree.stage import ParticlesWithGhosts, Stage
 
 # Search farther than necessary by this factor, because particles of other ranks make spheres grow.
 _FURTHER = 1.2
@@ -34,8 +34,8 @@ def find_spheres(stage: Stage, density: Exact, cfg: OverdensityConfig) -> Sphere
     `kernels.overdensity`.
     """
     search = _Search(stage, density, cfg)
-    spheres = search.over_ranks() if stage.is_wide else search.spheres(stage.sources, search.nearest)
-    return tuple(stage.home(list(spheres[:4])))
+    spheres = search.over_ranks() if stage.is_distributed else search.spheres(stage.sources, search.nearest)
+    return tuple(stage.send_back(list(spheres[:4])))
 
 
 def widest_sphere(box: Exact, dtype: Any) -> jax.Array:
@@ -62,39 +62,39 @@ class _Search:
     def over_ranks(self) -> Spheres:
         stage = self.stage
         self.widest = widest_sphere(stage.box, stage.sources.pos.dtype)
-        stage.meet(close=True)
-        everyone = self.nearest >= 0
+        stage.exchange_boxes(close=True)
+        pending = self.nearest >= 0
         spheres = self.spheres(stage.sources, self.nearest)
 
         def one(state: tuple[Spheres, jax.Array, jax.Array]) -> tuple[Spheres, jax.Array, jax.Array]:
-            spheres, pending = self._look_around(*state[:2])
+            spheres, pending = self._add_ghosts(*state[:2])
             return spheres, pending, comm.all_max(jnp.any(pending).astype(jnp.int32))
 
-        return jax.lax.while_loop(lambda state: state[2] > 0, one, (spheres, everyone, jnp.int32(1)))[0]
+        return jax.lax.while_loop(lambda state: state[2] > 0, one, (spheres, pending, jnp.int32(1)))[0]
 
-    def _look_around(self, spheres: Spheres, pending: jax.Array) -> tuple[Spheres, jax.Array]:
+    def _add_ghosts(self, spheres: Spheres, pending: jax.Array) -> tuple[Spheres, jax.Array]:
         """Compute pending spheres with the particles of other ranks. Return all spheres and those still pending."""
-        asked = jnp.where(pending, at_least_normal(spheres[4]) * _FURTHER, 0)
-        near, is_open = self._bring(asked)
+        reach = jnp.where(pending, at_least_normal(spheres[4]) * _FURTHER, 0)
+        near, is_open = self._bring_ghosts(reach)
         pending &= is_open
         found = self.spheres(near, jnp.where(pending, self.nearest, -1))
-        # An infinite radius requests the nearest few only. If they are missing now, they do not exist.
-        searched = jnp.where(jnp.isfinite(asked), asked, jnp.where(jnp.isfinite(found[4]), 0, jnp.inf))
+        # An infinite reach requests the nearest few only. If they are missing now, they do not exist.
+        searched = jnp.where(jnp.isfinite(reach), reach, jnp.where(jnp.isfinite(found[4]), 0, jnp.inf))
         of_row = [pending.reshape(-1, *[1] * (column.ndim - 1)) for column in found]
         spheres = tuple(jnp.where(*columns) for columns in zip(of_row, found, spheres, strict=True))
         # If a sphere received too few particles, request the nearest few, at any distance. If the search
         # has already reached the widest sphere that fits the box, there is no sphere.
         rests_on = at_least_normal(found[4])
-        needed = jnp.where(jnp.isfinite(asked), jnp.minimum(rests_on, self.widest), rests_on)
+        needed = jnp.where(jnp.isfinite(reach), jnp.minimum(rests_on, self.widest), rests_on)
         return spheres, pending & (needed > searched)
 
-    def _bring(self, asked: jax.Array) -> tuple[Near, jax.Array]:
-        """Return own particles and ghosts within radius ``asked`` of the centres, and which centres may have ghosts."""
-        far = jnp.isinf(asked)
-        open_wide, wide = self.stage.open(jnp.where(far, 0, asked)[:, None])
-        open_few, few = self.stage.open(jnp.where(far, asked, 0)[:, None], self.cfg.npart_min)
+    def _bring_ghosts(self, reach: jax.Array) -> tuple[ParticlesWithGhosts, jax.Array]:
+        """Return own particles and ghosts within reach ``reach`` of the centres, and which centres may have ghosts."""
+        far = jnp.isinf(reach)
+        open_wide, wide = self.stage.open_leaves(jnp.where(far, 0, reach)[:, None])
+        open_few, few = self.stage.open_leaves(jnp.where(far, reach, 0)[:, None], self.cfg.npart_min)
         is_open, radius = jnp.maximum(open_wide, open_few), jnp.maximum(at_least_normal(wide), at_least_normal(few))
-        near = self.stage.around(radius, whole=True)
-        splits, rows = self.stage.queries.blocks()[0], jnp.arange(asked.shape[0], dtype=jnp.int32)
+        near = self.stage.with_ghosts(radius, whole=True)
+        splits, rows = self.stage.queries.blocks()[0], jnp.arange(reach.shape[0], dtype=jnp.int32)
         leaf = jnp.searchsorted(splits, rows, side="right") - 1
         return near, is_open[jnp.clip(leaf, 0, is_open.shape[0] - 1)] > 0

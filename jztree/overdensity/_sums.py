@@ -21,9 +21,9 @@ from ..arguments import (
 from ..config import OverdensityConfig, checked_config, without_masses
 from ..data import ParticleData, with_computed
 from ..jax_ext import Exact, with_twins
-from ..particles import check_carried
+from ..particles import check_representable
 from ..tree import TreeHierarchy
-from ..tree.stage import Given, Stage, stage_of
+from ..tree.stage import InputParticles, Stage, prepare_stage
 from ._arguments import check_both, faults_of_masses
 from ._spheres import widest_sphere
 
@@ -123,15 +123,15 @@ def sphere_properties(
     faults += faults_of_masses(given)
     moving, more = _with_velocities(part, given)
     sources = replace(given, part=moving)
-    asked = replace(centres, data=jnp.where(jnp.isnan(radii), 0, radii))
-    stage = stage_of(sources, asked, box, cfg, "overdensity_ghosts", faults + more)
+    queries = replace(centres, data=jnp.where(jnp.isnan(radii), 0, radii))
+    stage = prepare_stage(sources, queries, box, cfg, "overdensity_ghosts", faults + more)
     marked = [_marked(column, radii) for column in _sums(stage)]
     return _named(num, marked, given.dims, getattr(part, "vel", None) is not None)
 
 
-def _check_radii(radius: Any, centres: Given, box: Exact) -> tuple[jax.Array, list[comm.Fault]]:
+def _check_radii(radius: Any, centres: InputParticles, box: Exact) -> tuple[jax.Array, list[comm.Fault]]:
     """Return ``radius``, ``(q,)`` in the dtype of the positions and 0 in rows without a centre, and its faults."""
-    check_carried({"radius": radius})
+    check_representable({"radius": radius})
     check_real_dtype(radius, "radius")
     if np.shape(radius) != centres.rows:
         raise ValueError(
@@ -144,7 +144,7 @@ def _check_radii(radius: Any, centres: Given, box: Exact) -> tuple[jax.Array, li
     return radii, [comm.Fault(row >= 0, [row], _TOO_WIDE)]
 
 
-def _with_velocities(part: Any, given: Given) -> tuple[ParticleData, list[comm.Fault]]:
+def _with_velocities(part: Any, given: InputParticles) -> tuple[ParticleData, list[comm.Fault]]:
     """Return particles with velocities as kernels need them, and their faults. No velocities: ``(0, d)``."""
     pos, vel = given.pos, getattr(part, "vel", None)
     faults = []
@@ -165,13 +165,13 @@ def _sums(stage: Stage) -> Any:
     rows = jnp.arange(centres.pos.shape[0], dtype=jnp.int32)
     radius = jnp.where(rows < centres.num, centres.data, 0)
     near = stage.sources
-    if stage.is_wide:
-        stage.meet()
+    if stage.is_distributed:
+        stage.exchange_boxes()
         # Search slightly farther, because distances are rounded differently there.
-        asked = at_least_normal(radius)[:, None] * (1 + 8 * jnp.finfo(radius.dtype).eps)
-        near = stage.around(stage.open(asked)[1], whole=True)
+        queries = at_least_normal(radius)[:, None] * (1 + 8 * jnp.finfo(radius.dtype).eps)
+        near = stage.with_ghosts(stage.open_leaves(queries)[1], whole=True)
     mass, vel = jnp.asarray(near.part.mass), jnp.asarray(near.part.vel)
-    return stage.home(list(kernels.sphere_sums(near.tree(), mass, vel, centres.pos, radius, stage.box)))
+    return stage.send_back(list(kernels.sphere_sums(near.tree(), mass, vel, centres.pos, radius, stage.box)))
 
 
 def _marked(column: jax.Array, radii: jax.Array) -> jax.Array:

@@ -16,7 +16,7 @@ from ..jax_ext import with_twins
 from ..kernels import PairBins
 from ..particles import check_num
 from ..tree import TreeHierarchy, check_hierarchy
-from ..tree.stage import Given
+from ..tree.stage import InputParticles
 from ..within._weights import checked_weights
 from ._bins import as_bins, exact_arguments, sight_faults
 from ._sets import Pairs
@@ -152,16 +152,16 @@ def pair_counts(
     return _named(counts, sums, bins, regions)
 
 
-def _check_both(part: Any, part_b: Any, th: TreeHierarchy | None) -> tuple[Given, Given | None]:
+def _check_both(part: Any, part_b: Any, th: TreeHierarchy | None) -> tuple[InputParticles, InputParticles | None]:
     """Return both sets. Raise TypeError or ValueError if they are invalid or do not match."""
     pos = check_particles(part)
-    one = Given(pos, check_num(part), th=th, named=False)
+    one = InputParticles(pos, check_num(part), th=th, needs_origin=False)
     if part_b is None:
         return one, None
     other = check_particles(part_b, "positions of part_b")
     num = check_num(part_b, "num of part_b")
     check_alike(other, pos, "part_b is", "part is")
-    return one, Given(other, num, name="the positions of part_b", named=False)
+    return one, InputParticles(other, num, name="the positions of part_b", needs_origin=False)
 
 
 def _check_regions(region: Any, region_b: Any, num_regions: Any, apart: bool) -> int:
@@ -178,7 +178,7 @@ def _check_regions(region: Any, region_b: Any, num_regions: Any, apart: bool) ->
     return int(num_regions)
 
 
-def _columns(given: Given, weight: Any, region: Any, regions: int, of: str) -> tuple[Any, list[comm.Fault]]:
+def _columns(given: InputParticles, weight: Any, region: Any, regions: int, of: str) -> tuple[Any, list[comm.Fault]]:
     """Return the weights and regions of a set, and their possible faults. of: the name of the set in messages."""
     pos, num = given.pos, given.num
     weight, faults = checked_weights(weight, pos, num, of)

@@ -10,7 +10,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._transform.capacity import room
+from .._transform.capacity import choose_capacity
 from ..arguments import SPEC, Radii, as_one_radius, check_box, exact_arguments_of_one, row_fault
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
@@ -19,7 +19,7 @@ from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import starts_of_ranks
 from ..within._listing import Listing, Space, check_capacity
-from ..within._search import Asked, Ready, check_both, make_ready
+from ..within._search import PreparedSearch, SearchArguments, check_both, prepare_search
 
 # Initial capacity of lists, in pairs per query.
 _USUAL = 32
@@ -116,31 +116,31 @@ def pairs_within(
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
-    sources, queries, asking = check_both(part, part_query, th)
-    pos, query, same = sources.pos, asking.pos, queries is None
+    sources, queries, query_set = check_both(part, part_query, th)
+    pos, query, same = sources.pos, query_set.pos, queries is None
     box = check_box(boxsize, sources.dims)
-    radii = as_one_radius(radius, asking.rows, asking.num)
+    radii = as_one_radius(radius, query_set.rows, query_set.num)
     check_capacity(capacity)
     _check_full(full, same, radii)
-    asked = _asked_quantities(quantities)
+    requested = _requested_quantities(quantities)
     faults = _faults(radii, box, pos, sources.num, "")
     if not same:
-        faults += _faults(radii, box, query, asking.num, " of the queries")
-    ready = make_ready(Asked(sources, queries, radii, box, cfg, faults, numbered=True))
+        faults += _faults(radii, box, query, query_set.num, " of the queries")
+    prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg, faults, numbered=True))
     half = same and not full
-    place = room("pairs", capacity, (_USUAL // 2 if half else _USUAL) * query.shape[0], 2**31 - 1)
-    vectors, shifts = bool(asked & set("Dd")), bool(asked & set("SDd"))
-    search = _search_of(ready, box, same=same, half=half, shifts=shifts, vectors=vectors)
-    starts = ready.starts if same or ready.starts is None else starts_of_ranks(asking.num)
+    place = choose_capacity("pairs", capacity, (_USUAL // 2 if half else _USUAL) * query.shape[0], 2**31 - 1)
+    vectors, shifts = bool(requested & set("Dd")), bool(requested & set("SDd"))
+    search = _search_of(prepared, box, same=same, half=half, shifts=shifts, vectors=vectors)
+    starts = prepared.starts if same or prepared.starts is None else starts_of_ranks(query_set.num)
     fill = (-1, -1, *(0,) * shifts, *(0, jnp.inf) * vectors)
     entry = _entry_bytes(pos, shifts, vectors)
-    splits, columns = Listing(ready, place, "pairs", fill, entry, search, box, starts).lists()
+    splits, columns = Listing(prepared, place, "pairs", fill, entry, search, box, starts).lists()
     found = dict(zip("ijSDd", columns, strict=False))
     if vectors:
         first = None if starts is None else starts[comm.get_rank_info()[0]]
-        which = found["i"], found["j"], found["S"], first, ready.starts
+        which = found["i"], found["j"], found["S"], first, prepared.starts
         found["D"], found["d"] = _differentiable(query, pos, box, found["D"], found["d"], which)
-    shift, vector, distance = (found[letter] if letter in asked else None for letter in "SDd")
+    shift, vector, distance = (found[letter] if letter in requested else None for letter in "SDd")
     return PairLists(i=found["i"], j=found["j"], shift=shift, vector=vector, distance=distance, num=splits[-1])
 
 
@@ -149,19 +149,19 @@ def _entry_bytes(pos: jax.Array, shifts: bool, vectors: bool) -> int:
     return 8 + 4 * dims * shifts + pos.dtype.itemsize * (dims + 1) * vectors
 
 
-def _search_of(ready: Ready, box: Exact, **options: Any) -> Callable[..., tuple[jax.Array, ...]]:
+def _search_of(prepared: PreparedSearch, box: Exact, **options: Any) -> Callable[..., tuple[jax.Array, ...]]:
     """Return the function that makes lists, for `Listing`."""
 
     def search(
-        names: jax.Array, whose: Any, rows: jax.Array | None, radius: Exact, space: Space
+        names: jax.Array, query_names: Any, rows: jax.Array | None, radius: Exact, space: Space
     ) -> tuple[jax.Array, ...]:
-        own = ready.sources, names, ready.queries, rows, whose
+        own = prepared.sources, names, prepared.queries, rows, query_names
         return kernels.pairs_within(*own, radius, box, space.size, padded=space.padded, **options)
 
     return search
 
 
-def _asked_quantities(quantities: Any) -> set[str]:
+def _requested_quantities(quantities: Any) -> set[str]:
     if not isinstance(quantities, str) or not set(quantities) <= set("ijSdD"):
         raise ValueError(
             f'quantities is {quantities!r:.60}; it must be a string with some of the letters of "ijSdD": S for '

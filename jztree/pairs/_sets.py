@@ -16,7 +16,7 @@ from .. import comm, kernels
 from ..config import RadiusConfig
 from ..jax_ext import Exact
 from ..kernels import PairBins, PairSet
-from ..tree.stage import Given, Near, Stage, stage_of
+from ..tree.stage import InputParticles, ParticlesWithGhosts, Stage, prepare_stage
 from ._bins import reach_of
 from ._wide_numbers import add_counts, add_sums, counts_of_all_ranks, sums_of_all_ranks
 
@@ -36,8 +36,8 @@ class Pairs:
         faults: Possible faults other than those of the positions.
     """
 
-    one: Given
-    other: Given | None
+    one: InputParticles
+    other: InputParticles | None
     bins: PairBins
     box: Exact
     regions: int
@@ -47,14 +47,14 @@ class Pairs:
     def counted(self) -> Words:
         """Return the words of counts and sums of all ranks; see `kernels.pair_counts`."""
         sources, queries = (self.one, None) if self.other is None else (self.other, self.one)
-        stage = stage_of(sources, queries, self.box, self.cfg, "pair_ghosts", self.faults)
+        stage = prepare_stage(sources, queries, self.box, self.cfg, "pair_ghosts", self.faults)
         own = PairSet(stage.queries.tree(), *stage.queries.data)
         if self.other is not None:
             near = self._around(stage, lower_only=False)
             others = PairSet(near.tree(), *near.data)
             return of_all_ranks(*self._count(own, others))
         inner = self._count(own, None)
-        if not stage.is_wide:
+        if not stage.is_distributed:
             return of_all_ranks(*inner)
         outer = self._count(own, self._ghosts(stage))
         # Count pairs between ranks in both orders.
@@ -64,10 +64,10 @@ class Pairs:
     def _count(self, own: PairSet, others: PairSet | None) -> Words:
         return kernels.pair_counts(own, others, self.bins, self.box, self.regions)
 
-    def _around(self, stage: Stage, lower_only: bool) -> Near:
+    def _around(self, stage: Stage, lower_only: bool) -> ParticlesWithGhosts:
         """Return the sources and their ghosts that may share a bin with this rank's queries."""
         reach = reach_of(self.bins, stage.sources.pos.dtype)
-        return stage.around(reach, stage.sources.data, lower_only=lower_only)
+        return stage.with_ghosts(reach, stage.sources.data, lower_only=lower_only)
 
     def _ghosts(self, stage: Stage) -> PairSet:
         """Return the ghosts of higher ranks alone, which follow the rank's own particles."""
@@ -75,7 +75,7 @@ class Pairs:
         size = near.pos.shape[0]
         rows = jnp.minimum(own + jnp.arange(size, dtype=jnp.int32), size - 1)
         data = jax.tree.map(lambda column: kernels.gather_rows(column, rows), near.data)
-        return PairSet(near.chosen(rows, near.num - own, self.cfg.tree).tree(), *data)
+        return PairSet(near.select(rows, near.num - own, self.cfg.tree).tree(), *data)
 
 
 def of_all_ranks(counts: jax.Array, sums: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -87,7 +87,7 @@ def _limbs(words: jax.Array) -> jax.Array:
     return parts.reshape(*words.shape[:-1], 4).astype(jnp.int32)
 
 
-def _carried(limbs: jax.Array) -> jax.Array:
+def _propagate_carries(limbs: jax.Array) -> jax.Array:
     """Propagate carries of four 16-bit limbs, each below 2**31, and return the words."""
     carry, words = jnp.zeros((), jnp.int32), []
     for i in range(4):
@@ -99,13 +99,13 @@ def _carried(limbs: jax.Array) -> jax.Array:
 
 def add_counts(*words: jax.Array) -> jax.Array:
     """Add counts given by their words ``(..., 2)``."""
-    return _carried(sum((_limbs(one) for one in words[1:]), _limbs(words[0])))
+    return _propagate_carries(sum((_limbs(one) for one in words[1:]), _limbs(words[0])))
 
 
 def counts_of_all_ranks(words: jax.Array) -> jax.Array:
     """Add counts over all ranks, at most 2**14. The result is replicated."""
     axes = comm.get_rank_info()[2]
-    return _carried(jax.lax.psum(comm.vary(_limbs(words)), axes)) if axes else words
+    return _propagate_carries(jax.lax.psum(comm.vary(_limbs(words)), axes)) if axes else words
 
 
 def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -148,6 +148,6 @@ def sums_of_all_ranks(words: jax.Array) -> jax.Array:
         return jax.lax.psum(comm.vary(words), axes)
     rank = comm.get_rank_info()[0]
     # Each rank contributes its own row, so that the result is the same on all ranks and JAX knows it.
-    mine = jnp.zeros((ndev, *words.shape), words.dtype).at[rank].set(words)
-    everyone = jax.lax.psum(comm.vary(mine), axes)
-    return jax.lax.fori_loop(1, ndev, lambda i, total: add_sums(total, everyone[i]), everyone[0])
+    own_term = jnp.zeros((ndev, *words.shape), words.dtype).at[rank].set(words)
+    terms = jax.lax.psum(comm.vary(own_term), axes)
+    return jax.lax.fori_loop(1, ndev, lambda i, total: add_sums(total, terms[i]), terms[0])

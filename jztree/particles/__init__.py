@@ -1,16 +1,16 @@
 """Accepted particle inputs: their positions, numbers and properties, and arrays of other libraries."""
 
-from ._computed import Carried, carry, computed_by, over_devices
-from ._dlpack import adopted
+from ._computed import ComputedParticles, attach_columns, computed_by, over_devices
+from ._dlpack import import_arrays
 from ._inputs import (
     Particles,
-    check_carried,
     check_countable,
     check_known,
     check_movable,
     check_no_unit,
     check_no_units,
     check_num,
+    check_representable,
     check_rows,
     check_width,
     field_names,
@@ -25,17 +25,16 @@ from ._inputs import (
 from ._messages import name_of, one_line
 
 __all__ = [
-    "Carried",
+    "ComputedParticles",
     "Particles",
-    "adopted",
-    "carry",
-    "check_carried",
+    "attach_columns",
     "check_countable",
     "check_known",
     "check_movable",
     "check_no_unit",
     "check_no_units",
     "check_num",
+    "check_representable",
     "check_rows",
     "check_width",
     "computed_by",
@@ -44,6 +43,7 @@ __all__ = [
     "get_num",
     "get_num_total",
     "get_pos",
+    "import_arrays",
     "name_of",
     "one_integer",
     "one_line",

@@ -26,7 +26,7 @@ def is_computed(cls: Any, name: str) -> bool:
 
 
 @jax.tree_util.register_pytree_with_keys_class
-class Carried:
+class ComputedParticles:
     """A particle class together with its computed properties as columns.
 
     Its leaves are the columns and the leaves of the class.
@@ -42,7 +42,7 @@ class Carried:
         self.part, self.columns = part, columns
 
     def __getattr__(self, name: str) -> Any:
-        if name in Carried.__slots__:  # not set yet
+        if name in ComputedParticles.__slots__:  # not set yet
             raise AttributeError(name)
         return self.columns[name] if name in self.columns else getattr(self.part, name)
 
@@ -59,7 +59,7 @@ class Carried:
         return [*self.columns.values(), *leaves], (tuple(self.columns), structure)
 
     @classmethod
-    def tree_unflatten(cls, known: Any, leaves: Sequence[Any]) -> "Carried":
+    def tree_unflatten(cls, known: Any, leaves: Sequence[Any]) -> "ComputedParticles":
         """Invert `tree_flatten`."""
         names, structure = known
         leaves = list(leaves)
@@ -72,10 +72,10 @@ def computed_by(part: Any, names: Sequence[str] = ()) -> list[str]:
 
     Args:
         part: A particle class.
-        names: See `carry`.
+        names: See `attach_columns`.
     """
     cls: Any = type(part)
-    if isinstance(part, (*_BUILT_IN, Carried, type)):
+    if isinstance(part, (*_BUILT_IN, ComputedParticles, type)):
         return []
     return [name for name in dict.fromkeys((*_READ, *names)) if is_computed(cls, name)]
 
@@ -93,8 +93,8 @@ def over_devices(func: Callable[[Any], Any], part: Any) -> Any:
     return jax.vmap(lambda *each: func(jax.tree.unflatten(structure, each)), axes)(*leaves)
 
 
-def carry(part: Any, names: Sequence[str] = (), pos: Any = None) -> Any:
-    """Return ``part``, wrapped in `Carried` if it computes a property with one row per particle.
+def attach_columns(part: Any, names: Sequence[str] = (), pos: Any = None) -> Any:
+    """Return ``part``, wrapped in `ComputedParticles` if it computes a property with one row per particle.
 
     Args:
         part: A particle class.
@@ -113,4 +113,4 @@ def carry(part: Any, names: Sequence[str] = (), pos: Any = None) -> Any:
         is_array = isinstance(value, (jax.Array, np.ndarray))
         if is_array and id(value) not in known and (name == "pos" or np.shape(value)[:1] == rows):
             columns[name] = value
-    return Carried(part, columns) if columns else part
+    return ComputedParticles(part, columns) if columns else part

@@ -13,7 +13,7 @@ _HOST = 1  # the code of host memory in DLPack
 _Tree = TypeVar("_Tree")
 
 
-def adopted(tree: _Tree) -> _Tree:
+def import_arrays(tree: _Tree) -> _Tree:
     """Replace the arrays of other libraries in a pytree by NumPy or JAX arrays that share their memory (by DLPack).
 
     Host arrays become NumPy views, device arrays become JAX arrays.
@@ -26,12 +26,12 @@ def adopted(tree: _Tree) -> _Tree:
     if not any(foreign):
         return tree
     if isinstance(tree, dict):  # arguments, whose order matters
-        return {name: adopted(value) for name, value in tree.items()}  # type: ignore[return-value]
+        return {name: import_arrays(value) for name, value in tree.items()}  # type: ignore[return-value]
     if isinstance(tree, tuple) and not hasattr(tree, "_fields"):  # also arguments, not a named tuple
-        return tuple(adopted(value) for value in tree)  # type: ignore[return-value]
+        return tuple(import_arrays(value) for value in tree)  # type: ignore[return-value]
     made = [_shared(leaf, tree) if other else leaf for leaf, other in zip(leaves, foreign, strict=True)]
-    adopted_tree: _Tree = jax.tree.unflatten(structure, made)
-    return adopted_tree
+    imported: _Tree = jax.tree.unflatten(structure, made)
+    return imported
 
 
 @functools.cache

@@ -3,8 +3,8 @@
 Particles are an array of positions, or a pytree with an array ``pos`` among its leaves: rows move with the leaves.
 ``pos`` may also be computed from the leaves (`jztree.particles`). Rows stored elsewhere, such as in an unregistered
 object or a static field, would keep their order while positions are sorted, which would silently give wrong results.
-`get_pos` raises an error for such rows, and every function calls it before it uses particles. Likewise, `check_carried`
-rejects numbers that would change on conversion to JAX, and `check_movable` those that kernels cannot move.
+`get_pos` raises an error for such rows, and every function calls it before it uses particles. `check_representable`
+rejects numbers that would change on conversion to JAX, and `check_movable` rejects numbers that kernels cannot move.
 """
 
 import copy
@@ -17,7 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ._computed import Carried, is_computed, over_devices
+from ._computed import ComputedParticles, is_computed, over_devices
 from ._messages import ARRAYS, OF_JAX, dtype_in_words, name_of, number_in_words, one_line, unknown_leaf, what_is_wrong
 
 _Part = TypeVar("_Part")
@@ -79,7 +79,7 @@ def shape_of_pos(part: Any) -> tuple[int, ...]:
     The shape may have a leading axis over devices, even if the class itself cannot handle that axis.
     """
     cls: Any = type(part)
-    if isinstance(part, (*ARRAYS, Carried, type)) or not is_computed(cls, "pos"):
+    if isinstance(part, (*ARRAYS, ComputedParticles, type)) or not is_computed(cls, "pos"):
         return tuple(np.shape(get_pos(part)))
     for way in (get_pos, functools.partial(over_devices, get_pos)):
         try:
@@ -95,7 +95,7 @@ def field_names(part: Any) -> list[str]:
     """Return the names of the fields of a particle class; an array has none."""
     if isinstance(part, ARRAYS):
         return []
-    if isinstance(part, Carried):
+    if isinstance(part, ComputedParticles):
         return list(dict.fromkeys([*field_names(part.part), *part.columns]))
     if dataclasses.is_dataclass(part):
         return [field.name for field in dataclasses.fields(part)]
@@ -173,7 +173,7 @@ def check_countable(part: Any, what: str) -> None:
         what: The reason why some rows hold no particles, for the message.
     """
     if isinstance(part, ARRAYS) or not hasattr(part, "num"):
-        held = part.part if isinstance(part, Carried) else part
+        held = part.part if isinstance(part, ComputedParticles) else part
         kind = "an array" if isinstance(part, ARRAYS) else type(held).__name__
         raise TypeError(
             f"{what}, but {kind} has no field num for the number of rows that hold particles; pass a class with num, "
@@ -201,8 +201,8 @@ def replace_field(part: _Part, name: str, value: Any) -> _Part:
     """
     if isinstance(part, ARRAYS) or not hasattr(part, name) or getattr(part, name) is value:
         return part
-    if isinstance(part, Carried):
-        return Carried(replace_field(part.part, name, value), part.columns)  # type: ignore[return-value]
+    if isinstance(part, ComputedParticles):
+        return ComputedParticles(replace_field(part.part, name, value), part.columns)  # type: ignore[return-value]
     try:
         replaced: Any = _replaced(part, name, value)
     except (AttributeError, TypeError, ValueError):
@@ -275,7 +275,7 @@ def check_width(tree: Any, kinds: Any = OF_JAX) -> None:
                 )
 
 
-def check_carried(tree: Any) -> None:
+def check_representable(tree: Any) -> None:
     """Check that JAX can hold every leaf and that conversion changes it by rounding only.
 
     For JAX arrays, see `check_width`.

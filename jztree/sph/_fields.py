@@ -15,7 +15,7 @@ from ..tree import TreeHierarchy, check_hierarchy
 from ..within._search import check_both
 from ._lengths import as_lengths
 from ._scaled import exponent_of, scaled_product
-from ._sums import Derivative, SmoothingKernel, Sums, checked_values, exact_arguments, summed
+from ._sums import Derivative, SmoothingKernel, SumArguments, checked_values, exact_arguments, summed
 
 _NO_MASS = (
     "the particles within the smoothing length of row {0} have a total mass of 0, or the derivative there is outside "
@@ -76,17 +76,17 @@ def sph_derivative(
     what = Derivative.of(kind, values.shape[1:], given.dims)
     mass = _relative(checked_values(part, None, given).astype(values.dtype))
     lengths = as_lengths(h, given.rows, "h")
-    asked = Sums(given, None, (lengths, lengths), boxsize, SmoothingKernel(kernel, truncate, "gather"), cfg)
+    args = SumArguments(given, None, (lengths, lengths), boxsize, SmoothingKernel(kernel, truncate, "gather"), cfg)
     columns = what.columns(values)
     weighed = jnp.concatenate([mass[:, None], mass[:, None] * columns], axis=1)
     # Compute both sums without the powers of h that cancel in their quotient.
     dims = given.dims
-    slopes = summed(asked, weighed, (0, 1), dims).reshape(len(columns), columns.shape[1] + 1, dims)
+    slopes = summed(args, weighed, (0, 1), dims).reshape(len(columns), columns.shape[1] + 1, dims)
     # The difference loses no more digits than the rounding of the field did, because the sum of mass slopes is not
     # above the sum of their absolute values.
     change = slopes[:, 1:] - columns[:, :, None] * slopes[:, :1]
     used = jnp.arange(len(columns), dtype=jnp.int32) < given.num
-    density = jnp.where(used, summed(asked, mass[:, None], (0, 0), dims)[:, 0], 1)
+    density = jnp.where(used, summed(args, mass[:, None], (0, 0), dims)[:, 0], 1)
     found = jnp.where(used[:, None, None], change / density[:, None, None], 0)
     row = first_row(~jnp.isfinite(found).all(axis=(1, 2)))
     found = comm.after(found, comm.check(0, row >= 0, [row], _NO_MASS % found.dtype))

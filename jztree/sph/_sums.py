@@ -26,10 +26,10 @@ from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..kernels import KernelTerm
-from ..particles import check_carried, shape_of_pos
+from ..particles import check_representable, shape_of_pos
 from ..tree import TreeHierarchy, check_hierarchy
-from ..tree.stage import Given
-from ..within._search import Asked, Ready, check_both, make_ready
+from ..tree.stage import InputParticles
+from ..within._search import PreparedSearch, SearchArguments, check_both, prepare_search
 from ._lengths import as_lengths, lengths_faults, range_faults
 from ._profiles import Profile, profile_of
 from ._terms import Rows, kernel_term
@@ -159,11 +159,11 @@ def kernel_sums(
     rows = checked_values(part, values, sources)
     lengths = _lengths_of_both(h, h_query, sources, queries, form)
     what = Derivative.of(derivative, rows.shape[1:], sources.dims)
-    asked = Sums(sources, queries, lengths, boxsize, SmoothingKernel(kernel, truncate, form), cfg)
-    return what.shaped(summed(asked, what.columns(rows), what.term()), sources.dims)
+    args = SumArguments(sources, queries, lengths, boxsize, SmoothingKernel(kernel, truncate, form), cfg)
+    return what.shaped(summed(args, what.columns(rows), what.term()), sources.dims)
 
 
-def checked_values(part: Any, values: Any, given: Given, name: str = "values") -> jax.Array:
+def checked_values(part: Any, values: Any, given: InputParticles, name: str = "values") -> jax.Array:
     """Return the values to sum, ``(n, ...)``, in the dtype of the sums. Raise TypeError or ValueError if invalid.
 
     values: None means the masses of ``part``. given: the same particles, parsed. Padding, which may hold NaN, becomes
@@ -181,7 +181,7 @@ def checked_values(part: Any, values: Any, given: Given, name: str = "values") -
             f"{name} is of the class {type(values).__name__}; it must be one array with one row per particle, "
             f"({pos.shape[0]}, ...). Combine arrays with numpy.stack(arrays, axis=1), or call kernel_sums for each."
         )
-    check_carried({name: values})
+    check_representable({name: values})
     check_real_dtype(values, name)
     if np.shape(values)[:1] != pos.shape[:1]:
         raise ValueError(
@@ -192,7 +192,9 @@ def checked_values(part: Any, values: Any, given: Given, name: str = "values") -
     return _without_padding(values.astype(common_dtype(pos, values.dtype)), given.num)
 
 
-def _lengths_of_both(h: Any, h_query: Any, given: Given, given_query: Given | None, form: str) -> tuple[Radii, Radii]:
+def _lengths_of_both(
+    h: Any, h_query: Any, given: InputParticles, given_query: InputParticles | None, form: str
+) -> tuple[Radii, Radii]:
     """Return smoothing lengths of sources and of queries. Replace unused lengths by the used ones."""
     h, h_query = (None if isinstance(one, Radii) and one.for_all is one.of_each else one for one in (h, h_query))
     if form not in _FORMS:
@@ -271,51 +273,55 @@ class Derivative:
 
 
 @dataclass
-class Sums:
+class SumArguments:
     """The particles, queries and kernel of a sum."""
 
-    sources: Given
-    queries: Given | None
+    sources: InputParticles
+    queries: InputParticles | None
     lengths: tuple[Radii, Radii]
     boxsize: Any
     kernel: SmoothingKernel
     cfg: RadiusConfig
 
 
-def summed(asked: Sums, value: jax.Array, order: tuple[int, int], sum_powers: int = 0) -> jax.Array:
+def summed(args: SumArguments, value: jax.Array, order: tuple[int, int], sum_powers: int = 0) -> jax.Array:
     """Sum ``(n, c)`` values, which are 0 in padding, in the rows of the queries.
 
     order: the numbers of inward and outward derivatives. sum_powers: as in `kernels.KernelTerm`.
     """
-    sources, queries = asked.sources, asked.queries
-    asking, dims = sources if queries is None else queries, sources.dims
-    box = check_box(asked.boxsize, dims)
-    profile = profile_of(asked.kernel.name, dims, asked.kernel.truncate)
+    sources, queries = args.sources, args.queries
+    query_set, dims = sources if queries is None else queries, sources.dims
+    box = check_box(args.boxsize, dims)
+    profile = profile_of(args.kernel.name, dims, args.kernel.truncate)
     if profile.is_top_hat and order != (0, 0):
         raise ValueError("a top hat has no gradient, divergence or curl; choose another kernel.")
     if value.shape[1] == 0:
-        return jnp.zeros((*asking.rows, 0), value.dtype)
-    of_sources, of_queries = asked.lengths
-    nums = sources.num, asking.num
-    faults = _faults(asked, value, nums, profile.norm, dims + sum(order) - sum_powers)
+        return jnp.zeros((*query_set.rows, 0), value.dtype)
+    of_sources, of_queries = args.lengths
+    nums = sources.num, query_set.num
+    faults = _faults(args, value, nums, profile.norm, dims + sum(order) - sum_powers)
     words = None if of_sources.of_each is None else jnp.asarray(of_sources.of_each.words)
-    needs = asked.kernel.form != "gather" and words is not None
+    needs = args.kernel.form != "gather" and words is not None
     least = _largest(of_sources, sources.num) if needs else None
     sources = replace(sources, data=(value, words))
-    ready = make_ready(Asked(sources, queries, of_queries, box, without_masses(asked.cfg), faults, least_reach=least))
+    prepared = prepare_search(
+        SearchArguments(sources, queries, of_queries, box, without_masses(args.cfg), faults, least_reach=least)
+    )
     # Padding rows are set to 0, and so are their derivatives, which may be NaN.
-    found = _without_padding(ready.stage.home(_terms(ready, profile, asked, (*order, sum_powers), box)), nums[1])
+    found = _without_padding(
+        prepared.stage.send_back(_terms(prepared, profile, args, (*order, sum_powers), box)), nums[1]
+    )
     row = first_row(~jnp.isfinite(found).all(axis=1))
     return comm.after(found, comm.check(0, row >= 0, [row], _LOST % found.dtype))
 
 
-def _faults(asked: Sums, value: jax.Array, nums: tuple[Any, Any], norm: float, powers: int) -> list[comm.Fault]:
+def _faults(args: SumArguments, value: jax.Array, nums: tuple[Any, Any], norm: float, powers: int) -> list[comm.Fault]:
     """Return the possible faults of values and lengths. nums: the numbers of sources and of queries."""
     bad = row_fault(~jnp.isfinite(value).all(axis=1), None, _BAD_VALUE % value.dtype)
-    faults = [bad, *lengths_faults(asked.lengths[0], nums[0], "h")]
-    if asked.queries is not None:
-        faults += lengths_faults(asked.lengths[1], nums[1], "h_query")
-    return faults + range_faults(value, nums, asked.lengths, asked.kernel.form, norm, powers)
+    faults = [bad, *lengths_faults(args.lengths[0], nums[0], "h")]
+    if args.queries is not None:
+        faults += lengths_faults(args.lengths[1], nums[1], "h_query")
+    return faults + range_faults(value, nums, args.lengths, args.kernel.form, norm, powers)
 
 
 def _without_padding(rows: jax.Array, num: Any) -> jax.Array:
@@ -332,14 +338,16 @@ def _largest(lengths: Radii, num: Any) -> jax.Array:
     return jnp.max(jnp.where(real, number, 0), initial=0)
 
 
-def _terms(ready: Ready, profile: Profile, asked: Sums, order: tuple[int, int, int], box: Exact) -> jax.Array:
-    value, words = ready.columns
-    of_sources, _ = asked.lengths
-    sources = Rows(ready.sources, _words(of_sources.for_all) if words is None else words)
-    together = ready.queries is None
-    queries = sources if ready.queries is None else Rows(ready.queries, _query_words(ready))
+def _terms(
+    prepared: PreparedSearch, profile: Profile, args: SumArguments, order: tuple[int, int, int], box: Exact
+) -> jax.Array:
+    value, words = prepared.columns
+    of_sources, _ = args.lengths
+    sources = Rows(prepared.sources, _words(of_sources.for_all) if words is None else words)
+    together = prepared.queries is None
+    queries = sources if prepared.queries is None else Rows(prepared.queries, _query_words(prepared))
     found = []
-    for form in {"mean_kernel": ("gather", "scatter")}.get(asked.kernel.form, (asked.kernel.form,)):
+    for form in {"mean_kernel": ("gather", "scatter")}.get(args.kernel.form, (args.kernel.form,)):
         inward, outward, sum_powers = order
         term = KernelTerm(*profile, form, inward, outward, 0, images=False, together=together, sum_powers=sum_powers)
         found.append(kernel_term(term, value, sources, queries, box))
@@ -351,9 +359,9 @@ def _words(one: Exact | None) -> jax.Array:
     return jnp.asarray(one.words).reshape(1, -1)
 
 
-def _query_words(ready: Ready) -> jax.Array:
+def _query_words(prepared: PreparedSearch) -> jax.Array:
     """Return the smoothing lengths of the z-ordered queries."""
-    if ready.radii.of_each is None:
-        return _words(ready.radii.for_all)
-    words = jnp.asarray(ready.radii.of_each.words)
-    return words if ready.rows is None else kernels.gather_rows(words, ready.rows)
+    if prepared.radii.of_each is None:
+        return _words(prepared.radii.for_all)
+    words = jnp.asarray(prepared.radii.of_each.words)
+    return words if prepared.rows is None else kernels.gather_rows(words, prepared.rows)

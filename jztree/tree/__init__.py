@@ -19,7 +19,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._transform.capacity import Room
+from .._transform.capacity import Capacity
 from ..arguments import (
     check_box,
     check_particles,
@@ -34,7 +34,7 @@ from ..data import TreeHierarchy, get_pos, with_computed
 from ..jax_ext import Exact, with_twins
 from ..particles import check_num, check_rows, check_width
 from ._derivatives import of_boxes, of_moments
-from ._over_ranks import Moved, Movers, check_data, distr_zsort, sort_equally, sort_over_ranks
+from ._over_ranks import SortedRange, UnsortedParticles, check_data, distr_zsort, sort_equally, sort_over_ranks
 from ._runs import center_of_mass
 from ._zorder import Domain, domain_of, num_fault, permute_particles, search_sorted_z, zsort
 
@@ -104,10 +104,10 @@ def build_in_domain(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> Tr
 
 
 def build_checked(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:
-    """Return `build_in_domain` and ``num``; raises at run time, on all ranks, if the keys of any are not in order."""
+    """Return `build_in_domain` and ``num``. Raise at run time, on all ranks, if keys on any rank are out of order."""
     th, unordered = _build(partz, num, domain, cfg)
     checked = comm.check(num, unordered, [], _NOT_IN_ORDER)
-    # Every array waits for the check: the caller may use only one of them, and the compiler drops the others.
+    # Every array waits for the check: the caller may use only one array, and the compiler drops the others.
     return comm.after(th, checked), checked
 
 
@@ -162,7 +162,7 @@ def _mass_faults(part: Any, cfg: TreeConfig) -> list[comm.Fault]:
 
 
 def _in_range(th: TreeHierarchy) -> TreeHierarchy:
-    """Return ``th``; raises at run time, on all ranks, if node masses are out of the range of their dtype."""
+    """Return ``th``. Raise at run time, on all ranks, if node masses are out of the range of their dtype."""
     mass, center = th.flat_mass, th.flat_center_of_mass
     if mass is None or center is None:
         return th
@@ -217,8 +217,12 @@ def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = No
 class Built(NamedTuple):
     """Particles in z-order, with the hierarchy over them.
 
-    ``rows`` are the ``(n,)`` int32 rows of origin and ``num`` is the number of particles; their keys are in order in
-    ``domain``.
+    Attributes:
+        part: A particle class, or positions.
+        rows: ``(n,)`` int32, the input row of each particle.
+        num: Number of rows that hold particles.
+        th: Hierarchy.
+        domain: Domain of the z-order.
     """
 
     part: Any
@@ -229,9 +233,16 @@ class Built(NamedTuple):
 
 
 def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any, faults: Sequence[comm.Fault] = ()) -> Built:
-    """Run `zsort_and_tree` on one device, with more results; rows that are not finite are an error.
+    """Run `zsort_and_tree` on one device, with more results.
 
-    faults: further possible faults, to be reported by the same check.
+    Args:
+        part: A particle class, or positions.
+        cfg: Options.
+        boxsize: See `zsort_and_tree`.
+        faults: Further possible faults, to report by the same check.
+
+    Raises:
+        ValueError or jax.errors.JaxRuntimeError: At run time, if a position is not finite, or another fault occurs.
     """
     pos, box = check_positions(get_pos(part)), check_box(boxsize, get_pos(part).shape[1])
     faults = [*_mass_faults(part, cfg), *faults]
@@ -248,12 +259,12 @@ def sort_in_domain(part: Any, num: Any, domain: Domain, cfg: TreeConfig) -> Buil
 
 def sort_and_build_over_ranks(
     part: Any, data: Any, cfg: TreeConfig, boxsize: Any
-) -> tuple[Moved, Domain, TreeHierarchy]:
-    """Return the rank's range of the z-order of all ranks' particles, and the hierarchy over it."""
+) -> tuple[SortedRange, Domain, TreeHierarchy]:
+    """Sort the particles of all ranks. Return this rank's range of the z-order, and the hierarchy over it."""
     pos = check_positions(get_pos(part))
     box, faults = check_box(boxsize, pos.shape[1]), _mass_faults(part, cfg)
     domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, faults)
-    moved = sort_equally(Movers(part, data, num, named=False), domain)
+    moved = sort_equally(UnsortedParticles(part, data, num, needs_origin=False), domain)
     return moved, domain, _in_range(build_in_domain(moved.part, moved.num, domain, cfg))
 
 
@@ -342,9 +353,9 @@ def zsort_and_tree_multi_type(
     domain, nums = domain_of(positions, [check_num(one) for one in parts], names, box)
     if comm.num_ranks() > 1:
         # A rank's range may hold particles of a single type.
-        rooms = [Room(sum(pos.shape[0] for pos in positions), "sort")] * len(parts)
-        movers = [Movers(*one, named=False) for one in zip(parts, along, nums, strict=True)]
-        moved = sort_over_ranks(movers, domain, rooms)
+        capacities = [Capacity(sum(pos.shape[0] for pos in positions), "sort")] * len(parts)
+        types = [UnsortedParticles(*one, needs_origin=False) for one in zip(parts, along, nums, strict=True)]
+        moved = sort_over_ranks(types, domain, capacities)
         parts, along, nums = [m.part for m in moved], [m.data for m in moved], [m.num for m in moved]
         positions = [get_pos(one) for one in parts]
     parts_z, along_z, th = _build_multi_type(parts, along, positions, nums, domain, cfg, one_hierarchy)

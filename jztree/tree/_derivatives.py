@@ -1,7 +1,7 @@
 """Derivatives of node boxes, masses and centres.
 
-The results of kernels get derivatives: those of the same definition written in JAX, at fixed membership
-    (`jztree.derivatives`).
+The results of kernels get the derivatives of the same definition written in JAX, at fixed membership
+(`jztree.derivatives`).
 """
 
 import functools
@@ -20,8 +20,12 @@ def of_boxes(
 ) -> Any:
     """Return lower and upper ``corners``, ``(m, d)``, of nodes, with the derivatives of the particles at the faces.
 
-    sizes: number of nodes of each plane. pos: ``(n, d)`` in z-order. splits: ``(m + planes,)`` int32, the start of each
-        node of each plane among the particles, and the end.
+    Args:
+        sizes: Number of nodes of each plane.
+        corners: Lower and upper corners.
+        pos: ``(n, d)`` in z-order.
+        box: Periodic box.
+        splits: ``(m + planes,)`` int32, for each plane the start of each node among the particles, and the end.
     """
     del sizes, pos, box, splits
     return corners
@@ -45,7 +49,7 @@ def _planes(sizes: tuple[int, ...], splits: jax.Array, n: int) -> list[Members]:
     rows, planes, start = jnp.arange(n, dtype=jnp.int32), [], 0
     for size in sizes:
         begins, count = splits[start : start + size], jnp.diff(splits[start : start + size + 1])
-        # Empty nodes may be anywhere; of the nodes that begin at a row, the last one contains it.
+        # Empty nodes may be anywhere. If several nodes begin at a row, the last one contains it.
         members = members_of(rows, begins, count, jnp.ones(size, bool))
         planes.append(members._replace(first=jnp.where(count > 0, begins, n)))
         start += size + 1
@@ -72,8 +76,15 @@ def of_moments(
 ) -> Any:
     """Return ``moments``, masses ``(m,)`` and centres of mass ``(m, d)`` of nodes, with derivatives.
 
-    They are differentiable with respect to ``pos``, ``mass`` and ``box``. mass: ``(n,)`` or ``(1,)``. sizes, pos,
-    splits: as in `of_boxes`.
+    They are differentiable with respect to ``pos``, ``mass`` and ``box``.
+
+    Args:
+        sizes: See `of_boxes`.
+        moments: Masses and centres of mass.
+        pos: See `of_boxes`.
+        mass: ``(n,)`` or ``(1,)``.
+        box: Periodic box.
+        splits: See `of_boxes`.
     """
     del sizes, pos, mass, box, splits
     return moments

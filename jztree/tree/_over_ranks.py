@@ -1,14 +1,14 @@
 """The distributed sort: particles of all ranks in z-order, one range per rank.
 
-1. Every rank sorts its rows by keys over the domain of all ranks.
+1. Every rank sorts its rows by keys over a domain that contains the particles of every rank.
 2. Splitters cut the z-order into one range per rank (`_splitters`).
 3. One exchange moves the rows to their ranks.
-4. Each rank merges the rows it receives.
+4. Each rank merges the received rows.
 
-Splitters are exact, and equal points are distributed in the order of the ranks, which keeps the sort stable. So all
-ranks end with the same number of rows, up to one, and never hold more; and the order equals that of a sort of all rows
-on one device. Cost: a local sort, some small sums over the ranks, one exchange, and a merge. If all rows are already in
-place, as when a simulation searches twice, the cost is a scan of the rows and one small gather.
+Splitters are exact, and equal points are distributed in the order of the ranks, which keeps the sort stable. Therefore,
+the numbers of rows on the ranks differ by at most one at the end, no rank ever holds more, and the order equals that of
+a sort on one device. Cost: a local sort, some small sums over the ranks, one exchange, and a merge. If a simulation
+searches twice and every row is already in place, the cost is a scan of the rows and one small gather.
 """
 
 import dataclasses
@@ -23,11 +23,11 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels, stats
-from .._transform.capacity import Room, room
+from .._transform.capacity import Capacity, choose_capacity
 from ..arguments import check_box, check_particles, exact_box_argument
 from ..data import RankIdx, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, with_smap
-from ..particles import check_carried, check_countable, check_movable, check_num
+from ..particles import check_countable, check_movable, check_num, check_representable
 from ._splitters import traffics_of
 from ._zorder import Domain, domain_of, to_order
 
@@ -83,14 +83,14 @@ def distr_zsort(
     check_data(data, pos.shape[0])
     box = check_box(boxsize, pos.shape[1])
     domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box)
-    rooms = [Room(pos.shape[0], "sort") if equalize else _unequal_room(pos.shape[0], capacity)]
-    (moved,) = sort_over_ranks([Movers(part, data, num)], domain, rooms, None if equalize else nsamp)
+    capacities = [Capacity(pos.shape[0], "sort") if equalize else _unequal_capacity(pos.shape[0], capacity)]
+    (moved,) = sort_over_ranks([UnsortedParticles(part, data, num)], domain, capacities, None if equalize else nsamp)
     return (moved.part, moved.origin) if data is None else (moved.part, moved.data, moved.origin)
 
 
 def check_data(data: Any, n: int) -> None:
     """Raise TypeError or ValueError unless every leaf of ``data`` has ``n`` rows of numbers."""
-    check_carried({"data": data})
+    check_representable({"data": data})
     check_movable({"data": data})
     for leaf in jax.tree.leaves(data):
         if np.ndim(leaf) == 0 or leaf.shape[0] != n:
@@ -99,122 +99,138 @@ def check_data(data: Any, n: int) -> None:
             )
 
 
-def _unequal_room(n: int, capacity: int | None) -> Room:
-    return room("sorted_rows", capacity, n, n * comm.num_ranks())
+def _unequal_capacity(n: int, capacity: int | None) -> Capacity:
+    return choose_capacity("sorted_rows", capacity, n, n * comm.num_ranks())
 
 
 @dataclass
-class Movers:
+class UnsortedParticles:
     """Particles of one type to be sorted in z-order.
 
-    data: a pytree to sort along, or None. named: whether to return the origin of each row.
+    Attributes:
+        part: A particle class, or positions.
+        data: A pytree to sort with the particles, or None.
+        num: Number of rows that hold particles.
+        needs_origin: Whether to return the origin of each row.
     """
 
     part: Any
     data: Any
     num: Any
-    named: bool = True
+    needs_origin: bool = True
 
 
 @dataclass
-class Moved:
+class SortedRange:
     """A rank's range of the z-order.
 
-    part, data, num: the particles in z-order. names: the origin of each row, None if it was not requested.
-    merge: ``(rows,)`` int32, the index of each row among the rows as they arrived. route: their route.
-    stayed: whether no row of any rank moved; None: not checked.
+    Attributes:
+        part: The particles in z-order.
+        data: Their data in z-order.
+        num: Number of rows that hold particles, int32.
+        row_origin: Rank and row of each row in the input; None if the caller did not request it.
+        merge: ``(rows,)`` int32, the index of each row among the received rows.
+        route: Route of the received rows.
+        stayed: Whether no row of any rank moved; None if this is unknown.
     """
 
     part: Any
     data: Any
     num: jax.Array
-    names: RankIdx | None
+    row_origin: RankIdx | None
     merge: jax.Array
     route: comm.Route
     stayed: jax.Array | None = None
 
     @property
     def origin(self) -> RankIdx:
-        """``names`` of movers with `named` set."""
-        assert self.names is not None
-        return self.names
+        """``row_origin`` of particles with ``needs_origin``."""
+        assert self.row_origin is not None
+        return self.row_origin
 
 
 def sort_over_ranks(
-    movers: Sequence[Movers],
+    types: Sequence[UnsortedParticles],
     domain: Domain,
-    rooms: Sequence[Room],
+    capacities: Sequence[Capacity],
     nsamp: int | None = None,
     on_ranks: Sequence[Domain] | None = None,
-) -> list[Moved]:
-    """Sort particles of several types in z-order, cut into ranges with equal numbers of rows of all types together.
+) -> list[SortedRange]:
+    """Sort particles of several types in z-order, cut into ranges with equal numbers of rows, summed over types.
 
-    rooms: the row capacity of each type on a rank. nsamp: cut by samples of this size; None: cut exactly. on_ranks: the
-        domain in which the receiving rank orders each type, if it differs from the domain of all.
+    Args:
+        types: This rank's particles of each type.
+        domain: Domain of the Morton keys.
+        capacities: Row capacity of each type on a rank.
+        nsamp: Size of the samples that determine the ranges. None determines them exactly.
+        on_ranks: Domain of the sort of each type on the receiving rank. None means ``domain``.
+
+    Returns:
+        This rank's range of each type.
     """
-    if len(movers) == 1 and nsamp is None and on_ranks is None and get_pos(movers[0].part).shape[0] > 0:
-        return [_sort_one_type(movers[0], domain, rooms[0])]
-    orders, sorted_pos = zip(*(domain.zsort(jnp.asarray(get_pos(m.part)), m.num) for m in movers), strict=True)
-    nums = [mover.num for mover in movers]
+    if len(types) == 1 and nsamp is None and on_ranks is None and get_pos(types[0].part).shape[0] > 0:
+        return [_sort_one_type(types[0], domain, capacities[0])]
+    orders, sorted_pos = zip(*(domain.zsort(jnp.asarray(get_pos(m.part)), m.num) for m in types), strict=True)
+    nums = [one.num for one in types]
     traffics = traffics_of(sorted_pos, nums, domain.keys(), nsamp)
-    moved: list[Moved] = []
-    on_ranks = on_ranks or [domain] * len(movers)
-    everything = zip(movers, orders, sorted_pos, traffics, rooms, on_ranks, strict=True)
-    for mover, order, posz, traffic, place, on_rank in everything:
-        # Each exchange waits for all agreed counts and for the previous exchange: the number of arrived rows is known
-        # once its check has finished.
-        ready = comm.after(traffic, moved[-1].num if moved else traffics[-1].most)
-        moved.append(_move(mover, (order, posz), ready, place, on_rank, on_rank is domain))
+    moved: list[SortedRange] = []
+    on_ranks = on_ranks or [domain] * len(types)
+    everything = zip(types, orders, sorted_pos, traffics, capacities, on_ranks, strict=True)
+    for unsorted, order, posz, traffic, capacity, on_rank in everything:
+        # Each exchange waits for all agreed counts and for the check of the previous exchange, which gives the number
+        # of received rows.
+        ordered_traffic = comm.after(traffic, moved[-1].num if moved else traffics[-1].most)
+        moved.append(_move(unsorted, (order, posz), ordered_traffic, capacity, on_rank, on_rank is domain))
     return moved
 
 
-def _sort_one_type(mover: Movers, domain: Domain, place: Room) -> Moved:
-    """Run `sort_over_ranks` for one type in equal shares, without moving any rows if all are in place."""
-    # Mark the inputs of the branches as varying over ranks before `lax.cond`. Under vmap, JAX does so itself, and fails
-    # if a branch also does so.
-    columns, rebuild = split_rows(mover.part)
-    columns, data, num = jax.tree.map(comm.vary, (columns, mover.data, kernels.as_num(mover.num)))
-    mover = dataclasses.replace(mover, part=rebuild(columns), data=data, num=num)
+def _sort_one_type(unsorted: UnsortedParticles, domain: Domain, capacity: Capacity) -> SortedRange:
+    """Run `sort_over_ranks` for one type in equal shares. Move no rows if all rows are already in place."""
+    # Mark the inputs of the branches as varying over ranks before `lax.cond`. Under vmap, JAX marks them itself, and
+    # fails if a branch also marks them.
+    columns, rebuild = split_rows(unsorted.part)
+    columns, data, num = jax.tree.map(comm.vary, (columns, unsorted.data, kernels.as_num(unsorted.num)))
+    unsorted = dataclasses.replace(unsorted, part=rebuild(columns), data=data, num=num)
     domain = dataclasses.replace(domain, box=Exact(comm.vary(domain.box.words)))
-    pos, n = get_pos(mover.part), get_pos(mover.part).shape[0]
+    pos, n = get_pos(unsorted.part), get_pos(unsorted.part).shape[0]
     in_place, nums = _are_in_place(pos, num, domain)
 
-    def stay() -> tuple[Any, ...]:
+    def keep_rows() -> tuple[Any, ...]:
         stats.record("rows.sort", jnp.int32(0))
-        names = rows_of_rank(n) if mover.named else None
+        origin = rows_of_rank(n) if unsorted.needs_origin else None
         order = jnp.arange(n, dtype=jnp.int32)
-        here = comm.get_rank_info()[0] == jnp.arange(nums.shape[0], dtype=jnp.int32)
-        sent = jnp.where(here, nums, 0)
+        is_own = comm.get_rank_info()[0] == jnp.arange(nums.shape[0], dtype=jnp.int32)
+        sent = jnp.where(is_own, nums, 0)
         traffic = comm.Traffic(sent, sent, nums, nums, jnp.int32(0))
-        return columns, data, num, names, order, order, traffic
+        return columns, data, num, origin, order, order, traffic
 
-    def travel() -> tuple[Any, ...]:
+    def move_rows() -> tuple[Any, ...]:
         agreed = comm.after(num, nums)
         order, posz = domain.zsort(pos, agreed)
         (traffic,) = traffics_of([posz], [agreed], domain.keys(), None)
-        moved = _move(mover, (order, posz), traffic, place, domain, True)
+        moved = _move(unsorted, (order, posz), traffic, capacity, domain, True)
         columns, _ = split_rows(moved.part)
-        return columns, moved.data, moved.num, moved.names, moved.merge, moved.route.order, moved.route.traffic
+        return columns, moved.data, moved.num, moved.row_origin, moved.merge, moved.route.order, moved.route.traffic
 
-    def typed(branch: Callable[[], tuple[Any, ...]]) -> Callable[[], tuple[Any, ...]]:
+    def varying(branch: Callable[[], tuple[Any, ...]]) -> Callable[[], tuple[Any, ...]]:
         return lambda: jax.tree.map(comm.vary, branch())
 
-    found = jax.lax.cond(in_place, typed(stay), typed(travel))
-    columns_there, data_there, num_there, names, merge, order, traffic = found
-    part = replace_num(rebuild(columns_there), num_there)
-    return Moved(part, data_there, num_there, names, merge, comm.Route(order, traffic, n), in_place)
+    found = jax.lax.cond(in_place, varying(keep_rows), varying(move_rows))
+    moved_columns, moved_data, moved_num, origin, merge, order, traffic = found
+    part = replace_num(rebuild(moved_columns), moved_num)
+    return SortedRange(part, moved_data, moved_num, origin, merge, comm.Route(order, traffic, n), in_place)
 
 
 def _are_in_place(pos: jax.Array, num: jax.Array, domain: Domain) -> tuple[jax.Array, jax.Array]:
-    """Return whether all rows of all ranks are already in place, and the number of rows on each rank, ``(r,)`` int32.
+    """Return whether every row of every rank is already in place, and the number of rows on each rank, ``(r,)`` int32.
 
-    Consecutive ranges are in order if their first and last rows are.
+    Consecutive ranges are in order if their first and last rows are in order.
     """
     keys = domain.keys()
     ends = kernels.gather_rows(pos, jnp.stack([jnp.int32(0), jnp.maximum(num - 1, 0)]))
-    told = jnp.stack([num, kernels.is_sorted(pos, num, *keys)])
-    ends, told = comm.all_gather_rows((jax.lax.stop_gradient(ends), told))
-    nums, are_sorted = told[:, 0], told[:, 1]
+    summary = jnp.stack([num, kernels.is_sorted(pos, num, *keys)])
+    ends, summary = comm.all_gather_rows((jax.lax.stop_gradient(ends), summary))
+    nums, are_sorted = summary[:, 0], summary[:, 1]
     follow = kernels.is_sorted(ends.reshape(-1, pos.shape[1]), 2 * nums.shape[0], *keys)
     return _are_equal_shares(nums) & (are_sorted != 0).all() & (follow != 0), nums
 
@@ -225,26 +241,31 @@ def _are_equal_shares(nums: jax.Array) -> jax.Array:
     return (nums[-1] > 0) & (nums[0] - nums[-1] <= 1) & jnp.all(nums[1:] <= nums[:-1])
 
 
-def sort_equally(mover: Movers, domain: Domain) -> Moved:
+def sort_equally(unsorted: UnsortedParticles, domain: Domain) -> SortedRange:
     """Sort particles of one type in z-order, with equal numbers of rows per rank, so that no rank needs more rows."""
-    return sort_over_ranks([mover], domain, [Room(get_pos(mover.part).shape[0], "sort")])[0]
+    return sort_over_ranks([unsorted], domain, [Capacity(get_pos(unsorted.part).shape[0], "sort")])[0]
 
 
 def rows_of_rank(n: int) -> RankIdx:
-    """Return the names (rank and row) of this rank's ``n`` rows."""
+    """Return the origin (rank and row) of this rank's ``n`` rows."""
     return RankIdx(jnp.full(n, comm.get_rank_info()[0], jnp.int32), jnp.arange(n, dtype=jnp.int32))
 
 
 def rows_in_equal_shares(nums: jax.Array, n: int) -> tuple[RankIdx, jax.Array]:
-    """Return the names of this rank's ``n`` rows in equal shares, as in `distr_zsort`, and the start of each share.
+    """Return the rank and row of this rank's ``n`` rows after a division into equal shares (see `distr_zsort`).
 
-    nums: ``(r,)`` int32, the number of rows on each rank.
+    Args:
+        nums: ``(r,)`` int32, the number of rows on each rank.
+        n: Number of rows of this rank.
+
+    Returns:
+        Rank and row, and the number of the first row of each share among all rows, ``(r,)`` int32.
     """
     rank, ndev, _ = comm.get_rank_info()
-    everyone = jnp.arange(ndev, dtype=jnp.int32)
-    own = comm.wide_total(jnp.where(everyone < rank, nums, 0))
-    starts = comm.share(comm.wide_total(nums), everyone, ndev)[1]
-    # No rank has 2**31 rows, so starts farther away than that may be clipped.
+    ranks = jnp.arange(ndev, dtype=jnp.int32)
+    own = comm.wide_total(jnp.where(ranks < rank, nums, 0))
+    starts = comm.share(comm.wide_total(nums), ranks, ndev)[1]
+    # No rank has 2**31 rows, so distances above that may be clipped.
     away = jnp.clip(starts.high - own.high, 1 - 2**15, 2**15 - 1) * 65536 + (starts.low - own.low)
     rows = jnp.arange(n, dtype=jnp.int32)
     share = jnp.searchsorted(away, rows, side="right").astype(jnp.int32) - 1
@@ -252,25 +273,30 @@ def rows_in_equal_shares(nums: jax.Array, n: int) -> tuple[RankIdx, jax.Array]:
 
 
 def _move(
-    mover: Movers,
+    unsorted: UnsortedParticles,
     in_order: tuple[jax.Array, jax.Array],
     traffic: comm.Traffic,
-    place: Room,
+    capacity: Capacity,
     domain: Domain,
-    sorted_there: bool,
-) -> Moved:
+    is_sort_domain: bool,
+) -> SortedRange:
     """Exchange the rows of one type, and merge the received rows.
 
-    in_order: the z-order of the rows, and the positions in that order. sorted_there: whether this is the order of
-        ``domain``.
+    Args:
+        unsorted: The particles of the type.
+        in_order: Z-order of the rows, and the positions in that order.
+        traffic: Numbers of rows between ranks.
+        capacity: Capacity for received rows.
+        domain: Domain in which to sort the received rows.
+        is_sort_domain: Whether ``in_order`` is also the order in ``domain``.
     """
-    (order, posz), (columns, rebuild) = in_order, split_rows(mover.part)
+    (order, posz), (columns, rebuild) = in_order, split_rows(unsorted.part)
     # Send the rows in z-order, so that all later reads and writes are contiguous.
-    columns, data = jax.tree.map(to_order(order, get_pos(mover.part), posz), (columns, mover.data))
+    columns, data = jax.tree.map(to_order(order, get_pos(unsorted.part), posz), (columns, unsorted.data))
     arrived, num, route = comm.exchange(
-        (columns, data, order if mover.named else None),
+        (columns, data, order if unsorted.needs_origin else None),
         traffic,
-        place,
+        capacity,
         what="sorted particles",
         advice="pad the particles (npad), give a larger capacity, or use equalize=True.",
         name="sort",
@@ -278,8 +304,8 @@ def _move(
     # A stable sort of the received runs, in the order of the ranks, merges them.
     pos = get_pos(rebuild(arrived[0]))
     received, rank = route.received, comm.get_rank_info()[0]
-    merge, posz = domain.zsort(pos, num, sorted_there & (received[rank] == num))
+    merge, posz = domain.zsort(pos, num, is_sort_domain & (received[rank] == num))
     columns, data, row = jax.tree.map(to_order(merge, pos, posz), arrived)
-    names = RankIdx(route.sender(merge), row) if mover.named else None
+    origin = RankIdx(route.sender(merge), row) if unsorted.needs_origin else None
     route = dataclasses.replace(route, order=order)
-    return Moved(replace_num(rebuild(columns), num), data, num, names, merge, route)
+    return SortedRange(replace_num(rebuild(columns), num), data, num, origin, merge, route)

@@ -11,7 +11,7 @@ from .. import comm, kernels
 from ..arguments import check_box, check_classes, check_particles, common_dtype, mass_faults, mass_rows
 from ..data import PosMass, with_computed
 from ..jax_ext import with_twins
-from ..particles import check_carried, check_num, shape_of_pos
+from ..particles import check_num, check_representable, shape_of_pos
 from ._derivatives import of_moments
 from ._zorder import corners_of
 
@@ -76,7 +76,7 @@ def center_of_mass(
 
 def _splits(ispl: Any) -> jax.Array:
     """Return ``ispl`` as int32; invalid rows become -1 or exceed any number of rows."""
-    check_carried({"ispl": ispl})
+    check_representable({"ispl": ispl})
     dtype = getattr(ispl, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or np.ndim(ispl) != 1 or np.shape(ispl)[0] < 1:
         given = type(ispl).__name__ if dtype is None else f"{dtype} {np.shape(ispl)}"

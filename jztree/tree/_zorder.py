@@ -31,8 +31,11 @@ _BAD_NUM = "num of %s is {0}; it counts the rows that hold particles, so it must
 class Domain:
     """The domain of Morton keys: the bounding box of particles on all ranks, and the periodic box.
 
-    lower, upper: the corners of the bounding box; outside positions have the keys of its edge. corners: the corners of
-        the bounding box of all particles, inside the domain or not.
+    Attributes:
+        lower: Lower corner of the bounding box, ``(d,)``. Positions outside have the keys of its edge.
+        upper: Upper corner.
+        box: Periodic box.
+        corners: Lower and upper corner of the bounding box of all particles, inside the domain or not.
     """
 
     lower: jax.Array
@@ -59,24 +62,31 @@ def domain_of(
     names: Sequence[str],
     box: Exact,
     faults: Sequence[comm.Fault] = (),
-    of_first: bool = False,
+    first_type_only: bool = False,
 ) -> tuple[Domain, list[jax.Array]]:
-    """Return the domain of the particles of all types on all ranks, and the checked ``nums``.
+    """Return the domain of the particles of every type on every rank, and the checked ``nums``.
 
-    ``nums`` raise at run time if a row is out of range or if they exceed the number of rows.
+    Args:
+        positions: ``(n, d)`` of each type.
+        nums: Number of rows that hold particles, of each type.
+        names: Name of the rows of each type in messages.
+        box: Periodic box.
+        faults: Further possible faults, to report in the same collective.
+        first_type_only: Whether the domain is the bounding box of the first type. The order of its particles, and so
+            the choice among equally distant particles, then does not depend on the positions of other types.
 
-    faults: further possible faults, to be reported in the same collective. of_first: use the bounding box of the first
-        type as domain. The order of its particles, and so the choice among equally distant particles, then does not
-        depend on the positions of other types.
+    Raises:
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every rank, if a position is not finite or out of
+            range, if a number exceeds the number of rows, or if another fault occurs.
     """
     nums = [kernels.as_num(num) for num in nums]
     corners, of_positions = zip(*map(corners_of, positions, nums, names), strict=True)
     # One check, so that the host waits for a GPU once. One collective for the check and all corners.
     everything = [*itertools.chain.from_iterable(of_positions), *faults]
-    first, everyone = comm.check_and_tell(nums[0], everything, _as_integers(corners))
+    first, gathered = comm.check_and_gather(nums[0], everything, _as_integers(corners))
     checked = [first, *(comm.after(num, first) for num in nums[1:])]
-    first_type, whole = _as_floats(comm.after(everyone, first), corners[0][0].dtype)
-    lower, upper = first_type if of_first else whole
+    first_type, whole = _as_floats(comm.after(gathered, first), corners[0][0].dtype)
+    lower, upper = first_type if first_type_only else whole
     return Domain(lower, upper, box, whole), checked
 
 
@@ -89,7 +99,7 @@ def corners_of(pos: jax.Array, num: Any, name: str) -> tuple[tuple[jax.Array, ja
 
 @functools.partial(jax.jit, inline=True)
 def _as_integers(corners: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
-    """Return ``(2, types, d)`` integers of upper and lower corners; their maximum over ranks belongs to the joint box.
+    """Return ``(2, types, d)`` integers of upper and lower corners. Their maximum over ranks gives the joint box.
 
     XLA treats subnormal numbers as 0, but not their integers. The complement reverses the order of the lower corners.
     """
@@ -103,14 +113,14 @@ def _as_integers(corners: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="dtype", inline=True)
-def _as_floats(everyone: jax.Array, dtype: Any) -> list[tuple[jax.Array, jax.Array]]:
+def _as_floats(gathered: jax.Array, dtype: Any) -> list[tuple[jax.Array, jax.Array]]:
     """Return lower and upper corners of the first type and of all types, from the `_as_integers` of each rank."""
 
     def number(ordered: jax.Array) -> jax.Array:
         bits = jnp.where(ordered < 0, ordered ^ jnp.iinfo(ordered.dtype).max, ordered)
         return jax.lax.bitcast_convert_type(bits, dtype)
 
-    joined = everyone.max(axis=0)
+    joined = gathered.max(axis=0)
     return [(number(~not_lower), number(upper)) for upper, not_lower in (joined[:, 0], joined.max(axis=1))]
 
 
@@ -125,12 +135,12 @@ def _is_outside(num: Any, rows: int) -> jax.Array:
 
 
 def num_fault(pos: Any, num: Any, name: str) -> comm.Fault:
-    """Return the fault that `is_bad_num` rejects ``num``. name: the name of the rows."""
+    """Return the fault that `is_bad_num` rejects ``num`` of the rows with this name."""
     return comm.Fault(is_bad_num(pos, num), [num], _BAD_NUM % (name, pos.shape[0]))
 
 
 def checked_num(part: Any, what: str) -> Any:
-    """Return a checked `num` if no other check follows; a wrong traced number raises at run time, on all ranks."""
+    """Return the checked ``num`` of particles without further checks. A wrong traced number raises on all ranks."""
     pos, num = get_pos(part), check_num(part, f"num of {what}")
     if is_concrete(num):
         return num
@@ -138,9 +148,12 @@ def checked_num(part: Any, what: str) -> Any:
 
 
 def permute_particles(part: Any, index: jax.Array, posz: jax.Array | None = None) -> Any:
-    """Return ``part`` with every property in the order ``index``, ``(n,)`` int32.
+    """Return ``part`` with every property in another order.
 
-    posz: the positions in that order, if they are already moved.
+    Args:
+        part: A particle class, or positions.
+        index: ``(n,)`` int32, the order.
+        posz: The positions in that order, if they are known.
     """
     pos = None if posz is None else get_pos(part)
     return map_rows(to_order(index, pos, posz), part)
@@ -183,9 +196,10 @@ def zsort(pos: Any, boxsize: Any = None, domain: Any = None) -> tuple[Any, jax.A
 
 
 def _region(domain: Any, pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
-    """Return the corners of ``domain``, or of the bounding box of positions; raises ValueError if they are invalid.
+    """Return the corners of ``domain``, or of the bounding box of positions.
 
-    If the corners are traced, a lower corner above the upper one is an error at run time.
+    Raises:
+        ValueError: If they are invalid; at run time if they are traced.
     """
     if domain is None:
         return kernels.bounds(pos, num)[:2]
@@ -247,12 +261,12 @@ def search_sorted_z(
     if leaf_search:
         raise ValueError("leaf_search=True is not supported, because the search covers all particles; leave it out.")
     pos = check_particles(posz)
-    wanted = check_particles(posz_query, "query positions")
-    if wanted.shape[1] != pos.shape[1]:
+    queries = check_particles(posz_query, "query positions")
+    if queries.shape[1] != pos.shape[1]:
         raise ValueError(
-            f"queries have {wanted.shape[1]} dimensions, but the particles have {pos.shape[1]}; both must agree."
+            f"queries have {queries.shape[1]} dimensions, but the particles have {pos.shape[1]}; both must agree."
         )
     box = check_box(boxsize, pos.shape[1])
     num = checked_num(posz, "the positions")
     lower, upper = _region(domain, pos, num)
-    return kernels.search(pos, num, wanted.astype(pos.dtype), lower, upper, box, side == "right")
+    return kernels.search(pos, num, queries.astype(pos.dtype), lower, upper, box, side == "right")

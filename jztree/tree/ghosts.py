@@ -1,16 +1,16 @@
 """Ghosts: copies of the particles of other ranks that a rank needs, in z-order.
 
-1. Every rank sends to all others boxes that cover its particles. The number of boxes per rank falls with the number of
+1. Every rank sends boxes that cover its particles to all others. The number of boxes per rank falls with the number of
    ranks, so that all boxes together take a few megabytes.
-2. Each rank covers the regions it searches closely with at most 256 boxes, each with its search radius. It sends each
-   box only to the ranks whose known boxes lie within that radius; up to 64 ranks send all their boxes to all others.
-3. Every rank then knows which of its particles others need, and sends them without a further request. Ranks own
-   consecutive ranges of the z-order and send rows in z-order, so [ghosts of lower ranks | own | ghosts of higher ranks]
-   is already in z-order, and a hierarchy can be built over it without a sort.
+2. Each rank covers its search regions closely with at most 256 boxes, each with its search radius. It sends each box
+   only to the ranks whose known boxes are within that radius; up to 64 ranks send every box to all others.
+3. Every rank then knows the particles that others need, and sends them without a further request. Ranks own consecutive
+   ranges of the z-order and send rows in z-order. So [ghosts of lower ranks | own | ghosts of higher ranks] is already
+   in z-order, and a hierarchy can be built over it without a sort.
 
-The close boxes alone decide which particles travel. The wider boxes only decide which ranks receive a close box: a rank
-that receives none has no particles within the radius, because the distance to a larger box is never greater, including
-rounding. If wide boxes guide a search (`kernels.open_leaves`), it may request too much, never too little.
+The close boxes alone determine the sent particles. The wider boxes only determine the ranks that receive a close box. A
+rank without a close box has no particles within the radius, because the distance to a larger box is never greater,
+including rounding. If wide boxes guide a search (`kernels.open_leaves`), it may request too much, never too little.
 
 Cost: one all_gather of boxes, an exchange of boxes with nearby ranks, and one of rows; each exchange also sends its
 counts.
@@ -25,7 +25,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from .._transform.capacity import Room, room
+from .._transform.capacity import Capacity, choose_capacity
 from ..arguments import at_least_normal, check_box, check_particles, check_range, check_real, is_length
 from ..jax_ext import Exact, is_concrete
 from ..particles import check_num
@@ -39,9 +39,9 @@ _BAD_RADIUS = "radius is negative or NaN; it must be at least 0."
 _MOST_BOXES = 256
 # Total number of boxes known to all ranks, and the smallest number per rank.
 _KNOWN_BOXES, _LEAST_KNOWN = 2**17, 32
-# Up to this many request boxes of all ranks are sent to all ranks: one collective, which compiles faster than an
-# exchange (an exchange would make the first call of kNN over 4 devices take a third longer).
-_FEW_WANTED = 2**14
+# If the ranks together have at most this number of request boxes, every rank receives them all. This collective
+# compiles faster than an exchange, which would make the first call of kNN over 4 devices take a third longer.
+_FEW_REQUESTS = 2**14
 # Initial capacity for request boxes of other ranks. With 2,048 ranks of 100,000 uniform particles and k=8, a rank
 # receives a few hundred.
 _BOX_ROWS = 2**14
@@ -49,7 +49,7 @@ _BOX_ROWS = 2**14
 # rank need a tenth.
 _GHOST_FRACTION = 0.5
 _GHOST_ROWS = 4096
-# About the size of a leaf: boxes of more rows bring more unneeded particles, and fewer rows make more boxes.
+# About the size of a leaf. Boxes of more rows bring more particles than needed; boxes of fewer rows are more numerous.
 _RUN_ROWS = 32
 
 Blocks = tuple[jax.Array, jax.Array, jax.Array]
@@ -61,7 +61,7 @@ def leaves_of(th: TreeHierarchy) -> Blocks:
 
 
 def runs_of(posz: jax.Array, num: jax.Array, box: Exact) -> Blocks:
-    """Return ``(particle_splits, lower, upper)`` of short runs of rows, used instead of leaves without a hierarchy."""
+    """Return ``(particle_splits, lower, upper)`` of short runs of rows. They replace leaves if no hierarchy exists."""
     return kernels.row_boxes(posz, num, box, _RUN_ROWS)
 
 
@@ -70,36 +70,44 @@ def boxes_of(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, mo
     return kernels.covering_boxes(posz, num, *domain.keys(), leaves, max(1, min(most, posz.shape[0])))
 
 
-def tell_all(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, boxes: Blocks, *behind: Any) -> Blocks:
+def gather_boxes(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, boxes: Blocks, *known: Any) -> Blocks:
     """Return ``(lower, upper, count)`` of boxes that cover the particles of each rank, ``(r, b, d)`` and ``(r, b)``.
 
-    boxes: boxes of this rank's particles, which it sends if they are few enough. behind: counts that must be computed
-        before this collective; see `comm.after`.
+    Args:
+        posz: ``(n, d)``, this rank's positions in z-order.
+        num: Number of rows that hold particles.
+        domain: Domain of the z-order.
+        leaves: ``(particle_splits, lower, upper)`` of the leaves.
+        boxes: Close boxes of this rank's particles. The rank sends these boxes if they are few enough.
+        known: Counts to compute before this collective; see `comm.after`.
     """
     most = max(_LEAST_KNOWN, _KNOWN_BOXES // comm.num_ranks())
-    told = boxes if boxes[1].shape[0] <= most else boxes_of(posz, num, domain, leaves, most)
-    splits, lower, upper = told
-    return comm.all_gather_rows(comm.after((lower, upper, jnp.diff(splits)), num, *behind))
+    sent_boxes = boxes if boxes[1].shape[0] <= most else boxes_of(posz, num, domain, leaves, most)
+    splits, lower, upper = sent_boxes
+    return comm.all_gather_rows(comm.after((lower, upper, jnp.diff(splits)), num, *known))
 
 
 def close_boxes(boxes: Blocks, known: Blocks) -> Blocks | None:
     """Return the close boxes of this rank and of its two neighbours in the z-order, for `kernels.open_leaves`.
 
-    They are ``(lower, upper, count)`` with shapes ``(3, b, d)`` and ``(3, b)``. Returns None if all close boxes are
-    known.
-
     A range often begins or ends with a few particles across a jump of the z-order. Their neighbours are on the previous
-    or next rank; with only wide boxes of that rank, their search would reach very far. For 20,000 uniform particles per
-    rank in an open box, k=8 and 16 boxes, this made half as many ghosts again. boxes: the rank's own. known: see
-    `tell_all`.
+    or next rank. With only wide boxes of that rank, their search would reach very far: for 20,000 uniform particles per
+    rank in an open box, k=8 and 16 boxes, there were half as many ghosts again.
+
+    Args:
+        boxes: The rank's close boxes.
+        known: The result of `gather_boxes`.
+
+    Returns:
+        ``(lower, upper, count)`` with shapes ``(3, b, d)`` and ``(3, b)``. None if ``known`` holds all close boxes.
     """
     (rank, ndev, _), (splits, lower, upper) = comm.get_rank_info(), boxes
     if known[2].shape[1] == lower.shape[0]:
         return None
     own = comm.after((lower, upper, jnp.diff(splits)), known[2])
     lower, upper, count = comm.rows_of_adjacent(own)
-    there = jnp.stack([rank > 0, rank < ndev - 1, rank >= 0])
-    return lower, upper, jnp.where(there[:, None], count, 0)
+    exists = jnp.stack([rank > 0, rank < ndev - 1, rank >= 0])
+    return lower, upper, jnp.where(exists[:, None], count, 0)
 
 
 @dataclass
@@ -120,7 +128,7 @@ class Surroundings:
     start: jax.Array
     order: jax.Array
     traffic: comm.Traffic
-    room: Room
+    room: Capacity
 
     def more(self, rows: Any, filled: bool = True, own: bool = True) -> Any:
         """Bring other properties of the same particles.
@@ -133,16 +141,16 @@ class Surroundings:
         Returns:
             A pytree of arrays ``(m, ...)``.
         """
-        came, _, _ = comm.exchange(
+        received, _, _ = comm.exchange(
             rows, self.traffic, self.room, order=self.order, filled=filled, own=own, name="properties"
         )
-        return came
+        return received
 
 
-def ghost_room(option: str, given: int | None, n: int) -> Room:
+def ghost_capacity(option: str, given: int | None, n: int) -> Capacity:
     """Return the capacity for a rank's ``n`` rows and its ghosts."""
     ndev = comm.num_ranks()
-    return room(
+    return choose_capacity(
         option,
         None if given is None else n + given,
         n + int(n * _GHOST_FRACTION) + _GHOST_ROWS,
@@ -197,10 +205,10 @@ def bring(
     ]
     domain, (num,) = domain_of([pos], [num], ["the positions"], box, faults)
     boxes = splits, lower, upper = boxes_of(pos, num, domain, blocks)
-    wanted = jnp.where(jnp.diff(splits) > 0, reach, -1)
-    place = ghost_room("ghosts", ghost_rows, pos.shape[0])
-    known = functools.partial(tell_all, pos, num, domain, blocks, boxes)
-    return surroundings(rows, pos, num, blocks, known, (lower, upper, wanted), box, place)
+    requests = jnp.where(jnp.diff(splits) > 0, reach, -1)
+    capacity = ghost_capacity("ghosts", ghost_rows, pos.shape[0])
+    known = functools.partial(gather_boxes, pos, num, domain, blocks, boxes)
+    return exchange_ghosts(rows, pos, num, blocks, known, (lower, upper, requests), box, capacity)
 
 
 def _reach(radius: Any, dtype: Any) -> jax.Array:
@@ -215,91 +223,120 @@ def _reach(radius: Any, dtype: Any) -> jax.Array:
     return jnp.where(is_length(given), farther, jnp.asarray(-1, dtype))
 
 
-def surroundings(
+def exchange_ghosts(
     rows: Any,
     posz: jax.Array,
     num: jax.Array,
     blocks: Blocks,
     known: Callable[[], Blocks],
-    wanted: Blocks,
+    requests: Blocks,
     box: Exact,
-    place: Room,
+    capacity: Capacity,
     lower_only: bool = False,
     filled: bool = True,
 ) -> Surroundings:
     """Bring every rank's ghosts: the particles in or near the boxes that it requests.
 
-    rows: the pytree of arrays ``(n, ...)`` to bring, of the rank's own particles. posz: ``(n, d)``, their positions.
-        blocks: runs of neighbouring rows, ``(particle_splits, lower, upper)``. known: function that returns the boxes
-        of the particles of all ranks, see `tell_all`; not called for few ranks. wanted: ``(lower, upper, radius)``, the
-        rank's request boxes ``(b, d)`` and their search radii ``(b,)``; a negative radius means no request.
-    place: capacity for own rows and ghosts. lower_only: send ghosts to lower ranks only. filled: whether rows after the
-        last ghost are 0; see `comm.exchange`.
+    Args:
+        rows: Pytree of arrays ``(n, ...)`` of the rank's own particles, to bring.
+        posz: ``(n, d)``, their positions.
+        num: Number of rows that hold particles.
+        blocks: Runs of neighbouring rows, ``(particle_splits, lower, upper)``.
+        known: Function that returns the boxes of every rank's particles; see `gather_boxes`. A call with few ranks does
+            not need it.
+        requests: ``(lower, upper, radius)``: the rank's request boxes ``(b, d)`` and their search radii ``(b,)``. A
+            negative radius means no request.
+        box: Periodic box.
+        capacity: Capacity for own rows and ghosts.
+        lower_only: Whether to send ghosts to lower ranks only.
+        filled: Whether rows after the last ghost are 0; see `comm.exchange`.
 
-    Raises `jztree.CapacityError` (see `jztree._transform.capacity`) on every rank if ghosts do not fit on some rank.
+    Returns:
+        The particles with their ghosts.
+
+    Raises:
+        CapacityError: On every rank, if ghosts do not fit on some rank; see `jztree._transform.capacity`.
     """
     rank, n = comm.get_rank_info()[0], posz.shape[0]
-    near = _wanted_of_others(known, wanted, box, place, higher_only=lower_only)
-    order, counts = kernels.select_ghosts(posz, num, blocks, near, rank, box, place.rows)
+    received_requests = _requests_of_others(known, requests, box, capacity, higher_only=lower_only)
+    order, counts = kernels.select_ghosts(posz, num, blocks, received_requests, rank, box, capacity.rows)
     what, advice = "its own particles and ghosts", f"set ghost_rows in the configuration to that minus {n}, or more."
-    selection = _Selection(order, counts, place, what, advice)
-    brought, total, traffic = selection.exchange(rows, num, "ghosts", max(place.rows // 4, 1), filled)
+    selection = _Selection(order, counts, capacity, what, advice)
+    brought, total, traffic = selection.exchange(rows, num, "ghosts", max(capacity.rows // 4, 1), filled)
     start = comm.starts_of(traffic.received)[rank]
-    return Surroundings(brought, total, start, order, traffic, place)
+    return Surroundings(brought, total, start, order, traffic, capacity)
 
 
-def _wanted_of_others(
-    known: Callable[[], Blocks], wanted: Blocks, box: Exact, ghosts: Room, higher_only: bool
+def _requests_of_others(
+    known: Callable[[], Blocks], requests: Blocks, box: Exact, ghosts: Capacity, higher_only: bool
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Return the boxes ``wanted`` of other ranks within whose radius this rank may have particles.
+    """Return the request boxes of other ranks for which this rank may have particles.
 
-    They are the start of each rank's boxes, ``(r + 1,)``, the lower and upper corners, and the radius.
+    Returns:
+        The start of each rank's boxes, ``(r + 1,)``, the lower and upper corners, and the radius.
     """
-    (rank, ndev, _), boxes = comm.get_rank_info(), wanted[0].shape[0]
-    if ndev * boxes <= _FEW_WANTED:
-        lower, upper, radius = comm.all_gather_rows(jax.lax.stop_gradient(wanted))
-        asks = (jnp.arange(ndev, dtype=jnp.int32) < rank) | (not higher_only)
-        radius = jnp.where(asks[:, None], radius, -1).reshape(-1)
+    (rank, ndev, _), boxes = comm.get_rank_info(), requests[0].shape[0]
+    if ndev * boxes <= _FEW_REQUESTS:
+        lower, upper, radius = comm.all_gather_rows(jax.lax.stop_gradient(requests))
+        is_requesting = (jnp.arange(ndev, dtype=jnp.int32) < rank) | (not higher_only)
+        radius = jnp.where(is_requesting[:, None], radius, -1).reshape(-1)
         lower, upper = (corner.reshape(ndev * boxes, -1) for corner in (lower, upper))
         return comm.vary(jnp.arange(ndev + 1, dtype=jnp.int32) * boxes), lower, upper, radius
     # A given ghost capacity also sets the capacity for boxes, so the caller need not set both.
-    place = room("ghost_boxes", None, max(_BOX_ROWS, ghosts.rows if ghosts.given else 0), ndev * boxes)
-    wanted = jax.lax.stop_gradient(wanted)
-    order, counts = kernels.select_boxes(wanted, known(), rank, box, place.rows, higher_only)
+    capacity = choose_capacity("ghost_boxes", None, max(_BOX_ROWS, ghosts.rows if ghosts.given else 0), ndev * boxes)
+    requests = jax.lax.stop_gradient(requests)
+    order, counts = kernels.select_boxes(requests, known(), rank, box, capacity.rows, higher_only)
     what = "boxes of other ranks that need ghosts"
     advice = "the capacity for ghosts is also that for boxes; set ghost_rows in the configuration to that or more."
-    selection = _Selection(order, counts, place, what, advice)
-    came, total, traffic = selection.exchange(wanted, jnp.sum(counts), "boxes", min(place.rows, _MOST_BOXES * ndev))
-    return jnp.append(comm.starts_of(traffic.received), total), *came
+    selection = _Selection(order, counts, capacity, what, advice)
+    received, total, traffic = selection.exchange(
+        requests, jnp.sum(counts), "boxes", min(capacity.rows, _MOST_BOXES * ndev)
+    )
+    return jnp.append(comm.starts_of(traffic.received), total), *received
 
 
 @dataclass
 class _Selection:
     """Rows selected for other ranks, and the capacity for received rows.
 
-    order, counts: as returned by kernels. what, advice: for the error if the capacity is too small; see
-        `comm.exchange`.
+    Attributes:
+        order: ``(m,)`` int32, the selected rows, rank by rank.
+        counts: ``(r,)`` int32, their number for each rank.
+        capacity: Capacity for received rows.
+        what: Name of the rows in the error if the capacity is too small; see `comm.exchange`.
+        advice: A remedy in that error.
     """
 
     order: jax.Array
     counts: jax.Array
-    place: Room
+    capacity: Capacity
     what: str
     advice: str
 
     def exchange(
         self, rows: Any, num: jax.Array, name: str, chunk_rows: int, filled: bool = True
     ) -> tuple[Any, jax.Array, comm.Traffic]:
-        """Return the received rows, their number, and the traffic. num: a count of rows to compute first."""
+        """Exchange the selected rows.
+
+        Args:
+            rows: Pytree of arrays ``(n, ...)``.
+            num: A count to compute before this collective.
+            name: See `comm.exchange`.
+            chunk_rows: See `comm.exchange`.
+            filled: See `comm.exchange`.
+
+        Returns:
+            The received rows, their number, and the traffic.
+        """
         traffic = comm.traffic_of(self.counts)
         # The rows that a rank sends must fit its list of rows to send.
         needs = jnp.maximum(traffic.arriving, traffic.leaving)
         # Everything below depends on the check.
-        traffic = comm.after(traffic, comm.check_room(num, needs, self.place, self.what, self.advice))
+        traffic = comm.after(traffic, comm.require_capacity(num, needs, self.capacity, self.what, self.advice))
         brought, total, _ = comm.exchange(
             rows,
             traffic,
-            self.place,
+            self.capacity,
             order=self.order,
             what=self.what,
             advice=self.advice,

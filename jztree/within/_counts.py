@@ -12,7 +12,7 @@ from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import with_twins
 from ..tree import TreeHierarchy, check_hierarchy
-from ._search import Asked, check_both, make_ready
+from ._search import SearchArguments, check_both, prepare_search
 from ._weights import checked_weights
 
 _LOST = (
@@ -72,17 +72,23 @@ def count_within(
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
-    sources, queries, asking = check_both(part, part_query, th)
+    sources, queries, query_set = check_both(part, part_query, th)
     box = check_box(boxsize, sources.dims)
-    radii = as_radii(radius, asking.rows, asking.num)
+    radii = as_radii(radius, query_set.rows, query_set.num)
     sources.data, faults = checked_weights(weight, sources.pos, sources.num)
-    ready = make_ready(Asked(sources, queries, radii, box, cfg, faults))
+    prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg, faults))
     found = kernels.count_within(
-        ready.sources, ready.columns, ready.queries, ready.rows, ready.radii.words(), radii.per_query(), box
+        prepared.sources,
+        prepared.columns,
+        prepared.queries,
+        prepared.rows,
+        prepared.radii.words(),
+        radii.per_query(),
+        box,
     )
-    shape = *asking.rows, *radii.shape()
+    shape = *query_set.rows, *radii.shape()
     if weight is None:
-        return ready.sent_home(found[0]).reshape(shape)
-    total = ready.sent_home(found[1])
+        return prepared.send_back(found[0]).reshape(shape)
+    total = prepared.send_back(found[1])
     row = first_row(~jnp.isfinite(total).all(axis=1))
     return comm.after(total, comm.check(0, row >= 0, [row], _LOST % total.dtype)).reshape(shape)

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from .._transform.capacity import Room, retrying
+from .._transform.capacity import Capacity, retrying
 from .._transform.memory import check_memory
 from ..arguments import Radii, known_integer
 from ..jax_ext import Exact, is_concrete
-from ._search import Ready
+from ._search import PreparedSearch
 
 # Arrays of this many bytes have their own pages, which use memory only after the first write (mallopt(3)).
 _PAGED = 1 << 25
@@ -58,8 +58,8 @@ class Listing:
     query_starts: over ranks, the number of the first query given to each rank; None: not needed.
     """
 
-    ready: Ready
-    place: Room
+    prepared: PreparedSearch
+    capacity: Capacity
     what: str
     fill: tuple[Any, ...]
     entry_bytes: int
@@ -72,26 +72,26 @@ class Listing:
         if comm.num_ranks() > 1:
             return self._over_ranks()
         # If the arrays are concrete, remove the entries after the last.
-        ready = self.ready
-        known = is_concrete((ready.sources, ready.queries, ready.rows, ready.radii.words(), self.box))
-        splits, total, *columns = self._here(self.place.rows, padded=self.place.given or not known)
+        prepared = self.prepared
+        known = is_concrete((prepared.sources, prepared.queries, prepared.rows, prepared.radii.words(), self.box))
+        splits, total, *columns = self._on_one_device(self.capacity.rows, padded=self.capacity.given or not known)
         if is_concrete(total):
-            if not self.place.given:
+            if not self.capacity.given:
                 return self._just_enough(splits, total, columns)
             # Do what the twins do: raise the documented class with the message alone.
             retrying(lambda: jax.block_until_ready(self._checked(total, jnp.zeros((), jnp.int32))), {}, "")
         return comm.after(splits, self._checked(total, jnp.zeros((), jnp.int32))), tuple(columns)
 
-    def _here(self, size: int, *, padded: bool) -> tuple[jax.Array, ...]:
+    def _on_one_device(self, size: int, *, padded: bool) -> tuple[jax.Array, ...]:
         if padded:
             self._check_memory(size)
-        return self._found(self.ready.origin.idx, None, self.ready.rows, Space(size, padded))
+        return self._found(self.prepared.origin.idx, None, self.prepared.rows, Space(size, padded))
 
     def _found(
         self, names: jax.Array, query_names: jax.Array | None, rows: jax.Array | None, space: Space
     ) -> tuple[jax.Array, ...]:
-        ready, radii = self.ready, self.ready.radii
-        if rows is not None and ready.stage.is_wide and radii.of_each is not None:
+        prepared, radii = self.prepared, self.prepared.radii
+        if rows is not None and prepared.stage.is_distributed and radii.of_each is not None:
             words = kernels.scatter_rows(jnp.asarray(radii.of_each.words), rows)
             radii = Radii(None, Exact(words))
         return self.search(names, query_names, rows, radii.words(), space)
@@ -103,57 +103,57 @@ class Listing:
         high, low = np.asarray(total)
         if high > 0:
             raise ValueError(self._too_many(f"{(int(high) << 31) + int(low):,}"))
-        if low > self.place.rows:
+        if low > self.capacity.rows:
             self._check_memory(int(low))
             columns.clear()
-            splits, _, *columns = self._here(int(low), padded=False)
+            splits, _, *columns = self._on_one_device(int(low), padded=False)
         return splits, tuple(_beginnings(columns, int(low)))
 
     def _check_memory(self, size: int) -> None:
         """Raise MemoryError if no memory holds lists of ``size`` entries."""
         what = f"lists with capacity for {size:,} {self.what}"
-        less = "use a smaller radius or capacity" if self.place.given else "use a smaller radius"
+        less = "use a smaller radius or capacity" if self.capacity.given else "use a smaller radius"
         check_memory(size * self.entry_bytes, what, f"{less}, or count_within, reduce_within, nearest_within or knn.")
 
     def _too_many(self, number: str) -> str:
         return f"there are {number} {self.what}, but a list must have fewer than 2**31; {_LESS}"
 
-    def _checked(self, total: jax.Array, at_home: jax.Array) -> jax.Array:
+    def _checked(self, total: jax.Array, returned: jax.Array) -> jax.Array:
         """Return a number that depends on the check that all lists fit, here and on the queries' ranks."""
         many = comm.check(0, total[0] > 0, _in_digits(total), self._too_many("about {0}.{1} * 10**{2}"))
-        many = comm.check(many, at_home < 0, [], self._too_many("2**31 or more"))
-        needs = comm.all_gather(comm.after(jnp.maximum(total[1], at_home), many))
+        many = comm.check(many, returned < 0, [], self._too_many("2**31 or more"))
+        needs = comm.all_gather(comm.after(jnp.maximum(total[1], returned), many))
         needs = needs.reshape(-1)
-        return comm.check_room(jnp.int32(0), needs, self.place, self.what, "give that capacity or more.")
+        return comm.require_capacity(jnp.int32(0), needs, self.capacity, self.what, "give that capacity or more.")
 
     def _over_ranks(self) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """Make lists on the ranks that search, in the order in which the queries arrived, and send them back."""
-        home, ready = self.ready.stage.queries.moved, self.ready
-        assert ready.starts is not None
-        assert ready.queries is not None
-        rows = None if home is None else home.merge
-        whose = ready.stage.queries.origin
-        self._check_memory(self.place.rows)
+        moved, prepared = self.prepared.stage.queries.moved, self.prepared
+        assert prepared.starts is not None
+        assert prepared.queries is not None
+        rows = None if moved is None else moved.merge
+        query_origin = prepared.stage.queries.origin
+        self._check_memory(self.capacity.rows)
         splits, total, *columns = self._found(
-            comm.of_rank(ready.starts, ready.origin.rank) + ready.origin.idx,
-            None if self.query_starts is None else self.query_starts[whose.rank] + whose.idx,
+            comm.of_rank(prepared.starts, prepared.origin.rank) + prepared.origin.idx,
+            None if self.query_starts is None else self.query_starts[query_origin.rank] + query_origin.idx,
             rows,
-            Space(self.place.rows, padded=True),
+            Space(self.capacity.rows, padded=True),
         )
-        if home is None:
+        if moved is None:
             return comm.after(splits, self._checked(total, total[1])), tuple(columns)
-        counts = comm.send_back(jnp.diff(splits), home.route, name="results")
-        ends, at_home = _ends(counts)
-        checked = self._checked(total, at_home)
+        counts = comm.send_back(jnp.diff(splits), moved.route, name="results")
+        ends, returned = _ends(counts)
+        checked = self._checked(total, returned)
         splits, counts, ends = comm.after((splits, counts, ends), checked)
         # Queries arrived rank by rank, so the lists for one rank are contiguous.
-        behind = jnp.cumsum(home.route.received, dtype=jnp.int32)
-        to_ranks = jnp.diff(splits[behind], prepend=0)
+        ends_of_ranks = jnp.cumsum(moved.route.received, dtype=jnp.int32)
+        to_ranks = jnp.diff(splits[ends_of_ranks], prepend=0)
         back, _, _ = comm.exchange(
             tuple(columns),
             to_ranks,
-            self.place,
-            place=_places(counts, ends, home.route, self.place.rows),
+            self.capacity,
+            place=_places(counts, ends, moved.route, self.capacity.rows),
             what=self.what,
             advice="give that capacity or more.",
             name="results",

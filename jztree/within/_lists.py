@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._transform.capacity import room
+from .._transform.capacity import choose_capacity
 from ..arguments import SPEC, as_one_radius, check_box, exact_arguments_of_one
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
@@ -17,7 +17,7 @@ from ..knn._result import radii as with_derivatives
 from ..knn._result import radii_over_ranks
 from ..tree import TreeHierarchy, check_hierarchy
 from ._listing import Listing, Space, check_capacity, rows_of_entries
-from ._search import Asked, check_both, make_ready
+from ._search import SearchArguments, check_both, prepare_search
 
 # Initial capacity of lists, in neighbours per query.
 _USUAL = 32
@@ -99,24 +99,24 @@ def neighbours_within(
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
-    sources, queries, asking = check_both(part, part_query, th)
-    pos, query = sources.pos, asking.pos
+    sources, queries, query_set = check_both(part, part_query, th)
+    pos, query = sources.pos, query_set.pos
     box = check_box(boxsize, sources.dims)
-    radii = as_one_radius(radius, asking.rows, asking.num)
+    radii = as_one_radius(radius, query_set.rows, query_set.num)
     check_capacity(capacity)
-    ready = make_ready(Asked(sources, queries, radii, box, cfg, numbered=True))
+    prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg, numbered=True))
     most = query.shape[0] * pos.shape[0] * comm.num_ranks()
-    place = room("neighbours", capacity, _USUAL * query.shape[0], max(most, 1))
+    place = choose_capacity("neighbours", capacity, _USUAL * query.shape[0], max(most, 1))
 
     def search(names: jax.Array, _: Any, rows: jax.Array | None, radius: Exact, space: Space) -> tuple[jax.Array, ...]:
-        own = ready.sources, names, ready.queries, rows
+        own = prepared.sources, names, prepared.queries, rows
         size, padded = space
         return kernels.neighbours_within(*own, radius, box, size, nearest_first=nearest_first, padded=padded)
 
     entry = 4 + pos.dtype.itemsize
-    splits, (index, distance) = Listing(ready, place, "neighbours", (-1, jnp.inf), entry, search, box).lists()
+    splits, (index, distance) = Listing(prepared, place, "neighbours", (-1, jnp.inf), entry, search, box).lists()
     lists = NeighbourLists(splits=splits, index=index, distance=distance)
-    lists.distance = _differentiable(query, pos, box, lists, ready.starts)
+    lists.distance = _differentiable(query, pos, box, lists, prepared.starts)
     return lists
 
 

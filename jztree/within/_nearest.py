@@ -77,9 +77,9 @@ def nearest_within(
         CapacityError: See `count_within`.
     """
     cfg = checked_config(cfg, RadiusConfig)
-    _, _, asking = check_both(part, part_query)
-    query = asking.pos
-    radii = as_one_radius(radius, asking.rows, asking.num)
+    _, _, query_set = check_both(part, part_query)
+    query = query_set.pos
+    radii = as_one_radius(radius, query_set.rows, query_set.num)
     max_neighbours = known_integer(max_neighbours, "max_neighbours")
     if max_neighbours < 1:
         raise ValueError(f"max_neighbours is {max_neighbours}; it must be at least 1 (count_within counts alone).")

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 
 from .. import comm, kernels
-from .._transform.capacity import Room, retrying, room
+from .._transform.capacity import Capacity, choose_capacity, retrying
 from .._transform.memory import check_memory
 from ..arguments import SPEC, as_one_radius, check_box, exact_arguments_of_one
 from ..config import RadiusConfig, checked_config, without_masses
@@ -19,7 +19,7 @@ from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
 from ..particles import check_movable
 from ..tree import TreeHierarchy, check_hierarchy
 from ._listing import check_capacity, rows_of_entries
-from ._search import Asked, Ready, check_both, make_ready
+from ._search import PreparedSearch, SearchArguments, check_both, prepare_search
 
 # Queries are processed in this many blocks, unless the blocks would be small.
 _BLOCKS, _SMALL = 16, 4096
@@ -96,9 +96,9 @@ def reduce_within(
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
-    sources, queries, asking = check_both(part, part_query, th)
+    sources, queries, query_set = check_both(part, part_query, th)
     box = check_box(boxsize, sources.dims)
-    radii = as_one_radius(radius, asking.rows, asking.num)
+    radii = as_one_radius(radius, query_set.rows, query_set.num)
     check_capacity(capacity)
     if not callable(pair_func):
         raise TypeError(f"pair_func must be a function of pairs, not {pair_func!r}.")
@@ -108,8 +108,10 @@ def reduce_within(
     as_queries = as_sources
     if queries is not None:
         queries.data, as_queries = split_rows(part_query)
-    ready = make_ready(Asked(sources, queries, radii, box, cfg))
-    return ready.stage.home(_Blocks(ready, box, _Pairs(pair_func, as_queries, as_sources, how), capacity).reduced())
+    prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg))
+    return prepared.stage.send_back(
+        _Blocks(prepared, box, _Pairs(pair_func, as_queries, as_sources, how), capacity).reduced()
+    )
 
 
 @dataclass
@@ -162,21 +164,21 @@ def _dtype_of_sum(dtype: Any) -> Any:
 class _Blocks:
     """The queries in z-order, processed block by block."""
 
-    ready: Ready
+    prepared: PreparedSearch
     box: Exact
     pairs: _Pairs
     capacity: int | None
 
     def __post_init__(self) -> None:
-        self.asked = self.ready.sources if self.ready.queries is None else self.ready.queries
-        self.q = self.asked.posz.shape[0]
+        self.query_tree = self.prepared.sources if self.prepared.queries is None else self.prepared.queries
+        self.q = self.query_tree.posz.shape[0]
         self.size = max(-(-self.q // _BLOCKS), min(self.q, _SMALL), 1)
         self.number = max(-(-self.q // self.size), 1)
         self.words = self._words()
 
     def _words(self) -> jax.Array:
         """Return the radius of each query in z-order, with negative radii in the padding of the last block."""
-        radii, rows = self.ready.radii, self.ready.rows
+        radii, rows = self.prepared.radii, self.prepared.rows
         words = jnp.asarray(radii.words().words)
         if radii.of_each is None:
             words = jnp.broadcast_to(words.reshape(1, -1), (self.q, words.shape[-1]))
@@ -186,42 +188,46 @@ class _Blocks:
 
     def reduced(self) -> Any:
         """Return the reduction over the pairs of each query, in z-order, ``(q, ...)``."""
-        place, checked = self._room()
-        needed = place.rows * (4 + self.asked.posz.dtype.itemsize)
-        check_memory(needed, f"{place.rows:,} pairs of a block", "use a smaller radius or capacity, or more devices.")
+        capacity, checked = self._pair_capacity()
+        needed = capacity.rows * (4 + self.query_tree.posz.dtype.itemsize)
+        check_memory(
+            needed, f"{capacity.rows:,} pairs of a block", "use a smaller radius or capacity, or more devices."
+        )
         words = comm.after(self.words, checked)
 
         @jax.checkpoint
         def block(first: jax.Array) -> Any:
-            return self._of_block(first, words, place.rows)
+            return self._of_block(first, words, capacity.rows)
 
         found = jax.lax.map(block, jnp.arange(self.number, dtype=jnp.int32) * self.size)
         return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: self.q], found)
 
-    def _room(self) -> tuple[Room, jax.Array]:
+    def _pair_capacity(self) -> tuple[Capacity, jax.Array]:
         """Return the capacity for the pairs of a block, and a number that depends on its check on all ranks."""
-        ready = self.ready
-        counts = kernels.count_within(ready.sources, None, ready.queries, None, Exact(self.words), 1, self.box)[0]
+        prepared = self.prepared
+        counts = kernels.count_within(prepared.sources, None, prepared.queries, None, Exact(self.words), 1, self.box)[0]
         counts = jnp.pad(counts[:, 0], (0, self.number * self.size - self.q)).reshape(self.number, self.size)
         many = jnp.any(jnp.sum(counts.astype(jnp.float32), axis=1) > 0.999 * 2.0**31)
         most = jnp.max(jnp.sum(counts, axis=1, dtype=jnp.int32))
-        place = room("block_pairs", self.capacity, _USUAL * self.size, max(self.size * ready.sources.posz.shape[0], 1))
+        capacity = choose_capacity(
+            "block_pairs", self.capacity, _USUAL * self.size, max(self.size * prepared.sources.posz.shape[0], 1)
+        )
         if is_concrete((most, many)) and self.capacity is None and not many:
-            return Room(max(int(most), 1), place.key), most
+            return Capacity(max(int(most), 1), capacity.key), most
 
         def checked() -> jax.Array:
             needs = comm.all_gather(comm.after(most, comm.check(0, many, [], _TOO_MANY))).reshape(-1)
-            return comm.check_room(jnp.int32(0), needs, place, "pairs", "give that capacity or more.")
+            return comm.require_capacity(jnp.int32(0), needs, capacity, "pairs", "give that capacity or more.")
 
         # In a plain call, raise the documented class with the message alone, as the twins do.
-        return place, retrying(checked, {}, "") if is_concrete(most) else checked()
+        return capacity, retrying(checked, {}, "") if is_concrete(most) else checked()
 
     def _of_block(self, first: jax.Array, words: jax.Array, size: int) -> Any:
-        ready, place = self.ready, jnp.arange(self.q, dtype=jnp.int32)
+        prepared, place = self.prepared, jnp.arange(self.q, dtype=jnp.int32)
         inside = (place >= first) & (place < first + self.size)
         radius = Exact(jnp.where(inside[:, None], words, exact(-1.0, ()).words))
         splits, _, index, _ = kernels.neighbours_within(
-            ready.sources, None, ready.queries, None, radius, self.box, size, nearest_first=False
+            prepared.sources, None, prepared.queries, None, radius, self.box, size, nearest_first=False
         )
         at_once = min(_AT_ONCE, size)
         starts = jnp.arange(0, size, at_once, dtype=jnp.int32)
@@ -250,17 +256,20 @@ class _Blocks:
 
     def _vectors(self, query: jax.Array, source: jax.Array, there: jax.Array) -> jax.Array:
         """Return vectors from queries to sources, ``(p, d)``; in padding, a radius along the first axis."""
-        ready = self.ready
-        at, to = _rows(self.asked.posz, self.asked.num, query), _rows(ready.sources.posz, ready.sources.num, source)
-        length = exact_to_float(Exact(_rows(self.words, self.asked.num, query))).astype(at.dtype)
+        prepared = self.prepared
+        at, to = (
+            _rows(self.query_tree.posz, self.query_tree.num, query),
+            _rows(prepared.sources.posz, prepared.sources.num, source),
+        )
+        length = exact_to_float(Exact(_rows(self.words, self.query_tree.num, query))).astype(at.dtype)
         usable = (length > 0) & jnp.isfinite(length)
         aside = jnp.zeros_like(at).at[:, 0].set(jnp.where(usable, length, 1))
         return jnp.where(there[:, None], nearest_difference(to, at, self.box), aside)
 
     def _columns(self, query: jax.Array, source: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
-        ready = self.ready
-        of_queries = [_rows(column, self.asked.num, query) for column in ready.query_columns]
-        return of_queries, [_rows(column, ready.sources.num, source) for column in ready.columns]
+        prepared = self.prepared
+        of_queries = [_rows(column, self.query_tree.num, query) for column in prepared.query_columns]
+        return of_queries, [_rows(column, prepared.sources.num, source) for column in prepared.columns]
 
 
 def _rows(column: jax.Array, num: jax.Array, index: jax.Array) -> jax.Array:

@@ -17,11 +17,11 @@ from ..config import RadiusConfig
 from ..data import RankIdx
 from ..jax_ext import Exact
 from ..particles import check_num
-from ..tree.stage import Given, Stage, stage_of, starts_of_ranks
+from ..tree.stage import InputParticles, Stage, prepare_stage, starts_of_ranks
 
 
 @dataclass
-class Asked:
+class SearchArguments:
     """The arguments of a search.
 
     Attributes:
@@ -34,8 +34,8 @@ class Asked:
         least_reach: Lower limit of all search radii; the largest of all ranks counts.
     """
 
-    sources: Given
-    queries: Given | None
+    sources: InputParticles
+    queries: InputParticles | None
     radii: Radii
     box: Exact
     cfg: RadiusConfig
@@ -45,7 +45,7 @@ class Asked:
 
 
 @dataclass
-class Ready:
+class PreparedSearch:
     """The arguments of a search in the form that kernels need.
 
     Attributes:
@@ -69,55 +69,57 @@ class Ready:
     radii: Radii
     starts: jax.Array | None = None
 
-    def sent_home(self, answers: Any) -> Any:
+    def send_back(self, answers: Any) -> Any:
         """Return arrays with one row per output row in the rows of the given queries."""
-        return self.stage.home(answers) if self.stage.is_wide else answers
+        return self.stage.send_back(answers) if self.stage.is_distributed else answers
 
 
-def check_both(part: Any, part_query: Any, th: Any = None) -> tuple[Given, Given | None, Given]:
+def check_both(
+    part: Any, part_query: Any, th: Any = None
+) -> tuple[InputParticles, InputParticles | None, InputParticles]:
     """Return sources, queries (None if they are the sources), and those of the two that search.
 
     Raises:
         TypeError, ValueError: If they are invalid, or if the positions of both do not match.
     """
     pos = check_particles(part)
-    sources = Given(pos, check_num(part), th=th)
+    sources = InputParticles(pos, check_num(part), th=th)
     if part_query is None:
         return sources, None, sources
-    queries = Given(check_queries(part_query, pos), check_num(part_query), name="the query positions")
+    queries = InputParticles(check_queries(part_query, pos), check_num(part_query), name="the query positions")
     return sources, queries, queries
 
 
-def make_ready(asked: Asked) -> Ready:
+def prepare_search(args: SearchArguments) -> PreparedSearch:
     """Sort the particles, and over ranks exchange them, into the form that kernels need."""
-    sources, queries, radii = asked.sources, asked.queries, asked.radii
+    sources, queries, radii = args.sources, args.queries, args.radii
     # Over ranks, the radii move with the queries.
     each = None if radii.of_each is None else jnp.asarray(radii.of_each.words)
     if queries is None:
         sources = replace(sources, data=(sources.data, each))
     else:
         sources, queries = replace(sources, data=(sources.data, None)), replace(queries, data=(queries.data, each))
-    stage = stage_of(sources, queries, asked.box, asked.cfg, "radius_ghosts", asked.faults)
+    stage = prepare_stage(sources, queries, args.box, args.cfg, "radius_ghosts", args.faults)
     own, searching = stage.sources, stage.queries
     (columns, _), (query_columns, each) = own.data, searching.data
-    if not stage.is_wide:
+    if not stage.is_distributed:
         trees = own.tree(), None if own is searching else searching.tree()
-        return Ready(stage, *trees, columns, query_columns, own.origin, searching.rows, radii)
+        return PreparedSearch(stage, *trees, columns, query_columns, own.origin, searching.rows, radii)
     radii = radii if each is None else Radii(None, Exact(each))
-    near = stage.around(_reach(stage, radii, asked.least_reach), (columns, own.origin))
+    near = stage.with_ghosts(_reach(stage, radii, args.least_reach), (columns, own.origin))
     columns, origin = near.data
-    starts = starts_of_ranks(own.given_num()) if asked.numbered else None
-    return Ready(stage, near.tree(), searching.tree(), columns, query_columns, origin, None, radii, starts)
+    starts = starts_of_ranks(own.given_num()) if args.numbered else None
+    return PreparedSearch(stage, near.tree(), searching.tree(), columns, query_columns, origin, None, radii, starts)
 
 
 def _reach(stage: Stage, radii: Radii, least: jax.Array | None) -> jax.Array:
     """Return the search radius of each box of queries."""
     queries = stage.queries.pos
-    known = stage.meet()
+    known = stage.exchange_boxes()
     reach = radii.outermost(queries.shape[0], queries.dtype)[:, None]
     if least is not None:
         reach = jnp.maximum(reach, _farther(comm.all_max(comm.after(least, known)), queries.dtype))
-    return stage.open(reach)[1]
+    return stage.open_leaves(reach)[1]
 
 
 def _farther(length: jax.Array, dtype: Any) -> jax.Array:

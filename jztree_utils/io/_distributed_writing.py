@@ -18,7 +18,7 @@ from jax.typing import ArrayLike
 
 from jztree import kernels
 from jztree.comm import all_gather, get_rank_info
-from jztree.data import check_carried
+from jztree.data import check_representable
 from jztree.jax_ext import vary_along, varying_axes
 
 from ._files import PathLike
@@ -93,7 +93,7 @@ _NUMS = ("num", "ngroups")
 
 def _collect(data: Any, num: Any) -> list[_Column]:
     """Collect everything in ``data`` to write. Raises TypeError or ValueError if something cannot be written."""
-    check_carried(data)
+    check_representable(data)
     found = [(_name(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]]
     leaves = dict(found)
     if not leaves:

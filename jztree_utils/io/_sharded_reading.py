@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike, DTypeLike
 
-from jztree.data import ParticleData, check_carried, fits_float32
+from jztree.data import ParticleData, check_representable, fits_float32
 
 from ._files import PathLike
 from ._header import SnapshotHeader
@@ -68,7 +68,7 @@ def _padded(read: np.ndarray, num: int, rows: int) -> np.ndarray:
     """Return ``(1, rows, ...)``: the rows that were read, followed by zeros, in a dtype that JAX supports."""
     if read.shape[:1] != (num,):
         raise ValueError(f"read_rows must return {num} rows, but it returned an array of shape {read.shape}.")
-    check_carried(read)
+    check_representable(read)
     padded = np.zeros((1, rows, *read.shape[1:]), jax.dtypes.canonicalize_dtype(read.dtype))
     padded[0, :num] = read
     return padded
@@ -156,7 +156,7 @@ def shard_snapshot(
         rows: np.ndarray = snapshot.read(name, start, stop, advance, finite=finite)
         if name == "id":
             return _as_jax_holds(rows, id_words)
-        check_carried({name: rows})
+        check_representable({name: rows})
         return rows
 
     shared = snapshot.shared_mass if "mass" in names else None
@@ -166,7 +166,7 @@ def shard_snapshot(
     }
     if shared is not None:
         masses = np.full(mesh.size, shared)
-        check_carried({"mass": masses})
+        check_representable({"mass": masses})
         if fits_float32(shared):
             masses = masses.astype(columns["pos"].dtype)
         columns["mass"] = _one_each(masses, mesh)

@@ -1,4 +1,4 @@
-"""Particles as a search needs them: parsed, in z-order with their hierarchy, and with the ghosts around them."""
+"""Particles of a search: parsed, sorted in z-order with their hierarchy, and combined with ghosts."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,13 +11,13 @@ from ..data import RankIdx, replace_num
 from ..jax_ext import Exact
 from ..particles import get_pos
 from . import TreeHierarchy, build_in_domain, faults_of_hierarchy, kernel_tree, permute_particles
-from ._over_ranks import Moved, rows_of_rank
+from ._over_ranks import SortedRange, rows_of_rank
 from ._zorder import Domain, corners_of
 from .ghosts import Blocks, Surroundings, leaves_of, runs_of
 
 
 @dataclass
-class Given:
+class InputParticles:
     """A particle argument, parsed once.
 
     Attributes:
@@ -26,7 +26,7 @@ class Given:
         data: Pytree of arrays ``(n, ...)`` that move with the rows.
         name: Name of the rows in messages.
         th: Hierarchy over ``part`` from the user; ``part`` is then in z-order.
-        named: Whether the search needs the origin of each row over ranks.
+        needs_origin: Whether the search needs the rank and row of each particle in the input, over ranks.
         pos: Positions ``(n, d)``.
     """
 
@@ -35,13 +35,13 @@ class Given:
     data: Any = None
     name: str = "the positions"
     th: TreeHierarchy | None = None
-    named: bool = True
+    needs_origin: bool = True
     pos: jax.Array = field(init=False)
 
     def __post_init__(self) -> None:
         self.pos = get_pos(self.part)
 
-    def inspected(self, box: Exact) -> tuple[Any, list[comm.Fault]]:
+    def bounds_and_faults(self, box: Exact) -> tuple[Any, list[comm.Fault]]:
         """Return the corners of the bounding box (None with ``th``), and the possible faults at run time."""
         if self.th is not None:
             return None, faults_of_hierarchy(self.pos, self.num, self.th, box)
@@ -59,17 +59,17 @@ class Given:
 
 
 @dataclass
-class Cast:
+class SortedParticles:
     """Particles of this rank in z-order.
 
     Attributes:
         part: Particle class, or positions.
         num: Number of rows that hold particles, int32.
-        domain: Domain of the z-order. None: unknown, because the user sorted the particles of one device.
-        th: Hierarchy. None: not built.
+        domain: Domain of the z-order. None if it is unknown, because the user sorted the particles of one device.
+        th: Hierarchy. None if it is not built.
         data: Pytree of arrays ``(n, ...)``, in z-order.
-        rows: On one device, the given row of each particle, ``(n,)`` int32. None: the same row.
-        moved: Over ranks, the route of the particles. None: they were given in z-order.
+        rows: On one device, the input row of each particle, ``(n,)`` int32. None means the same row.
+        moved: Over ranks, the sorted range with the route of the particles. None if the input was in z-order.
         pos: Positions ``(n, d)``.
     """
 
@@ -79,7 +79,7 @@ class Cast:
     th: TreeHierarchy | None
     data: Any = None
     rows: jax.Array | None = None
-    moved: Moved | None = None
+    moved: SortedRange | None = None
     pos: jax.Array = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,52 +94,55 @@ class Cast:
         return given if self.rows is None else RankIdx(given.rank, self.rows)
 
     def tree(self) -> kernels.Tree:
-        """Return the particles and their hierarchy as kernels need them."""
+        """Return the particles and their hierarchy as a kernel argument."""
         assert self.th is not None
         return kernel_tree(self.pos, self.num, self.th)
 
     def given_num(self) -> jax.Array:
-        """Return the number of particles that were given on this rank."""
+        """Return the number of particles in the input of this rank."""
         return self.num if self.moved is None else jnp.sum(self.moved.route.sent, dtype=jnp.int32)
 
     def given_rows(self) -> int:
-        """Return the number of rows that were given on this rank."""
+        """Return the number of rows in the input of this rank."""
         return self.pos.shape[0] if self.moved is None else self.moved.route.rows
 
-    def chosen(
+    def select(
         self, order: jax.Array, num: jax.Array, cfg: Any, box: Exact | None = None, *, whole: bool = False
-    ) -> "Cast":
+    ) -> "SortedParticles":
         """Return some of the particles with their own hierarchy.
 
         Args:
             order: Their rows in ascending order, followed by all other rows, ``(n,)`` int32.
             num: Their number, int32.
-            cfg: Options of the hierarchy. None: build none.
+            cfg: Options of the hierarchy. None means no hierarchy.
             box: Periodic box, if the domain may be unknown.
-            whole: Keep all properties of the particles instead of their positions alone.
+            whole: Whether to keep all properties of the particles instead of their positions alone.
+
+        Returns:
+            The selected particles.
         """
-        domain = self.domain if box is None else self.within(box)
+        domain = self.domain if box is None else self.domain_in(box)
         assert domain is not None
         part = replace_num(permute_particles(self.part if whole else self.pos, order), num)
         th = None if cfg is None else build_in_domain(part, num, domain, cfg)
-        return Cast(part, num, domain, th)
+        return SortedParticles(part, num, domain, th)
 
-    def within(self, box: Exact) -> Domain:
-        """Return the domain of the z-order, or that of the particles on this rank if it is unknown."""
+    def domain_in(self, box: Exact) -> Domain:
+        """Return the domain of the z-order. If it is unknown, return the domain of the particles on this rank."""
         if self.domain is not None:
             return self.domain
         corners, _ = corners_of(jnp.asarray(self.pos), self.num, "the positions")
         return Domain(*corners, box, corners)
 
     def blocks(self) -> Blocks:
-        """Return ``(particle_splits, lower, upper)`` of the leaves, or of short runs of rows without a hierarchy."""
+        """Return ``(particle_splits, lower, upper)`` of the leaves, or of short runs of rows if no hierarchy exists."""
         assert self.domain is not None
         return runs_of(self.pos, self.num, self.domain.box) if self.th is None else leaves_of(self.th)
 
 
 @dataclass
-class Near(Cast):
-    """A rank's sources with the ghosts around them, in z-order.
+class ParticlesWithGhosts(SortedParticles):
+    """A rank's sources and their ghosts, in z-order.
 
     Attributes:
         brought: Route of the ghosts; see `jztree.tree.ghosts.Surroundings`.
@@ -148,6 +151,6 @@ class Near(Cast):
     brought: Surroundings | None = None
 
     def route(self) -> Surroundings:
-        """Return the route of the ghosts, which brings other properties of them."""
+        """Return the route of the ghosts, which can bring their other properties."""
         assert self.brought is not None
         return self.brought
