@@ -238,10 +238,10 @@ def kernel_sums(
 
 def pairs_within(
     sources: Tree,
-    source_names: jax.Array | None,
+    source_ids: jax.Array | None,
     queries: Tree | None,
     query_rows: jax.Array | None,
-    query_names: jax.Array | None,
+    query_ids: jax.Array | None,
     radius: Exact,
     box: Exact,
     capacity: int,
@@ -258,17 +258,17 @@ def pairs_within(
 
     Args:
         sources: See `neighbours_within`.
-        source_names: ``(n,)`` int32, the number to report for each z-ordered source. None reports its z-ordered row.
+        source_ids: ``(n,)`` int32, the number to report for each z-ordered source. None reports its z-ordered row.
         queries: See `neighbours_within`.
         query_rows: See `neighbours_within`.
-        query_names: ``(q,)`` int32, the number to report for each z-ordered query. None reports its output row.
+        query_ids: ``(q,)`` int32, the number to report for each z-ordered query. None reports its output row.
         radius: See `neighbours_within`. It must be finite in a periodic box.
         box: ``(d,)`` lengths, 0 if open.
         capacity: Number of pairs that fit into the result.
-        same: Whether both kinds of names belong to one set. A particle is then not a partner of itself, but its images
-            may be.
+        same: Whether both kinds of numbers belong to one set. A particle is then not a partner of itself, but its
+            images may be.
         half: Whether to keep only one of each pair in such a set and its mirror image: the one whose query has the
-            lower name or, for equal names, is shifted less than the source.
+            lower number or, for equal numbers, is shifted less than the source.
         shifts: Whether to return shifts.
         vectors: Whether to return vectors and distances.
         padded: Whether to fill entries after the last, or all entries if the lists do not fit ``capacity``, with -1,
@@ -287,8 +287,8 @@ def pairs_within(
     *found, shift, vector, distance = call(
         "pairs_within",
         (i32(q + 1), i32(2), i32(capacity), i32(capacity), i32(capacity if shifts else 0, d), vector, distance),
-        *(*sources.arrays, listed(source_names)),
-        *(*query_tree.arrays, listed(query_rows), listed(query_names)),
+        *(*sources.arrays, listed(source_ids)),
+        *(*query_tree.arrays, listed(query_rows), listed(query_ids)),
         radius.words,
         box.words,
         gradients="stopped",

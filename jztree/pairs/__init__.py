@@ -1,4 +1,4 @@
-"""Pairs of particles: lists of those within a radius, and counts in bins of their distance."""
+"""Pairs of particles: lists of pairs within a radius, and counts of pairs in bins of their distance."""
 
 from ._counts import PairCounts, pair_counts
 from ._lists import PairLists, pairs_within

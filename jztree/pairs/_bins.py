@@ -1,4 +1,4 @@
-"""Bins of pairs: validation of user input, and conversion to the form that the kernel needs."""
+"""Bins of pairs: validation of user input, and conversion to kernel arguments."""
 
 from typing import Any
 
@@ -40,9 +40,15 @@ def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 
 
 def as_bins(given: dict[str, Any], dims: int) -> PairBins:
-    """Return the bins for the arguments ``mode``, ``edges``, ``edges_b`` and ``los`` in ``dims`` dimensions.
+    """Return the bins of a pair count.
 
-    Raises TypeError or ValueError if these arguments are invalid.
+    Args:
+        given: The arguments ``mode``, ``edges``, ``edges_b`` and ``los`` by name.
+        dims: Number of dimensions.
+
+    Raises:
+        TypeError: If edges are not numbers.
+        ValueError: If an argument is invalid.
     """
     mode, second, los = given["mode"], given["edges_b"], given["los"]
     if mode not in MODES:

@@ -179,7 +179,19 @@ def _check_regions(region: Any, region_b: Any, num_regions: Any, apart: bool) ->
 
 
 def _columns(given: InputParticles, weight: Any, region: Any, regions: int, of: str) -> tuple[Any, list[comm.Fault]]:
-    """Return the weights and regions of a set, and their possible faults. of: the name of the set in messages."""
+    """Return the weights and regions of a set, and their possible faults.
+
+    Args:
+        given: The set.
+        weight: ``(n,)``, or None.
+        region: ``(n,)`` integers, or None.
+        regions: Number of regions.
+        of: Name of the set in messages.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+    """
     pos, num = given.pos, given.num
     weight, faults = checked_weights(weight, pos, num, of)
     if region is not None:

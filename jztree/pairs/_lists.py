@@ -153,9 +153,9 @@ def _search_of(prepared: PreparedSearch, box: Exact, **options: Any) -> Callable
     """Return the function that makes lists, for `Listing`."""
 
     def search(
-        names: jax.Array, query_names: Any, rows: jax.Array | None, radius: Exact, space: Space
+        source_ids: jax.Array, query_ids: Any, rows: jax.Array | None, radius: Exact, space: Space
     ) -> tuple[jax.Array, ...]:
-        own = prepared.sources, names, prepared.queries, rows, query_names
+        own = prepared.sources, source_ids, prepared.queries, rows, query_ids
         return kernels.pairs_within(*own, radius, box, space.size, padded=space.padded, **options)
 
     return search
@@ -196,8 +196,14 @@ def _differentiable(
 ) -> tuple[jax.Array, jax.Array]:
     """Return vectors and distances with their derivatives by positions and box lengths.
 
-    which: the query number, source number and shift of each entry; the number of this rank's first query; and the
-    number of the first source of each rank. If the last two are None, numbers are rows.
+    Args:
+        query: ``(q, d)``, this rank's queries.
+        pos: ``(n, d)``, this rank's sources.
+        box: Periodic box.
+        vector: The vectors.
+        distance: The distances.
+        which: The query number, source number and shift of each entry; the number of this rank's first query; and the
+            number of the first source of each rank. If the last two are None, numbers are rows.
     """
     del query, pos, box, which
     return vector, distance

@@ -1,8 +1,8 @@
 """The sets of particles of a pair count, on one device or over ranks.
 
-Over the ranks of a mesh, each rank counts the pairs within its own range of the z-order, and the pairs of these
-particles with the ghosts that may share a bin with them; see `jztree.tree.stage`. For pairs within one set, it receives
-only ghosts of higher ranks, so that the lower rank of two counts their pairs. Counts of all ranks are added as 64-bit
+Over the ranks of a mesh, each rank counts the pairs within its range of the z-order, and the pairs of its particles
+with the ghosts that may share a bin with them; see `jztree.tree.stage`. For pairs within one set, it receives only
+ghosts of higher ranks, so that the lower rank of two counts their pairs. Counts are added over the ranks as 64-bit
 integers, and sums of weights in the order of the ranks.
 """
 
@@ -28,7 +28,8 @@ class Pairs:
     """The arguments of a pair count.
 
     Attributes:
-        one, other: The sets, whose data are weights and regions, or None. other: None for pairs within one set.
+        one: The first set. Its data are weights and regions, or None.
+        other: The second set, in the same form. None for pairs within one set.
         bins: Bins.
         box: Periodic box.
         regions: Number of regions.
@@ -45,7 +46,7 @@ class Pairs:
     faults: Sequence[comm.Fault]
 
     def counted(self) -> Words:
-        """Return the words of counts and sums of all ranks; see `kernels.pair_counts`."""
+        """Return the words of counts and sums, added over the ranks; see `kernels.pair_counts`."""
         sources, queries = (self.one, None) if self.other is None else (self.other, self.one)
         stage = prepare_stage(sources, queries, self.box, self.cfg, "pair_ghosts", self.faults)
         own = PairSet(stage.queries.tree(), *stage.queries.data)

@@ -54,7 +54,7 @@ def count_within(
         th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
             the z-ordered particles that the function returned.
         part_query: ``q`` positions of the same dtype, or a particle class. None means the particles themselves (``q``
-            is ``n``), each of which counts itself.
+            is ``n``); each counts itself.
         weight: ``(n,)`` real numbers, one per particle of ``part``, to sum instead of counting.
         cfg: Options, equal on all ranks. None means the defaults.
 

@@ -29,17 +29,27 @@ def check_capacity(capacity: Any) -> None:
 
 
 def rows_of_entries(splits: jax.Array, number: int, start: jax.Array | int = 0) -> jax.Array:
-    """Return the list index of ``number`` entries from ``start`` on, int32; after the last, the number of lists.
+    """Return the list index of consecutive entries, int32. Entries after the last list have the number of lists.
 
-    This is the number of lists that end at or before each entry. A binary search for each entry takes five times as
+    The index is the number of lists that end at or before the entry. A binary search for each entry takes five times as
     long.
+
+    Args:
+        splits: ``(q + 1,)`` int32, the start of each list, and the end.
+        number: Number of entries.
+        start: The first entry.
     """
     ends = jnp.clip(splits[1:] - start, 0, number)
     return jnp.cumsum(jnp.zeros(number + 1, jnp.int32).at[ends].add(1)[:number], dtype=jnp.int32)
 
 
 class Space(NamedTuple):
-    """The output space of a kernel. padded: also write the entries after the last."""
+    """The output space of a kernel.
+
+    Attributes:
+        size: Number of entries.
+        padded: Whether to write the entries after the last one also.
+    """
 
     size: int
     padded: bool
@@ -49,13 +59,18 @@ class Space(NamedTuple):
 class Listing:
     """Lists for queries, in the rows of the given queries.
 
-    what: the name of the entries in messages. fill: for each column, the value after the last entry. entry_bytes: the
-        size of an entry.
-    search: ``search(names, query_names, rows, radius, space)`` makes lists. It returns where each begins, the number of
-        entries, and their columns; see `jztree.kernels.neighbours_within`. ``names`` name the sources, ``query_names``
-        the z-ordered queries (None: by their output ``rows``).
-    box: the array that ``search`` captures, in addition to the options.
-    query_starts: over ranks, the number of the first query given to each rank; None: not needed.
+    Attributes:
+        prepared: The prepared search.
+        capacity: Capacity for entries.
+        what: Name of the entries in messages.
+        fill: For each column, the value after the last entry.
+        entry_bytes: Size of an entry.
+        search: ``search(source_ids, query_ids, rows, radius, space)`` makes lists. It returns the start of each list,
+            the number of entries, and their columns; see `jztree.kernels.neighbours_within`. ``source_ids`` are the
+            numbers to report for sources. ``query_ids`` are the numbers to report for z-ordered queries; None means
+            their output ``rows``.
+        box: The array that ``search`` captures, in addition to the options.
+        query_starts: Over ranks, the number of the first query in the input of each rank. None if it is not needed.
     """
 
     prepared: PreparedSearch
@@ -68,7 +83,7 @@ class Listing:
     query_starts: jax.Array | None = None
 
     def lists(self) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """Return where lists begin, ``(q + 1,)``, and the columns."""
+        """Return the start of each list, ``(q + 1,)``, and the columns."""
         if comm.num_ranks() > 1:
             return self._over_ranks()
         # If the arrays are concrete, remove the entries after the last.
@@ -88,18 +103,18 @@ class Listing:
         return self._found(self.prepared.origin.idx, None, self.prepared.rows, Space(size, padded))
 
     def _found(
-        self, names: jax.Array, query_names: jax.Array | None, rows: jax.Array | None, space: Space
+        self, source_ids: jax.Array, query_ids: jax.Array | None, rows: jax.Array | None, space: Space
     ) -> tuple[jax.Array, ...]:
         prepared, radii = self.prepared, self.prepared.radii
         if rows is not None and prepared.stage.is_distributed and radii.of_each is not None:
             words = kernels.scatter_rows(jnp.asarray(radii.of_each.words), rows)
             radii = Radii(None, Exact(words))
-        return self.search(names, query_names, rows, radii.words(), space)
+        return self.search(source_ids, query_ids, rows, radii.words(), space)
 
     def _just_enough(
         self, splits: jax.Array, total: jax.Array, columns: list[jax.Array]
     ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """Return lists without unused entries, and repeat the search if there were too few."""
+        """Return lists without unused entries. Repeat the search if the capacity was too small."""
         high, low = np.asarray(total)
         if high > 0:
             raise ValueError(self._too_many(f"{(int(high) << 31) + int(low):,}"))
@@ -127,7 +142,7 @@ class Listing:
         return comm.require_capacity(jnp.int32(0), needs, self.capacity, self.what, "give that capacity or more.")
 
     def _over_ranks(self) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-        """Make lists on the ranks that search, in the order in which the queries arrived, and send them back."""
+        """Make lists on the ranks that search, in the order of the received queries, and send them back."""
         moved, prepared = self.prepared.stage.queries.moved, self.prepared
         assert prepared.starts is not None
         assert prepared.queries is not None
@@ -179,7 +194,11 @@ def _beginnings(columns: list[jax.Array], number: int) -> Iterator[jax.Array]:
 
 
 def _in_digits(total: jax.Array) -> list[jax.Array]:
-    """Return two digits and the power of ten of a number >= 2**31. total: ``(2,)``, the units of 2**31 first."""
+    """Return two digits and the power of ten of a number >= 2**31.
+
+    Args:
+        total: ``(2,)`` int32, the upper and lower 31 bits.
+    """
     tens = jnp.asarray(10.0 ** np.arange(8, 19), jnp.float32)
     number = total[0].astype(jnp.float32) * 2.0**31 + total[1].astype(jnp.float32)
     power = 8 + jnp.sum(number >= tens[1:], dtype=jnp.int32)
@@ -189,9 +208,12 @@ def _in_digits(total: jax.Array) -> list[jax.Array]:
 
 
 def _ends(counts: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return where consecutive lists of these lengths end, and their total length; -1 if that exceeds int32.
+    """Return the ends of consecutive lists, and their total length.
 
-    No single length exceeds int32, so a sum that overflows is negative first.
+    No single length exceeds int32, so a sum that overflows is negative first. The total length is then -1.
+
+    Args:
+        counts: ``(q,)`` int32, the length of each list.
     """
     ends = jnp.cumsum(counts, dtype=jnp.int32)
     total = jnp.where(jnp.any(ends < 0), -1, jnp.append(0, ends)[-1])
@@ -199,7 +221,14 @@ def _ends(counts: jax.Array) -> tuple[jax.Array, jax.Array]:
 
 
 def _places(counts: jax.Array, ends: jax.Array, route: comm.Route, size: int) -> jax.Array:
-    """Return the positions of entries that arrive list by list, in the order in which the queries were sent."""
+    """Return the final positions of received entries.
+
+    Args:
+        counts: ``(q,)`` int32, the length of each list in the rows of the given queries.
+        ends: ``(q,)`` int32, the end of each list in these rows.
+        route: Route of the queries. Entries arrive list by list, in the order of the sent queries.
+        size: Number of positions.
+    """
     sent = jnp.sum(route.sent, dtype=jnp.int32)
     rows = jnp.arange(counts.shape[0], dtype=jnp.int32) if route.order is None else route.order
     lengths = jnp.where(jnp.arange(rows.shape[0], dtype=jnp.int32) < sent, counts[rows], 0)

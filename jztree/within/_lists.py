@@ -108,8 +108,10 @@ def neighbours_within(
     most = query.shape[0] * pos.shape[0] * comm.num_ranks()
     place = choose_capacity("neighbours", capacity, _USUAL * query.shape[0], max(most, 1))
 
-    def search(names: jax.Array, _: Any, rows: jax.Array | None, radius: Exact, space: Space) -> tuple[jax.Array, ...]:
-        own = prepared.sources, names, prepared.queries, rows
+    def search(
+        source_ids: jax.Array, _: Any, rows: jax.Array | None, radius: Exact, space: Space
+    ) -> tuple[jax.Array, ...]:
+        own = prepared.sources, source_ids, prepared.queries, rows
         size, padded = space
         return kernels.neighbours_within(*own, radius, box, size, nearest_first=nearest_first, padded=padded)
 
@@ -126,7 +128,12 @@ def _differentiable(
 ) -> jax.Array:
     """Return the distances of lists with their derivatives by positions and box lengths.
 
-    starts: the number of the first row of each rank.
+    Args:
+        query: ``(q, d)``.
+        pos: ``(n, d)``, this rank's sources.
+        box: Periodic box.
+        lists: The lists.
+        starts: ``(r,)`` int32, the number of the first row of each rank. None on one device.
     """
     del query, pos, box, starts
     return lists.distance

@@ -1,4 +1,4 @@
-"""Reductions of a user's function over pairs within a radius, block by block, without lists of all pairs."""
+"""Reductions of a user's function over pairs within a radius, block by block, without a list of every pair."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,7 +116,14 @@ def reduce_within(
 
 @dataclass
 class _Pairs:
-    """The function of pairs, the reduction, and the constructors of the particles of both sides."""
+    """The function of pairs and the reduction.
+
+    Attributes:
+        pair_func: The function of the user.
+        as_queries: Constructor of the query particles from columns.
+        as_sources: Constructor of the source particles from columns.
+        how: Name of the reduction.
+    """
 
     pair_func: Callable[..., Any]
     as_queries: Callable[[list[jax.Array]], Any]
@@ -126,7 +133,17 @@ class _Pairs:
     def reduced(
         self, sides: tuple[list[jax.Array], list[jax.Array]], vector: jax.Array, row: jax.Array, size: int
     ) -> Any:
-        """Return ``size`` rows, one per query, of pairs in the order of ``row``. Padding pairs have row ``size``."""
+        """Reduce the pairs of a call.
+
+        Args:
+            sides: Columns of the queries and of the sources of the pairs.
+            vector: ``(p, d)``, vectors from queries to sources.
+            row: ``(p,)`` int32, the output row of each pair, ascending; ``size`` for padding.
+            size: Number of output rows.
+
+        Returns:
+            Pytree of arrays ``(size, ...)``.
+        """
         there = row < size
         num = jnp.sum(there, dtype=jnp.int32)
         query, source = (
@@ -149,12 +166,12 @@ class _Pairs:
         made = jnp.asarray(leaf)
         if self.how == "sum":
             made = made.astype(_dtype_of_sum(made.dtype))
-        # Padding pairs go to one additional row, which is dropped.
+        # Padding pairs go to one additional row. Drop it.
         return _REDUCE[self.how][0](made, row, size + 1, indices_are_sorted=True)[:size]
 
 
 def _dtype_of_sum(dtype: Any) -> Any:
-    """Return the dtype of `jax.numpy.sum`, but float32 for half precision, in which that function accumulates."""
+    """Return the dtype of `jax.numpy.sum`. For half precision, return float32, the dtype of its accumulator."""
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
         return jnp.float32
     return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
@@ -162,7 +179,19 @@ def _dtype_of_sum(dtype: Any) -> Any:
 
 @dataclass
 class _Blocks:
-    """The queries in z-order, processed block by block."""
+    """The queries in z-order, processed block by block.
+
+    Attributes:
+        prepared: The prepared search.
+        box: Periodic box.
+        pairs: Function and reduction.
+        capacity: Capacity for the pairs of a block, from the user, or None.
+        query_tree: The queries.
+        q: Number of query rows.
+        size: Number of queries per block.
+        number: Number of blocks.
+        words: Radius of each query in z-order.
+    """
 
     prepared: PreparedSearch
     box: Exact
@@ -235,8 +264,8 @@ class _Blocks:
 
         @jax.checkpoint
         def some(start: jax.Array) -> Any:
-            here = jax.lax.dynamic_slice(index, (start,), (at_once,))
-            return self._of_pairs(here, rows_of_entries(splits, at_once, start), first)
+            chunk = jax.lax.dynamic_slice(index, (start,), (at_once,))
+            return self._of_pairs(chunk, rows_of_entries(splits, at_once, start), first)
 
         def more(total: Any, start: jax.Array) -> tuple[Any, None]:
             add = lambda total: jax.tree.map(_REDUCE[self.pairs.how][1], total, some(start))  # noqa: E731
@@ -247,7 +276,13 @@ class _Blocks:
         return jax.lax.scan(more, total, starts[1:])[0] if starts.shape[0] > 1 else total
 
     def _of_pairs(self, index: jax.Array, query: jax.Array, first: jax.Array) -> Any:
-        """Reduce pairs of the queries of a block, which begins with query ``first``. index: z-ordered sources."""
+        """Reduce pairs of the queries of a block.
+
+        Args:
+            index: ``(p,)`` int32, z-ordered sources; -1 for padding.
+            query: ``(p,)`` int32, z-ordered queries.
+            first: The first query of the block.
+        """
         there = (index >= 0) & (query < self.q)
         query, source = jnp.clip(query, 0, max(self.q - 1, 0)), jnp.maximum(index, 0)
         vector = self._vectors(query, source, there)
@@ -273,7 +308,7 @@ class _Blocks:
 
 
 def _rows(column: jax.Array, num: jax.Array, index: jax.Array) -> jax.Array:
-    """Return ``column[index]``, or 1 if there are no rows, so that derivatives of dropped results are finite."""
+    """Return ``column[index]``. Without rows, return 1, so that derivatives of dropped results are finite."""
     if column.shape[0] == 0:
         return jnp.ones((index.shape[0], *column.shape[1:]), column.dtype)
     found = kernels.gather_rows(column, index)

@@ -1,6 +1,6 @@
-"""The common part of searches within a radius: sources, queries and radii in the form that kernels need.
+"""The common part of searches within a radius: preparation of sources, queries and radii for kernels.
 
-Over the ranks of a mesh, each rank searches its own particles and the ghosts within the radii of its queries; see
+Over the ranks of a mesh, each rank searches its particles and the ghosts within the radii of its queries; see
 `jztree.tree.stage`.
 """
 
@@ -25,13 +25,14 @@ class SearchArguments:
     """The arguments of a search.
 
     Attributes:
-        sources, queries: The particles, with the data that the search needs. queries: None if they are the sources.
+        sources: The sources, with the data that the search needs.
+        queries: The queries, with the data that the search needs. None if they are the sources.
         radii: Search radii, in the rows of the queries.
         box: Periodic box.
         cfg: Options.
         faults: Possible faults other than those of the positions.
         numbered: Whether to number the particles of all ranks.
-        least_reach: Lower limit of all search radii; the largest of all ranks counts.
+        least_reach: Lower limit of the search radii of this rank. The search uses the largest limit of any rank.
     """
 
     sources: InputParticles
@@ -46,17 +47,18 @@ class SearchArguments:
 
 @dataclass
 class PreparedSearch:
-    """The arguments of a search in the form that kernels need.
+    """The arguments of a search in the form of kernel arguments.
 
     Attributes:
         stage: Own sources and queries.
         sources: Sources, over ranks with ghosts.
         queries: None if they are the sources, row by row.
-        columns, query_columns: Data of sources and queries.
-        origin: Given rank and row of each source.
-        rows: ``(q,)`` int32, the output row of each query. None: the same row.
+        columns: Data of the sources.
+        query_columns: Data of the queries.
+        origin: Rank and row of each source in the input.
+        rows: ``(q,)`` int32, the output row of each query. None means the same row.
         radii: In the order of output rows.
-        starts: ``(r,)`` int32, the number of the first source given to each rank. None: not needed.
+        starts: ``(r,)`` int32, the number of the first source in the input of each rank. None if it is not needed.
     """
 
     stage: Stage
@@ -70,17 +72,21 @@ class PreparedSearch:
     starts: jax.Array | None = None
 
     def send_back(self, answers: Any) -> Any:
-        """Return arrays with one row per output row in the rows of the given queries."""
+        """Return arrays with one row per output row, in the rows of the given queries."""
         return self.stage.send_back(answers) if self.stage.is_distributed else answers
 
 
 def check_both(
     part: Any, part_query: Any, th: Any = None
 ) -> tuple[InputParticles, InputParticles | None, InputParticles]:
-    """Return sources, queries (None if they are the sources), and those of the two that search.
+    """Parse sources and queries.
+
+    Returns:
+        The sources; the queries, None if they are the sources; and the particles that search, never None.
 
     Raises:
-        TypeError, ValueError: If they are invalid, or if the positions of both do not match.
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments, or if the positions of both do not match.
     """
     pos = check_particles(part)
     sources = InputParticles(pos, check_num(part), th=th)
@@ -91,7 +97,7 @@ def check_both(
 
 
 def prepare_search(args: SearchArguments) -> PreparedSearch:
-    """Sort the particles, and over ranks exchange them, into the form that kernels need."""
+    """Sort the particles and prepare kernel arguments. Over ranks, also bring the ghosts."""
     sources, queries, radii = args.sources, args.queries, args.radii
     # Over ranks, the radii move with the queries.
     each = None if radii.of_each is None else jnp.asarray(radii.of_each.words)

@@ -1,4 +1,4 @@
-"""Weights of particles: validation of user input, and conversion to the form that kernels need."""
+"""Weights of particles: validation of user input, and conversion to kernel arguments."""
 
 from typing import Any
 
@@ -15,10 +15,17 @@ _BAD = (
 
 
 def checked_weights(weight: Any, pos: jax.Array, num: Any, of: str = "") -> tuple[jax.Array | None, list[comm.Fault]]:
-    """Return weights ``(n,)`` in the dtype of the positions, or None if there are none, and their possible faults.
+    """Return weights ``(n,)`` in the dtype of the positions, or None, and their possible faults.
 
-    of: the owner of the weights in messages. Raises TypeError or ValueError unless there is one real number per
-    particle.
+    Args:
+        weight: The weights, or None.
+        pos: ``(n, d)``.
+        num: Number of rows that hold particles.
+        of: The owner of the weights in messages.
+
+    Raises:
+        TypeError: If the weights are not real numbers.
+        ValueError: If there is not one weight per particle.
     """
     if weight is None:
         return None, []
