@@ -1,12 +1,12 @@
 """Spherical overdensities: masses and radii of haloes by the mean density around their centres.
 
 The sphere around a centre grows, particle by particle, while the mean density of all particles in it is above a
-threshold, such as 200 times the critical density. The halo ends where the density falls to the threshold (Lacey & Cole
-1994, MNRAS 271, 676). Each centre lists the particles within a radius by a walk through the plane hierarchy
-(`jztree.tree`), sorts them by distance, and processes them outwards. If the radius was too small, the list determines
-the radius of the next list, which begins at its end. The cost is therefore that of sorting the particles in the
-spheres. `sphere_properties` sums over all particles in such spheres, as the group catalogue sums over the particles of
-a group.
+threshold, such as 200 times the critical density. The halo ends at the radius at which the density falls to the
+threshold (Lacey & Cole 1994, MNRAS 271, 676). Each centre lists the particles within a radius by a walk through the
+plane hierarchy (`jztree.tree`), sorts them by distance, and processes them outwards. If the radius was too small, the
+list determines the radius of the next list, which begins at its end. The cost is therefore that of sorting the
+particles in the spheres. `sphere_properties` sums over all particles in such spheres, as the group catalogue sums over
+the particles of a group.
 """
 
 import functools
@@ -50,8 +50,8 @@ class SphericalOverdensity:
 
     Attributes:
         radius: ``(q, m)``, in the unit and dtype of the positions.
-        mass: ``(q, m)``, of all particles within.
-        count: ``(q, m)`` int32, the number of these particles.
+        mass: ``(q, m)``, the total mass of the particles within.
+        count: ``(q, m)`` int32, the number of particles within.
         vmax: ``(q,)``, the largest circular velocity ``sqrt(G M(<r) / r)`` within the largest of the radii; 0 if every
             radius is 0.
         rmax: ``(q,)``, the ``r`` of this maximum; 0 if every radius is 0.

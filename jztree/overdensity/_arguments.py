@@ -15,9 +15,13 @@ _MAX_DIMS = 4
 
 
 def check_both(part: Any, centre: Any, th: TreeHierarchy | None) -> tuple[InputParticles, InputParticles]:
-    """Return particles with their masses, and centres. Raise TypeError or ValueError if they are invalid or differ.
+    """Return particles with their masses, and centres.
 
-    Masses are ``(n,)``; ``(1,)`` if all share one; or ``(0,)`` if each particle counts 1.
+    Masses are ``(n,)``; ``(1,)`` if all particles share one; or ``(0,)`` if each particle counts 1.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments, or if particles and centres do not match.
     """
     pos = check_particles(part, max_dims=_MAX_DIMS)
     centres = check_particles(centre, "centres", max_dims=_MAX_DIMS)

@@ -17,7 +17,10 @@ from ..jax_ext import Exact, exact_to_float
 class Sources(NamedTuple):
     """Particles around centres.
 
-    pos: ``(n, d)``. mass: ``(n,)``, or ``(1,)``, or ``(0,)`` if each counts 1. num: the number of valid rows.
+    Attributes:
+        pos: ``(n, d)``.
+        mass: ``(n,)``, or ``(1,)``, or ``(0,)`` if each particle counts 1.
+        num: Number of rows that hold particles.
     """
 
     pos: jax.Array
@@ -31,8 +34,15 @@ def of_spheres(
 ) -> Any:
     """Return radii, masses ``(q, m)`` and peaks ``(q, 2)`` of `jztree.kernels.overdensity` with their derivatives.
 
-    sources, centre: this rank's. density: ``(m,)``. Derivatives process all particles for each centre, one centre after
-    the other. Over several ranks, they gather the particles of all ranks on each rank.
+    Derivatives process every particle for each centre, one centre after the other. Over several ranks, they gather the
+    particles of every rank on each rank.
+
+    Args:
+        spheres: The results of the kernel.
+        sources: This rank's particles.
+        centre: This rank's centres, ``(q, d)``.
+        density: ``(m,)``.
+        box: Periodic box.
     """
     del sources, centre, density, box
     return spheres

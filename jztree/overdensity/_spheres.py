@@ -28,10 +28,12 @@ Spheres = tuple[jax.Array, ...]
 
 
 def find_spheres(stage: Stage, density: Exact, cfg: OverdensityConfig) -> Spheres:
-    """Return radii, masses, numbers of particles, and peaks, in the given rows of the centres.
+    """Return radii, masses, numbers of particles, and peaks, in the input rows; see `kernels.overdensity`.
 
-    stage: its sources are particles with masses as kernels need them, and its queries are the centres. See
-    `kernels.overdensity`.
+    Args:
+        stage: Its sources are particles with masses, and its queries are the centres.
+        density: ``(m,)`` mean densities.
+        cfg: Options.
     """
     search = _Search(stage, density, cfg)
     spheres = search.over_ranks() if stage.is_distributed else search.spheres(stage.sources, search.nearest)
@@ -54,7 +56,12 @@ class _Search:
         self.nearest = jnp.where(rows < centres.num, rad[:, -1], -1)
 
     def spheres(self, sources: Any, nearest: jax.Array) -> Spheres:
-        """Compute spheres from ``sources``. nearest: as in ``self``, and -1 for centres to leave out."""
+        """Compute spheres.
+
+        Args:
+            sources: Particles in z-order, with masses.
+            nearest: ``(q,)``, distance of the ``npart_min``-th nearest particle of each centre. -1 leaves out a centre.
+        """
         centres, least = self.stage.queries.pos, self.cfg.npart_min
         mass = jnp.asarray(sources.part.mass)
         return kernels.overdensity(sources.tree(), mass, centres, nearest, self.density, self.stage.box, least)
@@ -78,18 +85,25 @@ class _Search:
         near, is_open = self._bring_ghosts(reach)
         pending &= is_open
         found = self.spheres(near, jnp.where(pending, self.nearest, -1))
-        # An infinite reach requests the nearest few only. If they are missing now, they do not exist.
+        # An infinite reach requests the nearest few only. If any are still missing, they do not exist.
         searched = jnp.where(jnp.isfinite(reach), reach, jnp.where(jnp.isfinite(found[4]), 0, jnp.inf))
         of_row = [pending.reshape(-1, *[1] * (column.ndim - 1)) for column in found]
         spheres = tuple(jnp.where(*columns) for columns in zip(of_row, found, spheres, strict=True))
         # If a sphere received too few particles, request the nearest few, at any distance. If the search
-        # has already reached the widest sphere that fits the box, there is no sphere.
+        # has already reached the widest sphere that fits the box, the sphere does not exist.
         rests_on = at_least_normal(found[4])
         needed = jnp.where(jnp.isfinite(reach), jnp.minimum(rests_on, self.widest), rests_on)
         return spheres, pending & (needed > searched)
 
     def _bring_ghosts(self, reach: jax.Array) -> tuple[ParticlesWithGhosts, jax.Array]:
-        """Return own particles and ghosts within reach ``reach`` of the centres, and which centres may have ghosts."""
+        """Bring the ghosts within a radius of each centre.
+
+        Args:
+            reach: ``(q,)``, the radii. An infinite radius requests the ``npart_min`` nearest particles.
+
+        Returns:
+            Own particles and ghosts, and a mask of the centres that may have ghosts within reach.
+        """
         far = jnp.isinf(reach)
         open_wide, wide = self.stage.open_leaves(jnp.where(far, 0, reach)[:, None])
         open_few, few = self.stage.open_leaves(jnp.where(far, reach, 0)[:, None], self.cfg.npart_min)

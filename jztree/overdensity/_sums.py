@@ -145,7 +145,7 @@ def _check_radii(radius: Any, centres: InputParticles, box: Exact) -> tuple[jax.
 
 
 def _with_velocities(part: Any, given: InputParticles) -> tuple[ParticleData, list[comm.Fault]]:
-    """Return particles with velocities as kernels need them, and their faults. No velocities: ``(0, d)``."""
+    """Return particles with velocities, and their faults. Without velocities, the array is ``(0, d)``."""
     pos, vel = given.pos, getattr(part, "vel", None)
     faults = []
     if vel is None:
@@ -167,9 +167,9 @@ def _sums(stage: Stage) -> Any:
     near = stage.sources
     if stage.is_distributed:
         stage.exchange_boxes()
-        # Search slightly farther, because distances are rounded differently there.
-        queries = at_least_normal(radius)[:, None] * (1 + 8 * jnp.finfo(radius.dtype).eps)
-        near = stage.with_ghosts(stage.open_leaves(queries)[1], whole=True)
+        # Search slightly farther, because the search for ghosts rounds distances differently.
+        reach = at_least_normal(radius)[:, None] * (1 + 8 * jnp.finfo(radius.dtype).eps)
+        near = stage.with_ghosts(stage.open_leaves(reach)[1], whole=True)
     mass, vel = jnp.asarray(near.part.mass), jnp.asarray(near.part.vel)
     return stage.send_back(list(kernels.sphere_sums(near.tree(), mass, vel, centres.pos, radius, stage.box)))
 
@@ -187,7 +187,7 @@ def _marked(column: jax.Array, radii: jax.Array) -> jax.Array:
 def _named(num: jax.Array, sums: list[jax.Array], dims: int, moving: bool) -> SphereProperties:
     """Return the sums with their names. Raise on every rank if one exceeds the range of its dtype."""
     count, mass, centre, size, largest, shape, *speeds = sums
-    if moving and speeds[0].shape[0] < count.shape[0]:  # sums of no particles at all
+    if moving and speeds[0].shape[0] < count.shape[0]:  # the sums of an empty set
         speeds = [jnp.zeros((count.shape[0], *column.shape[1:]), column.dtype) for column in speeds]
     lost = jnp.zeros(count.shape, bool)
     for column in (mass, size, largest, *(speeds if moving else [])):
