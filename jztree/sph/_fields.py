@@ -1,4 +1,4 @@
-"""Derivatives of fields carried by particles, as in smoothed particle hydrodynamics (SPH)."""
+"""Derivatives of fields at particles, by smoothed particle hydrodynamics (SPH)."""
 
 from typing import Any
 

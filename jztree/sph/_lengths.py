@@ -1,4 +1,4 @@
-"""Smoothing lengths: validation of user input, and conversion to the form that kernels need."""
+"""Smoothing lengths: validation of user input, and conversion to kernel arguments."""
 
 from typing import Any
 
@@ -19,10 +19,18 @@ _TOO_SMALL = (
 
 
 def as_lengths(lengths: Any, rows: tuple[int, ...], name: str) -> Radii:
-    """Return one length for all, or one per row, as exact numbers. Raise TypeError or ValueError if they are invalid.
+    """Return one length for all, or one per row, as exact numbers.
 
-    rows: ``(n,)``, or ``(r, n)`` if there is an axis over devices. Padding rows may hold any values, so lengths per row
-    are checked by `lengths_faults`.
+    Padding rows may hold any values, so `lengths_faults` checks lengths per row.
+
+    Args:
+        lengths: The lengths.
+        rows: ``(n,)``, or ``(r, n)`` if there is an axis over devices.
+        name: Name of the argument.
+
+    Raises:
+        TypeError: If lengths are not real numbers.
+        ValueError: If they have the wrong shape, or if one length for all is invalid.
     """
     if isinstance(lengths, Radii):
         return lengths
@@ -59,12 +67,19 @@ def range_faults(
 ) -> list[comm.Fault]:
     """Return the fault that sums may vanish because all terms ``norm * value / h**powers`` underflow.
 
-    Sums that vanish because no neighbour is within the kernel are valid. value: ``(n, c)``, 0 in padding. nums,
-    lengths: the numbers of valid rows, and their lengths, of sources and of queries.
+    Sums that vanish because no neighbour is within the kernel are valid.
+
+    Args:
+        value: ``(n, c)``, 0 in padding.
+        nums: Numbers of valid rows of sources and of queries.
+        lengths: Smoothing lengths of sources and of queries.
+        form: See `kernel_sums`.
+        norm: Norm of the kernel.
+        powers: Number of powers of ``1 / h`` in a term.
     """
     num, num_queries = nums
     kind = jnp.finfo(value.dtype)
-    widest = jax.dtypes.canonicalize_dtype(np.float64)  # one dtype for all three, as users may forbid promotion
+    widest = jax.dtypes.canonicalize_dtype(np.float64)  # one dtype for all three, because users may forbid promotion
     sources, queries = (_numbers(one).astype(widest) for one in lengths)
     used = jnp.arange(value.shape[0], dtype=jnp.int32) < num
     most = jnp.max(jnp.abs(jax.lax.stop_gradient(value)), initial=0).astype(widest)

@@ -1,6 +1,6 @@
-"""Kernels by name: smooth weights of neighbours that are 0 outside a radius ``h``.
+"""Smoothing kernels by name, weights of neighbours that are 0 outside a radius ``h``.
 
-Also the parameters of these kernels and their derivatives that native code needs (native/sph/kernel_profile.h).
+Also the parameters of these kernels and their derivatives for native code (native/sph/kernel_profile.h).
 """
 
 import functools
@@ -23,7 +23,10 @@ _TERMS = 5
 class SphKernel:
     """``W(r, h) h^d = norm * shape(r / h)`` in some number of dimensions; ``shape(0)`` is 1.
 
-    power, coefficients: of Wendland's ``(1 - q)^power (c_0 + c_1 q + c_2 q^2 + ...)``; unused by the cubic spline.
+    Attributes:
+        norm: The norm.
+        power: The power of Wendland's ``(1 - q)^power (c_0 + c_1 q + c_2 q^2 + ...)``. 0 for the cubic spline.
+        coefficients: The coefficients ``c_0, c_1, ...``. Empty for the cubic spline.
     """
 
     norm: float
@@ -71,10 +74,12 @@ def sph_kernel_of(name: str, dims: int) -> SphKernel:
 
 
 class Profile(NamedTuple):
-    """A kernel in the form that native code needs.
+    """The parameters of a kernel for native code.
 
-    numbers: its norm; the rate of a Gaussian; and a power and polynomial coefficients each for the kernel and for the
-    two functions that its first two derivatives are computed from.
+    Attributes:
+        shape: Kind of the kernel.
+        numbers: Its norm; the rate of a Gaussian; and one power and polynomial coefficients each for the kernel and for
+            the two functions that give its first two derivatives.
     """
 
     shape: int

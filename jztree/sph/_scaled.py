@@ -11,10 +11,12 @@ from jax.interpreters import ad, batching, mlir
 
 
 def exponents_of(lengths: jax.Array) -> jax.Array:
-    """Return the binary exponents of positive numbers, int32, ``(n,)``.
+    """Return the binary exponents of positive numbers, ``(n,)`` int32, after rounding to the 24 bits of float32.
 
-    lengths: ``(n, w)``, the words of `jztree.jax_ext.Exact`, rounded to the 24 bits of float32. over_powers in
-    native/sph/kernel_rule.h computes the same exponents.
+    over_powers in native/sph/kernel_rule.h computes the same exponents.
+
+    Args:
+        lengths: ``(n, w)``, the words of `jztree.jax_ext.Exact`.
     """
     words = jax.lax.stop_gradient(lengths)
     digits, exponent = _parts(words[..., 0])
@@ -31,8 +33,13 @@ def exponent_of(number: jax.Array) -> jax.Array:
 def scaled_product(fixed: jax.Array, moving: jax.Array, exponent: jax.Array) -> jax.Array:
     """Return ``fixed * moving * 2**exponent``, which overflows or vanishes only if the exact result does.
 
-    fixed, moving: real numbers; ``moving`` is converted to the dtype of ``fixed``. exponent: int32. The product can be
-    differentiated any number of times by both factors. Derivatives are out of range only if their exact values are.
+    The product can be differentiated any number of times by both factors. Derivatives are out of range only if their
+    exact values are.
+
+    Args:
+        fixed: Real numbers.
+        moving: Real numbers, which are converted to the dtype of ``fixed``.
+        exponent: int32.
     """
     shape = jnp.broadcast_shapes(fixed.shape, moving.shape, exponent.shape)
     arguments = fixed, moving.astype(fixed.dtype), exponent
@@ -97,10 +104,13 @@ batching.primitive_batchers[_product] = _mapped
 
 
 def _parts(number: jax.Array) -> tuple[jax.Array, jax.Array]:
-    """Return ``digits`` from 1 to 2, or 0, and ``exponent``, such that ``number = digits * 2**exponent``.
+    """Split numbers into digits and exponents.
 
-    This holds for all finite numbers, including subnormal ones, which XLA flushes to 0. For other numbers, ``digits``
-    is the number itself.
+    This works for all finite numbers, including subnormal ones, which XLA flushes to 0.
+
+    Returns:
+        ``digits`` from 1 to 2, or 0, and ``exponent``, such that ``number = digits * 2**exponent``. For infinity and
+        NaN, ``digits`` is the number itself.
     """
     kind = jnp.finfo(number.dtype)
     one = kind.maxexp - 1  # the stored exponent of 1

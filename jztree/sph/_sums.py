@@ -48,7 +48,13 @@ _NO_QUERY = "h_query requires part_query; without part_query, pass the smoothing
 
 
 class SmoothingKernel(NamedTuple):
-    """The static parameters of a kernel: its name, the cutoff of a Gaussian, and which smoothing length it uses."""
+    """The static parameters of a kernel.
+
+    Attributes:
+        name: Its name.
+        truncate: Cutoff of a Gaussian, in standard deviations.
+        form: The smoothing length that it uses; see `kernel_sums`.
+    """
 
     name: str
     truncate: float
@@ -56,7 +62,7 @@ class SmoothingKernel(NamedTuple):
 
 
 def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that twins replace in functions of ``part``, ``h`` and maybe ``part_query``, ``h_query``."""
+    """Return the arguments that twins replace, in functions with ``h`` and possibly with ``h_query``."""
     part, query = next(iter(arguments.values())), arguments.get("part_query")
     replaced = exact_box_argument(arguments) | {"h": _exact_lengths(arguments["h"], part, "h")}
     if "h_query" not in arguments:
@@ -101,7 +107,7 @@ def kernel_sums(
     """Sum values over all neighbours, weighted by a smoothing kernel of the distance: ``sum_j v_j W(|x_i - x_j|, h)``.
 
     With masses as values this is the density of smoothed particle hydrodynamics (SPH). With ones, one ``h`` and a
-    Gaussian, it is ``n`` times a kernel density estimate. The memory does not depend on the number of pairs.
+    Gaussian, the sum divided by ``n`` is a kernel density estimate. The memory does not depend on the number of pairs.
 
     **Precision.** Float64 distances decide whether a top hat or a Gaussian, which are not 0 at ``h``, reach a
     neighbour. Smoothing kernels are computed in the precision of the positions, and sums in float64. Sums have the same
@@ -164,10 +170,19 @@ def kernel_sums(
 
 
 def checked_values(part: Any, values: Any, given: InputParticles, name: str = "values") -> jax.Array:
-    """Return the values to sum, ``(n, ...)``, in the dtype of the sums. Raise TypeError or ValueError if invalid.
+    """Return the values to sum, ``(n, ...)``, in the dtype of the sums.
 
-    values: None means the masses of ``part``. given: the same particles, parsed. Padding, which may hold NaN, becomes
-    0, because derivatives multiply it by changes of 0.
+    Padding, which may hold NaN, becomes 0, because derivatives multiply it by changes of 0.
+
+    Args:
+        part: The particles.
+        values: The values. None means the masses of ``part``.
+        given: The same particles, parsed.
+        name: Name of the argument.
+
+    Raises:
+        TypeError: If the values are not an array of real numbers.
+        ValueError: If they do not have one row per particle.
     """
     pos = given.pos
     if values is None:
@@ -224,7 +239,12 @@ def _lengths_of_both(
 
 @dataclass
 class Derivative:
-    """A derivative of a sum of values with trailing ``shape``."""
+    """A derivative of a sum.
+
+    Attributes:
+        kind: Name of the derivative, or None.
+        shape: Shape of the value of one particle.
+    """
 
     kind: str | None
     shape: tuple[int, ...]
@@ -258,7 +278,7 @@ class Derivative:
         return self.of_gradient(found.reshape(q, *self.shape, dims))
 
     def of_gradient(self, found: jax.Array) -> jax.Array:
-        """Return this derivative, given the derivatives of all columns by all components."""
+        """Return this derivative from the derivatives of every column by every component."""
         dims = found.shape[-1]
         gradient = found.reshape(found.shape[0], *self.shape, dims)
         if self.kind == "gradient":
@@ -274,7 +294,16 @@ class Derivative:
 
 @dataclass
 class SumArguments:
-    """The particles, queries and kernel of a sum."""
+    """The arguments of a sum.
+
+    Attributes:
+        sources: Particles to sum over.
+        queries: Queries. None if they are the sources.
+        lengths: Smoothing lengths of sources and of queries.
+        boxsize: See `kernel_sums`.
+        kernel: The smoothing kernel.
+        cfg: Options.
+    """
 
     sources: InputParticles
     queries: InputParticles | None
@@ -285,9 +314,13 @@ class SumArguments:
 
 
 def summed(args: SumArguments, value: jax.Array, order: tuple[int, int], sum_powers: int = 0) -> jax.Array:
-    """Sum ``(n, c)`` values, which are 0 in padding, in the rows of the queries.
+    """Sum values over neighbours, in the rows of the queries.
 
-    order: the numbers of inward and outward derivatives. sum_powers: as in `kernels.KernelTerm`.
+    Args:
+        args: The other arguments of the sum.
+        value: ``(n, c)``, 0 in padding.
+        order: Numbers of inward and outward derivatives.
+        sum_powers: See `kernels.KernelTerm`.
     """
     sources, queries = args.sources, args.queries
     query_set, dims = sources if queries is None else queries, sources.dims
@@ -316,7 +349,15 @@ def summed(args: SumArguments, value: jax.Array, order: tuple[int, int], sum_pow
 
 
 def _faults(args: SumArguments, value: jax.Array, nums: tuple[Any, Any], norm: float, powers: int) -> list[comm.Fault]:
-    """Return the possible faults of values and lengths. nums: the numbers of sources and of queries."""
+    """Return the possible faults of values and lengths.
+
+    Args:
+        args: The arguments of the sum.
+        value: ``(n, c)``, the values.
+        nums: Numbers of valid rows of sources and of queries.
+        norm: Norm of the kernel.
+        powers: See `range_faults`.
+    """
     bad = row_fault(~jnp.isfinite(value).all(axis=1), None, _BAD_VALUE % value.dtype)
     faults = [bad, *lengths_faults(args.lengths[0], nums[0], "h")]
     if args.queries is not None:

@@ -53,8 +53,10 @@ _NO_TOP_HAT = (
 class Rows(NamedTuple):
     """Z-ordered particles with their hierarchy and smoothing lengths.
 
-    h: one length for all particles, or one per particle, as the words ``(1, w)`` or ``(n, w)`` of
-    `jztree.jax_ext.Exact`.
+    Attributes:
+        tree: The particles and their hierarchy.
+        h: One length for all particles, or one per particle, as the words ``(1, w)`` or ``(n, w)`` of
+            `jztree.jax_ext.Exact`.
     """
 
     tree: kernels.Tree
@@ -67,7 +69,13 @@ class Rows(NamedTuple):
 
 
 class _Call(NamedTuple):
-    """The static parameters of the primitive."""
+    """The static parameters of the primitive.
+
+    Attributes:
+        term: The kernel of the sum.
+        source_sizes: Plane sizes of the hierarchy of the sources.
+        query_sizes: Plane sizes of the hierarchy of the queries.
+    """
 
     term: KernelTerm
     source_sizes: tuple[int, ...]
@@ -186,7 +194,13 @@ ad.primitive_jvps[_sums] = _jvp
 
 
 class _Moved(NamedTuple):
-    """Changes of the sums due to all arguments other than the values. others: the arguments after the values."""
+    """Changes of the sums due to all arguments other than the values.
+
+    Attributes:
+        call: Static parameters.
+        value: The values.
+        others: The arguments after the values.
+    """
 
     call: _Call
     value: jax.Array
@@ -236,9 +250,14 @@ class _Moved(NamedTuple):
         return _split((self.value, *self.others))
 
     def _shifted(self, which: str, **changes: Any) -> tuple["_Moved", jax.Array]:
-        """Return other sums with all powers of h factored out, and the exponents that restore the new powers.
+        """Return the sums for another term, with all powers of h factored out.
 
-        which: the side on which the new powers are factored out. The exponents are ``(n,)`` or ``(1,)``.
+        Args:
+            which: The side on which to factor out the new powers: ``"value_powers"`` or ``"sum_powers"``.
+            changes: Fields of the other term.
+
+        Returns:
+            The sums, and the exponents ``(n,)`` or ``(1,)`` that restore the new powers.
         """
         if self.call.term.images:
             raise ValueError(_NO_SECOND_BY_BOX)
