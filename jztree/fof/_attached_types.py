@@ -1,4 +1,4 @@
-"""Attach particles of other types to the group of their nearest primary particle, as Gadget does for gas and stars.
+"""Attach particles of other types to the group of their nearest primary particle, like gas and stars in Gadget.
 
 Only primary particles form groups, so that components that are naturally denser (gas that cools, stars) do not form
 separate groups (Dolag et al. 2009, MNRAS 399, 497). An attached particle whose nearest primary is farther than a limit
@@ -26,8 +26,9 @@ from ..knn._arguments import SearchArguments
 from ..knn._search import entries_of
 from ..particles import check_rows, get_num_total, replace_field
 
-# In linking lengths. Gadget-4 searches within 0.1 (for gas, within the smoothing length), and doubles that until it
-# finds a primary or has searched at least within 4, which is within 6.4.
+
+# In linking lengths. Gadget-4 searches within 0.1 (for gas, within the smoothing length). It doubles this length until
+# it finds a primary or the length is at least 4, which happens at 6.4.
 ATTACH_WITHIN = 6.4
 
 _NO_PRIMARIES = (
@@ -42,7 +43,14 @@ _BAD_LIMIT = (
 @jax.tree_util.register_dataclass
 @dataclass
 class _Labelled:
-    """Primary particles to be searched, with their groups."""
+    """Primary particles to search, with their groups.
+
+    Attributes:
+        pos: ``(n, d)``.
+        num: Number of rows that hold particles.
+        irank: ``(n,)`` int32, rank of the first particle of the group.
+        igroup: ``(n,)`` int32, its row on that rank.
+    """
 
     pos: Any
     num: Any
@@ -51,7 +59,13 @@ class _Labelled:
 
 
 class _Joined(NamedTuple):
-    """Particles of one or several types, their number, and the group of each."""
+    """Particles of one or several types.
+
+    Attributes:
+        part: A particle class.
+        num: Number of rows that hold particles, int32.
+        label: The group of each particle.
+    """
 
     part: Any
     num: jax.Array
@@ -76,9 +90,15 @@ def check_attached(part: Any, attached: Any) -> None:
 
 
 def attach_limit(within: Any, length: Exact) -> Exact | None:
-    """Return the largest distance of attached particles: ``within`` times the linking length ``length``.
+    """Return the largest distance of attached particles: ``within`` times the linking length.
 
-    ``within`` None means no limit. Raises TypeError or ValueError if ``within`` is not a number of at least 0.
+    Args:
+        within: Number of linking lengths. None means no limit.
+        length: The linking length.
+
+    Raises:
+        TypeError: If ``within`` is not a number.
+        ValueError: If ``within`` is negative, NaN or infinite; at run time if it is traced.
     """
     if within is None or isinstance(within, Exact):
         return within
@@ -98,10 +118,23 @@ def attach_limit(within: Any, length: Exact) -> Exact | None:
 def attach(
     partz: Any, label: jax.Array, attached: Sequence[Any], box: Exact, limit: Exact | None, cfg: FofConfig
 ) -> tuple[Any, jax.Array]:
-    """Append attached particles to the primary ones, labelled like the nearest primary, or by row if it is too far.
+    """Append attached particles to the primary ones, with the label of their nearest primary.
 
-    partz: primary particles in the order to which ``label``, ``(n,)`` int32 rows, refers. limit: on the distance, None
-    for no limit. Returns all types as one class with a row for every input row and ``num`` set, and their labels.
+    A particle that is too far from every primary gets its row as label.
+
+    Args:
+        partz: Primary particles, in the order of the rows in ``label``.
+        label: ``(n,)`` int32, the group of each primary.
+        attached: Particles of the other types.
+        box: Periodic box.
+        limit: Largest distance. None means no limit.
+        cfg: Options.
+
+    Returns:
+        The particles of every type as one class, with a row for every input row and with ``num`` set; and their labels.
+
+    Raises:
+        ValueError or jax.errors.JaxRuntimeError: If there are no primaries; at run time if their number is traced.
     """
     n, num = get_pos(partz).shape[0], _count(partz)
     joined = _Joined(partz, num, label)
@@ -136,10 +169,22 @@ def attach_over_ranks(
     limit: Exact | None,
     cfg: FofConfig,
 ) -> tuple[Any, jax.Array, Label]:
-    """Attach particles on all ranks, see `attach`; also return this rank's ``num`` of particles of all types.
+    """Attach particles on all ranks; see `attach`.
 
-    partz: this rank's range of the z-order of all primary particles. Raises, on every rank, if a rank receives more
-    attached particles than fit its buffer.
+    Args:
+        partz: This rank's range of the z-order of all primaries.
+        num: Number of its rows that hold particles.
+        label: Group of each primary.
+        attached: This rank's particles of the other types.
+        box: Periodic box.
+        limit: Largest distance. None means no limit.
+        cfg: Options.
+
+    Returns:
+        This rank's particles of every type, their number, and their groups.
+
+    Raises:
+        CapacityError: On every rank, if the attached particles that a rank receives do not fit its buffer.
     """
     joined = _Joined(partz, num, jnp.stack(label, axis=-1))
     for one in attached:
@@ -163,8 +208,16 @@ def _radius(limit: Exact | None) -> Radii:
 def _bring(places: _Labelled, attached: Any, box: Exact, limit: Exact | None, cfg: FofConfig) -> _Joined:
     """Bring attached particles to the rank of their nearest primary.
 
-    Returns the particles whose nearest primary is on this rank, with their groups as ``(m, 2)`` rank and row; and this
-    rank's particles whose nearest primary is too far, with -1.
+    Args:
+        places: This rank's primaries.
+        attached: This rank's attached particles.
+        box: Periodic box.
+        limit: Largest distance. None means no limit.
+        cfg: Options.
+
+    Returns:
+        The particles whose nearest primary is on this rank, with their groups as ``(m, 2)`` rank and row; and this
+        rank's particles whose nearest primary is too far, with -1.
     """
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
     # The nearest neighbour is a discrete choice, without a derivative.

@@ -88,7 +88,14 @@ def dbscan(
 
 @dataclass
 class _Search:
-    """The particles, and the arguments of a search for clusters."""
+    """The particles, and the arguments of a search for clusters.
+
+    Attributes:
+        stage: The particles in z-order.
+        length: Largest distance of near particles.
+        min_samples: Number of near particles of a core, including itself.
+        cfg: Options.
+    """
 
     stage: Stage
     length: Exact
@@ -113,7 +120,12 @@ class _Search:
         return kinds(enough, self.stage.sources.num)
 
     def _on_one_device(self, kind: jax.Array, core: jax.Array) -> jax.Array:
-        """Return the clusters on one device, in the input rows. core: mask of the cores in the input rows."""
+        """Return the clusters on one device, in the input rows.
+
+        Args:
+            kind: ``(n,)`` int32, the kind of each particle in z-order.
+            core: ``(n,)`` bool, mask of the cores in the input rows.
+        """
         own, box = self.stage.sources, self.stage.box
         assert own.rows is not None
         cores, order = self._select(kind, CORE)
@@ -131,14 +143,20 @@ class _Search:
         return self.stage.sources.select(order, numbers[0], self.cfg.tree), order
 
     def _near(self) -> ParticlesWithGhosts:
-        """Return this rank's particles, and those of other ranks within the length of them."""
+        """Return this rank's particles, and the particles of other ranks within the length of any of them."""
         pos = self.stage.sources.pos
         self.stage.exchange_boxes()
         reach = Radii(self.length, None).outermost(pos.shape[0], pos.dtype)
         return self.stage.with_ghosts(self.stage.open_leaves(reach[:, None])[1])
 
     def _over_ranks(self, kind: jax.Array, near: ParticlesWithGhosts, starts: jax.Array) -> jax.Array:
-        """Return the clusters over ranks, in z-order. starts: the number of each rank's first particle."""
+        """Return the clusters over ranks, in z-order.
+
+        Args:
+            kind: ``(n,)`` int32, the kind of each particle.
+            near: Own particles with ghosts.
+            starts: ``(r,)`` int32, the number of each rank's first particle.
+        """
         order, numbers = rows_by_kind(kind, CORE)
         cores = self.stage.sources.select(order, numbers[0], None)
         groups = groups_over_ranks(Stage(cores, cores, self.stage.box, self.cfg, "fof_ghosts"), self.length, self.cfg)
@@ -152,7 +170,7 @@ class _Search:
         return _with_border(cluster, kind == CORE, least)
 
     def _least(self, kind: jax.Array, near: ParticlesWithGhosts, cluster: jax.Array) -> jax.Array:
-        """Return the smallest cluster of the cores of all ranks near each particle that is not a core, in z-order."""
+        """Return the smallest cluster with a core near each particle that is not a core, over all ranks, in z-order."""
         present = near.route().more(cluster)
         rows = jnp.arange(present.shape[0], dtype=jnp.int32)
         core = (rows < near.num) & (present >= 0)
@@ -171,7 +189,12 @@ def _checked_samples(min_samples: Any) -> int:
 
 @functools.partial(jax.jit, inline=True)
 def _numbered(group: jax.Array, core: jax.Array) -> jax.Array:
-    """Return the cluster of each core. group: the first row of each particle's group."""
+    """Return the cluster of each core, and -1 for other particles.
+
+    Args:
+        group: ``(n,)`` int32, the first row of each particle's group.
+        core: ``(n,)`` bool, mask of the cores.
+    """
     first = core & (group == jnp.arange(group.shape[0], dtype=jnp.int32))
     number = jnp.cumsum(first, dtype=jnp.int32) - 1
     return jnp.where(core, number[group], -1)

@@ -12,7 +12,12 @@ CORE, OTHER, PADDING = range(3)
 
 @functools.partial(jax.jit, inline=True)
 def kinds(enough: jax.Array, num: jax.Array) -> jax.Array:
-    """Return ``(n,)`` int32: CORE, OTHER, or PADDING for rows from ``num`` on. enough: 1 if enough are near, or 0."""
+    """Return the kind of each particle, ``(n,)`` int32: CORE, OTHER, or PADDING.
+
+    Args:
+        enough: ``(n,)`` int32, 1 if enough particles are near, otherwise 0.
+        num: Rows from ``num`` on are padding.
+    """
     used = jnp.arange(enough.shape[0], dtype=jnp.int32) < num
     return jnp.where(used, jnp.where(enough == 1, CORE, OTHER), PADDING).astype(jnp.int32)
 

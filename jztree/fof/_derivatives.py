@@ -26,8 +26,14 @@ def of_groups(
 ) -> tuple[jax.Array, ...]:
     """Return ``sums`` of `jztree.kernels.catalogue` with derivatives by positions, masses, velocities and box lengths.
 
-    particles: positions, masses and velocities in the form that kernel takes, with ``num`` valid rows. segments:
-    number, counts and offsets of the groups. Over several ranks, derivatives gather the particles of all ranks on each.
+    Over several ranks, derivatives gather the particles of every rank on each rank.
+
+    Args:
+        sums: The sums.
+        particles: Positions, masses and velocities, as arguments of that kernel.
+        box: Periodic box.
+        segments: Number, counts and offsets of the groups.
+        num: Number of rows that hold particles.
     """
     if sums[0].shape[0] == 0:
         return sums
@@ -55,7 +61,15 @@ def _of_groups_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple
 def _columns(
     particles: _Particles, box: Exact, members: Members, count: jax.Array, known: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, ...]:
-    """Compute the columns of the catalogue. known: the kernel's columns, from which units and periods are taken."""
+    """Compute the columns of the catalogue.
+
+    Args:
+        particles: Positions, masses and velocities.
+        box: Periodic box.
+        members: The group of each particle.
+        count: ``(g,)`` int32, number of particles of each group.
+        known: The columns of the kernel, which give units and periods.
+    """
     pos, mass, vel = particles
     inside = (members.group < members.first.shape[0])[:, None]
     number = jnp.maximum(count, 1).astype(pos.dtype)
@@ -105,7 +119,14 @@ def _inside_box(place: jax.Array, known: jax.Array, box: Exact) -> jax.Array:
 
 
 def _root_mean_square(vector: jax.Array, share: jax.Array, members: Members, known: jax.Array) -> jax.Array:
-    """Return the root mean square of vectors; its derivative at 0 is 0. known: its value."""
+    """Return the root mean square of vectors over each group. Its derivative at 0 is 0.
+
+    Args:
+        vector: ``(n, d)``.
+        share: ``(n,)``, weight of each row in the mean over its group.
+        members: The group of each row.
+        known: ``(g,)``, the value of the result.
+    """
     unit = or_one(known)
     inner = vector / members.of_rows(unit, 1)[:, None]
     square = members.sum(share * jnp.sum(inner * inner, axis=-1))

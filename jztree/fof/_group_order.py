@@ -1,21 +1,21 @@
-"""Bring the particles of all ranks into group order, and compute the catalogue.
+"""Bring the particles of every rank into group order, and compute the catalogue.
 
 Particles are in global z-order. Each stores its group as the rank and row of the group's first particle, the root. The
-rank of the root owns the group. Most groups are wholly on one rank. For the others, each rank reports to the owner how
-many particles it has (its *part* of the group) and receives their destination.
+rank of the root owns the group. Most groups are wholly on one rank. For the others, each rank reports to the owner the
+number of its particles in the group (its *part* of the group) and receives their destination.
 
 Group order is rank by rank: the listed groups that the rank owns, in the order of their first particles, then its
 particles in no listed group, in z-order. One exchange distributes all particles to the ranks in equal shares of that
-order. Ranks held about equal shares before, so few particles move except the parts of groups on ranks other than the
-owner's, and groups spread over the ranks as the particles do. A rank's share may begin with the end of a group, and may
-alternate between groups and particles in no listed group. Only two groups of a rank can be shared with other ranks: the
-one that its leading rows continue and the last one that begins there. Their sums are computed part by part and joined.
-Every rank knows how many particles of each rank are in groups and in none, so it knows which of its rows are in listed
-groups. The cost is O(n) and one exchange of the particles.
+order. The ranks held about equal shares before, so few particles move except the parts of groups on ranks other than
+the owner's, and groups spread over the ranks as the particles do. A rank's share may begin with the end of a group, and
+may alternate between groups and particles in no listed group. Only two groups of a rank can be shared with other ranks:
+the group that its leading rows continue and the last group that begins there. Their sums are computed part by part and
+joined. Every rank knows the numbers of particles of each rank in groups and in none. These numbers identify its rows in
+listed groups. The cost is O(n) and one exchange of the particles.
 
-Each collective needs the result of the one before: the largest number of windows; questions and answers about parts, a
-pair of all_to_all for each window (one window, unless many groups straddle ranks); the places of all parts; the
-exchange; three gathers of a few numbers for masses, centres and spreads; and one for sums out of range.
+Each collective needs the result of the one before: the largest number of windows; the sizes of parts and their places,
+a pair of all_to_all for each window (one window, unless many groups straddle ranks); the tallies; the exchange;
+three gathers of a few numbers for masses, centres and spreads; and one for sums out of range.
 """
 
 import functools
@@ -71,7 +71,13 @@ _TOO_FAST = (
 
 
 class _Segments(NamedTuple):
-    """Groups that begin on this rank: their number, and ``(g,)`` int32 counts of rows on this rank and first rows."""
+    """Groups that begin on this rank.
+
+    Attributes:
+        ngroups: Their number, int32.
+        counts: ``(g,)`` int32, their rows on this rank.
+        offsets: ``(g,)`` int32, their first rows.
+    """
 
     ngroups: jax.Array
     counts: jax.Array
@@ -92,22 +98,30 @@ class _Parts(NamedTuple):
 def group_and_catalogue(
     partz: Any, num: Any, irank: jax.Array, igroup: jax.Array, cfg: CatalogueConfig, box: Exact
 ) -> tuple[Any, FofCatalogue]:
-    """Bring the particles of all ranks into group order and distribute them evenly, to within one particle.
+    """Bring the particles of every rank into group order and distribute them evenly, to within one particle.
 
-    partz: a particle class whose arrays have ``n`` rows on every rank; the first ``num`` (int32) hold particles. Ranks
-        hold consecutive ranges of the global z-order.
-    irank, igroup: ``(n,)`` int32, the group of each row: the rank and the row of its first particle in z-order.
-    cfg: selects the listed groups and their properties. box: ``(d,)`` periodic lengths, 0 where open.
+    Over all ranks, particles are in this order: for each rank, first the listed groups whose first particle came from
+    it, one after the other, then the other particles that came from it and are in no listed group. Both are in z-order.
 
-    Returns this rank's particles, ``n`` rows with ``num`` set, and the `FofCatalogue` of the groups whose first
-    particle is among them. It has ``ceil(n / npart_min)`` rows, in the order of these particles in z-order. Over all
-    ranks, particles are in this order: for each rank, first the listed groups whose first particle came from it, one
-    after the other, then the other particles that came from it and are in no listed group. In both parts they are in
-    z-order. A group may continue on the next ranks; ``offset`` is a row of this rank.
+    Args:
+        partz: A particle class whose arrays have ``n`` rows on every rank. Ranks hold consecutive ranges of the global
+            z-order.
+        num: int32, the number of rows that hold particles.
+        irank: ``(n,)`` int32, the rank of the first particle in z-order of each row's group.
+        igroup: ``(n,)`` int32, the row of that particle.
+        cfg: Selects the listed groups and their properties.
+        box: ``(d,)`` periodic lengths, 0 where open.
 
-    Raises ValueError if masses or velocities have the wrong shape. Raises an error at run time, on every rank, if a
-    group has more than 2**31 - 1 particles, if its first particle comes after one of its members, or if its sums are
-    out of range of their dtype.
+    Returns:
+        This rank's particles, ``n`` rows with ``num`` set, and the `FofCatalogue` of the groups whose first particle is
+        among them. It has ``ceil(n / npart_min)`` rows, in the z-order of the first particles. A group may continue on
+        the next ranks; ``offset`` is a row of this rank.
+
+    Raises:
+        ValueError: If masses or velocities have the wrong shape.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every rank, if a group has more than 2**31 - 1
+            particles, if its first particle comes after one of its members, or if its sums are out of range of their
+            dtype.
     """
     rank, _, _ = comm.get_rank_info()
     label, places, tally = _settle(irank, igroup, num, cfg.npart_min)
@@ -119,10 +133,17 @@ def group_and_catalogue(
 
 
 def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Find where this rank's part of each group goes among the particles of its owner's listed groups.
+    """Find the place of this rank's part of each group among the particles of its owner's listed groups.
 
-    Returns ``label`` ``(n,)`` int32, the first row here of each row's group; ``places`` ``(n, 2)`` uint32 at these
-    first rows; and this rank's tally ``(5,)`` uint32. See `kernels.settle_groups` and `kernels.group_targets`.
+    Args:
+        irank: See `group_and_catalogue`.
+        igroup: See `group_and_catalogue`.
+        num: See `group_and_catalogue`.
+        npart_min: Smallest number of particles of a listed group.
+
+    Returns:
+        ``label`` ``(n,)`` int32, the first row of each row's group on this rank; ``places`` ``(n, 2)`` uint32 at these
+        first rows; and this rank's tally ``(5,)`` uint32. See `kernels.settle_groups` and `kernels.group_targets`.
     """
     rank, ndev, axes = comm.get_rank_info()
     n = irank.shape[0]
@@ -155,7 +176,9 @@ def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tu
 def _listed(parts: jax.Array, places: jax.Array) -> jax.Array:
     """Return the number of particles in parts of listed groups, uint32.
 
-    parts, places: ``(r, chunk, 2)`` as `kernels.pack_parts` and `kernels.settle_groups` return them.
+    Args:
+        parts: ``(r, chunk, 2)``, the result of `kernels.pack_parts`.
+        places: ``(r, chunk, 2)``, the result of `kernels.settle_groups`.
     """
     return jnp.sum(jnp.where(places[..., 1] != _NOT_LISTED, parts[..., 1], 0), dtype=jnp.uint32)
 
@@ -168,9 +191,20 @@ def _too_large(tallies: jax.Array) -> jax.Array:
 def _deal(
     partz: Any, num: jax.Array, to_rank: jax.Array, target: jax.Array, tallies: jax.Array, npart_min: int
 ) -> tuple[Any, jax.Array, _Segments]:
-    """Send each particle to its rank and row. Equal shares fit ``n`` rows, because no rank holds more than that now.
+    """Send each particle to its rank and row.
 
-    Returns the particles, the number of leading ones that continue the last group of the ranks before, and the groups.
+    Equal shares fit ``n`` rows, because no rank holds more than ``n`` now.
+
+    Args:
+        partz: See `group_and_catalogue`.
+        num: See `group_and_catalogue`.
+        to_rank: ``(n,)`` int32, the rank of each particle in group order.
+        target: ``(n,)``, its place; see `kernels.group_targets`.
+        tallies: ``(r, 5)`` uint32, the tallies of the ranks.
+        npart_min: Smallest number of particles of a listed group.
+
+    Returns:
+        The particles, the number of leading ones that continue the last group of the ranks before, and the groups.
     """
     rank, _, _ = comm.get_rank_info()
     n = get_pos(partz).shape[0]
@@ -207,9 +241,12 @@ def _sums_of_rank(columns: Columns, head: jax.Array, segments: _Segments, box: E
 
 
 def catalogue_columns(part: Any) -> Columns:
-    """Return positions, masses and velocities of particles as `kernels.catalogue` takes them, all of one dtype.
+    """Return positions, masses and velocities of particles as arguments of `kernels.catalogue`, all of one dtype.
 
-    Masses are ``(n,)`` or ``(1,)``; absent properties are None. Raises ValueError for wrong shapes.
+    Masses are ``(n,)`` or ``(1,)``; absent properties are None.
+
+    Raises:
+        ValueError: If a property has the wrong shape.
     """
     mass, vel = getattr(part, "mass", None), getattr(part, "vel", None)
     pos = jnp.asarray(get_pos(part))
@@ -228,7 +265,13 @@ def catalogue_columns(part: Any) -> Columns:
 def particle_faults(part: Any, cfg: CatalogueConfig, of: str = "") -> list[comm.Fault]:
     """Return the checks of the catalogue input except positions; rows are those of ``part``.
 
-    of: text to add to the row number in messages. Raises the errors of `catalogue_columns`.
+    Args:
+        part: The particles.
+        cfg: Options.
+        of: Text to add to the row number in messages.
+
+    Raises:
+        ValueError: See `catalogue_columns`.
     """
     pos, mass, vel = catalogue_columns(part)
     num = get_num(part)
@@ -237,9 +280,14 @@ def particle_faults(part: Any, cfg: CatalogueConfig, of: str = "") -> list[comm.
 
 
 def checked_groups(ngroups: jax.Array, sums: Any) -> jax.Array:
-    """Return ``ngroups``, or raise at run time on every rank if sums over groups are out of range of their dtype.
+    """Return ``ngroups`` after a check of the sums.
 
-    sums: see `kernels.catalogue`.
+    Args:
+        ngroups: Number of groups.
+        sums: See `kernels.catalogue`.
+
+    Raises:
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every rank, if sums are out of range of their dtype.
     """
     dtype = sums[0].dtype
     if sums[0].shape[0] == 0:
@@ -253,7 +301,7 @@ def checked_groups(ngroups: jax.Array, sums: Any) -> jax.Array:
 
 @functools.partial(jax.jit, inline=True)
 def _of_row(which: jax.Array, row: jax.Array) -> jax.Array:
-    """Return the entry of ``which`` for a row, or 0 if there is no row."""
+    """Return the entry of ``which`` for a row, or 0 if the row is -1."""
     return jnp.where(row >= 0, which[jnp.maximum(row, 0)], 0)
 
 
@@ -279,8 +327,11 @@ def _lost(sums: Any) -> jax.Array:
 def make_catalogue(grouped: Any, sums_of: Callable[[Columns], tuple[Any, Any]], cfg: CatalogueConfig) -> FofCatalogue:
     """Build a catalogue from the results of kernels.
 
-    grouped: the particles in group order. sums_of: takes `catalogue_columns`, and returns the number, counts and
-    offsets of the groups, and their sums; see `kernels.catalogue`.
+    Args:
+        grouped: The particles in group order.
+        sums_of: Function of `catalogue_columns` that returns the number, counts and offsets of the groups, and their
+            sums; see `kernels.catalogue`.
+        cfg: Options.
     """
     columns = catalogue_columns(grouped)
     _, mass, vel = columns

@@ -10,9 +10,16 @@ from ..jax_ext import Exact, exact, is_concrete
 
 
 def check_length(length: Any, box: Exact, name: str) -> Exact:
-    """Return ``length`` as an exact number. Raise ValueError if the length or the box is invalid.
+    """Return ``length`` as an exact number.
 
-    name: the name of the argument.
+    Args:
+        length: The length.
+        box: Periodic box.
+        name: Name of the argument.
+
+    Raises:
+        TypeError: If the length is not a number.
+        ValueError: If the length or the box is invalid; at run time if one is traced.
     """
     if isinstance(length, Exact):
         return length

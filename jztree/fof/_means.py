@@ -25,7 +25,13 @@ _NO_REDSHIFT = "row {0}%s has a zplus1 that is not positive and finite; it is 1 
 
 
 def mean_faults(part: Any, cfg: CatalogueConfig, of: str) -> list[comm.Fault]:
-    """Return the possible faults of properties to be averaged. of: text that identifies the particles."""
+    """Return the possible faults of properties to average.
+
+    Args:
+        part: The particles.
+        cfg: Options.
+        of: Text that identifies the particles in messages.
+    """
     num, faults = get_num(part), []
     for name, rows in _averaged(part, cfg).items():
         bad = ~jnp.isfinite(rows).all(axis=tuple(range(1, rows.ndim)))
@@ -41,7 +47,11 @@ def mean_columns(
 ) -> dict[str, Any]:
     """Return the columns ``v_rad``, ``scale_factor`` and ``means`` of a catalogue by name, if present.
 
-    grouped: particles in group order. columns, sums_of: see `._group_order.make_catalogue`.
+    Args:
+        grouped: Particles in group order.
+        columns: See `._group_order.catalogue_columns`.
+        sums_of: See `._group_order.make_catalogue`.
+        cfg: Options.
     """
     averaged = _averaged(grouped, cfg)
     redshift = _rows_of(grouped, "zplus1")
@@ -81,7 +91,9 @@ def _means(
 def _averaged(part: Any, cfg: CatalogueConfig) -> dict[str, jax.Array]:
     """Return the properties to average without conversion, ``(n, ...)`` real numbers by name.
 
-    Raises ValueError or TypeError if a requested property is missing, or does not have one row per particle.
+    Raises:
+        ValueError: If a requested property is missing, or does not have one row per particle.
+        TypeError: If a property is not a real number.
     """
     found = {}
     for name in dict.fromkeys(("v_rad", *cfg.means)):

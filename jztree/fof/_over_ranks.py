@@ -1,10 +1,10 @@
 """Find friends-of-friends groups over the ranks of a mesh.
 
-1. Sort the particles of all ranks in z-order; each rank gets a range of it.
+1. Sort the particles of every rank in z-order; each rank gets a range.
 2. Send each rank the particles of higher ranks within the linking length of its boxes (`jztree.tree.ghosts`). The rank
-   finds the groups of its own particles and these ghosts together.
+   finds the groups of its particles and these ghosts.
 3. A ghost in one group with a particle of this rank is an edge between that group and a group of the ghost's rank. A
-   distributed union-find (native/groups/group_graph.h) solves the graph of these edges: hooks to the smaller label,
+   distributed union-find (native/groups/group_graph.h) solves the graph with these edges: hooks to the smaller label,
    then pointer jumping. No rank ever holds the whole graph.
 
 The lower rank finds a pair of particles on two ranks, because the other particle is within the linking length of one of
@@ -37,8 +37,10 @@ _TOO_MANY = (
 class Groups:
     """The groups of a rank's particles, for any kind of label.
 
-    num: number of particles of the rank. local: ``(m,)`` int32, the first row of each row's group on this rank. forest:
-    joins these groups over the ranks; see `kernels.take_hooks`.
+    Attributes:
+        num: Number of particles of the rank.
+        local: ``(m,)`` int32, the first row of each row's group on this rank.
+        forest: Joins these groups over the ranks; see `kernels.take_hooks`.
     """
 
     num: jax.Array
@@ -49,7 +51,7 @@ class Groups:
         return Label(*kernels.own_labels(self.local, self.forest, self.num, comm.get_rank_info()[0]))
 
     def joined_labels(self) -> jax.Array:
-        """Return rows of the joined particles of all ranks, ``(n,)`` int32. Raise on all ranks if they exceed int32."""
+        """Return rows of the joined particles, ``(n,)`` int32. Raise on all ranks if they exceed int32."""
         total = comm.wide_sum(self.num)
         checked = kernels.check(self.num, total.exceeds_int32(), [], _TOO_MANY)
         starts = comm.starts_of(comm.all_gather(checked))
@@ -69,9 +71,18 @@ def groups_over_ranks(stage: Stage, rlink: Exact, cfg: FofConfig) -> Groups:
 def _solve(
     local: jax.Array, num: jax.Array, around: Surroundings, n: int, cfg: FofConfig
 ) -> tuple[kernels.Forest, jax.Array]:
-    """Return the forest of local groups whose roots are the first particles of the groups of all ranks.
+    """Join the local groups over the ranks.
 
-    Also returns ``num``, which becomes available after all checks.
+    Args:
+        local: ``(m,)`` int32, the first row of each row's group on this rank.
+        num: Number of the rank's particles.
+        around: Own particles and ghosts.
+        n: Number of the rank's rows.
+        cfg: Options.
+
+    Returns:
+        The forest of local groups, whose roots are the first particles of the joined groups; and ``num``, available
+        only after all checks.
     """
     rank, _, _ = comm.get_rank_info()
     capacity = choose_capacity("fof_edges", cfg.edge_rows, n // 16 + _MIN_EDGES, around.room.rows)
@@ -92,7 +103,7 @@ def _solve(
 def _union(
     forest: kernels.Forest, edges: jax.Array, num: jax.Array, unsolved: jax.Array, rank: Any
 ) -> tuple[kernels.Forest, jax.Array, jax.Array]:
-    """Hook and jump until the ends of all edges agree. Return the forest, and the numbers of rounds and jumps."""
+    """Hook and jump until both ends of every edge agree. Return the forest, and the numbers of rounds and jumps."""
     buffer_rows = edges.shape[0]
 
     def jump(state: Any) -> Any:
