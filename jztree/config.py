@@ -185,8 +185,8 @@ class TreeConfig:
         return self.masses
 
     @mass_centered.setter
-    def mass_centered(self, wanted: bool) -> None:
-        self.masses = bool(wanted)
+    def mass_centered(self, value: bool) -> None:
+        self.masses = bool(value)
 
 
 def _tree_of_knn() -> TreeConfig:

@@ -99,10 +99,10 @@ def check_alike(other: jax.Array, pos: jax.Array, that: str, this: str) -> None:
             "must have the same number of dimensions."
         )
     if other.dtype != pos.dtype:
-        whose, of = (words.rpartition(" ")[0] for words in (that, this))
+        first, second = (words.rpartition(" ")[0] for words in (that, this))
         raise ValueError(
-            f"{that} {other.dtype}, but {this} {pos.dtype}; both must have one dtype: convert the positions of {whose} "
-            f"with .astype('{pos.dtype}'), or those of {of} with .astype('{other.dtype}')."
+            f"{that} {other.dtype}, but {this} {pos.dtype}; both must have one dtype: convert the positions of {first} "
+            f"with .astype('{pos.dtype}'), or those of {second} with .astype('{other.dtype}')."
         )
 
 

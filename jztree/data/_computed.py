@@ -168,7 +168,7 @@ def _differ(carried: jax.Array, again: jax.Array, used: jax.Array, may_wrap: boo
     used = jnp.broadcast_to(used, carried.shape)
     if not jnp.issubdtype(carried.dtype, jnp.floating):
         return (used & (carried != again)).any()
-    here, there = jnp.where(used, carried, 0), jnp.where(used, again, 0)
+    given, recomputed = jnp.where(used, carried, 0), jnp.where(used, again, 0)
     axes = tuple(range(carried.ndim - 1)) if carried.ndim > 1 else (0,)
     far = jnp.asarray(jnp.inf, carried.dtype)
     lower = jnp.where(used, jnp.minimum(carried, again), far).min(axes, initial=far)
@@ -176,10 +176,10 @@ def _differ(carried: jax.Array, again: jax.Array, used: jax.Array, may_wrap: boo
     step = jnp.finfo(carried.dtype).eps
     largest = jnp.maximum(jnp.abs(lower), jnp.abs(upper))
     near = jnp.sqrt(step) * (upper - lower) + _ROUNDED * step * largest
-    apart = used & ~(jnp.abs(here - there) <= near) & ~(jnp.isnan(here) & jnp.isnan(there))
+    apart = used & ~(jnp.abs(given - recomputed) <= near) & ~(jnp.isnan(given) & jnp.isnan(recomputed))
     if not may_wrap:
         return apart.any()
-    low, high = jnp.minimum(here, there), jnp.maximum(here, there)
+    low, high = jnp.minimum(given, recomputed), jnp.maximum(given, recomputed)
     across = apart & (low <= lower + near) & (high >= upper - near)
     rows = across.any(axis=-1)
     few = _FEW * jnp.sum(rows, dtype=jnp.float32) < jnp.sum(used.any(axis=-1), dtype=jnp.float32)

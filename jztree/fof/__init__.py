@@ -306,8 +306,8 @@ def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array
     for labels in (a, b):
         if not jnp.issubdtype(labels.dtype, jnp.integer):
             raise TypeError(f"labels must be integers, not {labels.dtype}.")
-    looked = jnp.ones(a.shape, bool) if mask is None else jnp.asarray(mask, bool)
+    used = jnp.ones(a.shape, bool) if mask is None else jnp.asarray(mask, bool)
     # Sort each group into one run of rows; the masked-out particles come last.
-    order = jnp.lexsort((a, b, ~looked))
-    a, b, looked = a[order], b[order], looked[order]
-    return jnp.all((a[1:] == a[:-1]) | (b[1:] != b[:-1]) | ~looked[1:])
+    order = jnp.lexsort((a, b, ~used))
+    a, b, used = a[order], b[order], used[order]
+    return jnp.all((a[1:] == a[:-1]) | (b[1:] != b[:-1]) | ~used[1:])

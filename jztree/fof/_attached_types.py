@@ -81,11 +81,11 @@ def check_attached(part: Any, attached: Any) -> None:
             f"{_properties(part)}, attached has {_properties(attached)}."
         )
     n, m = get_pos(part).shape[0], get_pos(attached).shape[0]
-    for mine, other in zip(jax.tree.leaves(_uncounted(part)), jax.tree.leaves(_uncounted(attached)), strict=True):
-        if _row_shape(mine, n) != _row_shape(other, m):
+    for leaf, other in zip(jax.tree.leaves(_uncounted(part)), jax.tree.leaves(_uncounted(attached)), strict=True):
+        if _row_shape(leaf, n) != _row_shape(other, m):
             raise ValueError(
                 "properties of part and attached must have the same shape per particle, because they are joined, "
-                f"but one has shape {np.shape(mine)} for {n} particles and the other {np.shape(other)} for {m}."
+                f"but one has shape {np.shape(leaf)} for {n} particles and the other {np.shape(other)} for {m}."
             )
 
 
@@ -148,9 +148,9 @@ def attach(
         still = jax.lax.stop_gradient((partz, one))
         search = KNNConfig(tree=cfg.tree)
         near = knn(still[0], 1, box, None, still[1], "globalidx", cfg=search, max_radius=_radius(limit)).reshape(-1)
-        theirs = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
-        theirs = jnp.where(near >= 0, theirs, joined.num + _row_numbers(theirs))
-        joined = _put_together(joined, _Joined(one, _count(one), theirs))
+        group = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
+        group = jnp.where(near >= 0, group, joined.num + _row_numbers(group))
+        joined = _put_together(joined, _Joined(one, _count(one), group))
     rows = jnp.arange(get_pos(joined.part).shape[0], dtype=jnp.int32)
     return joined.part, jnp.where(rows < joined.num, joined.label, rows)
 
@@ -230,12 +230,12 @@ def _bring(places: _Labelled, attached: Any, box: Exact, limit: Exact | None, cf
     to = jnp.where(near.rank[:, 0] >= 0, near.rank[:, 0], comm.get_rank_info()[0])
     m = get_pos(attached).shape[0]
     # The nearest primaries of many particles may be on one rank, for example if all gas is in one halo.
-    place = choose_capacity("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())
+    capacity = choose_capacity("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())
     (part, label), num, _ = comm.exchange_by_rank(
         (_in_rows(_uncounted(attached), m), group),
         to,
         get_num(attached),
-        place,
+        capacity,
         what="particles attached to its groups",
         advice="set attached_rows in the configuration to that or more.",
         name="attached",
@@ -253,8 +253,8 @@ def _put_together(first: _Joined, second: _Joined) -> _Joined:
     padding = jnp.where(rows - second.num < n, rows - second.num, rows)
     order = jnp.where(rows < first.num, rows, jnp.where(rows < num, rows - first.num + n, padding))
 
-    def join(mine: Any, theirs: Any) -> jax.Array:
-        return kernels.gather_rows(jnp.concatenate([mine, theirs]), order)
+    def join(leaf: Any, other: Any) -> jax.Array:
+        return kernels.gather_rows(jnp.concatenate([leaf, other]), order)
 
     part = jax.tree.map(join, _in_rows(_uncounted(first.part), n), _in_rows(_uncounted(second.part), m))
     totals = [get_num_total(one.part) for one in (first, second)]

@@ -151,20 +151,20 @@ def _find(
     ranks = jnp.arange(ndev, dtype=jnp.int32)
     owner = jnp.max(jnp.where(ends.begins & (ranks < rank), ranks, -1))
     to_rank = jnp.where(group == catalogue_rows, owner, jnp.where(group < catalogue_rows, rank, -1))
-    place = choose_capacity("group_rows", group_rows, n + n // 4 + 1, n * ndev)
+    capacity = choose_capacity("group_rows", group_rows, n + n // 4 + 1, n * ndev)
     origin = jnp.full((n,), rank, jnp.int32)
-    brought, _, _ = comm.exchange_by_rank(
+    received, _, _ = comm.exchange_by_rank(
         (*columns, origin, rows),
         to_rank,
         num,
-        place,
+        capacity,
         what="particles of groups that begin there",
         advice="set group_rows to that or more.",
         name="groups",
     )
-    pos, mass, origin, rows = brought
+    pos, mass, origin, rows = received
     kept = jnp.cumsum((group < catalogue_rows).astype(jnp.int32), dtype=jnp.int32) - 1
-    offset = jnp.where(cata.offset < n, kept[jnp.clip(offset, 0, n - 1)], place.rows)
+    offset = jnp.where(cata.offset < n, kept[jnp.clip(offset, 0, n - 1)], capacity.rows)
     row, potential = kernels.lowest_potential(pos, mass, _segments(cata, offset), softening, box)
     return _Found(origin[row], jnp.where(row >= 0, rows[row], n), potential)
 

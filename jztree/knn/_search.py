@@ -380,8 +380,8 @@ class _OverRanks(_Search):
         fills, n = jax.tree.leaves(fill), self.queries.pos.shape[0]
         rows = [i for i, leaf in enumerate(leaves) if np.ndim(leaf) > 0 and leaf.shape[0] == n]
         sent = self.stage.send_back([leaves[i] for i in rows], fill=[fills[i] for i in rows])
-        home = dict(zip(rows, sent, strict=True))
-        return jax.tree.unflatten(structure, [home.get(i, leaf) for i, leaf in enumerate(leaves)])
+        returned = dict(zip(rows, sent, strict=True))
+        return jax.tree.unflatten(structure, [returned.get(i, leaf) for i, leaf in enumerate(leaves)])
 
     def _differentiable(self, rad: jax.Array, nearest: Any, offsets: jax.Array | None) -> jax.Array:
         """Return ``rad`` with derivatives, if its rows are those of the given particles."""

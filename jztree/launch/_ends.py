@@ -43,7 +43,7 @@ class Ends:
 
     def report(self) -> None:
         """Report to all processes that this process has ended, and the progress of its calls."""
-        self.client.key_value_set(f"{_ENDED}{self.me}", json.dumps(dataclasses.asdict(Done.here())))
+        self.client.key_value_set(f"{_ENDED}{self.me}", json.dumps(dataclasses.asdict(Done.of_this_process())))
 
     def find_vain_wait(self) -> str:
         """Describe the call that waits in vain, and the ended processes; return "" without such a call. Takes some
@@ -83,9 +83,9 @@ class Ends:
         choices = [(waits.still, live & waits.participants(), _SECONDS if on_cpus() else _UNSEEN_SECONDS)]
         if on_cpus():
             choices.append((waits.still_unknown, live, _UNKNOWN_SECONDS))
-        for still, who, seconds in choices:
+        for still, processes, seconds in choices:
             if self.waits_long(still, seconds):
-                return still() if self.all_idle(who) else ""
+                return still() if self.all_idle(processes) else ""
         self.publish_idle(0)
         return ""
 
@@ -102,18 +102,18 @@ class Ends:
             with contextlib.suppress(Exception):
                 self.client.key_value_set(f"{_IDLE}{self.me}", str(periods), allow_overwrite=True)
 
-    def all_idle(self, who: frozenset[int]) -> bool:
+    def all_idle(self, processes: frozenset[int]) -> bool:
         """Return whether all these processes were idle at the previous check and have been idle since.
 
         Only the first process asks; it informs the others by ending.
         """
-        if who <= {self.me}:
+        if processes <= {self.me}:
             return True
-        if self.me != min(who):
+        if self.me != min(processes):
             return False
         before, now = self.seen, {process: int(text) for process, text in self.values_of(_IDLE).items()}
         self.seen = now
-        return all(0 < before.get(process, 0) < now.get(process, 0) for process in who - {self.me})
+        return all(0 < before.get(process, 0) < now.get(process, 0) for process in processes - {self.me})
 
     def values_of(self, folder: str) -> dict[int, str]:
         """Return the published values of a folder by process."""

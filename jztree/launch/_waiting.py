@@ -73,7 +73,7 @@ class Done:
     calls: dict[str, int]
 
     @staticmethod
-    def here() -> "Done":
+    def of_this_process() -> "Done":
         """Return the progress of this process."""
         with _lock:
             return Done(_devices_are_started(), {_key(processes): count for processes, count in _begun.items()})

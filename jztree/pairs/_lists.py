@@ -128,13 +128,13 @@ def pairs_within(
         faults += _faults(radii, box, query, query_set.num, " of the queries")
     prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg, faults, numbered=True))
     half = same and not full
-    place = choose_capacity("pairs", capacity, (_USUAL // 2 if half else _USUAL) * query.shape[0], 2**31 - 1)
+    list_capacity = choose_capacity("pairs", capacity, (_USUAL // 2 if half else _USUAL) * query.shape[0], 2**31 - 1)
     vectors, shifts = bool(requested & set("Dd")), bool(requested & set("SDd"))
     search = _search_of(prepared, box, same=same, half=half, shifts=shifts, vectors=vectors)
     starts = prepared.starts if same or prepared.starts is None else starts_of_ranks(query_set.num)
     fill = (-1, -1, *(0,) * shifts, *(0, jnp.inf) * vectors)
     entry = _entry_bytes(pos, shifts, vectors)
-    splits, columns = Listing(prepared, place, "pairs", fill, entry, search, box, starts).lists()
+    splits, columns = Listing(prepared, list_capacity, "pairs", fill, entry, search, box, starts).lists()
     found = dict(zip("ijSDd", columns, strict=False))
     if vectors:
         first = None if starts is None else starts[comm.get_rank_info()[0]]
@@ -180,14 +180,14 @@ def _check_full(full: Any, same: bool, radii: Radii) -> None:
         )
 
 
-def _faults(radii: Radii, box: Exact, pos: jax.Array, num: Any, whose: str) -> list[comm.Fault]:
+def _faults(radii: Radii, box: Exact, pos: jax.Array, num: Any, of: str) -> list[comm.Fault]:
     length = jnp.asarray(exact_to_float(box))
     boxes = jnp.max(jnp.asarray(exact_to_float(radii.words())), initial=0) / jnp.where(length > 0, length, jnp.inf)
     images = jnp.prod(2 * jnp.where(length > 0, boxes, 0) + 1)
-    there = jnp.arange(pos.shape[0], dtype=jnp.int32) < kernels.as_num(num)
+    exists = jnp.arange(pos.shape[0], dtype=jnp.int32) < kernels.as_num(num)
     far = (2.0**29 * length).astype(pos.dtype)[None]
-    outside = there & jnp.any((length > 0)[None] & (jnp.abs(pos) >= far), axis=1)
-    return [comm.Fault(~(images < 2.0**31), [], _TOO_FAR), row_fault(outside, None, _FAR_OUT % whose)]
+    outside = exists & jnp.any((length > 0)[None] & (jnp.abs(pos) >= far), axis=1)
+    return [comm.Fault(~(images < 2.0**31), [], _TOO_FAR), row_fault(outside, None, _FAR_OUT % of)]
 
 
 @jax.custom_jvp
@@ -220,8 +220,8 @@ def _differentiable_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> 
         rank = jnp.searchsorted(starts, near, side="right").astype(jnp.int32) - 1
         near = rank * pos.shape[0] + near - starts[rank]
     length = jax.jvp(lambda box: jnp.asarray(exact_to_float(box), vector.dtype), (box,), (tangents[2],))[1]
-    there = (j >= 0)[:, None]
-    change = jnp.where(there, changes[near] - tangents[0][own] + shift.astype(vector.dtype) * length[None], 0)
+    exists = (j >= 0)[:, None]
+    change = jnp.where(exists, changes[near] - tangents[0][own] + shift.astype(vector.dtype) * length[None], 0)
     # Call `_differentiable` again, because the second derivative needs its rule too.
     known = _differentiable(query, pos, box, vector, distance, (i, j, shift, first, starts))
     along = jnp.sum(unit(known[0]) * change, axis=-1)

@@ -81,12 +81,12 @@ def shape_of_pos(part: Any) -> tuple[int, ...]:
     cls: Any = type(part)
     if isinstance(part, (*ARRAYS, ComputedParticles, type)) or not is_computed(cls, "pos"):
         return tuple(np.shape(get_pos(part)))
-    for way in (get_pos, functools.partial(over_devices, get_pos)):
+    for read in (get_pos, functools.partial(over_devices, get_pos)):
         try:
-            shape = tuple(jax.eval_shape(way, part).shape)
+            shape = tuple(jax.eval_shape(read, part).shape)
         except Exception:  # the class may raise any error, for instance if it handles one device only
             continue
-        if len(shape) == 2 or way is not get_pos:
+        if len(shape) == 2 or read is not get_pos:
             return shape
     return tuple(np.shape(get_pos(part)))  # raises, or needs concrete values
 

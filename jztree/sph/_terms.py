@@ -262,18 +262,18 @@ class _Moved(NamedTuple):
         if self.call.term.images:
             raise ValueError(_NO_SECOND_BY_BOX)
         box, *sides = self.others
-        mine, theirs = sides[:_SIDE], sides[_SIDE:]
+        side, other_side = sides[:_SIDE], sides[_SIDE:]
         if which == "sum_powers":
-            mine, theirs = theirs, mine
+            side, other_side = other_side, side
         term = self.call.term._replace(**changes)
-        before, dims = getattr(term, which), mine[0].shape[1]
+        before, dims = getattr(term, which), side[0].shape[1]
         new = dims + term.inward + term.outward + term.by_h - term.value_powers - term.sum_powers
         if before == 0 and term.form == ("gather" if which == "value_powers" else "scatter"):
             # The smoothing lengths of this side are not used and may have any value.
-            mine = [mine[0], _least(theirs), *mine[2:]]
-        others = (box, *theirs, *mine) if which == "sum_powers" else (box, *mine, *theirs)
+            side = [side[0], _least(other_side), *side[2:]]
+        others = (box, *other_side, *side) if which == "sum_powers" else (box, *side, *other_side)
         moved = _Moved(self.call.changed(**{**changes, which: before + new}), self.value, others)
-        return moved, -new * exponents_of(mine[1])
+        return moved, -new * exponents_of(side[1])
 
     def _bind(self, value: jax.Array) -> jax.Array:
         term = self.call.term

@@ -391,11 +391,11 @@ def _build_multi_type(
 
 
 def _one_type(
-    part: Any, data: Any, th: TreeHierarchy, order: jax.Array, mine: jax.Array, start: int
+    part: Any, data: Any, th: TreeHierarchy, order: jax.Array, is_of_type: jax.Array, start: int
 ) -> tuple[Any, Any, TreeHierarchy]:
-    """Select the rows of one type (marked by ``mine``) from an order over all types, and the hierarchy of that type."""
-    (rows,) = jnp.nonzero(mine, size=get_pos(part).shape[0])
-    before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(mine, dtype=jnp.int32)])
+    """Select the rows of one type, marked by ``is_of_type``, from an order over all types, and its hierarchy."""
+    (rows,) = jnp.nonzero(is_of_type, size=get_pos(part).shape[0])
+    before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(is_of_type, dtype=jnp.int32)])
     splits = before[th.flat_particle_splits]
     leaf_splits = splits[: th.plane_sizes[0] + 1]
     flat_splits = jnp.concatenate([leaf_splits, th.flat_splits[th.plane_sizes[0] + 1 :]])

@@ -145,12 +145,12 @@ class ParticlesWithGhosts(SortedParticles):
     """A rank's sources and their ghosts, in z-order.
 
     Attributes:
-        brought: Route of the ghosts; see `jztree.tree.ghosts.Surroundings`.
+        ghost_route: Route of the ghosts; see `jztree.tree.ghosts.Surroundings`.
     """
 
-    brought: Surroundings | None = None
+    ghost_route: Surroundings | None = None
 
     def route(self) -> Surroundings:
         """Return the route of the ghosts, which can bring their other properties."""
-        assert self.brought is not None
-        return self.brought
+        assert self.ghost_route is not None
+        return self.ghost_route

@@ -262,9 +262,9 @@ def exchange_ghosts(
     order, counts = kernels.select_ghosts(posz, num, blocks, received_requests, rank, box, capacity.rows)
     what, advice = "its own particles and ghosts", f"set ghost_rows in the configuration to that minus {n}, or more."
     selection = _Selection(order, counts, capacity, what, advice)
-    brought, total, traffic = selection.exchange(rows, num, "ghosts", max(capacity.rows // 4, 1), filled)
+    received, total, traffic = selection.exchange(rows, num, "ghosts", max(capacity.rows // 4, 1), filled)
     start = comm.starts_of(traffic.received)[rank]
-    return Surroundings(brought, total, start, order, traffic, capacity)
+    return Surroundings(received, total, start, order, traffic, capacity)
 
 
 def _requests_of_others(
@@ -333,7 +333,7 @@ class _Selection:
         needs = jnp.maximum(traffic.arriving, traffic.leaving)
         # Everything below depends on the check.
         traffic = comm.after(traffic, comm.require_capacity(num, needs, self.capacity, self.what, self.advice))
-        brought, total, _ = comm.exchange(
+        received, total, _ = comm.exchange(
             rows,
             traffic,
             self.capacity,
@@ -344,4 +344,4 @@ class _Selection:
             filled=filled,
             chunk_rows=chunk_rows,
         )
-        return brought, total, traffic
+        return received, total, traffic

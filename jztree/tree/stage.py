@@ -184,13 +184,13 @@ class Stage:
         capacity = ghost_capacity(self._option, self._cfg.ghost_rows, sources.pos.shape[0])
         requests = (lower, upper, reach)
         rows = columns, data
-        brought = exchange_ghosts(
+        found = exchange_ghosts(
             rows, sources.pos, sources.num, self._source_blocks, known, requests, self.box, capacity, lower_only, filled
         )
-        columns, data = brought.rows
-        part, num = replace_num(rebuild(columns), brought.num), brought.num
+        columns, data = found.rows
+        part, num = replace_num(rebuild(columns), found.num), found.num
         th = build_in_domain(part, num, sources.domain, self._cfg.tree)
-        return ParticlesWithGhosts(part, num, sources.domain, th, data, brought=brought)
+        return ParticlesWithGhosts(part, num, sources.domain, th, data, ghost_route=found)
 
     def send_back(self, answers: Any, fill: Any = None) -> Any:
         """Return answers at the rank and row of each query.

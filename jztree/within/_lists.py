@@ -106,7 +106,7 @@ def neighbours_within(
     check_capacity(capacity)
     prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg, numbered=True))
     most = query.shape[0] * pos.shape[0] * comm.num_ranks()
-    place = choose_capacity("neighbours", capacity, _USUAL * query.shape[0], max(most, 1))
+    list_capacity = choose_capacity("neighbours", capacity, _USUAL * query.shape[0], max(most, 1))
 
     def search(
         source_ids: jax.Array, _: Any, rows: jax.Array | None, radius: Exact, space: Space
@@ -116,7 +116,9 @@ def neighbours_within(
         return kernels.neighbours_within(*own, radius, box, size, nearest_first=nearest_first, padded=padded)
 
     entry = 4 + pos.dtype.itemsize
-    splits, (index, distance) = Listing(prepared, place, "neighbours", (-1, jnp.inf), entry, search, box).lists()
+    splits, (index, distance) = Listing(
+        prepared, list_capacity, "neighbours", (-1, jnp.inf), entry, search, box
+    ).lists()
     lists = NeighbourLists(splits=splits, index=index, distance=distance)
     lists.distance = _differentiable(query, pos, box, lists, prepared.starts)
     return lists

@@ -144,8 +144,8 @@ class _Pairs:
         Returns:
             Pytree of arrays ``(size, ...)``.
         """
-        there = row < size
-        num = jnp.sum(there, dtype=jnp.int32)
+        exists = row < size
+        num = jnp.sum(exists, dtype=jnp.int32)
         query, source = (
             replace_num(rebuild(side), num)
             for rebuild, side in zip((self.as_queries, self.as_sources), sides, strict=True)
@@ -283,13 +283,13 @@ class _Blocks:
             query: ``(p,)`` int32, z-ordered queries.
             first: The first query of the block.
         """
-        there = (index >= 0) & (query < self.q)
+        exists = (index >= 0) & (query < self.q)
         query, source = jnp.clip(query, 0, max(self.q - 1, 0)), jnp.maximum(index, 0)
-        vector = self._vectors(query, source, there)
+        vector = self._vectors(query, source, exists)
         sides = self._columns(query, source)
-        return self.pairs.reduced(sides, vector, jnp.where(there, query - first, self.size), self.size)
+        return self.pairs.reduced(sides, vector, jnp.where(exists, query - first, self.size), self.size)
 
-    def _vectors(self, query: jax.Array, source: jax.Array, there: jax.Array) -> jax.Array:
+    def _vectors(self, query: jax.Array, source: jax.Array, exists: jax.Array) -> jax.Array:
         """Return vectors from queries to sources, ``(p, d)``; in padding, a radius along the first axis."""
         prepared = self.prepared
         at, to = (
@@ -298,8 +298,8 @@ class _Blocks:
         )
         length = exact_to_float(Exact(_rows(self.words, self.query_tree.num, query))).astype(at.dtype)
         usable = (length > 0) & jnp.isfinite(length)
-        aside = jnp.zeros_like(at).at[:, 0].set(jnp.where(usable, length, 1))
-        return jnp.where(there[:, None], nearest_difference(to, at, self.box), aside)
+        padding = jnp.zeros_like(at).at[:, 0].set(jnp.where(usable, length, 1))
+        return jnp.where(exists[:, None], nearest_difference(to, at, self.box), padding)
 
     def _columns(self, query: jax.Array, source: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
         prepared = self.prepared
