@@ -14,8 +14,9 @@ from devices import DEVICE_COUNTS, deal, even, joined, mesh_of, uneven
 import jztree as jz
 from jztree.config import TreeConfig
 from jztree.data import Pos
-from jztree.radius import _listing, neighbours_within, pairs_within
+from jztree.radius import neighbours_within, pairs_within
 from jztree.tree import zsort_and_tree
+from jztree.within import _listing
 from jztree.within._listing import Listing
 
 pytestmark = pytest.mark.emulated
