@@ -50,14 +50,14 @@ _SLOW = pytest.mark.slow
             "raises",
             "_peers.Peers.publish_end = lambda *_: None",
             "another process (had not ended|ended with .* without)",
-            id="nobody is told",
+            id="the end is not published",
             marks=_SLOW,
         ),
         pytest.param(
             "raises",
             "_peers.summary_of = lambda error: 'an error'",
             "another process ended with 1 without the sentence .*bad data",
-            id="no cause is told",
+            id="the cause is not published",
         ),
         pytest.param(
             "raises",
