@@ -26,7 +26,6 @@ from ..knn._arguments import SearchArguments
 from ..knn._search import entries_of
 from ..particles import check_rows, get_num_total, replace_field
 
-
 # In linking lengths. Gadget-4 searches within 0.1 (for gas, within the smoothing length). It doubles this length until
 # it finds a primary or the length is at least 4, which happens at 6.4.
 ATTACH_WITHIN = 6.4
