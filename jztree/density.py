@@ -34,8 +34,7 @@ from .config import KNNConfig
 from .data import Pos, PosMass, get_num, get_pos, with_computed
 from .derivatives import ratio
 from .jax_ext import with_twins
-from .knn import knn
-from .knn._words import field_of
+from .knn import field_of, knn
 from .particles import check_width, get_num_total
 from .sph import SphKernel, sph_kernel_of
 from .tree import TreeHierarchy

@@ -21,9 +21,7 @@ from ..arguments import NO_LIMIT, Radii, check_real, is_length
 from ..config import FofConfig, KNNConfig
 from ..data import Label, get_num, get_pos, replace_num
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
-from ..knn import knn
-from ..knn._arguments import SearchArguments
-from ..knn._search import entries_of
+from ..knn import SearchArguments, entries_of, knn
 from ..particles import check_rows, get_num_total, replace_field
 
 # In linking lengths. Gadget-4 searches within 0.1 (for gas, within the smoothing length). It doubles this length until

@@ -12,7 +12,7 @@ from ..arguments import check_classes
 from ..data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import with_twins
 from ..particles import check_num, check_representable, check_rows, replace_field
-from ..tree._zorder import is_bad_num
+from ..tree import is_bad_num
 from ._rows import of_groups, used_rows
 
 _NAN_DENSITY = "the density of row {0} of the particles in group order is NaN; pass a density for every particle."

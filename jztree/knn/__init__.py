@@ -21,8 +21,13 @@ from ..particles import check_num
 from ..tree import TreeHierarchy, check_hierarchy
 from ._arguments import SearchArguments, check_k, check_mask, check_result_memory
 from ._batches import check_batches, place_in_layers
+from ._result import radii as radii
+from ._result import radii_over_ranks as radii_over_ranks
 from ._search import entries_of
 from ._words import as_result, parse_result
+from ._words import field_of as field_of
+
+# Names imported "as" themselves are for other packages of the library, and not public.
 
 __all__ = ["knn"]
 

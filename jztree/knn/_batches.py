@@ -20,7 +20,7 @@ from ..arguments import MAX_DIMS, Radii, farthest_number, first_row, row_fault
 from ..data import get_num, replace_num
 from ..jax_ext import Exact, exact_to_float
 from ..particles import check_representable, get_pos
-from ..tree._zorder import Domain
+from ..tree import Domain
 
 _BAD_BATCH = "row {0} of %s is not a valid batch number; it must be from 0 to %d."
 _TOO_WIDE = (

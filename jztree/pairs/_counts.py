@@ -17,7 +17,7 @@ from ..kernels import PairBins
 from ..particles import check_num
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import InputParticles
-from ..within._weights import checked_weights
+from ..within import checked_weights
 from ._bins import as_bins, exact_arguments, sight_faults
 from ._sets import Pairs
 from ._wide_numbers import WideCounts, WideSums

@@ -18,8 +18,7 @@ from ..derivatives import unit
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import starts_of_ranks
-from ..within._listing import Listing, Space, check_capacity
-from ..within._search import PreparedSearch, SearchArguments, check_both, prepare_search
+from ..within import Listing, PreparedSearch, SearchArguments, Space, check_both, check_capacity, prepare_search
 
 # Initial capacity of lists, in pairs per query.
 _USUAL = 32

@@ -12,7 +12,7 @@ from ..config import RadiusConfig, checked_config
 from ..data import with_computed
 from ..jax_ext import with_twins
 from ..tree import TreeHierarchy, check_hierarchy
-from ..within._search import check_both
+from ..within import check_both
 from ._lengths import as_lengths
 from ._scaled import exponent_of, scaled_product
 from ._sums import Derivative, SmoothingKernel, SumArguments, checked_values, exact_arguments, summed

@@ -29,7 +29,7 @@ from ..kernels import KernelTerm
 from ..particles import check_representable, shape_of_pos
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import InputParticles
-from ..within._search import PreparedSearch, SearchArguments, check_both, prepare_search
+from ..within import PreparedSearch, SearchArguments, check_both, prepare_search
 from ._lengths import as_lengths, lengths_faults, range_faults
 from ._profiles import Profile, profile_of
 from ._terms import Rows, kernel_term

@@ -36,7 +36,9 @@ from ..particles import check_num, check_rows, check_width
 from ._derivatives import of_boxes, of_moments
 from ._over_ranks import SortedRange, UnsortedParticles, check_data, distr_zsort, sort_equally, sort_over_ranks
 from ._runs import center_of_mass
-from ._zorder import Domain, domain_of, num_fault, permute_particles, search_sorted_z, zsort
+from ._zorder import Domain as Domain
+from ._zorder import domain_of, num_fault, permute_particles, search_sorted_z, zsort
+from ._zorder import is_bad_num as is_bad_num
 
 __all__ = [
     "TreeHierarchy",

@@ -13,8 +13,8 @@ from ..arguments import SPEC, as_one_radius, check_box, exact_arguments_of_one
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, with_twins
-from ..knn._result import radii as with_derivatives
-from ..knn._result import radii_over_ranks
+from ..knn import radii as with_derivatives
+from ..knn import radii_over_ranks
 from ..tree import TreeHierarchy, check_hierarchy
 from ._listing import Listing, Space, check_capacity, rows_of_entries
 from ._search import SearchArguments, check_both, prepare_search
