@@ -8,32 +8,9 @@ groups (`jztree.fof`) use the same rule. Counts are therefore exact, on any devi
 Sums over neighbours, weighted by a smoothing kernel or its derivatives, use the same walk and store no lists.
 """
 
-from ..pairs import PairCounts, PairLists, WideCounts, WideSums, pair_counts, pairs_within
-from ..sph import kernel_sums, sph_derivative
-from ..within import (
-    NearestWithin,
-    NeighbourLists,
-    count_within,
-    nearest_within,
-    neighbours_within,
-    radius_including,
-    reduce_within,
-)
+from .. import pairs, sph, within
+from ..pairs import *  # noqa: F403
+from ..sph import *  # noqa: F403
+from ..within import *  # noqa: F403
 
-__all__ = [
-    "NearestWithin",
-    "NeighbourLists",
-    "PairCounts",
-    "PairLists",
-    "WideCounts",
-    "WideSums",
-    "count_within",
-    "kernel_sums",
-    "nearest_within",
-    "neighbours_within",
-    "pair_counts",
-    "pairs_within",
-    "radius_including",
-    "reduce_within",
-    "sph_derivative",
-]
+__all__ = pairs.__all__ + sph.__all__ + within.__all__
