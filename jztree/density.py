@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from . import comm
 from .arguments import (
@@ -35,7 +36,7 @@ from .data import Pos, PosMass, get_num, get_pos, with_computed
 from .derivatives import ratio
 from .jax_ext import with_twins
 from .knn import field_of, knn
-from .particles import check_width, get_num_total
+from .particles import Particles, check_width, get_num_total
 from .sph import SphKernel, sph_kernel_of
 from .tree import TreeHierarchy
 
@@ -51,11 +52,11 @@ _SPECS = {"part": P(-1), "boxsize": P(), "th": P(-1), "part_query": P(-1)}  # th
 @with_twins(_SPECS, P(-1), prepare=exact_box_argument)
 @with_computed
 def smoothing_length(
-    part: Any,
+    part: Particles | ArrayLike,
     k: int,
-    boxsize: Any = None,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
-    part_query: Any = None,
+    part_query: Particles | ArrayLike | None = None,
     output_order: str = "input",
     cfg: KNNConfig | None = None,
 ) -> jax.Array:
@@ -89,11 +90,11 @@ def smoothing_length(
 @with_twins(_SPECS, P(-1), prepare=exact_box_argument)
 @with_computed
 def knn_density(
-    part: Any,
+    part: Particles | ArrayLike,
     k: int,
-    boxsize: Any = None,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
-    part_query: Any = None,
+    part_query: Particles | ArrayLike | None = None,
     output_order: str = "input",
     cfg: KNNConfig | None = None,
 ) -> jax.Array:
@@ -141,11 +142,11 @@ def knn_density(
 @with_twins(_SPECS, P(-1), prepare=exact_box_argument)
 @with_computed
 def sph_density(
-    part: Any,
+    part: Particles | ArrayLike,
     k: int,
-    boxsize: Any = None,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
-    part_query: Any = None,
+    part_query: Particles | ArrayLike | None = None,
     kernel: str = "cubic_spline",
     bias_correction: bool = False,
     output_order: str = "input",

@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import check_box, check_particles, exact_box_argument, sequence_of
 from ..config import FofConfig, checked_config, without_masses
 from ..data import FofCatalogue, Label, get_num, with_computed
 from ..jax_ext import Exact, is_concrete, with_twins
-from ..particles import check_countable, check_num, check_representable
+from ..particles import Particles, check_countable, check_num, check_representable
 from ..tree import TreeHierarchy, check_hierarchy, permute_particles
 from ..tree.stage import InputParticles, Stage, prepare_stage, starts_of_ranks
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
@@ -51,9 +52,9 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 @with_twins(_SPECS, P(-1), prepare=_exact_arguments)
 @with_computed
 def fof_labels(
-    part: Any,
-    rlink: Any,
-    boxsize: Any = 0.0,
+    part: Particles | ArrayLike,
+    rlink: ArrayLike,
+    boxsize: ArrayLike | None = 0.0,
     cfg: FofConfig | None = None,
     th: TreeHierarchy | None = None,
     output_order: str = "z",
@@ -100,9 +101,9 @@ def fof_labels(
 @with_twins(_SPECS, P(-1), prepare=_exact_arguments)
 @with_computed
 def distr_fof_labels(
-    part: Any,
-    rlink: Any,
-    boxsize: Any = 0.0,
+    part: Particles | ArrayLike,
+    rlink: ArrayLike,
+    boxsize: ArrayLike | None = 0.0,
     cfg: FofConfig | None = None,
     th: TreeHierarchy | None = None,
     linearize_labels: bool = False,
@@ -146,9 +147,9 @@ def distr_fof_labels(
 @with_twins(_SPECS | {"attached": P(-1), "attach_within": P()}, P(-1), prepare=_exact_arguments)
 @with_computed
 def fof_and_catalogue(
-    part: Any,
-    rlink: Any,
-    boxsize: Any = 0.0,
+    part: Particles | ArrayLike,
+    rlink: ArrayLike,
+    boxsize: ArrayLike | None = 0.0,
     cfg: FofConfig | None = None,
     th: TreeHierarchy | None = None,
     attached: Any = None,

@@ -144,7 +144,8 @@ def attach(
         # The nearest neighbour is a discrete choice, without a derivative.
         still = jax.lax.stop_gradient((partz, one))
         search = KNNConfig(tree=cfg.tree)
-        near = knn(still[0], 1, box, None, still[1], "globalidx", cfg=search, max_radius=_radius(limit)).reshape(-1)
+        exact: dict[str, Any] = {"boxsize": box, "max_radius": _radius(limit)}
+        near = knn(still[0], 1, part_query=still[1], result="globalidx", cfg=search, **exact).reshape(-1)
         group = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
         group = jnp.where(near >= 0, group, joined.num + _row_numbers(group))
         joined = _put_together(joined, _Joined(one, _count(one), group))

@@ -21,13 +21,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import Radii, check_box, check_particles, exact_box_argument, known_integer
 from ..config import FofConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, with_twins
-from ..particles import check_num
+from ..particles import Particles, check_num
 from ..tree.stage import InputParticles, ParticlesWithGhosts, SortedParticles, Stage, prepare_stage, starts_of_ranks
 from ._dbscan_rows import CORE, OTHER, has_borders, kinds, rows_by_kind
 from ._group_numbers import numbers_of_clusters
@@ -45,7 +46,11 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 @with_twins({"part": P(-1), "eps": P(), "boxsize": P()}, P(-1), prepare=_exact_arguments)
 @with_computed
 def dbscan(
-    part: Any, eps: Any, min_samples: int = 5, boxsize: Any = None, cfg: FofConfig | None = None
+    part: Particles | ArrayLike,
+    eps: ArrayLike,
+    min_samples: int = 5,
+    boxsize: ArrayLike | None = None,
+    cfg: FofConfig | None = None,
 ) -> tuple[jax.Array, jax.Array]:
     """Cluster particles by density, like `sklearn.cluster.DBSCAN` (Ester et al. 1996).
 

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._transform.capacity import choose_capacity
@@ -62,7 +63,11 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 @with_twins({"grouped": P(-1), "cata": P(-1), "softening": P(), "boxsize": P()}, P(-1), prepare=_exact_arguments)
 @with_computed
 def lowest_potential_particle(
-    grouped: Any, cata: FofCatalogue, softening: Any = 0.0, boxsize: Any = None, group_rows: int | None = None
+    grouped: Any,
+    cata: FofCatalogue,
+    softening: Any = 0.0,
+    boxsize: ArrayLike | None = None,
+    group_rows: int | None = None,
 ) -> LowestParticle:
     """Find the most bound particle of each group in the gravity of the group: the centre of a halo.
 

@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm
 from ..arguments import SUMS_ROUNDED, common_dtype, first_row
@@ -116,7 +117,7 @@ def inertia_tensor(cata: Rows) -> jax.Array:
 
 
 @with_twins({"cata": P(-1), "mass": P(-1), "radius": P(-1), "gravity": P(), "scale_factor": P()}, P(-1))
-def spin(cata: Rows, mass: Any, radius: Any, gravity: Any, scale_factor: Any = 1.0) -> jax.Array:
+def spin(cata: Rows, mass: Any, radius: ArrayLike, gravity: Any, scale_factor: Any = 1.0) -> jax.Array:
     """Compute the spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
 
     Args:
@@ -163,7 +164,7 @@ def spin(cata: Rows, mass: Any, radius: Any, gravity: Any, scale_factor: Any = 1
 
 
 @with_twins({"mass": P(-1), "radius": P(-1), "vmax": P(-1), "gravity": P()}, P(-1))
-def concentration(mass: Any, radius: Any, vmax: Any, gravity: Any = 1.0) -> jax.Array:
+def concentration(mass: Any, radius: ArrayLike, vmax: Any, gravity: Any = 1.0) -> jax.Array:
     """Compute halo concentrations from the largest circular velocity (Prada et al. 2012, MNRAS 423, 3018, eqs 8-10).
 
     The result is the c of the profile of Navarro, Frenk & White (1997, ApJ 490, 493) that has this ratio of ``vmax`` to

@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Any
 
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm
 from ..arguments import SPEC, Radii, as_limit, check_box, check_particles, check_queries, exact_limit, known_integer
 from ..config import KNNConfig, checked_config, without_masses
 from ..data import get_num, get_pos, with_computed
 from ..jax_ext import is_concrete, with_twins
-from ..particles import check_num
+from ..particles import Particles, check_num
 from ..tree import TreeHierarchy, check_hierarchy
 from ._arguments import SearchArguments, check_k, check_mask, check_result_memory
 from ._batches import check_batches, place_in_layers
@@ -58,20 +59,20 @@ def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
 )
 @with_computed
 def knn(
-    part: Any,
+    part: Particles | ArrayLike,
     k: int,
-    boxsize: Any = None,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
-    part_query: Any = None,
+    part_query: Particles | ArrayLike | None = None,
     result: str = "rad_globalidx",
     reduce_func: Callable[..., Any] | None = None,
     output_order: str = "input",
     cfg: KNNConfig | None = None,
-    max_radius: Any = None,
+    max_radius: ArrayLike | None = None,
     exclude_self: bool = False,
-    source_mask: Any = None,
-    batch: Any = None,
-    batch_query: Any = None,
+    source_mask: ArrayLike | None = None,
+    batch: ArrayLike | None = None,
+    batch_query: ArrayLike | None = None,
 ) -> Any:
     """Return the ``k`` nearest particles of every query, nearest first, optionally limited to a radius.
 

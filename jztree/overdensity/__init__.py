@@ -17,12 +17,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import check_box, check_range, check_real, exact_box_argument, first_row, shape_of, shown
 from ..config import OverdensityConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, exact, is_concrete, with_twins
+from ..particles import Particles
 from ..tree import TreeHierarchy
 from ..tree.stage import prepare_stage
 from ._arguments import check_both, faults_of_masses
@@ -76,10 +78,10 @@ def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
 )
 @with_computed
 def spherical_overdensity(
-    part: Any,
-    centre: Any,
+    part: Particles | ArrayLike,
+    centre: Particles | ArrayLike,
     density: Any,
-    boxsize: Any = None,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
     G: Any = 1.0,
     cfg: OverdensityConfig | None = None,

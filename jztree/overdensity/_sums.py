@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import (
@@ -21,7 +22,7 @@ from ..arguments import (
 from ..config import OverdensityConfig, checked_config, without_masses
 from ..data import ParticleData, with_computed
 from ..jax_ext import Exact, with_twins
-from ..particles import check_representable
+from ..particles import Particles, check_representable
 from ..tree import TreeHierarchy
 from ..tree.stage import InputParticles, Stage, prepare_stage
 from ._arguments import check_both, faults_of_masses
@@ -76,10 +77,10 @@ class SphereProperties:
 )
 @with_computed
 def sphere_properties(
-    part: Any,
-    centre: Any,
-    radius: Any,
-    boxsize: Any = None,
+    part: Particles | ArrayLike,
+    centre: Particles | ArrayLike,
+    radius: ArrayLike,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
     cfg: OverdensityConfig | None = None,
 ) -> SphereProperties:

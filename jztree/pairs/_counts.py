@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import check_alike, check_box, check_one_a_particle, check_particles, row_fault
@@ -14,7 +15,7 @@ from ..config import RadiusConfig, TreeConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import with_twins
 from ..kernels import PairBins
-from ..particles import check_num
+from ..particles import Particles, check_num
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import InputParticles
 from ..within import checked_weights
@@ -68,17 +69,17 @@ _SPECS = {
 @with_twins(_SPECS, P(), prepare=exact_arguments)
 @with_computed
 def pair_counts(
-    part: Any,
-    edges: Any,
-    boxsize: Any = None,
-    part_b: Any = None,
+    part: Particles | ArrayLike,
+    edges: ArrayLike,
+    boxsize: ArrayLike | None = None,
+    part_b: Particles | ArrayLike | None = None,
     mode: str = "r",
-    edges_b: Any = None,
+    edges_b: ArrayLike | None = None,
     los: int | str = -1,
-    weight: Any = None,
-    weight_b: Any = None,
-    region: Any = None,
-    region_b: Any = None,
+    weight: ArrayLike | None = None,
+    weight_b: ArrayLike | None = None,
+    region: ArrayLike | None = None,
+    region_b: ArrayLike | None = None,
     num_regions: int | None = None,
     th: TreeHierarchy | None = None,
     cfg: RadiusConfig | None = None,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._transform.capacity import choose_capacity
@@ -16,6 +17,7 @@ from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
 from ..derivatives import unit
 from ..jax_ext import Exact, exact_to_float, with_twins
+from ..particles import Particles
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import starts_of_ranks
 from ..within import Listing, PreparedSearch, SearchArguments, Space, check_both, check_capacity, prepare_search
@@ -64,11 +66,11 @@ class PairLists:
 )
 @with_computed
 def pairs_within(
-    part: Any,
-    radius: Any,
-    boxsize: Any = None,
+    part: Particles | ArrayLike,
+    radius: ArrayLike,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
-    part_query: Any = None,
+    part_query: Particles | ArrayLike | None = None,
     capacity: int | None = None,
     full: bool = False,
     cfg: RadiusConfig | None = None,

@@ -1,16 +1,16 @@
 """Derivatives of fields at particles, by smoothed particle hydrodynamics (SPH)."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm
 from ..arguments import SPEC, first_row
 from ..config import RadiusConfig, checked_config
 from ..data import with_computed
 from ..jax_ext import with_twins
+from ..particles import Particles
 from ..tree import TreeHierarchy, check_hierarchy
 from ..within import check_both
 from ._lengths import as_lengths
@@ -26,11 +26,11 @@ _NO_MASS = (
 @with_twins({"part": P(-1), "h": SPEC, "field": P(-1), "boxsize": P(), "th": P(-1)}, P(-1), prepare=exact_arguments)
 @with_computed
 def sph_derivative(
-    part: Any,
-    h: Any,
-    field: Any,
+    part: Particles | ArrayLike,
+    h: ArrayLike | None,
+    field: ArrayLike,
     kind: str = "gradient",
-    boxsize: Any = None,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
     kernel: str = "cubic_spline",
     truncate: float = 4.0,

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import (
@@ -26,7 +27,7 @@ from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, exact_to_float, with_twins
 from ..kernels import KernelTerm
-from ..particles import check_representable, shape_of_pos
+from ..particles import Particles, check_representable, shape_of_pos
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import InputParticles
 from ..within import PreparedSearch, SearchArguments, check_both, prepare_search
@@ -91,13 +92,13 @@ def _exact_lengths(lengths: Any, part: Any, name: str) -> Radii:
 )
 @with_computed
 def kernel_sums(
-    part: Any,
-    h: Any,
-    boxsize: Any = None,
+    part: Particles | ArrayLike,
+    h: ArrayLike | None,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
-    part_query: Any = None,
-    h_query: Any = None,
-    values: Any = None,
+    part_query: Particles | ArrayLike | None = None,
+    h_query: ArrayLike | None = None,
+    values: ArrayLike | None = None,
     kernel: str = "cubic_spline",
     form: str = "gather",
     derivative: str | None = None,

@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._transform.capacity import Capacity
@@ -32,7 +33,7 @@ from ..arguments import (
 from ..config import TreeConfig, checked_config
 from ..data import TreeHierarchy, get_pos, with_computed
 from ..jax_ext import Exact, with_twins
-from ..particles import check_num, check_rows, check_width
+from ..particles import Particles, check_num, check_rows, check_width
 from ._derivatives import of_boxes, of_moments
 from ._over_ranks import SortedRange, UnsortedParticles, check_data, distr_zsort, sort_equally, sort_over_ranks
 from ._runs import center_of_mass
@@ -76,7 +77,9 @@ def plane_sizes(n: int, cfg: TreeConfig) -> tuple[int, ...]:
 
 @with_twins({"partz": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 @with_computed
-def build_tree_hierarchy(partz: Any, cfg_tree: TreeConfig | None = None, *, boxsize: Any = None) -> TreeHierarchy:
+def build_tree_hierarchy(
+    partz: Particles | ArrayLike, cfg_tree: TreeConfig | None = None, *, boxsize: ArrayLike | None = None
+) -> TreeHierarchy:
     """Build the plane hierarchy over particles that are already in z-order.
 
     Args:
@@ -180,7 +183,13 @@ def _is_infinite(mass: jax.Array, center: jax.Array) -> jax.Array:
 
 @with_twins({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 @with_computed
-def zsort_and_tree(part: Any, cfg_tree: TreeConfig | None = None, data: Any = None, *, boxsize: Any = None) -> Any:
+def zsort_and_tree(
+    part: Particles | ArrayLike,
+    cfg_tree: TreeConfig | None = None,
+    data: Any = None,
+    *,
+    boxsize: ArrayLike | None = None,
+) -> Any:
     """Sort particles in z-order and build the hierarchy over them.
 
     On several ranks, each rank gets a range of the z-order, with as many particles as the others, and the hierarchy
@@ -300,7 +309,7 @@ def zsort_and_tree_multi_type(
     cfg_tree: TreeConfig | None = None,
     data: Sequence[Any] | None = None,
     *,
-    boxsize: Any = None,
+    boxsize: ArrayLike | None = None,
     one_hierarchy: bool = False,
 ) -> Any:
     """Sort several particle types in z-order and build one hierarchy over all types.

@@ -21,13 +21,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels, stats
 from .._transform.capacity import Capacity, choose_capacity
 from ..arguments import check_box, check_particles, exact_box_argument
 from ..data import RankIdx, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, with_smap
-from ..particles import check_countable, check_movable, check_num, check_representable
+from ..particles import Particles, check_countable, check_movable, check_num, check_representable
 from ._splitters import traffics_of
 from ._zorder import Domain, domain_of, to_order
 
@@ -35,11 +36,11 @@ from ._zorder import Domain, domain_of, to_order
 @with_smap({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 @with_computed
 def distr_zsort(
-    part: Any,
+    part: Particles | ArrayLike,
     data: Any = None,
     nsamp: int = 1024,
     equalize: bool = True,
-    boxsize: Any = None,
+    boxsize: ArrayLike | None = None,
     capacity: int | None = None,
 ) -> Any:
     """Sort the particles of the ranks in z-order: each rank gets one range, in the order of the ranks.

@@ -12,12 +12,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import check_box, check_particles, exact_box_argument, farthest, rows_fault
 from ..data import get_pos, map_rows, replace_num, with_computed
 from ..jax_ext import Exact, is_concrete, with_twins
-from ..particles import check_num
+from ..particles import Particles, check_num
 
 _NOT_FINITE = (
     "row {0} of %s is NaN or infinite, or larger than %s in magnitude; remove such particles, set num to leave out "
@@ -166,7 +167,7 @@ def to_order(index: jax.Array, pos: Any, posz: jax.Array | None) -> Callable[[An
 
 @with_twins({"pos": P(-1), "boxsize": P(), "domain": P()}, P(-1), prepare=exact_box_argument)
 @with_computed
-def zsort(pos: Any, boxsize: Any = None, domain: Any = None) -> tuple[Any, jax.Array]:
+def zsort(pos: Particles | ArrayLike, boxsize: ArrayLike | None = None, domain: Any = None) -> tuple[Any, jax.Array]:
     """Sort particles in z-order.
 
     Positions are wrapped for the order only.
@@ -227,12 +228,12 @@ def _region(domain: Any, pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array
 )
 @with_computed
 def search_sorted_z(
-    posz: Any,
-    posz_query: Any,
+    posz: Particles | ArrayLike,
+    posz_query: Particles | ArrayLike,
     block_size: int = 64,
     leaf_search: bool = False,
     *,
-    boxsize: Any = None,
+    boxsize: ArrayLike | None = None,
     side: str = "left",
     domain: Any = None,
 ) -> jax.Array:

@@ -23,12 +23,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._transform.capacity import Capacity, choose_capacity
 from ..arguments import at_least_normal, check_box, check_particles, check_range, check_real, is_length
 from ..jax_ext import Exact, is_concrete
-from ..particles import check_num
+from ..particles import Particles, check_num
 from . import FOREIGN, TreeHierarchy, check_hierarchy, kernel_tree
 from ._zorder import Domain, domain_of
 
@@ -160,10 +161,10 @@ def ghost_capacity(option: str, given: int | None, n: int) -> Capacity:
 
 def bring(
     rows: Any,
-    partz: Any,
+    partz: Particles | ArrayLike,
     th: TreeHierarchy,
-    radius: Any,
-    boxsize: Any = None,
+    radius: ArrayLike,
+    boxsize: ArrayLike | None = None,
     ghost_rows: int | None = None,
 ) -> Surroundings:
     """Bring a rank's particles, and all particles of other ranks within ``radius`` of any of them, in z-order.

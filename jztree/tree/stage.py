@@ -18,6 +18,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels, stats
 from .._transform.capacity import Capacity
@@ -25,7 +26,7 @@ from ..arguments import check_box, check_particles, check_queries
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import replace_num, split_rows
 from ..jax_ext import Exact
-from ..particles import check_num
+from ..particles import Particles, check_num
 from . import (
     build_checked,
     build_in_domain,
@@ -234,7 +235,11 @@ class Stage:
 
 
 def set_stage(
-    part: Any, part_query: Any = None, boxsize: Any = None, cfg: RadiusConfig | None = None, data: Any = None
+    part: Particles | ArrayLike,
+    part_query: Particles | ArrayLike | None = None,
+    boxsize: ArrayLike | None = None,
+    cfg: RadiusConfig | None = None,
+    data: Any = None,
 ) -> Stage:
     """Prepare a search of your own: sort particles and queries, and build their hierarchies.
 

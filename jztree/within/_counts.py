@@ -1,16 +1,16 @@
 """The number of particles within radii of queries, and the sum of their weights."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import SPEC, as_radii, check_box, exact_arguments, first_row
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import with_twins
+from ..particles import Particles
 from ..tree import TreeHierarchy, check_hierarchy
 from ._search import SearchArguments, check_both, prepare_search
 from ._weights import checked_weights
@@ -28,12 +28,12 @@ _LOST = (
 )
 @with_computed
 def count_within(
-    part: Any,
-    radius: Any,
-    boxsize: Any = None,
+    part: Particles | ArrayLike,
+    radius: ArrayLike,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
-    part_query: Any = None,
-    weight: Any = None,
+    part_query: Particles | ArrayLike | None = None,
+    weight: ArrayLike | None = None,
     cfg: RadiusConfig | None = None,
 ) -> jax.Array:
     """Count the particles within a radius of every query, or sum their weights.

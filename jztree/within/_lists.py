@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._transform.capacity import choose_capacity
@@ -15,6 +16,7 @@ from ..data import with_computed
 from ..jax_ext import Exact, with_twins
 from ..knn import radii as with_derivatives
 from ..knn import radii_over_ranks
+from ..particles import Particles
 from ..tree import TreeHierarchy, check_hierarchy
 from ._listing import Listing, Space, check_capacity, rows_of_entries
 from ._search import SearchArguments, check_both, prepare_search
@@ -57,11 +59,11 @@ class NeighbourLists:
 )
 @with_computed
 def neighbours_within(
-    part: Any,
-    radius: Any,
-    boxsize: Any = None,
+    part: Particles | ArrayLike,
+    radius: ArrayLike,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
-    part_query: Any = None,
+    part_query: Particles | ArrayLike | None = None,
     capacity: int | None = None,
     nearest_first: bool = False,
     cfg: RadiusConfig | None = None,

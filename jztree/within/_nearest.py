@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .._transform.memory import check_memory
 from ..arguments import SPEC, as_one_radius, exact_arguments_of_one, known_integer
@@ -12,6 +13,7 @@ from ..config import KNNConfig, RadiusConfig, checked_config
 from ..data import with_computed
 from ..jax_ext import with_twins
 from ..knn import knn
+from ..particles import Particles
 from ..tree import TreeHierarchy
 from ._counts import count_within
 from ._search import check_both
@@ -44,12 +46,12 @@ class NearestWithin:
 )
 @with_computed
 def nearest_within(
-    part: Any,
-    radius: Any,
+    part: Particles | ArrayLike,
+    radius: ArrayLike,
     max_neighbours: int,
-    boxsize: Any = None,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
-    part_query: Any = None,
+    part_query: Particles | ArrayLike | None = None,
     cfg: RadiusConfig | None = None,
 ) -> NearestWithin:
     """Return up to ``max_neighbours`` nearest particles within a radius of every query, and the number within it.
@@ -79,7 +81,7 @@ def nearest_within(
     cfg = checked_config(cfg, RadiusConfig)
     _, _, query_set = check_both(part, part_query)
     query = query_set.pos
-    radii = as_one_radius(radius, query_set.rows, query_set.num)
+    radii: Any = as_one_radius(radius, query_set.rows, query_set.num)
     max_neighbours = known_integer(max_neighbours, "max_neighbours")
     if max_neighbours < 1:
         raise ValueError(f"max_neighbours is {max_neighbours}; it must be at least 1 (count_within counts alone).")

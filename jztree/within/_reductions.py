@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._transform.capacity import Capacity, choose_capacity, retrying
@@ -16,7 +17,7 @@ from ..config import RadiusConfig, checked_config, without_masses
 from ..data import replace_num, split_rows, with_computed
 from ..derivatives import nearest_difference, norm
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
-from ..particles import check_movable
+from ..particles import Particles, check_movable
 from ..tree import TreeHierarchy, check_hierarchy
 from ._listing import check_capacity, rows_of_entries
 from ._search import PreparedSearch, SearchArguments, check_both, prepare_search
@@ -44,12 +45,12 @@ _REDUCE: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array]]] = 
 )
 @with_computed
 def reduce_within(
-    part: Any,
-    radius: Any,
+    part: Particles | ArrayLike,
+    radius: ArrayLike,
     pair_func: Callable[..., Any],
-    boxsize: Any = None,
+    boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
-    part_query: Any = None,
+    part_query: Particles | ArrayLike | None = None,
     how: str = "sum",
     capacity: int | None = None,
     cfg: RadiusConfig | None = None,
@@ -106,7 +107,7 @@ def reduce_within(
         raise ValueError(f"how is {how!r}; it must be sum, max or min.")
     sources.data, as_sources = split_rows(part)
     as_queries = as_sources
-    if queries is not None:
+    if queries is not None and part_query is not None:
         queries.data, as_queries = split_rows(part_query)
     prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg))
     return prepared.stage.send_back(
