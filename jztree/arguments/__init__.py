@@ -1,5 +1,24 @@
 """Validation of arguments: particles, boxes, lengths and radii, and their faults at run time."""
 
+from ._box import check_box, check_classes, exact_box_argument, sequence_of
+from ._faults import first_row, row_fault, rows_fault
+from ._numbers import (
+    at_least_normal,
+    check_range,
+    check_real,
+    check_real_dtype,
+    common_dtype,
+    farthest,
+    farthest_number,
+    in_order,
+    is_length,
+    is_subnormal,
+    known_integer,
+    shape_of,
+    shown,
+)
+from ._positions import MAX_DIMS, check_alike, check_particles, check_positions, check_queries
+from ._properties import SUMS_ROUNDED, check_mass, check_one_a_particle, mass_faults, mass_rows, velocity_faults
 from ._radii import (
     NO_LIMIT,
     SPEC,
@@ -10,39 +29,6 @@ from ._radii import (
     exact_arguments,
     exact_arguments_of_one,
     exact_limit,
-)
-from ._validation import (
-    MAX_DIMS,
-    SUMS_ROUNDED,
-    at_least_normal,
-    check_alike,
-    check_box,
-    check_classes,
-    check_mass,
-    check_one_a_particle,
-    check_particles,
-    check_positions,
-    check_queries,
-    check_range,
-    check_real,
-    check_real_dtype,
-    common_dtype,
-    exact_box_argument,
-    farthest,
-    farthest_number,
-    first_row,
-    in_order,
-    is_length,
-    is_subnormal,
-    known_integer,
-    mass_faults,
-    mass_rows,
-    row_fault,
-    rows_fault,
-    sequence_of,
-    shape_of,
-    shown,
-    velocity_faults,
 )
 
 __all__ = [

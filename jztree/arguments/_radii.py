@@ -10,7 +10,8 @@ from jax.sharding import PartitionSpec as P
 from .. import comm
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..particles import check_no_unit, get_num, shape_of_pos
-from ._validation import at_least_normal, check_real, exact_box_argument, in_order, is_length, shape_of, shown
+from ._box import exact_box_argument
+from ._numbers import at_least_normal, check_real, in_order, is_length, shape_of, shown
 
 _BAD = "%s is negative or NaN; every radius must be at least 0 (infinity includes all particles)."
 _NOT_ASCENDING = "the radii of a query do not ascend; sort them."

@@ -11,19 +11,16 @@ definition, differentiating a float result of a kernel is an error.
 
 from ._call import Tree, as_num
 from ._checks import check, check_lengths, checked_lengths, tree_fits
-from ._ghosts import (
+from ._ghosts import open_leaves, row_boxes, select_boxes, select_ghosts
+from ._group_graph import (
     Forest,
     ask_parents,
     begin_forest,
     group_edges,
     move_up,
-    open_leaves,
     own_joined_labels,
     own_labels,
     propose_hooks,
-    row_boxes,
-    select_boxes,
-    select_ghosts,
     take_hooks,
 )
 from ._groups import (
@@ -33,7 +30,6 @@ from ._groups import (
     group_parts,
     group_segments,
     group_targets,
-    lowest_potential,
     pack_parts,
     settle_groups,
     straddling_sums,
@@ -56,6 +52,7 @@ from ._order import (
 )
 from ._overdensity import overdensity, sphere_sums
 from ._pairs import PairBins, PairSet, pair_counts
+from ._potential import lowest_potential
 from ._radius import (
     KernelTerm,
     count_within,

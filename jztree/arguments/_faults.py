@@ -1,0 +1,59 @@
+"""Faults of rows at run time: the first bad row, and how many there are."""
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import comm, kernels
+
+
+def first_row(marked: jax.Array, num: Any = None) -> jax.Array:
+    """Return the first marked row, int32, or -1.
+
+    Args:
+        marked: ``(n,)``, 0 if not marked.
+        num: Number of rows to search. None means all.
+    """
+    return _marked_rows(marked, num)[0]
+
+
+def row_fault(marked: jax.Array, num: Any, sentence: str) -> comm.Fault:
+    """Return the fault that a row is marked.
+
+    Args:
+        marked: ``(n,)``, 0 if not marked.
+        num: Number of rows to search. None means all.
+        sentence: See `rows_fault`.
+    """
+    first, number = _marked_rows(marked, num)
+    return rows_fault(first, number, sentence)
+
+
+def rows_fault(first: jax.Array, number: jax.Array, sentence: str) -> comm.Fault:
+    """Return the fault that any row is bad.
+
+    Args:
+        first: The first bad row, from `kernels.bounds`.
+        number: The number of bad rows, from `kernels.bounds`.
+        sentence: Contains ``{0}`` for the first row. The message ends with the number of bad rows if there are several.
+    """
+    several = sentence.removesuffix(".") + " ({1} such rows)."
+    return comm.Fault(jnp.minimum(number, 2), [first, number], f"{sentence}\n{several}")
+
+
+def _marked_rows(marked: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
+    """Return the first marked row and the number of marked rows, int32.
+
+    This uses the kernel that scans positions: it runs in parallel and, unlike XLA code, is already compiled.
+    """
+    _, _, first, number = kernels.bounds(_column(marked), marked.shape[0] if num is None else num)
+    return first, number
+
+
+@functools.partial(jax.jit, inline=True)
+def _column(marked: jax.Array) -> jax.Array:
+    """Return positions that are out of range in the rows that are ``marked``."""
+    # Not NaN, which jax_debug_nans would report.
+    return jnp.where(marked.astype(bool), jnp.finfo(jnp.float32).max, jnp.float32(0))[:, None]
