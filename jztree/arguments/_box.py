@@ -9,9 +9,7 @@ import numpy as np
 from .. import kernels
 from ..config import is_config
 from ..jax_ext import Exact, exact, is_concrete
-from ..particles import (
-    shape_of_pos,
-)
+from ..particles import shape_of_pos
 from ._numbers import check_range, check_real, shape_of, shown
 
 

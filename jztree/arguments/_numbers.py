@@ -7,10 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._transform.shard_map import plain_integer
-from ..particles import (
-    check_no_unit,
-    one_line,
-)
+from ..particles import check_no_unit, one_line
 
 
 def known_integer(value: Any, what: str) -> int:

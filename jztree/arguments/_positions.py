@@ -6,13 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..particles import (
-    check_movable,
-    check_num,
-    check_representable,
-    check_rows,
-    get_pos,
-)
+from ..particles import check_movable, check_num, check_representable, check_rows, get_pos
 
 MAX_DIMS = 8
 

@@ -8,28 +8,19 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from ..particles import (
-    check_representable,
-    get_pos,
-)
+from ..particles import check_representable, get_pos
 from ._faults import row_fault, rows_fault
 from ._numbers import check_real_dtype, farthest
 
 SUMS_ROUNDED = 1e-10  # above the rounding error of sums in float64, relative to the summed values
-
-
 _BAD_MASS = (
     "row {0}{1} has a mass that is negative, NaN or outside the range of {2}; remove such particles, choose another "
     "unit of mass, or switch on jax_enable_x64 and give positions and masses in float64."
 )
-
-
 _BAD_SHARED_MASS = (
     "the mass that all particles{1} share is negative, NaN or outside the range of {2}; pass a valid mass, or choose "
     "another unit of mass."
 )
-
-
 _BAD_VELOCITY = (
     "row {0}{1} has a velocity that is NaN, infinite or larger than {2} in magnitude; remove such particles, or choose "
     "another unit of velocity."
