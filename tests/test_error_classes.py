@@ -104,7 +104,7 @@ def test_errors_under_vmap_name_the_member(transform: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, transform(lambda one: knn(one, 3))(pos[:2])[0][1], knn(GOOD, 3)[0])
 
 
-NEITHER = r"k is 1, but there are only 0 particles to choose from; pass max_radius=jnp\.inf to jztree\.knn\.knn"
+NEITHER = r"k is 1, but there are only 0 particles to choose from; pass allow_missing=True to jztree\.knn\.knn"
 
 
 def test_too_few_particles_error_suggests_remedies() -> None:
@@ -122,14 +122,14 @@ def test_too_few_particles_error_suggests_remedies() -> None:
         (0, "k is 2, but there are 0 particles .*; pass"),
         (1, "k is 2, .* only 1 .*; use a smaller k, or"),
     ):
-        with pytest.raises(oracles.RUN_TIME_ERROR, match=f"{words} .*max_radius=jnp.inf"):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match=f"{words} .*allow_missing=True"):
             jax.block_until_ready(search(num))
     empty = Pos(pos=np.zeros((2, 5, 3), np.float32), num=np.zeros(2, np.int32))
     with pytest.raises(
-        oracles.RUN_TIME_ERROR, match=r"there are 0 particles .* on all devices, .* pass .*max_radius=jnp\.inf"
+        oracles.RUN_TIME_ERROR, match=r"there are 0 particles .* on all devices, .* pass .*allow_missing=True"
     ):
         jax.block_until_ready(knn.smap(mesh_of(2), jit=True)(empty, 1))
-    radius, row = knn(none, 1, part_query=GOOD, max_radius=np.inf)  # as the error message suggests
+    radius, row = knn(none, 1, part_query=GOOD, allow_missing=True)  # as the error message suggests
     assert np.isinf(radius).all()
     assert (np.asarray(row) == -1).all()
 

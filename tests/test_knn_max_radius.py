@@ -275,3 +275,19 @@ def test_subnormal_distances_over_several_devices() -> None:
     found = knn.smap(mesh_of(3), jit=True)(deal(pos, even(300, 3)), 5, max_radius=5e-39)
     for one, other in zip(found, knn(pos, 5, max_radius=5e-39), strict=True):
         np.testing.assert_array_equal(joined(one, even(300, 3)), other)
+
+
+@pytest.mark.parametrize("find", [knn, knn.jit, jax.jit(knn, static_argnames=("k", "allow_missing"))])
+def test_missing_neighbours_are_allowed_on_request(find: Any) -> None:
+    pos = jnp.asarray(np.random.default_rng(2).random((5, 3)), jnp.float32)
+    radius, row = find(pos, k=8, allow_missing=True)
+    want, rows = knn(pos, k=5)
+    np.testing.assert_array_equal(radius[:, :5], want)
+    np.testing.assert_array_equal(row[:, :5], rows)
+    assert np.isinf(radius[:, 5:]).all()
+    assert (np.asarray(row)[:, 5:] == -1).all()
+
+
+def test_allow_missing_that_is_no_bool_raises() -> None:
+    with pytest.raises(TypeError, match="allow_missing must be True or False"):
+        knn(jnp.zeros((5, 3)), k=2, allow_missing="yes")

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
@@ -38,7 +39,8 @@ _ORDERS = ("input", "z")
 def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments that compiled and mapped twins replace."""
     k, query = known_integer(arguments["k"], "k"), arguments["part_query"]
-    replaced = exact_limit(arguments) | {"k": k}
+    max_radius = _widest(arguments["max_radius"], arguments["allow_missing"])
+    replaced = exact_limit(arguments | {"max_radius": max_radius}) | {"k": k}
     check_result_memory(k, arguments["part"] if query is None else query)
     return replaced
 
@@ -73,6 +75,7 @@ def knn(
     source_mask: ArrayLike | None = None,
     batch: ArrayLike | None = None,
     batch_query: ArrayLike | None = None,
+    allow_missing: bool = False,
 ) -> Any:
     """Return the ``k`` nearest particles of every query, nearest first, optionally limited to a radius.
 
@@ -127,6 +130,8 @@ def knn(
             ``max_radius``. Up to 2**24 sets in float32, positions of up to 7 dimensions, ``output_order="input"`` and
             no ``th``.
         batch_query: ``(q,)`` integers, the set that each query searches.
+        allow_missing: Whether ``k`` may exceed the number of sources. The missing neighbours of each query are then
+            those of ``max_radius``, at distance infinity.
 
     Returns:
         A tuple with one entry per word of ``result``, or the entry itself if there is one word. Padding rows (from
@@ -143,6 +148,7 @@ def knn(
     """
     cfg = without_masses(checked_config(cfg, KNNConfig))
     check_hierarchy(th)
+    max_radius = _widest(max_radius, allow_missing)
     limited = batch is not None or _is_limited(max_radius)
     k = _check_arguments(part, k, part_query, output_order, limited, exclude_self)
     check_mask(source_mask, get_pos(part).shape[0])
@@ -157,6 +163,14 @@ def knn(
     args = SearchArguments(k, box, words, reduce_func, output_order == "z", th is not None, cfg)
     args = replace(args, limit=limit, exclude_self=exclude_self)
     return as_result(entries_of(part, part_query, args, th, source_mask))
+
+
+def _widest(max_radius: Any, allow_missing: Any) -> Any:
+    """Return the search radius, which is infinite instead of None if rows may have fewer than ``k`` neighbours."""
+    if not isinstance(allow_missing, bool):
+        raise TypeError(f"allow_missing must be True or False, not {allow_missing!r}.")
+    is_given = max_radius is not None and not (isinstance(max_radius, Radii) and not max_radius.given())
+    return np.inf if allow_missing and not is_given else max_radius
 
 
 def _is_limited(max_radius: Any) -> bool:
