@@ -1,8 +1,8 @@
 """Exact k nearest neighbours.
 
 Sources are sorted in z-order, and a plane hierarchy (`jztree.tree`) is built over them. Queries that are close in
-z-order search it together, nearest nodes first. The cost is O(n log n) for every distribution, and no intermediate
-lists are stored. The kernel writes results directly to their rows. Sources at the same distance are returned in the
+z-order search it together, nearest nodes first. The cost is O(n log n) for every distribution. The search stores no
+intermediate lists: the kernel writes results directly to their rows. Sources at the same distance are returned in the
 z-order of the sources (`jztree.tree.zsort`), for any queries and any number of devices.
 """
 
@@ -98,7 +98,7 @@ def knn(
             * ``drad``: The same. Both are differentiable with respect to positions and box; the gradient between
               coincident points is 0.
             * ``globalidx``: ``(q, k)`` int32 rows of the neighbours among the sources. ``output_order`` sets their
-              order. Rows are counted over all devices in turn, without padding.
+              order. Rows are counted over all devices, one device after the other, without padding.
             * ``rankidx``: The same in the form of `jztree.data.RankIdx`, device and row.
             * ``part``: The neighbours themselves, a particle class of arrays ``(q, k, ...)``; or the name of one of its
               fields.
@@ -110,32 +110,34 @@ def knn(
             queries, and the `RankIdx` of origin of each query. It must take ``**kwargs`` and return arrays with one row
             per query, in the order of ``rnn``. The search returns these arrays in ``output_order``.
         output_order: With ``"input"``, row i belongs to query i, and rows of neighbours are rows of ``part``. With
-            ``"z"``, rows of neighbours are those of `jztree.tree.distr_zsort` (on one device `jztree.tree.zsort`; with
-            ``th``, of ``part``), and queries are in the same z-order, so that nearby queries have nearby rows. On
-            several devices, each query is then on the device of the sources near it, which has capacity for all queries
-            that may arrive. Use ``query`` and ``queryidx`` to identify them.
+            ``"z"``, queries are in z-order, so that nearby queries have nearby rows. Rows of neighbours are then rows
+            of the sources in z-order: those of `jztree.tree.zsort`, on several devices of `jztree.tree.distr_zsort`,
+            and with ``th`` of ``part``. On several devices, each query is then on the device of the sources near it.
+            The results have space for all queries that may arrive there. Use ``query`` and ``queryidx`` to identify the
+            queries.
         cfg: Options. None means the defaults.
         max_radius: The search radius in the unit of the positions: a number, or ``(q,)``, one per query in input order.
-            A particle is within it if its distance, computed in float64 from the given positions, is at most this
-            radius. `jztree.radius.count_within` uses the same rule and reports the number of particles if there are
-            more than ``k``. Missing neighbours are at the end of a row, with distance infinity, row -1 (both parts of a
-            `RankIdx`) and properties 0. None or infinity means no limit.
+            A particle is within this radius if its distance, computed in float64 from the given positions, is at most
+            the radius. If there may be more than ``k`` particles within the radius, `jztree.radius.count_within`
+            returns their number by the same rule. Missing neighbours are at the end of a row, with distance infinity,
+            row -1 (both parts of a `RankIdx`) and properties 0. None or infinity means no limit.
         exclude_self: Whether to exclude each particle from its own neighbours; only without ``part_query``. The
             particle is identified by its row, so other particles at the same place stay, at distance 0. ``k`` must then
             be below the number of sources.
         source_mask: ``(n,)`` bool, the particles that can be neighbours. Without ``part_query`` all particles are
-            queries, and a source at the same distance as the particle itself may precede it.
-        batch: ``(n,)`` integers from 0 on, in any order, the set of each particle. The search then covers many sets at
-            once, and neighbours are from the same set. If a set has fewer than ``k``, the others are missing; see
-            ``max_radius``. Up to 2**24 sets in float32, positions of up to 7 dimensions, ``output_order="input"`` and
-            no ``th``.
+            queries, and a source at distance 0 may come before the particle itself.
+        batch: ``(n,)`` integers from 0 on, in any order: the set of each particle. One call then searches many sets,
+            and the neighbours of a query are from its set. If a set has fewer than ``k`` particles, the other
+            neighbours are missing; see ``max_radius``. This needs ``output_order="input"``, no ``th``, at most 7
+            dimensions, and in float32 at most 2**24 sets.
         batch_query: ``(q,)`` integers, the set that each query searches.
         allow_missing: Whether ``k`` may exceed the number of sources. The missing neighbours of each query are then
             those of ``max_radius``, at distance infinity.
 
     Returns:
-        A tuple with one entry per word of ``result``, or the entry itself if there is one word. Padding rows (from
-        ``num`` of the queries on) have infinite radii and rows of -1. Sources at the same distance are in z-order.
+        A tuple with one entry per word of ``result``, or the entry itself if there is one word. From row ``num`` of the
+        queries on, the results are padding: radii are infinite, and rows of neighbours are -1. Sources at the same
+        distance are in z-order.
 
     Raises:
         TypeError: For arguments of a wrong type.
