@@ -38,29 +38,32 @@ def count_within(
 ) -> jax.Array:
     """Count the particles within a radius of every query, or sum their weights.
 
-    A particle is counted once, by its nearest image, if its distance in float64 from the given positions is at most the
-    radius.
+    A particle counts once, if the distance between the query and its nearest image is at most the radius. Distances are
+    computed in float64 from the given positions.
 
     Counts do not depend on the number of devices. Sums are accumulated in float64. On several devices, and on GPUs,
-    they may differ in the last bits of that precision. Differentiating sums raises an error.
+    they may differ in the last bits of float64. Sums have no derivatives: if you differentiate them, an error is
+    raised.
 
     Args:
         part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
         radius: In the unit of the positions: a number; ``(q,)``, one per query; or ``m`` ascending radii, ``(m,)`` for
-            all queries or ``(q, m)``. An array with as many entries as queries means one per query; ``(1, m)`` always
-            applies to all queries. Infinity includes all particles. Radii for all queries must be equal on all ranks.
+            all queries or ``(q, m)``. An array with as many entries as queries means one radius per query. Use
+            ``(1, m)`` for radii that always apply to all queries. Infinity includes all particles. Radii for all
+            queries must be equal on all ranks.
         boxsize: The periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
             Equal on all ranks.
         th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
             the z-ordered particles that the function returned.
-        part_query: ``q`` positions of the same dtype, or a particle class. None means the particles themselves (``q``
-            is ``n``); each counts itself.
-        weight: ``(n,)`` real numbers, one per particle of ``part``, to sum instead of counting.
+        part_query: ``q`` positions of the same dtype, or a particle class. None means the particles themselves; ``q``
+            is then ``n``, and each particle counts itself.
+        weight: ``(n,)`` real numbers, one per particle of ``part``. If given, the function returns the sums of these
+            numbers instead of counts.
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
         ``(q,)`` int32 in the order of the queries, or ``(q, m)``; with ``weight``, sums in the dtype of the positions.
-        Rows from ``num`` on are 0 for any radii.
+        Rows from ``num`` on hold no queries, and are 0.
 
     Raises:
         TypeError: For arguments of a wrong type.

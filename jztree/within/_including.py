@@ -13,20 +13,21 @@ from ..particles import check_width
 def radius_including(distance: ArrayLike) -> Any:
     """Return radii that include the neighbours at these distances.
 
-    A ball is closed: a particle is within a radius if its distance, computed in float64 from the given positions, is at
-    most the radius. The distances that searches return are rounded to the dtype of the positions, up or down. As a
-    radius, a distance that was rounded down misses the neighbour that it belongs to. The next larger number does not::
+    A particle is within a radius if its distance, computed in float64 from the given positions, is at most the radius.
+    The distances that searches return are rounded to the dtype of the positions, up or down. If a distance was rounded
+    down and you use it as a radius, a search does not find this neighbour. With the next larger number as a radius, it
+    does::
 
         distance, _ = jz.knn.knn(part, k=8)
         count = jz.radius.count_within(part, jz.radius.radius_including(distance[:, -1]))  # at least 8
 
     Args:
-        distance: Distances of any shape, float32 or float64, in the dtype that the search returned. A Python
-            number counts as float64, so do not convert float32 distances before.
+        distance: Distances of any shape, float32 or float64, in the dtype that the search returned. A Python number
+            counts as float64, so do not convert float32 distances to Python numbers first.
 
     Returns:
         The next larger numbers, with the same shape and dtype. They are NumPy arrays or scalars unless ``distance`` is
-        a JAX array. Infinity and NaN stay. Derivatives are those of ``distance``.
+        a JAX array. Infinity and NaN are unchanged. The radii have the derivatives of ``distance``.
 
     Raises:
         TypeError: If ``distance`` is not of real floating-point numbers.

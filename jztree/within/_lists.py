@@ -70,8 +70,8 @@ def neighbours_within(
 ) -> NeighbourLists:
     """List all particles within a radius of every query, in lists of any length.
 
-    Every particle is listed once, by its nearest image, if its distance in float64 is at most the radius. Without
-    ``part_query``, each particle is in its own list.
+    A list contains a particle once, if the distance between the query and its nearest image is at most the radius.
+    Distances are computed in float64. Without ``part_query``, each particle is in its own list.
 
     Args:
         part: See `count_within`.
@@ -80,16 +80,17 @@ def neighbours_within(
         th: See `count_within`.
         part_query: See `count_within`.
         capacity: The maximum total number of neighbours of all queries (of each device's queries, on several devices).
-            With None, a plain call returns exactly as many entries as there are; ``.jit`` and ``.smap`` determine the
-            capacity and recompile if it has to grow. A given number is kept. Pass one inside your own ``jax.jit``.
-        nearest_first: Whether to sort each list by distance. If False, it is in the z-order of ``part``. Neighbours at
-            the same distance are always in z-order.
+            With None, the arrays of a plain call are exactly as long as the lists; ``.jit`` and ``.smap`` determine the
+            capacity, and compile again if it is too small. If you pass a number, it does not change. Inside your own
+            ``jax.jit``, pass a number.
+        nearest_first: Whether to sort each list by distance. If False, each list is in the z-order of ``part``.
+            Neighbours at the same distance are always in z-order.
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
         The lists, in the format of `numpy.split` and `scipy.sparse.csr_matrix`. Rows are rows of ``part``; on several
-        devices, rows of the joined particles of the devices. ``distance`` is the float64 distance, rounded. Queries
-        from ``num`` on have empty lists.
+        devices, rows of the joined particles of the devices. ``distance`` is the float64 distance, rounded to the dtype
+        of the positions. Queries from ``num`` on have empty lists.
 
     Raises:
         TypeError: For arguments of a wrong type.

@@ -56,7 +56,8 @@ def nearest_within(
 ) -> NearestWithin:
     """Return up to ``max_neighbours`` nearest particles within a radius of every query, and the number within it.
 
-    The shapes of the arrays do not depend on the positions. Distances have derivatives by positions and box.
+    The shapes of the arrays do not depend on the positions. Distances have derivatives with respect to positions and
+    box.
 
     Args:
         part: See `count_within`.
@@ -68,9 +69,10 @@ def nearest_within(
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
-        The counts of `count_within`, and the neighbours of `jztree.knn.knn` with that ``max_radius``. Rows are rows of
-        ``part``; on several devices, rows of the joined particles of the devices. Without ``part_query``, each particle
-        is its own first neighbour. `NearestWithin.is_cut` reports rows that were too short.
+        The same counts as `count_within`, and the same neighbours as `jztree.knn.knn` with ``max_radius=radius``. Rows
+        are rows of ``part``; on several devices, rows of the joined particles of the devices. Without ``part_query``,
+        each particle is its own first neighbour. `NearestWithin.is_cut` marks queries with more neighbours than a row
+        can hold.
 
     Raises:
         TypeError: For arguments of a wrong type.

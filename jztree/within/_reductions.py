@@ -64,9 +64,9 @@ def reduce_within(
     For the definition of pairs see `neighbours_within`. A query that is a particle of ``part`` is paired with itself,
     at distance 0. Sums are taken in the z-order of the sources. On several devices they may differ in the last bits.
 
-    The memory holds the rows of the pairs of one block, 8 bytes each, and the results of ``pair_func`` for one call.
-    Nothing is stored for derivatives: derivatives by all arguments of ``pair_func`` and by the box repeat the
-    computation. The choice of pairs has no derivative.
+    The search needs memory for the pairs of one block of queries, 8 bytes per pair, and for the results of one call of
+    ``pair_func``. Results have derivatives with respect to all arguments of ``pair_func`` and the box. Derivatives
+    store nothing, because they repeat the computation. They assume that the set of pairs is fixed.
 
     Args:
         part: See `count_within`; ``pair_func`` receives all properties of the particles.
@@ -74,13 +74,14 @@ def reduce_within(
         pair_func: Called as ``pair_func(query, source, vector, distance)`` with ``p`` pairs at once: the query and the
             source of each pair, particles like ``part_query`` and ``part`` with ``p`` rows; the vectors ``(p, d)`` from
             the query to the nearest image of the source; and their lengths ``(p,)``. It returns an array ``(p, ...)``,
-            or a pytree of arrays. Calls include some padding rows, of arbitrary particles at distance ``radius``, whose
-            results are dropped. The function is compiled in: pass the same function at every call, not a new one.
+            or a pytree of such arrays. Calls include some padding rows, which hold arbitrary particles at distance
+            ``radius``. The search drops their results. Pass the same function object at every call: each new function
+            is compiled again.
         boxsize: See `count_within`.
         th: See `count_within`.
         part_query: See `count_within`; ``pair_func`` receives all properties of the queries.
-        how: ``"sum"``; or ``"max"`` or ``"min"``, element by element.
-        capacity: The maximum number of pairs of a block of queries, which is a sixteenth of all queries. For None, see
+        how: ``"sum"``, or ``"max"`` or ``"min"`` of each element.
+        capacity: The maximum number of pairs in a block. A block holds a sixteenth of all queries. For None, see
             `neighbours_within`.
         cfg: Options, equal on all ranks. None means the defaults.
 
