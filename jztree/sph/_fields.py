@@ -38,20 +38,20 @@ def sph_derivative(
 ) -> jax.Array:
     """Compute the gradient, divergence or curl of a field at the particles that carry it.
 
-    With masses ``m``, ``rho_i = sum_j m_j W_ij`` and ``W_ij = W(|x_i - x_j|, h_i)``, these are (Price 2012, J. Comput.
-    Phys. 231, 759)
+    With the field ``A``, masses ``m``, ``rho_i = sum_j m_j W_ij`` and ``W_ij = W(|x_i - x_j|, h_i)``, the results are
+    (Price 2012, J. Comput. Phys. 231, 759)
 
     * gradient: ``sum_j m_j (A_j - A_i) dW_ij/dx_i / rho_i``
     * divergence: ``sum_j m_j (A_j - A_i) . dW_ij/dx_i / rho_i``
     * curl: ``sum_j m_j dW_ij/dx_i x (A_j - A_i) / rho_i``
 
-    They vanish for constant fields. For sums without differences, or at other places, see `kernel_sums`. All have first
-    derivatives by positions, masses, field and ``h``.
+    The results are 0 for constant fields. For sums over ``A_j`` without ``- A_i``, or at other positions, see
+    `kernel_sums`. All results have first derivatives with respect to positions, masses, field and ``h``.
 
     Args:
-        part: See `kernel_sums`. Particles without masses count 1 each.
+        part: See `kernel_sums`. If the particles have no masses, each mass is 1.
         h: See `kernel_sums`.
-        field: ``(n, ...)`` real numbers; the divergence and curl are of vectors ``(n, ..., d)``.
+        field: ``(n, ...)`` real numbers; for the divergence and the curl, vectors ``(n, ..., d)``.
         kind: ``"gradient"``, ``"divergence"`` or ``"curl"``, in 2 or 3 dimensions.
         boxsize: See `kernel_sums`.
         th: See `kernel_sums`.

@@ -107,32 +107,36 @@ def kernel_sums(
 ) -> jax.Array:
     """Sum values over all neighbours, weighted by a smoothing kernel of the distance: ``sum_j v_j W(|x_i - x_j|, h)``.
 
-    With masses as values this is the density of smoothed particle hydrodynamics (SPH). With ones, one ``h`` and a
-    Gaussian, the sum divided by ``n`` is a kernel density estimate. The memory does not depend on the number of pairs.
+    If the values are masses, the result is the density of smoothed particle hydrodynamics (SPH). If all values are 1,
+    with a single ``h`` and a Gaussian, it is ``n`` times a kernel density estimate. The memory does not depend on the
+    number of pairs.
 
-    **Precision.** Float64 distances decide whether a top hat or a Gaussian, which are not 0 at ``h``, reach a
-    neighbour. Smoothing kernels are computed in the precision of the positions, and sums in float64. Sums have the same
-    bits for any number of threads. On several devices they agree to the rounding of float64.
+    **Precision.** A top hat and a Gaussian are not 0 at ``h``. For them, float64 distances decide whether a neighbour
+    is within ``h``. Smoothing kernels are computed in the precision of the positions, and sums in float64. Sums have
+    the same bits for any number of threads. For other numbers of devices, they agree up to the rounding of float64.
 
     **Cost.** The time grows with the number of pairs within ``h``, with two exceptions. A top hat adds whole nodes of
-    the hierarchy, unless lengths differ with ``"mean_h"``. Particles at one place with one length count as one.
+    the hierarchy, except with ``"mean_h"`` and different lengths. Particles with the same position and length take only
+    the time of one particle.
 
-    **Derivatives.** Sums have first and second derivatives, forward and reverse, by positions, values and ``h``, and
-    first derivatives by the box. Sums with ``derivative`` have first derivatives. The set of neighbours is kept fixed.
-    All other derivatives raise, and so does the derivative of a top hat by anything but values.
+    **Derivatives.** Sums have first and second derivatives, forward and reverse, with respect to positions, values and
+    ``h``. They have first derivatives with respect to the box. Sums with ``derivative`` have only first derivatives.
+    Derivatives assume that the set of neighbours is fixed. All other derivatives raise an error. A top hat has
+    derivatives only with respect to values.
 
     Args:
         part: Particles with ``pos`` ``(n, d)``, float32 or float64, or an array of positions.
         h: Positive smoothing lengths of the particles, in the unit of the positions: a number (equal on all ranks), or
             ``(n,)``. ``h`` is the radius of the kernel's support. If your code calls half of this radius ``h``, pass
             twice its value.
-        boxsize: See `count_within`. Each particle contributes by its nearest image only, even if ``h`` exceeds half the
+        boxsize: See `count_within`. Only the nearest image of a particle contributes, even if ``h`` exceeds half the
             box.
         th: See `count_within`.
         part_query: ``q`` positions for the sums. None means the particles themselves; each then contributes ``W(0, h)``
             to its sum.
-        h_query: The smoothing lengths of the queries: a number, or ``(q,)``. Only with ``part_query``. It may be left
-            out if ``h`` is a number or ``form`` is ``"scatter"``. With ``"gather"``, ``h`` may be None instead.
+        h_query: The smoothing lengths of the queries: a number, or ``(q,)``. Only with ``part_query``. You can leave it
+            out if ``h`` is a number or ``form`` is ``"scatter"``. With ``"gather"``, you can instead leave out ``h``
+            (None).
         values: ``(n, ...)`` real numbers to sum. None means the masses of ``part``, or ones if ``part`` has no masses.
         kernel: ``"cubic_spline"``, ``"wendland_c2"``, ``"wendland_c4"`` or ``"wendland_c6"``, the smoothing kernels of
             `jztree.density.sph_density`, in 1 to 3 dimensions; ``"gaussian"``, a normal distribution with standard
@@ -141,16 +145,16 @@ def kernel_sums(
         form: The smoothing length to use: ``"gather"``, that of the query; ``"scatter"``, that of the neighbour;
             ``"mean_kernel"``, ``(W(r, h_i) + W(r, h_j)) / 2`` (Hernquist & Katz 1989, ApJS 70, 419); or ``"mean_h"``,
             ``W(r, (h_i + h_j) / 2)`` (Evrard 1988, MNRAS 235, 911).
-        derivative: By the position of the query: ``"gradient"``, ``sum_j v_j dW/dx_i``; ``"divergence"``,
-            ``sum_j v_j . dW/dx_i``, or ``"curl"``, ``sum_j dW/dx_i x v_j``, of vectors ``(n, ..., d)``. None means no
-            derivative.
+        derivative: The derivative to compute, with respect to the position of the query: ``"gradient"``,
+            ``sum_j v_j dW/dx_i``; ``"divergence"``, ``sum_j v_j . dW/dx_i``, or ``"curl"``, ``sum_j dW/dx_i x v_j``, of
+            vectors ``(n, ..., d)``. None means no derivative.
         truncate: Static, from 1 to 12. Only for ``"gaussian"``.
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
-        ``(q, ...)`` sums in the order of the queries, in the dtype that JAX gives a position times a value. A gradient
-        adds an axis of length ``d``, a divergence removes one, and a curl has three components, or one without an axis
-        in 2 dimensions. Rows from ``num`` on are 0.
+        ``(q, ...)`` sums in the order of the queries, in the dtype of the product of a position and a value in JAX. A
+        gradient adds an axis of length ``d``, a divergence removes one, and a curl has three components, or one without
+        an axis in 2 dimensions. Rows from ``num`` on are 0.
 
     Raises:
         TypeError: For arguments of a wrong type.
