@@ -1,11 +1,11 @@
 """The z-order and the plane hierarchy, on which all algorithms of this library are built.
 
 Particles are sorted by Morton keys of 128 bits over the periodic box, or over their bounding box in open dimensions.
-Planes of nodes cover the sorted particles: plane 0 holds the leaves, each higher plane groups runs of nodes of the
-plane below, and the top plane has at most 64 nodes. Boundaries follow the **window rule**: each window of ``leaf_size``
-rows (of ``fan_out`` nodes on higher planes) contributes one boundary, where adjacent Morton keys differ in the highest
-bit. So nodes follow the cells of the z-order, and their number depends only on the number of rows: it is static under
-tracing. The cost is that of sorting, O(n), plus one pass.
+Planes of nodes cover the sorted particles. Plane 0 holds the leaves. A node of a higher plane groups consecutive nodes
+of the plane below. The top plane has at most 64 nodes. The **window rule** sets the boundaries between nodes. Each
+window of ``leaf_size`` rows (of ``fan_out`` nodes on higher planes) has one boundary, at the place where adjacent
+Morton keys differ in the highest bit. So nodes follow the cells of the z-order. Their number depends only on the number
+of rows, so it is static under tracing. The cost is one sort, O(n), and one pass over the sorted particles.
 """
 
 import dataclasses
@@ -83,7 +83,8 @@ def build_tree_hierarchy(
     """Build the plane hierarchy over particles that are already in z-order.
 
     Args:
-        partz: The result of `zsort` with the same ``boxsize``. Its ``mass`` is used if ``cfg_tree.masses``.
+        partz: The result of `zsort` with the same ``boxsize``. Its ``mass`` is used only if ``cfg_tree.masses`` is
+            True.
         cfg_tree: Options. None means the defaults.
         boxsize: Periodic length, or one per dimension; 0 or None means open.
 
@@ -314,8 +315,8 @@ def zsort_and_tree_multi_type(
 ) -> Any:
     """Sort several particle types in z-order and build one hierarchy over all types.
 
-    On several ranks, each rank gets the same range of the z-order for every type. The ranks hold equal numbers of
-    particles, counted over the types together, and arrays have the capacity for these. ``cfg_tree``, ``boxsize`` and
+    On several ranks, each rank gets the same range of the z-order for every type. All ranks hold the same number of
+    particles of all types together, and the arrays are long enough for these. ``cfg_tree``, ``boxsize`` and
     ``one_hierarchy`` must agree on all ranks.
 
     Args:
@@ -326,13 +327,13 @@ def zsort_and_tree_multi_type(
         boxsize: Periodic length, or one per dimension; 0 or None means open.
         one_hierarchy: Whether to return the hierarchy over the types together instead of one per type.
             `TreeHierarchy.particle_splits_of` locates the particles of each type in it. Other functions do not accept
-            it as their ``th``.
+            such a hierarchy as ``th``.
 
     Returns:
         ``(parts_z, ths)``, or ``(parts_z, data_z, ths)`` if ``data`` is given: each type sorted, and for each type the
         hierarchy with its own particle splits. All hierarchies have the same planes and nodes, so node ``i`` is the
-        same region for every type; boxes hold the particles of every type, and a node may be empty of one type. With
-        ``one_hierarchy``, ``th`` replaces ``ths``.
+        same region for every type. Its box contains the particles of every type. A node may have no particles of a
+        type. With ``one_hierarchy``, ``th`` replaces ``ths``.
 
     Raises:
         TypeError: For arguments of a wrong type.

@@ -51,11 +51,11 @@ def distr_zsort(
         part: This rank's particles, a particle class with ``pos`` ``(n, d)``, or an array of positions.
         data: A pytree to sort with the particles; each leaf has ``n`` rows.
         nsamp: With ``equalize=False``, number of keys that each rank samples to find the ranges.
-        equalize: Whether to give all ranks the same number of particles, with one more on the first ranks if it does
-            not divide. If False, ranges come from a sample, which is slightly faster.
+        equalize: Whether to give all ranks the same number of particles, with one more on the first ranks if the total
+            is not divisible. If False, a sample determines the ranges, which is slightly faster.
         boxsize: Periodic length, or one per dimension; 0 or None means open.
-        capacity: With ``equalize=False``, the number of rows that a rank may receive. None means ``n``, which a mapped
-            function enlarges if it is too small. With ``equalize=True``, ``n`` is always enough.
+        capacity: With ``equalize=False``, the number of rows that a rank may receive. None means ``n``; if this is too
+            small, a mapped function enlarges it. With ``equalize=True``, ``n`` is always enough.
 
     Returns:
         ``(partz, origin)``, or ``(partz, dataz, origin)`` if ``data`` is given: the rank's particles with ``num`` of

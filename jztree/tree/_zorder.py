@@ -175,9 +175,9 @@ def zsort(pos: Particles | ArrayLike, boxsize: ArrayLike | None = None, domain: 
     Args:
         pos: An array of positions ``(n, d)``, or a particle class with such an array as ``pos``.
         boxsize: Periodic length, or one per dimension; 0 or None means open.
-        domain: Lower and upper corner, ``(d,)`` each, of the region of the keys along open dimensions; outside
-            positions have the keys of its edge. None means the bounding box of the particles, so a single distant
-            particle can change the order of all others.
+        domain: Lower and upper corner, ``(d,)`` each, of the region that the keys divide into cells along open
+            dimensions. Positions outside this region have the keys of its edge. None means the bounding box of the
+            particles. A single distant particle can then change the order of all others.
 
     Returns:
         ``pos`` sorted and the ``(n,)`` int32 row of origin of each row. The sort is stable: coincident particles keep
@@ -237,7 +237,7 @@ def search_sorted_z(
     side: str = "left",
     domain: Any = None,
 ) -> jax.Array:
-    """Find the rows for the insertion of positions into z-ordered positions, like `numpy.searchsorted`.
+    """Find the rows at which to insert positions into z-ordered positions, like `numpy.searchsorted`.
 
     Args:
         posz: ``(n, d)`` positions or a particle class, sorted by `zsort` with the same ``boxsize`` and ``domain``.
@@ -247,8 +247,8 @@ def search_sorted_z(
         boxsize: Periodic length, or one per dimension; 0 or None means open.
         side: ``"left"`` for the first row whose Morton key is not below the query's, ``"right"`` for the first above
             it.
-        domain: The region of the keys along open dimensions; see `zsort`. None means the bounding box of ``posz``. Pass
-            one to search and compare sets with different bounding boxes.
+        domain: The region of the keys along open dimensions; see `zsort`. None means the bounding box of ``posz``. To
+            compare sets with different bounding boxes, pass the same domain for all of them.
 
     Returns:
         ``(q,)`` int32 rows, from 0 to the number of particles. Queries outside the domain count as on its edge.

@@ -2,15 +2,17 @@
 
 1. Every rank sends boxes that cover its particles to all others. The number of boxes per rank falls with the number of
    ranks, so that all boxes together take a few megabytes.
-2. Each rank covers its search regions closely with at most 256 boxes, each with its search radius. It sends each box
-   only to the ranks whose known boxes are within that radius; up to 64 ranks send every box to all others.
-3. Every rank then knows the particles that others need, and sends them without a further request. Ranks own consecutive
-   ranges of the z-order and send rows in z-order. So [ghosts of lower ranks | own | ghosts of higher ranks] is already
-   in z-order, and a hierarchy can be built over it without a sort.
+2. Each rank covers the regions that it searches with at most 256 close boxes, each with a search radius. It sends each
+   close box only to ranks whose boxes from step 1 are within this radius. If there are at most 64 ranks, all send their
+   close boxes to all others.
+3. Every rank then knows which of its particles others need, and sends them without a further request. Ranks own
+   consecutive ranges of the z-order and send rows in z-order. So [ghosts of lower ranks | own | ghosts of higher ranks]
+   is already in z-order, and a hierarchy can be built over it without a sort.
 
-The close boxes alone determine the sent particles. The wider boxes only determine the ranks that receive a close box. A
-rank without a close box has no particles within the radius, because the distance to a larger box is never greater,
-including rounding. If wide boxes guide a search (`kernels.open_leaves`), it may request too much, never too little.
+Only the close boxes decide which particles a rank sends. The wider boxes of step 1 only decide which ranks receive a
+close box. A rank that receives none has no particles within the radius, because the distance to a larger box is never
+greater, including rounding. If a search uses the wide boxes (`kernels.open_leaves`), it may request more particles than
+necessary, but never fewer.
 
 Cost: one all_gather of boxes, an exchange of boxes with nearby ranks, and one of rows; each exchange also sends its
 counts.
@@ -167,20 +169,20 @@ def bring(
     boxsize: ArrayLike | None = None,
     ghost_rows: int | None = None,
 ) -> Surroundings:
-    """Bring a rank's particles, and all particles of other ranks within ``radius`` of any of them, in z-order.
+    """Return a rank's particles with all particles of other ranks within ``radius`` of them, in z-order.
 
     Call this on all ranks together, in a function that is mapped over devices. The result may include particles
     slightly outside the radius. Without a mesh the result has no ghosts.
 
     Args:
-        rows: A pytree of arrays ``(n, ...)`` to bring, such as the positions, or positions and masses.
+        rows: The properties to return: a pytree of arrays ``(n, ...)``, such as the positions, or positions and masses.
         partz: This rank's range of the z-order, from `jztree.tree.zsort_and_tree`.
         th: Its hierarchy, from the same call.
         radius: In the unit of the positions, the same on all ranks or one per rank.
         boxsize: The box of ``th``, equal on all ranks. Ghosts across its faces keep their coordinates and are not
             shifted by a period.
-        ghost_rows: Capacity for ghosts, equal on all ranks. None means a default, which a mapped function enlarges if
-            it is too small.
+        ghost_rows: Capacity for ghosts, equal on all ranks. None means a default. If it is too small, a mapped function
+            enlarges it.
 
     Returns:
         The particles with their ghosts, with space for ``n`` rows and the ghosts. `jztree.tree.build_tree_hierarchy`
