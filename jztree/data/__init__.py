@@ -1,11 +1,12 @@
 """Particle classes with padding, the friends-of-friends catalogue, and helpers to pad, squeeze and reshape them.
 
-A particle class is any pytree with ``pos`` of shape ``(n, d)``, a leaf or computed from leaves, and, if it is padded,
-``num``: the number of rows that hold particles. It needs nothing else; the classes here are examples.
+A particle class is any pytree with ``pos`` of shape ``(n, d)``, which is a leaf or computed from leaves. If it has
+padding, it also has ``num``: the number of rows that hold particles. It needs nothing else; the classes here are
+examples.
 
-Every leaf whose *leading* length is that of ``pos`` is a property of the particles and moves with them. All other
-leaves (``num``, a mass that all particles share) are unchanged. Rows stored outside the leaves could not move, so they
-are an error; see `jztree.particles`.
+If the *first* axis of a leaf is as long as that of ``pos``, the leaf is a property of the particles and moves with
+them. All other leaves (``num``, a mass that all particles share) are unchanged. Arrays with one row per particle that
+are not leaves could not move, so they are an error; see `jztree.particles`.
 """
 
 from ..particles import Particles, get_pos

@@ -76,23 +76,23 @@ class FofCatalogue(_FurtherColumns):
         mass: ``(g,)`` total mass.
         count: ``(g,)`` int32, number of particles in the group.
         offset: ``(g,)`` int32, row of the group's first particle among the particles in group order. On several ranks,
-            each rank holds the groups whose first particle it holds, and ``offset`` is a row of that rank; the group
-            may continue on the next rank. See `jztree.fof.fof_and_catalogue` for the order.
+            the catalogue row of a group is on the rank of its first particle, and ``offset`` is a row of that rank. The
+            group may continue on the next rank. See `jztree.fof.fof_and_catalogue` for the order.
         com_pos: ``(g, d)`` centre of mass, correct across the periodic boundary and inside the box (unweighted if the
             particles have no mass).
         com_vel: ``(g, d)`` mass-weighted mean velocity.
         com_inertia_radius: ``(g,)`` root of the mass-weighted mean squared distance from ``com_pos``.
-        scale_factor: ``(g,)`` mass-weighted mean of ``1 / zplus1``, the scale factors at which particles of a light
-            cone cross it.
+        scale_factor: ``(g,)`` mass-weighted mean of ``1 / zplus1``, the scale factor at which a particle crosses the
+            light cone.
         v_rad: ``(g,)`` mass-weighted mean of ``v_rad`` of the particles.
         offset_rank: ``(g,)`` int32, the rank to which ``offset`` refers.
         max_radius: ``(g,)`` largest distance of a particle from ``com_pos``.
         vel_dispersion: ``(g,)`` one-dimensional velocity dispersion: root of the mass-weighted mean squared velocity
-            relative to ``com_vel``, divided by ``d``; or None if the particles have no velocity.
-        shape_tensor: ``(g, d, d)`` mass-weighted mean of ``x_i x_j``, with ``x`` from ``com_pos`` to the nearest image
-            of the particle, divided by its trace, which is ``com_inertia_radius`` squared; 0 for groups without extent.
-            It is dimensionless, so it does not depend on the unit of length. `jztree.halos.inertia_tensor` returns the
-            mean itself, and `jztree.halos.principal_axes` computes axis lengths from it.
+            relative to ``com_vel``, divided by ``d``. None if the particles have no velocity.
+        shape_tensor: ``(g, d, d)`` mass-weighted mean of ``x_i x_j``, where ``x`` is the vector from ``com_pos`` to the
+            nearest image of the particle. The mean is divided by its trace, which is ``com_inertia_radius`` squared. 0
+            if all particles of the group are at one point. The tensor has no unit. `jztree.halos.inertia_tensor`
+            returns the mean itself, and `jztree.halos.principal_axes` computes axis lengths from it.
         angular_momentum: ``(g, d * (d - 1) / 2)`` angular momentum about ``com_pos`` and relative to ``com_vel``,
             divided by the mass: the mass-weighted mean of ``x`` cross ``v``, in the unit of length times that of
             velocity. In 3D it is a vector; in 2D the component out of the plane; in 4D the means of
@@ -158,7 +158,8 @@ class FofCatalogue(_FurtherColumns):
         """Join the catalogue of several ranks, rows ``(r, g, ...)``, into one of ``r * g`` rows, with the groups first.
 
         Rows may also be ``(r * g, ...)``, as returned by your own `jax.shard_map`. The catalogue of a single rank is
-        returned unchanged. Compiled functions may call this method; `squeeze_catalogue` also drops the unused rows.
+        returned unchanged. You can call this method in compiled functions. `squeeze_catalogue` also drops the unused
+        rows.
 
         Returns:
             The groups in the order of the ranks. ``offset`` remains a row of the rank given in ``offset_rank``.

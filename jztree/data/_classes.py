@@ -91,7 +91,7 @@ class RankIdx(NamedTuple):
 
     Attributes:
         rank: int32, the rank of the device.
-        idx: int32, the row there.
+        idx: int32, the row on that device.
     """
 
     rank: jax.Array
@@ -106,7 +106,8 @@ class Label(NamedTuple):
 
     Attributes:
         irank: int32, the rank that holds the first particle.
-        igroup: int32, the row there or, if labels are linear, the row in the joined particles of every rank.
+        igroup: int32, the row on that rank. With ``linearize_labels=True``, the row in the joined particles of all
+            ranks.
     """
 
     irank: jax.Array

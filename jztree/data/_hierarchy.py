@@ -20,8 +20,9 @@ class TreeHierarchy:
     particles ``particle_splits(p)[i]`` to ``particle_splits(p)[i + 1]``. If some rows hold no particles, nodes at the
     end of a plane are empty; their boxes are inverted (lower = inf, upper = -inf).
 
-    Boxes are tight around the positions wrapped into the periodic box. Boxes and masses have derivatives: each face
-    moves with the particle on it, sums with the particles of the node.
+    Each box is the smallest one around the positions of the node, after these were wrapped into the periodic box. Boxes
+    and masses have derivatives. A face of a box has the derivatives of the particle on it, and a sum has those of the
+    particles of the node.
 
     Below, ``m`` is the number of nodes in all planes.
 

@@ -29,7 +29,7 @@ _DIFFERENT = (
 def from_local(part: Any, mesh: Mesh) -> Any:
     """Distribute the particles of each process over its devices, for functions that are mapped over the mesh.
 
-    Every process calls this function with its own particles: any number of them, different on each process. Processes
+    Every process calls this function with its own particles. Their number may differ between processes, and a process
     may have none. Rows keep their order: first those of the first device of the process, then those of the second.
 
     Args:
@@ -43,8 +43,8 @@ def from_local(part: Any, mesh: Mesh) -> Any:
 
     Raises:
         TypeError: If ``part`` has no field ``num``.
-        ValueError: If the process has no device of the mesh, or properties differ between processes; the latter on all
-            processes.
+        ValueError: If the process has no device of the mesh; or, on all processes, if the properties of the particles
+            differ between processes.
     """
     given: _Given | None = None
     failed: Exception | None = None
@@ -70,7 +70,8 @@ def to_local(result: _Tree, part: Any) -> _Tree:
         part: Particles over the devices, with ``num`` ``(r,)``: those of `from_local`, or those of the result.
 
     Returns:
-        The same pytree of NumPy arrays ``(n, ...)`` of this process, without padding. A ``num`` is the number of rows.
+        The same pytree of NumPy arrays ``(n, ...)`` of this process, without padding. If it has ``num``, this is the
+        number of rows of this process.
 
     Raises:
         ValueError: If an array does not have the rows of ``part``.

@@ -105,9 +105,9 @@ def get_num(part: Any, default_to_length: bool = True, default_to_nancount: bool
     Args:
         part: A particle class, or an array of positions.
         default_to_length: Whether all rows hold particles if ``part`` has no ``num``.
-        default_to_nancount: Whether NaN rows at the end hold no particles if ``part`` has no ``num``. A row with only
-            some NaN coordinates is an invalid particle, and searches report it. No other function treats NaN this way,
-            so pass the returned number as ``num``.
+        default_to_nancount: Whether NaN rows at the end are padding if ``part`` has no ``num``. A row with only some
+            NaN coordinates is an invalid particle, and searches report it. Other functions do not treat NaN rows as
+            padding, so pass them the returned number as ``num``.
 
     Returns:
         ``num`` of ``part``, a scalar even if its shape is ``(1,)``, or the default.
@@ -242,8 +242,8 @@ def pad_particles(part: _Part, num: int, float_val: float = jnp.nan, int_val: in
     Args:
         part: A particle class of ``n`` rows.
         num: Number of rows to append.
-        float_val: Value of the new rows for real numbers; no function here reads it. Pass 0 if ``jax_debug_nans`` is
-            on, which reports every NaN.
+        float_val: Value of the new rows for real numbers. The functions of this library do not read it. Pass 0 if
+            ``jax_debug_nans`` is on, which reports every NaN.
         int_val: Value of the new rows for integers.
 
     Returns:
@@ -291,9 +291,9 @@ def squeeze_any(data: Any, size: int | None = None, num: Any = None, ntot: int |
         data: Results such as radii ``(q, k)``, or ``(r, q, k)`` for all devices, which are then joined in the order of
             the devices.
         size: The number of rows including padding; arrays with another number of rows are unchanged. None means that
-            every array is cut.
-        num: Number of leading rows to keep, a scalar; or ``(r,)``, one per device. A ``num`` of shape ``(1,)`` comes
-            from a mesh of one device; arrays may then have the axis over devices or not.
+            the function shortens every array.
+        num: Number of leading rows to keep, a scalar; or ``(r,)``, one per device. A ``num`` of shape ``(1,)`` is for a
+            mesh of one device. Arrays may then have an axis over devices, or not.
         ntot: The expected total number of rows kept.
 
     Returns:

@@ -14,7 +14,7 @@ from ._rows import on_auto_axes, rows_differ
 def sort_catalogue(cata: FofCatalogue, by: str = "count", descending: bool = True) -> FofCatalogue:
     """Sort ``cata`` by a column, largest groups first; the sort is stable and unused rows stay last.
 
-    ``offset`` still points to the group's particles, which do not move.
+    The particles do not move, so ``offset`` is still the row of the group's first particle.
 
     Args:
         cata: The catalogue of one rank, or of a mesh of one rank; `FofCatalogue.flatten` joins the catalogue of several
