@@ -1,12 +1,12 @@
-"""Static options: hashable dataclasses with one field per choice; each field documents its cost.
+"""Static options: hashable dataclasses with one field per option. The description of a field includes its cost.
 
 Options are arguments, never globals. A public function copies the configuration that it receives, so later edits of the
 object do not affect compiled code.
 
-The published interface has options that only size its allocations (``alloc_fac_nodes``, ``alloc_fac_ilist``, ...) or
-shape its hierarchy. This library sizes its buffers itself and uses another hierarchy, so you can set, read and change
-these options, but they have no effect: `_published` makes them, and they are not part of the compiled code. Any further
-option whose name starts with ``alloc_fac_`` is also accepted and discarded.
+The published interface has options that only set the size of its buffers (``alloc_fac_nodes``, ``alloc_fac_ilist``,
+...) or the shape of its hierarchy. This library chooses the size of its buffers, and has another hierarchy. You can
+therefore set, read and change these options, but they have no effect. `_published` makes them, and they are not part of
+the compiled code. Any other option whose name starts with ``alloc_fac_`` is also accepted and discarded.
 """
 
 import dataclasses
@@ -149,10 +149,10 @@ class TreeConfig:
     ``stop_coarsen``, ``regularization``, ``alloc_fac_nodes`` and ``nsamp`` are accepted but have no effect.
 
     Attributes:
-        leaf_size: Particles per leaf on average (at most twice that). Larger leaves make a smaller tree and require
-            more distance tests. With 40, most searches are fastest on an AMD EPYC 9004 (Zen 4); see docs/performance.md
-            for others.
-        fan_out: Nodes of a plane grouped into one node of the plane above, on average.
+        leaf_size: Average number of particles per leaf. A leaf has at most twice this number. Larger leaves make a
+            smaller tree, but searches then compute more distances. On an AMD EPYC 9004 (Zen 4), most searches are
+            fastest with 40; see docs/performance.md for other processors.
+        fan_out: Average number of nodes of a plane that form one node of the next higher plane.
         masses: Whether to compute the mass and the centre of mass of every node, which costs one more pass over the
             particles.
     """
@@ -206,10 +206,10 @@ class KNNConfig:
 
     Attributes:
         tree: The hierarchy over the sources, and the groups of queries.
-        ghost_rows: On several devices, the capacity for the particles of other devices that a device needs. Each costs
-            a row of memory. The default None is enough for nearly all sets; a mapped function enlarges it if it is too
-            small, which costs a second compilation. A number is fixed: if the particles do not fit, the search raises
-            `jztree.CapacityError`.
+        ghost_rows: On several devices, the capacity for the particles of other devices that a device needs. Each row of
+            this capacity takes memory. The default, None, is enough for nearly all sets. If it is too small, a mapped
+            function enlarges it, which takes a second compilation. A number does not change: if the particles do not
+            fit, the search raises `jztree.CapacityError`.
     """
 
     tree: TreeConfig = field(default_factory=_tree_of_knn, metadata={"kind": TreeConfig})
@@ -222,8 +222,8 @@ class CatalogueConfig:
     """Options of the friends-of-friends catalogue.
 
     Attributes:
-        npart_min: The smallest number of particles of a group with a catalogue row. The catalogue has a capacity of
-            ``n / npart_min`` groups.
+        npart_min: The smallest number of particles that a group in the catalogue may have. The catalogue has a capacity
+            of ``n / npart_min`` groups.
         extended: Whether the catalogue has more columns than the fields of its dataclass, see
             `jztree.data.FofCatalogue`.
         means: Names of particle properties. The catalogue column ``means`` stores their mass-weighted mean for each
@@ -248,8 +248,8 @@ class FofConfig:
         tree: The hierarchy that the search walks to link particles.
         catalogue: The contents of the catalogue.
         ghost_rows: See `KNNConfig`.
-        edge_rows: The same for links between groups of different devices.
-        attached_rows: The same for particles of other types that are attached to groups.
+        edge_rows: The same capacity for links between groups of different devices.
+        attached_rows: The same capacity for particles of other types that are attached to groups.
     """
 
     tree: TreeConfig = field(default_factory=_tree_of_fof, metadata={"kind": TreeConfig})
@@ -267,8 +267,9 @@ class OverdensityConfig:
 
     Attributes:
         tree: The hierarchy over the particles.
-        npart_min: Number of nearest particles in the smallest sphere considered. It excludes the first few particles,
-            which may be near a centre by chance or be the centre itself, from radii and circular velocities.
+        npart_min: Number of particles in the smallest sphere that the search considers. The first few particles may be
+            near a centre by chance, or be the centre itself. With this limit, they do not determine radii and circular
+            velocities.
         ghost_rows: See `KNNConfig`.
     """
 
