@@ -1,16 +1,17 @@
-"""Start several processes: with srun, with mpirun, with JAX's variables, or not at all.
+"""Join processes that srun, mpirun or a user with JAX's variables has started. A single process works unchanged.
 
-`initialize` reads the number of processes and the number of this one from the environment, and starts JAX's distributed
-runtime with them. JAX detects some of this itself. The differences, with reasons:
+`initialize` reads the number of processes and the number of this process from the environment, and starts JAX's
+distributed runtime with these numbers. JAX's own `jax.distributed.initialize` is similar. `initialize` differs in these
+points:
 
-* A single process on a host gets all GPUs of that host, and a process that Slurm has bound to its GPU gets that one.
-  JAX takes the GPU whose number is the process's rank on the host, whichever GPUs the process can see.
+* A single process on a host gets all GPUs of that host. If Slurm has bound a process to a GPU, the process gets this
+  GPU. JAX takes the GPU whose number is the process's rank on the host, even if the process cannot see this GPU.
 * Open MPI 5, MPICH, Intel MPI and PALS are detected. On one host the environment is sufficient; over several hosts the
   address of process 0 comes from Slurm, from mpi4py or from the user.
 * gRPC, which JAX uses for coordination, does not send messages to process 0 through a web proxy.
 * If one process raises or is killed, all processes end within seconds. If one exits early, those that wait for it end.
   Without this, a process that raises waits for its peers at exit, and they wait for it in a collective. SIGTERM ends a
-  process, whereas JAX's preemption service would swallow it.
+  process. With JAX's preemption service, SIGTERM would have no effect.
 * An error in a host callback on one device also ends all processes, if other devices wait for that one and cannot
   continue.
 
@@ -72,11 +73,11 @@ def initialize(
     initialization_timeout_seconds: int = 60,
     end_together: bool = True,
 ) -> bool:
-    """Combine the processes that were started together into one JAX program, and end all if one fails.
+    """Combine the processes that were started together into one JAX program. If one fails, all end.
 
-    Call it in every process before using a device. It does nothing in a single process, or if called again. After your
-    own ``jax.distributed.initialize``, it only arranges for all processes to end together. If not all processes start
-    in time, it prints an explanation, and JAX raises or ends the process.
+    Call it in every process before using a device. It does nothing in a single process, or at a second call. If you
+    have called ``jax.distributed.initialize`` before, it only makes all processes end together. If not all processes
+    start in time, it prints an explanation, and JAX raises an error or ends the process.
 
     Arguments that you omit come from the environment.
 
@@ -84,15 +85,18 @@ def initialize(
         coordinator_address: ``host:port`` of process 0, the same in all processes.
         num_processes: The number of processes, the same in all processes.
         process_id: The number of this process, from 0.
-        local_device_ids: The GPUs of this process among those it can see. By default the processes on a host share the
-            visible GPUs evenly: one each if the numbers are equal, all if there is one process.
-        heartbeat_timeout_seconds: If a process sends no heartbeat for this time, it counts as gone, and all others end.
-            None means JAX's default, 100 s. A process suspended by a debugger or a batch system sends none.
+        local_device_ids: The GPUs of this process, among those that it can see. By default, the processes on a host
+            share the visible GPUs equally. If there are as many GPUs as processes, each process gets one. A single
+            process gets all.
+        heartbeat_timeout_seconds: If a process sends no heartbeat for this time, it counts as lost, and all others end.
+            None means JAX's default, 100 s. While a debugger or a batch system suspends a process, it sends no
+            heartbeats.
         initialization_timeout_seconds: The time to wait for all processes to start.
-        end_together: Whether all others end and print the reason if a process raises or is killed. A process that
-            raises first reports the error, calls `atexit` functions, and flushes open files, for at most 10 s. If a
-            process ends early, for example by ``sys.exit``, those that compute something with it end. False leaves all
-            this to JAX: peers then wait for ever for a process that has raised. Interactive Python never takes part.
+        end_together: Whether all processes end if one of them raises an exception or is killed. The others then print
+            the reason. A process that raises an exception first reports it, calls `atexit` functions, and flushes open
+            files, for at most 10 s. If a process ends early, for example by ``sys.exit``, the processes that compute
+            something with it end. With False, JAX alone handles failures: the others then wait for ever for a process
+            that has raised an exception. In interactive Python, this option has no effect.
 
     Returns:
         Whether there are several processes.
@@ -118,10 +122,10 @@ def initialize(
 
 
 def abort(message: str, code: int = 1) -> NoReturn:
-    """Print ``message`` and end this process and all its peers at once.
+    """Print ``message``, and end this process and all others immediately.
 
-    Use it for errors that are reported without a traceback; ``sys.exit`` on one process would leave the others waiting.
-    In a single process, or before `initialize`, it acts like ``sys.exit`` with a message.
+    Use it for errors that you report without a traceback. After ``sys.exit`` on one process, the others would wait. In
+    a single process, or before `initialize`, it acts like ``sys.exit`` with a message.
 
     Args:
         message: The text to print.
@@ -138,12 +142,12 @@ def abort(message: str, code: int = 1) -> NoReturn:
 
 
 def gather_texts(name: str, text: str, timeout_seconds: int = 300) -> list[str]:
-    """Return the ``text`` of each process, by process.
+    """Return the ``text`` of every process, in the order of the processes.
 
-    It uses JAX's coordinator, so it works before devices are started and where collectives do not.
+    It uses JAX's coordinator, so it works before devices are started, and also if collectives do not work.
 
     Args:
-        name: Another name at each call, the same in all processes.
+        name: A new name for each call, the same in all processes.
         text: The text of this process.
         timeout_seconds: The time to wait for the other processes.
 
