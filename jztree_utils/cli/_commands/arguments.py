@@ -141,7 +141,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def _add_debug(parser: argparse._ActionsContainer) -> None:
-    parser.add_argument("--debug", action="store_true", help="show the Python traceback of an error")
+    parser.add_argument("--debug", action="store_true", help="if an error occurs, print the Python traceback")
 
 
 def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
@@ -167,8 +167,8 @@ def _add_linking(groups: argparse._ArgumentGroup) -> None:
     groups.add_argument(
         "--b",
         type=real,
-        help="linking length in mean separations of the particles. The separation follows from their mass and Omega0 "
-        f"as in Gadget-4, otherwise from their number in the box (default: {B})",
+        help="linking length in mean separations of the particles. The separation is computed from their mass and "
+        f"Omega0 like in Gadget-4, or from their number in the box if these are missing (default: {B})",
     )
     groups.add_argument("--rlink", type=real, metavar="R", help="linking length in the snapshot's unit of length")
     groups.add_argument(
@@ -182,14 +182,15 @@ def _add_linking(groups: argparse._ArgumentGroup) -> None:
         "--attach",
         metavar="TYPES",
         help="particle types that join the group of the nearest particle of --type, such as 0,4,5; 'all' means all "
-        "others",
+        "other types",
     )
     groups.add_argument(
         "--attach-within",
         type=real,
         default=DEFAULTS["attach_within"],
         metavar="B",
-        help=f"maximum distance of that particle in linking lengths, or inf (default: {ATTACH_WITHIN}, as in Gadget-4)",
+        help=f"maximum distance to this nearest particle in linking lengths, or inf (default: {ATTACH_WITHIN}, as in "
+        "Gadget-4)",
     )
 
 
@@ -210,7 +211,7 @@ def _add_spheres(groups: argparse._ArgumentGroup) -> None:
         "--matter",
         default=DEFAULTS["matter"],
         metavar="TYPES",
-        help="particle types that count in spheres, in addition to those in groups, such as 0,4,5 (default: all)",
+        help="particle types that spheres include in addition to the types in groups, such as 0,4,5 (default: all)",
     )
     groups.add_argument(
         "--centre",
@@ -226,14 +227,14 @@ def _add_copies(output: argparse._ArgumentGroup) -> None:
     output.add_argument(
         "--snapshot-output",
         metavar="FILE",
-        help="also write the whole snapshot to this HDF5 file, with its particles in group order, which readers of the "
-        "layout gadget4 expect",
+        help="also write the whole snapshot to this HDF5 file, with its particles in group order; readers of the "
+        "layout gadget4 need this order",
     )
     output.add_argument(
         "--group-ids-output",
         metavar="FILE",
         help="also write the whole snapshot to this HDF5 file, with the number of the group of each particle "
-        "(FOFGroupIDs, from 1; with --layout soap also GroupNr_bound)",
+        "(FOFGroupIDs, from 1; with --layout soap also GroupNr_bound, from 0)",
     )
     output.add_argument(
         "--snapshot-files",
@@ -275,15 +276,16 @@ def _add_xi(commands: "argparse._SubParsersAction[_Parser]") -> None:
     bins.add_argument(
         "--bins",
         metavar="FROM,TO,N",
-        help="start, end and number of the bins, whose edges have equal ratios (default: 20 bins from a tenth of the "
-        "mean separation to a tenth of the box)",
+        help="start of the first bin, end of the last bin, and number of bins, which have equal widths in the "
+        "logarithm (default: 20 bins from a tenth of the mean separation to a tenth of the box)",
     )
     bins.add_argument("--linear", action="store_true", help="use bins of equal width")
     bins.add_argument(
         "--projected",
         type=real,
         metavar="PI_MAX",
-        help="measure the projected function wp(rp) instead, for pairs up to PI_MAX apart along the line of sight",
+        help="measure the projected function wp(rp) instead, for pairs whose distance along the line of sight is at "
+        "most PI_MAX",
     )
     bins.add_argument("--los", choices=("x", "y", "z"), help="line of sight of --projected (default: z)")
     output = _add_output(xi, "write the function and the numbers of pairs to this HDF5 file")
@@ -313,7 +315,7 @@ def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
 def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
     words = "pictures of snapshots, catalogues, neighbours and benchmarks"
     plot = commands.add_parser("plot", help=words, description=f"Draw {words}.", epilog=help_texts.PLOT_EPILOG)
-    plot.add_argument("kind", metavar="KIND", choices=KINDS, nargs="?", help="what to draw")
+    plot.add_argument("kind", metavar="KIND", choices=KINDS, nargs="?", help="the picture to draw")
     plot.add_argument("input", metavar="FILE", nargs="*", help="files to read")
     _add_snapshot_options(plot, "masses; for mass-function the column to draw, such as m200m")
     plot.add_argument("--catalogue", metavar="FILE", help="groups to mark in a picture of a snapshot")
@@ -327,11 +329,9 @@ def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
         type=whole,
         default=0,
         metavar="K",
-        help="spread each particle over the distance to K neighbours, such as 16",
+        help="spread each particle over half the distance to its K-th neighbour, such as 16",
     )
-    density.add_argument(
-        "--surface-density", action="store_true", help="show masses over areas, with units, as colours"
-    )
+    density.add_argument("--surface-density", action="store_true", help="let colours show mass per area, with units")
     density.add_argument(
         "--halo", type=whole, default=0, metavar="ROW", help="row of a halo in --catalogue (default: 0)"
     )
@@ -407,7 +407,7 @@ def _add_overwrite(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--overwrite",
         action="store_true",
-        help="write outputs again even if they exist; outputs without {n} or {name} in their names are always written",
+        help="write outputs again even if they exist; outputs without {n} or {name} in their name are always written",
     )
 
 
@@ -415,7 +415,7 @@ def _add_telling(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("running")
     group.add_argument("--config", metavar="FILE", help="read options from this TOML file; flags take precedence")
     group.add_argument(
-        "--dry-run", action="store_true", help="print the planned actions, with estimates of time and memory"
+        "--dry-run", action="store_true", help="only print the planned steps, with estimates of time and memory"
     )
     group.add_argument("--json", action="store_true", help="print only a summary as JSON, for scripts")
     group.add_argument("-q", "--quiet", action="store_true", help="print only errors")

@@ -3,19 +3,21 @@
 DESCRIPTION = """\
 Exact friends-of-friends groups and k nearest neighbours of the particles of a simulation snapshot."""
 EPILOG = """\
-SNAPSHOT is a file of Gadget, AREPO, GIZMO or SWIFT in HDF5, or of Gadget in its old binary formats. If the snapshot has
-several files, give any of them, or their folder. SNAPSHOT may also be any HDF5 file whose datasets are named with --pos
-and similar options, or a NumPy file (.npy, .npz). The format is recognised from the contents. The word "sample" means
-a small cosmological snapshot that is part of jztree (48^3 particles).
-jztree uses all devices; under srun and mpirun, those of all processes. Results do not depend on their number.
+SNAPSHOT is an HDF5 file of Gadget, AREPO, GIZMO or SWIFT, or a file in the old binary formats of Gadget. If the
+snapshot has several files, give the path of any of them, or of their folder. SNAPSHOT may also be a NumPy file (.npy,
+.npz), or any other HDF5 file if you name its datasets with --pos and similar options. The format is recognised from the
+contents. The word "sample" means a small cosmological snapshot that is part of jztree (48^3 particles).
+jztree uses all devices. Under srun and mpirun, it uses the devices of all processes. Results do not depend on the
+number of devices.
 """
 _SEVERAL = """\
-Each of several snapshots has its own output: {n} in the name of the output is replaced by the number of the snapshot,
-{name} by its name. Existing outputs are skipped, so an interrupted job can continue. An existing output of other
-options or of another snapshot is an error. Pictures without a catalogue are always drawn again.
+If you give several snapshots, each has its own output. In the name of the output, {n} is replaced by the number of the
+snapshot, and {name} by its name. Existing outputs are skipped. If a job was interrupted, run it again: it makes only
+the missing outputs. If an existing output was made with other options or from another snapshot, the program stops with
+an error. Pictures without a catalogue are always drawn again.
 """
 FOF_EPILOG = f"""\
-Two particles are linked if they are at most the linking length apart, also across the periodic boundary. Particles
+Two particles are linked if their distance is at most the linking length, also across the periodic boundary. Particles
 that are connected by links form a group.
 
 {EPILOG}
@@ -43,16 +45,17 @@ examples:
   jztree knn snapdir_099 -k 32 --density -o density.hdf5
   jztree knn snapdir_099 -k 64 --kernel wendland_c2 --lists -o neighbours.hdf5
 
-The kernel knn estimates the density as (m_2 + ... + m_(K-1)) / V(r_K): the mass of the neighbours, without the particle
-itself and without the last neighbour, over the volume of the ball that reaches to the last neighbour (Casertano & Hut
-1985). The others are kernels of smoothed particle hydrodynamics that reach to the last neighbour. If the snapshot has
-no masses, particles are counted.
-The output (HDF5) has distances and indices (rows of the snapshot, from 0), (N, K) each. With --density it has only
-densities, with --density --lists both.
+The kernel knn estimates the density as (m_2 + ... + m_(K-1)) / V(r_K) (Casertano & Hut 1985). The mass is that of the
+neighbours, without the particle itself and without the last neighbour. V(r_K) is the volume of the ball whose radius is
+the distance of the last neighbour. The other kernels are those of smoothed particle hydrodynamics. Their radius is
+the distance of the last neighbour. If the snapshot has no masses, every particle has the mass 1.
+The output (HDF5) has distances and indices (rows of the snapshot, from 0), (N, K) each. With --density, it has only
+densities. With --density --lists, it has both.
 """
 XI_EPILOG = f"""\
-xi(r) is the excess of pairs of particles at a distance r over the expected number for random particles in the periodic
-box: xi = DD / RR - 1. Each pair is counted in both orders. A pair at an edge is in the bin below. Masses are not used.
+xi(r) = DD / RR - 1 compares two numbers of pairs at a distance r: DD of the particles, and RR that is expected for
+random particles in the periodic box. Each pair counts twice, once in each order. A pair at an edge between two bins is
+in the lower bin. Masses are not used.
 
 {EPILOG}
 {_SEVERAL}
@@ -61,8 +64,8 @@ examples:
   jztree xi snapdir_099 --bins 0.05,15,25 -o xi.hdf5
   jztree xi snapdir_099 --type 4 --projected 40 --bins 0.1,10,15 -o wp_stars.hdf5 --plot wp.pdf
 
-The output (HDF5) has edges and centres of bins, pairs, and the function. For weights, volumes other than a periodic
-box, jackknife errors and multipoles in redshift space, see jztree_utils.correlation in Python.
+The output (HDF5) has edges and centres of the bins, numbers of pairs, and the function. For weights, volumes other than
+a periodic box, jackknife errors and multipoles in redshift space, see jztree_utils.correlation in Python.
 """
 CONVERT_EPILOG = """\
 A halo catalogue of jztree, Gadget-4, AREPO or SWIFT is converted to another layout, or to a table in a Parquet file. A
@@ -80,12 +83,12 @@ KIND is one of
   halos          projected density of SNAPSHOT with circles around its groups, and the distribution of group sizes
   density        projected density of SNAPSHOT, with circles around the groups of --catalogue, if given
   halo           the matter of SNAPSHOT around one halo of --catalogue, with its spheres
-  mass-function  halo mass function of a catalogue with Poisson errors, and an analytic one
+  mass-function  halo mass function of a catalogue with Poisson errors, and an analytic mass function
   sizes          distribution of the sizes of groups of a catalogue
-  distances      distribution of distances in a file of neighbours, and that of uniform points
+  distances      distribution of distances in a file of neighbours, and the distribution for uniform points
   scaling        times in the results of the benchmarks (.json)
 
-Without -o the picture is shown.
+Without -o, a window shows the picture.
 
 examples:
   jztree plot density snapdir_099 --catalogue catalogue.hdf5 -o density.png
@@ -95,10 +98,10 @@ examples:
   jztree plot mass-function catalogue.hdf5 --mass m200m -o mass_function_200m.pdf
 """
 VIEW_EPILOG = """\
-Haloes are points coloured by mass. Three circles around each halo show its r200c, if the catalogue has it, and three
+Haloes are points coloured by mass. If the catalogue has r200c, three circles around each halo show it. Three more show
 the distance of its farthest member. Turn with the left mouse button, move with the right one, zoom with the wheel.
-Point at a halo to see its properties; click a name in the legend to hide or show it. The file contains the program that
-displays it, so it needs no server and no network. This command needs plotly: pip install 'jztree-native[view]'.
+Point at a halo to see its properties; click a name in the legend to hide or show it. The file needs no server and no
+network, because it contains plotly. This command needs plotly: pip install 'jztree-native[view]'.
 
 examples:
   jztree view snapdir_099 --catalogue halos.hdf5 -o halos.html
