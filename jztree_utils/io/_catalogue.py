@@ -271,8 +271,8 @@ def read_catalogue_content(path: PathLike) -> CatalogueContent:
         layout, held = layout_of(file), ", ".join(sorted(file)) or "nothing"
     if layout is None:
         raise SnapshotError(
-            f"{path} is not a catalogue, because it has neither Groups nor Group like those of this library, Gadget-4 "
-            f"and SWIFT; it holds {held}. Give a catalogue."
+            f"{path} is not a catalogue: a catalogue of this library, Gadget-4 or SWIFT has Groups or Group, but this "
+            f"file has only {held}. Give a catalogue."
         )
     content: CatalogueContent = _LAYOUTS[layout].read(Path(path))
     _check_read(path, content)
@@ -289,8 +289,8 @@ def _check_read(path: PathLike, content: CatalogueContent) -> None:
     if outside.any():
         row = int(np.argmax(outside))
         raise SnapshotError(
-            f"{path} has the group in row {row}, with {count[row]} particles, at offset {offset[row]}, but it must be "
-            f"within rows 0 to {rows - 1} of the particles; write or copy it again."
+            f"The group in row {row} of {path} has {count[row]} particles from offset {offset[row]} on, but the rows "
+            f"of the particles are 0 to {rows - 1}; write or copy the file again."
         )
 
 

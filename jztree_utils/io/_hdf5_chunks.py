@@ -133,8 +133,8 @@ def made_up_rows_refused(data: h5py.Dataset, rows: slice, out: np.ndarray) -> It
             data.id.read_direct_chunk(place)
         except (OSError, RuntimeError):
             raise SnapshotError(
-                f"{data.file.filename} holds {str(data.name).lstrip('/')}, but its rows from {place[0]} on are not at "
-                "the positions in its metadata; write or copy it again."
+                f"{data.file.filename} holds {str(data.name).lstrip('/')}, but its metadata give a wrong position in "
+                f"the file for the rows from {place[0]} on; write or copy it again."
             ) from None
 
 

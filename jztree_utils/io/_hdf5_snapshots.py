@@ -156,8 +156,8 @@ def _full_name(file: h5py.File, ptype: int, given: str) -> str:
         return inside if inside in file else name
     if group.startswith("PartType") and group != f"PartType{ptype}":
         raise SnapshotError(
-            f"{name} is a dataset of another type than {ptype}, the requested type of {file.filename}; name the "
-            f"dataset without its group ({dataset}), or read the other type."
+            f"{name} is a dataset of another type than {ptype}, but type {ptype} of {file.filename} is to be read; "
+            f"leave the group out of the name ({dataset}), or read the other type."
         )
     return name
 
@@ -198,7 +198,7 @@ def _box_of_integers(file: h5py.File) -> Any:
     periodic = not isinstance(config, h5py.Group) or not len(config.attrs) or "PERIODIC" in config.attrs
     if not periodic or not (box > 0).all():
         raise SnapshotError(
-            f"{file.filename} holds integer coordinates, which are fractions of a periodic box, but no such box; write "
-            "it with floating-point coordinates (Gadget-4 without OUTPUT_COORDINATES_AS_INTEGERS)."
+            f"{file.filename} holds integer coordinates, which are fractions of a periodic box, but it has no periodic "
+            "box; write it with floating-point coordinates (Gadget-4 without OUTPUT_COORDINATES_AS_INTEGERS)."
         )
     return box

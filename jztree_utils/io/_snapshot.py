@@ -217,8 +217,8 @@ class Snapshot:
         for part, other in zip(self._parts, columns, strict=True):
             if (other.dtype, other.shape[1:]) != (one.dtype, one.shape[1:]):
                 raise SnapshotError(
-                    f"{part.path} holds {other.name} as {other.stored} of shape {other.shape}, but "
-                    f"{self._parts[0].path} as {one.stored} of shape {one.shape}; write the parts in the same form."
+                    f"{other.name} is {other.stored} of shape {other.shape} in {part.path}, but {one.stored} of shape "
+                    f"{one.shape} in {self._parts[0].path}; write the parts in the same form."
                 )
         return one.dtype, one.shape[1:]
 

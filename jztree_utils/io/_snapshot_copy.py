@@ -80,8 +80,8 @@ def check_copied(paths: Sequence[Path], options: ReadOptions | None = None) -> N
             if is_simulation(file):
                 return
     raise SnapshotError(
-        f"{paths[0]} is not read as an HDF5 snapshot of Gadget, AREPO, GIZMO or SWIFT, and only these can be copied "
-        "with their full contents; jztree convert writes the particles of one type as such a snapshot."
+        f"{paths[0]} is not read as an HDF5 snapshot of Gadget, AREPO, GIZMO or SWIFT. Only such a snapshot can be "
+        "copied with all its contents; to make one from the particles of one type, use jztree convert."
     )
 
 

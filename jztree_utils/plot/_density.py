@@ -64,8 +64,9 @@ def plot_density(
             400 pixels with ``smooth``.
         slab: Show only particles between these two coordinates along the first projected dimension, and groups with
             centres there. In a periodic box the first coordinate may be the larger one.
-        smooth: Spread each particle over a Gaussian as wide as the distance to this number of neighbours, so that voids
-            show no noise; 0 counts particles in pixels. Values of 8 to 32 look good.
+        smooth: Number of a neighbour, such as 16. Spread each particle over a Gaussian whose standard deviation is half
+            the distance to this neighbour, so that voids show no noise. 0 counts particles in pixels. Values of 8 to 32
+            look good.
         length_unit: Unit of length in the labels.
         mass_unit: If set, colours are masses over areas in these units, instead of multiples of the mean.
         title: Title above the picture.

@@ -84,8 +84,8 @@ def plot_scaling(
     panels = [panel for panel in _panels(times) if panel.lines]
     if not panels:
         raise ValueError(
-            "All measurements have the same number of particles, neighbours and devices, so a plot needs more; give "
-            "several files, for example from checks/benchmarks/one_device.py with several --n."
+            "All measurements have the same number of particles, neighbours and devices, but a plot needs different "
+            "numbers; give several files, for example from checks/benchmarks/one_device.py with several --n."
         )
     names = list(dict.fromkeys(name for panel in panels for name in panel.lines))
     columns, rows = min(len(panels), 2), (len(panels) + 1) // 2

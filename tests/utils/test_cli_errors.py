@@ -160,7 +160,7 @@ def test_box_that_cannot_hold_the_positions(tmp_path, write_gadget, random, caps
     assert cli.main(["fof", str(path)]) == 0
     assert "outside the periodic box, by up to 0.2" in capsys.readouterr().err
     wide = str(write_gadget(tmp_path / "b.hdf5", pos * [1, 1, 1.4]))
-    told = "along dimension 2, but the periodic box is 1 there; give the correct box with --boxsize"
+    told = "but the periodic box has the length 1 in this dimension; give the correct box with --boxsize"
     check_refused(["fof", wide, "-o", output], tmp_path, capsys, told)
     check_refused(["knn", wide, "-o", output], tmp_path, capsys, told)
     check_refused(["plot", "density", wide, "-o", str(tmp_path / "out.png")], tmp_path, capsys, told)

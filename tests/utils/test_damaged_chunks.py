@@ -81,7 +81,7 @@ def test_flipped_bit_of_an_entry_never_changes_numbers(
     ("field", "bit", "says"),
     [
         (FIRST_ROW, 16, "only a part was written; write or copy it again"),
-        (WITHIN_NUMBER, 9, "but its rows from 64 on are not at the positions in its metadata; write or copy it again"),
+        (WITHIN_NUMBER, 9, "its metadata give a wrong position in the file for the rows from 64 on; write or copy it"),
         (LEFT_OUT, 0, "only a part was written"),
         (LEFT_OUT, 1, "only a part was written"),
         (LEFT_OUT, 17, "only a part was written"),

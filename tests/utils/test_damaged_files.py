@@ -302,7 +302,7 @@ def test_groups_outside_the_particles_raise(tmp_path, offset, ids) -> None:
     with h5py.File(path, "a") as file:
         rows = file["Groups/offset"]
         rows[5] = offset if offset != 99 else rows[5] + 1  # one row too far
-    with pytest.raises(io.SnapshotError, match=rf"has the group in row 5, .* rows 0 to {total - 1} of the particles"):
+    with pytest.raises(io.SnapshotError, match=rf"group in row 5 of .* rows of the particles are 0 to {total - 1};"):
         io.read_catalogue(path)
 
 

@@ -81,7 +81,7 @@ def test_integer_coordinates(tmp_path, random, small_slices, bits) -> None:
 
 def test_integer_coordinates_need_the_box_of_the_run(tmp_path, refused) -> None:
     pos = np.full((4, 3), 2**31, np.uint32)
-    with refused("integer coordinates, which are fractions of a periodic box, but no such box"):
+    with refused("integer coordinates, which are fractions of a periodic box, but it has no periodic box"):
         io.open_snapshot(write_gadget4(tmp_path / "a.hdf5", {"IntCoordinates": pos}, 4, config={"SELFGRAVITY": ""}))
     with refused("of dtype int32"):
         signed = {"Coordinates": pos.astype(np.int32)}

@@ -59,8 +59,9 @@ def check_box(corners: np.ndarray, header: io.SnapshotHeader) -> None:
     lengths = box_lengths(header, len(extent))
     for axis in np.flatnonzero((lengths > 0) & np.isfinite(extent) & (extent > _WIDEST * lengths)):
         raise ValueError(
-            f"The positions span {extent[axis]:g} along dimension {axis}, but the periodic box is {lengths[axis]:g} "
-            "there; give the correct box with --boxsize, in the unit of the positions, or 0 for an open box."
+            f"The positions span {extent[axis]:g} along dimension {axis}, but the periodic box has the length "
+            f"{lengths[axis]:g} in this dimension; give the correct box with --boxsize, in the unit of the positions, "
+            "or 0 for an open box."
         )
 
 
