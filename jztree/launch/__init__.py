@@ -1,8 +1,7 @@
 """Join processes that srun, mpirun or a user with JAX's variables has started. A single process works unchanged.
 
 `initialize` reads the number of processes and the number of this process from the environment, and starts JAX's
-distributed runtime with these numbers. JAX's own `jax.distributed.initialize` is similar. `initialize` differs in these
-points:
+distributed runtime with these numbers. It differs from JAX's own ``jax.distributed.initialize`` in these points:
 
 * A single process on a host gets all GPUs of that host. If Slurm has bound a process to a GPU, the process gets this
   GPU. JAX takes the GPU whose number is the process's rank on the host, even if the process cannot see this GPU.
