@@ -235,7 +235,7 @@ def wp(
 
     With randoms, a cell without random pairs is joined to the next cell of its bin that has random pairs, otherwise to
     the last one that has: their counts are added, and ``xi`` is taken as constant over them. A warning names these
-        bins.
+    bins.
 
     Args:
         part, boxsize, randoms, **options: See `xi`, in 3 dimensions.
