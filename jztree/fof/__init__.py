@@ -61,6 +61,8 @@ def fof_labels(
 ) -> tuple[Any, jax.Array]:
     """Label every particle with its friends-of-friends group.
 
+    Groups of any size get labels, also single particles: ``npart_min`` has no effect here.
+
     Args:
         part: A particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
         rlink: The linking length, in the unit of the positions. Particles are linked if their distance is at most
@@ -69,13 +71,13 @@ def fof_labels(
         cfg: Options. None means the defaults.
         th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` must then be
             the particles in z-order that it returned.
-        output_order: The order of the returned rows: ``"z"``, or ``"input"`` for the order of ``part``.
+        output_order: The order of the returned rows: ``"z"`` for z-order, or ``"input"`` for the order of ``part``.
 
     Returns:
-        The particles in that order, and ``(n,)`` int32 labels: the smallest row of the group, so
-        ``igroup[igroup] == igroup``. Each row from ``num`` on is a separate group. On several devices, labels are rows
-        of the joined particles of all devices, without padding. With ``"input"``, rows from ``num`` on then have the
-        label -1.
+        The particles in that order, and ``(n,)`` int32 labels ``igroup``. The label of a group is the smallest of its
+        rows among the returned particles, so ``igroup[igroup] == igroup``. On several devices, labels are rows of the
+        joined particles of all devices, without padding. The rows from ``num`` on are padding: each is a separate
+        group, but on several devices with ``"input"``, its label is -1.
 
     Raises:
         TypeError: For arguments of a wrong type.
@@ -110,7 +112,7 @@ def distr_fof_labels(
 ) -> tuple[Any, Any]:
     """Label the particles of several devices with their friends-of-friends groups. For use inside `jax.shard_map`.
 
-    It also works on one device.
+    The function also works on one device. Groups of any size get labels, also single particles.
 
     Args:
         part: This device's particles; see `fof_labels`.
@@ -119,13 +121,13 @@ def distr_fof_labels(
         cfg: Options, equal on all ranks. None means the defaults.
         th: A hierarchy from `jztree.tree.zsort_and_tree` over the devices; ``part`` must then be the particles that it
             returned.
-        linearize_labels: Whether to label groups by the row of their first particle in the concatenated particles of
-            the devices.
+        linearize_labels: Whether labels are single numbers, the row of the group's first particle in the joined
+            particles of all devices, instead of a rank and a row.
 
     Returns:
-        This device's range of the global z-order, and a `jztree.data.Label` for these particles: the rank and row of
-        the group's first particle in z-order. With ``linearize_labels``, the labels are ``(n,)`` int32 rows of the
-        concatenated particles instead. Each row from ``num`` on is a separate group.
+        This device's particles, a range of the z-order over all devices; and a `jztree.data.Label` for these particles:
+        the rank and row of the group's first particle in z-order. With ``linearize_labels``, the labels are ``(n,)``
+        int32 rows of the joined particles. Each row from ``num`` on is a separate group.
 
     Raises:
         TypeError: See `fof_labels`.
@@ -157,22 +159,22 @@ def fof_and_catalogue(
 ) -> tuple[Any, FofCatalogue]:
     """Find friends-of-friends groups and their properties: mass, centre, velocity, sizes.
 
-    **Order.** Groups are in the order of their first particles in z-order. The particles in no listed group follow
-    after the last group. Within a group, and after the last one, particles are in z-order. So the particles of group
-    ``i`` are the rows ``offset[i]`` to ``offset[i] + count[i]``.
+    **Order.** The catalogue lists groups of at least ``cfg.catalogue.npart_min`` particles, by default 20, in the order
+    of their first particles in z-order. In the returned particles, each listed group is one run of rows: those of group
+    ``i`` are ``offset[i]`` to ``offset[i] + count[i]`` (exclusive). The particles in no listed group follow after the
+    last group. In each group, and after the last one, particles are in z-order.
 
-    **Several devices.** Each device owns a range of the z-order, and group order is device by device. First come the
-    groups whose first particle in z-order the first device owns, including their particles from other devices, then
-    that device's particles in no listed group. The groups and particles of the second device follow, and so on. Each
-    device receives an equal share of this order. So a device may begin with the end of a group, and groups may
-    alternate on it with particles in no listed group. A catalogue row is on the device that then holds the group's
-    first particle; rows are in the same order as on one device. A group is one contiguous run of the joined rows of the
-    devices, and may continue on the devices after its first.
+    **Several devices.** The group order has one part per device. Each device owns a range of the z-order. Its part
+    begins with the groups whose first particle in z-order it owns, including their particles from other devices. Then
+    come its own particles in no listed group. The joined parts are divided into equal shares, one per device. So a
+    group may continue on the next devices, a device may begin with the end of a group, and particles in no listed group
+    may be between two groups. A catalogue row is on the device that holds the group's first particle in group order.
+    Rows are in the same order as on one device.
 
     **Attached particles.** With ``attached``, the result has as many rows as all inputs together (over several devices,
-    as many as needed). Particles of ``part`` come before attached ones in each group (over several devices, in each
-    device's share of the group). Attached particles that ``npart_min=1`` lists as separate groups follow all other
-    groups, in input order (over several devices, those of each device follow the groups that it owns).
+    as many as needed). In each group, particles of ``part`` come before attached ones (over several devices, in each
+    device's share of the group). With ``npart_min=1``, attached particles without a group are listed as separate
+    groups, in input order after all other groups (over several devices, after the groups of their device).
 
     Args:
         part: See `fof_labels`. Optional properties are used if present: ``mass``, ``(n,)`` or a number shared by all
@@ -180,20 +182,22 @@ def fof_and_catalogue(
             the line of sight and 1 + z.
         rlink: See `fof_labels`. Equal on all ranks.
         boxsize: See `fof_labels`. Equal on all ranks.
-        cfg: Options, equal on all ranks. ``cfg.catalogue.npart_min`` is the smallest number of particles of a listed
-            group. ``cfg.catalogue.means`` names further properties, ``(n, ...)``, to average over each group.
+        cfg: Options, equal on all ranks. None means the defaults. ``cfg.catalogue.npart_min`` is the smallest number of
+            particles of a listed group, by default 20. ``cfg.catalogue.means`` names further properties, ``(n, ...)``,
+            to average over each group.
         th: See `fof_labels`.
         attached: Particles of another type, or a sequence with one entry per type, of the same class as ``part`` and
-            with the same properties; or None. They link nothing; each joins the group of the nearest particle of
-            ``part`` (Dolag et al. 2009, MNRAS 399, 497), and enters the count and all sums of that group. Add your own
-            property to distinguish types in the result.
+            with the same properties; or None. They do not link particles. Each joins the group of the nearest particle
+            of ``part`` (Dolag et al. 2009, MNRAS 399, 497), and enters the count and all sums of that group. To
+            distinguish types in the result, add a property to the particles.
         attach_within: Largest distance to that nearest particle, in linking lengths; None means no limit. The default
-            is the value of Gadget-4 for particles without a smoothing length. Distances are those of `jztree.knn.knn`,
-            in the dtype of the positions. An attached particle farther away forms a separate group, which
-            ``npart_min=1`` lists.
+            6.4 is the value of Gadget-4 for particles without a smoothing length. Distances are those of
+            `jztree.knn.knn`, in the dtype of the positions. An attached particle that is farther away forms a separate
+            group.
 
     Returns:
-        The particles in group order and the `FofCatalogue`.
+        The particles in group order, with all their properties, and the `FofCatalogue`. Catalogue rows from ``ngroups``
+        on are unused; `jztree.data.squeeze_catalogue` removes them. Columns have the units of the particles.
 
     Raises:
         TypeError: See `fof_labels`. Also if ``attached`` is of another class than ``part``.
@@ -284,10 +288,10 @@ def _parsed(part: Any, rlink: Any, boxsize: Any, th: TreeHierarchy | None) -> _S
 def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array:
     """Return whether every group of ``igroup`` is a subset of one group of ``igroup_sup``.
 
-    Two partitions are equal if each is a superset of the other.
+    Use it to compare two results: they have the same groups if each is a superset of the other.
 
     Args:
-        igroup_sup: ``(n,)`` integer labels, any integers.
+        igroup_sup: ``(n,)`` integer labels; particles with equal labels are in one group.
         igroup: ``(n,)`` integer labels of the same particles in the same order.
         mask: ``(n,)`` bool, the particles to compare. None means all.
 

@@ -54,26 +54,31 @@ def dbscan(
 ) -> tuple[jax.Array, jax.Array]:
     """Cluster particles by density, like `sklearn.cluster.DBSCAN` (Ester et al. 1996).
 
-    Cores that are near each other, directly or through other cores, form a cluster. Clusters are numbered from 0 on by
-    their first core. A particle that is not a core but near some cores belongs to the first of their clusters. The
-    other particles are noise, -1. These are the labels of scikit-learn. With ``min_samples=1``, clusters are
-    friends-of-friends groups; with 2, those of two particles or more.
+    Two particles are near each other if their distance is at most ``eps``. A core is a particle that has at least
+    ``min_samples`` particles near it, including itself. Cores that are near each other, directly or through other
+    cores, form a cluster. A particle that is not a core, but near some cores, belongs to the first of their clusters.
+    All other particles are noise.
 
-    Clusters do not depend on the number of devices. Over several devices, cores are ordered by device and by row on it.
+    Clusters are numbered from 0, in the order of their first cores; noise has the number -1. scikit-learn uses the same
+    numbers. With ``min_samples=1``, clusters are friends-of-friends groups; with 2, they are the groups of at least two
+    particles.
+
+    Clusters do not depend on the number of devices. Over several devices, the order of cores is by device and then by
+    row on it.
 
     Args:
         part: A particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
         eps: The largest distance of two particles that are near each other, in the unit of the positions. The
             comparison is made in float64 from the original positions. Equal on all ranks.
-        min_samples: The number of particles, including itself, that a core must have near it; any number from 1 on. If
-            it is above the number of particles, no particle is a core.
+        min_samples: The smallest number of particles near a core, including itself; at least 1. If it is above the
+            number of particles, no particle is a core.
         boxsize: Periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
             Equal on all ranks.
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
-        ``(n,)`` int32 clusters and an ``(n,)`` bool mask of the cores, in the order of ``part``. Rows from ``num`` on
-        are -1.
+        ``(n,)`` int32, the cluster of each particle or -1; and ``(n,)`` bool, True for cores; both in the order of
+        ``part``. Rows from ``num`` on are -1 and False.
 
     Raises:
         TypeError: For arguments of a wrong type.
