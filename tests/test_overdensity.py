@@ -261,7 +261,7 @@ def test_one_compilation_for_all_densities(count_compilations: Any) -> None:
     ("change", "message"),
     [
         ({"density": [1.0, -2.0]}, "positive and finite"),
-        ({"density": []}, "m at least 1"),
+        ({"density": []}, "at least one number"),
         ({"density": np.nan}, "positive and finite"),
         ({"G": 0.0}, "G is 0.0"),
         ({"centre": np.zeros((2, 2), np.float32)}, "centres are float32 with 2 dimensions"),

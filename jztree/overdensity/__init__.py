@@ -1,12 +1,12 @@
 """Spherical overdensities: masses and radii of haloes by the mean density around their centres.
 
-The sphere around a centre grows, particle by particle, while the mean density of all particles in it is above a
-threshold, such as 200 times the critical density. The halo ends at the radius at which the density falls to the
-threshold (Lacey & Cole 1994, MNRAS 271, 676). Each centre lists the particles within a radius by a walk through the
-plane hierarchy (`jztree.tree`), sorts them by distance, and processes them outwards. If the radius was too small, the
-list determines the radius of the next list, which begins at its end. The cost is therefore that of sorting the
-particles in the spheres. `sphere_properties` sums over all particles in such spheres, as the group catalogue sums over
-the particles of a group.
+The sphere around a centre grows, particle by particle, while the mean density of its particles is above a threshold,
+such as 200 times the critical density. The halo ends at the radius at which the density falls to the threshold (Lacey &
+Cole 1994, MNRAS 271, 676). Each centre lists the particles within a radius by a walk through the plane hierarchy
+(`jztree.tree`), sorts them by distance, and processes them outwards. If the radius was too small, the list determines
+the radius of the next list, which begins at its end. The cost is therefore that of sorting the particles in the
+spheres. `sphere_properties` sums over all particles in such spheres, as the group catalogue sums over the particles of
+a group.
 """
 
 import functools
@@ -46,16 +46,16 @@ _BAD_DENSITY = "a density is not positive and finite; give mean densities such a
 class SphericalOverdensity:
     """Spheres around ``q`` centres with ``m`` given mean densities; see `spherical_overdensity`.
 
-    If one density was given as a number, arrays have no axis over densities. Radius, mass and count are 0 if the
-    density is below the threshold from the start. If it is above the threshold up to half the periodic box, radius and
-    mass are NaN and the count is -1.
+    If ``density`` was a number, the arrays ``(q, m)`` are ``(q,)``. If there is no sphere, because the density near the
+    centre is not above the threshold, radius, mass and count are 0. If the density is above the threshold up to half
+    the periodic box, radius and mass are NaN and the count is -1.
 
     Attributes:
         radius: ``(q, m)``, in the unit and dtype of the positions.
-        mass: ``(q, m)``, the total mass of the particles within.
-        count: ``(q, m)`` int32, the number of particles within.
-        vmax: ``(q,)``, the largest circular velocity ``sqrt(G M(<r) / r)`` within the largest of the radii; 0 if every
-            radius is 0.
+        mass: ``(q, m)``, the mass of all particles within the radius.
+        count: ``(q, m)`` int32, the number of these particles.
+        vmax: ``(q,)``, the largest circular velocity ``sqrt(G M(<r) / r)`` within the largest of the ``m`` radii; 0 if
+            every radius is 0.
         rmax: ``(q,)``, the ``r`` of this maximum; 0 if every radius is 0.
     """
 
@@ -89,18 +89,19 @@ def spherical_overdensity(
     """Compute radii, masses and largest circular velocities of spheres with given mean densities.
 
     **Definition.** Order the particles by their distance ``r_1 <= r_2 <= ...`` from the centre (to the nearest image),
-    and let ``M_i`` be the mass of the first ``i``. The sphere starts with the ``cfg.npart_min`` nearest particles and
-    the others at the same distance as the last one. If its mean density is not above ``density``, radius, mass and
-    count are 0: the centre is not in a halo of this density. Otherwise the sphere ends at the first ``i`` for which the
-    density falls to the threshold before the next particle, ``M_i <= V(r_{i+1}) density``, where ``V(r)`` is the volume
-    of the ball. Its mass is ``M_i``, and its radius ``(M_i / (V(1) density))**(1/d)``, which is at most ``r_{i+1}``.
+    let ``M_i`` be the mass of the first ``i``, and ``V(r)`` the volume of a ball. The sphere starts with the
+    ``cfg.npart_min`` nearest particles (by default 10) and any others at the same distance as the last one. If its mean
+    density is not above ``density``, radius, mass and count are 0: the centre is not in a halo of this density.
+    Otherwise the sphere ends at the first ``i`` for which the density falls to the threshold before the next particle:
+    ``M_i <= V(r_{i+1}) density``. Its mass is ``M_i``. Its radius is ``(M_i / (V(1) density))**(1/d)``, which is at
+    most ``r_{i+1}``.
 
     If the centre is itself a particle, that particle is at distance 0. Choose centres in haloes, such as their densest
-    particles; a centre of mass between two clumps may be in neither.
+    particles or those of lowest potential (`jztree.halos`). A centre of mass between two clumps may be in neither.
 
     In a periodic box, the search ends at half the smallest length. If a sphere is still denser than ``density`` there,
-    its radius and mass are NaN and its count is -1. The largest circular velocity is the maximum over the particles
-    from the start of the sphere on (without coincident ones at distance 0).
+    its radius and mass are NaN and its count is -1. The largest circular velocity is the maximum of
+    ``sqrt(G M_i / r_i)`` over the particles from the start of the sphere on, except those at distance 0.
 
     **Derivatives** are at fixed membership: the particles in each sphere are held constant. ``mass`` depends on their
     masses, ``radius`` on these and ``density``, and ``vmax`` and ``rmax`` also on the positions of the centre and of
@@ -110,22 +111,23 @@ def spherical_overdensity(
     number of devices, CPUs or GPUs, gives the same bits.
 
     Args:
-        part: All particles: a particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of
-            positions. A ``mass``, ``(n,)`` or one number for all, is used if present; otherwise every particle counts
-            1.
-        centre: ``(q, d)`` positions of the same dtype, or a particle class. Its rows from ``num`` on get zeros. For the
-            groups of a catalogue: ``jztree.data.Pos(pos=cata.com_pos, num=cata.ngroups)``.
-        density: ``(m,)`` or a number, mean densities in units of mass over length to the power of ``d``, equal on all
-            ranks. For M200 of the critical density: ``200 * 3 * H**2 / (8 * pi * G)``, times ``a**3`` if positions are
-            comoving.
+        part: All matter, not only the particles of groups: a particle class with ``pos`` ``(n, d)``, d from 1 to 4,
+            float32 or float64, or an array of positions. ``mass`` may be ``(n,)`` or one number for all particles.
+            Without it, the mass of every particle is 1.
+        centre: ``(q, d)`` positions of the same dtype, or a particle class; results are 0 in its rows from ``num`` on.
+            For the groups of a catalogue: ``jztree.data.Pos(pos=cata.com_pos, num=cata.ngroups)``.
+        density: ``(m,)`` or a number, the mean densities, as mass over length to the power of ``d``; equal on all
+            ranks. For M200 of the critical density, pass ``200 * 3 * H**2 / (8 * pi * G)``. If positions are comoving,
+            multiply it by ``a**3``.
         boxsize: The periodic length, or one per dimension; 0 or None means open. Equal on all ranks.
         th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
-            the z-ordered particles that the function returned. It saves the sort on one device.
-        G: The gravitational constant in the units wanted for ``vmax``, equal on all ranks.
+            the z-ordered particles that the function returned. On one device, this saves the time for the sort.
+        G: The gravitational constant, in length * velocity**2 / mass, with the unit of velocity that ``vmax`` shall
+            have; equal on all ranks. If positions are comoving, divide it by the scale factor.
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
-        The spheres, in the order of the centres.
+        The spheres, one row per centre, in the order of the centres.
 
     Raises:
         TypeError: For arguments of a wrong type.
@@ -177,7 +179,7 @@ def check_density(density: Any) -> Exact:
         return density
     shape = shape_of(density, "density")
     if len(shape) > 1 or shape == (0,):
-        raise ValueError(f"density must be one number or m numbers, m at least 1; its shape is {shape}.")
+        raise ValueError(f"density must be a number or an array (m,) of at least one number; its shape is {shape}.")
     if is_concrete(density):
         values = check_real(density, "density")
         if not np.all(np.isfinite(values) & (values > 0)):

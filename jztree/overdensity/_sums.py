@@ -44,20 +44,23 @@ class SphereProperties:
     """Properties of the particles in ``q`` spheres; see `sphere_properties`.
 
     The columns are those of `jztree.data.FofCatalogue`, for the particles in a sphere instead of a group. The functions
-    of `jztree.halos` that process a catalogue row by row therefore accept these spheres also.
+    of `jztree.halos` that process a catalogue row by row therefore accept these spheres also. Units are those of the
+    particles. `jztree.halos.DEFINITIONS` has the formulae.
 
     Attributes:
         ngroups: int32, the number of rows with centres; the other rows are 0.
         count: ``(q,)`` int32, number of particles.
-        mass: ``(q,)``.
+        mass: ``(q,)``, sum of the masses.
         com_pos: ``(q, d)``, centre of mass.
-        com_inertia_radius: ``(q,)``, about the centre of mass.
-        max_radius: ``(q,)``, about the centre of mass.
-        shape_tensor: ``(q, d, d)``.
-        com_vel: ``(q, d)``, or None if particles have no velocities.
-        vel_dispersion: ``(q,)``, relative to the mean velocity of the sphere, or None if particles have no velocities.
-        angular_momentum: ``(q, d * (d - 1) / 2)``, relative to the mean velocity of the sphere. None in 1D, or if
-            particles have no velocities.
+        com_inertia_radius: ``(q,)``, root-mean-square distance of the particles from the centre of mass, weighted by
+            mass.
+        max_radius: ``(q,)``, largest distance of a particle from the centre of mass.
+        shape_tensor: ``(q, d, d)``, inertia tensor about the centre of mass, divided by its trace.
+        com_vel: ``(q, d)``, mass-weighted mean velocity, or None if particles have no velocities.
+        vel_dispersion: ``(q,)``, one-dimensional dispersion relative to ``com_vel``, or None if particles have no
+            velocities.
+        angular_momentum: ``(q, d * (d - 1) / 2)``, mass-weighted mean of x cross v about the centre of mass, relative
+            to ``com_vel``. None in 1D, or if particles have no velocities.
     """
 
     ngroups: int | jax.Array
@@ -87,27 +90,30 @@ def sphere_properties(
     """Compute mass, centre, velocity, dispersion, shape and angular momentum of the particles in spheres.
 
     A particle is in the sphere if the distance from the centre to its nearest image, computed in float64, is at most
-    the radius. All sums are over these particles, regardless of their groups. Velocities are taken relative to the
-    mass-weighted mean in the sphere, and positions relative to its centre of mass, so the angular momentum is the same
-    about any point. Velocities are used unchanged: if they are peculiar, the dispersion does not include the Hubble
-    flow. The angular momentum never includes it, because the Hubble flow moves particles along ``x``.
+    the radius. All sums are over these particles, regardless of their groups. Dispersion and angular momentum use
+    velocities relative to the mass-weighted mean in the sphere, and positions relative to the centre of mass. The
+    angular momentum is therefore the same about any point.
+
+    The function adds no Hubble flow to the velocities: if they are peculiar, so is the dispersion. The angular momentum
+    would not change, because the Hubble flow moves particles along ``x``.
 
     If the radius is 0 or negative, the sphere does not exist, and every column is 0. If it is NaN (as returned by
     `spherical_overdensity` for a sphere that reaches half the box), every column is NaN, and the count is -1.
 
-    Sums are float64. They include the same particles on any number of devices. On GPUs, and over several GPUs, they may
-    differ in the last bits of float64. They have no derivatives: differentiating raises an error.
+    Sums are computed in float64. They include the same particles on any number of devices. On GPUs, and over several
+    GPUs, they may differ in the last bits of float64. The results have no derivatives: differentiating raises an error.
 
     Args:
-        part: All particles, see `spherical_overdensity`; ``vel``, ``(n, d)``, is used if present.
-        centre: ``(q, d)`` positions of the same dtype, or a particle class. Its rows from ``num`` on get zeros.
+        part: All matter, see `spherical_overdensity`. With ``vel``, ``(n, d)``, the result has the properties that need
+            velocities.
+        centre: ``(q, d)`` positions of the same dtype, or a particle class; results are 0 in its rows from ``num`` on.
         radius: ``(q,)``, one per sphere, for example from `spherical_overdensity`.
         boxsize: See `spherical_overdensity`.
         th: See `spherical_overdensity`.
         cfg: See `spherical_overdensity`; ``cfg.npart_min`` has no effect here.
 
     Returns:
-        The properties, in the order of the centres.
+        The properties, one row per centre, in the order of the centres.
 
     Raises:
         TypeError: For arguments of a wrong type.
