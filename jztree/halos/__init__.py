@@ -1,14 +1,14 @@
 """Compute halo properties from a catalogue of groups: shapes, spins, dispersions and the densest particle.
 
-`DEFINITIONS` describes each column of `jztree.data.FofCatalogue` and each property here. In groups whose particles have
-no mass, or mass 0, mass-weighted means are plain means.
+`DEFINITIONS` describes each column of `jztree.data.FofCatalogue` and each property here. If the particles of a group
+have no mass, or mass 0, mass-weighted means are plain means. Units are those of the particles.
 
-All functions have twins ``.jit`` and ``.smap``. All except `densest_particle` and `lowest_potential_particle` work row
-by row. So they also accept the catalogue of several devices, ``(r, g, ...)``, without being mapped, and
-`jztree.overdensity.SphereProperties` of spheres instead of a catalogue.
+All functions have twins ``.jit`` and ``.smap``. `densest_particle` and `lowest_potential_particle` need the particles.
+The other functions work row by row on a catalogue. They also accept the catalogue of several devices,
+``(r, g, ...)``, without ``.smap``, and `jztree.overdensity.SphereProperties` instead of a catalogue.
 
-Rows from ``ngroups`` on are zero. A property that is not defined for a group, such as the axis ratios of one without
-extent, is NaN. If a sphere does not exist, its mass, its radius and all its properties are 0.
+Rows from ``ngroups`` on are 0. If a property is not defined for a group, such as the axis ratios of a group without
+extent, it is NaN. If a sphere does not exist, its mass, its radius and all its properties are 0.
 """
 
 from ._definitions import DEFINITIONS, Definition

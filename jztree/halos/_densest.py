@@ -27,8 +27,8 @@ class DensestParticle(NamedTuple):
 
     Attributes:
         part: A particle class of ``g`` rows, one per group, with all properties of the particles.
-        density: ``(g,)``, its density.
-        where: `jztree.data.RankIdx`, the particle's device, and its row there among the particles in group order.
+        density: ``(g,)``, the density of this particle.
+        where: `jztree.data.RankIdx`, the device of the particle, and its row in the particles in group order there.
     """
 
     part: Any
@@ -53,11 +53,13 @@ class Ends(NamedTuple):
 @with_twins(P(-1), P(-1), prepare=check_classes)
 @with_computed
 def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestParticle:
-    """Find the densest particle of each group: a halo centre that substructure does not move if densities are smooth.
+    """Find the densest particle of each group, a possible centre of the halo.
 
-    Over several devices (``.smap``, or inside `jax.shard_map`), a group on several devices has one densest particle,
-    which is sent to the device that has the catalogue row. The cost is three collectives of a few numbers and one
-    particle per device.
+    If densities are smooth, subhaloes do not move this centre. With densities from few neighbours, a dense subhalo may
+    contain the densest particle. `lowest_potential_particle` is a better centre.
+
+    Over several devices (``.smap``, or inside `jax.shard_map`), each group also has one densest particle, which is on
+    the device of the catalogue row. The cost is three collectives of a few numbers and one particle per device.
 
     Args:
         grouped: The particles in group order from `jztree.fof.fof_and_catalogue`.
@@ -66,7 +68,7 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
             particles have the largest density, the first row counts.
 
     Returns:
-        The particles, their densities and their places, one row per group.
+        The particles, their densities, and their rows in ``grouped``, one entry per group.
 
     Raises:
         ValueError: If there is not one density per particle.

@@ -38,9 +38,9 @@ class LowestParticle(NamedTuple):
 
     Attributes:
         part: A particle class of ``g`` rows, one per group, with all properties of the particles.
-        potential: ``(g,)``, negative: the potential due to the group's other particles. Multiply it by Newton's
-            constant for gravity.
-        where: `jztree.data.RankIdx`, the particle's device, and its row there among the particles in group order.
+        potential: ``(g,)``, negative, in mass over length: the potential due to the other particles of the group. For
+            the gravitational potential, multiply it by Newton's constant.
+        where: `jztree.data.RankIdx`, the device of the particle, and its row in the particles in group order there.
     """
 
     part: Any
@@ -69,30 +69,30 @@ def lowest_potential_particle(
     boxsize: ArrayLike | None = None,
     group_rows: int | None = None,
 ) -> LowestParticle:
-    """Find the most bound particle of each group in the gravity of the group: the centre of a halo.
+    """Find the particle of lowest potential of each group, the best available centre of a halo.
 
-    The potential of a particle is the sum over all other particles of its group, in float64. The lowest one is found
-    exactly; if several are equal, the first row counts. A tree provides rigorous bounds on all potentials, in steps
-    down to three per cent. The candidates for the lowest are then summed over all particles. Groups of up to 512
-    particles are summed directly.
+    The potential of a particle is a sum over all other particles of its group, in float64; velocities have no effect.
+    The search is exact. If several particles have the same potential, the first row counts. For groups of more than 512
+    particles, a tree first gives rigorous bounds for all potentials, in steps with errors of 30, 10 and 3 per cent. The
+    function then sums the potentials of only those particles that may have the lowest one.
 
-    Over several devices, the particles of a group on several devices are collected on the device of its catalogue row,
-    whose buffer must hold the largest group. The function has no derivatives: differentiating it is an error.
+    Over several devices, the function collects all particles of a group on the device of its catalogue row, and a
+    buffer there must hold them (``group_rows``). The function has no derivatives: differentiating it is an error.
 
     Args:
         grouped: The particles in group order from `jztree.fof.fof_and_catalogue`, in 1 to 4 dimensions. Without
             ``mass``, each particle counts 1.
         cata: The catalogue from the same call. It may have been sorted.
-        softening: A length, equal on all ranks. Pairs have the Plummer potential ``-m / sqrt(r**2 + softening**2)``. If
-            it is 0, pairs at distance 0 are left out.
-        boxsize: The box of the groups, equal on all ranks. Groups must be smaller than half the box; distances are to
-            the nearest images.
-        group_rows: On several devices, capacity for the particles of whole groups on the device that has their
-            catalogue row. None means a capacity sufficient for almost all data sets, which mapped functions enlarge if
-            necessary.
+        softening: A length in the unit of the positions, equal on all ranks. Pairs have the Plummer potential
+            ``-m / sqrt(r**2 + softening**2)``. With the default 0, a close pair may have the lowest potential; pass a
+            tenth of the linking length for the centre of a halo. If it is 0, pairs at distance 0 are left out.
+        boxsize: The box that the groups were found in, equal on all ranks; 0 or None means open. Groups must be smaller
+            than half the box; distances are to the nearest images.
+        group_rows: On several devices, the capacity in particles of the buffer for whole groups. None means a capacity
+            sufficient for almost all data sets, which mapped functions enlarge if necessary.
 
     Returns:
-        The particles, their potentials and their places, one row per group.
+        The particles, their potentials, and their rows in ``grouped``, one entry per group.
 
     Raises:
         TypeError: If an argument has an invalid type.

@@ -31,13 +31,14 @@ _SQUARES = (
 
 
 class Axes(NamedTuple):
-    """Principal axes of groups. In the literature, ``lengths[..., 0]`` is ``a``, then ``b`` and ``c`` follow.
+    """Principal axes of groups: ``lengths[..., 0]`` is often called ``a``, and the shorter ones ``b`` and ``c``.
 
     Attributes:
-        lengths: ``(g, d)``, the longest first.
-        ratios: ``(g, d - 1)``, all but the longest divided by the longest; NaN for groups without extent.
-        directions: ``(g, d, d)``, unit vectors. ``directions[..., i, :]`` belongs to ``lengths[..., i]``. The sign
-            makes the component with the largest magnitude positive.
+        lengths: ``(g, d)``, the longest first, in the unit of length.
+        ratios: ``(g, d - 1)``, the other lengths divided by the longest, ``b / a`` and ``c / a`` in 3D; NaN for groups
+            without extent.
+        directions: ``(g, d, d)``, unit vectors. ``directions[..., i, :]`` belongs to ``lengths[..., i]``. The component
+            with the largest magnitude is positive.
     """
 
     lengths: jax.Array
@@ -50,12 +51,12 @@ def principal_axes(cata: Rows) -> Axes:
     """Compute the axis lengths, axis ratios and directions of groups from ``cata.shape_tensor``.
 
     An axis length is the root of an eigenvalue of the inertia tensor (Zemp et al. 2011, ApJS 197, 30, for all particles
-    of the group, without weights): the root-mean-square extent along that axis. It is 1/sqrt(5) of the semi-axis of a
-    homogeneous ellipsoid. Negative eigenvalues, caused by rounding, count as 0. In float32, axis ratios below about
-    1e-3 are rounding noise.
+    of the group, not weighted by distance). This is the root-mean-square extent along that axis. For a homogeneous
+    ellipsoid, it is the semi-axis divided by sqrt(5). If rounding makes an eigenvalue negative, it counts as 0.
 
-    Fewer than d + 1 particles are in a plane or on a line, so the last axes of such a group have length 0 to rounding.
-    Groups of few particles look less round than they are: below about a hundred particles, ratios have little meaning.
+    In float32, axis ratios below about 1e-3 are rounding noise. In a group of fewer than d + 1 particles, all particles
+    are in a plane or on a line, so its last axes have length 0 to rounding. Groups of few particles look less round
+    than they are: below about a hundred particles, ratios have little meaning.
 
     Args:
         cata: A group catalogue, or properties of spheres, with a ``shape_tensor``.
@@ -122,18 +123,18 @@ def spin(cata: Rows, mass: Any, radius: ArrayLike, gravity: Any, scale_factor: A
 
     Args:
         cata: A group catalogue, or properties of spheres, with the angular momentum J. Bullock et al. use the particles
-            within R: pass `jztree.overdensity.sphere_properties` with these radii. The angular momentum of a group
-            catalogue includes all particles of the group, and most particles are farther out. In the median over haloes
-            of at least 300 particles, this doubles the spin.
+            within R: pass the result of `jztree.overdensity.sphere_properties` for these radii. A group catalogue has
+            the angular momentum of all particles of the group, most of them outside R. In the median over haloes of at
+            least 300 particles, this doubles the spin.
         mass: ``(g,)``, M of each row, for example that of a spherical overdensity.
         radius: ``(g,)``, R of each row.
-        gravity: Newton's constant in the units of length * velocity**2 / mass of the catalogue, such as 43.0071 for
+        gravity: Newton's constant in length * velocity**2 / mass, in the units of the catalogue, such as 43.0071 for
             Mpc/h, km/s and 1e10 Msun/h.
-        scale_factor: Scale factor of the universe, for comoving positions and ``radius`` and peculiar velocities.
-            Lengths are multiplied by it. The default 1 leaves them unchanged.
+        scale_factor: If positions and ``radius`` are comoving and velocities are peculiar, the scale factor of the
+            universe. Lengths are multiplied by it. The default 1 leaves them unchanged.
 
     Returns:
-        ``(g,)``; 0 if M or R is 0, which is the value for rows without a sphere, and NaN if M or R is NaN.
+        ``(g,)`` numbers without a unit; 0 for rows without a sphere (M or R is 0), and NaN if M or R is NaN.
 
     Raises:
         ValueError: If the catalogue has no angular momentum, if shapes do not agree, or if gravity or scale_factor is
@@ -167,17 +168,18 @@ def spin(cata: Rows, mass: Any, radius: ArrayLike, gravity: Any, scale_factor: A
 def concentration(mass: Any, radius: ArrayLike, vmax: Any, gravity: Any = 1.0) -> jax.Array:
     """Compute halo concentrations from the largest circular velocity (Prada et al. 2012, MNRAS 423, 3018, eqs 8-10).
 
-    The result is the c of the profile of Navarro, Frenk & White (1997, ApJ 490, 493) that has this ratio of ``vmax`` to
-    the circular velocity at the radius: ``(vmax / v)**2 = 0.216 c / (ln(1 + c) - c / (1 + c))``. The equation is solved
-    by bisection. No profile is fitted, so c is defined for any halo. Few particles make c and ``vmax`` noisy. The
+    The result is the c of the profile of Navarro, Frenk & White (1997, ApJ 490, 493) that has the same ratio of
+    ``vmax`` to the circular velocity ``v`` at the radius of the sphere:
+    ``(vmax / v)**2 = 0.216 c / (ln(1 + c) - c / (1 + c))``. The function solves this equation by bisection. It does not
+    fit a profile, so c is defined for any halo. In haloes of few particles, ``vmax`` and therefore c are noisy. The
     function has no derivative.
 
     Args:
-        mass: ``(g,)`` of spheres, for example with 200 times the critical density, from
+        mass: ``(g,)``, masses of spheres, for example of 200 times the critical density, from
             `jztree.overdensity.spherical_overdensity`.
-        radius: ``(g,)`` of the same spheres.
-        vmax: ``(g,)``, the largest circular velocity, from the same call.
-        gravity: The ``G`` used to compute ``vmax``.
+        radius: ``(g,)``, radii of the same spheres.
+        vmax: ``(g,)``, the largest circular velocities, from the same call.
+        gravity: The value passed as ``G`` to compute ``vmax``. The default 1 is also the default of ``G``.
 
     Returns:
         ``(g,)``; 0 for rows without a sphere or ``vmax``, and NaN if mass or radius is NaN. The smallest value, 2.163,
@@ -230,7 +232,9 @@ def _unit_root(number: Any, dtype: Any) -> Any:
 
 @with_twins(P(-1), P(-1))
 def total_vel_dispersion(cata: Rows) -> jax.Array:
-    """Return the mass-weighted root-mean-square velocity relative to ``com_vel``, over all dimensions.
+    """Return the mass-weighted root-mean-square velocity relative to ``com_vel``, in all dimensions together.
+
+    It is ``sqrt(d)`` times the one-dimensional ``vel_dispersion``.
 
     Args:
         cata: A group catalogue, or properties of spheres, with a ``vel_dispersion``.
