@@ -1,13 +1,13 @@
 """Densities and smoothing lengths from the k nearest neighbours.
 
 All functions search with `jztree.knn.knn` and reduce the neighbours of each query during the search (``reduce_func``),
-so no neighbour list is returned. On several devices, only the positions and masses of ghosts are sent, and one number
-per query is returned. Besides the search, they cost a few operations per neighbour.
+so they keep no neighbour list. On several devices, they send only the positions and masses of ghosts. In addition to
+the search, they cost a few operations per neighbour.
 
 * `smoothing_length` is the distance to the k-th neighbour.
 * `knn_density` is the mass in the ball of that radius, divided by its volume (Casertano & Hut 1985). It is unbiased in
-  a uniform distribution and its only parameter is ``k``, but it jumps when neighbours change.
-* `sph_density` weighs neighbours by a smoothing kernel, like smoothed particle hydrodynamics (SPH).
+  a uniform distribution, and its only parameter is ``k``, but it jumps when neighbours change.
+* `sph_density` weights neighbours by a smoothing kernel, like smoothed particle hydrodynamics (SPH).
 """
 
 import functools
@@ -60,10 +60,11 @@ def smoothing_length(
     output_order: str = "input",
     cfg: KNNConfig | None = None,
 ) -> jax.Array:
-    """Return the distance from every query to its ``k``-th neighbour: the radius of support of the smoothing kernels.
+    """Return the distance from every query to its ``k``-th neighbour.
 
-    SPH codes define the smoothing length differently; some use half of this distance. On one device the result is
-    differentiable with respect to positions and box; on several devices, use ``drad`` of `jztree.knn.knn`.
+    A smoothing kernel with this length is 0 from this distance on. Some SPH codes call half of this distance the
+    smoothing length. On one device, the result is differentiable with respect to positions and box. On several devices,
+    differentiate ``drad`` of `jztree.knn.knn` instead.
 
     Args:
         part: Particles with ``pos`` ``(n, d)``; see `jztree.knn.knn`.
@@ -75,7 +76,8 @@ def smoothing_length(
         cfg: See `jztree.knn.knn`.
 
     Returns:
-        ``(q,)`` lengths in the unit and dtype of the positions. Rows without a particle (from ``num`` on) are 0.
+        ``(q,)`` lengths in the unit and dtype of the positions, one per query. Rows from ``num`` of the queries on are
+        0.
 
     Raises:
         TypeError, ValueError: See `jztree.knn.knn`.
@@ -100,10 +102,10 @@ def knn_density(
 ) -> jax.Array:
     """Return the density at every query, from the mass within the distance to its ``k``-th neighbour.
 
-    The estimate is ``(m_2 + ... + m_(k-1)) / V(r_k)``, with the volume ``V`` of a ball in the dimensions of the
-    positions. It excludes the particle itself and the last neighbour, which sets the radius. So the estimate of a
-    uniform density is unbiased, with a relative scatter of ``1 / sqrt(k - 3)`` (Casertano & Hut 1985, ApJ 298, 80). At
-    other places (``part_query``), a query is not its own neighbour, and the sum begins with ``m_1``.
+    The estimate is ``(m_2 + ... + m_(k-1)) / V(r_k)``, where ``V`` is the volume of a ball in the dimensions of the
+    positions. The sum excludes the particle itself and the last neighbour, which sets the radius. So the estimate of a
+    uniform density is unbiased, with a relative scatter of ``1 / sqrt(k - 3)`` (Casertano & Hut 1985, ApJ 298, 80).
+    With ``part_query``, a query is not its own neighbour, and the sum begins with ``m_1``.
 
     On one device the result is differentiable with respect to positions, masses and box.
 
@@ -118,9 +120,9 @@ def knn_density(
         cfg: See `jztree.knn.knn`.
 
     Returns:
-        ``(q,)`` masses (or numbers) per volume, in the units of the particles and the dtype of a mass times a length in
-        JAX. A density is inf if all ``k`` neighbours coincide with the query, and 0 in rows without a particle (from
-        ``num`` on).
+        ``(q,)`` masses (or numbers) per volume, in the units of the particles, one per query. The dtype is that of a
+        mass times a length in JAX. A density is inf if all ``k`` neighbours coincide with the query. Rows from ``num``
+        of the queries on are 0.
 
     Raises:
         TypeError: See `jztree.knn.knn`.
@@ -152,13 +154,14 @@ def sph_density(
     output_order: str = "input",
     cfg: KNNConfig | None = None,
 ) -> jax.Array:
-    """Return the density at every query, from its neighbours weighed by a smoothing kernel.
+    """Return the density at every query, from its neighbours weighted by a smoothing kernel.
 
     The estimate is ``m_1 W(r_1, h) + ... + m_k W(r_k, h)``, where ``h``, the radius of support of ``W``, is the
     distance to the ``k``-th neighbour (`smoothing_length`). The weight of this neighbour is therefore 0.
 
-    A particle counts as its own first neighbour, with the full ``W(0, h)``. This is correct if particles keep their
-    distance, like SPH particles, and overestimates the density by this term for random positions.
+    A particle counts as its own first neighbour, with the full weight ``W(0, h)``. This is correct for particles that
+    keep a distance from each other, like SPH particles. For random positions, it overestimates the density by this
+    term.
 
     Args:
         part: Particles like those of `knn_density`, with positions in 1 to 3 dimensions.
@@ -168,10 +171,10 @@ def sph_density(
         part_query: See `jztree.knn.knn`.
         kernel: ``"cubic_spline"`` (Monaghan & Lattanzio 1985, A&A 149, 135), or ``"wendland_c2"``, ``"wendland_c4"`` or
             ``"wendland_c6"`` (Wendland 1995; normalisation of Dehnen & Aly 2012, MNRAS 425, 1068), which allow more
-            neighbours. In 3 dimensions, use 30 to 60 neighbours for the spline, 60 to 400 for the others.
-        bias_correction: Whether to subtract ``epsilon m_1 W(0, h)``, with the ``epsilon(k)`` that Dehnen & Aly (2012,
-            eqs 18 and 19) chose so that a glass has a uniform density. Only at the particles themselves, in 3
-            dimensions, with Wendland kernels.
+            neighbours. In 3 dimensions, use 30 to 60 neighbours for the spline, and 60 to 400 for the others.
+        bias_correction: Whether to subtract ``epsilon m_1 W(0, h)`` from the density. Dehnen & Aly (2012, eqs 18 and
+            19) chose ``epsilon(k)`` so that a glass has a uniform density. It exists only for Wendland kernels in 3
+            dimensions, without ``part_query``.
         output_order: See `jztree.knn.knn`.
         cfg: See `jztree.knn.knn`.
 
@@ -196,18 +199,17 @@ def sph_density(
 
 
 def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
-    """Evaluate a smoothing kernel of `sph_density`, ``W(r, h) h^d``, at ``q = r / h``, with ``h`` the radius of its
-    support.
+    """Return ``W(r, h) h^d`` of a smoothing kernel of `sph_density` at ``q = r / h``.
 
-    The integral of the kernel over space is 1.
+    The kernel is 0 at distances ``r`` of at least ``h``. Its integral over space is 1.
 
     Args:
-        q: Any shape, not negative. The kernel is 0 from 1 on.
+        q: Distances in units of ``h``, any shape, not negative.
         kernel: See `sph_density`.
-        dims: 1, 2 or 3.
+        dims: The number of dimensions ``d``: 1, 2 or 3.
 
     Returns:
-        An array with the shape of ``q``.
+        Numbers without a unit, in the shape of ``q``.
 
     Raises:
         ValueError: If the kernel is unknown or not available in these dimensions.
@@ -228,9 +230,8 @@ def _excess(kernel: str, k: int, dims: int, part_query: Any) -> float:
     """Return the excess of the self-contribution in a glass, relative to that contribution."""
     if kernel not in _BIAS or dims != 3 or part_query is not None:
         raise ValueError(
-            f"bias_correction is known for {', '.join(_BIAS)} in 3 dimensions, at the particles themselves, but not "
-            f"for {kernel} in {dims} dimension(s){'' if part_query is None else ' at other places (part_query)'}; "
-            "leave it out."
+            f"bias_correction exists for {', '.join(_BIAS)} in 3 dimensions without part_query, but not for {kernel} "
+            f"in {dims} dimension(s){'' if part_query is None else ' with part_query'}; set bias_correction=False."
         )
     epsilon, alpha = _BIAS[kernel]
     return epsilon * (k / 100) ** -alpha
