@@ -16,8 +16,8 @@
 
 namespace jztree {
 
-// A radius, and the factor for comparing distances with it in float64. The factor is a power of two. It prevents
-// overflow and underflow of the squares of all lengths close to the radius. So the result depends only on the two
+// A radius, and the factor for comparing distances with it in float64. The factor is a power of two. With it, the
+// square of any length close to the radius neither overflows nor underflows. So the result depends only on the two
 // particles.
 struct ExactRadius {
   double radius2 = -1, factor = 1;
@@ -65,7 +65,7 @@ struct DistanceRule {
   double period[D];
 
   // wrapped: whether any particle was outside its periodic box, so that its staged position is rounded to the box's
-  // precision. kept: whether scaling has kept all digits of all coordinates.
+  // precision. kept: whether scaling has kept all digits of every coordinate.
   JZTREE_BOTH DistanceRule(bool wrapped, bool kept, const Scale<D, T>& scaled)
       : exact_zero(!wrapped && kept),
         factor(std::is_same<T, double>::value ? static_cast<double>(scaled.factor) : 1.),
@@ -78,7 +78,7 @@ struct DistanceRule {
     }
   }
 
-  // Of a radius of at least 0; infinite: everything is within.
+  // The form of a radius that is at least 0. Everything is within an infinite radius.
   JZTREE_BOTH Within<T> within(double radius) const {
     constexpr double epsilon = std::numeric_limits<T>::epsilon();
     double length = radius * scale;

@@ -70,7 +70,7 @@ JZTREE_BOTH inline Image nearest_image(T qlow, T qhigh, T xlow, T xhigh, T perio
   return Image::depends;
 }
 
-// The same in all dimensions; false if the image depends on the pair in one of them.
+// The same in all dimensions. Returns false if the image depends on the pair in any dimension.
 template <int D, typename T>
 JZTREE_BOTH inline bool nearest_images(const T* qlow, const T* qhigh, const T* xlow, const T* xhigh, const T* period,
                                        Image* image) {

@@ -42,8 +42,9 @@ struct ByPositions {
  private:
   static constexpr unsigned wanted = Interface<1, float>::compiled_dims, compiled = wanted & (JZTREE_DIMS);
 
-  // The number of dimensions that a kernel gets. If it is not to be compiled for a number from 4 on, rows are padded to
-  // the next number for which it is compiled. 0: none.
+  // The number of dimensions of the rows that a kernel gets. If the interface is not for `dims` dimensions
+  // (compiled_dims) and `dims` is at least 4, rows are padded to the next compiled number. Returns 0 if the library has
+  // no suitable number.
   static constexpr int width_of(int64_t dims) {
     for (int width = 1; width <= max_dims; ++width)
       if ((compiled >> width & 1) && (width == dims || (dims > 3 && width > dims && !(wanted >> dims & 1))))
@@ -95,7 +96,7 @@ class Kernel {
   xla::ffi::Ffi* handler_;
 };
 
-// Returns the names of all kernels, each followed by a comma.
+// Returns the kernels' names, each followed by a comma.
 inline const char* kernel_names() {
   static const std::string names = [] {
     std::string joined;

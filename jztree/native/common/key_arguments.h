@@ -9,7 +9,7 @@ namespace jztree {
 template <int D, typename T>
 struct KeyDomain {
   int dims;                // of the rows before padding
-  const T *lower, *upper;  // (D,), of all particles; used in open dimensions
+  const T *lower, *upper;  // (D,), bounds of the particles; used in open dimensions
   Lengths box;
 
   explicit KeyDomain(Arguments& in)

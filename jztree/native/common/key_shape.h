@@ -62,7 +62,7 @@ struct KeyShape {
   JZTREE_BOTH static uint64_t spread(uint64_t x) {
     if constexpr (D == 1) return x;
 #if defined(__AVX512F__) && !defined(__CUDACC__)
-    // Processors without AVX-512 may also have this instruction, but it takes a hundred cycles on some of them.
+    // Processors without AVX-512 may also have this instruction, but some take a hundred cycles for it.
     constexpr uint64_t mask = detail::group_mask(D, 1);
     return _pdep_u64(x, mask);
 #else

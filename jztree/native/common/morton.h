@@ -1,9 +1,9 @@
 // Morton keys of 128 bits: two halves of 64, each with floor(64 / d) bits per dimension (in 3D, 42 bits per dimension
 // in total).
 //
-// A key is the z-order cell of a position on a cubic grid over the domain: the box in periodic dimensions, the bounding
-// box of all particles in open ones. The first half alone orders nearly everything; the second is only used if first
-// halves are equal. G. M. Morton (1966), "A computer oriented geodetic data base".
+// A key is the z-order cell of a position on a cubic grid. The grid spans the box in periodic dimensions and the
+// bounding box of the particles in open dimensions. The first half alone orders nearly everything; the second is only
+// used if first halves are equal. G. M. Morton (1966), "A computer oriented geodetic data base".
 #pragma once
 
 #include <algorithm>
@@ -33,7 +33,7 @@ struct KeyGrid : KeyShape<D> {
   double period[D];
   double inverse_extent;
 
-  // The grid over the domain. lower, upper: the bounding box of all particles; box: the box lengths, 0 for open
+  // The grid over the domain. lower, upper: the bounding box of the particles; box: the box lengths, 0 for open
   // dimensions.
   template <typename T>
   JZTREE_BOTH KeyGrid(const KeyShape<D>& shape, const T* lower, const T* upper, const double* box)
@@ -46,8 +46,8 @@ struct KeyGrid : KeyShape<D> {
       extent = std::max(extent, length);
     }
     inverse_extent = 1. / extent;
-    // If the domain has no extent, or is so wide or so small that this overflows, every particle gets the same key:
-    // slow for that set, but correct.
+    // Every particle gets the same key if the domain has no extent, or if its extent or the inverse overflows. The
+    // search is then slow but correct.
     if (!(extent > 0) || !std::isfinite(extent) || !std::isfinite(inverse_extent)) inverse_extent = 0;
   }
 };
@@ -100,8 +100,8 @@ JZTREE_BOTH inline int highest_difference(const MortonKey& a, const MortonKey& b
 // Particles that share all bits of a key are ordered along a z-order of the bits of their coordinates, which is as fine
 // as the coordinates are. An outlier may make the domain so large that thousands of particles share a cell; without
 // this order they would not be sorted in space at all. The rule applies to any number of particles: otherwise the order
-// would depend on the number of them on a rank. The comparison finds the highest bit in which two points differ without
-// interleaving any bits: T. M. Chan (2002), "Closest-point problems simplified on the RAM".
+// would depend on the number of particles per rank. The comparison finds the highest bit in which two points differ
+// without interleaving any bits: T. M. Chan (2002), "Closest-point problems simplified on the RAM".
 template <int D>
 struct BitOrder {
   uint64_t bits[D];
@@ -139,8 +139,7 @@ struct BitOrder {
 };
 
 // The z-order as 64-bit words, the most significant first: the halves of the Morton key; then the z-order of the bits
-// of the coordinates (see BitOrder), as many at a time as fit into a word. Rows that agree in all words are at one
-// point.
+// of the coordinates (see BitOrder), with as many bits per word as fit. Rows that agree in all words are at one point.
 template <int D>
 struct OrderWords {
   static constexpr int of_keys = 2;

@@ -1,4 +1,4 @@
-// Distances that decide which particles a rank sends to others: in float64, between boxes in wrapped coordinates.
+// Distances between boxes in wrapped coordinates, in float64. They decide which particles a rank sends to other ranks.
 #pragma once
 
 #include <cmath>

@@ -1,9 +1,9 @@
 // How the planes of a hierarchy are stored in flat arrays.
 //
-// Plane 0 holds the leaves; every higher plane groups runs of nodes of the plane below. Nodes of all planes are stored
-// one plane after the other. Splits have one entry more than the plane has nodes: node i covers the nodes from
-// splits[i] up to splits[i + 1] of the plane below (the particles, for plane 0). So each earlier plane shifts a plane's
-// splits by one extra place.
+// Plane 0 holds the leaves; every higher plane groups runs of nodes of the plane below. The planes are stored one after
+// the other. Splits have one entry more than the plane has nodes: node i covers the nodes from splits[i] up to splits[i
+// + 1] of the plane below (the particles, for plane 0). So each earlier plane shifts a plane's splits by one extra
+// place.
 #pragma once
 
 #include <cstddef>

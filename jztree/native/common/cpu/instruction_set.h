@@ -1,4 +1,4 @@
-// Selects one of the instruction sets for which the library is built.
+// Selects an instruction set from those that the library was compiled for.
 #pragma once
 
 namespace jztree {

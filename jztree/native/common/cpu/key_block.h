@@ -15,7 +15,7 @@ class KeyBlock {
 
   explicit KeyBlock(const KeyGrid<D>& grid) : grid_(grid), block_(grid) {}
 
-  // Keys of at most `most` rows from x on. Returns whether all of them are surely finite.
+  // Keys of at most `most` rows from x on. Returns whether all rows are surely finite.
   bool high(const T* x, int64_t rows, uint64_t* keys) {
     if constexpr (CellBlock<D, T>::fits) {
       if (block_.find(x, rows)) {

@@ -1,7 +1,8 @@
 // Finds how the keys of consecutive rows differ, for many rows at a time, without computing any key.
 //
-// The dimension in which cells differ in the highest bit decides which of two keys is larger: T. M. Chan (2002),
-// "Closest-point problems simplified on the RAM". The highest bit of a cell is its exponent as a floating-point number.
+// To compare two keys, take the dimension whose cells differ in the highest bit. The key with the larger cell in this
+// dimension is larger: T. M. Chan (2002), "Closest-point problems simplified on the RAM". The exponent of a cell,
+// converted to a floating-point number, gives its highest bit.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +23,9 @@ class KeyRises {
     for (int i = 0; i < most * D; ++i) lowest_[i] = 2 * (64 + grid.dims - i % D - exponent_of_one * grid.dims);
   }
 
-  // For at most `most` rows from x on, which must have a predecessor: the position of the highest bit in which the key
-  // of each row differs from that of the previous row, counted like in highest_difference; negative if the key is
-  // lower. 0 if first halves of keys are equal. Returns whether all rows are surely finite.
+  // Compare the key of each of at most `most` rows from x on with that of the previous row, which must exist. rises:
+  // the position of the highest differing bit, counted like in highest_difference; negative if the key is lower than
+  // the previous one; 0 if the first halves of both keys are equal. Returns whether all rows are surely finite.
   bool find(const T* x, int64_t rows, int32_t* rises) {
     if constexpr (vector_loop) {
       if (block_.find(x - D, rows + 1)) {

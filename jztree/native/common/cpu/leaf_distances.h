@@ -77,8 +77,8 @@ class LeafDistances {
         no_rests_(Rests ? static_cast<size_t>(most + lanes) : 0) {
     for (int d = 0; d < D; ++d) {
       shifted_[d].resize(static_cast<size_t>(most + lanes));
-      // A distance around the boundary is rounded in the last bit of the period, which a factor on the gap does not
-      // cover.
+      // A distance around the boundary has a rounding error of the last bit of the period. A factor on the gap does not
+      // cover this error.
       gap_period_[d] = scale.period[d] * below_one<T>;
     }
   }
@@ -86,7 +86,7 @@ class LeafDistances {
   // Periods for lower bounds of distances around the boundary.
   const T* gap_period() const { return gap_period_; }
 
-  // Select this leaf for distances of nearest images. low, high: the box of all query rows.
+  // Select this leaf for distances of nearest images. low, high: the box of the query rows.
   void set_leaf(const StagedTree<D, T>& sources, int64_t leaf, const T* low, const T* high) {
     look_at(sources, leaf);
     if (scale_.periodic) choose_images(low, high);
@@ -122,19 +122,20 @@ class LeafDistances {
                                                        : box_within<false>(queries, begin, radius2));
   }
 
-  // Find the leaf's particles near query rows. The rows are those of the `lanes` rows from `begin` on with a bit in
-  // `asked`. Near means within the squared radius radius2[i] of the i-th row, except the source `own` + i (`no_own`: no
-  // such source). The results of the n-th row in `asked` are near(n) until the next call. If `enough` is not 0, only
-  // the `enough` nearest are needed: for an infinite radius, some particles that are certainly farther away are left
-  // out.
+  // Find the leaf's particles near query rows. asked: one bit for each of the `lanes` rows from `begin` on, set if the
+  // row searches. Near means within the squared radius radius2[i] of the i-th row. The source `own` + i is left out for
+  // the i-th row (`no_own`: no source is left out). near(n) returns the results of the n-th row in `asked` until the
+  // next call. enough: the caller needs only this number of nearest particles, or all if it is 0. For an infinite
+  // radius, particles that are certainly farther away are then left out.
   void find_near(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const T* radius2, int64_t own,
                  int64_t enough = 0) {
     by_difference([&](auto how) { find_all<decltype(how)::value>(queries, begin, asked, radius2, own, enough); });
   }
 
-  // Visit the query rows from `begin` on with a bit in `asked`. For the i-th row, see = visit(i) is called; then
-  // see(first, used, distance2) with the squared distances to `lanes` of the leaf's particles, starting at index
-  // `first` (bits in `used` mark the ones that exist); then see.done().
+  // Visit the query rows from `begin` on with a bit in `asked`. For the i-th row, this calls see = visit(i). Then it
+  // calls see(first, used, distance2) for each block of `lanes` of the leaf's particles: `first` is the index of the
+  // block's first particle, `used` has a bit for each particle that exists, and `distance2` holds the squared
+  // distances. Finally it calls see.done().
   template <typename Visit>
   void each(const StagedTree<D, T>& queries, int64_t begin, uint32_t asked, const Visit& visit) const {
     by_difference([&](auto how) { each_pair<decltype(how)::value>(queries, begin, asked, visit); });
@@ -289,7 +290,7 @@ class LeafDistances {
     }
   }
 
-  // For the leaf's particles from index `first` on. Returns whether all visits returned true. Nothing is stored if no
+  // Visit the leaf's particles from index `first` on. Returns whether all visits returned true. Nothing is stored if no
   // particle is near.
   template <Difference How, typename Visit>
   bool each_near_place(const Place& from, int64_t first, const Lanes<T>& most, const Visit& visit) const {
@@ -330,8 +331,8 @@ class LeafDistances {
     });
   }
 
-  // The nearest particles of `enough` or more parts of the leaf are all within a distance; farther particles are not
-  // needed.
+  // Divide the leaf into `enough` or more parts and take the nearest particle of each. These are at least `enough`
+  // particles, so particles farther than the farthest of them are not needed.
   template <Difference How>
   void choose_nearest(const Place& from, int64_t own, int64_t enough, T* distance2, uint64_t* chosen) const {
     const Lanes<T> nowhere(std::numeric_limits<T>::infinity()), place = places<T>();
@@ -352,7 +353,8 @@ class LeafDistances {
     });
   }
 
-  // The largest of the least elements of `enough` parts or more: halves are joined as long as enough parts are left.
+  // The largest of the least elements of `enough` or more parts. `least` has one part per lane; pairs of parts are
+  // joined while at least `enough` parts remain.
   static T largest_of_parts(const Lanes<T>& least, int64_t enough) {
     static_assert(lanes == 16, "four steps");
     T part[lanes];

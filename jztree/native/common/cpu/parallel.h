@@ -1,8 +1,8 @@
 // Loops on XLA's thread pool.
 //
 // The calling thread also works. It requests helpers while some threads are idle, and waits only for blocks that
-// another thread has already begun. Several host devices share one pool, so a caller that waited for a task still in
-// the queue could wait for itself.
+// another thread has already begun. Several host devices share one pool, so a caller that waits for a queued task could
+// wait for itself.
 #pragma once
 
 #include <algorithm>

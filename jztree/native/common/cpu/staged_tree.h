@@ -93,7 +93,7 @@ class StagedTree : public NodeBoxes<D, T> {
 
   // Whether any particle was outside its periodic box, so that its staged position is rounded to the box's precision.
   bool wrapped() const { return wrapped_.load(); }
-  // Whether scaling has kept all digits of all coordinates; small coordinates of a wide set lose some.
+  // Whether scaling has kept all digits of every coordinate; small coordinates of a wide set lose some.
   bool kept() const { return !faded_.load(); }
 
   // Whether any staged coordinate may differ from the input coordinate times the factor.

@@ -70,7 +70,7 @@ __device__ inline T squared_distance(const RowPoint<D, T>& a, const RowPoint<D, 
   return sum;
 }
 
-// Select number by number: selecting between two addresses would put both points in memory.
+// Select coordinate by coordinate: a selection between two addresses would move both points from registers to memory.
 template <int D, typename T>
 __device__ inline RowPoint<D, T> either(bool first, const RowPoint<D, T>& a, const RowPoint<D, T>& b) {
   RowPoint<D, T> out;
@@ -97,7 +97,7 @@ __device__ inline RowPoint<D, T> load_point(const From* pos, int64_t row, const 
   return point;
 }
 
-// The box of the points of all lanes that have one.
+// The bounding box of the lanes' points. Lanes without a point do not count.
 template <int D, typename T>
 __device__ inline NodeBox<D, T> box_of_lanes(const RowPoint<D, T>& point, bool used) {
   constexpr T infinity = std::numeric_limits<T>::infinity();
@@ -109,8 +109,8 @@ __device__ inline NodeBox<D, T> box_of_lanes(const RowPoint<D, T>& point, bool u
   return box;
 }
 
-// Copy rows into shared memory, up to 32 at a time, where all lanes of a warp can read them. Calls work(row, count) for
-// the rows starting at `row`. points: space for one point per lane.
+// Copy rows into shared memory, up to 32 at a time, for all lanes of a warp to read. Calls work(row, count) after
+// copying the `count` rows from `row` on. points: space for one point per lane.
 template <int D, typename T, typename Work>
 __device__ inline void each_tile(const T* pos, uint32_t first, uint32_t end, const Scale<D, T>& scale,
                                  RowPoint<D, T>* points, const Work& work) {

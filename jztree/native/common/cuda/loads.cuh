@@ -5,9 +5,9 @@
 
 namespace jztree {
 
-// These see writes of all multiprocessors, without any order relative to other accesses, and make one memory access
-// each. A volatile access does more: it is ordered relative to other volatile accesses and is visible outside the
-// device.
+// These loads see the writes of every multiprocessor. They have no order relative to other accesses, and each makes one
+// memory access. A volatile access does more: it is ordered relative to other volatile accesses and is visible outside
+// the device.
 __device__ inline int32_t load_relaxed(const int32_t* at) {
 #ifdef __CUDA_ARCH__
   int32_t value;

@@ -1,10 +1,10 @@
 // The tools of every CUDA kernel: the stream from XLA, memory for its work arrays, and launches with error checks.
 // Nothing here waits for the GPU.
 //
-// Nothing here sets the GPU either. XLA makes it the current one of the thread that calls handlers, before the first
-// handler of a program and until the last (`executor->Activate()` in ExecuteAsyncOnStreamImpl,
+// Nothing here selects the GPU either. Before the first handler of a program and until the last one, XLA makes the
+// right GPU current in the thread that calls handlers (`executor->Activate()` in ExecuteAsyncOnStreamImpl,
 // xla/service/gpu/gpu_executable.cc). It would be wrong to set the device ordinal that handlers can query: it numbers
-// logical devices, and several of them may be on one GPU.
+// logical devices, and one GPU may have several.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -17,12 +17,12 @@
 
 namespace jztree {
 
-// The emulator counts how often a warp gets here (tests/native/cuda_emulator/counts.h); on a GPU the macro does
-// nothing.
+// The emulator counts the visits of each warp to this place (tests/native/cuda_emulator/counts.h). On a GPU the macro
+// does nothing.
 #ifndef JZTREE_COUNT
 #define JZTREE_COUNT(part)
 #endif
-// The emulator leaves this number of bytes free after each work array and watches them (xla_runtime.h there).
+// The emulator leaves this number of bytes free after each work array and detects writes to them (xla_runtime.h there).
 #ifndef JZTREE_GAP
 #define JZTREE_GAP 0
 #define JZTREE_WATCH_GAP(begin, end)
@@ -84,7 +84,7 @@ class Queue {
     if (blocks > std::numeric_limits<int32_t>::max())
       throw std::runtime_error("a launch needs " + std::to_string(blocks) +
                                " blocks, but CUDA allows at most 2**31 - 1.");
-    // Without this, a kernel is limited to 48 kB, including the static shared memory that it declares.
+    // Without this call, a kernel is limited to 48 kB of shared memory, including its static shared memory.
     if (shared_bytes > 0)
       check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
     cudaLaunchConfig_t config{};

@@ -10,7 +10,7 @@
 namespace jztree {
 namespace {
 
-// An array of which only the type and the shape are known.
+// An array without data: its type and shape.
 struct PlainBuffer {
   int64_t type, rank;
   const int64_t* dims;

@@ -1,5 +1,5 @@
-// A search by the 32 lanes of a warp, which test 32 places at once: this takes a fifth of the steps of a binary search,
-// and each step waits for memory.
+// A search in which the 32 lanes of a warp test 32 places at once. It takes a fifth of the steps of a binary search.
+// This saves time because each step waits for memory.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace jztree {
 
-// The first place in [first, last) for which `before` is false; last if there is none. `before` must be true for all
-// places before one for which it is true. All lanes of the warp take part, with the same range.
+// The first place in [first, last) where `before` is false, or `last` if it is true everywhere. If `before` is true at
+// a place, it must be true at all earlier places. All lanes of the warp call this with the same range.
 template <typename Before>
 __device__ int64_t warp_search(int64_t first, int64_t last, const Before& before) {
   while (first < last) {
