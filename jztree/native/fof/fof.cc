@@ -1,9 +1,10 @@
 // Units are the highest nodes that are smaller than the linking length, so that all their particles are linked to each
-// other ("dense"), and the leaves outside these nodes. First every unit is linked within, each on one thread. Then
-// every unit is linked to the later units in z-order that are within the linking length. One walk from the top finds
-// these for all children of a node:
+// other ("dense"), and the leaves outside these nodes. First the particles within each unit are linked, on one thread
+// per unit. Then every unit is linked to the later units in z-order that are within the linking length. One walk from
+// the top finds these units for all children of a node:
 // * If every pair of the two units is within the linking length, they are joined without testing their particles.
-// * If both are already one set each, and the same one, there is nothing to do; if they differ, one link is enough.
+// * If each unit is one set, and both are in the same set, the pair is skipped. If they are in different sets, one link
+//   is enough.
 // * Otherwise, the particles of each unit near the other's box are tested.
 // So the work shrinks when the linking length grows above the size of leaves. Joins go to a lock-free union-find.
 

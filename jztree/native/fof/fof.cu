@@ -1,12 +1,12 @@
-// First, every leaf is linked within, and every node above that is smaller than the linking length ("dense") is joined
-// whole. Then every leaf walks the planes to the leaves after it in z-order and within the linking length
-// (fof_walk.cuh), and links particles there. Joins go to a lock-free union-find over all rows (union_find.cuh), and a
-// last pass looks up the roots. The output array itself stores the parents: in addition to it and one byte per leaf
-// there is no work memory, unless labels are requested in another order.
+// First, the particles within each leaf are linked. Every higher node that is smaller than the linking length ("dense")
+// is joined whole. Then every leaf walks the planes to the later leaves in z-order within the linking length
+// (fof_walk.cuh), and links its particles to theirs. Joins go to a lock-free union-find over the rows (union_find.cuh),
+// and a last pass finds the roots. The output array stores the parents, so the kernel needs only one byte of work
+// memory per leaf, unless labels are requested in another order.
 //
 // The CPU kernel walks once for a whole dense node. Here every leaf walks, also in dense nodes. Walks then have similar
 // lengths for any linking length, and no warp processes more than its leaf. Pairs of large nodes need no second
-// descent, which was the serial part. Dense nodes still save all work on particles.
+// descent, which would be serial. Dense nodes still need no tests of single particles.
 //
 // One warp processes a leaf. To link particles within it, each lane takes one particle and tests it against all others
 // through shared memory, which gives a mask of friends per lane. Sets grow from these masks by ballots, so a leaf of up
@@ -73,7 +73,7 @@ __device__ uint32_t link_rows(RowTester<D, T>& tester, const UnionFind& sets, ui
   return end - first - warp_sum(joins);
 }
 
-// Set the parents of all rows, and whether each leaf is one set.
+// Set the parent of each row, and whether each leaf is one set.
 template <int D, typename T>
 __global__ void link_within(DeviceTree<D, T> tree, const LinkSetup<D, T>* setup, UnionFind sets, uint8_t* one_set) {
   __shared__ RowPoint<D, T> points[leaf_threads];

@@ -18,7 +18,7 @@ struct Friends {
   const int32_t* rows;  // (n,), the output row of each z-ordered particle; null: its index
   Lengths rlink, box;
   int32_t* label;  // (n,), the smallest output row of the group
-  bool filled;     // whether to write rows from num on, each of which is a separate group
+  bool filled;     // whether to write rows from num on: each is a separate group
 
   explicit Friends(Arguments& in)
       : tree(in),

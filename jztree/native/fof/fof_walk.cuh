@@ -1,21 +1,21 @@
 // A leaf's walk down the planes, which links it to all leaves after it in z-order that are within the linking length.
 //
 // A warp tests 32 nodes of a plane at once, one per lane. Nodes that end before the leaf or are too far away are
-// dropped. If the leaf is one set (all its particles are linked to each other directly or through others), some other
-// nodes that are one set are also dropped: those already in the same set, and those that join it because every pair is
-// within the linking length. Runs of neighbouring remaining nodes go on the stack as one range of children, so that the
-// next step fills more of its lanes: about 11 nodes per step, and 6 to 9 steps per leaf, for uniform particles. If two
-// leaves remain, the particles of each near the other's box are tested against each other. If both leaves are one set,
-// the first link is enough. If only one of them is, particles of the other leaf that are already in this set are left
-// out.
+// dropped. A leaf is one set if all its particles are linked to each other, directly or through others. If so, the walk
+// also drops two kinds of nodes that are one set: nodes already in the leaf's set, and nodes that it joins whole
+// because every pair is within the linking length. The children of neighbouring remaining nodes go on the stack in one
+// range, so that the next step fills more of its lanes. For uniform particles, a step has about 11 nodes, and a leaf
+// takes 6 to 9 steps. When the walk reaches another leaf, the particles of each leaf near the other's box are tested
+// against each other. If both leaves are one set, the first link is enough. If only one leaf is one set, the test
+// leaves out particles of the other leaf that are already in this set.
 //
 // Three rules prevent a warp from walking a whole cluster:
 // * A leaf next to a void has a box that may reach far into a cluster. If the box is wider than the linking length,
 //   nodes smaller than the box are also tested against the leaf's particles.
 // * A leaf that is not one set skips a dense node if all of the leaf's particles near the node are already in its set.
-// * A node with all particles at one place counts as one particle.
-// The remaining nodes are the shell of dense nodes about one linking length away that are not joined yet. In a cluster
-// of n particles inside a few linking lengths, the first leaves to walk test some n^(2/3) of its nodes.
+// * If all particles of a node are at one place, the node counts as one particle.
+// Only dense nodes about one linking length away remain, if they are not joined yet. In a cluster of n particles that
+// spans a few linking lengths, the first leaves to walk test about n^(2/3) of its nodes.
 //
 // Memory: a step reads 2 corners and 4 splits per node. All planes but the lowest two stay in the caches.
 #pragma once
@@ -43,7 +43,7 @@ struct WalkingLeaf {
 template <int D, typename T>
 class LeafWalk {
  public:
-  // Shared memory of a warp: the leaf, and the stack.
+  // Size of a warp's shared memory: the leaf and the stack.
   JZTREE_BOTH static constexpr int shared_bytes(int planes) { return leaf_bytes + NodeStack::bytes(planes); }
 
   __device__ LeafWalk(const DeviceTree<D, T>& tree, const LinkSetup<D, T>& setup, const UnionFind& sets,
@@ -108,7 +108,7 @@ class LeafWalk {
     }
   }
 
-  // Join the leaf and a node, both of them one set, if possible. Returns whether they are one set now.
+  // Join the leaf and a node if possible; both must be one set. Returns whether they are one set now.
   __device__ bool settled(const NodeBox<D, T>& box, int32_t first) {
     if (sets_.in_set(first, &member_)) return true;
     if (!all_linked(leaf_.box, box)) return false;
@@ -120,8 +120,8 @@ class LeafWalk {
     return setup_.rule.all_linked(a.low, a.high, b.low, b.high, setup_.scale.period);
   }
 
-  // The lanes of `left` without those whose nodes, which are `small`, lie between the leaf's particles. The lanes have
-  // just read the boxes, so they are in the nearest cache.
+  // Return `left` without the lanes whose `small` nodes are too far from every particle of the leaf. The lanes have
+  // just read the boxes, so the boxes are in the nearest cache.
   __device__ unsigned without_far(unsigned left, unsigned small, uint32_t node) {
     for (small &= left; small; small &= small - 1) {
       int lane = __ffs(static_cast<int>(small)) - 1;
@@ -131,7 +131,8 @@ class LeafWalk {
     return left;
   }
 
-  // The lanes of `left` without those of the `dense` nodes whose possible links to the leaf are all made by this call.
+  // Link the leaf to `dense` nodes. Returns `left` without the lanes whose node then needs no further links to the
+  // leaf.
   __device__ unsigned without_done(unsigned left, unsigned dense, const NodeRange& range) {
     for (dense &= left; dense; dense &= dense - 1) {
       int lane = __ffs(static_cast<int>(dense)) - 1;

@@ -20,7 +20,7 @@ struct Node {
 template <int D, typename T>
 class NearUnits {
  public:
-  // marked: [node], of all planes. gap_period: see LeafDistances.
+  // marked: one entry per node, plane after plane. gap_period: see LeafDistances.
   NearUnits(const StagedTree<D, T>& tree, const std::vector<uint8_t>& marked, const T* gap_period)
       : tree_(tree), marked_(marked), gap_period_(gap_period) {}
 

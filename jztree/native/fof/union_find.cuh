@@ -1,12 +1,12 @@
-// Disjoint sets of rows that many threads join at once, without locks. The root of a set is its smallest row for any
-// order of the joins, so the labels do not depend on the threads.
+// Disjoint sets of rows. Any number of threads join sets at the same time, without locks. The root of a set is its
+// smallest row for any order of the joins, so the labels do not depend on the threads.
 //
 // After J. Jaiganesh and M. Burtscher (2018), "A high-performance connected components implementation for GPUs"
 // (hooking with compare-and-swap), and R. E. Tarjan and J. van Leeuwen (1984), "Worst-case analysis of set union
 // algorithms" (path halving). If nearly all threads query the same set, they avoid reading its root: see `in_set`.
 //
 // Why every race is harmless:
-// * parent[i] <= i always, and a row that is not a root never becomes one again. So there are no cycles, every walk
+// * parent[i] <= i always, and a row that is not a root never becomes one again. So cycles are impossible, every walk
 //   ends, and the last row of a chain is the smallest of its set.
 // * A root changes only by the compare-and-swap in unite, which fails if another thread has hooked it before; unite
 //   then continues from the parent that it finds there. So no join is lost.
@@ -15,10 +15,9 @@
 // * find writes only parents of rows that are not roots, and only an ancestor that it has read. Another thread may
 //   meanwhile have written a higher ancestor there; overwriting it makes a chain longer, never wrong.
 // * A word may be read while it is written: the result is the old or the new word, and both are ancestors. So most
-//   reads are plain ones, which the cache of a multiprocessor may serve: its value may be outdated, but then it is a
-//   lower ancestor. Only a row that looks like a root is read again at a level of memory that all multiprocessors
-//   share, before any conclusion is drawn. The compare-and-swap reads there as well, and continues from the value that
-//   it finds.
+//   reads are plain reads, which the cache of a multiprocessor may answer. The cached value may be outdated, but then
+//   it is a lower ancestor. If a row looks like a root, it is read again from memory that all multiprocessors share
+//   before the result is used. The compare-and-swap also reads this memory, and continues from the value that it finds.
 #pragma once
 
 #include <cstdint>
@@ -85,8 +84,8 @@ struct UnionFind {
     return false;
   }
 
-  // Link a row directly to its root, which is returned. Used in a launch without joins, in which every thread does this
-  // only with its own row.
+  // Link a row directly to its root, and return the root. Only for launches without joins in which every thread links
+  // only its own row.
   __device__ int32_t settle(int64_t row) const {
     int32_t at = static_cast<int32_t>(row);
     for (int32_t up = ancestor(at); up != at; up = ancestor(at)) at = up;

@@ -1,5 +1,5 @@
-// Disjoint sets of rows that many threads join at once, without locks. The root of a set is its smallest row for any
-// order of the joins, so the labels do not depend on the threads.
+// Disjoint sets of rows. Any number of threads join sets at the same time, without locks. The root of a set is its
+// smallest row for any order of the joins, so the labels do not depend on the threads.
 //
 // After J. Jaiganesh and M. Burtscher (2018), "A high-performance connected components implementation for GPUs"
 // (hooking with compare-and-swap), and R. E. Tarjan and J. van Leeuwen (1984), "Worst-case analysis of set union
@@ -7,7 +7,7 @@
 //
 // Why every race is harmless:
 //
-// 1. parent[i] <= i always. A row that is not a root never becomes one again. So there are no cycles, and a chain of
+// 1. parent[i] <= i always. A row that is not a root never becomes one again. So cycles are impossible, and a chain of
 //    parents ends at a root.
 // 2. A root changes only by the compare-and-swap in unite, which fails if another thread has hooked it before; unite
 //    then searches the roots again. So no join is lost, and the larger root always goes below the smaller.
