@@ -1,9 +1,10 @@
 // Operations of a block of threads on boxes.
 //
-// A block takes particles that are neighbours in z-order. It tests the boxes of all ranks against the single box around
-// its particles, one box per thread. The remaining boxes, usually few or none, are tested against each particle or
-// leaf, one per thread. This leaves nothing out: a distance is never larger for a larger box, including rounding. All
-// threads of a block read the same boxes in every loop, so lanes stay together and loads are broadcast.
+// A block takes particles that are neighbours in z-order. It tests the boxes of every rank against the single box
+// around its particles, one box per thread. The remaining boxes, usually few or none, are tested against each particle
+// or leaf, one per thread. The first test never drops a box that the second would keep, because the distance to a
+// larger box is never larger, even after rounding. All threads of a block read the same boxes in every loop, so lanes
+// stay together and loads are broadcast.
 #pragma once
 
 #include <cstdint>

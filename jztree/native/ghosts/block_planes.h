@@ -1,4 +1,5 @@
-// Boxes of blocks of rows, and boxes around many of these, so that few have to be tested.
+// A hierarchy over blocks of rows: the box of each block, and larger boxes around groups of boxes, which reduce the
+// number of tests.
 #pragma once
 
 #include <algorithm>

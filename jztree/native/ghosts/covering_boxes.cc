@@ -59,8 +59,8 @@ struct Cover {
 
   MortonKey key(int64_t row) const { return Morton<D>::key(grid, pos + row * D); }
 
-  // The first row whose key has the highest bit in which the keys of the range differ; the middle if all keys are
-  // equal.
+  // The row that starts the second part of a range: the first row with a 1 in the highest bit that differs between the
+  // range's keys. If all keys are equal, it is the middle row.
   int64_t cut(int64_t begin, int64_t end) const {
     MortonKey first = key(begin);
     int level = highest_difference(first, key(end - 1));

@@ -1,9 +1,9 @@
-// A single block finds the ranges, because every choice depends on the previous ones. The expensive part is the lookup
-// of the cut of a range and of the boxes of both parts. Warps do it for all ranges at once, before it is known whether
-// a range will be split. Then one warp chooses ranges until it reaches one that has not been looked up. For particles
-// in a typical order, this takes a dozen rounds for 256 boxes.
-// Boxes come from a pyramid of boxes of 32, 32^2, ... rows. A range needs at most two warp loads per level of it. The
-// pyramid is made from the rows alone, in one pass over them: tight boxes of leaves would give the same result.
+// A single block finds the ranges, because every choice depends on the previous ones. The expensive part is to find the
+// cut of a range and the boxes of both parts. Warps find these for all ranges at once, even for ranges that may not be
+// split. Then one warp chooses ranges until it reaches one whose cut is not known yet. For particles in a typical
+// order, this takes a dozen rounds for 256 boxes. Boxes come from a pyramid of boxes of 32, 32^2, ... rows. A range
+// needs at most two warp loads per level. The pyramid is built from the rows in one pass. Tight boxes of leaves would
+// give the same result.
 
 #include <cstdint>
 #include <limits>
@@ -18,7 +18,7 @@
 namespace jztree {
 namespace {
 
-// As many threads as the registers allow.
+// The number of threads that the registers allow.
 template <int D>
 constexpr int cover_threads = D <= 4 ? 512 : 256;
 
@@ -126,7 +126,7 @@ struct Cover {
   Count num;
   const KeyGrid<D>* grid;
   int64_t most;
-  // The ranges so far, and the parts of those whose `known` is 1.
+  // The ranges so far; lefts, rights: the two parts of each range whose `known` is 1.
   Range<D, T>*ranges, *lefts, *rights;
   int32_t* known;
 
@@ -144,8 +144,8 @@ struct Cover {
 
   __device__ MortonKey key(int64_t row) const { return Morton<D>::key(*grid, pyramid.pos + row * D); }
 
-  // The first row whose key has the highest bit in which the keys of the range differ; the middle if all keys are
-  // equal.
+  // The row that starts the second part of a range: the first row with a 1 in the highest bit that differs between the
+  // range's keys. If all keys are equal, it is the middle row.
   __device__ int64_t cut(int64_t begin, int64_t end) const {
     MortonKey first = key(begin);
     int level = highest_difference(first, key(end - 1));
@@ -181,7 +181,7 @@ struct Cover {
     return warp_max(at >= 0 && priority == highest && begin == first ? at : int64_t{-1});
   }
 
-  // Split ranges that have been looked up. Returns their new number, and whether the splitting is complete.
+  // Split ranges whose cuts are known. Returns their new number, and whether the splitting is complete.
   __device__ int64_t split(int64_t count, bool* complete) const {
     for (; count < most; ++count) {
       int64_t i = next(count);

@@ -95,7 +95,7 @@ struct OpenSearch {
     for (int64_t i = 0; i < own.count; ++i) in.wanted[i] = wanted_by(i, needed);
   }
 
-  // The largest radius that an open leaf in box i needs, -1 if there is none.
+  // The largest radius that an open leaf in box i needs, or -1 without open leaves.
   T wanted_by(int64_t i, const std::vector<double>& needed) const {
     T wanted = T{-1};
     if (own.splits[i] == own.splits[i + 1]) return wanted;

@@ -169,7 +169,7 @@ __global__ void open_by_leaf(OpenSearch<D, T> search) {
   search.needed[leaf] = needed;
 }
 
-// One block per box of the rank: the largest radius that an open leaf in it needs, -1 if there is none.
+// One block per box of the rank: the largest radius that an open leaf in it needs, or -1 without open leaves.
 template <int D, typename T>
 __global__ void wanted_by_boxes(OpenSearch<D, T> search, T* wanted) {
   int64_t i = blockIdx.x, leaves = search.leaves.count;

@@ -1,4 +1,4 @@
-// Runs of a few rows and the box of each, used instead of leaves if there is no hierarchy.
+// Runs of a few rows and the box of each, for particles without a hierarchy. They replace the leaves.
 #pragma once
 
 #include "boxes.h"

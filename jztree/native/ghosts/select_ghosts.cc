@@ -15,7 +15,7 @@
 namespace jztree {
 namespace {
 
-// The rows of one rank that other ranks need. They are found block by block, that is, in runs of rows that are near
+// The rows of one rank that other ranks need. The search goes block by block; a block is a run of rows that are near
 // each other.
 template <int D, typename T>
 struct GhostSelection {
@@ -39,8 +39,7 @@ struct GhostSelection {
     return std::min(i, blocks[0].count);
   }
 
-  // Add the wanted rows of box i of a plane. The boxes that want part of it are chosen from those that want part of its
-  // parent.
+  // Add the wanted rows of box i of a plane. candidates: the boxes that want part of its parent.
   void add_rows(int plane, int64_t i, const WantingBoxes<D>& candidates, Near& near, std::vector<int32_t>& rows) const {
     if (blocks[plane].empty(i)) return;
     WantingBoxes<D>& here = near.of_plane[static_cast<size_t>(plane)];
@@ -73,7 +72,7 @@ struct GhostSelection {
     }
   }
 
-  // The rows that rank r wants, in order. low, high: the bounding box of all rows.
+  // The rows that rank r wants, in order. low, high: the bounding box of the rows.
   std::vector<int32_t> rows_for(const Parallel& parallel, int64_t r, const T* low, const T* high) const {
     const int64_t first = in.wanted.splits[r], most = std::max<int64_t>(0, in.wanted.splits[r + 1] - first);
     WantingBoxes<D> of_rank(space.period, most), near_all(space.period, most);

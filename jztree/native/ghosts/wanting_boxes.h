@@ -75,7 +75,7 @@ class WantingBoxes {
  private:
   using V = Lanes<double>;
 
-  // The lower and the upper corners of all boxes, dimension by dimension, and then the squared search distance of each.
+  // The boxes' lower corners, dimension by dimension, then their upper corners, then their squared search distances.
   double* corner(int which) { return numbers_.get() + which * stride_; }
   const double* corner(int which) const { return numbers_.get() + which * stride_; }
   double* far2() { return corner(2 * D); }
