@@ -43,7 +43,7 @@ struct Chunk {
   int32_t group, first, number;
 };
 
-// The chunks of all groups of more than `alone` rows, one group after the other.
+// The chunks of the groups with more than `alone` rows, group after group.
 struct Chunks {
   Segments segments;
   int64_t alone, most;

@@ -60,7 +60,7 @@ struct Catalogue {
   static constexpr unsigned compiled_dims = dims_up_to(catalogue_dims);
 
   GroupedParticles<D, T> grouped;
-  KnownEnds<D> ends;  // of no rank, or after all three passes: the last group is then the sum over its parts
+  KnownEnds<D> ends;  // empty on one device; over ranks, the results of all three passes, which give the last group
   int64_t room, speeds;
   int32_t* count;
   CatalogueColumns<D, T> columns;

@@ -1,4 +1,4 @@
-// Every step uses one thread per edge, message or vertex, and is bound by memory. A single radix sort of all ghosts
+// Every step uses one thread per edge, message or vertex, and is bound by memory. A single radix sort of the ghosts
 // removes repeated edges.
 
 #include <algorithm>
@@ -23,8 +23,8 @@ struct Ghosts {
     return count < 0 ? 0 : count < rows ? count : rows;
   }
 
-  // The source rank of a row after the rank's own rows; the number of ranks if it holds nothing. Only higher ranks have
-  // sent rows.
+  // The rank that sent a ghost row. It is the number of ranks if the row holds no particle. Only higher ranks have sent
+  // rows.
   __device__ int64_t owner(int64_t row) const {
     int64_t me = rank[0];
     if (me < 0 || me >= ranks - 1) return ranks;
@@ -84,7 +84,7 @@ void group_edges(Queue& queue, const GroupEdges& in) {
                     rows_as<Edge>(in.edges), in.number);
 }
 
-// A vertex is stored as one 64-bit word.
+// The 64-bit word that stores a vertex.
 __device__ unsigned long long bits_of_vertex(const Vertex& vertex) {
   return static_cast<unsigned long long>(static_cast<uint32_t>(vertex.row)) << 32 | static_cast<uint32_t>(vertex.rank);
 }
@@ -93,8 +93,8 @@ __device__ Vertex vertex_of(unsigned long long bits) {
   return {static_cast<int32_t>(bits & 0xffffffffu), static_cast<int32_t>(bits >> 32)};
 }
 
-// Vertices of a forest that other ranks or own edges may request. Many threads may plant the same vertex, all with the
-// same word.
+// Writes the vertices of a forest that other ranks or own edges may request. Several threads may write the same vertex;
+// they all write the same word.
 struct Planting {
   const int32_t *label, *order, *sent, *rank;
   const int32_t* before;  // for each rank, number of rows sent to the ranks before it
@@ -147,9 +147,9 @@ void propose_hooks(Queue& queue, const ProposeHooks& in) {
   queue.launch_over(in.edges.rows(), propose, rows_as<Edge>(in.edges), in.num, in.dest, in.message);
 }
 
-// *at = min(*at, proposed). Returns whether it was `first` before. The word is swapped as a whole, so that other
-// threads see the old or the new vertex. A thread that loses a swap compares with the winner. So the smallest of all
-// proposals remains for any order, and each failure is the progress of another thread.
+// *at = min(*at, proposed). Returns whether the old value was `first`. The swap replaces the whole word, so other
+// threads see the old or the new vertex. A thread that loses a swap compares its proposal with the winner. So the
+// smallest proposal remains for any order, and a swap fails only if another thread has made progress.
 __device__ bool take_smaller(unsigned long long* at, const Vertex& proposed, const Vertex& first) {
   unsigned long long wanted = bits_of_vertex(proposed);
   unsigned long long known = *static_cast<const volatile unsigned long long*>(at);

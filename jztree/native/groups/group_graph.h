@@ -1,11 +1,11 @@
 // The graph of groups across ranks, and its solution by a distributed union-find.
 //
 // A vertex is a local group of one rank, named by its rank and the row of its first particle. An edge joins two
-// vertices of different ranks that share a link. Every rank keeps the parents of its own vertices, and the edges that
-// it found. One round:
+// vertices of different ranks that share a link. A rank stores the parents of its vertices, and the edges that it has
+// found. One round:
 // 1. Every edge with different ends proposes to hook the larger end below the smaller one. The owner takes the smallest
 //    proposal, so links always lead to smaller vertices and never close a cycle.
-// 2. All hooked vertices and all ends of edges move to their grandparents, until nothing moves. The number of steps is
+// 2. The hooked vertices and the ends of edges move to their grandparents, until nothing moves. The number of steps is
 //    logarithmic in the depth of the trees. Hooked vertices are few, and are kept in a list.
 // Afterwards the ends of edges are roots. Every root with a smaller neighbour was hooked, so few rounds are needed.
 //
@@ -43,8 +43,8 @@ T* rows_as(const Array<int32_t>& array) {
   return reinterpret_cast<T*>(array.data);
 }
 
-// The edges between this rank's groups and groups of the ranks that sent ghosts, without repeats, in order. The number
-// is correct even if not all edges fit.
+// The edges between this rank's groups and the groups of ghosts, in order and without repeats. The number is correct
+// even if not all edges fit.
 struct GroupEdges {
   Array<const int32_t> label;     // (m,), the first row of each row's group, own rows before ghosts
   const int32_t* owner_label;     // (m,), the same on the row's owner
@@ -64,9 +64,9 @@ struct GroupEdges {
   }
 };
 
-// A forest in which no vertex is hooked yet. Only parents that are requested later are set: for the rank's own ends of
-// edges, and for the groups of rows that are ghosts on other ranks, which form their ends. All other memory is left
-// unchanged.
+// A forest in which no vertex is hooked yet. Only the parents that may be requested later are set: those of the ends of
+// this rank's edges, and those of groups with rows that are ghosts on other ranks, because these groups are the ends of
+// the other ranks' edges. All other memory stays unchanged.
 struct BeginForest {
   Array<const int32_t> label;  // (m,), the first row of each row's group, own rows before ghosts
   Array<const int32_t> order;  // (s,), the sent rows, rank after rank, including those to the rank itself
@@ -106,8 +106,8 @@ struct ProposeHooks {
         message(in.result<int32_t>("message", {edges.rows(), 3})) {}
 };
 
-// Process the received proposals, counts[r] of them from rank r, and list the vertices that are hooked for the first
-// time.
+// Process the received proposals and list the vertices that are hooked for the first time. Rank r has sent counts[r]
+// proposals.
 struct TakeHooks {
   Array<const uint32_t> messages;  // (ranks, chunk, 3)
   const int32_t *counts, *rank;    // (ranks,); this rank

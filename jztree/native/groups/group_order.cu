@@ -74,7 +74,7 @@ void order_by_group(Queue& queue, const GroupOrder& in) {
   }
   auto* key = queue.scratch<uint32_t>(n);
   queue.launch_over(n, number_rows, groups, in.label, in.num, static_cast<uint32_t>(room), key, in.order);
-  // Counts and numbers are no longer needed.
+  // From here on, counts and numbers are unused.
   DoubleBuffer<uint32_t> keys{key, reinterpret_cast<uint32_t*>(members)};
   DoubleBuffer<int32_t> rows{in.order, number};
   sort_pairs(queue, keys, rows, n, 0, bits_of(room));

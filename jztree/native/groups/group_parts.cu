@@ -1,5 +1,5 @@
-// The CPU works row by row; here stable radix sorts and running sums of integers give the same results, which do not
-// depend on the order of threads. Bound by memory. Bytes moved per row, and work arrays:
+// The CPU works row by row. Here stable radix sorts and running sums of integers give the same results for any order of
+// threads. The time is bound by memory. Bytes moved per row; then bytes of work arrays:
 //   group_parts  keys of 31 + log2(n) bits are sorted with their rows: 24 bytes per pass, and 100 more; 24 bytes per
 //   row
 //   pack_parts   8 bytes per entry of the buffer, with a binary search per rank
@@ -16,7 +16,7 @@
 namespace jztree {
 namespace {
 
-// The number of rows that hold particles, or 0 if a root is invalid: then no root may be used for a lookup.
+// The number of rows that hold particles. It is 0 if a root is invalid, because roots are then unusable as indices.
 struct GoodRows {
   Count num;
   const int32_t* bad_row;
@@ -24,14 +24,15 @@ struct GoodRows {
   __device__ int64_t operator()() const { return *bad_row < 0 ? num() : 0; }
 };
 
-// In an unsigned minimum, any row wins over -1.
+// -1 is the largest unsigned number, so the minimum replaces it by any row.
 __global__ void find_bad_row(Roots roots, const int32_t* rank, Count num, int32_t* bad_row) {
   int64_t row = thread_index();
   if (row < num() && roots.bad(row, *rank, num.rows))
     atomicMin(reinterpret_cast<unsigned*>(bad_row), static_cast<unsigned>(row));
 }
 
-// Roots on other ranks as keys, in which a row has `bits` bits, at most 31; a key of all ones sorts last.
+// Sort keys for parts whose roots are on other ranks. A row takes `bits` bits of the key, at most 31. Rows in no such
+// part have only ones as key, and sort last.
 struct PartKeys {
   Roots roots;
   int bits;

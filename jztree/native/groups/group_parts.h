@@ -16,7 +16,7 @@ struct GroupParts {
   int32_t* count;      // (n,), size of each part, at its first row
   int32_t* parts;      // (n,), parts that other ranks own, in the order of their roots
   int32_t* num_parts;  // number of `parts`
-  int32_t* windows;    // least number of windows into which the rows of each rank must be cut
+  int32_t* windows;    // the smallest sufficient number of windows over the rows of each rank
   int32_t* bad_row;    // the first row with an invalid root, or -1; all other results are meaningless if there is one
   int64_t chunk;
 

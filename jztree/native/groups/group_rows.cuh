@@ -10,8 +10,8 @@
 namespace jztree {
 
 // counts[group] += 1 for the group of each lane, -1 for none. All lanes of the warp take part. Neighbouring rows are
-// often in one group, which may be that of all rows, so a run of lanes adds once. Integer sums do not depend on the
-// order of additions.
+// often in one group, even up to a group with every row, so a run of equal lanes adds once. Integer sums do not depend
+// on the order of additions.
 __device__ inline void count_members(int32_t* counts, int32_t group) {
   int32_t before = __shfl_up_sync(all_lanes, group, 1);
   int lane = lane_index();

@@ -1,4 +1,4 @@
-// Bound by memory. Bytes moved per row, and work arrays:
+// The time is bound by memory. Bytes moved per row; then bytes of work arrays:
 //   group_targets   rows are sorted by log2(n) bits: 16 bytes per pass, and 60 more; 16 bytes per row
 //   group_segments  40 bytes, with binary searches over the ranks for each group; 4 bytes per row
 
@@ -93,7 +93,7 @@ void group_targets(Queue& queue, const GroupTargets& in) {
   queue.launch_over(n, write_targets, targets, keys.current, rows.current, begin, in.num, in.to_rank, in.target);
 }
 
-// This rank's share of the order of all particles.
+// This rank's share of the global order.
 struct MyShare {
   GlobalOrder order;
   Count rank, num;
@@ -102,7 +102,8 @@ struct MyShare {
     return Shares(order.total(), static_cast<uint64_t>(order.ranks)).start(static_cast<uint64_t>(rank()));
   }
 
-  // The last rank whose part of the order starts before `at` (or also at it, if `there`); -1 if there is none.
+  // The last rank whose part of the order starts before `at`, or -1 if no part does. If `there`, a part that starts at
+  // `at` also counts.
   __device__ int64_t owner(uint64_t at, bool there) const {
     int64_t first = 0, last = order.ranks;
     while (first < last) {

@@ -1,5 +1,5 @@
-// The destination of each particle if all are distributed in equal shares in group order, and the groups that begin
-// among the received particles (grouping.h).
+// The destination of each particle if each rank gets an equal share of the group order, and the groups that begin among
+// the received particles (grouping.h).
 #pragma once
 
 #include "common/arguments.h"
@@ -7,8 +7,8 @@
 
 namespace jztree {
 
-// to_rank[row], target[row]: the destination of a particle; the target is ~row there if it is the first of a listed
-// group.
+// The destination of a particle is row target[row] on rank to_rank[row]. For the first particle of a listed group,
+// target[row] is the bitwise complement of that row.
 struct GroupTargets {
   const int32_t* rank;
   Array<const int32_t> root_rank;  // (n,)

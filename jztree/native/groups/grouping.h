@@ -1,4 +1,4 @@
-// How to put the particles of all ranks into group order.
+// Puts the particles of every rank into group order.
 //
 // Every rank holds a range of the global z-order. A group is named by its first particle, its root: a rank, which owns
 // the group, and a row. No member is on a lower rank than the root. The particles of a group on one rank form a part,
@@ -8,8 +8,9 @@
 // order goes rank by rank, so most particles stay on their rank. All ranks know the numbers of grouped and other
 // particles of each rank, and can derive the rows that are in groups.
 //
-// The exchange goes by windows of the owners' rows. A rank has at most one part of a group, so windows can be narrow
-// enough for one rank's parts in a window to fit the buffer. The owner settles all groups of a window at once.
+// The parts are sent window by window; a window is a range of the owners' rows. A rank has at most one part of a group,
+// so in a sufficiently narrow window each rank's parts fit the buffer. The owner settles all groups of a window at
+// once.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +31,7 @@ JZTREE_BOTH inline void write_wide(uint32_t* words, uint64_t value) {
   words[1] = static_cast<uint32_t>(value >> 32);
 }
 
-// Window w consists of rows [begin(w), begin(w + 1)). Doubling the number of windows halves each of them.
+// Window w consists of rows [begin(w), begin(w + 1)). If the number of windows doubles, each window is halved.
 struct Windows {
   int64_t rows, count;
 
@@ -70,7 +71,7 @@ struct Shares {
   }
 };
 
-// The order of all particles: for each rank the listed groups that it owns, then its particles in no listed group.
+// The global order of particles: for each rank the listed groups that it owns, then its particles in no listed group.
 struct GlobalOrder {
   static constexpr int64_t tally_words = 5;
 

@@ -54,7 +54,8 @@ JZTREE_BOTH inline double factor_to_one(double number) {
   return std::ldexp(1., exponent > most ? -most : exponent < -most ? most : -exponent);
 }
 
-// Sums over a group, or over one rank's part of it. All members are doubles, so it can be sent as words.
+// Sums over a group, or over one rank's part of a group. All members are doubles, so ranks can send the struct as
+// words.
 template <int D>
 struct Moments {
   double count, mass;
@@ -62,9 +63,9 @@ struct Moments {
   double centre[D];    // weighted offsets to it
   double velocity[D];  // weighted velocities
   double reach, pace;  // the largest absolute component of an offset and of a velocity
-  // About the means, in units in which reach and pace are about 1: weighted products of coordinates, of a coordinate
-  // and a velocity, and of velocities; and the largest squared distance. In 1D nothing rotates, but no array may be
-  // empty.
+  // Sums about the means, in units that make reach and pace about 1: weighted products of two coordinates, of a
+  // coordinate and a velocity, and of two velocities. Also the largest squared distance. In 1D nothing rotates, but C++
+  // forbids empty arrays.
   double inertia[Pairs<D>::with_self];
   double rotation[D > 1 ? Pairs<D>::distinct : 1];
   double dispersion, distance2;
@@ -241,7 +242,7 @@ struct CatalogueColumns {
     mass[group] = static_cast<T>(sums.mass);
     for (int d = 0; d < D; ++d) {
       T inside = wrap(static_cast<T>(wrap(place[d], period[d])), period[d]);
-      // Rounding may lift a centre just below the upper end onto it, which is the same place as 0.
+      // Rounding may move a centre just below the upper end to the upper end, which is the same place as 0.
       centre[group * D + d] = period[d] > 0 && static_cast<double>(inside) >= period[d] ? T{0} : inside;
     }
     radius[group] = static_cast<T>(std::sqrt(sums.distance2) / sums.length_factor());
@@ -278,7 +279,7 @@ struct Ends {
   Moments<D> head, tail;
 };
 
-// The ends of all ranks.
+// The ends of every rank.
 template <int D>
 struct AllEnds {
   const Ends<D>* ends;

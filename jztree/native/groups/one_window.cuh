@@ -1,4 +1,4 @@
-// One of the windows in which owners of groups receive parts; its number is on the GPU.
+// A window for which owners of groups receive parts (grouping.h). Its number is in GPU memory.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace jztree {
 
-// The windows into which the rows of all ranks are cut, and one of them.
+// The division of rows into windows, and the current window.
 struct OneWindow {
   int64_t rows;
   const int32_t *number, *windows;

@@ -21,7 +21,7 @@ struct SettleGroups {
   const int32_t *window, *windows;
   const uint32_t* old_tally;
   uint32_t* answers;  // (ranks, chunk, 2), the places of the received parts
-  uint32_t* places;   // (n, 2), continued, now with the places of this rank's own parts of these groups
+  uint32_t* places;   // (n, 2), continued: adds the places of this rank's own parts of the window's groups
   uint32_t* tally;
   int64_t npart_min;
 
