@@ -239,7 +239,7 @@ class CountedKBest final : public KBest<T> {
   static constexpr uint32_t crowd = 16;
 
   int64_t k_;
-  int64_t full_;      // the number of candidates at which the buffer is cut down
+  int64_t full_;      // the buffer is cut down when it holds this number of candidates
   int64_t capacity_;  // includes space for the candidates of one more call
   int64_t room_ = 0;  // number of queries with buffers
   std::unique_ptr<Key[]> packed_;

@@ -8,8 +8,8 @@
 // Ties are broken by the lower row. So the walk skips a node at exactly the largest radius only if its rows come after
 // the found ones, which keeps the cost of sets of equal points linear.
 //
-// If leaves are open, radii start at the earlier results. A first walk, to the sources other than the queries,
-// determines the queries that have any of them within their radius; only these queries are searched again.
+// If leaves are open, radii start at the earlier results. A first walk visits only the sources that are not queries,
+// and finds the queries with such a source within their radius. Only these queries are searched again.
 //
 // If there is a limit, radii start there. Candidates that float32 cannot decide at the limit are decided in float64
 // from the unchanged input positions before a list takes them.

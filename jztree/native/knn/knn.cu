@@ -7,8 +7,8 @@
 // its own first neighbour or is excluded. Distances are computed with the formulas and the roundings of the CPU kernel
 // (no fused multiply-add), so the results have the same bits.
 //
-// Squared distances in float32 underflow if neighbours are more than 2^90 times closer than the set is wide. Such
-// queries are listed and searched again in float64, by a launch that has nothing to do for nearly every set.
+// Squared distances in float32 underflow if neighbours are more than 2^90 times closer than the set is wide. The kernel
+// lists such queries, and a second launch searches them again in float64. For nearly every set the list is empty.
 
 #include <cstdint>
 

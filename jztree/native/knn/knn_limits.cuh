@@ -10,7 +10,7 @@
 
 namespace jztree {
 
-// each: null if there are no limits.
+// each: null without limits.
 template <int W, typename T>
 struct Limits {
   const DistanceRule<W, T>* rule = nullptr;

@@ -7,7 +7,8 @@
 
 namespace jztree {
 
-// Queries that a search in float32 cannot answer: groups of 32 consecutive queries, and the lanes of these.
+// Queries that a search in float32 cannot answer: groups of 32 consecutive queries, and the affected lanes of each
+// group.
 struct Unanswered {
   int32_t* count = nullptr;
   uint32_t *group = nullptr, *lanes = nullptr;
@@ -38,7 +39,7 @@ struct Problem {
 
   __device__ int64_t count() const { return chosen ? *chosen_count : most; }
   __device__ int64_t query(int64_t place) const { return chosen ? chosen[place] : place; }
-  // The query's own row among the sources, -1 if there is none.
+  // The query's own row among the sources, or -1 if the query is not a source.
   __device__ int64_t own_row(int64_t query) const {
     if (self) return query;
     int64_t offset = own_offset[0], row = query + offset;

@@ -86,8 +86,8 @@ Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Sca
 template <int W, typename T, typename From>
 Unanswered search_long_lists(Queue& queue, const Problem<From>& problem, const Scale<W, T>* scale,
                              const Unanswered& again) {
-  // Longer lists are in global memory, of which the concurrent warps take at most this amount. Few queries, if any, are
-  // answered again.
+  // Lists above `shared_list_bytes` are in global memory. The lists of the concurrent warps take at most `global_bytes`
+  // together. Few queries, if any, are answered again.
   constexpr int64_t shared_list_bytes = 16 << 10, global_bytes = int64_t{1} << 30;
   const int64_t most_warps = again.count ? 256 : 4096;
   Unanswered unanswered = no_unanswered(queue, again.count ? 1 : problem.most);

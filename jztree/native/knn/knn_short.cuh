@@ -1,11 +1,11 @@
 // The search for k up to 32: a warp answers 32 queries that are consecutive in z-order, one per lane.
 //
-// The warp walks the planes together. Each lane tests one row of a leaf: can it be within the radius of any query,
-// judged by the box around all queries? Rows that pass go to a tile in shared memory, which collects rows of several
-// leaves. The tile is processed in blocks of eight rows. All lanes read the same row at once (a broadcast), compare it
-// with their own radius and collect it if it is inside. The lists absorb collected candidates in batches, without
-// branches. So lanes diverge only in what they collect, and the memory traffic is one leaf per 32 queries, mostly from
-// the caches.
+// All lanes walk the planes together. In a leaf, each lane tests one row against the box around all queries, and drops
+// the row if it cannot be within the radius of any query. The other rows go to a tile in shared memory, which collects
+// rows of several leaves. The lanes process the tile in blocks of eight rows. All lanes read the same row at once (a
+// broadcast). Each lane compares it with its own radius and collects it if it is inside. The lists absorb collected
+// candidates in batches, without branches. So lanes diverge only when they collect candidates. A leaf is loaded once
+// per 32 queries, mostly from the caches.
 //
 // checks/profiling/knn_instructions.py counts the instructions of a warp; docs/gpu.md has the figures.
 #pragma once

@@ -209,7 +209,7 @@ class WarpWalk {
     __syncwarp();
   }
 
-  // The rows of the next leaf that may hold needed candidates. Returns false if there is none.
+  // Find the rows of the next leaf that may hold needed candidates. Returns false after the last such leaf.
   __device__ __forceinline__ bool next_leaf(const Wanted<Boxes, T>& wanted, uint32_t* begin, uint32_t* end) {
     {
       JZTREE_COUNT("pick leaf");

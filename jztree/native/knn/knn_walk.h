@@ -41,10 +41,10 @@ class Walk {
     for (int d = 0; d < D; ++d) rounding_[d] = sources.rounding[d] + queries.rounding[d];
   }
 
-  // Answer the queries of a leaf of the queries' hierarchy, or only those marked in `asked`. Returns false if squared
-  // distances of some queries have lost digits, because they are tiny compared with the extent of the set. Nothing is
-  // written for such `lost` queries. Each query is checked separately, so no answer depends on the other queries of its
-  // leaf.
+  // Answer the queries of a leaf of the queries' hierarchy, or only those marked in `asked`. A query is `lost` if its
+  // squared distances have lost digits because they are tiny compared with the extent of the set. Returns false if
+  // queries are lost; nothing is written for these. Each query is checked separately, so no answer depends on the other
+  // queries of its leaf.
   bool group(int64_t leaf, const std::vector<uint8_t>* asked = nullptr) {
     begin_ = queries_.leaf_row(leaf);
     count_ = queries_.leaf_row(leaf + 1) - begin_;
@@ -85,7 +85,7 @@ class Walk {
     Entry(Key bound, int of_plane, int64_t i) : key(bound), plane(of_plane), node(i) {}
   };
 
-  // Find the nearest sources of all queries of the group.
+  // Find the nearest sources of the group's queries.
   void search(int64_t leaf) {
     best_->reset(count_, own_first_);
     worst_ = own_first_ && out_.k == 1 ? own_candidate<T>() : no_candidate<T>();
@@ -100,7 +100,7 @@ class Walk {
     walk<false>();
   }
 
-  // Reset the search radii of all searched queries to their maximum.
+  // Reset the radius of each searched query to its maximum.
   void begin_bounds() {
     bound_.assign(static_cast<size_t>(count_), worst_);
     radius2_.assign(static_cast<size_t>(count_ + lanes), candidate_distance2<T>(worst_));
@@ -109,7 +109,7 @@ class Walk {
     set_worst();
   }
 
-  // Find the queries that have sources within their bounds that are not queries. Returns false if there are none.
+  // Find the queries with sources within their bounds that are not queries. Returns whether any query was found.
   bool reach_others() {
     worst_ = no_candidate<T>();
     begin_bounds();
@@ -118,8 +118,7 @@ class Walk {
     return std::any_of(reached_.begin(), reached_.end(), [](uint8_t reached) { return reached; });
   }
 
-  // Write the results of all queries that are not lost. Returns false if there were ties that the lists could not
-  // decide.
+  // Write the results of every query that is not lost. Returns false if the lists could not decide all ties.
   bool write_found(const std::vector<uint8_t>* asked) {
     lost_.assign(static_cast<size_t>(count_), 0);
     answers_.clear();
@@ -155,12 +154,12 @@ class Walk {
     }
   }
 
-  // The k-th source cannot be farther than the k-th of some of the sources. Rounding has moved that one by less than
-  // this margin.
+  // Start with the radii of an earlier search of a part of the sources: the k-th nearest of all sources cannot be
+  // farther. The margin is larger than the rounding error of the stored radius.
   void bound_by_found() {
     bounds_.resize(static_cast<size_t>(count_), no_candidate<T>());
     for (int64_t q = 0; q < count_; ++q) {
-      // Stored radii are rounded; the smallest have hardly a digit left.
+      // Stored radii are rounded, and the smallest have hardly a correct digit.
       T stored = static_cast<T>(out_.radius[out_.row(begin_ + q) * out_.k + out_.k - 1]);
       T known = (stored * above_one<T> + std::numeric_limits<T>::denorm_min()) * scale_.factor;
       T bound2 = known * known * above_one<T> + std::numeric_limits<T>::min();
@@ -183,8 +182,8 @@ class Walk {
     return begin >= out_.own_offset && end <= out_.own_offset + queries_.leaf_row(queries_.leaves());
   }
 
-  // Push the relevant children of a node (plane is theirs), the nearest last so that it is visited first. Others:
-  // children that contain only queries are not relevant.
+  // Push the relevant nodes [begin, end) of a plane, the children of one node. The nearest is pushed last, so that it
+  // is visited first. Others: nodes that contain only queries are not relevant.
   template <bool Others>
   void push_nodes(int plane, int64_t begin, int64_t end) {
     int64_t start = sources_.layout().starts[static_cast<size_t>(plane)];
@@ -273,7 +272,7 @@ class Walk {
     if (changed) set_worst();
   }
 
-  // Note the queries that have sources of the leaf within their bounds that are not queries.
+  // Mark the queries with sources of this leaf within their bounds that are not queries.
   bool look_from(int64_t block, uint32_t open) {
     leaf_distances_.find_near(queries_, begin_ + block, open, radius2_.data() + block, no_own);
     bool changed = false;
@@ -289,8 +288,8 @@ class Walk {
     return changed;
   }
 
-  // Among four blocks of queries starting at `begin`, those that the leaf may be near to. All blocks are tested before
-  // the first is searched, so that nothing waits for a mispredicted branch.
+  // Of the four blocks of queries from `begin` on, return the queries that may be near the leaf. All blocks are tested
+  // before the first is searched, so that nothing waits for a mispredicted branch.
   __attribute__((always_inline)) uint64_t may_open(int64_t begin) const {
     uint64_t open = 0;
     for (int64_t block = begin; block < std::min(begin + 4 * lanes, count_); block += lanes) {

@@ -2,8 +2,8 @@
 //
 // The sorted items have 32 bits: the first 23 bits of a candidate's squared distance, and its index among whole
 // candidates, which are kept separately. The whole candidates are sorted at the end. If all items from the k-th to the
-// last have the same 23 bits, one of the k nearest may have been lost: this is a tie that the list cannot decide. Most
-// sets have none in thousands of lists; in a lattice every list has one.
+// last have the same 23 bits, one of the k nearest may have been lost: this is a tie that the list cannot decide. In
+// most sets, not one of a thousand lists has such a tie. In a lattice every list has one.
 #pragma once
 
 #include <algorithm>
@@ -61,12 +61,12 @@ class RoundedKBest final : public KBest<float> {
 
  private:
   static constexpr int64_t places = 512;
-  // Greater than the keys of all candidates.
+  // Greater than any candidate's key.
   static constexpr uint32_t none = 0xffffffff;
 
   static uint32_t rounded(uint32_t key) { return key & ~static_cast<uint32_t>(places - 1); }
 
-  // An upper limit of all candidates with the same rounded distance as the key.
+  // An upper limit for candidates with the same rounded distance as the key.
   static int64_t bound(uint32_t key) {
     return key == none ? no_candidate<float>() : static_cast<int64_t>(key | (places - 1)) << 31 | no_row;
   }

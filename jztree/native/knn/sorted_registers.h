@@ -56,8 +56,9 @@ class SortedRegisters {
   }
 
  private:
-  // Such 64-bit integers sort like the float64 numbers with these bits. There are instructions for these numbers even
-  // if there are none for 64-bit integers. (This includes subnormal numbers: kernels keep them.)
+  // Such 64-bit integers sort like the float64 numbers with these bits. Every processor has instructions for the
+  // minimum and maximum of float64 numbers, but some lack them for 64-bit integers. (Subnormal numbers are safe,
+  // because kernels do not flush them to 0.)
   static void larger_of(const Vector& a, const Vector& b, Vector& out) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
     if constexpr (sizeof(Integer) == 8) {
