@@ -1,10 +1,11 @@
 // Distributes the spheres to warps and blocks; overdensity_search.cuh has the search.
 //
-// Spheres hold from 20 particles to nearly all. A warp searches a centre as long as no shell has more than 512
-// particles, which it lists in shared memory; shells of spheres with a few thousand particles stay below this. Blocks
-// with lists in global memory process the remaining centres. Those that still do not fit go to fewer, larger blocks
-// with longer lists, so that lists only take a few times the memory of the positions. These blocks divide shells if
-// necessary. Centres are distributed one by one, because some take 10^5 times as long as others.
+// Spheres hold from 20 particles to nearly all. First a warp searches each centre and lists the particles of a shell in
+// shared memory. It gives up if a shell has more than 512 particles; spheres of a few thousand particles have smaller
+// shells. Blocks with lists in global memory process the remaining centres. If a shell does not fit these lists, its
+// centre goes to fewer, larger blocks with longer lists. So the lists take only a few times the memory of the
+// positions. These blocks divide shells if necessary. Centres are distributed one by one, because some take 10^5 times
+// as long as others.
 //
 // The cost is that of a tree walk per shell and of sorting the particles in the spheres. The largest sphere sets a
 // lower limit, because one warp adds its masses one by one. Masses are added in the CPU's order with the CPU's

@@ -2,15 +2,15 @@
 // outwards (spheres.h) until the spheres end.
 //
 // A particle is a 128-bit number: the bits of its squared distance followed by those of its mass. So the order is the
-// same as on the CPU, and a shell is a range of such numbers. If a shell holds more particles than the capacity of the
-// list, the walk has also counted them in 256 parts of that range. The shell then shrinks to as many of the first parts
-// as fit. If not even the first part fits, the shell becomes this part, and its 256 parts are counted. A shell of a
-// single number holds identical particles and needs no list. So a sphere can hold any number of particles; the list
-// size only affects the number of walks.
+// same as on the CPU, and a shell is a range of such numbers. The walk also counts particles in 256 parts of that
+// range. If a shell holds more particles than the list can, it shrinks to the first parts, as many as fit. If the first
+// part alone does not fit, it becomes the shell, and a new walk counts its 256 parts. A shell of a single number holds
+// identical particles and needs no list. So a sphere can hold any number of particles; the list size only affects the
+// number of walks.
 //
 // Masses must be added one after the other. A warp does this with shuffles for 32 particles of the sorted list, in
-// every lane. Each lane then checks for its particle whether a sphere ends and where the peak is. Only in the few runs
-// of 32 in which spheres begin or end, a single lane processes the particles as on the CPU.
+// every lane. Each lane then checks whether a sphere ends at its particle, and computes its value for the peak. If
+// spheres begin or end in a run of 32 particles, which is rare, a single lane processes this run as on the CPU.
 #pragma once
 
 #include <cstdint>
@@ -93,7 +93,7 @@ class SphereSearch {
         room_(lists.room),
         divides_(lists.divides) {}
 
-  // Whether the list was long enough. All threads of the block call this with the same row.
+  // Search one centre. Returns whether the list was long enough. All threads of the block call this with the same row.
   __device__ bool answer(int64_t row) {
     double box[D];
     for (int d = 0; d < D; ++d) box[d] = problem_.box[d];

@@ -16,7 +16,7 @@ struct SphereSums {
   Array<const T> mass;    // (n,); one element if it is shared, no elements if every particle counts 1
   Array<const T> vel;     // (n, D), or no rows
   Array<const T> centre;  // (q, D)
-  const T* radius;        // (q,); if it is not positive, there is no sphere and its row is zero
+  const T* radius;        // (q,); if it is not positive, the row of results is zero
   Lengths box;
   int64_t speeds;
   int32_t* count;  // (q,)

@@ -46,8 +46,9 @@ class ShellWalk {
   __device__ ShellWalk(const DeviceTree<D, T>& tree, WalkMemory<Threads>& memory, Span* stack)
       : tree_(tree), memory_(memory), stack_(stack) {}
 
-  // Call visit(row) in every thread of the block together, for the rows of all nodes that reach into the shell; -1 if a
-  // thread has none. The threads synchronise between the previous walk and this call, and again before it returns.
+  // Call visit(row) in every thread of the block together, for the rows of the nodes that reach into the shell. Threads
+  // without a row call visit(-1). The threads synchronise between the previous walk and this call, and again before it
+  // returns.
   template <typename Visit>
   __device__ void rows(const Centre<D, T>& centre, double inner, double outer, const Visit& visit) {
     if (threadIdx.x == 0) {

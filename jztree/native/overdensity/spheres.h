@@ -1,13 +1,13 @@
 // Spherical overdensities: the spheres around a centre whose mean density, over all particles, falls to a given value.
 //
-// Particles are processed in the order of their distance. The sphere of the `least` nearest ones grows particle by
-// particle as long as it is denser than a threshold. With the mass M_i of i particles within r_i, the density at the
-// next particle is M_i / V(r_{i+1}). The sphere ends between particle i and the next one, at R = (M_i / (V(1)
-// density))^(1/D). A higher threshold never ends later than a lower one, so one pass outwards finds all spheres. The
-// search goes from shell to shell. Suppose all particles within a radius are taken before the last sphere ends. Then
-// this sphere reaches at least to the radius at which the current mass would have the given density, since more mass
-// only makes the sphere larger. So the next shell goes a little further than that. Each such step divides the error of
-// the logarithm of the radius by 3 (isothermal haloes), so a few shells are enough.
+// Particles are processed in the order of their distance. The sphere first holds the `least` nearest particles. It
+// grows particle by particle until its density falls to a threshold. With the mass M_i of i particles within r_i, the
+// density at the next particle is M_i / V(r_{i+1}). The sphere ends between particle i and the next one, at R = (M_i /
+// (V(1) density))^(1/D). A higher threshold never ends later than a lower one, so one pass outwards finds all spheres.
+// The search goes from shell to shell. If the last sphere has not ended in a shell, take the radius R at which the mass
+// so far would have the given density. The sphere reaches at least to R, because more mass only makes it larger. So the
+// next shell goes a little further than R. Each such step divides the error of the logarithm of the radius by 3
+// (isothermal haloes), so a few shells are enough.
 //
 // Distances, masses and radii are float64. Masses are added in the order of distance, and at equal distance in the
 // order of mass. All operations round alike on every machine. So the bits do not depend on the shells, on the number of
@@ -43,8 +43,8 @@ JZTREE_BOTH inline double radius_power(double radius2) {
   return radius2 * radius2;
 }
 
-// Of a non-negative number, exact to the last bit or off by one. The libraries for CPUs and GPUs round their cube roots
-// differently.
+// The cube root of a non-negative number, with an error of at most one in the last bit. The libraries for CPUs and GPUs
+// round their cube roots differently.
 JZTREE_BOTH inline double cube_root(double x) {
   if (!(x > 0) || std::isinf(x)) return x;
   int exponent = 0;
@@ -71,7 +71,7 @@ struct Thresholds {
   int64_t count;
 };
 
-// Put the i-th density at its place in that order. Densities: any type with operator[].
+// Put the i-th density at its place in descending order. Densities: any type with operator[].
 template <int D, typename Densities>
 JZTREE_BOTH void place_threshold(const Densities& density, int64_t count, int64_t i, double* factor, int32_t* column) {
   double value = unit_ball<D>() * density[i];
@@ -108,10 +108,11 @@ class Centre {
     }
   }
 
-  // Half the smallest period; a larger ball would meet its own images. Infinite if there is no period.
+  // Half the smallest period: a larger ball would meet its own images. Infinite in an open box.
   JZTREE_BOTH double half_box() const { return half_box_; }
 
-  // To the nearest image of a particle, from the unwrapped positions, exact up to half a period.
+  // The squared distance to the nearest image of a particle, from the unwrapped positions. It is exact up to half a
+  // period.
   JZTREE_BOTH double distance2(const T* x) const {
     double sum = 0;
     for (int d = 0; d < D; ++d) {
@@ -203,7 +204,7 @@ class SphereScan {
   }
 
   // Called when all particles within a radius have been taken. Writes the results and returns -1, or returns the next
-  // radius to search if the particles do not decide. num: number of all particles.
+  // radius to search if the particles do not decide. num: total number of particles.
   JZTREE_BOTH double close(double searched, int64_t num) {
     bool all = inside_ == num;
     double known = all ? half_box_ : searched;  // all particles that were not taken are at least this far away
