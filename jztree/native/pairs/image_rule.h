@@ -1,9 +1,10 @@
 // Defines the pairs of a particle and an image of another, for both backends.
 //
 // Image m of a pair is the difference of the two positions minus m box lengths. Staged positions are wrapped into the
-// box. The two differences, which are a whole number of boxes apart, give the image of the input positions that this
-// corresponds to. Pairs near a radius are decided in float64 from the unchanged input positions, like in every search
-// within a radius (common/distance_rule.h). A difference and its mirror image have the same digits.
+// box, so their difference and that of the input positions are a whole number of box lengths apart. This number
+// converts an image of the staged positions to the image of the input positions. Pairs near a radius are decided in
+// float64 from the unchanged input positions, like in every search within a radius (common/distance_rule.h). A
+// difference and its mirror image have the same digits.
 #pragma once
 
 #include <cmath>
@@ -14,9 +15,9 @@
 
 namespace jztree {
 
-// A radius of at least 0, for staged positions of which one was shifted by whole boxes. This rounds the position in the
-// last digit of the shift, which is at most two periods longer than the radius. rule: a rule that allows for wrapped
-// positions.
+// The form of a radius that is at least 0, for a pair of staged positions after one of them was shifted by whole boxes.
+// The shift rounds the position in the last digit of the shift, which is at most two periods longer than the radius.
+// rule: a rule that allows for wrapped positions.
 template <int D, typename T>
 JZTREE_BOTH Within<T> image_radius(const DistanceRule<D, T>& rule, double radius, const Scale<D, T>& scale) {
   DistanceRule<D, T> wider = rule;
@@ -42,7 +43,7 @@ JZTREE_BOTH ImageRange images_within(double low, double high, double source_low,
   return {static_cast<int64_t>(first), static_cast<int64_t>(last)};
 }
 
-// A length in box lengths. It is a whole number of them up to rounding, and usually 0.
+// Convert a length to a number of box lengths. Up to rounding this is a whole number, usually 0.
 JZTREE_BOTH inline double whole_boxes(double length, double period) {
   return std::fabs(length) < period / 2 ? 0 : std::nearbyint(length / period);
 }

@@ -109,7 +109,7 @@ class ImageWalk {
  private:
   static constexpr int point_bytes = warp_size * static_cast<int>(sizeof(RowPoint<D, T>));
 
-  // All lanes call this together; false if there are no images.
+  // Set the range of images within this distance. Returns false if it is empty. All lanes call this together.
   __device__ bool images(double farthest, ImageRange* range) {
     bool any = true;
     all_ = box_of_lanes(own_, used_);

@@ -17,7 +17,7 @@
 
 namespace jztree {
 
-// The number of boxes by which the queries are shifted in each dimension.
+// The shift of the queries in each dimension, as a number of boxes.
 template <int D>
 using BoxImage = std::array<int64_t, D>;
 
@@ -134,7 +134,7 @@ class ImageWalk {
   }
 
  private:
-  // Set the first and the last image that may be within this distance; false if there is none.
+  // Set the first and the last image that may be within this distance. Returns false if no image may be.
   bool images(int64_t leaf, double farthest) {
     for (int d = 0; d < D; ++d) {
       first_[static_cast<size_t>(d)] = last_[static_cast<size_t>(d)] = 0;
@@ -233,7 +233,7 @@ class ImageWalk {
     return radius.reaches(D, [&](int d) { return difference[d]; });
   }
 
-  // Among the rows from `row` on, the partners of the particle with this name, if both are of one set.
+  // Among the rows from `row` on, the partners of the particle with this name, if queries and sources are one set.
   uint32_t partners(int32_t name, int64_t row) const {
     const Lanes<int32_t> mine(name), others = names(row);
     uint32_t before = lanes_below(others, mine), behind = lanes_below(mine, others);

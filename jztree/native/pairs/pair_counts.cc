@@ -1,5 +1,5 @@
 // Tasks are nodes of a plane of the first set, in blocks that do not depend on the number of threads. Each task has a
-// separate table (pair_table.h). Tables of integers are added up in any order, weighted sums always in the same order.
+// separate table (pair_table.h). Tables of integers are summed in any order, weighted sums always in the same order.
 
 #include "pair_counts.h"
 

@@ -1,6 +1,6 @@
-// A warp takes a node of the first set and walks both hierarchies (pair_walk.cuh). Numbers are added up as integers, in
-// any order. If there are weights, each warp takes some nodes, the same in every run, and has a separate table of sums;
-// the tables are added up in the order of the nodes.
+// A warp takes a node of the first set and walks both hierarchies (pair_walk.cuh). Counts are integers, and are summed
+// in any order. With weights, each warp takes the same nodes in every run and has a separate table of sums. The tables
+// are summed in the order of the nodes.
 
 #include <algorithm>
 #include <cmath>

@@ -2,7 +2,7 @@
 //
 // For each particle of the first leaf, the box of the second leaf limits the edges that can separate its pairs. If
 // these are few, vector comparisons count the pairs within each edge (pair_squares.h). With two quantities, weights or
-// regions, vectors find the bin of each pair (pair_places.h). In all other cases, each pair's bin is looked up.
+// regions, vectors find the bin of each pair (pair_places.h). Otherwise, each pair's bin is looked up.
 #pragma once
 
 #include <algorithm>
@@ -173,7 +173,7 @@ class LeafPairs {
     }
     if (rows_ == 0) return;
     const int64_t end = leaves_.count_a();
-    // The number of compared pairs; or the number of all pairs if one edge contains every pair.
+    // The number of compared pairs. If one edge contains every pair, this is the total number of pairs.
     int64_t pairs = itself_ ? end * (end - 1) / 2 : rows_ * leaves_.count_b();
     T* squares = squares_.begin(bins.lo, bins.hi);
     // Pairs with separate images are rare, so they get no special code for few edges.
@@ -204,7 +204,8 @@ class LeafPairs {
 
   template <bool Pairwise, bool Itself>
   __attribute__((flatten)) void compare_many(const Bins& bins, T* to) {
-    // Only padding is farther than the outermost number.
+    // Pairs outside the last edge do not count. If no pair can be outside it, only padding is dropped: padding is
+    // farther than the largest finite number.
     const V outermost(bins.hi == first_.count ? first_.outermost() : std::numeric_limits<T>::max());
     const int32_t *const rows = row_.data(), *const end = rows + rows_;
     for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
@@ -297,7 +298,7 @@ class LeafPairs {
     }
   }
 
-  // The next two functions are not inlined: otherwise each kind of row would repeat their code.
+  // The next two functions are not inlined, because the compiler would repeat their code for each kind of row.
   __attribute__((noinline, flatten)) void look_up_lanes(int64_t row_a, int64_t row_b, uint32_t near, const V& first,
                                                         const V& along) {
     T firsts[lanes], alongs[lanes];

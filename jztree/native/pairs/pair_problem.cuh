@@ -35,7 +35,7 @@ struct PairEdges {
     exact[i] = edge.exact;
   }
 
-  // The first edge from `lo` on and before `hi` with a bound of at least x; `hi`: none.
+  // The first edge in [lo, hi) with a bound of at least x, or `hi` if all bounds are lower.
   __device__ static int first_not_below(const T* bounds, T x, int lo, int hi) {
     while (lo < hi) {
       int middle = (lo + hi) / 2;
@@ -83,8 +83,8 @@ struct PairProblem {
   PairParticles<D, T> one, other;
   const PairSetup<D, T>* setup;
   PairEdges<T> first, second;
-  int plane;      // the plane of the first set whose nodes are distributed to warps
-  int64_t nodes;  // number of these nodes
+  int plane;      // warps take the nodes of this plane of the first set
+  int64_t nodes;  // number of nodes of that plane
   int64_t tasks;  // one per warp
   bool self;
 };
@@ -97,7 +97,7 @@ __global__ void make_pair_edges(const PairSetup<D, T>* setup, Lengths first, Len
   if (j >= 0 && j < second.count) second_edges.put(static_cast<int>(j), setup->rule.second_edge(second[j]));
 }
 
-// The common region of all particles of a node, from the regions of its rows or children.
+// The common region of a node's particles, derived from the regions of its rows or children.
 struct JoinedRegions {
   using Joined = int32_t;
 

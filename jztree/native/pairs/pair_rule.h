@@ -5,8 +5,8 @@
 //
 // Edges ascend, and a pair belongs to the first edge that contains it: bin i holds the pairs within edge i + 1 but not
 // within edge i. All decisions are as in float64 from the unchanged input positions: rp and s by
-// common/distance_rule.h; pi by |z| <= edge; mu by z^2 <= edge^2 s^2. In the precision of the positions there are
-// bounds on both sides of an edge, and only pairs between these are tested again.
+// common/distance_rule.h; pi by |z| <= edge; mu by z^2 <= edge^2 s^2. In the precision of the positions, an edge has a
+// lower and an upper bound, and only pairs between the two are tested again.
 //
 // A bin of rp, pi or mu that begins at 0 also holds the value 0, but pairs at distance 0 are in no bin of any mode. So
 // no pair is within an edge 0 of pi or mu, and only pairs at distance 0 are within an edge 0 of r, s or rp.

@@ -69,7 +69,7 @@ class PairStack {
     push(run, opened);
   }
 
-  // Push pairs of these with the children of the node of the first set.
+  // Push the pairs of these nodes with each child of the node of the first set.
   template <typename T>
   __device__ void open_first(const TreeView<T>& one, const PairRange& range, unsigned opened) {
     PairRange run = run_from(range, opened);

@@ -22,7 +22,7 @@ class PairTable {
   bool weighted() const { return !sums_.empty(); }
   bool has_regions() const { return rows_ > 1; }
 
-  // Set the regions of all pairs until the next call.
+  // Set the regions of the pairs that are added until the next call.
   void enter(int32_t one, int32_t other) {
     if (!has_regions() || (one == one_ && other == other_)) return;
     leave();

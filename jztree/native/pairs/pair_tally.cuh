@@ -1,7 +1,7 @@
 // The counts of a warp, by bins. Numbers go to a table of words in shared memory. When the regions of pairs change or a
 // word might overflow, they are added to the result by 64-bit atomic additions, which give the same result in any
 // order. Weights go to a separate table of each warp in global memory. One lane adds to it, in an order that does not
-// depend on the time at which the warp runs.
+// depend on timing.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,7 @@
 // A single walk (image_walk.h) finds the pairs of every query. The start of a list is only known when all pairs are
 // found. Until then, the source rows are stored group by group in the output that is written last, the queries' names.
-// Then the other outputs are written to their final places, computed in float64 from the unchanged input positions;
-// these names follow last. A list that does not fit is not written.
+// Then the other outputs are computed in float64 from the unchanged input positions and written to their final places.
+// The queries' names replace the stored rows last. A list that does not fit is not written.
 
 #include "pairs_within.h"
 
@@ -59,7 +59,7 @@ class Pairs {
   struct Group {
     int64_t begin;  // index of its first pair
     BoxImage<D> first, last;
-    std::vector<int32_t> ends;  // if it has several images: after each image, the number of pairs of each query so far
+    std::vector<int32_t> ends;  // for several images: the number of pairs of each query up to each image
   };
 
   // work(begin, end): process some groups.
@@ -82,8 +82,8 @@ class Pairs {
     });
   }
 
-  // Count the pairs of each query of a group. As long as all pairs fit, also store them, one list after the other.
-  // likely_short: whether to try short lists. Returns whether the lists are short.
+  // Count the pairs of each query of a group. While all pairs fit, also store them, list after list. likely_short:
+  // whether to try short lists. Returns whether the lists are short.
   bool find(Walk& walk, Group& group, bool likely_short, ShortLists& pairs) {
     pairs.reset(walk.count());
     const bool fits = found_.load(std::memory_order_relaxed) <= in_.room(), tried = likely_short && fits;
@@ -116,7 +116,7 @@ class Pairs {
     return there;
   }
 
-  // numbers: the number of pairs of each query on input; the ends of their lists on output.
+  // numbers: before the call, the number of pairs of each query; after it, the end of each query's list.
   void write_long(Walk& walk, int64_t begin, std::vector<int64_t>& numbers) {
     for (int64_t& number : numbers) number = std::exchange(begin, begin + number);
     walk.walk(
@@ -186,7 +186,7 @@ class Pairs {
   const Parallel& parallel_;
   const PairsWithin<D, T>& in_;
   const StagedPairs<D, T> staged_;
-  int32_t* const rows_found_;      // of all lists, group by group, in any order of groups
+  int32_t* const rows_found_;      // the lists of each group are together; groups are in any order
   std::atomic<int64_t> found_{0};  // their number, including those that do not fit
   std::vector<Group> groups_;
 };

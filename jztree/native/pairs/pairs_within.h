@@ -1,5 +1,5 @@
-// Lists all pairs of a query and an image of a source within a radius of it. The pairs of output row i are at splits[i]
-// to splits[i + 1]. In a periodic box, every image of a source is a separate partner.
+// Lists all pairs of a query and an image of a source within the query's radius. The pairs of output row i are at
+// splits[i] to splits[i + 1]. In a periodic box, every image of a source is a separate partner.
 #pragma once
 
 #include "common/tree_arguments.h"
