@@ -2,20 +2,20 @@
 // positive here. The particle with the largest potential is found exactly, in steps.
 //
 // In groups of more than `alone` particles, a tree first bounds all potentials. The particles of a group are contiguous
-// in z-order, so its nodes are runs of 8, 64, 512, ... rows of all particles that are wholly in the group. A node that
-// is far enough away counts with its mass, its centre and its second moments (J. E. Barnes & P. Hut, 1986, Nature 324,
-// 446; L. Hernquist, 1987, ApJS 64, 715). The error is at most B / (rho^3 (rho - b)). Here B is the sum of m |y|^3
-// about the centre, b the largest |y|, and rho^2 the sum of the squared distance and the squared softening (J. K.
-// Salmon & M. S. Warren, 1994, J. Comp. Phys. 111, 136: a softening acts as one more dimension, in which all particles
-// have the same separation). A node is accepted if this error is at most a given fraction of the contribution of its
-// mass alone. The sum of these limits bounds the error of a potential. A fraction of three tenths suffices to exclude
-// particles far from the centre. The remaining particles are bounded again with a tenth, and then with three
-// hundredths. (In a group of 200,000 particles with a core, the first step uses 2,400 nodes and 3,000 particles per
-// particle. Starting with a hundredth would use five times as many.)
+// in z-order. Nodes are runs of 8, 64, 512, ... rows, counted over all particles, and a group uses the nodes that are
+// wholly inside it. A node that is far enough away counts with its mass, its centre and its second moments (J. E.
+// Barnes & P. Hut, 1986, Nature 324, 446; L. Hernquist, 1987, ApJS 64, 715). The error is at most B / (rho^3 (rho -
+// b)). Here B is the sum of m |y|^3 about the centre, b the largest |y|, and rho^2 the sum of the squared distance and
+// the squared softening (J. K. Salmon & M. S. Warren, 1994, J. Comp. Phys. 111, 136: a softening acts like one more
+// dimension with the same separation for all particles). A node is accepted if this error is at most a given fraction
+// of the contribution of its mass alone. The sum of these fractions bounds the error of a potential. A fraction of 0.3
+// suffices to exclude particles far from the centre. The remaining particles are bounded again with 0.1, and then with
+// 0.03. (In a group of 200,000 particles with a core, the first step uses 2,400 nodes and 3,000 particles per particle.
+// A start with 0.01 would use five times as many.)
 //
-// Then the potentials that may be the largest are summed over all particles, always in the same order: 32 sums of every
-// 32nd particle, which are added by halves. So neither the result nor its bits depend on the tree. Pairs at distance 0
-// count only if there is a softening.
+// Then each potential that may be the largest is summed over all particles, always in the same order: 32 sums, each
+// over every 32nd particle, are added pairwise in five steps. So neither the result nor its bits depend on the tree.
+// Pairs at distance 0 count only if there is a softening.
 #pragma once
 
 #include <cmath>
@@ -49,7 +49,7 @@ struct NodeLevels {
   int64_t nodes() const { return starts[count]; }
 };
 
-// All places are relative to the first particle of the group.
+// Places are relative to the first particle of the group.
 template <int D>
 struct PotentialNode {
   double mass, centre[D], spread[Pairs<D>::with_self];  // spread: weighted products of the coordinates about the centre
@@ -99,8 +99,8 @@ JZTREE_BOTH inline double pair_potential(const double* a, const double* b, doubl
   return rho2 > 0 ? mass / std::sqrt(rho2) : 0;
 }
 
-// Visit the rows of one group, using the nodes of all rows, for some particles of the group. Visits, in the order of
-// rows, nodes that are far enough from a box, and runs of rows in no such node.
+// Visit the contents of a group for those of its particles that are in a box. In the order of rows, this visits nodes
+// that are far enough from the box, and runs of rows in no such node.
 template <int D, typename VisitNode, typename VisitRows>
 JZTREE_BOTH void visit_group(const NodeLevels& levels, const PotentialNode<D>* nodes, int64_t begin, int64_t end,
                              const double* lower, const double* upper, double softening2, double tolerance,

@@ -109,12 +109,12 @@ class Potentials {
 
   // Particles whose potentials are bounded together.
   struct Targets {
-    int count = 0, place[block_rows];  // place: for each row from the first on, -1 for skipped rows
+    int count = 0, place[block_rows];  // place: index of each row of the block among the targets, or -1
     int64_t first = 0, rows[block_rows];
     double x[D][block_rows] = {}, potential[block_rows] = {}, of_masses[block_rows] = {}, lower[D], upper[D];
   };
 
-  // Bound the potentials of those particles of a group that may still have the largest one.
+  // Bound the potential of each particle of a group that may still have the largest potential.
   void bound(int64_t g, int64_t first, int64_t last, double tolerance) {
     Targets targets;
     targets.first = first;
@@ -163,7 +163,7 @@ class Potentials {
     }
   }
 
-  // Add the term of a particle to the potentials of all others.
+  // Add the term of a particle to the potential of each target.
   void add_particle(int64_t row, Targets& targets) const {
     double other[D], w = weight_[at(row)], softening2 = softening2_;
     for (int d = 0; d < D; ++d) other[d] = place_[at(row * D + d)];
