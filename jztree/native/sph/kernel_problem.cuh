@@ -88,8 +88,9 @@ struct SmallestLength {
   }
 };
 
-// How a node may be added: `summed` as a whole, because its sums are finite (see kernel_problem.h); `place` as one
-// particle, because its sources are also at one place and have one smoothing length; `unknown` pair by pair.
+// The way to add a node. `summed`: its sums are finite, so it may be added as a whole (see kernel_problem.h). `place`:
+// its sources are also at one place with one smoothing length, so it may be added like one particle. `unknown`: pair by
+// pair.
 enum NodeKind : int32_t { unknown = 0, summed = 1, place = 2 };
 
 // narrow: becomes 0 if a length that counts is too small for T. All threads that find one write the same value.
@@ -120,7 +121,7 @@ __global__ void add_values(const int32_t* splits, const Value* parts, int64_t no
   sums[at] = sum;
 }
 
-// The sums of all nodes, in the layout of the values.
+// The sums of every node, in the layout of the values.
 template <int D, typename T>
 const double* sum_nodes(Queue& queue, const Tree<D, T>& tree, const double* value, int64_t each) {
   const TreeLayout& layout = tree.layout;
@@ -202,7 +203,7 @@ KernelProblem<D, T, From> in_precision(Queue& queue, const KernelSums<D, From>& 
   return {sets, KernelLengths<D, T>(in), setup};
 }
 
-// The current columns are not set, and small lengths are not searched yet.
+// Does not set the current columns, and does not search for small lengths.
 template <int D, typename From>
 KernelSets<D, From> sets_of(Queue& queue, const KernelSums<D, From>& in) {
   KernelSets<D, From> sets{};

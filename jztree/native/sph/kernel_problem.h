@@ -49,7 +49,7 @@ struct KernelProblem {
   Scratch<T> node_h, node_least_h;  // the largest and the smallest of the sources of a node
   int64_t rows_;                    // length of a column of values, padded to whole blocks
   Scratch<double> value;            // column by column
-  std::atomic<bool> beyond{false};  // whether any of them is out of range in float64
+  std::atomic<bool> beyond{false};  // whether any sum is out of range in float64
   bool adds_nodes;                  // whether the kernel has the same value for all sources within reach
 
   template <typename From>

@@ -51,7 +51,7 @@ struct KernelProfile {
   // Whether it is not 0 at its end, so that it matters whether a source is inside or outside h.
   JZTREE_BOTH bool jumps() const { return shape == KernelShape::top_hat || shape == KernelShape::gaussian; }
 
-  // g0, g1 or g2, for q from 0 to 1. V: numbers, or vectors of them.
+  // g0, g1 or g2, for q from 0 to 1. V: a number or a vector.
   template <int G, typename V>
   JZTREE_BOTH V part(const V& q, const V& q2) const {
     switch (shape) {

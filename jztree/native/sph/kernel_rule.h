@@ -79,7 +79,7 @@ struct KernelLengths {
   }
 };
 
-// An upper limit of the squared reach of a kernel of this length. V: T, or vectors of it.
+// An upper limit of the squared reach of a kernel of this length. V: T, or a vector of T.
 template <int D, typename T, typename V>
 JZTREE_BOTH inline V kernel_reach2(const V& length, const DistanceRule<D, T>& rule) {
   V reach = length * V(1 + 64 * std::numeric_limits<T>::epsilon()) + V(static_cast<T>(rule.rounding));

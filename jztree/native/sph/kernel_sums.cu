@@ -2,8 +2,8 @@
 // (kernel_walk.cuh) for up to 16 sums of each query at once, or for all sums of a column if these are more. No data of
 // pairs is stored.
 //
-// Only the GPU knows whether float32 can square distances as small as the smoothing lengths. So float32 positions have
-// two launches, in float32 and in float64, and one of them ends at once.
+// Only the GPU knows whether float32 can square distances as small as the smoothing lengths. So for float32 positions,
+// the host launches the work in float32 and in float64, and one launch ends at once.
 
 #include <algorithm>
 #include <cstdint>

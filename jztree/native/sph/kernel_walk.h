@@ -1,12 +1,12 @@
 // The walk of a group of queries, a leaf of their hierarchy, through the hierarchy of the sources, for the sums of
 // kernel_sums.h. It runs on one thread, in the order of rows.
 //
-// A node is opened if it may be within a smoothing length of any query: the largest of the group's, of the node's
-// particles, or the mean of both. Two kinds of nodes are added as a whole, by the sums of their values: nodes surely
-// within the top hats of all queries, and nodes with all particles at one place and with one smoothing length.
-// Distances, kernels and their derivatives are computed in vectors, in the precision of the positions. Products with
-// values are added up in float64, separately in each lane, so their order does not depend on threads or on the
-// instruction set.
+// A node is opened if it may be within the smoothing length of a query. Depending on the form, this is the largest
+// smoothing length of the group, that of the node's particles, or the mean of both. The sums of a node's values are
+// added as a whole in two cases: if the node is surely inside every query's top hat, or if its particles are at one
+// place with one smoothing length. Distances, kernels and their derivatives are computed in vectors, in the precision
+// of the positions. Products with values are summed in float64, separately in each lane, so their order does not depend
+// on threads or on the instruction set.
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ class KernelWalk {
     for (int d = 0; d < D; ++d) gap_period_[d] = problem.scale.period[d] * below_one<T>;
   }
 
-  // Add up the sums of all queries of a leaf.
+  // Compute the sums of a leaf's queries.
   void run(int64_t leaf) {
     const int64_t last = begin_, end = queries_.leaf_row(leaf + 1);
     const bool were_alike = alike_;
@@ -152,7 +152,7 @@ class KernelWalk {
     V apart[D], inverse, q2;  // inverse: of the smoothing length
   };
 
-  // A separate function, as otherwise it is inlined into each caller.
+  // Not inlined, because each caller would repeat the code.
   __attribute__((noinline, flatten)) void look_from(int64_t i, int64_t first, int64_t end, bool around) {
     Pairs pairs;
     pairs.query = begin_ + i;
@@ -185,7 +185,7 @@ class KernelWalk {
     }
   }
 
-  // The order of operations makes the first sum exact next to a face.
+  // This order of operations makes the first sum exact next to a face.
   void add_rests(Pairs& pairs, int d) const {
     V x{};
     if (sources_.rest[d]) load(sources_.rest[d] + pairs.first, x);
@@ -193,8 +193,9 @@ class KernelWalk {
     pairs.apart[d] = (pairs.apart[d] + V(at)) - x;
   }
 
-  // The sources within reach, decided as for links if this precision is not enough. These have a q of at most 1 then.
-  // number: of sources of this leaf, which may be fewer than the lanes.
+  // Return the sources within reach, and limit their q to at most 1. If the precision of the positions cannot decide,
+  // float64 decides, like for links. number: of sources from the first one to the end of the leaf; it may be smaller
+  // than the number of lanes.
   uint32_t decide(Pairs& pairs, uint32_t within, int64_t number) const {
     const UnitBounds<V> bounds(pairs.inverse, problem_.rule);
     uint32_t possibly = lanes_at_most(pairs.q2, bounds.possibly), surely = lanes_at_most(pairs.q2, bounds.surely);
@@ -255,8 +256,9 @@ class KernelWalk {
 
   static constexpr int power(int order) { return order == 0 ? 1 : order == 1 ? D : D * D; }
 
-  // The powers of the query's own smoothing length, which all its sums share, are too large by its ratio to the mean.
-  // Computed in float64, because the ratio of two very different lengths has powers far below the range of float32.
+  // All sums of a query are multiplied by powers of its own smoothing length. With a mean length, these powers are
+  // wrong by the ratio of both lengths; this corrects them. It computes in float64, because powers of the ratio of two
+  // very different lengths are far below the range of float32.
   static void take_ratio(const V& ratio, int powers, Wide* tensor, int count) {
     Wide wide, all(1);
     widen(ratio, wide);
@@ -315,8 +317,9 @@ class KernelWalk {
   std::vector<double> sums_;   // [query, column, lane]
   std::vector<double> place_;  // sums of a node at one place, for each column, in the first lane
   // The current group.
-  int64_t begin_ = 0, all_ = 0, count_ = 0;  // number of queries: in the leaf, and with separate sums
-  bool alike_ = false;                       // whether all queries have the sums of the first one
+  int64_t begin_ = 0, all_ = 0,
+          count_ = 0;   // all_: number of queries in the leaf; count_: of queries with separate sums
+  bool alike_ = false;  // whether all queries have the sums of the first one
   T low_[D], high_[D];
   T largest_ = 0, least_ = 0;   // smoothing lengths
   std::vector<double> common_;  // sums of whole nodes, for each column
