@@ -99,8 +99,8 @@ class BallWalk {
     bound();
   }
 
-  // In lane j: the largest possible reach of the j-th ball of any query, and the smallest sure reach of these balls. A
-  // negative radius does not even reach sources at the same place.
+  // Lane j gets two limits of the j-th balls: the largest possible reach and the smallest sure reach over the queries.
+  // A negative radius does not even reach sources at the same place.
   __device__ void bound() {
     constexpr T infinity = std::numeric_limits<T>::infinity();
     for (int j = 0; j < in_.at_work; ++j) {

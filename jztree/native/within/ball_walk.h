@@ -2,11 +2,11 @@
 // there are m concentric balls with ascending radii. It runs on one thread, in the order of rows.
 //
 // A pair of a query and a source belongs to the first ball that contains it, or to no ball (number m). A node is not
-// opened if all its particles are in the same ball for all queries of the group. If the precision of the positions
+// opened if it is in the same ball for every particle and every query of the group. If the precision of the positions
 // cannot decide, the rule decides in float64 (common/distance_rule.h).
 //
-// A walk outwards serves answers that do not need all sources. It goes from plane to plane, nearest node first, and
-// ends as soon as the answers of all queries are known.
+// A walk outwards is for searches that do not need all sources. It goes from plane to plane, nearest node first, and
+// ends when every query has its answer.
 #pragma once
 
 #include <algorithm>
@@ -86,8 +86,7 @@ class Balls {
   const Within<T>* of(int64_t i) const { return all_.data() + i * m; }
   // Upper limits of the reach of the j-th balls, for the queries from the i-th on.
   const T* outer(int64_t i, int64_t j) const { return outer_.data() + j * stride_ + i; }
-  // The largest possible reach of the j-th ball of any query, and the smallest sure reach of the j-th balls of all
-  // queries.
+  // The largest possible reach and the smallest sure reach of the queries' j-th balls.
   T possibly2(int64_t j) const { return possibly2_[static_cast<size_t>(j)]; }
   T surely2(int64_t j) const { return surely2_[static_cast<size_t>(j)]; }
   // Whether the j-th ball of some query is missing, so that it does not even contain sources at the same place.
@@ -131,10 +130,10 @@ class BallWalk {
   int64_t begin() const { return begin_; }
   int64_t count() const { return count_; }
 
-  // With Visit::together, calls visit.node(node, first, end, ball) if all rows of a node, from first to end, are in
-  // this ball of all queries. node: its index in the flat arrays. Otherwise pairs are visited one by one. Calls
-  // visit.rows(i, first, chosen, ball): the rows from `first` on with a bit in `chosen` are in this ball of the i-th
-  // query. With Visit::of_numbers, calls visit.number(i, number, ball) with their number instead.
+  // With Visit::together, calls visit.node(node, first, end, ball) for a node whose rows, from first to end, are in
+  // this ball of every query. node: its index in the flat arrays. For the other rows, calls visit.rows(i, first,
+  // chosen, ball): the rows from `first` on with a bit in `chosen` are in this ball of the i-th query. With
+  // Visit::of_numbers, calls visit.number(i, number, ball) with the number of these rows instead.
   template <typename Visit>
   void walk(Visit& visit) {
     if (count_ == 0) return;
@@ -142,9 +141,10 @@ class BallWalk {
     open(top, 0, sources_.layout().sizes[static_cast<size_t>(top)], 0, balls.m, visit);
   }
 
-  // The same outwards, for one ball. The visit also has needs(node): whether a node may change any answer;
-  // asking(block, leaf): one bit per query from `block` on, set if the leaf may change its answer; most_left(rows): an
-  // upper limit of the rows within that have not been visited; done(): no node can change any answer.
+  // The same outwards, for one ball. The visit has four more members. needs(node): whether a node may change any
+  // answer. asking(block, leaf): one bit per query from `block` on, set if the leaf may change the query's answer.
+  // most_left(rows): receives an upper limit of the rows in the ball that are still to be visited. done(): whether no
+  // node can change any answer.
   template <typename Visit>
   void walk_outwards(Visit& visit) {
     if (count_ == 0) return;
@@ -159,7 +159,7 @@ class BallWalk {
   }
 
  private:
-  // Test nodes [begin, end) of a plane. None of them can be in a ball before `from` or outside ball `to`.
+  // Test nodes [begin, end) of a plane. The caller knows that no node is in a ball before `from` or outside ball `to`.
   template <typename Visit>
   void open(int plane, int64_t begin, int64_t end, int64_t from, int64_t to, Visit& visit) {
     constexpr int64_t block = 2 * lanes;

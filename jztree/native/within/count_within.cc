@@ -1,5 +1,5 @@
 // A thread processes one group of queries after the other and walks the tree once for all their radii (ball_walk.h). If
-// a node is in the same ball of all queries of a group, its number and weight are added as a whole. Weights are added
+// a node is in the same ball of every query of a group, its number and weight are added as a whole. Weights are added
 // in float64, in the order of rows, so sums have the same bits with any number of threads.
 
 #include "count_within.h"
@@ -14,7 +14,7 @@
 namespace jztree {
 namespace {
 
-// The number or weight in each ball of each query of a group, and the common part of all queries.
+// The number or weight in each ball of each query of a group. A part that all queries share is stored once.
 template <typename T, bool Weighted>
 class Tally {
  public:

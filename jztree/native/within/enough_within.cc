@@ -59,7 +59,7 @@ class TallyUpTo {
 
   const int64_t least_;
   int64_t wanted_ = 0;        // number of sources that each query needs in addition to the common ones
-  std::vector<int32_t> own_;  // number of these found so far
+  std::vector<int32_t> own_;  // number of sources found so far, without the common ones
   int64_t left_ = 0;          // an upper limit of the number still to be found
   bool done_ = false;
 };

@@ -1,4 +1,4 @@
-// The smallest of the values of all sources within a radius of every query.
+// For each query, the smallest value of the sources within a radius.
 #pragma once
 
 #include <limits>

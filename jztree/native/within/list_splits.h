@@ -1,4 +1,4 @@
-// Lists of any length, one for each output row, one after the other.
+// Lists of any length, one per output row, stored one after the other.
 #pragma once
 
 #include <algorithm>
@@ -14,8 +14,8 @@ inline int32_t narrowed(int64_t number) {
   return static_cast<int32_t>(std::min<int64_t>(number, std::numeric_limits<int32_t>::max()));
 }
 
-// Lay out the lists of `in`, which has splits, total, q() and room(), and write them if they fit. count(): writes the
-// length of the i-th output row's list to splits[i + 1], unless it is 0. Returns the number of written entries.
+// Lay out the lists of `in`, and write them if they fit. In: has splits, total, q() and room(). count(): writes the
+// length of the i-th output row's list to splits[i + 1], unless the length is 0. Returns the number of written entries.
 template <typename In, typename Count, typename Write>
 int64_t make_lists(const In& in, const Count& count, const Write& write) {
   std::fill_n(in.splits, in.q() + 1, 0);
@@ -32,7 +32,7 @@ int64_t make_lists(const In& in, const Count& count, const Write& write) {
   return total;
 }
 
-// Prefetch the start of a list, which the processor is not likely to prefetch itself.
+// Prefetch the start of a list, because the processor is unlikely to prefetch it.
 template <typename T>
 void prefetch(const T* begin, int64_t number) {
   constexpr int64_t line = 64 / sizeof(T), some = 4;

@@ -29,8 +29,8 @@ static __global__ void write_splits(ListStarts lists, int32_t* splits, int32_t* 
   total[1] = static_cast<int32_t>(lists.total() & most);
 }
 
-// The lists of `in`, which has splits, total, q() and room(). count(lists): writes the length of each list to `starts`,
-// unless it is 0.
+// Lay out the lists of `in`. In: has splits, total, q() and room(). count(lists): writes the length of each list to
+// `starts`, unless the length is 0.
 template <typename In, typename Count>
 ListStarts lay_out_lists(Queue& queue, const In& in, const Count& count) {
   ListStarts lists{queue.scratch<int64_t>(in.q() + 1), in.room(), in.q()};

@@ -1,7 +1,7 @@
 // A single walk (ball_walk.h) finds the neighbours of every query. The start of a list is only known when all
 // neighbours are found. Until then, their rows are stored in the output that is written last, the distances. From there
-// they move to their lists, and distances take their place. A list that does not fit is not written at all. The
-// distances are the deciding ones: float64, from the unchanged input positions.
+// the rows move to their lists, and distances replace them. If the lists do not fit, none is written. The distances are
+// those that decide: in float64, from the unchanged input positions.
 
 #include "neighbours_within.h"
 
@@ -36,7 +36,7 @@ struct Lister {
   static constexpr bool of_numbers = false, together = false;
 
   int32_t* rows_found;
-  std::vector<int64_t>& places;  // where each query's next neighbour goes
+  std::vector<int64_t>& places;  // place of each query's next neighbour
 
   void rows(int64_t i, int64_t first, uint32_t chosen, int64_t) {
     int64_t& place = places[static_cast<size_t>(i)];
@@ -102,8 +102,8 @@ class Lists {
     });
   }
 
-  // Count the neighbours of each query of a group. As long as all fit, also store their rows, one list after the other.
-  // likely_short: whether to try short lists. Returns whether the lists are short.
+  // Count the neighbours of each query of a group. While all fit, also store their rows, list after list. likely_short:
+  // whether to try short lists. Returns whether the lists are short.
   bool find(BallWalk<D, T>& walk, int64_t leaf, bool likely_short, ShortLists& lists) {
     lists.reset(walk.count());
     const bool tried = likely_short && found_.load(std::memory_order_relaxed) <= in_.room();
@@ -181,7 +181,7 @@ class Lists {
   const NeighboursWithin<D, T>& in_;
   const Staged<D, T> staged_;
   const ExactDistances<D, T> distances_;
-  int32_t* const rows_found_;      // of all lists, group by group, in any order of groups
+  int32_t* const rows_found_;      // the lists of each group are together; groups are in any order
   std::atomic<int64_t> found_{0};  // their number, including those that do not fit
   std::vector<int64_t> begins_;    // start of the rows of each group
 };

@@ -1,4 +1,4 @@
-// Values of all nodes of a hierarchy, derived from values of rows.
+// Joins the values of rows to a value for each node of a hierarchy.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// The lists of a group's queries while a walk fills them, on one thread, as long as they are short.
+// The lists of a group's queries during a walk on one thread, for short lists.
 #pragma once
 
 #include <algorithm>
@@ -34,8 +34,8 @@ class ShortLists {
   }
 
  private:
-  // The lists of all queries of a group should fit into a core's cache, and should not all begin in the same part of
-  // it.
+  // The lists of a group should fit into a core's cache. The stride is not a power of two, so that the lists do not all
+  // begin in the same part of the cache.
   static constexpr int64_t longest = 512, stride = longest + lanes;
 
   std::vector<int32_t> rows_;
