@@ -30,7 +30,7 @@ class RowBounds {
     include_each(begin, end);
   }
 
-  // The first row out of range, -1 if there is none.
+  // The first row out of range, or -1.
   int64_t first_bad() const { return first_bad_; }
   int64_t number_bad() const { return number_bad_; }
 

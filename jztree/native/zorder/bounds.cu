@@ -15,7 +15,7 @@ namespace {
 
 constexpr int block_threads = 256, most_blocks = 1024;
 
-// The results of a thread, of a block, or of all blocks.
+// The results of a thread, of a block, or of the whole grid.
 template <int D, typename T>
 struct Found {
   T low[D], high[D];

@@ -12,7 +12,7 @@ struct BoundsOf {
   Array<const T> pos;  // (n, D)
   Count num;
   T *lower, *upper;    // (D,), of the finite rows
-  int32_t* first_bad;  // the first row out of range (common/scale.h), -1 if there is none
+  int32_t* first_bad;  // the first row out of range (common/scale.h), or -1
   int32_t* bad;        // the number of such rows
 
   explicit BoundsOf(Arguments& in)

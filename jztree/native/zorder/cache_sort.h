@@ -62,7 +62,7 @@ class CacheSort {
       load_second_keys(begin, end);
       return sort_range(begin, end, true);
     }
-    // Three bits more than needed for evenly spread keys leave few of them together.
+    // Evenly spread keys would need three bits fewer. With the extra bits, few keys agree.
     int top = bit_length(varying);
     int bits = std::min({top, bit_length(static_cast<uint64_t>(end - begin)) + 3, 2 * most_bits});
     int shift = top - bits;

@@ -10,7 +10,7 @@ template <int D, typename T>
 struct KeySearch {
   static constexpr unsigned compiled_dims = padded_dims;
 
-  // Rows are not padded, because a search reads few of them.
+  // Rows are not padded, because a search reads few rows.
   Array<const T> pos;  // (n, dims)
   Count num;
   Array<const T> query;  // (q, dims)

@@ -17,7 +17,7 @@ struct CellRows {
 
   uint64_t at(int64_t row) const { return OrderWords<D>::at(grid, pos + row * grid.dims, word); }
 
-  // The first row after `row` that is not before the bound; last if there is none. `row` is before the bound. The
+  // The first row after `row` that is not before the bound, or `last` if all are. `row` must be before the bound. The
   // search doubles its steps, because most parts have few rows.
   int64_t behind(int64_t row, int64_t last, uint64_t bound) const {
     int64_t width = 1;

@@ -1,5 +1,5 @@
-// Searches wait for memory, so many run at once: each thread searches the end of one part. From the second step on,
-// this search covers only few rows.
+// Searches wait for memory, so the kernel runs a large number at the same time: each thread searches for the end of one
+// part. From the second step on, each search covers only few rows.
 
 #include <cstdint>
 

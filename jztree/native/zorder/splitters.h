@@ -1,4 +1,4 @@
-// Counts rows for the splitters of a distributed sort.
+// Finds the splitters of a distributed sort by counting rows.
 //
 // A splitter is the position in the z-order of a rank's first row. It consists of a Morton key, followed by the bits of
 // the coordinates if other rows share the key (see OrderWords). Splitters are found from the top, a few bits per step.
@@ -25,7 +25,7 @@ struct Splitter {
   }
 };
 
-// The next bits: `bits` of them, in one word, `shift` above its lowest.
+// The next bits: `bits` consecutive bits of one word, `shift` above its lowest bit.
 struct Step {
   static constexpr int numbers = 3;
   int word, shift, bits;
@@ -40,7 +40,7 @@ struct Step {
   JZTREE_BOTH static int within(int32_t value, int most) { return value < 0 ? 0 : value > most ? most : value; }
 };
 
-// The first splitter of a group in the ordered splitters, or their number if there is none. Groups count from 1 and
+// The first splitter of a group, or the number of splitters if the group does not exist. Groups count from 1 and
 // ascend.
 JZTREE_BOTH inline int64_t first_of_group(const int32_t* groups, int64_t number, int64_t group) {
   int64_t first = 0, last = number;
@@ -123,9 +123,9 @@ struct ChooseParts {
     new_rows = in.result<int32_t>("rows", {types, number, 2});
   }
 
-  // Process one splitter. If no rows are left, it stays unchanged. In the first step the number left is negative. The
-  // splitter is then the start of the share of rank s + 1, if all ranks get the same number of rows and the first ones
-  // get one more.
+  // Process one splitter. If no rows are left, the splitter stays unchanged. A negative number marks the first step.
+  // The splitter then marks the start of the share of rank s + 1: all ranks get the same number of rows, except that
+  // the first ones get one more.
   JZTREE_BOTH void choose(int64_t s) const {
     Step next(step, static_cast<int>(halves / 2));
     int64_t to_find = int64_t{left[2 * s]} * 65536 + left[2 * s + 1];
@@ -141,7 +141,7 @@ struct ChooseParts {
     }
     set_bits(s, next, part - first);
     take_rows(s, first, end, part);
-    // Past all rows, there is no row to find.
+    // A splitter past all rows has no row to find.
     set_left(s, part == end ? 0 : part == first ? to_find : to_find - up_to(part - 1));
   }
 

@@ -34,8 +34,8 @@ class PartSort {
  public:
   explicit PartSort(const KeyGrid<D>& grid) : grid_(grid), keys_(grid) {}
 
-  // Write n rows, starting at `place`, in order to the same place of `to`, which may be `from`. level: the first level
-  // at which the rows differ.
+  // Write n rows, starting at `place`, in order to the same place of `to`, which may be `from`. level: the rows agree
+  // at all levels before this one.
   void sort(const RowArrays<D, T>& from, const RowArrays<D, T>& to, int64_t place, int64_t n, int level) {
     rows_.assign(from.row + place, from.row + place + n);
     pos_.assign(from.x + place * D, from.x + (place + n) * D);

@@ -1,8 +1,8 @@
 // One pass computes the first half of each key; a stable radix sort (CUB) brings the rows into order. For nearly every
 // set, this is enough. Runs of equal first halves are then sorted by the second halves: short ones by one thread each,
-// all at once. Only if there is a long run (an outlier that makes the domain so large that many particles share a
-// cell), passes of a merge sort follow. They are always launched, because only the GPU knows about long runs, and
-// return at once if there is nothing to do. Merging 16 sorted blocks at a time keeps their number low.
+// all at once. Long runs, which occur if an outlier makes the domain so large that a cell holds more particles, need a
+// merge sort. Its passes are always launched, because only the GPU knows about long runs. Without long runs, they
+// return at once. A pass merges 16 sorted blocks at a time, which keeps the number of passes low.
 //
 // The order is the same as on the CPU: by key, then the bits of the coordinates, then place. Non-finite rows follow all
 // others, and rows from `num` on are last.
@@ -118,8 +118,8 @@ __device__ int64_t entries_before(const Order<D, T>& order, const Buffers& buffe
   return first - begin;
 }
 
-// Kernels that usually have nothing to do are launched with about as many blocks as run at once, because even blocks
-// that return immediately take time: their threads process several entries each.
+// Kernels that usually return at once are launched with about as many blocks as a GPU runs at the same time, because
+// even an idle block takes time. So a thread processes several entries.
 constexpr int idle_threads = 256;
 constexpr int64_t most_idle_blocks = 4096;
 
