@@ -34,7 +34,7 @@ struct CheckedLengths {
       in.refuse(checked_linking, "checked_linking", "of the same size as linking");
   }
 
-  // sides: on the host, like link, which is null if there is none.
+  // sides: on the host. link: on the host, or null without a linking length.
   void expect_valid(const double* sides, const double* link) const {
     for (int64_t d = 0; d < dims; ++d)
       if (!(sides[d] >= 0) || std::isinf(sides[d]))

@@ -18,8 +18,8 @@ namespace {
 // Greater than any level: the first row has no predecessor.
 constexpr uint8_t first_level = 255;
 
-// The level of a row: the position of the highest bit in which its key differs from that of the previous row. Computed
-// for a few rows at a time.
+// The level of a row is the position of the highest differing bit between its key and the previous row's. This computes
+// levels for a few rows at a time.
 template <int D, typename T>
 class RowLevels {
  public:

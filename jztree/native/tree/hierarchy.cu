@@ -1,7 +1,7 @@
-// One thread per row finds the highest bit in which its key differs from its predecessor's, stored as one byte per row.
-// One thread per leaf then picks the boundary in its window, and one thread per leaf computes its box. Higher planes
-// repeat this over the boundaries below; planes small enough for one block are all made in one launch. Every array is
-// read once, in order.
+// One thread per row finds the highest differing bit between the row's key and its predecessor's, and stores it in a
+// byte. One thread per leaf then picks the boundary in its window, and one thread per leaf computes its box. Higher
+// planes repeat this over the boundaries below. One launch builds all planes that are small enough for one block. Every
+// array is read once, in order.
 
 #include <cstdint>
 #include <limits>
