@@ -5,8 +5,8 @@ A kernel runs on one device and never communicates. It takes and returns arrays 
 rows, ``d`` dims, ``q`` query rows, ``k`` neighbours, ``m`` nodes (sum over the planes), ``s`` splits (``m`` + number of
 planes), ``g`` catalogue rows.
 
-Kernels have no derivatives. Their callers define them (the packages that use them, and `jztree.comm`). Without such a
-definition, differentiating a float result of a kernel is an error.
+Kernels have no derivatives. The packages that call them define derivatives. If a caller defines none, it is an error to
+differentiate a float result of a kernel.
 """
 
 from ._call import Tree, as_num

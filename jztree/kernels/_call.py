@@ -16,7 +16,7 @@ from ._run import Kernel, run
 
 @dataclasses.dataclass(frozen=True)
 class Continued:
-    """A kernel output that starts with the contents of an array, in the same memory if XLA can arrange that."""
+    """A kernel output that initially has the contents of an array. If possible, XLA uses the memory of that array."""
 
     array: jax.Array
 
@@ -70,12 +70,12 @@ def call(
     Args:
         target: Name of the kernel.
         out: A ShapeDtypeStruct, a `Continued` array, or a tuple of both kinds.
-        args: Kernel arguments, in the order of the kernel's header under ``native``. Arrays that outputs continue
-            follow after them.
+        args: Kernel arguments, in the order of the kernel's header under ``native``. The arrays of `Continued` outputs
+            follow automatically.
         gradients: The effect of differentiating by an argument. With ``"refused"``, it is an error. With ``"stopped"``,
-            the argument counts as constant; this is for kernels whose derivatives the caller provides, and for those
-            whose floats only steer a search and do not enter a result. None refuses if an output is a float, because a
-            derivative of 0 would be wrong, and stops if all outputs are integers.
+            the argument counts as constant. Use this if the caller provides the derivatives, or if the argument only
+            steers a search and does not enter a result. None means ``"refused"`` if an output is a float, because a
+            derivative of 0 would be wrong; otherwise it means ``"stopped"``.
         always: Whether to run the kernel even if its results are unused.
         attributes: Static kernel arguments.
     """

@@ -60,7 +60,7 @@ mlir.register_lowering(_check, mlir.lower_fun(_run, multiple_results=False))
 
 
 def _mapped(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, sentence: str) -> tuple[jax.Array, int]:
-    """Check all members at once; the error message names the first member that failed."""
+    """Check all members of a vmapped call at once. The error reports the first member that failed."""
     members = next(array.shape[dim] for array, dim in zip(arrays, dims, strict=True) if dim is not None)
     num, failed, values = (
         jnp.broadcast_to(array, (members, *array.shape)) if dim is None else jnp.moveaxis(array, dim, 0)
@@ -104,7 +104,7 @@ def _checked_words_jvp(name: str, primals: tuple[Any, ...], tangents: tuple[Any,
 
 
 def check_lengths(box: Exact, length: Exact, name: str) -> None:
-    """Run `checked_lengths` for callers without a use for its results; the compiler does not remove it."""
+    """Run `checked_lengths` only for its errors. The compiler keeps this call although its results are unused."""
     words = [jax.lax.stop_gradient(words_of(one)) for one in (box, length)]
     out = tuple(jax.ShapeDtypeStruct(word.shape, word.dtype) for word in words)
     call("lengths", out, *words, gradients="stopped", always=True, name=name)

@@ -38,7 +38,7 @@ def catalogue(
 ) -> tuple[jax.Array, ...]:
     """Compute sums over groups.
 
-    Sums leave out properties that are None. For derivatives see `jztree.fof`.
+    A property that is None has no sums. For derivatives see `jztree.fof`.
 
     Args:
         pos: ``(n, d)``, particles in group order.
@@ -80,15 +80,16 @@ def group_parts(
         root_rank: ``(n,)`` int32, the rank of the first particle of each row's group.
         root_row: ``(n,)`` int32, the row of that particle, which comes no later than the row itself.
         num: int32 scalar.
-        chunk: Capacity for parts in the message of one rank to another about one window of the receiver's rows.
+        chunk: Capacity of a message from one rank to another, which holds the parts in one window of the receiver's
+            rows.
 
     Returns:
         ``label`` ``(n,)`` int32, the first row here of the group of each row (each row from ``num`` on is a separate
         group); ``count`` ``(n,)`` int32, the particles of a part at its first row and 0 elsewhere; ``parts`` ``(n,)``
-        int32, the parts of groups that begin on other ranks, in the order of their roots, then -1; the number of parts;
-        and the smallest number of windows, a power of two, that divides the rows of each rank so that ``chunk``
-        suffices. The last output is the first row whose root is invalid, int32, or -1 if all are valid. If a root is
-        invalid, all other outputs are meaningless.
+        int32, the parts of groups that begin on other ranks, in the order of their roots, then -1; the number of these
+        parts; and the smallest number of windows, a power of two, for which no message exceeds ``chunk`` parts. The
+        last output is the first row whose root is invalid, int32, or -1 if all are valid. If a root is invalid, all
+        other outputs are meaningless.
     """
     rows = i32(root_rank.shape[0])
     out = (rows, rows, rows, i32(), i32(), i32())
@@ -102,7 +103,7 @@ def pack_parts(
     windows: Any,
     shape: tuple[int, int],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Pack the message to the owners of the groups in one of ``windows`` windows of their rows.
+    """Pack the messages to the owners of groups, for one window of the owners' rows.
 
     Args:
         groups: ``root_rank``, ``root_row`` and ``count``; see `group_parts`.
@@ -131,7 +132,7 @@ def settle_groups(
     tally: jax.Array,
     npart_min: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Decide which groups of a window of this rank's rows are listed, and where their parts go. Windows come in order.
+    """Decide which groups of a window are listed, and the places of their parts. Call this for all windows in order.
 
     Args:
         rank: This rank.
@@ -210,7 +211,7 @@ def group_segments(
 
 
 def straddling_words(dims: int) -> int:
-    """Return the number of 32-bit words for a rank's sums over the groups that it shares with its neighbours."""
+    """Return the number of 32-bit words of a row of `straddling_sums`."""
     spreads = dims * (dims + 1) // 2 + max(1, dims * (dims - 1) // 2) + 2
     return 4 * (2 + 3 * dims + 2 + spreads)
 
@@ -224,7 +225,7 @@ def straddling_sums(
     known: jax.Array,
     rank: Any,
 ) -> jax.Array:
-    """Sum over this rank's part of the group that the ranks before began, and of the last group that begins here.
+    """Sum over this rank's parts of two groups: the one that earlier ranks began, and the last one that begins here.
 
     Args:
         particles: ``pos``, ``mass`` and ``vel``; see `catalogue`.
@@ -272,3 +273,28 @@ def catalogue_of_rank(
     speeds = (column(dims, rows=moving), column(rows=moving), column(dims * (dims - 1) // 2, rows=moving))
     out = (i32(n_groups), column(), column(dims), column(), column(), column(dims, dims), *speeds)
     return call("catalogue", out, *_grouped(particles, segments, box), known, as_num(rank), gradients="stopped")
+
+
+def lowest_potential(
+    pos: jax.Array,
+    mass: jax.Array,
+    segments: tuple[jax.Array, jax.Array, jax.Array],
+    softening: Exact,
+    box: Exact,
+) -> tuple[jax.Array, jax.Array]:
+    """Find the particle of lowest potential of each group.
+
+    Args:
+        pos: ``(n, d)``, particles in group order.
+        mass: ``(n,)``, in the dtype of ``pos``.
+        segments: ``ngroups``, ``count`` and ``offset``; see `catalogue`.
+        softening: One length.
+        box: ``(d,)`` lengths, 0 if open.
+
+    Returns:
+        The row of the particle, ``(g,)`` int32 (-1 for rows without a group), and its potential, a sum of masses over
+        lengths; see `jztree.halos.lowest_potential_particle`.
+    """
+    rooms = segments[1].shape
+    out = jax.ShapeDtypeStruct(rooms, jnp.int32), jax.ShapeDtypeStruct(rooms, pos.dtype)
+    return call("lowest_potential", out, *_grouped((pos, mass, None), segments, box), softening.words)

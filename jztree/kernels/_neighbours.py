@@ -38,15 +38,15 @@ def knn(
         box: ``(d,)`` lengths, 0 if open.
         own_offset: int32 scalar. If it is not negative, query i is source ``i + own_offset``, and its own first
             neighbour. If it is negative, queries are not sources.
-        open_leaves: int32, one per leaf of the queries, whether to search it. Other leaves keep their rows of
-            ``found``.
-        domain: Lower and upper corner, ``(d,)``, of the set that contains sources and queries. None if they are the
-            whole set.
+        open_leaves: int32, one per leaf of the queries: nonzero if the leaf is searched. The queries of other leaves
+            keep their results in ``found``.
+        domain: Lower and upper corner, ``(d,)``, of the whole set, if sources and queries are only a part of it;
+            otherwise None.
         limit: Largest distance of a neighbour, a number for all or ``q`` in the order of output rows; no source is
             within a negative distance. None means no limit.
-        found: An earlier result of this function for the same queries among themselves, if they are sources, or
-            otherwise among some sources. It also limits the radius of the new search, and shows which queries need
-            none.
+        found: The result of an earlier call for the same queries and a part of the sources (the queries themselves, if
+            they are sources). It limits the radii of the new search, and queries without further sources within their
+            radius keep their earlier result.
         others: Whether to exclude each query that is a source from its own neighbours.
     """
     query_tree = sources if queries is None else queries
@@ -78,7 +78,7 @@ def fof(tree: Tree, rows: jax.Array | None, rlink: Exact, box: Exact, filled: bo
         rows: ``(n,)`` int32, the output row of each z-ordered particle. None writes in z-order.
         rlink: Scalar, the linking length.
         box: ``(d,)`` lengths, 0 if open.
-        filled: Whether the caller reads rows from ``num`` on. If so, each of those rows gets its own group.
+        filled: Whether to write rows from ``num`` on, each as a separate group. If False, they are undefined.
     """
     args = (*tree.arrays, listed(rows), rlink.words, box.words)
     return call("fof", i32(tree.posz.shape[0]), *args, plane_sizes=sizes(tree.plane_sizes), filled=filled)

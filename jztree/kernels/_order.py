@@ -14,8 +14,9 @@ from ._rows import as_gathered
 def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Return the bounding box of the finite rows, ``lower`` and ``upper``, each ``(d,)``, and the rows out of range.
 
-    The last two outputs are int32 scalars: the first row of ``pos`` ``(n, d)`` that is out of range (not finite, or too
-    far), or -1, and the number of such rows. The box is for Morton keys; derivatives treat it as a constant.
+    The last two outputs are int32 scalars: the first row of ``pos`` ``(n, d)`` that is out of range, or -1, and the
+    number of such rows. A position is out of range if it is not finite or too far from the origin. The box is for
+    Morton keys; derivatives treat it as a constant.
     """
     box = jax.ShapeDtypeStruct((pos.shape[1],), pos.dtype)
     return call("bounds", (box, box, i32(), i32()), pos, as_num(num), gradients="stopped")
@@ -35,7 +36,7 @@ def zsort(
         lower: ``(d,)``, lower corner of the domain of the keys in open dimensions.
         upper: ``(d,)``, upper corner.
         box: ``(d,)`` lengths, 0 if open.
-        in_order: int32 scalar, nonzero if the rows are known to be in this order already.
+        in_order: int32 scalar, nonzero if the caller knows that the rows are already in this order.
     """
     out = i32(pos.shape[0]), jax.ShapeDtypeStruct(pos.shape, pos.dtype)
     order, posz = call("zsort", out, pos, as_num(num), lower, upper, box.words, as_num(in_order), gradients="stopped")
@@ -203,8 +204,8 @@ def choose_parts(
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Determine the next bits of splitters: return the new ``splitters``, ``left`` and ``rows``.
 
-    Before the first step, which determines the number of rows, ``left`` is negative. Splitter i then marks the start of
-    the share of rank i + 1. All ranks get the same number of rows, except that the first ones get one more.
+    For the first step, pass a negative ``left``: the kernel then places splitter i at the start of the share of rank i
+    + 1. All ranks get the same number of rows, except that the first ones get one more.
 
     Args:
         sums: ``(capacity, 2)`` int32, the sums of ``own`` over types and ranks, as ``high * 2**16 + low``.

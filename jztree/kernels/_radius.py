@@ -169,15 +169,16 @@ class KernelTerm(NamedTuple):
         shape: With ``profile``, defines the smoothing kernel; see native/sph/kernel_profile.h.
         profile: See ``shape``.
         form: ``"gather"``, ``"scatter"`` or ``"mean_h"``: whose smoothing length counts.
-        inward: Number of derivatives by the query's position whose indices the values have.
-        outward: Number of derivatives by the query's position whose indices the sums have.
+        inward: Number of derivatives by the query's position that are contracted with the values: the values have one
+            index, from 0 to d - 1, for each.
+        outward: Number of derivatives by the query's position that are returned: the sums have one index for each.
         by_h: Number of derivatives by the smoothing length. The total of ``inward``, ``outward`` and ``by_h`` is at
             most two.
-        images: Whether to weight the last outward index with the number of periods that the source's image was moved
-            by.
+        images: Whether to multiply the component with the last outward index i by the number of periods between the
+            source and its image in dimension i.
         together: Whether the sources are the queries, row by row.
-        value_powers: Multiply values by 2 to this multiple of the exponent of the smoothing length of their row,
-            whether or not that smoothing length counts in ``form``.
+        value_powers: Multiply each value by 2**(value_powers * e), where e is the binary exponent of the smoothing
+            length of its row, even if ``form`` does not use that length.
         sum_powers: The same for sums.
     """
 
@@ -265,10 +266,10 @@ def pairs_within(
         radius: See `neighbours_within`. It must be finite in a periodic box.
         box: ``(d,)`` lengths, 0 if open.
         capacity: Number of pairs that fit into the result.
-        same: Whether both kinds of numbers belong to one set. A particle is then not a partner of itself, but its
-            images may be.
-        half: Whether to keep only one of each pair in such a set and its mirror image: the one whose query has the
-            lower number or, for equal numbers, is shifted less than the source.
+        same: Whether query and source names are names of the same set. A particle is then not a partner of itself, but
+            its images may be.
+        half: Whether to keep only one of the two directions of each pair in such a set: the one whose query has the
+            lower name. For equal names, it is the one whose query is shifted less than the source.
         shifts: Whether to return shifts.
         vectors: Whether to return vectors and distances.
         padded: Whether to fill entries after the last, or all entries if the lists do not fit ``capacity``, with -1,

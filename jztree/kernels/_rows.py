@@ -106,9 +106,9 @@ def place_rows(
 ) -> tuple[jax.Array, ...]:
     """Copy row ``from_order[start + j]`` of ``source`` to row ``to_order[target + j]`` of arrays of ``capacity`` rows.
 
-    Here j is below ``count``. All other rows from ``first_filled`` on get the number in ``fills``. Other rows before
-    ``first_filled`` stay uninitialised, for the caller to write. An order is a list of rows, int32; None means all rows
-    in their order.
+    Here j is below ``count``. Rows that receive no copy get the number in ``fills`` if they are at or after
+    ``first_filled``. Before ``first_filled`` they stay uninitialised, and the caller must write them. An order is a
+    list of rows, int32; None means all rows in their order.
     """
     place = jnp.stack([as_num(start), as_num(target), as_num(count), as_num(first_filled)])
     row = [jnp.full((1, *array.shape[1:]), value, array.dtype) for array, value in zip(source, fills, strict=True)]
@@ -118,7 +118,7 @@ def place_rows(
 
 
 def unwritten(like: jax.Array, rows: int) -> jax.Array:
-    """Return an uninitialised array with ``rows`` rows shaped like those of ``like``, for the caller to write."""
+    """Return an uninitialised array of ``rows`` rows like those of ``like``. The caller must write them."""
     return place_rows([like], None, 0, [0], None, 0, 0, rows, rows)[0]
 
 

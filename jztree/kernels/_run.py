@@ -1,9 +1,8 @@
 """Run a kernel in the form that the target platform requires.
 
 Without CUDA kernels, a kernel is a JAX FFI call. With them, it is a JAX primitive, which is lowered to such a call.
-Only then are the platform and the need for work memory known. `jax.lax.platform_dependent` does not replace this:
-without compilation it follows the default device, wherever the arrays are, and with compilation it takes a tenth longer
-to compile.
+Only then are the platform and the need for work memory known. `jax.lax.platform_dependent` is no substitute: outside
+jit it uses the default device, even if the arrays are on another one, and inside jit compilation takes a tenth longer.
 """
 
 import ctypes

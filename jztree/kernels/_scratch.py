@@ -1,8 +1,9 @@
 """Determine the work memory of a kernel call.
 
-CUDA kernels take it as an additional result, so that XLA plans it before anything runs. So no call can run out of
-memory in the middle of a sequence of collectives, while the other ranks wait for it. The library determines the size by
-a dry run of the call that puts no work on a GPU (native/common/cuda/context.cuh) and needs no GPU.
+The work memory of a CUDA kernel is an additional result of its call, so XLA allocates it before the program runs. So no
+call can run out of memory in the middle of a sequence of collectives, while the other ranks wait for it. The library
+determines the size by a dry run of the call that puts no work on a GPU (native/common/cuda/context.cuh) and needs no
+GPU.
 """
 
 import ctypes
