@@ -4,11 +4,12 @@ A function inside `jax.shard_map` is one of ``r`` ranks, numbered over all axes 
 is one rank, and all functions here are plain local operations. Rows of whole pytrees are packed into one buffer,
 because each collective costs compile time and latency.
 
-All ranks must make the same calls in the same order, with arrays of the same shapes and dtypes. Collectives depend on
-each other by data, because a rank that raises must not leave others in a collective that it never joins. So possible
-errors are first reduced over all ranks (`check`), and the next operation takes the count that the check returns.
+All ranks must make the same calls in the same order, with arrays of the same shapes and dtypes. If one rank raised an
+error alone, the other ranks would wait forever for it in the next collective. So all ranks first exchange possible
+errors (`check`), and all of them raise. Each next operation must use the count that the check returns: this dependence
+keeps XLA from running a later collective before the check.
 
-An exchange in dense rounds needs two buffers of the size of its chunks, for any distribution.
+An exchange in dense rounds needs two buffers of a fixed size, regardless of the number of rows per rank.
 """
 
 from ..launch import initialize, should_init_jax_distributed

@@ -108,12 +108,13 @@ def _renumbered(sentence: str, by: int) -> str:
 def after(value: _Tree, *known: Any) -> _Tree:
     """Return ``value`` with the same bits, but available to XLA only after all arrays in ``known``.
 
-    This orders the next operation, such as a collective of ``value``, after a check or another collective if the data
-    alone implies no order.
+    Use this to order an operation on ``value``, such as a collective, after a check or another collective, if the
+    operation does not use the result of that check or collective anyway.
 
     Args:
         value: A pytree of arrays.
-        known: int32 counts, at least one in each array. They must not be negative, which XLA cannot infer.
+        known: int32 counts, at least one in each array. They must not be negative. XLA cannot infer this, so it cannot
+            remove the dependence.
 
     Returns:
         A pytree like ``value``.

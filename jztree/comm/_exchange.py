@@ -89,7 +89,7 @@ def exchange(
 
     Args:
         rows: A pytree of arrays, each ``(n, ...)``.
-        dest_counts: ``(r,)`` int32, the number of rows for each rank; or the traffic between all ranks, if known.
+        dest_counts: ``(r,)`` int32, the number of rows for each rank; or a `Traffic`, if the caller already has it.
         capacity: Capacity for received rows.
         order: ``(m,)`` int32, the rows to send: first those for rank 0, then those for rank 1, and so on. It may
             contain a row several times. None means that ``rows`` are already in that order.
@@ -99,8 +99,9 @@ def exchange(
         advice: A remedy in that message.
         name: The name under which `jztree.stats` counts the rows that leave this rank.
         fill: A pytree like ``rows`` with the value of places that receive no row. None means 0.
-        filled: Whether to write these fill values. If False, such places are undefined and must never be read.
-        own: Whether to copy also the rank's own rows. Their places are reserved in any case.
+        filled: Whether to write these fill values. If False, places without a row are undefined, and you must not read
+            them.
+        own: Whether to copy the rows that stay on this rank. If False, their places are reserved but not written.
         method: ``"dense"`` (rounds of all_to_all over a bounded buffer), ``"ragged"`` (not on CPUs), or None. None
             selects the method in the environment variable JZTREE_EXCHANGE. If that is not set, it selects ragged in
             mapped functions over GPUs of one computer that pass a test of the ragged exchange, and dense elsewhere.
@@ -247,8 +248,8 @@ def send_back(rows: Any, route: Route, **options: Any) -> Any:
         options: Further arguments of `exchange`.
 
     Returns:
-        A pytree with ``(n, ...)`` rows: the answer at each sent row (the answer of one rank if it went to several), and
-        0 or ``fill`` at the others.
+        A pytree with rows ``(n, ...)``: for a sent row its answer, and 0 or ``fill`` for all other rows. If a row went
+        to several ranks, this is the answer of one rank.
     """
     options.setdefault("what", "results")
     back, _, _ = exchange(rows, route.traffic.back(), Capacity(route.rows, "back"), place=route.order, **options)
@@ -268,10 +269,10 @@ def _move(
 class _Dense:
     """Rounds of all_to_all over a buffer of bounded size, until all rows are sent.
 
-    A round moves the whole buffer, however few rows are in it. So there is a small buffer for the case that few rows
-    leave their rank, for example because particles are almost in order. With many ranks, the small buffer serves rows
-    that are relayed through other ranks. Relaying also handles traffic concentrated between a few ranks, which would
-    take many direct rounds.
+    A round moves the whole buffer, even if it holds few rows. So there is a second, small buffer for exchanges in which
+    few rows leave their rank, for example because particles are almost in order. With many ranks, the small buffer
+    serves rows that are relayed through other ranks. Relaying also handles traffic concentrated between a few ranks,
+    which would take many direct rounds.
     """
 
     def __init__(self, buffer_rows: int, route: Route, place: jax.Array | None) -> None:

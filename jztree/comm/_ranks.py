@@ -29,7 +29,7 @@ def num_ranks() -> int:
 
 
 def are_many(ndev: int) -> bool:
-    """Return whether there are too many ranks for each to send a message to each."""
+    """Return whether there are too many ranks for direct messages between all pairs of ranks."""
     return ndev > _FEW_RANKS
 
 
@@ -127,7 +127,7 @@ def _through_words(given: list[Any], parts: int, move: Callable[[jax.Array], jax
 def with_real(
     derive: Callable[[list[jax.Array], list[Any]], list[jax.Array]], arrays: list[jax.Array], given: list[Any]
 ) -> list[jax.Array]:
-    """Return ``arrays`` after passing those of real numbers, with their inputs, through ``derive``."""
+    """Return ``arrays``, where ``derive`` has replaced those of real numbers; it also gets their inputs."""
     real = [i for i, array in enumerate(arrays) if jnp.issubdtype(array.dtype, jnp.inexact)]
     derived = derive([arrays[i] for i in real], [given[i] for i in real]) if real else []
     places = dict(zip(real, derived, strict=True))
@@ -159,7 +159,7 @@ def of_rank(table: jax.Array, rank: jax.Array) -> jax.Array:
 
 
 def swap(buffer: jax.Array) -> jax.Array:
-    """Exchange a buffer whose part i goes to rank i for one whose part i came from rank i.
+    """Send part i of the buffer to rank i. Part i of the result is the part that rank i has sent to this rank.
 
     Many ranks form a grid of two or three dimensions, and parts travel along one dimension after the other. The number
     of messages per rank then grows like the square root or the cube root of the number of ranks, but all data travels

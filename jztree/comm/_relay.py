@@ -1,9 +1,10 @@
 """Relay rows through other ranks.
 
-If few pairs of ranks exchange many rows, for example at the surfaces of their ranges, most of a buffer with a part for
-each rank is empty. Moving a whole range to one other rank then takes as many rounds as there are ranks. So rows are
-distributed evenly to all ranks, regardless of destination, and these ranks forward them. Then all parts of the buffers
-are equally full, and the number of rounds depends only on the number of rows. Each row travels twice.
+The buffer of an exchange has a part for each rank. If only a few pairs of ranks exchange rows, for example at the
+surfaces of their ranges, most parts are empty. To move a whole range to one other rank would take as many rounds as
+there are ranks. A relay instead distributes rows evenly to all ranks, regardless of destination, and these ranks
+forward them. Then all parts of the buffers are equally full, and the number of rounds depends only on the number of
+rows. Each row travels twice.
 
 L. G. Valiant & G. J. Brebner (1981), "Universal schemes for parallel communication".
 """
@@ -35,8 +36,9 @@ def relay(
 
     Args:
         arrays: The rows.
-        card_of: Called with int32 numbers of sent rows, of any shape. It returns their row indices, and for each a
-            header ``(..., h)`` int32: the destination rank, then further data for it.
+        card_of: Called with numbers of sent rows (they count from 0), int32 of any shape. It returns the index of each
+            of these rows, and for each a header ``(..., h)`` int32: the destination rank, then further data for that
+            rank.
         total: Number of rows to send.
         most: The largest number that any rank sends, known to all ranks.
         chunk: Number of rows for each rank in a buffer.

@@ -62,7 +62,7 @@ def fetch(
 ) -> jax.Array:
     """Fetch rows of a table that is distributed over the ranks.
 
-    Questions and answers travel in rounds over a bounded buffer, so any number of questions to one rank is possible.
+    Requests and answers travel in rounds over a bounded buffer, so any number of requests to one rank is possible.
 
     Args:
         table: ``(n, ...)``, this rank's part.
@@ -85,7 +85,7 @@ def fetch(
 def _fetch(
     table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int, answered: jax.Array
 ) -> jax.Array:
-    """Implement `fetch` by direct questions to the ranks. The answers are written to the array ``answered``."""
+    """Implement `fetch` by direct requests to the ranks. The answers are written to the array ``answered``."""
     ndev = num_ranks()
     order, counts = kernels.group_by_rank(rank, num, ndev)
     chunk, starts = chunk_of(buffer_rows, ndev), starts_of(counts)
@@ -106,7 +106,7 @@ def _fetch(
 def _fetch_through_others(
     table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int, answered: jax.Array
 ) -> jax.Array:
-    """Implement `fetch` by questions distributed over all ranks, which forward them; see `relay`."""
+    """Implement `fetch` by requests that are distributed over all ranks, which forward them; see `relay`."""
     ndev = num_ranks()
     chunk, num = chunk_of(buffer_rows, ndev), kernels.as_num(num)
 

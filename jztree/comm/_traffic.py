@@ -39,7 +39,7 @@ def traffic_of(sent: jax.Array) -> Traffic:
 
 
 def of_others(counts: jax.Array, rank: jax.Array) -> jax.Array:
-    """Return ``counts`` of each rank, with 0 for this rank, whose own rows need not travel."""
+    """Return the ``counts`` per rank, with 0 for this rank: its own rows need not travel."""
     return counts.at[rank].set(0)
 
 
