@@ -46,7 +46,7 @@ def _run(whats: tuple[str, ...], seed: int) -> subprocess.CompletedProcess[str]:
         return test_kernels.run_with_instruction_set("cuda-emulated", script)
 
 
-@pytest.mark.parametrize("what", ["shared memory", "shared memory that was asked for"])
+@pytest.mark.parametrize("what", ["shared memory", "requested shared memory"])
 def test_shared_memory_is_refilled_for_every_block(what: str) -> None:
     assert printed(what, seed=0) == printed(what, seed=1) == f"{[int(GARBAGE)] * _THREADS}\n"
 
@@ -63,11 +63,11 @@ def test_results_initially_hold_data_of_an_earlier_call() -> None:
 @pytest.mark.parametrize(
     ("what", "words"),
     [
-        ("more shared memory", "a kernel wrote behind the shared memory it asked for."),
+        ("more shared memory", "a kernel wrote past the end of its requested shared memory."),
         ("place before an argument", "a kernel wrote outside of its memory."),
-        ("place behind an argument", "a kernel wrote outside of its memory."),
+        ("place after an argument", "a kernel wrote outside of its memory."),
         ("place before a result", "a kernel wrote outside of its memory."),
-        ("place behind a result", "a kernel wrote outside of its memory."),
+        ("place after a result", "a kernel wrote outside of its memory."),
         ("argument", "a kernel wrote to an argument."),
     ],
 )

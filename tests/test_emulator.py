@@ -52,13 +52,13 @@ def run_planted(how: str) -> subprocess.CompletedProcess[str]:
     ("how", "words"),
     [
         ("write before scratch", "a kernel wrote outside of its memory."),
-        ("write behind scratch", "a kernel wrote outside of its memory."),
-        ("write behind a work array", "a kernel wrote outside of its memory."),
-        ("memory from the runtime", "a handler asks for memory while it runs"),
+        ("write after scratch", "a kernel wrote outside of its memory."),
+        ("write after a work array", "a kernel wrote outside of its memory."),
+        ("memory from the runtime", "a handler allocates memory while it runs"),
         ("wait", "a handler that XLA may record in a command buffer waits for the GPU."),
-        ("launch on another stream", "work was put on a stream that is not the call's."),
-        ("copy on another stream", "work was put on a stream that is not the call's."),
-        ("unaligned memory for CUB", "CUB was given memory that it has to align."),
+        ("launch on another stream", "work was put on a stream that does not belong to the call."),
+        ("copy on another stream", "work was put on a stream that does not belong to the call."),
+        ("unaligned memory for CUB", "the memory for CUB is not aligned to 256 bytes."),
     ],
 )
 def test_errors_that_end_the_program(how: str, words: str) -> None:

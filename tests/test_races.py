@@ -22,7 +22,7 @@ pytestmark = [
     ),
 ]
 
-_RACE = "two threads come to the same memory, one of them writes, and nothing orders them."
+_RACE = "two threads access the same memory, one writes, and nothing orders the accesses."
 # The scope of each race, and the source line to be named.
 PLANTED = {
     "threads of a block": "planted_races.cc",
@@ -115,10 +115,10 @@ def test_no_race_is_found_with_all_barriers(kernel: str) -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-@pytest.mark.parametrize("place", ["before an argument", "behind an argument", "before a result", "behind a result"])
+@pytest.mark.parametrize("place", ["before an argument", "after an argument", "before a result", "after a result"])
 def test_reads_outside_the_memory_of_the_kernel_are_detected(place: str) -> None:
     script = f"import test_races\ntest_races.call('place {place}', ordered=True)"
     ended = test_kernels.run_with_instruction_set("cuda-watched", script)
     assert ended.returncode != 0
-    assert "CUDA emulator: a kernel comes to memory that is not its own." in ended.stderr
+    assert "CUDA emulator: a kernel accesses memory outside its arrays." in ended.stderr
     assert "planted_races.cc" in ended.stderr

@@ -38,7 +38,7 @@ bool Block::pass() {
     jztree_switch_fiber(&host_, fiber.stack_pointer);
   }
   moved |= release_block();
-  if (!moved && live_ > 0) fail("threads wait for others that do not come to the same barrier.");
+  if (!moved && live_ > 0) fail("threads wait at a barrier that other threads never reach.");
   if (live_ == 0) end();
   return live_ > 0;
 }
@@ -47,7 +47,7 @@ void Block::sync_block() { hand_over(Wait::block); }
 
 Fiber& Block::meet(uint32_t mask, Operation operation) {
   Fiber& me = *Stacks::current();
-  if (!(mask >> me.lane() & 1)) fail("a lane takes part in an operation whose mask does not name it.");
+  if (!(mask >> me.lane() & 1)) fail("a lane takes part in an operation, but the mask does not contain the lane.");
   me.mask = mask;
   me.operation = operation;
   me.wait = Wait::warp;
@@ -108,10 +108,10 @@ bool Block::all_here(const Fiber& last) {
   for (int i = 0; i < warp_lanes; ++i) {
     if (!(last.mask >> i & 1)) continue;
     Fiber* other = lane_beside(last, i);
-    if (!other || other->wait == Wait::done) fail("a mask names a lane that does not exist or has left the kernel.");
+    if (!other || other->wait == Wait::done) fail("a mask contains a lane that does not exist or has left the kernel.");
     if (other->wait != Wait::warp) return false;
     if (other->mask != last.mask || other->operation != last.operation)
-      fail("lanes of one mask came to different operations.");
+      fail("lanes of one mask reached different operations.");
   }
   return true;
 }
@@ -126,7 +126,7 @@ void Block::serve(const Fiber& last) {
     fiber.ballot = ballot;
     if (fiber.operation == Operation::shuffle) {
       int source = fiber.source < 0 ? i : fiber.source;
-      if (!(last.mask >> source & 1)) fail("a lane asks for the value of a lane that the mask does not name.");
+      if (!(last.mask >> source & 1)) fail("a lane reads the value of a lane that is not in the mask.");
       std::memcpy(fiber.result, lane_beside(last, source)->value, sizeof(fiber.result));
     }
     fiber.wait = Wait::ready;

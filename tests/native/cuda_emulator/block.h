@@ -47,7 +47,7 @@ class Block {
   Fiber& thread(int i) { return *fibers_[static_cast<size_t>(i)]; }
 
   void sync_block();
-  // A barrier of the lanes in the mask. The last lane to arrive carries out the operation for all of them.
+  // A barrier of the lanes in the mask. The last lane to arrive carries out the operation for every lane.
   Fiber& meet(uint32_t mask, Operation operation);
   // Called before an effect that other threads, of this block or of others, may see immediately.
   void may_interleave();

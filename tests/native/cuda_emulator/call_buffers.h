@@ -1,7 +1,7 @@
 // Arguments and results of a call in the memory of the emulated device, as XLA for GPUs allocates them: arguments are
 // aligned to 16 bytes and results to 128 (xla/service/gpu/gpu_constants.h), and no better. An array without elements
-// has no memory. Each buffer has red zones around it, and results start with old contents. A result that aliases an
-// argument in XLA also does here.
+// has no memory. Each buffer has red zones around it, and results start with old contents. If XLA lets a result share
+// the memory of an argument, it also does so here.
 //
 // A handler that writes to an argument ends the program with a message.
 #pragma once

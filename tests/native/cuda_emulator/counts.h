@@ -1,12 +1,13 @@
 // Counts how often warps reach the places that kernels mark with JZTREE_COUNT, and how many 32-byte sectors of global
 // memory they access.
 //
-// Lanes of a warp that reach a place together cost one instruction each time. At nearly all marked places, all or some
-// lanes arrive together, once; so the count of a place is the largest count of any lane.
+// If several lanes of a warp reach a place together, this costs one instruction. At nearly all marked places, lanes
+// arrive together. So the count of a place is the largest count of any lane.
 //
-// Sectors are counted per instruction of a warp: accesses of several lanes, from one place in the code, to the same
-// sector count once. Between two points where all lanes of the warp meet, the first accesses of all lanes from a place
-// are one instruction, their second accesses another one, and so on.
+// Sectors are counted per instruction of a warp: if one instruction accesses a sector in several lanes, the sector
+// counts once. The emulator runs lanes one after the other, so it has to assign their accesses to instructions. Between
+// two meetings of a warp, it treats the first access of each lane from a place in the code as one instruction, the
+// second accesses as the next one, and so on.
 #pragma once
 
 #include <cstddef>

@@ -102,7 +102,8 @@ constexpr size_t usual_shared_bytes = 48 << 10;
 
 // Work on any stream but the call's own would not be ordered with the work before and after it.
 inline void expect_stream(cudaStream_t stream) {
-  if (!Call::current() || stream != Call::current()->stream()) fail("work was put on a stream that is not the call's.");
+  if (!Call::current() || stream != Call::current()->stream())
+    fail("work was put on a stream that does not belong to the call.");
 }
 
 inline void put_on(cudaStream_t stream, std::function<void()> work) {

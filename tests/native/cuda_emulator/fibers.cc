@@ -64,7 +64,7 @@ int seed() {
 
 unsigned char* reserve(size_t bytes) {
   void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (memory == MAP_FAILED) fail("the system does not let address space be reserved.");
+  if (memory == MAP_FAILED) fail("the system refuses to reserve address space.");
   madvise(memory, bytes, MADV_DONTDUMP);
   return static_cast<unsigned char*>(memory);
 }

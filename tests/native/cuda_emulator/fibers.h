@@ -1,13 +1,14 @@
 // Fibers: CUDA threads that take turns in one host thread; a fiber runs until it switches to another one.
 //
-// All stacks are in one reserved range of the address space. Each starts at a multiple of its size with the record of
-// its fiber, so code finds its fiber from the stack pointer, without thread-local variables of the host.
+// All stacks are in one reserved range of the address space. Each stack starts at a multiple of its size and holds the
+// record of its fiber there. So code finds its fiber from the stack pointer, without thread-local variables of the
+// host.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-// Leaves out the compiler's instrumentation of memory accesses (watch.h) in the emulator's own code.
+// Switches off the instrumentation of memory accesses (watch.h) for the emulator's own code.
 #define JZTREE_UNWATCHED __attribute__((no_sanitize("thread")))
 
 namespace emulator {
@@ -21,8 +22,8 @@ long long setting(const char* name, long long otherwise);
 // Each seed tries another order of the threads; 0 is the plain order, thread by thread and block by block.
 int seed();
 
-// Whether to leave out the barriers and memory fills of a function of the library when a handler calls it, to test that
-// the emulator notices: JZTREE_EMULATOR_WITHOUT=handler:function.
+// Whether to skip the barriers and memory fills of a function of the library when a handler calls it. Tests use this to
+// check that the emulator detects the error: JZTREE_EMULATOR_WITHOUT=handler:function.
 bool is_left_out(const char* handler, const char* function);
 
 // Reserves address space; only the pages in use cost memory.

@@ -26,11 +26,11 @@ class Heap {
   static Heap& global();
   static Heap& shared();
 
-  // Returns memory at a multiple of `alignment`, which is at most 128, and as far before the next multiple of 256 as
-  // that allows. Code that aligns an address inside it therefore loses as many bytes as possible, at the start and not
-  // at the end, so the red zone begins where its memory ends. The caller fills the memory.
+  // Returns memory at a multiple of `alignment`, which is at most 128, but with the worst alignment to 256. Code that
+  // aligns the address to 256 therefore loses as many bytes as possible at the start, and none are left over at the
+  // end: the red zone begins right after its memory. The caller fills the memory.
   Piece take(size_t bytes, size_t alignment);
-  // Ends the program if the red zones have been written to.
+  // Ends the program if a kernel has written to the red zones.
   void give_back(const Piece& piece);
 
   // Makes the contents unpredictable for kernels: old contents if the seed is odd, otherwise garbage.

@@ -22,8 +22,8 @@ ffi::Error err(cudaStream_t stream, ffi::ScratchAllocator allocator, ffi::Buffer
     Queue queue(stream, memory, room), elsewhere(nullptr, memory, room);
     queue.copy(out->typed_data(), in.typed_data(), 1);
     if (how == "write before scratch") queue.launch(1, 1, 0, write_behind, static_cast<int32_t*>(memory), -1);
-    if (how == "write behind scratch") queue.launch(1, 1, 0, write_behind, static_cast<int32_t*>(memory), room / 4);
-    if (how == "write behind a work array") {
+    if (how == "write after scratch") queue.launch(1, 1, 0, write_behind, static_cast<int32_t*>(memory), room / 4);
+    if (how == "write after a work array") {
       auto* first = queue.scratch<int32_t>(100);
       queue.scratch<int32_t>(100);
       queue.launch(1, 1, 0, write_behind, first, 100);
@@ -32,7 +32,7 @@ ffi::Error err(cudaStream_t stream, ffi::ScratchAllocator allocator, ffi::Buffer
     if (how == "memory from the runtime") allocator.Allocate(64);
     if (how == "too much memory for CUB")
       in_bounded_memory(queue, 100, [](void* work, size_t& bytes) {
-        if (work) emulator::fail("CUB was given less memory than it had asked for.");
+        if (work) emulator::fail("CUB got less memory than it requested.");
         bytes = 101;
         return cudaSuccess;
       });
@@ -65,7 +65,7 @@ extern "C" __attribute__((visibility("default"))) const char* jztree_emulator_co
   return text.c_str();
 }
 
-// Returns how often the host waited for the GPU since the last call.
+// Returns the number of times that the host waited for the GPU since the last call.
 extern "C" __attribute__((visibility("default"))) int jztree_emulator_waits() {
   return static_cast<int>(emulator::waits().exchange(0));
 }

@@ -43,13 +43,12 @@ __global__ void find_alignment(const int32_t* memory, int32_t* out) {
 
 void count_on(Queue& queue, std::string_view what, int32_t* in, int32_t* out) {
   if (what == "shared memory") queue.launch(3, threads, 0, find_in_shared, out);
-  if (what == "shared memory that was asked for")
-    queue.launch(3, threads, threads * sizeof(int32_t), find_in_asked_for, out);
+  if (what == "requested shared memory") queue.launch(3, threads, threads * sizeof(int32_t), find_in_asked_for, out);
   if (what == "more shared memory") queue.launch(1, 1, threads * sizeof(int32_t), write_behind_asked_for);
   if (what == "place before an argument") queue.launch(1, 1, 0, write_at, in, -1);
-  if (what == "place behind an argument") queue.launch(1, 1, 0, write_at, in, threads);
+  if (what == "place after an argument") queue.launch(1, 1, 0, write_at, in, threads);
   if (what == "place before a result") queue.launch(1, 1, 0, write_at, out, -1);
-  if (what == "place behind a result") queue.launch(1, 1, 0, write_at, out, threads);
+  if (what == "place after a result") queue.launch(1, 1, 0, write_at, out, threads);
   if (what == "argument") queue.launch(1, 1, 0, write_at, in, 0);
   if (what == "order of threads") queue.launch(1, threads, 0, find_last, out);
   if (what == "order of blocks") {

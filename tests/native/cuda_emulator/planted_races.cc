@@ -98,9 +98,9 @@ void run(Queue& queue, std::string_view what, bool ordered, int32_t* in, int32_t
   if (what == "lanes of half a warp") queue.launch(1, threads, 0, turn_halves_around, out, ordered);
   if (what == "blocks") queue.launch(threads, 1, 0, pass_on, out, ordered);
   if (what == "place before an argument") queue.launch(1, 1, 0, read_at, in, -1, out);
-  if (what == "place behind an argument") queue.launch(1, 1, 0, read_at, in, threads, out);
+  if (what == "place after an argument") queue.launch(1, 1, 0, read_at, in, threads, out);
   if (what == "place before a result") queue.launch(1, 1, 0, read_at, out, -1, out);
-  if (what == "place behind a result") queue.launch(1, 1, 0, read_at, out, threads, out);
+  if (what == "place after a result") queue.launch(1, 1, 0, read_at, out, threads, out);
   if (what == "union-find") {
     plain_stores = !ordered;
     queue.copy(out, in, threads);

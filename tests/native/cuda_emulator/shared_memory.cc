@@ -56,7 +56,7 @@ void SharedMemory::begin(size_t bytes) {
 
 void SharedMemory::end() const {
   for (size_t i = 0; i < Heap::red_zone; ++i)
-    if (asked_for_.data[bytes_ + i] != Heap::guard) fail("a kernel wrote behind the shared memory it asked for.");
+    if (asked_for_.data[bytes_ + i] != Heap::guard) fail("a kernel wrote past the end of its requested shared memory.");
 }
 
 // Filled only for blocks that use it, because its size is the sum over all kernels.

@@ -1,9 +1,9 @@
 // Shared memory of a block: `__shared__` variables of kernels, and the memory that a launch requests.
 //
-// A __shared__ variable is compiled as a thread_local variable of the host. Compiled code finds these by calling
-// __tls_get_addr with an offset into the library's storage. This library has its own function of that name, which
-// gives fibers the storage of their block. So each active block has its own variables, and the emulator can overwrite
-// them before a block begins.
+// A __shared__ variable is compiled as a thread_local variable of the host. Compiled code finds such a variable by a
+// call of __tls_get_addr with an offset into the library's storage. This library defines that function, and returns the
+// storage of the fiber's block. So each active block has its own variables, and the emulator can overwrite them before
+// a block begins.
 //
 // Shared memory starts filled with garbage, because its contents are undefined. The requested memory has the worst
 // alignment that CUDA allows.
@@ -20,7 +20,7 @@ class SharedMemory {
   static constexpr size_t most_bytes = 100 << 10;
 
   void begin(size_t bytes);
-  // Ends the program if something was written after the end of the requested memory.
+  // Ends the program if a kernel has written past the end of the requested memory.
   void end() const;
 
   unsigned char* asked_for() { return asked_for_.data; }

@@ -80,7 +80,7 @@ std::string words_of(const Access& access) {
 [[noreturn]] void fail_race(const Access& first, const Access& second) {
   show_line(words_of(first).c_str(), first.place);
   show_line(words_of(second).c_str(), second.place);
-  fail("two threads come to the same memory, one of them writes, and nothing orders them.");
+  fail("two threads access the same memory, one writes, and nothing orders the accesses.");
 }
 
 // Whether an old access is ordered before the current access of the thread.
@@ -132,7 +132,7 @@ void look(uintptr_t at, size_t bytes, bool writes, bool strong, uintptr_t code) 
   bool shared = offset >= tables.global;
   if (!is_open(offset, bytes)) {
     show_line(writes ? "a thread writes" : "a thread reads", place);
-    fail("a kernel comes to memory that is not its own.");
+    fail("a kernel accesses memory outside its arrays.");
   }
   Block& block = *me->block;
   if (count_sectors && !shared) block.counts().ask(me->thread, {code, offset, bytes, writes});

@@ -5,13 +5,13 @@
 // write. We define these functions instead of using ThreadSanitizer's runtime, because CUDA has many threads in a
 // simple order: within a launch, blocks are not ordered, __syncthreads orders all threads of a block, __syncwarp orders
 // lanes of a warp, and nothing else orders anything. So a thread needs to know only a time for each lane of its warp,
-// and one for the block. With a fiber per thread, the runtime would take 0.85 MB and one more entry in every clock for
-// each thread: 1.7 GB and 0.5 ms per barrier for 8 blocks of 256 (GCC 12). It also remembers only four accesses to each
-// 8 bytes.
+// and one for the block. The runtime of ThreadSanitizer would need a fiber per thread, with 0.85 MB each and an entry
+// in the clock of every other fiber: 1.7 GB and 0.5 ms per barrier for 8 blocks of 256 threads (GCC 12). It also
+// remembers only four accesses per 8 bytes.
 //
 // These errors end the program with a message and the source lines:
-// * Races: two threads access the same bytes, at least one of them writes, nothing orders them, and at least one of the
-//   accesses is neither atomic nor volatile. The watcher finds a race even if the order of this run is harmless.
+// * Races: two threads access the same bytes, at least one thread writes, nothing orders the accesses, and at least one
+//   access is neither atomic nor volatile. The watcher finds a race even if the order of this run is harmless.
 // * Accesses to the device's memory outside all arguments, results and scratch of the call, and outside the shared
 //   memory that the launch requested.
 #pragma once

@@ -1,13 +1,13 @@
-// XLA's runtime as seen by a GPU handler: the table of functions passed with each call, with GPU functions in place of
-// those that the CPU runtime refuses, as in xla/ffi/ffi_api.cc. It is stricter than XLA, to enforce the library's own
-// rules:
+// Imitates XLA's GPU runtime for handlers. XLA passes a table of functions with each call. Here, GPU functions replace
+// the entries that the CPU runtime rejects; they behave like those in xla/ffi/ffi_api.cc. This runtime is stricter than
+// XLA, to enforce the library's own rules:
 //
 // - Arguments and results are on the device (call_buffers.h), and so are work arrays, whose memory is the last result.
 //   A handler must not write between work arrays. It cannot allocate other memory.
-// - Work on the stream runs when the handler waits or after it returns, as on a GPU, and as when XLA has recorded it in
-//   a command buffer.
+// - Work on the stream runs when the handler waits or after it returns. On a GPU, work may also start this late, in
+//   particular from a command buffer.
 // - A handler that declares that it may be recorded must not wait.
-// - Each call has its own stream, and there is no thread pool.
+// - Each call has a separate stream and no thread pool.
 //
 // Errors that XLA would not detect, such as a write past the end, end the program with a message.
 #pragma once
@@ -26,7 +26,7 @@
 
 namespace emulator {
 
-// How often the host has waited for the GPU.
+// The number of times that the host has waited for the GPU.
 inline std::atomic<int64_t>& waits() {
   static std::atomic<int64_t> number{0};
   return number;
@@ -49,7 +49,7 @@ class Call {
   }
 
   const char* handler() const { return handler_; }
-  // Every call has another stream, so a handler cannot keep one.
+  // Every call has a different stream, so a handler must not store a stream for a later call.
   void* stream() { return this; }
 
   void put(std::function<void()> work) { work_.push_back(std::move(work)); }
@@ -103,7 +103,7 @@ inline XLA_FFI_Api gpu_api(const XLA_FFI_Api* runtime) {
     return nullptr;
   };
   api.XLA_FFI_DeviceMemory_Allocate = +[](XLA_FFI_DeviceMemory_Allocate_Args*) -> XLA_FFI_Error* {
-    fail("a handler asks for memory while it runs, when the other ranks may be waiting for this one.");
+    fail("a handler allocates memory while it runs, when other ranks may be waiting for this one.");
   };
   api.XLA_FFI_ThreadPool_Schedule = +[](XLA_FFI_ThreadPool_Schedule_Args*) {
     return Call::current()->error(XLA_FFI_Error_Code_UNIMPLEMENTED, "XLA FFI CPU context is not available");
@@ -128,7 +128,7 @@ inline bool may_be_recorded(const Handler& handler, const XLA_FFI_Api* api) {
   frame.struct_size = XLA_FFI_CallFrame_STRUCT_SIZE;
   frame.api = api;
   frame.extension_start = &extension.extension_base;
-  if (handler(&frame)) fail("a handler does not say of what kind it is.");
+  if (handler(&frame)) fail("a handler does not report its traits.");
   return metadata.traits & XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE;
 }
 

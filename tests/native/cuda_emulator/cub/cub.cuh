@@ -21,7 +21,8 @@ inline bool asks(void* temporary, size_t& bytes, int64_t n, bool as_radix_sort, 
     bytes = as_radix_sort ? tiles * 1024 + 8 * 256 * 8 + 1279 : (tiles + 32) * 16 + 255;
     return true;
   }
-  if (reinterpret_cast<uintptr_t>(temporary) % 256 != 0) emulator::fail("CUB was given memory that it has to align.");
+  if (reinterpret_cast<uintptr_t>(temporary) % 256 != 0)
+    emulator::fail("the memory for CUB is not aligned to 256 bytes.");
   emulator::put_on(stream, [=] { std::memset(temporary, 0x5a, bytes); });
   return false;
 }
