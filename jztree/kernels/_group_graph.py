@@ -42,8 +42,7 @@ Forest = tuple[jax.Array, jax.Array, jax.Array]
 def begin_forest(
     label: jax.Array, order: jax.Array, sent: jax.Array, rank: Any, edges: jax.Array, num: Any, n: int
 ) -> Forest:
-    """Create the forest of ``n`` own vertices, without hooks. Only vertices at the end of an edge of any rank have
-    parents.
+    """Create the forest of ``n`` own vertices, without hooks. Only vertices at an end of some rank's edge have parents.
 
     Args:
         label: ``(m,)`` int32, the first row of each row's local group, own rows before all others.
@@ -64,8 +63,9 @@ def take_hooks(messages: jax.Array, counts: jax.Array, rank: Any, forest: Forest
         messages: ``(r, chunk, 3)`` uint32, from `propose_hooks`.
         counts: ``(r,)`` int32, the number of messages from each rank.
         rank: This rank.
-        forest: ``parent`` ``(n, 2)`` int32, rank and row of the parents of vertices, initially the vertices themselves;
-            ``hooked`` ``(n,)`` int32, the rows of vertices with another parent, and their number. See `begin_forest`.
+        forest: ``parent`` ``(n, 2)`` int32, rank and row of each vertex's parent, which is initially the vertex itself;
+            ``hooked`` ``(n,)`` int32, the rows of hooked vertices (those with another parent), and their number. See
+            `begin_forest`.
     """
     return call("take_hooks", tuple(map(Continued, forest)), messages, counts, as_num(rank))
 

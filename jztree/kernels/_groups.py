@@ -273,28 +273,3 @@ def catalogue_of_rank(
     speeds = (column(dims, rows=moving), column(rows=moving), column(dims * (dims - 1) // 2, rows=moving))
     out = (i32(n_groups), column(), column(dims), column(), column(), column(dims, dims), *speeds)
     return call("catalogue", out, *_grouped(particles, segments, box), known, as_num(rank), gradients="stopped")
-
-
-def lowest_potential(
-    pos: jax.Array,
-    mass: jax.Array,
-    segments: tuple[jax.Array, jax.Array, jax.Array],
-    softening: Exact,
-    box: Exact,
-) -> tuple[jax.Array, jax.Array]:
-    """Find the particle of lowest potential of each group.
-
-    Args:
-        pos: ``(n, d)``, particles in group order.
-        mass: ``(n,)``, in the dtype of ``pos``.
-        segments: ``ngroups``, ``count`` and ``offset``; see `catalogue`.
-        softening: One length.
-        box: ``(d,)`` lengths, 0 if open.
-
-    Returns:
-        The row of the particle, ``(g,)`` int32 (-1 for rows without a group), and its potential, a sum of masses over
-        lengths; see `jztree.halos.lowest_potential_particle`.
-    """
-    rooms = segments[1].shape
-    out = jax.ShapeDtypeStruct(rooms, jnp.int32), jax.ShapeDtypeStruct(rooms, pos.dtype)
-    return call("lowest_potential", out, *_grouped((pos, mass, None), segments, box), softening.words)

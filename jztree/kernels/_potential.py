@@ -25,8 +25,8 @@ def lowest_potential(
         box: ``(d,)`` lengths, 0 if open.
 
     Returns:
-        Its row, ``(g,)`` int32 (-1 for rows without a group), and its potential, a sum of mass over length; see
-        `jztree.halos.lowest_potential_particle`.
+        The row of the particle, ``(g,)`` int32 (-1 for rows without a group), and its potential, a sum of masses over
+        lengths; see `jztree.halos.lowest_potential_particle`.
     """
     shape = segments[1].shape
     out = jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, pos.dtype)
