@@ -1,5 +1,5 @@
-// The kernel that raises at run time. It passes a small value through. Everything after it needs this value, so the
-// compiler cannot remove the check.
+// The kernel that raises an error at run time. It returns a small argument unchanged. Later code uses the returned
+// value, so the compiler cannot remove the check.
 #pragma once
 
 #include <string>
@@ -23,7 +23,7 @@ struct Check {
         out(in.result<int32_t>("out", {})),
         sentences(in.attributes().text("sentence")) {}
 
-  // which: value of `failed`; values: those of `numbers`, on the host.
+  // which: the value of `failed`; values: the contents of `numbers`; both on the host.
   [[noreturn]] void raise(int32_t which, const int32_t* values) const {
     std::string filled(chosen(which));
     for (int64_t i = 0; i < numbers.rows(); ++i) {
@@ -35,7 +35,7 @@ struct Check {
   }
 
  private:
-  // The last sentence if the number is too large.
+  // Returns the last sentence if the number is too large.
   std::string_view chosen(int32_t which) const {
     std::string_view rest = sentences;
     size_t end = rest.find('\n');

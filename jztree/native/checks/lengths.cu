@@ -7,7 +7,7 @@
 namespace jztree {
 namespace {
 
-// The sides, followed by the linking length if there is one.
+// The sides; then the linking length, if it is given.
 __global__ void sum_words(Lengths sides, int64_t dims, Lengths link, int64_t count, double* sums) {
   int64_t i = thread_index();
   if (i < count) sums[i] = i < dims ? sides[i] : link[i - dims];

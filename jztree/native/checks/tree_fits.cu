@@ -27,8 +27,8 @@ __global__ void check_splits(DeviceTree<D, T> tree, int32_t* fits) {
 template <int D, typename T>
 __global__ void check_rows(DeviceTree<D, T> tree, Lengths period, int32_t* fits) {
   int64_t leaf = thread_index(), num = tree.num();
-  // Splits that do not ascend may give every leaf all rows, which would take too long. Leaves that see the result of
-  // another one may also stop.
+  // If splits do not ascend, every leaf may seem to hold all rows, and the test would take too long. So a thread stops
+  // when the hierarchy is known to be wrong, also from the test of another leaf.
   if (leaf >= tree.leaves() || load_outdated(fits) == 0) return;
   double length[D];
   for (int d = 0; d < D; ++d) length[d] = period[d];

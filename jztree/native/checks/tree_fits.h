@@ -1,6 +1,6 @@
-// Checks whether a hierarchy belongs to particles: it must cover exactly these, and every particle must be in the box
-// of its leaf. Otherwise no search is correct. A user may pass any hierarchy with any particles, so nothing here trusts
-// a number in it.
+// Checks whether a hierarchy belongs to some particles: it must cover exactly these particles, and every particle must
+// be in the box of its leaf. Otherwise the results of searches would be wrong. A user may pass any hierarchy with any
+// particles, so this check must not trust any number in the hierarchy.
 #pragma once
 
 #include "common/tree_arguments.h"
@@ -13,7 +13,7 @@ struct TreeFits {
 
   Tree<D, T> tree;
   Lengths box;
-  int32_t* fits;  // not 0 if it does
+  int32_t* fits;  // not 0 if the hierarchy belongs to the particles
 
   explicit TreeFits(Arguments& in) : tree(in), box(in.lengths("box", D)), fits(in.result<int32_t>("fits", {})) {}
 };
