@@ -20,8 +20,8 @@
 //   void example(Context& context, const Example<D, T>& in) { ... }   // example.cc, example.cu
 //   JZTREE_KERNEL(example, Example);
 //
-// To keep every kernel quick to compile, this header does not include XLA's large header, and arguments.cc holds all
-// code that is not a template.
+// So that kernels compile quickly, this header does not include XLA's large header, and arguments.cc holds all code
+// that is not a template.
 #pragma once
 
 #include <cmath>
@@ -94,8 +94,9 @@ struct Count {
   }
 };
 
-// Float64 numbers for JAX in 32-bit mode, see jztree/_transform/exact.py: the sum of three words, times 2 to the power
-// of the fourth. The fourth word is 0 if the other words are normal numbers without it, or if the number is not finite.
+// Float64 numbers for JAX in 32-bit mode (jztree/_transform/exact.py). A number is stored as four words: the sum of
+// three of them, times 2 to the power of the fourth. The fourth word is 0 if the three words would be normal numbers
+// without such a factor, or if the number is not finite.
 struct Words {
   static constexpr int count = 4;
 
@@ -177,11 +178,11 @@ class Arguments {
   Arguments(const char* kernel, std::vector<Buffer> arguments, std::vector<Buffer> results,
             const Attributes& attributes);
 
-  // From now on, accepts a last axis of length `from` if the kernel expects length `to`, and gives the kernel arrays
-  // with padded rows. Call unpad_results after the work of the kernel.
+  // After this call, an array may have a last axis of length `from` if the kernel expects length `to`; the kernel then
+  // gets a copy with padded rows. Call unpad_results after the work of the kernel.
   void pad_rows(int64_t from, int64_t to, RowPadder& padder);
   void unpad_results();
-  // The length, before padding, of an axis that the kernel sees with length `width`.
+  // The length before padding of an axis that has length `width` in the kernel.
   int64_t given_width(int64_t width) const { return padder_ ? given_width_ : width; }
 
   // Reads the next argument, which must have this shape.
@@ -213,8 +214,8 @@ class Arguments {
     return as<T>(checked(padded(any_result(name), shape, true), name, data_type<T>(), shape));
   }
 
-  // Like `result`, but optional: unless `asked`, the array must have no rows, and is null. Without `columns`, it has
-  // one dimension.
+  // Reads an optional result. If `asked` is false, the caller must pass an array without rows, and this returns null.
+  // Without `columns`, the array has one dimension.
   template <typename T>
   Array<T> result_if(bool asked, std::string_view name, int64_t rows, int64_t columns = 0) {
     Array<T> array = columns > 0 ? result<T>(name, {asked ? rows : 0, columns}) : result<T>(name, {asked ? rows : 0});
@@ -224,7 +225,8 @@ class Arguments {
 
   const Buffer& any_result(std::string_view name);
 
-  // Reads a result that starts with the contents of an argument, if one is left: these follow all other arguments.
+  // Reads a result that initially has the contents of an argument. Such arguments follow all other arguments; if none
+  // is left, the result is an ordinary one.
   template <typename T>
   Array<T> continued(std::string_view name, Shape shape) {
     return as<T>(checked(any_continued(name), name, data_type<T>(), shape));

@@ -14,7 +14,7 @@ namespace jztree {
 
 namespace ffi = xla::ffi;
 
-// Run a handler's work; exceptions must not reach XLA.
+// Run a handler's work, and convert exceptions to errors, because exceptions must not reach XLA.
 template <typename Body>
 ffi::Error guarded(const Body& body) {
   try {

@@ -7,31 +7,31 @@
 
 namespace jztree {
 
-// Whether x is so few periods away that multiples of the period are as exact as x. Farther away, only a remainder is
-// exact.
+// Whether x is only a few periods away, so that a multiple of the period is as exact as x. Farther away, only the
+// remainder of a division is exact.
 JZTREE_BOTH inline bool is_few_periods(double x, double period) { return std::fabs(x) < 0x1p25 * period; }
 
-// x moved into [0, period) by any number of whole periods. Not inlined, because it takes many registers on a GPU and is
+// Move x into [0, period) by any number of whole periods. Not inlined, because it takes many registers on a GPU and is
 // rarely called.
 JZTREE_APART inline double wrap_far(double x, double period) {
   double rest = std::fmod(x, period);
   return rest < 0 ? rest + period : rest;
 }
 
-// A difference plus its rounding error, minus a number of periods, rounded as if once.
+// A difference plus its rounding error, minus a number of periods. The result is the same as with a single rounding.
 JZTREE_BOTH inline double less_periods(double difference, double error, double periods, double period) {
   if (std::fabs(periods) <= 1) return (difference - period * periods) + error;  // std::fma is slow on some CPUs
   return std::fma(-period, periods, difference) + error;
 }
 
-// The number of whole periods below x, which must be few.
+// The number of whole periods below x. This number must be small.
 JZTREE_BOTH inline double periods_below(double x, double period) {
   const double periods = std::floor(x / period);
   // The quotient may have been rounded up to a whole number.
   return less_periods(x, 0, periods, period) < 0 ? periods - 1 : periods;
 }
 
-// x moved into [0, period] by whole periods, rounded once. The upper end is reached only by rounding.
+// Move x into [0, period] by whole periods, and round once. The result is the upper end only if rounding leads there.
 JZTREE_BOTH inline double wrap_wide(double x, double period) {
   if (!(period > 0) || (x >= 0 && x < period)) return x;
   return is_few_periods(x, period) ? less_periods(x, 0, periods_below(x, period), period) : wrap_far(x, period);
@@ -58,7 +58,8 @@ JZTREE_BOTH inline double nearest_difference(double x, double y, double period) 
   // The quotient of a smaller length would be rounded to 0.
   if (!(period > 0 && std::fabs(length) > period / 2)) return length;
   const double periods = std::nearbyint(length / period);
-  // The difference is about as long as the period, so its rounding error matters compared with the short remainder.
+  // The difference is about as long as the period, so its rounding error is not negligible relative to the short
+  // remainder.
   const double error = difference_error(x, y, length);
   const double rest = less_periods(length, error, periods, period);
   // The quotient may have been rounded to the other side of a half.

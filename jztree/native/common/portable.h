@@ -15,7 +15,7 @@
 
 namespace jztree {
 
-// Of non-zero numbers.
+// For non-zero numbers.
 JZTREE_BOTH inline int leading_zeros(uint64_t x) {
 #ifdef __CUDA_ARCH__
   return __clzll(static_cast<long long>(x));

@@ -54,8 +54,8 @@ struct Scale {
   T period_rest[D];  // rounding error of the scaled period in T
   double raw_period[D];
   bool periodic;  // in any dimension
-  // Squared distances below this may have lost digits. 0 in float64, whose scaled squares cover every ratio of lengths
-  // that positions can have in practice.
+  // Squared distances below this may have lost digits. It is 0 in float64, because scaled squares then cover every
+  // ratio of lengths that occurs in practice.
   T precise2;
 
   // box: lengths, 0 for open dimensions. open_extent: extent of the set in its open dimensions (OpenSpan::for_scale).
@@ -72,7 +72,7 @@ struct Scale {
     factor = static_cast<T>(std::ldexp(1., exponent));
     inverse = static_cast<T>(std::ldexp(1., -exponent));
     for (int d = 0; d < D; ++d) {
-      // Scaled before it is rounded: a length near the smallest numbers has few digits in T.
+      // The length is scaled before it is rounded, because a length near the smallest numbers has few digits in T.
       const double length = std::ldexp(box[d], exponent);
       period[d] = box[d] > 0 ? static_cast<T>(length) : std::numeric_limits<T>::infinity();
       period_rest[d] = box[d] > 0 ? static_cast<T>(length - static_cast<double>(period[d])) : T{0};
@@ -90,8 +90,8 @@ struct Scale {
     if (!std::is_same<T, float>::value) return 0;
     // Well above the smallest normal number, so that no square of a coordinate loses digits.
     T least2 = std::numeric_limits<T>::min() / std::numeric_limits<T>::epsilon();
-    // If T cannot represent the period, it cannot represent the rounding errors of wrapped positions exactly either:
-    // these are rounded at 2^-49 periods. The bound depends on the box alone, so that all ranks decide alike.
+    // If T cannot represent the period, it cannot represent the rounding errors of wrapped positions: they are rounded
+    // at 2^-49 periods. The bound depends only on the box, so that all ranks make the same decision.
     for (int d = 0; d < D; ++d) {
       T length = period_rest[d] != 0 ? period[d] * T(0x1p-26) : T{0};
       least2 = length * length > least2 ? length * length : least2;

@@ -11,7 +11,8 @@ namespace jztree {
 // More planes than 2^31 rows can have: each plane has at most about half the nodes of the plane below.
 constexpr int most_planes = 32;
 
-// The kernel `tree_fits` checks whether the numbers in it belong to the particles; all others rely on it.
+// The kernel `tree_fits` checks whether the numbers in a hierarchy belong to the particles. All other kernels rely on
+// this check.
 template <int D, typename T>
 struct Tree {
   Array<const T> pos;  // (n, D), z-ordered, unchanged input

@@ -67,13 +67,13 @@ inline Candidate<T> own_candidate() {
 }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// Pack the chosen ones of the eight lanes of a register.
+// Pack the chosen lanes of a register of eight lanes.
 inline int64_t pack_register(const Lanes<float>::Register& distance2, uint32_t chosen, uint32_t row_plus_one,
                              int64_t* to) {
   __m256i order = chosen_lanes.in_order(chosen);
   __m256i bits = _mm256_permutevar8x32_epi32((__m256i)distance2, order);
   __m256i rows = _mm256_add_epi32(order, _mm256_set1_epi32(static_cast<int>(row_plus_one)));
-  // For each half of the register, the first two and the last two.
+  // The first two and the last two lanes of each half of the register.
   __m256i first = _mm256_unpacklo_epi32(rows, bits), last = _mm256_unpackhi_epi32(rows, bits);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm256_permute2x128_si256(first, last, 0x20));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + 4), _mm256_permute2x128_si256(first, last, 0x31));

@@ -22,7 +22,8 @@ class CellBlock {
       const double period = grid.period[d];
       origin_[d] = grid.origin[d];
       low_[d] = not_below(period > 0 ? 0. : origin_[d]);
-      // A cell above the last one must still be a valid number; 0 / 0 if the domain has no extent.
+      // In open dimensions, rows above the domain get the last cell. The limit keeps the cell a valid int32 before it
+      // is reduced to the last one. (If the domain has no extent, `find` returns false before it uses the limit.)
       high_[d] = not_below(period > 0 ? period : origin_[d] + 256 / inverse_extent_);
     }
     for (int i = D; i < most * D; ++i) {
@@ -32,8 +33,8 @@ class CellBlock {
     }
   }
 
-  // Find the cells of at most `most` rows from x on. Returns false, with useless cells, if any row is not finite, must
-  // be wrapped, or is outside the domain.
+  // Find the cells of at most `most` rows from x on. Returns false if any row is not finite, must be wrapped, or is
+  // below or far above the domain; the cells are then meaningless.
   bool find(const T* x, int64_t rows) {
     if (!(inverse_extent_ > 0)) return false;
     int outside = 0;

@@ -14,7 +14,8 @@ namespace jztree {
 
 inline Lanes<double> size_of(const Lanes<double>& x) { return larger<Lanes<double>>(x, -x); }
 
-// The integers nearest to quotients below 2^51, ties to even: the sum has no fractional digits.
+// The integers nearest to quotients below 2^51, ties to even: a sum with the large constant has no digits after the
+// point.
 inline Lanes<double> nearest_whole(const Lanes<double>& x, double period) {
   const Lanes<double> no_digits(0x1.8p52), length(period);
   return (x / length + no_digits) - no_digits;

@@ -14,10 +14,10 @@ extern "C" {
 // The instruction set that this copy of the library was compiled for.
 JZTREE_EXPORT const char* jztree_instruction_set() { return JZTREE_INSTRUCTION_SET; }
 
-// Python calls this in the copy for the most basic instruction set, which runs anywhere.
+// Python calls this function of the copy for the most basic instruction set, which runs on every processor.
 JZTREE_EXPORT const char* jztree_best_instruction_set() { return jztree::best_instruction_set(); }
 
-// The names of the kernels in this library, a comma after each.
+// The names of the kernels in this library, each followed by a comma.
 JZTREE_EXPORT const char* jztree_kernels() { return jztree::kernel_names(); }
 
 // Upper limit on the threads of one kernel; 0 means as many as XLA's pool has.

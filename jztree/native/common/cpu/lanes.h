@@ -218,7 +218,7 @@ inline Lanes<double> square_root(const Lanes<double>& squares) {
 }
 
 #if defined(__AVX2__) && !defined(__AVX512F__)
-// For each choice of eight lanes: the chosen ones in order, one byte each.
+// For each choice among eight lanes: the numbers of the chosen lanes in order, one byte each.
 struct ChosenLanes {
   uint64_t of[256];
   constexpr ChosenLanes() : of() {
@@ -234,8 +234,8 @@ struct ChosenLanes {
 inline constexpr ChosenLanes chosen_lanes;
 #endif
 
-// Write `first` plus the position of each set bit of `chosen`, which has `lanes` bits, one after the other. Returns
-// their number.
+// For each set bit of `chosen`, which has `lanes` bits, write `first` plus the position of the bit. Returns the number
+// of set bits.
 inline int write_chosen(uint32_t chosen, int32_t first, int32_t* to) {
   int count = __builtin_popcount(chosen);
 #if defined(__AVX512F__)

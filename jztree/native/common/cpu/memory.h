@@ -20,8 +20,8 @@ constexpr size_t huge_page = size_t{1} << 21;
 // time would otherwise be spent waiting for rows.
 constexpr int64_t prefetch_distance = 16;
 
-// Request huge pages for the whole ones in a range before it is first written. This is only a hint: if the system
-// refuses, everything still works, but slower.
+// Ask the system to use huge pages for a range, before the range is first written. Only huge pages that are wholly in
+// the range count. This is a hint: if the system refuses, everything still works, but slower.
 inline void prefer_huge_pages(void* begin, size_t bytes) {
 #if defined(__linux__)
   uintptr_t first = (reinterpret_cast<uintptr_t>(begin) + huge_page - 1) & ~(huge_page - 1);

@@ -1,4 +1,4 @@
-// A substitute for kernels on platforms without kernels in this installation.
+// A handler that raises an error. It replaces the kernels on platforms for which this installation has none.
 
 #include "common/handler.h"
 

@@ -12,11 +12,11 @@ namespace jztree {
 
 namespace {
 
-// Threads of this process that are in a kernel, or about to enter one. They count for all host devices, which share the
-// cores.
+// The number of threads of this process that run a kernel, or are about to. It counts the threads of every host device,
+// because devices share the cores.
 std::atomic<int> at_work{0};
 
-// Add one if fewer than `most` are at work.
+// Add one thread if fewer than `most` are at work.
 bool begin_if_below(int most) {
   int now = at_work.load(std::memory_order_relaxed);
   while (now < most)
@@ -28,8 +28,8 @@ void end_work() { at_work.fetch_sub(1, std::memory_order_relaxed); }
 
 }  // namespace
 
-// Lives until the last scheduled task has read it, which may be after the loop has ended. Only threads with a block use
-// `work`, and the caller waits for these.
+// The last scheduled task may read this object after the loop has ended, so the tasks share its ownership. Only threads
+// with a block use `work`, and the caller waits for those threads.
 struct Parallel::Shared {
   Shared(AnyWork w, int64_t n, int64_t g, int64_t c) : work(w), items(n), grain(g), count(c) {}
 
@@ -60,8 +60,8 @@ struct Parallel::Shared {
     if (error) std::rethrow_exception(error);
   }
 
-  // Blocks end at about the same time, and sleeping takes longer than waiting for a block that is about to end: about
-  // 20 microseconds.
+  // Blocks end at about the same time. To sleep would take longer than to wait actively for a block that is about to
+  // end: about 20 microseconds.
   static constexpr int patience = 2000;
 
   static void pause() {

@@ -24,8 +24,8 @@ void include_box(const T* other_low, const T* other_high, T* low, T* high) {
   }
 }
 
-// Extend [low, high] to the rows [begin, end). Rows outside the periodic box are rare, so they are searched only if the
-// box of the unwrapped rows shows that there are any.
+// Extend [low, high] to the rows [begin, end). Rows outside the periodic box are rare. They are wrapped one by one only
+// if the box of the unwrapped rows shows that such rows exist.
 template <int D, typename T>
 void include_rows(const T* pos, int64_t begin, int64_t end, const double* period, T* low, T* high) {
   T least[D], most[D];

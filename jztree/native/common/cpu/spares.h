@@ -16,7 +16,7 @@ namespace jztree {
 template <typename Object>
 class Spares {
  public:
-  // make: returns a new object if there is no spare one; use: is called with the object.
+  // make: returns a new object, and is called if no spare object exists. use: is called with the object.
   template <typename Make, typename Use>
   void with(const Make& make, const Use& use) {
     std::unique_ptr<Object> object = take();

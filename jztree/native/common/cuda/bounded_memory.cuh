@@ -9,9 +9,9 @@
 
 namespace jztree {
 
-// Run an algorithm of CUB in `most` bytes of work memory. Called without memory, CUB returns the number of bytes that
-// it needs. When the program is traced, this would need a GPU, so `most` is an upper limit. If it were too small, this
-// would raise an error and write nothing.
+// Run an algorithm of CUB in `most` bytes of work memory. CUB can compute the number of bytes that it needs, but only
+// on a machine with a GPU. Tracing must not need a GPU, so `most` is an upper limit that the caller computes. If it is
+// too small, this raises an error and writes nothing.
 template <typename Algorithm>
 void in_bounded_memory(Queue& queue, int64_t most, const Algorithm& run) {
   auto* work = queue.scratch<unsigned char>(most);

@@ -1,5 +1,5 @@
-// Lists chosen rows in order. Blocks count the chosen rows of their tile. After a scan over tiles each block knows the
-// position of its rows, so per row only the row itself is read and written, once.
+// Lists chosen rows in order. Each block counts the chosen rows of its tile. A scan over the tiles gives each block the
+// position of its rows in the list. So every row is read and written only once.
 #pragma once
 
 #include <cstdint>

@@ -1,10 +1,10 @@
 // Kernels on GPUs. They use a `Queue`, which puts work on the stream of the call.
 //
-// The memory for work arrays is an additional result of the call, the last one. So XLA plans it before anything runs,
-// and no call can run out of memory in the middle of a sequence of collectives. Python requests its size when it traces
-// (scratch.cu): the same function then runs with a Queue that only measures. So all actions of the host, not only the
-// sizes of work arrays, must follow from shapes and attributes; the host must not read numbers in an array. This also
-// allows XLA to record the work in a command buffer and replay it (kernel.h).
+// The memory for work arrays is an additional result of the call, the last one. So XLA allocates it before the program
+// runs, and no call can run out of memory in the middle of a sequence of collectives. Python determines its size at
+// trace time (scratch.cu): it runs the same function with a Queue that only measures. So everything that the host does,
+// including the sizes of work arrays, must depend only on shapes and attributes. The host must not read numbers in an
+// array. This also allows XLA to record the work in a command buffer and replay it (kernel.h).
 #pragma once
 
 #include "gpu_kernel.h"

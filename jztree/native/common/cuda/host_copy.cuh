@@ -1,5 +1,5 @@
-// Copies values from the GPU to the host, for the kernels that raise: they have to wait for the GPU, because an error
-// must be known before the handler returns. No other handler may use this.
+// Copies values from the GPU to the host. Only for kernels that raise errors: the handler must return the error, so it
+// has to wait for the GPU. No other handler may use this.
 #pragma once
 
 #include <cstdint>

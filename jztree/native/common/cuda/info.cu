@@ -18,7 +18,7 @@ __attribute__((visibility("default"))) int jztree_cuda_driver_version() {
   return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
 }
 
-// The names of the kernels in this library, a comma after each.
+// The names of the kernels in this library, each followed by a comma.
 __attribute__((visibility("default"))) const char* jztree_kernels() { return jztree::kernel_names(); }
 
 }  // extern "C"

@@ -15,7 +15,7 @@ struct NodeRange {
   int32_t plane;
 };
 
-// A lane's node of such a range, and its rows; no rows in lanes after the last node.
+// A lane's node of such a range, and the node's rows. Lanes after the last node have no rows.
 struct LaneNode {
   uint32_t node, first, end;
 
@@ -32,8 +32,9 @@ struct LaneNode {
 
 class NodeStack {
  public:
-  // Shared memory of a warp. A step pushes at most 16 ranges, or 17 in two pushes, all of one plane, and only when the
-  // stack holds none of that plane or below; the rest of a longer range takes its place.
+  // Shared memory of a warp. A step pushes at most 16 ranges, or 17 in two pushes. All are of one plane, and at that
+  // time the stack holds no range of that plane or a lower one. If a step takes only part of a range, the rest replaces
+  // the range on the stack.
   JZTREE_BOTH static constexpr int bytes(int planes) {
     return (((planes - 1) * (warp_size / 2 + 1) + 1) * static_cast<int>(sizeof(NodeRange)) + 15) / 16 * 16;
   }
@@ -65,7 +66,8 @@ class NodeStack {
     return true;
   }
 
-  // Push the children of the lanes' nodes that have a bit in `opened`. Ascending: the first is taken off first.
+  // Push the children of the lanes' nodes that have a bit in `opened`. With Ascending, the first children are taken off
+  // first.
   template <bool Ascending, typename T>
   __device__ void push_children(const TreeView<T>& tree, int plane, uint32_t node, unsigned opened) {
     int lane = lane_index();
