@@ -57,8 +57,9 @@ class RowTester {
     __syncwarp();
   }
 
-  // The staged points (bits of `staged`) that are linked to the lane's point. rows, staged_rows: the rows of lane 0's
-  // point and of the first staged point. any_one: a single link of any lane is enough.
+  // Return the staged points that are linked to the lane's point. staged: one bit per staged point. rows, staged_rows:
+  // the rows of lane 0's point and of the first staged point. any_one: whether the caller needs only one link of any
+  // lane.
   __device__ unsigned links(const RowPoint<D, T>& point, bool used, unsigned staged, bool around, uint32_t rows,
                             uint32_t staged_rows, bool any_one) const {
     unsigned surely = 0, possibly = 0;
