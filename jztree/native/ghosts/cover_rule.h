@@ -1,4 +1,4 @@
-// The choice of the next range of rows to split when a few boxes are to cover them closely.
+// Selects the next range of rows to split, so that a few boxes cover the rows closely.
 #pragma once
 
 #include <cmath>

@@ -1,8 +1,8 @@
 // A few boxes that closely cover the particles of a rank; each rank publishes them.
 //
-// The rows of a rank are a range of the z-order, which may begin or end with a few rows far away, after a jump of the
-// curve. So ranges are split at the highest bit in which their keys differ, the ones with the longest boxes and the
-// most rows first, until their maximum number is reached.
+// The rows of a rank are a range of the z-order. It may begin or end with a few rows far away, after a jump of the
+// curve. So ranges are split at the highest bit in which their keys differ, until their maximum number is reached. The
+// ranges with the longest boxes and the most rows are split first.
 #pragma once
 
 #include "boxes.h"

@@ -1,9 +1,9 @@
 // Finds the leaves of queries that may have neighbours on other ranks, and the radius that each of the rank's boxes
 // still needs.
 //
-// Every rank publishes boxes of its sources with the number of sources in each. It then computes, for boxes of its
-// queries, the radius that these still have to search. Distances are in float64 and radii are enlarged by the possible
-// rounding errors, so no needed source is left out.
+// Every rank publishes boxes of its sources with the number of sources in each. It then computes, for each box of its
+// queries, the radius within which the queries need sources of other ranks. Distances are in float64 and radii are
+// enlarged by the possible rounding errors, so no needed source is left out.
 #pragma once
 
 #include "boxes.h"

@@ -1,6 +1,6 @@
-// A small tree over ranks. With it, the cost of a rank's queries about all published boxes depends on the number of its
-// neighbours, not on the number of ranks. Ranks own consecutive ranges of the z-order, so consecutive ranks are near
-// each other. For the CPU kernels.
+// A small tree over ranks. A rank uses it to search the published boxes of all ranks. The cost then depends on the
+// number of neighbouring ranks, not on the total number. Ranks own consecutive ranges of the z-order, so consecutive
+// ranks are near each other. Only the CPU kernels use it.
 #pragma once
 
 #include <algorithm>
@@ -59,8 +59,9 @@ class RankTree {
     });
   }
 
-  // A distance within which every point of [low, high] surely has `enough` sources, if it is below `known`. reach(low,
-  // high): an upper limit of the distance to points of a box, which must not be larger for a box inside it.
+  // The smaller of `known` and a distance within which every point of [low, high] surely has `enough` sources.
+  // reach(low, high): an upper limit of the distance to points of a box. For a box inside another, it must not be
+  // larger than for the outer box.
   template <typename Reach>
   double reach_of_enough(const Space<D>& space, const T* low, const T* high, int64_t enough, double known,
                          const Reach& reach) const {
@@ -106,8 +107,8 @@ class RankTree {
     return {node * fan_out, std::min(planes_[plane - 1].size(), (node + 1) * fan_out)};
   }
 
-  // Call visit(rank) for all ranks except one that may have boxes within a distance of [low, high], until it returns
-  // true. Returns whether it did.
+  // Call visit(rank) for the ranks that may have boxes within a distance of [low, high], except for one rank, until it
+  // returns true. Returns whether it returned true.
   template <typename Visit>
   bool any_rank(size_t plane, size_t node, int64_t but, const Space<D>& space, const T* low, const T* high, double most,
                 const Visit& visit) const {
@@ -124,8 +125,8 @@ class RankTree {
     return any_box(rank, space, low, high, most, [](int64_t) { return true; });
   }
 
-  // Call wanted(box) for boxes of a rank within a distance of [low, high], until it returns true. Returns whether it
-  // did.
+  // Call wanted(box) for the boxes of a rank within a distance of [low, high], until it returns true. Returns whether
+  // it returned true.
   template <typename Wanted>
   bool any_box(int64_t rank, const Space<D>& space, const T* low, const T* high, double most,
                const Wanted& wanted) const {
@@ -139,7 +140,7 @@ class RankTree {
     return false;
   }
 
-  // The reach of the smallest node with `enough` sources on a path down from the top, which has at least that number;
+  // Walk down from the top to the smallest node with at least `enough` sources. Returns the reach of this node, or
   // `known` if that is less.
   template <typename Reach>
   double reach_of_a_node(int64_t enough, double known, const Reach& reach) const {

@@ -11,7 +11,7 @@
 namespace jztree {
 namespace {
 
-// The ranks that must know each box, in order.
+// For each box, the ranks that must receive it, in order.
 template <int D, typename T>
 std::vector<std::vector<int32_t>> ranks_to_know(const Parallel& parallel, const SelectBoxes<D, T>& in) {
   double period[D];

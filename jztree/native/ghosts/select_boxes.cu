@@ -27,8 +27,8 @@ struct BoxSelection {
     return false;
   }
 
-  // Call work(i, lanes) with all lanes of a warp, each with a different box; `lanes` are those whose boxes the rank
-  // must know.
+  // Call work(i, lanes) in all lanes of a warp. Each lane has a different box i; `lanes` marks the boxes that the rank
+  // must receive.
   template <typename Work>
   __device__ void each_box(int64_t rank, const Work& work) const {
     if (rank == me[0] || (higher_only && rank < me[0])) return;
@@ -49,7 +49,8 @@ __global__ void count_boxes(BoxSelection<D, T> selection, int64_t* counts) {
   if (lane_index() == 0) counts[rank] = count;
 }
 
-// Repeat the tests for the ranks that must know some boxes. starts: of the boxes for each rank, followed by the end.
+// Repeat the tests for the ranks that must receive some boxes. starts: the first entry of each rank in `order`,
+// followed by the end.
 template <int D, typename T>
 __global__ void list_boxes(BoxSelection<D, T> selection, const int64_t* starts, int64_t room, int32_t* order,
                            int32_t* counts) {

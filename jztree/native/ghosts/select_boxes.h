@@ -1,5 +1,6 @@
-// Finds the other ranks that must know each of a rank's boxes that want ghosts: those with published particles within
-// its radius; with higher_only, only higher ranks. Counts are correct even if the boxes do not all fit into `order`.
+// For each of a rank's boxes that need ghosts, finds the other ranks that must receive the box: those that published a
+// box of particles within its radius. With higher_only, finds only higher ranks. Counts are correct even if the boxes
+// do not all fit into `order`.
 //
 // Distances are in float64 and radii are enlarged by the possible rounding errors, like in the selection of ghosts, so
 // no needed box is left out.
@@ -14,7 +15,7 @@ struct SelectBoxes {
   static constexpr unsigned compiled_dims = padded_dims;
 
   Boxes<D, T> own;
-  const T* radius;  // of each own box; negative: it wants nothing
+  const T* radius;  // of each own box; negative: it needs no ghosts
   PublishedBoxes<D, T> known;
   const int32_t *known_counts, *rank;
   Lengths box;

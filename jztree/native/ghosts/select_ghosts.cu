@@ -10,7 +10,8 @@
 namespace jztree {
 namespace {
 
-// A box around everything that a rank wants. limit2: its largest squared radius, negative if it wants nothing.
+// A box around all boxes of a rank that need particles. limit2: the largest squared radius, negative if no box needs
+// any.
 template <int D, typename T>
 struct Demand {
   Surrounding<D, T> box;
@@ -26,7 +27,7 @@ struct GhostSelection {
   int64_t blocks;
   Boxes<D, T> wanted;
   const int32_t* wanted_splits;  // first box of each rank
-  const T* radius;               // of each wanted box; negative: it wants nothing
+  const T* radius;               // of each received box; negative: it needs no particles
   const int32_t* me;
   int64_t ranks, tiles;
   Demand<D, T>* demands;
@@ -51,7 +52,7 @@ struct GhostSelection {
   }
 };
 
-// One warp per rank. The rank itself wants nothing.
+// One warp per rank. The rank itself needs nothing.
 template <int D, typename T>
 __global__ void find_demands(GhostSelection<D, T> selection) {
   int64_t rank = thread_index() / warp_size;
@@ -162,7 +163,7 @@ __global__ void count_ghosts(GhostSelection<D, T> selection) {
       });
 }
 
-// Repeat the tests of the tile for the ranks that want some of its rows, but not all.
+// Repeat the tests of the tile for the ranks that need some of its rows, but not all.
 template <int D, typename T>
 __global__ void list_ghosts(GhostSelection<D, T> selection, int64_t room, int32_t* order) {
   __shared__ BlockList<compact_threads> near;

@@ -16,7 +16,7 @@ struct SelectGhosts {
   Count num;
   BoxedRuns<D, T> blocks;
   BoxesOfRanks<D, T> wanted;
-  const T* radius;  // of each wanted box; negative: it wants nothing
+  const T* radius;  // of each received box; negative: it needs no particles
   const int32_t* rank;
   Lengths box;
   Array<int32_t> order;  // (capacity,), grouped by rank; meaningless after the last row
