@@ -24,7 +24,8 @@ void group_edges(const Parallel&, const GroupEdges& in) {
     if (end > rows) throw Refusal("received counts more rows than label has.");
     for (; row < end; ++row) {
       Edge edge{{me, in.label[row]}, {r, in.owner_label[row]}};
-      // Neighbours in z-order are usually in one group; this check keeps the list short before it is sorted.
+      // Neighbours in z-order are usually in one group, so most edges repeat the previous one. Repeats are dropped here
+      // to keep the list short before it is sorted.
       if (edge.a.row < own && (found.empty() || !(found.back() == edge))) found.push_back(edge);
     }
   }

@@ -21,7 +21,8 @@ int64_t order_by_group(const Parallel& parallel, const GroupOrder& in, int64_t n
   parallel.blocks(num, 1 << 15, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) member(label[row]).fetch_add(1, std::memory_order_relaxed);
   });
-  // Afterwards, member(first row) is the position of the group's next particle, or -1 for groups that are too small.
+  // After the call, member(first row) is the position of the group's next particle in the order, or -1 for groups that
+  // are too small.
   int64_t groups = 0, next = 0;
   for (int64_t row = 0; row < num; ++row) {
     int32_t size = member(row).load(std::memory_order_relaxed);

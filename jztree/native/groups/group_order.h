@@ -1,5 +1,6 @@
-// The order of particles by group: first the listed groups (those with at least npart_min particles), in the order of
-// their first rows, one after the other; then all other rows. Within each, rows keep their order.
+// The order of particles by group: first the listed groups (those with at least npart_min particles), one after the
+// other in the order of their first rows; then all other rows. Within a group, and among the other rows, rows keep
+// their order.
 #pragma once
 
 #include "common/arguments.h"

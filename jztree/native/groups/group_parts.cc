@@ -27,7 +27,7 @@ std::vector<int32_t> find_parts(const GroupParts& in, int64_t num, int64_t& bad_
   const int64_t me = *in.rank, n = in.rows();
   int32_t *label = in.label, *count = in.count;
   std::vector<Run> runs;
-  std::vector<int32_t> elsewhere;  // rows of groups that other ranks own; until later, their labels are the negative
+  std::vector<int32_t> elsewhere;  // rows of groups that other ranks own; at first, their labels are the negative
                                    // labels of runs
   for (int64_t row = 0; row < num; ++row) {
     count[row] = 0;  // set before any row of a part that begins here

@@ -19,21 +19,22 @@ class SharedGroups {
     groups_.erase(std::unique(groups_.begin(), groups_.end(), same), groups_.end());
   }
 
-  // The number of particles on other ranks of a group that was added.
+  // For a group that was added: its number of particles on other ranks.
   uint64_t& operator[](int32_t root_row) {
     return std::lower_bound(groups_.begin(), groups_.end(), root_row,
                             [](const Group& group, int32_t row) { return group.root_row < row; })
         ->number;
   }
 
-  // Set the place of each group in a window of this rank's rows; places[row] is that of the particles on this rank,
-  // which come first. Afterwards, the number of a shared group is the place of its next part.
+  // Set the place of each group in a window of this rank's rows. places[row] is the place of the particles on this
+  // rank, which come first. After the call, the number of a shared group is the place of its next part.
   void settle(int64_t begin, int64_t end, const int32_t* count, const int32_t* root_rank, int64_t me,
               uint64_t npart_min, uint32_t* places, Tally& tally) {
     auto next = groups_.begin();
     for (int64_t row = begin; row < end; ++row) {
       if (root_rank[row] != me) continue;
-      // Whether a row is a root is unpredictable, so other rows also get the place of an imaginary group.
+      // A branch on whether a row is a root would be unpredictable. So other rows also get a place, which has no
+      // meaning.
       const uint64_t here = static_cast<uint64_t>(count[row]);
       uint64_t particles = here;
       const bool shared = next != groups_.end() && next->root_row == row;

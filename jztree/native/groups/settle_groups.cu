@@ -1,5 +1,5 @@
-// Bound by memory: 60 bytes per row, and 40 per received entry; work arrays of 16 bytes per row; one launch for the
-// answers to each rank.
+// The time is bound by memory: 60 bytes per row, and 40 per received entry. Work arrays take 16 bytes per row. The
+// answers to each rank take one launch.
 
 #include <cstdint>
 
@@ -47,14 +47,15 @@ __global__ void list_groups(WindowGroups groups, const uint64_t* size, uint64_t*
   uint64_t largest = groups.owned(row) ? groups.particles(row, size) : 0;
   if (row < groups.window.rows) place[row] = groups.listed(row, size);
   largest = warp_max(largest);
-  // Read first: an outdated smaller value only costs an atomic operation, and few warps have a larger one.
+  // Read the maximum before the atomic operation: few warps have a larger value. If the value read is outdated, it is
+  // smaller, and only costs an unnecessary atomic operation.
   const volatile uint64_t* known = &tally->largest;
   if (lane_index() == 0 && largest > *known)
     atomicMax(atomic_word(&tally->largest), static_cast<unsigned long long>(largest));
 }
 
-// Afterwards, a group's entry in `next` is the place of its next part. place: number of listed particles before each
-// row.
+// After the launch, a group's entry in `next` is the place of its next part. place: number of listed particles before
+// each row.
 __global__ void place_groups(WindowGroups groups, const uint64_t* place, const Tally* before, uint64_t* next,
                              uint64_t* places, Tally* tally) {
   int64_t row = thread_index();
