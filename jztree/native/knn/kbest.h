@@ -13,13 +13,13 @@ class KBest {
  public:
   using Key = Candidate<T>;
   virtual ~KBest() = default;
-  // Clear all lists, for queries below `queries`. own: each query is its own first neighbour. Later candidates must not
-  // contain the query itself.
+  // Clear the lists of the first `queries` queries. own: each query is its own first neighbour. Candidates that are
+  // added later must not contain the query itself.
   virtual void reset(int64_t queries, bool own) = 0;
-  // Add candidates of a query; returns a bound that its k-th best does not exceed.
+  // Add candidates of a query. Returns an upper bound of its k-th best candidate.
   virtual Key absorb(int64_t query, const Near<T>& near) = 0;
-  // Write the k best of a query in order, no_candidate() if there are fewer. `sorted` has capacity for room_for(k).
-  // Returns false, with meaningless output, if there were ties that this list cannot decide.
+  // Write the k best candidates of a query in order, followed by no_candidate() if it has fewer. `sorted` has capacity
+  // for room_for(k). Returns false, with meaningless output, if this list cannot decide a tie.
   virtual bool finish(int64_t query, Key* sorted) = 0;
 
   static int64_t room_for(int64_t k) { return k + 64; }

@@ -19,8 +19,8 @@ struct Neighbours {
   Lengths box;
   Lengths limit;    // (q,) in output order, a single one for all, or none; negative: no neighbours
   const T* domain;  // (2, D), the corners of the set of sources and queries; null: computed from them
-  // Continued: leaves that are not open keep their values. Open leaves have an answer among the queries (if these are
-  // sources) or some of the sources, which gives an upper limit of the k-th distance.
+  // Continued: the queries of leaves that are not open keep their values. The queries of open leaves have the answers
+  // of an earlier search of a part of the sources, which give upper limits of the k-th distances.
   Array<T> radius;  // (q, k), continued
   int32_t* index;   // (q, k), continued
   bool self;        // the sources are the queries, row by row

@@ -1,5 +1,5 @@
-// Search limits of queries: only sources within a query's radius are neighbours, by the rule that links friends
-// (common/distance_rule.h).
+// Limits of the search: a source is a neighbour only if it is within a given radius of the query, by the rule of
+// friends-of-friends (common/distance_rule.h).
 #pragma once
 
 #include <cmath>
@@ -29,7 +29,7 @@ class Limits {
     return limit;
   }
 
-  // Those sources near a query that are within its limit; `kept` stores their bits.
+  // Return the near sources that are within the query's limit. `kept` stores their bits.
   Near<T> within(int64_t query, const Within<T>& limit, const Near<T>& near, std::vector<uint64_t>& kept) const {
     kept.assign(near.chosen, near.chosen + near.words);
     for (int64_t w = 0; w < near.words; ++w)
@@ -46,7 +46,7 @@ class Limits {
   }
 
  private:
-  // The rows from `first` on with a bit in `unsure` that are not within the limit.
+  // Return the rows from `first` on with a bit in `unsure` that are not within the limit.
   JZTREE_APART uint64_t beyond(int64_t query, const Within<T>& limit, int64_t first, uint32_t unsure) const {
     uint64_t beyond = 0;
     for (; unsure != 0; unsure &= unsure - 1) {

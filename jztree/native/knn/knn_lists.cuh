@@ -4,10 +4,10 @@
 // because the bits of non-negative floats sort like the floats. The stored row is the row plus one, or zero for a query
 // that is its own neighbour, so that it precedes others at the same place.
 //
-// If candidates were inserted one by one, every lane would wait for each insertion of any of the 32. So a lane first
-// collects candidates in shared memory. When a lane has many, each lane sorts a batch with a sorting network and
-// combines it with its list by a bitonic merge (K. E. Batcher, 1968, "Sorting networks and their applications"),
-// without a branch.
+// If candidates were inserted one by one, all lanes would wait for the insertions of each lane. So a lane first
+// collects candidates in shared memory. When one lane has collected enough, each lane sorts a batch with a sorting
+// network and combines it with its list by a bitonic merge (K. E. Batcher, 1968, "Sorting networks and their
+// applications"), without a branch.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ constexpr uint32_t no_row = 0xffffffffu;
 template <typename T>
 struct Candidate;
 
-// Two words, so that the compiler selects candidates word by word after one comparison: for 64-bit integers it would
-// generate a minimum and a maximum, with a comparison each.
+// Two words instead of a 64-bit integer. The compiler then makes one comparison and selects word by word. For 64-bit
+// integers it would generate a minimum and a maximum, each with a comparison.
 template <>
 struct alignas(8) Candidate<float> {
   uint32_t row;
@@ -33,7 +33,7 @@ struct alignas(8) Candidate<float> {
   __device__ static Candidate make(float distance2, uint32_t row_plus_one) {
     return {row_plus_one, __float_as_int(distance2)};
   }
-  // Sorts before all others: fills the entries of a list that its k does not need.
+  // Sorts before all others. It fills the entries of a list that are not needed, if k is smaller than the capacity.
   __device__ static Candidate before_all() { return {0, std::numeric_limits<int32_t>::min()}; }
   __device__ bool operator<(const Candidate& other) const { return key() < other.key(); }
   __device__ float distance2() const { return __int_as_float(bits); }
@@ -129,7 +129,7 @@ __device__ __forceinline__ void bitonic_merge(Candidate<T>* a) {
 
 }  // namespace network
 
-// The list of one lane: capacity K; the last k entries count.
+// The list of one lane, with capacity K. Only the last k entries count.
 template <int K, typename T>
 struct RegisterList {
   static constexpr int batch = K < 8 ? K : K > 16 ? 16 : 8;
@@ -148,8 +148,9 @@ struct RegisterList {
 
   __device__ Candidate<T> bound() const { return best[K - 1]; }
 
-  // Keep the nearest of the current entries and `batch` others, which are overwritten. The nearest are the minima of
-  // the i-th largest of the list and the i-th smallest of the batch; they ascend and then descend.
+  // Keep the nearest of the current entries and `batch` other candidates, which are overwritten. To find them, take the
+  // minimum of the i-th largest entry and the i-th smallest other candidate for each i. This sequence ascends and then
+  // descends.
   __device__ __forceinline__ void absorb(Candidate<T>* others) {
     network::sort<0, batch>(others);
 #pragma unroll

@@ -1,10 +1,10 @@
 // The search for any k: a warp answers one query after another. Its list is sorted in shared memory, or in global
 // memory if it is too long.
 //
-// The lanes test 32 particles of a leaf side by side, and those within the radius are collected in shared memory. 32
-// collected candidates at a time are sorted across the lanes (bitonic, by shuffles) and merged into the list. A
-// candidate of the list moves up by the number of new ones before it, at most 32 places, so moving blocks of 32 from
-// the end updates the list in place. The part of the list before the first new candidate is not touched.
+// The lanes test 32 particles of a leaf side by side, and those within the radius are collected in shared memory.
+// Whenever 32 candidates are collected, they are sorted across the lanes (bitonic, by shuffles) and merged into the
+// list. A candidate of the list moves up by the number of new candidates before it, at most 32 places. So the list is
+// updated in place if blocks of 32 are moved from its end on. The part before the first new candidate does not change.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,7 @@ class LongSearch {
         stack_(reinterpret_cast<StackEntry<T>*>(batch_ + warp_size)),
         list_(list) {}
 
-  // Returns whether float32 can answer the query; nothing is written if not.
+  // Returns whether float32 can answer the query. If not, nothing is written.
   __device__ bool answer(int64_t query) {
     query_ = query;
     own_ = problem_.own_row(query);

@@ -1,8 +1,8 @@
 // Writes neighbours and their distances.
 //
 // A search compares distances in the precision of the positions. The output holds distances computed in float64 from
-// the given positions (common/distance_rule.h) and rounded once. Neighbours are sorted by them, so two whose distances
-// differ by a rounding error may change places.
+// the given positions (common/distance_rule.h) and rounded once. Neighbours are sorted by these distances. So two
+// neighbours may change places if their distances differ by a rounding error.
 #pragma once
 
 #include <algorithm>
@@ -65,8 +65,9 @@ class Output {
   const ExactDistances<D, T> distances_;
 };
 
-// Answers of one thread before they go to the output, several queries at a time: a vector load stalls unless its
-// numbers were stored long before. R: the dtype of the search.
+// Holds the answers to several queries of one thread before they go to the output. A vector load stalls if its numbers
+// were stored shortly before, so each step processes all these queries before the next step. R: the dtype of the
+// search.
 template <int D, typename R, typename T>
 class Answers {
  public:

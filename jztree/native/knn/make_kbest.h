@@ -35,14 +35,14 @@ inline std::unique_ptr<KBest<double>> make_kbest<double>(int64_t k, int64_t most
   return std::make_unique<CountedKBest<double>>(k, most);
 }
 
-// Faster lists, if there are any, which cannot decide all ties.
+// Selects a faster list that cannot decide all ties; null if no such list is faster for k.
 template <typename T>
 std::unique_ptr<KBest<T>> make_rounded_kbest(int64_t) {
   return nullptr;
 }
 
-// Measured with each register width: whole candidates are faster for fewer neighbours, counting for more. At least two
-// entries of a list are after the k-th, so that ties of two or three can be decided.
+// The limits are measured for each register width: whole candidates are faster for fewer neighbours, and counting for
+// more. A list has at least two entries after the k-th, so that it can decide ties of two or three.
 template <>
 inline std::unique_ptr<KBest<float>> make_rounded_kbest<float>(int64_t k) {
   if (k <= (register_bytes == 64 ? 32 : 24)) return nullptr;
@@ -74,7 +74,8 @@ class Lists {
     return exact ? *exact_ : *rounded_;
   }
 
-  // The list for a group that the others have left undecided. Ties are rarely isolated.
+  // The exact list, for a group that the rounded list has left undecided. The next groups are likely to have ties also,
+  // so they get exact lists.
   KBest<T>& exact() {
     left_ = 31;
     return *exact_;
