@@ -16,7 +16,7 @@ namespace {
 struct NearParticle {
   double distance2, mass;
 
-  // So that sums do not depend on the order of particles at the same distance.
+  // At equal distance, order by mass, so that sums do not depend on the order of rows.
   bool operator<(const NearParticle& other) const {
     return distance2 != other.distance2 ? distance2 < other.distance2 : mass < other.mass;
   }

@@ -2,8 +2,8 @@
 // adds which particle, and lanes are added in a fixed order, so sums have the same bits in every run. Their rounding
 // order differs from that on the CPU.
 //
-// The cost is that of the particles in the spheres, and in the leaves on their edges, three times. The largest sphere
-// sets a lower limit, because only one warp processes it.
+// Each of the three walks processes the particles in the sphere and in the leaves on its edge. The time is at least
+// that of the largest sphere, because only one warp processes it.
 
 #include <cstdint>
 
