@@ -1,5 +1,5 @@
-// The requested vectors, distances and shifts of pairs with an image (image_rule.h), for one query and many sources at
-// once.
+// Computes the requested vectors, distances and shifts of pairs with an image (image_rule.h), for one query and several
+// sources at a time.
 #pragma once
 
 #include <algorithm>
@@ -16,7 +16,7 @@ class ImagePairs {
   ImagePairs(const PairsWithin<D, T>& in, const StagedPairs<D, T>& staged)
       : in_(in), staged_(staged), rule_(staged.rule), moved_(staged.moved()) {}
 
-  // Select this query; the next pair goes to this place.
+  // Select this query. Its next pair goes to this place.
   void start(int64_t query, int64_t place) {
     query_ = query;
     place_ = place;

@@ -10,11 +10,13 @@
 
 namespace jztree {
 
-// Pairs are within no edge before `lo`, and within all edges from `hi` on; the same for the second quantity.
+// No pair is within an edge before `lo`, and every pair is within the edges from `hi` on. The same holds for the second
+// quantity.
 struct Bins {
   int64_t lo, hi, lo_b, hi_b;
   bool one() const { return lo == hi && lo_b == hi_b; }
-  // As many steps as the direct lookup of a few pairs.
+  // Whether few edges remain. Narrowing takes one step per edge, so 8 edges cost about as much as the direct lookup of
+  // a few pairs.
   bool few() const { return hi - lo + hi_b - lo_b <= 8; }
 };
 
@@ -36,9 +38,10 @@ class PairBins {
 
   // Whether each pair has a separate line of sight.
   bool to_middle() const { return to_middle_; }
-  // Farther pairs are in no bin. In all dimensions if each pair has a separate line of sight.
+  // Pairs farther apart than this are in no bin. If each pair has a separate line of sight, this is the distance in all
+  // dimensions.
   T farthest2() const { return farthest2_; }
-  // Pairs farther apart along a common line of sight are in no bin.
+  // Pairs farther apart than this along a common line of sight are in no bin.
   T farthest_along() const { return farthest_along_; }
 
   Bins all() const { return {0, first_.count, 0, second_.count}; }
@@ -54,11 +57,11 @@ class PairBins {
     first_.narrow(gap, reach, bins.lo, bins.hi);
     if (!sighted) return;
     T low = bounds.gap_along[i], high = bounds.reach_along[i];
-    // Only pairs at distance 0 are within edge 0.
+    // Within an edge of 0 are only pairs at distance 0.
     if (Mode == PairMode::across_along && bins.lo == 0 && first_.exact[0] == 0 && low * low > first_.possibly[0])
       bins.lo = 1;
     if (Mode == PairMode::distance_cosine) {
-      // Rounded positions change small angles a lot, so pairs of few particles are tested one by one.
+      // Rounding of positions changes small angles a lot, so pairs of few particles are tested one by one.
       if (rule_.cosine_slip > 0 || !(gap > vanishing)) return;
       low = std::sqrt(low * low / reach) * below_one<T>;
       high = std::sqrt(high * high / gap) * above_one<T>;

@@ -9,7 +9,8 @@
 
 namespace jztree {
 
-// Pairs are within no edge before `lo`, and within all edges from `hi` on; the same for the second quantity.
+// No pair is within an edge before `lo`, and every pair is within the edges from `hi` on. The same holds for the second
+// quantity.
 struct PairBinRange {
   int lo = 0, hi = 0, lo_b = 0, hi_b = 0;
   __device__ bool one() const { return lo == hi && lo_b == hi_b; }
@@ -53,7 +54,7 @@ struct PairBinFinder {
     in.first.narrow(gap, reach, &bins.lo, &bins.hi);
     if (!sighted) return bins;
     along_gap *= below_one<T>;
-    // Only pairs at distance 0 are within edge 0.
+    // Within an edge of 0 are only pairs at distance 0.
     if (Mode == PairMode::across_along && bins.lo == 0 && in.first.exact[0] == 0 &&
         along_gap * along_gap > in.first.possibly[0])
       bins.lo = 1;
@@ -112,7 +113,7 @@ struct PairBinFinder {
   __device__ void narrow_second(T gap, T reach, T low, T high, PairBinRange* bins) const {
     bins->hi_b = in.second.count;
     if (Mode == PairMode::distance_cosine) {
-      // Rounded positions change small angles a lot, so pairs of few particles are tested one by one.
+      // Rounding of positions changes small angles a lot, so pairs of few particles are tested one by one.
       if (setup.rule.cosine_slip > 0 || !(gap > vanishing)) return;
       low = std::sqrt(low * low / reach) * below_one<T>;
       high = std::sqrt(high * high / gap) * above_one<T>;

@@ -28,7 +28,7 @@ class OctaveCells {
       start_.push_back(static_cast<int32_t>(edge));
     }
   }
-  // The first edge that may be at least x; x is at most the last edge.
+  // The first edge that may be at least x. The caller guarantees that x is at most the last edge.
   int64_t start(T x) const { return start_[static_cast<size_t>(std::max<int64_t>(octave(x) - base_, 0))]; }
 
  private:
@@ -106,14 +106,16 @@ struct EdgeTable {
   template <typename Within>
   int64_t first_within(T low, T high, const Within& within) const {
     int64_t edge = cells.start(low);
-    // Most cells have at most one edge, and the side of a pair is unpredictable: so the first step has no branch.
+    // Most cells have at most one edge, and a branch on the side of a pair would be unpredictable. So the first step
+    // has no branch.
     edge += low > possibly[static_cast<size_t>(edge)];
     while (low > possibly[static_cast<size_t>(edge)]) ++edge;
     while (!(high <= surely[static_cast<size_t>(edge)]) && !within(exact[static_cast<size_t>(edge)])) ++edge;
     return edge;
   }
 
-  // For quantities from gap to reach: none is within edges before `lo`, all are within the edges from `hi` on.
+  // For quantities from gap to reach: no quantity is within the edges before `lo`, and all are within the edges from
+  // `hi` on.
   void narrow(T gap, T reach, int64_t& lo, int64_t& hi) const {
     while (lo < hi && gap > possibly[static_cast<size_t>(lo)]) ++lo;
     while (hi > lo && reach <= surely[static_cast<size_t>(hi - 1)]) --hi;

@@ -1,5 +1,5 @@
 // Two leaves whose particles form pairs: copies of their coordinates, moved so that plain differences are those of the
-// nearest images if one choice is enough for all pairs. The last dimension is the line of sight, if there is one.
+// nearest images if one choice is enough for all pairs. With a line of sight, it is the last dimension.
 #pragma once
 
 #include <algorithm>
@@ -79,8 +79,8 @@ class PairLeaves {
     pairwise_ ? bounds_of<true>(begin, out) : bounds_of<false>(begin, out);
   }
 
-  // A particle of the first leaf, and the coordinates of the second leaf. It is a copy, so that the compiler knows that
-  // no write changes it.
+  // A particle of the first leaf, and pointers to the coordinates of the second leaf. Loops use a local copy, so that
+  // the compiler knows that no write to memory changes it.
   struct Row {
     V at[D], period[D], rest[D];
     const T* b[D];

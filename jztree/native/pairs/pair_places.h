@@ -18,7 +18,7 @@
 
 namespace jztree {
 
-// Edges that are multiples of a step from a start, as exactly as T can represent them.
+// Edges that are evenly spaced, up to the rounding of T.
 template <typename T>
 struct EvenEdges {
   T start = 0, per_step = 0;
@@ -30,7 +30,7 @@ struct EvenEdges {
   bool even = false;
 
   explicit EvenEdges(const EdgeTable<T, EqualCells>& edges) {
-    // An edge that contains no pairs ends at 0. An edge that contains everything does not count as an edge.
+    // An edge that contains no pairs is stored as 0. An edge that contains every pair is left out.
     const int64_t zero = edges.count > 0 && edges.possibly[0] < 0;
     int64_t last = edges.count - 1;
     if (last >= 0 && !(edges.possibly[static_cast<size_t>(last)] < std::numeric_limits<T>::max())) --last;
@@ -92,15 +92,15 @@ class PairPlaces {
         seconds_(firsts_.size()),
         places_(firsts_.size()) {}
 
-  // Set the bins of the next pairs.
+  // Whether vectors find the places of pairs in these bins faster than a lookup of every pair.
   bool worth(const Bins& bins) const {
     return fits_ && bins.hi - bins.lo <= few_edges && (!sighted || even_.even || bins.hi_b - bins.lo_b <= few_edges);
   }
 
-  // From now on, pairs are in these bins.
+  // Set the possible bins of the next pairs.
   void begin(const Bins& bins) { bins_ = bins; }
 
-  // The destination of pairs. It is a copy, so that the compiler knows that no write changes it.
+  // The destination of pairs. Loops use a local copy, so that the compiler knows that no write to memory changes it.
   struct Buffer {
     T *firsts, *seconds;
     int64_t end;

@@ -1,9 +1,9 @@
 // Counts the squared distances within each of some edges.
 //
-// They are gathered in a small buffer, and compared with one edge after the other, from the outermost inwards. Squares
-// within an edge are packed to the front of the buffer, so the next edge is compared only with these: in three
-// dimensions few are left after a few edges. If there are only a few edges, squares are compared with each edge and
-// never stored.
+// The squares are gathered in a small buffer and compared with one edge after the other, from the outermost inwards.
+// Squares within an edge are packed to the front of the buffer, so the next edge is compared only with those. In three
+// dimensions, few squares remain after a few edges. If there are only a few edges, squares are compared with each edge
+// and never stored.
 #pragma once
 
 #include <algorithm>
@@ -44,7 +44,7 @@ inline int64_t keep_lanes(const Lanes<T>& values, uint32_t chosen, T* to) {
   T all[lanes];
   store<T>(values, all);
   int64_t count = 0;
-  // Write each lane; if it is not chosen, the next one overwrites it.
+  // Write every lane. The next lane overwrites a lane that is not chosen.
   for (int64_t i = 0; i < lanes; ++i) {
     to[count] = all[i];
     count += chosen >> i & 1;
@@ -57,7 +57,7 @@ template <typename T>
 inline void count_at_most(const Lanes<T>& a, const Lanes<T>& b, typename Lanes<T>::Mask& counts) {
   for (int i = 0; i < Lanes<T>::registers; ++i) {
 #if defined(__AVX512F__)
-    // The compiler would expand the mask to a vector before subtracting it.
+    // Without this, the compiler expands the mask to a vector before it subtracts it.
     if constexpr (sizeof(T) == 4) {
       __mmask16 near = _mm512_cmp_ps_mask((__m512)a.part[i], (__m512)b.part[i], _CMP_LE_OQ);
       __m512i old = (__m512i)counts.part[i];
@@ -150,7 +150,7 @@ class PairSquares {
     }
   }
 
-  // Since `begin`: the number of squares surely within an edge, and possibly within it.
+  // Since `begin`: the numbers of squares that are surely and possibly within each edge.
   int64_t surely(int64_t edge) const { return surely_[static_cast<size_t>(edge)]; }
   int64_t possibly(int64_t edge) const { return possibly_[static_cast<size_t>(edge)]; }
 

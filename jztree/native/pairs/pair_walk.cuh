@@ -1,7 +1,7 @@
 // The walk of a warp down two hierarchies, or of one with itself, that counts pairs; pair_walk.h explains it. A step
 // compares a node of the first set with 32 of the second, one per lane. Node pairs without pairs in any bin are
-// skipped, and those with all pairs in one bin are counted. Of the others, the wider node is opened. All lanes together
-// process pairs of leaves.
+// skipped, and those with all pairs in one bin are counted. In all other node pairs, the wider node is opened. All
+// lanes together process a pair of leaves.
 #pragma once
 
 #include <cstdint>

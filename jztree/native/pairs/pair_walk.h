@@ -1,7 +1,7 @@
 // The walk of two hierarchies, or of one with itself, that counts pairs of their particles; on one thread.
 //
-// Of two nodes the wider one is opened, until all their pairs are in one bin, or in none, or both are leaves. The
-// possible bins of pairs only get fewer on the way down.
+// The wider of two nodes is opened until all pairs are in one bin or in no bin, or both nodes are leaves. The bins of a
+// node limit those of its children.
 #pragma once
 
 #include <algorithm>
