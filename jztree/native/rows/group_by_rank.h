@@ -1,5 +1,5 @@
-// The rows below num in the order of their ranks, stable; rows with an invalid rank are left out. Entries after the
-// last row are meaningless.
+// Sorts the rows below `num` stably by their ranks. Rows with an invalid rank are left out. Entries after the last row
+// are meaningless.
 #pragma once
 
 #include "common/arguments.h"

@@ -10,7 +10,7 @@
 namespace jztree {
 namespace {
 
-// Size is the row size in bytes if it is a compile-time constant, which makes the copy a few moves; otherwise 0.
+// Size: the row size in bytes if it is known at compile time, which turns the copy into a few moves; otherwise 0.
 template <size_t Size, bool Scatter>
 bool move_rows(const Parallel& parallel, const char* in, const int32_t* index, int64_t rows, int64_t limit,
                size_t row_bytes, char* out) {

@@ -1,5 +1,5 @@
-// Bound by memory. A thread moves one word of the widest kind that divides the row, so that neighbouring threads touch
-// neighbouring words of a row.
+// The time is bound by memory. A thread moves one word, of the widest type that divides the row size, so that
+// neighbouring threads access neighbouring words of a row.
 
 #include <cstdint>
 
@@ -9,7 +9,7 @@
 namespace jztree {
 namespace {
 
-// Indices outside the array are skipped; this library never passes any.
+// Indices outside the array are skipped. This library never passes such an index.
 template <typename Word, bool Scatter>
 __global__ void move_words(const Word* in, const int32_t* index, int64_t rows, int64_t limit, int64_t words,
                            Word* out) {

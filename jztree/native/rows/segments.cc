@@ -131,7 +131,7 @@ bool find_rows(const RowOrder& order, const Columns& columns, int64_t first, int
   return inside;
 }
 
-// Whether rows of an order from `first` on are contiguous, which is the case if no row was moved.
+// Whether the rows of an order from `first` on are contiguous, as is the case if no row moves.
 bool follow_each_other(const RowOrder& order, int64_t first, int64_t count) {
   if (order.count == 0 || count == 0) return true;
   if (first < 0 || first + count > order.count) return false;

@@ -1,7 +1,7 @@
-// Bound by memory. A block moves a tile of packed rows, all arrays in one launch: neighbouring threads take
-// neighbouring words of the buffer and, if rows are in order, of the arrays. If the rows of an array consist of whole
-// words, it is moved word by word, otherwise byte by byte. Only the GPU knows the number of rows, so there are blocks
-// for the largest possible number; blocks without rows end at once.
+// The time is bound by memory. One launch moves all arrays, and a block moves a tile of packed rows. Neighbouring
+// threads move neighbouring words of the buffer and, if rows are in order, of the arrays. An array whose rows consist
+// of whole words is moved word by word, all others byte by byte. Only the GPU knows the number of rows, so the launch
+// has enough blocks for the largest possible number. Blocks without rows end at once.
 
 #include <algorithm>
 #include <cstdint>
@@ -108,9 +108,9 @@ struct Segments {
   const int32_t *starts, *counts;
 };
 
-// A list may name a row several times, for example if one row was sent to several ranks. Then its last occurrence
-// counts, for the whole row: `last` holds for each row the largest position in the list that names it, counted from 1.
-// A maximum does not depend on the order of the threads.
+// A list may contain a row several times, for example if the row was sent to several ranks. Its last occurrence in the
+// list then counts. `last` holds for each row its largest position in the list, counted from 1. A maximum does not
+// depend on the order of the threads.
 __global__ void find_last(Segments segments, int64_t chunk, int64_t all, int64_t rows, uint32_t* last) {
   int64_t i = thread_index();
   if (i >= all) return;
@@ -120,7 +120,7 @@ __global__ void find_last(Segments segments, int64_t chunk, int64_t all, int64_t
   if (row >= 0 && row < rows) atomicMax(last + row, static_cast<uint32_t>(i + 1));
 }
 
-// Null for an order that is the identity and names no row twice.
+// Null for the identity, which contains no row twice.
 const uint32_t* last_places(Queue& queue, const Segments& segments, int64_t count, int64_t chunk, int64_t rows) {
   if (segments.order.count == 0) return nullptr;
   uint32_t* last = queue.scratch<uint32_t>(rows);
@@ -196,7 +196,7 @@ __global__ void place_words(Batch from, Batch to, Tiles tiles, Segments source, 
   });
 }
 
-// Call move(batch, tiles) for all columns, if there is anything to move.
+// Call move(batch, tiles) for all columns, unless there are no rows or columns.
 template <typename Move>
 void each_batch(const Columns& columns, int64_t rows, int64_t chunk, const Move& move) {
   if (rows == 0 || columns.rows() == 0) return;

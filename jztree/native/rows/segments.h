@@ -100,7 +100,7 @@ struct UnpackSegments {
 };
 
 // Row to_order[target + j] of one table = row from_order[start + j] of another, for j below count. All other rows from
-// `first_filled` on are set to the only row of a third table. Rows before `first_filled` are left to other kernels.
+// `first_filled` on are set to the only row of a third table. Other kernels write the rows before `first_filled`.
 struct PlaceRows {
   RowOrder from_order, to_order;
   const int32_t* place;  // start, target, count and first_filled
