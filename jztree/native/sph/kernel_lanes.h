@@ -19,8 +19,8 @@ inline Lanes<T> reciprocal(const Lanes<T>& a) {
   return divided(Lanes<T>(T{1}), a);
 }
 
-// The compiler does not recognise that a loop over the elements is a single instruction. (Without masks, GCC 12 warns
-// about its own header.)
+// Intrinsics, because the compiler does not turn a loop over the elements into a single instruction. (The masks avoid a
+// warning of GCC 12 about its own header.)
 template <typename Register>
 inline void register_root(const Register& x, Register& out) {
 #if defined(__AVX512F__)
@@ -96,7 +96,7 @@ inline void widen(const Lanes<float>& from, Lanes<double>& to) {
 }
 inline void widen(const Lanes<double>& from, Lanes<double>& to) { to = from; }
 
-// Added up in the same order for any register size.
+// The sum of the lanes, added in the same order for any register size.
 inline double sum_of_lanes(const double* x) {
   double sum = 0;
   for (int64_t i = 0; i < lanes; ++i) sum += x[i];

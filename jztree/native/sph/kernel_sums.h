@@ -1,14 +1,14 @@
 // Sums over neighbours, weighted by a kernel W(r, h) of their distance, or by its derivatives.
 //
-// For query i and column c, with x the vector from source j to the query by its nearest image, sum[i, c, out] = sum
-// over j of value[j, c, in] t[in, out](x, h). Here t holds the derivatives of W by as many components of x as there are
-// indices in `in` (`inward`) and `out` (`outward`), and the `by_h`-th derivative by h; callers never request three in
-// total. With `images`, the last outward index is also weighted by the image shift of the source in periods: -dx/d(box
-// length).
+// For query i and column c, sum[i, c, out] = sum over j of value[j, c, in] t[in, out](x, h), where x is the vector from
+// the nearest image of source j to the query. t holds derivatives of W: one by a component of x for each of the
+// `inward` indices in `in` and the `outward` indices in `out`, and the `by_h`-th derivative by h. In total there are at
+// most two derivatives. With `images`, each component of the last outward index is also multiplied by the shift of the
+// source's image in periods, -dx/d(box length).
 //
-// Terms may be far outside the range of the values even if later products with other numbers are in range. So values
-// and sums can be multiplied by 2^(e powers) here, where 2^e is about the row's own smoothing length, even if W does
-// not use that length.
+// Terms may be out of range even if their later products with other numbers are in range. So the kernel can multiply
+// values and sums by 2^(e powers), where 2^e is about the row's own smoothing length, even if W does not use that
+// length.
 //
 // The smoothing length is that of the query (gather), of the source (scatter), or the mean of both.
 #pragma once

@@ -18,8 +18,8 @@
 
 namespace jztree {
 
-// Whether a source is within the smoothing length by the common rule of the searches. A separate function, because it
-// needs many registers.
+// Whether a source is within the smoothing length, by the rule of all searches. Not inlined, because it needs a large
+// number of registers.
 template <int D, typename T, typename From>
 JZTREE_APART bool is_within_as_given(const KernelProblem<D, T, From>& in, const DistanceRule<D, T>& rule, int64_t query,
                                      int64_t source) {
@@ -144,7 +144,8 @@ class KernelWalk {
     for (int column = 0; column < in_.at_work; ++column) sums_[column * warp_size] += sums[column] * value;
   }
 
-  // as_one: the node is a single point; its first row represents all rows, with the sums of the node as values.
+  // as_one: the node's sources are at one point. Its first row represents all rows, and the sums of the node are its
+  // values.
   __device__ void open_rows(uint32_t node, uint32_t first, uint32_t end, bool as_one) {
     NodeBox<D, T> box = load_box(in_.sources, node, setup_.scale.factor);
     bool around = wraps_around(box_, box, setup_.scale);
@@ -212,8 +213,8 @@ class KernelWalk {
     }
   }
 
-  // Add the rounding errors of wrapped positions. Returns the squared distance. The order of operations makes the first
-  // sum exact next to a face.
+  // Add the rounding errors of wrapped positions. Returns the squared distance. This order of operations makes the
+  // first sum exact next to a face.
   __device__ T add_rests(Pair& pair) const {
     T distance2 = 0;
     for (int d = 0; d < D; ++d) {
@@ -226,7 +227,7 @@ class KernelWalk {
     return distance2;
   }
 
-  // If this precision cannot decide and the result matters, decide as for links. q2 is at most 1 then.
+  // If this precision cannot decide and the result matters, float64 decides, like for links. q2 is then limited to 1.
   __device__ bool is_within(Pair& pair) const {
     if (setup_.profile.jumps()) {
       const UnitBounds<T> bounds(pair.inverse, setup_.rule);
@@ -273,8 +274,9 @@ class KernelWalk {
     }
   }
 
-  // The powers of the query's own smoothing length, which all its sums share, are too large by its ratio to the mean.
-  // Computed in float64, because the ratio of two very different lengths has powers far below the range of float32.
+  // All sums of a query are multiplied by powers of its own smoothing length. With a mean length, these powers are
+  // wrong by the ratio of both lengths; this corrects them. It computes in float64, because powers of the ratio of two
+  // very different lengths are far below the range of float32.
   __device__ double ratio_of_powers(T inverse) const {
     double ratio = static_cast<double>(inverse * (length_ * 2)), all = 1;
     for (int i = 0; i < in_.powers; ++i) all *= ratio;
@@ -293,7 +295,7 @@ class KernelWalk {
 
   // Add the derivative by the components d and e for all columns. The first `inward` components are inward.
   __device__ void add_component(double derivative, const double* values, int d, int e) {
-    if (derivative == 0) return;  // for any values, which may be infinite or NaN
+    if (derivative == 0) return;  // even if values are infinite or NaN
     int in = 0, out = e;
     if (Order == 1 && in_.inward == 1) in = e, out = 0;
     if (Order == 2 && in_.inward == 0) out = d * in_.dims + e;
