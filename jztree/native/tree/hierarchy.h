@@ -1,9 +1,9 @@
 // The plane hierarchy over z-ordered particles, by the window rule.
 //
 // The rows are cut in windows of leaf_size. Each window contributes one leaf boundary, at the row whose Morton key
-// differs from its predecessor's in the highest bit. So a leaf has 1 to 2 leaf_size - 1 particles and follows the
-// z-order cells, the number of leaves does not depend on the data, and every window is independent of the others.
-// Higher planes apply the same rule to the boundaries below, in windows of fan_out.
+// differs from its predecessor's in the highest bit. So a leaf has 1 to 2 leaf_size - 1 particles, and its borders tend
+// to be those of large cells. The number of leaves does not depend on the data, and the windows do not depend on each
+// other. Higher planes apply the same rule to the boundaries below, in windows of fan_out.
 #pragma once
 
 #include "common/key_arguments.h"

@@ -1,4 +1,4 @@
-// Summed in the order of the CPU kernel, so that the bits are the same.
+// Adds in the order of the CPU kernel, so that sums have the same bits.
 
 #include <cstdint>
 
