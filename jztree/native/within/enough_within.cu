@@ -13,7 +13,7 @@ namespace {
 // Counts the sources of the lane's query, until there are enough.
 struct TallyUpTo {
   bool used;
-  int64_t wanted;  // number of sources that it needs in addition to the common ones
+  int64_t wanted;  // number of sources that the query needs in addition to the common ones
   int64_t left;    // an upper limit of the number still to be found
   int64_t own = 0;
   bool decided = false;  // whether all queries are decided

@@ -1,4 +1,4 @@
-// A walk outwards (ball_walk.h). Once the queries of a group have a value, it opens no node without a smaller one.
+// A walk outwards (ball_walk.h). When every query of a group has a value, the walk skips nodes without a smaller value.
 
 #include "least_within.h"
 

@@ -1,5 +1,5 @@
-// One lane per query, and a walk outwards (ball_walk.cuh). Once the queries of a warp have a value, it opens no node
-// without a smaller one.
+// One lane per query, and a walk outwards (ball_walk.cuh). When every query of a warp has a value, the walk skips nodes
+// without a smaller value.
 
 #include <cstdint>
 #include <limits>

@@ -1,7 +1,7 @@
 // Two walks (ball_walk.cuh): the first counts the neighbours of every query, which gives the start of each list; the
 // second writes them. Each lane writes the list of its query. A warp sorts a list in place, by a bitonic sort whose
-// steps all ascend, so that any length is possible (Batcher 1968). Until then, lists hold z-ordered rows, which break
-// ties of equal distances.
+// steps all ascend, so that any length is possible (Batcher 1968). During the sort, lists hold z-ordered rows, which
+// decide between equal distances.
 
 #include <cstdint>
 #include <limits>

@@ -20,8 +20,8 @@ void launch_tiles(Queue& queue, int64_t leaves, int warp_bytes, void (*kernel)(P
                kernel, arguments...);
 }
 
-// In such a kernel: call work(setup, shared, tile, end) for the queries from `tile` on, before `end`, one per lane.
-// setup: a copy of in.setup for the block. shared: the warp's memory.
+// In such a kernel: call work(setup, shared, tile, end) for each tile. Its queries are those from `tile` on and before
+// `end`, one per lane. setup: a copy of in.setup for the block. shared: the warp's memory.
 template <typename Problem, typename Work>
 __device__ inline void each_query_tile(const Problem& in, int warp_bytes, const Work& work) {
   using Setup = typename Problem::Setup;
