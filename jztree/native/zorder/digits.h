@@ -13,9 +13,10 @@ namespace jztree {
 
 // How to distribute rows by one level of their keys.
 //
-// Usually by bits: those of the range [base, base + 2^(shift + bits)); keys outside the range go to the first and the
-// last part. If this would leave many rows together, by keys from a sample: W. D. Frazer & A. C. McKellar (1970),
-// "Samplesort". Any choice keeps the order.
+// Usually, bits of the key select the part: the range [base, base + 2^(shift + bits)) is divided evenly, and keys
+// outside it go to the first or the last part. If this would put too many rows into one part, the limits of the parts
+// are keys from a sample: W. D. Frazer & A. C. McKellar (1970), "Samplesort". The order of rows is the same for any
+// choice.
 class Digits {
  public:
   // sample: keys of some of n rows. varying: the bits in which keys differ. largest: the largest acceptable number of
@@ -29,7 +30,7 @@ class Digits {
     if (leaves_together(sample, n, largest)) split(std::move(sample), top);
   }
 
-  // Fewer rows are not distributed: starting threads would not pay off.
+  // Fewer rows are not distributed, because the threads would take longer to start than they save.
   static constexpr int64_t one_thread = 1 << 13;
 
   int bits() const { return bits_; }
@@ -52,7 +53,7 @@ class Digits {
   bool leaves_together(const std::vector<uint64_t>& sample, int64_t n, int64_t largest) const {
     int64_t counts[1 << most_bits] = {}, most = 0;
     for (uint64_t key : sample) most = std::max(most, ++counts[of(key)]);
-    // A few may coincide by chance.
+    // A few keys may coincide by chance.
     return most > 8 && n / static_cast<int64_t>(sample.size()) * most > largest;
   }
 

@@ -11,8 +11,8 @@ namespace jztree {
 namespace {
 
 constexpr int64_t block_rows = 1 << 14;
-// After this number of rows, a thread checks whether the result is already known. Rows in random order descend among
-// the first few.
+// After this number of rows, a thread checks whether the result is already known. In random order, one of the first few
+// rows already descends.
 constexpr int64_t some_rows = 1 << 8;
 
 template <int D, typename T>

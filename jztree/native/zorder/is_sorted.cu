@@ -20,7 +20,7 @@ __device__ bool falls(const KeyGrid<D>& grid, const T* x) {
 template <int D, typename T>
 __global__ void look_at_rows(const T* pos, Count num, const KeyGrid<D>* grid, int32_t* sorted) {
   int64_t i = thread_index();
-  // Threads that see the result of another one may also stop.
+  // A thread also stops if it sees that another thread has found a descent.
   if (i >= num() || load_outdated(sorted) == 0) return;
   const T* x = pos + i * D;
   if (!is_finite_row<D>(x) || (i > 0 && falls<D>(*grid, x))) store_relaxed(sorted, 0);

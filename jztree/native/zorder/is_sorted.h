@@ -12,7 +12,7 @@ struct IsSorted {
   Array<const T> pos;  // (n, D)
   Count num;
   KeyDomain<D, T> keys;
-  int32_t* sorted;  // not 0 if they are
+  int32_t* sorted;  // not 0 if all rows are finite and in order
 
   explicit IsSorted(Arguments& in)
       : pos(in.argument<T>("pos", {any, D})),

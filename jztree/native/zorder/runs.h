@@ -1,5 +1,5 @@
-// Finds rows that form a few runs, each in z-order, in one pass, and merges them. Sorted particles form one run;
-// particles from other ranks form at most one run per rank.
+// Detects in one pass whether the rows consist of a few runs, each in z-order, and merges the runs. Sorted particles
+// form one run, and particles received from other ranks form at most one run per rank.
 #pragma once
 
 #include <algorithm>
@@ -38,7 +38,7 @@ struct RowArrays {
   }
 };
 
-// The first rows of the runs, if these are few. Finding them takes a quarter of the time of a sort.
+// The first rows of the runs, if the number of runs is small. To find them takes a quarter of the time of a sort.
 template <int D, typename T>
 class FewRuns {
  public:
@@ -51,7 +51,7 @@ class FewRuns {
       falls += sample[i] < sample[i - 1];
       ties += sample[i] == sample[i - 1];
     }
-    // Merging compares rows of equal keys pair by pair, which is slow if most keys are equal.
+    // A merge compares rows with equal keys pair by pair, which is slow if most keys are equal.
     if (falls == 0 || (falls < most && ties < sample.size() / 2)) find(parallel, grid, pos, n);
   }
 
@@ -60,7 +60,7 @@ class FewRuns {
   const std::vector<int64_t>& begins() const { return begins_; }
 
  private:
-  // Merging this many runs takes about half the time of a sort.
+  // The merge of this number of runs takes about half the time of a sort.
   static constexpr size_t most = 16;
 
   void find(const Parallel& parallel, const KeyGrid<D>& grid, const T* pos, int64_t n) {

@@ -12,7 +12,7 @@ struct ZOrder {
   Array<const T> pos;  // (n, D)
   Count num;
   KeyDomain<D, T> keys;
-  const int32_t* in_order;  // not 0: rows are known to be in order already, so a CPU need not check it
+  const int32_t* in_order;  // not 0: the rows are already in order, so a CPU need not check the order
   int32_t* order;           // (n,)
   T* sorted;                // (n, D)
 
