@@ -95,7 +95,7 @@ def _edges(edges: Any, name: str, most: float = np.inf) -> Exact:
     check_no_unit(edges, name)
     shape = shape_of(edges, name)
     if len(shape) != 1 or shape[0] < 2:
-        raise ValueError(f"{name} must be at least two ascending numbers, (b + 1,) for b bins; their shape is {shape}.")
+        raise ValueError(f"{name} must be an array (b + 1,) of at least two ascending numbers; its shape is {shape}.")
     if is_concrete(edges):
         return _known(edges, name, most)
     numbers = exact(edges, shape)

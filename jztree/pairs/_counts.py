@@ -35,15 +35,19 @@ _LOST = (
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
 class PairCounts:
-    """Pairs in bins; see `pair_counts`. ``b`` is ``(bins,)``, or ``(bins, bins_b)`` for two quantities.
+    """Pairs in bins; see `pair_counts`. The shape ``bins`` is ``(b,)``, or ``(b, b')`` for two quantities.
 
-    ``count - region_count[k]`` is the count without region ``k``, which a jackknife needs.
+    ``np.asarray`` converts each column to a NumPy array. A jackknife needs the counts without the particles of region
+    ``k``: ``np.asarray(count) - np.asarray(region_count)[k]``.
 
     Attributes:
-        count: ``b`` `WideCounts`, the number of pairs. NumPy reads it as int64.
-        weight: ``b`` `WideSums`, the sum of the products of the weights of pairs, or None without weights.
-        region_count: ``(num_regions, *b)``, the number of pairs with a member in each region, or None without regions.
-        region_weight: ``(num_regions, *b)``, the sum of their products of weights, or None without regions or weights.
+        count: ``bins`` `WideCounts`, the number of pairs. NumPy reads it as int64.
+        weight: ``bins`` `WideSums`, the sum over pairs of the product of both weights, or None without weights. NumPy
+            reads it as float64.
+        region_count: ``(num_regions, *bins)``, the number of pairs with at least one particle in each region, or None
+            without regions.
+        region_weight: ``(num_regions, *bins)``, the sum of the products of weights of these pairs, or None without
+            regions or weights.
     """
 
     count: WideCounts
@@ -86,25 +90,27 @@ def pair_counts(
 ) -> PairCounts:
     """Count the pairs of particles in bins of their distance, and sum the products of their weights.
 
-    **Pairs.** Pairs within one set count in both orders, like `scipy.spatial.cKDTree.count_neighbors` of a tree with
-    itself. A bin of rp, pi or mu that begins at 0 also holds the value 0. Pairs at distance 0 are not in any bin of any
-    mode: neither a particle with itself nor different particles at the same place.
+    **Pairs.** Each pair within one set counts twice, once in each order, like in
+    `scipy.spatial.cKDTree.count_neighbors` of a tree with itself. A bin of rp, pi or mu that begins at 0 also holds the
+    value 0. No bin of any mode holds pairs at distance 0: neither a particle with itself nor different particles at the
+    same place.
 
     **Precision.** Float64 arithmetic on the given positions decides whether a pair is within an edge: distances by
     their squares, ``|z| <= edge`` along the line of sight, and ``z**2 <= edge**2 * s**2`` for cosines. Counts are
     therefore exact (with ``"midpoint"``, up to the rounding of ``m``), and the same integers on any number of devices.
-    Sums are taken in float64, with the same bits for any number of threads and in every run. On several devices, or on
-    a GPU, they may differ from these in the last bits. Differentiating sums of weights raises an error.
+    Sums of weights are computed in float64. On one CPU, they have the same bits for any number of threads and in every
+    run. On several devices, or on a GPU, they may differ in the last bits. Differentiating sums of weights raises an
+    error.
 
-    **Cost.** Whole nodes of the hierarchy whose pairs are all in one bin are counted at once, so the cost per pair
+    **Cost.** If all pairs of two nodes of the hierarchy are in one bin, they are counted at once. So the cost per pair
     falls with the number of pairs.
 
     Args:
         part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
         edges: ``(b + 1,)`` ascending numbers from 0 on, in the unit of the positions, equal on all ranks. Bin ``i``
             holds the pairs with ``edges[i] < r <= edges[i + 1]``. The last edge may be infinite.
-        boxsize: The periodic length, or one per dimension; 0 or None means open. Only the nearest images of a pair
-            count, also for distances above half the box. Equal on all ranks.
+        boxsize: The periodic length, or one per dimension; 0 or None means open. A pair counts only at the distance of
+            its nearest images, also for distances above half the box. Equal on all ranks.
         part_b: Another set of particles; each pair then has one particle in ``part`` and one in ``part_b``. None means
             pairs within ``part``.
         mode: ``"r"`` for distances; ``"rp_pi"`` for distances across (``edges``) and along (``edges_b``) the line of
@@ -116,16 +122,17 @@ def pair_counts(
             mean of their positions (Fisher et al. 1994, MNRAS 267, 927). The box must then be open. If ``m`` is 0, the
             entire distance is across.
         weight: ``(n,)``, the weights of ``part``. None means that every weight is 1.
-        weight_b: The same for ``part_b``.
-        region: ``(n,)`` integers from 0 to below ``num_regions``, the jackknife region of each particle.
-        region_b: The same for ``part_b``; required with ``part_b``.
-        num_regions: The number of regions.
+        weight_b: ``(n_b,)``, the weights of ``part_b``; only with ``part_b``. None means that every weight is 1.
+        region: ``(n,)`` integers from 0 to below ``num_regions``, the jackknife region of each particle. None means no
+            regions.
+        region_b: The same for ``part_b``; required if both ``region`` and ``part_b`` are given.
+        num_regions: The number of regions; required with ``region``.
         th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
-            the z-ordered particles that the function returned. It saves the sort on one device.
-        cfg: Options, equal on all ranks. None means leaves of 48 particles, the fastest size here.
+            the z-ordered particles that the function returned. On one device, this saves the time for the sort.
+        cfg: Options, equal on all ranks. None means leaves of 48 particles, which are fastest for pair counts.
 
     Returns:
-        The counts and sums. On several devices, all devices get the result.
+        The counts and sums. On several devices, every device gets the total over all devices.
 
     Raises:
         TypeError: For arguments of a wrong type.
@@ -171,8 +178,8 @@ def _check_regions(region: Any, region_b: Any, num_regions: Any, apart: bool) ->
         return 0
     if region is None or num_regions is None or (region_b is None) == apart:
         raise ValueError(
-            "regions need region and num_regions, their number, and with part_b also region_b; pass all of these, "
-            "or none."
+            "a jackknife needs region and num_regions, and with part_b also region_b (without part_b, leave out "
+            "region_b); pass every required argument, or no region at all."
         )
     if isinstance(num_regions, bool) or not isinstance(num_regions, (int, np.integer)) or num_regions < 1:
         raise ValueError(f"num_regions is {num_regions!r}; it must be an integer of at least 1.")

@@ -78,34 +78,35 @@ def pairs_within(
 ) -> PairLists:
     """List all pairs within a radius as edges, in a periodic box with all images.
 
-    Every image within the radius forms its own pair. A pair is within the radius if its distance in float64, from the
-    given positions and whole box lengths, is at most the radius. Positions outside the box are not wrapped, and shifts
-    are relative to them. Vectors and distances are the float64 values, rounded. They have derivatives by positions and
-    box lengths.
+    Every image of a particle within the radius forms a separate pair. A pair is within the radius if its distance,
+    computed in float64 from the given positions and whole box lengths, is at most the radius. The function does not
+    wrap positions outside the box; shifts are relative to the given positions. Vectors and distances are the float64
+    values, rounded to the dtype of the positions. They have derivatives by positions and box lengths.
 
     Args:
         part: See `count_within`.
-        radius: In the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per query. The radius of
-            ``i`` applies to a pair. Without ``part_query``, one radius per particle needs ``full=True``, because ``i``
-            may reach ``j`` while ``j`` does not reach ``i``. In a periodic box the radius may be longer than the box,
-            but not infinite.
+        radius: In the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per query. For a pair
+            ``(i, j)``, the radius of ``i`` counts. Without ``part_query``, one radius per particle needs ``full=True``,
+            because ``j`` may be within the radius of ``i`` while ``i`` is not within that of ``j``. In a periodic box,
+            the radius may be longer than the box, but not infinite.
         boxsize: See `count_within`.
         th: See `count_within`.
-        part_query: Separate queries: these are the ``i``, and the particles of ``part`` are the ``j``. None means pairs
-            among the particles themselves, without pairs of a particle with itself at distance 0.
+        part_query: Separate queries ``i``; the particles ``j`` are then those of ``part``. None means pairs among the
+            particles of ``part``, without pairs of a particle with itself at distance 0.
         capacity: The maximum number of pairs; see `neighbours_within`.
         full: Whether to list every pair of the particles twice, as ``(i, j, shift)`` and ``(j, i, -shift)``. With one
-            radius per particle, each of the two is listed if it is within the radius of its ``i``. If False, each pair
-            is listed once: with ``i < j`` or, between a particle and its own images, with a shift whose first nonzero
-            number is positive. Separate queries always list each of their pairs.
+            radius per particle, the list then holds each of the two that is within the radius of its ``i``. If False,
+            the list holds each pair once: with ``i < j`` or, between a particle and its own images, with a shift whose
+            first nonzero number is positive. With ``part_query``, this argument has no effect.
         cfg: Options, equal on all ranks. None means the defaults.
-        quantities: The contents of the list in the letters of ASE: shifts ``S``, vectors ``D`` and distances ``d``; the
+        quantities: The columns of the list, as letters of ASE: shifts ``S``, vectors ``D`` and distances ``d``. The
             rows ``i`` and ``j`` are always included. ``"ij"`` takes a fifth of the memory in three dimensions, and half
-            of the time. (Vectors and distances are computed together and with shifts, which their derivatives need.)
+            of the time. ``"D"`` or ``"d"`` alone saves nothing, because vectors, distances and shifts are computed
+            together.
 
     Returns:
-        The pairs. Rows are rows of the input; on several devices, rows of the joined particles of the devices, and
-        pairs are on the device of ``i``.
+        The pairs. ``i`` and ``j`` are rows of the input. On several devices, they are rows of the joined particles of
+        all devices, and a pair is on the device of ``i``.
 
     Raises:
         TypeError: See `neighbours_within`.
