@@ -391,7 +391,8 @@ def test_inertia_tensor_and_spin_in_centimetres() -> None:
     np.testing.assert_allclose(halos.inertia_tensor(unit), expected, rtol=1e-6, atol=1e-12)
     np.testing.assert_allclose(np.trace(halos.inertia_tensor(unit)[0]), unit.com_inertia_radius[0] ** 2, rtol=1e-6)
     words = (
-        "the inertia_tensor of the group in row 0 of the catalogue is a square of lengths outside the range of float32"
+        "the inertia_tensor of the group in row 0 of the catalogue holds squares of lengths outside the range of "
+        "float32"
     )
     for function in (halos.inertia_tensor, halos.inertia_tensor.jit):
         with pytest.raises(oracles.RUN_TIME_ERROR, match=words):

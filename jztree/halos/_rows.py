@@ -25,8 +25,8 @@ _PEAK = 2.162581587064612
 _MOST_PEAKED = 1e6
 _NO_SHAPE = "the catalogue has no shape_tensor, which {} needs; make the catalogue with jztree.fof.fof_and_catalogue."
 _SQUARES = (
-    "the inertia_tensor of the group in row {0} of the catalogue is a square of lengths outside the range of {1}; "
-    "choose another unit of length, or use its factors, shape_tensor and com_inertia_radius."
+    "the inertia_tensor of the group in row {0} of the catalogue holds squares of lengths outside the range of {1}; "
+    "choose another unit of length, or use shape_tensor and com_inertia_radius, whose product it is."
 )
 
 
@@ -191,7 +191,7 @@ def concentration(mass: Any, radius: ArrayLike, vmax: Any, gravity: Any = 1.0) -
     """
     shapes = {name: np.shape(column) for name, column in {"mass": mass, "radius": radius, "vmax": vmax}.items()}
     if len(set(shapes.values())) > 1:
-        raise ValueError(f"mass, radius and vmax must have the same shape, one number per halo; they have {shapes}.")
+        raise ValueError(f"mass, radius and vmax must have the same shape, one number per halo; theirs are {shapes}.")
     _check_positive(gravity, "gravity")
     check_representable({"mass": mass, "radius": radius, "vmax": vmax})
     dtype = common_dtype(mass, radius, vmax)
