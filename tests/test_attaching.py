@@ -190,7 +190,7 @@ def test_empty_attached_set_changes_nothing(random) -> None:
 
 def test_mismatched_attached_particles_raise() -> None:
     part = ParticleData(pos=jnp.zeros((3, 3)), mass=1.0)
-    with pytest.raises(TypeError, match="part has pos, mass, attached has pos"):
+    with pytest.raises(TypeError, match="part has pos, mass, but attached has pos"):
         jz.fof.fof_and_catalogue(part, 0.1, attached=ParticleData(pos=jnp.zeros((3, 3))))
     with pytest.raises(ValueError, match="the same shape per particle"):
         jz.fof.fof_and_catalogue(part, 0.1, attached=ParticleData(pos=jnp.zeros((4, 2)), mass=1.0))

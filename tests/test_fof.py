@@ -269,7 +269,7 @@ def test_fof_is_superset_equals_brute_force() -> None:
 
 
 def test_fof_is_superset_of_mismatched_labels_raises() -> None:
-    with pytest.raises(TypeError, match="labels must be integers, not float32"):
+    with pytest.raises(TypeError, match="igroup_sup and igroup must be integers, not float32"):
         fof_is_superset(jnp.arange(3), jnp.arange(3.0))
     with pytest.raises(ValueError, match=r"\(3,\).*\(4,\)"):
         fof_is_superset(jnp.arange(3), jnp.arange(4))

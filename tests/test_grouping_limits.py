@@ -39,7 +39,7 @@ def test_inconsistent_labels_raise_on_every_rank(bad: tuple[int, int, int, int])
     irank, igroup = np.arange(3, dtype=np.int32)[:, None].repeat(10, 1), np.zeros((3, 10), np.int32)
     irank[on, row], igroup[on, row] = rank, root
     part = data.Pos(pos=np.zeros((3, 10, 3), np.float32), num=np.full(3, 10, np.int32))
-    with pytest.raises(oracles.RUN_TIME_ERROR, match=f"row {row} of some rank") as error:
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=f"row {row} of a rank") as error:
         jax.block_until_ready(group(mesh_of(3), jit=True)(part, irank, igroup, exact(1.0, (3,)), 2))
     assert oracles.one_sentence(error)
 

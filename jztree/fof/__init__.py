@@ -306,11 +306,12 @@ def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array
     a, b = jnp.asarray(igroup_sup), jnp.asarray(igroup)
     if a.ndim != 1 or a.shape != b.shape or (mask is not None and np.shape(mask) != a.shape):
         raise ValueError(
-            f"labels and mask must have one shape (n,); theirs are {a.shape}, {b.shape}, {np.shape(mask)}."
+            f"igroup_sup, igroup and mask must have the same shape (n,), but their shapes are {a.shape}, {b.shape} and "
+            f"{np.shape(mask)}."
         )
     for labels in (a, b):
         if not jnp.issubdtype(labels.dtype, jnp.integer):
-            raise TypeError(f"labels must be integers, not {labels.dtype}.")
+            raise TypeError(f"igroup_sup and igroup must be integers, not {labels.dtype}.")
     used = jnp.ones(a.shape, bool) if mask is None else jnp.asarray(mask, bool)
     # Sort each group into one run of rows; the masked-out particles come last.
     order = jnp.lexsort((a, b, ~used))

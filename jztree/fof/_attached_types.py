@@ -29,8 +29,8 @@ from ..particles import check_rows, get_num_total, replace_field
 ATTACH_WITHIN = 6.4
 
 _NO_PRIMARIES = (
-    "attached particles join the group of the nearest particle of part, but part holds none; give attached=None, or "
-    "particles to link."
+    "attached particles join the group of the nearest particle of part, but part has no particles; pass the particles "
+    "to link as part, or attached=None."
 )
 _BAD_LIMIT = (
     "attach_within is %s; it must be a number of linking lengths, finite and not negative, or None for no limit."
@@ -74,8 +74,8 @@ def check_attached(part: Any, attached: Any) -> None:
     structures = [jax.tree.structure(_uncounted(one)) for one in (part, attached)]
     if len(set(structures)) > 1:
         raise TypeError(
-            "part and attached must be of one class with the same properties, because they are joined: part has "
-            f"{_properties(part)}, attached has {_properties(attached)}."
+            f"part has {_properties(part)}, but attached has {_properties(attached)}; they are joined, so pass both in "
+            "the same class with the same properties."
         )
     n, m = get_pos(part).shape[0], get_pos(attached).shape[0]
     for leaf, other in zip(jax.tree.leaves(_uncounted(part)), jax.tree.leaves(_uncounted(attached)), strict=True):

@@ -49,8 +49,7 @@ from ._means import Columns, mean_columns, mean_faults
 _PARTS = 8
 _NOT_LISTED = np.uint32(0xFFFFFFFF)  # in the high word of a place
 _BAD_GROUP = (
-    "row {0} of some rank has an invalid label; each group must begin with one of its particles, at or before all of "
-    "its rows."
+    "row {0} of a rank has an invalid label; the label of a group must be the rank and row of its first particle."
 )
 _TOO_LARGE = (
     "a group has more than 2**31 - 1 particles, which the catalogue cannot count; use a smaller linking length rlink."

@@ -21,7 +21,7 @@ from ..particles import check_representable
 Columns = tuple[jax.Array, jax.Array | None, jax.Array | None]
 _VELOCITY = 5  # index among the sums of a kernel
 _NOT_FINITE = "row {0}%s has a %s that is NaN or infinite, so its mean is undefined; remove such particles."
-_NO_REDSHIFT = "row {0}%s has a zplus1 that is not positive and finite; it is 1 + z, the inverse of the scale factor."
+_NO_REDSHIFT = "row {0}%s has a zplus1 that is not positive and finite; give 1 + z, the inverse of the scale factor."
 
 
 def mean_faults(part: Any, cfg: CatalogueConfig, of: str) -> list[comm.Fault]:

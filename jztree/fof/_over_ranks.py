@@ -28,8 +28,8 @@ from ..tree.stage import Stage
 
 _MIN_EDGES = 1024
 _TOO_MANY = (
-    "linear labels have 32 bits and support less than 2**31 particles over all devices, but there are more; use "
-    "linearize_labels=False."
+    "labels that are single rows have 32 bits, but there are 2**31 or more particles over all devices; use "
+    "distr_fof_labels with linearize_labels=False."
 )
 
 
