@@ -238,11 +238,12 @@ def wp(
     bins.
 
     Args:
-        part, boxsize, randoms, **options: See `xi`, in 3 dimensions.
+        part, boxsize, randoms: See `xi`, in 3 dimensions.
         edges: ``(b + 1,)`` edges of the distance across the line of sight, in the unit of the positions.
         pi_max: Maximum distance along the line of sight, in the same unit.
         num_pi: The number of equal cells along the line of sight.
         los: The axis of the line of sight. ``"midpoint"`` means from an observer at the origin, and needs randoms.
+        **options: See `xi`.
 
     Returns:
         Values ``(b,)``, lengths in the unit of the positions.
@@ -283,12 +284,13 @@ def multipoles(
     """Return multipoles ``(2 l + 1) int_0^1 xi(s, mu) P_l(mu) dmu`` for each even ``l`` of ``ells``.
 
     Args:
-        part, boxsize, randoms, **options: See `xi`, in 3 dimensions.
+        part, boxsize, randoms: See `xi`, in 3 dimensions.
         edges: ``(b + 1,)`` edges of the distance s, in the unit of the positions.
         ells: Even multipole orders.
         num_mu: The number of equal cells of ``|mu|``. xi is taken as constant in each cell; empty cells are joined, see
             `wp`.
         los: See `wp`.
+        **options: See `xi`.
 
     Returns:
         Values ``(len(ells), b)``, with the edges and the numbers of pairs.
