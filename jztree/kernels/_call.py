@@ -13,6 +13,8 @@ from .._transform.exact import WORDS
 from ..jax_ext import Exact, vary_along, varying_axes
 from ._run import Kernel, run
 
+__all__ = ["Tree", "as_num"]
+
 
 @dataclasses.dataclass(frozen=True)
 class Continued:

@@ -13,6 +13,8 @@ from jax.interpreters import batching, mlir
 from ..jax_ext import Exact, is_concrete
 from ._call import Tree, as_num, call, i32, sizes, words_of
 
+__all__ = ["check", "check_lengths", "checked_lengths", "tree_fits"]
+
 
 def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     """Return ``num``, or raise an error with ``sentence`` if ``failed``.

@@ -8,6 +8,13 @@ import numpy as np
 from ..jax_ext import Exact
 from ._call import as_num, call, i32, listed
 
+__all__ = [
+    "open_leaves",
+    "row_boxes",
+    "select_boxes",
+    "select_ghosts",
+]
+
 
 def open_leaves(
     leaves: tuple[jax.Array, jax.Array, jax.Array],

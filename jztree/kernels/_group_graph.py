@@ -7,6 +7,18 @@ import jax.numpy as jnp
 
 from ._call import Continued, as_num, call, i32
 
+__all__ = [
+    "Forest",
+    "ask_parents",
+    "begin_forest",
+    "group_edges",
+    "move_up",
+    "own_joined_labels",
+    "own_labels",
+    "propose_hooks",
+    "take_hooks",
+]
+
 
 def group_edges(
     label: jax.Array, owner_label: jax.Array, received: jax.Array, rank: Any, capacity: int

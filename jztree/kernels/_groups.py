@@ -9,6 +9,19 @@ import numpy as np
 from ..jax_ext import Exact
 from ._call import Continued, as_num, call, i32
 
+__all__ = [
+    "catalogue",
+    "catalogue_of_rank",
+    "group_order",
+    "group_parts",
+    "group_segments",
+    "group_targets",
+    "pack_parts",
+    "settle_groups",
+    "straddling_sums",
+    "straddling_words",
+]
+
 
 def group_order(label: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Sort particles by group, and find the groups of at least ``npart_min`` particles.

@@ -10,6 +10,8 @@ from typing import Any
 
 import jax
 
+__all__ = ["native_info", "set_num_threads"]
+
 _VARIABLE = "JZTREE_INSTRUCTION_SET"
 _COPY = "libjztree_cpu_"  # prefix of the libraries for instruction sets above the baseline
 _LEVELS = "x86-64-v"  # prefix of instruction sets that each include all lower levels

@@ -8,6 +8,8 @@ import jax.numpy as jnp
 from ..jax_ext import Exact
 from ._call import Continued, Tree, as_num, call, i32, listed, sizes, words_of
 
+__all__ = ["fof", "knn"]
+
 
 def knn(
     sources: Tree,

@@ -10,6 +10,20 @@ from ..jax_ext import Exact
 from ._call import as_num, call, i32, sizes
 from ._rows import as_gathered
 
+__all__ = [
+    "bounds",
+    "choose_parts",
+    "count_parts",
+    "covering_boxes",
+    "hierarchy",
+    "is_sorted",
+    "key_positions",
+    "node_masses",
+    "search",
+    "splitter_words",
+    "zsort",
+]
+
 
 def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Return the bounding box of the finite rows, ``lower`` and ``upper``, each ``(d,)``, and the rows out of range.

@@ -7,6 +7,8 @@ import numpy as np
 from ..jax_ext import Exact
 from ._call import Tree, call, i32, sizes
 
+__all__ = ["overdensity", "sphere_sums"]
+
 
 def overdensity(
     tree: Tree,

@@ -10,6 +10,8 @@ from .._transform.exact import WORDS
 from ..jax_ext import Exact
 from ._call import Tree, call, listed, sizes, words_of
 
+__all__ = ["PairBins", "PairSet", "pair_counts"]
+
 
 class PairSet(NamedTuple):
     """A set of particles whose pairs are counted: z-ordered, with weights and regions.

@@ -7,6 +7,10 @@ from ..jax_ext import Exact
 from ._call import call
 from ._groups import _grouped
 
+__all__ = [
+    "lowest_potential",
+]
+
 
 def lowest_potential(
     pos: jax.Array,

@@ -9,6 +9,16 @@ import numpy as np
 from ..jax_ext import Exact, exact
 from ._call import Tree, call, i32, listed, sizes
 
+__all__ = [
+    "KernelTerm",
+    "count_within",
+    "enough_within",
+    "kernel_sums",
+    "least_within",
+    "neighbours_within",
+    "pairs_within",
+]
+
 
 def count_within(
     sources: Tree,

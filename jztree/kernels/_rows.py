@@ -9,6 +9,17 @@ import numpy as np
 
 from ._call import Continued, as_num, call, i32, listed
 
+__all__ = [
+    "gather_rows",
+    "group_by_rank",
+    "pack_segments",
+    "place_rows",
+    "row_words",
+    "scatter_rows",
+    "unpack_segments",
+    "unwritten",
+]
+
 
 def gather_rows(array: jax.Array, index: jax.Array) -> jax.Array:
     """Return ``array[index]`` along the leading axis; ``index`` is ``(q,)`` int32 within bounds. Differentiable."""
