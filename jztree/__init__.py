@@ -28,16 +28,7 @@ from .fof import dbscan, fof_labels
 from .fof import fof_and_catalogue as friends_of_friends
 from .knn import knn as nearest
 from .overdensity import sphere_properties, spherical_overdensity
-from .radius import (
-    count_within,
-    kernel_sums,
-    nearest_within,
-    neighbours_within,
-    pair_counts,
-    pairs_within,
-    reduce_within,
-    sph_derivative,
-)
+from .radius import *  # noqa: F403
 
 launch.leave_threads_for_callbacks()
 
@@ -46,7 +37,6 @@ __all__ = [
     "CapacityError",
     "comm",
     "config",
-    "count_within",
     "data",
     "dbscan",
     "density",
@@ -55,23 +45,17 @@ __all__ = [
     "friends_of_friends",
     "halos",
     "jax_ext",
-    "kernel_sums",
     "knn",
     "knn_density",
     "launch",
     "nearest",
-    "nearest_within",
-    "neighbours_within",
     "overdensity",
-    "pair_counts",
-    "pairs_within",
     "radius",
-    "reduce_within",
     "smoothing_length",
     "sph_density",
-    "sph_derivative",
     "sphere_properties",
     "spherical_overdensity",
     "stats",
     "tree",
 ]
+__all__ += radius.__all__
