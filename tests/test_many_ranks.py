@@ -305,7 +305,7 @@ def few_boxes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     """
     monkeypatch.setattr(ghosts, "_KNOWN_BOXES", 0)
     monkeypatch.setattr(ghosts, "_LEAST_KNOWN", request.param)
-    monkeypatch.setattr(ghosts, "_FEW_WANTED", 0)
+    monkeypatch.setattr(ghosts, "_FEW_REQUESTS", 0)
     monkeypatch.setattr(ghosts, "_BOX_ROWS", 8)
     return 1200 + request.param // 2
 

@@ -170,7 +170,7 @@ def test_results_are_traced_over_devices(
         pytest.skip("runs on the host")
     if are_many:  # use the exchange of rows and boxes for thousands of ranks
         monkeypatch.setattr(_ranks, "_FEW_RANKS", 1)
-        monkeypatch.setattr(ghosts, "_FEW_WANTED", 0)
+        monkeypatch.setattr(ghosts, "_FEW_REQUESTS", 0)
     mesh, specs = mesh_of(2), {"in_specs": P("gpus"), "out_specs": P("gpus")}
 
     def local(part: Any) -> Any:
