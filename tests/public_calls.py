@@ -18,8 +18,8 @@ from jztree.data import FofCatalogue, ParticleData
 ROWS, NUM = 60, 57  # rows of arrays, and the number of them that hold particles
 # Modules without searches: ranks, options, processes, and JAX extensions.
 _NO_SEARCHES = {"comm", "config", "jax_ext", "launch", "stats"}
-# A marker for fields of dataclasses.
-_NO_CALL = {"data.static_field"}
+# A marker for fields of dataclasses, and functions of a mesh, which test_local_arrays.py calls.
+_NO_CALL = {"data.static_field", "data.from_local", "data.to_local"}
 _SMALL = FofConfig(catalogue=CatalogueConfig(npart_min=2))
 
 
