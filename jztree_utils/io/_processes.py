@@ -33,9 +33,8 @@ def failing_together(mesh: Mesh) -> Iterator[None]:
     """If the block raises on one process, raise on every process with devices of ``mesh`` at the end of the block.
 
     Each of these processes must call this: if only one process raised, the others would hang in the next collective.
-        The
-    block itself must not contain collectives. If the block did not fail on this process, the error is that of the first
-    process that failed: the same sentence, and the same type if it belongs to this package. Every error has an
+    The block itself must not contain collectives. If the block did not fail on this process, the error is that of the
+    first process that failed: the same sentence, and the same type if it belongs to this package. Every error has an
     attribute ``told_by``, the process that the sentence comes from.
     """
     error: Exception | None = None
