@@ -201,7 +201,7 @@ def bring(
         if jnp.ndim(leaf) == 0 or leaf.shape[0] != pos.shape[0]:
             raise ValueError(f"rows must have {pos.shape[0]} rows, one per particle; one has shape {jnp.shape(leaf)}.")
     box, num, blocks = check_box(boxsize, pos.shape[1]), check_num(partz), leaves_of(th)
-    reach = _reach(radius, pos.dtype)
+    reach = reach_of(radius, pos.dtype)
     faults = [
         comm.Fault(reach < 0, [], _BAD_RADIUS),
         comm.Fault(kernels.tree_fits(kernel_tree(partz, kernels.as_num(num), th), box) == 0, [], FOREIGN),
@@ -214,7 +214,7 @@ def bring(
     return exchange_ghosts(rows, pos, num, blocks, known, (lower, upper, requests), box, capacity)
 
 
-def _reach(radius: Any, dtype: Any) -> jax.Array:
+def reach_of(radius: Any, dtype: Any) -> jax.Array:
     """Return ``radius`` in the dtype of the positions, rounded so that it is not below the given value."""
     if is_concrete(radius):
         known = check_real(radius, "radius")

@@ -27,11 +27,7 @@ from ..config import RadiusConfig, checked_config, without_masses
 from ..data import replace_num, split_rows
 from ..jax_ext import Exact
 from ..particles import Particles, check_num
-from . import (
-    build_checked,
-    build_in_domain,
-    sort_in_domain,
-)
+from . import build_checked, build_in_domain, sort_in_domain
 from ._over_ranks import (
     SortedRange,
     UnsortedParticles,
@@ -43,7 +39,7 @@ from ._over_ranks import (
 )
 from ._particles import InputParticles, ParticlesWithGhosts, SortedParticles
 from ._zorder import Domain, domain_of
-from .ghosts import Blocks, boxes_of, close_boxes, exchange_ghosts, gather_boxes, ghost_capacity
+from .ghosts import Blocks, boxes_of, close_boxes, exchange_ghosts, gather_boxes, ghost_capacity, reach_of
 
 __all__ = [
     "InputParticles",
@@ -154,7 +150,7 @@ class Stage:
 
         Args:
             reach: Search radius of each box in ``query_boxes``, ``(b,)``, or one radius for every box. The result may
-                include ghosts that are slightly farther away.
+                include ghosts that are slightly farther away. A traced radius that is negative or NaN brings no ghosts.
             data: Pytree of arrays ``(n, ...)`` of the sources in z-order, to bring with the positions.
             whole: Whether to bring all properties of the sources instead of their positions alone.
             lower_only: Whether to send ghosts to lower ranks only.
@@ -174,7 +170,7 @@ class Stage:
             self.compute_boxes()
         splits, lower, upper = self.query_boxes
         if jnp.ndim(reach) == 0:
-            reach = jnp.asarray(reach, sources.pos.dtype)
+            reach = reach_of(reach, sources.pos.dtype)
             reach = jnp.where(jnp.diff(splits) > 0, reach, jnp.asarray(-1, reach.dtype))
             # The first collective after the exchanges waits for both.
             lower, upper, reach = comm.after((lower, upper, reach), sources.num, self.queries.num)
