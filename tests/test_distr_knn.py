@@ -313,7 +313,7 @@ def test_several_devices_give_the_derivatives_of_one(word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"result": "part"}, "only distances"), ({"output_order": "z"}, "z-order")]
+    ("options", "message"), [({"result": "part"}, "use the distances"), ({"output_order": "z"}, "z-order")]
 )
 def test_unsupported_derivatives_raise(options: dict[str, Any], message: str) -> None:
     _, _, part = make("uniform", 4)
