@@ -36,7 +36,8 @@ void scan(Queue& queue, const T* in, T* out, int64_t count) {
 template <typename Key, typename Value>
 void sort_pairs(Queue& queue, DoubleBuffer<Key>& keys, DoubleBuffer<Value>& values, int64_t count, int begin_bit,
                 int end_bit) {
-  static_assert(sizeof(Key) >= 4 && sizeof(Key) <= 8 && sizeof(Value) <= 8, "most_sort_bytes supports only these types");
+  static_assert(sizeof(Key) >= 4 && sizeof(Key) <= 8 && sizeof(Value) <= 8,
+                "most_sort_bytes supports only these types");
   cub::DoubleBuffer<Key> key(keys.current, keys.other);
   cub::DoubleBuffer<Value> value(values.current, values.other);
   in_bounded_memory(queue, most_sort_bytes(count), [&](void* work, size_t& bytes) {
