@@ -78,7 +78,7 @@ class ManyDevices(Particles):
                 return self._bring_together(grouped, cata, extra)
 
     def _bring_together(self, grouped: Member, cata: FofCatalogue, extra: dict[str, Any]) -> Groups | None:
-        """Return the groups of all ranks on the first process; ``extra`` has further columns of groups."""
+        """Return every rank's groups on the first process; ``extra`` has further columns of groups."""
         nums, ngroups = self._gather(grouped.num), self._gather(cata.ngroups)
         words = [self._gather(held, grouped.num) for held in (grouped.id, grouped.row)]
         told = [grouped.kind, grouped.mass] if self.attached else []
@@ -219,5 +219,5 @@ _properties_over_ranks = shard_map_constructor(group_properties, P(-1), (P(-1), 
 
 
 def all_devices() -> Mesh:
-    """Return a mesh of all devices of all processes."""
+    """Return a mesh of every process's devices."""
     return jax.make_mesh((jax.device_count(),), ("devices",), axis_types=(AxisType.Auto,))
