@@ -207,7 +207,12 @@ def test_box_lengths_share_one_compilation(count_compilations: Any) -> None:
             {"k": 4, "bias_correction": True},
             "not for cubic_spline in 3",
         ),
-        (density.knn_density, PosMass(pos=np.zeros((9, 3), np.float32), mass=np.ones(8)), {"k": 4}, r"\(8,\) for 9"),
+        (
+            density.knn_density,
+            PosMass(pos=np.zeros((9, 3), np.float32), mass=np.ones(8)),
+            {"k": 4},
+            r"shape \(9,\); its shape is \(8,\)",
+        ),
     ],
 )
 def test_invalid_arguments_raise_a_one_sentence_error(

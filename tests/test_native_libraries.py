@@ -20,8 +20,8 @@ def test_instruction_set_not_supported_by_the_processor_raises(monkeypatch, tmp_
     (tmp_path / "libjztree_cpu_x86-64-v9.so").touch()
     monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
     with pytest.raises(ImportError, match="which this processor does not support; set it to x86-64-v3 or lower"):
-        _library._check_wanted("x86-64-v9", "x86-64-v2", "x86-64-v3")
-    _library._check_wanted("x86-64-v2", "x86-64-v2", "x86-64-v3")
+        _library._check_level("x86-64-v9", "x86-64-v2", "x86-64-v3")
+    _library._check_level("x86-64-v2", "x86-64-v2", "x86-64-v3")
 
 
 def test_library_of_another_version_raises_or_warns(monkeypatch, tmp_path) -> None:

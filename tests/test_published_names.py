@@ -105,7 +105,7 @@ def distr_write_hdf5(base_name, squeeze=True, **kwargs): ...
 }
 
 # The differences, in the words of the user documentation.
-_HIERARCHY = "another hierarchy, with other fields"
+_HIERARCHY = "a different hierarchy, with other fields"
 _TYPES = "`ptype=`, `num_types=`"
 DIFFERENT = {
     "jztree.data.TreeHierarchy": _HIERARCHY,
@@ -114,13 +114,13 @@ DIFFERENT = {
         for method in ("splits_leaf_to_part", "npart", "poslvl", "num", "size", "info")
     },
     "jztree.data.Label(ilocal_segment)": "`Label` has no `ilocal_segment`",
-    "jztree.stats.Statistics": "has nothing to suggest",
+    "jztree.stats.Statistics": "prints that it has no suggestions",
     "jztree.data.get_num(default_to_length=)": "rows of NaN without `num` are padding",
     "jztree.data.get_num(default_to_nancount=)": "rows of NaN without `num` are padding",
     "jztree.tree.zsort_and_tree(ptype, num_types, shrink)": _TYPES,
     "jztree.tree.build_tree_hierarchy(lvl_bound, ptype, num_types)": _TYPES,
     "jztree.config.TreeConfig(max_leaf_size=)": "`TreeConfig()` has `max_leaf_size`",
-    "jztree_utils.ics.hernquist_particles": "it samples radii over many decades",
+    "jztree_utils.ics.hernquist_particles": "which samples radii over many decades",
     "jztree_utils.ics.discodj_particles": "`ics.discodj_particles`",
     "jztree_utils.ics.multi_gpu_dj_sim": "`ics.multi_gpu_dj_sim`",
     "jztree_utils.io.distr_write_hdf5": "`distr_write_hdf5(base_name, squeeze, **kwargs)`",

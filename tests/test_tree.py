@@ -173,7 +173,7 @@ def test_masses_are_computed_on_request_only() -> None:
             read(0)
     with pytest.raises(ValueError, match="mass"):
         tree.zsort_and_tree(jnp.zeros((5, 3)), TreeConfig(masses=True))
-    with pytest.raises(ValueError, match=r"\(7,\) for 5"):
+    with pytest.raises(ValueError, match=r"shape \(5,\); its shape is \(7,\)"):
         tree.zsort_and_tree(data.PosMass(pos=jnp.zeros((5, 3)), mass=jnp.ones(7)), TreeConfig(masses=True))
 
 
