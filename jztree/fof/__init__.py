@@ -19,10 +19,10 @@ from numpy.typing import ArrayLike
 from .. import comm, kernels
 from ..arguments import check_box, check_particles, exact_box_argument, sequence_of
 from ..config import FofConfig, checked_config, without_masses
-from ..data import FofCatalogue, Label, get_num, with_computed
+from ..data import FofCatalogue, Label, get_num, get_pos, with_computed
 from ..jax_ext import Exact, is_concrete, with_twins
 from ..particles import Particles, check_countable, check_num, check_representable
-from ..tree import TreeHierarchy, check_hierarchy, permute_particles
+from ..tree import TreeHierarchy, check_hierarchy, corners_of, permute_particles
 from ..tree.stage import InputParticles, Stage, prepare_stage, starts_of_ranks
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
 from ._dbscan import dbscan
@@ -211,7 +211,7 @@ def fof_and_catalogue(
     search = _parsed(part, rlink, boxsize, th)
     box, others = search.box, sequence_of(attached)
     limit = attach_limit(attach_within, search.length) if others else None
-    faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, others, box, cfg)
+    faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, others, cfg)
     stage = search.stage(cfg, faults)
     partz = stage.sources.part
     if stage.is_distributed:
@@ -236,14 +236,14 @@ def fof_and_catalogue(
     return grouped, make_catalogue(grouped, sums_of, cfg.catalogue)
 
 
-def _attached_faults(part: Any, attached: Sequence[Any], box: Exact, cfg: FofConfig) -> list[comm.Fault]:
+def _attached_faults(part: Any, attached: Sequence[Any], cfg: FofConfig) -> list[comm.Fault]:
     """Return the run-time checks for attached particles. Raise at once if their class, shapes or dtypes are invalid."""
     faults: list[comm.Fault] = []
     for i, one in enumerate(attached):
         check_particles(one, "attached positions")
         num = check_num(one, "num of attached")
         check_attached(part, one)
-        faults += InputParticles(one, num, name=f"the positions of attached[{i}]").bounds_and_faults(box)[1]
+        faults += corners_of(get_pos(one), num, f"the positions of attached[{i}]")[1]
         faults += particle_faults(one, cfg.catalogue, f" of attached[{i}]")
     return faults
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from .. import comm, kernels
 from ..arguments import Radii, at_least_normal
-from ..data import RankIdx, get_num, replace_num
+from ..data import RankIdx, get_num, get_pos, replace_num
 from ..jax_ext import Exact, is_concrete
 from ..particles import get_num_total
 from ..tree import TreeHierarchy, permute_particles
@@ -57,6 +57,8 @@ class _Search:
     """Sources and queries in z-order.
 
     Attributes:
+        pos: Positions of the input, ``(n, d)``.
+        query_pos: Positions of the queries of the input, ``(q, d)``.
         targets: The sources that can be neighbours.
         order: The row of each target among the sources. None means the same row.
         queries_are_targets: Whether the queries are the targets, row by row.
@@ -67,6 +69,8 @@ class _Search:
 
     def __init__(self, part: Any, part_query: Any, args: SearchArguments, th: TreeHierarchy | None, mask: Any) -> None:
         self.part, self.part_query, self.args, self.mask = part, part_query, args, mask
+        self.pos = get_pos(part)
+        self.query_pos = self.pos if part_query is None else get_pos(part_query)
         stage = self._prepare_stage(None if mask is None else mask_as_int32(mask), th)
         self.sources, self.queries, self.order = stage.sources, stage.queries, None
         self.queries_are_targets = self.queries is self.sources and mask is None
@@ -83,21 +87,25 @@ class _Search:
     def _prepare_stage(self, marks: Any, th: TreeHierarchy | None) -> Stage:
         raise NotImplementedError
 
-    def _knn(self, targets: kernels.Tree, source_ids: Any, rows: Any, limit: Radii, **options: Any) -> _Neighbours:
-        """Call the kernel.
+    def _limit(self, rows: jax.Array | None) -> Radii:
+        """Return the search radii, in the output ``rows`` of the queries."""
+        raise NotImplementedError
+
+    def _search_own(self, source_ids: Any, rows: jax.Array | None, **options: Any) -> _Neighbours:
+        """Search the targets of this rank.
 
         Args:
-            targets: Sources in z-order.
-            source_ids: Number to return for each source. None means its row.
+            source_ids: Number to return for each target. None means its row.
             rows: Output row of each query. None means the same row.
-            limit: Search radii, in output rows.
             options: Further arguments of `kernels.knn`.
         """
-        queries = None if self.queries_are_targets and "found" not in options else self.queries.tree()
-        radius = limit.words_or_none()
-        return kernels.knn(
-            targets, source_ids, queries, rows, self.k, self.args.box, limit=radius, others=self.exclude_self, **options
-        )
+        queries = None if self.queries_are_targets else self.queries.tree()
+        return self._knn(self.targets.tree(), source_ids, queries, rows, **options)
+
+    def _knn(self, targets: kernels.Tree, source_ids: Any, queries: Any, rows: Any, **options: Any) -> _Neighbours:
+        limit, others = self._limit(rows).words_or_none(), self.exclude_self
+        box = self.args.box
+        return kernels.knn(targets, source_ids, queries, rows, self.k, box, limit=limit, others=others, **options)
 
     def _found(self, rad: jax.Array, idx: jax.Array, source: Any, others: Any) -> Found:
         return Found(rad, idx, without_layers(source), others, self.args.limit.given())
@@ -155,9 +163,8 @@ class _OnOneDevice(_Search):
         elif args.in_z_order:
             # Results are in the z-order of the sources. Queries outside the sources' box share the keys of its edge, so
             # their leaves would be long columns. The search therefore sorts them in a separate domain.
-            self.query_order, _ = self.sources.domain_in(args.box).zsort(
-                jnp.asarray(InputParticles(self.output_queries, 0).pos), queries.num
-            )
+            domain = self.sources.domain_in(args.box)
+            self.query_order, _ = domain.zsort(jnp.asarray(self.query_pos), queries.num)
             row = kernels.scatter_rows(jnp.arange(self.query_order.shape[0], dtype=jnp.int32), self.query_order)
             assert queries.rows is not None
             self.rows = kernels.gather_rows(row, queries.rows)
@@ -172,16 +179,15 @@ class _OnOneDevice(_Search):
             rows: Output row of each query. None means the same row.
         """
         sources, queries = self.sources, self.queries
-        if self.order is None:
-            rad, idx = self._knn(sources.tree(), source_ids, rows, self._limit(rows))
-        else:
+        of_targets = source_ids
+        if self.order is not None:
             of_targets = self.order if source_ids is None else take(source_ids, self.order)
-            rad, idx = self._knn(self.targets.tree(), of_targets, rows, self._limit(rows))
+        rad, idx = self._search_own(of_targets, rows)
         if self.drops_self:
             # Here, the number of a particle is the row of its results.
             rad, idx = drop_self(idx == jnp.arange(idx.shape[0], dtype=jnp.int32)[:, None], (rad, idx))
-        pos = sources.pos if source_ids is None else InputParticles(self.part, 0).pos
-        query = queries.pos if rows is None else InputParticles(self.output_queries, 0).pos
+        pos = sources.pos if source_ids is None else self.pos
+        query = queries.pos if rows is None else get_pos(self.output_queries)
         return radii(query, pos, self.args.box, rad, idx), idx
 
     def _limit(self, rows: jax.Array | None) -> Radii:
@@ -213,10 +219,9 @@ class _OverRanks(_Search):
     def _checked_number(self) -> jax.Array:
         """Return ``num``. Raise on all ranks if there are too few sources, or too many particles to number."""
         part, mask, args = self.part, self.mask, self.args
-        given = InputParticles(part, get_num(part))
-        num = kernels.as_num(given.num)
+        num = kernels.as_num(get_num(part))
         # The check of the positions reports an invalid ``num``.
-        total = comm.wide_sum(jnp.clip(num, 0, *given.rows))
+        total = comm.wide_sum(jnp.clip(num, 0, self.pos.shape[0]))
         many = total.exceeds_int32()
         if args.no_source_message or not args.limit.given():
             sources = total
@@ -276,7 +281,7 @@ class _OverRanks(_Search):
         """Return radii and numbers. The kernel writes both in the order of the send buffer."""
         number = comm.of_rank(self.offsets, self.target_origin.rank) + self.target_origin.idx
         rows = None if self.query_route is None else self.query_route.merge
-        rad, idx = self._search_own(number, rows)
+        rad, idx = self._search_own(number, rows, domain=self._corners())
         near, leaves = self._bring_ghosts(rad, rows, number, filled=False)
         rad, idx = self._search_near(near, near.data, rows, leaves, (rad, idx))
         if self.query_route is not None:
@@ -289,7 +294,7 @@ class _OverRanks(_Search):
 
     def _with_particles(self, words: list[str]) -> dict[str, Any]:
         """Return entries that need the properties of neighbours. Gather these in z-order, while ghosts are present."""
-        rad, idx = self._search_own(None, None)
+        rad, idx = self._search_own(None, None, domain=self._corners())
         near, leaves = self._bring_ghosts(rad, None, self.target_origin, whole=True)
         idx = jnp.where(idx < 0, -1, idx + near.route().start)
         rad, idx = self._search_near(near, None, None, leaves, (rad, idx))
@@ -309,16 +314,13 @@ class _OverRanks(_Search):
             answers["drad"] = answers["rad"] = self._differentiable(answers["rad"], answers["rankidx"], None)
         return answers
 
-    def _search_own(self, number: jax.Array | None, rows: jax.Array | None) -> _Neighbours:
-        return self._knn(self.targets.tree(), number, rows, self._limit(rows), domain=self._corners())
-
     def _search_near(
         self, near: ParticlesWithGhosts, number: Any, rows: Any, leaves: jax.Array, found: _Neighbours
     ) -> _Neighbours:
         """Search again from the open ``leaves``, with the neighbours ``found`` so far."""
         start = near.route().start if self.queries_are_targets else -1
         options = {"own_offset": start, "open_leaves": leaves, "domain": self._corners(), "found": found}
-        return self._knn(near.tree(), number, rows, self._limit(rows), **options)
+        return self._knn(near.tree(), number, self.queries.tree(), rows, **options)
 
     def _corners(self) -> Any:
         assert self.sources.domain is not None
@@ -385,7 +387,5 @@ class _OverRanks(_Search):
 
     def _differentiable(self, rad: jax.Array, nearest: Any, offsets: jax.Array | None) -> jax.Array:
         """Return ``rad`` with derivatives, if its rows are those of the given particles."""
-        pos = InputParticles(self.part, 0).pos
-        query = pos if self.part_query is None else InputParticles(self.part_query, 0).pos
         as_given = not self.args.in_z_order or self.queries.moved is None
-        return radii_over_ranks(query, pos, self.args.box, rad, nearest if as_given else None, offsets)
+        return radii_over_ranks(self.query_pos, self.pos, self.args.box, rad, nearest if as_given else None, offsets)

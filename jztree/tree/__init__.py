@@ -11,7 +11,7 @@ of rows, so it is static under tracing. The cost is one sort, O(n), and one pass
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,6 @@ from .._transform.capacity import Capacity
 from ..arguments import (
     check_box,
     check_particles,
-    check_positions,
     common_dtype,
     exact_box_argument,
     mass_faults,
@@ -35,9 +34,11 @@ from ..data import TreeHierarchy, get_pos, with_computed
 from ..jax_ext import Exact, with_twins
 from ..particles import Particles, check_num, check_rows, check_width
 from ._derivatives import of_boxes, of_moments
-from ._over_ranks import SortedRange, UnsortedParticles, check_data, distr_zsort, sort_equally, sort_over_ranks
+from ._input import InputParticles
+from ._over_ranks import check_data, distr_zsort, sort_equally, sort_over_ranks
 from ._runs import center_of_mass
 from ._zorder import Domain as Domain
+from ._zorder import corners_of as corners_of
 from ._zorder import domain_of, num_fault, permute_particles, search_sorted_z, zsort
 from ._zorder import is_bad_num as is_bad_num
 
@@ -213,71 +214,29 @@ def zsort_and_tree(
             its dtype.
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
-    check_data(data, check_particles(part).shape[0])
-    if comm.num_ranks() > 1:
-        moved, domain, th = sort_and_build_over_ranks(part, data, cfg, boxsize)
-        th = _differentiable(th, moved.part, domain.box)
-        return (moved.part, th) if data is None else (moved.part, moved.data, th)
-    box = check_box(boxsize, check_positions(get_pos(part)).shape[1])
-    partz, index, _, th, _ = sort_and_build(part, cfg, box)
-    th = _differentiable(th, partz, box)
-    if data is None:
-        return partz, th
-    return partz, jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), data), th
-
-
-class Built(NamedTuple):
-    """Particles in z-order, with the hierarchy over them.
-
-    Attributes:
-        part: A particle class, or positions.
-        rows: ``(n,)`` int32, the input row of each particle.
-        num: Number of rows that hold particles.
-        th: Hierarchy.
-        domain: Domain of the z-order.
-    """
-
-    part: Any
-    rows: jax.Array
-    num: jax.Array
-    th: TreeHierarchy
-    domain: Domain
-
-
-def sort_and_build(part: Any, cfg: TreeConfig, boxsize: Any, faults: Sequence[comm.Fault] = ()) -> Built:
-    """Run `zsort_and_tree` on one device, with more results.
-
-    Args:
-        part: A particle class, or positions.
-        cfg: Options.
-        boxsize: See `zsort_and_tree`.
-        faults: Further possible faults, to report by the same check.
-
-    Raises:
-        ValueError or jax.errors.JaxRuntimeError: At run time, if a position is not finite, or another fault occurs.
-    """
-    pos, box = check_positions(get_pos(part)), check_box(boxsize, get_pos(part).shape[1])
-    faults = [*_mass_faults(part, cfg), *faults]
-    domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, faults)
-    return sort_in_domain(part, num, domain, cfg)
-
-
-def sort_in_domain(part: Any, num: Any, domain: Domain, cfg: TreeConfig) -> Built:
-    """Run `sort_and_build` in a known domain, on checked arguments."""
-    index, posz = domain.zsort(check_positions(get_pos(part)), num)
-    partz = permute_particles(part, index, posz)
-    return Built(partz, index, num, _in_range(build_in_domain(partz, num, domain, cfg)), domain)
-
-
-def sort_and_build_over_ranks(
-    part: Any, data: Any, cfg: TreeConfig, boxsize: Any
-) -> tuple[SortedRange, Domain, TreeHierarchy]:
-    """Sort the particles of all ranks. Return this rank's range of the z-order, and the hierarchy over it."""
-    pos = check_positions(get_pos(part))
+    pos = check_particles(part)
+    check_data(data, pos.shape[0])
     box, faults = check_box(boxsize, pos.shape[1]), _mass_faults(part, cfg)
     domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box, faults)
-    moved = sort_equally(UnsortedParticles(part, data, num, needs_origin=False), domain)
-    return moved, domain, _in_range(build_in_domain(moved.part, moved.num, domain, cfg))
+    if comm.num_ranks() > 1:
+        moved = sort_equally(InputParticles(part, num, data, needs_origin=False), domain)
+        partz, dataz, th = moved.part, moved.data, _in_range(build_in_domain(moved.part, moved.num, domain, cfg))
+    else:
+        partz, index, th = sort_in_domain(part, num, domain, cfg)
+        dataz = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), index), data)
+    th = _differentiable(th, partz, box)
+    return (partz, th) if data is None else (partz, dataz, th)
+
+
+def sort_in_domain(part: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[Any, jax.Array, TreeHierarchy]:
+    """Sort checked particles on one device.
+
+    Returns:
+        The particles in z-order; the input row of each, ``(n,)`` int32; and their hierarchy.
+    """
+    index, posz = domain.zsort(jnp.asarray(get_pos(part)), num)
+    partz = permute_particles(part, index, posz)
+    return partz, index, _in_range(build_in_domain(partz, num, domain, cfg))
 
 
 def kernel_tree(partz: Any, num: Any, th: TreeHierarchy) -> kernels.Tree:
@@ -366,7 +325,10 @@ def zsort_and_tree_multi_type(
     if comm.num_ranks() > 1:
         # A rank's range may hold particles of a single type.
         capacities = [Capacity(sum(pos.shape[0] for pos in positions), "sort")] * len(parts)
-        types = [UnsortedParticles(*one, needs_origin=False) for one in zip(parts, along, nums, strict=True)]
+        types = [
+            InputParticles(one, num, data, needs_origin=False)
+            for one, num, data in zip(parts, nums, along, strict=True)
+        ]
         moved = sort_over_ranks(types, domain, capacities)
         parts, along, nums = [m.part for m in moved], [m.data for m in moved], [m.num for m in moved]
         positions = [get_pos(one) for one in parts]

@@ -29,6 +29,7 @@ from ..arguments import check_box, check_particles, exact_box_argument
 from ..data import RankIdx, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, with_smap
 from ..particles import Particles, check_countable, check_movable, check_num, check_representable
+from ._input import InputParticles
 from ._splitters import traffics_of
 from ._zorder import Domain, domain_of, to_order
 
@@ -85,7 +86,7 @@ def distr_zsort(
     box = check_box(boxsize, pos.shape[1])
     domain, (num,) = domain_of([pos], [check_num(part)], ["the positions"], box)
     capacities = [Capacity(pos.shape[0], "sort") if equalize else _unequal_capacity(pos.shape[0], capacity)]
-    (moved,) = sort_over_ranks([UnsortedParticles(part, data, num)], domain, capacities, None if equalize else nsamp)
+    (moved,) = sort_over_ranks([InputParticles(part, num, data)], domain, capacities, None if equalize else nsamp)
     return (moved.part, moved.origin) if data is None else (moved.part, moved.data, moved.origin)
 
 
@@ -102,23 +103,6 @@ def check_data(data: Any, n: int) -> None:
 
 def _unequal_capacity(n: int, capacity: int | None) -> Capacity:
     return choose_capacity("sorted_rows", capacity, n, n * comm.num_ranks())
-
-
-@dataclass
-class UnsortedParticles:
-    """Particles of one type to be sorted in z-order.
-
-    Attributes:
-        part: A particle class, or positions.
-        data: A pytree to sort with the particles, or None.
-        num: Number of rows that hold particles.
-        needs_origin: Whether to return the origin of each row.
-    """
-
-    part: Any
-    data: Any
-    num: Any
-    needs_origin: bool = True
 
 
 @dataclass
@@ -151,7 +135,7 @@ class SortedRange:
 
 
 def sort_over_ranks(
-    types: Sequence[UnsortedParticles],
+    types: Sequence[InputParticles],
     domain: Domain,
     capacities: Sequence[Capacity],
     nsamp: int | None = None,
@@ -169,9 +153,9 @@ def sort_over_ranks(
     Returns:
         This rank's range of each type.
     """
-    if len(types) == 1 and nsamp is None and on_ranks is None and get_pos(types[0].part).shape[0] > 0:
+    if len(types) == 1 and nsamp is None and on_ranks is None and types[0].pos.shape[0] > 0:
         return [_sort_one_type(types[0], domain, capacities[0])]
-    orders, sorted_pos = zip(*(domain.zsort(jnp.asarray(get_pos(m.part)), m.num) for m in types), strict=True)
+    orders, sorted_pos = zip(*(domain.zsort(jnp.asarray(one.pos), one.num) for one in types), strict=True)
     nums = [one.num for one in types]
     traffics = traffics_of(sorted_pos, nums, domain.keys(), nsamp)
     moved: list[SortedRange] = []
@@ -185,7 +169,7 @@ def sort_over_ranks(
     return moved
 
 
-def _sort_one_type(unsorted: UnsortedParticles, domain: Domain, capacity: Capacity) -> SortedRange:
+def _sort_one_type(unsorted: InputParticles, domain: Domain, capacity: Capacity) -> SortedRange:
     """Run `sort_over_ranks` for one type in equal shares. Move no rows if all rows are already in place."""
     # Mark the inputs of the branches as varying over ranks before `lax.cond`. Under vmap, JAX marks them itself, and
     # fails if a branch also marks them.
@@ -193,7 +177,7 @@ def _sort_one_type(unsorted: UnsortedParticles, domain: Domain, capacity: Capaci
     columns, data, num = jax.tree.map(comm.vary, (columns, unsorted.data, kernels.as_num(unsorted.num)))
     unsorted = dataclasses.replace(unsorted, part=rebuild(columns), data=data, num=num)
     domain = dataclasses.replace(domain, box=Exact(comm.vary(domain.box.words)))
-    pos, n = get_pos(unsorted.part), get_pos(unsorted.part).shape[0]
+    pos, n = unsorted.pos, unsorted.pos.shape[0]
     in_place, nums = _are_in_place(pos, num, domain)
 
     def keep_rows() -> tuple[Any, ...]:
@@ -242,9 +226,9 @@ def _are_equal_shares(nums: jax.Array) -> jax.Array:
     return (nums[-1] > 0) & (nums[0] - nums[-1] <= 1) & jnp.all(nums[1:] <= nums[:-1])
 
 
-def sort_equally(unsorted: UnsortedParticles, domain: Domain) -> SortedRange:
+def sort_equally(unsorted: InputParticles, domain: Domain) -> SortedRange:
     """Sort particles of one type in z-order, with equal numbers of rows per rank, so that no rank needs more rows."""
-    return sort_over_ranks([unsorted], domain, [Capacity(get_pos(unsorted.part).shape[0], "sort")])[0]
+    return sort_over_ranks([unsorted], domain, [Capacity(unsorted.pos.shape[0], "sort")])[0]
 
 
 def rows_of_rank(n: int) -> RankIdx:
@@ -274,7 +258,7 @@ def rows_in_equal_shares(nums: jax.Array, n: int) -> tuple[RankIdx, jax.Array]:
 
 
 def _move(
-    unsorted: UnsortedParticles,
+    unsorted: InputParticles,
     in_order: tuple[jax.Array, jax.Array],
     traffic: comm.Traffic,
     capacity: Capacity,
@@ -293,7 +277,7 @@ def _move(
     """
     (order, posz), (columns, rebuild) = in_order, split_rows(unsorted.part)
     # Send the rows in z-order, so that all later reads and writes are contiguous.
-    columns, data = jax.tree.map(to_order(order, get_pos(unsorted.part), posz), (columns, unsorted.data))
+    columns, data = jax.tree.map(to_order(order, unsorted.pos, posz), (columns, unsorted.data))
     arrived, num, route = comm.exchange(
         (columns, data, order if unsorted.needs_origin else None),
         traffic,

@@ -1,4 +1,4 @@
-"""Particles of a search: parsed, sorted in z-order with their hierarchy, and combined with ghosts."""
+"""Particles of a search: sorted in z-order with their hierarchy, and combined with ghosts."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -6,56 +6,14 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from .. import comm, kernels
+from .. import kernels
 from ..data import RankIdx, replace_num
 from ..jax_ext import Exact
 from ..particles import get_pos
-from . import TreeHierarchy, build_in_domain, faults_of_hierarchy, kernel_tree, permute_particles
+from . import TreeHierarchy, build_in_domain, kernel_tree, permute_particles
 from ._over_ranks import SortedRange, rows_of_rank
 from ._zorder import Domain, corners_of
 from .ghosts import Blocks, Surroundings, leaves_of, runs_of
-
-
-@dataclass
-class InputParticles:
-    """A particle argument, parsed once.
-
-    Attributes:
-        part: Particle class, or positions, whose rows move.
-        num: Number of rows that hold particles.
-        data: Pytree of arrays ``(n, ...)`` that move with the rows.
-        name: Name of the rows in messages.
-        th: Hierarchy over ``part`` from the user; ``part`` is then in z-order.
-        needs_origin: Whether the search needs the rank and row of each particle in the input, over ranks.
-        pos: Positions ``(n, d)``.
-    """
-
-    part: Any
-    num: Any
-    data: Any = None
-    name: str = "the positions"
-    th: TreeHierarchy | None = None
-    needs_origin: bool = True
-    pos: jax.Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.pos = get_pos(self.part)
-
-    def bounds_and_faults(self, box: Exact) -> tuple[Any, list[comm.Fault]]:
-        """Return the corners of the bounding box (None with ``th``), and the possible faults at run time."""
-        if self.th is not None:
-            return None, faults_of_hierarchy(self.pos, self.num, self.th, box)
-        return corners_of(jnp.asarray(self.pos), self.num, self.name)
-
-    @property
-    def rows(self) -> tuple[int]:
-        """Number of rows, ``(n,)``."""
-        return (self.pos.shape[0],)
-
-    @property
-    def dims(self) -> int:
-        """Number of dimensions."""
-        return int(self.pos.shape[1])
 
 
 @dataclass

@@ -12,8 +12,8 @@ On one device, `set_stage` sorts, `Stage.with_ghosts` returns the sources, and `
 code of a search is the same for one and for many devices.
 """
 
-import functools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -27,18 +27,18 @@ from ..config import RadiusConfig, checked_config, without_masses
 from ..data import replace_num, split_rows
 from ..jax_ext import Exact
 from ..particles import Particles, check_num
-from . import build_checked, build_in_domain, sort_in_domain
+from . import build_checked, build_in_domain, faults_of_hierarchy, sort_in_domain
+from ._input import InputParticles
 from ._over_ranks import (
     SortedRange,
-    UnsortedParticles,
     check_data,
     rows_in_equal_shares,
     rows_of_rank,
     sort_equally,
     sort_over_ranks,
 )
-from ._particles import InputParticles, ParticlesWithGhosts, SortedParticles
-from ._zorder import Domain, domain_of
+from ._particles import ParticlesWithGhosts, SortedParticles
+from ._zorder import Domain, corners_of, domain_of
 from .ghosts import Blocks, boxes_of, close_boxes, exchange_ghosts, gather_boxes, ghost_capacity, reach_of
 
 __all__ = [
@@ -175,9 +175,8 @@ class Stage:
             # The first collective after the exchanges waits for both.
             lower, upper, reach = comm.after((lower, upper, reach), sources.num, self.queries.num)
         columns, rebuild = split_rows(sources.part) if whole else ([sources.pos], lambda columns: columns[0])
-        known = (
-            self._gather_boxes if self._rank_boxes is None else functools.partial(lambda known: known, self._rank_boxes)
-        )
+        boxes = self._rank_boxes
+        known = self._gather_boxes if boxes is None else lambda: boxes
         capacity = ghost_capacity(self._option, self._cfg.ghost_rows, sources.pos.shape[0])
         requests = (lower, upper, reach)
         rows = columns, data
@@ -299,10 +298,12 @@ def prepare_stage(
         RuntimeError: At run time, on every rank, if a position is NaN or infinite, a number is out of range, the
             particles do not belong to their ``th``, or another fault occurs.
     """
-    if comm.num_ranks() > 1:
-        both = _over_ranks(sources, queries, box, cfg, faults, in_z_order, hierarchy)
-    else:
+    if comm.num_ranks() == 1:
         both = _on_one_device(sources, queries, box, cfg, faults, sort_domain)
+    elif queries is None:
+        both = (_one_set_over_ranks(sources, box, cfg, faults, hierarchy),) * 2
+    else:
+        both = _two_sets_over_ranks(sources, queries, box, cfg, faults, in_z_order, hierarchy)
     return Stage(*both, box, cfg, option)
 
 
@@ -319,12 +320,12 @@ def _on_one_device(
             return SortedParticles(one.part, num, None, one.th, one.data)
         lower, upper = corners
         domain = sort_domain(Domain(lower, upper, box, corners), one.part)
-        built = sort_in_domain(one.part, num, domain, cfg.tree)
-        data = jax.tree.map(lambda column: kernels.gather_rows(column, built.rows), one.data)
-        return SortedParticles(built.part, num, domain, built.th, data, built.rows)
+        partz, rows, th = sort_in_domain(one.part, num, domain, cfg.tree)
+        data = jax.tree.map(lambda column: kernels.gather_rows(column, rows), one.data)
+        return SortedParticles(partz, num, domain, th, data, rows)
 
-    corners, first = given.bounds_and_faults(box)
-    corners_of_queries, later = given_queries.bounds_and_faults(box) if given_queries is not None else (None, [])
+    corners, first = _corners_and_faults(given, box)
+    corners_of_queries, later = _corners_and_faults(given_queries, box) if given_queries is not None else (None, [])
     num = comm.check_all(kernels.as_num(given.num), [*first, *faults, *later])
     sources = sort(given, num, corners)
     if given_queries is None:
@@ -332,9 +333,27 @@ def _on_one_device(
     return sources, sort(given_queries, comm.after(kernels.as_num(given_queries.num), num), corners_of_queries)
 
 
-def _over_ranks(
+def _corners_and_faults(given: InputParticles, box: Exact) -> tuple[Any, list[comm.Fault]]:
+    """Return the corners of the bounding box (None with ``th``), and the possible faults at run time."""
+    if given.th is not None:
+        return None, faults_of_hierarchy(given.pos, given.num, given.th, box)
+    return corners_of(jnp.asarray(given.pos), given.num, given.name)
+
+
+def _one_set_over_ranks(
+    given: InputParticles, box: Exact, cfg: Any, faults: Sequence[comm.Fault], hierarchy: bool
+) -> SortedParticles:
+    """Sort the particles of all ranks in z-order, unless they are already in order."""
+    domain, (num,) = domain_of([given.pos], [given.num], [given.name], box, faults)
+    if given.th is None:
+        return _arrived(sort_equally(replace(given, num=num), domain), domain, cfg, hierarchy)
+    th, num = build_checked(given.part, num, domain, cfg.tree)
+    return SortedParticles(given.part, num, domain, th if hierarchy else None, given.data)
+
+
+def _two_sets_over_ranks(
     given: InputParticles,
-    given_queries: InputParticles | None,
+    given_queries: InputParticles,
     box: Exact,
     cfg: Any,
     faults: Sequence[comm.Fault],
@@ -342,39 +361,24 @@ def _over_ranks(
     hierarchy: bool,
 ) -> tuple[SortedParticles, SortedParticles]:
     """Sort sources and queries of all ranks in z-order, and cut both at the same places."""
-
-    def as_sorted(moved: SortedRange, domain: Domain) -> SortedParticles:
-        th = build_in_domain(moved.part, moved.num, domain, cfg.tree) if hierarchy else None
-        return SortedParticles(moved.part, moved.num, domain, th, moved.data, None, moved)
-
-    if given_queries is None:
-        domain, (num,) = domain_of([given.pos], [given.num], [given.name], box, faults)
-        if given.th is not None:
-            th, num = build_checked(given.part, num, domain, cfg.tree)
-            own = SortedParticles(given.part, num, domain, th if hierarchy else None, given.data)
-        else:
-            unsorted = UnsortedParticles(given.part, given.data, num, given.needs_origin)
-            own = as_sorted(sort_equally(unsorted, domain), domain)
-        return own, own
     both = [given, given_queries]
-    domain, nums = domain_of(
-        [one.pos for one in both],
-        [one.num for one in both],
-        [one.name for one in both],
-        box,
-        faults,
-        first_type_only=True,
-    )
+    pos, nums, names = ([getattr(one, field) for one in both] for field in ("pos", "num", "name"))
+    domain, nums = domain_of(pos, nums, names, box, faults, first_type_only=True)
     # Ranges hold equal numbers of rows, summed over both, so that queries crowded in a corner do not crowd on one rank.
     # Sort the sources even if they are in order already, because both must be cut at the same places.
-    capacities = [Capacity(given.pos.shape[0] + given_queries.pos.shape[0], "sort")] * 2
-    types = [UnsortedParticles(one.part, one.data, num, one.needs_origin) for one, num in zip(both, nums, strict=True)]
+    capacities = [Capacity(sum(one.pos.shape[0] for one in both), "sort")] * 2
+    types = [replace(one, num=num) for one, num in zip(both, nums, strict=True)]
     # Queries outside the sources' box share the keys of its edge, so their leaves would be long columns. If their order
     # is not part of the result, sort them in a domain that separates them.
     on_ranks = [domain, domain if in_z_order else domain.whole()]
     moved = sort_over_ranks(types, domain, capacities, on_ranks=on_ranks)
-    sources, queries = (as_sorted(*one) for one in zip(moved, on_ranks, strict=True))
+    sources, queries = (_arrived(*one, cfg, hierarchy) for one in zip(moved, on_ranks, strict=True))
     return sources, queries
+
+
+def _arrived(moved: SortedRange, domain: Domain, cfg: Any, hierarchy: bool) -> SortedParticles:
+    th = build_in_domain(moved.part, moved.num, domain, cfg.tree) if hierarchy else None
+    return SortedParticles(moved.part, moved.num, domain, th, moved.data, None, moved)
 
 
 def starts_of_ranks(num: Any) -> jax.Array:

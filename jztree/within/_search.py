@@ -100,7 +100,8 @@ def prepare_search(args: SearchArguments) -> PreparedSearch:
     """Sort the particles and prepare kernel arguments. Over ranks, also bring the ghosts."""
     sources, queries, radii = args.sources, args.queries, args.radii
     # Over ranks, the radii move with the queries.
-    each = None if radii.of_each is None else jnp.asarray(radii.of_each.words)
+    moves = comm.num_ranks() > 1 and radii.of_each is not None
+    each = jnp.asarray(radii.words().words) if moves else None
     if queries is None:
         sources = replace(sources, data=(sources.data, each))
     else:
