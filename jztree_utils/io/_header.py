@@ -136,34 +136,40 @@ def parse_header(
         SnapshotError: If the header is missing, or counts are missing or invalid.
     """
     get_group(file, "Header")
-    told = _Attributes.of(file)
-    here = _counts(told, "NumPart_ThisFile", required=counted)
-    total = _counts(told, "NumPart_Total") or here
+    metadata = _Attributes.of(file)
+    here = _counts(metadata, "NumPart_ThisFile", required=counted)
+    total = _counts(metadata, "NumPart_Total") or here
     # Gadget-2 and AREPO store the counts in two 32-bit words. Gadget-4 stores 64 bits and no second word.
-    high = _counts(told, "NumPart_Total_HighWord") + (0,) * len(total)
+    high = _counts(metadata, "NumPart_Total_HighWord") + (0,) * len(total)
     npart_total = tuple(n + (word << 32) if n < 2**32 else n for n, word in zip(total, high, strict=False))
-    comoving = _number(told, "ComovingIntegrationOn", "Cosmological run")
-    time, masses, num_files = _number(told, "Time"), _first(told, numbers, "MassTable"), _counts(told, NUM_FILES)
+    comoving = _number(metadata, "ComovingIntegrationOn", "Cosmological run")
+    time, masses, num_files = (
+        _number(metadata, "Time"),
+        _first(metadata, numbers, "MassTable"),
+        _counts(metadata, NUM_FILES),
+    )
     header = SnapshotHeader(
-        boxsize=fitting_box(_box(told), None, told.filename),
+        boxsize=fitting_box(_box(metadata), None, metadata.filename),
         time=1.0 if time is None else time,
-        redshift=_redshift(told, comoving),
-        omega0=_number(told, *_OMEGA0),
-        omega_lambda=_number(told, "OmegaLambda", "Omega_Lambda", "Omega_lambda"),
-        omega_baryon=_baryons(told),
-        hubble=_number(told, *_HUBBLE),
+        redshift=_redshift(metadata, comoving),
+        omega0=_number(metadata, *_OMEGA0),
+        omega_lambda=_number(metadata, "OmegaLambda", "Omega_Lambda", "Omega_lambda"),
+        omega_baryon=_baryons(metadata),
+        hubble=_number(metadata, *_HUBBLE),
         mass_table=(0.0,) * len(total) if masses is None else tuple(float(mass) for mass in masses),
         npart_total=npart_total,
         num_files=max(num_files, default=1) or 1,
-        unit_length_in_cm=_unit(told, comoving, "UnitLength_in_cm", "Unit length in cgs (U_L)", "UnitLength_In_CGS"),
-        unit_mass_in_g=_unit(told, comoving, "UnitMass_in_g", "Unit mass in cgs (U_M)", "UnitMass_In_CGS"),
-        unit_velocity_in_cm_per_s=_number(told, "UnitVelocity_in_cm_per_s", "UnitVelocity_In_CGS"),
+        unit_length_in_cm=_unit(
+            metadata, comoving, "UnitLength_in_cm", "Unit length in cgs (U_L)", "UnitLength_In_CGS"
+        ),
+        unit_mass_in_g=_unit(metadata, comoving, "UnitMass_in_g", "Unit mass in cgs (U_M)", "UnitMass_In_CGS"),
+        unit_velocity_in_cm_per_s=_number(metadata, "UnitVelocity_in_cm_per_s", "UnitVelocity_In_CGS"),
         comoving=None if comoving is None else bool(comoving),
-        h_free=bool(_number(told, "h_free")),
+        h_free=bool(_number(metadata, "h_free")),
     )
     if is_swift(file) if swift is None else swift:
-        header = _as_swift_means_it(told, header)
-    return checked_header(header, told.filename), here
+        header = _as_swift_means_it(metadata, header)
+    return checked_header(header, metadata.filename), here
 
 
 def checked_header(header: SnapshotHeader, name: str) -> SnapshotHeader:
@@ -231,73 +237,73 @@ def fitting_box(box: float | tuple[float, ...], ndim: int | None, name: str) -> 
     return box if len(set(box)) > 1 else box[0]
 
 
-def _redshift(told: _Attributes, comoving: float | None) -> float:
+def _redshift(metadata: _Attributes, comoving: float | None) -> float:
     """Return the redshift, computed from the scale factor if the file has no redshift."""
-    redshift = _number(told, "Redshift")
+    redshift = _number(metadata, "Redshift")
     if redshift is not None:
         return redshift
-    scale = _number(told, "Scale-factor")
+    scale = _number(metadata, "Scale-factor")
     if scale is None:
-        scale = _number(told, "Time") if comoving else None
+        scale = _number(metadata, "Time") if comoving else None
     if scale is not None and scale < 0:
-        raise SnapshotError(f"The scale factor in {told.filename} is {scale:g}; it must be positive.")
+        raise SnapshotError(f"The scale factor in {metadata.filename} is {scale:g}; it must be positive.")
     return 1 / scale - 1 if scale else 0.0
 
 
-def _baryons(told: _Attributes) -> float | None:
+def _baryons(metadata: _Attributes) -> float | None:
     """Return the density of baryons, or None for NaN, which files in SWIFT's layout hold for an unknown density."""
-    values = _first(told, numbers, *_OMEGA_BARYON)
-    return None if values is None or np.isnan(values).all() else _number(told, *_OMEGA_BARYON)
+    values = _first(metadata, numbers, *_OMEGA_BARYON)
+    return None if values is None or np.isnan(values).all() else _number(metadata, *_OMEGA_BARYON)
 
 
-def _unit(told: _Attributes, comoving: float | None, plain: str, swift: str, gizmo: str) -> float | None:
+def _unit(metadata: _Attributes, comoving: float | None, plain: str, swift: str, gizmo: str) -> float | None:
     """Return a unit of length or mass in Gadget's convention: divided by h in a cosmological run.
 
     GIZMO divides by h before it writes the unit, so this division is undone.
 
     Args:
-        told: The metadata of the file.
+        metadata: The metadata of the file.
         comoving: The flag of cosmological runs, or None.
         plain, swift, gizmo: Attribute names of Gadget, SWIFT and GIZMO.
     """
-    unit = _number(told, plain, swift)
+    unit = _number(metadata, plain, swift)
     if unit is not None:
         return unit
-    divided, hubble = _number(told, gizmo), _number(told, *_HUBBLE)
+    divided, hubble = _number(metadata, gizmo), _number(metadata, *_HUBBLE)
     return divided * hubble if divided is not None and hubble and comoving != 0 else divided
 
 
-def _as_swift_means_it(told: _Attributes, header: SnapshotHeader) -> SnapshotHeader:
+def _as_swift_means_it(metadata: _Attributes, header: SnapshotHeader) -> SnapshotHeader:
     """Return the header with the entries that SWIFT defines differently from Gadget.
 
     Units are free of h, particles always have their own masses, ``Time`` is never the scale factor, and the unit of
     velocity follows from those of length and time.
     """
-    duration = _number(told, "Unit time in cgs (U_t)")
+    duration = _number(metadata, "Unit time in cgs (U_t)")
     velocity = header.unit_velocity_in_cm_per_s
     if velocity is None and header.unit_length_in_cm is not None and duration:
         velocity = header.unit_length_in_cm / duration
-    scale = _number(told, "Scale-factor")
+    scale = _number(metadata, "Scale-factor")
     time = header.time if header.comoving is False else header.scale_factor if scale is None else scale
     masses = (0.0,) * len(header.mass_table)
     return replace(header, h_free=True, mass_table=masses, time=time, unit_velocity_in_cm_per_s=velocity)
 
 
-def _first(told: _Attributes, read: Callable[[Any, str], _Value | None], *names: str) -> _Value | None:
+def _first(metadata: _Attributes, read: Callable[[Any, str], _Value | None], *names: str) -> _Value | None:
     """Return the first result of ``read`` for the attributes ``names`` of each group in turn, or None."""
-    values = (read(group, name) for group in told.groups.values() for name in names)
+    values = (read(group, name) for group in metadata.groups.values() for name in names)
     return next((value for value in values if value is not None), None)
 
 
-def _number(told: _Attributes, *names: str) -> float | None:
-    return _first(told, number, *names)
+def _number(metadata: _Attributes, *names: str) -> float | None:
+    return _first(metadata, number, *names)
 
 
-def _counts(told: _Attributes, name: str, required: bool = False) -> tuple[int, ...]:
-    counts = _first(told, whole_numbers, name)
+def _counts(metadata: _Attributes, name: str, required: bool = False) -> tuple[int, ...]:
+    counts = _first(metadata, whole_numbers, name)
     if counts is None and required:
         raise SnapshotError(
-            f"{told.filename} has no attribute {name} in its Header, so it is not a snapshot of Gadget, AREPO or "
+            f"{metadata.filename} has no attribute {name} in its Header, so it is not a snapshot of Gadget, AREPO or "
             "SWIFT; give a snapshot."
         )
     return counts or ()
@@ -308,9 +314,9 @@ def box_in_header(file: h5py.File) -> float | tuple[float, ...]:
     return _box(_Attributes.of(file))
 
 
-def _box(told: _Attributes) -> float | tuple[float, ...]:
-    sides = _first(told, numbers, "BoxSize")
-    return 0.0 if sides is None else checked_box(sides, told.filename)
+def _box(metadata: _Attributes) -> float | tuple[float, ...]:
+    sides = _first(metadata, numbers, "BoxSize")
+    return 0.0 if sides is None else checked_box(sides, metadata.filename)
 
 
 def header_attributes(header: SnapshotHeader) -> dict[str, Any]:
