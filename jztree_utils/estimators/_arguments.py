@@ -24,6 +24,13 @@ def checked_weights(sample_weight: ArrayLike | None, samples: np.ndarray) -> np.
 
 
 def checked_samples(estimator: Any, X: ArrayLike, reset: bool) -> np.ndarray:
+    """Return samples ``(n, d)`` in float64. Raises ValueError or TypeError if scikit-learn or jztree rejects them.
+
+    Args:
+        estimator: The estimator, which keeps the number and the names of features.
+        X: Array, or data frame.
+        reset: Whether to set these features (in `fit`). False compares them with those of the fit.
+    """
     samples: np.ndarray = validate_data(estimator, X, reset=reset, dtype=np.float64, order="C")
     if samples.shape[1] > MOST_DIMS:
         raise ValueError(
@@ -35,6 +42,7 @@ def checked_samples(estimator: Any, X: ArrayLike, reset: bool) -> np.ndarray:
 
 
 def checked_box(boxsize: ArrayLike | None, dims: int) -> np.ndarray | None:
+    """Return one length per feature in float64, or None for an open box. Raises ValueError if the shape is wrong."""
     if boxsize is None:
         return None
     if np.shape(boxsize) not in ((), (dims,)):
@@ -43,6 +51,7 @@ def checked_box(boxsize: ArrayLike | None, dims: int) -> np.ndarray | None:
 
 
 def check_euclidean(metric: Any, p: Any) -> None:
+    """Raise ValueError unless ``metric``, with the exponent ``p`` of Minkowski distances, is the Euclidean distance."""
     if metric not in ("euclidean", "l2") and not (metric == "minkowski" and p == 2):
         raise ValueError(
             f"metric is {metric!r} with p={p!r}; distances must be Euclidean, so use metric='euclidean', or "
@@ -60,11 +69,13 @@ def check_method(algorithm: Any, leaf_size: Any) -> None:
 
 
 def check_mode(mode: Any) -> None:
+    """Raise ValueError, in the words of scikit-learn, unless a graph can have this kind of entries."""
     if mode not in ("connectivity", "distance"):
         raise ValueError(f'Unsupported mode, must be one of "connectivity", or "distance" but got "{mode}" instead')
 
 
 def checked_number(n_neighbors: Any) -> int:
+    """Return ``n_neighbors``. Raises TypeError unless it is an integer, and ValueError unless it is positive."""
     if not isinstance(n_neighbors, numbers.Integral) or isinstance(n_neighbors, bool):
         raise TypeError(f"n_neighbors does not take {type(n_neighbors)} value, enter integer value")
     if n_neighbors <= 0:
@@ -73,6 +84,7 @@ def checked_number(n_neighbors: Any) -> int:
 
 
 def checked_radii(radius: ArrayLike | None) -> np.ndarray:
+    """Return one or more radii in float64. Raises ValueError unless they are real numbers of at least 0."""
     array = np.asarray(radius)
     if array.dtype.kind not in "fiu" or not np.all(array >= 0):
         raise ValueError(
