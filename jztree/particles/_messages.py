@@ -66,6 +66,7 @@ def name_of(leaf: Any, tree: Any) -> str:
 
 
 def dtype_in_words(dtype: Any) -> str:
+    """Return the words for a dtype that JAX does not support, such as ``text``, or the name of any other dtype."""
     if getattr(dtype, "names", None):
         return f"records ({', '.join(dtype.names)})"
     words = {"O": "Python objects", "U": "text", "S": "text", "T": "text", "M": "times", "m": "times"}
