@@ -288,6 +288,6 @@ def test_missing_neighbours_are_allowed_on_request(find: Any) -> None:
     assert (np.asarray(row)[:, 5:] == -1).all()
 
 
-def test_allow_missing_that_is_no_bool_raises() -> None:
+def test_invalid_allow_missing_raises() -> None:
     with pytest.raises(TypeError, match="allow_missing must be True or False"):
         knn(jnp.zeros((5, 3)), k=2, allow_missing="yes")

@@ -1,4 +1,4 @@
-"""The stage, used as in an algorithm of a user, on one device and on several."""
+"""The stage in a user's algorithm, on one device and on several."""
 
 from typing import Any
 
