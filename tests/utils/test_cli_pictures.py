@@ -95,7 +95,7 @@ def test_a_halo_of_a_catalogue_with_spheres(tmp_path, monkeypatch, capsys) -> No
     assert (box, drawn["named"]["length_unit"], drawn["named"]["mass_unit"]) == (37.5, "Mpc/h", "1e10 Msun/h")
     assert drawn["named"]["mass"] == pytest.approx(4.1025, rel=1e-3)
     status, _, err = run(*picture, "--halo", "99999", capsys=capsys)
-    words = f"--halo is 99999, but {catalogue} has rows 0 to {count - 1}; give one of these."
+    words = f"--halo is 99999, but {catalogue} has rows 0 to {count - 1}; give a row in this range."
     assert (status, words in err) == (2, True)
 
 

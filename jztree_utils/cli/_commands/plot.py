@@ -120,7 +120,7 @@ def _halo(args: Namespace) -> Any:
     content = groups_of(args, header)
     columns, groups = columns_of(content), content.catalogue
     if not 0 <= args.halo < len(groups.count):
-        held = f"rows 0 to {len(groups.count) - 1}; give one of these" if len(groups.count) else "no halo"
+        held = f"rows 0 to {len(groups.count) - 1}; give a row in this range" if len(groups.count) else "no halo"
         raise ValueError(f"--halo is {args.halo}, but {args.catalogue} has {held}.")
     centres = columns.get("centre_pos", groups.com_pos)
     spheres = {name: column[args.halo] for name, column in columns.items() if is_sphere(name)}
