@@ -262,7 +262,7 @@ def read_catalogue_content(path: PathLike) -> CatalogueContent:
 
     Args:
         path: A file in one of the layouts, written by this library, Gadget-4, AREPO or SWIFT; the layout is recognised
-            from the contents. If there are several files, give any of them.
+            from the contents. If a catalogue has several files, give any file.
 
     Raises:
         SnapshotError: If the file cannot be read, or is not a catalogue.

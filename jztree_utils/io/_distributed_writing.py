@@ -35,7 +35,7 @@ def distr_write_hdf5(
     in rank order, and read them from the other files, which must stay in the same folder.
 
     Args:
-        base_name: Path without a suffix, the same on all ranks; the folder must exist for all of them. Existing files
+        base_name: Path without a suffix, the same on all ranks; the folder must exist on every host. Existing files
             with these names are replaced. Files of an earlier run with more ranks are not removed.
         data: A pytree (dataclass, dict, ..., nested) of arrays. Nested names are groups. Arrays of one dimension or
             more, ``(n, ...)``, have rows; all arrays in one dataclass or dict must have the same ``n``. Numbers without

@@ -226,7 +226,7 @@ def read_all(file: h5py.File, name: str) -> Any:
 
 
 def check_form(data: h5py.Dataset, kinds: str, shape: tuple[int, ...], because: str) -> None:
-    """Raise SnapshotError unless a dataset has numbers of these kinds in this shape, without reading them.
+    """Raise SnapshotError unless a dataset has numbers of the given kinds and shape, without reading them.
 
     Args:
         data: The dataset.

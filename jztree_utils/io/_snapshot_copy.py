@@ -39,7 +39,7 @@ class AddedColumn:
 
     Attributes:
         dtype: Dtype of the values.
-        read: Function ``read(start, stop)`` that returns the values ``(stop - start,)`` of these rows.
+        read: Function ``read(start, stop)`` that returns the values ``(stop - start,)`` of a range of rows.
         attributes: Attributes of the dataset.
     """
 
@@ -126,7 +126,7 @@ def copy_snapshot(
         if len(one.rows) != num:
             raise ValueError(
                 f"The order of type {ptype} has {len(one.rows)} rows, but the snapshot has {num} particles of this "
-                "type; give an order of these."
+                "type; give an order of all particles of the type."
             )
     moved = bool(order) or len(files) > 1 or num_files > 1
     with ExitStack() as opened:

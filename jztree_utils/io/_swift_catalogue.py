@@ -60,8 +60,8 @@ def check_header(header: SnapshotHeader | None, layout: str = "swift") -> None:
         )
     if _is_cosmological(header) and (header.hubble is None or header.omega0 is None):
         raise ValueError(
-            f"For a cosmological run, the layout {layout} needs h and Omega0, but the header of the snapshot lacks at "
-            "least one of them; give them as options, or choose the layout native or gadget4."
+            f"For a cosmological run, the layout {layout} needs h and Omega0, but the header of the snapshot does "
+            "not have both; give them as options, or choose the layout native or gadget4."
         )
 
 
