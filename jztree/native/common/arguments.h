@@ -94,9 +94,9 @@ struct Count {
   }
 };
 
-// Float64 numbers for JAX in 32-bit mode (jztree/_transform/exact.py). A number is stored as four words: the sum of
-// three of them, times 2 to the power of the fourth. The fourth word is 0 if the three words would be normal numbers
-// without such a factor, or if the number is not finite.
+// Float64 numbers for JAX in 32-bit mode (jztree/_transform/exact.py). A number is stored as four words: it is the
+// sum of the first three, times 2 to the power of the fourth. The fourth word is 0 if the three words would be normal
+// numbers without such a factor, or if the number is not finite.
 struct Words {
   static constexpr int count = 4;
 

@@ -2,7 +2,7 @@
 //
 // For each particle of the first leaf, the box of the second leaf limits the edges that can separate its pairs. If
 // these are few, vector comparisons count the pairs within each edge (pair_squares.h). With two quantities, weights or
-// regions, vectors find the bin of each pair (pair_places.h). Otherwise, each pair's bin is looked up.
+// regions, vectors find the bin of each pair (pair_places.h). Otherwise, each pair's bin comes from a table.
 #pragma once
 
 #include <algorithm>

@@ -69,7 +69,7 @@ class PairStack {
     push(run, opened);
   }
 
-  // Push the pairs of these nodes with each child of the node of the first set.
+  // Push pairs of the children of the first set's node with the nodes of the second set that have a bit in `opened`.
   template <typename T>
   __device__ void open_first(const TreeView<T>& one, const PairRange& range, unsigned opened) {
     PairRange run = run_from(range, opened);

@@ -274,7 +274,7 @@ class KernelWalk {
     }
   }
 
-  // All sums of a query are multiplied by powers of its own smoothing length. With a mean length, these powers are
+  // The kernel multiplies all sums of a query by powers of the query's length. With a mean length, these powers are
   // wrong by the ratio of both lengths; this corrects them. It computes in float64, because powers of the ratio of two
   // very different lengths are far below the range of float32.
   __device__ double ratio_of_powers(T inverse) const {

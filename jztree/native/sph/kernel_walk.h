@@ -256,7 +256,7 @@ class KernelWalk {
 
   static constexpr int power(int order) { return order == 0 ? 1 : order == 1 ? D : D * D; }
 
-  // All sums of a query are multiplied by powers of its own smoothing length. With a mean length, these powers are
+  // The kernel multiplies all sums of a query by powers of the query's length. With a mean length, these powers are
   // wrong by the ratio of both lengths; this corrects them. It computes in float64, because powers of the ratio of two
   // very different lengths are far below the range of float32.
   static void take_ratio(const V& ratio, int powers, Wide* tensor, int count) {

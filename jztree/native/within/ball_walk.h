@@ -133,7 +133,7 @@ class BallWalk {
   // With Visit::together, calls visit.node(node, first, end, ball) for a node whose rows, from first to end, are in
   // this ball of every query. node: its index in the flat arrays. For the other rows, calls visit.rows(i, first,
   // chosen, ball): the rows from `first` on with a bit in `chosen` are in this ball of the i-th query. With
-  // Visit::of_numbers, calls visit.number(i, number, ball) with the number of these rows instead.
+  // Visit::of_numbers, calls visit.number(i, number, ball) instead, with the number of rows alone.
   template <typename Visit>
   void walk(Visit& visit) {
     if (count_ == 0) return;

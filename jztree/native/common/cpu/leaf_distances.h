@@ -332,7 +332,7 @@ class LeafDistances {
   }
 
   // Divide the leaf into `enough` or more parts and take the nearest particle of each. These are at least `enough`
-  // particles, so particles farther than the farthest of them are not needed.
+  // particles, so the largest of their distances is a bound.
   template <Difference How>
   void choose_nearest(const Place& from, int64_t own, int64_t enough, T* distance2, uint64_t* chosen) const {
     const Lanes<T> nowhere(std::numeric_limits<T>::infinity()), place = places<T>();
