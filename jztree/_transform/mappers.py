@@ -213,7 +213,7 @@ class _Mappings:
 
 
 def name_twin(twin: Callable[..., Any], f: Callable[..., Any], attribute: str) -> Callable[..., Any]:
-    """Set the qualified name of ``twin`` to ``f.<attribute>``, the name under which it is stored; pickle uses it."""
+    """Set the qualified name of ``twin`` to ``f.<attribute>``, where pickle finds it."""
     twin.__module__ = getattr(f, "__module__", twin.__module__)
     twin.__qualname__ = f"{getattr(f, '__qualname__', 'function')}.{attribute}"
     return twin

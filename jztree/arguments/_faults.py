@@ -1,4 +1,4 @@
-"""Faults of rows at run time: the first bad row, and how many there are."""
+"""Invalid rows at run time: the first one, and their number."""
 
 import functools
 from typing import Any

@@ -6,8 +6,8 @@ because each collective costs compile time and latency.
 
 All ranks must make the same calls in the same order, with arrays of the same shapes and dtypes. If one rank raised an
 error alone, the other ranks would wait forever for it in the next collective. So all ranks first exchange possible
-errors (`check`), and all of them raise. Each next operation must use the count that the check returns: this dependence
-keeps XLA from running a later collective before the check.
+errors (`check`), and then raise together. Each next operation must use the count that the check returns: this
+dependence keeps XLA from running a later collective before the check.
 
 An exchange in dense rounds needs two buffers of a fixed size, regardless of the number of rows per rank.
 """

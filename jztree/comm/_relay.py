@@ -36,9 +36,8 @@ def relay(
 
     Args:
         arrays: The rows.
-        card_of: Called with numbers of sent rows (they count from 0), int32 of any shape. It returns the index of each
-            of these rows, and for each a header ``(..., h)`` int32: the destination rank, then further data for that
-            rank.
+        card_of: Function of the numbers of sent rows, from 0, int32 of any shape. It returns the index of each row, and
+            a header ``(..., h)`` int32 for each row: the destination rank, then further data for that rank.
         total: Number of rows to send.
         most: The largest number that any rank sends, known to all ranks.
         chunk: Number of rows for each rank in a buffer.

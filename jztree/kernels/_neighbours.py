@@ -42,8 +42,7 @@ def knn(
             neighbour. If it is negative, queries are not sources.
         open_leaves: int32, one per leaf of the queries: nonzero if the leaf is searched. The queries of other leaves
             keep their results in ``found``.
-        domain: Lower and upper corner, ``(d,)``, of the whole set, if sources and queries are only a part of it;
-            otherwise None.
+        domain: Lower and upper corner, ``(d,)``, of the whole set. None if sources and queries are the whole set.
         limit: Largest distance of a neighbour, a number for all or ``q`` in the order of output rows; no source is
             within a negative distance. None means no limit.
         found: The result of an earlier call for the same queries and a part of the sources (the queries themselves, if

@@ -19,7 +19,7 @@ def overdensity(
     box: Exact,
     least: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-    """Find the radii where the mean density around each centre falls to ``m`` densities; see `jztree.overdensity`.
+    """Find the radii at which the mean density around each centre falls to ``m`` densities; see `jztree.overdensity`.
 
     Args:
         tree: A hierarchy.

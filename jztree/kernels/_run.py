@@ -1,8 +1,9 @@
 """Run a kernel in the form that the target platform requires.
 
 Without CUDA kernels, a kernel is a JAX FFI call. With them, it is a JAX primitive, which is lowered to such a call.
-Only then are the platform and the need for work memory known. `jax.lax.platform_dependent` is no substitute: outside
-jit it uses the default device, even if the arrays are on another one, and inside jit compilation takes a tenth longer.
+Only then are the platform and the need for work memory known. `jax.lax.platform_dependent` is a poor substitute:
+outside jit it uses the default device, even if the arrays are on another one, and inside jit compilation takes a tenth
+longer.
 """
 
 import ctypes

@@ -92,7 +92,7 @@ def knn(
             the z-ordered particles that the function returned.
         part_query: The queries, ``(q, d)``. None means that every particle is a query and its own first neighbour, at
             distance 0.
-        result: The values to return, one or several of these words, joined by ``_``:
+        result: The values to return: one or several of the following words, joined by ``_``.
 
             * ``rad``: ``(q, k)`` distances in the unit and dtype of the positions.
             * ``drad``: The same. Both are differentiable with respect to positions and box; the gradient between

@@ -91,7 +91,7 @@ def initialize(
             None means JAX's default, 100 s. While a debugger or a batch system suspends a process, it sends no
             heartbeats.
         initialization_timeout_seconds: The time to wait for all processes to start.
-        end_together: Whether all processes end if one of them raises an exception or is killed. The others then print
+        end_together: Whether all processes end if one raises an exception or is killed. The others then print
             the reason. A process that raises an exception first reports it, calls `atexit` functions, and flushes open
             files, for at most 10 s. If a process ends early, for example by ``sys.exit``, the processes that compute
             something with it end. With False, JAX alone handles failures: the others then wait for ever for a process

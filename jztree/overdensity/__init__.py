@@ -46,14 +46,14 @@ _BAD_DENSITY = "a density is not positive and finite; give mean densities such a
 class SphericalOverdensity:
     """Spheres around ``q`` centres with ``m`` given mean densities; see `spherical_overdensity`.
 
-    If ``density`` was a number, the arrays ``(q, m)`` are ``(q,)``. If there is no sphere, because the density near the
-    centre is not above the threshold, radius, mass and count are 0. If the density is above the threshold up to half
+    If ``density`` was a number, the arrays ``(q, m)`` are ``(q,)``. If the density near a centre is not above the
+    threshold, the centre has no sphere: radius, mass and count are 0. If the density is above the threshold up to half
     the periodic box, radius and mass are NaN and the count is -1.
 
     Attributes:
         radius: ``(q, m)``, in the unit and dtype of the positions.
         mass: ``(q, m)``, the mass of all particles within the radius.
-        count: ``(q, m)`` int32, the number of these particles.
+        count: ``(q, m)`` int32, their number.
         vmax: ``(q,)``, the largest circular velocity ``sqrt(G M(<r) / r)`` within the largest of the ``m`` radii; 0 if
             every radius is 0.
         rmax: ``(q,)``, the ``r`` of this maximum; 0 if every radius is 0.

@@ -94,7 +94,7 @@ def sph_derivative(
 
 
 def _relative(mass: jax.Array) -> jax.Array:
-    """Return masses in a power-of-two unit in which the largest, over all ranks, is from 1 to 2."""
+    """Divide masses by a power of two, so that the largest over all ranks is from 1 to 2."""
     most = jnp.max(jnp.abs(jax.lax.stop_gradient(mass)), initial=0)
     (most,) = comm.all_max(most[None])
     return scaled_product(mass, jnp.ones((), mass.dtype), -exponent_of(most))

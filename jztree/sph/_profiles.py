@@ -1,6 +1,6 @@
-"""Smoothing kernels by name, weights of neighbours that are 0 outside a radius ``h``.
+"""Smoothing kernels by name: weights of neighbours that are 0 outside a radius ``h``.
 
-Also the parameters of these kernels and their derivatives for native code (native/sph/kernel_profile.h).
+Native code gets the kernels and their derivatives as parameters (native/sph/kernel_profile.h).
 """
 
 import functools

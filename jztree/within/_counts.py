@@ -57,8 +57,8 @@ def count_within(
             the z-ordered particles that the function returned.
         part_query: ``q`` positions of the same dtype, or a particle class. None means the particles themselves; ``q``
             is then ``n``, and each particle counts itself.
-        weight: ``(n,)`` real numbers, one per particle of ``part``. If given, the function returns the sums of these
-            numbers instead of counts.
+        weight: ``(n,)`` real numbers, one per particle of ``part``. If given, the function returns sums of weights
+            instead of counts.
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
