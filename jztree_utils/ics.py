@@ -171,7 +171,7 @@ def clustered_particles(
     Haloes are spheres with the profile of Navarro, Frenk & White (1997, ApJ 490, 493), cut at r200, the radius with a
     mean density of 200 times that of the box. Their masses follow a power law with an exponential cutoff (Press &
     Schechter 1974, ApJ 187, 425), ``dn/dlnM ~ M^-0.9 exp(-M/M*)``, from 20 particles upwards. Their centres are
-    uniform, so there is no clustering on scales above the size of a halo. Rows are in random order.
+    uniform, so particles cluster only on scales below the size of a halo. Rows are in random order.
 
     Args:
         N: Number of particles.

@@ -51,7 +51,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--peer-wheels", type=Path, metavar="DIR", help="folder with packages of other libraries to time"
     )
-    parser.add_argument("--fresh", action="store_true", help="delete earlier findings of these stages")
+    parser.add_argument("--fresh", action="store_true", help="delete earlier findings of the requested stages")
     parser.add_argument("--commit", default="", help="commit to record in the results, if git does not know it")
     return parser.parse_args(arguments)
 

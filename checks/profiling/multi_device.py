@@ -164,7 +164,7 @@ def timed(call: Callable[[], Any]) -> Time:
 
 
 def counted(call: Callable[[], Any] | None) -> dict[str, int]:
-    """Return the counts of `jztree.stats` in ``call`` on the devices of all processes. None only takes part."""
+    """Return the counts of `jztree.stats` in ``call``, summed over all processes. With None, this process counts 0."""
     with jz.stats.statistics() as mine:
         if call is not None:
             jax.block_until_ready(call())

@@ -275,7 +275,7 @@ def _project(view: View, mass: ArrayLike | None, bins: int) -> np.ndarray:
 
 
 def _count(view: View, weight: np.ndarray | None, shape: np.ndarray, chosen: np.ndarray | None = None) -> np.ndarray:
-    """Sum the particles in each pixel, or their weights, of the ``chosen`` rows or of all."""
+    """Sum particles or weights in each pixel, over the ``chosen`` rows; None means all rows."""
     points = view.points if chosen is None else view.points[chosen]
     weights = weight if weight is None or chosen is None else weight[chosen]
     sums, size = np.zeros(shape.prod()), view.high - view.low

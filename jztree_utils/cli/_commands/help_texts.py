@@ -4,7 +4,7 @@ DESCRIPTION = """\
 Exact friends-of-friends groups and k nearest neighbours of the particles of a simulation snapshot."""
 EPILOG = """\
 SNAPSHOT is an HDF5 file of Gadget, AREPO, GIZMO or SWIFT, or a file in the old binary formats of Gadget. If the
-snapshot has several files, give the path of any of them, or of their folder. SNAPSHOT may also be a NumPy file (.npy,
+snapshot has several files, give the path of any file, or of the folder. SNAPSHOT may also be a NumPy file (.npy,
 .npz), or any other HDF5 file if you name its datasets with --pos and similar options. The format is recognised from the
 contents. The word "sample" means a small cosmological snapshot that is part of jztree (48^3 particles).
 jztree uses all devices. Under srun and mpirun, it uses the devices of all processes. Results do not depend on the
