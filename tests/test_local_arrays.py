@@ -1,5 +1,6 @@
 """Each process passes its own arrays, and receives the answers for them in its order."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -9,7 +10,30 @@ from devices import mesh_of, square_mesh
 from processes import run_processes
 
 import jztree as jz
-from jztree.data import ParticleData, Pos, from_local, to_local
+from jztree.data import ParticleData, Pos, PosMass, from_local, to_local
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class WithHeader:
+    """Particles with numbers that all share."""
+
+    pos: Any
+    header: Any
+    num: Any = None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class FromRow:
+    """Particles on a line, numbered by their rows."""
+
+    shift: Any
+    num: Any = None
+
+    @property
+    def pos(self) -> Any:
+        return self.shift + np.arange(self.shift.shape[0], dtype=np.float32)[:, None]
 
 
 def particles(n: int, dtype: Any = np.float32) -> ParticleData:
@@ -45,6 +69,31 @@ def test_rows_after_num_are_left_out() -> None:
     np.testing.assert_array_equal(to_local(dealt.pos, dealt), pos[:13])
 
 
+def test_leaves_that_all_particles_share_are_repeated_and_return() -> None:
+    pos = np.random.default_rng(0).random((9, 3)).astype(np.float32)
+    part = PosMass(pos=pos, mass=np.float32(2.0))
+    dealt = from_local(part, mesh_of(4))
+    np.testing.assert_array_equal(dealt.mass, [2, 2, 2, 2])
+    labelled = jz.fof.fof_labels.smap(mesh_of(4), jit=True)(dealt, 0.2, output_order="input")
+    back, label = to_local(labelled, dealt)
+    assert back.mass == 2.0
+    np.testing.assert_array_equal(label, jz.fof.fof_labels(pos, 0.2, output_order="input")[1])
+
+
+def test_shared_rows_are_not_those_of_devices() -> None:
+    part = WithHeader(pos=np.zeros((9, 3), np.float32), header=np.arange(4, dtype=np.float32))
+    dealt = from_local(part, mesh_of(4))  # as many devices as numbers in the header
+    np.testing.assert_array_equal(dealt.header, [part.header] * 4)
+    np.testing.assert_array_equal(to_local(dealt, dealt).header, part.header)
+
+
+def test_positions_computed_from_the_row_raise() -> None:
+    part = FromRow(shift=np.zeros((9, 3), np.float32))
+    with pytest.raises(ValueError, match="depends on the row"):
+        from_local(part, mesh_of(2))
+    assert from_local(part, mesh_of(1)).shift.shape == (1, 9, 3)
+
+
 def test_array_of_positions_becomes_particles() -> None:
     pos = np.random.default_rng(0).random((9, 3))
     dealt = from_local(pos.astype(np.float32), mesh_of(2))
@@ -73,6 +122,31 @@ def test_result_with_other_rows_raises() -> None:
     dealt = from_local(particles(8), mesh_of(2))
     with pytest.raises(ValueError, match=r"\(2, 5\); all must have the rows of part, \(2, 4\)"):
         to_local(np.zeros((2, 5)), dealt)
+
+
+def test_numbers_of_each_device_raise() -> None:
+    dealt = from_local(particles(8), mesh_of(2))
+    with pytest.raises(ValueError, match=r"\(2,\); all must have the rows"):
+        to_local(np.asarray([0.5, 0.5], np.float32), dealt)
+
+
+def test_particles_with_another_num_raise() -> None:
+    dealt = from_local(particles(8), mesh_of(2))
+    grouped = dataclasses.replace(dealt, num=np.asarray([3, 4], np.int32))
+    with pytest.raises(ValueError, match="another num than part"):
+        to_local(grouped, dealt)
+
+
+@pytest.mark.parametrize("part", [particles(8), Pos(pos=np.zeros((2, 8, 3), np.float32))])
+def test_particles_of_no_mesh_raise(part: Any) -> None:
+    with pytest.raises(ValueError, match="pass the particles that from_local returned"):
+        to_local(np.zeros((2, 8)), part)
+
+
+def test_no_mesh_raises() -> None:
+    no_mesh: Any = None
+    with pytest.raises(TypeError, match="mesh must be"):
+        from_local(particles(8), no_mesh)
 
 
 START = """
@@ -125,3 +199,26 @@ except ValueError as error:
     assert first.returncode == second.returncode == 0, first.output + second.output
     assert "from_local raised an error on process 1" in first.output
     assert "num is 301" in second.output
+
+
+@pytest.mark.long
+def test_errors_of_any_class_raise_on_all() -> None:
+    script = """
+class Broken:
+    num = None
+    @property
+    def pos(self):
+        raise RuntimeError("cannot read")
+jax.tree_util.register_pytree_node(Broken, lambda one: ((), None), lambda *_: Broken())
+for part in (Broken() if me else everyone, jz.data.PosMass(pos=everyone, mass=np.float32(1 + me))):
+    try:
+        jz.data.from_local(part, mesh)
+    except Exception as error:
+        print("raised", error)
+"""
+    first, second = run_processes(START + script, timeout=90)
+    assert first.returncode == second.returncode == 0, first.output + second.output
+    assert "from_local raised an error on process 1" in first.output
+    assert "cannot read" in second.output
+    for output in (first.output, second.output):
+        assert "those of process 1 differ" in output

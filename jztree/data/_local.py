@@ -2,7 +2,6 @@
 
 import itertools
 import zlib
-from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import jax
@@ -12,17 +11,32 @@ from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from ..particles import check_countable, check_num, get_pos, replace_field
+from ..particles import (
+    attach_columns,
+    check_countable,
+    check_num,
+    field_names,
+    get_pos,
+    one_line,
+    replace_field,
+    shape_of_pos,
+)
 from ._classes import Pos
-from ._rows import get_num, replace_num, split_rows
+from ._computed import release
+from ._rows import get_num, map_rows, replace_num, split_rows
 
 _Tree = TypeVar("_Tree")
 
 _NO_DEVICES = "process %d has no device of the mesh; make a mesh of the devices of all processes (jax.devices())."
 _FAILED = "from_local raised an error on process %d; see the output of that process."
 _DIFFERENT = (
-    "the particles must have properties of the same dtypes and shapes on all processes, but those of process %d differ "
-    "from those of process 0; pass the same class and dtypes on all."
+    "the particles must have properties of the same dtypes and shapes on all processes, and the same values of leaves "
+    "that all particles share, but those of process %d differ from those of process 0; pass the same class and dtypes "
+    "on all."
+)
+_OTHER_NUM = (
+    "the particles in result have another num than part, so their rows are not those of part; pass the particles in "
+    "result as part."
 )
 
 
@@ -34,31 +48,36 @@ def from_local(part: Any, mesh: Mesh) -> Any:
 
     Args:
         part: This process's particles: a particle class with ``pos`` ``(n, d)`` and a field ``num``, or an array of
-            positions. Properties are NumPy or JAX arrays ``(n, ...)``. Other leaves must be equal on all processes.
+            positions. Properties are NumPy or JAX arrays ``(n, ...)``. Other leaves, such as a mass that all particles
+            share, must be equal on all processes.
         mesh: Mesh of devices of all processes.
 
     Returns:
         A particle class with a leading axis over the devices of the mesh, ``(r, m, ...)``, padding, and ``num``
-        ``(r,)``. It is `Pos` for an array of positions.
+        ``(r,)``. Leaves that all particles share are repeated ``r`` times. It is `Pos` for an array of positions.
 
     Raises:
-        TypeError: If ``part`` has no field ``num``.
-        ValueError: If the process has no device of the mesh; or, on all processes, if the properties of the particles
-            differ between processes.
+        TypeError: If ``part`` has no field ``num``, or ``mesh`` is no mesh.
+        ValueError: If the process has no device of the mesh, or if positions that the class computes depend on the row.
+            On all processes, if one process raises an error, or if properties differ between processes.
     """
     given: _Given | None = None
     failed: Exception | None = None
     try:
         given = _parsed(part, mesh)
-    except (TypeError, ValueError) as error:  # other processes wait for this one, so report it to them first
+    except Exception as error:  # of any class, because the other processes wait for this one
         failed = error
     rows, total = _agreed(given, failed)
     assert given is not None
-    n, own = given.num, given.devices
-    blocks = list(itertools.pairwise([n * i // len(own) for i in range(len(own) + 1)]))
-    made = [_global([_padded(c[start:stop], rows) for start, stop in blocks], own, mesh) for c in given.columns]
-    num = _global([np.int32(stop - start) for start, stop in blocks], own, mesh)
-    return replace_field(replace_num(given.rebuild(made), num), "num_total", total)
+    own = given.devices
+
+    def dealt(leaf: np.ndarray, is_of_rows: bool) -> jax.Array:
+        blocks = [_padded(leaf[start:stop], rows) if is_of_rows else leaf for start, stop in given.blocks]
+        return _global(blocks, own, mesh)
+
+    made = jax.tree.unflatten(given.structure, [dealt(*one) for one in zip(given.leaves, given.of_rows, strict=True)])
+    num = _global([np.int32(stop - start) for start, stop in given.blocks], own, mesh)
+    return replace_field(replace_num(made, num), "num_total", total)
 
 
 def to_local(result: _Tree, part: Any) -> _Tree:
@@ -70,43 +89,90 @@ def to_local(result: _Tree, part: Any) -> _Tree:
         part: Particles over the devices, with ``num`` ``(r,)``: those of `from_local`, or those of the result.
 
     Returns:
-        The same pytree of NumPy arrays ``(n, ...)`` of this process, without padding. If it has ``num``, this is the
-        number of rows of this process.
+        The same pytree of NumPy arrays ``(n, ...)`` of this process, without padding. In a particle class, ``num`` is
+        the number of rows of this process, and leaves that all particles share lose the axis over devices.
 
     Raises:
-        ValueError: If an array does not have the rows of ``part``.
+        TypeError: If ``part`` has no field ``num``.
+        ValueError: If an array or a particle class does not have the rows of ``part``.
     """
-    counts, shape = _blocks(part.num), get_pos(part).shape[:2]
+    check_countable(part, "to_local needs the number of rows on each device")
+    if np.ndim(part.num) != 1:
+        raise ValueError(f"num of part is {one_line(part.num)}; pass the particles that from_local returned.")
+    counts, shape = _blocks(part.num), shape_of_pos(part)[:2]
 
-    def rows(leaf: Any) -> Any:
-        if np.shape(leaf) == np.shape(part.num):
-            return np.int32(sum(int(block) for block in _blocks(leaf).values()))
+    def rows(leaf: Any) -> np.ndarray:
         if np.shape(leaf)[:2] != shape:
             raise ValueError(f"result has an array of shape {np.shape(leaf)}; all must have the rows of part, {shape}.")
         return np.concatenate([block[: int(counts[rank])] for rank, block in _blocks(leaf).items()])
 
-    return jax.tree.map(rows, result)
+    def shared_or_rows(leaf: Any) -> Any:
+        is_shared = np.shape(leaf)[:1] == shape[:1] and np.shape(leaf)[:2] != shape
+        return next(iter(_blocks(leaf).values())) if is_shared else rows(leaf)
+
+    def local(one: Any) -> Any:
+        if not _is_particles(one):
+            return rows(one)
+        if np.shape(one.num) != shape[:1] or _blocks(one.num) != counts:
+            raise ValueError(_OTHER_NUM)
+        found = jax.tree.map(shared_or_rows, replace_num(one, None))
+        return replace_num(found, np.int32(sum(map(int, counts.values()))))
+
+    return jax.tree.map(local, result, is_leaf=_is_particles)
+
+
+def _is_particles(one: Any) -> bool:
+    """Return whether this is a particle class; its positions may be computed, so do not read them."""
+    has_pos = "pos" in field_names(one) or hasattr(type(one), "pos")
+    return has_pos and getattr(one, "num", None) is not None
 
 
 class _Given(NamedTuple):
-    """The particles of this process, and its devices."""
+    """The particles of this process, and its devices.
 
-    columns: list[np.ndarray]
+    Attributes:
+        leaves: The leaves without ``num``; those with one row per particle have ``num`` rows.
+        of_rows: Whether each leaf has one row per particle.
+        structure: Structure of the particle class.
+        num: Number of particles.
+        devices: Devices of this process.
+        blocks: First and last row of each device, exclusive.
+    """
+
+    leaves: list[np.ndarray]
+    of_rows: list[bool]
+    structure: Any
     num: int
-    rebuild: Callable[[Any], Any]
     devices: list[Any]
+    blocks: list[tuple[int, int]]
 
 
 def _parsed(part: Any, mesh: Mesh) -> _Given:
     part = Pos(pos=part) if isinstance(part, (np.ndarray, jax.Array)) else part
     check_countable(part, "processes may have different numbers of particles")
     check_num(part)
-    n = int(get_num(part))
-    columns, rebuild = split_rows(part)
+    n, held = int(get_num(part)), get_pos(part).shape[0]
+    part = replace_num(part, None)
+    split_rows(part)  # checks that JAX can hold and move all rows
+    if not isinstance(mesh, Mesh):
+        raise TypeError(f"mesh must come from jax.make_mesh, not {type(mesh).__name__}.")
     own = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
     if not own:
         raise ValueError(_NO_DEVICES % jax.process_index())
-    return _Given([np.asarray(column)[:n] for column in columns], n, rebuild, own)
+    blocks = list(itertools.pairwise([n * i // len(own) for i in range(len(own) + 1)]))
+    _check_computed(part, blocks)
+    leaves, structure = jax.tree.flatten(part)
+    of_rows = [np.shape(leaf)[:1] == (held,) for leaf in leaves]
+    arrays = [np.asarray(jnp.asarray(leaf)) for leaf in leaves]
+    cut = [array[:n] if is_of_rows else array for array, is_of_rows in zip(arrays, of_rows, strict=True)]
+    return _Given(cut, of_rows, structure, n, own, blocks)
+
+
+def _check_computed(part: Any, blocks: list[tuple[int, int]]) -> None:
+    """Raise ValueError if the class computes other positions for the rows of a block than for the whole set."""
+    carried = attach_columns(part, (), get_pos(part))
+    for start, stop in blocks:
+        release(map_rows(lambda leaf: leaf[start:stop], carried))  # noqa: B023 - called at once
 
 
 def _agreed(given: _Given | None, failed: Exception | None) -> tuple[int, int]:
@@ -118,8 +184,8 @@ def _agreed(given: _Given | None, failed: Exception | None) -> tuple[int, int]:
     """
     message = np.zeros(4, np.int32)
     if given is not None:
-        kinds = str([(column.dtype.str, column.shape[1:]) for column in given.columns])
-        message[:] = -(-given.num // len(given.devices)), given.num, zlib.crc32(kinds.encode()) & 0x7FFFFFFF, 1
+        kinds = zlib.crc32(str([_kind(*one) for one in zip(given.leaves, given.of_rows, strict=True)]).encode())
+        message[:] = -(-given.num // len(given.devices)), given.num, kinds & 0x7FFFFFFF, 1
     everyone = multihost_utils.process_allgather(message).reshape(-1, 4)
     if failed is not None:
         raise failed
@@ -127,6 +193,11 @@ def _agreed(given: _Given | None, failed: Exception | None) -> tuple[int, int]:
         if wrong.any():
             raise ValueError(sentence % np.argmax(wrong))
     return max(int(everyone[:, 0].max()), 1), int(everyone[:, 1].sum(dtype=np.int64))
+
+
+def _kind(leaf: np.ndarray, is_of_rows: bool) -> tuple[Any, ...]:
+    """Return the parts of a leaf that all processes must share: its dtype and shape, and the bytes of a shared leaf."""
+    return (leaf.dtype.str, leaf.shape[1:]) if is_of_rows else (leaf.dtype.str, leaf.shape, leaf.tobytes())
 
 
 def _padded(block: np.ndarray, rows: int) -> np.ndarray:
