@@ -1,5 +1,6 @@
 """The stage in a user's algorithm, on one device and on several."""
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -89,6 +90,89 @@ def test_negative_radius_raises() -> None:
 
     with pytest.raises(ValueError, match="radius is -1"):
         search.smap(mesh_of(2), jit=True)(part)
+
+
+@pytest.mark.parametrize(("radius", "error"), [(-1.0, ValueError), (np.nan, ValueError), ("far", TypeError)])
+def test_invalid_radius_raises_on_one_device(radius: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="radius is"):
+        jz.tree.stage.set_stage(np.zeros((8, 3), np.float32)).with_ghosts(radius)
+
+
+def test_infinite_radius_brings_all_particles() -> None:
+    @jz.jax_ext.with_smap(in_specs=P(-1), out_specs=P(-1))
+    def near(part: Any) -> Any:
+        return jz.tree.stage.set_stage(part).with_ghosts(np.inf).num
+
+    pos = np.random.default_rng(2).random((2, 8, 3)).astype(np.float32)
+    np.testing.assert_array_equal(near.smap(mesh_of(2), jit=True)(pos), [16, 16])
+
+
+def test_radii_of_other_boxes_raise() -> None:
+    @jz.jax_ext.with_smap(in_specs=P(-1), out_specs=P(-1))
+    def near(part: Any) -> Any:
+        return jz.tree.stage.set_stage(part).with_ghosts(jnp.ones(5)).num
+
+    with pytest.raises(ValueError, match=r"one per box of query_boxes, \(8,\)"):
+        near.smap(mesh_of(2), jit=True)(np.zeros((2, 8, 3), np.float32))
+
+
+def test_open_leaves_without_boxes_raises() -> None:
+    with pytest.raises(RuntimeError, match="call exchange_boxes"):
+        jz.tree.stage.set_stage(np.zeros((8, 3), np.float32)).open_leaves(jnp.ones((8, 1)))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class OnLine:
+    """Particles whose positions depend on their rows."""
+
+    shift: Any
+    num: Any = None
+
+    @property
+    def pos(self) -> Any:
+        return self.shift + jnp.arange(self.shift.shape[0], dtype=jnp.float32)[:, None]
+
+
+@jz.jax_ext.with_smap(in_specs=P(-1), out_specs=P(-1))
+def positions(part: Any, part_query: Any) -> Any:
+    """Return the positions of the queries, and the number of particles at each."""
+    stage = jz.tree.stage.set_stage(part, part_query)
+    near, own = stage.with_ghosts(0.0, whole=True), stage.queries
+    held = jnp.arange(near.pos.shape[0]) < near.num
+    count = jnp.sum((own.pos[:, None] == near.pos).all(axis=-1) & held, axis=1, dtype=jnp.int32)
+    return stage.send_back((own.pos, own.part.shift, count))
+
+
+@pytest.mark.parametrize("ndev", [1, 2])
+def test_positions_computed_from_rows_move_with_them(ndev: int) -> None:
+    part = OnLine(jnp.asarray(30 * np.random.default_rng(4).random((ndev, 9, 3)).astype(np.float32)))
+    given = jnp.stack([OnLine(shift).pos for shift in part.shift])
+    for queries in (None, part):
+        pos, shift, count = positions.smap(mesh_of(ndev), jit=True)(part, queries)
+        np.testing.assert_array_equal(pos, given)
+        np.testing.assert_array_equal(shift, part.shift)
+        np.testing.assert_array_equal(count, np.ones((ndev, 9)))
+
+
+def test_numpy_data_and_answers_are_converted() -> None:
+    pos = np.random.default_rng(2).random((9, 3)).astype(np.float32)
+    stage = jz.tree.stage.set_stage(pos, data=np.arange(9))  # int64, which JAX converts to 32 bits
+    np.testing.assert_array_equal(stage.send_back(stage.sources.data), np.arange(9))
+    np.testing.assert_array_equal(stage.send_back(np.asarray(stage.sources.data, np.int64)), np.arange(9))
+
+
+def test_padding_of_answers_is_filled_on_one_device() -> None:
+    stage = jz.tree.stage.set_stage(Pos(pos=np.zeros((5, 3), np.float32), num=3))
+    answers = stage.send_back((jnp.ones((5, 2)), jnp.ones(5, jnp.int32)), fill=(np.inf, -1))
+    np.testing.assert_array_equal(answers[0], [[1, 1]] * 3 + [[np.inf, np.inf]] * 2)
+    np.testing.assert_array_equal(answers[1], [1, 1, 1, -1, -1])
+
+
+@pytest.mark.parametrize("answers", [np.zeros(7), np.float32(1)])
+def test_answers_with_other_rows_raise(answers: Any) -> None:
+    with pytest.raises(ValueError, match="every array in answers must have 8 rows, one per query"):
+        jz.tree.stage.set_stage(np.zeros((8, 3), np.float32)).send_back(answers)
 
 
 def test_data_with_other_rows_raise() -> None:

@@ -57,7 +57,7 @@ def from_local(part: Any, mesh: Mesh) -> Any:
         ``(r,)``. Leaves that all particles share are repeated ``r`` times. It is `Pos` for an array of positions.
 
     Raises:
-        TypeError: If ``part`` has no field ``num``, or ``mesh`` is no mesh.
+        TypeError: If ``part`` has no field ``num``, or if ``mesh`` is not a mesh.
         ValueError: If the process has no device of the mesh, or if positions that the class computes depend on the row.
             On all processes, if one process raises an error, or if properties differ between processes.
     """

@@ -90,14 +90,21 @@ def distr_zsort(
     return (moved.part, moved.origin) if data is None else (moved.part, moved.data, moved.origin)
 
 
-def check_data(data: Any, n: int) -> None:
-    """Raise TypeError or ValueError unless every leaf of ``data`` has ``n`` rows of numbers."""
-    check_representable({"data": data})
-    check_movable({"data": data})
+def check_data(data: Any, n: int, name: str = "data", owner: str = "particle") -> None:
+    """Raise TypeError or ValueError unless every leaf of ``data`` has ``n`` rows of numbers.
+
+    Args:
+        data: A pytree.
+        n: Number of rows.
+        name: Name of ``data`` in messages.
+        owner: The owner of a row in messages.
+    """
+    check_representable({name: data})
+    check_movable({name: data})
     for leaf in jax.tree.leaves(data):
         if np.ndim(leaf) == 0 or leaf.shape[0] != n:
             raise ValueError(
-                f"every array in data must have {n} rows, one per particle; one has shape {np.shape(leaf)}."
+                f"every array in {name} must have {n} rows, one per {owner}; one has shape {np.shape(leaf)}."
             )
 
 

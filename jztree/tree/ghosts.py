@@ -25,6 +25,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
@@ -216,14 +217,20 @@ def bring(
 
 def reach_of(radius: Any, dtype: Any) -> jax.Array:
     """Return ``radius`` in the dtype of the positions, rounded so that it is not below the given value."""
-    if is_concrete(radius):
-        known = check_real(radius, "radius")
-        check_range(known, "radius", may_be_small=True)
-        if known.ndim > 0 or not known >= 0:
-            raise ValueError(f"radius is {known}; it must be a number of at least 0.")
+    check_reach(radius)
     given = jnp.asarray(radius, dtype)
     farther = jnp.nextafter(at_least_normal(given), jnp.asarray(jnp.inf, dtype))
     return jnp.where(is_length(given), farther, jnp.asarray(-1, dtype))
+
+
+def check_reach(radius: Any) -> None:
+    """Raise TypeError or ValueError if ``radius`` is known and is not a number of at least 0; it may be infinite."""
+    if not is_concrete(radius):
+        return
+    known = check_real(radius, "radius")
+    if known.ndim > 0 or not known >= 0:
+        raise ValueError(f"radius is {known}; it must be a number of at least 0.")
+    check_range(np.where(np.isinf(known), 0, known), "radius", may_be_small=True)
 
 
 def exchange_ghosts(

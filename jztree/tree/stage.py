@@ -26,7 +26,7 @@ from ..arguments import check_box, check_particles, check_queries
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import replace_num, split_rows
 from ..jax_ext import Exact
-from ..particles import Particles, check_num
+from ..particles import Particles, attach_columns, check_num
 from . import build_checked, build_in_domain, faults_of_hierarchy, sort_in_domain
 from ._input import InputParticles
 from ._over_ranks import (
@@ -39,7 +39,7 @@ from ._over_ranks import (
 )
 from ._particles import ParticlesWithGhosts, SortedParticles
 from ._zorder import Domain, corners_of, domain_of
-from .ghosts import Blocks, boxes_of, close_boxes, exchange_ghosts, gather_boxes, ghost_capacity, reach_of
+from .ghosts import Blocks, boxes_of, check_reach, close_boxes, exchange_ghosts, gather_boxes, ghost_capacity, reach_of
 
 __all__ = [
     "InputParticles",
@@ -53,6 +53,7 @@ __all__ = [
     "starts_of_ranks",
 ]
 
+_BAD_REACH = "reach has the shape %s; it must be one radius, or one per box of query_boxes, %s."
 _TOO_MANY = "rows have 32 bits and support less than 2**31 particles over all devices, but there are more; use fewer."
 
 
@@ -130,8 +131,12 @@ class Stage:
 
         Returns:
             ``(leaves,)`` int32, 1 for open leaves; and the search radius of each box in ``query_boxes``.
+
+        Raises:
+            RuntimeError: If `exchange_boxes` was not called.
         """
-        assert self._rank_boxes is not None
+        if self._rank_boxes is None:
+            raise RuntimeError("open_leaves needs the boxes of all ranks; call exchange_boxes before it.")
         rank, groups = comm.get_rank_info()[0], self._query_blocks
         return kernels.open_leaves(
             groups, self.query_boxes, reach, rows, self._rank_boxes, self._close_boxes, rank, self.box, enough
@@ -160,9 +165,13 @@ class Stage:
             Own sources and ghosts in z-order. On one device, the sources.
 
         Raises:
+            TypeError: If ``reach`` is not a real number or an array.
+            ValueError: If a known radius is negative or NaN, or ``reach`` has the wrong shape.
             jztree.CapacityError: On every rank, if the ghosts of any rank do not fit.
         """
         sources = self.sources
+        if jnp.ndim(reach) == 0:
+            check_reach(reach)
         if not self.is_distributed:
             return ParticlesWithGhosts(sources.part, sources.num, sources.domain, sources.th, data, sources.rows)
         assert sources.domain is not None
@@ -174,6 +183,8 @@ class Stage:
             reach = jnp.where(jnp.diff(splits) > 0, reach, jnp.asarray(-1, reach.dtype))
             # The first collective after the exchanges waits for both.
             lower, upper, reach = comm.after((lower, upper, reach), sources.num, self.queries.num)
+        if jnp.shape(reach) != lower.shape[:1]:
+            raise ValueError(_BAD_REACH % (jnp.shape(reach), lower.shape[:1]))
         columns, rebuild = split_rows(sources.part) if whole else ([sources.pos], lambda columns: columns[0])
         boxes = self._rank_boxes
         known = self._gather_boxes if boxes is None else lambda: boxes
@@ -193,12 +204,22 @@ class Stage:
 
         Args:
             answers: Pytree of arrays ``(q, ...)``, one row per query of this rank in z-order.
-            fill: Value of rows without a query, for each array.
+            fill: Value of rows without a query, for each array. With None, these rows are 0 over ranks; on one device,
+                they are those of ``answers``.
 
         Returns:
             Pytree like ``answers``, with a row for each row of the given queries.
+
+        Raises:
+            TypeError: If an array does not hold numbers.
+            ValueError: If an array does not have one row per query.
         """
-        moved, rows = self.queries.moved, self.queries.rows
+        moved, rows, n = self.queries.moved, self.queries.rows, self.queries.pos.shape[0]
+        check_data(answers, n, "answers", "query")
+        answers = jax.tree.map(jnp.asarray, answers)
+        if not self.is_distributed and fill is not None:
+            used = jnp.arange(n, dtype=jnp.int32) < self.queries.num
+            answers = jax.tree.map(lambda leaf, value: _filled(leaf, used, value), answers, fill)
         if moved is None:
             return answers if rows is None else jax.tree.map(lambda leaf: kernels.scatter_rows(leaf, rows), answers)
         merge = moved.merge
@@ -229,6 +250,11 @@ class Stage:
         return jax.lax.while_loop(lambda state: ~state[0], lambda state: (~state[0], back(state[1])), state)[1]
 
 
+def _filled(rows: jax.Array, used: jax.Array, value: Any) -> jax.Array:
+    """Return ``rows`` with another value where they are not ``used``."""
+    return jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)), rows, jnp.asarray(value, rows.dtype))
+
+
 def set_stage(
     part: Particles | ArrayLike,
     part_query: Particles | ArrayLike | None = None,
@@ -237,6 +263,9 @@ def set_stage(
     data: Any = None,
 ) -> Stage:
     """Prepare a search of your own: sort particles and queries, and build their hierarchies.
+
+    If a particle class computes its positions, the stage computes them once and moves them with the rows. The particles
+    of the stage are then wrapped in a class with the same attributes.
 
     Args:
         part: Sources: a particle class with ``pos`` ``(n, d)``, float32 or float64, or an array of positions.
@@ -256,10 +285,11 @@ def set_stage(
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     pos = check_particles(part)
     check_data(data, pos.shape[0])
-    sources, queries = InputParticles(part, check_num(part), data), None
+    carried = attach_columns(part, (), pos)
+    sources, queries = InputParticles(carried, check_num(part), jax.tree.map(jnp.asarray, data)), None
     if part_query is not None:
-        check_queries(part_query, pos)
-        queries = InputParticles(part_query, check_num(part_query), name="the query positions")
+        carried = attach_columns(part_query, (), check_queries(part_query, pos))
+        queries = InputParticles(carried, check_num(part_query), name="the query positions")
     return prepare_stage(sources, queries, check_box(boxsize, pos.shape[1]), cfg, "ghosts")
 
 
