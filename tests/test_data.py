@@ -54,6 +54,15 @@ def test_pad_appends_empty_rows() -> None:
     assert_same(data.pad_particles(particles(num=3), 0), particles(num=3))
 
 
+@pytest.mark.parametrize("num", [3, None])
+def test_expand_repeats_leaves_that_all_particles_share(num: int | None) -> None:
+    header = np.arange(3, dtype=np.float32)  # as many numbers as particles without padding
+    part = data.ParticleData(pos=oracles.uniform(10, 3), vel=header, num=num)
+    dealt = data.expand_particles(part, 2)
+    np.testing.assert_array_equal(dealt.vel, [header, header])
+    np.testing.assert_array_equal(data.flatten_particles(dealt).pos, part.pos[:num])
+
+
 def test_pad_leaves_shared_properties_alone() -> None:
     padded = data.pad_particles(data.PosMass(pos=jnp.zeros((4, 3)), mass=2.5), 3)
     assert padded.mass == 2.5

@@ -371,6 +371,8 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
     check_representable(part)
     if ndev < 1:
         raise ValueError(f"ndev is {ndev}; it is the number of devices, so it must be at least 1.")
+    shape = shape_of_pos(part)[:-1]  # of the rows with padding; without it, other leaves may have as many entries
+    of_rows = [np.shape(leaf)[: len(shape)] == shape for leaf in jax.tree.leaves(replace_num(part, None))]
     part = attach_columns(squeeze_particles(part))
     n = get_pos(part).shape[0]
     bounds = [n * rank // ndev for rank in range(ndev + 1)]
@@ -381,13 +383,15 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
             "a particle class with num, such as jztree.data.Pos(pos=pos)."
         )
 
-    def deal(leaf: Any) -> Any:
-        if np.ndim(leaf) == 0 or leaf.shape[0] != n:
+    def deal(leaf: Any, is_of_rows: bool) -> Any:
+        if not is_of_rows:
             return jnp.stack([jnp.asarray(leaf)] * ndev)
         blocks = [leaf[a:b] for a, b in itertools.pairwise(bounds)]
         return jnp.stack([jnp.pad(b, [(0, rows - len(b))] + [(0, 0)] * (b.ndim - 1)) for b in blocks])
 
-    dealt = jax.tree.map(deal, replace_num(part, None))
+    leaves, structure = jax.tree.flatten(replace_num(part, None))
+    of_rows = [True] * (len(leaves) - len(of_rows)) + of_rows  # computed columns come first
+    dealt = jax.tree.unflatten(structure, map(deal, leaves, of_rows))
     dealt = replace_num(dealt, jnp.asarray(np.diff(bounds), jnp.int32))
     released: _Part = release(dealt, np.arange(rows) < np.diff(bounds)[:, None], jax.tree.map(lambda _: True, dealt))
     return released
