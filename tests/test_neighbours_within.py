@@ -256,6 +256,17 @@ def test_queries_over_devices(ndev: int) -> None:
 
 
 @pytest.mark.long
+def test_all_queries_and_all_particles_on_one_device_need_no_capacity() -> None:
+    pos, query = oracles.uniform(12, 3) + np.float32(5), oracles.uniform(12, 3, seed=2) * np.float32(1e-3)
+    counts, part = even(12, 3), [deal(given, even(12, 3), 4) for given in (pos, query)]
+    found = neighbours_within.smap(mesh_of(3), jit=True)(part[0], np.inf, part_query=part[1])
+    # The device that searches for 8 of the queries needs more entries than 4 queries have neighbours.
+    np.testing.assert_array_equal(joined(np.diff(found.splits), counts), np.full(12, 12))
+    here = neighbours_within(pos, np.inf, part_query=query)
+    index = np.concatenate([row[: splits[-1]] for row, splits in zip(found.index, found.splits, strict=True)])
+    np.testing.assert_array_equal(index, here.index)
+
+
 def test_hierarchy_over_devices() -> None:
     pos, mesh = oracles.clustered(900, 3), mesh_of(3)
     partz, th = zsort_and_tree.smap(mesh, jit=True)(deal(pos, even(900, 3)))

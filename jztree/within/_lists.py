@@ -79,10 +79,10 @@ def neighbours_within(
         boxsize: See `count_within`.
         th: See `count_within`.
         part_query: See `count_within`.
-        capacity: The maximum total number of neighbours of all queries (of each device's queries, on several devices).
-            With None, the arrays of a plain call are exactly as long as the lists; ``.jit`` and ``.smap`` determine the
-            capacity, and compile again if it is too small. If you pass a number, it does not change. Inside your own
-            ``jax.jit``, pass a number.
+        capacity: The maximum total number of neighbours of all queries. On several devices, it applies to the queries
+            of each device, and to the queries that each device searches for. With None, the arrays of a plain call are
+            exactly as long as the lists; ``.jit`` and ``.smap`` determine the capacity, and compile again if it is too
+            small. If you pass a number, it does not change. Inside your own ``jax.jit``, pass a number.
         nearest_first: Whether to sort each list by distance. If False, each list is in the z-order of ``part``.
             Neighbours at the same distance are always in z-order.
         cfg: Options, equal on all ranks. None means the defaults.
@@ -108,7 +108,9 @@ def neighbours_within(
     radii = as_one_radius(radius, query_set.rows, query_set.num)
     check_capacity(capacity)
     prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg, numbered=True))
-    most = query.shape[0] * pos.shape[0] * comm.num_ranks()
+    # Over ranks, a rank may search for more queries than it was given.
+    searching = query.shape[0] if prepared.queries is None else prepared.queries.posz.shape[0]
+    most = searching * pos.shape[0] * comm.num_ranks()
     list_capacity = choose_capacity("neighbours", capacity, _USUAL * query.shape[0], max(most, 1))
 
     def search(
