@@ -104,16 +104,17 @@ def to_local(result: _Tree, part: Any) -> _Tree:
     def rows(leaf: Any) -> np.ndarray:
         if np.shape(leaf)[:2] != shape:
             raise ValueError(f"result has an array of shape {np.shape(leaf)}; all must have the rows of part, {shape}.")
-        return np.concatenate([block[: int(counts[rank])] for rank, block in _blocks(leaf).items()])
+        blocks = _blocks(leaf)  # of all ranks if every process has the whole array
+        return np.concatenate([blocks[rank][: int(count)] for rank, count in counts.items()])
 
     def shared_or_rows(leaf: Any) -> Any:
         is_shared = np.shape(leaf)[:1] == shape[:1] and np.shape(leaf)[:2] != shape
-        return next(iter(_blocks(leaf).values())) if is_shared else rows(leaf)
+        return _blocks(leaf)[min(counts)] if is_shared else rows(leaf)
 
     def local(one: Any) -> Any:
         if not _is_particles(one):
             return rows(one)
-        if np.shape(one.num) != shape[:1] or _blocks(one.num) != counts:
+        if np.shape(one.num) != shape[:1] or {rank: _blocks(one.num)[rank] for rank in counts} != counts:
             raise ValueError(_OTHER_NUM)
         found = jax.tree.map(shared_or_rows, replace_num(one, None))
         return replace_num(found, np.int32(sum(map(int, counts.values()))))
