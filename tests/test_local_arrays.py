@@ -145,7 +145,7 @@ def test_particles_of_no_mesh_raise(part: Any) -> None:
 
 def test_no_mesh_raises() -> None:
     no_mesh: Any = None
-    with pytest.raises(TypeError, match="mesh must come from jax.make_mesh"):
+    with pytest.raises(TypeError, match=r"mesh must come from jax\.make_mesh"):
         from_local(particles(8), no_mesh)
 
 
