@@ -66,7 +66,8 @@ def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = Fa
 def waiting(what: str, *, quiet: bool = False) -> Iterator[None]:
     """Show in a terminal the running time of a block whose progress is unknown.
 
-    The line disappears when the block ends, also after an error. In a notebook or a log nothing is shown.
+    The line disappears when the block ends, also after an error. In a notebook or a log nothing is shown. The block may
+    be a step of a block with `progress`.
 
     Args:
         what: The task, in words such as ``"find groups"``.
@@ -96,10 +97,10 @@ def _tick(what: str, stream: TextIO, ended: threading.Event) -> None:
     # The stream may be closed.
     with contextlib.suppress(OSError, ValueError):
         while not ended.wait(_TICK_SECONDS):
-            line = f"{what}: {_duration(monotonic() - start)}"[: _columns(stream) - 1]
+            length = _columns(stream) - 1  # also covers the line of an enclosing `progress`
+            line = f"{what}: {_duration(monotonic() - start)}"[:length]
             stream.write(f"\r{line:<{length}}")
             stream.flush()
-            length = len(line)
         if length:
             stream.write(f"\r{' ' * length}\r")
             stream.flush()

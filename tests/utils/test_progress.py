@@ -228,6 +228,23 @@ def test_work_of_unknown_length_shows_its_time_in_a_terminal(monkeypatch: pytest
     assert not [thread for thread in threading.enumerate() if thread.name.endswith("(_tick)")]
 
 
+def test_running_time_of_a_step_covers_the_line_of_the_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", stream := Terminal())
+    for name in ("_SILENT_SECONDS", "_TICK_SECONDS"):
+        monkeypatch.setattr(module, name, 0.0)
+    monkeypatch.delenv("TERM", raising=False)
+    with progress("count pairs", 100) as advance:
+        advance(10)
+        assert "count pairs: 10%" in screen(stream.getvalue())
+        seen = threading.Event()
+        monkeypatch.setattr(stream, "flush", seen.set)
+        with module.waiting("randoms"):
+            assert seen.wait(60)
+            assert re.fullmatch(r"randoms: [\d.]+ s", screen(stream.getvalue()))
+        advance(90)
+    assert screen(stream.getvalue()) == ""
+
+
 @pytest.mark.parametrize("case", ["quiet", "log", "soon"])
 def test_work_of_unknown_length_is_silent_elsewhere(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "stderr", stream := io.StringIO() if case == "log" else Terminal())
