@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from jztree.data import get_num
 from jztree.radius import PairCounts
 
 _NO_RANDOM_PAIRS = "random pairs are missing; give more randoms, or wider bins"
@@ -41,93 +40,65 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Weights:
-    """The weights of a set of particles, with all regions or without one; ``name`` is the set in messages."""
+class Pairs:
+    """Pairs of two sets in the cells of each bin, for all particles and then without each region.
 
-    part: Any
-    weight: Any
-    region: Any
-    name: str
-
-    @property
-    def num(self) -> int:
-        return int(get_num(self.part))
-
-    def regions(self) -> np.ndarray:
-        """Return ``(n,)``, the region of each particle."""
-        return np.asarray(self.region)[: self.num]
-
-    def total(self, without: int | None = None) -> float:
-        """Return the sum; 0 if it is at most the rounding error of the weights."""
-        kept = self._kept(without)
-        given = np.asarray(self.weight).dtype
-        rounding = np.finfo(given).eps if given.kind == "f" else 0.0
-        total = float(kept.sum())
-        return 0.0 if abs(total) <= rounding * float(np.abs(kept).sum()) else total
-
-    def pairs(self, without: int | None = None) -> float:
-        """Return the weight of the pairs of different particles in both orders; 0 if the sum of the weights is 0."""
-        kept = self._kept(without)
-        return float(kept.sum() ** 2 - (kept**2).sum()) if self.total(without) else 0.0
-
-    def fault(self) -> str:
-        """Return the reason why this set does not allow an estimate, or an empty text."""
-        if self.num < 2:
-            return f"the {self.name} hold {self.num} particle{'' if self.num == 1 else 's'}, but a pair needs 2"
-        if not self.total():
-            return f"the weights of the {self.name} sum to 0"
-        return "" if self.pairs() else f"the products of the weights of all pairs of the {self.name} sum to 0"
-
-    def _kept(self, without: int | None) -> np.ndarray:
-        weight = np.ones(self.num) if self.weight is None else np.asarray(self.weight, np.float64)[: self.num]
-        return weight if without is None else weight[self.regions() != without]
-
-
-def natural(pairs: np.ndarray, all_pairs: float, share: np.ndarray, reason: str) -> Estimate:
-    """Return ``DD / RR - 1`` (Peebles & Hauser 1974, ApJS 28, 19).
-
-    Args:
-        pairs: ``(b,)`` or ``(b, c)``, the weight of the pairs in each cell.
-        all_pairs: The weight of all pairs in the box.
-        share: Volume of each cell around a particle, as a fraction of the box.
-        reason: The reason if ``all_pairs`` is 0.
+    Attributes:
+        number: ``(1 + regions, b, c)`` int64, numbers of pairs.
+        weight: ``(1 + regions, b, c)`` float64, their weight.
+        every: ``(1 + regions,)`` float64, the total weight of the pairs of the sets, at any distance.
     """
-    value = _ratio(pairs, all_pairs * share) - 1
-    return Estimate(value.reshape(1, len(pairs), -1), reason, np.zeros(len(pairs), bool))
+
+    number: np.ndarray
+    weight: np.ndarray
+    every: np.ndarray
+
+    def fraction(self, group: np.ndarray | None = None) -> np.ndarray:
+        """Return the weight in each cell, or in the group of each cell, as a fraction of the total weight."""
+        weight = self.weight if group is None else _added(self.weight, group)
+        return _ratio(weight, self.every[:, None, None])
 
 
-def landy_szalay(
-    dd: PairCounts, dr: PairCounts, rr: PairCounts, data: Weights, randoms: Weights, num_regions: int
-) -> Estimate:
-    """Return ``(DD - 2 DR + RR) / RR``, each count divided by the total weight of such pairs."""
-    (_, data_pairs), (number, cross), (_, random) = map(_samples, (dd, dr, rr))
-    group, joined = _groups(random != 0)
-    without = [None, *range(num_regions)]
-    one, both, two = (
-        np.array(all_pairs).reshape(-1, 1, 1)
-        for all_pairs in (
-            [data.pairs(k) for k in without],
-            [data.total(k) * randoms.total(k) for k in without],
-            [randoms.pairs(k) for k in without],
-        )
-    )
-    data_pairs, cross, random = (_added(weight, group) for weight in (data_pairs, cross, random))
-    expected = _ratio(random, two)
-    value = _ratio(_ratio(data_pairs, one) - 2 * _ratio(cross, both) + expected, expected)
-    apart = number.sum(axis=(1, 2)) == 0
-    value[apart] = np.nan
-    no_pairs = _NO_CROSS_PAIRS if apart[0] and np.any(expected[0]) else _NO_RANDOM_PAIRS
-    reason = data.fault() or randoms.fault() or no_pairs
-    return Estimate(np.take_along_axis(value, group, axis=-1), reason, np.logical_or.reduce(joined))
-
-
-def _samples(counts: PairCounts) -> tuple[np.ndarray, np.ndarray]:
-    """Return the number of pairs and their weight, ``(1 + regions, b, c)``: all pairs, then without each region."""
+def pairs_of(counts: PairCounts, every: np.ndarray) -> Pairs:
+    """Return the pairs of ``counts``, whose sets have pairs of the weight ``every``."""
     number = _each(counts.count, counts.region_count)
     if counts.weight is None:
-        return number, number.astype(np.float64)
+        return Pairs(number, number.astype(np.float64), every)
     # Without pairs, differences of rounded sums may differ from 0.
-    return number, np.where(number > 0, _each(counts.weight, counts.region_weight), 0.0)
+    return Pairs(number, np.where(number > 0, _each(counts.weight, counts.region_weight), 0.0), every)
+
+
+def in_box(dd: Pairs, share: np.ndarray, fault: str) -> Estimate:
+    """Return ``DD / RR - 1`` (Peebles & Hauser 1974, ApJS 28, 19) in a periodic box.
+
+    Args:
+        dd: Pairs of data.
+        share: ``(b,)`` or ``(b, c)``, the volume of each cell around a particle, as a fraction of the box.
+        fault: The reason if no pairs exist.
+    """
+    share = share.reshape(1, len(share), -1)
+    return Estimate(_ratio(dd.fraction(), share) - 1, fault, np.zeros(share.shape[1], bool))
+
+
+def with_randoms(dd: Pairs, crosses: list[Pairs], rr: Pairs, fault: str) -> Estimate:
+    """Return ``(DD - DR - RD + RR) / RR``, or ``DD / RR - 1`` without ``crosses``, from fractions of the total weight.
+
+    Args:
+        dd: Pairs of data.
+        crosses: Pairs of the data with the randoms of the other tracer: none, or those of both tracers.
+        rr: Pairs of randoms.
+        fault: The reason if a set has too few particles or weights that sum to 0, or an empty text.
+    """
+    group, joined = _groups(rr.weight != 0)
+    expected = rr.fraction(group)
+    excess = dd.fraction(group) - sum(cross.fraction(group) for cross in crosses)
+    value = _ratio(excess + (expected if crosses else -expected), expected)
+    apart = np.zeros(len(value), bool)
+    for cross in crosses:
+        apart |= cross.number.sum(axis=(1, 2)) == 0
+    value[apart] = np.nan
+    no_pairs = _NO_CROSS_PAIRS if apart[0] and np.any(expected[0]) else _NO_RANDOM_PAIRS
+    return Estimate(np.take_along_axis(value, group, axis=-1), fault or no_pairs, np.logical_or.reduce(joined))
 
 
 def _each(total: Any, regions: Any) -> np.ndarray:
@@ -162,14 +133,14 @@ def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.divide(a, b, out=np.full(a.shape, np.nan), where=b != 0)
 
 
-def shortcomings(name: str, found: Estimate, edges: np.ndarray, option: str, occupied: np.ndarray | None) -> str:
+def shortcomings(name: str, found: Estimate, edges: np.ndarray, advice: str, occupied: np.ndarray | None) -> str:
     """Return the text of the warning about a function with the given edges, or an empty text.
 
     Args:
         name: The name of the function.
         found: The values of the function.
         edges: ``(b + 1,)`` edges of the bins.
-        option: The argument that sets the number of cells.
+        advice: The second way to avoid joined cells, after "give more randoms, or".
         occupied: ``(num_regions,)`` bool, the regions with particles, or None without regions.
     """
     absent = np.isnan(found.cells).any(axis=-1)
@@ -180,7 +151,7 @@ def shortcomings(name: str, found: Estimate, edges: np.ndarray, option: str, occ
     if joined.any():
         sentences.append(
             f"In {_bins(joined, edges)}, cells without pairs of randoms are joined to the next cells that have some; "
-            f"give more randoms, or a smaller {option}."
+            f"give more randoms, or {advice}."
         )
     lost = absent[1:] & ~absent[0]
     if lost.any():

@@ -64,5 +64,6 @@ def _errors(found: Correlation, projected: bool) -> np.ndarray | None:
         return found.error
     if projected:
         return None
-    # Each pair is counted in both orders.
-    return np.abs(1 + found.value) / np.sqrt(np.maximum(found.pairs / 2, 1))
+    # Each pair within a set is counted in both orders.
+    pairs = found.pairs if found.cross else found.pairs / 2
+    return np.abs(1 + found.value) / np.sqrt(np.maximum(pairs, 1))

@@ -128,7 +128,7 @@ def test_one_particle_gives_nan_and_one_warning(
     run(tmp_path / "one.npy", "--boxsize", "1", "--bins", "0.01,0.2,2", *projected)
     told = capsys.readouterr()
     name = "wp" if projected else "xi"
-    words = f"{name} is NaN in bins 0 to 1 (0.01 to 0.2): there is 1 particle, but a pair needs 2."
+    words = f"{name} is NaN in bins 0 to 1 (0.01 to 0.2): the data hold 1 particle, but a pair needs 2."
     assert told.err == f"jztree: warning: {words}\n"
     assert "nan" in told.out
 
@@ -210,7 +210,7 @@ def test_dry_run_counts_nothing(points: Any, capsys: Any, monkeypatch: pytest.Mo
 def test_existing_counts() -> None:
     pos = np.random.default_rng(2).random((800, 3))
     edges, along = np.array([0.05, 0.1, 0.3]), np.linspace(0, 0.4, 5)
-    count = np.asarray(pair_counts(pos.astype(np.float32), edges, 1.0).count)
+    count = pair_counts(pos.astype(np.float32), edges, 1.0)
     found = correlation.xi_from_counts(count, 800, edges, [1.0, 1.0, 1.0])
     expected = correlation.xi(pos.astype(np.float32), edges, 1.0)
     np.testing.assert_allclose(found.value, expected.value, rtol=1e-12)
@@ -218,7 +218,7 @@ def test_existing_counts() -> None:
     found = correlation.wp_from_counts(count, 800, edges, along, [1.0, 1.0, 1.0])
     expected = correlation.wp(pos.astype(np.float32), edges, 0.4, 1.0, num_pi=4)
     np.testing.assert_allclose(found.value, expected.value, rtol=1e-12)
-    with pytest.raises(ValueError, match="give one more edge than counts, and one positive length per dimension"):
+    with pytest.raises(ValueError, match=r"of shape \(4,\), but the edges give \(2,\); give one more edge"):
         correlation.xi_from_counts(count[0], 800, edges, [1.0, 1.0, 1.0])
     with pytest.raises(ValueError, match="one positive length per dimension"):
         correlation.xi_from_counts(count[:, 0], 800, edges, 1.0)

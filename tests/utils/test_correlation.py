@@ -11,7 +11,6 @@ from numpy.polynomial import legendre
 from scipy.spatial import cKDTree
 
 from jztree.data import ParticleData, Pos
-from jztree.radius import pair_counts
 from jztree_utils import ics
 from jztree_utils.correlation import (
     Correlation,
@@ -281,13 +280,8 @@ def test_numbers_of_particles_whose_square_has_more_than_32_bits(kind: Any) -> N
 @pytest.mark.parametrize(
     ("call", "error", "text"),
     [
-        (lambda pos: xi_from_counts(np.ones(len(EDGES) - 1), -1, EDGES, [1.0] * 3), ValueError, "num is -1"),
+        (lambda pos: xi_from_counts(np.ones(len(EDGES) - 1), -1, EDGES, [1.0] * 3), ValueError, "data is -1"),
         (lambda pos: xi_from_counts(np.ones(len(EDGES) - 1), 2.5, EDGES, [1.0] * 3), TypeError, "an integer"),
-        (
-            lambda pos: xi_from_counts(pair_counts(pos, EDGES, 1.0), 40, EDGES, [1.0] * 3),
-            TypeError,
-            "give its attribute count",
-        ),
         (lambda pos: wp(pos, EDGES, "a", 1.0), TypeError, "pi_max is 'a'; it must be a number"),
         (lambda pos: wp(pos, ["a", "b"], 0.1, 1.0), TypeError, r"edges is \['a', 'b'\]; it must be a real number or"),
         (lambda pos: xi(pos, ["a", "b"], 1.0), TypeError, r"edges is \['a', 'b'\]; it must be a real number or"),

@@ -220,7 +220,7 @@ def test_one_region_that_holds_everything_has_no_covariance() -> None:
 
 @pytest.mark.parametrize("num", [0, 1])
 def test_counts_of_fewer_than_two_particles_give_nan(num: int) -> None:
-    words = "bins 0 to 2 (0.02 to 0.2)", ("there is 1 particle, but" if num else "there are 0 particles, but")
+    words = "bins 0 to 2 (0.02 to 0.2)", f"the data hold {num} particle{'' if num else 's'}, but a pair needs 2"
     found = warned(lambda: xi_from_counts([0, 0, 0], num, EDGES, [1.0] * 3), *words)
     assert np.isnan(found.value).all()
     found = warned(lambda: wp_from_counts(np.zeros((3, 2)), num, EDGES, [0, 0.1, 0.3], [1.0] * 3), *words)

@@ -12,6 +12,7 @@ import pytest
 from jztree.data import FofCatalogue, PosMass
 from jztree.fof import fof_and_catalogue
 from jztree_utils import ics, io, plot
+from jztree_utils.correlation import Correlation
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -251,3 +252,12 @@ def test_one_halo_has_the_particles_around_it_and_its_spheres() -> None:
     assert ax.get_xlabel() == "x from the centre"
     with pytest.raises(ValueError, match="no positive, finite radius"):
         plot.plot_halo(pos, np.zeros(3), {"r200c": 0.0})
+
+
+@pytest.mark.parametrize(("cross", "pairs"), [(False, 4), (True, 8)])
+def test_errors_of_correlations_are_those_of_independent_pairs(cross: bool, pairs: int) -> None:
+    """A cross-correlation has each pair once, otherwise each is counted in both orders."""
+    found = Correlation(edges=np.array([1.0, 2, 4]), value=np.array([3.0, 1.0]), pairs=np.array([8, 8]), cross=cross)
+    ((_, _, (bars,)),) = plot.plot_correlation(found).axes[0].containers
+    half = [np.ptp(segment[:, 1]) / 2 for segment in bars.get_segments()]
+    np.testing.assert_allclose(half, [4 / np.sqrt(pairs), 2 / np.sqrt(pairs)])

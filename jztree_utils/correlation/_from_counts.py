@@ -1,0 +1,188 @@
+"""Correlation functions from existing pair counts, for example from many devices or processes."""
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.polynomial import legendre
+from numpy.typing import ArrayLike
+
+from jztree.radius import PairCounts
+
+from ._arguments import bin_edges, check_axis, check_reach, real_numbers
+from ._counts import Counts, counts_of
+from ._result import Correlation, result
+from ._totals import Totals
+
+
+def xi_from_counts(
+    dd: PairCounts | ArrayLike, data: Totals | int, edges: ArrayLike, boxsize: ArrayLike | None = None, **others: Any
+) -> Correlation:
+    """Return `xi` from pair counts of `jztree.radius.pair_counts`, for example from many devices.
+
+    In a periodic box, give ``boxsize``. Otherwise give ``rr`` and ``randoms``. With ``dr``, the estimator is that of
+    Landy & Szalay, ``(DD - DR - RD + RR) / RR``, and without it the natural one, ``DD / RR - 1``. Counts with regions
+    give a jackknife.
+
+    >>> count = jz.radius.pair_counts.smap(mesh, jit=True)
+    >>> dd, dr, rr = count(data, edges), count(data, edges, part_b=random), count(random, edges)
+    >>> found = xi_from_counts(dd, totals(data), edges, dr=dr, rr=rr, randoms=totals(random))
+
+    Args:
+        dd: Pairs within the data; or pairs of two tracers, the data and the second data. A `PairCounts`, or ``(b,)``
+            numbers of pairs.
+        data: The result of `totals` with the weights and regions of the counts; or the number of particles, without
+            weights and regions.
+        edges: ``(b + 1,)``, the same as for the counts.
+        boxsize: ``(d,)``, one length per dimension, all positive; only without randoms.
+        **others: Further counts: ``rr``, pairs within the randoms, or of the randoms of both tracers; ``dr``, pairs of
+            the data and the randoms (of the second tracer, if it has its own); for two tracers ``rd``, pairs of the
+            randoms and the second data, in any order. Further totals: ``randoms``; for two tracers ``data_b``, and
+            ``randoms_b`` if the second tracer has its own randoms.
+
+    Returns:
+        Values ``(b,)``, with the edges and the numbers of pairs.
+
+    Raises:
+        TypeError, ValueError: If an argument is invalid, or one is missing.
+
+    Warns:
+        RuntimeWarning: If a value is NaN; see `Correlation`.
+    """
+    counts, found, box = counts_of(dd, data, others), bin_edges(edges, "edges"), _box(boxsize, others)
+    counts.check((len(found) - 1,))
+    if box is not None:
+        check_reach(found, "edges", box.min() / 2)
+    return spherical(counts, found, box)
+
+
+def wp_from_counts(
+    dd: PairCounts | ArrayLike,
+    data: Totals | int,
+    edges: ArrayLike,
+    along: ArrayLike,
+    boxsize: ArrayLike | None = None,
+    los: int = -1,
+    **others: Any,
+) -> Correlation:
+    """Return `wp` from pair counts; see `xi_from_counts`.
+
+    Args:
+        dd: See `xi_from_counts`, counted with ``mode="rp_pi"``, ``(b, p)``.
+        data: See `xi_from_counts`.
+        edges: ``(b + 1,)`` edges of the distance across the line of sight, the same as for the counts.
+        along: ``(p + 1,)`` edges along it, the ``edges_b`` of the counts; the first is 0.
+        boxsize: ``(3,)`` lengths, all positive; only without randoms.
+        los: The axis of the line of sight; only without randoms.
+        **others: See `xi_from_counts`.
+
+    Returns:
+        Values ``(b,)``, lengths in the unit of the positions.
+
+    Raises:
+        TypeError, ValueError: If an argument is invalid, or one is missing.
+
+    Warns:
+        RuntimeWarning: If a value is NaN, or cells were joined; see `wp`.
+    """
+    counts, box = counts_of(dd, data, others), _box(boxsize, others, 3)
+    found, steps = bin_edges(edges, "edges"), bin_edges(along, "along")
+    counts.check((len(found) - 1, len(steps) - 1))
+    if box is not None:
+        check_axis(los)
+        check_reach(found, "edges", np.delete(box, los).min() / 2)
+        check_reach(steps, "along", box[los] / 2)
+    return projected(counts, found, steps, box, "fewer edges along")
+
+
+def multipoles_from_counts(
+    dd: PairCounts | ArrayLike,
+    data: Totals | int,
+    edges: ArrayLike,
+    cosines: ArrayLike,
+    boxsize: ArrayLike | None = None,
+    ells: tuple[int, ...] = (0, 2, 4),
+    **others: Any,
+) -> Correlation:
+    """Return `multipoles` from pair counts; see `xi_from_counts`.
+
+    Args:
+        dd: See `xi_from_counts`, counted with ``mode="s_mu"``, ``(b, m)``.
+        data: See `xi_from_counts`.
+        edges: ``(b + 1,)`` edges of the distance s, the same as for the counts.
+        cosines: ``(m + 1,)`` edges of mu, from 0 to 1, the ``edges_b`` of the counts.
+        boxsize: ``(3,)`` lengths, all positive; only without randoms.
+        ells: Even multipole orders.
+        **others: See `xi_from_counts`.
+
+    Returns:
+        Values ``(len(ells), b)``, with the edges and the numbers of pairs.
+
+    Raises:
+        TypeError, ValueError: If an argument is invalid, or one is missing.
+
+    Warns:
+        RuntimeWarning: If a value is NaN, or cells were joined; see `wp`.
+    """
+    counts, box = counts_of(dd, data, others), _box(boxsize, others, 3)
+    found, steps = bin_edges(edges, "edges"), bin_edges(cosines, "cosines")
+    check_ells(ells)
+    if steps[0] != 0 or steps[-1] != 1:
+        raise ValueError(f"cosines are from {steps[0]:g} to {steps[-1]:g}; multipoles need all, from 0 to 1.")
+    counts.check((len(found) - 1, len(steps) - 1))
+    if box is not None:
+        check_reach(found, "edges", box.min() / 2)
+    return in_multipoles(counts, found, steps, ells, box, "fewer cosines")
+
+
+def spherical(counts: Counts, edges: np.ndarray, box: np.ndarray | None) -> Correlation:
+    """Return ``xi(r)``. Without randoms, ``box`` has the lengths of the box."""
+    share = 1.0 if box is None else _balls(edges, len(box)) / np.prod(box)
+    return result("xi", counts, counts.estimate(np.asarray(share)), edges)
+
+
+def projected(counts: Counts, edges: np.ndarray, along: np.ndarray, box: np.ndarray | None, advice: str) -> Correlation:
+    """Return ``wp(rp)``; see `spherical` and `result`."""
+    # Rings around the line of sight, on both sides of a particle.
+    rings = np.pi * np.diff(edges**2)[:, None] * 2 * np.diff(along)
+    share = rings / (1.0 if box is None else np.prod(box))
+    return result("wp", counts, counts.estimate(share), edges, 2 * np.diff(along), advice)
+
+
+def in_multipoles(
+    counts: Counts,
+    edges: np.ndarray,
+    cosines: np.ndarray,
+    ells: tuple[int, ...],
+    box: np.ndarray | None,
+    advice: str,
+) -> Correlation:
+    """Return the multipoles of ``xi(s, mu)``; see `spherical` and `result`."""
+    share = _balls(edges, 3)[:, None] * np.diff(cosines) / (1.0 if box is None else np.prod(box))
+    integral = [np.diff(legendre.legval(cosines, legendre.legint([0] * int(ell) + [2 * ell + 1]))) for ell in ells]
+    return result("xi(s, mu)", counts, counts.estimate(share), edges, np.stack(integral), advice)
+
+
+def check_ells(ells: Any) -> None:
+    """Raise ValueError unless ``ells`` are even multipole orders."""
+    if np.ndim(ells) != 1 or len(ells) == 0 or any(ell not in range(0, 1000, 2) for ell in ells):
+        raise ValueError(f"ells are {ells}; they must be one or more even numbers of at least 0, such as (0, 2, 4).")
+
+
+def _balls(edges: np.ndarray, dims: int) -> np.ndarray:
+    """Return the volumes between balls with these radii."""
+    return math.pi ** (dims / 2) / math.gamma(dims / 2 + 1) * np.diff(edges**dims)
+
+
+def _box(boxsize: Any, others: dict[str, Any], dims: int | None = None) -> np.ndarray | None:
+    """Return the box lengths, or None with counts of randoms."""
+    if others.get("rr") is not None:
+        if boxsize is not None:
+            raise ValueError("with rr, the box has no effect; leave out boxsize.")
+        return None
+    if boxsize is None:
+        raise ValueError("without rr, the box must be periodic in every dimension; give boxsize, or rr and randoms.")
+    box = real_numbers(boxsize, "boxsize")
+    if box.ndim != 1 or (dims is not None and len(box) != dims) or not np.all(box > 0):
+        raise ValueError(f"boxsize is {boxsize}; it must be ({dims or 'd'},), one positive length per dimension.")
+    return box

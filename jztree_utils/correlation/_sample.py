@@ -1,0 +1,212 @@
+"""Particles of one or two tracers with their randoms, and the counts of their pairs."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from jztree.data import get_num, get_pos
+from jztree.radius import PairCounts, pair_counts
+
+from ..progress import progress, waiting
+from ._arguments import check_axis, real_numbers
+from ._counts import SETS, Counts, counts_of, names_of
+from ._separations import mean_separations
+from ._totals import Totals, totals
+
+# The arguments of each set: its particles, weights and regions.
+_SETS = {
+    "data": ("part", "weight", "region"),
+    "data_b": ("part_b", "weight_b", "region_b"),
+    "randoms": ("randoms", "randoms_weight", "randoms_region"),
+    "randoms_b": ("randoms_b", "randoms_weight_b", "randoms_region_b"),
+}
+_FLAGS = ("separation", "progress")
+_NAMES = [name for names in _SETS.values() for name in names]
+_OPTIONS = [*(name for name in _NAMES if name not in ("part", "randoms")), "num_regions", "estimator", *_FLAGS]
+_ESTIMATORS = ("landy_szalay", "natural")
+
+
+class _Set(NamedTuple):
+    """A set of particles, with the names of the arguments."""
+
+    part: Any
+    weight: Any
+    region: Any
+    names: tuple[str, str, str]
+
+    @property
+    def num(self) -> int:
+        return int(get_num(self.part))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sample:
+    """The particles to correlate, with the options of the functions.
+
+    Attributes:
+        sets: The sets by name; see `Counts`.
+        boxsize: The box of the user.
+        num_regions: Number of regions, or None.
+        natural: Whether to use the natural estimator.
+        separation: Whether to compute mean separations.
+        progress: Whether to report progress.
+    """
+
+    sets: dict[str, _Set]
+    boxsize: Any
+    num_regions: int | None
+    natural: bool
+    separation: bool
+    progress: bool
+
+    @property
+    def dims(self) -> int:
+        return int(get_pos(self.sets["data"].part).shape[1])
+
+    @property
+    def box(self) -> np.ndarray | None:
+        """The box lengths without randoms, otherwise None."""
+        if "randoms" in self.sets:
+            return None
+        return np.broadcast_to(np.asarray(self.boxsize, np.float64), (self.dims,))
+
+    def counts(self, edges: np.ndarray, **bins: Any) -> Counts:
+        """Count all pairs that the estimator needs.
+
+        Args:
+            edges: ``(b + 1,)`` edges of the distance.
+            **bins: Further options of `pair_counts`.
+        """
+        options = {"boxsize": self.boxsize, "num_regions": self.num_regions} | bins
+        sets, found = {name: names_of(name, self.sets) for name in self._needed()}, {}
+        work = {name: self.sets[one[0]].num * self.sets[one[-1]].num for name, one in sets.items()}
+        quiet = not self.progress
+        with progress("count pairs", sum(work.values()), "possible pairs", quiet=quiet) as advance:
+            for name, of in sets.items():
+                with waiting(f"count pairs of {' and '.join(SETS[one] for one in of)}", quiet=quiet):
+                    found[name] = _counted([self.sets[one] for one in of], edges, options)
+                advance(work[name])
+        sums = {name: self._totals(one) for name, one in self.sets.items()}
+        dd, data = found.pop("dd"), sums.pop("data")
+        return counts_of(dd, data, found | sums)
+
+    def separations(self, edges: np.ndarray, **bins: Any) -> np.ndarray | None:
+        """Return the mean separation in each bin, or None unless it was requested."""
+        if not self.separation:
+            return None
+        one, other = self.sets["data"], self.sets.get("data_b")
+        more = {} if other is None else {"part_b": other.part, "weight_b": other.weight}
+        options = {"boxsize": self.boxsize, "weight": one.weight, "progress": self.progress} | more | bins
+        return mean_separations(one.part, edges, **options)
+
+    def _needed(self) -> list[str]:
+        """Return the names of the counts that the estimator needs."""
+        if "randoms" not in self.sets:
+            return ["dd"]
+        crosses = ["dr", "rd"] if "data_b" in self.sets else ["dr"]
+        return ["dd", *([] if self.natural else crosses), "rr"]
+
+    def _totals(self, one: _Set) -> Totals:
+        return totals(one.part, one.weight, one.region, self.num_regions)
+
+
+def sample_of(part: Any, boxsize: Any, randoms: Any, others: dict[str, Any]) -> Sample:
+    """Check the arguments of a correlation function. Raises TypeError or ValueError if one is invalid."""
+    for name in others:
+        if name not in _OPTIONS:
+            raise TypeError(f"{name} is not an option of correlation functions; use {', '.join(_OPTIONS)}.")
+    given = {name: others.get(name) for name in _NAMES} | {"part": part, "randoms": randoms}
+    num_regions, estimator = others.get("num_regions"), others.get("estimator", "landy_szalay")
+    for name in _FLAGS:
+        if not isinstance(others.get(name, False), (bool, np.bool_)):
+            raise TypeError(f"{name} is {others[name]!r}; it must be True or False.")
+    _check_sets(given)
+    _check_box(part, boxsize, randoms is None)
+    _check_regions(given, num_regions)
+    if estimator not in _ESTIMATORS:
+        raise ValueError(f"estimator is {estimator!r}; it must be one of {', '.join(map(repr, _ESTIMATORS))}.")
+    sets = {one: _Set(given[names[0]], given[names[1]], given[names[2]], names) for one, names in _SETS.items()}
+    return Sample(
+        sets={name: one for name, one in sets.items() if one.part is not None},
+        boxsize=boxsize,
+        num_regions=num_regions,
+        natural=estimator == "natural",
+        **{name: bool(others.get(name, False)) for name in _FLAGS},
+    )
+
+
+def in_three(sample: Sample, what: str, los: Any) -> Sample:
+    """Return ``sample``. Raises ValueError if it or the line of sight is not valid in three dimensions."""
+    if sample.dims != 3:
+        raise ValueError(f"the particles have {sample.dims} dimensions, but {what} needs 3.")
+    if not (isinstance(los, str) and los == "midpoint"):
+        check_axis(los)
+    elif sample.box is not None:
+        raise ValueError(
+            "los is 'midpoint', which needs randoms, because the volume is not a periodic box; give randoms."
+        )
+    return sample
+
+
+def _check_sets(given: dict[str, Any]) -> None:
+    """Raise ValueError if weights, regions or randoms are given without their particles."""
+    for part, weight, region in _SETS.values():
+        if given[part] is None and not (given[weight] is None and given[region] is None):
+            raise ValueError(f"{weight} or {region} were given without {part}; give {part}, or leave both out.")
+    if given["randoms_b"] is not None:
+        for name in ("part_b", "randoms"):
+            if given[name] is None:
+                raise ValueError(f"randoms_b needs {name}; give {name} also, or leave out randoms_b.")
+
+
+def _check_box(part: Any, boxsize: Any, periodic: bool) -> None:
+    dims = get_pos(part).shape[1]
+    box = real_numbers(0.0 if boxsize is None else boxsize, "boxsize")
+    if box.shape not in ((), (dims,)):
+        raise ValueError(f"boxsize has shape {box.shape}; it must be one length, or {dims} lengths, one per dimension.")
+    if not (np.all(np.isfinite(box)) and np.all(box >= 0)):
+        raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 for open dimensions.")
+    if periodic and not np.all(box > 0):
+        raise ValueError("without randoms, the box must be periodic in every dimension; give boxsize, or randoms.")
+
+
+def _check_regions(given: dict[str, Any], num_regions: Any) -> None:
+    regions = {region: given[region] for part, _, region in _SETS.values() if given[part] is not None}
+    if given["randoms"] is None and (num_regions is not None or any(one is not None for one in regions.values())):
+        raise ValueError(
+            "without randoms, the number of random pairs outside a region is unknown; give randoms and randoms_region."
+        )
+    if len({one is None for one in (*regions.values(), num_regions)}) > 1:
+        raise ValueError(
+            f"a jackknife needs {', '.join(regions)} and num_regions; give all {_NUMBERS[len(regions)]}, or none."
+        )
+
+
+_NUMBERS = {2: "three", 3: "four", 4: "five"}  # of arguments for a jackknife, by the number of sets
+
+
+def _counted(sets: list[_Set], edges: np.ndarray, options: dict[str, Any]) -> PairCounts:
+    """Call `pair_counts` and wait for the result, with errors that name the arguments of this package.
+
+    The call is not compiled as a whole: JAX would turn the ValueError for an invalid number into a JaxRuntimeError.
+    """
+    one, other = sets[0], sets[1] if len(sets) > 1 else None
+    second = {} if other is None else {"part_b": other.part, "weight_b": other.weight, "region_b": other.region}
+    try:
+        found = pair_counts(one.part, edges, weight=one.weight, region=one.region, **second, **options)
+        np.asarray(found.count)
+        return found
+    except (TypeError, ValueError) as error:
+        raise type(error)(_in_our_names(str(error), one, other)) from error
+
+
+def _in_our_names(text: str, one: _Set, other: _Set | None) -> str:
+    """Return a message of `pair_counts` with the names of the sets."""
+    if other is not None and re.search("part_b|weight_b|region_b", text):
+        names = dict(zip(("part_b", "weight_b", "region_b"), other.names, strict=True))
+        return re.sub("part_b|weight_b|region_b", lambda found: names[found[0]], text)
+    if one.names[0] == "part":
+        return text
+    return re.sub("the positions|a weight|a region", lambda found: f"{found[0]} of {one.names[0]}", text, count=1)

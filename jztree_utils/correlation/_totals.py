@@ -1,0 +1,174 @@
+"""Numbers and weights of sets of particles, from which estimators compute the total weight of their pairs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+from numpy.typing import ArrayLike
+
+from jztree.data import Particles, Pos, get_num, get_pos, to_local
+
+from ._arguments import real_numbers, whole_number
+
+
+@dataclass(frozen=True, kw_only=True)
+class Totals:
+    """The number and the weights of a set of particles, in each region; see `totals`.
+
+    Without regions, the arrays have one entry, for all particles.
+
+    Attributes:
+        num: ``(num_regions,)`` int64, number of particles.
+        weight: ``(num_regions,)`` float64, sum of the weights.
+        square: ``(num_regions,)`` float64, sum of the squared weights.
+        absolute: ``(num_regions,)`` float64, sum of the absolute weights.
+        num_regions: Number of regions, or None.
+        rounding: Relative rounding error of a weight; None if every weight is 1.
+    """
+
+    num: np.ndarray
+    weight: np.ndarray
+    square: np.ndarray
+    absolute: np.ndarray
+    num_regions: int | None = None
+    rounding: float | None = None
+
+    def sums(self) -> np.ndarray:
+        """Return ``(1 + num_regions,)``, the sum of the weights, and the sums without each region.
+
+        A sum is 0 if it is at most the rounding error of the weights.
+        """
+        total, error = self._kept(self.weight), (self.rounding or 0.0) * self._kept(self.absolute)
+        return np.where(np.abs(total) <= error, 0.0, total)
+
+    def pairs(self) -> np.ndarray:
+        """Return ``(1 + num_regions,)``, the total weight of the pairs of different particles, in both orders.
+
+        It is 0 if the sum of the weights is 0.
+        """
+        return np.where(self.sums() != 0, self._kept(self.weight) ** 2 - self._kept(self.square), 0.0)
+
+    def fault(self, name: str, alone: bool) -> str:
+        """Return the reason why this set does not allow an estimate, or an empty text.
+
+        Args:
+            name: Name of the set in the text.
+            alone: Whether the pairs are within this set.
+        """
+        num = int(self.num.sum())
+        if num < 1 + alone:
+            need = "2" if alone else "one of each set"
+            return f"the {name} hold {num} particle{'' if num == 1 else 's'}, but a pair needs {need}"
+        if not self.sums()[0]:
+            return f"the weights of the {name} sum to 0"
+        missing = alone and not self.pairs()[0]
+        return f"the products of the weights of all pairs of the {name} sum to 0" if missing else ""
+
+    def _kept(self, column: np.ndarray) -> np.ndarray:
+        """Return the sum over all regions, and the sums over all regions but one."""
+        if self.num_regions is None:
+            return column.astype(np.float64)
+        others = 1.0 - np.eye(self.num_regions)
+        return np.concatenate([column.sum(keepdims=True), others @ column])
+
+
+def totals(
+    part: Particles | ArrayLike,
+    weight: ArrayLike | None = None,
+    region: ArrayLike | None = None,
+    num_regions: int | None = None,
+) -> Totals:
+    """Return the number and the weights of a set of particles, for the estimators from counts.
+
+    Pass the same arguments as to `jztree.radius.pair_counts`. Particles over devices have a leading axis over the
+    devices, like those of `jztree.data.from_local`. If their devices belong to several processes, every process must
+    call this function, and gets the totals over the processes.
+
+    Args:
+        part: A particle class with ``pos`` ``(n, d)``, or an array of positions; ``(r, n, d)`` over ``r`` devices.
+        weight: ``(n,)``, or ``(r, n)`` over devices. None means that every weight is 1.
+        region: Integers from 0 to below ``num_regions``, in the same shape. None means no regions.
+        num_regions: The number of regions; required with ``region``.
+
+    Returns:
+        The totals. Sums are computed in float64, of weights rounded to the dtype of the positions.
+
+    Raises:
+        TypeError, ValueError: If an argument is invalid.
+    """
+    if (region is None) != (num_regions is None):
+        raise ValueError("regions need region and num_regions; give both, or neither.")
+    size = 1 if num_regions is None else whole_number(num_regions, "num_regions")
+    places, num, weights, regions = _own_rows(part, weight, region)
+    numbers = None if regions is None else _checked(regions, size)
+    counts = np.array([num]) if numbers is None else np.bincount(numbers, minlength=size)
+    table, rounding = np.repeat(counts[:, None].astype(np.float64), 4, axis=1), None
+    if weights is not None:
+        rounding = _rounding(np.asarray(weights).dtype, _dtype(places))
+        rows = real_numbers(weights, "weight").astype(_dtype(places)).astype(np.float64)
+        rows = rows if numbers is None else rows[np.argsort(numbers, kind="stable")]
+        for line, one in zip(table, np.split(rows, np.cumsum(counts)[:-1]), strict=True):
+            line[1:] = one.sum(), (one**2).sum(), np.abs(one).sum()
+    table = _of_all_processes(table, places)
+    return Totals(
+        num=table[:, 0].astype(np.int64),
+        weight=table[:, 1],
+        square=table[:, 2],
+        absolute=table[:, 3],
+        num_regions=num_regions,
+        rounding=rounding,
+    )
+
+
+def totals_of_number(num: int) -> Totals:
+    """Return the totals of ``num`` particles without weights and regions."""
+    one = np.array([float(num)])
+    return Totals(num=np.array([num], np.int64), weight=one, square=one, absolute=one)
+
+
+def _own_rows(part: Any, weight: Any, region: Any) -> tuple[Any, int, Any, Any]:
+    """Return the positions, and this process's number of particles, weights and regions without padding."""
+    given = np.asarray(part) if isinstance(part, list) else part
+    places, num, columns = get_pos(given), getattr(given, "num", None), (weight, region)
+    if np.ndim(places) != 3:
+        for name, column in (("weight", weight), ("region", region)):
+            if column is not None and np.shape(column) != places.shape[:1]:
+                raise ValueError(f"{name} has shape {np.shape(column)}; it must be {places.shape[:1]}, one per row.")
+        num = int(get_num(given))
+        return places, num, *(None if column is None else np.asarray(column)[:num] for column in columns)
+    held = Pos(pos=places, num=np.full(places.shape[0], places.shape[1], np.int32) if num is None else num)
+    own = [None if column is None else to_local(column, held) for column in columns]
+    return places, int(np.asarray(to_local(held.num, held))), *own
+
+
+def _checked(regions: Any, num_regions: int) -> np.ndarray:
+    numbers = np.asarray(regions)
+    if numbers.dtype.kind not in "iu":
+        raise TypeError(f"region has the dtype {numbers.dtype}; it must hold integers.")
+    if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < num_regions:
+        wrong = int(np.argmax((numbers < 0) | (numbers >= num_regions)))
+        raise ValueError(
+            f"row {wrong} has the region {numbers[wrong]}; regions must be at least 0 and below num_regions, "
+            f"{num_regions}."
+        )
+    return numbers.astype(np.int64)
+
+
+def _dtype(places: Any) -> np.dtype:
+    """Return the dtype that `pair_counts` uses for positions and weights."""
+    return np.dtype(jax.dtypes.canonicalize_dtype(places.dtype))
+
+
+def _rounding(given: np.dtype, places: np.dtype) -> float:
+    return float(max(np.finfo(given).eps, np.finfo(places).eps)) if given.kind == "f" else 0.0
+
+
+def _of_all_processes(table: np.ndarray, places: Any) -> np.ndarray:
+    """Add the float64 tables of the processes that hold the positions."""
+    if getattr(places, "is_fully_addressable", True):
+        return table
+    # JAX would round float64 numbers.
+    tables = multihost_utils.process_allgather(np.frombuffer(table.tobytes(), np.uint8))
+    return np.frombuffer(np.asarray(tables).tobytes(), np.float64).reshape(-1, *table.shape).sum(axis=0)

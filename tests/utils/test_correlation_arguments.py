@@ -1,0 +1,131 @@
+"""Arguments and progress reports of correlation functions."""
+
+import itertools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from tracers import ALONG, COSINES, EDGES, NAMES, SETS, TRACERS, counted, options_of
+
+from jztree_utils.correlation import multipoles_from_counts, totals, wp_from_counts, xi, xi_from_counts
+
+PAIRS = np.ones(2, int)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (lambda: xi_from_counts(PAIRS, 5, EDGES), ValueError, "without rr, the box must be periodic"),
+        (lambda: xi_from_counts(PAIRS, 5, EDGES, [1.0] * 3, rr=PAIRS, randoms=5), ValueError, "leave out boxsize"),
+        (lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS), ValueError, "rr needs randoms; give randoms also"),
+        (lambda: xi_from_counts(PAIRS, 5, EDGES, [1.0] * 3, dr=PAIRS), ValueError, "dr needs rr"),
+        (
+            lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, dr=PAIRS, randoms=5, data_b=4),
+            ValueError,
+            "dr needs rd; give rd also, or leave out dr",
+        ),
+        (
+            lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, dr=PAIRS, rd=PAIRS, randoms=5),
+            ValueError,
+            "rd needs data_b",
+        ),
+        (
+            lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, randoms=5, randoms_b=5),
+            ValueError,
+            "randoms_b needs data_b",
+        ),
+        (lambda: xi_from_counts(PAIRS, 5, EDGES, [1.0] * 3, more=1), TypeError, "more is not an argument; use dd, dr"),
+        (lambda: xi_from_counts("a", 5, EDGES, [1.0] * 3), TypeError, "dd is 'a'; it must be a PairCounts or an"),
+        (lambda: xi_from_counts(PAIRS, "a", EDGES, [1.0] * 3), TypeError, "data is 'a'; it must be the number of"),
+        (
+            lambda: xi_from_counts(np.ones(3), 5, EDGES, [1.0] * 3),
+            ValueError,
+            r"dd has counts of shape \(3,\), but the edges give \(2,\)",
+        ),
+        (
+            lambda: xi_from_counts(PAIRS, 5, EDGES, rr=np.ones(4), randoms=5),
+            ValueError,
+            r"rr has counts of shape \(4,\)",
+        ),
+        (
+            lambda: xi_from_counts(PAIRS, totals(SETS["data"].pos, SETS["data"].weight), EDGES, [1.0] * 3),
+            ValueError,
+            "dd has no weights, unlike the totals of data; give the same weights to pair_counts and to totals",
+        ),
+        (
+            lambda: xi_from_counts(counted("xi")("data", None), 280, EDGES, [1.0] * 3),
+            ValueError,
+            "dd has weights, unlike the totals of data",
+        ),
+        (
+            lambda: xi_from_counts(counted("xi", weighted=False)("data", None), 280, EDGES, [1.0] * 3),
+            ValueError,
+            "dd has other regions than the totals of data; give the same regions and num_regions",
+        ),
+        (
+            lambda: multipoles_from_counts(np.ones((2, 2)), 5, EDGES, [0.5, 0.7, 1.0], [1.0] * 3),
+            ValueError,
+            r"cosines are from 0\.5 to 1; multipoles need all, from 0 to 1",
+        ),
+        (
+            lambda: multipoles_from_counts(np.ones((2, 3)), 5, EDGES, COSINES, [1.0] * 3, ells=(1,)),
+            ValueError,
+            "even numbers",
+        ),
+        (
+            lambda: wp_from_counts(np.ones((2, 3)), 5, EDGES, ALONG, [1.0] * 2),
+            ValueError,
+            r"must be \(3,\), one positive",
+        ),
+        (lambda: totals(SETS["data"].pos, region=SETS["data"].region), ValueError, "give both, or neither"),
+        (lambda: totals(SETS["data"].pos, np.ones(3)), ValueError, r"weight has shape \(3,\); it must be \(280,\)"),
+        (lambda: totals(SETS["data"].pos, None, np.full(280, 2), 2), ValueError, "row 0 has the region 2"),
+        (lambda: totals(SETS["data"].pos, None, np.zeros(280), 2), TypeError, "region has the dtype float64"),
+        (lambda: xi(SETS["data"].pos, EDGES, 1.0, estimator="best"), ValueError, "estimator is 'best'; it must be one"),
+        (lambda: xi(SETS["data"].pos, EDGES, 1.0, progress=3), TypeError, "progress is 3; it must be True or False"),
+        (lambda: xi(SETS["data"].pos, EDGES, 1.0, weight_b=1), ValueError, "were given without part_b; give part_b"),
+        (
+            lambda: xi(SETS["data"].pos, EDGES, None, SETS["randoms"].pos, randoms_b=SETS["randoms_b"].pos),
+            ValueError,
+            "randoms_b needs part_b",
+        ),
+        (
+            lambda: xi(edges=EDGES, **options_of(TRACERS["cross"]) | {"region_b": None}),
+            ValueError,
+            "a jackknife needs region, region_b, randoms_region, randoms_region_b and num_regions; give all five",
+        ),
+    ],
+)
+def test_invalid_arguments_raise(call: Callable[[], Any], error: Any, text: str) -> None:
+    with pytest.raises(error, match=text):
+        call()
+
+
+@pytest.mark.parametrize(("name", "columns"), NAMES.items())
+@pytest.mark.parametrize("estimator", ["landy_szalay", "natural"])
+def test_errors_of_pair_counts_name_the_argument(estimator: str, name: str, columns: tuple[str, str, str]) -> None:
+    options = options_of(TRACERS["cross"])
+    ends = {"data": "", "data_b": " of part_b", "randoms": " of randoms", "randoms_b": " of randoms_b"}
+    for column, word in zip(columns, ("positions", "weight", "region"), strict=True):
+        wrong = options[column].copy()
+        wrong[3] = -1 if word == "region" else np.nan
+        pattern = f"^row 3 (of the|has a) {re.escape(word + ends[name])} (is|that)"
+        with pytest.raises(ValueError, match=pattern):
+            xi(edges=EDGES, estimator=estimator, **options | {column: wrong})
+
+
+def test_progress_reports_each_count(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("_SILENT_SECONDS", "_LOG_SECONDS", "_LOG_SHARE"):
+        monkeypatch.setattr(f"jztree_utils.progress.{name}", 0)
+    options = options_of(TRACERS["auto"], regions=False)
+    xi(edges=EDGES, **options)
+    assert capsys.readouterr().err == ""
+    xi(edges=EDGES, progress=True, separation=True, **options)
+    lines = capsys.readouterr().err.splitlines()
+    work = list(itertools.accumulate((280**2, 280 * 500, 500**2)))
+    for line, done in zip(lines, work, strict=False):
+        assert line.startswith(f"count pairs: {done / work[-1]:.0%}, {done:,} of {work[-1]:,} possible pairs")
+    assert lines[3].startswith(f"count pairs: {work[-1]:,} possible pairs in ")
+    assert lines[4].startswith("mean separations: 100%, ")
