@@ -11,7 +11,7 @@ from test_catalogues import make_catalogue
 from test_particle_numbers import in_unit
 
 from jztree import data
-from jztree_utils import io, plot, separation
+from jztree_utils import io, plot, separation, sky
 from jztree_utils import mass_function as mf
 
 
@@ -48,6 +48,9 @@ def calls(folder: Path, made: Callable[..., Any]) -> dict[str, Callable[[], Any]
         "mass in mean_separation": lambda: separation.mean_separation(io.SnapshotHeader(), 9, made(1.0)),
         "mass in mass_function": lambda: mf.mass_function(mf.Cosmology(), made([1e13])),
         "mass in sigma_of_mass": lambda: mf.sigma_of_mass(mf.Cosmology(), made([1e13])),
+        "ra in to_cartesian": lambda: sky.to_cartesian(made(np.ones(4)), np.ones(4)),
+        "dec_b in match": lambda: sky.match(np.ones(4), np.ones(4), np.ones(4), made(np.ones(4))),
+        "distance in to_cartesian": lambda: sky.to_cartesian(np.ones(4), np.ones(4), made(np.ones(4))),
         "wavenumber in transfer_function": lambda: mf.transfer_function(mf.Cosmology(), made([1.0])),
     }
 

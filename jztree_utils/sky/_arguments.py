@@ -1,0 +1,80 @@
+"""Validation of coordinates and angles."""
+
+from typing import Any
+
+import numpy as np
+
+from jztree.data import check_no_units
+
+from ..correlation import real_numbers
+
+OTHER = ("ra_b", "dec_b")
+_BOTH = "ra_b and dec_b are the coordinates of the other catalogue; give both, or neither."
+
+
+def checked_directions(ra: Any, dec: Any, names: tuple[str, str] = ("ra", "dec")) -> tuple[np.ndarray, np.ndarray]:
+    """Return right ascensions and declinations, ``(n,)`` float64 each.
+
+    Args:
+        ra, dec: In degrees.
+        names: The names of both in messages.
+
+    Raises:
+        TypeError: If the coordinates are not plain real numbers.
+        ValueError: If the shapes are not ``(n,)``, or a coordinate is invalid.
+    """
+    found = [numbers_per_object(one, name) for one, name in zip((ra, dec), names, strict=True)]
+    if len(found[0]) != len(found[1]):
+        raise ValueError(
+            f"{names[0]} has {len(found[0])} rows, and {names[1]} has {len(found[1])}; both need one row per object."
+        )
+    check_declinations(found[1], names[1])
+    return found[0], found[1]
+
+
+def checked_others(ra: Any, dec: Any) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return the directions of the other catalogue, or None. Raises TypeError or ValueError if they are invalid."""
+    if (ra is None) != (dec is None):
+        raise ValueError(_BOTH)
+    return None if ra is None else checked_directions(ra, dec, OTHER)
+
+
+def numbers_per_object(values: Any, name: str) -> np.ndarray:
+    """Return finite numbers ``(n,)`` as float64. Raises TypeError or ValueError if they are invalid."""
+    found = finite_numbers(values, name)
+    if found.ndim != 1:
+        raise ValueError(f"{name} has shape {found.shape}; it must be (n,), one number per object.")
+    return found
+
+
+def finite_numbers(values: Any, name: str) -> np.ndarray:
+    """Return plain real numbers of any shape as float64. Raises TypeError or ValueError if they are invalid."""
+    check_no_units(**{name: values})
+    found = real_numbers(values, name)
+    _check_each(np.isfinite(found), found, name, "it must be finite; remove such objects")
+    return found
+
+
+def check_declinations(dec: np.ndarray, name: str) -> None:
+    """Raise ValueError unless declinations are from -90 to 90."""
+    _check_each(np.abs(dec) <= 90, dec, name, "declinations must be from -90 to 90 degrees")
+
+
+def check_not_negative(values: np.ndarray, name: str) -> None:
+    """Raise ValueError if a number is negative."""
+    _check_each(values >= 0, values, name, "it must be at least 0")
+
+
+def checked_angles(values: Any, name: str) -> np.ndarray:
+    """Return angles as float64. Raises TypeError or ValueError unless they are from 0 to 180."""
+    found = finite_numbers(values, name)
+    _check_each((found >= 0) & (found <= 180), found, name, "angles must be from 0 to 180 degrees")
+    return found
+
+
+def _check_each(valid: np.ndarray, values: np.ndarray, name: str, rule: str) -> None:
+    """Raise ValueError with the first invalid value."""
+    if not np.all(valid):
+        row = int(np.argmin(valid.ravel()))
+        where = f"row {row} of {name}" if values.ndim else name
+        raise ValueError(f"{where} is {values.ravel()[row]:.17g}; {rule}.")

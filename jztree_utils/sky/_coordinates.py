@@ -1,0 +1,206 @@
+"""Directions on the sky as unit vectors and back, angles, and chords.
+
+Sines and cosines are those of degrees: multiples of 90 degrees are exact, and close to them, the relative error stays
+at the rounding error. So both poles are single points, RA = 0 equals RA = 360, and small angles have small errors. No
+function uses the arccosine, whose error at small angles is 1e-8.
+"""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..correlation import real_numbers
+from ._arguments import (
+    check_declinations,
+    check_not_negative,
+    checked_angles,
+    checked_directions,
+    finite_numbers,
+)
+from ._distances import comoving_distances
+
+
+def to_cartesian(
+    ra: ArrayLike,
+    dec: ArrayLike,
+    distance: ArrayLike | None = None,
+    redshift: ArrayLike | None = None,
+    cosmology: object = None,
+) -> np.ndarray:
+    """Return Cartesian positions around the observer at the origin.
+
+    The x axis points to RA = 0 and Dec = 0, the y axis to RA = 90 and Dec = 0, and the z axis to the north pole.
+
+    Args:
+        ra: ``(n,)`` right ascensions in degrees, any real numbers.
+        dec: ``(n,)`` declinations in degrees, from -90 to 90.
+        distance: ``(n,)`` comoving distances, or one for all objects. Without distances and redshifts, the positions
+            are unit vectors.
+        redshift: ``(n,)`` redshifts of at least 0, instead of distances.
+        cosmology: Required with ``redshift``: a function that returns the comoving distances of redshifts, or a
+            cosmology of astropy. With astropy, distances are in Mpc, not in Mpc/h.
+
+    Returns:
+        ``(n, 3)`` float64 in the unit of the distances.
+
+    Raises:
+        TypeError: If an argument is not of plain real numbers.
+        ValueError: If coordinates are NaN or infinite, declinations are outside the range, distances are negative,
+            lengths differ, or arguments do not match.
+    """
+    ra, dec = checked_directions(ra, dec)
+    unit = unit_vectors(ra, dec)
+    if (redshift is None) != (cosmology is None):
+        raise ValueError("redshift and cosmology convert redshifts to distances together; give both, or neither.")
+    if distance is not None and redshift is not None:
+        raise ValueError("distance and redshift were both given; give only one of them.")
+    if redshift is not None:
+        distance = comoving_distances(redshift, cosmology)
+    if distance is None:
+        return unit
+    lengths = finite_numbers(distance, "distance")
+    if lengths.shape not in ((), ra.shape):
+        name = "distance" if redshift is None else "redshift"
+        raise ValueError(f"{name} has shape {lengths.shape}, and ra {ra.shape}; give one {name} per object.")
+    check_not_negative(lengths, "distance")
+    return unit * lengths[..., None]
+
+
+def from_cartesian(pos: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the right ascension, declination and distance of positions; the inverse of `to_cartesian`.
+
+    Args:
+        pos: ``(n, 3)`` positions around the observer at the origin.
+
+    Returns:
+        Right ascensions from 0 to below 360 and declinations, in degrees, and distances in the unit of the positions;
+        ``(n,)`` float64 each. The position of the observer has the coordinates 0, 0, 0.
+
+    Raises:
+        TypeError: If positions are not plain real numbers.
+        ValueError: If the shape is not ``(n, 3)``, or a position is NaN or infinite.
+    """
+    found = finite_numbers(pos, "pos")
+    if found.ndim != 2 or found.shape[1] != 3:
+        raise ValueError(f"pos has shape {found.shape}; it must be (n, 3).")
+    x, y, z = found.T
+    across = np.hypot(x, y)
+    ra = np.mod(np.degrees(np.arctan2(y, x)), 360)
+    ra[(ra >= 360) | (across == 0)] = 0  # a tiny negative angle rounds to 360
+    return ra, np.degrees(np.arctan2(z, across)), np.hypot(across, z)
+
+
+def angular_separation(ra: ArrayLike, dec: ArrayLike, ra_b: ArrayLike, dec_b: ArrayLike) -> np.ndarray:
+    """Return the angles between directions, from 0 to 180 degrees, up to rounding also at both ends.
+
+    ``sin^2`` and ``cos^2`` of half the angle are sums of terms that are not negative, and their ratio gives the angle.
+    The first is the haversine formula.
+
+    Args:
+        ra, dec: Coordinates in degrees, of any shape.
+        ra_b, dec_b: Coordinates of the other directions, of a shape that broadcasts.
+
+    Returns:
+        Angles in degrees, float64, of the joint shape.
+
+    Raises:
+        TypeError: If the coordinates are not plain real numbers.
+        ValueError: If a coordinate is invalid.
+    """
+    given = {"ra": ra, "dec": dec, "ra_b": ra_b, "dec_b": dec_b}
+    ra, dec, ra_b, dec_b = (finite_numbers(one, name) for name, one in given.items())
+    check_declinations(dec, "dec")
+    check_declinations(dec_b, "dec_b")
+    return separations(ra, dec, ra_b, dec_b)
+
+
+def separations(ra: np.ndarray, dec: np.ndarray, ra_b: np.ndarray, dec_b: np.ndarray) -> np.ndarray:
+    """Return the angles between valid directions; see `angular_separation`."""
+    around = _sine_cosine(_difference(ra, ra_b) / 2)
+    across = _sine_cosine(dec)[1] * _sine_cosine(dec_b)[1]
+    near = _sine_cosine((dec - dec_b) / 2)[0] ** 2 + across * around[0] ** 2
+    far = _sine_cosine((dec + dec_b) / 2)[0] ** 2 + across * around[1] ** 2
+    return np.degrees(2 * np.arctan2(np.sqrt(near), np.sqrt(far)))
+
+
+def _difference(ra: np.ndarray, ra_b: np.ndarray) -> np.ndarray:
+    """Return a difference of right ascensions between -180 and 180 degrees, up to its rounding error.
+
+    The order of the operations matters: ``359.9 - 0.1 - 360`` has the rounding error of 360.
+    """
+    one, other = (np.fmod(angle, 360) for angle in (ra, ra_b))
+    one, other = (angle - 360 * np.rint(angle / 360) for angle in (one, other))
+    direct = one - other
+    return np.where(np.abs(direct) <= 180, direct, (180 - np.abs(one)) + (180 - np.abs(other)))
+
+
+def chord_of_angle(angle: ArrayLike) -> np.ndarray:
+    """Return the distances ``2 sin(angle / 2)`` between unit vectors.
+
+    Use them as edges or radii for the searches of `jztree` among unit vectors, for example on many devices.
+
+    Args:
+        angle: Angles from 0 to 180 degrees, of any shape.
+
+    Returns:
+        Distances from 0 to 2, float64, of the same shape.
+
+    Raises:
+        TypeError: If angles are not plain real numbers.
+        ValueError: If an angle is outside the range.
+    """
+    return 2 * _sine_cosine(checked_angles(angle, "angle") / 2)[0]
+
+
+def angle_of_chord(chord: ArrayLike) -> np.ndarray:
+    """Return the angles of distances between unit vectors; the inverse of `chord_of_angle`.
+
+    Args:
+        chord: Distances from 0 to 2, of any shape. Rounding may raise a distance of unit vectors slightly above 2.
+
+    Returns:
+        Angles from 0 to 180 degrees, float64, of the same shape.
+
+    Raises:
+        TypeError: If distances are not real numbers.
+        ValueError: If a distance is outside the range.
+    """
+    lengths = real_numbers(chord, "chord")
+    if not np.all((lengths >= 0) & (lengths <= 2 + _ROUNDING)):
+        raise ValueError("chord has values outside the range from 0 to 2; give distances between unit vectors.")
+    return np.degrees(2 * np.arcsin(np.minimum(lengths / 2, 1)))
+
+
+# The limit of the rounding errors of a chord between unit vectors in float64.
+_ROUNDING = 1e-15
+
+
+def inclusive_chord(angle: np.ndarray) -> np.ndarray:
+    """Return chords that no rounding error makes smaller than the distance of unit vectors at these angles."""
+    return chord_of_angle(angle) + _ROUNDING
+
+
+def chord_edges(edges: np.ndarray) -> np.ndarray:
+    """Return the chords of bin edges in degrees. The edge at 180 degrees includes all unit vectors."""
+    return np.where(edges == 180, 2 + _ROUNDING, chord_of_angle(edges))
+
+
+def unit_vectors(ra: np.ndarray, dec: np.ndarray) -> np.ndarray:
+    """Return unit vectors ``(n, 3)`` float64 of valid coordinates."""
+    (sine, cosine), (height, across) = _sine_cosine(ra), _sine_cosine(dec)
+    return np.stack([across * cosine, across * sine, height], axis=-1)
+
+
+def _sine_cosine(angle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sine and the cosine of an angle in degrees.
+
+    The remainders by 360 and by 90 degrees have no rounding error.
+    """
+    turned = np.fmod(angle, 360)
+    quarters = np.rint(turned / 90)
+    rest = np.radians(turned - 90 * quarters)
+    sine, cosine = np.sin(rest), np.cos(rest)
+    quarter = quarters.astype(int) % 4
+    return (
+        np.choose(quarter, [sine, cosine, -sine, -cosine]),
+        np.choose(quarter, [cosine, -sine, -cosine, sine]),
+    )

@@ -1,0 +1,107 @@
+"""Counts of pairs in bins of angle, and the angular correlation function."""
+
+from typing import Any
+
+import jax
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jztree.radius import PairCounts, pair_counts
+
+from ..correlation import Correlation, _correlation, bin_edges, sample_of
+from ._arguments import checked_angles, checked_directions, checked_others
+from ._coordinates import chord_edges, unit_vectors
+
+_RANDOMS = ("randoms_ra", "randoms_dec")
+
+
+def angular_pair_counts(
+    ra: ArrayLike,
+    dec: ArrayLike,
+    edges: ArrayLike,
+    ra_b: ArrayLike | None = None,
+    dec_b: ArrayLike | None = None,
+    weight: ArrayLike | None = None,
+    weight_b: ArrayLike | None = None,
+    region: ArrayLike | None = None,
+    region_b: ArrayLike | None = None,
+    num_regions: int | None = None,
+) -> PairCounts:
+    """Count the pairs of objects in bins of the angle between them.
+
+    Bin ``i`` holds the pairs with ``edges[i] < theta <= edges[i + 1]``. The distances of unit vectors in float64 decide
+    this, so the edges are exact up to the rounding of these vectors: about 1e-14 degrees, 1e-12 at 179 degrees, and
+    1e-6 at 180 degrees, where the distance hardly depends on the angle. A last edge of 180 includes all pairs. No bin
+    holds pairs of objects in the same direction.
+
+    Args:
+        ra: ``(n,)`` right ascensions in degrees, any real numbers.
+        dec: ``(n,)`` declinations in degrees, from -90 to 90.
+        edges: ``(b + 1,)`` ascending angles from 0 to 180 degrees.
+        ra_b, dec_b: ``(m,)``, another catalogue; each pair then has one object of each. None means pairs within the
+            catalogue, each in both orders.
+        weight, weight_b: Weights of the objects of each catalogue, ``(n,)`` and ``(m,)``, or None.
+        region, region_b, num_regions: Jackknife regions, see `region_of` and `jztree.radius.pair_counts`; or None.
+
+    Returns:
+        Counts and sums of weights, ``(b,)``; ``np.asarray`` converts each to int64 or float64.
+
+    Raises:
+        TypeError: If an argument has a wrong type.
+        ValueError: If an argument is invalid.
+    """
+    pos = unit_vectors(*checked_directions(ra, dec))
+    others = checked_others(ra_b, dec_b)
+    with jax.enable_x64(True):
+        return pair_counts(
+            pos,
+            chord_edges(_angles(edges)),
+            part_b=None if others is None else unit_vectors(*others),
+            weight=weight,
+            weight_b=weight_b,
+            region=region,
+            region_b=region_b,
+            num_regions=num_regions,
+        )
+
+
+def w_theta(
+    ra: ArrayLike,
+    dec: ArrayLike,
+    edges: ArrayLike,
+    randoms_ra: ArrayLike,
+    randoms_dec: ArrayLike,
+    **options: Any,
+) -> Correlation:
+    """Return the angular correlation function ``w(theta)`` by the estimator of Landy & Szalay (1993, ApJ 412, 64).
+
+    Args:
+        ra: ``(n,)`` right ascensions in degrees, any real numbers.
+        dec: ``(n,)`` declinations in degrees, from -90 to 90.
+        edges: ``(b + 1,)`` ascending angles from 0 to 180 degrees; see `angular_pair_counts`.
+        randoms_ra, randoms_dec: ``(m,)``, random directions in the same area of the sky.
+        **options: ``weight`` and ``randoms_weight``; ``region``, ``randoms_region`` and ``num_regions`` for a
+            jackknife, see `region_of`.
+
+    Returns:
+        Values ``(b,)``, with the edges in degrees and the numbers of pairs.
+
+    Raises:
+        TypeError: If an argument has a wrong type.
+        ValueError: If an argument is invalid.
+
+    Warns:
+        RuntimeWarning: If a value is NaN; see `jztree_utils.correlation.Correlation`.
+    """
+    angles = _angles(edges)
+    pos = unit_vectors(*checked_directions(ra, dec))
+    randoms = unit_vectors(*checked_directions(randoms_ra, randoms_dec, _RANDOMS))
+    with jax.enable_x64(True):
+        sample = sample_of(pos, None, randoms, options)
+        value, pairs = sample.estimate(chord_edges(angles), None)
+    return _correlation("w(theta)", value, angles, pairs, occupied=sample.occupied())
+
+
+def _angles(edges: Any) -> np.ndarray:
+    """Return bin edges in degrees. Raises TypeError or ValueError unless they ascend from 0 or more to 180 or less."""
+    return bin_edges(checked_angles(edges, "edges"), "edges")

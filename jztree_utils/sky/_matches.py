@@ -1,0 +1,124 @@
+"""Matches between catalogues: the nearest objects within an angle, or all of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from ..correlation import whole_number
+from ..kdtree import PointSearch
+from ._arguments import OTHER, checked_angles, checked_directions, checked_others
+from ._coordinates import inclusive_chord, separations, unit_vectors
+
+_LISTED = 40  # bytes of a pair in the results and during their computation
+_ADVICE = "Use a smaller radius, or match, whose memory does not depend on the radius"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Matches:
+    """The nearest objects of another catalogue; see `match`.
+
+    Attributes:
+        index: ``(n, k)`` int64, rows of the other catalogue in order of separation; the fill value for missing ones.
+        separation: ``(n, k)`` float64, angles in degrees; infinite for missing ones.
+    """
+
+    index: np.ndarray
+    separation: np.ndarray
+
+    @property
+    def found(self) -> np.ndarray:
+        """``(n, k)`` bool, whether there is such a match."""
+        return np.isfinite(self.separation)
+
+    @property
+    def count(self) -> np.ndarray:
+        """``(n,)`` int64, the number of matches of each object, at most ``k``."""
+        return self.found.sum(axis=1)
+
+
+def match(
+    ra: ArrayLike,
+    dec: ArrayLike,
+    ra_b: ArrayLike | None = None,
+    dec_b: ArrayLike | None = None,
+    k: int = 1,
+    radius: ArrayLike = 180.0,
+    fill_value: int = -1,
+) -> Matches:
+    """Find the ``k`` nearest objects of another catalogue within an angle of each object.
+
+    Args:
+        ra: ``(n,)`` right ascensions in degrees, any real numbers.
+        dec: ``(n,)`` declinations in degrees, from -90 to 90.
+        ra_b, dec_b: ``(m,)``, the other catalogue. None means the same catalogue; no object then matches itself.
+        k: Number of matches, at least 1. It may exceed the number of objects.
+        radius: Largest separation in degrees, from 0 to 180, one for all objects or ``(n,)``.
+        fill_value: The index of missing matches.
+
+    Returns:
+        Rows and separations. A match is within the radius if its separation, as in `angular_separation`, is at most
+        the radius.
+
+    Raises:
+        TypeError: If an argument has a wrong type.
+        ValueError: If an argument is invalid.
+        MemoryError: If the matches would not fit into memory. The search does not start then.
+    """
+    ra, dec = checked_directions(ra, dec)
+    others = checked_others(ra_b, dec_b)
+    reach, number = _checked_radius(radius, ra), whole_number(k, "k")
+    one, other = (ra, dec), (ra, dec) if others is None else others
+    most = min(number, max(len(other[0]) - (others is None), 0))
+    index = np.full((len(ra), number), fill_value, np.int64)
+    separation = np.full(index.shape, np.inf)
+    if most and len(ra):
+        search = PointSearch(unit_vectors(*other))
+        rows = search.nearest_others(most)[1] if others is None else search.nearest(unit_vectors(*one), most)[1]
+        angle = separations(ra[:, None], dec[:, None], other[0][rows], other[1][rows])
+        # Rounding of the unit vectors may exchange neighbours at almost equal separations.
+        order = np.argsort(angle, axis=1, kind="stable")
+        rows, angle = np.take_along_axis(rows, order, 1), np.take_along_axis(angle, order, 1)
+        near = angle <= reach[:, None]
+        index[:, :most][near], separation[:, :most][near] = rows[near], angle[near]
+    return Matches(index=index, separation=separation)
+
+
+def search_around(
+    ra: ArrayLike, dec: ArrayLike, ra_b: ArrayLike, dec_b: ArrayLike, radius: ArrayLike
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """List all objects of another catalogue within an angle of each object.
+
+    Args:
+        ra, dec: ``(n,)``; see `match`.
+        ra_b, dec_b: ``(m,)``, the other catalogue.
+        radius: Largest separation in degrees, from 0 to 180, one for all objects or ``(n,)``.
+
+    Returns:
+        For each pair, the row of the object, the row in the other catalogue, and the separation in degrees: ``(p,)``
+        int64, int64 and float64. Pairs are in order of the first row, then of the separation.
+
+    Raises:
+        TypeError: If an argument has a wrong type.
+        ValueError: If an argument is invalid.
+        MemoryError: If the pairs would not fit into memory. The search does not start then.
+    """
+    ra, dec = checked_directions(ra, dec)
+    ra_b, dec_b = checked_directions(ra_b, dec_b, OTHER)
+    reach = _checked_radius(radius, ra)
+    search = PointSearch(unit_vectors(ra_b, dec_b))
+    splits, other, _ = search.within(unit_vectors(ra, dec), inclusive_chord(reach), _LISTED, _ADVICE)
+    one = np.repeat(np.arange(len(ra)), np.diff(splits))
+    angle = separations(ra[one], dec[one], ra_b[other], dec_b[other])
+    kept = np.flatnonzero(angle <= reach[one])
+    kept = kept[np.lexsort((other[kept], angle[kept], one[kept]))]
+    return one[kept], other[kept].astype(np.int64), angle[kept]
+
+
+def _checked_radius(radius: Any, ra: np.ndarray) -> np.ndarray:
+    """Return the radius of each object."""
+    found = checked_angles(radius, "radius")
+    if found.shape not in ((), ra.shape):
+        raise ValueError(f"radius has shape {found.shape}; it must be one angle, or {ra.shape}, one per object.")
+    return np.broadcast_to(found, ra.shape)

@@ -1,0 +1,170 @@
+"""Angular pair counts, ``w(theta)`` and regions on the sphere compared with their definitions."""
+
+import itertools
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from test_sky import SPECIAL_DEC, SPECIAL_RA, catalogue, exact_angles
+
+from jztree.radius import pair_counts
+from jztree_utils import sky
+
+EDGES = np.array([0.0, 1e-6, 0.1, 1.0, 5.0, 30.0, 90.0, 150.0, 179.5, 180.0])
+
+
+def cap(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return uniform directions in a window across RA = 0 and up to the pole."""
+    random = np.random.default_rng(seed)
+    return random.uniform(-30, 30, n), np.degrees(np.arcsin(random.uniform(0.5, 1, n)))
+
+
+def expected_counts(one: Any, other: Any, weights: Any = None) -> np.ndarray:
+    """Count pairs with ``low < angle <= high``, and those at distance 0 in no bin."""
+    angle = exact_angles(one, other).astype(np.float64)
+    apart = angle > 1e-13
+    product = np.ones(angle.shape) if weights is None else np.multiply.outer(*weights)
+    return np.array([product[apart & (angle > low) & (angle <= high)].sum() for low, high in itertools.pairwise(EDGES)])
+
+
+def test_counts_equal_brute_force() -> None:
+    for n in (0, 1, 300):
+        one = [np.concatenate(both)[:n] for both in zip(catalogue(n, 1), (SPECIAL_RA, SPECIAL_DEC), strict=True)]
+        counts = np.asarray(sky.angular_pair_counts(*one, EDGES).count)
+        assert counts.dtype == np.int64
+        np.testing.assert_array_equal(counts, expected_counts(one, one))
+    other = catalogue(200, 2)
+    np.testing.assert_array_equal(sky.angular_pair_counts(*one, EDGES, *other).count, expected_counts(one, other))
+    weights = [np.random.default_rng(3).random(len(x[0])) for x in (one, other)]
+    found = sky.angular_pair_counts(*one, EDGES, *other, weight=weights[0], weight_b=weights[1])
+    np.testing.assert_allclose(np.asarray(found.weight), expected_counts(one, other, weights), rtol=1e-12)
+
+
+def test_last_edge_of_180_includes_opposite_directions() -> None:
+    ra, dec = catalogue(100, 4)
+    ra, dec = np.concatenate([ra, ra + 180]), np.concatenate([dec, -dec])
+    assert np.asarray(sky.angular_pair_counts(ra, dec, [0, 180]).count) == [200 * 199]
+    assert np.asarray(sky.angular_pair_counts(ra, dec, [179.9999, 180]).count) >= 200
+
+
+def test_angular_correlation_by_its_definition() -> None:
+    data = [
+        np.concatenate(both) for both in zip(cap(150, 5), (np.linspace(359, 361, 50), np.full(50, 60.0)), strict=True)
+    ]
+    randoms = cap(400, 6)
+    edges = np.array([0.0, 2.0, 5.0, 20.0])
+    regions = [sky.region_of(*x, sky.region_centres(*randoms, 5)) for x in (data, randoms)]
+    found = sky.w_theta(*data, edges, *randoms, region=regions[0], randoms_region=regions[1], num_regions=5)
+
+    def expected(one: Any, two: Any) -> np.ndarray:
+        dd, dr, rr = (
+            np.histogram(exact_angles(a, b)[~np.eye(len(a[0]), dtype=bool)] if a is b else exact_angles(a, b), edges)[0]
+            for a, b in ((one, one), (one, two), (two, two))
+        )
+        n, m = len(one[0]), len(two[0])
+        dd, dr, rr = dd / (n * (n - 1)), dr / (n * m), rr / (m * (m - 1))
+        return (dd - 2 * dr + rr) / rr
+
+    np.testing.assert_allclose(found.value, expected(data, randoms), rtol=1e-9)
+    np.testing.assert_array_equal(found.edges, edges)
+    assert found.samples is not None
+    for k, sample in enumerate(found.samples):
+        left = [[column[region != k] for column in x] for x, region in zip((data, randoms), regions, strict=True)]
+        np.testing.assert_allclose(sample, expected(*left), rtol=1e-9)
+    assert found.error is not None
+    assert np.all(found.error > 0)
+
+
+def test_bins_without_pairs_are_named_in_degrees() -> None:
+    with pytest.warns(RuntimeWarning, match=r"w\(theta\) is NaN in bin 1 \(100 to 120\)"):
+        found = sky.w_theta(*cap(50, 7), [0, 100, 120], *cap(90, 8))
+    assert np.isnan(found.value).tolist() == [False, True]
+    for n in (0, 1):
+        with pytest.warns(RuntimeWarning, match="but a pair needs 2"):
+            assert np.isnan(sky.w_theta(*cap(n, 9), [0, 1, 2], *cap(90, 8)).value).all()
+
+
+def test_regions_are_balanced_and_nearest() -> None:
+    for place, number in ((cap(3000, 10), 40), (catalogue(2000, 11), 7), (cap(30, 12), 30), (cap(5, 13), 1)):
+        centres = sky.region_centres(*place, number)
+        region = sky.region_of(*place, centres)
+        assert region.dtype == np.int32
+        np.testing.assert_allclose(np.linalg.norm(centres, axis=1), 1, rtol=1e-15)
+        np.testing.assert_array_equal(centres, sky.region_centres(*place, number))
+        angle = exact_angles(place, sky.from_cartesian(centres)[:2])
+        np.testing.assert_array_equal(region, angle.argmin(axis=1))
+        assert np.all(np.bincount(region, minlength=number) > 0)
+    counts = np.bincount(sky.region_of(*cap(3000, 10), sky.region_centres(*cap(3000, 10), 40)))
+    assert counts.std() / counts.mean() < 0.25
+    assert counts.min() > 0.5 * counts.mean()
+
+
+def test_regions_converge_to_means_of_their_objects() -> None:
+    place = cap(3000, 14)
+    centres = sky.region_centres(*place, 20, max_rounds=1000)
+    region, pos = sky.region_of(*place, centres), sky.to_cartesian(*place)
+    means = np.stack([pos[region == k].mean(axis=0) for k in range(20)])
+    np.testing.assert_allclose(centres, means / np.linalg.norm(means, axis=1, keepdims=True), rtol=1e-12)
+
+
+def test_regions_are_valid_for_pair_counts() -> None:
+    place = cap(300, 15)
+    region = sky.region_of(*place, sky.region_centres(*place, 6))
+    assert sky.region_of([], [], sky.region_centres(*place, 6)).shape == (0,)
+    counts = sky.angular_pair_counts(*place, [0, 5, 60], region=region, num_regions=6)
+    for k in range(6):
+        left = [column[region != k] for column in place]
+        expected = np.asarray(sky.angular_pair_counts(*left, [0, 5, 60]).count)
+        np.testing.assert_array_equal(np.asarray(counts.count) - np.asarray(counts.region_count)[k], expected)
+    with jax.enable_x64(True):
+        direct = pair_counts(sky.to_cartesian(*place), sky.chord_of_angle([0, 5, 60]), region=region, num_regions=6)
+    np.testing.assert_array_equal(direct.region_count, counts.region_count)
+
+
+def test_few_directions_have_few_regions() -> None:
+    ra, dec = np.repeat([10.0, 20.0, 200.0], 40), np.repeat([0.0, 80.0, -70.0], 40)
+    region = sky.region_of(ra, dec, sky.region_centres(ra, dec, 3))
+    assert len(np.unique(region)) == 3
+    assert np.all(region == np.repeat(region[::40], 40))
+    with pytest.raises(ValueError, match="num_regions is 4, but only 3 regions have objects"):
+        sky.region_centres(ra, dec, 4)
+    opposite = sky.region_centres([0.0, 180.0], [0.0, 0.0], 1)
+    np.testing.assert_array_equal(np.abs(opposite), [[1, 0, 0]])
+
+
+def test_healpix_regions_are_the_pixels() -> None:
+    pytest.importorskip("astropy_healpix")
+    ra, dec = catalogue(500, 16)
+    for nside in (1, 4):
+        region = sky.healpix_regions(ra, dec, nside)
+        assert region.dtype == np.int32
+        assert region.min() >= 0
+        assert region.max() < 12 * nside**2
+    # The 12 base pixels: 4 around each pole, and 4 along the equator with corners at RA = 45 + 90 i.
+    north = sky.healpix_regions([45, 135, 225, 315, 405], [80] * 5, 1)
+    np.testing.assert_array_equal(north, [0, 1, 2, 3, 0])
+    np.testing.assert_array_equal(sky.healpix_regions([0, 90, 180, 270], [0] * 4, 1), [4, 5, 6, 7])
+    np.testing.assert_array_equal(sky.healpix_regions([45, 135, 225, 315], [-80] * 4, 1), [8, 9, 10, 11])
+    assert sky.healpix_regions([], [], 4).shape == (0,)
+
+
+INVALID: list[tuple[Any, str]] = [
+    (lambda: sky.angular_pair_counts([1], [0], [0, 181]), "row 1 of edges is 181; angles must be from 0"),
+    (lambda: sky.angular_pair_counts([1], [0], [2, 1]), "edges are .* must be ascending"),
+    (lambda: sky.w_theta([1], [0], [0, 1], [1, 2], [0, 99]), "row 1 of randoms_dec is 99"),
+    (lambda: sky.angular_pair_counts([1], [0], [0, 1], [1]), "give both, or neither"),
+    (lambda: sky.angular_pair_counts([1], [0], [0, 1], weight=np.ones(2)), "weight"),
+    (lambda: sky.w_theta([1], [0], [0, 1], [1], [0], num_regions=3), "a jackknife needs"),
+    (lambda: sky.region_centres([1], [0], 2), "num_regions is 2, but there are 1 objects"),
+    (lambda: sky.region_centres([1], [0], 0), "num_regions is 0"),
+    (lambda: sky.region_of([1], [0], np.zeros((0, 3))), "one or more unit vectors"),
+    (lambda: sky.region_of([1], [0], [[1, 1, 1]]), "centres must be unit vectors"),
+    (lambda: sky.healpix_regions([1], [0], 3), "nside is 3; it must be a power of 2"),
+]
+
+
+def test_invalid_values_raise() -> None:
+    for call, message in INVALID:
+        with pytest.raises(ValueError, match=message):
+            call()
