@@ -3,9 +3,12 @@
 Without a folder, the drawings are written next to this file.
 """
 
+import contextlib
 import functools
 import os
+import re
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -187,14 +190,25 @@ def draw_halos() -> Figure:
     return plot.plot_halos(part.pos, catalogue, boxsize, length_unit="Mpc/h", mass_unit="1e10 Msun/h")
 
 
+def draw_survey() -> Figure:
+    """Draw the picture of the page about surveys, with the code of the page."""
+    page = (Path(__file__).parent.parent / "survey.md").read_text()
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
+    names: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        exec(code, names)
+    return names["figure"]
+
+
 DRAWINGS = {
     "z_order": draw_z_order,
     "window_rule": draw_window_rule,
     "planes": draw_planes,
     "ghosts": draw_ghosts,
     "halos": draw_halos,
+    "survey": draw_survey,
 }
-DOTS_PER_INCH = {"halos": 110}
+DOTS_PER_INCH = {"halos": 110, "survey": 110}
 COLOURS = {"halos": 256}  # the colour bar shows the whole colour map
 
 
