@@ -52,7 +52,7 @@ def to_cartesian(
     if (redshift is None) != (cosmology is None):
         raise ValueError("redshift and cosmology convert redshifts to distances together; give both, or neither.")
     if distance is not None and redshift is not None:
-        raise ValueError("distance and redshift were both given; give only one of them.")
+        raise ValueError("distance and redshift were both given; give only one.")
     if redshift is not None:
         distance = comoving_distances(redshift, cosmology)
     if distance is None:

@@ -30,9 +30,9 @@ def angular_pair_counts(
     """Count the pairs of objects in bins of the angle between them.
 
     Bin ``i`` holds the pairs with ``edges[i] < theta <= edges[i + 1]``. The distances of unit vectors in float64 decide
-    this, so the edges are exact up to the rounding of these vectors: about 1e-14 degrees, 1e-12 at 179 degrees, and
-    1e-6 at 180 degrees, where the distance hardly depends on the angle. A last edge of 180 includes all pairs. No bin
-    holds pairs of objects in the same direction.
+    this, so the edges are exact up to the rounding of unit vectors: about 1e-14 degrees, and 2e-12 at 179 degrees. Near
+    180 degrees, the distance hardly depends on the angle, and the precision falls to 2e-6 degrees. A last edge of 180
+    includes all pairs. No bin holds pairs of objects in the same direction.
 
     Args:
         ra: ``(n,)`` right ascensions in degrees, any real numbers.

@@ -24,8 +24,8 @@ def redshift_at(distance: ArrayLike, cosmology: object) -> np.ndarray:
 
     Args:
         distance: ``(n,)`` distances of at least 0, in the unit of the cosmology (Mpc for astropy).
-        cosmology: A function that returns the comoving distances of redshifts, or a cosmology of astropy. Distances must
-            increase, from 0 up to twice the largest redshift or 0.001.
+        cosmology: A function that returns the comoving distances of redshifts, or a cosmology of astropy. Distances
+            must increase from 0 on, up to twice the largest redshift or up to 0.001.
 
     Returns:
         ``(n,)`` float64, up to rounding.

@@ -1,4 +1,4 @@
-"""Matches between catalogues: the nearest objects within an angle, or all of them."""
+"""Matches between catalogues: the nearest objects within an angle, or all objects within it."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -58,8 +58,7 @@ def match(
         fill_value: The index of missing matches.
 
     Returns:
-        Rows and separations. A match is within the radius if its separation, as in `angular_separation`, is at most
-        the radius.
+        Rows and separations. A match is within the radius if the result of `angular_separation` is at most the radius.
 
     Raises:
         TypeError: If an argument has a wrong type.

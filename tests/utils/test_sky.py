@@ -103,7 +103,7 @@ def test_redshifts_and_distances_are_inverse() -> None:
 
 
 @pytest.mark.parametrize("linking_length", [0.0, 0.3, 2.0, 40.0, 180.0])
-def test_groups_equal_those_of_all_links(linking_length: float) -> None:
+def test_groups_equal_connected_components(linking_length: float) -> None:
     for n in (0, 1, 2, 300):
         ra, dec = (np.concatenate(both) for both in zip(catalogue(n, 8), (SPECIAL_RA, SPECIAL_DEC), strict=True))
         ra, dec = ra[:n], dec[:n]

@@ -76,6 +76,22 @@ def test_angular_correlation_by_its_definition() -> None:
     assert np.all(found.error > 0)
 
 
+def test_treecorr_has_the_same_counts() -> None:
+    treecorr = pytest.importorskip("treecorr")
+    data, randoms = cap(400, 17), cap(900, 18)
+    catalogues = [treecorr.Catalog(ra=x[0], dec=x[1], ra_units="deg", dec_units="deg") for x in (data, randoms)]
+    bins = {"min_sep": 1, "max_sep": 64, "nbins": 6, "sep_units": "deg", "metric": "Arc", "brute": True}
+    dd, dr, rr = (treecorr.NNCorrelation(**bins) for _ in range(3))
+    dd.process(catalogues[0])
+    dr.process(*catalogues)
+    rr.process(catalogues[1])
+    found = sky.w_theta(*data, np.geomspace(1, 64, 7), *randoms)
+    np.testing.assert_array_equal(found.pairs, 2 * dd.npairs)
+    # TreeCorr divides by n**2 / 2 pairs within a catalogue, and jztree by n (n - 1) / 2.
+    dd, dr, rr = dd.npairs / (400 * 399 / 2), dr.npairs / (400 * 900), rr.npairs / (900 * 899 / 2)
+    np.testing.assert_allclose(found.value, (dd - 2 * dr + rr) / rr, rtol=1e-9)
+
+
 def test_bins_without_pairs_are_named_in_degrees() -> None:
     with pytest.warns(RuntimeWarning, match=r"w\(theta\) is NaN in bin 1 \(100 to 120\)"):
         found = sky.w_theta(*cap(50, 7), [0, 100, 120], *cap(90, 8))
