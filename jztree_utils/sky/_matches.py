@@ -111,7 +111,7 @@ def search_around(
     one = np.repeat(np.arange(len(ra)), np.diff(splits))
     angle = separations(ra[one], dec[one], ra_b[other], dec_b[other])
     kept = np.flatnonzero(angle <= reach[one])
-    kept = kept[np.lexsort((other[kept], angle[kept], one[kept]))]
+    kept = kept[np.lexsort((angle[kept], one[kept]))]
     return one[kept], other[kept].astype(np.int64), angle[kept]
 
 
