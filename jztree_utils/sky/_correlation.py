@@ -71,7 +71,11 @@ def w_theta(
     edges: ArrayLike,
     randoms_ra: ArrayLike,
     randoms_dec: ArrayLike,
-    **options: Any,
+    weight: ArrayLike | None = None,
+    randoms_weight: ArrayLike | None = None,
+    region: ArrayLike | None = None,
+    randoms_region: ArrayLike | None = None,
+    num_regions: int | None = None,
 ) -> Correlation:
     """Return the angular correlation function ``w(theta)`` by the estimator of Landy & Szalay (1993, ApJ 412, 64).
 
@@ -80,8 +84,8 @@ def w_theta(
         dec: ``(n,)`` declinations in degrees, from -90 to 90.
         edges: ``(b + 1,)`` ascending angles from 0 to 180 degrees; see `angular_pair_counts`.
         randoms_ra, randoms_dec: ``(m,)``, random directions in the same area of the sky.
-        **options: ``weight`` and ``randoms_weight``; ``region``, ``randoms_region`` and ``num_regions`` for a
-            jackknife, see `region_of`.
+        weight, randoms_weight: Weights ``(n,)`` and ``(m,)``, or None.
+        region, randoms_region, num_regions: Regions for a jackknife, see `region_of`; or None.
 
     Returns:
         Values ``(b,)``, with the edges in degrees and the numbers of pairs.
@@ -96,6 +100,13 @@ def w_theta(
     angles = _angles(edges)
     pos = unit_vectors(*checked_directions(ra, dec))
     randoms = unit_vectors(*checked_directions(randoms_ra, randoms_dec, _RANDOMS))
+    options = {
+        "weight": weight,
+        "randoms_weight": randoms_weight,
+        "region": region,
+        "randoms_region": randoms_region,
+        "num_regions": num_regions,
+    }
     with jax.enable_x64(True):
         sample = sample_of(pos, None, randoms, options)
         value, pairs = sample.estimate(chord_edges(angles), None)
