@@ -10,12 +10,17 @@ R1R2``. Leaving out the particles of one region at a time gives a jackknife cova
 Everything except the counts uses NumPy in float64.
 """
 
+from ._arguments import bin_edges as bin_edges
+from ._arguments import real_numbers as real_numbers
+from ._arguments import whole_number as whole_number
 from ._from_counts import multipoles_from_counts, wp_from_counts, xi_from_counts
 from ._functions import multipoles, wp, xi
 from ._regions import cube_regions
 from ._result import Correlation, power_law
 from ._separations import mean_separations
 from ._totals import Totals, totals
+
+# Names imported "as" themselves are for other packages of the tools, and not public.
 
 __all__ = [
     "Correlation",

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 
 from jztree.radius import PairCounts, pair_counts
 
-from ..correlation import Correlation, _correlation, bin_edges, sample_of
+from ..correlation import Correlation, bin_edges, totals, xi_from_counts
 from ._arguments import checked_angles, checked_directions, checked_others
 from ._coordinates import chord_edges, unit_vectors
 
@@ -97,20 +97,16 @@ def w_theta(
     Warns:
         RuntimeWarning: If a value is NaN; see `jztree_utils.correlation.Correlation`.
     """
-    angles = _angles(edges)
-    pos = unit_vectors(*checked_directions(ra, dec))
-    randoms = unit_vectors(*checked_directions(randoms_ra, randoms_dec, _RANDOMS))
-    options = {
-        "weight": weight,
-        "randoms_weight": randoms_weight,
-        "region": region,
-        "randoms_region": randoms_region,
-        "num_regions": num_regions,
-    }
+    data, randoms = checked_directions(ra, dec), checked_directions(randoms_ra, randoms_dec, _RANDOMS)
+    own: dict[str, Any] = {"weight": weight, "region": region, "num_regions": num_regions}
+    others: dict[str, Any] = {"weight": randoms_weight, "region": randoms_region, "num_regions": num_regions}
+    cross: dict[str, Any] = {"weight_b": randoms_weight, "region_b": randoms_region}
+    dd = angular_pair_counts(*data, edges, **own)
+    dr = angular_pair_counts(*data, edges, *randoms, **(own | cross))
+    rr = angular_pair_counts(*randoms, edges, **others)
     with jax.enable_x64(True):
-        sample = sample_of(pos, None, randoms, options)
-        value, pairs = sample.estimate(chord_edges(angles), None)
-    return _correlation("w(theta)", value, angles, pairs, occupied=sample.occupied())
+        sets = totals(unit_vectors(*data), **own), totals(unit_vectors(*randoms), **others)
+    return xi_from_counts(dd, sets[0], _angles(edges), dr=dr, rr=rr, randoms=sets[1])
 
 
 def _angles(edges: Any) -> np.ndarray:
