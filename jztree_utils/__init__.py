@@ -1,7 +1,7 @@
 """Tools around `jztree`, by subject.
 
 * Files: `io`. Samples of particles: `ics`.
-* Statistics: `correlation`, `mass_function`, `separation`. Catalogues on the sky: `sky`.
+* Statistics: `correlation`, `knn_statistics`, `mass_function`, `separation`. Catalogues on the sky: `sky`.
 * Interoperability with SciPy, scikit-learn and PyTorch: `kdtree`, `estimators`, `torch_bridge`.
 * Pictures: `plot`, `view`.
 * Command line: `cli`. Reports while a program runs: `progress`. Checks of a cluster: `check_cluster`.

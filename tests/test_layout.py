@@ -39,7 +39,7 @@ UTILITIES: list[set[str]] = [
     {
         "io",  # files
         "ics",  # samples
-        *("correlation", "mass_function", "separation", "sky"),  # statistics
+        *("correlation", "knn_statistics", "mass_function", "separation", "sky"),  # statistics
         *("estimators", "kdtree", "torch_bridge"),  # interoperability
         "check_cluster",
     },
