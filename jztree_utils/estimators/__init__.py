@@ -1,17 +1,19 @@
 """Nearest-neighbour estimators with the API of scikit-learn and the searches of `jztree`.
 
-`NearestNeighbors`, `KNeighborsTransformer`, `RadiusNeighborsTransformer` and `DBSCAN` have the arguments, methods and
-attributes of the scikit-learn 1.6 (or later) classes of the same names. After a transformer, the regressors,
-classifiers, embeddings and clusterings of scikit-learn work with ``metric="precomputed"``. The differences are:
+`NearestNeighbors`, `KNeighborsTransformer`, `RadiusNeighborsTransformer`, and `DBSCAN` have the
+arguments, methods and attributes of the scikit-learn 1.6 (or later) classes of the same names. After a transformer, the
+regressors, classifiers, embeddings and clusterings of scikit-learn work with ``metric="precomputed"``. The differences
+are:
 
-* samples have 1 to 8 features, distances are Euclidean and float64, and results are exact; ``algorithm``, ``leaf_size``
-  and ``n_jobs`` have no effect, because all cores are used;
+* samples have 1 to 8 features, distances are Minkowski distances (Euclidean, Manhattan, Chebyshev or another ``p`` from
+  1) in float64, and results are exact; ``algorithm``, ``leaf_size`` and ``n_jobs`` have no effect, because all cores
+  are used; searches with Euclidean distances are the fastest (see `jztree_utils.kdtree`);
 * ``boxsize``, one length or one per feature (0 for an open dimension), makes space periodic;
 * samples at equal distances are in row order in all results. If they compete for the last places among the nearest,
   z-order decides (`jztree.knn.knn`).
 
-Each new number of neighbours, and each new size of the sample set (in steps of up to an eighth), compiles again, which
-takes about a second.
+Each new number of neighbours, and each new padded size of the sample set (see `jztree_utils.kdtree`), compiles again,
+which takes about a second.
 """
 
 import numbers
@@ -34,16 +36,17 @@ except ImportError as error:
 
 from jztree.fof import dbscan
 
-from ..kdtree import PointSearch, padded
+from ..kdtree import MetricSearch, PointSearch, padded, search_by
 from ._arguments import (
-    check_euclidean,
     check_method,
     check_mode,
     checked_box,
+    checked_exponent,
     checked_number,
     checked_radii,
     checked_samples,
     checked_weights,
+    effective_metric,
 )
 
 __all__ = ["DBSCAN", "KNeighborsTransformer", "NearestNeighbors", "RadiusNeighborsTransformer"]
@@ -63,15 +66,15 @@ class _Fitted(BaseEstimator):
 
     def _fit(self, X: ArrayLike) -> None:
         given: Any = self
-        check_euclidean(given.metric, given.p)
+        p = checked_exponent(given.metric, given.p, given.metric_params)
         check_method(given.algorithm, given.leaf_size)
         for name, check in (("n_neighbors", checked_number), ("radius", checked_radii)):
             if getattr(given, name, None) is not None:
                 check(getattr(given, name))
         samples = checked_samples(self, X, reset=True)
-        self.effective_metric_, self.effective_metric_params_ = "euclidean", dict[str, Any]()
+        self.effective_metric_, self.effective_metric_params_ = effective_metric(p)
         self.n_samples_fit_ = len(samples)
-        self._search = PointSearch(samples, checked_box(given.boxsize, samples.shape[1]))
+        self._search = search_by(PointSearch(samples, checked_box(given.boxsize, samples.shape[1])), p)
 
     def _asking(self, X: ArrayLike | None) -> np.ndarray | None:
         """Return the query samples; None if the fitted samples are the queries."""
@@ -289,8 +292,8 @@ class RadiusNeighborsTransformer(_Transformer, _ByRadius):
 class DBSCAN(ClusterMixin, BaseEstimator):
     """`sklearn.cluster.DBSCAN`, with the same labels; see `jztree.fof.dbscan`.
 
-    In up to 4 dimensions and without ``sample_weight``, memory does not grow with ``eps``. Otherwise all pairs within
-    ``eps`` are in memory at once.
+    For Euclidean distances in up to 4 dimensions and without ``sample_weight``, memory does not grow with ``eps``.
+    Otherwise all pairs within ``eps`` are in memory at once.
     """
 
     def __init__(
@@ -327,7 +330,7 @@ class DBSCAN(ClusterMixin, BaseEstimator):
             ValueError, TypeError: If an argument is invalid.
         """
         del y
-        check_euclidean(self.metric, 2 if self.p is None else self.p)
+        p = checked_exponent(self.metric, 2 if self.p is None else self.p, self.metric_params)
         check_method(self.algorithm, self.leaf_size)
         samples = checked_samples(self, X, reset=True)
         box = checked_box(self.boxsize, samples.shape[1])
@@ -336,11 +339,11 @@ class DBSCAN(ClusterMixin, BaseEstimator):
         if not isinstance(self.min_samples, numbers.Integral) or self.min_samples < 1:
             raise ValueError(f"min_samples is {self.min_samples!r}; it must be an integer of at least 1.")
         eps, fewest = float(self.eps), int(self.min_samples)
-        if sample_weight is None and samples.shape[1] <= _MOST_DIMS_OF_CLUSTERS:
+        if sample_weight is None and samples.shape[1] <= _MOST_DIMS_OF_CLUSTERS and p == 2:
             labels, core = _clusters(samples, eps, fewest, box)
         else:
             weight = checked_weights(sample_weight, samples)
-            labels, core = _clusters_of_lists(PointSearch(samples, box), eps, fewest, weight)
+            labels, core = _clusters_of_lists(search_by(PointSearch(samples, box), p), eps, fewest, weight)
         self.labels_: np.ndarray = labels.astype(np.intp)
         self.core_sample_indices_ = np.flatnonzero(core)
         self.components_ = check_array(X)[core]
@@ -360,11 +363,11 @@ def _clusters(samples: np.ndarray, eps: float, fewest: int, box: np.ndarray | No
 
 
 def _clusters_of_lists(
-    search: PointSearch, eps: float, fewest: int, weight: np.ndarray
+    search: PointSearch | MetricSearch, eps: float, fewest: int, weight: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return labels and core samples from the lists of all neighbours."""
     n = len(search.points)
-    advice = "Use a smaller eps, or samples of up to 4 features without sample_weight, which need no lists"
+    advice = "Use a smaller eps, or samples of up to 4 features with p=2 and without sample_weight, which need no lists"
     splits, index, _ = search.within(search.points, np.full(n, eps), _BYTES_LISTED, advice)
     # Every sample is in its own list, so lists are never empty.
     core = np.add.reduceat(weight[index], splits[:-1]) >= fewest

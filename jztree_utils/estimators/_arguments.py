@@ -50,13 +50,40 @@ def checked_box(boxsize: ArrayLike | None, dims: int) -> np.ndarray | None:
     return np.broadcast_to(np.asarray(boxsize, np.float64), (dims,)).copy()
 
 
-def check_euclidean(metric: Any, p: Any) -> None:
-    """Raise ValueError unless ``metric``, with the exponent ``p`` of Minkowski distances, is the Euclidean distance."""
-    if metric not in ("euclidean", "l2") and not (metric == "minkowski" and p == 2):
-        raise ValueError(
-            f"metric is {metric!r} with p={p!r}; distances must be Euclidean, so use metric='euclidean', or "
-            "'minkowski' with p=2. The classes of sklearn have other metrics."
-        )
+# The exponents of Minkowski distances, by the names of scikit-learn.
+_EXPONENTS = {"euclidean": 2, "l2": 2, "manhattan": 1, "cityblock": 1, "l1": 1, "chebyshev": np.inf, "infinity": np.inf}
+_NAMES = {2: "euclidean", 1: "manhattan", np.inf: "chebyshev"}
+
+
+def checked_exponent(metric: Any, p: Any, metric_params: Any) -> float:
+    """Return the exponent of a Minkowski distance, for ``metric`` with the exponent ``p`` of ``"minkowski"``.
+
+    Args:
+        metric: The name of the distance.
+        p: The exponent.
+        metric_params: None, or a dict with the exponent, which then replaces ``p``.
+
+    Raises:
+        ValueError: If the distance is another one.
+    """
+    params = {} if metric_params is None else {name: one for name, one in metric_params.items() if one is not None}
+    p = params.pop("p", p)
+    if isinstance(metric, str) and not params:
+        if metric in _EXPONENTS:
+            return float(_EXPONENTS[metric])
+        if metric in ("minkowski", "p") and isinstance(p, (int, float, np.number)) and p >= 1:
+            return float(p)
+    extra = f" and metric_params={metric_params!r}" if metric_params else ""
+    raise ValueError(
+        f"metric is {metric!r} with p={p!r}{extra}; distances must be Minkowski distances without weights, so use "
+        f"metric='minkowski' with p from 1 to infinity, or one of {', '.join(map(repr, _EXPONENTS))}. The classes of "
+        "sklearn have other metrics."
+    )
+
+
+def effective_metric(p: float) -> tuple[str, dict[str, Any]]:
+    """Return the name and the parameters of a Minkowski distance, like scikit-learn."""
+    return (_NAMES[p], {}) if p in _NAMES else ("minkowski", {"p": p})
 
 
 def check_method(algorithm: Any, leaf_size: Any) -> None:

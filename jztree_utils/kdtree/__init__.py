@@ -1,8 +1,11 @@
 """`KDTree`: the class of `scipy.spatial` with the searches of `jztree`, for scripts that already use it.
 
-All computations are in float64, in any mode of JAX. Distances are Euclidean (``p=2``). Each new number of neighbours,
-and each new size of the point set (in steps of up to an eighth), compiles again, which takes about a second. For small
-queries of many different sizes, SciPy is faster.
+All computations are in float64, in any mode of JAX. Distances with ``p`` from 1 to infinity are exact. The searches of
+`jztree` are Euclidean (``p=2``). For another ``p``, a Euclidean search lists candidates, and their distances are
+computed with NumPy; this is slower, above all in many dimensions.
+
+Each new number of neighbours compiles again, which takes about a second. Points and queries are padded to a few sizes
+that are compiled: a power of 4, above 4096 a power of 2, and above 65536 an eighth of one.
 """
 
 import itertools
@@ -13,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ._metric_search import MetricSearch as MetricSearch
+from ._metric_search import search_by as search_by
 from ._point_search import MOST_DIMS, PointSearch, check_size
 from ._point_search import padded as padded
 
@@ -80,7 +85,7 @@ class KDTree:
             x: ``(..., m)`` points.
             k: Number of neighbours, or a list of their ordinal numbers, where 1 is the nearest.
             eps, workers: No effect.
-            p: The metric, which must be 2.
+            p: The exponent of the distance ``sum(|x|**p)**(1/p)``, from 1 to infinity.
             distance_upper_bound: Return only neighbours below this distance.
 
         Returns:
@@ -100,7 +105,7 @@ class KDTree:
         most = min(int(wanted.max(initial=0)), self.n)
         distance, index = np.full((len(points), len(wanted)), np.inf), np.full((len(points), len(wanted)), self.n)
         if most and len(points):
-            found, rows = self._search.nearest(points, most)
+            found, rows = search_by(self._search, p).nearest(points, most)
             there = wanted <= most
             distance[:, there], index[:, there] = found[:, wanted[there] - 1], rows[:, wanted[there] - 1]
         far = ~(distance < distance_upper_bound)
@@ -124,7 +129,7 @@ class KDTree:
         Args:
             x: ``(..., m)`` points.
             r: Distances that broadcast to ``(...)``.
-            p: The metric, which must be 2.
+            p: The exponent of the distance ``sum(|x|**p)**(1/p)``, from 1 to infinity.
             eps, workers, return_sorted: No effect; lists are always sorted.
             return_length: Return only the lengths of the lists.
 
@@ -140,8 +145,8 @@ class KDTree:
         points, shape = self._queries(x), np.shape(x)[:-1]
         radii = np.broadcast_to(np.asarray(r, np.float64), shape).reshape(-1)
         if return_length:
-            return self._search.count_each(points, radii).reshape(shape)[()]
-        splits, index, _ = self._search.within(
+            return search_by(self._search, p).count_each(points, radii).reshape(shape)[()]
+        splits, index, _ = search_by(self._search, p).within(
             points, radii, _LIST, "Use a smaller r, fewer points at once, or return_length=True, which needs no lists"
         )
         lists = np.empty(len(points), object)
@@ -153,7 +158,8 @@ class KDTree:
         """Return, for each point of this tree, the sorted rows of ``other`` within ``r``."""
         del eps
         _check_metric(p)
-        splits, index, _ = self._points_of(other).within(self.data, np.full(self.n, float(r)), _LIST, _COUNT_INSTEAD)
+        search = search_by(self._points_of(other), p)
+        splits, index, _ = search.within(self.data, np.full(self.n, float(r)), _LIST, _COUNT_INSTEAD)
         return [sorted(index[begin:end].tolist()) for begin, end in itertools.pairwise(splits)]
 
     def query_pairs(self, r: float, p: float = 2.0, eps: float = 0, output_type: str = "set") -> Any:
@@ -163,7 +169,8 @@ class KDTree:
         if output_type not in ("set", "ndarray"):
             raise ValueError(f"output_type is {output_type!r}; it must be 'set' or 'ndarray'.")
         each = _TUPLE if output_type == "set" else _PAIR
-        splits, index, _ = self._search.within(self.data, np.full(self.n, float(r)), each, _COUNT_INSTEAD)
+        search = search_by(self._search, p)
+        splits, index, _ = search.within(self.data, np.full(self.n, float(r)), each, _COUNT_INSTEAD)
         first = np.repeat(np.arange(self.n), np.diff(splits))
         pairs = np.stack([first, index], axis=1)[first < index]
         return set(map(tuple, pairs.tolist())) if output_type == "set" else pairs.astype(np.intp)
@@ -181,7 +188,7 @@ class KDTree:
         Args:
             other: The other tree, which may be this one.
             r: One distance, or several ``(m,)``.
-            p: The metric, which must be 2.
+            p: The exponent of the distance ``sum(|x|**p)**(1/p)``, from 1 to infinity.
             weights: Weights of the points of both trees, a pair of arrays or None; one array for both if the trees are
                 the same.
             cumulative: Count the pairs within each distance. False counts only those above the previous distance, and
@@ -197,7 +204,7 @@ class KDTree:
         if not cumulative and np.any(np.diff(radii) < 0):
             raise ValueError("r is not in ascending order; with cumulative=False, distances must ascend.")
         own, theirs = (None, None) if weights is None else self._both_weights(other, weights)
-        counts = self._points_of(other).count(self.data, radii, own, theirs)
+        counts = search_by(self._points_of(other), p).count(self.data, radii, own, theirs)
         if not cumulative:
             counts = np.diff(counts, prepend=counts.dtype.type(0))
         return counts if np.ndim(r) else counts[0] if weights is not None else int(counts[0])
@@ -210,7 +217,7 @@ class KDTree:
         Args:
             other: The other tree, which may be this one.
             max_distance: Maximum distance of a pair.
-            p: The metric, which must be 2.
+            p: The exponent of the distance ``sum(|x|**p)**(1/p)``, from 1 to infinity.
             output_type: ``"dok_matrix"``, ``"coo_matrix"``, ``"dict"`` or ``"ndarray"``, the last with fields i, j, v.
 
         Returns:
@@ -222,7 +229,7 @@ class KDTree:
                 f"output_type is {output_type!r}; it must be 'dok_matrix', 'coo_matrix', 'dict' or 'ndarray'."
             )
         each = _TUPLE if output_type in ("dict", "dok_matrix") else _PAIR
-        splits, index, distance = self._points_of(other).within(
+        splits, index, distance = search_by(self._points_of(other), p).within(
             self.data, np.full(self.n, float(max_distance)), each, _COUNT_INSTEAD
         )
         first = np.repeat(np.arange(self.n), np.diff(splits))
@@ -313,8 +320,8 @@ def _integer(value: Any, words: str) -> int:
 
 
 def _check_metric(p: float) -> None:
-    if p != 2:
-        raise ValueError(f"p is {p}; distances must be Euclidean, p=2. scipy.spatial.KDTree has other metrics.")
+    if not isinstance(p, numbers.Real) or not p >= 1:
+        raise ValueError(f"p is {p!r}; only p-norms with 1 <= p <= infinity are permitted.")
 
 
 def _which(k: Any) -> tuple[np.ndarray, bool]:

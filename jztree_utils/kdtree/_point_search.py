@@ -1,5 +1,7 @@
 """Point searches in float64, in any mode of JAX: the common part of `kdtree` and `estimators`."""
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -15,6 +17,7 @@ from .._memory import bytes_in_words, host_memory
 MOST_DIMS = 8
 _LARGEST = 3e144  # the largest number whose square fits into float64, with a margin
 _FEWEST_ROWS = 16
+_BLOCK_PAIRS = 2**21  # pairs that `PointSearch.blocks` lists at once
 _MOST_LISTED = 2**31 - 1  # maximum number of neighbours in the lists of `jztree.radius.neighbours_within`
 # Bytes per neighbour during a search: rows and distances, in lists with spare capacity, and a copy of both.
 _BYTES_LISTED, _BYTES_NEAREST = 30, 28
@@ -44,7 +47,7 @@ class PointSearch:
         Raises:
             MemoryError: If the results would not fit into memory. The search does not start then.
         """
-        _check_memory(len(places) * k, _BYTES_NEAREST, _FEWER)
+        check_memory(len(places) * k, _BYTES_NEAREST, _FEWER)
         with jax.enable_x64(True):
             posz, rows, th = self._tree()
             distance, index = knn.jit(posz, k, self.boxsize, th=th, part_query=padded(places))
@@ -53,7 +56,7 @@ class PointSearch:
     def nearest_others(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the nearest others of each point, ``(n, k)``, like `nearest`; k below ``n``."""
         n = len(self.points)
-        _check_memory(n * k, _BYTES_NEAREST, _FEWER)
+        check_memory(n * k, _BYTES_NEAREST, _FEWER)
         with jax.enable_x64(True):
             posz, rows, th = self._tree()
             found = [np.asarray(one)[:n] for one in knn.jit(posz, k, self.boxsize, th=th, exclude_self=True)]
@@ -96,16 +99,54 @@ class PointSearch:
         kept = ~np.repeat(none, counts)
         return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[index[kept]], distance[kept]
 
-    def count_each(self, places: np.ndarray, radii: np.ndarray) -> np.ndarray:
-        """Count the points within a radius ``(q,)`` of each place, ``(q,)`` int64. Raises ValueError if one is NaN."""
+    def count_each(self, places: np.ndarray, radii: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
+        """Count the points within a radius ``(q,)`` of each place, ``(q,)`` int64. Raises ValueError if one is NaN.
+
+        With weights ``(n,)``, return their sums over these points in float64.
+        """
+        kind = np.int64 if weight is None else np.float64
         if not len(self.points) or not len(places):
-            return np.zeros(len(places), np.int64)
+            return np.zeros(len(places), kind)
         reach, none = self._reach(places, radii)
         with jax.enable_x64(True):
-            posz, _, th = self._tree()
+            posz, rows, th = self._tree()
             query, wide = _padded_queries(places, reach)
-            counts = np.asarray(count_within.jit(posz, wide, self.boxsize, th=th, part_query=query), np.int64)
+            weights = self._in_order(weight, rows)
+            found = count_within.jit(posz, wide, self.boxsize, th=th, part_query=query, weight=weights)
+            counts = np.asarray(found, kind)
         return np.where(none, 0, counts[: len(places)])
+
+    def blocks(self, places: np.ndarray, radii: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+        """Yield the points within a radius ``(q,)`` of each place, in blocks of places, so that lists stay short.
+
+        Each block is three arrays with one entry per pair, sorted by place: rows of places, rows of points, and
+        distances. Raises ValueError if a radius is NaN.
+        """
+        if not len(self.points) or not len(places):
+            return
+        reach, none = self._reach(places, radii)
+        counts = self.count_each(places, reach)
+        bounds, ends = [0], np.cumsum(counts)
+        while bounds[-1] < len(places):
+            before = ends[bounds[-1]] - counts[bounds[-1]]
+            bounds.append(max(int(np.searchsorted(ends, before + _BLOCK_PAIRS, side="right")), bounds[-1] + 1))
+        parts = [part for part in itertools.pairwise(bounds) if counts[slice(*part)].any()]
+        if not parts:
+            return
+        # All blocks have the same shapes, so that they share compiled code.
+        rows = max(last - first for first, last in parts)
+        capacity = _padded_size(max(int(counts[slice(*part)].sum()) for part in parts))
+        for first, last in parts:
+            with jax.enable_x64(True):
+                posz, order, th = self._tree()
+                query, wide = _padded_queries(places[first:last], reach[first:last], rows)
+                options = {"th": th, "part_query": query, "capacity": capacity}
+                lists = neighbours_within.jit(posz, wide, self.boxsize, **options)
+                splits = np.asarray(lists.splits)[: last - first + 1]
+                index, distance = (np.asarray(of)[: splits[-1]] for of in (lists.index, lists.distance))
+            row = np.repeat(np.arange(first, last), np.diff(splits))
+            kept = ~none[row]
+            yield row[kept], order[index[kept]], distance[kept]
 
     def _check_lists(self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str) -> None:
         """Raise MemoryError if lists of neighbours do not fit; the count runs only for large numbers of pairs."""
@@ -113,7 +154,7 @@ class PointSearch:
         if most <= _MOST_LISTED and _fits(most * each):
             return
         total = int(self.count_each(places, radii).sum())
-        _check_memory(total, each, advice)
+        check_memory(total, each, advice)
         if total > _MOST_LISTED:
             raise MemoryError(f"there are {total:,} neighbours, but lists hold at most {_MOST_LISTED:,}. {advice}.")
 
@@ -134,11 +175,11 @@ class PointSearch:
         reach, none = self._reach(places, radii)
         with jax.enable_x64(True):
             posz, rows, th = self._tree()
-            weights = None if weight is None else np.append(weight, np.zeros(len(rows) - len(weight)))[rows]
+            weights = self._in_order(weight, rows)
             # A leading axis for the radii: without it, an equal number of radii and places would mean one radius each.
             ladder = np.sort(reach)[None]
-            found = count_within.jit(posz, ladder, self.boxsize, th=th, part_query=places, weight=weights)
-            counts = np.asarray(found, kind)
+            found = count_within.jit(posz, ladder, self.boxsize, th=th, part_query=padded(places), weight=weights)
+            counts = np.asarray(found, kind)[: len(places)]
         total = counts.sum(axis=0) if of_places is None else of_places @ counts
         return np.where(none, 0, total[np.argsort(np.argsort(reach, kind="stable"), kind="stable")])
 
@@ -150,6 +191,11 @@ class PointSearch:
             posz, rows, th = zsort_and_tree.jit(part, data=rows, boxsize=self.boxsize)
             self._built = posz, np.asarray(rows), th
         return self._built
+
+    @staticmethod
+    def _in_order(weight: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
+        """Return the weights ``(n,)`` of points for the rows of the hierarchy, 0 in padding."""
+        return None if weight is None else np.append(weight, np.zeros(len(rows) - len(weight)))[rows]
 
     def _reach(self, places: np.ndarray, radii: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return radii in the valid range, and a mask of negative radii, which reach no points."""
@@ -166,7 +212,7 @@ def _fits(needed: int) -> bool:
     return free is None or needed <= free
 
 
-def _check_memory(number: int, each: int, advice: str) -> None:
+def check_memory(number: int, each: int, advice: str) -> None:
     """Raise MemoryError if a number of neighbours, of ``each`` bytes, does not fit into memory."""
     if not _fits(number * each):
         needed, free = f"{number * each:,} bytes ({bytes_in_words(number * each)})", bytes_in_words(host_memory() or 0)
@@ -175,9 +221,9 @@ def _check_memory(number: int, each: int, advice: str) -> None:
         )
 
 
-def _padded_queries(places: np.ndarray, radii: np.ndarray) -> tuple[Pos, np.ndarray]:
+def _padded_queries(places: np.ndarray, radii: np.ndarray, rows: int = 0) -> tuple[Pos, np.ndarray]:
     """Return `padded` places, and a radius for each row."""
-    query = padded(places)
+    query = padded(places, rows)
     wide = np.zeros(query.pos.shape[0])
     wide[: len(places)] = radii
     return query, wide
@@ -192,10 +238,20 @@ def check_size(values: np.ndarray, name: str) -> None:
         )
 
 
-def padded(points: np.ndarray) -> Pos:
-    """Pad points by at most an eighth, so that few sizes are compiled."""
-    rows = max(len(points), _FEWEST_ROWS)
-    step = 1 << max(rows.bit_length() - 4, 0)
-    pos = np.zeros((-(-rows // step) * step, points.shape[1]))
+def padded(points: np.ndarray, rows: int = 0) -> Pos:
+    """Pad points to one of a few sizes, of at least ``rows``, so that few sizes are compiled."""
+    pos = np.zeros((_padded_size(max(len(points), rows)), points.shape[1]))
     pos[: len(points)] = points
     return Pos(pos=pos, num=len(points))
+
+
+def _padded_size(rows: int) -> int:
+    """Return the next power of 4, from 4096 rows the next power of 2, and from 65536 the next eighth of one.
+
+    A search among few rows takes less time than its compilation, and among many it takes more.
+    """
+    bits = max(rows - 1, _FEWEST_ROWS - 1).bit_length()
+    if bits <= 12:
+        return 1 << (bits + bits % 2)
+    step = 1 << (bits if bits <= 16 else bits - 4)
+    return -(-rows // step) * step

@@ -183,9 +183,14 @@ def test_estimator_can_be_pickled() -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: NearestNeighbors(p=1).fit(DATA), ValueError, "with p=1; distances must be Euclidean"),
-        (lambda: KNeighborsTransformer(metric="cosine").fit(DATA), ValueError, "metric is 'cosine'.*must be Euclidean"),
-        (lambda: DBSCAN(metric="precomputed").fit(DATA), ValueError, "metric is 'precomputed'.*must be Euclidean"),
+        (lambda: NearestNeighbors(p=0.5).fit(DATA), ValueError, "with p=0.5; distances must be Minkowski distances"),
+        (
+            lambda: NearestNeighbors(metric_params={"w": [1, 2, 3]}).fit(DATA),
+            ValueError,
+            r"with p=2 and metric_params={'w': \[1, 2, 3\]}; distances must be Minkowski distances without weights",
+        ),
+        (lambda: KNeighborsTransformer(metric="cosine").fit(DATA), ValueError, "metric is 'cosine'.*must be Minkowski"),
+        (lambda: DBSCAN(metric="precomputed").fit(DATA), ValueError, "metric is 'precomputed'.*must be Minkowski"),
         (
             lambda: DBSCAN(algorithm="kdtree").fit(DATA),
             ValueError,
@@ -279,7 +284,7 @@ def test_scikit_learn_checks_of_estimators(kind: Any) -> None:
 
 
 # Tests of scikit-learn that fail because of these error messages, and those that fail for other reasons.
-DIFFERENT = ("distances must be Euclidean", "jztree supports 1 to 8 features")
+DIFFERENT = ("distances must be Minkowski distances", "jztree supports 1 to 8 features")
 FAILING = {
     "test_unsupervised_inputs": "takes a fitted estimator for samples, as does whatever reads its trees",
     "test_query_equidistant_kth_nn": "asks that the lowest rows are chosen where the last neighbours are equally far",

@@ -1,0 +1,134 @@
+"""`KDTree` and the estimators with Minkowski distances, compared with SciPy, scikit-learn and brute force."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.spatial import cKDTree, minkowski_distance
+
+from jztree_utils.kdtree import KDTree, _point_search
+
+RNG = np.random.default_rng(4)
+DATA = np.r_[RNG.random((150, 3)), RNG.random((20, 3)) * 0.01, np.full((5, 3), 0.25)]
+PLACES = RNG.random((40, 3)) * 1.4 - 0.2
+BOXES = {"open": None, "periodic": 1.0, "mixed": [1.0, 0.0, 1.5]}
+EXPONENTS = [1, np.inf, 1.5, 3, 100]
+
+
+@pytest.fixture(params=[2**21, 300], ids=["one block", "blocks"], autouse=True)
+def in_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_point_search, "_BLOCK_PAIRS", request.param)
+
+
+@pytest.mark.parametrize("kind", BOXES)
+def test_searches_equal_those_of_scipy(kind: str) -> None:
+    mine, theirs = KDTree(DATA, boxsize=BOXES[kind]), cKDTree(DATA, boxsize=BOXES[kind])
+    places = PLACES % 1
+    other, others = KDTree(places, boxsize=BOXES[kind]), cKDTree(places, boxsize=BOXES[kind])
+    radii, weights = np.array([0.3, 0.0, 0.05, 9.0]), (RNG.random(175), RNG.random(40))
+    for p in EXPONENTS:
+        for k, bound in ((1, np.inf), (6, np.inf), ([5, 1], 0.2), (200, np.inf)):
+            found, expected = (one.query(PLACES, k, p=p, distance_upper_bound=bound) for one in (mine, theirs))
+            np.testing.assert_allclose(found[0], expected[0], rtol=1e-12, atol=1e-15, err_msg=f"{p}")
+            differ = found[1] != expected[1]
+            assert not np.any(differ & ~np.isin(found[1], np.arange(170, 175))), "only equal points change places"
+        each = RNG.uniform(0, 0.4, 40)
+        for r in (each, 0.3, 0.0):
+            lists = theirs.query_ball_point(PLACES, r, p=p, return_sorted=True)
+            assert mine.query_ball_point(PLACES, r, p=p).tolist() == lists.tolist()
+            lengths = mine.query_ball_point(PLACES, r, p=p, return_length=True)
+            assert lengths.tolist() == [len(one) for one in lists]
+        assert mine.query_pairs(0.15, p=p) == theirs.query_pairs(0.15, p=p)
+        assert mine.query_ball_tree(other, 0.3, p=p) == [
+            sorted(row) for row in theirs.query_ball_tree(others, 0.3, p=p)
+        ]
+        for cumulative, r in ((True, radii), (False, np.sort(radii))):
+            options = {"p": p, "cumulative": cumulative}
+            counts, expected = (
+                one.count_neighbors(two, r, **options) for one, two in ((mine, other), (theirs, others))
+            )
+            np.testing.assert_array_equal(counts, expected)
+            sums = [
+                one.count_neighbors(two, r, weights=weights, **options)
+                for one, two in ((mine, other), (theirs, others))
+            ]
+            np.testing.assert_allclose(*sums, rtol=1e-12)
+        tables = [
+            one.sparse_distance_matrix(two, 0.4, p=p, output_type="coo_matrix").toarray()
+            for one, two in ((mine, other), (theirs, others))
+        ]
+        np.testing.assert_allclose(*tables, rtol=1e-12)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 5, 8])
+def test_ties_are_exact_and_in_row_order(dims: int) -> None:
+    """All distances between points of an integer lattice are integers."""
+    points = RNG.integers(0, 4, (120, dims)).astype(float)
+    tree = KDTree(points)
+    for p in (1, np.inf):
+        distances = minkowski_distance(points[:, None], points[None], p)
+        order = np.lexsort((np.broadcast_to(np.arange(120), (120, 120)), distances))
+        found = tree.query(points, 7, p=p)
+        np.testing.assert_array_equal(found[1], order[:, :7])
+        np.testing.assert_array_equal(found[0], np.take_along_axis(distances, order[:, :7], axis=1))
+        radii = np.arange(-1.0, 9.0)
+        assert tree.count_neighbors(tree, radii, p=p).tolist() == [(distances <= r).sum() for r in radii]
+        lists = tree.query_ball_point(points, 2.0, p=p)
+        assert lists.tolist() == [np.flatnonzero(row <= 2).tolist() for row in distances]
+
+
+def test_powers_of_small_and_large_lengths_do_not_vanish() -> None:
+    points = np.array([[1e-5, 0.0], [0.0, 3e-5], [2e-5, 2e-5]]) * np.array([[1.0], [1.0], [1.0]])
+    for unit in (1e-5, 1.0, 1e20):
+        distance, row = KDTree(points * unit).query([0.0, 0.0], 3, p=100)
+        assert row.tolist() == [0, 2, 1]
+        np.testing.assert_allclose(distance, np.array([1e-5, 2e-5 * 2 ** (1 / 100), 3e-5]) * unit, rtol=1e-12)
+
+
+def test_no_points_and_no_places() -> None:
+    empty = KDTree(np.zeros((0, 2)))
+    assert empty.query([[0.5, 0.5]], 2, p=1)[0].tolist() == [[np.inf, np.inf]]
+    assert empty.query_ball_point([[0, 0]], 1, p=1).tolist() == [[]]
+    assert empty.count_neighbors(empty, [1.0], p=np.inf).tolist() == [0]
+    assert KDTree(DATA).query(PLACES[:0], 2, p=1)[0].shape == (0, 2)
+    assert KDTree(DATA).query_ball_point(PLACES[:2], -1.0, p=1).tolist() == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("metric", "p", "name"),
+    [
+        ("manhattan", 2, "manhattan"),
+        ("chebyshev", 2, "chebyshev"),
+        ("minkowski", 1, "manhattan"),
+        ("minkowski", 3, "minkowski"),
+    ],
+)
+def test_estimators_equal_those_of_scikit_learn(metric: str, p: float, name: str) -> None:
+    neighbors = pytest.importorskip("sklearn.neighbors")
+    from sklearn import cluster  # noqa: PLC0415 - optional
+
+    from jztree_utils import estimators  # noqa: PLC0415 - needs scikit-learn
+
+    options: dict[str, Any] = {"metric": metric, "p": p}
+    mine, theirs = (
+        kind(n_neighbors=6, radius=0.2, **options).fit(DATA[:170])
+        for kind in (estimators.NearestNeighbors, neighbors.NearestNeighbors)
+    )
+    assert mine.effective_metric_ == theirs.effective_metric_ == name
+    assert mine.effective_metric_params_.get("p") == theirs.effective_metric_params_.get("p")
+    for places in (None, PLACES):
+        found, expected = mine.kneighbors(places), theirs.kneighbors(places)
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-12, atol=1e-15)
+        np.testing.assert_array_equal(found[1], expected[1])
+        graphs = [one.radius_neighbors_graph(places, mode="distance").toarray() for one in (mine, theirs)]
+        np.testing.assert_allclose(*graphs, rtol=1e-12)
+    labels = [
+        kind(eps=0.15, min_samples=4, **options).fit(DATA).labels_ for kind in (estimators.DBSCAN, cluster.DBSCAN)
+    ]
+    np.testing.assert_array_equal(*labels)
+
+
+@pytest.mark.parametrize("p", [0.5, -1, np.nan, "a", None])
+def test_invalid_exponent_raises(p: Any) -> None:
+    with pytest.raises(ValueError, match="only p-norms with 1 <= p <= infinity are permitted"):
+        KDTree(DATA).query(PLACES, p=p)
