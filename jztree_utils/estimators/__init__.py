@@ -1,6 +1,6 @@
 """Nearest-neighbour estimators with the API of scikit-learn and the searches of `jztree`.
 
-`NearestNeighbors`, `KNeighborsTransformer`, `RadiusNeighborsTransformer`, and `DBSCAN` have the
+`NearestNeighbors`, `KNeighborsTransformer`, `RadiusNeighborsTransformer`, `DBSCAN` and `KernelDensity` have the
 arguments, methods and attributes of the scikit-learn 1.6 (or later) classes of the same names. After a transformer, the
 regressors, classifiers, embeddings and clusterings of scikit-learn work with ``metric="precomputed"``. The differences
 are:
@@ -48,8 +48,9 @@ from ._arguments import (
     checked_weights,
     effective_metric,
 )
+from ._kernel_density import KernelDensity
 
-__all__ = ["DBSCAN", "KNeighborsTransformer", "NearestNeighbors", "RadiusNeighborsTransformer"]
+__all__ = ["DBSCAN", "KNeighborsTransformer", "KernelDensity", "NearestNeighbors", "RadiusNeighborsTransformer"]
 
 _MOST_DIMS_OF_CLUSTERS = 4
 _BYTES_LISTED = 60  # per neighbour: its query, row and distance, for the sort, and the result
