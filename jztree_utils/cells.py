@@ -6,6 +6,7 @@ radius, finds the candidates. The vectors between the given positions, plus whol
 with orthogonal sides, `jztree.radius.pairs_within` is faster, and runs on many devices.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -79,9 +80,7 @@ def pairs_in_cell(
     found.append(
         (empty[:, 0].astype(np.int64), empty[:, 0].astype(np.int64), empty.astype(np.int64), empty, empty[:, 0])
     )
-    columns = [np.concatenate(column) for column in zip(*found, strict=True)]
-    order = np.lexsort((*columns[2].T[::-1], columns[1], columns[0]))
-    i, j, shift, vector, distance = (column[order] for column in columns)
+    i, j, shift, vector, distance = (np.concatenate(column) for column in zip(*found, strict=True))
     return CellPairs(i=i, j=j, shift=shift, vector=vector, distance=distance)
 
 
@@ -136,13 +135,26 @@ def _ghosts(fraction: np.ndarray, margin: np.ndarray, periodic: np.ndarray) -> t
 def _pairs_of(
     pos: np.ndarray, lattice: _Lattice, radius: float, full: bool, i: np.ndarray, j: np.ndarray, shift: np.ndarray
 ) -> tuple[np.ndarray, ...]:
-    """Return the columns of the candidates within the radius, each pair twice or once."""
+    """Return the columns of the candidates within the radius in order, each pair twice or once."""
     vector = pos[j] - pos[i] + lattice.shifted(shift)
     distance = np.sqrt((vector**2).sum(axis=1))
     first = np.take_along_axis(shift, (shift != 0).argmax(axis=1)[:, None], axis=1)[:, 0]  # 0 without a shift
     chosen = (i != j) | (first != 0) if full else (i < j) | ((i == j) & (first > 0))
-    chosen &= distance <= radius
-    return tuple(column[chosen] for column in (i, j, shift, vector, distance))
+    rows = np.flatnonzero(chosen & (distance <= radius))
+    rows = rows[_order(i[rows], j[rows], shift[rows])]
+    return tuple(column[rows] for column in (i, j, shift, vector, distance))
+
+
+def _order(i: np.ndarray, j: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """Return the order by ``i``, ``j`` and ``shift``."""
+    if not len(shift):
+        return np.zeros(0, np.int64)
+    low = shift.min(axis=0)
+    sizes = (int(i.max()) + 1, int(j.max()) + 1, *(shift.max(axis=0) - low + 1).tolist())
+    if math.prod(sizes) >= 2**63:
+        return np.lexsort((*shift.T[::-1], j, i))
+    # A sort of one number takes a fifth of the time.
+    return np.argsort(np.ravel_multi_index((i, j, *(shift - low).T), sizes))
 
 
 def _positions(pos: Any) -> np.ndarray:

@@ -86,6 +86,17 @@ def test_radius_is_inclusive() -> None:
     assert (found.distance == 1.0).sum() == 4
 
 
+def test_large_shifts_are_exact() -> None:
+    """Positions are far outside the cell, so the numbers of j and all shifts do not fit one integer."""
+    pos = np.array([[0.25, 0.5, 0.5], [2.0**30 + 0.5, 0.5, 0.5], [0.25, 2.0**31, 0.5], [0.25, 0.5, -(2.0**29) + 0.25]])
+    found = pairs_in_cell(pos, 0.6, np.eye(3), full=True)
+    expected = {(0, 1, -(2**30), 0, 0), (0, 2, 0, -(2**31), 0), (0, 2, 0, 1 - 2**31, 0), (0, 3, 0, 0, 2**29)}
+    assert expected <= set(rows_of(found))
+    assert rows_of(found) == sorted(rows_of(found))
+    apart = pos[found.j] - pos[found.i] + found.shift
+    np.testing.assert_array_equal(found.distance, np.sqrt((apart**2).sum(axis=1)))
+
+
 def test_few_particles() -> None:
     found = pairs_in_cell(np.zeros((0, 3)), 1.0, np.eye(3))
     assert (found.i.shape, found.shift.shape, found.vector.shape) == ((0,), (0, 3), (0, 3))
