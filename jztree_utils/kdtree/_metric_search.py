@@ -85,7 +85,7 @@ class MetricSearch:
         for pairs in self.blocks(places, reach):
             keep = pairs[0] != pairs[1] if others else slice(None)
             query, rows, apart = (column[keep] for column in pairs)
-            order = np.lexsort((rows, apart, query))
+            order = _nearest_first(query, apart, rows)
             which, starts = np.unique(query, return_index=True)
             chosen = order[starts[:, None] + np.arange(k)]
             distance[which], index[which] = apart[chosen], rows[chosen]
@@ -127,6 +127,19 @@ class MetricSearch:
         length = np.where(box > 0, box, np.inf)
         apart = np.abs(_wrapped(places, length)[query] - _wrapped(self.points, length)[index])
         return np.minimum(apart, np.abs(length - apart))
+
+
+def _nearest_first(query: np.ndarray, distance: np.ndarray, row: np.ndarray) -> np.ndarray:
+    """Return the order by query, distance and row, of ascending queries."""
+    # A sort of one number is several times as fast, and wrong only for almost equal distances. Sort these again.
+    order = np.argsort(query + distance / (2 * distance.max(initial=0) or 1))
+    query, distance, row = query[order], distance[order], row[order]
+    wrong = (distance[1:] < distance[:-1]) | ((distance[1:] == distance[:-1]) & (row[1:] < row[:-1]))
+    wrong &= query[1:] == query[:-1]
+    if wrong.any():
+        again = np.flatnonzero(np.isin(query, query[1:][wrong]))
+        order[again] = order[again][np.lexsort((row[again], distance[again], query[again]))]
+    return order
 
 
 def _wrapped(points: np.ndarray, length: np.ndarray) -> np.ndarray:
