@@ -1,11 +1,14 @@
 """Runs tests of other libraries with our classes instead of theirs. Not a test."""
 
+import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
+
+import pytest
 
 _ROOT = Path(__file__).parents[1]
 # Many tests of a module do not use the classes, and would pass with any classes.
@@ -35,6 +38,16 @@ def _count(record_property):
     yield
     record_property("uses", len(_used))
 """
+
+
+def skip_without(module: str) -> None:
+    """Skip the test if a module of tests is not installed. It is not imported, because its marks are unknown here."""
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        pytest.skip(f"{module} is not installed")
 
 
 class Case(NamedTuple):

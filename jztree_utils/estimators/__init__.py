@@ -331,7 +331,7 @@ class DBSCAN(ClusterMixin, BaseEstimator):
             ValueError, TypeError: If an argument is invalid.
         """
         del y
-        p = checked_exponent(self.metric, 2 if self.p is None else self.p, self.metric_params)
+        p = checked_exponent(self.metric, self.p, self.metric_params)
         check_method(self.algorithm, self.leaf_size)
         samples = checked_samples(self, X, reset=True)
         box = checked_box(self.boxsize, samples.shape[1])

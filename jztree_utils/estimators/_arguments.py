@@ -1,6 +1,7 @@
 """Validation of the arguments of the estimators."""
 
 import numbers
+import warnings
 from typing import Any
 
 import numpy as np
@@ -54,26 +55,34 @@ def checked_box(boxsize: ArrayLike | None, dims: int) -> np.ndarray | None:
 _EXPONENTS = {"euclidean": 2, "l2": 2, "manhattan": 1, "cityblock": 1, "l1": 1, "chebyshev": np.inf, "infinity": np.inf}
 _NAMES = {2: "euclidean", 1: "manhattan", np.inf: "chebyshev"}
 
+# The words of scikit-learn.
+_TWICE = "Parameter p is found in metric_params. The corresponding parameter from __init__ is ignored."
+
 
 def checked_exponent(metric: Any, p: Any, metric_params: Any) -> float:
     """Return the exponent of a Minkowski distance, for ``metric`` with the exponent ``p`` of ``"minkowski"``.
 
     Args:
         metric: The name of the distance.
-        p: The exponent.
+        p: The exponent. None means 2.
         metric_params: None, or a dict with the exponent, which then replaces ``p``.
 
     Raises:
         ValueError: If the distance is another one.
+
+    Warns:
+        SyntaxWarning: If both ``p`` and ``metric_params`` have the exponent.
     """
     params = {} if metric_params is None else {name: one for name, one in metric_params.items() if one is not None}
-    p = params.pop("p", p)
+    if p is not None and "p" in params:
+        warnings.warn(_TWICE, SyntaxWarning, stacklevel=4)
+    p = params.pop("p", 2 if p is None else p)
     if isinstance(metric, str) and not params:
         if metric in _EXPONENTS:
             return float(_EXPONENTS[metric])
         if metric in ("minkowski", "p") and isinstance(p, (int, float, np.number)) and p >= 1:
             return float(p)
-    extra = f" and metric_params={metric_params!r}" if metric_params else ""
+    extra = f" and {', '.join(map(repr, params))} in metric_params" if params else ""
     raise ValueError(
         f"metric is {metric!r} with p={p!r}{extra}; distances must be Minkowski distances without weights, so use "
         f"metric='minkowski' with p from 1 to infinity, or one of {', '.join(map(repr, _EXPONENTS))}. The classes of "

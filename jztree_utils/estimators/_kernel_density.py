@@ -125,7 +125,7 @@ class KernelDensity(BaseEstimator):
         for name, value in (("atol", self.atol), ("rtol", self.rtol)):
             if not isinstance(value, numbers.Real) or not value >= 0:
                 raise ValueError(f"{name} is {value!r}; it must be a number of at least 0.")
-        p = checked_exponent(self.metric, 2, self.metric_params)
+        p = checked_exponent(self.metric, None, self.metric_params)
         samples = checked_samples(self, X, reset=True)
         self.bandwidth_ = _bandwidth(self.bandwidth, samples)
         weight = checked_weights(sample_weight, samples)

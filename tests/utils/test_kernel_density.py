@@ -180,7 +180,12 @@ def test_invalid_weights_and_samples_raise() -> None:
 
 
 # Estimator checks whose samples have more than 8 features.
-MORE_FEATURES = {"check_dtype_object", "check_fit2d_1sample", "check_sample_weight_equivalence_on_dense_data"}
+MORE_FEATURES = {
+    "check_all_zero_sample_weights_error",
+    "check_dtype_object",
+    "check_fit2d_1sample",
+    "check_sample_weight_equivalence_on_dense_data",
+}
 
 
 @pytest.mark.slow
@@ -203,7 +208,7 @@ THEIRS = "from sklearn.neighbors.tests.test_kde import *\n"
 
 @pytest.mark.slow
 def test_scikit_learns_own_tests(tmp_path: Path) -> None:
-    pytest.importorskip("sklearn.neighbors.tests.test_kde")
+    their_tests.skip_without("sklearn.neighbors.tests.test_kde")
     cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-p", "sklearn.conftest")
     # docs/coming_from.md states these numbers.
     assert sum(case.uses and not case.message for case in cases) >= 50

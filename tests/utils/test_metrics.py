@@ -128,6 +128,15 @@ def test_estimators_equal_those_of_scikit_learn(metric: str, p: float, name: str
     np.testing.assert_array_equal(*labels)
 
 
+def test_exponent_in_metric_params_replaces_p() -> None:
+    pytest.importorskip("sklearn")
+    from jztree_utils.estimators import NearestNeighbors  # noqa: PLC0415 - needs scikit-learn
+
+    with pytest.warns(SyntaxWarning, match="Parameter p is found in metric_params"):
+        mine = NearestNeighbors(metric_params={"p": 1, "w": None}).fit(DATA)
+    assert mine.effective_metric_ == "manhattan"
+
+
 @pytest.mark.parametrize("p", [0.5, -1, np.nan, "a", None])
 def test_invalid_exponent_raises(p: Any) -> None:
     with pytest.raises(ValueError, match="only p-norms with 1 <= p <= infinity are permitted"):
