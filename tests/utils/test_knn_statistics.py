@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from devices import DEVICE_COUNTS, ROWS, make, mesh_of
 from oracles import box_lengths, clustered, lattice, squared_distances, uniform
+from processes import run_processes
 
 from jztree_utils.knn_statistics import _counts, grid_queries, joint_knn_cdf, knn_cdf, random_queries
 
@@ -72,6 +73,31 @@ def test_counts_do_not_depend_on_devices(ndev: int, monkeypatch: pytest.MonkeyPa
     pos = uniform(ROWS * ndev, 3)
     alone, found = (knn_cdf(pos, [1, 9], RADII, queries, 1.0, mesh=over) for over in (None, mesh))
     np.testing.assert_array_equal(found.count, alone.count)
+
+
+PROCESSES = """
+from jztree import launch
+
+launch.initialize(heartbeat_timeout_seconds=100)
+import jax
+import oracles
+
+from jztree_utils.knn_statistics import joint_knn_cdf, random_queries
+
+mesh = jax.make_mesh((4,), ("gpus",))
+sets, queries = (oracles.uniform(200, 3), oracles.lattice(6, 3, spacing=0.1)), random_queries(300, 1.0)
+found, alone = (joint_knn_cdf(*sets, [1, 3], 2, [0.1, 0.2, 0.3], queries, 1.0, mesh=over) for over in (mesh, None))
+assert (found.count == alone.count).all()
+assert 0 < found.count[0, 0, 1] < 300
+print("equal")
+"""
+
+
+@pytest.mark.slow
+def test_counts_do_not_depend_on_processes() -> None:
+    for returncode, output in run_processes(PROCESSES, timeout=200):
+        assert returncode == 0, output
+        assert output.endswith("equal\n")
 
 
 def test_random_particles_have_the_distribution_of_poisson() -> None:
