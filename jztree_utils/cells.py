@@ -21,7 +21,7 @@ from .kdtree import MOST_DIMS, PointSearch, check_size
 __all__ = ["CellPairs", "pairs_in_cell"]
 
 _ROUNDING = 1e-12  # bound on the relative rounding errors of wrapped positions and of ghosts
-_FLAT = 1e-10  # the volume of a cell, as a fraction of that of a box with the same lengths, below which it is flat
+_FLAT = 1e-10  # a cell is flat if it has less than this fraction of the volume of a box with the same lengths
 
 
 @dataclass(frozen=True, kw_only=True)

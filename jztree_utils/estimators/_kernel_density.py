@@ -187,7 +187,7 @@ class KernelDensity(BaseEstimator):
         row = np.searchsorted(ends, random.uniform(size=n_samples) * ends[-1], side="right")
         apart = random.normal(size=(n_samples, dims))
         if self.kernel == "tophat":
-            # A random direction, and a radius below which the volume is uniformly distributed.
+            # A random direction, and a radius whose ball has a uniformly distributed volume.
             apart /= np.linalg.norm(apart, axis=1, keepdims=True)
             apart *= random.uniform(size=(n_samples, 1)) ** (1 / dims)
         places = self._search.points[np.minimum(row, n - 1)] + self.bandwidth_ * apart
