@@ -28,7 +28,7 @@ class OctaveCells {
       start_.push_back(static_cast<int32_t>(edge));
     }
   }
-  // The first edge that may be at least x. The caller guarantees that x is at most the last edge.
+  // The first edge that may be at least x, which is at most the last edge.
   int64_t start(T x) const { return start_[static_cast<size_t>(std::max<int64_t>(octave(x) - base_, 0))]; }
 
  private:
@@ -81,6 +81,23 @@ class EqualCells {
   std::vector<int32_t> start_;
 };
 
+// The bounds of edges, with one more edge that contains everything.
+template <typename T>
+struct EdgeBounds {
+  int64_t count = 0;
+  const T *surely = nullptr, *possibly = nullptr;
+
+  // Anything above this is outside every edge.
+  T outermost() const { return possibly[count - 1]; }
+
+  // For quantities from gap to reach: no quantity is within the edges before `lo`, and all are within the edges from
+  // `hi` on.
+  void narrow(T gap, T reach, int64_t& lo, int64_t& hi) const {
+    while (lo < hi && gap > possibly[lo]) ++lo;
+    while (hi > lo && reach <= surely[hi - 1]) --hi;
+  }
+};
+
 template <typename T, template <typename> class Cells>
 struct EdgeTable {
   int64_t count;
@@ -98,13 +115,13 @@ struct EdgeTable {
     possibly.push_back(std::numeric_limits<T>::infinity());
   }
 
-  // Anything above this is outside every edge.
-  T outermost() const { return possibly[static_cast<size_t>(count - 1)]; }
+  EdgeBounds<T> bounds() const { return {count, surely.data(), possibly.data()}; }
 
   // The first edge that contains a pair with a quantity from `low` to `high`; `count`: none. within(exact): the
   // decision in float64.
   template <typename Within>
   int64_t first_within(T low, T high, const Within& within) const {
+    if (low > possibly[static_cast<size_t>(count - 1)]) return count;
     int64_t edge = cells.start(low);
     // Most cells have at most one edge, and a branch on the side of a pair would be unpredictable. So the first step
     // has no branch.
@@ -112,13 +129,6 @@ struct EdgeTable {
     while (low > possibly[static_cast<size_t>(edge)]) ++edge;
     while (!(high <= surely[static_cast<size_t>(edge)]) && !within(exact[static_cast<size_t>(edge)])) ++edge;
     return edge;
-  }
-
-  // For quantities from gap to reach: no quantity is within the edges before `lo`, and all are within the edges from
-  // `hi` on.
-  void narrow(T gap, T reach, int64_t& lo, int64_t& hi) const {
-    while (lo < hi && gap > possibly[static_cast<size_t>(lo)]) ++lo;
-    while (hi > lo && reach <= surely[static_cast<size_t>(hi - 1)]) --hi;
   }
 
  private:

@@ -74,8 +74,10 @@ struct PairRule {
     if (edge <= 0) return PairEdge<T>::none();
     if (mode == PairMode::across_along) {
       double length = smaller<double>(edge * distances.scale, most);
-      double surely = length * (1 - 16 * epsilon) - distances.rounding;
-      double possibly = length * (1 + 16 * epsilon) + distances.rounding + std::numeric_limits<T>::min();
+      // A coordinate below the smallest normal number may be 0 after scaling.
+      constexpr double vanishing = std::numeric_limits<T>::min();
+      double surely = length * (1 - 16 * epsilon) - distances.rounding - vanishing;
+      double possibly = length * (1 + 16 * epsilon) + distances.rounding + vanishing;
       return {static_cast<T>(surely), static_cast<T>(smaller<double>(possibly, most)), edge};
     }
     if (edge >= 1) return {most, most, std::numeric_limits<double>::infinity()};

@@ -15,6 +15,7 @@ template <int D, typename T>
 inline Scale<D, T> turned(Scale<D, T> scale, int axis) {
   std::swap(scale.period[axis], scale.period[D - 1]);
   std::swap(scale.period_rest[axis], scale.period_rest[D - 1]);
+  std::swap(scale.raw_period[axis], scale.raw_period[D - 1]);
   return scale;
 }
 

@@ -17,32 +17,23 @@
 namespace jztree {
 
 // Write the chosen lanes one after the other, and return their number. `to` has space for all lanes.
-template <typename T>
-inline int64_t keep_lanes(const Lanes<T>& values, uint32_t chosen, T* to) {
+inline int64_t keep_lanes(const Lanes<float>& values, uint32_t chosen, float* to) {
 #if defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4) {
-    _mm512_storeu_ps(to, _mm512_maskz_compress_ps(static_cast<__mmask16>(chosen), (__m512)values.part[0]));
-  } else {
-    __mmask8 first = static_cast<__mmask8>(chosen & 0xff), second = static_cast<__mmask8>(chosen >> 8);
-    _mm512_storeu_pd(to, _mm512_maskz_compress_pd(first, (__m512d)values.part[0]));
-    _mm512_storeu_pd(to + __builtin_popcount(first), _mm512_maskz_compress_pd(second, (__m512d)values.part[1]));
-  }
+  _mm512_storeu_ps(to, _mm512_maskz_compress_ps(static_cast<__mmask16>(chosen), (__m512)values.part[0]));
   return __builtin_popcount(chosen);
 #elif defined(__AVX2__)
-  if constexpr (sizeof(T) == 4) {
-    int64_t count = 0;
-    for (int i = 0; i < Lanes<T>::registers; ++i) {
-      uint32_t here = chosen >> i * Lanes<T>::width & 0xff;
-      __m256i order = chosen_lanes.in_order(here);
-      _mm256_storeu_ps(to + count, _mm256_permutevar8x32_ps((__m256)values.part[i], order));
-      count += __builtin_popcount(here);
-    }
-    return count;
+  int64_t count = 0;
+  for (int i = 0; i < Lanes<float>::registers; ++i) {
+    uint32_t here = chosen >> i * Lanes<float>::width & 0xff;
+    __m256i order = chosen_lanes.in_order(here);
+    _mm256_storeu_ps(to + count, _mm256_permutevar8x32_ps((__m256)values.part[i], order));
+    count += __builtin_popcount(here);
   }
-#endif
+  return count;
+#else
   if (chosen == 0) return 0;
-  T all[lanes];
-  store<T>(values, all);
+  float all[lanes];
+  store<float>(values, all);
   int64_t count = 0;
   // Write every lane. The next lane overwrites a lane that is not chosen.
   for (int64_t i = 0; i < lanes; ++i) {
@@ -50,46 +41,57 @@ inline int64_t keep_lanes(const Lanes<T>& values, uint32_t chosen, T* to) {
     count += chosen >> i & 1;
   }
   return count;
+#endif
+}
+
+inline void keep_lanes(const Lanes<double>& values, uint32_t chosen, double* to) {
+#if defined(__AVX512F__)
+  const uint32_t low = chosen & 0xff;
+  _mm512_storeu_pd(to, _mm512_maskz_compress_pd(static_cast<__mmask8>(low), (__m512d)values.part[0]));
+  to += __builtin_popcount(low);
+  _mm512_storeu_pd(to, _mm512_maskz_compress_pd(static_cast<__mmask8>(chosen >> 8), (__m512d)values.part[1]));
+#else
+  double all[lanes];
+  store<double>(values, all);
+  for (; chosen != 0; chosen &= chosen - 1) *to++ = all[__builtin_ctz(chosen)];
+#endif
 }
 
 // Add one to each lane of `counts` if a is at most b.
-template <typename T>
-inline void count_at_most(const Lanes<T>& a, const Lanes<T>& b, typename Lanes<T>::Mask& counts) {
-  for (int i = 0; i < Lanes<T>::registers; ++i) {
+inline void count_at_most(const Lanes<float>& a, const Lanes<float>& b, Lanes<float>::Mask& counts) {
+  for (int i = 0; i < Lanes<float>::registers; ++i) {
 #if defined(__AVX512F__)
     // Without this, the compiler expands the mask to a vector before it subtracts it.
-    if constexpr (sizeof(T) == 4) {
-      __mmask16 near = _mm512_cmp_ps_mask((__m512)a.part[i], (__m512)b.part[i], _CMP_LE_OQ);
-      __m512i old = (__m512i)counts.part[i];
-      counts.part[i] = (typename RegisterType<T>::Mask)_mm512_mask_sub_epi32(old, near, old, _mm512_set1_epi32(-1));
-      continue;
-    }
-#endif
+    __mmask16 near = _mm512_cmp_ps_mask((__m512)a.part[i], (__m512)b.part[i], _CMP_LE_OQ);
+    __m512i old = (__m512i)counts.part[i];
+    counts.part[i] = (RegisterType<float>::Mask)_mm512_mask_sub_epi32(old, near, old, _mm512_set1_epi32(-1));
+#else
     counts.part[i] -= a.part[i] <= b.part[i];
+#endif
   }
 }
 
 // Counts the squares within each of `Edges` edges.
-template <typename T, int Edges>
+template <int Edges>
 struct FewEdges {
-  using V = Lanes<T>;
+  using V = Lanes<float>;
 
   V surely[Edges], possibly[Edges];
-  typename V::Mask sure[Edges]{}, possible[Edges]{};
+  V::Mask sure[Edges]{}, possible[Edges]{};
 
-  FewEdges(const T* sure_bounds, const T* possible_bounds) {
+  FewEdges(const float* sure_bounds, const float* possible_bounds) {
     for (int edge = 0; edge < Edges; ++edge)
       surely[edge] = V(sure_bounds[edge]), possibly[edge] = V(possible_bounds[edge]);
   }
 
   void add(const V& squares) {
     for (int edge = 0; edge < Edges; ++edge) {
-      count_at_most<T>(squares, surely[edge], sure[edge]);
-      count_at_most<T>(squares, possibly[edge], possible[edge]);
+      count_at_most(squares, surely[edge], sure[edge]);
+      count_at_most(squares, possibly[edge], possible[edge]);
     }
   }
 
-  static int64_t sum(const typename V::Mask& counts) {
+  static int64_t sum(const V::Mask& counts) {
     int64_t all = 0;
     for (const auto& part : counts.part)
       for (int lane = 0; lane < V::width; ++lane) all += part[lane];
@@ -97,15 +99,14 @@ struct FewEdges {
   }
 };
 
-template <typename T>
 class PairSquares {
  public:
-  using V = Lanes<T>;
+  using V = Lanes<float>;
 
   explicit PairSquares(size_t edges) : surely_(edges), possibly_(edges), kept_(room + 2 * lanes) {}
 
   // Start with the edges from `lo` to before `hi`. Returns the address for squares.
-  T* begin(int64_t lo, int64_t hi) {
+  float* begin(int64_t lo, int64_t hi) {
     lo_ = lo, hi_ = hi;
     std::fill(surely_.begin() + lo, surely_.begin() + hi, 0);
     std::fill(possibly_.begin() + lo, possibly_.begin() + hi, 0);
@@ -113,25 +114,25 @@ class PairSquares {
   }
 
   // Put the chosen squares at `end`, and return the new end.
-  static T* put(const V& squares, uint32_t chosen, T* end) { return end + keep_lanes<T>(squares, chosen, end); }
-  bool full(const T* end) const { return end > kept_.data() + room; }
+  static float* put(const V& squares, uint32_t chosen, float* end) { return end + keep_lanes(squares, chosen, end); }
+  bool full(const float* end) const { return end > kept_.data() + room; }
 
   // Compare the squares before `end`, and discard them. Returns the address for squares.
-  __attribute__((flatten)) T* sift(const T* surely, const T* possibly, T* end) {
-    T* const start = kept_.data();
+  __attribute__((flatten)) float* sift(const float* surely, const float* possibly, float* end) {
+    float* const start = kept_.data();
     for (int64_t edge = hi_ - 1; edge >= lo_ && end > start; --edge) {
       const V surely_within(surely[edge]), possibly_within(possibly[edge]);
       // The padding of the last vector is within no edge.
-      store<T>(V(std::numeric_limits<T>::infinity()), end);
-      T* kept = start;
+      store<float>(V(std::numeric_limits<float>::infinity()), end);
+      float* kept = start;
       int64_t sure = 0, possible = 0;
-      for (const T* at = start; at < end; at += lanes) {
+      for (const float* at = start; at < end; at += lanes) {
         V squares;
         load(at, squares);
         uint32_t near = lanes_at_most(squares, possibly_within);
         sure += __builtin_popcount(lanes_at_most(squares, surely_within));
         possible += __builtin_popcount(near);
-        kept += keep_lanes<T>(squares, near, kept);
+        kept += keep_lanes(squares, near, kept);
       }
       surely_[static_cast<size_t>(edge)] += sure;
       possibly_[static_cast<size_t>(edge)] += possible;
@@ -142,7 +143,7 @@ class PairSquares {
 
   // Add the counts of these edges.
   template <int Edges>
-  void add(const FewEdges<T, Edges>& edges) {
+  void add(const FewEdges<Edges>& edges) {
     for (int edge = 0; edge < Edges; ++edge) {
       size_t at = static_cast<size_t>(lo_ + edge);
       surely_[at] += edges.sum(edges.sure[edge]);
@@ -158,7 +159,7 @@ class PairSquares {
   static constexpr int64_t room = 2048;  // a quarter of the fastest cache
 
   std::vector<int64_t> surely_, possibly_;
-  std::vector<T> kept_;
+  std::vector<float> kept_;
   int64_t lo_ = 0, hi_ = 0;
 };
 

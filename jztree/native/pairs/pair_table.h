@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace jztree {
@@ -17,6 +18,9 @@ class PairTable {
     counts_.resize(static_cast<size_t>(rows_ * size_));
     here_.resize(static_cast<size_t>(size_));
     if (weighted) sums_.resize(counts_.size()), sums_here_.resize(here_.size());
+    if (size_ <= most_places) copies_ = 4;
+    tally_.resize(here_.size() * static_cast<size_t>(copies_));
+    sums_tally_.resize(weighted ? tally_.size() : 0);
   }
 
   bool weighted() const { return !sums_.empty(); }
@@ -30,6 +34,7 @@ class PairTable {
   }
   // Add the counts since the last call to the table.
   void leave() {
+    add_tally();
     add_here(0);
     if (has_regions() && one_ >= 0) {
       add_here(1 + one_);
@@ -39,17 +44,23 @@ class PairTable {
     std::fill(sums_here_.begin(), sums_here_.end(), 0.);
   }
 
-  // Direct access for counting pairs one by one, by the places of both quantities, while no others are added: their
-  // numbers and, if used, weights.
-  struct Here {
-    int64_t* counts;
-    double* sums;
-  };
-  Here here() { return {here_.data(), sums_here_.data()}; }
+  // Places of pairs are multiplied by this number of counters. Consecutive pairs are often at the same place, and a
+  // processor needs several cycles before it can change a number in memory again. So the counters take turns.
+  int64_t copies() const { return copies_; }
 
-  // The counts of one place of the second quantity, `stride` apart from one first edge to the next.
+  // Count pairs by their places, and add their weights if used.
+  void add_pairs(const int32_t* places, const double* weights, int64_t pairs) {
+    if (tallied_ + pairs > std::numeric_limits<uint32_t>::max()) add_tally();
+    tallied_ += pairs;
+    if (weighted()) {
+      copies_ == 4 ? add_turns<4, true>(places, weights, pairs) : add_turns<1, true>(places, weights, pairs);
+    } else {
+      copies_ == 4 ? add_turns<4, false>(places, weights, pairs) : add_turns<1, false>(places, weights, pairs);
+    }
+  }
+
+  // The counts of one place of the second quantity.
   int64_t* column(int64_t second) { return here_.data() + second; }
-  int64_t stride() const { return second_; }
 
   void add(int64_t first, int64_t second, int64_t number, double weight) {
     size_t place = static_cast<size_t>(first * second_ + second);
@@ -83,6 +94,33 @@ class PairTable {
     counts_[i] += 1;
     if (weighted()) sums_[i] += weight;
   }
+  template <int Copies, bool Weighted>
+  void add_turns(const int32_t* places, const double* weights, int64_t pairs) {
+    uint32_t* const counts = tally_.data();
+    double* const sums = sums_tally_.data();
+    auto add = [=](int64_t pair, int turn) {
+      // Unsigned, because extending a sign would take one more instruction.
+      const uint32_t at = static_cast<uint32_t>(places[pair]);
+      ++(counts + turn)[at];
+      if (Weighted) (sums + turn)[at] += weights[pair];
+    };
+    int64_t pair = 0;
+    for (; pair + Copies <= pairs; pair += Copies)
+      for (int turn = 0; turn < Copies; ++turn) add(pair + turn, turn);
+    for (int turn = 0; pair < pairs; ++turn) add(pair++, turn);
+  }
+
+  // In a fixed order, so that sums have the same bits in every run.
+  void add_tally() {
+    if (tallied_ == 0) return;
+    tallied_ = 0;
+    for (size_t i = 0; i < tally_.size(); ++i) {
+      here_[i / static_cast<size_t>(copies_)] += tally_[i];
+      if (weighted()) sums_here_[i / static_cast<size_t>(copies_)] += sums_tally_[i];
+    }
+    std::fill(tally_.begin(), tally_.end(), 0);
+    std::fill(sums_tally_.begin(), sums_tally_.end(), 0.);
+  }
   void add_here(int64_t row) {
     for (int64_t i = 0; i < size_; ++i) counts_[static_cast<size_t>(row * size_ + i)] += here_[static_cast<size_t>(i)];
     if (!weighted()) return;
@@ -90,7 +128,13 @@ class PairTable {
       sums_[static_cast<size_t>(row * size_ + i)] += sums_here_[static_cast<size_t>(i)];
   }
 
-  int64_t rows_, second_, size_;
+  // With more places, the counters would not stay in the fastest cache.
+  static constexpr int64_t most_places = 1024;
+
+  int64_t rows_, second_, size_, copies_ = 1;
+  int64_t tallied_ = 0;  // the number of pairs in the tally
+  std::vector<uint32_t> tally_;
+  std::vector<double> sums_tally_;
   std::vector<int64_t> counts_, here_;
   std::vector<double> sums_, sums_here_;
   int32_t one_ = -1, other_ = -1;

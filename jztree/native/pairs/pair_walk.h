@@ -11,6 +11,7 @@
 #include "pair_bins.h"
 #include "pair_leaf_counts.h"
 #include "pair_problem.h"
+#include "pair_sight.h"
 #include "pair_table.h"
 
 namespace jztree {
@@ -20,16 +21,18 @@ class PairWalk {
  public:
   using V = Lanes<T>;
   using Side = PairSide<D, T>;
-  using Limits = PairBins<Mode, D, T>;
 
   PairWalk(const PairProblem<D, T>& problem, PairTable& table)
       : problem_(problem),
         one_(problem.one),
         other_(problem.other),
         rule_(problem.rule),
-        limits_(problem),
+        limits_(problem.first.bounds(), problem.second.bounds(), problem.first.exact[0] == 0, problem.rule.to_middle(),
+                errors_of(problem.rule)),
         table_(table),
-        leaves_(problem, limits_, table) {}
+        leaves_(problem, table) {
+    for (int d = 0; d < D; ++d) gap_period_[d] = problem.scale.period[d] * below_one<T>;
+  }
 
   // Count all pairs of a node's particles with those of the whole other set.
   void with_all(int plane, int64_t i) {
@@ -47,6 +50,13 @@ class PairWalk {
   }
 
  private:
+  // If positions are rounded, so are angles.
+  static PairErrors<T> errors_of(const PairRule<D, T>& rule) {
+    PairErrors<T> errors;
+    if (Mode == PairMode::distance_cosine) errors.along = static_cast<T>(8 * rule.distances.rounding);
+    return errors;
+  }
+
   struct Node {
     int plane;
     int64_t i;
@@ -83,15 +93,25 @@ class PairWalk {
   __attribute__((flatten)) void node_bounds(const Side& side, int64_t flat, const Box& box,
                                             PairBounds<T>& bounds) const {
     V sums[2]{}, along[2]{};
+    SightedBoxes<D, V> boxes{};
+    const bool to_middle = Mode != PairMode::distance && rule_.to_middle();
     for (int d = 0; d < D; ++d) {
       V low, high, box_low(box.low[d]), box_high(box.high[d]);
       load(side.tree.low[d] + flat, low);
       load(side.tree.high[d] + flat, high);
       V reach = larger<V>(high - box_low, box_high - low);
       reach = smaller<V>(reach, V(problem_.scale.period[d] / 2));
-      V gap = interval_gap<V>(box_low, box_high, low, high, V(leaves_.gap_period()[d]));
-      add_dimension<Mode, D, V>(d, gap, reach, sums, along);
+      V gap = interval_gap<V>(box_low, box_high, low, high, V(gap_period_[d]));
+      add_dimension<Mode, D, V>(d, to_middle, gap, reach, sums, along);
+      if (!to_middle) continue;
+      const V middle = (low + high) * T(0.5), box_middle = (box_low + box_high) * T(0.5);
+      const V half = ((high - low) + (box_high - box_low)) * T(0.5);
+      boxes.apart[d] = box_middle - middle;
+      boxes.sum[d] = box_middle + middle;
+      boxes.radius2 = boxes.radius2 + half * half;
     }
+    if constexpr (Mode != PairMode::distance)
+      if (to_middle) bound_sighted<Mode, D, T>(boxes, limits_.farthest_along(), sums, along);
     store_bounds<Mode, T>(sums, along, bounds);
   }
 
@@ -169,7 +189,8 @@ class PairWalk {
   const PairProblem<D, T>& problem_;
   const Side &one_, &other_;
   const PairRule<D, T>& rule_;
-  const Limits limits_;
+  const PairBins<Mode, T> limits_;
+  T gap_period_[D];
   PairTable& table_;
   LeafPairs<Mode, D, T> leaves_;
 };

@@ -53,6 +53,26 @@ inline Lanes<T> square_root(const Lanes<T>& a) {
   return out;
 }
 
+// One divided by the square root of each lane, to about 2^-21.
+inline Lanes<float> inverse_root(const Lanes<float>& a) {
+  using Register = Lanes<float>::Register;
+  Lanes<float> near;
+  for (int i = 0; i < Lanes<float>::registers; ++i) {
+#if defined(__AVX512F__)
+    near.part[i] = (Register)_mm512_maskz_rsqrt14_ps(0xffff, (__m512)a.part[i]);
+#elif defined(__AVX2__)
+    near.part[i] = (Register)_mm256_rsqrt_ps((__m256)a.part[i]);
+#elif defined(__SSE2__)
+    near.part[i] = (Register)_mm_rsqrt_ps((__m128)a.part[i]);
+#else
+    register_root(a.part[i], near.part[i]);
+    near.part[i] = 1 / near.part[i];
+#endif
+  }
+  // One step of Newton's method doubles the number of exact digits.
+  return near * (Lanes<float>(1.5f) - a * near * near * 0.5f);
+}
+
 // exp(x) of non-positive numbers, exact to the last bit or two; 0 below the smallest normal number. With n the integer
 // nearest to x / ln 2, exp(x) is 2^n times the series of exp at the remainder, whose absolute value is at most ln(2) /
 // 2.
