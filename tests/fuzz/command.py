@@ -25,6 +25,7 @@ PARTS = (
     "nearest",
     "fof",
     "radius",
+    "bins",
     "pairs",
     "sums",
     "catalogue",
