@@ -2,9 +2,10 @@
 
     python checks/benchmarks/against_peers.py [--snapshot FILE] [--record] [--plots FOLDER] [--quick] [--only TEXT]
 
-All input is float32, in random order. Results are in input order, and times include the tree. Each case alternates with
-its peers in one process, after compilation, because shared machines drift. Ratios are ratios of medians. The machine
-should otherwise be idle. Peers that are not installed are skipped (``pip install --group benchmark`` installs them).
+Unless a case says otherwise, the input is float32. It is in random order. Results are in input order, and times include
+the tree. Each case alternates with its peers in one process, after compilation, because shared machines drift. Ratios
+are ratios of medians. The machine should otherwise be idle. Peers that are not installed are skipped (``pip install
+--group benchmark`` installs them).
 """
 
 import argparse
@@ -117,8 +118,12 @@ def dbscan(pos: np.ndarray, eps: float) -> Call:
 
 def pairs(pos: np.ndarray, edges: np.ndarray, boxsize: float, **options: Any) -> Call:
     """Return our pairs in bins."""
-    x = jax.numpy.asarray(pos)
-    return lambda: jz.radius.pair_counts.jit(x, edges, boxsize, **options)
+
+    def counted() -> Any:
+        with jax.enable_x64(pos.dtype == np.float64):
+            return jz.radius.pair_counts.jit(pos, edges, boxsize, **options)
+
+    return counted
 
 
 def pair_cases(path: Path | None) -> Iterator[Case]:
@@ -136,6 +141,38 @@ def pair_cases(path: Path | None) -> Iterator[Case]:
     ours, what = pairs(pos, edges, boxsize), f"pair counts snapshot of {len(pos):,}, 0.001 to 0.2 of the box"
     yield Case(what, ours, "Corrfunc", peers.corrfunc(pos, edges, boxsize), 1.5, 1)
     yield Case(f"{what}; bin_slop=0", ours, "TreeCorr", peers.treecorr(pos, edges, boxsize), 5.0, 1)
+
+
+def pair_cases_in_both_precisions() -> Iterator[Case]:
+    """Yield pairs of a clustered periodic box, and of a survey with the line of sight to the midpoint of each pair."""
+    rng, box, n, edges = np.random.default_rng(5), 100.0, 110592, np.geomspace(0.1, 25.0, 21)
+    clumps, size = rng.random((n // 64, 3)), rng.lognormal(-5, 1, (n // 64, 1))
+    of = rng.integers(0, n // 64, n)
+    pos = box * np.mod(clumps[of] + size[of] * rng.standard_normal((n, 3)) * (rng.random((n, 1)) > 0.25), 1)
+    sky = np.stack([rng.uniform(0, 60, 30000), np.degrees(np.arcsin(rng.uniform(0.3, 0.9, 30000)))], axis=1)
+    distance = 500 * rng.uniform(0.1, 1, 30000) ** (1 / 3)
+    for dtype in (np.float32, np.float64):
+        inside = np.minimum(pos.astype(dtype), np.nextafter(dtype(box), dtype(0)))
+        weight, kind = rng.random(n).astype(dtype), np.dtype(dtype).name
+        for mode, bins_b, heavy in (("r", 0, False), ("rp_pi", 40, False), ("s_mu", 40, False), ("rp_pi", 40, True)):
+            seconds_b = {"r": None, "rp_pi": np.arange(41.0), "s_mu": np.arange(41) / 40}[mode]
+            given = weight if heavy else None
+            ours = pairs(inside, edges, box, mode=mode, edges_b=seconds_b, weight=given)
+            name = f"pair counts of a clustered box, {mode}, {kind}{', weights' if heavy else ''}"
+            aim = 1.5 if dtype is np.float64 and not heavy else 2.0
+            yield Case(name, ours, "Corrfunc", peers.corrfunc(inside, edges, box, mode, bins_b, given), aim)
+        places = survey_positions(sky, distance).astype(dtype)
+        for mode, bins_b, outer in (("rp_pi", 60, 40.0), ("s_mu", 20, 80.0)):
+            edges_b, rp = (np.arange(61.0), np.arange(21) / 20)[mode == "s_mu"], np.geomspace(1, outer, 21)
+            ours = pairs(places, rp, 0.0, mode=mode, edges_b=edges_b, los="midpoint")
+            there = peers.corrfunc_survey(sky, distance, rp, mode, bins_b, dtype)
+            yield Case(f"pair counts of a survey, {mode}, {kind}", ours, "Corrfunc", there, 2.0)
+
+
+def survey_positions(sky: np.ndarray, distance: np.ndarray) -> np.ndarray:
+    """Return positions around the observer, from right ascension and declination in degrees."""
+    ra, dec = np.radians(sky).T
+    return distance[:, None] * np.stack([np.cos(dec) * np.cos(ra), np.cos(dec) * np.sin(ra), np.sin(dec)], axis=1)
 
 
 def atom_cases() -> Iterator[Case]:
@@ -174,7 +211,7 @@ def sort_case(n: int) -> Case:
 
 def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[str, Any]]:
     """Measure in order the rows of the table whose names contain the text ``only``."""
-    radius = (radius_cases(), atom_cases(), pair_cases(snapshot))
+    radius = (radius_cases(), atom_cases(), pair_cases(snapshot), pair_cases_in_both_precisions())
     for cases in (knn_cases(large), fof_cases(), *radius, snapshot_cases(snapshot), [sort_case(large)]):
         for case in cases:
             if only not in case.name:

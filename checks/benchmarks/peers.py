@@ -137,6 +137,24 @@ def corrfunc(
     return _if_installed(make)
 
 
+def corrfunc_survey(
+    sky: np.ndarray, distance: np.ndarray, edges: np.ndarray, mode: str, bins_b: int, dtype: Any
+) -> Call | None:
+    """Count pairs around the midpoint of each with Corrfunc. sky: right ascension and declination in degrees."""
+
+    def make() -> Call:
+        from Corrfunc import mocks
+
+        columns = [np.ascontiguousarray(column, dtype) for column in (*sky.T, distance)]
+        if mode == "rp_pi":
+            return lambda: mocks.DDrppi_mocks(
+                1, 1, our_threads(), float(bins_b), edges, *columns, is_comoving_dist=True
+            )
+        return lambda: mocks.DDsmu_mocks(1, 1, our_threads(), 1.0, bins_b, edges, *columns, is_comoving_dist=True)
+
+    return _if_installed(make)
+
+
 def treecorr(pos: np.ndarray, edges: np.ndarray, boxsize: float) -> Call | None:
     """Count pairs in bins of distance with TreeCorr, exactly (``bin_slop=0``). Edges are a geometric sequence."""
 
