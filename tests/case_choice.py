@@ -1,7 +1,9 @@
 """A pytest plugin that runs a choice of the cases of each test: ``--cases-of-each 2`` keeps two of each test.
 
-The choice depends on the list of cases alone: the first case, the last one, and others at equal steps between them.
-Every commit therefore runs the same cases, and ``git bisect`` finds the commit that broke a case.
+The choice depends on the list of cases and on markers alone, so every commit runs the same cases, and ``git bisect``
+finds the commit that broke a case. A test keeps its last case, because parameters go from simple to hard (one device to
+several, open to periodic); if there are to be more, also its first case, and others at equal steps between them. A test
+marked ``fast`` keeps all cases, and one marked ``long`` only the first.
 
 A marker may name some cases of its test: ``@pytest.mark.watched("float32-8", "float64-300")`` marks only these two.
 """
@@ -14,14 +16,14 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option."""
     group = parser.getgroup("cases")
-    text = "run at most this many cases of each test, and one case of a test marked long; 0 (the default): all cases"
+    text = "run at most this many cases of each test, all if marked fast, one if marked long; 0 (the default): all"
     group.addoption("--cases-of-each", type=int, default=0, help=text)
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Name the limit, to distinguish the run from one of all cases."""
     most = config.option.cases_of_each
-    return f"at most {most} cases of each test, one of each long test; make test-all runs all cases" if most else None
+    return f"at most {most} of the cases of each test, all of fast ones; make test-all runs all cases" if most else None
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")  # before -m
@@ -51,17 +53,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         cases[_test(item)].append(item)
     kept: set[pytest.Item] = set()
     for each in cases.values():
-        kept.update(evenly_spaced(each, 1 if each[0].get_closest_marker("long") else most))
+        if each[0].get_closest_marker("long"):
+            kept.add(each[0])
+        elif each[0].get_closest_marker("fast"):
+            kept.update(each)
+        else:
+            kept.update(evenly_spaced(each, most))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 
 
 def evenly_spaced(cases: list[pytest.Item], most: int) -> list[pytest.Item]:
-    """Return at most ``most`` cases in order: the first and the last one, and others at equal steps between them."""
+    """Return at most ``most`` cases in order: the last one, the first one, and others at equal steps between them."""
     if len(cases) <= most:
         return cases
     if most == 1:
-        return cases[:1]
+        return cases[-1:]
     return [cases[i * (len(cases) - 1) // (most - 1)] for i in range(most)]
 
 

@@ -6,9 +6,12 @@ from typing import Any
 import pytest
 from case_choice import pytest_collection_modifyitems, pytest_leave_markers_to_named_cases
 
+pytestmark = pytest.mark.fast
+
 _MANY = [f"test_a.py::test_many[{i}]" for i in range(40)]
 _LONG = [f"test_b.py::test_long[{i}]" for i in range(3)]
-_ALL = [*_MANY, "test_a.py::test_two[x]", "test_a.py::test_two[y]", *_LONG, "test_c.py::test_one"]
+_FAST = [f"test_b.py::test_fast[{i}]" for i in range(4)]
+_ALL = [*_MANY, "test_a.py::test_two[x]", "test_a.py::test_two[y]", *_LONG, *_FAST, "test_c.py::test_one"]
 
 
 class _Item:
@@ -16,8 +19,8 @@ class _Item:
         self.nodeid = nodeid
 
     def get_closest_marker(self, name: str) -> bool:
-        assert name == "long"
-        return "test_long" in self.nodeid
+        assert name in ("fast", "long")
+        return f"test_{name}" in self.nodeid
 
 
 def chosen(most: int, names: list[str]) -> list[str]:
@@ -35,7 +38,7 @@ def chosen(most: int, names: list[str]) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("most", "places"), [(1, [0]), (2, [0, 39]), (3, [0, 19, 39]), (5, [0, 9, 19, 29, 39]), (40, list(range(40)))]
+    ("most", "places"), [(1, [39]), (2, [0, 39]), (3, [0, 19, 39]), (5, [0, 9, 19, 29, 39]), (40, list(range(40)))]
 )
 def test_cases_are_evenly_spaced_from_first_to_last(most: int, places: list[int]) -> None:
     assert chosen(most, _MANY) == [_MANY[place] for place in places]
@@ -43,7 +46,7 @@ def test_cases_are_evenly_spaced_from_first_to_last(most: int, places: list[int]
 
 def test_every_test_keeps_a_case_and_the_order() -> None:
     kept = chosen(2, _ALL)
-    assert kept == [_MANY[0], _MANY[39], "test_a.py::test_two[x]", "test_a.py::test_two[y]", _LONG[0], _ALL[-1]]
+    assert kept == [_MANY[0], _MANY[39], "test_a.py::test_two[x]", "test_a.py::test_two[y]", _LONG[0], *_FAST, _ALL[-1]]
 
 
 def test_no_limit_keeps_all_cases() -> None:
@@ -56,6 +59,10 @@ def test_choice_does_not_depend_on_other_tests() -> None:
 
 def test_long_tests_keep_their_first_case() -> None:
     assert chosen(5, _LONG) == _LONG[:1]
+
+
+def test_fast_tests_keep_all_cases() -> None:
+    assert chosen(1, _FAST) == _FAST
 
 
 def marked(names: list[str], *cases: str, args: tuple[str, ...] = ("tests",)) -> list[str]:

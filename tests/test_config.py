@@ -11,6 +11,8 @@ from devices import mesh_of
 import jztree as jz
 from jztree.config import CatalogueConfig, FofConfig, KNNConfig, TreeConfig, copy_config
 
+pytestmark = pytest.mark.fast
+
 ALL = [TreeConfig, KNNConfig, CatalogueConfig, FofConfig]
 each = pytest.mark.parametrize("cls", ALL, ids=lambda cls: cls.__name__)
 

@@ -17,6 +17,8 @@ from jztree.overdensity import spherical_overdensity
 from jztree.radius import count_within, kernel_sums, neighbours_within, pair_counts
 from jztree.tree import zsort_and_tree
 
+pytestmark = pytest.mark.fast
+
 CALLS: dict[str, Callable[..., Any]] = {
     "knn": lambda find, part: find(part, 3),
     "fof_labels": lambda find, part: find(part, 0.1),

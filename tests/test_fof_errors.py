@@ -11,7 +11,7 @@ import pytest
 from jztree import data, tree
 from jztree.fof import fof_and_catalogue, fof_labels
 
-pytestmark = pytest.mark.emulated
+pytestmark = [pytest.mark.emulated, pytest.mark.fast]
 
 FINDERS = pytest.mark.parametrize(
     "find",

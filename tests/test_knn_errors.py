@@ -13,7 +13,7 @@ from cases import particles
 from jztree import data, tree
 from jztree.knn import knn
 
-pytestmark = pytest.mark.emulated
+pytestmark = [pytest.mark.emulated, pytest.mark.fast]
 
 # Bad input
 

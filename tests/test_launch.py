@@ -12,6 +12,8 @@ import pytest
 from jztree import launch
 from jztree.launch import _environments as environment
 
+pytestmark = pytest.mark.fast
+
 # Variables that Slurm sets in task 5 of `srun -N2 -n6 --gres=gpu:4` in a larger job.
 SLURM = {
     "SLURM_JOB_ID": "4711",

@@ -6,6 +6,8 @@ from jztree_utils import mass_function
 from jztree_utils.cli._commands import arguments
 from jztree_utils.cli._commands.arguments import parse
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def config(tmp_path):

@@ -10,6 +10,8 @@ import pytest
 
 from jztree_utils import io
 
+pytestmark = pytest.mark.fast
+
 ROWS = 500
 PACKED = {"chunks": (64, 3), "compression": "gzip", "shuffle": True}
 # The parts of an entry in the chunk table, the key of a chunk of coordinates, with their byte offsets.

@@ -10,7 +10,7 @@ import pytest
 
 from jztree_utils import cli, io
 
-pytestmark = pytest.mark.usefixtures("one_device")
+pytestmark = [pytest.mark.usefixtures("one_device"), pytest.mark.fast]
 
 
 @pytest.mark.parametrize(

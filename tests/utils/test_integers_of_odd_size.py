@@ -11,6 +11,8 @@ from jztree_utils import io
 from jztree_utils.io import _columns
 from jztree_utils.io._row_order import RowOrder
 
+pytestmark = pytest.mark.fast
+
 _ALL = h5py.h5s.ALL
 
 

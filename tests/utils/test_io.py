@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from jztree.data import ParticleData, pad_particles
 from jztree_utils import ics, io
 
+pytestmark = pytest.mark.fast
+
 settings.register_profile("io", max_examples=25, deadline=None)
 settings.load_profile("io")
 

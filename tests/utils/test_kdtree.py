@@ -12,6 +12,8 @@ from scipy.spatial import cKDTree
 import jztree_utils
 from jztree_utils.kdtree import KDTree
 
+pytestmark = pytest.mark.fast
+
 RNG = np.random.default_rng(4)
 DATA = np.r_[RNG.random((150, 3)), RNG.random((20, 3)) * 0.01, np.full((5, 3), 0.25)]
 PLACES = RNG.random((3, 7, 3)) * 1.4 - 0.2

@@ -19,6 +19,8 @@ from jztree_utils import cli
 from jztree_utils import progress as module
 from jztree_utils.progress import progress
 
+pytestmark = pytest.mark.fast
+
 
 class Terminal(io.StringIO):
     def isatty(self) -> bool:

@@ -13,6 +13,8 @@ import pytest
 from jztree_utils import io
 from jztree_utils.io import _columns
 
+pytestmark = pytest.mark.fast
+
 
 @pytest.fixture
 def small_slices(monkeypatch) -> None:

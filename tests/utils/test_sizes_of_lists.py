@@ -8,6 +8,8 @@ from scipy.spatial import cKDTree
 
 from jztree_utils.kdtree import KDTree, _point_search
 
+pytestmark = pytest.mark.fast
+
 RNG = np.random.default_rng(5)
 DATA = np.r_[RNG.random((150, 3)), np.full((50, 3), 0.5)]
 PLACES = RNG.random((4, 7, 3))

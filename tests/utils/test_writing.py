@@ -11,6 +11,8 @@ from test_io import files, one_sentence
 
 from jztree_utils import io
 
+pytestmark = pytest.mark.fast
+
 
 def test_failure_while_writing_leaves_the_old_file(tmp_path) -> None:
     path = tmp_path / "a.txt"
