@@ -203,10 +203,10 @@ def test_coincident_points_and_lengths_above_the_box() -> None:
     for box in (None, 1.0):
         for h in (1e-3, 0.7, 40.0):
             for form in FORMS:
-                found = kernel_sums(pos, np.full(800, h), box, form=form, derivative="gradient")
+                found = kernel_sums.jit(pos, np.full(800, h), box, form=form, derivative="gradient")
                 assert np.isfinite(found).all()
                 assert_near(
-                    kernel_sums(pos, h, box, form=form),
+                    kernel_sums.jit(pos, h, box, form=form),
                     KernelSum(SPH[0], form, box)(pos, pos, h, h, np.ones(800)),
                     1e-5,
                 )
@@ -280,8 +280,8 @@ def test_derivatives_over_devices(ndev: int) -> None:
     def alone(x: Any, h: Any, v: Any) -> jax.Array:
         return jnp.sum(u * kernel_sums(x, h, 1.0, values=v, form="mean_kernel"))
 
-    there = jax.grad(everywhere, (0, 1, 2))(jnp.asarray(dealt.pos), jnp.asarray(spread), jnp.asarray(values))
-    for found, expected in zip(there, jax.grad(alone, (0, 1, 2))(pos, h, v), strict=True):
+    there = jax.jit(jax.grad(everywhere, (0, 1, 2)))(dealt.pos, spread, values)
+    for found, expected in zip(there, jax.jit(jax.grad(alone, (0, 1, 2)))(pos, h, v), strict=True):
         assert_near(joined(found, counts), expected, 1e-5)
 
 

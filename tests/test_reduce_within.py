@@ -245,8 +245,8 @@ def test_over_devices(ndev: int) -> None:
         found = call(part, 0.07, bell, 1.0, part_query=query)
         return jnp.sum(found["weight"] ** 2) + jnp.sum(found["moment"])
 
-    many = jax.grad(lambda p, q: loss(p, q, mapped), argnums=(0, 1), allow_int=True)(spread, asking)
-    one = jax.grad(lambda p, q: loss(p, q, reduce_within), argnums=(0, 1))(part, query)
+    many = jax.jit(jax.grad(lambda p, q: loss(p, q, mapped), argnums=(0, 1), allow_int=True))(spread, asking)
+    one = jax.jit(jax.grad(lambda p, q: loss(p, q, reduce_within), argnums=(0, 1)))(part, query)
     for a, b, counts in zip(many, one, (of_sources, of_queries), strict=True):
         oracles.assert_near(joined(a.pos, counts), b.pos, 1e-4)
         oracles.assert_near(joined(a.mass, counts), b.mass, 1e-4)
