@@ -319,9 +319,9 @@ def test_neighbours_are_equal_if_ranks_know_little_of_each_other(few_boxes: int)
         pos, counts, _ = make(name, 4)
         part, k = deal(pos, counts, few_boxes), min(5, len(pos))
         found = [joined(column, counts) for column in search(part, k=k, boxsize=box)]
-        np.testing.assert_equal(found, [np.asarray(column) for column in jz.knn.knn(pos, k, box)], name)
+        np.testing.assert_equal(found, [np.asarray(column) for column in jz.knn.knn.jit(pos, k, box)], name)
         found = [joined(column, asked.num) for column in search(part, k=k, boxsize=box, part_query=asked)]
-        want = jz.knn.knn(pos, k, box, part_query=query)
+        want = jz.knn.knn.jit(pos, k, box, part_query=query)
         np.testing.assert_equal(found, [np.asarray(column) for column in want], f"{name}, other queries")
 
 
@@ -331,7 +331,7 @@ def test_groups_are_equal_if_ranks_know_little_of_each_other(few_boxes: int) -> 
     for name in FEW_SETS:
         (pos, counts, _), rlink = make(name, 4), SETS[name][2]
         partz, label = find(deal(pos, counts, few_boxes), rlink, linearize_labels=True)
-        _, one = jz.fof.fof_labels(pos, rlink, output_order="z")
+        _, one = jz.fof.fof_labels.jit(pos, rlink, output_order="z")
         np.testing.assert_array_equal(joined(label, np.asarray(partz.num)), one, name)
 
 

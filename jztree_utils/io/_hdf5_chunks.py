@@ -68,10 +68,11 @@ def _not_apart(data: h5py.Dataset, other: str) -> SnapshotError:
 
 def _siblings(data: h5py.Dataset) -> Iterator[h5py.Group | h5py.Dataset]:
     """Yield the group of a dataset and its members, including the dataset. Unreadable members are skipped."""
-    yield data.parent
-    for name in data.parent:
+    group = data.parent
+    yield group
+    for name in group:
         with suppress(KeyError, OSError, RuntimeError):
-            yield data.parent[name]
+            yield group[name]
 
 
 def _address(item: h5py.Group | h5py.Dataset) -> int:

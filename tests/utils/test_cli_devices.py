@@ -199,19 +199,21 @@ sys.exit(cli.main(["fof", {snapshot!r}, "-o", "out.hdf5"]))
 @pytest.mark.parametrize(
     ("where", "error", "process", "told"),
     [
-        (
-            "io.shard_snapshot",
-            "io.SnapshotError('The disk of this node is gone.')",
-            1,
-            "The disk of this node is gone.",
-        ),
-        ("io.write_catalogue", "io.OutputError('No space.')", 0, "No space."),
+        pytest.param("io.write_catalogue", "io.OutputError('No space.')", 0, "No space.", id="writing"),
         pytest.param(
             "many_devices.ManyDevices._run",
             "ZeroDivisionError('a bug')",
             1,
             "ZeroDivisionError",
             marks=pytest.mark.slow,
+            id="bug",
+        ),
+        pytest.param(
+            "io.shard_snapshot",
+            "io.SnapshotError('The disk of this node is gone.')",
+            1,
+            "The disk of this node is gone.",
+            id="reading",
         ),
     ],
 )
