@@ -18,7 +18,7 @@ pytestmark = pytest.mark.emulated
 
 
 def on_one(pos: np.ndarray, k: int, box: Any, **options: Any) -> tuple[np.ndarray, np.ndarray]:
-    rad, idx = jz.knn.knn(jnp.asarray(pos), k, boxsize=box, **options)
+    rad, idx = jz.knn.knn.jit(jnp.asarray(pos), k, boxsize=box, **options)
     return np.asarray(rad), np.asarray(idx)
 
 
@@ -146,7 +146,7 @@ def test_queryidx_in_z_order_identifies_the_queries(ndev: int) -> None:
     np.testing.assert_array_equal(real.sum(axis=1), found.num)
     np.testing.assert_array_equal(np.isfinite(rad).all(axis=-1), real)
     # Queries and results are the same as on one device.
-    one_idx, _, one_found, one_whose, one_rad = jz.knn.knn(
+    one_idx, _, one_found, one_whose, one_rad = jz.knn.knn.jit(
         jnp.asarray(pos), 5, part_query=jnp.asarray(query), result=words, output_order="z"
     )
     ids = np.asarray(queries.id)[np.asarray(whose.rank)[real], np.asarray(whose.idx)[real]]

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.emulated, pytest.mark.watched]
 
 
 def sorted_on_one(pos: np.ndarray, box: Any) -> tuple[np.ndarray, np.ndarray]:
-    partz, index = jz.tree.zsort(pos, box)
+    partz, index = jz.tree.zsort.jit(pos, box)
     return np.asarray(partz), np.asarray(index)
 
 
