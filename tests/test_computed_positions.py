@@ -114,7 +114,7 @@ def assert_same_places(moved: Any, given: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("ndev", [1, 4])
+@pytest.mark.parametrize("ndev", [4, 1])
 @pytest.mark.parametrize("cls", [Displaced, LightCone])
 def test_catalogue_inside_user_shard_map(cls: Any, ndev: int) -> None:
     part = displaced(cls)

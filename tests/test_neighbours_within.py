@@ -37,8 +37,8 @@ def assert_lists(found: Any, pos: np.ndarray, query: np.ndarray, radius: Any, bo
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dims", range(1, 9))
-@pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
+@pytest.mark.parametrize("dims", [3, 1, 2, *range(4, 9)])
+@pytest.mark.parametrize("kind", ["mixed", "periodic", "open"])
 def test_equals_brute_force(dims: int, kind: str) -> None:
     box = oracles.box_lengths(kind, dims)
     pos, query = oracles.uniform(400, dims), oracles.uniform(90, dims, seed=4) * 1.4 - 0.2
@@ -201,7 +201,7 @@ def test_invalid_arguments_raise(options: Any, words: str, call: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("box", [None, 1.0])
+@pytest.mark.parametrize("box", [1.0, None])
 def test_derivatives_of_distances(box: Any) -> None:
     """Compare with finite differences in float64, at fixed membership, also by the box."""
     with jax.enable_x64(True):

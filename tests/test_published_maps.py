@@ -50,7 +50,7 @@ def test_function_with_static_arguments_that_returns_none() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("jit", [False, True])
+@pytest.mark.parametrize("jit", [True, False])
 def test_functions_of_any_arguments(jit: bool) -> None:
     def total(first: Any, /, *others: Any, scale: Any = 1.0, **more: Any) -> Any:
         return scale * (first + sum(others)) + sum(more.values()), jnp.float32(len(others) + 10 * len(more))

@@ -37,7 +37,7 @@ def points(tmp_path: Path) -> tuple[Path, np.ndarray, np.ndarray]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("ndev", [1, 4])
+@pytest.mark.parametrize("ndev", [4, 1])
 def test_correlation_of_the_sample(
     ndev: int, use_devices: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -74,7 +74,7 @@ def test_summary_for_scripts(points: Any, use_devices: Any, capsys: pytest.Captu
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("ndev", [1, 3])
+@pytest.mark.parametrize("ndev", [3, 1])
 def test_projected(ndev: int, use_devices: Any, points: Any, tmp_path: Path) -> None:
     use_devices(ndev)
     path, pos, box = points
