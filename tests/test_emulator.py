@@ -59,6 +59,7 @@ def run_planted(how: str) -> subprocess.CompletedProcess[str]:
         ("launch on another stream", "work was put on a stream that does not belong to the call."),
         ("copy on another stream", "work was put on a stream that does not belong to the call."),
         ("unaligned memory for CUB", "the memory for CUB is not aligned to 256 bytes."),
+        ("kernel loaded during the call", "a kernel is loaded during the call, when other ranks may be waiting"),
     ],
 )
 def test_errors_that_end_the_program(how: str, words: str) -> None:
@@ -89,8 +90,23 @@ def test_launches_invalid_in_cuda_raise(how: str, words: str) -> None:
     assert words in str(error.value)
 
 
-def test_call_without_errors_succeeds() -> None:
-    assert call("nothing") == 0
+@pytest.mark.parametrize("how", ["nothing", "loaded kernels"])
+def test_call_without_errors_succeeds(how: str) -> None:
+    assert call(how) == 0
+
+
+_PAIRS = """
+import numpy as np, jztree
+pos, edges = np.random.default_rng(3).random((50, 2), np.float32), np.array([0, 0.1, 0.5])
+for mode in ("rp_pi", "s_mu"):
+    print(np.asarray(jztree.radius.pair_counts(pos, edges, mode=mode, edges_b=[0, 0.3, 0.9]).count).sum() > 0)
+"""
+
+
+def test_kernels_are_loaded_for_each_value_of_an_attribute() -> None:
+    """The two calls have the same shapes. The emulator fails if a call loads a kernel itself."""
+    run = test_kernels.run_with_instruction_set("cuda-emulated", _PAIRS)
+    assert run.stdout.split() == ["True", "True"], run.stderr
 
 
 def test_work_runs_after_the_handler_returns() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import jax
 import pytest
 
 from jztree.kernels import _library
@@ -54,6 +55,20 @@ def test_driver_older_than_the_cuda_library_warns(
     )
     with contextlib.nullcontext() if used else pytest.warns(UserWarning, match=says):
         assert _library._cuda_library.__wrapped__() is (library if used else None)
+
+
+def test_cuda_kernels_have_a_stage_that_loads_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    registered: dict[tuple[str, str], Any] = {}
+    monkeypatch.setattr(
+        jax.ffi, "register_ffi_target", lambda name, target, platform: registered.update({(name, platform): target})
+    )
+    for cuda in (None, _library._cpu_library()):
+        monkeypatch.setattr(_library, "_cuda_library", lambda cuda=cuda: cuda)
+        _library._register()
+        names = {name.removeprefix("jztree_") for name, _ in registered}
+        assert names == set(_library._kernel_names())
+        stages = [set(target) if isinstance(target, dict) else None for _, target in sorted(registered.items())]
+        assert stages == [None if cuda is None else {"initialize", "execute"}, None, None] * len(names)
 
 
 def test_cuda_library_of_the_newest_generation_that_the_driver_supports(

@@ -23,6 +23,9 @@ set -eo pipefail
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 # Keep the output printed before a crash.
 export PYTHONUNBUFFERED=1
+# Load all GPU code at the start: CUDA otherwise loads code when it is first used and then waits for the GPU, which can
+# hang if a collective runs there.
+export CUDA_MODULE_LOADING=EAGER
 # Keep compiled functions for the next job.
 export JAX_COMPILATION_CACHE_DIR=${JAX_COMPILATION_CACHE_DIR:-$HOME/.cache/jax}
 # If processes find each other but collectives hang, let NCCL log its steps:

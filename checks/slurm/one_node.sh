@@ -22,6 +22,9 @@ set -eo pipefail
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 # Keep the output printed before a crash.
 export PYTHONUNBUFFERED=1
+# Load all GPU code at the start: CUDA otherwise loads code when it is first used and then waits for the GPU, which can
+# hang if a collective runs there.
+export CUDA_MODULE_LOADING=EAGER
 
 # If a task fails, end the others at once.
 start="srun --kill-on-bad-exit=1"

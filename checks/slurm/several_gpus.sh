@@ -20,6 +20,9 @@ set -eo pipefail
 
 export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 export PYTHONUNBUFFERED=1
+# Load all GPU code at the start: CUDA otherwise loads code when it is first used and then waits for the GPU, which can
+# hang if a collective runs there.
+export CUDA_MODULE_LOADING=EAGER
 results=${RESULTS:-gpus-$SLURM_JOB_ID}
 mkdir -p "$results"
 

@@ -139,17 +139,20 @@ def scratch_libraries() -> dict[str, ctypes.CDLL]:
 
 
 def _register() -> None:
-    """Register every kernel for the CPU and for CUDA. Without a CUDA library, the CUDA kernels report this."""
+    """Register every kernel for the CPU and for CUDA. Without a CUDA library, the CUDA kernels report this.
+
+    XLA calls a CUDA kernel in two stages. In the first, which all devices leave together, the kernel loads its GPU code
+    (native/common/cuda/gpu_kernel.h).
+    """
     cpu, cuda = _cpu_library(), _cuda_library()
+    missing = jax.ffi.pycapsule(cpu.jztree_missing)
     for name in _kernel_names():
         symbol = f"jztree_{name}"
-        handlers = {
-            "cpu": getattr(cpu, symbol),
-            "CUDA": cpu.jztree_missing if cuda is None else getattr(cuda, symbol),
-            "ROCM": cpu.jztree_missing,
-        }
-        for platform, handler in handlers.items():
-            jax.ffi.register_ffi_target(symbol, jax.ffi.pycapsule(handler), platform=platform)
+        targets = {"cpu": jax.ffi.pycapsule(getattr(cpu, symbol)), "CUDA": missing, "ROCM": missing}
+        if cuda is not None:
+            targets["CUDA"] = dict.fromkeys(("initialize", "execute"), jax.ffi.pycapsule(getattr(cuda, symbol)))
+        for platform, target in targets.items():
+            jax.ffi.register_ffi_target(symbol, target, platform=platform)
 
 
 _register()

@@ -79,7 +79,12 @@ struct ByPositions {
 // A kernel of this library. It adds itself to the list when the library is loaded.
 class Kernel {
  public:
-  Kernel(const char* name, xla::ffi::Ffi* handler) : name_(name), handler_(handler) { all().push_back(this); }
+  // handler: for the stage in which XLA runs the kernel. initializer: for the stage before, in which it must not run;
+  // null if there is nothing to prepare.
+  Kernel(const char* name, xla::ffi::Ffi* handler, xla::ffi::Ffi* initializer = nullptr)
+      : name_(name), handler_(handler), initializer_(initializer) {
+    all().push_back(this);
+  }
   Kernel(const Kernel&) = delete;
 
   static std::vector<const Kernel*>& all() {
@@ -88,12 +93,12 @@ class Kernel {
   }
 
   const char* name() const { return name_; }
-  // The entry point for XLA.
+  // The entry point for XLA, for both stages.
   XLA_FFI_Error* call(XLA_FFI_CallFrame* frame) const;
 
  private:
   const char* name_;
-  xla::ffi::Ffi* handler_;
+  xla::ffi::Ffi *handler_, *initializer_;
 };
 
 // Returns the kernels' names, each followed by a comma.

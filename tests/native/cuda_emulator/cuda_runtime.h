@@ -16,6 +16,7 @@
 #include "block.h"
 #include "counts.h"
 #include "launch.h"
+#include "loading.h"
 #include "watch.h"
 #include "xla_runtime.h"
 
@@ -77,6 +78,9 @@ enum cudaError_t {
 };
 enum cudaMemcpyKind { cudaMemcpyDeviceToDevice, cudaMemcpyDeviceToHost, cudaMemcpyHostToDevice };
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
+struct cudaFuncAttributes {
+  size_t sharedSizeBytes;
+};
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount, cudaDevAttrMaxSharedMemoryPerBlockOptin };
 
 inline const char* cudaGetErrorString(cudaError_t error) {
@@ -102,13 +106,22 @@ constexpr size_t usual_shared_bytes = 48 << 10;
 
 // Work on any stream but the call's own would not be ordered with the work before and after it.
 inline void expect_stream(cudaStream_t stream) {
-  if (!Call::current() || stream != Call::current()->stream())
+  if (!Call::current() || (stream != Call::current()->stream() && !Capture::of(stream)))
     fail("work was put on a stream that does not belong to the call.");
 }
 
 inline void put_on(cudaStream_t stream, std::function<void()> work) {
   expect_stream(stream);
-  Call::current()->put(std::move(work));
+  if (!Capture::of(stream)) Call::current()->put(std::move(work));
+}
+
+// A kernel is about to be put on a stream. CUDA may load it now, or when a graph with it becomes executable.
+inline void use_kernel(cudaStream_t stream, const void* kernel) {
+  if (Capture* capture = Capture::of(stream)) {
+    capture->kernels.push_back(kernel);
+  } else {
+    Call::current()->use(kernel);
+  }
 }
 
 // Counts global memory that the call reads and writes outside of kernels.
@@ -123,6 +136,43 @@ inline size_t& allowed_shared_bytes(const void* kernel) {
 }
 
 }  // namespace emulator
+
+enum { cudaStreamNonBlocking = 1 };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed };
+typedef emulator::Capture *cudaGraph_t, *cudaGraphExec_t;
+
+inline cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  *stream = reinterpret_cast<cudaStream_t>(new emulator::Capture);
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamDestroy(cudaStream_t stream) {
+  delete reinterpret_cast<emulator::Capture*>(stream);
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  emulator::Capture::current() = reinterpret_cast<emulator::Capture*>(stream);
+  return cudaSuccess;
+}
+inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  emulator::Capture* capture = emulator::Capture::of(stream);
+  if (!capture) return cudaErrorInvalidValue;
+  emulator::Capture::current() = nullptr;
+  *graph = new emulator::Capture(*capture);
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  for (const void* kernel : graph->kernels) emulator::Loaded::all().add(kernel);
+  *executable = new emulator::Capture(*graph);
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete graph;
+  return cudaSuccess;
+}
+inline cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
+  delete executable;
+  return cudaSuccess;
+}
 
 inline cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
   emulator::expect_stream(stream);
@@ -147,8 +197,15 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream
 }
 template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
-  if (bytes < 0 || static_cast<size_t>(bytes) > emulator::SharedMemory::most_bytes) return cudaErrorInvalidValue;
+  if (bytes < 0 || static_cast<size_t>(bytes) > emulator::SharedMemory::most_bytes)
+    return cudaErrorInvalidValue;
   emulator::allowed_shared_bytes(reinterpret_cast<const void*>(kernel)) = static_cast<size_t>(bytes);
+  return cudaSuccess;
+}
+template <typename Kernel>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel* kernel) {
+  emulator::Loaded::all().add(reinterpret_cast<const void*>(kernel));
+  attributes->sharedSizeBytes = 0;
   return cudaSuccess;
 }
 template <typename Kernel>
@@ -170,6 +227,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
     return cudaErrorInvalidConfiguration;
   if (config->dynamicSmemBytes > emulator::allowed_shared_bytes(reinterpret_cast<const void*>(kernel)))
     return cudaErrorInvalidValue;
+  emulator::use_kernel(config->stream, reinterpret_cast<const void*>(kernel));
   emulator::put_on(config->stream, [launched = *config, kernel, given = std::tuple<Parameters...>(arguments...)] {
     emulator::run_blocks(emulator::Call::current()->handler(), launched.gridDim.x, launched.blockDim.x,
                          launched.dynamicSmemBytes, [&] { std::apply(kernel, given); });

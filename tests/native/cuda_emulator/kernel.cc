@@ -7,7 +7,8 @@
 namespace jztree {
 
 XLA_FFI_Error* Kernel::call(XLA_FFI_CallFrame* frame) const {
-  return emulator::as_on_a_gpu(name_, [this](XLA_FFI_CallFrame* of) { return handler_->Call(of); }, frame);
+  emulator::Handler initializer = [this](XLA_FFI_CallFrame* of) { return initializer_->Call(of); };
+  return emulator::as_on_a_gpu(name_, [this](XLA_FFI_CallFrame* of) { return handler_->Call(of); }, frame, initializer);
 }
 
 }  // namespace jztree

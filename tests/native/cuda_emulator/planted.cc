@@ -13,6 +13,12 @@ namespace {
 
 __global__ void write_behind(int32_t* scratch, int64_t count) { scratch[count] = 1; }
 
+void add_up(Queue& queue, ffi::Buffer<ffi::S32> in, ffi::Result<ffi::Buffer<ffi::S32>> out) {
+  in_bounded_memory(queue, 2048, [&](void* work, size_t& bytes, cudaStream_t stream) {
+    return cub::DeviceScan::ExclusiveSum(work, bytes, in.typed_data(), out->typed_data(), 1, stream);
+  });
+}
+
 ffi::Error err(cudaStream_t stream, ffi::ScratchAllocator allocator, ffi::Buffer<ffi::S32> in,
                ffi::Result<ffi::Buffer<ffi::S32>> out, ffi::Result<ffi::Buffer<ffi::U8>> scratch,
                std::string_view how) {
@@ -31,7 +37,7 @@ ffi::Error err(cudaStream_t stream, ffi::ScratchAllocator allocator, ffi::Buffer
     if (how == "too large work arrays") queue.scratch<unsigned char>(room);
     if (how == "memory from the runtime") allocator.Allocate(64);
     if (how == "too much memory for CUB")
-      in_bounded_memory(queue, 100, [](void* work, size_t& bytes) {
+      in_bounded_memory(queue, 100, [](void* work, size_t& bytes, cudaStream_t) {
         if (work) emulator::fail("CUB got less memory than it requested.");
         bytes = 101;
         return cudaSuccess;
@@ -45,6 +51,18 @@ ffi::Error err(cudaStream_t stream, ffi::ScratchAllocator allocator, ffi::Buffer
     if (how == "copy on another stream") elsewhere.copy(out->typed_data(), in.typed_data(), 1);
     if (how == "too many threads") queue.launch(1, 2048, 0, write_behind, out->typed_data(), 0);
     if (how == "too much shared memory") queue.launch(1, 1, 200 << 10, write_behind, out->typed_data(), 0);
+    if (how == "kernel loaded during the call") {
+      emulator::Call::current()->expect_loaded_kernels();
+      queue.launch(1, 1, 0, write_behind, out->typed_data(), 0);
+    }
+    if (how == "loaded kernels") {
+      Queue loader = Queue::that_loads(memory, room);
+      loader.launch(1, 1, 0, write_behind, out->typed_data(), 0);
+      add_up(loader, in, out);
+      emulator::Call::current()->expect_loaded_kernels();
+      queue.launch(1, 1, 0, write_behind, out->typed_data(), 0);
+      add_up(queue, in, out);
+    }
     if (how == "too many blocks") queue.launch(int64_t{1} << 31, 1, 0, write_behind, out->typed_data(), 0);
     if (how == "unaligned memory for CUB") {
       size_t bytes = 0;

@@ -7,6 +7,8 @@
 // - Work on the stream runs when the handler waits or after it returns. On a GPU, work may also start this late, in
 //   particular from a command buffer.
 // - A handler that declares that it may be recorded must not wait.
+// - XLA calls the initializer of a kernel first. The initializer must load each kernel that the call launches
+//   (loading.h), and must not put work on the stream.
 // - Each call has a separate stream and no thread pool.
 //
 // Errors that XLA would not detect, such as a write past the end, end the program with a message.
@@ -22,6 +24,7 @@
 
 #include "call_buffers.h"
 #include "heap.h"
+#include "loading.h"
 #include "xla/ffi/api/c_api.h"
 
 namespace emulator {
@@ -35,8 +38,9 @@ inline std::atomic<int64_t>& waits() {
 // One call of a handler.
 class Call {
  public:
-  Call(const char* handler, const XLA_FFI_Api* runtime, bool recorded)
-      : handler_(handler), runtime_(runtime), recorded_(recorded), outer_(current()) {
+  // recorded: whether XLA may record the call. initialized: whether an initializer has loaded its kernels.
+  Call(const char* handler, const XLA_FFI_Api* runtime, bool recorded, bool initialized)
+      : handler_(handler), runtime_(runtime), recorded_(recorded), initialized_(initialized), outer_(current()) {
     current() = this;
   }
   Call(const Call&) = delete;
@@ -52,7 +56,19 @@ class Call {
   // Every call has a different stream, so a handler must not store a stream for a later call.
   void* stream() { return this; }
 
-  void put(std::function<void()> work) { work_.push_back(std::move(work)); }
+  void put(std::function<void()> work) {
+    empty_ = false;
+    work_.push_back(std::move(work));
+  }
+  bool is_empty() const { return empty_; }
+
+  // Called when a kernel is put on the stream.
+  void use(const void* kernel) {
+    if (initialized_ && !Loaded::all().has(kernel))
+      fail("a kernel is loaded during the call, when other ranks may be waiting for this one.");
+    Loaded::all().add(kernel);
+  }
+  void expect_loaded_kernels() { initialized_ = true; }
 
   void wait() {
     if (recorded_) fail("a handler that XLA may record in a command buffer waits for the GPU.");
@@ -88,7 +104,7 @@ class Call {
  private:
   const char* handler_;
   const XLA_FFI_Api* runtime_;
-  bool recorded_;
+  bool recorded_, initialized_, empty_ = true;
   Call* outer_;
   std::vector<std::function<void()>> work_;
   std::vector<std::pair<uintptr_t, uintptr_t>> gaps_;
@@ -132,9 +148,22 @@ inline bool may_be_recorded(const Handler& handler, const XLA_FFI_Api* api) {
   return metadata.traits & XLA_FFI_HANDLER_TRAITS_COMMAND_BUFFER_COMPATIBLE;
 }
 
-inline XLA_FFI_Error* as_on_a_gpu(const char* name, const Handler& handler, XLA_FFI_CallFrame* frame) {
+// The stage before the call, in which buffers have addresses but no contents.
+inline void initialize(const char* name, const Handler& initializer, const XLA_FFI_CallFrame* frame) {
+  Call call(name, frame->api, false, false);
+  XLA_FFI_Api api = gpu_api(frame->api);
+  XLA_FFI_CallFrame on_gpu = *frame;
+  on_gpu.api = &api;
+  on_gpu.stage = XLA_FFI_ExecutionStage_INITIALIZE;
+  if (initializer(&on_gpu)) fail("an initializer reports an error before the call itself.");
+  if (!call.is_empty()) fail("an initializer puts work on the stream.");
+}
+
+inline XLA_FFI_Error* as_on_a_gpu(const char* name, const Handler& handler, XLA_FFI_CallFrame* frame,
+                                  const Handler& initializer = nullptr) {
   if (frame->extension_start) return handler(frame);  // XLA queries the traits of the handler
-  Call call(name, frame->api, may_be_recorded(handler, frame->api));
+  if (initializer) initialize(name, initializer, frame);
+  Call call(name, frame->api, may_be_recorded(handler, frame->api), initializer != nullptr);
   XLA_FFI_Api api = gpu_api(frame->api);
   XLA_FFI_CallFrame on_gpu = *frame;
   on_gpu.api = &api;

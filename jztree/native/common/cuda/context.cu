@@ -7,6 +7,16 @@ void put_on_stream(WorkOnGpu work, void* stream, const Buffer& scratch, Argument
   work(queue, arguments);
 }
 
+void load_kernels(WorkOnGpu work, const Buffer& scratch, Arguments& arguments) {
+  Queue queue = Queue::that_loads(scratch.data, scratch.bytes());
+  work(queue, arguments);
+}
+
+int current_gpu() {
+  int device = 0;
+  return cudaGetDevice(&device) == cudaSuccess ? device : -1;
+}
+
 namespace {
 
 // One thread copies one word of a target row. from, to: words per row.

@@ -5,6 +5,9 @@
 // trace time (scratch.cu): it runs the same function with a Queue that only measures. So everything that the host does,
 // including the sizes of work arrays, must depend only on shapes and attributes. The host must not read numbers in an
 // array. This also allows XLA to record the work in a command buffer and replay it (kernel.h).
+//
+// Before the program runs, XLA lets every call prepare itself. The same function then runs with a Queue that only loads
+// kernels (gpu_kernel.h).
 #pragma once
 
 #include "gpu_kernel.h"

@@ -26,8 +26,8 @@ inline int64_t most_scan_bytes(int64_t count) { return cub_base_bytes + count / 
 
 template <typename T>
 void scan(Queue& queue, const T* in, T* out, int64_t count) {
-  in_bounded_memory(queue, most_scan_bytes(count), [&](void* work, size_t& bytes) {
-    return cub::DeviceScan::ExclusiveSum(work, bytes, in, out, count, queue.stream());
+  in_bounded_memory(queue, most_scan_bytes(count), [&](void* work, size_t& bytes, cudaStream_t stream) {
+    return cub::DeviceScan::ExclusiveSum(work, bytes, in, out, count, stream);
   });
 }
 
@@ -40,8 +40,8 @@ void sort_pairs(Queue& queue, DoubleBuffer<Key>& keys, DoubleBuffer<Value>& valu
                 "most_sort_bytes supports only these types");
   cub::DoubleBuffer<Key> key(keys.current, keys.other);
   cub::DoubleBuffer<Value> value(values.current, values.other);
-  in_bounded_memory(queue, most_sort_bytes(count), [&](void* work, size_t& bytes) {
-    return cub::DeviceRadixSort::SortPairs(work, bytes, key, value, count, begin_bit, end_bit, queue.stream());
+  in_bounded_memory(queue, most_sort_bytes(count), [&](void* work, size_t& bytes, cudaStream_t stream) {
+    return cub::DeviceRadixSort::SortPairs(work, bytes, key, value, count, begin_bit, end_bit, stream);
   });
   keys = {key.Current(), key.Alternate()};
   values = {value.Current(), value.Alternate()};

@@ -51,10 +51,17 @@ class Queue {
   // A queue that launches nothing and needs no GPU, but measures the scratch memory of a call.
   static Queue that_measures() {
     Queue queue(nullptr, reinterpret_cast<void*>(alignment), std::numeric_limits<int64_t>::max());
-    queue.measures_ = true;
+    queue.mode_ = Mode::measures;
     return queue;
   }
-  bool measures() const { return measures_; }
+  // A queue that launches nothing, but loads the kernels that a call launches into the current GPU.
+  static Queue that_loads(void* scratch, int64_t bytes) {
+    Queue queue(nullptr, scratch, bytes);
+    queue.mode_ = Mode::loads;
+    return queue;
+  }
+  bool measures() const { return mode_ == Mode::measures; }
+  bool loads() const { return mode_ == Mode::loads; }
   // Enough for all requested work arrays at any start address; never 0.
   int64_t scratch_bytes() const { return used_ + static_cast<int64_t>(alignment); }
 
@@ -71,7 +78,7 @@ class Queue {
       throw std::runtime_error("a kernel needs at least " + std::to_string(used_) +
                                " bytes for its work arrays, more than the " + std::to_string(bytes_) +
                                " bytes that were reserved when the program was traced.");
-    if (!measures_) {
+    if (runs()) {
       JZTREE_WATCH_GAP(at + static_cast<uintptr_t>(bytes), first + static_cast<uintptr_t>(used_));
     }
     return reinterpret_cast<T*>(at);
@@ -80,7 +87,8 @@ class Queue {
   template <typename... Parameters, typename... Arguments>
   void launch(int64_t blocks, int threads, size_t shared_bytes, void (*kernel)(Parameters...),
               const Arguments&... arguments) {
-    if (blocks == 0 || measures_) return;
+    if (blocks == 0 || measures()) return;
+    if (loads()) return load(kernel);
     if (blocks > std::numeric_limits<int32_t>::max())
       throw std::runtime_error("a launch needs " + std::to_string(blocks) +
                                " blocks, but CUDA allows at most 2**31 - 1.");
@@ -109,14 +117,14 @@ class Queue {
 
   template <typename T>
   void copy(T* to, const T* from, int64_t count) {
-    if (count == 0 || measures_) return;
+    if (count == 0 || !runs()) return;
     check(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(T), cudaMemcpyDeviceToDevice, stream_));
   }
 
   // Set every byte of the values to `byte`.
   template <typename T>
   void fill_bytes(T* at, int byte, int64_t count) {
-    if (count == 0 || measures_) return;
+    if (count == 0 || !runs()) return;
     check(cudaMemsetAsync(at, byte, static_cast<size_t>(count) * sizeof(T), stream_));
   }
 
@@ -125,15 +133,25 @@ class Queue {
   }
 
  private:
+  enum class Mode { runs, measures, loads };
   static constexpr int threads_a_block = 256;
   static constexpr uintptr_t alignment = 256;  // as CUB requires
+
+  bool runs() const { return mode_ == Mode::runs; }
+
+  // CUDA loads a kernel when it is first used. This use does not run it.
+  template <typename... Parameters>
+  static void load(void (*kernel)(Parameters...)) {
+    cudaFuncAttributes attributes{};
+    check(cudaFuncGetAttributes(&attributes, kernel));
+  }
 
   static uintptr_t aligned(uintptr_t at) { return (at + alignment - 1) & ~(alignment - 1); }
 
   cudaStream_t stream_;
   uintptr_t scratch_;
   int64_t bytes_, used_ = 0;
-  bool measures_ = false;
+  Mode mode_ = Mode::runs;
 };
 
 }  // namespace jztree

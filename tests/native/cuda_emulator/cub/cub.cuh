@@ -14,13 +14,16 @@ namespace cub {
 // given memory, which must be aligned as CUB requires. The size is that of CUB on GPUs of compute capability 7.5 (CUDA
 // 13.0), which have the smallest tiles: for radix sort a counter per tile for each of 256 digits, for scans 16 bytes
 // per tile.
-inline bool asks(void* temporary, size_t& bytes, int64_t n, bool as_radix_sort, cudaStream_t stream) {
+// kernel: any address that identifies the algorithm and its types.
+inline bool asks(void* temporary, size_t& bytes, int64_t n, bool as_radix_sort, cudaStream_t stream,
+                 const void* kernel) {
   emulator::expect_stream(stream);
   if (!temporary) {
     size_t values = as_radix_sort ? 2816 : 768, tiles = (static_cast<size_t>(n) + values - 1) / values;
     bytes = as_radix_sort ? tiles * 1024 + 8 * 256 * 8 + 1279 : (tiles + 32) * 16 + 255;
     return true;
   }
+  if (n > 0) emulator::use_kernel(stream, kernel);
   if (reinterpret_cast<uintptr_t>(temporary) % 256 != 0)
     emulator::fail("the memory for CUB is not aligned to 256 bytes.");
   emulator::put_on(stream, [=] { std::memset(temporary, 0x5a, bytes); });
@@ -50,7 +53,8 @@ struct DeviceRadixSort {
   template <typename K, typename V, typename N>
   static cudaError_t SortPairs(void* temporary, size_t& bytes, DoubleBuffer<K>& keys, DoubleBuffer<V>& values, N count,
                                int begin_bit, int end_bit, cudaStream_t stream) {
-    if (asks(temporary, bytes, static_cast<int64_t>(count), true, stream)) return cudaSuccess;
+    static const char kernel = 0;
+    if (asks(temporary, bytes, static_cast<int64_t>(count), true, stream, &kernel)) return cudaSuccess;
     count_sort(sizeof(K), sizeof(V), static_cast<int64_t>(count), end_bit - begin_bit);
     emulator::put_on(stream, [=] { sort(keys, values, static_cast<size_t>(count), begin_bit, end_bit); });
     keys.selector ^= 1;
@@ -81,7 +85,8 @@ struct DeviceRadixSort {
 struct DeviceScan {
   template <typename In, typename Out, typename N>
   static cudaError_t ExclusiveSum(void* temporary, size_t& bytes, In in, Out out, N count, cudaStream_t stream) {
-    if (asks(temporary, bytes, static_cast<int64_t>(count), false, stream)) return cudaSuccess;
+    static const char kernel = 0;
+    if (asks(temporary, bytes, static_cast<int64_t>(count), false, stream, &kernel)) return cudaSuccess;
     count_scan(sizeof(*in), sizeof(*out), static_cast<int64_t>(count));
     emulator::put_on(stream, [=] {
       std::decay_t<decltype(*in)> sum = 0;  // CUB adds in the type of the input
