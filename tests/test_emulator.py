@@ -90,7 +90,7 @@ def test_launches_invalid_in_cuda_raise(how: str, words: str) -> None:
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize("how", ["nothing", "loaded kernels"])
+@pytest.mark.parametrize("how", ["nothing", "loaded kernels", "CUB after a rejected launch"])
 def test_call_without_errors_succeeds(how: str) -> None:
     assert call(how) == 0
 

@@ -89,7 +89,6 @@ inline const char* cudaGetErrorString(cudaError_t error) {
          : error == cudaErrorInvalidConfiguration ? "invalid configuration argument"
                                                   : "out of memory";
 }
-inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
@@ -103,6 +102,13 @@ namespace emulator {
 
 // A kernel may request this much shared memory, and more if cudaFuncSetAttribute allowed it.
 constexpr size_t usual_shared_bytes = 48 << 10;
+
+// CUDA keeps the last error of each thread until cudaGetLastError returns it.
+inline cudaError_t& last_error() {
+  static thread_local cudaError_t error = cudaSuccess;
+  return error;
+}
+inline cudaError_t refused(cudaError_t error) { return last_error() = error; }
 
 // Work on any stream but the call's own would not be ordered with the work before and after it.
 inline void expect_stream(cudaStream_t stream) {
@@ -137,6 +143,8 @@ inline size_t& allowed_shared_bytes(const void* kernel) {
 
 }  // namespace emulator
 
+inline cudaError_t cudaGetLastError() { return std::exchange(emulator::last_error(), cudaSuccess); }
+
 enum { cudaStreamNonBlocking = 1 };
 enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed };
 typedef emulator::Capture *cudaGraph_t, *cudaGraphExec_t;
@@ -155,7 +163,7 @@ inline cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCapture
 }
 inline cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   emulator::Capture* capture = emulator::Capture::of(stream);
-  if (!capture) return cudaErrorInvalidValue;
+  if (!capture) return emulator::refused(cudaErrorInvalidValue);
   emulator::Capture::current() = nullptr;
   *graph = new emulator::Capture(*capture);
   return cudaSuccess;
@@ -198,7 +206,7 @@ inline cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream
 template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
   if (bytes < 0 || static_cast<size_t>(bytes) > emulator::SharedMemory::most_bytes)
-    return cudaErrorInvalidValue;
+    return emulator::refused(cudaErrorInvalidValue);
   emulator::allowed_shared_bytes(reinterpret_cast<const void*>(kernel)) = static_cast<size_t>(bytes);
   return cudaSuccess;
 }
@@ -224,9 +232,9 @@ template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
   if (config->gridDim.x < 1 || config->gridDim.x > 0x7fffffffu || config->blockDim.x < 1 || config->blockDim.x > 1024)
-    return cudaErrorInvalidConfiguration;
+    return emulator::refused(cudaErrorInvalidConfiguration);
   if (config->dynamicSmemBytes > emulator::allowed_shared_bytes(reinterpret_cast<const void*>(kernel)))
-    return cudaErrorInvalidValue;
+    return emulator::refused(cudaErrorInvalidValue);
   emulator::use_kernel(config->stream, reinterpret_cast<const void*>(kernel));
   emulator::put_on(config->stream, [launched = *config, kernel, given = std::tuple<Parameters...>(arguments...)] {
     emulator::run_blocks(emulator::Call::current()->handler(), launched.gridDim.x, launched.blockDim.x,

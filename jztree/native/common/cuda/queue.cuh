@@ -129,7 +129,9 @@ class Queue {
   }
 
   static void check(cudaError_t error) {
-    if (error != cudaSuccess) throw std::runtime_error(std::string("CUDA reports: ") + cudaGetErrorString(error) + ".");
+    if (error == cudaSuccess) return;
+    cudaGetLastError();  // forgets the error; otherwise, the next call of CUB would report it as its own
+    throw std::runtime_error(std::string("CUDA reports: ") + cudaGetErrorString(error) + ".");
   }
 
  private:
