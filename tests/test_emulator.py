@@ -59,6 +59,7 @@ def run_planted(how: str) -> subprocess.CompletedProcess[str]:
         ("launch on another stream", "work was put on a stream that does not belong to the call."),
         ("copy on another stream", "work was put on a stream that does not belong to the call."),
         ("unaligned memory for CUB", "the memory for CUB is not aligned to 256 bytes."),
+        ("lower limit of shared memory", "a kernel's limit of shared memory was lowered."),
         ("kernel loaded during the call", "a kernel is loaded during the call, when other ranks may be waiting"),
     ],
 )
@@ -107,6 +108,11 @@ def test_kernels_are_loaded_for_each_value_of_an_attribute() -> None:
     """The two calls have the same shapes. The emulator fails if a call loads a kernel itself."""
     run = test_kernels.run_with_instruction_set("cuda-emulated", _PAIRS)
     assert run.stdout.split() == ["True", "True"], run.stderr
+
+
+def test_launches_with_several_amounts_of_shared_memory_keep_the_limit() -> None:
+    """Two host threads may launch one kernel with different amounts at once."""
+    assert call("several amounts of shared memory") == 1
 
 
 def test_work_runs_after_the_handler_returns() -> None:

@@ -47,6 +47,7 @@ template <int D, typename T, int Threads, int Sorted>
 __global__ void __launch_bounds__(Threads) search_spheres(const __grid_constant__ SphereProblem<D, T> problem,
                                                           Centres centres, SphereLists lists, LeftOver left) {
   __shared__ SphereMemory<D, T, Threads> memory;
+  static_assert(sizeof(memory) <= most_declared_shared, "a launch assumes less");
   auto* sorted = reinterpret_cast<NearKey*>(dynamic_shared());
   Span* stack = lists.keys ? lists.stacks + span_stack(Threads, problem.tree.planes) * blockIdx.x
                            : reinterpret_cast<Span*>(sorted + Sorted);

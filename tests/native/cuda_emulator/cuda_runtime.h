@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <mutex>
 #include <tuple>
 #include <type_traits>
 #include <unordered_map>
@@ -94,14 +95,13 @@ inline cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  *value = attribute == cudaDevAttrMultiProcessorCount ? 2 : static_cast<int>(emulator::SharedMemory::most_bytes);
+  using Shared = emulator::SharedMemory;
+  *value =
+      attribute == cudaDevAttrMultiProcessorCount ? 2 : static_cast<int>(Shared::most_bytes + Shared::declared_bytes);
   return cudaSuccess;
 }
 
 namespace emulator {
-
-// A kernel may request this much shared memory, and more if cudaFuncSetAttribute allowed it.
-constexpr size_t usual_shared_bytes = 48 << 10;
 
 // CUDA keeps the last error of each thread until cudaGetLastError returns it.
 inline cudaError_t& last_error() {
@@ -135,11 +135,32 @@ inline void count_transfer(size_t read, size_t written) {
   Watched::transfer(Call::current()->handler(), read, written);
 }
 
-// The shared memory that cudaFuncSetAttribute allowed for a kernel.
-inline size_t& allowed_shared_bytes(const void* kernel) {
-  static thread_local std::unordered_map<const void*, size_t> allowed;
-  return allowed.emplace(kernel, usual_shared_bytes).first->second;
-}
+// The shared memory that all threads of the host allow for kernels. Lowering it ends the program, because another
+// thread may be about to launch the kernel.
+class AllowedShared {
+ public:
+  static AllowedShared& all() {
+    static AllowedShared one;
+    return one;
+  }
+  size_t bytes(const void* kernel) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return of(kernel);
+  }
+  void allow(const void* kernel, size_t bytes) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (bytes < of(kernel)) fail("a kernel's limit of shared memory was lowered.");
+    of(kernel) = bytes;
+  }
+
+ private:
+  size_t& of(const void* kernel) {
+    return allowed_.emplace(kernel, SharedMemory::bytes_without_permission).first->second;
+  }
+
+  std::mutex mutex_;
+  std::unordered_map<const void*, size_t> allowed_;
+};
 
 }  // namespace emulator
 
@@ -207,13 +228,13 @@ template <typename Kernel>
 cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute, int bytes) {
   if (bytes < 0 || static_cast<size_t>(bytes) > emulator::SharedMemory::most_bytes)
     return emulator::refused(cudaErrorInvalidValue);
-  emulator::allowed_shared_bytes(reinterpret_cast<const void*>(kernel)) = static_cast<size_t>(bytes);
+  emulator::AllowedShared::all().allow(reinterpret_cast<const void*>(kernel), static_cast<size_t>(bytes));
   return cudaSuccess;
 }
 template <typename Kernel>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel* kernel) {
   emulator::Loaded::all().add(reinterpret_cast<const void*>(kernel));
-  attributes->sharedSizeBytes = 0;
+  attributes->sharedSizeBytes = emulator::SharedMemory::declared_bytes;
   return cudaSuccess;
 }
 template <typename Kernel>
@@ -233,7 +254,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
                                Arguments&&... arguments) {
   if (config->gridDim.x < 1 || config->gridDim.x > 0x7fffffffu || config->blockDim.x < 1 || config->blockDim.x > 1024)
     return emulator::refused(cudaErrorInvalidConfiguration);
-  if (config->dynamicSmemBytes > emulator::allowed_shared_bytes(reinterpret_cast<const void*>(kernel)))
+  if (config->dynamicSmemBytes > emulator::AllowedShared::all().bytes(reinterpret_cast<const void*>(kernel)))
     return emulator::refused(cudaErrorInvalidValue);
   emulator::use_kernel(config->stream, reinterpret_cast<const void*>(kernel));
   emulator::put_on(config->stream, [launched = *config, kernel, given = std::tuple<Parameters...>(arguments...)] {

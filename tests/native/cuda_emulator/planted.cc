@@ -50,7 +50,13 @@ ffi::Error err(cudaStream_t stream, ffi::ScratchAllocator allocator, ffi::Buffer
     if (how == "launch on another stream") elsewhere.launch(1, 1, 0, write_behind, out->typed_data(), 0);
     if (how == "copy on another stream") elsewhere.copy(out->typed_data(), in.typed_data(), 1);
     if (how == "too many threads") queue.launch(1, 2048, 0, write_behind, out->typed_data(), 0);
-    if (how == "too much shared memory") queue.launch(1, 1, 200 << 10, write_behind, out->typed_data(), 0);
+    if (how == "too much shared memory") queue.launch(1, 1, 57 << 10, write_behind, out->typed_data(), 0);
+    if (how == "several amounts of shared memory")
+      for (size_t kilobytes : {56, 47, 1, 56}) queue.launch(1, 1, kilobytes << 10, write_behind, out->typed_data(), 0);
+    if (how == "lower limit of shared memory") {
+      queue.launch(1, 1, 50 << 10, write_behind, out->typed_data(), 0);
+      cudaFuncSetAttribute(write_behind, cudaFuncAttributeMaxDynamicSharedMemorySize, 45 << 10);
+    }
     if (how == "kernel loaded during the call") {
       emulator::Call::current()->expect_loaded_kernels();
       queue.launch(1, 1, 0, write_behind, out->typed_data(), 0);

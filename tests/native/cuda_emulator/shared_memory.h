@@ -17,7 +17,10 @@ namespace emulator {
 
 class SharedMemory {
  public:
-  static constexpr size_t most_bytes = 100 << 10;
+  // The least that a block may have on a GPU of compute capability 7.5 or newer: 64 kB on 7.5. A launch without
+  // permission gets 48 kB everywhere. Both include the kernel's __shared__ variables, which take 8 kB at most.
+  static constexpr size_t declared_bytes = 8 << 10, most_bytes = (64 << 10) - declared_bytes;
+  static constexpr size_t bytes_without_permission = (48 << 10) - declared_bytes;
 
   void begin(size_t bytes);
   // Ends the program if a kernel has written past the end of the requested memory.

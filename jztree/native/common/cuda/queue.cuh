@@ -30,6 +30,8 @@ namespace jztree {
 
 constexpr int warp_size = 32;
 constexpr unsigned all_lanes = 0xffffffffu;
+// The most shared memory that a kernel declares if its launch requests more.
+constexpr size_t most_declared_shared = 8 << 10;
 
 #ifdef __CUDACC__
 // The shared memory requested by the launch.
@@ -92,9 +94,7 @@ class Queue {
     if (blocks > std::numeric_limits<int32_t>::max())
       throw std::runtime_error("a launch needs " + std::to_string(blocks) +
                                " blocks, but CUDA allows at most 2**31 - 1.");
-    // Without this call, a kernel is limited to 48 kB of shared memory, including its static shared memory.
-    if (shared_bytes > 0)
-      check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)));
+    if (shared_bytes > shared_without_permission) allow_most_shared(kernel);
     cudaLaunchConfig_t config{};
     config.gridDim = dim3(static_cast<unsigned>(blocks));
     config.blockDim = dim3(static_cast<unsigned>(threads));
@@ -139,6 +139,9 @@ class Queue {
   static constexpr int threads_a_block = 256;
   static constexpr uintptr_t alignment = 256;  // as CUB requires
 
+  // A kernel gets 48 kB of shared memory in all.
+  static constexpr size_t shared_without_permission = (48 << 10) - most_declared_shared;
+
   bool runs() const { return mode_ == Mode::runs; }
 
   // CUDA loads a kernel when it is first used. This use does not run it.
@@ -146,6 +149,20 @@ class Queue {
   static void load(void (*kernel)(Parameters...)) {
     cudaFuncAttributes attributes{};
     check(cudaFuncGetAttributes(&attributes, kernel));
+  }
+
+  // Allow a kernel all shared memory of the GPU. The limit belongs to the kernel, and other host threads may be about
+  // to launch it with more or less memory on the same GPU. All threads set the same limit, so none lowers that of
+  // another.
+  template <typename... Parameters>
+  static void allow_most_shared(void (*kernel)(Parameters...)) {
+    int device = 0, most = 0;
+    cudaFuncAttributes attributes{};
+    check(cudaGetDevice(&device));
+    check(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    check(cudaFuncGetAttributes(&attributes, kernel));
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               most - static_cast<int>(attributes.sharedSizeBytes)));
   }
 
   static uintptr_t aligned(uintptr_t at) { return (at + alignment - 1) & ~(alignment - 1); }

@@ -27,6 +27,7 @@ const Setup* make_setup(Queue& queue, const Given&... given) {
 template <typename Setup>
 __device__ inline const Setup& share_setup(const Setup* setup, unsigned char* memory) {
   static_assert(sizeof(Setup) % sizeof(uint32_t) == 0, "it is copied word by word");
+  static_assert(sizeof(Setup) <= most_declared_shared, "a launch assumes less");
   for (unsigned i = threadIdx.x; i < sizeof(Setup) / sizeof(uint32_t); i += blockDim.x)
     reinterpret_cast<uint32_t*>(memory)[i] = reinterpret_cast<const uint32_t*>(setup)[i];
   __syncthreads();
