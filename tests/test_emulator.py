@@ -15,6 +15,7 @@ import pytest
 import test_kernels
 
 from jztree import kernels
+from jztree.kernels import _call
 
 pytestmark = [
     pytest.mark.core,
@@ -59,6 +60,7 @@ def run_planted(how: str) -> subprocess.CompletedProcess[str]:
         ("launch on another stream", "work was put on a stream that does not belong to the call."),
         ("copy on another stream", "work was put on a stream that does not belong to the call."),
         ("unaligned memory for CUB", "the memory for CUB is not aligned to 256 bytes."),
+        ("no work", "a handler that XLA may record in a command buffer puts no work on the stream."),
         ("lower limit of shared memory", "a kernel's limit of shared memory was lowered."),
         ("kernel loaded during the call", "a kernel is loaded during the call, when other ranks may be waiting"),
     ],
@@ -108,6 +110,12 @@ def test_kernels_are_loaded_for_each_value_of_an_attribute() -> None:
     """The two calls have the same shapes. The emulator fails if a call loads a kernel itself."""
     run = test_kernels.run_with_instruction_set("cuda-emulated", _PAIRS)
     assert run.stdout.split() == ["True", "True"], run.stderr
+
+
+def test_kernel_without_rows_may_be_recorded() -> None:
+    """It launches nothing, but XLA of JAX 0.10.0 and 0.10.1 cannot record a call that puts nothing on the stream."""
+    rows, none = jnp.zeros((5, 3), jnp.float32), jax.ShapeDtypeStruct((0, 3), jnp.float32)
+    assert _call.call("gather_rows", none, rows, jnp.zeros((0,), jnp.int32), always=True).shape == (0, 3)
 
 
 def test_launches_with_several_amounts_of_shared_memory_keep_the_limit() -> None:

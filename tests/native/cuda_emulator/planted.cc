@@ -26,6 +26,7 @@ ffi::Error err(cudaStream_t stream, ffi::ScratchAllocator allocator, ffi::Buffer
     void* memory = scratch->typed_data();
     int64_t room = static_cast<int64_t>(scratch->element_count());
     Queue queue(stream, memory, room), elsewhere(nullptr, memory, room);
+    if (how == "no work") return;
     queue.copy(out->typed_data(), in.typed_data(), 1);
     if (how == "write before scratch") queue.launch(1, 1, 0, write_behind, static_cast<int32_t*>(memory), -1);
     if (how == "write after scratch") queue.launch(1, 1, 0, write_behind, static_cast<int32_t*>(memory), room / 4);

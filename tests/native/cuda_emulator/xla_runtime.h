@@ -6,7 +6,7 @@
 //   A handler must not write between work arrays. It cannot allocate other memory.
 // - Work on the stream runs when the handler waits or after it returns. On a GPU, work may also start this late, in
 //   particular from a command buffer.
-// - A handler that declares that it may be recorded must not wait.
+// - A handler that declares that it may be recorded must not wait, and must put work on the stream.
 // - XLA calls the initializer of a kernel first. The initializer must load each kernel that the call launches
 //   (loading.h), and must not put work on the stream.
 // - Each call has a separate stream and no thread pool.
@@ -61,6 +61,9 @@ class Call {
     work_.push_back(std::move(work));
   }
   bool is_empty() const { return empty_; }
+  void expect_work() const {
+    if (recorded_ && empty_) fail("a handler that XLA may record in a command buffer puts no work on the stream.");
+  }
 
   // Called when a kernel is put on the stream.
   void use(const void* kernel) {
@@ -170,6 +173,7 @@ inline XLA_FFI_Error* as_on_a_gpu(const char* name, const Handler& handler, XLA_
   CallBuffers buffers(&on_gpu);
   XLA_FFI_Error* error = handler(&on_gpu);
   frame->future = on_gpu.future;
+  if (!error) call.expect_work();
   call.run();
   return error;
 }

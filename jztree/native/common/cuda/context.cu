@@ -5,6 +5,8 @@ namespace jztree {
 void put_on_stream(WorkOnGpu work, void* stream, const Buffer& scratch, Arguments& arguments) {
   Queue queue(static_cast<cudaStream_t>(stream), scratch.data, scratch.bytes());
   work(queue, arguments);
+  // XLA of JAX 0.10.0 and 0.10.1 fails if it records a call in a command buffer that puts nothing on the stream.
+  if (queue.is_empty()) queue.fill_bytes(static_cast<char*>(scratch.data), 0, 1);
 }
 
 void load_kernels(WorkOnGpu work, const Buffer& scratch, Arguments& arguments) {

@@ -64,6 +64,8 @@ class Queue {
   }
   bool measures() const { return mode_ == Mode::measures; }
   bool loads() const { return mode_ == Mode::loads; }
+  // Whether the queue has put no kernel, copy or fill on the stream.
+  bool is_empty() const { return is_empty_; }
   // Enough for all requested work arrays at any start address; never 0.
   int64_t scratch_bytes() const { return used_ + static_cast<int64_t>(alignment); }
 
@@ -100,6 +102,7 @@ class Queue {
     config.blockDim = dim3(static_cast<unsigned>(threads));
     config.dynamicSmemBytes = shared_bytes;
     config.stream = stream_;
+    is_empty_ = false;
     check(cudaLaunchKernelEx(&config, kernel, static_cast<Parameters>(arguments)...));
   }
 
@@ -118,6 +121,7 @@ class Queue {
   template <typename T>
   void copy(T* to, const T* from, int64_t count) {
     if (count == 0 || !runs()) return;
+    is_empty_ = false;
     check(cudaMemcpyAsync(to, from, static_cast<size_t>(count) * sizeof(T), cudaMemcpyDeviceToDevice, stream_));
   }
 
@@ -125,6 +129,7 @@ class Queue {
   template <typename T>
   void fill_bytes(T* at, int byte, int64_t count) {
     if (count == 0 || !runs()) return;
+    is_empty_ = false;
     check(cudaMemsetAsync(at, byte, static_cast<size_t>(count) * sizeof(T), stream_));
   }
 
@@ -171,6 +176,7 @@ class Queue {
   uintptr_t scratch_;
   int64_t bytes_, used_ = 0;
   Mode mode_ = Mode::runs;
+  bool is_empty_ = true;
 };
 
 }  // namespace jztree
