@@ -4,6 +4,7 @@ import _ctypes
 import contextlib
 import ctypes
 import platform
+import re
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
@@ -55,6 +56,15 @@ def test_driver_older_than_the_cuda_library_warns(
     )
     with contextlib.nullcontext() if used else pytest.warns(UserWarning, match=says):
         assert _library._cuda_library.__wrapped__() is (library if used else None)
+
+
+def test_documented_compute_capabilities_are_those_compiled() -> None:
+    root = Path(__file__).parents[1]
+    lists = (root / "jztree/native/common/cuda/CMakeLists.txt").read_text()
+    compiled = [f"{int(word) / 10}" for word in re.findall(r"set\(architectures ([\d ]+)\)", lists)[0].split()]
+    documented = f"compute capabilities {', '.join(compiled[:-1])} and {compiled[-1]}"
+    assert documented in (root / "docs/gpu.md").read_text()
+    assert "11.0" in compiled, "code for 10.0 or 12.0 does not run there"
 
 
 def test_cuda_kernels_have_a_stage_that_loads_them(monkeypatch: pytest.MonkeyPatch) -> None:

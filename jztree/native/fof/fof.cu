@@ -164,8 +164,8 @@ void link(Queue& queue, const DeviceTree<D, T>& tree, const Lengths& box, const 
   int64_t leaf_blocks = (tree.leaves() + leaf_warps - 1) / leaf_warps;
   queue.launch(leaf_blocks, leaf_threads, 0, link_within<D, T>, tree, setup, sets, one_set);
   queue.launch_over(tree.starts[tree.planes] - tree.leaves(), join_dense_nodes<D, T>, tree, setup, sets);
-  queue.launch(leaf_blocks, leaf_threads, leaf_warps * LeafWalk<D, T>::shared_bytes(tree.planes), link_to_later<D, T>,
-               tree, setup, sets, one_set);
+  queue.launch_warps(tree.leaves(), LeafWalk<D, T>::shared_bytes(tree.planes), leaf_threads, link_to_later<D, T>, tree,
+                     setup, sets, one_set);
 }
 
 template <int D, typename T>

@@ -48,14 +48,6 @@ inline Unanswered no_unanswered(Queue& queue, int64_t most) {
   return none;
 }
 
-// The number of threads per block if each warp needs this amount of shared memory.
-inline int block_threads(int64_t warp_bytes, int most) {
-  // Every GPU grants this amount without opt-in.
-  constexpr int64_t shared_bytes = 48 << 10;
-  int64_t warps = std::max<int64_t>(1, std::min<int64_t>(most / warp_size, shared_bytes / warp_bytes));
-  return static_cast<int>(warps) * warp_size;
-}
-
 // The planes at which walks stop on their way down, one bit per plane. The number of stops is such that a node has
 // about as many nodes of the next stop as a warp has lanes, or twice as many.
 template <typename T>
@@ -75,10 +67,9 @@ Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Sca
   int64_t groups = (problem.most + warp_size - 1) / warp_size;
   Unanswered unanswered = no_unanswered(queue, groups);
   int64_t bytes = short_search_bytes<W, K, T>(problem.sources.planes);
-  int threads = block_threads(bytes, short_search_threads), warps = threads / warp_size;
-  queue.launch((groups + warps - 1) / warps, threads, static_cast<size_t>(warps * bytes), search_short<W, K, T, T>,
-               problem, scale, limits_on_device<T, W, T>(queue, problem.limit, scale), bytes,
-               walk_stops(problem.sources), unanswered);
+  queue.launch_warps(groups, bytes, short_search_threads, search_short<W, K, T, T>, problem, scale,
+                     limits_on_device<T, W, T>(queue, problem.limit, scale), bytes, walk_stops(problem.sources),
+                     unanswered);
   return unanswered;
 }
 
@@ -100,7 +91,7 @@ Unanswered search_long_lists(Queue& queue, const Problem<From>& problem, const S
   } else {
     queries = std::min({queries, most_warps, std::max<int64_t>(1, global_bytes / list_bytes)});
   }
-  int threads = block_threads(bytes, long_search_threads), warps = threads / warp_size;
+  int threads = Queue::block_threads(bytes, long_search_threads), warps = threads / warp_size;
   int64_t blocks = (queries + warps - 1) / warps;
   if (list_bytes > shared_list_bytes) lists = queue.scratch<Candidate<T>>(blocks * warps * problem.k);
   queue.launch(blocks, threads, static_cast<size_t>(warps * bytes), search_long<W, From, T>, problem, scale,

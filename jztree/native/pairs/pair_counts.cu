@@ -14,7 +14,6 @@ namespace jztree {
 namespace {
 
 constexpr int pair_threads = 64;
-constexpr int pair_warps = pair_threads / warp_size;
 // This number of nodes is enough to keep a GPU busy until the end.
 constexpr int64_t enough_nodes = 1 << 14;
 // Tables of sums take at most this much memory, if it is enough for the minimum number of warps.
@@ -55,8 +54,7 @@ __global__ void add_tables(const double* sum, int64_t tables, int64_t number, do
 template <PairMode Mode, int D, typename T>
 void launch_pairs(Queue& queue, const PairProblem<D, T>& problem, const PairTotals& totals) {
   int bytes = PairTally::shared_bytes(totals) + PairWalk<Mode, D, T>::shared_bytes(problem);
-  queue.launch((problem.tasks + pair_warps - 1) / pair_warps, pair_threads, static_cast<size_t>(pair_warps * bytes),
-               tally_pairs<Mode, D, T>, problem, totals);
+  queue.launch_warps(problem.tasks, bytes, pair_threads, tally_pairs<Mode, D, T>, problem, totals);
 }
 
 template <int D, typename T>

@@ -10,14 +10,12 @@
 namespace jztree {
 
 constexpr int tile_threads = 64;
-constexpr int tile_warps = tile_threads / warp_size;
 
 // One warp per leaf, with `warp_bytes` of shared memory.
 template <typename... Parameters, typename... Arguments>
 void launch_tiles(Queue& queue, int64_t leaves, int warp_bytes, void (*kernel)(Parameters...),
                   const Arguments&... arguments) {
-  queue.launch((leaves + tile_warps - 1) / tile_warps, tile_threads, static_cast<size_t>(tile_warps * warp_bytes),
-               kernel, arguments...);
+  queue.launch_warps(leaves, warp_bytes, tile_threads, kernel, arguments...);
 }
 
 // In such a kernel: call work(setup, shared, tile, end) for each tile. Its queries are those from `tile` on and before

@@ -118,6 +118,23 @@ class Queue {
     launch_over(count * warp_size, kernel, arguments...);
   }
 
+  // The same for warps that need `warp_bytes` of shared memory each, in blocks of up to `most_threads`.
+  template <typename... Parameters, typename... Arguments>
+  void launch_warps(int64_t count, int64_t warp_bytes, int most_threads, void (*kernel)(Parameters...),
+                    const Arguments&... arguments) {
+    int threads = block_threads(warp_bytes, most_threads), warps = threads / warp_size;
+    launch((count + warps - 1) / warps, threads, static_cast<size_t>(warps * warp_bytes), kernel, arguments...);
+  }
+
+  // The number of threads per block if each warp needs this amount of shared memory. Warps that together need more than
+  // a kernel gets without permission are in separate blocks. With permission, a block may have 64 kB on GPUs of compute
+  // capability 7.5, and more on newer ones.
+  static int block_threads(int64_t warp_bytes, int most) {
+    constexpr int64_t shared_bytes = 48 << 10;
+    int64_t warps = std::min<int64_t>(most / warp_size, shared_bytes / std::max<int64_t>(1, warp_bytes));
+    return static_cast<int>(std::max<int64_t>(1, warps)) * warp_size;
+  }
+
   template <typename T>
   void copy(T* to, const T* from, int64_t count) {
     if (count == 0 || !runs()) return;
