@@ -2,9 +2,12 @@
 
 import glob
 import importlib.util
+import os
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,6 +57,22 @@ def test_help_examples_parse() -> None:
     assert len(examples) > 10
     for command in examples:
         arguments.parse(command)
+
+
+def test_documented_xla_flags_exist() -> None:
+    """XLA ends a process with an unknown flag."""
+    flags = {flag for page in PAGES for flag in re.findall(r"--xla_\w+=\w*", page.read_text())}
+    assert {"--xla_gpu_executable_terminate_timeout=30", "--xla_gpu_enable_command_buffer="} <= flags
+    script = "import jax; jax.devices()"
+    run = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"XLA_FLAGS": " ".join(sorted(flags)), "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert run.returncode == 0, run.stderr
 
 
 def test_documented_options_exist() -> None:
