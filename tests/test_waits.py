@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import test_kernels
 
 from jztree import fof, kernels, knn, tree
 from jztree.data import ParticleData
@@ -28,12 +29,23 @@ RANKS = 3
 PARTS = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * RANKS), PART)
 
 
-def test_kernels_that_do_not_wait_may_be_recorded_in_command_buffers() -> None:
+def kernels_in_command_buffers() -> dict[str, bool]:
+    """Return whether XLA may record each kernel."""
     library = ctypes.CDLL(kernels.native_info()["cpu_library"])
     library.jztree_kernels.restype, library.jztree_emulator_may_be_recorded.restype = ctypes.c_char_p, ctypes.c_bool
     names = library.jztree_kernels().decode().split(",")[:-1]
-    recorded = {name for name in names if library.jztree_emulator_may_be_recorded(getattr(library, f"jztree_{name}"))}
-    assert set(names) - recorded == {"check", "lengths"}
+    return {name: library.jztree_emulator_may_be_recorded(getattr(library, f"jztree_{name}")) for name in names}
+
+
+def test_kernels_that_do_not_wait_may_be_recorded_in_command_buffers() -> None:
+    assert {name for name, recorded in kernels_in_command_buffers().items() if not recorded} == {"check", "lengths"}
+
+
+def test_environment_variable_keeps_kernels_out_of_command_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JZTREE_COMMAND_BUFFERS", "0")
+    script = "import test_waits; print(any(test_waits.kernels_in_command_buffers().values()))"
+    run = test_kernels.run_with_instruction_set("cuda-emulated", script)
+    assert run.stdout.split() == ["False"], run.stderr
 
 
 @functools.cache

@@ -12,6 +12,7 @@ KS = (4, 8, 16, 32, 64)
 B = (0.2, 0.7)  # linking lengths in mean separations
 PUBLISHED_K = 30  # of the published timing with separate queries
 BOX = 1.0
+HEADLINES = 1  # the highest urgency value of cases that are also timed without command buffers
 
 
 @dataclass(frozen=True)
@@ -42,15 +43,20 @@ class Case:
     peers: tuple[str, ...] = ()
 
 
+def compared(urgency: int, *peers: str) -> tuple[str, ...]:
+    """Return what to time next to this library; cases with targets are also timed without command buffers."""
+    return ("unrecorded", *peers) if urgency <= HEADLINES else peers
+
+
 def knn_case(kind: str, n: int, ks: Sequence[int], urgency: int) -> Case:
     calls = [Call("knn", {"k": k, "box": box}) for k in ks for box in (BOX, 0.0)]
-    return Case(Sample(kind, n), tuple(calls), urgency, peers=("published", "jaxkd"))
+    return Case(Sample(kind, n), tuple(calls), urgency, peers=compared(urgency, "published", "jaxkd"))
 
 
 def fof_case(kind: str, n: int, urgency: int, box: float = BOX) -> Case:
     lengths = B if kind == "uniform" else B[:1]
     calls = [Call(what, {"b": b, "box": box}) for what in ("labels", "catalogue") for b in lengths]
-    return Case(Sample(kind, n), tuple(calls), urgency, peers=("published",))
+    return Case(Sample(kind, n), tuple(calls), urgency, peers=compared(urgency, "published"))
 
 
 def spheres_case(kind: str, n: int, box: float = BOX) -> Case:

@@ -5,9 +5,9 @@
     python checks/gpu --stages time,peers,floor,report --peer-wheels DIR --only knn
 
 Stages are build (compile for the available GPU), test (the whole suite), compare (results of GPU and CPU), sanitize
-(compute-sanitizer), floor (the limits of the device), time (this library), peers (others), report (the tables).
-Findings are stored immediately. A later call runs the missing parts, if the sources are the same. A number after the
-name of a stage is its time limit in seconds.
+(compute-sanitizer), floor (the limits of the device), time (this library), buffers (the same with its kernels outside
+of command buffers), peers (others), report (the tables). Findings are stored immediately. A later call runs the missing
+parts, if the sources and the flags are the same. A number after the name of a stage is its time limit in seconds.
 """
 
 import argparse
@@ -27,6 +27,7 @@ STAGES: dict[str, Callable[[Session], None]] = {
     "sanitize": correctness.sanitize,
     "floor": timing.floor,
     "time": timing.run,
+    "buffers": timing.run,
     "peers": timing.run,
     "report": report.write,
 }
@@ -51,6 +52,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--peer-wheels", type=Path, metavar="DIR", help="folder with packages of other libraries to time"
     )
+    parser.add_argument("--xla-flags", default="", metavar="FLAGS", help="the value of XLA_FLAGS (default: none)")
     parser.add_argument("--fresh", action="store_true", help="delete earlier findings of the requested stages")
     parser.add_argument("--commit", default="", help="commit to record in the results, if git does not know it")
     return parser.parse_args(arguments)
@@ -71,7 +73,8 @@ def open_session(options: argparse.Namespace, stages: set[str]) -> Session:
     """Make the folders, and open the record."""
     today = datetime.date.today().isoformat()
     name = options.name or f"{report.name_of_gpu() or options.platform}_{today}"
-    record, source = Record(options.results.resolve() / f"gpu_{name}.json"), fingerprint("jztree")
+    record = Record(options.results.resolve() / f"gpu_{name}.json")
+    source = " ".join([fingerprint("jztree"), *options.xla_flags.split()])
     record.data |= {"date": today, "source": source, "machine": report.machine(options.platform, options.commit)}
     record.save()
     work = options.work.resolve()
@@ -87,6 +90,7 @@ def open_session(options: argparse.Namespace, stages: set[str]) -> Session:
         runs=2 if options.quick else options.runs,
         words=[word for word in options.only.split(",") if word],
         stages=stages,
+        xla_flags=options.xla_flags,
     )
 
 
@@ -108,8 +112,10 @@ def main(arguments: list[str] | None = None) -> int:
     for name in (name for name in STAGES if name in stages):
         limits = [end, None if stages[name] is None else time.monotonic() + (stages[name] or 0.0)]
         session.deadline = min((limit for limit in limits if limit is not None), default=None)
-        if name == "peers" and "time" in stages:
-            continue  # the time stage times each case with this library, and right after it with the peers
+        if name == "peers" and {"time", "buffers"} & set(stages):
+            continue  # an earlier stage times each case with this library, and right after it with the peers
+        if name == "buffers" and "time" in stages:
+            continue  # likewise
         if name == "report" or not session.is_over():
             STAGES[name](session)
         else:

@@ -4,7 +4,9 @@ import copy
 import importlib
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from .calls import CALLS, Timed
@@ -15,6 +17,7 @@ class Ours:
 
     package = "jztree"
     efforts: tuple[float, ...] = (1.0,)  # to try in order until a call succeeds
+    variables: Mapping[str, str] = MappingProxyType({})  # environment variables of the process
 
     def __init__(self) -> None:
         for name in ("config", "data", "fof", "knn"):  # present in all libraries of this name
@@ -37,6 +40,12 @@ class Ours:
     def call(self, what: str, pos: Any, effort: float, **options: Any) -> Timed:
         """Return the call ``what`` of `calls.CALLS` on positions ``(n, 3)``."""
         return CALLS[what].call(self, pos, effort, **options)
+
+
+class Unrecorded(Ours):
+    """This library, with its kernels outside of command buffers."""
+
+    variables = MappingProxyType({"JZTREE_COMMAND_BUFFERS": "0"})
 
 
 class Published(Ours):
@@ -67,6 +76,7 @@ class Jaxkd:
 
     package = "jaxkd"
     efforts: tuple[float, ...] = (1.0,)
+    variables: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self) -> None:
         self.jaxkd: Any = importlib.import_module("jaxkd")
@@ -85,7 +95,12 @@ class Jaxkd:
 
 
 Library = Ours | Jaxkd
-LIBRARIES: dict[str, type[Library]] = {"ours": Ours, "published": Published, "jaxkd": Jaxkd}
+LIBRARIES: dict[str, type[Library]] = {
+    "ours": Ours,
+    "unrecorded": Unrecorded,
+    "published": Published,
+    "jaxkd": Jaxkd,
+}
 
 
 def opened(name: str, folder: Path) -> Library:

@@ -12,7 +12,8 @@ from .session import ROOT, Record, Session, ask
 from .timing import name_in_record, rates
 
 _HEAD = (
-    "| what | ours, ms | published, ms | ratio | jaxkd, ms | floor, ms | over floor | peak, GB | published, GB | same |"
+    "| what | ours, ms | no command buffers, ms "
+    "| published, ms | ratio | jaxkd, ms | floor, ms | over floor | peak, GB | published, GB | same |"
 )
 _COUNTED = 8  # arithmetic instructions of a squared distance in 3 dimensions: 3 differences, 3 products, 2 sums
 
@@ -105,6 +106,7 @@ def _row(record: Record, case: Case, call: Call, ours: dict[str, Any], best: dic
     cells = [
         call.key(case.sample) + remarks,
         _number(ours["seconds"], 1e3),
+        _number(record.stage("buffers").get(name_in_record("unrecorded", call, case), {}).get("seconds"), 1e3),
         "failed" if "error" in published else _number(published.get("seconds"), 1e3),
         _number(published["seconds"] / ours["seconds"] if "seconds" in published else None),
         _number(jaxkd.get("seconds"), 1e3),

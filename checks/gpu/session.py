@@ -13,7 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ CHECKS = Path(__file__).parents[1]
 ROOT = CHECKS.parent
 LOG_TAIL = 2000  # characters of a log that an error includes
 _LEAST_SECONDS = 5.0
+_OPTIONS = ("JAX_", "XLA_", "PYTHON", "JZTREE_COMMAND_BUFFERS")  # start of the names of variables that a stage sets
 
 
 def home() -> Path:
@@ -88,6 +90,7 @@ class Session:
         runs: The number of runs of each timed call.
         words: Time only calls whose keys contain one of the words; empty means every call.
         stages: The requested stages.
+        xla_flags: The value of XLA_FLAGS in every process.
         deadline: End of the run on the clock of `time.monotonic`, or None.
     """
 
@@ -101,6 +104,7 @@ class Session:
     runs: int = 11
     words: Sequence[str] = ()
     stages: set[str] = field(default_factory=set)
+    xla_flags: str = ""
     deadline: float | None = None
 
     @property
@@ -128,11 +132,11 @@ class Session:
         print(f"{stage}: {key}: {brief(finding)}", flush=True)
 
     def environment(self, folder: Path | None = None, **more: str) -> dict[str, str]:
-        """Return the user's environment without JAX options, with libraries from ``folder``, by default our own.
+        """Return the user's environment without options of JAX, with libraries from ``folder``, by default our own.
 
         No other folder on Python's path has a `jztree`, except that of installed packages, which comes last.
         """
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_", "PYTHON"))}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OPTIONS)}
         given = [Path(word) for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
         path = [CHECKS, folder or home(), *(other for other in given if not (other / "jztree").exists())]
         return kept | {
@@ -141,6 +145,7 @@ class Session:
             "JAX_PLATFORMS": "cpu" if self.platform == "cpu" else "cuda,cpu",
             "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
             "XLA_PYTHON_CLIENT_MEM_FRACTION": "0.95",
+            **({"XLA_FLAGS": self.xla_flags} if self.xla_flags else {}),
             **more,
         }
 
@@ -180,11 +185,17 @@ class Session:
             yield {"stopped": f"exit status {status}", "late": False, "log": (log or self.log).read_text()[-LOG_TAIL:]}
 
     def collect(
-        self, stage: str, command: Sequence[str], most: float, folder: Path | None = None, source: str | None = None
+        self,
+        stage: str,
+        command: Sequence[str],
+        most: float,
+        folder: Path | None = None,
+        source: str | None = None,
+        variables: Mapping[str, str] = types.MappingProxyType({}),
     ) -> dict[str, Any] | None:
         """Record each finding of a process under its ``key`` when it arrives. Return the cause of a stop, if any."""
         problem = None
-        for told in self.findings(command, self.environment(folder), most):
+        for told in self.findings(command, self.environment(folder, **variables), most):
             if "key" in told:
                 self.put(stage, told.pop("key"), told, source)
             else:

@@ -13,7 +13,7 @@ from .libraries import LIBRARIES
 from .session import LOG_TAIL, Session, home, module
 
 _CASE_SECONDS = 240.0
-STAGE_OF = {"ours": "time", "published": "peers", "jaxkd": "peers"}
+STAGE_OF = {"ours": "time", "unrecorded": "buffers", "published": "peers", "jaxkd": "peers"}
 
 
 def floor(session: Session) -> None:
@@ -33,7 +33,7 @@ def run(session: Session) -> None:
     site = install_peers(session) if "peers" in session.stages else None
     for case in listed(session.small, session.words):
         for library in ("ours", *case.peers) if case.sample.is_there(session.samples) else ():
-            folder = home() if library == "ours" else site
+            folder = site if STAGE_OF[library] == "peers" else home()
             if STAGE_OF[library] in session.stages and folder is not None:
                 _time(session, case, library, folder)
 
@@ -66,7 +66,9 @@ def _time(session: Session, case: Case, library: str, folder: Path) -> None:
         "calls": [{"key": name} | calls[name] for name in missing()],
     }
     cut_off = session.seconds(_CASE_SECONDS) < _CASE_SECONDS
-    problem = session.collect(stage, module("measure", job), _CASE_SECONDS, folder, source)
+    problem = session.collect(
+        stage, module("measure", job), _CASE_SECONDS, folder, source, LIBRARIES[library].variables
+    )
     if problem is None or (problem["late"] and cut_off):
         return
     for name in missing():
@@ -76,7 +78,7 @@ def _time(session: Session, case: Case, library: str, folder: Path) -> None:
 
 def _source(session: Session, library: str) -> str:
     """Return the identity of the timed code: our sources, or the packages of the peers."""
-    if library == "ours" or session.wheels is None:
+    if STAGE_OF[library] != "peers" or session.wheels is None:
         return session.source
     return " ".join(sorted(path.stem.split("-cp")[0] for path in session.wheels.iterdir()))
 

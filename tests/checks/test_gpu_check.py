@@ -11,7 +11,7 @@ import pytest
 CHECKS = Path(__file__).parents[2] / "checks"
 sys.path.append(str(CHECKS))
 
-from gpu import answers, building, cases, check, correctness, libraries, report, samples  # noqa: E402
+from gpu import answers, building, cases, check, correctness, libraries, report, samples, timing  # noqa: E402
 from gpu.calls import CALLS  # noqa: E402
 from gpu.session import Record, Session  # noqa: E402
 
@@ -241,6 +241,35 @@ def test_peer_imports_no_other_library_of_the_same_name(tmp_path: Path, monkeypa
     assert "XLA_FLAGS" not in environment
 
 
+def test_flags_reach_every_process_and_separate_the_findings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JZTREE_COMMAND_BUFFERS", "0")
+    chosen = check.parse(options(tmp_path, "--xla-flags=--xla_gpu_enable_command_buffer="))
+    session = check.open_session(chosen, set())
+    assert session.environment()["XLA_FLAGS"] == "--xla_gpu_enable_command_buffer="
+    assert "JZTREE_COMMAND_BUFFERS" not in session.environment()
+    assert session.source != check.open_session(check.parse(options(tmp_path)), set()).source
+
+
+def test_headline_cases_are_timed_with_and_without_command_buffers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, started = session_in(tmp_path), []
+
+    def collect(stage: str, command: list[str], *_: Any) -> None:
+        started.append((stage, _[-1], json.loads(command[-1])["sample"]["n"]))
+
+    monkeypatch.setattr(session, "collect", collect)
+    monkeypatch.setattr(timing, "make_samples", lambda _: None)
+    monkeypatch.setattr(samples.Sample, "is_there", lambda *_: True)
+    monkeypatch.setattr(timing, "home", lambda: tmp_path)
+    session.stages, session.words = {"time", "buffers"}, ["knn uniform", "labels uniform 1e7"]
+    timing.run(session)
+    with_and_without = [("time", {}), ("buffers", {"JZTREE_COMMAND_BUFFERS": "0"})]
+    for n in (10**6, 10**7):
+        assert [(stage, dict(variables)) for stage, variables, of in started if of == n][:2] == with_and_without
+    assert [stage for stage, _, n in started if n == 10**8] == ["time"]
+
+
 def test_record_keeps_valid_results(tmp_path: Path) -> None:
     record = Record(tmp_path / "found.json")
     record.put("time", "a", "now", {"seconds": 1.0})
@@ -261,9 +290,10 @@ def test_table_with_a_peer(tmp_path: Path) -> None:
     key, digest = "knn uniform 2e3 k=8 open", {"finite": True, "sum of radii": 1.0}
     record.put("time", key, "now", {"seconds": 0.001, "runs": 11, "peak_bytes": 2 * 10**9, "digest": digest})
     record.put("peers", f"published: {key}", "1.1.0", {"seconds": 0.003, "runs": 11, "digest": digest})
+    record.put("buffers", f"unrecorded: {key}", "now", {"seconds": 0.002, "runs": 11, "digest": digest})
     record.put("floor", "rates", "now", {"copy bytes per second": 1e12, "instructions per second": 1e13})
     (row,) = [line for line in report.markdown(record, True).splitlines() if line.startswith(f"| {key}")]
-    assert [cell.strip() for cell in row.split("|")[2:5]] == ["1", "3", "3"]
+    assert [cell.strip() for cell in row.split("|")[2:6]] == ["1", "2", "3", "3"]
     assert row.endswith("| 2 |  | yes |")
 
 

@@ -2,6 +2,7 @@
 
 #include "common/handler.h"
 
+#include <cstdlib>
 #include <mutex>
 #include <set>
 
@@ -20,6 +21,12 @@ ffi::Error with_call(const char* kernel, const ffi::RemainingArgs& given, const 
     Buffer scratch = arguments.take_last_result();
     body(scratch, arguments);
   });
+}
+
+// The environment variable JZTREE_COMMAND_BUFFERS=0 keeps kernels out of command buffers.
+bool uses_command_buffers() {
+  const char* given = std::getenv("JZTREE_COMMAND_BUFFERS");
+  return !given || std::string_view(given) != "0";
 }
 
 // Bytes that are equal for two calls of a kernel only if they launch the same GPU code: types, shapes and attributes.
@@ -99,7 +106,7 @@ xla::ffi::Ffi* handler_of(const char* kernel, WorkOnGpu work, bool capturable) {
   };
   auto binding =
       ffi::Ffi::Bind().Ctx<ffi::PlatformStream<void*>>().RemainingArgs().RemainingRets().Attrs<ffi::Dictionary>();
-  if (capturable) return binding.To(call, {ffi::Traits::kCmdBufferCompatible}).release();
+  if (capturable && uses_command_buffers()) return binding.To(call, {ffi::Traits::kCmdBufferCompatible}).release();
   return binding.To(call).release();
 }
 
