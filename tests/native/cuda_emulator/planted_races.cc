@@ -84,11 +84,14 @@ __global__ void pass_on(int32_t* out, bool ordered) {
 }
 
 // The part of KernelSetup that the search for small lengths uses.
-struct PlantedSetup {
-  struct {
-    float factor;
-  } scale;
+struct PlantedScale {
+  float factor;
 };
+struct PlantedSetup {
+  PlantedScale scale;
+};
+// All lengths of the test are smaller.
+double least_narrow_length(const PlantedScale&) { return 0x1p-40; }
 
 __global__ void read_at(const int32_t* memory, int64_t place, int32_t* out) { *out = memory[place]; }
 
