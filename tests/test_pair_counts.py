@@ -191,7 +191,7 @@ def with_planes(tree: kernels.Tree, planes: int) -> kernels.Tree:
 
 
 def test_highest_hierarchy_and_most_bins_fit_into_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stack of a warp grows with the planes, of which 1e9 particles have nearly 32 with ``fan_out=2``."""
+    """The stack of a warp grows with the planes. With ``fan_out=2``, 1e9 particles have nearly 32 planes."""
     count, planes = kernels.pair_counts, []
 
     def higher(one: Any, *rest: Any) -> Any:

@@ -79,8 +79,8 @@ struct ByPositions {
 // A kernel of this library. It adds itself to the list when the library is loaded.
 class Kernel {
  public:
-  // handler: for the stage in which XLA runs the kernel. initializer: for the stage before, in which it must not run;
-  // null if there is nothing to prepare.
+  // handler: runs the kernel. initializer: prepares it at an earlier stage of the program, without running it; may be
+  // null.
   Kernel(const char* name, xla::ffi::Ffi* handler, xla::ffi::Ffi* initializer = nullptr)
       : name_(name), handler_(handler), initializer_(initializer) {
     all().push_back(this);
