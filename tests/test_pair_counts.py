@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import oracles
 import pytest
@@ -11,7 +10,6 @@ from devices import all_on_last, deal, even, joined, mesh_of, uneven
 from scipy.spatial import cKDTree
 
 import jztree as jz
-from jztree import kernels
 from jztree.config import RadiusConfig, TreeConfig
 from jztree.data import Pos
 from jztree.radius import PairCounts, pair_counts
@@ -174,35 +172,6 @@ def test_float64_clumps_far_below_their_distances(x64: None) -> None:
     edges = np.append(np.geomspace(1e-10, 2e-9, 9), [0.1, 0.3])
     for options in ({}, {"mode": "rp_pi", "edges_b": [0.0, 5e-10, 1e-9, 0.2]}, {"mode": "s_mu", "edges_b": COSINES}):
         assert_counts(pair_counts(pos, edges, boxsize=1.0, **options), brute(pos, pos, edges, 1.0, **options))
-
-
-def with_planes(tree: kernels.Tree, planes: int) -> kernels.Tree:
-    """Return the hierarchy with more planes, of one node each, up to this number."""
-    for _ in range(planes - len(tree.plane_sizes)):
-        ends, top = jnp.array([0, tree.plane_sizes[-1]], jnp.int32), slice(-tree.plane_sizes[-1], None)
-        tree = tree._replace(
-            splits=jnp.append(tree.splits, ends),
-            particle_splits=jnp.append(tree.particle_splits, jnp.array([0, tree.num], jnp.int32)),
-            lower=jnp.vstack([tree.lower, tree.lower[top].min(axis=0)]),
-            upper=jnp.vstack([tree.upper, tree.upper[top].max(axis=0)]),
-            plane_sizes=(*tree.plane_sizes, 1),
-        )
-    return tree
-
-
-def test_highest_hierarchy_and_most_bins_fit_into_shared_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stack of a warp grows with the planes. With ``fan_out=2``, 1e9 particles have nearly 32 planes."""
-    count, planes = kernels.pair_counts, []
-
-    def higher(one: Any, *rest: Any) -> Any:
-        one = one._replace(tree=with_planes(one.tree, 32))
-        planes.append(len(one.tree.plane_sizes))
-        return count(one, *rest)
-
-    monkeypatch.setattr(kernels, "pair_counts", higher)
-    pos, edges = sets(3)[0], np.linspace(0, 1.2, 3073)
-    assert_counts(pair_counts(pos, edges), brute(pos, pos, edges))
-    assert planes == [32]
 
 
 @pytest.mark.long
