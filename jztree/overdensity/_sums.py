@@ -178,7 +178,10 @@ def _sums(stage: Stage) -> Any:
         reach = at_least_normal(radius)[:, None] * (1 + 8 * jnp.finfo(radius.dtype).eps)
         near = stage.with_ghosts(stage.open_leaves(reach)[1], whole=True)
     mass, vel = jnp.asarray(near.part.mass), jnp.asarray(near.part.vel)
-    return stage.send_back(list(kernels.sphere_sums(near.tree(), mass, vel, centres.pos, radius, stage.box)))
+    sums = kernels.sphere_sums(near.tree(), mass, vel, centres.pos, radius, stage.box)
+    # Without velocities, their columns have no rows.
+    with_rows = [column for column in sums if len(column) == len(radius)]
+    return [*stage.send_back(with_rows), *sums[len(with_rows) :]]
 
 
 def _marked(column: jax.Array, radii: jax.Array) -> jax.Array:
