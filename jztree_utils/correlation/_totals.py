@@ -140,7 +140,7 @@ def _own_rows(part: Any, weight: Any, region: Any) -> tuple[Any, int, Any, Any]:
         return places, num, *(None if column is None else np.asarray(column)[:num] for column in columns)
     held = Pos(pos=places, num=np.full(places.shape[0], places.shape[1], np.int32) if num is None else num)
     own = [None if column is None else to_local(column, held) for column in columns]
-    return places, int(to_local(held, held).num), *own
+    return places, int(np.asarray(to_local(held, held).num)), *own
 
 
 def _checked(regions: Any, num_regions: int) -> np.ndarray:
