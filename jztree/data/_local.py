@@ -104,7 +104,7 @@ def to_local(result: _Tree, part: Any) -> _Tree:
     def rows(leaf: Any) -> np.ndarray:
         if np.shape(leaf)[:2] != shape:
             raise ValueError(f"result has an array of shape {np.shape(leaf)}; all must have the rows of part, {shape}.")
-        blocks = _blocks(leaf)  # of all ranks if every process has the whole array
+        blocks = _blocks(leaf)  # of every rank if each process has the whole array
         return np.concatenate([blocks[rank][: int(count)] for rank, count in counts.items()])
 
     def shared_or_rows(leaf: Any) -> Any:

@@ -251,7 +251,7 @@ class Stage:
 
 
 def _filled(rows: jax.Array, used: jax.Array, value: Any) -> jax.Array:
-    """Return ``rows`` with another value where they are not ``used``."""
+    """Return ``rows`` with another value in rows that are not ``used``."""
     return jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)), rows, jnp.asarray(value, rows.dtype))
 
 
@@ -262,7 +262,7 @@ def set_stage(
     cfg: RadiusConfig | None = None,
     data: Any = None,
 ) -> Stage:
-    """Prepare a search of your own: sort particles and queries, and build their hierarchies.
+    """Prepare your search: sort particles and queries, and build their hierarchies.
 
     If a particle class computes its positions, the stage computes them once and moves them with the rows. The particles
     of the stage are then wrapped in a class with the same attributes.

@@ -121,7 +121,7 @@ def _bounded(quantity: np.ndarray, error: np.ndarray, edges: np.ndarray) -> tupl
 def _sighted(pos: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return distances, separations across and along the direction from the origin to the middle, and relative errors.
 
-    If the middle is close to the origin, float64 has few digits of it.
+    If the middle is close to the origin, float64 represents it with few digits.
     """
     a, b = pos.astype(np.longdouble)[:, None], other.astype(np.longdouble)[None]
     s, m = b - a, a + b

@@ -11,6 +11,9 @@
 
 namespace jztree {
 
+// Above this number, edges are not compared one by one.
+constexpr int64_t few_edges = 32;
+
 // Bounds of the pairs of the particles of `lanes` boxes: lower and upper bounds of both quantities. The second one is
 // always a length along the line of sight.
 template <typename T>

@@ -67,8 +67,7 @@ class LeafPairs {
   template <Quantities How>
   void count_as(const Bins& possible, double weight_b) {
     if constexpr (!sighted)
-      if (possible.hi - possible.lo <= LeafEdges<Mode, D, T>::few && !apart_ && !table_.weighted())
-        return compare_leaves<How>(possible);
+      if (possible.hi - possible.lo <= few_edges && !apart_ && !table_.weighted()) return compare_leaves<How>(possible);
     const PairBins<Mode, float> limits = edges_.limits();
     find_rows(limits, possible, weight_b);
     if (places_.worth(possible, edges_.even()) && std::isfinite(leaves_.angle()))

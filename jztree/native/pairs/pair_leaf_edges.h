@@ -102,9 +102,6 @@ struct LocalEdges {
 template <PairMode Mode, int D, typename T>
 class LeafEdges {
  public:
-  // Above this number, edges are not compared one by one.
-  static constexpr int64_t few = 32;
-
   explicit LeafEdges(const PairProblem<D, T>& problem)
       : problem_(problem),
         all_even_(problem.second, (wide ? 32 : 8) * static_cast<double>(epsilon)),
@@ -161,7 +158,7 @@ class LeafEdges {
       for (int64_t edge = begin; edge < end; ++edge)
         first_.set_square(edge, problem_.first.exact[static_cast<size_t>(edge)] * scale * factor, rounding);
     };
-    if (possible.hi - possible.lo <= few) set_squares(possible.lo, possible.hi);
+    if (possible.hi - possible.lo <= few_edges) set_squares(possible.lo, possible.hi);
     set_squares(problem_.first.count - 1, problem_.first.count);
     if (Mode != PairMode::across_along) return;
     even_ = all_even_.scaled(leaves.factor());
@@ -171,7 +168,7 @@ class LeafEdges {
         exact < 0 ? second_.set(edge, -1, -1) : second_.set_length(edge, exact * scale * factor, rounding);
       }
     };
-    if (possible.few() || (!even_.even && possible.hi_b - possible.lo_b <= few))
+    if (possible.few() || (!even_.even && possible.hi_b - possible.lo_b <= few_edges))
       set_along(possible.lo_b, possible.hi_b);
     set_along(problem_.second.count - 1, problem_.second.count);
   }

@@ -80,7 +80,6 @@ class PairPlaces {
 
  private:
   static constexpr bool sighted = Mode != PairMode::distance;
-  static constexpr int64_t few_edges = 32;
 
   // Write the places of pairs, and return the undecided ones.
   uint32_t find(const V& first, const V& along, int32_t* places) const {

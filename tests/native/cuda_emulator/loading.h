@@ -32,7 +32,7 @@ class Loaded {
 struct Capture {
   std::vector<const void*> kernels;
 
-  // The stream on which this thread captures.
+  // The stream that this thread captures.
   static Capture*& current() {
     static thread_local Capture* capture = nullptr;
     return capture;
