@@ -11,6 +11,7 @@ import pytest
 
 from jztree import launch
 from jztree.launch import _environments as environment
+from jztree.launch import _peers
 
 pytestmark = pytest.mark.fast
 
@@ -363,6 +364,20 @@ def test_abort_of_a_single_process_exits(capsys) -> None:
         launch.abort("no file", 2)
     assert exit_.value.code == 2
     assert capsys.readouterr().err == "no file\n"
+
+
+def test_failed_callback_gives_peers_a_summary_of_one_line() -> None:
+    def fail() -> None:
+        raise ValueError("the disk is full")
+
+    with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+        jax.jit(lambda: jax.debug.callback(fail))()
+        jax.effects_barrier()
+    assert "Traceback" in str(raised.value)
+    summary = _peers.summary_of(raised.value)
+    assert summary.startswith("JaxRuntimeError: ")
+    assert summary.endswith(": ValueError: the disk is full")
+    assert "\n" not in summary
 
 
 def test_gather_texts_of_one_process() -> None:

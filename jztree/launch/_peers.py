@@ -47,6 +47,8 @@ _WITHOUT_A_WORD = "it was killed, for example for lack of memory, crashed, or le
 _FAILURE_KEY, _FIRST_END_KEY = "jztree/launch/failure", "jztree/launch/first end"
 # Error messages of collectives whose peer is gone. They give the peer's port number at most, not its process.
 _LOST_PEER = re.compile(r"(gloo|nccl).*(closed|peer|pipe|remote|reset)", re.IGNORECASE | re.DOTALL)
+# A traceback inside a message, without its last line.
+_TRACEBACK = re.compile(r"Traceback \(most recent call last\):\n(?:  .*\n)+")
 
 
 class Peers:
@@ -331,8 +333,11 @@ def flush_files() -> None:
 
 
 def summary_of(error: BaseException) -> str:
-    """Return the last line of the traceback, without the notes that JAX adds."""
-    return f"{type(error).__name__}: {error}".removesuffix(": ")
+    """Return the last line of the traceback, without the notes that JAX adds.
+
+    JAX puts the whole traceback of a failed host callback into its message; only the last line of that one stays.
+    """
+    return _TRACEBACK.sub("", f"{type(error).__name__}: {error}").strip().removesuffix(":")
 
 
 def print_at_once(text: str) -> None:
