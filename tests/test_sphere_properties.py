@@ -80,7 +80,7 @@ def particles(dims: int, n: int = 1500) -> tuple[np.ndarray, np.ndarray, np.ndar
 def test_against_plain_sums(dims: int, kind: str) -> None:
     (pos, vel, mass), box = particles(dims), oracles.box_lengths(kind, dims)
     centre = np.concatenate([pos[:40], oracles.uniform(20, dims), pos[:5] - 1]).astype(np.float32)
-    radius = np.random.default_rng(6).choice([0.0, 1e-6, 0.02, 0.1, 0.3], len(centre)).astype(np.float32)
+    radius = np.random.default_rng(6).choice([0.0, 1e-6, 0.02, 0.1, 0.3, 0.5], len(centre)).astype(np.float32)
     found = sphere_properties(ParticleData(pos=pos, vel=vel, mass=mass), centre, radius, boxsize=box)
     expected = brute(pos, vel, mass, centre, radius, box)
     assert_sums(found, expected, 2e-5 if kind != "open" else 2e-6)

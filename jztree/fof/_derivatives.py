@@ -79,8 +79,7 @@ def _columns(
     offset = nearest_difference(place, members.of_rows(members.from_first(place)), box)
     offset = jnp.where(inside, offset, 0)
     middle = members.sum(share[:, None] * offset)
-    # In a group wider than half the box, the image nearest to the first particle need not be nearest to the centre.
-    from_centre = jnp.where(inside, nearest_difference(offset, members.of_rows(middle), box), 0)
+    from_centre = jnp.where(inside, offset - members.of_rows(middle), 0)
     centre = _inside_box(members.from_first(place) + middle, known[1], box)
     size = _root_mean_square(from_centre, share, members, known[2])
     far = from_centre / members.of_rows(or_one(known[3]), 1)[:, None]

@@ -117,9 +117,10 @@ struct Moments {
     for (int d = 0; d < D && pass == SumPass::masses; ++d) first[d] = part.first[d];
   }
 
-  JZTREE_BOTH void means(double* position, double* speed) const {
+  // The centre as an offset to the first particle, and the mean velocity.
+  JZTREE_BOTH void means(double* offset, double* speed) const {
     for (int d = 0; d < D; ++d) {
-      position[d] = first[d] + centre[d] / norm();
+      offset[d] = centre[d] / norm();
       speed[d] = velocity[d] / norm();
     }
   }
@@ -201,8 +202,10 @@ class RowSums {
 
   JZTREE_BOTH void add_spread(int64_t row, Moments<D>& part) const {
     double between[D], w = weight(row), distance2 = 0;
-    particles_.offset(row, centre_, between);
-    for (int d = 0; d < D; ++d) between[d] *= length_factor_;
+    // The image is the one that is nearest to the first particle, as in the pass before. Another image may be nearer to
+    // the centre if the group is wider than half the box.
+    particles_.offset(row, group_.first, between);
+    for (int d = 0; d < D; ++d) between[d] = (between[d] - centre_[d]) * length_factor_;
     for (int d = 0; d < D; ++d) distance2 += between[d] * between[d];
     part.distance2 = std::max(part.distance2, distance2);
     Pairs<D>::visit_with_self([&](int pair, int i, int j) { part.inertia[pair] += w * between[i] * between[j]; });
@@ -237,11 +240,11 @@ struct CatalogueColumns {
   T *mass, *centre, *size, *radius, *shape, *velocity, *dispersion, *rotation;
 
   JZTREE_BOTH void write(int64_t group, const Moments<D>& sums, const double* period, bool moving) const {
-    double place[D], speed[D];
-    sums.means(place, speed);
+    double offset[D], speed[D];
+    sums.means(offset, speed);
     mass[group] = static_cast<T>(sums.mass);
     for (int d = 0; d < D; ++d) {
-      T inside = wrap(static_cast<T>(wrap(place[d], period[d])), period[d]);
+      T inside = wrap(static_cast<T>(wrap(sums.first[d] + offset[d], period[d])), period[d]);
       // Rounding may move a centre just below the upper end to the upper end, which is the same place as 0.
       centre[group * D + d] = period[d] > 0 && static_cast<double>(inside) >= period[d] ? T{0} : inside;
     }
