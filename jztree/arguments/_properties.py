@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from ..particles import check_representable, get_pos
+from ..particles import check_representable, num_rows
 from ._faults import row_fault, rows_fault
 from ._numbers import check_real_dtype, farthest
 
@@ -49,7 +49,7 @@ def check_mass(part: Any) -> Any:
         TypeError: If it does not hold real numbers.
         ValueError: If it is not one number, or one per row.
     """
-    mass, n = getattr(part, "mass", None), get_pos(part).shape[0]
+    mass, n = getattr(part, "mass", None), num_rows(part)
     if mass is None:
         return None
     check_real_dtype(mass, "masses")

@@ -17,6 +17,7 @@ from ..particles import (
     check_num,
     field_names,
     get_pos,
+    num_rows,
     one_line,
     replace_field,
     shape_of_pos,
@@ -152,7 +153,7 @@ def _parsed(part: Any, mesh: Mesh) -> _Given:
     part = Pos(pos=part) if isinstance(part, (np.ndarray, jax.Array)) else part
     check_countable(part, "processes may have different numbers of particles")
     check_num(part)
-    n, held = int(get_num(part)), get_pos(part).shape[0]
+    n, held = int(get_num(part)), num_rows(part)
     part = replace_num(part, None)
     split_rows(part)  # checks that JAX can hold and move all rows
     if not isinstance(mesh, Mesh):

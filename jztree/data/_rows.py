@@ -20,6 +20,7 @@ from ..particles import (
     check_representable,
     check_width,
     get_pos,
+    num_rows,
     one_line,
     replace_field,
     shape_of_pos,
@@ -40,7 +41,7 @@ def map_rows(func: Callable[[Any], Any], part: _Part) -> _Part:
     Returns:
         ``part`` with the new leaves.
     """
-    n, num = get_pos(part).shape[0], getattr(part, "num", None)
+    n, num = num_rows(part), getattr(part, "num", None)
     check_movable(part)
     return jax.tree.map(lambda leaf: func(leaf) if _is_of_rows(leaf, n, num) else leaf, part)
 
@@ -60,7 +61,7 @@ def split_rows(part: _Part) -> tuple[list[Any], Callable[[Sequence[Any]], _Part]
         The leaves, and a function of their replacements, which returns a particle class. Replacements may have any
         number of rows.
     """
-    n, num = get_pos(part).shape[0], getattr(part, "num", None)
+    n, num = num_rows(part), getattr(part, "num", None)
     check_representable(part)
     check_movable(part)
     leaves, structure = jax.tree.flatten(part)
@@ -128,7 +129,7 @@ def get_num(part: Any, default_to_length: bool = True, default_to_nancount: bool
             "these particles have no num, the number of rows that hold particles; set num, or pass "
             "default_to_length=True or default_to_nancount=True."
         )
-    return get_pos(part).shape[0]
+    return num_rows(part)
 
 
 def _rows_before_nan(pos: Any) -> Any:
@@ -164,7 +165,7 @@ def get_num_total(part: Any, default_to_length: bool = False) -> int:
         return total
     if not default_to_length:
         raise ValueError("these particles have no num_total; set it, or pass default_to_length=True.")
-    return int(get_pos(part).shape[0] * comm.num_ranks())
+    return num_rows(part) * comm.num_ranks()
 
 
 def all_particles_equal(p1: Any, p2: Any) -> jax.Array:
@@ -186,11 +187,11 @@ def all_particles_equal(p1: Any, p2: Any) -> jax.Array:
     structures: list[Any] = [jax.tree.structure(one) for one in (p1, p2)]
     if structures[0] != structures[1]:
         raise ValueError("the particles must be of one class with the same properties, but these differ in either.")
-    nums, n = (check_num(p1), check_num(p2)), min(get_pos(part).shape[0] for part in (p1, p2))
+    nums, n = (check_num(p1), check_num(p2)), min(num_rows(part) for part in (p1, p2))
     used = jnp.arange(n, dtype=jnp.int32) < jnp.asarray(nums[0], jnp.int32)
 
     def same(one: Any, other: Any) -> Any:
-        if _is_of_rows(one, get_pos(p1).shape[0], getattr(p1, "num", None)):
+        if _is_of_rows(one, num_rows(p1), getattr(p1, "num", None)):
             one, other = one[:n], other[:n]
             return ~(rows_differ(one, other) & used).any()
         return ~differ(one, other).any() if jnp.shape(one) == jnp.shape(other) else False
@@ -261,7 +262,7 @@ def pad_particles(part: _Part, num: int, float_val: float = jnp.nan, int_val: in
         raise ValueError(f"num is {num}; it is the number of rows to append, so it must be at least 0.")
     part, held = on_auto_axes(part), check_num(part)
     if not is_concrete(held):
-        n = get_pos(part).shape[0]
+        n = num_rows(part)
         held = comm.check(
             held,
             (held < 0) | (held > n),
@@ -374,7 +375,7 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
     shape = shape_of_pos(part)[:-1]  # of the rows with padding; without it, other leaves may have as many entries
     of_rows = [np.shape(leaf)[: len(shape)] == shape for leaf in jax.tree.leaves(replace_num(part, None))]
     part = attach_columns(squeeze_particles(part))
-    n = get_pos(part).shape[0]
+    n = num_rows(part)
     bounds = [n * rank // ndev for rank in range(ndev + 1)]
     rows = -(-n // ndev) + npad
     if rows * ndev != n and not hasattr(part, "num"):

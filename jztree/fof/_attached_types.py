@@ -22,7 +22,7 @@ from ..config import FofConfig, KNNConfig
 from ..data import Label, get_num, get_pos, replace_num
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..knn import SearchArguments, entries_of, knn
-from ..particles import check_rows, get_num_total, replace_field
+from ..particles import check_rows, get_num_total, num_rows, replace_field
 
 # In linking lengths. Gadget-4 searches within 0.1 (for gas, within the smoothing length). It doubles this length until
 # it finds a primary or the length is at least 4, which happens at 6.4.
@@ -77,7 +77,7 @@ def check_attached(part: Any, attached: Any) -> None:
             f"part has {_properties(part)}, but attached has {_properties(attached)}; they are joined, so pass both in "
             "the same class with the same properties."
         )
-    n, m = get_pos(part).shape[0], get_pos(attached).shape[0]
+    n, m = num_rows(part), num_rows(attached)
     for leaf, other in zip(jax.tree.leaves(_uncounted(part)), jax.tree.leaves(_uncounted(attached)), strict=True):
         if _row_shape(leaf, n) != _row_shape(other, m):
             raise ValueError(
@@ -133,7 +133,7 @@ def attach(
     Raises:
         ValueError or jax.errors.JaxRuntimeError: If there are no primaries; at run time if their number is traced.
     """
-    n, num = get_pos(partz).shape[0], _count(partz)
+    n, num = num_rows(partz), _count(partz)
     joined = _Joined(partz, num, label)
     if is_concrete(get_num(partz)):
         if int(get_num(partz)) < 1:  # in a trace, JAX traces comparisons of known arrays too
@@ -149,13 +149,13 @@ def attach(
         group = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
         group = jnp.where(near >= 0, group, joined.num + _row_numbers(group))
         joined = _put_together(joined, _Joined(one, _count(one), group))
-    rows = jnp.arange(get_pos(joined.part).shape[0], dtype=jnp.int32)
+    rows = jnp.arange(num_rows(joined.part), dtype=jnp.int32)
     return joined.part, jnp.where(rows < joined.num, joined.label, rows)
 
 
 def _count(part: Any) -> jax.Array:
     """Return ``num`` of ``part``, limited to its rows: it may be used before its run-time check."""
-    return jnp.clip(kernels.as_num(get_num(part)), 0, get_pos(part).shape[0])
+    return jnp.clip(kernels.as_num(get_num(part)), 0, num_rows(part))
 
 
 def attach_over_ranks(
@@ -226,7 +226,7 @@ def _bring(places: _Labelled, attached: Any, box: Exact, limit: Exact | None, cf
     group = jnp.where(near.rank >= 0, jnp.concatenate([irank, igroup], axis=-1), -1)
     # Particles that join no group stay on their rank.
     to = jnp.where(near.rank[:, 0] >= 0, near.rank[:, 0], comm.get_rank_info()[0])
-    m = get_pos(attached).shape[0]
+    m = num_rows(attached)
     # The nearest primaries of many particles may be on one rank, for example if all gas is in one halo.
     capacity = choose_capacity("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())
     (part, label), num, _ = comm.exchange_by_rank(
@@ -244,7 +244,7 @@ def _bring(places: _Labelled, attached: Any, box: Exact, limit: Exact | None, cf
 
 def _put_together(first: _Joined, second: _Joined) -> _Joined:
     """Concatenate particles of two types, with the padding of both last."""
-    n, m = get_pos(first.part).shape[0], get_pos(second.part).shape[0]
+    n, m = num_rows(first.part), num_rows(second.part)
     check_rows(n + m, "particles of all types together")
     num = first.num + second.num
     rows = jnp.arange(n + m, dtype=jnp.int32)

@@ -41,7 +41,7 @@ from ..arguments import (
 from ..config import CatalogueConfig
 from ..data import FofCatalogue, get_num, get_pos, replace_num, split_rows
 from ..jax_ext import Exact, vary_along
-from ..particles import check_representable
+from ..particles import check_representable, num_rows
 from ._derivatives import of_groups
 from ._means import Columns, mean_columns, mean_faults
 
@@ -206,7 +206,7 @@ def _deal(
         The particles, the number of leading ones that continue the last group of the ranks before, and the groups.
     """
     rank, _, _ = comm.get_rank_info()
-    n = get_pos(partz).shape[0]
+    n = num_rows(partz)
     columns, rebuild = split_rows(partz)
     columns, num, _ = comm.exchange_by_rank(
         [*columns, target], to_rank, num, Capacity(n, "groups"), what="particles in group order", name="groups"

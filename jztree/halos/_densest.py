@@ -9,9 +9,9 @@ from jax.sharding import PartitionSpec as P
 
 from .. import comm
 from ..arguments import check_classes
-from ..data import FofCatalogue, RankIdx, get_pos, replace_num, split_rows, with_computed
+from ..data import FofCatalogue, RankIdx, replace_num, split_rows, with_computed
 from ..jax_ext import with_twins
-from ..particles import check_num, check_representable, check_rows, replace_field
+from ..particles import check_num, check_representable, check_rows, num_rows, replace_field
 from ..tree import is_bad_num
 from ._rows import of_groups, used_rows
 
@@ -76,7 +76,7 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
             the catalogue belongs to other particles.
     """
     check_representable({"grouped": grouped, "cata": cata, "density": density})
-    n, density = get_pos(grouped).shape[0], jnp.asarray(density)
+    n, density = num_rows(grouped), jnp.asarray(density)
     if density.shape != (n,) or not jnp.issubdtype(density.dtype, jnp.floating):
         raise ValueError(
             f"density must be one floating-point number per particle, shape {(n,)}; it is {density.dtype} of shape "

@@ -19,7 +19,7 @@ from ..arguments import SPEC, Radii, as_limit, check_box, check_particles, check
 from ..config import KNNConfig, checked_config, without_masses
 from ..data import get_num, get_pos, with_computed
 from ..jax_ext import is_concrete, with_twins
-from ..particles import Particles, check_num
+from ..particles import Particles, check_num, num_rows
 from ..tree import TreeHierarchy, check_hierarchy
 from ._arguments import SearchArguments, check_k, check_mask, check_result_memory
 from ._batches import check_batches, place_in_layers
@@ -153,13 +153,13 @@ def knn(
     max_radius = _widest(max_radius, allow_missing)
     limited = batch is not None or _is_limited(max_radius)
     k = _check_arguments(part, k, part_query, output_order, limited, exclude_self)
-    check_mask(source_mask, get_pos(part).shape[0])
+    check_mask(source_mask, num_rows(part))
     check_batches(batch, batch_query, part, part_query, th, output_order)
     check_result_memory(k, part if part_query is None else part_query)
     words = parse_result(result, part, reduce_func)
     box = check_box(boxsize, get_pos(part).shape[1])
     query_part = part if part_query is None else part_query
-    limit = as_limit(max_radius, get_pos(query_part).shape[:1], get_num(query_part))
+    limit = as_limit(max_radius, (num_rows(query_part),), get_num(query_part))
     if batch is not None:
         part, part_query, box, limit = place_in_layers(part, batch, part_query, batch_query, box, limit)
     args = SearchArguments(k, box, words, reduce_func, output_order == "z", th is not None, cfg)

@@ -19,7 +19,7 @@ from .. import comm, kernels
 from ..arguments import MAX_DIMS, Radii, farthest_number, first_row, row_fault
 from ..data import get_num, replace_num
 from ..jax_ext import Exact, exact_to_float
-from ..particles import check_representable, get_pos
+from ..particles import check_representable, get_pos, num_rows
 from ..tree import Domain
 
 _BAD_BATCH = "row {0} of %s is not a valid batch number; it must be from 0 to %d."
@@ -88,7 +88,7 @@ def check_batches(batch: Any, batch_query: Any, part: Any, part_query: Any, th: 
 
 
 def _check_numbers(batch: Any, part: Any, name: str) -> None:
-    rows = get_pos(part).shape[:1]
+    rows = (num_rows(part),)
     check_representable({name: batch})
     if not hasattr(batch, "dtype") or not jnp.issubdtype(batch.dtype, jnp.integer) or np.shape(batch) != rows:
         kind = f"{batch.dtype} of shape {np.shape(batch)}" if hasattr(batch, "dtype") else type(batch).__name__

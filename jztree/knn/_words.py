@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import kernels
-from ..data import RankIdx, get_pos, map_rows, release, replace_num
-from ..particles import check_movable, field_names
+from ..data import RankIdx, map_rows, release, replace_num
+from ..particles import check_movable, field_names, num_rows
 
 WORDS = ("rad", "drad", "rankidx", "globalidx", "part", "reduce", "query", "queryidx")
 DISTANCES = frozenset({"rad", "drad"})
@@ -136,5 +136,5 @@ def take(leaf: jax.Array, idx: jax.Array) -> jax.Array:
 def field_of(source: Any, name: str, idx: jax.Array) -> jax.Array:
     """Return a field of the neighbours, ``(q, k, ...)``."""
     leaf = jnp.asarray(getattr(source, name))
-    shared = leaf.ndim == 0 or leaf.shape[0] != get_pos(source).shape[0]
+    shared = leaf.ndim == 0 or leaf.shape[0] != num_rows(source)
     return jnp.broadcast_to(leaf, (*idx.shape, *leaf.shape)) if shared else take(leaf, idx)

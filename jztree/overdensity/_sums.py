@@ -140,9 +140,9 @@ def _check_radii(radius: Any, centres: InputParticles, box: Exact) -> tuple[jax.
     """Return ``radius``, ``(q,)`` in the dtype of the positions and 0 in rows without a centre, and its faults."""
     check_representable({"radius": radius})
     check_real_dtype(radius, "radius")
-    if np.shape(radius) != centres.rows:
+    if np.shape(radius) != (centres.num_rows,):
         raise ValueError(
-            f"radius must have one number per centre, shape {centres.rows}; its shape is {np.shape(radius)}."
+            f"radius must have one number per centre, shape ({centres.num_rows},); its shape is {np.shape(radius)}."
         )
     dtype = centres.pos.dtype
     used = jnp.arange(centres.pos.shape[0], dtype=jnp.int32) < centres.num

@@ -121,7 +121,7 @@ def pairs_within(
     sources, queries, query_set = check_both(part, part_query, th)
     pos, query, same = sources.pos, query_set.pos, queries is None
     box = check_box(boxsize, sources.dims)
-    radii = as_one_radius(radius, query_set.rows, query_set.num)
+    radii = as_one_radius(radius, (query_set.num_rows,), query_set.num)
     check_capacity(capacity)
     _check_full(full, same, radii)
     requested = _requested_quantities(quantities)

@@ -91,6 +91,11 @@ def shape_of_pos(part: Any) -> tuple[int, ...]:
     return tuple(np.shape(get_pos(part)))  # raises, or needs concrete values
 
 
+def num_rows(part: Any) -> int:
+    """Return the number of rows of ``part``, including those that hold no particles."""
+    return get_pos(part).shape[0]
+
+
 def field_names(part: Any) -> list[str]:
     """Return the names of the fields of a particle class; an array has none."""
     if isinstance(part, ARRAYS):
@@ -134,7 +139,7 @@ def get_num(part: Any) -> Any:
     none.
     """
     num = getattr(part, "num", None)
-    return get_pos(part).shape[0] if num is None else _one_number(num)
+    return num_rows(part) if num is None else _one_number(num)
 
 
 def _one_number(num: Any) -> Any:
@@ -158,7 +163,7 @@ def one_integer(num: Any, what: str = "num") -> Any:
 
 def check_num(part: Any, what: str = "num") -> Any:
     """Return ``num`` of ``part``; raises ValueError if it is known and not between 0 and the number of rows."""
-    n = get_pos(part).shape[0]  # first, because it reports invalid particles
+    n = num_rows(part)  # first, because it reports invalid particles
     num = one_integer(get_num(part), what)
     if not isinstance(num, jax.core.Tracer) and not 0 <= int(num) <= n:
         raise ValueError(f"{what} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")

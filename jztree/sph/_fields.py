@@ -75,7 +75,7 @@ def sph_derivative(
     values = checked_values(part, field, given, "field")
     what = Derivative.of(kind, values.shape[1:], given.dims)
     mass = _relative(checked_values(part, None, given).astype(values.dtype))
-    lengths = as_lengths(h, given.rows, "h")
+    lengths = as_lengths(h, (given.num_rows,), "h")
     args = SumArguments(given, None, (lengths, lengths), boxsize, SmoothingKernel(kernel, truncate, "gather"), cfg)
     columns = what.columns(values)
     weighed = jnp.concatenate([mass[:, None], mass[:, None] * columns], axis=1)

@@ -224,10 +224,10 @@ def _lengths_of_both(
             raise ValueError(_NO_QUERY)
         if h is None:
             raise TypeError("h is None; pass the smoothing lengths of the particles, a number or one per particle.")
-        both = as_lengths(h, given.rows, "h")
+        both = as_lengths(h, (given.num_rows,), "h")
         return both, both
-    sources = None if h is None else as_lengths(h, given.rows, "h")
-    queries = None if h_query is None else as_lengths(h_query, given_query.rows, "h_query")
+    sources = None if h is None else as_lengths(h, (given.num_rows,), "h")
+    queries = None if h_query is None else as_lengths(h_query, (given_query.num_rows,), "h_query")
     # An unused length can be any single number. A used length for all particles can replace a missing one.
     if queries is None and sources is not None and (sources.of_each is None or form == "scatter"):
         queries = sources if sources.of_each is None else as_lengths(1.0, (), "h_query")
@@ -334,7 +334,7 @@ def summed(args: SumArguments, value: jax.Array, order: tuple[int, int], sum_pow
     if profile.is_top_hat and order != (0, 0):
         raise ValueError("a top hat has no gradient, divergence or curl; choose another kernel.")
     if value.shape[1] == 0:
-        return jnp.zeros((*query_set.rows, 0), value.dtype)
+        return jnp.zeros((query_set.num_rows, 0), value.dtype)
     of_sources, of_queries = args.lengths
     nums = sources.num, query_set.num
     faults = _faults(args, value, nums, profile.norm, dims + sum(order) - sum_powers)

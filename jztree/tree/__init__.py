@@ -32,7 +32,7 @@ from ..arguments import (
 from ..config import TreeConfig, checked_config
 from ..data import TreeHierarchy, get_pos, with_computed
 from ..jax_ext import Exact, with_twins
-from ..particles import Particles, check_num, check_rows, check_width
+from ..particles import Particles, check_num, check_rows, check_width, num_rows
 from ._derivatives import of_boxes, of_moments
 from ._input import InputParticles
 from ._over_ranks import check_data, distr_zsort, sort_equally, sort_over_ranks
@@ -165,7 +165,7 @@ def _mass_rows(part: Any) -> jax.Array:
 
 def _mass_faults(part: Any, cfg: TreeConfig) -> list[comm.Fault]:
     """Return the possible faults of the masses of ``part`` if the nodes are to have masses."""
-    return mass_faults(_mass_rows(part), check_num(part), get_pos(part).shape[0]) if cfg.masses else []
+    return mass_faults(_mass_rows(part), check_num(part), num_rows(part)) if cfg.masses else []
 
 
 def _in_range(th: TreeHierarchy) -> TreeHierarchy:
@@ -305,20 +305,7 @@ def zsort_and_tree_multi_type(
             f"data must be a sequence with one entry per type, not {type(data).__name__}; pass boxsize by name."
         )
     parts, along = list(part), [None] * len(part) if data is None else list(data)
-    positions = [check_particles(one, f"positions of type {i}") for i, one in enumerate(parts)]
-    if not positions or any(p.shape[1] != positions[0].shape[1] or p.dtype != positions[0].dtype for p in positions):
-        kinds = [f"{p.dtype} with {p.shape[1]} dimensions" for p in positions]
-        raise ValueError(
-            "at least one type is required, and all types must have one dtype and number of dimensions; given: "
-            f"{kinds}."
-        )
-    if cfg.masses:
-        raise ValueError("TreeConfig(masses=True) supports one type only; build one hierarchy per type for its masses.")
-    if len(along) != len(parts):
-        raise ValueError(f"data must have one entry per type, {len(parts)}; it has {len(along)}.")
-    for one, pos in zip(along, positions, strict=True):
-        check_data(one, pos.shape[0])
-    check_rows(sum(pos.shape[0] for pos in positions), "positions of all types together")
+    positions = _check_types(parts, along, cfg)
     box = check_box(boxsize, positions[0].shape[1])
     names = [f"the positions of type {i}" for i in range(len(parts))]
     domain, nums = domain_of(positions, [check_num(one) for one in parts], names, box)
@@ -334,6 +321,25 @@ def zsort_and_tree_multi_type(
         positions = [get_pos(one) for one in parts]
     parts_z, along_z, th = _build_multi_type(parts, along, positions, nums, domain, cfg, one_hierarchy)
     return (parts_z, th) if data is None else (parts_z, along_z, th)
+
+
+def _check_types(parts: list[Any], along: list[Any], cfg: TreeConfig) -> list[jax.Array]:
+    """Check particle types and the data that move with them. Return the positions of each type."""
+    positions = [check_particles(one, f"positions of type {i}") for i, one in enumerate(parts)]
+    if not positions or any(p.shape[1] != positions[0].shape[1] or p.dtype != positions[0].dtype for p in positions):
+        kinds = [f"{p.dtype} with {p.shape[1]} dimensions" for p in positions]
+        raise ValueError(
+            "at least one type is required, and all types must have one dtype and number of dimensions; given: "
+            f"{kinds}."
+        )
+    if cfg.masses:
+        raise ValueError("TreeConfig(masses=True) supports one type only; build one hierarchy per type for its masses.")
+    if len(along) != len(parts):
+        raise ValueError(f"data must have one entry per type, {len(parts)}; it has {len(along)}.")
+    for one, pos in zip(along, positions, strict=True):
+        check_data(one, pos.shape[0])
+    check_rows(sum(pos.shape[0] for pos in positions), "positions of all types together")
+    return positions
 
 
 def _build_multi_type(
@@ -368,7 +374,7 @@ def _one_type(
     part: Any, data: Any, th: TreeHierarchy, order: jax.Array, is_of_type: jax.Array, start: int
 ) -> tuple[Any, Any, TreeHierarchy]:
     """Select the rows of one type, marked by ``is_of_type``, from an order over all types, and its hierarchy."""
-    (rows,) = jnp.nonzero(is_of_type, size=get_pos(part).shape[0])
+    (rows,) = jnp.nonzero(is_of_type, size=num_rows(part))
     before = jnp.concatenate([jnp.zeros(1, jnp.int32), jnp.cumsum(is_of_type, dtype=jnp.int32)])
     splits = before[th.flat_particle_splits]
     leaf_splits = splits[: th.plane_sizes[0] + 1]

@@ -35,9 +35,9 @@ class InputParticles:
         self.pos = get_pos(self.part)
 
     @property
-    def rows(self) -> tuple[int]:
-        """Number of rows, ``(n,)``."""
-        return (self.pos.shape[0],)
+    def num_rows(self) -> int:
+        """Number of rows, ``n``."""
+        return int(self.pos.shape[0])
 
     @property
     def dims(self) -> int:

@@ -77,7 +77,7 @@ def count_within(
     check_hierarchy(th)
     sources, queries, query_set = check_both(part, part_query, th)
     box = check_box(boxsize, sources.dims)
-    radii = as_radii(radius, query_set.rows, query_set.num)
+    radii = as_radii(radius, (query_set.num_rows,), query_set.num)
     sources.data, faults = checked_weights(weight, sources.pos, sources.num)
     prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg, faults))
     found = kernels.count_within(
@@ -89,7 +89,7 @@ def count_within(
         radii.per_query(),
         box,
     )
-    shape = *query_set.rows, *radii.shape()
+    shape = query_set.num_rows, *radii.shape()
     if weight is None:
         return prepared.send_back(found[0]).reshape(shape)
     total = prepared.send_back(found[1])

@@ -105,7 +105,7 @@ def neighbours_within(
     sources, queries, query_set = check_both(part, part_query, th)
     pos, query = sources.pos, query_set.pos
     box = check_box(boxsize, sources.dims)
-    radii = as_one_radius(radius, query_set.rows, query_set.num)
+    radii = as_one_radius(radius, (query_set.num_rows,), query_set.num)
     check_capacity(capacity)
     prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg, numbered=True))
     # Over ranks, a rank may search for more queries than it was given.

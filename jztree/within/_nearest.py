@@ -83,7 +83,7 @@ def nearest_within(
     cfg = checked_config(cfg, RadiusConfig)
     _, _, query_set = check_both(part, part_query)
     query = query_set.pos
-    radii: Any = as_one_radius(radius, query_set.rows, query_set.num)
+    radii: Any = as_one_radius(radius, (query_set.num_rows,), query_set.num)
     max_neighbours = known_integer(max_neighbours, "max_neighbours")
     if max_neighbours < 1:
         raise ValueError(f"max_neighbours is {max_neighbours}; it must be at least 1 (count_within counts alone).")

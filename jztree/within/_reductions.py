@@ -100,7 +100,7 @@ def reduce_within(
     check_hierarchy(th)
     sources, queries, query_set = check_both(part, part_query, th)
     box = check_box(boxsize, sources.dims)
-    radii = as_one_radius(radius, query_set.rows, query_set.num)
+    radii = as_one_radius(radius, (query_set.num_rows,), query_set.num)
     check_capacity(capacity)
     if not callable(pair_func):
         raise TypeError(f"pair_func must be a function of pairs, not {pair_func!r}.")
