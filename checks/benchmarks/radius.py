@@ -1,4 +1,5 @@
-"""Fixed radius: cost per particle from 1e4 particles on, hard inputs relative to the cost of their pairs, and memory.
+"""Fixed radius: cost per particle from 1e4 particles on, hard inputs relative to the cost of their pairs, the cost per
+pair of a user's function, and memory.
 
     python checks/benchmarks/radius.py [--most 10000000] [--hard 100000] [--memory 1000000] [--runs 3] [--record]
 
@@ -25,6 +26,8 @@ NEIGHBOURS = 30
 # Limits for a release: the cost per particle relative to the minimum over all numbers of particles, the time on hard
 # inputs relative to the cost of their pairs, and memory relative to the positions.
 FLAT, HARD, MEMORY = 2.0, 3.0, 6.0
+# Nanoseconds per pair of a reduction. A plain loop over all pairs takes as long.
+PAIR = 15.0
 # Lists of more pairs may exceed the memory of the machine.
 MOST_PAIRS = 1e8
 
@@ -75,6 +78,35 @@ def hard(n: int, runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
         yield name, pairs, {what: seconds / there[what] / needs for what, seconds in found.items()}
 
 
+def reductions(n: int, runs: int) -> dict[str, float]:
+    """Return nanoseconds per pair of sums of a function of pairs, and of a loop over all pairs in JAX."""
+    pos = jax.numpy.asarray(uniform(n))
+    part = jz.data.PosMass(pos=pos, mass=jax.numpy.ones(n))
+
+    def weight(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> jax.Array:
+        return source.mass * jax.numpy.exp(-((distance / 0.1) ** 2))
+
+    @jax.jit
+    def loop(part: jz.data.PosMass) -> jax.Array:
+        def one(at: jax.Array) -> jax.Array:
+            square = jax.numpy.sum((part.pos - at) ** 2, axis=1)
+            return jax.numpy.sum(jax.numpy.where(square <= 0.4**2, part.mass * jax.numpy.exp(-square / 0.1**2), 0))
+
+        return jax.lax.map(one, part.pos)
+
+    few = uniform_radius(n)
+    found = least_cpu_seconds(
+        {
+            "within 0.4": lambda: jz.radius.reduce_within.jit(part, 0.4, weight),
+            f"{NEIGHBOURS} neighbours": lambda: jz.radius.reduce_within.jit(part, few, weight),
+            "plain loop": lambda: loop(part),
+        },
+        runs,
+    )
+    pairs = count_pairs(np.asarray(pos), 0.4), count_pairs(np.asarray(pos), few), float(n) ** 2
+    return {name: seconds / number * 1e9 for (name, seconds), number in zip(found.items(), pairs, strict=True)}
+
+
 def show(title: str, row: dict[str, float], most: str) -> None:
     """Print numbers to three digits after a title, and their limit."""
     print(f"{title:<48}" + ", ".join(f"{name} {value:.3g}" for name, value in row.items()) + f" ({most})", flush=True)
@@ -95,6 +127,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     for name, pairs, row in hard(arguments.hard, arguments.runs):
         results["hard inputs"][name] = {"within r": pairs} | row
         show(f"{name}, {pairs:.3g} within r, time over cost of pairs", row, f"at most {HARD:g}")
+    results["nanoseconds a pair"] = reductions(20_000, arguments.runs)
+    show("reductions, ns of CPU per pair", results["nanoseconds a pair"], f"within 0.4 at most {PAIR:g}")
     results["memory over positions"] = memory(arguments.memory, MEMORY_WITHIN_RADIUS)
     for name, value in results["memory over positions"].items():
         show("memory without results, over positions", {name: value}, f"at most {MEMORY:g}")

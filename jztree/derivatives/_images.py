@@ -51,6 +51,19 @@ def _norm_jvp(primals: tuple[jax.Array], tangents: tuple[jax.Array]) -> tuple[ja
     return norm(*primals), jnp.sum(unit(*primals) * tangents[0], axis=-1)
 
 
+@jax.custom_jvp
+def as_norm(length: jax.Array, vector: jax.Array) -> jax.Array:
+    """Return ``length``, the known length of ``vector``, with the derivative of `norm`."""
+    del vector
+    return length
+
+
+@as_norm.defjvp
+def _as_norm_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
+    # Wrap the result again, or a second derivative would miss its dependence on the vector.
+    return as_norm(*primals), jnp.sum(unit(primals[1]) * tangents[1], axis=-1)
+
+
 def unit(vector: jax.Array) -> jax.Array:
     """Divide vectors ``(..., d)`` by their length; 0 stays 0."""
     scale = _stopped(jnp.max(jnp.abs(vector), axis=-1, keepdims=True))

@@ -15,6 +15,7 @@ from ._ghosts import *  # noqa: F403
 from ._group_graph import *  # noqa: F403
 from ._groups import *  # noqa: F403
 from ._library import *  # noqa: F403
+from ._lists import *  # noqa: F403
 from ._neighbours import *  # noqa: F403
 from ._order import *  # noqa: F403
 from ._overdensity import *  # noqa: F403

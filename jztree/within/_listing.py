@@ -28,21 +28,6 @@ def check_capacity(capacity: Any) -> None:
         raise ValueError(f"capacity is {capacity}; it must be from 0 to 2**31 - 1.")
 
 
-def rows_of_entries(splits: jax.Array, number: int, start: jax.Array | int = 0) -> jax.Array:
-    """Return the list index of consecutive entries, int32. Entries after the last list have the number of lists.
-
-    The index is the number of lists that end at or before the entry. A binary search for each entry takes five times as
-    long.
-
-    Args:
-        splits: ``(q + 1,)`` int32, the start of each list, and the end.
-        number: Number of entries.
-        start: The first entry.
-    """
-    ends = jnp.clip(splits[1:] - start, 0, number)
-    return jnp.cumsum(jnp.zeros(number + 1, jnp.int32).at[ends].add(1)[:number], dtype=jnp.int32)
-
-
 class Space(NamedTuple):
     """The output space of a kernel.
 

@@ -18,7 +18,7 @@ from ..knn import radii as with_derivatives
 from ..knn import radii_over_ranks
 from ..particles import Particles
 from ..tree import TreeHierarchy, check_hierarchy
-from ._listing import Listing, Space, check_capacity, rows_of_entries
+from ._listing import Listing, Space, check_capacity
 from ._search import SearchArguments, check_both, prepare_search
 
 # Initial capacity of lists, in neighbours per query.
@@ -47,7 +47,7 @@ class NeighbourLists:
 
     def query(self) -> jax.Array:
         """Return ``(capacity,)`` int32, the row of the query of each entry; -1 after the last."""
-        row = rows_of_entries(self.splits, self.index.shape[0])
+        row = kernels.entry_lists(self.splits, self.index.shape[0])
         return jnp.where(row < self.splits.shape[0] - 1, row, -1)
 
 

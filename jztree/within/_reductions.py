@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,12 +15,13 @@ from .._transform.memory import check_memory
 from ..arguments import SPEC, as_one_radius, check_box, exact_arguments_of_one
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import replace_num, split_rows, with_computed
-from ..derivatives import nearest_difference, norm
+from ..derivatives import as_norm, nearest_difference
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
 from ..particles import Particles, check_movable
 from ..tree import TreeHierarchy, check_hierarchy
-from ._listing import check_capacity, rows_of_entries
+from ._listing import check_capacity
 from ._search import PreparedSearch, SearchArguments, check_both, prepare_search
+from ._values import COMBINE, reduce_values
 
 # Queries are processed in this many blocks, unless the blocks would be small.
 _BLOCKS, _SMALL = 16, 4096
@@ -29,12 +30,6 @@ _AT_ONCE = 1 << 17
 # Initial capacity for pairs, per query of a block.
 _USUAL = 32
 _TOO_MANY = "a sixteenth of the queries has about 2**31 pairs or more; use a smaller radius or more devices."
-# Functions that reduce the pairs of each query, and that combine two such results.
-_REDUCE: dict[str, tuple[Callable[..., jax.Array], Callable[..., jax.Array]]] = {
-    "sum": (jax.ops.segment_sum, jnp.add),
-    "max": (jax.ops.segment_max, jnp.maximum),
-    "min": (jax.ops.segment_min, jnp.minimum),
-}
 
 
 @with_twins(
@@ -51,7 +46,7 @@ def reduce_within(
     boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
     part_query: Particles | ArrayLike | None = None,
-    how: str = "sum",
+    how: kernels.Reduction = "sum",
     capacity: int | None = None,
     cfg: RadiusConfig | None = None,
 ) -> Any:
@@ -62,7 +57,8 @@ def reduce_within(
     >>> smoothed = jz.radius.reduce_within(part, 0.4, weight)
 
     For the definition of pairs see `neighbours_within`. A query that is a particle of ``part`` is paired with itself,
-    at distance 0. Sums are taken in the z-order of the sources. On several devices they may differ in the last bits.
+    at distance 0. Sums have the same bits for any number of threads. On several devices they may differ in the last
+    bits.
 
     The search needs memory for the pairs of one block of queries, 8 bytes per pair, and for the results of one call of
     ``pair_func``. Results have derivatives with respect to all arguments of ``pair_func`` and the box. Derivatives
@@ -104,7 +100,7 @@ def reduce_within(
     check_capacity(capacity)
     if not callable(pair_func):
         raise TypeError(f"pair_func must be a function of pairs, not {pair_func!r}.")
-    if how not in _REDUCE:
+    if how not in kernels.REDUCTIONS:
         raise ValueError(f"how is {how!r}; it must be sum, max or min.")
     sources.data, as_sources = split_rows(part)
     as_queries = as_sources
@@ -130,53 +126,50 @@ class _Pairs:
     pair_func: Callable[..., Any]
     as_queries: Callable[[list[jax.Array]], Any]
     as_sources: Callable[[list[jax.Array]], Any]
-    how: str
+    how: kernels.Reduction
 
-    def reduced(
-        self, sides: tuple[list[jax.Array], list[jax.Array]], vector: jax.Array, row: jax.Array, size: int
-    ) -> Any:
-        """Reduce the pairs of a call.
-
-        Args:
-            sides: Columns of the queries and of the sources of the pairs.
-            vector: ``(p, d)``, vectors from queries to sources.
-            row: ``(p,)`` int32, the output row of each pair, ascending; ``size`` for padding.
-            size: Number of output rows.
-
-        Returns:
-            Pytree of arrays ``(size, ...)``.
-        """
-        exists = row < size
-        num = jnp.sum(exists, dtype=jnp.int32)
+    def reduced(self, calls: "_Call") -> Any:
+        """Reduce the pairs of a call; return a pytree of arrays with a row per query of the block."""
+        num = jnp.sum(calls.exists, dtype=jnp.int32)
         query, source = (
             replace_num(rebuild(side), num)
-            for rebuild, side in zip((self.as_queries, self.as_sources), sides, strict=True)
+            for rebuild, side in zip((self.as_queries, self.as_sources), calls.sides, strict=True)
         )
-        made = self.pair_func(query, source, vector, norm(vector))
+        made = self.pair_func(query, source, calls.vector, calls.distance)
         check_movable({"what pair_func returns": made})
-        return jax.tree.map(lambda leaf: self._of_leaf(leaf, row, size), made)
+        return jax.tree.map(lambda leaf: self._of_leaf(leaf, calls), made)
 
-    def _of_leaf(self, leaf: Any, row: jax.Array, size: int) -> jax.Array:
-        if jnp.shape(leaf)[:1] != row.shape:
+    def _of_leaf(self, leaf: Any, calls: "_Call") -> jax.Array:
+        rows = calls.distance.shape[0]
+        if jnp.shape(leaf)[:1] != (rows,):
             raise ValueError(
-                f"pair_func must return arrays with {row.shape[0]} rows, one per pair; one has shape {jnp.shape(leaf)}."
+                f"pair_func must return arrays with {rows} rows, one per pair; one has shape {jnp.shape(leaf)}."
             )
         if self.how == "sum" and jnp.result_type(leaf) == jnp.bool_:
             raise TypeError(
                 "pair_func returns bool, which has no sum; convert its results, for example with .astype(int)."
             )
-        made = jnp.asarray(leaf)
-        if self.how == "sum":
-            made = made.astype(_dtype_of_sum(made.dtype))
-        # Padding pairs go to one additional row. Drop it.
-        return _REDUCE[self.how][0](made, row, size + 1, indices_are_sorted=True)[:size]
+        return reduce_values(self.how, jnp.asarray(leaf), calls.splits, calls.start)
 
 
-def _dtype_of_sum(dtype: Any) -> Any:
-    """Return the dtype of `jax.numpy.sum`. For half precision, return float32, the dtype of its accumulator."""
-    if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
-        return jnp.float32
-    return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
+class _Call(NamedTuple):
+    """Pairs for a call of the user's function. They are consecutive entries of the lists of a block.
+
+    Attributes:
+        sides: Columns of the queries and of the sources of the pairs.
+        vector: ``(p, d)``, vectors from queries to sources; in padding, a radius along the first axis.
+        distance: ``(p,)``, their lengths.
+        exists: ``(p,)`` bool, False in padding.
+        splits: ``(m + 1,)`` int32, the list of each query of the block.
+        start: The first entry, int32.
+    """
+
+    sides: tuple[list[jax.Array], list[jax.Array]]
+    vector: jax.Array
+    distance: jax.Array
+    exists: jax.Array
+    splits: jax.Array
+    start: jax.Array
 
 
 @dataclass
@@ -257,61 +250,85 @@ class _Blocks:
         prepared, place = self.prepared, jnp.arange(self.q, dtype=jnp.int32)
         inside = (place >= first) & (place < first + self.size)
         radius = Exact(jnp.where(inside[:, None], words, exact(-1.0, ()).words))
-        splits, _, index, _ = kernels.neighbours_within(
-            prepared.sources, None, prepared.queries, None, radius, self.box, size, nearest_first=False
-        )
         at_once = min(_AT_ONCE, size)
-        starts = jnp.arange(0, size, at_once, dtype=jnp.int32)
-        index = jnp.pad(index, (0, len(starts) * at_once - size), constant_values=-1)
+        # The entries after the last are not written, but calls consist of whole slices.
+        capacity = -(-size // at_once) * at_once
+        splits, _, *lists = kernels.neighbours_within(
+            prepared.sources,
+            None,
+            prepared.queries,
+            None,
+            radius,
+            self.box,
+            capacity,
+            nearest_first=False,
+            padded=False,
+        )
+        splits = jnp.pad(splits, (0, self.number * self.size - self.q), mode="edge")
+        splits = jax.lax.dynamic_slice(splits, (first,), (self.size + 1,))
 
         @jax.checkpoint
         def some(start: jax.Array) -> Any:
-            chunk = jax.lax.dynamic_slice(index, (start,), (at_once,))
-            return self._of_pairs(chunk, rows_of_entries(splits, at_once, start), first)
+            index, distance = (jax.lax.dynamic_slice(column, (start,), (at_once,)) for column in lists)
+            return self.pairs.reduced(self._call(index, distance, _Place(first, splits, start)))
 
         def more(total: Any, start: jax.Array) -> tuple[Any, None]:
-            add = lambda total: jax.tree.map(_REDUCE[self.pairs.how][1], total, some(start))  # noqa: E731
+            add = lambda total: jax.tree.map(COMBINE[self.pairs.how], total, some(start))  # noqa: E731
             return jax.lax.cond(start < splits[-1], add, lambda total: total, total), None
 
+        starts = jnp.arange(0, capacity, at_once, dtype=jnp.int32)
         total = some(starts[0])
         # JAX refuses an empty scan under jax_disable_jit.
         return jax.lax.scan(more, total, starts[1:])[0] if starts.shape[0] > 1 else total
 
-    def _of_pairs(self, index: jax.Array, query: jax.Array, first: jax.Array) -> Any:
-        """Reduce pairs of the queries of a block.
+    def _call(self, index: jax.Array, distance: jax.Array, place: "_Place") -> _Call:
+        """Return pairs for the user's function.
 
         Args:
-            index: ``(p,)`` int32, z-ordered sources; -1 for padding.
-            query: ``(p,)`` int32, z-ordered queries.
-            first: The first query of the block.
+            index: ``(p,)`` int32, z-ordered sources; arbitrary in padding.
+            distance: ``(p,)``, the distances in float64, rounded; arbitrary in padding.
+            place: The place of the pairs in the lists of the block.
         """
-        exists = (index >= 0) & (query < self.q)
-        query, source = jnp.clip(query, 0, max(self.q - 1, 0)), jnp.maximum(index, 0)
-        vector = self._vectors(query, source, exists)
-        sides = self._columns(query, source)
-        return self.pairs.reduced(sides, vector, jnp.where(exists, query - first, self.size), self.size)
+        prepared, last = self.prepared, max(self.q - 1, 0)
+        query = kernels.entry_lists(place.splits, index.shape[0], place.start)
+        exists = query < self.size
+        query = jnp.minimum(place.first + query, last)
+        source = jnp.clip(index, 0, max(prepared.sources.posz.shape[0] - 1, 0))
+        at, *of_queries = self._rows([self.query_tree.posz, *prepared.query_columns], self.query_tree.num, query)
+        to, *of_sources = self._rows([prepared.sources.posz, *prepared.columns], prepared.sources.num, source)
+        padding = self._padding(jnp.minimum(place.first + self.size, last), at)
+        vector = jnp.where(exists[:, None], nearest_difference(to, at, self.box), padding)
+        distance = as_norm(jnp.where(exists, distance, padding[0]), vector)
+        return _Call((of_queries, of_sources), vector, distance, exists, place.splits, place.start)
 
-    def _vectors(self, query: jax.Array, source: jax.Array, exists: jax.Array) -> jax.Array:
-        """Return vectors from queries to sources, ``(p, d)``; in padding, a radius along the first axis."""
-        prepared = self.prepared
-        at, to = (
-            _rows(self.query_tree.posz, self.query_tree.num, query),
-            _rows(prepared.sources.posz, prepared.sources.num, source),
-        )
-        length = exact_to_float(Exact(_rows(self.words, self.query_tree.num, query))).astype(at.dtype)
+    def _padding(self, query: jax.Array, at: jax.Array) -> jax.Array:
+        """Return a vector of the length of a query's radius, ``(d,)``, in the dtype of positions ``at``, ``(p, d)``."""
+        words = self._rows([self.words], self.query_tree.num, query[None])[0]
+        length = exact_to_float(Exact(words))[0].astype(at.dtype)
         usable = (length > 0) & jnp.isfinite(length)
-        padding = jnp.zeros_like(at).at[:, 0].set(jnp.where(usable, length, 1))
-        return jnp.where(exists[:, None], nearest_difference(to, at, self.box), padding)
+        return jnp.zeros_like(at, shape=at.shape[1:]).at[0].set(jnp.where(usable, length, 1))
 
-    def _columns(self, query: jax.Array, source: jax.Array) -> tuple[list[jax.Array], list[jax.Array]]:
-        prepared = self.prepared
-        of_queries = [_rows(column, self.query_tree.num, query) for column in prepared.query_columns]
-        return of_queries, [_rows(column, prepared.sources.num, source) for column in prepared.columns]
+    def _rows(self, columns: list[jax.Array], num: jax.Array, index: jax.Array) -> list[jax.Array]:
+        return [_rows(column, num, index) for column in columns]
+
+
+class _Place(NamedTuple):
+    """A place in the lists of a block.
+
+    Attributes:
+        first: The first query of the block, int32.
+        splits: ``(m + 1,)`` int32, the list of each query of the block.
+        start: The first entry, int32.
+    """
+
+    first: jax.Array
+    splits: jax.Array
+    start: jax.Array
 
 
 def _rows(column: jax.Array, num: jax.Array, index: jax.Array) -> jax.Array:
     """Return ``column[index]``. Without rows, return 1, so that derivatives of dropped results are finite."""
     if column.shape[0] == 0:
         return jnp.ones((index.shape[0], *column.shape[1:]), column.dtype)
-    found = kernels.gather_rows(column, index)
+    found = column.at[index].get(mode="promise_in_bounds")
     return jnp.where(num > 0, found, jnp.ones_like(found)) if jnp.issubdtype(column.dtype, jnp.inexact) else found
