@@ -232,9 +232,13 @@ def pair_distances(query: np.ndarray, source: np.ndarray, idx: np.ndarray, box: 
 # Groups
 
 
-def components(pos: np.ndarray, rlink: float, box: Any = None) -> np.ndarray:
-    """Return labels of the connected components of all pairs with squared distance at most ``rlink**2`` in float64."""
-    linked = squared_distances(pos, pos, box) <= float(rlink) * float(rlink)
+def components(pos: np.ndarray, rlink: Any, box: Any = None) -> np.ndarray:
+    """Return labels of the connected components of all pairs with squared distance at most ``rlink**2`` in float64.
+
+    With a length per point, the mean of the lengths of both points counts.
+    """
+    length = np.broadcast_to(np.asarray(rlink, np.float64), len(pos))
+    linked = squared_distances(pos, pos, box) <= ((length[:, None] + length) / 2) ** 2
     return connected_components(coo_array(linked), directed=False)[1]
 
 

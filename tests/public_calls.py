@@ -165,6 +165,7 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
         jz.fof.fof_is_superset, {"igroup_sup": part.id, "igroup": part.id, "mask": part.id > 3}
     ),
     "fof.fof_labels": _of(jz.fof.fof_labels, rlink=0.2),
+    "fof.fof_labels, lengths": lambda part: Call(jz.fof.fof_labels, {"part": part, "rlink": part.mass}),
     "fof.fof_labels, th": _labels_with_hierarchy,
     "halos.concentration": lambda part: Call(
         halos.concentration, {"mass": part.mass, "radius": part.mass, "vmax": part.mass, "gravity": 43.0}

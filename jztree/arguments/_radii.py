@@ -52,6 +52,10 @@ class Radii(NamedTuple):
         farther = jnp.nextafter(at_least_normal(last), jnp.asarray(jnp.inf, dtype))
         return jnp.broadcast_to(farther, (q,))
 
+    def with_words(self, words: Exact) -> "Radii":
+        """Return other numbers, in the same form."""
+        return Radii(words, None) if self.of_each is None else Radii(None, words)
+
     def _each(self) -> Exact:
         assert self.of_each is not None
         return self.of_each

@@ -1,9 +1,10 @@
 """Find friends-of-friends groups and their catalogue.
 
-Particles at most one linking length apart are linked. A group is a set of particles that are linked to each other
-directly or through others (Davis et al. 1985). The search sorts the particles in z-order, builds a plane hierarchy
-(`jztree.tree`) and joins nodes within the linking length of each other by a union-find. In dense regions, it joins
-whole nodes at once. The cost is O(n log n) for any linking length.
+Particles at most one linking length apart are linked. If each particle has its own length, the mean of the lengths of
+both counts. A group is a set of particles that are linked to each other directly or through others (Davis et al. 1985).
+The search sorts the particles in z-order, builds a plane hierarchy (`jztree.tree`) and joins nodes within the linking
+length of each other by a union-find. In dense regions, it joins whole nodes at once. The cost is O(n log n) for any
+linking length.
 """
 
 from collections.abc import Sequence
@@ -17,11 +18,11 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import check_box, check_particles, exact_box_argument, sequence_of
+from ..arguments import NO_LIMIT, SPEC, Radii, check_box, check_particles, exact_box_argument, sequence_of
 from ..config import FofConfig, checked_config, without_masses
 from ..data import FofCatalogue, Label, get_num, get_pos, with_computed
 from ..jax_ext import Exact, is_concrete, with_twins
-from ..particles import Particles, check_countable, check_num, check_representable
+from ..particles import Particles, check_countable, check_num, check_representable, shape_of_pos
 from ..tree import TreeHierarchy, check_hierarchy, corners_of, permute_particles
 from ..tree.stage import InputParticles, Stage, prepare_stage, starts_of_ranks
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
@@ -29,23 +30,24 @@ from ._dbscan import dbscan
 from ._derivatives import of_groups
 from ._group_numbers import first_numbers
 from ._group_order import group_and_catalogue, make_catalogue, particle_faults
-from ._lengths import check_length
+from ._lengths import check_lengths, length_faults
 from ._means import Columns
-from ._over_ranks import groups_over_ranks
+from ._over_ranks import Groups, groups_over_ranks
 
 __all__ = ["dbscan", "distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
 
 _MAX_DIMS = 4
-_SPECS = {"part": P(-1), "rlink": P(), "boxsize": P(), "th": P(-1)}  # the other arguments are static
+_SPECS = {"part": P(-1), "rlink": SPEC, "boxsize": P(), "th": P(-1)}  # the other arguments are static
 
 
 def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     exact_box = exact_box_argument(arguments)
-    length = check_length(arguments["rlink"], exact_box["boxsize"], "rlink")
-    found = exact_box | {"rlink": length}
+    rows = shape_of_pos(arguments["part"])[:-1]
+    lengths = check_lengths(arguments["rlink"], rows, exact_box["boxsize"])
+    found = exact_box | {"rlink": lengths}
     if "attached" in arguments:
         within = arguments["attach_within"] if sequence_of(arguments["attached"]) else None
-        found["attach_within"] = attach_limit(within, length)
+        found["attach_within"] = attach_limit(within, lengths)
     return found
 
 
@@ -65,8 +67,9 @@ def fof_labels(
 
     Args:
         part: A particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
-        rlink: The linking length, in the unit of the positions. Particles are linked if their distance is at most
-            ``rlink``. The comparison is made in float64 from the original positions.
+        rlink: The linking length, in the unit of the positions: a number, or ``(n,)``, one per particle. Two particles
+            are linked if their distance is at most the mean of their linking lengths. The comparison is made in float64
+            from the original positions and lengths.
         boxsize: Periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
         cfg: Options. None means the defaults.
         th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``; ``part`` must then be
@@ -97,7 +100,7 @@ def fof_labels(
     own = stage.sources
     starts, origin = starts_of_ranks(own.given_num()), own.origin
     number = comm.of_rank(starts, origin.rank) + origin.idx
-    return part, stage.send_back(first_numbers(groups_over_ranks(stage, search.length, cfg), number), fill=-1)
+    return part, stage.send_back(first_numbers(search.groups(stage, cfg), number), fill=-1)
 
 
 @with_twins(_SPECS, P(-1), prepare=_exact_arguments)
@@ -116,7 +119,7 @@ def distr_fof_labels(
 
     Args:
         part: This device's particles; see `fof_labels`.
-        rlink: See `fof_labels`. Equal on all ranks.
+        rlink: See `fof_labels`. A number must be equal on all ranks.
         boxsize: See `fof_labels`. Equal on all ranks.
         cfg: Options, equal on all ranks. None means the defaults.
         th: A hierarchy from `jztree.tree.zsort_and_tree` over the devices; ``part`` must then be the particles that it
@@ -142,11 +145,11 @@ def distr_fof_labels(
     if not stage.is_distributed:
         rows = search.labels(stage)
         return stage.sources.part, rows if linearize_labels else Label(jnp.zeros_like(rows), rows)
-    groups = groups_over_ranks(stage, search.length, cfg)
+    groups = search.groups(stage, cfg)
     return stage.sources.part, groups.joined_labels() if linearize_labels else groups.labels()
 
 
-@with_twins(_SPECS | {"attached": P(-1), "attach_within": P()}, P(-1), prepare=_exact_arguments)
+@with_twins(_SPECS | {"attached": P(-1), "attach_within": SPEC}, P(-1), prepare=_exact_arguments)
 @with_computed
 def fof_and_catalogue(
     part: Particles | ArrayLike,
@@ -180,7 +183,7 @@ def fof_and_catalogue(
         part: See `fof_labels`. Optional properties are used if present: ``mass``, ``(n,)`` or a number shared by all
             particles; ``vel``, ``(n, d)``; and for a light cone ``v_rad`` and ``zplus1``, ``(n,)``, the velocity along
             the line of sight and 1 + z.
-        rlink: See `fof_labels`. Equal on all ranks.
+        rlink: See `fof_labels`. A number must be equal on all ranks.
         boxsize: See `fof_labels`. Equal on all ranks.
         cfg: Options, equal on all ranks. None means the defaults. ``cfg.catalogue.npart_min`` is the smallest number of
             particles of a listed group, by default 20. ``cfg.catalogue.means`` names further properties, ``(n, ...)``,
@@ -190,8 +193,8 @@ def fof_and_catalogue(
             with the same properties; or None. They do not link particles. Each joins the group of the nearest particle
             of ``part`` (Dolag et al. 2009, MNRAS 399, 497), and enters the count and all sums of that group. To
             distinguish types in the result, add a property to the particles.
-        attach_within: Largest distance to that nearest particle, in linking lengths; None means no limit. The default
-            6.4 is the value of Gadget-4 for particles without a smoothing length. Distances are those of
+        attach_within: Largest distance to that nearest particle, in units of its linking length; None means no limit.
+            The default 6.4 is the value of Gadget-4 for particles without a smoothing length. Distances are those of
             `jztree.knn.knn`, in the dtype of the positions. An attached particle that is farther away forms a separate
             group.
 
@@ -210,14 +213,14 @@ def fof_and_catalogue(
     cfg = checked_config(cfg, FofConfig)
     search = _parsed(part, rlink, boxsize, th)
     box, others = search.box, sequence_of(attached)
-    limit = attach_limit(attach_within, search.length) if others else None
+    search.limits = attach_limit(attach_within if others else None, search.lengths)
     faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, others, cfg)
     stage = search.stage(cfg, faults)
-    partz = stage.sources.part
+    partz, limit = stage.sources.part, search.sorted_limits(stage)
     if stage.is_distributed:
         if others:
             check_countable(part, "devices have capacity for more attached particles than arrive")
-        groups = groups_over_ranks(stage, search.length, cfg)
+        groups = search.groups(stage, cfg)
         num, where = groups.num, groups.labels()
         if others:
             partz, num, where = attach_over_ranks(partz, num, where, others, box, limit, cfg)
@@ -250,11 +253,19 @@ def _attached_faults(part: Any, attached: Sequence[Any], cfg: FofConfig) -> list
 
 @dataclass
 class _Search:
-    """The arguments of a search for groups, parsed."""
+    """The arguments of a search for groups, parsed.
+
+    Attributes:
+        given: The particles.
+        lengths: Linking lengths.
+        box: Periodic box.
+        limits: Largest distances of attached particles.
+    """
 
     given: InputParticles
-    length: Exact
+    lengths: Radii
     box: Exact
+    limits: Radii = NO_LIMIT
 
     def stage(self, cfg: FofConfig, faults: Sequence[comm.Fault] = (), needs_origin: bool = False) -> Stage:
         """Return the particles in z-order.
@@ -264,15 +275,29 @@ class _Search:
             faults: Possible faults other than those of the positions.
             needs_origin: Whether the origin of each row is needed over ranks.
         """
-        cfg, given = without_masses(cfg), replace(self.given, needs_origin=needs_origin)
+        columns = jax.tree.map(jnp.asarray, (self.lengths.of_each, self.limits.of_each))
+        cfg, given = without_masses(cfg), replace(self.given, data=columns, needs_origin=needs_origin)
+        faults = [*faults, *length_faults(self.lengths, given.num)]
         return prepare_stage(given, None, self.box, cfg, "fof_ghosts", faults, hierarchy=False)
+
+    def sorted_lengths(self, stage: Stage) -> Radii:
+        """Return the linking lengths, if there is one per particle, in the order of the stage."""
+        return self.lengths if self.lengths.of_each is None else Radii(None, stage.sources.data[0])
+
+    def sorted_limits(self, stage: Stage) -> Radii:
+        """Return the limits, if there is one per particle, in the order of the stage."""
+        return self.limits if self.limits.of_each is None else Radii(None, stage.sources.data[1])
+
+    def groups(self, stage: Stage, cfg: FofConfig) -> Groups:
+        """Return the groups over ranks."""
+        return groups_over_ranks(stage, self.sorted_lengths(stage), cfg)
 
     def labels(self, stage: Stage, in_input_order: bool = False) -> jax.Array:
         """Return the first row of each particle's group, on one device."""
-        if stage.sources.pos.shape[0] == 0 and not is_concrete((self.length, self.box)):
-            kernels.check_lengths(self.box, self.length, "the linking length rlink")
-        rows = stage.sources.rows if in_input_order else None
-        return kernels.fof(stage.sources.tree(), rows, self.length, self.box)
+        own, length = stage.sources, self.sorted_lengths(stage).words()
+        if own.pos.shape[0] == 0 and self.lengths.for_all is not None and not is_concrete((length, self.box)):
+            kernels.check_lengths(self.box, length, "the linking length rlink")
+        return kernels.fof(own.tree(), own.rows if in_input_order else None, length, self.box)
 
 
 def _parsed(part: Any, rlink: Any, boxsize: Any, th: TreeHierarchy | None) -> _Search:
@@ -280,9 +305,9 @@ def _parsed(part: Any, rlink: Any, boxsize: Any, th: TreeHierarchy | None) -> _S
     check_hierarchy(th)
     pos = check_particles(part, max_dims=_MAX_DIMS)
     box = check_box(boxsize, pos.shape[1])
-    length = check_length(rlink, box, "rlink")
+    lengths = check_lengths(rlink, pos.shape[:1], box)
     given = InputParticles(part, check_num(part), th=th, needs_origin=False)
-    return _Search(given, length, box)
+    return _Search(given, lengths, box)
 
 
 def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array:

@@ -2,9 +2,10 @@
 
 Only primary particles form groups, so that components that are naturally denser (gas that cools, stars) do not form
 separate groups (Dolag et al. 2009, MNRAS 399, 497). An attached particle whose nearest primary is farther than a limit
-forms its own group. Over ranks, an attached particle moves to the rank of its nearest primary, if that is within the
-limit, and is stored after the primaries there. The first particle of its group then comes before it, on that rank or a
-lower one, unless it is the first itself. `jztree.fof._group_order` requires nothing else of the order of particles.
+forms its own group. If each primary has its own linking length, that of the nearest primary determines the limit. Over
+ranks, an attached particle moves to the rank of its nearest primary, if that is within the limit, and is stored after
+the primaries there. The first particle of its group then comes before it, on that rank or a lower one, unless it is the
+first itself. `jztree.fof._group_order` requires nothing else of the order of particles.
 """
 
 from collections.abc import Sequence
@@ -47,12 +48,14 @@ class _Labelled:
         num: Number of rows that hold particles.
         irank: ``(n,)`` int32, rank of the first particle of the group.
         igroup: ``(n,)`` int32, its row on that rank.
+        limit: ``(n, w)``, words of the largest distance of particles that it attracts, or None.
     """
 
     pos: Any
     num: Any
     irank: Any
     igroup: Any
+    limit: Any = None
 
 
 class _Joined(NamedTuple):
@@ -86,34 +89,41 @@ def check_attached(part: Any, attached: Any) -> None:
             )
 
 
-def attach_limit(within: Any, length: Exact) -> Exact | None:
-    """Return the largest distance of attached particles: ``within`` times the linking length.
+def attach_limit(within: Any, lengths: Radii) -> Radii:
+    """Return the largest distances of attached particles: ``within`` times the linking lengths.
 
     Args:
         within: Number of linking lengths. None means no limit.
-        length: The linking length.
+        lengths: The linking lengths.
+
+    Returns:
+        One distance, or one per primary particle.
 
     Raises:
         TypeError: If ``within`` is not a number.
         ValueError: If ``within`` is negative, NaN or infinite; at run time if it is traced.
     """
-    if within is None or isinstance(within, Exact):
+    if within is None:
+        return NO_LIMIT
+    if isinstance(within, Radii):
         return within
     if np.shape(within) != ():
         raise ValueError(f"attach_within must be one number for all particles; its shape is {np.shape(within)}.")
+    length = lengths.words()
+    shape = length.words.shape[:-1]
     if not is_concrete(within):
         limit = within * exact_to_float(length)
-        bad = ~is_length(jnp.asarray(within, limit.dtype)) | jnp.isinf(limit)
-        return comm.after(exact(limit, ()), comm.check(jnp.int32(0), bad, [], _BAD_LIMIT % "infinite, NaN or negative"))
+        bad = ~is_length(jnp.asarray(within, limit.dtype)) | jnp.isinf(limit).any()
+        checked = comm.check(jnp.int32(0), bad, [], _BAD_LIMIT % "infinite, NaN or negative")
+        return lengths.with_words(comm.after(exact(limit, shape), checked))
     value = float(check_real(within, "attach_within"))
     if not (np.isfinite(value) and value >= 0):
         raise ValueError(_BAD_LIMIT % f"{value:g}")
-    found = exact_to_float(length)
-    return exact(float(found) * value if is_concrete(found) else found * value, ())
+    return lengths.with_words(exact(exact_to_float(length) * value, shape))
 
 
 def attach(
-    partz: Any, label: jax.Array, attached: Sequence[Any], box: Exact, limit: Exact | None, cfg: FofConfig
+    partz: Any, label: jax.Array, attached: Sequence[Any], box: Exact, limit: Radii, cfg: FofConfig
 ) -> tuple[Any, jax.Array]:
     """Append attached particles to the primary ones, with the label of their nearest primary.
 
@@ -124,7 +134,7 @@ def attach(
         label: ``(n,)`` int32, the group of each primary.
         attached: Particles of the other types.
         box: Periodic box.
-        limit: Largest distance. None means no limit.
+        limit: Largest distance, or one per primary.
         cfg: Options.
 
     Returns:
@@ -143,14 +153,25 @@ def attach(
     for one in attached:
         # The nearest neighbour is a discrete choice, without a derivative.
         still = jax.lax.stop_gradient((partz, one))
-        search = KNNConfig(tree=cfg.tree)
-        exact: dict[str, Any] = {"boxsize": box, "max_radius": _radius(limit)}
-        near = knn(still[0], 1, part_query=still[1], result="globalidx", cfg=search, **exact).reshape(-1)
+        near = _nearest(*still, box, limit, KNNConfig(tree=cfg.tree))
         group = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
         group = jnp.where(near >= 0, group, joined.num + _row_numbers(group))
         joined = _put_together(joined, _Joined(one, _count(one), group))
     rows = jnp.arange(num_rows(joined.part), dtype=jnp.int32)
     return joined.part, jnp.where(rows < joined.num, joined.label, rows)
+
+
+def _nearest(primaries: Any, attached: Any, box: Exact, limit: Radii, cfg: KNNConfig) -> jax.Array:
+    """Return the row of the nearest primary of each particle within the limit, or -1, ``(m,)`` int32."""
+
+    def search(radius: Radii) -> jax.Array:
+        exact: dict[str, Any] = {"boxsize": box, "max_radius": radius}
+        return knn(primaries, 1, part_query=attached, result="globalidx", cfg=cfg, **exact).reshape(-1)
+
+    if limit.of_each is None:
+        return search(limit)
+    nearest = jnp.clip(search(NO_LIMIT), 0, get_pos(primaries).shape[0] - 1)
+    return search(Radii(None, Exact(kernels.gather_rows(jnp.asarray(limit.of_each.words), nearest))))
 
 
 def _count(part: Any) -> jax.Array:
@@ -164,7 +185,7 @@ def attach_over_ranks(
     label: Label,
     attached: Sequence[Any],
     box: Exact,
-    limit: Exact | None,
+    limit: Radii,
     cfg: FofConfig,
 ) -> tuple[Any, jax.Array, Label]:
     """Attach particles on all ranks; see `attach`.
@@ -175,7 +196,7 @@ def attach_over_ranks(
         label: Group of each primary.
         attached: This rank's particles of the other types.
         box: Periodic box.
-        limit: Largest distance. None means no limit.
+        limit: Largest distance, or one per row of ``partz``.
         cfg: Options.
 
     Returns:
@@ -186,7 +207,8 @@ def attach_over_ranks(
     """
     joined = _Joined(partz, num, jnp.stack(label, axis=-1))
     for one in attached:
-        received = _bring(_Labelled(get_pos(partz), num, *label), one, box, limit, cfg)
+        of_each = None if limit.of_each is None else limit.of_each.words
+        received = _bring(_Labelled(get_pos(partz), num, *label, of_each), one, box, limit, cfg)
         own = jnp.stack(
             [jnp.full_like(received.label[:, 0], comm.get_rank_info()[0]), joined.num + _row_numbers(received.label)],
             axis=-1,
@@ -199,18 +221,14 @@ def _row_numbers(rows: jax.Array) -> jax.Array:
     return jnp.arange(rows.shape[0], dtype=jnp.int32)
 
 
-def _radius(limit: Exact | None) -> Radii:
-    return Radii(limit, None) if limit is not None else NO_LIMIT
-
-
-def _bring(places: _Labelled, attached: Any, box: Exact, limit: Exact | None, cfg: FofConfig) -> _Joined:
+def _bring(places: _Labelled, attached: Any, box: Exact, limit: Radii, cfg: FofConfig) -> _Joined:
     """Bring attached particles to the rank of their nearest primary.
 
     Args:
         places: This rank's primaries.
         attached: This rank's attached particles.
         box: Periodic box.
-        limit: Largest distance. None means no limit.
+        limit: Largest distance, or one per primary, which is then also in ``places``.
         cfg: Options.
 
     Returns:
@@ -220,9 +238,14 @@ def _bring(places: _Labelled, attached: Any, box: Exact, limit: Exact | None, cf
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
     # The nearest neighbour is a discrete choice, without a derivative.
     still = jax.lax.stop_gradient((places, attached))
-    words = ["rankidx", "irank", "igroup"]
-    args = SearchArguments(1, box, words, None, False, False, search, _NO_PRIMARIES, _radius(limit))
-    near, irank, igroup = entries_of(*still, args)
+
+    def nearest(words: list[str], radius: Radii) -> Any:
+        return entries_of(*still, SearchArguments(1, box, words, None, False, False, search, _NO_PRIMARIES, radius))
+
+    if limit.of_each is not None:
+        _, words = nearest(["rankidx", "limit"], NO_LIMIT)
+        limit = Radii(None, Exact(words[:, 0]))
+    near, irank, igroup = nearest(["rankidx", "irank", "igroup"], limit)
     group = jnp.where(near.rank >= 0, jnp.concatenate([irank, igroup], axis=-1), -1)
     # Particles that join no group stay on their rank.
     to = jnp.where(near.rank[:, 0] >= 0, near.rank[:, 0], comm.get_rank_info()[0])

@@ -169,7 +169,8 @@ class _Search:
         """
         order, numbers = rows_by_kind(kind, CORE)
         cores = self.stage.sources.select(order, numbers[0], None)
-        groups = groups_over_ranks(Stage(cores, cores, self.stage.box, self.cfg, "fof_ghosts"), self.length, self.cfg)
+        stage = Stage(cores, cores, self.stage.box, self.cfg, "fof_ghosts")
+        groups = groups_over_ranks(stage, Radii(self.length, None), self.cfg)
         origin, given = self.stage.sources.origin, self.stage.sources.given_rows()
         number = comm.of_rank(starts, origin.rank[order]) + origin.idx[order]
         cluster = numbers_of_clusters(groups, number, starts, given)

@@ -1,8 +1,9 @@
 """Find friends-of-friends groups over the ranks of a mesh.
 
 1. Sort the particles of every rank in z-order; each rank gets a range.
-2. Send each rank the particles of higher ranks within the linking length of its boxes (`jztree.tree.ghosts`). The rank
-   finds the groups of its particles and these ghosts.
+2. Send each rank the particles of higher ranks within the linking length of its boxes (`jztree.tree.ghosts`). If each
+   particle has its own length, this is the mean of the largest lengths in the box and on the other rank. The rank finds
+   the groups of its particles and these ghosts.
 3. A ghost in one group with a particle of this rank is an edge between that group and a group of the ghost's rank. A
    distributed union-find (native/groups/group_graph.h) solves the graph with these edges: hooks to the smaller label,
    then pointer jumping. No rank ever holds the whole graph.
@@ -19,12 +20,12 @@ import jax.numpy as jnp
 
 from .. import comm, kernels, stats
 from .._transform.capacity import choose_capacity
-from ..arguments import at_least_normal
+from ..arguments import Radii
 from ..config import FofConfig
 from ..data import Label
-from ..jax_ext import Exact, exact_to_float
 from ..tree.ghosts import Surroundings
 from ..tree.stage import Stage
+from ._lengths import reach_over_ranks
 
 _MIN_EDGES = 1024
 _TOO_MANY = (
@@ -58,11 +59,17 @@ class Groups:
         return kernels.own_joined_labels(self.local, self.forest, self.num, comm.get_rank_info()[0], starts)
 
 
-def groups_over_ranks(stage: Stage, rlink: Exact, cfg: FofConfig) -> Groups:
-    """Find the groups of the sources of a stage."""
+def groups_over_ranks(stage: Stage, lengths: Radii, cfg: FofConfig) -> Groups:
+    """Find the groups of the sources of a stage.
+
+    Args:
+        stage: The particles.
+        lengths: Linking lengths, if there is one per particle, in the order of the stage.
+        cfg: Options.
+    """
     own = stage.sources
-    radius = at_least_normal(jnp.asarray(exact_to_float(rlink), own.pos.dtype))
-    near = stage.with_ghosts(radius, lower_only=True, filled=False)
+    near = stage.with_ghosts(reach_over_ranks(stage, lengths), lengths.of_each, lower_only=True, filled=False)
+    rlink = lengths.words() if lengths.of_each is None else near.data
     local = kernels.fof(near.tree(), None, rlink, stage.box, filled=False)
     forest, num = _solve(local, own.num, near.route(), own.pos.shape[0], cfg)
     return Groups(num, local, forest)

@@ -77,7 +77,8 @@ def fof(tree: Tree, rows: jax.Array | None, rlink: Exact, box: Exact, filled: bo
     Args:
         tree: A hierarchy.
         rows: ``(n,)`` int32, the output row of each z-ordered particle. None writes in z-order.
-        rlink: Scalar, the linking length.
+        rlink: One linking length, or ``n``, one per z-ordered particle. Two particles are linked if they are within
+            the mean of their lengths. Lengths from ``num`` on may be any numbers.
         box: ``(d,)`` lengths, 0 if open.
         filled: Whether to write rows from ``num`` on, each as a separate group. If False, they are undefined.
     """

@@ -81,11 +81,15 @@ class Stage:
         self.sources, self.queries, self.box = sources, queries, box
         self.is_distributed = comm.num_ranks() > 1
         self._cfg, self._option = cfg, option
+        self._has_boxes = False
         self._rank_boxes: Blocks | None = None
         self._close_boxes: Blocks | None = None
 
     def compute_boxes(self) -> None:
-        """Compute boxes that closely cover the particles of this rank, without communication."""
+        """Compute boxes that closely cover the particles of this rank, without communication, unless they are known."""
+        if self._has_boxes:
+            return
+        self._has_boxes = True
         sources, queries = self.sources, self.queries
         assert sources.domain is not None
         assert queries.domain is not None
@@ -175,8 +179,7 @@ class Stage:
         if not self.is_distributed:
             return ParticlesWithGhosts(sources.part, sources.num, sources.domain, sources.th, data, sources.rows)
         assert sources.domain is not None
-        if self._rank_boxes is None:
-            self.compute_boxes()
+        self.compute_boxes()
         splits, lower, upper = self.query_boxes
         if jnp.ndim(reach) == 0:
             reach = reach_of(reach, sources.pos.dtype)

@@ -37,7 +37,7 @@ _FOF = "label = jz.fof.fof_labels.smap(mesh, jit=True)\n"
 _FOF_LINES = """
 ids = np.arange(len(pos), dtype=np.int32)
 part = jz.data.ParticleData(pos=deal(pos, counts), id=deal(ids, counts), num=np.array(counts, np.int32))
-partz, igroup = label(part, rlink, boxsize)
+partz, igroup = label(part, deal(rlink, counts) if np.ndim(rlink) else rlink, boxsize)
 rows, igroup = join(partz.id, partz.num), join(igroup, partz.num)
 """
 _CATALOGUE = "find = jz.fof.fof_and_catalogue.smap(mesh, jit=True)\n"
@@ -59,13 +59,14 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     kind = pick(random, "knn", "knn", "fof", "catalogue")
     deal = DEAL.format(ndev=ndev, rows=ROWS)
     k, queries = int(pick(random, 1, 4, 9)), bool(random.random() < 0.5)
+    each = kind == "fof" and bool(random.random() < 0.5)
     for _ in range(_CASES):
         counts = dealt_counts(random, ndev)
         # Use the values of fof, with all rows in use; kNN does not use the linking length.
-        values = fof.set_of(random, x64, dtype, sum(counts), dims)
+        values = fof.set_of(random, x64, dtype, sum(counts), dims, each=each)
         values["pos"] = np.where(np.isfinite(values["pos"]), values["pos"], 0).astype(dtype)
         values |= {"counts": counts, "num": sum(counts)}
-        rows = {"counts": ("pos",)}
+        rows = {"counts": ("pos", "rlink") if each else ("pos",)}
         if kind == "knn":
             del values["rlink"]
             if queries:
@@ -126,7 +127,8 @@ class _JudgeLabels:
         fof.check_order(values["pos"], values["pos"][rows], rows, len(rows), sides, "z")
         if not np.array_equal(label, oracles.smallest_members(label)):
             raise WrongError("a label is not the smallest row of its group", oracles.smallest_members(label), label)
-        fof.check_partition(label, *fof.partitions(values["pos"][rows], float(values["rlink"]), sides))
+        rlink = values["rlink"][rows] if np.ndim(values["rlink"]) else values["rlink"]
+        fof.check_partition(label, *fof.partitions(values["pos"][rows], rlink, sides))
 
 
 class _JudgeCatalogue:

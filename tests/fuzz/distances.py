@@ -76,12 +76,13 @@ def beyond_float32(sides: np.ndarray, x64: bool) -> str | None:
 
 
 def within(query: np.ndarray, pos: np.ndarray, radius: np.ndarray, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sources, ``(q, n)``, that are surely and possibly within the radius, ``(q,)``, of each query.
+    """Return the sources, ``(q, n)``, that are surely and possibly within a radius of each query.
 
     Pairs within rounding of a radius are decided in float64. If the library need not keep all bits of the positions,
-    both decisions are correct.
+    both decisions are correct. The radii are one per query, ``(q,)``, or one per pair, ``(q, n)``.
     """
-    reach = np.where(np.isfinite(radius), radius, 0)[:, None]
+    radius = radius if radius.ndim == 2 else radius[:, None]
+    reach = np.where(np.isfinite(radius), radius, 0)
     everything = np.concatenate([query, pos]).astype(np.float64)
     apart = distances(query, pos, sides)
     near, lost = 8 * np.finfo(np.float64).eps * reach, 0.0
@@ -90,7 +91,7 @@ def within(query: np.ndarray, pos: np.ndarray, radius: np.ndarray, sides: np.nda
     surely, possibly = apart < reach - near - lost, apart <= reach + near + lost
     surely |= (query[:, None] == pos[None]).all(axis=-1)
     decided = possibly & _within_in_float64(query, pos, reach, sides)
-    all_of_them, none = np.isinf(radius)[:, None], ~(radius >= 0)[:, None]
+    all_of_them, none = np.isinf(radius), ~(radius >= 0)
     surely, possibly = (np.where(lost > 0, side, surely | decided) for side in (surely, possibly))
     return (surely | all_of_them) & ~none, (possibly | all_of_them) & ~none
 

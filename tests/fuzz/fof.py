@@ -20,7 +20,8 @@ _CALLS = {
     "jit": "partz, igroup = jz.fof.fof_labels.jit({part}, rlink, boxsize, output_order={order!r})",
     "traced": "partz, igroup = label({part}, rlink, boxsize)",
     "sorted": "sortedz, th = jz.tree.zsort_and_tree.jit({part}, boxsize=boxsize)\n"
-    "partz, igroup = jz.fof.fof_labels.jit(sortedz, rlink, boxsize, th=th)",
+    "reach = rlink[np.asarray(sortedz.id)] if np.ndim(rlink) else rlink\n"
+    "partz, igroup = jz.fof.fof_labels.jit(sortedz, reach, boxsize, th=th)",
 }
 _TRACED = "label = jax.jit(lambda part, r, box: jz.fof.fof_labels(part, r, box, output_order={order!r}))"
 
@@ -33,18 +34,30 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     order = pick(random, "z", "input") if way != "sorted" else "z"
     lines = _CALLS[way].format(part=_PART, order=order)
     setup = _TRACED.format(order=order) if way == "traced" else ""
+    each = bool(random.random() < 0.4)
     for _ in range(_CASES if way != "eager" else _CASES // 4):
-        values = set_of(random, x64, dtype, rows, dims, way == "traced")
-        yield Case(lines, values, _Judge(order, x64), {"num": ("pos",)}, setup, x64)
+        values = set_of(random, x64, dtype, rows, dims, way == "traced", each)
+        yield Case(lines, values, _Judge(order, x64), {"num": ("pos", "rlink") if each else ("pos",)}, setup, x64)
 
 
 def set_of(
-    random: np.random.Generator, x64: bool, dtype: Any, rows: int, dims: int, traced: bool = False
+    random: np.random.Generator,
+    x64: bool,
+    dtype: Any,
+    rows: int,
+    dims: int,
+    traced: bool = False,
+    each: bool = False,
 ) -> dict[str, Any]:
-    """Return positions, their number, a box and a linking length, which sometimes must be refused."""
+    """Return positions, their number, a box and linking lengths, which sometimes must be refused.
+
+    each: whether every row has its own length.
+    """
     kind = np.float64 if x64 else np.float32
     points = inputs.points(random, rows, dims, dtype, kind if traced else None)
     rlink: Any = linking_length(random, points.pos[: points.num], points.sides, points.length)
+    if each:
+        rlink = _lengths(random, points, rows, rlink)
     if traced:
         with np.errstate(over="ignore", under="ignore"):
             rlink = kind(rlink)
@@ -52,6 +65,20 @@ def set_of(
     if random.random() < 0.08:
         _spoil(random, values)
     return values
+
+
+def _lengths(random: np.random.Generator, points: Any, rows: int, length: float) -> np.ndarray:
+    """Return a linking length per row. The means of many pairs are exactly ``length``."""
+    kind = random.random()
+    if kind < 0.3:  # some of two lengths whose mean is the given one, and a bit less
+        part = length * float(pick(random, 0.0, 0.25, 0.5, 1.0))
+        both = length + np.where(random.random(rows) < 0.5, part, -part)
+        return np.where(random.random(rows) < 0.2, np.nextafter(both, 0), both)
+    if kind < 0.6:
+        used = points.pos[: points.num]
+        some = [linking_length(random, used, points.sides, points.length) for _ in range(3)]
+        return random.choice([*some, length, 0.0], rows)
+    return np.asarray(length * 10 ** random.uniform(-3, 1, rows))
 
 
 def linking_length(random: np.random.Generator, pos: np.ndarray, sides: np.ndarray, length: float) -> float:
@@ -73,17 +100,22 @@ def linking_length(random: np.random.Generator, pos: np.ndarray, sides: np.ndarr
 
 def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
     if random.random() < 0.4:
-        values["rlink"] = type(values["rlink"])(pick(random, -1.0, np.nan, np.inf))
+        bad = pick(random, -1.0, np.nan, np.inf)
+        if np.ndim(values["rlink"]):
+            values["rlink"][random.integers(len(values["rlink"]), size=min(2, len(values["rlink"])))] = bad
+        else:
+            values["rlink"] = type(values["rlink"])(bad)
     else:
         inputs.spoil_position(random, values)
 
 
 def refusal(values: dict[str, Any], x64: bool) -> tuple[str | None, str | None]:
     """Return why a call must be refused, and why it may be refused."""
-    pos, rlink = values["pos"][: values["num"]], float(values["rlink"])
+    pos, rlink = values["pos"][: values["num"]], np.float64(values["rlink"])
+    rlink = rlink[: values["num"]] if rlink.ndim else rlink
     sides = inputs.sides(values["boxsize"], pos.shape[1])
     must = unsound(pos, sides)
-    if not (np.isfinite(rlink) and rlink >= 0):
+    if not np.all(np.isfinite(rlink) & (rlink >= 0)):
         must = must or "the linking length is negative or not finite"
     return must, may_refuse(pos, np.append(sides, rlink), x64)
 
@@ -104,7 +136,8 @@ class _Judge:
         label = label[:num]
         if not np.array_equal(label, oracles.smallest_members(label)):
             raise WrongError("a label is not the smallest row of its group", oracles.smallest_members(label), label)
-        fewest, most = partitions(pos[rows[:num]], float(values["rlink"]), sides)
+        rlink = values["rlink"]
+        fewest, most = partitions(pos[rows[:num]], rlink[rows[:num]] if np.ndim(rlink) else rlink, sides)
         check_partition(label, fewest, most)
 
 
@@ -122,9 +155,13 @@ def check_order(given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, 
             raise WrongError("rows are not in z-order", expected, rows[:num])
 
 
-def partitions(pos: np.ndarray, rlink: float, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the smallest member of each row's group, with undecided pairs not linked, and with them linked."""
-    fewest, most = within(pos, pos, np.full(len(pos), rlink), sides)
+def partitions(pos: np.ndarray, rlink: Any, sides: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the smallest member of each row's group, with undecided pairs not linked, and with them linked.
+
+    rlink: one linking length, or one per row.
+    """
+    length = np.broadcast_to(np.float64(rlink), len(pos))
+    fewest, most = within(pos, pos, (length[:, None] + length) / 2, sides)
     return _groups(fewest), _groups(most)
 
 

@@ -115,19 +115,34 @@ struct DistanceRule {
     return radius.reaches(D, [&](int d) { return apart(a[d], b[d], d); });
   }
 
-  // Whether all pairs of particles of two boxes are surely within the radius. If so, it also holds for boxes inside
-  // them: every step is monotonic, including rounding.
+  // Whether all pairs of particles of two boxes are surely within a radius; see Within for surely2. If so, it also
+  // holds for boxes inside them: every step is monotonic, including rounding.
   JZTREE_BOTH bool all_within(const T* alow, const T* ahigh, const T* blow, const T* bhigh, const T* scaled_period,
-                              const Within<T>& radius) const {
+                              T surely2) const {
     T sum = 0, reach_sum = 0;
     for (int d = 0; d < D; ++d) {
       T reach = interval_reach(alow[d], ahigh[d], blow[d], bhigh[d], scaled_period[d]);
       sum += reach * reach;
       reach_sum += reach;
     }
-    return sum * above_one<T> < radius.surely2 || (exact_zero && reach_sum == 0);
+    return sum * above_one<T> < surely2 || (exact_zero && reach_sum == 0);
   }
 };
+
+// For radii that are computed in the precision of staged positions, in scaled units, with an error of a few units in
+// the last place: an upper limit of the squared distances within a radius. V: T, or a vector of T.
+template <int D, typename T, typename V>
+JZTREE_BOTH inline V possibly_within2(const V& radius, const DistanceRule<D, T>& rule) {
+  V reach = radius * V(1 + 64 * std::numeric_limits<T>::epsilon()) + V(static_cast<T>(rule.rounding));
+  return reach * reach + V(D * std::numeric_limits<T>::min());
+}
+
+// The same: smaller squared distances are surely within the radius. Negative: no distance is.
+template <int D, typename T>
+JZTREE_BOTH inline T surely_within2(T radius, const DistanceRule<D, T>& rule) {
+  T surely = radius * (1 - 64 * std::numeric_limits<T>::epsilon()) - static_cast<T>(rule.rounding);
+  return larger<T>(surely, 0) * surely - D * std::numeric_limits<T>::min();
+}
 
 // The rule for distances in T between positions that were wrapped in From, which may be narrower.
 template <typename From, int D, typename T>

@@ -113,4 +113,13 @@ struct Scale {
   }
 };
 
+// A length in scaled units. Its square may overflow, but the length itself must not, otherwise 0 times infinity would
+// become a distance.
+template <int D, typename T>
+JZTREE_BOTH inline T scaled_length(double length, const Scale<D, T>& scale) {
+  constexpr double most = static_cast<double>(std::numeric_limits<T>::max()) / 8;
+  double scaled = length * static_cast<double>(scale.factor);
+  return static_cast<T>(scaled < most ? scaled : most);
+}
+
 }  // namespace jztree

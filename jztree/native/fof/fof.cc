@@ -13,24 +13,30 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <limits>
+#include <numeric>
+#include <type_traits>
 #include <vector>
 
 #include "common/cpu/context.h"
 #include "common/cpu/leaf_distances.h"
+#include "common/cpu/node_values.h"
 #include "common/cpu/row_box.h"
 #include "common/cpu/spares.h"
 #include "common/cpu/staged_tree.h"
+#include "link_lanes.h"
 #include "near_units.h"
 #include "union_find.h"
 
 namespace jztree {
 namespace {
 
-template <int D, typename T>
+// Rule: see link_rule.h.
+template <int D, typename T, typename Rule>
 class Linker {
  public:
   Linker(const Parallel& parallel, const T* pos, const StagedTree<D, T>& tree, const Scale<D, T>& scale,
-         const LinkRule<D, T>& rule, UnionFind& sets)
+         const Rule& rule, UnionFind& sets)
       : parallel_(parallel),
         pos_(pos),
         tree_(tree),
@@ -59,9 +65,13 @@ class Linker {
   }
 
  private:
+  using Half = typename Rule::Half;
+
   size_t flat(Node node) const {
     return static_cast<size_t>(tree_.layout().starts[static_cast<size_t>(node.plane)] + node.index);
   }
+  // The largest half of the node's rows.
+  Half half(Node node) const { return rule_.most_of(static_cast<int64_t>(flat(node))); }
   int64_t begin(Node node) const { return tree_.first_row(node.plane, node.index); }
   int64_t end(Node node) const { return tree_.first_row(node.plane, node.index + 1); }
 
@@ -77,7 +87,8 @@ class Linker {
     T alow[D], ahigh[D], blow[D], bhigh[D];
     box(a, alow, ahigh);
     box(b, blow, bhigh);
-    return rule_.all_linked(alow, ahigh, blow, bhigh, scale_.period);
+    const Half half = rule_.least_of(static_cast<int64_t>(a)), other = rule_.least_of(static_cast<int64_t>(b));
+    return rule_.all_within(alow, ahigh, blow, bhigh, scale_.period, rule_.surely_linked2(half, other));
   }
 
   void find_units() {
@@ -118,7 +129,7 @@ class Linker {
           sets_(linker.sets_),
           distances_(linker.scale_, linker.most_),
           local_(static_cast<size_t>(linker.most_)),
-          near_(linker.tree_, linker.dense_, distances_.gap_period()) {}
+          near_(linker.tree_, linker.rule_, linker.dense_, distances_.gap_period()) {}
 
     // Set the parents of the unit's rows. No other thread reads them yet.
     void link_within(Node unit) {
@@ -136,15 +147,18 @@ class Linker {
     void link_to_later(int64_t first, int64_t last) {
       T low[D], high[D];
       no_box<D>(low, high);
+      Half half = linker_.half(unit(first));
       for (int64_t i = first; i < last; ++i) {
         T unit_low[D], unit_high[D];
         linker_.box(linker_.flat(unit(i)), unit_low, unit_high);
         include_box<D>(unit_low, unit_high, low, high);
+        half = Rule::larger_of(half, linker_.half(unit(i)));
       }
-      near_.find(low, high, rule_.possibly2, linker_.end(unit(first)));
+      near_.find(low, high, half, linker_.end(unit(first)));
       for (int64_t i = first; i < last; ++i) {
         linker_.box(linker_.flat(unit(i)), low, high);
-        near_.each(low, high, rule_.possibly2, linker_.end(unit(i)), [&](Node later) { link_units(unit(i), later); });
+        near_.each(low, high, linker_.half(unit(i)), linker_.end(unit(i)),
+                   [&](Node later) { link_units(unit(i), later); });
       }
     }
 
@@ -153,7 +167,7 @@ class Linker {
 
     // distance2: the computed, scaled value for two rows that find_near has found near each other.
     bool linked(T distance2, int64_t a, int64_t b) const {
-      return rule_.linked(distance2, linker_.pos_ + a * D, linker_.pos_ + b * D);
+      return are_linked(rule_, distance2, linker_.pos_ + a * D, linker_.pos_ + b * D, a, b);
     }
 
     // Link a leaf within and return its number of sets.
@@ -163,7 +177,8 @@ class Linker {
       distances_.set_leaf(tree_, leaf, low, high);
       for (int64_t i = 0; i < count; ++i) local_[static_cast<size_t>(i)] = i;
       int64_t sets = count;
-      distances_.each_near_pair(rule_.possibly2, [&](int64_t i, int64_t j, T distance2) {
+      const Half half = rule_.most_of(leaf);
+      distances_.each_near_pair(rule_.possibly_linked2(half, half), [&](int64_t i, int64_t j, T distance2) {
         if (linked(distance2, first + i, first + j)) sets -= unite_local(i, j);
         return sets > 1;
       });
@@ -210,11 +225,13 @@ class Linker {
       Node whole = split_from ? from : to, other = split_from ? to : from;
       T low[D], high[D];
       linker_.box(linker_.flat(other), low, high);
+      const Half half = linker_.half(other);
       const int64_t start = tree_.layout().starts[static_cast<size_t>(whole.plane) - 1];
       const int64_t end = tree_.first_child(whole.plane, whole.index + 1);
       for (int64_t i = tree_.first_child(whole.plane, whole.index); i < end; i += lanes) {
         const int64_t count = std::min(lanes, end - i);
-        uint32_t near = near_nodes(tree_, low, high, distances_.gap_period(), start + i, count, rule_.possibly2);
+        auto distance2 = [&] { return possibly_linked2(rule_, half, rule_.nodes_from(start + i)); };
+        uint32_t near = near_nodes(tree_, low, high, distances_.gap_period(), start + i, count, distance2);
         for (; near != 0; near &= near - 1) {
           const Node child{whole.plane - 1, i + __builtin_ctz(near)};
           if (linker_.begin(child) == linker_.end(child)) continue;
@@ -229,20 +246,23 @@ class Linker {
       T low[D], high[D];
       linker_.box(static_cast<size_t>(from), low, high);
       distances_.set_leaf(tree_, to, low, high);
+      const Half half = rule_.most_of(to);
       int64_t begin = tree_.leaf_row(from), end = tree_.leaf_row(from + 1);
       for (int64_t block = begin; block < end; block += lanes) {
-        uint32_t open = distances_.within(tree_, block, end - block, Lanes<T>(rule_.possibly2));
+        uint32_t open =
+            distances_.within(tree_, block, end - block, possibly_linked2(rule_, half, rule_.rows_from(block)));
         for (; open != 0; open &= open - 1)
-          if (link_row(block + __builtin_ctz(open), from_one, to_root)) return true;
+          if (link_row(block + __builtin_ctz(open), half, from_one, to_root)) return true;
       }
       return false;
     }
 
-    // Link a row to the current leaf of `distances_`.
-    bool link_row(int64_t row, bool from_one, int64_t to_root) {
+    // Link a row to the current leaf of `distances_`, which has the largest half `leaf_half`.
+    bool link_row(int64_t row, Half leaf_half, bool from_one, int64_t to_root) {
       if (to_root >= 0 && sets_.find(row) == sets_.find(to_root)) return false;
       bool enough = false;
-      distances_.each_near(tree_, row, rule_.possibly2, [&](int64_t other, T distance2) {
+      const T most2 = rule_.possibly_linked2(rule_.of_row(row), leaf_half);
+      distances_.each_near(tree_, row, most2, [&](int64_t other, T distance2) {
         if (!linked(distance2, row, other)) return true;
         sets_.unite(row, other);
         enough = to_root >= 0;
@@ -253,23 +273,54 @@ class Linker {
 
     Linker& linker_;
     const StagedTree<D, T>& tree_;
-    const LinkRule<D, T>& rule_;
+    const Rule& rule_;
     UnionFind& sets_;
     LeafDistances<D, T> distances_;
     std::vector<int64_t> local_;
-    NearUnits<D, T> near_;
+    NearUnits<D, T, Rule> near_;
   };
 
   const Parallel& parallel_;
   const T* pos_;
   const StagedTree<D, T>& tree_;
   const Scale<D, T>& scale_;
-  const LinkRule<D, T>& rule_;
+  const Rule& rule_;
   UnionFind& sets_;
   const int64_t most_;
   std::vector<uint8_t> dense_;    // [node]
   std::vector<uint8_t> one_set_;  // [node], for units: whether linking within has made them one set
   std::vector<Node> units_;       // in z-order
+};
+
+// The lengths of rows and nodes, if each particle has one. Arrays have space for whole blocks of lanes.
+template <int D, typename T>
+class StagedLengths {
+ public:
+  StagedLengths(const Parallel& parallel, const Friends<D, T>& in, const Scale<D, T>& scale) : lengths_{in.rlink} {
+    if (!lengths_.of_each()) return;
+    const int64_t num = in.tree.num(), nodes = in.tree.layout.nodes();
+    row_ = Scratch<T>(num + lanes);
+    parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) row_[row] = MeanLinkRule<D, T>::staged_half(in.rlink[row], scale);
+    });
+    std::fill_n(row_.get() + num, lanes, T{0});
+    auto join = [&](auto better, T worst, Scratch<T>& joined) {
+      joined = Scratch<T>(nodes + lanes);
+      join_nodes(parallel, in.tree, row_.get(), joined.get(), [=](auto parts, int64_t begin, int64_t end) {
+        return std::accumulate(parts + begin, parts + end, worst, better);
+      });
+      std::fill_n(joined.get() + nodes, lanes, T{0});
+    };
+    join(larger<T>, T{0}, most_);
+    join(smaller<T>, std::numeric_limits<T>::infinity(), least_);
+    lengths_ = {in.rlink, row_.get(), most_.get(), least_.get()};
+  }
+
+  const LinkLengths<T>& lengths() const { return lengths_; }
+
+ private:
+  LinkLengths<T> lengths_;
+  Scratch<T> row_, most_, least_;
 };
 
 // Labels in z-order: the smallest z-ordered row of the group.
@@ -309,8 +360,17 @@ void fof(const Parallel& parallel, const Friends<D, T>& in) {
   Scale<D, T> scale(period, open_span(period, tree, tree).template for_scale<T>());
   StagedTree<D, T> staged(parallel, tree, scale);
   UnionFind sets(num);
-  LinkRule<D, T> rule(in.rlink[0], DistanceRule<D, T>(staged.wrapped(), staged.kept(), scale));
-  Linker<D, T>(parallel, tree.pos, staged, scale, rule, sets).run();
+  const StagedLengths<D, T> staged_lengths(parallel, in, scale);
+  const LinkLengths<T>& lengths = staged_lengths.lengths();
+  const DistanceRule<D, T> rule(staged.wrapped(), staged.kept(), scale);
+  auto link = [&](const auto& by) {
+    Linker<D, T, std::decay_t<decltype(by)>>(parallel, tree.pos, staged, scale, by, sets).run();
+  };
+  if (lengths.of_each()) {
+    link(MeanLinkRule<D, T>(lengths, rule));
+  } else {
+    link(LinkRule<D, T>(lengths, rule));
+  }
   if (in.rows) {
     write_mapped_labels(parallel, sets, in.rows, num, in.label);
   } else {

@@ -22,6 +22,7 @@
 #include "fof_rows.cuh"
 #include "fof_walk.cuh"
 #include "union_find.cuh"
+#include "within/node_values.cuh"
 
 namespace jztree {
 namespace {
@@ -47,8 +48,8 @@ __device__ inline int set_of_lane(unsigned links) {
 }
 
 // Link a leaf whose particles are not all linked to each other by its size. Returns its number of sets, to all lanes.
-template <int D, typename T>
-__device__ uint32_t link_rows(RowTester<D, T>& tester, const UnionFind& sets, uint32_t first, uint32_t end,
+template <int D, typename T, typename Rule>
+__device__ uint32_t link_rows(RowTester<D, T, Rule>& tester, const UnionFind& sets, uint32_t first, uint32_t end,
                               bool around) {
   uint32_t joins = 0;
   for (uint32_t tile = first; tile < end; tile += warp_size) {
@@ -74,20 +75,21 @@ __device__ uint32_t link_rows(RowTester<D, T>& tester, const UnionFind& sets, ui
 }
 
 // Set the parent of each row, and whether each leaf is one set.
-template <int D, typename T>
-__global__ void link_within(DeviceTree<D, T> tree, const LinkSetup<D, T>* setup, UnionFind sets, uint8_t* one_set) {
+template <int D, typename T, typename Rule>
+__global__ void link_within(DeviceTree<D, T> tree, const LinkSetup<D, T, Rule>* setup, UnionFind sets,
+                            uint8_t* one_set) {
   __shared__ RowPoint<D, T> points[leaf_threads];
-  alignas(16) __shared__ unsigned char memory[sizeof(LinkSetup<D, T>)];
-  const LinkSetup<D, T>& shared = share_setup(setup, memory);
+  alignas(16) __shared__ unsigned char memory[sizeof(LinkSetup<D, T, Rule>)];
+  const LinkSetup<D, T, Rule>& shared = share_setup(setup, memory);
   int64_t leaf = thread_index() / warp_size;
   if (leaf >= tree.leaves()) return;
   int64_t first = tree.leaf_row(leaf), end = tree.leaf_row(leaf + 1);
   NodeBox<D, T> box = load_box(tree, leaf, shared.scale.factor);
-  bool one = shared.rule.all_linked(box.low, box.high, box.low, box.high, shared.scale.period);
+  bool one = shared.is_dense(box, leaf);
   if (one || first == end) {
     for (int64_t row = first + lane_index(); row < end; row += warp_size) sets.set(row, first);
   } else {
-    RowTester<D, T> tester(tree.pos, shared, points + (threadIdx.x / warp_size) * warp_size);
+    RowTester<D, T, Rule> tester(tree.pos, shared, points + (threadIdx.x / warp_size) * warp_size);
     one = link_rows(tester, sets, static_cast<uint32_t>(first), static_cast<uint32_t>(end),
                     wraps_around(box, box, shared.scale)) == 1;
   }
@@ -97,29 +99,27 @@ __global__ void link_within(DeviceTree<D, T> tree, const LinkSetup<D, T>* setup,
 // Join the children of dense nodes above the leaves: each below the first child of its node. All nodes below a dense
 // one are dense, and the first rows of dense leaves were roots. A row is the first one of a later child in a single
 // node only. So every parent is written by one thread at most, and chains are at most as long as the number of planes.
-template <int D, typename T>
-__global__ void join_dense_nodes(DeviceTree<D, T> tree, const LinkSetup<D, T>* setup, UnionFind sets) {
+template <int D, typename T, typename Rule>
+__global__ void join_dense_nodes(DeviceTree<D, T> tree, const LinkSetup<D, T, Rule>* setup, UnionFind sets) {
   int64_t node = tree.leaves() + thread_index();
   if (node >= tree.starts[tree.planes]) return;
   int plane = 1;
   while (node >= tree.starts[plane + 1]) ++plane;
   NodeBox<D, T> box = load_box(tree, node, setup->scale.factor);
   int64_t first = tree.first_row(plane, node);
-  if (first == tree.first_row(plane, node + 1) ||
-      !setup->rule.all_linked(box.low, box.high, box.low, box.high, setup->scale.period))
-    return;
+  if (first == tree.first_row(plane, node + 1) || !setup->is_dense(box, node)) return;
   for (int64_t child = tree.first_child(plane, node); child < tree.first_child(plane, node + 1); ++child) {
     int64_t row = tree.first_row(plane - 1, child);
     if (row > first && row < tree.first_row(plane - 1, child + 1)) sets.set(row, first);
   }
 }
 
-template <int D, typename T>
-__global__ void link_to_later(DeviceTree<D, T> tree, const LinkSetup<D, T>* setup, UnionFind sets,
+template <int D, typename T, typename Rule>
+__global__ void link_to_later(DeviceTree<D, T> tree, const LinkSetup<D, T, Rule>* setup, UnionFind sets,
                               const uint8_t* one_set) {
-  using Walk = LeafWalk<D, T>;
-  alignas(16) __shared__ unsigned char memory[sizeof(LinkSetup<D, T>)];
-  const LinkSetup<D, T>& shared = share_setup(setup, memory);
+  using Walk = LeafWalk<D, T, Rule>;
+  alignas(16) __shared__ unsigned char memory[sizeof(LinkSetup<D, T, Rule>)];
+  const LinkSetup<D, T, Rule>& shared = share_setup(setup, memory);
   int64_t leaf = thread_index() / warp_size;
   if (leaf >= tree.leaves() || tree.leaf_row(leaf) == tree.leaf_row(leaf + 1)) return;
   Walk(tree, shared, sets, one_set, leaf,
@@ -157,22 +157,51 @@ __global__ void write_labels(const int32_t* parents, Count num, const int32_t* r
   if (row < num.rows) label[rows[row]] = row < num() ? parents[row] : rows[row];
 }
 
+// half: of each row's length, scaled.
 template <int D, typename T>
-void link(Queue& queue, const DeviceTree<D, T>& tree, const Lengths& box, const Lengths& rlink, UnionFind sets) {
-  auto* setup = make_setup<LinkSetup<D, T>>(queue, box, tree, any_wrapped(queue, box, tree), rlink);
+__global__ void stage_halves(Lengths given, Count num, const BoxSetup<D, T>* setup, T* half) {
+  int64_t row = thread_index();
+  if (row < num()) half[row] = MeanLinkRule<D, T>::staged_half(given[row], setup->scale);
+}
+
+template <int D, typename T>
+LinkLengths<T> stage_lengths(Queue& queue, const Friends<D, T>& in, const DeviceTree<D, T>& tree,
+                             const int32_t* wrapped) {
+  LinkLengths<T> lengths{in.rlink};
+  if (!lengths.of_each()) return lengths;
+  auto* setup = make_setup<BoxSetup<D, T>>(queue, in.box, tree, tree, wrapped);
+  auto* half = queue.scratch<T>(in.rlink.count);
+  queue.launch_over(in.rlink.count, stage_halves<D, T>, in.rlink, in.tree.num, setup, half);
+  lengths.row = half;
+  lengths.most = join_nodes<LargestPart<T>>(queue, in.tree, lengths.row);
+  lengths.least = join_nodes<SmallestPart<T>>(queue, in.tree, lengths.row);
+  return lengths;
+}
+
+template <typename Rule, int D, typename T>
+void link(Queue& queue, const DeviceTree<D, T>& tree, const Lengths& box, const int32_t* wrapped,
+          const LinkLengths<T>& lengths, UnionFind sets) {
+  auto* setup = make_setup<LinkSetup<D, T, Rule>>(queue, box, tree, wrapped, lengths);
   auto* one_set = queue.scratch<uint8_t>(tree.leaves());
   int64_t leaf_blocks = (tree.leaves() + leaf_warps - 1) / leaf_warps;
-  queue.launch(leaf_blocks, leaf_threads, 0, link_within<D, T>, tree, setup, sets, one_set);
-  queue.launch_over(tree.starts[tree.planes] - tree.leaves(), join_dense_nodes<D, T>, tree, setup, sets);
-  queue.launch_warps(tree.leaves(), LeafWalk<D, T>::shared_bytes(tree.planes), leaf_threads, link_to_later<D, T>, tree,
-                     setup, sets, one_set);
+  queue.launch(leaf_blocks, leaf_threads, 0, link_within<D, T, Rule>, tree, setup, sets, one_set);
+  queue.launch_over(tree.starts[tree.planes] - tree.leaves(), join_dense_nodes<D, T, Rule>, tree, setup, sets);
+  queue.launch_warps(tree.leaves(), LeafWalk<D, T, Rule>::shared_bytes(tree.planes), leaf_threads,
+                     link_to_later<D, T, Rule>, tree, setup, sets, one_set);
 }
 
 template <int D, typename T>
 void fof(Queue& queue, const Friends<D, T>& in) {
   int64_t n = in.tree.pos.rows();
   UnionFind sets{in.rows ? queue.scratch<int32_t>(n) : in.label};
-  link(queue, on_device(in.tree), in.box, in.rlink, sets);
+  const DeviceTree<D, T> tree = on_device(in.tree);
+  const int32_t* wrapped = any_wrapped(queue, in.box, tree);
+  const LinkLengths<T> lengths = stage_lengths(queue, in, tree, wrapped);
+  if (lengths.of_each()) {
+    link<MeanLinkRule<D, T>>(queue, tree, in.box, wrapped, lengths, sets);
+  } else {
+    link<LinkRule<D, T>>(queue, tree, in.box, wrapped, lengths, sets);
+  }
   if (!in.rows) {
     queue.launch_over(n, label_rows, sets, in.tree.num);
   } else {

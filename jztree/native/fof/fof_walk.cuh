@@ -13,7 +13,7 @@
 // * A leaf next to a void has a box that may reach far into a cluster. If the box is wider than the linking length,
 //   nodes smaller than the box are also tested against the leaf's particles.
 // * A leaf that is not one set skips a dense node if all of the leaf's particles near the node are already in its set.
-// * If all particles of a node are at one place, the node counts as one particle.
+// * If all particles of a node are at one place and have one linking length, the node counts as one particle.
 // Only dense nodes about one linking length away remain, if they are not joined yet. In a cluster of n particles that
 // spans a few linking lengths, the first leaves to walk test about n^(2/3) of its nodes.
 //
@@ -40,13 +40,14 @@ struct WalkingLeaf {
   T extent;
 };
 
-template <int D, typename T>
+// Rule: see link_rule.h.
+template <int D, typename T, typename Rule>
 class LeafWalk {
  public:
   // Size of a warp's shared memory: the leaf and the stack.
   JZTREE_BOTH static constexpr int shared_bytes(int planes) { return leaf_bytes + NodeStack::bytes(planes); }
 
-  __device__ LeafWalk(const DeviceTree<D, T>& tree, const LinkSetup<D, T>& setup, const UnionFind& sets,
+  __device__ LeafWalk(const DeviceTree<D, T>& tree, const LinkSetup<D, T, Rule>& setup, const UnionFind& sets,
                       const uint8_t* one_set, int64_t leaf, unsigned char* shared)
       : tree_(tree),
         setup_(setup),
@@ -54,12 +55,13 @@ class LeafWalk {
         one_set_(one_set),
         leaf_(*reinterpret_cast<WalkingLeaf<D, T>*>(shared)),
         stack_(shared + leaf_bytes),
+        leaf_index_(leaf),
         tester_(tree.pos, setup, leaf_.staged),
         first_(static_cast<uint32_t>(tree.leaf_row(leaf))),
         end_(static_cast<uint32_t>(tree.leaf_row(leaf + 1))),
         one_(one_set[leaf] != 0) {
     NodeBox<D, T> box = load_box(tree, leaf, setup.scale.factor);
-    wide_ = box.extent() * box.extent() > setup.rule.possibly2;
+    wide_ = box.extent() * box.extent() > setup.rule.possibly_linked2(half(), half());
     if (lane_index() == 0) {
       leaf_.box = box;
       leaf_.extent = box.extent();
@@ -78,6 +80,9 @@ class LeafWalk {
  private:
   static constexpr int leaf_bytes = (static_cast<int>(sizeof(WalkingLeaf<D, T>)) + 15) / 16 * 16;
 
+  // The largest half of the leaf's rows.
+  __device__ typename Rule::Half half() const { return setup_.rule.most_of(leaf_index_); }
+
   // Whether the lane has a row of the leaf, if lane 0 has the row `tile`.
   __device__ bool has_row(uint32_t tile) const { return tile + lane_index() < end_; }
 
@@ -88,10 +93,11 @@ class LeafWalk {
     bool open = mine.end > end_ && mine.has_rows();
     if (open) {
       box = load_box(tree_, mine.node, setup_.scale.factor);
-      open = least_distance2(leaf_.box.low, leaf_.box.high, box, setup_.gap_period) <= setup_.rule.possibly2;
+      open = least_distance2(leaf_.box.low, leaf_.box.high, box, setup_.gap_period) <=
+             setup_.rule.possibly_linked2(half(), setup_.rule.most_of(mine.node));
     }
-    bool one = open && (range.plane == 0 ? one_set_[mine.node] != 0 : all_linked(box, box));
-    if (one && one_) open = !settled(box, static_cast<int32_t>(mine.first));
+    bool one = open && (range.plane == 0 ? one_set_[mine.node] != 0 : setup_.is_dense(box, mine.node));
+    if (one && one_) open = !settled(box, mine.node, static_cast<int32_t>(mine.first));
     unsigned left = __ballot_sync(all_lanes, open);
     if (range.plane > 0) {
       if (wide_) left = without_far(left, __ballot_sync(all_lanes, box.extent() < leaf_.extent), range.begin);
@@ -103,21 +109,18 @@ class LeafWalk {
     for (; left; left &= left - 1) {
       int lane = __ffs(static_cast<int>(left)) - 1;
       uint32_t leaf = range.begin + static_cast<uint32_t>(lane);
-      link_to_rows(load_box(tree_, leaf, setup_.scale.factor), static_cast<uint32_t>(tree_.leaf_row(leaf)),
+      link_to_rows(leaf, load_box(tree_, leaf, setup_.scale.factor), static_cast<uint32_t>(tree_.leaf_row(leaf)),
                    static_cast<uint32_t>(tree_.leaf_row(static_cast<int64_t>(leaf) + 1)), sets >> lane & 1);
     }
   }
 
   // Join the leaf and a node if possible; both must be one set. Returns whether they are one set now.
-  __device__ bool settled(const NodeBox<D, T>& box, int32_t first) {
+  __device__ bool settled(const NodeBox<D, T>& box, int64_t node, int32_t first) {
     if (sets_.in_set(first, &member_)) return true;
-    if (!all_linked(leaf_.box, box)) return false;
+    const typename Rule::Half least = setup_.rule.least_of(leaf_index_), other = setup_.rule.least_of(node);
+    if (!setup_.all_linked(leaf_.box.low, leaf_.box.high, least, box, other)) return false;
     sets_.unite(first, member_);
     return true;
-  }
-
-  __device__ bool all_linked(const NodeBox<D, T>& a, const NodeBox<D, T>& b) const {
-    return setup_.rule.all_linked(a.low, a.high, b.low, b.high, setup_.scale.period);
   }
 
   // Return `left` without the lanes whose `small` nodes are too far from every particle of the leaf. The lanes have
@@ -125,8 +128,7 @@ class LeafWalk {
   __device__ unsigned without_far(unsigned left, unsigned small, uint32_t node) {
     for (small &= left; small; small &= small - 1) {
       int lane = __ffs(static_cast<int>(small)) - 1;
-      if (!any_row_near(load_box(tree_, node + static_cast<uint32_t>(lane), setup_.scale.factor)))
-        left &= ~(1u << lane);
+      if (!any_row_near(node + static_cast<uint32_t>(lane))) left &= ~(1u << lane);
     }
     return left;
   }
@@ -139,23 +141,23 @@ class LeafWalk {
       uint32_t node = range.begin + static_cast<uint32_t>(lane);
       NodeBox<D, T> box = load_box(tree_, node, setup_.scale.factor);
       uint32_t first = static_cast<uint32_t>(tree_.first_row(range.plane, node));
-      bool point = setup_.rule.exact_zero && box.extent() == 0;
+      bool point = setup_.rule.exact_zero && box.extent() == 0 && setup_.rule.is_one_length(node);
       // A single particle represents many at the same place.
-      if (point) link_to_rows(box, first, first + 1, true);
-      if (point || (!one_ && rows_settled(box, static_cast<int32_t>(first)))) left &= ~(1u << lane);
+      if (point) link_to_rows(node, box, first, first + 1, true);
+      if (point || (!one_ && rows_settled(node, box, static_cast<int32_t>(first)))) left &= ~(1u << lane);
     }
     return left;
   }
 
   // Link rows to a dense node. Returns whether all rows of the leaf that may be linked to any of its particles are in
   // its set now.
-  __device__ bool rows_settled(const NodeBox<D, T>& box, int32_t first) {
+  __device__ bool rows_settled(uint32_t node, const NodeBox<D, T>& box, int32_t first) {
     bool open = false;
     for (uint32_t tile = first_; tile < end_; tile += warp_size) {
       RowPoint<D, T> point = point_at(tile);
-      bool near = tester_.near_box(point, has_row(tile), box) >> lane_index() & 1;
+      bool near = tester_.near_box(point, has_row(tile), tile, box, setup_.rule.most_of(node)) >> lane_index() & 1;
       int32_t row = static_cast<int32_t>(tile) + lane_index();
-      if (near && setup_.rule.all_linked(point.x, point.x, box.low, box.high, setup_.scale.period)) {
+      if (near && setup_.all_linked(point.x, point.x, setup_.rule.of_row(row), box, setup_.rule.least_of(node))) {
         sets_.unite(row, first);
       } else if (near) {
         open |= sets_.find(row) != sets_.find(first);
@@ -164,10 +166,11 @@ class LeafWalk {
     return !__any_sync(all_lanes, open);
   }
 
-  __device__ bool any_row_near(const NodeBox<D, T>& box) {
+  __device__ bool any_row_near(uint32_t node) {
+    const NodeBox<D, T> box = load_box(tree_, node, setup_.scale.factor);
     unsigned near = 0;
     for (uint32_t tile = first_; tile < end_ && !near; tile += warp_size)
-      near = tester_.near_box(point_at(tile), has_row(tile), box);
+      near = tester_.near_box(point_at(tile), has_row(tile), tile, box, setup_.rule.most_of(node));
     return near != 0;
   }
 
@@ -177,8 +180,8 @@ class LeafWalk {
     return tester_.load(tile + lane_index());
   }
 
-  // Link the particles of this leaf to the rows [first, end), which have a box and may be one set.
-  __device__ void link_to_rows(const NodeBox<D, T>& box, uint32_t first, uint32_t end, bool other_one) {
+  // Link the particles of this leaf to the rows [first, end) of a node, which may be one set.
+  __device__ void link_to_rows(uint32_t node, const NodeBox<D, T>& box, uint32_t first, uint32_t end, bool other_one) {
     // Other leaves of the same step may have joined the two meanwhile. Lanes may see different states, but must
     // continue together.
     if (one_ && other_one && __any_sync(all_lanes, sets_.in_set(static_cast<int32_t>(first), &member_))) return;
@@ -186,14 +189,14 @@ class LeafWalk {
     int32_t other_member = static_cast<int32_t>(first);
     for (uint32_t tile = first_; tile < end_; tile += warp_size) {
       RowPoint<D, T> point = point_at(tile);
-      unsigned near = tester_.near_box(point, has_row(tile), box);
+      unsigned near = tester_.near_box(point, has_row(tile), tile, box, setup_.rule.most_of(node));
       if (other_one && !one_) near = outside(near, tile, &other_member);
       if (!near) continue;
       for (uint32_t other_tile = first; other_tile < end; other_tile += warp_size) {
         bool used = other_tile + lane_index() < end;
         RowPoint<D, T> other{};
         if (used) other = tester_.load(other_tile + lane_index());
-        unsigned other_near = tester_.near_box(other, used, leaf_.box);
+        unsigned other_near = tester_.near_box(other, used, other_tile, leaf_.box, half());
         if (one_ && !other_one) other_near = outside(other_near, other_tile, &member_);
         if (!other_near) continue;
         // Staging the side with fewer points takes fewer steps.
@@ -232,12 +235,13 @@ class LeafWalk {
   }
 
   const DeviceTree<D, T>& tree_;
-  const LinkSetup<D, T>& setup_;
+  const LinkSetup<D, T, Rule>& setup_;
   const UnionFind sets_;
   const uint8_t* one_set_;  // [leaf]
   WalkingLeaf<D, T>& leaf_;
   NodeStack stack_;
-  RowTester<D, T> tester_;
+  const int64_t leaf_index_;
+  RowTester<D, T, Rule> tester_;
   uint32_t first_, end_;  // rows of the leaf
   bool one_, wide_;       // whether it is one set; whether it is wider than the linking length
   int32_t member_ = 0;    // if it is one set: an ancestor of its first row, which may differ between lanes

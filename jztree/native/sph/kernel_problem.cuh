@@ -66,28 +66,6 @@ struct KernelProblem : KernelSets<D, From> {
   const Setup* setup;
 };
 
-struct LargestLength {
-  using Joined = double;
-
-  template <typename Parts>
-  __device__ double operator()(const Parts& parts, int64_t begin, int64_t end) const {
-    double most = 0;
-    for (int64_t i = begin; i < end; ++i) most = larger<double>(most, parts[i]);
-    return most;
-  }
-};
-
-struct SmallestLength {
-  using Joined = double;
-
-  template <typename Parts>
-  __device__ double operator()(const Parts& parts, int64_t begin, int64_t end) const {
-    double least = std::numeric_limits<double>::infinity();
-    for (int64_t i = begin; i < end; ++i) least = smaller<double>(least, parts[i]);
-    return least;
-  }
-};
-
 // The way to add a node. `summed`: its sums are finite, so it may be added as a whole (see kernel_problem.h). `place`:
 // its sources are also at one place with one smoothing length, so it may be added like one particle. `unknown`: pair by
 // pair.
@@ -211,8 +189,8 @@ KernelSets<D, From> sets_of(Queue& queue, const KernelSums<D, From>& in) {
   sets.queries = on_device(in.queries);
   sets.form = static_cast<KernelForm>(in.form);
   if (sets.form != KernelForm::gather) {
-    sets.node_h = join_nodes<LargestLength>(queue, in.sources, RowLengths{in.source_h});
-    sets.node_least_h = join_nodes<SmallestLength>(queue, in.sources, RowLengths{in.source_h});
+    sets.node_h = join_nodes<LargestPart<double>>(queue, in.sources, RowLengths{in.source_h});
+    sets.node_least_h = join_nodes<SmallestPart<double>>(queue, in.sources, RowLengths{in.source_h});
   }
   sets.value = staged_values(queue, in);
   sets.node_sum = sum_nodes(queue, in.sources, sets.value, in.value.dims[1]);

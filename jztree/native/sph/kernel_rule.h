@@ -55,19 +55,12 @@ struct KernelLengths {
                                                                      : T{0}),
         of_source(1 - of_query) {}
 
-  // A length, scaled and weighted, in T. Its square may overflow, but the length itself must not, otherwise 0 times
-  // infinity would become a distance.
-  JZTREE_BOTH static T staged(double h, T weight, const Scale<D, T>& scale) {
-    constexpr double most = static_cast<double>(std::numeric_limits<T>::max()) / 8;
-    double scaled = h * static_cast<double>(scale.factor);
-    return static_cast<T>(scaled < most ? scaled : most) * weight;
-  }
-
+  // Scaled and weighted.
   JZTREE_BOTH T staged_query(int64_t row, const Scale<D, T>& scale) const {
-    return staged(query[row], of_query, scale);
+    return scaled_length(query[row], scale) * of_query;
   }
   JZTREE_BOTH T staged_source(int64_t row, const Scale<D, T>& scale) const {
-    return staged(source[row], of_source, scale);
+    return scaled_length(source[row], scale) * of_source;
   }
 
   // The length of a pair, in float64, not scaled.
@@ -78,20 +71,6 @@ struct KernelLengths {
     return sum;
   }
 };
-
-// An upper limit of the squared reach of a kernel of this length. V: T, or a vector of T.
-template <int D, typename T, typename V>
-JZTREE_BOTH inline V kernel_reach2(const V& length, const DistanceRule<D, T>& rule) {
-  V reach = length * V(1 + 64 * std::numeric_limits<T>::epsilon()) + V(static_cast<T>(rule.rounding));
-  return reach * reach + V(D * std::numeric_limits<T>::min());
-}
-
-// A lower limit of the squared distance up to which sources are surely within this length; negative: no distance is.
-template <int D, typename T>
-JZTREE_BOTH inline T kernel_surely2(T length, const DistanceRule<D, T>& rule) {
-  T surely = length * (1 - 64 * std::numeric_limits<T>::epsilon()) - static_cast<T>(rule.rounding);
-  return larger<T>(surely, 0) * surely - D * std::numeric_limits<T>::min();
-}
 
 // Bounds of the computed (r / h)^2: up to `surely` a source is within h, above `possibly` it is not.
 template <typename V>

@@ -90,12 +90,12 @@ class KernelWalk {
   __device__ T node_length(uint32_t node) const { return node_length(in_.node_h, node); }
   __device__ T node_length(const double* of_nodes, uint32_t node) const {
     if (!of_nodes) return 0;
-    return in_.lengths.staged(of_nodes[node], in_.lengths.of_source, setup_.scale);
+    return scaled_length(of_nodes[node], setup_.scale) * in_.lengths.of_source;
   }
 
   // Whether kernels of this length may reach from one box to the other.
   __device__ bool reaches(const T* low, const T* high, const NodeBox<D, T>& other, T length) const {
-    return least_distance2(low, high, other, setup_.gap_period) <= kernel_reach2(length, setup_.rule);
+    return least_distance2(low, high, other, setup_.gap_period) <= possibly_within2(length, setup_.rule);
   }
 
   // Test up to 32 nodes.
@@ -133,7 +133,7 @@ class KernelWalk {
       T reach = interval_reach(box_.low[d], box_.high[d], box.low[d], box.high[d], setup_.scale.period[d]);
       reach2 += reach * reach;
     }
-    return reach2 * above_one<T> <= kernel_surely2(least_ + least, setup_.rule);
+    return reach2 * above_one<T> <= surely_within2(least_ + least, setup_.rule);
   }
 
   // Add the sums of such a node.
@@ -204,7 +204,7 @@ class KernelWalk {
         pair.apart[d] = difference<Around>(point_, other, d, setup_.scale);
         distance2 += pair.apart[d] * pair.apart[d];
       }
-      if (distance2 > kernel_reach2(length, setup_.rule)) continue;
+      if (distance2 > possibly_within2(length, setup_.rule)) continue;
       pair.row = sources_.row[i];
       if (setup_.wrapped) distance2 = add_rests(pair);
       pair.inverse = 1 / length;

@@ -94,9 +94,9 @@ class KernelWalk {
       for (int64_t i = 0; i < number; ++i) {
         int64_t node = first + i, flat = start + node;
         int64_t row = sources_.first_row(plane, node), behind = sources_.first_row(plane, node + 1);
-        if (row == behind || gap2[i] > kernel_reach2(largest_ + node_h(flat), problem_.rule)) continue;
+        if (row == behind || gap2[i] > possibly_within2(largest_ + node_h(flat), problem_.rule)) continue;
         if (problem_.adds_nodes && problem_.is_summed(flat) &&
-            reach2[i] <= kernel_surely2(least_ + node_least_h(flat), problem_.rule)) {
+            reach2[i] <= surely_within2(least_ + node_least_h(flat), problem_.rule)) {
           for (int64_t c = 0; c < columns_; ++c) common_[static_cast<size_t>(c)] += problem_.node_sum(flat, c);
         } else if (problem_.is_one_place(flat)) {
           open_place(flat, row);
@@ -140,7 +140,7 @@ class KernelWalk {
         gaps2 = gaps2 + gap * gap;
       }
       load(problem_.query_h.get() + begin_ + block, of_query);
-      uint32_t open = lanes_at_most(gaps2 * below_one<T>, kernel_reach2(of_query + V(node_h(node)), problem_.rule));
+      uint32_t open = lanes_at_most(gaps2 * below_one<T>, possibly_within2(of_query + V(node_h(node)), problem_.rule));
       if (count_ - block < lanes) open &= (1u << (count_ - block)) - 1;
       for (; open != 0; open &= open - 1) look_from(block + __builtin_ctz(open), first, end, around);
     }

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 
 #include "common/cuda/tree.cuh"
+#include "common/geometry.h"
 
 namespace jztree {
 
@@ -34,6 +36,30 @@ const typename Join::Joined* join_nodes(Queue& queue, const Tree<D, T>& tree, co
   }
   return joined;
 }
+
+template <typename T>
+struct LargestPart {
+  using Joined = T;
+
+  template <typename Parts>
+  __device__ T operator()(const Parts& parts, int64_t begin, int64_t end) const {
+    T most = 0;
+    for (int64_t i = begin; i < end; ++i) most = larger<T>(most, parts[i]);
+    return most;
+  }
+};
+
+template <typename T>
+struct SmallestPart {
+  using Joined = T;
+
+  template <typename Parts>
+  __device__ T operator()(const Parts& parts, int64_t begin, int64_t end) const {
+    T least = std::numeric_limits<T>::infinity();
+    for (int64_t i = begin; i < end; ++i) least = smaller<T>(least, parts[i]);
+    return least;
+  }
+};
 
 // Sums in float64.
 struct AddedWeights {

@@ -50,12 +50,14 @@ __attribute__((flatten)) inline void node_distances(const NodeBoxes<D, T>& nodes
   node_bounds(nodes, first, count, below_one<T>, gap_to<D>(low, high, gap_period), out);
 }
 
-// The nodes, among at most a block of lanes, that may be within a distance of a box, one bit per node.
-template <int D, typename T>
+// The nodes, among at most a block of lanes, that may be within a distance of a box, one bit per node. distance2(): its
+// square for each lane.
+template <int D, typename T, typename Distance2>
 __attribute__((flatten)) inline uint32_t near_nodes(const NodeBoxes<D, T>& nodes, const T* low, const T* high,
-                                                    const T* gap_period, int64_t first, int64_t count, T distance2) {
+                                                    const T* gap_period, int64_t first, int64_t count,
+                                                    const Distance2& distance2) {
   const auto gap2 = node_bounds_of_lanes(nodes, first, below_one<T>, gap_to<D>(low, high, gap_period));
-  return lanes_at_most(gap2, Lanes<T>(distance2)) & ((1u << count) - 1);
+  return lanes_at_most(gap2, distance2()) & ((1u << count) - 1);
 }
 
 // Upper bounds of the squared distance between a point of a box and one of each node.
