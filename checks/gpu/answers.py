@@ -5,7 +5,6 @@ except for sums of many numbers, which may differ by 1e-6. Two identical calls o
 another mode, it only runs every one-device kernel on small inputs, for sanitizers.
 """
 
-import itertools
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -19,39 +18,14 @@ import numpy as np
 import jztree as jz
 from jztree_utils import ics
 
+from .inputs import inputs_to_watch, key_of
 from .session import one_line, tell
 from .within import questions
 
 _SUMS_TO = 1e-6
 _SUMS = ("catalogue", "sums over spheres", "weighted counts", "kernel sums")
 _SIDES = (1.0, 0.75, 1.25)
-KS = (1, 8, 16, 32, 64, 300)
 EXERCISED = "exercised"  # printed after the small inputs
-
-
-def input_of(n: int, dims: int, dtype: str, kind: str, box: str, ks: list[int]) -> dict[str, Any]:
-    return {"n": n, "dims": dims, "dtype": dtype, "kind": kind, "box": box, "ks": [k for k in ks if k <= n]}
-
-
-def inputs(small: bool) -> Iterator[dict[str, Any]]:
-    """Yield the inputs to compare, many small ones before a few large ones."""
-    kinds = list(itertools.product((3, 2), ("float32", "float64"), ("uniform", "clustered"), ("periodic", "open")))
-    for n in (0, 1, 31, 400) if small else (0, 1, 31, 10_000):
-        for kind in kinds[: 4 if small else None]:
-            yield input_of(n, *kind, list(KS[: 2 if small else None]))
-    for kind in kinds[: 0 if small else None]:
-        yield input_of(10**6, *kind, [16] if kind[0] == 3 else [8])
-
-
-def inputs_to_watch(small: bool) -> Iterator[dict[str, Any]]:
-    for n in (0, 1, 31, 500) if small else (0, 1, 31, 500, 5000):
-        yield input_of(n, 3, "float32", "clustered", "periodic", [1, 8, 40, 300])
-    yield input_of(400, 2, "float32", "uniform", "open", [1, 8, 40, 300])
-    yield input_of(400, 3, "float64", "clustered", "periodic", [1, 8, 40, 300])
-
-
-def key_of(given: dict[str, Any]) -> str:
-    return f"{given['kind']} n={given['n']} {given['dims']}d {given['dtype']} {given['box']}"
 
 
 def particles(given: dict[str, Any]) -> jz.data.ParticleData:
@@ -114,8 +88,14 @@ def answer(call: Callable[[Any], Any], part: Any, device: Any) -> list[np.ndarra
             return str(error).rpartition("jztree: ")[2]
 
 
-def difference(name: str, a: Any, b: Any) -> str | None:
-    """Return a description of the difference of two results; None if they are as equal as required."""
+def difference(a: Any, b: Any, sums: bool = False) -> str | None:
+    """Return a description of the difference of two results; None if they are as equal as required.
+
+    Args:
+        a: A list of arrays, or an error message.
+        b: The expected ones.
+        sums: Whether the numbers are sums of many, which may differ by `_SUMS_TO`.
+    """
     if isinstance(a, str) or isinstance(b, str):
         return None if isinstance(a, str) and a == b else f"{a if isinstance(a, str) else b}"
     for place, (x, y) in enumerate(zip(a, b, strict=True)):
@@ -132,7 +112,7 @@ def difference(name: str, a: Any, b: Any) -> str | None:
         with np.errstate(invalid="ignore"):
             apart = np.abs(x - y) / np.maximum(np.abs(x), np.abs(y))
         largest = float(np.where(np.isfinite(apart), apart, np.inf).max())
-        if not name.startswith(_SUMS) or largest > _SUMS_TO:
+        if not sums or largest > _SUMS_TO:
             return f"{wrong} numbers differ, by {largest:.2g} at most"
     return None
 
@@ -152,7 +132,7 @@ def compared(given: dict[str, Any], gpu: Any, cpu: Any) -> dict[str, str]:
             first = answer(call, there, gpu)
             if not same_bits(first, answer(call, there, gpu)):
                 found[f"{name}, twice"] = "two runs give different bits"
-            if wrong := difference(name, first, answer(call, here, cpu)):
+            if wrong := difference(first, answer(call, here, cpu), sums=name.startswith(_SUMS)):
                 found[name] = wrong
         except Exception as error:
             found[name] = one_line(error)
@@ -188,10 +168,9 @@ def main() -> None:
         print(EXERCISED)
         return
     gpu, cpu = jax.devices()[0], jax.devices("cpu")[0]
-    for given in inputs(job["small"]):
-        if key_of(given) not in job["done"]:
-            with jax.enable_x64(given["dtype"] == "float64"):
-                tell(key=key_of(given), wrong=compared(given, gpu, cpu))
+    for given in job["inputs"]:
+        with jax.enable_x64(given["dtype"] == "float64"):
+            tell(key=key_of(given), wrong=compared(given, gpu, cpu))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The first stage: compile the libraries for the available GPU, and make the samples at the same time."""
+"""The first stage: compile the libraries for the available GPU, and record the calls for the next stage."""
 
 import os
 import re
@@ -7,38 +7,86 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
-from .cases import listed
-from .samples import Sample
-from .session import LOG_TAIL, ROOT, Session, ask, module
+from .comparison import record_calls
+from .session import LOG_TAIL, ROOT, Session, ask, fingerprint
 
-LIBRARY = ROOT / "jztree" / "lib" / "libjztree_cuda.so"
+LIBRARIES = ROOT / "jztree" / "lib"
+_CUDA = "libjztree_cuda.so"
+_DIMS = 0b1110  # kernels for 1 to 3 dimensions, which all stages before the tests use
+_SOURCES = "sources.txt"  # in a folder of compiled libraries: the fingerprint of their sources
 
 
 def run(session: Session) -> None:
-    """Build and install into ``jztree/lib`` of this checkout, from which `import jztree` loads the libraries."""
+    """Put the libraries into ``jztree/lib`` of this checkout, from which `import jztree` loads them."""
     if session.missing("build", "libraries"):
-        steps = [("CPU", "OFF"), ("CUDA", "ON")] if session.platform == "cuda" else [("CPU", "OFF")]
-        if session.small and LIBRARY.parent.is_dir():
-            steps = []
-        found: dict[str, object] = {"architectures": architectures() if session.platform == "cuda" else ""}
+        found: dict[str, object] = {}
         try:
-            session.log.write_text("")
-            with ThreadPoolExecutor(1) as beside:
-                for name, cuda in steps:
-                    start = time.perf_counter()
-                    _build(session, cuda, str(found["architectures"]))
-                    found[f"{name} seconds"] = time.perf_counter() - start
-                    # From here on the library can be imported, and the compiler of the other one needs few cores.
-                    # Nothing is timed at the same time.
-                    beside.submit(make_samples, session)
-            found["warnings"] = len(re.findall(r"\bwarning\b.*:", session.log.read_text(errors="replace")))
-            found["megabytes"] = LIBRARY.stat().st_size / 1e6 if LIBRARY.exists() else 0.0
+            if session.libraries is not None:
+                found |= copy_libraries(session)
+            elif session.platform == "cuda":
+                found |= _build_both(session, LIBRARIES)
+            elif not session.small or not LIBRARIES.is_dir():
+                found["CPU seconds"] = _build(session, "CPU", LIBRARIES)
         except RuntimeError as error:
             found["error"] = str(error)
         session.put("build", "libraries", found)
-    make_samples(session)
+    if "smoke" in session.stages:
+        record_calls(session)
+
+
+def run_all_dims(session: Session) -> None:
+    """Compile the CUDA kernels for 4 to 8 dimensions too, for the tests. Libraries from a folder are not replaced."""
+    if session.platform == "cuda" and session.libraries is None and session.missing("dimensions", "libraries"):
+        try:
+            found: dict[str, object] = {"CUDA seconds": _build(session, "CUDA", LIBRARIES, all_dims=True)}
+        except RuntimeError as error:
+            found = {"error": str(error)}
+        session.put("dimensions", "libraries", found)
+
+
+def compile_into(session: Session, folder: Path) -> None:
+    """Compile all libraries into a folder, for another machine. This needs no GPU."""
+    if not os.environ.get("CUDAARCHS"):
+        raise RuntimeError("set CUDAARCHS to the compute capability of the GPU, such as CUDAARCHS=90 for an H100.")
+    _build_both(session, folder)
+    (folder / _SOURCES).write_text(fingerprint("jztree") + "\n")
+
+
+def copy_libraries(session: Session) -> dict[str, object]:
+    """Copy the libraries of a folder. Raises RuntimeError if they do not fit these sources or this machine."""
+    assert session.libraries is not None
+    sources = session.libraries / _SOURCES
+    if not sources.exists():
+        raise RuntimeError(f"{session.libraries} has no file {_SOURCES}; make the folder with --compile FOLDER.")
+    if (theirs := sources.read_text().strip()) != fingerprint("jztree"):
+        raise RuntimeError(
+            f"the libraries in {session.libraries} were compiled from the sources {theirs}, and these sources are "
+            f"{fingerprint('jztree')}; compile them again with --compile FOLDER."
+        )
+    LIBRARIES.mkdir(exist_ok=True)
+    for library in session.libraries.glob("libjztree_*.so"):
+        shutil.copy2(library, LIBRARIES)
+    return _loaded(session)
+
+
+def _loaded(session: Session) -> dict[str, object]:
+    """Return what `import jztree` reports of the libraries."""
+    names = ("instruction_set", "cuda_architectures", "cuda_version")
+    code = f"import jztree; [print(jztree.kernels.native_info()[name]) for name in {names}]"
+    run = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        env=session.environment(JAX_PLATFORMS="cpu"),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    words = run.stdout.splitlines()
+    if run.returncode or (session.platform == "cuda" and words[1] == "None"):
+        raise RuntimeError(f"the libraries in {LIBRARIES} cannot be used here: {run.stderr[-LOG_TAIL:]}")
+    return dict(zip(names, words, strict=True))
 
 
 def architectures() -> str:
@@ -49,19 +97,45 @@ def architectures() -> str:
     return capability.strip().replace(".", "") or "native"
 
 
-def _build(session: Session, cuda: str, archs: str) -> None:
-    """Build a library. Raises RuntimeError with the end of the log if a step fails."""
-    cmake = shutil.which("cmake")
+def _build_both(session: Session, into: Path) -> dict[str, object]:
+    """Build both libraries at once. The CPU library is ready first, and then makes the input of the next stage."""
+    session.log.write_text("")
+    with ThreadPoolExecutor(2) as beside:
+        cuda: Future[float] = beside.submit(_build, session, "CUDA", into)
+        found: dict[str, object] = {"architectures": architectures(), "CPU seconds": _build(session, "CPU", into)}
+        if "smoke" in session.stages:
+            beside.submit(record_calls, session)
+        found["CUDA seconds"] = cuda.result()
+    found["warnings"] = len(re.findall(r"\bwarning\b.*:", session.log.read_text(errors="replace")))
+    found["megabytes"] = (into / _CUDA).stat().st_size / 1e6
+    return found
+
+
+def _build(session: Session, which: str, into: Path, all_dims: bool = False) -> float:
+    """Build a library for ``CPU`` or ``CUDA`` and copy it into a folder; return the seconds.
+
+    Raises:
+        RuntimeError: If a step fails, with the end of the log.
+    """
+    start, cmake = time.perf_counter(), shutil.which("cmake")
     if cmake is None:
         raise RuntimeError("cmake is not on the PATH; install it with 'pip install cmake ninja'.")
-    folder = str(session.work / "build")
+    # Each build has a folder, so that both run at once, and later changes compile few files again.
+    folder = str(session.work / f"build_{which}{'_all' if all_dims else ''}")
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
-    options = [f"-DPython_EXECUTABLE={sys.executable}", f"-DJZTREE_CUDA={cuda}"]
-    if cuda == "ON":
-        options.append(f"-DCMAKE_CUDA_ARCHITECTURES={archs}")
+    sets = os.environ.get("JZTREE_INSTRUCTION_SETS", "NATIVE")
+    options = [f"-DPython_EXECUTABLE={sys.executable}", f"-DJZTREE_INSTRUCTION_SETS={sets}"]
+    options.append(f"-DJZTREE_CUDA={'ON' if which == 'CUDA' else 'OFF'}")
+    if which == "CUDA":
+        options.append(f"-DCMAKE_CUDA_ARCHITECTURES={architectures()}")
+        options += [] if all_dims else [f"-DCMAKE_CUDA_FLAGS=-DJZTREE_DIMS={_DIMS}"]
     _step(session, [cmake, "-S", str(ROOT), "-B", folder, *generator, *options])
-    _step(session, [cmake, "--build", folder, "--parallel", str(os.cpu_count() or 2)])
-    _step(session, [cmake, "--install", folder, "--prefix", str(ROOT)])
+    target = ["--target", "jztree_cuda"] if which == "CUDA" else []
+    _step(session, [cmake, "--build", folder, *target, "--parallel", str(os.cpu_count() or 2)])
+    into.mkdir(parents=True, exist_ok=True)
+    for library in Path(folder).rglob(f"libjztree_{which.lower()}*.so"):
+        shutil.copy2(library, into)
+    return time.perf_counter() - start
 
 
 def _step(session: Session, command: Sequence[str]) -> None:
@@ -73,15 +147,3 @@ def _step(session: Session, command: Sequence[str]) -> None:
     if run.returncode:
         end = session.log.read_text(errors="replace")[-LOG_TAIL:]
         raise RuntimeError(f"{' '.join(command[:3])} failed: {end}")
-
-
-def make_samples(session: Session) -> None:
-    """Make the missing samples that timed cases read from files, small ones first."""
-    wanted: set[Sample] = {case.sample for case in listed(session.small, session.words)}
-    for sample in sorted(wanted, key=lambda sample: sample.n):
-        if sample.is_there(session.samples) or (sample.kind == "snapshot" and not sample.source(session.data).exists()):
-            continue
-        print(f"build: making {sample.name}", flush=True)
-        command = module("samples", sample.kind, sample.n, str(session.samples), str(session.data))
-        for problem in session.findings(command, session.environment(JAX_PLATFORMS="cpu"), 300):
-            print(f"build: making {sample.name}: {problem['stopped']} {problem.get('log', '')}", flush=True)

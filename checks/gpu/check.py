@@ -1,13 +1,13 @@
 """All checks that need a GPU, in one command for a machine with JAX and the CUDA compiler, without a network.
 
     make gpu-check                                                     # all stages, results in checks/results
-    python checks/gpu --stages build,test:300,compare --budget 560     # some stages, with a time limit
+    python checks/gpu --stages build,smoke,figures --budget 280        # some stages, with a time limit
     python checks/gpu --stages time,peers,floor,report --peer-wheels DIR --only knn
+    CUDAARCHS=90 python checks/gpu --compile libraries                 # on a machine without a GPU, and then
+    python checks/gpu --libraries libraries                            # on the machine with one
 
-Stages are build (compile for the available GPU), test (the whole suite), compare (results of GPU and CPU), sanitize
-(compute-sanitizer), floor (the limits of the device), time (this library), buffers (the same with its kernels outside
-of command buffers), peers (others), report (the tables). Findings are stored immediately. A later call runs the missing
-parts, if the sources and the flags are the same. A number after the name of a stage is its time limit in seconds.
+Findings are stored immediately. A later call runs the missing parts, if the sources and the flags are the same. A
+number after the name of a stage is its time limit in seconds.
 """
 
 import argparse
@@ -15,27 +15,61 @@ import datetime
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
-from . import building, correctness, report, timing
+from . import building, comparison, correctness, report, timing
 from .session import ROOT, Record, Session, fingerprint
 
-STAGES: dict[str, Callable[[Session], None]] = {
-    "build": building.run,
-    "test": correctness.test,
-    "compare": correctness.compare,
-    "sanitize": correctness.sanitize,
-    "floor": timing.floor,
-    "time": timing.run,
-    "buffers": timing.run,
-    "peers": timing.run,
-    "report": report.write,
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of the check.
+
+    Attributes:
+        run: Runs its missing parts.
+        purpose: A few words for users.
+        seconds: The expected time on a machine with 16 cores and an H100. Not measured yet.
+        record: The name of its findings in the record, if they are those of another stage.
+    """
+
+    run: Callable[[Session], None]
+    purpose: str
+    seconds: int
+    record: str = ""
+
+
+# In the order of execution: after ten minutes, the first four are done.
+STAGES: dict[str, Stage] = {
+    "build": Stage(building.run, "compile the kernels for this GPU and 1 to 3 dimensions, and record calls", 150),
+    "smoke": Stage(comparison.smoke, "one call of each kernel with 1e4 and 1e6 particles, compared with the CPU", 20),
+    "figures": Stage(
+        timing.figures, "the times to beat: kNN and friends-of-friends, 1e6 and 1e7 particles", 100, "time"
+    ),
+    "compare": Stage(comparison.compare, "results of GPU and CPU on many inputs", 200),
+    "dimensions": Stage(building.run_all_dims, "compile the kernels for 4 to 8 dimensions too, for the tests", 150),
+    "test": Stage(correctness.test, "the whole suite of tests", 900),
+    "sanitize": Stage(correctness.sanitize, "the four tools of compute-sanitizer", 600),
+    "floor": Stage(timing.floor, "the limits of the device", 30),
+    "time": Stage(timing.run, "all timed cases of this library", 900),
+    "buffers": Stage(timing.run, "some of them with the kernels outside of command buffers", 200),
+    "peers": Stage(timing.run, "other libraries", 900),
+    "report": Stage(report.write, "the tables", 1),
 }
+
+
+def table_of_stages() -> str:
+    """Return one line per stage."""
+    head = "stages, in this order, with the seconds expected for 16 cores and an H100 (not measured yet):\n"
+    return head + "\n".join(f"  {name:11}{stage.seconds:5}  {stage.purpose}" for name, stage in STAGES.items())
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
-        prog="python checks/gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python checks/gpu",
+        description=__doc__,
+        epilog=table_of_stages(),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--stages", default=",".join(STAGES), help="stages to run, separated by commas (default: all)")
     parser.add_argument("--budget", type=float, metavar="SECONDS", help="time limit of the whole run (default: none)")
@@ -51,6 +85,12 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data", help="reference snapshots")
     parser.add_argument(
         "--peer-wheels", type=Path, metavar="DIR", help="folder with packages of other libraries to time"
+    )
+    parser.add_argument(
+        "--libraries", type=Path, metavar="DIR", help="use the libraries that --compile DIR made, instead of compiling"
+    )
+    parser.add_argument(
+        "--compile", type=Path, metavar="DIR", help="only compile the libraries for CUDAARCHS into DIR, without a GPU"
     )
     parser.add_argument("--xla-flags", default="", metavar="FLAGS", help="the value of XLA_FLAGS (default: none)")
     parser.add_argument("--fresh", action="store_true", help="delete earlier findings of the requested stages")
@@ -91,6 +131,7 @@ def open_session(options: argparse.Namespace, stages: set[str]) -> Session:
         words=[word for word in options.only.split(",") if word],
         stages=stages,
         xla_flags=options.xla_flags,
+        libraries=options.libraries.resolve() if options.libraries else None,
     )
 
 
@@ -102,12 +143,14 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         print(error, file=sys.stderr)
         return 2
+    if options.compile is not None:
+        return compile_only(options)
     if options.platform == "cuda" and not report.name_of_gpu():
         print("nvidia-smi finds no GPU; to test the script without one, give --platform cpu --quick.", file=sys.stderr)
         return 2
     session = open_session(options, set(stages))
     for name in stages if options.fresh else ():
-        session.record.forget(name)
+        session.record.forget(STAGES[name].record or name)
     end = None if options.budget is None else time.monotonic() + options.budget
     for name in (name for name in STAGES if name in stages):
         limits = [end, None if stages[name] is None else time.monotonic() + (stages[name] or 0.0)]
@@ -117,10 +160,22 @@ def main(arguments: list[str] | None = None) -> int:
         if name == "buffers" and "time" in stages:
             continue  # likewise
         if name == "report" or not session.is_over():
-            STAGES[name](session)
+            STAGES[name].run(session)
+            report.save(session)
         else:
             print(f"{name}: no time is left; run this stage again", flush=True)
     return 1 if failures(session.record) else 0
+
+
+def compile_only(options: argparse.Namespace) -> int:
+    """Compile libraries for another machine; return 1 if that fails."""
+    try:
+        building.compile_into(open_session(options, set()), options.compile.resolve())
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(f"The libraries are in {options.compile}; use them with --libraries {options.compile}.")
+    return 0
 
 
 def failures(record: Record) -> list[str]:

@@ -1,4 +1,4 @@
-"""The stages that check results: all tests, the comparison of GPU and CPU, and kernels under NVIDIA's sanitizers.
+"""The stages with other programs: all tests, and kernels under NVIDIA's sanitizers.
 
 As a pytest plugin, it writes one JSON line per test as the test ends, so that an interrupted suite can continue later.
 """
@@ -102,21 +102,6 @@ def summary(lines: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "why skipped": dict(skipped.most_common(20)),
         "slowest": {line["test"]: round(line["seconds"], 1) for line in slowest},
     }
-
-
-def compare(session: Session) -> None:
-    """Compare all remaining inputs in one process; start a second one if that dies."""
-    for _ in range(2):
-        if not session.missing("compare", "all inputs"):
-            return
-        done = [key for key in session.record.stage("compare") if not session.missing("compare", key)]
-        job = {"watched": False, "small": session.small, "done": done}
-        problem = session.collect("compare", module("answers", job), 1200)
-        late = problem is not None and problem["late"]
-        died = {"error": str(problem)} if problem is not None and not late else {}
-        session.put("compare", "all inputs", {"complete": not late} | died)
-        if late:
-            return
 
 
 def sanitize(session: Session) -> None:

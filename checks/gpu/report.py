@@ -18,11 +18,16 @@ _HEAD = (
 _COUNTED = 8  # arithmetic instructions of a squared distance in 3 dimensions: 3 differences, 3 products, 2 sums
 
 
-def write(session: Session) -> None:
-    """Run the stage."""
+def save(session: Session) -> str:
+    """Write the page of the findings so far, and return it."""
     page = markdown(session.record, session.small)
     session.record.path.with_suffix(".md").write_text(page)
-    print(page)
+    return page
+
+
+def write(session: Session) -> None:
+    """Run the stage."""
+    print(save(session))
 
 
 def machine(platform_name: str, commit: str) -> dict[str, Any]:
@@ -64,7 +69,10 @@ def _title(record: Record) -> Iterator[str]:
     yield f"Sources {record.data['source']}, commit {about['commit'] or 'unknown'}; {record.data['date']}.\n"
     built = record.stage("build").get("libraries", {})
     if "CUDA seconds" in built:
-        yield f"Building for {built['architectures']}: {built['CUDA seconds']:.0f} s, {built['megabytes']:.1f} MB.\n"
+        yield (
+            f"Building for {built['architectures']}: {built['CPU seconds']:.0f} s for the CPU, "
+            f"{built['CUDA seconds']:.0f} s for the GPU at the same time, {built['megabytes']:.1f} MB.\n"
+        )
 
 
 def _correctness(record: Record) -> Iterator[str]:
@@ -73,11 +81,12 @@ def _correctness(record: Record) -> Iterator[str]:
         unfinished = "" if suite["complete"] else " (interrupted)"
         yield f"Tests: {suite['passed']} passed, {suite['failed']} failed, {suite['skipped']} skipped{unfinished}.\n"
         yield from (f"* {one['test']}: {one['text'].splitlines()[0][:200]}" for one in suite["failures"] if one["text"])
-    compared = {key: one for key, one in record.stage("compare").items() if key != "all inputs"}
-    if compared:
-        wrong = {key: one["wrong"] for key, one in compared.items() if one.get("wrong")}
-        yield f"\nGPU and CPU agree on {len(compared) - len(wrong)} of {len(compared)} inputs.\n"
-        yield from (f"* {key}: {name}: {text}" for key, one in wrong.items() for name, text in one.items())
+    for stage, what in (("smoke", "calls of kernels"), ("compare", "inputs")):
+        if compared := record.stage(stage):
+            wrong = {key: one["wrong"] for key, one in compared.items() if one.get("wrong")}
+            agree = sum("error" not in one and not one["wrong"] for one in compared.values())
+            yield f"\nGPU and CPU agree on {agree} of {len(compared)} {what}.\n"
+            yield from (f"* {key}: {name}: {text}" for key, one in wrong.items() for name, text in one.items())
     for tool, found in record.stage("sanitize").items():
         yield f"\n{tool}: {found.get('left out') or found.get('verdict')}\n"
 

@@ -50,6 +50,7 @@ class Record:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.data: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"stages": {}}
+        self._lock = threading.Lock()  # several threads wait for processes
 
     def has(self, stage: str, key: str, source: str) -> bool:
         """Return whether a finding for this source exists that is complete and not an error of this library."""
@@ -58,14 +59,16 @@ class Record:
 
     def put(self, stage: str, key: str, source: str, finding: dict[str, Any]) -> None:
         at = datetime.datetime.now().isoformat(timespec="seconds")
-        self.data["stages"].setdefault(stage, {})[key] = {"source": source, "at": at} | finding
+        with self._lock:
+            self.data["stages"].setdefault(stage, {})[key] = {"source": source, "at": at} | finding
         self.save()
 
     def save(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        partial = self.path.with_suffix(".partial")
-        partial.write_text(json.dumps(self.data, indent=1) + "\n")
-        os.replace(partial, self.path)
+        with self._lock:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            partial = self.path.with_suffix(".partial")
+            partial.write_text(json.dumps(self.data, indent=1) + "\n")
+            os.replace(partial, self.path)
 
     def forget(self, stage: str) -> None:
         self.data["stages"].pop(stage, None)
@@ -91,6 +94,7 @@ class Session:
         words: Time only calls whose keys contain one of the words; empty means every call.
         stages: The requested stages.
         xla_flags: The value of XLA_FLAGS in every process.
+        libraries: The folder with libraries that were compiled elsewhere, or None.
         deadline: End of the run on the clock of `time.monotonic`, or None.
     """
 
@@ -105,6 +109,7 @@ class Session:
     words: Sequence[str] = ()
     stages: set[str] = field(default_factory=set)
     xla_flags: str = ""
+    libraries: Path | None = None
     deadline: float | None = None
 
     @property

@@ -7,9 +7,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from .building import make_samples
-from .cases import Call, Case, listed
+from .cases import FIGURES, Call, Case, listed
 from .libraries import LIBRARIES
+from .samples import Sample
 from .session import LOG_TAIL, Session, home, module
 
 _CASE_SECONDS = 240.0
@@ -24,6 +24,13 @@ def floor(session: Session) -> None:
             session.put("floor", "rates", {"error": str(problem)})
 
 
+def figures(session: Session) -> None:
+    """Time the figures to beat with this library. The findings are those of the stage `time`, which does the rest."""
+    for case in listed(session.small, session.words):
+        if case.urgency == FIGURES:
+            _time(session, case, "ours", home())
+
+
 def run(session: Session) -> None:
     """Time the cases, the most urgent first, each with this library and then with the requested peers.
 
@@ -36,6 +43,18 @@ def run(session: Session) -> None:
             folder = site if STAGE_OF[library] == "peers" else home()
             if STAGE_OF[library] in session.stages and folder is not None:
                 _time(session, case, library, folder)
+
+
+def make_samples(session: Session) -> None:
+    """Make the missing samples that timed cases read from files, small ones first."""
+    wanted: set[Sample] = {case.sample for case in listed(session.small, session.words)}
+    for sample in sorted(wanted, key=lambda sample: sample.n):
+        if sample.is_there(session.samples) or (sample.kind == "snapshot" and not sample.source(session.data).exists()):
+            continue
+        print(f"time: making {sample.name}", flush=True)
+        command = module("samples", sample.kind, sample.n, str(session.samples), str(session.data))
+        for problem in session.findings(command, session.environment(JAX_PLATFORMS="cpu"), 300):
+            print(f"time: making {sample.name}: {problem['stopped']} {problem.get('log', '')}", flush=True)
 
 
 def name_in_record(library: str, call: Call, case: Case) -> str:

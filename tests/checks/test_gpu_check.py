@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,24 @@ import pytest
 CHECKS = Path(__file__).parents[2] / "checks"
 sys.path.append(str(CHECKS))
 
-from gpu import answers, building, cases, check, correctness, libraries, report, samples, timing  # noqa: E402
+from gpu import (  # noqa: E402
+    answers,
+    building,
+    cases,
+    check,
+    comparison,
+    correctness,
+    inputs,
+    kernel_calls,
+    libraries,
+    report,
+    samples,
+    timing,
+)
 from gpu.calls import CALLS  # noqa: E402
-from gpu.session import Record, Session  # noqa: E402
+from gpu.session import Record, Session, fingerprint  # noqa: E402
+
+from jztree.kernels import _call, _library  # noqa: E402
 
 
 def options(folder: Path, *more: str) -> list[str]:
@@ -49,6 +65,15 @@ def test_wrong_arguments_are_one_sentence(tmp_path: Path, capsys: pytest.Capture
     assert "'tset' is not a stage" in capsys.readouterr().err
 
 
+def test_help_lists_the_stages_in_order_with_their_times(capsys: pytest.CaptureFixture) -> None:
+    with pytest.raises(SystemExit):
+        check.parse(["--help"])
+    lines = capsys.readouterr().out.splitlines()
+    listed = [line.split()[:2] for line in lines if line.split()[:1] and line.split()[0] in check.STAGES]
+    assert listed == [[name, str(stage.seconds)] for name, stage in check.STAGES.items()]
+    assert sum(stage.seconds for stage in list(check.STAGES.values())[:4]) <= 600
+
+
 def test_no_gpu_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(report, "name_of_gpu", lambda: "")
     assert check.main([*options(tmp_path), "--platform", "cuda"]) == 2
@@ -81,12 +106,23 @@ def test_requested_cases_are_covered() -> None:
 def test_the_most_urgent_cases_come_first() -> None:
     listed = cases.listed(False)
     assert [case.sample.name for case in listed if case.urgency == 0][:2] == ["uniform 1e6", "uniform 1e7"]
+    assert listed[0].calls[0].key(listed[0].sample) == "query uniform 1e6 k=30 open"
     assert [case.urgency for case in listed] == sorted(case.urgency for case in listed)
 
 
+def test_figures_to_beat_are_timed_first() -> None:
+    keys = [
+        call.key(case.sample) for case in cases.listed(False) if case.urgency == cases.FIGURES for call in case.calls
+    ]
+    for n in ("1e6", "1e7"):
+        for k in (8, 16, 30, 64):
+            assert {f"knn uniform {n} k={k} periodic", f"query uniform {n} k={k} open"} <= set(keys)
+    assert "labels uniform 1e7 b=0.2 periodic" in keys
+
+
 def test_only_some_calls() -> None:
-    (one,) = cases.listed(False, ["knn uniform 1e6 k=16"])
-    assert [call.options["box"] for call in one.calls] == [cases.BOX, 0.0]
+    first, second = cases.listed(False, ["knn uniform 1e6 k=16"])
+    assert [call.options["box"] for case in (first, second) for call in case.calls] == [cases.BOX, 0.0]
 
 
 def test_samples_are_made_once_from_their_seed(tmp_path: Path) -> None:
@@ -116,40 +152,129 @@ def test_floor_is_the_larger_of_bytes_and_arithmetic() -> None:
     assert report.seconds_at_least(rates, call, 10**6, 500.0) == pytest.approx(400e-6)
 
 
+# Compiling
+
+
+def libraries_in(folder: Path, sources: str) -> Session:
+    folder.mkdir()
+    (folder / "sources.txt").write_text(sources)
+    session = session_in(folder)
+    session.libraries = folder
+    return session
+
+
+def test_libraries_without_the_name_of_their_sources_are_refused(tmp_path: Path) -> None:
+    session = session_in(tmp_path)
+    session.libraries = tmp_path
+    with pytest.raises(RuntimeError, match=r"no file sources\.txt; make the folder with --compile"):
+        building.copy_libraries(session)
+
+
+def test_libraries_of_other_sources_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="compiled from the sources 0123abcd"):
+        building.copy_libraries(libraries_in(tmp_path / "libraries", "0123abcd"))
+
+
+def test_libraries_of_these_sources_are_copied_and_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = libraries_in(tmp_path / "libraries", fingerprint("jztree"))
+    (tmp_path / "libraries" / "libjztree_cuda.so").write_text("a library")
+    monkeypatch.setattr(building, "LIBRARIES", tmp_path / "lib")
+    assert "instruction_set" in building.copy_libraries(session)
+    assert (tmp_path / "lib" / "libjztree_cuda.so").read_text() == "a library"
+
+
+def test_compiling_for_another_machine_needs_its_architecture(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUDAARCHS", raising=False)
+    assert check.main([*options(tmp_path), "--compile", str(tmp_path / "libraries")]) == 1
+    assert "set CUDAARCHS to the compute capability" in capsys.readouterr().err
+
+
 # Comparing
+
+
+@pytest.mark.slow
+def test_one_call_of_each_kernel_is_recorded_and_repeats(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    called = set()
+
+    def noting(kernel: Any, *arrays: Any) -> Any:
+        called.add(kernel.name)
+        return run(kernel, *arrays)
+
+    run = _call.run
+    monkeypatch.setattr(_call, "run", noting)
+    kernel_calls.record(1000, tmp_path)
+    assert called == set(_library._kernel_names())
+    names = {path.stem for path in tmp_path.glob("*.pickle")}
+    assert {"knn", "fof", "group_edges", "select_boxes", "checked_lengths"} <= names
+    assert {name: kernel_calls.repeat(name, tmp_path) for name in names} == dict.fromkeys(names)
+    assert kernel_calls.kernels.knn.__name__ == "knn", "the functions are as before"
+
+
+def test_a_call_with_other_results_is_found(tmp_path: Path) -> None:
+    call = kernel_calls.Recorded("as_num", (np.array([1.0, 2.0]),), {}).answered()
+    kernel_calls.write(tmp_path, call)
+    assert kernel_calls.repeat("as_num", tmp_path) is None
+    kernel_calls.write(tmp_path, replace(call, results=(np.array([1, 3], np.int32),)))
+    assert kernel_calls.repeat("as_num", tmp_path) == "output 0: 1 of 2 integers differ"
+    undefined = (np.array([True, False]),)
+    kernel_calls.write(tmp_path, replace(call, results=(np.array([1, 3], np.int32),), defined=undefined))
+    assert kernel_calls.repeat("as_num", tmp_path) is None
+
+
+def test_tasks_are_distributed_once() -> None:
+    keys = [str(i) for i in range(35)]
+    parts = comparison.shares(keys, 8)
+    assert sorted(key for part in parts for key in part) == sorted(keys)
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+
+
+def test_task_that_ends_its_process_is_an_error_and_the_rest_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_in(tmp_path)
+    code = (
+        "import sys, json\nfor key in json.loads(sys.argv[1]):\n  assert key != 'b'\n  print(json.dumps({'key': key}))"
+    )
+    monkeypatch.setattr(comparison, "module", lambda _, job: [sys.executable, "-c", code, json.dumps(job)])
+    monkeypatch.setattr(comparison, "_PROCESSES", 1)
+    comparison.distribute(session, "compare", "answers", {key: key for key in "abc"}, list, 60)
+    found = session.record.stage("compare")
+    assert {key: "error" in one for key, one in found.items()} == {"a": False, "b": True, "c": False}
 
 
 @pytest.mark.long
 def test_answers_of_one_device_are_consistent() -> None:
     import jax  # noqa: PLC0415
 
-    given = next(one for one in answers.inputs(True) if one["n"] == 400)
+    given = next(one for one in inputs.inputs(True) if one["n"] == 400)
     cpu = jax.devices("cpu")[0]
     assert answers.compared(given, cpu, cpu) == {}
 
 
 @pytest.mark.parametrize(
-    ("name", "a", "b", "says"),
+    ("sums", "a", "b", "says"),
     [
-        ("tree", [np.arange(3)], [np.arange(3)], None),
-        ("tree", [np.arange(3)], [np.array([0, 5, 2])], "1 of 3 integers differ"),
-        ("knn", [np.array([1.0, np.nan])], [np.array([1.0, np.nan])], None),
-        ("knn", [np.array([1.0])], [np.array([1.0 + 1e-7])], "1 of 1 numbers differ"),
-        ("catalogue", [np.array([1.0])], [np.array([1.0 + 1e-7])], None),
-        ("catalogue", [np.array([1.0])], [np.array([1.0 + 1e-5])], "numbers differ"),
-        ("catalogue", [np.array([1.0])], [np.array([np.inf])], "numbers differ"),
-        ("knn", "k is too large.", "k is too large.", None),
-        ("knn", "out of memory", [np.zeros(1)], "out of memory"),
+        (False, [np.arange(3)], [np.arange(3)], None),
+        (False, [np.arange(3)], [np.array([0, 5, 2])], "1 of 3 integers differ"),
+        (False, [np.array([1.0, np.nan])], [np.array([1.0, np.nan])], None),
+        (False, [np.array([1.0])], [np.array([1.0 + 1e-7])], "1 of 1 numbers differ"),
+        (True, [np.array([1.0])], [np.array([1.0 + 1e-7])], None),
+        (True, [np.array([1.0])], [np.array([1.0 + 1e-5])], "numbers differ"),
+        (True, [np.array([1.0])], [np.array([np.inf])], "numbers differ"),
+        (False, "k is too large.", "k is too large.", None),
+        (False, "out of memory", [np.zeros(1)], "out of memory"),
     ],
 )
-def test_descriptions_of_differences(name: str, a: Any, b: Any, says: str | None) -> None:
-    found = answers.difference(name, a, b)
+def test_descriptions_of_differences(sums: bool, a: Any, b: Any, says: str | None) -> None:
+    found = answers.difference(a, b, sums)
     assert found is None if says is None else says in (found or "")
 
 
 @pytest.mark.long
 def test_kernels_are_exercised(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = next(one for one in answers.inputs_to_watch(True) if one["n"] == 31)
+    given = next(one for one in inputs.inputs_to_watch(True) if one["n"] == 31)
     asked = []
 
     def asking(given: dict[str, Any], watched: bool) -> Any:

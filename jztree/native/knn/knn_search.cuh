@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/kernel.h"
 #include "knn_long.cuh"
 #include "knn_problem.cuh"
 #include "knn_report.cuh"
@@ -120,12 +121,12 @@ void search_padded(Queue& queue, const Problem<T>& problem, const Extent<T>& ext
 
 template <typename T>
 void search(Queue& queue, const Problem<T>& problem, const Extent<T>& extent) {
-  switch (problem.sources.dims) {
-    case 1:
-    case 2: return search_padded<2>(queue, problem, extent);
-    case 3: return search_padded<3>(queue, problem, extent);
-    default: return search_padded<max_dims>(queue, problem, extent);
-  }
+  const int dims = problem.sources.dims;
+  if (dims <= 2) return search_padded<2>(queue, problem, extent);
+  // knn.cu has no calls with the other dimensions, so their searches are not compiled.
+  if constexpr ((JZTREE_DIMS) >> 3 & 1)
+    if (dims == 3) return search_padded<3>(queue, problem, extent);
+  if constexpr ((JZTREE_DIMS) >> 4) search_padded<max_dims>(queue, problem, extent);
 }
 
 // Compiled separately, because it takes longest.

@@ -1,0 +1,119 @@
+"""The stages that compare GPU and CPU: one call of each kernel, and then functions on many inputs.
+
+Both distribute their work over several processes, because nearly all of the time goes into compiling small programs.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from .inputs import inputs, key_of
+from .samples import power
+from .session import Session, module
+
+SIZES = (10**4, 10**6)  # particles of the programs whose kernel calls are repeated
+_SMALL_SIZES = (1000,)
+_PROCESSES = 8  # most of their time goes into compilation
+_ATTEMPTS = 3  # a process that a call ends is started again for the calls after it
+
+
+def sizes(session: Session) -> tuple[int, ...]:
+    return _SMALL_SIZES if session.small else SIZES
+
+
+def record_calls(session: Session) -> None:
+    """Record the calls of kernels on the CPU, for the sources and sizes that have no recorded calls yet."""
+    for n in sizes(session):
+        folder = calls_folder(session, n)
+        if (folder / "complete").exists():
+            continue
+        print(f"build: recording kernel calls with {power(n)} particles", flush=True)
+        command = module("kernel_calls", {"folder": str(folder), "record": n})
+        environment = session.environment(
+            JAX_PLATFORMS="cpu",
+            XLA_FLAGS="--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
+            JZTREE_INSTRUCTION_SET="",
+            GLIBC_TUNABLES="glibc.malloc.tcache_count=0",  # small arrays are allocated anew, with the chosen byte
+        )
+        for problem in session.findings(command, environment, 600):
+            session.put("build", f"kernel calls n={power(n)}", {"error": str(problem)})
+            return
+        (folder / "complete").touch()
+        session.put("build", f"kernel calls n={power(n)}", {"calls": len(list(folder.glob("*.pickle")))})
+
+
+def calls_folder(session: Session, n: int) -> Path:
+    """Return the folder of the recorded calls of these sources."""
+    return session.work / f"calls_{session.source.split()[0]}_{n}"
+
+
+def smoke(session: Session) -> None:
+    """Repeat every recorded call on the GPU. Each process begins with the calls with few particles."""
+    record_calls(session)
+    tasks = {
+        f"{path.stem} n={power(n)}": (str(path.parent), path.stem, f"{path.stem} n={power(n)}")
+        for n in sizes(session)
+        for path in sorted(calls_folder(session, n).glob("*.pickle"))
+    }
+    distribute(session, "smoke", "kernel_calls", tasks, lambda some: {"calls": some}, 120)
+
+
+def compare(session: Session) -> None:
+    """Compare all inputs."""
+    distribute(
+        session,
+        "compare",
+        "answers",
+        {key_of(given): given for given in inputs(session.small)},
+        lambda some: {"watched": False, "inputs": list(some)},
+        1200,
+    )
+
+
+def distribute(
+    session: Session,
+    stage: str,
+    program: str,
+    tasks: dict[str, Any],
+    job: Callable[[Sequence[Any]], dict[str, Any]],
+    seconds: float,
+) -> None:
+    """Run the missing tasks in several processes.
+
+    If a task ends its process, it is recorded as an error, and a new process runs the tasks after it.
+
+    Args:
+        session: This run.
+        stage: The stage of the findings.
+        program: The module of this package that runs tasks.
+        tasks: The tasks by the keys of their findings.
+        job: Returns the argument of the program for some tasks.
+        seconds: The time limit of a process.
+    """
+    missing = [key for key in tasks if session.missing(stage, key)]
+    count = min(_PROCESSES, max((os.cpu_count() or 2) // 2, 1), len(missing))
+
+    def run(keys: list[str]) -> None:
+        for _ in range(_ATTEMPTS):
+            problem = None
+            command = module(program, job([tasks[key] for key in keys]))
+            for told in session.findings(command, session.environment(), seconds):
+                if "key" in told:
+                    keys.remove(told["key"])
+                    session.put(stage, told.pop("key"), told)
+                else:
+                    problem = told
+            if problem is None or problem["late"] or not keys:
+                return
+            session.put(stage, keys.pop(0), {"error": str(problem)})
+
+    if count:
+        with ThreadPoolExecutor(count) as pool:
+            list(pool.map(run, shares(missing, count)))
+
+
+def shares(keys: Sequence[str], count: int) -> list[list[str]]:
+    """Distribute keys evenly, also if similar ones follow each other at regular distances."""
+    return [[key for j, key in enumerate(keys) if (j + j // count) % count == i] for i in range(count)]
