@@ -63,8 +63,7 @@ def smoothing_length(
     """Return the distance from every query to its ``k``-th neighbour.
 
     A smoothing kernel with this length is 0 from this distance on. Some SPH codes call half of this distance the
-    smoothing length. On one device, the result is differentiable with respect to positions and box. On several devices,
-    differentiate ``drad`` of `jztree.knn.knn` instead.
+    smoothing length. The result is differentiable with respect to positions and box.
 
     Args:
         part: Particles with ``pos`` ``(n, d)``; see `jztree.knn.knn`.
@@ -107,7 +106,7 @@ def knn_density(
     uniform density is unbiased, with a relative scatter of ``1 / sqrt(k - 3)`` (Casertano & Hut 1985, ApJ 298, 80).
     With ``part_query``, a query is not its own neighbour, and the sum begins with ``m_1``.
 
-    On one device the result is differentiable with respect to positions, masses and box.
+    The result is differentiable with respect to positions, masses and box.
 
     Args:
         part: Particles with ``pos`` ``(n, d)`` and ``mass`` ``(n,)``, or one mass for all. Without masses, or for an
@@ -161,7 +160,7 @@ def sph_density(
 
     A particle counts as its own first neighbour, with the full weight ``W(0, h)``. This is correct for particles that
     keep a distance from each other, like SPH particles. For random positions, it overestimates the density by this
-    term.
+    term. The result is differentiable with respect to positions, masses and box.
 
     Args:
         part: Particles like those of `knn_density`, with positions in 1 to 3 dimensions.

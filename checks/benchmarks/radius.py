@@ -81,25 +81,26 @@ def hard(n: int, runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
 def reductions(n: int, runs: int) -> dict[str, float]:
     """Return nanoseconds per pair of sums of a function of pairs, and of a loop over all pairs in JAX."""
     pos = jax.numpy.asarray(uniform(n))
-    part = jz.data.PosMass(pos=pos, mass=jax.numpy.ones(n))
+    mass = jax.numpy.ones(n)
+    part = jz.data.PosMass(pos=pos, mass=mass)
 
     def weight(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> jax.Array:
         return source.mass * jax.numpy.exp(-((distance / 0.1) ** 2))
 
     @jax.jit
-    def loop(part: jz.data.PosMass) -> jax.Array:
+    def loop(pos: jax.Array, mass: jax.Array) -> jax.Array:
         def one(at: jax.Array) -> jax.Array:
-            square = jax.numpy.sum((part.pos - at) ** 2, axis=1)
-            return jax.numpy.sum(jax.numpy.where(square <= 0.4**2, part.mass * jax.numpy.exp(-square / 0.1**2), 0))
+            square = jax.numpy.sum((pos - at) ** 2, axis=1)
+            return jax.numpy.sum(jax.numpy.where(square <= 0.4**2, mass * jax.numpy.exp(-square / 0.1**2), 0))
 
-        return jax.lax.map(one, part.pos)
+        return jax.lax.map(one, pos)
 
     few = uniform_radius(n)
     found = least_cpu_seconds(
         {
             "within 0.4": lambda: jz.radius.reduce_within.jit(part, 0.4, weight),
             f"{NEIGHBOURS} neighbours": lambda: jz.radius.reduce_within.jit(part, few, weight),
-            "plain loop": lambda: loop(part),
+            "plain loop": lambda: loop(pos, mass),
         },
         runs,
     )

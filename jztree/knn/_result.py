@@ -95,30 +95,6 @@ def _radii_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -
     return jax.jvp(found, (query, all_pos, box), (tangents[0], all_pos_dot, tangents[2]))
 
 
-@jax.custom_jvp
-def _without_derivative(value: jax.Array, sources: Any) -> jax.Array:
-    del sources
-    return value
-
-
-@_without_derivative.defjvp
-def _without_derivative_jvp(_primals: Any, _tangents: Any) -> Any:
-    raise ValueError(
-        "on several devices, particles and reductions from kNN have no derivatives; use the distances (drad)."
-    )
-
-
-def without_derivatives(value: Any, sources: Any) -> Any:
-    """Return a pytree ``value`` whose differentiation by the arrays of ``sources`` raises an error."""
-    made_from = [leaf for leaf in jax.tree.leaves(sources) if _is_real(leaf)]
-    return jax.tree.map(lambda leaf: _without_derivative(leaf, made_from) if _is_real(leaf) else leaf, value)
-
-
-def _is_real(leaf: Any) -> bool:
-    """Return whether an array may carry derivatives."""
-    return jnp.issubdtype(jnp.result_type(leaf), jnp.inexact)
-
-
 def origin_without_padding(origin: RankIdx, num: Any) -> RankIdx:
     """Return ``origin`` of ``(q,)`` rows, with -1 in the padding rows from ``num`` on."""
     real = jnp.arange(origin.idx.shape[0], dtype=jnp.int32) < kernels.as_num(num)

@@ -29,7 +29,7 @@ from ..tree import TreeHierarchy, permute_particles
 from ..tree.stage import InputParticles, ParticlesWithGhosts, Stage, prepare_stage, rows_in_equal_shares, rows_of_rank
 from ._arguments import SearchArguments, count_marked, drop_self, mask_as_int32, rows_by_mask
 from ._batches import sort_domain, without_layers
-from ._result import origin_without_padding, radii, radii_over_ranks, without_derivatives
+from ._result import origin_without_padding, radii, radii_over_ranks
 from ._words import ABOUT_QUERIES, DISTANCES, MISSING_VALUES, Found, reduced, take
 
 _TOO_MANY = "result 'globalidx' supports less than 2**31 particles over all devices, but there are more; use 'rankidx'."
@@ -205,7 +205,7 @@ class _OnOneDevice(_Search):
 class _OverRanks(_Search):
     def _prepare_stage(self, marks: Any, th: TreeHierarchy | None) -> Stage:
         args, each, num = self.args, self.args.limit.of_each, self._checked_number()
-        given, query_part = jax.lax.stop_gradient((replace_num(self.part, num), self.part_query))
+        given, query_part = replace_num(self.part, num), self.part_query
         words = None if each is None else jnp.asarray(each.words)
         if query_part is None:
             sources, queries = InputParticles(given, num, (words, marks), th=th), None
@@ -269,10 +269,9 @@ class _OverRanks(_Search):
 
     def _query_entries(self) -> dict[str, Any]:
         """Return the queries in the order of the results, and their origins."""
-        queries, given = self.queries, (self.part, self.part_query)
+        queries = self.queries
         if self.query_route is None and queries.moved is not None:
-            origin = origin_without_padding(queries.origin, queries.num)
-            return {"query": without_derivatives(queries.part, given), "queryidx": origin}
+            return {"query": queries.part, "queryidx": origin_without_padding(queries.origin, queries.num)}
         query = self.part if self.part_query is None else self.part_query
         rows = origin_without_padding(rows_of_rank(queries.given_rows()), get_num(query))
         return {"query": without_layers(query), "queryidx": rows}
@@ -303,16 +302,10 @@ class _OverRanks(_Search):
             own = self.source_origin
             is_own = (neighbours.rank == own.rank[:, None]) & (neighbours.idx == own.idx[:, None])
             rad, idx, neighbours = drop_self(is_own, (rad, idx, neighbours))
+        rad = radii(self.queries.pos, near.pos, self.args.box, rad, idx)
         found = self._found_among(rad, idx, near, neighbours)
-        answers = {word: found.entry(word) for word in words if word not in DISTANCES}
-        # Send long lists only on request. Derivatives of radii also need the neighbours' identities.
-        if DISTANCES & set(words):
-            answers |= {"rad": rad, "rankidx": neighbours}
-        if self.query_route is not None:
-            answers = self._send_back(answers)
-        if "rad" in answers:
-            answers["drad"] = answers["rad"] = self._differentiable(answers["rad"], answers["rankidx"], None)
-        return answers
+        answers = {word: found.entry(word) for word in words}
+        return answers if self.query_route is None else self._send_back(answers)
 
     def _search_near(
         self, near: ParticlesWithGhosts, number: Any, rows: Any, leaves: jax.Array, found: _Neighbours
@@ -358,19 +351,16 @@ class _OverRanks(_Search):
 
     def _found_among(self, rad: jax.Array, idx: jax.Array, near: ParticlesWithGhosts, neighbours: RankIdx) -> Found:
         """Return the neighbours of queries in z-order. Their rows ``idx`` are those of ``near``."""
-        given = self.part, self.part_query
 
         def reduce() -> Any:
-            query = without_derivatives(without_layers(self.queries.part), given)
-            return self._reduced(found, near.data, query)
+            return self._reduced(found, near.data, without_layers(self.queries.part))
 
         others = {
             "globalidx": lambda: jnp.where(idx < 0, -1, self.offsets[jnp.maximum(neighbours.rank, 0)] + neighbours.idx),
             "rankidx": lambda: neighbours,
             "reduce": reduce,
         }
-        source = without_derivatives(without_layers(near.part), given)
-        found = Found(rad, idx, source, others, self.args.limit.given())
+        found = Found(rad, idx, without_layers(near.part), others, self.args.limit.given())
         return found
 
     def _send_back(self, answers: dict[str, Any]) -> dict[str, Any]:
