@@ -16,12 +16,21 @@ from numpy.typing import ArrayLike
 
 from jztree.data import check_no_units
 
-from .kdtree import MOST_DIMS, PointSearch, check_size
+from .kdtree import MOST_DIMS, PointSearch, check_memory, check_size
 
 __all__ = ["CellPairs", "pairs_in_cell"]
 
+_IMAGE = 80  # bytes of an image of a particle during the search, without its coordinates
+_ADVICE = "Use a smaller radius"
+
 _ROUNDING = 1e-12  # bound on the relative rounding errors of wrapped positions and of ghosts
 _FLAT = 1e-10  # a cell is flat if it has less than this fraction of the volume of a box with the same lengths
+_SHORTEST, _LONGEST = 1e-100, 1e100  # lattice vectors, so that volumes and inverse lengths fit float64
+_FARTHEST = 1e10  # cells between a position and the origin, so that rounding is far below the size of a cell
+_TOO_FAR = (
+    "row {row} of pos is {cells:.2g} lattice vectors away from the cell; positions must be within {most:g}. Move the "
+    "particles to their images in the cell."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +113,7 @@ def _candidates(
     """Yield pairs that contain all pairs within the radius: rows ``i`` and ``j``, and shifts, in blocks."""
     inverse = np.linalg.inv(lattice.vectors)
     fraction = pos @ inverse
+    _check_near(np.where(lattice.periodic, np.abs(fraction), 0.0))
     home = np.where(lattice.periodic, np.floor(fraction), 0.0).astype(np.int64)
     size = np.abs(pos).max(initial=0) + np.abs(lattice.vectors).max()
     reach = radius * (1 + _ROUNDING) + _ROUNDING * size
@@ -123,13 +133,23 @@ def _ghosts(fraction: np.ndarray, margin: np.ndarray, periodic: np.ndarray) -> t
     row, shift = np.arange(n), np.zeros((n, dims), np.int64)
     for d in np.flatnonzero(periodic):
         along = fraction[row, d]
-        first = np.ceil(-margin[d] - along).astype(np.int64)
-        number = np.maximum(np.floor(1 + margin[d] - along).astype(np.int64) - first + 1, 0)
+        low, high = np.ceil(-margin[d] - along), np.floor(1 + margin[d] - along)
+        check_memory(float(np.maximum(high - low + 1, 0).sum()), _IMAGE + 8 * dims, _ADVICE, "images of particles")
+        first = low.astype(np.int64)
+        number = np.maximum(high.astype(np.int64) - first + 1, 0)
         copies = np.repeat(np.arange(len(row)), number)
         step = np.arange(len(copies)) - np.repeat(np.cumsum(number) - number, number)
         row, shift = row[copies], shift[copies]
         shift[:, d] = first[copies] + step
     return row, shift
+
+
+def _check_near(cells: np.ndarray) -> None:
+    """Raise ValueError if a position is too far from the cell. cells: ``(n, d)``, absolute numbers of cells."""
+    farthest = cells.max(axis=1, initial=0)
+    if np.any(farthest > _FARTHEST):
+        row = int(np.argmax(farthest > _FARTHEST))
+        raise ValueError(_TOO_FAR.format(row=row, cells=farthest[row], most=_FARTHEST))
 
 
 def _pairs_of(
@@ -157,10 +177,18 @@ def _order(i: np.ndarray, j: np.ndarray, shift: np.ndarray) -> np.ndarray:
     return np.argsort(np.ravel_multi_index((i, j, *(shift - low).T), sizes))
 
 
-def _positions(pos: Any) -> np.ndarray:
-    array = np.asarray(pos)
+def _real(values: Any, name: str) -> np.ndarray:
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} is a list of lists of different lengths; they must have the same length.") from None
     if array.dtype.kind not in "iuf":
-        raise TypeError(f"pos is {type(pos).__name__}; it must be an array of real numbers (n, d).")
+        raise TypeError(f"{name} is {' '.join(repr(values).split()):.60}; it must be an array of real numbers.")
+    return array
+
+
+def _positions(pos: Any) -> np.ndarray:
+    array = _real(pos, "pos")
     if array.ndim != 2 or not 1 <= array.shape[1] <= MOST_DIMS:
         raise ValueError(f"pos has shape {array.shape}; it must be (n, d), with d from 1 to {MOST_DIMS}.")
     if not np.isfinite(array).all():
@@ -172,14 +200,14 @@ def _positions(pos: Any) -> np.ndarray:
 
 def _radius(radius: Any, lattice: _Lattice) -> float:
     if np.ndim(radius) or np.asarray(radius).dtype.kind not in "iuf":
-        raise TypeError(f"radius is {radius!r}; it must be one real number.")
+        raise TypeError(f"radius is {radius!r:.60}; it must be one real number.")
     if not radius >= 0 or (np.isinf(radius) and lattice.periodic.any()):
         raise ValueError(f"radius is {radius}; it must be at least 0, and finite in a periodic cell.")
     return float(radius)
 
 
 def _lattice(cell: Any, periodic: Any, dims: int) -> _Lattice:
-    vectors, repeats = np.asarray(cell, np.float64), np.asarray(periodic)
+    vectors, repeats = _real(cell, "cell").astype(np.float64), np.asarray(periodic)
     if vectors.shape == (dims,):
         vectors = np.diag(vectors)
     if vectors.shape != (dims, dims) or repeats.shape not in ((), (dims,)) or repeats.dtype.kind != "b":
@@ -189,6 +217,12 @@ def _lattice(cell: Any, periodic: Any, dims: int) -> _Lattice:
         )
     if not np.isfinite(vectors).all():
         raise ValueError("cell has a number that is NaN or infinite; lattice vectors must be finite.")
+    longest = np.abs(vectors).max(axis=1)
+    if not np.all((longest == 0) | ((longest >= _SHORTEST) & (longest <= _LONGEST))):
+        raise ValueError(
+            f"cell is {vectors.tolist()}; the longest component of a lattice vector must be from {_SHORTEST:g} to "
+            f"{_LONGEST:g}. Choose another unit."
+        )
     repeats, lengths = np.broadcast_to(repeats, (dims,)), np.linalg.norm(vectors, axis=1)
     missing = (lengths == 0) & ~repeats
     if missing.any():

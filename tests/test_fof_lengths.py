@@ -246,7 +246,7 @@ def test_lengths_that_are_not_numbers_raise(value: Any) -> None:
 @pytest.mark.fast
 def test_masked_lengths_raise() -> None:
     rlink = np.ma.array(np.full(40, 0.1), mask=np.arange(40) == 3)
-    with pytest.raises(TypeError, match="rlink has masked entries"):
+    with pytest.raises(TypeError, match="rlink is a masked array"):
         fof_labels(jnp.asarray(oracles.uniform(40, 3)), rlink)
 
 

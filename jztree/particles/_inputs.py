@@ -235,7 +235,12 @@ def _replaced(part: Any, name: str, value: Any) -> Any:
 
 
 def check_no_unit(value: Any, name: str) -> None:
-    """Raise TypeError if a number or an array has a unit, because the library ignores units."""
+    """Raise TypeError if a number or an array has a unit or masked entries, because the library ignores both."""
+    if np.ma.is_masked(value):
+        raise TypeError(
+            f"{name} is a masked array, whose mask would be lost; select the other entries, or replace masked ones "
+            "with .filled()."
+        )
     for attribute in ("unit", "units"):  # of astropy; of unyt, pint and pynbody
         unit = getattr(value, attribute, None)
         if unit is not None and one_line(unit) not in _NO_UNITS:

@@ -4,11 +4,14 @@ from typing import Any
 
 import numpy as np
 
+from jztree.data import check_no_unit
+
 OTHERWISE = ", or give randoms"
 
 
 def real_numbers(value: Any, name: str) -> np.ndarray:
-    """Return ``value`` as float64. Raises TypeError unless it is a real number or an array of real numbers."""
+    """Return ``value`` as float64. Raises TypeError unless it is a plain real number or an array of such numbers."""
+    check_no_unit(value, name)
     array = np.asarray(value)
     if array.dtype.kind not in "iuf":
         raise TypeError(f"{name} is {value!r}; it must be a real number or an array of real numbers.")
@@ -56,6 +59,6 @@ def check_number(num: Any, name: str) -> None:
 
 
 def check_axis(los: Any) -> None:
-    """Raise ValueError unless ``los`` is one of three axes."""
-    if los not in range(-3, 3):
+    """Raise ValueError unless ``los`` is the number of one of three axes."""
+    if isinstance(los, bool) or not isinstance(los, (int, np.integer)) or los not in range(-3, 3):
         raise ValueError(f"los is {los!r}; it must be the axis of the line of sight, from 0 to 2, or 'midpoint'.")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from jztree.data import check_no_unit
 from jztree.radius import PairCounts
 
 from ._arguments import check_number
@@ -71,7 +72,7 @@ class Counts:
         return next(filter(None, faults), "")
 
     def check(self, shape: Sequence[int]) -> None:
-        """Raise ValueError unless counts have this shape, and match the totals of their sets."""
+        """Raise ValueError unless counts have this shape and the same regions, and match the totals of their sets."""
         for name, one in self.counts.items():
             if np.shape(one.count) != tuple(shape):
                 raise ValueError(
@@ -91,6 +92,12 @@ class Counts:
                     f"{name} has other regions than the totals of {' and '.join(sets)}; give the same regions and "
                     "num_regions to pair_counts and to totals, for all sets or for none."
                 )
+        regions = {one.num_regions for one in self.sets.values()}
+        if len(regions) > 1:
+            raise ValueError(
+                f"{' and '.join(self.sets)} have different numbers of regions, or some have none; count all with the "
+                "same num_regions, or all without regions."
+            )
 
 
 def names_of(count: str, given: Collection[str]) -> list[str]:
@@ -140,9 +147,12 @@ def _check_complete(given: Any) -> None:
 def _as_counts(given: Any, name: str) -> PairCounts:
     if isinstance(given, PairCounts):
         return given
+    check_no_unit(given, name)
     numbers = np.asarray(given)
     if numbers.dtype.kind not in "iuf":
         raise TypeError(f"{name} is {given!r:.60}; it must be a PairCounts or an array of numbers of pairs.")
+    if not np.all(np.isfinite(numbers) & (numbers >= 0)):
+        raise ValueError(f"{name} has a number of pairs that is negative, NaN or infinite; counts must be at least 0.")
     return PairCounts(count=numbers)  # type: ignore[arg-type]
 
 

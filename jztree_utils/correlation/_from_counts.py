@@ -183,6 +183,8 @@ def _box(boxsize: Any, others: dict[str, Any], dims: int | None = None) -> np.nd
     if boxsize is None:
         raise ValueError("without rr, the box must be periodic in every dimension; give boxsize, or rr and randoms.")
     box = real_numbers(boxsize, "boxsize")
-    if box.ndim != 1 or (dims is not None and len(box) != dims) or not np.all(box > 0):
-        raise ValueError(f"boxsize is {boxsize}; it must be ({dims or 'd'},), one positive length per dimension.")
+    if box.ndim != 1 or (dims is not None and len(box) != dims) or not np.all((box > 0) & np.isfinite(box)):
+        raise ValueError(
+            f"boxsize is {boxsize}; it must be ({dims or 'd'},), one positive and finite length per dimension."
+        )
     return box

@@ -8,7 +8,7 @@ import numpy as np
 from jax.experimental import multihost_utils
 from numpy.typing import ArrayLike
 
-from jztree.data import Particles, Pos, get_num, get_pos, to_local
+from jztree.data import Particles, Pos, check_no_units, get_num, get_pos, to_local
 
 from ._arguments import real_numbers, whole_number
 
@@ -101,6 +101,7 @@ def totals(
     if (region is None) != (num_regions is None):
         raise ValueError("regions need region and num_regions; give both, or neither.")
     size = 1 if num_regions is None else whole_number(num_regions, "num_regions")
+    check_no_units(weight=weight, region=region)
     places, num, weights, regions = _own_rows(part, weight, region)
     numbers = None if regions is None else _checked(regions, size)
     counts = np.array([num]) if numbers is None else np.bincount(numbers, minlength=size)
@@ -108,6 +109,9 @@ def totals(
     if weights is not None:
         rounding = _rounding(np.asarray(weights).dtype, _dtype(places))
         rows = real_numbers(weights, "weight").astype(_dtype(places)).astype(np.float64)
+        if not np.isfinite(rows).all():
+            wrong = int(np.argmin(np.isfinite(rows)))
+            raise ValueError(f"row {wrong} has a weight that is NaN or infinite; remove such particles.")
         rows = rows if numbers is None else rows[np.argsort(numbers, kind="stable")]
         for line, one in zip(table, np.split(rows, np.cumsum(counts)[:-1]), strict=True):
             line[1:] = one.sum(), (one**2).sum(), np.abs(one).sum()

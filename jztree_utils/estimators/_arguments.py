@@ -8,13 +8,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_array, check_consistent_length, validate_data
 
+from jztree.data import check_no_unit
+
 from ..kdtree import MOST_DIMS, check_size
 
 
 def checked_weights(sample_weight: ArrayLike | None, samples: np.ndarray) -> np.ndarray:
     """Return weights ``(n,)``. Raises ValueError or TypeError unless they are finite, real, and one or ``n``."""
-    if sample_weight is None or isinstance(sample_weight, numbers.Real):
-        return np.full(len(samples), 1.0 if sample_weight is None else float(sample_weight))
+    if sample_weight is None:
+        return np.ones(len(samples))
+    check_no_unit(sample_weight, "sample_weight")
+    if isinstance(sample_weight, numbers.Real):
+        sample_weight = np.full(len(samples), float(sample_weight))
     weight: np.ndarray = check_array(sample_weight, ensure_2d=False, dtype=np.float64, input_name="sample_weight")
     if weight.ndim != 1:
         raise ValueError(f"sample_weight has shape {weight.shape}; it must be (n,).")
@@ -32,6 +37,7 @@ def checked_samples(estimator: Any, X: ArrayLike, reset: bool) -> np.ndarray:
         X: Array, or data frame.
         reset: Whether to set these features (in `fit`). False compares them with those of the fit.
     """
+    check_no_unit(X, "X")
     samples: np.ndarray = validate_data(estimator, X, reset=reset, dtype=np.float64, order="C")
     if samples.shape[1] > MOST_DIMS:
         raise ValueError(
@@ -48,7 +54,11 @@ def checked_box(boxsize: ArrayLike | None, dims: int) -> np.ndarray | None:
         return None
     if np.shape(boxsize) not in ((), (dims,)):
         raise ValueError(f"boxsize has shape {np.shape(boxsize)}; it must be one length, or {dims}, one per feature.")
-    return np.broadcast_to(np.asarray(boxsize, np.float64), (dims,)).copy()
+    check_no_unit(boxsize, "boxsize")
+    lengths = np.asarray(boxsize)
+    if lengths.dtype.kind not in "iuf":
+        raise TypeError(f"boxsize is {boxsize!r}; it must be one or several real numbers.")
+    return np.broadcast_to(lengths.astype(np.float64), (dims,)).copy()
 
 
 # The exponents of Minkowski distances, by the names of scikit-learn.

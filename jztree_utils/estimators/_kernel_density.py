@@ -192,7 +192,9 @@ class KernelDensity(BaseEstimator):
             apart *= random.uniform(size=(n_samples, 1)) ** (1 / dims)
         places = self._search.points[np.minimum(row, n - 1)] + self.bandwidth_ * apart
         box = np.zeros(dims) if self._box is None else self._box
-        return np.where(box > 0, np.mod(places, np.where(box > 0, box, 1)), places)
+        inside = np.mod(places, np.where(box > 0, box, 1))
+        inside[inside >= box] = 0  # a tiny negative place rounds to the length of the box
+        return np.where(box > 0, inside, places)
 
     def _compact(self, places: np.ndarray, kernel: _Kernel) -> np.ndarray:
         """Return the sums of a compact kernel, ``(q,)``. Its support excludes the distance h, like scikit-learn."""

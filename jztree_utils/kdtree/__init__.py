@@ -16,9 +16,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from jztree.data import check_no_unit
+
 from ._metric_search import MetricSearch as MetricSearch
 from ._metric_search import search_by as search_by
-from ._point_search import MOST_DIMS, PointSearch, check_size
+from ._point_search import MOST_DIMS, PointSearch
+from ._point_search import check_memory as check_memory
+from ._point_search import check_size as check_size
 from ._point_search import padded as padded
 
 __all__ = ["KDTree"]
@@ -277,6 +281,7 @@ class KDTree:
 
 
 def _points(values: Any, name: str) -> np.ndarray:
+    check_no_unit(values, name)
     array = np.asarray(values)
     if array.dtype.kind == "c":
         raise TypeError("KDTree does not work with complex data")

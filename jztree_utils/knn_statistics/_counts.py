@@ -83,7 +83,8 @@ def counted(tracers: Sequence[Tracer], radii: np.ndarray, queries: Any) -> tuple
     rows = min(max(_BLOCK_NUMBERS // columns, _FEWEST), _MOST, needed)
     total: list[np.ndarray] = []
     for first in range(0, places.num, rows * devices):
-        block = places.block(first, min(first + rows * devices, places.num)).astype(pos.dtype)
+        with np.errstate(over="ignore"):  # the search reports infinite positions
+            block = places.block(first, min(first + rows * devices, places.num)).astype(pos.dtype)
         query = _query(block, rows, None if mesh is None else devices)
         found = _of_block(tracers, radii, query, by_distance=most <= _MOST_NEIGHBOURS)
         total = [one + more for one, more in zip(total, found, strict=True)] if total else found
@@ -114,9 +115,10 @@ class _Bounds(NamedTuple):
     @classmethod
     def of(cls, radii: np.ndarray, dtype: Any) -> "_Bounds":
         limits = np.finfo(dtype)
+        # Every distance is below this number.
+        radii = np.minimum(radii, float(limits.max) * (1 - 32 * float(limits.eps)))
         margin = 8 * float(limits.eps) * radii + 8 * float(limits.tiny)
-        farthest = np.minimum(radii + margin, float(limits.max))
-        return cls((radii - margin).astype(dtype), farthest.astype(dtype))
+        return cls((radii - margin).astype(dtype), (radii + margin).astype(dtype))
 
 
 def _query(block: np.ndarray, rows: int, devices: int | None) -> Pos:

@@ -119,7 +119,10 @@ def integer(value: Any, name: str, least: int = 1) -> int:
 
 def _lengths(boxsize: Any, dims: int) -> np.ndarray:
     check_no_unit(boxsize, "boxsize")
-    lengths = np.asarray(boxsize, np.float64)
+    lengths = np.asarray(boxsize)
+    if lengths.dtype.kind not in "iuf":
+        raise TypeError(f"boxsize is {boxsize!r}; it must be one or several real numbers.")
+    lengths = lengths.astype(np.float64)
     if lengths.ndim == 0:
         lengths = np.full(integer(dims, "dims"), lengths)
     if lengths.ndim != 1 or not np.all((lengths > 0) & np.isfinite(lengths)):

@@ -145,6 +145,14 @@ FLAT = [[1.0, 0.0], [2.0, 0.0]]
         (lambda: pairs_in_cell(np.zeros(2), 1.0, np.eye(2)), ValueError, r"pos has shape \(2,\)"),
         (lambda: pairs_in_cell([[np.nan, 0.0]], 1.0, np.eye(2)), ValueError, "NaN or infinite"),
         (lambda: pairs_in_cell([["a", "b"]], 1.0, np.eye(2)), TypeError, "array of real numbers"),
+        (lambda: pairs_in_cell(np.zeros((2, 2)), 1.0, None), TypeError, "cell is None; it must be an array of real"),
+        (lambda: pairs_in_cell(np.zeros((2, 2)), 1.0, np.eye(2) * 1j), TypeError, "cell is .*array of real numbers"),
+        (lambda: pairs_in_cell(np.zeros((2, 2)), 1.0, [[1], [2, 3]]), ValueError, "cell is a list of lists of diff"),
+        (lambda: pairs_in_cell(np.zeros((2, 2)), 1.0, np.eye(2) * 1e-160), ValueError, "component .* from 1e-100 to"),
+        (lambda: pairs_in_cell(np.zeros((2, 2)), 1.0, np.eye(2) * 1e200), ValueError, "component .* from 1e-100 to"),
+        (lambda: pairs_in_cell([[0, 0], [1e25, 0]], 1.0, np.eye(2)), ValueError, "row 1 of pos is 1e\\+25 lattice vec"),
+        (lambda: pairs_in_cell(np.zeros((1, 3)), 1.0, np.eye(3) * 1e-5), MemoryError, "images of particles, which"),
+        (lambda: pairs_in_cell(np.zeros((1, 3)), 1e40, np.eye(3)), MemoryError, "images of particles, which need"),
     ],
 )
 def test_invalid_arguments_raise(call: Callable[[], Any], error: type[Exception], message: str) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tracers import ALONG, COSINES, EDGES, NAMES, SETS, TRACERS, counted, options_of
+from tracers import ALONG, COSINES, EDGES, NAMES, REGIONS, SETS, TRACERS, counted, options_of
 
 from jztree_utils.correlation import multipoles_from_counts, totals, wp_from_counts, xi, xi_from_counts
 
@@ -79,6 +79,31 @@ PAIRS = np.ones(2, int)
             ValueError,
             r"must be \(3,\), one positive",
         ),
+        (
+            lambda: wp_from_counts(np.ones((2, 3)), 5, EDGES, ALONG, [1.0] * 3, los=True),
+            ValueError,
+            "los is True; it must be the axis",
+        ),
+        (
+            lambda: wp_from_counts(np.ones((2, 3)), 5, EDGES, ALONG, [1.0] * 3, los=1.0),
+            ValueError,
+            r"los is 1\.0; it must be the axis",
+        ),
+        (lambda: xi_from_counts([1, np.nan], 5, EDGES, [1.0] * 3), ValueError, "dd has a number of pairs that is neg"),
+        (lambda: xi_from_counts([1, -1], 5, EDGES, [1.0] * 3), ValueError, "dd has a number of pairs that is negative"),
+        (lambda: xi_from_counts([1, 2], 5, EDGES, [np.inf] * 3), ValueError, "one positive and finite length"),
+        (
+            lambda: xi_from_counts(
+                counted("xi", weighted=False)("data", None),
+                totals(SETS["data"].pos, None, SETS["data"].region, REGIONS),
+                EDGES,
+                rr=[1, 2],
+                randoms=100,
+            ),
+            ValueError,
+            "data and randoms have different numbers of regions, or some have none",
+        ),
+        (lambda: totals(SETS["data"].pos, np.full(280, np.nan)), ValueError, "row 0 has a weight that is NaN"),
         (lambda: totals(SETS["data"].pos, region=SETS["data"].region), ValueError, "give both, or neither"),
         (lambda: totals(SETS["data"].pos, np.ones(3)), ValueError, r"weight has shape \(3,\); it must be \(280,\)"),
         (lambda: totals(SETS["data"].pos, None, np.full(280, 2), 2), ValueError, "row 0 has the region 2"),

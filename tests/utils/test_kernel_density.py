@@ -143,6 +143,16 @@ def test_samples_have_the_density(kernel: str) -> None:
     assert inside[:, 0].max() < 1
 
 
+def test_samples_are_inside_the_box() -> None:
+    fitted = KernelDensity(bandwidth=1e-18, boxsize=[1.0, 0.0]).fit(np.zeros((1, 2)))
+    places = fitted.sample(100, random_state=0)
+    assert (places[:, 0] >= 0).all()
+    assert (places[:, 0] < 1).all()
+    assert (places[:, 1] < 0).any()
+    with pytest.raises(TypeError, match="boxsize is '1'"):
+        KernelDensity(boxsize="1").fit(np.zeros((1, 2)))
+
+
 def test_estimator_can_be_pickled() -> None:
     points, places = sample(2)
     fitted = KernelDensity().fit(points)
@@ -172,6 +182,9 @@ def test_invalid_weights_and_samples_raise() -> None:
         ([1, -1, 1], "Negative values"),
         ([0, 0, 0], "zero for every sample"),
         ([1, 2], "inconsist"),
+        (0, "zero for every sample"),
+        (np.nan, "contains NaN"),
+        (np.inf, "contains infinity"),
     ):
         with pytest.raises(ValueError, match=message):
             KernelDensity().fit(np.zeros((3, 2)), sample_weight=weight)

@@ -174,11 +174,26 @@ PART = uniform(20, 2)
         (lambda: random_queries(0, 1.0), ValueError, "num is 0; it must be at least 1"),
         (lambda: random_queries(5, [1.0, 0.0]), ValueError, "lengths, positive and finite"),
         (lambda: grid_queries(2.0, 1.0), TypeError, "per_side is 2.0; it must be an integer"),
+        (lambda: grid_queries(2, "wide"), TypeError, "boxsize is 'wide'; it must be one or several real numbers"),
     ],
 )
 def test_invalid_arguments_raise(call: Callable[[], Any], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("n", [0, 3, 20])
+def test_infinite_radii_contain_all_particles(n: int) -> None:
+    for k in (2, 100):
+        found = knn_cdf(PART[:n], [1, k], [1e-320, 1e300, np.inf], PART)
+        np.testing.assert_array_equal(found.count[:, 1:], len(PART) * (np.asarray([[1], [k]]) <= n) * [1, 1])
+
+
+@pytest.mark.filterwarnings("error")
+def test_query_outside_the_range_of_the_positions_raises() -> None:
+    with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="row 1 of the query positions"):
+        knn_cdf(PART, 1, [1.0], [[0.5, 0.5], [1e39, 0.5]])
 
 
 def test_nan_in_a_position_raises() -> None:
