@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 
 from jztree.data import check_no_units
@@ -45,6 +46,19 @@ def numbers_per_object(values: Any, name: str) -> np.ndarray:
     if found.ndim != 1:
         raise ValueError(f"{name} has shape {found.shape}; it must be (n,), one number per object.")
     return found
+
+
+def as_columns(**given: Any) -> dict[str, Any]:
+    """Return weights or regions as arrays, which lists and columns of data frames are not. Keep None and JAX arrays."""
+    check_no_units(**given)
+
+    def native(value: Any) -> Any:
+        array = np.asarray(value)
+        return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+    return {
+        name: value if value is None or isinstance(value, jax.Array) else native(value) for name, value in given.items()
+    }
 
 
 def finite_numbers(values: Any, name: str) -> np.ndarray:

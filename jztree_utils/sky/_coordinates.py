@@ -110,6 +110,13 @@ def angular_separation(ra: ArrayLike, dec: ArrayLike, ra_b: ArrayLike, dec_b: Ar
     ra, dec, ra_b, dec_b = (finite_numbers(one, name) for name, one in given.items())
     check_declinations(dec, "dec")
     check_declinations(dec_b, "dec_b")
+    try:
+        np.broadcast_shapes(ra.shape, dec.shape, ra_b.shape, dec_b.shape)
+    except ValueError:
+        raise ValueError(
+            f"ra, dec, ra_b and dec_b have the shapes {ra.shape}, {dec.shape}, {ra_b.shape} and {dec_b.shape}; they "
+            "must broadcast to one shape."
+        ) from None
     return separations(ra, dec, ra_b, dec_b)
 
 

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from jztree.radius import PairCounts, pair_counts
 
 from ..correlation import Correlation, bin_edges, totals, xi_from_counts
-from ._arguments import checked_angles, checked_directions, checked_others
+from ._arguments import as_columns, checked_angles, checked_directions, checked_others
 from ._coordinates import chord_edges, unit_vectors
 
 _RANDOMS = ("randoms_ra", "randoms_dec")
@@ -52,16 +52,14 @@ def angular_pair_counts(
     """
     pos = unit_vectors(*checked_directions(ra, dec))
     others = checked_others(ra_b, dec_b)
+    columns = as_columns(weight=weight, weight_b=weight_b, region=region, region_b=region_b)
     with jax.enable_x64(True):
         return pair_counts(
             pos,
             chord_edges(_angles(edges)),
             part_b=None if others is None else unit_vectors(*others),
-            weight=weight,
-            weight_b=weight_b,
-            region=region,
-            region_b=region_b,
             num_regions=num_regions,
+            **columns,
         )
 
 
@@ -98,6 +96,8 @@ def w_theta(
         RuntimeWarning: If a value is NaN; see `jztree_utils.correlation.Correlation`.
     """
     data, randoms = checked_directions(ra, dec), checked_directions(randoms_ra, randoms_dec, _RANDOMS)
+    given = as_columns(weight=weight, region=region, randoms_weight=randoms_weight, randoms_region=randoms_region)
+    weight, region, randoms_weight, randoms_region = given.values()
     own: dict[str, Any] = {"weight": weight, "region": region, "num_regions": num_regions}
     others: dict[str, Any] = {"weight": randoms_weight, "region": randoms_region, "num_regions": num_regions}
     cross: dict[str, Any] = {"weight_b": randoms_weight, "region_b": randoms_region}

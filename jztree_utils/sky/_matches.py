@@ -67,10 +67,10 @@ def match(
     """
     ra, dec = checked_directions(ra, dec)
     others = checked_others(ra_b, dec_b)
-    reach, number = _checked_radius(radius, ra), whole_number(k, "k")
+    reach, number, fill = _checked_radius(radius, ra), whole_number(k, "k"), _checked_fill(fill_value)
     one, other = (ra, dec), (ra, dec) if others is None else others
     most = min(number, max(len(other[0]) - (others is None), 0))
-    index = np.full((len(ra), number), fill_value, np.int64)
+    index = np.full((len(ra), number), fill, np.int64)
     separation = np.full(index.shape, np.inf)
     if most and len(ra):
         search = PointSearch(unit_vectors(*other))
@@ -113,6 +113,14 @@ def search_around(
     kept = np.flatnonzero(angle <= reach[one])
     kept = kept[np.lexsort((angle[kept], one[kept]))]
     return one[kept], other[kept].astype(np.int64), angle[kept]
+
+
+def _checked_fill(fill_value: Any) -> int:
+    if isinstance(fill_value, bool) or not isinstance(fill_value, (int, np.integer)):
+        raise TypeError(f"fill_value is {fill_value!r}; it must be an integer, because it replaces row numbers.")
+    if not -(2**63) <= fill_value < 2**63:
+        raise ValueError(f"fill_value is {fill_value}; it must be within the range of int64.")
+    return int(fill_value)
 
 
 def _checked_radius(radius: Any, ra: np.ndarray) -> np.ndarray:

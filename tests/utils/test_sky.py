@@ -116,6 +116,18 @@ def test_groups_equal_connected_components(linking_length: float) -> None:
         np.testing.assert_array_equal(found, first)
 
 
+@pytest.mark.parametrize("n", [0, 1, 300])
+def test_groups_with_a_length_per_object_equal_connected_components(n: int) -> None:
+    ra, dec = catalogue(n, 8)
+    length = 10.0 ** np.random.default_rng(9).uniform(-2, 1, n)
+    chord = 2 * np.sin(exact_angles((ra, dec), (ra, dec)) * (np.arctan(WIDE(1)) / 90))
+    reach = sky.chord_of_angle(length)
+    label = connected_components(chord <= (reach[:, None] + reach) / 2)[1] if n else np.zeros(0, int)
+    first = np.array([np.flatnonzero(label == one)[0] for one in label], np.int32)
+    np.testing.assert_array_equal(sky.angular_groups(ra, dec, length), first)
+    np.testing.assert_array_equal(sky.angular_groups(ra, dec, np.full(n, 0.3)), sky.angular_groups(ra, dec, 0.3))
+
+
 def test_groups_continue_across_zero_and_poles() -> None:
     ring = np.arange(0.0, 360.0, 20.0)  # around the north pole, in steps of 0.035 degrees
     ra = np.concatenate([[359.99, 0.0, 0.01, 719.98, 180.0], ring, [45.0, 225.0]])
@@ -235,7 +247,10 @@ INVALID: list[tuple[Any, str]] = [
     (lambda: sky.redshift_at([1.0], lambda z: 50 + z), "must increase"),
     (lambda: sky.from_cartesian([[1, 2]]), r"pos has shape \(1, 2\)"),
     (lambda: sky.angular_groups([1], [0], 181), "linking_length is 181; angles must be from 0 to 180"),
-    (lambda: sky.angular_groups([1], [0], [1]), "one angle for all objects"),
+    (lambda: sky.angular_groups([1, 2], [0, 0], [1]), r"one angle, or \(2,\), one per object"),
+    (lambda: sky.angular_groups([1, 2], [0, 0], [1, NAN]), "row 1 of linking_length is nan"),
+    (lambda: sky.match([1], [0], [1], [0], fill_value=2**63), "within the range of int64"),
+    (lambda: sky.angular_separation([1, 2], [0, 0, 0], 0, 0), r"\(2,\), \(3,\), \(\) and \(\); they must broadcast"),
     (lambda: sky.match([1], [0], [1], [0], radius=-1), "radius is -1"),
     (lambda: sky.search_around([1], [0], [1], [0], [1, 2]), r"radius has shape \(2,\)"),
     (lambda: sky.match([1], [0], [1]), "give both, or neither"),
@@ -256,6 +271,8 @@ def test_wrong_types_raise() -> None:
     for call in (
         lambda: sky.to_cartesian(["a"], [0]),
         lambda: sky.match([1], [0], [1], [0], k=1.5),
+        lambda: sky.match([1], [0], [1], [0], fill_value=1.5),
+        lambda: sky.match([1], [0], [1], [0], fill_value=None),
         lambda: sky.redshift_at([1.0], "Planck18"),
         lambda: sky.to_cartesian([1j], [0]),
     ):
