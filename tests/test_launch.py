@@ -370,9 +370,12 @@ def test_failed_callback_gives_peers_a_summary_of_one_line() -> None:
     def fail() -> None:
         raise ValueError("the disk is full")
 
-    with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+    def run() -> None:
         jax.jit(lambda: jax.debug.callback(fail))()
         jax.effects_barrier()
+
+    with pytest.raises(jax.errors.JaxRuntimeError) as raised:
+        run()
     assert "Traceback" in str(raised.value)
     summary = _peers.summary_of(raised.value)
     assert summary.startswith("JaxRuntimeError: ")
