@@ -55,7 +55,7 @@ class PairBins(NamedTuple):
 
 
 def pair_counts(
-    one: PairSet, other: PairSet | None, bins: PairBins, box: Exact, regions: int
+    one: PairSet, other: PairSet | None, bins: PairBins, box: Exact, regions: int, *, separations: bool = False
 ) -> tuple[jax.Array, jax.Array]:
     """Count pairs in bins, and sum the products of their weights; see `jztree.radius.pair_counts`.
 
@@ -65,14 +65,16 @@ def pair_counts(
         bins: The bins.
         box: ``(d,)`` lengths, 0 if open.
         regions: Number of regions.
+        separations: Whether to multiply each product of weights by the first quantity of the pair. Weights may then be
+            None. It takes time for every pair, because pairs cannot be added together.
 
     Returns:
         ``(1 + regions, b, 2)`` uint32, 64-bit counts with the lower word first: the number of all pairs, and of the
         pairs with a member in each region; and ``(1 + regions, b, w)`` words of float64 sums in the form of
-        `jztree.jax_ext.Exact`, or ``(0, b, w)`` if neither set has weights.
+        `jztree.jax_ext.Exact`, or ``(0, b, w)`` if neither set has weights, unless ``separations`` is True.
     """
     second, rows, columns = one if other is None else other, 1 + regions, int(np.prod(bins.shape()))
-    weighted = one.weight is not None or second.weight is not None
+    weighted = separations or one.weight is not None or second.weight is not None
     wide = jax.dtypes.canonicalize_dtype(np.float64) == np.float64
     words = jax.ShapeDtypeStruct(
         (rows if weighted else 0, columns, 1 if wide else WORDS), np.float64 if wide else np.float32
@@ -89,6 +91,7 @@ def pair_counts(
         plane_sizes=sizes(one.tree.plane_sizes),
         other_plane_sizes=sizes(second.tree.plane_sizes),
         self=other is None,
+        separations=separations,
         mode=np.int64(("r", "rp_pi", "s_mu").index(bins.mode)),
         axis=np.int64(bins.axis),
     )

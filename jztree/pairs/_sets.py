@@ -3,7 +3,7 @@
 Over the ranks of a mesh, each rank counts the pairs within its range of the z-order, and the pairs of its particles
 with the ghosts that may share a bin with them; see `jztree.tree.stage`. For pairs within one set, it receives only
 ghosts of higher ranks, so that the lower rank of two counts their pairs. Counts are added over the ranks as 64-bit
-integers, and sums of weights in the order of the ranks.
+integers, and sums in the order of the ranks.
 """
 
 from collections.abc import Sequence
@@ -33,6 +33,7 @@ class Pairs:
         bins: Bins.
         box: Periodic box.
         regions: Number of regions.
+        separations: Whether to sum the separations of pairs also.
         cfg: Options.
         faults: Possible faults other than those of the positions.
     """
@@ -42,11 +43,15 @@ class Pairs:
     bins: PairBins
     box: Exact
     regions: int
+    separations: bool
     cfg: RadiusConfig
     faults: Sequence[comm.Fault]
 
     def counted(self) -> Words:
-        """Return the words of counts and sums, added over the ranks; see `kernels.pair_counts`."""
+        """Return the words of counts and sums, added over the ranks; see `kernels.pair_counts`.
+
+        With ``separations``, the last row of the sums holds those of the separations.
+        """
         sources, queries = (self.one, None) if self.other is None else (self.other, self.one)
         stage = prepare_stage(sources, queries, self.box, self.cfg, "pair_ghosts", self.faults)
         own = PairSet(stage.queries.tree(), *stage.queries.data)
@@ -63,7 +68,13 @@ class Pairs:
         return of_all_ranks(add_counts(inner[0], outer[0], outer[0]), sums)
 
     def _count(self, own: PairSet, others: PairSet | None) -> Words:
-        return kernels.pair_counts(own, others, self.bins, self.box, self.regions)
+        counts, sums = kernels.pair_counts(own, others, self.bins, self.box, self.regions)
+        if not self.separations:
+            return counts, sums
+        # The kernel counts most pairs together, but needs each pair for its separation. So it runs a second time.
+        sets = own._replace(region=None), None if others is None else others._replace(region=None)
+        of_separations = kernels.pair_counts(*sets, self.bins, self.box, 0, separations=True)[1]
+        return counts, jnp.concatenate([sums, of_separations])
 
     def _around(self, stage: Stage, lower_only: bool) -> ParticlesWithGhosts:
         """Return the sources and their ghosts that may share a bin with this rank's queries."""

@@ -1,6 +1,5 @@
 """Correlation functions of particles."""
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -49,8 +48,7 @@ def xi(
     found, sample = bin_edges(edges, "edges"), sample_of(part, boxsize, randoms, options)
     if sample.box is not None:
         check_reach(found, "edges", sample.box.min() / 2, OTHERWISE)
-    measured = spherical(sample.counts(found), found, sample.box)
-    return replace(measured, separation=sample.separations(found))
+    return spherical(sample.counts(found), found, sample.box)
 
 
 def wp(
@@ -98,8 +96,7 @@ def wp(
         check_reach(found, "edges", np.delete(sample.box, axis).min() / 2, OTHERWISE)
         check_reach(along, "pi_max", sample.box[axis] / 2, OTHERWISE)
     bins = {"mode": "rp_pi", "edges_b": along, "los": los}
-    measured = projected(sample.counts(found, **bins), found, along, sample.box, "a smaller num_pi")
-    return replace(measured, separation=sample.separations(found, **bins))
+    return projected(sample.counts(found, **bins), found, along, sample.box, "a smaller num_pi")
 
 
 def multipoles(
@@ -140,5 +137,4 @@ def multipoles(
         check_reach(found, "edges", sample.box.min() / 2, OTHERWISE)
     bins = {"mode": "s_mu", "edges_b": cosines, "los": los}
     counts = sample.counts(found, **bins)
-    measured = in_multipoles(counts, found, cosines, ells, sample.box, "a smaller num_mu")
-    return replace(measured, separation=sample.separations(found, **bins))
+    return in_multipoles(counts, found, cosines, ells, sample.box, "a smaller num_mu")

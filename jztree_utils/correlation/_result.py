@@ -8,6 +8,7 @@ import numpy as np
 
 from ._counts import Counts
 from ._estimators import Estimate, shortcomings
+from ._separations import separations_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,6 +93,7 @@ def result(
         pairs=pairs,
         samples=samples,
         occupied=occupied,
+        separation=separations_of(counts.counts["dd"]),
         cross="data_b" in counts.sets,
     )
 

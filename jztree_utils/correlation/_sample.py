@@ -12,7 +12,6 @@ from jztree.radius import PairCounts, pair_counts
 from ..progress import progress, waiting
 from ._arguments import check_axis, real_numbers
 from ._counts import SETS, Counts, counts_of, names_of
-from ._separations import mean_separations
 from ._totals import Totals, totals
 
 # The arguments of each set: its particles, weights and regions.
@@ -86,20 +85,14 @@ class Sample:
         with progress("count pairs", sum(work.values()), "possible pairs", quiet=quiet) as advance:
             for name, of in sets.items():
                 with waiting(f"count pairs of {' and '.join(SETS[one] for one in of)}", quiet=quiet):
-                    found[name] = _counted([self.sets[one] for one in of], edges, options)
+                    separations = self.separation and name == "dd"
+                    found[name] = _counted(
+                        [self.sets[one] for one in of], edges, options | {"separations": separations}
+                    )
                 advance(work[name])
         sums = {name: self._totals(one) for name, one in self.sets.items()}
         dd, data = found.pop("dd"), sums.pop("data")
         return counts_of(dd, data, found | sums)
-
-    def separations(self, edges: np.ndarray, **bins: Any) -> np.ndarray | None:
-        """Return the mean separation in each bin, or None unless it was requested."""
-        if not self.separation:
-            return None
-        one, other = self.sets["data"], self.sets.get("data_b")
-        more = {} if other is None else {"part_b": other.part, "weight_b": other.weight}
-        options = {"boxsize": self.boxsize, "weight": one.weight, "progress": self.progress} | more | bins
-        return mean_separations(one.part, edges, **options)
 
     def _needed(self) -> list[str]:
         """Return the names of the counts that the estimator needs."""

@@ -127,7 +127,7 @@ void pair_counts(const Parallel& parallel, const PairCounts<D, T>& in) {
   const auto first = edge_table<T, OctaveCells>(in.edges, [&](double edge) { return rule.first_edge(edge); });
   const auto second = edge_table<T, EqualCells>(in.edges_b, [&](double edge) { return rule.second_edge(edge); });
   const int64_t most = std::max(largest_leaf(one.tree), largest_leaf(other.tree));
-  const PairProblem<D, T> problem{one, other, turned_scale, rule, first, second, most};
+  const PairProblem<D, T> problem{one, other, turned_scale, rule, first, second, most, in.separations};
   switch (in.mode) {
     case PairMode::distance: return count_pairs<PairMode::distance>(parallel, in, problem);
     case PairMode::across_along: return count_pairs<PairMode::across_along>(parallel, in, problem);

@@ -1,4 +1,5 @@
-// The number of particle pairs in each bin of distance, and the sums of the products of their weights.
+// The number of particle pairs in each bin of distance, and the sums of the products of their weights, which may be
+// multiplied by the separation of each pair.
 #pragma once
 
 #include <cmath>
@@ -54,6 +55,7 @@ struct PairCounts {
                           // region
   const Buffer& sum;      // (1 + regions, bins, words), or no rows; numbers like in Lengths
   bool self;              // the sets are identical, row by row: no particle pairs with itself
+  bool separations;       // multiply each product of weights by the first quantity of the pair
   PairMode mode;
   int axis;  // of the line of sight; D: to the middle of each pair, in an open box
 
@@ -66,6 +68,7 @@ struct PairCounts {
         count(in.result<uint32_t>("count", {any, any, 2})),
         sum(in.any_result("sum")),
         self(in.attributes().flag("self")),
+        separations(in.attributes().flag("separations")),
         mode(static_cast<PairMode>(in.attributes().integer("mode"))),
         axis(static_cast<int>(in.attributes().integer("axis"))) {
     in.expect(bins() == first_bins() * second_bins() && rows() > 0 &&

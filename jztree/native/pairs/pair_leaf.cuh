@@ -156,6 +156,7 @@ class PairLeaf {
     }
     if (!tally.weighted()) return;
     double weight = used_ ? in_.one.row_weight(row_) * in_.other.row_weight(row) : 0;
+    if (in_.separations && bin >= 0) weight *= setup_.rule.separation(mine(), theirs(row));
     tally.add_weights(bin, weight, one, other);
   }
 

@@ -35,6 +35,7 @@ class LeafPairs {
         first_(problem.first),
         second_(problem.second),
         scale_(problem.scale),
+        separations_(problem.separations),
         table_(table),
         leaves_(problem.scale, problem.rule.distances.rounding, problem.rule.to_middle(), problem.most),
         edges_(problem),
@@ -78,7 +79,7 @@ class LeafPairs {
   // Find the rows of the first leaf whose pairs may be in several bins. The pairs of the other rows are counted here.
   void find_rows(const PairBins<Mode, float>& limits, const Bins& possible, double weight_b) {
     // Narrowing takes one step per edge, so rows that span many edges are usually processed without it.
-    const bool few = possible.few();
+    const bool few = possible.few() && !separations_;
     rows_ = 0;
     for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
       PairBounds<float> bounds;
@@ -137,8 +138,12 @@ class LeafPairs {
     }
   }
 
-  // The products of the weights of the chosen pairs.
+  // The weights of the chosen pairs.
   void put_weights(int64_t i, int64_t begin, uint32_t chosen, double* to) const {
+    if (separations_) {
+      for (; chosen != 0; chosen &= chosen - 1) *to++ = pair_weight(row_a_ + i, row_b_ + begin + __builtin_ctz(chosen));
+      return;
+    }
     Lanes<double> weights;
     load(weight_b_.data() + begin, weights);
     keep_lanes(weights * one_.weight(row_a_ + i), chosen, to);
@@ -149,12 +154,16 @@ class LeafPairs {
     const int32_t copies = static_cast<int32_t>(table_.copies());
     for (int64_t k = 0; k < rows_; ++k) {
       const int64_t row_a = row_a_ + row_[static_cast<size_t>(k)];
-      const double weight = one_.weight(row_a);
       for (uint32_t left = chosen_[static_cast<size_t>(k)]; left != 0; left &= left - 1) {
         const int64_t row_b = row_b_ + begin + __builtin_ctz(left);
-        table_.add_pair(*places++ / copies, one_.region(row_a), other_.region(row_b), weight * other_.weight(row_b));
+        table_.add_pair(*places++ / copies, one_.region(row_a), other_.region(row_b), pair_weight(row_a, row_b));
       }
     }
+  }
+
+  double pair_weight(int64_t row_a, int64_t row_b) const {
+    const double weight = one_.weight(row_a) * other_.weight(row_b);
+    return separations_ ? weight * rule_.separation(one_.pos + row_a * D, other_.pos + row_b * D) : weight;
   }
 
   // Look up the pair at position `at` of the buffer.
@@ -368,7 +377,7 @@ class LeafPairs {
   }
 
   void add(int64_t row_a, int64_t row_b, int64_t edge, int64_t edge_b) {
-    double weight = table_.weighted() ? one_.weight(row_a) * other_.weight(row_b) : 0;
+    double weight = table_.weighted() ? pair_weight(row_a, row_b) : 0;
     if (apart_) {
       table_.add_pair(edge, edge_b, one_.region(row_a), other_.region(row_b), weight);
     } else {
@@ -392,6 +401,7 @@ class LeafPairs {
   const EdgeTable<T, OctaveCells>& first_;
   const EdgeTable<T, EqualCells>& second_;
   const Scale<D, T>& scale_;
+  const bool separations_;
   PairTable& table_;
   PairLeaves<Mode, D, T> leaves_;
   LeafEdges<Mode, D, T> edges_;

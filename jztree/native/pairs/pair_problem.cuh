@@ -87,6 +87,7 @@ struct PairProblem {
   int64_t nodes;  // number of nodes of that plane
   int64_t tasks;  // one per warp
   bool self;
+  bool separations;  // the weight of each pair is multiplied by its first quantity
 };
 
 template <int D, typename T>
@@ -143,6 +144,7 @@ PairProblem<D, T> set_up(Queue& queue, const PairCounts<D, T>& in) {
   problem.first = room_for_edges<T>(queue, in.edges.count);
   problem.second = room_for_edges<T>(queue, in.mode == PairMode::distance ? 0 : in.edges_b.count);
   problem.self = in.self;
+  problem.separations = in.separations;
   Lengths second = in.edges_b;
   second.count = problem.second.count;
   queue.launch_over(in.edges.count + second.count, make_pair_edges<D, T>, problem.setup, in.edges, second,

@@ -136,6 +136,19 @@ struct PairRule {
     return pair.along * pair.along <= exact * pair.distance2;
   }
 
+  // The first quantity of the particles at input positions a and b.
+  JZTREE_BOTH double separation(const T* a, const T* b) const {
+    if (to_middle()) {
+      const Sighted pair = sighted(a, b);
+      return std::sqrt(first2(pair)) / pair.factor;
+    }
+    double apart[D], square = 0;
+    const Squared pair = squared(a, b, apart);
+    const int left_out = mode == PairMode::across_along ? axis : D;
+    for (int d = 0; d < D; ++d) square += d == left_out ? 0 : apart[d] * apart[d];
+    return std::sqrt(square) / pair.factor;
+  }
+
   // Whether the particles at input positions a and b are within the edge; the line of sight is an axis.
   JZTREE_BOTH bool within_first(const T* a, const T* b, double exact) const {
     const int left_out = mode == PairMode::across_along && exact > 0 ? axis : D;

@@ -76,7 +76,7 @@ class PairWalk {
     if (same || !finder_.counts(*bins)) return Next::nothing;
     if (nested) return both_planes(range) ? open(range, range.a_plane > range.b_plane) : Next::leaves;
     bool apart = in_.one.region && (a.rows.region < 0 || b.rows.region < 0);
-    if (bins->one() && !apart) return Next::whole;
+    if (bins->one() && !apart && !in_.separations) return Next::whole;
     if (!both_planes(range)) return Next::leaves;
     return open(range, range.b_plane == 0 || (range.a_plane > 0 && a.width2() > b.width2()));
   }

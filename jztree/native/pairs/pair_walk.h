@@ -1,7 +1,7 @@
 // The walk of two hierarchies, or of one with itself, that counts pairs of their particles; on one thread.
 //
 // The wider of two nodes is opened until all pairs are in one bin or in no bin, or both nodes are leaves. The bins of a
-// node limit those of its children.
+// node limit those of its children. For sums of separations, nodes with all pairs in one bin are opened too.
 #pragma once
 
 #include <algorithm>
@@ -126,7 +126,7 @@ class PairWalk {
 
   // a: of one set, b: of the other; they are not the same node of one set.
   void pair(Node a, Node b, const Bins& bins) {
-    if (bins.one() && same_regions(a, b)) return add_all(a, b, bins);
+    if (bins.one() && !problem_.separations && same_regions(a, b)) return add_all(a, b, bins);
     if (a.plane == 0 && b.plane == 0) return pair_leaves(a.i, b.i, bins);
     Box of_a(one_, a.plane, a.i), of_b(other_, b.plane, b.i);
     if (b.plane == 0 || (a.plane > 0 && of_a.width2 > of_b.width2)) {
