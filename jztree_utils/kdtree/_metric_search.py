@@ -85,7 +85,7 @@ class MetricSearch:
         for pairs in self.blocks(places, reach):
             keep = pairs[0] != pairs[1] if others else slice(None)
             query, rows, apart = (column[keep] for column in pairs)
-            order = _nearest_first(query, apart, rows)
+            order = nearest_first(query, apart, rows)
             which, starts = np.unique(query, return_index=True)
             chosen = order[starts[:, None] + np.arange(k)]
             distance[which], index[which] = apart[chosen], rows[chosen]
@@ -129,7 +129,7 @@ class MetricSearch:
         return np.minimum(apart, np.abs(length - apart))
 
 
-def _nearest_first(query: np.ndarray, distance: np.ndarray, row: np.ndarray) -> np.ndarray:
+def nearest_first(query: np.ndarray, distance: np.ndarray, row: np.ndarray) -> np.ndarray:
     """Return the order by query, distance and row, of ascending queries."""
     # A sort of one number is several times as fast, and wrong only for almost equal distances. Sort these again.
     order = np.argsort(query + distance / (2 * distance.max(initial=0) or 1))

@@ -5,6 +5,8 @@ at the rounding error. So both poles are single points, RA = 0 equals RA = 360, 
 function uses the arccosine, whose error at small angles is 1e-8.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -117,25 +119,47 @@ def angular_separation(ra: ArrayLike, dec: ArrayLike, ra_b: ArrayLike, dec_b: Ar
             f"ra, dec, ra_b and dec_b have the shapes {ra.shape}, {dec.shape}, {ra_b.shape} and {dec_b.shape}; they "
             "must broadcast to one shape."
         ) from None
-    return separations(ra, dec, ra_b, dec_b)
+    return separations(Directions.of(ra, dec), Directions.of(ra_b, dec_b))
 
 
-def separations(ra: np.ndarray, dec: np.ndarray, ra_b: np.ndarray, dec_b: np.ndarray) -> np.ndarray:
-    """Return the angles between valid directions; see `angular_separation`."""
-    around = _sine_cosine(_difference(ra, ra_b) / 2)
-    across = _sine_cosine(dec)[1] * _sine_cosine(dec_b)[1]
-    near = _sine_cosine((dec - dec_b) / 2)[0] ** 2 + across * around[0] ** 2
-    far = _sine_cosine((dec + dec_b) / 2)[0] ** 2 + across * around[1] ** 2
+class Directions(NamedTuple):
+    """Directions in the form that `separations` needs, so that pairs of rows share the work of their rows.
+
+    Attributes:
+        ra: Right ascensions from -180 to 180 degrees.
+        dec: Declinations in degrees.
+        across: The cosines of the declinations.
+    """
+
+    ra: np.ndarray
+    dec: np.ndarray
+    across: np.ndarray
+
+    @classmethod
+    def of(cls, ra: np.ndarray, dec: np.ndarray) -> "Directions":
+        """Return these directions, which must be valid."""
+        turned = np.fmod(ra, 360)
+        return cls(turned - 360 * np.rint(turned / 360), dec, _sine_cosine(dec)[1])
+
+    def rows(self, index: Any) -> "Directions":
+        """Return the directions at an index, or an array of indices."""
+        return Directions(*(column[index] for column in self))
+
+
+def separations(one: Directions, other: Directions) -> np.ndarray:
+    """Return the angles between directions, whose shapes broadcast; see `angular_separation`."""
+    around = _sine_cosine(_difference(one.ra, other.ra) / 2)
+    across = one.across * other.across
+    near = _sine((one.dec - other.dec) / 2) ** 2 + across * around[0] ** 2
+    far = _sine((one.dec + other.dec) / 2) ** 2 + across * around[1] ** 2
     return np.degrees(2 * np.arctan2(np.sqrt(near), np.sqrt(far)))
 
 
-def _difference(ra: np.ndarray, ra_b: np.ndarray) -> np.ndarray:
+def _difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Return a difference of right ascensions between -180 and 180 degrees, up to its rounding error.
 
     The order of the operations matters: ``359.9 - 0.1 - 360`` has the rounding error of 360.
     """
-    one, other = (np.fmod(angle, 360) for angle in (ra, ra_b))
-    one, other = (angle - 360 * np.rint(angle / 360) for angle in (one, other))
     direct = one - other
     return np.where(np.abs(direct) <= 180, direct, (180 - np.abs(one)) + (180 - np.abs(other)))
 
@@ -198,16 +222,33 @@ def unit_vectors(ra: np.ndarray, dec: np.ndarray) -> np.ndarray:
 
 
 def _sine_cosine(angle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the sine and the cosine of an angle in degrees.
+    """Return the sine and the cosine of an angle in degrees."""
+    rest, quarter = _in_quarter(angle)
+    sine, cosine, swapped = np.sin(rest), np.cos(rest), quarter & 1 == 1
+    if not quarter.any():
+        return sine, cosine
+    return (
+        _signed(np.where(swapped, cosine, sine), quarter >= 2),
+        _signed(np.where(swapped, sine, cosine), (quarter == 1) | (quarter == 2)),
+    )
+
+
+def _sine(angle: np.ndarray) -> np.ndarray:
+    """Return the sine of an angle in degrees, with the same bits as `_sine_cosine`."""
+    rest, quarter = _in_quarter(angle)
+    sine, swapped = np.sin(rest), quarter & 1 == 1
+    return _signed(np.where(swapped, np.cos(rest), sine) if swapped.any() else sine, quarter >= 2)
+
+
+def _in_quarter(angle: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return an angle minus the nearest multiple of 90 degrees, in radians, and this multiple, from 0 to 3.
 
     The remainders by 360 and by 90 degrees have no rounding error.
     """
     turned = np.fmod(angle, 360)
     quarters = np.rint(turned / 90)
-    rest = np.radians(turned - 90 * quarters)
-    sine, cosine = np.sin(rest), np.cos(rest)
-    quarter = quarters.astype(int) % 4
-    return (
-        np.choose(quarter, [sine, cosine, -sine, -cosine]),
-        np.choose(quarter, [cosine, -sine, -cosine, sine]),
-    )
+    return np.radians(turned - 90 * quarters), np.asarray(quarters, np.int8) & 3
+
+
+def _signed(values: np.ndarray, negative: np.ndarray) -> np.ndarray:
+    return np.where(negative, -values, values)

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ..correlation import whole_number
-from ..kdtree import PointSearch
+from ..kdtree import PointSearch, nearest_first
 from ._arguments import OTHER, checked_angles, checked_directions, checked_others
-from ._coordinates import inclusive_chord, separations, unit_vectors
+from ._coordinates import Directions, inclusive_chord, separations, unit_vectors
 
 _LISTED = 40  # bytes of a pair in the results and during their computation
 _ADVICE = "Use a smaller radius, or match, whose memory does not depend on the radius"
@@ -75,7 +75,7 @@ def match(
     if most and len(ra):
         search = PointSearch(unit_vectors(*other))
         rows = search.nearest_others(most)[1] if others is None else search.nearest(unit_vectors(*one), most)[1]
-        angle = separations(ra[:, None], dec[:, None], other[0][rows], other[1][rows])
+        angle = separations(Directions.of(ra[:, None], dec[:, None]), Directions.of(*other).rows(rows))
         # Rounding of the unit vectors may exchange neighbours at almost equal separations.
         order = np.argsort(angle, axis=1, kind="stable")
         rows, angle = np.take_along_axis(rows, order, 1), np.take_along_axis(angle, order, 1)
@@ -96,7 +96,7 @@ def search_around(
 
     Returns:
         For each pair, the row of the object, the row in the other catalogue, and the separation in degrees: ``(p,)``
-        int64, int64 and float64. Pairs are in order of the first row, then of the separation.
+        int64, int64 and float64. Pairs are in order of the first row, then of the separation, then of the second row.
 
     Raises:
         TypeError: If an argument has a wrong type.
@@ -109,10 +109,11 @@ def search_around(
     search = PointSearch(unit_vectors(ra_b, dec_b))
     splits, other, _ = search.within(unit_vectors(ra, dec), inclusive_chord(reach), _LISTED, _ADVICE)
     one = np.repeat(np.arange(len(ra)), np.diff(splits))
-    angle = separations(ra[one], dec[one], ra_b[other], dec_b[other])
-    kept = np.flatnonzero(angle <= reach[one])
-    kept = kept[np.lexsort((angle[kept], one[kept]))]
-    return one[kept], other[kept].astype(np.int64), angle[kept]
+    angle = separations(Directions.of(ra, dec).rows(one), Directions.of(ra_b, dec_b).rows(other))
+    near = angle <= reach[one]
+    one, other, angle = one[near], other[near].astype(np.int64), angle[near]
+    order = nearest_first(one, angle, other)
+    return one[order], other[order], angle[order]
 
 
 def _checked_fill(fill_value: Any) -> int:

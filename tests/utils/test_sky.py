@@ -173,6 +173,13 @@ def test_all_objects_around_equal_brute_force() -> None:
         np.testing.assert_allclose(found[2], angle[row, row_b][order], rtol=1e-14)
 
 
+def test_objects_at_equal_separations_are_in_order_of_rows() -> None:
+    one, other, separation = sky.search_around([10.0, 10.0], [0, 0], [11, 9, 10, 9, 11, 10], [0, 0, 0, 0, 0, 0.5], 1.0)
+    np.testing.assert_array_equal(one, np.repeat([0, 1], 6))
+    np.testing.assert_array_equal(other, np.tile([2, 5, 0, 1, 3, 4], 2))
+    assert (np.diff(separation[:6]) >= 0).all()
+
+
 def test_radius_includes_objects_at_exactly_this_separation() -> None:
     one, other = catalogue(40, 15), catalogue(40, 16)
     nearest = sky.match(*one, *other)
