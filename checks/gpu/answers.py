@@ -62,6 +62,7 @@ def calls(given: dict[str, Any], watched: bool = False) -> Iterator[tuple[str, C
     spheres = jz.overdensity.spherical_overdensity.jit
     yield "spheres", lambda part: spheres(part, part.pos[::step], [2e4 * mean, 200 * mean, 5 * mean], boxsize=box)
     yield "labels", lambda part: jz.fof.fof_labels.jit(part, rlink, box)
+    yield "labels by lengths", lambda part: jz.fof.fof_labels.jit(part, 2 * rlink * part.mass, box)
     yield "catalogue", lambda part: jz.fof.fof_and_catalogue.jit(part, rlink, box)
     inside, reach = jz.overdensity.sphere_properties.jit, np.full(-(-n // step), rlink, given["dtype"])
     yield "sums over spheres", lambda part: inside(part, part.pos[::step], reach, boxsize=box)
