@@ -1,5 +1,6 @@
 """Checks of the arguments of correlation functions."""
 
+import operator
 from typing import Any
 
 import numpy as np
@@ -58,7 +59,12 @@ def check_number(num: Any, name: str) -> None:
         raise ValueError(f"{name} is {num}; it must be the number of particles, at least 0.")
 
 
-def check_axis(los: Any) -> None:
-    """Raise ValueError unless ``los`` is the number of one of three axes."""
-    if isinstance(los, bool) or not isinstance(los, (int, np.integer)) or los not in range(-3, 3):
+def axis_of(los: Any) -> int:
+    """Return the number of an axis. Raises ValueError unless ``los`` is one of three axes."""
+    try:
+        axis = operator.index(los)
+    except TypeError:
+        axis = 3  # an invalid one
+    if axis not in range(-3, 3) or isinstance(los, bool):
         raise ValueError(f"los is {los!r}; it must be the axis of the line of sight, from 0 to 2, or 'midpoint'.")
+    return axis

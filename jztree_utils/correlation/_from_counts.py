@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from jztree.radius import PairCounts
 
-from ._arguments import bin_edges, check_axis, check_reach, real_numbers
+from ._arguments import axis_of, bin_edges, check_reach, real_numbers
 from ._counts import Counts, counts_of
 from ._result import Correlation, result
 from ._totals import Totals
@@ -90,9 +90,9 @@ def wp_from_counts(
     found, steps = bin_edges(edges, "edges"), bin_edges(along, "along")
     counts.check((len(found) - 1, len(steps) - 1))
     if box is not None:
-        check_axis(los)
-        check_reach(found, "edges", np.delete(box, los).min() / 2)
-        check_reach(steps, "along", box[los] / 2)
+        axis = axis_of(los)
+        check_reach(found, "edges", np.delete(box, axis).min() / 2)
+        check_reach(steps, "along", box[axis] / 2)
     return projected(counts, found, steps, box, "fewer edges along")
 
 

@@ -10,7 +10,7 @@ from jztree.data import get_num, get_pos
 from jztree.radius import PairCounts, pair_counts
 
 from ..progress import progress, waiting
-from ._arguments import check_axis, real_numbers
+from ._arguments import axis_of, real_numbers
 from ._counts import SETS, Counts, counts_of, names_of
 from ._totals import Totals, totals
 
@@ -135,7 +135,7 @@ def in_three(sample: Sample, what: str, los: Any) -> Sample:
     if sample.dims != 3:
         raise ValueError(f"the particles have {sample.dims} dimensions, but {what} needs 3.")
     if not (isinstance(los, str) and los == "midpoint"):
-        check_axis(los)
+        axis_of(los)
     elif sample.box is not None:
         raise ValueError(
             "los is 'midpoint', which needs randoms, because the volume is not a periodic box; give randoms."

@@ -147,6 +147,7 @@ class KDTree:
         del eps, return_sorted
         _check_workers(workers)
         _check_metric(p)
+        check_no_unit(r, "r")
         points, shape = self._queries(x), np.shape(x)[:-1]
         radii = np.broadcast_to(np.asarray(r, np.float64), shape).reshape(-1)
         if return_length:
@@ -203,6 +204,7 @@ class KDTree:
             One number, or ``(m,)``: integer counts, or float64 sums with weights.
         """
         _check_metric(p)
+        check_no_unit(r, "r")
         radii = np.atleast_1d(np.asarray(r, np.float64))
         if radii.ndim != 1:
             raise ValueError(f"r has shape {radii.shape}; it must be one distance, or several in one dimension.")
@@ -271,6 +273,7 @@ class KDTree:
             weights = weights, weights
         made = []
         for one, tree in zip(weights, (self, other), strict=True):
+            check_no_unit(one, "weights")
             values = np.ones(tree.n) if one is None else np.asarray(one, np.float64)
             if values.shape != (tree.n,):
                 raise ValueError(f"Number of weights differ from the number of data points: {values.shape}, {tree.n}.")
@@ -294,6 +297,7 @@ def _points(values: Any, name: str) -> np.ndarray:
 
 
 def _box(boxsize: Any, m: int) -> np.ndarray:
+    check_no_unit(boxsize, "boxsize")
     lengths = np.asarray(boxsize, np.float64)
     if lengths.shape not in ((), (1,), (m,)):
         raise ValueError(f"boxsize has shape {lengths.shape}; it must be one length, or {m}, one per dimension.")

@@ -123,6 +123,10 @@ def test_masked_entries_raise(call: Any) -> None:
         lambda masked: knn_cdf(POS.astype(np.float32), 1, masked, POS),
         lambda masked: random_queries(5, masked),
         lambda masked: pairs_in_cell(POS, 0.5, masked),
+        lambda masked: KDTree(POS, boxsize=masked),
+        lambda masked: KDTree(POS).query_ball_point(POS[:3], masked),
+        lambda masked: KDTree(POS).count_neighbors(KDTree(POS), masked),
+        lambda masked: KDTree(POS[:3]).count_neighbors(KDTree(POS), 1.0, weights=(masked, None)),
     ],
 )
 def test_masked_parameters_raise(given: Callable[[Any], Any]) -> None:
