@@ -41,14 +41,15 @@ def brute(pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None, kind
         # Shifting the position that is farther out loses no digits.
         far = np.abs(x) > np.abs(y)
         vector = -np.where(far, (x - shift * length) - y, x - (y + shift * length)).astype(np.float64)
-        for i, j in np.argwhere(np.sum(vector**2, axis=-1) <= limit):
-            moved = tuple(int(n) for n in shift[i, j])
-            if kind != "separate" and i == j and not any(moved):
-                continue
-            first = next((n for n in moved if n), 0)
-            if kind == "half" and (i > j or (i == j and first < 0)):
-                continue
-            found[int(i), int(j), *moved] = vector[i, j]
+        i, j = np.nonzero(np.sum(vector**2, axis=-1) <= limit)
+        if kind != "separate":
+            # -1 or 1: the sign of the first shift that is not 0
+            moved = shift[i, j]
+            side = np.take_along_axis(np.sign(moved), (moved != 0).argmax(axis=1)[:, None], axis=1)[:, 0]
+            kept = (i < j) | ((i == j) & (side > 0)) if kind == "half" else (i != j) | (side != 0)
+            i, j = i[kept], j[kept]
+        rows = np.column_stack([i, j, shift[i, j].astype(int)])
+        found.update(zip(map(tuple, rows.tolist()), vector[i, j], strict=True))
     return found
 
 
@@ -63,7 +64,7 @@ def edges_of(found: Any) -> Edges:
     assert (np.diff(rows[:num, 0]) >= 0).all(), "pairs do not ascend in i"
     vector = np.asarray(found.vector, np.float64)[:num]
     np.testing.assert_allclose(np.linalg.norm(vector, axis=1), found.distance[:num], rtol=4 * np.finfo(dtype).eps)
-    edges = {tuple(int(n) for n in row): one for row, one in zip(rows[:num], vector, strict=True)}
+    edges = dict(zip(map(tuple, rows[:num].tolist()), vector, strict=True))
     assert len(edges) == num, "a pair is there twice"
     return edges
 
