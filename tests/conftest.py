@@ -6,9 +6,11 @@ import functools
 import gc
 import logging
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,11 @@ pytest_plugins = ["case_choice"]
 _SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 # Without optimisation, XLA compiles the code between the kernels in less than half the time, and most tests run their
 # code only once. `make test-all`, the tests of the documentation and `make fuzz` compile as users do.
-_QUICK_COMPILATION = "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false"
+# Splitting a program so that several threads compile it takes more time in total.
+_QUICK_COMPILATION = (
+    "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false --xla_cpu_parallel_codegen_split_count=1"
+)
+_MOST_PROGRAMS = 2**30  # bytes in the folder of compiled programs
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -41,6 +47,35 @@ def pytest_configure(config: pytest.Config) -> None:
     wanted = not shutil.which("nvidia-smi") and not hasattr(config, "workerinput")
     if wanted and _knows_flags(config, _QUICK_COMPILATION):
         os.environ["XLA_FLAGS"] += f" {_QUICK_COMPILATION}"
+    if wanted and hasattr(config, "cache"):
+        _keep_programs(config.cache.mkdir(f"programs-{_processor()}"))
+
+
+def _keep_programs(folder: Path) -> None:
+    """Keep compiled programs in JAX's persistent cache, for all worker processes, their children and later runs.
+
+    A cached program hides no change. Its key contains all operations, shapes and attributes, the flags, and the version
+    of JAX. It contains the names of kernels, not their code. JAX calls the kernels that the process has registered, and
+    XLA checks their arguments.
+    """
+    if sum(path.stat().st_size for path in folder.iterdir()) > _MOST_PROGRAMS:
+        shutil.rmtree(folder)
+    options = {
+        "jax_compilation_cache_dir": str(folder),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    for name, value in options.items():
+        jax.config.update(name, value)
+        os.environ[name.upper()] = str(value)
+
+
+def _processor() -> str:
+    """Return a name of this type of processor and its instruction sets."""
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    sets = next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return f"{platform.machine()}-{zlib.crc32(sets.encode()):08x}"
 
 
 def pytest_collection_finish() -> None:
