@@ -32,12 +32,21 @@ _NATIVE = pathlib.Path(__file__).parents[2] / "jztree" / "native"
 
 _SOURCE = """
 #include "knn/knn_search.cuh"
-template __global__ void jztree::search_short<3, {k}, float, float>(
+// A block is one warp.
+static_assert(jztree::short_search_bytes<3, {entries}, float>({planes}) <= {shared_bytes});
+template __global__ void jztree::search_short<3, {entries}, float, float, {repeated}>(
     const __grid_constant__ jztree::Problem<float>, const jztree::Scale<3, float>*,
     const __grid_constant__ jztree::Limits<3, float>, int64_t, uint32_t, jztree::Unanswered);
 """
 # The flags of jztree/native/common/cuda/CMakeLists.txt.
 _FLAGS = ["-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr", "-lineinfo", "-cubin", "-Xptxas=-v"]
+_IN_REGISTERS = (4, 8, 16, 32)  # capacities of the lists
+_PLANES = 8  # of the hierarchy of 1e9 particles
+
+# Of a multiprocessor of compute capability 9.0: it has four parts with their own registers, which a warp takes in units
+# of 256. A block takes 1 kB of shared memory in addition to its own.
+_PARTS, _REGISTERS, _UNIT = 4, 16384, 256
+_SHARED_BYTES, _BLOCK_BYTES = 228 << 10, 1 << 10
 
 _MARK = re.compile(r'JZTREE_COUNT\("(.*)"\);')
 _FRAME = re.compile(r'//## File "([^"]+)", line (\d+)')
@@ -52,6 +61,13 @@ class Registers:
 
     used: int
     spilled_bytes: int
+    frame_bytes: int
+
+    @property
+    def warps(self) -> int:
+        """The number of warps for which a multiprocessor of compute capability 9.0 has registers."""
+        of_warp = -(-32 * self.used // _UNIT) * _UNIT
+        return _PARTS * (_REGISTERS // of_warp)
 
 
 def marked_lines(path: pathlib.Path) -> dict[int, str]:
@@ -133,18 +149,30 @@ def parts_of(disassembly: str) -> dict[str, int]:
     return dict(counts)
 
 
-def compile_kernel(k: int, architecture: int, folder: pathlib.Path) -> Registers:
-    """Compile the kernel for lists of k, in three dimensions and float32, to kernel.cubin in a folder."""
+def compile_kernel(k: int, architecture: int, folder: pathlib.Path, warps: int = 1) -> Registers:
+    """Compile the kernel for k neighbours, in three dimensions and float32, to kernel.cubin in a folder.
+
+    Raises:
+        subprocess.CalledProcessError: Among others, if a multiprocessor of compute capability 9.0 has not enough shared
+            memory for this number of warps.
+    """
     source = folder / "kernel.cu"
-    source.write_text(_SOURCE.format(k=k))
+    parameters = {
+        "entries": next((entries for entries in _IN_REGISTERS if k <= entries), _IN_REGISTERS[-1]),
+        "repeated": "true" if k > _IN_REGISTERS[-1] else "false",
+        "planes": _PLANES,
+        "shared_bytes": _SHARED_BYTES // warps - _BLOCK_BYTES,
+    }
+    source.write_text(_SOURCE.format(**parameters))
     include = [f"-I{_NATIVE}", "-isystem", jax.ffi.include_dir()]
     command = ["nvcc", *_FLAGS, *include, f"-arch=sm_{architecture}", str(source), "-o", str(folder / "kernel.cubin")]
     # Ignore options of the environment, which may be for faster compilation.
     environment = {name: value for name, value in os.environ.items() if name != "NVCC_APPEND_FLAGS"}
     report = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stderr
-    about = re.search(r"search_short.*?(\d+) bytes spill stores.*?Used (\d+) registers", report, re.DOTALL)
+    pattern = r"search_short.*?(\d+) bytes stack frame, (\d+) bytes spill stores.*?Used (\d+) registers"
+    about = re.search(pattern, report, re.DOTALL)
     assert about, report
-    return Registers(int(about[2]), int(about[1]))
+    return Registers(int(about[3]), int(about[2]), int(about[1]))
 
 
 def instructions_of_parts(folder: pathlib.Path, nvdisasm: str) -> dict[str, int]:
@@ -191,7 +219,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             registers = compile_kernel(k, chosen.architecture, pathlib.Path(folder))
             instructions = instructions_of_parts(pathlib.Path(folder), chosen.nvdisasm)
-        print(f"k = {k}: {registers.used} registers, {registers.spilled_bytes} bytes spilled")
+        print(f"k = {k}: {registers}, {registers.warps} warps")
         print_parts(count_parts(chosen.n, k, None if chosen.open else 1.0, tree), instructions)
 
 

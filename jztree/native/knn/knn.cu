@@ -1,4 +1,4 @@
-// The searches are in knn_short.cuh (k up to 32) and knn_long.cuh.
+// The searches are in knn_short.cuh (k up to 128) and knn_long.cuh.
 //
 // Queries are answered in groups that are consecutive in z-order. A group walks the planes of the sources from the top,
 // nearest nodes first (knn_walk.cuh), so its radii become tight early and most of the tree is never visited.

@@ -63,12 +63,15 @@ uint32_t walk_stops(const TreeView<T>& tree) {
   return stops;
 }
 
-template <int W, int K, typename T>
+// The largest k of searches with lists in registers. Repeated searches take more time per neighbour as k grows.
+constexpr int64_t most_repeated = 128;
+
+template <int W, int K, typename T, bool Repeated = false>
 Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Scale<W, T>* scale) {
   int64_t groups = (problem.most + warp_size - 1) / warp_size;
   Unanswered unanswered = no_unanswered(queue, groups);
   int64_t bytes = short_search_bytes<W, K, T>(problem.sources.planes);
-  queue.launch_warps(groups, bytes, short_search_threads, search_short<W, K, T, T>, problem, scale,
+  queue.launch_warps(groups, bytes, short_search_threads, search_short<W, K, T, T, Repeated>, problem, scale,
                      limits_on_device<T, W, T>(queue, problem.limit, scale), bytes, walk_stops(problem.sources),
                      unanswered);
   return unanswered;
@@ -106,7 +109,9 @@ Unanswered search_lists(Queue& queue, const Problem<T>& problem, const Scale<W, 
     if (problem.k <= 4) return search_short_lists<W, 4>(queue, problem, scale);
   if (problem.k <= 8) return search_short_lists<W, 8>(queue, problem, scale);
   if (problem.k <= 16) return search_short_lists<W, 16>(queue, problem, scale);
-  if (problem.k <= 32) return search_short_lists<W, 32>(queue, problem, scale);
+  if constexpr (W < max_dims)
+    if (problem.k <= 32) return search_short_lists<W, 32>(queue, problem, scale);
+  if (problem.k <= most_repeated) return search_short_lists<W, 32, T, true>(queue, problem, scale);
   return search_long_lists<W, T>(queue, problem, scale, Unanswered{});
 }
 

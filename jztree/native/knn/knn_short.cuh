@@ -1,4 +1,7 @@
-// The search for k up to 32: a warp answers 32 queries that are consecutive in z-order, one per lane.
+// The search for k up to 128: a warp answers 32 queries that are consecutive in z-order, one per lane. Up to 32
+// neighbours fit into the registers of a lane. For larger k, the warp searches several times, each time for the next 32
+// neighbours: those after the last one found, in the order of distance and row. For the second search, this takes half
+// as many instructions per neighbour as lists in shared memory (knn_long.cuh).
 //
 // All lanes walk the planes together. In a leaf, each lane tests one row against the box around all queries, and drops
 // the row if it cannot be within the radius of any query. The other rows go to a tile in shared memory, which collects
@@ -14,43 +17,12 @@
 
 #include "knn_limits.cuh"
 #include "knn_problem.cuh"
+#include "knn_short_memory.cuh"
 
 namespace jztree {
 
-// Two blocks must fit on a multiprocessor. Without this hint, the compiler keeps fewer registers than the kernel needs
-// and spills the rest to memory.
-constexpr int short_search_threads = 128, short_search_blocks = 2;
-
-// When a lane has collected more candidates than this, all lanes absorb a batch. A larger value needs fewer batches,
-// but radii stay wide for longer. Of 1, 1.5, 2 and 3 batches, 1.5 gave the fewest instructions (counted with the
-// emulator on 100,000 uniform points, k = 8 and 16).
-template <int K, typename T>
-constexpr int patience = RegisterList<K, T>::batch * 3 / 2;
-
-// Candidates of one warp that are not yet in the lists: columns of 32, one candidate per lane, with space for one more
-// block.
-template <int K, typename T>
-constexpr int collected_columns =
-    patience<K, T> + RegisterList<K, T>::batch > K ? patience<K, T> + RegisterList<K, T>::batch : K;
-
-template <int W, typename T>
-struct alignas(16) TilePoint {
-  uint32_t row_plus_one;
-  T x[W];
-};
-
-// Space for the rest of a block and for the rows of one leaf after it.
-constexpr int tile_points = 2 * warp_size;
-
-// Shared memory of one warp, in bytes.
-template <int W, int K, typename T>
-int64_t short_search_bytes(int planes) {
-  int64_t bytes = tile_points * static_cast<int64_t>(sizeof(TilePoint<W, T>)) +
-                  warp_size * collected_columns<K, T> * static_cast<int64_t>(sizeof(Candidate<T>));
-  return (bytes + stack_entries(planes) * static_cast<int64_t>(sizeof(StackEntry<T>)) + 15) / 16 * 16;
-}
-
-template <int W, int K, typename From, typename T>
+// Repeated: whether the search is repeated for more than K neighbours.
+template <int W, int K, typename From, typename T, bool Repeated>
 class ShortSearch {
   using List = RegisterList<K, T>;
   using Tile = TilePoint<W, T>;
@@ -69,18 +41,30 @@ class ShortSearch {
         stack_(reinterpret_cast<StackEntry<T>*>(memory + tile_points * sizeof(Tile) +
                                                 warp_size * collected_columns<K, T> * sizeof(Candidate<T>))) {}
 
-  // Answer the queries of a group. Returns the lanes that float32 cannot answer; nothing is written for them.
+  // Answer the queries of a group. Returns the lanes that float32 cannot answer. For these, incomplete answers may be
+  // written.
   __device__ __forceinline__ unsigned answer(int64_t group) {
     JZTREE_COUNT("group");
     int64_t place = group * warp_size + lane_index();
     bool answers = place < problem_.count();
     query_ = problem_.query(answers ? place : group * warp_size);
     bool searches = answers && query_ < problem_.queries.num();
-    start(searches);
-    if (__any_sync(all_lanes, searches)) search(searches);
-    spread();
-    unsigned imprecise = __ballot_sync(all_lanes, searches && !precise());
-    write(__ballot_sync(all_lanes, answers) & ~imprecise);
+    const int k = static_cast<int>(problem_.k);
+    unsigned imprecise = 0;
+    last_ = Candidate<T>::before_all();
+#pragma unroll 1
+    for (first_ = 0; first_ < k; first_ += K) {
+      count_ = Repeated && k - first_ > K ? K : k - first_;
+      start(searches);
+      if (__any_sync(all_lanes, searches)) search(searches);
+      spread();
+      const bool good = !searches || precise();
+      imprecise |= ~__ballot_sync(all_lanes, good);
+      write(__ballot_sync(all_lanes, answers) & ~imprecise);
+      if (!Repeated) break;
+      last_ = list_.bound();
+      searches &= good && last_.row_plus_one() != no_row;
+    }
     return imprecise;
   }
 
@@ -94,7 +78,7 @@ class ShortSearch {
     next_ = collected_ + lane_index();
     own_ = static_cast<int>(problem_.own_row(query_));
     limit_ = limits_.of(problem_.out_row(query_));
-    list_.reset(static_cast<int>(problem_.k), searches && problem_.own_first(own_));
+    list_.reset(count_, searches && first_ == 0 && problem_.own_first(own_));
   }
 
   // Lanes that do not search accept no rows.
@@ -314,7 +298,7 @@ class ShortSearch {
     }
 #pragma unroll
     for (int i = 0; i < List::batch; ++i)
-      if (found[i].distance2() <= radius2_) {
+      if (found[i].distance2() <= radius2_ && (!Repeated || found[i].distance2() >= last_.distance2())) {
         *next_ = found[i];
         next_ += warp_size;
       }
@@ -340,6 +324,7 @@ class ShortSearch {
       if (is_other) next_ -= warp_size;
       others[i] = *next_;
       is_other &= others[i].row_plus_one() != static_cast<uint32_t>(own_ + 1);
+      if (Repeated) is_other &= last_ < others[i];
       others[i] = choose(is_other, others[i], no_candidate<T>());
     }
     list_.absorb(others);
@@ -372,7 +357,7 @@ class ShortSearch {
     if (sizeof(T) > sizeof(float)) return true;
     bool good = true;
     // The list ascends, so entries after a large distance need no check.
-    for (int i = K - static_cast<int>(problem_.k); i < K && good; ++i) {
+    for (int i = K - count_; i < K && good; ++i) {
       JZTREE_COUNT("precise");
       Candidate<T> found = collected_[spread_place(lane_index(), i)];
       if (found.distance2() >= scale_.precise2) break;
@@ -383,7 +368,7 @@ class ShortSearch {
 
   // Neighbouring lanes write to neighbouring addresses.
   __device__ __forceinline__ void write(unsigned lanes) {
-    int k = static_cast<int>(problem_.k), inverse = (1 << 16) / k + 1;
+    const int k = count_, inverse = (1 << 16) / k + 1;
     auto out_row = static_cast<uint32_t>(lanes >> lane_index() & 1 ? problem_.out_row(query_) : 0);
 #pragma unroll 1
     for (int item = lane_index(); item < warp_size * k; item += warp_size) {
@@ -391,7 +376,8 @@ class ShortSearch {
       int lane = item * inverse >> 16, place = item - lane * k;  // quotient and remainder of item / k, for items below
                                                                  // 2^11
       int64_t row = __shfl_sync(all_lanes, out_row, lane), own = __shfl_sync(all_lanes, own_, lane);
-      if (lanes >> lane & 1) problem_.write(row * k + place, own, collected_[spread_place(lane, K - k + place)]);
+      if (lanes >> lane & 1)
+        problem_.write(row * problem_.k + first_ + place, own, collected_[spread_place(lane, K - k + place)]);
     }
     __syncwarp();
   }
@@ -413,22 +399,24 @@ class ShortSearch {
   Candidate<T>* next_;  // past the lane's last collected candidate
   bool second_;         // whether the query belongs to the second box of the group
   bool query_rests_;    // whether any query has a rounding error
+  Candidate<T> last_;   // the last neighbour that earlier searches found
+  int first_, count_;   // the neighbours of this search: their place among all, and their number
   int own_, patience_, tile_begin_, tile_count_;
   unsigned images_;
   int64_t query_;
   const Within<T>* limit_;  // of the query; null: no limit
 };
 
-template <int W, int K, typename From, typename T>
-__global__ void __launch_bounds__(short_search_threads, short_search_blocks)
+template <int W, int K, typename From, typename T, bool Repeated = false>
+__global__ void __launch_bounds__(short_search_threads, (short_search_blocks<W, K, T>))
     search_short(const __grid_constant__ Problem<From> problem, const Scale<W, T>* scale,
                  const __grid_constant__ Limits<W, T> limits, int64_t warp_bytes, uint32_t stops,
                  Unanswered unanswered) {
   int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
   JZTREE_COUNT("warp");
   int64_t groups = (problem.count() + warp_size - 1) / warp_size;
-  ShortSearch<W, K, From, T> search(problem, *scale, limits, dynamic_shared() + threadIdx.x / warp_size * warp_bytes,
-                                    stops);
+  ShortSearch<W, K, From, T, Repeated> search(problem, *scale, limits,
+                                              dynamic_shared() + threadIdx.x / warp_size * warp_bytes, stops);
   for (int64_t group = warp; group < groups; group += warps) {
     JZTREE_COUNT("answer");
     unsigned imprecise = search.answer(group);

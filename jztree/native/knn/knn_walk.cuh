@@ -61,16 +61,9 @@ class Staging {
     }
   }
 
-  // The rounding errors of wrapped coordinates. Returns whether any is not 0. Never inlined, because only rows outside
-  // their periodic box have any.
-  JZTREE_APART bool rests(const TreeView<From>& tree, uint32_t row, T* rest) const {
-    const From* at = tree.pos + static_cast<int64_t>(row) * dims_of<W>(tree);
-    bool any = false;
-    for (int d = 0; d < W; ++d) {
-      rest[d] = d < dims_of<W>(tree) ? rest_of_wrap(at[d], scale_.raw_period[d], factor_) : T{0};
-      any |= rest[d] != 0;
-    }
-    return any;
+  // The rounding errors of wrapped coordinates. Returns whether any is not 0.
+  __device__ __forceinline__ bool rests(const TreeView<From>& tree, uint32_t row, T* rest) const {
+    return rests_of(scale_, tree, row, rest);
   }
 
   // The largest error of the distance between two boxes if rows were wrapped.
@@ -92,6 +85,18 @@ class Staging {
  private:
   __device__ static uint32_t bits(float x) { return static_cast<uint32_t>(__float_as_int(x)); }
   __device__ static uint64_t bits(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
+
+  // Never inlined, because only rows outside their periodic box have any. Without the address of this object: otherwise
+  // the compiler would keep the whole search, including its lists, in local memory.
+  JZTREE_APART static bool rests_of(const Scale<W, T>& scale, const TreeView<From>& tree, uint32_t row, T* rest) {
+    const From* at = tree.pos + static_cast<int64_t>(row) * dims_of<W>(tree);
+    bool any = false;
+    for (int d = 0; d < W; ++d) {
+      rest[d] = d < dims_of<W>(tree) ? rest_of_wrap(at[d], scale.raw_period[d], scale.factor) : T{0};
+      any |= rest[d] != 0;
+    }
+    return any;
+  }
 
   const Scale<W, T>& scale_;
   T factor_;
@@ -193,7 +198,7 @@ struct StackEntry {
 };
 
 // In each plane, a node leaves at most 32 nodes and one entry for the remaining ones.
-JZTREE_BOTH inline int64_t stack_entries(int planes) { return (warp_size + 1) * static_cast<int64_t>(planes) + 1; }
+JZTREE_BOTH constexpr int64_t stack_entries(int planes) { return (warp_size + 1) * static_cast<int64_t>(planes) + 1; }
 
 // All lanes hold the same values and do the same, except for the nodes that they test.
 template <int W, int Boxes, typename From, typename T>
