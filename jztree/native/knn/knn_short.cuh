@@ -1,7 +1,7 @@
 // The search for k up to 128: a warp answers 32 queries that are consecutive in z-order, one per lane. Up to 32
 // neighbours fit into the registers of a lane. For larger k, the warp searches several times, each time for the next 32
-// neighbours: those after the last one found, in the order of distance and row. For the second search, this takes half
-// as many instructions per neighbour as lists in shared memory (knn_long.cuh).
+// neighbours: those after the last one found, in the order of distance and row. For k = 64, this takes about a third of
+// the instructions that lists in shared memory take (knn_long.cuh).
 //
 // All lanes walk the planes together. In a leaf, each lane tests one row against the box around all queries, and drops
 // the row if it cannot be within the radius of any query. The other rows go to a tile in shared memory, which collects

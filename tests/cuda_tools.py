@@ -1,0 +1,41 @@
+"""Compiles kernels with nvcc and disassembles them, for tests without a GPU. Not a test."""
+
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+from pathlib import Path
+
+import jax
+import pytest
+
+NATIVE = Path(__file__).parents[1] / "jztree" / "native"
+# Those of jztree/native/common/cuda/CMakeLists.txt.
+FLAGS = ["-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr"]
+_FUNCTION = re.compile(r"^\.text\.(\S+):$(.*?)(?=^//-----|\Z)", re.DOTALL | re.MULTILINE)
+
+
+def tool(name: str) -> str:
+    """Return a program of CUDA: on the PATH, in the folder of nvcc, or from a Python package. Skip the test if there is none."""
+    next_to_nvcc = Path(shutil.which("nvcc") or "").resolve().parent / name
+    packages = Path(sysconfig.get_path("purelib")).glob(f"nvidia/*/bin/{name}")
+    found = shutil.which(name) or next((str(path) for path in (next_to_nvcc, *packages) if path.is_file()), None)
+    if found is None:
+        pytest.skip(f"there is no {name}; 'pip install nvidia-cuda-{name}' installs it")
+    return found
+
+
+def compile_cubin(source: Path, cubin: Path, *options: str) -> None:
+    """Compile to machine code for compute capability 9.0, with the library's optimisation."""
+    include = [f"-I{NATIVE}", "-isystem", jax.ffi.include_dir()]
+    # Ignore options of the environment, which may be for faster compilation.
+    environment = {name: value for name, value in os.environ.items() if name != "NVCC_APPEND_FLAGS"}
+    command = [tool("nvcc"), *FLAGS, *include, "-cubin", "-arch=sm_90", *options, str(source), "-o", str(cubin)]
+    subprocess.run(command, check=True, env=environment)
+
+
+def disassemble(cubin: Path) -> dict[str, str]:
+    """Return the machine code of each function."""
+    command = [tool("nvdisasm"), "-c", "-ndf", str(cubin)]
+    return dict(_FUNCTION.findall(subprocess.run(command, check=True, capture_output=True, text=True).stdout))
