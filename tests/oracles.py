@@ -249,6 +249,23 @@ def components_of_many(pos: np.ndarray, rlink: float, box: Any = None) -> np.nda
     return connected_components(coo_array((np.ones(len(a), bool), (a, b)), (len(pos), len(pos))), directed=False)[1]
 
 
+def kruskal(weight: np.ndarray) -> np.ndarray:
+    """Return the ends of the edges of the minimum spanning tree, ``(n - 1, 2)``, by weight and then by rows.
+
+    Args:
+        weight: ``(n, n)``, of the edges between all pairs.
+    """
+    low, high = np.triu_indices(len(weight), 1)
+    parents = np.arange(len(weight))
+    edges = []
+    for edge in np.lexsort((high, low, weight[low, high])):
+        roots = parents[low[edge]], parents[high[edge]]
+        if roots[0] != roots[1]:
+            parents[parents == max(roots)] = min(roots)
+            edges.append((low[edge], high[edge]))
+    return np.array(edges, int).reshape(-1, 2)
+
+
 def clusters_of(near: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
     """Return DBSCAN's clusters and cores, starting from one point after the other (Ester et al. 1996).
 

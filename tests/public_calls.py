@@ -123,6 +123,8 @@ def _places(part: ParticleData) -> ParticleData:
 
 # Functions that need numbers known on the host, such as the number of particles.
 ON_HOST = {"data.expand_particles", "data.flatten_particles", "data.squeeze_particles"}
+# Functions that raise an error if they are mapped over several devices.
+ONE_DEVICE = {"mst.euclidean", "mst.euclidean, core_k"}
 # Functions whose real results cannot be differentiated.
 NOT_DIFFERENTIABLE = {
     "halos.lowest_potential_particle",
@@ -187,6 +189,8 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "knn.knn, max_radius": lambda part: _of(
         jz.knn.knn, k=4, boxsize=1.0, max_radius=part.mass, source_mask=part.id > 3
     )(part),
+    "mst.euclidean": _of(jz.mst.euclidean, boxsize=1.0),
+    "mst.euclidean, core_k": _of(jz.mst.euclidean, core_k=4),
     "overdensity.sphere_properties": lambda part: _of(
         jz.overdensity.sphere_properties, centre=_places(part), radius=part.mass[:5], boxsize=1.0
     )(part),

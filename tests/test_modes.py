@@ -17,7 +17,7 @@ import oracles
 import pytest
 from devices import mesh_of
 from jax.sharding import PartitionSpec as P
-from public_calls import CALLS, NOT_DIFFERENTIABLE, NUM, ON_HOST, ROWS, missing, particles
+from public_calls import CALLS, NOT_DIFFERENTIABLE, NUM, ON_HOST, ONE_DEVICE, ROWS, missing, particles
 
 import jztree as jz
 from jztree import data, halos
@@ -65,7 +65,7 @@ in_strict_modes = pytest.mark.parametrize("mode", STRICT.values(), ids=STRICT)
 
 def test_every_public_function_is_called() -> None:
     assert not missing(), f"add calls of {sorted(missing())} to tests/public_calls.py"
-    assert not (ON_HOST | NOT_DIFFERENTIABLE) - set(CALLS)
+    assert not (ON_HOST | ONE_DEVICE | NOT_DIFFERENTIABLE) - set(CALLS)
 
 
 @functools.cache
@@ -179,7 +179,12 @@ def test_results_are_traced_over_devices(
 
     with mode.on():
         stacked = jax.tree.map(lambda leaf: jnp.stack([leaf, leaf]), particles(mode.dtype))
-        assert jax.tree.leaves(jax.eval_shape(jax.shard_map(local, mesh=mesh, check_vma=False, **specs), stacked))
+        mapped = jax.shard_map(local, mesh=mesh, check_vma=False, **specs)
+        if name in ONE_DEVICE:
+            with pytest.raises(NotImplementedError, match="supports one device, but it was mapped over 2"):
+                jax.eval_shape(mapped, stacked)
+            return
+        assert jax.tree.leaves(jax.eval_shape(mapped, stacked))
 
 
 # Numbers of several kinds under strict promotion

@@ -88,6 +88,15 @@ def fof_cases() -> Iterator[Case]:
         yield Case(f"FoF 1e+06, b={b}", labels(pos, rlink, 1.0), "kdcount", peers.kdcount(pos, rlink, 1.0), aim)
 
 
+def tree_cases() -> Iterator[Case]:
+    """Yield minimum spanning trees of uniform points in an open box."""
+    for n, dims, aim in ((2_500_000, 2, 5.0), (10**6, 3, 6.0)):
+        pos = uniform(n, dims)
+        ours = lambda x=jax.numpy.asarray(pos): jz.mst.euclidean.jit(x)  # noqa: E731
+        there = peers.quitefastmst(pos.astype("f8"))
+        yield Case(f"minimum spanning tree {n:.1e} in {dims}D", ours, "quitefastmst", there, aim)
+
+
 def radius_cases() -> Iterator[Case]:
     """Yield uniform points in a periodic box, with 30 neighbours on average, and clusters in an open box."""
     n = 10**6
@@ -212,7 +221,7 @@ def sort_case(n: int) -> Case:
 def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[str, Any]]:
     """Measure in order the rows of the table whose names contain the text ``only``."""
     radius = (radius_cases(), atom_cases(), pair_cases(snapshot), pair_cases_in_both_precisions())
-    for cases in (knn_cases(large), fof_cases(), *radius, snapshot_cases(snapshot), [sort_case(large)]):
+    for cases in (knn_cases(large), fof_cases(), tree_cases(), *radius, snapshot_cases(snapshot), [sort_case(large)]):
         for case in cases:
             if only not in case.name:
                 continue

@@ -56,6 +56,17 @@ def pykdtree(pos: np.ndarray, query: np.ndarray, k: int) -> Call | None:
     return _if_installed(make)
 
 
+def quitefastmst(pos: np.ndarray) -> Call | None:
+    """Find the minimum spanning tree in an open box, with as many threads as OpenMP uses."""
+
+    def make() -> Call:
+        import quitefastmst
+
+        return lambda: quitefastmst.mst_euclid(pos)
+
+    return _if_installed(make)
+
+
 def scipy(pos: np.ndarray, k: int, boxsize: float | None = None) -> Call | None:
     """Find the ``k`` nearest neighbours of every point. Positions must be inside the box."""
 

@@ -112,6 +112,14 @@ def _of_spheres(out: Any) -> dict[str, Any]:
     return {"finite": True, "spheres": int((count > 0).sum()), "largest": int(count.max(initial=0))}
 
 
+def _spanning_tree(library: Any, pos: Any, effort: float, radius: float, box: float) -> Timed:
+    return lambda: library.jz.mst.euclidean.jit(pos, box)
+
+
+def _of_tree(out: Any) -> dict[str, Any]:
+    return {"finite": bool(np.isfinite(out.length).all()), "sum": float(np.asarray(out.length, np.float64).sum())}
+
+
 # Within a radius
 
 
@@ -170,6 +178,8 @@ CALLS = {
     "count_within": TimedCall(_count_within, _of_sums, _ROW + _FLOAT, fixed_radius=True),
     "kernel_sums": TimedCall(_kernel_sums, _of_sums, _ROW + _FLOAT, fixed_radius=True),
     # A label and a mask.
+    # Two rows, a length in two precisions.
+    "spanning_tree": TimedCall(_spanning_tree, _of_tree, _ROW + 5 * _FLOAT, fixed_radius=True),
     "dbscan": TimedCall(_dbscan, _of_clusters, _ROW + _FLOAT + _FLOAT // 4, fixed_radius=True),
     "neighbours_within": TimedCall(
         _neighbours_within, _of_lists, _ROW + _FLOAT + 2 * _FLOAT * NEIGHBOURS, fixed_radius=True

@@ -23,6 +23,8 @@ def questions(n: int, dims: int, box: Any, spacing: float) -> Iterator[Question]
     yield "weighted counts", lambda part: within.count_within.jit(part, radii[1], boxsize=box, weight=part.mass)
     yield "pair counts", lambda part: within.pair_counts.jit(part, radii, boxsize=box).count
     yield "dbscan", lambda part: jz.fof.dbscan.jit(part, radii[1], 4, boxsize=box)
+    yield "spanning tree", lambda part: jz.mst.euclidean.jit(part, box)
+    yield "reachability tree", lambda part: jz.mst.euclidean.jit(part, box, 4)
     if n <= MANY:
         yield from _of_all_pairs(dims, box, radii)
 

@@ -23,3 +23,4 @@ from ._pairs import *  # noqa: F403
 from ._potential import *  # noqa: F403
 from ._radius import *  # noqa: F403
 from ._rows import *  # noqa: F403
+from ._spanning_tree import *  # noqa: F403

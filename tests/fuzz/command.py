@@ -24,6 +24,7 @@ PARTS = (
     "knn",
     "nearest",
     "fof",
+    "trees",
     "radius",
     "bins",
     "pairs",

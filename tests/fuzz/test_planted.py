@@ -30,6 +30,7 @@ from fuzz import (
     runner,
     spheres,
     sums,
+    trees,
 )
 from jztree import kernels
 from jztree_utils import io
@@ -78,8 +79,8 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "batch"),
-    [(knn, 2), (nearest, 1), (fof, 1), (radius, 1), (pairs, 1), (sums, 1), (spheres, 1)],
-    ids=["knn", "nearest", "fof", "radius", "pairs", "sums", "spheres"],
+    [(knn, 2), (nearest, 1), (fof, 1), (radius, 1), (pairs, 1), (sums, 1), (spheres, 1), (trees, 1)],
+    ids=["knn", "nearest", "fof", "radius", "pairs", "sums", "spheres", "trees"],
 )
 def test_correct_library_passes(part: ModuleType, batch: int) -> None:
     assert not findings(part, 20, batch)
@@ -220,6 +221,12 @@ def test_divided_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_joined_groups_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "fof", lambda label: label.at[1:2].set(0))
     assert_found(findings(fof, 160), "particles that are not linked are in one group")
+
+
+@pytest.mark.long
+def test_edge_to_a_wrong_particle_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "spanning_tree", lambda found: (found[0].at[:1].set(0), *found[1:]))
+    assert_found(findings(trees), "the ends of an edge are no pair of rows")
 
 
 @pytest.mark.slow

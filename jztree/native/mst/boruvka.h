@@ -1,0 +1,272 @@
+// Boruvka's algorithm over a z-ordered tree. Each round joins every set of rows to another one by the first of its
+// outgoing edges in the order of edges:
+//
+// 1. Every row offers its lightest edge among its near particles, if this is surely its lightest. The least weight of a
+//    set is a minimum over its rows.
+// 2. Rows with a floor up to the least weight of their set search the tree (edge_walk.h).
+// 3. Among the edges with the least weight of a set, a second minimum finds the first pair of rows.
+// 4. These edges join the sets.
+//
+// A leaf of one set is skipped if its rows have floors above the least weight. So late rounds look only at leaves near
+// the boundaries of sets.
+//
+// Equal points are joined before the first round: each to the first of them. Only this row takes part in the rounds,
+// because its edges precede those of the others. So the cost of sets of equal points is linear. With core distances
+// above 0, equal points are not closer to each other than to others, so they all take part.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "common/cpu/spares.h"
+#include "common/cpu/staged_tree.h"
+#include "edge_sets.h"
+#include "edge_sort.h"
+#include "edge_walk.h"
+#include "fof/union_find.h"
+
+namespace jztree {
+
+template <int D, typename T>
+class Boruvka {
+ public:
+  Boruvka(const Parallel& parallel, EdgeSets<D, T>& sets, const StagedTree<D, T>& tree)
+      : parallel_(parallel),
+        sets_(sets),
+        tree_(tree),
+        joined_(sets.num),
+        edges_(std::max<int64_t>(sets.num - 1, 0)),
+        most_(largest_leaf(tree)) {}
+
+  // Returns the edges, in any order.
+  const Edge* run() {
+    if (sets_.num == 0) return edges_.get();
+    begin();
+    while (count_.load() < sets_.num - 1) {
+      label();
+      each_leaf([&](int64_t leaf) { offer(leaf); });
+      search();
+      each_leaf([&](int64_t leaf) { choose(leaf); });
+      each_leaf([&](int64_t leaf) { join(leaf); });
+    }
+    return edges_.get();
+  }
+
+ private:
+  static constexpr int64_t grain = 64;  // leaves
+
+  template <typename Work>
+  void each_leaf(const Work& work) {
+    parallel_.blocks(tree_.leaves(), grain, [&](int64_t begin, int64_t end) {
+      for (int64_t leaf = begin; leaf < end; ++leaf) work(leaf);
+    });
+  }
+
+  template <typename Work>
+  void each_row(const Work& work) {
+    parallel_.blocks(sets_.num, 1 << 13, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row) work(row);
+    });
+  }
+
+  void begin() {
+    each_row([&](int64_t row) {
+      joined_.set(row, row);
+      sets_.to[row] = -1;
+      sets_.sure[row] = 0;
+      sets_.seen[row] = 0;
+      sets_.floor[row] = 0;
+      if (sets_.in.core_row) sets_.core[row] = sets_.rule.weight(sets_.pos(row), sets_.pos(sets_.in.core_row[row]));
+    });
+    // Equal points are neighbours in z-order. Their first row in the output order represents them.
+    each_row([&](int64_t row) {
+      if ((row == 0 || !same_place(row - 1, row)) && row + 1 < sets_.num && same_place(row, row + 1)) join_equal(row);
+    });
+  }
+
+  bool same_place(int64_t a, int64_t b) const { return tree_.same_place(a, tree_, b) && sets_.weight(a, b) == 0; }
+
+  void join_equal(int64_t first) {
+    int64_t end = first + 1, chosen = first;
+    for (; end < sets_.num && same_place(end - 1, end); ++end)
+      if (sets_.in.output_row(end) < sets_.in.output_row(chosen)) chosen = end;
+    for (int64_t row = first; row < end; ++row) {
+      if (row == chosen) continue;
+      add(0, row, chosen);
+      drop(row);
+    }
+  }
+
+  // Take a row out of the rounds: its edges are too heavy, and it is too far away for others.
+  void drop(int64_t row) {
+    sets_.floor[row] = no_weight;
+    for (int d = 0; d < D; ++d) tree_.x[d][row] = std::numeric_limits<T>::infinity();
+  }
+
+  bool takes_part(int64_t row) const { return tree_.x[0][row] < std::numeric_limits<T>::infinity(); }
+
+  void add(double weight, int64_t from, int64_t to) {
+    edges_[count_.fetch_add(1, std::memory_order_relaxed)] = {bits_of_weight(weight), sets_.rows_of(from, to)};
+    joined_.unite(from, to);
+  }
+
+  // Find the sets of rows and nodes, and forget the edges of the last round.
+  void label() {
+    each_row([&](int64_t row) {
+      sets_.set[row] = joined_.find(row);
+      if (sets_.set[row] != row) return;
+      sets_.least[row].store(bits_of_weight(no_weight), std::memory_order_relaxed);
+      sets_.pair[row].store(no_pair, std::memory_order_relaxed);
+    });
+    for (int plane = 0; plane < tree_.layout().planes(); ++plane) label_nodes(plane);
+  }
+
+  void label_nodes(int plane) {
+    const int64_t start = tree_.layout().starts[static_cast<size_t>(plane)];
+    const int32_t* below = plane == 0 ? sets_.set.get() : sets_.nodes.data() + tree_.layout().starts[plane - 1];
+    parallel_.blocks(tree_.layout().sizes[static_cast<size_t>(plane)], 1 << 10, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t first = plane == 0 ? tree_.leaf_row(i) : tree_.first_child(plane, i);
+        const int64_t last = plane == 0 ? tree_.leaf_row(i + 1) : tree_.first_child(plane, i + 1);
+        const bool one =
+            first < last && std::all_of(below + first, below + last, [&](int32_t set) { return set == below[first]; });
+        sets_.nodes[static_cast<size_t>(start + i)] = one ? below[first] : many_sets;
+      }
+    });
+  }
+
+  // Whether no row of a leaf can have an edge with the least weight of its set.
+  bool is_settled(int64_t leaf) {
+    const int32_t set = sets_.nodes[static_cast<size_t>(leaf)];
+    return set != many_sets && sets_.floors[static_cast<size_t>(leaf)] > sets_.least_of(set);
+  }
+
+  // Call work(row, set) for the rows that may have an edge with the least weight of their set, and update the leaf's
+  // floor.
+  template <typename Work>
+  void each_open_row(int64_t leaf, const Work& work) {
+    if (is_settled(leaf)) return;
+    double least = no_weight;
+    for (int64_t row = tree_.leaf_row(leaf); row < tree_.leaf_row(leaf + 1); ++row) {
+      const int32_t set = sets_.set[row];
+      if (sets_.floor[row] <= sets_.least_of(set)) work(row, set);
+      least = std::min(least, sets_.floor[row]);
+    }
+    sets_.floors[static_cast<size_t>(leaf)] = least;
+  }
+
+  void offer(int64_t leaf) {
+    each_open_row(leaf, [&](int64_t row, int32_t set) {
+      if (!takes_part(row)) return;
+      if (!sets_.sure[row] || sets_.set[sets_.to[row]] == set) take_near(row, set);
+      if (sets_.to[row] >= 0) sets_.offer(set, sets_.sure[row] ? sets_.floor[row] : sets_.weight(row, sets_.to[row]));
+    });
+  }
+
+  // Find the lightest edge of a row to its near particles in other sets, and a floor from the others' distances.
+  void take_near(int64_t row, int32_t set) {
+    Nearest nearest{no_weight, no_pair, sets_.to[row]};
+    if (nearest.to >= 0 && sets_.set[nearest.to] == set) nearest.to = -1;
+    if (nearest.to >= 0) nearest = {sets_.weight(row, nearest.to), sets_.rows_of(row, nearest.to), nearest.to};
+    const double others = std::max(sets_.floor[row], look_through(row, set, nearest));
+    sets_.to[row] = nearest.to;
+    sets_.sure[row] = nearest.to >= 0 && nearest.weight < others;
+    sets_.floor[row] = std::min(nearest.weight, others);
+  }
+
+  struct Nearest {
+    double weight;
+    uint64_t pair;
+    int32_t to;
+  };
+
+  // Look for a lighter edge among the near particles, nearest first. Returns a lower limit of the weights of other
+  // edges. A particle at the end of the list limits those that are not in the list, or any one those after it.
+  double look_through(int64_t row, int32_t set, Nearest& nearest) {
+    const int64_t k = sets_.in.near.dims[1];
+    const int32_t* near = sets_.in.near + row * k;
+    double limit = no_weight;  // of edges to particles that equal points represent
+    const int64_t seen = sets_.seen[row];
+    if (seen == k) return 0;
+    int64_t i = seen;
+    for (; i < k && near[i] >= 0 && sets_.set[near[i]] == set; ++i) {
+    }
+    sets_.seen[row] = static_cast<uint8_t>(i);
+    if (i == k) return floor_beyond(row, near[k - 1]);
+    for (; i < k && near[i] >= 0; ++i) {
+      const int32_t other = near[i];
+      const double beyond = floor_beyond(row, other);
+      if (beyond > nearest.weight) return std::min(limit, beyond);
+      if (sets_.set[other] == set) continue;
+      if (!takes_part(other)) {
+        limit = std::min(limit, beyond);
+        continue;
+      }
+      const double weight = sets_.weight(row, other);
+      const uint64_t pair = sets_.rows_of(row, other);
+      if (weight < nearest.weight || (weight == nearest.weight && pair < nearest.pair)) nearest = {weight, pair, other};
+    }
+    return i == k ? std::min(limit, floor_beyond(row, near[k - 1])) : limit;
+  }
+
+  // A lower limit of the weights of edges to particles that are not nearer than another one.
+  double floor_beyond(int64_t row, int64_t last) {
+    const double floor = sets_.rule.surely(sets_.rule.weight(sets_.pos(row), sets_.pos(last)));
+    return sets_.in.core_row ? std::max(floor, sets_.core[row]) : floor;
+  }
+
+  void search() {
+    struct Worker {
+      EdgeWalk<D, T> walk;
+      std::vector<int32_t> places;
+    };
+    Spares<Worker>().blocks(
+        parallel_, tree_.leaves(), 16, [&] { return Worker{EdgeWalk<D, T>(sets_, most_), {}}; },
+        [&](Worker& worker, int64_t begin, int64_t end) {
+          for (int64_t leaf = begin; leaf < end; ++leaf) {
+            worker.places.clear();
+            each_open_row(leaf, [&](int64_t row, int32_t) {
+              if (!sets_.sure[row] && takes_part(row))
+                worker.places.push_back(static_cast<int32_t>(row - tree_.leaf_row(leaf)));
+            });
+            if (!worker.places.empty()) worker.walk.search(leaf, worker.places);
+          }
+        });
+  }
+
+  bool has_least(int64_t row, int32_t set) {
+    return sets_.sure[row] && sets_.to[row] >= 0 && sets_.floor[row] == sets_.least_of(set);
+  }
+
+  void choose(int64_t leaf) {
+    each_open_row(leaf, [&](int64_t row, int32_t set) {
+      if (has_least(row, set)) sets_.offer_pair(set, sets_.rows_of(row, sets_.to[row]));
+    });
+  }
+
+  // If two sets have chosen the same edge, one of them adds it.
+  void join(int64_t leaf) {
+    each_open_row(leaf, [&](int64_t row, int32_t set) {
+      if (!has_least(row, set)) return;
+      const int32_t to = sets_.to[row], other = sets_.set[to];
+      const uint64_t pair = sets_.rows_of(row, to);
+      if (sets_.pair[set].load(std::memory_order_relaxed) != pair) return;
+      const bool same =
+          sets_.least_of(other) == sets_.floor[row] && sets_.pair[other].load(std::memory_order_relaxed) == pair;
+      if (!same || set < other) add(sets_.floor[row], row, to);
+    });
+  }
+
+  const Parallel& parallel_;
+  EdgeSets<D, T>& sets_;
+  const StagedTree<D, T>& tree_;
+  UnionFind joined_;
+  Scratch<Edge> edges_;
+  std::atomic<int64_t> count_{0};
+  const int64_t most_;
+};
+
+}  // namespace jztree

@@ -1,0 +1,78 @@
+// The state of Boruvka's algorithm between and during its rounds, shared by all threads.
+//
+// A row's `floor` is a weight below which it has no edge to another set. Sets only grow, so a floor stays valid, and
+// most rows need no search: the lightest edge of their set is below their floor.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <vector>
+
+#include "common/cpu/memory.h"
+#include "common/cpu/parallel.h"
+#include "common/cpu/staged_tree.h"
+#include "edge_rule.h"
+#include "spanning_tree.h"
+
+namespace jztree {
+
+constexpr int32_t many_sets = -1;
+
+template <int D, typename T>
+struct EdgeSets {
+  const SpanningTree<D, T>& in;
+  const StagedTree<D, T>& tree;
+  const EdgeRule<D, T>& rule;
+  const int64_t num;
+  Scratch<int32_t> set;                  // [row], the smallest row of its set
+  std::vector<int32_t> nodes;            // [node], the set of its rows, or many_sets
+  Scratch<int32_t> to;                   // [row], the other end of its lightest known edge to another set; -1: none
+  Scratch<uint8_t> sure;                 // [row], whether no other edge of the row to another set is lighter
+  Scratch<uint8_t> seen;                 // [row], the number of its first near particles that are in its set
+  Scratch<double> floor;                 // [row]
+  Scratch<double> core;                  // [row], weight of the core distance; empty for Euclidean lengths
+  std::vector<double> floors;            // [leaf], the least floor of its rows
+  Scratch<std::atomic<uint64_t>> least;  // [set], bits of the least weight of an edge to another set
+  Scratch<std::atomic<uint64_t>> pair;   // [set], the least pair of rows of such an edge with this weight
+
+  EdgeSets(const SpanningTree<D, T>& interface, const StagedTree<D, T>& staged, const EdgeRule<D, T>& edge_rule)
+      : in(interface),
+        tree(staged),
+        rule(edge_rule),
+        num(interface.tree.num()),
+        set(num),
+        nodes(static_cast<size_t>(staged.layout().nodes()), many_sets),
+        to(num),
+        sure(num),
+        seen(num),
+        floor(num),
+        core(interface.core_row ? num : 0),
+        floors(static_cast<size_t>(staged.leaves()), 0),
+        least(num),
+        pair(num) {}
+
+  const T* pos(int64_t row) const { return in.tree.pos + row * D; }
+
+  double weight(int64_t a, int64_t b) const {
+    const double distance = rule.weight(pos(a), pos(b));
+    return in.core_row ? std::max({distance, core.get()[a], core.get()[b]}) : distance;
+  }
+
+  uint64_t rows_of(int64_t a, int64_t b) const { return pair_of(in.output_row(a), in.output_row(b)); }
+
+  // The least weight found so far in this round of an edge from a set to another.
+  double least_of(int32_t of_set) { return weight_of_bits(least[of_set].load(std::memory_order_relaxed)); }
+
+  void offer(int32_t of_set, double weight) { lower(least[of_set], bits_of_weight(weight)); }
+  void offer_pair(int32_t of_set, uint64_t rows) { lower(pair[of_set], rows); }
+
+ private:
+  // A minimum does not depend on the order of the threads.
+  static void lower(std::atomic<uint64_t>& place, uint64_t value) {
+    uint64_t seen = place.load(std::memory_order_relaxed);
+    while (value < seen && !place.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
+    }
+  }
+};
+
+}  // namespace jztree

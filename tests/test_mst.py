@@ -1,0 +1,248 @@
+"""Minimum spanning trees against Kruskal's algorithm on all pairs, SciPy and friends-of-friends groups."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import mesh_of
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components, minimum_spanning_tree
+
+from jztree import kernels
+from jztree.config import KNNConfig, TreeConfig
+from jztree.data import Pos
+from jztree.fof import fof_labels
+from jztree.mst import SpanningTree, euclidean
+
+pytestmark = pytest.mark.emulated
+
+
+def exact_lengths(tree: SpanningTree) -> np.ndarray:
+    """Return the lengths of the edges in float64."""
+    words = np.asarray(tree.exact).astype(np.uint64)
+    return (words[:, 0] | words[:, 1] << np.uint64(32)).view(np.float64)
+
+
+def weights(pos: np.ndarray, box: Any = None, core_k: int | None = None) -> np.ndarray:
+    """Return the squared lengths of the edges between all pairs."""
+    squares = oracles.squared_distances(pos, pos, box)
+    if core_k is None:
+        return squares
+    core = np.sort(squares, axis=1)[:, core_k - 1]
+    return np.maximum(squares, np.maximum(core[:, None], core))
+
+
+def check(tree: SpanningTree, pos: np.ndarray, box: Any = None, core_k: int | None = None) -> None:
+    """Compare all fields with those of Kruskal's algorithm."""
+    weight, num = weights(pos, box, core_k), max(len(pos) - 1, 0)
+    ends = oracles.kruskal(weight)
+    assert int(tree.num) == num
+    np.testing.assert_array_equal(np.stack([tree.i, tree.j], axis=1)[:num], ends)
+    np.testing.assert_allclose(exact_lengths(tree)[:num], np.sqrt(weight[ends[:, 0], ends[:, 1]]), rtol=1e-15)
+    np.testing.assert_array_equal(tree.length, exact_lengths(tree).astype(pos.dtype))
+    for rows in (tree.i[num:], tree.j[num:]):
+        np.testing.assert_array_equal(rows, np.full(len(rows), -1))
+    assert np.isinf(tree.length[num:]).all()
+
+
+def difficult(name: str, dims: int = 3) -> np.ndarray:
+    """Return a set of particles with many ties, or with lengths of many sizes."""
+    rng = np.random.default_rng(3)
+    pos = rng.random((200, dims))
+    if name == "equal points":
+        return pos[rng.integers(0, 30, 200)]
+    if name == "all points equal":
+        return np.repeat(pos[:1], 200, axis=0)
+    if name == "lattice":
+        return rng.permutation(oracles.lattice(6, dims, np.float64, 0.125))
+    if name == "line":
+        return np.where(np.arange(dims) == 0, pos, 0.5)
+    if name == "clumps":
+        return np.asarray((rng.random((5, dims))[rng.integers(0, 5, 200)] + 1e-5 * pos) % 1)
+    assert name == "wide range"
+    return np.asarray(0.5 + (pos - 0.5) * 10.0 ** -rng.uniform(0, 12, (200, 1)))
+
+
+NAMES = ["equal points", "all points equal", "lattice", "line", "clumps", "wide range"]
+each_name = pytest.mark.parametrize("name", NAMES)
+
+
+@pytest.mark.parametrize("dims", range(1, 9))
+@pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
+def test_equals_kruskal(dims: int, kind: str, dtype: Any) -> None:
+    box = oracles.box_lengths(kind, dims)
+    pos = oracles.uniform(300, dims, dtype)
+    check(euclidean(pos, box), pos, box)
+
+
+@each_name
+@pytest.mark.parametrize("core_k", [None, 5])
+@pytest.mark.parametrize("kind", ["open", "periodic"])
+def test_difficult_sets_equal_kruskal(name: str, kind: str, core_k: int | None, dtype: Any) -> None:
+    pos = difficult(name).astype(dtype)
+    box = 1.0 if kind == "periodic" else None
+    check(euclidean.jit(pos, box, core_k), pos, box, core_k)
+
+
+@pytest.mark.parametrize("core_k", [1, 2, 20, 150])
+def test_mutual_reachability_equals_kruskal(core_k: int) -> None:
+    pos = oracles.clustered(150, 2) % 1
+    check(euclidean(pos, 1.0, core_k), pos, 1.0, core_k)
+
+
+def test_core_distance_of_one_particle_gives_distances() -> None:
+    pos = oracles.uniform(100, 3)
+    jax.tree.map(np.testing.assert_array_equal, euclidean(pos, core_k=1), euclidean(pos))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3])
+@pytest.mark.parametrize("core_k", [None, 1, 2])
+def test_few_particles(n: int, core_k: int | None) -> None:
+    pos = oracles.uniform(n, 3)
+    if core_k is not None and core_k > max(n, 1):
+        with pytest.raises(ValueError, match=f"core_k is {core_k}, but there are only {n} particles"):
+            euclidean(pos, core_k=core_k)
+        return
+    tree = euclidean(pos, core_k=core_k)
+    assert tree.rows == n
+    check(tree, pos, None, core_k)
+
+
+def test_positions_outside_the_box_are_wrapped() -> None:
+    pos = (oracles.uniform(300, 3) * np.float32(5) - np.float32(2)).astype(np.float32)
+    check(euclidean(pos, 1.0), pos, 1.0)
+
+
+def test_images_of_one_point_are_equal_points() -> None:
+    pos = np.random.default_rng(2).integers(-3, 4, (100, 2)).astype(np.float32)
+    check(euclidean(pos, 1.0), pos, 1.0)
+
+
+@pytest.mark.parametrize("num", [0, 1, 2, 60])
+def test_padding_has_no_edges(num: int) -> None:
+    pos = oracles.uniform(80, 3)
+    pos[num:] = np.nan
+    tree = euclidean.jit(Pos(pos=pos, num=jnp.asarray(num)))
+    assert tree.i.shape == (79,)
+    check(tree, pos[:num])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["uniform", "clustered", "lattice"])
+def test_many_particles_equal_scipy(kind: str) -> None:
+    pos = {
+        "uniform": lambda: oracles.uniform(3000, 3),
+        "clustered": lambda: oracles.clustered(3000, 3),
+        "lattice": lambda: oracles.lattice(14, 3),
+    }[kind]()
+    tree = euclidean.jit(pos)
+    # SciPy takes 0 for a missing edge; no two of these points are equal.
+    there = minimum_spanning_tree(np.sqrt(weights(pos))).data
+    np.testing.assert_allclose(exact_lengths(tree), np.sort(there), rtol=1e-15)
+    graph = np.asarray(tree.i), np.asarray(tree.j)
+    joined = connected_components(_graph(graph, len(pos)), directed=False)[0]
+    assert joined == 1
+
+
+def _graph(ends: tuple[np.ndarray, np.ndarray], n: int) -> Any:
+    return coo_array((np.ones(len(ends[0])), ends), shape=(n, n))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_cuts_at_lengths_of_edges_are_groups(box: float | None) -> None:
+    """The length in float64 is the first linking length that links the ends."""
+    pos = oracles.clustered(2000, 3) % np.float32(1)
+    tree = euclidean.jit(pos, box)
+    lengths = exact_lengths(tree)
+    for edge in np.linspace(0, len(lengths) - 1, 20).astype(int):
+        for rlink in (lengths[edge], np.nextafter(lengths[edge], 0)):
+            kept = lengths <= rlink
+            ends = np.asarray(tree.i)[kept], np.asarray(tree.j)[kept]
+            expected = oracles.smallest_members(connected_components(_graph(ends, len(pos)), directed=False)[1])
+            np.testing.assert_array_equal(fof_labels.jit(pos, rlink, box, output_order="input")[1], expected)
+
+
+def test_any_hierarchy_and_number_of_threads_gives_the_same_tree() -> None:
+    pos = oracles.clustered(3000, 3)
+    pos[::7] = pos[::-1][::7]
+    expected = euclidean(pos)
+    for leaf_size, fan_out in ((2, 2), (7, 30), (200, 8)):
+        cfg = KNNConfig(tree=TreeConfig(leaf_size=leaf_size, fan_out=fan_out))
+        jax.tree.map(np.testing.assert_array_equal, euclidean(pos, cfg=cfg), expected)
+    threads = kernels.native_info()["num_threads"]
+    try:
+        kernels.set_num_threads(1)
+        jax.tree.map(np.testing.assert_array_equal, euclidean(pos), expected)
+    finally:
+        kernels.set_num_threads(threads)
+
+
+def test_order_of_rows_does_not_change_lengths() -> None:
+    pos = oracles.clustered(1000, 3)
+    shuffled = np.random.default_rng(1).permutation(pos)
+    np.testing.assert_array_equal(euclidean(pos).exact, euclidean(shuffled).exact)
+
+
+def test_mapped_particles_give_the_trees_of_each_set() -> None:
+    sets = jnp.stack([oracles.uniform(60, 3, seed=seed) for seed in range(3)])
+    found = jax.vmap(lambda pos: euclidean(pos, core_k=3))(sets)
+    for i, pos in enumerate(sets):
+        one = jax.tree.map(lambda leaf, i=i: leaf[i], found)
+        jax.tree.map(np.testing.assert_array_equal, one, euclidean(pos, core_k=3))
+
+
+@pytest.mark.parametrize("core_k", [None, 4])
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_derivatives_of_lengths_equal_differences(core_k: int | None, box: float | None, x64: None) -> None:
+    pos = oracles.uniform(40, 3, np.float64)
+
+    def total(pos: jax.Array) -> jax.Array:
+        return (euclidean(pos, box, core_k).length ** 2 * jnp.arange(39)).sum()
+
+    step = 1e-6 * np.random.default_rng(5).standard_normal(pos.shape)
+    change = (total(pos + step) - total(pos - step)) / 2
+    np.testing.assert_allclose(np.sum(jax.grad(total)(pos) * step), change, rtol=1e-6)
+
+
+def test_derivatives_between_equal_points_are_zero() -> None:
+    gradient = jax.grad(lambda pos: euclidean(pos).length.sum())(jnp.ones((5, 3)))
+    np.testing.assert_array_equal(gradient, np.zeros((5, 3)))
+
+
+def test_nan_position_raises() -> None:
+    pos = oracles.uniform(50, 3)
+    pos[17, 1] = np.nan
+    with pytest.raises(ValueError, match="row 17 "):
+        euclidean(pos)
+
+
+@pytest.mark.parametrize("core_k", [0, -3])
+def test_invalid_core_k_raises(core_k: int) -> None:
+    with pytest.raises(ValueError, match=f"core_k must be at least 1, not {core_k}"):
+        euclidean(oracles.uniform(50, 3), core_k=core_k)
+
+
+def test_core_k_that_is_no_integer_raises() -> None:
+    with pytest.raises(TypeError, match="core_k must be an integer"):
+        euclidean(oracles.uniform(50, 3), core_k=2.5)  # type: ignore[arg-type]
+
+
+def test_core_k_above_traced_num_raises() -> None:
+    oracles.skip_where_kernels_cannot_raise()
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="core_k is 7, but there are only 6 particles"):
+        jax.block_until_ready(euclidean.jit(Pos(pos=oracles.uniform(50, 3), num=jnp.asarray(6)), core_k=7))
+
+
+def test_several_devices_raise() -> None:
+    with pytest.raises(NotImplementedError, match="supports one device, but it was mapped over 2"):
+        euclidean.smap(mesh_of(2), jit=True)(np.stack([oracles.uniform(50, 3)] * 2))
+
+
+def test_one_device_of_a_mesh_gives_the_same_tree() -> None:
+    pos = oracles.uniform(50, 3)
+    found = euclidean.smap(mesh_of(1), jit=True)(pos[None])
+    np.testing.assert_array_equal(np.ravel(found.exact), np.ravel(euclidean(pos).exact))
