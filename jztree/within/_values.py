@@ -46,14 +46,16 @@ def _of_complex(how: kernels.Reduction, values: jax.Array, splits: jax.Array, st
 
 def _wide(dtype: Any) -> Any:
     """Return the dtype of 32 or 64 bits that the kernel needs for numbers of a dtype."""
+    if dtype.itemsize >= 4:
+        return dtype
     if jnp.issubdtype(dtype, jnp.floating):
-        return jnp.promote_types(dtype, jnp.float32)
+        return jnp.dtype(jnp.float32)
     unsigned = dtype == jnp.bool_ or jnp.issubdtype(dtype, jnp.unsignedinteger)
-    return jnp.promote_types(dtype, jnp.uint32 if unsigned else jnp.int32)
+    return jnp.dtype(jnp.uint32 if unsigned else jnp.int32)
 
 
 def _dtype_of_sum(dtype: Any) -> Any:
     """Return the dtype of `jax.numpy.sum`. For half precision, return float32, the dtype of its accumulator."""
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
-        return jnp.float32
+        return jnp.dtype(jnp.float32)
     return jax.eval_shape(jnp.sum, jax.ShapeDtypeStruct((1,), dtype)).dtype
