@@ -131,6 +131,7 @@ NOT_DIFFERENTIABLE = {
     "overdensity.sphere_properties",
     "radius.count_within, weight",
     "radius.pair_counts",
+    "radius.pair_counts, separations",
 }
 CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "data.all_particles_equal": lambda part: Call(data.all_particles_equal, {"p1": part, "p2": part}),
@@ -219,9 +220,15 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "radius.pair_counts, regions": lambda part: _of(
         jz.radius.pair_counts, edges=[0.1, 0.2], mode="s_mu", edges_b=[0, 1], region=part.id // 9, num_regions=7
     )(part),
+    "radius.pair_counts, separations": _of(
+        jz.radius.pair_counts, edges=[0.1, 0.2], mode="rp_pi", edges_b=[0, 0.1], los="midpoint", separations=True
+    ),
     "radius.pairs_within": _of(jz.radius.pairs_within, radius=0.1, boxsize=1.0, capacity=900, full=True),
     "radius.radius_including": lambda part: Call(jz.radius.radius_including, {"distance": part.mass}),
     "radius.reduce_within": _of(jz.radius.reduce_within, radius=0.1, pair_func=_pair_func, boxsize=1.0, capacity=9000),
+    "radius.reduce_within, max": _of(
+        jz.radius.reduce_within, radius=0.1, pair_func=_pair_func, how="max", capacity=9000
+    ),
     "radius.sph_derivative": lambda part: _of(jz.radius.sph_derivative, h=0.3, field=part.vel, kind="curl")(part),
     "tree.build_tree_hierarchy": lambda part: _of(jz.tree.build_tree_hierarchy)(jz.tree.zsort(part)[0]),
     "tree.center_of_mass": _runs,

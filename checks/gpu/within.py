@@ -39,8 +39,11 @@ def _of_all_pairs(dims: int, box: Any, radii: np.ndarray) -> Iterator[Question]:
     if dims > 1:
         yield "pairs by separation and depth", lambda part: _pairs(part, box, "rp_pi", radii, radii)
         yield "pairs by cosine", lambda part: _pairs(part, box, "s_mu", radii, np.linspace(0, 1, 5))
+        yield "separations", lambda part: _separations(part, box, radii)
         if box == 0:
             yield "pairs seen by an observer", lambda part: _pairs(part, box, "rp_pi", radii, radii, "midpoint")
+    for how in ("sum", "max"):
+        yield f"reductions, {how}", lambda part, how=how: within.reduce_within.jit(part, radii[1], _pull, box, how=how)
     for form in ("gather", "scatter", "mean_kernel", "mean_h"):
         yield f"kernel sums, {form}", lambda part, form=form: _sums(part, radii[2], box, form)
 
@@ -50,6 +53,15 @@ def _pairs(part: Any, box: Any, mode: str, edges: Any, edges_b: Any, los: Any = 
     weight = np.full(part.pos.shape[0], 0.5, part.pos.dtype)
     found = jz.radius.pair_counts.jit(part, edges, boxsize=box, mode=mode, edges_b=edges_b, los=los, weight=weight)
     return found.count, found.weight
+
+
+def _separations(part: Any, box: Any, edges: Any) -> jax.Array:
+    return jz.radius.pair_counts.jit(part, edges, boxsize=box, separations=True).separation.to_float()
+
+
+def _pull(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> Any:
+    """Return positive numbers, whose sums lose no digits."""
+    return source.mass * distance, jax.numpy.abs(vector) * query.mass[:, None]
 
 
 def _sums(part: Any, reach: float, box: Any, form: str) -> jax.Array:

@@ -139,14 +139,15 @@ def test_counts_of_devices_give_the_same_estimates(ndev: int) -> None:
     def of_devices(one: str, other: str | None) -> PairCounts:
         a = held[one]
         b = {} if other is None else {"part_b": held[other], "weight_b": held[other].mass, "region_b": held[other].id}
-        return count(a, EDGES, weight=a.mass, region=a.id, num_regions=REGIONS, **BINS["multipoles"], **b)
+        regions = {"region": a.id, "num_regions": REGIONS}
+        return count(a, EDGES, weight=a.mass, separations=True, **regions, **BINS["multipoles"], **b)
 
     for tracer in ("auto", "cross"):
         chosen = {name: sums[name] for name in TRACERS[tracer]}
         counts = given_counts(TRACERS[tracer], of_devices)
         found = multipoles_from_counts(**counts, **chosen, edges=EDGES, cosines=COSINES)
-        same = OF_PARTICLES["multipoles"](edges=EDGES, **options_of(TRACERS[tracer]))
-        for name in ("value", "samples", "error"):
+        same = OF_PARTICLES["multipoles"](edges=EDGES, separation=True, **options_of(TRACERS[tracer]))
+        for name in ("value", "samples", "error", "separation"):
             np.testing.assert_allclose(getattr(found, name), getattr(same, name), rtol=1e-9, err_msg=name)
 
 
