@@ -293,7 +293,7 @@ def test_several_devices_give_the_labels_of_one(ndev: int, name: str) -> None:
     pos, counts, part = make(name, ndev)
     for kind in ("random", "gradient" if "outlier" not in name and "crowds" not in name else "few long"):
         rlink = lengths_of(kind, pos, SETS[name][2])
-        dealt = np.where(part.id >= 0, rlink[part.id], np.nan)
+        dealt = np.where(part.id >= 0, rlink[np.maximum(part.id, 0)], np.nan)
         for box in (0.0, 1.0):
             if "outlier" in name and box:
                 continue
