@@ -302,6 +302,29 @@ def test_several_devices_give_the_labels_of_one(ndev: int, name: str) -> None:
             np.testing.assert_array_equal(joined(label, counts), want, f"{kind}, box {box}")
 
 
+@pytest.mark.parametrize("x64", [False, True])
+def test_devices_need_no_implicit_promotion(x64: bool) -> None:
+    pos = oracles.uniform(300, 3)
+    rlink = lengths_of("random", pos, 0.2)
+    counts = uneven(300, 4)
+    part = deal(pos, counts, rows=300)
+    find = fof_labels.smap(mesh_of(4), jit=True)
+    with jax.enable_x64(x64), jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        _, label = find(part, rlink[np.maximum(part.id, 0)], 1.0, output_order="input")
+    np.testing.assert_array_equal(joined(label, counts), expected(pos, rlink, 1.0))
+
+
+def test_sorted_particles_of_devices_keep_their_lengths() -> None:
+    pos = oracles.clustered(300, 3)
+    rlink = lengths_of("random", pos, 0.1)
+    part = deal(pos, uneven(300, 4), rows=300)
+    partz, th = tree.zsort_and_tree.smap(mesh_of(4), jit=True)(part, boxsize=1.0)
+    lengths = rlink[np.maximum(np.asarray(partz.id), 0)]
+    _, label = fof_labels.smap(mesh_of(4), jit=True)(partz, lengths, 1.0, th=th)
+    want = expected(pos, rlink, 1.0)[joined(partz.id, partz.num)]
+    np.testing.assert_array_equal(joined(label, partz.num), oracles.smallest_members(want))
+
+
 def test_devices_bring_few_ghosts_if_lengths_vary_over_the_box() -> None:
     """One device has long lengths. The others need ghosts only within their own short lengths."""
     random = np.random.default_rng(2)

@@ -123,7 +123,7 @@ def reach_over_ranks(stage: Stage, lengths: Radii) -> jax.Array:
     reach = half[:, None] + farthest[None, :]
     near = (_gap((lower, upper), corners, stage.box) <= reach[:, :, None]).all(axis=-1)
     higher = jnp.arange(reach.shape[1], dtype=jnp.int32) > comm.get_rank_info()[0]
-    return jnp.max(jnp.where(used & near & higher, at_least_normal(reach), -1), axis=1)
+    return jnp.max(jnp.where(used & near & higher[None], at_least_normal(reach), -1), axis=1)
 
 
 def _largest_half(length: jax.Array, splits: jax.Array) -> jax.Array:
@@ -137,7 +137,7 @@ def _gap(boxes: Sequence[Any], others: Sequence[Any], period: Exact) -> jax.Arra
     """Return lower limits of the distances between ``b`` and ``r`` boxes along each dimension, ``(b, r, d)``."""
     lower, upper = (corner[:, None] for corner in boxes)
     other_lower, other_upper = (corner[None] for corner in others)
-    length = exact_to_parts(period, lower.dtype)[0]
+    length = exact_to_parts(period, lower.dtype)[0][None, None]
     straight = jnp.maximum(other_lower - upper, lower - other_upper)
     around = length - (jnp.maximum(upper, other_upper) - jnp.minimum(lower, other_lower))
     gap = jnp.where(length > 0, jnp.minimum(straight, around), straight)
