@@ -17,6 +17,8 @@ from typing import Any
 
 # Create host devices for distributed tests before JAX starts; the other tests run on the first device.
 os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=8"
+# Several tests run at once. Threads of OpenMP and BLAS would use the cores to wait for each other. No kernel has them.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import jax
 import jaxlib
