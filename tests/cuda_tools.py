@@ -17,7 +17,10 @@ _FUNCTION = re.compile(r"^\.text\.(\S+):$(.*?)(?=^//-----|\Z)", re.DOTALL | re.M
 
 
 def tool(name: str) -> str:
-    """Return a program of CUDA: on the PATH, in the folder of nvcc, or from a Python package. Skip the test if there is none."""
+    """Return a program of CUDA: on the PATH, in the folder of nvcc, or from a Python package.
+
+    Skip the test if there is none.
+    """
     next_to_nvcc = Path(shutil.which("nvcc") or "").resolve().parent / name
     packages = Path(sysconfig.get_path("purelib")).glob(f"nvidia/*/bin/{name}")
     found = shutil.which(name) or next((str(path) for path in (next_to_nvcc, *packages) if path.is_file()), None)

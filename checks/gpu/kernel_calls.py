@@ -138,7 +138,7 @@ def record(n: int, folder: Path) -> None:
     """Record the calls of programs with ``n`` particles on the CPU; calls that the folder already has stay."""
     folder.mkdir(parents=True, exist_ok=True)
     with Recorder(folder):
-        for program in (*_one_device(n), *_several_devices(n)):
+        for program in (*one_device(n), *several_devices(n)):
             jax.block_until_ready(program())
         jax.effects_barrier()
     for path in folder.glob("*.pickle"):
@@ -147,21 +147,21 @@ def record(n: int, folder: Path) -> None:
             write(folder, call.answered())
 
 
-def _particles(n: int) -> jz.data.ParticleData:
+def _particles(n: int, dims: int) -> jz.data.ParticleData:
     random = np.random.default_rng(n)
-    pos = np.asarray(ics.clustered_particles(n, seed=5).pos, np.float32)
+    pos = np.asarray(ics.clustered_particles(n, seed=5).pos, np.float32)[:, :dims]
     return jz.data.ParticleData(
         pos=jnp.asarray(pos),
         mass=jnp.asarray(random.random(n, np.float32)),
-        vel=jnp.asarray(random.standard_normal((n, 3), np.float32)),
+        vel=jnp.asarray(random.standard_normal((n, dims), np.float32)),
         id=jnp.arange(n, dtype=jnp.int32),
         num=jnp.asarray(n - n // 50, jnp.int32),
     )
 
 
-def _one_device(n: int) -> Iterator[Callable[[], Any]]:
-    """Yield programs on one device."""
-    part, box, spacing = _particles(n), 1.0, n ** (-1 / 3)
+def one_device(n: int, dims: int = 3) -> Iterator[Callable[[], Any]]:
+    """Yield programs on one device. Together with `several_devices`, they call all kernels."""
+    part, box, spacing = _particles(n, dims), 1.0, n ** (-1 / dims)
     centre = jz.data.Pos(pos=part.pos[: n // 100 + 1], num=jnp.asarray(n // 100, jnp.int32))
     reach, cfg = 0.5 * spacing, jz.config.TreeConfig(masses=True)
     label = functools.partial(jz.fof.fof_and_catalogue.jit, part, 0.2 * spacing, box, cfg=_SMALL)
@@ -182,23 +182,25 @@ def _one_device(n: int) -> Iterator[Callable[[], Any]]:
     yield lambda: jz.knn.knn.jit(partz, k=5, boxsize=box, th=th)
     # A box length that is known only when the program runs.
     yield functools.partial(jax.jit(lambda side: jz.tree.zsort(part.pos, boxsize=side)), jnp.asarray(box))
-    yield _boxes_to_send
+    yield functools.partial(_boxes_to_send, dims)
 
 
-def _boxes_to_send() -> Any:
+def _boxes_to_send(dims: int) -> Any:
     """Call the kernel that only programs with more than 64 ranks use."""
     ranks, each = 100, 32
-    corner = jnp.asarray(np.random.default_rng(1).random((ranks, each, 3), np.float32))
+    corner = jnp.asarray(np.random.default_rng(1).random((ranks, each, dims), np.float32))
     known = corner, corner + 0.05, jnp.ones((ranks, each), jnp.int32)
     own = corner[7], corner[7] + 0.05, jnp.full(each, 0.02, jnp.float32)
-    return kernels.select_boxes(own, known, 7, jz.jax_ext.exact(1.0, (3,)), ranks * each, False)
+    return kernels.select_boxes(own, known, 7, jz.jax_ext.exact(1.0, (dims,)), ranks * each, False)
 
 
-def _several_devices(n: int) -> Iterator[Callable[[], Any]]:
+def several_devices(n: int, dims: int = 3) -> Iterator[Callable[[], Any]]:
     """Yield programs over four devices, whose kernels each run on one device."""
-    mesh = jax.make_mesh((DEVICES,), ("ranks",), axis_types=(jax.sharding.AxisType.Auto,))
-    part = jz.data.expand_particles(_particles(n), DEVICES)
-    spacing = n ** (-1 / 3)
+    mesh = jax.make_mesh(
+        (DEVICES,), ("ranks",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:DEVICES]
+    )
+    part = jz.data.expand_particles(_particles(n, dims), DEVICES)
+    spacing = n ** (-1 / dims)
     centre = jz.data.Pos(pos=part.pos[:, :9], num=jnp.minimum(part.num, 9))
     # With this linking length, groups span devices.
     rlink = 0.7 * spacing
