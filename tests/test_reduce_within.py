@@ -213,7 +213,8 @@ def test_padding_has_finite_derivatives() -> None:
             part = ParticleData(pos=pos, mass=mass, num=n)
             return _sharp(part, 0.9, jnp.full((3, 3), 0.5, jnp.float32), None, scale)
 
-        for found in jax.grad(loss, argnums=(0, 1, 2))(pos, mass, 1.5):
+        derive = jax.grad(loss, argnums=(0, 1, 2))
+        for found in (*derive(pos, mass, 1.5), *jax.jit(derive)(pos, mass, 1.5)):
             assert np.isfinite(found).all()
             assert n or not found.any()
 

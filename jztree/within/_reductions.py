@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
@@ -212,48 +213,43 @@ class _Blocks:
 
     def reduced(self) -> Any:
         """Return the reduction over the pairs of each query, in z-order, ``(q, ...)``."""
-        capacity, checked = self._pair_capacity()
+        capacity = self._pair_capacity()
         needed = capacity.rows * (4 + self.query_tree.posz.dtype.itemsize)
         check_memory(
             needed, f"{capacity.rows:,} pairs of a block", "use a smaller radius or capacity, or more devices."
         )
-        words = comm.after(self.words, checked)
 
         @jax.checkpoint
         def block(first: jax.Array) -> Any:
-            return self._of_block(first, words, capacity.rows)
+            return self._of_block(first, capacity.rows)
 
-        found = jax.lax.map(block, jnp.arange(self.number, dtype=jnp.int32) * self.size)
-        return jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:])[: self.q], found)
-
-    def _pair_capacity(self) -> tuple[Capacity, jax.Array]:
-        """Return the capacity for the pairs of a block, and a number that depends on its check on all ranks."""
-        prepared = self.prepared
-        counts = kernels.count_within(prepared.sources, None, prepared.queries, None, Exact(self.words), 1, self.box)[0]
-        counts = jnp.pad(counts[:, 0], (0, self.number * self.size - self.q)).reshape(self.number, self.size)
-        many = jnp.any(jnp.sum(counts.astype(jnp.float32), axis=1) > 0.999 * 2.0**31)
-        most = jnp.max(jnp.sum(counts, axis=1, dtype=jnp.int32))
-        capacity = choose_capacity(
-            "block_pairs", self.capacity, _USUAL * self.size, max(self.size * prepared.sources.posz.shape[0], 1)
-        )
-        if is_concrete((most, many)) and self.capacity is None and not many:
-            return Capacity(max(int(most), 1), capacity.key), most
-
-        def checked() -> jax.Array:
-            needs = comm.all_gather(comm.after(most, comm.check(0, many, [], _TOO_MANY))).reshape(-1)
-            return comm.require_capacity(jnp.int32(0), needs, capacity, "pairs", "give that capacity or more.")
-
+        found, totals = jax.lax.map(block, jnp.arange(self.number, dtype=jnp.int32) * self.size)
         # In a plain call, raise the documented class with the message alone, as the twins do.
-        return capacity, retrying(checked, {}, "") if is_concrete(most) else checked()
+        known = is_concrete(totals)
+        checked = retrying(lambda: _checked(totals, capacity), {}, "") if known else _checked(totals, capacity)
+        return jax.tree.map(lambda leaf: comm.after(leaf.reshape(-1, *leaf.shape[2:])[: self.q], checked), found)
 
-    def _of_block(self, first: jax.Array, words: jax.Array, size: int) -> Any:
+    def _pair_capacity(self) -> Capacity:
+        """Return the capacity for the pairs of a block."""
+        prepared, sizes = self.prepared, (_USUAL * self.size, max(self.size * self.prepared.sources.posz.shape[0], 1))
+        usual = choose_capacity("block_pairs", self.capacity, *sizes)
+        # JAX removes these counts from a compiled function, which uses the numbers of pairs of the search itself.
+        counts = kernels.count_within(prepared.sources, None, prepared.queries, None, Exact(self.words), 1, self.box)[0]
+        if self.capacity is not None or not is_concrete(counts):
+            return usual
+        each = np.pad(np.asarray(counts[:, 0], np.int64), (0, self.number * self.size - self.q))
+        most = int(each.reshape(self.number, self.size).sum(axis=1).max())
+        return usual if most >= 2**31 else Capacity(max(most, 1), usual.key)
+
+    def _of_block(self, first: jax.Array, size: int) -> tuple[Any, jax.Array]:
+        """Return the reduction for the queries of a block, and the number of their pairs as two digits of 31 bits."""
         prepared, place = self.prepared, jnp.arange(self.q, dtype=jnp.int32)
         inside = (place >= first) & (place < first + self.size)
-        radius = Exact(jnp.where(inside[:, None], words, exact(-1.0, ()).words))
+        radius = Exact(jnp.where(inside[:, None], self.words, exact(-1.0, ()).words))
         at_once = min(_AT_ONCE, size)
         # The entries after the last are not written, but calls consist of whole slices.
         capacity = -(-size // at_once) * at_once
-        splits, _, *lists = kernels.neighbours_within(
+        splits, number, *lists = kernels.neighbours_within(
             prepared.sources,
             None,
             prepared.queries,
@@ -264,6 +260,8 @@ class _Blocks:
             nearest_first=False,
             padded=False,
         )
+        # Lists that do not fit are not written. The check of their number then fails.
+        splits = jnp.where((number[0] == 0) & (number[1] <= size), splits, 0)
         splits = jnp.pad(splits, (0, self.number * self.size - self.q), mode="edge")
         splits = jax.lax.dynamic_slice(splits, (first,), (self.size + 1,))
 
@@ -279,7 +277,7 @@ class _Blocks:
         starts = jnp.arange(0, capacity, at_once, dtype=jnp.int32)
         total = some(starts[0])
         # JAX refuses an empty scan under jax_disable_jit.
-        return jax.lax.scan(more, total, starts[1:])[0] if starts.shape[0] > 1 else total
+        return jax.lax.scan(more, total, starts[1:])[0] if starts.shape[0] > 1 else total, number
 
     def _call(self, index: jax.Array, distance: jax.Array, place: "_Place") -> _Call:
         """Return pairs for the user's function.
@@ -289,27 +287,39 @@ class _Blocks:
             distance: ``(p,)``, the distances in float64, rounded; arbitrary in padding.
             place: The place of the pairs in the lists of the block.
         """
-        prepared, last = self.prepared, max(self.q - 1, 0)
+        prepared = self.prepared
         query = kernels.entry_lists(place.splits, index.shape[0], place.start)
         exists = query < self.size
-        query = jnp.minimum(place.first + query, last)
-        source = jnp.clip(index, 0, max(prepared.sources.posz.shape[0] - 1, 0))
+        # Padding is a pair of the first query and source, because other rows may hold no particles.
+        query, source = jnp.where(exists, place.first + query, 0), jnp.where(exists, index, 0)
         at, *of_queries = self._rows([self.query_tree.posz, *prepared.query_columns], self.query_tree.num, query)
         to, *of_sources = self._rows([prepared.sources.posz, *prepared.columns], prepared.sources.num, source)
-        padding = self._padding(jnp.minimum(place.first + self.size, last), at)
+        padding = self._padding(at)
         vector = jnp.where(exists[:, None], nearest_difference(to, at, self.box), padding)
         distance = as_norm(jnp.where(exists, distance, padding[0]), vector)
         return _Call((of_queries, of_sources), vector, distance, exists, place.splits, place.start)
 
-    def _padding(self, query: jax.Array, at: jax.Array) -> jax.Array:
-        """Return a vector of the length of a query's radius, ``(d,)``, in the dtype of positions ``at``, ``(p, d)``."""
-        words = self._rows([self.words], self.query_tree.num, query[None])[0]
+    def _padding(self, at: jax.Array) -> jax.Array:
+        """Return a vector of the length of the first radius, ``(d,)``, in the dtype of positions ``at``, ``(p, d)``."""
+        words = self._rows([self.words], self.query_tree.num, jnp.zeros(1, jnp.int32))[0]
         length = exact_to_float(Exact(words))[0].astype(at.dtype)
         usable = (length > 0) & jnp.isfinite(length)
         return jnp.zeros_like(at, shape=at.shape[1:]).at[0].set(jnp.where(usable, length, 1))
 
     def _rows(self, columns: list[jax.Array], num: jax.Array, index: jax.Array) -> list[jax.Array]:
         return [_rows(column, num, index) for column in columns]
+
+
+def _checked(totals: jax.Array, capacity: Capacity) -> jax.Array:
+    """Check that the pairs of each block fit, on all ranks. Returns a number that depends on the check.
+
+    Args:
+        totals: ``(b, 2)`` int32, the upper and lower 31 bits of the number of pairs of each block.
+        capacity: The capacity of a block.
+    """
+    many, most = jnp.any(totals[:, 0] > 0), jnp.max(totals[:, 1])
+    needs = comm.all_gather(comm.after(most, comm.check(0, many, [], _TOO_MANY))).reshape(-1)
+    return comm.require_capacity(jnp.int32(0), needs, capacity, "pairs", "give that capacity or more.")
 
 
 class _Place(NamedTuple):
