@@ -2,6 +2,7 @@
 
 from ._box import check_box, check_classes, exact_box_argument, sequence_of
 from ._faults import first_row, row_fault, rows_fault
+from ._lengths import check_length
 from ._numbers import (
     at_least_normal,
     check_range,
@@ -44,6 +45,7 @@ __all__ = [
     "check_alike",
     "check_box",
     "check_classes",
+    "check_length",
     "check_mass",
     "check_one_a_particle",
     "check_particles",

@@ -24,7 +24,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import Radii, check_box, check_particles, exact_box_argument, known_integer
+from ..arguments import Radii, check_box, check_length, check_particles, exact_box_argument, known_integer
 from ..config import FofConfig, checked_config, without_masses
 from ..data import with_computed
 from ..jax_ext import Exact, with_twins
@@ -32,7 +32,6 @@ from ..particles import Particles, check_num
 from ..tree.stage import InputParticles, ParticlesWithGhosts, SortedParticles, Stage, prepare_stage, starts_of_ranks
 from ._dbscan_rows import CORE, OTHER, has_borders, kinds, rows_by_kind
 from ._group_numbers import numbers_of_clusters
-from ._lengths import check_length
 from ._over_ranks import groups_over_ranks
 
 _MAX_DIMS = 4

@@ -7,12 +7,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .. import comm, kernels
+from .. import comm
 from .._transform.exact import exact_to_parts
 from ..arguments import (
     Radii,
     at_least_normal,
-    check_range,
+    check_length,
     check_real,
     check_real_dtype,
     is_length,
@@ -24,33 +24,6 @@ from ..particles import check_no_unit
 from ..tree.stage import Stage
 
 _BAD_ROW = "row {0} of rlink is not a valid linking length; each must be finite, at least 0 and within the range of %s."
-
-
-def check_length(length: Any, box: Exact, name: str) -> Exact:
-    """Return ``length`` as an exact number.
-
-    Args:
-        length: The length.
-        box: Periodic box.
-        name: Name of the argument.
-
-    Raises:
-        TypeError: If the length is not a number.
-        ValueError: If the length or the box is invalid; at run time if one is traced.
-    """
-    if isinstance(length, Exact):
-        return length
-    what = f"the linking length {name}" if name == "rlink" else name
-    shape = shape_of(length, name)
-    if shape != ():
-        raise ValueError(f"{name} must be one length for all particles; its shape is {shape}.")
-    if is_concrete(length):
-        value = float(check_real(length, name))
-        if not (np.isfinite(value) and value >= 0):
-            raise ValueError(f"{what} is {value:g}; it must be finite and not negative.")
-        check_range(np.asarray(value), name, may_be_small=True)
-    words = exact(length, ())
-    return words if is_concrete(length) and is_concrete(box) else kernels.checked_lengths(box, words, what)[1]
 
 
 def check_lengths(rlink: Any, rows: tuple[int, ...], box: Exact) -> Radii:

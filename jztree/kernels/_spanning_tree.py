@@ -1,12 +1,14 @@
-"""Kernels for minimum spanning trees."""
+"""Kernels for minimum spanning trees and their clusters."""
+
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from ..jax_ext import Exact
-from ._call import Tree, call, i32, listed, sizes
+from ._call import Tree, as_num, call, i32, listed, sizes
 
-__all__ = ["spanning_tree"]
+__all__ = ["cut_tree", "dendrogram", "spanning_tree"]
 
 
 def spanning_tree(
@@ -44,3 +46,35 @@ def spanning_tree(
         plane_sizes=sizes(tree.plane_sizes),
         reachability=core_row is not None,
     )
+
+
+def cut_tree(ends: jax.Array, exact: jax.Array, num: Any, rlink: Exact, rows: int) -> jax.Array:
+    """Return the groups that edges up to a length join: the smallest row of each row's group, ``(rows,)`` int32.
+
+    Args:
+        ends: ``(m, 2)`` int32, rows of the ends of edges, shortest edge first.
+        exact: ``(m, 2)`` uint32, low and high word of their lengths in float64.
+        num: int32 scalar, the number of edges.
+        rlink: The length.
+        rows: Number of rows.
+    """
+    return call("cut_tree", i32(rows), ends, exact, as_num(num), rlink.words)
+
+
+def dendrogram(ends: jax.Array, num: Any, rows: int) -> tuple[jax.Array, jax.Array]:
+    """Find the clusters that edges join, shortest edge first.
+
+    The cluster of a single row has the number of the row. The cluster that edge ``e`` forms has the number
+    ``rows + e``.
+
+    Args:
+        ends: ``(m, 2)`` int32, rows of the ends of edges that contain no circle, shortest edge first.
+        num: int32 scalar, the number of edges.
+        rows: Number of rows.
+
+    Returns:
+        The clusters that each edge joins, ``(m, 2)`` int32, the smaller number first, -1 from ``num`` on; and the
+        number of rows of the cluster that it forms, ``(m,)`` int32, 0 from ``num`` on.
+    """
+    edges = ends.shape[0]
+    return call("dendrogram", (i32(edges, 2), i32(edges)), ends, as_num(num), rows=rows)

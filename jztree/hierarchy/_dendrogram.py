@@ -1,0 +1,135 @@
+"""Groups at one linking length, and the tree of clusters at all of them."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
+
+from .. import kernels
+from ..arguments import check_length
+from ..data import static_field
+from ..jax_ext import exact, with_twins
+from ..mst import SpanningTree
+from ..particles import check_representable
+
+
+def _check_tree(tree: Any) -> SpanningTree:
+    if not isinstance(tree, SpanningTree):
+        raise TypeError(
+            f"tree must be a jztree.mst.SpanningTree, such as euclidean returns, not {type(tree).__name__}."
+        )
+    check_representable({"tree": tree})
+    return tree
+
+
+def _exact_length(arguments: dict[str, Any]) -> dict[str, Any]:
+    return {"rlink": check_length(arguments["rlink"], exact(0.0, ()), "rlink")}
+
+
+@with_twins({"tree": P(-1), "rlink": P()}, P(-1), prepare=_exact_length)
+def cut(tree: SpanningTree, rlink: ArrayLike) -> jax.Array:
+    """Return the friends-of-friends groups at a linking length.
+
+    For the tree of `jztree.mst.euclidean`, the labels are those of `jztree.fof.fof_labels` with
+    ``output_order="input"`` and the same box, bit for bit. With ``core_k``, they are groups by mutual reachability
+    distance.
+
+    Args:
+        tree: The minimum spanning tree of ``n`` rows of particles.
+        rlink: The linking length, in the unit of the positions. Edges of at most this length, in float64, are kept.
+
+    Returns:
+        ``(n,)`` int32, the smallest row of each row's group. Each row from ``num`` of the particles on is a separate
+        group.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: If ``rlink`` is negative or not finite; at run time if it is traced.
+    """
+    tree = _check_tree(tree)
+    length = check_length(rlink, exact(0.0, ()), "rlink")
+    return kernels.cut_tree(jnp.stack([tree.i, tree.j], axis=1), tree.exact, tree.num, length, tree.rows)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class Dendrogram:
+    """Clusters of single linkage.
+
+    Each of the ``n`` rows of particles is a cluster with the number of the row. Edge ``e`` of the spanning tree joins
+    two clusters, and the result has the number ``n + e``. With padding, only the first ``num`` edges exist.
+
+    Attributes:
+        left: ``(n - 1,)`` int32, the smaller number of the two clusters that an edge joins. -1 from ``num`` on.
+        right: ``(n - 1,)`` int32, the larger number.
+        length: ``(n - 1,)``, the length of the edge, in the unit and dtype of the positions. Infinite from ``num`` on.
+        exact: ``(n - 1, 2)`` uint32, the length in float64: the low and the high word of its bits.
+        count: ``(n - 1,)`` int32, the number of particles of the cluster that the edge forms. 0 from ``num`` on.
+        parent: ``(2 n - 1,)`` int32, the number of the cluster into which each cluster is joined, -1 for the last one
+            and for clusters that do not exist.
+        num: int32, the number of edges.
+        rows: ``n``, the number of rows of particles, static under tracing.
+    """
+
+    left: jax.Array
+    right: jax.Array
+    length: jax.Array
+    exact: jax.Array
+    count: jax.Array
+    parent: jax.Array
+    num: jax.Array
+    rows: int = static_field(default=0)
+
+    def linkage(self) -> np.ndarray:
+        """Return the clusters in the format of `scipy.cluster.hierarchy.linkage`, ``(num, 4)`` NumPy float64.
+
+        Raises:
+            ValueError: If there is no edge, or if rows of padding precede the numbers of clusters.
+        """
+        num = int(self.num)
+        if num < 1 or num != self.rows - 1:
+            raise ValueError(
+                f"linkage needs at least two particles and no padding, but there are {num} edges between {self.rows} rows; "
+                "remove the padding before you find the tree."
+            )
+        words = np.asarray(self.exact).astype(np.uint64)
+        length = (words[:, 0] | words[:, 1] << np.uint64(32)).view(np.float64)
+        return np.stack([np.asarray(self.left), np.asarray(self.right), length, np.asarray(self.count)], axis=1)
+
+
+@with_twins({"tree": P(-1)}, P(-1))
+def dendrogram(tree: SpanningTree) -> Dendrogram:
+    """Return the clusters that the edges of a spanning tree join, shortest edge first.
+
+    On a CPU, one thread joins the clusters. A GPU joins them in parallel.
+
+    Args:
+        tree: The minimum spanning tree of ``n`` rows of particles.
+
+    Returns:
+        The clusters. Their lengths have the derivatives of the tree.
+
+    Raises:
+        TypeError: If ``tree`` is not a `jztree.mst.SpanningTree`.
+    """
+    tree = _check_tree(tree)
+    n, edges = tree.rows, tree.i.shape[0]
+    children, count = kernels.dendrogram(jnp.stack([tree.i, tree.j], axis=1), tree.num, n)
+    formed = jnp.broadcast_to(n + jnp.arange(edges, dtype=jnp.int32)[:, None], children.shape)
+    # Children that do not exist get a row after the last one.
+    place = jnp.where(children < 0, n + edges, children)
+    parent = jnp.full(n + edges + 1, -1, jnp.int32).at[place].set(formed)[: n + edges]
+    return Dendrogram(
+        left=children[:, 0],
+        right=children[:, 1],
+        length=tree.length,
+        exact=tree.exact,
+        count=count,
+        parent=parent,
+        num=tree.num,
+        rows=n,
+    )

@@ -1,0 +1,163 @@
+"""Groups and clusters of spanning trees against friends-of-friends groups and SciPy."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from scipy.cluster.hierarchy import fcluster, is_valid_linkage
+from scipy.cluster.hierarchy import linkage as scipy_linkage
+
+from jztree import kernels
+from jztree.data import Pos
+from jztree.fof import fof_labels
+from jztree.hierarchy import cut, dendrogram
+from jztree.mst import SpanningTree, euclidean
+
+pytestmark = pytest.mark.emulated
+
+
+def tree_of(ends: Any, rows: int) -> SpanningTree:
+    """Return a tree with edges of lengths 0, 1, 2 and so on."""
+    ends = np.asarray(ends, np.int32).reshape(-1, 2)
+    length = np.arange(len(ends), dtype=np.float64)
+    words = jnp.asarray(length.view(np.uint32).reshape(-1, 2))
+    num = jnp.int32(len(ends))
+    return SpanningTree(
+        i=ends[:, 0], j=ends[:, 1], length=jnp.asarray(length, jnp.float32), exact=words, num=num, rows=rows
+    )
+
+
+def slow_linkage(ends: np.ndarray, rows: int) -> np.ndarray:
+    """Return the clusters that each edge joins, and the number of rows of the result."""
+    cluster, found = np.arange(rows), []
+    for edge, (a, b) in enumerate(np.asarray(ends)):
+        joined = sorted((cluster[a], cluster[b]))
+        members = np.isin(cluster, joined)
+        found.append((*joined, members.sum()))
+        cluster[members] = rows + edge
+    return np.array(found, int).reshape(-1, 3)
+
+
+def random_ends(kind: str, rows: int) -> np.ndarray:
+    """Return the edges of a tree in random order, or in an order that makes a deep or a flat hierarchy."""
+    rng = np.random.default_rng(rows)
+    if kind == "path":
+        ends = np.stack([np.arange(rows - 1), np.arange(1, rows)], axis=1)
+    elif kind == "star":
+        ends = np.stack([np.zeros(rows - 1, int), np.arange(1, rows)], axis=1)
+    else:
+        ends = np.stack([rng.integers(0, np.arange(1, rows)), np.arange(1, rows)], axis=1)
+        ends = rng.permutation(rows)[rng.permutation(ends)]
+    return np.sort(ends, axis=1)
+
+
+@pytest.mark.parametrize("dims", [1, 2, 3])
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_cuts_equal_friends_of_friends(dims: int, box: float | None, dtype: Any) -> None:
+    pos = oracles.clustered(500, dims, dtype) % dtype(1)
+    tree = euclidean.jit(pos, box)
+    words = np.asarray(tree.exact).astype(np.uint64)
+    lengths = (words[:, 0] | words[:, 1] << np.uint64(32)).view(np.float64)
+    for edge in np.linspace(0, len(lengths) - 1, 10).astype(int):
+        for rlink in (lengths[edge], np.nextafter(lengths[edge], 0)):
+            expected = fof_labels.jit(pos, rlink, box, output_order="input")[1]
+            np.testing.assert_array_equal(cut.jit(tree, rlink), expected)
+
+
+def test_cuts_of_a_lattice_at_its_spacing_equal_friends_of_friends() -> None:
+    """The spacing is not a binary number, so float64 distances are at the linking length or differ by rounding."""
+    pos = oracles.lattice(7, 3, spacing=0.1)
+    tree = euclidean(pos)
+    for rlink in (0.1, np.nextafter(0.1, 0), float(np.float32(0.1)), 0.0, 5.0):
+        np.testing.assert_array_equal(cut(tree, rlink), fof_labels(pos, rlink, output_order="input")[1])
+
+
+def test_padding_rows_are_separate_groups() -> None:
+    pos = oracles.uniform(60, 2)
+    part = Pos(pos=pos, num=jnp.asarray(40))
+    np.testing.assert_array_equal(cut(euclidean(part), 0.2), fof_labels(part, 0.2, output_order="input")[1])
+    np.testing.assert_array_equal(cut(euclidean(part), 10.0)[40:], np.arange(40, 60))
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2])
+def test_few_particles(rows: int) -> None:
+    tree = euclidean(oracles.uniform(rows, 3))
+    np.testing.assert_array_equal(cut(tree, 10.0), np.zeros(rows))
+    found = dendrogram(tree)
+    assert found.parent.shape == (rows + max(rows - 1, 0),)
+    if rows < 2:
+        with pytest.raises(ValueError, match="linkage needs at least two particles"):
+            found.linkage()
+
+
+def test_linkage_equals_scipy(dtype: Any) -> None:
+    pos = oracles.clustered(400, 3, dtype)
+    found = dendrogram.jit(euclidean.jit(pos)).linkage()
+    expected = scipy_linkage(pos.astype(np.float64), "single")
+    assert is_valid_linkage(found)
+    np.testing.assert_array_equal(found[:, [0, 1, 3]], expected[:, [0, 1, 3]])
+    np.testing.assert_allclose(found[:, 2], expected[:, 2], rtol=1e-14)
+
+
+def test_linkage_of_equal_lengths_is_that_of_the_same_groups() -> None:
+    pos = oracles.lattice(6, 3, spacing=0.25)
+    found = dendrogram(euclidean(pos)).linkage()
+    assert is_valid_linkage(found)
+    np.testing.assert_array_equal(fcluster(found, 0.25, "distance"), np.ones(len(pos)))
+    np.testing.assert_array_equal(np.sort(fcluster(found, 0.2499, "distance")), np.arange(1, len(pos) + 1))
+
+
+@pytest.mark.parametrize("kind", ["path", "star", "random"])
+@pytest.mark.parametrize("rows", [2, 3, 4, 5, 31, 200])
+def test_clusters_of_any_tree(kind: str, rows: int) -> None:
+    ends = random_ends(kind, rows)
+    found, expected = dendrogram(tree_of(ends, rows)), slow_linkage(ends, rows)
+    np.testing.assert_array_equal(np.stack([found.left, found.right, found.count], axis=1), expected)
+    parent = np.full(2 * rows - 1, -1)
+    parent[expected[:, :2]] = rows + np.arange(rows - 1)[:, None]
+    np.testing.assert_array_equal(found.parent, parent)
+
+
+def test_clusters_of_padded_particles() -> None:
+    pos = oracles.uniform(50, 3)
+    found = dendrogram(euclidean(Pos(pos=pos, num=jnp.asarray(30))))
+    alone = dendrogram(euclidean(pos[:30]))
+    shifted = [np.where(np.asarray(rows) < 30, rows, np.asarray(rows) + 20) for rows in (alone.left, alone.right)]
+    np.testing.assert_array_equal(found.left[:29], shifted[0])
+    np.testing.assert_array_equal(found.right[:29], shifted[1])
+    np.testing.assert_array_equal(found.count, np.append(alone.count, np.zeros(20)))
+    np.testing.assert_array_equal(found.left[29:], np.full(20, -1))
+    with pytest.raises(ValueError, match="29 edges between 50 rows"):
+        found.linkage()
+
+
+def test_mapped_trees() -> None:
+    sets = jnp.stack([oracles.uniform(40, 3, seed=seed) for seed in range(3)])
+    found = jax.vmap(lambda pos: (dendrogram(euclidean(pos)), cut(euclidean(pos), 0.2)))(sets)
+    for i, pos in enumerate(sets):
+        one = jax.tree.map(lambda leaf, i=i: leaf[i], found)
+        jax.tree.map(np.testing.assert_array_equal, one, (dendrogram(euclidean(pos)), cut(euclidean(pos), 0.2)))
+
+
+@pytest.mark.parametrize("rlink", [-1.0, np.nan, np.inf])
+def test_invalid_linking_length_raises(rlink: float) -> None:
+    with pytest.raises(ValueError, match=r"the linking length rlink is .*; it must be finite and not negative"):
+        cut(euclidean(oracles.uniform(20, 3)), rlink)
+
+
+def test_other_object_than_a_tree_raises() -> None:
+    for function in (dendrogram, lambda tree: cut(tree, 0.1)):
+        with pytest.raises(TypeError, match=r"tree must be a jztree.mst.SpanningTree.*not tuple"):
+            function((1, 2))
+
+
+def test_ends_that_are_no_rows_raise() -> None:
+    oracles.skip_where_kernels_cannot_raise()
+    bad = jnp.asarray([[0, 9]], jnp.int32)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="invalid row index in the ends of edges"):
+        jax.block_until_ready(kernels.dendrogram(bad, 1, 5))
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="the edges contain a circle"):
+        jax.block_until_ready(kernels.dendrogram(jnp.asarray([[0, 1], [0, 1]], jnp.int32), 2, 5))
