@@ -130,7 +130,7 @@ def test_clusters_of_padded_particles() -> None:
     np.testing.assert_array_equal(found.right[:29], shifted[1])
     np.testing.assert_array_equal(found.count, np.append(alone.count, np.zeros(20)))
     np.testing.assert_array_equal(found.left[29:], np.full(20, -1))
-    with pytest.raises(ValueError, match="29 edges between 50 rows"):
+    with pytest.raises(ValueError, match="29 edges join 50 rows"):
         found.linkage()
 
 

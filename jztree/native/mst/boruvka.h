@@ -162,7 +162,11 @@ class Boruvka {
     each_open_row(leaf, [&](int64_t row, int32_t set) {
       if (!takes_part(row)) return;
       if (!sets_.sure[row] || sets_.set[sets_.to[row]] == set) take_near(row, set);
-      if (sets_.to[row] >= 0) sets_.offer(set, sets_.sure[row] ? sets_.floor[row] : sets_.weight(row, sets_.to[row]));
+      if (sets_.sure[row]) {
+        sets_.offer(set, sets_.floor[row]);
+      } else if (sets_.to[row] >= 0) {
+        sets_.offer(set, sets_.weight(row, sets_.to[row]));
+      }
     });
   }
 
@@ -194,18 +198,18 @@ class Boruvka {
     int64_t i = seen;
     for (; i < k && near[i] >= 0 && sets_.set[near[i]] == set; ++i) {
     }
-    sets_.seen[row] = static_cast<uint8_t>(i);
+    sets_.seen[row] = static_cast<uint8_t>(std::min<int64_t>(i, 255));
     if (i == k) return floor_beyond(row, near[k - 1]);
     for (; i < k && near[i] >= 0; ++i) {
       const int32_t other = near[i];
-      const double beyond = floor_beyond(row, other);
+      const double distance = sets_.rule.weight(sets_.pos(row), sets_.pos(other)), beyond = floor_from(row, distance);
       if (beyond > nearest.weight) return std::min(limit, beyond);
       if (sets_.set[other] == set) continue;
       if (!takes_part(other)) {
         limit = std::min(limit, beyond);
         continue;
       }
-      const double weight = sets_.weight(row, other);
+      const double weight = sets_.weight_at(row, other, distance);
       const uint64_t pair = sets_.rows_of(row, other);
       if (weight < nearest.weight || (weight == nearest.weight && pair < nearest.pair)) nearest = {weight, pair, other};
     }
@@ -214,7 +218,12 @@ class Boruvka {
 
   // A lower limit of the weights of edges to particles that are not nearer than another one.
   double floor_beyond(int64_t row, int64_t last) {
-    const double floor = sets_.rule.surely(sets_.rule.weight(sets_.pos(row), sets_.pos(last)));
+    return floor_from(row, sets_.rule.weight(sets_.pos(row), sets_.pos(last)));
+  }
+
+  // The same from the weight of the distance to it.
+  double floor_from(int64_t row, double distance) {
+    const double floor = sets_.rule.surely(distance);
     return sets_.in.core_row ? std::max(floor, sets_.core[row]) : floor;
   }
 

@@ -60,6 +60,7 @@ struct EdgeRule : DistanceRule<D, T> {
 
   // Staged squared distances above this are those of heavier edges.
   JZTREE_BOTH T possibly2(double weight) const {
+    if (this->rounding == 0) return static_cast<T>(weight) * (1 + 64 * static_cast<T>(epsilon)) + vanishing;
     const double length = std::sqrt(weight) * (1 + 16 * epsilon) + this->rounding;
     return static_cast<T>(length * length) * above_one<T> + vanishing;
   }
@@ -67,6 +68,7 @@ struct EdgeRule : DistanceRule<D, T> {
   // If a search in staged positions found no particle nearer than one with this weight, no edge to the others weighs
   // less than the result.
   JZTREE_BOTH double surely(double weight) const {
+    if (this->rounding == 0) return larger(weight * (1 - 128 * epsilon) - 2 * static_cast<double>(vanishing), 0.);
     const double length = std::sqrt(weight) * (1 - 32 * epsilon) - 2 * this->rounding;
     const double less = length * length * (1 - 64 * epsilon) - 2 * static_cast<double>(vanishing);
     return length > 0 && less > 0 ? less : 0;

@@ -53,8 +53,10 @@ struct EdgeSets {
 
   const T* pos(int64_t row) const { return in.tree.pos + row * D; }
 
-  double weight(int64_t a, int64_t b) const {
-    const double distance = rule.weight(pos(a), pos(b));
+  double weight(int64_t a, int64_t b) const { return weight_at(a, b, rule.weight(pos(a), pos(b))); }
+
+  // The same from the weight of the distance.
+  double weight_at(int64_t a, int64_t b, double distance) const {
     return in.core_row ? std::max({distance, core.get()[a], core.get()[b]}) : distance;
   }
 
