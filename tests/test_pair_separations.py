@@ -88,7 +88,7 @@ def assert_sums(found: PairCounts, pairs: tuple[np.ndarray, np.ndarray], product
 
 @pytest.mark.watched
 @pytest.mark.parametrize("name", BINS)
-def test_equals_all_pairs(name: str, dtype: Any) -> None:
+def test_sums_equal_all_pairs(name: str, dtype: Any) -> None:
     """Within one set and between two, in open and periodic boxes, with and without weights."""
     bins = BINS[name]
     a, b = points(150, 1, dtype=dtype), points(110, 2, dtype=dtype)
@@ -104,7 +104,7 @@ def test_equals_all_pairs(name: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("dims", [1, 2, 5])
-def test_other_dimensions(dims: int) -> None:
+def test_other_dimensions_equal_all_pairs(dims: int) -> None:
     a = points(150, 1, dims)
     for box in (None, 1.0):
         pairs = all_pairs(a, a, box)
@@ -144,7 +144,7 @@ def test_same_bits_with_any_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("ndev", [pytest.param(ndev, marks=pytest.mark.slow) for ndev in (1, 2)] + [3, 4])
-def test_over_devices(ndev: int) -> None:
+def test_several_devices_equal_all_pairs(ndev: int) -> None:
     a, b = points(150, 1), points(110, 2)
     wa, wb = weights(150), weights(110)
     counts = uneven(150, ndev), even(110, ndev)

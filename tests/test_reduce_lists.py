@@ -88,7 +88,7 @@ def test_nan_is_the_extreme_of_its_list() -> None:
             np.testing.assert_array_equal(found, expected(how, values, np.asarray(splits), 0))
 
 
-def test_no_lists() -> None:
+def test_no_lists_give_no_results() -> None:
     splits = jnp.zeros(1, jnp.int32)
     assert kernels.reduce_lists("sum", jnp.ones((5, 2)), splits).shape == (0, 2)
     np.testing.assert_array_equal(kernels.entry_lists(splits, 5), 0)

@@ -129,19 +129,19 @@ class _Pairs:
     as_sources: Callable[[list[jax.Array]], Any]
     how: kernels.Reduction
 
-    def reduced(self, calls: "_Call") -> Any:
+    def reduced(self, call: "_Call") -> Any:
         """Reduce the pairs of a call; return a pytree of arrays with a row per query of the block."""
-        num = jnp.sum(calls.exists, dtype=jnp.int32)
+        num = jnp.sum(call.exists, dtype=jnp.int32)
         query, source = (
             replace_num(rebuild(side), num)
-            for rebuild, side in zip((self.as_queries, self.as_sources), calls.sides, strict=True)
+            for rebuild, side in zip((self.as_queries, self.as_sources), call.sides, strict=True)
         )
-        made = self.pair_func(query, source, calls.vector, calls.distance)
+        made = self.pair_func(query, source, call.vector, call.distance)
         check_movable({"what pair_func returns": made})
-        return jax.tree.map(lambda leaf: self._of_leaf(leaf, calls), made)
+        return jax.tree.map(lambda leaf: self._of_leaf(leaf, call), made)
 
-    def _of_leaf(self, leaf: Any, calls: "_Call") -> jax.Array:
-        rows = calls.distance.shape[0]
+    def _of_leaf(self, leaf: Any, call: "_Call") -> jax.Array:
+        rows = call.distance.shape[0]
         if jnp.shape(leaf)[:1] != (rows,):
             raise ValueError(
                 f"pair_func must return arrays with {rows} rows, one per pair; one has shape {jnp.shape(leaf)}."
@@ -150,7 +150,7 @@ class _Pairs:
             raise TypeError(
                 "pair_func returns bool, which has no sum; convert its results, for example with .astype(int)."
             )
-        return reduce_values(self.how, jnp.asarray(leaf), calls.splits, calls.start)
+        return reduce_values(self.how, jnp.asarray(leaf), call.splits, call.start)
 
 
 class _Call(NamedTuple):
