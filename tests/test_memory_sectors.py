@@ -19,11 +19,11 @@ SCRIPT = profiling("memory_sectors")
 
 # Sectors of 32 bytes read and written for 4000 uniform points, per particle or per group of 32 queries.
 COUNTED = {
-    "zsort": (8.21, 3.88),
+    "zsort": (11.53, 6.88),
     "hierarchy": (6.53, 0.11),
     "fof": (14.09, 0.32),
-    "knn 8": (2081.52, 64.04),
-    "knn 32": (3033.90, 256.04),
+    "knn 8": (2606.55, 96.05),
+    "knn 32": (5464.86, 384.05),
 }
 # Tolerance for changes in how the host compiler joins accesses.
 MORE = 1.05
@@ -36,7 +36,7 @@ def test_memory_sectors_do_not_exceed_the_recorded_number() -> None:
         assert 0 < found[kernel].written <= MORE * written, kernel
 
 
-def test_neighbour_results_are_written_once() -> None:
-    # 32 queries write 8 radii and 8 rows of 4 bytes each, once.
+def test_radii_are_written_once_and_rows_twice() -> None:
+    # 32 queries write 8 radii and 8 rows of 4 bytes each. The rows in z-order are then replaced by input rows.
     written = SCRIPT.count_searches(4000, [8])["knn 8"].written
-    assert written == pytest.approx(32 * 8 * 2 * 4 / 32, rel=0.01)
+    assert written == pytest.approx(32 * 8 * 3 * 4 / 32, rel=0.01)

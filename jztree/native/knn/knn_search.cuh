@@ -121,7 +121,7 @@ void search_padded(Queue& queue, const Problem<T>& problem, const Extent<T>& ext
   Unanswered unanswered = search_lists<W, T>(queue, problem, scale);
   if constexpr (std::is_same<T, float>::value)
     search_long_lists<W, double>(queue, problem, device_scale<W, double>(queue, problem, extent), unanswered);
-  queue.launch_over(problem.most, report<W, T>, problem, scale);
+  queue.launch_warps((problem.most + warp_size - 1) / warp_size, report<W, T>, problem, scale);
 }
 
 template <typename T>
