@@ -93,8 +93,8 @@ class Dendrogram:
         num = int(self.num)
         if num < 1 or num != self.rows - 1:
             raise ValueError(
-                f"linkage needs at least two particles and no padding, but {num} edges join {self.rows} rows; remove the "
-                "padding before you find the tree."
+                f"linkage needs at least two particles and no padding, but {num} edges join {self.rows} rows; remove "
+                "the padding before you find the tree."
             )
         words = np.asarray(self.exact).astype(np.uint64)
         length = (words[:, 0] | words[:, 1] << np.uint64(32)).view(np.float64)

@@ -21,7 +21,7 @@ def spanning_tree(
     Args:
         tree: A hierarchy.
         rows: ``(n,)`` int32, the output row of each z-ordered particle. None means the same row.
-        near: ``(n, k)`` int32, the z-ordered rows of the nearest particles of each, itself included; -1 after the last.
+        near: ``(n, k)`` int32, the z-ordered rows of the nearest other particles of each; -1 after the last.
             They only steer the search.
         core_row: ``(n,)`` int32, the z-ordered row of the particle at the core distance of each. The length of an edge
             is then the largest of its distance and the core distances of its ends. None means its distance.

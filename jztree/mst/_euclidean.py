@@ -17,9 +17,10 @@ from ..particles import Particles, check_num
 from ..tree.stage import InputParticles, SortedParticles, prepare_stage
 from ._tree import SpanningTree
 
-# The number of nearest particles, itself included, from which the search starts. Fewer take more searches, more take
-# memory. On an AMD EPYC 9004 (Zen 4), the time is the same from 4 to 8 in three dimensions.
-_NEAR = 4
+# The number of nearest other particles from which the search starts, in up to two dimensions and in more. With fewer,
+# the search takes longer: on an AMD EPYC 9004 (Zen 4), a third for 3 instead of 7 in three dimensions. Each takes 8
+# bytes per particle. With these numbers, a search in float32 takes less than 12 times the memory of the positions.
+_NEAR = 4, 7
 _TOO_FEW = "core_k is %d, but there are only {0} particles; choose a smaller core_k."
 
 
@@ -104,10 +105,10 @@ def _too_few(core_k: int, num: Any) -> comm.Fault:
 
 def _tree_of(sources: SortedParticles, pos: jax.Array, core_k: int | None, box: Exact) -> SpanningTree:
     tree, n = sources.tree(), pos.shape[0]
-    # One more particle than the core: the farthest one bounds the distance of all others.
-    k = min(_NEAR if core_k is None else core_k + 1, max(n, 1))
-    near = kernels.knn(tree, None, None, None, k, box)[1]
-    core_row = None if core_k is None else near[:, core_k - 1]
+    # One more particle than the core needs: the farthest one bounds the distance of all others.
+    k = min(max(_NEAR[pos.shape[1] > 2], core_k or 0), max(n, 1))
+    near = kernels.knn(tree, None, None, None, k, box, others=True)[1]
+    core_row = None if core_k is None else near[:, core_k - 2]
     ends, length, exact, measure = kernels.spanning_tree(tree, sources.rows, near, core_row, box)
     measure = ends if core_row is None else measure
     at = jnp.maximum(measure[:, 0], 0)

@@ -7,6 +7,8 @@
 // 3. Among the edges with the least weight of a set, a second minimum finds the first pair of rows.
 // 4. These edges join the sets.
 //
+// In the first round, each set has one row, which needs neither minimum.
+//
 // A leaf of one set is skipped if its rows have floors above the least weight. So late rounds look only at leaves near
 // the boundaries of sets.
 //
@@ -33,37 +35,31 @@ namespace jztree {
 template <int D, typename T>
 class Boruvka {
  public:
-  Boruvka(const Parallel& parallel, EdgeSets<D, T>& sets, const StagedTree<D, T>& tree)
+  Boruvka(const Parallel& parallel, EdgeSets<D, T>& sets, const StagedTree<D, T>& tree, const EdgeList& edges)
       : parallel_(parallel),
         sets_(sets),
         tree_(tree),
         joined_(sets.num),
-        edges_(std::max<int64_t>(sets.num - 1, 0)),
+        edges_(edges),
+        chosen_(sets.num),
         most_(largest_leaf(tree)) {}
 
-  // Returns the edges, in any order.
-  const Edge* run() {
-    if (sets_.num == 0) return edges_.get();
+  // Writes the edges, in any order.
+  void run() {
+    if (sets_.num == 0) return;
     begin();
+    join_single_rows();
     while (count_.load() < sets_.num - 1) {
       label();
-      each_leaf([&](int64_t leaf) { offer(leaf); });
+      offer();
       search();
-      each_leaf([&](int64_t leaf) { choose(leaf); });
-      each_leaf([&](int64_t leaf) { join(leaf); });
+      choose();
+      join();
     }
-    return edges_.get();
   }
 
  private:
   static constexpr int64_t grain = 64;  // leaves
-
-  template <typename Work>
-  void each_leaf(const Work& work) {
-    parallel_.blocks(tree_.leaves(), grain, [&](int64_t begin, int64_t end) {
-      for (int64_t leaf = begin; leaf < end; ++leaf) work(leaf);
-    });
-  }
 
   template <typename Work>
   void each_row(const Work& work) {
@@ -109,7 +105,8 @@ class Boruvka {
   bool takes_part(int64_t row) const { return tree_.x[0][row] < std::numeric_limits<T>::infinity(); }
 
   void add(double weight, int64_t from, int64_t to) {
-    edges_[count_.fetch_add(1, std::memory_order_relaxed)] = {bits_of_weight(weight), sets_.rows_of(from, to)};
+    const int64_t place = count_.fetch_add(1, std::memory_order_relaxed);
+    edges_.set(place, {bits_of_weight(weight), sets_.rows_of(from, to)});
     joined_.unite(from, to);
   }
 
@@ -158,7 +155,13 @@ class Boruvka {
     sets_.floors[static_cast<size_t>(leaf)] = least;
   }
 
-  void offer(int64_t leaf) {
+  void offer() {
+    parallel_.blocks(tree_.leaves(), grain, [&](int64_t begin, int64_t end) {
+      for (int64_t leaf = begin; leaf < end; ++leaf) offer_from(leaf);
+    });
+  }
+
+  void offer_from(int64_t leaf) {
     each_open_row(leaf, [&](int64_t row, int32_t set) {
       if (!takes_part(row)) return;
       if (!sets_.sure[row] || sets_.set[sets_.to[row]] == set) take_near(row, set);
@@ -250,22 +253,49 @@ class Boruvka {
     return sets_.sure[row] && sets_.to[row] >= 0 && sets_.floor[row] == sets_.least_of(set);
   }
 
-  void choose(int64_t leaf) {
-    each_open_row(leaf, [&](int64_t row, int32_t set) {
-      if (has_least(row, set)) sets_.offer_pair(set, sets_.rows_of(row, sets_.to[row]));
+  // Find the first pair among the edges with the least weight of each set, and list the rows with such edges.
+  void choose() {
+    chosen_count_.store(0);
+    parallel_.blocks(tree_.leaves(), grain, [&](int64_t begin, int64_t end) {
+      std::vector<int32_t> rows;
+      for (int64_t leaf = begin; leaf < end; ++leaf)
+        each_open_row(leaf, [&](int64_t row, int32_t set) {
+          if (!has_least(row, set)) return;
+          sets_.offer_pair(set, sets_.rows_of(row, sets_.to[row]));
+          rows.push_back(static_cast<int32_t>(row));
+        });
+      const int64_t place = chosen_count_.fetch_add(static_cast<int64_t>(rows.size()), std::memory_order_relaxed);
+      std::copy(rows.begin(), rows.end(), chosen_.get() + place);
+    });
+  }
+
+  void join() {
+    parallel_.blocks(chosen_count_.load(), 1 << 12, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) join_from(chosen_[i]);
     });
   }
 
   // If two sets have chosen the same edge, one of them adds it.
-  void join(int64_t leaf) {
-    each_open_row(leaf, [&](int64_t row, int32_t set) {
-      if (!has_least(row, set)) return;
-      const int32_t to = sets_.to[row], other = sets_.set[to];
-      const uint64_t pair = sets_.rows_of(row, to);
-      if (sets_.pair[set].load(std::memory_order_relaxed) != pair) return;
-      const bool same =
-          sets_.least_of(other) == sets_.floor[row] && sets_.pair[other].load(std::memory_order_relaxed) == pair;
-      if (!same || set < other) add(sets_.floor[row], row, to);
+  void join_from(int64_t row) {
+    const int32_t to = sets_.to[row], set = sets_.set[row], other = sets_.set[to];
+    const uint64_t pair = sets_.rows_of(row, to);
+    if (sets_.pair[set].load(std::memory_order_relaxed) != pair) return;
+    const bool same =
+        sets_.least_of(other) == sets_.floor[row] && sets_.pair[other].load(std::memory_order_relaxed) == pair;
+    if (!same || set < other) add(sets_.floor[row], row, to);
+  }
+
+  // The first round: one row of each set takes part, so that its lightest edge is that of the set.
+  void join_single_rows() {
+    each_row([&](int64_t row) { sets_.set[row] = joined_.find(row); });
+    each_row([&](int64_t row) {
+      if (takes_part(row)) take_near(row, sets_.set[row]);
+    });
+    each_row([&](int64_t row) {
+      const int32_t to = sets_.to[row];
+      if (!sets_.sure[row]) return;
+      const bool same = sets_.sure[to] && sets_.to[to] == row;
+      if (!same || row < to) add(sets_.floor[row], row, to);
     });
   }
 
@@ -273,8 +303,9 @@ class Boruvka {
   EdgeSets<D, T>& sets_;
   const StagedTree<D, T>& tree_;
   UnionFind joined_;
-  Scratch<Edge> edges_;
-  std::atomic<int64_t> count_{0};
+  const EdgeList edges_;
+  Scratch<int32_t> chosen_;  // rows with an edge of the least weight of their set
+  std::atomic<int64_t> count_{0}, chosen_count_{0};
   const int64_t most_;
 };
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -20,9 +21,34 @@ struct Edge {
   uint64_t pair;    // output rows of the ends, see pair_of
 };
 
+// Edges in the memory of results that have 8 bytes per edge each.
+class EdgeList {
+ public:
+  EdgeList(uint32_t* weights, int32_t* pairs) : weights_(weights), pairs_(pairs) {}
+
+  void set(int64_t i, const Edge& edge) const {
+    memcpy(weights_ + 2 * i, &edge.weight, sizeof(edge.weight));
+    memcpy(pairs_ + 2 * i, &edge.pair, sizeof(edge.pair));
+  }
+  uint64_t weight(int64_t i) const {
+    uint64_t weight;
+    memcpy(&weight, weights_ + 2 * i, sizeof(weight));
+    return weight;
+  }
+  Edge operator[](int64_t i) const {
+    Edge edge{weight(i), 0};
+    memcpy(&edge.pair, pairs_ + 2 * i, sizeof(edge.pair));
+    return edge;
+  }
+
+ private:
+  uint32_t* weights_;
+  int32_t* pairs_;
+};
+
 class EdgeSort {
  public:
-  EdgeSort(const Parallel& parallel, const Edge* edges, int64_t count)
+  EdgeSort(const Parallel& parallel, const EdgeList& edges, int64_t count)
       : parallel_(parallel),
         edges_(edges),
         count_(count),
@@ -30,7 +56,7 @@ class EdgeSort {
         digits_(sample(), varying(), count, std::max<int64_t>(Digits::one_thread, count / (4 * parallel.threads()))),
         dealt_(count) {}
 
-  // Call write(place, edge) for every edge.
+  // Call write(place, edge) for every edge. It may overwrite the list.
   template <typename Write>
   void run(const Write& write) {
     const std::vector<int64_t> ends = deal();
@@ -48,13 +74,13 @@ class EdgeSort {
 
   std::vector<uint64_t> sample() const {
     std::vector<uint64_t> keys;
-    for (int64_t i = 0; i < count_; i += std::max<int64_t>(1, count_ / samples)) keys.push_back(edges_[i].weight);
+    for (int64_t i = 0; i < count_; i += std::max<int64_t>(1, count_ / samples)) keys.push_back(edges_.weight(i));
     return keys;
   }
 
   uint64_t varying() const {
     uint64_t bits = 0;
-    for (int64_t i = 1; i < count_; ++i) bits |= edges_[i].weight ^ edges_[0].weight;
+    for (int64_t i = 1; i < count_; ++i) bits |= edges_.weight(i) ^ edges_.weight(0);
     return bits;
   }
 
@@ -66,7 +92,7 @@ class EdgeSort {
     parallel_.blocks(count_, grain_, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; block += grain_)
         for (int64_t i = block; i < std::min(end, block + grain_); ++i)
-          ++places_of(block)[digits_.of(edges_[i].weight)];
+          ++places_of(block)[digits_.of(edges_.weight(i))];
     });
     int64_t total = 0;
     for (int64_t way = 0; way < ways; ++way)
@@ -75,7 +101,7 @@ class EdgeSort {
     parallel_.blocks(count_, grain_, [&](int64_t begin, int64_t end) {
       for (int64_t block = begin; block < end; block += grain_)
         for (int64_t i = block; i < std::min(end, block + grain_); ++i)
-          dealt_[places_of(block)[digits_.of(edges_[i].weight)]++] = edges_[i];
+          dealt_[places_of(block)[digits_.of(edges_.weight(i))]++] = edges_[i];
     });
     return {places.end() - ways, places.end()};
   }
@@ -89,7 +115,7 @@ class EdgeSort {
   }
 
   const Parallel& parallel_;
-  const Edge* edges_;
+  const EdgeList edges_;
   const int64_t count_, grain_;
   const Digits digits_;
   Scratch<Edge> dealt_;

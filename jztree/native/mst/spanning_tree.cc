@@ -73,8 +73,8 @@ void spanning_tree(const Parallel& parallel, const SpanningTree<D, T>& in) {
   const StagedTree<D, T> staged(parallel, in.tree, scale);
   const EdgeRule<D, T> rule(DistanceRule<D, T>(staged.wrapped(), staged.kept(), scale));
   EdgeSets<D, T> sets(in, staged, rule);
-  Boruvka<D, T> rounds(parallel, sets, staged);
-  const Edge* edges = rounds.run();
+  const EdgeList edges(in.exact, in.ends);
+  Boruvka<D, T>(parallel, sets, staged, edges).run();
   const int64_t count = std::max<int64_t>(sets.num - 1, 0);
   EdgeWriter<D, T> writer(parallel, sets);
   if (count > 0)

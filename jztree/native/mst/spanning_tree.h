@@ -22,7 +22,7 @@ struct SpanningTree {
   static constexpr unsigned compiled_dims = padded_dims;
 
   Tree<D, T> tree;
-  Array<const int32_t> near;  // (n, k), the k nearest z-ordered rows of each, itself included; after the last: -1
+  Array<const int32_t> near;  // (n, k), the k nearest other z-ordered rows of each; after the last: -1
   const int32_t* core_row;    // (n,), z-ordered row at the core distance of each; null: Euclidean lengths
   const int32_t* rows;        // (n,), the output row of each z-ordered particle; null: its index
   Lengths box;
