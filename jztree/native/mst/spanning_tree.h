@@ -5,7 +5,7 @@
 //
 // Sources: O. Boruvka (1926), "O jistem problemu minimalnim" (every set of joined particles takes its shortest outgoing
 // edge); W. B. March, P. Ram and A. G. Gray (2010), "Fast Euclidean minimum spanning tree: algorithm, analysis, and
-// applications" (trees that skip nodes within one set); A. Prokopenko et al. (2023), "A single-tree algorithm to
+// applications" (trees that skip nodes within one set); A. Prokopenko et al. (2022), "A single-tree algorithm to
 // compute the Euclidean minimum spanning tree on GPUs", arXiv 2207.00514 (bounds from near particles, shared by a set);
 // R. J. G. B. Campello, D. Moulavi and J. Sander (2013), "Density-based clustering based on hierarchical density
 // estimates" (mutual reachability).
