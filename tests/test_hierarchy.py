@@ -142,6 +142,21 @@ def test_mapped_trees() -> None:
         jax.tree.map(np.testing.assert_array_equal, one, (dendrogram(euclidean(pos)), cut(euclidean(pos), 0.2)))
 
 
+def test_traced_linking_lengths() -> None:
+    tree = euclidean(oracles.uniform(60, 2))
+    lengths = jnp.array([0.05, 0.1])
+    found = jax.vmap(lambda rlink: cut(tree, rlink))(lengths)
+    for labels, rlink in zip(found, lengths, strict=True):
+        np.testing.assert_array_equal(labels, cut(tree, rlink))
+    assert len(np.unique(found[0])) > len(np.unique(found[1]))
+
+
+def test_negative_traced_linking_length_raises() -> None:
+    oracles.skip_where_kernels_cannot_raise()
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="rlink is -1; it must be finite and not negative"):
+        jax.block_until_ready(jax.jit(cut)(euclidean(oracles.uniform(20, 3)), -1.0))
+
+
 @pytest.mark.parametrize("rlink", [-1.0, np.nan, np.inf])
 def test_invalid_linking_length_raises(rlink: float) -> None:
     with pytest.raises(ValueError, match=r"the linking length rlink is .*; it must be finite and not negative"):

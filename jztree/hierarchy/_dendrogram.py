@@ -10,9 +10,9 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import kernels
-from ..arguments import check_length
+from ..arguments import check_box, check_length
 from ..data import static_field
-from ..jax_ext import exact, with_twins
+from ..jax_ext import with_twins
 from ..mst import SpanningTree
 from ..particles import check_representable
 
@@ -27,7 +27,7 @@ def _check_tree(tree: Any) -> SpanningTree:
 
 
 def _exact_length(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"rlink": check_length(arguments["rlink"], exact(0.0, ()), "rlink")}
+    return {"rlink": check_length(arguments["rlink"], check_box(None, 1), "rlink")}
 
 
 @with_twins({"tree": P(-1), "rlink": P()}, P(-1), prepare=_exact_length)
@@ -51,7 +51,7 @@ def cut(tree: SpanningTree, rlink: ArrayLike) -> jax.Array:
         ValueError: If ``rlink`` is negative or not finite; at run time if it is traced.
     """
     tree = _check_tree(tree)
-    length = check_length(rlink, exact(0.0, ()), "rlink")
+    length = check_length(rlink, check_box(None, 1), "rlink")
     return kernels.cut_tree(jnp.stack([tree.i, tree.j], axis=1), tree.exact, tree.num, length, tree.rows)
 
 
