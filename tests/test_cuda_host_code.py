@@ -106,7 +106,7 @@ def traced(programs: Iterator[Callable[[], Any]]) -> list[Call]:
 
 
 def large() -> Iterator[Callable[[], Any]]:
-    """Yield programs with so many particles that grids and hierarchies are largest, and with the deepest stacks."""
+    """Yield programs with the largest grids and hierarchies, and programs with the deepest stacks."""
     wide, deep = jz.config.TreeConfig(), jz.config.TreeConfig(leaf_size=4, fan_out=2)
     for n, tree in ((10**8, wide), (10**6, deep)):
         cfg, fof = jz.config.KNNConfig(tree=tree), jz.config.FofConfig(tree=tree)
@@ -129,7 +129,7 @@ def calls(library: ctypes.CDLL) -> list[Call]:
 
 
 def complaints(library: ctypes.CDLL) -> str:
-    """Return what was wrong since the last call."""
+    """Return the faults since the last call."""
     text: bytes = library.standin_complaints()
     return text.decode()
 

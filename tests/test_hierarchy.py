@@ -169,7 +169,7 @@ def test_other_object_than_a_tree_raises() -> None:
             function((1, 2))
 
 
-def test_ends_that_are_no_rows_raise() -> None:
+def test_ends_outside_the_rows_raise() -> None:
     oracles.skip_where_kernels_cannot_raise()
     bad = jnp.asarray([[0, 9]], jnp.int32)
     with pytest.raises(oracles.RUN_TIME_ERROR, match="invalid row index in the ends of edges"):

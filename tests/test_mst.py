@@ -226,7 +226,7 @@ def test_invalid_core_k_raises(core_k: int) -> None:
         euclidean(oracles.uniform(50, 3), core_k=core_k)
 
 
-def test_core_k_that_is_no_integer_raises() -> None:
+def test_noninteger_core_k_raises() -> None:
     with pytest.raises(TypeError, match="core_k must be an integer"):
         euclidean(oracles.uniform(50, 3), core_k=2.5)  # type: ignore[arg-type]
 

@@ -14,8 +14,8 @@ namespace jztree {
 
 constexpr int32_t many_sets = -1;
 
-// What is known about a row's edge `to`: nothing, that it is the lightest of the row to another set, or that the row
-// has left the rounds, because an equal point represents it.
+// The state of a row: its edge `to` may not be the lightest one to another set, or surely is; or the row has left the
+// rounds, because an equal point represents it.
 enum RowState : uint8_t { row_unsure, row_sure, row_represented };
 
 template <int D, typename T>

@@ -182,7 +182,7 @@ __global__ void join_sets(EdgeState<D, T> sets, const int32_t* before) {
   if (!same || set < other) sets.add(sets.floor[row], row, to, pair);
 }
 
-// Fill the places after the last edge, so that they are sorted behind all edges, and number all places.
+// Fill the places after the last edge, so that the sort moves them past all edges, and number all places.
 __global__ void number_edges(uint64_t* pairs, uint64_t* weights, const int32_t* count, int64_t edges, uint32_t* order) {
   const int64_t place = thread_index();
   if (place >= edges) return;

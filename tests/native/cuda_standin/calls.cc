@@ -1,4 +1,4 @@
-// The interface of the stand-in for Python: resources of kernels, calls, and what was wrong.
+// The Python interface of the stand-in: resources of kernels, calls, and faults.
 
 #include <cuda_runtime_api.h>
 

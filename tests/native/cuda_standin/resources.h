@@ -1,4 +1,4 @@
-// What the stand-in for CUDA's runtime knows of kernels, and what it found wrong.
+// The resources of kernels that the stand-in for CUDA's runtime knows, and the faults that it found.
 #pragma once
 
 #include <mutex>
