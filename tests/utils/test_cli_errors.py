@@ -259,7 +259,10 @@ from jztree_utils.cli import main
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 sys.exit(main(["fof", "sample", *{output.split()}]))
 """
-    done = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    # The limit also applies to JAX's cache of compiled programs.
+    env = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    command = [sys.executable, "-P", "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert re.fullmatch(
         r"jztree: error: Writing out\.\w+ failed \(File too large\); nothing was written\.\n", done.stderr

@@ -220,7 +220,7 @@ def test_existing_counts() -> None:
     np.testing.assert_allclose(found.value, expected.value, rtol=1e-12)
     with pytest.raises(ValueError, match=r"of shape \(4,\), but the edges give \(2,\); give one more edge"):
         correlation.xi_from_counts(count[0], 800, edges, [1.0, 1.0, 1.0])
-    with pytest.raises(ValueError, match="one positive length per dimension"):
+    with pytest.raises(ValueError, match="one positive and finite length per dimension"):
         correlation.xi_from_counts(count[:, 0], 800, edges, 1.0)
     with pytest.raises(ValueError, match="only up to half the box"):
         correlation.xi_from_counts(count[:, 0], 800, edges, [1.0, 1.0, 0.5])
