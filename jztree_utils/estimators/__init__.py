@@ -1,9 +1,9 @@
 """Nearest-neighbour estimators with the API of scikit-learn and the searches of `jztree`.
 
-`NearestNeighbors`, `KNeighborsTransformer`, `RadiusNeighborsTransformer`, `DBSCAN` and `KernelDensity` have the
-arguments, methods and attributes of the scikit-learn 1.6 (or later) classes of the same names. After a transformer, the
-regressors, classifiers, embeddings and clusterings of scikit-learn work with ``metric="precomputed"``. The differences
-are:
+`NearestNeighbors`, `KNeighborsTransformer`, `RadiusNeighborsTransformer`, `DBSCAN`, `HDBSCAN` and `KernelDensity` have
+the arguments, methods and attributes of the scikit-learn 1.6 (or later) classes of the same names. After a transformer,
+the regressors, classifiers, embeddings and clusterings of scikit-learn work with ``metric="precomputed"``. The
+differences are:
 
 * samples have 1 to 8 features, distances are Minkowski distances (Euclidean, Manhattan, Chebyshev or another ``p`` from
   1) in float64, and results are exact; ``algorithm``, ``leaf_size`` and ``n_jobs`` have no effect, because all cores
@@ -48,9 +48,17 @@ from ._arguments import (
     checked_weights,
     effective_metric,
 )
+from ._hdbscan import HDBSCAN
 from ._kernel_density import KernelDensity
 
-__all__ = ["DBSCAN", "KNeighborsTransformer", "KernelDensity", "NearestNeighbors", "RadiusNeighborsTransformer"]
+__all__ = [
+    "DBSCAN",
+    "HDBSCAN",
+    "KNeighborsTransformer",
+    "KernelDensity",
+    "NearestNeighbors",
+    "RadiusNeighborsTransformer",
+]
 
 _MOST_DIMS_OF_CLUSTERS = 4
 _BYTES_LISTED = 60  # per neighbour: its query, row and distance, for the sort, and the result

@@ -22,7 +22,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from jztree_utils.estimators import DBSCAN, KNeighborsTransformer, NearestNeighbors, RadiusNeighborsTransformer
+from jztree_utils.estimators import DBSCAN, HDBSCAN, KNeighborsTransformer, NearestNeighbors, RadiusNeighborsTransformer
 
 RNG = np.random.default_rng(12)
 DATA = np.r_[RNG.random((180, 3)), RNG.random((20, 3)) * 0.01]
@@ -266,14 +266,14 @@ MORE_FEATURES = {
 }
 
 
-@pytest.mark.parametrize("kind", [NearestNeighbors, KNeighborsTransformer, RadiusNeighborsTransformer, DBSCAN])
+@pytest.mark.parametrize("kind", [NearestNeighbors, KNeighborsTransformer, RadiusNeighborsTransformer, DBSCAN, HDBSCAN])
 def test_samples_whose_squares_overflow_raise(kind: Any) -> None:
     with pytest.raises(ValueError, match=r"^samples must have absolute values of at most 3e\+144, so that"):
         kind().fit([[1e150, 0.0], [0.0, 1.0]])
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [NearestNeighbors, KNeighborsTransformer, RadiusNeighborsTransformer, DBSCAN])
+@pytest.mark.parametrize("kind", [NearestNeighbors, KNeighborsTransformer, RadiusNeighborsTransformer, DBSCAN, HDBSCAN])
 def test_scikit_learn_checks_of_estimators(kind: Any) -> None:
     results = check_estimator(kind(), on_fail=None, on_skip=None)
     assert sum(one["status"] == "passed" for one in results) > 35

@@ -1,0 +1,205 @@
+"""The condensed tree of HDBSCAN*, and clusters, memberships and outliers from it.
+
+R. J. G. B. Campello, D. Moulavi, J. Sander (2013), "Density-based clustering based on hierarchical density estimates",
+PAKDD 2013; R. J. G. B. Campello, D. Moulavi, A. Zimek, J. Sander (2015), "Hierarchical density estimates for data
+clustering, visualization, and outlier detection", ACM TKDD 10. C. Malzer, M. Baum (2020), "A hybrid approach to
+hierarchical density-based cluster selection", MFI 2020, for selection with a distance.
+
+A *level* is an inverse length (lambda in the papers). As the level rises, clusters of single linkage lose points and
+split. A split counts if both parts have at least ``min_cluster_size`` points. Otherwise, the points of the smaller part
+leave the cluster.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from jztree.hierarchy import Dendrogram
+
+
+@dataclass(frozen=True, slots=True)
+class CondensedTree:
+    """Clusters at all levels, each after its parent. Cluster 0 has all points.
+
+    Attributes:
+        parent: ``(c,)``, the cluster from which each cluster splits; -1 for the first.
+        birth: ``(c,)``, the level at which each cluster appears; 0 for the first.
+        size: ``(c,)``, the number of points at this level.
+        cluster: ``(n,)``, the last cluster of each point.
+        level: ``(n,)``, the level at which the point leaves it; infinite for a point that coincides with another.
+        stability: ``(c,)``, the sum over the points of the difference between the levels at which they leave the
+            cluster and at which it appears.
+    """
+
+    parent: np.ndarray
+    birth: np.ndarray
+    size: np.ndarray
+    cluster: np.ndarray
+    level: np.ndarray
+    stability: np.ndarray
+
+
+def condense(tree: Dendrogram, min_cluster_size: int) -> CondensedTree:
+    """Return the condensed tree of a dendrogram.
+
+    Args:
+        tree: The clusters of single linkage of at least one point, with or without padding.
+        min_cluster_size: The least number of points of a cluster, at least 2.
+    """
+    length, count, parent = _without_padding(tree)
+    n, root = len(length) + 1, len(parent) - 1
+    size = np.concatenate([np.ones(n, np.int64), count])
+    above = np.where(parent >= n, parent - n, 0)  # the edge at which a node joins another
+    joins_at = length[above] if n > 1 else np.zeros(1)
+    # Coincident points are inseparable, so they leave a cluster together.
+    leaves = (size < min_cluster_size) | (joins_at == 0)
+    leaves[root] = False
+    parts = np.bincount(above[:root], weights=~leaves[:root], minlength=n - 1)
+    is_head = ~leaves & (parts[above] == 2 if n > 1 else True)
+    is_head[root] = True
+
+    heads = np.flatnonzero(is_head)[::-1]
+    number = np.zeros(len(parent), np.int64)
+    number[heads] = np.arange(len(heads))
+    cluster_of = number[_last_of_chain(np.where(is_head, np.arange(len(parent)), parent))]
+    # The largest node that leaves a cluster with a point.
+    leaving = _last_of_chain(np.where(leaves & leaves[parent], parent, np.arange(len(parent))))[:n]
+    with np.errstate(divide="ignore"):
+        inverse = 1 / joins_at
+    left_from = np.where(leaves[leaving], parent[leaving], leaving)
+    level = np.where(leaves[leaving], inverse[leaving], 0.0)
+    birth = np.where(heads == root, 0.0, inverse[heads])
+    of_heads = np.where(heads == root, -1, cluster_of[parent[heads]])
+    return _with_stability(of_heads, birth, size[heads], cluster_of[left_from], level)
+
+
+def _without_padding(tree: Dendrogram) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return lengths and sizes of the clusters that edges form, and the parent of each point and each of these."""
+    edges = int(tree.num)
+    words = np.asarray(tree.exact)[:edges].astype(np.uint64)
+    length = (words[:, 0] | words[:, 1] << np.uint64(32)).view(np.float64)
+    n, removed = edges + 1, tree.rows - edges - 1
+    parent = np.asarray(tree.parent).astype(np.int64)
+    parent = np.concatenate([parent[:n], parent[tree.rows : tree.rows + edges]])
+    parent = np.where(parent >= 0, parent - removed, -1)
+    return length, np.asarray(tree.count)[:edges].astype(np.int64), parent
+
+
+def _last_of_chain(following: np.ndarray) -> np.ndarray:
+    """Return the last element of the chain from each element; the last one follows itself."""
+    while True:
+        farther = following[following]
+        if np.array_equal(farther, following):
+            return following
+        following = farther
+
+
+def _with_stability(
+    parent: np.ndarray, birth: np.ndarray, size: np.ndarray, cluster: np.ndarray, level: np.ndarray
+) -> CondensedTree:
+    number = len(parent)
+    stability = np.bincount(cluster, weights=level - birth[cluster], minlength=number)
+    stability += np.bincount(parent[1:], weights=(birth[1:] - birth[parent[1:]]) * size[1:], minlength=number)
+    return CondensedTree(parent, birth, size, cluster, level, stability)
+
+
+def most_stable(tree: CondensedTree, allow_single_cluster: bool, max_cluster_size: float) -> np.ndarray:
+    """Select disjoint clusters with the largest sum of stabilities (excess of mass)."""
+    selected = np.ones(len(tree.parent), bool)
+    below = np.zeros(len(tree.parent))
+    for one in range(len(tree.parent) - 1, -1, -1):
+        selected[one] = below[one] <= tree.stability[one] and tree.size[one] <= max_cluster_size
+        if one > 0:
+            below[tree.parent[one]] += tree.stability[one] if selected[one] else below[one]
+    selected[0] &= allow_single_cluster
+    return selected & ~_below(tree, selected)
+
+
+def leaves_of(tree: CondensedTree) -> np.ndarray:
+    """Select the clusters that do not split. The first cluster is one of them if it is the only one."""
+    selected = np.ones(len(tree.parent), bool)
+    selected[tree.parent[1:]] = False
+    return selected
+
+
+def merge_close(tree: CondensedTree, selected: np.ndarray, distance: float, allow_single_cluster: bool) -> np.ndarray:
+    """Replace selected clusters that split at lengths below ``distance`` by their first ancestor that does not."""
+    if selected[0] and selected.sum() == 1:
+        return selected & allow_single_cluster
+    with np.errstate(divide="ignore"):
+        split_at = 1 / tree.birth
+    merged = np.zeros(len(selected), bool)
+    for one in np.flatnonzero(selected).tolist():
+        node: int = one
+        if split_at[one] < distance:
+            while node > 0:
+                up = int(tree.parent[node])
+                if up == 0:
+                    node = 0 if allow_single_cluster else node
+                    break
+                node = up
+                if split_at[up] > distance:
+                    break
+        merged[node] = True
+    return merged & ~_below(tree, merged)
+
+
+def _below(tree: CondensedTree, selected: np.ndarray) -> np.ndarray:
+    """Return whether an ancestor of each cluster is selected."""
+    found: np.ndarray = _nearest(tree, selected)[tree.parent] >= 0
+    found[0] = False
+    return found
+
+
+def _nearest(tree: CondensedTree, selected: np.ndarray) -> np.ndarray:
+    """Return the nearest selected cluster among each cluster and its ancestors; -1 if there is none."""
+    here = np.arange(len(selected))
+    chain = _last_of_chain(np.where(selected | (here == 0), here, tree.parent))
+    return np.where(selected[chain], chain, -1)
+
+
+def memberships(tree: CondensedTree, selected: np.ndarray, distance: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return the label of each point, -1 for noise, and the strength of its membership, from 0 to 1.
+
+    Labels are numbers from 0, in the order of the first points of the clusters. If the first cluster is the only
+    selected one, points that leave it early are noise: below the inverse of ``distance``, or without a distance, before
+    its last point.
+
+    Args:
+        tree: The condensed tree.
+        selected: ``(c,)`` bool, disjoint clusters.
+        distance: See `merge_close`; 0 means none.
+    """
+    chosen = _nearest(tree, selected)[tree.cluster]
+    last = _last_levels(tree)
+    if selected[0]:
+        least = 1 / distance if distance > 0 else last[0]
+        chosen = np.where((chosen == 0) & (tree.level < least), -1, chosen)
+    known, first, place = np.unique(chosen, return_index=True, return_inverse=True)
+    first = np.where(known < 0, -1, first)
+    labels = (np.argsort(np.argsort(first)) - (known[:1] < 0).sum())[place]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        strength = np.minimum(tree.level, last[chosen]) / last[chosen]
+    strength = np.where(np.isfinite(tree.level) & (last[chosen] > 0), strength, 1.0)
+    return labels, np.where(chosen < 0, 0.0, strength)
+
+
+def _last_levels(tree: CondensedTree) -> np.ndarray:
+    """Return the level at which the last points leave each cluster, or at which it splits."""
+    last = np.zeros(len(tree.parent))
+    np.maximum.at(last, tree.cluster, tree.level)
+    np.maximum.at(last, tree.parent[1:], tree.birth[1:])
+    return last
+
+
+def outlier_scores(tree: CondensedTree) -> np.ndarray:
+    """Return a score from 0 to 1 of each point, which is large if it leaves a cluster much earlier than others (GLOSH,
+    Campello et al. 2015).
+    """
+    last = _last_levels(tree)
+    for one in range(len(last) - 1, 0, -1):
+        last[tree.parent[one]] = max(last[tree.parent[one]], last[one])
+    last = last[tree.cluster]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        score = np.where(np.isinf(last), 1.0, (last - tree.level) / last)
+    return np.where(np.isfinite(tree.level) & (last > 0), score, 0.0)
