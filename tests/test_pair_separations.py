@@ -12,7 +12,7 @@ from devices import deal, even, mesh_of, uneven
 from jztree import kernels
 from jztree.radius import PairCounts, pair_counts
 
-pytestmark = [pytest.mark.emulated, pytest.mark.core]
+pytestmark = pytest.mark.emulated
 
 EDGES, ALONG, COSINES = np.array([0.0, 0.06, 0.2, 0.41]), np.array([0.05, 0.2, 0.4]), np.array([0.0, 0.4, 1.0])
 BINS: dict[str, dict[str, Any]] = {
@@ -86,6 +86,7 @@ def assert_sums(found: PairCounts, pairs: tuple[np.ndarray, np.ndarray], product
     np.testing.assert_allclose(np.asarray(found.separation), separation, rtol=1e-11)
 
 
+@pytest.mark.core
 @pytest.mark.watched
 @pytest.mark.parametrize("name", BINS)
 def test_sums_equal_all_pairs(name: str, dtype: Any) -> None:
