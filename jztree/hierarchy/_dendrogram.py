@@ -84,6 +84,11 @@ class Dendrogram:
     num: jax.Array
     rows: int = static_field(default=0)
 
+    def exact_lengths(self) -> np.ndarray:
+        """Return the lengths of the edges that exist, ``(num,)`` NumPy float64."""
+        words = np.asarray(self.exact)[: int(self.num)].astype(np.uint64)
+        return (words[:, 0] | words[:, 1] << np.uint64(32)).view(np.float64)
+
     def linkage(self) -> np.ndarray:
         """Return the clusters in the format of `scipy.cluster.hierarchy.linkage`, ``(num, 4)`` NumPy float64.
 
@@ -96,9 +101,8 @@ class Dendrogram:
                 f"linkage needs at least two particles and no padding, but {num} edges join {self.rows} rows; remove "
                 "the padding before you find the tree."
             )
-        words = np.asarray(self.exact).astype(np.uint64)
-        length = (words[:, 0] | words[:, 1] << np.uint64(32)).view(np.float64)
-        return np.stack([np.asarray(self.left), np.asarray(self.right), length, np.asarray(self.count)], axis=1)
+        columns = self.left, self.right, self.exact_lengths(), self.count
+        return np.stack([np.asarray(column, np.float64) for column in columns], axis=1)
 
 
 @with_twins({"tree": P(-1)}, P(-1))

@@ -75,9 +75,8 @@ def condense(tree: Dendrogram, min_cluster_size: int) -> CondensedTree:
 
 def _without_padding(tree: Dendrogram) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return lengths and sizes of the clusters that edges form, and the parent of each point and each of these."""
-    edges = int(tree.num)
-    words = np.asarray(tree.exact)[:edges].astype(np.uint64)
-    length = (words[:, 0] | words[:, 1] << np.uint64(32)).view(np.float64)
+    length = tree.exact_lengths()
+    edges = len(length)
     n, removed = edges + 1, tree.rows - edges - 1
     parent = np.asarray(tree.parent).astype(np.int64)
     parent = np.concatenate([parent[:n], parent[tree.rows : tree.rows + edges]])
