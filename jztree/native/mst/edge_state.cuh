@@ -14,10 +14,6 @@ namespace jztree {
 
 constexpr int32_t many_sets = -1;
 
-// The state of a row: its edge `to` may not be the lightest one to another set, or surely is; or the row has left the
-// rounds, because an equal point represents it.
-enum RowState : uint8_t { row_unsure, row_sure, row_represented };
-
 template <int D, typename T>
 struct EdgeSetup : BoxSetup<D, T> {
   EdgeRule<D, T> rule;
@@ -51,7 +47,8 @@ struct EdgeState {
   int32_t* set;       // [row], the smallest row of its set
   int32_t* nodes;     // [node], the set of its rows, or many_sets
   int32_t* to;        // [row], the other end of its lightest known edge to another set; -1: none
-  uint8_t* state;     // [row], RowState
+  uint8_t* sure;      // [row], whether its edge `to` is surely the lightest one to another set
+  uint8_t* absent;    // [row], whether the row takes no part in the rounds, because an equal point represents it
   double* floor;      // [row], a weight below which it has no edge to another set
   double* core;       // [row], weight of the core distance; null: Euclidean lengths
   uint64_t* least;    // [set], bits of the least weight of an edge to another set
@@ -76,9 +73,7 @@ struct EdgeState {
   __device__ void offer(int32_t of_set, double weight) const { lower(least + of_set, bits_of_weight(weight)); }
 
   // Whether a row may have an edge with the least weight of its set.
-  __device__ bool is_open(int64_t row) const {
-    return state[row] != row_represented && floor[row] <= least_of(set[row]);
-  }
+  __device__ bool is_open(int64_t row) const { return !absent[row] && floor[row] <= least_of(set[row]); }
 
   // Store an edge and join its ends.
   __device__ void add(double weight, int64_t from, int64_t to_row, uint64_t ends) const {

@@ -28,7 +28,7 @@ class EdgeWalk {
   // Search from the 32 rows after `first`, before `end`. Called by all lanes of the warp.
   __device__ void run(int64_t first, int64_t end) {
     row_ = first + lane_index();
-    wanted_ = row_ < end && sets_.state[row_] == row_unsure && sets_.is_open(row_);
+    wanted_ = row_ < end && !sets_.sure[row_] && sets_.is_open(row_);
     if (!__any_sync(all_lanes, wanted_)) return;
     begin();
     NodeRange range;
@@ -105,7 +105,7 @@ class EdgeWalk {
 
   // Take the edge to a row if it is lighter than the lightest one so far.
   __device__ void take(uint32_t other) {
-    if (sets_.set[other] == own_ || sets_.state[other] == row_represented) return;
+    if (sets_.set[other] == own_ || sets_.absent[other]) return;
     const double weight = sets_.weight(row_, other);
     if (weight > weight_) return;
     const uint64_t pair = sets_.rows_of(row_, other);
@@ -125,7 +125,7 @@ class EdgeWalk {
     const double least = farther * sets_.least_of(own_);
     const bool sure = to_ >= 0 && weight_ <= least;
     sets_.to[row_] = to_;
-    sets_.state[row_] = sure ? row_sure : row_unsure;
+    sets_.sure[row_] = sure;
     sets_.floor[row_] = sure ? weight_ : above(least);
   }
 

@@ -34,7 +34,7 @@ __global__ void begin_rows(EdgeState<D, T> sets) {
   if (row >= sets.num()) return;
   sets.joined.set(row, row);
   sets.to[row] = -1;
-  sets.state[row] = row_unsure;
+  sets.sure[row] = sets.absent[row] = 0;
   sets.floor[row] = 0;
   sets.pair[row] = no_pair;
   if (sets.core) sets.core[row] = sets.setup->rule.weight(sets.pos(row), sets.pos(sets.core_row[row]));
@@ -64,7 +64,7 @@ __global__ void leave_represented(EdgeState<D, T> sets) {
   const int32_t root = sets.joined.parents[row];
   const auto chosen = static_cast<int32_t>(sets.pair[root] >> 32);
   if (chosen == sets.output_row(row)) return;
-  sets.state[row] = row_represented;
+  sets.absent[row] = 1;
   sets.add(0, row, root, pair_of(chosen, sets.output_row(row)));
 }
 
@@ -121,7 +121,7 @@ __device__ void take_near(const EdgeState<D, T>& sets, int64_t row, int32_t set)
     if (sets.core) beyond = larger(beyond, sets.core[row]);
     if (beyond > least) break;
     if (sets.set[other] == set) continue;
-    if (sets.state[other] == row_represented) {
+    if (sets.absent[other]) {
       limit = smaller(limit, beyond);
       continue;
     }
@@ -135,7 +135,7 @@ __device__ void take_near(const EdgeState<D, T>& sets, int64_t row, int32_t set)
   const bool all = sets.k > 0 && near[sets.k - 1] < 0 && !(beyond > least);
   others = larger(others, all ? limit : smaller(limit, beyond));
   sets.to[row] = to;
-  sets.state[row] = to >= 0 && least < others ? row_sure : row_unsure;
+  sets.sure[row] = to >= 0 && least < others;
   sets.floor[row] = smaller(least, others);
 }
 
@@ -144,7 +144,7 @@ __global__ void offer_edges(EdgeState<D, T> sets) {
   const int64_t row = thread_index();
   if (row >= sets.num() || sets.is_done() || !sets.is_open(row)) return;
   const int32_t set = sets.set[row];
-  if (sets.state[row] == row_unsure || sets.set[sets.to[row]] == set) take_near(sets, row, set);
+  if (!sets.sure[row] || sets.set[sets.to[row]] == set) take_near(sets, row, set);
   if (sets.to[row] >= 0) sets.offer(set, sets.weight(row, sets.to[row]));
 }
 
@@ -160,7 +160,7 @@ __global__ void search_edges(EdgeState<D, T> sets) {
 
 template <int D, typename T>
 __device__ bool has_least(const EdgeState<D, T>& sets, int64_t row) {
-  return sets.state[row] == row_sure && sets.floor[row] == sets.least_of(sets.set[row]);
+  return !sets.absent[row] && sets.sure[row] && sets.floor[row] == sets.least_of(sets.set[row]);
 }
 
 template <int D, typename T>
@@ -260,6 +260,7 @@ EdgeState<D, T> make_state(Queue& queue, const SpanningTree<D, T>& in) {
           queue.scratch<int32_t>(n),
           queue.scratch<int32_t>(tree.starts[tree.planes]),
           queue.scratch<int32_t>(n),
+          queue.scratch<uint8_t>(n),
           queue.scratch<uint8_t>(n),
           queue.scratch<double>(n),
           in.core_row ? queue.scratch<double>(n) : nullptr,
