@@ -170,7 +170,7 @@ def _nearest(primaries: Any, attached: Any, box: Exact, limit: Radii, cfg: KNNCo
 
     if limit.of_each is None:
         return search(limit)
-    nearest = jnp.clip(search(NO_LIMIT), 0, get_pos(primaries).shape[0] - 1)
+    nearest = jnp.clip(search(NO_LIMIT), 0, num_rows(primaries) - 1)
     return search(Radii(None, Exact(kernels.gather_rows(jnp.asarray(limit.of_each.words), nearest))))
 
 

@@ -74,7 +74,7 @@ def condense(tree: Dendrogram, min_cluster_size: int) -> CondensedTree:
 
 
 def _without_padding(tree: Dendrogram) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return lengths and sizes of the clusters that edges form, and the parent of each point and each of these."""
+    """Return the length and the size of each cluster that an edge forms, and the parent of each point and cluster."""
     length = tree.exact_lengths()
     edges = len(length)
     n, removed = edges + 1, tree.rows - edges - 1
@@ -115,7 +115,7 @@ def most_stable(tree: CondensedTree, allow_single_cluster: bool, max_cluster_siz
 
 
 def leaves_of(tree: CondensedTree) -> np.ndarray:
-    """Select the clusters that do not split. The first cluster is one of them if it is the only one."""
+    """Select the clusters that do not split, which includes the first cluster if it is the only one."""
     selected = np.ones(len(tree.parent), bool)
     selected[tree.parent[1:]] = False
     return selected
@@ -151,7 +151,7 @@ def _below(tree: CondensedTree, selected: np.ndarray) -> np.ndarray:
 
 
 def _nearest(tree: CondensedTree, selected: np.ndarray) -> np.ndarray:
-    """Return the nearest selected cluster among each cluster and its ancestors; -1 if there is none."""
+    """Return the nearest selected cluster among each cluster and its ancestors, or -1."""
     here = np.arange(len(selected))
     chain = _last_of_chain(np.where(selected | (here == 0), here, tree.parent))
     return np.where(selected[chain], chain, -1)

@@ -22,7 +22,9 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
 
     The search for the spanning tree takes O(n log n) time and O(n) memory. Coincident samples have the same label.
     Clusters are numbered in the order of their first samples. The differences from scikit-learn are that samples must
-    be finite, distances are Euclidean, and ``alpha``, ``store_centers`` and ``dbscan_clustering`` do not exist.
+    be finite, distances are Euclidean, and ``alpha``, ``store_centers`` and ``dbscan_clustering`` do not exist. Mutual
+    reachability distances have ties, so scikit-learn may use another minimum spanning tree; some probabilities, and
+    clusters of ``"leaf"``, then differ.
 
     Args:
         min_cluster_size: The least number of samples of a cluster, at least 2. Smaller groups are noise.

@@ -1,7 +1,7 @@
 """HDBSCAN against scikit-learn's functions of the condensed tree, and against the definitions one point at a time.
 
-Several trees of mutual reachability distances have the same edges' lengths, and the clusters that lose no point between
-two equal lengths depend on the choice. So scikit-learn gets the tree that the library found.
+Mutual reachability distances have ties. So several minimum spanning trees exist, and clusters may depend on the choice.
+scikit-learn therefore gets the tree that the library found.
 """
 
 from typing import Any

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "common/cuda/boxes.cuh"
+#include "common/cuda/loads.cuh"
 #include "common/cuda/share.cuh"
 #include "common/cuda/tree.cuh"
 #include "edge_rule.h"
@@ -22,19 +23,9 @@ struct EdgeSetup : BoxSetup<D, T> {
       : BoxSetup<D, T>(box, tree, tree, any_wrapped), rule(this->distance_rule()) {}
 };
 
-// Other threads of the launch lower this word. Any value that it had is a bound.
-__device__ inline uint64_t load_bound(const uint64_t* at) {
-#ifdef __CUDA_ARCH__
-  uint64_t value;
-  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
-  return value;
-#else
-  return *static_cast<const volatile uint64_t*>(at);
-#endif
-}
-
+// Other threads of the launch lower this word too.
 __device__ inline void lower(uint64_t* place, uint64_t value) {
-  if (value < load_bound(place)) atomicMin(reinterpret_cast<unsigned long long*>(place), value);
+  if (value < load_relaxed(place)) atomicMin(reinterpret_cast<unsigned long long*>(place), value);
 }
 
 template <int D, typename T>
@@ -69,7 +60,7 @@ struct EdgeState {
   }
 
   __device__ uint64_t rows_of(int64_t a, int64_t b) const { return pair_of(output_row(a), output_row(b)); }
-  __device__ double least_of(int32_t of_set) const { return weight_of_bits(load_bound(least + of_set)); }
+  __device__ double least_of(int32_t of_set) const { return weight_of_bits(load_relaxed(least + of_set)); }
   __device__ void offer(int32_t of_set, double weight) const { lower(least + of_set, bits_of_weight(weight)); }
 
   // Whether a row may have an edge with the least weight of its set.

@@ -18,6 +18,16 @@ __device__ inline int32_t load_relaxed(const int32_t* at) {
 #endif
 }
 
+__device__ inline uint64_t load_relaxed(const uint64_t* at) {
+#ifdef __CUDA_ARCH__
+  uint64_t value;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(value) : "l"(at) : "memory");
+  return value;
+#else
+  return *static_cast<const volatile uint64_t*>(at);
+#endif
+}
+
 // A value that the word had at some time in this launch: a multiprocessor may read it from its own cache, without later
 // writes of others. A plain read that may race.
 __device__ inline int32_t load_outdated(const int32_t* at) {
