@@ -32,7 +32,7 @@ from .arguments import (
     row_fault,
 )
 from .config import KNNConfig
-from .data import Pos, PosMass, get_num, get_pos, with_computed
+from .data import Pos, PosMass, get_num, with_computed
 from .derivatives import ratio
 from .jax_ext import with_twins
 from .knn import field_of, knn
@@ -250,16 +250,17 @@ def _reduced(
     func: Any, part: Any, k: int, boxsize: Any, th: Any, part_query: Any, output_order: str, cfg: KNNConfig | None
 ) -> jax.Array:
     """Apply ``func`` to the neighbours of each query. Only positions and masses are sorted and sent."""
-    check_particles(part)
-    mass, pos = check_mass(part), get_pos(part)
+    pos = check_particles(part)
+    mass = check_mass(part)
     if mass is not None and np.shape(mass) not in ((), pos.shape[:1]):
         raise ValueError(
             f"mass has shape {np.shape(mass)}; it must be one number per particle, {pos.shape[:1]}, or one for all."
         )
     sources = PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=get_num_total(part))
+    queries = None
     if part_query is not None:
-        check_particles(part_query, "query positions")
-    queries = None if part_query is None else Pos(pos=get_pos(part_query), num=getattr(part_query, "num", None))
+        query_pos = check_particles(part_query, "query positions")
+        queries = Pos(pos=query_pos, num=getattr(part_query, "num", None))
     found = knn(sources, k, boxsize, th, queries, "reduce", func, output_order, cfg)
     faults = mass_faults(
         mass_rows(sources, common_dtype(pos, *(() if mass is None else (mass,)))), get_num(sources), pos.shape[0]

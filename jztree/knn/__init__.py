@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from .. import comm
 from ..arguments import SPEC, Radii, as_limit, check_box, check_particles, check_queries, exact_limit, known_integer
 from ..config import KNNConfig, checked_config, without_masses
-from ..data import get_num, get_pos, with_computed
+from ..data import get_num, with_computed
 from ..jax_ext import is_concrete, with_twins
 from ..particles import Particles, check_num, num_rows
 from ..tree import TreeHierarchy, check_hierarchy
@@ -152,12 +152,12 @@ def knn(
     check_hierarchy(th)
     max_radius = _widest(max_radius, allow_missing)
     limited = batch is not None or _is_limited(max_radius)
-    k = _check_arguments(part, k, part_query, output_order, limited, exclude_self)
+    k, dims = _check_arguments(part, k, part_query, output_order, limited, exclude_self)
     check_mask(source_mask, num_rows(part))
     check_batches(batch, batch_query, part, part_query, th, output_order)
     check_result_memory(k, part if part_query is None else part_query)
     words = parse_result(result, part, reduce_func)
-    box = check_box(boxsize, get_pos(part).shape[1])
+    box = check_box(boxsize, dims)
     query_part = part if part_query is None else part_query
     limit = as_limit(max_radius, (num_rows(query_part),), get_num(query_part))
     if batch is not None:
@@ -179,7 +179,10 @@ def _is_limited(max_radius: Any) -> bool:
     return max_radius.given() if isinstance(max_radius, Radii) else max_radius is not None
 
 
-def _check_arguments(part: Any, k: int, part_query: Any, output_order: str, limited: bool, others: bool) -> int:
+def _check_arguments(
+    part: Any, k: int, part_query: Any, output_order: str, limited: bool, others: bool
+) -> tuple[int, int]:
+    """Check the arguments. Return ``k`` and the number of dimensions."""
     pos = check_particles(part)
     num = check_num(part)
     if output_order not in _ORDERS:
@@ -197,7 +200,7 @@ def _check_arguments(part: Any, k: int, part_query: Any, output_order: str, limi
         raise ValueError(f"k is {k}; it must be below 2**31.")
     if part_query is not None:
         check_queries(part_query, pos)
-    return k
+    return k, pos.shape[1]
 
 
 def _check_others(exclude_self: Any, part_query: Any) -> None:

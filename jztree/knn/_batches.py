@@ -116,10 +116,11 @@ def place_in_layers(
         ValueError or jax.errors.JaxRuntimeError: At run time, on all ranks, if a batch number is invalid.
     """
     parts, batches = ([part], [batch]) if part_query is None else ([part, part_query], [batch, batch_query])
-    spacing = _spacing(parts, box)
+    positions = [jnp.asarray(get_pos(part)) for part in parts]
+    nums = [kernels.as_num(get_num(part)) for part in parts]
+    spacing = _spacing(positions, nums, box)
     # Collectives must run in sequence: merge the checks into one.
-    known = jax.lax.bitcast_convert_type(spacing.astype(jnp.float32), jnp.int32)
-    nums = comm.after([kernels.as_num(get_num(part)) for part in parts], known)
+    nums = comm.after(nums, jax.lax.bitcast_convert_type(spacing.astype(jnp.float32), jnp.int32))
     most = 2**24 if spacing.dtype == jnp.float32 else 2**31 - 1
     last_layer = jnp.clip(jnp.floor(farthest_number(spacing.dtype) / spacing), 0, most).astype(jnp.int32)
     faults = [
@@ -128,22 +129,23 @@ def place_in_layers(
         for fault in _faults(*one, most, last_layer, spacing.dtype)
     ]
     checked = comm.check_all(nums[0], faults)
-    layered = [_layered(*one, comm.after(spacing, checked)) for one in zip(parts, batches, strict=True)]
+    spacing = comm.after(spacing, checked)
+    layered = [_layered(*one, spacing) for one in zip(parts, positions, batches, strict=True)]
     words = jnp.asarray(box.words)
     wider = Exact(jnp.concatenate([words, jnp.zeros_like(words[:1])]))
     return layered[0], layered[1] if layered[1:] else None, wider, _limited_to(limit, spacing / 2, words)
 
 
-def _layered(part: Any, batch: Any, spacing: jax.Array) -> Layered:
-    pos, batch = jnp.asarray(get_pos(part)), jnp.asarray(batch)
+def _layered(part: Any, pos: jax.Array, batch: Any, spacing: jax.Array) -> Layered:
+    batch = jnp.asarray(batch)
     # If there is no space even for two adjacent layers, the coordinate of the second would overflow.
     layer = jnp.where(batch == 0, 0, batch.astype(pos.dtype) * spacing)
     return Layered(jnp.concatenate([pos, layer[:, None]], axis=1), part, getattr(part, "num", None))
 
 
-def _spacing(parts: Sequence[Any], box: Exact) -> jax.Array:
+def _spacing(positions: Sequence[jax.Array], nums: Sequence[jax.Array], box: Exact) -> jax.Array:
     """Return the distance between layers, a scalar. Values that are not finite raise when particles are sorted."""
-    bounds = [kernels.bounds(jnp.asarray(get_pos(part)), kernels.as_num(get_num(part)))[:2] for part in parts]
+    bounds = [kernels.bounds(pos, num)[:2] for pos, num in zip(positions, nums, strict=True)]
     lower, upper = (jnp.stack(corners) for corners in zip(*bounds, strict=True))
     ends = comm.all_max(jnp.stack([-lower.min(axis=0), upper.max(axis=0)]))
     period = jnp.asarray(exact_to_float(box), ends.dtype)

@@ -79,16 +79,15 @@ def shape_of_pos(part: Any) -> tuple[int, ...]:
     The shape may have a leading axis over devices, even if the class itself cannot handle that axis.
     """
     cls: Any = type(part)
-    if isinstance(part, (*ARRAYS, ComputedParticles, type)) or not is_computed(cls, "pos"):
-        return tuple(np.shape(get_pos(part)))
-    for read in (get_pos, functools.partial(over_devices, get_pos)):
+    is_stored = isinstance(part, (*ARRAYS, ComputedParticles, type)) or not is_computed(cls, "pos")
+    for read in () if is_stored else (get_pos, functools.partial(over_devices, get_pos)):
         try:
             shape = tuple(jax.eval_shape(read, part).shape)
         except Exception:  # the class may raise any error, for instance if it handles one device only
             continue
         if len(shape) == 2 or read is not get_pos:
             return shape
-    return tuple(np.shape(get_pos(part)))  # raises, or needs concrete values
+    return tuple(np.shape(get_pos(part)))  # computed positions raise here, or need concrete values
 
 
 def num_rows(part: Any) -> int:

@@ -258,8 +258,9 @@ def check_hierarchy(th: Any) -> None:
 
 def faults_of_hierarchy(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> list[comm.Fault]:
     """Return the possible faults of ``num``, and of a hierarchy from the user that belongs to other particles."""
-    fits = kernels.tree_fits(kernel_tree(partz, num, th), box)
-    return [num_fault(get_pos(partz), num, "the positions"), comm.Fault(fits == 0, [], FOREIGN)]
+    tree = kernel_tree(partz, num, th)
+    fits = kernels.tree_fits(tree, box)
+    return [num_fault(tree.posz, num, "the positions"), comm.Fault(fits == 0, [], FOREIGN)]
 
 
 @with_twins({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
