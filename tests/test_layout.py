@@ -40,7 +40,7 @@ UTILITIES: list[set[str]] = [
         "io",  # files
         "ics",  # samples
         *("correlation", "knn_statistics", "mass_function", "separation", "sky"),  # statistics
-        *("cells", "estimators", "kdtree", "torch_bridge"),  # interoperability
+        *("cells", "estimators", "hdbscan", "kdtree", "torch_bridge"),  # interoperability
         "check_cluster",
     },
     {"plot", "view"},  # pictures

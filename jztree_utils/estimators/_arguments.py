@@ -29,22 +29,25 @@ def checked_weights(sample_weight: ArrayLike | None, samples: np.ndarray) -> np.
     return weight
 
 
-def checked_samples(estimator: Any, X: ArrayLike, reset: bool) -> np.ndarray:
+def checked_samples(estimator: Any, X: ArrayLike, reset: bool, finite: bool = True) -> np.ndarray:
     """Return samples ``(n, d)`` in float64. Raises ValueError or TypeError if scikit-learn or jztree rejects them.
 
     Args:
         estimator: The estimator, which keeps the number and the names of features.
         X: Array, or data frame.
         reset: Whether to set these features (in `fit`). False compares them with those of the fit.
+        finite: Whether samples must be finite.
     """
     check_no_unit(X, "X")
-    samples: np.ndarray = validate_data(estimator, X, reset=reset, dtype=np.float64, order="C")
+    samples: np.ndarray = validate_data(
+        estimator, X, reset=reset, dtype=np.float64, order="C", ensure_all_finite=finite
+    )
     if samples.shape[1] > MOST_DIMS:
         raise ValueError(
             f"samples have {samples.shape[1]} features, but jztree supports 1 to {MOST_DIMS} features; reduce them, "
             f"for example with sklearn.decomposition.PCA(n_components={MOST_DIMS}), or use the class of sklearn."
         )
-    check_size(samples, "samples")
+    check_size(samples if finite else samples[np.isfinite(samples)], "samples")
     return samples
 
 

@@ -34,6 +34,7 @@ from ._catalogue_content import (
     convert_h,
     member_rows,
 )
+from ._cluster_file import ParticleClusters, read_clusters, write_clusters
 from ._correlation_file import write_correlation
 from ._data_sets import read_from_hdf5, read_h5file, squeeze_any, write_h5file, write_to_hdf5
 from ._distributed_writing import distr_write_hdf5
@@ -76,6 +77,7 @@ __all__ = [
     "Column",
     "Neighbours",
     "OutputError",
+    "ParticleClusters",
     "ReadCatalogue",
     "ReadOptions",
     "RowOrder",
@@ -110,6 +112,7 @@ __all__ = [
     "open_snapshot",
     "read_catalogue",
     "read_catalogue_content",
+    "read_clusters",
     "read_from_hdf5",
     "read_h5file",
     "read_header",
@@ -126,6 +129,7 @@ __all__ = [
     "unit_name",
     "write_catalogue",
     "write_catalogue_content",
+    "write_clusters",
     "write_correlation",
     "write_h5file",
     "write_neighbours",

@@ -13,11 +13,11 @@ from ._catalogue_content import LENGTHS, CatalogueInfo
 from ._files import PathLike, get_group, open_hdf5
 
 MADE = "FriendsOfFriends"
-_GROUPS = (MADE, "Neighbours", "Correlation")
+_GROUPS = (MADE, "Neighbours", "Clusters", "Correlation")
 
 
 def read_made_with(path: PathLike) -> str | None:
-    """Return the options that made a catalogue in any layout, a file of neighbours or a correlation function.
+    """Return the options that made a catalogue in any layout, or a file of neighbours, clusters or correlations.
 
     Returns:
         The options as JSON, or None if the file does not store them.

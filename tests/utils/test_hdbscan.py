@@ -4,6 +4,7 @@ Mutual reachability distances have ties. So several minimum spanning trees exist
 scikit-learn therefore gets the tree that the library found.
 """
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,8 +12,11 @@ import pytest
 
 pytest.importorskip("sklearn", "1.6")
 
+import their_tests
+from scipy.sparse import csgraph
 from sklearn import cluster, datasets
 from sklearn.cluster._hdbscan import _tree
+from sklearn.exceptions import NotFittedError
 
 import jztree as jz
 from jztree_utils.estimators import HDBSCAN
@@ -188,13 +192,14 @@ def test_few_samples_are_noise(number: int) -> None:
         ({"min_cluster_size": 1}, "min_cluster_size is 1; it must be an integer of at least 2"),
         ({"min_cluster_size": 5.0}, "min_cluster_size is 5.0; it must be an integer"),
         ({"min_samples": 0}, "min_samples is 0; it must be an integer of at least 1"),
-        ({"min_samples": 31}, "min_samples is 31 .* only 30 samples; choose a smaller min_samples"),
-        ({"min_cluster_size": 31}, "min_samples is 31 .*None means min_cluster_size"),
+        ({"min_samples": 31}, r"min_samples \(31; .* number of finite samples, 30; choose a smaller min_samples"),
+        ({"min_cluster_size": 31}, r"min_samples \(31; None means min_cluster_size\)"),
         ({"max_cluster_size": 0}, "max_cluster_size is 0; it must be an integer of at least 1"),
         ({"cluster_selection_epsilon": -1}, "cluster_selection_epsilon is -1; it must be a distance"),
         ({"cluster_selection_epsilon": np.inf}, "cluster_selection_epsilon is inf; .*finite"),
         ({"cluster_selection_method": "oem"}, "cluster_selection_method is 'oem'; it must be 'eom' or 'leaf'"),
         ({"allow_single_cluster": 1}, "allow_single_cluster is 1; it must be True or False"),
+        ({"store_centers": "centre"}, "store_centers is 'centre'; it must be None, 'centroid', 'medoid' or 'both'"),
         ({"metric": "manhattan"}, "metric is 'manhattan'; HDBSCAN has Euclidean distances only"),
         ({"algorithm": "kdtree"}, "algorithm is 'kdtree'; it must be one of"),
         ({"boxsize": [1.0, 1.0, 1.0]}, "boxsize has shape"),
@@ -206,8 +211,125 @@ def test_invalid_arguments_raise(options: dict[str, Any], message: str) -> None:
         HDBSCAN(**options).fit(np.random.default_rng(0).random((30, 2)))
 
 
+def test_samples_that_are_not_finite_have_their_own_labels(x64: None) -> None:
+    points = blobs("noise")
+    finite = HDBSCAN().fit(points)
+    rows = np.array([0, 3, len(points)])
+    with_others = np.insert(points, rows, [[np.inf, 0], [np.nan, np.inf], [0, -np.inf]], axis=0)
+    assert HDBSCAN().fit(np.delete(with_others, 4, axis=0)).labels_[0] == -2  # no feature is missing
+    found = HDBSCAN().fit(with_others)
+    added = rows + np.arange(3)
+    np.testing.assert_array_equal(found.labels_[added], [-2, -3, -2])
+    np.testing.assert_array_equal(found.probabilities_[added], [0, np.nan, 0])
+    np.testing.assert_array_equal(found.outlier_scores_[added], [1, np.nan, 1])
+    for name in ("labels_", "probabilities_", "outlier_scores_"):
+        np.testing.assert_array_equal(np.delete(getattr(found, name), added), getattr(finite, name))
+    cut = found.dbscan_clustering(0.5)
+    np.testing.assert_array_equal(cut[added], [-2, -3, -2])
+    np.testing.assert_array_equal(np.delete(cut, added), finite.dbscan_clustering(0.5))
+
+
+def test_only_samples_that_are_not_finite_raise() -> None:
+    with pytest.raises(ValueError, match=r"number of finite samples, 0; choose a smaller min_samples"):
+        HDBSCAN(min_samples=1).fit(np.full((30, 2), np.nan))
+
+
+@pytest.mark.parametrize("boxsize", [None, 21.0])
+@pytest.mark.parametrize(("distance", "least"), [(0.0, 1), (0.4, 5), (1.0, 30), (100.0, 5)])
+def test_clusters_at_one_distance_equal_brute_force(
+    distance: float, least: int, boxsize: float | None, x64: None
+) -> None:
+    points = blobs("equal")
+    offsets = np.abs(points[:, None] - points)
+    if boxsize is not None:
+        points, offsets = points % boxsize, np.minimum(offsets % boxsize, -offsets % boxsize)
+    lengths = np.sqrt((offsets**2).sum(-1))
+    core = np.sort(lengths, axis=1)[:, 4]
+    reachable = np.maximum(lengths, np.maximum(core[:, None], core))
+    _, groups = csgraph.connected_components(reachable <= distance)
+    large = np.bincount(groups)[groups] >= least
+    found = HDBSCAN(boxsize=boxsize).fit(points).dbscan_clustering(distance, least)
+    assert_same_clusters(found, np.where(large, groups, -1))
+
+
+@pytest.mark.parametrize(("distance", "least"), [(-1.0, 5), (np.nan, 5), ("1", 5), (1.0, 0), (1.0, 2.5)])
+def test_invalid_cut_raises(distance: float, least: int) -> None:
+    found = HDBSCAN().fit(blobs("noise"))
+    with pytest.raises(ValueError, match=r"cut_distance is .* at least 0|min_cluster_size is .* integer"):
+        found.dbscan_clustering(distance, least)
+
+
+def test_cut_before_fit_raises() -> None:
+    with pytest.raises(NotFittedError):
+        HDBSCAN().dbscan_clustering(1.0)
+
+
+def test_centres_equal_scikit_learn() -> None:
+    points, _ = datasets.make_blobs(600, centers=[[0, 0], [5, 5], [0, 9]], cluster_std=0.5, random_state=2)
+    found = HDBSCAN(store_centers="both").fit(points)
+    expected = cluster.HDBSCAN(store_centers="both")
+    expected.labels_, expected.probabilities_ = found.labels_, found.probabilities_
+    expected._metric_params = {}
+    expected._weighted_cluster_center(points)
+    assert len(found.centroids_) == 3
+    np.testing.assert_allclose(found.centroids_, expected.centroids_, rtol=1e-12)
+    np.testing.assert_array_equal(found.medoids_, expected.medoids_)
+
+
+def test_centres_cross_the_faces_of_a_periodic_box() -> None:
+    """Moving all samples moves the centres."""
+    rng = np.random.default_rng(1)
+    points = np.concatenate([rng.normal(centre, 0.02, (100, 3)) for centre in (0.3, 0.8)])
+    clusters = HDBSCAN(store_centers="both", boxsize=[1.0, 1.0, 0.0])
+    inside = clusters.fit(points)
+    centroids, medoids = inside.centroids_, inside.medoids_
+    shift = np.array([0.71, 0.2, 0.6])
+    moved = points + shift
+    moved[:, :2] %= 1
+    found = clusters.fit(moved)
+    for centres, before in ((found.centroids_, centroids), (found.medoids_, medoids)):
+        offsets = centres - before - shift
+        offsets[:, :2] -= np.round(offsets[:, :2])
+        np.testing.assert_allclose(offsets, 0, atol=1e-9)
+        assert ((centres[:, :2] >= 0) & (centres[:, :2] < 1)).all()
+
+
+def test_noise_has_no_centres() -> None:
+    found = HDBSCAN(store_centers="both", min_cluster_size=50).fit(np.random.default_rng(0).random((60, 2)))
+    assert found.centroids_.shape == found.medoids_.shape == (0, 2)
+
+
 def test_parameters_are_those_of_scikit_learn() -> None:
-    theirs = set(cluster.HDBSCAN().get_params()) - {"alpha", "copy", "metric_params", "store_centers"}
-    assert set(HDBSCAN().get_params()) == theirs | {"boxsize"}
+    theirs = set(cluster.HDBSCAN().get_params()) - {"alpha", "copy"}
+    assert set(HDBSCAN().get_params()) == theirs | {"copy", "boxsize"}
     defaults = HDBSCAN().get_params()
     assert {name: defaults[name] for name in theirs} == {name: cluster.HDBSCAN().get_params()[name] for name in theirs}
+
+
+# Tests of scikit-learn that fail because of these error messages, and those that fail for other reasons.
+DIFFERENT = ("distances must be Minkowski distances", "HDBSCAN has Euclidean distances only")
+FAILING = {
+    "test_hdbscan_sparse": "passes sparse features",
+    "test_labelling_distinct": "reads a private attribute",
+    "test_hdbscan_tree_invalid_metric": "expects another message",
+    "test_hdbscan_default_copy_warning": "expects a warning of scikit-learn",
+}
+REPLACE = """
+import sklearn.cluster
+from jztree_utils.estimators import HDBSCAN
+
+sklearn.cluster.HDBSCAN = HDBSCAN
+OURS, USE = [HDBSCAN], "fit"
+"""
+THEIRS = "from sklearn.cluster.tests.test_hdbscan import *\n"
+
+
+@pytest.mark.slow
+def test_scikit_learns_own_tests(tmp_path: Path) -> None:
+    their_tests.skip_without("sklearn.cluster.tests.test_hdbscan")
+    cases = their_tests.run(tmp_path, REPLACE, THEIRS, "-p", "sklearn.conftest")
+    # docs/coming_from.md states this number.
+    assert sum(case.uses and not case.message for case in cases) >= 90
+    for case in cases:
+        known = case.function in FAILING or any(reason in case.message for reason in DIFFERENT)
+        assert known or not case.message, f"{case.name}: {case.message}"

@@ -4,14 +4,13 @@ This module does not import JAX, so ``--help`` is quick.
 """
 
 import argparse
-import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from . import help_texts
 from .configuration_file import flags_of_config, options_of_commands
+from .flag_values import real, whole
 from .header_arguments import add_header_options
 from .suggestions import suggest
 
@@ -26,43 +25,6 @@ CENTRES = ("potential", "densest", "mass")
 DEFAULTS = {"attach_within": ATTACH_WITHIN, "matter": "all", "centre": "potential", "snapshot_files": 1}
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
 PARQUET = "parquet"  # a table of a catalogue, which cannot be read back
-
-
-def whole(text: str) -> int:
-    """Parse an integer. Raises ArgumentTypeError if the text is not an integer or is too large."""
-    if not re.fullmatch(r"[+-]?[0-9]{1,18}", text):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a whole number with at most 18 digits")
-    return int(text)
-
-
-def real(text: str) -> float:
-    """Parse a number, nan or inf.
-
-    Python itself also accepts digits of all scripts, and underscores between digits.
-
-    Raises:
-        ArgumentTypeError: If the text is not a number, or if the number is too large or too small for a float.
-    """
-    if not re.fullmatch(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?|[+-]?(nan|inf)", text, re.IGNORECASE):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number")
-    value = float(text)
-    if math.isinf(value) and "inf" not in text.lower():
-        raise argparse.ArgumentTypeError(f"{text!r} is too large")
-    if value == 0 and re.search("[1-9]", text.lower().partition("e")[0]):
-        raise argparse.ArgumentTypeError(f"{text!r} is too small")
-    return value
-
-
-def check_not_negative(option: str, value: float | None) -> None:
-    """Raise ValueError for a number that is negative or not finite."""
-    if value is not None and not (math.isfinite(value) and value >= 0):
-        raise ValueError(f"{option} is {value:g}; it must be finite and at least 0.")
-
-
-def check_at_least(option: str, value: int, least: int) -> None:
-    """Raise ValueError for a number that is too small."""
-    if value < least:
-        raise ValueError(f"{option} is {value}; it must be at least {least}.")
 
 
 class _Parser(argparse.ArgumentParser):
@@ -129,6 +91,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", dest="command")
     _add_fof(commands)
     _add_knn(commands)
+    _add_hdbscan(commands)
     _add_xi(commands)
     _add_convert(commands)
     _add_plot(commands)
@@ -265,6 +228,45 @@ def _add_knn(commands: "argparse._SubParsersAction[_Parser]") -> None:
     )
     _add_overwrite(_add_output(knn, "write distances and indices, or densities, to this HDF5 file"))
     _add_telling(knn)
+
+
+def _add_hdbscan(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    words = "clusters that are stable over many linking lengths (HDBSCAN*)"
+    parser = commands.add_parser("hdbscan", help=words, description=f"Find {words}.", epilog=help_texts.HDBSCAN_EPILOG)
+    _add_snapshots(parser)
+    _add_snapshot_options(parser)
+    clusters = parser.add_argument_group("clusters")
+    clusters.add_argument(
+        "--min-cluster-size",
+        type=whole,
+        default=20,
+        metavar="N",
+        help="minimum number of particles of a cluster (default: 20)",
+    )
+    clusters.add_argument(
+        "--min-samples",
+        type=whole,
+        metavar="K",
+        help="number of nearest particles, including itself, that determines the density at a particle (default: N)",
+    )
+    clusters.add_argument(
+        "--epsilon",
+        type=real,
+        default=0.0,
+        metavar="R",
+        help="merge clusters that split at lengths below R, in the snapshot's unit of length (default: 0)",
+    )
+    clusters.add_argument(
+        "--method",
+        choices=("eom", "leaf"),
+        default="eom",
+        help="select the most stable clusters (eom), or the smallest ones (leaf; default: eom)",
+    )
+    clusters.add_argument("--single", action="store_true", help="allow all particles to form one cluster")
+    output = _add_output(parser, "write clusters, probabilities and outlier scores to this HDF5 file")
+    _add_overwrite(output)
+    output.add_argument("--plot", metavar="FILE", help="draw the clusters (.png, .pdf, .svg); needs matplotlib")
+    _add_telling(parser)
 
 
 def _add_xi(commands: "argparse._SubParsersAction[_Parser]") -> None:

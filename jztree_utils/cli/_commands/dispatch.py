@@ -10,6 +10,7 @@ from jztree.comm import initialize
 
 from .convert import run_convert
 from .fof import run_fof
+from .hdbscan import run_hdbscan
 from .info import run_info
 from .knn import run_knn
 from .plot import run_plot
@@ -19,6 +20,7 @@ from .xi import run_xi
 RUN: dict[str, Callable[[Namespace], None]] = {
     "fof": run_fof,
     "knn": run_knn,
+    "hdbscan": run_hdbscan,
     "info": run_info,
     "convert": run_convert,
     "plot": run_plot,

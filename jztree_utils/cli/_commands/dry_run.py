@@ -16,7 +16,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jztree.fof import fof_and_catalogue
+from jztree.hierarchy import dendrogram
 from jztree.knn import knn
+from jztree.mst import euclidean
 from jztree.radius import pair_counts
 
 from ... import io
@@ -60,6 +62,15 @@ def neighbours(k: int, lists: bool = True) -> Work:
     """Return the work of finding neighbours; with ``lists``, these are copied to the host, otherwise only densities."""
     bytes_of = lambda size: k * (4 + size) if lists else size  # noqa: E731
     return Work(("id",), lambda pos: knn(pos, min(k, pos.shape[0]), boxsize=1.0), bytes_of, False)
+
+
+def clusters(min_samples: int) -> Work:
+    """Return the work of finding clusters; one device holds all particles."""
+
+    def run(pos: jax.Array) -> Any:
+        return dendrogram(euclidean(pos, 1.0, core_k=min(min_samples, pos.shape[0])))
+
+    return Work(("id",), run, lambda size: 60 + size, False)
 
 
 def pairs() -> Work:

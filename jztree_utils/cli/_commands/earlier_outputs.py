@@ -28,6 +28,7 @@ _OPTIONS = {
         *("no_ids", "snapshot_files"),
     ),
     "knn": (*_READING, "k", "kernel", "lists"),
+    "hdbscan": (*_READING, "min_cluster_size", "min_samples", "epsilon", "method", "single"),
     "xi": (*_READING, "bins", "linear", "projected", "los"),
 }
 OUTPUTS = ("output", "plot", "snapshot_output", "group_ids_output")  # options for output file names

@@ -23,8 +23,9 @@ from .._particles.spheres import is_sphere, sphere_names
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from .._verbose import print_machine, print_memory_peak
 from . import dry_run
-from .arguments import DEFAULTS, B, check_at_least, check_not_negative, whole
+from .arguments import DEFAULTS, B
 from .earlier_outputs import made_with
+from .flag_values import check_at_least, check_not_negative, whole
 from .fof_snapshots import warn_of_order, write_copies
 from .header_arguments import what_to_give
 from .outputs import Run, announce, plan_runs

@@ -52,6 +52,21 @@ the distance of the last neighbour. If the snapshot has no masses, every particl
 The output (HDF5) has distances and indices (rows of the snapshot, from 0), (N, K) each. With --density, it has only
 densities. With --density --lists, it has both.
 """
+HDBSCAN_EPILOG = f"""\
+Clusters are regions that stay denser than their surroundings over a long range of densities (Campello, Moulavi & Sander
+2013). They need no linking length. Particles between clusters are noise. All particles must fit on one device.
+
+{EPILOG}
+{_SEVERAL}
+examples:
+  jztree hdbscan sample --plot clusters.png
+  jztree hdbscan snapdir_099 --min-cluster-size 50 --min-samples 10 -o clusters.hdf5
+  jztree hdbscan snapdir_099 --type 4 --method leaf --epsilon 0.01 -o streams.hdf5
+
+The output (HDF5) has the cluster of each particle (-1 for noise), the strength of its membership and its outlier score,
+in the order of the snapshot; and the number of particles, centre and radius of each cluster. The largest cluster comes
+first.
+"""
 XI_EPILOG = f"""\
 xi(r) = DD / RR - 1 compares two numbers of pairs at a distance r: DD of the particles, and RR that is expected for
 random particles in the periodic box. Each pair counts twice, once in each order. A pair at an edge between two bins is

@@ -15,8 +15,8 @@ from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, say, stage, take_seconds
 from .._verbose import print_machine, print_memory_peak
 from . import dry_run
-from .arguments import check_at_least
 from .earlier_outputs import made_with
+from .flag_values import check_at_least
 from .outputs import Run, announce, plan_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked, source_of
 

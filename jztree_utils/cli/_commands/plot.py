@@ -13,8 +13,9 @@ from ...mass_function import Cosmology, default_model, units_of, why_not_describ
 from ...plot import particle_mass_of
 from .._particles.spheres import is_sphere
 from .._report import print_json, say, stage, take_seconds
-from .arguments import KINDS, real
+from .arguments import KINDS
 from .drawn import catalogue_of, columns_of, groups_of, mass_of, positions_of
+from .flag_values import real
 from .outputs import check_placeholders
 from .snapshots import snapshot_path
 

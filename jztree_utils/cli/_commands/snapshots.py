@@ -15,7 +15,7 @@ from .._particles.particles import Particles
 from .._particles.reading import Source, open_matter, open_types, read_particles
 from .._report import VERBOSE, number, stage, warn
 from .._verbose import print_snapshot
-from .arguments import check_at_least, real
+from .flag_values import check_at_least, real
 from .header_arguments import header_entries
 
 SAMPLE = "sample"  # the name of the snapshot in the package

@@ -5,8 +5,8 @@ from typing import Any
 
 from ... import io, view
 from .._report import print_json, say, stage, take_seconds
-from .arguments import check_at_least
 from .drawn import columns_of, groups_of, positions_of
+from .flag_values import check_at_least
 from .outputs import check_placeholders
 from .snapshots import snapshot_path
 

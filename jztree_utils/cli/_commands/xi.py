@@ -15,8 +15,8 @@ from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warnings_told
 from .._verbose import print_machine, print_memory_peak
 from . import dry_run
-from .arguments import real, whole
 from .earlier_outputs import made_with
+from .flag_values import real, whole
 from .outputs import Run, announce, plan_runs
 from .snapshots import box_in_words, open_checked, outside_for_scripts, read_checked, source_of
 

@@ -13,12 +13,17 @@ from typing import Any
 import jax
 import numpy as np
 
+from jztree import mst
 from jztree.data import FofCatalogue, ParticleData
+from jztree.hierarchy import Dendrogram, dendrogram
 
 from ... import io
+from ...progress import waiting
 from ...separation import MeanSeparation, mean_separation
+from .._report import is_quiet, stage
 from .box import Outside
 from .group_properties import GroupOptions
+from .library_errors import told_of_snapshot
 
 MOST_ROWS = 2**31 - 1  # maximum number of rows per device
 
@@ -168,6 +173,25 @@ class Particles(ABC):
         Returns:
             ``(b,)`` or ``(b, p)`` counts on the first process, None elsewhere.
         """
+
+    def find_dendrogram(self, min_samples: int, pos: Any) -> Dendrogram | None:
+        """Find the hierarchy of clusters by mutual reachability distance, on one device of the first process.
+
+        Args:
+            min_samples: See ``core_k`` of `jztree.mst.euclidean`.
+            pos: The positions of all particles on the first process, None elsewhere.
+        """
+        if pos is None:
+            return None
+        name = "find the spanning tree"
+        with (
+            jax.enable_x64(self.wide),
+            told_of_snapshot(self.snapshots, 1),
+            stage(name, self.num),
+            waiting(name, quiet=is_quiet()),
+        ):
+            tree = mst.euclidean.jit(np.asarray(pos), self.header.boxsize or None, core_k=min_samples)
+            return jax.block_until_ready(dendrogram.jit(tree))
 
     @abstractmethod
     def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:

@@ -1,0 +1,173 @@
+"""``jztree hdbscan``: clusters of snapshots at all densities."""
+
+from argparse import Namespace
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jztree.data import FofCatalogue
+
+from ... import hdbscan, io, plot
+from .._particles import many_devices
+from .._particles.particles import Particles
+from .._particles.reading import Source
+from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
+from .._verbose import print_machine, print_memory_peak
+from . import dry_run
+from .earlier_outputs import made_with
+from .flag_values import check_at_least, check_not_negative
+from .outputs import Run, announce, plan_runs
+from .snapshots import box_in_words, outside_for_scripts, read_checked, source_of
+
+_LARGEST = 10  # number of clusters in the printed table
+
+
+def run_hdbscan(args: Namespace) -> None:
+    """Find clusters in each snapshot, write them, plot them, print a summary.
+
+    Raises:
+        ValueError, OSError, ImportError: If an argument is invalid, or a file cannot be used. The message is a sentence
+            for the user. If possible, the error precedes any long computation.
+    """
+    mesh = many_devices.all_devices()
+    with io.failing_together(mesh):
+        check_at_least("--min-cluster-size", args.min_cluster_size, 2)
+        if args.min_samples is None:
+            args.min_samples = args.min_cluster_size
+        check_at_least("--min-samples", args.min_samples, 1)
+        check_not_negative("--epsilon", args.epsilon)
+        if args.plot is not None:
+            plot.check_picture(args.plot)
+        todo = plan_runs(args)
+    print_machine(mesh)
+    for run in todo:
+        source = source_of(run.path, args, mesh)
+        if args.dry_run:
+            dry_run.print_estimate(source, run, mesh, dry_run.clusters(args.min_samples), args.json)
+        else:
+            announce(run, todo)
+            _run_one(args, run, source, mesh)
+            print_memory_peak(mesh)
+
+
+def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
+    part = read_checked(source, ("id",), mesh)
+    with io.failing_together(mesh):
+        if args.min_samples > part.num:
+            raise ValueError(
+                f"--min-samples is {args.min_samples}, but the snapshot holds only {part.num} particles of type "
+                f"{source.ptype}; give at most {part.num}."
+            )
+    pos, ids = part.column("pos"), part.column("id")
+    with io.failing_together(mesh):
+        tree = part.find_dendrogram(args.min_samples, pos)
+        if tree is not None:
+            with stage("select clusters"):
+                clusters = hdbscan.hdbscan(
+                    tree,
+                    args.min_cluster_size,
+                    cluster_selection_epsilon=args.epsilon,
+                    cluster_selection_method=args.method,
+                    allow_single_cluster=args.single,
+                )
+                found = _by_size(clusters, np.asarray(pos), part.header)
+            found.id, found.made_with = ids, made_with(args, run.path, source.options)
+            _finish(args, run, part, pos, found)
+
+
+def _by_size(clusters: hdbscan.Clusters, pos: np.ndarray, header: io.SnapshotHeader) -> io.ParticleClusters:
+    """Return the clusters, the largest first, with their centres and radii."""
+    count = np.bincount(clusters.labels[clusters.labels >= 0])
+    order = np.argsort(-count, kind="stable")
+    label = np.append(np.argsort(order), -1)[clusters.labels]
+    box = np.broadcast_to(np.asarray(header.boxsize or 0.0, np.float64), pos.shape[1:])
+    centre = hdbscan.centroids(pos.astype(np.float64), label, clusters.probabilities, box)
+    return io.ParticleClusters(
+        label=label,
+        probability=clusters.probabilities,
+        outlier_score=clusters.outlier_scores,
+        count=count[order],
+        centre=centre,
+        max_radius=hdbscan.radii(pos, label, centre, box),
+        header=header,
+    )
+
+
+def _finish(args: Namespace, run: Run, part: Particles, pos: Any, found: io.ParticleClusters) -> None:
+    """Write, plot and print the clusters."""
+    if run.output is not None:
+        with stage("write the clusters") as told:
+            io.write_clusters(run.output, found)
+            told.detail = str(run.output)
+    if run.plot is not None:
+        with stage("draw the clusters", part.num) as told:
+            _draw(run.plot, pos, found, part.header)
+            told.detail = str(run.plot)
+    if args.json:
+        print_json(_summary(args, run, part, found))
+    elif not is_quiet():
+        _tell(part, found)
+
+
+def _draw(path: str, pos: Any, found: io.ParticleClusters, header: io.SnapshotHeader) -> None:
+    catalogue = FofCatalogue(
+        ngroups=len(found.count),
+        count=found.count,
+        offset=np.cumsum(found.count) - found.count,
+        com_pos=found.centre,
+        max_radius=found.max_radius,
+    )
+    length = io.unit_name(header, "length")
+    plot.plot_halos(pos, catalogue, header.boxsize, path, length_unit=length, title=f"{len(pos):,} particles")
+
+
+def _summary(args: Namespace, run: Run, part: Particles, found: io.ParticleClusters) -> dict[str, Any]:
+    """Return a summary for scripts."""
+    rows = slice(0, _LARGEST)
+    return {
+        "snapshot": str(run.path),
+        "description": part.snapshot.description,
+        "output": run.output,
+        "plot": run.plot,
+        "particles": part.num,
+        "clusters": len(found.count),
+        "particles_in_clusters": int(found.count.sum()),
+        "min_cluster_size": args.min_cluster_size,
+        "min_samples": args.min_samples,
+        "boxsize": part.header.boxsize,
+        "outside_box": outside_for_scripts(part),
+        "units": {"length": io.unit_name(part.header, "length")},
+        "largest": {name: getattr(found, name)[rows] for name in ("count", "centre", "max_radius")},
+        "seconds": take_seconds(),
+    }
+
+
+def _tell(part: Particles, found: io.ParticleClusters) -> None:
+    length, grouped = io.unit_name(part.header, "length"), int(found.count.sum())
+    pairs = [
+        ("clusters", f"{len(found.count):,}"),
+        ("particles in clusters", f"{grouped:,} of {part.num:,} ({100 * grouped / part.num:.1f} %)"),
+        ("box", f"{box_in_words(part.header)}{f' {length}' if length and part.header.boxsize else ''}"),
+    ]
+    if len(found.count):
+        least, median, most = found.count.min(), np.median(found.count), found.count.max()
+        pairs.append(("cluster sizes", f"{least:,} to {most:,} particles, median {median:,.0f}"))
+    say()
+    print_pairs(pairs)
+    if len(found.count):
+        say()
+        print_table(*_largest(found, length))
+
+
+def _largest(found: io.ParticleClusters, length: str) -> tuple[list[str], list[list[str]]]:
+    """Return heading and rows of the table of the largest clusters."""
+    unit, rows = f" [{length}]" if length else "", slice(0, _LARGEST)
+    centre = found.centre[rows]
+    columns = [("cluster", [number(row) for row in range(len(centre))])]
+    columns.append(("particles", [number(int(count)) for count in found.count[rows]]))
+    columns += [
+        (("xyz"[axis] if axis < 3 else f"x{axis}") + unit, column(centre[:, axis])) for axis in range(centre.shape[1])
+    ]
+    columns.append((f"radius{unit}", column(found.max_radius[rows])))
+    return [name for name, _ in columns], [[cells[row] for _, cells in columns] for row in range(len(centre))]

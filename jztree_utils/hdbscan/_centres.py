@@ -1,0 +1,84 @@
+"""Centroids and medoids of clusters, also across the faces of a periodic box."""
+
+import itertools
+
+import numpy as np
+
+_ENTRIES = 2**22  # of a block of distances, 32 MB
+
+
+def centroids(samples: np.ndarray, labels: np.ndarray, weights: np.ndarray, box: np.ndarray | None) -> np.ndarray:
+    """Return the weighted mean of each cluster, ``(c, d)`` float64.
+
+    Args:
+        samples: ``(n, d)``.
+        labels: ``(n,)``, the clusters from 0 to ``c - 1``; negative for noise.
+        weights: ``(n,)``.
+        box: ``(d,)``, the periodic lengths, 0 for an open dimension; None means open. In a periodic dimension, the mean
+            is that of the images nearest to the first sample of the cluster, and is in the box.
+    """
+    found = np.empty((_number(labels), samples.shape[1]))
+    for row, members in enumerate(_members(labels)):
+        first = samples[members[0]]
+        offsets = _nearest_images(samples[members] - first, box)
+        found[row] = first + np.average(offsets, weights=weights[members], axis=0)
+    if box is not None:
+        periodic = box > 0
+        found[:, periodic] %= box[periodic]
+    return found
+
+
+def medoids(samples: np.ndarray, labels: np.ndarray, weights: np.ndarray, box: np.ndarray | None) -> np.ndarray:
+    """Return the sample of each cluster with the smallest weighted sum of distances to the others, ``(c, d)`` float64.
+
+    The time grows with the square of the number of samples of a cluster. The arguments are those of `centroids`.
+    """
+    found = np.empty((_number(labels), samples.shape[1]))
+    for row, members in enumerate(_members(labels)):
+        points, weight = samples[members], weights[members]
+        block = max(1, _ENTRIES // len(points))
+        sums = [_distances(points[i : i + block], points, box) @ weight for i in range(0, len(points), block)]
+        found[row] = points[np.argmin(np.concatenate(sums))]
+    return found
+
+
+def radii(samples: np.ndarray, labels: np.ndarray, centres: np.ndarray, box: np.ndarray | None) -> np.ndarray:
+    """Return the distance of the farthest sample of each cluster from its centre, ``(c,)`` float64.
+
+    Args:
+        samples: ``(n, d)``.
+        labels: ``(n,)``, the clusters from 0 to ``c - 1``; negative for noise.
+        centres: ``(c, d)``.
+        box: See `centroids`.
+    """
+    is_member = labels >= 0
+    offsets = _nearest_images(samples[is_member] - centres[labels[is_member]], box)
+    found = np.zeros(len(centres))
+    np.maximum.at(found, labels[is_member], np.linalg.norm(offsets, axis=1))
+    return found
+
+
+def _number(labels: np.ndarray) -> int:
+    return int(labels.max(initial=-1)) + 1
+
+
+def _members(labels: np.ndarray) -> list[np.ndarray]:
+    """Return the rows of each cluster, in ascending order."""
+    order = np.argsort(labels, kind="stable")
+    starts = np.searchsorted(labels[order], np.arange(_number(labels) + 1))
+    return [order[start:stop] for start, stop in itertools.pairwise(starts)]
+
+
+def _nearest_images(offsets: np.ndarray, box: np.ndarray | None) -> np.ndarray:
+    if box is None:
+        return offsets
+    return offsets - box * np.round(np.divide(offsets, box, out=np.zeros_like(offsets), where=box > 0))
+
+
+def _distances(points: np.ndarray, others: np.ndarray, box: np.ndarray | None) -> np.ndarray:
+    """Return all distances between two sets, ``(p, q)``."""
+    squares = np.zeros((len(points), len(others)))
+    for axis in range(points.shape[1]):
+        period = None if box is None else box[axis : axis + 1, None]
+        squares += _nearest_images(points[:, axis, None] - others[None, :, axis], period) ** 2
+    return np.sqrt(squares)

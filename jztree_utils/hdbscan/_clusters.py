@@ -1,0 +1,109 @@
+"""Selection of clusters from a condensed tree."""
+
+import numbers
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from jztree.hierarchy import Dendrogram
+
+from ._condensed_tree import CondensedTree, condense, leaves_of, memberships, merge_close, most_stable, outlier_scores
+
+METHODS = ("eom", "leaf")
+
+
+@dataclass(frozen=True, slots=True)
+class Clusters:
+    """Clusters of ``n`` points.
+
+    Attributes:
+        labels: ``(n,)`` int64, the cluster of each point, -1 for noise. Clusters are numbered in the order of their
+            first points.
+        probabilities: ``(n,)`` float64, the strength of the membership of each point, from 0 to 1; 0 for noise.
+        outlier_scores: ``(n,)`` float64, GLOSH scores from 0 to 1; large for outliers.
+        tree: The condensed tree.
+    """
+
+    labels: np.ndarray
+    probabilities: np.ndarray
+    outlier_scores: np.ndarray
+    tree: CondensedTree
+
+
+def hdbscan(
+    tree: Dendrogram,
+    min_cluster_size: int = 5,
+    *,
+    cluster_selection_epsilon: float = 0.0,
+    max_cluster_size: int | None = None,
+    cluster_selection_method: str = "eom",
+    allow_single_cluster: bool = False,
+) -> Clusters:
+    """Return the clusters of a dendrogram that are stable over many lengths.
+
+    The usual dendrogram is ``jztree.hierarchy.dendrogram(jztree.mst.euclidean(part, boxsize, core_k=min_samples))``.
+
+    Args:
+        tree: The dendrogram of ``n`` points. Coincident points have the same label.
+        min_cluster_size: The least number of points of a cluster, at least 2. Smaller groups are noise.
+        cluster_selection_epsilon: Clusters that split at lengths below this distance are merged. 0 means none.
+        max_cluster_size: The largest number of points of a cluster that ``"eom"`` selects. None means no limit.
+        cluster_selection_method: ``"eom"`` selects the most stable clusters, ``"leaf"`` those that do not split.
+        allow_single_cluster: Whether all points may form one cluster.
+
+    Raises:
+        TypeError, ValueError: If an argument is invalid.
+
+    References:
+        R. J. G. B. Campello, D. Moulavi, J. Sander (2013), PAKDD 2013; R. J. G. B. Campello, D. Moulavi, A. Zimek,
+        J. Sander (2015), ACM TKDD 10; C. Malzer, M. Baum (2020), MFI 2020, for ``cluster_selection_epsilon``.
+    """
+    if not isinstance(tree, Dendrogram):
+        raise TypeError(f"tree must be a jztree.hierarchy.Dendrogram, not {type(tree).__name__}.")
+    check_options(
+        min_cluster_size=min_cluster_size,
+        cluster_selection_epsilon=cluster_selection_epsilon,
+        max_cluster_size=max_cluster_size,
+        cluster_selection_method=cluster_selection_method,
+        allow_single_cluster=allow_single_cluster,
+    )
+    condensed = condense(tree, int(min_cluster_size))
+    distance, single = float(cluster_selection_epsilon), bool(allow_single_cluster)
+    if cluster_selection_method == "eom":
+        selected = most_stable(condensed, single, np.inf if max_cluster_size is None else max_cluster_size)
+    else:
+        selected = leaves_of(condensed)
+        selected[0] &= single
+    if distance > 0:
+        selected = merge_close(condensed, selected, distance, single)
+    labels, strength = memberships(condensed, selected, distance)
+    return Clusters(labels.astype(np.int64), strength, outlier_scores(condensed), condensed)
+
+
+def check_options(
+    *,
+    min_cluster_size: Any,
+    cluster_selection_epsilon: Any,
+    max_cluster_size: Any,
+    cluster_selection_method: Any,
+    allow_single_cluster: Any,
+) -> None:
+    """Raise ValueError if an argument of `hdbscan` is invalid."""
+    check_integer("min_cluster_size", min_cluster_size, 2)
+    if max_cluster_size is not None:
+        check_integer("max_cluster_size", max_cluster_size, 1)
+    if not isinstance(cluster_selection_epsilon, numbers.Real) or not 0 <= float(cluster_selection_epsilon) < np.inf:
+        raise ValueError(
+            f"cluster_selection_epsilon is {cluster_selection_epsilon!r}; it must be a distance, at least 0 and finite."
+        )
+    if cluster_selection_method not in METHODS:
+        raise ValueError(f"cluster_selection_method is {cluster_selection_method!r}; it must be 'eom' or 'leaf'.")
+    if not isinstance(allow_single_cluster, (bool, np.bool_)):
+        raise ValueError(f"allow_single_cluster is {allow_single_cluster!r}; it must be True or False.")
+
+
+def check_integer(name: str, number: Any, least: int) -> None:
+    """Raise ValueError unless ``number`` is an integer of at least ``least``."""
+    if not isinstance(number, numbers.Integral) or isinstance(number, bool) or number < least:
+        raise ValueError(f"{name} is {number!r}; it must be an integer of at least {least}.")
