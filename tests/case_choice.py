@@ -5,12 +5,15 @@ finds the commit that broke a case. A test keeps its last case, because paramete
 several, open to periodic); if there are to be more, also its first case, and others at equal steps between them. A test
 marked ``fast`` keeps all cases, and one marked ``long`` only the first.
 
-A marker may name some cases of its test: ``@pytest.mark.watched("float32-8", "float64-300")`` marks only these two.
+The markers ``core`` and ``watched`` may name some cases of their test. For example,
+``@pytest.mark.watched("float32-8", "float64-300")`` marks only these two.
 """
 
 from collections import defaultdict
 
 import pytest
+
+_NAMING = ("core", "watched")  # markers that may name cases
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -28,15 +31,14 @@ def pytest_report_header(config: pytest.Config) -> str | None:
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")  # before -m
 def pytest_leave_markers_to_named_cases(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Remove ``watched`` from cases that it does not name. Raise UsageError if it names a case that does not exist."""
+    """Remove markers from cases that they do not name. Raise UsageError if one names a case that does not exist."""
     named: set[str] = set()
     for item in items:
-        marker = item.get_closest_marker("watched")
-        if marker and marker.args:
+        for marker in [mark for mark in item.own_markers if mark.name in _NAMING and mark.args]:
             cases = {f"{_test(item)}[{case}]" for case in marker.args}
             named |= cases
             if item.nodeid not in cases:
-                item.own_markers = [mark for mark in item.own_markers if mark.name != "watched"]
+                item.own_markers.remove(marker)
     lacking = sorted(named.difference(item.nodeid for item in items))
     if lacking and not any("[" in str(argument) for argument in config.args):
         raise pytest.UsageError(f"a marker names cases that do not exist: {', '.join(lacking)}")

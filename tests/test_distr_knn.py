@@ -22,7 +22,6 @@ def on_one(pos: np.ndarray, k: int, box: Any, **options: Any) -> tuple[np.ndarra
     return np.asarray(rad), np.asarray(idx)
 
 
-@pytest.mark.core
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_several_devices_give_the_radii_and_indices_of_one(ndev: int) -> None:
@@ -40,6 +39,7 @@ def test_several_devices_give_the_radii_and_indices_of_one(ndev: int) -> None:
                 assert np.all(np.asarray(idx)[rank, count:] == -1)
 
 
+@pytest.mark.core("40")
 @pytest.mark.long
 @pytest.mark.parametrize("k", [1, 40, 1199, 1200])
 def test_any_k_up_to_the_number_of_particles(k: int) -> None:

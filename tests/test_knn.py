@@ -45,7 +45,7 @@ def test_equals_scipy(dims: int, box: str, sample: str, dtype: Any) -> None:
 
 
 @pytest.mark.aarch64
-@pytest.mark.core
+@pytest.mark.core("float64-65")
 @pytest.mark.parametrize("k", [1, 2, 7, 8, 9, 16, 17, 24, 25, 32, 33, 64, 65, 100, 500, 1024])
 def test_equals_scipy_for_any_k(k: int, dtype: Any) -> None:
     pos = oracles.clustered(1100, 3, dtype)

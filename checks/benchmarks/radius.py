@@ -1,7 +1,7 @@
 """Fixed radius: cost per particle from 1e4 particles on, hard inputs relative to the cost of their pairs, the cost per
 pair of a user's function, and memory.
 
-    python checks/benchmarks/radius.py [--most 10000000] [--hard 100000] [--memory 1000000] [--runs 3] [--record]
+    python checks/benchmarks/radius.py [--most N] [--hard N] [--reduced N] [--memory N] [--runs 3] [--record]
 
 Times are CPU seconds, summed over threads, the minimum of the runs, after compilation, tree included, for float32 input
 in random order. After each figure is the limit for a release. against_peers.py compares the speed with other libraries.
@@ -128,7 +128,7 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     for name, pairs, row in hard(arguments.hard, arguments.runs):
         results["hard inputs"][name] = {"within r": pairs} | row
         show(f"{name}, {pairs:.3g} within r, time over cost of pairs", row, f"at most {HARD:g}")
-    results["nanoseconds a pair"] = reductions(20_000, arguments.runs)
+    results["nanoseconds a pair"] = reductions(arguments.reduced, arguments.runs)
     show("reductions, ns of CPU per pair", results["nanoseconds a pair"], f"within 0.4 at most {PAIR:g}")
     results["memory over positions"] = memory(arguments.memory, MEMORY_WITHIN_RADIUS)
     for name, value in results["memory over positions"].items():
@@ -142,6 +142,9 @@ def main() -> None:
     parser.add_argument("--most", type=int, default=10**7, help="largest number of particles (default: %(default)s)")
     parser.add_argument(
         "--hard", type=int, default=10**5, help="number of particles of hard inputs (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--reduced", type=int, default=20_000, help="number of particles of reductions (default: %(default)s)"
     )
     parser.add_argument(
         "--memory", type=int, default=10**6, help="number of particles for memory (default: %(default)s)"

@@ -60,9 +60,8 @@ def test_records_of_fixed_radii(
 
     monkeypatch.setattr(radius, "HISTORY", tmp_path / "radius.jsonl")
     monkeypatch.setattr(radius, "memory", lambda n, calls: dict.fromkeys(calls, float(n)))
-    monkeypatch.setattr(
-        sys, "argv", ["radius.py", "--most", "10000", "--hard", "300", "--memory", "7", "--runs", "1", "--record"]
-    )
+    sizes = ["--most", "10000", "--hard", "300", "--reduced", "300", "--memory", "7"]
+    monkeypatch.setattr(sys, "argv", ["radius.py", *sizes, "--runs", "1", "--record"])
     for runs in (1, 2):
         radius.main()
         lines = [json.loads(line) for line in radius.HISTORY.read_text().splitlines()]
