@@ -190,14 +190,20 @@ def draw_halos() -> Figure:
     return plot.plot_halos(part.pos, catalogue, boxsize, length_unit="Mpc/h", mass_unit="1e10 Msun/h")
 
 
-def draw_survey() -> Figure:
-    """Draw the picture of the page about surveys, with the code of the page."""
-    page = (Path(__file__).parent.parent / "survey.md").read_text()
-    code = "\n".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S))
+@functools.cache
+def _names_of(page: str) -> dict[str, Any]:
+    """Run the code of a page, and return its variables."""
+    text = (Path(__file__).parent.parent / page).read_text()
+    code = "\n".join(re.findall(r"^```python\n(.*?)^```", text, re.M | re.S))
     names: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
         exec(code, names)
-    return names["figure"]
+    return names
+
+
+def draw_of_page(page: str, name: str) -> Figure:
+    """Return the figure ``name`` of the code of a page."""
+    return _names_of(page)[name]
 
 
 DRAWINGS = {
@@ -206,9 +212,11 @@ DRAWINGS = {
     "planes": draw_planes,
     "ghosts": draw_ghosts,
     "halos": draw_halos,
-    "survey": draw_survey,
+    "survey": functools.partial(draw_of_page, "survey.md", "figure"),
+    "dendrogram": functools.partial(draw_of_page, "linking_lengths.md", "dendrogram"),
+    "condensed_tree": functools.partial(draw_of_page, "linking_lengths.md", "condensed_tree"),
 }
-DOTS_PER_INCH = {"halos": 110, "survey": 110}
+DOTS_PER_INCH = {"halos": 110, "survey": 110, "dendrogram": 110, "condensed_tree": 110}
 COLOURS = {"halos": 256}  # the colour bar shows the whole colour map
 
 

@@ -8,7 +8,16 @@ import numpy as np
 
 from jztree.hierarchy import Dendrogram
 
-from ._condensed_tree import CondensedTree, condense, leaves_of, memberships, merge_close, most_stable, outlier_scores
+from ._condensed_tree import (
+    CondensedTree,
+    condense,
+    leaves_of,
+    memberships,
+    merge_close,
+    most_stable,
+    nearest_selected,
+    outlier_scores,
+)
 
 METHODS = ("eom", "leaf")
 
@@ -23,12 +32,14 @@ class Clusters:
         probabilities: ``(n,)`` float64, the strength of the membership of each point, from 0 to 1; 0 for noise.
         outlier_scores: ``(n,)`` float64, GLOSH scores from 0 to 1; large for outliers.
         tree: The condensed tree.
+        selected: ``(k,)`` int64, the cluster in the condensed tree of each label.
     """
 
     labels: np.ndarray
     probabilities: np.ndarray
     outlier_scores: np.ndarray
     tree: CondensedTree
+    selected: np.ndarray
 
 
 def hdbscan(
@@ -78,7 +89,9 @@ def hdbscan(
     if distance > 0:
         selected = merge_close(condensed, selected, distance, single)
     labels, strength = memberships(condensed, selected, distance)
-    return Clusters(labels.astype(np.int64), strength, outlier_scores(condensed), condensed)
+    first = np.unique(labels, return_index=True)[1][int(labels.min(initial=0) < 0) :]
+    of_labels = nearest_selected(condensed, selected)[condensed.cluster[first]]
+    return Clusters(labels.astype(np.int64), strength, outlier_scores(condensed), condensed, of_labels)
 
 
 def check_options(

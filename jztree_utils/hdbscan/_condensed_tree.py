@@ -145,12 +145,12 @@ def merge_close(tree: CondensedTree, selected: np.ndarray, distance: float, allo
 
 def _below(tree: CondensedTree, selected: np.ndarray) -> np.ndarray:
     """Return whether an ancestor of each cluster is selected."""
-    found: np.ndarray = _nearest(tree, selected)[tree.parent] >= 0
+    found: np.ndarray = nearest_selected(tree, selected)[tree.parent] >= 0
     found[0] = False
     return found
 
 
-def _nearest(tree: CondensedTree, selected: np.ndarray) -> np.ndarray:
+def nearest_selected(tree: CondensedTree, selected: np.ndarray) -> np.ndarray:
     """Return the nearest selected cluster among each cluster and its ancestors, or -1."""
     here = np.arange(len(selected))
     chain = _last_of_chain(np.where(selected | (here == 0), here, tree.parent))
@@ -169,7 +169,7 @@ def memberships(tree: CondensedTree, selected: np.ndarray, distance: float) -> t
         selected: ``(c,)`` bool, disjoint clusters.
         distance: See `merge_close`; 0 means none.
     """
-    chosen = _nearest(tree, selected)[tree.cluster]
+    chosen = nearest_selected(tree, selected)[tree.cluster]
     last = _last_levels(tree)
     if selected[0]:
         least = 1 / distance if distance > 0 else last[0]

@@ -7,6 +7,7 @@ displays one in the middle of a cell, or opens a window. Colour-blind readers ca
 legible at half the width of a page.
 """
 
+from ._clusters import plot_condensed_tree, plot_dendrogram
 from ._correlation import plot_correlation
 from ._density import plot_density, plot_halos, with_radii
 from ._figure import check_picture, save_figure, show
@@ -21,7 +22,9 @@ from ._style import plain_ticks as plain_ticks
 # The command line and the benchmarks also import the names that are not in this list.
 __all__ = [
     "check_picture",
+    "plot_condensed_tree",
     "plot_correlation",
+    "plot_dendrogram",
     "plot_density",
     "plot_group_sizes",
     "plot_halo",
