@@ -187,6 +187,29 @@ def test_dense_clumps_among_many_particles(dtype: Any) -> None:
     np.testing.assert_array_equal(posz.pos, pos[expected])
 
 
+@pytest.mark.core
+@pytest.mark.watched
+@pytest.mark.parametrize("longest", [1024, 1025])
+@pytest.mark.parametrize("dims", [1, 2, 3])
+def test_clumps_of_any_size_are_in_the_order_of_their_keys(dims: int, longest: int, dtype: Any) -> None:
+    """All particles of a clump share the first bits of their keys, by which GPUs sort at first."""
+    random = np.random.default_rng(5)
+    sizes = [2, 3, 32, 33, 500, longest, 40]
+    cells = random.integers(0, 2**8, (len(sizes), dims))
+    cells[-1] = 2**8 - 1  # the last cell, before the rows without a key
+    width = 2 ** (-40 / dims) / 20  # the sort begins with 40 bits of each key
+    clumps = np.repeat((cells + 1) / 2**8, sizes, axis=0) - width * random.random((sum(sizes), dims))
+    pos = random.permutation(np.concatenate([random.random((1000, dims)), clumps])).astype(dtype)
+    pos[::97] = np.nan
+    num = len(pos) - 50
+    finite = np.isfinite(pos[:num, 0])
+    rows = np.flatnonzero(finite)[oracles.z_order(pos[:num][finite], 1.0)]
+    expected = np.concatenate([rows, np.flatnonzero(~finite), np.arange(num, len(pos))])
+    posz, index = tree.zsort(data.Pos(pos=jnp.asarray(pos), num=num), boxsize=1.0)
+    np.testing.assert_array_equal(index, expected)
+    np.testing.assert_array_equal(posz.pos, pos[expected])
+
+
 @pytest.mark.parametrize("dims", [1, 2, 3])
 def test_positions_are_wrapped_for_the_order_only(dims: int, dtype: Any) -> None:
     pos = np.round(oracles.uniform(N, dims, dtype) * 512) / 512

@@ -1,8 +1,7 @@
 #include <cstdint>
 
-#include "block_boxes.cuh"
 #include "common/cuda/context.cuh"
-#include "common/morton.h"
+#include "common/cuda/surrounding.cuh"
 #include "row_boxes.h"
 
 namespace jztree {
@@ -15,13 +14,7 @@ __global__ void find_boxes(const T* pos, Count num, Lengths box, RunsOfRows rows
   int64_t run = thread_index() / warp_size;
   if (run >= runs) return;
   int64_t begin = rows_of.begin(run, num()), end = rows_of.begin(run + 1, num());
-  Surrounding<D, T> around;
-  for (int64_t row = begin + lane_index(); row < end; row += warp_size) {
-    T x[D];
-    for (int d = 0; d < D; ++d) x[d] = wrap(pos[row * D + d], box[d]);
-    around.include(x, x);
-  }
-  around.unite_warp();
+  const Surrounding<D, T> around = box_of_rows<D>(pos, begin, end, box);
   if (lane_index() != 0) return;
   splits[run] = static_cast<int32_t>(begin);
   if (run == runs - 1) splits[runs] = static_cast<int32_t>(num());

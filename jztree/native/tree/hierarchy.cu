@@ -1,15 +1,15 @@
 // One thread per row finds the highest differing bit between the row's key and its predecessor's, and stores it in a
-// byte. One thread per leaf then picks the boundary in its window, and one thread per leaf computes its box. Higher
-// planes repeat this over the boundaries below. One launch builds all planes that are small enough for one block. Every
-// array is read once, in order.
+// byte. One thread per leaf then picks the boundary in its window, and one warp per leaf computes its box. Higher
+// planes repeat this over the boundaries below, with one thread per node. One block builds a plane that is small
+// enough. Every array is read once, in order.
 
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/keys.cuh"
 #include "common/cuda/loads.cuh"
+#include "common/cuda/surrounding.cuh"
 #include "common/cuda/warp.cuh"
 #include "hierarchy.h"
 
@@ -58,25 +58,18 @@ __global__ void leaf_boundaries(const uint8_t* row_level, Count num, int64_t lea
   if (leaf < leaves) level[leaf] = static_cast<uint8_t>(best_level < 0 ? 0 : best_level);
 }
 
+// One warp per leaf; a lane writes the bounds in one dimension.
 template <int D, typename T>
 __global__ void leaf_boxes(const T* pos, const KeyGrid<D>* grid, Plane<T> leaves) {
-  int64_t leaf = thread_index();
+  const int64_t leaf = thread_index() / warp_size;
   if (leaf >= leaves.size) return;
-  T low[D], high[D];
-  for (int d = 0; d < D; ++d) {
-    low[d] = std::numeric_limits<T>::infinity();
-    high[d] = -low[d];
-  }
-  for (int64_t row = leaves.rows[leaf]; row < leaves.rows[leaf + 1]; ++row)
-    for (int d = 0; d < D; ++d) {
-      T x = wrap(pos[row * D + d], grid->period[d]);
-      low[d] = x < low[d] ? x : low[d];
-      high[d] = x > high[d] ? x : high[d];
-    }
-  for (int d = 0; d < D; ++d) {
-    leaves.lower[leaf * D + d] = low[d];
-    leaves.upper[leaf * D + d] = high[d];
-  }
+  const auto box = box_of_rows<D>(pos, leaves.rows[leaf], leaves.rows[leaf + 1], grid->period);
+  T low = box.low[0], high = box.high[0];
+  for (int d = 1; d < D; ++d)
+    if (lane_index() == d) low = box.low[d], high = box.high[d];
+  if (lane_index() >= D) return;
+  leaves.lower[leaf * D + lane_index()] = low;
+  leaves.upper[leaf * D + lane_index()] = high;
 }
 
 // The window rule over the nodes of the plane below.
@@ -102,15 +95,12 @@ __device__ void plane_boundary(const Plane<T>& below, const Plane<T>& plane, int
 
 template <int D, typename T>
 __device__ void plane_box(const Plane<T>& below, const Plane<T>& plane, int64_t node) {
+  Surrounding<D, T> box;
+  for (int64_t child = plane.splits[node]; child < plane.splits[node + 1]; ++child)
+    box.include(below.lower + child * D, below.upper + child * D);
   for (int d = 0; d < D; ++d) {
-    T low = std::numeric_limits<T>::infinity(), high = -low;
-    for (int64_t child = plane.splits[node]; child < plane.splits[node + 1]; ++child) {
-      T lower = below.lower[child * D + d], upper = below.upper[child * D + d];
-      low = lower < low ? lower : low;
-      high = upper > high ? upper : high;
-    }
-    plane.lower[node * D + d] = low;
-    plane.upper[node * D + d] = high;
+    plane.lower[node * D + d] = box.low[d];
+    plane.upper[node * D + d] = box.high[d];
   }
 }
 
@@ -142,7 +132,7 @@ void build(Queue& queue, const HierarchyOver<D, T>& in, const KeyGrid<D>* grid, 
   queue.launch_over(in.num.rows, find_levels<D, T>, in.pos, in.num, grid, level, in.unordered);
   queue.launch_over(leaves.size + 1, leaf_boundaries, level, in.num, in.leaf_size, leaves.size, leaves.splits,
                     leaves.rows, leaves.level);
-  queue.launch_over(leaves.size, leaf_boxes<D, T>, in.pos, grid, leaves);
+  queue.launch_warps(leaves.size, leaf_boxes<D, T>, in.pos, grid, leaves);
   for (size_t p = 1; p < planes.size(); ++p) {
     if (planes[p].size <= block_plane) {
       queue.launch(1, block_threads, 0, make_small_plane<D, T>, planes[p - 1], planes[p], in.fan_out, in.num);

@@ -31,6 +31,7 @@ inline bool asks(void* temporary, size_t& bytes, int64_t n, bool as_radix_sort, 
 }
 
 // A sort reads the keys once to count digits, and moves all data once per eight bits; a scan reads and writes once.
+// Called when the work runs: a call that is only captured, to load its kernels, moves nothing.
 inline void count_sort(size_t key_bytes, size_t value_bytes, int64_t n, int bits) {
   size_t keys = static_cast<size_t>(n) * key_bytes, all = keys + static_cast<size_t>(n) * value_bytes;
   size_t passes = static_cast<size_t>(bits + 7) / 8;
@@ -55,8 +56,10 @@ struct DeviceRadixSort {
                                int begin_bit, int end_bit, cudaStream_t stream) {
     static const char kernel = 0;
     if (asks(temporary, bytes, static_cast<int64_t>(count), true, stream, &kernel)) return cudaSuccess;
-    count_sort(sizeof(K), sizeof(V), static_cast<int64_t>(count), end_bit - begin_bit);
-    emulator::put_on(stream, [=] { sort(keys, values, static_cast<size_t>(count), begin_bit, end_bit); });
+    emulator::put_on(stream, [=] {
+      count_sort(sizeof(K), sizeof(V), static_cast<int64_t>(count), end_bit - begin_bit);
+      sort(keys, values, static_cast<size_t>(count), begin_bit, end_bit);
+    });
     keys.selector ^= 1;
     values.selector ^= 1;
     return emulator::last_error();  // as CUB, which looks for errors of its launches there
@@ -87,8 +90,8 @@ struct DeviceScan {
   static cudaError_t ExclusiveSum(void* temporary, size_t& bytes, In in, Out out, N count, cudaStream_t stream) {
     static const char kernel = 0;
     if (asks(temporary, bytes, static_cast<int64_t>(count), false, stream, &kernel)) return cudaSuccess;
-    count_scan(sizeof(*in), sizeof(*out), static_cast<int64_t>(count));
     emulator::put_on(stream, [=] {
+      count_scan(sizeof(*in), sizeof(*out), static_cast<int64_t>(count));
       std::decay_t<decltype(*in)> sum = 0;  // CUB adds in the type of the input
       for (N i = 0; i < count; ++i) {
         auto next = in[i];
