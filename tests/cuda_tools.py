@@ -13,6 +13,7 @@ import pytest
 NATIVE = Path(__file__).parents[1] / "jztree" / "native"
 # Those of jztree/native/common/cuda/CMakeLists.txt.
 FLAGS = ["-std=c++17", "-O3", "--fmad=false", "--expt-relaxed-constexpr"]
+_USAGE = re.compile(r"Function (\S+):\s+REG:(\d+) STACK:\d+ SHARED:(\d+) LOCAL:\d+.*? CONSTANT\[0\]:(\d+)")
 _FUNCTION = re.compile(r"^\.text\.(\S+):$(.*?)(?=^//-----|\Z)", re.DOTALL | re.MULTILINE)
 
 
@@ -29,13 +30,30 @@ def tool(name: str) -> str:
     return found
 
 
-def compile_cubin(source: Path, cubin: Path, *options: str) -> None:
-    """Compile to machine code for compute capability 9.0, with the library's optimisation."""
+def compile_cubin(source: Path, cubin: Path, *options: str, architecture: int = 90) -> None:
+    """Compile to machine code, by default for compute capability 9.0, with the library's optimisation."""
     include = [f"-I{NATIVE}", "-isystem", jax.ffi.include_dir()]
     # Ignore options of the environment, which may be for faster compilation.
     environment = {name: value for name, value in os.environ.items() if name != "NVCC_APPEND_FLAGS"}
-    command = [tool("nvcc"), *FLAGS, *include, "-cubin", "-arch=sm_90", *options, str(source), "-o", str(cubin)]
+    command = [
+        tool("nvcc"),
+        *FLAGS,
+        *include,
+        "-cubin",
+        f"-arch=sm_{architecture}",
+        *options,
+        str(source),
+        "-o",
+        str(cubin),
+    ]
     subprocess.run(command, check=True, env=environment)
+
+
+def resources(library: Path) -> dict[str, tuple[int, int, int]]:
+    """Return registers, bytes of shared memory and bytes of constants of the kernels in machine code, by name."""
+    command = [tool("cuobjdump"), "-res-usage", str(library)]
+    report = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return {name: (int(used), int(shared), int(constants)) for name, used, shared, constants in _USAGE.findall(report)}
 
 
 def disassemble(cubin: Path) -> dict[str, str]:

@@ -27,6 +27,13 @@ cudaError_t refused(cudaError_t error, const std::string& why) {
   return last_error = error;
 }
 
+// The error of this call of the runtime, if the test wants it to fail.
+cudaError_t wanted_error() {
+  int& calls = standin::calls_until_failure();
+  if (calls < 0 || --calls >= 0) return cudaSuccess;
+  return last_error = cudaErrorMemoryAllocation;
+}
+
 Kernel* kernel_of(const void* stub) {
   std::lock_guard<std::mutex> lock(Kernels::all().mutex);
   auto found = Kernels::all().by_stub.find(stub);
@@ -49,6 +56,7 @@ std::string numbers(const Kernel& kernel, dim3 grid, dim3 block, size_t shared) 
 }
 
 cudaError_t launch(Kernel* kernel, dim3 grid, dim3 block, size_t shared, cudaStream_t on) {
+  if (cudaError_t error = wanted_error()) return error;
   if (!kernel) return refused(cudaErrorInvalidDeviceFunction, "a launched kernel is not in the library.");
   const std::string text = numbers(*kernel, grid, block, shared);
   if (grid.x < 1 || grid.x > 0x7fffffffu || grid.y != 1 || grid.z != 1)
@@ -74,6 +82,7 @@ cudaError_t launch(Kernel* kernel, dim3 grid, dim3 block, size_t shared, cudaStr
 }
 
 cudaError_t put_other(cudaStream_t on, const char* what) {
+  if (cudaError_t error = wanted_error()) return error;
   if (!belongs_to_call(stream_of(on)))
     return refused(cudaErrorInvalidResourceHandle, std::string(what) + ": the stream does not belong to the call.");
   ++stream_of(on)->other_nodes;
@@ -131,9 +140,10 @@ cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t* config, const void* st
   return launch(kernel_of(stub), config->gridDim, config->blockDim, config->dynamicSmemBytes, config->stream);
 }
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* stub) {
+  if (cudaError_t error = wanted_error()) return error;
   Kernel* kernel = kernel_of(stub);
   if (!kernel) return refused(cudaErrorInvalidDeviceFunction, "a kernel is not in the library.");
-  kernel->loaded = true;
+  Kernels::all().load(kernel);
   *attributes = {};
   attributes->sharedSizeBytes = static_cast<size_t>(kernel->shared);
   attributes->numRegs = kernel->registers;
@@ -142,6 +152,7 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, const void* st
   return cudaSuccess;
 }
 cudaError_t cudaFuncSetAttribute(const void* stub, cudaFuncAttribute attribute, int value) {
+  if (cudaError_t error = wanted_error()) return error;
   Kernel* kernel = kernel_of(stub);
   if (!kernel || attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
     return refused(cudaErrorInvalidValue, "an attribute of a kernel is unknown.");
@@ -153,12 +164,13 @@ cudaError_t cudaFuncSetAttribute(const void* stub, cudaFuncAttribute attribute, 
   return cudaSuccess;
 }
 cudaError_t cudaGetDevice(int* device) {
-  *device = 0;
+  if (cudaError_t error = wanted_error()) return error;
+  *device = Kernels::all().gpu;
   return cudaSuccess;
 }
 cudaError_t cudaSetDevice(int) { return cudaSuccess; }
-cudaError_t cudaGetDeviceCount(int* count) {
-  *count = 1;
+cudaError_t cudaGetDeviceCount(int* count) {  // never fails, because CUB keeps the result for ever
+  *count = standin::most_gpus;
   return cudaSuccess;
 }
 cudaError_t cudaDriverGetVersion(int* version) {
@@ -166,6 +178,7 @@ cudaError_t cudaDriverGetVersion(int* version) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (cudaError_t error = wanted_error()) return error;
   switch (attribute) {
     case cudaDevAttrComputeCapabilityMajor: *value = 9; break;
     case cudaDevAttrComputeCapabilityMinor: *value = 0; break;
@@ -179,6 +192,7 @@ cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
 }
 cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int* blocks, const void* stub, int, size_t,
                                                                    unsigned) {
+  if (cudaError_t error = wanted_error()) return error;
   if (!kernel_of(stub)) return refused(cudaErrorInvalidDeviceFunction, "a kernel is not in the library.");
   *blocks = 2;
   return cudaSuccess;
@@ -194,6 +208,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void*, size_t bytes, cudaMemcpyKind 
 cudaError_t cudaMemsetAsync(void*, int, size_t, cudaStream_t stream) { return put_other(stream, "a fill"); }
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t* stream, unsigned) {
+  if (cudaError_t error = wanted_error()) return error;
   *stream = reinterpret_cast<cudaStream_t>(new Stream);
   return cudaSuccess;
 }
@@ -202,20 +217,23 @@ cudaError_t cudaStreamDestroy(cudaStream_t stream) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (cudaError_t error = wanted_error()) return error;
   stream_of(stream)->captures = true;
   return cudaSuccess;
 }
 // The graph is a copy of the stream.
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
+  if (cudaError_t error = wanted_error()) return error;
   if (!std::exchange(stream_of(stream)->captures, false))
     return refused(cudaErrorIllegalState, "a stream that captures nothing ends a capture.");
   *graph = reinterpret_cast<cudaGraph_t>(new Stream(*stream_of(stream)));
   return cudaSuccess;
 }
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* executable, cudaGraph_t graph, unsigned long long) {
+  if (cudaError_t error = wanted_error()) return error;
   auto* nodes = reinterpret_cast<Stream*>(graph);
   if (nodes->nodes.empty() && nodes->other_nodes == 0) return refused(cudaErrorInvalidValue, "a graph is empty.");
-  for (Kernel* kernel : nodes->nodes) kernel->loaded = true;
+  for (Kernel* kernel : nodes->nodes) Kernels::all().load(kernel);
   *executable = reinterpret_cast<cudaGraphExec_t>(new Stream(*nodes));
   return cudaSuccess;
 }
@@ -228,6 +246,7 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t executable) {
   return cudaSuccess;
 }
 cudaError_t cudaStreamSynchronize(cudaStream_t stream) {
+  if (cudaError_t error = wanted_error()) return error;
   if (stream_of(stream)->captures) return last_error = cudaErrorStreamCaptureUnsupported;
   return cudaSuccess;
 }

@@ -8,7 +8,9 @@
 
 namespace standin {
 
-// The resources of a kernel in the machine code, and its state.
+constexpr int most_gpus = 128;  // the most that CUB supports
+
+// The resources of a kernel in the machine code, and its state on the current GPU.
 struct Kernel {
   std::string name;
   int registers = 0, shared = 0, parameters = 0;  // of a thread; bytes of a block; bytes
@@ -26,8 +28,14 @@ struct Kernels {
   std::unordered_map<std::string, Kernel> by_name;
   std::unordered_map<const void*, Kernel*> by_stub;
   std::vector<std::string> wrong;
-  int launches = 0, most_shared = 0;  // most_shared: of a block with permission
+  int launches = 0, loads = 0, most_shared = 0;  // most_shared: of a block with permission
+  int gpu = 0;                                   // the number of the current GPU
 
+  void load(Kernel* kernel) {
+    std::lock_guard<std::mutex> lock(mutex);
+    kernel->loaded = true;
+    ++loads;
+  }
   void complain(const std::string& text) {
     std::lock_guard<std::mutex> lock(mutex);
     wrong.push_back(text);
@@ -40,6 +48,12 @@ struct Stream {
   std::vector<Kernel*> nodes;
   int other_nodes = 0;
 };
+
+// The number of calls of the runtime in this thread before one that fails; negative: none will.
+inline int& calls_until_failure() {
+  static thread_local int calls = -1;
+  return calls;
+}
 
 // The stream of the call that this thread runs.
 inline Stream*& current() {

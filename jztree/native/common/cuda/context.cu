@@ -16,7 +16,9 @@ void load_kernels(WorkOnGpu work, const Buffer& scratch, Arguments& arguments) {
 
 int current_gpu() {
   int device = 0;
-  return cudaGetDevice(&device) == cudaSuccess ? device : -1;
+  if (cudaGetDevice(&device) == cudaSuccess) return device;
+  cudaGetLastError();  // forgets the error; otherwise, the next call of CUB would report it as its own
+  return -1;
 }
 
 namespace {
