@@ -110,3 +110,18 @@ def test_derivatives_of_neighbours_and_their_properties(order: str, ndev: int, x
         return sum(summed(one, num) for one in values)
 
     agree(loss, ndev)
+
+
+def test_derivatives_of_distances_in_z_order(x64: None) -> None:
+    """Without other properties of neighbours: among the particles, of separate queries, and with a mask of sources."""
+
+    def loss(arrays: Any, counts: Any, over: Any) -> jax.Array:
+        part, query = parts(arrays, counts)
+        options = {"boxsize": arrays["box"], "output_order": "z"}
+        near = over(jz.knn.knn)(part, 5, result="rad_globalidx", **options)[0]
+        apart = over(jz.knn.knn)(part, 5, result="rad", part_query=query, **options)
+        some = over(jz.knn.knn)(part, 5, result="drad", source_mask=arrays["mass"] > 1, exclude_self=True, **options)
+        found = [jnp.where(jnp.isfinite(rad), rad, 0) for rad in (near, apart, some)]  # infinite in padding rows
+        return sum(jnp.sum(jnp.where(rad > 0, jnp.log(jnp.where(rad > 0, rad, 1)), 0)) for rad in found)
+
+    agree(loss, 4, unused=("mass",))

@@ -49,7 +49,7 @@ def _along(difference: jax.Array, change: jax.Array) -> jax.Array:
 
 @jax.custom_jvp
 def radii_over_ranks(
-    query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, nearest: Any, offsets: jax.Array | None
+    query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, nearest: jax.Array, offsets: jax.Array
 ) -> jax.Array:
     """Return ``rad`` with its derivatives by the positions of all ranks and by box lengths.
 
@@ -60,9 +60,8 @@ def radii_over_ranks(
         pos: ``(n, d)``, the rank's particles.
         box: Periodic box.
         rad: ``(q, k)``.
-        nearest: The neighbours: a `jztree.data.RankIdx` of ``(q, k)`` rows of ``pos``, or, with ``offsets``, numbers
-            ``(q, k)``. None if derivatives are not available.
-        offsets: ``(r,)`` int32, the number of each rank's first particle, or None.
+        nearest: ``(q, k)`` int32, the numbers of the neighbours among the particles of all ranks; -1 if missing.
+        offsets: ``(r,)`` int32, the number of each rank's first particle.
     """
     del query, pos, box, nearest, offsets
     return rad
@@ -71,22 +70,14 @@ def radii_over_ranks(
 @radii_over_ranks.defjvp
 def _radii_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     query, pos, box, rad, nearest, offsets = primals
-    if nearest is None:
-        raise ValueError(
-            "on several devices, distances in z-order have no derivatives; use output_order='input', or sort the "
-            "particles first and pass th."
-        )
     ndev, n = comm.num_ranks(), pos.shape[0]
     if ndev * n >= 2**31:
         raise ValueError(
             f"derivatives of distances support less than 2**31 rows over all devices, but there are {ndev * n}; use "
             "fewer particles."
         )
-    if offsets is None:
-        flat = jnp.where(nearest.idx < 0, -1, nearest.rank * n + nearest.idx)
-    else:
-        rank = jnp.searchsorted(offsets, nearest, side="right").astype(jnp.int32) - 1
-        flat = jnp.where(nearest < 0, -1, rank * n + nearest - offsets[rank])
+    rank = jnp.searchsorted(offsets, nearest, side="right").astype(jnp.int32) - 1
+    flat = jnp.where(nearest < 0, -1, rank * n + nearest - offsets[rank])
     all_pos, all_pos_dot = (comm.all_gather(x).reshape(ndev * n, -1) for x in (pos, tangents[1]))
 
     def found(query: jax.Array, pos: jax.Array, box: Exact) -> jax.Array:

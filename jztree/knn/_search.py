@@ -288,7 +288,7 @@ class _OverRanks(_Search):
         if self.drops_self:
             own = self.offsets[comm.get_rank_info()[0]] + jnp.arange(idx.shape[0], dtype=jnp.int32)
             rad, idx = drop_self(idx == own[:, None], (rad, idx))
-        known = self._differentiable(rad, idx, self.offsets)
+        known = self._differentiable(rad, idx)
         return {"rad": known, "drad": known, "globalidx": idx}
 
     def _with_particles(self, words: list[str]) -> dict[str, Any]:
@@ -375,7 +375,11 @@ class _OverRanks(_Search):
         returned = dict(zip(rows, sent, strict=True))
         return jax.tree.unflatten(structure, [returned.get(i, leaf) for i, leaf in enumerate(leaves)])
 
-    def _differentiable(self, rad: jax.Array, nearest: Any, offsets: jax.Array | None) -> jax.Array:
-        """Return ``rad`` with derivatives, if its rows are those of the given particles."""
-        as_given = not self.args.in_z_order or self.queries.moved is None
-        return radii_over_ranks(self.query_pos, self.pos, self.args.box, rad, nearest if as_given else None, offsets)
+    def _differentiable(self, rad: jax.Array, idx: jax.Array) -> jax.Array:
+        """Return ``rad`` with derivatives. Its neighbours are the numbers ``idx``."""
+        box = self.args.box
+        if self.query_route is not None:
+            return radii_over_ranks(self.query_pos, self.pos, box, rad, idx, self.offsets)
+        # The queries and sources where the sort has left them. The sort is differentiable.
+        offsets = comm.starts_of(self.source_counts)
+        return radii_over_ranks(self.queries.pos, self.sources.pos, box, rad, idx, offsets)
