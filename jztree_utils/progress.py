@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import TextIO
 
-__all__ = ["progress", "waiting"]
+__all__ = ["polled", "progress", "waiting"]
 
 _SILENT_SECONDS = 0.5  # shorter tasks report nothing
 _TICK_SECONDS = 0.5  # interval between updates for tasks of unknown length
@@ -89,6 +89,42 @@ def waiting(what: str, *, quiet: bool = False) -> Iterator[None]:
     finally:
         ended.set()
         thread.join()
+
+
+@contextmanager
+def polled(done: Callable[[], int], advance: Callable[[int], None]) -> Iterator[None]:
+    """Report the progress of a block that is one long call. A thread asks for it while the block runs.
+
+    Args:
+        done: Returns the amount of work completed since the start of the block. The thread calls it twice a second, and
+            once after a block without an error.
+        advance: The function that `progress` yields.
+
+    Example:
+        >>> numbers = []
+        >>> with progress("add numbers", 1000, "numbers") as advance, polled(lambda: len(numbers), advance):
+        ...     numbers.extend(range(1000))
+    """
+    ended, told = threading.Event(), 0
+
+    def tell() -> None:
+        nonlocal told
+        now = done()
+        advance(now - told)
+        told = now
+
+    def repeat() -> None:
+        while not ended.wait(_TICK_SECONDS):
+            tell()
+
+    thread = threading.Thread(target=repeat, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+    tell()
 
 
 def _tick(what: str, stream: TextIO, ended: threading.Event) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import jax
 
-__all__ = ["native_info", "set_num_threads"]
+__all__ = ["native_info", "particles_done", "set_num_threads"]
 
 _VARIABLE = "JZTREE_INSTRUCTION_SET"
 _COPY = "libjztree_cpu_"  # prefix of the libraries for instruction sets above the baseline
@@ -32,13 +32,14 @@ def _load(name: str) -> ctypes.CDLL:
             f"jztree's native library {path} cannot be loaded ({error}); install jztree again with 'pip install .' in "
             "its source folder, which needs a C++17 compiler."
         ) from error
-    for function in ("instruction_set", "kernels", "best_instruction_set"):
+    for function in ("instruction_set", "kernels", "best_instruction_set", "particles_done"):
         if not hasattr(library, f"jztree_{function}"):
             raise ImportError(
                 f"jztree's native library {path} is of another version than jztree itself; install jztree again with "
                 "'pip install .' in its source folder."
             )
         getattr(library, f"jztree_{function}").restype = ctypes.c_char_p
+    library.jztree_particles_done.restype = ctypes.c_int64
     return library
 
 
@@ -169,6 +170,15 @@ def set_num_threads(num: int | None) -> None:
     if num is not None and num < 1:
         raise ValueError(f"the number of threads must be at least 1, or None for all, not {num}.")
     _cpu_library().jztree_set_thread_limit(ctypes.c_int(num or 0))
+
+
+def particles_done() -> int:
+    """Return the number of particles whose pairs `pair_counts` has counted on CPUs since the library was loaded.
+
+    The number grows while a count runs, so that another thread can report its progress. Each count adds the number of
+    its first set of particles.
+    """
+    return int(_cpu_library().jztree_particles_done())
 
 
 def native_info() -> dict[str, Any]:

@@ -9,9 +9,10 @@ import numpy as np
 from jztree.data import get_num, get_pos
 from jztree.radius import PairCounts, pair_counts
 
-from ..progress import progress, waiting
+from ..progress import progress
 from ._arguments import axis_of, real_numbers
 from ._counts import SETS, Counts, counts_of, names_of
+from ._progress import counting
 from ._totals import Totals, totals
 
 # The arguments of each set: its particles, weights and regions.
@@ -84,12 +85,13 @@ class Sample:
         quiet = not self.progress
         with progress("count pairs", sum(work.values()), "possible pairs", quiet=quiet) as advance:
             for name, of in sets.items():
-                with waiting(f"count pairs of {' and '.join(SETS[one] for one in of)}", quiet=quiet):
-                    separations = self.separation and name == "dd"
+                what = f"count pairs of {' and '.join(SETS[one] for one in of)}"
+                separations = self.separation and name == "dd"
+                particles = self.sets[of[0]].num * (1 + separations)  # the kernel sums separations in a second run
+                with counting(what, work[name], particles, advance, quiet=quiet):
                     found[name] = _counted(
                         [self.sets[one] for one in of], edges, options | {"separations": separations}
                     )
-                advance(work[name])
         sums = {name: self._totals(one) for name, one in self.sets.items()}
         dd, data = found.pop("dd"), sums.pop("data")
         return counts_of(dd, data, found | sums)

@@ -5,10 +5,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jztree.data import Particles
+from jztree.data import Particles, get_num
 from jztree.radius import PairCounts, pair_counts
 
-from ..progress import waiting
+from .. import progress as reports
+from ._progress import counting
 
 
 def mean_separations(
@@ -34,7 +35,7 @@ def mean_separations(
 
     Args:
         part, edges, boxsize, part_b, mode, edges_b, los, weight, weight_b: See `jztree.radius.pair_counts`.
-        progress: Whether to report the elapsed time on standard error; see `jztree_utils.progress`.
+        progress: Whether to report the progress on standard error; see `jztree_utils.progress`.
 
     Returns:
         ``(b,)`` float64, NaN for bins without pairs, or whose weights sum to 0.
@@ -43,7 +44,13 @@ def mean_separations(
         TypeError, ValueError: If an argument is invalid.
     """
     options: dict[str, Any] = {"mode": mode, "edges_b": edges_b, "los": los, "weight": weight, "weight_b": weight_b}
-    with waiting("mean separations", quiet=not progress):
+    what, quiet = "mean separations", not progress
+    num = 0 if quiet else int(get_num(part))
+    work = 0 if quiet else num * int(get_num(part if part_b is None else part_b))
+    with (
+        reports.progress(what, work, "possible pairs", quiet=quiet) as advance,
+        counting(what, work, 2 * num, advance, quiet=quiet),  # the kernel runs twice
+    ):
         found = separations_of(pair_counts(part, edges, boxsize, part_b, separations=True, **options))
     assert found is not None
     return found

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from tracers import ALONG, COSINES, EDGES, NAMES, REGIONS, SETS, TRACERS, counted, options_of
 
+from jztree.kernels import particles_done
+from jztree.radius import pair_counts
 from jztree_utils.correlation import multipoles_from_counts, totals, wp_from_counts, xi, xi_from_counts
 
 PAIRS = np.ones(2, int)
@@ -144,6 +146,7 @@ def test_errors_of_pair_counts_name_the_argument(estimator: str, name: str, colu
 def test_progress_reports_each_count(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("_SILENT_SECONDS", "_LOG_SECONDS", "_LOG_SHARE"):
         monkeypatch.setattr(f"jztree_utils.progress.{name}", 0)
+    monkeypatch.setattr("jztree_utils.progress._TICK_SECONDS", 1000)
     options = options_of(TRACERS["auto"], regions=False)
     xi(edges=EDGES, **options)
     assert capsys.readouterr().err == ""
@@ -154,3 +157,20 @@ def test_progress_reports_each_count(monkeypatch: pytest.MonkeyPatch, capsys: py
         assert line.startswith(f"count pairs: {done / work[-1]:.0%}, {done:,} of {work[-1]:,} possible pairs")
     assert lines[3].startswith(f"count pairs: {work[-1]:,} possible pairs in ")
     assert len(lines) == 4
+
+
+def test_kernel_tells_the_number_of_counted_particles() -> None:
+    rng = np.random.default_rng(3)
+    pos, other = rng.random((280, 3)), rng.random((90, 3))
+    before = particles_done()
+    np.asarray(pair_counts(pos, EDGES).count)
+    assert particles_done() - before == 280
+    np.asarray(pair_counts(other, EDGES, part_b=pos, separations=True).separation)
+    assert particles_done() - before == 280 + 2 * 90
+
+
+def test_results_are_the_same_with_progress_reports() -> None:
+    options = options_of(TRACERS["auto"], regions=True) | {"edges": EDGES, "separation": True}
+    plain, reported = xi(**options), xi(progress=True, **options)
+    for name in ("value", "pairs", "samples", "separation"):
+        np.testing.assert_array_equal(getattr(plain, name), getattr(reported, name))

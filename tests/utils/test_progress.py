@@ -17,7 +17,7 @@ import pytest
 
 from jztree_utils import cli
 from jztree_utils import progress as module
-from jztree_utils.progress import progress
+from jztree_utils.progress import polled, progress
 
 pytestmark = pytest.mark.fast
 
@@ -268,3 +268,26 @@ def test_command_line_searches_show_their_time(
     assert cli.main(["knn", str(snapshot), "-k", "4"]) == 0
     assert "find neighbours: " in stream.getvalue()  # the search, or its compilation
     assert screen(stream.getvalue()) == ""
+
+
+def test_polled_work_is_reported_while_the_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TICK_SECONDS", 0.001)
+    told, half, done = [], threading.Event(), 0
+
+    def advance(amount: int) -> None:
+        told.append(amount)
+        if sum(told) == 5:
+            half.set()
+
+    with polled(lambda: done, advance):
+        done = 5
+        assert half.wait(60)
+        done = 8
+    assert sum(told) == 8
+
+
+def test_polling_ends_with_an_error_in_the_block() -> None:
+    threads = threading.active_count()
+    with pytest.raises(RuntimeError, match="broken"), polled(lambda: 0, lambda amount: None):
+        raise RuntimeError("broken")
+    assert threading.active_count() == threads

@@ -11,6 +11,7 @@
 
 #include "common/cpu/context.h"
 #include "common/cpu/leaf_distances.h"
+#include "common/cpu/progress.h"
 #include "pair_walk.h"
 
 namespace jztree {
@@ -50,8 +51,10 @@ class Counter {
   void count(int64_t begin, int64_t end, PairTable& table) const {
     PairWalk<Mode, D, T> walk(problem_, table);
     for (int64_t node = begin; node < end; ++node) {
-      if (problem_.one.count(plane_, node) == 0) continue;
+      const int64_t particles = problem_.one.count(plane_, node);
+      if (particles == 0) continue;
       in_.self ? walk.with_later(plane_, node) : walk.with_all(plane_, node);
+      particles_done().fetch_add(particles, std::memory_order_relaxed);
     }
     table.leave();
   }

@@ -1,11 +1,13 @@
 // Information about the library for Python, through ctypes.
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 
 #include "common/kernel.h"
 #include "instruction_set.h"
 #include "parallel.h"
+#include "progress.h"
 
 #define JZTREE_EXPORT __attribute__((visibility("default")))
 
@@ -24,5 +26,8 @@ JZTREE_EXPORT const char* jztree_kernels() { return jztree::kernel_names(); }
 JZTREE_EXPORT void jztree_set_thread_limit(int limit) {
   jztree::thread_limit().store(std::max(0, limit), std::memory_order_relaxed);
 }
+
+// The number of particles that long kernels have finished since the library was loaded.
+JZTREE_EXPORT int64_t jztree_particles_done() { return jztree::particles_done().load(std::memory_order_relaxed); }
 
 }  // extern "C"
