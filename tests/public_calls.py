@@ -124,7 +124,13 @@ def _places(part: ParticleData) -> ParticleData:
 # Functions that need numbers known on the host, such as the number of particles.
 ON_HOST = {"data.expand_particles", "data.flatten_particles", "data.squeeze_particles"}
 # Functions that raise an error if they are mapped over several devices.
-ONE_DEVICE = {"hierarchy.cut", "hierarchy.dendrogram", "mst.euclidean", "mst.euclidean, core_k"}
+ONE_DEVICE = {
+    "hierarchy.cut",
+    "hierarchy.dendrogram",
+    "hierarchy.density_peaks",
+    "mst.euclidean",
+    "mst.euclidean, core_k",
+}
 # Functions whose real results cannot be differentiated.
 NOT_DIFFERENTIABLE = {
     "halos.lowest_potential_particle",
@@ -181,6 +187,7 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "halos.total_vel_dispersion": _of_catalogue(halos.total_vel_dispersion),
     "hierarchy.cut": lambda part: _of(jz.hierarchy.cut, rlink=0.2)(jz.mst.euclidean(part, 1.0)),
     "hierarchy.dendrogram": lambda part: _of(jz.hierarchy.dendrogram)(jz.mst.euclidean(part, 1.0)),
+    "hierarchy.density_peaks": lambda part: _of(jz.hierarchy.density_peaks, density=part.mass, k=6, boxsize=1.0)(part),
     "knn.knn": _of(jz.knn.knn, k=4, boxsize=1.0, result="rad_globalidx_rankidx_part_vel"),
     "knn.knn, z": _of(jz.knn.knn, k=4, result="rad_globalidx_rankidx_part_vel", output_order="z"),
     "knn.knn, places": lambda part: _of(jz.knn.knn, k=4, part_query=_places(part), result="rad_rankidx_mass")(part),

@@ -1,4 +1,4 @@
-"""Kernels for minimum spanning trees and their clusters."""
+"""Kernels for minimum spanning trees, their clusters, and the peaks of a density."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ import jax.numpy as jnp
 from ..jax_ext import Exact
 from ._call import Tree, as_num, call, i32, listed, sizes
 
-__all__ = ["cut_tree", "dendrogram", "spanning_tree"]
+__all__ = ["cut_tree", "dendrogram", "first_rows", "peak_forest", "rank_rows", "spanning_tree"]
 
 
 def spanning_tree(
@@ -78,3 +78,50 @@ def dendrogram(ends: jax.Array, num: Any, rows: int) -> tuple[jax.Array, jax.Arr
     """
     edges = ends.shape[0]
     return call("dendrogram", (i32(edges, 2), i32(edges)), ends, as_num(num), rows=rows)
+
+
+def first_rows(children: jax.Array, num: Any, rows: int) -> jax.Array:
+    """Return the smallest row of each cluster, ``(m,)`` int32, -1 from ``num`` on.
+
+    Args:
+        children: ``(m, 2)`` int32, the clusters that each edge joins; see `dendrogram`.
+        num: int32 scalar, the number of edges.
+        rows: Number of rows.
+    """
+    return call("first_rows", i32(children.shape[0]), children, as_num(num), rows=rows)
+
+
+def peak_forest(near: jax.Array, rank: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Find the peaks of a density on a graph, and the edges that join them from the highest level down.
+
+    The edges of the graph join each row to the rows in its list. Ranks order the rows: the densest row has rank 0, and
+    no two rows have the same rank. A row without a denser neighbour is a peak. From every other row, a path of densest
+    neighbours leads to its peak. An edge between rows of two peaks joins the peaks. Edges are taken in the order of the
+    rank of their sparser end, then of their denser end.
+
+    Args:
+        near: ``(n, k)`` int32, the neighbours of each row; -1 after the last.
+        rank: ``(n,)`` int32, from 0 to ``num - 1`` in the first ``num`` rows.
+        num: int32 scalar.
+
+    Returns:
+        ``summit`` ``(n,)`` int32, the rank of the peak of the row with each rank, -1 from ``num`` on; ``ends``
+        ``(n - 1, 2)`` int32, the ranks of both ends of each edge that joins peaks for the first time, in order, the
+        sparser end first, -1 after the last; and the number of these edges, int32.
+    """
+    n = near.shape[0]
+    return call("peak_forest", (i32(n), i32(max(n - 1, 0), 2), i32()), near, rank, as_num(num))
+
+
+def rank_rows(number: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
+    """Order rows by a number, the largest first, and by row among equal numbers.
+
+    Args:
+        number: ``(n,)`` float32 or float64, not NaN.
+        num: int32 scalar. Rows from ``num`` on keep their places.
+
+    Returns:
+        The row of each rank, and the rank of each row, ``(n,)`` int32 each.
+    """
+    rows = i32(number.shape[0])
+    return call("rank_rows", (rows, rows), number[:, None], as_num(num), gradients="stopped")

@@ -1,0 +1,232 @@
+"""Peaks of a density and the saddles that join them, on the graph of nearest neighbours."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
+
+from .. import comm, kernels
+from ..arguments import (
+    check_box,
+    check_one_a_particle,
+    check_particles,
+    exact_box_argument,
+    known_integer,
+    row_fault,
+)
+from ..config import KNNConfig, checked_config, without_masses
+from ..data import with_computed
+from ..jax_ext import with_twins
+from ..particles import Particles, check_num
+from ..tree.stage import InputParticles, Stage, prepare_stage
+
+_NAN = "the density of row {0} is NaN; pass a density for every particle."
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
+class DensityPeaks:
+    """The peaks of a density, densest first, and the saddles at which they end.
+
+    The table of peaks has a row for each of the ``n`` rows of particles. Only the first ``num`` are peaks. From there
+    on, rows and numbers are -1, densities are -infinity, and persistences are 0.
+
+    Attributes:
+        peak: ``(n,)`` int32, the number of each particle's peak; -1 for rows of padding.
+        row: ``(n,)`` int32, the row of the particle at each peak.
+        density: ``(n,)``, the density of this particle.
+        saddle: ``(n,)`` int32, the row of the particle at the saddle where the peak ends. -1 if it does not end.
+        saddle_density: ``(n,)``, the density of this particle; -infinity if the peak does not end.
+        parent: ``(n,)`` int32, the number of the denser peak into which the peak ends. -1 if it does not end.
+        persistence: ``(n,)``, the density of the peak minus that of the saddle, and 0 if both are equal; infinite if
+            the peak does not end.
+        num: int32, the number of peaks.
+    """
+
+    peak: jax.Array
+    row: jax.Array
+    density: jax.Array
+    saddle: jax.Array
+    saddle_density: jax.Array
+    parent: jax.Array
+    persistence: jax.Array
+    num: jax.Array
+
+
+def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
+    return exact_box_argument(arguments) | {"k": _check_k(arguments["k"])}
+
+
+@with_twins({"part": P(-1), "density": P(-1), "boxsize": P()}, P(-1), prepare=_prepared)
+@with_computed
+def density_peaks(
+    part: Particles | ArrayLike,
+    density: ArrayLike,
+    k: int,
+    boxsize: ArrayLike | None = None,
+    cfg: KNNConfig | None = None,
+) -> DensityPeaks:
+    """Find the peaks of a density, the particles that belong to each, and the saddles between them.
+
+    Two particles are neighbours if one of them is among the ``k`` nearest particles of the other. Of two particles with
+    equal densities, the one in the smaller row counts as denser, so no two are equally dense.
+
+    A particle without a denser neighbour is a peak. Every other particle belongs to the peak of its densest neighbour.
+
+    Imagine a level that falls from the highest density. The particles above it form connected sets of neighbours. A
+    particle that the level reaches, and whose denser neighbours belong to several sets, is a saddle and joins them. The
+    densest peak of these sets continues. The other peaks end at this saddle, and their parent is the peak that
+    continues. The densest peak of each connected part of the graph never ends.
+
+    This is the first step of SUBFIND (Springel et al. 2001, MNRAS 328, 726), which looks only at the two nearest of the
+    denser neighbours, and of clustering by density peaks. The algorithm is that of Chazal et al. (2013, J. ACM 60, 41),
+    whose clusters are the peaks of at least some persistence, together with the peaks that end in them. The search for
+    neighbours takes most of the time.
+
+    The function runs on one device. ``smap`` over several devices raises an error.
+
+    Args:
+        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
+        density: ``(n,)``, float32 or float64, for example from `jztree.density`, or its logarithm.
+            Infinite numbers are valid.
+        k: The number of nearest particles that are neighbours of a particle, at least 1. The particle itself is the
+            first of them. If there are fewer particles, all are neighbours. Particles at equal distances count in
+            z-order, as in `jztree.knn.knn`.
+        boxsize: The periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
+        cfg: Options. None means the defaults.
+
+    Returns:
+        The peaks. Their densities and persistences are differentiable with respect to ``density`` at fixed peaks and
+        saddles.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, or a density is NaN.
+        NotImplementedError: On several devices.
+    """
+    cfg = without_masses(checked_config(cfg, KNNConfig))
+    pos = check_particles(part)
+    num, k = check_num(part), _check_k(k)
+    density = _check_density(density, pos)
+    if comm.num_ranks() > 1:
+        raise NotImplementedError(
+            f"jztree.hierarchy.density_peaks supports one device, but it was mapped over {comm.num_ranks()}; call it "
+            "outside of smap with the particles on one device."
+        )
+    levels = jax.lax.stop_gradient(density)
+    fault = row_fault(jnp.isnan(levels), num, _NAN)
+    box = check_box(boxsize, pos.shape[1])
+    stage = prepare_stage(InputParticles(pos, num), None, box, cfg, "knn_ghosts", [fault])
+    order, rank = kernels.rank_rows(levels, stage.sources.num)
+    return _table(density, order, rank, *_forest(stage, rank, k), stage.sources.num)
+
+
+def _check_k(k: Any) -> int:
+    k = known_integer(k, "k")
+    if not 1 <= k < 2**31:
+        raise ValueError(f"k is {k}; it must be from 1 to 2**31 - 1, because a particle is its own first neighbour.")
+    return k
+
+
+def _check_density(density: Any, pos: jax.Array) -> jax.Array:
+    check_one_a_particle(density, pos, "density")
+    density = jnp.asarray(density)
+    if density.dtype not in (jnp.float32, jnp.float64):
+        raise TypeError(f"density must be float32 or float64, not {density.dtype}; convert it with .astype('float32').")
+    return density
+
+
+def _forest(stage: Stage, rank: jax.Array, k: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the results of `kernels.peak_forest` for the graph of nearest neighbours."""
+    own, n = stage.sources, rank.shape[0]
+    assert own.rows is not None
+    others = min(k, n) - 1
+    near = jnp.zeros((n, 0), jnp.int32)
+    if others > 0:
+        near = kernels.knn(own.tree(), None, None, None, others, stage.box, others=True)[1]
+    return kernels.peak_forest(near, kernels.gather_rows(rank, own.rows), own.num)
+
+
+@functools.partial(jax.jit, inline=True)
+def _table(
+    density: jax.Array,
+    order: jax.Array,
+    rank: jax.Array,
+    summit: jax.Array,
+    ends: jax.Array,
+    edges: jax.Array,
+    num: jax.Array,
+) -> DensityPeaks:
+    """Return the peaks.
+
+    Args:
+        density: ``(n,)``.
+        order: ``(n,)`` int32, the row of each rank.
+        rank: ``(n,)`` int32, the rank of each row.
+        summit: See `kernels.peak_forest`.
+        ends: See `kernels.peak_forest`.
+        edges: Number of edges.
+        num: Number of particles.
+    """
+    n = density.shape[0]
+    places = jnp.arange(n, dtype=jnp.int32)
+    is_peak = summit == places
+    number = jnp.cumsum(is_peak, dtype=jnp.int32) - 1
+    peaks = jnp.sum(is_peak, dtype=jnp.int32)
+    at = kernels.group_by_rank(jnp.where(is_peak, 0, 1).astype(jnp.int32), n, 2)[0]
+    joined = jnp.where(ends < 0, -1, number[summit[ends]])
+    ended, saddle, parent = _ends_of_peaks(joined, ends[:, 0], edges, n)
+
+    def of_peaks(values: jax.Array) -> jax.Array:
+        return jnp.full(n, -1, jnp.int32).at[ended].set(values, mode="drop")
+
+    saddle = of_peaks(saddle)
+    row = jnp.where(places < peaks, order[at], -1)
+    saddle = jnp.where(saddle >= 0, order[saddle], -1)
+    top, pass_level = (jnp.where(one >= 0, density[one], -jnp.inf) for one in (row, saddle))
+    return DensityPeaks(
+        peak=jnp.where(places < num, number[summit[rank]], -1),
+        row=row,
+        density=top,
+        saddle=saddle,
+        saddle_density=pass_level,
+        parent=of_peaks(parent),
+        persistence=jnp.where(places < peaks, jnp.where(saddle >= 0, _above(top, pass_level), jnp.inf), 0),
+        num=peaks,
+    )
+
+
+def _above(top: jax.Array, level: jax.Array) -> jax.Array:
+    """Return ``top - level``, and 0 if both are the same infinity."""
+    same = jnp.isinf(top) & (top == level)
+    return jnp.where(same, 0, top) - jnp.where(same, 0, level)
+
+
+def _ends_of_peaks(
+    joined: jax.Array, saddle: jax.Array, edges: jax.Array, n: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Return the peak that ends at each edge, the rank of its saddle, and its parent.
+
+    Args:
+        joined: ``(m, 2)`` int32, the peaks that each edge joins, from the highest level down.
+        saddle: ``(m,)`` int32, the rank of the saddle of each edge.
+        edges: Number of edges.
+        n: Number of rows of the table of peaks.
+
+    Returns:
+        Three arrays ``(m,)`` int32. From the last edge on, the peak is ``n``.
+    """
+    children, _ = kernels.dendrogram(joined, edges, n)
+    densest = kernels.first_rows(children, edges, n)
+    place = jnp.arange(densest.shape[0], dtype=jnp.int32)
+    both = jnp.where(children < n, children, densest[jnp.maximum(children - n, 0)])
+    ended = jnp.where(place < edges, jnp.max(both, axis=1), n)
+    # All edges of a saddle join the set of its peak, so the last edge forms the set that continues.
+    is_last = jnp.append(saddle[1:] != saddle[:-1], jnp.ones(min(len(place), 1), bool))
+    last = jax.lax.cummin(jnp.where(is_last, place, densest.shape[0]), reverse=True)
+    return ended, saddle, densest[last]
