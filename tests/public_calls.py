@@ -176,6 +176,13 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "fof.fof_labels": _of(jz.fof.fof_labels, rlink=0.2),
     "fof.fof_labels, lengths": lambda part: Call(jz.fof.fof_labels, {"part": part, "rlink": part.mass}),
     "fof.fof_labels, th": _labels_with_hierarchy,
+    "fof.phase_space_and_catalogue": _of(
+        jz.fof.phase_space_and_catalogue, rlink=0.2, vlink=0.3, boxsize=1.0, cfg=_SMALL
+    ),
+    "fof.phase_space_labels": _of(jz.fof.phase_space_labels, rlink=0.2, vlink=0.3, boxsize=1.0),
+    "fof.phase_space_labels, group_rlink": _of(
+        jz.fof.phase_space_labels, rlink=0.2, vlink=0.9, group_rlink=0.25, output_order="input"
+    ),
     "halos.concentration": lambda part: Call(
         halos.concentration, {"mass": part.mass, "radius": part.mass, "vmax": part.mass, "gravity": 43.0}
     ),

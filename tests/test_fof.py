@@ -44,7 +44,7 @@ def assert_groups(pos: np.ndarray, rlink: float, box: Any = None) -> None:
 
 @pytest.mark.parametrize("sample", SAMPLES)
 @pytest.mark.parametrize("box", ["open", "periodic", "mixed"])
-@pytest.mark.parametrize("dims", [1, 2, 3, 4])
+@pytest.mark.parametrize("dims", range(1, 9))
 def test_equals_connected_components(dims: int, box: str, sample: str, dtype: Any) -> None:
     pos = SAMPLES[sample](N, dims, dtype)
     separation = N ** (-1 / dims)

@@ -17,6 +17,7 @@ TOO_WIDE = (
 # Arguments that are float64 in both modes, unless they are traced.
 EXACT = {
     *("attach_within", "boxsize", "edges", "edges_b", "eps", "G", "gravity", "h", "h_query", "max_radius", "rlink"),
+    *("group_rlink", "vlink"),
     *("scale_factor", "softening"),
 }
 # These functions move rows and compute nothing, so that arrays keep their types.

@@ -8,7 +8,6 @@ linking length.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -17,26 +16,30 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
-from .. import comm, kernels
-from ..arguments import NO_LIMIT, SPEC, Radii, check_box, check_particles, exact_box_argument, sequence_of
-from ..config import FofConfig, checked_config, without_masses
-from ..data import FofCatalogue, Label, get_num, get_pos, with_computed
-from ..jax_ext import Exact, is_concrete, with_twins
+from .. import comm
+from ..arguments import SPEC, check_particles, exact_box_argument, sequence_of
+from ..config import FofConfig, checked_config
+from ..data import FofCatalogue, Label, get_pos, with_computed
+from ..jax_ext import with_twins
 from ..particles import Particles, check_countable, check_num, check_representable, shape_of_pos
-from ..tree import TreeHierarchy, check_hierarchy, corners_of, permute_particles
-from ..tree.stage import InputParticles, Stage, prepare_stage, starts_of_ranks
+from ..tree import TreeHierarchy, corners_of
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
 from ._dbscan import dbscan
-from ._derivatives import of_groups
-from ._group_numbers import first_numbers
-from ._group_order import group_and_catalogue, make_catalogue, particle_faults
-from ._lengths import check_lengths, length_faults
-from ._means import Columns
-from ._over_ranks import Groups, groups_over_ranks
+from ._group_order import CATALOGUE_DIMS, group_and_catalogue, particle_faults, sort_by_group
+from ._lengths import check_lengths
+from ._phase_space import phase_space_and_catalogue, phase_space_labels
+from ._search import parsed
 
-__all__ = ["dbscan", "distr_fof_labels", "fof_and_catalogue", "fof_is_superset", "fof_labels"]
+__all__ = [
+    "dbscan",
+    "distr_fof_labels",
+    "fof_and_catalogue",
+    "fof_is_superset",
+    "fof_labels",
+    "phase_space_and_catalogue",
+    "phase_space_labels",
+]
 
-_MAX_DIMS = 4
 _SPECS = {"part": P(-1), "rlink": SPEC, "boxsize": P(), "th": P(-1)}  # the other arguments are static
 
 
@@ -66,7 +69,7 @@ def fof_labels(
     Groups of any size get labels, also single particles: ``npart_min`` has no effect here.
 
     Args:
-        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
+        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
         rlink: The linking length, in the unit of the positions: a number, or ``(n,)``, one per particle. Two particles
             are linked if their distance is at most the mean of their linking lengths. The comparison is made in float64
             from the original positions and lengths.
@@ -92,15 +95,7 @@ def fof_labels(
         raise ValueError(f"output_order must be 'z' or 'input', not {output_order!r}.")
     if output_order == "z":
         return distr_fof_labels(part, rlink, boxsize, cfg, th, linearize_labels=True)
-    cfg = checked_config(cfg, FofConfig)
-    search = _parsed(part, rlink, boxsize, th)
-    stage = search.stage(cfg, needs_origin=True)
-    if not stage.is_distributed:
-        return part, search.labels(stage, in_input_order=True)
-    own = stage.sources
-    starts, origin = starts_of_ranks(own.given_num()), own.origin
-    number = comm.of_rank(starts, origin.rank) + origin.idx
-    return part, stage.send_back(first_numbers(search.groups(stage, cfg), number), fill=-1)
+    return part, parsed(part, rlink, boxsize, th).labels_in_input_order(checked_config(cfg, FofConfig))
 
 
 @with_twins(_SPECS, P(-1), prepare=_exact_arguments)
@@ -140,13 +135,14 @@ def distr_fof_labels(
         CapacityError: If ghosts or links do not fit the capacities in ``cfg``.
     """
     cfg = checked_config(cfg, FofConfig)
-    search = _parsed(part, rlink, boxsize, th)
+    search = parsed(part, rlink, boxsize, th)
+    if linearize_labels:
+        return search.labels_in_z_order(cfg)
     stage = search.stage(cfg)
     if not stage.is_distributed:
         rows = search.labels(stage)
-        return stage.sources.part, rows if linearize_labels else Label(jnp.zeros_like(rows), rows)
-    groups = search.groups(stage, cfg)
-    return stage.sources.part, groups.joined_labels() if linearize_labels else groups.labels()
+        return stage.sources.part, Label(jnp.zeros_like(rows), rows)
+    return stage.sources.part, search.groups(stage, cfg).labels()
 
 
 @with_twins(_SPECS | {"attached": P(-1), "attach_within": SPEC}, P(-1), prepare=_exact_arguments)
@@ -180,9 +176,9 @@ def fof_and_catalogue(
     groups, in input order after all other groups (over several devices, after the groups of their device).
 
     Args:
-        part: See `fof_labels`. Optional properties are used if present: ``mass``, ``(n,)`` or a number shared by all
-            particles; ``vel``, ``(n, d)``; and for a light cone ``v_rad`` and ``zplus1``, ``(n,)``, the velocity along
-            the line of sight and 1 + z.
+        part: See `fof_labels`; here, d is from 1 to 4. Optional properties are used if present: ``mass``, ``(n,)`` or a
+            number shared by all particles; ``vel``, ``(n, d)``; and for a light cone ``v_rad`` and ``zplus1``,
+            ``(n,)``, the velocity along the line of sight and 1 + z.
         rlink: See `fof_labels`. A number must be equal on all ranks.
         boxsize: See `fof_labels`. Equal on all ranks.
         cfg: Options, equal on all ranks. None means the defaults. ``cfg.catalogue.npart_min`` is the smallest number of
@@ -211,7 +207,7 @@ def fof_and_catalogue(
         CapacityError: On several devices, if rows do not fit the capacities in ``cfg``.
     """
     cfg = checked_config(cfg, FofConfig)
-    search = _parsed(part, rlink, boxsize, th)
+    search = parsed(part, rlink, boxsize, th, CATALOGUE_DIMS)
     box, others = search.box, sequence_of(attached)
     search.limits = attach_limit(attach_within if others else None, search.lengths)
     faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, others, cfg)
@@ -228,15 +224,7 @@ def fof_and_catalogue(
     label = search.labels(stage)
     if others:
         partz, label = attach(partz, label, others, box, limit, cfg)
-    order, ngroups, count, offset = kernels.group_order(label, get_num(partz), cfg.catalogue.npart_min)
-    grouped = permute_particles(partz, order)
-    segments = (ngroups, count, offset)
-
-    def sums_of(columns: Columns) -> tuple[Any, Any]:
-        sums = kernels.catalogue(*columns, *segments, box)
-        return segments, of_groups(sums, columns, box, segments, get_num(grouped))
-
-    return grouped, make_catalogue(grouped, sums_of, cfg.catalogue)
+    return sort_by_group(partz, label, cfg.catalogue, box)
 
 
 def _attached_faults(part: Any, attached: Sequence[Any], cfg: FofConfig) -> list[comm.Fault]:
@@ -249,65 +237,6 @@ def _attached_faults(part: Any, attached: Sequence[Any], cfg: FofConfig) -> list
         faults += corners_of(get_pos(one), num, f"the positions of attached[{i}]")[1]
         faults += particle_faults(one, cfg.catalogue, f" of attached[{i}]")
     return faults
-
-
-@dataclass
-class _Search:
-    """The arguments of a search for groups, parsed.
-
-    Attributes:
-        given: The particles.
-        lengths: Linking lengths.
-        box: Periodic box.
-        limits: Largest distances of attached particles.
-    """
-
-    given: InputParticles
-    lengths: Radii
-    box: Exact
-    limits: Radii = NO_LIMIT
-
-    def stage(self, cfg: FofConfig, faults: Sequence[comm.Fault] = (), needs_origin: bool = False) -> Stage:
-        """Return the particles in z-order.
-
-        Args:
-            cfg: Options.
-            faults: Possible faults other than those of the positions.
-            needs_origin: Whether the origin of each row is needed over ranks.
-        """
-        columns = jax.tree.map(jnp.asarray, (self.lengths.of_each, self.limits.of_each))
-        cfg, given = without_masses(cfg), replace(self.given, data=columns, needs_origin=needs_origin)
-        faults = [*faults, *length_faults(self.lengths, given.num)]
-        return prepare_stage(given, None, self.box, cfg, "fof_ghosts", faults, hierarchy=False)
-
-    def sorted_lengths(self, stage: Stage) -> Radii:
-        """Return the linking lengths, if there is one per particle, in the order of the stage."""
-        return self.lengths if self.lengths.of_each is None else Radii(None, stage.sources.data[0])
-
-    def sorted_limits(self, stage: Stage) -> Radii:
-        """Return the limits, if there is one per particle, in the order of the stage."""
-        return self.limits if self.limits.of_each is None else Radii(None, stage.sources.data[1])
-
-    def groups(self, stage: Stage, cfg: FofConfig) -> Groups:
-        """Return the groups over ranks."""
-        return groups_over_ranks(stage, self.sorted_lengths(stage), cfg)
-
-    def labels(self, stage: Stage, in_input_order: bool = False) -> jax.Array:
-        """Return the first row of each particle's group, on one device."""
-        own, length = stage.sources, self.sorted_lengths(stage).words()
-        if own.pos.shape[0] == 0 and self.lengths.for_all is not None and not is_concrete((length, self.box)):
-            kernels.check_lengths(self.box, length, "the linking length rlink")
-        return kernels.fof(own.tree(), own.rows if in_input_order else None, length, self.box)
-
-
-def _parsed(part: Any, rlink: Any, boxsize: Any, th: TreeHierarchy | None) -> _Search:
-    """Raise TypeError or ValueError if an argument is invalid."""
-    check_hierarchy(th)
-    pos = check_particles(part, max_dims=_MAX_DIMS)
-    box = check_box(boxsize, pos.shape[1])
-    lengths = check_lengths(rlink, pos.shape[:1], box)
-    given = InputParticles(part, check_num(part), th=th, needs_origin=False)
-    return _Search(given, lengths, box)
 
 
 def fof_is_superset(igroup_sup: Any, igroup: Any, mask: Any = None) -> jax.Array:

@@ -42,9 +42,11 @@ from ..config import CatalogueConfig
 from ..data import FofCatalogue, get_num, get_pos, replace_num, split_rows
 from ..jax_ext import Exact, vary_along
 from ..particles import check_representable, num_rows
+from ..tree import permute_particles
 from ._derivatives import of_groups
 from ._means import Columns, mean_columns, mean_faults
 
+CATALOGUE_DIMS = 4  # the largest number of dimensions of positions in a catalogue
 # Buffers for parts of groups are this many times smaller than the rows. Parts are few; if not, more windows are used.
 _PARTS = 8
 _NOT_LISTED = np.uint32(0xFFFFFFFF)  # in the high word of a place
@@ -129,6 +131,31 @@ def group_and_catalogue(
     to_rank, target = kernels.group_targets(rank, irank, igroup, num, label, places, tallies)
     grouped, head, segments = _deal(partz, num, to_rank, target, tallies, cfg.npart_min)
     return grouped, _catalogue(grouped, head, segments, box, cfg)
+
+
+def sort_by_group(partz: Any, label: jax.Array, cfg: CatalogueConfig, box: Exact) -> tuple[Any, FofCatalogue]:
+    """Bring the particles of one device into group order.
+
+    Args:
+        partz: A particle class in z-order, ``n`` rows.
+        label: ``(n,)`` int32, the first row of each row's group.
+        cfg: Selects the listed groups and their properties.
+        box: ``(d,)`` periodic lengths, 0 where open.
+
+    Returns:
+        The particles in the order of `group_and_catalogue`, and the catalogue.
+
+    Raises:
+        ValueError or jax.errors.JaxRuntimeError: At run time, if sums are out of range of their dtype.
+    """
+    order, ngroups, count, offset = kernels.group_order(label, get_num(partz), cfg.npart_min)
+    segments, grouped = (ngroups, count, offset), permute_particles(partz, order)
+
+    def sums_of(columns: Columns) -> tuple[Any, Any]:
+        sums = kernels.catalogue(*columns, *segments, box)
+        return segments, of_groups(sums, columns, box, segments, get_num(grouped))
+
+    return grouped, make_catalogue(grouped, sums_of, cfg)
 
 
 def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array]:

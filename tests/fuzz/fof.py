@@ -29,7 +29,7 @@ _TRACED = "label = jax.jit(lambda part, r, box: jz.fof.fof_labels(part, r, box, 
 def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
-    rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 5))
+    rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 9))
     way = pick(random, "eager", "jit", "jit", "traced", "sorted")
     order = pick(random, "z", "input") if way != "sorted" else "z"
     lines = _CALLS[way].format(part=_PART, order=order)

@@ -13,7 +13,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct Friends {
-  static constexpr unsigned compiled_dims = dims_up_to(fof_dims);
+  static constexpr unsigned compiled_dims = padded_dims;
 
   Tree<D, T> tree;
   const int32_t* rows;  // (n,), the output row of each z-ordered particle; null: its index

@@ -13,8 +13,6 @@
 
 namespace jztree {
 
-constexpr int fof_dims = 4;
-
 // The linking lengths, and half of each, scaled. With one length, the pointers are null.
 template <typename T>
 struct LinkLengths {

@@ -1,0 +1,146 @@
+"""Velocities relative to the mean of a friends-of-friends group, in units of its velocity dispersion.
+
+Over ranks, the kernel sums over each rank's part of a group. The parts send their sums to the rank that owns the root
+of the group, its first particle in z-order: first the masses, then the means relative to the mean of the root's part,
+then the squares. The totals travel back to the parts. So no difference of large squares is computed.
+"""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from .. import comm, kernels
+from ..arguments import Radii, common_dtype, mass_faults, mass_rows
+from ..config import FofConfig
+from ..data import ParticleData
+from ..jax_ext import Exact
+from ..tree.stage import InputParticles, Stage
+from ._search import Search
+
+_Moments = tuple[jax.Array, jax.Array]
+
+
+def in_dispersions(
+    part: Any, pos: jax.Array, vel: jax.Array, num: Any, search: tuple[Exact, Exact, FofConfig], faults: Any
+) -> tuple[jax.Array, jax.Array]:
+    """Return velocities relative to the mean of each particle's group, divided by the dispersion of the group.
+
+    If the dispersion is 0, so are the results.
+
+    Args:
+        part: The particles. Their masses are weights.
+        pos: ``(n, d)``, their positions.
+        vel: ``(n, d)``, their velocities.
+        num: Number of rows that hold particles.
+        search: The linking length of the groups, the box, and the options.
+        faults: Faults to check with those of the positions and masses.
+
+    Returns:
+        ``(n, d)`` numbers; and ``num``, available only after the checks.
+    """
+    rlink, box, cfg = search
+    dtype, n = common_dtype(pos, vel), pos.shape[0]
+    mass = jax.lax.stop_gradient(mass_rows(part, dtype))
+    faults = [*faults, *mass_faults(mass, num, n)]
+    weights = None if mass is None or mass.shape[0] != n else mass
+    given = InputParticles(ParticleData(pos=pos, vel=vel.astype(dtype), mass=weights, num=num), num)
+    groups = Search(given, Radii(rlink, None), box)
+    stage = groups.stage(cfg, faults, needs_origin=True)
+    label = groups.groups(stage, cfg).labels() if stage.is_distributed else groups.labels(stage)
+    relative = _relative(stage, label, dtype)
+    return stage.send_back(relative, fill=0), comm.after(kernels.as_num(num), stage.sources.num)
+
+
+def _relative(stage: Stage, label: Any, dtype: Any) -> jax.Array:
+    """Return the result of `in_dispersions` in z-order.
+
+    Args:
+        stage: The particles.
+        label: The first row of each row's group; over ranks, a `jztree.data.Label`.
+        dtype: Of the result.
+    """
+    own = stage.sources
+    n = own.pos.shape[0]
+    local = _local_parts(label, own.num) if stage.is_distributed else label
+    order, parts, count, offset = kernels.group_order(local, own.num, 1)
+    pos, vel = kernels.gather_rows(own.pos.astype(dtype), order), kernels.gather_rows(own.part.vel, order)
+    weights = None if own.part.mass is None else kernels.gather_rows(own.part.mass, order)
+    sums = kernels.catalogue(pos, weights, vel, parts, count, offset, stage.box)
+    mass, mean, dispersion = sums[0], sums[5], sums[6]
+    if stage.is_distributed:
+        first = order[jnp.minimum(offset, n - 1)] if n else order
+        roots = _Roots(label, first, jnp.arange(n, dtype=jnp.int32) < parts)
+        mean, dispersion = roots.joined(mass, mean, dispersion)
+    local = kernels.gather_rows(local, order)
+    group = jnp.cumsum(jnp.append(jnp.zeros(min(n, 1), bool), local[1:] != local[:-1]), dtype=jnp.int32)
+    scale = dispersion[group][:, None]
+    relative = jnp.where(scale > 0, (vel - mean[group]) / jnp.where(scale > 0, scale, 1), 0)
+    return kernels.scatter_rows(relative, order)
+
+
+def _local_parts(label: Any, num: jax.Array) -> jax.Array:
+    """Return the first row on this rank of each row's group."""
+    rank, ndev, _ = comm.get_rank_info()
+    chunk = comm.chunk_of(label.irank.shape[0], ndev)
+    first: jax.Array = kernels.group_parts(rank, label.irank, label.igroup, num, chunk)[0]
+    return first
+
+
+class _Roots:
+    """The roots of the groups of which this rank has parts."""
+
+    def __init__(self, label: Any, first: jax.Array, used: jax.Array) -> None:
+        """Initialise.
+
+        Args:
+            label: The root of each row.
+            first: ``(n,)`` int32, the first row of each part.
+            used: ``(n,)`` bool, whether the part exists.
+        """
+        n = first.shape[0]
+        self.first, self.used, self.buffer = first, used, max(n // 4, 1024)
+        self.rank = jnp.where(used, label.irank[first], comm.num_ranks())
+        self.row = label.igroup[first]
+
+    def joined(self, mass: jax.Array, mean: jax.Array, dispersion: jax.Array) -> _Moments:
+        """Return the mean velocity and the dispersion of the whole group of each part.
+
+        Args:
+            mass: ``(n,)``, of each part.
+            mean: ``(n, d)``, of each part.
+            dispersion: ``(n,)``, of each part.
+        """
+        dims = mean.shape[1]
+        # Squares of numbers up to 1 do not overflow.
+        largest = comm.all_max(jnp.max(jnp.where(self.used[:, None], jnp.abs(mean), 0), initial=0))
+        unit = jnp.maximum(largest, comm.all_max(jnp.max(jnp.where(self.used, dispersion, 0), initial=0)))
+        unit = jnp.where(unit > 0, unit, 1)
+        mean, dispersion = mean / unit, dispersion / unit
+        # The first row of the root's part is the root.
+        place = jnp.where(self.used, self.first, len(self.first))
+        of_root = jnp.zeros_like(mean).at[place].set(mean, mode="drop")
+        known = self._from_roots(jnp.concatenate([self._sums(mass[:, None]), of_root], axis=1))
+        weight, reference = mass[:, None] / jnp.where(self.used[:, None], known[:, :1], 1), known[:, 1:]
+        whole = reference + self._from_roots(self._sums(weight * (mean - reference)))
+        squares = dims * dispersion[:, None] ** 2 + jnp.sum((mean - whole) ** 2, axis=1, keepdims=True)
+        variance = self._from_roots(self._sums(weight * squares))[:, 0] / dims
+        return whole * unit, jnp.sqrt(variance) * unit
+
+    def _sums(self, values: jax.Array) -> jax.Array:
+        """Return sums over the parts of each group, in the row of the root."""
+        nothing = comm.vary(jnp.zeros_like(values))
+        return comm.deliver([self.row, values], self.rank, len(self.row), _add, nothing, self.buffer)
+
+    def _from_roots(self, table: jax.Array) -> jax.Array:
+        return comm.fetch(table, self.rank, self.row, len(self.row), self.buffer)
+
+
+def _add(buffer: jax.Array, counts: jax.Array, sums: jax.Array) -> jax.Array:
+    """Add received rows of a row number and values."""
+    valid = jnp.arange(buffer.shape[1], dtype=jnp.int32)[None] < counts[:, None]
+    words = buffer.reshape(-1, buffer.shape[-1])
+    row = jax.lax.bitcast_convert_type(words[:, 0], jnp.int32)
+    bits = words[:, 1:] if sums.dtype == jnp.float32 else words[:, 1:].reshape(len(words), -1, 2)
+    values = jax.lax.bitcast_convert_type(bits, sums.dtype)
+    return sums.at[jnp.where(valid.reshape(-1), row, len(sums))].add(values, mode="drop")
