@@ -96,6 +96,16 @@ def tree_cases() -> Iterator[Case]:
         yield Case(f"minimum spanning tree {n:.1e} in {dims}D", spanning_tree(pos), "quitefastmst", there, aim)
 
 
+def peak_cases() -> Iterator[Case]:
+    """Yield the peaks of a density of uniform points, which may take at most twice as long as the neighbours alone."""
+    pos = jax.numpy.asarray(uniform(10**6))
+    for k in (8, 16):
+        density = jz.density.knn_density.jit(pos, k, 1.0)
+        ours = lambda k=k, density=density: jz.hierarchy.density_peaks.jit(pos, density, k, 1.0)
+        alone = lambda k=k: jz.knn.knn.jit(pos, k, 1.0)
+        yield Case(f"density peaks 1e+06, k={k}", ours, "own kNN", alone, 0.5)
+
+
 def spanning_tree(pos: np.ndarray) -> Call:
     """Return our minimum spanning tree in an open box."""
     x = jax.numpy.asarray(pos)
@@ -226,7 +236,8 @@ def sort_case(n: int) -> Case:
 def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[str, Any]]:
     """Measure in order the rows of the table whose names contain the text ``only``."""
     radius = (radius_cases(), atom_cases(), pair_cases(snapshot), pair_cases_in_both_precisions())
-    for cases in (knn_cases(large), fof_cases(), tree_cases(), *radius, snapshot_cases(snapshot), [sort_case(large)]):
+    groups = fof_cases(), tree_cases(), peak_cases()
+    for cases in (knn_cases(large), *groups, *radius, snapshot_cases(snapshot), [sort_case(large)]):
         for case in cases:
             if only not in case.name:
                 continue

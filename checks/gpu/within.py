@@ -25,6 +25,8 @@ def questions(n: int, dims: int, box: Any, spacing: float) -> Iterator[Question]
     yield "dbscan", lambda part: jz.fof.dbscan.jit(part, radii[1], 4, boxsize=box)
     yield "spanning tree", lambda part: jz.mst.euclidean.jit(part, box)
     yield "reachability tree", lambda part: jz.mst.euclidean.jit(part, box, 4)
+    yield "density peaks", lambda part: jz.hierarchy.density_peaks.jit(part, part.mass, 6, box)
+    yield "phase space", lambda part: jz.fof.phase_space_labels.jit(part, radii[1], 0.5, box)
     if n <= MANY:
         yield from _of_all_pairs(dims, box, radii)
 
