@@ -12,7 +12,7 @@ from ._correlation import plot_correlation
 from ._density import plot_density, plot_halos, with_radii
 from ._figure import check_picture, save_figure, show
 from ._groups import particle_mass_of as particle_mass_of
-from ._groups import plot_group_sizes, plot_mass_function
+from ._groups import plot_group_numbers, plot_group_sizes, plot_mass_function
 from ._halo import plot_halo
 from ._neighbours import plot_neighbour_distances
 from ._scaling import plot_scaling, read_measurements
@@ -26,6 +26,7 @@ __all__ = [
     "plot_correlation",
     "plot_dendrogram",
     "plot_density",
+    "plot_group_numbers",
     "plot_group_sizes",
     "plot_halo",
     "plot_halos",

@@ -58,6 +58,38 @@ def draw_sizes(ax: "Axes", groups: FofCatalogue, unit: str, title: str = "") -> 
             label_short_range(ax.yaxis)
 
 
+def plot_group_numbers(
+    b: ArrayLike, groups: ArrayLike, path: Path | None = None, *, npart_min: int | None = None, title: str = ""
+) -> "Figure":
+    """Plot the number of groups against the linking length.
+
+    Args:
+        b: ``(m,)``, linking lengths in mean separations.
+        groups: ``(m,)``, numbers of groups.
+        path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
+        npart_min: The smallest number of particles of these groups, for the label.
+        title: Title above the picture.
+
+    Returns:
+        The `matplotlib.figure.Figure`.
+
+    Raises:
+        ImportError: If matplotlib is missing.
+        ValueError: If the shapes differ.
+        OutputError: If ``path`` cannot be written.
+    """
+    b, groups = np.asarray(b, np.float64), np.asarray(groups)
+    if b.ndim != 1 or b.shape != groups.shape:
+        raise ValueError(f"b has shape {b.shape}, and groups {groups.shape}; both must be (m,), with the same m.")
+    with drawing(path, (6.4, 4.8)) as figure:
+        ax = figure.subplots()
+        ax.plot(b, groups, "o-", color=COLOURS[0], markersize=4)
+        label = "groups" if npart_min is None else f"groups of at least {npart_min:,} particles"
+        ax.set(xlabel="linking length $b$ [mean separations]", ylabel=label, title=title)
+        ax.set_ylim(bottom=0)
+        return figure
+
+
 def plot_mass_function(
     groups: FofCatalogue | ArrayLike,
     boxsize: ArrayLike,

@@ -211,6 +211,20 @@ def test_notebooks_display_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (data[:4], form) == (b"\x89PNG", {"width": round(figure.get_figwidth() * 96)})
 
 
+def test_numbers_of_groups_are_drawn_from_0_on(tmp_path: Path) -> None:
+    figure = plot.plot_group_numbers([0.1, 0.2, 0.3], [4, 9, 7], tmp_path / "a.pdf", npart_min=20)
+    (ax,) = figure.axes
+    np.testing.assert_array_equal(ax.lines[0].get_xydata(), [(0.1, 4), (0.2, 9), (0.3, 7)])
+    assert ax.get_ylim()[0] == 0
+    assert ax.get_ylabel() == "groups of at least 20 particles"
+    assert (tmp_path / "a.pdf").stat().st_size > 1_000
+
+
+def test_numbers_of_groups_of_another_shape_raise() -> None:
+    with pytest.raises(ValueError, match=r"b has shape \(3,\), and groups \(2,\)"):
+        plot.plot_group_numbers([0.1, 0.2, 0.3], [4, 9])
+
+
 def test_show_opens_a_window_or_raises(monkeypatch: pytest.MonkeyPatch) -> None:
     from matplotlib import pyplot  # noqa: PLC0415
     from matplotlib.backend_bases import FigureManagerBase  # noqa: PLC0415

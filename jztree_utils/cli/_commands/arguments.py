@@ -133,6 +133,12 @@ def _add_linking(groups: argparse._ArgumentGroup) -> None:
         help="linking length in mean separations of the particles. The separation is computed from their mass and "
         f"Omega0 like in Gadget-4, or from their number in the box if these are missing (default: {B})",
     )
+    groups.add_argument(
+        "--scan-b",
+        metavar="FROM:TO[:N]",
+        help="print the number of groups at N linking lengths (default: 21), in mean separations, instead of finding a "
+        "catalogue; --plot draws it. They follow from one search",
+    )
     groups.add_argument("--rlink", type=real, metavar="R", help="linking length in the snapshot's unit of length")
     groups.add_argument(
         "--npart-min",

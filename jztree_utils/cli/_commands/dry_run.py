@@ -64,13 +64,14 @@ def neighbours(k: int, lists: bool = True) -> Work:
     return Work(("id",), lambda pos: knn(pos, min(k, pos.shape[0]), boxsize=1.0), bytes_of, False)
 
 
-def clusters(min_samples: int) -> Work:
-    """Return the work of finding clusters; one device holds all particles."""
+def clusters(core_k: int | None = None) -> Work:
+    """Return the work of finding clusters at all linking lengths, see `jztree.mst.euclidean`."""
 
     def run(pos: jax.Array) -> Any:
-        return dendrogram(euclidean(pos, 1.0, core_k=min(min_samples, pos.shape[0])))
+        return dendrogram(euclidean(pos, 1.0, core_k=None if core_k is None else min(core_k, pos.shape[0])))
 
-    return Work(("id",), run, lambda size: 60 + size, False)
+    # The spanning tree and its clusters, and as much memory again for the search as all searches need.
+    return Work(("mass", "id"), run, lambda size: 64 + 3 * _WORDS_OF_DESIGN * size, False)
 
 
 def pairs() -> Work:

@@ -26,6 +26,7 @@ from . import dry_run
 from .arguments import DEFAULTS, B
 from .earlier_outputs import made_with
 from .flag_values import check_at_least, check_not_negative, whole
+from .fof_scan import run_scan
 from .fof_snapshots import warn_of_order, write_copies
 from .header_arguments import what_to_give
 from .outputs import Run, announce, plan_runs
@@ -50,6 +51,9 @@ def run_fof(args: Namespace) -> None:
             for the user. If possible, the error precedes any long computation.
     """
     mesh = many_devices.all_devices()
+    if args.scan_b is not None:
+        run_scan(args, mesh)
+        return
     with io.failing_together(mesh):
         if args.b is not None and args.rlink is not None:
             raise ValueError("Both --b and --rlink were given, but each sets the linking length; give only one.")

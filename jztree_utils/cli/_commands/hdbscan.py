@@ -61,7 +61,7 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
             )
     pos, ids = part.column("pos"), part.column("id")
     with io.failing_together(mesh):
-        tree = part.find_dendrogram(args.min_samples, pos)
+        tree = part.find_dendrogram(pos, args.min_samples)
         if tree is not None:
             with stage("select clusters"):
                 clusters = hdbscan.hdbscan(

@@ -30,6 +30,7 @@ examples:
   jztree fof snapshot_099.0.hdf5 --rlink 0.15 --npart-min 32 --type 4 -o stars.hdf5
   jztree fof snap_*.hdf5 -o 'cat_{{n}}.hdf5' --json
   jztree fof points.npy --boxsize 100 --b 0.2
+  jztree fof snapdir_099 --scan-b 0.1:0.3 --plot numbers.png
 
 The catalogue (HDF5) has the number of particles, mass, centre, velocity, radii and velocity dispersion of each group,
 and the identifiers of its members. The largest group comes first. Every dataset has its unit as attributes.

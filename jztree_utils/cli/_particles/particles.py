@@ -174,12 +174,12 @@ class Particles(ABC):
             ``(b,)`` or ``(b, p)`` counts on the first process, None elsewhere.
         """
 
-    def find_dendrogram(self, min_samples: int, pos: Any) -> Dendrogram | None:
-        """Find the hierarchy of clusters by mutual reachability distance, on one device of the first process.
+    def find_dendrogram(self, pos: Any, core_k: int | None = None) -> Dendrogram | None:
+        """Find the clusters at all linking lengths, on one device of the first process.
 
         Args:
-            min_samples: See ``core_k`` of `jztree.mst.euclidean`.
             pos: The positions of all particles on the first process, None elsewhere.
+            core_k: See `jztree.mst.euclidean`.
         """
         if pos is None:
             return None
@@ -190,7 +190,7 @@ class Particles(ABC):
             stage(name, self.num),
             waiting(name, quiet=is_quiet()),
         ):
-            tree = mst.euclidean.jit(np.asarray(pos), self.header.boxsize or None, core_k=min_samples)
+            tree = mst.euclidean.jit(np.asarray(pos), self.header.boxsize or None, core_k=core_k)
             return jax.block_until_ready(dendrogram.jit(tree))
 
     @abstractmethod

@@ -1,0 +1,194 @@
+"""``jztree fof --scan-b``: the number of groups against the linking length, from one spanning tree."""
+
+from argparse import ArgumentTypeError, Namespace
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from jax.sharding import Mesh
+
+from jztree.hierarchy import Dendrogram
+
+from ... import io, plot
+from .._particles.particles import Particles
+from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
+from .._verbose import print_machine, print_memory_peak
+from . import dry_run
+from .arguments import DEFAULTS
+from .flag_values import check_at_least, real, whole
+from .outputs import Run, announce, plan_runs
+from .snapshots import box_in_words, outside_for_scripts, read_checked, source_of
+
+_STEPS, _MOST_STEPS = 21, 10_000  # linking lengths
+# Options of jztree fof that need groups at one linking length, and their values if they are not given.
+_NOT_FOR_SCANS = {
+    **dict.fromkeys(("b", "rlink", "attach", "overdensity", "output", "snapshot_output", "group_ids_output")),
+    **dict.fromkeys(("properties", "no_ids"), False),
+    **DEFAULTS,
+    "layout": "native",
+}
+
+
+@dataclass(frozen=True)
+class Scan:
+    """Groups of at least some number of particles at several linking lengths.
+
+    Attributes:
+        b: Linking lengths in mean separations.
+        rlink: Linking lengths.
+        groups: Numbers of groups.
+        members: Numbers of particles in these groups.
+        largest: Numbers of particles in the largest group, 0 if there is none.
+    """
+
+    b: np.ndarray
+    rlink: np.ndarray
+    groups: np.ndarray
+    members: np.ndarray
+    largest: np.ndarray
+
+
+def run_scan(args: Namespace, mesh: Mesh) -> None:
+    """Find the groups of each snapshot at all linking lengths of ``--scan-b``, plot their numbers, print a table.
+
+    Raises:
+        ValueError, OSError, ImportError: See `jztree_utils.cli._commands.fof.run_fof`.
+    """
+    with io.failing_together(mesh):
+        b = _lengths(args.scan_b)
+        for name, default in _NOT_FOR_SCANS.items():
+            if getattr(args, name) != default:
+                raise ValueError(
+                    f"--{name.replace('_', '-')} has no effect with --scan-b, which finds no catalogue; leave one out."
+                )
+        check_at_least("--npart-min", args.npart_min, 1)
+        if args.plot is not None:
+            plot.check_picture(args.plot)
+        todo = plan_runs(args)
+    print_machine(mesh)
+    for run in todo:
+        source = source_of(run.path, args, mesh)
+        if args.dry_run:
+            dry_run.print_estimate(source, run, mesh, dry_run.clusters(), args.json)
+        else:
+            announce(run, todo)
+            _run_one(args, run, read_checked(source, ("mass",), mesh), b, mesh)
+            print_memory_peak(mesh)
+
+
+def _lengths(text: str) -> np.ndarray:
+    """Parse --scan-b. Raises ValueError if it is invalid."""
+    words = [word.strip() for word in text.split(":")]
+    try:
+        low, high = real(words[0]), real(words[1])
+        count = whole(words[2]) if len(words) > 2 else _STEPS
+    except (ArgumentTypeError, IndexError):
+        words, low, high, count = [], 0.0, 0.0, 0
+    if len(words) not in (2, 3) or not 0 <= low < high < np.inf or not 2 <= count <= _MOST_STEPS:
+        raise ValueError(
+            f"--scan-b is {text}; it must be the first and the last linking length in mean separations, and perhaps "
+            f"the number of lengths (from 2 to {_MOST_STEPS}), such as 0.1:0.3 or 0.1:0.3:41."
+        )
+    return np.linspace(low, high, count)
+
+
+def _run_one(args: Namespace, run: Run, part: Particles, b: np.ndarray, mesh: Mesh) -> None:
+    separation = part.separation
+    if separation is None:
+        raise ValueError("The snapshot has no BoxSize, so the mean separation is unknown; give the box with --boxsize.")
+    pos = part.column("pos")
+    with io.failing_together(mesh):
+        clusters = part.find_dendrogram(pos)
+        if clusters is not None:
+            found = count_groups(clusters, b, b * separation.value, args.npart_min)
+            _finish(args, run, part, found)
+            if separation.doubt:
+                warn(f"{separation.doubt} If it is wrong, give the correct --boxsize.")
+
+
+def _finish(args: Namespace, run: Run, part: Particles, found: Scan) -> None:
+    """Plot and print the numbers of groups."""
+    if run.plot is not None:
+        with stage("draw the numbers of groups") as told:
+            plot.plot_group_numbers(found.b, found.groups, run.plot, npart_min=args.npart_min)
+            told.detail = str(run.plot)
+    if args.json:
+        print_json(_summary(args, run, part, found))
+    elif not is_quiet():
+        _tell(args, part, found)
+
+
+def count_groups(clusters: Dendrogram, b: np.ndarray, rlink: np.ndarray, least: int) -> Scan:
+    """Count the groups of at least ``least`` particles at linking lengths ``rlink``.
+
+    A cluster is a group from the length of the edge that forms it until before that of the edge that joins it to
+    another. A particle alone is a group from 0 on.
+    """
+    rows, birth = clusters.rows, clusters.exact_lengths()
+    count = np.asarray(clusters.count, np.int64)[: len(birth)]
+    parent = np.asarray(clusters.parent)
+    parent = np.concatenate([parent[:rows], parent[rows : rows + len(birth)]])
+    death = np.append(birth, np.inf)[np.where(parent < 0, len(birth), parent - rows)]
+    birth, count = np.append(np.full(rows, -np.inf), birth), np.append(np.ones(rows, np.int64), count)
+    listed = count >= least
+    birth, death, count = birth[listed], death[listed], count[listed]
+
+    def before(length: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Return, for each linking length, the sum of the values of clusters whose ``length`` is at most this."""
+        order = np.argsort(length, kind="stable")
+        sums = np.append(0, np.cumsum(values[order]))
+        return np.asarray(sums[np.searchsorted(length[order], rlink, "right")])
+
+    order = np.argsort(birth, kind="stable")
+    largest = np.append(0, np.maximum.accumulate(count[order]))[np.searchsorted(birth[order], rlink, "right")]
+    ones = np.ones_like(count)
+    groups, members = (before(birth, values) - before(death, values) for values in (ones, count))
+    return Scan(b, rlink, groups, members, largest)
+
+
+def _summary(args: Namespace, run: Run, part: Particles, found: Scan) -> dict[str, Any]:
+    """Return a summary for scripts."""
+    return {
+        "snapshot": str(run.path),
+        "description": part.snapshot.description,
+        "plot": run.plot,
+        "particles": part.num,
+        "npart_min": args.npart_min,
+        "mean_separation": None if part.separation is None else asdict(part.separation),
+        "boxsize": part.header.boxsize,
+        "outside_box": outside_for_scripts(part),
+        "units": {"length": io.unit_name(part.header, "length")},
+        "b": found.b.tolist(),
+        "linking_length": found.rlink.tolist(),
+        "groups": found.groups.tolist(),
+        "particles_in_groups": found.members.tolist(),
+        "largest": found.largest.tolist(),
+        "seconds": take_seconds(),
+    }
+
+
+def _tell(args: Namespace, part: Particles, found: Scan) -> None:
+    length = f" {io.unit_name(part.header, 'length')}".rstrip()
+    most = int(np.argmax(found.groups))
+    separation = part.separation
+    assert separation is not None
+    say()
+    print_pairs(
+        [
+            ("particles", f"{part.num:,}"),
+            ("groups", f"of at least {args.npart_min:,} particles"),
+            ("mean separation", f"{number(separation.value)}{length}, {separation}"),
+            ("box", f"{box_in_words(part.header)}{length if part.header.boxsize else ''}"),
+            ("most groups", f"{found.groups[most]:,} at b = {found.b[most]:.5g}"),
+        ]
+    )
+    say()
+    unit = f" [{length.strip()}]" if length else ""
+    rows = zip(found.b, found.rlink, found.groups, found.members, found.largest, strict=True)
+    print_table(
+        ["b", f"linking length{unit}", "groups", "particles in groups", "largest group"],
+        [
+            [f"{b:.5g}", f"{rlink:.5g}", f"{groups:,}", f"{100 * members / max(part.num, 1):.1f} %", f"{largest:,}"]
+            for b, rlink, groups, members, largest in rows
+        ],
+    )
