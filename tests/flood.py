@@ -8,13 +8,13 @@ import numpy as np
 
 @dataclass
 class Flood:
-    """The peaks, densest first. Numbers are -1 where there is none.
+    """The peaks, densest first. -1 means that a peak has no saddle and no parent.
 
     Attributes:
         peak: ``(n,)``, the number of each particle's peak.
         row: The row of each peak.
-        saddle: The row of the saddle where each peak ends.
-        parent: The number of the peak into which it ends.
+        saddle: The row of the saddle of each peak.
+        parent: The number of its parent.
     """
 
     peak: np.ndarray
