@@ -32,7 +32,8 @@ class Statistics:
             ``rows.ghosts``: copies of particles sent to other ranks. ``rows.boxes``: boxes sent to ranks that may have
             ghosts for them. ``rows.results``: rows of results sent back to the ranks of their queries. ``rows.groups``:
             rows sent to bring particles into group order. ``rounds.union_find``: rounds of joining groups across ranks,
-            counted once per device.
+            counted once per device. ``rounds.spanning_tree``: rounds of joining components of a spanning tree over
+            ranks. ``rounds.spanning_tree_ghosts``: how often this search brought ghosts. ``rows.edges``: edges sent.
     """
 
     counts: dict[str, int] = field(default_factory=dict)

@@ -10,7 +10,7 @@ import numpy as np
 import oracles
 
 import jztree
-from jztree import data, fof, knn, launch
+from jztree import data, fof, knn, launch, mst
 from jztree.config import FofConfig
 
 RANKS, NPAD, BOX = 4, 40, 1.0
@@ -78,6 +78,19 @@ def check_labels(mesh: jax.sharding.Mesh, part: Any, rlink: float, boxsize: floa
         assert own.num == rows.stop - rows.start
         np.testing.assert_array_equal(own.pos[: own.num], partz.pos[rows])
         np.testing.assert_array_equal(label[: own.num], labels[rows])
+
+
+def check_spanning_tree(mesh: jax.sharding.Mesh, core_k: int | None = None) -> None:
+    """Compare the edges bit for bit."""
+    part = particles()
+    expected = mst.euclidean.jit(part, BOX, core_k)
+    tree = mst.euclidean.smap(mesh, jit=True)(dealt(part), BOX, core_k)
+    for rank, own in own_ranks({name: getattr(tree, name) for name in ("i", "j", "length", "exact", "num")}):
+        rows = share(part.pos.shape[0] - 1, rank)
+        assert own.pop("num") == rows.stop - rows.start
+        for name, found in own.items():
+            np.testing.assert_array_equal(found[: rows.stop - rows.start], getattr(expected, name)[rows])
+    jax.tree.map(np.testing.assert_array_equal, mst.squeeze_tree(tree), mst.squeeze_tree(expected))
 
 
 def check_catalogue(mesh: jax.sharding.Mesh, rlink: float = 0.02) -> None:

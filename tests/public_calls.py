@@ -122,15 +122,9 @@ def _places(part: ParticleData) -> ParticleData:
 
 
 # Functions that need numbers known on the host, such as the number of particles.
-ON_HOST = {"data.expand_particles", "data.flatten_particles", "data.squeeze_particles"}
+ON_HOST = {"data.expand_particles", "data.flatten_particles", "data.squeeze_particles", "mst.squeeze_tree"}
 # Functions that raise an error if they are mapped over several devices.
-ONE_DEVICE = {
-    "hierarchy.cut",
-    "hierarchy.dendrogram",
-    "hierarchy.density_peaks",
-    "mst.euclidean",
-    "mst.euclidean, core_k",
-}
+ONE_DEVICE = {"hierarchy.cut", "hierarchy.dendrogram", "hierarchy.density_peaks"}
 # Functions whose real results cannot be differentiated.
 NOT_DIFFERENTIABLE = {
     "halos.lowest_potential_particle",
@@ -208,6 +202,7 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     )(part),
     "mst.euclidean": _of(jz.mst.euclidean, boxsize=1.0),
     "mst.euclidean, core_k": _of(jz.mst.euclidean, core_k=4),
+    "mst.squeeze_tree": lambda part: _of(jz.mst.squeeze_tree)(jz.mst.euclidean(part, 1.0)),
     "overdensity.sphere_properties": lambda part: _of(
         jz.overdensity.sphere_properties, centre=_places(part), radius=part.mass[:5], boxsize=1.0
     )(part),

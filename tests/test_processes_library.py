@@ -44,11 +44,13 @@ def test_several_processes_agree_with_one_device(shape: tuple[int, ...]) -> None
 mesh = work.start(shape={shape})
 work.check_neighbours(mesh)
 work.check_catalogue(mesh)
+work.check_spanning_tree(mesh)
 """
     if len(shape) == 1:
         script += """
 work.check_neighbours(mesh, part_query=jz.data.Pos(pos=work.particles(203, seed=5).pos))
 work.check_labels(mesh, work.particles(), 0.02)
+work.check_spanning_tree(mesh, core_k=4)
 """
     for returncode, output in run_processes(START + script + "print('all equal')", timeout=SECONDS):
         assert returncode == 0, output

@@ -9,7 +9,7 @@ import numpy as np
 from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
-from .. import kernels
+from .. import comm, kernels
 from ..arguments import check_box, check_length
 from ..data import static_field
 from ..jax_ext import with_twins
@@ -17,12 +17,22 @@ from ..mst import SpanningTree
 from ..particles import check_representable
 
 
-def _check_tree(tree: Any) -> SpanningTree:
+def _check_tree(tree: Any, name: str) -> SpanningTree:
     if not isinstance(tree, SpanningTree):
         raise TypeError(
             f"tree must be a jztree.mst.SpanningTree, such as euclidean returns, not {type(tree).__name__}."
         )
     check_representable({"tree": tree})
+    if comm.num_ranks() > 1:
+        raise NotImplementedError(
+            f"jztree.hierarchy.{name} supports one device, but it was mapped over {comm.num_ranks()}; call it outside "
+            "of smap with jztree.mst.squeeze_tree(tree)."
+        )
+    if jnp.ndim(tree.num) > 0 or jnp.ndim(tree.i) > 1:
+        raise ValueError(
+            f"tree has arrays of shape {jnp.shape(tree.i)}, so it is that of several devices; call jztree.hierarchy."
+            f"{name} with jztree.mst.squeeze_tree(tree)."
+        )
     return tree
 
 
@@ -48,9 +58,11 @@ def cut(tree: SpanningTree, rlink: ArrayLike) -> jax.Array:
 
     Raises:
         TypeError: For arguments of a wrong type.
-        ValueError: If ``rlink`` is negative or not finite; at run time if it is traced.
+        ValueError: If ``rlink`` is negative or not finite; at run time if it is traced. If the tree is that of several
+            devices, which `jztree.mst.squeeze_tree` joins.
+        NotImplementedError: On several devices.
     """
-    tree = _check_tree(tree)
+    tree = _check_tree(tree, "cut")
     length = check_length(rlink, check_box(None, 1), "rlink")
     return kernels.cut_tree(jnp.stack([tree.i, tree.j], axis=1), tree.exact, tree.num, length, tree.rows)
 
@@ -119,8 +131,10 @@ def dendrogram(tree: SpanningTree) -> Dendrogram:
 
     Raises:
         TypeError: If ``tree`` is not a `jztree.mst.SpanningTree`.
+        ValueError: If the tree is that of several devices, which `jztree.mst.squeeze_tree` joins.
+        NotImplementedError: On several devices.
     """
-    tree = _check_tree(tree)
+    tree = _check_tree(tree, "dendrogram")
     n, edges = tree.rows, tree.i.shape[0]
     children, count = kernels.dendrogram(jnp.stack([tree.i, tree.j], axis=1), tree.num, n)
     formed = jnp.broadcast_to(n + jnp.arange(edges, dtype=jnp.int32)[:, None], children.shape)

@@ -1,6 +1,6 @@
 """Kernels for minimum spanning trees, their clusters, and the peaks of a density."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -8,7 +8,40 @@ import jax.numpy as jnp
 from ..jax_ext import Exact
 from ._call import Tree, as_num, call, i32, listed, sizes
 
-__all__ = ["cut_tree", "dendrogram", "first_rows", "peak_forest", "rank_rows", "spanning_tree"]
+__all__ = [
+    "EdgesOfPart",
+    "cut_tree",
+    "dendrogram",
+    "first_rows",
+    "peak_forest",
+    "rank_rows",
+    "spanning_tree",
+    "spanning_tree_of_part",
+]
+
+
+class EdgesOfPart(NamedTuple):
+    """The minimum spanning tree of a part of a set; see `spanning_tree_of_part`. Rows ``m - 1`` unless stated.
+
+    Attributes:
+        ends: ``(m - 1, 2)`` int32, the output rows of the ends, the smaller one first.
+        length: In the dtype of the positions.
+        exact: ``(m - 1, 2)`` uint32, low and high word of the smallest float64 linking length that links the ends.
+        measure: ``(m - 1, 2)`` int32, the output rows whose distance is the length. No rows without core distances.
+        weight: ``(m - 1, 2)`` uint32, low and high word of the float64 that determines the order of edges.
+        places: ``(m - 1, 2)`` int32, the z-ordered rows of ``ends``.
+        certain: int32, 1 for edges of the tree of the whole set that no other rank has as a certain edge.
+        joined: ``(m,)`` int32, the first of this rank's rows that certain edges join with each row.
+    """
+
+    ends: jax.Array
+    length: jax.Array
+    exact: jax.Array
+    measure: jax.Array
+    weight: jax.Array
+    places: jax.Array
+    certain: jax.Array
+    joined: jax.Array
 
 
 def spanning_tree(
@@ -33,19 +66,82 @@ def spanning_tree(
         and ``measure`` ``(n - 1, 2)`` int32, the rows whose distance is the length, without rows if there are no core
         distances. From the number of edges on, rows are -1 and lengths infinite.
     """
-    edges = max(tree.posz.shape[0] - 1, 0)
-    float_rows = jax.ShapeDtypeStruct((edges,), tree.posz.dtype)
-    words = jax.ShapeDtypeStruct((edges, 2), jnp.uint32)
-    measured = 0 if core_row is None else edges
-    return call(
+    found = _spanning_tree(tree, near, box, core_row=core_row, rows=rows)
+    return found.ends, found.length, found.exact, found.measure
+
+
+def spanning_tree_of_part(
+    tree: Tree,
+    ids: jax.Array,
+    near: jax.Array,
+    core: tuple[jax.Array, jax.Array] | None,
+    label: jax.Array | None,
+    known: jax.Array,
+    domain: tuple[jax.Array, jax.Array],
+    box: Exact,
+) -> EdgesOfPart:
+    """Find the minimum spanning tree of a rank's particles and ghosts, and edges of the tree of all particles.
+
+    Args:
+        tree: A hierarchy over ``m`` rows.
+        ids: ``(m,)`` int32, the row of each particle among those of all ranks.
+        near: ``(m, k)`` int32, as in `spanning_tree`; -2 if the nearest particles of a row are unknown.
+        core: Position ``(m, d)`` and id ``(m,)`` of the particle at the core distance of each. None means that lengths
+            are distances.
+        label: ``(m,)`` int32, the first row of the set of each row; edges then join these sets. None means that each
+            row is a set.
+        known: ``(m,)``: this rank has all particles that are at most this far from the row. Negative for ghosts.
+        domain: Lower and upper corner ``(d,)`` of the particles of all ranks.
+        box: ``(d,)`` lengths, 0 if open.
+
+    Returns:
+        The edges, shortest first. From the last one on, rows are -1 and lengths infinite.
+    """
+    place, number = (None, None) if core is None else core
+    return _spanning_tree(
+        tree, near, box, rows=ids, core_place=place, core_id=number, label=label, known=known, domain=jnp.stack(domain)
+    )
+
+
+def _spanning_tree(
+    tree: Tree,
+    near: jax.Array,
+    box: Exact,
+    *,
+    rows: jax.Array | None,
+    core_row: jax.Array | None = None,
+    core_place: jax.Array | None = None,
+    core_id: jax.Array | None = None,
+    label: jax.Array | None = None,
+    known: jax.Array | None = None,
+    domain: jax.Array | None = None,
+) -> EdgesOfPart:
+    n, dtype = tree.posz.shape[0], tree.posz.dtype
+    edges = max(n - 1, 0)
+    reachability, partial = core_row is not None or core_place is not None, known is not None
+    measured, of_part = edges if reachability else 0, edges if partial else 0
+
+    def words(rows: int) -> jax.ShapeDtypeStruct:
+        return jax.ShapeDtypeStruct((rows, 2), jnp.uint32)
+
+    def real(values: jax.Array | None, *shape: int) -> jax.Array:
+        return jnp.zeros(shape, dtype) if values is None else values
+
+    dims = tree.posz.shape[1]
+    length = jax.ShapeDtypeStruct((edges,), dtype)
+    of_part_only = words(of_part), i32(of_part, 2), i32(of_part), i32(n if partial else 0)
+    found = call(
         "spanning_tree",
-        (i32(edges, 2), float_rows, words, i32(measured, 2)),
+        (i32(edges, 2), length, words(edges), i32(measured, 2), *of_part_only),
         *(*tree.arrays, near, listed(core_row), listed(rows)),
+        *(real(core_place, 0, dims), listed(core_id), listed(label), real(known, 0), real(domain, 0, dims)),
         box.words,
         gradients="stopped",
         plane_sizes=sizes(tree.plane_sizes),
-        reachability=core_row is not None,
+        reachability=reachability,
+        partial=partial,
     )
+    return EdgesOfPart(*found)
 
 
 def cut_tree(ends: jax.Array, exact: jax.Array, num: Any, rlink: Exact, rows: int) -> jax.Array:

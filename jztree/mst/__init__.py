@@ -9,6 +9,6 @@ nodes within one set. The cost is O(n log n).
 """
 
 from ._euclidean import euclidean
-from ._tree import SpanningTree
+from ._tree import SpanningTree, squeeze_tree
 
-__all__ = ["SpanningTree", "euclidean"]
+__all__ = ["SpanningTree", "euclidean", "squeeze_tree"]

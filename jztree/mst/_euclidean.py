@@ -15,12 +15,14 @@ from ..jax_ext import Exact, is_concrete, with_twins
 from ..knn import radii
 from ..particles import Particles, check_num
 from ..tree.stage import InputParticles, SortedParticles, prepare_stage
+from ._over_ranks import tree_over_ranks
 from ._tree import SpanningTree
 
 # The number of nearest other particles from which the search starts, in up to two dimensions and in more. With fewer,
 # the search takes longer: on an AMD EPYC 9004 (Zen 4), a third for 3 instead of 7 in three dimensions. Each takes 8
 # bytes per particle. With these numbers, a search in float32 takes less than 12 times the memory of the positions.
 _NEAR = 4, 7
+_TOO_MANY = "edges support less than 2**31 particles over all devices, but there are more; use fewer."
 _TOO_FEW = "core_k is %d, but there are only {0} particles; choose a smaller core_k."
 
 
@@ -50,7 +52,11 @@ def euclidean(
     distance and of both core distances (Campello, Moulavi & Sander 2013). The core distance of a particle is the
     distance to the ``core_k``-th nearest particle, and the particle itself is the first.
 
-    The function runs on one device. ``smap`` over several devices raises an error.
+    Over several devices, the edges are the same for any number of devices, bit for bit; see `SpanningTree` for their
+    distribution. A device holds its particles, the particles of other devices near its own, and edges near the surface
+    of its domain. Their numbers do not grow with the number of devices. The devices exchange edges in rounds, whose
+    number grows at most like the logarithm of the number of particles. In each round, a device sends at most one edge
+    for each set of joined particles near its surface. Derivatives gather the positions of all devices on each device.
 
     Args:
         part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
@@ -67,19 +73,16 @@ def euclidean(
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, or if ``core_k`` is
-            above a traced ``num``.
-        NotImplementedError: On several devices.
+            above a traced ``num`` or the number of particles on all devices.
+        CapacityError: On all devices, if the particles of other devices do not fit ``cfg.ghost_rows``.
     """
     cfg = without_masses(checked_config(cfg, KNNConfig))
     pos = check_particles(part)
     num = check_num(part)
     core_k = _check_core_k(core_k, num)
-    if comm.num_ranks() > 1:
-        raise NotImplementedError(
-            f"jztree.mst.euclidean supports one device, but it was mapped over {comm.num_ranks()}; call it outside of "
-            "smap with the particles on one device."
-        )
     box = check_box(boxsize, pos.shape[1])
+    if comm.num_ranks() > 1:
+        return _tree_over_ranks(pos, num, core_k, box, cfg)
     faults = [] if core_k is None else [_too_few(core_k, num)]
     stage = prepare_stage(InputParticles(pos, num), None, box, cfg, "knn_ghosts", faults)
     return _tree_of(stage.sources, pos, core_k, box)
@@ -93,7 +96,7 @@ def _check_core_k(core_k: Any, num: Any) -> int | None:
         raise ValueError(f"core_k must be at least 1, not {core_k}; the particle itself is its first neighbour.")
     if core_k == 1:
         return None
-    if is_concrete(num) and core_k > int(num):
+    if comm.num_ranks() == 1 and is_concrete(num) and core_k > int(num):
         raise ValueError((_TOO_FEW % core_k).format(int(num)))
     return core_k
 
@@ -105,8 +108,7 @@ def _too_few(core_k: int, num: Any) -> comm.Fault:
 
 def _tree_of(sources: SortedParticles, pos: jax.Array, core_k: int | None, box: Exact) -> SpanningTree:
     tree, n = sources.tree(), pos.shape[0]
-    # One more particle than the core needs: the farthest one bounds the distance of all others.
-    k = min(max(_NEAR[pos.shape[1] > 2], core_k or 0), max(n, 1))
+    k = _number_of_near(pos, core_k, n)
     near = kernels.knn(tree, None, None, None, k, box, others=True)[1]
     core_row = None if core_k is None else near[:, core_k - 2]
     ends, length, exact, measure = kernels.spanning_tree(tree, sources.rows, near, core_row, box)
@@ -115,3 +117,63 @@ def _tree_of(sources: SortedParticles, pos: jax.Array, core_k: int | None, box: 
     length = radii(pos[at], pos, box, length[:, None], measure[:, 1:])[:, 0]
     num = jnp.maximum(sources.num - 1, 0)
     return SpanningTree(i=ends[:, 0], j=ends[:, 1], length=length, exact=exact, num=num, rows=n)
+
+
+def _number_of_near(pos: jax.Array, core_k: int | None, n: int) -> int:
+    """Return the number of near particles of each from which the search starts, for ``n`` rows on all ranks."""
+    # One more particle than the core needs: the farthest one bounds the distance of all others.
+    return min(max(_NEAR[pos.shape[1] > 2], core_k or 0), max(n, 1))
+
+
+def _tree_over_ranks(pos: jax.Array, num: Any, core_k: int | None, box: Exact, cfg: KNNConfig) -> SpanningTree:
+    n, ndev = pos.shape[0], comm.num_ranks()
+    given = kernels.as_num(num)
+    if n == 0:
+        ends, exact = jnp.zeros(0, jnp.int32), jnp.zeros((0, 2), jnp.uint32)
+        return SpanningTree(
+            i=ends, j=ends, length=jnp.zeros(0, pos.dtype), exact=exact, num=comm.vary(jnp.int32(0)), rows=0
+        )
+    # The check of the positions reports an invalid ``num``.
+    total = comm.wide_sum(jnp.clip(given, 0, n))
+    count = jnp.where(total.exceeds_int32(), 2**31 - 1, total.high * 65536 + total.low)
+    given = kernels.check(given, total.exceeds_int32(), [], _TOO_MANY)
+    if core_k is not None:
+        given = kernels.check(given, count < core_k, [count], (_TOO_FEW % core_k).replace(";", " on all devices;"))
+    k = _number_of_near(pos, core_k, n * ndev)
+    edges, found = tree_over_ranks(InputParticles(pos, given), k, core_k, box, cfg)
+    measure = edges.ends if core_k is None else edges.measure
+    offsets = comm.starts_of(comm.all_gather(given))
+    length = _lengths_over_ranks(pos, box, edges.length, measure, offsets)
+    i, j = edges.ends[:, 0], edges.ends[:, 1]
+    return SpanningTree(i=i, j=j, length=length, exact=edges.exact, num=found, rows=n)
+
+
+@jax.custom_jvp
+def _lengths_over_ranks(
+    pos: jax.Array, box: Exact, length: jax.Array, measure: jax.Array, offsets: jax.Array
+) -> jax.Array:
+    """Return ``length`` with its derivatives by the positions of all ranks, which gather them on each rank.
+
+    Args:
+        pos: ``(n, d)``, the particles of this rank.
+        box: Periodic box.
+        length: ``(m,)``.
+        measure: ``(m, 2)`` int32, the rows among the particles of all ranks whose distance is the length.
+        offsets: ``(r,)`` int32, the first row of each rank.
+    """
+    del pos, box, measure, offsets
+    return length
+
+
+@_lengths_over_ranks.defjvp
+def _lengths_over_ranks_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
+    pos, box, length, measure, offsets = primals
+    ndev, n = comm.num_ranks(), pos.shape[0]
+    rank = jnp.searchsorted(offsets, measure, side="right").astype(jnp.int32) - 1
+    row = jnp.where(measure < 0, -1, rank * n + measure - offsets[rank])
+    everywhere, change = (comm.all_gather(x).reshape(ndev * n, -1) for x in (pos, tangents[0]))
+
+    def lengths(pos: jax.Array, box: Exact) -> jax.Array:
+        return radii(pos[jnp.maximum(row[:, 0], 0)], pos, box, length[:, None], row[:, 1:])[:, 0]
+
+    return jax.jvp(lengths, (everywhere, box), (change, tangents[1]))

@@ -1,10 +1,16 @@
 """The result of a search for a spanning tree."""
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.experimental import multihost_utils
 
 from ..data import static_field
+from ..jax_ext import is_concrete
+from ..particles import check_representable
 
 
 @jax.tree_util.register_dataclass
@@ -14,6 +20,10 @@ class SpanningTree:
 
     There are ``n - 1`` rows of edges, of which the first ``num`` are edges; with padding, there are fewer edges than
     rows. The rows after the last edge have ends -1 and length infinity.
+
+    Over several devices, each device has ``n`` rows of particles and ``n`` rows of edges. All devices get equal shares
+    of the edges, and the order continues on the next device. Ends are rows among the particles of all devices, without
+    padding: those of the first device come first. `squeeze_tree` returns the tree of all devices as that of one.
 
     Attributes:
         i: ``(n - 1,)`` int32, the smaller input row of the ends.
@@ -30,3 +40,41 @@ class SpanningTree:
     exact: jax.Array
     num: jax.Array
     rows: int = static_field(default=0)
+
+
+def squeeze_tree(tree: SpanningTree) -> SpanningTree:
+    """Return the tree of all devices as that of one device, without padding.
+
+    Not for use under a JAX transformation. If the devices belong to several processes, all processes must call this
+    function together. Each process then holds all edges.
+
+    Args:
+        tree: The result of `jztree.mst.euclidean.smap`. A tree of one device loses the rows that hold no edges.
+
+    Returns:
+        NumPy arrays with a row for each edge. ``rows`` is the number of edges plus 1, so without particles it is 1.
+
+    Raises:
+        TypeError: If ``tree`` is not a `SpanningTree`.
+    """
+    if not isinstance(tree, SpanningTree):
+        raise TypeError(f"tree must be a jztree.mst.SpanningTree, not {type(tree).__name__}.")
+    check_representable({"tree": tree})
+    num = np.atleast_1d(_on_host(tree.num))
+    total = int(num.sum())
+
+    def joined(array: Any) -> Any:
+        known = _on_host(array) if is_concrete(array) else array  # lengths may be traced for their derivatives
+        parts = known.reshape(len(num), -1, *known.shape[np.ndim(tree.num) + 1 :])
+        concatenate = np.concatenate if is_concrete(array) else jnp.concatenate
+        return concatenate([part[:count] for part, count in zip(parts, num, strict=True)])
+
+    columns = {name: joined(getattr(tree, name)) for name in ("i", "j", "length", "exact")}
+    return SpanningTree(**columns, num=jnp.int32(total), rows=total + 1)
+
+
+def _on_host(array: Any) -> np.ndarray:
+    """Return an array whose rows may be on devices of other processes."""
+    if isinstance(array, jax.Array) and not array.is_fully_addressable:
+        array = multihost_utils.process_allgather(array, tiled=True)
+    return np.asarray(array)

@@ -146,6 +146,23 @@ class Stage:
             groups, self.query_boxes, reach, rows, self._rank_boxes, self._close_boxes, rank, self.box, enough
         )
 
+    def reaches_others(self, boxes: Blocks, reach: jax.Array) -> jax.Array:
+        """Find boxes within reach of particles of other ranks. Call `exchange_boxes` first.
+
+        Args:
+            boxes: ``(count, lower, upper)``, ``(b,)`` int32 and ``(b, d)``. Boxes without particles come last.
+            reach: ``(b,)``, in the dtype of the positions.
+
+        Returns:
+            ``(b,)`` int32, 1 if a particle of another rank may be within reach of the box.
+        """
+        (count, lower, upper), rank = boxes, comm.get_rank_info()[0]
+        assert self._rank_boxes is not None
+        splits = jnp.pad(jnp.cumsum(count > 0, dtype=jnp.int32), (1, 0))
+        whole = splits[:: splits.shape[0] - 1], jnp.min(lower, axis=0)[None], jnp.max(upper, axis=0)[None]
+        leaves = splits, lower, upper
+        return kernels.open_leaves(leaves, whole, reach[:, None], None, self._rank_boxes, None, rank, self.box, None)[0]
+
     def with_ghosts(
         self,
         reach: jax.Array,

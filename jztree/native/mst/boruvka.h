@@ -15,6 +15,10 @@
 // Equal points are joined before the first round: each to the first of them. Only this row takes part in the rounds,
 // because its edges precede those of the others. So the cost of sets of equal points is linear. With core distances
 // above 0, equal points are not closer to each other than to others, so they all take part.
+//
+// If the particles are a part of a larger set, all equal points are among them. The first one in the output order is
+// joined with all others, but a rank joins only its own first one with particles of other ranks: the edges from its
+// other equal points are certain.
 #pragma once
 
 #include <algorithm>
@@ -40,6 +44,7 @@ class Boruvka {
         sets_(sets),
         tree_(tree),
         joined_(sets.num),
+        certain_(sets.particles.known ? sets.num : 0),
         edges_(edges),
         chosen_(sets.num),
         most_(largest_leaf(tree)) {}
@@ -48,8 +53,13 @@ class Boruvka {
   void run() {
     if (sets_.num == 0) return;
     begin();
-    join_single_rows();
-    while (count_.load() < sets_.num - 1) {
+    if (sets_.particles.label) {
+      count_sets();
+    } else {
+      join_equal_points();
+      join_single_rows();
+    }
+    while (count_.load() < wanted_) {
       label();
       offer();
       search();
@@ -57,6 +67,12 @@ class Boruvka {
       join();
     }
   }
+
+  // The number of edges.
+  int64_t count() const { return count_.load(); }
+
+  // The first of the rank's particles that certain edges join with a row.
+  int32_t certain_set(int64_t row) { return certain_.find(row); }
 
  private:
   static constexpr int64_t grain = 64;  // leaves
@@ -70,13 +86,29 @@ class Boruvka {
 
   void begin() {
     each_row([&](int64_t row) {
-      joined_.set(row, row);
+      joined_.set(row, sets_.particles.label ? sets_.particles.label[row] : row);
+      if (sets_.particles.known) certain_.set(row, row);
       sets_.to[row] = -1;
       sets_.sure[row] = 0;
       sets_.seen[row] = 0;
       sets_.floor[row] = 0;
-      if (sets_.in.core_row) sets_.core[row] = sets_.rule.weight(sets_.pos(row), sets_.pos(sets_.in.core_row[row]));
+      if (sets_.particles.has_core()) sets_.core[row] = sets_.rule.weight(sets_.pos(row), sets_.particles.core_of(row));
     });
+    wanted_ = sets_.num - 1;
+  }
+
+  void count_sets() {
+    std::atomic<int64_t> sets{0};
+    parallel_.blocks(sets_.num, 1 << 13, [&](int64_t begin, int64_t end) {
+      const int32_t* label = sets_.particles.label;
+      int64_t some = 0;
+      for (int64_t row = begin; row < end; ++row) some += label[row] == row;
+      sets.fetch_add(some, std::memory_order_relaxed);
+    });
+    wanted_ = sets.load() - 1;
+  }
+
+  void join_equal_points() {
     // Equal points are neighbours in z-order. Their first row in the output order represents them.
     each_row([&](int64_t row) {
       if ((row == 0 || !same_place(row - 1, row)) && row + 1 < sets_.num && same_place(row, row + 1)) join_equal(row);
@@ -86,14 +118,27 @@ class Boruvka {
   bool same_place(int64_t a, int64_t b) const { return tree_.same_place(a, tree_, b) && sets_.weight(a, b) == 0; }
 
   void join_equal(int64_t first) {
-    int64_t end = first + 1, chosen = first;
-    for (; end < sets_.num && same_place(end - 1, end); ++end)
-      if (sets_.in.output_row(end) < sets_.in.output_row(chosen)) chosen = end;
+    int64_t end = first + 1;
+    while (end < sets_.num && same_place(end - 1, end)) ++end;
+    const int64_t chosen = first_output(first, end, [](int64_t) { return true; });
+    const int64_t own = first_output(first, end, [&](int64_t row) { return !sets_.particles.is_ghost(row); });
     for (int64_t row = first; row < end; ++row) {
       if (row == chosen) continue;
-      add(0, row, chosen);
+      const bool certain = !sets_.particles.is_ghost(row) && (row != own || !sets_.particles.is_ghost(chosen));
+      add(0, row, chosen, certain);
+      if (certain && sets_.particles.known) certain_.unite(row, own);
       drop(row);
     }
+  }
+
+  // The row of those with a property that is first in the output order, or -1.
+  template <typename Counts>
+  int64_t first_output(int64_t begin, int64_t end, const Counts& counts) const {
+    int64_t found = -1;
+    for (int64_t row = begin; row < end; ++row)
+      if (counts(row) && (found < 0 || sets_.particles.output_row(row) < sets_.particles.output_row(found)))
+        found = row;
+    return found;
   }
 
   // Take a row out of the rounds: its edges are too heavy, and it is too far away for others.
@@ -104,10 +149,17 @@ class Boruvka {
 
   bool takes_part(int64_t row) const { return tree_.x[0][row] < std::numeric_limits<T>::infinity(); }
 
-  void add(double weight, int64_t from, int64_t to) {
+  void add(double weight, int64_t from, int64_t to, bool certain) {
     const int64_t place = count_.fetch_add(1, std::memory_order_relaxed);
-    edges_.set(place, {bits_of_weight(weight), sets_.rows_of(from, to)});
+    edges_.set(place, {bits_of_weight(weight), Link(from, to, certain)});
     joined_.unite(from, to);
+  }
+
+  // Add the lightest edge of a set. Another rank may have found the same edge if one end is a ghost.
+  void add_lightest(double weight, int64_t from, int64_t to, bool certain) {
+    certain &= !sets_.particles.is_ghost(from) && !sets_.particles.is_ghost(to);
+    add(weight, from, to, certain);
+    if (certain && sets_.particles.known) certain_.unite(from, to);
   }
 
   // Find the sets of rows and nodes, and forget the edges of the last round.
@@ -117,7 +169,13 @@ class Boruvka {
       if (sets_.set[row] != row) return;
       sets_.least[row].store(bits_of_weight(no_weight), std::memory_order_relaxed);
       sets_.pair[row].store(no_pair, std::memory_order_relaxed);
+      if (sets_.particles.known) sets_.unknown[row].store(bits_of_weight(no_weight), std::memory_order_relaxed);
     });
+    if (sets_.particles.known) {
+      each_row([&](int64_t row) {
+        if (takes_part(row)) sets_.limit_known(sets_.set[row], row);
+      });
+    }
     for (int plane = 0; plane < tree_.layout().planes(); ++plane) label_nodes(plane);
   }
 
@@ -197,7 +255,7 @@ class Boruvka {
     const int32_t* near = sets_.in.near + row * k;
     double limit = no_weight;  // of edges to particles that equal points represent
     const int64_t seen = sets_.seen[row];
-    if (seen == k) return 0;
+    if (seen == k || near[0] == unknown_near) return 0;
     int64_t i = seen;
     for (; i < k && near[i] >= 0 && sets_.set[near[i]] == set; ++i) {
     }
@@ -227,7 +285,7 @@ class Boruvka {
   // The same from the weight of the distance to it.
   double floor_from(int64_t row, double distance) {
     const double floor = sets_.rule.surely(distance);
-    return sets_.in.core_row ? std::max(floor, sets_.core[row]) : floor;
+    return sets_.particles.has_core() ? std::max(floor, sets_.core[row]) : floor;
   }
 
   void search() {
@@ -282,7 +340,9 @@ class Boruvka {
     if (sets_.pair[set].load(std::memory_order_relaxed) != pair) return;
     const bool same =
         sets_.least_of(other) == sets_.floor[row] && sets_.pair[other].load(std::memory_order_relaxed) == pair;
-    if (!same || set < other) add(sets_.floor[row], row, to);
+    if (same && set > other) return;
+    const double weight = sets_.floor[row];
+    add_lightest(weight, row, to, sets_.is_certain(set, weight) || (same && sets_.is_certain(other, weight)));
   }
 
   // The first round: one row of each set takes part, so that its lightest edge is that of the set.
@@ -295,17 +355,25 @@ class Boruvka {
       const int32_t to = sets_.to[row];
       if (!sets_.sure[row]) return;
       const bool same = sets_.sure[to] && sets_.to[to] == row;
-      if (!same || row < to) add(sets_.floor[row], row, to);
+      if (same && row > to) return;
+      const double weight = sets_.floor[row];
+      add_lightest(weight, row, to, is_row_certain(row, weight) || (same && is_row_certain(to, weight)));
     });
+  }
+
+  bool is_row_certain(int64_t row, double weight) const {
+    return !sets_.particles.known || weight < sets_.rule.beyond(sets_.particles.known[row]);
   }
 
   const Parallel& parallel_;
   EdgeSets<D, T>& sets_;
   const StagedTree<D, T>& tree_;
   UnionFind joined_;
+  UnionFind certain_;  // the rank's particles that certain edges join; empty if all particles are in the tree
   const EdgeList edges_;
   Scratch<int32_t> chosen_;  // rows with an edge of the least weight of their set
   std::atomic<int64_t> count_{0}, chosen_count_{0};
+  int64_t wanted_ = 0;  // number of edges
   const int64_t most_;
 };
 

@@ -21,6 +21,7 @@ constexpr int32_t many_sets = -1;
 template <int D, typename T>
 struct EdgeSets {
   const SpanningTree<D, T>& in;
+  const EdgeParticles<D, T>& particles;
   const StagedTree<D, T>& tree;
   const EdgeRule<D, T>& rule;
   const int64_t num;
@@ -34,9 +35,12 @@ struct EdgeSets {
   std::vector<double> floors;            // [leaf], the least floor of its rows
   Scratch<std::atomic<uint64_t>> least;  // [set], bits of the least weight of an edge to another set
   Scratch<std::atomic<uint64_t>> pair;   // [set], the least pair of rows of such an edge with this weight
+  // [set], bits of a weight: edges to particles outside the tree weigh more. Empty if there are none.
+  Scratch<std::atomic<uint64_t>> unknown;
 
   EdgeSets(const SpanningTree<D, T>& interface, const StagedTree<D, T>& staged, const EdgeRule<D, T>& edge_rule)
       : in(interface),
+        particles(interface.particles),
         tree(staged),
         rule(edge_rule),
         num(interface.tree.num()),
@@ -46,10 +50,11 @@ struct EdgeSets {
         sure(num),
         seen(num),
         floor(num),
-        core(interface.core_row ? num : 0),
+        core(interface.particles.has_core() ? num : 0),
         floors(static_cast<size_t>(staged.leaves()), 0),
         least(num),
-        pair(num) {}
+        pair(num),
+        unknown(interface.particles.known ? num : 0) {}
 
   const T* pos(int64_t row) const { return in.tree.pos + row * D; }
 
@@ -57,16 +62,24 @@ struct EdgeSets {
 
   // The same from the weight of the distance.
   double weight_at(int64_t a, int64_t b, double distance) const {
-    return in.core_row ? std::max({distance, core.get()[a], core.get()[b]}) : distance;
+    return particles.has_core() ? std::max({distance, core.get()[a], core.get()[b]}) : distance;
   }
 
-  uint64_t rows_of(int64_t a, int64_t b) const { return pair_of(in.output_row(a), in.output_row(b)); }
+  uint64_t rows_of(int64_t a, int64_t b) const { return pair_of(particles.output_row(a), particles.output_row(b)); }
 
   // The least weight found so far in this round of an edge from a set to another.
   double least_of(int32_t of_set) { return weight_of_bits(least[of_set].load(std::memory_order_relaxed)); }
 
   void offer(int32_t of_set, double weight) { lower(least[of_set], bits_of_weight(weight)); }
   void offer_pair(int32_t of_set, uint64_t rows) { lower(pair[of_set], rows); }
+  void limit_known(int32_t of_set, int64_t row) {
+    lower(unknown[of_set], bits_of_weight(rule.beyond(particles.known[row])));
+  }
+
+  // Whether the lightest edge of a set, with this weight, is lighter than all edges to particles outside the tree.
+  bool is_certain(int32_t of_set, double weight) {
+    return !particles.known || bits_of_weight(weight) < unknown[of_set].load(std::memory_order_relaxed);
+  }
 
  private:
   // A minimum does not depend on the order of the threads.

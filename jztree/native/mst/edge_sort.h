@@ -11,6 +11,7 @@
 #include "common/cpu/memory.h"
 #include "common/cpu/parallel.h"
 #include "common/cpu/spares.h"
+#include "edge_rule.h"
 #include "zorder/cache_sort.h"
 #include "zorder/digits.h"
 
@@ -18,17 +19,17 @@ namespace jztree {
 
 struct Edge {
   uint64_t weight;  // bits
-  uint64_t pair;    // output rows of the ends, see pair_of
+  Link link;
 };
 
 // Edges in the memory of results that have 8 bytes per edge each.
 class EdgeList {
  public:
-  EdgeList(uint32_t* weights, int32_t* pairs) : weights_(weights), pairs_(pairs) {}
+  EdgeList(uint32_t* weights, int32_t* links) : weights_(weights), links_(links) {}
 
   void set(int64_t i, const Edge& edge) const {
     memcpy(weights_ + 2 * i, &edge.weight, sizeof(edge.weight));
-    memcpy(pairs_ + 2 * i, &edge.pair, sizeof(edge.pair));
+    memcpy(links_ + 2 * i, &edge.link.bits, sizeof(edge.link.bits));
   }
   uint64_t weight(int64_t i) const {
     uint64_t weight;
@@ -37,13 +38,13 @@ class EdgeList {
   }
   Edge operator[](int64_t i) const {
     Edge edge{weight(i), 0};
-    memcpy(&edge.pair, pairs_ + 2 * i, sizeof(edge.pair));
+    memcpy(&edge.link.bits, links_ + 2 * i, sizeof(edge.link.bits));
     return edge;
   }
 
  private:
   uint32_t* weights_;
-  int32_t* pairs_;
+  int32_t* links_;
 };
 
 class EdgeSort {
@@ -56,16 +57,16 @@ class EdgeSort {
         digits_(sample(), varying(), count, std::max<int64_t>(Digits::one_thread, count / (4 * parallel.threads()))),
         dealt_(count) {}
 
-  // Call write(place, edge) for every edge. It may overwrite the list.
-  template <typename Write>
-  void run(const Write& write) {
+  // Call write(place, edge) for every edge. It may overwrite the list. pair_of_link: the output rows of its ends.
+  template <typename Pair, typename Write>
+  void run(const Pair& pair_of_link, const Write& write) {
     const std::vector<int64_t> ends = deal();
     Spares<CacheSort>().blocks(
         parallel_, digits_.count(), 1, [] { return CacheSort(); },
         [&](CacheSort& sort, int64_t first, int64_t last) {
           for (int64_t digit = first; digit < last; ++digit)
             sort_part(sort, digit > 0 ? ends[static_cast<size_t>(digit - 1)] : 0, ends[static_cast<size_t>(digit)],
-                      write);
+                      pair_of_link, write);
         });
   }
 
@@ -106,11 +107,11 @@ class EdgeSort {
     return {places.end() - ways, places.end()};
   }
 
-  template <typename Write>
-  void sort_part(CacheSort& sort, int64_t begin, int64_t end, const Write& write) {
+  template <typename Pair, typename Write>
+  void sort_part(CacheSort& sort, int64_t begin, int64_t end, const Pair& pair_of_link, const Write& write) {
     CacheSort::Item* items = sort.items(end - begin);
     for (int64_t i = begin; i < end; ++i) items[i - begin] = {dealt_[i].weight, static_cast<uint32_t>(i - begin)};
-    sort.sort(end - begin, false, [&](uint32_t i) { return dealt_[begin + i].pair; });
+    sort.sort(end - begin, false, [&](uint32_t i) { return pair_of_link(dealt_[begin + i].link); });
     for (int64_t i = begin; i < end; ++i) write(i, dealt_[begin + items[i - begin].index]);
   }
 

@@ -19,8 +19,16 @@ template <int D, typename T>
 struct EdgeSetup : BoxSetup<D, T> {
   EdgeRule<D, T> rule;
 
-  __device__ EdgeSetup(const Lengths& box, const DeviceTree<D, T>& tree, const int32_t* any_wrapped)
-      : BoxSetup<D, T>(box, tree, tree, any_wrapped), rule(this->distance_rule()) {}
+  __device__ EdgeSetup(const Lengths& box, const EdgeParticles<D, T>& in, const DeviceTree<D, T>& tree,
+                       const int32_t* any_wrapped)
+      : BoxSetup<D, T>(box, tree, tree, any_wrapped), rule(this->distance_rule()) {
+    if (!in.domain) return;
+    double period[D];
+    box.read(period);
+    this->scale = Scale<D, T>(period, in.domain_span(period).template for_scale<T>());
+    for (int d = 0; d < D; ++d) this->gap_period[d] = this->scale.period[d] * below_one<T>;
+    rule = EdgeRule<D, T>(this->distance_rule());
+  }
 };
 
 // Other threads of the launch lower this word too.
@@ -32,9 +40,11 @@ template <int D, typename T>
 struct EdgeState {
   DeviceTree<D, T> tree;
   const EdgeSetup<D, T>* setup;
-  const int32_t *near, *core_row, *rows;
+  EdgeParticles<D, T> in;
+  const int32_t* near;
   int64_t k;
   UnionFind joined;
+  UnionFind certain;  // the rank's particles that certain edges join; null if all particles are in the tree
   int32_t* set;       // [row], the smallest row of its set
   int32_t* nodes;     // [node], the set of its rows, or many_sets
   int32_t* to;        // [row], the other end of its lightest known edge to another set; -1: none
@@ -44,14 +54,16 @@ struct EdgeState {
   double* core;       // [row], weight of the core distance; null: Euclidean lengths
   uint64_t* least;    // [set], bits of the least weight of an edge to another set
   uint64_t* pair;     // [set], the least pair of rows of such an edge with this weight
+  uint64_t* unknown;  // [set], bits of a weight: edges to particles outside the tree weigh more; null: there are none
   uint64_t* weights;  // [edge], bits
   uint64_t* pairs;    // [edge]
-  int32_t* count;     // of edges
+  Link* links;        // [edge]
+  int32_t* count;     // of edges, and of rows that an initial set contains besides its first row
 
   __device__ int64_t num() const { return tree.num(); }
   __device__ bool is_done() const { return *count >= num() - 1; }
   __device__ const T* pos(int64_t row) const { return tree.pos + row * D; }
-  __device__ int32_t output_row(int64_t row) const { return rows ? rows[row] : static_cast<int32_t>(row); }
+  __device__ int32_t output_row(int64_t row) const { return in.output_row(row); }
 
   __device__ double weight(int64_t a, int64_t b) const {
     double weight = setup->rule.weight(pos(a), pos(b));
@@ -66,12 +78,25 @@ struct EdgeState {
   // Whether a row may have an edge with the least weight of its set.
   __device__ bool is_open(int64_t row) const { return !absent[row] && floor[row] <= least_of(set[row]); }
 
+  // Whether the lightest edge of a set, with this weight, is lighter than all edges to particles outside the tree.
+  __device__ bool is_certain(int32_t of_set, double weight) const {
+    return !unknown || bits_of_weight(weight) < unknown[of_set];
+  }
+
   // Store an edge and join its ends.
-  __device__ void add(double weight, int64_t from, int64_t to_row, uint64_t ends) const {
+  __device__ void add(double weight, int32_t from, int32_t to_row, bool is_certain_edge) const {
     const int32_t place = atomicAdd(count, 1);
     weights[place] = bits_of_weight(weight);
-    pairs[place] = ends;
-    joined.unite(static_cast<int32_t>(from), static_cast<int32_t>(to_row));
+    pairs[place] = rows_of(from, to_row);
+    links[place] = Link(from, to_row, is_certain_edge);
+    joined.unite(from, to_row);
+  }
+
+  // Add the lightest edge of a set. Another rank may have found the same edge if one end is a ghost.
+  __device__ void add_lightest(double weight, int32_t from, int32_t to_row, bool is_certain_edge) const {
+    is_certain_edge = is_certain_edge && !in.is_ghost(from) && !in.is_ghost(to_row);
+    add(weight, from, to_row, is_certain_edge);
+    if (is_certain_edge && unknown) certain.unite(from, to_row);
   }
 };
 

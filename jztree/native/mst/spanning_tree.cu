@@ -27,17 +27,26 @@ __device__ bool same_place(const EdgeState<D, T>& sets, int64_t a, int64_t b) {
   return sets.weight(a, b) == 0;
 }
 
+// Run for each row and each place of an edge.
 template <int D, typename T>
-__global__ void begin_rows(EdgeState<D, T> sets) {
+__global__ void begin_rows(EdgeState<D, T> sets, int64_t edges) {
   const int64_t row = thread_index();
-  if (row == 0) *sets.count = 0;
+  if (row < edges) {
+    // The sort moves places without an edge past all edges.
+    sets.pairs[row] = no_pair;
+    sets.weights[row] = bits_of_weight(no_weight);
+  }
+  if (row >= edges + 1) return;
+  if (sets.unknown) sets.certain.set(row, row);
   if (row >= sets.num()) return;
-  sets.joined.set(row, row);
+  const int32_t label = sets.in.label ? sets.in.label[row] : static_cast<int32_t>(row);
+  sets.joined.set(row, label);
+  if (label != row) atomicAdd(sets.count, 1);
   sets.to[row] = -1;
   sets.sure[row] = sets.absent[row] = 0;
   sets.floor[row] = 0;
-  sets.pair[row] = no_pair;
-  if (sets.core) sets.core[row] = sets.setup->rule.weight(sets.pos(row), sets.pos(sets.core_row[row]));
+  sets.pair[row] = sets.least[row] = no_pair;
+  if (sets.core) sets.core[row] = sets.setup->rule.weight(sets.pos(row), sets.in.core_of(row));
 }
 
 // Equal points are neighbours in z-order.
@@ -48,24 +57,30 @@ __global__ void join_equal(EdgeState<D, T> sets) {
     sets.joined.unite(static_cast<int32_t>(row - 1), static_cast<int32_t>(row));
 }
 
-// The first of them in the output order represents them.
+// The first of them in the output order represents them. `least` gets the first one of this rank.
 template <int D, typename T>
 __global__ void represent(EdgeState<D, T> sets) {
   const int64_t row = thread_index();
   if (row >= sets.num()) return;
   const int32_t root = sets.joined.settle(row);
-  lower(sets.pair + root, static_cast<uint64_t>(sets.output_row(row)) << 32);
+  const uint64_t candidate = static_cast<uint64_t>(sets.output_row(row)) << 32 | static_cast<uint64_t>(row);
+  lower(sets.pair + root, candidate);
+  if (!sets.in.is_ghost(row)) lower(sets.least + root, candidate);
 }
 
+// See Boruvka::join_equal.
 template <int D, typename T>
 __global__ void leave_represented(EdgeState<D, T> sets) {
   const int64_t row = thread_index();
   if (row >= sets.num()) return;
   const int32_t root = sets.joined.parents[row];
-  const auto chosen = static_cast<int32_t>(sets.pair[root] >> 32);
-  if (chosen == sets.output_row(row)) return;
+  const auto chosen = static_cast<int32_t>(sets.pair[root] & 0xffffffff);
+  if (chosen == row) return;
+  const auto own = static_cast<int32_t>(sets.least[root] & 0xffffffff);
+  const bool certain = !sets.in.is_ghost(row) && (row != own || !sets.in.is_ghost(chosen));
   sets.absent[row] = 1;
-  sets.add(0, row, root, pair_of(chosen, sets.output_row(row)));
+  sets.add(0, static_cast<int32_t>(row), chosen, certain);
+  if (certain && sets.unknown) sets.certain.unite(static_cast<int32_t>(row), own);
 }
 
 // Find the sets of rows, and forget the edges of the last round.
@@ -76,6 +91,14 @@ __global__ void label_rows(EdgeState<D, T> sets) {
   sets.set[row] = sets.joined.settle(row);
   sets.least[row] = bits_of_weight(no_weight);
   sets.pair[row] = no_pair;
+  if (sets.unknown) sets.unknown[row] = bits_of_weight(no_weight);
+}
+
+template <int D, typename T>
+__global__ void limit_known(EdgeState<D, T> sets) {
+  const int64_t row = thread_index();
+  if (row >= sets.num() || sets.is_done() || sets.absent[row]) return;
+  lower(sets.unknown + sets.set[row], bits_of_weight(sets.setup->rule.beyond(sets.in.known[row])));
 }
 
 template <int D, typename T>
@@ -114,6 +137,7 @@ __device__ void take_near(const EdgeState<D, T>& sets, int64_t row, int32_t set)
   }
   double limit = no_weight, beyond = 0;
   const int32_t* near = sets.near + row * sets.k;
+  const bool unknown = near[0] == unknown_near;
   for (int64_t i = 0; i < sets.k && near[i] >= 0; ++i) {
     const int32_t other = near[i];
     if (sets.set[other] == set && i + 1 < sets.k) continue;
@@ -132,7 +156,7 @@ __device__ void take_near(const EdgeState<D, T>& sets, int64_t row, int32_t set)
     pair = rows;
     to = other;
   }
-  const bool all = sets.k > 0 && near[sets.k - 1] < 0 && !(beyond > least);
+  const bool all = !unknown && near[sets.k - 1] < 0 && !(beyond > least);
   others = larger(others, all ? limit : smaller(limit, beyond));
   sets.to[row] = to;
   sets.sure[row] = to >= 0 && least < others;
@@ -179,17 +203,15 @@ __global__ void join_sets(EdgeState<D, T> sets, const int32_t* before) {
   const uint64_t pair = sets.rows_of(row, to);
   if (sets.pair[set] != pair) return;
   const bool same = sets.least[other] == sets.least[set] && sets.pair[other] == pair;
-  if (!same || set < other) sets.add(sets.floor[row], row, to, pair);
+  if (same && set > other) return;
+  const double weight = sets.floor[row];
+  const bool certain = sets.is_certain(set, weight) || (same && sets.is_certain(other, weight));
+  sets.add_lightest(weight, static_cast<int32_t>(row), to, certain);
 }
 
-// Fill the places after the last edge, so that the sort moves them past all edges, and number all places.
-__global__ void number_edges(uint64_t* pairs, uint64_t* weights, const int32_t* count, int64_t edges, uint32_t* order) {
+__global__ void number_edges(int64_t edges, uint32_t* order) {
   const int64_t place = thread_index();
-  if (place >= edges) return;
-  order[place] = static_cast<uint32_t>(place);
-  if (place < *count) return;
-  pairs[place] = no_pair;
-  weights[place] = bits_of_weight(no_weight);
+  if (place < edges) order[place] = static_cast<uint32_t>(place);
 }
 
 __global__ void take_numbers(const uint64_t* from, const uint32_t* order, int64_t edges, uint64_t* to) {
@@ -197,83 +219,110 @@ __global__ void take_numbers(const uint64_t* from, const uint32_t* order, int64_
   if (place < edges) to[place] = from[order[place]];
 }
 
-__global__ void find_places(const int32_t* rows, Count num, int32_t* places) {
-  const int64_t row = thread_index();
-  if (row < num()) places[rows ? rows[row] : row] = static_cast<int32_t>(row);
+__device__ inline void write_pair(int32_t* to, int64_t place, int32_t a, int32_t b) {
+  if (!to) return;
+  to[2 * place] = a;
+  to[2 * place + 1] = b;
 }
 
-// Find the two particles whose distance is the length; see EdgeWriter::write_measure.
-template <int D, typename T>
-__device__ void write_measure(const EdgeState<D, T>& sets, int64_t from, int64_t to, double weight, int32_t* measure) {
-  if (sets.setup->rule.weight(sets.pos(from), sets.pos(to)) != weight) {
-    if (sets.core[from] != weight) from = to;
-    to = sets.core_row[from];
-  }
-  measure[0] = sets.output_row(from);
-  measure[1] = sets.output_row(to);
+__device__ inline void write_words(uint32_t* to, int64_t place, uint64_t bits) {
+  if (!to) return;
+  to[2 * place] = static_cast<uint32_t>(bits);
+  to[2 * place + 1] = static_cast<uint32_t>(bits >> 32);
 }
 
-// The results of the kernel.
+// The results of the kernel that have a row per edge.
 template <typename T>
 struct EdgeOutput {
   int32_t* ends;
   T* length;
   uint32_t* exact;
   int32_t* measure;
+  uint32_t* weight;
+  int32_t *places, *certain;
 
-  __device__ void write(int64_t place, uint64_t pair, double weight) const {
-    const uint64_t bits = bits_of_weight(weight);
-    ends[2 * place] = static_cast<int32_t>(pair >> 32);
-    ends[2 * place + 1] = static_cast<int32_t>(pair & 0xffffffff);
-    length[place] = static_cast<T>(weight);
-    exact[2 * place] = static_cast<uint32_t>(bits);
-    exact[2 * place + 1] = static_cast<uint32_t>(bits >> 32);
+  __device__ void write(int64_t place, uint64_t pair, double exact_length) const {
+    write_pair(ends, place, static_cast<int32_t>(pair >> 32), static_cast<int32_t>(pair & 0xffffffff));
+    length[place] = static_cast<T>(exact_length);
+    write_words(exact, place, bits_of_weight(exact_length));
+  }
+
+  __device__ void write_padding(int64_t place) const {
+    write(place, no_pair, no_weight);
+    write_pair(measure, place, -1, -1);
+    write_words(weight, place, bits_of_weight(no_weight));
+    write_pair(places, place, -1, -1);
+    if (certain) certain[place] = 0;
   }
 };
 
+// Find the two particles whose distance is the length; see EdgeWriter::write_measure.
 template <int D, typename T>
-__global__ void write_edges(EdgeState<D, T> sets, const uint64_t* weights, const uint64_t* pairs, const int32_t* places,
-                            EdgeOutput<T> out, int64_t edges) {
+__device__ void write_measure(const EdgeState<D, T>& sets, int64_t from, int64_t to, double weight, int64_t place,
+                              int32_t* measure) {
+  if (sets.setup->rule.weight(sets.pos(from), sets.pos(to)) == weight)
+    return write_pair(measure, place, sets.output_row(from), sets.output_row(to));
+  if (sets.core[from] != weight) from = to;
+  write_pair(measure, place, sets.output_row(from), sets.in.core_id_of(from));
+}
+
+template <int D, typename T>
+__global__ void write_edges(EdgeState<D, T> sets, const uint64_t* weights, const uint32_t* order, EdgeOutput<T> out,
+                            int64_t edges) {
   const int64_t place = thread_index();
   if (place >= edges) return;
-  const bool valid = place < sets.num() - 1;
+  const uint64_t pair = sets.pairs[order[place]];
+  if (pair == no_pair) return out.write_padding(place);
   const double weight = weight_of_bits(weights[place]);
-  out.write(place, pairs[place], valid ? sets.setup->rule.linking_length(weight) : no_weight);
-  if (!out.measure) return;
-  int32_t* measure = out.measure + 2 * place;
-  measure[0] = measure[1] = -1;
-  if (valid) write_measure(sets, places[pairs[place] >> 32], places[pairs[place] & 0xffffffff], weight, measure);
+  const Link link = sets.links[order[place]];
+  const bool in_order = sets.output_row(link.from()) == static_cast<int32_t>(pair >> 32);
+  const int32_t from = in_order ? link.from() : link.to(), to = in_order ? link.to() : link.from();
+  out.write(place, pair, sets.setup->rule.linking_length(weight));
+  if (out.measure) write_measure(sets, from, to, weight, place, out.measure);
+  write_words(out.weight, place, weights[place]);
+  write_pair(out.places, place, from, to);
+  if (out.certain) out.certain[place] = link.certain();
+}
+
+__global__ void settle_joined(UnionFind joined, int64_t n) {
+  const int64_t row = thread_index();
+  if (row < n) joined.settle(row);
 }
 
 template <int D, typename T>
 EdgeState<D, T> make_state(Queue& queue, const SpanningTree<D, T>& in) {
   const auto tree = on_device(in.tree);
   const int64_t n = in.n();
-  const auto* setup = make_setup<EdgeSetup<D, T>>(queue, in.box, tree, any_wrapped(queue, in.box, tree));
+  const auto* setup = make_setup<EdgeSetup<D, T>>(queue, in.box, in.particles, tree, any_wrapped(queue, in.box, tree));
   return {tree,
           setup,
+          in.particles,
           in.near,
-          in.core_row,
-          in.rows,
           in.near.dims[1],
           {queue.scratch<int32_t>(n)},
+          {in.joined},
           queue.scratch<int32_t>(n),
           queue.scratch<int32_t>(tree.starts[tree.planes]),
           queue.scratch<int32_t>(n),
           queue.scratch<uint8_t>(n),
           queue.scratch<uint8_t>(n),
           queue.scratch<double>(n),
-          in.core_row ? queue.scratch<double>(n) : nullptr,
+          in.particles.has_core() ? queue.scratch<double>(n) : nullptr,
           queue.scratch<uint64_t>(n),
           queue.scratch<uint64_t>(n),
+          in.joined ? queue.scratch<uint64_t>(n) : nullptr,
           queue.scratch<uint64_t>(n),
           queue.scratch<uint64_t>(n),
+          queue.scratch<Link>(n),
           queue.scratch<int32_t>(1)};
 }
 
 template <int D, typename T>
-void join_equal_points(Queue& queue, const EdgeState<D, T>& sets, int64_t n) {
-  queue.launch_over(n, begin_rows<D, T>, sets);
+void begin(Queue& queue, const EdgeState<D, T>& sets, const SpanningTree<D, T>& in) {
+  const int64_t n = in.n();
+  queue.fill_bytes(sets.count, 0, 1);
+  queue.launch_over(n, begin_rows<D, T>, sets, in.edges());
+  if (in.particles.label) return;
   queue.launch_over(n, join_equal<D, T>, sets);
   queue.launch_over(n, represent<D, T>, sets);
   queue.launch_over(n, leave_represented<D, T>, sets);
@@ -283,6 +332,7 @@ template <int D, typename T>
 void join_nearest_sets(Queue& queue, const EdgeState<D, T>& sets, int64_t n, int32_t* before) {
   const DeviceTree<D, T>& tree = sets.tree;
   queue.launch_over(n, label_rows<D, T>, sets);
+  if (sets.unknown) queue.launch_over(n, limit_known<D, T>, sets);
   for (int plane = 0; plane < tree.planes; ++plane)
     queue.launch_over(tree.starts[plane + 1] - tree.starts[plane], label_nodes<D, T>, sets, plane);
   queue.launch_over(n, bound_sets<D, T>, sets);
@@ -299,28 +349,26 @@ void sort_edges(Queue& queue, const EdgeState<D, T>& sets, const SpanningTree<D,
   const int64_t edges = in.edges();
   DoubleBuffer<uint64_t> keys{queue.scratch<uint64_t>(edges), queue.scratch<uint64_t>(edges)};
   DoubleBuffer<uint32_t> order{queue.scratch<uint32_t>(edges), queue.scratch<uint32_t>(edges)};
-  auto* places = in.measure ? queue.scratch<int32_t>(in.n()) : nullptr;
-  queue.launch_over(edges, number_edges, sets.pairs, sets.weights, sets.count, edges, order.current);
+  queue.launch_over(edges, number_edges, edges, order.current);
   queue.copy(keys.current, sets.pairs, edges);
   sort_pairs(queue, keys, order, edges);
   queue.launch_over(edges, take_numbers, sets.weights, order.current, edges, keys.current);
   sort_pairs(queue, keys, order, edges);
-  queue.launch_over(edges, take_numbers, sets.pairs, order.current, edges, keys.other);
-  if (places) queue.launch_over(in.n(), find_places, in.rows, in.tree.num, places);
-  queue.launch_over(edges, write_edges<D, T>, sets, keys.current, keys.other, places,
-                    EdgeOutput<T>{in.ends, in.length, in.exact, in.measure}, edges);
+  queue.launch_over(edges, write_edges<D, T>, sets, keys.current, order.current,
+                    EdgeOutput<T>{in.ends, in.length, in.exact, in.measure, in.weight, in.places, in.certain}, edges);
 }
 
 template <int D, typename T>
 void spanning_tree(Queue& queue, const SpanningTree<D, T>& in) {
   const int64_t n = in.n();
-  if (n < 2) return;
+  if (n == 0) return;
   const EdgeState<D, T> sets = make_state(queue, in);
   auto* before = queue.scratch<int32_t>(1);
-  join_equal_points(queue, sets, n);
+  begin(queue, sets, in);
   // Each round at least halves the number of sets.
   for (int round = 0; round < bits_of(n); ++round) join_nearest_sets(queue, sets, n, before);
-  sort_edges(queue, sets, in);
+  if (in.edges() > 0) sort_edges(queue, sets, in);
+  if (in.joined) queue.launch_over(n, settle_joined, sets.certain, n);
 }
 
 }  // namespace

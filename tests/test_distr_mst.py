@@ -1,0 +1,182 @@
+"""Minimum spanning trees over ranks, compared with those of one device."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, square_mesh, uneven
+
+import jztree as jz
+from jztree import stats
+from jztree.comm import _ranks
+from jztree.data import Pos
+from jztree.mst import SpanningTree, euclidean, squeeze_tree
+from jztree.tree import ghosts
+
+pytestmark = pytest.mark.emulated
+
+
+def dealt(pos: np.ndarray, counts: np.ndarray, rows: int) -> Pos:
+    part = deal(pos, counts, rows)
+    return Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
+
+
+def check(found: SpanningTree, expected: SpanningTree, what: str = "") -> None:
+    """Compare a tree over ranks with that of one device, and its distribution with equal shares."""
+    num, total = np.asarray(found.num), int(expected.num)
+    np.testing.assert_array_equal(num, _shares(total, len(num)), what)
+    for name in ("i", "j", "length", "exact"):
+        rows = np.asarray(getattr(found, name))
+        np.testing.assert_array_equal(joined(rows, num), np.asarray(getattr(expected, name))[:total], f"{what}, {name}")
+    for rank, count in enumerate(num):
+        assert (np.asarray(found.i)[rank, count:] == -1).all()
+        assert np.isinf(np.asarray(found.length)[rank, count:]).all()
+
+
+def _shares(total: int, ndev: int) -> np.ndarray:
+    return total // ndev + (np.arange(ndev) < total % ndev)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ndev", DEVICE_COUNTS)
+@pytest.mark.parametrize("core_k", [None, 4])
+def test_several_devices_give_the_tree_of_one(ndev: int, core_k: int | None) -> None:
+    find = euclidean.smap(mesh_of(ndev), jit=True)
+    for name in SETS:
+        pos, _, part = make(name, ndev)
+        for box in (None, 1.0):
+            if ("outlier" in name and box) or len(pos) < (core_k or 0):
+                continue
+            given = Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
+            if ndev == 1:
+                found = squeeze_tree(find(given, box, core_k))
+                jax.tree.map(np.testing.assert_array_equal, found, squeeze_tree(euclidean.jit(pos, box, core_k)))
+            else:
+                check(find(given, box, core_k), euclidean.jit(pos, box, core_k), f"{name}, box {box}")
+
+
+@pytest.mark.parametrize("ndev", [2, 4, 8])
+def test_tree_equals_kruskal(ndev: int) -> None:
+    pos = oracles.clustered(160, 2) % np.float32(1)
+    ends = oracles.kruskal(oracles.squared_distances(pos, pos, 1.0))
+    found = squeeze_tree(euclidean.smap(mesh_of(ndev), jit=True)(dealt(pos, uneven(160, ndev), 160), 1.0))
+    np.testing.assert_array_equal(np.stack([found.i, found.j], axis=1), ends)
+
+
+def _far_apart(rng: np.random.Generator) -> np.ndarray:
+    """Return clumps on one or several ranks each, much farther apart than their sizes."""
+    return np.concatenate([centre + 1e-3 * rng.random((150, 3)) for centre in rng.random((4, 3))])
+
+
+def _line(rng: np.random.Generator) -> np.ndarray:
+    return np.where(np.arange(3) == 1, rng.random((600, 3)), 0.25)
+
+
+def _wide_range(rng: np.random.Generator) -> np.ndarray:
+    return np.asarray(0.5 + (rng.random((600, 3)) - 0.5) * 10.0 ** -rng.uniform(0, 12, (600, 1)))
+
+
+@pytest.mark.parametrize("points", [_far_apart, _line, _wide_range])
+@pytest.mark.parametrize("box", [None, [1.0, 0.0, 1.0]])
+def test_difficult_sets(points: Any, box: Any) -> None:
+    pos = points(np.random.default_rng(1)).astype(np.float32)
+    np.random.default_rng(2).shuffle(pos)
+    check(euclidean.smap(mesh_of(4), jit=True)(dealt(pos, even(600, 4), 200), box), euclidean.jit(pos, box))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dims", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
+def test_other_dimensions_in_float64(dims: int, x64: None) -> None:
+    pos = np.random.default_rng(dims).random((400, dims)) * 3 - 1
+    box = np.where(np.arange(dims) == 0, 1.0, 0.0)
+    for unit in (1.0, 2.0**-532):
+        part = dealt(pos * unit, uneven(400, 4), 400)
+        check(euclidean.smap(mesh_of(4), jit=True)(part, box * unit), euclidean.jit(pos * unit, box * unit))
+
+
+def test_mesh_of_two_axes() -> None:
+    pos, _, part = make("clustered", 4)
+    given = Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
+    check(euclidean.smap(square_mesh(), jit=True)(given), euclidean.jit(pos))
+
+
+def test_exchange_of_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_ranks, "_FEW_RANKS", 1)
+    monkeypatch.setattr(ghosts, "_FEW_REQUESTS", 0)
+    pos, _, part = make("clustered", 4)
+    given = Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
+    check(euclidean.smap(mesh_of(4), jit=True)(given), euclidean.jit(pos))
+
+
+@pytest.mark.parametrize("n", [0, 1, 2])
+def test_few_particles(n: int) -> None:
+    pos = oracles.uniform(n, 3)
+    found = euclidean.smap(mesh_of(2), jit=True)(dealt(pos, even(n, 2), 4))
+    check(found, euclidean(pos))
+
+
+def test_no_rows() -> None:
+    found = euclidean.smap(mesh_of(2), jit=True)(np.zeros((2, 0, 3), np.float32))
+    np.testing.assert_array_equal(found.num, [0, 0])
+    assert found.i.shape == (2, 0)
+
+
+def test_core_k_above_the_number_of_all_particles_raises() -> None:
+    oracles.skip_where_kernels_cannot_raise()
+    part = dealt(oracles.uniform(6, 3), even(6, 2), 5)
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="core_k is 7, but there are only 6 particles on all devices"):
+        jax.block_until_ready(euclidean.smap(mesh_of(2), jit=True)(part, core_k=7))
+
+
+@pytest.mark.parametrize("core_k", [None, 4])
+def test_derivatives_are_those_of_one_device(core_k: int | None) -> None:
+    pos = oracles.uniform(80, 3)
+
+    def total(tree: SpanningTree, place: Any) -> jax.Array:
+        length = jnp.where(jnp.isfinite(tree.length), tree.length, 0)
+        return (length.reshape(-1) ** 2 * place.reshape(-1)).sum()
+
+    place = np.append(np.arange(79, dtype=np.float32), 0)
+    find = euclidean.smap(mesh_of(4), jit=True)
+    found = jax.grad(lambda pos: total(find(pos, 1.0, core_k), place))(jnp.asarray(pos.reshape(4, 20, 3)))
+    expected = jax.grad(lambda pos: total(euclidean(pos, 1.0, core_k), place[:-1]))(jnp.asarray(pos))
+    np.testing.assert_allclose(found.reshape(-1, 3), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_ghosts_do_not_grow_with_the_number_of_devices() -> None:
+    """Each device has 500 particles."""
+    for ndev in (4, 8):
+        pos = oracles.uniform(500 * ndev, 2)
+        with stats.statistics() as counted:
+            jax.block_until_ready(euclidean.smap(mesh_of(ndev), jit=True)(pos.reshape(ndev, 500, 2), 1.0))
+        assert counted["rows.ghosts"] < 250 * ndev
+        assert counted["rounds.spanning_tree_ghosts"] <= 4
+
+
+@pytest.mark.parametrize("name", ["cut", "dendrogram"])
+def test_clusters_over_devices_raise(name: str) -> None:
+    options = {"rlink": 0.1} if name == "cut" else {}
+    function = getattr(jz.hierarchy, name)
+    tree = euclidean.smap(mesh_of(2), jit=True)(oracles.uniform(40, 3).reshape(2, 20, 3))
+    with pytest.raises(NotImplementedError, match=rf"hierarchy.{name} supports one device.*jztree.mst.squeeze_tree"):
+        function.smap(mesh_of(2), jit=True)(tree, **options)
+    with pytest.raises(ValueError, match=rf"shape \(2, 20\).*{name} with jztree.mst.squeeze_tree"):
+        function(tree, **options)
+
+
+def test_squeezed_tree_gives_the_groups_of_all_devices() -> None:
+    pos = oracles.clustered(400, 3) % np.float32(1)
+    tree = squeeze_tree(euclidean.smap(mesh_of(4), jit=True)(dealt(pos, uneven(400, 4), 400), 1.0))
+    assert tree.rows == 400
+    expected = jz.fof.fof_labels(pos, 0.02, 1.0, output_order="input")[1]
+    np.testing.assert_array_equal(jz.hierarchy.cut(tree, 0.02), expected)
+    one = euclidean(pos, 1.0)
+    jax.tree.map(np.testing.assert_array_equal, jz.hierarchy.dendrogram(tree), jz.hierarchy.dendrogram(one))
+
+
+def test_squeezing_another_object_raises() -> None:
+    with pytest.raises(TypeError, match=r"tree must be a jztree\.mst\.SpanningTree, not int"):
+        squeeze_tree(3)  # type: ignore[arg-type]
