@@ -27,7 +27,7 @@ def graph(near: np.ndarray) -> list[set[int]]:
     """Return the neighbours of each particle, for lists of nearest particles ``(n, k)`` that may contain itself."""
     neighbours: list[set[int]] = [set() for _ in near]
     for row, others in enumerate(near):
-        for other in set(others.tolist()) - {row}:
+        for other in set(others.tolist()) - {row, -1}:
             neighbours[row].add(other)
             neighbours[other].add(row)
     return neighbours

@@ -280,8 +280,8 @@ def test_velocity_out_of_range_raises(find: Any) -> None:
 @pytest.mark.parametrize(
     ("rlink", "vlink", "group_rlink", "message"),
     [
-        (0.2, 0.0, 0.3, "both must be above 0"),
-        (0.0, 1.0, 0.3, "both must be above 0"),
+        (0.2, 0.0, 0.3, "rlink divided by vlink is not in the range of float32; both must be above 0"),
+        (0.0, 1.0, 0.3, "rlink divided by vlink is not in the range of float32; both must be above 0"),
         (0.2, 1.0, 0.1, "group_rlink is smaller than rlink"),
     ],
 )

@@ -39,7 +39,10 @@ from ._search import Search
 
 _SPECS = {"part": P(-1), "rlink": P(), "vlink": P(), "boxsize": P(), "group_rlink": P()}
 _LENGTHS = ("rlink", "vlink", "group_rlink")
-_NOT_ABOVE_0 = "rlink or vlink is 0; both must be above 0."
+_BAD_RATIO = (
+    "rlink divided by vlink is not in the range of {}; both must be above 0, in units that keep their ratio in this "
+    "range."
+)
 _SMALLER = (
     "group_rlink{} is smaller than rlink{}, so that groups in phase space could continue outside of their group in "
     "space; use a group_rlink of at least rlink."
@@ -197,8 +200,7 @@ class _Arguments:
             search = self.group_rlink, self.box, cfg
             vel, num = in_dispersions(self.part, self.pos, vel, num, search, faults)
             faults = []
-        factor = _number(self.rlink) / _number(self.vlink)
-        scaled = (vel * factor.astype(vel.dtype)).astype(self.pos.dtype)
+        scaled = (vel * self._factor().astype(vel.dtype)).astype(self.pos.dtype)
         _, _, first, number = kernels.bounds(scaled, num)
         faults = [*faults, rows_fault(first, number, _TOO_FAST % farthest(scaled.dtype))]
         # The check of positions must not report velocities.
@@ -207,11 +209,15 @@ class _Arguments:
         given = InputParticles(carried, num, needs_origin=False)
         return Search(given, Radii(self.rlink, None), _with_open_dimensions(self.box)), faults
 
+    def _factor(self) -> jax.Array:
+        """Return the unit of velocities in that of positions."""
+        return _number(self.rlink) / _number(self.vlink)
+
     def _faults(self) -> list[comm.Fault]:
         faults = velocity_faults(self.vel, self.num)
-        if not is_concrete((self.rlink, self.vlink)):
-            failed = ~(_number(self.rlink) > 0) | ~(_number(self.vlink) > 0)
-            faults.append(comm.Fault(failed, [], _NOT_ABOVE_0))
+        factor, kind = self._factor(), jnp.finfo(self.vel.dtype)
+        failed = ~((factor >= kind.tiny) & (factor <= kind.max))
+        faults.append(comm.Fault(failed, [], _BAD_RATIO.format(self.vel.dtype)))
         if self.group_rlink is not None and not is_concrete((self.rlink, self.group_rlink)):
             faults.append(comm.Fault(_number(self.group_rlink) < _number(self.rlink), [], _SMALLER.format("", "")))
         return faults

@@ -25,6 +25,8 @@ from fuzz import (
     knn,
     nearest,
     pairs,
+    peaks,
+    phases,
     radius,
     ranks,
     runner,
@@ -79,8 +81,8 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "batch"),
-    [(knn, 2), (nearest, 1), (fof, 1), (radius, 1), (pairs, 1), (sums, 1), (spheres, 1), (trees, 1)],
-    ids=["knn", "nearest", "fof", "radius", "pairs", "sums", "spheres", "trees"],
+    [(knn, 2), *((part, 1) for part in (nearest, fof, radius, pairs, sums, spheres, trees, peaks, phases))],
+    ids=["knn", "nearest", "fof", "radius", "pairs", "sums", "spheres", "trees", "peaks", "phases"],
 )
 def test_correct_library_passes(part: ModuleType, batch: int) -> None:
     assert not findings(part, 20, batch)
@@ -227,6 +229,34 @@ def test_joined_groups_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_edge_to_a_wrong_particle_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "spanning_tree", lambda found: (found[0].at[:1].set(0), *found[1:]))
     assert_found(findings(trees), "the ends of an edge are no pair of rows")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kernel", "change", "words"),
+    [
+        ("rank_rows", lambda found: (found[0][::-1], found[1][::-1]), "the number of peaks is wrong"),
+        ("peak_forest", lambda found: (found[0], jnp.maximum(found[1] - 1, 0), found[2]), "of a peak is wrong"),
+        ("first_rows", lambda first: first + 1, "of a peak is wrong"),
+    ],
+    ids=["ranks", "saddles", "parents"],
+)
+def test_wrong_peak_is_found(monkeypatch: pytest.MonkeyPatch, kernel: str, change: Any, words: str) -> None:
+    planted(monkeypatch, kernels, kernel, change)
+    assert_found(findings(peaks, 60), words)
+
+
+@pytest.mark.long
+def test_link_of_particles_with_different_velocities_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    number = jz.fof._phase_space._number
+    monkeypatch.setattr(jz.fof._phase_space, "_number", lambda length: jnp.sqrt(number(length)))
+    assert_found(findings(phases, 60), "particles that are")
+
+
+@pytest.mark.long
+def test_wrong_dispersion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted(monkeypatch, kernels, "catalogue", lambda sums: (*sums[:6], sums[6] * 1.1, sums[7]))
+    assert_found(findings(phases, 120), "particles that are")
 
 
 @pytest.mark.slow

@@ -1,0 +1,88 @@
+"""Peaks of hostile densities, judged by a flood on the lists of nearest neighbours."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import flood
+import numpy as np
+
+from . import inputs
+from .case import Case, Outcome, WrongError, expect_error
+from .distances import may_refuse, unsound
+from .inputs import pick
+
+_CASES = 24  # of one shape
+_PART = "jz.data.Pos(pos=pos, num=num)"
+_CALLS = {
+    "eager": "peaks = jz.hierarchy.density_peaks({part}, density, {k}, boxsize)",
+    "jit": "peaks = jz.hierarchy.density_peaks.jit({part}, density, {k}, boxsize)",
+    "traced": "peaks = find({part}, density, boxsize)",
+}
+_NEAR = "\nnear = jz.knn.knn.jit({part}, {k}, boxsize, result='globalidx', allow_missing=True)"
+_TRACED = "find = jax.jit(lambda part, density, box: jz.hierarchy.density_peaks(part, density, {k}, box))"
+
+
+def batch(random: np.random.Generator) -> Iterator[Case]:
+    """Yield sets of one shape."""
+    x64, dtype = inputs.mode(random)
+    rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 9))
+    way, k = pick(random, "eager", "jit", "jit", "traced"), int(pick(random, 1, 2, 3, 8, 20, 200))
+    lines = (_CALLS[way] + _NEAR).format(part=_PART, k=k)
+    setup = _TRACED.format(k=k) if way == "traced" else ""
+    kind = np.float64 if x64 else np.float32
+    for _ in range(_CASES if way != "eager" else _CASES // 4):
+        values = inputs.points(random, rows, dims, dtype, kind if way == "traced" else None).arguments(random)
+        values["density"] = _densities(random, rows, kind if random.random() < 0.5 else np.float32)
+        if random.random() < 0.08:
+            inputs.spoil_position(random, values)
+        if random.random() < 0.05 and rows:
+            values["density"][random.integers(rows)] = np.nan
+        yield Case(lines, values, _Judge(x64), {"num": ("pos", "density")}, setup, x64)
+
+
+def _densities(random: np.random.Generator, rows: int, dtype: Any) -> np.ndarray:
+    """Return densities with ties, infinities, zeros of both signs and subnormal numbers."""
+    density = random.lognormal(0, 3, rows)
+    if random.random() < 0.5:
+        density = np.floor(density)
+    least = float(np.finfo(dtype).smallest_subnormal)
+    special = random.choice([0.0, -0.0, least, -least, 5 * least, np.inf, -np.inf, float(np.finfo(dtype).max)], rows)
+    share = float(pick(random, 0, 0, 0.1, 1))
+    return np.where(random.random(rows) < share, special, density).astype(dtype)
+
+
+class _Judge:
+    def __init__(self, x64: bool) -> None:
+        self.x64 = x64
+
+    def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
+        num, density = values["num"], values["density"]
+        pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
+        reason = unsound(pos, sides) or ("a density is NaN" if np.isnan(density[:num]).any() else None)
+        if expect_error(outcome, reason, may_refuse(pos, sides, self.x64)):
+            return
+        peaks, n = outcome["peaks"], len(density)
+        expected = flood.flood(flood.graph(np.asarray(outcome["near"])[:num]), density[:num])
+        count = len(expected.row)
+        if int(peaks.num) != count:
+            raise WrongError("the number of peaks is wrong", count, int(peaks.num))
+        check("the peak of a particle is wrong", expected.peak, peaks.peak, -1)
+        for name in ("row", "saddle", "parent"):
+            check(f"the {name} of a peak is wrong", getattr(expected, name), getattr(peaks, name), -1)
+        top = density[expected.row]
+        level = np.where(expected.saddle >= 0, density[expected.saddle] if n else top, -np.inf).astype(density.dtype)
+        check("the density of a peak is wrong", top, peaks.density, -np.inf)
+        check("the density of a saddle is wrong", level, peaks.saddle_density, -np.inf)
+        with np.errstate(invalid="ignore", over="ignore"):
+            above = np.where(top == level, 0, top - level)
+        normal = (np.abs(above) >= np.finfo(density.dtype).tiny) | (above == 0)  # XLA treats smaller numbers as 0
+        above = np.where(expected.saddle >= 0, np.where(normal, above, peaks.persistence[:count]), np.inf)
+        check("a persistence is wrong", above, peaks.persistence, 0)
+
+
+def check(kind: str, expected: np.ndarray, found: Any, padding: float) -> None:
+    """Check the first rows of an array, and the padding after them."""
+    found = np.asarray(found)
+    whole = np.append(expected, np.full(len(found) - len(expected), padding)).astype(found.dtype)
+    if not np.array_equal(whole, found):
+        raise WrongError(kind, whole, found)
