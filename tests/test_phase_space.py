@@ -1,5 +1,6 @@
 """Friends-of-friends groups in phase space against all pairs of positions and scaled velocities."""
 
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -311,3 +312,37 @@ def test_dispersion_of_a_group_follows_its_catalogue() -> None:
     ]
     for one, label in zip((shorter, longer), labels, strict=True):
         np.testing.assert_array_equal(label, adaptive_labels(pair, reach, one, reach, None))
+
+
+@jax.tree_util.register_dataclass
+@dataclass
+class Orbit:
+    """Particles that compute their positions and velocities."""
+
+    start: Any
+    speed: Any
+    id: Any
+
+    @property
+    def pos(self) -> Any:
+        return self.start + 0.001 * self.speed
+
+    @property
+    def vel(self) -> Any:
+        return 2 * self.speed
+
+
+@pytest.mark.parametrize("group_rlink", [None, 0.1])
+def test_computed_velocities_give_the_groups_of_stored_ones(group_rlink: float | None) -> None:
+    part = particles(3)
+    orbit = Orbit(jnp.asarray(part.pos), jnp.asarray(part.vel), jnp.asarray(part.id))
+    stored = ParticleData(pos=orbit.pos, vel=orbit.vel, id=orbit.id)
+    arguments = 0.1, 150.0 if group_rlink is None else 0.5, None, group_rlink
+    found, label = phase_space_labels.jit(orbit, *arguments)
+    expected, expected_label = phase_space_labels.jit(stored, *arguments)
+    assert isinstance(found, Orbit)
+    np.testing.assert_array_equal(found.id, expected.id)
+    np.testing.assert_array_equal(label, expected_label)
+    grouped, cata = phase_space_and_catalogue.jit(orbit, *arguments)
+    assert isinstance(grouped, Orbit)
+    np.testing.assert_array_equal(cata.count, phase_space_and_catalogue.jit(stored, *arguments)[1].count)
