@@ -86,7 +86,7 @@ class _Judge:
         self, values: dict[str, Any], pos: np.ndarray, vel: np.ndarray, sides: np.ndarray, label: np.ndarray
     ) -> None:
         fewest, most = partitions(pos, values["group_rlink"], sides)
-        if (label[most] != label).any() and (most[label] != most).any():
+        if (most[label] != most).any():
             raise WrongError("particles of different groups in space are joined", most, label)
         if not np.array_equal(fewest, most):
             return  # the groups in space depend on rounding
