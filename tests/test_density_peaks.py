@@ -16,7 +16,7 @@ from jztree.density import knn_density
 from jztree.hierarchy import DensityPeaks, density_peaks
 from jztree.knn import knn
 
-pytestmark = pytest.mark.emulated
+pytestmark = [pytest.mark.emulated, pytest.mark.watched]
 
 
 def graph(pos: Any, k: int, box: Any = None) -> list[set[int]]:
