@@ -16,16 +16,16 @@ void rank_rows(const Parallel& parallel, const RowRanks<D, T>& in) {
   const EdgeList list(bits.get(), rows.get());
   parallel.blocks(num, 1 << 14, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
-      list.set(row, {descending_bits(in.number[row]), static_cast<uint64_t>(row)});
+      list.set(row, {descending_bits(in.number[row]), Link(static_cast<uint64_t>(row))});
   });
   auto write = [&](int64_t rank, int64_t row) {
     in.order[rank] = static_cast<int32_t>(row);
     in.rank[row] = static_cast<int32_t>(rank);
   };
   if (num > 0)
-    EdgeSort(parallel, list, num).run([&](int64_t rank, const Edge& one) {
-      write(rank, static_cast<int64_t>(one.pair));
-    });
+    EdgeSort(parallel, list, num)
+        .run([](const Link& row) { return row.bits; },
+             [&](int64_t rank, const Edge& one) { write(rank, static_cast<int64_t>(one.link.bits)); });
   for (int64_t row = num; row < in.number.rows(); ++row) write(row, row);
 }
 
