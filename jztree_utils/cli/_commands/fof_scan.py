@@ -96,9 +96,8 @@ def _run_one(args: Namespace, run: Run, part: Particles, b: np.ndarray, mesh: Me
     separation = part.separation
     if separation is None:
         raise ValueError("The snapshot has no BoxSize, so the mean separation is unknown; give the box with --boxsize.")
-    pos = part.column("pos")
+    clusters = part.find_dendrogram()
     with io.failing_together(mesh):
-        clusters = part.find_dendrogram(pos)
         if clusters is not None:
             found = count_groups(clusters, b, b * separation.value, args.npart_min)
             _finish(args, run, part, found)

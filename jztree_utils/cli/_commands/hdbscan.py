@@ -59,9 +59,9 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
                 f"--min-samples is {args.min_samples}, but the snapshot holds only {part.num} particles of type "
                 f"{source.ptype}; give at most {part.num}."
             )
+    tree = part.find_dendrogram(args.min_samples)
     pos, ids = part.column("pos"), part.column("id")
     with io.failing_together(mesh):
-        tree = part.find_dendrogram(pos, args.min_samples)
         if tree is not None:
             with stage("select clusters"):
                 clusters = hdbscan.hdbscan(

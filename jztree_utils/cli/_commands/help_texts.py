@@ -55,7 +55,8 @@ densities. With --density --lists, it has both.
 """
 HDBSCAN_EPILOG = f"""\
 Clusters are regions that stay denser than their surroundings over a long range of densities (Campello, Moulavi & Sander
-2013). They need no linking length. Particles between clusters are noise. All particles must fit on one device.
+2013). They need no linking length. Particles between clusters are noise. All devices find the tree of clusters, and the
+first process selects the clusters.
 
 {EPILOG}
 {_SEVERAL}

@@ -17,6 +17,7 @@ from jztree.data import FofCatalogue, ParticleData
 from jztree.fof import fof_and_catalogue
 from jztree.jax_ext import shard_map_constructor
 from jztree.knn import knn
+from jztree.mst import SpanningTree, euclidean
 from jztree.radius import pair_counts
 
 from ... import io
@@ -128,6 +129,19 @@ class ManyDevices(Particles):
             return None
         starts = (np.cumsum(nums, dtype=np.int64) - nums).astype(_index_dtype(self.num))
         return gathered[0], starts[gathered[1]] + gathered[2]
+
+    def find_tree(self, core_k: int | None) -> SpanningTree | None:
+        part = ParticleData(pos=self.part.pos, num=self.part.num, num_total=self.num)
+        box = self.header.boxsize or None
+        with jax.enable_x64(self.wide):
+            find = euclidean.smap(self.mesh, jit=True)
+            tree = self._run("find the spanning tree", lambda: find(part, box, core_k))
+            with stage("bring results together"):
+                columns = [self._gather(rows, tree.num) for rows in (tree.i, tree.j, tree.length, tree.exact)]
+        if columns[0] is None:
+            return None
+        i, j, length, exact = columns
+        return SpanningTree(i=i, j=j, length=length, exact=exact, num=jnp.int32(len(i)), rows=len(i) + 1)
 
     def count_pairs(self, edges: np.ndarray, along: np.ndarray | None, los: int) -> np.ndarray | None:
         part = ParticleData(pos=self.part.pos, num=self.part.num, num_total=self.num)

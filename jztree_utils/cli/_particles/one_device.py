@@ -9,6 +9,7 @@ import numpy as np
 from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 from jztree.fof import fof_and_catalogue
 from jztree.knn import knn
+from jztree.mst import SpanningTree, euclidean
 from jztree.radius import pair_counts
 
 from ... import io
@@ -89,6 +90,14 @@ class OneDevice(Particles):
             self._copy(ParticleData(pos=self.part.pos, num=self.num, num_total=self.num)),
         )
         return np.asarray(distances), np.asarray(indices)
+
+    def find_tree(self, core_k: int | None) -> SpanningTree | None:
+        box = self.header.boxsize or None
+        rows = ParticleData(pos=self.part.pos, num=self.num, num_total=self.num)
+        found: SpanningTree = self._run(
+            "find the spanning tree", lambda part: euclidean(part, box, core_k), self._copy(rows)
+        )
+        return found
 
     def count_pairs(self, edges: np.ndarray, along: np.ndarray | None, los: int) -> np.ndarray | None:
         rows = ParticleData(pos=self.part.pos, num=self.num, num_total=self.num)

@@ -18,12 +18,10 @@ from jztree.data import FofCatalogue, ParticleData
 from jztree.hierarchy import Dendrogram, dendrogram
 
 from ... import io
-from ...progress import waiting
 from ...separation import MeanSeparation, mean_separation
-from .._report import is_quiet, stage
+from .._report import stage
 from .box import Outside
 from .group_properties import GroupOptions
-from .library_errors import told_of_snapshot
 
 MOST_ROWS = 2**31 - 1  # maximum number of rows per device
 
@@ -174,24 +172,22 @@ class Particles(ABC):
             ``(b,)`` or ``(b, p)`` counts on the first process, None elsewhere.
         """
 
-    def find_dendrogram(self, pos: Any, core_k: int | None = None) -> Dendrogram | None:
-        """Find the clusters at all linking lengths, on one device of the first process.
+    def find_dendrogram(self, core_k: int | None = None) -> Dendrogram | None:
+        """Find the clusters at all linking lengths, which one device of the first process orders. Others get None.
 
         Args:
-            pos: The positions of all particles on the first process, None elsewhere.
             core_k: See `jztree.mst.euclidean`.
         """
-        if pos is None:
+        tree = self.find_tree(core_k)
+        if tree is None:
             return None
-        name = "find the spanning tree"
-        with (
-            jax.enable_x64(self.wide),
-            told_of_snapshot(self.snapshots, 1),
-            stage(name, self.num),
-            waiting(name, quiet=is_quiet()),
-        ):
-            tree = mst.euclidean.jit(np.asarray(pos), self.header.boxsize or None, core_k=core_k)
-            return jax.block_until_ready(dendrogram.jit(tree))
+        with jax.enable_x64(self.wide), stage("order the clusters"):
+            found: Dendrogram = jax.block_until_ready(dendrogram.jit(tree))
+        return found
+
+    @abstractmethod
+    def find_tree(self, core_k: int | None) -> mst.SpanningTree | None:
+        """Find the minimum spanning tree; ends of edges are rows in the order of the snapshot."""
 
     @abstractmethod
     def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:
