@@ -10,7 +10,7 @@ import pytest
 from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, square_mesh, uneven
 
 import jztree as jz
-from jztree import stats
+from jztree import kernels, stats
 from jztree.comm import _ranks
 from jztree.data import Pos
 from jztree.mst import SpanningTree, euclidean, squeeze_tree
@@ -175,6 +175,18 @@ def test_squeezed_tree_gives_the_groups_of_all_devices() -> None:
     np.testing.assert_array_equal(jz.hierarchy.cut(tree, 0.02), expected)
     one = euclidean(pos, 1.0)
     jax.tree.map(np.testing.assert_array_equal, jz.hierarchy.dendrogram(tree), jz.hierarchy.dendrogram(one))
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 6])
+@pytest.mark.parametrize("num", [0, 1, 700, 20_000])
+def test_words_are_sorted(width: int, num: int) -> None:
+    """Rows have many ties in the first words, and some are equal."""
+    rng = np.random.default_rng(width)
+    words = [rng.integers(0, most, 20_100, dtype=np.uint32) for most in [3, 40, 2**32, 2, 2**32, 5][:width]]
+    words = [np.where(rng.random(20_100) < 0.1, np.uint32(2**32 - 1), word) for word in words]
+    found = kernels.sort_words([jnp.asarray(word) for word in words], num)
+    expected = np.lexsort([word[:num] for word in words[::-1]])
+    np.testing.assert_array_equal(found, np.append(expected, np.arange(num, 20_100)))
 
 
 def test_squeezing_another_object_raises() -> None:

@@ -15,6 +15,7 @@ __all__ = [
     "first_rows",
     "peak_forest",
     "rank_rows",
+    "sort_words",
     "spanning_tree",
     "spanning_tree_of_part",
 ]
@@ -221,3 +222,16 @@ def rank_rows(number: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
     """
     rows = i32(number.shape[0])
     return call("rank_rows", (rows, rows), number[:, None], as_num(num), gradients="stopped")
+
+
+def sort_words(words: list[jax.Array], num: Any) -> jax.Array:
+    """Return the lexicographic order of rows of words, ``(m,)`` int32: the first ``num`` rows, then all others.
+
+    Args:
+        words: Arrays ``(m,)`` int32 or uint32, the most significant first. Integers must not be negative.
+        num: int32 scalar, the number of rows to sort.
+    """
+    columns = [word.astype(jnp.uint32) for word in words]
+    if len(columns) % 2:
+        columns.append(jnp.zeros_like(columns[0]))
+    return call("sort_words", i32(columns[0].shape[0]), jnp.stack(columns, axis=1), as_num(num))

@@ -23,9 +23,7 @@ import jax.numpy as jnp
 from .. import comm, kernels
 from .._transform.capacity import choose_capacity
 from ..arguments import at_least_normal
-from ._edges import Edges, append
-
-_FAR = jnp.iinfo(jnp.int32).max
+from ._edges import Edges, append, compacted
 
 
 class Graph(NamedTuple):
@@ -132,12 +130,10 @@ def _lightest_of_roots(graph: Graph, n: int) -> _Offers:
         name="edges",
     )
     edges = graph.edges.like(columns)
+    order = kernels.sort_words([row, *edges.keys()], count)
+    row = row[order]
     used = jnp.arange(capacity.rows, dtype=jnp.int32) < count
-    row = jnp.where(used, row, n)
-    places = jnp.arange(capacity.rows, dtype=jnp.int32)
-    row, *_, order = jax.lax.sort((row, *edges.keys(used), places), num_keys=5)
-    row = jnp.where(_are_first(row), row, n)
-    return _Offers(row, other[order], edges.take(order))
+    return _Offers(jnp.where(used & _are_first(row), row, n), other[order], edges.take(order))
 
 
 def _lightest_here(graph: Graph) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
@@ -148,17 +144,18 @@ def _lightest_here(graph: Graph) -> tuple[jax.Array, jax.Array, jax.Array, jax.A
         the first root, -1 if there is none; and the edge.
     """
     m = graph.vertices.shape[0]
-    edge = jnp.arange(m, dtype=jnp.int32)
+    rows = jnp.arange(2 * m, dtype=jnp.int32)
     a, b = graph.vertices[:, :2], graph.vertices[:, 2:]
-    is_open = (edge < graph.num) & jnp.any(a != b, axis=1)
+    is_open = (rows[:m] < graph.num) & jnp.any(a != b, axis=1)
+    # Each open edge counts for both ends.
     used = jnp.concatenate([is_open, is_open])
-    here, there = jnp.concatenate([a, b]), jnp.concatenate([b, a])
-    keys = [jnp.concatenate([key, key]) for key in graph.edges.keys(is_open)]
-    rank = jnp.where(used, here[:, 0], _FAR)
-    row = jnp.where(used, here[:, 1], _FAR)
-    rank, row, *_, order = jax.lax.sort((rank, row, *keys, jnp.arange(2 * m, dtype=jnp.int32)), num_keys=6)
-    sent = (_are_first(rank) | _are_first(row)) & (rank < _FAR)
-    return row, there[order], jnp.where(sent, rank, -1), order % m
+    at, count = compacted(used, 2 * m), jnp.sum(used, dtype=jnp.int32)
+    here, there = jnp.concatenate([a, b])[at], jnp.concatenate([b, a])[at]
+    edge = at % m
+    order = kernels.sort_words([*here.T, *graph.edges.take(edge).keys()], count)
+    here, there, edge = here[order], there[order], edge[order]
+    sent = (_are_first(here[:, 0]) | _are_first(here[:, 1])) & (rows < count)
+    return here[:, 1], there, jnp.where(sent, here[:, 0], -1), edge
 
 
 def _are_first(values: jax.Array) -> jax.Array:

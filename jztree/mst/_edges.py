@@ -48,10 +48,9 @@ class Edges(NamedTuple):
         arrays = iter(columns)
         return Edges(*(column if column.shape[0] == 0 else next(arrays) for column in self))
 
-    def keys(self, used: jax.Array) -> list[jax.Array]:
-        """Return ``(m,)`` uint32 arrays whose lexicographic order is that of edges. Unused rows come last."""
-        words = [self.weight[:, 1], self.weight[:, 0], *(self.ends.astype(jnp.uint32)[:, end] for end in (0, 1))]
-        return [jnp.where(used, word, jnp.uint32(2**32 - 1)) for word in words]
+    def keys(self) -> list[jax.Array]:
+        """Return ``(m,)`` uint32 arrays whose lexicographic order is that of edges."""
+        return [self.weight[:, 1], self.weight[:, 0], *(self.ends.astype(jnp.uint32)[:, end] for end in (0, 1))]
 
 
 def no_edges(like: Edges, rows: int) -> Edges:
@@ -81,15 +80,15 @@ def sort_over_ranks(edges: Edges, num: jax.Array) -> tuple[Edges, jax.Array]:
         have one edge more if the edges cannot be divided equally.
     """
     n, ndev = edges.length.shape[0], comm.num_ranks()
-    edges, keys = _sorted(edges, num)
+    edges = _sorted(edges, num)
     total = comm.wide_sum(num)
     ranks = jnp.arange(ndev, dtype=jnp.int32)
     # The number of edges fits 32 bits.
     starts = comm.share(total, ranks, ndev)[1]
-    cuts = _cuts(keys, (starts.high * 65536 + starts.low)[1:])
+    cuts = _cuts(edges.keys(), num, (starts.high * 65536 + starts.low)[1:])
     sent = jnp.diff(jnp.concatenate([jnp.zeros(1, jnp.int32), cuts, num[None]]))
     columns, count, _ = comm.exchange(list(edges.columns()), sent, Capacity(n, "sort"), name="edges")
-    shared, _ = _sorted(edges.like(columns), count)
+    shared = _sorted(edges.like(columns), count)
     used = jnp.arange(n, dtype=jnp.int32) < count
     empty = no_edges(edges, n)
     shared = jax.tree.map(
@@ -102,14 +101,11 @@ def sort_over_ranks(edges: Edges, num: jax.Array) -> tuple[Edges, jax.Array]:
     return shared, count
 
 
-def _sorted(edges: Edges, num: jax.Array) -> tuple[Edges, list[jax.Array]]:
-    """Return edges in order, and their keys."""
-    rows = jnp.arange(edges.length.shape[0], dtype=jnp.int32)
-    *keys, order = jax.lax.sort((*edges.keys(rows < num), rows), num_keys=4)
-    return edges.take(order), keys
+def _sorted(edges: Edges, num: jax.Array) -> Edges:
+    return edges.take(kernels.sort_words(edges.keys(), num))
 
 
-def _cuts(keys: list[jax.Array], before: jax.Array) -> jax.Array:
+def _cuts(keys: list[jax.Array], num: jax.Array, before: jax.Array) -> jax.Array:
     """Return the number of this rank's sorted keys that precede each splitter.
 
     A splitter is the largest key that has at most a given number of keys before it, summed over ranks. The search
@@ -117,6 +113,7 @@ def _cuts(keys: list[jax.Array], before: jax.Array) -> jax.Array:
 
     Args:
         keys: Sorted keys of this rank, four ``(n,)`` uint32 arrays.
+        num: Number of keys.
         before: ``(s,)`` int32, number of keys before each splitter, summed over ranks.
 
     Returns:
@@ -126,7 +123,7 @@ def _cuts(keys: list[jax.Array], before: jax.Array) -> jax.Array:
     def step(state: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         bit, found = state
         tried = found.at[:, bit // 32].add(jnp.uint32(1) << (31 - bit % 32).astype(jnp.uint32))
-        count = comm.wide_sum(_count_before(keys, tried))
+        count = comm.wide_sum(_count_before(keys, num, tried))
         fits = count.high * 65536 + count.low <= before
         return bit + 1, jnp.where(fits[:, None], tried, found)
 
@@ -136,14 +133,14 @@ def _cuts(keys: list[jax.Array], before: jax.Array) -> jax.Array:
         _, found = jax.lax.while_loop(
             lambda state: state[0] < _KEY_BITS, lambda state: jax.tree.map(comm.vary, step(state)), (first, found)
         )
-    return _count_before(keys, found)
+    return _count_before(keys, num, found)
 
 
-def _count_before(keys: list[jax.Array], bounds: jax.Array) -> jax.Array:
-    """Return how many of the sorted keys are less than each of ``bounds``, ``(s, 4)`` uint32."""
+def _count_before(keys: list[jax.Array], num: jax.Array, bounds: jax.Array) -> jax.Array:
+    """Return how many of the first ``num`` sorted keys are less than each of ``bounds``, ``(s, 4)`` uint32."""
     n = keys[0].shape[0]
     low = comm.vary(jnp.zeros(bounds.shape[0], jnp.int32))
-    high = jnp.full_like(low, n)
+    high = jnp.full_like(low, num)
 
     def step(_: Any, ends: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         low, high = ends

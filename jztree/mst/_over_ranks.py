@@ -35,6 +35,9 @@ from ._edges import Edges, append, compacted, edges_of, no_edges, sort_over_rank
 
 # The radius within which a rank brings ghosts, in distances to the last of its near particles.
 _REACH = 1.25
+# Later ghosts are within the bounds of components times this factor, so that components can join several times. For
+# 800,000 particles of a cosmological simulation on 8 devices, the ranks bring ghosts 5 instead of 9 times.
+_FARTHER = 2
 # The largest number of times that the distances to other ranks are doubled, see `_gaps`, and their start relative to
 # the extent of all particles.
 _DOUBLINGS, _LEAST_GAP = 24, 2.0**-16
@@ -288,8 +291,9 @@ class _TreeOverRanks:
         """Return the graph of components with ghosts within their bounds. reach: ``(n,)``, the bounds of roots."""
         used = jnp.arange(self.n, dtype=jnp.int32) < self.own.num
         roots, bounds = self._roots(state.tree.forest, reach)
-        # One number more, because a component is left over if the bound is exactly the known distance.
-        needed = jnp.where(used, farther(farther(bounds[self.vertex])), -1)
+        # Even without the factor, this is one number more than the bound: a component is left over if the bound is the
+        # known distance.
+        needed = jnp.where(used, farther(farther(bounds[self.vertex] * _FARTHER)), -1)
         component = comm.of_rank(self.ranks.starts, roots[:, 0]) + roots[:, 1]
         component = component[self.vertex]
         _, wanted = self.stage.open_leaves(needed[:, None])
@@ -326,9 +330,10 @@ class _TreeOverRanks:
 
 
 def _first_of_equal(values: jax.Array) -> jax.Array:
-    """Return the first row with the value of each row, ``(m,)`` int32."""
+    """Return the first row with the value of each row, ``(m,)`` int32. values: ``(m,)`` int32, not negative."""
     rows = jnp.arange(values.shape[0], dtype=jnp.int32)
-    ordered, order = jax.lax.sort((values, rows), num_keys=1, is_stable=True)
+    order = kernels.sort_words([values, rows], values.shape[0])
+    ordered = values[order]
     is_first = jnp.concatenate([jnp.ones(1, bool), ordered[1:] != ordered[:-1]])
     first = order[jax.lax.cummax(jnp.where(is_first, rows, 0))]
     return jnp.zeros_like(rows).at[order].set(first)

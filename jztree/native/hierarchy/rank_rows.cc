@@ -23,7 +23,7 @@ void rank_rows(const Parallel& parallel, const RowRanks<D, T>& in) {
     in.rank[row] = static_cast<int32_t>(rank);
   };
   if (num > 0)
-    EdgeSort(parallel, list, num)
+    EdgeSort<>(parallel, list, num)
         .run([](const Link& row) { return row.bits; },
              [&](int64_t rank, const Edge& one) { write(rank, static_cast<int64_t>(one.link.bits)); });
   for (int64_t row = num; row < in.number.rows(); ++row) write(row, row);

@@ -1,5 +1,6 @@
 // Sorts edges by weight, then by the rows of their ends: all threads distribute them by the bits of their weights into
-// parts that fit into a cache, and one thread sorts each part.
+// parts that fit into a cache, and one thread sorts each part. A list with the members of EdgeList can hold other items
+// that have two keys of 64 bits.
 #pragma once
 
 #include <algorithm>
@@ -41,15 +42,18 @@ class EdgeList {
     memcpy(&edge.link.bits, links_ + 2 * i, sizeof(edge.link.bits));
     return edge;
   }
+  // Order items of `edges` that agree in both keys. No two edges do.
+  void order_equal(CacheSort::Item*, CacheSort::Item*, const Edge*) const {}
 
  private:
   uint32_t* weights_;
   int32_t* links_;
 };
 
+template <typename List = EdgeList>
 class EdgeSort {
  public:
-  EdgeSort(const Parallel& parallel, const EdgeList& edges, int64_t count)
+  EdgeSort(const Parallel& parallel, const List& edges, int64_t count)
       : parallel_(parallel),
         edges_(edges),
         count_(count),
@@ -111,12 +115,14 @@ class EdgeSort {
   void sort_part(CacheSort& sort, int64_t begin, int64_t end, const Pair& pair_of_link, const Write& write) {
     CacheSort::Item* items = sort.items(end - begin);
     for (int64_t i = begin; i < end; ++i) items[i - begin] = {dealt_[i].weight, static_cast<uint32_t>(i - begin)};
-    sort.sort(end - begin, false, [&](uint32_t i) { return pair_of_link(dealt_[begin + i].link); });
+    const Edge* part = dealt_.get() + begin;
+    for (const auto& range : sort.sort(end - begin, false, [&](uint32_t i) { return pair_of_link(part[i].link); }))
+      edges_.order_equal(items + range.begin, items + range.end, part);
     for (int64_t i = begin; i < end; ++i) write(i, dealt_[begin + items[i - begin].index]);
   }
 
   const Parallel& parallel_;
-  const EdgeList edges_;
+  const List edges_;
   const int64_t count_, grain_;
   const Digits digits_;
   Scratch<Edge> dealt_;

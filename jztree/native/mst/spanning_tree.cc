@@ -93,7 +93,7 @@ void spanning_tree(const Parallel& parallel, const SpanningTree<D, T>& in) {
   const int64_t count = boruvka.count();
   const EdgeWriter<D, T> writer(sets);
   if (count > 0) {
-    EdgeSort(parallel, edges, count)
+    EdgeSort<>(parallel, edges, count)
         .run([&](const Link& link) { return sets.rows_of(link.from(), link.to()); },
              [&](int64_t place, const Edge& edge) { writer.write(place, edge); });
   }
