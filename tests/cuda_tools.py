@@ -30,8 +30,8 @@ def tool(name: str) -> str:
     return found
 
 
-def compile_cubin(source: Path, cubin: Path, *options: str, architecture: int = 90) -> None:
-    """Compile to machine code, by default for compute capability 9.0, with the library's optimisation."""
+def compile_cubin(source: Path, cubin: Path, *options: str, architecture: int = 90, form: str = "cubin") -> None:
+    """Compile with the library's optimisation, by default to machine code for compute capability 9.0."""
     include = [f"-I{NATIVE}", "-isystem", jax.ffi.include_dir()]
     # Ignore options of the environment, which may be for faster compilation.
     environment = {name: value for name, value in os.environ.items() if name != "NVCC_APPEND_FLAGS"}
@@ -39,7 +39,7 @@ def compile_cubin(source: Path, cubin: Path, *options: str, architecture: int = 
         tool("nvcc"),
         *FLAGS,
         *include,
-        "-cubin",
+        f"-{form}",
         f"-arch=sm_{architecture}",
         *options,
         str(source),
@@ -54,6 +54,11 @@ def resources(library: Path) -> dict[str, tuple[int, int, int]]:
     command = [tool("cuobjdump"), "-res-usage", str(library)]
     report = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     return {name: (int(used), int(shared), int(constants)) for name, used, shared, constants in _USAGE.findall(report)}
+
+
+def without_file(name: str) -> str:
+    """Return the name of a kernel without that of its unnamed namespace, which depends on file and compiler."""
+    return re.sub(r"\d+_GLOBAL__N_(?:_[0-9a-f]{8}_\d+_\w+?_cu_[0-9a-f]{8}|1)", "", name)
 
 
 def disassemble(cubin: Path) -> dict[str, str]:

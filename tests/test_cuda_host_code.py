@@ -127,18 +127,13 @@ def describe(library: ctypes.CDLL, resources: dict[str, tuple[int, int, int]], f
     """
     names: dict[str, set[str]] = {}
     for name in library_resources():
-        names.setdefault(without_file(name), set()).add(name)
+        names.setdefault(cuda_tools.without_file(name), set()).add(name)
     found = 0
     for name, (registers, shared, constants) in resources.items():
-        same = names.get(without_file(name), set())
+        same = names.get(cuda_tools.without_file(name), set())
         known = name if name in same or len(same) != 1 else next(iter(same))
         found += library.standin_describe(known.encode(), registers, shared, constants - fixed)
     return found
-
-
-def without_file(name: str) -> str:
-    """Return the name of a kernel without the name of its unnamed namespace, which depends on the compiled file."""
-    return re.sub(r"\d+_GLOBAL__N__[0-9a-f]{8}_\d+_\w+?_cu_[0-9a-f]{8}", "", name)
 
 
 def traced(programs: Iterator[Callable[[], Any]]) -> list[Call]:
