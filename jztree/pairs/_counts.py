@@ -26,6 +26,8 @@ from ._wide_numbers import WideCounts, WideSums
 # Pairs of larger leaves are compared faster: on a two-core AMD EPYC 9004 (Zen 4), 20 bins of 1e6 uniform particles take
 # a third less time than with leaves of 24.
 _CONFIG = RadiusConfig(tree=TreeConfig(leaf_size=48))
+# Without whole leaves in one bin, even larger leaves are faster: 110,592 clustered points take a tenth less time.
+_CONFIG_OF_PLACES = RadiusConfig(tree=TreeConfig(leaf_size=96))
 _BAD_REGION = "row {0} has a region%s that is not valid; regions must be at least 0 and below num_regions, %d."
 _LOST = (
     "a sum of products of weights%s is outside the range of %s; choose weights nearer to 1%s, or switch on "
@@ -136,7 +138,8 @@ def pair_counts(
         separations: Whether to sum the separations of the pairs in each bin also.
         th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
             the z-ordered particles that the function returned. On one device, this saves the time for the sort.
-        cfg: Options, equal on all ranks. None means leaves of 48 particles, which are fastest for pair counts.
+        cfg: Options, equal on all ranks. None means leaves of 48 particles, or 96 with weights or two
+            quantities, which are fastest for pair counts.
 
     Returns:
         The counts and sums. On several devices, every device gets the total over all devices.
@@ -149,7 +152,10 @@ def pair_counts(
             particles, or a sum of weights exceeds the range of its dtype.
         CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
     """
-    cfg = checked_config(_CONFIG if cfg is None else cfg, RadiusConfig)
+    if cfg is None:
+        each = mode != "r" or weight is not None or weight_b is not None or separations
+        cfg = _CONFIG_OF_PLACES if each else _CONFIG
+    cfg = checked_config(cfg, RadiusConfig)
     cfg = without_masses(cfg)
     check_hierarchy(th)
     one, other = _check_both(part, part_b, th)

@@ -9,12 +9,12 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <type_traits>
 #include <vector>
 
 #include "pair_bins.h"
 #include "pair_leaf_edges.h"
 #include "pair_leaves.h"
+#include "pair_lookup.h"
 #include "pair_places.h"
 #include "pair_problem.h"
 #include "pair_squares.h"
@@ -26,25 +26,27 @@ template <PairMode Mode, int D, typename T>
 class LeafPairs {
  public:
   using V = Lanes<float>;
+  using Places = Lanes<int32_t>;
   using Side = PairSide<D, T>;
 
   LeafPairs(const PairProblem<D, T>& problem, PairTable& table)
       : one_(problem.one),
         other_(problem.other),
         rule_(problem.rule),
-        first_(problem.first),
-        second_(problem.second),
-        scale_(problem.scale),
+        lookup_(problem),
         separations_(problem.separations),
         table_(table),
         leaves_(problem.scale, problem.rule.distances.rounding, problem.rule.to_middle(), problem.most),
         edges_(problem),
         squares_(static_cast<size_t>(problem.first.count)),
-        places_(problem.first.count, problem.second.count, problem.most, table.copies()),
+        first_place_(multiples(problem.first.count, problem.second.count + 1)),
+        second_place_(multiples(problem.second.count, 1)),
         row_(static_cast<size_t>(problem.most + lanes)),
+        found_(row_.size() / lanes + 1),
         chosen_(row_.size()),
+        place_(row_.size() * lanes),
         weight_b_(table.weighted() ? row_.size() : 0),
-        weights_(table.weighted() ? row_.size() * lanes : 0) {}
+        weights_(table.weighted() ? place_.size() : 0) {}
 
   // Count the pairs of leaf a of one set and leaf b of the other. itself: both are the same leaf, and each of its pairs
   // counts once. apart: the regions differ from pair to pair.
@@ -71,22 +73,50 @@ class LeafPairs {
       if (possible.hi - possible.lo <= few_edges && !apart_ && !table_.weighted()) return compare_leaves<How>(possible);
     const PairBins<Mode, float> limits = edges_.limits();
     find_rows(limits, possible, weight_b);
-    if (places_.worth(possible, edges_.even()) && std::isfinite(leaves_.angle()))
-      return place_leaves<How>(limits, possible);
+    if (are_places_worth(possible) && std::isfinite(leaves_.angle())) return place_leaves<How>(limits, possible);
+    list_rows();
     for (int64_t k = 0; k < rows_; ++k) look_up_row<How>(limits, row_[static_cast<size_t>(k)]);
+  }
+
+  // Whether vectors find the places of pairs in these bins faster than a lookup of every pair. Floats represent the
+  // places.
+  bool are_places_worth(const Bins& bins) const {
+    const bool few = bins.hi - bins.lo <= few_edges, few_b = bins.hi_b - bins.lo_b <= few_edges;
+    return table_.places() < 1 << 20 && few && (!sighted || edges_.even().even || few_b);
   }
 
   // Find the rows of the first leaf whose pairs may be in several bins. The pairs of the other rows are counted here.
   void find_rows(const PairBins<Mode, float>& limits, const Bins& possible, double weight_b) {
     // Narrowing takes one step per edge, so rows that span many edges are usually processed without it.
     const bool few = possible.few() && !separations_;
-    rows_ = 0;
     for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
       PairBounds<float> bounds;
       leaves_.bounds(begin, limits.farthest_along(), bounds);
       uint32_t near = limits.near(bounds);
       if (leaves_.count_a() - begin < lanes) near &= (uint32_t{1} << (leaves_.count_a() - begin)) - 1;
       if (few) near = without_whole(limits, begin, near, bounds, possible, weight_b);
+      found_[static_cast<size_t>(begin / lanes)] = near;
+    }
+  }
+
+  // List the found rows.
+  void list_rows() {
+    rows_ = 0;
+    for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes)
+      rows_ +=
+          pack_chosen(found_[static_cast<size_t>(begin / lanes)], static_cast<int32_t>(begin), row_.data() + rows_);
+  }
+
+  // List the found rows that are near a block of the second leaf.
+  void list_rows_near(int64_t block, const PairBins<Mode, float>& limits) {
+    leaves_.aim_at_block(block);
+    rows_ = 0;
+    for (int64_t begin = 0; begin < leaves_.count_a(); begin += lanes) {
+      uint32_t near = found_[static_cast<size_t>(begin / lanes)];
+      if (near == 0) continue;
+      PairBounds<float> bounds;
+      leaves_.bounds(begin, limits.farthest_along(), bounds);
+      near &= limits.near(bounds);
       rows_ += pack_chosen(near, static_cast<int32_t>(begin), row_.data() + rows_);
     }
   }
@@ -100,79 +130,108 @@ class LeafPairs {
       const bool counts = limits.counts(bins);
       if (counts && (!bins.one() || apart_ || itself_)) continue;
       near &= ~(uint32_t{1} << i);
-      if (counts) table_.add(bins.lo, bins.lo_b, leaves_.count_b(), one_.weight(row_a_ + begin + i) * weight_b);
+      if (!counts) continue;
+      const double weight = one_.weight(row_a_ + begin + i) * weight_b;
+      table_.add(table_.place(bins.lo, bins.lo_b), leaves_.count_b(), weight);
     }
     return near;
   }
 
   // Find the bins of the pairs, one block of the second leaf after another.
   template <Quantities How>
-  __attribute__((flatten)) void place_leaves(const PairBins<Mode, float>& limits, const Bins& bins) {
-    const bool itself = itself_;
+  void place_leaves(const PairBins<Mode, float>& limits, const Bins& bins) {
+    const bool weighted = table_.weighted() && !apart_;
+    const PlaceFinder<Mode> finder(bins, limits, edges_.even(), first_place_.data(), second_place_.data());
+    if (weighted)
+      for (int64_t i = 0; i < leaves_.count_b(); ++i) weight_b_[static_cast<size_t>(i)] = other_.weight(row_b_ + i);
+    for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
+      list_rows_near(begin, limits);
+      if (rows_ == 0) continue;
+      const int64_t pairs = place_block<How>(finder, limits, begin);
+      if (apart_) {
+        add_apart(begin);
+      } else {
+        if (weighted) put_weights(begin);
+        table_.add_pairs(place_.data(), weights_.data(), pairs);
+      }
+    }
+  }
+
+  // Find the places of the pairs with a block of the second leaf. Returns their number.
+  template <Quantities How>
+  __attribute__((noinline, flatten)) int64_t place_block(const PlaceFinder<Mode>& prepared,
+                                                         const PairBins<Mode, float>& limits, int64_t begin) {
+    const PlaceFinder<Mode> finder = prepared;  // without an address, so that it stays in registers
     const PairErrors<float>& errors = edges_.errors();
     const V outermost(limits.first().outermost() + errors.per_distance2 * limits.farthest2() + errors.across2);
     const V farthest(limits.farthest_along() + errors.along);
-    const int32_t* const rows = row_.data();
-    const int64_t count = rows_;
-    uint32_t* const chosen = chosen_.data();
-    const bool weighted = table_.weighted() && !apart_;
-    if (weighted)
-      for (int64_t i = 0; i < leaves_.count_b(); ++i) weight_b_[static_cast<size_t>(i)] = other_.weight(row_b_ + i);
-    places_.begin(bins, limits, edges_.even());
-    for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
-      const auto block = leaves_.template block<How>(begin);
-      auto buffer = places_.buffer();
-      for (int64_t k = 0; k < count; ++k) {
-        V first, along;
-        block.template quantities<How>(rows[k], first, along);
-        uint32_t near = lanes_at_most(first, outermost);
-        if (sighted) near &= lanes_at_most(along, farthest);
-        if (itself) near &= behind(rows[k], begin);
-        chosen[k] = near;
-        if (weighted) put_weights(rows[k], begin, near, weights_.data() + buffer.end);
-        buffer.put(first, along, near);
-      }
-      const int32_t* const places =
-          places_.find(buffer.end, [&](int64_t at, float first, float along) { look_up_put(at, begin, first, along); });
-      apart_ ? add_apart(begin, places) : table_.add_pairs(places, weights_.data(), buffer.end);
+    const auto block = leaves_.template block<How>(begin);
+    const bool itself = itself_;
+    const int32_t *row = row_.data(), *const rows_end = row + rows_;
+    uint32_t* chosen = chosen_.data();
+    int32_t* end = place_.data();
+    for (; row < rows_end; ++row, ++chosen) {
+      V first, along;
+      block.template quantities<How>(*row, first, along);
+      uint32_t near = lanes_at_most(first, outermost);
+      if (sighted) near &= lanes_at_most(along, farthest);
+      if (itself) near &= behind(*row, begin);
+      *chosen = near;
+      if (near == 0) continue;
+      Places found;
+      const uint32_t unsure = finder.template find<How == Quantities::sighted>(first, along, found) & near;
+      if (unsure != 0) found = decided(found, unsure, row_a_ + *row, row_b_ + begin, first, along);
+      end += keep_lanes(found, near, end);
     }
+    return end - place_.data();
   }
 
-  // The weights of the chosen pairs.
-  void put_weights(int64_t i, int64_t begin, uint32_t chosen, double* to) const {
-    if (separations_) {
-      for (; chosen != 0; chosen &= chosen - 1) *to++ = pair_weight(row_a_ + i, row_b_ + begin + __builtin_ctz(chosen));
-      return;
+  // The places of the pairs of one row with `lanes` others, after float64 has decided on the given ones.
+  __attribute__((noinline)) Places decided(Places found, uint32_t unsure, int64_t row_a, int64_t row_b, V first,
+                                           V along) const {
+    float firsts[lanes], alongs[lanes];
+    int32_t places[lanes];
+    store(first, firsts);
+    store(along, alongs);
+    store(found, places);
+    for (; unsure != 0; unsure &= unsure - 1) {
+      const int lane = __builtin_ctz(unsure);
+      places[lane] = static_cast<int32_t>(lookup_.place_of(row_a, row_b + lane, firsts[lane], alongs[lane]));
     }
+    Places out;
+    load(places, out);
+    return out;
+  }
+
+  // Find the weights of the pairs with a block of the second leaf.
+  void put_weights(int64_t begin) {
+    double* to = weights_.data();
     Lanes<double> weights;
     load(weight_b_.data() + begin, weights);
-    keep_lanes(weights * one_.weight(row_a_ + i), chosen, to);
-  }
-
-  // Add the pairs in the buffer, each to its own regions.
-  void add_apart(int64_t begin, const int32_t* places) {
-    const int32_t copies = static_cast<int32_t>(table_.copies());
     for (int64_t k = 0; k < rows_; ++k) {
       const int64_t row_a = row_a_ + row_[static_cast<size_t>(k)];
-      for (uint32_t left = chosen_[static_cast<size_t>(k)]; left != 0; left &= left - 1) {
-        const int64_t row_b = row_b_ + begin + __builtin_ctz(left);
-        table_.add_pair(*places++ / copies, one_.region(row_a), other_.region(row_b), pair_weight(row_a, row_b));
+      uint32_t chosen = chosen_[static_cast<size_t>(k)];
+      if (separations_) {
+        for (; chosen != 0; chosen &= chosen - 1) *to++ = pair_weight(row_a, row_b_ + begin + __builtin_ctz(chosen));
+      } else {
+        to += keep_lanes(weights * one_.weight(row_a), chosen, to);
       }
+    }
+  }
+
+  // Add the found places, each pair to its own regions.
+  void add_apart(int64_t begin) {
+    const int32_t* place = place_.data();
+    for (int64_t k = 0; k < rows_; ++k) {
+      const int64_t row_a = row_a_ + row_[static_cast<size_t>(k)];
+      for (uint32_t left = chosen_[static_cast<size_t>(k)]; left != 0; left &= left - 1)
+        add(row_a, row_b_ + begin + __builtin_ctz(left), *place++);
     }
   }
 
   double pair_weight(int64_t row_a, int64_t row_b) const {
     const double weight = one_.weight(row_a) * other_.weight(row_b);
     return separations_ ? weight * rule_.separation(one_.pos + row_a * D, other_.pos + row_b * D) : weight;
-  }
-
-  // Look up the pair at position `at` of the buffer.
-  __attribute__((noinline)) void look_up_put(int64_t at, int64_t begin, float first, float along) {
-    size_t k = 0;
-    for (; at >= __builtin_popcount(chosen_[k]); ++k) at -= __builtin_popcount(chosen_[k]);
-    uint32_t left = chosen_[k];
-    for (; at > 0; --at) left &= left - 1;
-    look_up(row_a_ + row_[k], row_b_ + begin + __builtin_ctz(left), first, along);
   }
 
   // Count the pairs within each edge.
@@ -290,7 +349,7 @@ class LeafPairs {
         row.template quantities<How>(begin, distance2, along);
         uint32_t unsure = lanes_at_most(distance2, possibly) & ~lanes_at_most(distance2, surely) & behind(i, begin);
         for (; unsure != 0; unsure &= unsure - 1)
-          within += is_within(row_a_ + i, row_b_ + begin + __builtin_ctz(unsure), edge);
+          within += lookup_.is_within(row_a_ + i, row_b_ + begin + __builtin_ctz(unsure), edge);
       }
     }
     return within;
@@ -319,100 +378,37 @@ class LeafPairs {
     if (sighted) store(along, alongs);
     for (; near != 0; near &= near - 1) {
       const int lane = __builtin_ctz(near);
-      look_up(row_a, row_b + lane, firsts[lane], sighted ? alongs[lane] : 0);
+      const int64_t place = lookup_.place_of(row_a, row_b + lane, firsts[lane], sighted ? alongs[lane] : 0);
+      if (place != 0) add(row_a, row_b + lane, place);
     }
   }
 
-  // Decide in float64.
-  void look_up_to_middle(int64_t row_a, int64_t row_b) {
-    const Sighted pair = rule_.sighted(one_.pos + row_a * D, other_.pos + row_b * D);
-    T first, second;
-    rule_.quantities(pair, &first, &second);
-    int64_t edge = first_.first_within(first, first, [&](double exact) { return rule_.within_first(pair, exact); });
-    if (edge == 0 || edge == first_.count) return;
-    int64_t edge_b =
-        second_.first_within(second, second, [&](double exact) { return rule_.within_second(pair, exact); });
-    if (edge_b > 0 && edge_b < second_.count) add(row_a, row_b, edge, edge_b);
-  }
-
-  // Both quantities of a pair in the precision of the positions. In float64, the given ones were rounded to float32.
-  struct Pair {
-    T first, along;
-  };
-  Pair given(int64_t row_a, int64_t row_b, float first, float along) const {
-    if (!wide) return {static_cast<T>(first), static_cast<T>(along)};
-    Pair pair{};
-    for (int d = 0; d < D; ++d) {
-      T apart = wrapped_difference<T>(one_.tree.x[d][row_a], other_.tree.x[d][row_b], scale_.period[d],
-                                      scale_.period_rest[d]);
-      if (Mode != PairMode::across_along || d < D - 1) pair.first += apart * apart;
-      pair.along = std::fabs(apart);
-    }
-    return pair;
-  }
-
-  bool is_within(int64_t row_a, int64_t row_b, int64_t edge) const {
-    const size_t at = static_cast<size_t>(edge);
-    if constexpr (wide) {
-      const T first = given(row_a, row_b, 0, 0).first;
-      if (first <= first_.surely[at] || first > first_.possibly[at]) return first <= first_.surely[at];
-    }
-    return rule_.within_first(one_.pos + row_a * D, other_.pos + row_b * D, first_.exact[at]);
-  }
-
-  void look_up(int64_t row_a, int64_t row_b, float local_first, float local_along) {
-    if (sighted && rule_.to_middle()) return look_up_to_middle(row_a, row_b);
-    const T *a = one_.pos + row_a * D, *b = other_.pos + row_b * D;
-    const auto [first, along] = given(row_a, row_b, local_first, local_along);
-    int64_t edge = first_.first_within(first, first, [&](double exact) { return rule_.within_first(a, b, exact); });
-    if (edge == 0 || edge == first_.count) return;
-    int64_t edge_b = 0;
-    if (sighted) {
-      T low = along, high = along;
-      if (Mode == PairMode::distance_cosine) cosine_range(first, along, low, high);
-      edge_b = second_.first_within(low, high, [&](double exact) { return rule_.within_second(a, b, exact); });
-      if (edge_b == 0 || edge_b == second_.count) return;
-    }
-    add(row_a, row_b, edge, edge_b);
-  }
-
-  void add(int64_t row_a, int64_t row_b, int64_t edge, int64_t edge_b) {
+  void add(int64_t row_a, int64_t row_b, int64_t place) {
     double weight = table_.weighted() ? pair_weight(row_a, row_b) : 0;
     if (apart_) {
-      table_.add_pair(edge, edge_b, one_.region(row_a), other_.region(row_b), weight);
+      table_.add_pair(place, one_.region(row_a), other_.region(row_b), weight);
     } else {
-      table_.add(edge, edge_b, 1, weight);
+      table_.add(place, 1, weight);
     }
   }
-
-  void cosine_range(T distance2, T along, T& low, T& high) const {
-    if (!(distance2 > PairBins<Mode, T>::vanishing)) {
-      low = 0, high = std::numeric_limits<T>::infinity();
-      return;
-    }
-    T cosine = along / std::sqrt(distance2), slip = rule_.slip(distance2);
-    low = cosine - slip, high = cosine + slip;
-  }
-
-  static constexpr bool wide = std::is_same<T, double>::value;
 
   const Side &one_, &other_;
   const PairRule<D, T>& rule_;
-  const EdgeTable<T, OctaveCells>& first_;
-  const EdgeTable<T, EqualCells>& second_;
-  const Scale<D, T>& scale_;
+  const PairLookup<Mode, D, T> lookup_;
   const bool separations_;
   PairTable& table_;
   PairLeaves<Mode, D, T> leaves_;
   LeafEdges<Mode, D, T> edges_;
   PairSquares squares_;
-  PairPlaces<Mode> places_;
+  const std::vector<float> first_place_, second_place_;  // one for each edge, and one for values above the last
   // The current leaves: their first rows, and the rows of the first leaf that are not counted as a whole.
   int64_t row_a_ = 0, row_b_ = 0, rows_ = 0;
   std::vector<int32_t> row_;
-  std::vector<uint32_t> chosen_;  // the buffered pairs of each row
+  std::vector<uint32_t> found_;   // the rows of each block of the first leaf with pairs in several bins
+  std::vector<uint32_t> chosen_;  // the pairs of each row that may be in bins
+  std::vector<int32_t> place_;    // of these pairs
   std::vector<double> weight_b_;  // of the second leaf
-  std::vector<double> weights_;   // of the buffered pairs
+  std::vector<double> weights_;   // of the pairs with places
   bool itself_ = false;           // both are the same leaf, and each of its pairs counts once
   bool apart_ = false;            // the regions differ from pair to pair
 };

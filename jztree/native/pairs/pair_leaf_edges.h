@@ -20,8 +20,8 @@ struct EvenEdges {
   N start = 0, per_step = 0;
   // Steps: a value farther than this times (1 + its place) from an edge is surely on its apparent side.
   float tolerance = 0;
-  float least = -1;  // steps; every edge is above this
-  float most = 0;    // steps; all edges are below this
+  float least = -0.5f;  // steps; every edge is above this
+  float most = 0;       // steps; all edges are below this
   bool even = false;
 
   EvenEdges() = default;
@@ -158,7 +158,9 @@ class LeafEdges {
       for (int64_t edge = begin; edge < end; ++edge)
         first_.set_square(edge, problem_.first.exact[static_cast<size_t>(edge)] * scale * factor, rounding);
     };
-    if (possible.hi - possible.lo <= few_edges) set_squares(possible.lo, possible.hi);
+    // The edges on both sides bound the quantities.
+    if (possible.hi - possible.lo <= few_edges)
+      set_squares(std::max<int64_t>(possible.lo - 1, 0), std::min(possible.hi + 1, problem_.first.count));
     set_squares(problem_.first.count - 1, problem_.first.count);
     if (Mode != PairMode::across_along) return;
     even_ = all_even_.scaled(leaves.factor());

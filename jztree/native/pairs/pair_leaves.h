@@ -88,6 +88,17 @@ class PairLeaves {
     if (to_middle_) note_lines_of_sight(a, b);
   }
 
+  // Let `bounds` be those to `lanes` particles of the second leaf, starting at `begin`, until the next call of `set`.
+  void aim_at_block(int64_t begin) {
+    const V infinity(std::numeric_limits<float>::infinity());
+    for (int d = 0; d < D; ++d) {
+      V x;
+      load(b_[d].data() + begin, x);
+      low_[d] = least_lane(x);
+      high_[d] = -least_lane(choose(x < infinity, -x, infinity));
+    }
+  }
+
   // For `lanes` particles of the first leaf, starting at `begin`, to all particles of the second.
   void bounds(int64_t begin, float farthest_along, PairBounds<float>& out) const {
     switch (quantities()) {
@@ -250,7 +261,7 @@ class PairLeaves {
       most = std::max({most, std::fabs(low) * factor_, std::fabs(high) * factor_});
       both_centres_[d] = static_cast<float>(2 * centre_[d] * factor_);
     }
-    const double angle = 8 * epsilon + (4 * rounding_ + (wide ? 16 * epsilon : 0)) / std::sqrt(nearest2);
+    const double angle = 12 * epsilon + (4 * rounding_ + (wide ? 16 * epsilon : 0)) / std::sqrt(nearest2);
     const bool known = nearest2 > 0x1p-60 && most < 0x1p60 && angle < 0x1p-10;
     angle_ = known ? static_cast<float>(angle) : std::numeric_limits<float>::infinity();
   }
@@ -277,11 +288,15 @@ class PairLeaves {
       }
       if (Mode != PairMode::across_along || d < D - 1 || How == Quantities::sighted)
         first = first + difference * difference;
-      if (Mode != PairMode::distance && d == D - 1) along = larger<V>(difference, -difference);
+      if (Mode != PairMode::distance && d == D - 1) along = magnitude(difference);
     }
     if (Mode == PairMode::distance || How != Quantities::sighted) return;
-    along = larger<V>(dot, -dot) / square_root(sum2);
-    if (Mode == PairMode::across_along) first = larger<V>(first - along * along, V{});
+    if (Mode == PairMode::distance_cosine) {
+      along = magnitude(dot) * inverse_root(sum2);
+    } else {
+      along = magnitude(dot) / square_root(sum2);
+      first = maximum(first - along * along, V{});
+    }
   }
 
   template <Quantities How>

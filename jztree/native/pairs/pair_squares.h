@@ -16,24 +16,26 @@
 
 namespace jztree {
 
-// Write the chosen lanes one after the other, and return their number. `to` has space for all lanes.
-inline int64_t keep_lanes(const Lanes<float>& values, uint32_t chosen, float* to) {
+// Write the chosen lanes of 4 bytes one after the other, and return their number. `to` has space for all lanes.
+template <typename N>
+inline int64_t keep_lanes(const Lanes<N>& values, uint32_t chosen, N* to) {
+  static_assert(sizeof(N) == 4);
 #if defined(__AVX512F__)
-  _mm512_storeu_ps(to, _mm512_maskz_compress_ps(static_cast<__mmask16>(chosen), (__m512)values.part[0]));
+  _mm512_storeu_si512(to, _mm512_maskz_compress_epi32(static_cast<__mmask16>(chosen), (__m512i)values.part[0]));
   return __builtin_popcount(chosen);
 #elif defined(__AVX2__)
   int64_t count = 0;
-  for (int i = 0; i < Lanes<float>::registers; ++i) {
-    uint32_t here = chosen >> i * Lanes<float>::width & 0xff;
-    __m256i order = chosen_lanes.in_order(here);
-    _mm256_storeu_ps(to + count, _mm256_permutevar8x32_ps((__m256)values.part[i], order));
+  for (int i = 0; i < Lanes<N>::registers; ++i) {
+    uint32_t here = chosen >> i * Lanes<N>::width & 0xff;
+    __m256i kept = _mm256_permutevar8x32_epi32((__m256i)values.part[i], chosen_lanes.in_order(here));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + count), kept);
     count += __builtin_popcount(here);
   }
   return count;
 #else
   if (chosen == 0) return 0;
-  float all[lanes];
-  store<float>(values, all);
+  N all[lanes];
+  store<N>(values, all);
   int64_t count = 0;
   // Write every lane. The next lane overwrites a lane that is not chosen.
   for (int64_t i = 0; i < lanes; ++i) {
@@ -44,7 +46,7 @@ inline int64_t keep_lanes(const Lanes<float>& values, uint32_t chosen, float* to
 #endif
 }
 
-inline void keep_lanes(const Lanes<double>& values, uint32_t chosen, double* to) {
+inline int64_t keep_lanes(const Lanes<double>& values, uint32_t chosen, double* to) {
 #if defined(__AVX512F__)
   const uint32_t low = chosen & 0xff;
   _mm512_storeu_pd(to, _mm512_maskz_compress_pd(static_cast<__mmask8>(low), (__m512d)values.part[0]));
@@ -53,8 +55,9 @@ inline void keep_lanes(const Lanes<double>& values, uint32_t chosen, double* to)
 #else
   double all[lanes];
   store<double>(values, all);
-  for (; chosen != 0; chosen &= chosen - 1) *to++ = all[__builtin_ctz(chosen)];
+  for (uint32_t left = chosen; left != 0; left &= left - 1) *to++ = all[__builtin_ctz(left)];
 #endif
+  return __builtin_popcount(chosen);
 }
 
 // Add one to each lane of `counts` if a is at most b.

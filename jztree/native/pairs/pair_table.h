@@ -18,7 +18,7 @@ class PairTable {
     counts_.resize(static_cast<size_t>(rows_ * size_));
     here_.resize(static_cast<size_t>(size_));
     if (weighted) sums_.resize(counts_.size()), sums_here_.resize(here_.size());
-    if (size_ <= most_places) copies_ = 4;
+    if (size_ <= most_places) copies_ = many_copies;
     tally_.resize(here_.size() * static_cast<size_t>(copies_));
     sums_tally_.resize(weighted ? tally_.size() : 0);
   }
@@ -44,33 +44,30 @@ class PairTable {
     std::fill(sums_here_.begin(), sums_here_.end(), 0.);
   }
 
-  // Places of pairs are multiplied by this number of counters. Consecutive pairs are often at the same place, and a
-  // processor needs several cycles before it can change a number in memory again. So the counters take turns.
-  int64_t copies() const { return copies_; }
+  int64_t places() const { return size_; }
+  // The place of a pair. Place 0 belongs to no bin.
+  int64_t place(int64_t first, int64_t second) const { return first * second_ + second; }
 
-  // Count pairs by their places, and add their weights if used.
+  // Count pairs by their places, and add their weights if used. Consecutive pairs are often at the same place, and a
+  // processor needs several cycles before it can change a number in memory again. So several counters take turns.
   void add_pairs(const int32_t* places, const double* weights, int64_t pairs) {
     if (tallied_ + pairs > std::numeric_limits<uint32_t>::max()) add_tally();
     tallied_ += pairs;
     if (weighted()) {
-      copies_ == 4 ? add_turns<4, true>(places, weights, pairs) : add_turns<1, true>(places, weights, pairs);
+      copies_ > 1 ? add_turns<many_copies, true>(places, weights, pairs) : add_turns<1, true>(places, weights, pairs);
     } else {
-      copies_ == 4 ? add_turns<4, false>(places, weights, pairs) : add_turns<1, false>(places, weights, pairs);
+      copies_ > 1 ? add_turns<many_copies, false>(places, weights, pairs) : add_turns<1, false>(places, weights, pairs);
     }
   }
 
   // The counts of one place of the second quantity.
   int64_t* column(int64_t second) { return here_.data() + second; }
 
-  void add(int64_t first, int64_t second, int64_t number, double weight) {
-    size_t place = static_cast<size_t>(first * second_ + second);
-    here_[place] += number;
-    if (weighted()) sums_here_[place] += weight;
+  void add(int64_t place, int64_t number, double weight) {
+    here_[static_cast<size_t>(place)] += number;
+    if (weighted()) sums_here_[static_cast<size_t>(place)] += weight;
   }
   // Add one pair, for any regions.
-  void add_pair(int64_t first, int64_t second, int32_t one, int32_t other, double weight) {
-    add_pair(first * second_ + second, one, other, weight);
-  }
   void add_pair(int64_t place, int32_t one, int32_t other, double weight) {
     add_at(0, place, weight);
     add_at(1 + one, place, weight);
@@ -87,7 +84,7 @@ class PairTable {
 
  private:
   size_t at(int64_t row, int64_t first, int64_t second) const {
-    return static_cast<size_t>(row * size_ + first * second_ + second);
+    return static_cast<size_t>(row * size_ + place(first, second));
   }
   void add_at(int64_t row, int64_t place, double weight) {
     size_t i = static_cast<size_t>(row * size_ + place);
@@ -96,13 +93,17 @@ class PairTable {
   }
   template <int Copies, bool Weighted>
   void add_turns(const int32_t* places, const double* weights, int64_t pairs) {
-    uint32_t* const counts = tally_.data();
-    double* const sums = sums_tally_.data();
-    auto add = [=](int64_t pair, int turn) {
+    uint32_t* counts[Copies];
+    double* sums[Copies];
+    for (int turn = 0; turn < Copies; ++turn) {
+      counts[turn] = tally_.data() + turn * size_;
+      sums[turn] = sums_tally_.data() + (Weighted ? turn * size_ : 0);
+    }
+    auto add = [&](int64_t pair, int turn) {
       // Unsigned, because extending a sign would take one more instruction.
       const uint32_t at = static_cast<uint32_t>(places[pair]);
-      ++(counts + turn)[at];
-      if (Weighted) (sums + turn)[at] += weights[pair];
+      ++counts[turn][at];
+      if (Weighted) sums[turn][at] += weights[pair];
     };
     int64_t pair = 0;
     for (; pair + Copies <= pairs; pair += Copies)
@@ -115,8 +116,8 @@ class PairTable {
     if (tallied_ == 0) return;
     tallied_ = 0;
     for (size_t i = 0; i < tally_.size(); ++i) {
-      here_[i / static_cast<size_t>(copies_)] += tally_[i];
-      if (weighted()) sums_here_[i / static_cast<size_t>(copies_)] += sums_tally_[i];
+      here_[i % here_.size()] += tally_[i];
+      if (weighted()) sums_here_[i % here_.size()] += sums_tally_[i];
     }
     std::fill(tally_.begin(), tally_.end(), 0);
     std::fill(sums_tally_.begin(), sums_tally_.end(), 0.);
@@ -130,6 +131,7 @@ class PairTable {
 
   // With more places, the counters would not stay in the fastest cache.
   static constexpr int64_t most_places = 1024;
+  static constexpr int64_t many_copies = 4;
 
   int64_t rows_, second_, size_, copies_ = 1;
   int64_t tallied_ = 0;  // the number of pairs in the tally

@@ -176,7 +176,7 @@ class PairWalk {
   void add_all(Node a, Node b, const Bins& bins) {
     enter_regions(a, b);
     double weight = table_.weighted() ? one_.node_weight(a.plane, a.i) * other_.node_weight(b.plane, b.i) : 0;
-    table_.add(bins.lo, bins.lo_b, one_.count(a.plane, a.i) * other_.count(b.plane, b.i), weight);
+    table_.add(table_.place(bins.lo, bins.lo_b), one_.count(a.plane, a.i) * other_.count(b.plane, b.i), weight);
   }
 
   // itself: both are the same leaf, and each of its pairs counts once.

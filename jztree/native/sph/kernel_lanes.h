@@ -1,9 +1,11 @@
 // Square roots, quotients and exponentials of vectors, lane by lane.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 #include "common/cpu/lanes.h"
@@ -53,6 +55,83 @@ inline Lanes<T> square_root(const Lanes<T>& a) {
   return out;
 }
 
+template <typename T>
+inline Lanes<T> magnitude(const Lanes<T>& a) {
+  using Bits = typename RegisterType<T>::Mask;
+  constexpr auto sign = std::numeric_limits<std::decay_t<decltype(Bits{}[0])>>::min();
+  Lanes<T> out;
+  for (int i = 0; i < Lanes<T>::registers; ++i) out.part[i] = (typename Lanes<T>::Register)((Bits)a.part[i] & ~sign);
+  return out;
+}
+
+// The compiler does not turn a comparison and a choice into these instructions.
+inline Lanes<float> maximum(const Lanes<float>& a, const Lanes<float>& b) {
+#if defined(__AVX512F__)
+  Lanes<float> out;
+  out.part[0] = (Lanes<float>::Register)_mm512_maskz_max_ps(0xffff, (__m512)a.part[0], (__m512)b.part[0]);
+  return out;
+#else
+  return choose(a > b, a, b);
+#endif
+}
+inline Lanes<float> minimum(const Lanes<float>& a, const Lanes<float>& b) {
+#if defined(__AVX512F__)
+  Lanes<float> out;
+  out.part[0] = (Lanes<float>::Register)_mm512_maskz_min_ps(0xffff, (__m512)a.part[0], (__m512)b.part[0]);
+  return out;
+#else
+  return choose(a < b, a, b);
+#endif
+}
+
+inline float least_lane(const Lanes<float>& a) {
+#if defined(__AVX512F__)
+  const __m512d all = (__m512d)a.part[0];
+  const __m256 half = _mm256_min_ps((__m256)_mm512_maskz_extractf64x4_pd(0xff, all, 0),
+                                    (__m256)_mm512_maskz_extractf64x4_pd(0xff, all, 1));
+  __m128 few = _mm_min_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1));
+  few = _mm_min_ps(few, _mm_movehl_ps(few, few));
+  return std::min(_mm_cvtss_f32(few), _mm_cvtss_f32(_mm_movehdup_ps(few)));
+#else
+  float all[lanes];
+  store(a, all);
+  float least = all[0];
+  for (float one : all) least = std::min(least, one);
+  return least;
+#endif
+}
+
+// a * b + c, rounded once or twice, for numbers whose errors are known to be harmless.
+inline Lanes<float> sum_of_product(const Lanes<float>& a, const Lanes<float>& b, const Lanes<float>& c) {
+#if defined(__AVX512F__)
+  Lanes<float> out;
+  out.part[0] = (Lanes<float>::Register)_mm512_fmadd_ps((__m512)a.part[0], (__m512)b.part[0], (__m512)c.part[0]);
+  return out;
+#else
+  return a * b + c;
+#endif
+}
+
+// The nearest integers, for absolute values below 2^22.
+inline Lanes<float> nearest_whole(const Lanes<float>& a) {
+#if defined(__AVX512F__)
+  Lanes<float> out;
+  out.part[0] = (Lanes<float>::Register)_mm512_maskz_roundscale_ps(0xffff, (__m512)a.part[0], 0);
+  return out;
+#else
+  const Lanes<float> shift(0x1.8p23f);
+  return (a + shift) - shift;
+#endif
+}
+
+// Without the fraction.
+inline Lanes<int32_t> whole_part(const Lanes<float>& a) {
+  Lanes<int32_t> out;
+  for (int i = 0; i < Lanes<float>::registers; ++i)
+    out.part[i] = __builtin_convertvector(a.part[i], Lanes<int32_t>::Register);
+  return out;
+}
+
 // One divided by the square root of each lane, to about 2^-21.
 inline Lanes<float> inverse_root(const Lanes<float>& a) {
   using Register = Lanes<float>::Register;
@@ -70,7 +149,8 @@ inline Lanes<float> inverse_root(const Lanes<float>& a) {
 #endif
   }
   // One step of Newton's method doubles the number of exact digits.
-  return near * (Lanes<float>(1.5f) - a * near * near * 0.5f);
+  const Lanes<float> half = near * Lanes<float>(0.5f), one(1.f);
+  return sum_of_product(half, sum_of_product(a * near, -near, one), near);
 }
 
 // exp(x) of non-positive numbers, exact to the last bit or two; 0 below the smallest normal number. With n the integer
