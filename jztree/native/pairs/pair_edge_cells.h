@@ -19,7 +19,8 @@ class EdgeCells {
   // place of each edge divided by its number. Returns whether the cells suffice.
   bool set(const EdgeBounds<float>& edges, int64_t lo, int64_t hi, float top, float slip, int64_t stride) {
     stride_ = _mm512_set1_epi32(static_cast<int>(stride));
-    return set(edges, lo, hi, top, slip, 32) || set(edges, lo, hi, top, slip, 64);
+    // More edges hardly ever fit into 32 cells.
+    return (hi - lo <= 12 && set(edges, lo, hi, top, slip, 32)) || set(edges, lo, hi, top, slip, 64);
   }
 
   // Find the place of the first edge that contains each number. Returns the numbers that are too close to an edge.
@@ -54,8 +55,10 @@ class EdgeCells {
   bool set(const EdgeBounds<float>& edges, int64_t lo, int64_t hi, float top, float slip, int cells) {
     cells_ = cells;
     // Cell 0 holds all numbers below cell 1, which holds the second edge.
-    const float second = hi - lo > 1 ? edges.surely[lo + 1] - slip : top;
+    float second = hi - lo > 1 ? edges.surely[lo + 1] - slip : top;
     top += slip;
+    second = std::max(second, top * 0x1p-12f);
+    crowded_ = _mm512_set1_ps(top * 0x1p-8f);
     if (!(second > 0 && second <= top && top <= std::numeric_limits<float>::max())) return false;
     const int32_t begin = bits_of(second), end = bits_of(top);
     int shift = 0;
@@ -69,7 +72,8 @@ class EdgeCells {
     return valid;
   }
 
-  // Fill a part of the tables. Returns whether each of its cells up to the last one has at most one edge.
+  // Fill a part of the tables. Returns whether each of its cells up to the last one has at most one edge. Among the
+  // lowest numbers, which are rare, cells may have several, and all their numbers are too close to an edge.
   bool fill(int part, const EdgeBounds<float>& edges, int64_t lo, int64_t hi, float slip, int32_t base, int last) {
     const __m512i lane = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
     // The entry of a cell is at the remainder of its number.
@@ -92,12 +96,15 @@ class EdgeCells {
       possibly = _mm512_mask_mov_ps(possibly, reached, _mm512_set1_ps(edges.possibly[edge]));
       place = _mm512_mask_mov_epi32(place, reached, _mm512_set1_epi32(static_cast<int>(edge)));
     }
-    surely_[part] = surely, possibly_[part] = possibly, place_[part] = _mm512_mullo_epi32(place, stride_);
-    return _mm512_mask_cmp_ps_mask(used, next - _mm512_set1_ps(slip), end, _CMP_NGE_UQ) == 0;
+    const __mmask16 several = _mm512_mask_cmp_ps_mask(used, next - _mm512_set1_ps(slip), end, _CMP_NGE_UQ);
+    surely_[part] = _mm512_mask_mov_ps(surely, several, _mm512_set1_ps(-infinity[0]));
+    possibly_[part] = _mm512_mask_mov_ps(possibly, several, infinity);
+    place_[part] = _mm512_mullo_epi32(place, stride_);
+    return _mm512_mask_cmp_ps_mask(several, end, crowded_, _CMP_NLE_UQ) == 0;
   }
 
   int cells_ = 0;
-  __m512 least_, surely_[4], possibly_[4];
+  __m512 least_, crowded_, surely_[4], possibly_[4];
   __m512i shift_, stride_, place_[4];
 };
 

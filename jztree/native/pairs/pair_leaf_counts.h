@@ -141,11 +141,13 @@ class LeafPairs {
   template <Quantities How>
   void place_leaves(const PairBins<Mode, float>& limits, const Bins& bins) {
     const bool weighted = table_.weighted() && !apart_;
+    list_rows();
     const PlaceFinder<Mode> finder(bins, limits, edges_.even(), first_place_.data(), second_place_.data());
     if (weighted)
       for (int64_t i = 0; i < leaves_.count_b(); ++i) weight_b_[static_cast<size_t>(i)] = other_.weight(row_b_ + i);
     for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
-      list_rows_near(begin, limits);
+      // Bounds across separate lines of sight take longer than the pairs that they leave out.
+      if (Mode != PairMode::across_along || How != Quantities::sighted) list_rows_near(begin, limits);
       if (rows_ == 0) continue;
       const int64_t pairs = place_block<How>(finder, limits, begin);
       if (apart_) {
