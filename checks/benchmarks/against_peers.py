@@ -23,7 +23,7 @@ from inputs import linking_length, uniform
 from timing import Call, machine, seconds, timed
 
 import jztree as jz
-from jztree_utils import ics, io
+from jztree_utils import hdbscan, ics, io
 
 HISTORY = Path(__file__).parents[1] / "results" / "against_peers.jsonl"
 
@@ -94,6 +94,26 @@ def tree_cases() -> Iterator[Case]:
         pos = uniform(n, dims)
         there = peers.quitefastmst(pos.astype("f8"))
         yield Case(f"minimum spanning tree {n:.1e} in {dims}D", spanning_tree(pos), "quitefastmst", there, aim)
+
+
+def cluster_cases() -> Iterator[Case]:
+    """Yield HDBSCAN* of points in an open box, half of them in clumps."""
+    n, rng = 10**6, np.random.default_rng(6)
+    clumps = rng.random((200, 3))[rng.integers(0, 200, n // 2)] + 0.01 * rng.standard_normal((n // 2, 3))
+    pos = rng.permutation(np.concatenate([clumps, rng.random((n // 2, 3))]))
+    there = peers.fast_hdbscan(pos, 20)
+    yield Case("HDBSCAN 1e+06, min_cluster_size=20, float64", clusters(pos, 20), "fast_hdbscan", there, 8.0, 1)
+
+
+def clusters(pos: np.ndarray, min_cluster_size: int) -> Call:
+    """Return our HDBSCAN* in an open box."""
+
+    def found() -> Any:
+        with jax.enable_x64(True):
+            tree = jz.mst.euclidean.jit(pos, core_k=min_cluster_size)
+            return hdbscan.hdbscan(jz.hierarchy.dendrogram.jit(tree), min_cluster_size).labels
+
+    return found
 
 
 def peak_cases() -> Iterator[Case]:
@@ -241,7 +261,7 @@ def sort_case(n: int) -> Case:
 def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[str, Any]]:
     """Measure in order the rows of the table whose names contain the text ``only``."""
     radius = (radius_cases(), atom_cases(), pair_cases(snapshot), pair_cases_in_both_precisions())
-    groups = fof_cases(), tree_cases(), peak_cases()
+    groups = fof_cases(), tree_cases(), cluster_cases(), peak_cases()
     for cases in (knn_cases(large), *groups, *radius, snapshot_cases(snapshot), [sort_case(large)]):
         for case in cases:
             if only not in case.name:

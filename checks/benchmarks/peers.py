@@ -67,6 +67,17 @@ def quitefastmst(pos: np.ndarray) -> Call | None:
     return _if_installed(make)
 
 
+def fast_hdbscan(pos: np.ndarray, min_cluster_size: int) -> Call | None:
+    """Find the clusters of HDBSCAN* in an open box, with as many threads as Numba uses."""
+
+    def make() -> Call:
+        import fast_hdbscan as peer
+
+        return lambda: peer.HDBSCAN(min_cluster_size=min_cluster_size).fit(pos).labels_
+
+    return _if_installed(make)
+
+
 def scipy(pos: np.ndarray, k: int, boxsize: float | None = None) -> Call | None:
     """Find the ``k`` nearest neighbours of every point. Positions must be inside the box."""
 
