@@ -156,6 +156,16 @@ def test_ghosts_do_not_grow_with_the_number_of_devices() -> None:
         assert counted["rounds.spanning_tree_ghosts"] <= 4
 
 
+def test_equal_points_of_other_devices_are_not_ghosts() -> None:
+    """Each device has 500 rows of 5 places."""
+    pos = oracles.uniform(5, 3)[np.random.default_rng(1).integers(0, 5, 2000)]
+    with stats.statistics() as counted:
+        found = euclidean.smap(mesh_of(4), jit=True)(pos.reshape(4, 500, 3))
+        jax.block_until_ready(found)
+    assert counted["rows.ghosts"] < 50
+    check(found, euclidean(pos))
+
+
 @pytest.mark.parametrize("name", ["cut", "dendrogram"])
 def test_clusters_over_devices_raise(name: str) -> None:
     options = {"rlink": 0.1} if name == "cut" else {}

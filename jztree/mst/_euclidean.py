@@ -54,9 +54,10 @@ def euclidean(
 
     Over several devices, the edges are the same for any number of devices, bit for bit; see `SpanningTree` for their
     distribution. A device holds its particles, the particles of other devices near its own, and edges near the surface
-    of its domain. Their numbers do not grow with the number of devices. The devices exchange edges in rounds, whose
-    number grows at most like the logarithm of the number of particles. In each round, a device sends at most one edge
-    for each set of joined particles near its surface. Derivatives gather the positions of all devices on each device.
+    of its domain. Their numbers do not grow with the number of devices, except if the particles are a few clumps that
+    are farther apart than wide, each of them on several devices. The devices exchange edges in rounds, whose number
+    grows at most like the logarithm of the number of particles. In each round, a device sends at most one edge for each
+    set of joined particles near its surface. Derivatives gather the positions of all devices on each device.
 
     Args:
         part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.

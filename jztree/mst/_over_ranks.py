@@ -17,7 +17,9 @@
 All ranks are connected by edges between the last particle of a rank and the first one of the next rank, so each
 component has a lightest edge from the start.
 
-A rank holds its particles, its ghosts, and the edges of step 3. Their number does not depend on the number of ranks.
+A rank holds its particles, its ghosts, and the edges of step 3. Their number depends on the surface of its domain, not
+on the number of ranks. The exception are a few clumps of particles that are farther apart than wide, each of them on
+several ranks: the last bounds then reach most particles of the other clumps.
 """
 
 from typing import Any, NamedTuple
@@ -55,6 +57,25 @@ class OfParticles(NamedTuple):
 
     ids: jax.Array
     core: tuple[jax.Array, jax.Array] | None
+
+
+class _EqualRows(NamedTuple):
+    """Particles of this rank that follow an equal point in z-order. They are not ghosts of other ranks.
+
+    Without this, each rank would have all points of a place as ghosts. Equal points are in the order of their ids. An
+    edge to any but the first of them is never in the tree, because the edge to the first one precedes it.
+
+    Attributes:
+        is_equal: ``(n,)`` bool.
+        order: ``(n,)`` int32, all other particles in z-order, then these.
+        num: Number of the others, int32.
+        first: ``(n,)`` int32, the place in ``order`` of the first one of the equal points of each particle.
+    """
+
+    is_equal: jax.Array
+    order: jax.Array
+    num: jax.Array
+    first: jax.Array
 
 
 class _Ranks(NamedTuple):
@@ -105,17 +126,21 @@ def tree_over_ranks(given: InputParticles, k: int, core_k: int | None, box: Exac
 
 class _TreeOverRanks:
     def __init__(self, stage: Stage, k: int, core_k: int | None, box: Exact, cfg: Any) -> None:
-        self.stage, self.k, self.core_k, self.box, self.cfg = stage, k, core_k, box, cfg
-        self.own = own = stage.sources
-        assert own.domain is not None
-        self.domain = own.domain
-        self.n, self.dtype = own.pos.shape[0], own.pos.dtype
-        counts = comm.all_gather(jnp.stack([own.num, own.given_num()]))
-        self.total = comm.wide_total(counts[:, 0])
-        self.offsets = comm.starts_of(counts[:, 1])
-        stage.exchange_boxes(counts[:, 0], close=True)
+        self.k, self.core_k, self.box, self.cfg = k, core_k, box, cfg
+        sources = stage.sources
+        assert sources.domain is not None
+        self.domain = sources.domain
+        self.n, self.dtype = sources.pos.shape[0], sources.pos.dtype
+        self.equal = _equal_rows(sources, core_k)
+        self.own = own = sources.select(self.equal.order, self.equal.num, cfg.tree)
+        self.stage = Stage(own, own, box, cfg, "knn_ghosts")
+        counts = comm.all_gather(jnp.stack([own.num, sources.given_num(), sources.num]))
+        self.total = comm.wide_total(counts[:, 2])
+        offsets = comm.starts_of(counts[:, 1])
+        self.all_ids = comm.of_rank(offsets, sources.origin.rank) + sources.origin.idx
+        self.stage.exchange_boxes(counts[:, 0], close=True)
         rank = comm.get_rank_info()[0]
-        self.ranks = _Ranks(rank, comm.starts_of(counts[:, 0]), _gaps(stage, own))
+        self.ranks = _Ranks(rank, comm.starts_of(counts[:, 0]), _gaps(self.stage, own))
 
     def run(self) -> tuple[Edges, jax.Array]:
         """Return this rank's share of the edges, and their number."""
@@ -138,6 +163,8 @@ class _TreeOverRanks:
         vertices = self._vertices_of(near, self.vertex)
         edges = edges_of(found)
         tree_edges, num = append(no_edges(edges, self.n), comm.vary(jnp.int32(0)), edges, found.certain != 0)
+        if self.core_k is None:
+            tree_edges, num = append(tree_edges, num, *self._edges_of_equal(near, found, of_own.ids, edges))
         self.adjacent, self.adjacent_vertices = self._adjacent_edge(of_own)
         self.capacity = choose_capacity("mst_edges", None, near.pos.shape[0] // 8 + _MIN_EDGES, near.pos.shape[0] + 1)
         graph = self._graph(near, found, vertices)
@@ -161,7 +188,7 @@ class _TreeOverRanks:
         options: dict[str, Any] = {"domain": self.domain.corners, "others": True}
         rad, idx = kernels.knn(own.tree(), None, None, None, k, self.box, **options)
         leaves, reach = stage.open_leaves(rad[:, -1:] * jnp.asarray(_REACH, self.dtype), k + 1)
-        ids = comm.of_rank(self.offsets, own.origin.rank) + own.origin.idx
+        ids = self.all_ids[self.equal.order]
         near = stage.with_ghosts(reach, ids)
         start = near.route().start
         idx = jnp.where(idx < 0, -1, idx + start)
@@ -184,6 +211,23 @@ class _TreeOverRanks:
             core_near = near.route().more(core)
         near_rows = self._over_ghosts(near, idx, -2)
         return near, near_rows, OfParticles(ids, core), OfParticles(near.data, core_near), reach
+
+    def _edges_of_equal(
+        self, near: ParticlesWithGhosts, found: kernels.EdgesOfPart, ids: jax.Array, like: Edges
+    ) -> tuple[Edges, jax.Array]:
+        """Return an edge of length 0 for each row, and whether it is an edge: those of `_EqualRows.is_equal`.
+
+        These edges join each particle to the first of all equal points, in the order of ids. If this is not the first
+        one of this rank, it is a ghost, and joined to that one by an edge of length 0.
+        """
+        row = found.places[:, 1] - near.route().start
+        is_zero = (found.exact[:, 0] == 0) & (found.exact[:, 1] == 0) & (row >= 0) & (row < self.own.num)
+        first = ids.at[jnp.where(is_zero, row, self.n)].set(found.ends[:, 0], mode="drop")
+        ends = jnp.stack([first[self.equal.first], self.all_ids], axis=1)
+        zero = jnp.zeros((self.n, 2), jnp.uint32)
+        return like._replace(
+            weight=zero, ends=ends, exact=zero, length=jnp.zeros(self.n, self.dtype)
+        ), self.equal.is_equal
 
     def _over_ghosts(self, near: ParticlesWithGhosts, values: jax.Array, fill: Any) -> jax.Array:
         """Return ``values`` ``(n, ...)`` of own particles at their rows of ``near``, and ``fill`` for ghosts."""
@@ -327,6 +371,21 @@ class _TreeOverRanks:
         place = jnp.where(rows < number, hooked, self.n)
         parents = jnp.stack([jnp.full(self.n, self.ranks.rank, jnp.int32), rows], axis=1)
         return parents.at[place].set(parent[at], mode="drop"), reach.at[place].set(theirs, mode="drop")
+
+
+def _equal_rows(sources: SortedParticles, core_k: int | None) -> _EqualRows:
+    """Find equal rows. With core distances, points at the same place may be far apart, so none counts as equal."""
+    pos, n = sources.pos, sources.pos.shape[0]
+    bits = jax.lax.bitcast_convert_type(pos, jnp.dtype(f"uint{8 * pos.dtype.itemsize}"))
+    rows = jnp.arange(n, dtype=jnp.int32)
+    follows = jnp.concatenate([jnp.zeros(1, bool), jnp.all(bits[1:] == bits[:-1], axis=1)])
+    used = rows < sources.num
+    is_equal = follows & used & (core_k is None)
+    number = jnp.cumsum(used & ~is_equal, dtype=jnp.int32)
+    num = jnp.sum(used & ~is_equal, dtype=jnp.int32)
+    place = jnp.where(used & ~is_equal, number - 1, num + jnp.cumsum(~used | is_equal, dtype=jnp.int32) - 1)
+    order = jnp.zeros_like(rows).at[place].set(rows)
+    return _EqualRows(is_equal, order, num, jnp.maximum(number - 1, 0))
 
 
 def _first_of_equal(values: jax.Array) -> jax.Array:
