@@ -44,6 +44,12 @@ class UnionFind {
     return i;
   }
 
+  // The parent of a row; a root is its own parent.
+  int32_t parent(int64_t row) { return get(row); }
+
+  // Start to load the parent of a row.
+  void prefetch(int64_t row) { __builtin_prefetch(&at(row)); }
+
   void unite(int64_t a, int64_t b) {
     for (;;) {
       int32_t high = find(a), low = find(b);

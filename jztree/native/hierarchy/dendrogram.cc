@@ -13,6 +13,9 @@
 namespace jztree {
 namespace {
 
+// The numbers of edges by which the loads of rows and of their parents precede their use.
+constexpr int64_t ahead = 24, sooner = 12;
+
 void dendrogram(const Parallel&, const TreeClusters& in) {
   const int64_t edges = in.num();
   UnionFind sets(in.rows);
@@ -20,6 +23,22 @@ void dendrogram(const Parallel&, const TreeClusters& in) {
   for (int64_t row = 0; row < in.rows; ++row) sets.set(row, row);
   std::fill_n(last.get(), in.rows, -1);
   for (int64_t edge = 0; edge < edges; ++edge) {
+    // Most of the time is spent waiting for memory.
+    if (edge + ahead < edges && has_rows(in.ends, edge + ahead, in.rows)) {
+      for (int i = 0; i < 2; ++i) {
+        const int32_t row = in.ends[2 * (edge + ahead) + i];
+        sets.prefetch(row);
+        __builtin_prefetch(last.get() + row);
+      }
+    }
+    if (edge + sooner < edges && has_rows(in.ends, edge + sooner, in.rows)) {
+      // The parent is loaded by now; it is often the root.
+      for (int i = 0; i < 2; ++i) {
+        const int32_t parent = sets.parent(in.ends[2 * (edge + sooner) + i]);
+        sets.prefetch(parent);
+        __builtin_prefetch(last.get() + parent);
+      }
+    }
     if (!has_rows(in.ends, edge, in.rows)) throw Refusal("invalid row index in the ends of edges.");
     int32_t cluster[2], count = 0;
     int32_t root[2];
