@@ -41,7 +41,7 @@ highlight_language = "text"
 default_role = "py:obj"
 nitpicky = True
 # References to other projects are not resolved, because the build does not use the network.
-nitpick_ignore_regex = [("py:.*", r"(jax|numpy|matplotlib|h5py|pandas|astropy)(\..*)?|PartitionSpec")]
+nitpick_ignore_regex = [("py:.*", r"(jax|numpy|matplotlib|h5py|pandas|astropy|sklearn)(\..*)?|PartitionSpec")]
 autodoc_mock_imports = ["torch"]  # large, and not needed here
 autodoc_member_order = "bysource"
 autodoc_typehints = "none"

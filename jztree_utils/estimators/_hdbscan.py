@@ -149,7 +149,7 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
             ``(n,)``, labels like ``labels_``.
 
         Raises:
-            NotFittedError: Before `fit`.
+            sklearn.exceptions.NotFittedError: Before `fit`.
             ValueError: If an argument is invalid.
         """
         check_is_fitted(self)
