@@ -146,6 +146,7 @@ def test_derivatives_are_those_of_one_device(core_k: int | None) -> None:
     np.testing.assert_allclose(found.reshape(-1, 3), expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_ghosts_do_not_grow_with_the_number_of_devices() -> None:
     """Each device has 500 particles."""
     for ndev in (4, 8):

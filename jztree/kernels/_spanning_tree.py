@@ -14,7 +14,6 @@ __all__ = [
     "dendrogram",
     "first_rows",
     "peak_forest",
-    "rank_rows",
     "sort_words",
     "spanning_tree",
     "spanning_tree_of_part",
@@ -208,20 +207,6 @@ def peak_forest(near: jax.Array, rank: jax.Array, num: Any) -> tuple[jax.Array, 
     """
     n = near.shape[0]
     return call("peak_forest", (i32(n), i32(max(n - 1, 0), 2), i32()), near, rank, as_num(num))
-
-
-def rank_rows(number: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
-    """Order rows by a number, the largest first, and by row among equal numbers.
-
-    Args:
-        number: ``(n,)`` float32 or float64, not NaN.
-        num: int32 scalar. Rows from ``num`` on keep their places.
-
-    Returns:
-        The row of each rank, and the rank of each row, ``(n,)`` int32 each.
-    """
-    rows = i32(number.shape[0])
-    return call("rank_rows", (rows, rows), number[:, None], as_num(num), gradients="stopped")
 
 
 def sort_words(words: list[jax.Array], num: Any) -> jax.Array:

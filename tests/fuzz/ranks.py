@@ -1,6 +1,6 @@
-"""Searches within a radius, and spheres, over devices, some without particles, compared with the results of one device.
+"""Searches within a radius, spheres and spanning trees over devices, compared with the results of one device.
 
-Other parts judge the results of one device.
+Some devices have no particles. Other parts judge the results of one device.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,14 @@ from .inputs import pick
 _CASES = 30  # of one compiled function
 _PART = "part = jz.data.Pos(pos=deal(pos, counts), num=np.array(counts, np.int32))\n"
 # Functions over devices, and the results to compare: theirs, and those of one device.
+_TREE = """
+found = jz.mst.squeeze_tree(search(part, boxsize, {core_k}))
+many, one = ([tree.i, tree.j, tree.exact, tree.length] for tree in (found, here(pos, boxsize, {core_k})))
+"""
+_CORE_K = 3
 _KINDS = {
+    "tree": ("euclidean", _TREE.format(core_k=None)),
+    "reachability": ("euclidean", _TREE.format(core_k=_CORE_K)),
     "count": (
         "count_within",
         "many = [join(search(part, radius, boxsize), counts)]\none = [here(pos, radius, boxsize)]",
@@ -80,7 +87,7 @@ _KINDS = {
     ),
 }
 # The modules of functions that are not in jz.radius.
-_MODULES = {"clusters": "fof", "spheres": "overdensity"}
+_MODULES = {"clusters": "fof", "spheres": "overdensity", "tree": "mst", "reachability": "mst"}
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
@@ -117,7 +124,8 @@ class _Judge:
         pos = values["pos"]
         sides = inputs.sides(values["boxsize"], pos.shape[1])
         lengths = np.append(sides, [values["radius"], *values.get("reach", ())])
-        if expect_error(outcome, unsound(pos, sides), self._may_refuse(values, lengths, sides)):
+        too_few = "core_k is above num" if self.kind == "reachability" and len(pos) < _CORE_K else None
+        if expect_error(outcome, unsound(pos, sides) or too_few, self._may_refuse(values, lengths, sides)):
             return
         if self.kind in ("lists", "nearest", "sums") and _vanishing(pos):
             return

@@ -235,7 +235,7 @@ def test_edge_to_a_wrong_particle_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("kernel", "change", "words"),
     [
-        ("rank_rows", lambda found: (found[0][::-1], found[1][::-1]), "the number of peaks is wrong"),
+        ("sort_words", lambda order: order[::-1], "the number of peaks is wrong"),
         ("peak_forest", lambda found: (found[0], jnp.maximum(found[1] - 1, 0), found[2]), "of a peak is wrong"),
         ("first_rows", lambda first: first + 1, "of a peak is wrong"),
     ],

@@ -21,6 +21,11 @@ def clumps(sizes: tuple[int, ...], width: float = 0.02) -> tuple[np.ndarray, np.
     return np.concatenate(points)[order] % 1, np.repeat(np.arange(len(sizes)), sizes)[order]
 
 
+@pytest.fixture(autouse=True)
+def one_device(use_devices: Any) -> None:
+    use_devices(1)
+
+
 @pytest.fixture
 def snapshot(tmp_path: Path) -> tuple[Path, np.ndarray, np.ndarray]:
     pos, clump = clumps((60, 200, 90))

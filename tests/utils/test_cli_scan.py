@@ -89,7 +89,7 @@ def test_invalid_options_are_reported(
     assert message in capsys.readouterr().err
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_scan_does_not_depend_on_the_number_of_devices(use_devices: Any, capsys: pytest.CaptureFixture[str]) -> None:
     found = []
     for ndev in (1, 3):
