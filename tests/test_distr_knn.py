@@ -312,16 +312,6 @@ def test_several_devices_give_the_derivatives_of_one(word: str) -> None:
     np.testing.assert_allclose(by_box, want_box, rtol=1e-4)
 
 
-def test_derivatives_of_neighbours_alone_raise() -> None:
-    _, _, part = make("uniform", 4)
-
-    def loss(pos: jax.Array) -> jax.Array:
-        return jnp.sum(jz.knn.knn.smap(mesh_of(4))(Pos(pos=pos, num=part.num), k=2, result="part").pos)
-
-    with pytest.raises(ValueError, match="use the distances"):
-        jax.jit(jax.grad(loss))(jnp.asarray(part.pos))
-
-
 def test_k_above_total_particle_count_raises() -> None:
     _, _, part = make("no more than k", 4)
     with pytest.raises(Exception, match="k is 6, but there are only 5 particles"):
