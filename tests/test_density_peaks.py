@@ -43,7 +43,9 @@ def check(found: DensityPeaks, neighbours: list[set[int]], density: Any) -> None
     np.testing.assert_array_equal(found.saddle_density[:num], level)
     with np.errstate(invalid="ignore"):
         persistence = np.where(ends, np.where(top == level, 0, top - level), np.inf)
-    np.testing.assert_array_equal(found.persistence[:num], persistence.astype(density.dtype))
+    # XLA rounds differences below the smallest normal number to 0.
+    tiny = np.finfo(density.dtype).tiny
+    np.testing.assert_allclose(found.persistence[:num], persistence.astype(density.dtype), rtol=0, atol=tiny)
     assert (found.persistence[num:] == 0).all()
     assert np.isneginf(found.density[num:]).all()
     assert np.isneginf(found.saddle_density[num:]).all()
@@ -60,11 +62,13 @@ def values(n: int, kind: str, dtype: Any = np.float32) -> np.ndarray:
         return np.ones(n, dtype)
     if kind == "zeros of both signs":
         return np.where(rng.random(n) < 0.5, dtype(0), -dtype(0))
-    assert kind == "infinite"
-    return rng.choice(np.array([-np.inf, -1, 2, np.inf], dtype), n)
+    if kind == "infinite":
+        return rng.choice(np.array([-np.inf, -1, 2, np.inf], dtype), n)
+    assert kind == "subnormal"
+    return rng.integers(-3, 4, n).astype(dtype) * np.finfo(dtype).smallest_subnormal
 
 
-KINDS = ["random", "ties", "equal", "zeros of both signs", "infinite"]
+KINDS = ["random", "ties", "equal", "zeros of both signs", "infinite", "subnormal"]
 
 
 @pytest.mark.parametrize("dims", range(1, 9))
@@ -101,7 +105,7 @@ def test_estimated_densities_equal_a_flood(kind: str) -> None:
     check(density_peaks.jit(pos, density, 16, 1.0), graph(pos, 16, 1.0), density)
 
 
-@pytest.mark.parametrize("n", [0, 1, 2, 3])
+@pytest.mark.parametrize("n", [3, 2, 1, 0])
 @pytest.mark.parametrize("k", [1, 2, 5])
 def test_few_particles(n: int, k: int) -> None:
     pos, density = oracles.uniform(n, 3), values(n, "random")

@@ -145,9 +145,12 @@ def _check_density(density: Any, pos: jax.Array) -> jax.Array:
 
 def _descending_words(levels: jax.Array) -> list[jax.Array]:
     """Return words ``(n,)`` uint32 and int32 in the order of the levels from the highest down, then of the rows."""
-    words = jax.lax.bitcast_convert_type(jnp.where(levels == 0, 0, levels), jnp.uint32).reshape(len(levels), -1)
+    words = jax.lax.bitcast_convert_type(levels, jnp.uint32).reshape(len(levels), levels.dtype.itemsize // 4)
     high, *low = jnp.moveaxis(words[:, ::-1], 1, 0)  # the low word comes first
-    is_negative = high >> 31 == 1
+    # XLA takes numbers below the smallest normal one for 0, so this compares bits. Both zeros are equal.
+    is_zero = functools.reduce(jnp.bitwise_or, low, high & 0x7FFFFFFF) == 0
+    is_negative = (high >> 31 == 1) & ~is_zero
+    high = jnp.where(is_zero, 0, high)
     high = jnp.where(is_negative, high, ~high & 0x7FFFFFFF)
     low = [jnp.where(is_negative, one, ~one) for one in low]
     return [high, *low, jnp.arange(len(levels), dtype=jnp.int32)]
