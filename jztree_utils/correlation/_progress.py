@@ -14,7 +14,7 @@ from ..progress import polled, waiting
 def counting(what: str, work: int, particles: int, advance: Callable[[int], None], *, quiet: bool) -> Iterator[None]:
     """Report the progress of a block that counts pairs.
 
-    On a CPU, the kernel tells the number of particles whose pairs are counted. On a GPU, only the time is known.
+    On a CPU, the kernel stores the number of finished particles. On a GPU, only the time is known.
 
     Args:
         what: The task, in words.

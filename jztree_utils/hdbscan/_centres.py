@@ -18,7 +18,7 @@ def centroids(samples: np.ndarray, labels: np.ndarray, weights: np.ndarray, box:
             is that of the images nearest to the first sample of the cluster, and is in the box.
     """
     found = np.empty((_number(labels), samples.shape[1]))
-    for row, members in enumerate(_members(labels)):
+    for row, members in enumerate(rows_of(labels, len(found))):
         first = samples[members[0]]
         offsets = _nearest_images(samples[members] - first, box)
         found[row] = first + np.average(offsets, weights=weights[members], axis=0)
@@ -34,7 +34,7 @@ def medoids(samples: np.ndarray, labels: np.ndarray, weights: np.ndarray, box: n
     The time grows with the square of the number of samples of a cluster. The arguments are those of `centroids`.
     """
     found = np.empty((_number(labels), samples.shape[1]))
-    for row, members in enumerate(_members(labels)):
+    for row, members in enumerate(rows_of(labels, len(found))):
         points, weight = samples[members], weights[members]
         block = max(1, _ENTRIES // len(points))
         sums = [_distances(points[i : i + block], points, box) @ weight for i in range(0, len(points), block)]
@@ -62,10 +62,10 @@ def _number(labels: np.ndarray) -> int:
     return int(labels.max(initial=-1)) + 1
 
 
-def _members(labels: np.ndarray) -> list[np.ndarray]:
-    """Return the rows of each cluster, in ascending order."""
+def rows_of(labels: np.ndarray, number: int) -> list[np.ndarray]:
+    """Return the rows with each of the labels from 0 to ``number - 1``, in ascending order."""
     order = np.argsort(labels, kind="stable")
-    starts = np.searchsorted(labels[order], np.arange(_number(labels) + 1))
+    starts = np.searchsorted(labels[order], np.arange(number + 1))
     return [order[start:stop] for start, stop in itertools.pairwise(starts)]
 
 

@@ -19,7 +19,7 @@ from ._condensed_tree import (
     outlier_scores,
 )
 
-METHODS = ("eom", "leaf")
+_METHODS = ("eom", "leaf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def check_options(
         raise ValueError(
             f"cluster_selection_epsilon is {cluster_selection_epsilon!r}; it must be a distance, at least 0 and finite."
         )
-    if cluster_selection_method not in METHODS:
+    if cluster_selection_method not in _METHODS:
         raise ValueError(f"cluster_selection_method is {cluster_selection_method!r}; it must be 'eom' or 'leaf'.")
     if not isinstance(allow_single_cluster, (bool, np.bool_)):
         raise ValueError(f"allow_single_cluster is {allow_single_cluster!r}; it must be True or False.")

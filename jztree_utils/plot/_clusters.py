@@ -8,7 +8,7 @@ import numpy as np
 
 from jztree.hierarchy import Dendrogram
 
-from ..hdbscan import Clusters, CondensedTree
+from ..hdbscan import Clusters, CondensedTree, rows_of
 from ._figure import Path, drawing
 from ._style import COLOURS, with_unit
 
@@ -142,25 +142,25 @@ class _Outline:
 
 def _outlines(tree: CondensedTree) -> Iterator[_Outline]:
     """Yield the shape of each cluster. The parts of a cluster are within its shape at the length of the split."""
-    rows = np.argsort(tree.cluster, kind="stable")
-    starts = np.searchsorted(tree.cluster[rows], np.arange(len(tree.parent) + 1))
+    number = len(tree.parent)
     levels = np.concatenate([tree.level, tree.birth])
     finite = levels[np.isfinite(levels) & (levels > 0)]
     # Coincident particles never leave.
     first, last = (finite.min() / 1.1, finite.max()) if len(finite) else (1.0, 1.0)
-    start = np.zeros(len(tree.parent))
-    for one in range(len(tree.parent)):
-        parts = np.flatnonzero(tree.parent == one)
-        leave = np.sort(np.clip(tree.level[rows[starts[one] : starts[one + 1]]], first, last))
+    start = np.zeros(number)
+    for one, (points, parts) in enumerate(
+        zip(rows_of(tree.cluster, number), rows_of(tree.parent, number), strict=True)
+    ):
+        leave = np.sort(np.clip(tree.level[points], first, last))
         end = tree.birth[parts[0]] if len(parts) else (leave[-1] if len(leave) else last)
         level = np.concatenate([[max(tree.birth[one], first)], leave, [end]])
-        number = tree.size[one] - np.concatenate([[0], np.arange(len(leave)), [len(leave)]])
-        left = start[one] + (tree.size[one] - number) / 2
+        width = tree.size[one] - np.concatenate([[0], np.arange(len(leave)), [len(leave)]])
+        left = start[one] + (tree.size[one] - width) / 2
         inside = left[-1]
         for part in parts:
             start[part] = inside
             inside += tree.size[part]
-        yield _Outline(one, 1 / level, left, left + number)
+        yield _Outline(one, 1 / level, left, left + width)
 
 
 def _colours_of(clusters: Clusters) -> list[str]:

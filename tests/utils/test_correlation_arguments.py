@@ -159,7 +159,7 @@ def test_progress_reports_each_count(monkeypatch: pytest.MonkeyPatch, capsys: py
     assert len(lines) == 4
 
 
-def test_kernel_tells_the_number_of_counted_particles() -> None:
+def test_kernel_stores_the_number_of_finished_particles() -> None:
     rng = np.random.default_rng(3)
     pos, other = rng.random((280, 3)), rng.random((90, 3))
     before = particles_done()

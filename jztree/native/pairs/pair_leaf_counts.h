@@ -408,7 +408,7 @@ class LeafPairs {
   std::vector<int32_t> row_;
   std::vector<uint32_t> found_;   // the rows of each block of the first leaf with pairs in several bins
   std::vector<uint32_t> chosen_;  // the pairs of each row that may be in bins
-  std::vector<int32_t> place_;    // of these pairs
+  std::vector<int32_t> place_;    // of the chosen pairs
   std::vector<double> weight_b_;  // of the second leaf
   std::vector<double> weights_;   // of the pairs with places
   bool itself_ = false;           // both are the same leaf, and each of its pairs counts once

@@ -186,7 +186,7 @@ __device__ void merge_entry(const Order<D, T>& order, const Buffers& buffers, in
   buffers.other_rows[place] = entry.row;
 }
 
-// The memory in which a block sorts a piece.
+// The shared memory of a block that sorts a piece.
 struct PieceMemory {
   uint64_t keys[2][piece_rows];
   uint32_t rows[2][piece_rows];

@@ -70,7 +70,7 @@ def clusters(core_k: int | None = None) -> Work:
     def run(pos: jax.Array) -> Any:
         return dendrogram(euclidean(pos, 1.0, core_k=None if core_k is None else min(core_k, pos.shape[0])))
 
-    # The spanning tree and its clusters, and as much memory again for the search as all searches need.
+    # The tree and its clusters take 64 bytes. The search takes three times the memory of other searches.
     return Work(("mass", "id"), run, lambda size: 64 + 3 * _WORDS_OF_DESIGN * size, False)
 
 

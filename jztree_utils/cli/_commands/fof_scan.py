@@ -38,7 +38,7 @@ class Scan:
         rlink: Linking lengths.
         groups: Numbers of groups.
         members: Numbers of particles in these groups.
-        largest: Numbers of particles in the largest group, 0 if there is none.
+        largest: Numbers of particles in the largest group, 0 without groups.
     """
 
     b: np.ndarray

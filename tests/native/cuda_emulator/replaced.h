@@ -1,6 +1,6 @@
 // Kernels that nvcc has compiled, in place of those that the host's compiler has compiled from the same sources.
 //
-// tests/ptx.py translates nvcc's intermediate code (PTX) to C++ for a library of its own. This library gets the
+// tests/ptx.py translates nvcc's intermediate code (PTX) to C++ for a separate library. This library gets the
 // operations of a GPU's threads as function pointers.
 #pragma once
 
