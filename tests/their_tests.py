@@ -4,6 +4,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import NamedTuple
 from xml.etree import ElementTree
@@ -74,6 +75,17 @@ def run(folder: Path, replace: str, tests: str, *options: str) -> list[Case]:
     subprocess.run([*call, "test_theirs.py"], cwd=folder, env=environ, capture_output=True, check=False)
     cases = ElementTree.parse(folder / "found.xml").iter("testcase")
     return [_case(case) for case in cases if case.find("skipped") is None]
+
+
+def assert_pass(cases: list[Case], least: int, reasons: Sequence[str], failing: Collection[str] = ()) -> None:
+    """Assert that at least ``least`` of the cases that use our classes pass, and that others fail as expected.
+
+    reasons: parts of the messages of expected failures. failing: functions that fail for other reasons.
+    """
+    assert sum(case.uses and not case.message for case in cases) >= least
+    for case in cases:
+        known = case.function in failing or any(reason in case.message for reason in reasons)
+        assert known or not case.message, f"{case.name}: {case.message}"
 
 
 def _case(case: ElementTree.Element) -> Case:
