@@ -97,6 +97,13 @@ def test_other_dimensions_in_float64(dims: int, x64: None) -> None:
         check(euclidean.smap(mesh_of(4), jit=True)(part, box * unit), euclidean.jit(pos * unit, box * unit))
 
 
+@pytest.mark.parametrize("core_k", [None, 4])
+def test_lengths_below_the_normal_numbers_give_the_tree_of_one_device(core_k: int | None) -> None:
+    pos = np.random.default_rng(1).integers(0, 1000, (66, 3)).astype(np.float32) * np.float32(2.0**-149)
+    found = euclidean.smap(mesh_of(2), jit=True)(dealt(pos, even(66, 2), 33), core_k=core_k)
+    check(found, euclidean.jit(pos, core_k=core_k))
+
+
 def test_mesh_of_two_axes() -> None:
     pos, _, part = make("clustered", 4)
     given = Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))

@@ -29,6 +29,7 @@ import jax.numpy as jnp
 
 from .. import comm, kernels, stats
 from .._transform.capacity import choose_capacity
+from ..arguments import at_least_normal
 from ..jax_ext import Exact
 from ..tree import build_in_domain
 from ..tree.stage import InputParticles, ParticlesWithGhosts, SortedParticles, Stage, prepare_stage
@@ -187,7 +188,7 @@ class _TreeOverRanks:
         own, stage, k = self.own, self.stage, self.k
         options: dict[str, Any] = {"domain": self.domain.corners, "others": True}
         rad, idx = kernels.knn(own.tree(), None, None, None, k, self.box, **options)
-        leaves, reach = stage.open_leaves(rad[:, -1:] * jnp.asarray(_REACH, self.dtype), k + 1)
+        leaves, reach = stage.open_leaves(at_least_normal(rad[:, -1:]) * jnp.asarray(_REACH, self.dtype), k + 1)
         ids = self.all_ids[self.equal.order]
         near = stage.with_ghosts(reach, ids)
         start = near.route().start
