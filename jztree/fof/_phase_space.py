@@ -236,7 +236,8 @@ def _parsed(part: Any, rlink: Any, vlink: Any, boxsize: Any, group_rlink: Any) -
 def _check_lengths(given: dict[str, Any], box: Exact) -> dict[str, Any]:
     """Return lengths as exact numbers. `_Arguments` checks those that are traced at run time."""
     lengths: dict[str, Any] = {
-        name: None if one is None else check_length(one, box, name) for name, one in given.items()
+        name: None if one is None and name == "group_rlink" else check_length(one, box, name)
+        for name, one in given.items()
     }
     for name in ("rlink", "vlink"):
         if is_concrete(lengths[name]) and not exact_to_float(lengths[name]) > 0:
