@@ -25,7 +25,7 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
     The search for the spanning tree takes O(n log n) time and O(n) memory. Coincident samples have the same label.
     Clusters are numbered in the order of their first samples. The differences from scikit-learn are that distances are
     Euclidean and ``alpha`` does not exist. Mutual reachability distances have ties, so scikit-learn may use another
-    minimum spanning tree; some probabilities, and clusters of ``"leaf"``, then differ.
+    minimum spanning tree; some probabilities and labels then differ.
 
     Args:
         min_cluster_size: The least number of samples of a cluster, at least 2. Smaller groups are noise.
@@ -117,7 +117,7 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
         with jax.enable_x64(True):
             self._edges = mst.euclidean.jit(padded(samples), box, core_k=int(core_k))
             tree = hierarchy.dendrogram.jit(self._edges)
-        found = hdbscan(tree, self.min_cluster_size, **self._selection())
+        found = hdbscan(tree, self.min_cluster_size, points=samples, boxsize=box, **self._selection())
         strength = found.probabilities
         self.labels_: np.ndarray = self._for_all(found.labels, _INFINITE, _MISSING).astype(np.intp)
         self.probabilities_: np.ndarray = self._for_all(strength, 0, np.nan)

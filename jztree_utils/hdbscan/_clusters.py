@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jztree.hierarchy import Dendrogram
 
@@ -18,6 +19,7 @@ from ._condensed_tree import (
     nearest_selected,
     outlier_scores,
 )
+from ._equal_points import join_equal_points
 
 _METHODS = ("eom", "leaf")
 
@@ -50,18 +52,23 @@ def hdbscan(
     max_cluster_size: int | None = None,
     cluster_selection_method: str = "eom",
     allow_single_cluster: bool = False,
+    points: ArrayLike | None = None,
+    boxsize: ArrayLike | None = None,
 ) -> Clusters:
     """Return the clusters of a dendrogram that are stable over many lengths.
 
     The usual dendrogram is ``jztree.hierarchy.dendrogram(jztree.mst.euclidean(part, boxsize, core_k=min_samples))``.
 
     Args:
-        tree: The dendrogram of ``n`` points. Coincident points have the same label.
+        tree: The dendrogram of ``n`` points. Points that join at the length 0 have the same label.
         min_cluster_size: The least number of points of a cluster, at least 2. Smaller groups are noise.
         cluster_selection_epsilon: Clusters that split at lengths below this distance are merged. 0 means none.
         max_cluster_size: The largest number of points of a cluster that ``"eom"`` selects. None means no limit.
         cluster_selection_method: ``"eom"`` selects the most stable clusters, ``"leaf"`` those that do not split.
         allow_single_cluster: Whether all points may form one cluster.
+        points: ``(n, d)``, the points. If they are given, all coincident points have the same label. Without them,
+            coincident points may have different labels if they are fewer than ``core_k``.
+        boxsize: With ``points``, the periodic length, or one per dimension; 0 or None means open.
 
     Raises:
         TypeError, ValueError: If an argument is invalid.
@@ -80,6 +87,8 @@ def hdbscan(
         allow_single_cluster=allow_single_cluster,
     )
     condensed = condense(tree, int(min_cluster_size))
+    if points is not None:
+        condensed = join_equal_points(condensed, _checked_points(points, len(condensed.level)), boxsize)
     distance, single = float(cluster_selection_epsilon), bool(allow_single_cluster)
     if cluster_selection_method == "eom":
         selected = most_stable(condensed, single, np.inf if max_cluster_size is None else max_cluster_size)
@@ -92,6 +101,15 @@ def hdbscan(
     first = np.unique(labels, return_index=True)[1][int(labels.min(initial=0) < 0) :]
     of_labels = nearest_selected(condensed, selected)[condensed.cluster[first]]
     return Clusters(labels.astype(np.int64), strength, outlier_scores(condensed), condensed, of_labels)
+
+
+def _checked_points(points: ArrayLike, n: int) -> np.ndarray:
+    known = np.asarray(points)
+    if known.ndim != 2 or len(known) != n:
+        raise ValueError(f"points have the shape {known.shape}; it must be ({n}, d), one row per point of the tree.")
+    if known.dtype.kind not in "fiu":
+        raise TypeError(f"points have the dtype {known.dtype}; they must be real numbers.")
+    return known
 
 
 def check_options(

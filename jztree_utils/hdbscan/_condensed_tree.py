@@ -26,7 +26,8 @@ class CondensedTree:
         birth: ``(c,)``, the level at which each cluster appears; 0 for the first.
         size: ``(c,)``, the number of points at this level.
         cluster: ``(n,)``, the last cluster of each point.
-        level: ``(n,)``, the level at which the point leaves it; infinite for a point that coincides with another.
+        level: ``(n,)``, the level at which the point leaves it; infinite for a point that coincides with another, also
+            if their distance is above 0 and its inverse is not in the range of float64.
         stability: ``(c,)``, the sum over the points of the difference between the levels at which they leave the
             cluster and at which it appears.
     """
@@ -51,8 +52,10 @@ def condense(tree: Dendrogram, min_cluster_size: int) -> CondensedTree:
     size = np.concatenate([np.ones(n, np.int64), count])
     above = np.where(parent >= n, parent - n, 0)  # the edge at which a node joins another
     joins_at = length[above] if n > 1 else np.zeros(1)
-    # Coincident points are inseparable, so they leave a cluster together.
-    leaves = (size < min_cluster_size) | (joins_at == 0)
+    with np.errstate(divide="ignore", over="ignore"):
+        inverse = 1 / joins_at
+    # Coincident points are inseparable, so they leave a cluster together. So do points at a distance without an inverse.
+    leaves = (size < min_cluster_size) | np.isinf(inverse)
     leaves[root] = False
     parts = np.bincount(above[:root], weights=~leaves[:root], minlength=n - 1)
     is_head = ~leaves & (parts[above] == 2 if n > 1 else True)
@@ -64,8 +67,6 @@ def condense(tree: Dendrogram, min_cluster_size: int) -> CondensedTree:
     cluster_of = number[_last_of_chain(np.where(is_head, np.arange(len(parent)), parent))]
     # The largest node that leaves a cluster with a point.
     leaving = _last_of_chain(np.where(leaves & leaves[parent], parent, np.arange(len(parent))))[:n]
-    with np.errstate(divide="ignore"):
-        inverse = 1 / joins_at
     left_from = np.where(leaves[leaving], parent[leaving], leaving)
     level = np.where(leaves[leaving], inverse[leaving], 0.0)
     birth = np.where(heads == root, 0.0, inverse[heads])

@@ -20,6 +20,7 @@ from sklearn.exceptions import NotFittedError
 
 import jztree as jz
 from jztree_utils.estimators import HDBSCAN
+from jztree_utils.hdbscan import hdbscan
 
 
 def blobs(kind: str) -> np.ndarray:
@@ -178,6 +179,47 @@ def test_equal_samples_have_equal_labels(x64: None) -> None:
     assert not np.isnan(found.outlier_scores_).any()
 
 
+@pytest.mark.parametrize("method", ["eom", "leaf"])
+@pytest.mark.parametrize("boxsize", [None, 8.0])
+def test_fewer_equal_samples_than_min_samples_have_equal_labels(
+    method: str, boxsize: float | None, x64: None
+) -> None:
+    """In the box, they are images of each other."""
+    rng = np.random.default_rng(0)
+    for _ in range(5):
+        places = rng.integers(0, 16, (120, 2)) / 2
+        images = places if boxsize is None else places + boxsize * rng.integers(-2, 3, places.shape)
+        found = HDBSCAN(boxsize=boxsize, cluster_selection_method=method).fit(images)
+        _, place = np.unique(places, axis=0, return_inverse=True)
+        of_place = np.full(place.max() + 1, -2)
+        of_place[place] = found.labels_
+        np.testing.assert_array_equal(found.labels_, of_place[place])
+
+
+def test_distances_without_an_inverse_count_as_0(x64: None) -> None:
+    near = np.random.default_rng(0).integers(0, 40, (20, 2)) * 5e-324
+    points = np.concatenate([near, near + [1.0, 0.0], np.random.default_rng(1).random((20, 2)) + [5.0, 0.0]])
+    found = HDBSCAN().fit(points)
+    assert (found.labels_[:20] == found.labels_[0]).all()
+    assert (found.labels_[20:40] == found.labels_[20]).all()
+    assert np.isfinite(found.probabilities_).all()
+    assert np.isfinite(found.outlier_scores_).all()
+
+
+@pytest.mark.parametrize(
+    ("points", "error", "message"),
+    [
+        (np.zeros((3, 2)), ValueError, r"points have the shape \(3, 2\); it must be \(20, d\)"),
+        (np.zeros(20), ValueError, r"points have the shape \(20,\)"),
+        (np.full((20, 2), "a"), TypeError, "points have the dtype <U1; they must be real numbers"),
+    ],
+)
+def test_points_that_do_not_belong_to_the_tree_raise(points: Any, error: type[Exception], message: str) -> None:
+    tree = jz.hierarchy.dendrogram(jz.mst.euclidean(np.random.default_rng(0).random((20, 2)).astype(np.float32)))
+    with pytest.raises(error, match=message):
+        hdbscan(tree, points=points)
+
+
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_few_samples_are_noise(number: int) -> None:
     found = HDBSCAN(min_samples=1).fit(np.arange(number, dtype=float)[:, None])
@@ -317,6 +359,7 @@ FAILING = {
 REPLACE = """
 import sklearn.cluster
 from jztree_utils.estimators import HDBSCAN
+from jztree_utils.hdbscan import hdbscan
 
 sklearn.cluster.HDBSCAN = HDBSCAN
 OURS, USE = [HDBSCAN], "fit"

@@ -70,6 +70,8 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
                     cluster_selection_epsilon=args.epsilon,
                     cluster_selection_method=args.method,
                     allow_single_cluster=args.single,
+                    points=np.asarray(pos),
+                    boxsize=part.header.boxsize,
                 )
                 found = _by_size(clusters, np.asarray(pos), part.header)
             found.id, found.made_with = ids, made_with(args, run.path, source.options)
