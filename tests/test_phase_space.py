@@ -232,6 +232,23 @@ def test_vmap_equals_single_calls() -> None:
         np.testing.assert_array_equal(found[i], labels(pos[i], vel[i]))
 
 
+@pytest.mark.parametrize("group_rlink", [None, 0.1])
+def test_float32_particles_in_float64_mode_need_no_promotion(group_rlink: float | None, x64: None) -> None:
+    pos = oracles.uniform(60, 3)
+    part = ParticleData(pos=pos, vel=oracles.uniform(60, 3, seed=2))
+    expected = phase_space_labels(part, 0.1, 0.5, 1.0, group_rlink)[1]
+    with jax.numpy_dtype_promotion("strict"):
+        found = phase_space_labels(part, 0.1, 0.5, 1.0, group_rlink)[1]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_half_precision_velocities_give_the_groups_of_their_values() -> None:
+    pos, vel = oracles.uniform(60, 3), oracles.uniform(60, 3, seed=2).astype(np.float16)
+    found = phase_space_labels(ParticleData(pos=pos, vel=vel), 0.3, 0.3)[1]
+    expected = phase_space_labels(ParticleData(pos=pos, vel=vel.astype(np.float32)), 0.3, 0.3)[1]
+    np.testing.assert_array_equal(found, expected)
+
+
 FINDERS = pytest.mark.parametrize("find", [phase_space_labels, phase_space_and_catalogue])
 
 

@@ -216,7 +216,7 @@ class _Arguments:
     def _faults(self) -> list[comm.Fault]:
         faults = velocity_faults(self.vel, self.num)
         factor, kind = self._factor(), jnp.finfo(self.vel.dtype)
-        failed = ~((factor >= kind.tiny) & (factor <= kind.max))
+        failed = ~((factor >= float(kind.tiny)) & (factor <= float(kind.max)))
         faults.append(comm.Fault(failed, [], _BAD_RATIO.format(self.vel.dtype)))
         if self.group_rlink is not None and not is_concrete((self.rlink, self.group_rlink)):
             faults.append(comm.Fault(_number(self.group_rlink) < _number(self.rlink), [], _SMALLER.format("", "")))
@@ -262,7 +262,7 @@ def _velocities(part: Any, pos: jax.Array) -> jax.Array:
     vel = jnp.asarray(vel)
     if vel.shape != pos.shape:
         raise ValueError(f"velocities must have the shape of the positions, {pos.shape}; theirs is {vel.shape}.")
-    return vel if jnp.issubdtype(vel.dtype, jnp.floating) else vel.astype(pos.dtype)
+    return vel if vel.dtype in (jnp.float32, jnp.float64) else vel.astype(pos.dtype)
 
 
 def _number(length: Exact) -> jax.Array:
