@@ -82,6 +82,17 @@ def test_padding_rows_are_separate_groups() -> None:
     np.testing.assert_array_equal(cut(euclidean(part), 10.0)[40:], np.arange(40, 60))
 
 
+def test_cut_at_lengths_below_the_normal_numbers_gives_the_groups(x64: None) -> None:
+    """These lengths are rounded, but an edge belongs to the groups from its length on."""
+    pos = np.random.default_rng(1).integers(0, 60, (40, 2)) * 5e-324
+    tree = euclidean.jit(pos)
+    lengths = np.unique(np.asarray(tree.exact).view(np.float64))
+    assert len(lengths) > 3
+    for rlink in np.append(lengths, np.nextafter(lengths[lengths > 0], 0)):
+        expected = fof_labels.jit(pos, rlink, output_order="input")[1]
+        np.testing.assert_array_equal(cut.jit(tree, rlink), expected)
+
+
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_few_particles(rows: int) -> None:
     tree = euclidean(oracles.uniform(rows, 3))

@@ -103,7 +103,9 @@ struct EdgeRule : DistanceRule<D, T> {
       less = weight_of_bits(bits_of_weight(length) - 1);
       if (less * less < weight) break;
     }
-    return length * (1 / this->scale);
+    // A result below the smallest normal number is rounded.
+    const double given = length * (1 / this->scale);
+    return given * this->scale < length ? above(given) : given;
   }
 
  private:
