@@ -186,6 +186,7 @@ def test_digits_of_numbers_above_int32(number: int, digits: list[int]) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
+        ({"radius": 0.1, "nearest_first": 1}, "nearest_first must be True or False, not 1"),
         ({"radius": [0.1, 0.2]}, "one per query"),
         ({"radius": [0.2, 0.1]}, "radius must be a number, or one per query"),
         ({"radius": -1.0}, "at least 0"),

@@ -102,6 +102,8 @@ def neighbours_within(
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     check_hierarchy(th)
+    if not isinstance(nearest_first, bool):
+        raise TypeError(f"nearest_first must be True or False, not {nearest_first!r}.")
     sources, queries, query_set = check_both(part, part_query, th)
     pos, query = sources.pos, query_set.pos
     box = check_box(boxsize, sources.dims)

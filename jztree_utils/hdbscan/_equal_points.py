@@ -1,8 +1,8 @@
 """Equal labels for points at the same place.
 
 The copies of a point have the same distances to all others. If they are fewer than the points that determine the core
-distance, each copy is joined to its neighbours at the core distance, at which it also joins the other copies. The order
-of such edges is that of rows, so copies may be on both sides of a split at this distance.
+distance, each copy joins its neighbours and the other copies at the core distance. The order of such edges is that of
+rows, so copies may be on both sides of a split at this distance.
 """
 
 from dataclasses import replace
@@ -23,7 +23,7 @@ def join_equal_points(tree: CondensedTree, points: np.ndarray, boxsize: ArrayLik
         points: ``(n, d)``.
         boxsize: The periodic length, or one per dimension, 0 for an open dimension; None means open.
     """
-    # Copies leave at the same level. If their clusters differ, one of them appears at this level.
+    # Copies leave at the same level. If copies have different clusters, at least one cluster appears at this level.
     rows = np.flatnonzero(np.isin(tree.level, tree.birth[1:]))
     if len(rows) == 0:
         return tree
