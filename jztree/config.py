@@ -14,6 +14,7 @@ import functools
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, dataclass_transform
 
+import jax
 import numpy as np
 
 __all__ = [
@@ -29,6 +30,8 @@ __all__ = [
 
 _IGNORED = "alloc_fac_"
 _SMALLEST_LEAF = 3
+# The default of TreeConfig.leaf_size. On GPUs, a leaf usually fits into the 32 lanes of a warp.
+CPU_LEAF_SIZE, GPU_LEAF_SIZE = 40, 24
 
 _T = TypeVar("_T")
 _kinds: list[type] = []
@@ -150,14 +153,15 @@ class TreeConfig:
 
     Attributes:
         leaf_size: Average number of particles per leaf. A leaf has at most twice this number. Larger leaves make a
-            smaller tree, but searches then compute more distances. On an AMD EPYC 9004 (Zen 4), most searches are
-            fastest with 40; see docs/performance.md for other processors.
+            smaller tree, but searches then compute more distances. None means 40 if JAX's default device is a CPU, and
+            24 if it is a GPU. Most searches are fastest with these numbers (measured on an AMD EPYC 9004 and an NVIDIA
+            H100; see docs/performance.md and docs/gpu.md). Results do not depend on it.
         fan_out: Average number of nodes of a plane that form one node of the next higher plane.
         masses: Whether to compute the mass and the centre of mass of every node, which costs one more pass over the
             particles.
     """
 
-    leaf_size: int = _at_least(2, 40)
+    leaf_size: int | None = _at_least(2, None)
     fan_out: int = _at_least(2, 8)
     masses: bool = False
     coarse_fac: float = _published(6.0)
@@ -170,8 +174,9 @@ class TreeConfig:
 
     @property
     def max_leaf_size(self) -> int:
-        """The maximum number of particles in a leaf."""
-        return 2 * self.leaf_size
+        """The maximum number of particles in a leaf. If ``leaf_size`` is None, its default on CPUs determines it."""
+        # Not the default of the device: asking for it would start JAX, and scripts read this before they may do so.
+        return 2 * (self.leaf_size or CPU_LEAF_SIZE)
 
     @max_leaf_size.setter
     def max_leaf_size(self, most: int) -> None:
@@ -187,6 +192,15 @@ class TreeConfig:
     @mass_centered.setter
     def mass_centered(self, value: bool) -> None:
         self.masses = bool(value)
+
+
+def leaf_size_of(cfg: TreeConfig) -> int:
+    """Return ``cfg.leaf_size``, or its default for JAX's default device."""
+    if cfg.leaf_size is not None:
+        return cfg.leaf_size
+    device = jax.config.jax_default_device or jax.default_backend()  # type: ignore[attr-defined]
+    platform = device if isinstance(device, str) else device.platform
+    return CPU_LEAF_SIZE if platform == "cpu" else GPU_LEAF_SIZE
 
 
 def _tree_of_knn() -> TreeConfig:

@@ -3,13 +3,14 @@
 import itertools
 from typing import Any
 
+import jax
 import numpy as np
 import oracles
 import pytest
 from devices import mesh_of
 
 import jztree as jz
-from jztree.config import CatalogueConfig, FofConfig, KNNConfig, TreeConfig, copy_config
+from jztree.config import CatalogueConfig, FofConfig, KNNConfig, TreeConfig, copy_config, leaf_size_of
 
 pytestmark = pytest.mark.fast
 
@@ -58,8 +59,19 @@ def test_options_that_size_allocations_are_accepted_and_ignored(cls: Any) -> Non
     assert not hasattr(cfg, "alloc_fac_of_a_later_version")
 
 
-@pytest.mark.parametrize("name", ["leaf_size", "fan_out"])
-@pytest.mark.parametrize("value", [1, 0, -5, 2.5, "24", None], ids=str)
+@pytest.mark.parametrize("platform", ["cpu", "gpu"])
+def test_default_leaf_size_is_that_of_the_default_device(platform: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jax, "default_backend", lambda: platform)
+    assert leaf_size_of(TreeConfig()) == {"cpu": 40, "gpu": 24}[platform]
+    for device in ("cpu", jax.devices("cpu")[0]):
+        with jax.default_device(device):
+            assert leaf_size_of(TreeConfig()) == 40
+    assert leaf_size_of(TreeConfig(leaf_size=7)) == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [*itertools.product(["leaf_size", "fan_out"], [1, 0, -5, 2.5, "24"]), ("fan_out", None)]
+)
 def test_invalid_tree_options_raise(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=f"{name}.*{value}"):
         TreeConfig(**{name: value})

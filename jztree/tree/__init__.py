@@ -29,7 +29,7 @@ from ..arguments import (
     mass_faults,
     mass_rows,
 )
-from ..config import TreeConfig, checked_config
+from ..config import TreeConfig, checked_config, leaf_size_of
 from ..data import TreeHierarchy, get_pos, with_computed
 from ..jax_ext import Exact, with_twins
 from ..particles import Particles, check_num, check_rows, check_width, num_rows
@@ -70,7 +70,7 @@ FOREIGN = (
 
 def plane_sizes(n: int, cfg: TreeConfig) -> tuple[int, ...]:
     """Return the number of nodes of each plane over ``n`` rows, by the window rule."""
-    sizes = [max(1, -(-n // cfg.leaf_size))]
+    sizes = [max(1, -(-n // leaf_size_of(cfg)))]
     while sizes[-1] > _TOP_PLANE_NODES:
         sizes.append(-(-sizes[-1] // cfg.fan_out))
     return tuple(sizes)
@@ -123,7 +123,7 @@ def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeH
     pos = get_pos(partz)
     sizes = plane_sizes(pos.shape[0], cfg)
     splits, particle_splits, node_lower, node_upper, unordered = kernels.hierarchy(
-        pos, num, *domain.keys(), sizes, cfg.leaf_size, cfg.fan_out
+        pos, num, *domain.keys(), sizes, leaf_size_of(cfg), cfg.fan_out
     )
     th = TreeHierarchy(
         plane_sizes=sizes,
