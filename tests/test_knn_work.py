@@ -14,12 +14,12 @@ import pytest
 from scripts import profiling
 
 from jztree import kernels
-from jztree.config import TreeConfig
+from jztree.config import GPU_LEAF_SIZE, TreeConfig
 
 # For 4000 uniform points, periodic: the total number of times that groups of 32 queries run each part of the kernel.
 COUNTED = {
-    8: {"group": 125, "rows": 6688, "block": 5134, "absorb": 1218, "look below": 1279},
-    32: {"group": 125, "rows": 8897, "block": 4799, "absorb": 1516, "look below": 1437},
+    8: {"group": 125, "rows": 5754, "block": 5076, "absorb": 1141, "look below": 1636},
+    32: {"group": 125, "rows": 8722, "block": 4765, "absorb": 1495, "look below": 1879},
 }
 
 SCRIPT = profiling("knn_instructions")
@@ -38,7 +38,7 @@ def documented() -> dict[int, tuple[int, ...]]:
 )
 @pytest.mark.parametrize("k", COUNTED)
 def test_work_equals_the_recorded_counts(k: int) -> None:
-    counts = SCRIPT.count_parts(4000, k, 1.0, TreeConfig())
+    counts = SCRIPT.count_parts(4000, k, 1.0, TreeConfig(leaf_size=GPU_LEAF_SIZE))
     assert {part: counts[part] for part in COUNTED[k]} == COUNTED[k]
 
 

@@ -25,7 +25,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jztree import kernels
-from jztree.config import KNNConfig, TreeConfig
+from jztree.config import GPU_LEAF_SIZE, KNNConfig, TreeConfig
 from jztree.knn import knn
 
 _NATIVE = pathlib.Path(__file__).parents[2] / "jztree" / "native"
@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("--k", type=int, nargs="+", default=[8, 16, 32])
     parser.add_argument("--n", type=int, default=100_000)
     parser.add_argument("--architecture", type=int, default=90)
-    parser.add_argument("--leaf-size", type=int, default=TreeConfig().leaf_size)
+    parser.add_argument("--leaf-size", type=int, default=GPU_LEAF_SIZE)
     parser.add_argument("--fan-out", type=int, default=TreeConfig().fan_out)
     parser.add_argument("--open", action="store_true", help="no periodic box")
     parser.add_argument("--nvdisasm", default="nvdisasm")

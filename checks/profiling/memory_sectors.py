@@ -22,6 +22,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from jztree import kernels
+from jztree.config import GPU_LEAF_SIZE, FofConfig, KNNConfig, TreeConfig
 from jztree.fof import fof_labels
 from jztree.knn import knn
 
@@ -59,11 +60,12 @@ def count_searches(n: int, ks: list[int]) -> dict[str, Sectors]:
     the usual value.
     """
     pos = jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))
-    found = {
-        kernel: _share(each, n) for kernel, each in count(lambda: fof_labels(pos, 0.2 * n ** (-1 / 3), 1.0)).items()
-    }
+    tree = TreeConfig(leaf_size=GPU_LEAF_SIZE)
+    rlink, fof_cfg, knn_cfg = 0.2 * n ** (-1 / 3), FofConfig(tree=tree), KNNConfig(tree=tree)
+    groups = count(lambda: fof_labels(pos, rlink, 1.0, fof_cfg))
+    found = {kernel: _share(each, n) for kernel, each in groups.items()}
     for k in ks:
-        found[f"knn {k}"] = _share(count(functools.partial(knn, pos, k, boxsize=1.0))["knn"], n / _GROUP)
+        found[f"knn {k}"] = _share(count(functools.partial(knn, pos, k, boxsize=1.0, cfg=knn_cfg))["knn"], n / _GROUP)
     return found
 
 

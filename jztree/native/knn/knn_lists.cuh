@@ -1,4 +1,4 @@
-// The k nearest candidates of a query, kept by one lane in registers.
+// The k nearest candidates of a query, kept by one lane.
 //
 // A candidate is compared by its squared distance, then by its row. In float32 this is a comparison of 64-bit integers,
 // because the bits of non-negative floats sort like the floats. The stored row is the row plus one, or zero for a query
@@ -129,33 +129,44 @@ __device__ __forceinline__ void bitonic_merge(Candidate<T>* a) {
 
 }  // namespace network
 
-// The list of one lane, with capacity K. Only the last k entries count.
+// The lists of 32 lanes, with capacity K, in shared memory: a column per lane. Only the last k entries count. A list is
+// in registers only while it absorbs candidates, so that more warps fit on a multiprocessor.
 template <int K, typename T>
-struct RegisterList {
+struct LaneList {
   static constexpr int batch = K < 8 ? K : K > 16 ? 16 : 8;
+  static constexpr int64_t bytes = int64_t{K} * warp_size * static_cast<int64_t>(sizeof(Candidate<T>));
 
-  Candidate<T> best[K];  // ascending
+  Candidate<T>* first;  // of lane 0
+
+  // The i-th entry of a lane's list; entries ascend.
+  __device__ Candidate<T>& at(int lane, int i) const { return first[i * warp_size + lane]; }
+  __device__ Candidate<T>& own(int i) const { return at(lane_index(), i); }
 
   // own: whether the query is its own neighbour, as the first one.
-  __device__ __forceinline__ void reset(int k, bool own) {
-#pragma unroll
-    for (int i = 0; i < K; ++i) {
-      // Select by value: indexing with a run-time index would move the list out of the registers.
-      Candidate<T> found = choose(i == K - k && own, Candidate<T>::make(0, 0), no_candidate<T>());
-      best[i] = choose(i < K - k, Candidate<T>::before_all(), found);
-    }
+  __device__ __forceinline__ void reset(int k, bool is_own) const {
+#pragma unroll 1
+    for (int i = 0; i < K; ++i)
+      own(i) = i < K - k              ? Candidate<T>::before_all()
+               : i == K - k && is_own ? Candidate<T>::make(0, 0)
+                                      : no_candidate<T>();
   }
 
-  __device__ Candidate<T> bound() const { return best[K - 1]; }
+  __device__ Candidate<T> bound() const { return own(K - 1); }
 
   // Keep the nearest of the current entries and `batch` other candidates, which are overwritten. To find them, take the
   // minimum of the i-th largest entry and the i-th smallest other candidate for each i. This sequence ascends and then
-  // descends.
-  __device__ __forceinline__ void absorb(Candidate<T>* others) {
+  // descends. Returns the last entry.
+  __device__ __forceinline__ Candidate<T> absorb(Candidate<T>* others) const {
     network::sort<0, batch>(others);
+    Candidate<T> best[K];
+#pragma unroll
+    for (int i = 0; i < K; ++i) best[i] = own(i);
 #pragma unroll
     for (int i = 0; i < batch; ++i) best[K - 1 - i] = choose(others[i] < best[K - 1 - i], others[i], best[K - 1 - i]);
     network::bitonic_merge<0, K>(best);
+#pragma unroll
+    for (int i = 0; i < K; ++i) own(i) = best[i];
+    return best[K - 1];
   }
 };
 

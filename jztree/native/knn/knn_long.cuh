@@ -70,6 +70,7 @@ class LongSearch {
       group.widen(staging_);
       staging_.rests(problem_.queries, static_cast<uint32_t>(query_), rest_);
     }
+    group.find_straight();
     WarpWalk<W, 1, From, T> walk(problem_.sources, staging_, group, stack_, ~0u);
     uint32_t row = 0, end = 0;
     while (walk.next_leaf({bound_, {bound_.distance2()}}, &row, &end))
@@ -189,8 +190,7 @@ __global__ void __launch_bounds__(long_search_threads)
                              : reinterpret_cast<Candidate<T>*>(memory + long_search_bytes<T>(problem.sources.planes));
   LongSearch<W, From, T> search(problem, *scale, limits, memory, list);
   auto answer = [&](int64_t place) {
-    if (!search.answer(problem.query(place)) && lane_index() == 0)
-      unanswered.add(place / warp_size, 1u << (place % warp_size));
+    if (!search.answer(problem.query(place)) && lane_index() == 0) unanswered.add(place, 1);
   };
   int64_t items = again.count ? *again.count : problem.count();
   for (int64_t i = warp; i < items; i += warps) {
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(long_search_threads)
       continue;
     }
     for (uint32_t rest = again.lanes[i]; rest != 0; rest &= rest - 1)
-      answer(static_cast<int64_t>(again.group[i]) * warp_size + __ffs(static_cast<int>(rest)) - 1);
+      answer(static_cast<int64_t>(again.first[i]) + __ffs(static_cast<int>(rest)) - 1);
   }
 }
 

@@ -7,16 +7,16 @@
 
 namespace jztree {
 
-// Queries that a search in float32 cannot answer: groups of 32 consecutive queries, and the affected lanes of each
-// group.
+// Queries that a search in float32 cannot answer: those of a group of consecutive queries, one bit each. first: the
+// place of the first query of a group.
 struct Unanswered {
   int32_t* count = nullptr;
-  uint32_t *group = nullptr, *lanes = nullptr;
+  uint32_t *first = nullptr, *lanes = nullptr;
 
-  __device__ void add(int64_t which, uint32_t of_it) const {
+  __device__ void add(int64_t first_of_group, uint32_t of_group) const {
     int32_t place = atomicAdd(count, 1);
-    group[place] = static_cast<uint32_t>(which);
-    lanes[place] = of_it;
+    first[place] = static_cast<uint32_t>(first_of_group);
+    lanes[place] = of_group;
   }
 };
 

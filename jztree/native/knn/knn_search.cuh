@@ -63,12 +63,12 @@ uint32_t walk_stops(const TreeView<T>& tree) {
   return stops;
 }
 
-// The largest k of searches with lists in registers. Repeated searches take more time per neighbour as k grows.
+// The largest k of repeated searches. They take more time per neighbour as k grows.
 constexpr int64_t most_repeated = 128;
 
 template <int W, int K, typename T, bool Repeated = false>
 Unanswered search_short_lists(Queue& queue, const Problem<T>& problem, const Scale<W, T>* scale) {
-  int64_t groups = (problem.most + warp_size - 1) / warp_size;
+  int64_t groups = warps_of_queries(problem.most, (problem.most + warp_size - 1) / warp_size);
   Unanswered unanswered = no_unanswered(queue, groups);
   int64_t bytes = short_search_bytes<W, K, T>(problem.sources.planes);
   queue.launch_warps(groups, bytes, short_search_threads, search_short<W, K, T, T, Repeated>, problem, scale,

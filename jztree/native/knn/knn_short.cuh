@@ -1,7 +1,7 @@
-// The search for k up to 128: a warp answers 32 queries that are consecutive in z-order, one per lane. Up to 32
-// neighbours fit into the registers of a lane. For larger k, the warp searches several times, each time for the next 32
-// neighbours: those after the last one found, in the order of distance and row. For k = 64, this takes about a third of
-// the instructions that lists in shared memory take (knn_long.cuh).
+// The search for k up to 128: a warp answers 32 queries that are consecutive in z-order, one per lane. Each lane has a
+// list of up to 32 neighbours. For larger k, the warp searches several times, each time for the next 32 neighbours:
+// those after the last one found, in the order of distance and row. For k = 64, this takes about a third of the
+// instructions that one long list takes (knn_long.cuh).
 //
 // All lanes walk the planes together. In a leaf, each lane tests one row against the box around all queries, and drops
 // the row if it cannot be within the radius of any query. The other rows go to a tile in shared memory, which collects
@@ -14,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <new>
 
 #include "knn_limits.cuh"
 #include "knn_problem.cuh"
@@ -24,8 +25,9 @@ namespace jztree {
 // Repeated: whether the search is repeated for more than K neighbours.
 template <int W, int K, typename From, typename T, bool Repeated>
 class ShortSearch {
-  using List = RegisterList<K, T>;
+  using List = LaneList<K, T>;
   using Tile = TilePoint<W, T>;
+  using Frame = ShortFrame<W, From, T>;
 
  public:
   __device__ ShortSearch(const Problem<From>& problem, const Scale<W, T>& scale, const Limits<W, T>& limits,
@@ -33,21 +35,24 @@ class ShortSearch {
       : problem_(problem),
         scale_(scale),
         limits_(limits),
-        staging_(scale),
         wrapped_(*problem.wrapped != 0),
         stops_(stops),
-        tile_(reinterpret_cast<Tile*>(memory)),
-        collected_(reinterpret_cast<Candidate<T>*>(memory + tile_points * sizeof(Tile))),
-        stack_(reinterpret_cast<StackEntry<T>*>(memory + tile_points * sizeof(Tile) +
-                                                warp_size * collected_columns<K, T> * sizeof(Candidate<T>))) {}
+        frame_(*reinterpret_cast<Frame*>(memory)),
+        tile_(reinterpret_cast<Tile*>(memory + sizeof(Frame))),
+        collected_(reinterpret_cast<Candidate<T>*>(tile_ + tile_points)),
+        list_{collected_ + warp_size * collected_columns<K, T>},
+        stack_(reinterpret_cast<StackEntry<T>*>(list_.first + warp_size * K)) {
+    if (lane_index() == 0) new (&frame_.staging) Staging<W, From, T>(scale);
+    __syncwarp();
+  }
 
-  // Answer the queries of a group. Returns the lanes that float32 cannot answer. For these, incomplete answers may be
-  // written.
-  __device__ __forceinline__ unsigned answer(int64_t group) {
+  // Answer up to `width` queries from a place on. Returns the lanes that float32 cannot answer. For these, incomplete
+  // answers may be written.
+  __device__ __forceinline__ unsigned answer(int64_t first, int width) {
     JZTREE_COUNT("group");
-    int64_t place = group * warp_size + lane_index();
-    bool answers = place < problem_.count();
-    query_ = problem_.query(answers ? place : group * warp_size);
+    int64_t place = first + lane_index();
+    bool answers = lane_index() < width && place < problem_.count();
+    query_ = static_cast<uint32_t>(problem_.query(answers ? place : first));
     bool searches = answers && query_ < problem_.queries.num();
     const int k = static_cast<int>(problem_.k);
     unsigned imprecise = 0;
@@ -55,9 +60,11 @@ class ShortSearch {
 #pragma unroll 1
     for (first_ = 0; first_ < k; first_ += K) {
       count_ = Repeated && k - first_ > K ? K : k - first_;
-      start(searches);
+      next_ = collected_ + lane_index();
+      own_ = static_cast<int>(problem_.own_row(query_));
+      list_.reset(count_, searches && first_ == 0 && problem_.own_first(own_));
       if (__any_sync(all_lanes, searches)) search(searches);
-      spread();
+      __syncwarp();
       const bool good = !searches || precise();
       imprecise |= ~__ballot_sync(all_lanes, good);
       write(__ballot_sync(all_lanes, answers) & ~imprecise);
@@ -74,36 +81,30 @@ class ShortSearch {
   // error.
   static constexpr unsigned depends = 1u << W;
 
-  __device__ __forceinline__ void start(bool searches) {
-    next_ = collected_ + lane_index();
-    own_ = static_cast<int>(problem_.own_row(query_));
-    limit_ = limits_.of(problem_.out_row(query_));
-    list_.reset(count_, searches && first_ == 0 && problem_.own_first(own_));
-  }
-
   // Lanes that do not search accept no rows.
-  __device__ __forceinline__ void set_bound(bool searches) {
-    bound_ = choose(searches, bounded(list_.bound(), limit_), Candidate<T>::before_all());
-    radius2_ = searches ? bound_.distance2() : T{-1};
-    wanted_ = wanted_of(bound_, second_);
+  // last: the last entry of the lane's list.
+  __device__ __forceinline__ void set_bound(bool searches, const Candidate<T>& last) {
+    Candidate<T> bound = limits_.each ? bounded(last, limit()) : last;
+    bound = choose(searches, bound, Candidate<T>::before_all());
+    radius2_ = searches ? bound.distance2() : T{-1};
+    wanted_ = wanted_of(bound, second_);
     // Without a bound, no row can be pruned.
     patience_ = wanted_.worst.row_plus_one() == no_row ? 0 : patience<K, T>;
   }
 
-  // A single loop handles all leaves and the remaining rows at the end. The code then uses the lists in only one place,
-  // and they stay in registers.
+  // A single loop handles all leaves and the remaining rows at the end, so that the code absorbs candidates in only one
+  // place.
   __device__ __forceinline__ void search(bool mine) {
-    staging_.point(problem_.queries, static_cast<uint32_t>(query_), x_);
-    Group<W, 2, T> group(scale_);
-    cover(mine, &group);
+    frame_.staging.point(problem_.queries, query_, x_);
+    cover(mine);
     T rest[W];
-    query_rests_ =
-        wrapped_ && __any_sync(all_lanes, staging_.rests(problem_.queries, static_cast<uint32_t>(query_), rest));
-    set_bound(mine);
-    copy(x_, at_);
+    query_rests_ = wrapped_ && __any_sync(all_lanes, frame_.staging.rests(problem_.queries, query_, rest));
+    set_bound(mine, list_.bound());
+#pragma unroll
+    for (int d = 0; d < W; ++d) at_[d] = x_[d];
     tile_begin_ = tile_count_ = 0;
     images_ = 0;
-    WarpWalk<W, 2, From, T> walk(problem_.sources, staging_, group, stack_, stops_);
+    WarpWalk<W, 2, From, T> walk(problem_.sources, frame_.staging, frame_.group, stack_, stops_);
     uint32_t row = 0, end = 0;
     for (bool more = true; more;) {
       if (row >= end) more = walk.next_leaf(wanted_, &row, &end);
@@ -112,7 +113,7 @@ class ShortSearch {
       bool apart = !more;
       if (more) {
         JZTREE_COUNT("rows");
-        left = look_at_rows(group, row + static_cast<uint32_t>(lane_index()), end, &point, &images, &apart);
+        left = look_at_rows(row + static_cast<uint32_t>(lane_index()), end, &point, &images, &apart);
         row += warp_size;
       }
       do {
@@ -128,7 +129,8 @@ class ShortSearch {
 
   // Queries that are consecutive in z-order may be far apart at jumps of the curve. So there are two boxes, split at
   // the longest jump: together they have half as many points near them as a single box.
-  __device__ __forceinline__ void cover(bool mine, Group<W, 2, T>* group) {
+  __device__ __forceinline__ void cover(bool mine) {
+    Group<W, 2, T> group(scale_);
     T jump2 = 0;
 #pragma unroll
     for (int d = 0; d < W; ++d) {
@@ -140,34 +142,62 @@ class ShortSearch {
     unsigned word = static_cast<unsigned>(__float_as_int(static_cast<float>(jump2))) & ~(warp_size - 1u);
     unsigned longest = warp_max_word(both_mine ? word | static_cast<unsigned>(lane_index()) : 0);
     second_ = static_cast<unsigned>(lane_index()) >= (longest & (warp_size - 1)) && longest != 0;
-    group->cover(0, x_, mine && !second_);
-    group->cover(1, x_, mine && second_);
-    if (wrapped_) group->widen(staging_);
-    plain2_ = std::numeric_limits<T>::infinity();
+    group.cover(0, x_, mine && !second_);
+    group.cover(1, x_, mine && second_);
+    if (wrapped_) group.widen(frame_.staging);
+    group.find_straight();
+    T plain2 = std::numeric_limits<T>::infinity();
     for (int box = 0; box < 2; ++box) {
 #pragma unroll
       for (int d = 0; d < W; ++d) {
-        T reach = group->around[d] / 2 - 2 * group->reach(box, d);
-        plain2_ = std::fmin(plain2_, reach > 0 ? reach * reach * below_one<T> : T{-1});
+        T reach = group.around[d] / 2 - 2 * group.reach(box, d);
+        plain2 = std::fmin(plain2, reach > 0 ? reach * reach * below_one<T> : T{-1});
       }
     }
-  }
-
-  __device__ static void copy(const T* from, T* to) {
-#pragma unroll
-    for (int d = 0; d < W; ++d) to[d] = from[d];
+    if (lane_index() == 0) {
+      frame_.group = group;
+      frame_.plain2 = plain2;
+    }
+    __syncwarp();
   }
 
   // Each lane tests a row. Returns the lanes whose rows may be within the radius of any query. apart: whether any of
   // these rows needs images.
-  __device__ __forceinline__ unsigned look_at_rows(const Group<W, 2, T>& group, uint32_t row, uint32_t end, Tile* point,
-                                                   unsigned* images, bool* apart) {
-    bool near[2], around = false, rests = query_rests_;
-    staging_.point(problem_.sources, row < end ? row : end - 1, point->x);
+  __device__ __forceinline__ unsigned look_at_rows(uint32_t row, uint32_t end, Tile* point, unsigned* images,
+                                                   bool* apart) {
+    frame_.staging.point(problem_.sources, row < end ? row : end - 1, point->x);
     point->row_plus_one = row + 1;
+    if (!wrapped_ && images_ == 0 && wanted_.worst.distance2() <= frame_.group.straight2) {
+      *apart = false;
+      return __ballot_sync(all_lanes, row < end && is_near_straight(point->x));
+    }
+    return look_around(row, end, point, images, apart);
+  }
+
+  __device__ __forceinline__ bool is_near_straight(const T* x) const {
+    bool near = false;
+#pragma unroll
+    for (int box = 0; box < 2; ++box) {
+      T least2 = 0;
+#pragma unroll
+      for (int d = 0; d < W; ++d) {
+        T gap = std::fmax(frame_.group.straight_gap(box, d, x[d], x[d]), T{0});
+        least2 = d == 0 ? gap * gap : least2 + gap * gap;
+      }
+      near |= least2 * below_one<T> <= wanted_.worst2[box];
+    }
+    return near;
+  }
+
+  // The same for rows that may be nearest around the boundary.
+  __device__ __forceinline__ unsigned look_around(uint32_t row, uint32_t end, Tile* point, unsigned* images,
+                                                  bool* apart) {
+    JZTREE_COUNT("rows around");
+    const Group<W, 2, T>& group = frame_.group;
+    bool near[2], around = false, rests = query_rests_;
     if (wrapped_) {
       T rest[W];
-      rests |= row < end && staging_.rests(problem_.sources, row, rest);
+      rests |= row < end && frame_.staging.rests(problem_.sources, row, rest);
     }
 #pragma unroll
     for (int box = 0; box < 2; ++box) {
@@ -181,7 +211,7 @@ class ShortSearch {
       near[box] = row < end && least2 * below_one<T> <= wanted_.worst2[box];
       around |= near[box] && box_around;
     }
-    *apart = __any_sync(all_lanes, around || rests) || images_ != 0 || !(wanted_.worst.distance2() <= plain2_);
+    *apart = __any_sync(all_lanes, around || rests) || images_ != 0 || !(wanted_.worst.distance2() <= frame_.plain2);
     if (*apart) {
       JZTREE_COUNT("images");
       *images = rests ? depends : nearest_images(group, near, point->x);
@@ -257,10 +287,10 @@ class ShortSearch {
       if (more) {
         if (images_ == depends) {
           JZTREE_COUNT("block pair by pair");
-          collect_block<true>();
+          collect_block_by_pairs();
         } else {
           JZTREE_COUNT("block");
-          collect_block<false>();
+          collect_block();
         }
         tile_begin_ = (tile_begin_ + List::batch) & (tile_points - 1);
         tile_count_ -= List::batch;
@@ -277,45 +307,51 @@ class ShortSearch {
   }
 
   // Compute all distances first: loads from shared memory cannot be moved across the stores that follow.
-  template <bool Pairwise>
   __device__ __forceinline__ void collect_block() {
     Candidate<T> found[List::batch];
-    T mine[W] = {}, point_rest[W] = {};
-    if (Pairwise && wrapped_) tile_rests(mine, point_rest);
 #pragma unroll
     for (int i = 0; i < List::batch; ++i) {
       const Tile point = tile_[tile_begin_ + i];
-      T distance;
-      if (Pairwise && wrapped_) {
-        T rest[W];
-#pragma unroll
-        for (int d = 0; d < W; ++d) rest[d] = __shfl_sync(all_lanes, point_rest[d], i);
-        distance = distance2<W, Pairwise>(scale_, at_, point.x, mine, rest);
-      } else {
-        distance = distance2<W, Pairwise>(scale_, at_, point.x);
-      }
-      found[i] = Candidate<T>::make(distance, point.row_plus_one);
+      found[i] = Candidate<T>::make(distance2<W, false>(scale_, at_, point.x), point.row_plus_one);
     }
 #pragma unroll
-    for (int i = 0; i < List::batch; ++i)
-      if (found[i].distance2() <= radius2_ && (!Repeated || found[i].distance2() >= last_.distance2())) {
-        *next_ = found[i];
-        next_ += warp_size;
-      }
+    for (int i = 0; i < List::batch; ++i) collect(found[i]);
+  }
+
+  // The same if the image depends on the pair. This is rare, so the loop is short and takes few registers.
+  __device__ __forceinline__ void collect_block_by_pairs() {
+    T mine[W] = {}, point_rest[W] = {};
+    if (wrapped_) tile_rests(mine, point_rest);
+#pragma unroll 1
+    for (int i = 0; i < List::batch; ++i) {
+      const Tile point = tile_[tile_begin_ + i];
+      T rest[W];
+#pragma unroll
+      for (int d = 0; d < W; ++d) rest[d] = __shfl_sync(all_lanes, point_rest[d], i);
+      T distance =
+          wrapped_ ? distance2<W, true>(scale_, at_, point.x, mine, rest) : distance2<W, true>(scale_, at_, point.x);
+      collect(Candidate<T>::make(distance, point.row_plus_one));
+    }
+  }
+
+  __device__ __forceinline__ void collect(const Candidate<T>& found) {
+    if (!(found.distance2() <= radius2_ && (!Repeated || found.distance2() >= last_.distance2()))) return;
+    *next_ = found;
+    next_ += warp_size;
   }
 
   // The rounding errors of the lane's query and of the lane's point of the next block.
   __device__ __forceinline__ void tile_rests(T* mine, T* point) const {
-    staging_.rests(problem_.queries, static_cast<uint32_t>(query_), mine);
+    frame_.staging.rests(problem_.queries, query_, mine);
     uint32_t row_plus_one = lane_index() < List::batch ? tile_[tile_begin_ + lane_index()].row_plus_one : 0;
-    if (row_plus_one != 0) staging_.rests(problem_.sources, row_plus_one - 1, point);
+    if (row_plus_one != 0) frame_.staging.rests(problem_.sources, row_plus_one - 1, point);
   }
 
   // Every lane absorbs up to one batch of its collected candidates, the last ones first. A query that is its own
   // neighbour is in its list from the start.
   __device__ __forceinline__ void absorb_batch(bool mine) {
     JZTREE_COUNT("absorb");
-    if (limit_) reject_beyond();
+    if (limits_.each) reject_beyond();
     Candidate<T> others[List::batch];
     Candidate<T>* const first = collected_ + lane_index();
 #pragma unroll
@@ -327,9 +363,10 @@ class ShortSearch {
       if (Repeated) is_other &= last_ < others[i];
       others[i] = choose(is_other, others[i], no_candidate<T>());
     }
-    list_.absorb(others);
-    set_bound(mine);
+    set_bound(mine, list_.absorb(others));
   }
+
+  __device__ const Within<T>* limit() const { return limits_.of(problem_.out_row(query_)); }
 
   // Among the candidates of the next batch, replace those outside the limit by candidates that sort last.
   __device__ __forceinline__ void reject_beyond() {
@@ -338,19 +375,9 @@ class ShortSearch {
     for (int i = 1; i <= List::batch; ++i) {
       Candidate<T>* found = next_ - i * warp_size;
       if (found < first) break;
-      if (is_beyond(problem_, limits_, *limit_, found->distance2(), query_, found->row_plus_one() - 1))
+      if (is_beyond(problem_, limits_, *limit(), found->distance2(), query_, found->row_plus_one() - 1))
         *found = no_candidate<T>();
     }
-  }
-
-  // The index in shared memory of the i-th entry of a lane's list. Columns are rotated, so that the entries of one row
-  // are in different banks.
-  __device__ static int spread_place(int lane, int i) { return i * warp_size + ((lane + i) & (warp_size - 1)); }
-
-  __device__ __forceinline__ void spread() {
-#pragma unroll
-    for (int i = 0; i < K; ++i) collected_[spread_place(lane_index(), i)] = list_.best[i];
-    __syncwarp();
   }
 
   __device__ __forceinline__ bool precise() const {
@@ -359,7 +386,7 @@ class ShortSearch {
     // The list ascends, so entries after a large distance need no check.
     for (int i = K - count_; i < K && good; ++i) {
       JZTREE_COUNT("precise");
-      Candidate<T> found = collected_[spread_place(lane_index(), i)];
+      Candidate<T> found = list_.own(i);
       if (found.distance2() >= scale_.precise2) break;
       good = is_precise(problem_, scale_, found, query_);
     }
@@ -376,8 +403,7 @@ class ShortSearch {
       int lane = item * inverse >> 16, place = item - lane * k;  // quotient and remainder of item / k, for items below
                                                                  // 2^11
       int64_t row = __shfl_sync(all_lanes, out_row, lane), own = __shfl_sync(all_lanes, own_, lane);
-      if (lanes >> lane & 1)
-        problem_.write(row * problem_.k + first_ + place, own, collected_[spread_place(lane, K - k + place)]);
+      if (lanes >> lane & 1) problem_.write(row * problem_.k + first_ + place, own, list_.at(lane, K - k + place));
     }
     __syncwarp();
   }
@@ -385,26 +411,23 @@ class ShortSearch {
   const Problem<From>& problem_;
   const Scale<W, T>& scale_;
   const Limits<W, T>& limits_;
-  const Staging<W, From, T> staging_;
   const bool wrapped_;
   const uint32_t stops_;
+  Frame& frame_;
   Tile* tile_;
   Candidate<T>* collected_;
+  const List list_;
   StackEntry<T>* stack_;
-  List list_;
-  Candidate<T> bound_;
   Wanted<2, T> wanted_;
   T radius2_, x_[W], at_[W];  // at_: the image of the query next to the rows of the tile
-  T plain2_;
-  Candidate<T>* next_;  // past the lane's last collected candidate
-  bool second_;         // whether the query belongs to the second box of the group
-  bool query_rests_;    // whether any query has a rounding error
-  Candidate<T> last_;   // the last neighbour that earlier searches found
-  int first_, count_;   // the neighbours of this search: their place among all, and their number
+  Candidate<T>* next_;        // past the lane's last collected candidate
+  bool second_;               // whether the query belongs to the second box of the group
+  bool query_rests_;          // whether any query has a rounding error
+  Candidate<T> last_;         // the last neighbour that earlier searches found
+  int first_, count_;         // the neighbours of this search: their place among all, and their number
   int own_, patience_, tile_begin_, tile_count_;
   unsigned images_;
-  int64_t query_;
-  const Within<T>* limit_;  // of the query; null: no limit
+  uint32_t query_;
 };
 
 template <int W, int K, typename From, typename T, bool Repeated = false>
@@ -414,13 +437,13 @@ __global__ void __launch_bounds__(short_search_threads, (short_search_blocks<W, 
                  Unanswered unanswered) {
   int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
   JZTREE_COUNT("warp");
-  int64_t groups = (problem.count() + warp_size - 1) / warp_size;
+  int width = queries_per_warp(problem.count(), problem.sources.num());
   ShortSearch<W, K, From, T, Repeated> search(problem, *scale, limits,
                                               dynamic_shared() + threadIdx.x / warp_size * warp_bytes, stops);
-  for (int64_t group = warp; group < groups; group += warps) {
+  for (int64_t first = warp * width; first < problem.count(); first += warps * width) {
     JZTREE_COUNT("answer");
-    unsigned imprecise = search.answer(group);
-    if (imprecise != 0 && lane_index() == 0) unanswered.add(group, imprecise);
+    unsigned imprecise = search.answer(first, width);
+    if (imprecise != 0 && lane_index() == 0) unanswered.add(first, imprecise);
   }
 }
 

@@ -24,7 +24,7 @@ __device__ __forceinline__ int dims_of(const TreeView<From>& tree) {
   return W == 3 || W == 4 ? W : tree.dims;
 }
 
-// How to wrap and scale coordinates, in registers.
+// How to wrap and scale coordinates.
 template <int W, typename From, typename T>
 class Staging {
   using Bits = std::conditional_t<sizeof(From) == sizeof(uint32_t), uint32_t, uint64_t>;
@@ -36,29 +36,23 @@ class Staging {
       inside_[d] = scale.raw_period[d] > 0 ? bits(static_cast<From>(scale.raw_period[d])) : ~Bits{0};
   }
 
-  // The wrapped and scaled coordinates of a row, the same as on the CPU.
+  // The wrapped and scaled coordinates of a row, the same as on the CPU; 0 in dimensions that the tree does not have.
   __device__ __forceinline__ void point(const TreeView<From>& tree, uint32_t row, T* x) const {
-    From given[W];
-    wrapped(tree, row, given);
-#pragma unroll
-    for (int d = 0; d < W; ++d) x[d] = static_cast<T>(given[d]) * factor_;
-  }
-
-  // The wrapped coordinates of a row; 0 in dimensions that the tree does not have.
-  __device__ __forceinline__ void wrapped(const TreeView<From>& tree, uint32_t row, From* given) const {
     const From* at = tree.pos + static_cast<int64_t>(row) * dims_of<W>(tree);
+    const T factor = factor_;
     bool inside = true;
 #pragma unroll
     for (int d = 0; d < W; ++d) {
-      given[d] = d < dims_of<W>(tree) ? at[d] : From{0};
-      inside &= bits(given[d]) < inside_[d];
+      const From given = d < dims_of<W>(tree) ? at[d] : From{0};
+      inside &= bits(given) < inside_[d];
+      x[d] = static_cast<T>(given) * factor;
     }
     // Coordinates inside the period by their own precision need no test in float64. (Negative numbers have large bits.)
-    if (!inside) {
-      JZTREE_COUNT("wrap");
+    if (inside) return;
+    JZTREE_COUNT("wrap");
 #pragma unroll
-      for (int d = 0; d < W; ++d) given[d] = wrap(given[d], scale_.raw_period[d]);
-    }
+    for (int d = 0; d < W; ++d)
+      if (d < dims_of<W>(tree)) x[d] = static_cast<T>(wrap_apart(at[d], scale_.raw_period[d])) * factor;
   }
 
   // The rounding errors of wrapped coordinates. Returns whether any is not 0.
@@ -86,6 +80,9 @@ class Staging {
   __device__ static uint32_t bits(float x) { return static_cast<uint32_t>(__float_as_int(x)); }
   __device__ static uint64_t bits(double x) { return static_cast<uint64_t>(__double_as_longlong(x)); }
 
+  // Never inlined, because it is rare: inlined, it would move the coordinates to local memory.
+  JZTREE_APART static From wrap_apart(From x, double period) { return wrap(x, period); }
+
   // Never inlined, because only rows outside their periodic box have any. Without the address of this object: otherwise
   // the compiler would keep the whole search, including its lists, in local memory.
   JZTREE_APART static bool rests_of(const Scale<W, T>& scale, const TreeView<From>& tree, uint32_t row, T* rest) {
@@ -105,9 +102,12 @@ class Staging {
 
 // The boxes that cover a group of queries.
 template <int W, int Boxes, typename T>
-struct Group {
+struct alignas(16) Group {
   T low[Boxes][W], high[Boxes][W];
   T around[W];  // the period, reduced by the possible rounding of a distance around the boundary
+  // Up to this squared distance from a box, sources are nearest straight, not around the boundary. Negative: no such
+  // distance.
+  T straight2;
 
   __device__ __forceinline__ explicit Group(const Scale<W, T>& scale) {
 #pragma unroll
@@ -154,6 +154,23 @@ struct Group {
     return std::fmin(straight, other);
   }
 
+  // Call this when the boxes are complete.
+  __device__ __forceinline__ void find_straight() {
+    T least = std::numeric_limits<T>::infinity();
+#pragma unroll
+    for (int d = 0; d < W; ++d) {
+      bool open = around[d] == std::numeric_limits<T>::infinity();
+      for (int box = 0; box < Boxes; ++box)
+        if (!open) least = std::fmin(least, std::fmin(low[box][d], around[d] - high[box][d]));
+    }
+    straight2 = least > 0 ? least * least * below_one<T> : T{-1};
+  }
+
+  // The same as `gap` for sources that are nearest straight.
+  __device__ __forceinline__ T straight_gap(int box, int d, T from, T to) const {
+    return std::fmax(from - high[box][d], low[box][d] - to);
+  }
+
   // Half the width of a box.
   __device__ __forceinline__ T reach(int box, int d) const {
     return std::fmax(high[box][d] / 2 - low[box][d] / 2, T{0});
@@ -190,10 +207,10 @@ __device__ __forceinline__ Wanted<2, double> wanted_of(const Candidate<double>& 
 }
 
 // Nodes still to be visited: the nodes of a plane from `node` up to `last`; or, if `last` is 0, the descendants of
-// `node` in a lower plane.
+// `node` in a lower plane. Without the first row of the node: shared memory limits the number of warps.
 template <typename T>
-struct StackEntry {
-  Candidate<T> nearest;  // lower bound for the whole group
+struct alignas(sizeof(T) == sizeof(float) ? 16 : 8) StackEntry {
+  T nearest2;  // lower bound for the whole group
   uint32_t node, plane, last;
 };
 
@@ -210,7 +227,7 @@ class WarpWalk {
                                       const Group<W, Boxes, T>& group, StackEntry<T>* stack, uint32_t stops)
       : tree_(tree), staging_(staging), group_(group), stack_(stack), stops_(stops), size_(1), order_(none) {
     // The nodes of the top plane are the children of a node above it.
-    if (lane_index() == 0) stack_[0] = {Candidate<T>::make(0, 0), 0, static_cast<uint32_t>(tree.planes), 0};
+    if (lane_index() == 0) stack_[0] = {0, 0, static_cast<uint32_t>(tree.planes), 0};
     __syncwarp();
   }
 
@@ -250,7 +267,7 @@ class WarpWalk {
     JZTREE_COUNT("pop");
     StackEntry<T> entry = stack_[--size_];
     __syncwarp();
-    if (!(entry.nearest < wanted.worst)) return false;
+    if (!may_hold(entry, wanted.worst)) return false;
     JZTREE_COUNT("look below");
     int plane = static_cast<int>(entry.plane);
     uint32_t first = entry.node, last = entry.last;
@@ -263,7 +280,7 @@ class WarpWalk {
     }
     if (last - first > warp_size) {
       JZTREE_COUNT("rest of nodes");
-      if (lane_index() == 0) stack_[size_] = {entry.nearest, first + warp_size, static_cast<uint32_t>(plane), last};
+      if (lane_index() == 0) stack_[size_] = {entry.nearest2, first + warp_size, static_cast<uint32_t>(plane), last};
       ++size_;
       __syncwarp();  // leaves are not pushed, so all lanes may read this entry next
     }
@@ -271,6 +288,15 @@ class WarpWalk {
     look_at(plane, node, node < last, wanted);
     if (plane > 0) push(plane, node);
     return plane == 0;
+  }
+
+  // Whether the nodes of an entry may hold a candidate before `worst`. At equal distances, the first row decides.
+  __device__ __forceinline__ bool may_hold(const StackEntry<T>& entry, const Candidate<T>& worst) const {
+    if (entry.nearest2 != worst.distance2() || entry.plane == static_cast<uint32_t>(tree_.planes))
+      return entry.nearest2 <= worst.distance2();
+    JZTREE_COUNT("pop of a tie");
+    auto row = static_cast<uint32_t>(tree_.particle_splits[entry.node + entry.plane]);
+    return row + 1 < worst.row_plus_one();
   }
 
   // The nodes of a lower plane that descend from a node.
@@ -297,6 +323,7 @@ class WarpWalk {
   __device__ __forceinline__ void look_at(int plane, uint32_t node, bool exists, const Wanted<Boxes, T>& wanted) {
     nearest_ = no_candidate<T>();
     T near2 = std::numeric_limits<T>::infinity();
+    const bool straight = wanted.worst.distance2() <= group_.straight2;
     if (exists) {
       begin_ = static_cast<uint32_t>(tree_.particle_splits[node + static_cast<uint32_t>(plane)]);
       end_ = static_cast<uint32_t>(tree_.particle_splits[node + static_cast<uint32_t>(plane) + 1]);
@@ -307,7 +334,8 @@ class WarpWalk {
         T gaps2 = 0, nears2 = 0;
 #pragma unroll
         for (int d = 0; d < W; ++d) {
-          T gap = group_.gap(box, d, low[d], high[d]), near = std::fmax(gap + group_.reach(box, d), T{0});
+          T gap = straight ? group_.straight_gap(box, d, low[d], high[d]) : group_.gap(box, d, low[d], high[d]);
+          T near = std::fmax(gap + group_.reach(box, d), T{0});
           gap = std::fmax(gap, T{0});
           gaps2 = d == 0 ? gap * gap : gaps2 + gap * gap;
           nears2 = d == 0 ? near * near : nears2 + near * near;
@@ -336,7 +364,7 @@ class WarpWalk {
       JZTREE_COUNT("rank a node");
       behind += __shfl_sync(all_lanes, order_, __ffs(static_cast<int>(rest)) - 1) > order_;
     }
-    if (order_ != none) stack_[size_ + behind] = {nearest_, node, static_cast<uint32_t>(plane), 0};
+    if (order_ != none) stack_[size_ + behind] = {nearest_.distance2(), node, static_cast<uint32_t>(plane), 0};
     size_ += __popc(wanted);
     order_ = none;
     __syncwarp();

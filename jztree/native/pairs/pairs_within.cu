@@ -96,12 +96,11 @@ ImageProblem<D, T> set_up(Queue& queue, const PairsWithin<D, T>& in) {
 template <int D, typename T>
 void pairs_within(Queue& queue, const PairsWithin<D, T>& in) {
   ImageProblem<D, T> problem = set_up(queue, in);
-  int64_t leaves = problem.queries.leaves();
   int bytes = ImageWalk<D, T>::shared_bytes(problem.sources.planes);
   ListStarts starts = lay_out_lists(
-      queue, in, [&](const ListStarts& out) { launch_tiles(queue, leaves, bytes, count_pairs<D, T>, problem, out); });
+      queue, in, [&](const ListStarts& out) { launch_tiles(queue, problem, bytes, count_pairs<D, T>, out); });
   PairArrays<T> pairs{starts, in.query, in.index, in.shift, in.vector, in.distance};
-  launch_tiles(queue, leaves, bytes, write_pairs<D, T>, problem, pairs);
+  launch_tiles(queue, problem, bytes, write_pairs<D, T>, pairs);
   if (in.padded) queue.launch_over(in.room(), fill_pairs<D, T>, pairs);
 }
 

@@ -46,7 +46,7 @@ void sum_columns(Queue& queue, KernelProblem<D, T, From> problem) {
   for (; problem.first_column < problem.columns; problem.first_column += at_once) {
     problem.at_work = static_cast<int>(std::min(at_once, problem.columns - problem.first_column));
     int bytes = KernelWalk<D, T, From, Order>::shared_bytes(problem.sources.planes, problem.sums());
-    launch_tiles(queue, problem.queries.leaves(), bytes, sum_kernels<D, T, From, Order>, problem);
+    launch_tiles(queue, problem, bytes, sum_kernels<D, T, From, Order>);
   }
 }
 

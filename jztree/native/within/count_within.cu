@@ -89,7 +89,7 @@ void count_all(Queue& queue, const CountWithin<D, T>& in) {
     problem.at_work = static_cast<int>(std::min<int64_t>(most_balls, in.m() - problem.first_ball));
     using Tallied = Tally<T, Weighted>;
     int bytes = Tallied::shared_bytes(problem.at_work) + BallWalk<D, T, Tallied>::shared_bytes(problem.sources.planes);
-    launch_tiles(queue, problem.queries.leaves(), bytes, tally_balls<D, T, Weighted>, problem, totals);
+    launch_tiles(queue, problem, bytes, tally_balls<D, T, Weighted>, totals);
   }
 }
 

@@ -57,8 +57,8 @@ void enough_within(Queue& queue, const EnoughWithin<D, T>& in) {
   BallProblem<D, T> problem = set_up(queue, in.sources, in.queries, nullptr, in.radius, 1, in.box);
   problem.at_work = 1;
   queue.fill_bytes(in.enough, 0, in.q());
-  launch_tiles(queue, problem.queries.leaves(), BallWalk<D, T, TallyUpTo>::shared_bytes(problem.sources.planes),
-               find_enough<D, T>, problem, in.least, in.enough);
+  launch_tiles(queue, problem, BallWalk<D, T, TallyUpTo>::shared_bytes(problem.sources.planes), find_enough<D, T>,
+               in.least, in.enough);
 }
 
 }  // namespace

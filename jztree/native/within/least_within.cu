@@ -74,8 +74,8 @@ void least_within(Queue& queue, const LeastWithin<D, T>& in) {
   BallProblem<D, T> problem = set_up(queue, in.sources, in.queries, in.query_rows, in.radius, 1, in.box);
   problem.at_work = 1;
   const int32_t* of_nodes = join_nodes<SmallestValue>(queue, in.sources, in.value);
-  launch_tiles(queue, problem.queries.leaves(), BallWalk<D, T, LeastOfLane>::shared_bytes(problem.sources.planes),
-               find_least<D, T>, problem, in.value, of_nodes, in.least);
+  launch_tiles(queue, problem, BallWalk<D, T, LeastOfLane>::shared_bytes(problem.sources.planes), find_least<D, T>,
+               in.value, of_nodes, in.least);
   queue.launch_over(in.q(), clear_least<D, T>, problem, in.least);
 }
 

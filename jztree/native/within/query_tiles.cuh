@@ -1,4 +1,5 @@
-// Warps that each process a group of queries, a leaf of their hierarchy, 32 at a time, one per lane.
+// Warps that each process a group of queries, a leaf of their hierarchy, 32 at a time, one per lane; or fewer queries
+// if there are few among many sources.
 #pragma once
 
 #include <cstdint>
@@ -11,11 +12,12 @@ namespace jztree {
 
 constexpr int tile_threads = 64;
 
-// One warp per leaf, with `warp_bytes` of shared memory.
-template <typename... Parameters, typename... Arguments>
-void launch_tiles(Queue& queue, int64_t leaves, int warp_bytes, void (*kernel)(Parameters...),
+// A launch for the queries of `problem`, with `warp_bytes` of shared memory per warp.
+template <typename Problem, typename... Parameters, typename... Arguments>
+void launch_tiles(Queue& queue, const Problem& problem, int warp_bytes, void (*kernel)(Parameters...),
                   const Arguments&... arguments) {
-  queue.launch_warps(leaves, warp_bytes, tile_threads, kernel, arguments...);
+  int64_t warps = warps_of_queries(problem.queries.num.rows, problem.queries.leaves());
+  queue.launch_warps(warps, warp_bytes, tile_threads, kernel, problem, arguments...);
 }
 
 // In such a kernel: call work(setup, shared, tile, end) for each tile. Its queries are those from `tile` on and before
@@ -25,11 +27,15 @@ __device__ inline void each_query_tile(const Problem& in, int warp_bytes, const 
   using Setup = typename Problem::Setup;
   alignas(16) __shared__ unsigned char memory[sizeof(Setup)];
   const Setup& setup = share_setup(in.setup, memory);
-  int64_t leaf = thread_index() / warp_size;
-  if (leaf >= in.queries.leaves()) return;
+  int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
   unsigned char* shared = dynamic_shared() + static_cast<int>(threadIdx.x) / warp_size * warp_bytes;
-  int64_t end = in.queries.leaf_row(leaf + 1);
-  for (int64_t tile = in.queries.leaf_row(leaf); tile < end; tile += warp_size) work(setup, shared, tile, end);
+  // Several warps share a leaf. Tiles do not cross from leaf to leaf, because leaves may be far apart.
+  int width = queries_per_warp(in.queries.num(), in.sources.num()), sharers = warp_size / width;
+  for (int64_t item = warp; item < in.queries.leaves() * sharers; item += warps) {
+    int64_t leaf = item / sharers, end = in.queries.leaf_row(leaf + 1);
+    for (int64_t tile = in.queries.leaf_row(leaf) + item % sharers * width; tile < end; tile += warp_size)
+      work(setup, shared, tile, end < tile + width ? end : tile + width);
+  }
 }
 
 }  // namespace jztree
