@@ -23,8 +23,9 @@ from .session import one_line, tell
 from .within import questions
 
 _SUMS_TO = 1e-6
-_SUMS = ("catalogue", "sums over spheres", "weighted counts", "kernel sums")
+_SUMS = ("catalogue", "sums over spheres", "weighted counts", "kernel sums", "reductions, sum", "separations")
 _SIDES = (1.0, 0.75, 1.25)
+_LEAF_SIZE = 24  # equal on both devices; their defaults differ
 EXERCISED = "exercised"  # printed after the small inputs
 
 
@@ -47,7 +48,7 @@ def calls(given: dict[str, Any], watched: bool = False) -> Iterator[tuple[str, C
     """Yield functions of particles on a device, by name; ``watched`` includes calls that are only for sanitizers."""
     n, dims = given["n"], given["dims"]
     box: Any = list(_SIDES[:dims]) if given["box"] == "periodic" else 0.0
-    volume, cfg = float(np.prod(_SIDES[:dims])), jz.config.TreeConfig(masses=True)
+    volume, cfg = float(np.prod(_SIDES[:dims])), jz.config.TreeConfig(masses=True, leaf_size=_LEAF_SIZE)
     rlink = 0.3 * (volume / max(n, 1)) ** (1 / dims)
     tree = jz.tree.zsort_and_tree.jit
     yield "order", lambda part: jz.tree.zsort(part.pos, boxsize=box)[1]
@@ -131,6 +132,8 @@ def compared(given: dict[str, Any], gpu: Any, cpu: Any) -> dict[str, str]:
     for name, call in calls(given):
         try:
             first = answer(call, there, gpu)
+            if name == "phase space" and isinstance(first, str) and "this function supports" in first:
+                continue  # it needs kernels for twice as many dimensions, which only the stage `dimensions` compiles
             if not same_bits(first, answer(call, there, gpu)):
                 found[f"{name}, twice"] = "two runs give different bits"
             if wrong := difference(first, answer(call, here, cpu), sums=name.startswith(_SUMS)):

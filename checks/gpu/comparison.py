@@ -61,12 +61,13 @@ def smoke(session: Session) -> None:
 
 
 def compare(session: Session) -> None:
-    """Compare all inputs."""
+    """Compare all inputs, or those whose keys contain one of the chosen words."""
+    keyed = {key_of(given): given for given in inputs(session.small)}
     distribute(
         session,
         "compare",
         "answers",
-        {key_of(given): given for given in inputs(session.small)},
+        {key: given for key, given in keyed.items() if not session.words or any(word in key for word in session.words)},
         lambda some: {"watched": False, "inputs": list(some)},
         1200,
     )

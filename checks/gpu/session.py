@@ -91,7 +91,7 @@ class Session:
         small: Whether the run only tests the script.
         source: The fingerprint of the library.
         runs: The number of runs of each timed call.
-        words: Time only calls whose keys contain one of the words; empty means every call.
+        words: Compare only inputs, and time only calls, whose keys contain one of the words; empty means all.
         stages: The requested stages.
         xla_flags: The value of XLA_FLAGS in every process.
         libraries: The folder with libraries that were compiled elsewhere, or None.
