@@ -30,6 +30,12 @@ def skip_where_kernels_cannot_raise() -> None:
         pytest.skip("kernels of the GPU cannot raise")
 
 
+def skip_where_subnormal_numbers_vanish() -> None:
+    """Skip tests whose numbers are below the smallest normal number if the emulator runs them."""
+    if kernels.native_info()["instruction_set"] in ("cuda-emulated", "cuda-watched"):
+        pytest.skip("the emulator runs on threads of XLA, which take subnormal numbers for 0")
+
+
 def one_sentence(error: Any) -> bool:
     """Return whether the message of a caught error (from ``pytest.raises``) is one line that ends like a sentence."""
     text = str(error.value).strip()

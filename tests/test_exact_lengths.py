@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import oracles
 import pytest
 from devices import deal, even, joined, mesh_of
 from oracles import RUN_TIME_ERROR
@@ -17,7 +18,6 @@ from oracles import RUN_TIME_ERROR
 from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import ParticleData, Pos, squeeze_catalogue
 from jztree.fof import dbscan, fof_and_catalogue, fof_labels
-from jztree.kernels import native_info
 from jztree.knn import knn
 from jztree.radius import (
     count_within,
@@ -37,14 +37,13 @@ SIDE = 3
 
 @pytest.fixture(params=SPACINGS, ids=lambda spacing: f"2^{int(np.log2(spacing))}")
 def spacing(request: pytest.FixtureRequest) -> float:
-    skip_where_subnormal_numbers_vanish(request.param)
+    skip_if_emulated_and_subnormal(request.param)
     return float(request.param)
 
 
-def skip_where_subnormal_numbers_vanish(spacing: float) -> None:
-    emulated = native_info()["instruction_set"] in ("cuda-emulated", "cuda-watched")
-    if emulated and spacing < np.finfo(np.float32).tiny:
-        pytest.skip("the emulator runs on threads of XLA, which take subnormal numbers for 0")
+def skip_if_emulated_and_subnormal(spacing: float) -> None:
+    if spacing < np.finfo(np.float32).tiny:
+        oracles.skip_where_subnormal_numbers_vanish()
 
 
 def lattice(spacing: float) -> np.ndarray:
@@ -151,7 +150,7 @@ def test_lengths_one_bit_apart_are_distinguished_with_64_bit_types(x64: None, sp
 @pytest.mark.long
 @pytest.mark.parametrize("spacing", [2.0**-100, 2.0**-140], ids=str)
 def test_lengths_one_bit_apart_are_distinguished_over_devices(spacing: float) -> None:
-    skip_where_subnormal_numbers_vanish(spacing)
+    skip_if_emulated_and_subnormal(spacing)
     counts, mesh = even(PLACES, 2), mesh_of(2)
     part = deal(lattice(spacing), counts, 5)
 
@@ -211,7 +210,7 @@ def test_attach_within_one_bit_apart_is_distinguished(spacing: float) -> None:
 @pytest.mark.parametrize("spacing", [2.0**-100, 2.0**-130, 2.0**-140], ids=str)
 def test_subnormal_traced_lengths_are_not_flushed(spacing: float) -> None:
     """XLA flushes them to 0, but kernels do not."""
-    skip_where_subnormal_numbers_vanish(spacing)
+    skip_if_emulated_and_subnormal(spacing)
     pos = lattice(spacing)
     least = np.float32(spacing)
     for length, expected in ((np.nextafter(least, np.float32(0)), 0), (least, PAIRS)):
@@ -294,7 +293,7 @@ def test_boxes_between_float32_numbers(power: int, share: float) -> None:
 
 def test_max_radius_for_wrapped_positions_that_lose_precision() -> None:
     """The last is wrapped to where float32 has steps of 65,536, so its neighbours are searched in float64."""
-    skip_where_subnormal_numbers_vanish(1e-44)
+    skip_if_emulated_and_subnormal(1e-44)
     pos = np.array([[0, 1e-44, 1e-45], [0, 0, 1e-45], [-1e-45, 1e-45, 1e-44]], np.float32)
     for radius in (6e-39, 1e-10, [5e11, 6e-39, 6e-39]):
         assert np.sort(np.asarray(knn(pos, 3, 1e12, max_radius=radius)[1])).tolist() == [[0, 1, 2]] * 3

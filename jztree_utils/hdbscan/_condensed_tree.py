@@ -54,7 +54,7 @@ def condense(tree: Dendrogram, min_cluster_size: int) -> CondensedTree:
     joins_at = length[above] if n > 1 else np.zeros(1)
     with np.errstate(divide="ignore", over="ignore"):
         inverse = 1 / joins_at
-    # Coincident points are inseparable, so they leave a cluster together. So do points at a distance without an inverse.
+    # Coincident points leave a cluster together. So do points at a distance without an inverse.
     leaves = (size < min_cluster_size) | np.isinf(inverse)
     leaves[root] = False
     parts = np.bincount(above[:root], weights=~leaves[:root], minlength=n - 1)

@@ -181,9 +181,7 @@ def test_equal_samples_have_equal_labels(x64: None) -> None:
 
 @pytest.mark.parametrize("method", ["eom", "leaf"])
 @pytest.mark.parametrize("boxsize", [None, 8.0])
-def test_fewer_equal_samples_than_min_samples_have_equal_labels(
-    method: str, boxsize: float | None, x64: None
-) -> None:
+def test_fewer_equal_samples_than_min_samples_have_equal_labels(method: str, boxsize: float | None, x64: None) -> None:
     """In the box, they are images of each other."""
     rng = np.random.default_rng(0)
     for _ in range(5):
@@ -198,7 +196,8 @@ def test_fewer_equal_samples_than_min_samples_have_equal_labels(
 
 def test_distances_without_an_inverse_count_as_0(x64: None) -> None:
     near = np.random.default_rng(0).integers(0, 40, (20, 2)) * 5e-324
-    points = np.concatenate([near, near + [1.0, 0.0], np.random.default_rng(1).random((20, 2)) + [5.0, 0.0]])
+    near_one, far = near + np.array([1.0, 0.0]), np.random.default_rng(1).random((20, 2)) + np.array([5.0, 0.0])
+    points = np.concatenate([near, near_one, far])
     found = HDBSCAN().fit(points)
     assert (found.labels_[:20] == found.labels_[0]).all()
     assert (found.labels_[20:40] == found.labels_[20]).all()
