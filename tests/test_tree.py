@@ -11,12 +11,12 @@ import oracles
 import pytest
 
 from jztree import data, tree
-from jztree.config import TreeConfig
+from jztree.config import TreeConfig, leaf_size_of
 
 pytestmark = pytest.mark.emulated
 
 N = 600
-LEAF = TreeConfig().leaf_size
+LEAF = leaf_size_of(TreeConfig())
 BOXES = ["open", "periodic", "mixed"]
 SAMPLES = {"uniform": oracles.uniform, "clustered": oracles.clustered}
 
@@ -35,7 +35,7 @@ def assert_window_rule(th: tree.TreeHierarchy, keys: list[int], cfg: TreeConfig,
     levels = [1000] + [level_of(a, b) for a, b in pairwise(keys)]
     below = list(range(num))
     for plane in range(th.num_planes):
-        window = cfg.leaf_size if plane == 0 else cfg.fan_out
+        window = leaf_size_of(cfg) if plane == 0 else cfg.fan_out
         splits, rows = np.asarray(th.splits(plane)), np.asarray(th.particle_splits(plane))
         length = n if plane == 0 else th.num_nodes(plane - 1)
         assert th.num_nodes(plane) == max(1, -(-length // window))
@@ -97,7 +97,7 @@ def test_hierarchy_follows_the_window_rule(dims: int, box: str, cfg: str, sample
     posz = np.asarray(posz)
     assert_invariants(th, posz, N, length)
     assert_window_rule(th, oracles.morton_keys(posz, length), CONFIGS[cfg], N)
-    size = CONFIGS[cfg].leaf_size
+    size = leaf_size_of(CONFIGS[cfg])
     assert (th.count(0) >= 1).all()
     assert (th.count(0) <= 2 * size - 1).all()
 
