@@ -312,6 +312,7 @@ def _dealt(column: np.ndarray, counts: np.ndarray, rows: int) -> np.ndarray:
         ({"h": 0.1, "kernel": "epanechnikov"}, "must be one of"),
         ({"h": 0.1, "form": "symmetric"}, "must be one of"),
         ({"h": 0.1, "derivative": "laplacian"}, "derivative is"),
+        ({"h": 0.1, "kernel": np.zeros(2)}, "kernel is array.*must be one of"),
         ({"h": 0.1, "derivative": "curl"}, "vectors"),
         ({"h": 0.1, "derivative": "gradient", "kernel": "top_hat"}, "no gradient"),
         ({"h": 0.1, "kernel": "gaussian", "truncate": 0.1}, "truncate"),

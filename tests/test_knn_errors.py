@@ -189,9 +189,10 @@ def test_reduce_func_must_return_one_row_per_query() -> None:
         knn(particles(), 3, result="reduce", reduce_func=lambda rnn, **kw: rnn.sum())
 
 
-def test_unknown_output_order_raises() -> None:
-    with pytest.raises(ValueError, match="'original'"):
-        knn(particles(), 3, output_order="original")
+@pytest.mark.parametrize("order", ["original", None, np.zeros(2)], ids=str)
+def test_unknown_output_order_raises(order: Any) -> None:
+    with pytest.raises(ValueError, match=r"output_order is .*; it must be one of 'input', 'z'"):
+        knn(particles(), 3, output_order=order)
 
 
 def test_queries_of_another_dtype_or_dimension_raise(x64: None) -> None:

@@ -363,7 +363,7 @@ WRONG = [
     ({"edges": [-0.1, 0.1]}, ValueError, "strictly ascending and at least 0"),
     ({"edges": [0.1, np.nan]}, ValueError, "strictly ascending and at least 0"),
     ({"edges": ["a", "b"]}, TypeError, "real number"),
-    ({"mode": "xi"}, ValueError, "mode must be one of 'r', 'rp_pi', 's_mu'"),
+    ({"mode": "xi"}, ValueError, "mode is 'xi'; it must be one of 'r', 'rp_pi', 's_mu'"),
     ({"edges_b": [0, 1]}, ValueError, "mode='r' does not use"),
     ({"mode": "rp_pi"}, ValueError, "needs edges_b, the edges of pi"),
     ({"mode": "s_mu", "edges_b": [0, 1.1]}, ValueError, "cosines, so they must be at most 1"),

@@ -258,7 +258,7 @@ def test_over_devices(ndev: int) -> None:
 
 def test_error_messages() -> None:
     pos = oracles.uniform(20, 3)
-    with pytest.raises(ValueError, match="how is 'mean'; it must be sum, max or min"):
+    with pytest.raises(ValueError, match="how is 'mean'; it must be one of 'sum', 'max', 'min'"):
         reduce_within(pos, 0.1, lambda q, s, v, d: d, how="mean")
     with pytest.raises(
         ValueError, match=r"pair_func must return arrays with \d+ rows, one per pair; one has shape \(\)"

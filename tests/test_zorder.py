@@ -73,6 +73,13 @@ def test_unequal_shares_that_do_not_fit_name_the_option() -> None:
     assert np.asarray(sort(part, equalize=False)[0].num).sum() == 900
 
 
+@pytest.mark.parametrize(("capacity", "error"), [("500", TypeError), (2.5, TypeError), (-1, ValueError)])
+def test_invalid_capacity_raises(capacity: Any, error: type[Exception]) -> None:
+    part = deal(oracles.uniform(40, 3), np.full(4, 10))
+    with pytest.raises(error, match=f"capacity.*{capacity}"):
+        jz.tree.distr_zsort.smap(mesh_of(4))(part, equalize=False, capacity=capacity)
+
+
 @pytest.mark.long
 def test_default_capacity_that_is_too_small_grows() -> None:
     pos = np.full((800, 3), 0.25, np.float32)

@@ -31,6 +31,7 @@ from ._radii import (
     exact_arguments_of_one,
     exact_limit,
 )
+from ._words import check_word
 
 __all__ = [
     "MAX_DIMS",
@@ -54,6 +55,7 @@ __all__ = [
     "check_range",
     "check_real",
     "check_real_dtype",
+    "check_word",
     "common_dtype",
     "exact_arguments",
     "exact_arguments_of_one",

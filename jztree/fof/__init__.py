@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
-from ..arguments import SPEC, check_particles, exact_box_argument, sequence_of
+from ..arguments import SPEC, check_particles, check_word, exact_box_argument, sequence_of
 from ..config import FofConfig, checked_config
 from ..data import FofCatalogue, Label, get_pos, with_computed
 from ..jax_ext import with_twins
@@ -91,8 +91,7 @@ def fof_labels(
         ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, if a traced ``rlink``
             or ``boxsize`` is invalid, or if ``th`` belongs to other particles.
     """
-    if output_order not in ("z", "input"):
-        raise ValueError(f"output_order must be 'z' or 'input', not {output_order!r}.")
+    check_word(output_order, "output_order", ("z", "input"))
     if output_order == "z":
         return distr_fof_labels(part, rlink, boxsize, cfg, th, linearize_labels=True)
     return part, parsed(part, rlink, boxsize, th).labels_in_input_order(checked_config(cfg, FofConfig))

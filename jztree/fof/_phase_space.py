@@ -22,6 +22,7 @@ from ..arguments import (
     check_length,
     check_particles,
     check_real_dtype,
+    check_word,
     exact_box_argument,
     farthest,
     farthest_number,
@@ -113,8 +114,7 @@ def phase_space_labels(
             infinite or out of range, or if a traced length is invalid.
         CapacityError: On several devices, if ghosts or links do not fit the capacities in ``cfg``.
     """
-    if output_order not in ("z", "input"):
-        raise ValueError(f"output_order must be 'z' or 'input', not {output_order!r}.")
+    check_word(output_order, "output_order", ("z", "input"))
     cfg = checked_config(cfg, FofConfig)
     arguments = _parsed(part, rlink, vlink, boxsize, group_rlink)
     search, faults = arguments.search(cfg)

@@ -15,7 +15,17 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
-from ..arguments import SPEC, Radii, as_limit, check_box, check_particles, check_queries, exact_limit, known_integer
+from ..arguments import (
+    SPEC,
+    Radii,
+    as_limit,
+    check_box,
+    check_particles,
+    check_queries,
+    check_word,
+    exact_limit,
+    known_integer,
+)
 from ..config import KNNConfig, checked_config, without_masses
 from ..data import get_num, with_computed
 from ..jax_ext import is_concrete, with_twins
@@ -185,8 +195,7 @@ def _check_arguments(
     """Check the arguments. Return ``k`` and the number of dimensions."""
     pos = check_particles(part)
     num = check_num(part)
-    if output_order not in _ORDERS:
-        raise ValueError(f"output_order must be 'input' or 'z', not {output_order!r}.")
+    check_word(output_order, "output_order", _ORDERS)
     k = known_integer(k, "k")
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}; it is the number of neighbours.")

@@ -11,6 +11,7 @@ from ..arguments import (
     at_least_normal,
     check_range,
     check_real,
+    check_word,
     exact_box_argument,
     in_order,
     is_length,
@@ -51,8 +52,7 @@ def as_bins(given: dict[str, Any], dims: int) -> PairBins:
         ValueError: If an argument is invalid.
     """
     mode, second, los = given["mode"], given["edges_b"], given["los"]
-    if mode not in MODES:
-        raise ValueError(f"mode must be one of {', '.join(map(repr, MODES))}, not {mode!r}.")
+    check_word(mode, "mode", MODES)
     if mode == "r":
         if second is not None:
             raise ValueError(

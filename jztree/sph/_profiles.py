@@ -14,6 +14,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.polynomial import Polynomial
 
+from ..arguments import check_word
+
 # These values are also in native/sph/kernel_profile.h.
 _TOP_HAT, _GAUSSIAN, _CUBIC_SPLINE, _POLYNOMIAL = range(4)
 _TERMS = 5
@@ -66,8 +68,7 @@ KERNELS = {
 
 def sph_kernel_of(name: str, dims: int) -> SphKernel:
     """Return an SPH kernel by its name. Raise ValueError if it does not exist, or not in ``dims`` dimensions."""
-    if name not in KERNELS:
-        raise ValueError(f"kernel is {name!r}; it must be one of {', '.join(KERNELS)}.")
+    check_word(name, "kernel", KERNELS)
     if not 1 <= dims <= 3:
         raise ValueError(f"SPH kernels support 1 to 3 dimensions, not {dims}; use knn_density, which supports up to 8.")
     return KERNELS[name][dims - 1]
@@ -104,8 +105,7 @@ def profile_of(name: Any, dims: int, truncate: Any) -> Profile:
         rate = _checked_truncate(truncate) ** 2 / 2
         inside = (math.pi / rate) ** (dims / 2) * _fraction_inside(dims, rate)
         return Profile(_GAUSSIAN, (1 / inside, rate, *nothing))
-    if name not in KERNELS:
-        raise ValueError(f"kernel is {name!r}; it must be one of {', '.join(KERNELS)}, gaussian, top_hat.")
+    check_word(name, "kernel", (*KERNELS, "gaussian", "top_hat"))
     if dims > 3:
         raise ValueError(
             f"kernel {name!r} supports 1 to 3 dimensions, not {dims}; use 'gaussian' or 'top_hat', which support up "

@@ -18,6 +18,7 @@ from ..arguments import (
     check_box,
     check_mass,
     check_real_dtype,
+    check_word,
     common_dtype,
     exact_box_argument,
     first_row,
@@ -36,7 +37,7 @@ from ._profiles import Profile, profile_of
 from ._terms import Rows, kernel_term
 
 _FORMS = ("gather", "scatter", "mean_kernel", "mean_h")
-_DERIVATIVES = (None, "gradient", "divergence", "curl")
+_DERIVATIVES = ("gradient", "divergence", "curl")
 _BAD_VALUE = (
     "row {0} has a value that is NaN or infinite, or becomes infinite as %s; remove such particles, or choose other "
     "units, or switch on jax_enable_x64 and give float64."
@@ -217,8 +218,7 @@ def _lengths_of_both(
 ) -> tuple[Radii, Radii]:
     """Return smoothing lengths of sources and of queries. Replace unused lengths by the used ones."""
     h, h_query = (None if isinstance(one, Radii) and one.for_all is one.of_each else one for one in (h, h_query))
-    if form not in _FORMS:
-        raise ValueError(f"form is {form!r}; it must be one of {', '.join(_FORMS)}.")
+    check_word(form, "form", _FORMS)
     if given_query is None:
         if h_query is not None:
             raise ValueError(_NO_QUERY)
@@ -256,8 +256,8 @@ class Derivative:
 
     @classmethod
     def of(cls, kind: Any, shape: tuple[int, ...], dims: int) -> "Derivative":
-        if kind not in _DERIVATIVES:
-            raise ValueError(f"derivative is {kind!r}; it must be gradient, divergence, curl or None.")
+        if kind is not None:
+            check_word(kind, "derivative", _DERIVATIVES)
         if kind in ("divergence", "curl") and shape[-1:] != (dims,):
             raise ValueError(
                 f"the {kind} needs vectors, values of shape (n, ..., {dims}), but the shape of each particle's "

@@ -25,7 +25,7 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels, stats
 from .._transform.capacity import Capacity, choose_capacity
-from ..arguments import check_box, check_particles, exact_box_argument
+from ..arguments import check_box, check_particles, exact_box_argument, known_integer
 from ..data import RankIdx, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, with_smap
 from ..particles import Particles, check_countable, check_movable, check_num, check_representable
@@ -75,7 +75,7 @@ def distr_zsort(
         raise ValueError(
             f"nsamp is {nsamp}; it is the number of keys that each rank samples, so it must be at least 1."
         )
-    if capacity is not None and capacity < 0:
+    if capacity is not None and known_integer(capacity, "capacity") < 0:
         raise ValueError(
             f"capacity is {capacity}; it is the number of rows that a rank may receive, so it must be at least 0."
         )

@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import check_box, check_particles, exact_box_argument, farthest, rows_fault
+from ..arguments import check_box, check_particles, check_word, exact_box_argument, farthest, rows_fault
 from ..data import get_pos, map_rows, replace_num, with_computed
 from ..jax_ext import Exact, is_concrete, with_twins
 from ..particles import Particles, check_num
@@ -257,8 +257,7 @@ def search_sorted_z(
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
     """
-    if side not in ("left", "right"):
-        raise ValueError(f"side must be 'left' or 'right', not {side!r}.")
+    check_word(side, "side", ("left", "right"))
     if leaf_search:
         raise ValueError("leaf_search=True is not supported, because the search covers all particles; leave it out.")
     pos = check_particles(posz)

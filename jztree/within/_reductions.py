@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike
 from .. import comm, kernels
 from .._transform.capacity import Capacity, choose_capacity, retrying
 from .._transform.memory import check_memory
-from ..arguments import SPEC, as_one_radius, check_box, exact_arguments_of_one
+from ..arguments import SPEC, as_one_radius, check_box, check_word, exact_arguments_of_one
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import replace_num, split_rows, with_computed
 from ..derivatives import as_norm, nearest_difference
@@ -101,8 +101,7 @@ def reduce_within(
     check_capacity(capacity)
     if not callable(pair_func):
         raise TypeError(f"pair_func must be a function of pairs, not {pair_func!r}.")
-    if how not in kernels.REDUCTIONS:
-        raise ValueError(f"how is {how!r}; it must be sum, max or min.")
+    check_word(how, "how", kernels.REDUCTIONS)
     sources.data, as_sources = split_rows(part)
     as_queries = as_sources
     if queries is not None and part_query is not None:

@@ -140,7 +140,7 @@ def test_infinite_last_edge_includes_all_pairs() -> None:
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"mode": "s"}, "mode must be one of 'r', 'rp_pi', 's_mu', not 's'"),
+        ({"mode": "s"}, "mode is 's'; it must be one of 'r', 'rp_pi', 's_mu'"),
         ({"mode": "rp_pi"}, "mode='rp_pi' needs edges_b"),
         ({"edges_b": ALONG}, "which mode='r' does not use"),
         ({"mode": "s_mu", "edges_b": [0.0, 2.0]}, "they are cosines"),
