@@ -43,7 +43,7 @@ class DensityPeaks:
         saddle_density: ``(n,)``, the density of this particle; -infinity if the peak does not end.
         parent: ``(n,)`` int32, the number of the denser peak into which the peak ends. -1 if it does not end.
         persistence: ``(n,)``, the density of the peak minus that of the saddle, and 0 if both are equal; infinite if
-            the peak does not end.
+            the peak does not end. On CPUs, XLA rounds a difference below the smallest normal number to 0.
         num: int32, the number of peaks.
     """
 

@@ -110,7 +110,7 @@ def test_dry_run_writes_nothing(snapshot: Any, tmp_path: Path, capsys: pytest.Ca
     [
         (["--min-cluster-size", "1"], "--min-cluster-size is 1; it must be at least 2"),
         (["--min-samples", "0"], "--min-samples is 0; it must be at least 1"),
-        (["--min-samples", "351"], "--min-samples is 351, but the snapshot holds only 350 particles"),
+        (["--min-samples", "351"], "is 351, but the number of particles of type 1 is 350"),
         (["--epsilon", "-1"], "--epsilon is -1"),
         (["--method", "oem"], "--method"),
         (["--plot", "clusters.xyz"], "clusters.xyz"),

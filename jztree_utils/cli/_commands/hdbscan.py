@@ -56,8 +56,8 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
     with io.failing_together(mesh):
         if args.min_samples > part.num:
             raise ValueError(
-                f"--min-samples is {args.min_samples}, but the snapshot holds only {part.num} particles of type "
-                f"{source.ptype}; give at most {part.num}."
+                f"--min-samples (by default --min-cluster-size) is {args.min_samples}, but the number of particles of "
+                f"type {source.ptype} is {part.num}; give at most this number."
             )
     tree = part.find_dendrogram(args.min_samples)
     pos, ids = part.column("pos"), part.column("id")
