@@ -6,7 +6,8 @@ by design of the algorithms: their input, their output and six times the positio
 
 import math
 import time
-from collections.abc import Callable
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +26,9 @@ from ... import io
 from ..._memory import available_memory, bytes_in_words
 from .._particles.reading import Source, check_fits, open_matter
 from .._report import number, print_json, print_pairs, say
-from .outputs import Run
-from .snapshots import open_checked
+from .._verbose import print_machine, print_memory_peak
+from .outputs import Run, announce
+from .snapshots import open_checked, source_of
 
 _SAMPLE = 200_000  # number of points for the timing
 _WORDS_OF_DESIGN = 6  # times the positions, in addition to input and output
@@ -78,6 +80,19 @@ def pairs() -> Work:
     """Return the work of counting pairs, up to a tenth of the box; the widest bins take the longest."""
     edges = np.geomspace(1e-3, 0.1, 21)
     return Work((), lambda pos: pair_counts(pos, edges, boxsize=1.0), lambda _: 0, False)
+
+
+def each_run(args: Namespace, todo: Sequence[Run], mesh: Mesh, work: Work, do: Callable[[Run, Source], None]) -> None:
+    """Print the machine, and call ``do`` for each run. With ``--dry-run``, print the estimate for ``work`` instead."""
+    print_machine(mesh)
+    for run in todo:
+        source = source_of(run.path, args, mesh)
+        if args.dry_run:
+            print_estimate(source, run, mesh, work, args.json)
+        else:
+            announce(run, todo)
+            do(run, source)
+            print_memory_peak(mesh)
 
 
 def print_estimate(

@@ -11,13 +11,13 @@ from jztree.hierarchy import Dendrogram
 
 from ... import io, plot
 from .._particles.particles import Particles
+from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
-from .._verbose import print_machine, print_memory_peak
 from . import dry_run
 from .arguments import DEFAULTS
 from .flag_values import check_at_least, real, whole
-from .outputs import Run, announce, plan_runs
-from .snapshots import box_in_words, outside_for_scripts, read_checked, source_of
+from .outputs import Run, plan_runs
+from .snapshots import box_in_words, outside_for_scripts, read_checked
 
 _STEPS, _MOST_STEPS = 21, 10_000  # linking lengths
 # Options of jztree fof that need groups at one linking length, and their values if they are not given.
@@ -65,15 +65,11 @@ def run_scan(args: Namespace, mesh: Mesh) -> None:
         if args.plot is not None:
             plot.check_picture(args.plot)
         todo = plan_runs(args)
-    print_machine(mesh)
-    for run in todo:
-        source = source_of(run.path, args, mesh)
-        if args.dry_run:
-            dry_run.print_estimate(source, run, mesh, dry_run.clusters(), args.json)
-        else:
-            announce(run, todo)
-            _run_one(args, run, read_checked(source, ("mass",), mesh), b, mesh)
-            print_memory_peak(mesh)
+
+    def scan(run: Run, source: Source) -> None:
+        _run_one(args, run, read_checked(source, ("mass",), mesh), b, mesh)
+
+    dry_run.each_run(args, todo, mesh, dry_run.clusters(), scan)
 
 
 def _lengths(text: str) -> np.ndarray:

@@ -13,12 +13,11 @@ from .._particles import many_devices
 from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
-from .._verbose import print_machine, print_memory_peak
 from . import dry_run
 from .earlier_outputs import made_with
 from .flag_values import check_at_least, check_not_negative
-from .outputs import Run, announce, plan_runs
-from .snapshots import box_in_words, outside_for_scripts, read_checked, source_of
+from .outputs import Run, plan_runs
+from .snapshots import box_in_words, outside_for_scripts, read_checked
 
 _LARGEST = 10  # number of clusters in the printed table
 
@@ -40,15 +39,8 @@ def run_hdbscan(args: Namespace) -> None:
         if args.plot is not None:
             plot.check_picture(args.plot)
         todo = plan_runs(args)
-    print_machine(mesh)
-    for run in todo:
-        source = source_of(run.path, args, mesh)
-        if args.dry_run:
-            dry_run.print_estimate(source, run, mesh, dry_run.clusters(args.min_samples), args.json)
-        else:
-            announce(run, todo)
-            _run_one(args, run, source, mesh)
-            print_memory_peak(mesh)
+    work = dry_run.clusters(args.min_samples)
+    dry_run.each_run(args, todo, mesh, work, lambda run, source: _run_one(args, run, source, mesh))
 
 
 def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
