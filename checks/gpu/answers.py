@@ -25,7 +25,6 @@ from .within import questions
 _SUMS_TO = 1e-6
 _SUMS = ("catalogue", "sums over spheres", "weighted counts", "kernel sums", "reductions, sum", "separations")
 _SIDES = (1.0, 0.75, 1.25)
-_LEAF_SIZE = 24  # equal on both devices; their defaults differ
 EXERCISED = "exercised"  # printed after the small inputs
 
 
@@ -48,7 +47,8 @@ def calls(given: dict[str, Any], watched: bool = False) -> Iterator[tuple[str, C
     """Yield functions of particles on a device, by name; ``watched`` includes calls that are only for sanitizers."""
     n, dims = given["n"], given["dims"]
     box: Any = list(_SIDES[:dims]) if given["box"] == "periodic" else 0.0
-    volume, cfg = float(np.prod(_SIDES[:dims])), jz.config.TreeConfig(masses=True, leaf_size=_LEAF_SIZE)
+    # The same leaf size on both devices, because their defaults differ.
+    volume, cfg = float(np.prod(_SIDES[:dims])), jz.config.TreeConfig(masses=True, leaf_size=jz.config.GPU_LEAF_SIZE)
     rlink = 0.3 * (volume / max(n, 1)) ** (1 / dims)
     tree = jz.tree.zsort_and_tree.jit
     yield "order", lambda part: jz.tree.zsort(part.pos, boxsize=box)[1]

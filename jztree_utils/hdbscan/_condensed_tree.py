@@ -22,14 +22,14 @@ class CondensedTree:
     """Clusters at all levels, each after its parent. Cluster 0 has all points.
 
     Attributes:
-        parent: ``(c,)``, the cluster from which each cluster splits; -1 for the first.
-        birth: ``(c,)``, the level at which each cluster appears; 0 for the first.
+        parent: ``(c,)``, the parent of each cluster; -1 for the first.
+        birth: ``(c,)``, the level of the split that makes each cluster; 0 for the first.
         size: ``(c,)``, the number of points at this level.
         cluster: ``(n,)``, the last cluster of each point.
-        level: ``(n,)``, the level at which the point leaves it; infinite for a point that coincides with another, also
-            if their distance is above 0 and its inverse is not in the range of float64.
-        stability: ``(c,)``, the sum over the points of the difference between the levels at which they leave the
-            cluster and at which it appears.
+        level: ``(n,)``, the highest level of the point in this cluster; infinite for a point that coincides with
+            another, also if their distance is above 0 and its inverse is not in the range of float64.
+        stability: ``(c,)``, the sum of ``level - birth`` over the points, where ``level`` is the highest level of the
+            point in the cluster.
     """
 
     parent: np.ndarray

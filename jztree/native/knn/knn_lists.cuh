@@ -142,7 +142,7 @@ struct LaneList {
   __device__ Candidate<T>& at(int lane, int i) const { return first[i * warp_size + lane]; }
   __device__ Candidate<T>& own(int i) const { return at(lane_index(), i); }
 
-  // own: whether the query is its own neighbour, as the first one.
+  // is_own: whether the query is its own neighbour, as the first one.
   __device__ __forceinline__ void reset(int k, bool is_own) const {
 #pragma unroll 1
     for (int i = 0; i < K; ++i)

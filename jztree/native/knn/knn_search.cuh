@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "common/cuda/query_groups.cuh"
 #include "common/kernel.h"
 #include "knn_long.cuh"
 #include "knn_problem.cuh"

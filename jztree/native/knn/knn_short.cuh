@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <new>
 
+#include "common/cuda/query_groups.cuh"
 #include "knn_limits.cuh"
 #include "knn_problem.cuh"
 #include "knn_short_memory.cuh"
@@ -81,8 +82,7 @@ class ShortSearch {
   // error.
   static constexpr unsigned depends = 1u << W;
 
-  // Lanes that do not search accept no rows.
-  // last: the last entry of the lane's list.
+  // Lanes that do not search accept no rows. last: the last entry of the lane's list.
   __device__ __forceinline__ void set_bound(bool searches, const Candidate<T>& last) {
     Candidate<T> bound = limits_.each ? bounded(last, limit()) : last;
     bound = choose(searches, bound, Candidate<T>::before_all());

@@ -154,7 +154,7 @@ struct alignas(16) Group {
     return std::fmin(straight, other);
   }
 
-  // Call this when the boxes are complete.
+  // Set `straight2`, after all boxes are set.
   __device__ __forceinline__ void find_straight() {
     T least = std::numeric_limits<T>::infinity();
 #pragma unroll
@@ -207,7 +207,8 @@ __device__ __forceinline__ Wanted<2, double> wanted_of(const Candidate<double>& 
 }
 
 // Nodes still to be visited: the nodes of a plane from `node` up to `last`; or, if `last` is 0, the descendants of
-// `node` in a lower plane. Without the first row of the node: shared memory limits the number of warps.
+// `node` in a lower plane. An entry does not store the first row of its node, because shared memory limits the number
+// of warps.
 template <typename T>
 struct alignas(sizeof(T) == sizeof(float) ? 16 : 8) StackEntry {
   T nearest2;  // lower bound for the whole group

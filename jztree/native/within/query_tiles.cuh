@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "common/cuda/query_groups.cuh"
 #include "common/cuda/queue.cuh"
 #include "common/cuda/share.cuh"
 #include "common/cuda/warp.cuh"

@@ -1,7 +1,6 @@
 // Operations that the 32 lanes of a warp compute together. All lanes of the warp take part.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "queue.cuh"
@@ -9,21 +8,6 @@
 namespace jztree {
 
 __device__ inline int lane_index() { return static_cast<int>(threadIdx.x) & (warp_size - 1); }
-
-// The number of consecutive queries that a warp answers together. Few queries among many sources are far apart: a warp
-// with 32 queries would visit most sources, and most multiprocessors would have no warp.
-constexpr int64_t busy_warps = 1024;
-__device__ inline int queries_per_warp(int64_t queries, int64_t sources) {
-  constexpr int64_t few = 8;  // times more sources
-  int width = warp_size;
-  if (queries > sources / few) return width;
-  while (width > 1 && queries <= busy_warps * width / 2) width /= 2;
-  return width;
-}
-// The number of warps to launch for `rows` rows of queries, if warps of 32 queries each need `warps`.
-inline int64_t warps_of_queries(int64_t rows, int64_t warps) {
-  return std::max(warps, std::min<int64_t>(rows, busy_warps));
-}
 
 template <typename T, typename Combine>
 __device__ inline T warp_reduce(T value, const Combine& combine) {
