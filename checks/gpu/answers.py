@@ -1,14 +1,12 @@
 """A process that computes results on the GPU: ``python -m gpu.answers JOB``.
 
 It compares them with CPU results and reports one finding per input. Integers must be equal, and floats bit for bit,
-except for sums of many numbers, which may differ by 1e-6. Two identical calls on the GPU must give the same bits. In
-another mode, it only runs every one-device kernel on small inputs, for sanitizers.
+except for sums of many numbers, which may differ by 1e-6. Two identical calls on the GPU must give the same bits.
 """
 
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from typing import Any
 
 import jax
@@ -18,14 +16,13 @@ import numpy as np
 import jztree as jz
 from jztree_utils import ics
 
-from .inputs import inputs_to_watch, key_of
+from .inputs import key_of
 from .session import one_line, tell
 from .within import questions
 
 _SUMS_TO = 1e-6
 _SUMS = ("catalogue", "sums over spheres", "weighted counts", "kernel sums", "reductions, sum", "separations")
 _SIDES = (1.0, 0.75, 1.25)
-EXERCISED = "exercised"  # printed after the small inputs
 
 
 def particles(given: dict[str, Any]) -> jz.data.ParticleData:
@@ -43,8 +40,8 @@ def particles(given: dict[str, Any]) -> jz.data.ParticleData:
     )
 
 
-def calls(given: dict[str, Any], watched: bool = False) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    """Yield functions of particles on a device, by name; ``watched`` includes calls that are only for sanitizers."""
+def calls(given: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+    """Yield functions of particles on a device, by name."""
     n, dims = given["n"], given["dims"]
     box: Any = list(_SIDES[:dims]) if given["box"] == "periodic" else 0.0
     # The same leaf size on both devices, because their defaults differ.
@@ -70,9 +67,8 @@ def calls(given: dict[str, Any], watched: bool = False) -> Iterator[tuple[str, C
     lowest = jz.halos.lowest_potential_particle.jit
     yield "lowest potentials", lambda part: lowest(*jz.fof.fof_and_catalogue.jit(part, rlink, box), 0.1 * rlink, box)
     yield from questions(n, dims, box, (volume / max(n, 1)) ** (1 / dims))
-    if watched:
-        yield "labels in input order", lambda part: jz.fof.fof_labels.jit(part, rlink, box, output_order="input")
-        yield "a given tree", lambda part: list(_in_given_tree(part, given["ks"], box, *tree(part, cfg, boxsize=box)))
+    yield "labels in input order", lambda part: jz.fof.fof_labels.jit(part, rlink, box, output_order="input")
+    yield "a given tree", lambda part: list(_in_given_tree(part, given["ks"], box, *tree(part, cfg, boxsize=box)))
 
 
 def _in_given_tree(part: Any, ks: list[int], box: Any, partz: Any, th: Any) -> Iterator[Any]:
@@ -143,34 +139,8 @@ def compared(given: dict[str, Any], gpu: Any, cpu: Any) -> dict[str, str]:
     return found
 
 
-def exercise(given: dict[str, Any]) -> None:
-    """Run every call, with padding after the particles. Fails if one raises."""
-    num = given["n"] - given["n"] // 10
-    part = jax.device_put(replace(particles(given), num=num))
-    for _, call in calls(given | {"ks": [k for k in given["ks"] if k <= num]}, watched=True):
-        jax.block_until_ready(call(part))
-
-
-def exercise_mapped(n: int) -> None:
-    """Run the part of the functions over devices that one device executes."""
-    mesh = jax.make_mesh((1,), ("gpus",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:1])
-    pos = jnp.asarray(np.random.default_rng(n).random((1, n, 3)), jnp.float32)
-    part = jz.data.ParticleData(pos=pos, num=jnp.asarray([n - 3], jnp.int32))
-    spheres = jz.overdensity.spherical_overdensity.smap(mesh, jit=True)
-    jax.block_until_ready(jz.knn.knn.smap(mesh, jit=True)(part, k=5))
-    jax.block_until_ready(spheres(part, jz.data.Pos(pos=pos[:, :9]), 2.0 * n))
-    jax.block_until_ready(jz.fof.fof_and_catalogue.smap(mesh, jit=True)(part, 0.1))
-
-
 def main() -> None:
     job = json.loads(sys.argv[1])
-    if job["watched"]:
-        for given in inputs_to_watch(job["small"]):
-            with jax.enable_x64(given["dtype"] == "float64"):
-                exercise(given)
-        exercise_mapped(400)
-        print(EXERCISED)
-        return
     gpu, cpu = jax.devices()[0], jax.devices("cpu")[0]
     for given in job["inputs"]:
         with jax.enable_x64(given["dtype"] == "float64"):

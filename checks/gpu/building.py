@@ -47,11 +47,11 @@ def run_all_dims(session: Session) -> None:
         session.put("dimensions", "libraries", found)
 
 
-def compile_into(session: Session, folder: Path) -> None:
-    """Compile all libraries into a folder, for another machine. This needs no GPU."""
+def compile_into(session: Session, folder: Path, all_dims: bool) -> None:
+    """Compile the libraries into a folder, for another machine. This needs no GPU."""
     if not os.environ.get("CUDAARCHS"):
         raise RuntimeError("set CUDAARCHS to the compute capability of the GPU, such as CUDAARCHS=90 for an H100.")
-    _build_both(session, folder)
+    _build_both(session, folder, all_dims)
     (folder / _SOURCES).write_text(fingerprint("jztree") + "\n")
 
 
@@ -97,11 +97,11 @@ def architectures() -> str:
     return capability.strip().replace(".", "") or "native"
 
 
-def _build_both(session: Session, into: Path) -> dict[str, object]:
+def _build_both(session: Session, into: Path, all_dims: bool = False) -> dict[str, object]:
     """Build both libraries at once. The CPU library is ready first, and then makes the input of the next stage."""
     session.log.write_text("")
     with ThreadPoolExecutor(2) as beside:
-        cuda: Future[float] = beside.submit(_build, session, "CUDA", into)
+        cuda: Future[float] = beside.submit(_build, session, "CUDA", into, all_dims)
         found: dict[str, object] = {"architectures": architectures(), "CPU seconds": _build(session, "CPU", into)}
         if "smoke" in session.stages:
             beside.submit(record_calls, session)

@@ -146,7 +146,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     if options.compile is not None:
-        return compile_only(options)
+        return compile_only(options, all_dims="dimensions" in stages)
     if options.platform == "cuda" and not report.name_of_gpu():
         print("nvidia-smi finds no GPU; to test the script without one, give --platform cpu --quick.", file=sys.stderr)
         return 2
@@ -169,10 +169,10 @@ def main(arguments: list[str] | None = None) -> int:
     return 1 if failures(session.record) else 0
 
 
-def compile_only(options: argparse.Namespace) -> int:
+def compile_only(options: argparse.Namespace, all_dims: bool) -> int:
     """Compile libraries for another machine; return 1 if that fails."""
     try:
-        building.compile_into(open_session(options, set()), options.compile.resolve())
+        building.compile_into(open_session(options, set()), options.compile.resolve(), all_dims)
     except RuntimeError as error:
         print(error, file=sys.stderr)
         return 1

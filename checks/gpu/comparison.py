@@ -13,24 +13,30 @@ from .inputs import inputs, key_of
 from .samples import power
 from .session import Session, module
 
-SIZES = (10**4, 10**6)  # particles of the programs whose kernel calls are repeated
-_SMALL_SIZES = (1000,)
+# The programs whose kernel calls are repeated. The sanitizers repeat those with few particles.
+PROGRAMS = ({"n": 10**4}, {"n": 10**4, "dims": 2, "dtype": "float64"}, {"n": 10**6})
+_SMALL_PROGRAMS = ({"n": 1000},)
+_FEW = 10**5
 _PROCESSES = 8  # most of their time goes into compilation
 _ATTEMPTS = 3  # a process that a call ends is started again for the calls after it
 
 
-def sizes(session: Session) -> tuple[int, ...]:
-    return _SMALL_SIZES if session.small else SIZES
+def programs(session: Session) -> list[dict[str, Any]]:
+    return list(_SMALL_PROGRAMS if session.small else PROGRAMS)
 
 
-def record_calls(session: Session) -> None:
-    """Record the calls of kernels on the CPU, for the sources and sizes that have no recorded calls yet."""
-    for n in sizes(session):
-        folder = calls_folder(session, n)
+def _key(program: dict[str, Any]) -> str:
+    return f"n={power(program['n'])}" + (f" {program['dims']}d {program['dtype']}" if "dims" in program else "")
+
+
+def record_calls(session: Session, chosen: Sequence[dict[str, Any]] | None = None) -> None:
+    """Record the calls of kernels on the CPU, for the sources and programs (by default all) without recorded calls."""
+    for program in programs(session) if chosen is None else chosen:
+        key, folder = _key(program), calls_folder(session, program)
         if (folder / "complete").exists():
             continue
-        print(f"build: recording kernel calls with {power(n)} particles", flush=True)
-        command = module("kernel_calls", {"folder": str(folder), "record": n})
+        print(f"build: recording kernel calls with {key}", flush=True)
+        command = module("kernel_calls", {"folder": str(folder), "record": program})
         environment = session.environment(
             JAX_PLATFORMS="cpu",
             XLA_FLAGS="--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
@@ -38,26 +44,36 @@ def record_calls(session: Session) -> None:
             GLIBC_TUNABLES="glibc.malloc.tcache_count=0",  # small arrays are allocated anew, with the chosen byte
         )
         for problem in session.findings(command, environment, 600):
-            session.put("build", f"kernel calls n={power(n)}", {"error": str(problem)})
+            session.put("build", f"kernel calls {key}", {"error": str(problem)})
             return
         (folder / "complete").touch()
-        session.put("build", f"kernel calls n={power(n)}", {"calls": len(list(folder.glob("*.pickle")))})
+        session.put("build", f"kernel calls {key}", {"calls": len(list(folder.glob("*.pickle")))})
 
 
-def calls_folder(session: Session, n: int) -> Path:
+def calls_folder(session: Session, program: dict[str, Any]) -> Path:
     """Return the folder of the recorded calls of these sources."""
-    return session.work / f"calls_{session.source.split()[0]}_{n}"
+    return session.work / f"calls_{session.source.split()[0]}_{_key(program).replace(' ', '_')}"
+
+
+def recorded(session: Session, chosen: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str, str]]:
+    """Return the recorded calls of programs, as tasks of `kernel_calls` by the keys of their findings."""
+    record_calls(session, chosen)
+    return {
+        (key := f"{path.stem} {_key(program)}"): (str(path.parent), path.stem, key)
+        for program in chosen
+        for path in sorted(calls_folder(session, program).glob("*.pickle"))
+    }
+
+
+def recorded_few(session: Session) -> dict[str, tuple[str, str, str]]:
+    """Return the recorded calls with few particles."""
+    return recorded(session, [program for program in programs(session) if program["n"] <= _FEW])
 
 
 def smoke(session: Session) -> None:
     """Repeat every recorded call on the GPU. Each process begins with the calls with few particles."""
-    record_calls(session)
-    tasks = {
-        f"{path.stem} n={power(n)}": (str(path.parent), path.stem, f"{path.stem} n={power(n)}")
-        for n in sizes(session)
-        for path in sorted(calls_folder(session, n).glob("*.pickle"))
-    }
-    distribute(session, "smoke", "kernel_calls", tasks, lambda some: {"calls": some}, 120)
+    tasks = recorded(session, programs(session))
+    distribute(session, "smoke", "kernel_calls", tasks, lambda some: {"calls": some, "compares": True}, 120)
 
 
 def compare(session: Session) -> None:
@@ -68,7 +84,7 @@ def compare(session: Session) -> None:
         "compare",
         "answers",
         {key: given for key, given in keyed.items() if not session.words or any(word in key for word in session.words)},
-        lambda some: {"watched": False, "inputs": list(some)},
+        lambda some: {"inputs": list(some)},
         1200,
     )
 

@@ -10,13 +10,16 @@ import re
 import shutil
 import sys
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from .comparison import recorded_few, shares
 from .session import ROOT, Session, fingerprint, module
 
 _ENDED = "JZTREE_TESTS_ENDED"  # the file for these lines
 _PASSED = "JZTREE_TESTS_PASSED"  # a file of tests to skip
+_PARTS = 4  # processes of each tool: most of their time goes into compilation
 _SHOWN = 60  # maximum number of failed tests to show
 # The first two detect buffer overruns and reads of uninitialised data only if XLA allocates each buffer separately.
 _APART = {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}
@@ -105,21 +108,29 @@ def summary(lines: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def sanitize(session: Session) -> None:
-    """Run each tool over the same small inputs."""
+    """Repeat the recorded calls with few particles under each tool, in several processes."""
     program = sanitizer()
-    for tool, options in _TOOLS.items():
-        if not session.missing("sanitize", tool) or session.is_over():
-            continue
-        if program is None and session.platform == "cuda":
+    missing = [tool for tool in _TOOLS if session.missing("sanitize", tool)]
+    if program is None and session.platform == "cuda":
+        for tool in missing:
             session.put("sanitize", tool, {"left out": "compute-sanitizer is not installed on this machine"})
-            continue
+        return
+    calls = recorded_few(session)
+    parts = shares(list(calls), min(_PARTS, max((os.cpu_count() or 2) // 4, 1)))
+
+    def run(tool: str, part: int) -> dict[str, Any]:
         watch = [] if program is None else [program, "--tool", tool, "--target-processes", "all"]
         watch += ["--report-api-errors", "no"] if watch and tool == "memcheck" else []
-        log = session.work / f"{tool}.log"
+        log = session.work / f"{tool}_{part}.log"
         log.unlink(missing_ok=True)
-        command = [*watch, *module("answers", {"watched": True, "small": session.small})]
-        told = list(session.findings(command, session.environment(None, **options), 400, log))
-        session.put("sanitize", tool, verdict(log.read_text(errors="replace"), told))
+        command = [*watch, *module("kernel_calls", {"calls": [calls[key] for key in parts[part]], "compares": False})]
+        told = list(session.findings(command, session.environment(None, **_TOOLS[tool]), 400, log))
+        return verdict(log.read_text(errors="replace"), told, len(parts[part]))
+
+    with ThreadPoolExecutor(len(_TOOLS) * len(parts)) as pool:
+        futures = {tool: [pool.submit(run, tool, part) for part in range(len(parts))] for tool in missing}
+        for tool, some in futures.items():
+            session.put("sanitize", tool, worst([future.result() for future in some]))
 
 
 def sanitizer() -> str | None:
@@ -129,16 +140,33 @@ def sanitizer() -> str | None:
     return shutil.which("compute-sanitizer") or next((str(place) for place in places if place.exists()), None)
 
 
-def verdict(text: str, told: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the verdict from the output of a tool, and its first complaints."""
+def verdict(text: str, told: list[dict[str, Any]], calls: int) -> dict[str, Any]:
+    """Return the verdict from the output of a tool over some calls, and its first complaints."""
     verdicts = re.findall(r"========= ((?:ERROR|RACECHECK) SUMMARY: .*)", text)
-    # Each process has a verdict; the worst counts.
-    worst = next((one for one in verdicts if not is_clean(one)), verdicts[-1] if verdicts else "not watched")
     complaints = [line for line in text.splitlines() if line.startswith("=========") and "SUMMARY" not in line]
-    finding: dict[str, Any] = {"verdict": worst, "ended": "exercised" in text, "complaints": complaints[:40]}
-    if told and not finding["ended"]:
-        finding["error"] = f"{told[-1]['stopped']}: {text[-600:]}"
+    ended = [one for one in told if "key" in one]
+    failed = [text for one in ended for text in one["wrong"].values()]
+    finding: dict[str, Any] = {"verdict": _worst(verdicts), "calls": len(ended), "complaints": complaints[:40]}
+    if failed:
+        finding["error"] = failed[0]
+    elif len(ended) < calls:
+        finding["error"] = f"{told[-1].get('stopped') if told else None}: {text[-600:]}"
     return finding
+
+
+def worst(findings: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the findings of several processes as one."""
+    return {
+        "verdict": _worst([one["verdict"] for one in findings]),
+        "calls": sum(one["calls"] for one in findings),
+        "complaints": [line for one in findings for line in one["complaints"]],
+        **{"error": one["error"] for one in findings if "error" in one},
+    }
+
+
+def _worst(verdicts: list[str]) -> str:
+    """Return the worst of the verdicts of several processes."""
+    return next((one for one in verdicts if not is_clean(one)), verdicts[-1] if verdicts else "not watched")
 
 
 def is_clean(found: str | None) -> bool:

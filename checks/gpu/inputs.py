@@ -21,14 +21,5 @@ def inputs(small: bool) -> Iterator[dict[str, Any]]:
         yield input_of(10**6, *kind, [16] if kind[0] == 3 else [8])
 
 
-def inputs_to_watch(small: bool) -> Iterator[dict[str, Any]]:
-    for n in (31,) if small else (0, 1, 31, 500, 5000):
-        yield input_of(n, 3, "float32", "clustered", "periodic", [1, 8, 40, 300])
-    if small:
-        return
-    yield input_of(400, 2, "float32", "uniform", "open", [1, 8, 40, 300])
-    yield input_of(400, 3, "float64", "clustered", "periodic", [1, 8, 40, 300])
-
-
 def key_of(given: dict[str, Any]) -> str:
     return f"{given['kind']} n={given['n']} {given['dims']}d {given['dtype']} {given['box']}"

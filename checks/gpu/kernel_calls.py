@@ -58,6 +58,12 @@ class Recorded:
     results: tuple[np.ndarray, ...] = ()
     defined: tuple[np.ndarray, ...] = ()
 
+    @property
+    def is_double(self) -> bool:
+        """Whether the call needs JAX's 64-bit types."""
+        leaves = jax.tree.leaves((self.args, self.options))
+        return any(isinstance(leaf, np.ndarray) and leaf.dtype == np.float64 for leaf in leaves)
+
     def compiled(self) -> Callable[[], Any]:
         """Return the call, compiled, with its arrays on the default device."""
         leaves, form = jax.tree.flatten((self.args, self.options))
@@ -135,38 +141,42 @@ def write(folder: Path, call: Recorded) -> None:
     partial.rename(partial.with_suffix(".pickle"))
 
 
-def record(n: int, folder: Path) -> None:
+def record(folder: Path, n: int, dims: int = 3, dtype: str = "float32") -> None:
     """Record the calls of programs with ``n`` particles on the CPU; calls that the folder already has stay."""
     folder.mkdir(parents=True, exist_ok=True)
-    with Recorder(folder):
-        for program in (*one_device(n), *several_devices(n)):
-            jax.block_until_ready(program())
-        jax.effects_barrier()
-    for path in folder.glob("*.pickle"):
-        call = read(folder, path.stem)
-        if not call.results:
-            write(folder, call.answered())
+    with jax.enable_x64(dtype == "float64"):
+        with Recorder(folder):
+            for program in (*one_device(n, dims, dtype), *several_devices(n, dims, dtype)):
+                jax.block_until_ready(program())
+            jax.effects_barrier()
+        for path in folder.glob("*.pickle"):
+            call = read(folder, path.stem)
+            if not call.results:
+                write(folder, call.answered())
 
 
-def _particles(n: int, dims: int) -> jz.data.ParticleData:
+def _particles(n: int, dims: int, dtype: Any) -> jz.data.ParticleData:
     random = np.random.default_rng(n)
     pos = np.asarray(ics.clustered_particles(n, seed=5).pos, np.float32)[:, :dims]
     return jz.data.ParticleData(
-        pos=jnp.asarray(pos),
-        mass=jnp.asarray(random.random(n, np.float32)),
-        vel=jnp.asarray(random.standard_normal((n, dims), np.float32)),
+        pos=jnp.asarray(pos, dtype),
+        mass=jnp.asarray(random.random(n, np.float32), dtype),
+        vel=jnp.asarray(random.standard_normal((n, dims), np.float32), dtype),
         id=jnp.arange(n, dtype=jnp.int32),
         num=jnp.asarray(n - n // 50, jnp.int32),
     )
 
 
-def one_device(n: int, dims: int = 3) -> Iterator[Callable[[], Any]]:
-    """Yield programs on one device. Together with `several_devices`, they call all kernels."""
-    part, box, spacing = _particles(n, dims), 1.0, n ** (-1 / dims)
+def one_device(n: int, dims: int = 3, dtype: Any = "float32") -> Iterator[Callable[[], Any]]:
+    """Yield programs on one device. Together with `several_devices`, they call all kernels.
+
+    In three dimensions, the lists of neighbours are short; otherwise they are long.
+    """
+    part, box, spacing = _particles(n, dims, dtype), 1.0, n ** (-1 / dims)
     centre = jz.data.Pos(pos=part.pos[: n // 100 + 1], num=jnp.asarray(n // 100, jnp.int32))
     reach, cfg = 0.5 * spacing, jz.config.TreeConfig(masses=True)
     label = functools.partial(jz.fof.fof_and_catalogue.jit, part, 0.2 * spacing, box, cfg=_SMALL)
-    yield lambda: jz.knn.knn.jit(part, k=16, boxsize=box)
+    yield lambda: jz.knn.knn.jit(part, k=16 if dims == 3 else 200, boxsize=box)
     yield label
     yield lambda: jz.overdensity.spherical_overdensity.jit(part, centre, [200.0 * n], boxsize=box)
     yield lambda: jz.overdensity.sphere_properties.jit(part, centre, jnp.full(len(centre.pos), reach), boxsize=box)
@@ -201,12 +211,12 @@ def _boxes_to_send(dims: int) -> Any:
     return kernels.select_boxes(own, known, 7, jz.jax_ext.exact(1.0, (dims,)), ranks * each, False)
 
 
-def several_devices(n: int, dims: int = 3) -> Iterator[Callable[[], Any]]:
+def several_devices(n: int, dims: int = 3, dtype: Any = "float32") -> Iterator[Callable[[], Any]]:
     """Yield programs over four devices, whose kernels each run on one device."""
     mesh = jax.make_mesh(
         (DEVICES,), ("ranks",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:DEVICES]
     )
-    part = jz.data.expand_particles(_particles(n, dims), DEVICES)
+    part = jz.data.expand_particles(_particles(n, dims, dtype), DEVICES)
     spacing = n ** (-1 / dims)
     centre = jz.data.Pos(pos=part.pos[:, :9], num=jnp.minimum(part.num, 9))
     # With this linking length, groups span devices.
@@ -219,10 +229,18 @@ def several_devices(n: int, dims: int = 3) -> Iterator[Callable[[], Any]]:
     yield lambda: jz.mst.euclidean.smap(mesh, jit=True)(part)
 
 
+def run(name: str, folder: Path) -> None:
+    """Repeat a recorded call on the default device. The results stay there: parts of them may be uninitialised."""
+    call = read(folder, name)
+    with jax.enable_x64(call.is_double):
+        jax.block_until_ready(call.compiled()())
+
+
 def repeat(name: str, folder: Path) -> str | None:
     """Repeat a recorded call on the default device. Return how its results differ; None if they do not."""
     call = read(folder, name)
-    leaves = jax.tree.leaves(jax.block_until_ready(call.compiled()()))
+    with jax.enable_x64(call.is_double):
+        leaves = jax.tree.leaves(jax.block_until_ready(call.compiled()()))
     found, expected = (
         [_compared(name, place, *one) for place, one in enumerate(zip(results, _defined(call), strict=True))]
         for results in (leaves, call.results)
@@ -251,11 +269,11 @@ def _compared(name: str, place: int, result: Any, defined: np.ndarray) -> np.nda
 def main() -> None:
     job = json.loads(sys.argv[1])
     if "record" in job:
-        record(job["record"], Path(job["folder"]))
+        record(Path(job["folder"]), **job["record"])
         return
     for folder, name, key in job["calls"]:
         try:
-            wrong = repeat(name, Path(folder))
+            wrong = repeat(name, Path(folder)) if job["compares"] else run(name, Path(folder))
         except Exception as error:
             wrong = one_line(error)
         tell(key=key, wrong={name: wrong} if wrong else {})

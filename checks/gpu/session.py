@@ -8,6 +8,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -170,10 +171,17 @@ class Session:
             tempfile.TemporaryDirectory() as elsewhere,
             open(log or self.log, "a+") as lines,
             subprocess.Popen(
-                command, cwd=elsewhere, env=environment, stdout=subprocess.PIPE, stderr=lines, text=True
+                command,
+                cwd=elsewhere,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=lines,
+                text=True,
+                start_new_session=True,
             ) as process,
         ):
-            timer = threading.Timer(seconds, process.kill)
+            # Its children inherit the pipe, so all of them must end.
+            timer = threading.Timer(seconds, lambda: os.killpg(process.pid, signal.SIGKILL))
             timer.start()
             assert process.stdout is not None
             for line in process.stdout:

@@ -204,7 +204,7 @@ def test_one_call_of_each_kernel_is_recorded_and_repeats(tmp_path: Path, monkeyp
 
     run = _call.run
     monkeypatch.setattr(_call, "run", noting)
-    kernel_calls.record(1000, tmp_path)
+    kernel_calls.record(tmp_path, 1000)
     assert called == set(_library._kernel_names())
     names = {path.stem for path in tmp_path.glob("*.pickle")}
     assert {"knn", "fof", "group_edges", "select_boxes", "checked_lengths"} <= names
@@ -273,36 +273,40 @@ def test_descriptions_of_differences(sums: bool, a: Any, b: Any, says: str | Non
     assert found is None if says is None else says in (found or "")
 
 
-@pytest.mark.long
-def test_kernels_are_exercised(monkeypatch: pytest.MonkeyPatch) -> None:
-    given = next(one for one in inputs.inputs_to_watch(True) if one["n"] == 31)
-    asked = []
-
-    def asking(given: dict[str, Any], watched: bool) -> Any:
-        for name, call in calls(given, watched):
-            asked.append(name)
-            yield name, call
-
-    calls = answers.calls
-    monkeypatch.setattr(answers, "calls", asking)
-    answers.exercise(given)
-    assert {"tree", "knn k=8", "a given tree", "spheres", "labels in input order", "catalogue"} <= set(asked)
-
-
 SUMMARY = """
 ========= Invalid __global__ write of size 4 bytes
 ========= ERROR SUMMARY: {} errors
 ========= ERROR SUMMARY: 0 errors
-exercised
 """
+CALL = {"key": "knn n=1e4", "wrong": {}}
 
 
 @pytest.mark.parametrize("errors", [0, 3])
 def test_verdict_of_the_sanitizer_is_the_worst_of_its_processes(errors: int) -> None:
-    found = correctness.verdict(SUMMARY.format(errors), [])
+    found = correctness.verdict(SUMMARY.format(errors), [CALL], 1)
     assert found["verdict"] == f"ERROR SUMMARY: {errors} errors"
     assert found["complaints"] == ["========= Invalid __global__ write of size 4 bytes"]
     assert correctness.is_clean(found["verdict"]) == (errors == 0)
+    clean = correctness.verdict(SUMMARY.format(0), [CALL], 1)
+    assert correctness.worst([clean, found, clean])["verdict"] == found["verdict"]
+    assert correctness.worst([clean, found, clean])["calls"] == 3
+    assert "error" not in correctness.worst([clean, found, clean])
+
+
+def test_calls_that_did_not_end_under_the_sanitizer_are_an_error() -> None:
+    late = correctness.verdict("", [CALL, {"stopped": "after 400 seconds", "late": True}], 2)
+    assert "after 400 seconds" in late["error"]
+    failed = correctness.verdict("", [{"key": "fof", "wrong": {"fof": "RuntimeError: misaligned"}}], 1)
+    assert correctness.worst([late | {"error": "x"}, failed])["error"] == "RuntimeError: misaligned"
+
+
+@pytest.mark.slow
+def test_recorded_calls_run_in_the_stage_of_the_sanitizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(correctness, "sanitizer", lambda: None)
+    session = replace(session_in(tmp_path), small=True)
+    correctness.sanitize(session)
+    stage = session.record.stage("sanitize")
+    assert all(found["calls"] > 50 and "error" not in found for found in stage.values())
 
 
 def test_the_sanitizers_are_those_that_are_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
