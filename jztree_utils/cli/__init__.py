@@ -17,11 +17,10 @@ from typing import Any
 
 from ._commands.arguments import build_parser, parse
 from ._interrupts import INTERRUPTED, INTERRUPTED_STATUS, before_end, ending_at_once
+from ._library_sentence import library_sentence
 from ._report import NORMAL, QUIET, VERBOSE, stage, telling, warn
 
 __all__ = ["main"]
-
-_MARKER = "jztree: "  # prefix of the library's own run-time messages
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -127,7 +126,7 @@ def _print_error(error: Exception) -> int:
         print(message, file=sys.stderr)
         return status
     # The library shares its run-time errors with all devices before they raise.
-    told_by = getattr(error, "told_by", 0 if _MARKER in str(error) else None)
+    told_by = getattr(error, "told_by", None if library_sentence(str(error)) is None else 0)
     if told_by is None:
         from jztree.launch import abort
 
@@ -140,8 +139,8 @@ def _print_error(error: Exception) -> int:
 def _explain(error: Exception) -> tuple[str, int]:
     """Return the message of an error for the user, in one line, and the exit status."""
     text = " ".join(str(getattr(error, "on_command_line", error)).split())
-    if _MARKER in text:
-        sentence = text.partition(_MARKER)[2]
+    sentence = library_sentence(text)
+    if sentence is not None:
         return sentence[:1].upper() + sentence[1:], 2
     if isinstance(error, OSError) and error.strerror:  # a system error
         what = f"{error.filename} cannot be used" if error.filename else "Reading or writing failed"

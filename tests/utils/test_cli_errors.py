@@ -146,6 +146,8 @@ def test_damaged_snapshots(tmp_path, snapshot, write_parts, random, capsys) -> N
 
 @pytest.mark.parametrize("count", [1, 3])
 def test_corners_of_the_particles(count, tmp_path, write_gadget, random) -> None:
+    if len(jax.devices()) < count:
+        pytest.skip(f"needs {count} devices")
     mesh = jax.make_mesh((count,), ("devices",), axis_types=(AxisType.Auto,), devices=jax.devices()[:count])
     for num in (2, 50):  # fewer particles than devices, or not a multiple of them
         pos = (random.random((num, 3)) + np.asarray([5, -7, 0])).astype(np.float32)
@@ -259,8 +261,8 @@ from jztree_utils.cli import main
 resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit}))
 sys.exit(main(["fof", "sample", *{output.split()}]))
 """
-    # The limit also applies to JAX's cache of compiled programs.
-    env = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false"}
+    # The limit also applies to JAX's cache of compiled programs, and to temporary files of the compiler for GPUs.
+    env = {**os.environ, "JAX_ENABLE_COMPILATION_CACHE": "false", "JAX_PLATFORMS": "cpu"}
     command = [sys.executable, "-P", "-c", code]
     done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 2
@@ -268,6 +270,15 @@ sys.exit(main(["fof", "sample", *{output.split()}]))
         r"jztree: error: Writing out\.\w+ failed \(File too large\); nothing was written\.\n", done.stderr
     )
     assert files(tmp_path) == []
+
+
+def test_sentences_of_the_library_end_without_the_name_of_the_program(snapshot, capsys, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("INVALID_ARGUMENT: jztree: the box is too small. [executable_name='jit_fof']")
+
+    monkeypatch.setattr(snapshots, "read_particles", fail)
+    assert cli.main(["fof", str(snapshot)]) == 2
+    assert capsys.readouterr().err == "jztree: error: The box is too small.\n"
 
 
 def test_unexpected_exceptions_are_reported_as_bugs(snapshot, capsys, monkeypatch) -> None:

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ... import io
+from .._library_sentence import library_sentence
 
-_MARKER = "jztree: "  # prefix of sentences that passed through XLA
 # Errors about a row of the input particles, on one device or on a rank.
 _OF_A_ROW = re.compile(
-    rf"{_MARKER}(?:on rank (\d+): )?row (\d+)(?: of attached\[(\d+)\])?( of the positions)? (.*?)\.?(?=\s*$|\.\s)", re.M
+    r"(?:on rank (\d+): )?row (\d+)(?: of attached\[(\d+)\])?( of the positions)? (.*?)\.?(?=\s*$|\.\s)", re.M
 )
 # Advice for scripts, and its replacement on the command line.
 _ADVICE = (
@@ -39,16 +39,16 @@ def told_of_snapshot(snapshots: Sequence[io.Snapshot], ndev: int) -> Iterator[No
     try:
         yield
     except Exception as error:
-        if _MARKER in str(error):
-            raise _about_particles(str(error), snapshots, ndev) from error
+        sentence = library_sentence(str(error))
+        if sentence is not None:
+            raise _about_particles(sentence, snapshots, ndev) from error
         if isinstance(error, ValueError):  # raised before any computation
             raise ValueError(_with_flags(str(error))) from error
         raise
 
 
-def _about_particles(text: str, snapshots: Sequence[io.Snapshot], ndev: int) -> ParticlesError:
-    sentence = text.partition(_MARKER)[2]
-    if found := _OF_A_ROW.search(text):
+def _about_particles(sentence: str, snapshots: Sequence[io.Snapshot], ndev: int) -> ParticlesError:
+    if found := _OF_A_ROW.match(sentence):
         snapshot = snapshots[0 if found[3] is None else int(found[3]) + 1]
         start, _ = io.share(snapshot.num, int(found[1] or 0), ndev)
         sentence = f"{snapshot.row_in_words(start + int(found[2]), found[4] or '')} {found[5]}."
