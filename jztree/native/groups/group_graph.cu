@@ -99,10 +99,10 @@ struct Planting {
   const int32_t *label, *order, *sent, *rank;
   const int32_t* before;  // for each rank, number of rows sent to the ranks before it
   int64_t ranks, entries, labels, n;
-  unsigned long long* parent;
+  uint64_t* parent;
 
   __device__ void plant(int64_t row) const {
-    if (row >= 0 && row < n) atomicExch(parent + row, bits_of_vertex({rank[0], static_cast<int32_t>(row)}));
+    if (row >= 0 && row < n) store_relaxed(parent + row, bits_of_vertex({rank[0], static_cast<int32_t>(row)}));
   }
 
   // For an entry of `order` that was sent to another rank.
@@ -127,7 +127,7 @@ void begin_forest(Queue& queue, const BeginForest& in) {
   int32_t* before = queue.scratch<int32_t>(ranks);
   exclusive_sum(queue, in.sent.data, before, ranks);
   Planting planting{in.label, in.order, in.sent,         in.rank,          before,
-                    ranks,    entries,  in.label.rows(), in.parent.rows(), rows_as<unsigned long long>(in.parent)};
+                    ranks,    entries,  in.label.rows(), in.parent.rows(), rows_as<uint64_t>(in.parent)};
   queue.launch_over(std::max<int64_t>({1, entries, in.edges.rows()}), plant_vertices, planting, rows_as<Edge>(in.edges),
                     in.num, in.number);
 }

@@ -46,4 +46,12 @@ __device__ inline void store_relaxed(int32_t* at, int32_t value) {
 #endif
 }
 
+__device__ inline void store_relaxed(uint64_t* at, uint64_t value) {
+#ifdef __CUDA_ARCH__
+  asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(at), "l"(value) : "memory");
+#else
+  *static_cast<volatile uint64_t*>(at) = value;
+#endif
+}
+
 }  // namespace jztree

@@ -8,10 +8,13 @@
 
 namespace jztree {
 
-// Run by one warp.
+// Run by one warp. It writes the padding between members too, because `share_setup` reads whole words.
 template <typename Setup, typename... Given>
 __global__ void write_setup(Setup* setup, Given... given) {
   const Setup made(given...);
+  for (unsigned i = lane_index(); i < sizeof(Setup) / sizeof(uint32_t); i += warp_size)
+    reinterpret_cast<uint32_t*>(setup)[i] = 0;
+  __syncwarp();
   if (lane_index() == 0) *setup = made;
 }
 
