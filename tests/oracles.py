@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -38,8 +39,22 @@ def skip_where_subnormal_numbers_vanish() -> None:
 
 def one_sentence(error: Any) -> bool:
     """Return whether the message of a caught error (from ``pytest.raises``) is one line that ends like a sentence."""
-    text = str(error.value).strip()
+    text = without_program(str(error.value)).strip()
     return "\n" not in text and text.endswith(".")
+
+
+def without_program(message: str) -> str:
+    """Remove the name of the program that JAX appends to errors on GPUs."""
+    return re.sub(r" \[executable_name='\w*'\]", "", message)
+
+
+def assert_same_sums(actual: Any, desired: Any) -> None:
+    """Assert that arrays of sums over the same numbers have the same bits; on a GPU, XLA adds them in any order."""
+    if jax.default_backend() == "cpu":
+        np.testing.assert_array_equal(actual, desired)
+    else:
+        largest = np.abs(np.asarray(desired)).max(initial=0)
+        np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-6 * largest)
 
 
 # Inputs

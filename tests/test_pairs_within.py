@@ -175,6 +175,8 @@ def test_long_lists_among_short_ones(box: Any, full: bool) -> None:
 @pytest.mark.parametrize("find", [pairs_within, neighbours_within])
 def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Entries after the last are removed without a copy if the array has its own pages."""
+    if jax.default_backend() != "cpu":
+        pytest.skip("arrays of a GPU are copied")
     pos = oracles.uniform(3000, 3)
     expected = find.jit(pos, 0.05, 1.0)
     made: list[int] = []
@@ -248,7 +250,7 @@ def test_distances_alone_have_their_derivatives() -> None:
             jax.grad(energy, which)(jnp.asarray(pos), jnp.float32(1.0), letters) for letters in ("d", "ijSdD")
         )
         assert np.abs(whole).max() > 0.1
-        np.testing.assert_array_equal(some, whole)
+        oracles.assert_same_sums(some, whole)
 
 
 @pytest.mark.long

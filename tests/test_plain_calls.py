@@ -130,7 +130,7 @@ def test_invalid_num_raises_each_time() -> None:
     for num in (6, jnp.int32(6), -1):
         for _ in range(2):
             with pytest.raises((ValueError, jax.errors.JaxRuntimeError), match="num"):
-                knn.knn.jit(Pos(pos=POS, num=num), k=2)
+                jax.block_until_ready(knn.knn.jit(Pos(pos=POS, num=num), k=2))
 
 
 def test_numpy_arrays_are_inspected_each_time() -> None:

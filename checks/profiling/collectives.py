@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.extend.core
 import jax.numpy as jnp
-from jax.sharding import AbstractMesh
+from jax.sharding import AbstractMesh, AxisType
 from jax.sharding import PartitionSpec as P
 
 import jztree as jz
@@ -49,7 +49,7 @@ class Collective(NamedTuple):
 
 def collectives_of(function: Callable[[Any], Any], ranks: int, rows: int) -> list[Collective]:
     """Return the collectives of a function of positions, mapped over ``ranks`` ranks with ``rows`` rows each."""
-    mesh = AbstractMesh((ranks,), ("ranks",))
+    mesh = AbstractMesh((ranks,), ("ranks",), axis_types=(AxisType.Auto,))
     mapped = jax.shard_map(function, mesh=mesh, in_specs=P("ranks"), out_specs=P("ranks"))
     traced = jax.make_jaxpr(mapped)(jax.ShapeDtypeStruct((ranks * rows, 3), jnp.float32))
     return list(_collectives_in(traced.jaxpr, ranks))
