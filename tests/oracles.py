@@ -3,58 +3,26 @@
 import dataclasses
 import itertools
 import math
-import re
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import gpus
 import jax
 import numpy as np
-import pytest
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
-
-from jztree import kernels
 
 # The possible types of an error at run time: JAX does not keep the type stable between calls.
 RUN_TIME_ERROR = (ValueError, jax.errors.JaxRuntimeError)
 
 
-def skip_where_kernels_cannot_raise() -> None:
-    """Skip tests of errors that kernels raise only for values that a mistake in the library would produce.
-
-    GPU kernels cannot raise these errors, because the host does not see the values.
-    """
-    if jax.default_backend() != "cpu" or kernels.native_info()["instruction_set"] in ("cuda-emulated", "cuda-watched"):
-        pytest.skip("kernels of the GPU cannot raise")
-
-
-def skip_where_subnormal_numbers_vanish() -> None:
-    """Skip tests whose numbers are below the smallest normal number if the emulator runs them."""
-    if kernels.native_info()["instruction_set"] in ("cuda-emulated", "cuda-watched"):
-        pytest.skip("the emulator runs on threads of XLA, which take subnormal numbers for 0")
-
-
 def one_sentence(error: Any) -> bool:
     """Return whether the message of a caught error (from ``pytest.raises``) is one line that ends like a sentence."""
-    text = without_program(str(error.value)).strip()
+    text = gpus.without_program(str(error.value)).strip()
     return "\n" not in text and text.endswith(".")
-
-
-def without_program(message: str) -> str:
-    """Remove the name of the program that JAX appends to errors on GPUs."""
-    return re.sub(r" \[executable_name='\w*'\]", "", message)
-
-
-def assert_same_sums(actual: Any, desired: Any) -> None:
-    """Assert that arrays of sums over the same numbers have the same bits; on a GPU, XLA adds them in any order."""
-    if jax.default_backend() == "cpu":
-        np.testing.assert_array_equal(actual, desired)
-    else:
-        largest = np.abs(np.asarray(desired)).max(initial=0)
-        np.testing.assert_allclose(actual, desired, rtol=1e-5, atol=1e-6 * largest)
 
 
 # Inputs

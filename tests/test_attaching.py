@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -201,7 +202,7 @@ def test_mismatched_attached_particles_raise() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", [1, 3])
 def test_invalid_positions_of_attached_particles_are_named(random, ndev: int) -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     primary, other = two_kinds(random)
     other[7, 1] = np.nan
     if ndev == 1:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -152,7 +153,7 @@ def test_min_samples_above_particle_count_gives_only_noise(call: Any) -> None:
 
 @pytest.mark.parametrize("eps", [-1.0, np.nan, np.inf])
 def test_invalid_traced_eps_is_named(eps: float) -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     pos = oracles.uniform(50, 3)
     with pytest.raises(oracles.RUN_TIME_ERROR, match=f"jztree: eps is -?{eps:g}; it must be finite") as error:
         jax.block_until_ready(jax.jit(dbscan)(pos, np.float32(eps)))

@@ -3,6 +3,7 @@
 from typing import Any
 
 import flood
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -225,7 +226,7 @@ def test_invalid_arguments_raise(changes: dict[str, Any], error: type[Exception]
 
 
 def test_nan_density_raises_with_its_row() -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     density = values(20, "random")
     density[[7, 9]] = np.nan
     with pytest.raises(ValueError, match=r"the density of row 7 is NaN.*\(2 such rows\)"):

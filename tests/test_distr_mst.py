@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -132,7 +133,7 @@ def test_no_rows() -> None:
 
 
 def test_core_k_above_the_number_of_all_particles_raises() -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     part = dealt(oracles.uniform(6, 3), even(6, 2), 5)
     with pytest.raises(oracles.RUN_TIME_ERROR, match="core_k is 7, but there are only 6 particles on all devices"):
         jax.block_until_ready(euclidean.smap(mesh_of(2), jit=True)(part, core_k=7))

@@ -7,10 +7,10 @@ single bit decides.
 from collections.abc import Callable
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracles
 import pytest
 from devices import deal, even, joined, mesh_of
 from oracles import RUN_TIME_ERROR
@@ -43,7 +43,7 @@ def spacing(request: pytest.FixtureRequest) -> float:
 
 def skip_if_emulated_and_subnormal(spacing: float) -> None:
     if spacing < np.finfo(np.float32).tiny:
-        oracles.skip_where_subnormal_numbers_vanish()
+        gpus.skip_where_subnormal_numbers_vanish()
 
 
 def lattice(spacing: float) -> np.ndarray:

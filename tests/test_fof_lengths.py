@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,7 +84,7 @@ def test_equal_lengths_give_the_labels_of_one_length(sample: str, length: float,
 def test_last_bit_of_a_length_decides(power: int, x64: bool, dtype: Any) -> None:
     """On a lattice, the mean of two lengths is the spacing, or one of the next numbers."""
     if power == -140:
-        oracles.skip_where_subnormal_numbers_vanish()
+        gpus.skip_where_subnormal_numbers_vanish()
     random, spacing = np.random.default_rng(3), 2.0**power
     pos = oracles.lattice(5, 3, dtype, spacing)
     with jax.enable_x64(x64 or dtype == np.float64):

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -144,6 +145,6 @@ def test_segments_of_a_single_rank() -> None:
     ids=["row outside", "a group that is not listed", "nothing to continue", "too many groups", "no such rank"],
 )
 def test_kernels_with_out_of_bounds_segments_raise(call: Callable[[], Any]) -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     with pytest.raises(oracles.RUN_TIME_ERROR, match="jztree: "):
         jax.block_until_ready(call())

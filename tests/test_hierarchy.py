@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -84,7 +85,7 @@ def test_padding_rows_are_separate_groups() -> None:
 
 def test_cut_at_lengths_below_the_normal_numbers_gives_the_groups(x64: None) -> None:
     """These lengths are rounded, but an edge belongs to the groups from its length on."""
-    oracles.skip_where_subnormal_numbers_vanish()
+    gpus.skip_where_subnormal_numbers_vanish()
     pos = np.random.default_rng(1).integers(0, 60, (40, 2)) * 5e-324
     tree = euclidean.jit(pos)
     lengths = np.unique(np.asarray(tree.exact).view(np.float64))
@@ -164,7 +165,7 @@ def test_traced_linking_lengths() -> None:
 
 
 def test_negative_traced_linking_length_raises() -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     with pytest.raises(oracles.RUN_TIME_ERROR, match="rlink is -1; it must be finite and not negative"):
         jax.block_until_ready(jax.jit(cut)(euclidean(oracles.uniform(20, 3)), -1.0))
 
@@ -182,7 +183,7 @@ def test_other_object_than_a_tree_raises() -> None:
 
 
 def test_ends_outside_the_rows_raise() -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     bad = jnp.asarray([[0, 9]], jnp.int32)
     with pytest.raises(oracles.RUN_TIME_ERROR, match="invalid row index in the ends of edges"):
         jax.block_until_ready(kernels.dendrogram(bad, 1, 5))

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -146,7 +147,7 @@ def test_gather_with_no_rows() -> None:
 
 @pytest.mark.parametrize("index", [-1, 5, 2**31 - 1])
 def test_rows_outside_the_array_raise(index: int) -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     rows = jnp.array([0, index], jnp.int32)
     for dtype in (jnp.float32, jnp.int32):
         with pytest.raises(oracles.RUN_TIME_ERROR, match="outside"):
@@ -200,7 +201,7 @@ def test_bounds_ignore_rows_that_are_not_finite(dtype: Any) -> None:
 
 
 def test_group_order_with_labels_outside_the_particles_raises() -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     for label in ([0, 5, 0], [0, -1, 0]):
         with pytest.raises(oracles.RUN_TIME_ERROR, match="row 1 "):
             jax.block_until_ready(kernels.group_order(jnp.asarray(label, jnp.int32), 3, 1))
@@ -319,7 +320,7 @@ def test_labels_over_devices_name_the_first_row_of_each_group() -> None:
     np.testing.assert_array_equal(joined, [3, 3, 102, 102, 104])
     empty = tuple(part[:0] for part in forest[:2])
     assert kernels.own_labels(label[:0], (*empty, jnp.int32(0)), 0, 0)[1].shape == (0,)
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     with pytest.raises(oracles.RUN_TIME_ERROR, match="invalid row index in label"):
         jax.block_until_ready(kernels.own_labels(label.at[1].set(5), forest, 4, 1))
     with pytest.raises(oracles.RUN_TIME_ERROR, match="invalid row index in hooked"):
@@ -356,7 +357,7 @@ def test_forest_contains_vertices_requested_by_other_ranks() -> None:
     assert (parent.shape, hooked.shape, int(number)) == ((7, 2), (7,), 0)
     for row in (0, 2, 4, 5):
         np.testing.assert_array_equal(parent[row], [1, row])
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     for wrong, message in (
         (lambda: begin([2, 7, 3]), "sent counts more rows than order lists"),
         (lambda: begin([2, 7, 2]), "invalid row index in order"),

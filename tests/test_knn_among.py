@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -415,7 +416,7 @@ POS = oracles.uniform(20, 3)
     ids=str,
 )
 def test_invalid_arguments_raise(options: dict[str, Any], error: Any, message: str) -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     for call in (knn, knn.jit):
         with pytest.raises(error, match=message):
             jax.block_until_ready(call(POS, **({"k": 3} | options)))

@@ -6,10 +6,10 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
+import gpus
 import jax
 import pytest
 
-import oracles
 from jztree import launch
 from jztree.launch import _environments as environment
 from jztree.launch import _peers
@@ -378,7 +378,7 @@ def test_failed_callback_gives_peers_a_summary_of_one_line() -> None:
     with pytest.raises(jax.errors.JaxRuntimeError) as raised:
         run()
     assert "Traceback" in str(raised.value)
-    summary = oracles.without_program(_peers.summary_of(raised.value))
+    summary = gpus.without_program(_peers.summary_of(raised.value))
     assert summary.startswith("JaxRuntimeError: ")
     assert summary.endswith(": ValueError: the disk is full")
     assert "\n" not in summary

@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
-import oracles
 import pytest
 import scripts
 from devices import SETS, deal, even, joined, make, mesh_of
@@ -281,7 +281,7 @@ def bounds(
 
 
 def test_nonexistent_boxes_raise() -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     pos = np.zeros((5, 3), np.float32)
     blocks = runs(pos, np.array([0, 5], np.int32))
     boxes = (

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -232,7 +233,7 @@ def test_noninteger_core_k_raises() -> None:
 
 
 def test_core_k_above_traced_num_raises() -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     with pytest.raises(oracles.RUN_TIME_ERROR, match="core_k is 7, but there are only 6 particles"):
         jax.block_until_ready(euclidean.jit(Pos(pos=oracles.uniform(50, 3), num=jnp.asarray(6)), core_k=7))
 

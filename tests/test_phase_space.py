@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -308,7 +309,7 @@ def test_velocity_out_of_range_raises(find: Any) -> None:
 def test_traced_lengths_that_are_invalid_raise(
     find: Any, rlink: float, vlink: float, group_rlink: float, message: str
 ) -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
     part = particles(3)
     with pytest.raises(oracles.RUN_TIME_ERROR, match=message):
         jax.block_until_ready(

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import gpus
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -46,7 +47,7 @@ NAMES = [f"{length:g}-{mass:g}-{velocity:g}" for length, mass, velocity, _ in UN
 
 @pytest.fixture(autouse=True)
 def _kernels_raise() -> None:
-    oracles.skip_where_kernels_cannot_raise()
+    gpus.skip_where_kernels_cannot_raise()
 
 
 def clumps(length: float, mass: float, velocity: float, dtype: Any) -> data.ParticleData:

@@ -53,10 +53,11 @@ def _knn(library: Any, pos: Any, effort: float, k: int, box: float) -> Timed:
     return lambda: library.jz.knn.knn.jit(pos, k=k, boxsize=box or None, **more)
 
 
-def _query(library: Any, pos: Any, effort: float, k: int, box: float) -> Timed:
+def _query(library: Any, pos: Any, effort: float, k: int, box: float, queries: int | None = None) -> Timed:
     import jax.numpy as jnp
 
-    more, query = library.allocation("KNNConfig", effort), jnp.asarray(uniform(len(pos), SEED + 3))
+    number = len(pos) if queries is None else queries
+    more, query = library.allocation("KNNConfig", effort), jnp.asarray(uniform(number, SEED + 3))
     return lambda: library.jz.knn.knn.jit(pos, k=k, boxsize=box or None, part_query=query, **more)
 
 
@@ -129,8 +130,13 @@ def _pair_counts(library: Any, pos: Any, effort: float, radius: float, box: floa
     return lambda: library.jz.radius.pair_counts.jit(pos, edges, boxsize=box)
 
 
-def _count_within(library: Any, pos: Any, effort: float, radius: float, box: float) -> Timed:
-    return lambda: library.jz.radius.count_within.jit(pos, radius, boxsize=box)
+def _count_within(
+    library: Any, pos: Any, effort: float, radius: float, box: float, queries: int | None = None
+) -> Timed:
+    import jax.numpy as jnp
+
+    query = None if queries is None else jnp.asarray(uniform(queries, SEED + 3))
+    return lambda: library.jz.radius.count_within.jit(pos, radius, boxsize=box, part_query=query)
 
 
 def _kernel_sums(library: Any, pos: Any, effort: float, radius: float, box: float) -> Timed:
@@ -177,9 +183,9 @@ CALLS = {
     "pair_counts": TimedCall(_pair_counts, _of_pairs, _ROW, fixed_radius=True),
     "count_within": TimedCall(_count_within, _of_sums, _ROW + _FLOAT, fixed_radius=True),
     "kernel_sums": TimedCall(_kernel_sums, _of_sums, _ROW + _FLOAT, fixed_radius=True),
-    # A label and a mask.
     # Two rows, a length in two precisions.
     "spanning_tree": TimedCall(_spanning_tree, _of_tree, _ROW + 5 * _FLOAT, fixed_radius=True),
+    # A label and a mask.
     "dbscan": TimedCall(_dbscan, _of_clusters, _ROW + _FLOAT + _FLOAT // 4, fixed_radius=True),
     "neighbours_within": TimedCall(
         _neighbours_within, _of_lists, _ROW + _FLOAT + 2 * _FLOAT * NEIGHBOURS, fixed_radius=True

@@ -77,6 +77,16 @@ def within_case(n: int, urgency: int) -> Case:
     return Case(Sample("uniform", n), tuple(calls), urgency)
 
 
+def few_queries_case(n: int, urgency: int) -> Case:
+    """Return searches for 1 to 1e5 separate queries."""
+    calls = [
+        Call(what, {**options, "queries": queries, "box": BOX})
+        for what, options in (("query", {"k": 8}), ("count_within", {"neighbours": NEIGHBOURS}))
+        for queries in (1, 1000, 10**4, 10**5)
+    ]
+    return Case(Sample("uniform", n), tuple(calls), urgency)
+
+
 def figures(few: int, many: int, ks: Sequence[int]) -> Iterator[Case]:
     """Yield the figures to beat: few and many particles, with the published number of neighbours first."""
     for n in (few, many):
@@ -100,6 +110,7 @@ def full() -> Iterator[Case]:
     yield from (spheres_case("clustered", n) for n in (10**5, 10**6, 10**7))
     yield spheres_case("snapshot", 128**3, 100.0)
     yield from (within_case(n, 3) for n in (10**6, 10**7))
+    yield few_queries_case(10**6, 3)
     yield fof_case("snapshot", 128**3, 4, 100.0)
     for kind, n in itertools.product(both, (10**4, 10**5)):
         yield knn_case(kind, n, KS, 5)

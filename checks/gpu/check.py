@@ -29,7 +29,7 @@ class Stage:
     Attributes:
         run: Runs its missing parts.
         purpose: A few words for users.
-        seconds: The expected time on a machine with 16 cores and an H100. Measured for `smoke`, `figures` and `floor`.
+        seconds: The expected time on a machine with 16 cores and an H100. docs/gpu.md names the measured ones.
         record: The name of its findings in the record, if they are those of another stage.
     """
 
@@ -42,14 +42,14 @@ class Stage:
 # In the order of execution: after ten minutes, the first four are done.
 STAGES: dict[str, Stage] = {
     "build": Stage(building.run, "compile the kernels for this GPU and 1 to 3 dimensions, and record calls", 150),
-    "smoke": Stage(comparison.smoke, "one call of each kernel with 1e4 and 1e6 particles, compared with the CPU", 15),
+    "smoke": Stage(comparison.smoke, "one call of each kernel with 1e4 and 1e6 particles, compared with the CPU", 25),
     "figures": Stage(
         timing.figures, "the times to beat: kNN and friends-of-friends, 1e6 and 1e7 particles", 30, "time"
     ),
     "compare": Stage(comparison.compare, "results of GPU and CPU on many inputs", 200),
     "dimensions": Stage(building.run_all_dims, "compile the kernels for 4 to 8 dimensions too, for the tests", 150),
-    "test": Stage(correctness.test, "the whole suite of tests", 900),
-    "sanitize": Stage(correctness.sanitize, "the four tools of compute-sanitizer", 600),
+    "test": Stage(correctness.test, "one case of each test", 500),
+    "sanitize": Stage(correctness.sanitize, "the four tools of compute-sanitizer, over calls of each kernel", 60),
     "floor": Stage(timing.floor, "the limits of the device", 10),
     "time": Stage(timing.run, "all timed cases of this library", 900),
     "buffers": Stage(timing.run, "some of them with the kernels outside of command buffers", 200),

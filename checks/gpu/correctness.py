@@ -27,7 +27,7 @@ _TOOLS: dict[str, dict[str, str]] = {"memcheck": _APART, "initcheck": _APART, "r
 
 
 def test(session: Session) -> None:
-    """Run all tests. Tests that passed in an earlier run with the same sources are skipped."""
+    """Run a case of each test. Tests that passed in an earlier run with the same sources are skipped."""
     source = fingerprint("jztree", "jztree_utils", "tests")
     if not session.missing("test", "suite", source):
         return
@@ -47,7 +47,17 @@ def test(session: Session) -> None:
 
 def _suite(session: Session) -> list[str]:
     tests = ["tests/test_config.py", "tests/test_jax_ext.py"] if session.small else ["tests"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "gpu.correctness", "-p", "no:cacheprovider"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "gpu.correctness",
+        "-p",
+        "no:cacheprovider",
+        "--cases-of-each=1",
+    ]
     command += [f"--rootdir={ROOT}", "-c", str(ROOT / "pyproject.toml")]
     if importlib.util.find_spec("xdist") and not session.small:
         # Every worker compiles separately, which takes most of the time, and the GPU has memory for many.
@@ -155,13 +165,12 @@ def verdict(text: str, told: list[dict[str, Any]], calls: int) -> dict[str, Any]
 
 
 def worst(findings: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the findings of several processes as one."""
-    return {
-        "verdict": _worst([one["verdict"] for one in findings]),
-        "calls": sum(one["calls"] for one in findings),
-        "complaints": [line for one in findings for line in one["complaints"]],
-        **{"error": one["error"] for one in findings if "error" in one},
-    }
+    """Combine the findings of several processes."""
+    whole: dict[str, Any] = {"verdict": _worst([one["verdict"] for one in findings])}
+    whole["calls"] = sum(one["calls"] for one in findings)
+    whole["complaints"] = [line for one in findings for line in one["complaints"]]
+    errors = [one["error"] for one in findings if "error" in one]
+    return whole | {"error": errors[0]} if errors else whole
 
 
 def _worst(verdicts: list[str]) -> str:

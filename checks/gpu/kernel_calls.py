@@ -230,7 +230,7 @@ def several_devices(n: int, dims: int = 3, dtype: Any = "float32") -> Iterator[C
 
 
 def run(name: str, folder: Path) -> None:
-    """Repeat a recorded call on the default device. The results stay there: parts of them may be uninitialised."""
+    """Repeat a recorded call on the default device. The results stay there, because kernels leave parts undefined."""
     call = read(folder, name)
     with jax.enable_x64(call.is_double):
         jax.block_until_ready(call.compiled()())

@@ -180,7 +180,7 @@ class Session:
                 start_new_session=True,
             ) as process,
         ):
-            # Its children inherit the pipe, so all of them must end.
+            # Children of the process inherit the pipe, so they must end too.
             timer = threading.Timer(seconds, lambda: os.killpg(process.pid, signal.SIGKILL))
             timer.start()
             assert process.stdout is not None
