@@ -26,4 +26,5 @@ def get_rank_info(axis_name: Any = None) -> tuple[Any, int, tuple[str, ...]]:
     if not names:
         return 0, 1, ()
     sizes = jax.sharding.get_abstract_mesh().shape
-    return jax.lax.axis_index(names), math.prod(sizes[name] for name in names), names
+    # For a tuple, JAX adds and multiplies, even if it has one name.
+    return jax.lax.axis_index(names if len(names) > 1 else names[0]), math.prod(sizes[name] for name in names), names

@@ -25,9 +25,10 @@ def in_rounds(most: jax.Array, chunk: int, one: Callable[[jax.Array, _State], _S
     Returns:
         The last state.
     """
-    rounds = -(-most // chunk)
+    most = jnp.asarray(most, jnp.int32)
 
     def step(carry: tuple[jax.Array, _State]) -> tuple[jax.Array, _State]:
-        return carry[0] + 1, one(carry[0] * chunk, carry[1])
+        left, state = carry
+        return left - chunk, one(most - left, state)
 
-    return jax.lax.while_loop(lambda carry: carry[0] < rounds, step, (jnp.int32(0), state))[1]
+    return jax.lax.while_loop(lambda carry: carry[0] > 0, step, (most, state))[1]

@@ -89,12 +89,8 @@ def call(
         floats = any(jnp.issubdtype(one.dtype, jnp.inexact) for one in outs)
         gradients = "refused" if floats else "stopped"
     arrays = [jnp.asarray(arg) for arg in (*args, *(array for _, array in continued))]
-    arrays = [
-        _refusing(target, array)
-        if gradients == "refused" and jnp.issubdtype(array.dtype, jnp.inexact)
-        else jax.lax.stop_gradient(array)
-        for array in arrays
-    ]
+    stop = functools.partial(_refusing, target) if gradients == "refused" else jax.lax.stop_gradient
+    arrays = [stop(array) if jnp.issubdtype(array.dtype, jnp.inexact) else array for array in arrays]
     axes = varying_axes(arrays)
     kernel = Kernel.of(target, outs, aliases, always, attributes)
     results = [vary_along(result, axes) for result in run(kernel, *(vary_along(array, axes) for array in arrays))]
