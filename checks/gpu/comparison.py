@@ -15,7 +15,7 @@ from .session import Session, module
 
 # The programs whose kernel calls are repeated. The sanitizers repeat those with few particles.
 PROGRAMS = ({"n": 10**4}, {"n": 10**4, "dims": 2, "dtype": "float64"}, {"n": 10**6})
-_SMALL_PROGRAMS = ({"n": 1000},)
+_SMALL_PROGRAMS = ({"n": 1000}, {"n": 1000, "dims": 2, "dtype": "float64"})
 _FEW = 10**5
 _PROCESSES = 8  # most of their time goes into compilation
 _ATTEMPTS = 3  # a process that a call ends is started again for the calls after it
@@ -39,6 +39,7 @@ def record_calls(session: Session, chosen: Sequence[dict[str, Any]] | None = Non
         command = module("kernel_calls", {"folder": str(folder), "record": program})
         environment = session.environment(
             JAX_PLATFORMS="cpu",
+            JAX_ENABLE_X64="1" if program.get("dtype") == "float64" else "0",
             XLA_FLAGS="--xla_force_host_platform_device_count=4 --xla_backend_optimization_level=0",
             JZTREE_INSTRUCTION_SET="",
             GLIBC_TUNABLES="glibc.malloc.tcache_count=0",  # small arrays are allocated anew, with the chosen byte

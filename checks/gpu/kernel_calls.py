@@ -142,17 +142,19 @@ def write(folder: Path, call: Recorded) -> None:
 
 
 def record(folder: Path, n: int, dims: int = 3, dtype: str = "float32") -> None:
-    """Record the calls of programs with ``n`` particles on the CPU; calls that the folder already has stay."""
+    """Record the calls of programs with ``n`` particles on the CPU; calls that the folder already has stay.
+
+    For float64, the whole process must use JAX's 64-bit types, because callbacks run in other threads.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with jax.enable_x64(dtype == "float64"):
-        with Recorder(folder):
-            for program in (*one_device(n, dims, dtype), *several_devices(n, dims, dtype)):
-                jax.block_until_ready(program())
-            jax.effects_barrier()
-        for path in folder.glob("*.pickle"):
-            call = read(folder, path.stem)
-            if not call.results:
-                write(folder, call.answered())
+    with Recorder(folder):
+        for program in (*one_device(n, dims, dtype), *several_devices(n, dims, dtype)):
+            jax.block_until_ready(program())
+        jax.effects_barrier()
+    for path in folder.glob("*.pickle"):
+        call = read(folder, path.stem)
+        if not call.results:
+            write(folder, call.answered())
 
 
 def _particles(n: int, dims: int, dtype: Any) -> jz.data.ParticleData:
