@@ -1,5 +1,6 @@
 """Each part must find the errors planted in the library for it, and print them as Python that reproduces them."""
 
+import contextlib
 import itertools
 import subprocess
 import sys
@@ -48,10 +49,27 @@ def compiled_anew() -> Iterator[None]:
     case._defined.cache_clear()
 
 
-def findings(part: ModuleType, cases: int = 30, only: int | None = None) -> dict[str, runner.Finding]:
-    """Return the findings of the first cases of a part."""
-    run = runner.Run({"part": part}, seed=3, cases=cases, only=only, shrinking=1.0)
-    return run.run()["part"].findings
+class Found(Exception):  # noqa: N818 - no error
+    """The part found the planted error."""
+
+
+def findings(
+    part: ModuleType, cases: int = 30, only: int | None = None, until: str | None = None
+) -> dict[str, runner.Finding]:
+    """Return the findings of the first cases of a part.
+
+    With ``until``, run cases only until one is found that contains these words, and do not reduce cases.
+    """
+
+    def stop_if_found(finding: runner.Finding) -> None:
+        if until is not None and until in finding.wrong.kind:
+            raise Found
+
+    shrinking = 1.0 if until is None else 0.0
+    run = runner.Run({"part": part}, seed=3, cases=cases, only=only, shrinking=shrinking, report=stop_if_found)
+    with contextlib.suppress(Found):
+        run.run()
+    return run.tallies["part"].findings
 
 
 def batches_with(part: ModuleType, *texts: str, rows: int = 0) -> Iterator[int]:
@@ -68,7 +86,9 @@ def batch_with(part: ModuleType, *texts: str) -> int:
     return next(batches_with(part, *texts))
 
 
-def assert_found(found: dict[str, runner.Finding], words: str) -> None:
+def assert_finds(part: ModuleType, words: str, cases: int = 30, only: int | None = None) -> None:
+    """Assert that one of the first cases of a part finds a fault that contains these words."""
+    found = findings(part, cases, only, until=words)
     assert any(words in kind for kind in found), f"{words!r} is not in {list(found)}"
 
 
@@ -96,19 +116,19 @@ def test_wrong_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return found[0], found[1].at[:, -1].set(jnp.minimum(found[1][:, -1], 0))
 
     planted(monkeypatch, kernels, "knn", last_is_the_first)
-    assert_found(findings(knn), "neighbour")
+    assert_finds(knn, "neighbour")
 
 
 @pytest.mark.long
 def test_slightly_too_large_radius_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "knn", lambda found: (found[0] * (1 + 3e-6), found[1]))
-    assert_found(findings(knn), "a radius is not that of")
+    assert_finds(knn, "a radius is not that of")
 
 
 @pytest.mark.long
 def test_swallowed_error_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "check", lambda num, failed, numbers, sentence: kernels.as_num(num))
-    assert_found(findings(knn, 100), "no error although")
+    assert_finds(knn, "no error although", 100)
 
 
 def test_unexpected_exception_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,7 +136,7 @@ def test_unexpected_exception_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         raise KeyError("pos")
 
     monkeypatch.setattr(kernels, "knn", broken)
-    assert_found(findings(knn, 5), "KeyError")
+    assert_finds(knn, "KeyError", 5)
 
 
 # Within a radius
@@ -124,30 +144,28 @@ def test_unexpected_exception_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_count_that_is_one_too_large_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "count_within", lambda found: (found[0].at[:1].add(1), found[1]))
-    assert_found(findings(radius), "a count is not that of the pairs")
+    assert_finds(radius, "a count is not that of the pairs")
 
 
 @pytest.mark.long
 def test_exchanged_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "neighbours_within", lambda found: (*found[:2], jnp.minimum(found[2], 0), found[3]))
-    assert_found(findings(radius, 100), "lists are not those of the pairs")
+    assert_finds(radius, "lists are not those of the pairs", 100)
 
 
 @pytest.mark.long
 def test_border_that_joins_the_last_cluster_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = 2**31 - 1
     planted(monkeypatch, kernels, "least_within", lambda least: jnp.where(least < nowhere, least + 1, least))
-    found: dict[str, runner.Finding] = {}
-    for only in itertools.islice(batches_with(radius, "dbscan.jit(part, radius, 3", rows=64), 8):
-        found |= findings(radius, 100, only)
-    assert_found(found, "clusters are not those of the pairs")
+    words, batches = "clusters are not those of the pairs", batches_with(radius, "dbscan.jit(part, radius, 3", rows=64)
+    assert any(words in kind for only in itertools.islice(batches, 8) for kind in findings(radius, 100, only, words))
 
 
 @pytest.mark.long
 def test_ignored_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     real = kernels.knn
     monkeypatch.setattr(kernels, "knn", lambda *args, **kwargs: real(*args, **(kwargs | {"limit": None})))
-    assert_found(findings(nearest, 60), "there are not as many neighbours as are counted")
+    assert_finds(nearest, "there are not as many neighbours as are counted", 60)
 
 
 @pytest.mark.slow
@@ -161,7 +179,7 @@ def test_rounded_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(*args, **(kwargs | {"limit": type(limit)(words.at[..., 1:-1].set(0))}))
 
     monkeypatch.setattr(kernels, "knn", rounded)
-    assert_found(findings(nearest, 600), "there are not as many neighbours as are counted")
+    assert_finds(nearest, "there are not as many neighbours as are counted", 600)
 
 
 @pytest.mark.long
@@ -170,7 +188,7 @@ def test_wrong_nearest_neighbours_are_found(monkeypatch: pytest.MonkeyPatch) -> 
         return jnp.where(jnp.isfinite(found[0]), found[0] * (1 + 3e-6), jnp.inf), found[1]
 
     planted(monkeypatch, kernels, "knn", others)
-    assert_found(findings(nearest, 60), "a radius is not that of its neighbour")
+    assert_finds(nearest, "a radius is not that of its neighbour", 60)
 
 
 @pytest.mark.long
@@ -182,32 +200,32 @@ def test_missing_pair_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(*first, type(radius)(jnp.asarray(radius.words) * 0.9), box, size, **kwargs)
 
     monkeypatch.setattr(kernels, "pairs_within", shorter)
-    assert_found(findings(pairs, 60), "a pair is missing")
+    assert_finds(pairs, "a pair is missing", 60)
 
 
 @pytest.mark.long
 def test_pair_with_wrong_shift_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:4], jnp.minimum(found[4], 0), *found[5:]))
-    assert_found(findings(pairs, 120), "a pair that is none")
+    assert_finds(pairs, "a pair that is none", 120)
 
 
 @pytest.mark.long
 def test_vector_of_wrong_sign_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:5], -found[5], found[6]))
-    assert_found(findings(pairs, 60), "a vector is not that between the pair")
+    assert_finds(pairs, "a vector is not that between the pair", 60)
 
 
 @pytest.mark.long
 def test_gradient_of_wrong_sign_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "kernel_sums", lambda found: -found)
     only = batch_with(sums, "gradient")
-    assert_found(findings(sums, 60, only), "a gradient of a sum is not that of the pairs")
+    assert_finds(sums, "a gradient of a sum is not that of the pairs", 60, only)
 
 
 @pytest.mark.long
 def test_sum_without_one_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "kernel_sums", lambda found: found.at[:1].multiply(0.9))
-    assert_found(findings(sums), "a sum over a kernel is not that of the pairs")
+    assert_finds(sums, "a sum over a kernel is not that of the pairs")
 
 
 # Groups
@@ -216,19 +234,19 @@ def test_sum_without_one_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.long
 def test_divided_group_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "fof", lambda label: label.at[-1:].set(label.shape[0] - 1))
-    assert_found(findings(fof, 60), "particles that are linked are in different groups")
+    assert_finds(fof, "particles that are linked are in different groups", 60)
 
 
 @pytest.mark.long
 def test_joined_groups_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "fof", lambda label: label.at[1:2].set(0))
-    assert_found(findings(fof, 160), "particles that are not linked are in one group")
+    assert_finds(fof, "particles that are not linked are in one group", 160)
 
 
 @pytest.mark.long
 def test_edge_to_a_wrong_particle_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "spanning_tree", lambda found: (found[0].at[:1].set(0), *found[1:]))
-    assert_found(findings(trees), "the ends of an edge are no pair of rows")
+    assert_finds(trees, "the ends of an edge are no pair of rows")
 
 
 @pytest.mark.long
@@ -243,32 +261,32 @@ def test_edge_to_a_wrong_particle_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 )
 def test_wrong_peak_is_found(monkeypatch: pytest.MonkeyPatch, kernel: str, change: Any, words: str) -> None:
     planted(monkeypatch, kernels, kernel, change)
-    assert_found(findings(peaks, 60), words)
+    assert_finds(peaks, words, 60)
 
 
 @pytest.mark.long
 def test_link_of_particles_with_different_velocities_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     number = jz.fof._phase_space._number
     monkeypatch.setattr(jz.fof._phase_space, "_number", lambda length: jnp.sqrt(number(length)))
-    assert_found(findings(phases, 60), "particles that are")
+    assert_finds(phases, "particles that are", 60)
 
 
 @pytest.mark.long
 def test_wrong_dispersion_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "catalogue", lambda sums: (*sums[:6], sums[6] * 1.1, sums[7]))
-    assert_found(findings(phases, 120), "particles that are")
+    assert_finds(phases, "particles that are", 120)
 
 
 @pytest.mark.slow
 def test_wrong_mass_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "catalogue", lambda sums: (sums[0] * (1 + 1e-5), *sums[1:]))
-    assert_found(findings(catalogue, 60), "mass of a group")
+    assert_finds(catalogue, "mass of a group", 60)
 
 
 @pytest.mark.slow
 def test_property_that_is_not_moved_with_its_particles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "gather_rows", lambda rows, index: rows if rows.ndim == 1 else rows[index])
-    assert_found(findings(catalogue), "did not go with its particles")
+    assert_finds(catalogue, "did not go with its particles")
 
 
 # Spheres, derivatives, files, devices
@@ -277,14 +295,14 @@ def test_property_that_is_not_moved_with_its_particles_is_found(monkeypatch: pyt
 @pytest.mark.slow
 def test_sphere_with_one_particle_too_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     planted(monkeypatch, kernels, "overdensity", lambda found: (*found[:2], found[2] + 1, *found[3:]))
-    assert_found(findings(spheres), "the count of a sphere")
+    assert_finds(spheres, "the count of a sphere")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("search", ["knn.knn(jz.data.Pos", "smoothing_length"])
 def test_zero_derivative_is_found(monkeypatch: pytest.MonkeyPatch, search: str) -> None:
     monkeypatch.setattr(sys.modules["jztree.knn._search"], "radii", lambda query, pos, box, rad, idx: rad)
-    assert_found(findings(gradients, 4, batch_with(gradients, search)), "derivative")
+    assert_finds(gradients, "derivative", 4, batch_with(gradients, search))
 
 
 @pytest.mark.long
@@ -298,15 +316,15 @@ def test_damaged_file_that_is_read_is_found(monkeypatch: pytest.MonkeyPatch) -> 
             return jz.data.ParticleData(pos=np.zeros((3, 3), np.float32)), io.SnapshotHeader()
 
     monkeypatch.setattr(io, "read_snapshot", swallowing)
-    found = findings(files, 20, batch_with(files, 'path = folder / "snapshot.hdf5"'))
-    assert_found(found, "pos was read with another number of rows")
+    only = batch_with(files, 'path = folder / "snapshot.hdf5"')
+    assert_finds(files, "pos was read with another number of rows", 20, only)
 
 
 @pytest.mark.slow
 def test_result_that_depends_on_the_number_of_devices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     search = sys.modules["jztree.knn._search"]._OverRanks
     planted(monkeypatch, search, "entries", lambda found: [found[0], found[1] * 0])
-    assert_found(findings(devices, 25, batch_with(devices, "knn.smap", "[:2]")), "neighbour")
+    assert_finds(devices, "neighbour", 25, batch_with(devices, "knn.smap", "[:2]"))
 
 
 @pytest.mark.slow
@@ -318,7 +336,7 @@ def test_lists_without_rows_of_other_devices_are_found(monkeypatch: pytest.Monke
         lambda found: (found[0], *[x * 0 for x in found[1:]]),
     )
     batch = batch_with(ranks, "neighbours_within.smap", "[:2]")
-    assert_found(findings(ranks, 30, batch), "lists depends on the number of devices")
+    assert_finds(ranks, "lists depends on the number of devices", 30, batch)
 
 
 # Reports
