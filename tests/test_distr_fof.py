@@ -12,9 +12,11 @@ from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, squa
 import jztree as jz
 from jztree import CapacityError, stats
 from jztree.config import CatalogueConfig, FofConfig
-from jztree.data import ParticleData, expand_particles, squeeze_catalogue
+from jztree.data import ParticleData, squeeze_catalogue
 
 pytestmark = pytest.mark.emulated
+
+NDEV = 3  # Several tests share the compiled search over these devices, with ROWS particles each.
 
 
 def on_one(pos: np.ndarray, rlink: float, box: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -51,9 +53,9 @@ def test_labels_in_input_order_are_those_of_one_device(name: str) -> None:
 
 
 def test_labels_in_input_order_of_sorted_particles_are_those_of_one_device() -> None:
-    _, _, part = make("clustered", 4)
-    partz, th = jz.tree.zsort_and_tree.smap(mesh_of(4), jit=True)(part, boxsize=1.0)
-    label = jz.fof.fof_labels.smap(mesh_of(4), jit=True)(partz, 0.012, 1.0, th=th, output_order="input")[1]
+    _, _, part = make("clustered", NDEV)
+    partz, th = jz.tree.zsort_and_tree.smap(mesh_of(NDEV), jit=True)(part, boxsize=1.0)
+    label = jz.fof.fof_labels.smap(mesh_of(NDEV), jit=True)(partz, 0.012, 1.0, th=th, output_order="input")[1]
     counts = np.asarray(partz.num)
     want = jz.fof.fof_labels.jit(jnp.asarray(joined(partz.pos, counts)), 0.012, 1.0, output_order="input")[1]
     np.testing.assert_array_equal(joined(label, counts), want)
@@ -61,8 +63,9 @@ def test_labels_in_input_order_of_sorted_particles_are_those_of_one_device() -> 
 
 @pytest.mark.long
 def test_labels_equal_connected_components() -> None:
-    _, _, part = make("clustered", 4)
-    partz, label = jz.fof.distr_fof_labels.smap(mesh_of(4), jit=True)(part, 0.012, boxsize=1.0, linearize_labels=True)
+    _, _, part = make("clustered", NDEV)
+    find = jz.fof.distr_fof_labels.smap(mesh_of(NDEV), jit=True)
+    partz, label = find(part, 0.012, boxsize=1.0, linearize_labels=True)
     counts = np.asarray(partz.num)
     want = oracles.components(joined(partz.pos, counts), 0.012, 1.0)
     got = joined(label, counts)
@@ -112,8 +115,8 @@ def test_float64(x64: None) -> None:
 
 @pytest.mark.long
 def test_given_tree() -> None:
-    pos, _, part = make("clustered", 4)
-    mesh = mesh_of(4)
+    pos, _, part = make("clustered", NDEV)
+    mesh = mesh_of(NDEV)
     partz, th = jz.tree.zsort_and_tree.smap(mesh, jit=True)(part, boxsize=1.0)
     again, label = jz.fof.distr_fof_labels.smap(mesh, jit=True)(partz, 0.012, 1.0, th=th, linearize_labels=True)
     np.testing.assert_array_equal(again.pos, partz.pos)
@@ -208,8 +211,8 @@ def test_capacity_of_ghosts_and_links_grows_automatically() -> None:
 def test_linking_length_above_half_the_box(rlink: float) -> None:
     box = np.array([1.0, 4.0, 0.0])
     pos = (np.random.default_rng(19).random((90, 3)) * [1, 4, 40]).astype(np.float32)
-    part = expand_particles(ParticleData(pos=pos), 3)
-    partz, label = jz.fof.distr_fof_labels.smap(mesh_of(3), jit=True)(part, rlink, box, linearize_labels=True)
+    part = deal(pos, even(90, NDEV))
+    partz, label = jz.fof.distr_fof_labels.smap(mesh_of(NDEV), jit=True)(part, rlink, box, linearize_labels=True)
     found, num = np.asarray(label), np.asarray(partz.num)
     expected = oracles.components(joined(partz.pos, num), rlink, box)
     np.testing.assert_array_equal(oracles.smallest_members(joined(found, num)), oracles.smallest_members(expected))
@@ -229,9 +232,9 @@ def test_nan_on_one_rank_and_invalid_arguments_raise() -> None:
 
 @pytest.mark.long
 def test_linking_lengths_share_one_compilation(count_compilations: Any) -> None:
-    _, _, part = make("uniform", 2)
-    find = jz.fof.distr_fof_labels.smap(mesh_of(2), jit=True)
-    jax.block_until_ready(find(part, 0.05, boxsize=1.0))
+    _, _, part = make("uniform", NDEV)
+    find = jz.fof.distr_fof_labels.smap(mesh_of(NDEV), jit=True)
+    jax.block_until_ready(find(part, 0.05, boxsize=1.0, linearize_labels=True))
     with count_compilations() as lines:
-        jax.block_until_ready(find(part, 0.07, boxsize=1.5))
+        jax.block_until_ready(find(part, 0.07, boxsize=1.5, linearize_labels=True))
     assert not [line for line in lines if "fof" in line]
