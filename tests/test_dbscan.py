@@ -136,11 +136,11 @@ def test_invalid_arguments_raise(options: Any, words: str, call: Any) -> None:
 def test_concrete_integer_arrays_as_min_samples(least: Any) -> None:
     pos = oracles.clustered(200, 3)
     expected = dbscan(pos, 0.05, 4)
-    part = deal(pos, even(200, 2))
+    part = deal(pos, even(200, 3))
     for found in (dbscan(pos, 0.05, least), dbscan.jit(pos, 0.05, min_samples=least)):
         np.testing.assert_array_equal(found[0], expected[0])
-    over = dbscan.smap(mesh_of(2), jit=True)(part, 0.05, least)
-    np.testing.assert_array_equal(joined(over[0], even(200, 2)), expected[0])
+    over = dbscan.smap(mesh_of(3), jit=True)(part, 0.05, least)
+    np.testing.assert_array_equal(joined(over[0], even(200, 3)), expected[0])
 
 
 @pytest.mark.parametrize("call", [dbscan, dbscan.jit])
