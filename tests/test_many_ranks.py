@@ -307,7 +307,7 @@ def few_boxes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(ghosts, "_LEAST_KNOWN", request.param)
     monkeypatch.setattr(ghosts, "_FEW_REQUESTS", 0)
     monkeypatch.setattr(ghosts, "_BOX_ROWS", 8)
-    return 1200 + request.param // 2
+    return 1210 + request.param // 2
 
 
 @pytest.mark.long
