@@ -91,7 +91,7 @@ def test_difficult_sets(points: Any, box: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dims", [1, 2, pytest.param(5, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("dims", [2, 1, pytest.param(5, marks=pytest.mark.slow)])
 def test_other_dimensions_in_float64(dims: int, x64: None) -> None:
     pos = np.random.default_rng(dims).random((400, dims)) * 3 - 1
     box = np.where(np.arange(dims) == 0, 1.0, 0.0)
