@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
     wanted = not shutil.which("nvidia-smi") and not hasattr(config, "workerinput")
     if wanted:
-        # A newer XLA may lack some of them.
+        # A newer XLA may not know all flags.
         known = [flag for flag in _QUICK_COMPILATION.split() if _knows_flags(config, flag)]
         os.environ["XLA_FLAGS"] += " " + " ".join(known)
     if wanted and hasattr(config, "cache"):
