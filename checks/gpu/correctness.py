@@ -47,18 +47,8 @@ def test(session: Session) -> None:
 
 def _suite(session: Session) -> list[str]:
     tests = ["tests/test_config.py", "tests/test_jax_ext.py"] if session.small else ["tests"]
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "gpu.correctness",
-        "-p",
-        "no:cacheprovider",
-        "--cases-of-each=1",
-    ]
-    command += [f"--rootdir={ROOT}", "-c", str(ROOT / "pyproject.toml")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "gpu.correctness", "-p", "no:cacheprovider"]
+    command += ["--cases-of-each=1", f"--rootdir={ROOT}", "-c", str(ROOT / "pyproject.toml")]
     if importlib.util.find_spec("xdist") and not session.small:
         # Every worker compiles separately, which takes most of the time, and the GPU has memory for many.
         command += ["-n", str(max(min((os.cpu_count() or 2) - 2, 12), 1))]
@@ -126,6 +116,8 @@ def sanitize(session: Session) -> None:
             session.put("sanitize", tool, {"left out": "compute-sanitizer is not installed on this machine"})
         return
     calls = recorded_few(session)
+    if not calls:  # the stage `build` has recorded the error
+        return
     parts = shares(list(calls), min(_PARTS, max((os.cpu_count() or 2) // 4, 1)))
 
     def run(tool: str, part: int) -> dict[str, Any]:

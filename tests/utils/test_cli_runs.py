@@ -254,7 +254,7 @@ def test_verbose_output_has_additional_information(snapshots, capsys) -> None:
         r"versions +jztree [\d.]+, jax [\d.]+",
         r"CPU library +/.*libjztree_cpu.*, \d+ threads",
         r"instruction set +\S+",
-        r"devices +1 \(\S.*\)",
+        r"devices +1 \(\S+( \S+)*\)",
         r"files +1 \([\d.]+ kiB\), the first is .*snap_007.hdf5",
         r"particle types +407 of type 1",
         r"type 1 +pos float32 \(3\), mass 2.5 each, id uint32",
