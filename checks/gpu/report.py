@@ -109,7 +109,9 @@ def _timings(record: Record, small: bool) -> Iterator[str]:
 def _row(record: Record, case: Case, call: Call, ours: dict[str, Any], best: dict[str, float]) -> str:
     peers = record.stage("peers")
     published, jaxkd = (peers.get(name_in_record(library, call, case), {}) for library in ("published", "jaxkd"))
-    least = seconds_at_least(best, call, case.sample.n, _distances(record, case, call)) if best else None
+    # The floor is that of a call whose queries are all particles.
+    known = best and "queries" not in call.options
+    least = seconds_at_least(best, call, case.sample.n, _distances(record, case, call)) if known else None
     remarks = f" ({ours['runs']} runs)" if ours["runs"] < 10 else ""
     remarks += " (earlier sources)" if ours["source"] != record.data["source"] else ""
     cells = [
