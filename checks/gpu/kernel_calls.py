@@ -34,7 +34,16 @@ from .session import one_line, tell
 _FLAGS = ("tree_fits",)  # functions whose results count as true if they are not 0
 DEVICES = 4  # of the programs over several devices
 # Functions that sum many numbers, in another order on GPUs.
-_SUMS = ("catalogue", "count_within", "kernel_sums", "node_masses", "sphere_sums", "straddling_sums")
+_SUMS = (
+    "catalogue",
+    "catalogue_of_rank",
+    "count_within",
+    "kernel_sums",
+    "node_masses",
+    "reduce_lists",
+    "sphere_sums",
+    "straddling_sums",
+)
 _LISTS = {"take_hooks": 1}  # results that list rows in any order, by function
 _PERTURB = -6  # M_PERTURB of malloc.h in glibc
 _SMALL = jz.config.FofConfig(catalogue=jz.config.CatalogueConfig(npart_min=5))
