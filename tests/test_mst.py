@@ -88,6 +88,26 @@ def test_difficult_sets_equal_kruskal(name: str, kind: str, core_k: int | None, 
     check(euclidean.jit(pos, box, core_k), pos, box, core_k)
 
 
+def rings(rng: np.random.Generator) -> np.ndarray:
+    """Return 60 points: centres with other points around them, at equal or nearly equal distances and angles."""
+    around = int(rng.integers(3, 15))
+    angle = (np.arange(around) + rng.uniform(0, 0.7, around)) * 2 * np.pi / around
+    radius = rng.choice([0.02, 0.05]) * (1 + rng.choice([0, 1e-9, 0.3]) * rng.random(around))
+    ring = np.stack([np.cos(angle), np.sin(angle)], axis=1) * radius[:, None]
+    centre = rng.random((60 // around + 1, 1, 2))
+    return np.concatenate([centre, centre + ring], axis=1).reshape(-1, 2)[:60] % 1
+
+
+@pytest.mark.parametrize("kind", ["open", "periodic"])
+def test_particles_with_others_around_them_equal_kruskal(kind: str, dtype: Any) -> None:
+    """In two dimensions, a particle whose near particles enclose it does not search farther."""
+    rng = np.random.default_rng(5)
+    box = 1.0 if kind == "periodic" else None
+    for _ in range(40):
+        pos = rng.permutation(rings(rng)).astype(dtype)
+        check(euclidean.jit(pos, box), pos, box)
+
+
 @pytest.mark.parametrize("core_k", [1, 2, 20, 150])
 def test_mutual_reachability_equals_kruskal(core_k: int) -> None:
     pos = oracles.clustered(150, 2) % 1

@@ -163,7 +163,7 @@ def _forest(stage: Stage, rank: jax.Array, k: int) -> tuple[jax.Array, jax.Array
     others = min(k, n) - 1
     near = jnp.zeros((n, 0), jnp.int32)
     if others > 0:
-        near = kernels.knn(own.tree(), None, None, None, others, stage.box, others=True)[1]
+        near = kernels.knn(own.tree(), None, None, None, others, stage.box, others=True, radii=False)[1]
     return kernels.peak_forest(near, kernels.gather_rows(rank, own.rows), own.num)
 
 

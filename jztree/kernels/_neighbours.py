@@ -25,6 +25,7 @@ def knn(
     limit: Exact | None = None,
     found: tuple[jax.Array, jax.Array] | None = None,
     others: bool = False,
+    radii: bool = True,
 ) -> tuple[jax.Array, jax.Array]:
     """Find the ``k`` nearest sources of every query: radii ``(q, k)`` and rows ``(q, k)`` int32, nearest first.
 
@@ -49,10 +50,11 @@ def knn(
             they are sources). It limits the radii of the new search, and queries without further sources within their
             radius keep their earlier result.
         others: Whether to exclude each query that is a source from its own neighbours.
+        radii: Whether to return the radii; otherwise they have the shape ``(q, 0)``.
     """
     query_tree = sources if queries is None else queries
-    shape, dtype = (query_tree.posz.shape[0], k), sources.posz.dtype
-    new = jax.ShapeDtypeStruct(shape, dtype), i32(*shape)
+    q, dtype = query_tree.posz.shape[0], sources.posz.dtype
+    new = jax.ShapeDtypeStruct((q, k if radii else 0), dtype), i32(q, k)
     return call(
         "knn",
         new if found is None else (Continued(found[0]), Continued(found[1])),

@@ -19,9 +19,10 @@ from ._over_ranks import tree_over_ranks
 from ._tree import SpanningTree
 
 # The number of nearest other particles from which the search starts, in up to two dimensions and in more. With fewer,
-# the search takes longer: on an AMD EPYC 9004 (Zen 4), a third for 3 instead of 7 in three dimensions. Each takes 8
-# bytes per particle. With these numbers, a search in float32 takes less than 12 times the memory of the positions.
-_NEAR = 4, 7
+# the search takes longer: on an AMD EPYC 9004 (Zen 4), a third for 3 instead of 7 in three dimensions, and a fifth for
+# 5 instead of 8 in two. Each takes 4 bytes per particle. With these numbers, a search in float32 takes less than 12
+# times the memory of the positions.
+_NEAR = 8, 7
 _TOO_MANY = "edges support less than 2**31 particles over all devices, but there are more; use fewer."
 _TOO_FEW = "core_k is %d, but there are only {0} particles; choose a smaller core_k."
 
@@ -110,7 +111,7 @@ def _too_few(core_k: int, num: Any) -> comm.Fault:
 def _tree_of(sources: SortedParticles, pos: jax.Array, core_k: int | None, box: Exact) -> SpanningTree:
     tree, n = sources.tree(), pos.shape[0]
     k = _number_of_near(pos, core_k, n)
-    near = kernels.knn(tree, None, None, None, k, box, others=True)[1]
+    near = kernels.knn(tree, None, None, None, k, box, others=True, radii=False)[1]
     core_row = None if core_k is None else near[:, core_k - 2]
     ends, length, exact, measure = kernels.spanning_tree(tree, sources.rows, near, core_row, box)
     measure = ends if core_row is None else measure

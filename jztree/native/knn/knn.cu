@@ -65,7 +65,7 @@ void knn(Queue& queue, const Neighbours<D, T>& in) {
                      nullptr,
                      nullptr,
                      in.q(),
-                     in.radius,
+                     in.radii() ? in.radii() : queue.scratch<T>(in.q() * in.k()),
                      in.index,
                      in.k(),
                      in.limit,

@@ -21,10 +21,10 @@ struct Neighbours {
   const T* domain;  // (2, D), the corners of the set of sources and queries; null: computed from them
   // Continued: the queries of leaves that are not open keep their values. The queries of open leaves have the answers
   // of an earlier search of a part of the sources, which give upper limits of the k-th distances.
-  Array<T> radius;  // (q, k), continued
-  int32_t* index;   // (q, k), continued
-  bool self;        // the sources are the queries, row by row
-  bool others;      // a query that is a source is not its own neighbour
+  Array<T> radius;       // (q, k), continued; (q, 0): not wanted
+  Array<int32_t> index;  // (q, k), continued
+  bool self;             // the sources are the queries, row by row
+  bool others;           // a query that is a source is not its own neighbour
 
   explicit Neighbours(Arguments& in)
       : sources(in),
@@ -37,14 +37,18 @@ struct Neighbours {
         limit(in.lengths("limit", any)),
         domain(in.optional<T>("domain", {2, D})),
         radius(in.continued<T>("radius", {q(), any})),
-        index(in.continued<int32_t>("index", {q(), k()})),
+        index(in.continued<int32_t>("index", {q(), any})),
         self(in.attributes().flag("self")),
         others(in.attributes().flag("others")) {
     in.expect(limit.count <= 1 || limit.count == q(), queries.pos, 2, "query_pos", "of the length of limit");
+    in.expect(radii() || !open, radius, 2, "radius", "with bounds for the search again");
+    in.expect(radius.dims[1] == (radii() ? k() : 0), radius, 2, "radius", "of the width of index");
   }
 
   int64_t q() const { return queries.pos.rows(); }
-  int64_t k() const { return radius.dims[1]; }
+  int64_t k() const { return index.dims[1]; }
+  // Null if not wanted.
+  T* radii() const { return radius.dims[1] > 0 ? static_cast<T*>(radius) : nullptr; }
   int64_t output_row(int64_t query) const { return query_rows ? query_rows[query] : query; }
 };
 

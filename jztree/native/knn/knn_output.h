@@ -22,7 +22,7 @@ namespace jztree {
 template <int D, typename T>
 class Output {
  public:
-  T* radius;  // (q, k)
+  T* radius;  // (q, k); null: not wanted
   int64_t k;
   int64_t own_offset;  // query i is source i + own_offset; negative: queries are not sources
   bool others;         // a query that is a source is not its own neighbour
@@ -30,7 +30,7 @@ class Output {
   const DistanceRule<D, T> rule;
 
   Output(const Neighbours<D, T>& in, const Scale<D, T>& scale)
-      : radius(in.radius),
+      : radius(in.radii()),
         k(in.k()),
         own_offset(*in.own_offset),
         others(in.others),
@@ -49,15 +49,16 @@ class Output {
   // The first `number` neighbours of a query.
   void write(int64_t query, const int32_t* sources, const T* lengths, int64_t number) const {
     int32_t* index = in_.index + row(query) * k;
-    T* to = radius + row(query) * k;
-    std::copy_n(lengths, number, to);
     if (in_.source_rows) {
       for (int64_t i = 0; i < number; ++i) index[i] = in_.source_rows[sources[i]];
     } else {
       std::copy_n(sources, number, index);
     }
-    std::fill(to + number, to + k, std::numeric_limits<T>::infinity());
     std::fill(index + number, index + k, -1);
+    if (!radius) return;
+    T* to = radius + row(query) * k;
+    std::copy_n(lengths, number, to);
+    std::fill(to + number, to + k, std::numeric_limits<T>::infinity());
   }
 
  private:

@@ -10,7 +10,8 @@
 // In the first round, each set has one row, which needs neither minimum.
 //
 // A leaf of one set is skipped if its rows have floors above the least weight. So late rounds look only at leaves near
-// the boundaries of sets.
+// the boundaries of sets. In two dimensions, the near particles of most rows exclude all other edges (enclosure.h), so
+// few rows search.
 //
 // Equal points are joined before the first round: each to the first of them. Only this row takes part in the rounds,
 // because its edges precede those of the others. So the cost of sets of equal points is linear. With core distances
@@ -33,8 +34,28 @@
 #include "edge_sort.h"
 #include "edge_walk.h"
 #include "fof/union_find.h"
+#include "near_arcs.h"
 
 namespace jztree {
+
+// A list to which all threads add items, in any order.
+class SharedList {
+ public:
+  explicit SharedList(int64_t most) : items_(most) {}
+
+  void clear() { count_.store(0); }
+  int64_t count() const { return count_.load(); }
+  int32_t operator[](int64_t i) { return items_[i]; }
+
+  void add(const std::vector<int32_t>& items) {
+    const int64_t place = count_.fetch_add(static_cast<int64_t>(items.size()), std::memory_order_relaxed);
+    std::copy(items.begin(), items.end(), items_.get() + place);
+  }
+
+ private:
+  Scratch<int32_t> items_;
+  std::atomic<int64_t> count_{0};
+};
 
 template <int D, typename T>
 class Boruvka {
@@ -46,7 +67,8 @@ class Boruvka {
         joined_(sets.num),
         certain_(sets.particles.known ? sets.num : 0),
         edges_(edges),
-        chosen_(sets.num),
+        candidates_(sets.num),
+        searching_(tree.leaves()),
         most_(largest_leaf(tree)) {}
 
   // Writes the edges, in any order.
@@ -84,6 +106,18 @@ class Boruvka {
     });
   }
 
+  // Call work(item, added) for the items of [0, items), and add the edges that it appends to `added`. Threads that
+  // added each edge separately would wait for each other.
+  template <typename Work>
+  void each_adding(int64_t items, const Work& work) {
+    parallel_.blocks(items, 1 << 12, [&](int64_t begin, int64_t end) {
+      std::vector<Edge> added;
+      for (int64_t item = begin; item < end; ++item) work(item, added);
+      int64_t place = count_.fetch_add(static_cast<int64_t>(added.size()), std::memory_order_relaxed);
+      for (const Edge& edge : added) edges_.set(place++, edge);
+    });
+  }
+
   void begin() {
     each_row([&](int64_t row) {
       joined_.set(row, sets_.particles.label ? sets_.particles.label[row] : row);
@@ -110,14 +144,15 @@ class Boruvka {
 
   void join_equal_points() {
     // Equal points are neighbours in z-order. Their first row in the output order represents them.
-    each_row([&](int64_t row) {
-      if ((row == 0 || !same_place(row - 1, row)) && row + 1 < sets_.num && same_place(row, row + 1)) join_equal(row);
+    each_adding(sets_.num, [&](int64_t row, std::vector<Edge>& added) {
+      if ((row == 0 || !same_place(row - 1, row)) && row + 1 < sets_.num && same_place(row, row + 1))
+        join_equal(row, added);
     });
   }
 
   bool same_place(int64_t a, int64_t b) const { return tree_.same_place(a, tree_, b) && sets_.weight(a, b) == 0; }
 
-  void join_equal(int64_t first) {
+  void join_equal(int64_t first, std::vector<Edge>& added) {
     int64_t end = first + 1;
     while (end < sets_.num && same_place(end - 1, end)) ++end;
     const int64_t chosen = first_output(first, end, [](int64_t) { return true; });
@@ -125,7 +160,7 @@ class Boruvka {
     for (int64_t row = first; row < end; ++row) {
       if (row == chosen) continue;
       const bool certain = !sets_.particles.is_ghost(row) && (row != own || !sets_.particles.is_ghost(chosen));
-      add(0, row, chosen, certain);
+      add(0, row, chosen, certain, added);
       if (certain && sets_.particles.known) certain_.unite(row, own);
       drop(row);
     }
@@ -149,48 +184,68 @@ class Boruvka {
 
   bool takes_part(int64_t row) const { return tree_.x[0][row] < std::numeric_limits<T>::infinity(); }
 
-  void add(double weight, int64_t from, int64_t to, bool certain) {
-    const int64_t place = count_.fetch_add(1, std::memory_order_relaxed);
-    edges_.set(place, {bits_of_weight(weight), Link(from, to, certain)});
+  void add(double weight, int64_t from, int64_t to, bool certain, std::vector<Edge>& added) {
+    added.push_back({bits_of_weight(weight), Link(from, to, certain)});
     joined_.unite(from, to);
   }
 
   // Add the lightest edge of a set. Another rank may have found the same edge if one end is a ghost.
-  void add_lightest(double weight, int64_t from, int64_t to, bool certain) {
+  void add_lightest(double weight, int64_t from, int64_t to, bool certain, std::vector<Edge>& added) {
     certain &= !sets_.particles.is_ghost(from) && !sets_.particles.is_ghost(to);
-    add(weight, from, to, certain);
+    add(weight, from, to, certain, added);
     if (certain && sets_.particles.known) certain_.unite(from, to);
   }
 
   // Find the sets of rows and nodes, and forget the edges of the last round.
   void label() {
-    each_row([&](int64_t row) {
-      sets_.set[row] = joined_.find(row);
-      if (sets_.set[row] != row) return;
-      sets_.least[row].store(bits_of_weight(no_weight), std::memory_order_relaxed);
-      sets_.pair[row].store(no_pair, std::memory_order_relaxed);
-      if (sets_.particles.known) sets_.unknown[row].store(bits_of_weight(no_weight), std::memory_order_relaxed);
+    parallel_.blocks(tree_.leaves(), 1 << 9, [&](int64_t begin, int64_t end) {
+      for (int64_t leaf = begin; leaf < end; ++leaf) label_leaf(leaf);
     });
     if (sets_.particles.known) {
       each_row([&](int64_t row) {
         if (takes_part(row)) sets_.limit_known(sets_.set[row], row);
       });
     }
-    for (int plane = 0; plane < tree_.layout().planes(); ++plane) label_nodes(plane);
+    for (int plane = 1; plane < tree_.layout().planes(); ++plane) label_nodes(plane);
+  }
+
+  void label_leaf(int64_t leaf) {
+    int32_t* sets = sets_.set.get();
+    int32_t& of_all = sets_.nodes[static_cast<size_t>(leaf)];
+    const int64_t first = tree_.leaf_row(leaf), last = tree_.leaf_row(leaf + 1);
+    if (of_all == many_sets) {
+      for (int64_t row = first; row < last; ++row) {
+        sets[row] = joined_.find(row);
+        if (sets[row] == row) begin_set(row);
+      }
+      of_all = common_set(sets + first, sets + last);
+    } else {
+      // Rows of one set stay in one set.
+      const int32_t set = joined_.find(of_all);
+      if (set != of_all) std::fill(sets + first, sets + last, set);
+      if (first <= set && set < last) begin_set(set);
+      of_all = set;
+    }
+  }
+
+  void begin_set(int64_t set) {
+    sets_.least[set].store(bits_of_weight(no_weight), std::memory_order_relaxed);
+    sets_.pair[set].store(no_pair, std::memory_order_relaxed);
+    if (sets_.particles.known) sets_.unknown[set].store(bits_of_weight(no_weight), std::memory_order_relaxed);
   }
 
   void label_nodes(int plane) {
-    const int64_t start = tree_.layout().starts[static_cast<size_t>(plane)];
-    const int32_t* below = plane == 0 ? sets_.set.get() : sets_.nodes.data() + tree_.layout().starts[plane - 1];
+    int32_t* nodes = sets_.nodes.data() + tree_.layout().starts[static_cast<size_t>(plane)];
+    const int32_t* below = sets_.nodes.data() + tree_.layout().starts[static_cast<size_t>(plane - 1)];
     parallel_.blocks(tree_.layout().sizes[static_cast<size_t>(plane)], 1 << 10, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const int64_t first = plane == 0 ? tree_.leaf_row(i) : tree_.first_child(plane, i);
-        const int64_t last = plane == 0 ? tree_.leaf_row(i + 1) : tree_.first_child(plane, i + 1);
-        const bool one =
-            first < last && std::all_of(below + first, below + last, [&](int32_t set) { return set == below[first]; });
-        sets_.nodes[static_cast<size_t>(start + i)] = one ? below[first] : many_sets;
-      }
+      for (int64_t i = begin; i < end; ++i)
+        nodes[i] = common_set(below + tree_.first_child(plane, i), below + tree_.first_child(plane, i + 1));
     });
+  }
+
+  static int32_t common_set(const int32_t* begin, const int32_t* end) {
+    const bool one = begin < end && std::all_of(begin, end, [&](int32_t set) { return set == *begin; });
+    return one ? *begin : many_sets;
   }
 
   // Whether no row of a leaf can have an edge with the least weight of its set.
@@ -213,22 +268,35 @@ class Boruvka {
     sets_.floors[static_cast<size_t>(leaf)] = least;
   }
 
+  // Every row offers its edge. List the leaves with rows that may have to search.
   void offer() {
+    candidates_.clear();
+    searching_.clear();
     parallel_.blocks(tree_.leaves(), grain, [&](int64_t begin, int64_t end) {
-      for (int64_t leaf = begin; leaf < end; ++leaf) offer_from(leaf);
+      std::vector<int32_t> candidates, leaves;
+      for (int64_t leaf = begin; leaf < end; ++leaf)
+        if (!offer_from(leaf, candidates)) leaves.push_back(static_cast<int32_t>(leaf));
+      candidates_.add(candidates);
+      searching_.add(leaves);
     });
   }
 
-  void offer_from(int64_t leaf) {
+  // Returns whether the lightest edges of all rows are known that may be the lightest of their set.
+  bool offer_from(int64_t leaf, std::vector<int32_t>& candidates) {
+    bool all = true;
     each_open_row(leaf, [&](int64_t row, int32_t set) {
       if (!takes_part(row)) return;
       if (!sets_.sure[row] || sets_.set[sets_.to[row]] == set) take_near(row, set);
-      if (sets_.sure[row]) {
-        sets_.offer(set, sets_.floor[row]);
-      } else if (sets_.to[row] >= 0) {
-        sets_.offer(set, sets_.weight(row, sets_.to[row]));
-      }
+      if (sets_.sure[row]) return offer_sure(row, set, candidates);
+      if (sets_.to[row] >= 0) sets_.offer(set, sets_.weight(row, sets_.to[row]));
+      all = false;
     });
+    return all;
+  }
+
+  // The lightest edge of a set is that of a candidate.
+  void offer_sure(int64_t row, int32_t set, std::vector<int32_t>& candidates) {
+    if (sets_.offer(set, sets_.floor[row])) candidates.push_back(static_cast<int32_t>(row));
   }
 
   // Find the lightest edge of a row to its near particles in other sets, and a floor from the others' distances.
@@ -260,7 +328,7 @@ class Boruvka {
     for (; i < k && near[i] >= 0 && sets_.set[near[i]] == set; ++i) {
     }
     sets_.seen[row] = static_cast<uint8_t>(std::min<int64_t>(i, 255));
-    if (i == k) return floor_beyond(row, near[k - 1]);
+    if (i == k) return floor_beyond_all(row, near, k);
     for (; i < k && near[i] >= 0; ++i) {
       const int32_t other = near[i];
       const double distance = sets_.rule.weight(sets_.pos(row), sets_.pos(other)), beyond = floor_from(row, distance);
@@ -277,6 +345,23 @@ class Boruvka {
     return i == k ? std::min(limit, floor_beyond(row, near[k - 1])) : limit;
   }
 
+  // A lower limit of the weights of edges to particles that are not in a row's list of `k` near ones.
+  double floor_beyond_all(int64_t row, const int32_t* near, int64_t k) {
+    const double last = sets_.rule.weight(sets_.pos(row), sets_.pos(near[k - 1]));
+    if constexpr (D == 2) {
+      if (!sets_.particles.has_core() && is_enclosed(row, near, k, last)) return enclosure_reach2 * last;
+    }
+    return floor_from(row, last);
+  }
+
+  // last: the weight of the distance to the last one.
+  bool is_enclosed(int64_t row, const int32_t* near, int64_t k, double last) const {
+    NearArcs arcs;
+    const double unit = 1 / std::sqrt(last);
+    for (int64_t i = 0; i + 1 < k; ++i) arcs.add(sets_.rule.offset(sets_.pos(row), sets_.pos(near[i]), unit));
+    return arcs.enclose();
+  }
+
   // A lower limit of the weights of edges to particles that are not nearer than another one.
   double floor_beyond(int64_t row, int64_t last) {
     return floor_from(row, sets_.rule.weight(sets_.pos(row), sets_.pos(last)));
@@ -291,50 +376,48 @@ class Boruvka {
   void search() {
     struct Worker {
       EdgeWalk<D, T> walk;
-      std::vector<int32_t> places;
+      std::vector<int32_t> places, candidates;
     };
     Spares<Worker>().blocks(
-        parallel_, tree_.leaves(), 16, [&] { return Worker{EdgeWalk<D, T>(sets_, most_), {}}; },
+        parallel_, searching_.count(), 16, [&] { return Worker{EdgeWalk<D, T>(sets_, most_), {}, {}}; },
         [&](Worker& worker, int64_t begin, int64_t end) {
-          for (int64_t leaf = begin; leaf < end; ++leaf) {
-            worker.places.clear();
-            each_open_row(leaf, [&](int64_t row, int32_t) {
-              if (!sets_.sure[row] && takes_part(row))
-                worker.places.push_back(static_cast<int32_t>(row - tree_.leaf_row(leaf)));
-            });
-            if (!worker.places.empty()) worker.walk.search(leaf, worker.places);
-          }
+          worker.candidates.clear();
+          for (int64_t i = begin; i < end; ++i) search_from(searching_[i], worker);
+          candidates_.add(worker.candidates);
         });
   }
 
-  bool has_least(int64_t row, int32_t set) {
-    return sets_.sure[row] && sets_.to[row] >= 0 && sets_.floor[row] == sets_.least_of(set);
+  template <typename Worker>
+  void search_from(int64_t leaf, Worker& worker) {
+    const int64_t first = tree_.leaf_row(leaf);
+    worker.places.clear();
+    each_open_row(leaf, [&](int64_t row, int32_t) {
+      if (!sets_.sure[row] && takes_part(row)) worker.places.push_back(static_cast<int32_t>(row - first));
+    });
+    if (worker.places.empty()) return;
+    worker.walk.search(leaf, worker.places);
+    for (int32_t place : worker.places) {
+      const int64_t row = first + place;
+      if (sets_.sure[row]) offer_sure(row, sets_.set[row], worker.candidates);
+    }
   }
 
-  // Find the first pair among the edges with the least weight of each set, and list the rows with such edges.
+  // Find the first pair among the edges with the least weight of each set.
   void choose() {
-    chosen_count_.store(0);
-    parallel_.blocks(tree_.leaves(), grain, [&](int64_t begin, int64_t end) {
-      std::vector<int32_t> rows;
-      for (int64_t leaf = begin; leaf < end; ++leaf)
-        each_open_row(leaf, [&](int64_t row, int32_t set) {
-          if (!has_least(row, set)) return;
-          sets_.offer_pair(set, sets_.rows_of(row, sets_.to[row]));
-          rows.push_back(static_cast<int32_t>(row));
-        });
-      const int64_t place = chosen_count_.fetch_add(static_cast<int64_t>(rows.size()), std::memory_order_relaxed);
-      std::copy(rows.begin(), rows.end(), chosen_.get() + place);
+    parallel_.blocks(candidates_.count(), 1 << 12, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int32_t row = candidates_[i], set = sets_.set[row];
+        if (sets_.floor[row] == sets_.least_of(set)) sets_.offer_pair(set, sets_.rows_of(row, sets_.to[row]));
+      }
     });
   }
 
   void join() {
-    parallel_.blocks(chosen_count_.load(), 1 << 12, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) join_from(chosen_[i]);
-    });
+    each_adding(candidates_.count(), [&](int64_t i, std::vector<Edge>& added) { join_from(candidates_[i], added); });
   }
 
   // If two sets have chosen the same edge, one of them adds it.
-  void join_from(int64_t row) {
+  void join_from(int64_t row, std::vector<Edge>& added) {
     const int32_t to = sets_.to[row], set = sets_.set[row], other = sets_.set[to];
     const uint64_t pair = sets_.rows_of(row, to);
     if (sets_.pair[set].load(std::memory_order_relaxed) != pair) return;
@@ -342,7 +425,7 @@ class Boruvka {
         sets_.least_of(other) == sets_.floor[row] && sets_.pair[other].load(std::memory_order_relaxed) == pair;
     if (same && set > other) return;
     const double weight = sets_.floor[row];
-    add_lightest(weight, row, to, sets_.is_certain(set, weight) || (same && sets_.is_certain(other, weight)));
+    add_lightest(weight, row, to, sets_.is_certain(set, weight) || (same && sets_.is_certain(other, weight)), added);
   }
 
   // The first round: one row of each set takes part, so that its lightest edge is that of the set.
@@ -351,13 +434,13 @@ class Boruvka {
     each_row([&](int64_t row) {
       if (takes_part(row)) take_near(row, sets_.set[row]);
     });
-    each_row([&](int64_t row) {
+    each_adding(sets_.num, [&](int64_t row, std::vector<Edge>& added) {
       const int32_t to = sets_.to[row];
       if (!sets_.sure[row]) return;
       const bool same = sets_.sure[to] && sets_.to[to] == row;
       if (same && row > to) return;
       const double weight = sets_.floor[row];
-      add_lightest(weight, row, to, is_row_certain(row, weight) || (same && is_row_certain(to, weight)));
+      add_lightest(weight, row, to, is_row_certain(row, weight) || (same && is_row_certain(to, weight)), added);
     });
   }
 
@@ -371,8 +454,10 @@ class Boruvka {
   UnionFind joined_;
   UnionFind certain_;  // the rank's particles that certain edges join; empty if all particles are in the tree
   const EdgeList edges_;
-  Scratch<int32_t> chosen_;  // rows with an edge of the least weight of their set
-  std::atomic<int64_t> count_{0}, chosen_count_{0};
+  // In each round:
+  SharedList candidates_;  // rows whose lightest edge may be that of their set
+  SharedList searching_;   // leaves with rows that may have to search
+  std::atomic<int64_t> count_{0};
   int64_t wanted_ = 0;  // number of edges
   const int64_t most_;
 };

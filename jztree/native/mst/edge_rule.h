@@ -10,6 +10,7 @@
 
 #include "common/distance_rule.h"
 #include "common/portable.h"
+#include "enclosure.h"
 
 namespace jztree {
 
@@ -70,6 +71,18 @@ struct EdgeRule : DistanceRule<D, T> {
       sum += length * length;
     }
     return sum;
+  }
+
+  // The offset between the particles at input positions, in units of 1 / `unit`.
+  JZTREE_BOTH NearOffset offset(const T* from, const T* to, double unit) const {
+    static_assert(D == 2);
+    float apart[2];
+    for (int d = 0; d < 2; ++d) {
+      const double length = static_cast<double>(to[d]) - static_cast<double>(from[d]), period = this->period[d];
+      const bool across = period > 0 && std::fabs(length) > period / 2;
+      apart[d] = static_cast<float>((across ? this->apart(to[d], from[d], d) : length) * this->scale * unit);
+    }
+    return {apart[0], apart[1]};
   }
 
   // Staged squared distances above this are those of heavier edges.

@@ -56,7 +56,7 @@ struct EdgeSets {
         pair(num),
         unknown(interface.particles.known ? num : 0) {}
 
-  const T* pos(int64_t row) const { return in.tree.pos + row * D; }
+  const T* pos(int64_t row) const { return particles.place(row); }
 
   double weight(int64_t a, int64_t b) const { return weight_at(a, b, rule.weight(pos(a), pos(b))); }
 
@@ -70,7 +70,8 @@ struct EdgeSets {
   // The least weight found so far in this round of an edge from a set to another.
   double least_of(int32_t of_set) { return weight_of_bits(least[of_set].load(std::memory_order_relaxed)); }
 
-  void offer(int32_t of_set, double weight) { lower(least[of_set], bits_of_weight(weight)); }
+  // Returns whether no lighter edge of the set is known.
+  bool offer(int32_t of_set, double weight) { return lower(least[of_set], bits_of_weight(weight)); }
   void offer_pair(int32_t of_set, uint64_t rows) { lower(pair[of_set], rows); }
   void limit_known(int32_t of_set, int64_t row) {
     lower(unknown[of_set], bits_of_weight(rule.beyond(particles.known[row])));
@@ -82,11 +83,12 @@ struct EdgeSets {
   }
 
  private:
-  // A minimum does not depend on the order of the threads.
-  static void lower(std::atomic<uint64_t>& place, uint64_t value) {
+  // A minimum does not depend on the order of the threads. Returns whether the value is at most the minimum so far.
+  static bool lower(std::atomic<uint64_t>& place, uint64_t value) {
     uint64_t seen = place.load(std::memory_order_relaxed);
     while (value < seen && !place.compare_exchange_weak(seen, value, std::memory_order_relaxed)) {
     }
+    return value <= seen;
   }
 };
 

@@ -18,13 +18,19 @@ namespace {
 template <int D, typename T>
 class EdgeWriter {
  public:
-  explicit EdgeWriter(EdgeSets<D, T>& sets) : sets_(sets), in_(sets.in) {}
+  // core: weights of core distances; empty for Euclidean lengths.
+  EdgeWriter(const SpanningTree<D, T>& in, const EdgeRule<D, T>& rule, const Scratch<double>& core)
+      : in_(in), rule_(rule), core_(core.get()) {}
+
+  uint64_t rows_of(const Link& link) const {
+    return pair_of(in_.particles.output_row(link.from()), in_.particles.output_row(link.to()));
+  }
 
   void write(int64_t place, const Edge& edge) const {
     const double weight = weight_of_bits(edge.weight);
     int32_t from = edge.link.from(), to = edge.link.to();
     if (in_.particles.output_row(from) > in_.particles.output_row(to)) std::swap(from, to);
-    write_edge(place, in_.particles.output_row(from), in_.particles.output_row(to), sets_.rule.linking_length(weight));
+    write_edge(place, in_.particles.output_row(from), in_.particles.output_row(to), rule_.linking_length(weight));
     if (in_.measure) write_measure(place, from, to, weight);
     if (in_.weight) write_words(in_.weight, place, edge.weight);
     if (in_.places) write_rows(in_.places, place, from, to);
@@ -48,9 +54,9 @@ class EdgeWriter {
 
   // Find the two particles whose distance is the length: the ends, or an end and the last particle of its core.
   void write_measure(int64_t place, int64_t from, int64_t to, double weight) const {
-    if (sets_.rule.weight(sets_.pos(from), sets_.pos(to)) == weight)
+    if (rule_.weight(in_.particles.place(from), in_.particles.place(to)) == weight)
       return write_rows(in_.measure, place, in_.particles.output_row(from), in_.particles.output_row(to));
-    if (sets_.core.get()[from] != weight) from = to;
+    if (core_[from] != weight) from = to;
     write_rows(in_.measure, place, in_.particles.output_row(from), in_.particles.core_id_of(from));
   }
 
@@ -64,8 +70,9 @@ class EdgeWriter {
     to[2 * place + 1] = static_cast<uint32_t>(bits >> 32);
   }
 
-  EdgeSets<D, T>& sets_;
   const SpanningTree<D, T>& in_;
+  const EdgeRule<D, T>& rule_;
+  const double* core_;
 };
 
 template <int D, typename T>
@@ -84,17 +91,22 @@ void spanning_tree(const Parallel& parallel, const SpanningTree<D, T>& in) {
   const Scale<D, T> scale(period, span.template for_scale<T>());
   const StagedTree<D, T> staged(parallel, in.tree, scale);
   const EdgeRule<D, T> rule(DistanceRule<D, T>(staged.wrapped(), staged.kept(), scale));
-  EdgeSets<D, T> sets(in, staged, rule);
   // The list is in the memory of results that the writer does not read.
   const EdgeList edges(in.exact, in.ends);
-  Boruvka<D, T> boruvka(parallel, sets, staged, edges);
-  boruvka.run();
-  if (in.joined) write_joined(parallel, in, sets.num, boruvka);
-  const int64_t count = boruvka.count();
-  const EdgeWriter<D, T> writer(sets);
+  int64_t count;
+  Scratch<double> core;
+  {  // frees the memory of the rounds before the sort
+    EdgeSets<D, T> sets(in, staged, rule);
+    Boruvka<D, T> boruvka(parallel, sets, staged, edges);
+    boruvka.run();
+    if (in.joined) write_joined(parallel, in, sets.num, boruvka);
+    count = boruvka.count();
+    core = std::move(sets.core);
+  }
+  const EdgeWriter<D, T> writer(in, rule, core);
   if (count > 0) {
     EdgeSort<>(parallel, edges, count)
-        .run([&](const Link& link) { return sets.rows_of(link.from(), link.to()); },
+        .run([&](const Link& link) { return writer.rows_of(link); },
              [&](int64_t place, const Edge& edge) { writer.write(place, edge); });
   }
   for (int64_t place = count; place < in.edges(); ++place) writer.write_padding(place);

@@ -124,6 +124,21 @@ __global__ void bound_sets(EdgeState<D, T> sets) {
   sets.offer(sets.set[row], bound);
 }
 
+// If the near particles of a row are all in its set: a lower limit of the weights of edges to other particles that
+// enclosure.h gives, or 0.
+template <int D, typename T>
+__device__ double enclosure_floor(const EdgeState<D, T>& sets, int64_t row) {
+  if constexpr (D == 2) {
+    const int32_t* near = sets.near + row * sets.k;
+    const auto& rule = sets.setup->rule;
+    if (sets.core || near[sets.k - 1] < 0) return 0;
+    const double last = rule.weight(sets.pos(row), sets.pos(near[sets.k - 1])), unit = 1 / std::sqrt(last);
+    const auto offset = [&](int i) { return rule.offset(sets.pos(row), sets.pos(near[i]), unit); };
+    if (arcs_enclose(static_cast<int>(sets.k) - 1, offset)) return enclosure_reach2 * last;
+  }
+  return 0;
+}
+
 // Find the lightest edge of a row to its near particles in other sets; see Boruvka::take_near.
 template <int D, typename T>
 __device__ void take_near(const EdgeState<D, T>& sets, int64_t row, int32_t set) {
@@ -156,6 +171,7 @@ __device__ void take_near(const EdgeState<D, T>& sets, int64_t row, int32_t set)
     pair = rows;
     to = other;
   }
+  if (to < 0 && limit == no_weight && !unknown) beyond = larger(beyond, enclosure_floor(sets, row));
   const bool all = !unknown && near[sets.k - 1] < 0 && !(beyond > least);
   others = larger(others, all ? limit : smaller(limit, beyond));
   sets.to[row] = to;

@@ -48,6 +48,7 @@ struct EdgeParticles {
 
   bool has_core() const { return core_row || core_place; }
   JZTREE_BOTH int32_t output_row(int64_t row) const { return rows ? rows[row] : static_cast<int32_t>(row); }
+  JZTREE_BOTH const T* place(int64_t row) const { return pos + row * D; }
   JZTREE_BOTH bool is_ghost(int64_t row) const { return known && known[row] < 0; }
 
   // The position, and the output row, of the particle at the core distance of a row.
