@@ -35,27 +35,9 @@
 #include "edge_walk.h"
 #include "fof/union_find.h"
 #include "near_arcs.h"
+#include "shared_list.h"
 
 namespace jztree {
-
-// A list to which all threads add items, in any order.
-class SharedList {
- public:
-  explicit SharedList(int64_t most) : items_(most) {}
-
-  void clear() { count_.store(0); }
-  int64_t count() const { return count_.load(); }
-  int32_t operator[](int64_t i) { return items_[i]; }
-
-  void add(const std::vector<int32_t>& items) {
-    const int64_t place = count_.fetch_add(static_cast<int64_t>(items.size()), std::memory_order_relaxed);
-    std::copy(items.begin(), items.end(), items_.get() + place);
-  }
-
- private:
-  Scratch<int32_t> items_;
-  std::atomic<int64_t> count_{0};
-};
 
 template <int D, typename T>
 class Boruvka {
