@@ -305,12 +305,12 @@ class Boruvka {
     const int32_t* near = sets_.in.near + row * k;
     double limit = no_weight;  // of edges to particles that equal points represent
     const int64_t seen = sets_.seen[row];
-    if (seen == k || near[0] == unknown_near) return 0;
+    if (seen == used_up || near[0] == unknown_near) return 0;
     int64_t i = seen;
     for (; i < k && near[i] >= 0 && sets_.set[near[i]] == set; ++i) {
     }
-    sets_.seen[row] = static_cast<uint8_t>(std::min<int64_t>(i, 255));
-    if (i == k) return floor_beyond_all(row, near, k);
+    sets_.seen[row] = static_cast<uint8_t>(std::min<int64_t>(i, used_up - 1));
+    if (i == k) return floor_beyond_all(row, set, near, k);
     for (; i < k && near[i] >= 0; ++i) {
       const int32_t other = near[i];
       const double distance = sets_.rule.weight(sets_.pos(row), sets_.pos(other)), beyond = floor_from(row, distance);
@@ -327,21 +327,20 @@ class Boruvka {
     return i == k ? std::min(limit, floor_beyond(row, near[k - 1])) : limit;
   }
 
-  // A lower limit of the weights of edges to particles that are not in a row's list of `k` near ones.
-  double floor_beyond_all(int64_t row, const int32_t* near, int64_t k) {
-    const double last = sets_.rule.weight(sets_.pos(row), sets_.pos(near[k - 1]));
+  // A lower limit of the weights of edges to particles that are not in a row's list of `k` near ones, which are all in
+  // its set.
+  double floor_beyond_all(int64_t row, int32_t set, const int32_t* near, int64_t k) {
+    const double last = sets_.rule.weight(sets_.pos(row), sets_.pos(near[k - 1])), floor = floor_from(row, last);
     if constexpr (D == 2) {
-      if (!sets_.particles.has_core() && is_enclosed(row, near, k, last)) return enclosure_reach2 * last;
+      if (!sets_.particles.has_core()) {
+        // Most rows never need to know whether they are enclosed.
+        if (floor > sets_.least_of(set)) return floor;
+        sets_.seen[row] = used_up;
+        if (is_enclosed(sets_.rule, sets_.particles, row, near, k, last)) return enclosure_reach2 * last;
+      }
     }
-    return floor_from(row, last);
-  }
-
-  // last: the weight of the distance to the last one.
-  bool is_enclosed(int64_t row, const int32_t* near, int64_t k, double last) const {
-    NearArcs arcs;
-    const double unit = 1 / std::sqrt(last);
-    for (int64_t i = 0; i + 1 < k; ++i) arcs.add(sets_.rule.offset(sets_.pos(row), sets_.pos(near[i]), unit));
-    return arcs.enclose();
+    sets_.seen[row] = used_up;
+    return floor;
   }
 
   // A lower limit of the weights of edges to particles that are not nearer than another one.

@@ -17,6 +17,7 @@
 namespace jztree {
 
 constexpr int32_t many_sets = -1;
+constexpr uint8_t used_up = 255;  // the near particles give no more information
 
 template <int D, typename T>
 struct EdgeSets {
@@ -25,14 +26,14 @@ struct EdgeSets {
   const StagedTree<D, T>& tree;
   const EdgeRule<D, T>& rule;
   const int64_t num;
-  Scratch<int32_t> set;                  // [row], the smallest row of its set
-  std::vector<int32_t> nodes;            // [node], the set of its rows, or many_sets
-  Scratch<int32_t> to;                   // [row], the other end of its lightest known edge to another set; -1: none
-  Scratch<uint8_t> sure;                 // [row], whether no other edge of the row to another set is lighter
-  Scratch<uint8_t> seen;                 // [row], the number of its first near particles that are in its set
-  Scratch<double> floor;                 // [row]
-  Scratch<double> core;                  // [row], weight of the core distance; empty for Euclidean lengths
-  std::vector<double> floors;            // [leaf], the least floor of its rows
+  Scratch<int32_t> set;        // [row], the smallest row of its set
+  std::vector<int32_t> nodes;  // [node], the set of its rows, or many_sets
+  Scratch<int32_t> to;         // [row], the other end of its lightest known edge to another set; -1: none
+  Scratch<uint8_t> sure;       // [row], whether no other edge of the row to another set is lighter
+  Scratch<uint8_t> seen;       // [row], the number of its first near particles that are in its set, or used_up
+  Scratch<double> floor;       // [row]
+  Scratch<double> core;        // [row], weight of the core distance; empty for Euclidean lengths
+  std::vector<double> floors;  // [leaf], the least floor of its rows
   Scratch<std::atomic<uint64_t>> least;  // [set], bits of the least weight of an edge to another set
   Scratch<std::atomic<uint64_t>> pair;   // [set], the least pair of rows of such an edge with this weight
   // [set], bits of a weight: edges to particles outside the tree weigh more. Empty if there are none.

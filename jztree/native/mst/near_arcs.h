@@ -1,10 +1,12 @@
 // The arcs of enclosure.h in vector loops.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 
 #include "common/cpu/lanes.h"
-#include "enclosure.h"
+#include "edge_rule.h"
+#include "spanning_tree.h"
 
 namespace jztree {
 
@@ -37,5 +39,15 @@ class NearArcs {
   float x_[lanes] = {}, y_[lanes] = {};
   int64_t count_ = 0;
 };
+
+// Whether the near particles of a row enclose it. last: the weight of the distance to the last of them.
+template <typename T>
+inline bool is_enclosed(const EdgeRule<2, T>& rule, const EdgeParticles<2, T>& particles, int64_t row,
+                        const int32_t* near, int64_t k, double last) {
+  NearArcs arcs;
+  const double unit = 1 / std::sqrt(last);
+  for (int64_t i = 0; i + 1 < k; ++i) arcs.add(rule.offset(particles.place(row), particles.place(near[i]), unit));
+  return arcs.enclose();
+}
 
 }  // namespace jztree

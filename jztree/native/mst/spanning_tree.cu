@@ -171,7 +171,9 @@ __device__ void take_near(const EdgeState<D, T>& sets, int64_t row, int32_t set)
     pair = rows;
     to = other;
   }
-  if (to < 0 && limit == no_weight && !unknown) beyond = larger(beyond, enclosure_floor(sets, row));
+  // Most rows never need to know whether they are enclosed.
+  if (to < 0 && limit == no_weight && !unknown && beyond <= sets.least_of(set))
+    beyond = larger(beyond, enclosure_floor(sets, row));
   const bool all = !unknown && near[sets.k - 1] < 0 && !(beyond > least);
   others = larger(others, all ? limit : smaller(limit, beyond));
   sets.to[row] = to;
