@@ -167,7 +167,7 @@ class Boruvka {
   bool takes_part(int64_t row) const { return tree_.x[0][row] < std::numeric_limits<T>::infinity(); }
 
   void add(double weight, int64_t from, int64_t to, bool certain, std::vector<Edge>& added) {
-    added.push_back({bits_of_weight(weight), Link(from, to, certain)});
+    added.push_back({bits_of_weight(weight), sets_.link(from, to, certain)});
     joined_.unite(from, to);
   }
 

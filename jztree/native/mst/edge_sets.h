@@ -66,6 +66,13 @@ struct EdgeSets {
     return particles.has_core() ? std::max({distance, core.get()[a], core.get()[b]}) : distance;
   }
 
+  // The link of an edge. It has output rows if the results do not depend on z-ordered rows: output rows of sorted edges
+  // are far apart in memory.
+  Link link(int64_t from, int64_t to, bool certain) const {
+    if (in.needs_places()) return Link(from, to, certain);
+    return Link(particles.output_row(from), particles.output_row(to), certain);
+  }
+
   uint64_t rows_of(int64_t a, int64_t b) const { return pair_of(particles.output_row(a), particles.output_row(b)); }
 
   // The least weight found so far in this round of an edge from a set to another.

@@ -22,15 +22,13 @@ class EdgeWriter {
   EdgeWriter(const SpanningTree<D, T>& in, const EdgeRule<D, T>& rule, const Scratch<double>& core)
       : in_(in), rule_(rule), core_(core.get()) {}
 
-  uint64_t rows_of(const Link& link) const {
-    return pair_of(in_.particles.output_row(link.from()), in_.particles.output_row(link.to()));
-  }
+  uint64_t rows_of(const Link& link) const { return pair_of(output_row(link.from()), output_row(link.to())); }
 
   void write(int64_t place, const Edge& edge) const {
     const double weight = weight_of_bits(edge.weight);
     int32_t from = edge.link.from(), to = edge.link.to();
-    if (in_.particles.output_row(from) > in_.particles.output_row(to)) std::swap(from, to);
-    write_edge(place, in_.particles.output_row(from), in_.particles.output_row(to), rule_.linking_length(weight));
+    if (output_row(from) > output_row(to)) std::swap(from, to);
+    write_edge(place, output_row(from), output_row(to), rule_.linking_length(weight));
     if (in_.measure) write_measure(place, from, to, weight);
     if (in_.weight) write_words(in_.weight, place, edge.weight);
     if (in_.places) write_rows(in_.places, place, from, to);
@@ -46,6 +44,9 @@ class EdgeWriter {
   }
 
  private:
+  // Of an end of a link; see EdgeSets::link.
+  int32_t output_row(int32_t end) const { return in_.needs_places() ? in_.particles.output_row(end) : end; }
+
   void write_edge(int64_t place, int32_t low, int32_t high, double length) const {
     write_rows(in_.ends, place, low, high);
     in_.length[place] = static_cast<T>(length);

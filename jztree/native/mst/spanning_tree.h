@@ -102,6 +102,8 @@ struct SpanningTree {
 
   int64_t n() const { return tree.pos.rows(); }
   int64_t edges() const { return std::max<int64_t>(n() - 1, 0); }
+  // Whether the results of an edge depend on the z-ordered rows of its ends.
+  bool needs_places() const { return measure || places; }
 
  private:
   static bool partial(Arguments& in) { return in.attributes().flag("partial"); }
