@@ -198,9 +198,13 @@ def leaf_size_of(cfg: TreeConfig) -> int:
     """Return ``cfg.leaf_size``, or its default for JAX's default device."""
     if cfg.leaf_size is not None:
         return cfg.leaf_size
+    return CPU_LEAF_SIZE if is_on_cpu() else GPU_LEAF_SIZE
+
+
+def is_on_cpu() -> bool:
+    """Return whether JAX's default device is a CPU."""
     device = jax.config.jax_default_device or jax.default_backend()  # type: ignore[attr-defined]
-    platform = device if isinstance(device, str) else device.platform
-    return CPU_LEAF_SIZE if platform == "cpu" else GPU_LEAF_SIZE
+    return (device if isinstance(device, str) else device.platform) == "cpu"
 
 
 def _tree_of_knn() -> TreeConfig:
