@@ -23,11 +23,11 @@ from ._bins import as_bins, exact_arguments, sight_faults
 from ._sets import Pairs
 from ._wide_numbers import WideCounts, WideSums
 
-# Pairs of larger leaves are compared faster. On a two-core AMD EPYC 9004 (Zen 4), 20 bins of 1e6 uniform particles take
-# a third less time with leaves of 48 than of 24, and 6 % less with 64 than with 48.
-_CPU_LEAF_SIZE, _GPU_LEAF_SIZE = 64, 48
-# Without whole leaves in one bin, even larger leaves are faster: 110,592 clustered points take a tenth less time.
-_LEAF_SIZE_OF_PLACES = 96
+# For counts by distance, and for counts in which whole leaves are seldom in one bin. Pairs of larger leaves are
+# compared faster. On a two-core AMD EPYC 9004 (Zen 4), 20 bins of 1e6 uniform particles take a third less time with
+# leaves of 48 than of 24, and 6 % less with 64 than with 48.
+_CPU_LEAF_SIZES = 64, 128
+_GPU_LEAF_SIZES = 48, 96
 _BAD_REGION = "row {0} has a region%s that is not valid; regions must be at least 0 and below num_regions, %d."
 _LOST = (
     "a sum of products of weights%s is outside the range of %s; choose weights nearer to 1%s, or switch on "
@@ -138,8 +138,8 @@ def pair_counts(
         separations: Whether to sum the separations of the pairs in each bin also.
         th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
             the z-ordered particles that the function returned. On one device, this saves the time for the sort.
-        cfg: Options, equal on all ranks. None means leaves of 64 particles (48 on GPUs), or 96 with weights or two
-            quantities, which are fastest for pair counts.
+        cfg: Options, equal on all ranks. None means the leaves that are fastest for pair counts: 64 particles (48 on
+            GPUs), or with weights or two quantities 128 (96).
 
     Returns:
         The counts and sums. On several devices, every device gets the total over all devices.
@@ -154,8 +154,8 @@ def pair_counts(
     """
     if cfg is None:
         each = mode != "r" or weight is not None or weight_b is not None or separations
-        leaf_size = _LEAF_SIZE_OF_PLACES if each else _CPU_LEAF_SIZE if is_on_cpu() else _GPU_LEAF_SIZE
-        cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_size))
+        leaf_sizes = _CPU_LEAF_SIZES if is_on_cpu() else _GPU_LEAF_SIZES
+        cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_sizes[each]))
     cfg = checked_config(cfg, RadiusConfig)
     cfg = without_masses(cfg)
     check_hierarchy(th)
