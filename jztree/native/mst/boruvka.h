@@ -263,7 +263,7 @@ class Boruvka {
     });
   }
 
-  // Returns whether the lightest edges of all rows are known that may be the lightest of their set.
+  // Returns whether no row has to search.
   bool offer_from(int64_t leaf, std::vector<int32_t>& candidates) {
     bool all = true;
     each_open_row(leaf, [&](int64_t row, int32_t set) {

@@ -1,11 +1,11 @@
 // Whether the near particles of a particle enclose it, in two dimensions. Then it has no longer edge in the minimum
 // spanning tree.
 //
-// An edge from p to x is not in the tree if a particle q is nearer to both of them than they are to each other: the
-// tree is a part of the relative neighbourhood graph (G. T. Toussaint (1980), "The relative neighbourhood graph of a
-// finite planar set"). Let r be the distance from p to the last of its near particles. If every point of the circle
-// with radius r around p is nearer to a near particle than to p, so is every point outside of it. So no x beyond r is
-// joined with p.
+// An edge from p to x is not in the tree if a particle q is nearer to both than they are to each other: the tree is a
+// part of the relative neighbourhood graph (G. T. Toussaint (1980), "The relative neighbourhood graph of a finite
+// planar set"). Let r be the distance from p to its last near particle. If every point of the circle with radius r
+// around p is nearer to a near particle than to p, then so is every point outside the circle. So p has no edge longer
+// than r.
 //
 // The points of the circle that are nearer to a particle than to p form an arc. The arcs cover the circle if the end of
 // each is inside another.
@@ -18,8 +18,8 @@
 
 namespace jztree {
 
-// No edge of an enclosed particle is in the tree if its weight is at most this many times that of the last near
-// particle. Beyond, rounding could decide which of two lengths is larger.
+// An edge of an enclosed particle is not in the tree if its weight is at most this many times that of the last near
+// particle. For heavier edges, rounding could decide which length is larger.
 constexpr double enclosure_reach2 = 1e12;
 
 constexpr float enclosure_margin = 1e-5f;  // exceeds the rounding errors

@@ -40,7 +40,7 @@ class NearArcs {
   int64_t count_ = 0;
 };
 
-// Whether the near particles of a row enclose it. last: the weight of the distance to the last of them.
+// Whether the near particles of a row enclose it. last: the weight of the distance to the last one.
 template <typename T>
 inline bool is_enclosed(const EdgeRule<2, T>& rule, const EdgeParticles<2, T>& particles, int64_t row,
                         const int32_t* near, int64_t k, double last) {
