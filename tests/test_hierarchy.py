@@ -42,6 +42,25 @@ def slow_linkage(ends: np.ndarray, rows: int) -> np.ndarray:
     return np.array(found, int).reshape(-1, 3)
 
 
+def linkage_by_union_find(ends: np.ndarray, rows: int) -> np.ndarray:
+    """Return the same for many rows."""
+    parent, found = list(range(2 * rows)), np.zeros((len(ends), 3), int)
+    count = [1] * rows + [0] * rows
+
+    def root(cluster: int) -> int:
+        while parent[cluster] != cluster:
+            parent[cluster] = parent[parent[cluster]]
+            cluster = parent[cluster]
+        return cluster
+
+    for edge, (a, b) in enumerate(ends.tolist()):
+        one, other = sorted((root(a), root(b)))
+        parent[one] = parent[other] = rows + edge
+        count[rows + edge] = count[one] + count[other]
+        found[edge] = one, other, count[rows + edge]
+    return found
+
+
 def random_ends(kind: str, rows: int) -> np.ndarray:
     """Return the edges of a tree in random order, or in an order that makes a deep or a flat hierarchy."""
     rng = np.random.default_rng(rows)
@@ -134,6 +153,17 @@ def test_clusters_of_any_tree(kind: str, rows: int) -> None:
     np.testing.assert_array_equal(found.parent, parent)
 
 
+@pytest.mark.parametrize("kind", ["path", "star", "random"])
+def test_clusters_of_large_trees(kind: str) -> None:
+    """On a CPU with eight threads or more, each thread joins a block of the edges."""
+    rows = 20_001
+    ends = random_ends(kind, rows)
+    found, expected = dendrogram(tree_of(ends, rows)), linkage_by_union_find(ends, rows)
+    np.testing.assert_array_equal(np.stack([found.left, found.right, found.count], axis=1), expected)
+    fewer = dendrogram(tree_of(ends[:-3000], rows))
+    np.testing.assert_array_equal(np.stack([fewer.left, fewer.right, fewer.count], axis=1), expected[:-3000])
+
+
 def test_clusters_of_padded_particles() -> None:
     pos = oracles.uniform(50, 3)
     found = dendrogram(euclidean(Pos(pos=pos, num=jnp.asarray(30))))
@@ -189,3 +219,7 @@ def test_ends_outside_the_rows_raise() -> None:
         jax.block_until_ready(kernels.dendrogram(bad, 1, 5))
     with pytest.raises(oracles.RUN_TIME_ERROR, match="the edges contain a circle"):
         jax.block_until_ready(kernels.dendrogram(jnp.asarray([[0, 1], [0, 1]], jnp.int32), 2, 5))
+    ends = random_ends("random", 20_001)
+    ends[15_000] = ends[2_000]
+    with pytest.raises(oracles.RUN_TIME_ERROR, match="the edges contain a circle"):
+        jax.block_until_ready(kernels.dendrogram(jnp.asarray(ends, jnp.int32), 20_000, 20_001))
