@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <vector>
 
 #include "common/cpu/context.h"
 #include "fof/union_find.h"
@@ -16,7 +15,7 @@
 namespace jztree {
 namespace {
 
-// The numbers of edges by which the loads of ends and of their parents precede their use.
+// Prefetch distances, in edges: of the ends, and of their parents.
 constexpr int64_t ahead = 24, sooner = 12;
 constexpr int64_t grain = 1 << 13, least_edges = 1 << 14;
 constexpr int least_threads = 8;

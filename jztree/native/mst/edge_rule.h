@@ -28,7 +28,7 @@ JZTREE_BOTH inline uint64_t pair_of(int32_t a, int32_t b) {
 
 constexpr uint64_t no_pair = ~uint64_t{0};
 
-// The rows of an edge's ends, and whether the edge is certain, as one number.
+// One number with the rows of an edge's ends, and a bit for certain edges.
 struct Link {
   uint64_t bits;
 

@@ -47,7 +47,7 @@ struct NearOffset {
   }
 };
 
-// near(i): the offset to near particle i of `count`. They may include the last one.
+// Whether the arcs cover the circle. near(i): the offset to near particle i of `count`.
 template <typename Near>
 JZTREE_BOTH inline bool arcs_enclose(int count, const Near& near) {
   int arcs = 0;
