@@ -12,6 +12,8 @@
 #define JZTREE_BOTH
 #define JZTREE_APART __attribute__((noinline))
 #endif
+// CPU functions that are always inlined.
+#define JZTREE_INLINE __attribute__((always_inline))
 
 namespace jztree {
 

@@ -290,7 +290,7 @@ class Walk {
 
   // Of the four blocks of queries from `begin` on, return the queries that may be near the leaf. All blocks are tested
   // before the first is searched, so that nothing waits for a mispredicted branch.
-  __attribute__((always_inline)) uint64_t may_open(int64_t begin) const {
+  JZTREE_INLINE uint64_t may_open(int64_t begin) const {
     uint64_t open = 0;
     for (int64_t block = begin; block < std::min(begin + 4 * lanes, count_); block += lanes) {
       Lanes<T> radius2;

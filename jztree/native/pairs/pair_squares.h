@@ -25,12 +25,12 @@ inline int64_t keep_lanes(const Lanes<N>& values, uint32_t chosen, N* to) {
   return __builtin_popcount(chosen);
 #elif defined(__AVX2__)
   int64_t count = 0;
-  for (int i = 0; i < Lanes<N>::registers; ++i) {
+  Lanes<N>::each_register([&](int i) {
     uint32_t here = chosen >> i * Lanes<N>::width & 0xff;
     __m256i kept = _mm256_permutevar8x32_epi32((__m256i)values.part[i], chosen_lanes.in_order(here));
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + count), kept);
     count += __builtin_popcount(here);
-  }
+  });
   return count;
 #else
   if (chosen == 0) return 0;
@@ -62,7 +62,7 @@ inline int64_t keep_lanes(const Lanes<double>& values, uint32_t chosen, double* 
 
 // Add one to each lane of `counts` if a is at most b.
 inline void count_at_most(const Lanes<float>& a, const Lanes<float>& b, Lanes<float>::Mask& counts) {
-  for (int i = 0; i < Lanes<float>::registers; ++i) {
+  Lanes<float>::each_register([&](int i) {
 #if defined(__AVX512F__)
     // Without this, the compiler expands the mask to a vector before it subtracts it.
     __mmask16 near = _mm512_cmp_ps_mask((__m512)a.part[i], (__m512)b.part[i], _CMP_LE_OQ);
@@ -71,7 +71,7 @@ inline void count_at_most(const Lanes<float>& a, const Lanes<float>& b, Lanes<fl
 #else
     counts.part[i] -= a.part[i] <= b.part[i];
 #endif
-  }
+  });
 }
 
 // Counts the squares within each of `Edges` edges.

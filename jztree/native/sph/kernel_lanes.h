@@ -51,7 +51,7 @@ inline void register_root(const Register& x, Register& out) {
 template <typename T>
 inline Lanes<T> square_root(const Lanes<T>& a) {
   Lanes<T> out;
-  for (int i = 0; i < Lanes<T>::registers; ++i) register_root(a.part[i], out.part[i]);
+  Lanes<T>::each_register([&](int i) { register_root(a.part[i], out.part[i]); });
   return out;
 }
 
@@ -60,7 +60,7 @@ inline Lanes<T> magnitude(const Lanes<T>& a) {
   using Bits = typename RegisterType<T>::Mask;
   constexpr auto sign = std::numeric_limits<std::decay_t<decltype(Bits{}[0])>>::min();
   Lanes<T> out;
-  for (int i = 0; i < Lanes<T>::registers; ++i) out.part[i] = (typename Lanes<T>::Register)((Bits)a.part[i] & ~sign);
+  Lanes<T>::each_register([&](int i) { out.part[i] = (typename Lanes<T>::Register)((Bits)a.part[i] & ~sign); });
   return out;
 }
 
@@ -127,8 +127,8 @@ inline Lanes<float> nearest_whole(const Lanes<float>& a) {
 // Without the fraction.
 inline Lanes<int32_t> whole_part(const Lanes<float>& a) {
   Lanes<int32_t> out;
-  for (int i = 0; i < Lanes<float>::registers; ++i)
-    out.part[i] = __builtin_convertvector(a.part[i], Lanes<int32_t>::Register);
+  Lanes<float>::each_register(
+      [&](int i) { out.part[i] = __builtin_convertvector(a.part[i], Lanes<int32_t>::Register); });
   return out;
 }
 
@@ -136,7 +136,7 @@ inline Lanes<int32_t> whole_part(const Lanes<float>& a) {
 inline Lanes<float> inverse_root(const Lanes<float>& a) {
   using Register = Lanes<float>::Register;
   Lanes<float> near;
-  for (int i = 0; i < Lanes<float>::registers; ++i) {
+  Lanes<float>::each_register([&](int i) {
 #if defined(__AVX512F__)
     near.part[i] = (Register)_mm512_maskz_rsqrt14_ps(0xffff, (__m512)a.part[i]);
 #elif defined(__AVX2__)
@@ -147,7 +147,7 @@ inline Lanes<float> inverse_root(const Lanes<float>& a) {
     register_root(a.part[i], near.part[i]);
     near.part[i] = 1 / near.part[i];
 #endif
-  }
+  });
   // One step of Newton's method doubles the number of exact digits.
   const Lanes<float> half = near * Lanes<float>(0.5f), one(1.f);
   return sum_of_product(half, sum_of_product(a * near, -near, one), near);
@@ -174,12 +174,12 @@ inline Lanes<T> exponential(const Lanes<T>& x) {
   Lanes<T> sum(T{1});
   for (int i = terms; i > 0; --i) sum = sum * rest * (T{1} / static_cast<T>(i)) + Lanes<T>(T{1});
   Lanes<T> power;
-  for (int i = 0; i < Lanes<T>::registers; ++i) {
+  Lanes<T>::each_register([&](int i) {
     Integers bits = (Integers)shifted.part[i] << digits;
     Integers one = (Integers)(typename Lanes<T>::Register{} + T{1});
     bits = bits + one;
     std::memcpy(&power.part[i], &bits, register_bytes);
-  }
+  });
   return choose(x < Lanes<T>(least), Lanes<T>(), sum * power);
 }
 
@@ -188,11 +188,11 @@ inline void widen(const Lanes<float>& from, Lanes<double>& to) {
   typedef float Half __attribute__((vector_size(register_bytes / 2)));
   float narrow[lanes];
   store(from, narrow);
-  for (int i = 0; i < Lanes<double>::registers; ++i) {
+  Lanes<double>::each_register([&](int i) {
     Half half;
     std::memcpy(&half, narrow + i * Lanes<double>::width, sizeof(half));
     to.part[i] = __builtin_convertvector(half, Lanes<double>::Register);
-  }
+  });
 }
 inline void widen(const Lanes<double>& from, Lanes<double>& to) { to = from; }
 

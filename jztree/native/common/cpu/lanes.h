@@ -4,6 +4,9 @@
 
 #include <cstdint>
 #include <cstring>
+#include <utility>
+
+#include "common/portable.h"
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -38,19 +41,32 @@ struct Lanes {
     typename RegisterType<T>::Mask part[registers];
   };
 
-  Register part[registers] = {};
+  Register part[registers];
 
-  Lanes() = default;
+  Lanes() = default;  // Lanes{} is zero, and `Lanes x;` is not initialised
   explicit Lanes(T all) {
-    for (Register& one : part) one = Register{} + all;
+    each_register([&](int i) { part[i] = Register{} + all; });
   }
 
-  // Compute each lane from those of a and b.
+  // Call work(i) for each register. This is not a loop, because GCC keeps an array in memory if a loop goes over it,
+  // even if the loop is unrolled later.
+  template <typename Work>
+  JZTREE_INLINE static void each_register(const Work& work) {
+    each_of(std::make_integer_sequence<int, registers>{}, work);
+  }
+
+  // Compute each register from the registers of a and b.
   template <typename Operation>
-  static Lanes each(const Lanes& a, const Lanes& b, const Operation& operation) {
+  JZTREE_INLINE static Lanes each(const Lanes& a, const Lanes& b, const Operation& operation) {
     Lanes out;
-    for (int i = 0; i < registers; ++i) operation(a.part[i], b.part[i], out.part[i]);
+    each_register([&](int i) { operation(a.part[i], b.part[i], out.part[i]); });
     return out;
+  }
+
+ private:
+  template <typename Work, int... I>
+  JZTREE_INLINE static void each_of(std::integer_sequence<int, I...>, const Work& work) {
+    (work(I), ...);
   }
 };
 
@@ -81,7 +97,7 @@ inline Lanes<T> operator-(const Lanes<T>& a) {
 template <typename T>
 inline typename Lanes<T>::Mask operator<(const Lanes<T>& a, const Lanes<T>& b) {
   typename Lanes<T>::Mask out;
-  for (int i = 0; i < Lanes<T>::registers; ++i) out.part[i] = a.part[i] < b.part[i];
+  Lanes<T>::each_register([&](int i) { out.part[i] = a.part[i] < b.part[i]; });
   return out;
 }
 template <typename T>
@@ -92,7 +108,7 @@ inline typename Lanes<T>::Mask operator>(const Lanes<T>& a, const Lanes<T>& b) {
 template <typename T>
 inline typename Lanes<T>::Mask operator==(const Lanes<T>& a, const Lanes<T>& b) {
   typename Lanes<T>::Mask out;
-  for (int i = 0; i < Lanes<T>::registers; ++i) out.part[i] = a.part[i] == b.part[i];
+  Lanes<T>::each_register([&](int i) { out.part[i] = a.part[i] == b.part[i]; });
   return out;
 }
 
@@ -100,34 +116,34 @@ inline typename Lanes<T>::Mask operator==(const Lanes<T>& a, const Lanes<T>& b) 
 template <typename T>
 inline Lanes<T> choose(const typename Lanes<T>::Mask& condition, const Lanes<T>& one, const Lanes<T>& other) {
   Lanes<T> out;
-  for (int i = 0; i < Lanes<T>::registers; ++i) out.part[i] = condition.part[i] ? one.part[i] : other.part[i];
+  Lanes<T>::each_register([&](int i) { out.part[i] = condition.part[i] ? one.part[i] : other.part[i]; });
   return out;
 }
 
 template <typename T>
 inline void load(const T* from, Lanes<T>& to) {
-  for (int i = 0; i < Lanes<T>::registers; ++i) std::memcpy(&to.part[i], from + i * Lanes<T>::width, register_bytes);
+  Lanes<T>::each_register([&](int i) { std::memcpy(&to.part[i], from + i * Lanes<T>::width, register_bytes); });
 }
 
 template <typename T>
 inline void store(const Lanes<T>& from, T* to) {
-  for (int i = 0; i < Lanes<T>::registers; ++i) std::memcpy(to + i * Lanes<T>::width, &from.part[i], register_bytes);
+  Lanes<T>::each_register([&](int i) { std::memcpy(to + i * Lanes<T>::width, &from.part[i], register_bytes); });
 }
 
 // The same for numbers of another precision in memory.
 typedef float HalfRegister __attribute__((vector_size(register_bytes / 2)));
 inline void load(const float* from, Lanes<double>& to) {
-  for (int i = 0; i < Lanes<double>::registers; ++i) {
+  Lanes<double>::each_register([&](int i) {
     HalfRegister half;
     std::memcpy(&half, from + i * Lanes<double>::width, sizeof(half));
     to.part[i] = __builtin_convertvector(half, Lanes<double>::Register);
-  }
+  });
 }
 inline void store(const Lanes<double>& from, float* to) {
-  for (int i = 0; i < Lanes<double>::registers; ++i) {
+  Lanes<double>::each_register([&](int i) {
     auto half = __builtin_convertvector(from.part[i], HalfRegister);
     std::memcpy(to + i * Lanes<double>::width, &half, sizeof(half));
-  }
+  });
 }
 
 // 0, 1, 2 and so on.
@@ -176,14 +192,14 @@ inline uint32_t register_at_most(const Register& a, const Register& b) {
 template <typename T>
 inline uint32_t lanes_at_most(const Lanes<T>& a, const Lanes<T>& b) {
   uint32_t bits = 0;
-  for (int i = 0; i < Lanes<T>::registers; ++i) bits |= register_at_most(a.part[i], b.part[i]) << i * Lanes<T>::width;
+  Lanes<T>::each_register([&](int i) { bits |= register_at_most(a.part[i], b.part[i]) << i * Lanes<T>::width; });
   return bits;
 }
 
 // The integer lanes that are below those of another.
 inline uint32_t lanes_below(const Lanes<int32_t>& a, const Lanes<int32_t>& b) {
   uint32_t bits = 0;
-  for (int i = 0; i < Lanes<int32_t>::registers; ++i) {
+  Lanes<int32_t>::each_register([&](int i) {
 #if defined(__AVX512F__)
     uint32_t below = _mm512_cmplt_epi32_mask((__m512i)a.part[i], (__m512i)b.part[i]);
 #elif defined(__AVX2__)
@@ -196,14 +212,14 @@ inline uint32_t lanes_below(const Lanes<int32_t>& a, const Lanes<int32_t>& b) {
       below |= static_cast<uint32_t>(a.part[i][lane] < b.part[i][lane]) << lane;
 #endif
     bits |= below << i * Lanes<int32_t>::width;
-  }
+  });
   return bits;
 }
 
 // The square root of each lane, rounded according to IEEE 754.
 inline Lanes<double> square_root(const Lanes<double>& squares) {
   Lanes<double> out;
-  for (int i = 0; i < Lanes<double>::registers; ++i) {
+  Lanes<double>::each_register([&](int i) {
 #if defined(__AVX512F__)
     out.part[i] = (Lanes<double>::Register)_mm512_maskz_sqrt_pd(0xff, (__m512d)squares.part[i]);
 #elif defined(__AVX2__)
@@ -213,7 +229,7 @@ inline Lanes<double> square_root(const Lanes<double>& squares) {
 #else
     for (int lane = 0; lane < Lanes<double>::width; ++lane) out.part[i][lane] = __builtin_sqrt(squares.part[i][lane]);
 #endif
-  }
+  });
   return out;
 }
 
