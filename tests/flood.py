@@ -8,19 +8,21 @@ import numpy as np
 
 @dataclass
 class Flood:
-    """The peaks, densest first. -1 means that a peak has no saddle and no parent.
+    """The peaks, densest first. -1 means that a peak does not end.
 
     Attributes:
         peak: ``(n,)``, the number of each particle's peak.
         row: The row of each peak.
         saddle: The row of the saddle of each peak.
         parent: The number of its parent.
+        across: The number of the peak across its saddle.
     """
 
     peak: np.ndarray
     row: np.ndarray
     saddle: np.ndarray
     parent: np.ndarray
+    across: np.ndarray
 
 
 def graph(near: np.ndarray) -> list[set[int]]:
@@ -47,6 +49,7 @@ def flood(neighbours: list[set[int]], density: Any) -> Flood:
     row: list[int] = []
     saddle: list[int] = []
     parent: list[int] = []
+    across: list[int] = []
     joined: list[int] = []  # [peak], the densest peak of its set
     for new in order:
         denser = sorted((other for other in neighbours[new] if place[other] < place[new]), key=place.__getitem__)
@@ -56,10 +59,51 @@ def flood(neighbours: list[set[int]], density: Any) -> Flood:
             row.append(new)
             saddle.append(-1)
             parent.append(-1)
+            across.append(-1)
             continue
-        peak[new] = peak[denser[0]]
-        first, *ended = sorted({joined[peak[other]] for other in denser})
+        basin = peak[new] = peak[denser[0]]
+        ended = []
+        for other in peak[denser]:
+            first, last = sorted((joined[basin], joined[other]))
+            if first != last:
+                saddle[last], across[last] = new, other if joined[basin] == last else basin
+                ended.append(last)
+                joined = [first if number == last else number for number in joined]
         for number in ended:
-            saddle[number], parent[number] = new, first
-            joined = [first if one == number else one for one in joined]
-    return Flood(peak, np.array(row, int), np.array(saddle, int), np.array(parent, int))
+            parent[number] = joined[basin]
+    return Flood(peak, *(np.array(column, int) for column in (row, saddle, parent, across)))
+
+
+def tomato(
+    neighbours: list[set[int]], density: Any, threshold: float, ratio: bool = False, reverse: bool = False
+) -> np.ndarray:
+    """Return the row of the peak of each particle's cluster, by Algorithm 1 of Chazal et al. (2013, J. ACM 60, 41).
+
+    Args:
+        neighbours: The neighbours of each particle.
+        density: ``(n,)``. Of equal densities, that of the smaller row counts as higher.
+        threshold: Peaks below it merge.
+        ratio: Whether the threshold is one of ratios of densities, rather than of differences.
+        reverse: Whether the least dense of the denser neighbours comes first. The paper leaves their order open.
+    """
+    order = sorted(range(len(neighbours)), key=lambda row: (-density[row], row))
+    place = {row: i for i, row in enumerate(order)}
+    up = list(range(len(neighbours)))
+
+    def root(row: int) -> int:
+        while up[row] != row:
+            row = up[row]
+        return row
+
+    for new in order:
+        denser = sorted((other for other in neighbours[new] if place[other] < place[new]), key=place.__getitem__)
+        if denser:
+            up[new] = root(denser[0])
+        for other in reversed(denser) if reverse else denser:
+            peak, weak = sorted((root(new), root(other)), key=place.__getitem__)
+            top, level = density[weak], density[new]
+            with np.errstate(divide="ignore", over="ignore"):
+                depth = (1 if top == level else top / level) if ratio else (0 if top == level else top - level)
+            if peak != weak and float(depth) < threshold:
+                up[weak] = peak
+    return np.array([root(row) for row in range(len(up))], int)

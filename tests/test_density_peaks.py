@@ -33,7 +33,7 @@ def check(found: DensityPeaks, neighbours: list[set[int]], density: Any) -> None
     num = len(expected.row)
     assert int(found.num) == num
     np.testing.assert_array_equal(found.peak, np.append(expected.peak, np.full(len(found.peak) - n, -1)))
-    for name in ("row", "saddle", "parent"):
+    for name in ("row", "saddle", "parent", "across"):
         values = np.asarray(getattr(found, name))
         np.testing.assert_array_equal(values[:num], getattr(expected, name), err_msg=name)
         np.testing.assert_array_equal(values[num:], np.full(len(values) - num, -1))
@@ -159,6 +159,7 @@ def test_saddle_of_three_peaks_ends_two_in_the_densest() -> None:
     found = density_peaks(pos, density, 2)
     np.testing.assert_array_equal(found.row, [1, 2, 0, -1])
     np.testing.assert_array_equal(found.parent, [-1, 0, 0, -1])
+    np.testing.assert_array_equal(found.across, [-1, 0, 0, -1])
     np.testing.assert_array_equal(found.saddle, [-1, 3, 3, -1])
     np.testing.assert_array_equal(found.persistence, [np.inf, 3, 2, 0])
     np.testing.assert_array_equal(found.peak, [2, 0, 1, 0])

@@ -142,8 +142,8 @@ def dendrogram(tree: SpanningTree) -> Dendrogram:
     place = jnp.where(children < 0, n + edges, children)
     parent = jnp.full(n + edges + 1, -1, jnp.int32).at[place].set(formed)[: n + edges]
     return Dendrogram(
-        left=children[:, 0],
-        right=children[:, 1],
+        left=jnp.min(children, axis=1),
+        right=jnp.max(children, axis=1),
         length=tree.length,
         exact=tree.exact,
         count=count,

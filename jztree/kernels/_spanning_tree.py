@@ -169,8 +169,8 @@ def dendrogram(ends: jax.Array, num: Any, rows: int) -> tuple[jax.Array, jax.Arr
         rows: Number of rows.
 
     Returns:
-        The clusters that each edge joins, ``(m, 2)`` int32, the smaller number first, -1 from ``num`` on; and the
-        number of rows of the cluster that it forms, ``(m,)`` int32, 0 from ``num`` on.
+        The clusters of both ends of each edge, ``(m, 2)`` int32, -1 from ``num`` on; and the number of rows of the
+        cluster that the edge forms, ``(m,)`` int32, 0 from ``num`` on.
     """
     edges = ends.shape[0]
     return call("dendrogram", (i32(edges, 2), i32(edges)), ends, as_num(num), rows=rows)

@@ -67,7 +67,7 @@ class _Judge:
         if int(peaks.num) != count:
             raise WrongError("the number of peaks is wrong", count, int(peaks.num))
         check("the peak of a particle is wrong", expected.peak, peaks.peak, -1)
-        for name in ("row", "saddle", "parent"):
+        for name in ("row", "saddle", "parent", "across"):
             check(f"the {name} of a peak is wrong", getattr(expected, name), getattr(peaks, name), -1)
         top = density[expected.row]
         level = np.where(expected.saddle >= 0, density[expected.saddle] if n else top, -np.inf).astype(density.dtype)

@@ -117,10 +117,10 @@ class Clusters {
       }
       const int32_t a = sets_.find(in_.children[2 * edge]), b = sets_.find(in_.children[2 * edge + 1]);
       if (a == b) throw Refusal("the edges contain a circle; they must be those of a spanning tree.");
-      const int32_t one = cluster_of(a), other = cluster_of(b);
-      in_.children[2 * edge] = std::min(one, other);
-      in_.children[2 * edge + 1] = std::max(one, other);
-      if (!in_blocks()) in_.count[edge] = count_of(one) + count_of(other);
+      int32_t* children = in_.children + 2 * edge;
+      children[0] = cluster_of(a);
+      children[1] = cluster_of(b);
+      if (!in_blocks()) in_.count[edge] = count_of(children[0]) + count_of(children[1]);
       sets_.unite(a, b);
       last_[std::min(a, b)].store(static_cast<int32_t>(edge), std::memory_order_relaxed);
     }

@@ -77,13 +77,10 @@ __global__ void forget_parents(DeviceClusters all) {
   if (cluster < all.clusters()) all.parent[cluster] = -1;
 }
 
-__global__ void order_children(DeviceClusters all) {
+__global__ void find_parents(DeviceClusters all) {
   const int64_t edge = thread_index();
   if (!all.is_valid(edge)) return;
-  const int32_t a = all.children[2 * edge], b = all.children[2 * edge + 1];
-  all.children[2 * edge] = a < b ? a : b;
-  all.children[2 * edge + 1] = a < b ? b : a;
-  all.parent[a] = all.parent[b] = static_cast<int32_t>(edge);
+  for (int i = 0; i < 2; ++i) all.parent[all.children[2 * edge + i]] = static_cast<int32_t>(edge);
 }
 
 __global__ void count_rows(DeviceClusters all) {
@@ -119,7 +116,7 @@ void dendrogram(Queue& queue, const TreeClusters& in) {
     queue.launch_over(edges, move_ends, all, half);
   }
   queue.launch_over(clusters, forget_parents, all);
-  queue.launch_over(edges, order_children, all);
+  queue.launch_over(edges, find_parents, all);
   queue.launch_over(in.rows, count_rows, all);
 }
 

@@ -12,7 +12,7 @@ struct TreeClusters {
   Array<const int32_t> ends;  // (m, 2), rows of the ends of edges, shortest edge first
   Count num;                  // of edges
   int64_t rows;               // of particles
-  int32_t* children;          // (m, 2), the clusters that each edge joins, the smaller number first; after the last: -1
+  int32_t* children;          // (m, 2), the clusters of both ends of each edge; after the last: -1
   int32_t* count;             // (m,), the number of rows of the cluster; after the last: 0
 
   explicit TreeClusters(Arguments& in)
