@@ -36,11 +36,10 @@ except ImportError as error:
 
 from jztree.fof import dbscan
 
-from ..kdtree import MetricSearch, PointSearch, padded, search_by
+from ..kdtree import MetricSearch, PointSearch, checked_box, padded, search_by
 from ._arguments import (
     check_method,
     check_mode,
-    checked_box,
     checked_exponent,
     checked_number,
     checked_radii,

@@ -51,19 +51,6 @@ def checked_samples(estimator: Any, X: ArrayLike, reset: bool, finite: bool = Tr
     return samples
 
 
-def checked_box(boxsize: ArrayLike | None, dims: int) -> np.ndarray | None:
-    """Return one length per feature in float64, or None for an open box. Raises ValueError if the shape is wrong."""
-    if boxsize is None:
-        return None
-    if np.shape(boxsize) not in ((), (dims,)):
-        raise ValueError(f"boxsize has shape {np.shape(boxsize)}; it must be one length, or {dims}, one per feature.")
-    check_no_unit(boxsize, "boxsize")
-    lengths = np.asarray(boxsize)
-    if lengths.dtype.kind not in "iuf":
-        raise TypeError(f"boxsize is {boxsize!r}; it must be one or several real numbers.")
-    return np.broadcast_to(lengths.astype(np.float64), (dims,)).copy()
-
-
 # The exponents of Minkowski distances, by the names of scikit-learn.
 _EXPONENTS = {"euclidean": 2, "l2": 2, "manhattan": 1, "cityblock": 1, "l1": 1, "chebyshev": np.inf, "infinity": np.inf}
 _NAMES = {2: "euclidean", 1: "manhattan", np.inf: "chebyshev"}

@@ -12,8 +12,8 @@ from sklearn.utils.validation import check_is_fitted
 from jztree import hierarchy, mst
 
 from ..hdbscan import centroids, check_integer, check_options, hdbscan, medoids
-from ..kdtree import padded
-from ._arguments import check_method, checked_box, checked_exponent, checked_samples
+from ..kdtree import checked_box, padded
+from ._arguments import check_method, checked_exponent, checked_samples
 
 _CENTRES = (None, "centroid", "medoid", "both")
 _NOISE, _INFINITE, _MISSING = -1, -2, -3  # labels
@@ -23,9 +23,18 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
     """`sklearn.cluster.HDBSCAN`, also in periodic boxes and with outlier scores; see `jztree.mst.euclidean`.
 
     The search for the spanning tree takes O(n log n) time and O(n) memory. Coincident samples have the same label.
-    Clusters are numbered in the order of their first samples. The differences from scikit-learn are that distances are
-    Euclidean and ``alpha`` does not exist. Mutual reachability distances have ties, so scikit-learn may use another
-    minimum spanning tree; some probabilities and labels then differ.
+    Differences from scikit-learn:
+
+    - Distances are Euclidean, and ``alpha`` does not exist.
+    - Clusters are numbered in the order of their first samples.
+    - Mutual reachability distances have ties, and the minimum spanning tree then depends on the order of the samples.
+      So do some labels and probabilities, here and in scikit-learn.
+    - With ``allow_single_cluster``, ``"leaf"`` selects the cluster of all samples if no cluster splits from it. In
+      scikit-learn, all samples are then noise.
+    - With ``allow_single_cluster``, ``max_cluster_size`` also limits the cluster of all samples. scikit-learn counts
+      only the samples of the clusters that split from it.
+    - Fewer samples than ``min_cluster_size`` are noise. In scikit-learn, ``allow_single_cluster`` with ``"eom"`` makes
+      them a cluster.
 
     Args:
         min_cluster_size: The least number of samples of a cluster, at least 2. Smaller groups are noise.
@@ -39,7 +48,7 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
         leaf_size: No effect.
         n_jobs: No effect.
         cluster_selection_method: ``"eom"`` selects the most stable clusters, ``"leaf"`` those that do not split.
-        allow_single_cluster: Whether all samples may form one cluster.
+        allow_single_cluster: Whether all samples may form one cluster, if they are at least ``min_cluster_size``.
         store_centers: ``"centroid"``, ``"medoid"``, or ``"both"``, the centres to find. None finds none.
         copy: No effect; samples are never changed.
         boxsize: The periodic length, or one per feature; 0 means open. None means an open box.

@@ -18,8 +18,8 @@ from sklearn.base import BaseEstimator
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from ..kdtree import PointSearch, search_by
-from ._arguments import check_method, checked_box, checked_exponent, checked_samples, checked_weights
+from ..kdtree import PointSearch, checked_box, search_by
+from ._arguments import check_method, checked_exponent, checked_samples, checked_weights
 
 _ROUNDING = 2.0**-53
 

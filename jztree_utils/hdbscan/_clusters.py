@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from jztree.data import check_no_unit
 from jztree.hierarchy import Dendrogram
 
+from ..kdtree import checked_box
 from ._condensed_tree import (
     CondensedTree,
     condense,
@@ -65,10 +67,13 @@ def hdbscan(
         cluster_selection_epsilon: Clusters that split at lengths below this distance are merged. 0 means none.
         max_cluster_size: The largest number of points of a cluster that ``"eom"`` selects. None means no limit.
         cluster_selection_method: ``"eom"`` selects the most stable clusters, ``"leaf"`` those that do not split.
-        allow_single_cluster: Whether all points may form one cluster.
+        allow_single_cluster: Whether all points may form one cluster, if they are at least ``min_cluster_size``.
         points: ``(n, d)``, the points. If they are given, all coincident points have the same label. Without them,
             coincident points may have different labels if they are fewer than ``core_k``.
         boxsize: With ``points``, the periodic length, or one per dimension; 0 or None means open.
+
+    Returns:
+        The clusters. If several lengths of the tree are equal, they may depend on the order of the points.
 
     Raises:
         TypeError, ValueError: If an argument is invalid.
@@ -87,9 +92,12 @@ def hdbscan(
         allow_single_cluster=allow_single_cluster,
     )
     condensed = condense(tree, int(min_cluster_size))
-    if points is not None:
-        condensed = join_equal_points(condensed, _checked_points(points, len(condensed.level)), boxsize)
-    distance, single = float(cluster_selection_epsilon), bool(allow_single_cluster)
+    known = None if points is None else _checked_points(points, len(condensed.level))
+    box = checked_box(boxsize, None if known is None else known.shape[1])
+    if known is not None:
+        condensed = join_equal_points(condensed, known, box)
+    distance = float(cluster_selection_epsilon)
+    single = bool(allow_single_cluster) and len(condensed.level) >= min_cluster_size
     if cluster_selection_method == "eom":
         selected = most_stable(condensed, single, np.inf if max_cluster_size is None else max_cluster_size)
     else:
@@ -104,12 +112,19 @@ def hdbscan(
 
 
 def _checked_points(points: ArrayLike, n: int) -> np.ndarray:
+    check_no_unit(points, "points")
     known = np.asarray(points)
     if known.ndim != 2 or len(known) != n:
         raise ValueError(f"points have the shape {known.shape}; it must be ({n}, d), one row per point of the tree.")
     if known.dtype.kind not in "fiu":
         raise TypeError(f"points have the dtype {known.dtype}; they must be real numbers.")
-    return known
+    is_finite = np.isfinite(known).all(axis=1)
+    if not is_finite.all():
+        raise ValueError(
+            f"points must be finite, but row {np.argmin(is_finite)} is {known[np.argmin(is_finite)]}; pass the points "
+            "from which you found the tree."
+        )
+    return known.astype(np.float64)
 
 
 def check_options(

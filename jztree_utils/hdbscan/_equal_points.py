@@ -8,26 +8,25 @@ rows, so copies may be on both sides of a split at this distance.
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from ._condensed_tree import CondensedTree
 
 
-def join_equal_points(tree: CondensedTree, points: np.ndarray, boxsize: ArrayLike | None) -> CondensedTree:
+def join_equal_points(tree: CondensedTree, points: np.ndarray, box: np.ndarray | None) -> CondensedTree:
     """Return the tree with the copies of each point in the cluster of the first copy.
 
     Stabilities do not change: a copy that moves was in its cluster for no length.
 
     Args:
         tree: The condensed tree of ``n`` points.
-        points: ``(n, d)``.
-        boxsize: The periodic length, or one per dimension, 0 for an open dimension; None means open.
+        points: ``(n, d)`` float64.
+        box: ``(d,)``, the periodic lengths, 0 for an open dimension; None means open.
     """
     # Copies leave at the same level. If copies have different clusters, at least one cluster appears at this level.
     rows = np.flatnonzero(np.isin(tree.level, tree.birth[1:]))
     if len(rows) == 0:
         return tree
-    places = _in_box(np.asarray(points, np.float64)[rows], boxsize)
+    places = _in_box(points[rows], np.zeros(points.shape[1]) if box is None else box)
     order = np.lexsort(places.T[::-1])
     is_copy = np.append(False, (places[order[1:]] == places[order[:-1]]).all(axis=1))
     first = order[np.maximum.accumulate(np.where(is_copy, 0, np.arange(len(order))))]
@@ -36,9 +35,8 @@ def join_equal_points(tree: CondensedTree, points: np.ndarray, boxsize: ArrayLik
     return replace(tree, cluster=cluster)
 
 
-def _in_box(points: np.ndarray, boxsize: ArrayLike | None) -> np.ndarray:
+def _in_box(points: np.ndarray, box: np.ndarray) -> np.ndarray:
     """Return the images of points from 0 to the box size, except those that would be rounded."""
-    box = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), points.shape[1:])
     period = np.where(box > 0, box, 1.0)
     inside = np.where(box > 0, np.fmod(points, period), points)
     moved = inside + period

@@ -24,6 +24,7 @@ from ._metric_search import search_by as search_by
 from ._point_search import MOST_DIMS, PointSearch
 from ._point_search import check_memory as check_memory
 from ._point_search import check_size as check_size
+from ._point_search import checked_box as checked_box
 from ._point_search import padded as padded
 
 __all__ = ["KDTree"]
@@ -69,7 +70,7 @@ class KDTree:
         self.n, self.m = self.data.shape
         if not 1 <= self.m <= MOST_DIMS:
             raise ValueError(f"data have {self.m} dimensions; points must have 1 to {MOST_DIMS} dimensions.")
-        self.boxsize = None if boxsize is None else _box(boxsize, self.m)
+        self.boxsize = checked_box(boxsize, self.m)
         _check_inside(self.data, self.boxsize)
         self.mins = self.data.min(axis=0) if self.n else np.zeros(self.m)
         self.maxes = self.data.max(axis=0) if self.n else np.zeros(self.m)
@@ -294,16 +295,6 @@ def _points(values: Any, name: str) -> np.ndarray:
         raise ValueError(f"{name} must be finite, check for nan or inf values")
     check_size(array, name)
     return array
-
-
-def _box(boxsize: Any, m: int) -> np.ndarray:
-    check_no_unit(boxsize, "boxsize")
-    lengths = np.asarray(boxsize, np.float64)
-    if lengths.shape not in ((), (1,), (m,)):
-        raise ValueError(f"boxsize has shape {lengths.shape}; it must be one length, or {m}, one per dimension.")
-    if not (np.isfinite(lengths).all() and np.all(lengths >= 0)):
-        raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 for open dimensions.")
-    return np.broadcast_to(lengths, (m,)).copy()
 
 
 def _check_inside(data: np.ndarray, boxsize: np.ndarray | None) -> None:

@@ -6,8 +6,9 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
-from jztree.data import Pos
+from jztree.data import Pos, check_no_unit
 from jztree.knn import knn
 from jztree.radius import count_within, neighbours_within
 from jztree.tree import zsort_and_tree
@@ -235,6 +236,30 @@ def check_size(values: np.ndarray, name: str) -> None:
             f"{name} must have absolute values of at most {_LARGEST:g}, so that squares fit float64; choose another "
             "unit."
         )
+
+
+def checked_box(boxsize: ArrayLike | None, dims: int | None) -> np.ndarray | None:
+    """Return one length per dimension in float64, or None for an open box. If ``dims`` is None, accept any number.
+
+    Raises:
+        TypeError: If lengths are not real numbers.
+        ValueError: If their number or one of the lengths is invalid.
+    """
+    if boxsize is None:
+        return None
+    check_no_unit(boxsize, "boxsize")
+    try:
+        lengths = np.asarray(boxsize)
+    except ValueError:
+        raise ValueError(f"boxsize is {boxsize!r}; its lists must all have the same length.") from None
+    if lengths.dtype.kind not in "iuf":
+        raise TypeError(f"boxsize is {boxsize!r}; it must be one or several real numbers.")
+    dims = lengths.size if dims is None else dims
+    if lengths.shape not in ((), (1,), (dims,)):
+        raise ValueError(f"boxsize has shape {lengths.shape}; it must be one length, or {dims}, one per dimension.")
+    if not (np.isfinite(lengths).all() and np.all(lengths >= 0)):
+        raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 for open dimensions.")
+    return np.broadcast_to(lengths.astype(np.float64), (dims,)).copy()
 
 
 def padded(points: np.ndarray, rows: int = 0) -> Pos:

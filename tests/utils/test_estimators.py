@@ -209,7 +209,7 @@ def test_estimator_can_be_pickled() -> None:
             r"have 9 features.* 1 to 8 features.*PCA\(n_components=8\)",
         ),
         (lambda: DBSCAN().fit(np.zeros((20, 9))), ValueError, "1 to 8 features"),
-        (lambda: NearestNeighbors(boxsize=[1, 2]).fit(DATA), ValueError, "one length, or 3, one per feature"),
+        (lambda: NearestNeighbors(boxsize=[1, 2]).fit(DATA), ValueError, "one length, or 3, one per dimension"),
         (
             lambda: NearestNeighbors(n_neighbors=200).fit(DATA).kneighbors(),
             ValueError,

@@ -19,8 +19,9 @@ from sklearn.cluster._hdbscan import _tree
 from sklearn.exceptions import NotFittedError
 
 import jztree as jz
-from jztree_utils.estimators import HDBSCAN
+from jztree_utils.estimators import DBSCAN, HDBSCAN, KernelDensity, NearestNeighbors
 from jztree_utils.hdbscan import hdbscan
+from jztree_utils.kdtree import KDTree
 
 
 def blobs(kind: str) -> np.ndarray:
@@ -211,6 +212,7 @@ def test_distances_without_an_inverse_count_as_0(x64: None) -> None:
         (np.zeros((3, 2)), ValueError, r"points have the shape \(3, 2\); it must be \(20, d\)"),
         (np.zeros(20), ValueError, r"points have the shape \(20,\)"),
         (np.full((20, 2), "a"), TypeError, "points have the dtype <U1; they must be real numbers"),
+        (np.full((20, 2), np.nan), ValueError, r"points must be finite, but row 0 is \[nan nan\]"),
     ],
 )
 def test_points_that_do_not_belong_to_the_tree_raise(points: Any, error: type[Exception], message: str) -> None:
@@ -219,9 +221,45 @@ def test_points_that_do_not_belong_to_the_tree_raise(points: Any, error: type[Ex
         hdbscan(tree, points=points)
 
 
+@pytest.mark.parametrize(
+    ("boxsize", "error", "message"),
+    [
+        ("abc", TypeError, "boxsize is 'abc'; it must be one or several real numbers"),
+        (True, TypeError, "boxsize is True; it must be one or several real numbers"),
+        (-1.0, ValueError, "boxsize is -1.0; lengths must be finite and positive, or 0"),
+        (np.nan, ValueError, "boxsize is nan; lengths must be finite and positive, or 0"),
+        ([1.0, np.inf], ValueError, "lengths must be finite and positive, or 0"),
+        ([1.0, [2.0]], ValueError, "its lists must all have the same length"),
+        ([[1.0, 2.0]], ValueError, r"boxsize has shape \(1, 2\)"),
+        ([1.0, 2.0, 3.0], ValueError, r"boxsize has shape \(3,\); it must be one length, or 2, one per dimension"),
+    ],
+)
+def test_invalid_boxes_raise(boxsize: Any, error: type[Exception], message: str) -> None:
+    points = np.random.default_rng(0).random((20, 2)).astype(np.float32)
+    tree = jz.hierarchy.dendrogram(jz.mst.euclidean(points))
+    calls = [
+        lambda: hdbscan(tree, points=points, boxsize=boxsize),
+        lambda: HDBSCAN(boxsize=boxsize).fit(points),
+        lambda: DBSCAN(boxsize=boxsize).fit(points),
+        lambda: NearestNeighbors(boxsize=boxsize).fit(points),
+        lambda: KernelDensity(boxsize=boxsize).fit(points),
+        lambda: KDTree(points, boxsize=boxsize),
+    ]
+    if len(np.ravel(np.asarray(boxsize, object))) != 3:
+        calls.append(lambda: hdbscan(tree, boxsize=boxsize))  # without points, any number of lengths is valid
+    for call in calls:
+        with pytest.raises(error, match=message):
+            call()
+
+
+@pytest.mark.parametrize("options", [{}, {"allow_single_cluster": True}], ids=str)
+@pytest.mark.parametrize("method", ["eom", "leaf"])
 @pytest.mark.parametrize("number", [1, 2, 4])
-def test_few_samples_are_noise(number: int) -> None:
-    found = HDBSCAN(min_samples=1).fit(np.arange(number, dtype=float)[:, None])
+def test_few_samples_are_noise(number: int, method: str, options: dict[str, Any]) -> None:
+    places = np.arange(number, dtype=float)[:, None]
+    equal = HDBSCAN(min_samples=1, cluster_selection_method=method, **options).fit(0 * places)
+    np.testing.assert_array_equal(equal.labels_, -1)
+    found = HDBSCAN(min_samples=1, cluster_selection_method=method, **options).fit(places)
     np.testing.assert_array_equal(found.labels_, -1)
     np.testing.assert_array_equal(found.probabilities_, 0)
     assert found.outlier_scores_.shape == (number,)
@@ -250,6 +288,29 @@ def test_few_samples_are_noise(number: int) -> None:
 def test_invalid_arguments_raise(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         HDBSCAN(**options).fit(np.random.default_rng(0).random((30, 2)))
+
+
+def test_single_cluster_needs_min_cluster_size_points() -> None:
+    """The points are connected at the distance of the outlier only."""
+    points = np.append(np.random.default_rng(0).normal(size=(19, 2)), [[1e6, 1e6]], axis=0)
+    for least, label in ((20, 0), (21, -1)):
+        found = HDBSCAN(least, min_samples=2, allow_single_cluster=True).fit(points)
+        np.testing.assert_array_equal(found.labels_, label)
+
+
+def test_differences_from_scikit_learn_are_those_listed() -> None:
+    """Compare numbers of samples in the cluster of all samples."""
+    points = np.random.default_rng(0).normal(size=(100, 2))
+    single: dict[str, Any] = {"min_samples": 3, "allow_single_cluster": True}
+    cases: list[tuple[dict[str, Any], int, int]] = [
+        ({"min_cluster_size": 60}, 67, 67),
+        ({"min_cluster_size": 60, "cluster_selection_method": "leaf"}, 67, 0),
+        ({"min_cluster_size": 60, "max_cluster_size": 50}, 0, 67),
+        ({"min_cluster_size": 120}, 0, 100),
+    ]
+    for options, ours, theirs in cases:
+        estimators = HDBSCAN(**options, **single), cluster.HDBSCAN(**options, **single, copy=True)
+        assert [np.sum(found.fit(points).labels_ == 0) for found in estimators] == [ours, theirs]
 
 
 def test_samples_that_are_not_finite_have_their_own_labels(x64: None) -> None:
