@@ -69,6 +69,22 @@ def test_tree_equals_kruskal(ndev: int) -> None:
     np.testing.assert_array_equal(np.stack([found.i, found.j], axis=1), ends)
 
 
+def test_edges_of_equal_length_are_in_the_order_of_squares(count_compilations: Any) -> None:
+    """Squares differ in the last bits, and have equal roots. Several numbers ``core_k`` share a program."""
+    rng = np.random.default_rng(5)
+    plane = rng.permutation(oracles.lattice(12, 2, np.float64, 0.0625))
+    pos = np.append(plane, 1e-9 * rng.integers(0, 8, (len(plane), 1)), axis=1).astype(np.float32)
+    squares = oracles.squared_distances(pos, pos)
+    assert len(np.unique(squares)) > len(np.unique(np.sqrt(squares)))
+    find, part = euclidean.smap(mesh_of(NDEV), jit=True), dealt(pos, uneven(len(pos), NDEV))
+    found = squeeze_tree(find(part))
+    np.testing.assert_array_equal(np.stack([found.i, found.j], axis=1), oracles.kruskal(squares))
+    check(find(part, core_k=4), euclidean.jit(pos, core_k=4))
+    with count_compilations() as lines:
+        check(find(part, core_k=3), euclidean.jit(pos, core_k=3))
+    assert not [line for line in lines if "euclidean" in line]
+
+
 def _far_apart(rng: np.random.Generator) -> np.ndarray:
     """Return clumps on one or several ranks each, much farther apart than their sizes."""
     return np.concatenate([centre + 1e-3 * rng.random((150, 3)) for centre in rng.random((4, 3))])

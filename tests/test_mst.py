@@ -16,6 +16,7 @@ from jztree import kernels
 from jztree.config import KNNConfig, TreeConfig
 from jztree.data import Pos
 from jztree.fof import fof_labels
+from jztree.hierarchy import cut, dendrogram
 from jztree.mst import SpanningTree, euclidean
 
 pytestmark = pytest.mark.emulated
@@ -59,6 +60,9 @@ def difficult(name: str, dims: int = 3) -> np.ndarray:
         return np.repeat(pos[:1], 200, axis=0)
     if name == "lattice":
         return rng.permutation(oracles.lattice(6, dims, np.float64, 0.125))
+    if name == "equal roots":  # of squared lengths that differ
+        plane = rng.permutation(oracles.lattice(14, 2, np.float64, 0.0625))
+        return np.concatenate([plane, 1e-9 * rng.integers(0, 8, (len(plane), dims - 2))], axis=1)
     if name == "line":
         return np.where(np.arange(dims) == 0, pos, 0.5)
     if name == "clumps":
@@ -67,7 +71,7 @@ def difficult(name: str, dims: int = 3) -> np.ndarray:
     return np.asarray(0.5 + (pos - 0.5) * 10.0 ** -rng.uniform(0, 12, (200, 1)))
 
 
-NAMES = ["equal points", "all points equal", "lattice", "line", "clumps", "wide range"]
+NAMES = ["equal points", "all points equal", "lattice", "equal roots", "line", "clumps", "wide range"]
 each_name = pytest.mark.parametrize("name", NAMES)
 
 
@@ -172,11 +176,27 @@ def _graph(ends: tuple[np.ndarray, np.ndarray], n: int) -> Any:
     return coo_array((np.ones(len(ends[0])), ends), shape=(n, n))
 
 
+def test_edges_of_equal_length_are_in_the_order_of_squares() -> None:
+    for x, ends in ((1, [(1, 2), (0, 2)]), (-1, [(0, 2), (0, 1)])):
+        pos = np.array([[0, 0], [1, 1.5e-8], [x, 0]], np.float32)
+        squares = oracles.squared_distances(pos, pos)
+        assert np.sqrt(squares[0, 1]) == np.sqrt(squares[0, 2])
+        tree = euclidean(pos)
+        assert [*zip(tree.i.tolist(), tree.j.tolist(), strict=True)] == ends
+        clusters = dendrogram(tree)
+        np.testing.assert_array_equal(clusters.exact_lengths(), exact_lengths(tree))
+        np.testing.assert_array_equal(clusters.left[0], ends[0][0])
+        for length in exact_lengths(tree):
+            groups = fof_labels(pos, length, output_order="input")[1]
+            np.testing.assert_array_equal(cut(tree, length), groups)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("box", [None, 1.0])
-def test_cuts_at_lengths_of_edges_are_groups(box: float | None) -> None:
+@pytest.mark.parametrize("name", ["equal roots", "clustered"])
+def test_cuts_at_lengths_of_edges_are_groups(name: str, box: float | None) -> None:
     """The length in float64 is the first linking length that links the ends."""
-    pos = oracles.clustered(2000, 3) % np.float32(1)
+    pos = oracles.clustered(2000, 3) % np.float32(1) if name == "clustered" else difficult(name).astype(np.float32)
     tree = euclidean.jit(pos, box)
     lengths = exact_lengths(tree)
     for edge in np.linspace(0, len(lengths) - 1, 20).astype(int):
@@ -247,9 +267,31 @@ def test_invalid_core_k_raises(core_k: int) -> None:
         euclidean(oracles.uniform(50, 3), core_k=core_k)
 
 
+@pytest.mark.parametrize(("size", "numbers"), [(3, [2, 3, 7]), (20, [9, 10, 12]), (40, [25, 32, 27])])
+def test_core_k_of_one_size_shares_a_program(size: int, numbers: list[int], count_compilations: Any) -> None:
+    """Three particles are padded."""
+    pos = oracles.uniform(max(size, numbers[-1] if size > 3 else 7), 3)
+    euclidean.jit(pos, 1.0, core_k=numbers[0])
+    with count_compilations() as lines:
+        trees = [euclidean.jit(pos, 1.0, core_k=number) for number in numbers]
+    assert not [line for line in lines if "euclidean" in line]
+    for number, tree in zip(numbers, trees, strict=True):
+        check(tree, pos, 1.0, number)
+        jax.tree.map(np.testing.assert_array_equal, tree, euclidean(pos, 1.0, number))
+
+
 def test_noninteger_core_k_raises() -> None:
     with pytest.raises(TypeError, match="core_k must be an integer"):
         euclidean(oracles.uniform(50, 3), core_k=2.5)  # type: ignore[arg-type]
+
+
+def test_core_k_above_num_raises_in_compiled_calls() -> None:
+    gpus.skip_where_kernels_cannot_raise()
+    for core_k in (51, 200, 2**31 - 1):
+        with pytest.raises(oracles.RUN_TIME_ERROR, match=f"core_k is {core_k}, but there are only 50 particles"):
+            jax.block_until_ready(euclidean.jit(oracles.uniform(50, 3), core_k=core_k))
+    with pytest.raises(ValueError, match="core_k is 2147483648; it must be at most the number of particles"):
+        euclidean.jit(oracles.uniform(50, 3), core_k=2**31)
 
 
 def test_core_k_above_traced_num_raises() -> None:

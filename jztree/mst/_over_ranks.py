@@ -35,6 +35,7 @@ from ..tree import build_in_domain
 from ..tree.stage import InputParticles, ParticlesWithGhosts, SortedParticles, Stage, prepare_stage
 from ._components import Graph, Tree, farther, first_forest, join_components
 from ._edges import Edges, append, compacted, edges_of, no_edges, sort_over_ranks
+from ._tree import CoreSize
 
 # The radius within which a rank brings ghosts, in distances to the last of its near particles.
 _REACH = 1.25
@@ -111,28 +112,30 @@ class _Search(NamedTuple):
     is_done: jax.Array
 
 
-def tree_over_ranks(given: InputParticles, k: int, core_k: int | None, box: Exact, cfg: Any) -> tuple[Edges, jax.Array]:
+def tree_over_ranks(
+    given: InputParticles, k: int, core: CoreSize | None, box: Exact, cfg: Any
+) -> tuple[Edges, jax.Array]:
     """Return this rank's share of the edges, ``(n, ...)`` in ascending order, and their number.
 
     Args:
         given: Particles of this rank.
         k: Number of near particles from which the search starts.
-        core_k: See `jztree.mst.euclidean`.
+        core: None for Euclidean lengths.
         box: Periodic box.
         cfg: Options.
     """
     stage = prepare_stage(given, None, box, cfg, "knn_ghosts")
-    return _TreeOverRanks(stage, k, core_k, box, cfg).run()
+    return _TreeOverRanks(stage, k, core, box, cfg).run()
 
 
 class _TreeOverRanks:
-    def __init__(self, stage: Stage, k: int, core_k: int | None, box: Exact, cfg: Any) -> None:
-        self.k, self.core_k, self.box, self.cfg = k, core_k, box, cfg
+    def __init__(self, stage: Stage, k: int, core: CoreSize | None, box: Exact, cfg: Any) -> None:
+        self.k, self.core, self.box, self.cfg = k, core, box, cfg
         sources = stage.sources
         assert sources.domain is not None
         self.domain = sources.domain
         self.n, self.dtype = sources.pos.shape[0], sources.pos.dtype
-        self.equal = _equal_rows(sources, core_k)
+        self.equal = _equal_rows(sources, core)
         self.own = own = sources.select(self.equal.order, self.equal.num, cfg.tree)
         self.stage = Stage(own, own, box, cfg, "knn_ghosts")
         counts = comm.all_gather(jnp.stack([own.num, sources.given_num(), sources.num]))
@@ -164,7 +167,7 @@ class _TreeOverRanks:
         vertices = self._vertices_of(near, self.vertex)
         edges = edges_of(found)
         tree_edges, num = append(no_edges(edges, self.n), comm.vary(jnp.int32(0)), edges, found.certain != 0)
-        if self.core_k is None:
+        if self.core is None:
             tree_edges, num = append(tree_edges, num, *self._edges_of_equal(near, found, of_own.ids, edges))
         self.adjacent, self.adjacent_vertices = self._adjacent_edge(of_own)
         self.capacity = choose_capacity("mst_edges", None, near.pos.shape[0] // 8 + _MIN_EDGES, near.pos.shape[0] + 1)
@@ -206,8 +209,8 @@ class _TreeOverRanks:
             **options,
         )
         core = core_near = None
-        if self.core_k is not None:
-            at = jnp.maximum(idx[:, self.core_k - 2], 0)
+        if self.core is not None:
+            at = jnp.maximum(self.core.column(idx), 0)
             core = near.pos[at], near.data[at]
             core_near = near.route().more(core)
         near_rows = self._over_ghosts(near, idx, -2)
@@ -374,14 +377,14 @@ class _TreeOverRanks:
         return parents.at[place].set(parent[at], mode="drop"), reach.at[place].set(theirs, mode="drop")
 
 
-def _equal_rows(sources: SortedParticles, core_k: int | None) -> _EqualRows:
+def _equal_rows(sources: SortedParticles, core: CoreSize | None) -> _EqualRows:
     """Find equal rows. With core distances, points at the same place may be far apart, so none counts as equal."""
     pos, n = sources.pos, sources.pos.shape[0]
     bits = jax.lax.bitcast_convert_type(pos, jnp.dtype(f"uint{8 * pos.dtype.itemsize}"))
     rows = jnp.arange(n, dtype=jnp.int32)
     follows = jnp.concatenate([jnp.zeros(1, bool), jnp.all(bits[1:] == bits[:-1], axis=1)])
     used = rows < sources.num
-    is_equal = follows & used & (core_k is None)
+    is_equal = follows & used & (core is None)
     number = jnp.cumsum(used & ~is_equal, dtype=jnp.int32)
     num = jnp.sum(used & ~is_equal, dtype=jnp.int32)
     place = jnp.where(used & ~is_equal, number - 1, num + jnp.cumsum(~used | is_equal, dtype=jnp.int32) - 1)

@@ -15,8 +15,26 @@ from ..particles import check_representable
 
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
+class CoreSize:
+    """The number of particles that determines core distances.
+
+    Attributes:
+        number: int32, at least 2. It may be traced, so that each number does not compile again.
+        near: The number of near particles to find, at least ``number``, static under tracing: one of a few sizes.
+    """
+
+    number: Any
+    near: int = static_field(default=0)
+
+    def column(self, near: jax.Array) -> jax.Array:
+        """Return the particle at the core distance, for lists of the nearest others ``(n, m)``."""
+        return jax.lax.dynamic_index_in_dim(near, self.number - 2, axis=1, keepdims=False)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(kw_only=True, slots=True)
 class SpanningTree:
-    """The edges of a spanning tree of ``n`` particles, shortest first.
+    """The edges of a spanning tree of ``n`` particles, shortest first, and of equal lengths the smallest square first.
 
     There are ``n - 1`` rows of edges, of which the first ``num`` are edges; with padding, there are fewer edges than
     rows. The rows after the last edge have ends -1 and length infinity.
@@ -29,7 +47,8 @@ class SpanningTree:
         i: ``(n - 1,)`` int32, the smaller input row of the ends.
         j: ``(n - 1,)`` int32, the larger input row.
         length: ``(n - 1,)``, in the unit and dtype of the positions, ascending.
-        exact: ``(n - 1, 2)`` uint32, the length in float64: the low and the high word of its bits.
+        exact: ``(n - 1, 2)`` uint32, the length in float64: the low and the high word of its bits. It is the smallest
+            linking length that joins the ends.
         num: int32, the number of edges.
         rows: ``n``, the number of rows of particles, static under tracing.
     """
