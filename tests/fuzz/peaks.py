@@ -19,6 +19,7 @@ _CALLS = {
     "traced": "peaks = find({part}, density, boxsize)",
 }
 _NEAR = "\nnear = jz.knn.knn.jit({part}, {k}, boxsize, result='globalidx', allow_missing=True)"
+_MERGED = "\nmerged = peaks.merge(threshold)"
 _TRACED = "find = jax.jit(lambda part, density, box: jz.hierarchy.density_peaks(part, density, {k}, box))"
 
 
@@ -27,12 +28,14 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 9))
     way, k = pick(random, "eager", "jit", "jit", "traced"), int(pick(random, 1, 2, 3, 8, 20, 200))
-    lines = (_CALLS[way] + _NEAR).format(part=_PART, k=k)
+    lines = (_CALLS[way] + _NEAR + _MERGED).format(part=_PART, k=k)
     setup = _TRACED.format(k=k) if way == "traced" else ""
     kind = np.float64 if x64 else np.float32
     for _ in range(_CASES if way != "eager" else _CASES // 4):
         values = inputs.points(random, rows, dims, dtype, kind if way == "traced" else None).arguments(random)
         values["density"] = _densities(random, rows, kind if random.random() < 0.5 else np.float32)
+        # From the smallest normal float32 on, because XLA rounds smaller differences to 0.
+        values["threshold"] = float(pick(random, np.finfo(np.float32).tiny, 0.5, 1, random.lognormal(0, 3), np.inf))
         if random.random() < 0.08:
             inputs.spoil_position(random, values)
         if random.random() < 0.05 and rows:
@@ -62,13 +65,18 @@ class _Judge:
         if expect_error(outcome, reason, may_refuse(pos, sides, self.x64)):
             return
         peaks, n = outcome["peaks"], len(density)
-        expected = flood.flood(flood.graph(np.asarray(outcome["near"])[:num]), density[:num])
+        graph = flood.graph(np.asarray(outcome["near"])[:num])
+        expected = flood.flood(graph, density[:num])
         count = len(expected.row)
         if int(peaks.num) != count:
             raise WrongError("the number of peaks is wrong", count, int(peaks.num))
         check("the peak of a particle is wrong", expected.peak, peaks.peak, -1)
         for name in ("row", "saddle", "parent", "across"):
             check(f"the {name} of a peak is wrong", getattr(expected, name), getattr(peaks, name), -1)
+        merged = flood.tomato(graph, density[:num], values["threshold"])
+        number = np.zeros(n, int)
+        number[expected.row] = np.arange(count)
+        check("the cluster of a particle is wrong", number[merged], outcome["merged"], -1)
         top = density[expected.row]
         level = np.where(expected.saddle >= 0, density[expected.saddle] if n else top, -np.inf).astype(density.dtype)
         check("the density of a peak is wrong", top, peaks.density, -np.inf)
