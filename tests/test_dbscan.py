@@ -26,12 +26,12 @@ def assert_clusters(found: Any, expected: Any) -> None:
     np.testing.assert_array_equal(found[0], expected[0])
 
 
-@pytest.mark.parametrize("dims", range(1, 5))
+@pytest.mark.parametrize("dims", range(1, 9))
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
 def test_equals_the_reference_implementation(dims: int, kind: str) -> None:
     box = oracles.box_lengths(kind, dims)
     pos = np.concatenate([oracles.clustered(500, dims), oracles.uniform(300, dims)])
-    eps = [0.0005, 0.01, 0.04, 0.09][dims - 1]
+    eps = [0.0005, 0.01, 0.04, 0.09, 0.15, 0.2, 0.25, 0.25][dims - 1]
     for least in (1, 2, 5, 12):
         expected = slow(pos, eps, least, box)
         assert_clusters(dbscan(pos, eps, least, box), expected)
@@ -124,12 +124,13 @@ def test_equals_scikit_learn() -> None:
         ({"eps": 0.1, "min_samples": 0}, "min_samples is 0"),
         ({"eps": 0.1, "min_samples": 2.5}, "min_samples must be an integer"),
         ({"eps": 0.1, "boxsize": [1.0, 2.0]}, "boxsize"),
+        ({"eps": 0.1, "part": np.zeros((5, 9), np.float32)}, "d from 1 to 8"),
     ],
 )
 @pytest.mark.parametrize("call", [dbscan, dbscan.jit])
 def test_invalid_arguments_raise(options: Any, words: str, call: Any) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
-        call(oracles.uniform(50, 3), **options)
+        call(**{"part": oracles.uniform(50, 3)} | options)
 
 
 @pytest.mark.parametrize("least", [jnp.int32(4), np.int16(4), np.array(4)], ids=["jax", "numpy", "array"])
@@ -177,11 +178,11 @@ def test_several_devices_give_the_clusters_of_one(name: str, ndev: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_over_devices_in_64_bit_mode(x64: None, dtype: Any) -> None:
-    pos = oracles.clustered(600, 3).astype(dtype)
-    found = dbscan.smap(mesh_of(3), jit=True)(deal(pos, uneven(600, 3), 600), 0.03, 4)
-    assert_clusters([joined(column, uneven(600, 3)) for column in found], dbscan(pos, 0.03, 4))
+@pytest.mark.parametrize(("dtype", "dims"), [(np.float32, 3), (np.float64, 5), (np.float64, 3)])
+def test_over_devices_in_64_bit_mode(x64: None, dtype: Any, dims: int) -> None:
+    pos, eps = oracles.clustered(600, dims).astype(dtype), 0.03 if dims == 3 else 0.15
+    found = dbscan.smap(mesh_of(3), jit=True)(deal(pos, uneven(600, 3), 600), eps, 4)
+    assert_clusters([joined(column, uneven(600, 3)) for column in found], dbscan(pos, eps, 4))
 
 
 @pytest.mark.long

@@ -34,8 +34,6 @@ from ._dbscan_rows import CORE, OTHER, has_borders, kinds, rows_by_kind
 from ._group_numbers import numbers_of_clusters
 from ._over_ranks import groups_over_ranks
 
-_MAX_DIMS = 4
-
 
 def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
     exact_box = exact_box_argument(arguments)
@@ -66,7 +64,7 @@ def dbscan(
     row on it.
 
     Args:
-        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64, or an array of positions.
+        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
         eps: The largest distance of two particles that are near each other, in the unit of the positions. The
             comparison is made in float64 from the original positions. Equal on all ranks.
         min_samples: The smallest number of particles near a core, including itself; at least 1. If it is above the
@@ -87,7 +85,7 @@ def dbscan(
         CapacityError: On several devices, if rows do not fit the capacities in ``cfg``.
     """
     cfg = without_masses(checked_config(cfg, FofConfig))
-    pos = check_particles(part, max_dims=_MAX_DIMS)
+    pos = check_particles(part)
     least = min(_checked_samples(min_samples), 2**31 - 1)  # above any possible number of particles
     box = check_box(boxsize, pos.shape[1])
     length = check_length(eps, box, "eps")

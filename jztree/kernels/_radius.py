@@ -119,7 +119,7 @@ def enough_within(sources: Tree, queries: Tree | None, radius: Exact, least: int
     """Return whether at least ``least`` sources are within a radius of each z-ordered query: ``(q,)`` int32, 1 or 0.
 
     Queries from ``num`` on give 0. The cost of a query grows with ``least``, not with the number of sources within the
-    radius. The kernel supports up to 4 dimensions.
+    radius.
 
     Args:
         sources: A hierarchy.
@@ -149,8 +149,7 @@ def least_within(
 ) -> jax.Array:
     """Return the smallest ``value`` of the sources within a radius of every query, ``(q,)`` int32.
 
-    The result is 2**31 - 1 for a query without sources, and in query rows from ``num`` on. The kernel supports up to 4
-    dimensions.
+    The result is 2**31 - 1 for a query without sources, and in query rows from ``num`` on.
 
     Args:
         sources: A hierarchy.

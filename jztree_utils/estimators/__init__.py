@@ -59,7 +59,6 @@ __all__ = [
     "RadiusNeighborsTransformer",
 ]
 
-_MOST_DIMS_OF_CLUSTERS = 4
 _BYTES_LISTED = 60  # per neighbour: its query, row and distance, for the sort, and the result
 
 
@@ -300,7 +299,7 @@ class RadiusNeighborsTransformer(_Transformer, _ByRadius):
 class DBSCAN(ClusterMixin, BaseEstimator):
     """`sklearn.cluster.DBSCAN`, with the same labels; see `jztree.fof.dbscan`.
 
-    For Euclidean distances in up to 4 dimensions and without ``sample_weight``, memory does not grow with ``eps``.
+    For Euclidean distances and without ``sample_weight``, memory does not grow with ``eps``.
     Otherwise all pairs within ``eps`` are in memory at once.
     """
 
@@ -347,7 +346,7 @@ class DBSCAN(ClusterMixin, BaseEstimator):
         if not isinstance(self.min_samples, numbers.Integral) or self.min_samples < 1:
             raise ValueError(f"min_samples is {self.min_samples!r}; it must be an integer of at least 1.")
         eps, fewest = float(self.eps), int(self.min_samples)
-        if sample_weight is None and samples.shape[1] <= _MOST_DIMS_OF_CLUSTERS and p == 2:
+        if sample_weight is None and p == 2:
             labels, core = _clusters(samples, eps, fewest, box)
         else:
             weight = checked_weights(sample_weight, samples)
@@ -375,7 +374,7 @@ def _clusters_of_lists(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return labels and core samples from the lists of all neighbours."""
     n = len(search.points)
-    advice = "Use a smaller eps, or samples of up to 4 features with p=2 and without sample_weight, which need no lists"
+    advice = "Use a smaller eps, or p=2 without sample_weight, which needs no lists"
     splits, index, _ = search.within(search.points, np.full(n, eps), _BYTES_LISTED, advice)
     # Every sample is in its own list, so lists are never empty.
     core = np.add.reduceat(weight[index], splits[:-1]) >= fewest

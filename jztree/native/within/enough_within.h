@@ -9,7 +9,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct EnoughWithin {
-  static constexpr unsigned compiled_dims = dims_up_to(4);  // the same as friends-of-friends, for DBSCAN
+  static constexpr unsigned compiled_dims = padded_dims | 1u << 4;
 
   Tree<D, T> sources, queries;
   Lengths radius;  // a single one for all

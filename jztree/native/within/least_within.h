@@ -9,7 +9,7 @@ namespace jztree {
 
 template <int D, typename T>
 struct LeastWithin {
-  static constexpr unsigned compiled_dims = dims_up_to(4);  // the same as friends-of-friends, for DBSCAN
+  static constexpr unsigned compiled_dims = padded_dims | 1u << 4;
   static constexpr int32_t none = std::numeric_limits<int32_t>::max();
 
   Tree<D, T> sources;
