@@ -1,4 +1,4 @@
-"""Pair counts along the line of sight to the midpoint of each pair, compared with extended precision."""
+"""Pair counts along the line of sight to the midpoint of each pair, compared with extended precision; their labels."""
 
 import itertools
 from typing import Any
@@ -146,3 +146,20 @@ def test_midpoint_line_of_sight_in_periodic_box_raises() -> None:
         jax.block_until_ready(jax.jit(lambda box: pair_counts(pos, EDGES, box, **options))(1.0))
     with pytest.raises(ValueError, match="los is 'midpoint', which needs randoms"):
         correlation.multipoles(pos, EDGES, 1.0, los="midpoint")
+
+
+@pytest.mark.parametrize("how", ["plain", "jit", "smap"])
+def test_counts_describe_themselves(how: str) -> None:
+    """Edges and box keep the digits of float64, also in compiled functions."""
+    pos, other = oracles.uniform(200, 3), oracles.uniform(150, 3, seed=1)
+    count = {"plain": pair_counts, "jit": pair_counts.jit, "smap": pair_counts.smap(mesh_of(2), jit=True)}[how]
+    if how == "smap":
+        pos, other = (deal(one, uneven(len(one), 2)) for one in (pos, other))
+    edges, along, box = EDGES / 3, ALONG / 7, np.array([1.0, 0.0, 0.9])
+    found = count(pos, edges, boxsize=box, part_b=other, mode="rp_pi", edges_b=along, los=-3)
+    for have, want in ((found.edges, edges), (found.edges_b, along), (found.boxsize, box)):
+        np.testing.assert_array_equal(np.asarray(have), want)
+    assert (found.mode, found.los, found.cross) == ("rp_pi", 0, True)
+    found = count(pos, edges)
+    assert (found.mode, found.los, found.cross, found.edges_b) == ("r", None, False, None)
+    np.testing.assert_array_equal(np.asarray(found.boxsize), np.zeros(3))

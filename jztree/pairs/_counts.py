@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 from .. import comm, kernels
 from ..arguments import check_alike, check_box, check_one_a_particle, check_particles, row_fault
 from ..config import RadiusConfig, TreeConfig, checked_config, is_on_cpu, without_masses
-from ..data import with_computed
-from ..jax_ext import with_twins
+from ..data import static_field, with_computed
+from ..jax_ext import Exact, with_twins
 from ..kernels import PairBins
 from ..particles import Particles, check_num
 from ..tree import TreeHierarchy, check_hierarchy
@@ -54,6 +54,13 @@ class PairCounts:
         separation: ``bins`` `WideSums`, the sum over pairs of the first quantity (r, s or rp) times the product of both
             weights, or None unless it was requested. Divided by ``weight``, or by ``count`` without weights, it is the
             mean separation of the pairs in a bin.
+        edges: ``(b + 1,)`` `WideSums`, the edges of the first quantity. This attribute and the following ones describe
+            the counts, so that estimators can refuse counts that do not fit. They are None if you construct the counts.
+        edges_b: ``(b' + 1,)`` `WideSums`, the edges of the second quantity, or None without one.
+        boxsize: ``(d,)`` `WideSums`, the periodic lengths, 0 for open dimensions.
+        mode: ``"r"``, ``"rp_pi"`` or ``"s_mu"``; ``"theta"`` for `jztree_utils.sky.angular_pair_counts`.
+        los: The axis of the line of sight, ``"midpoint"``, or None with mode ``"r"``.
+        cross: Whether each pair has one particle of each of two sets.
     """
 
     count: WideCounts
@@ -61,6 +68,12 @@ class PairCounts:
     region_count: WideCounts | None = None
     region_weight: WideSums | None = None
     separation: WideSums | None = None
+    edges: WideSums | None = None
+    edges_b: WideSums | None = None
+    boxsize: WideSums | None = None
+    mode: str | None = static_field(default=None)
+    los: int | str | None = static_field(default=None)
+    cross: bool | None = static_field(default=None)
 
 
 _SPECS = {
@@ -171,7 +184,16 @@ def pair_counts(
         faults += more
     faults += sight_faults(bins, box)
     counts, sums = Pairs(one, other, bins, box, regions, separations, cfg, faults).counted()
-    return _named(counts, sums, bins, regions, separations)
+    found = _named(counts, sums, bins, regions, separations)
+    found.edges, found.boxsize = _as_sums(bins.edges), _as_sums(box)
+    found.mode, found.cross = mode, other is not None
+    if bins.edges_b is not None:
+        found.edges_b, found.los = _as_sums(bins.edges_b), "midpoint" if bins.axis == one.dims else bins.axis
+    return found
+
+
+def _as_sums(numbers: Exact) -> WideSums:
+    return WideSums(jnp.asarray(numbers.words))
 
 
 def _check_both(part: Any, part_b: Any, th: TreeHierarchy | None) -> tuple[InputParticles, InputParticles | None]:

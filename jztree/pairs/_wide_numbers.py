@@ -51,7 +51,7 @@ class WideCounts:
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class WideSums:
-    """Sums taken in float64, which NumPy reads as float64: ``np.asarray(sums)``.
+    """Float64 numbers, such as sums, that NumPy reads as float64: ``np.asarray(sums)``.
 
     Attributes:
         words: ``(..., 4)`` float32, or ``(..., 1)`` float64 if JAX has that switched on; see `jztree.jax_ext.Exact`.

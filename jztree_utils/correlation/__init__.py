@@ -16,6 +16,7 @@ from ._arguments import whole_number as whole_number
 from ._from_counts import multipoles_from_counts, wp_from_counts, xi_from_counts
 from ._functions import multipoles, wp, xi
 from ._regions import cube_regions
+from ._result import POWER_LAWS as POWER_LAWS
 from ._result import Correlation, power_law
 from ._separations import mean_separations
 from ._totals import Totals, totals

@@ -1,6 +1,7 @@
 """Pair counts of one or two tracers, and the estimate that follows from them."""
 
-from collections.abc import Collection, Sequence
+import operator
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,42 @@ _OF = {
     "rd": (("data_b",), ("randoms",)),
     "rr": (("randoms",), ("randoms_b",)),
 }
+# The functions that start from counts, by mode.
+_FUNCTIONS = {
+    "r": "xi_from_counts",
+    "theta": "xi_from_counts",
+    "rp_pi": "wp_from_counts",
+    "s_mu": "multipoles_from_counts",
+}
+_LONGEST = 80  # characters of a value in a message
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """The modes, the bins and the space that a function needs.
+
+    Attributes:
+        modes: The modes of `pair_counts` that the function can use.
+        edges: ``(b + 1,)`` edges of the first quantity.
+        edges_b: ``(c + 1,)`` edges of the second quantity, or None.
+        second: The argument of the function with ``edges_b``.
+        dims: Number of dimensions; None means any.
+        box: ``(d,)`` lengths of the periodic box, or None with randoms.
+        los: The axis of the line of sight; None means any.
+    """
+
+    modes: tuple[str, ...]
+    edges: np.ndarray
+    edges_b: np.ndarray | None = None
+    second: str = ""
+    dims: int | None = None
+    box: np.ndarray | None = None
+    los: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the bins."""
+        return tuple(len(edges) - 1 for edges in (self.edges, self.edges_b) if edges is not None)
 
 
 @dataclass(frozen=True)
@@ -40,6 +77,11 @@ class Counts:
     def number(self) -> np.ndarray:
         """The numbers of data pairs."""
         return np.asarray(self.counts["dd"].count)
+
+    @property
+    def is_angular(self) -> bool:
+        """Whether the bins contain angles."""
+        return self.counts["dd"].mode == "theta"
 
     def estimate(self, share: np.ndarray) -> Estimate:
         """Return the function in all cells.
@@ -71,33 +113,112 @@ class Counts:
         faults = [one.fault(SETS[name], name in alone) for name, one in self.sets.items()]
         return next(filter(None, faults), "")
 
-    def check(self, shape: Sequence[int]) -> None:
-        """Raise ValueError unless counts have this shape and the same regions, and match the totals of their sets."""
+    def check(self, layout: Layout) -> None:
+        """Raise ValueError unless the counts have this layout, and match each other and the totals of their sets."""
+        modes = {one.mode for one in self.counts.values() if one.mode is not None}
+        if len(modes) > 1:
+            raise ValueError(
+                f"the counts have different modes, {' and '.join(sorted(modes))}; count all with one mode."
+            )
         for name, one in self.counts.items():
-            if np.shape(one.count) != tuple(shape):
-                raise ValueError(
-                    f"{name} has counts of shape {np.shape(one.count)}, but the edges give {tuple(shape)}; give one "
-                    "more edge than counts in each dimension."
-                )
             sets = names_of(name, self.sets)
-            if (one.weight is not None) != any(self.sets[key].rounding is not None for key in sets):
-                held = "no weights" if one.weight is None else "weights"
-                raise ValueError(
-                    f"{name} has {held}, unlike the totals of {' and '.join(sets)}; give the same weights to "
-                    "pair_counts and to totals."
-                )
-            regions = {None if one.region_count is None else one.region_count.shape[0]}
-            if regions != {self.sets[key].num_regions for key in sets}:
-                raise ValueError(
-                    f"{name} has other regions than the totals of {' and '.join(sets)}; give the same regions and "
-                    "num_regions to pair_counts and to totals, for all sets or for none."
-                )
+            _check_layout(name, one, layout)
+            _check_second_set(name, one, sets)
+            self._check_columns(name, one, sets)
+        self._check_space(layout)
         regions = {one.num_regions for one in self.sets.values()}
         if len(regions) > 1:
             raise ValueError(
                 f"{' and '.join(self.sets)} have different numbers of regions, or some have none; count all with the "
                 "same num_regions, or all without regions."
             )
+
+    def _check_columns(self, name: str, one: PairCounts, sets: list[str]) -> None:
+        """Raise ValueError unless the counts have weights and regions if the totals of their sets have them."""
+        if (one.weight is not None) != any(self.sets[key].rounding is not None for key in sets):
+            held = "no weights" if one.weight is None else "weights"
+            raise ValueError(
+                f"{name} has {held}, unlike the totals of {' and '.join(sets)}; give the same weights to "
+                "pair_counts and to totals."
+            )
+        regions = {None if one.region_count is None else one.region_count.shape[0]}
+        if regions != {self.sets[key].num_regions for key in sets}:
+            raise ValueError(
+                f"{name} has other regions than the totals of {' and '.join(sets)}; give the same regions and "
+                "num_regions to pair_counts and to totals, for all sets or for none."
+            )
+
+    def _check_space(self, layout: Layout) -> None:
+        """Raise ValueError unless dimensions, box and line of sight of counts, totals and layout agree."""
+        boxes = {name: np.asarray(one.boxsize) for name, one in self.counts.items() if one.boxsize is not None}
+        dims = {name: len(box) for name, box in boxes.items()}
+        dims |= {name: one.dims for name, one in self.sets.items() if one.dims is not None}
+        dims |= {} if layout.box is None else {"boxsize": len(layout.box)}
+        dims |= {} if layout.dims is None else {"the function": layout.dims}
+        _check_equal("numbers of dimensions", dims, operator.eq)
+        boxes |= {} if layout.box is None else {"boxsize": layout.box}
+        _check_equal("boxes", boxes, _agree)
+        sights: dict[str, Any] = {name: one.los for name, one in self.counts.items() if one.los is not None}
+        if layout.los is not None:
+            sights["los"] = layout.los % 3
+        _check_equal("lines of sight", sights, operator.eq)
+
+
+def _check_layout(name: str, one: PairCounts, layout: Layout) -> None:
+    """Raise ValueError unless the counts have the modes and the bins of the layout."""
+    if one.mode is not None and one.mode not in layout.modes:
+        raise ValueError(
+            f"{name} was counted with mode={one.mode!r}, but this function needs mode={layout.modes[0]!r}; use "
+            f"{_FUNCTIONS[one.mode]}, or count again."
+        )
+    if np.shape(one.count) != layout.shape:
+        raise ValueError(
+            f"{name} has counts of shape {np.shape(one.count)}, but the edges give {layout.shape}; give one more edge "
+            "than counts in each dimension."
+        )
+    for counted, given, argument in (
+        (one.edges, layout.edges, "edges"),
+        (one.edges_b, layout.edges_b, layout.second),
+    ):
+        if counted is not None and given is not None and not _agree(np.asarray(counted), given):
+            raise ValueError(
+                f"{name} was counted with the edges {_short(np.asarray(counted))}, but {argument} are {_short(given)}; "
+                "give the edges of the counts."
+            )
+
+
+def _check_second_set(name: str, one: PairCounts, sets: list[str]) -> None:
+    """Raise ValueError if counts within a set are given for two sets, or the reverse."""
+    if one.cross is None or one.cross == (len(sets) == 2):
+        return
+    if one.cross:
+        missing = next(key for keys in _OF[name] for key in keys if key not in sets)
+        raise ValueError(f"{name} has pairs of two sets, but the totals {missing} of the second set are missing.")
+    raise ValueError(
+        f"{name} has pairs within one set, but there are totals of {' and '.join(sets)}; count the pairs of both "
+        "with part_b."
+    )
+
+
+def _check_equal(what: str, values: dict[str, Any], agree: Callable[[Any, Any], bool]) -> None:
+    """Raise ValueError unless all values agree with the first."""
+    first = next(iter(values), "")
+    for name, value in values.items():
+        if not agree(values[first], value):
+            raise ValueError(
+                f"{first} and {name} have different {what}, {_short(values[first])} and {_short(value)}; use the same "
+                "for all counts, totals and arguments."
+            )
+
+
+def _agree(a: np.ndarray, b: np.ndarray) -> bool:
+    """Return whether numbers are equal apart from rounding to float32."""
+    return a.shape == b.shape and np.allclose(a, b, rtol=1e-6, atol=0)
+
+
+def _short(value: Any) -> str:
+    text = " ".join(str(value).split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
 def names_of(count: str, given: Collection[str]) -> list[str]:

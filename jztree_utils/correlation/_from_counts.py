@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from jztree.radius import PairCounts
 
 from ._arguments import axis_of, bin_edges, check_reach, real_numbers
-from ._counts import Counts, counts_of
+from ._counts import Counts, Layout, counts_of
 from ._result import Correlation, result
 from ._totals import Totals
 
@@ -45,13 +45,16 @@ def xi_from_counts(
         Values ``(b,)``, with the edges and the numbers of pairs.
 
     Raises:
-        TypeError, ValueError: If an argument is invalid, or one is missing.
+        TypeError, ValueError: If an argument is invalid, one is missing, or the counts and totals do not fit: another
+            mode, other edges, dimensions or boxes, or pairs within a set for pairs of two sets.
 
     Warns:
         RuntimeWarning: If a value is NaN; see `Correlation`.
     """
     counts, found, box = counts_of(dd, data, others), bin_edges(edges, "edges"), _box(boxsize, others)
-    counts.check((len(found) - 1,))
+    counts.check(Layout(modes=("r", "theta"), edges=found, box=box))
+    if box is not None and counts.is_angular:
+        raise ValueError("counts of angles have no periodic box; leave out boxsize, and give rr and randoms.")
     if box is not None:
         check_reach(found, "edges", box.min() / 2)
     return spherical(counts, found, box)
@@ -63,7 +66,7 @@ def wp_from_counts(
     edges: ArrayLike,
     along: ArrayLike,
     boxsize: ArrayLike | None = None,
-    los: int = -1,
+    los: int | None = None,
     **others: Any,
 ) -> Correlation:
     """Return `wp` from pair counts; see `xi_from_counts`.
@@ -74,23 +77,30 @@ def wp_from_counts(
         edges: ``(b + 1,)`` edges of the distance across the line of sight, the same as for the counts.
         along: ``(p + 1,)`` edges along it, the ``edges_b`` of the counts; the first is 0.
         boxsize: ``(3,)`` lengths, all positive; only without randoms.
-        los: The axis of the line of sight; only without randoms.
+        los: The axis of the line of sight; only without randoms. None means the axis of the counts, or the last axis if
+            these are plain numbers.
         **others: See `xi_from_counts`.
 
     Returns:
         Values ``(b,)``, lengths in the unit of the positions.
 
     Raises:
-        TypeError, ValueError: If an argument is invalid, or one is missing.
+        TypeError, ValueError: If an argument is invalid, one is missing, or the counts and totals do not fit: another
+            mode, other edges, dimensions or boxes, or pairs within a set for pairs of two sets.
 
     Warns:
         RuntimeWarning: If a value is NaN, or cells were joined; see `wp`.
     """
     counts, box = counts_of(dd, data, others), _box(boxsize, others, 3)
     found, steps = bin_edges(edges, "edges"), bin_edges(along, "along")
-    counts.check((len(found) - 1, len(steps) - 1))
+    if steps[0] != 0:
+        raise ValueError(f"along begins at {steps[0]:g}; wp is the integral from 0, so count with edges_b from 0.")
+    sight = None if los is None else axis_of(los)
+    layout = Layout(modes=("rp_pi",), edges=found, edges_b=steps, second="along", dims=3, box=box, los=sight)
+    counts.check(layout)
     if box is not None:
-        axis = axis_of(los)
+        counted = counts.counts["dd"].los
+        axis = sight if sight is not None else counted if isinstance(counted, int) else -1
         check_reach(found, "edges", np.delete(box, axis).min() / 2)
         check_reach(steps, "along", box[axis] / 2)
     return projected(counts, found, steps, box, "fewer edges along")
@@ -120,7 +130,8 @@ def multipoles_from_counts(
         Values ``(len(ells), b)``, with the edges and the numbers of pairs.
 
     Raises:
-        TypeError, ValueError: If an argument is invalid, or one is missing.
+        TypeError, ValueError: If an argument is invalid, one is missing, or the counts and totals do not fit: another
+            mode, other edges, dimensions or boxes, or pairs within a set for pairs of two sets.
 
     Warns:
         RuntimeWarning: If a value is NaN, or cells were joined; see `wp`.
@@ -130,7 +141,7 @@ def multipoles_from_counts(
     check_ells(ells)
     if steps[0] != 0 or steps[-1] != 1:
         raise ValueError(f"cosines are from {steps[0]:g} to {steps[-1]:g}; multipoles need all, from 0 to 1.")
-    counts.check((len(found) - 1, len(steps) - 1))
+    counts.check(Layout(modes=("s_mu",), edges=found, edges_b=steps, second="cosines", dims=3, box=box))
     if box is not None:
         check_reach(found, "edges", box.min() / 2)
     return in_multipoles(counts, found, steps, ells, box, "fewer cosines")
@@ -139,7 +150,8 @@ def multipoles_from_counts(
 def spherical(counts: Counts, edges: np.ndarray, box: np.ndarray | None) -> Correlation:
     """Return ``xi(r)``. Without randoms, ``box`` has the lengths of the box."""
     share = 1.0 if box is None else _balls(edges, len(box)) / np.prod(box)
-    return result("xi", counts, counts.estimate(np.asarray(share)), edges)
+    name = "w_theta" if counts.is_angular else "xi"
+    return result(name, counts, counts.estimate(np.asarray(share)), edges)
 
 
 def projected(counts: Counts, edges: np.ndarray, along: np.ndarray, box: np.ndarray | None, advice: str) -> Correlation:
@@ -147,7 +159,7 @@ def projected(counts: Counts, edges: np.ndarray, along: np.ndarray, box: np.ndar
     # Rings around the line of sight, on both sides of a particle.
     rings = np.pi * np.diff(edges**2)[:, None] * 2 * np.diff(along)
     share = rings / (1.0 if box is None else np.prod(box))
-    return result("wp", counts, counts.estimate(share), edges, 2 * np.diff(along), advice)
+    return result("wp", counts, counts.estimate(share), edges, 2 * np.diff(along), advice, pi_max=along[-1])
 
 
 def in_multipoles(
@@ -161,7 +173,8 @@ def in_multipoles(
     """Return the multipoles of ``xi(s, mu)``; see `spherical` and `result`."""
     share = _balls(edges, 3)[:, None] * np.diff(cosines) / (1.0 if box is None else np.prod(box))
     integral = [np.diff(legendre.legval(cosines, legendre.legint([0] * int(ell) + [2 * ell + 1]))) for ell in ells]
-    return result("xi(s, mu)", counts, counts.estimate(share), edges, np.stack(integral), advice)
+    orders = tuple(int(ell) for ell in ells)
+    return result("multipoles", counts, counts.estimate(share), edges, np.stack(integral), advice, ells=orders)
 
 
 def check_ells(ells: Any) -> None:

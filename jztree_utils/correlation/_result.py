@@ -10,6 +10,9 @@ from ._counts import Counts
 from ._estimators import Estimate, shortcomings
 from ._separations import separations_of
 
+_IN_WORDS = {"multipoles": "xi(s, mu)", "w_theta": "w(theta)"}  # statistics in warnings
+POWER_LAWS = ("xi", "w_theta")  # statistics without a unit, of one distance
+
 
 @dataclass(frozen=True, kw_only=True)
 class Correlation:
@@ -28,6 +31,9 @@ class Correlation:
         separation: ``(b,)`` float64, the mean distance of the data pairs in each bin, NaN without pairs; None unless it
             was requested.
         cross: Whether the pairs are those of two tracers, so that each pair counts once.
+        statistic: ``"xi"``, ``"wp"``, ``"multipoles"`` or, with edges in degrees, ``"w_theta"``.
+        ells: The multipole orders of the rows of ``value``, or None.
+        pi_max: The end of the integral of ``wp`` along the line of sight, or None.
     """
 
     edges: np.ndarray
@@ -37,6 +43,9 @@ class Correlation:
     occupied: np.ndarray | None = None
     separation: np.ndarray | None = None
     cross: bool = False
+    statistic: str = "xi"
+    ells: tuple[int, ...] | None = None
+    pi_max: float | None = None
 
     @property
     def centre(self) -> np.ndarray:
@@ -66,22 +75,31 @@ class Correlation:
 
 
 def result(
-    name: str, counts: Counts, found: Estimate, edges: np.ndarray, over: Any = (1.0,), advice: str = ""
+    name: str,
+    counts: Counts,
+    found: Estimate,
+    edges: np.ndarray,
+    over: Any = (1.0,),
+    advice: str = "",
+    ells: tuple[int, ...] | None = None,
+    pi_max: float | None = None,
 ) -> Correlation:
     """Build the result of a public function. Warn once if values are NaN or cells were joined.
 
     The warning names the caller of the caller of the caller as its origin.
 
     Args:
-        name: Name of the function in the warning.
+        name: The statistic of the result; see `Correlation`.
         counts: The pairs.
         found: The function in cells.
         edges: ``(b + 1,)`` edges of the bins.
         over: See `Estimate.integrated`.
         advice: The second way to avoid joined cells, after "give more randoms, or".
+        ells: See `Correlation`.
+        pi_max: See `Correlation`.
     """
     occupied = counts.occupied()
-    text = shortcomings(name, found, edges, advice, occupied)
+    text = shortcomings(_IN_WORDS.get(name, name), found, edges, advice, occupied)
     if text:
         warnings.warn(text, RuntimeWarning, stacklevel=4)
     values, number = found.integrated(np.asarray(over)), counts.number
@@ -95,6 +113,9 @@ def result(
         occupied=occupied,
         separation=separations_of(counts.counts["dd"]),
         cross="data_b" in counts.sets,
+        statistic=name,
+        ells=ells,
+        pi_max=None if pi_max is None else float(pi_max),
     )
 
 
@@ -104,15 +125,17 @@ def power_law(found: Correlation, low: float = 0.0, high: float = np.inf) -> tup
     This is a least-squares fit of the logarithms, weighted by the jackknife errors if they exist.
 
     Args:
-        found: A correlation function of one distance.
-        low, high: Use only bins between these distances, in the unit of the positions.
+        found: ``xi(r)`` or ``w(theta)``. The values of ``wp`` are lengths, so they have no such fit.
+        low, high: Use only bins between these distances, in the unit of ``found.edges``.
 
     Returns:
-        ``r0``, in the unit of the positions, and ``gamma``.
+        ``r0``, in the unit of ``found.edges``, and ``gamma``.
 
     Raises:
-        ValueError: If fewer than two bins in this range are positive.
+        ValueError: If ``found`` is ``wp`` or multipoles, or fewer than two bins in this range are positive.
     """
+    if found.statistic not in POWER_LAWS:
+        raise ValueError(f"found is {found.statistic}; a power law (r / r0)**-gamma needs {' or '.join(POWER_LAWS)}.")
     r, value = found.centre, found.value
     used = (found.edges[:-1] >= low) & (found.edges[1:] <= high) & (value > 0)
     if value.ndim != 1 or used.sum() < 2:

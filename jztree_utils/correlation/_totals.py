@@ -26,6 +26,7 @@ class Totals:
         absolute: ``(num_regions,)`` float64, sum of the absolute weights.
         num_regions: Number of regions, or None.
         rounding: Relative rounding error of a weight; None if every weight is 1.
+        dims: Number of dimensions of the positions; None if unknown.
     """
 
     num: np.ndarray
@@ -34,6 +35,7 @@ class Totals:
     absolute: np.ndarray
     num_regions: int | None = None
     rounding: float | None = None
+    dims: int | None = None
 
     def sums(self) -> np.ndarray:
         """Return ``(1 + num_regions,)``, the sum of the weights, and the sums without each region.
@@ -123,6 +125,7 @@ def totals(
         absolute=table[:, 3],
         num_regions=num_regions,
         rounding=rounding,
+        dims=int(np.shape(places)[-1]),
     )
 
 

@@ -1,12 +1,14 @@
 """Counts of pairs in bins of angle, and the angular correlation function."""
 
+from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jztree.radius import PairCounts, pair_counts
+from jztree.radius import PairCounts, WideSums, pair_counts
 
 from ..correlation import Correlation, bin_edges, totals, xi_from_counts
 from ._arguments import as_columns, checked_angles, checked_directions, checked_others
@@ -53,14 +55,16 @@ def angular_pair_counts(
     pos = unit_vectors(*checked_directions(ra, dec))
     others = checked_others(ra_b, dec_b)
     columns = as_columns(weight=weight, weight_b=weight_b, region=region, region_b=region_b)
+    angles = _angles(edges)
     with jax.enable_x64(True):
-        return pair_counts(
+        counts = pair_counts(
             pos,
-            chord_edges(_angles(edges)),
+            chord_edges(angles),
             part_b=None if others is None else unit_vectors(*others),
             num_regions=num_regions,
             **columns,
         )
+        return replace(counts, mode="theta", edges=WideSums(jnp.asarray(angles[:, None])), boxsize=None)
 
 
 def w_theta(

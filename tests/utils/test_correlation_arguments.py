@@ -11,8 +11,9 @@ import pytest
 from tracers import ALONG, COSINES, EDGES, NAMES, REGIONS, SETS, TRACERS, counted, options_of
 
 from jztree.kernels import particles_done
-from jztree.radius import pair_counts
+from jztree.radius import PairCounts, pair_counts
 from jztree_utils.correlation import multipoles_from_counts, totals, wp_from_counts, xi, xi_from_counts
+from jztree_utils.sky import angular_pair_counts
 
 PAIRS = np.ones(2, int)
 
@@ -129,6 +130,112 @@ PAIRS = np.ones(2, int)
 def test_invalid_arguments_raise(call: Callable[[], Any], error: Any, text: str) -> None:
     with pytest.raises(error, match=text):
         call()
+
+
+BOX = [1.0] * 3
+FLAT = SETS["data"].pos[:, :2]
+
+
+def counts_of(part: Any = SETS["data"].pos, edges: Any = EDGES, **options: Any) -> PairCounts:
+    return pair_counts(part, edges, **{"boxsize": 1.0} | options)
+
+
+def rp_pi(part: Any = SETS["data"].pos, along: Any = ALONG, **options: Any) -> PairCounts:
+    return counts_of(part, mode="rp_pi", edges_b=along, **options)
+
+
+def s_mu(**options: Any) -> PairCounts:
+    return counts_of(mode="s_mu", edges_b=COSINES, **options)
+
+
+OTHERS = {"part_b": SETS["data_b"].pos, "boxsize": None}
+OF_RANDOMS = counts_of(SETS["randoms"].pos, boxsize=None)
+SKY = (np.array([10.0, 20, 30]), np.array([0.0, 5, 9]))
+UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
+    "mode": (lambda: xi_from_counts(rp_pi(), 280, EDGES, BOX), "dd was counted with mode='rp_pi', .* wp_from_counts"),
+    "mode of wp": (lambda: wp_from_counts(s_mu(), 280, EDGES, ALONG, BOX), "needs mode='rp_pi'; use multipoles_from"),
+    "mode of multipoles": (lambda: multipoles_from_counts(counts_of(), 280, EDGES, COSINES, BOX), "use xi_from_counts"),
+    "mode of randoms": (
+        lambda: xi_from_counts(angular_pair_counts(*SKY, EDGES), 3, EDGES, rr=OF_RANDOMS, randoms=500),
+        "the counts have different modes, r and theta",
+    ),
+    "start along": (
+        lambda: wp_from_counts(rp_pi(along=[0.1, 0.2]), 280, EDGES, [0.1, 0.2], BOX),
+        "along begins at 0.1",
+    ),
+    "start along of numbers": (lambda: wp_from_counts([[1], [2]], 280, EDGES, [0.1, 0.2], BOX), "along begins at 0.1"),
+    "edges": (lambda: xi_from_counts(counts_of(), 280, [0.05, 0.15, 0.31], BOX), r"\[0.05 0.15 0.3 \], but edges are"),
+    "edges along": (
+        lambda: wp_from_counts(rp_pi(), 280, EDGES, [0, 0.1, 0.2, 0.4], BOX),
+        r"dd was counted with the edges \[0. 0.1 0.2 0.3\], but along are \[0. 0.1 0.2 0.4\]",
+    ),
+    "cosines": (lambda: multipoles_from_counts(s_mu(), 280, EDGES, [0, 0.3, 0.6, 1], BOX), "but cosines are"),
+    "edges of randoms": (
+        lambda: xi_from_counts(
+            counts_of(boxsize=None), 280, EDGES, rr=counts_of(SETS["randoms"].pos, EDGES + 1, boxsize=None), randoms=500
+        ),
+        "rr was counted with the edges",
+    ),
+    "dimensions of the box": (
+        lambda: xi_from_counts(counts_of(), 280, EDGES, [1.0] * 2),
+        "different numbers of dim.* 3 and 2",
+    ),
+    "dimensions of the totals": (
+        lambda: xi_from_counts([1, 2], totals(FLAT), EDGES, BOX),
+        "data and boxsize have diff",
+    ),
+    "wp in 2D": (
+        lambda: wp_from_counts(rp_pi(FLAT, boxsize=None), 280, EDGES, ALONG, rr=np.ones((2, 3)), randoms=5),
+        "dd and the function have different numbers of dimensions, 2 and 3",
+    ),
+    "box": (lambda: xi_from_counts(counts_of(), 280, EDGES, [2.0] * 3), "dd and boxsize have different boxes"),
+    "open box": (lambda: xi_from_counts(counts_of(boxsize=None), 280, EDGES, BOX), r"boxes, \[0. 0. 0.\] and"),
+    "box of randoms": (
+        lambda: xi_from_counts(counts_of(), 280, EDGES, rr=OF_RANDOMS, randoms=500),
+        "dd and rr have different boxes",
+    ),
+    "line of sight": (
+        lambda: wp_from_counts(rp_pi(los=0), 280, EDGES, ALONG, BOX, los=-1),
+        "dd and los have different lines of sight, 0 and 2",
+    ),
+    "cross count without data_b": (
+        lambda: xi_from_counts(counts_of(**OTHERS | {"boxsize": 1.0}), 280, EDGES, BOX),
+        "dd has pairs of two sets, but the totals data_b of the second set are missing",
+    ),
+    "count of one tracer for two": (
+        lambda: xi_from_counts(counts_of(), 280, EDGES, BOX, data_b=250),
+        "dd has pairs within one set, but there are totals of data and data_b",
+    ),
+    "dr within a set": (
+        lambda: xi_from_counts(counts_of(boxsize=None), 280, EDGES, dr=OF_RANDOMS, rr=OF_RANDOMS, randoms=500),
+        "dr has pairs within one set",
+    ),
+    "rr of two sets": (
+        lambda: xi_from_counts(counts_of(boxsize=None), 280, EDGES, rr=counts_of(**OTHERS), randoms=500),
+        "rr has pairs of two sets, but the totals randoms_b",
+    ),
+    "angles in a box": (lambda: xi_from_counts(angular_pair_counts(*SKY, EDGES), 3, EDGES, BOX), "angles have no per"),
+    "chords for angles": (
+        lambda: xi_from_counts(angular_pair_counts(*SKY, EDGES), 3, np.radians(EDGES), rr=[1, 2], randoms=5),
+        "dd was counted with the edges",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", UNFIT)
+def test_counts_that_do_not_fit_raise(fault: str) -> None:
+    call, text = UNFIT[fault]
+    with pytest.raises(ValueError, match=text):
+        call()
+
+
+def test_line_of_sight_of_the_counts_is_the_default() -> None:
+    """The length of the box along it limits ``along``."""
+    box, along = [0.7, 1.0, 1.0], [0.0, 0.2, 0.4]
+    counts = rp_pi(along=along, los=1, boxsize=box)
+    assert np.isfinite(wp_from_counts(counts, 280, EDGES, along, box).value).all()
+    with pytest.raises(ValueError, match=r"along reaches 0\.4, .* 0\.35"):
+        wp_from_counts(rp_pi(along=along, los=0, boxsize=box), 280, EDGES, along, box)
 
 
 @pytest.mark.parametrize(("name", "columns"), NAMES.items())

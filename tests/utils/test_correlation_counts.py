@@ -74,6 +74,11 @@ def test_weighted_counts_with_regions_give_the_definition(tracer: str, function:
     found = FROM_COUNTS[function](**given_counts(names, counted(function)), **totals_of(names), edges=EDGES)
     sets = {name: SETS[name] for name in names}
     np.testing.assert_allclose(found.value, expected(sets, function), rtol=1e-6, atol=1e-6)
+    assert (found.statistic, found.ells, found.pi_max) == (
+        function,
+        (0, 2, 4) if function == "multipoles" else None,
+        ALONG[-1] if function == "wp" else None,
+    )
     assert found.samples is not None
     for k in range(REGIONS):
         kept = expected({name: one.without(k) for name, one in sets.items()}, function)

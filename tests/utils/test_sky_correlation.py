@@ -93,7 +93,7 @@ def test_treecorr_has_the_same_counts() -> None:
 
 
 def test_bins_without_pairs_are_named_in_degrees() -> None:
-    with pytest.warns(RuntimeWarning, match=r"xi is NaN in bin 1 \(100 to 120\)"):
+    with pytest.warns(RuntimeWarning, match=r"^w\(theta\) is NaN in bin 1 \(100 to 120\)"):
         found = sky.w_theta(*cap(50, 7), [0, 100, 120], *cap(90, 8))
     assert np.isnan(found.value).tolist() == [False, True]
     for n in (0, 1):
