@@ -1,7 +1,7 @@
 """Particles of one or two tracers with their randoms, and the counts of their pairs."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from jztree.data import get_num, get_pos
 from jztree.radius import PairCounts, pair_counts
 
+from .._precision import full_precision
 from ..progress import progress
 from ._arguments import axis_of, real_numbers
 from ._counts import SETS, Counts, counts_of, names_of
@@ -79,6 +80,12 @@ class Sample:
             edges: ``(b + 1,)`` edges of the distance.
             **bins: Further options of `pair_counts`.
         """
+        with full_precision(*(one.part for one in self.sets.values())) as parts:
+            pairs = zip(self.sets.items(), parts, strict=True)
+            sets = {name: one._replace(part=part) for (name, one), part in pairs}
+            return replace(self, sets=sets)._counts(edges, bins)
+
+    def _counts(self, edges: np.ndarray, bins: dict[str, Any]) -> Counts:
         options = {"boxsize": self.boxsize, "num_regions": self.num_regions} | bins
         sets, found = {name: names_of(name, self.sets) for name in self._needed()}, {}
         work = {name: self.sets[one[0]].num * self.sets[one[-1]].num for name, one in sets.items()}

@@ -9,6 +9,7 @@ from jztree.data import Particles, get_num
 from jztree.radius import PairCounts, pair_counts
 
 from .. import progress as reports
+from .._precision import full_precision
 from ._progress import counting
 
 
@@ -50,8 +51,9 @@ def mean_separations(
     with (
         reports.progress(what, work, "possible pairs", quiet=quiet) as advance,
         counting(what, work, 2 * num, advance, quiet=quiet),  # the kernel runs twice
+        full_precision(part, part_b) as (one, other),
     ):
-        found = separations_of(pair_counts(part, edges, boxsize, part_b, separations=True, **options))
+        found = separations_of(pair_counts(one, edges, boxsize, other, separations=True, **options))
     assert found is not None
     return found
 

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from jztree.data import Particles, check_no_unit
 
+from .._precision import full_precision
 from ._counts import Tracer, counted
 from ._queries import Queries, grid_queries, integer, random_queries
 
@@ -116,7 +117,8 @@ def knn_cdf(
         TypeError, ValueError: If an argument is invalid.
         ValueError or jax.errors.JaxRuntimeError: If a position is NaN or infinite.
     """
-    counts, num = counted([Tracer.of(part, _numbers(k, "k"), boxsize, mesh)], _radii(radii), queries)
+    with full_precision(part) as (places,):
+        counts, num = counted([Tracer.of(places, _numbers(k, "k"), boxsize, mesh)], _radii(radii), queries)
     return KnnCDF(radii=_radii(radii), k=_numbers(k, "k"), count=counts[0], num=num)
 
 
@@ -144,11 +146,12 @@ def joint_knn_cdf(
         TypeError, ValueError: If an argument is invalid.
         ValueError or jax.errors.JaxRuntimeError: If a position is NaN or infinite.
     """
-    tracers = [
-        Tracer.of(part, _numbers(k, name), boxsize, mesh)
-        for part, k, name in ((part_a, k_a, "k_a"), (part_b, k_b, "k_b"))
-    ]
-    (count_a, count_b, joint), num = counted(tracers, _radii(radii), queries)
+    with full_precision(part_a, part_b) as (places_a, places_b):
+        tracers = [
+            Tracer.of(part, _numbers(k, name), boxsize, mesh)
+            for part, k, name in ((places_a, k_a, "k_a"), (places_b, k_b, "k_b"))
+        ]
+        (count_a, count_b, joint), num = counted(tracers, _radii(radii), queries)
     a, b = (
         KnnCDF(radii=_radii(radii), k=tracer.k, count=count, num=num)
         for tracer, count in zip(tracers, (count_a, count_b), strict=True)

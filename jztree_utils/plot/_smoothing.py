@@ -9,6 +9,8 @@ from numpy.typing import ArrayLike
 from jztree.data import FofCatalogue
 from jztree.knn import knn
 
+from .._precision import full_precision
+
 _STEP = math.sqrt(2)  # ratio of successive widths
 _WIDEST = 1 / 8  # as a fraction of the picture
 _REACH = 4  # cut-off of a Gaussian, in its widths
@@ -31,8 +33,9 @@ def widths(pos: ArrayLike, boxsize: ArrayLike | None, neighbours: int) -> np.nda
     num = len(points)
     if num < 2:
         return np.zeros(num)
-    distances, _ = knn.jit(points, k=min(neighbours + 1, num), boxsize=boxsize)  # the first is the particle
-    return np.asarray(distances)[:, -1].astype(np.float64) / 2
+    with full_precision(points) as (places,):
+        distances, _ = knn.jit(places, k=min(neighbours + 1, num), boxsize=boxsize)  # the first is the particle
+        return np.asarray(distances)[:, -1].astype(np.float64) / 2
 
 
 def spread(
@@ -103,7 +106,12 @@ def within(
 
     held = inside(points)
     masses = mass if mass is None or np.ndim(mass) == 0 else np.asarray(mass)[held]
-    return points[held], masses, None if groups is None else _rows_of(groups, inside(np.asarray(groups.com_pos)))
+    return (
+        points[held],
+        masses,
+        None if groups is None else _rows_of(groups, inside(np.asarray(groups.com_pos))),
+        rest[0],
+    )
 
 
 def _rows_of(groups: FofCatalogue, held: np.ndarray) -> FofCatalogue:
