@@ -4,7 +4,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from jztree_utils.plot import label_short_range, plain_ticks
+from jztree_utils.plot import label_logarithmic, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +42,7 @@ def _panel(panel: "Axes", axis: str, points: list[dict[str, Any]]) -> None:
         times = [point["seconds"] * factor for point, factor in zip(mine, scale, strict=True)]
         panel.plot([point[axis] for point in mine], times, "o-", color=_COLOURS[library], label=library)
     panel.set(xscale="log", yscale="log", ylabel="microseconds a particle" if axis == "n" else "seconds")
-    label_short_range(panel.yaxis)
+    label_logarithmic(panel.yaxis)
     if axis != "n":
         plain_ticks(panel, sorted({point[axis] for point in points}))
     panel.grid(alpha=0.3)

@@ -16,7 +16,7 @@ from ._groups import plot_group_numbers, plot_group_sizes, plot_mass_function
 from ._halo import plot_halo
 from ._neighbours import plot_neighbour_distances
 from ._scaling import plot_scaling, read_measurements
-from ._style import label_short_range as label_short_range
+from ._style import label_logarithmic as label_logarithmic
 from ._style import plain_ticks as plain_ticks
 
 # The command line and the benchmarks also import the names that are not in this list.

@@ -2,6 +2,7 @@
 
 # ruff: noqa: PLC0415 - matplotlib is optional
 import math
+import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue
 from ._figure import Path, drawing
 from ._groups import draw_sizes
 from ._smoothing import spread, widths, within
-from ._style import with_unit
+from ._style import ON_DARK, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ _BLOCK = 2**22  # number of particles projected at a time, so that temporary arr
 _COLOUR_MAP = "magma"
 _CIRCLE = "#7fd6ff"
 _SPHERES = ("r200m", "r200c", "r500c")  # in order of decreasing radius
+_LEGEND_WIDTH = 40  # characters
 _OVERDENSITY = 200  # overdensity of the balls that represent groups of unknown size
 _IN_PIXEL = 4  # mean number of particles per pixel: with fewer, shot noise hides the structure
 _TICKS = 6  # at most, so that there is space for five-digit numbers
@@ -46,6 +48,8 @@ def plot_density(
     smooth: int = 0,
     length_unit: str = "",
     mass_unit: str = "",
+    redshift: float | None = None,
+    circles: str = "",
     title: str = "",
 ) -> "Figure":
     """Plot the projected density of particles, in units of its mean, with circles around the largest groups.
@@ -69,6 +73,8 @@ def plot_density(
             look good.
         length_unit: Unit of length in the labels.
         mass_unit: If set, colours are masses over areas in these units, instead of multiples of the mean.
+        redshift: Redshift in the title; None shows none.
+        circles: Meaning of the radius of a circle in the legend; by default the words of `with_radii`.
         title: Title above the picture.
 
     Returns:
@@ -82,13 +88,17 @@ def plot_density(
     with drawing(path, (7.2, 6.0)) as figure:
         check_no_units(pos=pos, mass=mass, slab=slab)
         total = len(np.asarray(pos))
-        groups = None if catalogue is None else squeeze_catalogue(with_radii(catalogue, total, boxsize)[0])
+        groups, words = (None, "") if catalogue is None else with_radii(catalogue, total, boxsize)
+        groups, slice_words = None if groups is None else squeeze_catalogue(groups), ""
         if slab is not None:
-            pos, mass, groups = within(slab, axes, boxsize, pos, mass, groups)
+            pos, mass, groups, along = within(slab, axes, boxsize, pos, mass, groups)
+            slice_words = f"slab from {slab[0]:g} to {slab[1]:g} {length_unit}".rstrip() + f" along {_name(along)}"
         shown = view_of(pos, boxsize, axes)
         shown.widths = widths(pos, boxsize, smooth) if smooth else None
         shown.set_unit(mass, mass_unit, length_unit)
-        draw(figure.subplots(), shown, mass, bins, groups, num_circles, length_unit, title)
+        shown.circles = circles or words
+        heading = caption(title, redshift, slice_words)
+        draw(figure.subplots(), shown, mass, bins, groups, num_circles, length_unit, heading)
         return figure
 
 
@@ -103,6 +113,8 @@ def plot_halos(
     bins: int | None = None,
     length_unit: str = "",
     mass_unit: str = "",
+    redshift: float | None = None,
+    circles: str = "",
     title: str = "",
 ) -> "Figure":
     """Plot the projected density with circles around the largest groups, and the distribution of group sizes.
@@ -120,6 +132,8 @@ def plot_halos(
         bins: Pixels along the longer side of the density. None chooses four particles per pixel on average, from 64 to
             600 pixels.
         length_unit, mass_unit: Units in the labels.
+        redshift: Redshift in the title; None shows none.
+        circles: Meaning of the radius of a circle in the legend; by default the words of `with_radii`.
         title: Title above the density.
 
     Returns:
@@ -133,8 +147,9 @@ def plot_halos(
     with drawing(path, (11.2, 5.2)) as figure:
         shown = view_of(pos, boxsize, axes)
         density_axes, size_axes = figure.subplots(1, 2, width_ratios=(1.25, 1))
-        groups = with_radii(catalogue, len(shown.points), boxsize)[0]
-        draw(density_axes, shown, None, bins, groups, num_circles, length_unit, title)
+        groups, words = with_radii(catalogue, len(shown.points), boxsize)
+        shown.circles = circles or words
+        draw(density_axes, shown, None, bins, groups, num_circles, length_unit, caption(title, redshift))
         draw_sizes(size_axes, squeeze_catalogue(catalogue), mass_unit)
         return figure
 
@@ -161,7 +176,7 @@ def with_radii(
     """
     check_no_units(catalogue=catalogue, boxsize=boxsize, spheres=dict(spheres or {}))
     if catalogue.max_radius is not None:
-        return catalogue, "the distance of the farthest member (max_radius)"
+        return catalogue, "distance of the farthest member"
     groups = squeeze_catalogue(catalogue)
     ndim = np.shape(groups.com_pos)[1]
     lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), ndim)
@@ -189,7 +204,9 @@ class View:
         high: ``(2,)``, the upper corner.
         periodic: ``(2,)`` bool, True for a periodic dimension.
         widths: ``(n,)`` widths of the Gaussians that represent particles, None for counts in pixels.
-        unit: Unit of mass over area, None for multiples of the mean.
+        unit: The label of the colours, None for multiples of the mean of the picture.
+        reference: The particles per area that the colour 1 means, if ``unit`` is set and is not one of mass.
+        circles: Meaning of the radii of circles.
     """
 
     points: np.ndarray
@@ -199,6 +216,8 @@ class View:
     periodic: np.ndarray
     widths: np.ndarray | None = None
     unit: str | None = None
+    reference: float | None = None
+    circles: str = ""
 
     def set_unit(self, mass: ArrayLike | None, mass_unit: str, length_unit: str) -> None:
         """Use masses over areas as colours if there is a unit of mass. Raises ValueError without masses."""
@@ -207,7 +226,7 @@ class View:
                 f"mass_unit is {mass_unit}, but the masses of the particles are missing; give them as mass."
             )
         per_area = f"{mass_unit} / ({length_unit})$^2$" if length_unit else f"{mass_unit} / length$^2$"
-        self.unit = per_area if mass_unit else None
+        self.unit = f"surface density [{per_area}]" if mass_unit else None
 
 
 def view_of(pos: ArrayLike, boxsize: ArrayLike | None, axes: tuple[int, int]) -> View:
@@ -252,9 +271,19 @@ def draw(
     _draw_density(ax, view, mass, pixels)
     if groups is not None:
         _draw_circles(ax, view, groups, num_circles)
-    names = ["xyz"[axis] if axis < 3 else f"dimension {axis}" for axis in view.axes]
+    names = [_name(axis) for axis in view.axes]
     ax.set(xlabel=with_unit(names[0], unit), ylabel=with_unit(names[1], unit), title=title)
     ax.locator_params(nbins=_TICKS)
+
+
+def caption(title: str, redshift: float | None, slab: str = "") -> str:
+    """Return the title of a picture: that of the user, and below it the slab and the redshift."""
+    state = [slab, "" if redshift is None else f"redshift {redshift:.4g}"]
+    return "\n".join(filter(None, [title, ", ".join(filter(None, state))]))
+
+
+def _name(axis: int) -> str:
+    return "xyz"[axis] if axis < 3 else f"dimension {axis}"
 
 
 def _project(view: View, mass: ArrayLike | None, bins: int) -> np.ndarray:
@@ -296,7 +325,8 @@ def _draw_density(ax: "Axes", view: View, mass: ArrayLike | None, bins: int) -> 
     scale, label = sums.size / max(len(view.points), 1), "projected density / mean"
     if view.unit is not None:
         area = float(np.prod(high - low)) / sums.size
-        scale, label = float(np.mean(np.asarray(mass, np.float64))) / area, f"surface density [{view.unit}]"
+        each = float(np.mean(np.asarray(mass, np.float64))) if view.reference is None else 1 / view.reference
+        scale, label = each / area, view.unit
     floor, top = _EMPTY, max(sums.max(), 1)
     if view.widths is not None and sums.any():
         floor, top = max(np.percentile(sums[sums > 0], _DARKEST), sums.max() / _RANGE), sums.max()
@@ -314,14 +344,22 @@ def _draw_density(ax: "Axes", view: View, mass: ArrayLike | None, bins: int) -> 
 
 def _draw_circles(ax: "Axes", view: View, catalogue: FofCatalogue, number: int) -> None:
     from matplotlib.collections import PatchCollection
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Circle
 
     groups = squeeze_catalogue(catalogue)
     largest = np.argsort(-np.asarray(groups.count), kind="stable")[:number]
-    centres = np.asarray(groups.com_pos)[:, view.axes][largest]
-    if groups.max_radius is None:
-        ax.plot(*centres.T, "+", color=_CIRCLE, scalex=False, scaley=False)
+    if not len(largest):
         return
+    centres = np.asarray(groups.com_pos)[:, view.axes][largest]
+    label = "largest group" if len(largest) == 1 else f"{len(largest)} largest groups"
+    if groups.max_radius is None:
+        ax.plot(*centres.T, "+", color=_CIRCLE, scalex=False, scaley=False, label=label)
+        ax.legend(loc="upper right", **ON_DARK)
+        return
+    key = Line2D([], [], linestyle="", marker="o", markersize=10, markerfacecolor="none", color=_CIRCLE)
+    words = textwrap.fill(f"radius: {view.circles}", _LEGEND_WIDTH)
+    ax.legend([key], [f"{label}\n{words}"], loc="upper right", **ON_DARK)
     radii = np.asarray(groups.max_radius)[largest]
     steps = [np.asarray([-1, 0, 1]) if wraps else np.asarray([0]) for wraps in view.periodic]
     shifts = np.stack(np.meshgrid(*steps), axis=-1).reshape(-1, 2) * (view.high - view.low)

@@ -10,7 +10,7 @@ from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue
 
 from ..mass_function import MODELS, Cosmology, Units, mass_function, poisson_interval
 from ._figure import Path, drawing
-from ._style import COLOURS, REFERENCE, label_short_range, with_unit
+from ._style import COLOURS, REFERENCE, label_logarithmic, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 _BIN = 0.2  # bin width of the mass function, in decades
 _MSUN, _PER_CUBIC_MPC = r"$h^{-1}\,\mathrm{M}_\odot$", r"$h^3\,\mathrm{Mpc}^{-3}$"
-_SHORT = 100  # a range of sizes for which powers of ten give too few labels
 _IN_BIN = 9  # number of masses per bin for the average of the reference
 
 
@@ -52,10 +51,8 @@ def draw_sizes(ax: "Axes", groups: FofCatalogue, unit: str, title: str = "") -> 
     ax.set(xlabel=label, ylabel="groups at least as large", title=title or f"{len(sizes):,} groups")
     if len(sizes):
         ax.loglog(sizes, np.arange(1, len(sizes) + 1), drawstyle="steps-post", color=COLOURS[0])
-        if sizes[0] < _SHORT * sizes[-1]:
-            label_short_range(ax.xaxis)
-        if len(sizes) < _SHORT:
-            label_short_range(ax.yaxis)
+        label_logarithmic(ax.xaxis)
+        label_logarithmic(ax.yaxis)
 
 
 def plot_group_numbers(
@@ -133,7 +130,7 @@ def plot_mass_function(
 
     Raises:
         ImportError: If matplotlib is missing.
-        ValueError: If masses or the box are missing, or the model is unknown.
+        ValueError: If masses or the box are missing, a mass is not positive and finite, or the model is unknown.
         OutputError: If ``path`` cannot be written.
     """
     check_no_units(groups=groups, boxsize=boxsize, particle_mass=particle_mass)
@@ -157,6 +154,9 @@ def plot_mass_function(
         upper.set(title=title, ylabel=with_unit("d$n$ / d$\\,$log$_{10}\\,M$", volume_unit))
         label = "group mass $M$" if definition in (None, "mass") else f"$M$ = {definition}"
         lower.set(xlabel=with_unit(label, mass_unit))
+        if len(mass):
+            label_logarithmic(lower.xaxis)
+            label_logarithmic(upper.yaxis)
         return figure
 
 
@@ -178,24 +178,33 @@ class _Bins:
 
 
 def _masses(groups: Any, particle_mass: float | None) -> tuple[np.ndarray, float | None]:
-    """Return the masses of groups, and the mass of a particle if all have the same."""
+    """Return the masses of groups, and the mass of a particle if all masses are multiples of it."""
+    if particle_mass is not None and not 0 < particle_mass < np.inf:
+        raise ValueError(f"particle_mass is {particle_mass}; it must be positive and finite, or None.")
     if not isinstance(groups, FofCatalogue):
         mass = np.asarray(groups, np.float64)
-        if mass.ndim != 1 or not np.all(mass > 0):
-            raise ValueError(
-                f"groups are masses of shape {mass.shape}; a mass function needs a catalogue, or positive masses (g,)."
-            )
-        return mass, particle_mass if particle_mass and _are_multiples(mass / particle_mass) else None
-    if groups.mass is None:
+    elif groups.mass is None:
         raise ValueError(
             "these groups have no masses; give an array of masses, such as the counts times the particle mass."
         )
-    return np.asarray(squeeze_catalogue(groups).mass, np.float64), particle_mass or particle_mass_of(groups)
+    else:
+        mass = np.asarray(squeeze_catalogue(groups).mass, np.float64)
+        particle_mass = particle_mass or particle_mass_of(groups)
+    if mass.ndim != 1:
+        raise ValueError(
+            f"groups are masses of shape {mass.shape}; a mass function needs a catalogue, or positive masses (g,)."
+        )
+    is_valid = (mass > 0) & np.isfinite(mass)
+    if not is_valid.all():
+        row = int(np.argmin(is_valid))
+        raise ValueError(f"the mass of group {row} is {mass[row]:g}; masses must be positive and finite.")
+    return mass, particle_mass if particle_mass and _are_multiples(mass / particle_mass) else None
 
 
 def _are_multiples(numbers: np.ndarray) -> bool:
     """Return whether masses are multiples of the particle mass, apart from rounding to float32."""
-    return bool(np.all(np.abs(numbers - np.round(numbers)) < 0.01 + 1e-6 * numbers))
+    nearest = np.maximum(np.round(numbers), 1)
+    return bool(np.all(np.abs(numbers - nearest) < 0.01 + 1e-6 * numbers))
 
 
 def particle_mass_of(groups: FofCatalogue) -> float | None:
@@ -209,26 +218,25 @@ def particle_mass_of(groups: FofCatalogue) -> float | None:
 
 def _volume(boxsize: Any) -> float:
     lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), (3,))
-    if not np.all(lengths > 0):
+    if not np.all((lengths > 0) & np.isfinite(lengths)):
         raise ValueError(
-            f"boxsize is {boxsize}, but a mass function needs the volume of the groups; give positive lengths."
+            f"boxsize is {boxsize}, but a mass function needs the volume of the groups; give positive, finite lengths."
         )
     return float(lengths.prod())
 
 
 def _count(mass: np.ndarray, quantum: float | None, volume: float) -> _Bins:
     if not len(mass):
-        return _Bins(np.empty(0), np.empty(0), volume)
+        return _Bins(np.empty(0), np.zeros(0, int), volume)
     least, most = mass.min(), mass.max()
+    steps = 10 ** (_BIN * np.arange(int(np.log10(most / least) / _BIN) + 3))
     if quantum is None:
-        number = max(int(np.log10(most / least) / _BIN), 0) + 1
-        edges = least * (1 - 1e-6) * 10 ** (_BIN * np.arange(number + 1))
+        edges = least * (1 - 1e-6) * steps
     else:
         # Between the possible masses, otherwise the number of masses per bin would vary at random.
-        first, last = (round(extreme / quantum) for extreme in (least, most))
-        steps = first * 10 ** (_BIN * np.arange(int(np.log10(last / first) / _BIN) + 3))
-        edges = np.unique(np.round(steps) - 0.5) * quantum
-        edges = edges[: np.searchsorted(edges, most) + 1]
+        edges = np.unique(np.round(round(least / quantum) * steps) - 0.5) * quantum
+    # The last edge is the first above the largest mass.
+    edges = edges[: np.searchsorted(edges, most, side="right") + 1]
     return _Bins(edges, np.histogram(mass, edges)[0], volume)
 
 

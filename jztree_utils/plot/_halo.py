@@ -8,10 +8,10 @@ from numpy.typing import ArrayLike
 
 from jztree.data import check_no_units
 
-from ._density import draw, view_of
+from ._density import caption, draw, view_of
 from ._figure import Path, drawing
 from ._smoothing import widths
-from ._style import COLOURS
+from ._style import COLOURS, ON_DARK, with_unit
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,6 +32,7 @@ def plot_halo(
     axes: tuple[int, int] = (0, 1),
     length_unit: str = "",
     mass_unit: str = "",
+    redshift: float | None = None,
     title: str = "",
 ) -> "Figure":
     """Plot the matter around one halo, and its spheres.
@@ -39,6 +40,10 @@ def plot_halo(
     The picture shows a cube around the centre, 1.3 times as wide as the largest sphere, projected along all dimensions
     but two. Each particle is spread over half the distance to its 16th neighbour. Coordinates are relative to the
     centre.
+
+    In a periodic box, colours are projected densities divided by the mean density of the box: in three dimensions, the
+    length of a column of mean density that holds as much matter. This does not depend on the size of the picture.
+    Without a box the mean density is unknown, and colours are particles, or masses, per area.
 
     Args:
         pos: ``(n, d)`` positions of particles, d at least 2.
@@ -49,7 +54,8 @@ def plot_halo(
         mass: ``(n,)`` masses of the particles, or one for all; None counts them.
         axes: The two dimensions to show.
         length_unit: Unit of length in the labels.
-        mass_unit: If set, colours are masses over areas, instead of multiples of the mean.
+        mass_unit: If set, colours are masses over areas in these units.
+        redshift: Redshift in the title; None shows none.
         title: Title above the picture.
 
     Returns:
@@ -65,17 +71,20 @@ def plot_halo(
     if not drawn:
         raise ValueError("spheres has no positive, finite radius; give at least one.")
     half = _MARGIN * max(drawn.values())
-    near, weight = _around(np.asarray(pos), np.asarray(centre, np.float64), boxsize, half, mass)
+    points, middle = np.asarray(pos), np.asarray(centre, np.float64)
+    near, weight = _around(points, middle, boxsize, half, mass)
     with drawing(path, (7.2, 6.0)) as figure:
         shown = view_of(near, None, axes)
         shown.low, shown.high = np.full(2, -half), np.full(2, half)
         shown.widths = widths(near, None, _NEIGHBOURS)
         shown.set_unit(mass, mass_unit, length_unit)
+        if not mass_unit:
+            shown.reference, shown.unit = _reference(points, boxsize, mass, weight, length_unit)
         ax = figure.subplots()
-        draw(ax, shown, weight, _PIXELS, None, 0, length_unit, title)
+        draw(ax, shown, weight, _PIXELS, None, 0, length_unit, caption(title, redshift))
         for axis, label in ((ax.xaxis, ax.get_xlabel()), (ax.yaxis, ax.get_ylabel())):
             axis.set_label_text(f"{label} from the centre")
-        _draw_spheres(ax, drawn)
+        _draw_spheres(ax, drawn, length_unit)
         return figure
 
 
@@ -92,13 +101,33 @@ def _around(pos: np.ndarray, centre: np.ndarray, boxsize: Any, half: float, mass
     return apart[held], mass if mass is None or np.ndim(mass) == 0 else np.asarray(mass)[held]
 
 
-def _draw_spheres(ax: Any, spheres: Mapping[str, float]) -> None:
+def _reference(pos: np.ndarray, boxsize: Any, mass: Any, held: Any, length_unit: str) -> tuple[float, str]:
+    """Return the particles per area that the colour 1 means, in masses of the mean of the ``held`` ones; and a label.
+
+    Args:
+        pos: ``(n, d)`` positions of all particles.
+        boxsize: The box.
+        mass: The masses of all particles, or one, or None.
+        held: The masses of the particles in the picture, in the same form.
+        length_unit: Unit of length in the label.
+    """
+    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), pos.shape[1:])
+    each = float(np.mean(held)) if np.ndim(held) and len(held) else 1.0
+    if (lengths > 0).all() and len(pos):
+        total = float(np.sum(mass, dtype=np.float64)) if np.ndim(mass) else float(len(pos))
+        depth = pos.shape[1] - 2
+        unit = "" if not depth or not length_unit else length_unit if depth == 1 else f"{length_unit}$^{depth}$"
+        return total / each / float(lengths.prod()), with_unit("projected density / mean density", unit)
+    area = f"({length_unit})$^{{-2}}$" if length_unit else ""
+    return 1 / each, with_unit("mass per area" if np.ndim(mass) else "particles per area", area)
+
+
+def _draw_spheres(ax: Any, spheres: Mapping[str, float], length_unit: str) -> None:
     """Draw a circle for each sphere, the smallest first, with its name in the legend."""
     from matplotlib.patches import Circle  # noqa: PLC0415 - matplotlib is optional
 
     for number, (name, radius) in enumerate(sorted(spheres.items(), key=lambda one: one[1])):
         colour = ("#ffffff", *COLOURS[1:])[number % len(COLOURS)]
-        ax.add_patch(
-            Circle((0, 0), radius, fill=False, edgecolor=colour, linewidth=1.5, label=f"{name} = {radius:.4g}")
-        )
-    ax.legend(loc="upper right", labelcolor="white", facecolor="black", frameon=True, framealpha=0.5)
+        label = f"{name} = {radius:.4g} {length_unit}".rstrip()
+        ax.add_patch(Circle((0, 0), radius, fill=False, edgecolor=colour, linewidth=1.5, label=label))
+    ax.legend(loc="upper right", **ON_DARK)

@@ -13,7 +13,7 @@ import numpy as np
 
 from ..io import check_is_file, unreadable
 from ._figure import Path, drawing
-from ._style import COLOURS, REFERENCE, label_short_range, plain_ticks
+from ._style import COLOURS, REFERENCE, label_logarithmic, plain_ticks
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -123,9 +123,7 @@ class _Panel:
         ax.plot(x, 1.4 * seconds[0] * (x / x[0]) ** self.ideal, **_IDEAL)
         ax.set(xscale="log", yscale="log", xlabel=self.label, ylabel="seconds", title=self.title)
         values = np.unique(np.concatenate([x for x, _ in self.lines.values()])).astype(int)
-        low, high = ax.get_ylim()
-        if high / low < 100:
-            label_short_range(ax.yaxis)
+        label_logarithmic(ax.yaxis)
         if values[-1] < 10000 or len(values) < 4:
             plain_ticks(ax, values.tolist())
 

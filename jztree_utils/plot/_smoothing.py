@@ -82,8 +82,8 @@ def within(
     pos: ArrayLike,
     mass: ArrayLike | None,
     groups: FofCatalogue | None,
-) -> tuple[np.ndarray, ArrayLike | None, FofCatalogue | None]:
-    """Select particles, masses and groups in the slab along the first dimension that is not in ``axes``.
+) -> tuple[np.ndarray, ArrayLike | None, FofCatalogue | None, int]:
+    """Select particles, masses and groups in the slab along the first dimension that is not in ``axes``; return it too.
 
     Raises:
         ValueError: If no other dimension exists, or the slab is empty.

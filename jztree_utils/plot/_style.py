@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 REFERENCE = "0.35"  # the grey of reference curves
 DOTS_PER_INCH = 150
+_SHORT = 100  # a range for which powers of ten give too few labels, and all ticks too many
+ON_DARK: Any = {"labelcolor": "white", "facecolor": "black", "frameon": True, "framealpha": 0.5}  # legends
 STYLE: Any = {
     "font.size": 13,
     "legend.fontsize": 11,
@@ -38,10 +40,23 @@ def plain_ticks(axes: "Axes", values: Sequence[float]) -> None:
     axes.set_xticks([], minor=True)
 
 
-def label_short_range(axis: "Axis") -> None:
-    """Label a logarithmic axis at 1, 2 and 5 times the powers of ten."""
-    from matplotlib.ticker import LogLocator, NullFormatter
+def label_logarithmic(axis: "Axis") -> None:
+    """Label a logarithmic axis; below two decades, at 1, 2 and 5 times the powers of ten. Call this last."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axis.set_major_formatter("{x:g}")
-    axis.set_minor_formatter(NullFormatter())
+    axis.axes.autoscale_view()
+    low, high = axis.get_view_interval()
+    if high < _SHORT * low:
+        axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.set_major_formatter(FuncFormatter(_number))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _number(value: float, _: int | None = None) -> str:
+    """Return a number such as 0.02, 500 or $2\\times10^{12}$."""
+    if 1e-3 <= value < 1e5:
+        return f"{value:g}"
+    mantissa, exponent = f"{value:e}".split("e")
+    factor = f"{float(mantissa):g}"
+    power = f"10^{{{int(exponent)}}}"
+    return f"${power}$" if factor == "1" else f"${factor}\\times{power}$"

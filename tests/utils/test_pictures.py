@@ -76,6 +76,21 @@ def test_mass_function_counts_every_group_once_with_poisson_errors() -> None:
     assert ax.get_xlabel() == "group mass $M$ [Msun]"
 
 
+@pytest.mark.parametrize("particle_mass", [None, 1.0, 1e11, 1e15])
+def test_no_group_is_lost_from_the_mass_function(particle_mass: float | None) -> None:
+    """Also if the range of masses is a whole number of bins, or the masses are far below that of a particle."""
+    random = np.random.default_rng(1)
+    for number in range(40):
+        low, bins = 10 ** random.uniform(-3, 15), number // 4
+        mass = low * 10 ** (0.2 * np.append(random.uniform(0, bins, 20), [0, bins]))
+        if particle_mass is not None and number % 2:
+            mass = particle_mass * np.ceil(mass / low)
+        ax = plot.plot_mass_function(mass, 1.0, particle_mass=particle_mass).axes[0]
+        assert ax.get_legend().get_texts()[0].get_text() == "22 groups"
+    ax = plot.plot_mass_function([], 1.0).axes[0]
+    assert ax.get_legend().get_texts()[0].get_text() == "0 groups"
+
+
 def test_groups_drawn_from_the_reference_have_ratio_one() -> None:
     cosmology, side, edges = mf.Cosmology(), 400.0, np.geomspace(1e13, 1e15, 2001)
     middle = np.sqrt(edges[1:] * edges[:-1])
@@ -111,8 +126,15 @@ def test_invalid_mass_functions() -> None:
         plot.plot_mass_function(groups, 0.0)
     with pytest.raises(ValueError, match="no masses"):
         plot.plot_mass_function(catalogue(np.array([30]), None), 1.0)
-    with pytest.raises(ValueError, match="positive"):
-        plot.plot_mass_function(np.array([1.0, 0.0]), 1.0)
+    for wrong in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(ValueError, match=f"mass of group 1 is {wrong:g}; masses must be positive and finite"):
+            plot.plot_mass_function(np.array([1.0, wrong]), 1.0)
+        with pytest.raises(ValueError, match=f"particle_mass is {wrong}; it must be positive and finite"):
+            plot.plot_mass_function(np.array([1.0, 2.0]), 1.0, particle_mass=wrong)
+    with pytest.raises(ValueError, match="mass of group 0 is nan"):
+        plot.plot_mass_function(catalogue(np.array([30, 20]), np.nan), 1.0)
+    with pytest.raises(ValueError, match=r"boxsize is inf, .* give positive, finite lengths"):
+        plot.plot_mass_function(groups, np.inf)
     assert len(plot.plot_mass_function(catalogue(np.zeros(0)), 1.0, cosmology=mf.Cosmology()).axes) == 1
     one = plot.plot_mass_function(catalogue(np.array([30])), 1.0)
     assert len(errorbars(one.axes[0])[0]) == 1

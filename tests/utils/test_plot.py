@@ -1,5 +1,6 @@
 """Pictures: their content, their formats, and refused input."""
 
+import itertools
 import re
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import pytest
 from jztree.data import FofCatalogue, PosMass
 from jztree.fof import fof_and_catalogue
 from jztree_utils import ics, io, plot
-from jztree_utils.correlation import Correlation
+from jztree_utils.correlation import Correlation, power_law
 
 matplotlib = pytest.importorskip("matplotlib")
 
@@ -188,6 +189,26 @@ def test_slab_contains_the_particles_within_its_limits(slab, held) -> None:
     np.testing.assert_allclose(shown[4::9], pos[:40][inside[:40], :2], atol=1e-6)
 
 
+def legend_of(figure: Any) -> str:
+    (text,) = figure.axes[0].get_legend().get_texts()
+    return " ".join(text.get_text().split())
+
+
+def test_titles_state_slab_and_redshift_and_the_legend_explains_circles() -> None:
+    pos = np.random.default_rng(4).random((50, 3)) * 10
+    groups = catalogue(pos[:4], [9, 8, 7, 6], 0.1)
+    options: dict[str, Any] = {"redshift": 0.5, "length_unit": "Mpc/h"}
+    figure = plot.plot_density(pos, 10.0, catalogue=groups, slab=(-1, 12), axes=(0, 2), title="run", **options)
+    assert figure.axes[0].get_title() == "run\nslab from -1 to 12 Mpc/h along y, redshift 0.5"
+    assert legend_of(figure) == "4 largest groups radius: distance of the farthest member"
+    figure = plot.plot_halos(pos, groups, 10.0, num_circles=1, circles="r200m", **options)
+    assert (figure.axes[0].get_title(), legend_of(figure)) == ("redshift 0.5", "largest group radius: r200m")
+    figure = plot.plot_density(pos, 0.0, catalogue=replace(groups, max_radius=None))
+    assert (figure.axes[0].get_title(), legend_of(figure)) == ("", "4 largest groups")
+    assert plot.plot_density(pos, 0.0, catalogue=groups, num_circles=0).axes[0].get_legend() is None
+    assert plot.plot_halo(pos, pos[0], {"r": 3}, 10.0, **options).axes[0].get_title() == "redshift 0.5"
+
+
 def test_a_smoothed_particle_is_a_gaussian_and_mass_is_kept() -> None:
     """Two particles at distance 2 get a width of half of that, also across the boundary."""
     pos = np.array([[0.05, 5.0], [2.05, 5.0]])
@@ -252,6 +273,84 @@ def test_one_halo_has_the_particles_around_it_and_its_spheres() -> None:
     assert ax.get_xlabel() == "x from the centre"
     with pytest.raises(ValueError, match="no positive, finite radius"):
         plot.plot_halo(pos, np.zeros(3), {"r200c": 0.0})
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_colours_of_a_halo_do_not_depend_on_the_frame(weighted: bool) -> None:
+    """They are the length of a column of mean density; without a box, particles or masses per area."""
+    random = np.random.default_rng(8)
+    pos = np.concatenate([random.random((100000, 3)) * 20, 10 + random.normal(0, 0.5, (50000, 3))])
+    mass = random.uniform(1, 3, len(pos)) if weighted else None
+    weight = np.ones(len(pos)) if mass is None else mass
+    for box, mean, label in (
+        (20.0, weight.sum() / 20**3, "projected density / mean density [Mpc]"),
+        (None, 1.0, f"{'mass' if weighted else 'particles'} per area [(Mpc)$^{{-2}}$]"),
+    ):
+        for radius in (2.0, 4.0):
+            figure = plot.plot_halo(pos, [10, 10, 10], {"r": radius}, box, mass=mass, length_unit="Mpc")
+            half = 1.3 * radius
+            low, high = (int(150 + 150 * side * 0.5 / half) for side in (-1, 1))
+            inside = (np.abs(pos - 10) <= [0.5, 0.5, half]).all(axis=1)
+            expected = weight[inside].sum() / mean  # in an area of 1
+            np.testing.assert_allclose(drawn_of(figure)[low:high, low:high].mean(), expected, rtol=0.06)
+            assert figure.axes[1].get_ylabel() == label
+    flat = plot.plot_halo(pos[:, :2], [10, 10], {"r": 4.0}, 20.0, length_unit="Mpc")
+    assert flat.axes[1].get_ylabel() == "projected density / mean density"
+
+
+def labels_of(axis: Any) -> list[str]:
+    axis.figure.canvas.draw()
+    return [one.get_text() for one in axis.get_ticklabels(which="both") if one.get_text()]
+
+
+@pytest.mark.parametrize("high", [0.5, 2.0, 9.0, 25.0])
+def test_tick_labels_of_short_ranges_are_few_and_plain(high: float) -> None:
+    edges = np.geomspace(0.3, high, 11)
+    figure = plot.plot_correlation(Correlation(edges=edges, value=9e5 / edges[1:], pairs=np.full(10, 10**6)))
+    ax = figure.axes[0]
+    for labels in (labels_of(ax.xaxis), labels_of(ax.yaxis)):
+        assert 2 <= len(labels) <= 14
+    assert not any("10^" in one for one in labels_of(ax.xaxis))
+    boxes = sorted(
+        (one.get_window_extent() for one in ax.xaxis.get_ticklabels(which="both") if one.get_text()),
+        key=lambda box: box.x0,
+    )
+    for one, other in itertools.pairwise(boxes):
+        assert one.x1 < other.x0
+
+
+STATISTICS: dict[str, tuple[dict[str, Any], str, str]] = {
+    "xi": ({}, "distance $r$ [Mpc]", r"$\xi$"),
+    "wp": ({"statistic": "wp"}, "distance across $r_p$ [Mpc]", "$w_p$ [Mpc]"),
+    "w_theta": ({"statistic": "w_theta"}, r"angle $\theta$ [degrees]", "$w$"),
+    "multipoles": (
+        {"statistic": "multipoles", "value": np.array([[3.0, 1.0], [-1.0, 0.5]]), "ells": (0, 4)},
+        "distance $s$ [Mpc]",
+        r"$s^2\,\xi_\ell$ [(Mpc)$^2$]",
+    ),
+}
+
+
+@pytest.mark.parametrize("statistic", STATISTICS)
+def test_correlations_have_the_labels_of_their_statistic(statistic: str) -> None:
+    options, xlabel, ylabel = STATISTICS[statistic]
+    fields = {"edges": np.array([1.0, 2, 4]), "value": np.array([3.0, 1.0]), "pairs": np.array([8, 8])} | options
+    found = Correlation(**fields)
+    ax = plot.plot_correlation(found, length_unit="Mpc").axes[0]
+    assert (ax.get_xlabel(), ax.get_ylabel()) == (xlabel, ylabel)
+    texts = [] if ax.get_legend() is None else [one.get_text() for one in ax.get_legend().get_texts()]
+    if statistic == "multipoles":
+        assert texts == [r"$\ell = 0$", r"$\ell = 4$"]
+        drawn = [container[0].get_ydata() for container in ax.containers]
+        np.testing.assert_allclose(drawn, found.centre**2 * found.value)
+    else:
+        assert len(texts) == (statistic != "wp")  # a power law
+    if statistic in ("wp", "multipoles"):
+        with pytest.raises(ValueError, match=f"found is {statistic}; a power law"):
+            power_law(found)
+    wrong = replace(found, value=np.ones((1, 1, 2)))
+    with pytest.raises(ValueError, match=r"with values of shape \(1, 1, 2\); they must be"):
+        plot.plot_correlation(wrong)
 
 
 @pytest.mark.parametrize(("cross", "pairs"), [(False, 4), (True, 8)])

@@ -58,16 +58,28 @@ def _halos(args: Namespace) -> Any:
         raise ValueError(
             "plot halos needs the groups of the snapshot; give their catalogue, from jztree fof, with --catalogue."
         )
-    groups = _with_radii(args, len(pos), header)
-    length, mass = (io.unit_name(header, kind) for kind in ("length", "mass"))
+    groups, words = _with_radii(args, len(pos), header)
     return plot.plot_halos(
-        pos, groups, header.boxsize, args.output, title=args.title, length_unit=length, mass_unit=mass
+        pos,
+        groups,
+        header.boxsize,
+        args.output,
+        length_unit=io.unit_name(header, "length"),
+        mass_unit=io.unit_name(header, "mass"),
+        redshift=_redshift(header),
+        circles=words,
+        title=args.title,
     )
+
+
+def _redshift(header: io.SnapshotHeader) -> float | None:
+    """Return the redshift of a cosmological snapshot, otherwise None."""
+    return header.redshift if header.omega0 and header.comoving is not False else None
 
 
 def _density(args: Namespace) -> Any:
     pos, header = positions_of(args)
-    groups = None if args.catalogue is None else _with_radii(args, len(pos), header)
+    groups, words = (None, "") if args.catalogue is None else _with_radii(args, len(pos), header)
     return plot.plot_density(
         pos,
         header.boxsize,
@@ -75,7 +87,9 @@ def _density(args: Namespace) -> Any:
         catalogue=groups,
         slab=_slab(args.slab),
         smooth=args.smooth,
+        circles=words,
         length_unit=io.unit_name(header, "length"),
+        redshift=_redshift(header),
         title=args.title,
         **_surface(args, header),
     )
@@ -138,6 +152,7 @@ def _halo(args: Namespace) -> Any:
         header.boxsize,
         args.output,
         length_unit=io.unit_name(header, "length"),
+        redshift=_redshift(header),
         title=args.title,
         **_surface(args, header),
     )
@@ -223,13 +238,13 @@ def _scaling(args: Namespace) -> Any:
     return plot.plot_scaling([plot.read_measurements(name) for name in args.input], args.output, title=args.title)
 
 
-def _with_radii(args: Namespace, num: int, header: io.SnapshotHeader) -> FofCatalogue:
-    """Return the groups of --catalogue with a radius to draw, for a snapshot of ``num`` particles."""
+def _with_radii(args: Namespace, num: int, header: io.SnapshotHeader) -> tuple[FofCatalogue, str]:
+    """Return the groups of --catalogue with a radius to draw, and its description, for ``num`` particles."""
     content = groups_of(args, header)
     groups, words = plot.with_radii(content.catalogue, num, header.boxsize, columns_of(content))
     if content.catalogue.max_radius is None:
         say(f"  {args.catalogue} has no max_radius of its groups; the radius of the circles is {words}")
-    return groups
+    return groups, words
 
 
 _DRAW: dict[str, Callable[[Namespace], Any]] = {

@@ -158,7 +158,7 @@ def _finish(args: Namespace, run: Run, part: Particles, bins: _Bins, found: Corr
     length = io.unit_name(part.header, "length")
     if run.plot is not None:
         with stage("draw the correlation function") as told:
-            plot.plot_correlation(found, run.plot, projected=bins.along is not None, length_unit=length)
+            plot.plot_correlation(found, run.plot, length_unit=length)
             told.detail = run.plot
     if args.json:
         print_json(_summary(run, part, bins, found))
