@@ -6,9 +6,11 @@ the regressors, classifiers, embeddings and clusterings of scikit-learn work wit
 differences are:
 
 * samples have 1 to 8 features, distances are Minkowski distances (Euclidean, Manhattan, Chebyshev or another ``p`` from
-  1) in float64, and results are exact; ``algorithm``, ``leaf_size`` and ``n_jobs`` have no effect, because all cores
-  are used; searches with Euclidean distances are the fastest (see `jztree_utils.kdtree`);
+  1), ``"sqeuclidean"`` or ``"cosine"`` in float64, and results are exact; ``algorithm``, ``leaf_size`` and ``n_jobs``
+  have no effect, because all cores are used; searches with Euclidean distances are the fastest (see
+  `jztree_utils.kdtree`);
 * ``boxsize``, one length or one per feature (0 for an open dimension), makes space periodic;
+* ``"cosine"`` uses the directions of the samples, so a sample that is 0 in all features raises an error;
 * samples at equal distances are in row order in all results. If they compete for the last places among the nearest,
   z-order decides (`jztree.knn.knn`).
 
@@ -36,16 +38,15 @@ except ImportError as error:
 
 from jztree.fof import dbscan
 
-from ..kdtree import MetricSearch, PointSearch, checked_box, padded, search_by
+from ..kdtree import MetricSearch, PointSearch, checked_box, padded
 from ._arguments import (
     check_method,
     check_mode,
-    checked_exponent,
+    checked_metric,
     checked_number,
     checked_radii,
     checked_samples,
     checked_weights,
-    effective_metric,
 )
 from ._hdbscan import HDBSCAN
 from ._kernel_density import KernelDensity
@@ -73,20 +74,20 @@ class _Fitted(BaseEstimator):
 
     def _fit(self, X: ArrayLike) -> None:
         given: Any = self
-        p = checked_exponent(given.metric, given.p, given.metric_params)
+        self._metric = checked_metric(given.metric, given.p, given.metric_params)
         check_method(given.algorithm, given.leaf_size)
         for name, check in (("n_neighbors", checked_number), ("radius", checked_radii)):
             if getattr(given, name, None) is not None:
                 check(getattr(given, name))
         samples = checked_samples(self, X, reset=True)
-        self.effective_metric_, self.effective_metric_params_ = effective_metric(p)
+        self.effective_metric_, self.effective_metric_params_ = self._metric.name, self._metric.params
         self.n_samples_fit_ = len(samples)
-        self._search = search_by(PointSearch(samples, checked_box(given.boxsize, samples.shape[1])), p)
+        self._search = self._metric.search(samples, checked_box(given.boxsize, samples.shape[1]))
 
     def _asking(self, X: ArrayLike | None) -> np.ndarray | None:
         """Return the query samples; None if the fitted samples are the queries."""
         check_is_fitted(self, "n_samples_fit_")
-        return None if X is None else checked_samples(self, X, reset=False)
+        return None if X is None else self._metric.points(checked_samples(self, X, reset=False))
 
     def _graph(self, data: np.ndarray, indices: np.ndarray, splits: np.ndarray) -> csr_matrix:
         return csr_matrix((data, indices, splits), shape=(len(splits) - 1, self.n_samples_fit_))
@@ -337,7 +338,7 @@ class DBSCAN(ClusterMixin, BaseEstimator):
             ValueError, TypeError: If an argument is invalid.
         """
         del y
-        p = checked_exponent(self.metric, self.p, self.metric_params)
+        metric = checked_metric(self.metric, self.p, self.metric_params)
         check_method(self.algorithm, self.leaf_size)
         samples = checked_samples(self, X, reset=True)
         box = checked_box(self.boxsize, samples.shape[1])
@@ -346,11 +347,12 @@ class DBSCAN(ClusterMixin, BaseEstimator):
         if not isinstance(self.min_samples, numbers.Integral) or self.min_samples < 1:
             raise ValueError(f"min_samples is {self.min_samples!r}; it must be an integer of at least 1.")
         eps, fewest = float(self.eps), int(self.min_samples)
-        if sample_weight is None and p == 2:
-            labels, core = _clusters(samples, eps, fewest, box)
+        metric.check_box(box)
+        if sample_weight is None and metric.p == 2:
+            labels, core = _clusters(metric.points(samples), metric.reach(eps), fewest, box)
         else:
             weight = checked_weights(sample_weight, samples)
-            labels, core = _clusters_of_lists(search_by(PointSearch(samples, box), p), eps, fewest, weight)
+            labels, core = _clusters_of_lists(metric.search(samples, box), eps, fewest, weight)
         self.labels_: np.ndarray = labels.astype(np.intp)
         self.core_sample_indices_ = np.flatnonzero(core)
         self.components_ = check_array(X)[core]

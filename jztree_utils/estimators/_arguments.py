@@ -2,7 +2,7 @@
 
 import numbers
 import warnings
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, valid
 
 from jztree.data import check_no_unit
 
-from ..kdtree import MOST_DIMS, check_size
+from ..kdtree import MOST_DIMS, MetricSearch, PointSearch, SquareSearch, check_size, search_by
 
 
 def checked_weights(sample_weight: ArrayLike | None, samples: np.ndarray) -> np.ndarray:
@@ -85,14 +85,71 @@ def checked_exponent(metric: Any, p: Any, metric_params: Any) -> float:
     extra = f" and {', '.join(map(repr, params))} in metric_params" if params else ""
     raise ValueError(
         f"metric is {metric!r} with p={p!r}{extra}; distances must be Minkowski distances without weights, so use "
-        f"metric='minkowski' with p from 1 to infinity, or one of {', '.join(map(repr, _EXPONENTS))}. The classes of "
-        "sklearn have other metrics."
+        f"metric='minkowski' with p from 1 to infinity, or one of {', '.join(map(repr, _EXPONENTS))}. Neighbours and "
+        "clusters also have 'cosine' and 'sqeuclidean'. The classes of sklearn have other metrics."
     )
 
 
-def effective_metric(p: float) -> tuple[str, dict[str, Any]]:
-    """Return the name and the parameters of a Minkowski distance, like scikit-learn."""
-    return (_NAMES[p], {}) if p in _NAMES else ("minkowski", {"p": p})
+class Metric(NamedTuple):
+    """A distance of estimators: a Minkowski distance, or the square of the Euclidean one times a ``scale``.
+
+    Attributes:
+        name: The name in scikit-learn.
+        p: The exponent of the Minkowski distance.
+        scale: The factor of the square, or None.
+    """
+
+    name: str
+    p: float
+    scale: float | None = None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters of the distance, like scikit-learn."""
+        return {"p": self.p} if self.name == "minkowski" else {}
+
+    def points(self, samples: np.ndarray) -> np.ndarray:
+        """Return samples in the space of the distance: for ``"cosine"``, unit vectors. Raises ValueError for 0."""
+        if self.name != "cosine":
+            return samples
+        longest = np.abs(samples).max(axis=1, keepdims=True, initial=0)
+        if not longest.all():
+            raise ValueError(
+                f"row {int(np.argmin(longest))} of the samples is 0 in all features, so it has no cosine distance; "
+                "remove it."
+            )
+        vectors = samples / longest
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    def search(self, samples: np.ndarray, box: np.ndarray | None) -> PointSearch | MetricSearch:
+        """Return searches with this distance among samples. Raises ValueError if the box has no such distance."""
+        self.check_box(box)
+        points = PointSearch(self.points(samples), box)
+        return search_by(points, self.p) if self.scale is None else SquareSearch(points, self.scale)
+
+    def check_box(self, box: np.ndarray | None) -> None:
+        """Raise ValueError if the box has no such distance."""
+        if self.name == "cosine" and box is not None and box.any():
+            raise ValueError("cosine distances are between directions, which have no periodic box; leave out boxsize.")
+
+    def reach(self, distance: float) -> float:
+        """Return the Euclidean distance of points at this distance, rounded up."""
+        return distance if self.scale is None else float(np.nextafter(np.sqrt(distance / self.scale), np.inf))
+
+    def of_euclidean(self, length: Any) -> Any:
+        """Return the distances of points from their Euclidean distances."""
+        return length if self.scale is None else self.scale * length**2
+
+
+_SQUARES = {"sqeuclidean": 1.0, "cosine": 0.5}
+
+
+def checked_metric(metric: Any, p: Any, metric_params: Any) -> Metric:
+    """Return the distance of the arguments; see `checked_exponent`, whose errors it raises."""
+    if isinstance(metric, str) and metric in _SQUARES and not metric_params:
+        return Metric(metric, 2, _SQUARES[metric])
+    exponent = checked_exponent(metric, p, metric_params)
+    return Metric(_NAMES.get(exponent, "minkowski"), exponent)
 
 
 def check_method(algorithm: Any, leaf_size: Any) -> None:

@@ -1,6 +1,7 @@
 """HDBSCAN* with the interface of scikit-learn, from minimum spanning trees."""
 
 import numbers
+from dataclasses import replace
 from typing import Any, Self
 
 import jax
@@ -13,7 +14,7 @@ from jztree import hierarchy, mst
 
 from ..hdbscan import centroids, check_integer, check_options, hdbscan, medoids
 from ..kdtree import checked_box, padded
-from ._arguments import check_method, checked_exponent, checked_samples
+from ._arguments import Metric, check_method, checked_metric, checked_samples
 
 _CENTRES = (None, "centroid", "medoid", "both")
 _NOISE, _INFINITE, _MISSING = -1, -2, -3  # labels
@@ -25,7 +26,7 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
     The search for the spanning tree takes O(n log n) time and O(n) memory. Coincident samples have the same label.
     Differences from scikit-learn:
 
-    - Distances are Euclidean, and ``alpha`` does not exist.
+    - ``metric`` has three distances, and ``alpha`` does not exist.
     - Clusters are numbered in the order of their first samples.
     - Mutual reachability distances have ties, and the minimum spanning tree then depends on the order of the samples.
       So do some labels and probabilities, here and in scikit-learn.
@@ -42,7 +43,7 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
             None means ``min_cluster_size``. (The package hdbscan does not count the sample itself.)
         cluster_selection_epsilon: Clusters that split at lengths below this distance are merged. 0 means none.
         max_cluster_size: The largest number of samples of a cluster that ``"eom"`` selects. None means no limit.
-        metric: ``"euclidean"``, or another name of this distance.
+        metric: ``"euclidean"``, or another name of this distance; ``"sqeuclidean"``, or ``"cosine"``.
         metric_params: None, or ``{"p": 2}`` for ``"minkowski"``.
         algorithm: No effect.
         leaf_size: No effect.
@@ -111,9 +112,10 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
             ValueError, TypeError: If an argument is invalid.
         """
         del y
-        self._check_arguments()
+        metric = self._check_arguments()
         samples = checked_samples(self, X, reset=True, finite=False)
         box = checked_box(self.boxsize, samples.shape[1])
+        metric.check_box(box)
         is_missing, is_infinite = np.isnan(samples).any(axis=1), np.isinf(samples).any(axis=1)
         self._codes = np.select([is_missing, is_infinite], [_MISSING, _INFINITE], 0)
         samples = samples[self._codes == 0]
@@ -123,10 +125,11 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
                 f"min_samples ({core_k}; None means min_cluster_size) must be at most the number of finite samples, "
                 f"{len(samples)}; choose a smaller min_samples."
             )
+        points = metric.points(samples)
         with jax.enable_x64(True):
-            self._edges = mst.euclidean.jit(padded(samples), box, core_k=int(core_k))
+            self._edges = _in_metric(mst.euclidean.jit(padded(points), box, core_k=int(core_k)), metric)
             tree = hierarchy.dendrogram.jit(self._edges)
-        found = hdbscan(tree, self.min_cluster_size, points=samples, boxsize=box, **self._selection())
+        found = hdbscan(tree, self.min_cluster_size, points=points, boxsize=box, **self._selection())
         strength = found.probabilities
         self.labels_: np.ndarray = self._for_all(found.labels, _INFINITE, _MISSING).astype(np.intp)
         self.probabilities_: np.ndarray = self._for_all(strength, 0, np.nan)
@@ -134,7 +137,8 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
         if self.store_centers in ("centroid", "both"):
             self.centroids_: np.ndarray = centroids(samples, found.labels, strength, box)
         if self.store_centers in ("medoid", "both"):
-            self.medoids_: np.ndarray = medoids(samples, found.labels, strength, box)
+            rows = medoids(points, found.labels, strength, box, metric.of_euclidean)
+            self.medoids_: np.ndarray = samples[rows]
         return self
 
     def _for_all(self, of_finite: np.ndarray, of_infinite: float, of_missing: float) -> np.ndarray:
@@ -151,7 +155,7 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
         """Return the clusters of DBSCAN* at one distance: samples connected by edges of at most this length.
 
         Args:
-            cut_distance: The mutual reachability distance, in the unit of the samples.
+            cut_distance: The mutual reachability distance, in the unit of distances.
             min_cluster_size: The least number of samples of a cluster. Samples of smaller ones are noise.
 
         Returns:
@@ -173,9 +177,12 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
         number = np.where(is_cluster, np.cumsum(is_cluster) - 1, _NOISE)
         return self._for_all(number[group], _INFINITE, _MISSING).astype(np.intp)
 
-    def _check_arguments(self) -> None:
-        if checked_exponent(self.metric, None, self.metric_params) != 2:
-            raise ValueError(f"metric is {self.metric!r}; HDBSCAN has Euclidean distances only, metric='euclidean'.")
+    def _check_arguments(self) -> Metric:
+        metric = checked_metric(self.metric, None, self.metric_params)
+        if metric.p != 2:
+            raise ValueError(
+                f"metric is {self.metric!r}; HDBSCAN has the distances 'euclidean', 'sqeuclidean' and 'cosine' only."
+            )
         check_method(self.algorithm, self.leaf_size)
         if self.min_samples is not None:
             check_integer("min_samples", self.min_samples, 1)
@@ -184,6 +191,7 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
             raise ValueError(
                 f"store_centers is {self.store_centers!r}; it must be None, 'centroid', 'medoid' or 'both'."
             )
+        return metric
 
     def _selection(self) -> dict[str, Any]:
         """Return the options of `jztree_utils.hdbscan.hdbscan`."""
@@ -193,3 +201,13 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
             "cluster_selection_method": self.cluster_selection_method,
             "allow_single_cluster": self.allow_single_cluster,
         }
+
+
+def _in_metric(edges: mst.SpanningTree, metric: Metric) -> mst.SpanningTree:
+    """Return the edges with their lengths in a distance that grows with the Euclidean one, in 64-bit mode."""
+    if metric.scale is None:
+        return edges
+    length = metric.of_euclidean(np.ascontiguousarray(edges.exact).view(np.float64)[:, 0])
+    return replace(
+        edges, length=jax.numpy.asarray(length), exact=jax.numpy.asarray(length.view(np.uint32).reshape(-1, 2))
+    )

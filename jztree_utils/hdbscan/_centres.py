@@ -1,6 +1,7 @@
 """Centroids and medoids of clusters, also across the faces of a periodic box."""
 
 import itertools
+from collections.abc import Callable
 
 import numpy as np
 
@@ -28,17 +29,27 @@ def centroids(samples: np.ndarray, labels: np.ndarray, weights: np.ndarray, box:
     return found
 
 
-def medoids(samples: np.ndarray, labels: np.ndarray, weights: np.ndarray, box: np.ndarray | None) -> np.ndarray:
-    """Return the sample of each cluster with the smallest weighted sum of distances to the others, ``(c, d)`` float64.
+def medoids(
+    samples: np.ndarray,
+    labels: np.ndarray,
+    weights: np.ndarray,
+    box: np.ndarray | None,
+    of_euclidean: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Return the row of the sample of each cluster with the smallest weighted sum of distances to the others, ``(c,)``.
 
-    The time grows with the square of the number of samples of a cluster. The arguments are those of `centroids`.
+    The time grows with the square of the number of samples of a cluster.
+
+    Args:
+        samples, labels, weights, box: See `centroids`.
+        of_euclidean: Function of Euclidean distances that returns the distances.
     """
-    found = np.empty((_number(labels), samples.shape[1]))
+    found = np.empty(_number(labels), np.int64)
     for row, members in enumerate(rows_of(labels, len(found))):
         points, weight = samples[members], weights[members]
         block = max(1, _ENTRIES // len(points))
-        sums = [_distances(points[i : i + block], points, box) @ weight for i in range(0, len(points), block)]
-        found[row] = points[np.argmin(np.concatenate(sums))]
+        sums = [of_euclidean(_distances(points[i : i + block], points, box)) @ weight for i in range(0, len(points),
+        block)] found[row] = members[np.argmin(np.concatenate(sums))]
     return found
 
 

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 from jztree.data import check_no_unit
 
 from ._metric_search import MetricSearch as MetricSearch
+from ._metric_search import SquareSearch as SquareSearch
 from ._metric_search import nearest_first as nearest_first
 from ._metric_search import search_by as search_by
 from ._point_search import MOST_DIMS, PointSearch

@@ -1,4 +1,4 @@
-"""Point searches with Minkowski distances, Euclidean or other.
+"""Point searches with Minkowski distances, Euclidean or other, and with squares of Euclidean ones.
 
 The searches of `jztree` are Euclidean. In d dimensions, a ball of radius r in the other metric is inside the Euclidean
 ball of radius r if p < 2, and of radius ``r d**(1/2 - 1/p)`` if p > 2. So a Euclidean search finds all candidates, and
@@ -127,6 +127,29 @@ class MetricSearch:
         length = np.where(box > 0, box, np.inf)
         apart = np.abs(_wrapped(places, length)[query] - _wrapped(self.points, length)[index])
         return np.minimum(apart, np.abs(length - apart))
+
+
+class SquareSearch(MetricSearch):
+    """Searches with the squares of Euclidean distances times a ``scale``. They are in the order of the distances.
+
+    With a scale of 1/2, they are cosine distances between unit vectors: ``1 - a . b = |a - b|**2 / 2``.
+    """
+
+    def __init__(self, search: PointSearch, scale: float) -> None:
+        super().__init__(search, 2)
+        self.scale = scale
+
+    def _nearest(self, places: np.ndarray, euclidean: np.ndarray, others: bool) -> tuple[np.ndarray, np.ndarray]:
+        query = np.repeat(np.arange(len(euclidean)), euclidean.shape[1])
+        distance = self._distances(places, query, euclidean.reshape(-1)).reshape(euclidean.shape)
+        order = np.lexsort((euclidean, distance))
+        return np.take_along_axis(distance, order, axis=1), np.take_along_axis(euclidean, order, axis=1)
+
+    def _euclidean(self, places: np.ndarray, radii: np.ndarray) -> np.ndarray:
+        return super()._euclidean(places, np.where(radii < 0, -1, np.sqrt(np.maximum(radii, 0) / self.scale)))
+
+    def _distances(self, places: np.ndarray, query: np.ndarray, index: np.ndarray) -> np.ndarray:
+        return self.scale * _sum(self._apart(places, query, index) ** 2)
 
 
 def nearest_first(query: np.ndarray, distance: np.ndarray, row: np.ndarray) -> np.ndarray:

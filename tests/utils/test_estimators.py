@@ -189,7 +189,14 @@ def test_estimator_can_be_pickled() -> None:
             ValueError,
             "with p=2 and 'w' in metric_params; distances must be Minkowski distances without weights",
         ),
-        (lambda: KNeighborsTransformer(metric="cosine").fit(DATA), ValueError, "metric is 'cosine'.*must be Minkowski"),
+        (lambda: KNeighborsTransformer(metric="canberra").fit(DATA), ValueError, "metric is 'canberra'.*Minkowski"),
+        (
+            lambda: NearestNeighbors(metric="cosine").fit(np.eye(3) * [1, 0, 2]),
+            ValueError,
+            "row 1 of the samples is 0 in all features, so it has no cosine distance; remove it",
+        ),
+        (lambda: NearestNeighbors(metric="cosine", boxsize=1.0).fit(DATA), ValueError, "directions, .* leave out boxsize"),
+        (lambda: DBSCAN(metric="cosine", boxsize=1.0).fit(DATA), ValueError, "directions, .* leave out boxsize"),
         (lambda: DBSCAN(metric="precomputed").fit(DATA), ValueError, "metric is 'precomputed'.*must be Minkowski"),
         (
             lambda: DBSCAN(algorithm="kdtree").fit(DATA),

@@ -128,6 +128,62 @@ def test_estimators_equal_those_of_scikit_learn(metric: str, p: float, name: str
     np.testing.assert_array_equal(*labels)
 
 
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
+@pytest.mark.parametrize("dims", [2, 3, 6])
+def test_squared_and_cosine_distances_equal_those_of_scikit_learn(dims: int, metric: str) -> None:
+    """Points of an integer lattice, some in the same direction, and random ones."""
+    neighbors = pytest.importorskip("sklearn.neighbors")
+    from sklearn import cluster  # noqa: PLC0415 - optional
+    from sklearn.metrics import pairwise_distances  # noqa: PLC0415 - optional
+
+    from jztree_utils import estimators  # noqa: PLC0415 - needs scikit-learn
+
+    points = np.r_[RNG.integers(1, 4, (60, dims)), RNG.normal(size=(60, dims))]
+    places, radius = RNG.normal(size=(30, dims)), {"sqeuclidean": 2.0, "cosine": 0.1003}[metric]
+    mine, theirs = (
+        kind(n_neighbors=6, radius=radius, metric=metric, **options).fit(points)
+        for kind, options in (
+            (estimators.NearestNeighbors, {}),
+            (neighbors.NearestNeighbors, {"algorithm": "brute"}),
+        )
+    )
+    assert (mine.effective_metric_, mine.effective_metric_params_) == (metric, {})
+    for asked in (None, places):
+        found, expected = mine.kneighbors(asked), theirs.kneighbors(asked)
+        np.testing.assert_allclose(found[0], expected[0], rtol=1e-9, atol=1e-14)
+        own = pairwise_distances(points if asked is None else asked, points, metric)
+        np.testing.assert_allclose(np.take_along_axis(own, found[1], axis=1), found[0], rtol=1e-9, atol=1e-14)
+        graphs = [one.radius_neighbors_graph(asked, mode="distance").toarray() for one in (mine, theirs)]
+        np.testing.assert_allclose(*graphs, rtol=1e-9, atol=1e-14)
+    for weight in (None, np.ones(120)):
+        labels = [
+            kind(eps=radius, min_samples=4, metric=metric).fit(points, sample_weight=weight).labels_
+            for kind in (estimators.DBSCAN, cluster.DBSCAN)
+        ]
+        np.testing.assert_array_equal(*labels)
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
+def test_hdbscan_of_squared_and_cosine_distances(metric: str) -> None:
+    cluster = pytest.importorskip("sklearn.cluster")
+    from jztree_utils.estimators import HDBSCAN  # noqa: PLC0415 - needs scikit-learn
+
+    rng = np.random.default_rng(7)
+    points = np.concatenate([centre + rng.normal(size=(60, 3)) * 0.2 for centre in 3 * np.eye(3)])
+    points = np.r_[points, rng.normal(size=(30, 3))]
+    options: dict[str, Any] = {"metric": metric, "min_cluster_size": 8, "min_samples": 1, "store_centers": "both", "copy": True}
+    mine, theirs = (kind(**options).fit(points) for kind in (HDBSCAN, cluster.HDBSCAN))
+    order = np.unique(theirs.labels_[theirs.labels_ >= 0], return_index=True)[1]
+    number = np.append(np.argsort(np.argsort(order)), -1)
+    np.testing.assert_array_equal(mine.labels_, number[theirs.labels_])
+    np.testing.assert_allclose(mine.probabilities_, theirs.probabilities_, atol=1e-9)
+    for name in ("centroids_", "medoids_"):
+        np.testing.assert_allclose(getattr(mine, name)[number[:-1]], getattr(theirs, name), rtol=1e-9)
+    distance = 0.3 if metric == "sqeuclidean" else 0.02
+    found, expected = (one.dbscan_clustering(distance) for one in (mine, theirs))
+    np.testing.assert_array_equal(found == -1, expected == -1)
+
+
 def test_exponent_in_metric_params_replaces_p() -> None:
     pytest.importorskip("sklearn")
     from jztree_utils.estimators import NearestNeighbors  # noqa: PLC0415 - needs scikit-learn
