@@ -11,8 +11,9 @@ from numpy.typing import ArrayLike
 from jztree.radius import PairCounts, WideSums, pair_counts
 
 from ..correlation import Correlation, bin_edges, totals, xi_from_counts
+from ..kdtree import PointSearch
 from ._arguments import as_columns, checked_angles, checked_directions, checked_others
-from ._coordinates import chord_edges, unit_vectors
+from ._coordinates import angle_of_chord, chord_edges, unit_vectors
 
 _RANDOMS = ("randoms_ra", "randoms_dec")
 
@@ -28,6 +29,7 @@ def angular_pair_counts(
     region: ArrayLike | None = None,
     region_b: ArrayLike | None = None,
     num_regions: int | None = None,
+    separations: bool = False,
 ) -> PairCounts:
     """Count the pairs of objects in bins of the angle between them.
 
@@ -44,9 +46,13 @@ def angular_pair_counts(
             catalogue, each in both orders.
         weight, weight_b: Weights of the objects of each catalogue, ``(n,)`` and ``(m,)``, or None.
         region, region_b, num_regions: Jackknife regions, see `region_of` and `jztree.radius.pair_counts`; or None.
+        separations: Whether to sum the angles of the pairs in each bin also. This lists the pairs, block by block, and
+            takes much longer than the counts.
 
     Returns:
-        Counts and sums of weights, ``(b,)``; ``np.asarray`` converts each to int64 or float64.
+        Counts and sums of weights, ``(b,)``; ``np.asarray`` converts each to int64 or float64. ``separation`` has the
+        sums of angles in degrees times the product of both weights: divided by ``weight``, or by ``count`` without
+        weights, they are mean angles.
 
     Raises:
         TypeError: If an argument has a wrong type.
@@ -64,7 +70,39 @@ def angular_pair_counts(
             num_regions=num_regions,
             **columns,
         )
-        return replace(counts, mode="theta", edges=WideSums(jnp.asarray(angles[:, None])), boxsize=None)
+        counts = replace(counts, mode="theta", edges=_as_sums(angles), boxsize=None)
+        if separations:
+            mean = _mean_angles(pos, pos if others is None else unit_vectors(*others), chord_edges(angles), columns)
+            number = counts.count if counts.weight is None else counts.weight
+            counts.separation = _as_sums(np.where(np.asarray(counts.count) > 0, mean * np.asarray(number), 0.0))
+        return counts
+
+
+def _as_sums(numbers: np.ndarray) -> WideSums:
+    return WideSums(jnp.asarray(numbers[:, None]))
+
+
+def _mean_angles(pos: np.ndarray, other: np.ndarray, chords: np.ndarray, columns: dict[str, Any]) -> np.ndarray:
+    """Return the weighted mean angle in degrees of the pairs of two sets of unit vectors in each bin, ``(b,)``.
+
+    Args:
+        pos: ``(n, 3)``.
+        other: ``(m, 3)``, or ``pos`` for the pairs within a set.
+        chords: ``(b + 1,)`` edges.
+        columns: The weights of the sets by name.
+    """
+    weight = columns["weight"]
+    weight_b = weight if other is pos else columns["weight_b"]
+    sums, numbers = np.zeros(len(chords) - 1), np.zeros(len(chords) - 1)
+    for row, row_b, chord in PointSearch(other).blocks(pos, np.full(len(pos), chords[-1])):
+        place = np.searchsorted(chords, chord) - 1
+        is_held = (place >= 0) & (place < len(sums)) & (chord > 0)
+        place, product = place[is_held], np.ones(np.count_nonzero(is_held))
+        for weights, rows in ((weight, row), (weight_b, row_b)):
+            product = product if weights is None else product * np.asarray(weights, np.float64)[rows[is_held]]
+        sums += np.bincount(place, product * angle_of_chord(chord[is_held]), minlength=len(sums))
+        numbers += np.bincount(place, product, minlength=len(sums))
+    return np.divide(sums, numbers, out=np.full(len(sums), np.nan), where=numbers != 0)
 
 
 def w_theta(
@@ -78,6 +116,7 @@ def w_theta(
     region: ArrayLike | None = None,
     randoms_region: ArrayLike | None = None,
     num_regions: int | None = None,
+    separation: bool = False,
 ) -> Correlation:
     """Return the angular correlation function ``w(theta)`` by the estimator of Landy & Szalay (1993, ApJ 412, 64).
 
@@ -88,6 +127,7 @@ def w_theta(
         randoms_ra, randoms_dec: ``(m,)``, random directions in the same area of the sky.
         weight, randoms_weight: Weights ``(n,)`` and ``(m,)``, or None.
         region, randoms_region, num_regions: Regions for a jackknife, see `region_of`; or None.
+        separation: Whether to compute the mean angle of the pairs of data in each bin; see `angular_pair_counts`.
 
     Returns:
         Values ``(b,)``, with the edges in degrees and the numbers of pairs.
@@ -105,7 +145,7 @@ def w_theta(
     own: dict[str, Any] = {"weight": weight, "region": region, "num_regions": num_regions}
     others: dict[str, Any] = {"weight": randoms_weight, "region": randoms_region, "num_regions": num_regions}
     cross: dict[str, Any] = {"weight_b": randoms_weight, "region_b": randoms_region}
-    dd = angular_pair_counts(*data, edges, **own)
+    dd = angular_pair_counts(*data, edges, **own, separations=separation)
     dr = angular_pair_counts(*data, edges, *randoms, **(own | cross))
     rr = angular_pair_counts(*randoms, edges, **others)
     with jax.enable_x64(True):
