@@ -1,5 +1,6 @@
 """Plots of the distribution of group sizes, and comparisons with halo mass functions."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -88,13 +89,13 @@ def plot_group_numbers(
 
 
 def plot_mass_function(
-    groups: FofCatalogue | ArrayLike,
+    groups: FofCatalogue | ArrayLike | Sequence[FofCatalogue | ArrayLike],
     boxsize: ArrayLike,
     path: Path | None = None,
     *,
     units: Units | None = None,
     cosmology: Cosmology | None = None,
-    redshift: float = 0.0,
+    redshift: float | Sequence[float] = 0.0,
     model: str = "warren",
     definition: str | None = None,
     particle_mass: float | None = None,
@@ -108,14 +109,15 @@ def plot_mass_function(
     groups over the reference, averaged over each bin of 0.2 decades.
 
     Args:
-        groups: A `FofCatalogue` with masses, or an array ``(g,)`` of masses.
+        groups: A `FofCatalogue` with masses, or an array ``(g,)`` of masses; or a list of these, such as the catalogues
+            of several snapshots, each in its colour with its redshift.
         boxsize: Length of the box in three dimensions, or one per dimension; positive.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
         units: Units of masses and lengths; see `jztree_utils.mass_function.units_of`. None shows the numbers
             unchanged, without a reference.
         cosmology: Cosmology of the reference; the legend shows its sigma8 and n_s. None draws no reference: use None if
             `jztree_utils.mass_function.why_not_described` returns a reason.
-        redshift: Redshift of the snapshot.
+        redshift: Redshift of the snapshot; for a list of ``groups`` a list of the same length.
         model: Model of the reference; see `jztree_utils.mass_function.mass_function`. The legend marks a model for
             other masses.
         definition: The definition of an array of masses, by the name of their column, such as ``"m200m"``; None if
@@ -130,34 +132,49 @@ def plot_mass_function(
 
     Raises:
         ImportError: If matplotlib is missing.
-        ValueError: If masses or the box are missing, a mass is not positive and finite, or the model is unknown.
+        ValueError: If masses or the box are missing, a mass is not positive and finite, the model is unknown, or the
+            numbers of groups and redshifts differ.
         OutputError: If ``path`` cannot be written.
     """
     check_no_units(groups=groups, boxsize=boxsize, particle_mass=particle_mass)
-    definition = "mass" if isinstance(groups, FofCatalogue) else definition
+    sets, redshifts = _sets(groups, redshift)
+    definition = "mass" if any(isinstance(one, FofCatalogue) for one in sets) else definition
     with drawing(path, (6.4, 6.0)) as figure:
-        mass, quantum = _masses(groups, particle_mass)
-        volume = _volume(boxsize)
+        samples = [_count(*_masses(one, particle_mass), _volume(boxsize), units or Units(1.0, 1.0)) for one in sets]
         volume_unit = f"({length_unit})$^{{-3}}$" if length_unit else ""
         if units is not None:
-            mass, volume = mass * units.mass, volume * units.length**3
-            quantum = None if quantum is None else quantum * units.mass
             mass_unit, volume_unit = _MSUN, _PER_CUBIC_MPC
-        bins = _count(mass, quantum, volume)
-        if cosmology is None or units is None or not len(mass):
+        has_groups = any(bins.counts.any() for bins in samples)
+        if cosmology is None or units is None or not has_groups:
             upper = lower = figure.subplots()
         else:
             upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
-            _draw_reference(upper, lower, bins, cosmology, redshift, model, definition)
-        _draw_counts(upper, bins)
+            _draw_references(upper, lower, samples, cosmology, redshifts, model, definition)
+        for number, bins in enumerate(samples):
+            state = f"redshift {redshifts[number]:.4g}: " if len(sets) > 1 else ""
+            _draw_counts(upper, bins, COLOURS[number % len(COLOURS)], f"{state}{bins.counts.sum():,} groups")
         upper.legend()
         upper.set(title=title, ylabel=with_unit("d$n$ / d$\\,$log$_{10}\\,M$", volume_unit))
         label = "group mass $M$" if definition in (None, "mass") else f"$M$ = {definition}"
         lower.set(xlabel=with_unit(label, mass_unit))
-        if len(mass):
+        if has_groups:
             label_logarithmic(lower.xaxis)
             label_logarithmic(upper.yaxis)
         return figure
+
+
+def _sets(groups: Any, redshift: Any) -> tuple[list[Any], list[float]]:
+    """Return the sets of groups, and their redshifts. Raises ValueError if the numbers of both differ."""
+    is_list = isinstance(groups, (list, tuple)) and any(
+        isinstance(one, FofCatalogue) or np.ndim(one) for one in groups
+    )
+    sets = list(groups) if is_list else [groups]
+    redshifts = [float(one) for one in np.atleast_1d(redshift)]
+    if len(sets) != len(redshifts):
+        raise ValueError(
+            f"groups has {len(sets)} sets and redshift {len(redshifts)} numbers; give one redshift per set of groups."
+        )
+    return sets, redshifts
 
 
 @dataclass
@@ -225,7 +242,9 @@ def _volume(boxsize: Any) -> float:
     return float(lengths.prod())
 
 
-def _count(mass: np.ndarray, quantum: float | None, volume: float) -> _Bins:
+def _count(mass: np.ndarray, quantum: float | None, volume: float, units: Units) -> _Bins:
+    mass, volume = mass * units.mass, volume * units.length**3
+    quantum = None if quantum is None else quantum * units.mass
     if not len(mass):
         return _Bins(np.empty(0), np.zeros(0, int), volume)
     least, most = mass.min(), mass.max()
@@ -240,7 +259,7 @@ def _count(mass: np.ndarray, quantum: float | None, volume: float) -> _Bins:
     return _Bins(edges, np.histogram(mass, edges)[0], volume)
 
 
-def _draw_counts(ax: "Axes", bins: _Bins) -> None:
+def _draw_counts(ax: "Axes", bins: _Bins, colour: str, label: str) -> None:
     ax.set(xscale="log", yscale="log")
     filled = bins.counts > 0
     lower, upper = poisson_interval(bins.counts)
@@ -250,32 +269,45 @@ def _draw_counts(ax: "Axes", bins: _Bins) -> None:
         bins.density(bins.counts)[filled],
         errors,
         fmt="o",
-        color=COLOURS[0],
-        label=f"{bins.counts.sum():,} groups",
+        color=colour,
+        label=label,
     )
 
 
-def _draw_reference(
+def _draw_references(
     upper: "Axes",
     lower: "Axes",
-    bins: _Bins,
+    samples: list[_Bins],
     cosmology: Cosmology,
-    redshift: float,
+    redshifts: list[float],
     model: str,
     definition: str | None,
 ) -> None:
-    """Draw the curve, and the ratio of the groups to it, for masses of a ``definition``, None if unknown."""
-    per_decade = lambda mass: mass_function(cosmology, mass, redshift, model) * np.log(10)  # noqa: E731
-    fine = np.geomspace(bins.edges[0], bins.edges[-1], 200)
-    assumed = f"$\\sigma_8$ = {cosmology.sigma8:g}, $n_s$ = {cosmology.n_s:g}"
+    """Draw a curve for each sample, and the ratio of the groups to it, for masses of a ``definition``, None if unknown.
+
+    The first curve has the label of all.
+    """
     described = MODELS[model].mass
     other = ", for other masses" if definition and described not in (None, definition) else ""
-    upper.plot(fine, per_decade(fine), color=REFERENCE, zorder=1, label=f"{MODELS[model].name}{other}\n{assumed}")
-    inside = np.geomspace(bins.edges[:-1], bins.edges[1:], _IN_BIN)
-    expected = np.trapezoid(per_decade(inside), dx=1 / (_IN_BIN - 1), axis=0)
-    ratio = [bins.density(counts) / expected for counts in (bins.counts, *poisson_interval(bins.counts))]
-    filled = bins.counts > 0
-    middle, low, high = (values[filled] for values in ratio)
+    label: str | None = (
+        f"{MODELS[model].name}{other}\n$\\sigma_8$ = {cosmology.sigma8:g}, $n_s$ = {cosmology.n_s:g}"
+    )
     lower.axhline(1, color=REFERENCE)
-    lower.errorbar(bins.centres[filled], middle, (middle - low, high - middle), fmt="o", color=COLOURS[0])
-    lower.set(ylabel="ratio", ylim=(0, np.clip(1.3 * middle.max(), 2, 3)))
+    highest = 0.0
+    for number, (bins, redshift) in enumerate(zip(samples, redshifts, strict=True)):
+        if not len(bins.counts):
+            continue
+        per_decade = lambda mass, z=redshift: mass_function(cosmology, mass, z, model) * np.log(10)  # noqa: E731
+        fine = np.geomspace(bins.edges[0], bins.edges[-1], 200)
+        colour = COLOURS[number % len(COLOURS)]
+        upper.plot(fine, per_decade(fine), color=REFERENCE if len(samples) == 1 else colour, zorder=1, label=label)
+        label = None
+        inside = np.geomspace(bins.edges[:-1], bins.edges[1:], _IN_BIN)
+        expected = np.trapezoid(per_decade(inside), dx=1 / (_IN_BIN - 1), axis=0)
+        ratio = [bins.density(counts) / expected for counts in (bins.counts, *poisson_interval(bins.counts))]
+        middle, low, high = (values[bins.counts > 0] for values in ratio)
+        lower.errorbar(
+            bins.centres[bins.counts > 0], middle, (middle - low, high - middle), fmt="o", color=colour
+        )
+        highest = max(highest, middle.max())
+    lower.set(ylabel="ratio", ylim=(0, np.clip(1.3 * highest, 2, 3)))

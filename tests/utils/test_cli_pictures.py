@@ -37,6 +37,7 @@ def test_pictures(tmp_path, capsys) -> None:
         ("density", "sample", "--slab", "10,15.5", "--smooth", "8", "--surface-density", "--catalogue", catalogue),
         ("halo", "sample", "--catalogue", catalogue, "--halo", "3", "--surface-density"),
         ("mass-function", catalogue),
+        ("mass-function", catalogue, catalogue),
         ("sizes", catalogue),
         ("distances", neighbours),
     ):
@@ -44,6 +45,19 @@ def test_pictures(tmp_path, capsys) -> None:
         status, _, err = run("plot", kind, *arguments, "-o", str(picture), capsys=capsys)
         assert (status, err) == (0, "")
         assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_mass_functions_of_different_runs_raise(tmp_path, capsys) -> None:
+    paths = []
+    for box in (37.5, 75.0):
+        paths.append(str(tmp_path / f"fof_tab_{box}.hdf5"))
+        with h5py.File(paths[-1], "w") as file:
+            header = {"Ngroups_Total": 1, "NumFiles": 1, "BoxSize": box, "Redshift": 0.0, "HubbleParam": 0.7}
+            file.create_group("Header").attrs.update(header)
+            file.create_group("Group")["GroupLen"] = np.asarray([90], np.int32)
+            file["Group/GroupPos"], file["Group/GroupMass"] = np.ones((1, 3), np.float32), np.ones(1, np.float32)
+    status, _, err = run("plot", "mass-function", *paths, "-o", str(tmp_path / "a.png"), capsys=capsys)
+    assert (status, f"{paths[0]} has boxsize 37.5, but {paths[1]} has 75.0" in err) == (2, True)
 
 
 @pytest.mark.parametrize(

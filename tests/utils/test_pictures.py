@@ -106,6 +106,24 @@ def test_groups_drawn_from_the_reference_have_ratio_one() -> None:
     assert "Tinker" in above.get_legend_handles_labels()[1][0]
 
 
+def test_mass_functions_of_several_redshifts_have_their_own_curves() -> None:
+    cosmology, mass = mf.Cosmology(), np.geomspace(1e12, 1e14, 40)
+    options = {"units": mf.Units(1.0, 1.0), "cosmology": cosmology}
+    sets, redshifts = [mass, mass[:10], []], [0.0, 2.0, 5.0]
+    figure = plot.plot_mass_function(sets, 50.0, redshift=redshifts, **options)
+    above, below = figure.axes
+    labels = above.get_legend_handles_labels()[1]
+    assert labels[1:] == ["redshift 0: 40 groups", "redshift 2: 10 groups", "redshift 5: 0 groups"]
+    assert "Warren" in labels[0]
+    for curve, redshift, container, groups in zip(above.lines[:2], redshifts, below.containers, sets, strict=False):
+        grid, values = curve.get_data()
+        np.testing.assert_allclose(values, mf.mass_function(cosmology, grid, redshift) * np.log(10))
+        alone = plot.plot_mass_function(groups, 50.0, redshift=redshift, **options).axes[1].containers[0]
+        np.testing.assert_allclose(container[0].get_ydata(), alone[0].get_ydata())
+    with pytest.raises(ValueError, match="groups has 2 sets and redshift 1 numbers; give one redshift per set"):
+        plot.plot_mass_function([mass, mass], 50.0)
+
+
 def test_reference_for_other_masses_is_labelled() -> None:
     options = {"units": mf.Units(1.0, 1e10), "cosmology": mf.Cosmology()}
     for groups, definition, model, marked in (
@@ -224,7 +242,7 @@ def test_measurements_of_this_repository_are_read(tmp_path: Path) -> None:
 def test_notebooks_display_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[Any] = []
     shell = SimpleNamespace(kernel=None)
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell, version_info=(9, 0)))
     monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=shown.append))
     figure = plot.plot_group_sizes(catalogue(np.array([20, 90])))
     plot.show(figure)

@@ -100,7 +100,8 @@ KIND is one of
   halos          projected density of SNAPSHOT with circles around its groups, and the distribution of group sizes
   density        projected density of SNAPSHOT, with circles around the groups of --catalogue, if given
   halo           the matter of SNAPSHOT around one halo of --catalogue, with its spheres
-  mass-function  halo mass function of a catalogue with Poisson errors, and an analytic mass function
+  mass-function  halo mass function of a catalogue with Poisson errors, and an analytic mass function;
+                 several catalogues of one simulation are drawn together, with their redshifts
   sizes          distribution of the sizes of groups of a catalogue
   distances      distribution of distances in a file of neighbours, and the distribution for uniform points
   scaling        times in the results of the benchmarks (.json)

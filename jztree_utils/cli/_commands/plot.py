@@ -31,7 +31,7 @@ def run_plot(args: Namespace) -> None:
     """
     if args.kind is None or not args.input:
         raise ValueError(f"plot needs a kind ({', '.join(KINDS)}) and a file; see jztree plot --help.")
-    if len(args.input) > 1 and args.kind != "scaling":
+    if len(args.input) > 1 and args.kind not in ("scaling", "mass-function"):
         raise ValueError(f"plot {args.kind} draws one file, but {len(args.input)} were given; give one.")
     if args.output is not None:
         plot.check_picture(args.output)
@@ -159,23 +159,42 @@ def _halo(args: Namespace) -> Any:
 
 
 def _mass_function(args: Namespace) -> Any:
-    content = catalogue_of(args, args.input[0])
-    header, column = content.header, args.mass or _MASS
+    contents = [catalogue_of(args, path) for path in args.input]
+    header, column = contents[0].header, args.mass or _MASS
+    _check_same_run(args.input, [one.header for one in contents])
     model = args.model or default_model(column)
+    cosmologies = [
+        _cosmology(args, path, content, model, column) for path, content in zip(args.input, contents, strict=True)
+    ]
+    masses = [particle_mass_of(one.catalogue) for one in contents if len(one.catalogue.count)] or [None]
     return plot.plot_mass_function(
-        content.catalogue if column == _MASS else _masses(args.input[0], content, column),
+        [
+            content.catalogue if column == _MASS else _masses(path, content, column)
+            for path, content in zip(args.input, contents, strict=True)
+        ],
         header.boxsize,
         args.output,
         units=units_of(header),
-        cosmology=_cosmology(args, content, model, column),
-        redshift=header.redshift,
+        cosmology=None if None in cosmologies else cosmologies[0],
+        redshift=[one.header.redshift for one in contents],
         model=model,
         definition=column,
-        particle_mass=particle_mass_of(content.catalogue),
+        particle_mass=masses[0] if column != _MASS and len(set(masses)) == 1 else None,
         title=args.title,
         length_unit=io.unit_name(header, "length"),
         mass_unit=io.unit_name(header, "mass"),
     )
+
+
+def _check_same_run(paths: list[str], headers: list[io.SnapshotHeader]) -> None:
+    """Raise ValueError unless all catalogues have the box, the units and the cosmology of the first."""
+    for path, header in zip(paths, headers, strict=True):
+        for name in ("boxsize", "unit_length_in_cm", "unit_mass_in_g", "h_free", "omega0", "omega_lambda", "hubble"):
+            first, value = getattr(headers[0], name), getattr(header, name)
+            if first != value and not (first and value and np.allclose(first, value, rtol=1e-4)):
+                raise ValueError(
+                    f"{paths[0]} has {name} {first}, but {path} has {value}; draw catalogues of one simulation together."
+                )
 
 
 def _masses(path: str, content: io.CatalogueContent, name: str) -> np.ndarray:
@@ -203,7 +222,9 @@ def _masses(path: str, content: io.CatalogueContent, name: str) -> np.ndarray:
     return np.asarray(mass[mass > 0])
 
 
-def _cosmology(args: Namespace, content: io.CatalogueContent, model: str, mass: str) -> Cosmology | None:
+def _cosmology(
+    args: Namespace, path: str, content: io.CatalogueContent, model: str, mass: str
+) -> Cosmology | None:
     """Return the cosmology of a model's curve; print a reason and return None if it does not describe ``mass``."""
     header = content.header
     reason = why_not_described(content.info, content.by_type is not None, model, mass)
@@ -212,7 +233,7 @@ def _cosmology(args: Namespace, content: io.CatalogueContent, model: str, mass: 
     elif not header.omega0 or header.omega_lambda is None or not header.hubble:
         reason = "it has no cosmology (Omega0, OmegaLambda, HubbleParam)"
     if reason:
-        say(f"  {args.input[0]} is not compared with the mass function of halos: {reason}")
+        say(f"  {path} is not compared with the mass function of halos: {reason}")
         return None
     return Cosmology.of_header(header, sigma8=args.sigma8, n_s=args.n_s)
 
