@@ -50,6 +50,7 @@ from ._made_with import read_made_with
 from ._mass_table import differing_masses as differing_masses
 from ._mass_table import mass_in_table as mass_in_table
 from ._mass_table import same_masses as same_masses
+from ._members import read_members
 from ._neighbour_lists import Neighbours, read_neighbours, write_neighbours
 from ._processes import failing_together, is_shared, rows_on_first_process
 from ._read_options import ReadOptions
@@ -117,6 +118,7 @@ __all__ = [
     "read_h5file",
     "read_header",
     "read_made_with",
+    "read_members",
     "read_neighbours",
     "read_snapshot",
     "read_snapshot_sharded",

@@ -1,0 +1,103 @@
+"""Members of one group, read from a snapshot by the identifiers in a catalogue."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from test_cli_runs import run
+
+from jztree.data import FofCatalogue
+from jztree_utils import ics, io
+from jztree_utils.io import _members
+
+RNG = np.random.default_rng(5)
+NUM = {0: 30, 1: 50}
+COUNT = np.array([[4, 9], [0, 6], [3, 0]])  # members of types 0 and 1
+
+
+@pytest.fixture(params=[7, 10**6], ids=["blocks", "one block"])
+def held(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return the path of a snapshot, its arrays by type, and a catalogue with the rows of its members."""
+    monkeypatch.setattr(_members, "_BLOCK", request.param)
+    ids = RNG.permutation(2**40 + np.arange(sum(NUM.values())))
+    arrays = {}
+    path = tmp_path / "snap.hdf5"
+    with h5py.File(path, "w") as file:
+        totals = np.array([*NUM.values(), 0, 0, 0, 0])
+        header = {"NumPart_ThisFile": totals, "NumPart_Total": totals, "NumFilesPerSnapshot": 1, "BoxSize": 1.0}
+        file.create_group("Header").attrs.update(
+            header | {"MassTable": np.array([0, 2.0, 0, 0, 0, 0]), "Time": 1.0, "Redshift": 0.0}
+        )
+        for ptype, (num, own) in enumerate(zip(NUM.values(), np.split(ids, [NUM[0]]), strict=True)):
+            columns = {"Coordinates": RNG.random((num, 3)), "Velocities": RNG.random((num, 3)), "ParticleIDs": own}
+            arrays[ptype] = columns | ({"Masses": RNG.random(num)} if ptype == 0 else {})
+            for name, values in arrays[ptype].items():
+                file[f"PartType{ptype}/{name}"] = values
+    chosen = {ptype: RNG.permutation(num)[: COUNT[:, ptype].sum()] for ptype, num in NUM.items()}
+    rows = {ptype: np.split(one, np.cumsum(COUNT[:-1, ptype])) for ptype, one in chosen.items()}
+    members = [
+        RNG.permutation(np.concatenate([arrays[ptype]["ParticleIDs"][rows[ptype][group]] for ptype in NUM]))
+        for group in range(3)
+    ]
+    count = COUNT.sum(axis=1)
+    groups = FofCatalogue(
+        ngroups=3,
+        count=count,
+        offset=np.cumsum(count) - count,
+        com_pos=np.zeros((3, 3)),
+        com_inertia_radius=np.zeros(3),
+    )
+    table = io.TypeTable(count=np.pad(COUNT, ((0, 0), (0, 4))), mass=np.zeros((3, 6)))
+    content = io.CatalogueContent(
+        catalogue=groups, ids=np.concatenate(members), info=io.CatalogueInfo(ptype=1), by_type=table
+    )
+    return path, arrays, content, rows
+
+
+def test_members_of_each_group_and_type(held: Any) -> None:
+    path, arrays, content, expected = held
+    for source in (path, io.open_snapshot(path, 0)):
+        for group in range(3):
+            part, rows = io.read_members(source, content, group, ptype=0)
+            assert sorted(rows) == sorted(expected[0][group])
+            assert part.num == len(rows)
+            of_group = content.ids[np.isin(content.ids, part.id)]
+            np.testing.assert_array_equal(part.id, of_group)  # in the order of the catalogue
+            for name, column in (("pos", "Coordinates"), ("id", "ParticleIDs"), ("mass", "Masses")):
+                np.testing.assert_array_equal(getattr(part, name), arrays[0][column][rows])
+    part, rows = io.read_members(path, content, 0, fields=("pos", "mass"))
+    assert (sorted(rows), part.mass, part.vel) == (sorted(expected[1][0]), 2.0, None)
+
+
+def test_members_that_do_not_fit_raise(held: Any) -> None:
+    path, _, content, _ = held
+    for group in (-1, 3):
+        with pytest.raises(IndexError, match=f"group is {group}, but the catalogue has 3 groups"):
+            io.read_members(path, content, group)
+    with pytest.raises(io.SnapshotError, match="no identifiers of members; write it with them"):
+        io.read_members(path, replace(content, ids=None), 0)
+    with pytest.raises(io.SnapshotError, match="0 particles of type 1 with identifiers of the group, but it has 9"):
+        io.read_members(path, replace(content, ids=content.ids + 1000), 0)
+    with h5py.File(path, "a") as file:
+        ids = file["PartType1/ParticleIDs"]
+        ids[...] = np.resize(content.ids[:2], 50)
+    with pytest.raises(io.SnapshotError, match="give the snapshot of the catalogue"):
+        io.read_members(path, content, 0)
+
+
+@pytest.mark.usefixtures("one_device")
+def test_members_of_a_catalogue_of_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "c.hdf5")
+    assert run("fof", "sample", "-o", path, capsys=capsys)[0] == 0
+    content, snapshot = io.read_catalogue_content(path), io.open_snapshot(ics.SAMPLE_3D)
+    for group in (0, 3):
+        part, _ = io.read_members(snapshot, content, group)
+        assert part.num == content.catalogue.count[group]
+        centre = np.asarray(content.catalogue.com_pos)[group]
+        apart = part.pos - centre
+        apart -= 37.5 * np.round(apart / 37.5)
+        farthest = np.linalg.norm(apart, axis=1).max()
+        np.testing.assert_allclose(farthest, content.catalogue.max_radius[group], rtol=1e-5)
