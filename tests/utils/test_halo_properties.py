@@ -163,6 +163,26 @@ def test_every_layout_has_the_same_numbers(use_devices, tmp_path) -> None:
 # Centres
 
 
+def test_printed_table_has_mass_velocity_and_concentration(tmp_path, use_devices, capsys, monkeypatch) -> None:
+    """A group without a sphere has a dash."""
+    use_devices(1)
+    monkeypatch.setattr("jztree_utils.cli._commands.fof._LARGEST", 1000)
+    found = columns_of(tmp_path / "c.hdf5", "sample", "--properties", "--npart-min", "40", "--b", "0.15")
+    assert not found["m200c"].all()
+    lines = capsys.readouterr().out.splitlines()
+    (head,) = (row for row, line in enumerate(lines) if line.split()[:2] == ["group", "particles"])
+    titles = lines[head].split("   ")
+    assert [title.strip() for title in titles[-3:]] == ["m200c [1e10 Msun/h]", "vmax [km/s]", "concentration"]
+    for row, line in enumerate(lines[head + 1 :]):
+        for cell, name in zip(line.split()[-3:], ("m200c", "vmax", "concentration"), strict=True):
+            value = found[name][row]
+            assert cell == "-" if not value > 0 else float(cell) == pytest.approx(value, rel=1e-3)
+    assert cli.main(["fof", "sample", "-q"]) == 0
+    assert cli.main(["fof", "sample"]) == 0
+    assert "m200c" not in capsys.readouterr().out
+
+
+
 @pytest.mark.long
 def test_requested_centres_are_used(use_devices, tmp_path, capsys) -> None:
     """The lowest potential of the largest group is that of all pairs. The output names the kind of every centre."""

@@ -33,6 +33,7 @@ from .outputs import Run, announce, plan_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked, source_of
 
 _LARGEST = 10  # number of groups in the printed table
+_TABLE = {"m200c": "mass", "vmax": "velocity", "concentration": ""}  # its columns with --properties, and their units
 _PERCOLATES = 1.0  # mean separations; in three dimensions, nearly all random particles are in one group from 0.9 on
 _MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a typing error
 # Particle properties that a snapshot may lack, and the consequences.
@@ -335,7 +336,7 @@ def _tell(
     print_pairs(pairs)
     if len(count):
         say()
-        print_table(*_largest_groups(cata, header))
+        print_table(*_largest_groups(cata, header, extra))
 
 
 def _in_separations(info: io.CatalogueInfo, separation: MeanSeparation | None) -> str:
@@ -344,11 +345,13 @@ def _in_separations(info: io.CatalogueInfo, separation: MeanSeparation | None) -
     return f", {number(info.linking_length / separation.value)} mean separations, {separation}"
 
 
-def _largest_groups(cata: FofCatalogue, header: io.SnapshotHeader) -> tuple[list[str], list[list[str]]]:
-    """Return heading and rows of the table of the largest groups."""
+def _largest_groups(
+    cata: FofCatalogue, header: io.SnapshotHeader, extra: dict[str, io.Column]
+) -> tuple[list[str], list[list[str]]]:
+    """Return heading and rows of the table of the largest groups, with some of the further columns if they exist."""
 
     def heading(name: str, kind: str) -> str:
-        unit = io.unit_name(header, kind)
+        unit = io.unit_name(header, kind) if kind else ""
         return f"{name} [{unit}]" if unit else name
 
     rows = slice(0, _LARGEST)
@@ -361,5 +364,12 @@ def _largest_groups(cata: FofCatalogue, header: io.SnapshotHeader) -> tuple[list
         name = "xyz"[axis] if axis < 3 else f"x{axis}"
         columns.append((heading(name, "length"), column(centres[:, axis])))
     columns.append((heading("radius", "length"), column(cata.max_radius[rows])))
+    for name, kind in _TABLE.items():
+        if name in extra:
+            values = np.asarray(extra[name].values, np.float64)[rows]
+            is_known = values > 0
+            cells = np.full(len(values), "-", object)
+            cells[is_known] = column(values[is_known])
+            columns.append((heading(name, kind), cells.tolist()))
     head = [name for name, _ in columns]
     return head, [[cells[row] for _, cells in columns] for row in range(len(centres))]
