@@ -87,7 +87,7 @@ class Counts:
         """Return the function in all cells.
 
         Args:
-            share: The volume of each cell around a particle, as a fraction of the box; used without randoms.
+            share: See `in_box`; used without randoms.
         """
         pairs, fault = {name: self._pairs(name) for name in self.counts}, self._fault()
         if "rr" not in pairs:

@@ -73,10 +73,10 @@ def in_box(dd: Pairs, share: np.ndarray, fault: str) -> Estimate:
 
     Args:
         dd: Pairs of data.
-        share: ``(b,)`` or ``(b, c)``, the volume of each cell around a particle, as a fraction of the box.
+        share: ``(1 + regions, b)`` or ``(1 + regions, b, c)``, the fraction of the pairs of random places in each cell.
         fault: The reason if no pairs exist.
     """
-    share = share.reshape(1, len(share), -1)
+    share = share.reshape(*share.shape[:2], -1)
     return Estimate(_ratio(dd.fraction(), share) - 1, fault, np.zeros(share.shape[1], bool))
 
 

@@ -11,12 +11,18 @@ from jztree.radius import PairCounts
 
 from ._arguments import axis_of, bin_edges, check_reach, real_numbers
 from ._counts import Counts, Layout, counts_of
+from ._regions import BoxParts, parts_of
 from ._result import Correlation, result
 from ._totals import Totals
 
 
 def xi_from_counts(
-    dd: PairCounts | ArrayLike, data: Totals | int, edges: ArrayLike, boxsize: ArrayLike | None = None, **others: Any
+    dd: PairCounts | ArrayLike,
+    data: Totals | int,
+    edges: ArrayLike,
+    boxsize: ArrayLike | None = None,
+    per_side: int | None = None,
+    **others: Any,
 ) -> Correlation:
     """Return `xi` from pair counts of `jztree.radius.pair_counts`, for example from many devices.
 
@@ -36,6 +42,8 @@ def xi_from_counts(
             weights and regions.
         edges: ``(b + 1,)``, the same as for the counts.
         boxsize: ``(d,)``, one length per dimension, all positive; only without randoms.
+        per_side: For a jackknife without randoms: ``cube_regions(part, 0, boxsize, per_side)`` made the regions of the counts. At
+            least 2, in 1 to 3 dimensions.
         **others: Further counts: ``rr``, pairs within the randoms, or of the randoms of both tracers; ``dr``, pairs of
             the data and the randoms (of the second tracer, if it has its own); for two tracers ``rd``, pairs of the
             randoms and the second data, in any order. Further totals: ``randoms``; for two tracers ``data_b``, and
@@ -57,7 +65,7 @@ def xi_from_counts(
         raise ValueError("counts of angles have no periodic box; leave out boxsize, and give rr and randoms.")
     if box is not None:
         check_reach(found, "edges", box.min() / 2)
-    return spherical(counts, found, box)
+    return spherical(counts, found, _parts(per_side, box, counts))
 
 
 def wp_from_counts(
@@ -67,6 +75,7 @@ def wp_from_counts(
     along: ArrayLike,
     boxsize: ArrayLike | None = None,
     los: int | None = None,
+    per_side: int | None = None,
     **others: Any,
 ) -> Correlation:
     """Return `wp` from pair counts; see `xi_from_counts`.
@@ -79,6 +88,7 @@ def wp_from_counts(
         boxsize: ``(3,)`` lengths, all positive; only without randoms.
         los: The axis of the line of sight; only without randoms. None means the axis of the counts, or the last axis if
             these are plain numbers.
+        per_side: See `xi_from_counts`.
         **others: See `xi_from_counts`.
 
     Returns:
@@ -98,12 +108,13 @@ def wp_from_counts(
     sight = None if los is None else axis_of(los)
     layout = Layout(modes=("rp_pi",), edges=found, edges_b=steps, second="along", dims=3, box=box, los=sight)
     counts.check(layout)
+    axis = -1
     if box is not None:
         counted = counts.counts["dd"].los
         axis = sight if sight is not None else counted if isinstance(counted, int) else -1
         check_reach(found, "edges", np.delete(box, axis).min() / 2)
         check_reach(steps, "along", box[axis] / 2)
-    return projected(counts, found, steps, box, "fewer edges along")
+    return projected(counts, found, steps, _parts(per_side, box, counts), "fewer edges along", axis)
 
 
 def multipoles_from_counts(
@@ -113,6 +124,7 @@ def multipoles_from_counts(
     cosines: ArrayLike,
     boxsize: ArrayLike | None = None,
     ells: tuple[int, ...] = (0, 2, 4),
+    per_side: int | None = None,
     **others: Any,
 ) -> Correlation:
     """Return `multipoles` from pair counts; see `xi_from_counts`.
@@ -124,6 +136,7 @@ def multipoles_from_counts(
         cosines: ``(m + 1,)`` edges of mu, from 0 to 1, the ``edges_b`` of the counts.
         boxsize: ``(3,)`` lengths, all positive; only without randoms.
         ells: Even multipole orders.
+        per_side: See `xi_from_counts`.
         **others: See `xi_from_counts`.
 
     Returns:
@@ -144,21 +157,29 @@ def multipoles_from_counts(
     counts.check(Layout(modes=("s_mu",), edges=found, edges_b=steps, second="cosines", dims=3, box=box))
     if box is not None:
         check_reach(found, "edges", box.min() / 2)
-    return in_multipoles(counts, found, steps, ells, box, "fewer cosines")
+    counted = counts.counts["dd"].los
+    axis = counted if isinstance(counted, int) else -1
+    return in_multipoles(counts, found, steps, ells, _parts(per_side, box, counts), "fewer cosines", axis)
 
 
-def spherical(counts: Counts, edges: np.ndarray, box: np.ndarray | None) -> Correlation:
-    """Return ``xi(r)``. Without randoms, ``box`` has the lengths of the box."""
-    share = 1.0 if box is None else _balls(edges, len(box)) / np.prod(box)
+def spherical(counts: Counts, edges: np.ndarray, parts: BoxParts | None) -> Correlation:
+    """Return ``xi(r)``. Without randoms, ``parts`` describe the box."""
+    share = np.ones((1, 1))
+    if parts is not None:
+        share = parts.shares(_balls(edges, len(parts.box)), lambda: parts.spheres(edges))
     name = "w_theta" if counts.is_angular else "xi"
-    return result(name, counts, counts.estimate(np.asarray(share)), edges)
+    return result(name, counts, counts.estimate(share), edges)
 
 
-def projected(counts: Counts, edges: np.ndarray, along: np.ndarray, box: np.ndarray | None, advice: str) -> Correlation:
+def projected(
+    counts: Counts, edges: np.ndarray, along: np.ndarray, parts: BoxParts | None, advice: str, axis: int
+) -> Correlation:
     """Return ``wp(rp)``; see `spherical` and `result`."""
-    # Rings around the line of sight, on both sides of a particle.
-    rings = np.pi * np.diff(edges**2)[:, None] * 2 * np.diff(along)
-    share = rings / (1.0 if box is None else np.prod(box))
+    share = np.ones((1, 1))
+    if parts is not None:
+        # Rings around the line of sight, on both sides of a particle.
+        rings = np.pi * np.diff(edges**2)[:, None] * 2 * np.diff(along)
+        share = parts.shares(rings, lambda: parts.cylinders(edges, along, axis))
     return result("wp", counts, counts.estimate(share), edges, 2 * np.diff(along), advice, pi_max=along[-1])
 
 
@@ -167,11 +188,15 @@ def in_multipoles(
     edges: np.ndarray,
     cosines: np.ndarray,
     ells: tuple[int, ...],
-    box: np.ndarray | None,
+    parts: BoxParts | None,
     advice: str,
+    axis: int,
 ) -> Correlation:
     """Return the multipoles of ``xi(s, mu)``; see `spherical` and `result`."""
-    share = _balls(edges, 3)[:, None] * np.diff(cosines) / (1.0 if box is None else np.prod(box))
+    share = np.ones((1, 1))
+    if parts is not None:
+        cells = _balls(edges, 3)[:, None] * np.diff(cosines)
+        share = parts.shares(cells, lambda: parts.sectors(edges, cosines, axis))
     integral = [np.diff(legendre.legval(cosines, legendre.legint([0] * int(ell) + [2 * ell + 1]))) for ell in ells]
     orders = tuple(int(ell) for ell in ells)
     return result("multipoles", counts, counts.estimate(share), edges, np.stack(integral), advice, ells=orders)
@@ -186,6 +211,26 @@ def check_ells(ells: Any) -> None:
 def _balls(edges: np.ndarray, dims: int) -> np.ndarray:
     """Return the volumes between balls with these radii."""
     return math.pi ** (dims / 2) / math.gamma(dims / 2 + 1) * np.diff(edges**dims)
+
+
+def _parts(per_side: Any, box: np.ndarray | None, counts: Counts) -> BoxParts | None:
+    """Return the parts of the box, a single one without a jackknife; None with randoms.
+
+    Raises:
+        TypeError, ValueError: If ``per_side`` is invalid, or does not match the regions of the counts.
+    """
+    regions = counts.sets["data"].num_regions
+    if box is None:
+        if per_side is not None:
+            raise ValueError("with rr, per_side has no effect, because the randoms have regions; leave it out.")
+        return None
+    parts = BoxParts(box, 1) if per_side is None else parts_of(per_side, box)
+    if regions != (None if per_side is None else parts.num):
+        raise ValueError(
+            f"the counts have {regions or 'no'} regions and per_side is {per_side}; without randoms, a jackknife needs "
+            "the regions of cube_regions(part, 0, boxsize, per_side) and the same per_side, or neither."
+        )
+    return parts
 
 
 def _box(boxsize: Any, others: dict[str, Any], dims: int | None = None) -> np.ndarray | None:

@@ -29,7 +29,8 @@ def xi(
         randoms: Random particles in the same volume. None: the box is periodic, and the number of random pairs is
             computed.
         **options: ``weight`` and ``randoms_weight``, ``(n,)``; ``region``, ``randoms_region`` and ``num_regions`` for a
-            jackknife; see `jztree.radius.pair_counts`. ``part_b``, ``weight_b`` and ``region_b``: a second tracer; the
+            jackknife; see `jztree.radius.pair_counts`. ``per_side``: a jackknife without randoms, which leaves out each
+            of the ``per_side**d`` equal parts of the box; 2 or more, in 1 to 3 dimensions. ``part_b``, ``weight_b`` and ``region_b``: a second tracer; the
             result is then the cross-correlation of both. ``randoms_b``, ``randoms_weight_b`` and ``randoms_region_b``:
             randoms for the second tracer; None means the same randoms for both. ``estimator``: ``"landy_szalay"``, the
             default, or ``"natural"``, ``DD / RR - 1``. ``separation=True`` also computes the mean separation of the
@@ -48,7 +49,7 @@ def xi(
     found, sample = bin_edges(edges, "edges"), sample_of(part, boxsize, randoms, options)
     if sample.box is not None:
         check_reach(found, "edges", sample.box.min() / 2, OTHERWISE)
-    return spherical(sample.counts(found), found, sample.box)
+    return spherical(sample.counts(found), found, sample.parts)
 
 
 def wp(
@@ -96,7 +97,8 @@ def wp(
         check_reach(found, "edges", np.delete(sample.box, axis).min() / 2, OTHERWISE)
         check_reach(along, "pi_max", sample.box[axis] / 2, OTHERWISE)
     bins = {"mode": "rp_pi", "edges_b": along, "los": los}
-    return projected(sample.counts(found, **bins), found, along, sample.box, "a smaller num_pi")
+    axis = -1 if isinstance(los, str) else int(los)
+    return projected(sample.counts(found, **bins), found, along, sample.parts, "a smaller num_pi", axis)
 
 
 def multipoles(
@@ -137,4 +139,5 @@ def multipoles(
         check_reach(found, "edges", sample.box.min() / 2, OTHERWISE)
     bins = {"mode": "s_mu", "edges_b": cosines, "los": los}
     counts = sample.counts(found, **bins)
-    return in_multipoles(counts, found, cosines, ells, sample.box, "a smaller num_mu")
+    axis = -1 if isinstance(los, str) else int(los)
+    return in_multipoles(counts, found, cosines, ells, sample.parts, "a smaller num_mu", axis)

@@ -1,11 +1,14 @@
-"""Regions of particles for a jackknife."""
+"""Regions of particles for a jackknife, and the volume of the pairs within a region."""
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jztree.data import Particles, get_num, get_pos
+from jztree.data import Particles, Pos, get_num, get_pos
 
 from ._arguments import whole_number
 
@@ -45,3 +48,109 @@ def cube_regions(part: Particles | ArrayLike, lower: ArrayLike, upper: ArrayLike
     regions = np.ravel_multi_index(tuple(np.minimum(cells, per_side - 1).T), shape).astype(np.int32)
     regions[num:] = 0
     return regions
+
+
+@dataclass(frozen=True)
+class BoxParts:
+    """The equal parts of a periodic box, for a jackknife without randoms.
+
+    The volume of the pairs of places in a cell of separations, both in one part with sides ``a``, is the integral of
+    the product of ``max(a - |x|, 0)`` over the separations x in the cell.
+
+    Attributes:
+        box: ``(d,)`` lengths; d from 1 to 3 with several parts.
+        per_side: Number of parts along each side; 1 means no jackknife.
+    """
+
+    box: np.ndarray
+    per_side: int
+
+    @property
+    def num(self) -> int:
+        """The number of parts."""
+        return int(self.per_side ** len(self.box))
+
+    def regions(self, part: Any) -> np.ndarray:
+        """Return the part of each particle, ``(n,)`` int32; positions outside the box are wrapped into it."""
+        pos = np.asarray(get_pos(part), np.float64)
+        return cube_regions(Pos(pos=pos % self.box, num=getattr(part, "num", None)), 0, self.box, self.per_side)
+
+    def shares(self, cells: np.ndarray, pairs_within: Callable[[], np.ndarray]) -> np.ndarray:
+        """Return the fraction of the pairs of random places in each cell, for the box and then without each part.
+
+        Args:
+            cells: ``(b,)`` or ``(b, c)``, the volume of the separations in each cell.
+            pairs_within: Function that returns, in the same shape, the volume of the pairs of places within a part.
+
+        Returns:
+            ``(1 + num, *cells.shape)``, or ``(1, *cells.shape)`` if the box is the only part.
+        """
+        volume = float(np.prod(self.box))
+        if self.num == 1:
+            return cells[None] / volume
+        within = pairs_within()
+        own = volume / self.num
+        without = ((volume - 2 * own) * cells + within) / (volume - own) ** 2
+        return np.concatenate([cells[None] / volume, np.repeat(without[None], self.num, axis=0)])
+
+    def spheres(self, edges: np.ndarray) -> np.ndarray:
+        """Return the volume of pairs within a part with distances in each bin, ``(b,)``."""
+        if len(self.box) == 3:
+            return self.sectors(edges, np.linspace(0, 1, _PANELS + 1), 2).sum(axis=1)
+        r, weight = _nodes(edges, _NODES)
+        if len(self.box) == 1:
+            return 2 * (weight * self._both(0, r)).sum(axis=1)
+        return self._rings(edges, [0, 1])
+
+    def cylinders(self, edges: np.ndarray, along: np.ndarray, axis: int) -> np.ndarray:
+        """Return the volume of pairs in bins across and along an axis, ``(b, c)``."""
+        z, weight = _nodes(along, _NODES)
+        across = self._rings(edges, [one for one in range(3) if one != axis % 3])
+        return across[:, None] * 2 * (weight * self._both(axis % 3, z)).sum(axis=1)
+
+    def sectors(self, edges: np.ndarray, cosines: np.ndarray, axis: int) -> np.ndarray:
+        """Return the volume of pairs in bins of the distance and of the cosine of the angle to an axis, ``(b, c)``."""
+        s, in_s = _nodes(edges, _NODES)
+        # The polar angle, because sqrt(1 - mu**2) is not smooth at mu = 1.
+        polar, in_polar = (one[::-1, None, :, None] for one in _nodes(np.arccos(cosines[::-1]), 4))
+        angle, in_angle = (one.reshape(-1) for one in _nodes(np.linspace(0, np.pi / 2, _PANELS + 1), 4))
+        first, second = (one for one in range(3) if one != axis % 3)
+        found = []
+        for r, weight in zip(s, in_s, strict=True):
+            r = r[None, :, None, None]
+            across = r * np.sin(polar)
+            overlap = self._both(axis % 3, r * np.cos(polar)) * self._both(first, across * np.cos(angle))
+            overlap = overlap * self._both(second, across * np.sin(angle)) * r**2 * weight[None, :, None, None]
+            found.append(8 * (overlap * np.sin(polar) * in_polar * in_angle).sum(axis=(1, 2, 3)))
+        return np.stack(found)
+
+    def _rings(self, edges: np.ndarray, axes: list[int]) -> np.ndarray:
+        r, weight = (one[..., None] for one in _nodes(edges, _NODES))
+        angle, in_angle = (one.reshape(-1) for one in _nodes(np.linspace(0, np.pi / 2, _PANELS + 1), 4))
+        overlap = self._both(axes[0], r * np.cos(angle)) * self._both(axes[1], r * np.sin(angle))
+        return 4 * (overlap * r * weight * in_angle).sum(axis=(1, 2))
+
+    def _both(self, axis: int, separation: np.ndarray) -> np.ndarray:
+        """Return the length of the places in a part whose partner at this separation along an axis is in it too."""
+        return np.maximum(self.box[axis] / self.per_side - separation, 0)
+
+
+_NODES = 16  # of Gauss and Legendre in a bin
+_PANELS = 32  # of an angle, because the overlap has kinks
+
+
+def _nodes(edges: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the nodes of Gauss and Legendre in each bin and their weights, ``(b, number)``."""
+    x, weight = np.polynomial.legendre.leggauss(number)
+    half = np.diff(edges)[:, None] / 2
+    return edges[:-1, None] + half * (x + 1), half * weight
+
+
+def parts_of(per_side: Any, box: np.ndarray) -> BoxParts:
+    """Return the parts of a box. Raises TypeError or ValueError if ``per_side`` is invalid."""
+    if whole_number(per_side, "per_side") < 2 or len(box) > 3:
+        raise ValueError(
+            f"per_side is {per_side} in {len(box)} dimensions; a jackknife of a box needs 2 or more parts per side, in "
+            "1 to 3 dimensions."
+        )
+    return BoxParts(box, int(per_side))

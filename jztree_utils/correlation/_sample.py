@@ -14,6 +14,7 @@ from ..progress import progress
 from ._arguments import axis_of, real_numbers
 from ._counts import SETS, Counts, counts_of, names_of
 from ._progress import counting
+from ._regions import BoxParts, parts_of
 from ._totals import Totals, totals
 
 # The arguments of each set: its particles, weights and regions.
@@ -25,7 +26,8 @@ _SETS = {
 }
 _FLAGS = ("separation", "progress")
 _NAMES = [name for names in _SETS.values() for name in names]
-_OPTIONS = [*(name for name in _NAMES if name not in ("part", "randoms")), "num_regions", "estimator", *_FLAGS]
+_NUMBER_OPTIONS = ("num_regions", "per_side", "estimator")
+_OPTIONS = [*(name for name in _NAMES if name not in ("part", "randoms")), *_NUMBER_OPTIONS, *_FLAGS]
 _ESTIMATORS = ("landy_szalay", "natural")
 
 
@@ -50,6 +52,7 @@ class Sample:
         sets: The sets by name; see `Counts`.
         boxsize: The box of the user.
         num_regions: Number of regions, or None.
+        per_side: Number of parts of the box per side, 1 without them.
         natural: Whether to use the natural estimator.
         separation: Whether to compute mean separations.
         progress: Whether to report progress.
@@ -58,6 +61,7 @@ class Sample:
     sets: dict[str, _Set]
     boxsize: Any
     num_regions: int | None
+    per_side: int
     natural: bool
     separation: bool
     progress: bool
@@ -72,6 +76,11 @@ class Sample:
         if "randoms" in self.sets:
             return None
         return np.broadcast_to(np.asarray(self.boxsize, np.float64), (self.dims,))
+
+    @property
+    def parts(self) -> BoxParts | None:
+        """The parts of the box without randoms, otherwise None."""
+        return None if self.box is None else BoxParts(self.box, self.per_side)
 
     def counts(self, edges: np.ndarray, **bins: Any) -> Counts:
         """Count all pairs that the estimator needs.
@@ -129,11 +138,15 @@ def sample_of(part: Any, boxsize: Any, randoms: Any, others: dict[str, Any]) -> 
     _check_regions(given, num_regions)
     if estimator not in _ESTIMATORS:
         raise ValueError(f"estimator is {estimator!r}; it must be one of {', '.join(map(repr, _ESTIMATORS))}.")
+    per_side, num_parts = others.get("per_side"), None
+    if per_side is not None:
+        num_parts = _give_parts(given, per_side, boxsize, num_regions)
     sets = {one: _Set(given[names[0]], given[names[1]], given[names[2]], names) for one, names in _SETS.items()}
     return Sample(
         sets={name: one for name, one in sets.items() if one.part is not None},
         boxsize=boxsize,
-        num_regions=num_regions,
+        num_regions=num_regions if num_parts is None else num_parts,
+        per_side=1 if per_side is None else int(per_side),
         natural=estimator == "natural",
         **{name: bool(others.get(name, False)) for name in _FLAGS},
     )
@@ -174,11 +187,32 @@ def _check_box(part: Any, boxsize: Any, periodic: bool) -> None:
         raise ValueError("without randoms, the box must be periodic in every dimension; give boxsize, or randoms.")
 
 
+def _give_parts(given: dict[str, Any], per_side: Any, boxsize: Any, num_regions: Any) -> int:
+    """Set the regions of the data to the parts of the box, and return their number.
+
+    Raises:
+        TypeError, ValueError: If ``per_side`` is invalid, or other regions or randoms were given.
+    """
+    if given["randoms"] is not None or num_regions is not None:
+        raise ValueError(
+            "per_side is for a periodic box without randoms; leave it out, or leave out randoms, regions and "
+            "num_regions."
+        )
+    dims = get_pos(given["part"]).shape[1]
+    parts = parts_of(per_side, np.broadcast_to(np.asarray(boxsize, np.float64), (dims,)))
+    for name in ("data", "data_b"):
+        part, _, region = _SETS[name]
+        if given[part] is not None:
+            given[region] = parts.regions(given[part])
+    return parts.num
+
+
 def _check_regions(given: dict[str, Any], num_regions: Any) -> None:
     regions = {region: given[region] for part, _, region in _SETS.values() if given[part] is not None}
     if given["randoms"] is None and (num_regions is not None or any(one is not None for one in regions.values())):
         raise ValueError(
-            "without randoms, the number of random pairs outside a region is unknown; give randoms and randoms_region."
+            "without randoms, the number of random pairs outside a region is unknown; give randoms and "
+            "randoms_region, or per_side instead of regions."
         )
     if len({one is None for one in (*regions.values(), num_regions)}) > 1:
         raise ValueError(

@@ -1,0 +1,151 @@
+"""Jackknife errors in a periodic box without randoms: the expected random pairs without a part of the box."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jztree.radius import pair_counts
+from jztree_utils import correlation
+from jztree_utils.correlation._regions import BoxParts
+
+BOX = np.array([1.0, 1.2, 0.9])
+EDGES, ALONG, COSINES = np.array([0.0, 0.1, 0.25, 0.44]), np.array([0.0, 0.1, 0.4]), np.array([0, 0.5, 0.8, 1.0])
+FUNCTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
+    "xi": (correlation.xi, {}),
+    "wp": (lambda *given, **more: correlation.wp(*given[:2], 0.4, *given[2:], num_pi=3, los=0, **more), {}),
+    "multipoles": (lambda *given, **more: correlation.multipoles(*given, num_mu=5, los=1, **more), {}),
+}
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Give each test its own random numbers, in any order of the tests."""
+    RNG.bit_generator.state = np.random.default_rng(6).bit_generator.state
+
+
+RNG = np.random.default_rng(6)
+
+
+def clustered(num: int) -> np.ndarray:
+    """Return pairs of particles, partly outside the box."""
+    pos = RNG.random((num, 3)) * BOX
+    return np.concatenate([pos, pos + RNG.normal(0, 0.05, (num, 3))])
+
+
+def test_overlap_of_small_spheres_is_the_polynomial() -> None:
+    """The integral of ``(a - |x|)(b - |y|)(c - |z|)`` over a ball in closed form."""
+    r, sides = 0.2, BOX / 3
+    a, b, c = sides
+    ball = 4 / 3 * math.pi * r**3 * a * b * c - math.pi / 2 * r**4 * (a * b + b * c + a * c)
+    ball += 8 / 15 * r**5 * (a + b + c) - r**6 / 6
+    np.testing.assert_allclose(BoxParts(BOX, 3).spheres(np.array([0, 0.1, r])).sum(), ball, rtol=1e-9)
+    disc = math.pi * r**2 * a * b - 4 / 3 * r**3 * (a + b) + r**4 / 2
+    np.testing.assert_allclose(BoxParts(BOX[:2], 3).spheres(np.array([0, r])), [disc], rtol=1e-9)
+    np.testing.assert_allclose(BoxParts(BOX[:1], 3).spheres(np.array([0, r])), [2 * (r * a - r**2 / 2)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("per_side", [2, 3])
+@pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
+def test_shares_equal_the_counts_of_many_random_pairs(mode: str, per_side: int) -> None:
+    """Separations may be longer than a part."""
+    parts, num = BoxParts(BOX, per_side), 12000
+    pos = RNG.random((num, 3)) * BOX
+    second = {"r": {}, "rp_pi": {"edges_b": ALONG, "los": 1}, "s_mu": {"edges_b": COSINES, "los": 1}}[mode]
+    regions = {"region": parts.regions(pos), "num_regions": parts.num}
+    found = pair_counts(pos, EDGES, BOX, mode=mode, **second, **regions)
+    kept = np.asarray(found.count) - np.asarray(found.region_count)
+    balls = 4 / 3 * np.pi * np.diff(EDGES**3)
+    if mode == "r":
+        shares = parts.shares(balls, lambda: parts.spheres(EDGES))
+    elif mode == "rp_pi":
+        rings = np.pi * np.diff(EDGES**2)[:, None] * 2 * np.diff(ALONG)
+        shares = parts.shares(rings, lambda: parts.cylinders(EDGES, ALONG, 1))
+    else:
+        shares = parts.shares(balls[:, None] * np.diff(COSINES), lambda: parts.sectors(EDGES, COSINES, 1))
+    others = num - np.bincount(regions["region"], minlength=parts.num)
+    expected = kept / (others * (others - 1)).reshape(-1, *[1] * (kept.ndim - 1))
+    every = np.asarray(found.count) / (num * (num - 1))
+    np.testing.assert_allclose(every, shares[0], rtol=0.03)
+    # The noise of the pairs is the same in both.
+    np.testing.assert_allclose(expected.mean(axis=0) / every, shares[1] / shares[0], rtol=0.002)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+@pytest.mark.parametrize("cross", [False, True])
+def test_samples_agree_with_many_randoms(function: str, cross: bool) -> None:
+    call = FUNCTIONS[function][0]
+    data, parts = clustered(400), BoxParts(BOX, 2)
+    # One random particle in each cell of a lattice, so that the noise is small.
+    cells = np.indices((30, 30, 30)).reshape(3, -1).T
+    randoms = (cells + RNG.random(cells.shape)) / 30 * BOX
+    options: dict[str, Any] = {"part_b": data[::2] + RNG.normal(0, 0.05, (400, 3))} if cross else {}
+    found = call(data, EDGES, BOX, **options, per_side=2)
+    regions: dict[str, Any] = {"region": parts.regions(data), "num_regions": 8}
+    regions |= {"randoms_region": parts.regions(randoms), "estimator": "natural"}
+    regions |= {"region_b": parts.regions(options["part_b"])} if cross else {}
+    same = call(data, EDGES, BOX, randoms, **options, **regions)
+    np.testing.assert_array_equal(found.pairs, same.pairs)
+    assert found.samples.shape == same.samples.shape
+    scale = np.abs(same.value).max()
+    for one in (found, same):
+        assert np.abs(one.samples - one.value).max() > 0.05 * scale
+    # The noise of the randoms is the same in all samples.
+    np.testing.assert_allclose(found.samples - found.value, same.samples - same.value, atol=0.02 * scale)
+    np.testing.assert_allclose(found.error, same.error, rtol=0.05)
+    np.testing.assert_array_equal(found.value, call(data, EDGES, BOX, **options).value)
+    weighted = call(data, EDGES, BOX, per_side=2, weight=np.full(len(data), 0.5), **options)
+    np.testing.assert_allclose(weighted.samples, found.samples, rtol=1e-9, atol=1e-9 * scale)
+
+
+def test_counts_with_regions_give_the_same_jackknife() -> None:
+    data = clustered(300) % BOX
+    regions = {"region": correlation.cube_regions(data, 0, BOX, 3), "num_regions": 27}
+    sums = correlation.totals(data, **regions)
+    for name, from_counts, second, options in (
+        ("xi", correlation.xi_from_counts, (), {}),
+        ("wp", correlation.wp_from_counts, (np.linspace(0, 0.4, 4),), {"mode": "rp_pi", "los": 0}),
+        ("multipoles", correlation.multipoles_from_counts, (np.linspace(0, 1, 6),), {"mode": "s_mu", "los": 1}),
+    ):
+        more = {"edges_b": second[0]} if second else {}
+        counts = pair_counts(data.astype(np.float32), EDGES, BOX, **regions, **options, **more)
+        found = from_counts(counts, sums, EDGES, *second, BOX, per_side=3)
+        same = FUNCTIONS[name][0](data.astype(np.float32), EDGES, BOX, per_side=3)
+        np.testing.assert_allclose(found.samples, same.samples, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"per_side": 1}, "per_side is 1 in 3 dimensions; a jackknife of a box needs 2 or more parts per side"),
+        ({"per_side": 2, "num_regions": 8}, "or per_side instead of regions"),
+        (
+            {"per_side": 2, "randoms": RNG.random((9, 3))},
+            "per_side is for a periodic box without randoms; leave it out, or",
+        ),
+        ({"per_side": 2, "boxsize": None}, "without randoms, the box must be periodic"),
+        ({"region": np.zeros(50, int), "num_regions": 1}, "give randoms and randoms_region, or per_side"),
+    ],
+    ids=str,
+)
+def test_invalid_parts_raise(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        correlation.xi(**{"part": RNG.random((50, 3)), "edges": [0.1, 0.2], "boxsize": 1.0} | options)
+
+
+def test_parts_that_do_not_match_the_counts_raise() -> None:
+    pos = RNG.random((50, 4))
+    with pytest.raises(ValueError, match="per_side is 2 in 4 dimensions; .* in 1 to 3 dimensions"):
+        correlation.xi(pos, [0.1, 0.2], 1.0, per_side=2)
+    with pytest.raises(TypeError, match="per_side is 2.0; it must be an integer"):
+        correlation.xi(pos[:, :3], [0.1, 0.2], 1.0, per_side=2.0)
+    regions = {"region": correlation.cube_regions(pos[:, :3], 0, 1, 2), "num_regions": 8}
+    counts, sums = pair_counts(pos[:, :3], [0.1, 0.2], 1.0, **regions), correlation.totals(pos[:, :3], **regions)
+    for per_side in (None, 3):
+        with pytest.raises(ValueError, match=f"the counts have 8 regions and per_side is {per_side}; without randoms"):
+            correlation.xi_from_counts(counts, sums, [0.1, 0.2], [1.0] * 3, per_side=per_side)
+    with pytest.raises(ValueError, match="the counts have no regions and per_side is 2"):
+        correlation.xi_from_counts([3], 50, [0.1, 0.2], [1.0] * 3, per_side=2)
+    with pytest.raises(ValueError, match="with rr, per_side has no effect"):
+        correlation.xi_from_counts([3], 50, [0.1, 0.2], per_side=2, rr=[3], randoms=9)
