@@ -17,14 +17,14 @@ def checked_directions(ra: Any, dec: Any, names: tuple[str, str] = ("ra", "dec")
     """Return right ascensions and declinations, ``(n,)`` float64 each.
 
     Args:
-        ra, dec: In degrees.
+        ra, dec: In degrees, or with a unit of astropy.
         names: The names of both in messages.
 
     Raises:
         TypeError: If the coordinates are not plain real numbers.
         ValueError: If the shapes are not ``(n,)``, or a coordinate is invalid.
     """
-    found = [numbers_per_object(one, name) for one, name in zip((ra, dec), names, strict=True)]
+    found = [numbers_per_object(in_degrees(one), name) for one, name in zip((ra, dec), names, strict=True)]
     if len(found[0]) != len(found[1]):
         raise ValueError(
             f"{names[0]} has {len(found[0])} rows, and {names[1]} has {len(found[1])}; both need one row per object."
@@ -38,6 +38,19 @@ def checked_others(ra: Any, dec: Any) -> tuple[np.ndarray, np.ndarray] | None:
     if (ra is None) != (dec is None):
         raise ValueError(_BOTH)
     return None if ra is None else checked_directions(ra, dec, OTHER)
+
+
+def in_degrees(values: Any) -> Any:
+    """Return angles with a unit of astropy in degrees: a ``Quantity``, or a column of a ``Table``. Others are unchanged."""
+    if np.ma.is_masked(values):
+        return values
+    quantity = getattr(values, "quantity", values)
+    if not hasattr(quantity, "to_value"):
+        return values
+    try:
+        return quantity.to_value("deg")
+    except (TypeError, ValueError):  # not an angle
+        return values
 
 
 def numbers_per_object(values: Any, name: str) -> np.ndarray:
@@ -81,7 +94,7 @@ def check_not_negative(values: np.ndarray, name: str) -> None:
 
 def checked_angles(values: Any, name: str) -> np.ndarray:
     """Return angles as float64. Raises TypeError or ValueError unless they are from 0 to 180."""
-    found = finite_numbers(values, name)
+    found = finite_numbers(in_degrees(values), name)
     _check_each((found >= 0) & (found <= 180), found, name, "angles must be from 0 to 180 degrees")
     return found
 

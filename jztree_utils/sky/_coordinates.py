@@ -17,6 +17,7 @@ from ._arguments import (
     checked_angles,
     checked_directions,
     finite_numbers,
+    in_degrees,
 )
 from ._distances import comoving_distances
 
@@ -67,6 +68,43 @@ def to_cartesian(
     return unit * lengths[..., None]
 
 
+def radec(source: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Return right ascensions and declinations from an object of another package, for the functions of this module.
+
+    >>> sky.match(*sky.radec(skycoord), *sky.radec(table), radius=1 / 3600)
+
+    Args:
+        source: A ``SkyCoord`` of astropy in any frame, which is transformed to ICRS; or a data frame, a ``Table``, a
+            dict or a structured array with columns ``ra`` and ``dec``, in upper or lower case, in degrees or with a
+            unit of astropy.
+
+    Returns:
+        ``(n,)`` float64 each, in degrees.
+
+    Raises:
+        TypeError: If the source is of another kind, or a column does not hold real numbers.
+        ValueError: If it does not have one column of each name, or a coordinate is invalid.
+    """
+    if hasattr(source, "icrs"):
+        place = source.icrs
+        return checked_directions(np.atleast_1d(place.ra.deg), np.atleast_1d(place.dec.deg))
+    names = getattr(getattr(source, "dtype", None), "names", None)
+    if names is None:
+        if not hasattr(source, "keys"):
+            raise TypeError(
+                f"source is {type(source).__name__}; it must be a SkyCoord, or a table with the columns ra and dec."
+            )
+        names = list(source.keys())
+    columns = []
+    for wanted in ("ra", "dec"):
+        held = [name for name in names if str(name).lower() == wanted]
+        if len(held) != 1:
+            known = ", ".join(map(str, names))
+            raise ValueError(f"the table has {len(held)} columns {wanted}, but needs one; its columns are {known:.200}.")
+        columns.append(source[held[0]])
+    return checked_directions(columns[0], columns[1])
+
+
 def from_cartesian(pos: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return the right ascension, declination and distance of positions; the inverse of `to_cartesian`.
 
@@ -109,7 +147,7 @@ def angular_separation(ra: ArrayLike, dec: ArrayLike, ra_b: ArrayLike, dec_b: Ar
         ValueError: If a coordinate is invalid.
     """
     given = {"ra": ra, "dec": dec, "ra_b": ra_b, "dec_b": dec_b}
-    ra, dec, ra_b, dec_b = (finite_numbers(one, name) for name, one in given.items())
+    ra, dec, ra_b, dec_b = (finite_numbers(in_degrees(one), name) for name, one in given.items())
     check_declinations(dec, "dec")
     check_declinations(dec_b, "dec_b")
     try:

@@ -285,3 +285,63 @@ def test_wrong_types_raise() -> None:
     ):
         with pytest.raises(TypeError):
             call()
+
+
+class Angle:
+    """Angles with a unit, in the style of a Quantity of astropy."""
+
+    def __init__(self, degrees: Any, unit: str = "rad") -> None:
+        self.degrees, self.unit = np.asarray(degrees, np.float64), unit
+
+    def to_value(self, unit: str) -> np.ndarray:
+        if self.unit == "Mpc":
+            raise ValueError("no angle")
+        assert unit == "deg"
+        return self.degrees
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        return np.radians(self.degrees)
+
+
+def test_angles_with_a_unit_become_degrees() -> None:
+    (ra, dec), other = catalogue(40, 1), catalogue(30, 2)
+    np.testing.assert_array_equal(sky.to_cartesian(Angle(ra), Angle(dec)), sky.to_cartesian(ra, dec))
+    np.testing.assert_array_equal(sky.angular_groups(Angle(ra), dec, Angle(9.0)), sky.angular_groups(ra, dec, 9.0))
+    found, expected = sky.match(ra, dec, Angle(other[0]), Angle(other[1])), sky.match(ra, dec, *other)
+    np.testing.assert_array_equal(found.index, expected.index)
+    np.testing.assert_array_equal(
+        sky.angular_separation(Angle(ra[0]), dec[0], ra[1], dec[1]), sky.angular_separation(ra[0], dec[0], ra[1], dec[1])
+    )
+    counts = [sky.angular_pair_counts(ra, dec, edges).count for edges in (Angle([0.0, 9.0]), [0.0, 9.0])]
+    np.testing.assert_array_equal(*counts)
+    with pytest.raises(TypeError, match="ra has the unit Mpc"):
+        sky.to_cartesian(Angle(ra, "Mpc"), dec)
+
+
+@pytest.mark.parametrize("kind", ["dict", "structured", "DataFrame", "Table", "QTable", "SkyCoord"])
+def test_radec_of_other_packages(kind: str) -> None:
+    ra, dec = catalogue(20, 3)
+    table = np.empty(20, [("RA", float), ("DEC", float), ("z", float)])
+    table["RA"], table["DEC"] = ra, dec
+    if kind == "DataFrame":
+        source = pytest.importorskip("pandas").DataFrame({"ra": ra, "Dec": dec})
+    elif kind in ("Table", "QTable"):
+        units = pytest.importorskip("astropy.units")
+        source = getattr(pytest.importorskip("astropy.table"), kind)()
+        source["ra"], source["dec"] = np.radians(ra) * units.rad, dec * units.deg
+    elif kind == "SkyCoord":
+        coordinates = pytest.importorskip("astropy.coordinates")
+        source = coordinates.SkyCoord(ra, dec, unit="deg").galactic
+    else:
+        source = table if kind == "structured" else {"Ra": ra.tolist(), "dec": dec}
+    found = sky.radec(source)
+    np.testing.assert_allclose(sky.to_cartesian(*found), sky.to_cartesian(ra, dec), atol=1e-12)
+
+
+def test_radec_without_coordinates_raises() -> None:
+    with pytest.raises(TypeError, match="source is list; it must be a SkyCoord, or a table with the columns ra and dec"):
+        sky.radec([1.0, 2.0])
+    with pytest.raises(ValueError, match="the table has 2 columns ra, but needs one; its columns are ra, RA, dec"):
+        sky.radec({"ra": [1.0], "RA": [1.0], "dec": [2.0]})
+    with pytest.raises(ValueError, match="the table has 0 columns dec"):
+        sky.radec({"ra": [1.0]})
