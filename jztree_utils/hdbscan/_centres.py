@@ -48,8 +48,10 @@ def medoids(
     for row, members in enumerate(rows_of(labels, len(found))):
         points, weight = samples[members], weights[members]
         block = max(1, _ENTRIES // len(points))
-        sums = [of_euclidean(_distances(points[i : i + block], points, box)) @ weight for i in range(0, len(points),
-        block)] found[row] = members[np.argmin(np.concatenate(sums))]
+        sums = [
+            of_euclidean(_distances(points[i : i + block], points, box)) @ weight for i in range(0, len(points), block)
+        ]
+        found[row] = members[np.argmin(np.concatenate(sums))]
     return found
 
 

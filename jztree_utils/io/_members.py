@@ -49,7 +49,11 @@ def read_members(
     """
     content = catalogue if isinstance(catalogue, CatalogueContent) else read_catalogue_content(catalogue)
     own_type = ptype if ptype is not None else content.info.ptype
-    particles = snapshot if isinstance(snapshot, Snapshot) else open_snapshot(snapshot, 1 if own_type is None else own_type, options)
+    particles = (
+        snapshot
+        if isinstance(snapshot, Snapshot)
+        else open_snapshot(snapshot, 1 if own_type is None else own_type, options)
+    )
     ids, num = _identifiers(content, group, particles.ptype)
     rows = _rows_of(particles, ids, num)
     columns = {name: _read_rows(particles, name, rows) for name in particles.present(fields, ())}

@@ -165,9 +165,7 @@ def plot_mass_function(
 
 def _sets(groups: Any, redshift: Any) -> tuple[list[Any], list[float]]:
     """Return the sets of groups, and their redshifts. Raises ValueError if the numbers of both differ."""
-    is_list = isinstance(groups, (list, tuple)) and any(
-        isinstance(one, FofCatalogue) or np.ndim(one) for one in groups
-    )
+    is_list = isinstance(groups, (list, tuple)) and any(isinstance(one, FofCatalogue) or np.ndim(one) for one in groups)
     sets = list(groups) if is_list else [groups]
     redshifts = [float(one) for one in np.atleast_1d(redshift)]
     if len(sets) != len(redshifts):
@@ -289,9 +287,7 @@ def _draw_references(
     """
     described = MODELS[model].mass
     other = ", for other masses" if definition and described not in (None, definition) else ""
-    label: str | None = (
-        f"{MODELS[model].name}{other}\n$\\sigma_8$ = {cosmology.sigma8:g}, $n_s$ = {cosmology.n_s:g}"
-    )
+    label: str | None = f"{MODELS[model].name}{other}\n$\\sigma_8$ = {cosmology.sigma8:g}, $n_s$ = {cosmology.n_s:g}"
     lower.axhline(1, color=REFERENCE)
     highest = 0.0
     for number, (bins, redshift) in enumerate(zip(samples, redshifts, strict=True)):
@@ -306,8 +302,6 @@ def _draw_references(
         expected = np.trapezoid(per_decade(inside), dx=1 / (_IN_BIN - 1), axis=0)
         ratio = [bins.density(counts) / expected for counts in (bins.counts, *poisson_interval(bins.counts))]
         middle, low, high = (values[bins.counts > 0] for values in ratio)
-        lower.errorbar(
-            bins.centres[bins.counts > 0], middle, (middle - low, high - middle), fmt="o", color=colour
-        )
+        lower.errorbar(bins.centres[bins.counts > 0], middle, (middle - low, high - middle), fmt="o", color=colour)
         highest = max(highest, middle.max())
     lower.set(ylabel="ratio", ylim=(0, np.clip(1.3 * highest, 2, 3)))

@@ -100,7 +100,9 @@ def radec(source: Any) -> tuple[np.ndarray, np.ndarray]:
         held = [name for name in names if str(name).lower() == wanted]
         if len(held) != 1:
             known = ", ".join(map(str, names))
-            raise ValueError(f"the table has {len(held)} columns {wanted}, but needs one; its columns are {known:.200}.")
+            raise ValueError(
+                f"the table has {len(held)} columns {wanted}, but needs one; its columns are {known:.200}."
+            )
         columns.append(source[held[0]])
     return checked_directions(columns[0], columns[1])
 

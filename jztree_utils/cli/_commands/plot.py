@@ -222,9 +222,7 @@ def _masses(path: str, content: io.CatalogueContent, name: str) -> np.ndarray:
     return np.asarray(mass[mass > 0])
 
 
-def _cosmology(
-    args: Namespace, path: str, content: io.CatalogueContent, model: str, mass: str
-) -> Cosmology | None:
+def _cosmology(args: Namespace, path: str, content: io.CatalogueContent, model: str, mass: str) -> Cosmology | None:
     """Return the cosmology of a model's curve; print a reason and return None if it does not describe ``mass``."""
     header = content.header
     reason = why_not_described(content.info, content.by_type is not None, model, mass)
