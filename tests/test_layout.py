@@ -35,7 +35,7 @@ PUBLIC = {
 }
 # The utilities, by subject. From the bottom up, like the library.
 UTILITIES: list[set[str]] = [
-    {"_memory", "_precision", "progress"},
+    {"_file_messages", "_memory", "_precision", "progress"},
     {
         "io",  # files
         "ics",  # samples
@@ -46,7 +46,7 @@ UTILITIES: list[set[str]] = [
     {"plot", "view"},  # pictures
     {"cli"},
 ]
-AROUND = sorted(set.union(*UTILITIES) - {"_memory", "_precision"})
+AROUND = sorted(name for name in set.union(*UTILITIES) if not name.startswith("_"))
 PUBLIC |= {"jztree_utils", *(f"jztree_utils.{name}" for name in AROUND)}
 
 

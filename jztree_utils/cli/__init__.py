@@ -16,8 +16,9 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ._commands.arguments import build_parser, parse
+from ._commands.input_files import check_inputs
 from ._interrupts import INTERRUPTED, INTERRUPTED_STATUS, before_end, ending_at_once
-from ._library_sentence import library_sentence
+from ._library_sentence import is_memory_error, library_sentence
 from ._report import NORMAL, QUIET, VERBOSE, stage, telling, warn
 
 __all__ = ["main"]
@@ -69,6 +70,7 @@ def _run(argv: Sequence[str] | None) -> int:
     if args.command is None:
         build_parser().print_help()
         return 0
+    check_inputs(args)
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # file names may have no valid encoding
     with contextlib.ExitStack() as until_end, contextlib.ExitStack() as alone:
@@ -142,11 +144,13 @@ def _explain(error: Exception) -> tuple[str, int]:
     sentence = library_sentence(text)
     if sentence is not None:
         return sentence[:1].upper() + sentence[1:], 2
+    if is_memory_error(error) and not hasattr(error, "on_command_line"):
+        reason = text.partition("RESOURCE_EXHAUSTED: ")[2] or text
+        words = f" ({reason.rstrip('.')[:200]})" if reason else ""
+        return f"There is not enough memory{words}; use a machine with more, or fewer particles.", 2
     if isinstance(error, OSError) and error.strerror:  # a system error
         what = f"{error.filename} cannot be used" if error.filename else "Reading or writing failed"
         return f"{what} ({error.strerror}).", 2
-    if isinstance(error, (ValueError, OSError, ImportError)):
+    if isinstance(error, (ValueError, OSError, ImportError)) or is_memory_error(error):
         return text if text.endswith(".") else f"{text}.", 2  # errors of other packages may not be sentences
-    if isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in text:
-        return "There is not enough memory; use a machine with more, or a particle type with fewer particles.", 2
     return f"An unexpected error occurred ({type(error).__name__}: {text[:300]}); run with --debug and report it.", 1

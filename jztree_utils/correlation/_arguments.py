@@ -1,13 +1,40 @@
 """Checks of the arguments of correlation functions."""
 
+import functools
+import inspect
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 
 from jztree.data import check_no_unit
 
 OTHERWISE = ", or give randoms"
+_Arguments = ParamSpec("_Arguments")
+_Result = TypeVar("_Result")
+
+
+def naming_order(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+    """Return ``function`` with the order of its arguments in errors for calls that do not fit its signature.
+
+    Use it for functions whose order differs from that of similar functions.
+    """
+    signature = inspect.signature(function)
+    order = ", ".join(name for name, value in signature.parameters.items() if value.kind != value.VAR_KEYWORD)
+
+    @functools.wraps(function)
+    def checked(*args: _Arguments.args, **options: _Arguments.kwargs) -> _Result:
+        try:
+            signature.bind(*args, **options)
+        except TypeError as error:
+            raise TypeError(
+                f"{function.__name__}: {error}. Its arguments are {order}, in this order; give all but the first two "
+                "by name."
+            ) from None
+        return function(*args, **options)
+
+    return checked
 
 
 def real_numbers(value: Any, name: str) -> np.ndarray:

@@ -7,7 +7,7 @@ from numpy.typing import ArrayLike
 
 from jztree.data import Particles
 
-from ._arguments import OTHERWISE, bin_edges, check_reach, whole_number
+from ._arguments import OTHERWISE, bin_edges, check_reach, naming_order, whole_number
 from ._from_counts import check_ells, in_multipoles, projected, spherical
 from ._result import Correlation
 from ._sample import in_three, sample_of
@@ -52,6 +52,7 @@ def xi(
     return spherical(sample.counts(found), found, sample.parts)
 
 
+@naming_order
 def wp(
     part: Particles | ArrayLike,
     edges: ArrayLike,

@@ -1,5 +1,7 @@
 """Errors for files, each with a one-sentence message."""
 
+from .._file_messages import printable
+
 OPTION = "<option>"  # placeholder for an option of Python or of the command line, in the sentence of a `SnapshotError`
 
 
@@ -12,10 +14,9 @@ class SnapshotError(ValueError):
 
     def __init__(self, sentence: str, option: str = "") -> None:
         """Set the message; ``option`` is the field of `ReadOptions` that the sentence recommends, if any."""
-        # Names in damaged files, and file names, may contain line breaks or terminal control characters.
-        printable = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in sentence)
-        super().__init__(printable.replace(OPTION, f"ReadOptions({option}=...)"))
-        self.on_command_line = printable.replace(OPTION, f"--{option}")
+        message = printable(sentence)  # it may have names from damaged files
+        super().__init__(message.replace(OPTION, f"ReadOptions({option}=...)"))
+        self.on_command_line = message.replace(OPTION, f"--{option}")
 
 
 class OutputError(OSError):

@@ -12,6 +12,8 @@ from typing import Any
 
 import h5py
 
+from .._file_messages import absent_file
+from .._memory import bytes_in_words, host_memory
 from ._errors import OutputError, SnapshotError
 
 PathLike = str | os.PathLike[str]
@@ -49,7 +51,7 @@ def check_is_file(path: Path) -> None:
     try:
         mode = os.stat(path).st_mode
     except FileNotFoundError:
-        raise SnapshotError(f"The file {path} does not exist; check the path.") from None
+        raise SnapshotError(absent_file(path)) from None
     except OSError as error:
         raise unreadable(path, error) from None
     if stat.S_ISDIR(mode):
@@ -69,11 +71,14 @@ def damaged(path: Path, error: Exception) -> SnapshotError:
     return SnapshotError(f"{path} is truncated or damaged ({_reason(error)}); copy or write it again.")
 
 
-def too_large(path: Path) -> SnapshotError:
-    """Return the error for a file whose actual or declared contents do not fit into memory."""
+def too_large(path: Path, needed: int | None = None) -> SnapshotError:
+    """Return the error for a file whose contents do not fit into memory: ``needed`` bytes according to its header."""
+    free = host_memory()
+    need = "" if needed is None else f" ({bytes_in_words(needed)} for one column)"
+    have = "" if free is None else f", of which {bytes_in_words(free)} are free"
     return SnapshotError(
-        f"{path} does not fit into the memory of this machine; use a machine with more, or copy the file again if it "
-        "is smaller."
+        f"{path} does not fit{need} into the memory of this machine{have}; use a machine with more, or "
+        "several machines, or copy the file again if it is smaller."
     )
 
 

@@ -270,7 +270,7 @@ class Snapshot:
         try:
             column = np.empty((stop - start, *shape), dtype)
         except MemoryError:
-            raise too_large(self.paths[0]) from None
+            raise too_large(self.paths[0], (stop - start) * math.prod(shape) * dtype.itemsize) from None
         first = 0
         for part in self._parts:
             begin, end = max(start, first), min(stop, first + part.num)

@@ -5,6 +5,7 @@ import re
 import signal
 import subprocess
 import sys
+from argparse import Namespace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from test_cli import files
 
 from jztree_utils import cli, io
 from jztree_utils.cli._commands import snapshots
+from jztree_utils.cli._commands.input_files import check_inputs
 from jztree_utils.cli._particles.reading import Source, open_types, read_particles
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -56,7 +58,11 @@ def check_refused(arguments: list[str], folder: Path, capsys, told: str) -> None
         (["knn", "sample", "-k", "eight"], "eight"),
         (["knn", "sample", "-k", "110593"], "only 110592 particles"),
         (["knn", "sample", "-k", "2", "--density"], "at least 3"),
-        (["knn", "nowhere.hdf5"], "The file nowhere.hdf5 does not exist"),
+        (["knn", "nowhere.hdf5"], "The file nowhere.hdf5 does not exist; check the path."),
+        (["fof", "sample", "--scan-b", "-0.1:0.2"], "--scan-b is -0.1:0.2; it must be"),
+        (["fof", "sample", "--boxsize", "-50,50,50"], "--boxsize is -50,50,50; it must be"),
+        (["xi", "sample", "--bins", "-1,20,5"], "--bins is -1,20,5; it must be"),
+        (["xi", "sample", "--bins", "-.1,20,5"], "--bins is -.1,20,5; it must be"),
     ],
 )
 def test_bad_arguments(arguments, told, tmp_path, capsys, monkeypatch) -> None:
@@ -279,6 +285,63 @@ def test_sentences_of_the_library_end_without_the_name_of_the_program(snapshot, 
     monkeypatch.setattr(snapshots, "read_particles", fail)
     assert cli.main(["fof", str(snapshot)]) == 2
     assert capsys.readouterr().err == "jztree: error: The box is too small.\n"
+
+
+@pytest.mark.parametrize("command", [["fof"], ["fof", "--properties"], ["knn"], ["hdbscan"], ["xi"]])
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 9 bytes.")]
+)
+def test_memory_errors_give_need_and_remedies(command, error, snapshot, capsys, monkeypatch) -> None:
+    def fail(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(snapshots, "read_particles", fail)
+    assert cli.main([*command, str(snapshot)]) == 2
+    num = io.open_snapshot(snapshot).num
+    assert re.fullmatch(
+        rf"jztree: error: There is not enough memory: {num:,} particles need about [\d.]+ [kM]iB on one device, which "
+        r"had [\d.]+ [GT]iB; use more devices .*, a machine with more memory, or another --type\. --dry-run prints "
+        r"this estimate\.\n",
+        capsys.readouterr().err,
+    )
+
+
+@pytest.mark.parametrize(("command", "output"), [("convert", "out.npz"), ("plot density", "out.png")])
+def test_memory_errors_of_other_commands_give_the_allocation(command, output, snapshot, capsys, monkeypatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise MemoryError("Unable to allocate 7.45 GiB for an array with shape (1000000000,) and data type float64")
+
+    monkeypatch.setattr(io, "open_snapshot", fail)
+    assert cli.main([*command.split(), str(snapshot), "-o", str(snapshot.parent / output)]) == 2
+    assert "not enough memory (Unable to allocate 7.45 GiB" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["fof", "{}"],
+        ["fof", "sample", "{}"],
+        ["convert", "{}", "-o", "x.npz"],
+        ["plot", "density", "{}"],
+        ["view", "sample", "--catalogue", "{}"],
+    ],
+)
+def test_missing_files_are_reported_without_jax(arguments, tmp_path) -> None:
+    (tmp_path / "snapshot_099.hdf5").touch()
+    arguments = [word.format(tmp_path / "snapshop_099.hdf5") for word in arguments]
+    code = (
+        f"import sys; from jztree_utils.cli import main; assert main({arguments}) == 2; assert 'jax' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == (
+        f"jztree: error: The file {tmp_path}/snapshop_099.hdf5 does not exist; check the path; "
+        f"{tmp_path}/snapshot_099.hdf5 has a similar name.\n"
+    )
+
+
+def test_missing_file_of_several_processes_is_reported_after_they_have_joined(monkeypatch) -> None:
+    monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
+    check_inputs(Namespace(snapshot=["nowhere.hdf5"]))  # raises nothing
 
 
 def test_unexpected_exceptions_are_reported_as_bugs(snapshot, capsys, monkeypatch) -> None:

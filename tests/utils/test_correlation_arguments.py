@@ -12,7 +12,7 @@ from tracers import ALONG, COSINES, EDGES, NAMES, REGIONS, SETS, TRACERS, counte
 
 from jztree.kernels import particles_done
 from jztree.radius import PairCounts, pair_counts
-from jztree_utils.correlation import multipoles_from_counts, totals, wp_from_counts, xi, xi_from_counts
+from jztree_utils.correlation import multipoles_from_counts, totals, wp, wp_from_counts, xi, xi_from_counts
 from jztree_utils.sky import angular_pair_counts
 
 PAIRS = np.ones(2, int)
@@ -113,6 +113,16 @@ PAIRS = np.ones(2, int)
         (lambda: totals(SETS["data"].pos, None, np.full(280, 2), 2), ValueError, "row 0 has the region 2"),
         (lambda: totals(SETS["data"].pos, None, np.zeros(280), 2), TypeError, "region has the dtype float64"),
         (lambda: xi(SETS["data"].pos, EDGES, 1.0, estimator="best"), ValueError, "estimator is 'best'; it must be one"),
+        (
+            lambda: wp(SETS["data"].pos, EDGES, 1.0, pi_max=0.1),
+            TypeError,
+            "wp: multiple values for argument 'pi_max'. Its arguments are part, edges, pi_max, boxsize, ",
+        ),
+        (
+            lambda: wp(SETS["data"].pos, EDGES, boxsize=1.0),
+            TypeError,
+            "wp: missing a required argument: 'pi_max'. Its arguments are",
+        ),
         (lambda: xi(SETS["data"].pos, EDGES, 1.0, progress=3), TypeError, "progress is 3; it must be True or False"),
         (lambda: xi(SETS["data"].pos, EDGES, 1.0, weight_b=1), ValueError, "were given without part_b; give part_b"),
         (

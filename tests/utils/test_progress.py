@@ -10,13 +10,16 @@ import sys
 import termios
 import threading
 import time
+from types import SimpleNamespace
 from typing import Any
 
 import jax
+import numpy as np
 import pytest
 
 from jztree_utils import cli
 from jztree_utils import progress as module
+from jztree_utils.cli._particles import reading
 from jztree_utils.progress import polled, progress
 
 pytestmark = pytest.mark.fast
@@ -53,6 +56,23 @@ def work(clock: Clock, steps: int, seconds: float, *, fail: bool = False, **opti
             advance(10)
         if fail:
             raise RuntimeError("broken")
+
+
+def test_reading_a_snapshot_counts_particles(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(name: str, advance: Any, finite: bool) -> Any:
+        for rows in (3, 4):
+            clock.now += 10
+            advance(rows)
+        return np.zeros((7, 3))
+
+    snapshot = SimpleNamespace(num=7, read=read)
+    monkeypatch.setattr(sys, "stderr", stream := io.StringIO())
+    reading._read_all(snapshot, ["pos", "vel"], False)  # type: ignore[arg-type]
+    lines = stream.getvalue().splitlines()
+    assert [re.sub(r", [^,]+ left", "", line) for line in lines] == [
+        *(f"read the snapshot: {share}%, {num} of 7 particles" for share, num in ((14, 1), (43, 3), (71, 5), (100, 7))),
+        "read the snapshot: 7 particles in 40 s",
+    ]
 
 
 BOTH = pytest.mark.parametrize("stream", [Terminal, io.StringIO], ids=["terminal", "log"])

@@ -4,6 +4,7 @@ This module does not import JAX, so ``--help`` is quick.
 """
 
 import argparse
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -32,6 +33,8 @@ class _Parser(argparse.ArgumentParser):
 
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False, **kwargs)
+        # Values such as -5,5 or -0.1:0.2 are not options; argparse recognises only plain numbers.
+        self._negative_number_matcher = re.compile(r"-\.?[0-9]")
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(f"{message[:1].upper()}{message[1:]}; see {self.prog} --help.")

@@ -9,7 +9,8 @@ from ... import io
 from ...mass_function import with_units
 from .._particles.box import check_box, corners_of, count_outside, find_outside
 from .._report import warn
-from .snapshots import SAMPLE, complete_header, read_options, snapshot_path
+from .input_files import SAMPLE
+from .snapshots import complete_header, read_options, snapshot_path
 
 
 def positions_of(args: Namespace) -> tuple[np.ndarray, io.SnapshotHeader]:

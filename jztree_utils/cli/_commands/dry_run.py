@@ -7,7 +7,8 @@ by design of the algorithms: their input, their output and six times the positio
 import math
 import time
 from argparse import Namespace
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +25,8 @@ from jztree.radius import pair_counts
 
 from ... import io
 from ..._memory import available_memory, bytes_in_words
-from .._particles.reading import Source, check_fits, open_matter
+from .._library_sentence import is_memory_error
+from .._particles.reading import Source, check_fits, open_matter, open_types
 from .._report import number, print_json, print_pairs, say
 from .._verbose import print_machine, print_memory_peak
 from .outputs import Run, announce
@@ -32,6 +34,9 @@ from .snapshots import open_checked, source_of
 
 _SAMPLE = 200_000  # number of points for the timing
 _WORDS_OF_DESIGN = 6  # times the positions, in addition to input and output
+
+
+TypeNumbers = tuple[int, ...] | None  # None means all others
 
 
 @dataclass(frozen=True)
@@ -43,21 +48,23 @@ class Work:
         run: Does the work for points in a periodic box of length 1.
         output_bytes: Size of the result per particle, as a function of the size of a coordinate.
         returned: Whether the input columns are also returned, in another order.
+        spheres: Whether other matter is read for spheres.
     """
 
     optional: tuple[str, ...]
     run: Callable[[jax.Array], Any]
     output_bytes: Callable[[int], int]
     returned: bool
+    spheres: bool = False
 
 
-def groups(draw: bool) -> Work:
+def groups(draw: bool, spheres: bool) -> Work:
     """Return the work of finding groups; with ``draw``, the host needs the positions at the end."""
 
     def run(pos: jax.Array) -> Any:
         return fof_and_catalogue(pos, 0.2 * pos.shape[0] ** (-1 / pos.shape[1]), boxsize=1.0)
 
-    return Work(("mass", "vel", "id"), run, lambda size: 12 + (3 * size if draw else 0), True)
+    return Work(("mass", "vel", "id"), run, lambda size: 12 + (3 * size if draw else 0), True, spheres)
 
 
 def neighbours(k: int, lists: bool = True) -> Work:
@@ -82,17 +89,60 @@ def pairs() -> Work:
     return Work((), lambda pos: pair_counts(pos, edges, boxsize=1.0), lambda _: 0, False)
 
 
-def each_run(args: Namespace, todo: Sequence[Run], mesh: Mesh, work: Work, do: Callable[[Run, Source], None]) -> None:
-    """Print the machine, and call ``do`` for each run. With ``--dry-run``, print the estimate for ``work`` instead."""
+def each_run(
+    args: Namespace,
+    todo: Sequence[Run],
+    mesh: Mesh,
+    work: Work,
+    do: Callable[[Run, Source], None],
+    *,
+    types: tuple[TypeNumbers, TypeNumbers] = ((), ()),
+    layout: str | None = None,
+    check: Callable[[Source], Any] = lambda _: None,
+) -> None:
+    """Print the machine, and call ``do`` for each run. With ``--dry-run``, print the estimate for ``work`` instead.
+
+    Args:
+        args: The options of the call.
+        todo: The runs.
+        mesh: The devices.
+        work: The work of each run, for estimates and for errors about memory.
+        do: Does a run.
+        types: Attached types, and types that count in spheres; see `Source`.
+        layout: Layout of the catalogues that would be written, if any.
+        check: Checks the options of a run; it raises on all processes, also with ``--dry-run``.
+    """
     print_machine(mesh)
     for run in todo:
-        source = source_of(run.path, args, mesh)
+        source = source_of(run.path, args, mesh, *types)
+        check(source)
         if args.dry_run:
-            print_estimate(source, run, mesh, work, args.json)
+            print_estimate(source, run, mesh, work, args.json, layout)
         else:
             announce(run, todo)
-            do(run, source)
+            with _memory_errors_explained(source, mesh, work):
+                do(run, source)
             print_memory_peak(mesh)
+
+
+@contextmanager
+def _memory_errors_explained(source: Source, mesh: Mesh, work: Work) -> Iterator[None]:
+    """Give errors of the block about memory a message with the estimated need and ways to meet it."""
+    have = available_memory(mesh.devices.flat[0])
+    try:
+        yield
+    except Exception as error:
+        if is_memory_error(error):
+            snapshots = open_types(source)
+            need = _memory([*snapshots, *_matter(source, snapshots, work)], work, mesh)
+            devices = "one device" if mesh.size == 1 else f"each of {mesh.size} devices"
+            free = "" if have is None else f", which had {bytes_in_words(have)}"
+            error.on_command_line = (  # type: ignore[attr-defined]
+                f"There is not enough memory: {sum(snapshot.num for snapshot in snapshots):,} particles need about "
+                f"{bytes_in_words(need)} on {devices}{free}; use more devices (GPUs, or processes on several "
+                "machines), a machine with more memory, or another --type. --dry-run prints this estimate."
+            )
+        raise
 
 
 def print_estimate(
@@ -102,7 +152,6 @@ def print_estimate(
     work: Work,
     as_json: bool = False,
     layout: str | None = None,
-    spheres: bool = False,
 ) -> None:
     """Print the planned actions.
 
@@ -115,15 +164,14 @@ def print_estimate(
         work: The work to estimate.
         as_json: Print JSON for scripts instead of text.
         layout: Layout of the catalogue that would be written, if any.
-        spheres: Whether other matter would be read for spheres.
     """
     snapshots = open_checked(source, layout)
-    others = open_matter(source, snapshots).snapshots if spheres else []
+    matter = _matter(source, snapshots, work)
     (ndim,) = snapshots[0].layout("pos")[1]
-    check_fits([*snapshots, *others], mesh.size)
+    check_fits([*snapshots, *matter], mesh.size)
     dtype = snapshots[0].layout("pos")[0]
     num = sum(one.num for one in snapshots)
-    memory = _memory([*snapshots, *others], work, mesh, dtype.itemsize, ndim)
+    memory = _memory([*snapshots, *matter], work, mesh)
     have = available_memory(mesh.devices.flat[0])
     seconds = _seconds(work, num, ndim, dtype, mesh)
     if as_json:
@@ -144,9 +192,15 @@ def print_estimate(
     )
 
 
-def _memory(snapshots: list[io.Snapshot], work: Work, mesh: Mesh, size: int, ndim: int) -> int:
-    """Return the bytes on each device, for positions with coordinates of ``size`` bytes."""
-    total = 0
+def _matter(source: Source, snapshots: list[io.Snapshot], work: Work) -> list[io.Snapshot]:
+    """Return the matter that is read for spheres, in addition to that of ``snapshots``."""
+    return open_matter(source, snapshots).snapshots if work.spheres else []
+
+
+def _memory(snapshots: list[io.Snapshot], work: Work, mesh: Mesh) -> int:
+    """Return the bytes on each device."""
+    dtype, (ndim,) = snapshots[0].layout("pos")
+    total, size = 0, dtype.itemsize
     for one in snapshots:
         row = 0
         for name in one.present(("pos",), work.optional):

@@ -21,7 +21,6 @@ from .._particles.particles import Groups, Member, Particles
 from .._particles.reading import Source
 from .._particles.spheres import is_sphere, sphere_names
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
-from .._verbose import print_machine, print_memory_peak
 from . import dry_run
 from .arguments import DEFAULTS, B
 from .earlier_outputs import made_with
@@ -29,8 +28,8 @@ from .flag_values import check_at_least, check_not_negative, whole
 from .fof_scan import run_scan
 from .fof_snapshots import warn_of_order, write_copies
 from .header_arguments import what_to_give
-from .outputs import Run, announce, plan_runs
-from .snapshots import box_in_words, outside_for_scripts, read_checked, source_of
+from .outputs import Run, plan_runs
+from .snapshots import box_in_words, outside_for_scripts, read_checked
 
 _LARGEST = 10  # number of groups in the printed table
 _TABLE = {"m200c": "mass", "vmax": "velocity", "concentration": ""}  # its columns with --properties, and their units
@@ -80,18 +79,16 @@ def run_fof(args: Namespace) -> None:
         spheres = sphere_names(args.overdensity) if _with_properties(args) else ()
         _check_of_use(args)
         todo = plan_runs(args)
-    print_machine(mesh)
-    for run in todo:
-        source = source_of(run.path, args, mesh, attach, matter)
-        layout = None if run.output is None else args.layout
-        if args.dry_run:
-            dry_run.print_estimate(
-                source, run, mesh, dry_run.groups(args.plot is not None), args.json, layout, bool(spheres)
-            )
-        else:
-            announce(run, todo)
-            _run_one(args, run, source, mesh, layout, spheres)
-            print_memory_peak(mesh)
+    layout = None if args.output is None else args.layout
+    dry_run.each_run(
+        args,
+        todo,
+        mesh,
+        dry_run.groups(args.plot is not None, bool(spheres)),
+        lambda run, source: _run_one(args, run, source, mesh, layout, spheres),
+        types=(attach, matter),
+        layout=layout,
+    )
 
 
 def _with_properties(args: Namespace) -> bool:

@@ -17,8 +17,7 @@ from .._report import VERBOSE, number, stage, warn
 from .._verbose import print_snapshot
 from .flag_values import check_at_least, real
 from .header_arguments import header_entries
-
-SAMPLE = "sample"  # the name of the snapshot in the package
+from .input_files import SAMPLE
 
 
 def snapshot_path(name: str) -> Path:

@@ -13,12 +13,11 @@ from .._particles import many_devices
 from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warnings_told
-from .._verbose import print_machine, print_memory_peak
 from . import dry_run
 from .earlier_outputs import made_with
 from .flag_values import real, whole
-from .outputs import Run, announce, plan_runs
-from .snapshots import box_in_words, open_checked, outside_for_scripts, read_checked, source_of
+from .outputs import Run, plan_runs
+from .snapshots import box_in_words, open_checked, outside_for_scripts, read_checked
 
 _BINS, _MOST_BINS = 20, 10_000
 _LEAST, _MOST = 0.1, 0.1  # in mean separations and in shortest box sides: default start and end of the bins
@@ -59,17 +58,15 @@ def run_xi(args: Namespace) -> None:
         if args.plot is not None:
             plot.check_picture(args.plot)
         todo = plan_runs(args)
-    print_machine(mesh)
-    for run in todo:
-        source = source_of(run.path, args, mesh)
+
+    def bins_of(source: Source) -> _Bins:
         with io.failing_together(mesh):
-            bins = _bins_of(args, open_checked(source, None)[0])
-        if args.dry_run:
-            dry_run.print_estimate(source, run, mesh, dry_run.pairs(), args.json)
-        else:
-            announce(run, todo)
-            _run_one(args, run, source, bins, mesh)
-            print_memory_peak(mesh)
+            return _bins_of(args, open_checked(source, None)[0])
+
+    def measure(run: Run, source: Source) -> None:
+        _run_one(args, run, source, bins_of(source), mesh)
+
+    dry_run.each_run(args, todo, mesh, dry_run.pairs(), measure, check=bins_of)
 
 
 def _given_bins(args: Namespace) -> tuple[float, float, int] | None:

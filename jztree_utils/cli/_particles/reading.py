@@ -187,10 +187,17 @@ def check_fits(snapshots: list[io.Snapshot], ndev: int) -> None:
 
 def _read_all(snapshot: io.Snapshot, names: list[str], wide: bool) -> ParticleData:
     """Read a whole snapshot onto the host, with a progress report."""
-    columns = {}
-    with progress("read the snapshot", snapshot.num * len(names), "values", quiet=is_quiet()) as advance:
+    columns, rows = {}, 0
+    with progress("read the snapshot", snapshot.num, quiet=is_quiet()) as advance:
+
+        def count(num: int) -> None:
+            """Report particles instead of rows of columns."""
+            nonlocal rows
+            rows += num
+            advance(rows // len(names) - (rows - num) // len(names))
+
         for name in names:
-            columns[name] = snapshot.read(name, advance=advance, finite=True)
+            columns[name] = snapshot.read(name, advance=count, finite=True)
     if wide:
         columns["pos"] = columns["pos"].astype(np.float64, copy=False)
     return ParticleData(**columns, num=snapshot.num, num_total=snapshot.num)

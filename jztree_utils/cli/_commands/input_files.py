@@ -1,0 +1,32 @@
+"""A check that the input files of a call exist, before JAX is imported, which takes seconds."""
+
+import os
+from argparse import Namespace
+from pathlib import Path
+
+from ..._file_messages import absent_file
+
+SAMPLE = "sample"  # the name of the snapshot in the package
+# Variables that launchers set for several processes.
+_LAUNCHED = (
+    "JAX_NUM_PROCESSES",
+    "JAX_COORDINATOR_ADDRESS",
+    "SLURM_PROCID",
+    "OMPI_COMM_WORLD_SIZE",
+    "PMI_SIZE",
+    "PALS_SIZE",
+)
+
+
+def check_inputs(args: Namespace) -> None:
+    """Raise ValueError if an input file is missing.
+
+    Processes that a launcher has started check their files later, because they must raise together.
+    """
+    if any(os.environ.get(name) for name in _LAUNCHED):
+        return
+    for option in ("snapshot", "input", "catalogue"):
+        value = getattr(args, option, None)
+        for name in value if isinstance(value, list) else [value]:
+            if name not in (None, SAMPLE) and not os.path.lexists(name):
+                raise ValueError(absent_file(Path(name)))
