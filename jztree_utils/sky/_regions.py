@@ -3,8 +3,9 @@
 The k-means algorithm (Lloyd 1982, IEEE Trans. Inf. Theory 28, 129) repeats two steps: each object joins the region with
 the nearest centre, and each centre moves to the mean direction of its objects. The first regions are runs of equal size
 in z-order, so the result needs no random numbers. A round costs O(n log k). After 30 rounds, the numbers of uniform
-objects in 10 to 200 regions of a sphere, a cap or a window differ by less than 10 % (standard deviation), and further
-rounds hardly change this.
+objects in 10 to 200 regions of a sphere, an octant or a window differ by at most 10 % (standard deviation), and further
+rounds hardly change this. Nor do more than 2,000 objects per region, so that the rounds take every m-th object in
+z-order: for 400,000 objects in 10 or 32 regions, this takes a tenth of the time or less.
 """
 
 import importlib
@@ -22,6 +23,7 @@ from ._arguments import checked_directions, finite_numbers
 from ._coordinates import unit_vectors
 
 _MOST = 2**31 - 1  # the largest number of regions in int32
+_SAMPLE = 2000  # objects per region that determine the centres
 _SHORTEST = 1e-8  # a shorter mean of unit vectors has no certain direction
 
 
@@ -29,7 +31,8 @@ def region_centres(ra: ArrayLike, dec: ArrayLike, num_regions: int, max_rounds: 
     """Divide objects on the sky into compact regions by k-means.
 
     Pass the random particles of a survey: they are uniform, so that regions have similar areas and numbers. Then call
-    `region_of` for the data and for the randoms. The result is the same in every run.
+    `region_of` for the data and for the randoms. The result is the same in every run. At most 2,000 objects per region,
+    which are spread evenly over all, determine the centres; more would not make the regions more even.
 
     Args:
         ra: ``(n,)`` right ascensions in degrees, any real numbers.
@@ -48,22 +51,30 @@ def region_centres(ra: ArrayLike, dec: ArrayLike, num_regions: int, max_rounds: 
     number, rounds = whole_number(num_regions, "num_regions"), whole_number(max_rounds, "max_rounds")
     if number > len(ra):
         raise ValueError(f"num_regions is {number}, but there are {len(ra)} objects; each region needs at least one.")
-    points = unit_vectors(ra, dec)
-    region = _equal_runs(points, number)
-    centres = _mean_directions(points, region, np.zeros(len(ra)), number)
+    points = _in_z_order(unit_vectors(ra, dec))
+    sample = min(len(points), _SAMPLE * number)
+    centres, occupied = _k_means(points[np.arange(sample) * len(points) // sample], number, rounds)
+    if occupied < number and sample < len(points):  # the objects may have more directions than the sample
+        centres, occupied = _k_means(points, number, rounds)
+    if occupied < number:
+        raise ValueError(
+            f"num_regions is {number}, but only {occupied} regions have objects, because too few directions differ; use "
+            "fewer regions."
+        )
+    return centres
+
+
+def _k_means(points: np.ndarray, number: int, rounds: int) -> tuple[np.ndarray, int]:
+    """Return the centres of regions of ``points``, which are in z-order, and the number of regions with points."""
+    region = np.arange(len(points)) * number // len(points)
+    centres = _mean_directions(points, region, np.zeros(len(points)), number)
     for _ in range(rounds):
         distance, index = PointSearch(centres).nearest(points, 1)
         if np.array_equal(index[:, 0], region):
             break
         region = index[:, 0]
         centres = _mean_directions(points, region, distance[:, 0], number)
-    found = len(np.unique(PointSearch(centres).nearest(points, 1)[1]))
-    if found < number:
-        raise ValueError(
-            f"num_regions is {number}, but only {found} regions have objects, because too few directions differ; use "
-            "fewer regions."
-        )
-    return centres
+    return centres, len(np.unique(PointSearch(centres).nearest(points, 1)[1]))
 
 
 def region_of(ra: ArrayLike, dec: ArrayLike, centres: ArrayLike) -> np.ndarray:
@@ -131,13 +142,10 @@ def _healpix() -> Any:
     raise ImportError("HEALPix regions need healpy or astropy-healpix; install one: pip install 'jztree-native[sky]'.")
 
 
-def _equal_runs(points: np.ndarray, number: int) -> np.ndarray:
-    """Return regions of equal size, up to one object: runs of the z-order."""
+def _in_z_order(points: np.ndarray) -> np.ndarray:
     with jax.enable_x64(True):
         order = np.asarray(zsort.jit(padded(points))[1])[: len(points)]
-    region = np.empty(len(points), np.int64)
-    region[order] = np.arange(len(points)) * number // len(points)
-    return region
+    return points[order]
 
 
 def _mean_directions(points: np.ndarray, region: np.ndarray, distance: np.ndarray, number: int) -> np.ndarray:

@@ -10,6 +10,7 @@ from test_sky import SPECIAL_DEC, SPECIAL_RA, catalogue, exact_angles
 
 from jztree.radius import pair_counts
 from jztree_utils import sky
+from jztree_utils.sky import _regions
 
 EDGES = np.array([0.0, 1e-6, 0.1, 1.0, 5.0, 30.0, 90.0, 150.0, 179.5, 180.0])
 
@@ -143,6 +144,24 @@ def test_regions_are_balanced_and_nearest() -> None:
     counts = np.bincount(sky.region_of(*cap(3000, 10), sky.region_centres(*cap(3000, 10), 40)))
     assert counts.std() / counts.mean() < 0.25
     assert counts.min() > 0.5 * counts.mean()
+
+
+def test_regions_from_a_sample_of_many_objects_are_as_balanced(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = cap(20_000, 12)
+    spread = []
+    for sample in (_regions._SAMPLE, 200):
+        monkeypatch.setattr(_regions, "_SAMPLE", sample)
+        counts = np.bincount(sky.region_of(*place, sky.region_centres(*place, 8)), minlength=8)
+        spread.append(counts.std() / counts.mean())
+    assert spread[1] < spread[0] + 0.04 < 0.2
+
+
+def test_rare_directions_have_regions_of_their_own() -> None:
+    """The sample of 3 times 2,000 objects lacks them."""
+    ra = np.zeros(20_000)
+    ra[[50, 9_000]] = 40, 80
+    region = sky.region_of(ra, 0 * ra, sky.region_centres(ra, 0 * ra, 3))
+    assert len({int(region[row]) for row in (0, 50, 9_000)}) == 3
 
 
 def test_regions_converge_to_means_of_their_objects() -> None:
