@@ -112,6 +112,26 @@ def test_second_call_does_not_compile_again(count_compilations: Any) -> None:
     assert [line for line in lines if "scaled" in line]
 
 
+@pytest.mark.parametrize("transformed", [lambda f: f, jax.vmap], ids=["plain", "vmap"])
+def test_mapped_function_without_jit_is_compiled_as_a_whole(transformed: Any, count_compilations: Any) -> None:
+    pos = np.random.default_rng(0).random((2, 2, 30, 3), np.float32)
+    pos = pos if transformed is jax.vmap else pos[0]
+    f = shard_map_constructor(lambda x: jz.knn.knn(x, 4, result="rad"), P(-1), P(-1))(mesh_of(2))
+    jax.block_until_ready(transformed(f)(pos))
+    with count_compilations() as compilations:
+        found = transformed(f)(pos + 1)
+    assert len(compilations) == 0
+    expected = np.asarray(jax.jit(transformed(f))(pos + 1))
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_static_arguments_without_a_hash_need_no_jit() -> None:
+    f = shard_map_constructor(lambda x, factors: x * factors[1], P(-1), {"x": P(-1)})
+    np.testing.assert_array_equal(f(mesh_of(2))(np.ones((2, 3)), factors=[2, 3]), np.full((2, 3), 3.0))
+    with pytest.raises(TypeError, match="argument 'factors' is static"):
+        f(mesh_of(2), jit=True)(np.ones((2, 3)), factors=[2, 3])
+
+
 def test_tiled_inputs_and_outputs_match_jax() -> None:
     x = np.arange(8, dtype=np.float32)
     mapped = expanding_shard_map(

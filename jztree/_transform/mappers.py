@@ -34,8 +34,8 @@ class Mapper(Protocol[_Args, _Result_co]):
 
         Args:
             mesh: The devices. For None, see `shard_map_constructor`.
-            jit: Whether to compile, and to wait for the results; needed unless the mapped function is called inside a
-                function that is compiled later.
+            jit: Whether to wait for the results, and to enlarge receive buffers that are too small. Leave it out for a
+                function that is called inside another compiled function.
 
         Returns:
             A function with the same arguments.
@@ -83,7 +83,8 @@ def expanding_shard_map(
         check_vma: See `jax.shard_map`.
         input_tiled: Whether to divide leading axes of arguments into pieces, like `jax.shard_map`.
         output_tiled: Whether to join leading axes of outputs, like `jax.shard_map`.
-        jit: Whether to compile. Static arguments must then be hashable.
+        jit: Whether to wait for the results, and to enlarge receive buffers that are too small. Static arguments must
+            then be hashable. Without it, the mapped function is compiled too, except with unhashable static arguments.
 
     Returns:
         A function that takes the arguments of ``f``. It raises ValueError if the length of a leading axis is not the
@@ -128,7 +129,8 @@ def shard_map_constructor(
     enlarges it, and compiles and runs the whole function again. Anything that the function printed or wrote before is
     then printed or written again. If the user fixed the size of the buffer, the call raises `jztree.CapacityError`.
 
-    With ``jit=False`` the mapped function is for use inside a function that is compiled later.
+    With ``jit=False`` the mapped function is for use inside a function that is compiled later. Elsewhere it is compiled
+    by itself. With unhashable static arguments, JAX compiles and runs each operation separately, which takes minutes.
 
     Args:
         f: A function of the arrays of one device. In a tuple of specs, those of ``*args`` and ``**kwargs`` follow those

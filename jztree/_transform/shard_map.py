@@ -107,6 +107,14 @@ def check_hashable(function: str, static: dict[str, Any], advice: str = "") -> N
             ) from None
 
 
+def _are_hashable(static: dict[str, Any]) -> bool:
+    try:
+        hash(tuple(static.values()))
+    except TypeError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class _Static:
     """The compiled-in part of a call: arguments by name, and other dependencies of the trace."""
@@ -169,7 +177,7 @@ class Mapped:
         static = {name: value for name, value in arguments.items() if self.in_specs.get(name) is None}
         static = known_integers(copy_configs(static))
         dynamic = {name: value for name, value in arguments.items() if name not in static}
-        if not jit:
+        if not jit and not _are_hashable(static):
             self._check_leading_axes(dynamic)
             return self._run(_Static(tuple(static.items()), trace_key()), dynamic)[0]
         check_hashable(self.name, static, "; give it the spec P() or P(-1) if it is made of arrays")
@@ -178,7 +186,8 @@ class Mapped:
         if (structure, kinds) not in self.checked:
             self._check_leading_axes(dynamic)
             self.checked.add((structure, kinds))
-        if not is_concrete(dynamic):
+        if not jit or not is_concrete(dynamic):
+            # Without compilation, JAX would compile and run each operation by itself, in many times the time.
             return self.compiled(_Static(tuple(static.items()), trace_key()), dynamic)[0]
         kind = tuple(static.items()), kinds
         capacities = self.capacities.setdefault(kind, {})

@@ -58,8 +58,8 @@ def region_centres(ra: ArrayLike, dec: ArrayLike, num_regions: int, max_rounds: 
         centres, occupied = _k_means(points, number, rounds)
     if occupied < number:
         raise ValueError(
-            f"num_regions is {number}, but only {occupied} regions have objects, because too few directions differ; use "
-            "fewer regions."
+            f"num_regions is {number}, but only {occupied} regions have objects, because too few directions differ; "
+            "use fewer regions."
         )
     return centres
 
