@@ -26,6 +26,32 @@ def test_instruction_set_not_supported_by_the_processor_raises(monkeypatch, tmp_
     _library._check_level("x86-64-v2", "x86-64-v2", "x86-64-v3")
 
 
+@pytest.mark.parametrize(
+    ("plainest", "copies", "best", "expected"),
+    [
+        ("x86-64-v2", ["x86-64-v4"], "x86-64-v4", "x86-64-v4"),
+        ("x86-64-v2", ["x86-64-v4"], "x86-64-v3", "x86-64-v2"),
+        ("x86-64-v2", ["x86-64-v3"], "x86-64-v4", "x86-64-v3"),
+        ("x86-64-v4", ["x86-64-v2", "cuda-emulated"], "x86-64-v3", "x86-64-v2"),
+        ("aarch64", ["sanitized"], "aarch64", "aarch64"),
+        ("x86-64-v4", ["cuda-emulated"], "x86-64-v3", None),
+    ],
+)
+def test_best_compiled_instruction_set_of_the_machine_is_used(
+    plainest: str, copies: list[str], best: str, expected: str | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in copies:
+        (tmp_path / f"libjztree_cpu_{name}.so").touch()
+    monkeypatch.setattr(_library, "_LIBRARIES", tmp_path)
+    if expected is None:
+        with pytest.raises(
+            ImportError, match="compiled for x86-64-v4 here, but this processor supports x86-64-v3; install"
+        ):
+            _library._best_compiled(plainest, best)
+    else:
+        assert _library._best_compiled(plainest, best) == expected
+
+
 def test_library_of_another_version_raises_or_warns(monkeypatch, tmp_path) -> None:
     """Such a library may be left over from an earlier installation."""
     for name in ("libjztree_cpu.so", "libjztree_cuda.so"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 import yaml
 
 import jztree
+from jztree.kernels import native_info
 
 ROOT = Path(__file__).parent.parent
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -127,7 +129,7 @@ def test_cuda_packages_agree_with_the_package_that_requires_them(generation: str
 
 def test_wheels_are_built_for_the_generation_of_each_compiler(tmp_path: Path) -> None:
     programs = {f"nvcc-{one}": f"echo 'Cuda compilation tools, release {one}.4, V{one}.4.131'" for one in CUDA_PACKAGES}
-    programs |= {"pip": 'echo "pip $CUDACXX ${*: -1}"', "auditwheel": ":"}
+    programs |= {"pip": 'echo "pip $CUDACXX $JZTREE_INSTRUCTION_SETS ${*: -1}"', "auditwheel": ":"}
     for name, line in programs.items():
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{line}\n")
         (tmp_path / name).chmod(0o755)
@@ -137,21 +139,23 @@ def test_wheels_are_built_for_the_generation_of_each_compiler(tmp_path: Path) ->
     environ = {**os.environ, "PATH": path, "CUDACXX": "nvcc-13 nvcc-12", "JZTREE_CUDA": "ON"}
     found = subprocess.run([script], env=environ, capture_output=True, text=True, check=True).stdout
     assert found.splitlines() == [
-        "pip nvcc-13 nvcc-12 .",
-        "pip nvcc-13 ./packaging/cuda13",
-        "pip nvcc-12 ./packaging/cuda12",
+        "pip nvcc-13 nvcc-12 ALL .",
+        "pip nvcc-13 ALL ./packaging/cuda13",
+        "pip nvcc-12 ALL ./packaging/cuda12",
     ]
 
 
+BUILD_VARIABLES = ("CUDAARCHS", "CUDACXX", "JZTREE_CUDA", "JZTREE_INSTRUCTION_SETS")
+
+
 def configured(folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Return the output of CMake for a build with the CUDA kernels."""
+    """Return the output of CMake for an installation."""
     cmake = shutil.which("cmake", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
     if cmake is None:
         pytest.skip("there is no CMake")
-    others = {name: value for name, value in os.environ.items() if name not in ("CUDAARCHS", "CUDACXX", "JZTREE_CUDA")}
+    variables = {name: value for name, value in os.environ.items() if name not in BUILD_VARIABLES}
     command = [cmake, "-S", str(ROOT), "-B", str(folder), f"-DPython_EXECUTABLE={sys.executable}"]
-    command.append("-DJZTREE_INSTRUCTION_SETS=NATIVE")
-    return subprocess.run(command, env=others | environ, capture_output=True, text=True, check=False, timeout=300)
+    return subprocess.run(command, env=variables | environ, capture_output=True, text=True, check=False, timeout=300)
 
 
 @pytest.mark.long
@@ -160,6 +164,30 @@ def test_cuda_kernels_are_for_all_architectures_unless_some_are_named(tmp_path: 
     done = configured(tmp_path, JZTREE_CUDA="ON")
     assert done.returncode == 0, done.stderr
     assert re.search(r"architectures [0-9a-z;-]*90-real;[0-9a-z;-]*-virtual", done.stdout), done.stdout
+
+
+@pytest.mark.long
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="other machines have one instruction set")
+def test_installations_are_for_this_machine_and_the_baseline_unless_all_are_requested(tmp_path: Path) -> None:
+    best = native_info()["best_instruction_set"]
+    baseline, *higher = ("x86-64-v2", "x86-64-v3", "x86-64-v4")
+    for sets, expected in (
+        (None, [baseline, *(name for name in higher if name == best)]),
+        ("ALL", [baseline, *higher]),
+        ("NATIVE", [best]),
+    ):
+        variable = {} if sets is None else {"JZTREE_INSTRUCTION_SETS": sets}
+        done = configured(tmp_path / str(sets), JZTREE_CUDA="OFF", **variable)
+        assert done.returncode == 0, done.stderr
+        assert re.findall(r"CPU kernels for (.*)", done.stdout)[0].replace(";", " ").split() == expected
+    done = configured(tmp_path / "wrong", JZTREE_CUDA="OFF", JZTREE_INSTRUCTION_SETS="all")
+    assert done.returncode == 1
+    assert "JZTREE_INSTRUCTION_SETS is all; set it to ALL, LOCAL" in " ".join(done.stderr.split())
+
+
+def test_packages_have_all_instruction_sets() -> None:
+    recipe = yaml.safe_load((ROOT / "recipe/recipe.yaml").read_text())
+    assert recipe["build"]["script"]["env"]["JZTREE_INSTRUCTION_SETS"] == "ALL"
 
 
 @pytest.mark.long

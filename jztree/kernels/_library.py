@@ -45,19 +45,41 @@ def _load(name: str) -> ctypes.CDLL:
 
 @functools.cache
 def _cpu_library() -> ctypes.CDLL:
-    """Return the library for this machine's best instruction set, or for the one in JZTREE_INSTRUCTION_SET."""
+    """Return the library for the best instruction set that this machine has, or for that in JZTREE_INSTRUCTION_SET."""
     plain = _load("jztree_cpu")
     plainest, best = plain.jztree_instruction_set().decode(), plain.jztree_best_instruction_set().decode()
     level = os.environ.get(_VARIABLE)
     if level:
         _check_level(level, plainest, best)
-    chosen = level or best
-    return plain if chosen == plainest else _load(f"jztree_cpu_{chosen}")
+    level = level or _best_compiled(plainest, best)
+    return plain if level == plainest else _load(f"jztree_cpu_{level}")
+
+
+def _compiled(plainest: str) -> list[str]:
+    """Return the instruction sets that libraries were compiled for, in ascending order."""
+    return sorted({plainest, *(path.stem.removeprefix(_COPY) for path in _LIBRARIES.glob(f"{_COPY}*.so"))})
+
+
+def _best_compiled(plainest: str, best: str) -> str:
+    """Return the best instruction set of a library for this machine, which supports ``best`` and lower ones.
+
+    Raises:
+        ImportError: If all libraries need a newer machine.
+    """
+    if not plainest.startswith(_LEVELS):
+        return plainest
+    fitting = [level for level in _compiled(plainest) if level.startswith(_LEVELS) and level <= best]
+    if not fitting:
+        raise ImportError(
+            f"jztree is compiled for {plainest} here, but this processor supports {best}; install jztree again on this "
+            "machine, or for all machines with JZTREE_INSTRUCTION_SETS=ALL pip install . in its source folder."
+        )
+    return fitting[-1]
 
 
 def _check_level(level: str, plainest: str, best: str) -> None:
     """Raise ImportError unless this machine has the instruction set ``level`` and there is a library for it."""
-    built = sorted({plainest, *(path.stem.removeprefix(_COPY) for path in _LIBRARIES.glob(f"{_COPY}*.so"))})
+    built = _compiled(plainest)
     if level not in built:
         raise ImportError(
             f"the environment variable {_VARIABLE} is {level!r}, but jztree is compiled for {', '.join(built)} here; "
@@ -185,7 +207,8 @@ def native_info() -> dict[str, Any]:
     """Describe the native libraries in use.
 
     Returns:
-        ``cpu_library``, ``instruction_set``, ``num_threads``; ``cuda_library``, ``cuda_architectures`` (the
+        ``cpu_library``, ``instruction_set``, ``best_instruction_set`` (that of this machine, which may not be
+        compiled), ``num_threads``; ``cuda_library``, ``cuda_architectures`` (the
         architectures with machine code in that library, in one string), and ``cuda_version`` at compile time. The last
         three are None without a CUDA library.
     """
@@ -193,6 +216,7 @@ def native_info() -> dict[str, Any]:
     return {
         "cpu_library": cpu._name,
         "instruction_set": cpu.jztree_instruction_set().decode(),
+        "best_instruction_set": cpu.jztree_best_instruction_set().decode(),
         "num_threads": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "cuda_library": None if cuda is None else cuda._name,
         "cuda_architectures": None if cuda is None else cuda.jztree_cuda_architectures().decode(),

@@ -1,6 +1,7 @@
 """``jztree info``: the installed software and its configuration."""
 
 import importlib.util
+import os
 import platform
 from argparse import Namespace
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from jztree.kernels import native_info
 from .._report import print_json, print_pairs
 
 _BUILD_CUDA = "JZTREE_CUDA=ON pip install ."
+_BUILD_ALL = "JZTREE_INSTRUCTION_SETS=ALL pip install ."
 
 
 def run_info(args: Namespace) -> None:
@@ -28,7 +30,7 @@ def run_info(args: Namespace) -> None:
         ("Python", f"{platform.python_version()} on {platform.system()} {platform.machine()}"),
         ("devices", ", ".join(devices)),
         ("CPU library", str(native["cpu_library"])),
-        ("instruction set", str(native["instruction_set"])),
+        ("instruction set", instruction_set(native)),
         ("CPU threads", str(native["num_threads"])),
         ("CUDA library", str(native.get("cuda_library") or "none")),
         ("GPU backend", gpu_backend(native, [device.platform for device in jax.devices()])),
@@ -37,6 +39,18 @@ def run_info(args: Namespace) -> None:
         print_json({name.replace(" ", "_"): value for name, value in pairs} | {"devices": devices})
     else:
         print_pairs(pairs)
+
+
+def instruction_set(native: dict[str, Any]) -> str:
+    """Return the instruction set in use, and the remedy if the library lacks a better one of this machine.
+
+    Args:
+        native: Result of `jztree.kernels.native_info`.
+    """
+    used, best = native["instruction_set"], native["best_instruction_set"]
+    if used == best or os.environ.get("JZTREE_INSTRUCTION_SET"):
+        return str(used)
+    return f"{used}; this machine has {best}, for which nothing is compiled: {_BUILD_ALL}"
 
 
 def gpu_backend(native: dict[str, Any], platforms: Sequence[str]) -> str:
