@@ -130,7 +130,7 @@ def shard_map_constructor(
     then printed or written again. If the user fixed the size of the buffer, the call raises `jztree.CapacityError`.
 
     With ``jit=False`` the mapped function is for use inside a function that is compiled later. Elsewhere it is compiled
-    by itself. With unhashable static arguments, JAX compiles and runs each operation separately, which takes minutes.
+    too. With unhashable static arguments, JAX compiles and runs each operation separately, which takes minutes.
 
     Args:
         f: A function of the arrays of one device. In a tuple of specs, those of ``*args`` and ``**kwargs`` follow those

@@ -187,7 +187,7 @@ class Mapped:
             self._check_leading_axes(dynamic)
             self.checked.add((structure, kinds))
         if not jit or not is_concrete(dynamic):
-            # Without compilation, JAX would compile and run each operation by itself, in many times the time.
+            # Without compilation, JAX would compile and run each operation separately, in many times the time.
             return self.compiled(_Static(tuple(static.items()), trace_key()), dynamic)[0]
         kind = tuple(static.items()), kinds
         capacities = self.capacities.setdefault(kind, {})

@@ -156,7 +156,7 @@ def test_regions_from_a_sample_of_many_objects_are_as_balanced(monkeypatch: pyte
     assert spread[1] < spread[0] + 0.04 < 0.2
 
 
-def test_rare_directions_have_regions_of_their_own() -> None:
+def test_rare_directions_have_separate_regions() -> None:
     """The sample of 3 times 2,000 objects lacks them."""
     ra = np.zeros(20_000)
     ra[[50, 9_000]] = 40, 80
