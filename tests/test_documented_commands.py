@@ -49,7 +49,7 @@ def shell(page: Path) -> list[list[str]]:
 @pytest.mark.parametrize("page", [page for page in PAGES if shell(page)], ids=lambda page: page.name)
 def test_documented_commands_exist(page: Path) -> None:
     for command in shell(page):
-        assert arguments.parse(command).command in ("fof", "knn", "xi", "convert", "plot", "view", "info"), command
+        assert arguments.parse(command).command is not None, command
 
 
 def test_help_examples_parse() -> None:

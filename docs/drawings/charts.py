@@ -1,6 +1,6 @@
 """Draw the charts of docs/performance.md from the tables of that page: python docs/drawings/charts.py [FOLDER]
 
-Each section has a picture and a table. `CHARTS` gives the way to draw each table. Without a folder, the charts are
+Most sections have a picture and a table. `CHARTS` gives the way to draw each table. Without a folder, the charts are
 written to `performance`, next to this file. The benchmarks draw ``against_n.png`` from their sweeps.
 """
 
@@ -28,10 +28,12 @@ def tables(page: str) -> dict[str, Table]:
     """Return the table of each section by the name of its picture: numbers by row and column."""
     found: dict[str, Table] = {}
     for section in page.split("\n## ")[1:]:
-        (name,) = re.findall(r"\]\(drawings/performance/(\w+)\.png\)", section)
+        names = re.findall(r"\]\(drawings/performance/(\w+)\.png\)", section)
+        if not names:
+            continue
         lines = [line.replace("`", "").strip("| ") for line in section.splitlines() if line.startswith("|")]
         (_, *columns), _, *rows = ([cell.strip() for cell in line.split("|")] for line in lines)
-        found[name] = {row[0]: dict(zip(columns, map(number, row[1:]), strict=False)) for row in rows}
+        found[names[0]] = {row[0]: dict(zip(columns, map(number, row[1:]), strict=False)) for row in rows}
     return found
 
 
@@ -57,7 +59,7 @@ def draw_radius(axes: Any, table: Table) -> None:
 
 
 def draw_stages(axes: Any, table: Table) -> None:
-    bars(axes, table, ["measured, ms", "floor, ms"])
+    bars(axes, table, ["measured, ms"])
     axes.set(xscale="log", xlabel="ms for 1e6 points")
     axes.set_xticks([1, 10, 100], ["1", "10", "100"])
 
@@ -65,19 +67,6 @@ def draw_stages(axes: Any, table: Table) -> None:
 def draw_memory(axes: Any, table: Table) -> None:
     bars(axes, table, ["memory over positions"])
     axes.set(xlabel="peak memory, divided by the memory of the positions")
-
-
-def draw_leaf_size(axes: Any, table: Table) -> None:
-    for place, (name, row) in enumerate(table.items()):
-        style = "o:" if place % 2 else "o-"  # uniform points, then halos
-        axes.plot(list(map(int, row)), list(row.values()), style, color=COLOURS[place // 2], label=name)
-    axes.set(xlabel="leaf_size", ylabel="CPU time over that with 24")
-    axes.legend(fontsize=7, ncols=2)
-
-
-def draw_instruction_sets(axes: Any, table: Table) -> None:
-    bars(axes, table, list(next(iter(table.values()))))
-    axes.set(xlabel="CPU seconds for 1e6 points")
 
 
 def draw_devices(axes: Any, table: Table) -> None:
@@ -101,8 +90,6 @@ CHARTS: dict[str, Callable[[Any, Table], None]] = {
     "radius": draw_radius,
     "stages": draw_stages,
     "memory": draw_memory,
-    "leaf_size": draw_leaf_size,
-    "instruction_sets": draw_instruction_sets,
     "devices": draw_devices,
     "ranks": draw_ranks,
 }
@@ -116,7 +103,7 @@ def main(folder: Path) -> None:
         figure = Figure(figsize=(7.5, TALL.get(name, 3.2)), layout="constrained")
         axes = figure.subplots()
         draw(axes, found[name])
-        axes.grid(axis="both" if name == "leaf_size" else "x", alpha=0.3)
+        axes.grid(axis="x", alpha=0.3)
         figure.savefig(folder / f"{name}.png", dpi=110)
 
 
