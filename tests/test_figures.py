@@ -1,4 +1,4 @@
-"""The figures in the documentation are those of the records in ``checks/results``.
+"""The figures in the documentation agree with the records in ``checks/results``.
 
 `TABLES` names the record of each table of the pages with measurements, and the place of each cell in it. `SENTENCES`
 does the same for figures in prose. A figure that disagrees with its record fails, and so do a table and, on some pages,
@@ -142,17 +142,17 @@ def ranks(row: Row) -> Values:
     (record,) = records("many_ranks_2026-11-25.json")
     columns = {f"{measured['ranks']:,}": measured for measured in record["measured"]}
     parts: dict[str, Callable[[Any], float]] = {
-        "sort, hierarchy, search, ms": lambda one: sum(one["alone_ms"].values()),
-        "boxes around own particles, ms": lambda one: sum(
-            ms for name, ms in one["with_others_ms"].items() if name.startswith("own boxes")
+        "sort, hierarchy, search, ms": lambda costs: sum(costs["alone_ms"].values()),
+        "boxes around own particles, ms": lambda costs: sum(
+            ms for name, ms in costs["with_others_ms"].items() if name.startswith("own boxes")
         ),
-        "find leaves with neighbours on other ranks, ms": lambda one: one["with_others_ms"]["open leaves"],
-        "select the ranks that need each box, ms": lambda one: one["with_others_ms"]["boxes to send"],
-        "select the particles that other ranks need, ms": lambda one: one["with_others_ms"]["ghosts to send"],
-        "splitters of the sort, ms": lambda one: one["with_others_ms"]["splitters"],
-        "sum of the previous five rows, ms": lambda one: sum(one["with_others_ms"].values()),
-        "collectives of kNN by the model, ms": lambda one: sum(one["collectives_ms"].values()),
-        "MB of data about other ranks": lambda one: sum(one["agreed_mb"].values()),
+        "find leaves with neighbours on other ranks, ms": lambda costs: costs["with_others_ms"]["open leaves"],
+        "select the ranks that need each box, ms": lambda costs: costs["with_others_ms"]["boxes to send"],
+        "select the particles that other ranks need, ms": lambda costs: costs["with_others_ms"]["ghosts to send"],
+        "splitters of the sort, ms": lambda costs: costs["with_others_ms"]["splitters"],
+        "sum of the previous five rows, ms": lambda costs: sum(costs["with_others_ms"].values()),
+        "collectives of kNN by the model, ms": lambda costs: sum(costs["collectives_ms"].values()),
+        "MB of data about other ranks": lambda costs: sum(costs["agreed_mb"].values()),
     }
     return {head: parts[row["ranks"]](measured) for head, measured in columns.items()}
 
@@ -221,16 +221,16 @@ def test_figures_of_tables_are_recorded(page: str) -> None:
 
 
 def recorded(name: str, *paths: str, factor: float = 1) -> Callable[[], list[float]]:
-    """Return a function that reads values of a record; the paths are those of `at`."""
+    """Return a function that reads values of a record; `at` explains the paths."""
     return lambda: [factor * float(at(records(name), path)) for path in paths]
 
 
 def sweep(what: str, library: str, **options: int) -> float:
     """Return the recorded seconds of a library in the sweeps over sizes and threads."""
     (seconds,) = (
-        one["seconds"]
-        for one in records("against_peers.jsonl")[0]["sweeps"]
-        if one["what"] == what and one["library"] == library and options.items() <= one.items()
+        entry["seconds"]
+        for entry in records("against_peers.jsonl")[0]["sweeps"]
+        if entry["what"] == what and entry["library"] == library and options.items() <= entry.items()
     )
     return float(seconds)
 
@@ -251,7 +251,7 @@ def range_in_float64() -> list[float]:
 
 def case(line: int, name: str, key: str = "ratio") -> float:
     """Return a value of the first case of a name in a line of the record of peers."""
-    return float(next(one[key] for one in records("against_peers.jsonl")[line]["table"] if one["case"] == name))
+    return float(next(row[key] for row in records("against_peers.jsonl")[line]["table"] if row["case"] == name))
 
 
 PEERS, ONE_GPU, TESTS_ON_GPU = "against_peers.jsonl", "gpu_h100_2026-11-27.json", "gpu_h100_2026-11-27_tests.json"
@@ -294,6 +294,12 @@ SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
             ),
         ),
     ],
+    "docs/linking_lengths.md": [
+        (
+            r"the function takes (\S+) times as long as .* with `k=8`, and (\S+) times with `k=16`",
+            lambda: [1 / case(4, f"density peaks 1e+06, k={k}") for k in (8, 16)],
+        )
+    ],
     "docs/gpu.md": [
         (
             r"neighbours (\S+) ms, their lists (\S+) ms, pair counts .* box (\S+) ms, kernel sums (\S+) ms, "
@@ -323,7 +329,7 @@ def prose(page: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("page", "sentence", "values"), [(page, *one) for page in SENTENCES for one in SENTENCES[page]]
+    ("page", "sentence", "values"), [(page, *entry) for page in SENTENCES for entry in SENTENCES[page]]
 )
 def test_figures_of_sentences_are_recorded(page: str, sentence: str, values: Callable[[], list[float]]) -> None:
     shown = re.search(sentence, prose(page))

@@ -119,10 +119,10 @@ def test_mapped_function_without_jit_is_compiled_as_a_whole(transformed: Any, co
     f = shard_map_constructor(lambda x: jz.knn.knn(x, 4, result="rad"), P(-1), P(-1))(mesh_of(2))
     jax.block_until_ready(transformed(f)(pos))
     with count_compilations() as compilations:
-        found = transformed(f)(pos + 1)
+        result = transformed(f)(pos + 1)
     assert len(compilations) == 0
     expected = np.asarray(jax.jit(transformed(f))(pos + 1))
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_static_arguments_without_a_hash_need_no_jit() -> None:
