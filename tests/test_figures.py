@@ -255,11 +255,13 @@ def case(line: int, name: str, key: str = "ratio") -> float:
 
 
 PEERS, ONE_GPU, TESTS_ON_GPU = "against_peers.jsonl", "gpu_h100_2026-11-27.json", "gpu_h100_2026-11-27_tests.json"
+INSTALL = "install_2026-11-28.json"
 SMALL, TIME = "2/small", "0/stages/time"
 DIMENSIONS = ("1D", "2D", "4D", "6D", "8D")
 # By page: a sentence, with a group for each of its figures, and their recorded values.
 SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
     "README.md": [
+        (r"Compiles for (\S+) minutes on two cores", recorded(INSTALL, "0/cpu minutes over two cores")),
         (
             r"nanoflann takes (\S+) times as long as `jztree` .* kdcount (\S+) times as long to find their groups",
             lambda: [case(2, "kNN 1e+06, k=8"), case(2, "FoF 1e+06, b=0.2")],
@@ -274,6 +276,9 @@ SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
                 factor=1e3,
             ),
         ),
+    ],
+    "docs/installation.md": [
+        (r"this takes about (\S+) minutes, without output", recorded(INSTALL, "0/cpu minutes over two cores"))
     ],
     "docs/performance.md": [
         (
@@ -323,9 +328,10 @@ SENTENCES: dict[str, list[tuple[str, Callable[[], list[float]]]]] = {
 
 
 def prose(page: str) -> str:
-    """Return a page in one line, without tables and code."""
-    text = (ROOT / page).read_text()
-    return " ".join(re.sub(r"^\|[^\n]*\n|^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL).split())
+    """Return a page in one line, with shell commands, but without tables and other code."""
+    text = re.sub(r"^\|.*\n", "", (ROOT / page).read_text(), flags=re.MULTILINE)
+    code = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+    return " ".join(code.sub(lambda block: block[2] if block[1] == "sh" else "", text).split())
 
 
 @pytest.mark.parametrize(
