@@ -52,7 +52,7 @@ def assert_window_rule(th: tree.TreeHierarchy, keys: list[int], cfg: TreeConfig,
 def assert_invariants(th: tree.TreeHierarchy, pos: np.ndarray, num: int, box: Any) -> None:
     """Check splits, counts and boxes of all planes; ``pos`` is in z-order."""
     inside = oracles.wrapped(pos[:num], box)
-    assert th.num_nodes(th.num_planes - 1) <= 64
+    assert th.num_nodes(th.num_planes - 1) <= 32
     for plane in range(th.num_planes):
         nodes = th.num_nodes(plane)
         splits, rows = np.asarray(th.splits(plane)), np.asarray(th.particle_splits(plane))

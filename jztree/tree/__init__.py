@@ -2,7 +2,7 @@
 
 Particles are sorted by Morton keys of 128 bits over the periodic box, or over their bounding box in open dimensions.
 Planes of nodes cover the sorted particles. Plane 0 holds the leaves. A node of a higher plane groups consecutive nodes
-of the plane below. The top plane has at most 64 nodes. The **window rule** sets the boundaries between nodes. Each
+of the plane below. The top plane has at most 32 nodes. The **window rule** sets the boundaries between nodes. Each
 window of ``leaf_size`` rows (of ``fan_out`` nodes on higher planes) has one boundary, at the place where adjacent
 Morton keys differ in the highest bit. So nodes follow the cells of the z-order. Their number depends only on the number
 of rows, so it is static under tracing. The cost is one sort, O(n), and one pass over the sorted particles.
@@ -53,7 +53,9 @@ __all__ = [
     "zsort_and_tree_multi_type",
 ]
 
-_TOP_PLANE_NODES = 64
+# The lanes of a warp. A warp of a GPU tests as many nodes at once: with more nodes, it descends to the nearest of the
+# first 32 before it tests the others.
+_TOP_PLANE_NODES = 32
 _NOT_IN_ORDER = (
     "a hierarchy needs particles in z-order, but these are in another order; sort them with jztree.tree.zsort and the "
     "same boxsize first."
