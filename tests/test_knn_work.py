@@ -10,6 +10,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 from scripts import profiling
 
@@ -59,6 +60,18 @@ def test_work_of_a_group_is_the_same_for_any_number_of_points() -> None:
         # The parts of about a hundred instructions.
         work.append((counts["rows"] + counts["block"]) / counts["group"])
     assert max(work) <= 1.15 * min(work), dict(zip(POINTS, work, strict=True))
+
+
+@pytest.mark.emulated
+@emulated
+def test_walk_with_a_limit_takes_no_more_looks_than_without() -> None:
+    n = 15_000
+    looks = [
+        counts["look below"]
+        for limit in (None, 2 * (0.75 * 8 / np.pi / n) ** (1 / 3))
+        for counts in [SCRIPT.count_parts(n, 8, 1.0, TREE, limit)]
+    ]
+    assert looks[1] <= looks[0]
 
 
 @pytest.mark.long

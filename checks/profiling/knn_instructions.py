@@ -184,13 +184,15 @@ def instructions_of_parts(folder: pathlib.Path, nvdisasm: str) -> dict[str, int]
     return parts_of(text[1])
 
 
-def count_parts(n: int, k: int, box: float | None, tree: TreeConfig) -> dict[str, int]:
+def count_parts(
+    n: int, k: int, box: float | None, tree: TreeConfig, max_radius: float | None = None
+) -> dict[str, int]:
     """Return the number of runs of each part by warps, for n uniform points in a unit box that are also the queries."""
     library = ctypes.CDLL(kernels.native_info()["cpu_library"])
     library.jztree_emulator_counts.restype = ctypes.c_char_p
     pos = jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))
     library.jztree_emulator_counts()
-    jax.block_until_ready(knn(pos, k, boxsize=box, cfg=KNNConfig(tree=tree)))
+    jax.block_until_ready(knn(pos, k, boxsize=box, cfg=KNNConfig(tree=tree), max_radius=max_radius))
     lines = library.jztree_emulator_counts().decode().splitlines()
     return {name: int(count) for name, count in (line.rsplit("=", 1) for line in lines)}
 

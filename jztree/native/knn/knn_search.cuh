@@ -51,10 +51,11 @@ inline Unanswered no_unanswered(Queue& queue, int64_t most) {
 }
 
 // The planes at which walks stop on their way down, one bit per plane. The number of stops is such that a node has
-// about as many nodes of the next stop as a warp has lanes, or twice as many.
+// about as many nodes of the next stop as a warp has lanes, or twice as many. Walks that start with a bound test the
+// highest stop whole, so this is the top plane.
 template <typename T>
 uint32_t walk_stops(const TreeView<T>& tree) {
-  uint32_t stops = 1;
+  uint32_t stops = 1u | 1u << (tree.planes - 1);
   for (int plane = 1, last = 0; plane + 1 < tree.planes; ++plane) {
     auto size = [&](int p) { return tree.starts[p + 1] - tree.starts[p]; };
     if (size(last) <= 2 * warp_size * size(plane + 1)) continue;
