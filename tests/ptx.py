@@ -21,6 +21,7 @@ _SPECIAL = {
     "%ntid.x": "machine.threads()",
     "%nctaid.x": "machine.blocks()",
     "%laneid": "lane(machine)",
+    "%nsmid": "2",
 }
 # Instructions with one type, whose operands and result have this type.
 _PLAIN = {"add", "sub", "min", "max", "abs", "neg", "not", "and", "or", "xor", "div", "rem", "fma", "rcp", "sqrt"}
