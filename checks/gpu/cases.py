@@ -96,6 +96,16 @@ def figures(few: int, many: int, ks: Sequence[int]) -> Iterator[Case]:
     yield Case(Sample("uniform", many), (Call("labels", {"b": B[0], "box": BOX}),), FIGURES, peers)
 
 
+def between_figures(small: bool) -> Iterator[Case]:
+    """Yield calls that no figure covers: sizes between the powers of ten, and calls not yet timed with the peer."""
+    sizes = (400, 630) if small else (400_000, 630_000, 2 * 10**6, 4 * 10**6, 6 * 10**6)
+    few, many = (1000, 2000) if small else (10**6, 10**7)
+    for n in (*sizes, many):
+        yield Case(Sample("uniform", n), (Call("knn", {"k": 8, "box": BOX}),), 2, ("published",))
+    calls = (Call("knn", {"k": 64, "box": BOX}), Call("labels", {"b": B[0], "box": BOX}))
+    yield Case(Sample("uniform", few), calls, 2, ("published",))
+
+
 def full() -> Iterator[Case]:
     """Yield all cases. Cases with the lowest urgency value, for which targets are set, run first."""
     both = ("uniform", "clustered")
@@ -104,6 +114,7 @@ def full() -> Iterator[Case]:
         yield knn_case(kind, n, KS, 0)
         yield fof_case(kind, n, 1)
         yield stages_case(kind, n)
+    yield from between_figures(small=False)
     for kind in both:
         yield knn_case(kind, 10**8, (16,), 2)
         yield fof_case(kind, 10**8, 2)

@@ -3,6 +3,7 @@
     make gpu-check                                                     # all stages, results in checks/results
     python checks/gpu --stages build,smoke,figures --budget 280        # some stages, with a time limit
     python checks/gpu --stages time,peers,floor,report --peer-wheels DIR --only knn
+    python checks/gpu --libraries libraries --stages build,experiments --budget 600
     CUDAARCHS=90 python checks/gpu --compile libraries                 # on a machine without a GPU, and then
     python checks/gpu --libraries libraries                            # on the machine with one
 
@@ -18,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from . import building, comparison, correctness, report, timing
+from . import building, comparison, correctness, experiments, report, timing
 from .session import ROOT, Record, Session, fingerprint
 
 
@@ -50,6 +51,9 @@ STAGES: dict[str, Stage] = {
     "dimensions": Stage(building.run_all_dims, "compile the kernels for 4 to 8 dimensions too, for the tests", 150),
     "test": Stage(correctness.test, "one case of each test", 500),
     "sanitize": Stage(correctness.sanitize, "the four tools of compute-sanitizer, over calls of each kernel", 60),
+    "experiments": Stage(
+        experiments.run, "measurements that decide the next changes of kernels, with expected outcomes", 480
+    ),
     "floor": Stage(timing.floor, "the limits of the device", 10),
     "time": Stage(timing.run, "all timed cases of this library", 900),
     "buffers": Stage(timing.run, "some of them with the kernels outside of command buffers", 200),

@@ -109,29 +109,32 @@ def kernels_of(pos: Any, sample: Sample) -> Iterator[tuple[str, Callable[[], Any
     def tree(p: Any, arrays: Any) -> kernels.Tree:
         return kernels.Tree(p, kernels.as_num(n), *arrays, sizes)
 
-    bounds = _given(lambda p: kernels.bounds(p, n), pos)
+    bounds = given_call(lambda p: kernels.bounds(p, n), pos)
     yield "bounds", bounds
     lower, upper = bounds()[:2]
-    zsort = _given(lambda p, low, high: kernels.zsort(p, n, low, high, box), pos, lower, upper)
+    zsort = given_call(lambda p, low, high: kernels.zsort(p, n, low, high, box), pos, lower, upper)
     yield "z-order", zsort
     index, posz = zsort()
-    build = _hierarchy(posz, lower, upper, box, cfg)
+    build = hierarchy_call(posz, lower, upper, box, sizes, cfg)
     yield "plane hierarchy", build
     arrays = build()[:4]
-    yield "check of a given hierarchy", _given(lambda p, a: kernels.tree_fits(tree(p, a), box), posz, arrays)
-    near = _given(lambda p, a: kernels.knn(tree(p, a), None, None, None, K, box), posz, arrays)
+    yield "check of a given hierarchy", given_call(lambda p, a: kernels.tree_fits(tree(p, a), box), posz, arrays)
+    near = given_call(lambda p, a: kernels.knn(tree(p, a), None, None, None, K, box), posz, arrays)
     yield f"knn k={K} in z-order", near
-    near = _given(lambda p, a, i: kernels.knn(tree(p, a), i, None, i, K, box), posz, arrays, index)
+    near = given_call(lambda p, a, i: kernels.knn(tree(p, a), i, None, i, K, box), posz, arrays, index)
     yield f"knn k={K} to input rows", near
     for b in B:
         rlink = jz.jax_ext.exact(sample.linking_length(b), ())
-        link = _given(lambda p, a, rlink=rlink: kernels.fof(tree(p, a), None, rlink, box), posz, arrays)
+        link = given_call(lambda p, a, rlink=rlink: kernels.fof(tree(p, a), None, rlink, box), posz, arrays)
         yield f"links b={b}", link
-        order = _given(lambda rows: kernels.group_order(rows, n, 20), link())
+        order = given_call(lambda rows: kernels.group_order(rows, n, 20), link())
         yield f"group order b={b}", order
         rows, *groups = order()
         grouped = kernels.gather_rows(posz, rows)
-        yield f"sums over groups b={b}", _given(lambda p, g: kernels.catalogue(p, None, None, *g, box), grouped, groups)
+        yield (
+            f"sums over groups b={b}",
+            given_call(lambda p, g: kernels.catalogue(p, None, None, *g, box), grouped, groups),
+        )
     yield from _with_other_leaves(posz, lower, upper, box, sample)
 
 
@@ -145,10 +148,8 @@ def _with_other_leaves(
     for size in LEAF_SIZES:
         cfg = jz.config.TreeConfig(leaf_size=size)
         sizes, num = jz.tree.plane_sizes(len(posz), cfg), kernels.as_num(len(posz))
-        rlink, arrays = (
-            jz.jax_ext.exact(sample.linking_length(B[0]), ()),
-            _hierarchy(posz, lower, upper, box, cfg)()[:4],
-        )
+        rlink = jz.jax_ext.exact(sample.linking_length(B[0]), ())
+        arrays = hierarchy_call(posz, lower, upper, box, sizes, cfg)()[:4]
 
         def near(p: Any, a: Any, sizes: Any = sizes, num: Any = num) -> Any:
             return kernels.knn(kernels.Tree(p, num, *a, sizes), None, None, None, K, box)
@@ -156,24 +157,24 @@ def _with_other_leaves(
         def link(p: Any, a: Any, sizes: Any = sizes, num: Any = num, rlink: Any = rlink) -> Any:
             return kernels.fof(kernels.Tree(p, num, *a, sizes), None, rlink, box)
 
-        yield f"knn k={K} in z-order, leaves of {size}", _given(near, posz, arrays)
-        yield f"links b={B[0]}, leaves of {size}", _given(link, posz, arrays)
+        yield f"knn k={K} in z-order, leaves of {size}", given_call(near, posz, arrays)
+        yield f"links b={B[0]}, leaves of {size}", given_call(link, posz, arrays)
 
 
-def _given(function: Callable[..., Any], *arrays: Any) -> Callable[[], Any]:
+def given_call(function: Callable[..., Any], *arrays: Any) -> Callable[[], Any]:
     """Return a compiled call with given arrays."""
     return functools.partial(jax.jit(function), *arrays)
 
 
-def _hierarchy(posz: Any, lower: Any, upper: Any, box: Any, cfg: Any) -> Callable[[], Any]:
-    """Return the call that builds a hierarchy over particles in z-order."""
+def hierarchy_call(posz: Any, lower: Any, upper: Any, box: Any, sizes: tuple[int, ...], cfg: Any) -> Callable[[], Any]:
+    """Return the call that builds a hierarchy with planes of the given sizes over particles in z-order."""
     import jztree as jz
     from jztree import kernels
 
-    n = len(posz)
-    sizes = jz.tree.plane_sizes(n, cfg)
-    return _given(
-        lambda p, low, high: kernels.hierarchy(p, n, low, high, box, sizes, jz.config.leaf_size_of(cfg), cfg.fan_out),
+    return given_call(
+        lambda p, low, high: kernels.hierarchy(
+            p, len(posz), low, high, box, sizes, jz.config.leaf_size_of(cfg), cfg.fan_out
+        ),
         posz,
         lower,
         upper,

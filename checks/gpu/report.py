@@ -59,7 +59,8 @@ def _cpu() -> str:
 
 def markdown(record: Record, small: bool) -> str:
     """Return the whole report on one page."""
-    return "\n".join([*_title(record), *_correctness(record), *_timings(record, small), *_ends(record)]) + "\n"
+    parts = (_title(record), _correctness(record), _experiments(record), _timings(record, small), _ends(record))
+    return "\n".join(line for part in parts for line in part) + "\n"
 
 
 def _title(record: Record) -> Iterator[str]:
@@ -89,6 +90,23 @@ def _correctness(record: Record) -> Iterator[str]:
             yield from (f"* {key}: {name}: {text}" for key, one in wrong.items() for name, text in one.items())
     for tool, found in record.stage("sanitize").items():
         yield f"\n{tool}: {found.get('left out') or found.get('verdict')}\n"
+
+
+def _experiments(record: Record) -> Iterator[str]:
+    """Yield a line for each claim and each timed line of the experiments."""
+    words = {True: "as expected", False: "NOT as expected", None: "not measured"}
+    findings = record.stage("experiments")
+    for name, finding in findings.items():
+        if claims := finding.get("claims"):
+            yield f"\nExperiment {name}:\n"
+            yield from (f"* {words[outcome]}: {text}" for text, outcome in claims.items())
+    if seconds := {key: finding["seconds"] for key, finding in findings.items() if "seconds" in finding}:
+        yield "\n| experiment | ms |\n|---|---|"
+        yield from (f"| {key} | {_number(value, 1e3)} |" for key, value in seconds.items())
+    for key, finding in findings.items():
+        if "instructions" in finding:
+            metrics = (f"{name} {value}" for name, value in finding.items() if name not in ("source", "at"))
+            yield f"\n{key}: {', '.join(metrics)}"
 
 
 def _timings(record: Record, small: bool) -> Iterator[str]:

@@ -28,7 +28,7 @@ def figures(session: Session) -> None:
     """Time the figures to beat with this library. The findings are those of the stage `time`, which does the rest."""
     for case in listed(session.small, session.words):
         if case.urgency == FIGURES:
-            _time(session, case, "ours", home())
+            time_case(session, case, "ours", home())
 
 
 def run(session: Session) -> None:
@@ -42,19 +42,23 @@ def run(session: Session) -> None:
         for library in ("ours", *case.peers) if case.sample.is_there(session.samples) else ():
             folder = site if STAGE_OF[library] == "peers" else home()
             if STAGE_OF[library] in session.stages and folder is not None:
-                _time(session, case, library, folder)
+                time_case(session, case, library, folder)
 
 
 def make_samples(session: Session) -> None:
     """Make the missing samples that timed cases read from files, small ones first."""
-    wanted: set[Sample] = {case.sample for case in listed(session.small, session.words)}
-    for sample in sorted(wanted, key=lambda sample: sample.n):
-        if sample.is_there(session.samples) or (sample.kind == "snapshot" and not sample.source(session.data).exists()):
-            continue
-        print(f"time: making {sample.name}", flush=True)
-        command = module("samples", sample.kind, sample.n, str(session.samples), str(session.data))
-        for problem in session.findings(command, session.environment(JAX_PLATFORMS="cpu"), 300):
-            print(f"time: making {sample.name}: {problem['stopped']} {problem.get('log', '')}", flush=True)
+    for sample in sorted({case.sample for case in listed(session.small, session.words)}, key=lambda sample: sample.n):
+        make_sample(session, sample)
+
+
+def make_sample(session: Session, sample: Sample) -> None:
+    """Make a sample that is read from a file, unless it exists."""
+    if sample.is_there(session.samples) or (sample.kind == "snapshot" and not sample.source(session.data).exists()):
+        return
+    print(f"time: making {sample.name}", flush=True)
+    command = module("samples", sample.kind, sample.n, str(session.samples), str(session.data))
+    for problem in session.findings(command, session.environment(JAX_PLATFORMS="cpu"), 300):
+        print(f"time: making {sample.name}: {problem['stopped']} {problem.get('log', '')}", flush=True)
 
 
 def name_in_record(library: str, call: Call, case: Case) -> str:
@@ -62,7 +66,7 @@ def name_in_record(library: str, call: Call, case: Case) -> str:
     return key if library == "ours" else f"{library}: {key}"
 
 
-def _time(session: Session, case: Case, library: str, folder: Path) -> None:
+def time_case(session: Session, case: Case, library: str, folder: Path) -> None:
     """Time the missing calls of a case. Calls interrupted by the time limit stay missing."""
     stage, source, does = STAGE_OF[library], _source(session, library), LIBRARIES[library].does
     calls = {

@@ -184,9 +184,7 @@ def instructions_of_parts(folder: pathlib.Path, nvdisasm: str) -> dict[str, int]
     return parts_of(text[1])
 
 
-def count_parts(
-    n: int, k: int, box: float | None, tree: TreeConfig, max_radius: float | None = None
-) -> dict[str, int]:
+def count_parts(n: int, k: int, box: float | None, tree: TreeConfig, max_radius: float | None = None) -> dict[str, int]:
     """Return the number of runs of each part by warps, for n uniform points in a unit box that are also the queries."""
     library = ctypes.CDLL(kernels.native_info()["cpu_library"])
     library.jztree_emulator_counts.restype = ctypes.c_char_p
