@@ -1,8 +1,8 @@
 // The minimum spanning tree of particles, with Euclidean or mutual reachability distances as lengths of edges.
 //
 // Edges are ordered by squared length, then by the smaller row of their ends, then by the larger row. (Lengths would
-// not do: squares that differ may have the same root, but friends-of-friends compares squares.) No two edges are equal in
-// this order, so exactly one tree is the smallest, and its edges do not depend on how they are found.
+// not do: squares that differ may have the same root, but friends-of-friends compares squares.) No two edges are equal
+// in this order, so exactly one tree is the smallest, and its edges do not depend on how they are found.
 //
 // Sources: O. Boruvka (1926), "O jistem problemu minimalnim" (every set of joined particles takes its shortest outgoing
 // edge); W. B. March, P. Ram and A. G. Gray (2010), "Fast Euclidean minimum spanning tree: algorithm, analysis, and
