@@ -4,20 +4,27 @@ import itertools
 from collections.abc import Callable
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from ..kdtree import checked_box
 
 _ENTRIES = 2**22  # of a block of distances, 32 MB
 
 
-def centroids(samples: np.ndarray, labels: np.ndarray, weights: np.ndarray, box: np.ndarray | None) -> np.ndarray:
+def centroids(samples: np.ndarray, labels: np.ndarray, weights: np.ndarray, box: ArrayLike | None) -> np.ndarray:
     """Return the weighted mean of each cluster, ``(c, d)`` float64.
 
     Args:
         samples: ``(n, d)``.
         labels: ``(n,)``, the clusters from 0 to ``c - 1``; negative for noise.
         weights: ``(n,)``.
-        box: ``(d,)``, the periodic lengths, 0 for an open dimension; None means open. In a periodic dimension, the mean
-            is that of the images nearest to the first sample of the cluster, and is in the box.
+        box: The periodic length, or one per dimension, 0 for an open dimension; None means open. In a periodic
+            dimension, the mean is that of the images nearest to the first sample of the cluster, and is in the box.
+
+    Raises:
+        TypeError, ValueError: If an argument is invalid.
     """
+    box = _checked(samples, labels, box, weights=weights)
     found = np.empty((_number(labels), samples.shape[1]))
     for row, members in enumerate(rows_of(labels, len(found))):
         first = samples[members[0]]
@@ -33,7 +40,7 @@ def medoids(
     samples: np.ndarray,
     labels: np.ndarray,
     weights: np.ndarray,
-    box: np.ndarray | None,
+    box: ArrayLike | None,
     of_euclidean: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
     """Return the row of the sample of each cluster with the smallest weighted sum of distances to the others, ``(c,)``.
@@ -44,6 +51,7 @@ def medoids(
         samples, labels, weights, box: See `centroids`.
         of_euclidean: Function of Euclidean distances that returns the distances.
     """
+    box = _checked(samples, labels, box, weights=weights)
     found = np.empty(_number(labels), np.int64)
     for row, members in enumerate(rows_of(labels, len(found))):
         points, weight = samples[members], weights[members]
@@ -55,7 +63,7 @@ def medoids(
     return found
 
 
-def radii(samples: np.ndarray, labels: np.ndarray, centres: np.ndarray, box: np.ndarray | None) -> np.ndarray:
+def radii(samples: np.ndarray, labels: np.ndarray, centres: np.ndarray, box: ArrayLike | None) -> np.ndarray:
     """Return the distance of the farthest sample of each cluster from its centre, ``(c,)`` float64.
 
     Args:
@@ -63,12 +71,38 @@ def radii(samples: np.ndarray, labels: np.ndarray, centres: np.ndarray, box: np.
         labels: ``(n,)``, the clusters from 0 to ``c - 1``; negative for noise.
         centres: ``(c, d)``.
         box: See `centroids`.
+
+    Raises:
+        TypeError, ValueError: If an argument is invalid.
     """
+    box = _checked(samples, labels, box)
+    if np.ndim(centres) != 2 or np.shape(centres)[1] != samples.shape[1] or len(centres) < _number(labels):
+        raise ValueError(
+            f"centres have the shape {np.shape(centres)}; it must be (c, {samples.shape[1]}) with a row for each of "
+            f"{_number(labels)} clusters."
+        )
     is_member = labels >= 0
     offsets = _nearest_images(samples[is_member] - centres[labels[is_member]], box)
     found = np.zeros(len(centres))
     np.maximum.at(found, labels[is_member], np.linalg.norm(offsets, axis=1))
     return found
+
+
+def _checked(
+    samples: np.ndarray, labels: np.ndarray, box: ArrayLike | None, weights: np.ndarray | None = None
+) -> np.ndarray | None:
+    """Return the box in float64. Raises TypeError or ValueError if an argument is invalid."""
+    if np.ndim(samples) != 2 or not np.all(np.isfinite(samples)):
+        raise ValueError(f"samples must be finite, of shape (n, d); their shape is {np.shape(samples)}.")
+    columns = {"labels": labels} if weights is None else {"labels": labels, "weights": weights}
+    for name, column in columns.items():
+        if np.shape(column) != (len(samples),):
+            raise ValueError(f"{name} have the shape {np.shape(column)}; it must be ({len(samples)},), one per sample.")
+    if labels.dtype.kind not in "iu":
+        raise TypeError(f"labels have the dtype {labels.dtype}; they must be integers.")
+    if weights is not None and not np.all((weights >= 0) & (weights < np.inf)):
+        raise ValueError("weights must be finite and not negative, such as the probabilities of hdbscan.")
+    return checked_box(box, samples.shape[1], "box")
 
 
 def _number(labels: np.ndarray) -> int:

@@ -238,7 +238,7 @@ def check_size(values: np.ndarray, name: str) -> None:
         )
 
 
-def checked_box(boxsize: ArrayLike | None, dims: int | None) -> np.ndarray | None:
+def checked_box(boxsize: ArrayLike | None, dims: int | None, name: str = "boxsize") -> np.ndarray | None:
     """Return one length per dimension in float64, or None for an open box. If ``dims`` is None, accept any number.
 
     Raises:
@@ -247,18 +247,18 @@ def checked_box(boxsize: ArrayLike | None, dims: int | None) -> np.ndarray | Non
     """
     if boxsize is None:
         return None
-    check_no_unit(boxsize, "boxsize")
+    check_no_unit(boxsize, name)
     try:
         lengths = np.asarray(boxsize)
     except ValueError:
-        raise ValueError(f"boxsize is {boxsize!r}; its lists must all have the same length.") from None
+        raise ValueError(f"{name} is {boxsize!r}; its lists must all have the same length.") from None
     if lengths.dtype.kind not in "iuf":
-        raise TypeError(f"boxsize is {boxsize!r}; it must be one or several real numbers.")
+        raise TypeError(f"{name} is {boxsize!r}; it must be one or several real numbers.")
     dims = lengths.size if dims is None else dims
     if lengths.shape not in ((), (1,), (dims,)):
-        raise ValueError(f"boxsize has shape {lengths.shape}; it must be one length, or {dims}, one per dimension.")
+        raise ValueError(f"{name} has shape {lengths.shape}; it must be one length, or {dims}, one per dimension.")
     if not (np.isfinite(lengths).all() and np.all(lengths >= 0)):
-        raise ValueError(f"boxsize is {boxsize}; lengths must be finite and positive, or 0 for open dimensions.")
+        raise ValueError(f"{name} is {boxsize}; lengths must be finite and positive, or 0 for open dimensions.")
     return np.broadcast_to(lengths.astype(np.float64), (dims,)).copy()
 
 

@@ -20,7 +20,7 @@ from sklearn.exceptions import NotFittedError
 
 import jztree as jz
 from jztree_utils.estimators import DBSCAN, HDBSCAN, KernelDensity, NearestNeighbors
-from jztree_utils.hdbscan import hdbscan
+from jztree_utils.hdbscan import centroids, hdbscan, medoids, radii
 from jztree_utils.kdtree import KDTree
 
 
@@ -291,6 +291,33 @@ def test_invalid_arguments_raise(options: dict[str, Any], message: str) -> None:
         HDBSCAN(**options).fit(np.random.default_rng(0).random((30, 2)))
 
 
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"box": "abc"}, TypeError, "^box is 'abc'"),
+        ({"box": -1.0}, ValueError, "^box is -1.0; lengths must be finite and positive"),
+        ({"samples": np.full((9, 2), np.nan)}, ValueError, r"samples must be finite, of shape \(n, d\)"),
+        ({"labels": np.zeros(8, int)}, ValueError, r"labels have the shape \(8,\); it must be \(9,\)"),
+        ({"labels": np.zeros(9)}, TypeError, "labels have the dtype float64; they must be integers"),
+        ({"weights": np.ones(8)}, ValueError, r"weights have the shape \(8,\); it must be \(9,\)"),
+        ({"weights": -np.ones(9)}, ValueError, "weights must be finite and not negative"),
+        ({"centres": np.zeros((1, 3))}, ValueError, r"centres have the shape \(1, 3\); it must be \(c, 2\)"),
+    ],
+    ids=str,
+)
+def test_invalid_arguments_of_centres_raise(change: dict[str, Any], error: type[Exception], message: str) -> None:
+    rng = np.random.default_rng(0)
+    arguments: dict[str, Any] = {"samples": rng.random((9, 2)), "labels": np.zeros(9, int), "box": None} | change
+    weights, centres = arguments.pop("weights", np.ones(9)), arguments.pop("centres", np.zeros((1, 2)))
+    if "centres" not in change:
+        for find in (centroids, medoids):
+            with pytest.raises(error, match=message):
+                find(weights=weights, **arguments)
+    if "weights" not in change:
+        with pytest.raises(error, match=message):
+            radii(centres=centres, **arguments)
+
+
 def test_single_cluster_needs_min_cluster_size_points() -> None:
     """The points are connected at the distance of the outlier only."""
     points = np.append(np.random.default_rng(0).normal(size=(19, 2)), [[1e6, 1e6]], axis=0)
@@ -385,12 +412,12 @@ def test_centres_cross_the_faces_of_a_periodic_box() -> None:
     points = np.concatenate([rng.normal(centre, 0.02, (100, 3)) for centre in (0.3, 0.8)])
     clusters = HDBSCAN(store_centers="both", boxsize=[1.0, 1.0, 0.0])
     inside = clusters.fit(points)
-    centroids, medoids = inside.centroids_, inside.medoids_
+    mean, middle = inside.centroids_, inside.medoids_
     shift = np.array([0.71, 0.2, 0.6])
     moved = points + shift
     moved[:, :2] %= 1
     found = clusters.fit(moved)
-    for centres, before in ((found.centroids_, centroids), (found.medoids_, medoids)):
+    for centres, before in ((found.centroids_, mean), (found.medoids_, middle)):
         offsets = centres - before - shift
         offsets[:, :2] -= np.round(offsets[:, :2])
         np.testing.assert_allclose(offsets, 0, atol=1e-9)
