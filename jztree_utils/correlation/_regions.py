@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from jztree.data import Particles, Pos, get_num, get_pos
 
+from .._arrays import from_table
 from ._arguments import whole_number
 
 
@@ -28,6 +29,7 @@ def cube_regions(part: Particles | ArrayLike, lower: ArrayLike, upper: ArrayLike
     Raises:
         TypeError, ValueError: If an argument is invalid, or a position is NaN.
     """
+    part = from_table(part, "part")
     given = np.asarray(part) if isinstance(part, list) else part
     places, num = np.array(get_pos(given), np.float64), int(get_num(given))
     places[num:] = 0

@@ -9,7 +9,7 @@ import numpy as np
 from jztree.data import get_num, get_pos
 from jztree.radius import PairCounts, pair_counts
 
-from .._precision import full_precision
+from .._arrays import from_table, full_precision
 from ..progress import progress
 from ._arguments import axis_of, real_numbers
 from ._counts import SETS, Counts, counts_of, names_of
@@ -128,6 +128,8 @@ def sample_of(part: Any, boxsize: Any, randoms: Any, others: dict[str, Any]) -> 
     for name in others:
         if name not in _OPTIONS:
             raise TypeError(f"{name} is not an option of correlation functions; use {', '.join(_OPTIONS)}.")
+    others = {name: from_table(value, name) for name, value in others.items()}
+    part, randoms = from_table(part, "part"), from_table(randoms, "randoms")
     given = {name: others.get(name) for name in _NAMES} | {"part": part, "randoms": randoms}
     num_regions, estimator = others.get("num_regions"), others.get("estimator", "landy_szalay")
     for name in _FLAGS:

@@ -9,7 +9,7 @@ from jztree.data import Particles, get_num
 from jztree.radius import PairCounts, pair_counts
 
 from .. import progress as reports
-from .._precision import full_precision
+from .._arrays import from_table, full_precision
 from ._progress import counting
 
 
@@ -44,7 +44,9 @@ def mean_separations(
     Raises:
         TypeError, ValueError: If an argument is invalid.
     """
-    options: dict[str, Any] = {"mode": mode, "edges_b": edges_b, "los": los, "weight": weight, "weight_b": weight_b}
+    part, part_b = from_table(part, "part"), from_table(part_b, "part_b")
+    weights = {"weight": from_table(weight, "weight"), "weight_b": from_table(weight_b, "weight_b")}
+    options: dict[str, Any] = {"mode": mode, "edges_b": edges_b, "los": los} | weights
     what, quiet = "mean separations", not progress
     num = 0 if quiet else int(get_num(part))
     work = 0 if quiet else num * int(get_num(part if part_b is None else part_b))

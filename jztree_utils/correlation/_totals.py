@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike
 
 from jztree.data import Particles, Pos, check_no_units, get_num, get_pos, to_local
 
+from .._arrays import from_table
 from ._arguments import real_numbers, whole_number
 
 
@@ -137,6 +138,9 @@ def totals_of_number(num: int) -> Totals:
 
 def _own_rows(part: Any, weight: Any, region: Any) -> tuple[Any, int, Any, Any]:
     """Return the positions, and this process's number of particles, weights and regions without padding."""
+    part, weight, region = (
+        from_table(one, name) for one, name in ((part, "part"), (weight, "weight"), (region, "region"))
+    )
     given = np.asarray(part) if isinstance(part, list) else part
     places, num, columns = get_pos(given), getattr(given, "num", None), (weight, region)
     if np.ndim(places) != 3:

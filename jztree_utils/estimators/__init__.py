@@ -38,6 +38,7 @@ except ImportError as error:
 
 from jztree.fof import dbscan
 
+from .._arrays import from_table
 from ..kdtree import MetricSearch, PointSearch, checked_box, padded
 from ._arguments import (
     check_method,
@@ -355,7 +356,7 @@ class DBSCAN(ClusterMixin, BaseEstimator):
             labels, core = _clusters_of_lists(metric.search(samples, box), eps, fewest, weight)
         self.labels_: np.ndarray = labels.astype(np.intp)
         self.core_sample_indices_ = np.flatnonzero(core)
-        self.components_ = check_array(X)[core]
+        self.components_ = check_array(from_table(X, "X"))[core]
         return self
 
     def fit_predict(self, X: ArrayLike, y: object = None, sample_weight: ArrayLike | None = None) -> np.ndarray:

@@ -10,6 +10,7 @@ from sklearn.utils.validation import check_array, check_consistent_length, valid
 
 from jztree.data import check_no_unit
 
+from .._arrays import from_table
 from ..kdtree import MOST_DIMS, MetricSearch, PointSearch, SquareSearch, check_size, search_by
 
 
@@ -38,6 +39,7 @@ def checked_samples(estimator: Any, X: ArrayLike, reset: bool, finite: bool = Tr
         reset: Whether to set these features (in `fit`). False compares them with those of the fit.
         finite: Whether samples must be finite.
     """
+    X = from_table(X, "X") if hasattr(X, "colnames") else X  # scikit-learn keeps the names of data frames
     check_no_unit(X, "X")
     samples: np.ndarray = validate_data(
         estimator, X, reset=reset, dtype=np.float64, order="C", ensure_all_finite=finite

@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 
 from jztree.data import check_no_unit
 
+from .._arrays import from_table
 from ._metric_search import MetricSearch as MetricSearch
 from ._metric_search import SquareSearch as SquareSearch
 from ._metric_search import nearest_first as nearest_first
@@ -65,6 +66,7 @@ class KDTree:
         del compact_nodes, balanced_tree
         if leafsize < 1:
             raise ValueError(f"leafsize is {leafsize}; it must be at least 1.")
+        data = from_table(data, "data")
         self.data, self.leafsize = _points(np.array(data) if copy_data else data, "data"), leafsize
         if self.data.ndim != 2:
             raise ValueError(f"data have shape {self.data.shape}; they must have shape (n, m).")
@@ -108,6 +110,7 @@ class KDTree:
         if not isinstance(distance_upper_bound, numbers.Real):
             raise TypeError(f"distance_upper_bound is {distance_upper_bound!r}; it must be one number.")
         wanted, single = _which(k)
+        x = from_table(x, "x")
         points = self._queries(x)
         most = min(int(wanted.max(initial=0)), self.n)
         distance, index = np.full((len(points), len(wanted)), np.inf), np.full((len(points), len(wanted)), self.n)
@@ -150,6 +153,7 @@ class KDTree:
         _check_workers(workers)
         _check_metric(p)
         check_no_unit(r, "r")
+        x = from_table(x, "x")
         points, shape = self._queries(x), np.shape(x)[:-1]
         radii = np.broadcast_to(np.asarray(r, np.float64), shape).reshape(-1)
         if return_length:
@@ -287,6 +291,7 @@ class KDTree:
 
 
 def _points(values: Any, name: str) -> np.ndarray:
+    values = from_table(values, name)
     check_no_unit(values, name)
     array = np.asarray(values)
     if array.dtype.kind == "c":

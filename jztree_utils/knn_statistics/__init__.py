@@ -18,7 +18,7 @@ from numpy.typing import ArrayLike
 
 from jztree.data import Particles, check_no_unit
 
-from .._precision import full_precision
+from .._arrays import from_table, full_precision
 from ._counts import Tracer, counted
 from ._queries import Queries, grid_queries, integer, random_queries
 
@@ -117,7 +117,7 @@ def knn_cdf(
         TypeError, ValueError: If an argument is invalid.
         ValueError or jax.errors.JaxRuntimeError: If a position is NaN or infinite.
     """
-    with full_precision(part) as (places,):
+    with full_precision(from_table(part, "part")) as (places,):
         counts, num = counted([Tracer.of(places, _numbers(k, "k"), boxsize, mesh)], _radii(radii), queries)
     return KnnCDF(radii=_radii(radii), k=_numbers(k, "k"), count=counts[0], num=num)
 
@@ -146,7 +146,7 @@ def joint_knn_cdf(
         TypeError, ValueError: If an argument is invalid.
         ValueError or jax.errors.JaxRuntimeError: If a position is NaN or infinite.
     """
-    with full_precision(part_a, part_b) as (places_a, places_b):
+    with full_precision(from_table(part_a, "part_a"), from_table(part_b, "part_b")) as (places_a, places_b):
         tracers = [
             Tracer.of(part, _numbers(k, name), boxsize, mesh)
             for part, k, name in ((places_a, k_a, "k_a"), (places_b, k_b, "k_b"))

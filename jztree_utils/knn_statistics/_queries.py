@@ -8,6 +8,8 @@ from numpy.typing import ArrayLike
 
 from jztree.data import check_no_unit
 
+from .._arrays import from_table
+
 
 class Queries(Protocol):
     """Query points that are made block by block. Any class with these two members can be used.
@@ -90,6 +92,7 @@ def grid_queries(per_side: int, boxsize: ArrayLike, dims: int = 3) -> Queries:
 def as_queries(queries: Any, dims: int) -> Queries:
     """Return `Queries` from those or from an array. Raises TypeError or ValueError if the array is invalid."""
     if not hasattr(queries, "block"):
+        queries = from_table(queries, "queries")
         check_no_unit(queries, "queries")
         places = np.asarray(queries)
         if places.dtype.kind not in "iuf":

@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from jztree.data import FofCatalogue
 from jztree.knn import knn
 
-from .._precision import full_precision
+from .._arrays import full_precision
 
 _STEP = math.sqrt(2)  # ratio of successive widths
 _WIDEST = 1 / 8  # as a fraction of the picture

@@ -1,4 +1,4 @@
-"""Positions in float64 NumPy arrays, which JAX would round to float32 in its 32-bit mode."""
+"""Positions in data frames and tables, and in float64 NumPy arrays, which JAX would round in its 32-bit mode."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,22 @@ from typing import Any
 import jax
 import numpy as np
 
-from jztree.data import Pos, get_pos
+from jztree.data import Pos, check_no_unit, get_pos
+
+
+def from_table(value: Any, name: str) -> Any:
+    """Return a data frame or a ``Table`` of astropy as an array ``(n, d)``, and a column as ``(n,)``; others unchanged.
+
+    Raises:
+        TypeError: If a column of a ``Table`` has a unit or masked entries.
+    """
+    if isinstance(value, (np.ndarray, jax.Array)):
+        return value
+    if hasattr(value, "colnames"):
+        for column in value.colnames:
+            check_no_unit(value[column], f"column {column} of {name}")
+        return np.stack([np.asarray(value[column]) for column in value.colnames], axis=-1)
+    return value.to_numpy() if hasattr(value, "to_numpy") else value
 
 
 @contextmanager
