@@ -15,7 +15,7 @@ import pytest
 from jztree.data import Pos
 from jztree_utils import cli, ics, io
 from jztree_utils.cli import _report
-from jztree_utils.cli._commands.info import gpu_backend
+from jztree_utils.cli._commands.info import gpu_backend, instruction_set
 
 # test_cli_devices.py tests several devices.
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -211,6 +211,17 @@ def test_info(capsys) -> None:
 def test_info_describes_the_gpu_backend(library: str | None, platforms: list[str], says: str) -> None:
     native = {"cuda_library": library, "cuda_architectures": library and "90", "cuda_version": library and "13.0"}
     assert re.fullmatch(says, gpu_backend(native, platforms))
+
+
+def test_info_reports_an_instruction_set_that_is_not_compiled(monkeypatch) -> None:
+    native = {"instruction_set": "x86-64-v2", "best_instruction_set": "x86-64-v3"}
+    monkeypatch.delenv("JZTREE_INSTRUCTION_SET", raising=False)
+    assert instruction_set(native | {"best_instruction_set": "x86-64-v2"}) == "x86-64-v2"
+    advice = "JZTREE_INSTRUCTION_SETS=ALL pip install ."
+    says = f"x86-64-v2; this machine has x86-64-v3, for which nothing is compiled: {advice}"
+    assert instruction_set(native) == says
+    monkeypatch.setenv("JZTREE_INSTRUCTION_SET", "x86-64-v2")
+    assert instruction_set(native) == "x86-64-v2"
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["fof", "--help"], ["knn", "--help"], ["info", "--help"]])
