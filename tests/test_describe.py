@@ -129,7 +129,8 @@ def test_repr_of_returned_objects() -> None:
     assert repr(grouped) == "PosMass(3,000 particles in 3D, float32: pos, mass)"
     assert repr(squeeze_catalogue(cata)) == "FofCatalogue(1 group, 3,000 particles)"
     partz, th = zsort_and_tree(part, TreeConfig(leaf_size=8, masses=True), boxsize=1)
-    assert repr(th) == f"TreeHierarchy(planes of 375 and {th.num_nodes(1)} nodes in 3D, float32, with masses)"
+    planes = f"planes of 375, {th.num_nodes(1)} and {th.num_nodes(2)} nodes"
+    assert repr(th) == f"TreeHierarchy({planes} in 3D, float32, with masses)"
     assert repr(build_tree_hierarchy(partz.pos[:9], boxsize=1)) == "TreeHierarchy(a plane of 1 node in 3D, float32)"
     dealt = zsort_and_tree.smap(mesh_of(2), jit=True)(expand_particles(part, 2))[1]
     assert "nodes on 2 devices in 3D, float32)" in repr(dealt)

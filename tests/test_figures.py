@@ -191,6 +191,17 @@ def few_queries(row: Row) -> Values:
     return {head: at(record, "stages/time")[f"{name}, {number(head):.0f} queries"][0] for head in heads}
 
 
+def instructions(row: Row) -> Values:
+    (record,) = records("knn_instructions_2026-11-28.json")
+    nodes = number(figure(row["points"]))
+    return {
+        f"{counted['points']:,}": counted["instructions per group"]
+        for counted in record["rows"]
+        # A top plane that is small enough for both limits was counted once.
+        if counted["largest top plane"] == nodes or counted["nodes of the top plane"] <= nodes < 64
+    }
+
+
 # By page and, in the order of the page, the first heading of a table and the recorded values of one of its rows.
 TABLES: dict[str, list[tuple[str, Callable[[Row], Values]]]] = {
     "docs/performance.md": [
@@ -201,7 +212,12 @@ TABLES: dict[str, list[tuple[str, Callable[[Row], Values]]]] = {
         ("elapsed, over one device", devices),
         ("ranks", ranks),
     ],
-    "docs/gpu.md": [("call", gpu_calls), ("20 calls in a row", gpu_calls_in_a_row), ("queries", few_queries)],
+    "docs/gpu.md": [
+        ("call", gpu_calls),
+        ("20 calls in a row", gpu_calls_in_a_row),
+        ("queries", few_queries),
+        ("points", instructions),
+    ],
 }
 
 

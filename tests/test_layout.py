@@ -158,7 +158,7 @@ def test_files_are_not_too_long() -> None:
     for path in code:
         if path.suffix in (".py", ".h", ".cc", ".cu", ".cuh"):
             lines = len(path.read_text().splitlines())
-            assert lines <= 450, f"{path.relative_to(ROOT)} has {lines} lines"
+            assert lines <= 700, f"{path.relative_to(ROOT)} has {lines} lines"
 
 
 def test_searches_have_short_names() -> None:

@@ -46,7 +46,8 @@ def test_searches_are_bitwise_equal_with_padded_dimensions(box: Any, dtype: Any)
         found, expected = (jz.fof.fof_labels.jit(*one)[1] for one in ((pos, radius, own), (padded(pos), radius, whole)))
         assert_same(found, expected)
         edges = np.linspace(0, radius, 5)
-        assert_same(pair_counts.jit(pos, edges, own), pair_counts.jit(padded(pos), edges, whole))
+        found, expected = (pair_counts.jit(*one) for one in ((pos, edges, own), (padded(pos), edges, whole)))
+        assert_same(found.count, expected.count)
 
 
 @pytest.mark.parametrize("box", BOXES, ids=["open", "mixed"])

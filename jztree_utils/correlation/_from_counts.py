@@ -42,8 +42,8 @@ def xi_from_counts(
             weights and regions.
         edges: ``(b + 1,)``, the same as for the counts.
         boxsize: ``(d,)``, one length per dimension, all positive; only without randoms.
-        per_side: For a jackknife without randoms: ``cube_regions(part, 0, boxsize, per_side)`` made the regions of the counts. At
-            least 2, in 1 to 3 dimensions.
+        per_side: For a jackknife without randoms: ``cube_regions(part, 0, boxsize, per_side)`` made the regions of the
+            counts. At least 2, in 1 to 3 dimensions.
         **others: Further counts: ``rr``, pairs within the randoms, or of the randoms of both tracers; ``dr``, pairs of
             the data and the randoms (of the second tracer, if it has its own); for two tracers ``rd``, pairs of the
             randoms and the second data, in any order. Further totals: ``randoms``; for two tracers ``data_b``, and

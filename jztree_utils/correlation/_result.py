@@ -1,5 +1,7 @@
 """The result of a correlation function, its errors, and the fit of a power law."""
 
+import sys
+import traceback
 import warnings
 from dataclasses import dataclass
 from typing import Any
@@ -101,7 +103,7 @@ def result(
     occupied = counts.occupied()
     text = shortcomings(_IN_WORDS.get(name, name), found, edges, advice, occupied)
     if text:
-        warnings.warn(text, RuntimeWarning, stacklevel=4)
+        warnings.warn(text, RuntimeWarning, stacklevel=_level_of_caller())
     values, number = found.integrated(np.asarray(over)), counts.number
     samples = None if occupied is None else values[1:]
     pairs = number.reshape(len(number), -1).sum(axis=1)
@@ -117,6 +119,15 @@ def result(
         ells=ells,
         pi_max=None if pi_max is None else float(pi_max),
     )
+
+
+def _level_of_caller() -> int:
+    """Return the ``stacklevel`` with which a warning of the calling function names the first line outside the tools."""
+    frames = traceback.walk_stack(sys._getframe(1))
+    outside = (
+        i for i, (frame, _) in enumerate(frames, 1) if not frame.f_globals["__name__"].startswith("jztree_utils.")
+    )
+    return next(outside, 1)
 
 
 def power_law(found: Correlation, low: float = 0.0, high: float = np.inf) -> tuple[float, float]:

@@ -74,7 +74,7 @@ def _identifiers(content: CatalogueContent, group: int, ptype: int) -> tuple[np.
 
 
 def _rows_of(particles: Snapshot, ids: np.ndarray, num: int) -> np.ndarray:
-    """Return the rows of particles with these identifiers, in their order. Raises SnapshotError unless there are num."""
+    """Return the rows of particles with these identifiers, in their order. Raise SnapshotError unless there are num."""
     order = np.argsort(ids, kind="stable")
     known = ids[order]
     rows, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]

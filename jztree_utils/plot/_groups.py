@@ -109,8 +109,8 @@ def plot_mass_function(
     groups over the reference, averaged over each bin of 0.2 decades.
 
     Args:
-        groups: A `FofCatalogue` with masses, or an array ``(g,)`` of masses; or a list, such as the catalogues of several
-            snapshots, each in its colour with its redshift.
+        groups: A `FofCatalogue` with masses, or an array ``(g,)`` of masses; or a list, such as the catalogues of
+            several snapshots, each in its colour with its redshift.
         boxsize: Length of the box in three dimensions, or one per dimension; positive.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
         units: Units of masses and lengths; see `jztree_utils.mass_function.units_of`. None shows the numbers

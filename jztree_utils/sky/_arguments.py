@@ -41,7 +41,7 @@ def checked_others(ra: Any, dec: Any) -> tuple[np.ndarray, np.ndarray] | None:
 
 
 def in_degrees(values: Any) -> Any:
-    """Return angles with a unit of astropy in degrees: a ``Quantity``, or a column of a ``Table``. Others are unchanged."""
+    """Return angles with a unit of astropy in degrees: a ``Quantity``, or a column of a ``Table``; keep others."""
     if np.ma.is_masked(values):
         return values
     quantity = getattr(values, "quantity", values)

@@ -136,9 +136,9 @@ def test_invalid_parts_raise(options: dict[str, Any], message: str) -> None:
 
 def test_parts_that_do_not_match_the_counts_raise() -> None:
     pos = RNG.random((50, 4))
-    with pytest.raises(ValueError, match="per_side is 2 in 4 dimensions; .* in 1 to 3 dimensions"):
+    with pytest.raises(ValueError, match=r"per_side is 2 in 4 dimensions; .* in 1 to 3 dimensions"):
         correlation.xi(pos, [0.1, 0.2], 1.0, per_side=2)
-    with pytest.raises(TypeError, match="per_side is 2.0; it must be an integer"):
+    with pytest.raises(TypeError, match=r"per_side is 2\.0; it must be an integer"):
         correlation.xi(pos[:, :3], [0.1, 0.2], 1.0, per_side=2.0)
     regions = {"region": correlation.cube_regions(pos[:, :3], 0, 1, 2), "num_regions": 8}
     counts, sums = pair_counts(pos[:, :3], [0.1, 0.2], 1.0, **regions), correlation.totals(pos[:, :3], **regions)

@@ -195,7 +195,11 @@ def test_estimator_can_be_pickled() -> None:
             ValueError,
             "row 1 of the samples is 0 in all features, so it has no cosine distance; remove it",
         ),
-        (lambda: NearestNeighbors(metric="cosine", boxsize=1.0).fit(DATA), ValueError, "directions, .* leave out boxsize"),
+        (
+            lambda: NearestNeighbors(metric="cosine", boxsize=1.0).fit(DATA),
+            ValueError,
+            "directions, .* leave out boxsize",
+        ),
         (lambda: DBSCAN(metric="cosine", boxsize=1.0).fit(DATA), ValueError, "directions, .* leave out boxsize"),
         (lambda: DBSCAN(metric="precomputed").fit(DATA), ValueError, "metric is 'precomputed'.*must be Minkowski"),
         (

@@ -182,7 +182,6 @@ def test_printed_table_has_mass_velocity_and_concentration(tmp_path, use_devices
     assert "m200c" not in capsys.readouterr().out
 
 
-
 @pytest.mark.long
 def test_requested_centres_are_used(use_devices, tmp_path, capsys) -> None:
     """The lowest potential of the largest group is that of all pairs. The output names the kind of every centre."""

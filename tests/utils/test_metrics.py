@@ -171,7 +171,13 @@ def test_hdbscan_of_squared_and_cosine_distances(metric: str) -> None:
     rng = np.random.default_rng(7)
     points = np.concatenate([centre + rng.normal(size=(60, 3)) * 0.2 for centre in 3 * np.eye(3)])
     points = np.r_[points, rng.normal(size=(30, 3))]
-    options: dict[str, Any] = {"metric": metric, "min_cluster_size": 8, "min_samples": 1, "store_centers": "both", "copy": True}
+    options: dict[str, Any] = {
+        "metric": metric,
+        "min_cluster_size": 8,
+        "min_samples": 1,
+        "store_centers": "both",
+        "copy": True,
+    }
     mine, theirs = (kind(**options).fit(points) for kind in (HDBSCAN, cluster.HDBSCAN))
     order = np.unique(theirs.labels_[theirs.labels_ >= 0], return_index=True)[1]
     number = np.append(np.argsort(np.argsort(order)), -1)

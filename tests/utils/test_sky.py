@@ -310,7 +310,8 @@ def test_angles_with_a_unit_become_degrees() -> None:
     found, expected = sky.match(ra, dec, Angle(other[0]), Angle(other[1])), sky.match(ra, dec, *other)
     np.testing.assert_array_equal(found.index, expected.index)
     np.testing.assert_array_equal(
-        sky.angular_separation(Angle(ra[0]), dec[0], ra[1], dec[1]), sky.angular_separation(ra[0], dec[0], ra[1], dec[1])
+        sky.angular_separation(Angle(ra[0]), dec[0], ra[1], dec[1]),
+        sky.angular_separation(ra[0], dec[0], ra[1], dec[1]),
     )
     counts = [sky.angular_pair_counts(ra, dec, edges).count for edges in (Angle([0.0, 9.0]), [0.0, 9.0])]
     np.testing.assert_array_equal(*counts)
@@ -339,7 +340,9 @@ def test_radec_of_other_packages(kind: str) -> None:
 
 
 def test_radec_without_coordinates_raises() -> None:
-    with pytest.raises(TypeError, match="source is list; it must be a SkyCoord, or a table with the columns ra and dec"):
+    with pytest.raises(
+        TypeError, match="source is list; it must be a SkyCoord, or a table with the columns ra and dec"
+    ):
         sky.radec([1.0, 2.0])
     with pytest.raises(ValueError, match="the table has 2 columns ra, but needs one; its columns are ra, RA, dec"):
         sky.radec({"ra": [1.0], "RA": [1.0], "dec": [2.0]})

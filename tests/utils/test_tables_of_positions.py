@@ -23,9 +23,11 @@ def of_estimators(made: Any) -> Any:
 
 
 TOOLS: dict[str, Callable[[Any], Any]] = {
-    "xi": lambda made: correlation.xi(made(POS), EDGES, randoms=made(RANDOMS), weight=made(POS)["x"]).value
-    if made is not np.asarray
-    else correlation.xi(POS, EDGES, randoms=RANDOMS, weight=POS[:, 0]).value,
+    "xi": lambda made: (
+        correlation.xi(made(POS), EDGES, randoms=made(RANDOMS), weight=made(POS)["x"]).value
+        if made is not np.asarray
+        else correlation.xi(POS, EDGES, randoms=RANDOMS, weight=POS[:, 0]).value
+    ),
     "wp": lambda made: correlation.wp(made(POS), EDGES, 0.2, 1.0, part_b=made(RANDOMS)).value,
     "multipoles": lambda made: correlation.multipoles(made(POS), EDGES, 1.0, per_side=2).samples,
     "mean_separations": lambda made: correlation.mean_separations(made(POS), EDGES, part_b=made(RANDOMS)),

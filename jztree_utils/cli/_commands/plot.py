@@ -193,7 +193,8 @@ def _check_same_run(paths: list[str], headers: list[io.SnapshotHeader]) -> None:
             first, value = getattr(headers[0], name), getattr(header, name)
             if first != value and not (first and value and np.allclose(first, value, rtol=1e-4)):
                 raise ValueError(
-                    f"{paths[0]} has {name} {first}, but {path} has {value}; draw catalogues of one simulation together."
+                    f"{paths[0]} has {name} {first}, but {path} has {value}; draw catalogues of one simulation "
+                    "together."
                 )
 
 
