@@ -1,8 +1,8 @@
 """Exact k nearest neighbours, friends-of-friends groups and other searches among particles in JAX.
 
 Each search is in the module of its subject, such as `jztree.knn` and `jztree.radius`, and also in `jztree` itself:
-``jztree.count_within`` is `jztree.radius.count_within`. ``jztree.nearest`` is `jztree.knn.knn`, and
-``jztree.friends_of_friends`` is `jztree.fof.fof_and_catalogue`.
+``jztree.count_within`` is `jztree.radius.count_within`, and
+``jztree.nearest`` is `jztree.knn.nearest`.
 """
 
 # Import _distributions first: it checks whether the other modules may be files of another package.
@@ -15,6 +15,7 @@ from . import (
     fof,
     halos,
     hierarchy,
+    index,
     jax_ext,
     knn,
     launch,
@@ -26,9 +27,9 @@ from . import (
 )
 from ._transform.capacity import CapacityError
 from .density import knn_density, smoothing_length, sph_density
-from .fof import dbscan, fof_labels
-from .fof import fof_and_catalogue as friends_of_friends
-from .knn import knn as nearest
+from .fof import Groups, dbscan, fof_labels, friends_of_friends, group_labels
+from .index import Index, build_index
+from .knn import Neighbours, NeighboursWithFields, nearest
 from .overdensity import sphere_properties, spherical_overdensity
 from .radius import *  # noqa: F403
 
@@ -37,6 +38,11 @@ launch.leave_threads_for_callbacks()
 __version__ = "0.1.0"
 __all__ = [
     "CapacityError",
+    "Groups",
+    "Index",
+    "Neighbours",
+    "NeighboursWithFields",
+    "build_index",
     "comm",
     "config",
     "data",
@@ -45,8 +51,10 @@ __all__ = [
     "fof",
     "fof_labels",
     "friends_of_friends",
+    "group_labels",
     "halos",
     "hierarchy",
+    "index",
     "jax_ext",
     "knn",
     "knn_density",

@@ -10,6 +10,7 @@ the search, they cost a few operations per neighbour.
 * `sph_density` weights neighbours by a smoothing kernel, like smoothed particle hydrodynamics (SPH).
 """
 
+import dataclasses
 import functools
 import math
 from typing import Any
@@ -17,7 +18,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from . import comm
@@ -25,20 +25,18 @@ from .arguments import (
     check_mass,
     check_particles,
     common_dtype,
-    exact_box_argument,
+    flat,
     is_subnormal,
     mass_faults,
     mass_rows,
     row_fault,
 )
 from .config import KNNConfig
-from .data import Pos, PosMass, get_num, with_computed
+from .data import Pos, PosMass, get_num
 from .derivatives import ratio
-from .jax_ext import with_twins
 from .knn import field_of, knn
-from .particles import Particles, check_width, get_num_total
+from .particles import Index, Particles, check_width, get_num_total, particles_of
 from .sph import SphKernel, sph_kernel_of
-from .tree import TreeHierarchy
 
 __all__ = ["knn_density", "smoothing_length", "sph_density", "sph_kernel"]
 
@@ -46,18 +44,16 @@ _LOST = (
     "the density in row {0} is outside the range of %s; choose another unit of length or mass, or switch on "
     "jax_enable_x64 and give positions in float64."
 )
-_SPECS = {"part": P(-1), "boxsize": P(), "th": P(-1), "part_query": P(-1)}  # the other arguments are static
 
 
-@with_twins(_SPECS, P(-1), prepare=exact_box_argument)
-@with_computed
+@flat()
 def smoothing_length(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     k: int,
+    *,
+    queries: Particles | ArrayLike | None = None,
     boxsize: ArrayLike | None = None,
-    th: TreeHierarchy | None = None,
-    part_query: Particles | ArrayLike | None = None,
-    output_order: str = "input",
+    order: str = "input",
     cfg: KNNConfig | None = None,
 ) -> jax.Array:
     """Return the distance from every query to its ``k``-th neighbour.
@@ -66,37 +62,43 @@ def smoothing_length(
     smoothing length. The result is differentiable with respect to positions and box.
 
     Args:
-        part: Particles with ``pos`` ``(n, d)``; see `jztree.knn.knn`.
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either.
         k: Number of neighbours. A particle is its own first neighbour.
-        boxsize: See `jztree.knn.knn`.
-        th: See `jztree.knn.knn`.
-        part_query: See `jztree.knn.knn`.
-        output_order: See `jztree.knn.knn`.
-        cfg: See `jztree.knn.knn`.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
+            Equal on all ranks. An index has its own box.
+        queries: ``q`` positions of the same dtype, or a particle class. None means the particles themselves.
+        order: Order of the results: ``"input"`` for that of the queries, or ``"z"`` for their z-order.
+        cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
         ``(q,)`` lengths in the unit and dtype of the positions, one per query. Rows from ``num`` of the queries on are
         0.
 
     Raises:
-        TypeError, ValueError: See `jztree.knn.knn`.
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments, such as a ``k`` above the number of particles.
+
+    Examples:
+        >>> pos = np.array([[0.0], [1.0], [3.0]], np.float32)
+        >>> jz.smoothing_length(pos, 2)
+        Array([1., 1., 2.], dtype=float32)
     """
 
     def last(rnn: jax.Array, **_: Any) -> jax.Array:
         return jnp.where(jnp.isinf(rnn[:, -1]), 0, rnn[:, -1])
 
-    return _reduced(last, part, k, boxsize, th, part_query, output_order, cfg)
+    return _reduced(last, part, k, (queries, boxsize, order, cfg))
 
 
-@with_twins(_SPECS, P(-1), prepare=exact_box_argument)
-@with_computed
+@flat()
 def knn_density(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     k: int,
+    *,
+    queries: Particles | ArrayLike | None = None,
     boxsize: ArrayLike | None = None,
-    th: TreeHierarchy | None = None,
-    part_query: Particles | ArrayLike | None = None,
-    output_order: str = "input",
+    order: str = "input",
     cfg: KNNConfig | None = None,
 ) -> jax.Array:
     """Return the density at every query, from the mass within the distance to its ``k``-th neighbour.
@@ -104,19 +106,19 @@ def knn_density(
     The estimate is ``(m_2 + ... + m_(k-1)) / V(r_k)``, where ``V`` is the volume of a ball in the dimensions of the
     positions. The sum excludes the particle itself and the last neighbour, which sets the radius. So the estimate of a
     uniform density is unbiased, with a relative scatter of ``1 / sqrt(k - 3)`` (Casertano & Hut 1985, ApJ 298, 80).
-    With ``part_query``, a query is not its own neighbour, and the sum begins with ``m_1``.
+    With ``queries``, a query is not its own neighbour, and the sum begins with ``m_1``.
 
     The result is differentiable with respect to positions, masses and box.
 
     Args:
         part: Particles with ``pos`` ``(n, d)`` and ``mass`` ``(n,)``, or one mass for all. Without masses, or for an
             array of positions, the result is a number density.
-        k: Number of neighbours, including the particle itself: at least 3, or 2 with ``part_query``.
-        boxsize: See `jztree.knn.knn`.
-        th: See `jztree.knn.knn`.
-        part_query: See `jztree.knn.knn`.
-        output_order: See `jztree.knn.knn`.
-        cfg: See `jztree.knn.knn`.
+        k: Number of neighbours, including the particle itself: at least 3, or 2 with ``queries``.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
+            Equal on all ranks. An index has its own box.
+        queries: ``q`` positions of the same dtype, or a particle class. None means the particles themselves.
+        order: Order of the results: ``"input"`` for that of the queries, or ``"z"`` for their z-order.
+        cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
         ``(q,)`` masses (or numbers) per volume, in the units of the particles, one per query. The dtype is that of a
@@ -124,33 +126,37 @@ def knn_density(
         of the queries on are 0.
 
     Raises:
-        TypeError: See `jztree.knn.knn`.
-        ValueError: If ``k`` is too small or masses have the wrong shape; see also `jztree.knn.knn`.
+        TypeError: For arguments of a wrong type.
+        ValueError: If ``k`` is too small or too large, if masses have the wrong shape, or for other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, if a mass is negative, NaN or infinite, or a density is
             outside the range of its dtype.
+
+    Examples:
+        >>> pos = np.arange(5, dtype=np.float32)[:, None]
+        >>> jz.knn_density(pos, 3, boxsize=5.0)
+        Array([0.5, 0.5, 0.5, 0.5, 0.5], dtype=float32)
     """
     dims = _dims(part)
-    first = 1 if part_query is None else 0
+    first = 1 if queries is None else 0
     _check_at_least(k, first + 2)
     unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
 
     def density(part: Any, rnn: jax.Array, inn: jax.Array, **_: Any) -> jax.Array:
         return _mean(_masses(part, inn[:, first:-1], rnn.dtype), rnn, unit_ball, dims)
 
-    return _reduced(density, part, k, boxsize, th, part_query, output_order, cfg)
+    return _reduced(density, part, k, (queries, boxsize, order, cfg))
 
 
-@with_twins(_SPECS, P(-1), prepare=exact_box_argument)
-@with_computed
+@flat()
 def sph_density(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     k: int,
+    *,
+    queries: Particles | ArrayLike | None = None,
     boxsize: ArrayLike | None = None,
-    th: TreeHierarchy | None = None,
-    part_query: Particles | ArrayLike | None = None,
     kernel: str = "cubic_spline",
     bias_correction: bool = False,
-    output_order: str = "input",
+    order: str = "input",
     cfg: KNNConfig | None = None,
 ) -> jax.Array:
     """Return the density at every query, from its neighbours weighted by a smoothing kernel.
@@ -165,36 +171,43 @@ def sph_density(
     Args:
         part: Particles like those of `knn_density`, with positions in 1 to 3 dimensions.
         k: Number of neighbours, including the particle itself; at least 2.
-        boxsize: See `jztree.knn.knn`.
-        th: See `jztree.knn.knn`.
-        part_query: See `jztree.knn.knn`.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
+            Equal on all ranks. An index has its own box.
+        queries: ``q`` positions of the same dtype, or a particle class. None means the particles themselves.
         kernel: ``"cubic_spline"`` (Monaghan & Lattanzio 1985, A&A 149, 135), or ``"wendland_c2"``, ``"wendland_c4"`` or
             ``"wendland_c6"`` (Wendland 1995; normalisation of Dehnen & Aly 2012, MNRAS 425, 1068), which allow more
             neighbours. In 3 dimensions, use 30 to 60 neighbours for the spline, and 60 to 400 for the others.
         bias_correction: Whether to subtract ``epsilon m_1 W(0, h)`` from the density. Dehnen & Aly (2012, eqs 18 and
             19) chose ``epsilon(k)`` so that a glass has a uniform density. It exists only for Wendland kernels in 3
-            dimensions, without ``part_query``.
-        output_order: See `jztree.knn.knn`.
-        cfg: See `jztree.knn.knn`.
+            dimensions, without ``queries``.
+        order: Order of the results: ``"input"`` for that of the queries, or ``"z"`` for their z-order.
+        cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
         ``(q,)`` masses (or numbers) per volume, like `knn_density`; inf if all ``k`` neighbours coincide with the
         query.
 
     Raises:
-        TypeError: See `jztree.knn.knn`.
-        ValueError: If ``k`` is too small, if the kernel is unknown or not available in these dimensions, or if the
-            correction does not exist; see also `knn_density`.
+        TypeError: For arguments of a wrong type.
+        ValueError: If ``k`` is too small, if the kernel is unknown or not available in these dimensions, if the
+            correction does not exist, or for other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if a mass is negative, NaN or infinite, or a density is
+            outside the range of its dtype.
+
+    Examples:
+        >>> pos = np.arange(5, dtype=np.float32)[:, None]
+        >>> jz.sph_density(pos, 3, boxsize=5.0)
+        Array([1.3333334, 1.3333334, 1.3333334, 1.3333334, 1.3333334], dtype=float32)
     """
     dims = _dims(part)
     chosen = sph_kernel_of(kernel, dims)
     _check_at_least(k, 2)
-    excess = _excess(kernel, k, dims, part_query) if bias_correction else 0.0
+    excess = _excess(kernel, k, dims, queries) if bias_correction else 0.0
 
     def density(part: Any, rnn: jax.Array, inn: jax.Array, **_: Any) -> jax.Array:
         return _smoothed(_masses(part, inn, rnn.dtype), rnn, chosen, excess, dims)
 
-    return _reduced(density, part, k, boxsize, th, part_query, output_order, cfg)
+    return _reduced(density, part, k, (queries, boxsize, order, cfg))
 
 
 def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
@@ -225,19 +238,19 @@ def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
 _BIAS = {"wendland_c2": (0.0294, 0.977), "wendland_c4": (0.01342, 1.579), "wendland_c6": (0.0116, 2.236)}
 
 
-def _excess(kernel: str, k: int, dims: int, part_query: Any) -> float:
+def _excess(kernel: str, k: int, dims: int, queries: Any) -> float:
     """Return the excess of the self-contribution in a glass, relative to that contribution."""
-    if kernel not in _BIAS or dims != 3 or part_query is not None:
+    if kernel not in _BIAS or dims != 3 or queries is not None:
         raise ValueError(
-            f"bias_correction exists for {', '.join(_BIAS)} in 3 dimensions without part_query, but not for {kernel} "
-            f"in {dims} dimension(s){'' if part_query is None else ' with part_query'}; set bias_correction=False."
+            f"bias_correction exists for {', '.join(_BIAS)} in 3 dimensions without queries, but not for {kernel} "
+            f"in {dims} dimension(s){'' if queries is None else ' with queries'}; set bias_correction=False."
         )
     epsilon, alpha = _BIAS[kernel]
     return epsilon * (k / 100) ** -alpha
 
 
 def _dims(part: Any) -> int:
-    return check_particles(part).shape[1]
+    return int(check_particles(particles_of(part)).shape[1])
 
 
 def _check_at_least(k: int, least: int) -> None:
@@ -246,10 +259,17 @@ def _check_at_least(k: int, least: int) -> None:
         raise ValueError(f"k is {k}, but this density needs at least {least} neighbours; use a larger k.")
 
 
-def _reduced(
-    func: Any, part: Any, k: int, boxsize: Any, th: Any, part_query: Any, output_order: str, cfg: KNNConfig | None
-) -> jax.Array:
-    """Apply ``func`` to the neighbours of each query. Only positions and masses are sorted and sent."""
+def _reduced(func: Any, part: Any, k: int, search: tuple[Any, Any, str, KNNConfig | None]) -> jax.Array:
+    """Apply ``func`` to the neighbours of each query. Only positions and masses are sorted and sent.
+
+    Args:
+        func: See ``reduce_func`` of `knn`.
+        part: Particles or an index.
+        k: Number of neighbours.
+        search: The arguments ``queries``, ``boxsize``, ``order`` and ``cfg`` of the density.
+    """
+    queries, boxsize, order, cfg = search
+    index, part = part, particles_of(part)
     pos = check_particles(part)
     mass = check_mass(part)
     if mass is not None and np.shape(mass) not in ((), pos.shape[:1]):
@@ -257,11 +277,12 @@ def _reduced(
             f"mass has shape {np.shape(mass)}; it must be one number per particle, {pos.shape[:1]}, or one for all."
         )
     sources = PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=get_num_total(part))
-    queries = None
-    if part_query is not None:
-        query_pos = check_particles(part_query, "query positions")
-        queries = Pos(pos=query_pos, num=getattr(part_query, "num", None))
-    found = knn(sources, k, boxsize, th, queries, "reduce", func, output_order, cfg)
+    if queries is not None:
+        queries = particles_of(queries)
+        query_pos = check_particles(queries, "query positions")
+        queries = Pos(pos=query_pos, num=getattr(queries, "num", None))
+    searched = dataclasses.replace(index, part=sources) if isinstance(index, Index) else sources
+    found = knn(searched, k, boxsize, None, queries, "reduce", func, order, cfg)
     faults = mass_faults(
         mass_rows(sources, common_dtype(pos, *(() if mass is None else (mass,)))), get_num(sources), pos.shape[0]
     )

@@ -129,7 +129,7 @@ ONE_DEVICE = {"hierarchy.cut", "hierarchy.dendrogram", "hierarchy.density_peaks"
 NOT_DIFFERENTIABLE = {
     "halos.lowest_potential_particle",
     "overdensity.sphere_properties",
-    "radius.count_within, weight",
+    "radius.count_within, weights",
     "radius.pair_counts",
     "radius.pair_counts, separations",
 }
@@ -152,7 +152,7 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "data.squeeze_catalogue": _of_catalogue(data.squeeze_catalogue, size_out=9),
     "data.squeeze_particles": _of(data.squeeze_particles),
     "density.knn_density": _of(jz.density.knn_density, k=5, boxsize=1.0),
-    "density.knn_density, places": lambda part: _of(jz.density.knn_density, k=5, part_query=_places(part))(part),
+    "density.knn_density, places": lambda part: _of(jz.density.knn_density, k=5, queries=_places(part))(part),
     "density.smoothing_length": _of(jz.density.smoothing_length, k=5),
     "density.sph_density": _of(jz.density.sph_density, k=5, kernel="wendland_c4", bias_correction=True),
     "density.sph_kernel": lambda part: Call(
@@ -170,6 +170,8 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "fof.fof_labels": _of(jz.fof.fof_labels, rlink=0.2),
     "fof.fof_labels, lengths": lambda part: Call(jz.fof.fof_labels, {"part": part, "rlink": part.mass}),
     "fof.fof_labels, th": _labels_with_hierarchy,
+    "fof.friends_of_friends": _of(jz.fof.friends_of_friends, rlink=0.2, boxsize=1.0, npart_min=2),
+    "fof.group_labels": _of(jz.fof.group_labels, rlink=0.2, boxsize=1.0),
     "fof.phase_space_and_catalogue": _of(
         jz.fof.phase_space_and_catalogue, rlink=0.2, vlink=0.3, boxsize=1.0, cfg=_SMALL
     ),
@@ -189,47 +191,52 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "hierarchy.cut": lambda part: _of(jz.hierarchy.cut, rlink=0.2)(jz.mst.euclidean(part, 1.0)),
     "hierarchy.dendrogram": lambda part: _of(jz.hierarchy.dendrogram)(jz.mst.euclidean(part, 1.0)),
     "hierarchy.density_peaks": lambda part: _of(jz.hierarchy.density_peaks, density=part.mass, k=6, boxsize=1.0)(part),
+    "index.build_index": _of(jz.index.build_index, boxsize=1.0),
     "knn.knn": _of(jz.knn.knn, k=4, boxsize=1.0, result="rad_globalidx_rankidx_part_vel"),
     "knn.knn, z": _of(jz.knn.knn, k=4, result="rad_globalidx_rankidx_part_vel", output_order="z"),
     "knn.knn, places": lambda part: _of(jz.knn.knn, k=4, part_query=_places(part), result="rad_rankidx_mass")(part),
     "knn.knn, reduce": _of(jz.knn.knn, k=4, result="rad_reduce", reduce_func=_sum_of_distances),
     "knn.knn, batch": lambda part: _of(jz.knn.knn, k=4, batch=part.id // 7, exclude_self=True)(part),
     "knn.knn, batch of places": lambda part: _of(
-        jz.knn.knn, k=4, batch=part.id // 7, part_query=_places(part), batch_query=part.id[:5]
+        jz.knn.knn, k=4, batch=part.id // 7, part_query=_places(part), query_batch=part.id[:5]
     )(part),
     "knn.knn, max_radius": lambda part: _of(
         jz.knn.knn, k=4, boxsize=1.0, max_radius=part.mass, source_mask=part.id > 3
     )(part),
+    "knn.nearest": lambda part: _of(jz.knn.nearest, k=4, max_radius=part.mass, boxsize=1.0)(part),
+    "knn.nearest, fields": _of(jz.knn.nearest, k=4, fields=("vel", "mass"), boxsize=1.0),
+    "knn.nearest, reduce": _of(jz.knn.nearest, k=4, reduce=_sum_of_distances, order="z"),
     "mst.euclidean": _of(jz.mst.euclidean, boxsize=1.0),
     "mst.euclidean, core_k": _of(jz.mst.euclidean, core_k=4),
     "mst.squeeze_tree": lambda part: _of(jz.mst.squeeze_tree)(jz.mst.euclidean(part, 1.0)),
     "overdensity.sphere_properties": lambda part: _of(
-        jz.overdensity.sphere_properties, centre=_places(part), radius=part.mass[:5], boxsize=1.0
+        jz.overdensity.sphere_properties, queries=_places(part), radius=part.mass[:5], boxsize=1.0
     )(part),
     "overdensity.spherical_overdensity": lambda part: _of(
-        jz.overdensity.spherical_overdensity, centre=_places(part), density=[30.0, 60.0], boxsize=1.0
+        jz.overdensity.spherical_overdensity, queries=_places(part), density=[30.0, 60.0], boxsize=1.0
     )(part),
-    "overdensity.spherical_overdensity, G": lambda part: Call(
-        jz.overdensity.spherical_overdensity, {"part": part.pos, "centre": part.pos[:5], "density": 30.0, "G": 43.0}
+    "overdensity.spherical_overdensity, gravity": lambda part: Call(
+        jz.overdensity.spherical_overdensity,
+        {"part": part.pos, "queries": part.pos[:5], "density": 30.0, "gravity": 43.0},
     ),
     "radius.count_within": lambda part: _of(
-        jz.radius.count_within, radius=[0.1, 0.2], boxsize=1.0, part_query=_places(part)
+        jz.radius.count_within, radii=[0.1, 0.2], boxsize=1.0, queries=_places(part)
     )(part),
-    "radius.count_within, weight": lambda part: _of(jz.radius.count_within, radius=0.1, weight=part.mass)(part),
+    "radius.count_within, weights": lambda part: _of(jz.radius.count_within, radius=0.1, weights=part.mass)(part),
     "radius.kernel_sums": lambda part: _of(jz.radius.kernel_sums, h=part.mass, boxsize=1.0, values=part.vel)(part),
     "radius.kernel_sums, one h": _of(jz.radius.kernel_sums, h=0.2, boxsize=1.0, derivative="gradient"),
     "radius.kernel_sums, places": lambda part: _of(
-        jz.radius.kernel_sums, h=0.2, part_query=_places(part), h_query=part.mass[:5], form="mean_h"
+        jz.radius.kernel_sums, h=0.2, queries=_places(part), query_h=part.mass[:5], form="mean_h"
     )(part),
     "radius.nearest_within": _of(jz.radius.nearest_within, radius=0.1, max_neighbours=5, boxsize=1.0),
     "radius.neighbours_within": _of(
         jz.radius.neighbours_within, radius=0.1, boxsize=1.0, nearest_first=True, capacity=500
     ),
     "radius.pair_counts": lambda part: _of(
-        jz.radius.pair_counts, edges=[0.1, 0.2], boxsize=1.0, part_b=_places(part), weight=part.mass
+        jz.radius.pair_counts, edges=[0.1, 0.2], boxsize=1.0, queries=_places(part), weights=part.mass
     )(part),
     "radius.pair_counts, regions": lambda part: _of(
-        jz.radius.pair_counts, edges=[0.1, 0.2], mode="s_mu", edges_b=[0, 1], region=part.id // 9, num_regions=7
+        jz.radius.pair_counts, edges=[0.1, 0.2], mode="s_mu", edges_b=[0, 1], regions=part.id // 9, num_regions=7
     )(part),
     "radius.pair_counts, separations": _of(
         jz.radius.pair_counts, edges=[0.1, 0.2], mode="rp_pi", edges_b=[0, 0.1], los="midpoint", separations=True
@@ -240,7 +247,7 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "radius.reduce_within, max": _of(
         jz.radius.reduce_within, radius=0.1, pair_func=_pair_func, how="max", capacity=9000
     ),
-    "radius.sph_derivative": lambda part: _of(jz.radius.sph_derivative, h=0.3, field=part.vel, kind="curl")(part),
+    "radius.sph_derivative": lambda part: _of(jz.radius.sph_derivative, h=0.3, field=part.vel, derivative="curl")(part),
     "tree.build_tree_hierarchy": lambda part: _of(jz.tree.build_tree_hierarchy)(jz.tree.zsort(part)[0]),
     "tree.center_of_mass": _runs,
     "tree.distr_zsort": _of(jz.tree.distr_zsort),

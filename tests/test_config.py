@@ -142,7 +142,7 @@ def test_configuration_of_another_function_raises() -> None:
         lambda: jz.fof.fof_labels(pos, 0.1, cfg=KNNConfig()),
         lambda: jz.fof.fof_and_catalogue.jit(pos, 0.1, cfg=KNNConfig()),
         lambda: jz.tree.zsort_and_tree.jit(pos, KNNConfig()),
-        lambda: jz.overdensity.spherical_overdensity(pos, pos, 1.0, cfg=FofConfig()),
+        lambda: jz.overdensity.spherical_overdensity(pos, 1.0, queries=pos, cfg=FofConfig()),
     ):
         with pytest.raises(TypeError, match=r"must be a jztree\.config\.\w+, such as \w+\(\), not \w+") as error:
             call()

@@ -10,11 +10,11 @@ import pytest
 from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, uneven
 from scipy.spatial import cKDTree
 
+from jztree import build_index
 from jztree.config import RadiusConfig, TreeConfig
 from jztree.data import ParticleData, Pos
 from jztree.knn import knn
 from jztree.radius import count_within
-from jztree.tree import zsort_and_tree
 
 pytestmark = pytest.mark.emulated
 
@@ -38,9 +38,9 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
     box = oracles.box_lengths(kind, dims)
     pos, query = oracles.uniform(700, dims), oracles.uniform(90, dims, seed=4) * 1.4 - 0.2
     radius = 0.1 * dims
-    np.testing.assert_array_equal(count_within(pos, radius, box), brute(pos, pos, radius, box))
+    np.testing.assert_array_equal(count_within(pos, radius, boxsize=box), brute(pos, pos, radius, box))
     radii = radius * np.array([0, 0.3, 1, 2.5])
-    found = count_within.jit(pos, radii, box, part_query=query)
+    found = count_within.jit(pos, radii=radii, boxsize=box, queries=query)
     np.testing.assert_array_equal(found, brute(pos, query, radii, box))
 
 
@@ -52,7 +52,7 @@ def test_many_particles_equal_scipy(x64: bool) -> None:
         tree = cKDTree(pos.astype(np.float64), boxsize=1)
         for radius in (1e-3, 0.03, 0.2, 0.9):
             expected = tree.query_ball_point(pos.astype(np.float64), radius, return_length=True)
-            np.testing.assert_array_equal(count_within.jit(pos, radius, 1.0), expected)
+            np.testing.assert_array_equal(count_within.jit(pos, radius, boxsize=1.0), expected)
 
 
 def test_ties_at_the_radius_are_within() -> None:
@@ -67,7 +67,7 @@ def test_ties_at_the_radius_are_within() -> None:
         0.30000001,
     ):
         np.testing.assert_array_equal(count_within(pos, radius), brute(pos, pos, radius))
-        np.testing.assert_array_equal(count_within(pos, radius, 0.9), brute(pos, pos, radius, 0.9))
+        np.testing.assert_array_equal(count_within(pos, radius, boxsize=0.9), brute(pos, pos, radius, 0.9))
 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e-8, 1e8, 1e30])
@@ -82,7 +82,7 @@ def test_any_unit_of_length(scale: float) -> None:
 def test_equal_points_and_padding(radius: float) -> None:
     """Nodes are counted as a whole: there would be 10^10 pairs."""
     pos = np.full((100_000, 3), 0.7, np.float32)
-    np.testing.assert_array_equal(count_within(Pos(pos=pos, num=90_000), radius, 1.0)[:90_000], 90_000)
+    np.testing.assert_array_equal(count_within(Pos(pos=pos, num=90_000), radius, boxsize=1.0)[:90_000], 90_000)
     np.testing.assert_array_equal(count_within(Pos(pos=pos, num=90_000), radius)[90_000:], 0)
 
 
@@ -92,7 +92,7 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
     np.testing.assert_array_equal(count_within(pos, 0.4), brute(pos, pos, 0.4))
     for q in (0, 1, 5):
         query = oracles.uniform(q, 3, seed=3)
-        np.testing.assert_array_equal(count_within(pos, [0.4, 0.8], part_query=query), brute(pos, query, [0.4, 0.8]))
+        np.testing.assert_array_equal(count_within(pos, radii=[0.4, 0.8], queries=query), brute(pos, query, [0.4, 0.8]))
     assert count_within(Pos(pos=pos, num=0), 0.4).shape == (n,)
 
 
@@ -101,12 +101,13 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
 def test_radii_per_query() -> None:
     pos, query = oracles.clustered(3_000, 3), oracles.uniform(200, 3, seed=3)
     own = np.random.default_rng(0).random(200) * 0.3
-    found = count_within.jit(pos, own, part_query=query)
+    found = count_within.jit(pos, own, queries=query)
     np.testing.assert_array_equal(found, brute(pos, query, own[:, None])[:, 0])
     ladder = own[:, None] * [0.1, 1, 1, 2]
-    np.testing.assert_array_equal(count_within(pos, ladder, part_query=query), brute(pos, query, ladder))
-    one = count_within(pos, [[0.1, 0.2]], part_query=query[:2])
-    np.testing.assert_array_equal(one, brute(pos, query[:2], [0.1, 0.2]))
+    np.testing.assert_array_equal(count_within(pos, radii=ladder, queries=query), brute(pos, query, ladder))
+    # As many radii as queries are radii of all queries.
+    found = count_within(pos, radii=[0.1, 0.2], queries=query[:2])
+    np.testing.assert_array_equal(found, brute(pos, query[:2], [0.1, 0.2]))
 
 
 @pytest.mark.long
@@ -134,34 +135,32 @@ def test_weights(box: Any) -> None:
         pos = pos % np.float32(1)
     weight = rng.normal(size=2_000)
     with jax.enable_x64(True):
-        found = count_within.jit(pos.astype(np.float64), [0.01, 0.2, 3.0], box, weight=weight)
+        found = count_within.jit(pos.astype(np.float64), radii=[0.01, 0.2, 3.0], boxsize=box, weights=weight)
     expected = brute(pos, pos, [0.01, 0.2, 3.0], box, weight)
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(weight).sum())
     np.testing.assert_allclose(
-        count_within(pos, 0.2, box, weight=weight.astype(np.float32)), expected[:, 1], rtol=1e-6, atol=1e-4
+        count_within(pos, 0.2, boxsize=box, weights=weight.astype(np.float32)), expected[:, 1], rtol=1e-6, atol=1e-4
     )
 
 
 def test_weights_without_particles() -> None:
     query, nothing = oracles.uniform(9, 3), np.zeros((0, 3), np.float32)
-    found = count_within(nothing, [0.1, 0.2], part_query=query, weight=np.zeros(0, np.float32))
+    found = count_within(nothing, radii=[0.1, 0.2], queries=query, weights=np.zeros(0, np.float32))
     np.testing.assert_array_equal(found, np.zeros((9, 2), np.float32))
 
 
-def test_given_hierarchy() -> None:
-    pos = oracles.clustered(2_000, 3)
-    partz, th = zsort_and_tree.jit(Pos(pos=pos), TreeConfig(leaf_size=7, fan_out=3))
-    found = count_within.jit(partz, 0.05, th=th, weight=np.ones(2_000, np.float32))
-    np.testing.assert_array_equal(found, brute(pos, np.asarray(partz.pos), 0.05))
-    with pytest.raises(Exception, match="hierarchy"):
-        count_within.jit(Pos(pos=pos), 0.05, th=th).block_until_ready()
+def test_index_with_a_small_hierarchy() -> None:
+    pos, weight = oracles.clustered(2_000, 3), np.random.default_rng(4).integers(1, 9, 2_000).astype(np.float32)
+    index = build_index.jit(Pos(pos=pos), cfg=TreeConfig(leaf_size=7, fan_out=3))
+    found = count_within.jit(index, 0.05, weights=weight)
+    np.testing.assert_array_equal(found, brute(pos, pos, 0.05, weight=weight))
 
 
 @pytest.mark.parametrize("leaf_size", [2, 100])
 def test_any_hierarchy(leaf_size: int) -> None:
     pos = oracles.clustered(2_000, 2)
     cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_size, fan_out=2))
-    np.testing.assert_array_equal(count_within(pos, [0.01, 0.1], cfg=cfg), brute(pos, pos, [0.01, 0.1]))
+    np.testing.assert_array_equal(count_within(pos, radii=[0.01, 0.1], cfg=cfg), brute(pos, pos, [0.01, 0.1]))
 
 
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
@@ -171,7 +170,7 @@ def test_counts_are_those_of_one_device(name: str, ndev: int) -> None:
     mapped = count_within.smap(mesh_of(ndev), jit=True)
     radii = SETS[name][2] * np.array([0.5, 1.0])
     for box in (None, 1.0) if "outlier" not in name else (None,):
-        found = joined(mapped(dealt, radii, box), counts)
+        found = joined(mapped(dealt, radii=radii, boxsize=box), counts)
         np.testing.assert_array_equal(found, brute(pos, pos, radii, box))
 
 
@@ -190,11 +189,11 @@ def test_queries_and_weights_over_devices(ndev: int) -> None:
     ):
         spread[rank, : len(some)], reach[rank, : len(few)] = some, few
     mapped = count_within.smap(mesh_of(ndev), jit=True)
-    found = joined(mapped(part, reach, part_query=asking), of_queries)
+    found = joined(mapped(part, reach, queries=asking), of_queries)
     np.testing.assert_array_equal(found, brute(pos, query, own[:, None])[:, 0])
-    found = joined(mapped(part, 0.2, weight=spread), of_sources)
+    found = joined(mapped(part, 0.2, weights=spread), of_sources)
     np.testing.assert_array_equal(found, brute(pos, pos, 0.2, weight=weight))
-    everything = joined(mapped(part, np.inf, part_query=asking), of_queries)
+    everything = joined(mapped(part, np.inf, queries=asking), of_queries)
     np.testing.assert_array_equal(everything, 1_000)
 
 
@@ -240,14 +239,14 @@ def test_invalid_traced_radii_raise(radius: Any) -> None:
 def test_invalid_weights_raise() -> None:
     pos = oracles.uniform(50, 3)
     with pytest.raises(ValueError, match="one number per particle"):
-        count_within(pos, 0.1, weight=np.ones(49))
+        count_within(pos, 0.1, weights=np.ones(49))
     for bad in (np.nan, np.inf, 1e38):
         weight = np.ones(50, np.float32)
         weight[7] = bad
         with pytest.raises(Exception, match="row 7 has a weight"):
-            count_within.jit(pos, 0.1, weight=weight).block_until_ready()
+            count_within.jit(pos, 0.1, weights=weight).block_until_ready()
     with pytest.raises(Exception, match="outside the range"):
-        count_within.jit(pos, 9.0, weight=np.full(50, 3e37, np.float32)).block_until_ready()
+        count_within.jit(pos, 9.0, weights=np.full(50, 3e37, np.float32)).block_until_ready()
     with pytest.raises(Exception, match="NaN or infinite"):
         count_within.jit(pos * np.nan, 0.1).block_until_ready()
 
@@ -256,4 +255,4 @@ def test_sums_have_no_derivative() -> None:
     """Differentiation must raise an error instead of returning 0."""
     pos = oracles.uniform(50, 3)
     with pytest.raises(ValueError, match="derivative"):
-        jax.grad(lambda w: count_within(pos, 0.1, weight=w).sum())(np.ones(50, np.float32))
+        jax.grad(lambda w: count_within(pos, 0.1, weights=w).sum())(np.ones(50, np.float32))

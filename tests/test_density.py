@@ -13,7 +13,7 @@ from devices import deal, joined, mesh_of, uneven
 from scipy.integrate import quad
 from scipy.spatial import cKDTree
 
-from jztree import density
+from jztree import build_index, density
 from jztree.data import ParticleData, Pos, PosMass, expand_particles
 from jztree.tree import zsort_and_tree
 
@@ -90,18 +90,18 @@ def test_kernels_have_unit_integral_and_the_printed_shape(kernel: str, dims: int
 
 
 @pytest.mark.parametrize("order", ["input", "z"])
-def test_separate_queries_with_a_given_tree(order: str) -> None:
+def test_separate_queries_with_an_index(order: str) -> None:
     part = PosMass(pos=oracles.uniform(700, 3), mass=particles(3, "each").mass)
-    partz, th = zsort_and_tree(part, boxsize=1.0)
+    index = build_index(part, 1.0)
     query = oracles.uniform(90, 3, seed=9)
     queryz = query if order == "input" else np.asarray(zsort_and_tree(jnp.asarray(query), boxsize=1.0)[0])
     rad, mass = neighbours(part, 1.0, queryz)
-    options = {"boxsize": 1.0, "th": th, "part_query": query, "output_order": order}
+    options = {"queries": query, "order": order}
     want = expected_knn(rad, mass, 3, own=False)
-    np.testing.assert_allclose(density.knn_density(partz, K, **options), want, rtol=5e-6)
+    np.testing.assert_allclose(density.knn_density(index, K, **options), want, rtol=5e-6)
     want = expected_sph(rad, mass, 3, "cubic_spline")
-    np.testing.assert_allclose(density.sph_density(partz, K, **options), want, rtol=2e-5)
-    np.testing.assert_allclose(density.smoothing_length.jit(partz, K, **options), rad[:, -1], rtol=1e-6)
+    np.testing.assert_allclose(density.sph_density(index, K, **options), want, rtol=2e-5)
+    np.testing.assert_allclose(density.smoothing_length.jit(index, K, **options), rad[:, -1], rtol=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_separate_queries_need_one_neighbour_fewer() -> None:
     pos = oracles.uniform(20, 2)
     query = Pos(pos=oracles.uniform(4, 2, seed=3), num=3)
     rad = cKDTree(pos).query(query.pos, 2)[0][:, 1]
-    got = density.knn_density(pos, 2, part_query=query)
+    got = density.knn_density(pos, 2, queries=query)
     np.testing.assert_allclose(got, np.where(np.arange(4) < 3, 1 / (np.pi * rad**2), 0), rtol=1e-5)
 
 
@@ -258,5 +258,5 @@ def test_invalid_mass_is_named_by_rank_and_row(value: float) -> None:
     part = PosMass(pos=oracles.uniform(40, 3), mass=np.ones(40, np.float32))
     part.mass[23] = value
     with pytest.raises(Exception, match="on rank 1: row 3 has a mass that is negative, NaN or") as error:
-        density.sph_density.smap(mesh_of(2), jit=True)(expand_particles(part, 2), 8, 1.0)
+        density.sph_density.smap(mesh_of(2), jit=True)(expand_particles(part, 2), 8, boxsize=1.0)
     assert oracles.one_sentence(error)

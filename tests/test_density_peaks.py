@@ -102,7 +102,7 @@ def test_estimated_densities_equal_a_flood(kind: str) -> None:
     pos = oracles.uniform(4000, 3) if kind == "uniform" else oracles.clustered(4000, 3) % np.float32(1)
     if kind == "line":
         pos[:, 1:] = 0.5
-    density = knn_density(pos, 16, 1.0)
+    density = knn_density(pos, 16, boxsize=1.0)
     check(density_peaks.jit(pos, density, 16, 1.0), graph(pos, 16, 1.0), density)
 
 

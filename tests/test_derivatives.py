@@ -306,7 +306,7 @@ def test_spheres(dims: int, kind: str, x64: None) -> None:
 
     def found(pos: Any, centre: Any, density: Any, box: Any, gravity: Any, mass: Any = None) -> Any:
         part = PosMass(pos=pos, mass=mass)
-        one = jz.overdensity.spherical_overdensity(part, centre, density, box, G=gravity, cfg=cfg)
+        one = jz.overdensity.spherical_overdensity(part, density, queries=centre, boxsize=box, gravity=gravity, cfg=cfg)
         return [one.radius, one.mass, one.vmax, one.rmax]
 
     # Finite differences by large densities need other steps than those by positions.
@@ -326,7 +326,7 @@ def test_nonexistent_spheres_have_no_derivatives() -> None:
 
     def loss(pos: Any, mass: Any, centre: Any, box: Any) -> Any:
         part, places = PosMass(pos=pos, mass=mass, num=190), Pos(pos=centre, num=2)
-        found = jz.overdensity.spherical_overdensity(part, places, jnp.asarray([1e-3, 1e9]), box)
+        found = jz.overdensity.spherical_overdensity(part, jnp.asarray([1e-3, 1e9]), queries=places, boxsize=box)
         kept = jnp.where(jnp.isnan(found.radius), 0, found.radius + found.mass)
         return kept.sum() + found.rmax.sum() + found.vmax.sum()
 

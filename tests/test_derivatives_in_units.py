@@ -44,13 +44,13 @@ def catalogue(part: Any, box: Any, length: Any, column: str) -> Any:
 
 def spheres(part: Any, box: Any, density: Any, column: str) -> Any:
     found = jz.overdensity.spherical_overdensity(
-        part, part.pos[:3], 50 * density, box, cfg=OverdensityConfig(npart_min=2)
+        part, 50 * density, queries=part.pos[:3], boxsize=box, cfg=OverdensityConfig(npart_min=2)
     )
     return getattr(found, column)
 
 
 def slopes(part: Any, box: Any, length: Any, kind: str) -> Any:
-    return jz.radius.sph_derivative(part, 0.6 * length, part.vel, kind, boxsize=box)
+    return jz.radius.sph_derivative(part, 0.6 * length, part.vel, derivative=kind, boxsize=box)
 
 
 def listed(part: Any, box: Any, length: Any) -> Any:

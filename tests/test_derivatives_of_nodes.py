@@ -151,17 +151,24 @@ def uses(dtype: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         return total(jz.fof.fof_and_catalogue(PosMass(pos=p, mass=m), 0.3, 1.0, attached=gas))
 
     def spheres(p: Any, m: Any, c: Any, d: Any, b: Any, gravity: Any) -> Any:
-        return total(jz.overdensity.spherical_overdensity(PosMass(pos=p, mass=m), c, d, b, G=gravity))
+        return total(
+            jz.overdensity.spherical_overdensity(PosMass(pos=p, mass=m), d, queries=c, boxsize=b, gravity=gravity)
+        )
 
     density_of = jz.density
     part = PosMass(pos=pos, mass=mass)
     return {
         "knn": (lambda p, b: total(jz.knn.knn(p, 4, b, result="drad")), (pos, box)),
         "queries": (lambda p, q: total(jz.knn.knn(p, 4, 1.0, part_query=q, output_order="z")), (pos, pos[:7])),
-        "knn_density": (lambda p: total(density_of.knn_density(p, 6, 1.0)), (part,)),
-        "sph_density": (lambda p, b: total(density_of.sph_density(p, 6, b)), (part, box[0])),
-        "bias": (lambda p: total(density_of.sph_density(p, 6, 1.0, None, None, "wendland_c4", True)), (part,)),
-        "smoothing_length": (lambda p: total(density_of.smoothing_length(p, 6, 1.0)), (part,)),
+        "knn_density": (lambda p: total(density_of.knn_density(p, 6, boxsize=1.0)), (part,)),
+        "sph_density": (lambda p, b: total(density_of.sph_density(p, 6, boxsize=b)), (part, box[0])),
+        "bias": (
+            lambda p: total(
+                density_of.sph_density(p, 6, boxsize=1.0, queries=None, kernel="wendland_c4", bias_correction=True)
+            ),
+            (part,),
+        ),
+        "smoothing_length": (lambda p: total(density_of.smoothing_length(p, 6, boxsize=1.0)), (part,)),
         "fof": (lambda *args: total(groups(*args)), (pos, mass, pos, box[0])),
         "shared mass": (lambda *args: total(groups(*args)), (pos, mass[0], pos, box)),
         "attached": (attached, (pos, mass)),

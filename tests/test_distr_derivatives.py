@@ -133,7 +133,10 @@ def test_derivatives_by_replicated_scalars(form: str) -> None:
     pos, _, _ = particles()
 
     def loss(h: Any, box: Any, kernel_sums: Any, sph_derivative: Any, part: Pos) -> Any:
-        return kernel_sums(part, h, box, form=form).sum() + sph_derivative(part, h, part.pos, "divergence", box).sum()
+        return (
+            kernel_sums(part, h, boxsize=box, form=form).sum()
+            + sph_derivative(part, h, part.pos, derivative="divergence", boxsize=box).sum()
+        )
 
     def gradients(sums: Any, derivative: Any, part: Pos) -> Any:
         return jax.jit(jax.grad(loss, (0, 1)), static_argnums=(2, 3))(0.3, jnp.ones(3), sums, derivative, part)

@@ -70,7 +70,7 @@ def of(**columns: Any) -> ParticleData:
         lambda: knn_density(of(mass=BAD_ONES), 8),
         lambda: fof_and_catalogue(of(mass=BAD_ONES), 0.1),
         lambda: fof_and_catalogue(of(vel=BAD), 0.1),
-        lambda: count_within(of(), 0.1, weight=BAD_ONES),
+        lambda: count_within(of(), 0.1, weights=BAD_ONES),
         lambda: kernel_sums(of(), 0.1, values=BAD_ONES),
         lambda: kernel_sums(of(), 0.1 * BAD_ONES),
     ],
@@ -85,7 +85,7 @@ def test_compiled_and_mapped_calls_count_bad_rows() -> None:
     with pytest.raises(oracles.RUN_TIME_ERROR, match=r"row 7 of the positions .* \(3 such rows\)\."):
         jax.block_until_ready(knn.jit(of(pos=BAD), 3))
     with pytest.raises(oracles.RUN_TIME_ERROR, match=r"row 7 .* \(3 such rows\)\."):
-        jax.block_until_ready(count_within.jit(of(), 0.1, weight=BAD_ONES))
+        jax.block_until_ready(count_within.jit(of(), 0.1, weights=BAD_ONES))
     one_bad = np.where(np.arange(20)[:, None] == 7, np.nan, GOOD).astype(np.float32)
     with pytest.raises(
         oracles.RUN_TIME_ERROR, match=r"choose another unit of length\.( \[executable_name='\w*'\])?(\n|$)"
@@ -169,7 +169,7 @@ RAGGED = [0.1, [0.2, 0.3]]
         (lambda pos: neighbours_within.jit(pos, RAGGED), "radius"),
         (lambda pos: kernel_sums(pos, RAGGED), "h"),
         (lambda pos: pair_counts(pos, RAGGED), "edges"),
-        (lambda pos: spherical_overdensity(PosMass(pos=pos, mass=1.0), pos[:2], RAGGED), "density"),
+        (lambda pos: spherical_overdensity(PosMass(pos=pos, mass=1.0), RAGGED, queries=pos[:2]), "density"),
     ],
 )
 def test_ragged_lists_raise(call: Callable[..., Any], name: str) -> None:

@@ -177,11 +177,11 @@ def test_box_lengths_one_bit_apart_are_distinguished(spacing: float) -> None:
     pos = np.array([[0.0], [3 * spacing]], np.float32)
     for last, near in ((0, True), (1, False)):
         box = 4 * spacing * (1 + last * 2.0**-52)
-        assert count_within(pos, spacing, box).tolist() == [1 + near] * 2
-        assert count_within.jit(pos, spacing, [box]).tolist() == [1 + near] * 2
+        assert count_within(pos, spacing, boxsize=box).tolist() == [1 + near] * 2
+        assert count_within.jit(pos, spacing, boxsize=[box]).tolist() == [1 + near] * 2
         assert len(np.unique(fof_labels.jit(pos, spacing, box)[1])) == 2 - near
-        assert int(pairs_within.jit(pos, spacing, box).num) == near
-        assert int(np.asarray(pair_counts(pos, [0, spacing], box).count)[0]) == 2 * near
+        assert int(pairs_within.jit(pos, spacing, boxsize=box).num) == near
+        assert int(np.asarray(pair_counts(pos, [0, spacing], boxsize=box).count)[0]) == 2 * near
         # The distance across the face is the same, rounded to float32.
         assert np.asarray(knn(pos, 2, box)[0])[:, 1].tolist() == [np.float32(box - 3 * spacing)] * 2
 
@@ -257,10 +257,10 @@ def test_sums_of_weights_are_accurate_in_every_unit() -> None:
         own = (weight * unit).astype(np.float32)
         near = (apart <= 0.3) & (apart > 0)
         expected = (near * np.multiply.outer(own.astype(np.float64), own.astype(np.float64))).sum()
-        found = pair_counts(pos, [0, 0.3], weight=own).weight
+        found = pair_counts(pos, [0, 0.3], weights=own).weight
         np.testing.assert_allclose(np.asarray(found), [expected], rtol=1e-14)
         part = deal(pos, even(60, 3), 20)
-        found = pair_counts.smap(mesh_of(3), jit=True)(part, [0, 0.3], weight=own.reshape(3, 20)).weight
+        found = pair_counts.smap(mesh_of(3), jit=True)(part, [0, 0.3], weights=own.reshape(3, 20)).weight
         np.testing.assert_allclose(np.asarray(found), [expected], rtol=2.0**-44)
 
 
@@ -287,7 +287,7 @@ def test_boxes_between_float32_numbers(power: int, share: float) -> None:
     gap = float(np.ldexp(share, power - 25))
     pos, box = np.array([[0], [last]], np.float32), float(last) + gap
     for part, found in ((0.5, 1), (0.99, 1), (1.01, 2)):
-        assert count_within(pos, part * gap, box).tolist() == [found] * 2
+        assert count_within(pos, part * gap, boxsize=box).tolist() == [found] * 2
         assert (np.asarray(knn(pos, 2, box, max_radius=part * gap)[1]) >= 0).sum() == 2 * found
 
 

@@ -81,9 +81,9 @@ def test_pairs_with_squares_negligible_relative_to_the_set(apart: float, box: fl
         (3 * apart, [0, 0, 0, 3], [3, 3, 3, 1]),
     ):
         np.testing.assert_array_equal(fof_labels(pos, radius, box, output_order="input")[1], linked)
-        np.testing.assert_array_equal(count_within(pos, radius, box), near)
-        np.testing.assert_array_equal(np.diff(neighbours_within(pos, radius, box).splits), near)
-        pairs = pairs_within(pos, radius, box, full=True)
+        np.testing.assert_array_equal(count_within(pos, radius, boxsize=box), near)
+        np.testing.assert_array_equal(np.diff(neighbours_within(pos, radius, boxsize=box).splits), near)
+        pairs = pairs_within(pos, radius, boxsize=box, full=True)
         np.testing.assert_array_equal(np.bincount(np.asarray(pairs.i)[: int(pairs.num)], minlength=4) + 1, near)
         _, found = knn(pos, 4, boxsize=box, max_radius=radius)
         np.testing.assert_array_equal(np.sum(np.asarray(found) >= 0, axis=1), near)

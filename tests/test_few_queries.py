@@ -25,13 +25,13 @@ def test_few_scattered_queries_equal_scipy(q: int) -> None:
     np.testing.assert_array_equal(found[1], index)
     np.testing.assert_allclose(found[0], distance, rtol=1e-6)
     counts = tree.query_ball_point(wide, radius, return_length=True)
-    np.testing.assert_array_equal(count_within.jit(pos, radius, 1.0, part_query=query), counts)
-    near = nearest_within.jit(pos, radius, 3, 1.0, part_query=query)
+    np.testing.assert_array_equal(count_within.jit(pos, radius, boxsize=1.0, queries=query), counts)
+    near = nearest_within.jit(pos, radius, 3, boxsize=1.0, queries=query)
     np.testing.assert_array_equal(near.count, counts)
-    lists = neighbours_within(pos, radius, 1.0, part_query=query)
+    lists = neighbours_within(pos, radius, boxsize=1.0, queries=query)
     expected = [sorted(rows) for rows in tree.query_ball_point(wide, radius)]
     assert [sorted(rows.tolist()) for rows in np.split(np.asarray(lists.index), lists.splits[1:])[:q]] == expected
-    pairs = pairs_within(pos, radius, 1.0, part_query=query)
+    pairs = pairs_within(pos, radius, boxsize=1.0, queries=query)
     np.testing.assert_array_equal(np.bincount(pairs.i[pairs.i >= 0], minlength=q), counts)
 
 

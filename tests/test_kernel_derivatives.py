@@ -41,7 +41,7 @@ def test_derivatives(kernel: str, dims: int, form: str) -> None:
         return KernelSum(kernel, form, box, 9.0)(pos, pos, h, h, v)
 
     def func(pos: Any, h: Any, v: Any, box: Any) -> jax.Array:
-        return kernel_sums(pos, h, box, values=v, kernel=kernel, form=form, truncate=9.0)
+        return kernel_sums(pos, h, boxsize=box, values=v, kernel=kernel, form=form, truncate=9.0)
 
     with jax.enable_x64(True):
         value, found = jax.jit(lambda *args: jax.jvp(func, args, dots))(*args)
@@ -91,7 +91,17 @@ def test_derivatives_by_query_positions(kind: str, form: str) -> None:
 
     def func(*args: Any) -> jax.Array:
         pos, query, v, h, h_query = args
-        return kernel_sums(pos, h, 1.0, None, query, h_query, v, SPH[2], form, kind)
+        return kernel_sums(
+            pos,
+            h,
+            boxsize=1.0,
+            queries=query,
+            query_h=h_query,
+            values=v,
+            kernel=SPH[2],
+            form=form,
+            derivative=kind,
+        )
 
     with jax.enable_x64(True):
         args = pos, query, v, h, h_query
@@ -126,10 +136,10 @@ def test_derivatives_of_fields(box: Any) -> None:
     with jax.enable_x64(True):
         part = PosMass(pos=jnp.asarray(pos), mass=jnp.asarray(mass))
         for kind, expected in (("gradient", by), ("divergence", np.einsum("icc->i", by)), ("curl", curl)):
-            assert_near(sph_derivative.jit(part, h, field, kind, box), expected, 1e-7)
-        constant = sph_derivative.jit(part, h, np.full(200, 3e4), "gradient", box)
+            assert_near(sph_derivative.jit(part, h, field, derivative=kind, boxsize=box), expected, 1e-7)
+        constant = sph_derivative.jit(part, h, np.full(200, 3e4), derivative="gradient", boxsize=box)
         assert np.abs(constant).max() < 1e-10 * 3e4
-    flat = sph_derivative.jit(Pos(pos=oracles.uniform(50, 2), num=30), 0.3, oracles.uniform(50, 2), "curl")
+    flat = sph_derivative.jit(Pos(pos=oracles.uniform(50, 2), num=30), 0.3, oracles.uniform(50, 2), derivative="curl")
     assert flat.shape == (50,)
     assert np.all(flat[30:] == 0)
 
@@ -149,7 +159,7 @@ def test_unsupported_derivatives_raise() -> None:
     with pytest.raises(ValueError, match="two derivatives"):
         third(0.2)
     with pytest.raises(ValueError, match="first derivatives by the box"):
-        jax.grad(jax.grad(lambda box: kernel_sums(pos, 0.2, box).sum()))(1.0)
+        jax.grad(jax.grad(lambda box: kernel_sums(pos, 0.2, boxsize=box).sum()))(1.0)
 
 
 @pytest.mark.parametrize("form", ["gather", "mean_kernel", "mean_h"])
@@ -158,8 +168,8 @@ def test_padding_rows_have_zero_derivatives(form: str) -> None:
 
     def loss(pos: Any, mass: Any, h: Any, box: Any) -> Any:
         part = PosMass(pos=pos, mass=mass, num=40)
-        slopes = sph_derivative(part, h, pos, "divergence", jax.lax.stop_gradient(box))
-        sums = kernel_sums(part, h, box, form=form)
+        slopes = sph_derivative(part, h, pos, derivative="divergence", boxsize=jax.lax.stop_gradient(box))
+        sums = kernel_sums(part, h, boxsize=box, form=form)
         return jnp.where(jnp.arange(43) < 40, jnp.log(sums), 0).sum() + (slopes**2).sum()
 
     derive = jax.jit(jax.grad(loss, (0, 1, 2, 3)))

@@ -10,11 +10,11 @@ import pytest
 from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, uneven
 from oracles import KernelSum, assert_near
 
+from jztree import build_index
 from jztree.config import RadiusConfig, TreeConfig
 from jztree.data import Pos, PosMass
 from jztree.density import smoothing_length, sph_density
 from jztree.radius import count_within, kernel_sums
-from jztree.tree import zsort_and_tree
 
 pytestmark = pytest.mark.emulated
 
@@ -32,14 +32,16 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
     for form in FORMS:
         for kernel in ("gaussian", "top_hat", *(SPH if dims <= 3 else ())):
             # For float32 positions, float64 distances decide the side of a jump.
-            found = kernel_sums(pos, h, box, values=v.astype(np.float32), kernel=kernel, form=form)
+            found = kernel_sums(pos, h, boxsize=box, values=v.astype(np.float32), kernel=kernel, form=form)
             assert_near(found, KernelSum(kernel, form, box)(pos, pos, h, h, v.astype(np.float32)), 2e-6)
-        found = kernel_sums.jit(pos, h, box, None, query, h_query, v, "gaussian", form)
+        found = kernel_sums.jit(
+            pos, h, boxsize=box, queries=query, query_h=h_query, values=v, kernel="gaussian", form=form
+        )
         assert_near(found, KernelSum("gaussian", form, box)(query, pos, h, h_query, v), 2e-6)
     with jax.enable_x64(True):
         wide = pos.astype(np.float64)
         for kernel in ("gaussian", *(SPH if dims <= 3 else ())):
-            found = kernel_sums(wide, h, box, values=v, kernel=kernel)
+            found = kernel_sums(wide, h, boxsize=box, values=v, kernel=kernel)
             assert_near(found, KernelSum(kernel, "gather", box)(wide, wide, h, h, v), 1e-13)
 
 
@@ -49,11 +51,11 @@ def test_top_hat_sums_are_counts(box: Any) -> None:
     """Over the ball's volume, the sums are the same integers, also for ties."""
     pos = oracles.lattice(9, 3, spacing=0.1)
     for radius in (0.1, np.float32(0.1), 0.1 * np.sqrt(3), 0.30000001, 0.7):
-        found = kernel_sums(pos, radius, box, kernel="top_hat") * (4 / 3 * np.pi * radius**3)
-        np.testing.assert_array_equal(np.rint(found), count_within(pos, radius, box))
+        found = kernel_sums(pos, radius, boxsize=box, kernel="top_hat") * (4 / 3 * np.pi * radius**3)
+        np.testing.assert_array_equal(np.rint(found), count_within(pos, radius, boxsize=box))
         each = np.full(len(pos), radius, np.float64)
         for form in FORMS:
-            again = kernel_sums(pos, each, box, kernel="top_hat", form=form)
+            again = kernel_sums(pos, each, boxsize=box, kernel="top_hat", form=form)
             np.testing.assert_allclose(again * (4 / 3 * np.pi * radius**3), found, rtol=1e-5)
 
 
@@ -107,7 +109,7 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
         )
         for q in (0, 1, 5):
             query = oracles.uniform(q, 3, seed=3)
-            found = kernel_sums(pos, 0.4, part_query=query, form=form)
+            found = kernel_sums(pos, 0.4, queries=query, form=form)
             assert_near(found, KernelSum(SPH[0], form, None)(query, pos, 0.4, 0.4, np.ones(n)), 1e-6)
     padded = np.full((n + 5, 3), np.nan, np.float32)
     padded[:n] = pos
@@ -145,7 +147,7 @@ def test_smoothing_lengths_over_many_orders_of_magnitude(form: str) -> None:
     """Powers of their ratios are far out of the range of float32, but no sum may be lost."""
     pos, query = oracles.uniform(300, 6), oracles.uniform(40, 6, seed=4)
     h, h_query = np.logspace(-11, 2, 300), np.logspace(-12, 1, 40)
-    found = kernel_sums(pos, h, None, None, query, h_query, kernel="gaussian", form=form)
+    found = kernel_sums(pos, h, boxsize=None, queries=query, query_h=h_query, kernel="gaussian", form=form)
     expected = KernelSum("gaussian", form)(query, pos, h, h_query, np.ones(300))
     assert (expected > 0).any()
     np.testing.assert_allclose(found, expected, rtol=1e-4)
@@ -156,17 +158,17 @@ def test_smoothing_length_with_powers_outside_float64() -> None:
     pos, h = oracles.uniform(100, 8), np.full(100, 0.9)
     query, tiny = oracles.uniform(20, 8, seed=4), np.where(np.arange(100) == 7, 1e-37, h)
     options = {"kernel": "gaussian", "form": "scatter", "derivative": "gradient"}
-    found = kernel_sums(pos, tiny, part_query=query, **options)
-    assert_near(found, kernel_sums(np.delete(pos, 7, axis=0), 0.9, part_query=query, **options), 1e-5)
+    found = kernel_sums(pos, tiny, queries=query, **options)
+    assert_near(found, kernel_sums(np.delete(pos, 7, axis=0), 0.9, queries=query, **options), 1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_smoothing_lengths_below_the_rounding_of_the_box(form: str) -> None:
     """Particles whose leaf ends within a block count once, and padding does not count."""
     pos, h = np.full((60, 3), 1.3, np.float32), np.full(60, 1e-8)
-    found = kernel_sums(pos, h, 1.0, kernel="top_hat", form=form) * (4 / 3 * np.pi * 1e-24)
+    found = kernel_sums(pos, h, boxsize=1.0, kernel="top_hat", form=form) * (4 / 3 * np.pi * 1e-24)
     np.testing.assert_allclose(found, 60, rtol=1e-5)
-    slopes = kernel_sums(pos, h, 1.0, kernel="gaussian", form=form, derivative="gradient")
+    slopes = kernel_sums(pos, h, boxsize=1.0, kernel="gaussian", form=form, derivative="gradient")
     np.testing.assert_array_equal(slopes, 0)
 
 
@@ -192,7 +194,7 @@ def test_images_closer_than_the_rounding_of_positions(form: str) -> None:
 def _counts_two(pair: np.ndarray, box: float, lengths: tuple[float, ...], form: str) -> None:
     for h in lengths:
         with jax.enable_x64(True):
-            found = kernel_sums.jit(pair, np.full(2, h), box, values=np.ones(2), kernel="top_hat", form=form)
+            found = kernel_sums.jit(pair, np.full(2, h), boxsize=box, values=np.ones(2), kernel="top_hat", form=form)
         expected = KernelSum("top_hat", form, box)(pair, pair, h, h, np.ones(2))
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
@@ -203,10 +205,10 @@ def test_coincident_points_and_lengths_above_the_box() -> None:
     for box in (None, 1.0):
         for h in (1e-3, 0.7, 40.0):
             for form in FORMS:
-                found = kernel_sums.jit(pos, np.full(800, h), box, form=form, derivative="gradient")
+                found = kernel_sums.jit(pos, np.full(800, h), boxsize=box, form=form, derivative="gradient")
                 assert np.isfinite(found).all()
                 assert_near(
-                    kernel_sums.jit(pos, h, box, form=form),
+                    kernel_sums.jit(pos, h, boxsize=box, form=form),
                     KernelSum(SPH[0], form, box)(pos, pos, h, h, np.ones(800)),
                     1e-5,
                 )
@@ -214,17 +216,13 @@ def test_coincident_points_and_lengths_above_the_box() -> None:
 
 @pytest.mark.watched
 @pytest.mark.long
-def test_given_hierarchies() -> None:
+def test_hierarchies_and_an_index() -> None:
     pos, h = oracles.clustered(2_000, 3), oracles.uniform(2_000, 1)[:, 0] * 0.1 + 0.01
     expected = KernelSum(SPH[0], "mean_h", None)(pos, pos, h, h, np.ones(2_000))
     for leaf_size in (2, 100):
         cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_size, fan_out=2))
         assert_near(kernel_sums(pos, h, form="mean_h", cfg=cfg), expected, 1e-5)
-    partz, th = zsort_and_tree.jit(PosMass(pos=pos, mass=h))
-    found = kernel_sums.jit(partz.pos, partz.mass, th=th, form="mean_h")
-    assert_near(np.sort(found), np.sort(expected), 1e-5)
-    with pytest.raises(Exception, match="hierarchy"):
-        kernel_sums.jit(pos, h, th=th).block_until_ready()
+    assert_near(kernel_sums.jit(build_index.jit(pos), h, form="mean_h"), expected, 1e-5)
 
 
 # Over devices
@@ -241,7 +239,7 @@ def test_sums_over_devices(ndev: int, form: str) -> None:
         h = SETS[name][2] * rng.uniform(0.3, 1.5, len(pos))
         spread = _dealt(h, counts, dealt.pos.shape[1])
         for box in (None, 1.0) if "outlier" not in name else (None,):
-            found = joined(mapped(dealt, spread, box, form=form), counts)
+            found = joined(mapped(dealt, spread, boxsize=box, form=form), counts)
             assert_near(found, KernelSum(SPH[0], form, box)(pos, pos, h, h, np.ones(len(pos))), 1e-5)
 
 
@@ -258,7 +256,7 @@ def test_queries_over_devices(ndev: int, form: str) -> None:
     rows = part.pos.shape[1]
     spread, reach = _dealt(h, of_sources, rows), _dealt(h_query, of_queries, 300)
     values = _dealt(v.astype(np.float32), of_sources, rows)
-    found = mapped(part, spread, 1.0, part_query=asking, h_query=reach, values=values, form=form)
+    found = mapped(part, spread, boxsize=1.0, queries=asking, query_h=reach, values=values, form=form)
     assert_near(joined(found, of_queries), KernelSum(SPH[0], form, 1.0)(query, pos, h, h_query, v), 1e-5)
 
 
@@ -275,10 +273,10 @@ def test_derivatives_over_devices(ndev: int) -> None:
     mapped = kernel_sums.smap(mesh_of(ndev), jit=True)
 
     def everywhere(x: Any, h: Any, v: Any) -> jax.Array:
-        return jnp.sum(wanted * mapped(Pos(pos=x, num=dealt.num), h, 1.0, values=v, form="mean_kernel"))
+        return jnp.sum(wanted * mapped(Pos(pos=x, num=dealt.num), h, boxsize=1.0, values=v, form="mean_kernel"))
 
     def alone(x: Any, h: Any, v: Any) -> jax.Array:
-        return jnp.sum(u * kernel_sums(x, h, 1.0, values=v, form="mean_kernel"))
+        return jnp.sum(u * kernel_sums(x, h, boxsize=1.0, values=v, form="mean_kernel"))
 
     there = jax.jit(jax.grad(everywhere, (0, 1, 2)))(dealt.pos, spread, values)
     for found, expected in zip(there, jax.jit(jax.grad(alone, (0, 1, 2)))(pos, h, v), strict=True):
@@ -307,8 +305,8 @@ def _dealt(column: np.ndarray, counts: np.ndarray, rows: int) -> np.ndarray:
         ({"h": np.inf}, "positive"),
         ({"h": "0.1"}, "h is"),
         ({"h": np.ones(49)}, "its shape is"),
-        ({"h": 0.1, "h_query": 0.1}, "part_query"),
-        ({"h": np.ones(50), "part_query": np.zeros((3, 3), np.float32)}, "h_query"),
+        ({"h": 0.1, "query_h": 0.1}, "queries"),
+        ({"h": np.ones(50), "queries": np.zeros((3, 3), np.float32)}, "query_h"),
         ({"h": 0.1, "kernel": "epanechnikov"}, "must be one of"),
         ({"h": 0.1, "form": "symmetric"}, "must be one of"),
         ({"h": 0.1, "derivative": "laplacian"}, "derivative is"),
@@ -344,7 +342,7 @@ def test_invalid_traced_smoothing_lengths_raise(h: float, separate: bool, dtype:
     """The last two are in units of the smallest normal number: sums for such lengths were 0 at distance 0."""
     h = h * float(np.finfo(dtype).tiny) if 0 < abs(h) < 1 else h
     pos = np.full((3, 3), 6, dtype)
-    queries = {"part_query": pos[:1], "h_query": h} if separate else {}
+    queries = {"queries": pos[:1], "query_h": h} if separate else {}
     sums_of = jax.jit(kernel_sums)
     with pytest.raises(Exception, match="row 0 of h is not a valid smoothing length"):
         sums_of(pos, h, **queries).block_until_ready()

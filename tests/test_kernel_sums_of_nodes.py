@@ -42,9 +42,11 @@ def test_top_hats_from_a_leaf_to_the_whole_set(x64: None, box: Any, form: str, c
     for radius, varied in itertools.product((0.05, 0.3, 0.8, 3.0), (False, True)):
         h = radius * spread if varied else radius
         h_query = radius * spread[:70] if varied else radius
-        found = kernel_sums(pos, h, box, values=v, kernel="top_hat", form=form, cfg=cfg)
+        found = kernel_sums(pos, h, boxsize=box, values=v, kernel="top_hat", form=form, cfg=cfg)
         assert_near(found, KernelSum("top_hat", form, box)(pos, pos, h, h, v), 1e-6)
-        found = kernel_sums(pos, h, box, None, query, h_query, v, "top_hat", form, cfg=cfg)
+        found = kernel_sums(
+            pos, h, boxsize=box, queries=query, query_h=h_query, values=v, kernel="top_hat", form=form, cfg=cfg
+        )
         assert_near(found, KernelSum("top_hat", form, box)(query, pos, h, h_query, v), 1e-6)
 
 
@@ -68,7 +70,7 @@ def test_coincident_points(x64: None, lengths: str, kernel: str, form: str) -> N
     h = {"one": 0.5, "one a place": each, "different": rng.uniform(0.3, 0.6, len(place))}[lengths]
     for box, cfg in itertools.product((None, 1.0), CONFIGS):
         expected = KernelSum(kernel, form, box)(pos, pos, h, h, v)
-        assert_near(kernel_sums(pos, h, box, values=v, kernel=kernel, form=form, cfg=cfg), expected, 1e-12)
+        assert_near(kernel_sums(pos, h, boxsize=box, values=v, kernel=kernel, form=form, cfg=cfg), expected, 1e-12)
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "cubic_spline"])
@@ -83,7 +85,20 @@ def test_derivatives_of_coincident_points(x64: None, form: str, kernel: str) -> 
     @jax.jit
     @functools.partial(jax.grad, argnums=(0, 1))
     def gradient(pos: Any, value: Any) -> jax.Array:
-        return (u * kernel_sums(pos, 0.9, 1.0, None, query, 0.8, value, kernel, form, "gradient")).sum()
+        return (
+            u
+            * kernel_sums(
+                pos,
+                0.9,
+                boxsize=1.0,
+                queries=query,
+                query_h=0.8,
+                values=value,
+                kernel=kernel,
+                form=form,
+                derivative="gradient",
+            )
+        ).sum()
 
     by_pos, by_value = map(np.asarray, gradient(pos[place], v))
     alone = gradient(pos, value)
@@ -96,7 +111,16 @@ def test_derivatives_of_coincident_points(x64: None, form: str, kernel: str) -> 
 def test_values_with_an_overflowing_sum_are_added_pairwise(x64: None, kernel: str, form: str) -> None:
     """Near the edge of the kernel, each weighted value is small enough."""
     pos, query = np.zeros((100, 3)), np.array([[0.999, 0, 0], [0, -0.9995, 0]])
-    found = kernel_sums(pos, 1.0, None, None, query, 1.0, np.full(100, 1e308), kernel, form)
+    found = kernel_sums(
+        pos,
+        1.0,
+        boxsize=None,
+        queries=query,
+        query_h=1.0,
+        values=np.full(100, 1e308),
+        kernel=kernel,
+        form=form,
+    )
     expected = KernelSum(kernel, form)(query, pos, 1.0, 1.0, np.full(100, 1e8))
     assert_near(np.asarray(found) / 1e300, expected, 1e-10)
 
@@ -130,7 +154,7 @@ def test_sums_of_nodes_have_the_same_bits_with_any_number_of_threads(x64: None, 
 @pytest.mark.parametrize("kernel", ["top_hat", "cubic_spline"])
 def test_nodes_over_devices(kernel: str) -> None:
     pos = np.repeat(oracles.uniform(60, 3), 10, axis=0)
-    found = kernel_sums.smap(mesh_of(3), jit=True)(deal(pos, even(600, 3)), 0.6, 1.0, kernel=kernel)
+    found = kernel_sums.smap(mesh_of(3), jit=True)(deal(pos, even(600, 3)), 0.6, boxsize=1.0, kernel=kernel)
     assert_near(
         joined(np.asarray(found), even(600, 3)), KernelSum(kernel, box=1.0)(pos, pos, 0.6, 0.6, np.ones(600)), 1e-5
     )

@@ -37,8 +37,8 @@ def loss_of(form: str, u: np.ndarray, derivative: str | None, separate: bool) ->
         u = np.stack([u, -u, u / 2], axis=1)
 
     def loss(pos: Any, h: Any, v: Any, box: Any) -> jax.Array:
-        query = {"part_query": pos[::-1], "h_query": h[::-1]} if separate else {}
-        return jnp.sum(u * kernel_sums(pos, h, box, values=v, form=form, derivative=derivative, **query))
+        query = {"queries": pos[::-1], "query_h": h[::-1]} if separate else {}
+        return jnp.sum(u * kernel_sums(pos, h, boxsize=box, values=v, form=form, derivative=derivative, **query))
 
     return loss
 

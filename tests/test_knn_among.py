@@ -327,9 +327,9 @@ def test_batch_numbers_up_to_the_largest(x64: None) -> None:
 def test_batches_combined_with_other_options() -> None:
     part, batch, mask = particles(), batches_of(300, 4).astype(np.int32), mask_of(300)
     same = batch[:, None] == batch
-    query, batch_query = oracles.uniform(40, 3, seed=6), np.arange(40) % 5
-    found = knn(part.pos, 6, 1.0, batch=batch, part_query=query, batch_query=batch_query, source_mask=mask)
-    assert_nearest(found, np.asarray(part.pos), query, (batch_query[:, None] == batch) & mask, 1.0)
+    query, query_batch = oracles.uniform(40, 3, seed=6), np.arange(40) % 5
+    found = knn(part.pos, 6, 1.0, batch=batch, part_query=query, query_batch=query_batch, source_mask=mask)
+    assert_nearest(found, np.asarray(part.pos), query, (query_batch[:, None] == batch) & mask, 1.0)
     pos = np.asarray(part.pos)
     found = knn(part, 6, 1.0, batch=batch, exclude_self=True, source_mask=mask)
     assert_nearest(found, pos, pos, same & all_but_self(300) & mask, 1.0)
@@ -383,7 +383,7 @@ def test_batches_on_several_devices(result: str) -> None:
     assert_nearest((rad, idx), pos, pos, batch[:, None] == batch, 1.0)
     np.testing.assert_array_equal(rad, knn(pos, 6, 1.0, batch=batch)[0])
     query, of_query = oracles.uniform(60, 3, seed=6), np.arange(60) % 7
-    options = {"part_query": deal(query, even(60, 3), rows=20), "batch_query": of_query.reshape(3, 20)}
+    options = {"part_query": deal(query, even(60, 3), rows=20), "query_batch": of_query.reshape(3, 20)}
     found = mapped(part, 6, 1.0, result=result, batch=batches, **options)[:2]
     found = [joined(one, even(60, 3)) for one in found]
     assert_nearest(found, pos, query, of_query[:, None] == batch, 1.0)
@@ -408,7 +408,7 @@ POS = oracles.uniform(20, 3)
         ({"batch": [0] * 20}, TypeError, "it is list"),
         ({"batch": np.zeros(19, int)}, TypeError, r"of shape \(19,\)"),
         ({"batch": np.zeros(20, int), "part_query": POS}, ValueError, "pass both with part_query"),
-        ({"batch_query": np.zeros(20, int)}, ValueError, "batch alone without it"),
+        ({"query_batch": np.zeros(20, int)}, ValueError, "batch alone without it"),
         ({"batch": np.zeros(20, int), "output_order": "z"}, ValueError, "batch has its own sort order"),
         ({"batch": -np.ones(20, int)}, oracles.RUN_TIME_ERROR, "row 0 of batch is not a valid batch number"),
         ({"batch": np.arange(20) * 2**22}, oracles.RUN_TIME_ERROR, "row 5 of batch.*from 0 to 16777216"),

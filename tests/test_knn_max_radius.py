@@ -84,7 +84,7 @@ def assert_limited_in_units(found: Any, pos: np.ndarray, query: np.ndarray, radi
 def test_lattice_with_neighbours_at_max_radius(box: Any, radius: float, dtype: Any) -> None:
     pos = oracles.lattice(8, 3, dtype)
     assert_limited(knn(pos, 40, box, max_radius=radius), pos, pos, radius, box)
-    at_once = count_within(pos, radius, box)
+    at_once = count_within(pos, radius, boxsize=box)
     np.testing.assert_array_equal((knn(pos, 40, box, max_radius=radius)[1] >= 0).sum(axis=1), at_once)
 
 

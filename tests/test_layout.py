@@ -162,10 +162,10 @@ def test_files_are_not_too_long() -> None:
 
 
 def test_searches_have_short_names() -> None:
-    assert jztree.nearest is jztree.knn.knn
-    assert jztree.friends_of_friends is jztree.fof.fof_and_catalogue
+    assert jztree.nearest is jztree.knn.nearest
+    assert jztree.friends_of_friends is jztree.fof.friends_of_friends
     searches = ("density", "fof", "overdensity", "radius")
-    short = {"dbscan", "fof_labels", *jztree.radius.__all__, *jztree.density.__all__, *jztree.overdensity.__all__}
+    short = {"dbscan", "fof_labels", "group_labels", *jztree.radius.__all__, *jztree.density.__all__, *jztree.overdensity.__all__}
     for module in searches:
         for name in short & set(getattr(jztree, module).__all__) & set(jztree.__all__):
             assert getattr(jztree, name) is getattr(getattr(jztree, module), name), name

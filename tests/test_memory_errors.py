@@ -23,13 +23,17 @@ def number_of_pairs(_query: Any, _source: Any, _vector: Any, distance: Any) -> A
 
 CALLS: dict[str, tuple[Callable[[], Any], str, str]] = {
     "pairs": (
-        lambda: R.pairs_within(POS, 0.1, 1.0, capacity=10**9),
+        lambda: R.pairs_within(POS, 0.1, boxsize=1.0, capacity=10**9),
         r"capacity for 1,000,000,000 pairs",
         "36,000,000,000",
     ),
-    "pairs, jit": (lambda: R.pairs_within.jit(POS, 0.1, 1.0, capacity=10**9), "smaller radius or capacity", "36,000,"),
+    "pairs, jit": (
+        lambda: R.pairs_within.jit(POS, 0.1, boxsize=1.0, capacity=10**9),
+        "smaller radius or capacity",
+        "36,000,",
+    ),
     "pairs, rows": (
-        lambda: R.pairs_within.jit(POS, 0.1, 1.0, capacity=10**9, quantities="ij"),
+        lambda: R.pairs_within.jit(POS, 0.1, boxsize=1.0, capacity=10**9, quantities="ij"),
         "pairs",
         "8,000,000,000",
     ),
@@ -68,7 +72,7 @@ def test_no_error_if_memory_just_suffices(monkeypatch: pytest.MonkeyPatch) -> No
     assert memory.largest_memory() > 2**26
     monkeypatch.setattr(memory, "largest_memory", lambda: 40 * 39 * 8)
     assert jz.knn.knn(POS, 39)[0].shape == (40, 39)
-    assert R.neighbours_within(POS, 2.0, part_query=POS[:39]).index.shape == (40 * 39,)
+    assert R.neighbours_within(POS, 2.0, queries=POS[:39]).index.shape == (40 * 39,)
 
 
 @pytest.mark.parametrize(("limit", "expected"), [("max", None), ("4096\n", 4096), (str(2**80), None)])

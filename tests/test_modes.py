@@ -153,8 +153,8 @@ def test_kernels_with_work_arrays_run_uncompiled(monkeypatch: pytest.MonkeyPatch
     """On GPUs, these kernels are separate JAX primitives."""
     monkeypatch.setattr(_run, "_takes_scratch", lambda: True)
     with jax.disable_jit():
-        found = jz.radius.count_within(particles(), 0.2, 1.0)
-    np.testing.assert_array_equal(found, jz.radius.count_within(particles(), 0.2, 1.0))
+        found = jz.radius.count_within(particles(), 0.2, boxsize=1.0)
+    np.testing.assert_array_equal(found, jz.radius.count_within(particles(), 0.2, boxsize=1.0))
 
 
 # Over several devices
@@ -240,4 +240,4 @@ def test_masses_of_another_precision_than_positions(x64: None) -> None:
 def test_sets_of_two_precisions_raise_and_suggest_the_cast(x64: None) -> None:
     pos = oracles.uniform(20, 3)
     with pytest.raises(ValueError, match=r"part_b is float64, but part is float32.*part_b with \.astype\('float32'\)"):
-        jz.radius.pair_counts(pos, [0.0, 0.1], part_b=pos.astype(np.float64))
+        jz.radius.pair_counts(pos, [0.0, 0.1], queries=pos.astype(np.float64))

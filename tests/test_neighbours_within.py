@@ -10,10 +10,11 @@ import pytest
 from devices import DEVICE_COUNTS, SETS, deal, even, joined, make, mesh_of, uneven
 
 import jztree as jz
+from jztree import build_index
 from jztree.config import RadiusConfig, TreeConfig
 from jztree.data import Pos
 from jztree.radius import NeighbourLists, neighbours_within
-from jztree.tree import zsort, zsort_and_tree
+from jztree.tree import zsort
 from jztree.within._listing import _in_digits
 
 pytestmark = pytest.mark.emulated
@@ -42,9 +43,9 @@ def assert_lists(found: Any, pos: np.ndarray, query: np.ndarray, radius: Any, bo
 def test_equals_brute_force(dims: int, kind: str) -> None:
     box = oracles.box_lengths(kind, dims)
     pos, query = oracles.uniform(400, dims), oracles.uniform(90, dims, seed=4) * 1.4 - 0.2
-    assert_lists(neighbours_within(pos, 0.1 * dims, box), pos, pos, 0.1 * dims, box)
+    assert_lists(neighbours_within(pos, 0.1 * dims, boxsize=box), pos, pos, 0.1 * dims, box)
     own = np.random.default_rng(1).random(90) * 0.2 * dims
-    assert_lists(neighbours_within.jit(pos, own, box, part_query=query), pos, query, own, box)
+    assert_lists(neighbours_within.jit(pos, own, boxsize=box, queries=query), pos, query, own, box)
 
 
 @pytest.mark.aarch64
@@ -72,7 +73,7 @@ def test_long_lists_among_short_ones() -> None:
     pos = np.concatenate([crowd, few]).astype(np.float32)[np.random.default_rng(3).permutation(1100)]
     own = np.random.default_rng(4).choice([0.004, 0.05, 1.0], 1100)
     for radius in (0.02, own):
-        assert_lists(neighbours_within(pos, radius, 1.0), pos, pos, radius, 1.0)
+        assert_lists(neighbours_within(pos, radius, boxsize=1.0), pos, pos, radius, 1.0)
         assert_lists(neighbours_within.jit(pos, radius, nearest_first=True), pos, pos, radius)
 
 
@@ -83,7 +84,7 @@ def test_distances_across_many_boxes() -> None:
         pos = rng.integers(0, 1024, (500, 3)) / 1024
         for farthest in (1, 2**10, 2**30):
             moved = pos + rng.integers(-farthest, farthest + 1, pos.shape)
-            found, here = neighbours_within(moved, 0.2, 1.0), neighbours_within(pos, 0.2, 1.0)
+            found, here = neighbours_within(moved, 0.2, boxsize=1.0), neighbours_within(pos, 0.2, boxsize=1.0)
             assert_lists(found, pos, pos, 0.2, 1.0)
             np.testing.assert_array_equal(found.index, here.index)
             np.testing.assert_array_equal(found.distance, here.distance)
@@ -97,7 +98,7 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
         assert_lists(call(pos, 0.4), pos, pos, 0.4)
         for q in (0, 1, 5):
             query = oracles.uniform(q, 3, seed=3)
-            assert_lists(call(pos, 0.4, part_query=query), pos, query, 0.4)
+            assert_lists(call(pos, 0.4, queries=query), pos, query, 0.4)
 
 
 @pytest.mark.long
@@ -114,15 +115,15 @@ def test_padding_has_no_neighbours() -> None:
 def test_zero_and_infinite_radii() -> None:
     pos = np.repeat(oracles.uniform(30, 3), 3, axis=0)
     for radius in (0.0, np.inf):
-        assert_lists(neighbours_within(pos, radius, 1.0), pos, pos, radius, 1.0)
+        assert_lists(neighbours_within(pos, radius, boxsize=1.0), pos, pos, radius, 1.0)
 
 
 @pytest.mark.long
-def test_existing_hierarchy() -> None:
-    partz, th = zsort_and_tree.jit(Pos(pos=oracles.clustered(700, 3)), TreeConfig(leaf_size=5))
-    posz = np.asarray(partz.pos)
-    assert_lists(neighbours_within.jit(partz, 0.05, th=th), posz, posz, 0.05)
-    assert_lists(neighbours_within(partz, 0.05, cfg=RadiusConfig(tree=TreeConfig(leaf_size=90))), posz, posz, 0.05)
+def test_index_and_leaf_sizes() -> None:
+    posz = np.asarray(zsort(oracles.clustered(700, 3))[0])
+    index = build_index.jit(posz, cfg=TreeConfig(leaf_size=5))
+    assert_lists(neighbours_within.jit(index, 0.05), posz, posz, 0.05)
+    assert_lists(neighbours_within(posz, 0.05, cfg=RadiusConfig(tree=TreeConfig(leaf_size=90))), posz, posz, 0.05)
 
 
 @pytest.mark.long
@@ -192,7 +193,7 @@ def test_digits_of_numbers_above_int32(number: int, digits: list[int]) -> None:
         ({"radius": -1.0}, "at least 0"),
         ({"radius": 0.1, "capacity": -1}, "capacity is -1"),
         ({"radius": 0.1, "capacity": 2.5}, "capacity must be an integer"),
-        ({"radius": 0.1, "part_query": np.zeros((3, 2), np.float32)}, "must have the same number of dimensions"),
+        ({"radius": 0.1, "queries": np.zeros((3, 2), np.float32)}, "must have the same number of dimensions"),
     ],
 )
 @pytest.mark.parametrize("call", [neighbours_within, neighbours_within.jit])
@@ -210,7 +211,7 @@ def test_derivatives_of_distances(box: Any) -> None:
         weight = np.random.default_rng(0).random(400)
 
         def total(pos: Any, query: Any, length: Any) -> Any:
-            found = neighbours_within(pos, 0.3, length, part_query=query, capacity=400)
+            found = neighbours_within(pos, 0.3, boxsize=length, queries=query, capacity=400)
             return jnp.sum(jnp.where(found.index < 0, 0, weight * found.distance))
 
         at = (pos, query, box or 0.0)
@@ -252,25 +253,24 @@ def test_queries_over_devices(ndev: int) -> None:
     for rank, few in enumerate(np.split(own, np.cumsum(of_queries)[:-1])):
         reach[rank, : len(few)] = few
     mapped = neighbours_within.smap(mesh_of(ndev), jit=True)
-    found = mapped(deal(pos, of_sources), reach, 1.0, part_query=deal(query, of_queries, 300))
-    assert_same(found, neighbours_within(pos, own, 1.0, part_query=query), of_queries)
+    found = mapped(deal(pos, of_sources), reach, boxsize=1.0, queries=deal(query, of_queries, 300))
+    assert_same(found, neighbours_within(pos, own, boxsize=1.0, queries=query), of_queries)
 
 
 @pytest.mark.long
 def test_all_queries_and_all_particles_on_one_device_need_no_capacity() -> None:
     pos, query = oracles.uniform(12, 3) + np.float32(5), oracles.uniform(12, 3, seed=2) * np.float32(1e-3)
     counts, part = even(12, 3), [deal(given, even(12, 3), 4) for given in (pos, query)]
-    found = neighbours_within.smap(mesh_of(3), jit=True)(part[0], np.inf, part_query=part[1])
+    found = neighbours_within.smap(mesh_of(3), jit=True)(part[0], np.inf, queries=part[1])
     # The device that searches for 8 of the queries needs more entries than 4 queries have neighbours.
     np.testing.assert_array_equal(joined(np.diff(found.splits), counts), np.full(12, 12))
-    here = neighbours_within(pos, np.inf, part_query=query)
+    here = neighbours_within(pos, np.inf, queries=query)
     index = np.concatenate([row[: splits[-1]] for row, splits in zip(found.index, found.splits, strict=True)])
     np.testing.assert_array_equal(index, here.index)
 
 
-def test_hierarchy_over_devices() -> None:
+def test_index_over_devices() -> None:
     pos, mesh = oracles.clustered(900, 3), mesh_of(3)
-    partz, th = zsort_and_tree.smap(mesh, jit=True)(deal(pos, even(900, 3)))
-    found = neighbours_within.smap(mesh, jit=True)(partz, 0.05, th=th)
-    posz = joined(partz.pos, np.asarray(partz.num))
-    assert_same(found, neighbours_within(posz, 0.05), np.asarray(partz.num))
+    index = build_index.smap(mesh, jit=True)(deal(pos, even(900, 3)))
+    found = neighbours_within.smap(mesh, jit=True)(index, 0.05)
+    assert_same(found, neighbours_within(pos, 0.05), np.asarray(even(900, 3)))

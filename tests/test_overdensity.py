@@ -73,7 +73,7 @@ def test_against_sorted_distances(dims: int, kind: str) -> None:
     mass = np.random.default_rng(1).random(len(pos)).astype(np.float32)
     centre = np.concatenate([pos[:40], oracles.uniform(20, dims), pos[:10] + 0.003, pos[:5] - 1, pos[:2] + 37])
     density = np.array([30.0, 3.0, 3e5, 600.0]) * mass.sum()
-    found = spherical_overdensity(PosMass(pos=pos, mass=mass), centre.astype(np.float32), density, boxsize=box)
+    found = spherical_overdensity(PosMass(pos=pos, mass=mass), density, queries=centre.astype(np.float32), boxsize=box)
     expected = brute(pos, mass, centre.astype(np.float32), density, box)
     # Distances of wrapped positions have the precision of the box.
     assert_spheres(found, expected, rtol=1e-5)
@@ -87,7 +87,7 @@ def test_spheres_around_a_corner_have_exact_radii(x64: None, width: float) -> No
     outside = np.random.default_rng(3).standard_normal((200, 3)) * width
     density = np.array([10.0, 300.0]) / width**3
     for pos in (outside, np.where(outside < 0, 1 + outside, outside)):
-        found = spherical_overdensity(PosMass(pos=pos), pos[:20], density, boxsize=1.0)
+        found = spherical_overdensity(PosMass(pos=pos), density, queries=pos[:20], boxsize=1.0)
         expected = brute(pos, None, pos[:20], density, 1.0)
         assert (expected["count"] > 0).any()
         assert_spheres(found, expected, rtol=1e-13)
@@ -98,7 +98,9 @@ def test_float64_and_masses(x64: None) -> None:
     pos = oracles.clustered(2000, 3, np.float64)
     density = np.array([50.0, 1e4]) * len(pos)
     for mass, given in ((np.ones(len(pos)), None), (np.full(len(pos), 0.25), 0.25), (np.zeros(len(pos)), 0.0)):
-        found = spherical_overdensity(PosMass(pos=pos, mass=given), pos[:50], density * mass[0] + 1e-300, G=4.0)
+        found = spherical_overdensity(
+            PosMass(pos=pos, mass=given), density * mass[0] + 1e-300, queries=pos[:50], gravity=4.0
+        )
         expected = brute(pos, mass, pos[:50], density * mass[0] + 1e-300)
         expected["vmax"] *= 2
         assert_spheres(found, expected, rtol=1e-13)
@@ -111,7 +113,7 @@ def test_groups_of_the_sample() -> None:
     mean = len(part.pos) / box**3
     centre = Pos(pos=cata.com_pos, num=cata.ngroups)
     density = np.array([200 / 0.3, 200.0, 500 / 0.3]) * mean
-    found = spherical_overdensity.jit(Pos(pos=part.pos), centre, density, boxsize=box)
+    found = spherical_overdensity.jit(Pos(pos=part.pos), density, queries=centre, boxsize=box)
     used, step = int(cata.ngroups), 7  # sorting all distances takes long
     expected = brute(np.asarray(part.pos), None, np.asarray(cata.com_pos)[:used:step], density, box)
     assert_spheres(jax.tree.map(lambda rows: rows[:used:step], found), expected, rtol=1e-5)
@@ -130,14 +132,14 @@ def test_ties_and_coincident_central_particles() -> None:
     expected = {1: [3, 3, 7], 3: [3, 3, 7], 4: [0, 7, 7], 7: [0, 7, 7], 8: [0, 0, 11], 24: [0, 0, 0]}
     for least, counts in expected.items():
         centre, cfg = np.zeros((1, 2), np.float32), OverdensityConfig(npart_min=least)
-        found = spherical_overdensity(pos, centre, density, cfg=cfg)
+        found = spherical_overdensity(pos, density, queries=centre, cfg=cfg)
         np.testing.assert_array_equal(found.count[0], counts)
         assert_spheres(found, brute(pos, None, centre, density, least=least))
 
 
 def test_box_that_is_too_dense_everywhere_and_scalar_density() -> None:
     pos = oracles.uniform(1500, 3)
-    found = spherical_overdensity(pos, pos[:7], 750.0, boxsize=1.0)
+    found = spherical_overdensity(pos, 750.0, queries=pos[:7], boxsize=1.0)
     assert found.radius.shape == (7,)
     assert np.isnan(found.radius).all()
     assert np.isnan(found.mass).all()
@@ -153,22 +155,18 @@ def test_more_particles_at_one_distance_than_lists_hold(alike: bool) -> None:
     pos = np.concatenate([inner, ring, outer]).astype(np.float32)[:, None]
     mass = np.ones(len(pos), np.float32) if alike else rng.uniform(0.9, 1.1, len(pos)).astype(np.float32)
     centre, density = np.zeros((1, 1), np.float32), np.array([2.5, 0.5, 0.4]) * mass.sum()
-    found = spherical_overdensity(PosMass(pos=pos, mass=mass), centre, density)
+    found = spherical_overdensity(PosMass(pos=pos, mass=mass), density, queries=centre)
     expected = brute(pos, mass, centre, density)
     assert_spheres(found, expected)
     assert list(expected["count"][0] > 8000) == [False, True, True]
 
 
-def test_existing_hierarchy() -> None:
+def test_index() -> None:
     pos, mass = oracles.clustered(2000, 3), np.random.default_rng(2).random(2000).astype(np.float32)
     part = PosMass(pos=np.r_[pos, pos], mass=np.r_[mass, -mass], num=2000)
-    partz, th = jz.tree.zsort_and_tree(part, boxsize=1.0)
     density = np.array([100.0, 9.0]) * mass.sum()
-    found = spherical_overdensity.jit(partz, pos[:30], density, boxsize=1.0, th=th)
+    found = spherical_overdensity.jit(jz.build_index(part, 1.0), density, queries=pos[:30])
     assert_spheres(found, brute(pos, mass, pos[:30], density, 1.0), rtol=1e-5)
-    others = PosMass(pos=partz.pos[::-1], mass=partz.mass, num=2000)
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="does not belong"):
-        jax.block_until_ready(spherical_overdensity.jit(others, pos[:30], density, boxsize=1.0, th=th))
 
 
 def test_bits_do_not_depend_on_threads() -> None:
@@ -179,7 +177,7 @@ def test_bits_do_not_depend_on_threads() -> None:
     try:
         for threads in (1, None):
             jz.kernels.set_num_threads(threads)
-            found.append(spherical_overdensity.jit(part, pos[:500], density, boxsize=1.0))
+            found.append(spherical_overdensity.jit(part, density, queries=pos[:500], boxsize=1.0))
     finally:
         jz.kernels.set_num_threads(None)
     for name in FIELDS:
@@ -202,7 +200,7 @@ def test_several_devices_agree_bitwise_with_one(ndev: int) -> None:
         here = Pos(pos=deal(centre, np.array([len(centre)]), rows=120).pos[0], num=len(centre))
         density = np.array([3000.0, 2.0, 20.0]) * len(pos) / 2
         for box in (0.0, 1.0):
-            one = spherical_overdensity.jit(alone, here, density, boxsize=box)
+            one = spherical_overdensity.jit(alone, density, queries=here, boxsize=box)
             found = spheres(part, Pos(pos=there.pos, num=there.num), density, boxsize=box)
             for field in FIELDS:
                 got = getattr(found, field)
@@ -220,21 +218,21 @@ def test_several_devices_agree_if_half_a_box_has_too_few_particles(far: int) -> 
     pos[5:, 2] += 7
     centre = pos[[0, 2, 5]]
     for box in ((0, 8, 0), (30, 8, 30)):
-        one = spherical_overdensity.jit(pos, centre, 0.05, boxsize=box)
+        one = spherical_overdensity.jit(pos, 0.05, queries=centre, boxsize=box)
         for ndev in (2, 4):
             mesh, counts = mesh_of(ndev), uneven(3, ndev)
             part = deal(pos, uneven(len(pos), ndev))
-            found = spherical_overdensity.smap(mesh, jit=True)(part, deal(centre, counts), 0.05, boxsize=box)
+            found = spherical_overdensity.smap(mesh, jit=True)(part, 0.05, queries=deal(centre, counts), boxsize=box)
             for field in FIELDS:
                 np.testing.assert_array_equal(joined(getattr(found, field), counts), getattr(one, field), field)
 
 
 def test_lengths_that_xla_flushes_to_zero() -> None:
     pos = np.random.default_rng(0).uniform(0, 6e-39, (10, 2)).astype(np.float32)
-    one = spherical_overdensity.jit(pos, pos, 1e25)
+    one = spherical_overdensity.jit(pos, 1e25, queries=pos)
     counts = uneven(10, 3)
     part = deal(pos, counts)
-    found = spherical_overdensity.smap(mesh_of(3), jit=True)(part, part, 1e25)
+    found = spherical_overdensity.smap(mesh_of(3), jit=True)(part, 1e25, queries=part)
     assert (np.asarray(one.count) == 10).all()
     for field in FIELDS:
         np.testing.assert_array_equal(joined(getattr(found, field), counts), getattr(one, field), field)
@@ -251,9 +249,9 @@ def test_ghosts_that_exceed_the_capacity_raise() -> None:
 
 def test_one_compilation_for_all_densities(count_compilations: Any) -> None:
     pos = oracles.uniform(600, 3)
-    spherical_overdensity.jit(pos, pos[:5], [900.0, 3000.0], boxsize=1.0, G=2.0)
+    spherical_overdensity.jit(pos, [900.0, 3000.0], queries=pos[:5], boxsize=1.0, gravity=2.0)
     with count_compilations() as lines:
-        spherical_overdensity.jit(pos, pos[:5], [1900.0, 700.0], boxsize=1.3, G=4.3e-9)
+        spherical_overdensity.jit(pos, [1900.0, 700.0], queries=pos[:5], boxsize=1.3, gravity=4.3e-9)
     assert not [line for line in lines if "overdensity" in line]
 
 
@@ -263,14 +261,14 @@ def test_one_compilation_for_all_densities(count_compilations: Any) -> None:
         ({"density": [1.0, -2.0]}, "positive and finite"),
         ({"density": []}, "at least one number"),
         ({"density": np.nan}, "positive and finite"),
-        ({"G": 0.0}, "G is 0.0"),
-        ({"centre": np.zeros((2, 2), np.float32)}, "centres are float32 with 2 dimensions"),
+        ({"gravity": 0.0}, "gravity is 0.0"),
+        ({"queries": np.zeros((2, 2), np.float32)}, "centres are float32 with 2 dimensions"),
         ({"part": PosMass(pos=np.zeros((9, 3), np.float32), mass=np.ones(5))}, "one number, or one per particle"),
         ({"part": np.zeros((9, 5), np.float32)}, "d from 1 to 4"),
     ],
 )
 def test_wrong_arguments(change: dict[str, Any], message: str) -> None:
-    arguments = {"part": np.zeros((9, 3), np.float32), "centre": np.zeros((2, 3), np.float32), "density": 1.0}
+    arguments = {"part": np.zeros((9, 3), np.float32), "queries": np.zeros((2, 3), np.float32), "density": 1.0}
     with pytest.raises(ValueError, match=message) as error:
         spherical_overdensity.jit(**(arguments | change))
     assert oracles.one_sentence(error)
@@ -288,6 +286,6 @@ def test_errors_at_run_time() -> None:
         (bad, pos, 1.0, "row 2 of the positions is NaN"),
     ):
         with pytest.raises(oracles.RUN_TIME_ERROR, match=message):
-            jax.block_until_ready(spherical_overdensity.jit(part, centre, density))
+            jax.block_until_ready(spherical_overdensity.jit(part, density, queries=centre))
     with pytest.raises(oracles.RUN_TIME_ERROR, match="a density is not positive"):
-        jax.block_until_ready(jax.jit(lambda x: spherical_overdensity(pos, pos, x))(jnp.float32(-1)))
+        jax.block_until_ready(jax.jit(lambda x: spherical_overdensity(pos, x, queries=pos))(jnp.float32(-1)))

@@ -39,14 +39,16 @@ def test_searches_are_bitwise_equal_with_padded_dimensions(box: Any, dtype: Any)
         assert_same(jz.knn.knn.jit(pos, 5, own), jz.knn.knn.jit(padded(pos), 5, whole))
         found = jz.knn.knn.jit(pos, 40, own, part_query=query, max_radius=radius)
         assert_same(found, jz.knn.knn.jit(padded(pos), 40, whole, part_query=padded(query), max_radius=radius))
-        assert_same(count_within.jit(pos, radius, own), count_within.jit(padded(pos), radius, whole))
+        assert_same(count_within.jit(pos, radius, boxsize=own), count_within.jit(padded(pos), radius, boxsize=whole))
         found, expected = (neighbours_within.jit(*one) for one in ((pos, radius, own), (padded(pos), radius, whole)))
         assert_same(found.splits, expected.splits)
         np.testing.assert_array_equal(np.sort(found.distance), np.sort(expected.distance))
         found, expected = (jz.fof.fof_labels.jit(*one)[1] for one in ((pos, radius, own), (padded(pos), radius, whole)))
         assert_same(found, expected)
         edges = np.linspace(0, radius, 5)
-        found, expected = (pair_counts.jit(*one) for one in ((pos, edges, own), (padded(pos), edges, whole)))
+        found, expected = (
+            pair_counts.jit(*one, boxsize=box) for *one, box in ((pos, edges, own), (padded(pos), edges, whole))
+        )
         assert_same(found.count, expected.count)
 
 
@@ -81,7 +83,9 @@ def test_kernel_sums_and_their_derivatives(x64: None, box: Any) -> None:
         value, vector = random.normal(size=60), random.normal(size=(60, dims))
         h = 0.35 * dims**0.5
         sums = KernelSum("gaussian", box=own)
-        assert_near(kernel_sums.jit(pos, h, own, values=value, kernel="gaussian"), sums(pos, pos, h, h, value), 1e-10)
+        assert_near(
+            kernel_sums.jit(pos, h, boxsize=own, values=value, kernel="gaussian"), sums(pos, pos, h, h, value), 1e-10
+        )
 
         weight = random.normal(size=(60, dims))
         for values, derivative, by in (

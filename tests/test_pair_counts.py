@@ -92,7 +92,7 @@ def test_equals_the_definition(dims: int, kind: str) -> None:
     (pos, other), box = sets(dims), oracles.box_lengths(kind, dims)
     for edges in (FEW, MANY):
         assert_counts(pair_counts(pos, edges, boxsize=box), brute(pos, pos, edges, box))
-        assert_counts(pair_counts(pos, edges, boxsize=box, part_b=other), brute(pos, other, edges, box))
+        assert_counts(pair_counts(pos, edges, boxsize=box, queries=other), brute(pos, other, edges, box))
 
 
 @pytest.mark.parametrize("mode", ["rp_pi", "s_mu"])
@@ -105,7 +105,7 @@ def test_along_a_line_of_sight(dims: int, mode: str) -> None:
             options = {"mode": mode, "edges_b": seconds, "los": los}
             assert_counts(pair_counts(pos, FEW, boxsize=box, **options), brute(pos, pos, FEW, box, **options))
             options["edges_b"] = seconds[1:]
-            found = pair_counts(pos, MANY, boxsize=box, part_b=other, **options)
+            found = pair_counts(pos, MANY, boxsize=box, queries=other, **options)
             assert_counts(found, brute(pos, other, MANY, box, **options))
 
 
@@ -142,7 +142,7 @@ def test_float64(x64: None) -> None:
         weights = np.random.default_rng(4).random(len(pos)), None
         for mode, seconds in (("r", None), ("rp_pi", np.linspace(0, 0.4, 9)), ("s_mu", COSINES)):
             options = {"mode": mode, "edges_b": seconds}
-            found = pair_counts(pos, FEW, boxsize=1.0, part_b=other, weight=weights[0], **options)
+            found = pair_counts(pos, FEW, boxsize=1.0, queries=other, weights=weights[0], **options)
             assert_counts(found, brute(pos, other, FEW, 1.0, weights=weights, **options))
             assert found.weight is not None
             assert found.weight.words.dtype == np.float64
@@ -198,7 +198,7 @@ def test_pairs_at_edges_are_decided_in_float64(mode: str) -> None:
     for box in (None, 0.6):
         known = {"weights": (weight, weight), "regions": (region, region), "num_regions": 3}
         expected = brute(pos, pos, edges, box, **known, **options)
-        for given in ({}, {"weight": weight}, {"weight": weight, "region": region, "num_regions": 3}):
+        for given in ({}, {"weights": weight}, {"weights": weight, "regions": region, "num_regions": 3}):
             found = pair_counts(pos, edges, boxsize=box, **given, **options)
             assert_counts(found, {name: want for name, want in expected.items() if getattr(found, name) is not None})
         assert (expected["count"] > 0).mean() > 0.7
@@ -215,11 +215,11 @@ def test_weights_and_regions(mode: str) -> None:
         ((pos[:, 0] > 0.5).astype(np.int32) + 2 * (pos[:, 1] > 0.5), (other[:, 0] > 0.5).astype(np.int64)),
         (random.integers(0, 5, len(pos)), random.integers(0, 5, len(other))),
     ):
-        regions = {"region": region, "num_regions": 5}
-        found = pair_counts(pos, FEW, boxsize=1.0, weight=weight, **regions, **options)
+        regions = {"regions": region, "num_regions": 5}
+        found = pair_counts(pos, FEW, boxsize=1.0, weights=weight, **regions, **options)
         same = {"weights": (weight, weight), "regions": (region, region), "num_regions": 5}
         assert_counts(found, brute(pos, pos, FEW, 1.0, **same, **options))
-        given = {"part_b": other, "weight_b": weight_b, "region_b": region_b}
+        given = {"queries": other, "query_weights": weight_b, "query_regions": region_b}
         found = pair_counts(pos, FEW, boxsize=1.0, **regions, **given, **options)
         both = {"weights": (None, weight_b), "regions": (region, region_b), "num_regions": 5}
         assert_counts(found, brute(pos, other, FEW, 1.0, **both, **options))
@@ -231,7 +231,7 @@ def test_regions_of_narrow_integers(dtype: Any, num_regions: int) -> None:
     last = min(num_regions - 1, int(np.iinfo(dtype).max))
     region = np.full(20, last, dtype)
     with jax.numpy_dtype_promotion("strict"):
-        found = pair_counts(oracles.uniform(20, 3), [0.0, 0.3], region=region, num_regions=num_regions)
+        found = pair_counts(oracles.uniform(20, 3), [0.0, 0.3], regions=region, num_regions=num_regions)
     assert found.region_count is not None
     np.testing.assert_array_equal(np.asarray(found.region_count)[last], found.count)
     assert np.asarray(found.region_count)[:last].sum() == 0
@@ -242,10 +242,10 @@ def test_single_device_mesh() -> None:
     pos, other = sets(3)
     part, part_b = deal(pos, even(len(pos), 1)), deal(other, even(len(other), 1))
     weight, region = np.ones(part.pos.shape[:2], np.float32), np.zeros(part.pos.shape[:2], int)
-    extra = {"weight": weight, "region": region, "num_regions": 2}
+    extra = {"weights": weight, "regions": region, "num_regions": 2}
     mapped = pair_counts.smap(mesh_of(1), jit=True)
     assert_counts(mapped(part, FEW, boxsize=1.0), brute(pos, pos, FEW, 1.0))
-    assert_counts(mapped(part, FEW, boxsize=1.0, part_b=part_b), brute(pos, other, FEW, 1.0))
+    assert_counts(mapped(part, FEW, boxsize=1.0, queries=part_b), brute(pos, other, FEW, 1.0))
     one, none = np.ones(len(pos)), np.zeros(len(pos), int)
     expected = brute(pos, pos, FEW, 1.0, weights=(one, one), regions=(none, none), num_regions=2)
     assert_counts(mapped(part, FEW, boxsize=1.0, **extra), expected)
@@ -256,7 +256,7 @@ def test_single_device_mesh() -> None:
 def test_regions_without_weights() -> None:
     pos = oracles.uniform(3000, 3)
     region = (4 * pos[:, 0]).astype(int)
-    found = pair_counts(pos, MANY[:9], region=region, num_regions=4)
+    found = pair_counts(pos, MANY[:9], regions=region, num_regions=4)
     expected = brute(pos, pos, MANY[:9], regions=(region, region), num_regions=4)
     assert_counts(found, expected)
     assert found.weight is None
@@ -271,7 +271,7 @@ def test_sums_do_not_depend_on_threads() -> None:
     words = []
     for threads in (1, 2, None):
         jz.kernels.set_num_threads(threads)
-        words.append(np.asarray(pair_counts(pos, FEW, weight=weight).weight))
+        words.append(np.asarray(pair_counts(pos, FEW, weights=weight).weight))
     np.testing.assert_array_equal(words[0], words[1])
     np.testing.assert_array_equal(words[0], words[2])
 
@@ -301,7 +301,7 @@ def test_few_particles_and_padding(n: int) -> None:
     expected = brute(pos[:n], pos[:n], FEW, 1.0)
     assert_counts(pair_counts(Pos(pos=padded, num=n), FEW, boxsize=1.0), expected)
     assert_counts(pair_counts(pos[:n], FEW, boxsize=1.0), expected)
-    found = pair_counts(pos, FEW, boxsize=1.0, part_b=Pos(pos=padded, num=n))
+    found = pair_counts(pos, FEW, boxsize=1.0, queries=Pos(pos=padded, num=n))
     assert_counts(found, brute(pos, pos[:n], FEW, 1.0))
 
 
@@ -329,14 +329,11 @@ def test_distances_of_many_orders_of_magnitude() -> None:
 
 @pytest.mark.aarch64
 @pytest.mark.core
-def test_existing_hierarchy() -> None:
+def test_index() -> None:
     pos = oracles.clustered(2000, 3)
     weight = np.random.default_rng(7).random(len(pos)).astype(np.float32)
-    partz, weightz, th = jz.tree.zsort_and_tree(Pos(pos=pos), data=weight, boxsize=1.0)
-    found = pair_counts(partz, FEW, boxsize=1.0, th=th, weight=weightz)
+    found = pair_counts(jz.build_index(pos, 1.0), FEW, weights=weight)
     assert_counts(found, brute(pos, pos, FEW, 1.0, weights=(weight, weight)))
-    with pytest.raises(oracles.RUN_TIME_ERROR, match="does not belong to these particles"):
-        jax.block_until_ready(pair_counts(Pos(pos=pos), FEW, boxsize=1.0, th=th))
 
 
 def test_traced_edges() -> None:
@@ -347,7 +344,7 @@ def test_traced_edges() -> None:
     for wrong in (edges[::-1], edges - 1, edges * np.nan):
         with pytest.raises(oracles.RUN_TIME_ERROR, match="edges must be strictly ascending"):
             jax.block_until_ready(counted(wrong, edges))
-    found = pair_counts(pos, edges, weight=np.ones(500, np.float32))
+    found = pair_counts(pos, edges, weights=np.ones(500, np.float32))
     assert found.weight is not None
     np.testing.assert_array_equal(found.count.to_float(), np.asarray(found.count))
     np.testing.assert_array_equal(found.weight.to_float(), np.asarray(found.weight))
@@ -369,22 +366,22 @@ WRONG = [
     ({"mode": "s_mu", "edges_b": [0, 1.1]}, ValueError, "cosines, so they must be at most 1"),
     ({"mode": "s_mu", "edges_b": [0, 1], "los": 3}, ValueError, "los is 3"),
     ({"mode": "s_mu", "edges_b": [0, 1], "los": "middle"}, ValueError, "los is 'middle'"),
-    ({"weight": np.ones(3, np.float32)}, ValueError, "weight must have one number per particle"),
-    ({"weight": np.full(10, np.nan, np.float32)}, oracles.RUN_TIME_ERROR, "row 0 has a weight that is NaN"),
-    ({"weight": np.full(10, 3e37, np.float32)}, oracles.RUN_TIME_ERROR, "outside the range of float32"),
-    ({"weight": [1.0] * 10}, TypeError, "weight is a list; convert it with numpy.asarray"),
-    ({"weight": np.full(10, 1e-20, np.float32)}, oracles.RUN_TIME_ERROR, "choose weights nearer to 1"),
-    ({"weight_b": np.ones(10, np.float32)}, ValueError, "weight_b needs part_b"),
-    ({"region": np.zeros(10, int)}, ValueError, "num_regions"),
-    ({"region": [0] * 10, "num_regions": 2}, TypeError, "region is a list; convert it with numpy.asarray"),
-    ({"region": np.full(10, 200, np.uint8), "num_regions": 200}, oracles.RUN_TIME_ERROR, "row 0 has a region"),
-    ({"region": np.full(10, 2**32 - 1, np.uint32), "num_regions": 2}, oracles.RUN_TIME_ERROR, "row 0 has a region"),
-    ({"region": np.zeros(10, int), "num_regions": 0}, ValueError, "at least 1"),
-    ({"region": np.zeros(10), "num_regions": 2}, TypeError, "region must be integers"),
-    ({"region": np.arange(10) - 4, "num_regions": 9}, oracles.RUN_TIME_ERROR, "row 0 has a region that is not"),
-    ({"region": np.arange(10), "num_regions": 9}, oracles.RUN_TIME_ERROR, "row 9 has a region that is not valid"),
-    ({"part_b": np.zeros((3, 2), np.float32)}, ValueError, "must have the same number of dimensions"),
-    ({"part_b": np.full((3, 3), np.inf, np.float32)}, oracles.RUN_TIME_ERROR, "of part_b"),
+    ({"weights": np.ones(3, np.float32)}, ValueError, "weight must have one number per particle"),
+    ({"weights": np.full(10, np.nan, np.float32)}, oracles.RUN_TIME_ERROR, "row 0 has a weight that is NaN"),
+    ({"weights": np.full(10, 3e37, np.float32)}, oracles.RUN_TIME_ERROR, "outside the range of float32"),
+    ({"weights": [1.0] * 10}, TypeError, "weight is a list; convert it with numpy.asarray"),
+    ({"weights": np.full(10, 1e-20, np.float32)}, oracles.RUN_TIME_ERROR, "choose weights nearer to 1"),
+    ({"query_weights": np.ones(10, np.float32)}, ValueError, "query_weights needs queries"),
+    ({"regions": np.zeros(10, int)}, ValueError, "num_regions"),
+    ({"regions": [0] * 10, "num_regions": 2}, TypeError, "region is a list; convert it with numpy.asarray"),
+    ({"regions": np.full(10, 200, np.uint8), "num_regions": 200}, oracles.RUN_TIME_ERROR, "row 0 has a region"),
+    ({"regions": np.full(10, 2**32 - 1, np.uint32), "num_regions": 2}, oracles.RUN_TIME_ERROR, "row 0 has a region"),
+    ({"regions": np.zeros(10, int), "num_regions": 0}, ValueError, "at least 1"),
+    ({"regions": np.zeros(10), "num_regions": 2}, TypeError, "region must be integers"),
+    ({"regions": np.arange(10) - 4, "num_regions": 9}, oracles.RUN_TIME_ERROR, "row 0 has a region that is not"),
+    ({"regions": np.arange(10), "num_regions": 9}, oracles.RUN_TIME_ERROR, "row 9 has a region that is not valid"),
+    ({"queries": np.zeros((3, 2), np.float32)}, ValueError, "must have the same number of dimensions"),
+    ({"queries": np.full((3, 3), np.inf, np.float32)}, oracles.RUN_TIME_ERROR, "of the query positions"),
     ({"cfg": jz.config.KNNConfig()}, TypeError, "RadiusConfig"),
 ]
 
@@ -413,13 +410,13 @@ def test_counts_on_several_devices_are_equal(mode: str) -> None:
     for counts in (even(len(pos), ndev), uneven(len(pos), ndev), all_on_last(len(pos), ndev)):
         part = deal(pos, counts)
         assert (joined(part.pos, counts) == pos).all()
-        extra = {"weight": spread(weight, counts), "region": spread(region, counts), "num_regions": 3}
+        extra = {"weights": spread(weight, counts), "regions": spread(region, counts), "num_regions": 3}
         expected = brute(
             pos, pos, FEW, 1.0, weights=(weight, weight), regions=(region, region), num_regions=3, **options
         )
         assert_counts(mapped(part, FEW, boxsize=1.0, **extra, **options), expected)
         part_b = deal(other, uneven(len(other), ndev))
-        found = mapped(part, FEW, boxsize=1.0, part_b=part_b, weight=spread(weight, counts), **options)
+        found = mapped(part, FEW, boxsize=1.0, queries=part_b, weights=spread(weight, counts), **options)
         assert_counts(found, brute(pos, other, FEW, 1.0, weights=(weight, None), **options))
 
 
@@ -436,4 +433,4 @@ def test_sums_have_no_derivative() -> None:
     """Differentiation must raise an error instead of returning 0."""
     pos = oracles.uniform(50, 3)
     with pytest.raises(ValueError, match="derivative"):
-        jax.grad(lambda w: pair_counts(pos, FEW, weight=w).weight.words.sum())(np.ones(50, np.float32))
+        jax.grad(lambda w: pair_counts(pos, FEW, weights=w).weight.words.sum())(np.ones(50, np.float32))

@@ -37,7 +37,7 @@ def test_coincident_particles_are_in_no_bin(mode: str, wraps: bool) -> None:
     expected = brute(pos, pos, [0.0, 0.25, 2.0], box, **options)
     assert expected["count"].sum() == 192 * 189
     assert_counts(pair_counts(pos, [0.0, 0.25, 2.0], boxsize=box, **options), expected)
-    assert_counts(pair_counts(pos, [0.0, 0.25, 2.0], boxsize=box, part_b=pos, **options), expected)
+    assert_counts(pair_counts(pos, [0.0, 0.25, 2.0], boxsize=box, queries=pos, **options), expected)
 
 
 def columns_of(n: int) -> np.ndarray:
@@ -60,7 +60,7 @@ def test_columns_along_the_line_of_sight(leaf_size: int) -> None:
             known = {"weights": (weight, weight), "regions": (region, region), "num_regions": 4}
             expected = brute(pos, pos, FEW, box, **known, **options)
             assert expected["count"][0].sum() > 10_000
-            given = {"weight": weight, "region": region, "num_regions": 4, "cfg": cfg}
+            given = {"weights": weight, "regions": region, "num_regions": 4, "cfg": cfg}
             assert_counts(pair_counts(pos, FEW, boxsize=box, **given, **options), expected)
             found = pair_counts(pos, FEW, boxsize=box, cfg=cfg, **options)
             np.testing.assert_array_equal(np.asarray(found.count), expected["count"])

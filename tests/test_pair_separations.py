@@ -96,10 +96,10 @@ def test_sums_equal_all_pairs(name: str, dtype: Any) -> None:
     wa, wb = weights(150, dtype), weights(110, dtype)
     for box in (None,) if "midpoint" in name else (None, 1.0, [1.0, 0.0, 1.25]):
         pairs = all_pairs(a, a, box, **bins)
-        assert_sums(pair_counts(a, EDGES, box, separations=True, **bins), pairs, np.ones(pairs[0].shape))
-        found = pair_counts.jit(a, EDGES, box, weight=wa, separations=True, **bins)
+        assert_sums(pair_counts(a, EDGES, boxsize=box, separations=True, **bins), pairs, np.ones(pairs[0].shape))
+        found = pair_counts.jit(a, EDGES, boxsize=box, weights=wa, separations=True, **bins)
         assert_sums(found, pairs, product_of(wa, wa))
-        found = pair_counts(a, EDGES, box, b, weight_b=wb, separations=True, **bins)
+        found = pair_counts(a, EDGES, boxsize=box, queries=b, query_weights=wb, separations=True, **bins)
         pairs = all_pairs(a, b, box, **bins)
         assert_sums(found, pairs, np.broadcast_to(wb.astype(np.float64), pairs[0].shape))
 
@@ -109,7 +109,7 @@ def test_other_dimensions_equal_all_pairs(dims: int) -> None:
     a = points(150, 1, dims)
     for box in (None, 1.0):
         pairs = all_pairs(a, a, box)
-        assert_sums(pair_counts(a, EDGES, box, separations=True), pairs, np.ones(pairs[0].shape))
+        assert_sums(pair_counts(a, EDGES, boxsize=box, separations=True), pairs, np.ones(pairs[0].shape))
 
 
 def test_nodes_in_one_bin_are_opened() -> None:
@@ -124,13 +124,13 @@ def test_nodes_in_one_bin_are_opened() -> None:
 def test_regions_do_not_change_the_sums() -> None:
     a = points(150, 1)
     region = np.arange(150) % 4
-    found = pair_counts(a, EDGES, 1.0, region=region, num_regions=4, separations=True)
+    found = pair_counts(a, EDGES, boxsize=1.0, regions=region, num_regions=4, separations=True)
     pairs = all_pairs(a, a, 1.0)
     assert_sums(found, pairs, np.ones(pairs[0].shape))
     assert np.shape(found.region_count) == (4, 3)
     assert found.weight is None
     assert found.region_weight is None
-    assert pair_counts(a, EDGES, 1.0).separation is None
+    assert pair_counts(a, EDGES, boxsize=1.0).separation is None
 
 
 def test_same_bits_with_any_number_of_threads() -> None:
@@ -138,7 +138,7 @@ def test_same_bits_with_any_number_of_threads() -> None:
     bits = set()
     for threads in (None, 1, 2, 7):
         kernels.set_num_threads(threads)
-        found = pair_counts(a, EDGES / 9, 1.0, weight=w, separations=True).separation
+        found = pair_counts(a, EDGES / 9, boxsize=1.0, weights=w, separations=True).separation
         assert found is not None
         bits.add(np.asarray(found.words).tobytes())
     assert len(bits) == 1
@@ -156,10 +156,10 @@ def test_several_devices_equal_all_pairs(ndev: int) -> None:
     mapped = pair_counts.smap(mesh_of(ndev), jit=True)
     for name, bins in BINS.items():
         for box in (None,) if "midpoint" in name else (1.0, None):
-            found = mapped(many[0], EDGES, box, weight=columns[0], separations=True, **bins)
+            found = mapped(many[0], EDGES, boxsize=box, weights=columns[0], separations=True, **bins)
             assert_sums(found, all_pairs(a, a, box, **bins), product_of(wa, wa))
-            options = {"part_b": many[1], "weight": columns[0], "weight_b": columns[1]} | bins
-            found = mapped(many[0], EDGES, box, separations=True, **options)
+            options = {"queries": many[1], "weights": columns[0], "query_weights": columns[1]} | bins
+            found = mapped(many[0], EDGES, boxsize=box, separations=True, **options)
             assert_sums(found, all_pairs(a, b, box, **bins), product_of(wa, wb))
 
 

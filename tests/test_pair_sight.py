@@ -65,7 +65,7 @@ def test_equals_the_definition(dims: int, mode: str, dtype: Any) -> None:
     for middle in (0.0, 0.5, 30.0):  # the observer is inside the set, at a corner, or far away
         a, b = (oracles.clustered(n, dims, dtype, seed=n) - dtype(0.5) + dtype(middle) for n in (300, 170))
         np.testing.assert_array_equal(counted(pair_counts(a, EDGES, **options)), expected_of(a, a, mode))
-        np.testing.assert_array_equal(counted(pair_counts.jit(a, EDGES, part_b=b, **options)), expected_of(a, b, mode))
+        np.testing.assert_array_equal(counted(pair_counts.jit(a, EDGES, queries=b, **options)), expected_of(a, b, mode))
 
 
 @pytest.mark.parametrize("mode", SECOND)
@@ -104,7 +104,7 @@ def test_weights_and_regions(mode: str) -> None:
     rng = np.random.default_rng(4)
     pos, weight, region = oracles.uniform(250, 3), rng.uniform(0.5, 2, 250), rng.integers(0, 3, 250)
     options = {"mode": mode, "edges_b": SECOND[mode], "los": "midpoint"}
-    found = pair_counts(pos, EDGES, weight=weight.astype("f4"), region=region, num_regions=3, **options)
+    found = pair_counts(pos, EDGES, weights=weight.astype("f4"), regions=region, num_regions=3, **options)
     weight = weight.astype("f4")
     np.testing.assert_allclose(found.weight, expected_of(pos, pos, mode, weights=(weight, weight)), rtol=2e-6)
     for k in range(3):
@@ -143,7 +143,7 @@ def test_midpoint_line_of_sight_in_periodic_box_raises() -> None:
         with pytest.raises(ValueError, match="los='midpoint' requires an open box"):
             call(pos, EDGES, [1.0, 0.0, 0.0], **options)
     with pytest.raises(Exception, match="los='midpoint' requires an open box"):
-        jax.block_until_ready(jax.jit(lambda box: pair_counts(pos, EDGES, box, **options))(1.0))
+        jax.block_until_ready(jax.jit(lambda box: pair_counts(pos, EDGES, boxsize=box, **options))(1.0))
     with pytest.raises(ValueError, match="los is 'midpoint', which needs randoms"):
         correlation.multipoles(pos, EDGES, 1.0, los="midpoint")
 
@@ -156,7 +156,7 @@ def test_counts_describe_themselves(how: str) -> None:
     if how == "smap":
         pos, other = (deal(one, uneven(len(one), 2)) for one in (pos, other))
     edges, along, box = EDGES / 3, ALONG / 7, np.array([1.0, 0.0, 0.9])
-    found = count(pos, edges, boxsize=box, part_b=other, mode="rp_pi", edges_b=along, los=-3)
+    found = count(pos, edges, boxsize=box, queries=other, mode="rp_pi", edges_b=along, los=-3)
     for have, want in ((found.edges, edges), (found.edges_b, along), (found.boxsize, box)):
         np.testing.assert_array_equal(np.asarray(have), want)
     assert (found.mode, found.los, found.cross) == ("rp_pi", 0, True)

@@ -13,10 +13,10 @@ import pytest
 from devices import DEVICE_COUNTS, deal, even, joined, mesh_of, uneven
 
 import jztree as jz
+from jztree import build_index
 from jztree.config import TreeConfig
 from jztree.data import Pos
 from jztree.radius import neighbours_within, pairs_within
-from jztree.tree import zsort_and_tree
 from jztree.within import _listing
 from jztree.within._listing import Listing
 
@@ -86,10 +86,10 @@ def test_equals_brute_force(dims: int, kind: str, dtype: Any) -> None:
     box = oracles.box_lengths(kind, dims)
     pos, query = oracles.uniform(150, dims, dtype), oracles.uniform(40, dims, dtype, seed=4) * 3 - 1
     radius = 0.3 if dims > 2 else 0.1
-    assert_pairs(pairs_within(pos, radius, box), brute(pos, pos, radius, box))
-    assert_pairs(pairs_within.jit(pos, radius, box, full=True), brute(pos, pos, radius, box, "full"))
+    assert_pairs(pairs_within(pos, radius, boxsize=box), brute(pos, pos, radius, box))
+    assert_pairs(pairs_within.jit(pos, radius, boxsize=box, full=True), brute(pos, pos, radius, box, "full"))
     own = np.random.default_rng(1).random(40) * radius * 1.5
-    found = pairs_within.jit(pos, own, box, part_query=query)
+    found = pairs_within.jit(pos, own, boxsize=box, queries=query)
     assert_pairs(found, brute(pos, query, own, box, "separate"))
 
 
@@ -99,8 +99,8 @@ def test_equals_brute_force(dims: int, kind: str, dtype: Any) -> None:
 def test_all_images_of_radii_above_half_the_box(dims: int, radius: float, dtype: Any) -> None:
     box = [1.0, 0.7, 1.3][:dims]
     pos = (oracles.uniform(12, dims, dtype) * 4 - 2).astype(dtype)
-    assert_pairs(pairs_within(pos, radius, box), brute(pos, pos, radius, box))
-    assert_pairs(pairs_within.jit(pos, radius, box, full=True), brute(pos, pos, radius, box, "full"))
+    assert_pairs(pairs_within(pos, radius, boxsize=box), brute(pos, pos, radius, box))
+    assert_pairs(pairs_within.jit(pos, radius, boxsize=box, full=True), brute(pos, pos, radius, box, "full"))
 
 
 @pytest.mark.parametrize("width", [1e-7, 1e-2])
@@ -110,21 +110,21 @@ def test_pairs_of_a_clump_around_a_corner_have_exact_vectors(radius: float, widt
     outside = (np.random.default_rng(1).standard_normal((12, 3)) * width).astype(dtype)
     inside = np.where(outside < 0, 1 + outside, outside).astype(dtype)
     for pos in (outside, np.where(inside < 1, inside, 0)):
-        assert_pairs(pairs_within.jit(pos, radius, 1.0), brute(pos, pos, radius, 1.0))
+        assert_pairs(pairs_within.jit(pos, radius, boxsize=1.0), brute(pos, pos, radius, 1.0))
 
 
 @pytest.mark.parametrize("box", [None, 4.0, 0.1 * 40])
 @pytest.mark.parametrize("radius", [0.0, 1.0, np.nextafter(1.0, 0), np.sqrt(2.0), 2.0, 4.0])
 def test_lattice_with_pairs_at_the_radius(box: Any, radius: float, dtype: Any) -> None:
     pos = np.repeat(oracles.lattice(4, 3, dtype)[:20], 2, axis=0)
-    assert_pairs(pairs_within(pos, radius, box), brute(pos, pos, radius, box))
+    assert_pairs(pairs_within(pos, radius, boxsize=box), brute(pos, pos, radius, box))
 
 
 def test_box_that_float32_cannot_represent() -> None:
     """Multiples of the box length must still be computed in float64."""
     pos = (np.arange(30)[:, None] * 0.1 % 3).astype(np.float32)
     for radius in (0.1, 0.3, np.float64(np.float32(0.1)), 0.9, 2.1):
-        assert_pairs(pairs_within(pos, radius, 0.7), brute(pos, pos, radius, 0.7))
+        assert_pairs(pairs_within(pos, radius, boxsize=0.7), brute(pos, pos, radius, 0.7))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 33])
@@ -135,15 +135,14 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
         for q in (0, 1, 5):
             query = oracles.uniform(q, 3, seed=3)
             expected = brute(pos, query, 0.4, kind="separate") if n * q else {}
-            assert_pairs(call(pos, 0.4, part_query=query), expected)
+            assert_pairs(call(pos, 0.4, queries=query), expected)
 
 
-def test_padding_and_a_hierarchy() -> None:
+def test_padding_and_an_index() -> None:
     pos = oracles.uniform(200, 3)
-    assert_pairs(pairs_within(Pos(pos=pos, num=150), 0.2, 1.0), brute(pos[:150], pos[:150], 0.2, 1.0))
-    partz, th = zsort_and_tree.jit(Pos(pos=pos), TreeConfig(leaf_size=5), boxsize=1.0)
-    posz = np.asarray(partz.pos)
-    assert_pairs(pairs_within.jit(partz, 0.2, 1.0, th=th), brute(posz, posz, 0.2, 1.0))
+    assert_pairs(pairs_within(Pos(pos=pos, num=150), 0.2, boxsize=1.0), brute(pos[:150], pos[:150], 0.2, 1.0))
+    index = build_index.jit(pos, 1.0, cfg=TreeConfig(leaf_size=5))
+    assert_pairs(pairs_within.jit(index, 0.2), brute(pos, pos, 0.2, 1.0))
 
 
 @pytest.mark.aarch64
@@ -151,13 +150,13 @@ def test_padding_and_a_hierarchy() -> None:
 @pytest.mark.long
 def test_full_lists_equal_those_of_neighbours() -> None:
     pos = oracles.clustered(3000, 3)
-    pairs, lists = pairs_within(pos, 0.02, 1.0, full=True), neighbours_within(pos, 0.02, 1.0)
+    pairs, lists = pairs_within(pos, 0.02, boxsize=1.0, full=True), neighbours_within(pos, 0.02, boxsize=1.0)
     own = np.asarray(lists.query()) != np.asarray(lists.index)
     np.testing.assert_array_equal(
         np.unique(np.asarray(pairs.edge_index()).T, axis=0),
         np.unique(np.column_stack([lists.query(), lists.index])[own], axis=0),
     )
-    assert int(pairs_within(pos, 0.02, 1.0).num) * 2 == int(pairs.num)
+    assert int(pairs_within(pos, 0.02, boxsize=1.0).num) * 2 == int(pairs.num)
 
 
 @pytest.mark.long
@@ -170,7 +169,7 @@ def test_long_lists_among_short_ones(box: Any, full: bool) -> None:
     pos = random.permutation(pos).astype(np.float32)
     expected = brute(pos, pos, 0.02, box, "full" if full else "half")
     for call in (pairs_within, pairs_within.jit):
-        assert_pairs(call(pos, 0.02, box, full=full), expected)
+        assert_pairs(call(pos, 0.02, boxsize=box, full=full), expected)
 
 
 @pytest.mark.parametrize("find", [pairs_within, neighbours_within])
@@ -211,9 +210,9 @@ def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch:
 def test_requested_quantities_equal_those_of_the_whole_list(quantities: str) -> None:
     """Near the boundary, groups search several images; some positions are outside the box."""
     pos, query = oracles.uniform(300, 3), oracles.uniform(90, 3, seed=5) * 3 - 1
-    for options in ({}, {"full": True}, {"part_query": query}, {"full": True, "capacity": 20000}):
-        whole = pairs_within(pos, 0.3, 1.0, **options)
-        found = pairs_within.jit(pos, 0.3, 1.0, **options, quantities=quantities)
+    for options in ({}, {"full": True}, {"queries": query}, {"full": True, "capacity": 20000}):
+        whole = pairs_within(pos, 0.3, boxsize=1.0, **options)
+        found = pairs_within.jit(pos, 0.3, boxsize=1.0, **options, quantities=quantities)
         num = int(whole.num)
         assert int(found.num) == num > 1000
         for name, letter in (("i", "i"), ("j", "j"), ("shift", "S"), ("vector", "D"), ("distance", "d")):
@@ -228,8 +227,8 @@ def test_requested_quantities_equal_those_of_the_whole_list(quantities: str) -> 
 @pytest.mark.parametrize("quantities", ["ij", "S", "d"])
 def test_requested_quantities_over_devices(quantities: str) -> None:
     pos, counts = oracles.uniform(500, 3), uneven(500, 3)
-    whole = pairs_within(pos, 0.2, 1.0)
-    found = pairs_within.smap(mesh_of(3), jit=True)(deal(pos, counts, 500), 0.2, 1.0, quantities=quantities)
+    whole = pairs_within(pos, 0.2, boxsize=1.0)
+    found = pairs_within.smap(mesh_of(3), jit=True)(deal(pos, counts, 500), 0.2, boxsize=1.0, quantities=quantities)
     edges = joined(np.stack([found.i, found.j], axis=-1), found.num)
     np.testing.assert_array_equal(np.unique(edges, axis=0), np.unique(whole.edge_index().T, axis=0))
     assert len(edges) == whole.num
@@ -243,7 +242,7 @@ def test_distances_alone_have_their_derivatives() -> None:
 
     def energy(pos: Any, box: Any, quantities: str) -> Any:
         return jnp.sum(
-            jnp.where((found := pairs_within(pos, 0.3, box, quantities=quantities)).i >= 0, found.distance, 0)
+            jnp.where((found := pairs_within(pos, 0.3, boxsize=box, quantities=quantities)).i >= 0, found.distance, 0)
         )
 
     for which in (0, 1):
@@ -264,14 +263,14 @@ def test_capacity() -> None:
             jax.block_until_ready(call(pos, 0.5, capacity=need - 1))
     with pytest.raises(jz.CapacityError):
         pairs_within.jit(pos, 0.5, capacity=3)
-    found = jax.jit(lambda x, r: pairs_within(x, r, 1.0, capacity=9000))(pos, jnp.float32(0.3))
+    found = jax.jit(lambda x, r: pairs_within(x, r, boxsize=1.0, capacity=9000))(pos, jnp.float32(0.3))
     assert_pairs(found, brute(pos, pos, np.float32(0.3), 1.0))
 
 
 @pytest.mark.parametrize("call", [pairs_within, pairs_within.jit])
 def test_full_lists_with_individual_radii_use_the_radius_of_the_first(call: Any) -> None:
     pos, radius = oracles.uniform(60, 3), np.linspace(0.0, 0.4, 60)
-    found = call(pos, radius, 1.0, full=np.True_)
+    found = call(pos, radius, boxsize=1.0, full=np.True_)
     assert_pairs(found, brute(pos, pos, radius, 1.0, "full"))
     assert np.any(np.asarray(found.i) > np.asarray(found.j))
 
@@ -282,7 +281,7 @@ def test_radii_that_reach_too_many_images(radius: float) -> None:
     assert int(pairs_within(pos, radius).num) == 190
     for call in (pairs_within, pairs_within.jit):
         with pytest.raises(Exception, match="periodic images or more"):
-            jax.block_until_ready(call(pos, radius, 1.0))
+            jax.block_until_ready(call(pos, radius, boxsize=1.0))
 
 
 @pytest.mark.parametrize(
@@ -308,10 +307,10 @@ def test_invalid_arguments_raise(options: Any, words: str, call: Any) -> None:
 
 def test_positions_far_from_the_origin() -> None:
     pos = (oracles.uniform(50, 3, np.float64) * 1e5).astype(np.float32)
-    assert_pairs(pairs_within(pos, 0.3, 1.0), brute(pos, pos, 0.3, 1.0))
+    assert_pairs(pairs_within(pos, 0.3, boxsize=1.0), brute(pos, pos, 0.3, 1.0))
     pos[7, 1] = 1e9
     with pytest.raises(Exception, match="row 7 is 2"):
-        jax.block_until_ready(pairs_within(pos, 0.3, 1.0))
+        jax.block_until_ready(pairs_within(pos, 0.3, boxsize=1.0))
 
 
 @pytest.mark.long
@@ -322,7 +321,7 @@ def test_derivatives() -> None:
         weight = np.random.default_rng(0).random((2000, 4))
 
         def total(pos: Any, query: Any, length: Any) -> Any:
-            found = pairs_within(pos, 0.8, length, part_query=query, capacity=2000)
+            found = pairs_within(pos, 0.8, boxsize=length, queries=query, capacity=2000)
             there = found.i >= 0
             lengths = jnp.sum(jnp.where(there, weight[:, 0] * found.distance**2, 0))
             return lengths + jnp.sum(jnp.where(there[:, None], weight[:, 1:] * found.vector**3, 0))
@@ -349,11 +348,13 @@ def same_as_here(found: Any, here: Any, ndev: int) -> None:
 def test_pairs_over_devices(ndev: int, full: bool) -> None:
     pos = (oracles.clustered(400, 3) * 2 - 0.5).astype(np.float32)
     for radius in (0.05, 0.6):
-        found = pairs_within.smap(mesh_of(ndev), jit=True)(deal(pos, uneven(400, ndev), 400), radius, 1.0, full=full)
+        found = pairs_within.smap(mesh_of(ndev), jit=True)(
+            deal(pos, uneven(400, ndev), 400), radius, boxsize=1.0, full=full
+        )
         edges: Edges = {}
         for rank in range(ndev):
             edges |= edges_of(jax.tree.map(lambda leaf, rank=rank: leaf[rank], found))
-        here = edges_of(pairs_within(pos, radius, 1.0, full=full))
+        here = edges_of(pairs_within(pos, radius, boxsize=1.0, full=full))
         assert edges.keys() == here.keys()
         assert all((edges[key] == here[key]).all() for key in edges)
 
@@ -363,7 +364,9 @@ def test_pairs_over_devices(ndev: int, full: bool) -> None:
 def test_queries_over_devices(ndev: int) -> None:
     pos, query = oracles.clustered(300, 3), oracles.uniform(90, 3, seed=9)
     dealt = deal(query, even(90, ndev), 90)
-    found = pairs_within.smap(mesh_of(ndev), jit=True)(deal(pos, uneven(300, ndev), 300), 0.3, 1.0, part_query=dealt)
+    found = pairs_within.smap(mesh_of(ndev), jit=True)(
+        deal(pos, uneven(300, ndev), 300), 0.3, boxsize=1.0, queries=dealt
+    )
     edges: Edges = {}
     for rank in range(ndev):
         edges |= edges_of(jax.tree.map(lambda leaf, rank=rank: leaf[rank], found))
@@ -390,7 +393,7 @@ def test_equals_other_libraries(radius: float, theirs: Callable[..., Any]) -> No
         pos = oracles.uniform(60, 3, np.float64) * 3 - 1
         box = np.asarray([1.0, 1.4, 1.1])
         i, j, shift, vector = theirs(pos, box, radius)
-        edges = edges_of(pairs_within(pos, radius, box, full=True))
+        edges = edges_of(pairs_within(pos, radius, boxsize=box, full=True))
     expected = {(int(a), int(b), *map(int, s)): d for a, b, s, d in zip(i, j, shift, vector, strict=True)}
     assert edges.keys() == expected.keys()
     np.testing.assert_allclose([edges[key] for key in expected], list(expected.values()), atol=1e-12)

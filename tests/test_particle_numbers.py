@@ -54,8 +54,8 @@ def test_lengths_and_densities_with_a_unit_are_refused(tmp_path: Path) -> None:
     calls = {
         "boxsize": [lambda f=f: f(pos, K, boxsize=box) for f in (jz.knn.knn, jz.knn.knn.jit)],
         "rlink": [lambda f=f: f(pos, one) for f in (jz.fof.fof_labels, jz.fof.fof_labels.jit)],
-        "density": [lambda: sphere(part, pos, one), lambda: sphere.jit(part, pos, one)],
-        "G": [lambda: sphere(part, pos, 1.0, G=one)],
+        "density": [lambda f=f: f(part, one, queries=pos) for f in (sphere, sphere.jit)],
+        "gravity": [lambda: sphere(part, 1.0, queries=pos, gravity=one)],
         "pos of the particles": [lambda: io.write_snapshot(tmp_path / "s.hdf5", data.Pos(pos=in_unit(pos, "m")))],
     }
     for name, some in calls.items():

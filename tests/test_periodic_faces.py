@@ -87,7 +87,7 @@ def test_distances_are_exact_below_the_rounding_of_many_box_lengths(x64: None, b
         assert_exact(jz.knn.knn.jit(pos, k, 0.7), pos, pos, 0.7)
     inside = clump(1e-12, 0.7, np.float64, 60, seed=1)
     assert_exact(jz.knn.knn.jit(pos, 6, 0.7, part_query=inside), inside, pos, 0.7)
-    far = jz.radius.count_within.jit(pos, 1.5e-12, 0.7, part_query=inside)
+    far = jz.radius.count_within.jit(pos, 1.5e-12, boxsize=0.7, queries=inside)
     np.testing.assert_array_equal(far, (exact_distances(inside, pos, 0.7) <= 1.5e-12).sum(axis=1))
 
 
@@ -121,11 +121,11 @@ def test_max_radius_near_a_corner_agrees_with_counts(width: float, dtype: Any) -
     every = exact_distances(pos, pos, 1.0)
     radius = float(np.median(every)) / 3
     rad, idx = map(np.asarray, jz.knn.knn.jit(pos, 12, 1.0, max_radius=radius))
-    count = np.asarray(jz.radius.count_within.jit(pos, radius, 1.0))
+    count = np.asarray(jz.radius.count_within.jit(pos, radius, boxsize=1.0))
     np.testing.assert_array_equal(count, (every <= radius).sum(axis=1))
     np.testing.assert_array_equal((idx >= 0).sum(axis=1), np.minimum(count, 12))
     assert_rounded_once(rad[idx >= 0], np.take_along_axis(every, idx, axis=1)[idx >= 0])
-    near = jz.radius.nearest_within.jit(pos, radius, 12, 1.0)
+    near = jz.radius.nearest_within.jit(pos, radius, 12, boxsize=1.0)
     np.testing.assert_array_equal(near.distance, rad)
 
 
@@ -136,10 +136,11 @@ def test_densities_equal_those_in_open_space(width: float, dtype: Any) -> None:
     for density in (jz.density.knn_density, jz.density.sph_density):
         np.testing.assert_allclose(density.jit(part, 8, 1.0), density.jit(part, 8), rtol=1e-5)
     velocity = pos * dtype(1 / width)
-    sums = [jz.radius.kernel_sums.jit(pos, width, box) for box in (1.0, None)]
+    sums = [jz.radius.kernel_sums.jit(pos, width, boxsize=box) for box in (1.0, None)]
     np.testing.assert_allclose(*sums, rtol=1e-5)
     found, expected = (
-        np.asarray(jz.radius.sph_derivative.jit(part, 2 * width, velocity, "divergence", box)) for box in (1.0, None)
+        np.asarray(jz.radius.sph_derivative.jit(part, 2 * width, velocity, derivative="divergence", boxsize=box))
+        for box in (1.0, None)
     )
     oracles.assert_near(found, expected, 1e-4 if dtype == np.float32 else 1e-8)
 
@@ -174,10 +175,12 @@ def test_radius_including_a_distance_includes_the_neighbour(box: Any, dtype: Any
     distance = jz.knn.knn.jit(pos, 8, box)[0][:, -1]
     radius = jz.radius.radius_including(distance)
     assert radius.dtype == distance.dtype
-    assert (np.asarray(jz.radius.count_within.jit(pos, distance, box)) < 8).any(), "no distance was rounded down"
-    assert (np.asarray(jz.radius.count_within.jit(pos, radius, box)) == 8).all()
+    assert (np.asarray(jz.radius.count_within.jit(pos, distance, boxsize=box)) < 8).any(), (
+        "no distance was rounded down"
+    )
+    assert (np.asarray(jz.radius.count_within.jit(pos, radius, boxsize=box)) == 8).all()
     assert (np.asarray(jz.knn.knn.jit(pos, 8, box, max_radius=radius)[1]) >= 0).all()
-    lists = jz.radius.neighbours_within.jit(pos, radius, box)
+    lists = jz.radius.neighbours_within.jit(pos, radius, boxsize=box)
     np.testing.assert_array_equal(np.diff(lists.splits), 8)
 
 

@@ -47,7 +47,7 @@ def test_queries_of_another_precision_raise_and_suggest_the_cast(x64: None) -> N
             with pytest.raises(ValueError, match=rf"queries with \.astype\('{pos.dtype}'\)"):
                 call(pos, 2, part_query=query)
         with pytest.raises(ValueError, match=rf"particles with \.astype\('{query.dtype}'\)"):
-            jz.radius.count_within(pos, 0.1, part_query=query)
+            jz.radius.count_within(pos, 0.1, queries=query)
 
 
 @pytest.mark.parametrize(

@@ -276,7 +276,7 @@ def test_padding_of_nan_affects_no_result_and_no_derivative() -> None:
         padded = dataclasses.replace(padded, pos=padded.pos.at[:N].set(pos))
         cata = jz.fof.fof_and_catalogue(padded, 0.02, 1.0)[1]
         rad = jz.knn.knn(padded, 4, 1.0, result="rad")[:N]
-        density = jz.density.knn_density(padded, 8, 1.0)[:N]
+        density = jz.density.knn_density(padded, 8, boxsize=1.0)[:N]
         columns = jax.tree.map(lambda leaf: leaf[:3], [cata.com_pos, cata.mass, cata.shape_tensor, cata.com_vel])
         return sum(jnp.sum(x) for x in jax.tree.leaves((columns, rad, density)))
 

@@ -89,14 +89,14 @@ def search(kernel: str) -> None:
     pos, radius = oracles.uniform(200, 3), 0.3
     cfg = RadiusConfig(tree=TreeConfig(leaf_size=40, fan_out=2))
     {
-        "count_within": lambda: jz.radius.count_within(pos, [0.1, radius], 1.0, cfg=cfg),
+        "count_within": lambda: jz.radius.count_within(pos, radii=[0.1, radius], boxsize=1.0, cfg=cfg),
         "knn": lambda: jz.knn.knn(
             oracles.uniform(2000, 3), 6, 1.0, cfg=KNNConfig(tree=TreeConfig(leaf_size=12, fan_out=40))
         ),
-        "kernel_sums": lambda: jz.radius.kernel_sums(pos, radius, 1.0, cfg=cfg),
-        "neighbours_within": lambda: jz.radius.neighbours_within(pos, radius, 1.0, nearest_first=True, cfg=cfg),
+        "kernel_sums": lambda: jz.radius.kernel_sums(pos, radius, boxsize=1.0, cfg=cfg),
+        "neighbours_within": lambda: jz.radius.neighbours_within(pos, radius, boxsize=1.0, nearest_first=True, cfg=cfg),
         "pair_counts": lambda: jz.radius.pair_counts(pos, [0.1, 0.2, radius], boxsize=1.0, cfg=cfg),
-        "pairs_within": lambda: jz.radius.pairs_within(pos, radius, 1.0, cfg=cfg),
+        "pairs_within": lambda: jz.radius.pairs_within(pos, radius, boxsize=1.0, cfg=cfg),
     }[kernel]()
 
 

@@ -158,10 +158,10 @@ def test_extremes_keep_narrow_dtypes_and_their_initial_values(dtype: str) -> Non
     def value(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> jax.Array:
         return jnp.asarray(source.mass % 2 if dtype == "bool" else source.mass).astype(dtype)
 
-    lists = neighbours_within(part, 0.15, part_query=query)
+    lists = neighbours_within(part, 0.15, queries=query)
     everything = value(None, part, jnp.zeros(0), jnp.zeros(0))[lists.index]
     for how in kernels.REDUCTIONS[1:]:
-        found = reduce_within(part, 0.15, value, part_query=query, how=how)
+        found = reduce_within(part, 0.15, value, queries=query, how=how)
         assert found.dtype == dtype
         wanted = getattr(jax.ops, f"segment_{how}")(everything, lists.query(), 21, indices_are_sorted=True)
         np.testing.assert_array_equal(found, wanted)

@@ -11,10 +11,10 @@ import pytest
 from devices import DEVICE_COUNTS, deal, even, joined, mesh_of, uneven
 
 import jztree as jz
+from jztree import build_index
 from jztree.config import RadiusConfig, TreeConfig
 from jztree.data import ParticleData, Pos, PosMass
 from jztree.radius import count_within, reduce_within
-from jztree.tree import zsort_and_tree
 
 pytestmark = pytest.mark.emulated
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.emulated
 def bell(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> Any:
     """Return values that depend on all arguments: positions, distances, and particle properties."""
     weight = source.mass * jnp.exp(-((distance / 0.1) ** 2))
-    return {"weight": weight, "moment": vector * (query.mass * source.mass)[:, None]}
+    return {"weights": weight, "moment": vector * (query.mass * source.mass)[:, None]}
 
 
 def all_pairs(query: np.ndarray, pos: np.ndarray, radius: Any, box: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -37,7 +37,7 @@ def bell_of_all(query: Any, part: Any, radius: Any, box: Any) -> dict[str, np.nd
     vector, distance, within = all_pairs(query.pos, part.pos, radius, box)
     products = np.asarray(query.mass, np.float64)[:, None] * part.mass * within
     weight = np.where(within, np.asarray(part.mass, np.float64) * np.exp(-((distance / 0.1) ** 2)), 0)
-    return {"weight": weight.sum(axis=1), "moment": np.einsum("qn,qnd->qd", products, vector)}
+    return {"weights": weight.sum(axis=1), "moment": np.einsum("qn,qnd->qd", products, vector)}
 
 
 def masses(n: int, seed: int) -> np.ndarray:
@@ -56,9 +56,9 @@ def test_equals_all_pairs(dims: int, kind: str, dtype: Any) -> None:
     box, radius = oracles.box_lengths(kind, dims), 0.4 if dims > 2 else 0.15
     part = PosMass(pos=oracles.uniform(200, dims, dtype), mass=masses(200, 1))
     query = PosMass(pos=oracles.uniform(40, dims, dtype, seed=4) * 3 - 1, mass=masses(40, 2))
-    assert_same(reduce_within(part, radius, bell, box), bell_of_all(part, part, radius, box))
+    assert_same(reduce_within(part, radius, bell, boxsize=box), bell_of_all(part, part, radius, box))
     each = np.linspace(0, 2 * radius, 40)
-    assert_same(reduce_within(part, each, bell, box, None, query), bell_of_all(query, part, each, box))
+    assert_same(reduce_within(part, each, bell, boxsize=box, queries=query), bell_of_all(query, part, each, box))
 
 
 @pytest.mark.long
@@ -66,7 +66,7 @@ def test_equals_all_pairs(dims: int, kind: str, dtype: Any) -> None:
 def test_any_number_of_particles_and_queries(n: int, q: int) -> None:
     part, query = (PosMass(pos=oracles.uniform(m, 3, seed=m), mass=masses(m, 3)) for m in (n, q))
     for call in (reduce_within, reduce_within.jit):
-        found = call(part, 0.2, bell, 1.0, part_query=query)
+        found = call(part, 0.2, bell, boxsize=1.0, queries=query)
         assert found["moment"].shape == (q, 3)
         assert_same(found, bell_of_all(query, part, 0.2, 1.0))
 
@@ -105,13 +105,13 @@ def test_sums_of_narrow_numbers_are_wide(given: str, summed: str) -> None:
         return jnp.ones(distance.shape, given)
 
     query = pos[:2]
-    found = reduce_within.jit(pos, 0.1, one, part_query=query)
+    found = reduce_within.jit(pos, 0.1, one, queries=query)
     assert found.dtype == summed
     np.testing.assert_array_equal(found, [6000, 6000])
-    assert reduce_within.jit(pos, 0.1, one, part_query=query, how="max").dtype == given
+    assert reduce_within.jit(pos, 0.1, one, queries=query, how="max").dtype == given
     with jax.enable_x64(True):
         wide = summed.replace("32", "64") if "int" in summed else summed
-        assert reduce_within(pos, 0.1, one, part_query=query).dtype == wide
+        assert reduce_within(pos, 0.1, one, queries=query).dtype == wide
 
 
 @pytest.mark.parametrize("how", ["max", "min"])
@@ -124,7 +124,7 @@ def test_largest_and_smallest(how: str) -> None:
 
     within = all_pairs(query, pos, 0.1, 1.0)[2]
     expected = getattr(np, how)(np.where(within, value, -np.inf if how == "max" else np.inf), axis=1)
-    found = reduce_within.jit(part, 0.1, carried, 1.0, part_query=query, how=how)
+    found = reduce_within.jit(part, 0.1, carried, boxsize=1.0, queries=query, how=how)
     np.testing.assert_array_equal(found, expected.astype(np.float32))
     assert np.isinf(expected).any(), "no query is without a pair"
 
@@ -139,7 +139,7 @@ def test_padding_and_properties_of_various_dtypes() -> None:
         toward = jnp.sum((source.vel - query.vel) * vector, axis=1)
         return toward * source.mass, (source.id > query.id).astype(jnp.int32)
 
-    found, later = reduce_within(part, 0.2, apart, 1.0)
+    found, later = reduce_within(part, 0.2, apart, boxsize=1.0)
     vector, _, within = all_pairs(pos[:n], pos[:n], 0.2, 1.0)
     relative = vel[None, :n].astype(np.float64) - vel[:n, None]
     oracles.assert_near(found[:n], 2 * np.sum((relative * vector).sum(axis=-1) * within, axis=1), 1e-5)
@@ -148,14 +148,12 @@ def test_padding_and_properties_of_various_dtypes() -> None:
 
 
 @pytest.mark.long
-def test_existing_hierarchy() -> None:
+def test_index_and_leaf_sizes() -> None:
     part = PosMass(pos=oracles.clustered(2_000, 3), mass=masses(2_000, 6))
-    partz, th = zsort_and_tree.jit(part, boxsize=1.0)
-    sorted_part = jax.tree.map(np.asarray, partz)
-    expected = bell_of_all(sorted_part, sorted_part, 0.05, 1.0)
-    assert_same(reduce_within.jit(partz, 0.05, bell, 1.0, th), expected)
+    expected = bell_of_all(part, part, 0.05, 1.0)
+    assert_same(reduce_within.jit(build_index.jit(part, 1.0), 0.05, bell), expected)
     cfg = RadiusConfig(tree=TreeConfig(leaf_size=3, fan_out=2))
-    assert_same(reduce_within(partz, 0.05, bell, 1.0, cfg=cfg), expected)
+    assert_same(reduce_within(part, 0.05, bell, boxsize=1.0, cfg=cfg), expected)
 
 
 # Derivatives
@@ -167,7 +165,7 @@ def _sharp(part: Any, radius: Any, query: Any, box: Any, scale: Any) -> jax.Arra
     def pull(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> jax.Array:
         return source.mass[:, None] * vector / (scale * distance[:, None]) ** 3
 
-    found = reduce_within(part, radius, pull, box, part_query=query)
+    found = reduce_within(part, radius, pull, boxsize=box, queries=query)
     return jnp.sum(found * jnp.arange(1.0, 4.0, dtype=found.dtype))
 
 
@@ -237,13 +235,13 @@ def test_over_devices(ndev: int) -> None:
     spread, asking = dealt(part, of_sources, 1_000), dealt(query, of_queries, 300)
     mapped = reduce_within.smap(mesh_of(ndev), jit=True)
     for box in (None, 1.0):
-        found = mapped(spread, 0.07, bell, box)
+        found = mapped(spread, 0.07, bell, boxsize=box)
         assert_same({k: joined(v, of_sources) for k, v in found.items()}, bell_of_all(part, part, 0.07, box))
-        found = mapped(spread, 0.07, bell, box, part_query=asking)
+        found = mapped(spread, 0.07, bell, boxsize=box, queries=asking)
         assert_same({k: joined(v, of_queries) for k, v in found.items()}, bell_of_all(query, part, 0.07, box))
 
     def loss(part: Any, query: Any, call: Any) -> jax.Array:
-        found = call(part, 0.07, bell, 1.0, part_query=query)
+        found = call(part, 0.07, bell, boxsize=1.0, queries=query)
         return jnp.sum(found["weight"] ** 2) + jnp.sum(found["moment"])
 
     many = jax.jit(jax.grad(lambda p, q: loss(p, q, mapped), argnums=(0, 1), allow_int=True))(spread, asking)

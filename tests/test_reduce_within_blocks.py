@@ -19,7 +19,7 @@ def test_block_that_ends_among_equal_points() -> None:
         np.zeros((3, 2), np.float32),
         1.0,
         lambda query, source, vector, distance: jnp.ones(distance.shape),
-        part_query=queries,
+        queries=queries,
     )
     np.testing.assert_array_equal(found, np.full(4_200, 3))
 

@@ -81,7 +81,7 @@ def test_against_plain_sums(dims: int, kind: str) -> None:
     (pos, vel, mass), box = particles(dims), oracles.box_lengths(kind, dims)
     centre = np.concatenate([pos[:40], oracles.uniform(20, dims), pos[:5] - 1]).astype(np.float32)
     radius = np.random.default_rng(6).choice([0.0, 1e-6, 0.02, 0.1, 0.3, 0.5], len(centre)).astype(np.float32)
-    found = sphere_properties(ParticleData(pos=pos, vel=vel, mass=mass), centre, radius, boxsize=box)
+    found = sphere_properties(ParticleData(pos=pos, vel=vel, mass=mass), radius, queries=centre, boxsize=box)
     expected = brute(pos, vel, mass, centre, radius, box)
     assert_sums(found, expected, 2e-5 if kind != "open" else 2e-6)
     assert (expected["count"] > 50).sum() > 5
@@ -91,10 +91,10 @@ def test_against_plain_sums(dims: int, kind: str) -> None:
 def test_float64_and_missing_properties(x64: None) -> None:
     pos, vel, _ = (array.astype(np.float64) for array in particles(3))
     radius = np.full(30, 0.1)
-    found = sphere_properties.jit(ParticleData(pos=pos, vel=vel), pos[:30], radius)
+    found = sphere_properties.jit(ParticleData(pos=pos, vel=vel), radius, queries=pos[:30])
     assert_sums(found, brute(pos, vel, np.ones(len(pos)), pos[:30], radius), 1e-12)
     np.testing.assert_array_equal(found.mass, found.count)
-    shared = sphere_properties.jit(PosMass(pos=pos, mass=0.25), pos[:30], radius)
+    shared = sphere_properties.jit(PosMass(pos=pos, mass=0.25), radius, queries=pos[:30])
     np.testing.assert_array_equal(shared.mass, 0.25 * np.asarray(found.count))
     np.testing.assert_array_equal(shared.shape_tensor, found.shape_tensor)
     assert shared.com_vel is None
@@ -106,7 +106,7 @@ def test_float64_and_missing_properties(x64: None) -> None:
 def test_empty_sphere_is_zero_and_unknown_sphere_is_nan() -> None:
     pos, vel, mass = particles(3)
     radius = np.array([0, -1, np.nan, 0.1, 0.1], np.float32)
-    found = sphere_properties(ParticleData(pos=pos, vel=vel, mass=mass), Pos(pos=pos[:5], num=4), radius)
+    found = sphere_properties(ParticleData(pos=pos, vel=vel, mass=mass), radius, queries=Pos(pos=pos[:5], num=4))
     np.testing.assert_array_equal(np.asarray(found.count)[[0, 1, 2, 4]], [0, 0, -1, 0])
     for name in COLUMNS:
         column = np.asarray(getattr(found, name))
@@ -120,7 +120,7 @@ def test_empty_sphere_is_zero_and_unknown_sphere_is_nan() -> None:
 def test_no_particles() -> None:
     none = np.zeros((0, 3), np.float32)
     found = sphere_properties.jit(
-        ParticleData(pos=none, vel=none, mass=none[:, 0]), np.ones((4, 3), np.float32), np.ones(4)
+        ParticleData(pos=none, vel=none, mass=none[:, 0]), np.ones(4), queries=np.ones((4, 3), np.float32)
     )
     assert not any(np.asarray(getattr(found, name)).any() for name in ("count", *COLUMNS))
     assert found.com_vel.shape == (4, 3)
@@ -129,7 +129,7 @@ def test_no_particles() -> None:
 def test_no_spheres() -> None:
     """An empty catalogue without capacity has none."""
     pos, vel, mass = particles(3)
-    found = sphere_properties.jit(ParticleData(pos=pos, vel=vel, mass=mass), pos[:0], mass[:0])
+    found = sphere_properties.jit(ParticleData(pos=pos, vel=vel, mass=mass), mass[:0], queries=pos[:0])
     assert {name: getattr(found, name).shape[0] for name in ("count", *COLUMNS)} == dict.fromkeys(
         ("count", *COLUMNS), 0
     )
@@ -147,7 +147,7 @@ def test_rotating_sphere() -> None:
     bulk = np.array([5, -7, 1])
     vel = bulk + np.concatenate([np.cross(omega, ball), 100 * rng.standard_normal(far.shape)])
     part = ParticleData(pos=pos, vel=vel.astype(np.float32), mass=np.float32(1 / n))
-    found = sphere_properties.jit(part, np.zeros((1, 3), np.float32), np.array([1.0001], np.float32))
+    found = sphere_properties.jit(part, np.array([1.0001], np.float32), queries=np.zeros((1, 3), np.float32))
     assert int(found.count[0]) == n
     np.testing.assert_allclose(found.angular_momentum[0], 0.4 * omega, atol=2e-3)
     np.testing.assert_allclose(found.com_vel[0], bulk, atol=2e-3)
@@ -172,7 +172,7 @@ def test_several_devices_agree_with_one(ndev: int) -> None:
         centres = deal(centre, dealt, rows=120)
         radii = deal(radius, dealt, rows=120).pos[..., 0]
         for box in (0.0, 1.0):
-            one = sphere_properties.jit(here, centre, radius[:, 0], boxsize=box)
+            one = sphere_properties.jit(here, radius[:, 0], queries=centre, boxsize=box)
             found = spheres(there, Pos(pos=centres.pos, num=centres.num), radii, boxsize=box)
             np.testing.assert_array_equal(found.ngroups, dealt)
             for field in ("count", *COLUMNS):
@@ -184,8 +184,8 @@ def test_several_devices_agree_with_one(ndev: int) -> None:
 def test_spheres_of_overdensities_hold_the_counted_particles() -> None:
     pos, vel, mass = particles(3, 4000)
     part = ParticleData(pos=pos, vel=vel, mass=mass)
-    around = spherical_overdensity.jit(part, pos[:50], 200 * float(mass.sum()), boxsize=1.0)
-    found = sphere_properties.jit(part, pos[:50], around.radius, boxsize=1.0)
+    around = spherical_overdensity.jit(part, 200 * float(mass.sum()), queries=pos[:50], boxsize=1.0)
+    found = sphere_properties.jit(part, around.radius, queries=pos[:50], boxsize=1.0)
     np.testing.assert_array_equal(found.count, around.count)
     np.testing.assert_allclose(found.mass, around.mass, rtol=1e-6)
     assert (np.asarray(found.count) > 0).sum() > 20
@@ -218,6 +218,6 @@ def test_errors_at_run_time() -> None:
         (ParticleData(pos=pos, vel=vel, mass=heavy), radius, "property of the sphere in row 0 is outside"),
     ):
         with pytest.raises(oracles.RUN_TIME_ERROR, match=message):
-            jax.block_until_ready(sphere_properties.jit(given, pos[:5], reach, boxsize=1.0))
+            jax.block_until_ready(sphere_properties.jit(given, reach, queries=pos[:5], boxsize=1.0))
     with pytest.raises(ValueError, match="no derivative"):
-        jax.grad(lambda x: sphere_properties(part, x, radius).mass.sum())(jnp.asarray(pos[:5]))
+        jax.grad(lambda x: sphere_properties(part, radius, queries=x).mass.sum())(jnp.asarray(pos[:5]))

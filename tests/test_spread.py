@@ -21,7 +21,7 @@ CALLS = {
     "knn": lambda pos: jz.knn.knn(pos, 3, 1.0),
     "a class": lambda pos: jz.knn.knn.jit(PosMass(pos=pos, mass=1.0), 3, 1.0),
     "queries": lambda pos: jz.knn.knn.jit(POS, 3, 1.0, part_query=pos),
-    "calls another": lambda pos: jz.density.smoothing_length(pos, 3, 1.0),
+    "calls another": lambda pos: jz.density.smoothing_length(pos, 3, boxsize=1.0),
     "fof_labels.jit": lambda pos: jz.fof.fof_labels.jit(pos, 0.1, 1.0),
 }
 

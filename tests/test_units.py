@@ -107,7 +107,7 @@ def check_catalogue(part: data.ParticleData, ids: np.ndarray, cata: Any) -> None
     "call",
     [
         lambda part: fof_and_catalogue.jit(part, RLINK),
-        lambda part: spherical_overdensity.jit(part, part.pos[:1], 1.0),
+        lambda part: spherical_overdensity.jit(part, 1.0, queries=part.pos[:1]),
         lambda part: zsort_and_tree.jit(part, MASSES),
     ],
     ids=["catalogue", "spheres", "tree"],
@@ -175,7 +175,7 @@ def test_masses_of_float64_keep_their_range_with_positions_of_float32(x64: None)
     with pytest.raises(
         Exception, match=r"row 0 has a mass .* outside the range of float32.*positions and masses in float64"
     ):
-        jax.block_until_ready(spherical_overdensity(part, part.pos[:2], 1e46).mass)
+        jax.block_until_ready(spherical_overdensity(part, 1e46, queries=part.pos[:2]).mass)
 
 
 @pytest.mark.parametrize("mass", [2e43, 1e-43])
@@ -222,7 +222,7 @@ def test_bad_masses_name_their_row(value: float) -> None:
         (77, lambda: fof_and_catalogue.jit(part, RLINK)[1].count),
         (77, lambda: knn_density.jit(part, 8)),
         (77, lambda: sph_density.jit(part, 8)),
-        (77, lambda: spherical_overdensity.jit(part, part.pos[:2], 1.0).count),
+        (77, lambda: spherical_overdensity.jit(part, 1.0, queries=part.pos[:2]).count),
         (77, lambda: zsort_and_tree.jit(part, MASSES)[1].flat_mass),
         (where, lambda: build_tree_hierarchy.jit(partz, MASSES).flat_mass),
     ):
@@ -357,7 +357,7 @@ def test_sums_that_overflow_float32_are_named() -> None:
 
 
 def spheres(part: data.ParticleData, density: float = 1e38) -> Any:
-    return spherical_overdensity.jit(part, part.pos[:2], density, G=6.6743e-8)
+    return spherical_overdensity.jit(part, density, queries=part.pos[:2], gravity=6.6743e-8)
 
 
 @pytest.mark.parametrize(("length", "mass"), [(1.0, 1.0), (3e11, 1e33), (1e-9, 1e-30), (1e-10, 1e-3)])

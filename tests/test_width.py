@@ -16,7 +16,7 @@ TOO_WIDE = (
 )
 # Arguments that are float64 in both modes, unless they are traced.
 EXACT = {
-    *("attach_within", "boxsize", "edges", "edges_b", "eps", "G", "gravity", "h", "h_query", "max_radius", "rlink"),
+    *("attach_within", "boxsize", "edges", "edges_b", "eps", "gravity", "h", "query_h", "max_radius", "radii", "rlink"),
     *("group_rlink", "vlink"),
     *("scale_factor", "softening"),
 }

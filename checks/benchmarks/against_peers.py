@@ -127,7 +127,7 @@ def peak_cases() -> Iterator[Case]:
 def density_peaks(pos: np.ndarray, k: int) -> Call:
     """Return our density peaks in a periodic box of length 1."""
     x = jax.numpy.asarray(pos)
-    density = jz.density.knn_density.jit(x, k, 1.0)
+    density = jz.density.knn_density.jit(x, k, boxsize=1.0)
     return lambda: jz.hierarchy.density_peaks.jit(x, density, k, 1.0)
 
 
@@ -142,16 +142,16 @@ def radius_cases() -> Iterator[Case]:
     n = 10**6
     pos, radius = uniform(n), (30 / n * 3 / (4 * np.pi)) ** (1 / 3)
     x, inside = jax.numpy.asarray(pos), pos.astype("f8")
-    counts = lambda: jz.radius.count_within.jit(x, radius, 1.0)  # noqa: E731
-    lists = lambda: jz.radius.neighbours_within.jit(x, radius, 1.0)  # noqa: E731
+    counts = lambda: jz.radius.count_within.jit(x, radius, boxsize=1.0)  # noqa: E731
+    lists = lambda: jz.radius.neighbours_within.jit(x, radius, boxsize=1.0)  # noqa: E731
     yield Case("counts within r, 1e+06", counts, "scipy", peers.scipy_counts(inside, radius, 1.0), 15.0)
     yield Case("lists within r, 1e+06", lists, "scipy", peers.scipy_lists(inside, radius, 1.0), 10.0, 1)
     yield Case("lists within r, 1e+06, beside pairs", lists, "scipy", peers.scipy_pairs(inside, radius, 1.0), 10.0)
-    once = lambda: jz.radius.pairs_within.jit(x, radius, 1.0, quantities="ij")  # noqa: E731
+    once = lambda: jz.radius.pairs_within.jit(x, radius, boxsize=1.0, quantities="ij")  # noqa: E731
     yield Case("pairs within r, 1e+06, rows alone", once, "scipy", peers.scipy_pairs(inside, radius, 1.0), 10.0)
-    lengths = jz.density.smoothing_length.jit(x, 60, 1.0)
-    sums = lambda: jz.radius.kernel_sums.jit(x, lengths, 1.0)  # noqa: E731
-    by_neighbours = lambda: jz.density.sph_density.jit(x, 60, 1.0)  # noqa: E731
+    lengths = jz.density.smoothing_length.jit(x, 60, boxsize=1.0)
+    sums = lambda: jz.radius.kernel_sums.jit(x, lengths, boxsize=1.0)  # noqa: E731
+    by_neighbours = lambda: jz.density.sph_density.jit(x, 60, boxsize=1.0)  # noqa: E731
     yield Case("kernel sums, 1e+06, 60 neighbours", sums, "own sph_density", by_neighbours, 1.0, 1)
     for few in (uniform(200_000), pos):
         eps = (12 / len(few) * 3 / (4 * np.pi)) ** (1 / 3)
@@ -170,7 +170,7 @@ def pairs(pos: np.ndarray, edges: np.ndarray, boxsize: float, **options: Any) ->
 
     def counted() -> Any:
         with jax.enable_x64(pos.dtype == np.float64):
-            return jz.radius.pair_counts.jit(pos, edges, boxsize, **options)
+            return jz.radius.pair_counts.jit(pos, edges, boxsize=boxsize, **options)
 
     return counted
 
@@ -229,7 +229,7 @@ def atom_cases() -> Iterator[Case]:
     n = 10**5
     pos, radius = uniform(n).astype("f8"), (50 / n * 3 / (4 * np.pi)) ** (1 / 3)
     x = jax.numpy.asarray(pos, np.float32)
-    ours = lambda: jz.radius.pairs_within.jit(x, radius, 1.0, full=True)  # noqa: E731
+    ours = lambda: jz.radius.pairs_within.jit(x, radius, boxsize=1.0, full=True)  # noqa: E731
     for name in ("vesin", "matscipy"):
         there = getattr(peers, name)(pos, radius, 1.0)
         yield Case(f"pairs of atoms, 1e+05, full list; {name}", ours, name, there, 3.0)

@@ -105,7 +105,7 @@ def _spheres(library: Any, pos: Any, effort: float, rlink: float, box: float) ->
     densest = jz.halos.densest_particle.jit(grouped, cata, nearness)
     centre = jz.data.Pos(pos=densest.part.pos, num=cata.ngroups)
     density = [times * len(pos) / box**3 for times in (500 / 0.3, 200 / 0.3, 200)]
-    return lambda: jz.overdensity.spherical_overdensity.jit(pos, centre, density, boxsize=box)
+    return lambda: jz.overdensity.spherical_overdensity.jit(pos, density, queries=centre, boxsize=box)
 
 
 def _of_spheres(out: Any) -> dict[str, Any]:
@@ -136,7 +136,7 @@ def _count_within(
     import jax.numpy as jnp
 
     query = None if queries is None else jnp.asarray(uniform(queries, SEED + 3))
-    return lambda: library.jz.radius.count_within.jit(pos, radius, boxsize=box, part_query=query)
+    return lambda: library.jz.radius.count_within.jit(pos, radius, boxsize=box, queries=query)
 
 
 def _kernel_sums(library: Any, pos: Any, effort: float, radius: float, box: float) -> Timed:

@@ -189,8 +189,10 @@ def one_device(n: int, dims: int = 3, dtype: Any = "float32") -> Iterator[Callab
     label = functools.partial(jz.fof.fof_and_catalogue.jit, part, 0.2 * spacing, box, cfg=_SMALL)
     yield lambda: jz.knn.knn.jit(part, k=16 if dims == 3 else 200, boxsize=box)
     yield label
-    yield lambda: jz.overdensity.spherical_overdensity.jit(part, centre, [200.0 * n], boxsize=box)
-    yield lambda: jz.overdensity.sphere_properties.jit(part, centre, jnp.full(len(centre.pos), reach), boxsize=box)
+    yield lambda: jz.overdensity.spherical_overdensity.jit(part, [200.0 * n], queries=centre, boxsize=box)
+    yield lambda: jz.overdensity.sphere_properties.jit(
+        part, jnp.full(len(centre.pos), reach), queries=centre, boxsize=box
+    )
     yield lambda: jz.halos.lowest_potential_particle.jit(*label(), softening=0.1 * spacing, boxsize=box)
     yield lambda: jz.radius.count_within.jit(part, reach, boxsize=box)
     yield lambda: jz.radius.nearest_within.jit(part, reach, 5, boxsize=box)
@@ -200,7 +202,9 @@ def one_device(n: int, dims: int = 3, dtype: Any = "float32") -> Iterator[Callab
     yield lambda: jz.radius.kernel_sums.jit(part, reach, boxsize=box)
     yield lambda: jz.fof.dbscan.jit(part, reach, 5, boxsize=box)
     yield lambda: jz.radius.neighbours_within.jit(part, reach, boxsize=box).query()
-    yield lambda: jz.radius.reduce_within.jit(part, reach, lambda query, source, vector, distance: distance, box)
+    yield lambda: jz.radius.reduce_within.jit(
+        part, reach, lambda query, source, vector, distance: distance, boxsize=box
+    )
     yield lambda: jz.hierarchy.density_peaks.jit(part, part.mass, 6, box)
     edges = jz.mst.euclidean.jit(part, box)
     yield lambda: jz.hierarchy.dendrogram.jit(edges)
@@ -234,7 +238,7 @@ def several_devices(n: int, dims: int = 3, dtype: Any = "float32") -> Iterator[C
     rlink = 0.7 * spacing
     yield lambda: jz.knn.knn.smap(mesh, jit=True)(part, k=5)
     yield lambda: jz.tree.distr_zsort.smap(mesh, jit=True)(part, equalize=False)
-    yield lambda: jz.overdensity.spherical_overdensity.smap(mesh, jit=True)(part, centre, 200.0 * n)
+    yield lambda: jz.overdensity.spherical_overdensity.smap(mesh, jit=True)(part, 200.0 * n, queries=centre)
     yield lambda: jz.fof.fof_and_catalogue.smap(mesh, jit=True)(part, rlink, cfg=_SMALL, attached=[part])
     yield lambda: jz.fof.dbscan.smap(mesh, jit=True)(part, rlink, 5)
     yield lambda: jz.mst.euclidean.smap(mesh, jit=True)(part)

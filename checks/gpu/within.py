@@ -17,10 +17,10 @@ def questions(n: int, dims: int, box: Any, spacing: float) -> Iterator[Question]
     within = jz.radius
     radii = np.array([0.2, 0.5, 0.9]) * spacing
     yield "counts", lambda part: within.count_within.jit(part, radii[1], boxsize=box)
-    yield "counts in several radii", lambda part: within.count_within.jit(part, radii, boxsize=box)
+    yield "counts in several radii", lambda part: within.count_within.jit(part, radii=radii, boxsize=box)
     yield "nearest within", lambda part: within.nearest_within.jit(part, radii[2], 5, boxsize=box)
     yield "knn within", lambda part: jz.knn.knn.jit(part, 6, boxsize=box, max_radius=radii[1])
-    yield "weighted counts", lambda part: within.count_within.jit(part, radii[1], boxsize=box, weight=part.mass)
+    yield "weighted counts", lambda part: within.count_within.jit(part, radii[1], boxsize=box, weights=part.mass)
     yield "pair counts", lambda part: within.pair_counts.jit(part, radii, boxsize=box).count
     yield "dbscan", lambda part: jz.fof.dbscan.jit(part, radii[1], 4, boxsize=box)
     yield "spanning tree", lambda part: jz.mst.euclidean.jit(part, box)
@@ -45,7 +45,10 @@ def _of_all_pairs(dims: int, box: Any, radii: np.ndarray) -> Iterator[Question]:
         if box == 0:
             yield "pairs seen by an observer", lambda part: _pairs(part, box, "rp_pi", radii, radii, "midpoint")
     for how in ("sum", "max"):
-        yield f"reductions, {how}", lambda part, how=how: within.reduce_within.jit(part, radii[1], _pull, box, how=how)
+        yield (
+            f"reductions, {how}",
+            lambda part, how=how: within.reduce_within.jit(part, radii[1], _pull, boxsize=box, how=how),
+        )
     for form in ("gather", "scatter", "mean_kernel", "mean_h"):
         yield f"kernel sums, {form}", lambda part, form=form: _sums(part, radii[2], box, form)
 
@@ -53,7 +56,7 @@ def _of_all_pairs(dims: int, box: Any, radii: np.ndarray) -> Iterator[Question]:
 def _pairs(part: Any, box: Any, mode: str, edges: Any, edges_b: Any, los: Any = -1) -> Any:
     # Sums of weights that are a power of two are exact in any order.
     weight = np.full(part.pos.shape[0], 0.5, part.pos.dtype)
-    found = jz.radius.pair_counts.jit(part, edges, boxsize=box, mode=mode, edges_b=edges_b, los=los, weight=weight)
+    found = jz.radius.pair_counts.jit(part, edges, boxsize=box, mode=mode, edges_b=edges_b, los=los, weights=weight)
     return found.count, found.weight
 
 

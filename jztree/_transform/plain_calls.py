@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import jax
 
+from ..particles import Index
+
 # Takes the positional and keyword arguments of a call. Returns all arguments by name, in the order of the function.
 Reader = Callable[[Sequence[Any], dict[str, Any]], dict[str, Any]]
 
@@ -31,7 +33,7 @@ def remembered(read: Reader) -> Reader:
     """Cache ``read`` for calls with JAX arrays of rows first, alone or in a class, followed by constants.
 
     Calls for which ``read`` raises or needs the values of an array are not cached. The same holds for calls with a
-    scalar array in the class, such as the number of particles.
+    scalar array in the class, such as the number of particles. An index was checked when it was built.
     """
 
     @functools.lru_cache(_KEPT)
@@ -59,10 +61,11 @@ def remembered(read: Reader) -> Reader:
 
 def _shapes_of(first: Any) -> tuple[Any, tuple[tuple[Any, Any], ...]] | None:
     """Return the structure, and the shape and dtype of each array, or None if checks may need more."""
-    if not isinstance(first, jax.Array) and type(first) not in _particle_classes:
+    is_index = isinstance(first, Index)  # its numbers were checked when it was built
+    if not (is_index or isinstance(first, jax.Array) or type(first) in _particle_classes):
         return None
     arrays, structure = jax.tree.flatten(first)
     for one in arrays:
-        if not isinstance(one, jax.Array) or isinstance(one, jax.core.Tracer) or one.ndim == 0:
+        if not isinstance(one, jax.Array) or isinstance(one, jax.core.Tracer) or (one.ndim == 0 and not is_index):
             return None
     return structure, tuple((one.shape, one.dtype) for one in arrays)

@@ -1,7 +1,8 @@
 """Validation of arguments: particles, boxes, lengths and radii, and their faults at run time."""
 
-from ._box import check_box, check_classes, exact_box_argument, sequence_of
+from ._box import check_box, check_classes, exact_box_argument, given_box, sequence_of
 from ._faults import first_row, row_fault, rows_fault
+from ._flat import Kind, flat
 from ._lengths import check_length
 from ._numbers import (
     at_least_normal,
@@ -24,12 +25,10 @@ from ._radii import (
     NO_LIMIT,
     SPEC,
     Radii,
+    as_ascending,
     as_limit,
     as_one_radius,
-    as_radii,
-    exact_arguments,
-    exact_arguments_of_one,
-    exact_limit,
+    rows_and_num,
 )
 from ._words import check_word
 
@@ -38,10 +37,11 @@ __all__ = [
     "NO_LIMIT",
     "SPEC",
     "SUMS_ROUNDED",
+    "Kind",
     "Radii",
+    "as_ascending",
     "as_limit",
     "as_one_radius",
-    "as_radii",
     "at_least_normal",
     "check_alike",
     "check_box",
@@ -57,13 +57,12 @@ __all__ = [
     "check_real_dtype",
     "check_word",
     "common_dtype",
-    "exact_arguments",
-    "exact_arguments_of_one",
     "exact_box_argument",
-    "exact_limit",
     "farthest",
     "farthest_number",
     "first_row",
+    "flat",
+    "given_box",
     "in_order",
     "is_length",
     "is_subnormal",
@@ -71,6 +70,7 @@ __all__ = [
     "mass_faults",
     "mass_rows",
     "row_fault",
+    "rows_and_num",
     "rows_fault",
     "sequence_of",
     "shape_of",

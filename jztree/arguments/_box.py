@@ -9,7 +9,7 @@ import numpy as np
 from .. import kernels
 from ..config import is_config
 from ..jax_ext import Exact, exact, is_concrete
-from ..particles import shape_of_pos
+from ..particles import Index, particles_of, shape_of_pos
 from ._numbers import check_range, check_real, shape_of, shown
 
 
@@ -52,6 +52,11 @@ def _number_box(boxsize: float, dims: int, _widest: Any) -> Exact:
     return _known_box(boxsize, dims)
 
 
+def given_box(boxsize: Any) -> Any:
+    """Return the box that a caller passed with an index, which should be none; 0.0 is the default of some functions."""
+    return None if isinstance(boxsize, float) and boxsize == 0 else boxsize
+
+
 def sequence_of(parts: Any) -> list[Any]:
     """Return a list of particle classes from None, one class, or a sequence.
 
@@ -74,7 +79,7 @@ def check_classes(arguments: dict[str, Any]) -> dict[str, Any]:
         if arguments.get(name) is not None and not is_config(arguments[name]):
             raise TypeError(f"{name} must be a configuration of jztree.config, not {type(arguments[name]).__name__}.")
     for value in arguments.values():
-        for one in sequence_of(value):
+        for one in sequence_of(particles_of(value)):
             if hasattr(type(one), "pos") or hasattr(one, "pos"):
                 shape_of_pos(one)
     return {}
@@ -88,5 +93,7 @@ def exact_box_argument(arguments: dict[str, Any]) -> dict[str, Any]:
     """
     check_classes(arguments)
     part = next(iter(arguments.values()))
+    if isinstance(part, Index):
+        return {"boxsize": given_box(arguments["boxsize"])}
     first = (sequence_of(part) or [part])[0]
     return {"boxsize": check_box(arguments["boxsize"], (1, *shape_of_pos(first))[-1])}

@@ -9,8 +9,7 @@ from jax.sharding import PartitionSpec as P
 
 from .. import comm
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
-from ..particles import check_no_unit, get_num, shape_of_pos
-from ._box import exact_box_argument
+from ..particles import check_no_unit, get_num, particles_of, shape_of_pos
 from ._numbers import at_least_normal, check_real, in_order, is_length, shape_of, shown
 
 _BAD = "%s is negative or NaN; every radius must be at least 0 (infinity includes all particles)."
@@ -65,35 +64,13 @@ SPEC = Radii(P(), P(-1))  # type: ignore[arg-type]
 NO_LIMIT = Radii(None, None)
 
 
-def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that twins replace, for a function with ``part``, ``radius`` and maybe ``part_query``."""
-    replaced = exact_box_argument(arguments)
-    query = arguments.get("part_query")
-    query_part = next(iter(arguments.values())) if query is None else query
-    return replaced | {"radius": as_radii(arguments["radius"], *_rows_and_num(query_part))}
-
-
-def exact_arguments_of_one(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the same for a function whose ``radius`` is a number, or one per query."""
-    query = arguments["part_query"]
-    query_part = arguments["part"] if query is None else query
-    radius = as_one_radius(arguments["radius"], *_rows_and_num(query_part))
-    return exact_box_argument(arguments) | {"radius": radius}
-
-
-def exact_limit(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the same for a function with ``max_radius``, which may be None."""
-    query = arguments["part_query"]
-    query_part = arguments["part"] if query is None else query
-    return exact_box_argument(arguments) | {"max_radius": as_limit(arguments["max_radius"], *_rows_and_num(query_part))}
-
-
-def _rows_and_num(query_part: Any) -> tuple[tuple[int, ...], Any]:
-    """Return the arguments ``queries`` and ``num`` of `as_radii` outside of a mapped function.
+def rows_and_num(query_part: Any) -> tuple[tuple[int, ...], Any]:
+    """Return the arguments ``queries`` and ``num`` of `as_one_radius` outside of a mapped function.
 
     There, the first axis of positions may run over devices. Without ``num``, `get_num` would take its length as the
     number of queries. The function itself reports errors in both.
     """
+    query_part = particles_of(query_part)
     return shape_of_pos(query_part)[:-1], None if getattr(query_part, "num", None) is None else get_num(query_part)
 
 
@@ -102,8 +79,8 @@ def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radi
 
     Args:
         max_radius: The limit from the user.
-        queries: See `as_radii`.
-        num: See `as_radii`.
+        queries: See `as_one_radius`.
+        num: See `as_one_radius`.
     """
     if max_radius is None or (isinstance(max_radius, Radii) and not max_radius.given()):
         return NO_LIMIT
@@ -111,47 +88,64 @@ def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radi
 
 
 def as_one_radius(radius: Any, queries: tuple[int, ...], num: Any = None, name: str = "radius") -> Radii:
-    """Return `as_radii` of a number, or one per query.
-
-    Raises:
-        ValueError: For ascending radii.
-    """
-    shape = radius.words().words.shape[:-1] if isinstance(radius, Radii) else shape_of(radius, name)
-    if shape not in ((), queries):
-        raise ValueError(f"{name} must be a number, or one per query, {_words(queries)}; its shape is {shape}.")
-    return as_radii(radius, queries, num, name)
-
-
-def as_radii(radius: Any, queries: tuple[int, ...], num: Any = None, name: str = "radius") -> Radii:
-    """Return ``radius`` as exact numbers.
+    """Return a radius for all queries, or one per query, as exact numbers.
 
     Args:
-        radius: A number, ``(m,)`` or ``(1, m)`` for all queries; ``(q,)`` or ``(q, m)`` for each, after the axis over
-            devices in ``queries``.
+        radius: A number, or an array of the shape ``queries``.
         queries: ``(q,)``, or ``(r, q)`` with an axis over devices.
         num: Number of queries. None means all. The radii of later rows are ignored.
         name: Name of the argument in messages.
 
     Raises:
         TypeError: If radii are not real numbers.
+        ValueError: If their shape is invalid, or if one is negative or NaN.
+    """
+    shape = radius.words().words.shape[:-1] if isinstance(radius, Radii) else _shape(radius, name)
+    if shape not in ((), queries):
+        raise ValueError(
+            f"{name} must be a number, or one per query, {_words(queries)}; its shape is {shape}."
+            + " Pass ascending radii as radii." * (name == "radius")
+        )
+    return _parsed(radius, (queries, num), shape == queries, False, name)
+
+
+def as_ascending(radii: Any, queries: tuple[int, ...], num: Any = None) -> Radii:
+    """Return ``m`` ascending radii for all queries, or for each query, as exact numbers.
+
+    Args:
+        radii: ``(m,)``, or an array of the shape ``(*queries, m)``.
+        queries: See `as_one_radius`.
+        num: See `as_one_radius`.
+
+    Raises:
+        TypeError: If radii are not real numbers.
         ValueError: If their shape is invalid, if one is negative or NaN, or if the radii of a query do not ascend.
     """
+    if isinstance(radii, Radii):
+        return radii
+    shape = _shape(radii, "radii")
+    each = len(shape) > 1 and shape[:-1] == queries
+    if shape[-1:] == (0,) or not (each or len(shape) == 1):
+        raise ValueError(
+            f"radii must be m ascending numbers for all queries, (m,), or for each query, {_words((*queries, 'm'))}; "
+            f"their shape is {shape}. Pass one radius as radius."
+        )
+    return _parsed(radii, (queries, num), each, True, "radii")
+
+
+def _shape(radius: Any, name: str) -> tuple[int, ...]:
+    check_no_unit(radius, name)
+    return shape_of(radius, name)
+
+
+def _parsed(radius: Any, rows: tuple[tuple[int, ...], Any], each: bool, ascending: bool, name: str) -> Radii:
+    """Return radii of a valid shape; ``rows`` are the arguments ``queries`` and ``num`` of `as_one_radius`."""
     if isinstance(radius, Radii):
         return radius
-    check_no_unit(radius, name)
-    shape = shape_of(radius, name)
-    each = shape in (queries, (*queries, *shape[-1:]))
-    if not each and (len(shape) > 2 or (len(shape) == 2 and shape[0] != 1) or 0 in shape):
-        raise ValueError(
-            f"radius must be a number, or m ascending numbers for all queries, (m,) or (1, m), or the radii of each "
-            f"query, {_words(queries)} or {_words((*queries, 'm'))}; its shape is {shape}."
-        )
-    if not each and len(shape) == 2:
-        radius, shape = radius[0], shape[1:]
     if each:
-        radius = _without_padding(radius, queries, num)
-    lists = len(shape) > len(queries) if each else len(shape) == 1
-    numbers = _known(radius, lists, name) if is_concrete(radius) else _traced(radius, shape, lists, name)
+        radius = _without_padding(radius, *rows)
+    known = is_concrete(radius)
+    numbers = _known(radius, ascending, name) if known else _traced(radius, np.shape(radius), ascending, name)
     return Radii(None, numbers) if each else Radii(numbers, None)
 
 

@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -27,6 +27,7 @@ _SMALL_BUFFER, _SMALL_ROUNDS = 16, 4
 _LARGE_ROUNDS = 3
 
 
+@jax.tree_util.register_dataclass
 @dataclass
 class Route:
     """The path of exchanged rows: the data needed to send answers back.
@@ -39,7 +40,7 @@ class Route:
 
     order: jax.Array | None
     traffic: Traffic
-    rows: int
+    rows: int = field(metadata={"static": True})
 
     @property
     def sent(self) -> jax.Array:

@@ -6,6 +6,7 @@ grid points counted from the first row. So both are compared, up to rounding, an
 returned particles wait for this check: a catalogue uses the carried positions and is correct in any case.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
@@ -16,7 +17,7 @@ import numpy as np
 
 from .. import comm
 from .._transform.shard_map import is_concrete, varying_axes
-from ..particles import ComputedParticles, attach_columns, computed_by, get_num, get_pos, over_devices
+from ..particles import ComputedParticles, Index, attach_columns, computed_by, get_num, get_pos, over_devices
 
 _Args = ParamSpec("_Args")
 _Result = TypeVar("_Result")
@@ -55,6 +56,9 @@ def _with_columns(given: Any, means: list[str]) -> Any:
     if type(given) in (list, tuple):
         each = [_with_columns(one, means) for one in given]
         return type(given)(each) if any(map(_has_columns, each)) else given
+    if isinstance(given, Index):
+        part = _with_columns(given.part, means)
+        return given if part is given.part else dataclasses.replace(given, part=part)
     if "pos" in computed_by(given):
         return attach_columns(given, means, get_pos(given))  # raises for a class that cannot be moved
     return attach_columns(given, means)

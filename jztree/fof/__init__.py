@@ -8,7 +8,8 @@ linking length.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,11 +18,11 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
-from ..arguments import SPEC, check_particles, check_word, exact_box_argument, sequence_of
+from ..arguments import SPEC, Kind, Radii, check_box, check_particles, check_word, flat, sequence_of
 from ..config import FofConfig, checked_config
-from ..data import FofCatalogue, Label, get_pos, with_computed
-from ..jax_ext import with_twins
-from ..particles import Particles, check_countable, check_num, check_representable, shape_of_pos
+from ..data import FofCatalogue, Label, get_pos, sort_catalogue, squeeze_catalogue
+from ..jax_ext import is_concrete
+from ..particles import Index, Particles, check_countable, check_num, check_representable, particles_of, shape_of_pos
 from ..tree import TreeHierarchy, corners_of
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
 from ._dbscan import dbscan
@@ -31,31 +32,94 @@ from ._phase_space import phase_space_and_catalogue, phase_space_labels
 from ._search import parsed
 
 __all__ = [
+    "Groups",
     "dbscan",
     "distr_fof_labels",
     "fof_and_catalogue",
     "fof_is_superset",
     "fof_labels",
+    "friends_of_friends",
+    "group_labels",
     "phase_space_and_catalogue",
     "phase_space_labels",
 ]
 
-_SPECS = {"part": P(-1), "rlink": SPEC, "boxsize": P(), "th": P(-1)}  # the other arguments are static
+
+def _exact_lengths(rlink: Any, arguments: dict[str, Any]) -> Radii:
+    part = arguments["part"]
+    held = particles_of(part)
+    box = check_box(arguments["boxsize"] if held is part else None, (1, *shape_of_pos(held))[-1])
+    return check_lengths(rlink, shape_of_pos(held)[:-1], box)
 
 
-def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    exact_box = exact_box_argument(arguments)
-    rows = shape_of_pos(arguments["part"])[:-1]
-    lengths = check_lengths(arguments["rlink"], rows, exact_box["boxsize"])
-    found = exact_box | {"rlink": lengths}
-    if "attached" in arguments:
-        within = arguments["attach_within"] if sequence_of(arguments["attached"]) else None
-        found["attach_within"] = attach_limit(within, lengths)
-    return found
+def _exact_attach_limit(attach_within: Any, arguments: dict[str, Any]) -> Radii:
+    limit = attach_within if sequence_of(arguments["attached"]) else None
+    return attach_limit(limit, _exact_lengths(arguments["rlink"], arguments))
 
 
-@with_twins(_SPECS, P(-1), prepare=_exact_arguments)
-@with_computed
+_READ = {
+    "rlink": Kind(SPEC, _exact_lengths),
+    "attached": Kind(P(-1)),
+    "attach_within": Kind(SPEC, _exact_attach_limit),
+    "th": Kind(P(-1)),
+}
+
+
+class Groups(NamedTuple):
+    """Friends-of-friends groups; see `friends_of_friends`.
+
+    Attributes:
+        particles: The particles in group order, with all their properties.
+        catalogue: The properties of the groups.
+    """
+
+    particles: Any
+    catalogue: FofCatalogue
+
+
+@flat(**_READ)
+def group_labels(
+    part: Particles | Index | ArrayLike,
+    rlink: ArrayLike,
+    *,
+    boxsize: ArrayLike | None = None,
+    cfg: FofConfig | None = None,
+) -> jax.Array:
+    """Label every particle with its friends-of-friends group, in the order of the particles.
+
+    Groups of any size get labels, also single particles.
+
+    Args:
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either.
+        rlink: The linking length, in the unit of the positions: a number (equal on all ranks), or ``(n,)``, one per
+            particle. Two particles are linked if their distance is at most the mean of their linking lengths. The
+            comparison is made in float64 from the original positions and lengths.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
+            Equal on all ranks. An index has its own box.
+        cfg: Options, equal on all ranks. None means the defaults.
+
+    Returns:
+        ``(n,)`` int32 labels: the smallest row of each row's group, so ``label[label] == label``. On several devices,
+        labels are rows of the joined particles of all devices, without padding. The rows from ``num`` on are padding:
+        each is a separate group, or -1 on several devices.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, or a
+            traced ``rlink`` or ``boxsize`` is invalid. Also if 2**31 or more particles need a label.
+        CapacityError: On several devices, if ghosts or links do not fit the capacities in ``cfg``.
+
+    Examples:
+        >>> pos = np.array([[0.1], [0.5], [0.95], [0.55]], np.float32)
+        >>> jz.group_labels(pos, 0.2, boxsize=1.0)
+        Array([0, 1, 0, 1], dtype=int32)
+    """
+    return parsed(part, rlink, boxsize, None).labels_in_input_order(checked_config(cfg, FofConfig))
+
+
+@flat(**_READ)
 def fof_labels(
     part: Particles | ArrayLike,
     rlink: ArrayLike,
@@ -94,11 +158,11 @@ def fof_labels(
     check_word(output_order, "output_order", ("z", "input"))
     if output_order == "z":
         return distr_fof_labels(part, rlink, boxsize, cfg, th, linearize_labels=True)
-    return part, parsed(part, rlink, boxsize, th).labels_in_input_order(checked_config(cfg, FofConfig))
+    labels = parsed(part, rlink, boxsize, th).labels_in_input_order(checked_config(cfg, FofConfig))
+    return particles_of(part), labels
 
 
-@with_twins(_SPECS, P(-1), prepare=_exact_arguments)
-@with_computed
+@flat(**_READ)
 def distr_fof_labels(
     part: Particles | ArrayLike,
     rlink: ArrayLike,
@@ -144,14 +208,99 @@ def distr_fof_labels(
     return stage.sources.part, search.groups(stage, cfg).labels()
 
 
-@with_twins(_SPECS | {"attached": P(-1), "attach_within": SPEC}, P(-1), prepare=_exact_arguments)
-@with_computed
+@flat(**_READ)
+def friends_of_friends(
+    part: Particles | Index | ArrayLike,
+    rlink: ArrayLike,
+    *,
+    boxsize: ArrayLike | None = None,
+    npart_min: int | None = None,
+    attached: Any = None,
+    attach_within: Any = ATTACH_WITHIN,
+    cfg: FofConfig | None = None,
+) -> Groups:
+    """Find friends-of-friends groups and their properties: mass, centre, velocity, sizes.
+
+    **Catalogue.** Each row is a group of at least ``npart_min`` particles. On one device, the largest group is first,
+    and groups of equal size are in the order of their first particles in z-order. A plain call returns exactly as many
+    rows as there are groups. With ``.jit`` and on several devices, the catalogue has unused rows after the groups, and
+    ``jztree.data.squeeze_catalogue`` removes them.
+
+    **Particles.** In the returned particles, each listed group is one run of rows: those of group ``i`` are
+    ``offset[i]`` to ``offset[i] + count[i]`` (exclusive). The particles in no listed group follow after the last group.
+    In each group, and after the last one, particles are in z-order.
+
+    **Several devices.** The group order has one part per device. Each device owns a range of the z-order. Its part
+    begins with the groups whose first particle in z-order it owns, including their particles from other devices. Then
+    come its own particles in no listed group. The joined parts are divided into equal shares, one per device. So a
+    group may continue on the next devices, a device may begin with the end of a group, and particles in no listed group
+    may be between two groups. A catalogue row is on the device that holds the group's first particle in group order.
+    Rows are in the same order as on one device.
+
+    **Attached particles.** With ``attached``, the result has as many rows as all inputs together (over several devices,
+    as many as needed). In each group, particles of ``part`` come before attached ones (over several devices, in each
+    device's share of the group). With ``npart_min=1``, attached particles without a group are listed as separate
+    groups, in input order after all other groups (over several devices, after the groups of their device).
+
+    Args:
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64; an array of positions;
+            or a `jztree.Index` of either. Optional
+            properties are used if present: ``mass``, ``(n,)`` or a number shared by all particles; ``vel``, ``(n, d)``;
+            and for a light cone ``v_rad`` and ``zplus1``, ``(n,)``, the velocity along the line of sight and 1 + z.
+        rlink: The linking length, in the unit of the positions: a number (equal on all ranks), or ``(n,)``, one per
+            particle. Two particles are linked if their distance is at most the mean of their linking lengths. The
+            comparison is made in float64 from the original positions and lengths.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
+            Equal on all ranks. An index has its own box.
+        npart_min: The smallest number of particles of a listed group. None means ``cfg.catalogue.npart_min``, by
+            default 20.
+        attached: Particles of another type, or a sequence with one entry per type, of the same class as ``part`` and
+            with the same properties; or None. They do not link particles. Each joins the group of the nearest particle
+            of ``part`` (Dolag et al. 2009, MNRAS 399, 497), and enters the count and all sums of that group. To
+            distinguish types in the result, add a property to the particles.
+        attach_within: Largest distance to that nearest particle, in units of its linking length; None means no limit.
+            The default 6.4 is the value of Gadget-4 for particles without a smoothing length. Distances are those of
+            `jztree.knn.knn`, in the dtype of the positions. An attached particle that is farther away forms a separate
+            group.
+        cfg: Options, equal on all ranks. None means the defaults. ``cfg.catalogue.means`` names further properties,
+            ``(n, ...)``, to average over each group.
+
+    Returns:
+        `Groups`: the particles in group order, and the `jztree.data.FofCatalogue`. Columns have the units of the
+        particles.
+
+    Raises:
+        TypeError: For arguments of a wrong type, or if ``attached`` is of another class than ``part``.
+        ValueError: For other invalid arguments, or if the properties of ``attached`` differ from those of ``part``.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, a mass
+            is negative, NaN or infinite, a velocity is NaN or infinite, a traced ``rlink`` or ``boxsize`` is invalid,
+            or the mass or the angular momentum of a group is out of range of its dtype.
+        CapacityError: On several devices, if rows do not fit the capacities in ``cfg``.
+
+    Examples:
+        >>> pos = np.array([[0.1], [0.5], [0.95], [0.55], [0.45]], np.float32)
+        >>> particles, catalogue = jz.friends_of_friends(pos, 0.2, boxsize=1.0, npart_min=2)
+        >>> catalogue.count
+        array([3, 2], dtype=int32)
+    """
+    cfg = checked_config(cfg, FofConfig)
+    if npart_min is not None:
+        cfg = replace(cfg, catalogue=replace(cfg.catalogue, npart_min=npart_min))
+    particles, catalogue = _grouped((part, boxsize, None), rlink, cfg, attached, attach_within)
+    if comm.num_ranks() == 1:
+        # Known numbers, as in a plain call, allow a catalogue of just its groups.
+        catalogue = sort_catalogue(squeeze_catalogue(catalogue) if is_concrete(catalogue) else catalogue)
+    return Groups(particles, catalogue)
+
+
+@flat(**_READ)
 def fof_and_catalogue(
     part: Particles | ArrayLike,
     rlink: ArrayLike,
     boxsize: ArrayLike | None = 0.0,
     cfg: FofConfig | None = None,
     th: TreeHierarchy | None = None,
+    *,
     attached: Any = None,
     attach_within: Any = ATTACH_WITHIN,
 ) -> tuple[Any, FofCatalogue]:
@@ -205,8 +354,24 @@ def fof_and_catalogue(
             group is out of range of its dtype.
         CapacityError: On several devices, if rows do not fit the capacities in ``cfg``.
     """
-    cfg = checked_config(cfg, FofConfig)
+    return _grouped((part, boxsize, th), rlink, checked_config(cfg, FofConfig), attached, attach_within)
+
+
+def _grouped(
+    given: tuple[Any, Any, Any], rlink: Any, cfg: FofConfig, attached: Any, attach_within: Any
+) -> tuple[Any, FofCatalogue]:
+    """Return the particles in group order, and their catalogue in group order.
+
+    Args:
+        given: Particles or an index, the box, and a hierarchy over particles in z-order.
+        rlink: Linking lengths.
+        cfg: Options.
+        attached: See `friends_of_friends`.
+        attach_within: See `friends_of_friends`.
+    """
+    part, boxsize, th = given
     search = parsed(part, rlink, boxsize, th, CATALOGUE_DIMS)
+    part = particles_of(part)
     box, others = search.box, sequence_of(attached)
     search.limits = attach_limit(attach_within if others else None, search.lengths)
     faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, others, cfg)

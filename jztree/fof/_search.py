@@ -13,7 +13,7 @@ from ..config import FofConfig, without_masses
 from ..jax_ext import Exact, is_concrete
 from ..particles import check_num
 from ..tree import TreeHierarchy, check_hierarchy
-from ..tree.stage import InputParticles, Stage, prepare_stage, starts_of_ranks
+from ..tree.stage import InputParticles, Stage, opened, prepare_stage, starts_of_ranks
 from ._group_numbers import first_numbers
 from ._lengths import check_lengths, length_faults
 from ._over_ranks import Groups, groups_over_ranks
@@ -88,8 +88,9 @@ class Search:
 def parsed(part: Any, rlink: Any, boxsize: Any, th: TreeHierarchy | None, max_dims: int = MAX_DIMS) -> Search:
     """Raise TypeError or ValueError if an argument is invalid."""
     check_hierarchy(th)
+    part, boxsize, order = opened(part, boxsize, th)
     pos = check_particles(part, max_dims=max_dims)
     box = check_box(boxsize, pos.shape[1])
     lengths = check_lengths(rlink, pos.shape[:1], box)
-    given = InputParticles(part, check_num(part), th=th, needs_origin=False)
+    given = InputParticles(part, check_num(part), th=order, needs_origin=False)
     return Search(given, lengths, box)

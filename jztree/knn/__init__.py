@@ -8,8 +8,9 @@ z-order of the sources (`jztree.tree.zsort`), for any queries and any number of 
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
@@ -17,59 +18,186 @@ from numpy.typing import ArrayLike
 from .. import comm
 from ..arguments import (
     SPEC,
+    Kind,
     Radii,
     as_limit,
     check_box,
     check_particles,
     check_queries,
     check_word,
-    exact_limit,
+    flat,
     known_integer,
+    rows_and_num,
 )
 from ..config import KNNConfig, checked_config, without_masses
-from ..data import get_num, with_computed
-from ..jax_ext import is_concrete, with_twins
-from ..particles import Particles, check_num, num_rows
+from ..data import get_num
+from ..jax_ext import is_concrete
+from ..particles import Index, Particles, check_num, num_rows, particles_of
 from ..tree import TreeHierarchy, check_hierarchy
+from ..tree.stage import opened
 from ._arguments import SearchArguments, check_k, check_mask, check_result_memory
 from ._batches import check_batches, place_in_layers
 from ._result import radii as radii
 from ._result import radii_over_ranks as radii_over_ranks
 from ._search import entries_of
-from ._words import as_result, parse_result
+from ._words import WORDS, as_result, parse_result
 from ._words import field_of as field_of
 
 # Names imported "as" themselves are for other packages of the library, and not public.
 
-__all__ = ["knn"]
+__all__ = ["Neighbours", "NeighboursWithFields", "knn", "nearest"]
 
 _ORDERS = ("input", "z")
 
 
-def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that compiled and mapped twins replace."""
-    k, query = known_integer(arguments["k"], "k"), arguments["part_query"]
-    max_radius = _widest(arguments["max_radius"], arguments["allow_missing"])
-    replaced = exact_limit(arguments | {"max_radius": max_radius}) | {"k": k}
-    check_result_memory(k, arguments["part"] if query is None else query)
-    return replaced
+def _checked_k(k: Any, arguments: dict[str, Any]) -> int:
+    queries = arguments.get("queries", arguments.get("part_query"))
+    number = known_integer(k, "k")
+    check_result_memory(number, particles_of(arguments["part"] if queries is None else queries))
+    return number
 
 
-@with_twins(
-    {
-        "part": P(-1),
-        "boxsize": P(),
-        "th": P(-1),
-        "part_query": P(-1),
-        "max_radius": SPEC,
-        "source_mask": P(-1),
-        "batch": P(-1),
-        "batch_query": P(-1),
-    },
-    P(-1),
-    prepare=_prepared,
-)
-@with_computed
+def _exact_limit(max_radius: Any, arguments: dict[str, Any]) -> Radii:
+    queries = arguments.get("queries", arguments.get("part_query"))
+    searching = arguments["part"] if queries is None else queries
+    return as_limit(_widest(max_radius, arguments["allow_missing"]), *rows_and_num(searching))
+
+
+_READ = {
+    "k": Kind(None, _checked_k),
+    "max_radius": Kind(SPEC, _exact_limit),
+    **{name: Kind(P(-1)) for name in ("source_mask", "batch", "query_batch")},
+}
+
+
+class Neighbours(NamedTuple):
+    """The ``k`` nearest neighbours of ``q`` queries; see `nearest`.
+
+    Attributes:
+        distance: ``(q, k)``, ascending, in the unit and dtype of the positions; infinite for missing neighbours.
+        index: ``(q, k)`` int32, the rows of the neighbours; -1 for missing neighbours.
+    """
+
+    distance: jax.Array
+    index: jax.Array  # type: ignore[assignment]  # the name is also a method of tuples
+
+
+class NeighboursWithFields(NamedTuple):
+    """The ``k`` nearest neighbours of ``q`` queries and their properties; see `nearest`.
+
+    Attributes:
+        distance: See `Neighbours`.
+        index: See `Neighbours`.
+        fields: The properties by name, ``(q, k, ...)`` each; 0 for missing neighbours.
+    """
+
+    distance: jax.Array
+    index: jax.Array  # type: ignore[assignment]  # the name is also a method of tuples
+    fields: dict[str, jax.Array]
+
+
+@flat(**_READ)
+def nearest(
+    part: Particles | Index | ArrayLike,
+    k: int,
+    *,
+    queries: Particles | ArrayLike | None = None,
+    boxsize: ArrayLike | None = None,
+    max_radius: ArrayLike | None = None,
+    exclude_self: bool = False,
+    allow_missing: bool = False,
+    source_mask: ArrayLike | None = None,
+    batch: ArrayLike | None = None,
+    query_batch: ArrayLike | None = None,
+    fields: tuple[str, ...] = (),
+    reduce: Callable[..., Any] | None = None,
+    order: str = "input",
+    cfg: KNNConfig | None = None,
+) -> Any:
+    """Find the ``k`` nearest particles of every query, nearest first.
+
+    Distances are computed in float64 from the given positions. Particles at the same distance are in z-order. On
+    several devices, all arguments except ``part``, ``queries``, masks, batches and radii per query must agree on all
+    ranks.
+
+    Args:
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either.
+        k: The number of neighbours, from 1 to the number of particles. With ``max_radius`` or ``allow_missing``, ``k``
+            may be any number below 2**31.
+        queries: ``q`` positions of the same dtype, or a particle class. None means that every particle is a query and
+            its own first neighbour, at distance 0; ``q`` is then ``n``.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped. An
+            index has its own box.
+        max_radius: The search radius in the unit of the positions: a number, or ``(q,)``, one per query. Neighbours
+            have at most this distance. None or infinity means no limit.
+        exclude_self: Whether to exclude each particle from its own neighbours; only without ``queries``. Other
+            particles at the same place stay, at distance 0.
+        allow_missing: Whether ``k`` may exceed the number of particles.
+        source_mask: ``(n,)`` bool, the particles that can be neighbours. Without ``queries`` all particles are queries.
+        batch: ``(n,)`` integers from 0 on: the set of each particle. One call then searches many sets, and the
+            neighbours of a query are from its set. This needs ``order="input"``, no index, at most 7 dimensions, and in
+            float32 at most 2**24 sets.
+        query_batch: ``(q,)`` integers, the set that each query searches.
+        fields: Names of properties of the neighbours to return, such as ``("mass",)``.
+        reduce: A function of the neighbours, called as ``reduce(part=, rnn=, inn=, origin=, query=, queryidx=)`` with
+            the particles in z-order, distances ``(q, k)``, rows ``(q, k)`` into these particles, the
+            `jztree.data.RankIdx` of origin of each particle, the queries, and their `RankIdx` of origin. It must take
+            ``**kwargs`` and return arrays with one row per query, in the order of ``rnn``.
+        order: With ``"input"``, row i belongs to query i, and ``index`` holds rows of ``part``; on several devices,
+            rows of the joined particles of the devices. With ``"z"``, queries and particles are in z-order
+            (`jztree.tree.zsort`), and ``index`` holds rows of the particles in z-order.
+        cfg: Options. None means the defaults.
+
+    Returns:
+        `Neighbours`, ``(distance, index)``; with ``fields``, `NeighboursWithFields`; with ``reduce``, its results.
+        Missing neighbours are at the end of a row, with distance infinity, row -1 and properties 0. Rows from ``num``
+        of the queries on are padding, in the same form.
+
+    Raises:
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, ``k``
+            is above a traced ``num`` or the number of marked sources, a traced ``max_radius`` is negative or NaN, or a
+            batch number is invalid.
+        MemoryError: Before anything is allocated, if no memory can hold the distances and rows of all neighbours.
+        CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
+
+    Examples:
+        >>> pos = np.array([[0.0], [1.0], [3.0]], np.float32)
+        >>> distance, index = jz.nearest(pos, 2)
+        >>> index
+        Array([[0, 1],
+               [1, 0],
+               [2, 1]], dtype=int32)
+        >>> jz.nearest(pos, 1, queries=np.array([[2.4]], np.float32)).distance
+        Array([[0.5999999]], dtype=float32)
+    """
+    held = particles_of(part)
+    words = ["reduce"] if reduce is not None else ["rad", "globalidx", *_field_words(fields, held)]
+    if reduce is not None and (fields or not callable(reduce)):
+        raise ValueError(f"reduce must be a function, and excludes fields; reduce is {reduce!r}, fields is {fields!r}.")
+    limits = _Limits(max_radius, exclude_self, source_mask, batch, query_batch, allow_missing)
+    check_word(order, "order", _ORDERS)
+    entries = _entries((part, boxsize, None), k, queries, (words, reduce), limits, order == "z", cfg)
+    if reduce is not None:
+        return entries[0]
+    if not fields:
+        return Neighbours(*entries)
+    return NeighboursWithFields(*entries[:2], dict(zip(fields, entries[2:], strict=True)))
+
+
+def _field_words(fields: Any, part: Any) -> list[str]:
+    """Return the names of properties. Raise if the particles have no such property."""
+    if not isinstance(fields, (list, tuple)) or not all(isinstance(name, str) for name in fields):
+        raise TypeError(f'fields must be a tuple of names, such as ("mass",), not {fields!r}.')
+    for name in fields:
+        if name in ("num", "num_total") or parse_result(name, part, None) != [name] or name in WORDS:
+            raise ValueError(f"fields has {name!r}, which is not a property of the particles.")
+    return list(fields)
+
+
+@flat(th=Kind(P(-1)), part_query=Kind(P(-1)), **_READ)
 def knn(
     part: Particles | ArrayLike,
     k: int,
@@ -80,17 +208,18 @@ def knn(
     reduce_func: Callable[..., Any] | None = None,
     output_order: str = "input",
     cfg: KNNConfig | None = None,
+    *,
     max_radius: ArrayLike | None = None,
     exclude_self: bool = False,
     source_mask: ArrayLike | None = None,
     batch: ArrayLike | None = None,
-    batch_query: ArrayLike | None = None,
+    query_batch: ArrayLike | None = None,
     allow_missing: bool = False,
 ) -> Any:
     """Return the ``k`` nearest particles of every query, nearest first, optionally limited to a radius.
 
     On several devices, all arguments except ``part``, ``th``, ``part_query``, ``source_mask``, ``batch``,
-    ``batch_query`` and radii per query must agree on all ranks.
+    ``query_batch`` and radii per query must agree on all ranks.
 
     Args:
         part: The sources: a particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of
@@ -140,7 +269,7 @@ def knn(
             and the neighbours of a query are from its set. If a set has fewer than ``k`` particles, the other
             neighbours are missing; see ``max_radius``. This needs ``output_order="input"``, no ``th``, at most 7
             dimensions, and in float32 at most 2**24 sets.
-        batch_query: ``(q,)`` integers, the set that each query searches.
+        query_batch: ``(q,)`` integers, the set that each query searches.
         allow_missing: Whether ``k`` may exceed the number of sources. The missing neighbours of each query are then
             those of ``max_radius``, at distance infinity.
 
@@ -158,23 +287,62 @@ def knn(
         MemoryError: Before anything is allocated, if no memory can hold the distances and rows of all neighbours.
         CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
     """
-    cfg = without_masses(checked_config(cfg, KNNConfig))
     check_hierarchy(th)
-    max_radius = _widest(max_radius, allow_missing)
-    limited = batch is not None or _is_limited(max_radius)
-    k, dims = _check_arguments(part, k, part_query, output_order, limited, exclude_self)
-    check_mask(source_mask, num_rows(part))
-    check_batches(batch, batch_query, part, part_query, th, output_order)
-    check_result_memory(k, part if part_query is None else part_query)
-    words = parse_result(result, part, reduce_func)
+    words = parse_result(result, particles_of(part), reduce_func)
+    limits = _Limits(max_radius, exclude_self, source_mask, batch, query_batch, allow_missing)
+    check_word(output_order, "output_order", _ORDERS)
+    return as_result(
+        _entries((part, boxsize, th), k, part_query, (words, reduce_func), limits, output_order == "z", cfg)
+    )
+
+
+class _Limits(NamedTuple):
+    """The arguments of `nearest` that exclude neighbours."""
+
+    max_radius: Any
+    exclude_self: Any
+    source_mask: Any
+    batch: Any
+    query_batch: Any
+    allow_missing: Any
+
+
+def _entries(
+    given: tuple[Any, Any, Any],
+    k: int,
+    queries: Any,
+    entries: tuple[list[str], Callable[..., Any] | None],
+    limits: _Limits,
+    in_z_order: bool,
+    cfg: KNNConfig | None,
+) -> list[Any]:
+    """Return the entries for the words of a result.
+
+    Args:
+        given: Particles or an index, the box, and a hierarchy over particles in z-order.
+        k: Number of neighbours.
+        queries: See `nearest`.
+        entries: The words, and the function for the word ``reduce``.
+        limits: The excluded neighbours.
+        in_z_order: Whether results and rows of neighbours are in z-order.
+        cfg: Options.
+    """
+    cfg = without_masses(checked_config(cfg, KNNConfig))
+    (part, boxsize, order), queries = opened(*given), opened(queries)[0]
+    max_radius = _widest(limits.max_radius, limits.allow_missing)
+    limited = limits.batch is not None or _is_limited(max_radius)
+    k, dims = _check_arguments(part, k, queries, limited, limits.exclude_self)
+    check_mask(limits.source_mask, num_rows(part))
+    check_batches(limits.batch, limits.query_batch, part, queries, order, in_z_order)
+    searching = part if queries is None else queries
+    check_result_memory(k, searching)
     box = check_box(boxsize, dims)
-    query_part = part if part_query is None else part_query
-    limit = as_limit(max_radius, (num_rows(query_part),), get_num(query_part))
-    if batch is not None:
-        part, part_query, box, limit = place_in_layers(part, batch, part_query, batch_query, box, limit)
-    args = SearchArguments(k, box, words, reduce_func, output_order == "z", th is not None, cfg)
-    args = replace(args, limit=limit, exclude_self=exclude_self)
-    return as_result(entries_of(part, part_query, args, th, source_mask))
+    limit = as_limit(max_radius, (num_rows(searching),), get_num(searching))
+    if limits.batch is not None:
+        part, queries, box, limit = place_in_layers(part, limits.batch, queries, limits.query_batch, box, limit)
+    args = SearchArguments(k, box, *entries, in_z_order, isinstance(order, TreeHierarchy), cfg)
+    args = replace(args, limit=limit, exclude_self=limits.exclude_self)
+    return entries_of(part, queries, args, order, limits.source_mask)
 
 
 def _widest(max_radius: Any, allow_missing: Any) -> Any:
@@ -189,13 +357,10 @@ def _is_limited(max_radius: Any) -> bool:
     return max_radius.given() if isinstance(max_radius, Radii) else max_radius is not None
 
 
-def _check_arguments(
-    part: Any, k: int, part_query: Any, output_order: str, limited: bool, others: bool
-) -> tuple[int, int]:
+def _check_arguments(part: Any, k: int, part_query: Any, limited: bool, others: bool) -> tuple[int, int]:
     """Check the arguments. Return ``k`` and the number of dimensions."""
     pos = check_particles(part)
     num = check_num(part)
-    check_word(output_order, "output_order", _ORDERS)
     k = known_integer(k, "k")
     if k < 1:
         raise ValueError(f"k must be at least 1, not {k}; it is the number of neighbours.")

@@ -66,17 +66,19 @@ def without_layers(part: Any) -> Any:
     return replace_num(part.part, part.num) if isinstance(part, Layered) else part
 
 
-def check_batches(batch: Any, batch_query: Any, part: Any, part_query: Any, th: Any, output_order: str) -> None:
+def check_batches(batch: Any, query_batch: Any, part: Any, part_query: Any, th: Any, in_z_order: bool) -> None:
     """Raise TypeError or ValueError if batch numbers are invalid or do not fit the other arguments."""
-    if (batch_query is not None) != (batch is not None and part_query is not None):
+    if (query_batch is not None) != (batch is not None and part_query is not None):
         raise ValueError(
-            "batch has the set of each particle, and batch_query the set that each query searches; pass both with "
+            "batch has the set of each particle, and query_batch the set that each query searches; pass both with "
             "part_query, and batch alone without it."
         )
     if batch is None:
         return
-    if th is not None or output_order == "z":
-        raise ValueError("batch has its own sort order; leave out th and output_order='z'.")
+    if th is not None or in_z_order:
+        raise ValueError(
+            "batch has its own sort order; leave out th, or pass particles instead of an index, in input order."
+        )
     if get_pos(part).shape[1] >= MAX_DIMS:
         raise ValueError(
             f"with batch, positions must have from 1 to {MAX_DIMS - 1} dimensions, but these have {MAX_DIMS}; use "
@@ -84,7 +86,7 @@ def check_batches(batch: Any, batch_query: Any, part: Any, part_query: Any, th: 
         )
     _check_numbers(batch, part, "batch")
     if part_query is not None:
-        _check_numbers(batch_query, part_query, "batch_query")
+        _check_numbers(query_batch, part_query, "query_batch")
 
 
 def _check_numbers(batch: Any, part: Any, name: str) -> None:
@@ -96,7 +98,7 @@ def _check_numbers(batch: Any, part: Any, name: str) -> None:
 
 
 def place_in_layers(
-    part: Any, batch: Any, part_query: Any, batch_query: Any, box: Exact, limit: Radii
+    part: Any, batch: Any, part_query: Any, query_batch: Any, box: Exact, limit: Radii
 ) -> tuple[Layered, Layered | None, Exact, Radii]:
     """Put particles, and queries if there are any, into the layers of their batches.
 
@@ -104,7 +106,7 @@ def place_in_layers(
         part: Particles.
         batch: ``(n,)`` integers, the batch of each particle.
         part_query: Queries, or None.
-        batch_query: ``(q,)`` integers, the batch of each query, or None.
+        query_batch: ``(q,)`` integers, the batch of each query, or None.
         box: Periodic box.
         limit: Search radii.
 
@@ -115,7 +117,7 @@ def place_in_layers(
     Raises:
         ValueError or jax.errors.JaxRuntimeError: At run time, on all ranks, if a batch number is invalid.
     """
-    parts, batches = ([part], [batch]) if part_query is None else ([part, part_query], [batch, batch_query])
+    parts, batches = ([part], [batch]) if part_query is None else ([part, part_query], [batch, query_batch])
     positions = [jnp.asarray(get_pos(part)) for part in parts]
     nums = [kernels.as_num(get_num(part)) for part in parts]
     spacing = _spacing(positions, nums, box)
@@ -125,7 +127,7 @@ def place_in_layers(
     last_layer = jnp.clip(jnp.floor(farthest_number(spacing.dtype) / spacing), 0, most).astype(jnp.int32)
     faults = [
         fault
-        for one in zip(batches, nums, ("batch", "batch_query"), strict=False)
+        for one in zip(batches, nums, ("batch", "query_batch"), strict=False)
         for fault in _faults(*one, most, last_layer, spacing.dtype)
     ]
     checked = comm.check_all(nums[0], faults)

@@ -20,14 +20,12 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import check_box, check_range, check_real, exact_box_argument, first_row, shape_of, shown
+from ..arguments import Kind, check_range, check_real, first_row, flat, shape_of, shown
 from ..config import OverdensityConfig, checked_config, without_masses
-from ..data import with_computed
-from ..jax_ext import Exact, exact, is_concrete, with_twins
-from ..particles import Particles
-from ..tree import TreeHierarchy
+from ..jax_ext import Exact, exact, is_concrete
+from ..particles import Index, Particles
 from ..tree.stage import prepare_stage
-from ._arguments import check_both, faults_of_masses
+from ._arguments import faults_of_masses, read_spheres
 from ._derivatives import Sources, of_spheres
 from ._spheres import find_spheres
 from ._sums import SphereProperties, sphere_properties
@@ -54,8 +52,8 @@ class SphericalOverdensity:
         radius: ``(q, m)``, in the unit and dtype of the positions.
         mass: ``(q, m)``, the mass of all particles within the radius.
         count: ``(q, m)`` int32, their number.
-        vmax: ``(q,)``, the largest circular velocity ``sqrt(G M(<r) / r)`` within the largest of the ``m`` radii; 0 if
-            every radius is 0.
+        vmax: ``(q,)``, the largest circular velocity ``sqrt(gravity M(<r) / r)`` within the largest of the ``m`` radii;
+            0 if every radius is 0.
         rmax: ``(q,)``, the ``r`` of this maximum; 0 if every radius is 0.
     """
 
@@ -66,24 +64,17 @@ class SphericalOverdensity:
     rmax: jax.Array
 
 
-def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    _check_gravity(arguments["G"])
-    return exact_box_argument(arguments) | {"density": check_density(arguments["density"])}
-
-
-@with_twins(
-    {"part": P(-1), "centre": P(-1), "density": P(), "boxsize": P(), "th": P(-1), "G": P()},
-    P(-1),
-    prepare=_exact_arguments,
+@flat(
+    density=Kind(P(), lambda density, _: check_density(density)),
+    gravity=Kind(P(), lambda gravity, _: _check_gravity(gravity)),
 )
-@with_computed
 def spherical_overdensity(
-    part: Particles | ArrayLike,
-    centre: Particles | ArrayLike,
-    density: Any,
+    part: Particles | Index | ArrayLike,
+    density: ArrayLike,
+    *,
+    queries: Particles | ArrayLike,
     boxsize: ArrayLike | None = None,
-    th: TreeHierarchy | None = None,
-    G: Any = 1.0,
+    gravity: ArrayLike = 1.0,
     cfg: OverdensityConfig | None = None,
 ) -> SphericalOverdensity:
     """Compute radii, masses and largest circular velocities of spheres with given mean densities.
@@ -101,7 +92,7 @@ def spherical_overdensity(
 
     In a periodic box, the search ends at half the smallest length. If a sphere is still denser than ``density`` there,
     its radius and mass are NaN and its count is -1. The largest circular velocity is the maximum of
-    ``sqrt(G M_i / r_i)`` over the particles from the start of the sphere on, except those at distance 0.
+    ``sqrt(gravity M_i / r_i)`` over the particles from the start of the sphere on, except those at distance 0.
 
     **Derivatives** are at fixed membership: the particles in each sphere are held constant. ``mass`` depends on their
     masses, ``radius`` on these and ``density``, and ``vmax`` and ``rmax`` also on the positions of the centre and of
@@ -112,18 +103,17 @@ def spherical_overdensity(
 
     Args:
         part: All matter, not only the particles of groups: a particle class with ``pos`` ``(n, d)``, d from 1 to 4,
-            float32 or float64, or an array of positions. ``mass`` may be ``(n,)`` or one number for all particles.
-            Without it, the mass of every particle is 1.
-        centre: ``(q, d)`` positions of the same dtype, or a particle class; results are 0 in its rows from ``num`` on.
-            For the groups of a catalogue: ``jztree.data.Pos(pos=cata.com_pos, num=cata.ngroups)``.
+            float32 or float64; an array of positions; or a `jztree.Index` of either. ``mass`` may be ``(n,)`` or one
+            number for all particles. Without it, the mass of every particle is 1.
         density: ``(m,)`` or a number, the mean densities, as mass over length to the power of ``d``; equal on all
             ranks. For M200 of the critical density, pass ``200 * 3 * H**2 / (8 * pi * G)``. If positions are comoving,
             multiply it by ``a**3``.
-        boxsize: The periodic length, or one per dimension; 0 or None means open. Equal on all ranks.
-        th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
-            the z-ordered particles that the function returned. On one device, this saves the time for the sort.
-        G: The gravitational constant, in length * velocity**2 / mass, with the unit of velocity that ``vmax`` shall
-            have; equal on all ranks. If positions are comoving, divide it by the scale factor.
+        queries: The centres, ``(q, d)`` positions of the same dtype, or a particle class; results are 0 in its rows
+            from ``num`` on. For the groups of a catalogue: ``jztree.data.Pos(pos=cata.com_pos, num=cata.ngroups)``.
+        boxsize: The periodic length, or one per dimension; None means open. Equal on all ranks. An index has its own
+            box.
+        gravity: The gravitational constant, in length * velocity**2 / mass, with the unit of velocity that ``vmax``
+            shall have; equal on all ranks. If positions are comoving, divide it by the scale factor.
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
@@ -135,18 +125,25 @@ def spherical_overdensity(
         ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, a mass is negative, NaN
             or infinite, a result exceeds the range of its dtype, or a traced ``density`` or ``boxsize`` is invalid.
         CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
+
+    Examples:
+        >>> x = np.linspace(-1, 1, 21, dtype=np.float32)  # a line of particles of mass 1, 0.1 apart
+        >>> spheres = jz.spherical_overdensity(x[:, None], 8.0, queries=np.zeros((1, 1), np.float32))
+        >>> spheres.radius, spheres.count
+        (Array([1.3125], dtype=float32), Array([21], dtype=int32))
     """
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
-    given, centres = check_both(part, centre, th)
-    pos, mass = given.pos, given.part.mass
-    box, densities = check_box(boxsize, given.dims), check_density(density)
-    G = _check_gravity(G)
-    # If G is out of the range of float32, its root may still be in range.
-    speed_unit = jnp.asarray(np.sqrt(np.float64(G)) if is_concrete(G) else jnp.sqrt(G), pos.dtype)
+    given, centres, box = read_spheres(part, boxsize, queries)
+    pos, mass, densities, gravity = given.pos, given.part.mass, check_density(density), _check_gravity(gravity)
+    # If the constant is out of the range of float32, its root may still be in range.
+    root = np.sqrt(np.float64(gravity)) if is_concrete(gravity) else jnp.sqrt(jnp.asarray(gravity))
+    speed_unit = jnp.asarray(root, pos.dtype)
     one_density = densities.words.ndim == 1
     densities = Exact(densities.words.reshape(-1, densities.words.shape[-1]))
     # The search has no derivatives; they are added to its results.
-    sources, query_set = (replace(one, part=jax.lax.stop_gradient(one.part)) for one in (given, centres))
+    sources, query_set = (
+        replace(one, part=jax.lax.stop_gradient(one.part), th=jax.lax.stop_gradient(one.th)) for one in (given, centres)
+    )
     stage = prepare_stage(sources, query_set, box, cfg, "overdensity_ghosts", faults_of_masses(given))
     radius, mass_within, count, peak = find_spheres(stage, densities, cfg)
     around = Sources(pos, mass, given.num)
@@ -190,9 +187,9 @@ def check_density(density: Any) -> Exact:
     return comm.after(exact(density, shape), kernels.check(0, bad, [], _BAD_DENSITY))
 
 
-def _check_gravity(G: Any) -> Any:
-    if np.shape(G) != ():
-        raise ValueError(f"G must be one number, the gravitational constant; its shape is {np.shape(G)}.")
-    if is_concrete(G) and not 0 < check_real(G, "G") < np.inf:
-        raise ValueError(f"G is {G}; the gravitational constant must be positive and finite.")
-    return G
+def _check_gravity(gravity: Any) -> Any:
+    if np.shape(gravity) != ():
+        raise ValueError(f"gravity must be one number, the gravitational constant; its shape is {np.shape(gravity)}.")
+    if is_concrete(gravity) and not 0 < check_real(gravity, "gravity") < np.inf:
+        raise ValueError(f"gravity is {gravity}; the gravitational constant must be positive and finite.")
+    return gravity

@@ -11,21 +11,20 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import (
+    Kind,
     at_least_normal,
-    check_box,
     check_real_dtype,
     common_dtype,
-    exact_box_argument,
     first_row,
+    flat,
     velocity_faults,
 )
 from ..config import OverdensityConfig, checked_config, without_masses
-from ..data import ParticleData, with_computed
-from ..jax_ext import Exact, with_twins
-from ..particles import Particles, check_representable
-from ..tree import TreeHierarchy
+from ..data import ParticleData
+from ..jax_ext import Exact
+from ..particles import Index, Particles, check_representable, particles_of
 from ..tree.stage import InputParticles, Stage, prepare_stage
-from ._arguments import check_both, faults_of_masses
+from ._arguments import faults_of_masses, read_spheres
 from ._spheres import widest_sphere
 
 _TOO_WIDE = (
@@ -75,16 +74,13 @@ class SphereProperties:
     angular_momentum: jax.Array | None
 
 
-@with_twins(
-    {"part": P(-1), "centre": P(-1), "radius": P(-1), "boxsize": P(), "th": P(-1)}, P(-1), prepare=exact_box_argument
-)
-@with_computed
+@flat(radius=Kind(P(-1)))
 def sphere_properties(
-    part: Particles | ArrayLike,
-    centre: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     radius: ArrayLike,
+    *,
+    queries: Particles | ArrayLike,
     boxsize: ArrayLike | None = None,
-    th: TreeHierarchy | None = None,
     cfg: OverdensityConfig | None = None,
 ) -> SphereProperties:
     """Compute mass, centre, velocity, dispersion, shape and angular momentum of the particles in spheres.
@@ -104,13 +100,16 @@ def sphere_properties(
     GPUs, they may differ in the last bits of float64. The results have no derivatives: differentiating raises an error.
 
     Args:
-        part: All matter, see `spherical_overdensity`. With ``vel``, ``(n, d)``, the result has the properties that need
-            velocities.
-        centre: ``(q, d)`` positions of the same dtype, or a particle class; results are 0 in its rows from ``num`` on.
+        part: All matter, not only the particles of groups: a particle class with ``pos`` ``(n, d)``, d from 1 to 4,
+            float32 or float64; an array of positions; or a `jztree.Index` of either. ``mass`` may be ``(n,)`` or one
+            number for all particles. Without it, the mass of every particle is 1. With ``vel``, ``(n, d)``, the result
+            has the properties that need velocities.
         radius: ``(q,)``, one per sphere, for example from `spherical_overdensity`.
-        boxsize: See `spherical_overdensity`.
-        th: See `spherical_overdensity`.
-        cfg: See `spherical_overdensity`; ``cfg.npart_min`` has no effect here.
+        queries: The centres, ``(q, d)`` positions of the same dtype, or a particle class; results are 0 in its rows
+            from ``num`` on.
+        boxsize: The periodic length, or one per dimension; None means open. Equal on all ranks. An index has its own
+            box.
+        cfg: Options, equal on all ranks. None means the defaults. ``cfg.npart_min`` has no effect here.
 
     Returns:
         The properties, one row per centre, in the order of the centres.
@@ -122,16 +121,22 @@ def sphere_properties(
             is negative, NaN or infinite, a velocity is NaN or infinite, a radius is above half the smallest periodic
             length, or a result exceeds the range of its dtype.
         CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
+
+    Examples:
+        >>> x = np.linspace(-1, 1, 21, dtype=np.float32)  # a line of particles of mass 1, 0.1 apart
+        >>> sphere = jz.sphere_properties(x[:, None], np.array([0.55]), queries=np.zeros((1, 1), np.float32))
+        >>> sphere.mass, sphere.count
+        (Array([11.], dtype=float32), Array([11], dtype=int32))
     """
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
-    given, centres = check_both(part, centre, th)
-    box, num = check_box(boxsize, given.dims), kernels.as_num(centres.num)
+    given, centres, box = read_spheres(part, boxsize, queries)
+    part, num = particles_of(part), kernels.as_num(centres.num)
     radii, faults = _check_radii(radius, centres, box)
     faults += faults_of_masses(given)
     moving, more = _with_velocities(part, given)
     sources = replace(given, part=moving)
-    queries = replace(centres, data=jnp.where(jnp.isnan(radii), 0, radii))
-    stage = prepare_stage(sources, queries, box, cfg, "overdensity_ghosts", faults + more)
+    spheres = replace(centres, data=jnp.where(jnp.isnan(radii), 0, radii))
+    stage = prepare_stage(sources, spheres, box, cfg, "overdensity_ghosts", faults + more)
     marked = [_marked(column, radii) for column in _sums(stage)]
     return _named(num, marked, given.dims, getattr(part, "vel", None) is not None)
 

@@ -9,10 +9,10 @@ import numpy as np
 from .. import comm
 from ..arguments import (
     at_least_normal,
+    check_box,
     check_range,
     check_real,
     check_word,
-    exact_box_argument,
     in_order,
     is_length,
     shape_of,
@@ -20,7 +20,7 @@ from ..arguments import (
 )
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
 from ..kernels import PairBins
-from ..particles import check_no_unit, shape_of_pos
+from ..particles import check_no_unit, particles_of, shape_of_pos
 
 MODES = ("r", "rp_pi", "s_mu")
 _SECOND = {"rp_pi": "pi", "s_mu": "mu"}
@@ -32,12 +32,14 @@ _NO_MIDDLE = (
 _BAD_COSINES = "edges_b must be strictly ascending cosines from 0 to 1; sort them and remove other values."
 
 
-def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of `jztree.radius.pair_counts` that twins replace."""
-    replaced = exact_box_argument(arguments)
-    bins = as_bins(arguments, shape_of_pos(next(iter(arguments.values())))[-1])
-    sight_faults(bins, replaced["boxsize"])
-    return replaced | {"edges": bins.edges, "edges_b": bins.edges_b}
+def exact_bins(arguments: dict[str, Any]) -> PairBins:
+    """Return the bins of the arguments of `pair_counts`, which the twins replace."""
+    part, boxsize = next(iter(arguments.values())), arguments["boxsize"]
+    dims = shape_of_pos(particles_of(part))[-1]
+    bins = as_bins(arguments, dims)
+    if part is particles_of(part):
+        sight_faults(bins, check_box(boxsize, dims))
+    return bins
 
 
 def as_bins(given: dict[str, Any], dims: int) -> PairBins:

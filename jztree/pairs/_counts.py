@@ -10,16 +10,15 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import check_alike, check_box, check_one_a_particle, check_particles, row_fault
+from ..arguments import Kind, check_alike, check_box, check_one_a_particle, check_particles, flat, row_fault
 from ..config import RadiusConfig, TreeConfig, checked_config, is_on_cpu, without_masses
-from ..data import static_field, with_computed
-from ..jax_ext import Exact, with_twins
+from ..data import static_field
+from ..jax_ext import Exact, varying_axes
 from ..kernels import PairBins
-from ..particles import Particles, check_num
-from ..tree import TreeHierarchy, check_hierarchy
-from ..tree.stage import InputParticles
+from ..particles import Index, Particles, check_num
+from ..tree.stage import InputParticles, opened
 from ..within import checked_weights
-from ._bins import as_bins, exact_arguments, sight_faults
+from ._bins import as_bins, exact_bins, sight_faults
 from ._sets import Pairs
 from ._wide_numbers import WideCounts, WideSums
 
@@ -76,37 +75,28 @@ class PairCounts:
     cross: bool | None = static_field(default=None)
 
 
-_SPECS = {
-    "part": P(-1),
-    "edges": P(),
-    "boxsize": P(),
-    "part_b": P(-1),
-    "edges_b": P(),
-    "weight": P(-1),
-    "weight_b": P(-1),
-    "region": P(-1),
-    "region_b": P(-1),
-    "th": P(-1),
-}  # the other arguments are static
+_READ = {name: Kind(P(-1)) for name in ("query_weights", "regions", "query_regions")} | {
+    "edges": Kind(P(), lambda _, arguments: exact_bins(arguments).edges),
+    "edges_b": Kind(P(), lambda _, arguments: exact_bins(arguments).edges_b),
+}
 
 
-@with_twins(_SPECS, P(), prepare=exact_arguments)
-@with_computed
+@flat(P(), **_READ)
 def pair_counts(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     edges: ArrayLike,
+    *,
+    queries: Particles | ArrayLike | None = None,
     boxsize: ArrayLike | None = None,
-    part_b: Particles | ArrayLike | None = None,
     mode: str = "r",
     edges_b: ArrayLike | None = None,
     los: int | str = -1,
-    weight: ArrayLike | None = None,
-    weight_b: ArrayLike | None = None,
-    region: ArrayLike | None = None,
-    region_b: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    query_weights: ArrayLike | None = None,
+    regions: ArrayLike | None = None,
+    query_regions: ArrayLike | None = None,
     num_regions: int | None = None,
     separations: bool = False,
-    th: TreeHierarchy | None = None,
     cfg: RadiusConfig | None = None,
 ) -> PairCounts:
     """Count the pairs of particles in bins of their distance, and sum the products of their weights.
@@ -127,13 +117,15 @@ def pair_counts(
     falls with the number of pairs. Sums of separations need every pair (15 to 30 nanoseconds per pair on one core).
 
     Args:
-        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either.
         edges: ``(b + 1,)`` ascending numbers from 0 on, in the unit of the positions, equal on all ranks. Bin ``i``
             holds the pairs with ``edges[i] < r <= edges[i + 1]``. The last edge may be infinite.
-        boxsize: The periodic length, or one per dimension; 0 or None means open. A pair counts only at the distance of
-            its nearest images, also for distances above half the box. Equal on all ranks.
-        part_b: Another set of particles; each pair then has one particle in ``part`` and one in ``part_b``. None means
-            pairs within ``part``.
+        queries: Another set of particles; each pair then has one particle in ``part`` and one in ``queries``. None
+            means pairs within ``part``.
+        boxsize: The periodic length, or one per dimension; None means open. A pair counts only at the distance of
+            its nearest images, also for distances above half the box. Equal on
+            all ranks. An index has its own box.
         mode: ``"r"`` for distances; ``"rp_pi"`` for distances across (``edges``) and along (``edges_b``) the line of
             sight; ``"s_mu"`` for distances and the cosines, from 0 to 1, of the angle to the line of sight
             (``edges_b``). The last two are for 2 and 3 dimensions.
@@ -142,15 +134,13 @@ def pair_counts(
             pair, so that ``pi = |s . m| / |m|`` and ``rp = |s x m| / |m|`` with ``s`` and ``m`` the difference and the
             mean of their positions (Fisher et al. 1994, MNRAS 267, 927). The box must then be open. If ``m`` is 0, the
             entire distance is across.
-        weight: ``(n,)``, the weights of ``part``. None means that every weight is 1.
-        weight_b: ``(n_b,)``, the weights of ``part_b``; only with ``part_b``. None means that every weight is 1.
-        region: ``(n,)`` integers from 0 to below ``num_regions``, the jackknife region of each particle. None means no
+        weights: ``(n,)``, the weights of ``part``. None means that every weight is 1.
+        query_weights: ``(q,)``, the weights of ``queries``; only with ``queries``. None means that every weight is 1.
+        regions: ``(n,)`` integers from 0 to below ``num_regions``, the jackknife region of each particle. None means no
             regions.
-        region_b: The same for ``part_b``; required if both ``region`` and ``part_b`` are given.
-        num_regions: The number of regions; required with ``region``.
+        query_regions: The same for ``queries``; required if both ``regions`` and ``queries`` are given.
+        num_regions: The number of regions; required with ``regions``.
         separations: Whether to sum the separations of the pairs in each bin also.
-        th: A hierarchy over ``part`` from `jztree.tree.zsort_and_tree` with the same ``boxsize``. ``part`` must then be
-            the z-ordered particles that the function returned. On one device, this saves the time for the sort.
         cfg: Options, equal on all ranks. None means the leaves that are fastest for pair counts: 64 particles (48 on
             GPUs), or with weights or two quantities 128 (96).
 
@@ -161,61 +151,70 @@ def pair_counts(
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position or weight is NaN or
-            infinite, a region is invalid, a traced ``edges`` or ``boxsize`` is invalid, ``th`` belongs to other
-            particles, or a sum of weights exceeds the range of its dtype.
+            infinite, a region is invalid, a traced ``edges`` or ``boxsize`` is invalid, or a sum of weights exceeds the
+            range of its dtype.
         CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
+
+    Examples:
+        >>> pos = np.array([[0.1], [0.4], [0.9]], np.float32)
+        >>> counts = jz.pair_counts(pos, [0.0, 0.25, 0.5], boxsize=1.0)
+        >>> np.asarray(counts.count)
+        array([2, 4])
     """
     if cfg is None:
-        each = mode != "r" or weight is not None or weight_b is not None or separations
+        each = mode != "r" or weights is not None or query_weights is not None or separations
         leaf_sizes = _CPU_LEAF_SIZES if is_on_cpu() else _GPU_LEAF_SIZES
         cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_sizes[each]))
     cfg = checked_config(cfg, RadiusConfig)
     cfg = without_masses(cfg)
-    check_hierarchy(th)
-    one, other = _check_both(part, part_b, th)
-    box = check_box(boxsize, one.dims)
-    bins = as_bins({"mode": mode, "edges": edges, "edges_b": edges_b, "los": los}, one.dims)
-    regions = _check_regions(region, region_b, num_regions, part_b is not None)
-    if other is None and weight_b is not None:
-        raise ValueError("weight_b needs part_b; without part_b, weight applies to both particles of a pair.")
-    one.data, faults = _columns(one, weight, region, regions, "")
-    if other is not None:
-        other.data, more = _columns(other, weight_b, region_b, regions, " of part_b")
+    sources, separate, box = _read_sets(part, boxsize, queries)
+    bins = as_bins({"mode": mode, "edges": edges, "edges_b": edges_b, "los": los}, sources.dims)
+    count = _check_regions(regions, query_regions, num_regions, queries is not None)
+    if separate is None and query_weights is not None:
+        raise ValueError("query_weights needs queries; without queries, weights applies to both particles of a pair.")
+    sources.data, faults = _columns(sources, weights, regions, count, "")
+    if separate is not None:
+        separate.data, more = _columns(separate, query_weights, query_regions, count, " of the queries")
         faults += more
     faults += sight_faults(bins, box)
-    counts, sums = Pairs(one, other, bins, box, regions, separations, cfg, faults).counted()
-    found = _named(counts, sums, bins, regions, separations)
+    counts, sums = Pairs(sources, separate, bins, box, count, separations, cfg, faults).counted()
+    found = _named(counts, sums, bins, count, separations)
     found.edges, found.boxsize = _as_sums(bins.edges), _as_sums(box)
-    found.mode, found.cross = mode, other is not None
+    found.mode, found.cross = mode, separate is not None
     if bins.edges_b is not None:
-        found.edges_b, found.los = _as_sums(bins.edges_b), "midpoint" if bins.axis == one.dims else bins.axis
+        found.edges_b, found.los = _as_sums(bins.edges_b), "midpoint" if bins.axis == sources.dims else bins.axis
     return found
 
 
 def _as_sums(numbers: Exact) -> WideSums:
-    return WideSums(jnp.asarray(numbers.words))
+    words = jnp.asarray(numbers.words)
+    # The box of an index is an array of each device.
+    return WideSums(comm.all_max(words) if varying_axes(words) else words)
 
 
-def _check_both(part: Any, part_b: Any, th: TreeHierarchy | None) -> tuple[InputParticles, InputParticles | None]:
-    """Return both sets. Raise TypeError or ValueError if they are invalid or do not match."""
+def _read_sets(part: Any, boxsize: Any, queries: Any) -> tuple[InputParticles, InputParticles | None, Exact]:
+    """Return both sets and the box. Raise TypeError or ValueError if they are invalid or do not match."""
+    part, boxsize, index = opened(part, boxsize)
     pos = check_particles(part)
-    one = InputParticles(pos, check_num(part), th=th, needs_origin=False)
-    if part_b is None:
-        return one, None
-    other = check_particles(part_b, "positions of part_b")
-    num = check_num(part_b, "num of part_b")
-    check_alike(other, pos, "part_b is", "part is")
-    return one, InputParticles(other, num, name="the positions of part_b", needs_origin=False)
+    sources = InputParticles(pos, check_num(part), th=index, needs_origin=False)
+    box = check_box(boxsize, sources.dims)
+    if queries is None:
+        return sources, None, box
+    queries = opened(queries)[0]
+    other = check_particles(queries, "query positions")
+    num = check_num(queries, "num of queries")
+    check_alike(other, pos, "the queries are", "part is")
+    return sources, InputParticles(other, num, name="the query positions", needs_origin=False), box
 
 
-def _check_regions(region: Any, region_b: Any, num_regions: Any, apart: bool) -> int:
+def _check_regions(regions: Any, query_regions: Any, num_regions: Any, separate: bool) -> int:
     """Return the number of regions. Raise ValueError if the arguments for regions do not match."""
-    if region is None and region_b is None and num_regions is None:
+    if regions is None and query_regions is None and num_regions is None:
         return 0
-    if region is None or num_regions is None or (region_b is None) == apart:
+    if regions is None or num_regions is None or (query_regions is None) == separate:
         raise ValueError(
-            "a jackknife needs region and num_regions, and with part_b also region_b (without part_b, leave out "
-            "region_b); pass every required argument, or no region at all."
+            "a jackknife needs regions and num_regions, and with queries also query_regions (without queries, leave "
+            "out query_regions); pass every required argument, or no regions at all."
         )
     if isinstance(num_regions, bool) or not isinstance(num_regions, (int, np.integer)) or num_regions < 1:
         raise ValueError(f"num_regions is {num_regions!r}; it must be an integer of at least 1.")

@@ -1,26 +1,22 @@
 """Lists of pairs within a radius, including the images of a periodic box."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._transform.capacity import choose_capacity
-from ..arguments import SPEC, Radii, as_one_radius, check_box, exact_arguments_of_one, row_fault
+from ..arguments import Radii, as_one_radius, flat, row_fault
 from ..config import RadiusConfig, checked_config, without_masses
-from ..data import with_computed
 from ..derivatives import unit
-from ..jax_ext import Exact, exact_to_float, with_twins
-from ..particles import Particles
-from ..tree import TreeHierarchy, check_hierarchy
+from ..jax_ext import Exact, exact_to_float
+from ..particles import Index, Particles
 from ..tree.stage import starts_of_ranks
-from ..within import Listing, PreparedSearch, SearchArguments, Space, check_both, check_capacity, prepare_search
+from ..within import Listing, PreparedSearch, SearchArguments, Space, check_capacity, prepare_search, read_sets
 
 # Initial capacity of lists, in pairs per query.
 _USUAL = 32
@@ -31,9 +27,7 @@ _TOO_FAR = (
 _FAR_OUT = "row {0}%s is 2**29 box lengths or more from the box, so its shift exceeds 32 bits; wrap positions first."
 
 
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
-class PairLists:
+class PairLists(NamedTuple):
     """Pairs of particles and images of particles; see `pairs_within`. Quantities that were not requested are None.
 
     Attributes:
@@ -58,23 +52,17 @@ class PairLists:
         return jnp.stack([self.i, self.j], axis=-2)
 
 
-@with_twins(
-    {"part": P(-1), "radius": SPEC, "boxsize": P(), "th": P(-1), "part_query": P(-1)},
-    P(-1),
-    prepare=exact_arguments_of_one,
-    enlarges=True,
-)
-@with_computed
+@flat(enlarges=True)
 def pairs_within(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     radius: ArrayLike,
+    *,
+    queries: Particles | ArrayLike | None = None,
     boxsize: ArrayLike | None = None,
-    th: TreeHierarchy | None = None,
-    part_query: Particles | ArrayLike | None = None,
     capacity: int | None = None,
     full: bool = False,
-    cfg: RadiusConfig | None = None,
     quantities: str = "ijSdD",
+    cfg: RadiusConfig | None = None,
 ) -> PairLists:
     """List all pairs within a radius as edges, in a periodic box with all images.
 
@@ -84,43 +72,51 @@ def pairs_within(
     values, rounded to the dtype of the positions. They have derivatives by positions and box lengths.
 
     Args:
-        part: See `count_within`.
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either.
         radius: In the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per query. For a pair
-            ``(i, j)``, the radius of ``i`` counts. Without ``part_query``, one radius per particle needs ``full=True``,
+            ``(i, j)``, the radius of ``i`` counts. Without ``queries``, one radius per particle needs ``full=True``,
             because ``j`` may be within the radius of ``i`` while ``i`` is not within that of ``j``. In a periodic box,
             the radius may be longer than the box, but not infinite.
-        boxsize: See `count_within`.
-        th: See `count_within`.
-        part_query: Separate queries ``i``; the particles ``j`` are then those of ``part``. None means pairs among the
+        queries: Separate queries ``i``; the particles ``j`` are then those of ``part``. None means pairs among the
             particles of ``part``, without pairs of a particle with itself at distance 0.
-        capacity: The maximum number of pairs; see `neighbours_within`.
+        boxsize: The periodic length, or one per dimension; None means open. Equal on all ranks. An index has its own
+            box.
+        capacity: The maximum number of pairs. With None, the arrays of a plain call are exactly as long as the list;
+            ``.jit`` and ``.smap`` determine the capacity, and compile again if it is too small. Inside your own
+            ``jax.jit``, pass a number.
         full: Whether to list every pair of the particles twice, as ``(i, j, shift)`` and ``(j, i, -shift)``. With one
             radius per particle, the list then holds each of the two that is within the radius of its ``i``. If False,
             the list holds each pair once: with ``i < j`` or, between a particle and its own images, with a shift whose
-            first nonzero number is positive. With ``part_query``, this argument has no effect.
-        cfg: Options, equal on all ranks. None means the defaults.
+            first nonzero number is positive. With ``queries``, this argument has no effect.
         quantities: The columns of the list, as letters of ASE: shifts ``S``, vectors ``D`` and distances ``d``. The
             rows ``i`` and ``j`` are always included. ``"ij"`` takes a fifth of the memory in three dimensions, and half
             of the time. ``"D"`` or ``"d"`` alone saves nothing, because vectors, distances and shifts are computed
             together.
+        cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
         The pairs. ``i`` and ``j`` are rows of the input. On several devices, they are rows of the joined particles of
         all devices, and a pair is on the device of ``i``.
 
     Raises:
-        TypeError: See `neighbours_within`.
-        ValueError: See `neighbours_within`.
-        ValueError or jax.errors.JaxRuntimeError: At run time, if a radius is infinite in a periodic box, or a position
-            is at least 2**29 box lengths from the box.
-        CapacityError: See `neighbours_within`.
-        MemoryError: See `neighbours_within`.
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, a traced ``radius`` or
+            ``boxsize`` is invalid, a radius is infinite in a periodic box, or a position is at least 2**29 box lengths
+            from the box.
+        CapacityError: On every device, if the pairs exceed ``capacity``; the error has their number.
+        MemoryError: Before anything is allocated, for lists that no memory can hold.
+
+    Examples:
+        >>> pos = np.array([[0.1], [0.4], [0.9]], np.float32)
+        >>> pairs = jz.pairs_within(pos, 0.25, boxsize=1.0)
+        >>> pairs.i, pairs.j, pairs.shift[:, 0]
+        (Array([0], dtype=int32), Array([2], dtype=int32), Array([-1], dtype=int32))
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
-    check_hierarchy(th)
-    sources, queries, query_set = check_both(part, part_query, th)
-    pos, query, same = sources.pos, query_set.pos, queries is None
-    box = check_box(boxsize, sources.dims)
+    sources, separate, query_set, box = read_sets(part, boxsize, queries)
+    pos, query, same = sources.pos, query_set.pos, separate is None
     radii = as_one_radius(radius, (query_set.num_rows,), query_set.num)
     check_capacity(capacity)
     _check_full(full, same, radii)
@@ -128,7 +124,7 @@ def pairs_within(
     faults = _faults(radii, box, pos, sources.num, "")
     if not same:
         faults += _faults(radii, box, query, query_set.num, " of the queries")
-    prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg, faults, numbered=True))
+    prepared = prepare_search(SearchArguments(sources, separate, radii, box, cfg, faults, numbered=True))
     half = same and not full
     list_capacity = choose_capacity("pairs", capacity, (_USUAL // 2 if half else _USUAL) * query.shape[0], 2**31 - 1)
     vectors, shifts = bool(requested & set("Dd")), bool(requested & set("SDd"))

@@ -2,6 +2,7 @@
 
 from ._computed import ComputedParticles, attach_columns, computed_by, over_devices
 from ._dlpack import import_arrays
+from ._index import Index, particles_of
 from ._inputs import (
     Particles,
     check_countable,
@@ -27,6 +28,7 @@ from ._messages import name_of, one_line
 
 __all__ = [
     "ComputedParticles",
+    "Index",
     "Particles",
     "attach_columns",
     "check_countable",
@@ -50,6 +52,7 @@ __all__ = [
     "one_integer",
     "one_line",
     "over_devices",
+    "particles_of",
     "replace_field",
     "shape_of_pos",
 ]

@@ -6,16 +6,13 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
-from ..arguments import SPEC, first_row
+from ..arguments import Kind, first_row, flat
 from ..config import RadiusConfig, checked_config
-from ..data import with_computed
-from ..jax_ext import with_twins
-from ..particles import Particles
-from ..tree import TreeHierarchy, check_hierarchy
-from ..within import check_both
+from ..particles import Index, Particles, particles_of
+from ..within import read_sets
 from ._lengths import as_lengths
 from ._scaled import exponent_of, scaled_product
-from ._sums import Derivative, SmoothingKernel, SumArguments, checked_values, exact_arguments, summed
+from ._sums import LENGTHS, Derivative, SmoothingKernel, SumArguments, checked_values, summed
 
 _NO_MASS = (
     "the particles within the smoothing length of row {0} have a total mass of 0, or the derivative there is outside "
@@ -23,15 +20,14 @@ _NO_MASS = (
 )
 
 
-@with_twins({"part": P(-1), "h": SPEC, "field": P(-1), "boxsize": P(), "th": P(-1)}, P(-1), prepare=exact_arguments)
-@with_computed
+@flat(h=LENGTHS, field=Kind(P(-1)))
 def sph_derivative(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     h: ArrayLike | None,
     field: ArrayLike,
-    kind: str = "gradient",
+    *,
+    derivative: str = "gradient",
     boxsize: ArrayLike | None = None,
-    th: TreeHierarchy | None = None,
     kernel: str = "cubic_spline",
     truncate: float = 4.0,
     cfg: RadiusConfig | None = None,
@@ -49,34 +45,46 @@ def sph_derivative(
     `kernel_sums`. All results have first derivatives with respect to positions, masses, field and ``h``.
 
     Args:
-        part: See `kernel_sums`. If the particles have no masses, each mass is 1.
-        h: See `kernel_sums`.
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either. If the particles have no masses, each mass is 1.
+        h: Positive smoothing lengths of the particles, in the unit of the positions: a number (equal on all ranks), or
+            ``(n,)``. ``h`` is the radius of the kernel's support. If your code calls half of this radius ``h``, pass
+            twice its value.
         field: ``(n, ...)`` real numbers; for the divergence and the curl, vectors ``(n, ..., d)``.
-        kind: ``"gradient"``, ``"divergence"`` or ``"curl"``, in 2 or 3 dimensions.
-        boxsize: See `kernel_sums`.
-        th: See `kernel_sums`.
-        kernel: See `kernel_sums`.
-        truncate: See `kernel_sums`.
+        derivative: ``"gradient"``, ``"divergence"`` or ``"curl"``, in 2 or 3 dimensions.
+        boxsize: The periodic length, or one per dimension; None means open. Equal on all ranks. An index has its own
+            box. Only the nearest image of a particle contributes, even if ``h`` exceeds half the box.
+        kernel: ``"cubic_spline"``, ``"wendland_c2"``, ``"wendland_c4"`` or ``"wendland_c6"``, the smoothing kernels of
+            `jztree.density.sph_density`, in 1 to 3 dimensions, or ``"gaussian"``, a normal distribution with standard
+            deviation ``h / truncate``, cut at ``h``. Each is 0 outside ``h``, and its integral over
+            space is 1.
+        truncate: Static, from 1 to 12. Only for ``"gaussian"``.
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
         ``(n, ..., d)`` for a gradient, and the shapes of `kernel_sums` for the others; 0 in rows from ``num`` on.
 
     Raises:
-        TypeError: See `kernel_sums`.
-        ValueError: See `kernel_sums`.
-        ValueError or jax.errors.JaxRuntimeError: At run time, if the density at a particle is 0.
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a number is NaN, infinite or out of
+            range, or if the density at a particle is 0.
+
+    Examples:
+        >>> pos = np.linspace(0, 1, 5, dtype=np.float32)[:, None]
+        >>> jz.sph_derivative(pos, 0.6, 3 * pos[:, 0]).shape
+        (5, 1)
     """
     cfg = checked_config(cfg, RadiusConfig)
-    check_hierarchy(th)
-    given, _, _ = check_both(part, None, th)
-    if kind is None:
-        raise ValueError("kind is None; it must be gradient, divergence or curl.")
+    given, _, _, box = read_sets(part, boxsize, None)
+    part = particles_of(part)
+    if derivative is None:
+        raise ValueError("derivative is None; it must be gradient, divergence or curl.")
     values = checked_values(part, field, given, "field")
-    what = Derivative.of(kind, values.shape[1:], given.dims)
+    what = Derivative.of(derivative, values.shape[1:], given.dims)
     mass = _relative(checked_values(part, None, given).astype(values.dtype))
     lengths = as_lengths(h, (given.num_rows,), "h")
-    args = SumArguments(given, None, (lengths, lengths), boxsize, SmoothingKernel(kernel, truncate, "gather"), cfg)
+    args = SumArguments(given, None, (lengths, lengths), box, SmoothingKernel(kernel, truncate, "gather"), cfg)
     columns = what.columns(values)
     weighed = jnp.concatenate([mass[:, None], mass[:, None] * columns], axis=1)
     # Compute both sums without the powers of h that cancel in their quotient.

@@ -14,24 +14,22 @@ from .. import comm, kernels
 from ..arguments import (
     NO_LIMIT,
     SPEC,
+    Kind,
     Radii,
-    check_box,
     check_mass,
     check_real_dtype,
     check_word,
     common_dtype,
-    exact_box_argument,
     first_row,
+    flat,
     row_fault,
 )
 from ..config import RadiusConfig, checked_config, without_masses
-from ..data import with_computed
-from ..jax_ext import Exact, exact_to_float, with_twins
+from ..jax_ext import Exact, exact_to_float
 from ..kernels import KernelTerm
-from ..particles import Particles, check_representable, shape_of_pos
-from ..tree import TreeHierarchy, check_hierarchy
+from ..particles import Index, Particles, check_representable, particles_of, shape_of_pos
 from ..tree.stage import InputParticles
-from ..within import PreparedSearch, SearchArguments, check_both, prepare_search
+from ..within import PreparedSearch, SearchArguments, prepare_search, read_sets
 from ._lengths import as_lengths, lengths_faults, range_faults
 from ._profiles import Profile, profile_of
 from ._terms import Rows, kernel_term
@@ -46,7 +44,7 @@ _LOST = (
     "the sum in row {0} is outside the range of %s; choose another unit of length or of the values, or switch on "
     "jax_enable_x64 and give values in float64."
 )
-_NO_QUERY = "h_query requires part_query; without part_query, pass the smoothing lengths of the particles as h."
+_NO_QUERY = "query_h requires queries; without queries, pass the smoothing lengths of the particles as h."
 
 
 class SmoothingKernel(NamedTuple):
@@ -63,42 +61,30 @@ class SmoothingKernel(NamedTuple):
     form: str
 
 
-def exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments that twins replace, in functions with ``h`` and possibly with ``h_query``."""
-    part, query = next(iter(arguments.values())), arguments.get("part_query")
-    replaced = exact_box_argument(arguments) | {"h": _exact_lengths(arguments["h"], part, "h")}
-    if "h_query" not in arguments:
-        return replaced
-    if query is None and arguments["h_query"] is not None:
+def _exact_query_lengths(lengths: Any, arguments: dict[str, Any]) -> Radii:
+    if lengths is None:
+        return NO_LIMIT
+    if arguments["queries"] is None:
         raise ValueError(_NO_QUERY)
-    return replaced | {"h_query": _exact_lengths(arguments["h_query"], query, "h_query")}
+    return as_lengths(lengths, shape_of_pos(particles_of(arguments["queries"]))[:-1], "query_h")
 
 
-def _exact_lengths(lengths: Any, part: Any, name: str) -> Radii:
-    return NO_LIMIT if lengths is None else as_lengths(lengths, shape_of_pos(part)[:-1], name)
+def _exact_lengths(lengths: Any, arguments: dict[str, Any]) -> Radii:
+    part = particles_of(next(iter(arguments.values())))
+    return NO_LIMIT if lengths is None else as_lengths(lengths, shape_of_pos(part)[:-1], "h")
 
 
-@with_twins(
-    {
-        "part": P(-1),
-        "h": SPEC,
-        "boxsize": P(),
-        "th": P(-1),
-        "part_query": P(-1),
-        "h_query": SPEC,
-        "values": P(-1),
-    },
-    P(-1),
-    prepare=exact_arguments,
-)
-@with_computed
+LENGTHS = Kind(SPEC, _exact_lengths)
+
+
+@flat(h=LENGTHS, query_h=Kind(SPEC, _exact_query_lengths), values=Kind(P(-1)))
 def kernel_sums(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     h: ArrayLike | None,
+    *,
+    queries: Particles | ArrayLike | None = None,
+    query_h: ArrayLike | None = None,
     boxsize: ArrayLike | None = None,
-    th: TreeHierarchy | None = None,
-    part_query: Particles | ArrayLike | None = None,
-    h_query: ArrayLike | None = None,
     values: ArrayLike | None = None,
     kernel: str = "cubic_spline",
     form: str = "gather",
@@ -126,18 +112,18 @@ def kernel_sums(
     derivatives only with respect to values.
 
     Args:
-        part: Particles with ``pos`` ``(n, d)``, float32 or float64, or an array of positions.
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either.
         h: Positive smoothing lengths of the particles, in the unit of the positions: a number (equal on all ranks), or
             ``(n,)``. ``h`` is the radius of the kernel's support. If your code calls half of this radius ``h``, pass
             twice its value.
-        boxsize: See `count_within`. Only the nearest image of a particle contributes, even if ``h`` exceeds half the
-            box.
-        th: See `count_within`.
-        part_query: ``q`` positions for the sums. None means the particles themselves; each then contributes ``W(0, h)``
+        queries: ``q`` positions for the sums. None means the particles themselves; each then contributes ``W(0, h)``
             to its sum.
-        h_query: The smoothing lengths of the queries: a number, or ``(q,)``. Only with ``part_query``. You can leave it
+        query_h: The smoothing lengths of the queries: a number, or ``(q,)``. Only with ``queries``. You can leave it
             out if ``h`` is a number or ``form`` is ``"scatter"``. With ``"gather"``, you can instead leave out ``h``
             (None).
+        boxsize: The periodic length, or one per dimension; None means open. Equal on all ranks. An index has its own
+            box. Only the nearest image of a particle contributes, even if ``h`` exceeds half the box.
         values: ``(n, ...)`` real numbers to sum. None means the masses of ``part``, or ones if ``part`` has no masses.
         kernel: ``"cubic_spline"``, ``"wendland_c2"``, ``"wendland_c4"`` or ``"wendland_c6"``, the smoothing kernels of
             `jztree.density.sph_density`, in 1 to 3 dimensions; ``"gaussian"``, a normal distribution with standard
@@ -161,17 +147,21 @@ def kernel_sums(
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position or value is NaN or
-            infinite, if a traced ``h`` is not positive and finite, if a traced ``boxsize`` is invalid, if ``th``
-            belongs to other particles, or if a sum exceeds the range of its dtype.
+            infinite, if a traced ``h`` is not positive and finite, if a traced ``boxsize`` is invalid, or if a sum
+            exceeds the range of its dtype.
         CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
+
+    Examples:
+        >>> pos = np.array([[0.0], [1.0], [3.0]], np.float32)
+        >>> jz.kernel_sums(pos, 2.0, kernel="top_hat")
+        Array([0.5 , 0.75, 0.5 ], dtype=float32)
     """
     cfg = checked_config(cfg, RadiusConfig)
-    check_hierarchy(th)
-    sources, queries, _ = check_both(part, part_query, th)
-    rows = checked_values(part, values, sources)
-    lengths = _lengths_of_both(h, h_query, sources, queries, form)
+    sources, separate, _, box = read_sets(part, boxsize, queries)
+    rows = checked_values(particles_of(part), values, sources)
+    lengths = _lengths_of_both(h, query_h, sources, separate, form)
     what = Derivative.of(derivative, rows.shape[1:], sources.dims)
-    args = SumArguments(sources, queries, lengths, boxsize, SmoothingKernel(kernel, truncate, form), cfg)
+    args = SumArguments(sources, separate, lengths, box, SmoothingKernel(kernel, truncate, form), cfg)
     return what.shaped(summed(args, what.columns(rows), what.term()), sources.dims)
 
 
@@ -214,29 +204,29 @@ def checked_values(part: Any, values: Any, given: InputParticles, name: str = "v
 
 
 def _lengths_of_both(
-    h: Any, h_query: Any, given: InputParticles, given_query: InputParticles | None, form: str
+    h: Any, query_h: Any, given: InputParticles, given_query: InputParticles | None, form: str
 ) -> tuple[Radii, Radii]:
     """Return smoothing lengths of sources and of queries. Replace unused lengths by the used ones."""
-    h, h_query = (None if isinstance(one, Radii) and one.for_all is one.of_each else one for one in (h, h_query))
+    h, query_h = (None if isinstance(one, Radii) and one.for_all is one.of_each else one for one in (h, query_h))
     check_word(form, "form", _FORMS)
     if given_query is None:
-        if h_query is not None:
+        if query_h is not None:
             raise ValueError(_NO_QUERY)
         if h is None:
             raise TypeError("h is None; pass the smoothing lengths of the particles, a number or one per particle.")
         both = as_lengths(h, (given.num_rows,), "h")
         return both, both
     sources = None if h is None else as_lengths(h, (given.num_rows,), "h")
-    queries = None if h_query is None else as_lengths(h_query, (given_query.num_rows,), "h_query")
+    queries = None if query_h is None else as_lengths(query_h, (given_query.num_rows,), "query_h")
     # An unused length can be any single number. A used length for all particles can replace a missing one.
     if queries is None and sources is not None and (sources.of_each is None or form == "scatter"):
-        queries = sources if sources.of_each is None else as_lengths(1.0, (), "h_query")
+        queries = sources if sources.of_each is None else as_lengths(1.0, (), "query_h")
     if sources is None and queries is not None and (queries.of_each is None or form == "gather"):
         sources = queries if queries.of_each is None else as_lengths(1.0, (), "h")
     if sources is None or queries is None:
         places = queries is None and form != "scatter"
         raise ValueError(
-            f"form {form!r} with part_query needs {'h_query' if places else 'h'}, the smoothing lengths of the "
+            f"form {form!r} with queries needs {'query_h' if places else 'h'}, the smoothing lengths of the "
             f"{'queries' if places else 'particles'}; pass a number, or one per row."
         )
     return sources, queries
@@ -305,7 +295,7 @@ class SumArguments:
         sources: Particles to sum over.
         queries: Queries. None if they are the sources.
         lengths: Smoothing lengths of sources and of queries.
-        boxsize: See `kernel_sums`.
+        box: Periodic box.
         kernel: The smoothing kernel.
         cfg: Options.
     """
@@ -313,7 +303,7 @@ class SumArguments:
     sources: InputParticles
     queries: InputParticles | None
     lengths: tuple[Radii, Radii]
-    boxsize: Any
+    box: Exact
     kernel: SmoothingKernel
     cfg: RadiusConfig
 
@@ -329,7 +319,7 @@ def summed(args: SumArguments, value: jax.Array, order: tuple[int, int], sum_pow
     """
     sources, queries = args.sources, args.queries
     query_set, dims = sources if queries is None else queries, sources.dims
-    box = check_box(args.boxsize, dims)
+    box = args.box
     profile = profile_of(args.kernel.name, dims, args.kernel.truncate)
     if profile.is_top_hat and order != (0, 0):
         raise ValueError("a top hat has no gradient, divergence or curl; choose another kernel.")
@@ -366,7 +356,7 @@ def _faults(args: SumArguments, value: jax.Array, nums: tuple[Any, Any], norm: f
     bad = row_fault(~jnp.isfinite(value).all(axis=1), None, _BAD_VALUE % value.dtype)
     faults = [bad, *lengths_faults(args.lengths[0], nums[0], "h")]
     if args.queries is not None:
-        faults += lengths_faults(args.lengths[1], nums[1], "h_query")
+        faults += lengths_faults(args.lengths[1], nums[1], "query_h")
     return faults + range_faults(value, nums, args.lengths, args.kernel.form, norm, powers)
 
 

@@ -112,6 +112,7 @@ def _unequal_capacity(n: int, capacity: int | None) -> Capacity:
     return choose_capacity("sorted_rows", capacity, n, n * comm.num_ranks())
 
 
+@jax.tree_util.register_dataclass
 @dataclass
 class SortedRange:
     """A rank's range of the z-order.
@@ -139,6 +140,13 @@ class SortedRange:
         """``row_origin`` of particles with ``needs_origin``."""
         assert self.row_origin is not None
         return self.row_origin
+
+    def bring(self, rows: Any) -> Any:
+        """Move further rows of the input, a pytree of arrays ``(n, ...)``, to the places of their particles."""
+        n = self.merge.shape[0]
+        sent = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), self.route.order), rows)
+        arrived, _, _ = comm.exchange(sent, self.route.traffic, Capacity(n, "sort"), name="sort")
+        return jax.tree.map(lambda leaf: kernels.gather_rows(leaf, self.merge), arrived)
 
 
 def sort_over_ranks(

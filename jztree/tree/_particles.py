@@ -1,6 +1,6 @@
 """Particles of a search: sorted in z-order with their hierarchy, and combined with ghosts."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -16,6 +16,7 @@ from ._zorder import Domain, corners_of
 from .ghosts import Blocks, Surroundings, leaves_of, runs_of
 
 
+@jax.tree_util.register_dataclass
 @dataclass
 class SortedParticles:
     """Particles of this rank in z-order.
@@ -28,7 +29,6 @@ class SortedParticles:
         data: Pytree of arrays ``(n, ...)``, in z-order.
         rows: On one device, the input row of each particle, ``(n,)`` int32. None means the same row.
         moved: Over ranks, the sorted range with the route of the particles. None if the input was in z-order.
-        pos: Positions ``(n, d)``.
     """
 
     part: Any
@@ -38,10 +38,12 @@ class SortedParticles:
     data: Any = None
     rows: jax.Array | None = None
     moved: SortedRange | None = None
-    pos: jax.Array = field(init=False)
 
-    def __post_init__(self) -> None:
-        self.pos = get_pos(self.part)
+    @property
+    def pos(self) -> jax.Array:
+        """Positions, ``(n, d)``."""
+        positions: jax.Array = get_pos(self.part)
+        return positions
 
     @property
     def origin(self) -> RankIdx:

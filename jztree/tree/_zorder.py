@@ -28,6 +28,7 @@ _NOT_FINITE = (
 _BAD_NUM = "num of %s is {0}; it counts the rows that hold particles, so it must be from 0 to %d."
 
 
+@jax.tree_util.register_dataclass
 @dataclass
 class Domain:
     """The domain of Morton keys: the bounding box of particles on all ranks, and the periodic box.

@@ -26,8 +26,9 @@ from ..arguments import check_box, check_particles, check_queries
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import replace_num, split_rows
 from ..jax_ext import Exact
-from ..particles import Particles, attach_columns, check_num
+from ..particles import Index, Particles, attach_columns, check_num
 from . import build_checked, build_in_domain, faults_of_hierarchy, sort_in_domain
+from ._index import index_of, opened, sorted_by_index
 from ._input import InputParticles
 from ._over_ranks import (
     SortedRange,
@@ -46,6 +47,8 @@ __all__ = [
     "ParticlesWithGhosts",
     "SortedParticles",
     "Stage",
+    "index_of",
+    "opened",
     "prepare_stage",
     "rows_in_equal_shares",
     "rows_of_rank",
@@ -366,6 +369,8 @@ def _on_one_device(
     sort_domain: Any,
 ) -> tuple[SortedParticles, SortedParticles]:
     def sort(one: InputParticles, num: jax.Array, corners: Any) -> SortedParticles:
+        if isinstance(one.th, Index):
+            return sorted_by_index(one, num, cfg.tree)
         if one.th is not None:
             return SortedParticles(one.part, num, None, one.th, one.data)
         lower, upper = corners
@@ -385,6 +390,8 @@ def _on_one_device(
 
 def _corners_and_faults(given: InputParticles, box: Exact) -> tuple[Any, list[comm.Fault]]:
     """Return the corners of the bounding box (None with ``th``), and the possible faults at run time."""
+    if isinstance(given.th, Index):
+        return None, []  # the particles were checked when the index was built
     if given.th is not None:
         return None, faults_of_hierarchy(given.pos, given.num, given.th, box)
     return corners_of(jnp.asarray(given.pos), given.num, given.name)
@@ -394,6 +401,8 @@ def _one_set_over_ranks(
     given: InputParticles, box: Exact, cfg: Any, faults: Sequence[comm.Fault], hierarchy: bool
 ) -> SortedParticles:
     """Sort the particles of all ranks in z-order, unless they are already in order."""
+    if isinstance(given.th, Index):
+        return sorted_by_index(given, comm.check_all(given.th.sources.num, faults), cfg.tree)
     domain, (num,) = domain_of([given.pos], [given.num], [given.name], box, faults)
     if given.th is None:
         return _arrived(sort_equally(replace(given, num=num), domain), domain, cfg, hierarchy)

@@ -10,8 +10,8 @@ from ._nearest import NearestWithin, nearest_within
 from ._reductions import reduce_within
 from ._search import PreparedSearch as PreparedSearch
 from ._search import SearchArguments as SearchArguments
-from ._search import check_both as check_both
 from ._search import prepare_search as prepare_search
+from ._search import read_sets as read_sets
 from ._weights import checked_weights as checked_weights
 
 # Names imported "as" themselves are for other packages of the library, and not public.

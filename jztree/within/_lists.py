@@ -1,45 +1,39 @@
 """Lists of all particles within a radius."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._transform.capacity import choose_capacity
-from ..arguments import SPEC, as_one_radius, check_box, exact_arguments_of_one
+from ..arguments import as_one_radius, flat
 from ..config import RadiusConfig, checked_config, without_masses
-from ..data import with_computed
-from ..jax_ext import Exact, with_twins
+from ..jax_ext import Exact
 from ..knn import radii as with_derivatives
 from ..knn import radii_over_ranks
-from ..particles import Particles
-from ..tree import TreeHierarchy, check_hierarchy
+from ..particles import Index, Particles
 from ._listing import Listing, Space, check_capacity
-from ._search import SearchArguments, check_both, prepare_search
+from ._search import SearchArguments, prepare_search, read_sets
 
 # Initial capacity of lists, in neighbours per query.
 _USUAL = 32
 
 
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
-class NeighbourLists:
+class NeighbourLists(NamedTuple):
     """The neighbours of ``q`` queries in lists of any length; see `neighbours_within`.
 
     Attributes:
+        distance: ``(capacity,)``, in the dtype of the positions; infinite after the last.
+        index: ``(capacity,)`` int32, the rows of the neighbours; -1 after the last.
         splits: ``(q + 1,)`` int32. The list of query ``i`` is the entries from ``splits[i]`` to ``splits[i + 1]``, and
             ``splits[-1]`` is the number of entries.
-        index: ``(capacity,)`` int32, the rows of the neighbours; -1 after the last.
-        distance: ``(capacity,)``, in the dtype of the positions; infinite after the last.
     """
 
-    splits: jax.Array
-    index: jax.Array
     distance: jax.Array
+    index: jax.Array
+    splits: jax.Array
 
     def count(self) -> jax.Array:
         """Return ``(q,)`` int32, the number of neighbours of each query."""
@@ -47,23 +41,17 @@ class NeighbourLists:
 
     def query(self) -> jax.Array:
         """Return ``(capacity,)`` int32, the row of the query of each entry; -1 after the last."""
-        row = kernels.entry_lists(self.splits, self.index.shape[0])
+        row = kernels.entry_lists(self.splits, self.distance.shape[0])
         return jnp.where(row < self.splits.shape[0] - 1, row, -1)
 
 
-@with_twins(
-    {"part": P(-1), "radius": SPEC, "boxsize": P(), "th": P(-1), "part_query": P(-1)},
-    P(-1),
-    prepare=exact_arguments_of_one,
-    enlarges=True,
-)
-@with_computed
+@flat(enlarges=True)
 def neighbours_within(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     radius: ArrayLike,
+    *,
+    queries: Particles | ArrayLike | None = None,
     boxsize: ArrayLike | None = None,
-    th: TreeHierarchy | None = None,
-    part_query: Particles | ArrayLike | None = None,
     capacity: int | None = None,
     nearest_first: bool = False,
     cfg: RadiusConfig | None = None,
@@ -71,14 +59,17 @@ def neighbours_within(
     """List all particles within a radius of every query, in lists of any length.
 
     A list contains a particle once, if the distance between the query and its nearest image is at most the radius.
-    Distances are computed in float64. Without ``part_query``, each particle is in its own list.
+    Distances are computed in float64. Without ``queries``, each particle is in its own list.
 
     Args:
-        part: See `count_within`.
-        radius: In the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per query.
-        boxsize: See `count_within`.
-        th: See `count_within`.
-        part_query: See `count_within`.
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either.
+        radius: The search radius in the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per
+            query. Infinity includes all particles.
+        queries: ``q`` positions of the same dtype, or a particle class. None means the particles themselves; ``q`` is
+            then ``n``, and each particle finds itself.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
+            Equal on all ranks. An index has its own box.
         capacity: The maximum total number of neighbours of all queries. On several devices, it applies to the queries
             of each device, and to the queries that each device searches for. With None, the arrays of a plain call are
             exactly as long as the lists; ``.jit`` and ``.smap`` determine the capacity, and compile again if it is too
@@ -95,21 +86,27 @@ def neighbours_within(
     Raises:
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
-        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, a
-            traced ``radius`` or ``boxsize`` is invalid, or ``th`` belongs to other particles.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, or a
+            traced ``radius`` or ``boxsize`` is invalid.
         CapacityError: On every device, if the neighbours exceed ``capacity``; the error has their number.
         MemoryError: Before anything is allocated, for lists that no memory can hold.
+
+    Examples:
+        >>> pos = np.array([[0.0], [1.0], [3.0]], np.float32)
+        >>> lists = jz.neighbours_within(pos, 2.5)
+        >>> lists.index
+        Array([0, 1, 0, 1, 2, 1, 2], dtype=int32)
+        >>> lists.splits
+        Array([0, 2, 5, 7], dtype=int32)
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
-    check_hierarchy(th)
     if not isinstance(nearest_first, bool):
         raise TypeError(f"nearest_first must be True or False, not {nearest_first!r}.")
-    sources, queries, query_set = check_both(part, part_query, th)
+    sources, separate, query_set, box = read_sets(part, boxsize, queries)
     pos, query = sources.pos, query_set.pos
-    box = check_box(boxsize, sources.dims)
     radii = as_one_radius(radius, (query_set.num_rows,), query_set.num)
     check_capacity(capacity)
-    prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg, numbered=True))
+    prepared = prepare_search(SearchArguments(sources, separate, radii, box, cfg, numbered=True))
     # Over ranks, a rank may search for more queries than it was given.
     searching = query.shape[0] if prepared.queries is None else prepared.queries.posz.shape[0]
     most = searching * pos.shape[0] * comm.num_ranks()
@@ -126,9 +123,8 @@ def neighbours_within(
     splits, (index, distance) = Listing(
         prepared, list_capacity, "neighbours", (-1, jnp.inf), entry, search, box
     ).lists()
-    lists = NeighbourLists(splits=splits, index=index, distance=distance)
-    lists.distance = _differentiable(query, pos, box, lists, prepared.starts)
-    return lists
+    lists = NeighbourLists(distance, index, splits)
+    return lists._replace(distance=_differentiable(query, pos, box, lists, prepared.starts))
 
 
 @jax.custom_jvp

@@ -1,57 +1,45 @@
 """The nearest particles within a radius, up to a fixed number per query, and the number within it."""
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
-from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .._transform.memory import check_memory
-from ..arguments import SPEC, as_one_radius, exact_arguments_of_one, known_integer
+from ..arguments import as_one_radius, flat, known_integer
 from ..config import KNNConfig, RadiusConfig, checked_config
-from ..data import with_computed
-from ..jax_ext import with_twins
-from ..knn import knn
-from ..particles import Particles
-from ..tree import TreeHierarchy
+from ..knn import nearest
+from ..particles import Index, Particles
 from ._counts import count_within
-from ._search import check_both
+from ._search import read_sets
 
 
-@jax.tree_util.register_dataclass
-@dataclass(kw_only=True, slots=True)
-class NearestWithin:
+class NearestWithin(NamedTuple):
     """The nearest particles within a radius of ``q`` queries; see `nearest_within`.
 
     Attributes:
-        count: ``(q,)`` int32, the number of particles within the radius, which may exceed ``max_neighbours``.
-        index: ``(q, max_neighbours)`` int32, the rows of the nearest; -1 after the last.
         distance: ``(q, max_neighbours)``, in the dtype of the positions; infinite after the last.
+        index: ``(q, max_neighbours)`` int32, the rows of the nearest; -1 after the last.
+        count: ``(q,)`` int32, the number of particles within the radius, which may exceed ``max_neighbours``.
     """
 
-    count: jax.Array
-    index: jax.Array
     distance: jax.Array
+    index: jax.Array
+    count: jax.Array
 
     def is_cut(self) -> jax.Array:
         """Return ``(q,)`` bool: True for queries with more than ``max_neighbours`` neighbours."""
         return self.count > self.index.shape[-1]
 
 
-@with_twins(
-    {"part": P(-1), "radius": SPEC, "boxsize": P(), "th": P(-1), "part_query": P(-1)},
-    P(-1),
-    prepare=exact_arguments_of_one,
-)
-@with_computed
+@flat()
 def nearest_within(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     radius: ArrayLike,
     max_neighbours: int,
+    *,
+    queries: Particles | ArrayLike | None = None,
     boxsize: ArrayLike | None = None,
-    th: TreeHierarchy | None = None,
-    part_query: Particles | ArrayLike | None = None,
     cfg: RadiusConfig | None = None,
 ) -> NearestWithin:
     """Return up to ``max_neighbours`` nearest particles within a radius of every query, and the number within it.
@@ -60,28 +48,42 @@ def nearest_within(
     box.
 
     Args:
-        part: See `count_within`.
-        radius: In the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per query.
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either.
+        radius: The search radius in the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per
+            query. Infinity includes all particles.
         max_neighbours: The length of each row, from 1 to 2**31 - 1; it must be known when the function is traced.
-        boxsize: See `count_within`.
-        th: See `count_within`.
-        part_query: See `count_within`.
+        queries: ``q`` positions of the same dtype, or a particle class. None means the particles themselves; ``q`` is
+            then ``n``, and each particle finds itself.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
+            Equal on all ranks. An index has its own box.
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
         The same counts as `count_within`, and the same neighbours as `jztree.knn.knn` with ``max_radius=radius``. Rows
-        are rows of ``part``; on several devices, rows of the joined particles of the devices. Without ``part_query``,
+        are rows of ``part``; on several devices, rows of the joined particles of the devices. Without ``queries``,
         each particle is its own first neighbour. `NearestWithin.is_cut` marks queries with more neighbours than a row
         can hold.
 
     Raises:
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
-        ValueError or jax.errors.JaxRuntimeError: At run time, on every device; see `count_within`.
-        CapacityError: See `count_within`.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, or a
+            traced ``radius`` or ``boxsize`` is invalid.
+        CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
+
+    Examples:
+        >>> pos = np.array([[0.0], [1.0], [3.0]], np.float32)
+        >>> neighbours = jz.nearest_within(pos, 2.5, 2)
+        >>> neighbours.index
+        Array([[0, 1],
+               [1, 0],
+               [2, 1]], dtype=int32)
+        >>> neighbours.count
+        Array([2, 3, 2], dtype=int32)
     """
     cfg = checked_config(cfg, RadiusConfig)
-    _, _, query_set = check_both(part, part_query)
+    _, _, query_set, _ = read_sets(part, boxsize, queries)
     query = query_set.pos
     radii: Any = as_one_radius(radius, (query_set.num_rows,), query_set.num)
     max_neighbours = known_integer(max_neighbours, "max_neighbours")
@@ -95,7 +97,8 @@ def nearest_within(
     needed = query.shape[0] * max_neighbours * (4 + query.dtype.itemsize)
     what = f"lists of {max_neighbours:,} neighbours (max_neighbours) for {query.shape[0]:,} queries"
     check_memory(needed, what, "use a smaller number, or neighbours_within, whose lists have just enough entries.")
-    count = count_within(part, radii, boxsize, th, part_query, cfg=cfg)
+    count = count_within(part, radii, queries=queries, boxsize=boxsize, cfg=cfg)
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
-    distance, index = knn(part, max_neighbours, boxsize, th, part_query, cfg=search, max_radius=radii)
-    return NearestWithin(count=count, index=index, distance=distance)
+    options = {"queries": queries, "boxsize": boxsize, "max_radius": radii}
+    distance, index = nearest(part, max_neighbours, **options, cfg=search)
+    return NearestWithin(distance, index, count)

@@ -7,21 +7,19 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._transform.capacity import Capacity, choose_capacity, retrying
 from .._transform.memory import check_memory
-from ..arguments import SPEC, as_one_radius, check_box, check_word, exact_arguments_of_one
+from ..arguments import as_one_radius, check_word, flat
 from ..config import RadiusConfig, checked_config, without_masses
-from ..data import replace_num, split_rows, with_computed
+from ..data import replace_num, split_rows
 from ..derivatives import as_norm, nearest_difference
-from ..jax_ext import Exact, exact, exact_to_float, is_concrete, with_twins
-from ..particles import Particles, check_movable
-from ..tree import TreeHierarchy, check_hierarchy
+from ..jax_ext import Exact, exact, exact_to_float, is_concrete
+from ..particles import Index, Particles, check_movable, particles_of
 from ._listing import check_capacity
-from ._search import PreparedSearch, SearchArguments, check_both, prepare_search
+from ._search import PreparedSearch, SearchArguments, prepare_search, read_sets
 from ._values import COMBINE, reduce_values
 
 # Queries are processed in this many blocks, unless the blocks would be small.
@@ -33,29 +31,19 @@ _USUAL = 32
 _TOO_MANY = "a sixteenth of the queries has about 2**31 pairs or more; use a smaller radius or more devices."
 
 
-@with_twins(
-    {"part": P(-1), "radius": SPEC, "boxsize": P(), "th": P(-1), "part_query": P(-1)},
-    P(-1),
-    prepare=exact_arguments_of_one,
-    enlarges=True,
-)
-@with_computed
+@flat(enlarges=True)
 def reduce_within(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     radius: ArrayLike,
     pair_func: Callable[..., Any],
+    *,
+    queries: Particles | ArrayLike | None = None,
     boxsize: ArrayLike | None = None,
-    th: TreeHierarchy | None = None,
-    part_query: Particles | ArrayLike | None = None,
     how: kernels.Reduction = "sum",
     capacity: int | None = None,
     cfg: RadiusConfig | None = None,
 ) -> Any:
     """Reduce a user function of pairs over all particles within a radius of every query.
-
-    >>> def weight(query, source, vector, distance):
-    ...     return source.mass * jnp.exp(-((distance / 0.1) ** 2))
-    >>> smoothed = jz.radius.reduce_within(part, 0.4, weight)
 
     For the definition of pairs see `neighbours_within`. A query that is a particle of ``part`` is paired with itself,
     at distance 0. Sums have the same bits for any number of threads. On several devices they may differ in the last
@@ -66,20 +54,23 @@ def reduce_within(
     store nothing, because they repeat the computation. They assume that the set of pairs is fixed.
 
     Args:
-        part: See `count_within`; ``pair_func`` receives all properties of the particles.
-        radius: In the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per query.
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either. ``pair_func`` receives all properties.
+        radius: The search radius in the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per
+            query. Infinity includes all particles.
         pair_func: Called as ``pair_func(query, source, vector, distance)`` with ``p`` pairs at once: the query and the
-            source of each pair, particles like ``part_query`` and ``part`` with ``p`` rows; the vectors ``(p, d)`` from
+            source of each pair, particles like ``queries`` and ``part`` with ``p`` rows; the vectors ``(p, d)`` from
             the query to the nearest image of the source; and their lengths ``(p,)``. It returns an array ``(p, ...)``,
             or a pytree of such arrays. Calls include some padding rows, which hold arbitrary particles at distance
             ``radius``. The search drops their results. Pass the same function object at every call: each new function
             is compiled again.
-        boxsize: See `count_within`.
-        th: See `count_within`.
-        part_query: See `count_within`; ``pair_func`` receives all properties of the queries.
+        queries: ``q`` positions of the same dtype, or a particle class. None means the particles themselves; ``q`` is
+            then ``n``, and each particle is paired with itself.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
+            Equal on all ranks. An index has its own box.
         how: ``"sum"``, or ``"max"`` or ``"min"`` of each element.
-        capacity: The maximum number of pairs in a block. A block holds a sixteenth of all queries. For None, see
-            `neighbours_within`.
+        capacity: The maximum number of pairs in a block. A block holds a sixteenth of all queries. With None, ``.jit``
+            and ``.smap`` determine it, and compile again if it is too small.
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
@@ -89,24 +80,31 @@ def reduce_within(
         initial value of ``max`` and ``min``.
 
     Raises:
-        TypeError: See `neighbours_within`. Also if ``pair_func`` does not return arrays.
-        ValueError: See `neighbours_within`. Also if ``pair_func`` does not return one row per pair.
-        CapacityError: See `neighbours_within`.
+        TypeError: For arguments of a wrong type, or if ``pair_func`` does not return arrays.
+        ValueError: For other invalid arguments, or if ``pair_func`` does not return one row per pair.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, or a
+            traced ``radius`` or ``boxsize`` is invalid.
+        CapacityError: On every device, if the pairs of a block exceed ``capacity``.
+
+    Examples:
+        >>> pos = np.array([[0.0], [1.0], [3.0]], np.float32)
+        >>> def closeness(query, source, vector, distance):
+        ...     return 1 / (1 + distance)
+        >>> jz.reduce_within(pos, 2.5, closeness)
+        Array([1.5      , 1.8333334, 1.3333334], dtype=float32)
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
-    check_hierarchy(th)
-    sources, queries, query_set = check_both(part, part_query, th)
-    box = check_box(boxsize, sources.dims)
+    sources, separate, query_set, box = read_sets(part, boxsize, queries)
     radii = as_one_radius(radius, (query_set.num_rows,), query_set.num)
     check_capacity(capacity)
     if not callable(pair_func):
         raise TypeError(f"pair_func must be a function of pairs, not {pair_func!r}.")
     check_word(how, "how", kernels.REDUCTIONS)
-    sources.data, as_sources = split_rows(part)
+    sources.data, as_sources = split_rows(particles_of(part))
     as_queries = as_sources
-    if queries is not None and part_query is not None:
-        queries.data, as_queries = split_rows(part_query)
-    prepared = prepare_search(SearchArguments(sources, queries, radii, box, cfg))
+    if separate is not None:
+        separate.data, as_queries = split_rows(particles_of(queries))
+    prepared = prepare_search(SearchArguments(sources, separate, radii, box, cfg))
     return prepared.stage.send_back(
         _Blocks(prepared, box, _Pairs(pair_func, as_queries, as_sources, how), capacity).reduced()
     )

@@ -12,12 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from ..arguments import Radii, check_particles, check_queries
+from ..arguments import Radii, as_ascending, as_one_radius, check_box, check_particles, check_queries
 from ..config import RadiusConfig
 from ..data import RankIdx
 from ..jax_ext import Exact
 from ..particles import check_num
-from ..tree.stage import InputParticles, Stage, prepare_stage, starts_of_ranks
+from ..tree.stage import InputParticles, Stage, opened, prepare_stage, starts_of_ranks
 
 
 @dataclass
@@ -76,24 +76,39 @@ class PreparedSearch:
         return self.stage.send_back(answers) if self.stage.is_distributed else answers
 
 
-def check_both(
-    part: Any, part_query: Any, th: Any = None
-) -> tuple[InputParticles, InputParticles | None, InputParticles]:
-    """Parse sources and queries.
+def read_sets(
+    part: Any, boxsize: Any, queries: Any
+) -> tuple[InputParticles, InputParticles | None, InputParticles, Exact]:
+    """Read sources, which may be an index, and queries.
 
     Returns:
-        The sources; the queries, None if they are the sources; and the particles that search, never None.
+        The sources; the queries, None if they are the sources; the particles that search, never None; and the box.
 
     Raises:
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments, or if the positions of both do not match.
     """
+    part, boxsize, index = opened(part, boxsize)
     pos = check_particles(part)
-    sources = InputParticles(pos, check_num(part), th=th)
-    if part_query is None:
-        return sources, None, sources
-    queries = InputParticles(check_queries(part_query, pos), check_num(part_query), name="the query positions")
-    return sources, queries, queries
+    sources, box = InputParticles(pos, check_num(part), th=index), check_box(boxsize, pos.shape[1])
+    if queries is None:
+        return sources, None, sources, box
+    queries = opened(queries)[0]
+    searching = InputParticles(check_queries(queries, pos), check_num(queries), name="the query positions")
+    return sources, searching, searching, box
+
+
+def read_radii(radius: Any, radii: Any, queries: InputParticles) -> Radii:
+    """Read ``radius`` or ``radii``; exactly one of them must be given."""
+    given = [value for value in (radius, radii) if value is not None and not _is_no_limit(value)]
+    if len(given) != 1:
+        raise ValueError("pass either radius, one length per query, or radii, ascending lengths for all queries.")
+    read = as_one_radius if given[0] is radius else as_ascending
+    return read(given[0], (queries.num_rows,), queries.num)
+
+
+def _is_no_limit(value: Any) -> bool:
+    return isinstance(value, Radii) and not value.given()
 
 
 def prepare_search(args: SearchArguments) -> PreparedSearch:

@@ -233,7 +233,7 @@ def _counted(sets: list[_Set], edges: np.ndarray, options: dict[str, Any]) -> Pa
     one, other = sets[0], sets[1] if len(sets) > 1 else None
     second = {} if other is None else {"part_b": other.part, "weight_b": other.weight, "region_b": other.region}
     try:
-        found = pair_counts(one.part, edges, weight=one.weight, region=one.region, **second, **options)
+        found = pair_counts(one.part, edges, weights=one.weight, regions=one.region, **second, **options)
         np.asarray(found.count)
         return found
     except (TypeError, ValueError) as error:

@@ -55,7 +55,7 @@ def mean_separations(
         counting(what, work, 2 * num, advance, quiet=quiet),  # the kernel runs twice
         full_precision(part, part_b) as (one, other),
     ):
-        found = separations_of(pair_counts(one, edges, boxsize, other, separations=True, **options))
+        found = separations_of(pair_counts(one, edges, boxsize=boxsize, queries=other, separations=True, **options))
     assert found is not None
     return found
 

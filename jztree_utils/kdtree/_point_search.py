@@ -8,10 +8,10 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
+from jztree import Index, build_index
 from jztree.data import Pos, check_no_unit
-from jztree.knn import knn
+from jztree.knn import nearest
 from jztree.radius import count_within, neighbours_within
-from jztree.tree import zsort_and_tree
 
 from .._memory import bytes_in_words, host_memory
 
@@ -28,7 +28,7 @@ _FEWER = "Use fewer neighbours, or fewer points at once"
 class PointSearch:
     """Searches among ``n`` points.
 
-    The first query builds the hierarchy over the points. The hierarchy is not pickled.
+    The first query builds the index of the points. The index is not pickled.
 
     Attributes:
         points: ``(n, d)`` finite float64, d from 1 to 8, which must not change.
@@ -37,10 +37,10 @@ class PointSearch:
 
     def __init__(self, points: np.ndarray, boxsize: np.ndarray | None = None) -> None:
         self.points, self.boxsize = points, boxsize
-        self._built: Any = None
+        self._index: Index | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return self.__dict__ | {"_built": None}
+        return self.__dict__ | {"_index": None}
 
     def nearest(self, places: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return distances and rows ``(q, k)`` of the points nearest to places ``(q, d)``, in order; k up to ``n``.
@@ -50,20 +50,16 @@ class PointSearch:
         """
         check_memory(len(places) * k, _BYTES_NEAREST, _FEWER)
         with jax.enable_x64(True):
-            posz, rows, th = self._tree()
-            distance, index = knn.jit(posz, k, self.boxsize, th=th, part_query=padded(places))
-            return np.array(distance)[: len(places)], rows[np.asarray(index)[: len(places)]]
+            distance, row = nearest.jit(self.index(), k, queries=padded(places))
+            return np.array(distance)[: len(places)], np.asarray(row, np.int64)[: len(places)]
 
     def nearest_others(self, k: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the nearest others of each point, ``(n, k)``, like `nearest`; k below ``n``."""
         n = len(self.points)
         check_memory(n * k, _BYTES_NEAREST, _FEWER)
         with jax.enable_x64(True):
-            posz, rows, th = self._tree()
-            found = [np.asarray(one)[:n] for one in knn.jit(posz, k, self.boxsize, th=th, exclude_self=True)]
-        distance, index = np.empty((n, k)), np.empty((n, k), rows.dtype)
-        distance[rows[:n]], index[rows[:n]] = found[0], rows[found[1]]
-        return distance, index
+            distance, row = nearest.jit(self.index(), k, exclude_self=True)
+            return np.array(distance)[:n], np.asarray(row, np.int64)[:n]
 
     def within(
         self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str
@@ -89,16 +85,16 @@ class PointSearch:
         reach, none = self._reach(places, radii)
         self._check_lists(places, radii, bytes_used, advice)
         with jax.enable_x64(True):
-            posz, rows, th = self._tree()
             query, wide = _padded_queries(places, reach)
-            lists = neighbours_within.jit(posz, wide, self.boxsize, th=th, part_query=query)
+            lists = neighbours_within.jit(self.index(), wide, queries=query)
             splits = np.asarray(lists.splits)[: len(places) + 1].astype(np.int64)
-            index, distance = (np.asarray(of)[: splits[-1]] for of in (lists.index, lists.distance))
+            rows, distance = (np.asarray(of)[: splits[-1]] for of in (lists.index, lists.distance))
+        rows = rows.astype(np.int64)
         if not none.any():
-            return splits, rows[index], distance.copy()
+            return splits, rows, distance.copy()
         counts = np.diff(splits)
         kept = ~np.repeat(none, counts)
-        return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[index[kept]], distance[kept]
+        return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[kept], distance[kept]
 
     def count_each(self, places: np.ndarray, radii: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
         """Count the points within a radius ``(q,)`` of each place, ``(q,)`` int64. Raises ValueError if one is NaN.
@@ -110,11 +106,8 @@ class PointSearch:
             return np.zeros(len(places), kind)
         reach, none = self._reach(places, radii)
         with jax.enable_x64(True):
-            posz, rows, th = self._tree()
             query, wide = _padded_queries(places, reach)
-            weights = self._in_order(weight, rows)
-            found = count_within.jit(posz, wide, self.boxsize, th=th, part_query=query, weight=weights)
-            counts = np.asarray(found, kind)
+            counts = np.asarray(count_within.jit(self.index(), wide, queries=query, weights=_padded(weight)), kind)
         return np.where(none, 0, counts[: len(places)])
 
     def blocks(self, places: np.ndarray, radii: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -139,15 +132,13 @@ class PointSearch:
         capacity = _padded_size(max(int(counts[slice(*part)].sum()) for part in parts))
         for first, last in parts:
             with jax.enable_x64(True):
-                posz, order, th = self._tree()
                 query, wide = _padded_queries(places[first:last], reach[first:last], rows)
-                options = {"th": th, "part_query": query, "capacity": capacity}
-                lists = neighbours_within.jit(posz, wide, self.boxsize, **options)
+                lists = neighbours_within.jit(self.index(), wide, queries=query, capacity=capacity)
                 splits = np.asarray(lists.splits)[: last - first + 1]
                 index, distance = (np.asarray(of)[: splits[-1]] for of in (lists.index, lists.distance))
             row = np.repeat(np.arange(first, last), np.diff(splits))
             kept = ~none[row]
-            yield row[kept], order[index[kept]], distance[kept]
+            yield row[kept], index[kept].astype(np.int64), distance[kept]
 
     def _check_lists(self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str) -> None:
         """Raise MemoryError if lists of neighbours do not fit; the count runs only for large numbers of pairs."""
@@ -175,28 +166,16 @@ class PointSearch:
             return np.zeros(len(radii), kind)
         reach, none = self._reach(places, radii)
         with jax.enable_x64(True):
-            posz, rows, th = self._tree()
-            weights = self._in_order(weight, rows)
-            # A leading axis for the radii: without it, an equal number of radii and places would mean one radius each.
-            ladder = np.sort(reach)[None]
-            found = count_within.jit(posz, ladder, self.boxsize, th=th, part_query=padded(places), weight=weights)
-            counts = np.asarray(found, kind)[: len(places)]
+            options = {"queries": padded(places), "weights": _padded(weight)}
+            counts = np.asarray(count_within.jit(self.index(), radii=np.sort(reach), **options), kind)[: len(places)]
         total = counts.sum(axis=0) if of_places is None else of_places @ counts
         return np.where(none, 0, total[np.argsort(np.argsort(reach, kind="stable"), kind="stable")])
 
-    def _tree(self) -> Any:
-        """Return the points in z-order, their original rows, and the hierarchy; in the 64-bit mode of JAX."""
-        if self._built is None:
-            part = padded(self.points)
-            rows = np.arange(part.pos.shape[0])
-            posz, rows, th = zsort_and_tree.jit(part, data=rows, boxsize=self.boxsize)
-            self._built = posz, np.asarray(rows), th
-        return self._built
-
-    @staticmethod
-    def _in_order(weight: np.ndarray | None, rows: np.ndarray) -> np.ndarray | None:
-        """Return the weights ``(n,)`` of points for the rows of the hierarchy, 0 in padding."""
-        return None if weight is None else np.append(weight, np.zeros(len(rows) - len(weight)))[rows]
+    def index(self) -> Index:
+        """Return the index of the padded points; call this in the 64-bit mode of JAX."""
+        if self._index is None:
+            self._index = build_index.jit(padded(self.points), self.boxsize)
+        return self._index
 
     def _reach(self, places: np.ndarray, radii: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return radii in the valid range, and a mask of negative radii, which reach no points."""
@@ -227,6 +206,11 @@ def _padded_queries(places: np.ndarray, radii: np.ndarray, rows: int = 0) -> tup
     wide = np.zeros(query.pos.shape[0])
     wide[: len(places)] = radii
     return query, wide
+
+
+def _padded(weight: np.ndarray | None) -> np.ndarray | None:
+    """Return the weights of points for the rows of `padded`, 0 in padding."""
+    return None if weight is None else np.append(weight, np.zeros(_padded_size(len(weight)) - len(weight)))
 
 
 def check_size(values: np.ndarray, name: str) -> None:

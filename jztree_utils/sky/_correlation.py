@@ -66,7 +66,7 @@ def angular_pair_counts(
         counts = pair_counts(
             pos,
             chord_edges(angles),
-            part_b=None if others is None else unit_vectors(*others),
+            queries=None if others is None else unit_vectors(*others),
             num_regions=num_regions,
             **columns,
         )

@@ -54,7 +54,7 @@ def test_shares_equal_the_counts_of_many_random_pairs(mode: str, per_side: int) 
     pos = RNG.random((num, 3)) * BOX
     second = {"r": {}, "rp_pi": {"edges_b": ALONG, "los": 1}, "s_mu": {"edges_b": COSINES, "los": 1}}[mode]
     regions = {"region": parts.regions(pos), "num_regions": parts.num}
-    found = pair_counts(pos, EDGES, BOX, mode=mode, **second, **regions)
+    found = pair_counts(pos, EDGES, boxsize=BOX, mode=mode, **second, **regions)
     kept = np.asarray(found.count) - np.asarray(found.region_count)
     balls = 4 / 3 * np.pi * np.diff(EDGES**3)
     if mode == "r":
@@ -109,7 +109,7 @@ def test_counts_with_regions_give_the_same_jackknife() -> None:
         ("multipoles", correlation.multipoles_from_counts, (np.linspace(0, 1, 6),), {"mode": "s_mu", "los": 1}),
     ):
         more = {"edges_b": second[0]} if second else {}
-        counts = pair_counts(data.astype(np.float32), EDGES, BOX, **regions, **options, **more)
+        counts = pair_counts(data.astype(np.float32), EDGES, boxsize=BOX, **regions, **options, **more)
         found = from_counts(counts, sums, EDGES, *second, BOX, per_side=3)
         same = FUNCTIONS[name][0](data.astype(np.float32), EDGES, BOX, per_side=3)
         np.testing.assert_allclose(found.samples, same.samples, rtol=1e-9)
@@ -141,7 +141,10 @@ def test_parts_that_do_not_match_the_counts_raise() -> None:
     with pytest.raises(TypeError, match=r"per_side is 2\.0; it must be an integer"):
         correlation.xi(pos[:, :3], [0.1, 0.2], 1.0, per_side=2.0)
     regions = {"region": correlation.cube_regions(pos[:, :3], 0, 1, 2), "num_regions": 8}
-    counts, sums = pair_counts(pos[:, :3], [0.1, 0.2], 1.0, **regions), correlation.totals(pos[:, :3], **regions)
+    counts, sums = (
+        pair_counts(pos[:, :3], [0.1, 0.2], boxsize=1.0, **regions),
+        correlation.totals(pos[:, :3], **regions),
+    )
     for per_side in (None, 3):
         with pytest.raises(ValueError, match=f"the counts have 8 regions and per_side is {per_side}; without randoms"):
             correlation.xi_from_counts(counts, sums, [0.1, 0.2], [1.0] * 3, per_side=per_side)

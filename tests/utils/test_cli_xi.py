@@ -210,11 +210,11 @@ def test_dry_run_counts_nothing(points: Any, capsys: Any, monkeypatch: pytest.Mo
 def test_existing_counts() -> None:
     pos = np.random.default_rng(2).random((800, 3))
     edges, along = np.array([0.05, 0.1, 0.3]), np.linspace(0, 0.4, 5)
-    count = pair_counts(pos.astype(np.float32), edges, 1.0)
+    count = pair_counts(pos.astype(np.float32), edges, boxsize=1.0)
     found = correlation.xi_from_counts(count, 800, edges, [1.0, 1.0, 1.0])
     expected = correlation.xi(pos.astype(np.float32), edges, 1.0)
     np.testing.assert_allclose(found.value, expected.value, rtol=1e-12)
-    count = np.asarray(pair_counts(pos.astype(np.float32), edges, 1.0, mode="rp_pi", edges_b=along).count)
+    count = np.asarray(pair_counts(pos.astype(np.float32), edges, boxsize=1.0, mode="rp_pi", edges_b=along).count)
     found = correlation.wp_from_counts(count, 800, edges, along, [1.0, 1.0, 1.0])
     expected = correlation.wp(pos.astype(np.float32), edges, 0.4, 1.0, num_pi=4)
     np.testing.assert_allclose(found.value, expected.value, rtol=1e-12)

@@ -285,7 +285,7 @@ def test_kernel_stores_the_number_of_finished_particles() -> None:
     before = particles_done()
     np.asarray(pair_counts(pos, EDGES).count)
     assert particles_done() - before == 280
-    np.asarray(pair_counts(other, EDGES, part_b=pos, separations=True).separation)
+    np.asarray(pair_counts(other, EDGES, queries=pos, separations=True).separation)
     assert particles_done() - before == 280 + 2 * 90
 
 

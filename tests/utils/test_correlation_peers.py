@@ -100,7 +100,7 @@ def test_line_of_sight_equals_the_metric_of_treecorr() -> None:
     np.testing.assert_allclose(mean_separations(data, EDGES, **options), theirs.meanr, rtol=1e-9)
     theirs = treecorr.NNCorrelation(**bins, xperiod=BOX, yperiod=BOX, zperiod=BOX)
     theirs.process(catalogue, metric="Periodic", num_threads=1)
-    np.testing.assert_array_equal(np.asarray(pair_counts(data, EDGES, BOX).count), 2 * theirs.npairs)
+    np.testing.assert_array_equal(np.asarray(pair_counts(data, EDGES, boxsize=BOX).count), 2 * theirs.npairs)
 
 
 def test_box_equals_halotools_apart_from_the_number_of_pairs() -> None:

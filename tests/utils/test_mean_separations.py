@@ -74,7 +74,7 @@ def test_mean_separations_by_their_definition(cross: bool) -> None:
             found = mean_separations(a, EDGES, box, weight=weights[0], **more, **bins)
             means, numbers = brute(a, b, [one.astype(np.float64) for one in weights], box, **bins)
             np.testing.assert_allclose(found, means, rtol=1e-12, err_msg=name)
-            count = np.asarray(pair_counts(a, EDGES, box, **({"part_b": b} if cross else {}), **bins).count)
+            count = np.asarray(pair_counts(a, EDGES, boxsize=box, **({"part_b": b} if cross else {}), **bins).count)
             np.testing.assert_array_equal(count.reshape(3, -1).sum(axis=1), numbers, err_msg=name)
 
 

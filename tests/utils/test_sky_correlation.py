@@ -182,7 +182,7 @@ def test_regions_are_valid_for_pair_counts() -> None:
         expected = np.asarray(sky.angular_pair_counts(*left, [0, 5, 60]).count)
         np.testing.assert_array_equal(np.asarray(counts.count) - np.asarray(counts.region_count)[k], expected)
     with jax.enable_x64(True):
-        direct = pair_counts(sky.to_cartesian(*place), sky.chord_of_angle([0, 5, 60]), region=region, num_regions=6)
+        direct = pair_counts(sky.to_cartesian(*place), sky.chord_of_angle([0, 5, 60]), regions=region, num_regions=6)
     np.testing.assert_array_equal(direct.region_count, counts.region_count)
 
 

@@ -131,18 +131,20 @@ def _spheres(matter: ParticleData, centre: Pos, boxsize: Any, options: GroupOpti
     names, thresholds = zip(*options.densities, strict=True)
     # Peculiar velocities require physical lengths.
     gravity = None if options.gravity is None else options.gravity / options.scale_factor
-    spheres = spherical_overdensity(matter, centre, thresholds, boxsize, G=gravity or 1.0)
+    spheres = spherical_overdensity(matter, thresholds, queries=centre, boxsize=boxsize, gravity=gravity or 1.0)
     for place, name in enumerate(names):
         found |= {f"m{name}": spheres.mass[:, place], f"r{name}": spheres.radius[:, place]}
     peak, within = spheres, options.peak_within
     if within is not None and dict(options.densities)[within] > min(thresholds):
         # With a larger search radius, the result would depend on the requested spheres.
-        peak = spherical_overdensity(matter, centre, dict(options.densities)[within], boxsize, G=gravity or 1.0)
+        peak = spherical_overdensity(
+            matter, dict(options.densities)[within], queries=centre, boxsize=boxsize, gravity=gravity or 1.0
+        )
     if gravity is not None:
         found |= {"vmax": peak.vmax, "rmax": peak.rmax}
     if PROPERTIES_OF in names:
         mass, radius = found[f"m{PROPERTIES_OF}"], found[f"r{PROPERTIES_OF}"]
-        inside = sphere_properties(matter, centre, radius, boxsize)
+        inside = sphere_properties(matter, radius, queries=centre, boxsize=boxsize)
         found |= _of_sphere(inside)
         if gravity is not None:
             found["concentration"] = halos.concentration(mass, radius, peak.vmax, gravity)

@@ -1,0 +1,41 @@
+"""Particles that are sorted once for many searches."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True, repr=False)
+class Index:
+    """Particles, sorted once for many searches; see `jztree.build_index`.
+
+    An index is a pytree of arrays, so it passes through `jax.jit`, `jax.lax.scan`, `jax.vmap` and `jax.shard_map`. On
+    several devices, the arrays differ between devices.
+
+    Attributes:
+        part: The particles, in the order in which they were passed.
+        box: Periodic box, exact.
+        sources: The particles in z-order with their hierarchy; see `jztree.tree.stage.SortedParticles`.
+        cfg: Options of the hierarchy.
+        num_devices: Number of devices that hold the particles.
+    """
+
+    part: Any
+    box: Any
+    sources: Any
+    cfg: Any = field(metadata={"static": True})
+    num_devices: int = field(metadata={"static": True})
+
+    def __repr__(self) -> str:
+        shape, dtype = getattr(self.sources.part, "shape", None), getattr(self.sources.part, "dtype", None)
+        if shape is None:  # another object than an array, inside a transformation of JAX
+            return f"Index({self.sources.part})"
+        rows = " x ".join(f"{n:,}" for n in shape[:-1])
+        return f"Index({rows} rows in {shape[-1]}D, {dtype})"
+
+
+def particles_of(part: Any) -> Any:
+    """Return the particles of an index, or ``part`` itself if it is not an index."""
+    return part.part if isinstance(part, Index) else part

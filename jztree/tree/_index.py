@@ -1,0 +1,112 @@
+"""An index: particles that are sorted once for many searches.
+
+An index holds the particles in the order of the user, and the result of the sort: positions in z-order, the hierarchy
+over them, and the way from input rows to z-ordered rows. A search on an index brings only its own data (weights, radii,
+velocities) to the z-order. Everything that it then computes, and so every bit of its results, is the same as in a
+search that sorts."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .. import comm, kernels
+from ..arguments import given_box
+from ..config import TreeConfig, leaf_size_of
+from ..data import replace_num, split_rows
+from ..jax_ext import Exact
+from ..particles import Index
+from . import TreeHierarchy, build_in_domain
+from ._input import InputParticles
+from ._particles import SortedParticles
+
+_BOX = (
+    "boxsize is {0!r}, but an index has its own box; leave out boxsize, or build the index with it: "
+    "jztree.build_index(part, boxsize)."
+)
+_TREE = "th belongs to particles, but the first argument is an index, which has its own hierarchy; leave out th."
+_DEVICES = (
+    "the index was built on {0} device{1}, but this call runs on {2}; build it on the same devices, with "
+    "jztree.build_index.smap(mesh, jit=True) for several."
+)
+
+
+def opened(part: Any, boxsize: Any = None, th: Any = None) -> tuple[Any, Any, Any]:
+    """Return particles, box, and the index or hierarchy over the particles.
+
+    Args:
+        part: Particles, or an index.
+        boxsize: Periodic box of particles. None or 0.0 with an index.
+        th: Hierarchy over particles. None with an index.
+
+    Returns:
+        ``(part, boxsize, th)``. For an index: its particles, its exact box, and the index as ``th``.
+
+    Raises:
+        ValueError: If a box or a hierarchy comes with an index, or the index belongs to another number of devices.
+    """
+    if not isinstance(part, Index):
+        return part, boxsize, th
+    if given_box(boxsize) is not None:
+        raise ValueError(_BOX.format(boxsize))
+    if th is not None:
+        raise ValueError(_TREE)
+    ndev = comm.num_ranks()
+    if part.num_devices != ndev:
+        raise ValueError(_DEVICES.format(part.num_devices, "s" * (part.num_devices > 1), ndev))
+    return part.part, part.box, part
+
+
+def index_of(part: Any, box: Exact, sources: SortedParticles, cfg: TreeConfig) -> Index:
+    """Return the index of particles from their z-order.
+
+    Args:
+        part: The particles in the order of the user.
+        box: Periodic box.
+        sources: Their positions in z-order.
+        cfg: Options of the hierarchy.
+    """
+    moved = sources.moved
+    if moved is not None:
+        sources = dataclasses.replace(sources, moved=dataclasses.replace(moved, part=None, data=None))
+    # The user may write to NumPy arrays later.
+    part = jax.tree.map(lambda leaf: jnp.array(leaf) if isinstance(leaf, np.ndarray) else leaf, part)
+    box = Exact(jnp.asarray(box.words))
+    return Index(part, box, dataclasses.replace(sources, data=None), cfg, comm.num_ranks())
+
+
+def sorted_by_index(given: InputParticles, num: jax.Array, cfg: TreeConfig) -> SortedParticles:
+    """Return the particles of an index in z-order, with the data of a search.
+
+    Args:
+        given: The particles of the index, ``given.th``, with the data of the search.
+        num: Number of particles, available only after all checks.
+        cfg: Options of the hierarchy that the search asks for.
+    """
+    index: Index = given.th
+    sources: SortedParticles = index.sources
+    sources = dataclasses.replace(sources, num=num, th=_hierarchy(index, num, cfg))
+    columns, rebuild = split_rows(given.part)
+    posz, rows, moved = sources.pos, sources.rows, sources.moved
+    others = [column for column in columns if column is not given.pos]
+    if moved is not None:
+        others, data = moved.bring((others, given.data)) if jax.tree.leaves((others, given.data)) else ([], given.data)
+    else:
+        others, data = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), rows), (others, given.data))
+    in_order = iter(others)
+    part = rebuild([posz if column is given.pos else next(in_order) for column in columns])
+    return dataclasses.replace(sources, part=replace_num(part, num), data=data)
+
+
+def _hierarchy(index: Index, num: jax.Array, cfg: TreeConfig) -> TreeHierarchy:
+    """Return the hierarchy of the index, or another one if the search asks for leaves of another size."""
+    sources: SortedParticles = index.sources
+    held = index.cfg
+    wanted = held if cfg.leaf_size is None and held.leaf_size is not None else cfg
+    if (leaf_size_of(wanted), wanted.fan_out) == (leaf_size_of(held), held.fan_out):
+        assert sources.th is not None
+        return sources.th
+    assert sources.domain is not None
+    return build_in_domain(sources.part, num, sources.domain, wanted)
