@@ -27,9 +27,20 @@ from . import (
 )
 from ._transform.capacity import CapacityError
 from .density import knn_density, smoothing_length, sph_density
-from .fof import Groups, dbscan, fof_labels, friends_of_friends, group_labels
+from .fof import (
+    Clusters,
+    Groups,
+    dbscan,
+    fof_labels,
+    friends_of_friends,
+    group_labels,
+    phase_space_groups,
+    phase_space_labels,
+)
+from .hierarchy import Dendrogram, DensityPeaks, cut, dendrogram, density_peaks
 from .index import Index, build_index
 from .knn import Neighbours, NeighboursWithFields, nearest
+from .mst import SpanningTree, spanning_tree, squeeze_tree
 from .overdensity import sphere_properties, spherical_overdensity
 from .radius import *  # noqa: F403
 
@@ -38,16 +49,23 @@ launch.leave_threads_for_callbacks()
 __version__ = "0.1.0"
 __all__ = [
     "CapacityError",
+    "Clusters",
+    "Dendrogram",
+    "DensityPeaks",
     "Groups",
     "Index",
     "Neighbours",
     "NeighboursWithFields",
+    "SpanningTree",
     "build_index",
     "comm",
     "config",
+    "cut",
     "data",
     "dbscan",
+    "dendrogram",
     "density",
+    "density_peaks",
     "fof",
     "fof_labels",
     "friends_of_friends",
@@ -62,11 +80,15 @@ __all__ = [
     "mst",
     "nearest",
     "overdensity",
+    "phase_space_groups",
+    "phase_space_labels",
     "radius",
     "smoothing_length",
+    "spanning_tree",
     "sph_density",
     "sphere_properties",
     "spherical_overdensity",
+    "squeeze_tree",
     "stats",
     "tree",
 ]

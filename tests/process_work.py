@@ -83,8 +83,8 @@ def check_labels(mesh: jax.sharding.Mesh, part: Any, rlink: float, boxsize: floa
 def check_spanning_tree(mesh: jax.sharding.Mesh, core_k: int | None = None) -> None:
     """Compare the edges bit for bit."""
     part = particles()
-    expected = mst.euclidean.jit(part, BOX, core_k)
-    tree = mst.euclidean.smap(mesh, jit=True)(dealt(part), BOX, core_k)
+    expected = mst.spanning_tree.jit(part, boxsize=BOX, core_k=core_k)
+    tree = mst.spanning_tree.smap(mesh, jit=True)(dealt(part), boxsize=BOX, core_k=core_k)
     for rank, own in own_ranks({name: getattr(tree, name) for name in ("i", "j", "length", "exact", "num")}):
         rows = share(part.pos.shape[0] - 1, rank)
         assert own.pop("num") == rows.stop - rows.start

@@ -158,7 +158,7 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "density.sph_kernel": lambda part: Call(
         jz.density.sph_kernel, {"q": part.mass, "kernel": "wendland_c2", "dims": 3}
     ),
-    "fof.dbscan": _of(jz.fof.dbscan, eps=0.1, min_samples=3, boxsize=1.0),
+    "fof.dbscan": _of(jz.dbscan, eps=0.1, min_samples=3, boxsize=1.0),
     "fof.distr_fof_labels": _of(jz.fof.distr_fof_labels, rlink=0.2, linearize_labels=True),
     "fof.fof_and_catalogue": _of(jz.fof.fof_and_catalogue, rlink=0.2, boxsize=1.0, cfg=_SMALL),
     "fof.fof_and_catalogue, attached": lambda part: _of(
@@ -170,15 +170,11 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "fof.fof_labels": _of(jz.fof.fof_labels, rlink=0.2),
     "fof.fof_labels, lengths": lambda part: Call(jz.fof.fof_labels, {"part": part, "rlink": part.mass}),
     "fof.fof_labels, th": _labels_with_hierarchy,
-    "fof.friends_of_friends": _of(jz.fof.friends_of_friends, rlink=0.2, boxsize=1.0, npart_min=2),
-    "fof.group_labels": _of(jz.fof.group_labels, rlink=0.2, boxsize=1.0),
-    "fof.phase_space_and_catalogue": _of(
-        jz.fof.phase_space_and_catalogue, rlink=0.2, vlink=0.3, boxsize=1.0, cfg=_SMALL
-    ),
-    "fof.phase_space_labels": _of(jz.fof.phase_space_labels, rlink=0.2, vlink=0.3, boxsize=1.0),
-    "fof.phase_space_labels, group_rlink": _of(
-        jz.fof.phase_space_labels, rlink=0.2, vlink=0.9, group_rlink=0.25, output_order="input"
-    ),
+    "fof.friends_of_friends": _of(jz.friends_of_friends, rlink=0.2, boxsize=1.0, npart_min=2),
+    "fof.group_labels": _of(jz.group_labels, rlink=0.2, boxsize=1.0),
+    "fof.phase_space_groups": _of(jz.phase_space_groups, rlink=0.2, vlink=0.3, boxsize=1.0, cfg=_SMALL),
+    "fof.phase_space_labels": _of(jz.phase_space_labels, rlink=0.2, vlink=0.3, boxsize=1.0),
+    "fof.phase_space_labels, group_rlink": _of(jz.phase_space_labels, rlink=0.2, vlink=0.9, group_rlink=0.25),
     "halos.concentration": lambda part: Call(
         halos.concentration, {"mass": part.mass, "radius": part.mass, "vmax": part.mass, "gravity": 43.0}
     ),
@@ -188,10 +184,10 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "halos.principal_axes": _of_catalogue(halos.principal_axes),
     "halos.spin": _spin,
     "halos.total_vel_dispersion": _of_catalogue(halos.total_vel_dispersion),
-    "hierarchy.cut": lambda part: _of(jz.hierarchy.cut, rlink=0.2)(jz.mst.euclidean(part, 1.0)),
-    "hierarchy.dendrogram": lambda part: _of(jz.hierarchy.dendrogram)(jz.mst.euclidean(part, 1.0)),
-    "hierarchy.density_peaks": lambda part: _of(jz.hierarchy.density_peaks, density=part.mass, k=6, boxsize=1.0)(part),
-    "index.build_index": _of(jz.index.build_index, boxsize=1.0),
+    "hierarchy.cut": lambda part: _of(jz.cut, rlink=0.2)(jz.spanning_tree(part, boxsize=1.0)),
+    "hierarchy.dendrogram": lambda part: _of(jz.dendrogram)(jz.spanning_tree(part, boxsize=1.0)),
+    "hierarchy.density_peaks": lambda part: _of(jz.density_peaks, density=part.mass, k=6, boxsize=1.0)(part),
+    "index.build_index": _of(jz.build_index, boxsize=1.0),
     "knn.knn": _of(jz.knn.knn, k=4, boxsize=1.0, result="rad_globalidx_rankidx_part_vel"),
     "knn.knn, z": _of(jz.knn.knn, k=4, result="rad_globalidx_rankidx_part_vel", output_order="z"),
     "knn.knn, places": lambda part: _of(jz.knn.knn, k=4, part_query=_places(part), result="rad_rankidx_mass")(part),
@@ -203,12 +199,12 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "knn.knn, max_radius": lambda part: _of(
         jz.knn.knn, k=4, boxsize=1.0, max_radius=part.mass, source_mask=part.id > 3
     )(part),
-    "knn.nearest": lambda part: _of(jz.knn.nearest, k=4, max_radius=part.mass, boxsize=1.0)(part),
-    "knn.nearest, fields": _of(jz.knn.nearest, k=4, fields=("vel", "mass"), boxsize=1.0),
-    "knn.nearest, reduce": _of(jz.knn.nearest, k=4, reduce=_sum_of_distances, order="z"),
-    "mst.euclidean": _of(jz.mst.euclidean, boxsize=1.0),
-    "mst.euclidean, core_k": _of(jz.mst.euclidean, core_k=4),
-    "mst.squeeze_tree": lambda part: _of(jz.mst.squeeze_tree)(jz.mst.euclidean(part, 1.0)),
+    "knn.nearest": lambda part: _of(jz.nearest, k=4, max_radius=part.mass, boxsize=1.0)(part),
+    "knn.nearest, fields": _of(jz.nearest, k=4, fields=("vel", "mass"), boxsize=1.0),
+    "knn.nearest, reduce": _of(jz.nearest, k=4, reduce=_sum_of_distances, order="z"),
+    "mst.spanning_tree": _of(jz.spanning_tree, boxsize=1.0),
+    "mst.spanning_tree, core_k": _of(jz.spanning_tree, core_k=4),
+    "mst.squeeze_tree": lambda part: _of(jz.squeeze_tree)(jz.spanning_tree(part, boxsize=1.0)),
     "overdensity.sphere_properties": lambda part: _of(
         jz.overdensity.sphere_properties, queries=_places(part), radius=part.mass[:5], boxsize=1.0
     )(part),

@@ -34,8 +34,8 @@ def test_equals_the_reference_implementation(dims: int, kind: str) -> None:
     eps = [0.0005, 0.01, 0.04, 0.09, 0.15, 0.2, 0.25, 0.25][dims - 1]
     for least in (1, 2, 5, 12):
         expected = slow(pos, eps, least, box)
-        assert_clusters(dbscan(pos, eps, least, box), expected)
-        assert_clusters(dbscan.jit(pos, eps, least, box), expected)
+        assert_clusters(dbscan(pos, eps, min_samples=least, boxsize=box), expected)
+        assert_clusters(dbscan.jit(pos, eps, min_samples=least, boxsize=box), expected)
     assert len(np.unique(slow(pos, eps, 5, box)[0])) > 2
 
 
@@ -48,7 +48,7 @@ def test_eps_from_zero_to_wider_than_the_set(kind: str, least: int) -> None:
     kinds = set()
     for eps in (0.0, 0.003, 0.02, 0.07, 0.15, 0.25, 0.4, 0.6, 0.9, 2.0):
         label, core = slow(pos, eps, least, box)
-        assert_clusters(dbscan(pos, eps, least, box), (label, core))
+        assert_clusters(dbscan(pos, eps, min_samples=least, boxsize=box), (label, core))
         kinds |= set(np.where(core, "core", np.where(label < 0, "noise", "border")))
     if 2 < least < 400:
         assert kinds == {"core", "border", "noise"}
@@ -59,10 +59,10 @@ def test_eps_wider_than_the_set(spread: float) -> None:
     """Nodes are counted as a whole: there would be 10^10 pairs."""
     pos = oracles.uniform(100_000, 3) * np.float32(spread)
     for least in (2, 5, 100_000):
-        label, core = dbscan(pos, 2.0, least)
+        label, core = dbscan(pos, 2.0, min_samples=least)
         assert np.all(core)
         assert not np.any(label)
-    assert not np.any(dbscan(pos, 2.0, 100_001)[1])
+    assert not np.any(dbscan(pos, 2.0, min_samples=100_001)[1])
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -70,7 +70,9 @@ def test_difficult_inputs(name: str) -> None:
     pos = make(name, 3)[0]
     for box in (None, 1.0) if "outlier" not in name else (None,):
         for least in (2, 4):
-            assert_clusters(dbscan(pos, SETS[name][2], least, box), slow(pos, SETS[name][2], least, box))
+            assert_clusters(
+                dbscan(pos, SETS[name][2], min_samples=least, boxsize=box), slow(pos, SETS[name][2], least, box)
+            )
 
 
 @pytest.mark.aarch64
@@ -80,13 +82,13 @@ def test_border_points_join_the_first_cluster() -> None:
     line = np.r_[np.arange(5) * 0.1, 0.95, 1.45 + np.arange(5) * 0.1][:, None].astype(np.float32)
     for seed in range(20):
         pos = np.random.default_rng(seed).permutation(line)
-        found = dbscan(pos, 0.56, 5)
+        found = dbscan(pos, 0.56, min_samples=5)
         assert_clusters(found, slow(pos, 0.56, 5))
 
 
 def test_small_min_samples_equals_friends_of_friends() -> None:
     pos = oracles.clustered(2_000, 3)
-    label, core = dbscan(pos, 0.02, 1)
+    label, core = dbscan(pos, 0.02, min_samples=1)
     assert core.all()
     group = fof_labels(pos, 0.02, output_order="input")[1]
     np.testing.assert_array_equal(oracles.smallest_members(label), group)
@@ -96,9 +98,9 @@ def test_small_min_samples_equals_friends_of_friends() -> None:
 def test_few_particles_and_padding(n: int) -> None:
     pos = oracles.uniform(n, 3)
     for least in (1, 2):
-        assert_clusters(dbscan(pos, 9.0, least), slow(pos, 9.0, least))
+        assert_clusters(dbscan(pos, 9.0, min_samples=least), slow(pos, 9.0, least))
     part = Pos(pos=np.concatenate([oracles.uniform(300, 3), np.full((50, 3), 0.5, np.float32)]), num=300)
-    label, core = dbscan.jit(part, 0.15, 4)
+    label, core = dbscan.jit(part, 0.15, min_samples=4)
     assert_clusters((label[:300], core[:300]), slow(part.pos[:300], 0.15, 4))
     assert (np.asarray(label)[300:] == -1).all()
     assert not np.asarray(core)[300:].any()
@@ -110,7 +112,7 @@ def test_equals_scikit_learn() -> None:
     pos = np.concatenate([oracles.clustered(5_000, 3), oracles.uniform(2_000, 3)])
     for eps, least in ((0.02, 5), (0.05, 10), (0.05, 40)):
         model = cluster.DBSCAN(eps=eps, min_samples=least).fit(pos.astype(np.float64))
-        label, core = dbscan.jit(pos, eps, least)
+        label, core = dbscan.jit(pos, eps, min_samples=least)
         np.testing.assert_array_equal(label, model.labels_)
         np.testing.assert_array_equal(np.nonzero(core)[0], model.core_sample_indices_)
 
@@ -136,18 +138,18 @@ def test_invalid_arguments_raise(options: Any, words: str, call: Any) -> None:
 @pytest.mark.parametrize("least", [jnp.int32(4), np.int16(4), np.array(4)], ids=["jax", "numpy", "array"])
 def test_concrete_integer_arrays_as_min_samples(least: Any) -> None:
     pos = oracles.clustered(200, 3)
-    expected = dbscan(pos, 0.05, 4)
+    expected = dbscan(pos, 0.05, min_samples=4)
     part = deal(pos, even(200, 3))
-    for found in (dbscan(pos, 0.05, least), dbscan.jit(pos, 0.05, min_samples=least)):
+    for found in (dbscan(pos, 0.05, min_samples=least), dbscan.jit(pos, 0.05, min_samples=least)):
         np.testing.assert_array_equal(found[0], expected[0])
-    over = dbscan.smap(mesh_of(3), jit=True)(part, 0.05, least)
+    over = dbscan.smap(mesh_of(3), jit=True)(part, 0.05, min_samples=least)
     np.testing.assert_array_equal(joined(over[0], even(200, 3)), expected[0])
 
 
 @pytest.mark.parametrize("call", [dbscan, dbscan.jit])
 def test_min_samples_above_particle_count_gives_only_noise(call: Any) -> None:
     for least in (51, 2**31, 2**40):
-        label, core = call(oracles.uniform(50, 3), 10.0, least)
+        label, core = call(oracles.uniform(50, 3), 10.0, min_samples=least)
         assert not np.any(core)
         assert np.all(np.asarray(label) == -1)
 
@@ -161,7 +163,7 @@ def test_invalid_traced_eps_is_named(eps: float) -> None:
     assert oracles.one_sentence(error)
     assert "rlink" not in str(error.value)
     with pytest.raises(TypeError, match="min_samples must be an integer that is known"):
-        jax.jit(dbscan)(pos, 0.1, 5)
+        jax.jit(dbscan)(pos, 0.1, min_samples=5)
 
 
 @pytest.mark.long
@@ -171,8 +173,10 @@ def test_several_devices_give_the_clusters_of_one(name: str, ndev: int) -> None:
     pos, counts, dealt = make(name, ndev)
     mapped = dbscan.smap(mesh_of(ndev), jit=True)
     for box in (None, 1.0) if "outlier" not in name else (None,):
-        label, core = mapped(dealt, SETS[name][2], 4, box)
-        assert_clusters((joined(label, counts), joined(core, counts)), dbscan(pos, SETS[name][2], 4, box))
+        label, core = mapped(dealt, SETS[name][2], min_samples=4, boxsize=box)
+        assert_clusters(
+            (joined(label, counts), joined(core, counts)), dbscan(pos, SETS[name][2], min_samples=4, boxsize=box)
+        )
         for rank, count in enumerate(counts):
             assert (np.asarray(label)[rank, count:] == -1).all()
 
@@ -181,19 +185,19 @@ def test_several_devices_give_the_clusters_of_one(name: str, ndev: int) -> None:
 @pytest.mark.parametrize(("dtype", "dims"), [(np.float32, 3), (np.float64, 5), (np.float64, 3)])
 def test_over_devices_in_64_bit_mode(x64: None, dtype: Any, dims: int) -> None:
     pos, eps = oracles.clustered(600, dims).astype(dtype), 0.03 if dims == 3 else 0.15
-    found = dbscan.smap(mesh_of(3), jit=True)(deal(pos, uneven(600, 3), 600), eps, 4)
-    assert_clusters([joined(column, uneven(600, 3)) for column in found], dbscan(pos, eps, 4))
+    found = dbscan.smap(mesh_of(3), jit=True)(deal(pos, uneven(600, 3), 600), eps, min_samples=4)
+    assert_clusters([joined(column, uneven(600, 3)) for column in found], dbscan(pos, eps, min_samples=4))
 
 
 @pytest.mark.long
 def test_border_points_between_chains_over_devices() -> None:
     """Chains pass through all ranks, with borders between them."""
     pos = np.random.default_rng(4).random((1_000, 2)).astype(np.float32)
-    found = dbscan.smap(mesh_of(4), jit=True)(deal(pos, even(1_000, 4)), 0.035, 5)
+    found = dbscan.smap(mesh_of(4), jit=True)(deal(pos, even(1_000, 4)), 0.035, min_samples=5)
     assert_clusters([joined(column, even(1_000, 4)) for column in found], slow(pos, 0.035, 5))
 
 
 def test_inside_a_user_jit_function() -> None:
     pos = oracles.clustered(500, 3)
-    found = jax.jit(lambda x, eps: dbscan(x, eps, 4))(pos, np.float32(0.05))
+    found = jax.jit(lambda x, eps: dbscan(x, eps, min_samples=4))(pos, np.float32(0.05))
     assert_clusters(found, slow(pos, float(np.float32(0.05)), 4))

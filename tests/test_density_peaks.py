@@ -78,7 +78,7 @@ def test_equals_a_flood(dims: int, kind: str, dtype: Any) -> None:
     box = oracles.box_lengths(kind, dims)
     pos = oracles.uniform(300, dims, dtype)
     density = values(300, "random", dtype)
-    check(density_peaks(pos, density, 6, box), graph(pos, 6, box), density)
+    check(density_peaks(pos, density, 6, boxsize=box), graph(pos, 6, box), density)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -103,7 +103,7 @@ def test_estimated_densities_equal_a_flood(kind: str) -> None:
     if kind == "line":
         pos[:, 1:] = 0.5
     density = knn_density(pos, 16, boxsize=1.0)
-    check(density_peaks.jit(pos, density, 16, 1.0), graph(pos, 16, 1.0), density)
+    check(density_peaks.jit(pos, density, 16, boxsize=1.0), graph(pos, 16, 1.0), density)
 
 
 @pytest.mark.parametrize("n", [3, 2, 1, 0])
@@ -187,7 +187,7 @@ def test_deep_hierarchies_equal_a_flood(kind: str) -> None:
 
 def test_vmap_equals_single_calls() -> None:
     pos, density = oracles.uniform(200, 2).reshape(4, 50, 2), values(200, "random").reshape(4, 50)
-    found = jax.vmap(lambda pos, density: density_peaks(pos, density, 5, 1.0))(pos, density)
+    found = jax.vmap(lambda pos, density: density_peaks(pos, density, 5, boxsize=1.0))(pos, density)
     for i in range(4):
         check(jax.tree.map(lambda leaf, i=i: leaf[i], found), graph(pos[i], 5, 1.0), density[i])
 

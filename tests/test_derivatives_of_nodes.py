@@ -141,7 +141,7 @@ def uses(dtype: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
 
     def halos(p: Any, m: Any, v: Any) -> Any:
         grouped, cata = groups(p, m, v, 1.0)
-        spin = jz.halos.spin(cata, cata.mass, cata.max_radius, 43.0, 0.5)
+        spin = jz.halos.spin(cata, cata.mass, cata.max_radius, 43.0, scale_factor=0.5)
         densest = jz.halos.densest_particle(grouped, cata, grouped.mass)
         sigma = jz.halos.total_vel_dispersion(cata)
         return total((jz.halos.principal_axes(cata), spin, densest, sigma, jz.data.sort_catalogue(cata)))

@@ -14,7 +14,7 @@ import jztree as jz
 from jztree import kernels, stats
 from jztree.comm import _ranks
 from jztree.data import Pos
-from jztree.mst import SpanningTree, euclidean, squeeze_tree
+from jztree.mst import SpanningTree, spanning_tree, squeeze_tree
 from jztree.tree import ghosts
 
 pytestmark = pytest.mark.emulated
@@ -47,7 +47,7 @@ def _shares(total: int, ndev: int) -> np.ndarray:
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("core_k", [None, 4])
 def test_several_devices_give_the_tree_of_one(ndev: int, core_k: int | None) -> None:
-    find = euclidean.smap(mesh_of(ndev), jit=True)
+    find = spanning_tree.smap(mesh_of(ndev), jit=True)
     for name in SETS:
         pos, _, part = make(name, ndev)
         for box in (None, 1.0):
@@ -55,17 +55,25 @@ def test_several_devices_give_the_tree_of_one(ndev: int, core_k: int | None) -> 
                 continue
             given = Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
             if ndev == 1:
-                found = squeeze_tree(find(given, box, core_k))
-                jax.tree.map(np.testing.assert_array_equal, found, squeeze_tree(euclidean.jit(pos, box, core_k)))
+                found = squeeze_tree(find(given, boxsize=box, core_k=core_k))
+                jax.tree.map(
+                    np.testing.assert_array_equal,
+                    found,
+                    squeeze_tree(spanning_tree.jit(pos, boxsize=box, core_k=core_k)),
+                )
             else:
-                check(find(given, box, core_k), euclidean.jit(pos, box, core_k), f"{name}, box {box}")
+                check(
+                    find(given, boxsize=box, core_k=core_k),
+                    spanning_tree.jit(pos, boxsize=box, core_k=core_k),
+                    f"{name}, box {box}",
+                )
 
 
 @pytest.mark.parametrize("ndev", [2, 4, 8, NDEV])
 def test_tree_equals_kruskal(ndev: int) -> None:
     pos = oracles.clustered(160, 3) % np.float32(1)
     ends = oracles.kruskal(oracles.squared_distances(pos, pos, 1.0))
-    found = squeeze_tree(euclidean.smap(mesh_of(ndev), jit=True)(dealt(pos, uneven(160, ndev)), 1.0))
+    found = squeeze_tree(spanning_tree.smap(mesh_of(ndev), jit=True)(dealt(pos, uneven(160, ndev)), boxsize=1.0))
     np.testing.assert_array_equal(np.stack([found.i, found.j], axis=1), ends)
 
 
@@ -76,13 +84,13 @@ def test_edges_of_equal_length_are_in_the_order_of_squares(count_compilations: A
     pos = np.append(plane, 1e-9 * rng.integers(0, 8, (len(plane), 1)), axis=1).astype(np.float32)
     squares = oracles.squared_distances(pos, pos)
     assert len(np.unique(squares)) > len(np.unique(np.sqrt(squares)))
-    find, part = euclidean.smap(mesh_of(NDEV), jit=True), dealt(pos, uneven(len(pos), NDEV))
+    find, part = spanning_tree.smap(mesh_of(NDEV), jit=True), dealt(pos, uneven(len(pos), NDEV))
     found = squeeze_tree(find(part))
     np.testing.assert_array_equal(np.stack([found.i, found.j], axis=1), oracles.kruskal(squares))
-    check(find(part, core_k=4), euclidean.jit(pos, core_k=4))
+    check(find(part, core_k=4), spanning_tree.jit(pos, core_k=4))
     with count_compilations() as lines:
-        check(find(part, core_k=3), euclidean.jit(pos, core_k=3))
-    assert not [line for line in lines if "euclidean" in line]
+        check(find(part, core_k=3), spanning_tree.jit(pos, core_k=3))
+    assert not [line for line in lines if "spanning_tree" in line]
 
 
 def _far_apart(rng: np.random.Generator) -> np.ndarray:
@@ -103,7 +111,10 @@ def _wide_range(rng: np.random.Generator) -> np.ndarray:
 def test_difficult_sets(points: Any, box: Any) -> None:
     pos = points(np.random.default_rng(1)).astype(np.float32)
     np.random.default_rng(2).shuffle(pos)
-    check(euclidean.smap(mesh_of(NDEV), jit=True)(dealt(pos, even(600, NDEV)), box), euclidean.jit(pos, box))
+    check(
+        spanning_tree.smap(mesh_of(NDEV), jit=True)(dealt(pos, even(600, NDEV)), boxsize=box),
+        spanning_tree.jit(pos, boxsize=box),
+    )
 
 
 @pytest.mark.long
@@ -113,20 +124,23 @@ def test_other_dimensions_in_float64(dims: int, x64: None) -> None:
     box = np.where(np.arange(dims) == 0, 1.0, 0.0)
     for unit in (1.0, 2.0**-532):
         part = dealt(pos * unit, uneven(400, NDEV), 400)
-        check(euclidean.smap(mesh_of(NDEV), jit=True)(part, box * unit), euclidean.jit(pos * unit, box * unit))
+        check(
+            spanning_tree.smap(mesh_of(NDEV), jit=True)(part, boxsize=box * unit),
+            spanning_tree.jit(pos * unit, boxsize=box * unit),
+        )
 
 
 @pytest.mark.parametrize("core_k", [None, 4])
 def test_lengths_below_the_normal_numbers_give_the_tree_of_one_device(core_k: int | None) -> None:
     pos = np.random.default_rng(1).integers(0, 1000, (66, 3)).astype(np.float32) * np.float32(2.0**-149)
-    found = euclidean.smap(mesh_of(NDEV), jit=True)(dealt(pos, even(66, NDEV)), core_k=core_k)
-    check(found, euclidean.jit(pos, core_k=core_k))
+    found = spanning_tree.smap(mesh_of(NDEV), jit=True)(dealt(pos, even(66, NDEV)), core_k=core_k)
+    check(found, spanning_tree.jit(pos, core_k=core_k))
 
 
 def test_mesh_of_two_axes() -> None:
     pos, _, part = make("clustered", 4)
     given = Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
-    check(euclidean.smap(square_mesh(), jit=True)(given), euclidean.jit(pos))
+    check(spanning_tree.smap(square_mesh(), jit=True)(given), spanning_tree.jit(pos))
 
 
 def test_exchange_of_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,18 +148,18 @@ def test_exchange_of_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ghosts, "_FEW_REQUESTS", 0)
     pos, counts, _ = make("clustered", NDEV)
     part = dealt(pos, counts, ROWS + 1)  # another shape than in all other tests, which compile without these limits
-    check(euclidean.smap(mesh_of(NDEV), jit=True)(part), euclidean.jit(pos))
+    check(spanning_tree.smap(mesh_of(NDEV), jit=True)(part), spanning_tree.jit(pos))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_few_particles(n: int) -> None:
     pos = oracles.uniform(n, 3)
-    found = euclidean.smap(mesh_of(NDEV), jit=True)(dealt(pos, even(n, NDEV)))
-    check(found, euclidean.jit(pos))
+    found = spanning_tree.smap(mesh_of(NDEV), jit=True)(dealt(pos, even(n, NDEV)))
+    check(found, spanning_tree.jit(pos))
 
 
 def test_no_rows() -> None:
-    found = euclidean.smap(mesh_of(2), jit=True)(np.zeros((2, 0, 3), np.float32))
+    found = spanning_tree.smap(mesh_of(2), jit=True)(np.zeros((2, 0, 3), np.float32))
     np.testing.assert_array_equal(found.num, [0, 0])
     assert found.i.shape == (2, 0)
 
@@ -154,7 +168,7 @@ def test_core_k_above_the_number_of_all_particles_raises() -> None:
     gpus.skip_where_kernels_cannot_raise()
     part = dealt(oracles.uniform(3, 3), even(3, NDEV))
     with pytest.raises(oracles.RUN_TIME_ERROR, match="core_k is 4, but there are only 3 particles on all devices"):
-        jax.block_until_ready(euclidean.smap(mesh_of(NDEV), jit=True)(part, core_k=4))
+        jax.block_until_ready(spanning_tree.smap(mesh_of(NDEV), jit=True)(part, core_k=4))
 
 
 @pytest.mark.parametrize("core_k", [None, 4])
@@ -166,9 +180,13 @@ def test_derivatives_are_those_of_one_device(core_k: int | None) -> None:
         return (length.reshape(-1) ** 2 * place.reshape(-1)).sum()
 
     place = np.append(np.arange(80, dtype=np.float32), 0)
-    find = euclidean.smap(mesh_of(NDEV), jit=True)
-    found = jax.grad(lambda pos: total(find(pos, 1.0, core_k), place))(jnp.asarray(pos.reshape(NDEV, 27, 3)))
-    expected = jax.grad(lambda pos: total(euclidean.jit(pos, 1.0, core_k), place[:-1]))(jnp.asarray(pos))
+    find = spanning_tree.smap(mesh_of(NDEV), jit=True)
+    found = jax.grad(lambda pos: total(find(pos, boxsize=1.0, core_k=core_k), place))(
+        jnp.asarray(pos.reshape(NDEV, 27, 3))
+    )
+    expected = jax.grad(lambda pos: total(spanning_tree.jit(pos, boxsize=1.0, core_k=core_k), place[:-1]))(
+        jnp.asarray(pos)
+    )
     np.testing.assert_allclose(found.reshape(-1, 3), expected, rtol=1e-5, atol=1e-5)
 
 
@@ -178,7 +196,7 @@ def test_ghosts_do_not_grow_with_the_number_of_devices() -> None:
     for ndev in (4, 8):
         pos = oracles.uniform(500 * ndev, 2)
         with stats.statistics() as counted:
-            jax.block_until_ready(euclidean.smap(mesh_of(ndev), jit=True)(pos.reshape(ndev, 500, 2), 1.0))
+            jax.block_until_ready(spanning_tree.smap(mesh_of(ndev), jit=True)(pos.reshape(ndev, 500, 2), boxsize=1.0))
         assert counted["rows.ghosts"] < 250 * ndev
         assert counted["rounds.spanning_tree_ghosts"] <= 4
 
@@ -187,17 +205,17 @@ def test_equal_points_of_other_devices_are_not_ghosts() -> None:
     """Each device has 500 rows of 5 places."""
     pos = oracles.uniform(5, 3)[np.random.default_rng(1).integers(0, 5, 1500)]
     with stats.statistics() as counted:
-        found = euclidean.smap(mesh_of(NDEV), jit=True)(pos.reshape(NDEV, 500, 3))
+        found = spanning_tree.smap(mesh_of(NDEV), jit=True)(pos.reshape(NDEV, 500, 3))
         jax.block_until_ready(found)
     assert counted["rows.ghosts"] < 50
-    check(found, euclidean.jit(pos))
+    check(found, spanning_tree.jit(pos))
 
 
 @pytest.mark.parametrize("name", ["cut", "dendrogram"])
 def test_clusters_over_devices_raise(name: str) -> None:
     options = {"rlink": 0.1} if name == "cut" else {}
     function = getattr(jz.hierarchy, name)
-    one = euclidean.jit(oracles.uniform(20, 3))
+    one = spanning_tree.jit(oracles.uniform(20, 3))
     tree = jax.tree.map(lambda *of_ranks: np.stack(of_ranks), one, one)
     with pytest.raises(NotImplementedError, match=rf"hierarchy.{name} supports one device.*jztree.mst.squeeze_tree"):
         function.smap(mesh_of(2), jit=True)(tree, **options)
@@ -207,12 +225,12 @@ def test_clusters_over_devices_raise(name: str) -> None:
 
 def test_squeezed_tree_gives_the_groups_of_all_devices() -> None:
     pos = oracles.clustered(400, 3) % np.float32(1)
-    tree = squeeze_tree(euclidean.smap(mesh_of(NDEV), jit=True)(dealt(pos, uneven(400, NDEV)), 1.0))
+    tree = squeeze_tree(spanning_tree.smap(mesh_of(NDEV), jit=True)(dealt(pos, uneven(400, NDEV)), boxsize=1.0))
     assert tree.rows == 400
     expected = jz.fof.fof_labels(pos, 0.02, 1.0, output_order="input")[1]
-    np.testing.assert_array_equal(jz.hierarchy.cut(tree, 0.02), expected)
-    one = euclidean(pos, 1.0)
-    jax.tree.map(np.testing.assert_array_equal, jz.hierarchy.dendrogram(tree), jz.hierarchy.dendrogram(one))
+    np.testing.assert_array_equal(jz.cut(tree, 0.02), expected)
+    one = spanning_tree(pos, boxsize=1.0)
+    jax.tree.map(np.testing.assert_array_equal, jz.dendrogram(tree), jz.dendrogram(one))
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 6])

@@ -111,7 +111,7 @@ def linked(pos: Any, radius: Any) -> int:
 
 
 def clustered(pos: Any, radius: Any) -> int:
-    cluster = np.asarray(dbscan.jit(pos, radius, 2)[0])
+    cluster = np.asarray(dbscan.jit(pos, radius, min_samples=2)[0])
     assert len(np.unique(cluster)) == 1
     return PAIRS if cluster[0] == 0 else 0
 

@@ -43,7 +43,7 @@ def test_few_points_outside_of_cores_join_the_first_cluster() -> None:
     pos = np.concatenate([clusters, alone]).astype(np.float32)
     tree, length, least = cKDTree(pos.astype(np.float64)), 0.06, 30
     core = tree.query_ball_point(pos.astype(np.float64), length, return_length=True) >= least
-    cluster, is_core = dbscan.jit(pos, length, least)
+    cluster, is_core = dbscan.jit(pos, length, min_samples=least)
     np.testing.assert_array_equal(is_core, core)
     assert 3 <= np.count_nonzero(~core) < len(pos) // 8
     for i in np.flatnonzero(~core):

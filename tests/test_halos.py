@@ -145,7 +145,7 @@ def test_spin_uses_physical_lengths(scale_factor: float) -> None:
     expected = momentum / (np.sqrt(2) * mass[0] * speed * radius[0] * scale_factor)
     rows = np.zeros(cata.count.shape)
     rows[0] = 1
-    found = halos.spin.jit(cata, rows * mass, rows * radius, gravity, scale_factor)
+    found = halos.spin.jit(cata, rows * mass, rows * radius, gravity, scale_factor=scale_factor)
     np.testing.assert_allclose(found[0], expected, rtol=1e-5)
     assert not np.any(found[1:])
     assert halos.spin(cata, 0 * rows, rows, gravity)[0] == 0

@@ -15,7 +15,7 @@ from jztree import kernels
 from jztree.data import Pos
 from jztree.fof import fof_labels
 from jztree.hierarchy import cut, dendrogram
-from jztree.mst import SpanningTree, euclidean
+from jztree.mst import SpanningTree, spanning_tree
 
 pytestmark = pytest.mark.emulated
 
@@ -78,7 +78,7 @@ def random_ends(kind: str, rows: int) -> np.ndarray:
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_cuts_equal_friends_of_friends(dims: int, box: float | None, dtype: Any) -> None:
     pos = oracles.clustered(500, dims, dtype) % dtype(1)
-    tree = euclidean.jit(pos, box)
+    tree = spanning_tree.jit(pos, boxsize=box)
     words = np.asarray(tree.exact).astype(np.uint64)
     lengths = (words[:, 0] | words[:, 1] << np.uint64(32)).view(np.float64)
     for edge in np.linspace(0, len(lengths) - 1, 10).astype(int):
@@ -90,7 +90,7 @@ def test_cuts_equal_friends_of_friends(dims: int, box: float | None, dtype: Any)
 def test_cuts_of_a_lattice_at_its_spacing_equal_friends_of_friends() -> None:
     """The spacing is not a binary number, so float64 distances are at the linking length or differ by rounding."""
     pos = oracles.lattice(7, 3, spacing=0.1)
-    tree = euclidean(pos)
+    tree = spanning_tree(pos)
     for rlink in (0.1, np.nextafter(0.1, 0), float(np.float32(0.1)), 0.0, 5.0):
         np.testing.assert_array_equal(cut(tree, rlink), fof_labels(pos, rlink, output_order="input")[1])
 
@@ -98,15 +98,15 @@ def test_cuts_of_a_lattice_at_its_spacing_equal_friends_of_friends() -> None:
 def test_padding_rows_are_separate_groups() -> None:
     pos = oracles.uniform(60, 2)
     part = Pos(pos=pos, num=jnp.asarray(40))
-    np.testing.assert_array_equal(cut(euclidean(part), 0.2), fof_labels(part, 0.2, output_order="input")[1])
-    np.testing.assert_array_equal(cut(euclidean(part), 10.0)[40:], np.arange(40, 60))
+    np.testing.assert_array_equal(cut(spanning_tree(part), 0.2), fof_labels(part, 0.2, output_order="input")[1])
+    np.testing.assert_array_equal(cut(spanning_tree(part), 10.0)[40:], np.arange(40, 60))
 
 
 def test_cut_at_lengths_below_the_normal_numbers_gives_the_groups(x64: None) -> None:
     """These lengths are rounded, but an edge belongs to the groups from its length on."""
     gpus.skip_where_subnormal_numbers_vanish()
     pos = np.random.default_rng(1).integers(0, 60, (40, 2)) * 5e-324
-    tree = euclidean.jit(pos)
+    tree = spanning_tree.jit(pos)
     lengths = np.unique(np.asarray(tree.exact).view(np.float64))
     assert len(lengths) > 3
     for rlink in np.append(lengths, np.nextafter(lengths[lengths > 0], 0)):
@@ -116,7 +116,7 @@ def test_cut_at_lengths_below_the_normal_numbers_gives_the_groups(x64: None) -> 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
 def test_few_particles(rows: int) -> None:
-    tree = euclidean(oracles.uniform(rows, 3))
+    tree = spanning_tree(oracles.uniform(rows, 3))
     np.testing.assert_array_equal(cut(tree, 10.0), np.zeros(rows))
     found = dendrogram(tree)
     assert found.parent.shape == (rows + max(rows - 1, 0),)
@@ -127,7 +127,7 @@ def test_few_particles(rows: int) -> None:
 
 def test_linkage_equals_scipy(dtype: Any) -> None:
     pos = oracles.clustered(400, 3, dtype)
-    found = dendrogram.jit(euclidean.jit(pos)).linkage()
+    found = dendrogram.jit(spanning_tree.jit(pos)).linkage()
     expected = scipy_linkage(pos.astype(np.float64), "single")
     assert is_valid_linkage(found)
     np.testing.assert_array_equal(found[:, [0, 1, 3]], expected[:, [0, 1, 3]])
@@ -136,7 +136,7 @@ def test_linkage_equals_scipy(dtype: Any) -> None:
 
 def test_linkage_of_equal_lengths_is_that_of_the_same_groups() -> None:
     pos = oracles.lattice(6, 3, spacing=0.25)
-    found = dendrogram(euclidean(pos)).linkage()
+    found = dendrogram(spanning_tree(pos)).linkage()
     assert is_valid_linkage(found)
     np.testing.assert_array_equal(fcluster(found, 0.25, "distance"), np.ones(len(pos)))
     np.testing.assert_array_equal(np.sort(fcluster(found, 0.2499, "distance")), np.arange(1, len(pos) + 1))
@@ -166,8 +166,8 @@ def test_clusters_of_large_trees(kind: str) -> None:
 
 def test_clusters_of_padded_particles() -> None:
     pos = oracles.uniform(50, 3)
-    found = dendrogram(euclidean(Pos(pos=pos, num=jnp.asarray(30))))
-    alone = dendrogram(euclidean(pos[:30]))
+    found = dendrogram(spanning_tree(Pos(pos=pos, num=jnp.asarray(30))))
+    alone = dendrogram(spanning_tree(pos[:30]))
     shifted = [np.where(np.asarray(rows) < 30, rows, np.asarray(rows) + 20) for rows in (alone.left, alone.right)]
     np.testing.assert_array_equal(found.left[:29], shifted[0])
     np.testing.assert_array_equal(found.right[:29], shifted[1])
@@ -179,14 +179,14 @@ def test_clusters_of_padded_particles() -> None:
 
 def test_mapped_trees() -> None:
     sets = jnp.stack([oracles.uniform(40, 3, seed=seed) for seed in range(3)])
-    found = jax.vmap(lambda pos: (dendrogram(euclidean(pos)), cut(euclidean(pos), 0.2)))(sets)
+    found = jax.vmap(lambda pos: (dendrogram(spanning_tree(pos)), cut(spanning_tree(pos), 0.2)))(sets)
     for i, pos in enumerate(sets):
         one = jax.tree.map(lambda leaf, i=i: leaf[i], found)
-        jax.tree.map(np.testing.assert_array_equal, one, (dendrogram(euclidean(pos)), cut(euclidean(pos), 0.2)))
+        jax.tree.map(np.testing.assert_array_equal, one, (dendrogram(spanning_tree(pos)), cut(spanning_tree(pos), 0.2)))
 
 
 def test_traced_linking_lengths() -> None:
-    tree = euclidean(oracles.uniform(60, 2))
+    tree = spanning_tree(oracles.uniform(60, 2))
     lengths = jnp.array([0.05, 0.1])
     found = jax.vmap(lambda rlink: cut(tree, rlink))(lengths)
     for labels, rlink in zip(found, lengths, strict=True):
@@ -197,13 +197,13 @@ def test_traced_linking_lengths() -> None:
 def test_negative_traced_linking_length_raises() -> None:
     gpus.skip_where_kernels_cannot_raise()
     with pytest.raises(oracles.RUN_TIME_ERROR, match="rlink is -1; it must be finite and not negative"):
-        jax.block_until_ready(jax.jit(cut)(euclidean(oracles.uniform(20, 3)), -1.0))
+        jax.block_until_ready(jax.jit(cut)(spanning_tree(oracles.uniform(20, 3)), -1.0))
 
 
 @pytest.mark.parametrize("rlink", [-1.0, np.nan, np.inf])
 def test_invalid_linking_length_raises(rlink: float) -> None:
     with pytest.raises(ValueError, match=r"the linking length rlink is .*; it must be finite and not negative"):
-        cut(euclidean(oracles.uniform(20, 3)), rlink)
+        cut(spanning_tree(oracles.uniform(20, 3)), rlink)
 
 
 def test_other_object_than_a_tree_raises() -> None:

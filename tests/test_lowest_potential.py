@@ -67,7 +67,7 @@ def test_groups_against_all_pairs(rlink: float, softening: float) -> None:
     part.num = 1100
     grouped, cata = fof_and_catalogue(part, rlink, 1.0, PAIRS)
     cata = data.sort_catalogue(cata)
-    found = halos.lowest_potential_particle.jit(grouped, cata, softening, 1.0)
+    found = halos.lowest_potential_particle.jit(grouped, cata, softening=softening, boxsize=1.0)
     assert int(cata.ngroups) > 1
     assert_lowest(found, grouped, cata, softening, 1.0)
 
@@ -89,14 +89,14 @@ def test_large_group_that_needs_the_tree(dims: int) -> None:
     grouped, cata = fof_and_catalogue.jit(part, 0.3, 1.0, PAIRS)
     assert int(cata.ngroups) == 1
     for softening in (0.0, 2e-3, 0.3):
-        found = halos.lowest_potential_particle.jit(grouped, cata, softening, 1.0)
+        found = halos.lowest_potential_particle.jit(grouped, cata, softening=softening, boxsize=1.0)
         assert_lowest(found, grouped, cata, softening, 1.0)
 
 
 def test_float64_far_from_the_origin(x64: None) -> None:
     pos = 1e6 + plummer(1800, 3)
     grouped, cata = fof_and_catalogue.jit(data.ParticleData(pos=pos, mass=2.0), 0.5, None, PAIRS)
-    found = halos.lowest_potential_particle.jit(grouped, cata, 1e-3)
+    found = halos.lowest_potential_particle.jit(grouped, cata, softening=1e-3)
     assert_lowest(found, grouped, cata, 1e-3)
     assert np.linalg.norm(np.asarray(found.part.pos)[0] - 1e6) < 0.01
 
@@ -108,7 +108,7 @@ def test_coincident_particles(n: int) -> None:
     part = data.PosMass(pos=pos, mass=np.ones(len(pos), np.float32))
     grouped, cata = fof_and_catalogue.jit(part, 2.0, None, PAIRS)
     for softening in (0.0, 0.1):
-        found = halos.lowest_potential_particle.jit(grouped, cata, softening)
+        found = halos.lowest_potential_particle.jit(grouped, cata, softening=softening)
         potential = slow_potentials(np.asarray(grouped.pos), np.ones(len(pos)), softening)
         best = int(found.where.idx[0])
         np.testing.assert_allclose(potential[best], potential.min(), rtol=1e-12)
@@ -129,7 +129,7 @@ def groups_over_devices(ndev: int, rlink: float) -> tuple[Any, data.FofCatalogue
 def test_several_devices_agree_with_one(ndev: int, rlink: float) -> None:
     """Test groups on one device, on several, and on all."""
     grouped, cata = groups_over_devices(ndev, rlink)
-    found = halos.lowest_potential_particle.smap(mesh_of(ndev), jit=True)(grouped, cata, 1e-3)
+    found = halos.lowest_potential_particle.smap(mesh_of(ndev), jit=True)(grouped, cata, softening=1e-3)
     nums = np.asarray(grouped.num)
     flat, whole = data.flatten_particles(grouped), data.squeeze_catalogue(cata, offset_mode="global", nparts=nums)
     expected = slow_rows(flat, whole, 1e-3)
@@ -155,11 +155,13 @@ def test_wrong_arguments() -> None:
     part = moving_particles(600, 3, np.float32)
     grouped, cata = fof_and_catalogue(part, 0.008, 1.0, PAIRS)
     with pytest.raises(ValueError, match="softening is -1; it must be a length of at least 0"):
-        halos.lowest_potential_particle.jit(grouped, cata, -1.0)
+        halos.lowest_potential_particle.jit(grouped, cata, softening=-1.0)
     with pytest.raises(ValueError, match="softening must be one length"):
-        halos.lowest_potential_particle(grouped, cata, np.ones(3))
+        halos.lowest_potential_particle(grouped, cata, softening=np.ones(3))
     with pytest.raises(oracles.RUN_TIME_ERROR, match="softening is negative or not finite"):
-        jax.block_until_ready(jax.jit(lambda x: halos.lowest_potential_particle(grouped, cata, x))(jnp.float32(-1)))
+        jax.block_until_ready(
+            jax.jit(lambda x: halos.lowest_potential_particle(grouped, cata, softening=x))(jnp.float32(-1))
+        )
     fewer = dataclasses.replace(grouped, num=int(cata.offset[int(cata.ngroups) - 1]) + 1)
     with pytest.raises(oracles.RUN_TIME_ERROR, match="outside these particles"):
         jax.block_until_ready(halos.lowest_potential_particle.jit(fewer, cata))

@@ -17,7 +17,7 @@ from jztree.config import KNNConfig, TreeConfig
 from jztree.data import Pos
 from jztree.fof import fof_labels
 from jztree.hierarchy import cut, dendrogram
-from jztree.mst import SpanningTree, euclidean
+from jztree.mst import SpanningTree, spanning_tree
 
 pytestmark = pytest.mark.emulated
 
@@ -80,7 +80,7 @@ each_name = pytest.mark.parametrize("name", NAMES)
 def test_equals_kruskal(dims: int, kind: str, dtype: Any) -> None:
     box = oracles.box_lengths(kind, dims)
     pos = oracles.uniform(300, dims, dtype)
-    check(euclidean(pos, box), pos, box)
+    check(spanning_tree(pos, boxsize=box), pos, box)
 
 
 @each_name
@@ -89,7 +89,7 @@ def test_equals_kruskal(dims: int, kind: str, dtype: Any) -> None:
 def test_difficult_sets_equal_kruskal(name: str, kind: str, core_k: int | None, dtype: Any) -> None:
     pos = difficult(name).astype(dtype)
     box = 1.0 if kind == "periodic" else None
-    check(euclidean.jit(pos, box, core_k), pos, box, core_k)
+    check(spanning_tree.jit(pos, boxsize=box, core_k=core_k), pos, box, core_k)
 
 
 def rings(rng: np.random.Generator) -> np.ndarray:
@@ -109,18 +109,18 @@ def test_particles_with_others_around_them_equal_kruskal(kind: str, dtype: Any) 
     box = 1.0 if kind == "periodic" else None
     for _ in range(40):
         pos = rng.permutation(rings(rng)).astype(dtype)
-        check(euclidean.jit(pos, box), pos, box)
+        check(spanning_tree.jit(pos, boxsize=box), pos, box)
 
 
 @pytest.mark.parametrize("core_k", [1, 2, 20, 150])
 def test_mutual_reachability_equals_kruskal(core_k: int) -> None:
     pos = oracles.clustered(150, 2) % 1
-    check(euclidean(pos, 1.0, core_k), pos, 1.0, core_k)
+    check(spanning_tree(pos, boxsize=1.0, core_k=core_k), pos, 1.0, core_k)
 
 
 def test_core_distance_of_one_particle_gives_distances() -> None:
     pos = oracles.uniform(100, 3)
-    jax.tree.map(np.testing.assert_array_equal, euclidean(pos, core_k=1), euclidean(pos))
+    jax.tree.map(np.testing.assert_array_equal, spanning_tree(pos, core_k=1), spanning_tree(pos))
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
@@ -129,28 +129,28 @@ def test_few_particles(n: int, core_k: int | None) -> None:
     pos = oracles.uniform(n, 3)
     if core_k is not None and core_k > max(n, 1):
         with pytest.raises(ValueError, match=f"core_k is {core_k}, but there are only {n} particles"):
-            euclidean(pos, core_k=core_k)
+            spanning_tree(pos, core_k=core_k)
         return
-    tree = euclidean(pos, core_k=core_k)
+    tree = spanning_tree(pos, core_k=core_k)
     assert tree.rows == n
     check(tree, pos, None, core_k)
 
 
 def test_positions_outside_the_box_are_wrapped() -> None:
     pos = (oracles.uniform(300, 3) * np.float32(5) - np.float32(2)).astype(np.float32)
-    check(euclidean(pos, 1.0), pos, 1.0)
+    check(spanning_tree(pos, boxsize=1.0), pos, 1.0)
 
 
 def test_images_of_one_point_are_equal_points() -> None:
     pos = np.random.default_rng(2).integers(-3, 4, (100, 2)).astype(np.float32)
-    check(euclidean(pos, 1.0), pos, 1.0)
+    check(spanning_tree(pos, boxsize=1.0), pos, 1.0)
 
 
 @pytest.mark.parametrize("num", [0, 1, 2, 60])
 def test_padding_has_no_edges(num: int) -> None:
     pos = oracles.uniform(80, 3)
     pos[num:] = np.nan
-    tree = euclidean.jit(Pos(pos=pos, num=jnp.asarray(num)))
+    tree = spanning_tree.jit(Pos(pos=pos, num=jnp.asarray(num)))
     assert tree.i.shape == (79,)
     check(tree, pos[:num])
 
@@ -163,7 +163,7 @@ def test_many_particles_equal_scipy(kind: str) -> None:
         "clustered": lambda: oracles.clustered(3000, 3),
         "lattice": lambda: oracles.lattice(14, 3),
     }[kind]()
-    tree = euclidean.jit(pos)
+    tree = spanning_tree.jit(pos)
     # SciPy takes 0 for a missing edge; no two of these points are equal.
     there = minimum_spanning_tree(np.sqrt(weights(pos))).data
     np.testing.assert_allclose(exact_lengths(tree), np.sort(there), rtol=1e-15)
@@ -181,7 +181,7 @@ def test_edges_of_equal_length_are_in_the_order_of_squares() -> None:
         pos = np.array([[0, 0], [1, 1.5e-8], [x, 0]], np.float32)
         squares = oracles.squared_distances(pos, pos)
         assert np.sqrt(squares[0, 1]) == np.sqrt(squares[0, 2])
-        tree = euclidean(pos)
+        tree = spanning_tree(pos)
         assert [*zip(tree.i.tolist(), tree.j.tolist(), strict=True)] == ends
         clusters = dendrogram(tree)
         np.testing.assert_array_equal(clusters.exact_lengths(), exact_lengths(tree))
@@ -197,7 +197,7 @@ def test_edges_of_equal_length_are_in_the_order_of_squares() -> None:
 def test_cuts_at_lengths_of_edges_are_groups(name: str, box: float | None) -> None:
     """The length in float64 is the first linking length that links the ends."""
     pos = oracles.clustered(2000, 3) % np.float32(1) if name == "clustered" else difficult(name).astype(np.float32)
-    tree = euclidean.jit(pos, box)
+    tree = spanning_tree.jit(pos, boxsize=box)
     lengths = exact_lengths(tree)
     for edge in np.linspace(0, len(lengths) - 1, 20).astype(int):
         for rlink in (lengths[edge], np.nextafter(lengths[edge], 0)):
@@ -210,14 +210,14 @@ def test_cuts_at_lengths_of_edges_are_groups(name: str, box: float | None) -> No
 def test_any_hierarchy_and_number_of_threads_gives_the_same_tree() -> None:
     pos = oracles.clustered(3000, 3)
     pos[::7] = pos[::-1][::7]
-    expected = euclidean(pos)
+    expected = spanning_tree(pos)
     for leaf_size, fan_out in ((2, 2), (7, 30), (200, 8)):
         cfg = KNNConfig(tree=TreeConfig(leaf_size=leaf_size, fan_out=fan_out))
-        jax.tree.map(np.testing.assert_array_equal, euclidean(pos, cfg=cfg), expected)
+        jax.tree.map(np.testing.assert_array_equal, spanning_tree(pos, cfg=cfg), expected)
     threads = kernels.native_info()["num_threads"]
     try:
         kernels.set_num_threads(1)
-        jax.tree.map(np.testing.assert_array_equal, euclidean(pos), expected)
+        jax.tree.map(np.testing.assert_array_equal, spanning_tree(pos), expected)
     finally:
         kernels.set_num_threads(threads)
 
@@ -225,15 +225,15 @@ def test_any_hierarchy_and_number_of_threads_gives_the_same_tree() -> None:
 def test_order_of_rows_does_not_change_lengths() -> None:
     pos = oracles.clustered(1000, 3)
     shuffled = np.random.default_rng(1).permutation(pos)
-    np.testing.assert_array_equal(euclidean(pos).exact, euclidean(shuffled).exact)
+    np.testing.assert_array_equal(spanning_tree(pos).exact, spanning_tree(shuffled).exact)
 
 
 def test_mapped_particles_give_the_trees_of_each_set() -> None:
     sets = jnp.stack([oracles.uniform(60, 3, seed=seed) for seed in range(3)])
-    found = jax.vmap(lambda pos: euclidean(pos, core_k=3))(sets)
+    found = jax.vmap(lambda pos: spanning_tree(pos, core_k=3))(sets)
     for i, pos in enumerate(sets):
         one = jax.tree.map(lambda leaf, i=i: leaf[i], found)
-        jax.tree.map(np.testing.assert_array_equal, one, euclidean(pos, core_k=3))
+        jax.tree.map(np.testing.assert_array_equal, one, spanning_tree(pos, core_k=3))
 
 
 @pytest.mark.parametrize("core_k", [None, 4])
@@ -242,7 +242,7 @@ def test_derivatives_of_lengths_equal_differences(core_k: int | None, box: float
     pos = oracles.uniform(40, 3, np.float64)
 
     def total(pos: jax.Array) -> jax.Array:
-        return (euclidean(pos, box, core_k).length ** 2 * jnp.arange(39)).sum()
+        return (spanning_tree(pos, boxsize=box, core_k=core_k).length ** 2 * jnp.arange(39)).sum()
 
     step = 1e-6 * np.random.default_rng(5).standard_normal(pos.shape)
     change = (total(pos + step) - total(pos - step)) / 2
@@ -250,7 +250,7 @@ def test_derivatives_of_lengths_equal_differences(core_k: int | None, box: float
 
 
 def test_derivatives_between_equal_points_are_zero() -> None:
-    gradient = jax.grad(lambda pos: euclidean(pos).length.sum())(jnp.ones((5, 3)))
+    gradient = jax.grad(lambda pos: spanning_tree(pos).length.sum())(jnp.ones((5, 3)))
     np.testing.assert_array_equal(gradient, np.zeros((5, 3)))
 
 
@@ -258,49 +258,49 @@ def test_nan_position_raises() -> None:
     pos = oracles.uniform(50, 3)
     pos[17, 1] = np.nan
     with pytest.raises(ValueError, match="row 17 "):
-        euclidean(pos)
+        spanning_tree(pos)
 
 
 @pytest.mark.parametrize("core_k", [0, -3])
 def test_invalid_core_k_raises(core_k: int) -> None:
     with pytest.raises(ValueError, match=f"core_k must be at least 1, not {core_k}"):
-        euclidean(oracles.uniform(50, 3), core_k=core_k)
+        spanning_tree(oracles.uniform(50, 3), core_k=core_k)
 
 
 @pytest.mark.parametrize(("size", "numbers"), [(3, [2, 3, 7]), (20, [9, 10, 12]), (40, [25, 32, 27])])
 def test_core_k_of_one_size_shares_a_program(size: int, numbers: list[int], count_compilations: Any) -> None:
     """Three particles are padded."""
     pos = oracles.uniform(max(size, numbers[-1] if size > 3 else 7), 3)
-    euclidean.jit(pos, 1.0, core_k=numbers[0])
+    spanning_tree.jit(pos, boxsize=1.0, core_k=numbers[0])
     with count_compilations() as lines:
-        trees = [euclidean.jit(pos, 1.0, core_k=number) for number in numbers]
-    assert not [line for line in lines if "euclidean" in line]
+        trees = [spanning_tree.jit(pos, boxsize=1.0, core_k=number) for number in numbers]
+    assert not [line for line in lines if "spanning_tree" in line]
     for number, tree in zip(numbers, trees, strict=True):
         check(tree, pos, 1.0, number)
-        jax.tree.map(np.testing.assert_array_equal, tree, euclidean(pos, 1.0, number))
+        jax.tree.map(np.testing.assert_array_equal, tree, spanning_tree(pos, boxsize=1.0, core_k=number))
 
 
 def test_noninteger_core_k_raises() -> None:
     with pytest.raises(TypeError, match="core_k must be an integer"):
-        euclidean(oracles.uniform(50, 3), core_k=2.5)  # type: ignore[arg-type]
+        spanning_tree(oracles.uniform(50, 3), core_k=2.5)  # type: ignore[arg-type]
 
 
 def test_core_k_above_num_raises_in_compiled_calls() -> None:
     gpus.skip_where_kernels_cannot_raise()
     for core_k in (51, 200, 2**31 - 1):
         with pytest.raises(oracles.RUN_TIME_ERROR, match=f"core_k is {core_k}, but there are only 50 particles"):
-            jax.block_until_ready(euclidean.jit(oracles.uniform(50, 3), core_k=core_k))
+            jax.block_until_ready(spanning_tree.jit(oracles.uniform(50, 3), core_k=core_k))
     with pytest.raises(ValueError, match="core_k is 2147483648; it must be at most the number of particles"):
-        euclidean.jit(oracles.uniform(50, 3), core_k=2**31)
+        spanning_tree.jit(oracles.uniform(50, 3), core_k=2**31)
 
 
 def test_core_k_above_traced_num_raises() -> None:
     gpus.skip_where_kernels_cannot_raise()
     with pytest.raises(oracles.RUN_TIME_ERROR, match="core_k is 7, but there are only 6 particles"):
-        jax.block_until_ready(euclidean.jit(Pos(pos=oracles.uniform(50, 3), num=jnp.asarray(6)), core_k=7))
+        jax.block_until_ready(spanning_tree.jit(Pos(pos=oracles.uniform(50, 3), num=jnp.asarray(6)), core_k=7))
 
 
 def test_one_device_of_a_mesh_gives_the_same_tree() -> None:
     pos = oracles.uniform(50, 3)
-    found = euclidean.smap(mesh_of(1), jit=True)(pos[None])
-    np.testing.assert_array_equal(np.ravel(found.exact), np.ravel(euclidean(pos).exact))
+    found = spanning_tree.smap(mesh_of(1), jit=True)(pos[None])
+    np.testing.assert_array_equal(np.ravel(found.exact), np.ravel(spanning_tree(pos).exact))

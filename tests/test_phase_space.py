@@ -15,8 +15,8 @@ from scipy.sparse.csgraph import connected_components
 
 import jztree as jz
 from jztree.config import CatalogueConfig, FofConfig
-from jztree.data import ParticleData, squeeze_catalogue
-from jztree.fof import fof_labels, phase_space_and_catalogue, phase_space_labels
+from jztree.data import ParticleData, sort_catalogue, squeeze_catalogue
+from jztree.fof import fof_labels, phase_space_groups, phase_space_labels
 
 pytestmark = pytest.mark.emulated
 
@@ -79,20 +79,9 @@ def adaptive_labels(part: ParticleData, rlink: float, vlink: float, group_rlink:
 def test_labels_equal_all_pairs(dims: int, kind: str, dtype: Any) -> None:
     part, box = particles(dims, dtype), oracles.box_lengths(kind, dims)
     for rlink, vlink in ((0.1, 150.0), (0.3, 60.0), (0.05, 1e4)):
-        _, label = phase_space_labels(part, rlink, vlink, box, output_order="input")
+        label = phase_space_labels(part, rlink, vlink, boxsize=box)
         np.testing.assert_array_equal(label, expected_labels(part, rlink, vlink, box))
         np.testing.assert_array_equal(label, defined_labels(part.pos, part.vel, rlink, vlink, box))
-
-
-def test_labels_in_z_order_are_rows_of_the_returned_particles(dtype: Any) -> None:
-    part = particles(3, dtype)
-    partz, label = phase_space_labels.jit(part, 0.1, 100.0, 1.0)
-    assert isinstance(partz, ParticleData)
-    rows = np.asarray(partz.id)
-    np.testing.assert_array_equal(partz.vel, np.asarray(part.vel)[rows])
-    np.testing.assert_array_equal(partz.pos, np.asarray(part.pos)[rows])
-    expected = expected_labels(part, 0.1, 100.0, 1.0)
-    np.testing.assert_array_equal(label, oracles.smallest_members(expected[rows]))
 
 
 def test_streams_that_cross_are_separate_groups() -> None:
@@ -102,13 +91,13 @@ def test_streams_that_cross_are_separate_groups() -> None:
     vel = np.stack([np.where(stream, 300.0, -300.0), *rng.standard_normal((2, 400))], axis=1).astype(np.float32)
     part = ParticleData(pos=pos, vel=vel)
     assert len(np.unique(fof_labels(part, 0.1)[1])) == 1
-    _, label = phase_space_labels(part, 0.1, 100.0, output_order="input")
+    label = phase_space_labels(part, 0.1, 100.0)
     np.testing.assert_array_equal(label, np.where(stream, 200, 0))
 
 
 def test_large_velocity_length_gives_groups_in_space() -> None:
     part = particles(3)
-    _, label = phase_space_labels(part, 0.05, 1e12, 1.0, output_order="input")
+    label = phase_space_labels(part, 0.05, 1e12, boxsize=1.0)
     np.testing.assert_array_equal(label, fof_labels(part, 0.05, 1.0, output_order="input")[1])
 
 
@@ -117,19 +106,19 @@ def test_large_velocity_length_gives_groups_in_space() -> None:
 def test_adaptive_labels_equal_all_pairs_of_each_group(dims: int, masses: bool, dtype: Any) -> None:
     part = particles(dims, dtype, masses=masses)
     for rlink, group_rlink, vlink in ((0.05, 0.05, 0.4), (0.02, 0.1, 1.0), (0.05, 0.1, 0.2)):
-        _, label = phase_space_labels.jit(part, rlink, vlink, 1.0, group_rlink, output_order="input")
+        label = phase_space_labels.jit(part, rlink, vlink, boxsize=1.0, group_rlink=group_rlink)
         np.testing.assert_array_equal(label, adaptive_labels(part, rlink, vlink, group_rlink, 1.0))
 
 
 def test_groups_in_space_are_never_joined() -> None:
     part = particles(3)
-    _, label = phase_space_labels(part, 0.04, 1e6, 1.0, 0.04, output_order="input")
+    label = phase_space_labels(part, 0.04, 1e6, boxsize=1.0, group_rlink=0.04)
     np.testing.assert_array_equal(label, fof_labels(part, 0.04, 1.0, output_order="input")[1])
 
 
 def test_equal_velocities_have_no_dispersion() -> None:
     part = ParticleData(pos=oracles.uniform(80, 3), vel=np.full((80, 3), 7, np.float32))
-    _, label = phase_space_labels(part, 0.2, 0.1, 1.0, 0.2, output_order="input")
+    label = phase_space_labels(part, 0.2, 0.1, boxsize=1.0, group_rlink=0.2)
     np.testing.assert_array_equal(label, fof_labels(part, 0.2, 1.0, output_order="input")[1])
 
 
@@ -138,9 +127,9 @@ def test_equal_velocities_have_no_dispersion() -> None:
 def test_few_particles(n: int, group_rlink: float | None) -> None:
     part = particles(3, n=n)
     for call in (phase_space_labels, phase_space_labels.jit):
-        _, label = call(part, 0.2, 10.0, 1.0, group_rlink)
+        label = call(part, 0.2, 10.0, group_rlink=group_rlink, boxsize=1.0)
         assert label.shape == (n,)
-    _, cata = phase_space_and_catalogue(part, 0.2, 10.0, 1.0, group_rlink)
+    _, cata = phase_space_groups(part, 0.2, 10.0, boxsize=1.0, group_rlink=group_rlink)
     assert cata.ngroups == 0
 
 
@@ -150,8 +139,8 @@ def test_padding_rows_are_separate_groups(group_rlink: float | None) -> None:
     used = jax.tree.map(lambda leaf: leaf[:num] if np.ndim(leaf) else num, part)
     pos, vel = (np.where(np.arange(N)[:, None] < num, one, np.nan) for one in (part.pos, part.vel))
     padded = ParticleData(pos=pos, vel=vel, id=part.id, num=jnp.asarray(num))
-    _, label = phase_space_labels.jit(padded, 0.08, vlink, 1.0, group_rlink, output_order="input")
-    _, expected = phase_space_labels(used, 0.08, vlink, 1.0, group_rlink, output_order="input")
+    label = phase_space_labels.jit(padded, 0.08, vlink, boxsize=1.0, group_rlink=group_rlink)
+    expected = phase_space_labels(used, 0.08, vlink, boxsize=1.0, group_rlink=group_rlink)
     np.testing.assert_array_equal(label[:num], expected)
     np.testing.assert_array_equal(label[num:], np.arange(num, N))
 
@@ -159,11 +148,10 @@ def test_padding_rows_are_separate_groups(group_rlink: float | None) -> None:
 @pytest.mark.parametrize("group_rlink", [None, 0.1])
 def test_catalogue_describes_the_groups(group_rlink: float | None, dtype: Any) -> None:
     part = particles(3, dtype, masses=True)
-    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=2))
-    arguments = 0.08, 150.0 if group_rlink is None else 0.5, 1.0, group_rlink
-    grouped, cata = phase_space_and_catalogue.jit(part, *arguments, cfg)
+    lengths, options = (0.08, 150.0 if group_rlink is None else 0.5), {"boxsize": 1.0, "group_rlink": group_rlink}
+    grouped, cata = phase_space_groups.jit(part, *lengths, **options, npart_min=2)
     cata, rows = squeeze_catalogue(cata), np.asarray(grouped.id)
-    label = np.asarray(phase_space_labels(part, *arguments, output_order="input")[1])
+    label = np.asarray(phase_space_labels(part, *lengths, **options))
     sizes = np.bincount(label, minlength=N)
     assert len(cata.count) == (sizes >= 2).sum() > 3
     for i, (offset, count) in enumerate(zip(cata.offset, cata.count, strict=True)):
@@ -191,18 +179,13 @@ def test_several_devices_give_the_groups_of_one(ndev: int, group_rlink: float | 
         for rank, (end, count) in enumerate(zip(np.cumsum(counts), counts, strict=True)):
             wide[rank, :count] = column[end - count : end]
         setattr(part, name, wide)
-    arguments = 0.06, vlink, 1.0, group_rlink
+    lengths, options = (0.06, vlink), {"boxsize": 1.0, "group_rlink": group_rlink}
     mesh = mesh_of(ndev)
-    _, label = phase_space_labels.smap(mesh, jit=True)(part, *arguments, output_order="input")
-    _, expected = phase_space_labels(one, *arguments, output_order="input")
+    label = phase_space_labels.smap(mesh, jit=True)(part, *lengths, **options)
+    expected = phase_space_labels(one, *lengths, **options)
     np.testing.assert_array_equal(joined(label, counts), expected)
-    partz, labelz = phase_space_labels.smap(mesh, jit=True)(part, *arguments)
-    rows = joined(partz.id, np.asarray(partz.num))
-    found = joined(labelz, np.asarray(partz.num))
-    np.testing.assert_array_equal(oracles.smallest_members(found), found)
-    np.testing.assert_array_equal(found, oracles.smallest_members(np.asarray(expected)[rows]))
-    _, cata = phase_space_and_catalogue.smap(mesh, jit=True)(part, *arguments)
-    cata, expected_cata = squeeze_catalogue(cata), squeeze_catalogue(phase_space_and_catalogue(one, *arguments)[1])
+    _, cata = phase_space_groups.smap(mesh, jit=True)(part, *lengths, **options)
+    cata, expected_cata = sort_catalogue(squeeze_catalogue(cata)), phase_space_groups(one, *lengths, **options)[1]
     np.testing.assert_array_equal(np.ravel(cata.count), expected_cata.count)
     np.testing.assert_allclose(cata.com_vel.reshape(-1, 3), expected_cata.com_vel, rtol=1e-5, atol=1e-2)
 
@@ -212,12 +195,12 @@ def test_catalogue_is_differentiable() -> None:
 
     def total(pos: jax.Array, vel: jax.Array) -> jax.Array:
         given = ParticleData(pos=pos, vel=vel, mass=part.mass)
-        cata = phase_space_and_catalogue(given, 0.08, 0.5, 1.0, 0.1)[1]
+        cata = phase_space_groups(given, 0.08, 0.5, boxsize=1.0, group_rlink=0.1)[1]
         return jnp.sum(cata.com_pos) + jnp.sum(cata.com_vel)
 
     by_pos, by_vel = jax.grad(total, (0, 1))(jnp.asarray(part.pos), jnp.asarray(part.vel))
     assert jnp.isfinite(by_pos).all()
-    ngroups = phase_space_and_catalogue(part, 0.08, 0.5, 1.0, 0.1)[1].ngroups
+    ngroups = phase_space_groups(part, 0.08, 0.5, boxsize=1.0, group_rlink=0.1)[1].ngroups
     np.testing.assert_allclose(by_vel.sum(axis=0), np.full(3, ngroups), rtol=1e-4)
 
 
@@ -226,7 +209,7 @@ def test_vmap_equals_single_calls() -> None:
     pos, vel = (np.asarray(one).reshape(4, -1, 2) for one in (part.pos, part.vel))
 
     def labels(pos: Any, vel: Any) -> Any:
-        return phase_space_labels(ParticleData(pos=pos, vel=vel), 0.1, 1.0, 1.0, 0.1, output_order="input")[1]
+        return phase_space_labels(ParticleData(pos=pos, vel=vel), 0.1, 1.0, boxsize=1.0, group_rlink=0.1)
 
     found = jax.vmap(labels)(pos, vel)
     for i in range(4):
@@ -237,20 +220,20 @@ def test_vmap_equals_single_calls() -> None:
 def test_float32_particles_in_float64_mode_need_no_promotion(group_rlink: float | None, x64: None) -> None:
     pos = oracles.uniform(60, 3)
     part = ParticleData(pos=pos, vel=oracles.uniform(60, 3, seed=2))
-    expected = phase_space_labels(part, 0.1, 0.5, 1.0, group_rlink)[1]
+    expected = phase_space_labels(part, 0.1, 0.5, boxsize=1.0, group_rlink=group_rlink)
     with jax.numpy_dtype_promotion("strict"):
-        found = phase_space_labels(part, 0.1, 0.5, 1.0, group_rlink)[1]
+        found = phase_space_labels(part, 0.1, 0.5, boxsize=1.0, group_rlink=group_rlink)
     np.testing.assert_array_equal(found, expected)
 
 
 def test_half_precision_velocities_give_the_groups_of_their_values() -> None:
     pos, vel = oracles.uniform(60, 3), oracles.uniform(60, 3, seed=2).astype(np.float16)
-    found = phase_space_labels(ParticleData(pos=pos, vel=vel), 0.3, 0.3)[1]
-    expected = phase_space_labels(ParticleData(pos=pos, vel=vel.astype(np.float32)), 0.3, 0.3)[1]
+    found = phase_space_labels(ParticleData(pos=pos, vel=vel), 0.3, 0.3)
+    expected = phase_space_labels(ParticleData(pos=pos, vel=vel.astype(np.float32)), 0.3, 0.3)
     np.testing.assert_array_equal(found, expected)
 
 
-FINDERS = pytest.mark.parametrize("find", [phase_space_labels, phase_space_and_catalogue])
+FINDERS = pytest.mark.parametrize("find", [phase_space_labels, phase_space_groups])
 
 
 @FINDERS
@@ -286,7 +269,7 @@ def test_nan_raises_with_its_row(find: Any, group_rlink: float | None, field: st
     getattr(part, field)[17, 1] = np.nan
     what = "velocity" if field == "vel" else "position"
     with pytest.raises(oracles.RUN_TIME_ERROR, match=f"row 17 .*{what}"):
-        jax.block_until_ready(find(part, 0.2, 10.0, 1.0, group_rlink))
+        jax.block_until_ready(find(part, 0.2, 10.0, boxsize=1.0, group_rlink=group_rlink))
 
 
 @FINDERS
@@ -294,7 +277,7 @@ def test_velocity_out_of_range_raises(find: Any) -> None:
     part = particles(3)
     part.vel[[3, 5]] = 1e30
     with pytest.raises(oracles.RUN_TIME_ERROR, match="row 3 has a velocity that is larger than"):
-        jax.block_until_ready(find(part, 1.0, 1e-10, 1.0))
+        jax.block_until_ready(find(part, 1.0, 1e-10, boxsize=1.0))
 
 
 @FINDERS
@@ -313,7 +296,9 @@ def test_traced_lengths_that_are_invalid_raise(
     part = particles(3)
     with pytest.raises(oracles.RUN_TIME_ERROR, match=message):
         jax.block_until_ready(
-            jax.jit(lambda *lengths: find(part, *lengths[:2], 1.0, lengths[2]))(rlink, vlink, group_rlink)
+            jax.jit(lambda *lengths: find(part, *lengths[:2], boxsize=1.0, group_rlink=lengths[2]))(
+                rlink, vlink, group_rlink
+            )
         )
 
 
@@ -327,8 +312,7 @@ def test_dispersion_of_a_group_follows_its_catalogue() -> None:
     shorter, longer = distance * 0.999, distance * 1.001
     reach = 1e4 * far  # positions then hardly count
     labels = [
-        np.asarray(phase_space_labels(pair, reach, one, None, reach, output_order="input")[1])
-        for one in (shorter, longer)
+        np.asarray(phase_space_labels(pair, reach, one, boxsize=None, group_rlink=reach)) for one in (shorter, longer)
     ]
     for one, label in zip((shorter, longer), labels, strict=True):
         np.testing.assert_array_equal(label, adaptive_labels(pair, reach, one, reach, None))
@@ -357,12 +341,9 @@ def test_computed_velocities_give_the_groups_of_stored_ones(group_rlink: float |
     part = particles(3)
     orbit = Orbit(jnp.asarray(part.pos), jnp.asarray(part.vel), jnp.asarray(part.id))
     stored = ParticleData(pos=orbit.pos, vel=orbit.vel, id=orbit.id)
-    arguments = 0.1, 150.0 if group_rlink is None else 0.5, None, group_rlink
-    found, label = phase_space_labels.jit(orbit, *arguments)
-    expected, expected_label = phase_space_labels.jit(stored, *arguments)
-    assert isinstance(found, Orbit)
-    np.testing.assert_array_equal(found.id, expected.id)
-    np.testing.assert_array_equal(label, expected_label)
-    grouped, cata = phase_space_and_catalogue.jit(orbit, *arguments)
+    lengths, options = (0.1, 150.0 if group_rlink is None else 0.5), {"group_rlink": group_rlink}
+    label = phase_space_labels.jit(orbit, *lengths, **options)
+    np.testing.assert_array_equal(label, phase_space_labels.jit(stored, *lengths, **options))
+    grouped, cata = phase_space_groups.jit(orbit, *lengths, **options)
     assert isinstance(grouped, Orbit)
-    np.testing.assert_array_equal(cata.count, phase_space_and_catalogue.jit(stored, *arguments)[1].count)
+    np.testing.assert_array_equal(cata.count, phase_space_groups.jit(stored, *lengths, **options)[1].count)

@@ -110,8 +110,8 @@ def clusters(pos: np.ndarray, min_cluster_size: int) -> Call:
 
     def found() -> Any:
         with jax.enable_x64(True):
-            tree = jz.mst.euclidean.jit(pos, core_k=min_cluster_size)
-            return hdbscan.hdbscan(jz.hierarchy.dendrogram.jit(tree), min_cluster_size).labels
+            tree = jz.spanning_tree.jit(pos, core_k=min_cluster_size)
+            return hdbscan.hdbscan(jz.dendrogram.jit(tree), min_cluster_size).labels
 
     return found
 
@@ -128,13 +128,13 @@ def density_peaks(pos: np.ndarray, k: int) -> Call:
     """Return our density peaks in a periodic box of length 1."""
     x = jax.numpy.asarray(pos)
     density = jz.density.knn_density.jit(x, k, boxsize=1.0)
-    return lambda: jz.hierarchy.density_peaks.jit(x, density, k, 1.0)
+    return lambda: jz.density_peaks.jit(x, density, k, boxsize=1.0)
 
 
 def spanning_tree(pos: np.ndarray) -> Call:
     """Return our minimum spanning tree in an open box."""
     x = jax.numpy.asarray(pos)
-    return lambda: jz.mst.euclidean.jit(x)
+    return lambda: jz.spanning_tree.jit(x)
 
 
 def radius_cases() -> Iterator[Case]:
@@ -162,7 +162,7 @@ def radius_cases() -> Iterator[Case]:
 def dbscan(pos: np.ndarray, eps: float) -> Call:
     """Return our density-based clusters in an open box."""
     x = jax.numpy.asarray(pos)
-    return lambda: jz.fof.dbscan.jit(x, eps, 10)
+    return lambda: jz.dbscan.jit(x, eps, min_samples=10)
 
 
 def pairs(pos: np.ndarray, edges: np.ndarray, boxsize: float, **options: Any) -> Call:

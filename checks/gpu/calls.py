@@ -114,7 +114,7 @@ def _of_spheres(out: Any) -> dict[str, Any]:
 
 
 def _spanning_tree(library: Any, pos: Any, effort: float, radius: float, box: float) -> Timed:
-    return lambda: library.jz.mst.euclidean.jit(pos, box)
+    return lambda: library.jz.spanning_tree.jit(pos, boxsize=box)
 
 
 def _of_tree(out: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _kernel_sums(library: Any, pos: Any, effort: float, radius: float, box: floa
 
 
 def _dbscan(library: Any, pos: Any, effort: float, radius: float, box: float) -> Timed:
-    return lambda: library.jz.fof.dbscan.jit(pos, radius, 10, boxsize=box)
+    return lambda: library.jz.dbscan.jit(pos, radius, min_samples=10, boxsize=box)
 
 
 def _neighbours_within(library: Any, pos: Any, effort: float, radius: float, box: float) -> Timed:

@@ -200,15 +200,15 @@ def one_device(n: int, dims: int = 3, dtype: Any = "float32") -> Iterator[Callab
     yield lambda: jz.radius.pairs_within.jit(part, reach, boxsize=box)
     yield lambda: jz.radius.pair_counts.jit(part, [0.2 * spacing, reach], boxsize=box)
     yield lambda: jz.radius.kernel_sums.jit(part, reach, boxsize=box)
-    yield lambda: jz.fof.dbscan.jit(part, reach, 5, boxsize=box)
+    yield lambda: jz.dbscan.jit(part, reach, min_samples=5, boxsize=box)
     yield lambda: jz.radius.neighbours_within.jit(part, reach, boxsize=box).query()
     yield lambda: jz.radius.reduce_within.jit(
         part, reach, lambda query, source, vector, distance: distance, boxsize=box
     )
-    yield lambda: jz.hierarchy.density_peaks.jit(part, part.mass, 6, box)
-    edges = jz.mst.euclidean.jit(part, box)
-    yield lambda: jz.hierarchy.dendrogram.jit(edges)
-    yield lambda: jz.hierarchy.cut.jit(edges, 0.2 * spacing)
+    yield lambda: jz.density_peaks.jit(part, part.mass, 6, boxsize=box)
+    edges = jz.spanning_tree.jit(part, boxsize=box)
+    yield lambda: jz.dendrogram.jit(edges)
+    yield lambda: jz.cut.jit(edges, 0.2 * spacing)
     partz, th = jz.tree.zsort_and_tree.jit(part, cfg, boxsize=box)
     yield lambda: jz.tree.search_sorted_z(partz, part.pos, boxsize=box)
     yield lambda: jz.knn.knn.jit(partz, k=5, boxsize=box, th=th)
@@ -240,8 +240,8 @@ def several_devices(n: int, dims: int = 3, dtype: Any = "float32") -> Iterator[C
     yield lambda: jz.tree.distr_zsort.smap(mesh, jit=True)(part, equalize=False)
     yield lambda: jz.overdensity.spherical_overdensity.smap(mesh, jit=True)(part, 200.0 * n, queries=centre)
     yield lambda: jz.fof.fof_and_catalogue.smap(mesh, jit=True)(part, rlink, cfg=_SMALL, attached=[part])
-    yield lambda: jz.fof.dbscan.smap(mesh, jit=True)(part, rlink, 5)
-    yield lambda: jz.mst.euclidean.smap(mesh, jit=True)(part)
+    yield lambda: jz.dbscan.smap(mesh, jit=True)(part, rlink, min_samples=5)
+    yield lambda: jz.spanning_tree.smap(mesh, jit=True)(part)
 
 
 def run(name: str, folder: Path) -> None:

@@ -22,11 +22,11 @@ def questions(n: int, dims: int, box: Any, spacing: float) -> Iterator[Question]
     yield "knn within", lambda part: jz.knn.knn.jit(part, 6, boxsize=box, max_radius=radii[1])
     yield "weighted counts", lambda part: within.count_within.jit(part, radii[1], boxsize=box, weights=part.mass)
     yield "pair counts", lambda part: within.pair_counts.jit(part, radii, boxsize=box).count
-    yield "dbscan", lambda part: jz.fof.dbscan.jit(part, radii[1], 4, boxsize=box)
-    yield "spanning tree", lambda part: jz.mst.euclidean.jit(part, box)
-    yield "reachability tree", lambda part: jz.mst.euclidean.jit(part, box, 4)
-    yield "density peaks", lambda part: jz.hierarchy.density_peaks.jit(part, part.mass, 6, box)
-    yield "phase space", lambda part: jz.fof.phase_space_labels.jit(part, radii[1], 0.5, box)
+    yield "dbscan", lambda part: jz.dbscan.jit(part, radii[1], min_samples=4, boxsize=box)
+    yield "spanning tree", lambda part: jz.spanning_tree.jit(part, boxsize=box)
+    yield "reachability tree", lambda part: jz.spanning_tree.jit(part, boxsize=box, core_k=4)
+    yield "density peaks", lambda part: jz.density_peaks.jit(part, part.mass, 6, boxsize=box)
+    yield "phase space", lambda part: jz.phase_space_labels.jit(part, radii[1], 0.5, boxsize=box)
     if n <= MANY:
         yield from _of_all_pairs(dims, box, radii)
 

@@ -2,7 +2,7 @@
 
 from ._box import check_box, check_classes, exact_box_argument, given_box, sequence_of
 from ._faults import first_row, row_fault, rows_fault
-from ._flat import Kind, flat
+from ._flat import Kind, box_of, flat, one_length
 from ._lengths import check_length
 from ._numbers import (
     at_least_normal,
@@ -43,6 +43,7 @@ __all__ = [
     "as_limit",
     "as_one_radius",
     "at_least_normal",
+    "box_of",
     "check_alike",
     "check_box",
     "check_classes",
@@ -69,6 +70,7 @@ __all__ = [
     "known_integer",
     "mass_faults",
     "mass_rows",
+    "one_length",
     "row_fault",
     "rows_and_num",
     "rows_fault",

@@ -13,9 +13,10 @@ from jax.sharding import PartitionSpec as P
 
 from .._transform.twins import WithTwins
 from ..data import with_computed
-from ..jax_ext import with_twins
+from ..jax_ext import Exact, with_twins
 from ..particles import particles_of, shape_of_pos
 from ._box import check_box, check_classes
+from ._lengths import check_length
 from ._radii import NO_LIMIT, SPEC, Radii, as_ascending, as_limit, as_one_radius, rows_and_num
 
 _Args = ParamSpec("_Args")
@@ -40,11 +41,26 @@ def _searching(arguments: dict[str, Any]) -> tuple[tuple[int, ...], Any]:
     return rows_and_num(next(iter(arguments.values())) if queries is None else queries)
 
 
+def box_of(arguments: dict[str, Any]) -> Exact:
+    """Return the exact box among the arguments of a flat function by name; an open box if its particles are an index.
+
+    Args:
+        arguments: The particles come first. Positions may have a leading axis over devices.
+    """
+    given = next(iter(arguments.values()))
+    part = particles_of(given)
+    return check_box(arguments["boxsize"] if part is given else None, (1, *shape_of_pos(part))[-1])
+
+
 def _exact_box(boxsize: Any, arguments: dict[str, Any]) -> Any:
     part = next(iter(arguments.values()))
-    if particles_of(part) is not part:
-        return boxsize  # the index has its box; `jztree.tree.stage.opened` reports another one
-    return check_box(boxsize, (1, *shape_of_pos(part))[-1])
+    # An index has its box; `jztree.tree.stage.opened` reports another one.
+    return box_of(arguments) if particles_of(part) is part else boxsize
+
+
+def one_length(name: str) -> Kind:
+    """Return the treatment of an argument that is one length, equal on all ranks."""
+    return Kind(P(), lambda length, arguments: check_length(length, box_of(arguments), name))
 
 
 def _of_queries(read: Callable[..., Radii]) -> Callable[[Any, dict[str, Any]], Any]:

@@ -8,8 +8,7 @@ linking length.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,20 +17,28 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
-from ..arguments import SPEC, Kind, Radii, check_box, check_particles, check_word, flat, sequence_of
+from ..arguments import SPEC, Kind, Radii, box_of, check_particles, check_word, flat, sequence_of
 from ..config import FofConfig, checked_config
-from ..data import FofCatalogue, Label, get_pos, sort_catalogue, squeeze_catalogue
-from ..jax_ext import is_concrete
+from ..data import FofCatalogue, Label, get_pos
 from ..particles import Index, Particles, check_countable, check_num, check_representable, particles_of, shape_of_pos
 from ..tree import TreeHierarchy, corners_of
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
-from ._dbscan import dbscan
-from ._group_order import CATALOGUE_DIMS, group_and_catalogue, particle_faults, sort_by_group
+from ._dbscan import Clusters, dbscan
+from ._group_order import (
+    CATALOGUE_DIMS,
+    Groups,
+    config_of_groups,
+    group_and_catalogue,
+    groups_of,
+    particle_faults,
+    sort_by_group,
+)
 from ._lengths import check_lengths
-from ._phase_space import phase_space_and_catalogue, phase_space_labels
+from ._phase_space import phase_space_groups, phase_space_labels
 from ._search import parsed
 
 __all__ = [
+    "Clusters",
     "Groups",
     "dbscan",
     "distr_fof_labels",
@@ -40,16 +47,14 @@ __all__ = [
     "fof_labels",
     "friends_of_friends",
     "group_labels",
-    "phase_space_and_catalogue",
+    "phase_space_groups",
     "phase_space_labels",
 ]
 
 
 def _exact_lengths(rlink: Any, arguments: dict[str, Any]) -> Radii:
-    part = arguments["part"]
-    held = particles_of(part)
-    box = check_box(arguments["boxsize"] if held is part else None, (1, *shape_of_pos(held))[-1])
-    return check_lengths(rlink, shape_of_pos(held)[:-1], box)
+    part = particles_of(arguments["part"])
+    return check_lengths(rlink, shape_of_pos(part)[:-1], box_of(arguments))
 
 
 def _exact_attach_limit(attach_within: Any, arguments: dict[str, Any]) -> Radii:
@@ -63,18 +68,6 @@ _READ = {
     "attach_within": Kind(SPEC, _exact_attach_limit),
     "th": Kind(P(-1)),
 }
-
-
-class Groups(NamedTuple):
-    """Friends-of-friends groups; see `friends_of_friends`.
-
-    Attributes:
-        particles: The particles in group order, with all their properties.
-        catalogue: The properties of the groups.
-    """
-
-    particles: Any
-    catalogue: FofCatalogue
 
 
 @flat(**_READ)
@@ -283,14 +276,7 @@ def friends_of_friends(
         >>> catalogue.count
         array([3, 2], dtype=int32)
     """
-    cfg = checked_config(cfg, FofConfig)
-    if npart_min is not None:
-        cfg = replace(cfg, catalogue=replace(cfg.catalogue, npart_min=npart_min))
-    particles, catalogue = _grouped((part, boxsize, None), rlink, cfg, attached, attach_within)
-    if comm.num_ranks() == 1:
-        # Known numbers, as in a plain call, allow a catalogue of just its groups.
-        catalogue = sort_catalogue(squeeze_catalogue(catalogue) if is_concrete(catalogue) else catalogue)
-    return Groups(particles, catalogue)
+    return groups_of(*_grouped((part, boxsize, None), rlink, config_of_groups(cfg, npart_min), attached, attach_within))
 
 
 @flat(**_READ)

@@ -16,39 +16,52 @@ them. Particles that are not cores search the cores of all ranks near them.
 
 import functools
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import Radii, check_box, check_length, check_particles, exact_box_argument, known_integer
+from ..arguments import Radii, check_box, check_length, check_particles, flat, known_integer, one_length
 from ..config import FofConfig, checked_config, without_masses
-from ..data import with_computed
-from ..jax_ext import Exact, with_twins
-from ..particles import Particles, check_num
-from ..tree.stage import InputParticles, ParticlesWithGhosts, SortedParticles, Stage, prepare_stage, starts_of_ranks
+from ..jax_ext import Exact
+from ..particles import Index, Particles, check_num
+from ..tree.stage import (
+    InputParticles,
+    ParticlesWithGhosts,
+    SortedParticles,
+    Stage,
+    opened,
+    prepare_stage,
+    starts_of_ranks,
+)
 from ._dbscan_rows import CORE, OTHER, has_borders, kinds, rows_by_kind
 from ._group_numbers import numbers_of_clusters
 from ._over_ranks import groups_over_ranks
 
 
-def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    exact_box = exact_box_argument(arguments)
-    return exact_box | {"eps": check_length(arguments["eps"], exact_box["boxsize"], "eps")}
+class Clusters(NamedTuple):
+    """Clusters of particles; see `dbscan`.
+
+    Attributes:
+        labels: ``(n,)`` int32, the cluster of each particle, or -1.
+        is_core: ``(n,)`` bool, whether each particle is a core.
+    """
+
+    labels: jax.Array
+    is_core: jax.Array
 
 
-@with_twins({"part": P(-1), "eps": P(), "boxsize": P()}, P(-1), prepare=_exact_arguments)
-@with_computed
+@flat(eps=one_length("eps"))
 def dbscan(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     eps: ArrayLike,
+    *,
     min_samples: int = 5,
     boxsize: ArrayLike | None = None,
     cfg: FofConfig | None = None,
-) -> tuple[jax.Array, jax.Array]:
+) -> Clusters:
     """Cluster particles by density, like `sklearn.cluster.DBSCAN` (Ester et al. 1996).
 
     Two particles are near each other if their distance is at most ``eps``. A core is a particle that has at least
@@ -64,18 +77,19 @@ def dbscan(
     row on it.
 
     Args:
-        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either.
         eps: The largest distance of two particles that are near each other, in the unit of the positions. The
             comparison is made in float64 from the original positions. Equal on all ranks.
         min_samples: The smallest number of particles near a core, including itself; at least 1. If it is above the
             number of particles, no particle is a core.
-        boxsize: Periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
-            Equal on all ranks.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
+            Equal on all ranks. An index has its own box.
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
-        ``(n,)`` int32, the cluster of each particle or -1; and ``(n,)`` bool, True for cores; both in the order of
-        ``part``. Rows from ``num`` on are -1 and False.
+        `Clusters`, ``(labels, is_core)``: the cluster of each particle or -1, ``(n,)`` int32; and ``(n,)`` bool, True
+        for cores; both in the order of ``part``. Rows from ``num`` on are -1 and False.
 
     Raises:
         TypeError: For arguments of a wrong type.
@@ -83,14 +97,21 @@ def dbscan(
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, or a
             traced ``eps`` or ``boxsize`` is invalid.
         CapacityError: On several devices, if rows do not fit the capacities in ``cfg``.
+
+    Examples:
+        >>> pos = np.array([[0.0], [0.1], [0.2], [0.3], [2.0]], np.float32)
+        >>> labels, is_core = jz.dbscan(pos, 0.15, min_samples=3)
+        >>> labels, is_core
+        (Array([ 0,  0,  0,  0, -1], dtype=int32), Array([False,  True,  True, False, False], dtype=bool))
     """
     cfg = without_masses(checked_config(cfg, FofConfig))
+    part, boxsize, index = opened(part, boxsize)
     pos = check_particles(part)
     least = min(_checked_samples(min_samples), 2**31 - 1)  # above any possible number of particles
     box = check_box(boxsize, pos.shape[1])
     length = check_length(eps, box, "eps")
-    stage = prepare_stage(InputParticles(pos, check_num(part)), None, box, cfg, "radius_ghosts")
-    return _Search(stage, length, least, cfg).clusters()
+    stage = prepare_stage(InputParticles(pos, check_num(part), th=index), None, box, cfg, "radius_ghosts")
+    return Clusters(*_Search(stage, length, least, cfg).clusters())
 
 
 @dataclass

@@ -20,6 +20,7 @@ three gathers of a few numbers for masses, centres and spreads; and one for sums
 
 import functools
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -38,9 +39,9 @@ from ..arguments import (
     mass_rows,
     velocity_faults,
 )
-from ..config import CatalogueConfig
-from ..data import FofCatalogue, get_num, get_pos, replace_num, split_rows
-from ..jax_ext import Exact, vary_along
+from ..config import CatalogueConfig, FofConfig, checked_config
+from ..data import FofCatalogue, get_num, get_pos, replace_num, sort_catalogue, split_rows, squeeze_catalogue
+from ..jax_ext import Exact, is_concrete, vary_along
 from ..particles import check_representable, num_rows
 from ..tree import permute_particles
 from ._derivatives import of_groups
@@ -69,6 +70,32 @@ _TOO_FAST = (
     "the angular_momentum (length times velocity) of the group in row {0} of the catalogue is outside the range of %s; "
     "choose other units, or switch on jax_enable_x64 and give positions in float64."
 )
+
+
+class Groups(NamedTuple):
+    """Friends-of-friends groups; see `jztree.friends_of_friends`.
+
+    Attributes:
+        particles: The particles in group order, with all their properties.
+        catalogue: The properties of the groups.
+    """
+
+    particles: Any
+    catalogue: FofCatalogue
+
+
+def config_of_groups(cfg: FofConfig | None, npart_min: int | None) -> FofConfig:
+    """Return options with the smallest number of particles of a listed group, or with that of ``cfg`` if it is None."""
+    cfg = checked_config(cfg, FofConfig)
+    return cfg if npart_min is None else replace(cfg, catalogue=replace(cfg.catalogue, npart_min=npart_min))
+
+
+def groups_of(particles: Any, catalogue: FofCatalogue) -> Groups:
+    """Return particles in group order with their catalogue; on one device, the largest group is first."""
+    if comm.num_ranks() == 1:
+        # Known numbers, as in a plain call, allow a catalogue of just its groups.
+        catalogue = sort_catalogue(squeeze_catalogue(catalogue) if is_concrete(catalogue) else catalogue)
+    return Groups(particles, catalogue)
 
 
 class _Segments(NamedTuple):

@@ -17,29 +17,35 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import (
+    Kind,
     Radii,
+    box_of,
     check_box,
     check_length,
     check_particles,
     check_real_dtype,
-    check_word,
-    exact_box_argument,
     farthest,
     farthest_number,
+    flat,
     rows_fault,
     velocity_faults,
 )
 from ..config import FofConfig, checked_config
-from ..data import FofCatalogue, with_computed
-from ..jax_ext import Exact, exact_to_float, is_concrete, with_twins
-from ..particles import ComputedParticles, Particles, check_num, check_representable
-from ..tree.stage import InputParticles
+from ..jax_ext import Exact, exact_to_float, is_concrete
+from ..particles import ComputedParticles, Index, Particles, check_num, check_representable
+from ..tree.stage import InputParticles, opened
 from ._dispersions import in_dispersions
-from ._group_order import CATALOGUE_DIMS, group_and_catalogue, particle_faults, sort_by_group
+from ._group_order import (
+    CATALOGUE_DIMS,
+    Groups,
+    config_of_groups,
+    group_and_catalogue,
+    groups_of,
+    particle_faults,
+    sort_by_group,
+)
 from ._search import Search
 
-_SPECS = {"part": P(-1), "rlink": P(), "vlink": P(), "boxsize": P(), "group_rlink": P()}
-_LENGTHS = ("rlink", "vlink", "group_rlink")
 _BAD_RATIO = (
     "rlink divided by vlink is not in the range of {}; both must be above 0, in units that keep their ratio in this "
     "range."
@@ -54,23 +60,48 @@ _TOO_FAST = (
 )
 
 
-def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    found = exact_box_argument(arguments)
-    return found | _check_lengths({name: arguments[name] for name in _LENGTHS}, found["boxsize"])
+def _positive_length(name: str) -> Kind:
+    return Kind(P(), lambda length, arguments: _check_positive(length, box_of(arguments), name))
 
 
-@with_twins(_SPECS, P(-1), prepare=_exact_arguments)
-@with_computed
+def _check_positive(length: Any, box: Exact, name: str) -> Exact:
+    """Return a length as an exact number. `_Arguments` checks at run time whether a traced one is 0."""
+    checked = check_length(length, box, name)
+    if is_concrete(checked) and not exact_to_float(checked) > 0:
+        raise ValueError(f"{name} is {exact_to_float(checked):g}; it must be above 0.")
+    return checked
+
+
+def _check_group_rlink(group_rlink: Any, rlink: Any, box: Exact) -> Exact | None:
+    """Return the linking length in space. `_Arguments` checks at run time whether a traced one is too small."""
+    if group_rlink is None:
+        return None
+    checked = check_length(group_rlink, box, "group_rlink")
+    if is_concrete((checked, rlink)):
+        both = exact_to_float(checked), exact_to_float(check_length(rlink, check_box(None, 1), "rlink"))
+        if both[0] < both[1]:
+            raise ValueError(_SMALLER.format(*(f" {length:g}" for length in both)))
+    return checked
+
+
+_READ = {
+    "rlink": _positive_length("rlink"),
+    "vlink": _positive_length("vlink"),
+    "group_rlink": Kind(P(), lambda length, given: _check_group_rlink(length, given["rlink"], box_of(given))),
+}
+
+
+@flat(**_READ)
 def phase_space_labels(
-    part: Particles,
+    part: Particles | Index,
     rlink: ArrayLike,
     vlink: ArrayLike,
+    *,
     boxsize: ArrayLike | None = None,
     group_rlink: ArrayLike | None = None,
     cfg: FofConfig | None = None,
-    output_order: str = "z",
-) -> tuple[Any, jax.Array]:
-    """Label every particle with its friends-of-friends group in phase space.
+) -> jax.Array:
+    """Label every particle with its friends-of-friends group in phase space, in the order of the particles.
 
     Two particles at the distance ``dx`` with the velocity difference ``dv`` are linked if
 
@@ -90,22 +121,24 @@ def phase_space_labels(
     Velocities, multiplied by ``rlink / vlink``, are rounded to the dtype of the positions. From these numbers and the
     given positions, the comparison is made in float64.
 
+    The search sorts positions and velocities together, so an index saves no time here.
+
     Args:
-        part: A particle class with ``pos`` and ``vel``, both ``(n, d)``, d from 1 to 4; positions are float32 or
-            float64. With ``group_rlink``, ``mass`` is used if present.
+        part: The particles: a class with ``pos`` and ``vel``, both ``(n, d)``, d from 1 to 4; positions are float32 or
+            float64; or a `jztree.Index` of it. With ``group_rlink``, ``mass`` is used if present.
         rlink: The linking length, in the unit of the positions, above 0. Equal on all ranks.
         vlink: The linking length of velocities, in the unit of the velocities, or with ``group_rlink`` in velocity
             dispersions; above 0. Equal on all ranks.
-        boxsize: The periodic length of positions, or one per dimension; 0 or None means open. Positions outside the box
-            are wrapped. Equal on all ranks.
+        boxsize: The periodic length of positions, or one per dimension; None means open. Positions outside the box are
+            wrapped. Equal on all ranks. An index has its own box.
         group_rlink: The linking length of groups in space, at least ``rlink``. Equal on all ranks. None means that
             velocities are compared in their unit.
         cfg: Options, equal on all ranks. None means the defaults.
-        output_order: The order of the returned rows: ``"z"`` for the z-order of phase space, or ``"input"`` for the
-            order of ``part``.
 
     Returns:
-        The particles in that order, and ``(n,)`` int32 labels, as from `fof_labels`.
+        ``(n,)`` int32 labels: the smallest row of each row's group, so ``label[label] == label``. On several devices,
+        labels are rows of the joined particles of all devices, without padding. The rows from ``num`` on are padding:
+        each is a separate group, or -1 on several devices.
 
     Raises:
         TypeError: For arguments of a wrong type.
@@ -113,60 +146,83 @@ def phase_space_labels(
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position or a velocity is NaN,
             infinite or out of range, or if a traced length is invalid.
         CapacityError: On several devices, if ghosts or links do not fit the capacities in ``cfg``.
+
+    Examples:
+        >>> pos, vel = np.zeros((4, 1), np.float32), np.array([[0.0], [100.0], [10.0], [110.0]], np.float32)
+        >>> part = jz.data.ParticleData(pos=pos, vel=vel)  # two streams at one place
+        >>> jz.phase_space_labels(part, 0.1, 20.0)
+        Array([0, 1, 0, 1], dtype=int32)
     """
-    check_word(output_order, "output_order", ("z", "input"))
     cfg = checked_config(cfg, FofConfig)
-    arguments = _parsed(part, rlink, vlink, boxsize, group_rlink)
-    search, faults = arguments.search(cfg)
-    if output_order == "input":
-        return part, search.labels_in_input_order(cfg, faults)
-    found, label = search.labels_in_z_order(cfg, faults)
-    return found.part, label
+    search, faults = _parsed(part, rlink, vlink, boxsize, group_rlink).search(cfg)
+    return search.labels_in_input_order(cfg, faults)
 
 
-@with_twins(_SPECS, P(-1), prepare=_exact_arguments)
-@with_computed
-def phase_space_and_catalogue(
-    part: Particles,
+@flat(**_READ)
+def phase_space_groups(
+    part: Particles | Index,
     rlink: ArrayLike,
     vlink: ArrayLike,
+    *,
     boxsize: ArrayLike | None = None,
+    npart_min: int | None = None,
     group_rlink: ArrayLike | None = None,
     cfg: FofConfig | None = None,
-) -> tuple[Any, FofCatalogue]:
+) -> Groups:
     """Find friends-of-friends groups in phase space and their properties: mass, centre, velocity, sizes.
 
-    The groups are those of `phase_space_labels`. Their order and catalogue are those of `fof_and_catalogue`, in the
-    z-order of phase space instead of space.
+    The groups are those of `jztree.phase_space_labels`. The order of particles and catalogue is that of
+    `jztree.friends_of_friends`, in the z-order of phase space instead of space: in the returned particles, group ``i``
+    has the rows ``offset[i]`` to ``offset[i] + count[i]`` (exclusive). On one device, the largest group is first, and a
+    plain call returns a catalogue of exactly as many rows as there are groups.
 
     Args:
-        part: See `phase_space_labels`, and for optional properties `fof_and_catalogue`.
-        rlink: See `phase_space_labels`.
-        vlink: See `phase_space_labels`.
-        boxsize: See `phase_space_labels`.
-        group_rlink: See `phase_space_labels`.
-        cfg: See `fof_and_catalogue`.
+        part: The particles: a class with ``pos`` and ``vel``, both ``(n, d)``, d from 1 to 4; positions are float32 or
+            float64; or a `jztree.Index` of it. Optional properties are used if present: ``mass``, ``(n,)`` or a number
+            shared by all particles; and for a light cone ``v_rad`` and ``zplus1``, ``(n,)``, the velocity along the
+            line of sight and 1 + z.
+        rlink: The linking length, in the unit of the positions, above 0. Equal on all ranks.
+        vlink: The linking length of velocities, in the unit of the velocities, or with ``group_rlink`` in velocity
+            dispersions; above 0. Equal on all ranks.
+        boxsize: The periodic length of positions, or one per dimension; None means open. Positions outside the box are
+            wrapped. Equal on all ranks. An index has its own box.
+        npart_min: The smallest number of particles of a listed group. None means ``cfg.catalogue.npart_min``, by
+            default 20.
+        group_rlink: The linking length of groups in space, at least ``rlink``. Equal on all ranks. None means that
+            velocities are compared in their unit.
+        cfg: Options, equal on all ranks. None means the defaults. ``cfg.catalogue.means`` names further properties,
+            ``(n, ...)``, to average over each group.
 
     Returns:
-        The particles in group order, and the `FofCatalogue`; see `fof_and_catalogue`.
+        `Groups`: the particles in group order, and the `jztree.data.FofCatalogue`. Columns have the units of the
+        particles.
 
     Raises:
-        TypeError: See `phase_space_labels`.
-        ValueError: See `phase_space_labels`.
-        ValueError or jax.errors.JaxRuntimeError: At run time; see `phase_space_labels` and `fof_and_catalogue`.
+        TypeError: For arguments of a wrong type.
+        ValueError: For other invalid arguments, or if ``part`` has no velocities.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position or a velocity is NaN,
+            infinite or out of range, a mass is negative, NaN or infinite, a traced length is invalid, or the mass or
+            the angular momentum of a group is out of range of its dtype.
         CapacityError: On several devices, if rows do not fit the capacities in ``cfg``.
+
+    Examples:
+        >>> pos, vel = np.zeros((5, 1), np.float32), np.array([[0], [100], [10], [110], [15]], np.float32)
+        >>> part = jz.data.ParticleData(pos=pos, vel=vel)  # two streams at one place
+        >>> particles, catalogue = jz.phase_space_groups(part, 0.1, 20.0, npart_min=2)
+        >>> catalogue.count, catalogue.com_vel[:, 0]
+        (array([3, 2], dtype=int32), array([  8.333333, 105.      ], dtype=float32))
     """
-    cfg = checked_config(cfg, FofConfig)
+    cfg = config_of_groups(cfg, npart_min)
     arguments = _parsed(part, rlink, vlink, boxsize, group_rlink)
-    known = particle_faults(part, cfg.catalogue)
+    known = particle_faults(arguments.part, cfg.catalogue)
     search, faults = arguments.search(cfg)
     stage = search.stage(cfg, [*known, *faults])
-    partz = stage.sources.part.part
-    if stage.is_distributed:
-        groups = search.groups(stage, cfg)
-        where = groups.labels()
-        return group_and_catalogue(partz, groups.num, where.irank, where.igroup, cfg.catalogue, arguments.box)
-    return sort_by_group(partz, search.labels(stage), cfg.catalogue, arguments.box)
+    partz, options, box = stage.sources.part.part, cfg.catalogue, arguments.box
+    if not stage.is_distributed:
+        return groups_of(*sort_by_group(partz, search.labels(stage), options, box))
+    groups = search.groups(stage, cfg)
+    where = groups.labels()
+    return groups_of(*group_and_catalogue(partz, groups.num, where.irank, where.igroup, options, box))
 
 
 @dataclass
@@ -225,29 +281,13 @@ class _Arguments:
 
 def _parsed(part: Any, rlink: Any, vlink: Any, boxsize: Any, group_rlink: Any) -> _Arguments:
     """Raise TypeError or ValueError if an argument is invalid."""
+    part, boxsize, _ = opened(part, boxsize)
     pos = check_particles(part, max_dims=CATALOGUE_DIMS)
     box = check_box(boxsize, pos.shape[1])
-    lengths = _check_lengths(dict(zip(_LENGTHS, (rlink, vlink, group_rlink), strict=True)), box)
+    length, of_groups = _check_positive(rlink, box, "rlink"), _check_group_rlink(group_rlink, rlink, box)
     # Groups are constant: they have no derivatives.
     pos, vel = jax.lax.stop_gradient((pos, _velocities(part, pos)))
-    return _Arguments(part, pos, vel, check_num(part), **lengths, box=box)
-
-
-def _check_lengths(given: dict[str, Any], box: Exact) -> dict[str, Any]:
-    """Return lengths as exact numbers. `_Arguments` checks those that are traced at run time."""
-    lengths: dict[str, Any] = {
-        name: None if one is None and name == "group_rlink" else check_length(one, box, name)
-        for name, one in given.items()
-    }
-    for name in ("rlink", "vlink"):
-        if is_concrete(lengths[name]) and not exact_to_float(lengths[name]) > 0:
-            raise ValueError(f"{name} is {exact_to_float(lengths[name]):g}; it must be above 0.")
-    rlink, group_rlink = lengths["rlink"], lengths["group_rlink"]
-    if group_rlink is not None and is_concrete((rlink, group_rlink)):
-        both = exact_to_float(group_rlink), exact_to_float(rlink)
-        if both[0] < both[1]:
-            raise ValueError(_SMALLER.format(*(f" {length:g}" for length in both)))
-    return lengths
+    return _Arguments(part, pos, vel, check_num(part), length, _check_positive(vlink, box, "vlink"), of_groups, box)
 
 
 def _velocities(part: Any, pos: jax.Array) -> jax.Array:

@@ -11,16 +11,17 @@ from numpy.typing import ArrayLike
 from .. import comm, kernels
 from .._transform.capacity import choose_capacity
 from ..arguments import (
+    Kind,
     check_box,
     check_particles,
     check_range,
     check_real,
-    exact_box_argument,
     first_row,
+    flat,
     mass_rows,
 )
-from ..data import FofCatalogue, PosMass, RankIdx, with_computed
-from ..jax_ext import Exact, exact, is_concrete, with_twins
+from ..data import FofCatalogue, PosMass, RankIdx
+from ..jax_ext import Exact, exact, is_concrete
 from ..particles import check_num, check_representable
 from ._densest import Ends, check_groups, densest_particle, ends_of, groups_of_rows
 from ._rows import of_groups
@@ -56,16 +57,12 @@ class _Found(NamedTuple):
     potential: jax.Array
 
 
-def _exact_arguments(arguments: dict[str, Any]) -> dict[str, Any]:
-    return exact_box_argument(arguments) | {"softening": _check_softening(arguments["softening"])}
-
-
-@with_twins({"grouped": P(-1), "cata": P(-1), "softening": P(), "boxsize": P()}, P(-1), prepare=_exact_arguments)
-@with_computed
+@flat(grouped=Kind(P(-1)), cata=Kind(P(-1)), softening=Kind(P(), lambda softening, _: _check_softening(softening)))
 def lowest_potential_particle(
     grouped: Any,
     cata: FofCatalogue,
-    softening: Any = 0.0,
+    *,
+    softening: ArrayLike = 0.0,
     boxsize: ArrayLike | None = None,
     group_rows: int | None = None,
 ) -> LowestParticle:
@@ -86,8 +83,8 @@ def lowest_potential_particle(
         softening: A length in the unit of the positions, equal on all ranks. Pairs have the Plummer potential
             ``-m / sqrt(r**2 + softening**2)``. With the default 0, a close pair may have the lowest potential; pass a
             tenth of the linking length for the centre of a halo. If it is 0, pairs at distance 0 are left out.
-        boxsize: The box that the groups were found in, equal on all ranks; 0 or None means open. Groups must be smaller
-            than half the box; distances are to the nearest images.
+        boxsize: The box that the groups were found in, equal on all ranks; None means open. Groups must be smaller than
+            half the box; distances are to the nearest images.
         group_rows: On several devices, the capacity in particles of the buffer for whole groups. None means a capacity
             sufficient for almost all data sets, which mapped functions enlarge if necessary.
 

@@ -118,7 +118,7 @@ def inertia_tensor(cata: Rows) -> jax.Array:
 
 
 @with_twins({"cata": P(-1), "mass": P(-1), "radius": P(-1), "gravity": P(), "scale_factor": P()}, P(-1))
-def spin(cata: Rows, mass: Any, radius: ArrayLike, gravity: Any, scale_factor: Any = 1.0) -> jax.Array:
+def spin(cata: Rows, mass: Any, radius: ArrayLike, gravity: Any, *, scale_factor: Any = 1.0) -> jax.Array:
     """Compute the spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
 
     Args:
@@ -165,7 +165,7 @@ def spin(cata: Rows, mass: Any, radius: ArrayLike, gravity: Any, scale_factor: A
 
 
 @with_twins({"mass": P(-1), "radius": P(-1), "vmax": P(-1), "gravity": P()}, P(-1))
-def concentration(mass: Any, radius: ArrayLike, vmax: Any, gravity: Any = 1.0) -> jax.Array:
+def concentration(mass: Any, radius: ArrayLike, vmax: Any, *, gravity: Any = 1.0) -> jax.Array:
     """Compute halo concentrations from the largest circular velocity (Prada et al. 2012, MNRAS 423, 3018, eqs 8-10).
 
     The result is the c of the profile of Navarro, Frenk & White (1997, ApJ 490, 493) that has the same ratio of
@@ -179,7 +179,7 @@ def concentration(mass: Any, radius: ArrayLike, vmax: Any, gravity: Any = 1.0) -
             `jztree.overdensity.spherical_overdensity`.
         radius: ``(g,)``, radii of the same spheres.
         vmax: ``(g,)``, the largest circular velocities, from the same call.
-        gravity: The value passed as ``G`` to compute ``vmax``. The default 1 is also the default of ``G``.
+        gravity: The gravitational constant with which ``vmax`` was computed. The default 1 is also the default there.
 
     Returns:
         ``(g,)``; 0 for rows without a sphere or ``vmax``, and NaN if mass or radius is NaN. The smallest value, 2.163,

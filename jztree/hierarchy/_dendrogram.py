@@ -10,9 +10,9 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import check_box, check_length
+from ..arguments import Kind, check_box, check_length, flat
 from ..data import static_field
-from ..jax_ext import with_twins
+from ..jax_ext import Exact, with_twins
 from ..mst import SpanningTree
 from ..particles import check_representable
 
@@ -20,7 +20,7 @@ from ..particles import check_representable
 def _check_tree(tree: Any, name: str) -> SpanningTree:
     if not isinstance(tree, SpanningTree):
         raise TypeError(
-            f"tree must be a jztree.mst.SpanningTree, such as euclidean returns, not {type(tree).__name__}."
+            f"tree must be a jztree.mst.SpanningTree, such as jztree.spanning_tree returns, not {type(tree).__name__}."
         )
     check_representable({"tree": tree})
     if comm.num_ranks() > 1:
@@ -36,17 +36,16 @@ def _check_tree(tree: Any, name: str) -> SpanningTree:
     return tree
 
 
-def _exact_length(arguments: dict[str, Any]) -> dict[str, Any]:
-    return {"rlink": check_length(arguments["rlink"], check_box(None, 1), "rlink")}
+def _exact_length(rlink: Any, _: Any = None) -> Exact:
+    return check_length(rlink, check_box(None, 1), "rlink")
 
 
-@with_twins({"tree": P(-1), "rlink": P()}, P(-1), prepare=_exact_length)
+@flat(tree=Kind(P(-1)), rlink=Kind(P(), _exact_length))
 def cut(tree: SpanningTree, rlink: ArrayLike) -> jax.Array:
     """Return the friends-of-friends groups at a linking length.
 
-    For the tree of `jztree.mst.euclidean`, the labels are those of `jztree.fof.fof_labels` with
-    ``output_order="input"`` and the same box, bit for bit. With ``core_k``, they are groups by mutual reachability
-    distance.
+    For the tree of `jztree.spanning_tree`, the labels are those of `jztree.group_labels` with the same box, bit for
+    bit. With ``core_k``, they are groups by mutual reachability distance.
 
     Args:
         tree: The minimum spanning tree of ``n`` rows of particles.
@@ -61,10 +60,15 @@ def cut(tree: SpanningTree, rlink: ArrayLike) -> jax.Array:
         ValueError: If ``rlink`` is negative or not finite; at run time if it is traced. If the tree is that of several
             devices, which `jztree.mst.squeeze_tree` joins.
         NotImplementedError: On several devices.
+
+    Examples:
+        >>> tree = jz.spanning_tree(np.array([[0.0], [1.0], [3.0], [3.5]], np.float32))
+        >>> jz.cut(tree, 0.7), jz.cut(tree, 1.5)
+        (Array([0, 1, 2, 2], dtype=int32), Array([0, 0, 2, 2], dtype=int32))
     """
     tree = _check_tree(tree, "cut")
-    length = check_length(rlink, check_box(None, 1), "rlink")
-    return kernels.cut_tree(jnp.stack([tree.i, tree.j], axis=1), tree.exact, tree.num, length, tree.rows)
+    edges = jnp.stack([tree.i, tree.j], axis=1)
+    return kernels.cut_tree(edges, tree.exact, tree.num, _exact_length(rlink), tree.rows)
 
 
 @jax.tree_util.register_dataclass
@@ -133,6 +137,12 @@ def dendrogram(tree: SpanningTree) -> Dendrogram:
         TypeError: If ``tree`` is not a `jztree.mst.SpanningTree`.
         ValueError: If the tree is that of several devices, which `jztree.mst.squeeze_tree` joins.
         NotImplementedError: On several devices.
+
+    Examples:
+        >>> tree = jz.spanning_tree(np.array([[0.0], [1.0], [3.0], [3.5]], np.float32))
+        >>> clusters = jz.dendrogram(tree)
+        >>> clusters.left, clusters.right, clusters.count
+        (Array([2, 0, 4], dtype=int32), Array([3, 1, 5], dtype=int32), Array([2, 2, 4], dtype=int32))
     """
     tree = _check_tree(tree, "dendrogram")
     n, edges = tree.rows, tree.i.shape[0]

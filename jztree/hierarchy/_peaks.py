@@ -12,21 +12,21 @@ from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import (
+    Kind,
     check_box,
     check_one_a_particle,
     check_particles,
     check_real,
     check_real_dtype,
-    exact_box_argument,
+    flat,
     known_integer,
     row_fault,
     shape_of,
 )
 from ..config import KNNConfig, checked_config, without_masses
-from ..data import with_computed
-from ..jax_ext import is_concrete, with_twins
-from ..particles import Particles, check_num
-from ..tree.stage import InputParticles, Stage, prepare_stage
+from ..jax_ext import is_concrete
+from ..particles import Index, Particles, check_num
+from ..tree.stage import InputParticles, Stage, opened, prepare_stage
 
 _BAD_PERSISTENCE = "persistence must be at least 0."
 _BAD_RATIO = "ratio must be at least 1."
@@ -102,7 +102,7 @@ class DensityPeaks:
 
         Examples:
             >>> pos = np.array([[0.0], [1.0], [1.9], [2.7], [3.4]])  # with k=2, a chain
-            >>> peaks = jz.hierarchy.density_peaks(pos, np.array([10.0, 6.0, 8.0, 4.0, 5.0]), 2)
+            >>> peaks = jz.density_peaks(pos, np.array([10.0, 6.0, 8.0, 4.0, 5.0]), 2)
             >>> peaks.merge(1.5)  # the third peak is weak, and the second one is across its saddle
             Array([0, 0, 1, 1, 1], dtype=int32)
             >>> peaks.merge(ratio=1.4)
@@ -170,16 +170,12 @@ def _merged(peaks: DensityPeaks, strength: jax.Array, threshold: jax.Array, num:
     return jnp.where(peaks.peak >= 0, top[peaks.peak], -1)
 
 
-def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
-    return exact_box_argument(arguments) | {"k": _check_k(arguments["k"])}
-
-
-@with_twins({"part": P(-1), "density": P(-1), "boxsize": P()}, P(-1), prepare=_prepared)
-@with_computed
+@flat(density=Kind(P(-1)), k=Kind(None, lambda k, _: _check_k(k)))
 def density_peaks(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     density: ArrayLike,
     k: int,
+    *,
     boxsize: ArrayLike | None = None,
     cfg: KNNConfig | None = None,
 ) -> DensityPeaks:
@@ -203,13 +199,15 @@ def density_peaks(
     The function runs on one device. ``smap`` over several devices raises an error.
 
     Args:
-        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either.
         density: ``(n,)``, float32 or float64, for example from `jztree.density`, or its logarithm.
             Infinite numbers are valid.
         k: The number of nearest particles that are neighbours of a particle, at least 1. The particle itself is the
             first of them. If there are fewer particles, all are neighbours. Particles at equal distances count in
             z-order, as in `jztree.knn.knn`.
-        boxsize: The periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped. An
+            index has its own box.
         cfg: Options. None means the defaults.
 
     Returns:
@@ -221,8 +219,15 @@ def density_peaks(
         ValueError: For other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, or a density is NaN.
         NotImplementedError: On several devices.
+
+    Examples:
+        >>> pos = np.array([[0.0], [1.0], [1.9], [2.7], [3.4]])  # with k=2, a chain
+        >>> peaks = jz.density_peaks(pos, np.array([10.0, 6.0, 8.0, 4.0, 5.0]), 2)
+        >>> peaks.peak, peaks.persistence[:peaks.num]
+        (Array([0, 0, 1, 1, 2], dtype=int32), Array([inf,  2.,  1.], dtype=float32))
     """
     cfg = without_masses(checked_config(cfg, KNNConfig))
+    part, boxsize, index = opened(part, boxsize)
     pos = check_particles(part)
     num, k = check_num(part), _check_k(k)
     density = _check_density(density, pos)
@@ -234,7 +239,7 @@ def density_peaks(
     levels = jax.lax.stop_gradient(density)
     fault = row_fault(jnp.isnan(levels), num, _NAN)
     box = check_box(boxsize, pos.shape[1])
-    stage = prepare_stage(InputParticles(pos, num), None, box, cfg, "knn_ghosts", [fault])
+    stage = prepare_stage(InputParticles(pos, num, th=index), None, box, cfg, "knn_ghosts", [fault])
     order = kernels.sort_words(_descending_words(levels), stage.sources.num)
     places = jnp.arange(order.shape[0], dtype=jnp.int32)
     rank = jnp.zeros_like(order).at[order].set(places, unique_indices=True)

@@ -8,7 +8,7 @@ their shortest outgoing edges (Boruvka 1926). It walks the plane hierarchy only 
 nodes within one set. The cost is O(n log n).
 """
 
-from ._euclidean import euclidean
+from ._spanning_tree import spanning_tree
 from ._tree import SpanningTree, squeeze_tree
 
-__all__ = ["SpanningTree", "euclidean", "squeeze_tree"]
+__all__ = ["SpanningTree", "spanning_tree", "squeeze_tree"]

@@ -68,7 +68,7 @@ def squeeze_tree(tree: SpanningTree) -> SpanningTree:
     function together. Each process then holds all edges.
 
     Args:
-        tree: The result of `jztree.mst.euclidean.smap`. A tree of one device loses the rows that hold no edges.
+        tree: The result of `jztree.spanning_tree.smap`. A tree of one device loses the rows that hold no edges.
 
     Returns:
         NumPy arrays with a row for each edge. ``rows`` is the number of edges plus 1, so without particles it is 1.

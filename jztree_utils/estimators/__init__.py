@@ -367,7 +367,7 @@ class DBSCAN(ClusterMixin, BaseEstimator):
 def _clusters(samples: np.ndarray, eps: float, fewest: int, box: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the label of each sample, and a mask of core samples."""
     with jax.enable_x64(True):
-        found = dbscan.jit(padded(samples), eps, fewest, box)
+        found = dbscan.jit(padded(samples), eps, min_samples=fewest, boxsize=box)
         labels, core = (np.asarray(one)[: len(samples)] for one in found)
     return labels, core
 

@@ -21,7 +21,7 @@ _NOISE, _INFINITE, _MISSING = -1, -2, -3  # labels
 
 
 class HDBSCAN(ClusterMixin, BaseEstimator):
-    """`sklearn.cluster.HDBSCAN`, also in periodic boxes and with outlier scores; see `jztree.mst.euclidean`.
+    """`sklearn.cluster.HDBSCAN`, also in periodic boxes and with outlier scores; see `jztree.mst.spanning_tree`.
 
     The search for the spanning tree takes O(n log n) time and O(n) memory. Coincident samples have the same label.
     Differences from scikit-learn:
@@ -127,7 +127,7 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
             )
         points = metric.points(samples)
         with jax.enable_x64(True):
-            self._edges = _in_metric(mst.euclidean.jit(padded(points), box, core_k=int(core_k)), metric)
+            self._edges = _in_metric(mst.spanning_tree.jit(padded(points), boxsize=box, core_k=int(core_k)), metric)
             tree = hierarchy.dendrogram.jit(self._edges)
         found = hdbscan(tree, self.min_cluster_size, points=points, boxsize=box, **self._selection())
         strength = found.probabilities

@@ -59,7 +59,7 @@ def hdbscan(
 ) -> Clusters:
     """Return the clusters of a dendrogram that are stable over many lengths.
 
-    The usual dendrogram is ``jztree.hierarchy.dendrogram(jztree.mst.euclidean(part, boxsize, core_k=min_samples))``.
+    The usual dendrogram is ``jztree.dendrogram(jztree.spanning_tree(part, boxsize=boxsize, core_k=min_samples))``.
 
     Args:
         tree: The dendrogram of ``n`` points. Points that join at the length 0 have the same label.

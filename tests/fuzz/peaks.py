@@ -14,13 +14,13 @@ from .inputs import pick
 _CASES = 24  # of one shape
 _PART = "jz.data.Pos(pos=pos, num=num)"
 _CALLS = {
-    "eager": "peaks = jz.hierarchy.density_peaks({part}, density, {k}, boxsize)",
-    "jit": "peaks = jz.hierarchy.density_peaks.jit({part}, density, {k}, boxsize)",
+    "eager": "peaks = jz.density_peaks({part}, density, {k}, boxsize=boxsize)",
+    "jit": "peaks = jz.density_peaks.jit({part}, density, {k}, boxsize=boxsize)",
     "traced": "peaks = find({part}, density, boxsize)",
 }
 _NEAR = "\nnear = jz.knn.knn.jit({part}, {k}, boxsize, result='globalidx', allow_missing=True)"
 _MERGED = "\nmerged = peaks.merge(threshold)"
-_TRACED = "find = jax.jit(lambda part, density, box: jz.hierarchy.density_peaks(part, density, {k}, box))"
+_TRACED = "find = jax.jit(lambda part, density, box: jz.density_peaks(part, density, {k}, boxsize=box))"
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:

@@ -16,10 +16,10 @@ from .inputs import pick
 
 _CASES = 24  # of one shape
 _PART = "jz.data.ParticleData(pos=pos, vel=vel, num=num)"
-_OPTIONS = "rlink, vlink, boxsize, group_rlink, output_order='input'"
+_OPTIONS = "rlink, vlink, boxsize=boxsize, group_rlink=group_rlink"
 _CALLS = {
-    "eager": f"label = jz.fof.phase_space_labels({_PART}, {_OPTIONS})[1]",
-    "jit": f"label = jz.fof.phase_space_labels.jit({_PART}, {_OPTIONS})[1]",
+    "eager": f"label = jz.phase_space_labels({_PART}, {_OPTIONS})",
+    "jit": f"label = jz.phase_space_labels.jit({_PART}, {_OPTIONS})",
 }
 
 

@@ -22,7 +22,7 @@ _CALLS = {
     "sorted": "part, th = jz.tree.zsort_and_tree.jit(part, boxsize=boxsize)\n"
     "count = jz.radius.count_within.jit(part, radius, boxsize, th=th)\n"
     "lists = jz.radius.neighbours_within.jit(part, radius, boxsize, th=th, nearest_first={nearest})",
-    "dbscan": "cluster, core = jz.fof.dbscan.jit(part, radius, {least}, boxsize)",
+    "dbscan": "cluster, core = jz.dbscan.jit(part, radius, min_samples={least}, boxsize=boxsize)",
 }
 
 

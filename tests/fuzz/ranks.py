@@ -19,13 +19,13 @@ _CASES = 30  # of one compiled function
 _PART = "part = jz.data.Pos(pos=deal(pos, counts), num=np.array(counts, np.int32))\n"
 # Functions over devices, and the results to compare: theirs, and those of one device.
 _TREE = """
-found = jz.mst.squeeze_tree(search(part, boxsize, {core_k}))
-many, one = ([tree.i, tree.j, tree.exact, tree.length] for tree in (found, here(pos, boxsize, {core_k})))
+found = jz.squeeze_tree(search(part, boxsize=boxsize, core_k={core_k}))
+many, one = ([tree.i, tree.j, tree.exact, tree.length] for tree in (found, here(pos, boxsize=boxsize, core_k={core_k})))
 """
 _CORE_K = 3
 _KINDS = {
-    "tree": ("euclidean", _TREE.format(core_k=None)),
-    "reachability": ("euclidean", _TREE.format(core_k=_CORE_K)),
+    "tree": ("spanning_tree", _TREE.format(core_k=None)),
+    "reachability": ("spanning_tree", _TREE.format(core_k=_CORE_K)),
     "count": (
         "count_within",
         "many = [join(search(part, radius, boxsize), counts)]\none = [here(pos, radius, boxsize)]",

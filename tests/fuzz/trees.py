@@ -14,11 +14,11 @@ from .inputs import pick
 _CASES = 24  # of one shape
 _PART = "jz.data.Pos(pos=pos, num=num)"
 _CALLS = {
-    "eager": "tree = jz.mst.euclidean({part}, boxsize, {core_k})",
-    "jit": "tree = jz.mst.euclidean.jit({part}, boxsize, {core_k})",
+    "eager": "tree = jz.spanning_tree({part}, boxsize=boxsize, core_k={core_k})",
+    "jit": "tree = jz.spanning_tree.jit({part}, boxsize=boxsize, core_k={core_k})",
     "traced": "tree = span({part}, boxsize)",
 }
-_TRACED = "span = jax.jit(lambda part, box: jz.mst.euclidean(part, box, {core_k}))"
+_TRACED = "span = jax.jit(lambda part, box: jz.spanning_tree(part, boxsize=box, core_k={core_k}))"
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:

@@ -10,7 +10,7 @@ import pytest
 
 from jztree.fof import fof_labels
 from jztree.hierarchy import dendrogram
-from jztree.mst import euclidean
+from jztree.mst import spanning_tree
 from jztree_utils import cli, ics
 from jztree_utils.cli._commands.fof_scan import count_groups
 
@@ -23,7 +23,7 @@ def run(*arguments: Any) -> None:
 @pytest.mark.parametrize("n", [0, 1, 2, 500])
 def test_counts_equal_those_of_labels(n: int, least: int) -> None:
     pos = oracles.clustered(n, 3) % 1
-    clusters = dendrogram(euclidean(pos, 1.0))
+    clusters = dendrogram(spanning_tree(pos, boxsize=1.0))
     lengths = np.append(np.linspace(0, 0.3, 12), clusters.exact_lengths()[::40])
     found = count_groups(clusters, lengths, lengths, least)
     for i, rlink in enumerate(lengths):

@@ -15,7 +15,7 @@ CLUMPS = {"sizes": (60, 200, 90), "centres": (0.0, 1.0, 5.0)}
 
 
 def dendrogram_of(pos: np.ndarray) -> jz.hierarchy.Dendrogram:
-    return jz.hierarchy.dendrogram.jit(jz.mst.euclidean.jit(pos))
+    return jz.dendrogram.jit(jz.spanning_tree.jit(pos))
 
 
 @pytest.fixture
@@ -48,10 +48,7 @@ def test_lines_join_the_clumps_at_their_distances(tree: jz.hierarchy.Dendrogram)
 def test_padding_changes_no_picture(tree: jz.hierarchy.Dendrogram) -> None:
     pos = np.random.default_rng(0).random((300, 2)).astype(np.float32)
     padded = jz.data.Pos(pos=np.concatenate([pos, np.zeros((20, 2), np.float32)]), num=300)
-    found = [
-        plot.plot_dendrogram(jz.hierarchy.dendrogram.jit(jz.mst.euclidean.jit(part)), min_count=5)
-        for part in (pos, padded)
-    ]
+    found = [plot.plot_dendrogram(jz.dendrogram.jit(jz.spanning_tree.jit(part)), min_count=5) for part in (pos, padded)]
     segments = [np.asarray(figure.axes[0].collections[0].get_segments()) for figure in found]
     np.testing.assert_array_equal(*segments)
 

@@ -36,8 +36,8 @@ def blobs(kind: str) -> np.ndarray:
 
 
 def linkage(points: np.ndarray, min_samples: int) -> np.ndarray:
-    tree = jz.mst.euclidean.jit(points, core_k=min_samples)
-    return jz.hierarchy.dendrogram.jit(tree).linkage()
+    tree = jz.spanning_tree.jit(points, core_k=min_samples)
+    return jz.dendrogram.jit(tree).linkage()
 
 
 def of_sklearn(points: np.ndarray, options: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -216,7 +216,7 @@ def test_distances_without_an_inverse_count_as_0(x64: None) -> None:
     ],
 )
 def test_points_that_do_not_belong_to_the_tree_raise(points: Any, error: type[Exception], message: str) -> None:
-    tree = jz.hierarchy.dendrogram(jz.mst.euclidean(np.random.default_rng(0).random((20, 2)).astype(np.float32)))
+    tree = jz.dendrogram(jz.spanning_tree(np.random.default_rng(0).random((20, 2)).astype(np.float32)))
     with pytest.raises(error, match=message):
         hdbscan(tree, points=points)
 
@@ -236,7 +236,7 @@ def test_points_that_do_not_belong_to_the_tree_raise(points: Any, error: type[Ex
 )
 def test_invalid_boxes_raise(boxsize: Any, error: type[Exception], message: str) -> None:
     points = np.random.default_rng(0).random((20, 2)).astype(np.float32)
-    tree = jz.hierarchy.dendrogram(jz.mst.euclidean(points))
+    tree = jz.dendrogram(jz.spanning_tree(points))
     calls = [
         lambda: hdbscan(tree, points=points, boxsize=boxsize),
         lambda: HDBSCAN(boxsize=boxsize).fit(points),

@@ -20,7 +20,7 @@ from jax.sharding import Mesh
 from jztree.fof import fof_and_catalogue
 from jztree.hierarchy import dendrogram
 from jztree.knn import knn
-from jztree.mst import euclidean
+from jztree.mst import spanning_tree
 from jztree.radius import pair_counts
 
 from ... import io
@@ -74,10 +74,10 @@ def neighbours(k: int, lists: bool = True) -> Work:
 
 
 def clusters(core_k: int | None = None) -> Work:
-    """Return the work of finding clusters at all linking lengths, see `jztree.mst.euclidean`."""
+    """Return the work of finding clusters at all linking lengths, see `jztree.mst.spanning_tree`."""
 
     def run(pos: jax.Array) -> Any:
-        return dendrogram(euclidean(pos, 1.0, core_k=None if core_k is None else min(core_k, pos.shape[0])))
+        return dendrogram(spanning_tree(pos, boxsize=1.0, core_k=None if core_k is None else min(core_k, pos.shape[0])))
 
     # The tree and its clusters take 64 bytes. The search takes three times the memory of other searches.
     return Work(("mass", "id"), run, lambda size: 64 + 3 * _WORDS_OF_DESIGN * size, False)

@@ -96,7 +96,7 @@ def group_properties(
 
 def _centres(grouped: Any, cata: FofCatalogue, densest: jax.Array, boxsize: Any, options: GroupOptions) -> jax.Array:
     if options.centre == "potential":
-        lowest = halos.lowest_potential_particle(grouped, cata, options.softening, boxsize)
+        lowest = halos.lowest_potential_particle(grouped, cata, softening=options.softening, boxsize=boxsize)
         return jnp.asarray(lowest.part.pos)
     return densest if options.centre == "densest" else jnp.asarray(cata.com_pos)
 
@@ -147,9 +147,9 @@ def _spheres(matter: ParticleData, centre: Pos, boxsize: Any, options: GroupOpti
         inside = sphere_properties(matter, radius, queries=centre, boxsize=boxsize)
         found |= _of_sphere(inside)
         if gravity is not None:
-            found["concentration"] = halos.concentration(mass, radius, peak.vmax, gravity)
+            found["concentration"] = halos.concentration(mass, radius, peak.vmax, gravity=gravity)
         if gravity is not None and inside.angular_momentum is not None:
-            found["spin"] = halos.spin(inside, mass, radius, options.gravity, options.scale_factor)
+            found["spin"] = halos.spin(inside, mass, radius, options.gravity, scale_factor=options.scale_factor)
     return found
 
 

@@ -17,7 +17,7 @@ from jztree.data import FofCatalogue, ParticleData
 from jztree.fof import fof_and_catalogue
 from jztree.jax_ext import shard_map_constructor
 from jztree.knn import knn
-from jztree.mst import SpanningTree, euclidean
+from jztree.mst import SpanningTree, spanning_tree
 from jztree.radius import pair_counts
 
 from ... import io
@@ -134,8 +134,8 @@ class ManyDevices(Particles):
         part = ParticleData(pos=self.part.pos, num=self.part.num, num_total=self.num)
         box = self.header.boxsize or None
         with jax.enable_x64(self.wide):
-            find = euclidean.smap(self.mesh, jit=True)
-            tree = self._run("find the spanning tree", lambda: find(part, box, core_k))
+            find = spanning_tree.smap(self.mesh, jit=True)
+            tree = self._run("find the spanning tree", lambda: find(part, boxsize=box, core_k=core_k))
             with stage("bring results together"):
                 columns = [self._gather(rows, tree.num) for rows in (tree.i, tree.j, tree.length, tree.exact)]
         if columns[0] is None:

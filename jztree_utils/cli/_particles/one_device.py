@@ -9,7 +9,7 @@ import numpy as np
 from jztree.data import FofCatalogue, ParticleData, squeeze_catalogue
 from jztree.fof import fof_and_catalogue
 from jztree.knn import knn
-from jztree.mst import SpanningTree, euclidean
+from jztree.mst import SpanningTree, spanning_tree
 from jztree.radius import pair_counts
 
 from ... import io
@@ -95,7 +95,7 @@ class OneDevice(Particles):
         box = self.header.boxsize or None
         rows = ParticleData(pos=self.part.pos, num=self.num, num_total=self.num)
         found: SpanningTree = self._run(
-            "find the spanning tree", lambda part: euclidean(part, box, core_k), self._copy(rows)
+            "find the spanning tree", lambda part: spanning_tree(part, boxsize=box, core_k=core_k), self._copy(rows)
         )
         return found
 

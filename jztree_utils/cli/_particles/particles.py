@@ -176,7 +176,7 @@ class Particles(ABC):
         """Find the clusters at all linking lengths, which one device of the first process orders. Others get None.
 
         Args:
-            core_k: See `jztree.mst.euclidean`.
+            core_k: See `jztree.mst.spanning_tree`.
         """
         tree = self.find_tree(core_k)
         if tree is None:

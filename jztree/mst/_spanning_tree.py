@@ -1,6 +1,7 @@
 """The minimum spanning tree for Euclidean and mutual reachability distances."""
 
 import bisect
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -10,13 +11,12 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import check_box, check_particles, exact_box_argument, known_integer
+from ..arguments import Kind, check_box, check_particles, flat, known_integer
 from ..config import KNNConfig, checked_config, without_masses
-from ..data import with_computed
-from ..jax_ext import Exact, is_concrete, with_twins
+from ..jax_ext import Exact, is_concrete
 from ..knn import radii
-from ..particles import Particles, check_num
-from ..tree.stage import InputParticles, SortedParticles, prepare_stage
+from ..particles import Index, Particles, check_num
+from ..tree.stage import InputParticles, SortedParticles, opened, prepare_stage
 from ._over_ranks import tree_over_ranks
 from ._tree import CoreSize, SpanningTree
 
@@ -32,14 +32,10 @@ _TOO_MANY = "edges support less than 2**31 particles over all devices, but there
 _TOO_FEW = "core_k is {1}, but there are only {0} particles; choose a smaller core_k."
 
 
-def _prepared(arguments: dict[str, Any]) -> dict[str, Any]:
-    return exact_box_argument(arguments) | {"core_k": _core_size(arguments["core_k"])}
-
-
-@with_twins({"part": P(-1), "boxsize": P(), "core_k": P()}, P(-1), prepare=_prepared)
-@with_computed
-def euclidean(
-    part: Particles | ArrayLike,
+@flat(core_k=Kind(P(), lambda core_k, _: _core_size(core_k)))
+def spanning_tree(
+    part: Particles | Index | ArrayLike,
+    *,
     boxsize: ArrayLike | None = None,
     core_k: int | None = None,
     cfg: KNNConfig | None = None,
@@ -71,8 +67,10 @@ def euclidean(
     set of joined particles near its surface. Derivatives gather the positions of all devices on each device.
 
     Args:
-        part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.
-        boxsize: The periodic length, or one per dimension; 0 or None means open. Positions outside the box are wrapped.
+        part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
+            or a `jztree.Index` of either.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped. An
+            index has its own box.
         core_k: The number of particles that determines core distances, from 1 to the number of particles. None means
             that lengths are distances, like 1. ``.jit`` and ``.smap`` compile one program for each range of numbers,
             such as 9 to 12, 13 to 16 or 17 to 24.
@@ -88,16 +86,22 @@ def euclidean(
         ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, or if ``core_k`` is
             above a traced ``num`` or the number of particles on all devices.
         CapacityError: On all devices, if the particles of other devices do not fit ``cfg.ghost_rows``.
+
+    Examples:
+        >>> tree = jz.spanning_tree(np.array([[0.0], [1.0], [3.0], [3.5]], np.float32))
+        >>> tree.i, tree.j, tree.length
+        (Array([2, 0, 1], dtype=int32), Array([3, 1, 2], dtype=int32), Array([0.5, 1. , 2. ], dtype=float32))
     """
     cfg = without_masses(checked_config(cfg, KNNConfig))
+    part, boxsize, index = opened(part, boxsize)
     pos = check_particles(part)
-    num = check_num(part)
+    given = InputParticles(pos, check_num(part), th=index)
     core = _core_size(core_k)
     box = check_box(boxsize, pos.shape[1])
     if comm.num_ranks() > 1:
-        return _tree_over_ranks(pos, num, core, box, cfg)
-    faults = [] if core is None else [_too_few(core, num)]
-    stage = prepare_stage(InputParticles(pos, num), None, box, cfg, "knn_ghosts", faults)
+        return _tree_over_ranks(given, core, box, cfg)
+    faults = [] if core is None else [_too_few(core, given.num)]
+    stage = prepare_stage(given, None, box, cfg, "knn_ghosts", faults)
     return _tree_of(stage.sources, pos, core, box)
 
 
@@ -138,25 +142,25 @@ def _number_of_near(pos: jax.Array, core: CoreSize | None, n: int) -> int:
     return min(max(_NEAR[pos.shape[1] > 2], core.near if core else 0), max(n, 1))
 
 
-def _tree_over_ranks(pos: jax.Array, num: Any, core: CoreSize | None, box: Exact, cfg: KNNConfig) -> SpanningTree:
-    n, ndev = pos.shape[0], comm.num_ranks()
-    given = kernels.as_num(num)
+def _tree_over_ranks(given: InputParticles, core: CoreSize | None, box: Exact, cfg: KNNConfig) -> SpanningTree:
+    pos, n, ndev = given.pos, given.num_rows, comm.num_ranks()
+    num = kernels.as_num(given.num)
     if n == 0:
         ends, exact = jnp.zeros(0, jnp.int32), jnp.zeros((0, 2), jnp.uint32)
         return SpanningTree(
             i=ends, j=ends, length=jnp.zeros(0, pos.dtype), exact=exact, num=comm.vary(jnp.int32(0)), rows=0
         )
     # The check of the positions reports an invalid ``num``.
-    total = comm.wide_sum(jnp.clip(given, 0, n))
+    total = comm.wide_sum(jnp.clip(num, 0, n))
     count = jnp.where(total.exceeds_int32(), 2**31 - 1, total.high * 65536 + total.low)
-    given = kernels.check(given, total.exceeds_int32(), [], _TOO_MANY)
+    num = kernels.check(num, total.exceeds_int32(), [], _TOO_MANY)
     if core is not None:
         sentence = _TOO_FEW.replace(";", " on all devices;")
-        given = kernels.check(given, count < core.number, [count, core.number], sentence)
+        num = kernels.check(num, count < core.number, [count, core.number], sentence)
     k = _number_of_near(pos, core, n * ndev)
-    edges, found = tree_over_ranks(InputParticles(pos, given), k, core, box, cfg)
+    edges, found = tree_over_ranks(replace(given, num=num), k, core, box, cfg)
     measure = edges.ends if core is None else edges.measure
-    offsets = comm.starts_of(comm.all_gather(given))
+    offsets = comm.starts_of(comm.all_gather(num))
     length = _lengths_over_ranks(pos, box, edges.length, measure, offsets)
     i, j = edges.ends[:, 0], edges.ends[:, 1]
     return SpanningTree(i=i, j=j, length=length, exact=edges.exact, num=found, rows=n)
