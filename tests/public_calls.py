@@ -171,7 +171,11 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "fof.fof_labels, lengths": lambda part: Call(jz.fof.fof_labels, {"part": part, "rlink": part.mass}),
     "fof.fof_labels, th": _labels_with_hierarchy,
     "fof.friends_of_friends": _of(jz.friends_of_friends, rlink=0.2, boxsize=1.0, npart_min=2),
+    "fof.friends_of_friends, attached": lambda part: _of(
+        jz.friends_of_friends, rlink=part.mass, boxsize=1.0, npart_min=2, attached=[part, part], attach_within=1.0
+    )(part),
     "fof.group_labels": _of(jz.group_labels, rlink=0.2, boxsize=1.0),
+    "fof.group_labels, lengths": lambda part: _of(jz.group_labels, rlink=part.mass)(part),
     "fof.phase_space_groups": _of(jz.phase_space_groups, rlink=0.2, vlink=0.3, boxsize=1.0, cfg=_SMALL),
     "fof.phase_space_labels": _of(jz.phase_space_labels, rlink=0.2, vlink=0.3, boxsize=1.0),
     "fof.phase_space_labels, group_rlink": _of(jz.phase_space_labels, rlink=0.2, vlink=0.9, group_rlink=0.25),
@@ -199,9 +203,11 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "knn.knn, max_radius": lambda part: _of(
         jz.knn.knn, k=4, boxsize=1.0, max_radius=part.mass, source_mask=part.id > 3
     )(part),
-    "knn.nearest": lambda part: _of(jz.nearest, k=4, max_radius=part.mass, boxsize=1.0)(part),
-    "knn.nearest, fields": _of(jz.nearest, k=4, fields=("vel", "mass"), boxsize=1.0),
-    "knn.nearest, reduce": _of(jz.nearest, k=4, reduce=_sum_of_distances, order="z"),
+    "knn.nearest": _of(jz.nearest, k=4, boxsize=1.0, fields=("vel",)),
+    "knn.nearest, mask": lambda part: _of(jz.nearest, k=4, max_radius=part.mass, source_mask=part.id > 3)(part),
+    "knn.nearest, places": lambda part: _of(jz.nearest, k=4, queries=_places(part), max_radius=part.mass[:5])(part),
+    "knn.nearest, reduce": _of(jz.nearest, k=4, reduce=_sum_of_distances, exclude_self=True),
+    "knn.nearest, z": _of(jz.nearest, k=4, order="z"),
     "mst.spanning_tree": _of(jz.spanning_tree, boxsize=1.0),
     "mst.spanning_tree, core_k": _of(jz.spanning_tree, core_k=4),
     "mst.squeeze_tree": lambda part: _of(jz.squeeze_tree)(jz.spanning_tree(part, boxsize=1.0)),

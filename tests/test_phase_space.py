@@ -14,7 +14,6 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 import jztree as jz
-from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import ParticleData, sort_catalogue, squeeze_catalogue
 from jztree.fof import fof_labels, phase_space_groups, phase_space_labels
 

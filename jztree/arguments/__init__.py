@@ -1,6 +1,6 @@
 """Validation of arguments: particles, boxes, lengths and radii, and their faults at run time."""
 
-from ._box import check_box, check_classes, exact_box_argument, given_box, sequence_of
+from ._box import check_box, check_classes, exact_box_argument, no_box, sequence_of
 from ._faults import first_row, row_fault, rows_fault
 from ._flat import Kind, box_of, flat, one_length
 from ._lengths import check_length
@@ -63,13 +63,13 @@ __all__ = [
     "farthest_number",
     "first_row",
     "flat",
-    "given_box",
     "in_order",
     "is_length",
     "is_subnormal",
     "known_integer",
     "mass_faults",
     "mass_rows",
+    "no_box",
     "one_length",
     "row_fault",
     "rows_and_num",

@@ -12,6 +12,11 @@ from ..jax_ext import Exact, exact, is_concrete
 from ..particles import Index, particles_of, shape_of_pos
 from ._numbers import check_range, check_real, shape_of, shown
 
+_BOX_OF_INDEX = (
+    "boxsize is {0!r}, but an index has its own box; leave out boxsize, or build the index with it: "
+    "jztree.build_index(part, boxsize=...)."
+)
+
 
 def check_box(boxsize: Any, dims: int) -> Exact:
     """Return ``boxsize`` as one exact length per dimension, 0 for open ones.
@@ -52,9 +57,11 @@ def _number_box(boxsize: float, dims: int, _widest: Any) -> Exact:
     return _known_box(boxsize, dims)
 
 
-def given_box(boxsize: Any) -> Any:
-    """Return the box that a caller passed with an index, which should be none; 0.0 is the default of some functions."""
-    return None if isinstance(boxsize, float) and boxsize == 0 else boxsize
+def no_box(boxsize: Any) -> Any:
+    """Return None. Raise ValueError if a caller passed a box with an index; 0.0 is the default of some functions."""
+    if boxsize is not None and not (isinstance(boxsize, float) and boxsize == 0):
+        raise ValueError(_BOX_OF_INDEX.format(boxsize))
+    return None
 
 
 def sequence_of(parts: Any) -> list[Any]:
@@ -94,6 +101,6 @@ def exact_box_argument(arguments: dict[str, Any]) -> dict[str, Any]:
     check_classes(arguments)
     part = next(iter(arguments.values()))
     if isinstance(part, Index):
-        return {"boxsize": given_box(arguments["boxsize"])}
+        return {"boxsize": no_box(arguments["boxsize"])}
     first = (sequence_of(part) or [part])[0]
     return {"boxsize": check_box(arguments["boxsize"], (1, *shape_of_pos(first))[-1])}

@@ -15,7 +15,7 @@ from .._transform.twins import WithTwins
 from ..data import with_computed
 from ..jax_ext import Exact, with_twins
 from ..particles import particles_of, shape_of_pos
-from ._box import check_box, check_classes
+from ._box import check_box, check_classes, no_box
 from ._lengths import check_length
 from ._radii import NO_LIMIT, SPEC, Radii, as_ascending, as_limit, as_one_radius, rows_and_num
 
@@ -54,8 +54,7 @@ def box_of(arguments: dict[str, Any]) -> Exact:
 
 def _exact_box(boxsize: Any, arguments: dict[str, Any]) -> Any:
     part = next(iter(arguments.values()))
-    # An index has its box; `jztree.tree.stage.opened` reports another one.
-    return box_of(arguments) if particles_of(part) is part else boxsize
+    return box_of(arguments) if particles_of(part) is part else no_box(boxsize)
 
 
 def one_length(name: str) -> Kind:

@@ -2,7 +2,7 @@
 
 from ._computed import ComputedParticles, attach_columns, computed_by, over_devices
 from ._dlpack import import_arrays
-from ._index import Index, particles_of
+from ._index import Index, check_devices, particles_of
 from ._inputs import (
     Particles,
     check_countable,
@@ -32,6 +32,7 @@ __all__ = [
     "Particles",
     "attach_columns",
     "check_countable",
+    "check_devices",
     "check_known",
     "check_movable",
     "check_no_unit",

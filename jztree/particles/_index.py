@@ -5,6 +5,11 @@ from typing import Any
 
 import jax
 
+_DEVICES = (
+    "the index was built on {0} device{1}, but this call runs on {2}; build it on the same devices, with "
+    "jztree.build_index.smap(mesh, jit=True) for several."
+)
+
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True, repr=False)
@@ -34,6 +39,12 @@ class Index:
             return f"Index({self.sources.part})"
         rows = " x ".join(f"{n:,}" for n in shape[:-1])
         return f"Index({rows} rows in {shape[-1]}D, {dtype})"
+
+
+def check_devices(index: Index, ndev: int) -> None:
+    """Raise ValueError unless ``ndev`` devices hold the particles of an index."""
+    if index.num_devices != ndev:
+        raise ValueError(_DEVICES.format(index.num_devices, "s" * (index.num_devices > 1), ndev))
 
 
 def particles_of(part: Any) -> Any:

@@ -13,24 +13,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from .. import comm, kernels
-from ..arguments import given_box
+from ..arguments import no_box
 from ..config import TreeConfig, leaf_size_of
 from ..data import replace_num, split_rows
 from ..jax_ext import Exact
-from ..particles import Index
-from . import TreeHierarchy, build_in_domain
+from ..particles import Index, check_devices
+from . import TreeHierarchy, build_in_domain, permute_particles
 from ._input import InputParticles
 from ._particles import SortedParticles
 
-_BOX = (
-    "boxsize is {0!r}, but an index has its own box; leave out boxsize, or build the index with it: "
-    "jztree.build_index(part, boxsize)."
-)
 _TREE = "th belongs to particles, but the first argument is an index, which has its own hierarchy; leave out th."
-_DEVICES = (
-    "the index was built on {0} device{1}, but this call runs on {2}; build it on the same devices, with "
-    "jztree.build_index.smap(mesh, jit=True) for several."
-)
 
 
 def opened(part: Any, boxsize: Any = None, th: Any = None) -> tuple[Any, Any, Any]:
@@ -49,13 +41,10 @@ def opened(part: Any, boxsize: Any = None, th: Any = None) -> tuple[Any, Any, An
     """
     if not isinstance(part, Index):
         return part, boxsize, th
-    if given_box(boxsize) is not None:
-        raise ValueError(_BOX.format(boxsize))
+    no_box(boxsize)
     if th is not None:
         raise ValueError(_TREE)
-    ndev = comm.num_ranks()
-    if part.num_devices != ndev:
-        raise ValueError(_DEVICES.format(part.num_devices, "s" * (part.num_devices > 1), ndev))
+    check_devices(part, comm.num_ranks())
     return part.part, part.box, part
 
 
@@ -88,13 +77,15 @@ def sorted_by_index(given: InputParticles, num: jax.Array, cfg: TreeConfig) -> S
     index: Index = given.th
     sources: SortedParticles = index.sources
     sources = dataclasses.replace(sources, num=num, th=_hierarchy(index, num, cfg))
-    columns, rebuild = split_rows(given.part)
     posz, rows, moved = sources.pos, sources.rows, sources.moved
-    others = [column for column in columns if column is not given.pos]
-    if moved is not None:
-        others, data = moved.bring((others, given.data)) if jax.tree.leaves((others, given.data)) else ([], given.data)
-    else:
-        others, data = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), rows), (others, given.data))
+    if moved is None:
+        assert rows is not None
+        data = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), rows), given.data)
+        return dataclasses.replace(sources, part=permute_particles(given.part, rows, posz), data=data)
+    columns, rebuild = split_rows(given.part)
+    others, data = [column for column in columns if column is not given.pos], given.data
+    if jax.tree.leaves((others, data)):
+        others, data = moved.bring((others, data))
     in_order = iter(others)
     part = rebuild([posz if column is given.pos else next(in_order) for column in columns])
     return dataclasses.replace(sources, part=replace_num(part, num), data=data)
