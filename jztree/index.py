@@ -4,21 +4,17 @@ Every search sorts its particles and builds a hierarchy over them. For a million
 of friends-of-friends. An index holds both, and every search accepts it in place of the particles.
 """
 
-from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
-from .arguments import check_box, check_particles, exact_box_argument
+from .arguments import check_box, check_particles, flat
 from .config import RadiusConfig, TreeConfig, checked_config, without_masses
-from .data import with_computed
-from .jax_ext import with_twins
 from .particles import Index, Particles, check_num
 from .tree.stage import InputParticles, index_of, prepare_stage
 
 __all__ = ["Index", "build_index"]
 
 
-@with_twins({"part": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
-@with_computed
+@flat()
 def build_index(
     part: Particles | ArrayLike, boxsize: ArrayLike | None = None, *, cfg: TreeConfig | None = None
 ) -> Index:

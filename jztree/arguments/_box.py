@@ -9,7 +9,7 @@ import numpy as np
 from .. import kernels
 from ..config import is_config
 from ..jax_ext import Exact, exact, is_concrete
-from ..particles import Index, particles_of, shape_of_pos
+from ..particles import particles_of, shape_of_pos
 from ._numbers import check_range, check_real, shape_of, shown
 
 _BOX_OF_INDEX = (
@@ -100,7 +100,5 @@ def exact_box_argument(arguments: dict[str, Any]) -> dict[str, Any]:
     """
     check_classes(arguments)
     part = next(iter(arguments.values()))
-    if isinstance(part, Index):
-        return {"boxsize": no_box(arguments["boxsize"])}
     first = (sequence_of(part) or [part])[0]
     return {"boxsize": check_box(arguments["boxsize"], (1, *shape_of_pos(first))[-1])}

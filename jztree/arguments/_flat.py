@@ -47,9 +47,9 @@ def box_of(arguments: dict[str, Any]) -> Exact:
     Args:
         arguments: The particles come first. Positions may have a leading axis over devices.
     """
-    given = next(iter(arguments.values()))
-    part = particles_of(given)
-    return check_box(arguments["boxsize"] if part is given else None, (1, *shape_of_pos(part))[-1])
+    first = next(iter(arguments.values()))
+    part = particles_of(first)
+    return check_box(arguments["boxsize"] if part is first else None, (1, *shape_of_pos(part))[-1])
 
 
 def _exact_box(boxsize: Any, arguments: dict[str, Any]) -> Any:

@@ -87,7 +87,7 @@ def _check_group_rlink(group_rlink: Any, rlink: Any, box: Exact) -> Exact | None
 _READ = {
     "rlink": _positive_length("rlink"),
     "vlink": _positive_length("vlink"),
-    "group_rlink": Kind(P(), lambda length, given: _check_group_rlink(length, given["rlink"], box_of(given))),
+    "group_rlink": Kind(P(), lambda length, others: _check_group_rlink(length, others["rlink"], box_of(others))),
 }
 
 
@@ -125,7 +125,7 @@ def phase_space_labels(
 
     Args:
         part: The particles: a class with ``pos`` and ``vel``, both ``(n, d)``, d from 1 to 4; positions are float32 or
-            float64; or a `jztree.Index` of it. With ``group_rlink``, ``mass`` is used if present.
+            float64; or a `jztree.Index` of such a class. With ``group_rlink``, ``mass`` is used if present.
         rlink: The linking length, in the unit of the positions, above 0. Equal on all ranks.
         vlink: The linking length of velocities, in the unit of the velocities, or with ``group_rlink`` in velocity
             dispersions; above 0. Equal on all ranks.
@@ -171,16 +171,16 @@ def phase_space_groups(
 ) -> Groups:
     """Find friends-of-friends groups in phase space and their properties: mass, centre, velocity, sizes.
 
-    The groups are those of `jztree.phase_space_labels`. The order of particles and catalogue is that of
+    The groups are the same as in `jztree.phase_space_labels`. Particles and catalogue have the order of
     `jztree.friends_of_friends`, in the z-order of phase space instead of space: in the returned particles, group ``i``
     has the rows ``offset[i]`` to ``offset[i] + count[i]`` (exclusive). On one device, the largest group is first, and a
     plain call returns a catalogue of exactly as many rows as there are groups.
 
     Args:
         part: The particles: a class with ``pos`` and ``vel``, both ``(n, d)``, d from 1 to 4; positions are float32 or
-            float64; or a `jztree.Index` of it. Optional properties are used if present: ``mass``, ``(n,)`` or a number
-            shared by all particles; and for a light cone ``v_rad`` and ``zplus1``, ``(n,)``, the velocity along the
-            line of sight and 1 + z.
+            float64; or a `jztree.Index` of such a class. Optional properties are used if present: ``mass``, ``(n,)`` or
+            a number shared by all particles; and for a light cone ``v_rad`` and ``zplus1``, ``(n,)``, the velocity
+            along the line of sight and 1 + z.
         rlink: The linking length, in the unit of the positions, above 0. Equal on all ranks.
         vlink: The linking length of velocities, in the unit of the velocities, or with ``group_rlink`` in velocity
             dispersions; above 0. Equal on all ranks.
@@ -214,9 +214,9 @@ def phase_space_groups(
     """
     cfg = config_of_groups(cfg, npart_min)
     arguments = _parsed(part, rlink, vlink, boxsize, group_rlink)
-    known = particle_faults(arguments.part, cfg.catalogue)
+    of_particles = particle_faults(arguments.part, cfg.catalogue)
     search, faults = arguments.search(cfg)
-    stage = search.stage(cfg, [*known, *faults])
+    stage = search.stage(cfg, [*of_particles, *faults])
     partz, options, box = stage.sources.part.part, cfg.catalogue, arguments.box
     if not stage.is_distributed:
         return groups_of(*sort_by_group(partz, search.labels(stage), options, box))

@@ -44,8 +44,8 @@ def _exact_length(rlink: Any, _: Any = None) -> Exact:
 def cut(tree: SpanningTree, rlink: ArrayLike) -> jax.Array:
     """Return the friends-of-friends groups at a linking length.
 
-    For the tree of `jztree.spanning_tree`, the labels are those of `jztree.group_labels` with the same box, bit for
-    bit. With ``core_k``, they are groups by mutual reachability distance.
+    For the tree of `jztree.spanning_tree`, the labels equal the result of `jztree.group_labels` with the same box,
+    bit for bit. With ``core_k``, they are groups by mutual reachability distance.
 
     Args:
         tree: The minimum spanning tree of ``n`` rows of particles.

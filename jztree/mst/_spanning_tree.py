@@ -95,13 +95,13 @@ def spanning_tree(
     cfg = without_masses(checked_config(cfg, KNNConfig))
     part, boxsize, index = opened(part, boxsize)
     pos = check_particles(part)
-    given = InputParticles(pos, check_num(part), th=index)
+    particles = InputParticles(pos, check_num(part), th=index)
     core = _core_size(core_k)
     box = check_box(boxsize, pos.shape[1])
     if comm.num_ranks() > 1:
-        return _tree_over_ranks(given, core, box, cfg)
-    faults = [] if core is None else [_too_few(core, given.num)]
-    stage = prepare_stage(given, None, box, cfg, "knn_ghosts", faults)
+        return _tree_over_ranks(particles, core, box, cfg)
+    faults = [] if core is None else [_too_few(core, particles.num)]
+    stage = prepare_stage(particles, None, box, cfg, "knn_ghosts", faults)
     return _tree_of(stage.sources, pos, core, box)
 
 
@@ -117,10 +117,10 @@ def _core_size(core_k: Any) -> CoreSize | None:
 
 
 def _too_few(core: CoreSize, num: Any) -> comm.Fault:
-    given = kernels.as_num(num)
+    count = kernels.as_num(num)
     if is_concrete(core.number) and is_concrete(num) and int(core.number) > int(num):
         raise ValueError(_TOO_FEW.format(int(num), int(core.number)))
-    return comm.Fault(given < core.number, [given, core.number], _TOO_FEW)
+    return comm.Fault(count < core.number, [count, core.number], _TOO_FEW)
 
 
 def _tree_of(sources: SortedParticles, pos: jax.Array, core: CoreSize | None, box: Exact) -> SpanningTree:
@@ -142,9 +142,9 @@ def _number_of_near(pos: jax.Array, core: CoreSize | None, n: int) -> int:
     return min(max(_NEAR[pos.shape[1] > 2], core.near if core else 0), max(n, 1))
 
 
-def _tree_over_ranks(given: InputParticles, core: CoreSize | None, box: Exact, cfg: KNNConfig) -> SpanningTree:
-    pos, n, ndev = given.pos, given.num_rows, comm.num_ranks()
-    num = kernels.as_num(given.num)
+def _tree_over_ranks(particles: InputParticles, core: CoreSize | None, box: Exact, cfg: KNNConfig) -> SpanningTree:
+    pos, n, ndev = particles.pos, particles.num_rows, comm.num_ranks()
+    num = kernels.as_num(particles.num)
     if n == 0:
         ends, exact = jnp.zeros(0, jnp.int32), jnp.zeros((0, 2), jnp.uint32)
         return SpanningTree(
@@ -158,12 +158,12 @@ def _tree_over_ranks(given: InputParticles, core: CoreSize | None, box: Exact, c
         sentence = _TOO_FEW.replace(";", " on all devices;")
         num = kernels.check(num, count < core.number, [count, core.number], sentence)
     k = _number_of_near(pos, core, n * ndev)
-    edges, found = tree_over_ranks(replace(given, num=num), k, core, box, cfg)
+    edges, num_edges = tree_over_ranks(replace(particles, num=num), k, core, box, cfg)
     measure = edges.ends if core is None else edges.measure
     offsets = comm.starts_of(comm.all_gather(num))
     length = _lengths_over_ranks(pos, box, edges.length, measure, offsets)
     i, j = edges.ends[:, 0], edges.ends[:, 1]
-    return SpanningTree(i=i, j=j, length=length, exact=edges.exact, num=found, rows=n)
+    return SpanningTree(i=i, j=j, length=length, exact=edges.exact, num=num_edges, rows=n)
 
 
 @jax.custom_jvp

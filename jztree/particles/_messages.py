@@ -6,6 +6,7 @@ import jax
 import numpy as np
 
 from ._computed import is_computed
+from ._index import Index
 
 OF_JAX = (jax.Array, jax.ShapeDtypeStruct)
 ARRAYS = (*OF_JAX, np.ndarray)
@@ -15,6 +16,8 @@ def what_is_wrong(part: Any, pos: Any) -> str:
     """Return the reason why ``part``, with this attribute ``pos`` or None, is not a valid particle class."""
     if isinstance(part, type):
         return f"particles are the class {part.__name__} itself; pass an instance, such as {part.__name__}(pos=...)."
+    if isinstance(part, Index):
+        return "particles are an index, but only searches accept an index; pass its particles, index.part."
     kind = type(part).__name__
     if pos is None:
         return (
