@@ -61,8 +61,6 @@ def pairs_in_cell(
     within the radius if the length of its vector in float64 is at most the radius. Positions may be outside the cell;
     shifts are relative to the given positions. The letters of ASE for the results are ``i, j, S, D, d``.
 
-    >>> pairs = pairs_in_cell(atoms.positions, 5.0, atoms.cell.array, atoms.pbc, full=True)
-
     Args:
         pos: ``(n, d)`` real numbers, d from 1 to 8.
         radius: Maximum length of a vector, in the unit of the positions. It may exceed the cell.
@@ -79,6 +77,14 @@ def pairs_in_cell(
     Raises:
         TypeError, ValueError: If an argument is invalid.
         MemoryError: If the pairs do not fit into memory.
+
+    Examples:
+        For ``atoms`` of ASE, pass ``atoms.positions``, the radius, ``atoms.cell.array`` and ``atoms.pbc``.
+
+        >>> from jztree_utils.cells import pairs_in_cell
+        >>> pairs = pairs_in_cell([[0.1, 0.1], [0.9, 0.1]], 0.3, cell=[[1.0, 0.0], [0.5, 1.0]])
+        >>> pairs.i, pairs.j, pairs.shift
+        (array([0]), array([1]), array([[-1,  0]]))
     """
     check_no_units(pos=pos, radius=radius, cell=cell)
     places = _positions(pos)

@@ -43,7 +43,8 @@ def progress(what: str, total: int, unit: str = "particles", *, quiet: bool = Fa
     Yields:
         A function that takes the amount of work completed since its last call.
 
-    Example:
+    Examples:
+        >>> from jztree_utils.progress import progress
         >>> with progress("read snapshot", 1000) as advance:
         ...     for _ in range(10):
         ...         advance(100)
@@ -73,9 +74,10 @@ def waiting(what: str, *, quiet: bool = False) -> Iterator[None]:
         what: The task, in words such as ``"find groups"``.
         quiet: Show nothing.
 
-    Example:
+    Examples:
+        >>> from jztree_utils.progress import waiting
         >>> with waiting("find groups"):
-        ...     sum(range(1000))
+        ...     labels = jz.group_labels(np.zeros((5, 3), np.float32), 0.1)
     """
     stream = sys.stderr
     if quiet or stream is None or not _is_first_process() or _kind(stream) != "terminal":
@@ -100,7 +102,8 @@ def polled(done: Callable[[], int], advance: Callable[[int], None]) -> Iterator[
             once after a block without an error.
         advance: The function that `progress` yields.
 
-    Example:
+    Examples:
+        >>> from jztree_utils.progress import polled, progress
         >>> numbers = []
         >>> with progress("add numbers", 1000, "numbers") as advance, polled(lambda: len(numbers), advance):
         ...     numbers.extend(range(1000))

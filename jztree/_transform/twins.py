@@ -194,10 +194,6 @@ def with_smap(
 ) -> Callable[[Callable[_Args, _Result]], WithSmap[_Args, _Result]]:
     """Return a decorator that adds the twin ``.smap``.
 
-    >>> @with_smap(in_specs=P(-1), out_specs=P(-1))
-    ... def centre(part):
-    ...     return part.pos.mean(axis=0)
-
     Args:
         in_specs: See `shard_map_constructor`.
         out_specs: See `shard_map_constructor`.
@@ -205,6 +201,15 @@ def with_smap(
 
     Returns:
         The decorator.
+
+    Examples:
+        >>> from jax.sharding import PartitionSpec as P
+        >>> @jz.jax_ext.with_smap(in_specs=P(-1), out_specs=P(-1))
+        ... def centre(pos):
+        ...     return pos.mean(axis=0, keepdims=True)
+        >>> mesh = jax.make_mesh((1,), ("gpus",))
+        >>> centre.smap(mesh)(jnp.array([[[0.0], [1.0]]]))
+        Array([[[0.5]]], dtype=float32)
     """
 
     def add(func: Callable[_Args, _Result]) -> WithSmap[_Args, _Result]:

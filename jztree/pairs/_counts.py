@@ -156,7 +156,7 @@ def pair_counts(
         CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
 
     Examples:
-        >>> pos = np.array([[0.1], [0.4], [0.9]], np.float32)
+        >>> pos = np.array([[0.1], [0.4], [0.95]], np.float32)
         >>> counts = jz.pair_counts(pos, [0.0, 0.25, 0.5], boxsize=1.0)
         >>> np.asarray(counts.count)
         array([2, 4])

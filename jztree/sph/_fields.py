@@ -71,9 +71,10 @@ def sph_derivative(
             range, or if the density at a particle is 0.
 
     Examples:
-        >>> pos = np.linspace(0, 1, 5, dtype=np.float32)[:, None]
-        >>> jz.sph_derivative(pos, 0.6, 3 * pos[:, 0]).shape
-        (5, 1)
+        >>> x = np.arange(10, dtype=np.float32)
+        >>> gradient = jz.sph_derivative(x[:, None], 4.0, 3 * x)
+        >>> np.asarray(gradient)[4:6, 0].round(3)  # particles near the ends lack neighbours on one side
+        array([3., 3.], dtype=float32)
     """
     cfg = checked_config(cfg, RadiusConfig)
     given, _, _, box = read_sets(part, boxsize, None)

@@ -30,10 +30,6 @@ def xi_from_counts(
     Landy & Szalay, ``(DD - DR - RD + RR) / RR``, and without it the natural one, ``DD / RR - 1``. Counts with regions
     give a jackknife.
 
-    >>> count = jz.radius.pair_counts.smap(mesh, jit=True)
-    >>> dd, dr, rr = count(data, edges), count(data, edges, part_b=random), count(random, edges)
-    >>> found = xi_from_counts(dd, totals(data), edges, dr=dr, rr=rr, randoms=totals(random))
-
     Args:
         dd: Pairs within the data; or pairs of two tracers, the data and the second data. A `PairCounts`, or ``(b,)``
             numbers of pairs. With ``separations=True`` in the call of `pair_counts`, the result has the mean
@@ -58,6 +54,16 @@ def xi_from_counts(
 
     Warns:
         RuntimeWarning: If a value is NaN; see `Correlation`.
+
+    Examples:
+        On several devices, call ``jz.pair_counts.smap(mesh, jit=True)`` with distributed particles.
+
+        >>> from jztree_utils import correlation
+        >>> data = np.array([[0.1], [0.15], [0.5], [0.55]], np.float32)
+        >>> edges = [0.0, 0.1, 0.2]
+        >>> dd = jz.pair_counts(data, edges, boxsize=1.0)
+        >>> correlation.xi_from_counts(dd, correlation.totals(data), edges, boxsize=[1.0]).value
+        array([ 0.66666667, -1.        ])
     """
     counts, found, box = counts_of(dd, data, others), bin_edges(edges, "edges"), _box(boxsize, others)
     counts.check(Layout(modes=("r", "theta"), edges=found, box=box))

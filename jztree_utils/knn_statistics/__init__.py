@@ -94,10 +94,6 @@ def knn_cdf(
 ) -> KnnCDF:
     """Count the queries whose k-th nearest particle is within each radius.
 
-    >>> queries = random_queries(1_000_000, boxsize)
-    >>> found = knn_cdf(part, [1, 2, 4, 8], np.geomspace(0.1, 2, 30), queries, boxsize)
-    >>> void_probability = 1 - found.value[0]
-
     Args:
         part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions. On
             several devices also particles that are distributed over them, ``(r, n, d)``.
@@ -116,6 +112,13 @@ def knn_cdf(
     Raises:
         TypeError, ValueError: If an argument is invalid.
         ValueError or jax.errors.JaxRuntimeError: If a position is NaN or infinite.
+
+    Examples:
+        >>> from jztree_utils.knn_statistics import grid_queries, knn_cdf
+        >>> pos = np.array([[0.25], [0.75]])
+        >>> cdf = knn_cdf(pos, [1, 2], [0.1, 0.2, 0.3], grid_queries(1000, 1.0, 1), boxsize=1.0)
+        >>> 1 - cdf.value[0]  # the void probability
+        array([0.6, 0.2, 0. ])
     """
     with full_precision(from_table(part, "part")) as (places,):
         counts, num = counted([Tracer.of(places, _numbers(k, "k"), boxsize, mesh)], _radii(radii), queries)

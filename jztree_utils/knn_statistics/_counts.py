@@ -1,6 +1,6 @@
 """Exact counts of the queries whose k-th nearest particle is within each of some radii.
 
-The distance to the k-th neighbour (`jztree.knn.knn`) decides, unless it equals a radius up to rounding. The particles
+The distance to the k-th neighbour (`jztree.knn.nearest`) decides, unless it equals a radius up to rounding. The particles
 within each radius of such queries are counted (`jztree.radius.count_within`): the k-th particle is within a radius if
 at least k particles are. These are a few queries in 10,000 for random places, and possibly all for lattices.
 
@@ -19,9 +19,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from jztree.data import Pos, expand_particles, get_pos
-from jztree.knn import knn
+from jztree.index import Index, build_index
+from jztree.knn import nearest
 from jztree.radius import count_within
-from jztree.tree import zsort_and_tree
 
 from ._queries import as_queries
 
@@ -32,20 +32,16 @@ _MOST_NEIGHBOURS = 64
 
 @dataclass(frozen=True)
 class Tracer:
-    """A set of particles in z-order, with their hierarchy, on one device or over the devices of a mesh.
+    """A set of particles that is sorted once, on one device or over the devices of a mesh.
 
     Attributes:
-        part: The particles.
-        th: Their hierarchy.
+        index: The sorted particles.
         k: ``(l,)`` int64, numbers of neighbours.
-        boxsize: Periodic box.
         mesh: The devices, or None.
     """
 
-    part: Any
-    th: Any
+    index: Index
     k: np.ndarray
-    boxsize: Any
     mesh: Mesh | None
 
     @classmethod
@@ -54,28 +50,24 @@ class Tracer:
         places = Pos(pos=get_pos(part), num=getattr(part, "num", None))
         if mesh is not None and np.ndim(places.pos) == 2:
             places = expand_particles(places, mesh.size)
-        sort = zsort_and_tree.jit if mesh is None else zsort_and_tree.smap(mesh, jit=True)
-        sorted_places, th = sort(places, boxsize=boxsize)
-        return cls(sorted_places, th, k, boxsize, mesh)
+        build = build_index.jit if mesh is None else build_index.smap(mesh, jit=True)
+        return cls(build(places, boxsize), k, mesh)
 
     def distances(self, query: Pos, farthest: float) -> jax.Array:
         """Return the distances to the neighbours ``k``, ``(..., q, l)``; infinite above ``farthest``."""
-        search = knn.jit if self.mesh is None else knn.smap(self.mesh, jit=True)
-        options = {"th": self.th, "part_query": query, "result": "rad", "max_radius": farthest}
-        found: jax.Array = search(self.part, int(self.k.max()), self.boxsize, **options)
-        return found[..., self.k - 1]
+        search = nearest.jit if self.mesh is None else nearest.smap(self.mesh, jit=True)
+        distance: jax.Array = search(self.index, int(self.k.max()), queries=query, max_radius=farthest).distance
+        return distance[..., self.k - 1]
 
     def within(self, query: Pos, radii: np.ndarray) -> jax.Array:
         """Return the number of particles within each radius of each query, ``(..., q, m)``."""
         count = count_within.jit if self.mesh is None else count_within.smap(self.mesh, jit=True)
-        # A leading axis: without it, an equal number of radii and queries would mean one radius each.
-        found: jax.Array = count(self.part, radii[None], self.boxsize, th=self.th, part_query=query)
-        return found
+        return count(self.index, radii=radii, queries=query)
 
 
 def counted(tracers: Sequence[Tracer], radii: np.ndarray, queries: Any) -> tuple[list[np.ndarray], int]:
     """Return counts ``(l, m)`` for each set, also for both at once if there are two; and the number of queries."""
-    pos, mesh = get_pos(tracers[0].part), tracers[0].mesh
+    pos, mesh = get_pos(tracers[0].index.part), tracers[0].mesh
     places = as_queries(queries, pos.shape[-1])
     devices, most = 1 if mesh is None else mesh.size, max(int(one.k.max()) for one in tracers)
     needed = 1 << (-(-places.num // devices) - 1).bit_length()  # a power of two, so that few sizes are compiled

@@ -71,8 +71,6 @@ def to_cartesian(
 def radec(source: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return right ascensions and declinations from an object of another package, for the functions of this module.
 
-    >>> sky.match(*sky.radec(skycoord), *sky.radec(table), radius=1 / 3600)
-
     Args:
         source: A ``SkyCoord`` of astropy in any frame, which is transformed to ICRS; or a data frame, a ``Table``, a
             dict or a structured array with columns ``ra`` and ``dec``, in upper or lower case, in degrees or with a
@@ -84,6 +82,11 @@ def radec(source: Any) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         TypeError: If the source is of another kind, or a column does not hold real numbers.
         ValueError: If it does not have one column of each name, or a coordinate is invalid.
+
+    Examples:
+        >>> from jztree_utils import sky
+        >>> sky.radec({"name": ["Vega", "Altair"], "RA": [279.23, 297.70], "DEC": [38.78, 8.87]})
+        (array([279.23, 297.7 ]), array([38.78,  8.87]))
     """
     if hasattr(source, "icrs"):
         place = source.icrs
