@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_layout import AROUND, SUBJECTS
 
 import jztree as jz
-from test_layout import AROUND, SUBJECTS
 
 MODULES = ["jztree", *(f"jztree.{name}" for name in sorted(SUBJECTS)), *(f"jztree_utils.{name}" for name in AROUND)]
 

@@ -245,6 +245,12 @@ def squeeze_catalogue(
         TypeError: If ``cata`` is not a `FofCatalogue`.
         ValueError: If ``nparts`` is missing or does not match the catalogue, if ``offset_mode`` is invalid, or if there
             are more groups than ``size_out`` or global offsets above the int32 range (at run time if they are traced).
+
+    Examples:
+        >>> pos = np.array([[0.1], [0.2], [0.8], [0.9]], np.float32)
+        >>> _, catalogue = jz.friends_of_friends.jit(pos, 0.15, npart_min=2)
+        >>> jz.data.squeeze_catalogue(catalogue).count  # without the unused rows of a compiled search
+        array([2, 2], dtype=int32)
     """
     cata = by_rank(cata)
     check_no_units(catalogue=cata)

@@ -74,6 +74,12 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
         ValueError: If there is not one density per particle.
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if the density of a member is NaN, or if
             the catalogue belongs to other particles.
+
+    Examples:
+        >>> pos = np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [9.0, 9.0]], np.float32)
+        >>> grouped, catalogue = jz.friends_of_friends(pos, 1.5, npart_min=3)
+        >>> jz.halos.densest_particle(grouped, catalogue, jz.knn_density(grouped, 3)).part
+        Array([[1., 0.]], dtype=float32)
     """
     check_representable({"grouped": grouped, "cata": cata, "density": density})
     n, density = num_rows(grouped), jnp.asarray(density)

@@ -97,6 +97,13 @@ def lowest_potential_particle(
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if the catalogue belongs to other
             particles or a potential is outside the range of its dtype.
         CapacityError: If whole groups do not fit ``group_rows``.
+
+    Examples:
+        >>> pos = np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [9.0, 9.0]], np.float32)
+        >>> grouped, catalogue = jz.friends_of_friends(pos, 1.5, npart_min=3)
+        >>> lowest = jz.halos.lowest_potential_particle(grouped, catalogue)
+        >>> lowest.part, lowest.potential
+        (Array([[1., 0.]], dtype=float32), Array([-2.], dtype=float32))
     """
     pos = check_particles(grouped, max_dims=_MAX_DIMS)
     check_representable({"grouped": grouped, "cata": cata})

@@ -66,6 +66,13 @@ def principal_axes(cata: Rows) -> Axes:
 
     Raises:
         ValueError: If the catalogue has no shape tensor.
+
+    Examples:
+        >>> pos = np.array([[-3.0, 0.0], [0.0, -1.0], [0.0, 1.0], [3.0, 0.0]], np.float32)
+        >>> _, catalogue = jz.friends_of_friends(pos, 4.0, npart_min=3)
+        >>> axes = jz.halos.principal_axes(catalogue)
+        >>> np.asarray(axes.ratios).round(3)
+        array([[0.333]], dtype=float32)
     """
     if cata.shape_tensor is None:
         raise ValueError(_NO_SHAPE.format("principal_axes"))
@@ -101,6 +108,13 @@ def inertia_tensor(cata: Rows) -> jax.Array:
         ValueError: If the catalogue has no shape tensor.
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a square is outside the range of the
             dtype: in float32, for groups larger than 1e19 or smaller than 1e-19 in the unit of length.
+
+    Examples:
+        >>> pos = np.array([[-3.0, 0.0], [0.0, -1.0], [0.0, 1.0], [3.0, 0.0]], np.float32)
+        >>> _, catalogue = jz.friends_of_friends(pos, 4.0, npart_min=3)
+        >>> np.asarray(jz.halos.inertia_tensor(catalogue)).round(3)
+        array([[[4.5, 0. ],
+                [0. , 0.5]]], dtype=float32)
     """
     if cata.shape_tensor is None:
         raise ValueError(_NO_SHAPE.format("inertia_tensor"))
@@ -139,6 +153,14 @@ def spin(cata: Rows, mass: Any, radius: ArrayLike, gravity: Any, *, scale_factor
     Raises:
         ValueError: If the catalogue has no angular momentum, if shapes do not agree, or if gravity or scale_factor is
             not positive (the result is NaN if these are traced).
+
+    Examples:
+        >>> pos = jnp.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
+        >>> part = jz.data.ParticleData(pos=pos, vel=pos[:, ::-1], mass=jnp.ones(3))
+        >>> _, catalogue = jz.friends_of_friends(part, 1.5, npart_min=3)
+        >>> spin = jz.halos.spin(catalogue, catalogue.mass, catalogue.max_radius, gravity=1.0)
+        >>> np.asarray(spin).round(3)
+        array([0.272], dtype=float32)
     """
     if cata.angular_momentum is None:
         raise ValueError(
@@ -188,6 +210,11 @@ def concentration(mass: Any, radius: ArrayLike, vmax: Any, *, gravity: Any = 1.0
 
     Raises:
         ValueError: If shapes do not agree or gravity is not positive.
+
+    Examples:
+        >>> concentration = jz.halos.concentration(np.array([100.0]), np.array([1.0]), np.array([12.0]))
+        >>> np.asarray(concentration).round(2)  # the largest circular velocity is 1.2 times that at the radius
+        array([9.81], dtype=float32)
     """
     shapes = {name: np.shape(column) for name, column in {"mass": mass, "radius": radius, "vmax": vmax}.items()}
     if len(set(shapes.values())) > 1:
@@ -244,6 +271,13 @@ def total_vel_dispersion(cata: Rows) -> jax.Array:
 
     Raises:
         ValueError: If the particles have no velocities.
+
+    Examples:
+        >>> pos = jnp.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]])
+        >>> part = jz.data.ParticleData(pos=pos, vel=pos[:, ::-1], mass=jnp.ones(3))
+        >>> _, catalogue = jz.friends_of_friends(part, 1.5, npart_min=3)
+        >>> np.asarray(jz.halos.total_vel_dispersion(catalogue)).round(3)
+        array([0.816], dtype=float32)
     """
     if cata.vel_dispersion is None:
         raise ValueError("the catalogue has no vel_dispersion; make it from particles with velocities.")

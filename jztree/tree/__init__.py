@@ -99,6 +99,11 @@ def build_tree_hierarchy(
         ValueError: For other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, if the particles are
             not in z-order, or if masses are used and are negative, NaN, infinite or overflow when summed.
+
+    Examples:
+        >>> posz, _ = jz.tree.zsort(np.random.default_rng(0).random((1000, 2)), boxsize=1.0)
+        >>> jz.tree.build_tree_hierarchy(posz, jz.config.TreeConfig(leaf_size=10), boxsize=1.0)
+        TreeHierarchy(planes of 100 and 13 nodes in 2D, float32)
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
     pos = check_particles(partz)
@@ -214,6 +219,14 @@ def zsort_and_tree(
         ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, or, with
             ``cfg_tree.masses``, if a mass is negative, NaN or infinite, or if the sum of masses is out of the range of
             its dtype.
+
+    Examples:
+        >>> pos = np.random.default_rng(0).random((1000, 2))
+        >>> posz, th = jz.tree.zsort_and_tree(pos, jz.config.TreeConfig(leaf_size=10), boxsize=1.0)
+        >>> th
+        TreeHierarchy(planes of 100 and 13 nodes in 2D, float32)
+        >>> posz[th.particle_splits(1)[0] : th.particle_splits(1)[1]].shape  # the particles of the first node
+        (117, 2)
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
     pos = check_particles(part)
@@ -301,6 +314,12 @@ def zsort_and_tree_multi_type(
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite.
+
+    Examples:
+        >>> stars, gas = np.array([[0.9], [0.1]], np.float32), np.array([[0.4], [0.2], [0.3]], np.float32)
+        >>> sorted_types, th = jz.tree.zsort_and_tree_multi_type([stars, gas], one_hierarchy=True)
+        >>> th.particle_splits_of(0, plane=0), th.particle_splits_of(1, plane=0)  # one leaf with rows of both
+        (Array([0, 2], dtype=int32), Array([0, 3], dtype=int32))
     """
     cfg = checked_config(cfg_tree, TreeConfig, "cfg_tree")
     if not isinstance(data, (list, tuple, type(None))):

@@ -52,6 +52,12 @@ def center_of_mass(
         ValueError: For other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, if ``ispl`` does not ascend, or if a position or a mass
             is invalid.
+
+    Examples:
+        >>> part = jz.data.PosMass(pos=jnp.array([[0.0], [1.0], [5.0]]), mass=jnp.array([1.0, 3.0, 1.0]))
+        >>> jz.tree.center_of_mass(np.array([0, 2, 3]), part).pos  # of the rows 0 and 1, and of the row 2
+        Array([[0.75],
+               [5.  ]], dtype=float32)
     """
     del kahan_summation, block_size
     pos, num = check_particles(part), check_num(part)

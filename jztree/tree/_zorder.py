@@ -188,6 +188,11 @@ def zsort(pos: Particles | ArrayLike, boxsize: ArrayLike | None = None, domain: 
     Raises:
         TypeError: For positions or a box of the wrong type.
         ValueError: For positions or a box with a wrong shape or value.
+
+    Examples:
+        >>> posz, row = jz.tree.zsort(np.array([[0.9], [0.1], [0.5]], np.float32))
+        >>> row
+        Array([1, 2, 0], dtype=int32)
     """
     part, pos = pos, check_particles(pos)
     box = check_box(boxsize, pos.shape[1])
@@ -257,6 +262,11 @@ def search_sorted_z(
     Raises:
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
+
+    Examples:
+        >>> posz = np.array([[0.1], [0.5], [0.9]], np.float32)
+        >>> jz.tree.search_sorted_z(posz, np.array([[0.7], [0.3]], np.float32))
+        Array([2, 1], dtype=int32)
     """
     check_word(side, "side", ("left", "right"))
     if leaf_search:
