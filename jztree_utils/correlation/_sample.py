@@ -17,6 +17,8 @@ from ._progress import counting
 from ._regions import BoxParts, parts_of
 from ._totals import Totals, totals
 
+# The arguments of `pair_counts` for the second set.
+_SECOND = ("queries", "query_weights", "query_regions")
 # The arguments of each set: its particles, weights and regions.
 _SETS = {
     "data": ("part", "weight", "region"),
@@ -231,7 +233,7 @@ def _counted(sets: list[_Set], edges: np.ndarray, options: dict[str, Any]) -> Pa
     The call is not compiled as a whole: JAX would turn the ValueError for an invalid number into a JaxRuntimeError.
     """
     one, other = sets[0], sets[1] if len(sets) > 1 else None
-    second = {} if other is None else {"part_b": other.part, "weight_b": other.weight, "region_b": other.region}
+    second = {} if other is None else dict(zip(_SECOND, (other.part, other.weight, other.region), strict=True))
     try:
         found = pair_counts(one.part, edges, weights=one.weight, regions=one.region, **second, **options)
         np.asarray(found.count)
@@ -242,9 +244,13 @@ def _counted(sets: list[_Set], edges: np.ndarray, options: dict[str, Any]) -> Pa
 
 def _in_our_names(text: str, one: _Set, other: _Set | None) -> str:
     """Return a message of `pair_counts` with the names of the sets."""
-    if other is not None and re.search("part_b|weight_b|region_b", text):
-        names = dict(zip(("part_b", "weight_b", "region_b"), other.names, strict=True))
-        return re.sub("part_b|weight_b|region_b", lambda found: names[found[0]], text)
+    if other is not None:
+        first = other.names[0]
+        names = {"the query positions": f"the positions of {first}", "the queries": first}
+        names |= dict(zip(_SECOND, other.names, strict=True))
+        text, replaced = re.subn("|".join(names), lambda found: names[found[0]], text)
+        if replaced:
+            return text
     if one.names[0] == "part":
         return text
     return re.sub("the positions|a weight|a region", lambda found: f"{found[0]} of {one.names[0]}", text, count=1)

@@ -45,7 +45,7 @@ def mean_separations(
         TypeError, ValueError: If an argument is invalid.
     """
     part, part_b = from_table(part, "part"), from_table(part_b, "part_b")
-    weights = {"weight": from_table(weight, "weight"), "weight_b": from_table(weight_b, "weight_b")}
+    weights = {"weights": from_table(weight, "weight"), "query_weights": from_table(weight_b, "weight_b")}
     options: dict[str, Any] = {"mode": mode, "edges_b": edges_b, "los": los} | weights
     what, quiet = "mean separations", not progress
     num = 0 if quiet else int(get_num(part))

@@ -67,8 +67,11 @@ def angular_pair_counts(
             pos,
             chord_edges(angles),
             queries=None if others is None else unit_vectors(*others),
+            weights=columns["weight"],
+            query_weights=columns["weight_b"],
+            regions=columns["region"],
+            query_regions=columns["region_b"],
             num_regions=num_regions,
-            **columns,
         )
         counts = replace(counts, mode="theta", edges=_as_sums(angles), boxsize=None)
         if separations:
