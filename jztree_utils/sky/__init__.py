@@ -9,7 +9,7 @@ computations are in float64, in any mode of JAX.
 from ._coordinates import angle_of_chord, angular_separation, chord_of_angle, from_cartesian, radec, to_cartesian
 from ._correlation import angular_pair_counts, w_theta
 from ._distances import redshift_at
-from ._groups import angular_groups
+from ._groups import angular_groups, survey_groups
 from ._matches import Matches, match, search_around
 from ._regions import healpix_regions, region_centres, region_of
 
@@ -28,6 +28,7 @@ __all__ = [
     "region_centres",
     "region_of",
     "search_around",
+    "survey_groups",
     "to_cartesian",
     "w_theta",
 ]

@@ -287,6 +287,37 @@ def test_wrong_types_raise() -> None:
             call()
 
 
+@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("lengths", [(3.0, 20.0), (20.0, 3.0), (0.0, 5.0), (5.0, 0.0), (500.0, 40.0)])
+def test_survey_groups_equal_those_of_all_pairs(lengths: tuple[float, float], each: bool) -> None:
+    random = np.random.default_rng(8)
+    ra, dec = catalogue(300, 6)
+    distance = np.concatenate([random.uniform(0, 20, 50), random.uniform(0, 400, 200), np.full(50, 100.0)])
+    ra[-25:], dec[-25:] = ra[-50:-25], dec[-50:-25]  # equal places
+    spread = random.uniform(0.5, 1.5, (2, 300)) if each else np.ones((2, 300))
+    across, along = np.array(lengths)[:, None] * spread
+    half_chord = np.sin(exact_angles((ra, dec), (ra, dec)).astype(np.float64) * np.pi / 360)
+    linked = half_chord * (distance[:, None] + distance) <= (across[:, None] + across) / 2
+    linked &= np.abs(distance[:, None] - distance) <= (along[:, None] + along) / 2
+    _, group = connected_components(linked, directed=False)
+    first = np.unique(group, return_index=True)[1][group]
+    given = (across, along) if each else lengths
+    np.testing.assert_array_equal(sky.survey_groups(ra, dec, distance, *given), first)
+    assert len(np.unique(first)) < 300
+
+
+def test_survey_groups_of_no_objects_and_invalid_arguments() -> None:
+    assert sky.survey_groups([], [], [], 1, 1).shape == (0,)
+    for given, text in (
+        (([1.0], 1, 1), r"distance has shape \(1,\), and ra \(2,\); give one distance per object"),
+        (([1.0, -1], 1, 1), "row 1 of distance is -1; it must be at least 0"),
+        (([1.0, 1], [1], 1), r"transverse has shape \(1,\); it must be one length, or \(2,\), one per object"),
+        (([1.0, 1], 1, -2), "line_of_sight is -2; it must be at least 0"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            sky.survey_groups([1, 2], [0, 0], *given)
+
+
 class Angle:
     """Angles with a unit, in the style of a Quantity of astropy."""
 
