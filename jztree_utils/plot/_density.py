@@ -25,7 +25,7 @@ _BLOCK = 2**22  # number of particles projected at a time, so that temporary arr
 _COLOUR_MAP = "magma"
 _CIRCLE = "#7fd6ff"
 _SPHERES = ("r200m", "r200c", "r500c")  # in order of decreasing radius
-_LEGEND_WIDTH = 40  # characters
+_LEGEND_WIDTH, _LEGEND_SIZE = 40, 8  # characters, and points: the legend should hide little
 _OVERDENSITY = 200  # overdensity of the balls that represent groups of unknown size
 _IN_PIXEL = 4  # mean number of particles per pixel: with fewer, shot noise hides the structure
 _TICKS = 6  # at most, so that there is space for five-digit numbers
@@ -355,11 +355,11 @@ def _draw_circles(ax: "Axes", view: View, catalogue: FofCatalogue, number: int) 
     label = "largest group" if len(largest) == 1 else f"{len(largest)} largest groups"
     if groups.max_radius is None:
         ax.plot(*centres.T, "+", color=_CIRCLE, scalex=False, scaley=False, label=label)
-        ax.legend(loc="upper right", **ON_DARK)
+        ax.legend(loc="upper right", fontsize=_LEGEND_SIZE, **ON_DARK)
         return
-    key = Line2D([], [], linestyle="", marker="o", markersize=10, markerfacecolor="none", color=_CIRCLE)
+    key = Line2D([], [], linestyle="", marker="o", markersize=8, markerfacecolor="none", color=_CIRCLE)
     words = textwrap.fill(f"radius: {view.circles}", _LEGEND_WIDTH)
-    ax.legend([key], [f"{label}\n{words}"], loc="upper right", **ON_DARK)
+    ax.legend([key], [f"{label}\n{words}"], loc="upper right", fontsize=_LEGEND_SIZE, **ON_DARK)
     radii = np.asarray(groups.max_radius)[largest]
     steps = [np.asarray([-1, 0, 1]) if wraps else np.asarray([0]) for wraps in view.periodic]
     shifts = np.stack(np.meshgrid(*steps), axis=-1).reshape(-1, 2) * (view.high - view.low)
