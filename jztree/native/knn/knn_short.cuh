@@ -436,8 +436,9 @@ __global__ void __launch_bounds__(short_search_threads, (short_search_blocks<W, 
                  const __grid_constant__ Limits<W, T> limits, int64_t warp_bytes, uint32_t stops,
                  Unanswered unanswered) {
   int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
-  JZTREE_COUNT("warp");
   int width = queries_per_warp(problem.count(), problem.sources.num());
+  if (warp * width >= problem.count()) return;  // before it reads the scale: there may be more warps than groups
+  JZTREE_COUNT("warp");
   ShortSearch<W, K, From, T, Repeated> search(problem, *scale, limits,
                                               dynamic_shared() + threadIdx.x / warp_size * warp_bytes, stops);
   for (int64_t first = warp * width; first < problem.count(); first += warps * width) {

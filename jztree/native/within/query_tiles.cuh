@@ -26,13 +26,15 @@ void launch_tiles(Queue& queue, const Problem& problem, int warp_bytes, void (*k
 template <typename Problem, typename Work>
 __device__ inline void each_query_tile(const Problem& in, int warp_bytes, const Work& work) {
   using Setup = typename Problem::Setup;
-  alignas(16) __shared__ unsigned char memory[sizeof(Setup)];
-  const Setup& setup = share_setup(in.setup, memory);
-  int64_t warp = thread_index() / warp_size, warps = static_cast<int64_t>(gridDim.x) * blockDim.x / warp_size;
-  unsigned char* shared = dynamic_shared() + static_cast<int>(threadIdx.x) / warp_size * warp_bytes;
   // Several warps share a leaf. Tiles do not cross from leaf to leaf, because leaves may be far apart.
   int width = queries_per_warp(in.queries.num(), in.sources.num()), sharers = warp_size / width;
-  for (int64_t item = warp; item < in.queries.leaves() * sharers; item += warps) {
+  int64_t items = in.queries.leaves() * sharers, warps_a_block = blockDim.x / warp_size;
+  if (blockIdx.x * warps_a_block >= items) return;  // before it reads the setup: there may be more warps than tiles
+  alignas(16) __shared__ unsigned char memory[sizeof(Setup)];
+  const Setup& setup = share_setup(in.setup, memory);
+  int64_t warp = thread_index() / warp_size, warps = gridDim.x * warps_a_block;
+  unsigned char* shared = dynamic_shared() + static_cast<int>(threadIdx.x) / warp_size * warp_bytes;
+  for (int64_t item = warp; item < items; item += warps) {
     int64_t leaf = item / sharers, end = in.queries.leaf_row(leaf + 1);
     for (int64_t tile = in.queries.leaf_row(leaf) + item % sharers * width; tile < end; tile += warp_size)
       work(setup, shared, tile, end < tile + width ? end : tile + width);
