@@ -207,23 +207,23 @@ def _run(session: Session, name: str, experiment: Experiment) -> None:
 
 def _lines(session: Session, name: str) -> dict[str, float]:
     """Return the seconds of the lines of an experiment that were timed with these sources."""
-    begin, found = f"{name}: ", session.record.stage(STAGE)
+    begin, findings = f"{name}: ", session.record.stage(STAGE)
     return {
-        key.removeprefix(begin): one["seconds"]
-        for key, one in found.items()
-        if key.startswith(begin) and "seconds" in one and not session.missing(STAGE, key)
+        key.removeprefix(begin): finding["seconds"]
+        for key, finding in findings.items()
+        if key.startswith(begin) and "seconds" in finding and not session.missing(STAGE, key)
     }
 
 
 def judged(claims: Claims, lines: Lines) -> dict[str, bool | None]:
     """Return whether the lines agree with each claim; None if the lines of a claim are missing."""
-    found: dict[str, bool | None] = {}
+    outcomes: dict[str, bool | None] = {}
     for text, holds in claims.items():
         try:
-            found[text] = holds(lines)
+            outcomes[text] = holds(lines)
         except KeyError:
-            found[text] = None
-    return found
+            outcomes[text] = None
+    return outcomes
 
 
 def profiler(report: Path) -> list[str]:
@@ -237,12 +237,12 @@ def profiler(report: Path) -> list[str]:
 def metrics(report: str) -> dict[str, dict[str, float | str]]:
     """Return the metrics of each launch in a report of the profiler, a table after lines of other text."""
     table = report[max(report.find('"ID"'), 0) :]
-    found: dict[str, dict[str, float | str]] = {}
+    launches: dict[str, dict[str, float | str]] = {}
     for row in csv.DictReader(io.StringIO(table)):
         if row.get("Metric Name") in METRICS:
-            launch = found.setdefault(f"{row['ID']} {row['Kernel Name'][:60]}", {})
+            launch = launches.setdefault(f"{row['ID']} {row['Kernel Name'][:60]}", {})
             launch[METRICS[row["Metric Name"]]] = f"{row['Metric Value']} {row['Metric Unit']}".strip()
-    return found
+    return launches
 
 
 def _time_between_figures(session: Session) -> None:

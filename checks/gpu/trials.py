@@ -189,11 +189,11 @@ def main() -> None:
         try:
             call = prepared()
             jax.block_until_ready(call())
-            found = timings(call, job["runs"]) if job["runs"] else {}
+            finding = timings(call, job["runs"]) if job["runs"] else {}
         except Exception as error:
             text = one_line(error)  # the library may lack kernels for many dimensions
-            found = {"left out" if "this function supports" in text else "error": text}
-        tell(key=f"{job['experiment']}: {name}", **found)
+            finding = {"left out" if "this function supports" in text else "error": text}
+        tell(key=f"{job['experiment']}: {name}", **finding)
 
 
 if __name__ == "__main__":

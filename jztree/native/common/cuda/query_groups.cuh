@@ -21,8 +21,8 @@ __device__ inline int64_t multiprocessors() {
 
 // The number of consecutive queries that a warp answers together. The walk of a warp is long, so few queries take
 // longest if their warps leave multiprocessors unused. Therefore a warp answers fewer queries if the GPU can run the
-// warps at once. Queries that are few among many sources are far apart. A warp with 32 such queries visits most sources, so
-// fewer queries per warp need less work in all, also if their warps run in several rounds.
+// warps at once. Queries that are few among many sources are far apart. A warp with 32 such queries visits most
+// sources, so fewer queries per warp need less work in all, also if their warps run in several rounds.
 constexpr int64_t far_warps = 64, near_warps = 16;  // per multiprocessor
 constexpr int64_t most_narrow_warps = 8192;         // with fewer than 32 queries, on the largest GPUs
 __device__ inline int queries_per_warp(int64_t queries, int64_t sources) {
