@@ -113,7 +113,7 @@ class Trials:
         """Yield searches for the most queries of which a warp answers 1, 2, 4 or 8, and with one query more.
 
         Then a warp answers twice as many, so the two times compare these numbers. Far queries are few among many
-        particles, and near ones are the particles. The limits are those of common/cuda/query_groups.cuh.
+        particles, and near ones are the particles. common/cuda/query_groups.cuh has the limits.
         """
         multiprocessors = getattr(jax.devices()[0], "core_count", None) or 2
         near, far = 16 * multiprocessors, min(64 * multiprocessors, 8192)
