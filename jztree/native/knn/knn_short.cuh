@@ -426,8 +426,7 @@ class ShortSearch {
   Candidate<T> last_;         // the last neighbour that earlier searches found
   int first_, count_;         // the neighbours of this search: their place among all, and their number
   int own_, patience_, tile_begin_, tile_count_;
-  unsigned images_;
-  uint32_t query_;
+  uint32_t images_, query_;
 };
 
 template <int W, int K, typename From, typename T, bool Repeated = false>
