@@ -1,6 +1,6 @@
 """Densities and smoothing lengths from the k nearest neighbours.
 
-All functions search with `jztree.knn.knn` and reduce the neighbours of each query during the search (``reduce_func``),
+All functions search with `jztree.knn.nearest` and reduce the neighbours of each query during the search (``reduce``),
 so they keep no neighbour list. On several devices, they send only the positions and masses of ghosts. In addition to
 the search, they cost a few operations per neighbour.
 
@@ -34,7 +34,7 @@ from .arguments import (
 from .config import KNNConfig
 from .data import Pos, PosMass, get_num
 from .derivatives import ratio
-from .knn import field_of, knn
+from .knn import field_of, nearest
 from .particles import Index, Particles, check_width, get_num_total, particles_of
 from .sph import SphKernel, sph_kernel_of
 
@@ -254,7 +254,7 @@ def _dims(part: Any) -> int:
 
 
 def _check_at_least(k: int, least: int) -> None:
-    """Raise ValueError if ``k`` is below ``least``; `knn` reports values that are not integers."""
+    """Raise ValueError if ``k`` is below ``least``; `nearest` reports values that are not integers."""
     if isinstance(k, (int, np.integer)) and k < least:
         raise ValueError(f"k is {k}, but this density needs at least {least} neighbours; use a larger k.")
 
@@ -263,7 +263,7 @@ def _reduced(func: Any, part: Any, k: int, search: tuple[Any, Any, str, KNNConfi
     """Apply ``func`` to the neighbours of each query. Only positions and masses are sorted and sent.
 
     Args:
-        func: See ``reduce_func`` of `knn`.
+        func: See ``reduce`` of `nearest`.
         part: Particles or an index.
         k: Number of neighbours.
         search: The arguments ``queries``, ``boxsize``, ``order`` and ``cfg`` of the density.
@@ -282,7 +282,7 @@ def _reduced(func: Any, part: Any, k: int, search: tuple[Any, Any, str, KNNConfi
         query_pos = check_particles(queries, "query positions")
         queries = Pos(pos=query_pos, num=getattr(queries, "num", None))
     searched = dataclasses.replace(index, part=sources) if isinstance(index, Index) else sources
-    found = knn(searched, k, boxsize, None, queries, "reduce", func, order, cfg)
+    found = nearest(searched, k, queries=queries, boxsize=boxsize, reduce=func, order=order, cfg=cfg)
     faults = mass_faults(
         mass_rows(sources, common_dtype(pos, *(() if mass is None else (mass,)))), get_num(sources), pos.shape[0]
     )

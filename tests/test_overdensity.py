@@ -201,7 +201,7 @@ def test_several_devices_agree_bitwise_with_one(ndev: int) -> None:
         density = np.array([3000.0, 2.0, 20.0]) * len(pos) / 2
         for box in (0.0, 1.0):
             one = spherical_overdensity.jit(alone, density, queries=here, boxsize=box)
-            found = spheres(part, Pos(pos=there.pos, num=there.num), density, boxsize=box)
+            found = spheres(part, density, queries=Pos(pos=there.pos, num=there.num), boxsize=box)
             for field in FIELDS:
                 got = getattr(found, field)
                 np.testing.assert_array_equal(

@@ -62,7 +62,7 @@ def _exact_attach_limit(attach_within: Any, arguments: dict[str, Any]) -> Radii:
     return attach_limit(limit, _exact_lengths(arguments["rlink"], arguments))
 
 
-_READ = {
+_READ: dict[str, Any] = {
     "rlink": Kind(SPEC, _exact_lengths),
     "attached": Kind(P(-1)),
     "attach_within": Kind(SPEC, _exact_attach_limit),

@@ -63,7 +63,7 @@ def _exact_limit(max_radius: Any, arguments: dict[str, Any]) -> Radii:
     return as_limit(_widest(max_radius, arguments["allow_missing"]), *rows_and_num(searching))
 
 
-_READ = {
+_READ: dict[str, Any] = {
     "k": Kind(None, _checked_k),
     "max_radius": Kind(SPEC, _exact_limit),
     **{name: Kind(P(-1)) for name in ("source_mask", "batch", "query_batch")},
@@ -182,9 +182,10 @@ def nearest(
     entries = _entries((part, boxsize, None), k, queries, (words, reduce), limits, order == "z", cfg)
     if reduce is not None:
         return entries[0]
+    distance, index, *properties = entries
     if not fields:
-        return Neighbours(*entries)
-    return NeighboursWithFields(*entries[:2], dict(zip(fields, entries[2:], strict=True)))
+        return Neighbours(distance, index)
+    return NeighboursWithFields(distance, index, dict(zip(fields, properties, strict=True)))
 
 
 def _field_words(fields: Any, part: Any) -> list[str]:

@@ -134,9 +134,9 @@ def spherical_overdensity(
     """
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
     given, centres, box = read_spheres(part, boxsize, queries)
-    pos, mass, densities, gravity = given.pos, given.part.mass, check_density(density), _check_gravity(gravity)
+    pos, mass, densities, constant = given.pos, given.part.mass, check_density(density), _check_gravity(gravity)
     # If the constant is out of the range of float32, its root may still be in range.
-    root = np.sqrt(np.float64(gravity)) if is_concrete(gravity) else jnp.sqrt(jnp.asarray(gravity))
+    root = np.sqrt(np.float64(constant)) if is_concrete(constant) else jnp.sqrt(jnp.asarray(constant))
     speed_unit = jnp.asarray(root, pos.dtype)
     one_density = densities.words.ndim == 1
     densities = Exact(densities.words.reshape(-1, densities.words.shape[-1]))

@@ -75,7 +75,7 @@ class PairCounts:
     cross: bool | None = static_field(default=None)
 
 
-_READ = {name: Kind(P(-1)) for name in ("query_weights", "regions", "query_regions")} | {
+_READ: dict[str, Any] = {name: Kind(P(-1)) for name in ("query_weights", "regions", "query_regions")} | {
     "edges": Kind(P(), lambda _, arguments: exact_bins(arguments).edges),
     "edges_b": Kind(P(), lambda _, arguments: exact_bins(arguments).edges_b),
 }

@@ -3,7 +3,8 @@
 An index holds the particles in the order of the user, and the result of the sort: positions in z-order, the hierarchy
 over them, and the way from input rows to z-ordered rows. A search on an index brings only its own data (weights, radii,
 velocities) to the z-order. Everything that it then computes, and so every bit of its results, is the same as in a
-search that sorts."""
+search that sorts.
+"""
 
 import dataclasses
 from typing import Any
@@ -74,7 +75,8 @@ def sorted_by_index(given: InputParticles, num: jax.Array, cfg: TreeConfig) -> S
         num: Number of particles, available only after all checks.
         cfg: Options of the hierarchy that the search asks for.
     """
-    index: Index = given.th
+    index = given.th
+    assert isinstance(index, Index)
     sources: SortedParticles = index.sources
     sources = dataclasses.replace(sources, num=num, th=_hierarchy(index, num, cfg))
     posz, rows, moved = sources.pos, sources.rows, sources.moved

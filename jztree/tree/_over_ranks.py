@@ -143,8 +143,9 @@ class SortedRange:
 
     def bring(self, rows: Any) -> Any:
         """Move further rows of the input, a pytree of arrays ``(n, ...)``, to the places of their particles."""
-        n = self.merge.shape[0]
-        sent = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), self.route.order), rows)
+        n, order = self.merge.shape[0], self.route.order
+        assert order is not None
+        sent = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), order), rows)
         arrived, _, _ = comm.exchange(sent, self.route.traffic, Capacity(n, "sort"), name="sort")
         return jax.tree.map(lambda leaf: kernels.gather_rows(leaf, self.merge), arrived)
 

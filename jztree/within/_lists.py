@@ -32,10 +32,10 @@ class NeighbourLists(NamedTuple):
     """
 
     distance: jax.Array
-    index: jax.Array
+    index: jax.Array  # type: ignore[assignment]  # the name is also a method of tuples
     splits: jax.Array
 
-    def count(self) -> jax.Array:
+    def count(self) -> jax.Array:  # type: ignore[override]
         """Return ``(q,)`` int32, the number of neighbours of each query."""
         return jnp.diff(self.splits)
 

@@ -24,8 +24,8 @@ class NearestWithin(NamedTuple):
     """
 
     distance: jax.Array
-    index: jax.Array
-    count: jax.Array
+    index: jax.Array  # type: ignore[assignment]  # the name is also a method of tuples
+    count: jax.Array  # type: ignore[assignment]
 
     def is_cut(self) -> jax.Array:
         """Return ``(q,)`` bool: True for queries with more than ``max_neighbours`` neighbours."""

@@ -166,7 +166,7 @@ class PointSearch:
             return np.zeros(len(radii), kind)
         reach, none = self._reach(places, radii)
         with jax.enable_x64(True):
-            options = {"queries": padded(places), "weights": _padded(weight)}
+            options: dict[str, Any] = {"queries": padded(places), "weights": _padded(weight)}
             counts = np.asarray(count_within.jit(self.index(), radii=np.sort(reach), **options), kind)[: len(places)]
         total = counts.sum(axis=0) if of_places is None else of_places @ counts
         return np.where(none, 0, total[np.argsort(np.argsort(reach, kind="stable"), kind="stable")])
