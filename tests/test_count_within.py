@@ -206,9 +206,7 @@ def test_radius_per_query_over_devices_without_num(ndev: int) -> None:
     expected = brute(pos, pos, own[:, None])[:, 0]
     found = count_within.smap(mesh_of(ndev), jit=True)(dealt, reach)
     np.testing.assert_array_equal(np.ravel(found), expected)
-    found = count_within.smap(mesh_of(ndev), jit=True)(
-        Pos(pos=dealt), radii=reach[..., None] * [0.5, 1]
-    )
+    found = count_within.smap(mesh_of(ndev), jit=True)(Pos(pos=dealt), radii=reach[..., None] * [0.5, 1])
     np.testing.assert_array_equal(found[..., 1].ravel(), expected)
     radius, _ = knn.smap(mesh_of(ndev), jit=True)(dealt, 60, max_radius=reach)
     np.testing.assert_array_equal(np.isfinite(radius).sum(axis=-1).ravel(), expected)

@@ -165,7 +165,7 @@ def test_searches_have_short_names() -> None:
     assert jztree.nearest is jztree.knn.nearest
     assert jztree.friends_of_friends is jztree.fof.friends_of_friends
     searches = ("density", "fof", "overdensity", "radius")
-    short = {"dbscan", "fof_labels", "group_labels", *jztree.radius.__all__, *jztree.density.__all__, *jztree.overdensity.__all__}
+    short = {"dbscan", "group_labels", *jztree.radius.__all__, *jztree.density.__all__, *jztree.overdensity.__all__}
     for module in searches:
         for name in short & set(getattr(jztree, module).__all__) & set(jztree.__all__):
             assert getattr(jztree, name) is getattr(getattr(jztree, module), name), name

@@ -40,15 +40,15 @@ def test_searches_are_bitwise_equal_with_padded_dimensions(box: Any, dtype: Any)
         found = jz.knn.knn.jit(pos, 40, own, part_query=query, max_radius=radius)
         assert_same(found, jz.knn.knn.jit(padded(pos), 40, whole, part_query=padded(query), max_radius=radius))
         assert_same(count_within.jit(pos, radius, boxsize=own), count_within.jit(padded(pos), radius, boxsize=whole))
-        found, expected = (neighbours_within.jit(*one) for one in ((pos, radius, own), (padded(pos), radius, whole)))
+        found, expected = (
+            neighbours_within.jit(one, radius, boxsize=box) for one, box in ((pos, own), (padded(pos), whole))
+        )
         assert_same(found.splits, expected.splits)
         np.testing.assert_array_equal(np.sort(found.distance), np.sort(expected.distance))
         found, expected = (jz.fof.fof_labels.jit(*one)[1] for one in ((pos, radius, own), (padded(pos), radius, whole)))
         assert_same(found, expected)
         edges = np.linspace(0, radius, 5)
-        found, expected = (
-            pair_counts.jit(*one, boxsize=box) for *one, box in ((pos, edges, own), (padded(pos), edges, whole))
-        )
+        found, expected = (pair_counts.jit(one, edges, boxsize=box) for one, box in ((pos, own), (padded(pos), whole)))
         assert_same(found.count, expected.count)
 
 
@@ -57,7 +57,7 @@ def test_vectors_and_shifts_of_pairs_drop_padded_dimensions(box: Any, dtype: Any
     for dims in PADDED:
         pos = oracles.uniform(40, dims, dtype) * 2 - dtype(0.5)
         own, whole = box_of(box, dims)
-        found, expected = (pairs_within.jit(*one) for one in ((pos, 0.9, own), (padded(pos), 0.9, whole)))
+        found, expected = (pairs_within.jit(one, 0.9, boxsize=box) for one, box in ((pos, own), (padded(pos), whole)))
         count = int(found.num)
         assert count == int(expected.num) > 0
         rows, places = (

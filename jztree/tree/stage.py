@@ -279,7 +279,7 @@ def _filled(rows: jax.Array, used: jax.Array, value: Any) -> jax.Array:
 
 
 def set_stage(
-    part: Particles | ArrayLike,
+    part: Particles | Index | ArrayLike,
     part_query: Particles | ArrayLike | None = None,
     boxsize: ArrayLike | None = None,
     cfg: RadiusConfig | None = None,
@@ -291,9 +291,10 @@ def set_stage(
     of the stage are then wrapped in a class with the same attributes.
 
     Args:
-        part: Sources: a particle class with ``pos`` ``(n, d)``, float32 or float64, or an array of positions.
+        part: Sources: a particle class with ``pos`` ``(n, d)``, float32 or float64; an array of positions; or a
+            `jztree.Index` of either, which is not sorted again.
         part_query: Queries of the same dtype. None means the sources.
-        boxsize: Periodic length, or one per dimension. 0 or None means open.
+        boxsize: Periodic length, or one per dimension. 0 or None means open. An index has its own box.
         cfg: Options. ``cfg.ghost_rows`` is the capacity for ghosts.
         data: Pytree of arrays ``(n, ...)`` to sort with the sources.
 
@@ -306,10 +307,11 @@ def set_stage(
         RuntimeError: At run time, on every rank, if a position is NaN or infinite.
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
+    part, boxsize, index = opened(part, boxsize)
     pos = check_particles(part)
     check_data(data, pos.shape[0])
     carried = attach_columns(part, (), pos)
-    sources, queries = InputParticles(carried, check_num(part), jax.tree.map(jnp.asarray, data)), None
+    sources, queries = InputParticles(carried, check_num(part), jax.tree.map(jnp.asarray, data), th=index), None
     if part_query is not None:
         carried = attach_columns(part_query, (), check_queries(part_query, pos))
         queries = InputParticles(carried, check_num(part_query), name="the query positions")

@@ -1,6 +1,6 @@
 """Exact counts of the queries whose k-th nearest particle is within each of some radii.
 
-The distance to the k-th neighbour (`jztree.knn.nearest`) decides, unless it equals a radius up to rounding. The particles
+The distance to the k-th neighbour (`jztree.knn.nearest`) decides unless it equals a radius up to rounding. Particles
 within each radius of such queries are counted (`jztree.radius.count_within`): the k-th particle is within a radius if
 at least k particles are. These are a few queries in 10,000 for random places, and possibly all for lattices.
 
