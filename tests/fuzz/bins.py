@@ -25,10 +25,9 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     rows, others = int(pick(random, 0, 1, 25, 64, 130, 400)), int(pick(random, 0, 0, 90))
     bins, bins_b, jit = int(pick(random, 1, 3, 8, 40)), int(pick(random, 1, 5, 40)), pick(random, "", ".jit", ".jit")
     second = "" if mode == "r" else f", mode={mode!r}, edges_b=edges_b, los={los!r}"
-    other = ", part_b=other" if others else ""
-    lines = (
-        f"part = jz.data.Pos(pos=pos, num=num)\nfound = jz.radius.pair_counts{jit}(part, edges, boxsize{other}{second})"
-    )
+    other = ", queries=other" if others else ""
+    call = f"jz.radius.pair_counts{jit}(part, edges, boxsize=boxsize{other}{second})"
+    lines = f"part = jz.data.Pos(pos=pos, num=num)\nfound = {call}"
     for _ in range(_CASES if jit else _CASES // 4):
         points = inputs.points(random, rows, dims, dtype)
         if los == "midpoint":

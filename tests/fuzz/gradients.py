@@ -35,7 +35,7 @@ _PLAIN = {
     "grouped": "jz.fof.fof_and_catalogue(part, 0.2, box)[0].{property}",
     "labelled": "jz.fof.fof_labels(part, 0.2, box)[0].{property}",
     "sorted": "jz.tree.zsort(part, box)[0].{property}",
-    "spheres": "jz.overdensity.spherical_overdensity(part, part.pos[:3], 50.0 * density, box,"
+    "spheres": "jz.overdensity.spherical_overdensity(part, 50.0 * density, queries=part.pos[:3], boxsize=box,"
     " cfg=jz.config.OverdensityConfig(npart_min=2)).{sphere}",
     "neighbours": "jz.knn.knn(part, 4, boxsize=box, result='{property}')",
 }

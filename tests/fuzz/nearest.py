@@ -11,25 +11,25 @@ from .case import Case, Outcome, WrongError, expect_error
 from .distances import distances, may_refuse, on_lattice, rounding, unsound, within
 from .fof import linking_length
 from .inputs import pick
-from .knn import check_radii, permuted
+from .knn import check_radii
 
 _CASES = 24  # of one shape
 _PART = "part = jz.data.Pos(pos=pos, num=num)\n"
 _CALLS = {
-    "eager": "rad, idx = jz.knn.knn(part, {k}, boxsize=boxsize{query}, max_radius=radius)\n"
-    "found = jz.radius.nearest_within(part, radius, {k}, boxsize{query})",
-    "jit": "rad, idx = jz.knn.knn.jit(part, {k}, boxsize=boxsize{query}, max_radius=radius)\n"
-    "found = jz.radius.nearest_within.jit(part, radius, {k}, boxsize{query})",
+    "eager": "rad, idx = jz.nearest(part, {k}, boxsize=boxsize{query}, max_radius=radius)\n"
+    "found = jz.nearest_within(part, radius, {k}, boxsize=boxsize{query})",
+    "jit": "rad, idx = jz.nearest.jit(part, {k}, boxsize=boxsize{query}, max_radius=radius)\n"
+    "found = jz.nearest_within.jit(part, radius, {k}, boxsize=boxsize{query})",
     "traced": "(rad, idx), found = search(part, {query_argument}, radius, boxsize)",
-    "sorted": "posz, th = jz.tree.zsort_and_tree.jit(part, boxsize=boxsize)\n"
-    "rad, idx = jz.knn.knn.jit(posz, {k}, boxsize=boxsize, th=th{query}, max_radius=radius)\n"
-    "found = jz.radius.nearest_within.jit(posz, radius, {k}, boxsize, th=th{query})",
+    "index": "index = jz.build_index.jit(part, boxsize)\n"
+    "rad, idx = jz.nearest.jit(index, {k}{query}, max_radius=radius)\n"
+    "found = jz.nearest_within.jit(index, radius, {k}{query})",
 }
 _TRACED = """
 @jax.jit
 def search(part, query, radius, box):
-    nearest = jz.knn.knn(part, {k}, boxsize=box, part_query=query, max_radius=radius)
-    return nearest, jz.radius.nearest_within(part, radius, {k}, box, part_query=query)
+    nearest = jz.nearest(part, {k}, boxsize=box, queries=query, max_radius=radius)
+    return nearest, jz.nearest_within(part, radius, {k}, boxsize=box, queries=query)
 """
 
 
@@ -37,13 +37,12 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield searches of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 1, 2, 25, 64, 130)), int(random.integers(1, 9))
-    way = pick(random, "eager", "jit", "jit", "traced", "sorted")
+    way = pick(random, "eager", "jit", "jit", "traced", "index")
     k, queries = int(pick(random, 1, 2, 4, 8, 33, rows + 3)), int(pick(random, 0, 0, 9))
-    query = ", part_query=query" if queries else ""
+    query = ", queries=query" if queries else ""
     lines = _PART + _CALLS[way].format(k=k, query=query, query_argument="query" if queries else "None")
     setup = _TRACED.format(k=k) if way == "traced" else ""
-    # With a hierarchy, the queries are in its order.
-    each = bool(random.random() < 0.4) and (way != "sorted" or queries > 0)
+    each = bool(random.random() < 0.4)
     kind = (np.float64 if x64 else np.float32) if way == "traced" else None
     asking = ("query", "radius") if queries else ("pos", "radius")
     of_rows = {"num": ("pos",), "": asking} if queries else {"num": asking if each else ("pos",)}
@@ -105,8 +104,6 @@ class _Judge:
         if expect_error(outcome, must, may_refuse(everything, lengths, self.x64)):
             return
         rad, idx, found = np.asarray(outcome["rad"]), np.asarray(outcome["idx"]), outcome["found"]
-        if "posz" in outcome.names:
-            pos = permuted(np.asarray(outcome["posz"].pos)[:num], pos)
         if not (np.array_equal(rad, found.distance) and np.array_equal(idx, found.index)):
             raise WrongError(
                 "nearest_within is not knn with that max_radius", (rad, idx), (found.distance, found.index)

@@ -15,21 +15,20 @@ _CASES = 24  # of one shape
 _FARTHEST = 2.5  # largest radius in box lengths
 _PART = "part = jz.data.Pos(pos=pos, num=num)\n"
 _CALLS = {
-    "eager": "pairs = jz.radius.pairs_within(part, radius, boxsize{options})",
-    "jit": "pairs = jz.radius.pairs_within.jit(part, radius, boxsize{options})",
-    "sorted": "part, th = jz.tree.zsort_and_tree.jit(part, boxsize=boxsize)\n"
-    "pairs = jz.radius.pairs_within.jit(part, radius, boxsize, th=th{options})",
+    "eager": "pairs = jz.radius.pairs_within(part, radius, boxsize=boxsize{options})",
+    "jit": "pairs = jz.radius.pairs_within.jit(part, radius, boxsize=boxsize{options})",
+    "index": "pairs = jz.pairs_within.jit(jz.build_index.jit(part, boxsize), radius{options})",
 }
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
-    way = pick(random, "eager", "jit", "jit", "sorted")
+    way = pick(random, "eager", "jit", "jit", "index")
     rows, dims = int(pick(random, 0, 1, 2, 9, 25, 40)), int(random.integers(1, 4))
     queries, full = int(pick(random, 0, 0, 7)), bool(random.random() < 0.5)
-    options = (", part_query=query" if queries else "") + (", full=True" if full else "")
-    each = bool(random.random() < 0.4) and (queries > 0 or (full and way != "sorted"))
+    options = (", queries=query" if queries else "") + (", full=True" if full else "")
+    each = bool(random.random() < 0.4) and (queries > 0 or full)
     asking = ("query",) if queries else ("pos",)
     asking += ("radius",) if each else ()
     of_rows = {"num": ("pos",), "": asking} if queries else {"num": asking}
@@ -80,9 +79,6 @@ class _Judge:
             return
         if far.any():
             raise WrongError("no error although a position is too many boxes away", "an error", "an answer")
-        if "part" in outcome.names and "th" in outcome.names:
-            pos = np.asarray(outcome["part"].pos)[:num]
-            query = values.get("query", pos)
         _check(_Images(pos, query, radius, sides, self.kind), outcome["pairs"])
 
 

@@ -28,21 +28,23 @@ _KINDS = {
     "reachability": ("spanning_tree", _TREE.format(core_k=_CORE_K)),
     "count": (
         "count_within",
-        "many = [join(search(part, radius, boxsize), counts)]\none = [here(pos, radius, boxsize)]",
+        "many = [join(search(part, radius, boxsize=boxsize), counts)]\none = [here(pos, radius, boxsize=boxsize)]",
     ),
     "count of each": (
         "count_within",
-        "many = [join(search(part, deal(reach, counts), boxsize), counts)]\none = [here(pos, reach, boxsize)]",
+        "many = [join(search(part, deal(reach, counts), boxsize=boxsize), counts)]\n"
+        "one = [here(pos, reach, boxsize=boxsize)]",
     ),
     "counts": (
         "count_within",
-        "radii = np.array([[radius / 2, radius, 2 * radius]])\n"
-        "many = [join(search(part, radii, boxsize), counts)]\none = [here(pos, radii, boxsize)]",
+        "radii = np.array([radius / 2, radius, 2 * radius])\n"
+        "many = [join(search(part, radii=radii, boxsize=boxsize), counts)]\n"
+        "one = [here(pos, radii=radii, boxsize=boxsize)]",
     ),
     "lists": (
         "neighbours_within",
-        "many = search(part, radius, boxsize, nearest_first=True)\n"
-        "one = here(pos, radius, boxsize, nearest_first=True)\n"
+        "many = search(part, radius, boxsize=boxsize, nearest_first=True)\n"
+        "one = here(pos, radius, boxsize=boxsize, nearest_first=True)\n"
         "totals = np.asarray(many.splits)[:, -1]\n"
         "numbers = join(np.diff(np.asarray(many.splits), axis=1), counts)\n"
         "many = [numbers, join(many.index, totals), join(many.distance, totals)]\n"
@@ -50,8 +52,8 @@ _KINDS = {
     ),
     "nearest": (
         "nearest_within",
-        "many = [join(x, counts) for x in jax.tree.leaves(search(part, radius, 3, boxsize))]\n"
-        "one = jax.tree.leaves(here(pos, radius, 3, boxsize))",
+        "many = [join(x, counts) for x in jax.tree.leaves(search(part, radius, 3, boxsize=boxsize))]\n"
+        "one = jax.tree.leaves(here(pos, radius, 3, boxsize=boxsize))",
     ),
     "pairs": (
         "pairs_within",
@@ -62,8 +64,8 @@ _KINDS = {
         "    rows = [np.concatenate([x[rank, :n] for x in columns], axis=1) for rank, n in enumerate(num)]\n"
         "    rows = np.concatenate(rows)\n"
         "    return rows[np.lexsort(rows.T)]\n"
-        "many = [edges(search(part, radius, boxsize, full=True))]\n"
-        "one = [edges(here(pos, radius, boxsize, full=True))]",
+        "many = [edges(search(part, radius, boxsize=boxsize, full=True))]\n"
+        "one = [edges(here(pos, radius, boxsize=boxsize, full=True))]",
     ),
     "pair counts": (
         "pair_counts",
@@ -73,17 +75,18 @@ _KINDS = {
     ),
     "sums": (
         "kernel_sums",
-        "many = [join(search(part, deal(reach, counts), boxsize, form='mean_h'), counts)]\n"
-        "one = [here(pos, reach, boxsize, form='mean_h')]",
+        "many = [join(search(part, deal(reach, counts), boxsize=boxsize, form='mean_h'), counts)]\n"
+        "one = [here(pos, reach, boxsize=boxsize, form='mean_h')]",
     ),
     "clusters": (
         "dbscan",
-        "many = [join(x, counts) for x in search(part, radius, 3, boxsize)]\none = here(pos, radius, 3, boxsize)",
+        "many = [join(x, counts) for x in search(part, radius, min_samples=3, boxsize=boxsize)]\n"
+        "one = here(pos, radius, min_samples=3, boxsize=boxsize)",
     ),
     "spheres": (
         "spherical_overdensity",
-        "many = [join(x, counts) for x in jax.tree.leaves(search(part, part, density, boxsize=boxsize))]\n"
-        "one = jax.tree.leaves(here(pos, pos, density, boxsize=boxsize))",
+        "many = [join(x, counts) for x in jax.tree.leaves(search(part, density, queries=part, boxsize=boxsize))]\n"
+        "one = jax.tree.leaves(here(pos, density, queries=pos, boxsize=boxsize))",
     ),
 }
 # The modules of functions that are not in jz.radius.

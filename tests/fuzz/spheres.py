@@ -13,8 +13,8 @@ from .inputs import pick
 
 _CASES = 16  # of one shape
 _CALL = (
-    "found = jz.overdensity.spherical_overdensity{twin}(jz.data.PosMass(pos=pos, mass=mass, num=num), centre, density, "
-    "boxsize, cfg=jz.config.OverdensityConfig(npart_min={least}))"
+    "found = jz.overdensity.spherical_overdensity{twin}(jz.data.PosMass(pos=pos, mass=mass, num=num), density, "
+    "queries=centre, boxsize=boxsize, cfg=jz.config.OverdensityConfig(npart_min={least}))"
 )
 _NEAR = 1e-9  # relative differences that rounding may decide either way
 

@@ -18,9 +18,10 @@ from .inputs import pick
 _CASES = 16  # of one shape
 _SMOOTH = ("cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
 _CALL = (
-    "jz.radius.kernel_sums{jit}(part, h, boxsize{query}, values=values, kernel={kernel!r}, form={form!r}{derivative})"
+    "jz.radius.kernel_sums{jit}(part, h, boxsize=boxsize{query}, values=values, kernel={kernel!r}, "
+    "form={form!r}{derivative})"
 )
-_TRACED = "sums_of = jax.jit(lambda part, h, boxsize, values, query=None, h_query=None: {call})"
+_TRACED = "sums_of = jax.jit(lambda part, h, boxsize, values, query=None, query_h=None: {call})"
 
 
 def batch(random: np.random.Generator) -> Iterator[Case]:
@@ -33,12 +34,12 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     gradient = kernel in _SMOOTH and bool(random.random() < 0.3)
     call = _CALL.format(
         jit=".jit" if way == "jit" else "",
-        query=", part_query=query, h_query=h_query" if queries else "",
+        query=", queries=query, query_h=query_h" if queries else "",
         kernel=kernel,
         form=form,
         derivative=', derivative="gradient"' if gradient else "",
     )
-    traced = "sums_of(part, h, boxsize, values" + (", query, h_query)" if queries else ")")
+    traced = "sums_of(part, h, boxsize, values" + (", query, query_h)" if queries else ")")
     lines = f"part = jz.data.Pos(pos=pos, num=num)\nsums = {traced if way == 'traced' else call}"
     setup = _TRACED.format(call=call) if way == "traced" else ""
     kind = (np.float64 if x64 else np.float32) if way == "traced" else None
@@ -49,9 +50,9 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         values["h"] = _lengths(random, points, rows, shared[0], kind)
         if queries:
             values["query"] = inputs.positions(random, queries, dtype, points.sides, points.length)
-            values["h_query"] = _lengths(random, points, queries, shared[1], kind)
+            values["query_h"] = _lengths(random, points, queries, shared[1], kind)
         own = ("pos", "values") if shared[0] else ("pos", "h", "values")
-        asking = ("query",) if shared[1] else ("query", "h_query")
+        asking = ("query",) if shared[1] else ("query", "query_h")
         of_rows = {"num": own, "": asking} if queries else {"num": own}
         yield Case(lines, values, _Judge(x64, kernel, form, gradient), of_rows, setup, x64)
 
@@ -86,7 +87,7 @@ class _Sides:
         pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
         h = np.broadcast_to(np.asarray(values["h"], np.float64), len(values["pos"]))[:num]
         query = values.get("query", pos)
-        h_query = np.broadcast_to(np.asarray(values["h_query"], np.float64), len(query)) if "query" in values else h
+        h_query = np.broadcast_to(np.asarray(values["query_h"], np.float64), len(query)) if "query" in values else h
         return cls(query, pos, h_query, h, values["values"][:num].astype(np.float64), sides)
 
     def each(self, form: str) -> np.ndarray:
@@ -138,7 +139,7 @@ class _Judge:
     def _refusal(self, values: dict[str, Any], given: _Sides) -> str | None:
         kind = np.finfo(np.float64 if self.x64 else np.float32)
         # A single length is checked even if there are no rows. Of two equivalent lengths, one is checked.
-        shared = [values[name] for name in ("h", "h_query") if name in values and np.ndim(values[name]) == 0]
+        shared = [values[name] for name in ("h", "query_h") if name in values and np.ndim(values[name]) == 0]
         lengths = np.concatenate([given.h, given.h_query, np.asarray(shared, np.float64)])
         if not (np.isfinite(lengths) & (lengths >= kind.tiny) & (lengths <= kind.max)).all():
             return "a smoothing length is not positive, or out of range"
