@@ -282,12 +282,12 @@ def _reduced(func: Any, part: Any, k: int, search: tuple[Any, Any, str, KNNConfi
         query_pos = check_particles(queries, "query positions")
         queries = Pos(pos=query_pos, num=getattr(queries, "num", None))
     searched = dataclasses.replace(index, part=sources) if isinstance(index, Index) else sources
-    found = nearest(searched, k, queries=queries, boxsize=boxsize, reduce=func, order=order, cfg=cfg)
+    density = nearest(searched, k, queries=queries, boxsize=boxsize, reduce=func, order=order, cfg=cfg)
     faults = mass_faults(
         mass_rows(sources, common_dtype(pos, *(() if mass is None else (mass,)))), get_num(sources), pos.shape[0]
     )
-    faults.append(row_fault(jnp.isnan(found), None, _LOST % found.dtype))
-    return jnp.where(comm.check_all(0, faults) == 0, found, jnp.nan)
+    faults.append(row_fault(jnp.isnan(density), None, _LOST % density.dtype))
+    return jnp.where(comm.check_all(0, faults) == 0, density, jnp.nan)
 
 
 def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:

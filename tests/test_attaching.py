@@ -119,7 +119,7 @@ def test_several_devices_give_the_groups_of_one(random, crowded: bool) -> None:
 def twins(attached: Any, within: float | None) -> Any:
     """Yield functions that return catalogues: a plain call, the compiled twin, and one compiled by the user."""
     given = jnp.float32(_RLINK)
-    yield lambda part: jz.fof.fof_and_catalogue(part, _RLINK, _BOX, _CFG, None, attached, within)
+    yield lambda part: jz.fof.fof_and_catalogue(part, _RLINK, _BOX, _CFG, attached=attached, attach_within=within)
     yield lambda part: jz.fof.fof_and_catalogue.jit(part, _RLINK, _BOX, _CFG, attached=attached, attach_within=within)
     traced = jax.jit(lambda *args: jz.fof.fof_and_catalogue(*args, _BOX, _CFG, attached=attached, attach_within=within))
     yield lambda part: traced(part, given)

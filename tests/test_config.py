@@ -117,12 +117,11 @@ def test_nested_configuration_of_wrong_class_raises() -> None:
 @pytest.mark.parametrize("what", ["cfg", "th"])
 def test_cfg_or_th_of_wrong_type_raises(what: str, wrong: Any, twin: str) -> None:
     pos = np.zeros((1, 40, 3), np.float32) if twin == "smap" else np.zeros((40, 3), np.float32)
-    functions = [
-        *((f, (3,)) for f in (jz.knn.knn, jz.density.smoothing_length, jz.density.knn_density, jz.density.sph_density)),
-        *((f, (0.1,)) for f in (jz.fof.fof_labels, jz.fof.distr_fof_labels, jz.fof.fof_and_catalogue)),
-        (jz.overdensity.spherical_overdensity, (pos, 2.0)),
-    ]
+    functions = [(jz.knn.knn, (3,))]
+    functions += [(f, (0.1,)) for f in (jz.fof.fof_labels, jz.fof.distr_fof_labels, jz.fof.fof_and_catalogue)]
     if what == "cfg":
+        functions += [(f, (3,)) for f in (jz.nearest, jz.smoothing_length, jz.knn_density, jz.sph_density)]
+        functions += [(f, (0.1,)) for f in (jz.count_within, jz.group_labels, jz.friends_of_friends, jz.dbscan)]
         functions += [(jz.tree.zsort_and_tree, ()), (jz.tree.build_tree_hierarchy, ())]
     for function, others in functions:
         call = {"": function, "jit": getattr(function, "jit", None)}.get(twin) or function.smap(mesh_of(1), jit=True)

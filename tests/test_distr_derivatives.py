@@ -152,4 +152,6 @@ def test_derivatives_by_replicated_scalars(form: str) -> None:
 @functools.cache
 def stopped_by_box(derivative: Any) -> Any:
     """Return `sph_derivative` with a constant box."""
-    return lambda part, h, field, kind, box: derivative(part, h, field, kind, jax.lax.stop_gradient(box))
+    return lambda part, h, field, boxsize, **options: derivative(
+        part, h, field, boxsize=jax.lax.stop_gradient(boxsize), **options
+    )

@@ -85,8 +85,8 @@ def test_derivatives_of_densities(func: Any, ndev: int, x64: None) -> None:
 
     def loss(arrays: Any, counts: Any, over: Any) -> jax.Array:
         part, query = parts(arrays, counts)
-        own = over(func)(part, 9, arrays["box"])
-        apart = over(func)(part, 9, arrays["box"], part_query=query)
+        own = over(func)(part, 9, boxsize=arrays["box"])
+        apart = over(func)(part, 9, boxsize=arrays["box"], queries=query)
         return summed(own, get_num(part)) + summed(apart, get_num(query))
 
     agree(loss, ndev, unused=("mass",) if func is smoothing_length else ())

@@ -179,6 +179,6 @@ def test_ragged_lists_raise(call: Callable[..., Any], name: str) -> None:
 
 
 def test_long_lists_are_abbreviated_in_errors() -> None:
-    with pytest.raises(ValueError, match=r"^radius is .* \.\.\.; radii must be at least 0") as error:
-        count_within(oracles.uniform(30, 3), [-0.5] * 1000)
+    with pytest.raises(ValueError, match=r"^radii is .* \.\.\.; radii must be at least 0") as error:
+        count_within(oracles.uniform(30, 3), radii=[-0.5] * 1000)
     assert len(str(error.value)) < 300

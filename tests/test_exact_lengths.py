@@ -165,7 +165,7 @@ def test_lengths_one_bit_apart_are_distinguished_over_devices(spacing: float) ->
         partz, label = over_devices(fof_labels, length)
         label = joined(label, partz.num)
         assert len(np.unique(label)) == (1 if expected else PLACES)
-        cluster = joined(over_devices(dbscan, length, 2)[0], counts)
+        cluster = joined(over_devices(dbscan, length, min_samples=2)[0], counts)
         assert (cluster == (0 if expected else -1)).all()
         assert int(np.sum(over_devices(pairs_within, length, full=True).num)) == expected
         assert int(np.asarray(over_devices(pair_counts, [0, length]).count)[0]) == expected

@@ -40,8 +40,9 @@ TESTS = [
 
 def is_flat(function: Any) -> bool:
     """Return whether a compiled function has keyword-only options, and no other ones."""
-    options = [one for one in inspect.signature(function).parameters.values() if one.default is not one.empty]
-    return bool(options) and all(one.kind is one.KEYWORD_ONLY for one in options)
+    parameters = inspect.signature(function).parameters.values()
+    options = [parameter for parameter in parameters if parameter.default is not parameter.empty]
+    return bool(options) and all(option.kind is option.KEYWORD_ONLY for option in options)
 
 
 @pytest.mark.fast

@@ -239,5 +239,7 @@ def test_masses_of_another_precision_than_positions(x64: None) -> None:
 
 def test_sets_of_two_precisions_raise_and_suggest_the_cast(x64: None) -> None:
     pos = oracles.uniform(20, 3)
-    with pytest.raises(ValueError, match=r"part_b is float64, but part is float32.*part_b with \.astype\('float32'\)"):
+    with pytest.raises(
+        ValueError, match=r"queries are float64, but part is float32.*queries with \.astype\('float32'\)"
+    ):
         jz.radius.pair_counts(pos, [0.0, 0.1], queries=pos.astype(np.float64))

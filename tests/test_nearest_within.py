@@ -20,7 +20,7 @@ def test_nearest_and_their_number(most: int, box: Any, dtype: Any) -> None:
     pos, query = oracles.clustered(250, 3, dtype), oracles.uniform(40, 3, dtype, seed=3)
     own = np.random.default_rng(1).random(40) * 0.4
     for call in (nearest_within, nearest_within.jit):
-        found = call(pos, own, most, box, queries=query)
+        found = call(pos, own, most, boxsize=box, queries=query)
         distance2 = oracles.squared_distances(query, pos, box)
         within = distance2 <= own[:, None] ** 2
         np.testing.assert_array_equal(found.count, within.sum(axis=1))

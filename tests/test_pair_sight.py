@@ -141,7 +141,7 @@ def test_midpoint_line_of_sight_in_periodic_box_raises() -> None:
     options = {"mode": "s_mu", "edges_b": COSINES, "los": "midpoint"}
     for call in (pair_counts, pair_counts.jit):
         with pytest.raises(ValueError, match="los='midpoint' requires an open box"):
-            call(pos, EDGES, [1.0, 0.0, 0.0], **options)
+            call(pos, EDGES, boxsize=[1.0, 0.0, 0.0], **options)
     with pytest.raises(Exception, match="los='midpoint' requires an open box"):
         jax.block_until_ready(jax.jit(lambda box: pair_counts(pos, EDGES, boxsize=box, **options))(1.0))
     with pytest.raises(ValueError, match="los is 'midpoint', which needs randoms"):

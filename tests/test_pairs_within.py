@@ -131,7 +131,7 @@ def test_box_that_float32_cannot_represent() -> None:
 def test_any_number_of_particles_and_queries(n: int) -> None:
     pos = oracles.uniform(n, 3)
     for call in (pairs_within, pairs_within.jit):
-        assert_pairs(call(pos, 0.4, 1.0), brute(pos, pos, 0.4, 1.0) if n else {})
+        assert_pairs(call(pos, 0.4, boxsize=1.0), brute(pos, pos, 0.4, 1.0) if n else {})
         for q in (0, 1, 5):
             query = oracles.uniform(q, 3, seed=3)
             expected = brute(pos, query, 0.4, kind="separate") if n * q else {}
@@ -178,7 +178,7 @@ def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch:
     if jax.default_backend() != "cpu":
         pytest.skip("arrays of a GPU are copied")
     pos = oracles.uniform(3000, 3)
-    expected = find.jit(pos, 0.05, 1.0)
+    expected = find.jit(pos, 0.05, boxsize=1.0)
     made: list[int] = []
     search = Listing._found
 
@@ -189,7 +189,7 @@ def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch:
 
     monkeypatch.setattr(Listing, "_found", found)
     monkeypatch.setattr(_listing, "_PAGED", 1)
-    lists = find(pos, 0.05, 1.0)
+    lists = find(pos, 0.05, boxsize=1.0)
     columns = (
         (lists.index, lists.distance)
         if find is neighbours_within
@@ -199,7 +199,7 @@ def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch:
     assert 0 < number < 32 * len(pos)
     assert made == [column.unsafe_buffer_pointer() for column in columns]
     assert not any(column.committed for column in columns)
-    elsewhere = find(jax.device_put(pos, jax.devices()[-1]), 0.05, 1.0).distance
+    elsewhere = find(jax.device_put(pos, jax.devices()[-1]), 0.05, boxsize=1.0).distance
     assert elsewhere.committed
     assert elsewhere.devices() == {jax.devices()[-1]}
     for ours, theirs in zip(jax.tree.leaves(lists), jax.tree.leaves(expected), strict=True):

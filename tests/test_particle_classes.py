@@ -224,9 +224,9 @@ def entries(twin: str) -> dict[str, Any]:
         "smoothing_length": lambda part: of(density.smoothing_length)(part, K),
         "knn_density": lambda part: of(density.knn_density)(part, K),
         "sph_density": lambda part: of(density.sph_density)(part, K),
-        "density query": lambda part: of(density.knn_density)(other, K, part_query=part),
-        "overdensity": lambda part: of(jz.overdensity.spherical_overdensity)(part, other, 2.0),
-        "centres": lambda part: of(jz.overdensity.spherical_overdensity)(other, part, 2.0),
+        "density query": lambda part: of(density.knn_density)(other, K, queries=part),
+        "overdensity": lambda part: of(jz.overdensity.spherical_overdensity)(part, 2.0, queries=other),
+        "centres": lambda part: of(jz.overdensity.spherical_overdensity)(other, 2.0, queries=part),
         "densest_particle": lambda part: of(jz.halos.densest_particle)(
             part, dealt(catalogue_of(part)[1]), dealt(jnp.ones(N))
         ),

@@ -134,7 +134,7 @@ def test_densities_equal_those_in_open_space(width: float, dtype: Any) -> None:
     pos = clump(width, 1.0, dtype)
     part = jz.data.PosMass(pos=jnp.asarray(pos), mass=jnp.ones(len(pos), dtype))
     for density in (jz.density.knn_density, jz.density.sph_density):
-        np.testing.assert_allclose(density.jit(part, 8, 1.0), density.jit(part, 8), rtol=1e-5)
+        np.testing.assert_allclose(density.jit(part, 8, boxsize=1.0), density.jit(part, 8), rtol=1e-5)
     velocity = pos * dtype(1 / width)
     sums = [jz.radius.kernel_sums.jit(pos, width, boxsize=box) for box in (1.0, None)]
     np.testing.assert_allclose(*sums, rtol=1e-5)

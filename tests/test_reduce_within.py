@@ -22,7 +22,7 @@ pytestmark = pytest.mark.emulated
 def bell(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> Any:
     """Return values that depend on all arguments: positions, distances, and particle properties."""
     weight = source.mass * jnp.exp(-((distance / 0.1) ** 2))
-    return {"weights": weight, "moment": vector * (query.mass * source.mass)[:, None]}
+    return {"weight": weight, "moment": vector * (query.mass * source.mass)[:, None]}
 
 
 def all_pairs(query: np.ndarray, pos: np.ndarray, radius: Any, box: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -37,7 +37,7 @@ def bell_of_all(query: Any, part: Any, radius: Any, box: Any) -> dict[str, np.nd
     vector, distance, within = all_pairs(query.pos, part.pos, radius, box)
     products = np.asarray(query.mass, np.float64)[:, None] * part.mass * within
     weight = np.where(within, np.asarray(part.mass, np.float64) * np.exp(-((distance / 0.1) ** 2)), 0)
-    return {"weights": weight.sum(axis=1), "moment": np.einsum("qn,qnd->qd", products, vector)}
+    return {"weight": weight.sum(axis=1), "moment": np.einsum("qn,qnd->qd", products, vector)}
 
 
 def masses(n: int, seed: int) -> np.ndarray:

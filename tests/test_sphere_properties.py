@@ -173,7 +173,7 @@ def test_several_devices_agree_with_one(ndev: int) -> None:
         radii = deal(radius, dealt, rows=120).pos[..., 0]
         for box in (0.0, 1.0):
             one = sphere_properties.jit(here, radius[:, 0], queries=centre, boxsize=box)
-            found = spheres(there, Pos(pos=centres.pos, num=centres.num), radii, boxsize=box)
+            found = spheres(there, radii, queries=Pos(pos=centres.pos, num=centres.num), boxsize=box)
             np.testing.assert_array_equal(found.ngroups, dealt)
             for field in ("count", *COLUMNS):
                 got, want = getattr(found, field), np.asarray(getattr(one, field))
@@ -196,12 +196,12 @@ def test_spheres_of_overdensities_hold_the_counted_particles() -> None:
     [
         ({"radius": np.ones(3, np.float32)}, r"radius must have one number per centre, shape \(2,\)"),
         ({"radius": np.array(["a", "b"])}, "radius"),
-        ({"centre": np.zeros((2, 2), np.float32)}, "centres are float32 with 2 dimensions"),
+        ({"queries": np.zeros((2, 2), np.float32)}, "centres are float32 with 2 dimensions"),
         ({"part": ParticleData(pos=np.zeros((9, 3), np.float32), vel=np.ones((9, 2)))}, "vel must have the shape"),
     ],
 )
 def test_wrong_arguments(change: dict[str, Any], message: str) -> None:
-    arguments = {"part": np.zeros((9, 3), np.float32), "centre": np.zeros((2, 3), np.float32), "radius": np.ones(2)}
+    arguments = {"part": np.zeros((9, 3), np.float32), "queries": np.zeros((2, 3), np.float32), "radius": np.ones(2)}
     with pytest.raises((ValueError, TypeError), match=message):
         sphere_properties.jit(**(arguments | change))
 

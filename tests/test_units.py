@@ -192,7 +192,7 @@ def test_float64_numbers_that_jax_would_truncate_are_refused(compiled: bool, mas
         calls(fof_and_catalogue, RLINK),
         calls(knn_density, 8),
         calls(sph_density, 8),
-        calls(spherical_overdensity, part.pos[:2], 1.0),
+        calls(spherical_overdensity, 1.0, queries=part.pos[:2]),
         calls(zsort_and_tree, MASSES),
         lambda: data.expand_particles(part, 2),
     ):
@@ -308,7 +308,7 @@ def test_positions_too_far_apart_raise() -> None:
     far = np.array([[-3e38, 0, 0], [3e38, 0, 0]], np.float32)
     for function in (smoothing_length, knn_density):
         with pytest.raises(Exception, match=r"row 0 of the positions is NaN or infinite, or larger than 4\.2e37"):
-            jax.block_until_ready(function(far, 2 if function is smoothing_length else 3 - 1, part_query=far))
+            jax.block_until_ready(function(far, 2 if function is smoothing_length else 3 - 1, queries=far))
 
 
 @pytest.mark.long

@@ -248,7 +248,7 @@ def _in_our_names(text: str, one: _Set, other: _Set | None) -> str:
         first = other.names[0]
         names = {"the query positions": f"the positions of {first}", "the queries": first}
         names |= dict(zip(_SECOND, other.names, strict=True))
-        text, replaced = re.subn("|".join(names), lambda found: names[found[0]], text)
+        text, replaced = re.subn("|".join(names), lambda match: names[match[0]], text)
         if replaced:
             return text
     if one.names[0] == "part":

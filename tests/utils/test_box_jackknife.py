@@ -53,7 +53,7 @@ def test_shares_equal_the_counts_of_many_random_pairs(mode: str, per_side: int) 
     parts, num = BoxParts(BOX, per_side), 12000
     pos = RNG.random((num, 3)) * BOX
     second = {"r": {}, "rp_pi": {"edges_b": ALONG, "los": 1}, "s_mu": {"edges_b": COSINES, "los": 1}}[mode]
-    regions = {"region": parts.regions(pos), "num_regions": parts.num}
+    regions = {"regions": parts.regions(pos), "num_regions": parts.num}
     found = pair_counts(pos, EDGES, boxsize=BOX, mode=mode, **second, **regions)
     kept = np.asarray(found.count) - np.asarray(found.region_count)
     balls = 4 / 3 * np.pi * np.diff(EDGES**3)
@@ -64,7 +64,7 @@ def test_shares_equal_the_counts_of_many_random_pairs(mode: str, per_side: int) 
         shares = parts.shares(rings, lambda: parts.cylinders(EDGES, ALONG, 1))
     else:
         shares = parts.shares(balls[:, None] * np.diff(COSINES), lambda: parts.sectors(EDGES, COSINES, 1))
-    others = num - np.bincount(regions["region"], minlength=parts.num)
+    others = num - np.bincount(regions["regions"], minlength=parts.num)
     expected = kept / (others * (others - 1)).reshape(-1, *[1] * (kept.ndim - 1))
     every = np.asarray(found.count) / (num * (num - 1))
     np.testing.assert_allclose(every, shares[0], rtol=0.03)
@@ -101,8 +101,8 @@ def test_samples_agree_with_many_randoms(function: str, cross: bool) -> None:
 
 def test_counts_with_regions_give_the_same_jackknife() -> None:
     data = clustered(300) % BOX
-    regions = {"region": correlation.cube_regions(data, 0, BOX, 3), "num_regions": 27}
-    sums = correlation.totals(data, **regions)
+    regions = {"regions": correlation.cube_regions(data, 0, BOX, 3), "num_regions": 27}
+    sums = correlation.totals(data, region=regions["regions"], num_regions=27)
     for name, from_counts, second, options in (
         ("xi", correlation.xi_from_counts, (), {}),
         ("wp", correlation.wp_from_counts, (np.linspace(0, 0.4, 4),), {"mode": "rp_pi", "los": 0}),
@@ -140,10 +140,10 @@ def test_parts_that_do_not_match_the_counts_raise() -> None:
         correlation.xi(pos, [0.1, 0.2], 1.0, per_side=2)
     with pytest.raises(TypeError, match=r"per_side is 2\.0; it must be an integer"):
         correlation.xi(pos[:, :3], [0.1, 0.2], 1.0, per_side=2.0)
-    regions = {"region": correlation.cube_regions(pos[:, :3], 0, 1, 2), "num_regions": 8}
+    regions = {"regions": correlation.cube_regions(pos[:, :3], 0, 1, 2), "num_regions": 8}
     counts, sums = (
         pair_counts(pos[:, :3], [0.1, 0.2], boxsize=1.0, **regions),
-        correlation.totals(pos[:, :3], **regions),
+        correlation.totals(pos[:, :3], region=regions["regions"], num_regions=8),
     )
     for per_side in (None, 3):
         with pytest.raises(ValueError, match=f"the counts have 8 regions and per_side is {per_side}; without randoms"):

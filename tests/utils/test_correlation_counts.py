@@ -119,7 +119,8 @@ def test_cross_correlation_in_a_periodic_box(function: str) -> None:
     found = OF_PARTICLES[function](part=a.pos, edges=EDGES, **options)
     value = found.value[0] if function == "multipoles" else found.value
     np.testing.assert_allclose(value, (dd / volume - 1) * height, rtol=1e-6)
-    counts = pair_counts(a.pos, EDGES, **options, **BINS[function])
+    cross = {"queries": b.pos, "weights": a.weight, "query_weights": b.weight, "boxsize": 1.0}
+    counts = pair_counts(a.pos, EDGES, **cross, **BINS[function])
     same = FROM_COUNTS[function](counts, totals(a.pos, a.weight), EDGES, [1.0] * 3, data_b=totals(b.pos, b.weight))
     np.testing.assert_array_equal(same.value, found.value)
 
@@ -143,9 +144,10 @@ def test_counts_of_devices_give_the_same_estimates(ndev: int) -> None:
 
     def of_devices(one: str, other: str | None) -> PairCounts:
         a = held[one]
-        b = {} if other is None else {"part_b": held[other], "weight_b": held[other].mass, "region_b": held[other].id}
-        regions = {"region": a.id, "num_regions": REGIONS}
-        return count(a, EDGES, weight=a.mass, separations=True, **regions, **BINS["multipoles"], **b)
+        b = None if other is None else held[other]
+        second = {} if b is None else {"queries": b, "query_weights": b.mass, "query_regions": b.id}
+        regions = {"regions": a.id, "num_regions": REGIONS}
+        return count(a, EDGES, weights=a.mass, separations=True, **regions, **BINS["multipoles"], **second)
 
     for tracer in ("auto", "cross"):
         chosen = {name: sums[name] for name in TRACERS[tracer]}

@@ -74,7 +74,7 @@ def test_mean_separations_by_their_definition(cross: bool) -> None:
             found = mean_separations(a, EDGES, box, weight=weights[0], **more, **bins)
             means, numbers = brute(a, b, [one.astype(np.float64) for one in weights], box, **bins)
             np.testing.assert_allclose(found, means, rtol=1e-12, err_msg=name)
-            count = np.asarray(pair_counts(a, EDGES, boxsize=box, **({"part_b": b} if cross else {}), **bins).count)
+            count = np.asarray(pair_counts(a, EDGES, boxsize=box, queries=b if cross else None, **bins).count)
             np.testing.assert_array_equal(count.reshape(3, -1).sum(axis=1), numbers, err_msg=name)
 
 
@@ -119,7 +119,7 @@ rng, edges = np.random.default_rng(1), [0.0, 0.1, 0.3]
 pos, weight = rng.random((400, 3)).astype(np.float32), rng.random(400).astype(np.float32)
 rows = slice(0, 290) if jax.process_index() == 0 else slice(290, 400)
 part = jz.data.from_local(jz.data.PosMass(pos=pos[rows], mass=weight[rows]), mesh)
-dd = jz.radius.pair_counts.smap(mesh, jit=True)(part, edges, 1.0, weight=part.mass, separations=True)
+dd = jz.radius.pair_counts.smap(mesh, jit=True)(part, edges, boxsize=1.0, weights=part.mass, separations=True)
 found = xi_from_counts(dd, totals(part, part.mass), edges, [1.0] * 3)
 np.testing.assert_allclose(found.separation, mean_separations(pos, edges, 1.0, weight=weight), rtol=1e-12)
 print("equal")

@@ -22,7 +22,7 @@ def no_lists(monkeypatch: pytest.MonkeyPatch) -> None:
     def never(*_: Any, **__: Any) -> None:
         raise AssertionError("lists were made")
 
-    for name in ("neighbours_within", "knn"):
+    for name in ("neighbours_within", "nearest"):
         monkeypatch.setattr(getattr(_point_search, name), "jit", never)
 
 
