@@ -11,4 +11,6 @@ nodes within one set. The cost is O(n log n).
 from ._spanning_tree import spanning_tree
 from ._tree import SpanningTree, squeeze_tree
 
+euclidean = spanning_tree  # its first name
+
 __all__ = ["SpanningTree", "spanning_tree", "squeeze_tree"]
