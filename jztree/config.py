@@ -218,7 +218,7 @@ def _tree_of_fof() -> TreeConfig:
 
 @_options
 class KNNConfig:
-    """Options of `jztree.knn.knn`.
+    """Options of `jztree.knn.nearest`.
 
     ``alloc_fac_ilist`` of the published interface is accepted but has no effect.
 

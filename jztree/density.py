@@ -217,7 +217,7 @@ def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
 
     Args:
         q: Distances in units of ``h``, any shape, not negative.
-        kernel: See `sph_density`.
+        kernel: ``"cubic_spline"``, ``"wendland_c2"``, ``"wendland_c4"`` or ``"wendland_c6"``; see `sph_density`.
         dims: The number of dimensions ``d``: 1, 2 or 3.
 
     Returns:
@@ -225,6 +225,10 @@ def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
 
     Raises:
         ValueError: If the kernel is unknown or not available in these dimensions.
+
+    Examples:
+        >>> jz.density.sph_kernel(np.array([0.0, 0.5, 1.0], np.float32), "wendland_c2", 1)
+        Array([1.25    , 0.390625, 0.      ], dtype=float32)
     """
     chosen = sph_kernel_of(kernel, dims)
     check_width({"q": q})

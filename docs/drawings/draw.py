@@ -162,7 +162,7 @@ def draw_ghosts() -> Figure:
     square(right, f"rank {rank}: its particles, and its ghosts", 4)
     side = np.linspace(0, 1, 161, dtype=np.float32)
     grid = np.stack(np.meshgrid(side, side), axis=-1)
-    distance = jz.knn.knn.jit(own[rank], 1, boxsize=1.0, part_query=grid.reshape(-1, 2), result="rad")
+    distance = jz.nearest.jit(own[rank], 1, queries=grid.reshape(-1, 2), boxsize=1.0).distance
     right.contourf(side, side, np.reshape(distance, grid.shape[:2]), [0, radius], colors=["#dff0e2"], zorder=0)
     dots(right, np.concatenate(own), "#dddddd")
     dots(right, rows[rank, : start[rank]], RANK_COLOURS[rank - 1], f"{start[rank]} of lower ranks")
@@ -186,7 +186,7 @@ def draw_ghosts() -> Figure:
 def draw_halos() -> Figure:
     """Draw the picture of the quickstart."""
     part, boxsize = ics.cosmo_3d_sample()
-    _, catalogue = jz.fof.fof_and_catalogue.jit(part, 0.2 * boxsize / len(part.pos) ** (1 / 3), boxsize)
+    _, catalogue = jz.friends_of_friends(part, 0.2 * boxsize / len(part.pos) ** (1 / 3), boxsize=boxsize)
     return plot.plot_halos(part.pos, catalogue, boxsize, length_unit="Mpc/h", mass_unit="1e10 Msun/h")
 
 

@@ -254,6 +254,11 @@ def pad_particles(part: _Part, num: int, float_val: float = jnp.nan, int_val: in
         TypeError: If ``num`` is not an integer.
         ValueError: If ``num`` is negative, if a fill value does not match the dtype, or if the ``num`` of ``part`` is
             not from 0 to ``n`` (at run time if it is traced).
+
+    Examples:
+        >>> part = jz.data.Pos(pos=np.zeros((5, 3), np.float32))
+        >>> jz.data.pad_particles(part, 3)
+        Pos(5 particles (8 rows) in 3D, float32: pos)
     """
     num = plain_integer(num)
     if isinstance(num, bool) or not isinstance(num, (int, np.integer)):
@@ -344,6 +349,11 @@ def squeeze_particles(part: _Part) -> _Part:
 
     Returns:
         A class of ``num`` rows.
+
+    Examples:
+        >>> part = jz.data.pad_particles(jz.data.Pos(pos=np.zeros((5, 3), np.float32)), 3)
+        >>> jz.data.squeeze_particles(part)
+        Pos(5 particles in 3D, float32: pos)
     """
     if len(shape_of_pos(part)) == 3:
         return flatten_particles(part)
@@ -368,6 +378,11 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
     Raises:
         ValueError: For integers that JAX would truncate to 32 bits, for numbers outside the range of float32 if JAX
             would convert them to it, and if some rows would hold no particles but the class has no field ``num``.
+
+    Examples:
+        >>> part = jz.data.Pos(pos=np.zeros((5, 3), np.float32))
+        >>> jz.data.expand_particles(part, 2)
+        Pos(5 particles (2 devices x 3 rows) in 3D, float32: pos)
     """
     check_representable(part)
     if ndev < 1:

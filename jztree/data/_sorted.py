@@ -29,6 +29,12 @@ def sort_catalogue(cata: FofCatalogue, by: str = "count", descending: bool = Tru
         TypeError: If ``cata`` is not a `FofCatalogue`.
         ValueError: For a column that the catalogue lacks or that has more than one number per group, and for a
             catalogue of several ranks.
+
+    Examples:
+        >>> pos = np.array([[0.1], [0.2], [0.7], [0.8], [0.9]], np.float32)
+        >>> _, catalogue = jz.friends_of_friends(pos, 0.15, npart_min=2)
+        >>> jz.data.sort_catalogue(catalogue, by="count", descending=False).count
+        array([2, 3], dtype=int32)
     """
     check_width({"cata": cata})
     cata = by_rank(cata)

@@ -147,6 +147,12 @@ def fof_labels(
         ValueError: For other invalid arguments.
         ValueError or jax.errors.JaxRuntimeError: At run time, if a position is NaN or infinite, if a traced ``rlink``
             or ``boxsize`` is invalid, or if ``th`` belongs to other particles.
+
+    Examples:
+        >>> pos = np.array([[0.9], [0.5], [0.05], [0.45]], np.float32)
+        >>> part, igroup = jz.fof.fof_labels(pos, 0.2, 1.0, output_order="input")
+        >>> igroup
+        Array([0, 1, 0, 1], dtype=int32)
     """
     check_word(output_order, "output_order", ("z", "input"))
     if output_order == "z":
@@ -189,6 +195,12 @@ def distr_fof_labels(
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device; see `fof_labels`. Also if 2**31 or more
             particles need a linear label.
         CapacityError: If ghosts or links do not fit the capacities in ``cfg``.
+
+    Examples:
+        >>> pos = np.array([[0.9], [0.5], [0.05], [0.45]], np.float32)
+        >>> posz, label = jz.fof.distr_fof_labels(pos, 0.2, 1.0)
+        >>> posz[:, 0], label.igroup
+        (Array([0.05, 0.45, 0.5 , 0.9 ], dtype=float32), Array([0, 1, 1, 0], dtype=int32))
     """
     cfg = checked_config(cfg, FofConfig)
     search = parsed(part, rlink, boxsize, th)
@@ -339,6 +351,13 @@ def fof_and_catalogue(
             or a velocity is NaN or infinite (the message has the row), or if the mass or the angular momentum of a
             group is out of range of its dtype.
         CapacityError: On several devices, if rows do not fit the capacities in ``cfg``.
+
+    Examples:
+        >>> pos = np.array([[0.9], [0.5], [0.05], [0.45]], np.float32)
+        >>> cfg = jz.config.FofConfig(catalogue=jz.config.CatalogueConfig(npart_min=2))
+        >>> partf, cata = jz.fof.fof_and_catalogue(pos, 0.2, 1.0, cfg)
+        >>> partf[:, 0], cata
+        (Array([0.05, 0.9 , 0.45, 0.5 ], dtype=float32), FofCatalogue(2 groups, 2 particles))
     """
     return _grouped((part, boxsize, th), rlink, checked_config(cfg, FofConfig), attached, attach_within)
 

@@ -37,7 +37,7 @@ class DensestParticle(NamedTuple):
 
 
 class Ends(NamedTuple):
-    """The groups that continue on other devices; for the order of the particles see `jztree.fof.fof_and_catalogue`.
+    """The groups that continue on other devices; for the order of the particles see `jztree.fof.friends_of_friends`.
 
     Attributes:
         last: The row of the last group that begins on this device.
@@ -62,7 +62,7 @@ def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestP
     the device of the catalogue row. The cost is three collectives of a few numbers and one particle per device.
 
     Args:
-        grouped: The particles in group order from `jztree.fof.fof_and_catalogue`.
+        grouped: The particles in group order from `jztree.fof.friends_of_friends`.
         cata: The catalogue from the same call. It may have been sorted.
         density: ``(n,)``, one number per particle in that order, for example from `jztree.density`. If several
             particles have the largest density, the first row counts.

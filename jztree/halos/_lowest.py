@@ -77,7 +77,7 @@ def lowest_potential_particle(
     buffer there must hold them (``group_rows``). The function has no derivatives: differentiating it is an error.
 
     Args:
-        grouped: The particles in group order from `jztree.fof.fof_and_catalogue`, in 1 to 4 dimensions. Without
+        grouped: The particles in group order from `jztree.fof.friends_of_friends`, in 1 to 4 dimensions. Without
             ``mass``, each particle counts 1.
         cata: The catalogue from the same call. It may have been sorted.
         softening: A length in the unit of the positions, equal on all ranks. Pairs have the Plummer potential

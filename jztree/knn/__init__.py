@@ -287,6 +287,15 @@ def knn(
             invalid, or ``th`` belongs to other particles.
         MemoryError: Before anything is allocated, if no memory can hold the distances and rows of all neighbours.
         CapacityError: On several devices, if the particles that a device needs do not fit ``cfg.ghost_rows``.
+
+    Examples:
+        >>> pos = np.array([[0.9], [0.5], [0.05], [0.45]], np.float32)
+        >>> radius, row = jz.knn.knn(pos, 2, 1.0)
+        >>> row
+        Array([[0, 2],
+               [1, 3],
+               [2, 0],
+               [3, 1]], dtype=int32)
     """
     check_hierarchy(th)
     words = parse_result(result, particles_of(part), reduce_func)

@@ -16,10 +16,7 @@ def radius_including(distance: ArrayLike) -> Any:
     A particle is within a radius if its distance, computed in float64 from the given positions, is at most the radius.
     The distances that searches return are rounded to the dtype of the positions, up or down. If a distance was rounded
     down and you use it as a radius, a search does not find this neighbour. With the next larger number as a radius, it
-    does::
-
-        distance, _ = jz.knn.knn(part, k=8)
-        count = jz.radius.count_within(part, jz.radius.radius_including(distance[:, -1]))  # at least 8
+    does.
 
     Args:
         distance: Distances of any shape, float32 or float64, in the dtype that the search returned. A Python number
@@ -31,6 +28,12 @@ def radius_including(distance: ArrayLike) -> Any:
 
     Raises:
         TypeError: If ``distance`` is not of real floating-point numbers.
+
+    Examples:
+        >>> pos = np.array([[0.0], [0.1], [0.3]], np.float32)
+        >>> distance, _ = jz.nearest(pos, 2)
+        >>> jz.count_within(pos, jz.radius_including(distance[:, -1]))  # at least 2
+        Array([2, 2, 2], dtype=int32)
     """
     check_width({"distance": distance})
     value = distance if isinstance(distance, jax.Array) else np.asarray(distance)

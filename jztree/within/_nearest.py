@@ -60,8 +60,8 @@ def nearest_within(
         cfg: Options, equal on all ranks. None means the defaults.
 
     Returns:
-        The same counts as `count_within`, and the same neighbours as `jztree.knn.knn` with ``max_radius=radius``. Rows
-        are rows of ``part``; on several devices, rows of the joined particles of the devices. Without ``queries``,
+        The same counts as `count_within`, and the same neighbours as `jztree.knn.nearest` with ``max_radius=radius``.
+        Rows are rows of ``part``; on several devices, rows of the joined particles of the devices. Without ``queries``,
         each particle is its own first neighbour. `NearestWithin.is_cut` marks queries with more neighbours than a row
         can hold.
 

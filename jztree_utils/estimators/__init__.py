@@ -12,7 +12,7 @@ differences are:
 * ``boxsize``, one length or one per feature (0 for an open dimension), makes space periodic;
 * ``"cosine"`` uses the directions of the samples, so a sample that is 0 in all features raises an error;
 * samples at equal distances are in row order in all results. If they compete for the last places among the nearest,
-  z-order decides (`jztree.knn.knn`).
+  z-order decides (`jztree.knn.nearest`).
 
 Each new number of neighbours, and each new padded size of the sample set (see `jztree_utils.kdtree`), compiles again,
 which takes about a second.

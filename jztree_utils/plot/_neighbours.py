@@ -39,7 +39,7 @@ def plot_neighbour_distances(
     closer, and those in voids further apart.
 
     Args:
-        distances: ``(n, k)`` from `jztree.knn.knn`, nearest first; rows of infinite distance are left out.
+        distances: ``(n, k)`` from `jztree.knn.nearest`, nearest first; rows of infinite distance are left out.
         boxsize: Size of the box in ``ndim`` dimensions, for the mean density. 0 or None means open; then the dashed
             lines need ``number_density``.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
