@@ -173,7 +173,7 @@ class LeafPairs {
     uint32_t* chosen = chosen_.data();
     int32_t* end = place_.data();
     for (; row < rows_end; ++row, ++chosen) {
-      V first, along;
+      V first, along{};
       block.template quantities<How>(*row, first, along);
       uint32_t near = lanes_at_most(first, outermost);
       if (sighted) near &= lanes_at_most(along, farthest);
@@ -270,7 +270,7 @@ class LeafPairs {
     for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
       const auto block = leaves_.template block<Quantities::plain>(begin);
       for (const int32_t* row = rows; row < end; ++row) {
-        V distance2, along;
+        V distance2, along{};
         block.template quantities<Quantities::plain>(*row, distance2, along);
         edges.add(distance2);
       }
@@ -288,7 +288,7 @@ class LeafPairs {
     for (int64_t begin = 0; begin < leaves_.count_b(); begin += lanes) {
       const auto block = leaves_.template block<How>(begin);
       for (const int32_t* row = rows; row < end; ++row) {
-        V distance2, along;
+        V distance2, along{};
         block.template quantities<How>(*row, distance2, along);
         uint32_t near = lanes_at_most(distance2, outermost);
         if (Itself) near &= behind(*row, begin);
@@ -347,7 +347,7 @@ class LeafPairs {
     for (int64_t i = 0; i < leaves_.count_a(); ++i) {
       const auto row = leaves_.template row<How>(i);
       for (int64_t begin = itself_ ? i / lanes * lanes : 0; begin < leaves_.count_b(); begin += lanes) {
-        V distance2, along;
+        V distance2, along{};
         row.template quantities<How>(begin, distance2, along);
         uint32_t unsure = lanes_at_most(distance2, possibly) & ~lanes_at_most(distance2, surely) & behind(i, begin);
         for (; unsure != 0; unsure &= unsure - 1)
@@ -363,7 +363,7 @@ class LeafPairs {
     const bool to_middle = How == Quantities::sighted;
     const V outermost(to_middle ? limits.farthest2() : limits.first().outermost()), farthest(limits.farthest_along());
     for (int64_t begin = itself_ ? i / lanes * lanes : 0; begin < leaves_.count_b(); begin += lanes) {
-      V first, along;
+      V first, along{};
       // Without a direction, only the distance is known.
       to_middle ? row.distances(begin, first) : row.template quantities<How>(begin, first, along);
       uint32_t near = lanes_at_most(first, outermost) & behind(i, begin);
