@@ -24,6 +24,7 @@ from jztree import data, halos
 from jztree.comm import _ranks
 from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import ParticleData
+from jztree.jax_ext import Exact, exact_to_float
 from jztree.kernels import _run
 from jztree.radius import WideSums
 from jztree.tree import ghosts
@@ -73,8 +74,9 @@ def answer(name: str, mode: Mode) -> list[np.ndarray]:
     """Return the arrays of a call in a mode."""
     with mode.on():
         found = CALLS[name](particles(mode.dtype))()
-        # The words of sums depend on the mode, but the sums do not.
-        return [np.asarray(leaf) for leaf in jax.tree.leaves(found, is_leaf=lambda one: isinstance(one, WideSums))]
+        # The words of sums and of exact numbers depend on the mode, but their values do not.
+        leaves = jax.tree.leaves(found, is_leaf=lambda leaf: isinstance(leaf, (WideSums, Exact)))
+        return [np.asarray(exact_to_float(leaf) if isinstance(leaf, Exact) else leaf) for leaf in leaves]
 
 
 @pytest.mark.long
