@@ -200,6 +200,27 @@ def test_bounds_ignore_rows_that_are_not_finite(dtype: Any) -> None:
     assert [int(one) for one in kernels.bounds(jnp.asarray(pos), 33_000)[2:]] == [-1, 0]
 
 
+@pytest.mark.parametrize("kind", ["runs", "anywhere", "one large group"])
+def test_group_order_is_a_stable_sort_by_group(kind: str) -> None:
+    """Groups continue in several parts of the rows, which threads process at once."""
+    n, num, fewest = 70_000, 69_000, 5
+    random = np.random.default_rng(5)
+    group = random.integers(0, n // 10, n)
+    group = {"runs": np.sort(group), "anywhere": group, "one large group": np.where(group % 2, group, 0)}[kind]
+    label = oracles.smallest_members(group[:num])
+    order, ngroups, count, offset = map(
+        np.asarray, kernels.group_order(jnp.asarray(np.append(label, np.zeros(n - num)), jnp.int32), num, fewest)
+    )
+    sizes, rows = np.bincount(label, minlength=num), np.arange(n)
+    listed = sizes[label] >= fewest
+    by_group = rows[:num][listed][np.argsort(label[listed], kind="stable")]
+    np.testing.assert_array_equal(order, np.concatenate([by_group, rows[:num][~listed], rows[num:]]))
+    sizes = sizes[sizes >= fewest]
+    assert ngroups == len(sizes)
+    np.testing.assert_array_equal(count[:ngroups], sizes)
+    np.testing.assert_array_equal(offset[:ngroups], np.cumsum(sizes) - sizes)
+
+
 def test_group_order_with_labels_outside_the_particles_raises() -> None:
     gpus.skip_where_kernels_cannot_raise()
     for label in ([0, 5, 0], [0, -1, 0]):
