@@ -77,7 +77,7 @@ class DensityPeaks:
         the clusters of the particle and of the neighbour merge if the density of the sparser of their peaks minus the
         density of the particle is below the threshold. The denser peak continues.
 
-        So a weak peak merges with its neighbour across the saddle. `parent` may be another peak: the densest one that
+        So a weak peak merges with its neighbour across the saddle. ``parent`` may be another peak: the densest one that
         is connected above the saddle, even if the peaks in between are strong. The paper leaves the order of the denser
         neighbours open; here, the densest one is the first. It decides if a weak peak meets several strong ones at its
         saddle. The paper drops clusters whose peak has a density below the threshold; this function keeps them.
@@ -86,7 +86,7 @@ class DensityPeaks:
         again.
 
         Args:
-            persistence: The threshold of density differences, at least 0: `persistence` of a weak peak is below it.
+            persistence: The threshold of density differences, at least 0: ``persistence`` of a weak peak is below it.
                 With 0, no peaks merge. With infinity, all peaks merge that end at a finite depth.
             ratio: In place of ``persistence``, the threshold of ``density / saddle_density``, at least 1, for densities
                 that are not negative. The ratio of two zeros, or of two infinities, is 1.
