@@ -282,7 +282,6 @@ def _reduced(func: Any, part: Any, k: int, search: tuple[Any, Any, str, KNNConfi
         )
     sources = PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=get_num_total(part))
     if queries is not None:
-        queries = particles_of(queries)
         query_pos = check_particles(queries, "query positions")
         queries = Pos(pos=query_pos, num=getattr(queries, "num", None))
     searched = dataclasses.replace(index, part=sources) if isinstance(index, Index) else sources

@@ -20,9 +20,9 @@ def build_index(
 ) -> Index:
     """Sort particles once, for many searches.
 
-    Every search accepts the index in place of ``part`` and ``boxsize``. Its results are the same as without an index,
-    bit for bit: rows and their order refer to ``part``. On several devices, a search with separate queries sorts the
-    particles together with the queries, so an index saves no time there.
+    Every search accepts the index in place of ``part`` and ``boxsize``. Its results are the same as without an index
+    and with the same options, bit for bit: rows and their order refer to ``part``. On several devices, a search with
+    separate queries sorts the particles together with the queries, so an index saves no time there.
 
     Args:
         part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.

@@ -108,7 +108,7 @@ def test_errors_under_vmap_name_the_member(transform: Any) -> None:
     jax.tree.map(np.testing.assert_array_equal, transform(lambda one: knn(one, 3))(pos[:2])[0][1], knn(GOOD, 3)[0])
 
 
-NEITHER = r"k is 1, but there are only 0 particles to choose from; pass allow_missing=True to jztree\.knn\.knn"
+NEITHER = r"k is 1, but there are only 0 particles to choose from; pass allow_missing=True to jztree\.nearest"
 
 
 def test_too_few_particles_error_suggests_remedies() -> None:

@@ -44,7 +44,7 @@ for_each_search = pytest.mark.parametrize("name", SEARCHES)
 SORTS_MORE = {name for name in SEARCHES if name.endswith(("places", "attached")) or "phase_space" in name} | {
     "overdensity.sphere_properties",
     "overdensity.spherical_overdensity",
-    "overdensity.spherical_overdensity, G",
+    "overdensity.spherical_overdensity, gravity",
     "radius.count_within",
     "radius.pair_counts",
 }
@@ -269,6 +269,26 @@ def test_an_index_with_a_hierarchy_raises() -> None:
             call()
 
 
+def test_an_index_with_fewer_particles_raises() -> None:
+    index = jz.build_index(oracles.uniform(50, 3))
+    with pytest.raises(ValueError, match="was built for 50 rows of particles, but now has 20; build"):
+        jz.nearest(dataclasses.replace(index, part=index.part[:20]), 3)
+
+
+def test_an_index_as_queries_raises() -> None:
+    pos, radius = oracles.uniform(50, 3), np.array([0.0, 0.1], np.float32)
+    index, queries = jz.build_index(pos, boxsize=1.0), jz.build_index(pos, boxsize=2.0)
+    for call in (
+        lambda: jz.nearest(index, 3, queries=queries),
+        lambda: jz.count_within(index, 0.1, queries=queries),
+        lambda: jz.pair_counts(index, radius, queries=queries),
+        lambda: jz.knn_density(index, 3, queries=queries),
+        lambda: jz.sphere_properties(index, 0.1, queries=queries),
+    ):
+        with pytest.raises(TypeError, match=r"pass its particles, index\.part"):
+            call()
+
+
 # Functions of one set of particles that are not searches. `replace_num` takes any pytree.
 OTHERS = [
     name
@@ -280,6 +300,6 @@ OTHERS = [
 @pytest.mark.parametrize("name", sorted(set(OTHERS) - {"data.replace_num", "tree.zsort_and_tree_multi_type"}))
 def test_an_index_for_another_function_raises(name: str) -> None:
     function, arguments = CALLS[name](particles())
-    with pytest.raises(TypeError, match=r"only searches accept an index; pass its particles, index\.part") as error:
+    with pytest.raises(TypeError, match=r"only searches accept an index, as their first argument; pass") as error:
         function(**arguments | {_first(function).name: jz.build_index(particles())})
     assert oracles.one_sentence(error)

@@ -240,7 +240,7 @@ def friends_of_friends(
     come its own particles in no listed group. The joined parts are divided into equal shares, one per device. So a
     group may continue on the next devices, a device may begin with the end of a group, and particles in no listed group
     may be between two groups. A catalogue row is on the device that holds the group's first particle in group order.
-    Rows are in the same order as on one device.
+    Rows are in the order of the groups' first particles in z-order, not largest first.
 
     **Attached particles.** With ``attached``, the result has as many rows as all inputs together (over several devices,
     as many as needed). In each group, particles of ``part`` come before attached ones (over several devices, in each

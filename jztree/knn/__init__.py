@@ -40,7 +40,7 @@ from ._batches import check_batches, place_in_layers
 from ._result import radii as radii
 from ._result import radii_over_ranks as radii_over_ranks
 from ._search import entries_of
-from ._words import WORDS, as_result, parse_result
+from ._words import WORDS, as_result, parse_result, property_names
 from ._words import field_of as field_of
 
 # Names imported "as" themselves are for other packages of the library, and not public.
@@ -192,8 +192,9 @@ def _field_words(fields: Any, part: Any) -> list[str]:
     """Return the names of properties. Raise if the particles have no such property."""
     if not isinstance(fields, (list, tuple)) or not all(isinstance(name, str) for name in fields):
         raise TypeError(f'fields must be a tuple of names, such as ("mass",), not {fields!r}.')
+    names = property_names(part)
     for name in fields:
-        if name in ("num", "num_total") or parse_result(name, part, None) != [name] or name in WORDS:
+        if name in WORDS or name not in names or getattr(part, name) is None:
             raise ValueError(f"fields has {name!r}, which is not a property of the particles.")
     return list(fields)
 
@@ -338,7 +339,7 @@ def _entries(
         cfg: Options.
     """
     cfg = without_masses(checked_config(cfg, KNNConfig))
-    (part, boxsize, order), queries = opened(*given), opened(queries)[0]
+    part, boxsize, order = opened(*given)
     max_radius = _widest(limits.max_radius, limits.allow_missing)
     limited = limits.batch is not None or _is_limited(max_radius)
     k, dims = _check_arguments(part, k, queries, limited, limits.exclude_self)
@@ -392,5 +393,5 @@ def _check_others(exclude_self: Any, part_query: Any) -> None:
         raise TypeError(f"exclude_self must be True or False, not {exclude_self!r}.")
     if exclude_self and part_query is not None:
         raise ValueError(
-            "exclude_self is only for searches among the particles themselves; leave out exclude_self or part_query."
+            "exclude_self is only for searches among the particles themselves; leave out exclude_self or the queries."
         )

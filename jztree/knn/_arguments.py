@@ -15,7 +15,10 @@ from ..config import KNNConfig
 from ..jax_ext import Exact, is_concrete
 from ..particles import shape_of_pos
 
-_FILL = "pass allow_missing=True to jztree.knn.knn, which fills missing neighbours with distance inf and row -1."
+_FILL = (
+    "pass allow_missing=True to jztree.nearest or jztree.knn.knn, which fill missing neighbours with distance inf "
+    "and row -1."
+)
 _TOO_FEW = f"k is {{1}}, but there are only {{0}} particles (num, or source_mask)%s%s; use a smaller k, or {_FILL}"
 _NOTHING = f"k is {{1}}, but there are {{0}} particles (num, or source_mask)%s%s, so no neighbours; {_FILL}"
 _OTHERS = ", and none is its own neighbour (exclude_self)"

@@ -23,11 +23,16 @@ ABOUT_QUERIES = frozenset({"query", "queryidx"})
 MISSING_VALUES = {"rad": jnp.inf, "rankidx": (-1, -1), "globalidx": -1}
 
 
-def parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
-    """Parse the words of ``result``. Match the longest known word first, because field names may contain ``_``."""
+def property_names(part: Any) -> list[str]:
+    """Return the names of the properties of particles, including properties that are None."""
     leaves = [None, *jax.tree.leaves(part)]
     names = [name for name in field_names(part) if name not in ("num", "num_total")]
-    fields = [name for name in names if any(getattr(part, name) is leaf for leaf in leaves)]
+    return [name for name in names if any(getattr(part, name) is leaf for leaf in leaves)]
+
+
+def parse_result(result: str, part: Any, reduce_func: Any) -> list[str]:
+    """Parse the words of ``result``. Match the longest known word first, because field names may contain ``_``."""
+    fields = property_names(part)
     known = sorted([*WORDS, *fields], key=len, reverse=True)
     words, rest = [], f"_{result}" if isinstance(result, str) else "_"
     while rest:

@@ -23,7 +23,7 @@ def read_spheres(part: Any, boxsize: Any, queries: Any) -> tuple[InputParticles,
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments, or if particles and centres do not match.
     """
-    (part, boxsize, index), queries = opened(part, boxsize), opened(queries)[0]
+    part, boxsize, index = opened(part, boxsize)
     pos = check_particles(part, max_dims=_MAX_DIMS)
     centres = check_particles(queries, "centres", max_dims=_MAX_DIMS)
     num, of_centres = check_num(part), check_num(queries, "num of the centres")

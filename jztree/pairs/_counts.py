@@ -200,7 +200,6 @@ def _read_sets(part: Any, boxsize: Any, queries: Any) -> tuple[InputParticles, I
     box = check_box(boxsize, sources.dims)
     if queries is None:
         return sources, None, box
-    queries = opened(queries)[0]
     other = check_particles(queries, "query positions")
     num = check_num(queries, "num of queries")
     check_alike(other, pos, "the queries are", "part is")

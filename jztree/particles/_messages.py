@@ -17,7 +17,10 @@ def what_is_wrong(part: Any, pos: Any) -> str:
     if isinstance(part, type):
         return f"particles are the class {part.__name__} itself; pass an instance, such as {part.__name__}(pos=...)."
     if isinstance(part, Index):
-        return "particles are an index, but only searches accept an index; pass its particles, index.part."
+        return (
+            "particles are an index, but only searches accept an index, as their first argument; pass its particles, "
+            "index.part."
+        )
     kind = type(part).__name__
     if pos is None:
         return (

@@ -18,11 +18,15 @@ from ..arguments import no_box
 from ..config import TreeConfig, leaf_size_of
 from ..data import replace_num, split_rows
 from ..jax_ext import Exact
-from ..particles import Index, check_devices
+from ..particles import Index, check_devices, num_rows
 from . import TreeHierarchy, build_in_domain, permute_particles
 from ._input import InputParticles
 from ._particles import SortedParticles
 
+_OTHER_ROWS = (
+    "the index was built for %d rows of particles, but now has %d; build an index of the new particles with "
+    "jztree.build_index."
+)
 _TREE = "th belongs to particles, but the first argument is an index, which has its own hierarchy; leave out th."
 
 
@@ -38,7 +42,8 @@ def opened(part: Any, boxsize: Any = None, th: Any = None) -> tuple[Any, Any, An
         ``(part, boxsize, th)``. For an index: its particles, its exact box, and the index as ``th``.
 
     Raises:
-        ValueError: If a box or a hierarchy comes with an index, or the index belongs to another number of devices.
+        ValueError: If a box or a hierarchy comes with an index, or if the index belongs to another number of devices or
+            to another number of particles.
     """
     if not isinstance(part, Index):
         return part, boxsize, th
@@ -46,6 +51,9 @@ def opened(part: Any, boxsize: Any = None, th: Any = None) -> tuple[Any, Any, An
     if th is not None:
         raise ValueError(_TREE)
     check_devices(part, comm.num_ranks())
+    rows, built = num_rows(part.part), part.sources.given_rows()
+    if rows != built:
+        raise ValueError(_OTHER_ROWS % (built, rows))
     return part.part, part.box, part
 
 

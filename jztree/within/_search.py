@@ -93,7 +93,6 @@ def read_sets(
     sources, box = InputParticles(pos, check_num(part), th=index), check_box(boxsize, pos.shape[1])
     if queries is None:
         return sources, None, sources, box
-    queries = opened(queries)[0]
     searching = InputParticles(check_queries(queries, pos), check_num(queries), name="the query positions")
     return sources, searching, searching, box
 
