@@ -117,12 +117,13 @@ def test_radii_of_padding_rows_are_ignored(shape: tuple[int, ...]) -> None:
     radius[30:] = np.nan
     padded = np.where(np.arange(40)[:, None] < 30, pos, np.float32(np.nan))
     expected = np.r_[brute(pos[:30], pos[:30], radius[:30].reshape(30, -1)), np.zeros((10, len(radius[0].ravel())))]
+    name = "radii" if shape else "radius"
     for call in (count_within, count_within.jit, jax.jit(count_within)):
-        found = call(ParticleData(pos=padded, num=30), radius)
+        found = call(ParticleData(pos=padded, num=30), **{name: radius})
         np.testing.assert_array_equal(found, expected.reshape(radius.shape))
     stacked = ParticleData(pos=np.stack([padded, padded]), num=np.array([30, 0]))
     dealt = np.stack([radius, np.full_like(radius, -1)])
-    found = count_within.smap(mesh_of(2), jit=True)(stacked, dealt)
+    found = count_within.smap(mesh_of(2), jit=True)(stacked, **{name: dealt})
     np.testing.assert_array_equal(found[0], expected.reshape(radius.shape))
     assert not np.any(found[1])
 
