@@ -1,8 +1,7 @@
 """Exact k nearest neighbours, friends-of-friends groups and other searches among particles in JAX.
 
 Each search is in the module of its subject, such as `jztree.knn` and `jztree.radius`, and also in `jztree` itself:
-``jztree.count_within`` is `jztree.radius.count_within`, and
-``jztree.nearest`` is `jztree.knn.nearest`.
+``jztree.count_within`` is `jztree.radius.count_within`, and ``jztree.nearest`` is `jztree.knn.nearest`.
 """
 
 # Import _distributions first: it checks whether the other modules may be files of another package.

@@ -169,7 +169,7 @@ def sph_density(
     term. The result is differentiable with respect to positions, masses and box.
 
     Args:
-        part: Particles like those of `knn_density`, with positions in 1 to 3 dimensions.
+        part: See `knn_density`, with positions in 1 to 3 dimensions.
         k: Number of neighbours, including the particle itself; at least 2.
         boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
             Equal on all ranks. An index has its own box.

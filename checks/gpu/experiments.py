@@ -66,7 +66,7 @@ class Experiment:
 
 
 def reduced(n: int, small: bool) -> int:
-    """Return a number of particles, or a thousandth of it to test the script."""
+    """Return ``n`` particles, or ``n / 1000`` to test the script."""
     return max(n // 1000, 100) if small else n
 
 

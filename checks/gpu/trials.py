@@ -110,7 +110,7 @@ class Trials:
                 )
 
     def queries(self) -> Iterator[Line]:
-        """Yield searches for the most queries of which a warp answers 1, 2, 4 or 8, and with one query more.
+        """Yield searches with the most queries that leave 1, 2, 4 or 8 per warp, and with one query more.
 
         Then a warp answers twice as many, so the two times compare these numbers. Far queries are few among many
         particles, and near ones are the particles. common/cuda/query_groups.cuh has the limits.

@@ -133,9 +133,8 @@ def shard_map_constructor(
     too. With unhashable static arguments, JAX compiles and runs each operation separately, which takes minutes.
 
     Args:
-        f: A function of the arrays of one device. In a tuple of specs, those of ``*args`` and ``**kwargs`` follow those
-            of the other arguments; in a dict, ``*args`` share the name of that parameter, and ``**kwargs`` have their
-            own names.
+        f: A function of the arrays of one device. In a tuple of specs, the specs of ``*args`` and ``**kwargs`` are
+            last; in a dict, ``*args`` share the name of that parameter, and ``**kwargs`` have their own names.
         out_specs: See `expanding_shard_map`.
         in_specs: See `expanding_shard_map`.
         default_mesh: The mesh of ``f.smap()``. None means the mesh of the context or, without a context, all devices.

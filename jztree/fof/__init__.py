@@ -231,7 +231,7 @@ def friends_of_friends(
     rows as there are groups. With ``.jit`` and on several devices, the catalogue has unused rows after the groups, and
     ``jztree.data.squeeze_catalogue`` removes them.
 
-    **Particles.** In the returned particles, each listed group is one run of rows: those of group ``i`` are
+    **Particles.** In the returned particles, each listed group is one run of rows: group ``i`` has the rows
     ``offset[i]`` to ``offset[i] + count[i]`` (exclusive). The particles in no listed group follow after the last group.
     In each group, and after the last one, particles are in z-order.
 
@@ -249,9 +249,9 @@ def friends_of_friends(
 
     Args:
         part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 4, float32 or float64; an array of positions;
-            or a `jztree.Index` of either. Optional
-            properties are used if present: ``mass``, ``(n,)`` or a number shared by all particles; ``vel``, ``(n, d)``;
-            and for a light cone ``v_rad`` and ``zplus1``, ``(n,)``, the velocity along the line of sight and 1 + z.
+            or a `jztree.Index` of either. Optional properties are used if present: ``mass``, ``(n,)`` or a number
+            shared by all particles; ``vel``, ``(n, d)``; and for a light cone ``v_rad`` and ``zplus1``, ``(n,)``, the
+            velocity along the line of sight and 1 + z.
         rlink: The linking length, in the unit of the positions: a number (equal on all ranks), or ``(n,)``, one per
             particle. Two particles are linked if their distance is at most the mean of their linking lengths. The
             comparison is made in float64 from the original positions and lengths.
@@ -264,9 +264,9 @@ def friends_of_friends(
             of ``part`` (Dolag et al. 2009, MNRAS 399, 497), and enters the count and all sums of that group. To
             distinguish types in the result, add a property to the particles.
         attach_within: Largest distance to that nearest particle, in units of its linking length; None means no limit.
-            The default 6.4 is the value of Gadget-4 for particles without a smoothing length. Distances are those of
-            `jztree.knn.knn`, in the dtype of the positions. An attached particle that is farther away forms a separate
-            group.
+            The default 6.4 is the value of Gadget-4 for particles without a smoothing length. Distances are equal to
+            the distances of `jztree.knn.knn`, in the dtype of the positions. An attached particle that is farther away
+            forms a separate group.
         cfg: Options, equal on all ranks. None means the defaults. ``cfg.catalogue.means`` names further properties,
             ``(n, ...)``, to average over each group.
 
@@ -276,7 +276,7 @@ def friends_of_friends(
 
     Raises:
         TypeError: For arguments of a wrong type, or if ``attached`` is of another class than ``part``.
-        ValueError: For other invalid arguments, or if the properties of ``attached`` differ from those of ``part``.
+        ValueError: For other invalid arguments, or if ``attached`` and ``part`` have different properties.
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a position is NaN or infinite, a mass
             is negative, NaN or infinite, a velocity is NaN or infinite, a traced ``rlink`` or ``boxsize`` is invalid,
             or the mass or the angular momentum of a group is out of range of its dtype.
@@ -305,9 +305,9 @@ def fof_and_catalogue(
     """Find friends-of-friends groups and their properties: mass, centre, velocity, sizes.
 
     **Order.** The catalogue lists groups of at least ``cfg.catalogue.npart_min`` particles, by default 20, in the order
-    of their first particles in z-order. In the returned particles, each listed group is one run of rows: those of group
-    ``i`` are ``offset[i]`` to ``offset[i] + count[i]`` (exclusive). The particles in no listed group follow after the
-    last group. In each group, and after the last one, particles are in z-order.
+    of their first particles in z-order. In the returned particles, each listed group is one run of rows: group ``i``
+    has the rows ``offset[i]`` to ``offset[i] + count[i]`` (exclusive). The particles in no listed group follow after
+    the last group. In each group, and after the last one, particles are in z-order.
 
     **Several devices.** The group order has one part per device. Each device owns a range of the z-order. Its part
     begins with the groups whose first particle in z-order it owns, including their particles from other devices. Then
@@ -336,9 +336,9 @@ def fof_and_catalogue(
             of ``part`` (Dolag et al. 2009, MNRAS 399, 497), and enters the count and all sums of that group. To
             distinguish types in the result, add a property to the particles.
         attach_within: Largest distance to that nearest particle, in units of its linking length; None means no limit.
-            The default 6.4 is the value of Gadget-4 for particles without a smoothing length. Distances are those of
-            `jztree.knn.knn`, in the dtype of the positions. An attached particle that is farther away forms a separate
-            group.
+            The default 6.4 is the value of Gadget-4 for particles without a smoothing length. Distances are
+            equal to the distances of `jztree.knn.knn`, in the dtype of the positions. An attached particle that is
+            farther away forms a separate group.
 
     Returns:
         The particles in group order, with all their properties, and the `FofCatalogue`. Catalogue rows from ``ngroups``
@@ -346,7 +346,7 @@ def fof_and_catalogue(
 
     Raises:
         TypeError: See `fof_labels`. Also if ``attached`` is of another class than ``part``.
-        ValueError: See `fof_labels`. Also if the properties of ``attached`` differ from those of ``part``.
+        ValueError: See `fof_labels`. Also if ``attached`` and ``part`` have different properties.
         ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if a mass is negative, NaN or infinite,
             or a velocity is NaN or infinite (the message has the row), or if the mass or the angular momentum of a
             group is out of range of its dtype.

@@ -111,12 +111,11 @@ def phase_space_labels(
     others. So streams and subhaloes that overlap in space are separate groups if their velocities differ.
 
     With ``group_rlink``, ``vlink`` is a number without a unit. The groups in space with the linking length
-    ``group_rlink`` are found first. In each of them, velocity differences are divided by the velocity dispersion of
-    this group, so that one ``vlink`` suits cold and hot haloes. Particles of different groups in space are never
-    linked. This is the first step of Rockstar (Behroozi, Wechsler & Wu 2013, ApJ 762, 109), which also scales
-    positions. The dispersion is one-dimensional, as in the catalogue (``vel_dispersion`` of
-    `jztree.data.FofCatalogue`). If it is 0, all velocities in the group are equal. On several devices, dispersions
-    may differ by rounding.
+    ``group_rlink`` are found first. In each group, velocity differences are divided by the velocity dispersion of the
+    group, so that one ``vlink`` suits cold and hot haloes. Particles of different groups in space are never linked.
+    This is the first step of Rockstar (Behroozi, Wechsler & Wu 2013, ApJ 762, 109), which also scales positions. The
+    dispersion is one-dimensional, like ``vel_dispersion`` of `jztree.data.FofCatalogue`. If it is 0, all velocities in
+    the group are equal. On several devices, dispersions may differ by rounding.
 
     Velocities, multiplied by ``rlink / vlink``, are rounded to the dtype of the positions. From these numbers and the
     given positions, the comparison is made in float64.
@@ -171,7 +170,7 @@ def phase_space_groups(
 ) -> Groups:
     """Find friends-of-friends groups in phase space and their properties: mass, centre, velocity, sizes.
 
-    The groups are the same as in `jztree.phase_space_labels`. Particles and catalogue have the order of
+    The groups are the groups of `jztree.phase_space_labels`. Particles and catalogue have the order of
     `jztree.friends_of_friends`, in the z-order of phase space instead of space: in the returned particles, group ``i``
     has the rows ``offset[i]`` to ``offset[i] + count[i]`` (exclusive). On one device, the largest group is first, and a
     plain call returns a catalogue of exactly as many rows as there are groups.

@@ -40,7 +40,7 @@ _NAN = "the density of row {0} is NaN; pass a density for every particle."
 @jax.tree_util.register_dataclass
 @dataclass(kw_only=True, slots=True)
 class DensityPeaks:
-    """The peaks of a density, densest first, and the saddles at which they end.
+    """The peaks of a density, densest first, and the saddle where each ends.
 
     The table of peaks has a row for each of the ``n`` rows of particles. Only the first ``num`` are peaks. From there
     on, rows and numbers are -1, densities are -infinity, and persistences are 0.
@@ -51,7 +51,7 @@ class DensityPeaks:
         density: ``(n,)``, the density of this particle.
         saddle: ``(n,)`` int32, the row of the particle at the saddle where the peak ends. -1 if it does not end.
         saddle_density: ``(n,)``, the density of this particle; -infinity if the peak does not end.
-        parent: ``(n,)`` int32, the number of the denser peak into which the peak ends. -1 if it does not end.
+        parent: ``(n,)`` int32, the number of the denser peak that continues at the saddle. -1 if it does not end.
         across: ``(n,)`` int32, the number of a peak in the set that the peak's set meets at the saddle: the peak of
             the neighbour across the saddle. -1 if the peak does not end.
         persistence: ``(n,)``, the density of the peak minus that of the saddle, and 0 if both are equal; infinite if
@@ -188,7 +188,7 @@ def density_peaks(
 
     Imagine a level that falls from the highest density. The particles above it form connected sets of neighbours. A
     particle that the level reaches, and whose denser neighbours belong to several sets, is a saddle and joins them. The
-    densest peak of these sets continues. The other peaks end at this saddle, and their parent is the peak that
+    densest peak of the joined sets continues. The other peaks end at this saddle, and their parent is the peak that
     continues. The densest peak of each connected part of the graph never ends. `DensityPeaks.merge` returns the
     clusters that remain if peaks of low persistence merge.
 
@@ -204,8 +204,8 @@ def density_peaks(
         density: ``(n,)``, float32 or float64, for example from `jztree.density`, or its logarithm.
             Infinite numbers are valid.
         k: The number of nearest particles that are neighbours of a particle, at least 1. The particle itself is the
-            first of them. If there are fewer particles, all are neighbours. Particles at equal distances count in
-            z-order, as in `jztree.knn.knn`.
+            first. If there are fewer particles, all are neighbours. Particles at equal distances count in z-order, like
+            neighbours of `jztree.knn.knn`.
         boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped. An
             index has its own box.
         cfg: Options. None means the defaults.

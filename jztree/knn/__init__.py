@@ -252,10 +252,10 @@ def knn(
             per query, in the order of ``rnn``. The search returns these arrays in ``output_order``.
         output_order: With ``"input"``, row i belongs to query i, and rows of neighbours are rows of ``part``. With
             ``"z"``, queries are in z-order, so that nearby queries have nearby rows. Rows of neighbours are then rows
-            of the sources in z-order: those of `jztree.tree.zsort`, on several devices of `jztree.tree.distr_zsort`,
-            and with ``th`` of ``part``. On several devices, each query is then on the device of the sources near it.
-            The results have space for all queries that may arrive there. Use ``query`` and ``queryidx`` to identify the
-            queries.
+            of the sources in z-order, the order of `jztree.tree.zsort`, on several devices of
+            `jztree.tree.distr_zsort`, and with ``th`` of ``part``. On several devices, each query is then on the device
+            of the sources near it. The results have space for all queries that may arrive there. Use ``query`` and
+            ``queryidx`` to identify the queries.
         cfg: Options. None means the defaults.
         max_radius: The search radius in the unit of the positions: a number, or ``(q,)``, one per query in input order.
             A particle is within this radius if its distance, computed in float64 from the given positions, is at most
@@ -272,8 +272,8 @@ def knn(
             neighbours are missing; see ``max_radius``. This needs ``output_order="input"``, no ``th``, at most 7
             dimensions, and in float32 at most 2**24 sets.
         query_batch: ``(q,)`` integers, the set that each query searches.
-        allow_missing: Whether ``k`` may exceed the number of sources. The missing neighbours of each query are then
-            those of ``max_radius``, at distance infinity.
+        allow_missing: Whether ``k`` may exceed the number of sources. As with ``max_radius``, missing neighbours are
+            then at distance infinity.
 
     Returns:
         A tuple with one entry per word of ``result``, or the entry itself if there is one word. From row ``num`` of the

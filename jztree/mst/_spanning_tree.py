@@ -20,13 +20,13 @@ from ..tree.stage import InputParticles, SortedParticles, opened, prepare_stage
 from ._over_ranks import tree_over_ranks
 from ._tree import CoreSize, SpanningTree
 
-# The number of nearest other particles from which the search starts, in up to two dimensions and in more. With fewer,
+# The number of nearest other particles at the start of the search, in up to two dimensions and in more. With fewer,
 # the search takes longer: on an AMD EPYC 9004 (Zen 4), a third for 3 instead of 7 in three dimensions, and a fifth for
 # 5 instead of 8 in two. Each takes 4 bytes per particle. With these numbers, a search in float32 takes less than 12
 # times the memory of the positions.
 _NEAR = 8, 7
-# If core distances need more, the number is the next of these sizes, so that few are compiled. For 200,000 particles,
-# the search takes 15 % less to 8 % more time than with the smallest number (on two cores of an AMD EPYC).
+# If core distances need more, the number is the next larger size in this list, to limit compilations. For 200,000
+# particles, the search takes 15 % less to 8 % more time than with the smallest number (on two cores of an AMD EPYC).
 _SIZES = [7, 8, *(step << power for power in range(2, 30) for step in (3, 4))]
 _TOO_MANY = "edges support less than 2**31 particles over all devices, but there are more; use fewer."
 _TOO_FEW = "core_k is {1}, but there are only {0} particles; choose a smaller core_k."
@@ -53,7 +53,7 @@ def spanning_tree(
 
     With ``core_k``, the length of an edge is the mutual reachability distance of its ends: the largest of their
     distance and of both core distances (Campello, Moulavi & Sander 2013). The core distance of a particle is the
-    distance to the ``core_k``-th nearest particle, and the particle itself is the first. As in `jztree.knn.knn`, the
+    distance to the ``core_k``-th nearest particle, and the particle itself is the first. Like `jztree.knn.knn`, the
     search selects the nearest particles in the precision of the positions. For float32, the core distance is the exact
     distance to a particle that may be farther than the ``core_k``-th nearest one by a rounding error, 1e-7 of the
     distance. In sets with many nearly equal distances, such as distorted lattices, this changes edges, and clusters of
@@ -62,9 +62,9 @@ def spanning_tree(
     Over several devices, the edges are the same for any number of devices, bit for bit; see `SpanningTree` for their
     distribution. A device holds its particles, the particles of other devices near its own, and edges near the surface
     of its domain. Their numbers do not grow with the number of devices, except if the particles are a few clumps that
-    are farther apart than wide, each of them on several devices. The devices exchange edges in rounds, whose number
-    grows at most like the logarithm of the number of particles. In each round, a device sends at most one edge for each
-    set of joined particles near its surface. Derivatives gather the positions of all devices on each device.
+    are farther apart than wide, and every clump is on several devices. The devices exchange edges in rounds, whose
+    number grows at most like the logarithm of the number of particles. In each round, a device sends at most one edge
+    for each set of joined particles near its surface. Derivatives gather the positions of all devices on each device.
 
     Args:
         part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
@@ -137,8 +137,8 @@ def _tree_of(sources: SortedParticles, pos: jax.Array, core: CoreSize | None, bo
 
 
 def _number_of_near(pos: jax.Array, core: CoreSize | None, n: int) -> int:
-    """Return the number of near particles of each from which the search starts, for ``n`` rows on all ranks."""
-    # At least one more particle than the core needs: the farthest one bounds the distance of all others.
+    """Return the number of near particles per particle at the start of the search, for ``n`` rows on all ranks."""
+    # At least one more particle than the core needs: the farthest one bounds the distances to the rest.
     return min(max(_NEAR[pos.shape[1] > 2], core.near if core else 0), max(n, 1))
 
 

@@ -36,12 +36,12 @@ class CoreSize:
 class SpanningTree:
     """The edges of a spanning tree of ``n`` particles, shortest first, and of equal lengths the smallest square first.
 
-    There are ``n - 1`` rows of edges, of which the first ``num`` are edges; with padding, there are fewer edges than
-    rows. The rows after the last edge have ends -1 and length infinity.
+    There are ``n - 1`` rows, and the first ``num`` are edges; with padding, there are fewer edges than rows. The rows
+    after the last edge have ends -1 and length infinity.
 
     Over several devices, each device has ``n`` rows of particles and ``n`` rows of edges. All devices get equal shares
     of the edges, and the order continues on the next device. Ends are rows among the particles of all devices, without
-    padding: those of the first device come first. `squeeze_tree` returns the tree of all devices as that of one.
+    padding, beginning with the first device. `squeeze_tree` joins the edges of all devices.
 
     Attributes:
         i: ``(n - 1,)`` int32, the smaller input row of the ends.
@@ -62,7 +62,7 @@ class SpanningTree:
 
 
 def squeeze_tree(tree: SpanningTree) -> SpanningTree:
-    """Return the tree of all devices as that of one device, without padding.
+    """Join the edges of all devices to the tree of one device, without padding.
 
     Not for use under a JAX transformation. If the devices belong to several processes, all processes must call this
     function together. Each process then holds all edges.

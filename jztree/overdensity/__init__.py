@@ -83,12 +83,13 @@ def spherical_overdensity(
     let ``M_i`` be the mass of the first ``i``, and ``V(r)`` the volume of a ball. The sphere starts with the
     ``cfg.npart_min`` nearest particles (by default 10) and any others at the same distance as the last one. If its mean
     density is not above ``density``, radius, mass and count are 0: the centre is not in a halo of this density.
-    Otherwise the sphere ends at the first ``i`` for which the density falls to the threshold before the next particle:
-    ``M_i <= V(r_{i+1}) density``. Its mass is ``M_i``. Its radius is ``(M_i / (V(1) density))**(1/d)``, which is at
-    most ``r_{i+1}``.
+    Otherwise the sphere ends at the smallest ``i`` with ``M_i <= V(r_{i+1}) density``: the density falls to the
+    threshold before the next particle. Its mass is ``M_i``. Its radius is ``(M_i / (V(1) density))**(1/d)``, which is
+    at most ``r_{i+1}``.
 
     If the centre is itself a particle, that particle is at distance 0. Choose centres in haloes, such as their densest
-    particles or those of lowest potential (`jztree.halos`). A centre of mass between two clumps may be in neither.
+    particles or their particles of lowest potential (`jztree.halos`). A centre of mass between two clumps may be in
+    neither.
 
     In a periodic box, the search ends at half the smallest length. If a sphere is still denser than ``density`` there,
     its radius and mass are NaN and its count is -1. The largest circular velocity is the maximum of

@@ -33,7 +33,7 @@ _BAD_COSINES = "edges_b must be strictly ascending cosines from 0 to 1; sort the
 
 
 def exact_bins(arguments: dict[str, Any]) -> PairBins:
-    """Return the bins of the arguments of `pair_counts`, which the twins replace."""
+    """Return the bins of `pair_counts` from its arguments, for the twins."""
     part, boxsize = next(iter(arguments.values())), arguments["boxsize"]
     dims = shape_of_pos(particles_of(part))[-1]
     bins = as_bins(arguments, dims)

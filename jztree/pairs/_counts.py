@@ -48,8 +48,8 @@ class PairCounts:
             reads it as float64.
         region_count: ``(num_regions, *bins)``, the number of pairs with at least one particle in each region, or None
             without regions.
-        region_weight: ``(num_regions, *bins)``, the sum of the products of weights of these pairs, or None without
-            regions or weights.
+        region_weight: ``(num_regions, *bins)``, the sum of the products of weights over the same pairs, or None
+            without regions or weights.
         separation: ``bins`` `WideSums`, the sum over pairs of the first quantity (r, s or rp) times the product of both
             weights, or None unless it was requested. Divided by ``weight``, or by ``count`` without weights, it is the
             mean separation of the pairs in a bin.

@@ -69,16 +69,16 @@ def pairs_within(
     Every image of a particle within the radius forms a separate pair. A pair is within the radius if its distance,
     computed in float64 from the given positions and whole box lengths, is at most the radius. The function does not
     wrap positions outside the box; shifts are relative to the given positions. Vectors and distances are the float64
-    values, rounded to the dtype of the positions. They have derivatives by positions and box lengths.
+    values, rounded to the dtype of the positions. They have derivatives with respect to positions and box lengths.
 
     Args:
         part: The particles: a class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64; an array of positions;
             or a `jztree.Index` of either.
         radius: In the unit of the positions: a number (equal on all ranks), or ``(q,)``, one per query. For a pair
             ``(i, j)``, the radius of ``i`` counts. Without ``queries``, one radius per particle needs ``full=True``,
-            because ``j`` may be within the radius of ``i`` while ``i`` is not within that of ``j``. In a periodic box,
-            the radius may be longer than the box, but not infinite.
-        queries: Separate queries ``i``; the particles ``j`` are then those of ``part``. None means pairs among the
+            because ``j`` may be within the radius of ``i`` while ``i`` is not within the radius of ``j``. In a periodic
+            box, the radius may be longer than the box, but not infinite.
+        queries: Separate queries ``i``, for pairs with particles ``j`` of ``part``. None means pairs among the
             particles of ``part``, without pairs of a particle with itself at distance 0.
         boxsize: The periodic length, or one per dimension; None means open. Equal on all ranks. An index has its own
             box.
@@ -192,7 +192,7 @@ def _faults(radii: Radii, box: Exact, pos: jax.Array, num: Any, of: str) -> list
 def _differentiable(
     query: jax.Array, pos: jax.Array, box: Exact, vector: jax.Array, distance: jax.Array, which: Any
 ) -> tuple[jax.Array, jax.Array]:
-    """Return vectors and distances with their derivatives by positions and box lengths.
+    """Return vectors and distances with their derivatives with respect to positions and box lengths.
 
     Args:
         query: ``(q, d)``, this rank's queries.

@@ -20,7 +20,7 @@ class Index:
     several devices, the arrays differ between devices.
 
     Attributes:
-        part: The particles, in the order in which they were passed.
+        part: The particles, in the order of the caller.
         box: Periodic box, exact.
         sources: The particles in z-order with their hierarchy; see `jztree.tree.stage.SortedParticles`.
         cfg: Options of the hierarchy.

@@ -2,8 +2,7 @@
 
 An index holds the particles in the order of the user, and the result of the sort: positions in z-order, the hierarchy
 over them, and the way from input rows to z-ordered rows. A search on an index brings only its own data (weights, radii,
-velocities) to the z-order. Everything that it then computes, and so every bit of its results, is the same as in a
-search that sorts.
+velocities) to the z-order. It then computes the same as a search that sorts, with the same bits.
 """
 
 import dataclasses

@@ -75,7 +75,7 @@ def reduce_within(
 
     Returns:
         The results of ``pair_func``, reduced to one row per query, in the order of the queries. The dtype is kept, with
-        two exceptions: sums of integers are 32 bits wide, or 64 with jax_enable_x64, like those of `jax.numpy.sum`; and
+        two exceptions: sums of integers are 32 bits wide, or 64 with jax_enable_x64, like sums of `jax.numpy.sum`; and
         sums of floats with less than 32 bits are float32. Rows without pairs, and rows from ``num`` on, are 0, or the
         initial value of ``max`` and ``min``.
 

@@ -122,7 +122,7 @@ def result(
 
 
 def _level_of_caller() -> int:
-    """Return the ``stacklevel`` with which a warning of the calling function names the first line outside the tools."""
+    """Return the ``stacklevel`` for a warning of the calling function to name the first line outside the tools."""
     frames = traceback.walk_stack(sys._getframe(1))
     outside = (
         i for i, (frame, _) in enumerate(frames, 1) if not frame.f_globals["__name__"].startswith("jztree_utils.")

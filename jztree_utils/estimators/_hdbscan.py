@@ -48,7 +48,7 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
         algorithm: No effect.
         leaf_size: No effect.
         n_jobs: No effect.
-        cluster_selection_method: ``"eom"`` selects the most stable clusters, ``"leaf"`` those that do not split.
+        cluster_selection_method: ``"eom"`` selects the most stable clusters, ``"leaf"`` clusters that do not split.
         allow_single_cluster: Whether all samples may form one cluster, if they are at least ``min_cluster_size``.
         store_centers: ``"centroid"``, ``"medoid"``, or ``"both"``, the centres to find. None finds none.
         copy: No effect; samples are never changed.

@@ -66,7 +66,7 @@ def hdbscan(
         min_cluster_size: The least number of points of a cluster, at least 2. Smaller groups are noise.
         cluster_selection_epsilon: Clusters that split at lengths below this distance are merged. 0 means none.
         max_cluster_size: The largest number of points of a cluster that ``"eom"`` selects. None means no limit.
-        cluster_selection_method: ``"eom"`` selects the most stable clusters, ``"leaf"`` those that do not split.
+        cluster_selection_method: ``"eom"`` selects the most stable clusters, ``"leaf"`` clusters that do not split.
         allow_single_cluster: Whether all points may form one cluster, if they are at least ``min_cluster_size``.
         points: ``(n, d)``, the points. If they are given, all coincident points have the same label. Without them,
             coincident points may have different labels if they are fewer than ``core_k``.

@@ -2,8 +2,8 @@
 
 The searches of `jztree` are Euclidean. In d dimensions, a ball of radius r in the other metric is inside the Euclidean
 ball of radius r if p < 2, and of radius ``r d**(1/2 - 1/p)`` if p > 2. So a Euclidean search finds all candidates, and
-their distances in the other metric decide. The k-th of these distances is at most the largest distance of the k nearest
-neighbours in the Euclidean metric.
+their distances in the other metric decide. The k-th smallest is at most the largest distance of the k nearest
+Euclidean neighbours.
 
 The number of candidates per result is the ratio of the volumes of both balls: for p = 1 and p = infinity, 3 in three
 dimensions, 7 and 5 in four, and 640 and 65 in eight.

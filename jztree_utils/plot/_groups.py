@@ -283,7 +283,7 @@ def _draw_references(
 ) -> None:
     """Draw a curve for each sample, and the ratio of the groups to it, for masses of a ``definition``, None if unknown.
 
-    The first curve has the label of all.
+    The label of all curves is on the first one.
     """
     described = MODELS[model].mass
     other = ", for other masses" if definition and described not in (None, definition) else ""

@@ -36,7 +36,7 @@ def plot_neighbour_distances(
 
     Solid lines show the data, dashed lines the expectation for a Poisson process of the same mean density: the number
     in a ball that reaches to the ``j``-th neighbour follows a gamma distribution (Hertz 1909). Clustered particles are
-    closer, and those in voids further apart.
+    closer, and particles in voids farther apart.
 
     Args:
         distances: ``(n, k)`` from `jztree.knn.nearest`, nearest first; rows of infinite distance are left out.
