@@ -293,9 +293,9 @@ class Mapped:
         for leaf, spec in zip(jax.tree.leaves(dynamic), self._leaf_specs(dynamic), strict=True):
             ranks = math.prod(self.mesh.shape[axis] for axis in axes_of(spec))
             if axes_of(spec) and np.shape(leaf)[0] != ranks:
-                for one in dynamic.values():
-                    if isinstance(one, Index):
-                        check_devices(one, ranks)
+                for argument in dynamic.values():
+                    if isinstance(argument, Index):
+                        check_devices(argument, ranks)
                 raise ValueError(
                     f"{self.name}: an array has shape {np.shape(leaf)}, but its leading axis must run over the {ranks} "
                     "devices of the mesh; distribute particles with jztree.data.expand_particles."

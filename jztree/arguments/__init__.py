@@ -28,6 +28,7 @@ from ._radii import (
     as_ascending,
     as_limit,
     as_one_radius,
+    is_given,
     rows_and_num,
 )
 from ._words import check_word
@@ -64,6 +65,7 @@ __all__ = [
     "first_row",
     "flat",
     "in_order",
+    "is_given",
     "is_length",
     "is_subnormal",
     "known_integer",

@@ -86,9 +86,9 @@ def check_classes(arguments: dict[str, Any]) -> dict[str, Any]:
         if arguments.get(name) is not None and not is_config(arguments[name]):
             raise TypeError(f"{name} must be a configuration of jztree.config, not {type(arguments[name]).__name__}.")
     for value in arguments.values():
-        for one in sequence_of(particles_of(value)):
-            if hasattr(type(one), "pos") or hasattr(one, "pos"):
-                shape_of_pos(one)
+        for part in sequence_of(particles_of(value)):
+            if hasattr(type(part), "pos") or hasattr(part, "pos"):
+                shape_of_pos(part)
     return {}
 
 

@@ -74,6 +74,11 @@ def rows_and_num(query_part: Any) -> tuple[tuple[int, ...], Any]:
     return shape_of_pos(query_part)[:-1], None if getattr(query_part, "num", None) is None else get_num(query_part)
 
 
+def is_given(radius: Any) -> bool:
+    """Return whether a radius from the user, or from a twin of the function, is neither None nor `NO_LIMIT`."""
+    return radius.given() if isinstance(radius, Radii) else radius is not None
+
+
 def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radii:
     """Return ``max_radius``, a number or one per query, as exact numbers; None is `NO_LIMIT`.
 
@@ -82,7 +87,7 @@ def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radi
         queries: See `as_one_radius`.
         num: See `as_one_radius`.
     """
-    if max_radius is None or (isinstance(max_radius, Radii) and not max_radius.given()):
+    if not is_given(max_radius):
         return NO_LIMIT
     return as_one_radius(max_radius, queries, num, "max_radius")
 
@@ -124,13 +129,13 @@ def as_ascending(radii: Any, queries: tuple[int, ...], num: Any = None) -> Radii
     if isinstance(radii, Radii):
         return radii
     shape = _shape(radii, "radii")
-    each = len(shape) > 1 and shape[:-1] == queries
-    if shape[-1:] == (0,) or not (each or len(shape) == 1):
+    per_query = len(shape) > 1 and shape[:-1] == queries
+    if shape[-1:] == (0,) or not (per_query or len(shape) == 1):
         raise ValueError(
             f"radii must be m ascending numbers for all queries, (m,), or for each query, {_words((*queries, 'm'))}; "
             f"their shape is {shape}. Pass one radius as radius."
         )
-    return _parsed(radii, (queries, num), each, True, "radii")
+    return _parsed(radii, (queries, num), per_query, True, "radii")
 
 
 def _shape(radius: Any, name: str) -> tuple[int, ...]:
@@ -138,15 +143,17 @@ def _shape(radius: Any, name: str) -> tuple[int, ...]:
     return shape_of(radius, name)
 
 
-def _parsed(radius: Any, rows: tuple[tuple[int, ...], Any], each: bool, ascending: bool, name: str) -> Radii:
+def _parsed(radius: Any, rows: tuple[tuple[int, ...], Any], per_query: bool, ascending: bool, name: str) -> Radii:
     """Return radii of a valid shape; ``rows`` are the arguments ``queries`` and ``num`` of `as_one_radius`."""
     if isinstance(radius, Radii):
         return radius
-    if each:
+    if per_query:
         radius = _without_padding(radius, *rows)
-    known = is_concrete(radius)
-    numbers = _known(radius, ascending, name) if known else _traced(radius, np.shape(radius), ascending, name)
-    return Radii(None, numbers) if each else Radii(numbers, None)
+    if is_concrete(radius):
+        numbers = _known(radius, ascending, name)
+    else:
+        numbers = _traced(radius, np.shape(radius), ascending, name)
+    return Radii(None, numbers) if per_query else Radii(numbers, None)
 
 
 def _words(shape: tuple[Any, ...]) -> str:

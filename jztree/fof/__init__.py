@@ -17,7 +17,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
-from ..arguments import SPEC, Kind, Radii, box_of, check_particles, check_word, flat, sequence_of
+from ..arguments import NO_LIMIT, SPEC, Kind, Radii, box_of, check_particles, check_word, flat, sequence_of
 from ..config import FofConfig, checked_config
 from ..data import FofCatalogue, Label, get_pos
 from ..particles import Index, Particles, check_countable, check_num, check_representable, particles_of, shape_of_pos
@@ -58,8 +58,9 @@ def _exact_lengths(rlink: Any, arguments: dict[str, Any]) -> Radii:
 
 
 def _exact_attach_limit(attach_within: Any, arguments: dict[str, Any]) -> Radii:
-    limit = attach_within if sequence_of(arguments["attached"]) else None
-    return attach_limit(limit, _exact_lengths(arguments["rlink"], arguments))
+    if not sequence_of(arguments["attached"]):
+        return NO_LIMIT
+    return attach_limit(attach_within, _exact_lengths(arguments["rlink"], arguments))
 
 
 _READ: dict[str, Any] = {
@@ -363,18 +364,18 @@ def fof_and_catalogue(
 
 
 def _grouped(
-    given: tuple[Any, Any, Any], rlink: Any, cfg: FofConfig, attached: Any, attach_within: Any
+    sources: tuple[Any, Any, Any], rlink: Any, cfg: FofConfig, attached: Any, attach_within: Any
 ) -> tuple[Any, FofCatalogue]:
     """Return the particles in group order, and their catalogue in group order.
 
     Args:
-        given: Particles or an index, the box, and a hierarchy over particles in z-order.
+        sources: Particles or an index, the box, and a hierarchy over particles in z-order.
         rlink: Linking lengths.
         cfg: Options.
         attached: See `friends_of_friends`.
         attach_within: See `friends_of_friends`.
     """
-    part, boxsize, th = given
+    part, boxsize, th = sources
     search = parsed(part, rlink, boxsize, th, CATALOGUE_DIMS)
     part = particles_of(part)
     box, others = search.box, sequence_of(attached)

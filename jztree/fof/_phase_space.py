@@ -87,7 +87,9 @@ def _check_group_rlink(group_rlink: Any, rlink: Any, box: Exact) -> Exact | None
 _READ: dict[str, Any] = {
     "rlink": _positive_length("rlink"),
     "vlink": _positive_length("vlink"),
-    "group_rlink": Kind(P(), lambda length, others: _check_group_rlink(length, others["rlink"], box_of(others))),
+    "group_rlink": Kind(
+        P(), lambda length, arguments: _check_group_rlink(length, arguments["rlink"], box_of(arguments))
+    ),
 }
 
 

@@ -92,5 +92,5 @@ def parsed(part: Any, rlink: Any, boxsize: Any, th: TreeHierarchy | None, max_di
     pos = check_particles(part, max_dims=max_dims)
     box = check_box(boxsize, pos.shape[1])
     lengths = check_lengths(rlink, pos.shape[:1], box)
-    given = InputParticles(part, check_num(part), th=order, needs_origin=False)
-    return Search(given, lengths, box)
+    particles = InputParticles(part, check_num(part), th=order, needs_origin=False)
+    return Search(particles, lengths, box)

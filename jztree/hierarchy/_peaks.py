@@ -97,8 +97,7 @@ class DensityPeaks:
         Raises:
             TypeError: If neither or both thresholds are given, or if the threshold is not a real number.
             ValueError: If the threshold is not one number, is too small or NaN, or, with ``ratio``, if a saddle has a
-                negative density; at run time if the numbers are traced. If the peaks are
-                the result of `jax.vmap`.
+                negative density; at run time if the numbers are traced. If the peaks are the result of `jax.vmap`.
 
         Examples:
             >>> pos = np.array([[0.0], [1.0], [1.9], [2.7], [3.4]])  # with k=2, a chain

@@ -208,9 +208,9 @@ def native_info() -> dict[str, Any]:
 
     Returns:
         ``cpu_library``, ``instruction_set``, ``best_instruction_set`` (that of this machine, which may not be
-        compiled), ``num_threads``; ``cuda_library``, ``cuda_architectures`` (the
-        architectures with machine code in that library, in one string), and ``cuda_version`` at compile time. The last
-        three are None without a CUDA library.
+        compiled), ``num_threads``; ``cuda_library``, ``cuda_architectures`` (the architectures with machine code in
+        that library, in one string), and ``cuda_version`` at compile time. The last three are None without a CUDA
+        library.
     """
     cpu, cuda = _cpu_library(), _cuda_library()
     return {

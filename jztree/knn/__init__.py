@@ -26,6 +26,7 @@ from ..arguments import (
     check_queries,
     check_word,
     flat,
+    is_given,
     known_integer,
     rows_and_num,
 )
@@ -50,17 +51,19 @@ __all__ = ["Neighbours", "NeighboursWithFields", "knn", "nearest"]
 _ORDERS = ("input", "z")
 
 
-def _checked_k(k: Any, arguments: dict[str, Any]) -> int:
+def _searching(arguments: dict[str, Any]) -> Any:
     queries = arguments.get("queries", arguments.get("part_query"))
+    return particles_of(arguments["part"] if queries is None else queries)
+
+
+def _checked_k(k: Any, arguments: dict[str, Any]) -> int:
     number = known_integer(k, "k")
-    check_result_memory(number, particles_of(arguments["part"] if queries is None else queries))
+    check_result_memory(number, _searching(arguments))
     return number
 
 
 def _exact_limit(max_radius: Any, arguments: dict[str, Any]) -> Radii:
-    queries = arguments.get("queries", arguments.get("part_query"))
-    searching = arguments["part"] if queries is None else queries
-    return as_limit(_widest(max_radius, arguments["allow_missing"]), *rows_and_num(searching))
+    return as_limit(_widest(max_radius, arguments["allow_missing"]), *rows_and_num(_searching(arguments)))
 
 
 _READ: dict[str, Any] = {
@@ -319,7 +322,7 @@ class _Limits(NamedTuple):
 
 
 def _entries(
-    given: tuple[Any, Any, Any],
+    sources: tuple[Any, Any, Any],
     k: int,
     queries: Any,
     entries: tuple[list[str], Callable[..., Any] | None],
@@ -330,7 +333,7 @@ def _entries(
     """Return the entries for the words of a result.
 
     Args:
-        given: Particles or an index, the box, and a hierarchy over particles in z-order.
+        sources: Particles or an index, the box, and a hierarchy over particles in z-order.
         k: Number of neighbours.
         queries: See `nearest`.
         entries: The words, and the function for the word ``reduce``.
@@ -339,9 +342,9 @@ def _entries(
         cfg: Options.
     """
     cfg = without_masses(checked_config(cfg, KNNConfig))
-    part, boxsize, order = opened(*given)
+    part, boxsize, order = opened(*sources)
     max_radius = _widest(limits.max_radius, limits.allow_missing)
-    limited = limits.batch is not None or _is_limited(max_radius)
+    limited = limits.batch is not None or is_given(max_radius)
     k, dims = _check_arguments(part, k, queries, limited, limits.exclude_self)
     check_mask(limits.source_mask, num_rows(part))
     check_batches(limits.batch, limits.query_batch, part, queries, order, in_z_order)
@@ -360,15 +363,10 @@ def _widest(max_radius: Any, allow_missing: Any) -> Any:
     """Return the search radius, which is infinite instead of None if rows may have fewer than ``k`` neighbours."""
     if not isinstance(allow_missing, bool):
         raise TypeError(f"allow_missing must be True or False, not {allow_missing!r}.")
-    is_given = max_radius is not None and not (isinstance(max_radius, Radii) and not max_radius.given())
-    return np.inf if allow_missing and not is_given else max_radius
+    return np.inf if allow_missing and not is_given(max_radius) else max_radius
 
 
-def _is_limited(max_radius: Any) -> bool:
-    return max_radius.given() if isinstance(max_radius, Radii) else max_radius is not None
-
-
-def _check_arguments(part: Any, k: int, part_query: Any, limited: bool, others: bool) -> tuple[int, int]:
+def _check_arguments(part: Any, k: int, part_query: Any, limited: bool, exclude_self: bool) -> tuple[int, int]:
     """Check the arguments. Return ``k`` and the number of dimensions."""
     pos = check_particles(part)
     num = check_num(part)
@@ -378,9 +376,9 @@ def _check_arguments(part: Any, k: int, part_query: Any, limited: bool, others: 
     # Over several ranks, the number of particles is known at run time only.
     ndev = comm.num_ranks()
     most = int(num) if is_concrete(num) and ndev == 1 else ndev * pos.shape[0]
-    _check_others(others, part_query)
+    _check_others(exclude_self, part_query)
     if not limited:
-        check_k(k, most, others)
+        check_k(k, most, exclude_self)
     if k >= 2**31:
         raise ValueError(f"k is {k}; it must be below 2**31.")
     if part_query is not None:

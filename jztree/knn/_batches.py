@@ -127,8 +127,8 @@ def place_in_layers(
     last_layer = jnp.clip(jnp.floor(farthest_number(spacing.dtype) / spacing), 0, most).astype(jnp.int32)
     faults = [
         fault
-        for one in zip(batches, nums, ("batch", "query_batch"), strict=False)
-        for fault in _faults(*one, most, last_layer, spacing.dtype)
+        for numbers in zip(batches, nums, ("batch", "query_batch"), strict=False)
+        for fault in _faults(*numbers, most, last_layer, spacing.dtype)
     ]
     checked = comm.check_all(nums[0], faults)
     spacing = comm.after(spacing, checked)

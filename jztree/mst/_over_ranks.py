@@ -113,18 +113,18 @@ class _Search(NamedTuple):
 
 
 def tree_over_ranks(
-    given: InputParticles, k: int, core: CoreSize | None, box: Exact, cfg: Any
+    particles: InputParticles, k: int, core: CoreSize | None, box: Exact, cfg: Any
 ) -> tuple[Edges, jax.Array]:
     """Return this rank's share of the edges, ``(n, ...)`` in ascending order, and their number.
 
     Args:
-        given: Particles of this rank.
-        k: Number of near particles from which the search starts.
+        particles: Particles of this rank.
+        k: Number of near particles at the start of the search.
         core: None for Euclidean lengths.
         box: Periodic box.
         cfg: Options.
     """
-    stage = prepare_stage(given, None, box, cfg, "knn_ghosts")
+    stage = prepare_stage(particles, None, box, cfg, "knn_ghosts")
     return _TreeOverRanks(stage, k, core, box, cfg).run()
 
 

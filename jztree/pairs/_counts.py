@@ -123,9 +123,8 @@ def pair_counts(
             holds the pairs with ``edges[i] < r <= edges[i + 1]``. The last edge may be infinite.
         queries: Another set of particles; each pair then has one particle in ``part`` and one in ``queries``. None
             means pairs within ``part``.
-        boxsize: The periodic length, or one per dimension; None means open. A pair counts only at the distance of
-            its nearest images, also for distances above half the box. Equal on
-            all ranks. An index has its own box.
+        boxsize: The periodic length, or one per dimension; None means open. A pair counts only at the distance of its
+            nearest images, also for distances above half the box. Equal on all ranks. An index has its own box.
         mode: ``"r"`` for distances; ``"rp_pi"`` for distances across (``edges``) and along (``edges_b``) the line of
             sight; ``"s_mu"`` for distances and the cosines, from 0 to 1, of the angle to the line of sight
             (``edges_b``). The last two are for 2 and 3 dimensions.
@@ -162,9 +161,9 @@ def pair_counts(
         array([2, 4])
     """
     if cfg is None:
-        each = mode != "r" or weights is not None or query_weights is not None or separations
+        every_pair = mode != "r" or weights is not None or query_weights is not None or separations
         leaf_sizes = _CPU_LEAF_SIZES if is_on_cpu() else _GPU_LEAF_SIZES
-        cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_sizes[each]))
+        cfg = RadiusConfig(tree=TreeConfig(leaf_size=leaf_sizes[every_pair]))
     cfg = checked_config(cfg, RadiusConfig)
     cfg = without_masses(cfg)
     sources, separate, box = _read_sets(part, boxsize, queries)
@@ -177,13 +176,13 @@ def pair_counts(
         separate.data, more = _columns(separate, query_weights, query_regions, count, " of the queries")
         faults += more
     faults += sight_faults(bins, box)
-    counts, sums = Pairs(sources, separate, bins, box, count, separations, cfg, faults).counted()
-    found = _named(counts, sums, bins, count, separations)
-    found.edges, found.boxsize = _as_sums(bins.edges), _as_sums(box)
-    found.mode, found.cross = mode, separate is not None
+    numbers, sums = Pairs(sources, separate, bins, box, count, separations, cfg, faults).counted()
+    counts = _named(numbers, sums, bins, count, separations)
+    counts.edges, counts.boxsize = _as_sums(bins.edges), _as_sums(box)
+    counts.mode, counts.cross = mode, separate is not None
     if bins.edges_b is not None:
-        found.edges_b, found.los = _as_sums(bins.edges_b), "midpoint" if bins.axis == sources.dims else bins.axis
-    return found
+        counts.edges_b, counts.los = _as_sums(bins.edges_b), "midpoint" if bins.axis == sources.dims else bins.axis
+    return counts
 
 
 def _as_sums(numbers: Exact) -> WideSums:
@@ -200,10 +199,10 @@ def _read_sets(part: Any, boxsize: Any, queries: Any) -> tuple[InputParticles, I
     box = check_box(boxsize, sources.dims)
     if queries is None:
         return sources, None, box
-    other = check_particles(queries, "query positions")
+    query_pos = check_particles(queries, "query positions")
     num = check_num(queries, "num of queries")
-    check_alike(other, pos, "the queries are", "part is")
-    return sources, InputParticles(other, num, name="the query positions", needs_origin=False), box
+    check_alike(query_pos, pos, "the queries are", "part is")
+    return sources, InputParticles(query_pos, num, name="the query positions", needs_origin=False), box
 
 
 def _check_regions(regions: Any, query_regions: Any, num_regions: Any, separate: bool) -> int:

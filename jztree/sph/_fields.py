@@ -56,8 +56,7 @@ def sph_derivative(
             box. Only the nearest image of a particle contributes, even if ``h`` exceeds half the box.
         kernel: ``"cubic_spline"``, ``"wendland_c2"``, ``"wendland_c4"`` or ``"wendland_c6"``, the smoothing kernels of
             `jztree.density.sph_density`, in 1 to 3 dimensions, or ``"gaussian"``, a normal distribution with standard
-            deviation ``h / truncate``, cut at ``h``. Each is 0 outside ``h``, and its integral over
-            space is 1.
+            deviation ``h / truncate``, cut at ``h``. Each is 0 outside ``h``, and its integral over space is 1.
         truncate: Static, from 1 to 12. Only for ``"gaussian"``.
         cfg: Options, equal on all ranks. None means the defaults.
 

@@ -22,6 +22,7 @@ from ..arguments import (
     common_dtype,
     first_row,
     flat,
+    is_given,
     row_fault,
 )
 from ..config import RadiusConfig, checked_config, without_masses
@@ -207,7 +208,7 @@ def _lengths_of_both(
     h: Any, query_h: Any, given: InputParticles, given_query: InputParticles | None, form: str
 ) -> tuple[Radii, Radii]:
     """Return smoothing lengths of sources and of queries. Replace unused lengths by the used ones."""
-    h, query_h = (None if isinstance(one, Radii) and one.for_all is one.of_each else one for one in (h, query_h))
+    h, query_h = (lengths if is_given(lengths) else None for lengths in (h, query_h))
     check_word(form, "form", _FORMS)
     if given_query is None:
         if query_h is not None:

@@ -103,10 +103,9 @@ def sorted_by_index(given: InputParticles, num: jax.Array, cfg: TreeConfig) -> S
 def _hierarchy(index: Index, num: jax.Array, cfg: TreeConfig) -> TreeHierarchy:
     """Return the hierarchy of the index, or another one if the search asks for leaves of another size."""
     sources: SortedParticles = index.sources
-    held = index.cfg
-    wanted = held if cfg.leaf_size is None and held.leaf_size is not None else cfg
-    if (leaf_size_of(wanted), wanted.fan_out) == (leaf_size_of(held), held.fan_out):
+    options = index.cfg if cfg.leaf_size is None and index.cfg.leaf_size is not None else cfg
+    if (leaf_size_of(options), options.fan_out) == (leaf_size_of(index.cfg), index.cfg.fan_out):
         assert sources.th is not None
         return sources.th
     assert sources.domain is not None
-    return build_in_domain(sources.part, num, sources.domain, wanted)
+    return build_in_domain(sources.part, num, sources.domain, options)

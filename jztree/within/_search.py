@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from .. import comm, kernels
-from ..arguments import Radii, as_ascending, as_one_radius, check_box, check_particles, check_queries
+from ..arguments import Radii, as_ascending, as_one_radius, check_box, check_particles, check_queries, is_given
 from ..config import RadiusConfig
 from ..data import RankIdx
 from ..jax_ext import Exact
@@ -98,16 +98,11 @@ def read_sets(
 
 
 def read_radii(radius: Any, radii: Any, queries: InputParticles) -> Radii:
-    """Read ``radius`` or ``radii``; exactly one of them must be given."""
-    given = [value for value in (radius, radii) if value is not None and not _is_no_limit(value)]
-    if len(given) != 1:
+    """Read ``radius`` or ``radii``. Raise ValueError unless the user passed exactly one."""
+    if is_given(radius) == is_given(radii):
         raise ValueError("pass either radius, one length per query, or radii, ascending lengths for all queries.")
-    read = as_one_radius if given[0] is radius else as_ascending
-    return read(given[0], (queries.num_rows,), queries.num)
-
-
-def _is_no_limit(value: Any) -> bool:
-    return isinstance(value, Radii) and not value.given()
+    rows = (queries.num_rows,), queries.num
+    return as_one_radius(radius, *rows) if is_given(radius) else as_ascending(radii, *rows)
 
 
 def prepare_search(args: SearchArguments) -> PreparedSearch:
