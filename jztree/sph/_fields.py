@@ -12,7 +12,7 @@ from ..particles import Index, Particles, particles_of
 from ..within import read_sets
 from ._lengths import as_lengths
 from ._scaled import exponent_of, scaled_product
-from ._sums import LENGTHS, Derivative, SmoothingKernel, SumArguments, checked_values, summed
+from ._sums import KERNEL, LENGTHS, Derivative, SmoothingKernel, SumArguments, checked_values, summed
 
 _NO_MASS = (
     "the particles within the smoothing length of row {0} have a total mass of 0, or the derivative there is outside "
@@ -20,7 +20,7 @@ _NO_MASS = (
 )
 
 
-@flat(h=LENGTHS, field=Kind(P(-1)))
+@flat(h=LENGTHS, kernel=KERNEL, field=Kind(P(-1)))
 def sph_derivative(
     part: Particles | Index | ArrayLike,
     h: ArrayLike | None,

@@ -95,8 +95,15 @@ class Profile(NamedTuple):
         return self.shape == _TOP_HAT
 
 
+def check_kernel(name: Any) -> str:
+    """Return the name of a kernel. Raise ValueError if it does not exist."""
+    check_word(name, "kernel", (*KERNELS, "gaussian", "top_hat"))
+    return str(name)
+
+
 def profile_of(name: Any, dims: int, truncate: Any) -> Profile:
     """Return a kernel by its name. Raise ValueError if it does not exist, or not in ``dims`` dimensions."""
+    check_kernel(name)
     nothing = (0.0,) * (3 * (1 + _TERMS))
     unit_ball = math.pi ** (dims / 2) / math.gamma(dims / 2 + 1)
     if name == "top_hat":
@@ -105,7 +112,6 @@ def profile_of(name: Any, dims: int, truncate: Any) -> Profile:
         rate = _checked_truncate(truncate) ** 2 / 2
         inside = (math.pi / rate) ** (dims / 2) * _fraction_inside(dims, rate)
         return Profile(_GAUSSIAN, (1 / inside, rate, *nothing))
-    check_word(name, "kernel", (*KERNELS, "gaussian", "top_hat"))
     if dims > 3:
         raise ValueError(
             f"kernel {name!r} supports 1 to 3 dimensions, not {dims}; use 'gaussian' or 'top_hat', which support up "

@@ -32,7 +32,7 @@ from ..particles import Index, Particles, check_representable, particles_of, sha
 from ..tree.stage import InputParticles
 from ..within import PreparedSearch, SearchArguments, prepare_search, read_sets
 from ._lengths import as_lengths, lengths_faults, range_faults
-from ._profiles import Profile, profile_of
+from ._profiles import Profile, check_kernel, profile_of
 from ._terms import Rows, kernel_term
 
 _FORMS = ("gather", "scatter", "mean_kernel", "mean_h")
@@ -76,9 +76,10 @@ def _exact_lengths(lengths: Any, arguments: dict[str, Any]) -> Radii:
 
 
 LENGTHS = Kind(SPEC, _exact_lengths)
+KERNEL = Kind(None, lambda name, _: check_kernel(name))
 
 
-@flat(h=LENGTHS, query_h=Kind(SPEC, _exact_query_lengths), values=Kind(P(-1)))
+@flat(h=LENGTHS, kernel=KERNEL, query_h=Kind(SPEC, _exact_query_lengths), values=Kind(P(-1)))
 def kernel_sums(
     part: Particles | Index | ArrayLike,
     h: ArrayLike | None,
