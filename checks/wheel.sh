@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # checks/wheel.sh: builds wheels in dist/ that install without a compiler, in an environment with the group "wheel".
 #
-# The wheel jztree-native has the CPU kernels, for all instruction sets. With JZTREE_CUDA=ON, each compiler in CUDACXX (nvcc if it is not set) adds a
-# wheel with the GPU kernels, jztree-native-cuda12 or jztree-native-cuda13 depending on the version of the compiler, for
-# all architectures unless CUDAARCHS lists some. MACHINE=aarch64 builds for aarch64 on x86-64 with Debian's
-# cross-compiler. auditwheel checks which system libraries a wheel needs, names the wheel accordingly, and fails if the
-# wheel needs a library that it must not depend on.
+# The wheel jztree-native has the CPU kernels, for all instruction sets. With JZTREE_CUDA=ON, each compiler in CUDACXX
+# (nvcc if it is not set) adds a wheel with the GPU kernels, jztree-native-cuda12 or jztree-native-cuda13 depending on
+# the version of the compiler, for all architectures unless CUDAARCHS lists some. MACHINE=aarch64 builds for aarch64 on
+# x86-64 with Debian's cross-compiler. auditwheel checks which system libraries a wheel needs, names the wheel
+# accordingly, and fails if the wheel needs a library that it must not depend on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 cuda=${JZTREE_CUDA:-OFF}

@@ -12,6 +12,7 @@ than 2.5 times as long as float32, or x86-64-v3 more than 2.2 times as long as x
 import argparse
 import importlib.machinery
 import json
+import math
 import os
 import subprocess
 import sys
@@ -30,7 +31,7 @@ WIDE, NARROW = 2.5, 2.2  # largest ratios of float64 to float32, and of x86-64-v
 def call_of(jz: Any, kernel: str, pos: Any) -> Callable[[], Any]:
     """Return the call of a row; it must work in older versions of the library also."""
     n = len(pos)
-    radius = (30 / n * 3 / (4 * 3.141592653589793)) ** (1 / 3)
+    radius = (30 / n * 3 / (4 * math.pi)) ** (1 / 3)
     if kernel.startswith("knn"):
         k = int(kernel.split()[1])
         return lambda: jz.knn.knn.jit(pos, k)
@@ -63,9 +64,9 @@ def work(source: str) -> None:
         if line not in calls:
             calls[line] = call_of(jz, kernel, jax.numpy.asarray(np.random.default_rng(1).random((int(n), 3)), dtype))
             jax.block_until_ready(calls[line]())
-        start = time.process_time()
+        before = time.process_time()
         jax.block_until_ready(calls[line]())
-        print(time.process_time() - start, flush=True)
+        print(time.process_time() - before, flush=True)
 
 
 def start(source: Path, instruction_set: str | None) -> subprocess.Popen[str]:
@@ -90,15 +91,15 @@ def cpu_seconds(builds: dict[str, subprocess.Popen[str]], row: str, runs: int) -
             assert process.stdout is not None
             print(row, file=process.stdin, flush=True)
             times[name].append(float(process.stdout.readline()))
-    return {name: min(each) for name, each in times.items()}
+    return {name: min(seconds) for name, seconds in times.items()}
 
 
 def marks(table: dict[str, dict[str, float]], row: str) -> str:
     """Return the marks of a row that is slower than its type or its instruction set explains."""
     kernel, dtype, n = row.split(",")
-    each, single = table[row], table.get(f"{kernel},float32,{n}", {})
-    slow = [name for name in each if dtype == "float64" and each[name] > WIDE * single[name]]
-    narrow = each.get("x86-64-v3", 0) > NARROW * each.get("x86-64-v4", float("inf"))
+    seconds, single = table[row], table.get(f"{kernel},float32,{n}", {})
+    slow = [name for name in seconds if dtype == "float64" and seconds[name] > WIDE * single[name]]
+    narrow = seconds.get("x86-64-v3", 0) > NARROW * seconds.get("x86-64-v4", float("inf"))
     return "".join([*(f"  float64 is slow with {name}" for name in slow), "  x86-64-v3 is slow" * narrow])
 
 
@@ -110,31 +111,34 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--record", action="store_true", help=f"append the result to {HISTORY.name}")
     parser.add_argument("--work", help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.work:
-        return work(given.work)
-    builds = {name: start(ROOT, name) for name in given.sets}
-    if given.against:
+    arguments = parser.parse_args()
+    if arguments.work:
+        return work(arguments.work)
+    builds = {name: start(ROOT, name) for name in arguments.sets}
+    if arguments.against:
         level = os.environ.get("JZTREE_INSTRUCTION_SET")
-        builds = {given.against.name: start(given.against, level), "this checkout": start(ROOT, level)}
+        builds = {arguments.against.name: start(arguments.against, level), "this checkout": start(ROOT, level)}
     table: dict[str, dict[str, float]] = {}
-    print(f"{'CPU ms, ' + str(given.n) + ' points':24}", *(f"{name:>14}" for name in builds), "last over first")
+    print(f"{'CPU ms, ' + str(arguments.n) + ' points':24}", *(f"{name:>14}" for name in builds), "last over first")
     for kernel in KERNELS:
         for dtype in DTYPES:
-            row = f"{kernel},{dtype},{given.n}"
-            table[row] = cpu_seconds(builds, row, given.runs)
+            row = f"{kernel},{dtype},{arguments.n}"
+            table[row] = cpu_seconds(builds, row, arguments.runs)
             times = list(table[row].values())
             print(
                 f"{kernel + ', ' + dtype:24}",
-                *(f"{1e3 * each:14.2f}" for each in times),
+                *(f"{1e3 * seconds:14.2f}" for seconds in times),
                 f"{times[-1] / times[0]:8.2f}{marks(table, row)}",
                 flush=True,
             )
-    if given.record:
+    if arguments.record:
         from timing import machine  # noqa: PLC0415
 
         with HISTORY.open("a") as out:
-            print(json.dumps({"machine": machine(), "n": given.n, "runs": given.runs, "cpu_seconds": table}), file=out)
+            print(
+                json.dumps({"machine": machine(), "n": arguments.n, "runs": arguments.runs, "cpu_seconds": table}),
+                file=out,
+            )
 
 
 if __name__ == "__main__":

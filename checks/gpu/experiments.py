@@ -116,7 +116,7 @@ _LEAVES: Claims = {
         and lines["pair_counts leaf=64"] <= 0.6 * lines["pair_counts leaf=24"]
     ),
     "counts and lists take at most 5 % longer with leaves of 32 than with 24": lambda lines: all(
-        lines[f"{what} leaf=32"] <= 1.05 * lines[f"{what} leaf=24"] for what in ("count_within", "neighbours_within")
+        lines[f"{call} leaf=32"] <= 1.05 * lines[f"{call} leaf=24"] for call in ("count_within", "neighbours_within")
     ),
 }
 _DIMENSIONS: Claims = {
@@ -125,12 +125,12 @@ _DIMENSIONS: Claims = {
     ),
 }
 _QUERIES: Claims = {
-    f"{what}: at {step} or {2 * step} queries per warp, the times differ by at most 10 %": (
-        lambda lines, what=what, step=step: (  # type: ignore[misc]
-            _spread(lines[f"{what}, step of {step}: {step * times} per warp"] for times in (1, 2)) <= 1.1
+    f"{search}: at {step} or {2 * step} queries per warp, the times differ by at most 10 %": (
+        lambda lines, search=search, step=step: (  # type: ignore[misc]
+            _spread(lines[f"{search}, step of {step}: {step * times} per warp"] for times in (1, 2)) <= 1.1
         )
     )
-    for what, step in itertools.product(("far query", "far count_within", "near knn"), STEPS)
+    for search, step in itertools.product(("far query", "far count_within", "near knn"), STEPS)
 }
 _ROWS: Claims = {
     "20 calls in a row take at most 20 times a single call": lambda lines: all(

@@ -119,10 +119,10 @@ def kernels_of(pos: Any, sample: Sample) -> Iterator[tuple[str, Callable[[], Any
     yield "plane hierarchy", build
     arrays = build()[:4]
     yield "check of a given hierarchy", given_call(lambda p, a: kernels.tree_fits(tree(p, a), box), posz, arrays)
-    near = given_call(lambda p, a: kernels.knn(tree(p, a), None, None, None, K, box), posz, arrays)
-    yield f"knn k={K} in z-order", near
-    near = given_call(lambda p, a, i: kernels.knn(tree(p, a), i, None, i, K, box), posz, arrays, index)
-    yield f"knn k={K} to input rows", near
+    search = given_call(lambda p, a: kernels.knn(tree(p, a), None, None, None, K, box), posz, arrays)
+    yield f"knn k={K} in z-order", search
+    search = given_call(lambda p, a, i: kernels.knn(tree(p, a), i, None, i, K, box), posz, arrays, index)
+    yield f"knn k={K} to input rows", search
     for b in B:
         rlink = jz.jax_ext.exact(sample.linking_length(b), ())
         link = given_call(lambda p, a, rlink=rlink: kernels.fof(tree(p, a), None, rlink, box), posz, arrays)
@@ -151,13 +151,13 @@ def _with_other_leaves(
         rlink = jz.jax_ext.exact(sample.linking_length(B[0]), ())
         arrays = hierarchy_call(posz, lower, upper, box, sizes, cfg)()[:4]
 
-        def near(p: Any, a: Any, sizes: Any = sizes, num: Any = num) -> Any:
+        def search(p: Any, a: Any, sizes: Any = sizes, num: Any = num) -> Any:
             return kernels.knn(kernels.Tree(p, num, *a, sizes), None, None, None, K, box)
 
         def link(p: Any, a: Any, sizes: Any = sizes, num: Any = num, rlink: Any = rlink) -> Any:
             return kernels.fof(kernels.Tree(p, num, *a, sizes), None, rlink, box)
 
-        yield f"knn k={K} in z-order, leaves of {size}", given_call(near, posz, arrays)
+        yield f"knn k={K} in z-order, leaves of {size}", given_call(search, posz, arrays)
         yield f"links b={B[0]}, leaves of {size}", given_call(link, posz, arrays)
 
 

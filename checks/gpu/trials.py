@@ -41,17 +41,17 @@ class Trials:
     def positions(self, kind: str, n: int) -> jax.Array:
         return jnp.asarray(Sample(kind, n).positions(self.folder))
 
-    def timed_call(self, what: str, n: int, **options: Any) -> Callable[[], Any]:
-        return self.library.call(what, self.positions("uniform", n), 1.0, **options)
+    def timed_call(self, function: str, n: int, **options: Any) -> Callable[[], Any]:
+        return self.library.call(function, self.positions("uniform", n), 1.0, **options)
 
     def sizes(self) -> Iterator[Line]:
         """Yield the search alone, with top planes of up to 64 and 32 nodes, and with leaves of three sizes."""
         for kind, n in (*(("uniform", n) for n in SIZES), *(("clustered", n) for n in CLUSTERED)):
-            given = self._sorted(Sample(kind, self.number(n)))
+            points = self._sorted(Sample(kind, self.number(n)))
             for top, leaf_size in TREES:
                 yield (
                     f"{kind} {power(n)} top={top} leaf={leaf_size}",
-                    lambda given=given, top=top, leaf_size=leaf_size: _search(*given, top, leaf_size),
+                    lambda points=points, top=top, leaf_size=leaf_size: _search(*points, top, leaf_size),
                 )
 
     def _sorted(self, sample: Sample) -> tuple[Any, ...]:
@@ -90,14 +90,14 @@ class Trials:
             "count_within": lambda cfg: jz.radius.count_within.jit(pos, radius, boxsize=BOX, cfg=cfg),
             "neighbours_within": lambda cfg: jz.radius.neighbours_within.jit(pos, radius, boxsize=BOX, cfg=cfg),
         }
-        for what, sizes in (
+        for function, sizes in (
             ("pair_counts", (24, 48, 64, 96, 128)),
             ("count_within", (24, 32, 40)),
             ("neighbours_within", (24, 32, 40)),
         ):
             for size in sizes:
                 cfg = jz.config.RadiusConfig(tree=jz.config.TreeConfig(leaf_size=size))
-                yield f"{what} leaf={size}", lambda call=calls[what], cfg=cfg: lambda: call(cfg)
+                yield f"{function} leaf={size}", lambda call=calls[function], cfg=cfg: lambda: call(cfg)
 
     def dimensions(self) -> Iterator[Line]:
         """Yield kNN in many dimensions, open and periodic."""
@@ -116,7 +116,7 @@ class Trials:
         particles, and near ones are the particles. common/cuda/query_groups.cuh has the limits.
         """
         multiprocessors = getattr(jax.devices()[0], "core_count", None) or 2
-        near, far = 16 * multiprocessors, min(64 * multiprocessors, 8192)
+        num_near, num_far = 16 * multiprocessors, min(64 * multiprocessors, 8192)
         n = 10**4 if self.small else 10**6
         searches = {
             "far query": lambda q: self.timed_call("query", n, k=K, box=BOX, queries=q),
@@ -125,13 +125,15 @@ class Trials:
             ),
             "near knn": lambda q: self.timed_call("knn", q, k=K, box=BOX),
         }
-        for what, search in searches.items():
+        for name, search in searches.items():
             for step in STEPS:
-                for more in (0, 1):
-                    queries = (far if "far" in what else near) * step + more
-                    if queries <= n // 8 or "near" in what:
-                        name = f"{what}, step of {step}: {step * (1 + more)} per warp"
-                        yield name, lambda search=search, queries=queries: search(queries)
+                for extra in (0, 1):
+                    queries = (num_far if "far" in name else num_near) * step + extra
+                    if queries <= n // 8 or "near" in name:
+                        yield (
+                            f"{name}, step of {step}: {step * (1 + extra)} per warp",
+                            lambda search=search, queries=queries: search(queries),
+                        )
 
     def rows(self) -> Iterator[Line]:
         """Yield single calls, and 20 in a row without waiting."""
@@ -161,8 +163,11 @@ class Trials:
         sample = Sample("uniform", n)
         for k in (8, 16, 32):
             yield f"knn k={k}", lambda k=k: self.timed_call("knn", n, k=k, box=BOX)
-        for what in ("count_within", "neighbours_within", "pair_counts"):
-            yield what, lambda what=what: self.timed_call(what, n, radius=sample.radius(NEIGHBOURS), box=BOX)
+        for function in ("count_within", "neighbours_within", "pair_counts"):
+            yield (
+                function,
+                lambda function=function: self.timed_call(function, n, radius=sample.radius(NEIGHBOURS), box=BOX),
+            )
         yield "labels", lambda: self.timed_call("labels", n, rlink=sample.linking_length(0.2), box=BOX)
 
 

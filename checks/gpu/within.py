@@ -56,8 +56,8 @@ def _of_all_pairs(dims: int, box: Any, radii: np.ndarray) -> Iterator[Question]:
 def _pairs(part: Any, box: Any, mode: str, edges: Any, edges_b: Any, los: Any = -1) -> Any:
     # Sums of weights that are a power of two are exact in any order.
     weight = np.full(part.pos.shape[0], 0.5, part.pos.dtype)
-    found = jz.radius.pair_counts.jit(part, edges, boxsize=box, mode=mode, edges_b=edges_b, los=los, weights=weight)
-    return found.count, found.weight
+    counts = jz.radius.pair_counts.jit(part, edges, boxsize=box, mode=mode, edges_b=edges_b, los=los, weights=weight)
+    return counts.count, counts.weight
 
 
 def _separations(part: Any, box: Any, edges: Any) -> jax.Array:

@@ -44,7 +44,7 @@ def test_claims_hold_fail_or_have_no_outcome() -> None:
 
 
 def test_experiments_fit_the_time_of_their_stage() -> None:
-    seconds = sum(each.seconds for each in experiments.EXPERIMENTS.values()) + experiments.PEERS_SECONDS
+    seconds = sum(experiment.seconds for experiment in experiments.EXPERIMENTS.values()) + experiments.PEERS_SECONDS
     assert seconds <= check.STAGES["experiments"].seconds <= 480
 
 
