@@ -105,7 +105,7 @@ def test_radii_per_query() -> None:
     np.testing.assert_array_equal(found, brute(pos, query, own[:, None])[:, 0])
     ladder = own[:, None] * [0.1, 1, 1, 2]
     np.testing.assert_array_equal(count_within(pos, radii=ladder, queries=query), brute(pos, query, ladder))
-    # As many radii as queries are radii of all queries.
+    # Every query has all radii, even if there are as many radii as queries.
     found = count_within(pos, radii=[0.1, 0.2], queries=query[:2])
     np.testing.assert_array_equal(found, brute(pos, query[:2], [0.1, 0.2]))
 

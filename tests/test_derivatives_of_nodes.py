@@ -163,9 +163,7 @@ def uses(dtype: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
         "knn_density": (lambda p: total(density_of.knn_density(p, 6, boxsize=1.0)), (part,)),
         "sph_density": (lambda p, b: total(density_of.sph_density(p, 6, boxsize=b)), (part, box[0])),
         "bias": (
-            lambda p: total(
-                density_of.sph_density(p, 6, boxsize=1.0, queries=None, kernel="wendland_c4", bias_correction=True)
-            ),
+            lambda p: total(density_of.sph_density(p, 6, boxsize=1.0, kernel="wendland_c4", bias_correction=True)),
             (part,),
         ),
         "smoothing_length": (lambda p: total(density_of.smoothing_length(p, 6, boxsize=1.0)), (part,)),

@@ -67,7 +67,7 @@ def assert_same(result: Any, expected: Any) -> None:
 
 def test_every_flat_search_accepts_an_index() -> None:
     public = {name: getattr(jz, name) for name in jz.__all__}
-    searches = {name for name, one in public.items() if inspect.isfunction(one) and _first(one).name == "part"}
+    searches = {name for name, value in public.items() if inspect.isfunction(value) and _first(value).name == "part"}
     flat = searches - {"build_index", "fof_labels"}  # the second one is the published function
     assert {name for name in flat if not _accepts_index(public[name])} == set()
     assert flat <= {_function(name).__name__ for name in SEARCHES}

@@ -147,7 +147,7 @@ def test_smoothing_lengths_over_many_orders_of_magnitude(form: str) -> None:
     """Powers of their ratios are far out of the range of float32, but no sum may be lost."""
     pos, query = oracles.uniform(300, 6), oracles.uniform(40, 6, seed=4)
     h, h_query = np.logspace(-11, 2, 300), np.logspace(-12, 1, 40)
-    found = kernel_sums(pos, h, boxsize=None, queries=query, query_h=h_query, kernel="gaussian", form=form)
+    found = kernel_sums(pos, h, queries=query, query_h=h_query, kernel="gaussian", form=form)
     expected = KernelSum("gaussian", form)(query, pos, h, h_query, np.ones(300))
     assert (expected > 0).any()
     np.testing.assert_allclose(found, expected, rtol=1e-4)

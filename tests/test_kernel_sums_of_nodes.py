@@ -114,7 +114,6 @@ def test_values_with_an_overflowing_sum_are_added_pairwise(x64: None, kernel: st
     found = kernel_sums(
         pos,
         1.0,
-        boxsize=None,
         queries=query,
         query_h=1.0,
         values=np.full(100, 1e308),

@@ -57,8 +57,8 @@ def flags(instruction_set: str) -> list[str]:
     """Return the compiler flags of the library for an instruction set."""
     text = (NATIVE / "common" / "cpu" / "CMakeLists.txt").read_text()
     (common,) = re.findall(r"^set\(flags (.*?)\)$", text, re.MULTILINE | re.DOTALL)
-    (own,) = re.findall(rf"set\(flags_of_{instruction_set} (.*?)\)", text)
-    return ["-std=c++17", *common.split(), *own.split(), "-Wno-psabi"]
+    (specific,) = re.findall(rf"set\(flags_of_{instruction_set} (.*?)\)", text)
+    return ["-std=c++17", *common.split(), *specific.split(), "-Wno-psabi"]
 
 
 def stack_accesses(source: str, instruction_set: str) -> list[str]:

@@ -59,7 +59,7 @@ def test_float64_equals_the_published_algorithm() -> None:
                 check(peaks, peaks.merge(ratio=ratio), flood.tomato(neighbours, density, ratio, ratio=True))
 
 
-def test_partitions_equal_those_of_gudhi() -> None:
+def test_clusters_equal_clusters_of_gudhi() -> None:
     """If a weak peak meets two strong ones at a saddle, their order decides, and GUDHI has another one."""
     tomato = pytest.importorskip("gudhi.clustering.tomato")
     compared = 0
@@ -68,12 +68,12 @@ def test_partitions_equal_those_of_gudhi() -> None:
             continue
         threshold = float(np.median(density))
         expected = flood.tomato(neighbours, density, threshold)
-        theirs = tomato.Tomato(graph_type="manual", density_type="manual", merge_threshold=threshold)
-        theirs.fit([sorted(others) for others in neighbours], weights=density.astype(float))
+        gudhi = tomato.Tomato(graph_type="manual", density_type="manual", merge_threshold=threshold)
+        gudhi.fit([sorted(others) for others in neighbours], weights=density.astype(float))
         label = np.asarray(peaks.merge(threshold))
-        assert len(np.unique(label)) == len(np.unique(theirs.labels_))
+        assert len(np.unique(label)) == len(np.unique(gudhi.labels_))
         if np.array_equal(expected, flood.tomato(neighbours, density, threshold, reverse=True)):
-            np.testing.assert_array_equal(oracles.smallest_members(label), oracles.smallest_members(theirs.labels_))
+            np.testing.assert_array_equal(oracles.smallest_members(label), oracles.smallest_members(gudhi.labels_))
             compared += 1
     assert compared > 200
 

@@ -310,9 +310,7 @@ def test_dispersion_of_a_group_follows_its_catalogue() -> None:
     pair = ParticleData(pos=part.pos, vel=part.vel)
     shorter, longer = distance * 0.999, distance * 1.001
     reach = 1e4 * far  # positions then hardly count
-    labels = [
-        np.asarray(phase_space_labels(pair, reach, one, boxsize=None, group_rlink=reach)) for one in (shorter, longer)
-    ]
+    labels = [np.asarray(phase_space_labels(pair, reach, one, group_rlink=reach)) for one in (shorter, longer)]
     for one, label in zip((shorter, longer), labels, strict=True):
         np.testing.assert_array_equal(label, adaptive_labels(pair, reach, one, reach, None))
 

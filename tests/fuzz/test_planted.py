@@ -157,10 +157,8 @@ def test_exchanged_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_border_that_joins_the_last_cluster_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = 2**31 - 1
     planted(monkeypatch, kernels, "least_within", lambda least: jnp.where(least < nowhere, least + 1, least))
-    words, batches = (
-        "clusters are not those of the pairs",
-        batches_with(radius, "dbscan.jit(part, radius, min_samples=3", rows=64),
-    )
+    words = "clusters are not those of the pairs"
+    batches = batches_with(radius, "dbscan.jit(part, radius, min_samples=3", rows=64)
     assert any(words in kind for only in itertools.islice(batches, 8) for kind in findings(radius, 100, only, words))
 
 

@@ -12,10 +12,11 @@ from jztree_utils.correlation._regions import BoxParts
 
 BOX = np.array([1.0, 1.2, 0.9])
 EDGES, ALONG, COSINES = np.array([0.0, 0.1, 0.25, 0.44]), np.array([0.0, 0.1, 0.4]), np.array([0, 0.5, 0.8, 1.0])
-FUNCTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "xi": (correlation.xi, {}),
-    "wp": (lambda *given, **more: correlation.wp(*given[:2], 0.4, *given[2:], num_pi=3, los=0, **more), {}),
-    "multipoles": (lambda *given, **more: correlation.multipoles(*given, num_mu=5, los=1, **more), {}),
+RNG = np.random.default_rng(6)
+FUNCTIONS: dict[str, Any] = {
+    "xi": correlation.xi,
+    "wp": lambda *arguments, **options: correlation.wp(*arguments[:2], 0.4, *arguments[2:], num_pi=3, los=0, **options),
+    "multipoles": lambda *arguments, **options: correlation.multipoles(*arguments, num_mu=5, los=1, **options),
 }
 
 
@@ -23,9 +24,6 @@ FUNCTIONS: dict[str, tuple[Any, dict[str, Any]]] = {
 def seeded() -> None:
     """Give each test its own random numbers, in any order of the tests."""
     RNG.bit_generator.state = np.random.default_rng(6).bit_generator.state
-
-
-RNG = np.random.default_rng(6)
 
 
 def clustered(num: int) -> np.ndarray:
@@ -54,8 +52,8 @@ def test_shares_equal_the_counts_of_many_random_pairs(mode: str, per_side: int) 
     pos = RNG.random((num, 3)) * BOX
     second = {"r": {}, "rp_pi": {"edges_b": ALONG, "los": 1}, "s_mu": {"edges_b": COSINES, "los": 1}}[mode]
     regions = {"regions": parts.regions(pos), "num_regions": parts.num}
-    found = pair_counts(pos, EDGES, boxsize=BOX, mode=mode, **second, **regions)
-    kept = np.asarray(found.count) - np.asarray(found.region_count)
+    counts = pair_counts(pos, EDGES, boxsize=BOX, mode=mode, **second, **regions)
+    counts_without = np.asarray(counts.count) - np.asarray(counts.region_count)
     balls = 4 / 3 * np.pi * np.diff(EDGES**3)
     if mode == "r":
         shares = parts.shares(balls, lambda: parts.spheres(EDGES))
@@ -64,39 +62,41 @@ def test_shares_equal_the_counts_of_many_random_pairs(mode: str, per_side: int) 
         shares = parts.shares(rings, lambda: parts.cylinders(EDGES, ALONG, 1))
     else:
         shares = parts.shares(balls[:, None] * np.diff(COSINES), lambda: parts.sectors(EDGES, COSINES, 1))
-    others = num - np.bincount(regions["regions"], minlength=parts.num)
-    expected = kept / (others * (others - 1)).reshape(-1, *[1] * (kept.ndim - 1))
-    every = np.asarray(found.count) / (num * (num - 1))
-    np.testing.assert_allclose(every, shares[0], rtol=0.03)
+    num_without = num - np.bincount(regions["regions"], minlength=parts.num)
+    expected = counts_without / (num_without * (num_without - 1)).reshape(-1, *[1] * (counts_without.ndim - 1))
+    share = np.asarray(counts.count) / (num * (num - 1))
+    np.testing.assert_allclose(share, shares[0], rtol=0.03)
     # The noise of the pairs is the same in both.
-    np.testing.assert_allclose(expected.mean(axis=0) / every, shares[1] / shares[0], rtol=0.002)
+    np.testing.assert_allclose(expected.mean(axis=0) / share, shares[1] / shares[0], rtol=0.002)
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("cross", [False, True])
 def test_samples_agree_with_many_randoms(function: str, cross: bool) -> None:
-    call = FUNCTIONS[function][0]
+    call = FUNCTIONS[function]
     data, parts = clustered(400), BoxParts(BOX, 2)
     # One random particle in each cell of a lattice, so that the noise is small.
     cells = np.indices((30, 30, 30)).reshape(3, -1).T
     randoms = (cells + RNG.random(cells.shape)) / 30 * BOX
     options: dict[str, Any] = {"part_b": data[::2] + RNG.normal(0, 0.05, (400, 3))} if cross else {}
-    found = call(data, EDGES, BOX, **options, per_side=2)
+    estimate = call(data, EDGES, BOX, **options, per_side=2)
     regions: dict[str, Any] = {"region": parts.regions(data), "num_regions": 8}
     regions |= {"randoms_region": parts.regions(randoms), "estimator": "natural"}
     regions |= {"region_b": parts.regions(options["part_b"])} if cross else {}
-    same = call(data, EDGES, BOX, randoms, **options, **regions)
-    np.testing.assert_array_equal(found.pairs, same.pairs)
-    assert found.samples.shape == same.samples.shape
-    scale = np.abs(same.value).max()
-    for one in (found, same):
-        assert np.abs(one.samples - one.value).max() > 0.05 * scale
+    with_randoms = call(data, EDGES, BOX, randoms, **options, **regions)
+    np.testing.assert_array_equal(estimate.pairs, with_randoms.pairs)
+    assert estimate.samples.shape == with_randoms.samples.shape
+    scale = np.abs(with_randoms.value).max()
+    for correlated in (estimate, with_randoms):
+        assert np.abs(correlated.samples - correlated.value).max() > 0.05 * scale
     # The noise of the randoms is the same in all samples.
-    np.testing.assert_allclose(found.samples - found.value, same.samples - same.value, atol=0.02 * scale)
-    np.testing.assert_allclose(found.error, same.error, rtol=0.05)
-    np.testing.assert_array_equal(found.value, call(data, EDGES, BOX, **options).value)
+    np.testing.assert_allclose(
+        estimate.samples - estimate.value, with_randoms.samples - with_randoms.value, atol=0.02 * scale
+    )
+    np.testing.assert_allclose(estimate.error, with_randoms.error, rtol=0.05)
+    np.testing.assert_array_equal(estimate.value, call(data, EDGES, BOX, **options).value)
     weighted = call(data, EDGES, BOX, per_side=2, weight=np.full(len(data), 0.5), **options)
-    np.testing.assert_allclose(weighted.samples, found.samples, rtol=1e-9, atol=1e-9 * scale)
+    np.testing.assert_allclose(weighted.samples, estimate.samples, rtol=1e-9, atol=1e-9 * scale)
 
 
 def test_counts_with_regions_give_the_same_jackknife() -> None:
@@ -108,11 +108,11 @@ def test_counts_with_regions_give_the_same_jackknife() -> None:
         ("wp", correlation.wp_from_counts, (np.linspace(0, 0.4, 4),), {"mode": "rp_pi", "los": 0}),
         ("multipoles", correlation.multipoles_from_counts, (np.linspace(0, 1, 6),), {"mode": "s_mu", "los": 1}),
     ):
-        more = {"edges_b": second[0]} if second else {}
-        counts = pair_counts(data.astype(np.float32), EDGES, boxsize=BOX, **regions, **options, **more)
-        found = from_counts(counts, sums, EDGES, *second, BOX, per_side=3)
-        same = FUNCTIONS[name][0](data.astype(np.float32), EDGES, BOX, per_side=3)
-        np.testing.assert_allclose(found.samples, same.samples, rtol=1e-9)
+        bins = {"edges_b": second[0]} if second else {}
+        counts = pair_counts(data.astype(np.float32), EDGES, boxsize=BOX, **regions, **options, **bins)
+        estimate = from_counts(counts, sums, EDGES, *second, BOX, per_side=3)
+        expected = FUNCTIONS[name](data.astype(np.float32), EDGES, BOX, per_side=3)
+        np.testing.assert_allclose(estimate.samples, expected.samples, rtol=1e-9)
 
 
 @pytest.mark.parametrize(

@@ -29,8 +29,8 @@ def places(num: int) -> np.ndarray:
 DATA, OTHER, RANDOMS = places(400), places(350), places(900)
 
 
-def value(found: correlation.Correlation) -> list[Any]:
-    return [found.value, found.pairs, found.separation]
+def value(estimate: correlation.Correlation) -> list[Any]:
+    return [estimate.value, estimate.pairs, estimate.separation]
 
 
 def of_estimators(move: float) -> Any:

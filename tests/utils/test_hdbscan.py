@@ -327,7 +327,7 @@ def test_single_cluster_needs_min_cluster_size_points() -> None:
 
 
 def test_differences_from_scikit_learn_are_those_listed() -> None:
-    """Compare numbers of samples in the cluster of all samples."""
+    """Compare how many samples the single cluster has."""
     points = np.random.default_rng(0).normal(size=(100, 2))
     single: dict[str, Any] = {"min_samples": 3, "allow_single_cluster": True}
     cases: list[tuple[dict[str, Any], int, int]] = [

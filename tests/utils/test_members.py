@@ -31,13 +31,17 @@ def held(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
         file.create_group("Header").attrs.update(
             header | {"MassTable": np.array([0, 2.0, 0, 0, 0, 0]), "Time": 1.0, "Redshift": 0.0}
         )
-        for ptype, (num, own) in enumerate(zip(NUM.values(), np.split(ids, [NUM[0]]), strict=True)):
-            columns = {"Coordinates": RNG.random((num, 3)), "Velocities": RNG.random((num, 3)), "ParticleIDs": own}
+        for ptype, (num, identifiers) in enumerate(zip(NUM.values(), np.split(ids, [NUM[0]]), strict=True)):
+            columns = {
+                "Coordinates": RNG.random((num, 3)),
+                "Velocities": RNG.random((num, 3)),
+                "ParticleIDs": identifiers,
+            }
             arrays[ptype] = columns | ({"Masses": RNG.random(num)} if ptype == 0 else {})
             for name, values in arrays[ptype].items():
                 file[f"PartType{ptype}/{name}"] = values
-    chosen = {ptype: RNG.permutation(num)[: COUNT[:, ptype].sum()] for ptype, num in NUM.items()}
-    rows = {ptype: np.split(one, np.cumsum(COUNT[:-1, ptype])) for ptype, one in chosen.items()}
+    shuffled = {ptype: RNG.permutation(num)[: COUNT[:, ptype].sum()] for ptype, num in NUM.items()}
+    rows = {ptype: np.split(listed, np.cumsum(COUNT[:-1, ptype])) for ptype, listed in shuffled.items()}
     members = [
         RNG.permutation(np.concatenate([arrays[ptype]["ParticleIDs"][rows[ptype][group]] for ptype in NUM]))
         for group in range(3)
@@ -97,7 +101,7 @@ def test_members_of_a_catalogue_of_the_command_line(tmp_path: Path, capsys: pyte
         part, _ = io.read_members(snapshot, content, group)
         assert part.num == content.catalogue.count[group]
         centre = np.asarray(content.catalogue.com_pos)[group]
-        apart = part.pos - centre
-        apart -= 37.5 * np.round(apart / 37.5)
-        farthest = np.linalg.norm(apart, axis=1).max()
-        np.testing.assert_allclose(farthest, content.catalogue.max_radius[group], rtol=1e-5)
+        displacement = part.pos - centre
+        displacement -= 37.5 * np.round(displacement / 37.5)
+        max_distance = np.linalg.norm(displacement, axis=1).max()
+        np.testing.assert_allclose(max_distance, content.catalogue.max_radius[group], rtol=1e-5)

@@ -130,7 +130,7 @@ def test_estimators_equal_those_of_scikit_learn(metric: str, p: float, name: str
 
 @pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
 @pytest.mark.parametrize("dims", [2, 3, 6])
-def test_squared_and_cosine_distances_equal_those_of_scikit_learn(dims: int, metric: str) -> None:
+def test_squared_and_cosine_distances_equal_scikit_learn(dims: int, metric: str) -> None:
     """Points of an integer lattice, some in the same direction, and random ones."""
     neighbors = pytest.importorskip("sklearn.neighbors")
     from sklearn import cluster  # noqa: PLC0415 - optional
@@ -140,20 +140,24 @@ def test_squared_and_cosine_distances_equal_those_of_scikit_learn(dims: int, met
 
     points = np.r_[RNG.integers(1, 4, (60, dims)), RNG.normal(size=(60, dims))]
     places, radius = RNG.normal(size=(30, dims)), {"sqeuclidean": 2.0, "cosine": 0.1003}[metric]
-    mine, theirs = (
+    ours, reference = (
         kind(n_neighbors=6, radius=radius, metric=metric, **options).fit(points)
         for kind, options in (
             (estimators.NearestNeighbors, {}),
             (neighbors.NearestNeighbors, {"algorithm": "brute"}),
         )
     )
-    assert (mine.effective_metric_, mine.effective_metric_params_) == (metric, {})
-    for asked in (None, places):
-        found, expected = mine.kneighbors(asked), theirs.kneighbors(asked)
-        np.testing.assert_allclose(found[0], expected[0], rtol=1e-9, atol=1e-14)
-        own = pairwise_distances(points if asked is None else asked, points, metric)
-        np.testing.assert_allclose(np.take_along_axis(own, found[1], axis=1), found[0], rtol=1e-9, atol=1e-14)
-        graphs = [one.radius_neighbors_graph(asked, mode="distance").toarray() for one in (mine, theirs)]
+    assert (ours.effective_metric_, ours.effective_metric_params_) == (metric, {})
+    for queries in (None, places):
+        neighbours, expected = ours.kneighbors(queries), reference.kneighbors(queries)
+        np.testing.assert_allclose(neighbours[0], expected[0], rtol=1e-9, atol=1e-14)
+        distances = pairwise_distances(points if queries is None else queries, points, metric)
+        np.testing.assert_allclose(
+            np.take_along_axis(distances, neighbours[1], axis=1), neighbours[0], rtol=1e-9, atol=1e-14
+        )
+        graphs = [
+            estimator.radius_neighbors_graph(queries, mode="distance").toarray() for estimator in (ours, reference)
+        ]
         np.testing.assert_allclose(*graphs, rtol=1e-9, atol=1e-14)
     for weight in (None, np.ones(120)):
         labels = [
@@ -178,16 +182,16 @@ def test_hdbscan_of_squared_and_cosine_distances(metric: str) -> None:
         "store_centers": "both",
         "copy": True,
     }
-    mine, theirs = (kind(**options).fit(points) for kind in (HDBSCAN, cluster.HDBSCAN))
-    order = np.unique(theirs.labels_[theirs.labels_ >= 0], return_index=True)[1]
+    ours, reference = (kind(**options).fit(points) for kind in (HDBSCAN, cluster.HDBSCAN))
+    order = np.unique(reference.labels_[reference.labels_ >= 0], return_index=True)[1]
     number = np.append(np.argsort(np.argsort(order)), -1)
-    np.testing.assert_array_equal(mine.labels_, number[theirs.labels_])
-    np.testing.assert_allclose(mine.probabilities_, theirs.probabilities_, atol=1e-9)
+    np.testing.assert_array_equal(ours.labels_, number[reference.labels_])
+    np.testing.assert_allclose(ours.probabilities_, reference.probabilities_, atol=1e-9)
     for name in ("centroids_", "medoids_"):
-        np.testing.assert_allclose(getattr(mine, name)[number[:-1]], getattr(theirs, name), rtol=1e-9)
+        np.testing.assert_allclose(getattr(ours, name)[number[:-1]], getattr(reference, name), rtol=1e-9)
     distance = 0.3 if metric == "sqeuclidean" else 0.02
-    found, expected = (one.dbscan_clustering(distance) for one in (mine, theirs))
-    np.testing.assert_array_equal(found == -1, expected == -1)
+    labels, expected = (estimator.dbscan_clustering(distance) for estimator in (ours, reference))
+    np.testing.assert_array_equal(labels == -1, expected == -1)
 
 
 def test_exponent_in_metric_params_replaces_p() -> None:

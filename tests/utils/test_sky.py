@@ -287,35 +287,36 @@ def test_wrong_types_raise() -> None:
             call()
 
 
-@pytest.mark.parametrize("each", [False, True])
+@pytest.mark.parametrize("per_object", [False, True])
 @pytest.mark.parametrize("lengths", [(3.0, 20.0), (20.0, 3.0), (0.0, 5.0), (5.0, 0.0), (500.0, 40.0)])
-def test_survey_groups_equal_those_of_all_pairs(lengths: tuple[float, float], each: bool) -> None:
+def test_survey_groups_equal_components_of_linked_pairs(lengths: tuple[float, float], per_object: bool) -> None:
     random = np.random.default_rng(8)
     ra, dec = catalogue(300, 6)
     distance = np.concatenate([random.uniform(0, 20, 50), random.uniform(0, 400, 200), np.full(50, 100.0)])
     ra[-25:], dec[-25:] = ra[-50:-25], dec[-50:-25]  # equal places
-    spread = random.uniform(0.5, 1.5, (2, 300)) if each else np.ones((2, 300))
+    spread = random.uniform(0.5, 1.5, (2, 300)) if per_object else np.ones((2, 300))
     across, along = np.array(lengths)[:, None] * spread
     half_chord = np.sin(exact_angles((ra, dec), (ra, dec)).astype(np.float64) * np.pi / 360)
     linked = half_chord * (distance[:, None] + distance) <= (across[:, None] + across) / 2
     linked &= np.abs(distance[:, None] - distance) <= (along[:, None] + along) / 2
     _, group = connected_components(linked, directed=False)
     first = np.unique(group, return_index=True)[1][group]
-    given = (across, along) if each else lengths
-    np.testing.assert_array_equal(sky.survey_groups(ra, dec, distance, *given), first)
+    np.testing.assert_array_equal(
+        sky.survey_groups(ra, dec, distance, *((across, along) if per_object else lengths)), first
+    )
     assert len(np.unique(first)) < 300
 
 
 def test_survey_groups_of_no_objects_and_invalid_arguments() -> None:
     assert sky.survey_groups([], [], [], 1, 1).shape == (0,)
-    for given, text in (
+    for arguments, text in (
         (([1.0], 1, 1), r"distance has shape \(1,\), and ra \(2,\); give one distance per object"),
         (([1.0, -1], 1, 1), "row 1 of distance is -1; it must be at least 0"),
         (([1.0, 1], [1], 1), r"transverse has shape \(1,\); it must be one length, or \(2,\), one per object"),
         (([1.0, 1], 1, -2), "line_of_sight is -2; it must be at least 0"),
     ):
         with pytest.raises(ValueError, match=text):
-            sky.survey_groups([1, 2], [0, 0], *given)
+            sky.survey_groups([1, 2], [0, 0], *arguments)
 
 
 class Angle:
@@ -338,8 +339,8 @@ def test_angles_with_a_unit_become_degrees() -> None:
     (ra, dec), other = catalogue(40, 1), catalogue(30, 2)
     np.testing.assert_array_equal(sky.to_cartesian(Angle(ra), Angle(dec)), sky.to_cartesian(ra, dec))
     np.testing.assert_array_equal(sky.angular_groups(Angle(ra), dec, Angle(9.0)), sky.angular_groups(ra, dec, 9.0))
-    found, expected = sky.match(ra, dec, Angle(other[0]), Angle(other[1])), sky.match(ra, dec, *other)
-    np.testing.assert_array_equal(found.index, expected.index)
+    matches, expected = sky.match(ra, dec, Angle(other[0]), Angle(other[1])), sky.match(ra, dec, *other)
+    np.testing.assert_array_equal(matches.index, expected.index)
     np.testing.assert_array_equal(
         sky.angular_separation(Angle(ra[0]), dec[0], ra[1], dec[1]),
         sky.angular_separation(ra[0], dec[0], ra[1], dec[1]),
@@ -366,8 +367,8 @@ def test_radec_of_other_packages(kind: str) -> None:
         source = coordinates.SkyCoord(ra, dec, unit="deg").galactic
     else:
         source = table if kind == "structured" else {"Ra": ra.tolist(), "dec": dec}
-    found = sky.radec(source)
-    np.testing.assert_allclose(sky.to_cartesian(*found), sky.to_cartesian(ra, dec), atol=1e-12)
+    coordinates_of_source = sky.radec(source)
+    np.testing.assert_allclose(sky.to_cartesian(*coordinates_of_source), sky.to_cartesian(ra, dec), atol=1e-12)
 
 
 def test_radec_without_coordinates_raises() -> None:

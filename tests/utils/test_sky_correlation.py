@@ -96,30 +96,30 @@ def test_treecorr_has_the_same_counts() -> None:
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize("cross", [False, True])
 def test_mean_angles_by_their_definition(cross: bool, weighted: bool) -> None:
-    one = np.concatenate([cap(120, 3), cap(1, 3), catalogue(60, 4)], axis=1)  # one direction occurs twice
-    other = catalogue(90, 5) if cross else one
-    weights = [np.random.default_rng(len(x[0])).random(len(x[0])) for x in (one, other)]
+    places = np.concatenate([cap(120, 3), cap(1, 3), catalogue(60, 4)], axis=1)  # one direction occurs twice
+    places_b = catalogue(90, 5) if cross else places
+    weights = [np.random.default_rng(len(x[0])).random(len(x[0])) for x in (places, places_b)]
     edges = np.array([0.0, 2, 30, 90, 180])
     options = {"weight": weights[0]} if weighted else {}
     if cross:
-        options |= {"ra_b": other[0], "dec_b": other[1]} | ({"weight_b": weights[1]} if weighted else {})
-    found = sky.angular_pair_counts(*one, edges, separations=True, **options)
-    angle = sky.angular_separation(one[0][:, None], one[1][:, None], other[0][None], other[1][None])
+        options |= {"ra_b": places_b[0], "dec_b": places_b[1]} | ({"weight_b": weights[1]} if weighted else {})
+    counts = sky.angular_pair_counts(*places, edges, separations=True, **options)
+    angle = sky.angular_separation(places[0][:, None], places[1][:, None], places_b[0][None], places_b[1][None])
     product = np.outer(*weights) if weighted else np.ones(angle.shape)
     inside = [(angle > low) & (angle <= high) & (angle > 1e-9) for low, high in itertools.pairwise(edges)]
-    np.testing.assert_array_equal(np.asarray(found.count), [np.count_nonzero(chosen) for chosen in inside])
-    expected = [(angle * product)[chosen].sum() for chosen in inside]
-    np.testing.assert_allclose(np.asarray(found.separation), expected, rtol=1e-12)
-    assert found.mode == "theta"
-    np.testing.assert_array_equal(np.asarray(found.edges), edges)
+    np.testing.assert_array_equal(np.asarray(counts.count), [np.count_nonzero(pairs) for pairs in inside])
+    expected = [(angle * product)[pairs].sum() for pairs in inside]
+    np.testing.assert_allclose(np.asarray(counts.separation), expected, rtol=1e-12)
+    assert counts.mode == "theta"
+    np.testing.assert_array_equal(np.asarray(counts.edges), edges)
 
 
 def test_w_theta_has_the_mean_angles_of_the_data() -> None:
     data, randoms = cap(150, 3), cap(300, 4)
-    found = sky.w_theta(*data, [0, 3, 9], *randoms, separation=True)
+    estimate = sky.w_theta(*data, [0, 3, 9], *randoms, separation=True)
     counts = sky.angular_pair_counts(*data, [0, 3, 9], separations=True)
-    np.testing.assert_array_equal(found.separation, np.asarray(counts.separation) / found.pairs)
-    assert (found.statistic, sky.w_theta(*data, [0, 3, 9], *randoms).separation) == ("w_theta", None)
+    np.testing.assert_array_equal(estimate.separation, np.asarray(counts.separation) / estimate.pairs)
+    assert (estimate.statistic, sky.w_theta(*data, [0, 3, 9], *randoms).separation) == ("w_theta", None)
 
 
 def test_bins_without_pairs_are_named_in_degrees() -> None:

@@ -16,27 +16,29 @@ POS, EDGES = RNG.random((200, 3)), [0.1, 0.2]
 RANDOMS = RNG.random((300, 3))
 
 
-def of_estimators(made: Any) -> Any:
+def of_estimators(table_of: Any) -> Any:
     estimators = pytest.importorskip("jztree_utils.estimators")
-    near = estimators.NearestNeighbors(n_neighbors=3).fit(made(POS)).kneighbors(made(RANDOMS))
-    return [*near, estimators.DBSCAN(eps=0.1).fit(made(POS)).labels_]
+    neighbours = estimators.NearestNeighbors(n_neighbors=3).fit(table_of(POS)).kneighbors(table_of(RANDOMS))
+    return [*neighbours, estimators.DBSCAN(eps=0.1).fit(table_of(POS)).labels_]
 
 
 TOOLS: dict[str, Callable[[Any], Any]] = {
-    "xi": lambda made: (
-        correlation.xi(made(POS), EDGES, randoms=made(RANDOMS), weight=made(POS)["x"]).value
-        if made is not np.asarray
+    "xi": lambda table_of: (
+        correlation.xi(table_of(POS), EDGES, randoms=table_of(RANDOMS), weight=table_of(POS)["x"]).value
+        if table_of is not np.asarray
         else correlation.xi(POS, EDGES, randoms=RANDOMS, weight=POS[:, 0]).value
     ),
-    "wp": lambda made: correlation.wp(made(POS), EDGES, 0.2, 1.0, part_b=made(RANDOMS)).value,
-    "multipoles": lambda made: correlation.multipoles(made(POS), EDGES, 1.0, per_side=2).samples,
-    "mean_separations": lambda made: correlation.mean_separations(made(POS), EDGES, part_b=made(RANDOMS)),
-    "totals": lambda made: correlation.totals(made(POS)).num,
-    "cube_regions": lambda made: correlation.cube_regions(made(POS), 0, 1, 2),
-    "knn_cdf": lambda made: knn_cdf(made(POS), 2, EDGES, made(RANDOMS)).count,
-    "joint_knn_cdf": lambda made: joint_knn_cdf(made(POS), made(RANDOMS), 1, 2, EDGES, RANDOMS).count,
-    "KDTree": lambda made: KDTree(made(POS)).query(made(RANDOMS), 2),
-    "KDTree, balls": lambda made: KDTree(made(POS)).query_ball_point(made(RANDOMS), 0.1, return_length=True),
+    "wp": lambda table_of: correlation.wp(table_of(POS), EDGES, 0.2, 1.0, part_b=table_of(RANDOMS)).value,
+    "multipoles": lambda table_of: correlation.multipoles(table_of(POS), EDGES, 1.0, per_side=2).samples,
+    "mean_separations": lambda table_of: correlation.mean_separations(table_of(POS), EDGES, part_b=table_of(RANDOMS)),
+    "totals": lambda table_of: correlation.totals(table_of(POS)).num,
+    "cube_regions": lambda table_of: correlation.cube_regions(table_of(POS), 0, 1, 2),
+    "knn_cdf": lambda table_of: knn_cdf(table_of(POS), 2, EDGES, table_of(RANDOMS)).count,
+    "joint_knn_cdf": lambda table_of: joint_knn_cdf(table_of(POS), table_of(RANDOMS), 1, 2, EDGES, RANDOMS).count,
+    "KDTree": lambda table_of: KDTree(table_of(POS)).query(table_of(RANDOMS), 2),
+    "KDTree, balls": lambda table_of: KDTree(table_of(POS)).query_ball_point(
+        table_of(RANDOMS), 0.1, return_length=True
+    ),
     "estimators": of_estimators,
 }
 
@@ -46,11 +48,11 @@ TOOLS: dict[str, Callable[[Any], Any]] = {
 def test_tables_give_the_results_of_arrays(package: str, tool: str) -> None:
     module = pytest.importorskip(package)
 
-    def made(values: np.ndarray) -> Any:
+    def table_of(values: np.ndarray) -> Any:
         columns = dict(zip("xyz", values.T, strict=True))
         return module.DataFrame(columns) if package == "pandas" else module.Table(columns)
 
-    jax.tree.map(np.testing.assert_array_equal, TOOLS[tool](made), TOOLS[tool](np.asarray))
+    jax.tree.map(np.testing.assert_array_equal, TOOLS[tool](table_of), TOOLS[tool](np.asarray))
 
 
 def test_columns_with_a_unit_raise() -> None:
