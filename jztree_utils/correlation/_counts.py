@@ -83,6 +83,12 @@ class Counts:
         """Whether the bins contain angles."""
         return self.counts["dd"].mode == "theta"
 
+    @property
+    def axis(self) -> int:
+        """The axis of the line of sight. The last axis if the counts do not have one."""
+        los = self.counts["dd"].los
+        return los if isinstance(los, int) else -1
+
     def estimate(self, share: np.ndarray) -> Estimate:
         """Return the function in all cells.
 
@@ -115,33 +121,33 @@ class Counts:
 
     def check(self, layout: Layout) -> None:
         """Raise ValueError unless the counts have this layout, and match each other and the totals of their sets."""
-        modes = {one.mode for one in self.counts.values() if one.mode is not None}
+        modes = {pairs.mode for pairs in self.counts.values() if pairs.mode is not None}
         if len(modes) > 1:
             raise ValueError(
                 f"the counts have different modes, {' and '.join(sorted(modes))}; count all with one mode."
             )
-        for name, one in self.counts.items():
+        for name, pairs in self.counts.items():
             sets = names_of(name, self.sets)
-            _check_layout(name, one, layout)
-            _check_second_set(name, one, sets)
-            self._check_columns(name, one, sets)
+            _check_layout(name, pairs, layout)
+            _check_second_set(name, pairs, sets)
+            self._check_columns(name, pairs, sets)
         self._check_space(layout)
-        regions = {one.num_regions for one in self.sets.values()}
+        regions = {total.num_regions for total in self.sets.values()}
         if len(regions) > 1:
             raise ValueError(
                 f"{' and '.join(self.sets)} have different numbers of regions, or some have none; count all with the "
                 "same num_regions, or all without regions."
             )
 
-    def _check_columns(self, name: str, one: PairCounts, sets: list[str]) -> None:
+    def _check_columns(self, name: str, pairs: PairCounts, sets: list[str]) -> None:
         """Raise ValueError unless the counts have weights and regions if the totals of their sets have them."""
-        if (one.weight is not None) != any(self.sets[key].rounding is not None for key in sets):
-            held = "no weights" if one.weight is None else "weights"
+        if (pairs.weight is not None) != any(self.sets[key].rounding is not None for key in sets):
+            held = "no weights" if pairs.weight is None else "weights"
             raise ValueError(
                 f"{name} has {held}, unlike the totals of {' and '.join(sets)}; give the same weights to "
                 "pair_counts and to totals."
             )
-        regions = {None if one.region_count is None else one.region_count.shape[0]}
+        regions = {None if pairs.region_count is None else pairs.region_count.shape[0]}
         if regions != {self.sets[key].num_regions for key in sets}:
             raise ValueError(
                 f"{name} has other regions than the totals of {' and '.join(sets)}; give the same regions and "
@@ -150,64 +156,64 @@ class Counts:
 
     def _check_space(self, layout: Layout) -> None:
         """Raise ValueError unless dimensions, box and line of sight of counts, totals and layout agree."""
-        boxes = {name: np.asarray(one.boxsize) for name, one in self.counts.items() if one.boxsize is not None}
+        boxes = {name: np.asarray(pairs.boxsize) for name, pairs in self.counts.items() if pairs.boxsize is not None}
         dims = {name: len(box) for name, box in boxes.items()}
-        dims |= {name: one.dims for name, one in self.sets.items() if one.dims is not None}
+        dims |= {name: total.dims for name, total in self.sets.items() if total.dims is not None}
         dims |= {} if layout.box is None else {"boxsize": len(layout.box)}
         dims |= {} if layout.dims is None else {"the function": layout.dims}
         _check_equal("numbers of dimensions", dims, operator.eq)
         boxes |= {} if layout.box is None else {"boxsize": layout.box}
         _check_equal("boxes", boxes, _agree)
-        sights: dict[str, Any] = {name: one.los for name, one in self.counts.items() if one.los is not None}
+        sights: dict[str, Any] = {name: pairs.los for name, pairs in self.counts.items() if pairs.los is not None}
         if layout.los is not None:
             sights["los"] = layout.los % 3
         _check_equal("lines of sight", sights, operator.eq)
 
 
-def _check_layout(name: str, one: PairCounts, layout: Layout) -> None:
+def _check_layout(name: str, pairs: PairCounts, layout: Layout) -> None:
     """Raise ValueError unless the counts have the modes and the bins of the layout."""
-    if one.mode is not None and one.mode not in layout.modes:
+    if pairs.mode is not None and pairs.mode not in layout.modes:
         raise ValueError(
-            f"{name} was counted with mode={one.mode!r}, but this function needs mode={layout.modes[0]!r}; use "
-            f"{_FUNCTIONS[one.mode]}, or count again."
+            f"{name} was counted with mode={pairs.mode!r}, but this function needs mode={layout.modes[0]!r}; use "
+            f"{_FUNCTIONS[pairs.mode]}, or count again."
         )
-    if np.shape(one.count) != layout.shape:
+    if np.shape(pairs.count) != layout.shape:
         raise ValueError(
-            f"{name} has counts of shape {np.shape(one.count)}, but the edges give {layout.shape}; give one more edge "
-            "than counts in each dimension."
+            f"{name} has counts of shape {np.shape(pairs.count)}, but the edges give {layout.shape}; give one more "
+            "edge than counts in each dimension."
         )
-    for counted, given, argument in (
-        (one.edges, layout.edges, "edges"),
-        (one.edges_b, layout.edges_b, layout.second),
+    for counted, edges, argument in (
+        (pairs.edges, layout.edges, "edges"),
+        (pairs.edges_b, layout.edges_b, layout.second),
     ):
-        if counted is not None and given is not None and not _agree(np.asarray(counted), given):
+        if counted is not None and edges is not None and not _agree(np.asarray(counted), edges):
             raise ValueError(
-                f"{name} was counted with the edges {_short(np.asarray(counted))}, but {argument} are {_short(given)}; "
+                f"{name} was counted with the edges {_short(np.asarray(counted))}, but {argument} are {_short(edges)}; "
                 "give the edges of the counts."
             )
 
 
-def _check_second_set(name: str, one: PairCounts, sets: list[str]) -> None:
+def _check_second_set(name: str, pairs: PairCounts, sets: list[str]) -> None:
     """Raise ValueError if counts within a set are given for two sets, or the reverse."""
-    if one.cross is None or one.cross == (len(sets) == 2):
+    if pairs.cross is None or pairs.cross == (len(sets) == 2):
         return
-    if one.cross:
+    if pairs.cross:
         missing = next(key for keys in _OF[name] for key in keys if key not in sets)
         raise ValueError(f"{name} has pairs of two sets, but the totals {missing} of the second set are missing.")
     raise ValueError(
-        f"{name} has pairs within one set, but there are totals of {' and '.join(sets)}; count the pairs of both "
-        "with part_b."
+        f"{name} has pairs within one set, but there are totals of {' and '.join(sets)}; count the pairs of both, "
+        "with the second set as queries."
     )
 
 
-def _check_equal(what: str, values: dict[str, Any], agree: Callable[[Any, Any], bool]) -> None:
+def _check_equal(quantity: str, values: dict[str, Any], agree: Callable[[Any, Any], bool]) -> None:
     """Raise ValueError unless all values agree with the first."""
     first = next(iter(values), "")
     for name, value in values.items():
         if not agree(values[first], value):
             raise ValueError(
-                f"{first} and {name} have different {what}, {_short(values[first])} and {_short(value)}; use the same "
-                "for all counts, totals and arguments."
+                f"{first} and {name} have different {quantity}, {_short(values[first])} and {_short(value)}; use the "
+                "same for all counts, totals and arguments."
             )
 
 

@@ -114,10 +114,8 @@ def wp_from_counts(
     sight = None if los is None else axis_of(los)
     layout = Layout(modes=("rp_pi",), edges=found, edges_b=steps, second="along", dims=3, box=box, los=sight)
     counts.check(layout)
-    axis = -1
+    axis = counts.axis if sight is None else sight
     if box is not None:
-        counted = counts.counts["dd"].los
-        axis = sight if sight is not None else counted if isinstance(counted, int) else -1
         check_reach(found, "edges", np.delete(box, axis).min() / 2)
         check_reach(steps, "along", box[axis] / 2)
     return projected(counts, found, steps, _parts(per_side, box, counts), "fewer edges along", axis)
@@ -163,9 +161,7 @@ def multipoles_from_counts(
     counts.check(Layout(modes=("s_mu",), edges=found, edges_b=steps, second="cosines", dims=3, box=box))
     if box is not None:
         check_reach(found, "edges", box.min() / 2)
-    counted = counts.counts["dd"].los
-    axis = counted if isinstance(counted, int) else -1
-    return in_multipoles(counts, found, steps, ells, _parts(per_side, box, counts), "fewer cosines", axis)
+    return in_multipoles(counts, found, steps, ells, _parts(per_side, box, counts), "fewer cosines")
 
 
 def spherical(counts: Counts, edges: np.ndarray, parts: BoxParts | None) -> Correlation:
@@ -196,13 +192,12 @@ def in_multipoles(
     ells: tuple[int, ...],
     parts: BoxParts | None,
     advice: str,
-    axis: int,
 ) -> Correlation:
     """Return the multipoles of ``xi(s, mu)``; see `spherical` and `result`."""
     share = np.ones((1, 1))
     if parts is not None:
         cells = _balls(edges, 3)[:, None] * np.diff(cosines)
-        share = parts.shares(cells, lambda: parts.sectors(edges, cosines, axis))
+        share = parts.shares(cells, lambda: parts.sectors(edges, cosines, counts.axis))
     integral = [np.diff(legendre.legval(cosines, legendre.legint([0] * int(ell) + [2 * ell + 1]))) for ell in ells]
     orders = tuple(int(ell) for ell in ells)
     return result("multipoles", counts, counts.estimate(share), edges, np.stack(integral), advice, ells=orders)

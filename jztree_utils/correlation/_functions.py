@@ -99,8 +99,8 @@ def wp(
         check_reach(found, "edges", np.delete(sample.box, axis).min() / 2, OTHERWISE)
         check_reach(along, "pi_max", sample.box[axis] / 2, OTHERWISE)
     bins = {"mode": "rp_pi", "edges_b": along, "los": los}
-    axis = -1 if isinstance(los, str) else int(los)
-    return projected(sample.counts(found, **bins), found, along, sample.parts, "a smaller num_pi", axis)
+    counts = sample.counts(found, **bins)
+    return projected(counts, found, along, sample.parts, "a smaller num_pi", counts.axis)
 
 
 def multipoles(
@@ -141,5 +141,4 @@ def multipoles(
         check_reach(found, "edges", sample.box.min() / 2, OTHERWISE)
     bins = {"mode": "s_mu", "edges_b": cosines, "los": los}
     counts = sample.counts(found, **bins)
-    axis = -1 if isinstance(los, str) else int(los)
-    return in_multipoles(counts, found, cosines, ells, sample.parts, "a smaller num_mu", axis)
+    return in_multipoles(counts, found, cosines, ells, sample.parts, "a smaller num_mu")

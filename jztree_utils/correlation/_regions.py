@@ -91,8 +91,8 @@ class BoxParts:
         if self.num == 1:
             return cells[None] / volume
         within = pairs_within()
-        own = volume / self.num
-        without = ((volume - 2 * own) * cells + within) / (volume - own) ** 2
+        part_volume = volume / self.num
+        without = ((volume - 2 * part_volume) * cells + within) / (volume - part_volume) ** 2
         return np.concatenate([cells[None] / volume, np.repeat(without[None], self.num, axis=0)])
 
     def spheres(self, edges: np.ndarray) -> np.ndarray:
@@ -107,28 +107,28 @@ class BoxParts:
     def cylinders(self, edges: np.ndarray, along: np.ndarray, axis: int) -> np.ndarray:
         """Return the volume of pairs in bins across and along an axis, ``(b, c)``."""
         z, weight = _nodes(along, _NODES)
-        across = self._rings(edges, [one for one in range(3) if one != axis % 3])
+        across = self._rings(edges, _across(axis))
         return across[:, None] * 2 * (weight * self._both(axis % 3, z)).sum(axis=1)
 
     def sectors(self, edges: np.ndarray, cosines: np.ndarray, axis: int) -> np.ndarray:
         """Return the volume of pairs in bins of the distance and of the cosine of the angle to an axis, ``(b, c)``."""
         s, in_s = _nodes(edges, _NODES)
         # The polar angle, because sqrt(1 - mu**2) is not smooth at mu = 1.
-        polar, in_polar = (one[::-1, None, :, None] for one in _nodes(np.arccos(cosines[::-1]), 4))
-        angle, in_angle = (one.reshape(-1) for one in _nodes(np.linspace(0, np.pi / 2, _PANELS + 1), 4))
-        first, second = (one for one in range(3) if one != axis % 3)
-        found = []
+        polar, in_polar = (values[::-1, None, :, None] for values in _nodes(np.arccos(cosines[::-1]), 4))
+        angle, in_angle = _angles()
+        first, second = _across(axis)
+        volumes = []
         for r, weight in zip(s, in_s, strict=True):
             r = r[None, :, None, None]
             across = r * np.sin(polar)
             overlap = self._both(axis % 3, r * np.cos(polar)) * self._both(first, across * np.cos(angle))
             overlap = overlap * self._both(second, across * np.sin(angle)) * r**2 * weight[None, :, None, None]
-            found.append(8 * (overlap * np.sin(polar) * in_polar * in_angle).sum(axis=(1, 2, 3)))
-        return np.stack(found)
+            volumes.append(8 * (overlap * np.sin(polar) * in_polar * in_angle).sum(axis=(1, 2, 3)))
+        return np.stack(volumes)
 
     def _rings(self, edges: np.ndarray, axes: list[int]) -> np.ndarray:
-        r, weight = (one[..., None] for one in _nodes(edges, _NODES))
-        angle, in_angle = (one.reshape(-1) for one in _nodes(np.linspace(0, np.pi / 2, _PANELS + 1), 4))
+        r, weight = (values[..., None] for values in _nodes(edges, _NODES))
+        angle, in_angle = _angles()
         overlap = self._both(axes[0], r * np.cos(angle)) * self._both(axes[1], r * np.sin(angle))
         return 4 * (overlap * r * weight * in_angle).sum(axis=(1, 2))
 
@@ -146,6 +146,17 @@ def _nodes(edges: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
     x, weight = np.polynomial.legendre.leggauss(number)
     half = np.diff(edges)[:, None] / 2
     return edges[:-1, None] + half * (x + 1), half * weight
+
+
+def _angles() -> tuple[np.ndarray, np.ndarray]:
+    """Return the nodes of all panels of a right angle and their weights."""
+    angle, weight = _nodes(np.linspace(0, np.pi / 2, _PANELS + 1), 4)
+    return angle.reshape(-1), weight.reshape(-1)
+
+
+def _across(axis: int) -> list[int]:
+    """Return the two other axes of three dimensions."""
+    return [dim for dim in range(3) if dim != axis % 3]
 
 
 def parts_of(per_side: Any, box: np.ndarray) -> BoxParts:

@@ -88,7 +88,7 @@ def result(
 ) -> Correlation:
     """Build the result of a public function. Warn once if values are NaN or cells were joined.
 
-    The warning names the caller of the caller of the caller as its origin.
+    The warning names the first line outside this package as its origin.
 
     Args:
         name: The statistic of the result; see `Correlation`.

@@ -53,11 +53,13 @@ def mean_separations(
     with (
         reports.progress(what, work, "possible pairs", quiet=quiet) as advance,
         counting(what, work, 2 * num, advance, quiet=quiet),  # the kernel runs twice
-        full_precision(part, part_b) as (one, other),
+        full_precision(part, part_b) as (places, places_b),
     ):
-        found = separations_of(pair_counts(one, edges, boxsize=boxsize, queries=other, separations=True, **options))
-    assert found is not None
-    return found
+        separation = separations_of(
+            pair_counts(places, edges, boxsize=boxsize, queries=places_b, separations=True, **options)
+        )
+    assert separation is not None
+    return separation
 
 
 def separations_of(counts: PairCounts) -> np.ndarray | None:

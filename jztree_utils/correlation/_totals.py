@@ -139,7 +139,7 @@ def totals_of_number(num: int) -> Totals:
 def _own_rows(part: Any, weight: Any, region: Any) -> tuple[Any, int, Any, Any]:
     """Return the positions, and this process's number of particles, weights and regions without padding."""
     part, weight, region = (
-        from_table(one, name) for one, name in ((part, "part"), (weight, "weight"), (region, "region"))
+        from_table(value, name) for value, name in ((part, "part"), (weight, "weight"), (region, "region"))
     )
     given = np.asarray(part) if isinstance(part, list) else part
     places, num, columns = get_pos(given), getattr(given, "num", None), (weight, region)

@@ -158,7 +158,7 @@ def s_mu(**options: Any) -> PairCounts:
     return counts_of(mode="s_mu", edges_b=COSINES, **options)
 
 
-OTHERS = {"part_b": SETS["data_b"].pos, "boxsize": None}
+OTHERS = {"queries": SETS["data_b"].pos, "boxsize": None}
 OF_RANDOMS = counts_of(SETS["randoms"].pos, boxsize=None)
 SKY = (np.array([10.0, 20, 30]), np.array([0.0, 5, 9]))
 UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
