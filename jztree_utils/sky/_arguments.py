@@ -24,13 +24,11 @@ def checked_directions(ra: Any, dec: Any, names: tuple[str, str] = ("ra", "dec")
         TypeError: If the coordinates are not plain real numbers.
         ValueError: If the shapes are not ``(n,)``, or a coordinate is invalid.
     """
-    found = [numbers_per_object(in_degrees(one), name) for one, name in zip((ra, dec), names, strict=True)]
-    if len(found[0]) != len(found[1]):
-        raise ValueError(
-            f"{names[0]} has {len(found[0])} rows, and {names[1]} has {len(found[1])}; both need one row per object."
-        )
-    check_declinations(found[1], names[1])
-    return found[0], found[1]
+    ra, dec = (numbers_per_object(in_degrees(angles), name) for angles, name in zip((ra, dec), names, strict=True))
+    if len(ra) != len(dec):
+        raise ValueError(f"{names[0]} has {len(ra)} rows, and {names[1]} has {len(dec)}; both need one row per object.")
+    check_declinations(dec, names[1])
+    return ra, dec
 
 
 def checked_others(ra: Any, dec: Any) -> tuple[np.ndarray, np.ndarray] | None:
@@ -94,9 +92,9 @@ def check_not_negative(values: np.ndarray, name: str) -> None:
 
 def checked_angles(values: Any, name: str) -> np.ndarray:
     """Return angles as float64. Raises TypeError or ValueError unless they are from 0 to 180."""
-    found = finite_numbers(in_degrees(values), name)
-    _check_each((found >= 0) & (found <= 180), found, name, "angles must be from 0 to 180 degrees")
-    return found
+    angles = finite_numbers(in_degrees(values), name)
+    _check_each((angles >= 0) & (angles <= 180), angles, name, "angles must be from 0 to 180 degrees")
+    return angles
 
 
 def _check_each(valid: np.ndarray, values: np.ndarray, name: str, rule: str) -> None:

@@ -99,14 +99,14 @@ def radec(source: Any) -> tuple[np.ndarray, np.ndarray]:
             )
         names = list(source.keys())
     columns = []
-    for wanted in ("ra", "dec"):
-        held = [name for name in names if str(name).lower() == wanted]
-        if len(held) != 1:
-            known = ", ".join(map(str, names))
+    for angle in ("ra", "dec"):
+        matches = [name for name in names if str(name).lower() == angle]
+        if len(matches) != 1:
+            table_columns = ", ".join(map(str, names))
             raise ValueError(
-                f"the table has {len(held)} columns {wanted}, but needs one; its columns are {known:.200}."
+                f"the table has {len(matches)} columns {angle}, but needs one; its columns are {table_columns:.200}."
             )
-        columns.append(source[held[0]])
+        columns.append(source[matches[0]])
     return checked_directions(columns[0], columns[1])
 
 
@@ -152,7 +152,7 @@ def angular_separation(ra: ArrayLike, dec: ArrayLike, ra_b: ArrayLike, dec_b: Ar
         ValueError: If a coordinate is invalid.
     """
     given = {"ra": ra, "dec": dec, "ra_b": ra_b, "dec_b": dec_b}
-    ra, dec, ra_b, dec_b = (finite_numbers(in_degrees(one), name) for name, one in given.items())
+    ra, dec, ra_b, dec_b = (finite_numbers(in_degrees(angles), name) for name, angles in given.items())
     check_declinations(dec, "dec")
     check_declinations(dec_b, "dec_b")
     try:

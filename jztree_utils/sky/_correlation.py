@@ -58,15 +58,16 @@ def angular_pair_counts(
         TypeError: If an argument has a wrong type.
         ValueError: If an argument is invalid.
     """
-    pos = unit_vectors(*checked_directions(ra, dec))
-    others = checked_others(ra_b, dec_b)
+    pos, directions_b = unit_vectors(*checked_directions(ra, dec)), checked_others(ra_b, dec_b)
+    pos_b = None if directions_b is None else unit_vectors(*directions_b)
     columns = as_columns(weight=weight, weight_b=weight_b, region=region, region_b=region_b)
     angles = _angles(edges)
+    chords = chord_edges(angles)
     with jax.enable_x64(True):
         counts = pair_counts(
             pos,
-            chord_edges(angles),
-            queries=None if others is None else unit_vectors(*others),
+            chords,
+            queries=pos_b,
             weights=columns["weight"],
             query_weights=columns["weight_b"],
             regions=columns["region"],
@@ -75,7 +76,7 @@ def angular_pair_counts(
         )
         counts = replace(counts, mode="theta", edges=_as_sums(angles), boxsize=None)
         if separations:
-            mean = _mean_angles(pos, pos if others is None else unit_vectors(*others), chord_edges(angles), columns)
+            mean = _mean_angles(pos, pos if pos_b is None else pos_b, chords, columns)
             number = counts.count if counts.weight is None else counts.weight
             counts.separation = _as_sums(np.where(np.asarray(counts.count) > 0, mean * np.asarray(number), 0.0))
         return counts
@@ -85,19 +86,19 @@ def _as_sums(numbers: np.ndarray) -> WideSums:
     return WideSums(jnp.asarray(numbers[:, None]))
 
 
-def _mean_angles(pos: np.ndarray, other: np.ndarray, chords: np.ndarray, columns: dict[str, Any]) -> np.ndarray:
+def _mean_angles(pos: np.ndarray, pos_b: np.ndarray, chords: np.ndarray, columns: dict[str, Any]) -> np.ndarray:
     """Return the weighted mean angle in degrees of the pairs of two sets of unit vectors in each bin, ``(b,)``.
 
     Args:
         pos: ``(n, 3)``.
-        other: ``(m, 3)``, or ``pos`` for the pairs within a set.
+        pos_b: ``(m, 3)``, or ``pos`` for the pairs within a set.
         chords: ``(b + 1,)`` edges.
         columns: The weights of the sets by name.
     """
     weight = columns["weight"]
-    weight_b = weight if other is pos else columns["weight_b"]
+    weight_b = weight if pos_b is pos else columns["weight_b"]
     sums, numbers = np.zeros(len(chords) - 1), np.zeros(len(chords) - 1)
-    for row, row_b, chord in PointSearch(other).blocks(pos, np.full(len(pos), chords[-1])):
+    for row, row_b, chord in PointSearch(pos_b).blocks(pos, np.full(len(pos), chords[-1])):
         place = np.searchsorted(chords, chord) - 1
         is_held = (place >= 0) & (place < len(sums)) & (chord > 0)
         place, product = place[is_held], np.ones(np.count_nonzero(is_held))

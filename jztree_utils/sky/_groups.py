@@ -97,11 +97,11 @@ def survey_groups(
     scale = chord.min() / along.max() if along.max() > 0 and chord.min() > 0 else 1 / (depth.max() or 1.0)
     reach = np.sqrt(chord**2 + (scale * longest) ** 2) * (1 + 1e-9) + 1e-12
     places = np.concatenate([unit, scale * depth[:, None]], axis=1)
-    for one, other, _ in PointSearch(places).blocks(places, reach):
-        separation = np.linalg.norm(unit[one] - unit[other], axis=1) * (depth[one] + depth[other]) / 2
-        is_linked = separation <= (across[one] + across[other]) / 2
-        is_linked &= np.abs(depth[one] - depth[other]) <= (along[one] + along[other]) / 2
-        label = _joined(label, one[is_linked], other[is_linked])
+    for i, j, _ in PointSearch(places).blocks(places, reach):
+        separation = np.linalg.norm(unit[i] - unit[j], axis=1) * (depth[i] + depth[j]) / 2
+        is_linked = separation <= (across[i] + across[j]) / 2
+        is_linked &= np.abs(depth[i] - depth[j]) <= (along[i] + along[j]) / 2
+        label = _joined(label, i[is_linked], j[is_linked])
     return label
 
 
@@ -114,10 +114,10 @@ def _lengths(values: ArrayLike, name: str, n: int) -> np.ndarray:
     return np.broadcast_to(lengths, (n,))
 
 
-def _joined(label: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Return the labels after joining the groups of pairs of rows; a label is the first row of its group."""
+def _joined(label: np.ndarray, i: np.ndarray, j: np.ndarray) -> np.ndarray:
+    """Return the labels after joining the groups of rows ``i`` and ``j``; a label is the first row of its group."""
     while True:
-        first, second = label[one], label[other]
+        first, second = label[i], label[j]
         if np.array_equal(first, second):
             return label
         label = label.copy()
