@@ -98,7 +98,7 @@ def each_run(
     *,
     types: tuple[TypeNumbers, TypeNumbers] = ((), ()),
     layout: str | None = None,
-    check: Callable[[Source], Any] = lambda _: None,
+    check: Callable[[Source], None] = lambda _: None,
 ) -> None:
     """Print the machine, and call ``do`` for each run. With ``--dry-run``, print the estimate for ``work`` instead.
 
@@ -167,10 +167,9 @@ def print_estimate(
     """
     snapshots = open_checked(source, layout)
     matter = _matter(source, snapshots, work)
-    (ndim,) = snapshots[0].layout("pos")[1]
     check_fits([*snapshots, *matter], mesh.size)
-    dtype = snapshots[0].layout("pos")[0]
-    num = sum(one.num for one in snapshots)
+    dtype, (ndim,) = snapshots[0].layout("pos")
+    num = sum(snapshot.num for snapshot in snapshots)
     memory = _memory([*snapshots, *matter], work, mesh)
     have = available_memory(mesh.devices.flat[0])
     seconds = _seconds(work, num, ndim, dtype, mesh)
@@ -193,7 +192,7 @@ def print_estimate(
 
 
 def _matter(source: Source, snapshots: list[io.Snapshot], work: Work) -> list[io.Snapshot]:
-    """Return the matter that is read for spheres, in addition to that of ``snapshots``."""
+    """Return the matter that is read for spheres, in addition to ``snapshots``."""
     return open_matter(source, snapshots).snapshots if work.spheres else []
 
 

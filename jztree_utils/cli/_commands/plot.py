@@ -161,12 +161,12 @@ def _halo(args: Namespace) -> Any:
 def _mass_function(args: Namespace) -> Any:
     contents = [catalogue_of(args, path) for path in args.input]
     header, column = contents[0].header, args.mass or _MASS
-    _check_same_run(args.input, [one.header for one in contents])
+    _check_same_run(args.input, [content.header for content in contents])
     model = args.model or default_model(column)
     cosmologies = [
         _cosmology(args, path, content, model, column) for path, content in zip(args.input, contents, strict=True)
     ]
-    masses = [particle_mass_of(one.catalogue) for one in contents if len(one.catalogue.count)] or [None]
+    masses = [particle_mass_of(content.catalogue) for content in contents if len(content.catalogue.count)] or [None]
     return plot.plot_mass_function(
         [
             content.catalogue if column == _MASS else _masses(path, content, column)
@@ -176,7 +176,7 @@ def _mass_function(args: Namespace) -> Any:
         args.output,
         units=units_of(header),
         cosmology=None if None in cosmologies else cosmologies[0],
-        redshift=[one.header.redshift for one in contents],
+        redshift=[content.header.redshift for content in contents],
         model=model,
         definition=column,
         particle_mass=masses[0] if column != _MASS and len(set(masses)) == 1 else None,

@@ -2,6 +2,7 @@
 
 from argparse import ArgumentTypeError, Namespace
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,14 +60,16 @@ def run_xi(args: Namespace) -> None:
             plot.check_picture(args.plot)
         todo = plan_runs(args)
 
-    def bins_of(source: Source) -> _Bins:
+    bins: dict[Path, _Bins] = {}
+
+    def check(source: Source) -> None:
         with io.failing_together(mesh):
-            return _bins_of(args, open_checked(source, None)[0])
+            bins[source.path] = _bins_of(args, open_checked(source, None)[0])
 
     def measure(run: Run, source: Source) -> None:
-        _run_one(args, run, source, bins_of(source), mesh)
+        _run_one(args, run, source, bins[source.path], mesh)
 
-    dry_run.each_run(args, todo, mesh, dry_run.pairs(), measure, check=bins_of)
+    dry_run.each_run(args, todo, mesh, dry_run.pairs(), measure, check=check)
 
 
 def _given_bins(args: Namespace) -> tuple[float, float, int] | None:
