@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from jztree.data import Pos, check_no_unit, get_pos
 
@@ -25,6 +26,11 @@ def from_table(value: Any, name: str) -> Any:
     return value.to_numpy() if hasattr(value, "to_numpy") else value
 
 
+def box_lengths(boxsize: ArrayLike | None, dims: int) -> np.ndarray:
+    """Return the length of the box in each dimension, ``(dims,)`` float64; 0 for an open dimension."""
+    return np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), (dims,))
+
+
 @contextmanager
 def full_precision(*sets: Any) -> Iterator[tuple[Any, ...]]:
     """Yield the sets, and keep float64 in the block if one of them has its positions in a float64 NumPy array.
@@ -34,11 +40,11 @@ def full_precision(*sets: Any) -> Iterator[tuple[Any, ...]]:
     Args:
         *sets: Particle classes or arrays of positions, or None.
     """
-    if not any(_is_float64(get_pos(one)) for one in sets if one is not None):
+    if not any(_is_float64(get_pos(part)) for part in sets if part is not None):
         yield sets
         return
     with jax.enable_x64(True):
-        yield tuple(None if one is None else _in_float64(one) for one in sets)
+        yield tuple(None if part is None else _in_float64(part) for part in sets)
 
 
 def _is_float64(pos: Any) -> bool:

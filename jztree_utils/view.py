@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 
 from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue
 
+from ._arrays import box_lengths
 from .io import OutputError, atomic_output
 
 __all__ = ["check_view", "view_in_3d"]
@@ -114,7 +115,7 @@ def _checked(pos: Any) -> np.ndarray:
 
 def _in_box(points: np.ndarray, boxsize: Any) -> tuple[np.ndarray, np.ndarray | None]:
     """Wrap points into the box along its periodic dimensions; return them and the box lengths if all are periodic."""
-    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), 3)
+    lengths = box_lengths(boxsize, 3)
     wrapped = np.where(lengths > 0, np.mod(points, np.where(lengths > 0, lengths, 1.0)), points)
     return wrapped, lengths if (lengths > 0).all() else None
 

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue
 
+from .._arrays import box_lengths
 from ._figure import Path, drawing
 from ._groups import draw_sizes
 from ._smoothing import spread, widths, within
@@ -179,7 +180,7 @@ def with_radii(
         return catalogue, "distance of the farthest member"
     groups = squeeze_catalogue(catalogue)
     ndim = np.shape(groups.com_pos)[1]
-    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), ndim)
+    lengths = box_lengths(boxsize, ndim)
     name = next((name for name in _SPHERES if name in (spheres or {})), None)
     radius = np.asarray((spheres or {})[name], np.float64) if name else np.zeros(len(groups.count))
     if (lengths > 0).all() and num:
@@ -245,7 +246,7 @@ def view_of(pos: ArrayLike, boxsize: ArrayLike | None, axes: tuple[int, int]) ->
     if not np.isfinite(points).all():
         row = int(np.argmin(np.isfinite(points).all(axis=1)))
         raise ValueError(f"Row {row} of the positions is NaN or infinite; remove such particles.")
-    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), given.shape[1:])[list(axes)]
+    lengths = box_lengths(boxsize, given.shape[1])[list(axes)]
     periodic = lengths > 0
     if not len(points):
         return View(points, axes, np.zeros(2), np.where(periodic, lengths, 1.0), periodic)
@@ -277,7 +278,7 @@ def draw(
 
 
 def caption(title: str, redshift: float | None, slab: str = "") -> str:
-    """Return the title of a picture: that of the user, and below it the slab and the redshift."""
+    """Return the title of a picture: the title of the user, and below it the slab and the redshift."""
     state = [slab, "" if redshift is None else f"redshift {redshift:.4g}"]
     return "\n".join(filter(None, [title, ", ".join(filter(None, state))]))
 
@@ -325,8 +326,8 @@ def _draw_density(ax: "Axes", view: View, mass: ArrayLike | None, bins: int) -> 
     scale, label = sums.size / max(len(view.points), 1), "projected density / mean"
     if view.unit is not None:
         area = float(np.prod(high - low)) / sums.size
-        each = float(np.mean(np.asarray(mass, np.float64))) if view.reference is None else 1 / view.reference
-        scale, label = each / area, view.unit
+        unit_mass = float(np.mean(np.asarray(mass, np.float64))) if view.reference is None else 1 / view.reference
+        scale, label = unit_mass / area, view.unit
     floor, top = _EMPTY, max(sums.max(), 1)
     if view.widths is not None and sums.any():
         floor, top = max(np.percentile(sums[sums > 0], _DARKEST), sums.max() / _RANGE), sums.max()

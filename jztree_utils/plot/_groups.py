@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from jztree.data import FofCatalogue, check_no_units, squeeze_catalogue
 
+from .._arrays import box_lengths
 from ..mass_function import MODELS, Cosmology, Units, mass_function, poisson_interval
 from ._figure import Path, drawing
 from ._style import COLOURS, REFERENCE, label_logarithmic, with_unit
@@ -138,9 +139,11 @@ def plot_mass_function(
     """
     check_no_units(groups=groups, boxsize=boxsize, particle_mass=particle_mass)
     sets, redshifts = _sets(groups, redshift)
-    definition = "mass" if any(isinstance(one, FofCatalogue) for one in sets) else definition
+    definition = "mass" if any(isinstance(masses, FofCatalogue) for masses in sets) else definition
     with drawing(path, (6.4, 6.0)) as figure:
-        samples = [_count(*_masses(one, particle_mass), _volume(boxsize), units or Units(1.0, 1.0)) for one in sets]
+        samples = [
+            _count(*_masses(masses, particle_mass), _volume(boxsize), units or Units(1.0, 1.0)) for masses in sets
+        ]
         volume_unit = f"({length_unit})$^{{-3}}$" if length_unit else ""
         if units is not None:
             mass_unit, volume_unit = _MSUN, _PER_CUBIC_MPC
@@ -165,9 +168,9 @@ def plot_mass_function(
 
 def _sets(groups: Any, redshift: Any) -> tuple[list[Any], list[float]]:
     """Return the sets of groups, and their redshifts. Raises ValueError if the numbers of both differ."""
-    is_list = isinstance(groups, (list, tuple)) and any(isinstance(one, FofCatalogue) or np.ndim(one) for one in groups)
+    is_list = isinstance(groups, (list, tuple)) and any(isinstance(row, FofCatalogue) or np.ndim(row) for row in groups)
     sets = list(groups) if is_list else [groups]
-    redshifts = [float(one) for one in np.atleast_1d(redshift)]
+    redshifts = [float(value) for value in np.atleast_1d(redshift)]
     if len(sets) != len(redshifts):
         raise ValueError(
             f"groups has {len(sets)} sets and redshift {len(redshifts)} numbers; give one redshift per set of groups."
@@ -232,7 +235,7 @@ def particle_mass_of(groups: FofCatalogue) -> float | None:
 
 
 def _volume(boxsize: Any) -> float:
-    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), (3,))
+    lengths = box_lengths(boxsize, 3)
     if not np.all((lengths > 0) & np.isfinite(lengths)):
         raise ValueError(
             f"boxsize is {boxsize}, but a mass function needs the volume of the groups; give positive, finite lengths."

@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from jztree.data import check_no_units
 
+from .._arrays import box_lengths
 from ._density import caption, draw, view_of
 from ._figure import Path, drawing
 from ._smoothing import widths
@@ -72,11 +73,11 @@ def plot_halo(
         raise ValueError("spheres has no positive, finite radius; give at least one.")
     half = _MARGIN * max(drawn.values())
     points, middle = np.asarray(pos), np.asarray(centre, np.float64)
-    near, weight = _around(points, middle, boxsize, half, mass)
+    offsets, weight = _around(points, middle, boxsize, half, mass)
     with drawing(path, (7.2, 6.0)) as figure:
-        shown = view_of(near, None, axes)
+        shown = view_of(offsets, None, axes)
         shown.low, shown.high = np.full(2, -half), np.full(2, half)
-        shown.widths = widths(near, None, _NEIGHBOURS)
+        shown.widths = widths(offsets, None, _NEIGHBOURS)
         shown.set_unit(mass, mass_unit, length_unit)
         if not mass_unit:
             shown.reference, shown.unit = _reference(points, boxsize, mass, weight, length_unit)
@@ -94,7 +95,7 @@ def _around(pos: np.ndarray, centre: np.ndarray, boxsize: Any, half: float, mass
         raise ValueError(
             f"pos has shape {pos.shape} and the centre {centre.shape}; they must have shapes (n, d) and (d,)."
         )
-    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), centre.shape)
+    lengths = box_lengths(boxsize, len(centre))
     apart = pos - centre
     apart -= np.where(lengths > 0, lengths * np.round(apart / np.where(lengths > 0, lengths, 1.0)), 0.0)
     held = (np.abs(apart) <= half).all(axis=1)
@@ -102,7 +103,7 @@ def _around(pos: np.ndarray, centre: np.ndarray, boxsize: Any, half: float, mass
 
 
 def _reference(pos: np.ndarray, boxsize: Any, mass: Any, held: Any, length_unit: str) -> tuple[float, str]:
-    """Return the particles per area that the colour 1 means, in masses of the mean of the ``held`` ones; and a label.
+    """Return the particles per area that the colour 1 means, in units of the mean of the masses ``held``; and a label.
 
     Args:
         pos: ``(n, d)`` positions of all particles.
@@ -111,15 +112,15 @@ def _reference(pos: np.ndarray, boxsize: Any, mass: Any, held: Any, length_unit:
         held: The masses of the particles in the picture, in the same form.
         length_unit: Unit of length in the label.
     """
-    lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), pos.shape[1:])
-    each = float(np.mean(held)) if np.ndim(held) and len(held) else 1.0
+    lengths = box_lengths(boxsize, pos.shape[1])
+    mean_mass = float(np.mean(held)) if np.ndim(held) and len(held) else 1.0
     if (lengths > 0).all() and len(pos):
         total = float(np.sum(mass, dtype=np.float64)) if np.ndim(mass) else float(len(pos))
         depth = pos.shape[1] - 2
         unit = "" if not depth or not length_unit else length_unit if depth == 1 else f"{length_unit}$^{depth}$"
-        return total / each / float(lengths.prod()), with_unit("projected density / mean density", unit)
+        return total / mean_mass / float(lengths.prod()), with_unit("projected density / mean density", unit)
     area = f"({length_unit})$^{{-2}}$" if length_unit else ""
-    return 1 / each, with_unit("mass per area" if np.ndim(mass) else "particles per area", area)
+    return 1 / mean_mass, with_unit("mass per area" if np.ndim(mass) else "particles per area", area)
 
 
 def _draw_spheres(ax: Any, spheres: Mapping[str, float], length_unit: str) -> None:

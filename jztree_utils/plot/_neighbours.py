@@ -8,6 +8,7 @@ from numpy.typing import ArrayLike
 
 from jztree.data import check_no_units
 
+from .._arrays import box_lengths
 from ._figure import Path, drawing
 from ._style import COLOURS, with_unit
 
@@ -61,7 +62,7 @@ def plot_neighbour_distances(
     with drawing(path, (6.4, 4.8)) as figure:
         found = _neighbours(distances, first_is_self)
         if number_density is None:
-            lengths = np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), (ndim,))
+            lengths = box_lengths(boxsize, ndim)
             number_density = len(found) / lengths.prod() if np.all(lengths > 0) else None
         ax = figure.subplots()
         for colour, number in zip(COLOURS, _some(found.shape[1]), strict=False):

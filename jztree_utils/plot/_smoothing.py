@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 from jztree.data import FofCatalogue
 from jztree.knn import knn
 
-from .._arrays import full_precision
+from .._arrays import box_lengths, full_precision
 
 _STEP = math.sqrt(2)  # ratio of successive widths
 _WIDEST = 1 / 8  # as a fraction of the picture
@@ -92,9 +92,7 @@ def within(
     rest = [axis for axis in range(points.shape[-1]) if axis not in axes]
     if not rest:
         raise ValueError(f"pos has {points.shape[-1]} dimensions, but a slab needs a third one; leave slab out.")
-    length = float(
-        np.broadcast_to(np.asarray(0.0 if boxsize is None else boxsize, np.float64), points.shape[-1])[rest[0]]
-    )
+    length = float(box_lengths(boxsize, points.shape[-1])[rest[0]])
     low, high = map(float, slab)
     if not (math.isfinite(low) and math.isfinite(high)) or low == high or (high < low and not length):
         raise ValueError(f"The slab is from {low:g} to {high:g}; give two numbers, the smaller one first.")
