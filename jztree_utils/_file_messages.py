@@ -19,6 +19,6 @@ def absent_file(path: Path) -> str:
     names: list[str] = []
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
         names = [entry.name for entry in itertools.islice(entries, _MOST_NAMES) if entry.name != path.name]
-    alike = difflib.get_close_matches(path.name, names, 1)
-    advice = f"; {path.parent / alike[0]} has a similar name" if alike else ""
+    similar_names = difflib.get_close_matches(path.name, names, 1)
+    advice = f"; {path.parent / similar_names[0]} has a similar name" if similar_names else ""
     return printable(f"The file {path} does not exist; check the path{advice}.")

@@ -92,10 +92,10 @@ def hdbscan(
         allow_single_cluster=allow_single_cluster,
     )
     condensed = condense(tree, int(min_cluster_size))
-    known = None if points is None else _checked_points(points, len(condensed.level))
-    box = checked_box(boxsize, None if known is None else known.shape[1])
-    if known is not None:
-        condensed = join_equal_points(condensed, known, box)
+    places = None if points is None else _checked_points(points, len(condensed.level))
+    box = checked_box(boxsize, None if places is None else places.shape[1])
+    if places is not None:
+        condensed = join_equal_points(condensed, places, box)
     distance = float(cluster_selection_epsilon)
     single = bool(allow_single_cluster) and len(condensed.level) >= min_cluster_size
     if cluster_selection_method == "eom":

@@ -76,12 +76,12 @@ def _identifiers(content: CatalogueContent, group: int, ptype: int) -> tuple[np.
 def _rows_of(particles: Snapshot, ids: np.ndarray, num: int) -> np.ndarray:
     """Return the rows of particles with these identifiers, in their order. Raise SnapshotError unless there are num."""
     order = np.argsort(ids, kind="stable")
-    known = ids[order]
+    sorted_ids = ids[order]
     rows, places = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for start in range(0, particles.num, _BLOCK):
         block = particles.read("id", start, min(start + _BLOCK, particles.num)).astype(ids.dtype)
-        place = np.minimum(np.searchsorted(known, block), max(len(known) - 1, 0))
-        is_member = known[place] == block if len(known) else np.zeros(len(block), bool)
+        place = np.minimum(np.searchsorted(sorted_ids, block), max(len(sorted_ids) - 1, 0))
+        is_member = sorted_ids[place] == block if len(sorted_ids) else np.zeros(len(block), bool)
         rows.append(start + np.flatnonzero(is_member))
         places.append(order[place[is_member]])
     row, place = np.concatenate(rows), np.concatenate(places)
@@ -101,8 +101,8 @@ def _read_rows(particles: Snapshot, name: str, rows: np.ndarray) -> Any:
     values = np.empty((len(rows), *shape), dtype)
     block = rows // _BLOCK
     for number in np.unique(block).tolist():
-        chosen = block == number
-        held = rows[chosen]
-        start = int(held.min())
-        values[chosen] = particles.read(name, start, int(held.max()) + 1)[held - start]
+        in_block = block == number
+        block_rows = rows[in_block]
+        start = int(block_rows.min())
+        values[in_block] = particles.read(name, start, int(block_rows.max()) + 1)[block_rows - start]
     return values
