@@ -14,7 +14,7 @@ configure = @mkdir -p build demo && $(active) CUDAARCHS="$${CUDAARCHS:-native}" 
   -DJZTREE_EMULATED_DIMS=$(or $(JZTREE_EMULATED_DIMS),8) >build/configure.log
 # Run tests with the emulator's library $(1): those with one of the markers $(2), with the pytest arguments $(3).
 emulate = $(build) $(1) && JZTREE_INSTRUCTION_SET=cuda-$(1) $(pytest) $(3) -m "($(subst |, or ,$(2))) and not slow" \
-  $$(grep -lE "mark\.($(2))\b" tests/test_*.py)
+  $$(grep -lE "mark\.($(2))\b" tests/*/test_*.py)
 .PHONY: $(shell sed -n 's/^\([a-z][a-z -]*\):.*/\1/p' Makefile)
 
 demo: $(VENV)/ready # The result needs only some kernels, which are compiled first.

@@ -62,7 +62,7 @@ emulated() {
 echo "$wheel, with Python $version:"
 emulated -m jztree_utils.cli info
 # Compare the bits of both machines: print the instruction set, and a hash of the results in both dtypes.
-script="import test_kernels; exec(test_kernels._PRINT_HASH)"
+script="from native import test_kernels; exec(test_kernels._PRINT_HASH)"
 there=$(emulated -c "$script")
 here=$(PYTHONPATH=$PWD:$PWD/tests "$python" -P -c "$script")
 paste <(echo "$there") <(echo "$here")
@@ -71,5 +71,5 @@ if [ "$(tail -n +2 <<<"$there")" != "$(tail -n +2 <<<"$here")" ]; then
   exit 1
 fi
 # Test other kernels against oracles; this takes minutes. Other test files import packages that are not installed here.
-mapfile -t files < <(grep -l pytest.mark.aarch64 tests/test_*.py)
+mapfile -t files < <(grep -l pytest.mark.aarch64 tests/*/test_*.py)
 emulated -m pytest -p no:cacheprovider --cases-of-each 1 -m aarch64 "${files[@]}"

@@ -46,7 +46,7 @@ def test(session: Session) -> None:
 
 
 def _suite(session: Session) -> list[str]:
-    tests = ["tests/test_config.py", "tests/test_jax_ext.py"] if session.small else ["tests"]
+    tests = ["tests/arguments/test_config.py", "tests/transform/test_jax_ext.py"] if session.small else ["tests"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "gpu.correctness", "-p", "no:cacheprovider"]
     command += ["--cases-of-each=1", f"--rootdir={ROOT}", "-c", str(ROOT / "pyproject.toml")]
     if importlib.util.find_spec("xdist") and not session.small:

@@ -31,8 +31,8 @@ srun --kill-on-bad-exit=1 python -m jztree_utils.check_cluster
 
 echo "2. The tests over devices, on four GPUs of one process: no test fails"
 srun --ntasks=1 --gpus-per-task=4 env XLA_PYTHON_CLIENT_PREALLOCATE=false \
-    python -m pytest -q -p no:cacheprovider -m "slow or not slow" tests/test_comm.py tests/test_mapping.py \
-    tests/test_zorder.py tests/test_distr_knn.py tests/test_distr_fof.py tests/test_grouping.py tests/test_snapshots.py
+    python -m pytest -q -p no:cacheprovider -m "slow or not slow" tests/comm/test_comm.py tests/transform/test_mapping.py \
+    tests/tree/test_zorder.py tests/knn/test_distr_knn.py tests/fof/test_distr_fof.py tests/fof/test_grouping.py tests/arguments/test_snapshots.py
 
 echo "3. The same catalogue from four processes and from one: 'identical'"
 srun --kill-on-bad-exit=1 jztree fof sample --output "$results/four.hdf5"

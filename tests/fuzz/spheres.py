@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from test_overdensity import brute
+from overdensity.test_overdensity import brute
 
 from . import inputs
 from .case import Case, Outcome, WrongError, expect_error

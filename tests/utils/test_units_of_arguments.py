@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from data.test_particle_numbers import in_unit
 from test_catalogues import make_catalogue
-from test_particle_numbers import in_unit
 
 from jztree import data
 from jztree_utils import cells, io, knn_statistics, plot, separation, sky

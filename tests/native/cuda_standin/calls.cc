@@ -1,5 +1,5 @@
 // Calls of the library's handlers, with the call frames of XLA's interface (xla/ffi/api/c_api.h), and the functions
-// that Python calls: tests/test_cuda_host_code.py.
+// that Python calls: tests/native/test_cuda_host_code.py.
 
 #include <cuda_runtime_api.h>
 

@@ -1,0 +1,93 @@
+"""The work of the CUDA kernel for neighbours must not exceed recorded counts, and its lists must stay in registers.
+
+Registers and spills are those that ptxas reports: unlike `cuobjdump -res-usage`, it names spilled bytes, and it comes
+with nvcc.
+
+`checks/profiling/knn_instructions.py` converts the same counts to instructions; docs/gpu.md has the results.
+"""
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scripts import profiling
+
+from jztree import kernels
+from jztree.config import GPU_LEAF_SIZE, TreeConfig
+
+# For 4000 uniform points, periodic: the total number of times that groups of 32 queries run each part of the kernel.
+COUNTED = {
+    8: {"group": 125, "rows": 5754, "block": 5076, "absorb": 1141, "look below": 1636},
+    32: {"group": 125, "rows": 8722, "block": 4765, "absorb": 1495, "look below": 1879},
+}
+
+# With leaves of 24, the top planes over these numbers of points have 32, 5, 6, 7, 8 and 16 nodes. If it may have 64
+# nodes, the second to fifth top planes have 33 to 63, and the groups do 1.2 to 1.6 times the work.
+POINTS = (6000, 6300, 8000, 10_000, 12_000, 3000)
+
+SCRIPT = profiling("knn_instructions")
+TREE = TreeConfig(leaf_size=GPU_LEAF_SIZE)
+
+
+def documented() -> dict[int, tuple[int, ...]]:
+    """Return registers, spilled bytes, bytes of local memory and warps by k, from the table in docs/gpu.md."""
+    page = (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
+    rows = re.findall(r"^\| (\d+) \| [\d,]+ \| (\d+) \| (\d+) \| (\d+) \| (\d+) \|$", page, re.MULTILINE)
+    return {int(k): tuple(map(int, numbers)) for k, *numbers in rows}
+
+
+emulated = pytest.mark.skipif(
+    kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
+)
+
+
+@pytest.mark.emulated
+@emulated
+@pytest.mark.parametrize("k", COUNTED)
+def test_work_equals_the_recorded_counts(k: int) -> None:
+    counts = SCRIPT.count_parts(4000, k, 1.0, TREE)
+    assert {part: counts[part] for part in COUNTED[k]} == COUNTED[k]
+
+
+@pytest.mark.emulated
+@emulated
+def test_work_of_a_group_is_the_same_for_any_number_of_points() -> None:
+    work = []
+    for n in POINTS:
+        counts = SCRIPT.count_parts(n, 8, 1.0, TREE)
+        # The parts of about a hundred instructions.
+        work.append((counts["rows"] + counts["block"]) / counts["group"])
+    assert max(work) <= 1.15 * min(work), dict(zip(POINTS, work, strict=True))
+
+
+@pytest.mark.emulated
+@emulated
+def test_walk_with_a_limit_takes_no_more_looks_than_without() -> None:
+    n = 15_000
+    looks = [
+        counts["look below"]
+        for limit in (None, 2 * (0.75 * 8 / np.pi / n) ** (1 / 3))
+        for counts in [SCRIPT.count_parts(n, 8, 1.0, TREE, limit)]
+    ]
+    assert looks[1] <= looks[0]
+
+
+@pytest.mark.long
+@pytest.mark.skipif(shutil.which("nvcc") is None, reason="there is no CUDA compiler")
+@pytest.mark.parametrize("k", [4, 8, 16, 32, 64])
+def test_registers_spills_and_warps_are_as_documented(k: int, tmp_path: Path) -> None:
+    registers, spilled, frame, warps = documented()[k]
+    # The compilation fails if the shared memory is not enough for the documented warps.
+    found = SCRIPT.compile_kernel(k, 90, tmp_path, warps)
+    assert found.warps >= warps
+    assert found.used <= registers
+    assert found.spilled_bytes <= spilled
+    # If the lists were in local memory, it would be larger by 8 bytes per entry.
+    assert found.frame_bytes <= frame
+
+
+def test_warps_are_limited_by_the_registers_of_each_part() -> None:
+    warps = {used: SCRIPT.Registers(used, 0, 0).warps for used in (128, 129, 168, 169, 255)}
+    assert warps == {128: 16, 129: 12, 168: 12, 169: 8, 255: 8}

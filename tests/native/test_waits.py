@@ -1,0 +1,96 @@
+"""The number of waits of a call for the GPU, counted by the emulator; docs/how_it_works.md lists these numbers."""
+
+import ctypes
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import devices
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from jztree import fof, kernels, knn, tree
+from jztree.data import ParticleData
+from native import test_kernels
+
+pytestmark = [
+    pytest.mark.emulated,
+    pytest.mark.skipif(
+        kernels.native_info()["instruction_set"] != "cuda-emulated", reason="the CUDA kernels are not emulated here"
+    ),
+]
+
+RNG = np.random.default_rng(5)
+POS = RNG.random((300, 3), dtype=np.float32)
+PART = ParticleData(pos=POS, mass=np.ones(300, np.float32), vel=POS, num=jnp.int32(250))
+RANKS = 3
+PARTS = jax.tree.map(lambda leaf: jnp.stack([jnp.asarray(leaf)] * RANKS), PART)
+
+
+def kernels_in_command_buffers() -> dict[str, bool]:
+    """Return whether XLA may record each kernel."""
+    library = ctypes.CDLL(kernels.native_info()["cpu_library"])
+    library.jztree_kernels.restype, library.jztree_emulator_may_be_recorded.restype = ctypes.c_char_p, ctypes.c_bool
+    names = library.jztree_kernels().decode().split(",")[:-1]
+    return {name: library.jztree_emulator_may_be_recorded(getattr(library, f"jztree_{name}")) for name in names}
+
+
+def test_kernels_that_do_not_wait_may_be_recorded_in_command_buffers() -> None:
+    assert {name for name, recorded in kernels_in_command_buffers().items() if not recorded} == {"check", "lengths"}
+
+
+def test_environment_variable_keeps_kernels_out_of_command_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JZTREE_COMMAND_BUFFERS", "0")
+    script = "from native import test_waits; print(any(test_waits.kernels_in_command_buffers().values()))"
+    run = test_kernels.run_with_instruction_set("cuda-emulated", script)
+    assert run.stdout.split() == ["False"], run.stderr
+
+
+@functools.cache
+def in_z_order() -> tuple[ParticleData, tree.TreeHierarchy]:
+    return tree.zsort_and_tree(PART)
+
+
+def waits(call: Callable[[], Any]) -> int:
+    library = ctypes.CDLL(kernels.native_info()["cpu_library"])
+    jax.block_until_ready(call())
+    library.jztree_emulator_waits()
+    jax.block_until_ready(call())
+    return library.jztree_emulator_waits()
+
+
+@pytest.mark.parametrize(
+    ("call", "most"),
+    [
+        # Python reads the results of checks in plain calls, and so does the waiting itself.
+        (lambda: knn.knn(POS, 4, 1.0), 0),
+        (lambda: knn.knn(POS, 4, 1.0, part_query=POS[:50]), 0),
+        (lambda: fof.fof_labels(POS, 0.1, 1.0), 0),
+        (lambda: fof.fof_and_catalogue(POS, 0.1, 1.0), 0),
+        (lambda: knn.knn.jit(PART, 4, 1.0), 1),
+        (lambda: knn.knn.jit(PART, 4, part_query=POS[:50], output_order="z"), 1),
+        (lambda: knn.knn.jit(in_z_order()[0], 4, th=in_z_order()[1], part_query=POS[:50]), 1),
+        (lambda: fof.fof_labels.jit(PART, 0.1, 1.0), 1),
+        (lambda: fof.fof_labels.jit(in_z_order()[0], 0.1, th=in_z_order()[1]), 1),
+        # The second wait is at its end, when the sums over groups are known.
+        (lambda: fof.fof_and_catalogue.jit(PART, 0.1, 1.0), 2),
+    ],
+)
+def test_number_of_waits_on_one_gpu(call: Callable[[], Any], most: int) -> None:
+    assert waits(call) == most
+
+
+@pytest.mark.parametrize(
+    ("function", "length", "others", "most"),
+    [
+        (knn.knn, 4, {}, 7),
+        (knn.knn, 4, {"part_query": PARTS.pos}, 8),
+        (fof.distr_fof_labels, 0.1, {}, 6),
+        (fof.fof_and_catalogue, 0.1, {}, 10),
+    ],
+)
+def test_number_of_waits_over_ranks(function: Any, length: float, others: dict[str, Any], most: int) -> None:
+    mapped = function.smap(devices.mesh_of(RANKS), jit=True)
+    assert waits(lambda: mapped(PARTS, length, 1.0, **others)) == most * RANKS
