@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import jax
@@ -51,6 +51,10 @@ class Route:
     def received(self) -> jax.Array:
         """``(r,)`` int32, rows received from each rank."""
         return self.traffic.received
+
+    def after(self, num: jax.Array) -> "Route":
+        """Return this route, available only after ``num``; see `after`."""
+        return replace(self, traffic=after(self.traffic, num))
 
     def starts(self) -> jax.Array:
         """``(r,)``: the first row received from each rank."""

@@ -11,7 +11,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
 
 from ..jax_ext import Exact, is_concrete
-from ._call import Tree, as_num, call, i32, sizes, words_of
+from ._call import Tree, as_num, call, i32, listed, sizes, words_of
 
 __all__ = ["check", "check_lengths", "checked_lengths", "tree_fits"]
 
@@ -112,11 +112,16 @@ def check_lengths(box: Exact, length: Exact, name: str) -> None:
     call("lengths", out, *words, gradients="stopped", always=True, name=name)
 
 
-def tree_fits(tree: Tree, box: Exact) -> jax.Array:
+def tree_fits(tree: Tree, box: Exact, rows: jax.Array | None = None) -> jax.Array:
     """Return whether a hierarchy covers exactly these particles, each inside the box of its leaf, int32 scalar.
 
     All other kernels that take a hierarchy rely on it.
+
+    Args:
+        tree: The hierarchy.
+        box: ``(d,)`` lengths, 0 if open.
+        rows: ``(n,)`` int32, which must be from 0 to n - 1. None means no rows to check.
     """
     if not tree.fits():
         return jnp.zeros((), jnp.int32)
-    return call("tree_fits", i32(), *tree.arrays, box.words, plane_sizes=sizes(tree.plane_sizes))
+    return call("tree_fits", i32(), *tree.arrays, box.words, listed(rows), plane_sizes=sizes(tree.plane_sizes))

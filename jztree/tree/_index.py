@@ -26,6 +26,10 @@ _OTHER_ROWS = (
     "the index was built for %d rows of particles, but now has %d; build an index of the new particles with "
     "jztree.build_index."
 )
+_CHANGED = (
+    "the arrays of the index were changed, so that its hierarchy no longer fits its particles; build an index of the "
+    "changed particles with jztree.build_index."
+)
 _TREE = "th belongs to particles, but the first argument is an index, which has its own hierarchy; leave out th."
 
 
@@ -74,6 +78,17 @@ def index_of(part: Any, box: Exact, sources: SortedParticles, cfg: TreeConfig) -
     return Index(part, box, dataclasses.replace(sources, data=None), cfg, comm.num_ranks())
 
 
+def faults_of_index(index: Index) -> list[comm.Fault]:
+    """Return the possible faults of an index whose arrays were changed."""
+    sources: SortedParticles = index.sources
+    if sources.moved is None:
+        return [comm.Fault(kernels.tree_fits(sources.tree(), index.box, sources.rows) == 0, [], _CHANGED)]
+    sent, received = sources.moved.route.sent, sources.moved.route.received
+    route_fits = (jnp.minimum(jnp.min(sent), jnp.min(received)) >= 0) & (jnp.sum(received) == sources.num)
+    tree_fits = kernels.tree_fits(sources.tree(), index.box, sources.moved.merge) != 0
+    return [comm.Fault(~(route_fits & tree_fits), [], _CHANGED)]
+
+
 def sorted_by_index(given: InputParticles, num: jax.Array, cfg: TreeConfig) -> SortedParticles:
     """Return the particles of an index in z-order, with the data of a search.
 
@@ -91,6 +106,9 @@ def sorted_by_index(given: InputParticles, num: jax.Array, cfg: TreeConfig) -> S
         assert rows is not None
         data = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), rows), given.data)
         return dataclasses.replace(sources, part=permute_particles(given.part, rows, posz), data=data)
+    # Exchange rows only after the checks.
+    moved = dataclasses.replace(moved, route=moved.route.after(num))
+    sources = dataclasses.replace(sources, moved=moved)
     columns, rebuild = split_rows(given.part)
     others, data = [column for column in columns if column is not given.pos], given.data
     if jax.tree.leaves((others, data)):

@@ -28,7 +28,7 @@ from ..data import replace_num, split_rows
 from ..jax_ext import Exact
 from ..particles import Index, Particles, attach_columns, check_num
 from . import build_checked, build_in_domain, faults_of_hierarchy, sort_in_domain
-from ._index import index_of, opened, sorted_by_index
+from ._index import faults_of_index, index_of, opened, sorted_by_index
 from ._input import InputParticles
 from ._over_ranks import (
     SortedRange,
@@ -393,7 +393,7 @@ def _on_one_device(
 def _corners_and_faults(given: InputParticles, box: Exact) -> tuple[Any, list[comm.Fault]]:
     """Return the corners of the bounding box (None with ``th``), and the possible faults at run time."""
     if isinstance(given.th, Index):
-        return None, []  # the particles were checked when the index was built
+        return None, faults_of_index(given.th)
     if given.th is not None:
         return None, faults_of_hierarchy(given.pos, given.num, given.th, box)
     return corners_of(jnp.asarray(given.pos), given.num, given.name)
@@ -404,7 +404,8 @@ def _one_set_over_ranks(
 ) -> SortedParticles:
     """Sort the particles of all ranks in z-order, unless they are already in order."""
     if isinstance(given.th, Index):
-        return sorted_by_index(given, comm.check_all(given.th.sources.num, faults), cfg.tree)
+        num = comm.check_all(given.th.sources.num, [*faults_of_index(given.th), *faults])
+        return sorted_by_index(given, num, cfg.tree)
     domain, (num,) = domain_of([given.pos], [given.num], [given.name], box, faults)
     if given.th is None:
         return _arrived(sort_equally(replace(given, num=num), domain), domain, cfg, hierarchy)

@@ -275,6 +275,26 @@ def test_an_index_with_fewer_particles_raises() -> None:
         jz.nearest(dataclasses.replace(index, part=index.part[:20]), 3)
 
 
+@pytest.mark.parametrize("change", [lambda a: 2 * a, lambda a: a + 1, lambda a: -a], ids=["double", "shift", "negate"])
+@pytest.mark.parametrize("ndev", [1, NDEV])
+def test_an_index_with_changed_arrays_raises(change: Callable[[Any], Any], ndev: int) -> None:
+    mesh, pos = mesh_of(ndev), jnp.asarray(oracles.uniform(200, 3))
+    twin = (lambda function: function.smap(mesh, jit=True)) if ndev > 1 else (lambda function: function.jit)
+    index = twin(jz.build_index)(pos.reshape(ndev, -1, 3) if ndev > 1 else pos, boxsize=1.0)
+    index = jax.tree.map(lambda leaf: leaf if leaf.dtype == bool else change(leaf), index)
+    for call in (lambda: twin(jz.nearest)(index, 3), lambda: twin(jz.group_labels)(index, 0.1)):
+        with pytest.raises((ValueError, RuntimeError), match=r"changed.*with jztree\.build_index"):
+            jax.block_until_ready(call())
+
+
+def test_an_index_with_wrong_rows_raises() -> None:
+    index = jz.build_index(oracles.uniform(50, 3))
+    for row in (-1, 50):
+        sources = dataclasses.replace(index.sources, rows=index.sources.rows.at[7].set(row))
+        with pytest.raises(ValueError, match=r"changed.*with jztree\.build_index"):
+            jz.nearest(dataclasses.replace(index, sources=sources), 3)
+
+
 def test_an_index_as_queries_raises() -> None:
     pos, radius = oracles.uniform(50, 3), np.array([0.0, 0.1], np.float32)
     index, queries = jz.build_index(pos, boxsize=1.0), jz.build_index(pos, boxsize=2.0)

@@ -1,5 +1,6 @@
 #include "tree_fits.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 
@@ -24,27 +25,62 @@ bool splits_cover(const Tree<D, T>& tree) {
   return good;
 }
 
-template <int D, typename T>
-bool rows_inside(const Parallel& parallel, const Tree<D, T>& tree, const double* period) {
-  std::atomic<bool> inside{true};
-  parallel.blocks(tree.layout.sizes[0], 1 << 10, [&](int64_t begin, int64_t end) {
-    bool good = true;
-    for (int64_t leaf = begin; leaf < end; ++leaf)
-      for (int64_t row = tree.particle_splits[leaf]; row < tree.particle_splits[leaf + 1]; ++row)
-        for (int d = 0; d < D; ++d) {
-          T x = wrap(tree.pos[row * D + d], period[d]);
-          good &= x >= tree.lower[leaf * D + d] && x <= tree.upper[leaf * D + d];
-        }
-    if (!good) inside.store(false, std::memory_order_relaxed);
+// Whether is_good(begin, end) holds for all blocks of `count` elements.
+template <typename IsGood>
+bool all_blocks(const Parallel& parallel, int64_t count, int64_t size, const IsGood& is_good) {
+  std::atomic<bool> good{true};
+  parallel.blocks(count, size, [&](int64_t begin, int64_t end) {
+    if (!is_good(begin, end)) good.store(false, std::memory_order_relaxed);
   });
-  return inside.load();
+  return good.load();
+}
+
+// Whether all positions of a leaf, changed by `move`, are in its box.
+template <int D, typename T, typename Move>
+bool leaf_holds(const Tree<D, T>& tree, int64_t leaf, const Move& move) {
+  const T *lower = tree.lower + leaf * D, *upper = tree.upper + leaf * D;
+  bool inside = true;
+  for (int64_t row = tree.particle_splits[leaf]; row < tree.particle_splits[leaf + 1]; ++row)
+    for (int d = 0; d < D; ++d) {
+      T x = move(tree.pos[row * D + d], d);
+      inside &= x >= lower[d] && x <= upper[d];
+    }
+  return inside;
+}
+
+// Whether the box of a leaf is so far inside the periodic box that wrapping changes no position in it.
+template <int D, typename T>
+bool lies_inside(const Tree<D, T>& tree, int64_t leaf, const double* period) {
+  bool inside = true;
+  for (int64_t d = 0; d < D; ++d)
+    inside &= !(period[d] > 0) || (tree.lower[leaf * D + d] >= 0 && tree.upper[leaf * D + d] < period[d]);
+  return inside;
+}
+
+template <int D, typename T>
+bool positions_inside(const Parallel& parallel, const Tree<D, T>& tree, const double* period) {
+  return all_blocks(parallel, tree.layout.sizes[0], 1 << 10, [&](int64_t begin, int64_t end) {
+    bool good = true;
+    // Most leaves need no wrapping, which would take most of the time.
+    for (int64_t leaf = begin; leaf < end; ++leaf)
+      good &= (lies_inside(tree, leaf, period) && leaf_holds(tree, leaf, [](T x, int) { return x; })) ||
+              leaf_holds(tree, leaf, [&](T x, int d) { return wrap(x, period[d]); });
+    return good;
+  });
+}
+
+bool rows_inside(const Parallel& parallel, const Array<const int32_t>& rows, int64_t count) {
+  return !rows.data || all_blocks(parallel, count, 1 << 16, [&](int64_t begin, int64_t end) {
+    return std::all_of(rows.data + begin, rows.data + end, [&](int32_t row) { return row >= 0 && row < count; });
+  });
 }
 
 template <int D, typename T>
 void tree_fits(const Parallel& parallel, const TreeFits<D, T>& in) {
   double period[D];
   in.box.read(period);
-  *in.fits = splits_cover(in.tree) && rows_inside(parallel, in.tree, period);
+  *in.fits = splits_cover(in.tree) && rows_inside(parallel, in.rows, in.tree.pos.rows()) &&
+             positions_inside(parallel, in.tree, period);
 }
 
 }  // namespace

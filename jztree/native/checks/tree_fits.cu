@@ -24,8 +24,13 @@ __global__ void check_splits(DeviceTree<D, T> tree, int32_t* fits) {
   if (!good) store_relaxed(fits, 0);
 }
 
+__global__ void check_rows(const int32_t* rows, int64_t count, int32_t* fits) {
+  int64_t i = thread_index();
+  if (i < count && (rows[i] < 0 || rows[i] >= count)) store_relaxed(fits, 0);
+}
+
 template <int D, typename T>
-__global__ void check_rows(DeviceTree<D, T> tree, Lengths period, int32_t* fits) {
+__global__ void check_positions(DeviceTree<D, T> tree, Lengths period, int32_t* fits) {
   int64_t leaf = thread_index(), num = tree.num();
   // If splits do not ascend, every leaf may seem to hold all rows, and the test would take too long. So a thread stops
   // when the hierarchy is known to be wrong, also from the test of another leaf.
@@ -49,7 +54,8 @@ void tree_fits(Queue& queue, const TreeFits<D, T>& in) {
   // Setting every byte to 1 gives a non-zero number.
   queue.fill_bytes(in.fits, 1, 1);
   queue.launch_over(tree.starts[tree.planes], check_splits<D, T>, tree, in.fits);
-  queue.launch_over(tree.leaves(), check_rows<D, T>, tree, in.box, in.fits);
+  queue.launch_over(tree.leaves(), check_positions<D, T>, tree, in.box, in.fits);
+  if (in.rows.data) queue.launch_over(in.rows.rows(), check_rows, in.rows.data, in.rows.rows(), in.fits);
 }
 
 }  // namespace
