@@ -15,7 +15,7 @@ struct TreeFits {
   Tree<D, T> tree;
   Lengths box;
   Array<const int32_t> rows;  // (n), where results of each particle are written; or null
-  int32_t* fits;  // not 0 if the hierarchy belongs to the particles
+  int32_t* fits;              // not 0 if the hierarchy belongs to the particles
 
   explicit TreeFits(Arguments& in)
       : tree(in),
