@@ -242,7 +242,7 @@ def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
 _BIAS = {"wendland_c2": (0.0294, 0.977), "wendland_c4": (0.01342, 1.579), "wendland_c6": (0.0116, 2.236)}
 
 
-def _excess(kernel: str, k: int, dims: int, queries: Any) -> float:
+def _excess(kernel: str, k: int, dims: int, queries: Particles | ArrayLike | None) -> float:
     """Return the excess of the self-contribution in a glass, relative to that contribution."""
     if kernel not in _BIAS or dims != 3 or queries is not None:
         raise ValueError(
@@ -253,7 +253,7 @@ def _excess(kernel: str, k: int, dims: int, queries: Any) -> float:
     return epsilon * (k / 100) ** -alpha
 
 
-def _dims(part: Any) -> int:
+def _dims(part: Particles | Index | ArrayLike) -> int:
     return int(check_particles(particles_of(part)).shape[1])
 
 
@@ -263,7 +263,9 @@ def _check_at_least(k: int, least: int) -> None:
         raise ValueError(f"k is {k}, but this density needs at least {least} neighbours; use a larger k.")
 
 
-def _reduced(func: Any, part: Any, k: int, search: tuple[Any, Any, str, KNNConfig | None]) -> jax.Array:
+def _reduced(
+    func: Any, part: Particles | Index | ArrayLike, k: int, search: tuple[Any, Any, str, KNNConfig | None]
+) -> jax.Array:
     """Apply ``func`` to the neighbours of each query. Only positions and masses are sorted and sent.
 
     Args:
@@ -293,7 +295,7 @@ def _reduced(func: Any, part: Any, k: int, search: tuple[Any, Any, str, KNNConfi
     return jnp.where(comm.check_all(0, faults) == 0, density, jnp.nan)
 
 
-def _masses(part: PosMass, idx: jax.Array, dtype: Any) -> jax.Array:
+def _masses(part: PosMass, idx: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
     """Return the masses of neighbours, ``(q, m)``; 1 if particles have no mass."""
     if part.mass is None:
         return jnp.ones(idx.shape, dtype)

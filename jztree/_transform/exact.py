@@ -110,7 +110,7 @@ def exact_to_float(value: Exact) -> np.ndarray | jax.Array:
     return words[..., :-1].sum(axis=-1) * power_of_two(words[..., -1])
 
 
-def exact_to_parts(value: Exact, dtype: Any) -> tuple[jax.Array, jax.Array]:
+def exact_to_parts(value: Exact, dtype: np.dtype[Any]) -> tuple[jax.Array, jax.Array]:
     """Return the number rounded to ``dtype``, and the rounding remainder."""
     if is_concrete(value):
         number = _known_number(value)

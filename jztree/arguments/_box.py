@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import kernels
 from ..config import is_config
@@ -18,7 +19,7 @@ _BOX_OF_INDEX = (
 )
 
 
-def check_box(boxsize: Any, dims: int) -> Exact:
+def check_box(boxsize: ArrayLike | None, dims: int) -> Exact:
     """Return ``boxsize`` as one exact length per dimension, 0 for open ones.
 
     Raises:
@@ -39,7 +40,7 @@ def check_box(boxsize: Any, dims: int) -> Exact:
     return kernels.checked_lengths(exact(boxsize, (dims,)))[0]
 
 
-def _known_box(boxsize: Any, dims: int) -> Exact:
+def _known_box(boxsize: ArrayLike | None, dims: int) -> Exact:
     advice = "lengths must be finite and positive, or 0 where open"
     lengths = check_real(boxsize, "boxsize", advice)
     if not (np.all(np.isfinite(lengths)) and np.all(lengths >= 0)):
@@ -57,7 +58,7 @@ def _number_box(boxsize: float, dims: int, _widest: Any) -> Exact:
     return _known_box(boxsize, dims)
 
 
-def no_box(boxsize: Any) -> Any:
+def no_box(boxsize: ArrayLike | None) -> Any:
     """Return None. Raise ValueError if a caller passed a box with an index; 0.0 is the default of some functions."""
     if boxsize is not None and not (isinstance(boxsize, float) and boxsize == 0):
         raise ValueError(_BOX_OF_INDEX.format(boxsize))

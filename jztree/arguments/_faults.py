@@ -1,7 +1,6 @@
 """Invalid rows at run time: the first one, and their number."""
 
 import functools
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +8,7 @@ import jax.numpy as jnp
 from .. import comm, kernels
 
 
-def first_row(marked: jax.Array, num: Any = None) -> jax.Array:
+def first_row(marked: jax.Array, num: int | jax.Array | None = None) -> jax.Array:
     """Return the first marked row, int32, or -1.
 
     Args:
@@ -19,7 +18,7 @@ def first_row(marked: jax.Array, num: Any = None) -> jax.Array:
     return _marked_rows(marked, num)[0]
 
 
-def row_fault(marked: jax.Array, num: Any, sentence: str) -> comm.Fault:
+def row_fault(marked: jax.Array, num: int | jax.Array | None, sentence: str) -> comm.Fault:
     """Return the fault that a row is marked.
 
     Args:
@@ -43,7 +42,7 @@ def rows_fault(first: jax.Array, number: jax.Array, sentence: str) -> comm.Fault
     return comm.Fault(jnp.minimum(number, 2), [first, number], f"{sentence}\n{several}")
 
 
-def _marked_rows(marked: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
+def _marked_rows(marked: jax.Array, num: int | jax.Array | None) -> tuple[jax.Array, jax.Array]:
     """Return the first marked row and the number of marked rows, int32.
 
     This uses the kernel that scans positions: it runs in parallel and, unlike XLA code, is already compiled.

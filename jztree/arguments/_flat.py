@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .._transform.twins import WithTwins
 from ..data import with_computed
@@ -52,7 +53,7 @@ def box_of(arguments: dict[str, Any]) -> Exact:
     return check_box(arguments["boxsize"] if part is first else None, (1, *shape_of_pos(part))[-1])
 
 
-def _exact_box(boxsize: Any, arguments: dict[str, Any]) -> Any:
+def _exact_box(boxsize: ArrayLike | None, arguments: dict[str, Any]) -> Any:
     part = next(iter(arguments.values()))
     return box_of(arguments) if particles_of(part) is part else no_box(boxsize)
 

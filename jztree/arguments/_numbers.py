@@ -18,12 +18,12 @@ def known_integer(value: Any, what: str) -> int:
     return int(value)
 
 
-def farthest(dtype: Any) -> str:
+def farthest(dtype: np.dtype[Any]) -> str:
     """Return the largest coordinate or velocity that kernels accept, as text; see native/common/scale.h."""
     return "4.2e37" if dtype == jnp.float32 else "3.1e144"
 
 
-def farthest_number(dtype: Any) -> float:
+def farthest_number(dtype: np.dtype[Any]) -> float:
     """Return the exact value of `farthest`."""
     return 2.0**125 if dtype == jnp.float32 else 2.0**480
 

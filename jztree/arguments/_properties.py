@@ -58,7 +58,7 @@ def check_mass(part: Any) -> Any:
     return mass
 
 
-def mass_rows(part: Any, dtype: Any) -> jax.Array | None:
+def mass_rows(part: Any, dtype: np.dtype[Any]) -> jax.Array | None:
     """Return the masses of particles, ``(n,)``, or ``(1,)`` if all share one; None for particles without mass.
 
     Raises like `check_mass`.
@@ -71,7 +71,7 @@ def mass_rows(part: Any, dtype: Any) -> jax.Array | None:
 
 
 @functools.partial(jax.jit, static_argnames="dtype", inline=True)
-def _narrowed(mass: jax.Array, dtype: Any) -> jax.Array:
+def _narrowed(mass: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
     """Convert masses to another dtype.
 
     Masses that underflow to 0 become NaN, because they are as invalid as infinite ones.
@@ -80,7 +80,7 @@ def _narrowed(mass: jax.Array, dtype: Any) -> jax.Array:
     return made if mass.dtype == dtype else jnp.where((mass > 0) & (made == 0), jnp.asarray(jnp.nan, dtype), made)
 
 
-def mass_faults(mass: jax.Array | None, num: Any, n: int, of: str = "") -> list[comm.Fault]:
+def mass_faults(mass: jax.Array | None, num: int | jax.Array, n: int, of: str = "") -> list[comm.Fault]:
     """Return the possible faults of masses.
 
     Args:
@@ -106,7 +106,7 @@ def _is_no_mass(mass: jax.Array) -> jax.Array:
     return ~(((bits >= least) & (bits <= most)) | (bits << 1 == 0))
 
 
-def velocity_faults(vel: jax.Array | None, num: Any, of: str = "") -> list[comm.Fault]:
+def velocity_faults(vel: jax.Array | None, num: int | jax.Array, of: str = "") -> list[comm.Fault]:
     """Return the possible faults of velocities ``(n, d)`` in the first ``num`` rows. For ``of`` see `mass_faults`."""
     if vel is None:
         return []

@@ -6,10 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
-from ..particles import check_no_unit, get_num, particles_of, shape_of_pos
+from ..particles import Index, Particles, check_no_unit, get_num, particles_of, shape_of_pos
 from ._numbers import at_least_normal, check_real, in_order, is_length, shape_of, shown
 
 _BAD = "%s is negative or NaN; every radius must be at least 0 (infinity includes all particles)."
@@ -44,7 +45,7 @@ class Radii(NamedTuple):
     def words_or_none(self) -> Exact | None:
         return self.words() if self.given() else None
 
-    def outermost(self, q: int, dtype: Any) -> jax.Array:
+    def outermost(self, q: int, dtype: np.dtype[Any]) -> jax.Array:
         """Return ``(q,)``, the largest radius of each query in the dtype of the positions, rounded up."""
         number = jax.lax.stop_gradient(jnp.asarray(exact_to_float(self.words()), dtype))
         last = number.reshape(-1)[-1:] if self.of_each is None else number.reshape(q, self.per_query())[:, -1]
@@ -64,7 +65,7 @@ SPEC = Radii(P(), P(-1))  # type: ignore[arg-type]
 NO_LIMIT = Radii(None, None)
 
 
-def rows_and_num(query_part: Any) -> tuple[tuple[int, ...], Any]:
+def rows_and_num(query_part: Particles | Index | ArrayLike) -> tuple[tuple[int, ...], Any]:
     """Return the arguments ``queries`` and ``num`` of `as_one_radius` outside of a mapped function.
 
     There, the first axis of positions may run over devices. Without ``num``, `get_num` would take its length as the
@@ -74,12 +75,12 @@ def rows_and_num(query_part: Any) -> tuple[tuple[int, ...], Any]:
     return shape_of_pos(query_part)[:-1], None if getattr(query_part, "num", None) is None else get_num(query_part)
 
 
-def is_given(radius: Any) -> bool:
+def is_given(radius: Radii | ArrayLike | None) -> bool:
     """Return whether a radius from the user, or from a twin of the function, is neither None nor `NO_LIMIT`."""
     return radius.given() if isinstance(radius, Radii) else radius is not None
 
 
-def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radii:
+def as_limit(max_radius: Any, queries: tuple[int, ...], num: int | jax.Array | None = None) -> Radii:
     """Return ``max_radius``, a number or one per query, as exact numbers; None is `NO_LIMIT`.
 
     Args:
@@ -92,7 +93,9 @@ def as_limit(max_radius: Any, queries: tuple[int, ...], num: Any = None) -> Radi
     return as_one_radius(max_radius, queries, num, "max_radius")
 
 
-def as_one_radius(radius: Any, queries: tuple[int, ...], num: Any = None, name: str = "radius") -> Radii:
+def as_one_radius(
+    radius: Any, queries: tuple[int, ...], num: int | jax.Array | None = None, name: str = "radius"
+) -> Radii:
     """Return a radius for all queries, or one per query, as exact numbers.
 
     Args:
@@ -114,7 +117,7 @@ def as_one_radius(radius: Any, queries: tuple[int, ...], num: Any = None, name: 
     return _parsed(radius, (queries, num), shape == queries, False, name)
 
 
-def as_ascending(radii: Any, queries: tuple[int, ...], num: Any = None) -> Radii:
+def as_ascending(radii: Any, queries: tuple[int, ...], num: int | jax.Array | None = None) -> Radii:
     """Return ``m`` ascending radii for all queries, or for each query, as exact numbers.
 
     Args:
@@ -138,12 +141,12 @@ def as_ascending(radii: Any, queries: tuple[int, ...], num: Any = None) -> Radii
     return _parsed(radii, (queries, num), per_query, True, "radii")
 
 
-def _shape(radius: Any, name: str) -> tuple[int, ...]:
+def _shape(radius: ArrayLike, name: str) -> tuple[int, ...]:
     check_no_unit(radius, name)
     return shape_of(radius, name)
 
 
-def _parsed(radius: Any, rows: tuple[tuple[int, ...], Any], per_query: bool, ascending: bool, name: str) -> Radii:
+def _parsed(radius: ArrayLike, rows: tuple[tuple[int, ...], Any], per_query: bool, ascending: bool, name: str) -> Radii:
     """Return radii of a valid shape; ``rows`` are the arguments ``queries`` and ``num`` of `as_one_radius`."""
     if isinstance(radius, Radii):
         return radius
@@ -160,7 +163,7 @@ def _words(shape: tuple[Any, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' if len(shape) == 1 else ''})"
 
 
-def _without_padding(radius: Any, queries: tuple[int, ...], num: Any) -> Any:
+def _without_padding(radius: ArrayLike, queries: tuple[int, ...], num: int | jax.Array) -> Any:
     """Return the radii of each query, set to 0 in rows from ``num`` on.
 
     They are unchanged if ``num`` is invalid, because another check reports that. They are also unchanged if only
@@ -181,7 +184,7 @@ def _without_padding(radius: Any, queries: tuple[int, ...], num: Any) -> Any:
     return library.where(used, radius, library.zeros_like(radius))
 
 
-def _known(radius: Any, lists: bool, name: str) -> Exact:
+def _known(radius: ArrayLike, lists: bool, name: str) -> Exact:
     values = check_real(radius, name)
     if not np.all(values >= 0):
         raise ValueError(f"{name} is {shown(radius)}; radii must be at least 0, and not NaN.")
@@ -192,7 +195,7 @@ def _known(radius: Any, lists: bool, name: str) -> Exact:
     return exact(np.where(values > widest.max, np.inf, values), values.shape)
 
 
-def _traced(radius: Any, shape: tuple[int, ...], lists: bool, name: str) -> Exact:
+def _traced(radius: ArrayLike, shape: tuple[int, ...], lists: bool, name: str) -> Exact:
     numbers = exact(radius, shape)
     number = jnp.asarray(numbers.words)[..., 0]  # the other words of a traced number are 0
     faults = [comm.Fault(jnp.any(~is_length(number)), [], _BAD % name)]

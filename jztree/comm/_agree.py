@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 from .. import kernels
 from .._transform.capacity import Capacity
@@ -31,7 +32,7 @@ class Fault(NamedTuple):
     sentence: str
 
 
-def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
+def check(num: ArrayLike, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     """Return ``num``, or raise an error with ``sentence`` on every rank at run time if ``failed`` is set on any.
 
     The caller must continue with the returned ``num``, also in messages to other ranks. On several ranks the message
@@ -49,7 +50,7 @@ def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.A
     return check_all(num, [Fault(failed, numbers, sentence)])
 
 
-def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
+def check_all(num: ArrayLike, faults: Sequence[Fault]) -> jax.Array:
     """Check several faults with one collective; see `check`.
 
     Args:
@@ -64,7 +65,7 @@ def check_all(num: Any, faults: Sequence[Fault]) -> jax.Array:
     return check_and_gather(num, faults, jnp.zeros(0, jnp.int32))[0]
 
 
-def check_and_gather(num: Any, faults: Sequence[Fault], value: jax.Array) -> tuple[jax.Array, jax.Array]:
+def check_and_gather(num: ArrayLike, faults: Sequence[Fault], value: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Check faults and gather integers in one collective: see `check_all`, and ``value`` ``(...)`` of each rank.
 
     The gathered values ``(r, ...)`` are available before the check is complete. If you use them without the checked
@@ -129,7 +130,7 @@ def _after(value: _Tree, known: Sequence[Any]) -> _Tree:
     return jax.tree.map(lambda leaf: jnp.where(passed, leaf, jnp.zeros((), leaf.dtype)), value)
 
 
-def require_capacity(num: Any, needs: jax.Array, capacity: Capacity, what: str, advice: str) -> jax.Array:
+def require_capacity(num: int | jax.Array, needs: jax.Array, capacity: Capacity, what: str, advice: str) -> jax.Array:
     """Return ``num``, or raise a capacity error on every rank if the rows of some rank do not fit.
 
     Args:

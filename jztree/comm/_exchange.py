@@ -226,7 +226,7 @@ def _as_exchanged_jvp(settings: _Settings, primals: tuple[Any, ...], tangents: t
 
 
 def exchange_by_rank(
-    rows: Any, rank: jax.Array, num: Any, capacity: Capacity, **options: Any
+    rows: Any, rank: jax.Array, num: int | jax.Array, capacity: Capacity, **options: Any
 ) -> tuple[Any, jax.Array, Route]:
     """Exchange rows by the rank of each; see `exchange`.
 

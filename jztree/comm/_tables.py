@@ -16,7 +16,7 @@ from ._rounds import chunk_of, in_rounds
 def deliver(
     rows: Any,
     rank: jax.Array,
-    num: Any,
+    num: int | jax.Array,
     receive: Callable[[jax.Array, jax.Array, Any], Any],
     state: Any,
     buffer_rows: int,
@@ -58,7 +58,7 @@ def deliver(
 
 
 def fetch(
-    table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int, filled: bool = True
+    table: jax.Array, rank: jax.Array, row: jax.Array, num: int | jax.Array, buffer_rows: int, filled: bool = True
 ) -> jax.Array:
     """Fetch rows of a table that is distributed over the ranks.
 
@@ -83,7 +83,7 @@ def fetch(
 
 
 def _fetch(
-    table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int, answered: jax.Array
+    table: jax.Array, rank: jax.Array, row: jax.Array, num: int | jax.Array, buffer_rows: int, answered: jax.Array
 ) -> jax.Array:
     """Implement `fetch` by direct requests to the ranks. The answers are written to the array ``answered``."""
     ndev = num_ranks()
@@ -104,7 +104,7 @@ def _fetch(
 
 
 def _fetch_through_others(
-    table: jax.Array, rank: jax.Array, row: jax.Array, num: Any, buffer_rows: int, answered: jax.Array
+    table: jax.Array, rank: jax.Array, row: jax.Array, num: int | jax.Array, buffer_rows: int, answered: jax.Array
 ) -> jax.Array:
     """Implement `fetch` by requests that are distributed over all ranks, which forward them; see `relay`."""
     ndev = num_ranks()

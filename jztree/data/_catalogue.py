@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm
 from .._transform.shard_map import is_concrete
@@ -176,7 +177,9 @@ class FofCatalogue(_FurtherColumns):
     def __repr__(self) -> str:
         return describe_catalogue(self)
 
-    def to_pandas(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "pandas.DataFrame":
+    def to_pandas(
+        self, *, nparts: ArrayLike | None = None, units: Mapping[str, Any] | None = None
+    ) -> "pandas.DataFrame":
         """Return the groups as a `pandas.DataFrame`, one row per group.
 
         Vectors become columns ``com_pos_x``, ``com_pos_y``, ... The catalogue may hold one rank or several (rows
@@ -200,7 +203,9 @@ class FofCatalogue(_FurtherColumns):
         """
         return tables.to_pandas(_rows_by_name(self, nparts), units)
 
-    def to_astropy(self, *, nparts: Any = None, units: Mapping[str, Any] | None = None) -> "astropy.table.QTable":
+    def to_astropy(
+        self, *, nparts: ArrayLike | None = None, units: Mapping[str, Any] | None = None
+    ) -> "astropy.table.QTable":
         """Return the groups as an `astropy.table.QTable`, one row per group; vectors stay columns ``(g, d)``.
 
         Args:
@@ -221,7 +226,7 @@ class FofCatalogue(_FurtherColumns):
 
 @with_twins({"cata": P(-1), "nparts": P(-1)}, P(-1))
 def squeeze_catalogue(
-    cata: FofCatalogue, size_out: int | None = None, offset_mode: str = "rank", nparts: Any = None
+    cata: FofCatalogue, size_out: int | None = None, offset_mode: str = "rank", nparts: ArrayLike | None = None
 ) -> FofCatalogue:
     """Drop the unused rows of ``cata``, or set its number of rows.
 
@@ -327,7 +332,7 @@ def _row_number(size_out: Any) -> int:
     return int(size_out)
 
 
-def _with_rows(cata: FofCatalogue, size_out: int, offset_mode: str, nparts: Any) -> FofCatalogue:
+def _with_rows(cata: FofCatalogue, size_out: int, offset_mode: str, nparts: ArrayLike | None) -> FofCatalogue:
     """Join ``cata`` and return it with ``size_out`` rows of JAX arrays."""
     if offset_mode == "global":
         cata = dataclasses.replace(cata, offset=_global_offsets_32(cata, nparts))
@@ -349,7 +354,7 @@ def _with_rows(cata: FofCatalogue, size_out: int, offset_mode: str, nparts: Any)
     return FofCatalogue(ngroups=ngroups, **jax.tree.map(resize, cata.columns()))
 
 
-def _global_offsets_32(cata: FofCatalogue, nparts: Any) -> Any:
+def _global_offsets_32(cata: FofCatalogue, nparts: ArrayLike | None) -> Any:
     """Return `_global_offsets` as int32; accepts traced catalogues."""
     if is_concrete((cata, nparts)):
         offset = _global_offsets(cata, nparts)
@@ -371,7 +376,7 @@ def row_capacity(cata: FofCatalogue) -> int:
     return next((np.shape(leaf)[axis] for leaf in jax.tree.leaves(cata.columns())), 0)
 
 
-def _rows_by_name(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
+def _rows_by_name(cata: FofCatalogue, nparts: ArrayLike | None) -> dict[str, np.ndarray]:
     """Return the rows of the groups by column name, with each group's rank if ``offset`` refers to it."""
     if any(isinstance(leaf, jax.Array) and not leaf.is_fully_addressable for leaf in jax.tree.leaves(cata)):
         raise ValueError(
@@ -388,7 +393,7 @@ def _rows_by_name(cata: FofCatalogue, nparts: Any) -> dict[str, np.ndarray]:
     return {name: rows for name, rows in columns.items() if rows is not None}
 
 
-def _global_offsets(cata: FofCatalogue, nparts: Any) -> np.ndarray:
+def _global_offsets(cata: FofCatalogue, nparts: ArrayLike | None) -> np.ndarray:
     """Return the offsets as int64 rows among the joined particles of the ranks, in their original shape.
 
     Args:
@@ -400,7 +405,7 @@ def _global_offsets(cata: FofCatalogue, nparts: Any) -> np.ndarray:
     return offset if np.ndim(cata.ngroups) == 0 else offset + (np.cumsum(counts) - counts)[:, None]
 
 
-def _checked_nparts(cata: FofCatalogue, nparts: Any) -> Any:
+def _checked_nparts(cata: FofCatalogue, nparts: ArrayLike | None) -> Any:
     """Return ``nparts`` as ``(r,)``; raise ValueError if it does not match this catalogue."""
     if nparts is None:
         raise ValueError(

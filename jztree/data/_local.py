@@ -10,8 +10,10 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from ..particles import (
+    Particles,
     attach_columns,
     check_countable,
     check_num,
@@ -41,7 +43,7 @@ _OTHER_NUM = (
 )
 
 
-def from_local(part: Any, mesh: Mesh) -> Any:
+def from_local(part: Particles | ArrayLike, mesh: Mesh) -> Any:
     """Distribute the particles of each process over its devices, for functions that are mapped over the mesh.
 
     Every process calls this function with its own particles. Their number may differ between processes, and a process
@@ -149,7 +151,7 @@ class _Given(NamedTuple):
     blocks: list[tuple[int, int]]
 
 
-def _parsed(part: Any, mesh: Mesh) -> _Given:
+def _parsed(part: Particles | ArrayLike, mesh: Mesh) -> _Given:
     part = Pos(pos=part) if isinstance(part, (np.ndarray, jax.Array)) else part
     check_countable(part, "processes may have different numbers of particles")
     check_num(part)
@@ -170,7 +172,7 @@ def _parsed(part: Any, mesh: Mesh) -> _Given:
     return _Given(cut, of_rows, structure, n, own, blocks)
 
 
-def _check_computed(part: Any, blocks: list[tuple[int, int]]) -> None:
+def _check_computed(part: Particles | ArrayLike, blocks: list[tuple[int, int]]) -> None:
     """Raise ValueError if the class computes other positions for the rows of a block than for the whole set."""
     carried = attach_columns(part, (), get_pos(part))
     for start, stop in blocks:

@@ -9,10 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, particles
 from .._transform.shard_map import is_concrete, plain_integer
 from ..particles import (
+    Particles,
     attach_columns,
     check_known,
     check_movable,
@@ -46,7 +48,7 @@ def map_rows(func: Callable[[Any], Any], part: _Part) -> _Part:
     return jax.tree.map(lambda leaf: func(leaf) if _is_of_rows(leaf, n, num) else leaf, part)
 
 
-def _is_of_rows(leaf: Any, n: int, num: Any) -> bool:
+def _is_of_rows(leaf: Any, n: int, num: ArrayLike | None) -> bool:
     """Return whether a leaf has one row for each of ``n`` particles; ``num``, which may be ``(1,)``, does not."""
     return np.ndim(leaf) > 0 and leaf.shape[0] == n and leaf is not num
 
@@ -74,7 +76,7 @@ def split_rows(part: _Part) -> tuple[list[Any], Callable[[Sequence[Any]], _Part]
     return [jnp.asarray(leaves[i]) for i in places], rebuild
 
 
-def replace_num(part: _Part, num: Any) -> _Part:
+def replace_num(part: _Part, num: ArrayLike | None) -> _Part:
     """Return ``part`` with another ``num``, if it has that field; a ``num`` of shape ``(1,)`` keeps its shape."""
     held: Any = getattr(part, "num", None)
     if num is not None and np.shape(held) == (1,) and np.ndim(num) == 0:
@@ -82,7 +84,7 @@ def replace_num(part: _Part, num: Any) -> _Part:
     return replace_field(part, "num", num)
 
 
-def get_pos_mass(part: Any) -> PosMass:
+def get_pos_mass(part: Particles | ArrayLike) -> PosMass:
     """Return only the positions and masses of a particle class, with ``num`` and ``num_total``.
 
     Args:
@@ -100,7 +102,7 @@ def get_pos_mass(part: Any) -> PosMass:
     return PosMass(pos=pos, mass=mass, num=getattr(part, "num", None), num_total=getattr(part, "num_total", None))
 
 
-def get_num(part: Any, default_to_length: bool = True, default_to_nancount: bool = False) -> Any:
+def get_num(part: Particles | ArrayLike, default_to_length: bool = True, default_to_nancount: bool = False) -> Any:
     """Return the number of rows of ``part`` that hold particles.
 
     Args:
@@ -147,7 +149,7 @@ def _rows_before_nan(pos: Any) -> Any:
     return int(num)
 
 
-def get_num_total(part: Any, default_to_length: bool = False) -> int:
+def get_num_total(part: Particles | ArrayLike, default_to_length: bool = False) -> int:
     """Return the number of particles on all devices: ``num_total`` of ``part``, which is static under tracing.
 
     Args:
@@ -290,7 +292,7 @@ def _padded(leaf: Any, num: int, float_val: float, int_val: int) -> Any:
     return pad(leaf, widths, constant_values=float_val if inexact else int_val)
 
 
-def squeeze_any(data: Any, size: int | None = None, num: Any = None, ntot: int | None = None) -> Any:
+def squeeze_any(data: Any, size: int | None = None, num: int | jax.Array | None = None, ntot: int | None = None) -> Any:
     """Drop the padding of every array in a pytree, for one or all devices. Not for use under a JAX transformation.
 
     Args:

@@ -81,7 +81,7 @@ def members_of(rows: jax.Array, start: jax.Array, count: jax.Array, used: jax.Ar
     return Members(jnp.where(within, group, groups), jnp.where(used, start, rows.shape[0]))
 
 
-def joined_members(num: Any, n: int, segments: tuple[jax.Array, jax.Array, jax.Array]) -> Members:
+def joined_members(num: int | jax.Array, n: int, segments: tuple[jax.Array, jax.Array, jax.Array]) -> Members:
     """Return the groups that begin on this rank, as rows of the joined particles ``(r * n,)`` of every rank, with
     padding.
 

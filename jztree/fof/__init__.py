@@ -52,12 +52,12 @@ __all__ = [
 ]
 
 
-def _exact_lengths(rlink: Any, arguments: dict[str, Any]) -> Radii:
+def _exact_lengths(rlink: ArrayLike, arguments: dict[str, Any]) -> Radii:
     part = particles_of(arguments["part"])
     return check_lengths(rlink, shape_of_pos(part)[:-1], box_of(arguments))
 
 
-def _exact_attach_limit(attach_within: Any, arguments: dict[str, Any]) -> Radii:
+def _exact_attach_limit(attach_within: ArrayLike | None, arguments: dict[str, Any]) -> Radii:
     if not sequence_of(arguments["attached"]):
         return NO_LIMIT
     return attach_limit(attach_within, _exact_lengths(arguments["rlink"], arguments))
@@ -364,7 +364,7 @@ def fof_and_catalogue(
 
 
 def _grouped(
-    sources: tuple[Any, Any, Any], rlink: Any, cfg: FofConfig, attached: Any, attach_within: Any
+    sources: tuple[Any, Any, Any], rlink: ArrayLike, cfg: FofConfig, attached: Any, attach_within: ArrayLike | None
 ) -> tuple[Any, FofCatalogue]:
     """Return the particles in group order, and their catalogue in group order.
 

@@ -52,7 +52,7 @@ class _Labelled:
     """
 
     pos: Any
-    num: Any
+    num: int | jax.Array
     irank: Any
     igroup: Any
     limit: Any = None

@@ -22,7 +22,7 @@ def of_groups(
     particles: _Particles,
     box: Exact,
     segments: tuple[jax.Array, jax.Array, jax.Array],
-    num: Any,
+    num: int | jax.Array,
 ) -> tuple[jax.Array, ...]:
     """Return ``sums`` of `jztree.kernels.catalogue` with derivatives by positions, masses, velocities and box lengths.
 
@@ -41,7 +41,9 @@ def of_groups(
 
 
 @jax.custom_jvp
-def _of_groups(sums: tuple[jax.Array, ...], particles: _Particles, box: Exact, segments: Any, num: Any) -> Any:
+def _of_groups(
+    sums: tuple[jax.Array, ...], particles: _Particles, box: Exact, segments: Any, num: int | jax.Array
+) -> Any:
     del particles, box, segments, num
     return sums
 

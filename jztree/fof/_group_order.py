@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._transform.capacity import Capacity
@@ -42,7 +43,7 @@ from ..arguments import (
 from ..config import CatalogueConfig, FofConfig, checked_config
 from ..data import FofCatalogue, get_num, get_pos, replace_num, sort_catalogue, split_rows, squeeze_catalogue
 from ..jax_ext import Exact, is_concrete, vary_along
-from ..particles import check_representable, num_rows
+from ..particles import Particles, check_representable, num_rows
 from ..tree import permute_particles
 from ._derivatives import of_groups
 from ._means import Columns, mean_columns, mean_faults
@@ -124,7 +125,7 @@ class _Parts(NamedTuple):
 
 
 def group_and_catalogue(
-    partz: Any, num: Any, irank: jax.Array, igroup: jax.Array, cfg: CatalogueConfig, box: Exact
+    partz: Any, num: int | jax.Array, irank: jax.Array, igroup: jax.Array, cfg: CatalogueConfig, box: Exact
 ) -> tuple[Any, FofCatalogue]:
     """Bring the particles of every rank into group order and distribute them evenly, to within one particle.
 
@@ -185,7 +186,9 @@ def sort_by_group(partz: Any, label: jax.Array, cfg: CatalogueConfig, box: Exact
     return grouped, make_catalogue(grouped, sums_of, cfg)
 
 
-def _settle(irank: jax.Array, igroup: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _settle(
+    irank: jax.Array, igroup: jax.Array, num: int | jax.Array, npart_min: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Find the place of this rank's part of each group among the particles of its owner's listed groups.
 
     Args:
@@ -279,7 +282,9 @@ def _catalogue(grouped: Any, head: jax.Array, segments: _Segments, box: Exact, c
     return make_catalogue(grouped, sums_of, cfg)
 
 
-def _sums_of_rank(columns: Columns, head: jax.Array, segments: _Segments, box: Exact, num: Any) -> tuple[Any, Any]:
+def _sums_of_rank(
+    columns: Columns, head: jax.Array, segments: _Segments, box: Exact, num: int | jax.Array
+) -> tuple[Any, Any]:
     """Return the groups that begin on this rank, with counts over all ranks, and the sums over their particles."""
     rank, ndev, axes = comm.get_rank_info()
 
@@ -293,7 +298,7 @@ def _sums_of_rank(columns: Columns, head: jax.Array, segments: _Segments, box: E
     return segments, of_groups(tuple(sums), columns, box, segments, num)
 
 
-def catalogue_columns(part: Any) -> Columns:
+def catalogue_columns(part: Particles | ArrayLike) -> Columns:
     """Return positions, masses and velocities of particles as arguments of `kernels.catalogue`, all of one dtype.
 
     Masses are ``(n,)`` or ``(1,)``; absent properties are None.
@@ -315,7 +320,7 @@ def catalogue_columns(part: Any) -> Columns:
     return pos.astype(dtype), mass_rows(part, dtype), vel
 
 
-def particle_faults(part: Any, cfg: CatalogueConfig, of: str = "") -> list[comm.Fault]:
+def particle_faults(part: Particles | ArrayLike, cfg: CatalogueConfig, of: str = "") -> list[comm.Fault]:
     """Return the checks of the catalogue input except positions; rows are those of ``part``.
 
     Args:

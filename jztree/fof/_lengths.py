@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import comm
 from .._transform.exact import exact_to_parts
@@ -26,7 +27,7 @@ from ..tree.stage import Stage
 _BAD_ROW = "row {0} of rlink is not a valid linking length; each must be finite, at least 0 and within the range of %s."
 
 
-def check_lengths(rlink: Any, rows: tuple[int, ...], box: Exact) -> Radii:
+def check_lengths(rlink: ArrayLike, rows: tuple[int, ...], box: Exact) -> Radii:
     """Return one linking length for all particles, or one per particle, as exact numbers.
 
     Padding rows may hold any values, so `length_faults` checks lengths per particle.
@@ -59,7 +60,7 @@ def check_lengths(rlink: Any, rows: tuple[int, ...], box: Exact) -> Radii:
     return Radii(None, exact(np.where(valid, values, -1), shape))
 
 
-def length_faults(lengths: Radii, num: Any) -> list[comm.Fault]:
+def length_faults(lengths: Radii, num: int | jax.Array) -> list[comm.Fault]:
     """Return the possible faults of lengths per particle. Only the first ``num`` rows count."""
     if lengths.of_each is None:
         return []

@@ -10,12 +10,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import comm
 from ..arguments import check_real_dtype, common_dtype, row_fault
 from ..config import CatalogueConfig
 from ..data import get_num
-from ..particles import check_representable
+from ..particles import Particles, check_representable
 
 # Positions, masses and velocities; see `._group_order.catalogue_columns`.
 Columns = tuple[jax.Array, jax.Array | None, jax.Array | None]
@@ -24,7 +25,7 @@ _NOT_FINITE = "row {0}%s has a %s that is NaN or infinite, so its mean is undefi
 _NO_REDSHIFT = "row {0}%s has a zplus1 that is not positive and finite; give 1 + z, the inverse of the scale factor."
 
 
-def mean_faults(part: Any, cfg: CatalogueConfig, of: str) -> list[comm.Fault]:
+def mean_faults(part: Particles | ArrayLike, cfg: CatalogueConfig, of: str) -> list[comm.Fault]:
     """Return the possible faults of properties to average.
 
     Args:
@@ -88,7 +89,7 @@ def _means(
     return means
 
 
-def _averaged(part: Any, cfg: CatalogueConfig) -> dict[str, jax.Array]:
+def _averaged(part: Particles | ArrayLike, cfg: CatalogueConfig) -> dict[str, jax.Array]:
     """Return the properties to average without conversion, ``(n, ...)`` real numbers by name.
 
     Raises:

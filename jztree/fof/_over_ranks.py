@@ -108,7 +108,7 @@ def _solve(
 
 
 def _union(
-    forest: kernels.Forest, edges: jax.Array, num: jax.Array, unsolved: jax.Array, rank: Any
+    forest: kernels.Forest, edges: jax.Array, num: jax.Array, unsolved: jax.Array, rank: jax.Array
 ) -> tuple[kernels.Forest, jax.Array, jax.Array]:
     """Hook and jump until both ends of every edge agree. Return the forest, and the numbers of rounds and jumps."""
     buffer_rows = edges.shape[0]

@@ -72,7 +72,7 @@ def _check_positive(length: Any, box: Exact, name: str) -> Exact:
     return checked
 
 
-def _check_group_rlink(group_rlink: Any, rlink: Any, box: Exact) -> Exact | None:
+def _check_group_rlink(group_rlink: Any, rlink: ArrayLike, box: Exact) -> Exact | None:
     """Return the linking length in space. `_Arguments` checks at run time whether a traced one is too small."""
     if group_rlink is None:
         return None
@@ -244,7 +244,7 @@ class _Arguments:
     part: Any
     pos: jax.Array
     vel: jax.Array
-    num: Any
+    num: int | jax.Array
     rlink: Exact
     vlink: Exact
     group_rlink: Exact | None
@@ -280,7 +280,9 @@ class _Arguments:
         return faults
 
 
-def _parsed(part: Any, rlink: Any, vlink: Any, boxsize: Any, group_rlink: Any) -> _Arguments:
+def _parsed(
+    part: Particles | Index | ArrayLike, rlink: ArrayLike, vlink: Any, boxsize: ArrayLike | None, group_rlink: Any
+) -> _Arguments:
     """Raise TypeError or ValueError if an argument is invalid."""
     part, boxsize, _ = opened(part, boxsize)
     pos = check_particles(part, max_dims=CATALOGUE_DIMS)
@@ -291,7 +293,7 @@ def _parsed(part: Any, rlink: Any, vlink: Any, boxsize: Any, group_rlink: Any) -
     return _Arguments(part, pos, vel, check_num(part), length, _check_positive(vlink, box, "vlink"), of_groups, box)
 
 
-def _velocities(part: Any, pos: jax.Array) -> jax.Array:
+def _velocities(part: Particles | Index | ArrayLike, pos: jax.Array) -> jax.Array:
     vel = getattr(part, "vel", None)
     if vel is None:
         raise ValueError(

@@ -6,12 +6,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import MAX_DIMS, NO_LIMIT, Radii, check_box, check_particles
 from ..config import FofConfig, without_masses
 from ..jax_ext import Exact, is_concrete
-from ..particles import check_num
+from ..particles import Index, Particles, check_num
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import InputParticles, Stage, opened, prepare_stage, starts_of_ranks
 from ._group_numbers import first_numbers
@@ -85,7 +86,13 @@ class Search:
         return stage.sources.part, self.groups(stage, cfg).joined_labels()
 
 
-def parsed(part: Any, rlink: Any, boxsize: Any, th: TreeHierarchy | None, max_dims: int = MAX_DIMS) -> Search:
+def parsed(
+    part: Particles | Index | ArrayLike,
+    rlink: ArrayLike,
+    boxsize: ArrayLike | None,
+    th: TreeHierarchy | None,
+    max_dims: int = MAX_DIMS,
+) -> Search:
     """Raise TypeError or ValueError if an argument is invalid."""
     check_hierarchy(th)
     part, boxsize, order = opened(part, boxsize, th)

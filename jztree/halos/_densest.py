@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm
 from ..arguments import check_classes
@@ -52,7 +53,7 @@ class Ends(NamedTuple):
 
 @with_twins(P(-1), P(-1), prepare=check_classes)
 @with_computed
-def densest_particle(grouped: Any, cata: FofCatalogue, density: Any) -> DensestParticle:
+def densest_particle(grouped: Any, cata: FofCatalogue, density: ArrayLike) -> DensestParticle:
     """Find the densest particle of each group, a possible centre of the halo.
 
     If densities are smooth, subhaloes do not move this centre. With densities from few neighbours, a dense subhalo may

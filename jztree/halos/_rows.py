@@ -132,7 +132,9 @@ def inertia_tensor(cata: Rows) -> jax.Array:
 
 
 @with_twins({"cata": P(-1), "mass": P(-1), "radius": P(-1), "gravity": P(), "scale_factor": P()}, P(-1))
-def spin(cata: Rows, mass: Any, radius: ArrayLike, gravity: Any, *, scale_factor: Any = 1.0) -> jax.Array:
+def spin(
+    cata: Rows, mass: ArrayLike, radius: ArrayLike, gravity: ArrayLike, *, scale_factor: ArrayLike = 1.0
+) -> jax.Array:
     """Compute the spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
 
     Args:
@@ -187,7 +189,7 @@ def spin(cata: Rows, mass: Any, radius: ArrayLike, gravity: Any, *, scale_factor
 
 
 @with_twins({"mass": P(-1), "radius": P(-1), "vmax": P(-1), "gravity": P()}, P(-1))
-def concentration(mass: Any, radius: ArrayLike, vmax: Any, *, gravity: Any = 1.0) -> jax.Array:
+def concentration(mass: ArrayLike, radius: ArrayLike, vmax: ArrayLike, *, gravity: ArrayLike = 1.0) -> jax.Array:
     """Compute halo concentrations from the largest circular velocity (Prada et al. 2012, MNRAS 423, 3018, eqs 8-10).
 
     The result is the c of the profile of Navarro, Frenk & White (1997, ApJ 490, 493) that has the same ratio of
@@ -252,7 +254,7 @@ def _check_positive(number: Any, name: str) -> None:
         raise ValueError(f"{name} must be a positive number, not {number}.")
 
 
-def _unit_root(number: Any, dtype: Any) -> Any:
+def _unit_root(number: Any, dtype: np.dtype[Any]) -> Any:
     """Return the root of a number in a dtype. The number may be out of range of the dtype although its root is not."""
     return jnp.asarray(np.sqrt(np.float64(number)) if is_concrete(number) else jnp.sqrt(number), dtype)
 

@@ -36,7 +36,7 @@ def _check_tree(tree: Any, name: str) -> SpanningTree:
     return tree
 
 
-def _exact_length(rlink: Any, _: Any = None) -> Exact:
+def _exact_length(rlink: ArrayLike, _: Any = None) -> Exact:
     return check_length(rlink, check_box(None, 1), "rlink")
 
 

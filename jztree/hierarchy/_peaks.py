@@ -122,7 +122,7 @@ class DensityPeaks:
         return _merged(self, ratios, threshold, num)
 
 
-def _check_threshold(value: Any, name: str, minimum: int, dtype: Any) -> tuple[Any, Any]:
+def _check_threshold(value: Any, name: str, minimum: int, dtype: np.dtype[Any]) -> tuple[Any, Any]:
     """Return a threshold, and whether it is invalid.
 
     The values of an array in ``dtype`` that are below a known result are those below the given number.
@@ -252,7 +252,7 @@ def _check_k(k: Any) -> int:
     return k
 
 
-def _check_density(density: Any, pos: jax.Array) -> jax.Array:
+def _check_density(density: ArrayLike, pos: jax.Array) -> jax.Array:
     check_one_a_particle(density, pos, "density")
     density = jnp.asarray(density)
     if density.dtype not in (jnp.float32, jnp.float64):

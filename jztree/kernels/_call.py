@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .._transform.exact import WORDS
 from ..jax_ext import Exact, vary_along, varying_axes
@@ -126,7 +127,7 @@ def i32(*shape: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(shape, jnp.int32)
 
 
-def as_num(num: Any) -> jax.Array:
+def as_num(num: ArrayLike) -> jax.Array:
     """Convert a count, or an array of counts, to the int32 that kernels take."""
     return jnp.asarray(num, jnp.int32)
 

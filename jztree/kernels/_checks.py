@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import batching, mlir
+from numpy.typing import ArrayLike
 
 from ..jax_ext import Exact, is_concrete
 from ._call import Tree, as_num, call, i32, listed, sizes, words_of
@@ -16,7 +17,7 @@ from ._call import Tree, as_num, call, i32, listed, sizes, words_of
 __all__ = ["check", "check_lengths", "checked_lengths", "tree_fits"]
 
 
-def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
+def check(num: ArrayLike, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     """Return ``num``, or raise an error with ``sentence`` if ``failed``.
 
     The error is a ValueError if ``failed`` is known, and otherwise occurs at run time. The caller must continue with
@@ -38,7 +39,7 @@ def check(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.A
 
 
 @functools.partial(jax.jit, static_argnames="sentence", inline=True)
-def _checked_at_run_time(num: Any, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
+def _checked_at_run_time(num: int | jax.Array, failed: Any, numbers: Sequence[Any], sentence: str) -> jax.Array:
     values = jnp.stack([as_num(number) for number in numbers]) if numbers else jnp.zeros((0,), jnp.int32)
     return _check.bind(as_num(num), jnp.asarray(failed, jnp.int32), values, sentence=sentence)
 

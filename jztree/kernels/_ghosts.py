@@ -1,7 +1,5 @@
 """Kernels for the ghosts of ranks: boxes that cover particles, leaves that reach other ranks, and rows to send."""
 
-from typing import Any
-
 import jax
 import numpy as np
 
@@ -23,7 +21,7 @@ def open_leaves(
     rows: jax.Array | None,
     sources: tuple[jax.Array, jax.Array, jax.Array],
     close: tuple[jax.Array, jax.Array, jax.Array] | None,
-    rank: Any,
+    rank: int | jax.Array,
     box: Exact,
     enough: int | None,
 ) -> tuple[jax.Array, jax.Array]:
@@ -55,7 +53,7 @@ def open_leaves(
 def select_boxes(
     own: tuple[jax.Array, jax.Array, jax.Array],
     known: tuple[jax.Array, jax.Array, jax.Array],
-    rank: Any,
+    rank: int | jax.Array,
     box: Exact,
     capacity: int,
     higher_only: bool,
@@ -80,7 +78,9 @@ def select_boxes(
     return call("select_boxes", (i32(capacity), i32(known[2].shape[0])), *args, higher_only=higher_only)
 
 
-def row_boxes(posz: jax.Array, num: Any, box: Exact, run_rows: int) -> tuple[jax.Array, jax.Array, jax.Array]:
+def row_boxes(
+    posz: jax.Array, num: int | jax.Array, box: Exact, run_rows: int
+) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the bounding boxes of runs of ``run_rows`` rows of ``posz`` ``(n, d)``, in the form of leaves.
 
     The result is ``(particle_splits, lower, upper)``, ``(s + 1,)`` int32 and ``(s, d)``.
@@ -94,10 +94,10 @@ def row_boxes(posz: jax.Array, num: Any, box: Exact, run_rows: int) -> tuple[jax
 
 def select_ghosts(
     posz: jax.Array,
-    num: Any,
+    num: int | jax.Array,
     blocks: tuple[jax.Array, jax.Array, jax.Array],
     requests: tuple[jax.Array, jax.Array, jax.Array, jax.Array],
-    rank: Any,
+    rank: int | jax.Array,
     box: Exact,
     capacity: int,
 ) -> tuple[jax.Array, jax.Array]:

@@ -1,7 +1,5 @@
 """Kernels for the graph of groups over ranks: its edges, hooks and pointer jumps, and the labels of its solution."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 
@@ -21,7 +19,7 @@ __all__ = [
 
 
 def group_edges(
-    label: jax.Array, owner_label: jax.Array, received: jax.Array, rank: Any, capacity: int
+    label: jax.Array, owner_label: jax.Array, received: jax.Array, rank: jax.Array, capacity: int
 ) -> tuple[jax.Array, jax.Array]:
     """Find the links between groups of different ranks, each once.
 
@@ -39,7 +37,7 @@ def group_edges(
     return call("group_edges", (i32(capacity, 4), i32()), label, owner_label, received, as_num(rank))
 
 
-def propose_hooks(edges: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
+def propose_hooks(edges: jax.Array, num: int | jax.Array) -> tuple[jax.Array, jax.Array]:
     """Build a message for every edge ``(e, 4)`` with different ends: the receiver ``(e,)``, and the words ``(e, 3)``.
 
     The receiver is the rank of the larger end, or -1 if the ends agree. The message is the row of the larger end, and
@@ -52,7 +50,13 @@ Forest = tuple[jax.Array, jax.Array, jax.Array]
 
 
 def begin_forest(
-    label: jax.Array, order: jax.Array, sent: jax.Array, rank: Any, edges: jax.Array, num: Any, n: int
+    label: jax.Array,
+    order: jax.Array,
+    sent: jax.Array,
+    rank: jax.Array,
+    edges: jax.Array,
+    num: int | jax.Array,
+    n: int,
 ) -> Forest:
     """Create the forest of ``n`` own vertices, without hooks. Only vertices at an end of some rank's edge have parents.
 
@@ -68,7 +72,7 @@ def begin_forest(
     return call("begin_forest", (i32(n, 2), i32(n), i32()), label, order, sent, as_num(rank), edges, as_num(num))
 
 
-def take_hooks(messages: jax.Array, counts: jax.Array, rank: Any, forest: Forest) -> Forest:
+def take_hooks(messages: jax.Array, counts: jax.Array, rank: jax.Array, forest: Forest) -> Forest:
     """Update each parent in ``forest`` to the smallest of its current value and the proposals in messages.
 
     Args:
@@ -82,7 +86,7 @@ def take_hooks(messages: jax.Array, counts: jax.Array, rank: Any, forest: Forest
     return call("take_hooks", tuple(map(Continued, forest)), messages, counts, as_num(rank))
 
 
-def ask_parents(forest: Forest, edges: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+def ask_parents(forest: Forest, edges: jax.Array, num: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """List the vertices whose parents to request: ranks and rows, ``(n + 2 e,)`` int32, and their number.
 
     First come the ends of the edges, then the parents of the hooked vertices.
@@ -91,7 +95,9 @@ def ask_parents(forest: Forest, edges: jax.Array, num: Any) -> tuple[jax.Array, 
     return call("ask_parents", (most, most, i32()), *forest, edges, as_num(num))
 
 
-def move_up(answers: jax.Array, num: Any, forest: Forest, edges: jax.Array) -> tuple[Forest, jax.Array, jax.Array]:
+def move_up(
+    answers: jax.Array, num: int | jax.Array, forest: Forest, edges: jax.Array
+) -> tuple[Forest, jax.Array, jax.Array]:
     """Move the forest and ``edges`` to the answers, ``(n + 2 e, 2)``, to `ask_parents`.
 
     Also returns ``(2,)`` int32: whether anything moved, and whether any edge still has different ends.
@@ -102,7 +108,7 @@ def move_up(answers: jax.Array, num: Any, forest: Forest, edges: jax.Array) -> t
     return (parent, hooked, number), edges, state
 
 
-def own_labels(label: jax.Array, forest: Forest, num: Any, rank: Any) -> tuple[jax.Array, jax.Array]:
+def own_labels(label: jax.Array, forest: Forest, num: int | jax.Array, rank: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the rank and the row of the first particle of each row's group over all ranks, ``(n,)`` int32 each.
 
     Each row from ``num`` on is a separate group.
@@ -116,7 +122,9 @@ def own_labels(label: jax.Array, forest: Forest, num: Any, rank: Any) -> tuple[j
     return _own_labels(label, forest, num, rank, jnp.zeros(0, jnp.int32))
 
 
-def own_joined_labels(label: jax.Array, forest: Forest, num: Any, rank: Any, starts: jax.Array) -> jax.Array:
+def own_joined_labels(
+    label: jax.Array, forest: Forest, num: int | jax.Array, rank: jax.Array, starts: jax.Array
+) -> jax.Array:
     """Return the labels of `own_labels` as one number, ``(n,)`` int32, a row of the joined particles of every rank.
 
     In that set, each rank's rows begin at ``starts`` ``(r,)`` int32.
@@ -125,7 +133,7 @@ def own_joined_labels(label: jax.Array, forest: Forest, num: Any, rank: Any, sta
 
 
 def _own_labels(
-    label: jax.Array, forest: Forest, num: Any, rank: Any, starts: jax.Array
+    label: jax.Array, forest: Forest, num: int | jax.Array, rank: jax.Array, starts: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     n = forest[0].shape[0]
     out = i32(0 if starts.shape[0] > 0 else n), i32(n)

@@ -23,7 +23,9 @@ __all__ = [
 ]
 
 
-def group_order(label: jax.Array, num: Any, npart_min: int) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def group_order(
+    label: jax.Array, num: int | jax.Array, npart_min: int
+) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Sort particles by group, and find the groups of at least ``npart_min`` particles.
 
     Args:
@@ -84,7 +86,7 @@ def _grouped(
 
 
 def group_parts(
-    rank: Any, root_rank: jax.Array, root_row: jax.Array, num: Any, chunk: int
+    rank: int | jax.Array, root_rank: jax.Array, root_row: jax.Array, num: int | jax.Array, chunk: int
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Find this rank's parts of groups. The first row of a part on this rank identifies it.
 
@@ -135,7 +137,7 @@ def pack_parts(
 
 
 def settle_groups(
-    rank: Any,
+    rank: int | jax.Array,
     root_rank: jax.Array,
     count: jax.Array,
     received: jax.Array,
@@ -171,10 +173,10 @@ def settle_groups(
 
 
 def group_targets(
-    rank: Any,
+    rank: int | jax.Array,
     root_rank: jax.Array,
     root_row: jax.Array,
-    num: Any,
+    num: int | jax.Array,
     label: jax.Array,
     places: jax.Array,
     tallies: jax.Array,
@@ -203,7 +205,7 @@ def group_targets(
 
 
 def group_segments(
-    rank: Any, target: jax.Array, num: Any, tallies: jax.Array, capacity: int
+    rank: int | jax.Array, target: jax.Array, num: int | jax.Array, tallies: jax.Array, capacity: int
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
     """Find the groups that begin among particles received from other ranks.
 
@@ -236,7 +238,7 @@ def straddling_sums(
     box: Exact,
     number: Any,
     known: jax.Array,
-    rank: Any,
+    rank: int | jax.Array,
 ) -> jax.Array:
     """Sum over this rank's parts of two groups: the one that earlier ranks began, and the last one that begins here.
 
@@ -262,7 +264,7 @@ def catalogue_of_rank(
     segments: tuple[jax.Array, jax.Array, jax.Array],
     box: Exact,
     known: jax.Array,
-    rank: Any,
+    rank: int | jax.Array,
 ) -> tuple[jax.Array, ...]:
     """Compute the `catalogue` of the groups that begin on this rank, including their parts on other ranks.
 

@@ -15,7 +15,7 @@ Reduction = Literal["sum", "max", "min"]
 REDUCTIONS: tuple[Reduction, ...] = get_args(Reduction)
 
 
-def entry_lists(splits: jax.Array, number: int, start: Any = 0) -> jax.Array:
+def entry_lists(splits: jax.Array, number: int, start: int | jax.Array = 0) -> jax.Array:
     """Return the list of each of ``number`` consecutive entries, int32; the number of lists for entries after the last.
 
     Args:
@@ -27,7 +27,7 @@ def entry_lists(splits: jax.Array, number: int, start: Any = 0) -> jax.Array:
     return call("entry_lists", i32(number), splits, as_num(start))
 
 
-def reduce_lists(how: Reduction, values: jax.Array, splits: jax.Array, start: Any = 0) -> jax.Array:
+def reduce_lists(how: Reduction, values: jax.Array, splits: jax.Array, start: int | jax.Array = 0) -> jax.Array:
     """Reduce the values of each list, ``(m, ...)``. Differentiable.
 
     The order of a sum does not depend on the number of threads. Sums of floats are accumulated in float64 and those of

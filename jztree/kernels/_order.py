@@ -25,7 +25,7 @@ __all__ = [
 ]
 
 
-def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
+def bounds(pos: jax.Array, num: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Return the bounding box of the finite rows, ``lower`` and ``upper``, each ``(d,)``, and the rows out of range.
 
     The last two outputs are int32 scalars: the first row of ``pos`` ``(n, d)`` that is out of range, or -1, and the
@@ -37,7 +37,7 @@ def bounds(pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array, j
 
 
 def zsort(
-    pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, in_order: Any = 0
+    pos: jax.Array, num: int | jax.Array, lower: jax.Array, upper: jax.Array, box: Exact, in_order: Any = 0
 ) -> tuple[jax.Array, jax.Array]:
     """Sort rows stably by Morton key: return the row order, ``(n,)`` int32, and ``pos`` in that order.
 
@@ -57,13 +57,13 @@ def zsort(
     return order, as_gathered(posz, pos, order)
 
 
-def is_sorted(pos: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact) -> jax.Array:
+def is_sorted(pos: jax.Array, num: int | jax.Array, lower: jax.Array, upper: jax.Array, box: Exact) -> jax.Array:
     """Return an int32 scalar that is nonzero if `zsort` with the same arguments would keep all rows in place."""
     return call("is_sorted", i32(), pos, as_num(num), lower, upper, box.words, gradients="stopped")
 
 
 def search(
-    posz: jax.Array, num: Any, query: jax.Array, lower: jax.Array, upper: jax.Array, box: Exact, right: bool
+    posz: jax.Array, num: int | jax.Array, query: jax.Array, lower: jax.Array, upper: jax.Array, box: Exact, right: bool
 ) -> jax.Array:
     """Find the position of queries in the z-order of ``posz``, ``(q,)`` int32.
 
@@ -82,7 +82,7 @@ def search(
 
 def hierarchy(
     posz: jax.Array,
-    num: Any,
+    num: int | jax.Array,
     lower: jax.Array,
     upper: jax.Array,
     box: Exact,
@@ -144,7 +144,7 @@ def node_masses(
 
 def covering_boxes(
     posz: jax.Array,
-    num: Any,
+    num: int | jax.Array,
     lower: jax.Array,
     upper: jax.Array,
     box: Exact,
@@ -236,7 +236,7 @@ def choose_parts(
 
 
 def key_positions(
-    posz: jax.Array, num: Any, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array
+    posz: jax.Array, num: int | jax.Array, lower: jax.Array, upper: jax.Array, box: Exact, splitters: jax.Array
 ) -> jax.Array:
     """Count the rows before each splitter, ``(s,)`` int32. The splitters are those of `count_parts` with all bits
     known.

@@ -107,7 +107,7 @@ def unpack_segments(
 def place_rows(
     source: Sequence[jax.Array],
     from_order: jax.Array | None,
-    start: Any,
+    start: int | jax.Array,
     fills: Sequence[Any],
     to_order: jax.Array | None,
     target: Any,
@@ -133,7 +133,7 @@ def unwritten(like: jax.Array, rows: int) -> jax.Array:
     return place_rows([like], None, 0, [0], None, 0, 0, rows, rows)[0]
 
 
-def group_by_rank(rank: jax.Array, num: Any, ndev: int) -> tuple[jax.Array, jax.Array]:
+def group_by_rank(rank: jax.Array, num: int | jax.Array, ndev: int) -> tuple[jax.Array, jax.Array]:
     """Sort rows stably by rank: return the row order, ``(m,)`` int32, and the number of rows of each rank, ``(ndev,)``.
 
     Rows from ``num`` on, and those whose rank is not from 0 to ndev - 1, are left out. Entries after the last row are

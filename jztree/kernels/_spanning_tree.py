@@ -1,6 +1,6 @@
 """Kernels for minimum spanning trees, their clusters, and the peaks of a density."""
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -144,7 +144,7 @@ def _spanning_tree(
     return EdgesOfPart(*found)
 
 
-def cut_tree(ends: jax.Array, exact: jax.Array, num: Any, rlink: Exact, rows: int) -> jax.Array:
+def cut_tree(ends: jax.Array, exact: jax.Array, num: int | jax.Array, rlink: Exact, rows: int) -> jax.Array:
     """Return the groups that edges up to a length join: the smallest row of each row's group, ``(rows,)`` int32.
 
     Args:
@@ -157,7 +157,7 @@ def cut_tree(ends: jax.Array, exact: jax.Array, num: Any, rlink: Exact, rows: in
     return call("cut_tree", i32(rows), ends, exact, as_num(num), rlink.words)
 
 
-def dendrogram(ends: jax.Array, num: Any, rows: int) -> tuple[jax.Array, jax.Array]:
+def dendrogram(ends: jax.Array, num: int | jax.Array, rows: int) -> tuple[jax.Array, jax.Array]:
     """Find the clusters that edges join, shortest edge first.
 
     The cluster of a single row has the number of the row. The cluster that edge ``e`` forms has the number
@@ -176,7 +176,7 @@ def dendrogram(ends: jax.Array, num: Any, rows: int) -> tuple[jax.Array, jax.Arr
     return call("dendrogram", (i32(edges, 2), i32(edges)), ends, as_num(num), rows=rows)
 
 
-def first_rows(children: jax.Array, num: Any, rows: int) -> jax.Array:
+def first_rows(children: jax.Array, num: int | jax.Array, rows: int) -> jax.Array:
     """Return the smallest row of each cluster, ``(m,)`` int32, -1 from ``num`` on.
 
     Args:
@@ -187,7 +187,7 @@ def first_rows(children: jax.Array, num: Any, rows: int) -> jax.Array:
     return call("first_rows", i32(children.shape[0]), children, as_num(num), rows=rows)
 
 
-def peak_forest(near: jax.Array, rank: jax.Array, num: Any) -> tuple[jax.Array, jax.Array, jax.Array]:
+def peak_forest(near: jax.Array, rank: jax.Array, num: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Find the peaks of a density on a graph, and the edges that join them from the highest level down.
 
     The edges of the graph join each row to the rows in its list. Ranks order the rows: the densest row has rank 0, and
@@ -209,7 +209,7 @@ def peak_forest(near: jax.Array, rank: jax.Array, num: Any) -> tuple[jax.Array, 
     return call("peak_forest", (i32(n), i32(max(n - 1, 0), 2), i32()), near, rank, as_num(num))
 
 
-def sort_words(words: list[jax.Array], num: Any) -> jax.Array:
+def sort_words(words: list[jax.Array], num: int | jax.Array) -> jax.Array:
     """Return the lexicographic order of rows of words, ``(m,)`` int32: the first ``num`` rows, then all others.
 
     Args:

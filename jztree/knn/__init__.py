@@ -62,7 +62,7 @@ def _checked_k(k: Any, arguments: dict[str, Any]) -> int:
     return number
 
 
-def _exact_limit(max_radius: Any, arguments: dict[str, Any]) -> Radii:
+def _exact_limit(max_radius: ArrayLike | None, arguments: dict[str, Any]) -> Radii:
     return as_limit(_widest(max_radius, arguments["allow_missing"]), *rows_and_num(_searching(arguments)))
 
 
@@ -313,10 +313,10 @@ def knn(
 class _Limits(NamedTuple):
     """The arguments of `nearest` that exclude neighbours."""
 
-    max_radius: Any
+    max_radius: ArrayLike | None
     exclude_self: Any
     source_mask: Any
-    batch: Any
+    batch: ArrayLike | None
     query_batch: Any
     allow_missing: Any
 
@@ -359,7 +359,7 @@ def _entries(
     return entries_of(part, queries, args, order, limits.source_mask)
 
 
-def _widest(max_radius: Any, allow_missing: Any) -> Any:
+def _widest(max_radius: ArrayLike | None, allow_missing: Any) -> Any:
     """Return the search radius, which is infinite instead of None if rows may have fewer than ``k`` neighbours."""
     if not isinstance(allow_missing, bool):
         raise TypeError(f"allow_missing must be True or False, not {allow_missing!r}.")

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from .._transform.memory import check_memory
@@ -93,28 +94,28 @@ def check_result_memory(k: int, query: Any) -> None:
         check_memory(8 * k * shape[-2], what, "use a smaller k, or search for fewer queries at a time.")
 
 
-def check_mask(mask: Any, n: int) -> None:
+def check_mask(mask: ArrayLike | None, n: int) -> None:
     """Raise TypeError or ValueError if ``mask`` is not an array of ``n`` bools that marks the sources."""
     if mask is None:
         return
     if getattr(mask, "dtype", None) != np.bool_:
-        kind = mask.dtype if hasattr(mask, "dtype") else type(mask).__name__
+        kind = getattr(mask, "dtype", type(mask).__name__)
         raise TypeError(f"source_mask must be an array of bool, one per particle, not {kind}.")
     if np.shape(mask) != (n,):
         raise ValueError(f"source_mask must have one bool per particle, shape {(n,)}; its shape is {np.shape(mask)}.")
 
 
-def mask_as_int32(mask: Any) -> jax.Array:
+def mask_as_int32(mask: ArrayLike) -> jax.Array:
     """Return ``mask`` in a dtype that kernels can move."""
     return jnp.asarray(mask).astype(jnp.int32)
 
 
-def count_marked(mask: Any, num: Any) -> jax.Array:
+def count_marked(mask: jax.Array, num: int | jax.Array) -> jax.Array:
     """Return the number of marked particles among the first ``num``, int32."""
     return jnp.sum((mask_as_int32(mask) != 0) & (jnp.arange(mask.shape[0], dtype=jnp.int32) < num), dtype=jnp.int32)
 
 
-def rows_by_mask(mask: Any, num: Any) -> tuple[jax.Array, jax.Array]:
+def rows_by_mask(mask: jax.Array, num: int | jax.Array) -> tuple[jax.Array, jax.Array]:
     """Sort rows by a mask.
 
     Args:

@@ -14,12 +14,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import MAX_DIMS, Radii, farthest_number, first_row, row_fault
 from ..data import get_num, replace_num
 from ..jax_ext import Exact, exact_to_float
-from ..particles import check_representable, get_pos, num_rows
+from ..particles import Particles, check_representable, get_pos, num_rows
 from ..tree import Domain
 
 _BAD_BATCH = "row {0} of %s is not a valid batch number; it must be from 0 to %d."
@@ -42,13 +43,13 @@ class Layered:
 
     pos: Any
     part: Any
-    num: Any = None
+    num: int | jax.Array | None = None
 
 
 class LayersFirst(Domain):
     """A domain that sorts by layer first and by z-order within each layer."""
 
-    def zsort(self, pos: jax.Array, num: Any, in_order: Any = 0) -> tuple[jax.Array, jax.Array]:
+    def zsort(self, pos: jax.Array, num: int | jax.Array, in_order: Any = 0) -> tuple[jax.Array, jax.Array]:
         index, posz = super().zsort(pos, num, in_order)
         layer = posz[:, -1:]
         corners = self.lower[-1:], self.upper[-1:]
@@ -56,17 +57,24 @@ class LayersFirst(Domain):
         return kernels.gather_rows(index, order), kernels.gather_rows(posz, order)
 
 
-def sort_domain(domain: Domain, part: Any) -> Domain:
+def sort_domain(domain: Domain, part: Particles | ArrayLike) -> Domain:
     """Return the domain that defines the sort order of particles on one device."""
     return LayersFirst(domain.lower, domain.upper, domain.box, domain.corners) if isinstance(part, Layered) else domain
 
 
-def without_layers(part: Any) -> Any:
+def without_layers(part: Particles | ArrayLike) -> Any:
     """Return the original particles of `place_in_layers`, with the order and ``num`` of ``part``."""
     return replace_num(part.part, part.num) if isinstance(part, Layered) else part
 
 
-def check_batches(batch: Any, query_batch: Any, part: Any, part_query: Any, th: Any, in_z_order: bool) -> None:
+def check_batches(
+    batch: ArrayLike | None,
+    query_batch: Any,
+    part: Particles | ArrayLike,
+    part_query: Particles | ArrayLike | None,
+    th: Any,
+    in_z_order: bool,
+) -> None:
     """Raise TypeError or ValueError if batch numbers are invalid or do not fit the other arguments."""
     if (query_batch is not None) != (batch is not None and part_query is not None):
         raise ValueError(
@@ -89,7 +97,7 @@ def check_batches(batch: Any, query_batch: Any, part: Any, part_query: Any, th: 
         _check_numbers(query_batch, part_query, "query_batch")
 
 
-def _check_numbers(batch: Any, part: Any, name: str) -> None:
+def _check_numbers(batch: Any, part: Particles | ArrayLike, name: str) -> None:
     rows = (num_rows(part),)
     check_representable({name: batch})
     if not hasattr(batch, "dtype") or not jnp.issubdtype(batch.dtype, jnp.integer) or np.shape(batch) != rows:
@@ -98,7 +106,12 @@ def _check_numbers(batch: Any, part: Any, name: str) -> None:
 
 
 def place_in_layers(
-    part: Any, batch: Any, part_query: Any, query_batch: Any, box: Exact, limit: Radii
+    part: Particles | ArrayLike,
+    batch: ArrayLike | None,
+    part_query: Particles | ArrayLike | None,
+    query_batch: Any,
+    box: Exact,
+    limit: Radii,
 ) -> tuple[Layered, Layered | None, Exact, Radii]:
     """Put particles, and queries if there are any, into the layers of their batches.
 
@@ -138,7 +151,7 @@ def place_in_layers(
     return layered[0], layered[1] if layered[1:] else None, wider, _limited_to(limit, spacing / 2, words)
 
 
-def _layered(part: Any, pos: jax.Array, batch: Any, spacing: jax.Array) -> Layered:
+def _layered(part: Particles | ArrayLike, pos: jax.Array, batch: ArrayLike | None, spacing: jax.Array) -> Layered:
     batch = jnp.asarray(batch)
     # If there is no space even for two adjacent layers, the coordinate of the second would overflow.
     layer = jnp.where(batch == 0, 0, batch.astype(pos.dtype) * spacing)
@@ -155,7 +168,9 @@ def _spacing(positions: Sequence[jax.Array], nums: Sequence[jax.Array], box: Exa
     return 2 * _power_above(jax.lax.stop_gradient(farthest))
 
 
-def _faults(batch: Any, num: jax.Array, name: str, most: int, last_layer: jax.Array, dtype: Any) -> list[comm.Fault]:
+def _faults(
+    batch: ArrayLike | None, num: jax.Array, name: str, most: int, last_layer: jax.Array, dtype: np.dtype[Any]
+) -> list[comm.Fault]:
     """Report batch numbers that are invalid or above ``last_layer``, the last layer with valid coordinates."""
     batch = jnp.asarray(batch)
     last = min(most, jnp.iinfo(batch.dtype).max)  # JAX would cut ``most`` to the dtype of a narrow batch

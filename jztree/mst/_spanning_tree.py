@@ -116,7 +116,7 @@ def _core_size(core_k: Any) -> CoreSize | None:
     return CoreSize(number=np.int32(core_k), near=_SIZES[bisect.bisect_left(_SIZES, core_k)]) if core_k > 1 else None
 
 
-def _too_few(core: CoreSize, num: Any) -> comm.Fault:
+def _too_few(core: CoreSize, num: int | jax.Array) -> comm.Fault:
     count = kernels.as_num(num)
     if is_concrete(core.number) and is_concrete(num) and int(core.number) > int(num):
         raise ValueError(_TOO_FEW.format(int(num), int(core.number)))

@@ -1,20 +1,21 @@
 """Particles and centres: validation of user input, and conversion to the form that kernels need."""
 
-from typing import Any
-
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import check_alike, check_box, check_particles, mass_faults, mass_rows
 from ..data import PosMass
 from ..jax_ext import Exact
-from ..particles import check_num
+from ..particles import Index, Particles, check_num
 from ..tree.stage import InputParticles, opened
 
 _MAX_DIMS = 4
 
 
-def read_spheres(part: Any, boxsize: Any, queries: Any) -> tuple[InputParticles, InputParticles, Exact]:
+def read_spheres(
+    part: Particles | Index | ArrayLike, boxsize: ArrayLike | None, queries: Particles | ArrayLike | None
+) -> tuple[InputParticles, InputParticles, Exact]:
     """Return particles with their masses, centres, and the box.
 
     Masses are ``(n,)``; ``(1,)`` if all particles share one; or ``(0,)`` if each particle counts 1.

@@ -25,7 +25,7 @@ class Sources(NamedTuple):
 
     pos: jax.Array
     mass: jax.Array
-    num: Any
+    num: int | jax.Array
 
 
 @jax.custom_jvp

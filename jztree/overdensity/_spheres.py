@@ -14,6 +14,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .. import comm, kernels
 from ..arguments import at_least_normal
@@ -40,7 +41,7 @@ def find_spheres(stage: Stage, density: Exact, cfg: OverdensityConfig) -> Sphere
     return tuple(stage.send_back(list(spheres[:4])))
 
 
-def widest_sphere(box: Exact, dtype: Any) -> jax.Array:
+def widest_sphere(box: Exact, dtype: np.dtype[Any]) -> jax.Array:
     """Return the largest search radius: half the smallest periodic length, rounded up; infinite in an open box."""
     lengths = jnp.asarray(exact_to_float(box), dtype)
     return jnp.min(jnp.where(lengths > 0, lengths / 2, jnp.inf)) * (1 + 4 * jnp.finfo(dtype).eps)

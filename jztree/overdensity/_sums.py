@@ -141,7 +141,7 @@ def sphere_properties(
     return _named(num, marked, given.dims, getattr(part, "vel", None) is not None)
 
 
-def _check_radii(radius: Any, centres: InputParticles, box: Exact) -> tuple[jax.Array, list[comm.Fault]]:
+def _check_radii(radius: ArrayLike, centres: InputParticles, box: Exact) -> tuple[jax.Array, list[comm.Fault]]:
     """Return ``radius``, ``(q,)`` in the dtype of the positions and 0 in rows without a centre, and its faults."""
     check_representable({"radius": radius})
     check_real_dtype(radius, "radius")

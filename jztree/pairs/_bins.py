@@ -118,7 +118,7 @@ def _known(edges: Any, name: str, most: float) -> Exact:
     return exact(edges, values.shape)
 
 
-def reach_of(bins: PairBins, dtype: Any) -> jax.Array:
+def reach_of(bins: PairBins, dtype: np.dtype[Any]) -> jax.Array:
     """Return the largest distance of pairs in a bin, in the dtype of the positions, rounded up."""
     reach = jnp.asarray(exact_to_float(bins.edges)[-1])
     if bins.mode == "rp_pi" and bins.edges_b is not None:

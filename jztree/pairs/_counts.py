@@ -191,7 +191,9 @@ def _as_sums(numbers: Exact) -> WideSums:
     return WideSums(comm.all_max(words) if varying_axes(words) else words)
 
 
-def _read_sets(part: Any, boxsize: Any, queries: Any) -> tuple[InputParticles, InputParticles | None, Exact]:
+def _read_sets(
+    part: Particles | Index | ArrayLike, boxsize: ArrayLike | None, queries: Particles | ArrayLike | None
+) -> tuple[InputParticles, InputParticles | None, Exact]:
     """Return both sets and the box. Raise TypeError or ValueError if they are invalid or do not match."""
     part, boxsize, index = opened(part, boxsize)
     pos = check_particles(part)
@@ -219,7 +221,9 @@ def _check_regions(regions: Any, query_regions: Any, num_regions: Any, separate:
     return int(num_regions)
 
 
-def _columns(given: InputParticles, weight: Any, region: Any, regions: int, of: str) -> tuple[Any, list[comm.Fault]]:
+def _columns(
+    given: InputParticles, weight: ArrayLike | None, region: ArrayLike | None, regions: int, of: str
+) -> tuple[Any, list[comm.Fault]]:
     """Return the weights and regions of a set, and their possible faults.
 
     Args:

@@ -178,7 +178,7 @@ def _check_full(full: Any, same: bool, radii: Radii) -> None:
         )
 
 
-def _faults(radii: Radii, box: Exact, pos: jax.Array, num: Any, of: str) -> list[comm.Fault]:
+def _faults(radii: Radii, box: Exact, pos: jax.Array, num: int | jax.Array, of: str) -> list[comm.Fault]:
     length = jnp.asarray(exact_to_float(box))
     boxes = jnp.max(jnp.asarray(exact_to_float(radii.words())), initial=0) / jnp.where(length > 0, length, jnp.inf)
     images = jnp.prod(2 * jnp.where(length > 0, boxes, 0) + 1)

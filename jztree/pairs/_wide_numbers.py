@@ -28,7 +28,7 @@ class WideCounts:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.words.shape[:-1])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> np.ndarray:
         words = np.asarray(self.words).astype(np.int64)
         return np.asarray(words[..., 0] + (words[..., 1] << 32), dtype)
 
@@ -63,7 +63,7 @@ class WideSums:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.words.shape[:-1])
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: np.dtype[Any] | None = None, copy: bool | None = None) -> np.ndarray:
         return np.asarray(exact_to_float(Exact(np.asarray(self.words))), dtype)
 
     def __getitem__(self, index: Any) -> "WideSums":

@@ -141,7 +141,7 @@ def get_num(part: Any) -> Any:
     return num_rows(part) if num is None else _one_number(num)
 
 
-def _one_number(num: Any) -> Any:
+def _one_number(num: int | jax.Array) -> Any:
     """Return ``num`` as a scalar if `jax.shard_map` split ``(r,)``, one number per device, into ``(1,)``."""
     return num.reshape(()) if isinstance(num, (jax.Array, np.ndarray)) and num.shape == (1,) else num
 
@@ -151,7 +151,7 @@ def _is_integer(number: Any) -> bool:
     return bool(np.issubdtype(dtype, np.integer))
 
 
-def one_integer(num: Any, what: str = "num") -> Any:
+def one_integer(num: int | jax.Array, what: str = "num") -> Any:
     """Return ``num``; raises TypeError if it is not one integer."""
     if isinstance(num, (list, tuple)) or np.ndim(num) != 0 or not _is_integer(num):
         raise TypeError(
@@ -391,14 +391,14 @@ def check_movable(tree: Any) -> None:
 
 
 @functools.lru_cache
-def is_movable(dtype: Any) -> bool:
+def is_movable(dtype: np.dtype[Any]) -> bool:
     """Return whether each number of this dtype occupies whole bytes."""
     if not _is_numeric(dtype):
         return False
     return dtype.kind != "V" or (jnp.iinfo if jnp.issubdtype(dtype, jnp.integer) else jnp.finfo)(dtype).bits >= 8
 
 
-def _is_numeric(dtype: Any) -> bool:
+def _is_numeric(dtype: np.dtype[Any]) -> bool:
     """Return whether JAX supports this dtype as numbers.
 
     It does not support text, times, objects, records or extended precision; its own keys are not numbers.

@@ -55,7 +55,7 @@ def as_lengths(lengths: Any, rows: tuple[int, ...], name: str) -> Radii:
     return Radii(numbers, None) if shape == () else Radii(None, numbers)
 
 
-def lengths_faults(lengths: Radii, num: Any, name: str) -> list[comm.Fault]:
+def lengths_faults(lengths: Radii, num: int | jax.Array, name: str) -> list[comm.Fault]:
     """Return the possible faults of lengths. Only the first ``num`` rows count."""
     value = _numbers(lengths)
     good = (value > 0) & (value < jnp.inf) & ~is_subnormal(value)

@@ -206,7 +206,7 @@ def checked_values(part: Any, values: Any, given: InputParticles, name: str = "v
 
 
 def _lengths_of_both(
-    h: Any, query_h: Any, given: InputParticles, given_query: InputParticles | None, form: str
+    h: ArrayLike | None, query_h: ArrayLike | None, given: InputParticles, given_query: InputParticles | None, form: str
 ) -> tuple[Radii, Radii]:
     """Return smoothing lengths of sources and of queries. Replace unused lengths by the used ones."""
     h, query_h = (lengths if is_given(lengths) else None for lengths in (h, query_h))
@@ -362,13 +362,13 @@ def _faults(args: SumArguments, value: jax.Array, nums: tuple[Any, Any], norm: f
     return faults + range_faults(value, nums, args.lengths, args.kernel.form, norm, powers)
 
 
-def _without_padding(rows: jax.Array, num: Any) -> jax.Array:
+def _without_padding(rows: jax.Array, num: int | jax.Array) -> jax.Array:
     """Set ``rows`` to 0 from ``num`` on."""
     used = jnp.arange(rows.shape[0], dtype=jnp.int32) < num
     return jnp.where(used.reshape(-1, *[1] * (rows.ndim - 1)), rows, 0)
 
 
-def _largest(lengths: Radii, num: Any) -> jax.Array:
+def _largest(lengths: Radii, num: int | jax.Array) -> jax.Array:
     """Return the largest length of this rank."""
     assert lengths.of_each is not None
     number = jax.lax.stop_gradient(jnp.asarray(exact_to_float(lengths.of_each)))

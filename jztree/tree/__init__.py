@@ -112,12 +112,12 @@ def build_tree_hierarchy(
     return _differentiable(_in_range(build_checked(partz, num, domain, cfg)[0]), partz, box)
 
 
-def build_in_domain(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> TreeHierarchy:
+def build_in_domain(partz: Any, num: int | jax.Array, domain: Domain, cfg: TreeConfig) -> TreeHierarchy:
     """Build the hierarchy over the first ``num`` rows, whose keys are in order in ``domain``."""
     return _build(partz, num, domain, cfg)[0]
 
 
-def build_checked(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:
+def build_checked(partz: Any, num: int | jax.Array, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:
     """Return `build_in_domain` and ``num``. Raise at run time, on all ranks, if keys on any rank are out of order."""
     th, unordered = _build(partz, num, domain, cfg)
     checked = comm.check(num, unordered, [], _NOT_IN_ORDER)
@@ -125,7 +125,7 @@ def build_checked(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tupl
     return comm.after(th, checked), checked
 
 
-def _build(partz: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:
+def _build(partz: Any, num: int | jax.Array, domain: Domain, cfg: TreeConfig) -> tuple[TreeHierarchy, jax.Array]:
     """Return the hierarchy, and whether the keys are out of order."""
     pos = get_pos(partz)
     sizes = plane_sizes(pos.shape[0], cfg)
@@ -243,7 +243,9 @@ def zsort_and_tree(
     return (partz, th) if data is None else (partz, dataz, th)
 
 
-def sort_in_domain(part: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tuple[Any, jax.Array, TreeHierarchy]:
+def sort_in_domain(
+    part: Any, num: int | jax.Array, domain: Domain, cfg: TreeConfig
+) -> tuple[Any, jax.Array, TreeHierarchy]:
     """Sort checked particles on one device.
 
     Returns:
@@ -254,7 +256,7 @@ def sort_in_domain(part: Any, num: Any, domain: Domain, cfg: TreeConfig) -> tupl
     return partz, index, _in_range(build_in_domain(partz, num, domain, cfg))
 
 
-def kernel_tree(partz: Any, num: Any, th: TreeHierarchy) -> kernels.Tree:
+def kernel_tree(partz: Any, num: int | jax.Array, th: TreeHierarchy) -> kernels.Tree:
     """Return the hierarchy ``th`` over ``partz``, whose first ``num`` rows hold particles, as a kernel argument."""
     arrays = (th.flat_splits, th.flat_particle_splits, th.flat_lower, th.flat_upper)
     return kernels.Tree(get_pos(partz), kernels.as_num(num), *arrays, th.plane_sizes)
@@ -271,7 +273,7 @@ def check_hierarchy(th: Any) -> None:
     check_width({"th": th})
 
 
-def faults_of_hierarchy(partz: Any, num: Any, th: TreeHierarchy, box: Exact) -> list[comm.Fault]:
+def faults_of_hierarchy(partz: Any, num: int | jax.Array, th: TreeHierarchy, box: Exact) -> list[comm.Fault]:
     """Return the possible faults of ``num``, and of a hierarchy from the user that belongs to other particles."""
     tree = kernel_tree(partz, num, th)
     fits = kernels.tree_fits(tree, box)

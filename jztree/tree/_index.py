@@ -11,6 +11,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import no_box
@@ -33,7 +34,7 @@ _CHANGED = (
 _TREE = "th belongs to particles, but the first argument is an index, which has its own hierarchy; leave out th."
 
 
-def opened(part: Any, boxsize: Any = None, th: Any = None) -> tuple[Any, Any, Any]:
+def opened(part: Any, boxsize: ArrayLike | None = None, th: Any = None) -> tuple[Any, Any, Any]:
     """Return particles, box, and the index or hierarchy over the particles.
 
     Args:

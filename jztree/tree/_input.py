@@ -24,7 +24,7 @@ class InputParticles:
     """
 
     part: Any
-    num: Any
+    num: int | jax.Array
     data: Any = None
     name: str = "the positions"
     th: TreeHierarchy | None = None

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import check_box, check_classes, check_particles, common_dtype, mass_faults, mass_rows
@@ -30,7 +31,7 @@ def _exact_box(arguments: dict[str, Any]) -> dict[str, Any]:
 )
 @with_computed
 def center_of_mass(
-    ispl: Any, part: Any, kahan_summation: bool = True, block_size: int = 32, *, boxsize: Any = None
+    ispl: Any, part: Any, kahan_summation: bool = True, block_size: int = 32, *, boxsize: ArrayLike | None = None
 ) -> PosMass:
     """Compute the mass and the centre of mass of runs of particles, such as groups or nodes.
 

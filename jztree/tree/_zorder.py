@@ -11,6 +11,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
@@ -53,7 +54,7 @@ class Domain:
         """Return the arguments that kernels need to compute Morton keys."""
         return self.lower, self.upper, self.box
 
-    def zsort(self, pos: jax.Array, num: Any, in_order: Any = 0) -> tuple[jax.Array, jax.Array]:
+    def zsort(self, pos: jax.Array, num: int | jax.Array, in_order: Any = 0) -> tuple[jax.Array, jax.Array]:
         """Return the rows of ``pos`` in z-order, ``(n,)`` int32, and ``pos`` in that order; see `kernels.zsort`."""
         return kernels.zsort(pos, num, *self.keys(), in_order)
 
@@ -92,7 +93,7 @@ def domain_of(
     return Domain(lower, upper, box, whole), checked
 
 
-def corners_of(pos: jax.Array, num: Any, name: str) -> tuple[tuple[jax.Array, jax.Array], list[comm.Fault]]:
+def corners_of(pos: jax.Array, num: int | jax.Array, name: str) -> tuple[tuple[jax.Array, jax.Array], list[comm.Fault]]:
     """Return the corners of the bounding box of positions on this rank, and the possible faults."""
     lower, upper, first, number = kernels.bounds(pos, num)
     of_rows = rows_fault(first, number, _NOT_FINITE % (name, farthest(pos.dtype)))
@@ -115,7 +116,7 @@ def _as_integers(corners: Sequence[tuple[jax.Array, jax.Array]]) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames="dtype", inline=True)
-def _as_floats(gathered: jax.Array, dtype: Any) -> list[tuple[jax.Array, jax.Array]]:
+def _as_floats(gathered: jax.Array, dtype: np.dtype[Any]) -> list[tuple[jax.Array, jax.Array]]:
     """Return lower and upper corners of the first type and of all types, from the `_as_integers` of each rank."""
 
     def number(ordered: jax.Array) -> jax.Array:
@@ -126,7 +127,7 @@ def _as_floats(gathered: jax.Array, dtype: Any) -> list[tuple[jax.Array, jax.Arr
     return [(number(~not_lower), number(upper)) for upper, not_lower in (joined[:, 0], joined.max(axis=1))]
 
 
-def is_bad_num(pos: Any, num: Any) -> jax.Array:
+def is_bad_num(pos: Any, num: ArrayLike) -> jax.Array:
     """Return whether ``num`` is not a valid number of particles in the rows of ``pos``."""
     return _is_outside(num, pos.shape[0])
 
@@ -136,12 +137,12 @@ def _is_outside(num: Any, rows: int) -> jax.Array:
     return (num < 0) | (num > rows)
 
 
-def num_fault(pos: Any, num: Any, name: str) -> comm.Fault:
+def num_fault(pos: Any, num: ArrayLike, name: str) -> comm.Fault:
     """Return the fault that `is_bad_num` rejects ``num`` of the rows with this name."""
     return comm.Fault(is_bad_num(pos, num), [num], _BAD_NUM % (name, pos.shape[0]))
 
 
-def checked_num(part: Any, what: str) -> Any:
+def checked_num(part: Particles | ArrayLike, what: str) -> Any:
     """Return the checked ``num`` of particles without further checks. A wrong traced number raises on all ranks."""
     pos, num = get_pos(part), check_num(part, f"num of {what}")
     if is_concrete(num):
@@ -149,7 +150,7 @@ def checked_num(part: Any, what: str) -> Any:
     return comm.check_all(num, [num_fault(pos, num, what)])
 
 
-def permute_particles(part: Any, index: jax.Array, posz: jax.Array | None = None) -> Any:
+def permute_particles(part: Particles | ArrayLike, index: jax.Array, posz: jax.Array | None = None) -> Any:
     """Return ``part`` with every property in another order.
 
     Args:
@@ -202,7 +203,7 @@ def zsort(pos: Particles | ArrayLike, boxsize: ArrayLike | None = None, domain: 
     return replace_num(permute_particles(part, index, posz), num), index
 
 
-def _region(domain: Any, pos: jax.Array, num: Any) -> tuple[jax.Array, jax.Array]:
+def _region(domain: Any, pos: jax.Array, num: int | jax.Array) -> tuple[jax.Array, jax.Array]:
     """Return the corners of ``domain``, or of the bounding box of positions.
 
     Raises:

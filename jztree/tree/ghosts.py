@@ -215,7 +215,7 @@ def bring(
     return exchange_ghosts(rows, pos, num, blocks, known, (lower, upper, requests), box, capacity)
 
 
-def reach_of(radius: Any, dtype: Any) -> jax.Array:
+def reach_of(radius: ArrayLike, dtype: np.dtype[Any]) -> jax.Array:
     """Return ``radius`` in the dtype of the positions, rounded so that it is not below the given value."""
     check_reach(radius)
     given = jnp.asarray(radius, dtype)
@@ -223,7 +223,7 @@ def reach_of(radius: Any, dtype: Any) -> jax.Array:
     return jnp.where(is_length(given), farther, jnp.asarray(-1, dtype))
 
 
-def check_reach(radius: Any) -> None:
+def check_reach(radius: ArrayLike) -> None:
     """Raise TypeError or ValueError if ``radius`` is known and is not a number of at least 0; it may be infinite."""
     if not is_concrete(radius):
         return

@@ -10,13 +10,15 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import Radii, as_ascending, as_one_radius, check_box, check_particles, check_queries, is_given
 from ..config import RadiusConfig
 from ..data import RankIdx
 from ..jax_ext import Exact
-from ..particles import check_num
+from ..particles import Index, Particles, check_num
 from ..tree.stage import InputParticles, Stage, opened, prepare_stage, starts_of_ranks
 
 
@@ -77,7 +79,7 @@ class PreparedSearch:
 
 
 def read_sets(
-    part: Any, boxsize: Any, queries: Any
+    part: Particles | Index | ArrayLike, boxsize: ArrayLike | None, queries: Particles | ArrayLike | None
 ) -> tuple[InputParticles, InputParticles | None, InputParticles, Exact]:
     """Read sources, which may be an index, and queries.
 
@@ -97,7 +99,7 @@ def read_sets(
     return sources, searching, searching, box
 
 
-def read_radii(radius: Any, radii: Any, queries: InputParticles) -> Radii:
+def read_radii(radius: ArrayLike | None, radii: ArrayLike | None, queries: InputParticles) -> Radii:
     """Read ``radius`` or ``radii``. Raise ValueError unless the user passed exactly one."""
     if is_given(radius) == is_given(radii):
         raise ValueError("pass either radius, one length per query, or radii, ascending lengths for all queries.")
@@ -138,6 +140,6 @@ def _reach(stage: Stage, radii: Radii, least: jax.Array | None) -> jax.Array:
     return stage.open_leaves(reach)[1]
 
 
-def _farther(length: jax.Array, dtype: Any) -> jax.Array:
+def _farther(length: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
     """Round a length up to the dtype of the positions."""
     return jnp.nextafter(length.astype(dtype), jnp.asarray(jnp.inf, dtype))

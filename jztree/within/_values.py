@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from .. import kernels
 
@@ -44,7 +45,7 @@ def _of_complex(how: kernels.Reduction, values: jax.Array, splits: jax.Array, st
     return reduce(values, lists, splits.shape[0] - 1, indices_are_sorted=True)
 
 
-def _wide(dtype: Any) -> Any:
+def _wide(dtype: np.dtype[Any]) -> Any:
     """Return the dtype of 32 or 64 bits that the kernel needs for numbers of a dtype."""
     if dtype.itemsize >= 4:
         return dtype
@@ -54,7 +55,7 @@ def _wide(dtype: Any) -> Any:
     return jnp.dtype(jnp.uint32 if unsigned else jnp.int32)
 
 
-def _dtype_of_sum(dtype: Any) -> Any:
+def _dtype_of_sum(dtype: np.dtype[Any]) -> Any:
     """Return the dtype of `jax.numpy.sum`. For half precision, return float32, the dtype of its accumulator."""
     if jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32:
         return jnp.dtype(jnp.float32)

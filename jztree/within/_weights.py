@@ -1,9 +1,8 @@
 """Weights of particles: validation of user input, and conversion to kernel arguments."""
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
+from numpy.typing import ArrayLike
 
 from .. import comm, kernels
 from ..arguments import check_one_a_particle, check_real_dtype, common_dtype, farthest, rows_fault
@@ -14,7 +13,9 @@ _BAD = (
 )
 
 
-def checked_weights(weight: Any, pos: jax.Array, num: Any, of: str = "") -> tuple[jax.Array | None, list[comm.Fault]]:
+def checked_weights(
+    weight: ArrayLike | None, pos: jax.Array, num: int | jax.Array, of: str = ""
+) -> tuple[jax.Array | None, list[comm.Fault]]:
     """Return weights ``(n,)`` in the dtype of the positions, or None, and their possible faults.
 
     Args:

@@ -148,7 +148,7 @@ def _spheres(matter: ParticleData, centre: Pos, boxsize: Any, options: GroupOpti
         found |= _of_sphere(inside)
         if gravity is not None:
             found["concentration"] = halos.concentration(mass, radius, peak.vmax, gravity=gravity)
-        if gravity is not None and inside.angular_momentum is not None:
+        if options.gravity is not None and inside.angular_momentum is not None:
             found["spin"] = halos.spin(inside, mass, radius, options.gravity, scale_factor=options.scale_factor)
     return found
 
