@@ -2,18 +2,3 @@
 
 from ._images import as_norm, nearest_difference, norm, ratio, unit, wrapped
 from ._membership import Members, from_rows, joined_members, members_of, or_one, rows_of_all_ranks
-
-__all__ = [
-    "Members",
-    "as_norm",
-    "from_rows",
-    "joined_members",
-    "members_of",
-    "nearest_difference",
-    "norm",
-    "or_one",
-    "ratio",
-    "rows_of_all_ranks",
-    "unit",
-    "wrapped",
-]
