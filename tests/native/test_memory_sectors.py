@@ -1,6 +1,6 @@
 """The traffic of the CUDA kernels to a GPU's memory must not exceed recorded counts.
 
-`checks/profiling/memory_sectors.py` counts it for more particles; docs/gpu.md has the figures.
+`checks/profiling/memory_sectors.py` counts it for more particles.
 """
 
 import pytest

@@ -25,7 +25,6 @@ OTHER_TABLES = {
     "docs/gpu.md": {
         *("GPU backend", "", "environment variable", "place", "stage", "step"),  # no results
         "k",  # test_knn_work.py
-        "kernel",  # test_memory_sectors.py
     }
 }
 MEASURED = r"[\d.,]+ (?:ms|s|seconds|minutes|times)\b"
