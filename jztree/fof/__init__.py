@@ -378,34 +378,34 @@ def _grouped(
     part, boxsize, th = sources
     search = parsed(part, rlink, boxsize, th, CATALOGUE_DIMS)
     part = particles_of(part)
-    box, others = search.box, sequence_of(attached)
-    search.limits = attach_limit(attach_within if others else None, search.lengths)
-    faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, others, cfg)
+    box, attached_types = search.box, sequence_of(attached)
+    search.limits = attach_limit(attach_within if attached_types else None, search.lengths)
+    faults = particle_faults(part, cfg.catalogue) + _attached_faults(part, attached_types, cfg)
     stage = search.stage(cfg, faults)
     partz, limit = stage.sources.part, search.sorted_limits(stage)
     if stage.is_distributed:
-        if others:
+        if attached_types:
             check_countable(part, "devices have capacity for more attached particles than arrive")
         groups = search.groups(stage, cfg)
         num, where = groups.num, groups.labels()
-        if others:
-            partz, num, where = attach_over_ranks(partz, num, where, others, box, limit, cfg)
+        if attached_types:
+            partz, num, where = attach_over_ranks(partz, num, where, attached_types, box, limit, cfg)
         return group_and_catalogue(partz, num, where.irank, where.igroup, cfg.catalogue, box)
     label = search.labels(stage)
-    if others:
-        partz, label = attach(partz, label, others, box, limit, cfg)
+    if attached_types:
+        partz, label = attach(partz, label, attached_types, box, limit, cfg)
     return sort_by_group(partz, label, cfg.catalogue, box)
 
 
 def _attached_faults(part: Any, attached: Sequence[Any], cfg: FofConfig) -> list[comm.Fault]:
     """Return the run-time checks for attached particles. Raise at once if their class, shapes or dtypes are invalid."""
     faults: list[comm.Fault] = []
-    for i, one in enumerate(attached):
-        check_particles(one, "attached positions")
-        num = check_num(one, "num of attached")
-        check_attached(part, one)
-        faults += corners_of(get_pos(one), num, f"the positions of attached[{i}]")[1]
-        faults += particle_faults(one, cfg.catalogue, f" of attached[{i}]")
+    for i, particles in enumerate(attached):
+        check_particles(particles, "attached positions")
+        num = check_num(particles, "num of attached")
+        check_attached(part, particles)
+        faults += corners_of(get_pos(particles), num, f"the positions of attached[{i}]")[1]
+        faults += particle_faults(particles, cfg.catalogue, f" of attached[{i}]")
     return faults
 
 

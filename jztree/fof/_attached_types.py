@@ -74,18 +74,20 @@ class _Joined(NamedTuple):
 
 def check_attached(part: Any, attached: Any) -> None:
     """Raise ValueError or TypeError if ``attached`` cannot be concatenated with ``part``."""
-    structures = [jax.tree.structure(_uncounted(one)) for one in (part, attached)]
+    structures = [jax.tree.structure(_uncounted(particles)) for particles in (part, attached)]
     if len(set(structures)) > 1:
         raise TypeError(
             f"part has {_properties(part)}, but attached has {_properties(attached)}; they are joined, so pass both in "
             "the same class with the same properties."
         )
     n, m = num_rows(part), num_rows(attached)
-    for leaf, other in zip(jax.tree.leaves(_uncounted(part)), jax.tree.leaves(_uncounted(attached)), strict=True):
-        if _row_shape(leaf, n) != _row_shape(other, m):
+    for leaf, attached_leaf in zip(
+        jax.tree.leaves(_uncounted(part)), jax.tree.leaves(_uncounted(attached)), strict=True
+    ):
+        if _row_shape(leaf, n) != _row_shape(attached_leaf, m):
             raise ValueError(
                 "properties of part and attached must have the same shape per particle, because they are joined, "
-                f"but one has shape {np.shape(leaf)} for {n} particles and the other {np.shape(other)} for {m}."
+                f"but one has shape {np.shape(leaf)} for {n} particles and the other {np.shape(attached_leaf)} for {m}."
             )
 
 
@@ -150,13 +152,13 @@ def attach(
             raise ValueError(_NO_PRIMARIES)
     else:
         partz = replace_num(partz, kernels.check(num, num < 1, [], _NO_PRIMARIES))
-    for one in attached:
+    for particles in attached:
         # The nearest neighbour is a discrete choice, without a derivative.
-        still = jax.lax.stop_gradient((partz, one))
-        near = _nearest(*still, box, limit, KNNConfig(tree=cfg.tree))
-        group = kernels.gather_rows(label, jnp.clip(near, 0, n - 1))
-        group = jnp.where(near >= 0, group, joined.num + _row_numbers(group))
-        joined = _put_together(joined, _Joined(one, _count(one), group))
+        constants = jax.lax.stop_gradient((partz, particles))
+        nearest = _nearest(*constants, box, limit, KNNConfig(tree=cfg.tree))
+        group = kernels.gather_rows(label, jnp.clip(nearest, 0, n - 1))
+        group = jnp.where(nearest >= 0, group, joined.num + _row_numbers(group))
+        joined = _put_together(joined, _Joined(particles, _count(particles), group))
     rows = jnp.arange(num_rows(joined.part), dtype=jnp.int32)
     return joined.part, jnp.where(rows < joined.num, joined.label, rows)
 
@@ -206,14 +208,14 @@ def attach_over_ranks(
         CapacityError: On every rank, if the attached particles that a rank receives do not fit its buffer.
     """
     joined = _Joined(partz, num, jnp.stack(label, axis=-1))
-    for one in attached:
+    for particles in attached:
         of_each = None if limit.of_each is None else limit.of_each.words
-        received = _bring(_Labelled(get_pos(partz), num, *label, of_each), one, box, limit, cfg)
-        own = jnp.stack(
+        received = _bring(_Labelled(get_pos(partz), num, *label, of_each), particles, box, limit, cfg)
+        counts = jnp.stack(
             [jnp.full_like(received.label[:, 0], comm.get_rank_info()[0]), joined.num + _row_numbers(received.label)],
             axis=-1,
         )
-        joined = _put_together(joined, received._replace(label=jnp.where(received.label < 0, own, received.label)))
+        joined = _put_together(joined, received._replace(label=jnp.where(received.label < 0, counts, received.label)))
     return joined.part, joined.num, Label(joined.label[:, 0], joined.label[:, 1])
 
 
@@ -237,18 +239,18 @@ def _bring(places: _Labelled, attached: Any, box: Exact, limit: Radii, cfg: FofC
     """
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
     # The nearest neighbour is a discrete choice, without a derivative.
-    still = jax.lax.stop_gradient((places, attached))
+    constants = jax.lax.stop_gradient((places, attached))
 
     def nearest(words: list[str], radius: Radii) -> Any:
-        return entries_of(*still, SearchArguments(1, box, words, None, False, False, search, _NO_PRIMARIES, radius))
+        return entries_of(*constants, SearchArguments(1, box, words, None, False, False, search, _NO_PRIMARIES, radius))
 
     if limit.of_each is not None:
         _, words = nearest(["rankidx", "limit"], NO_LIMIT)
         limit = Radii(None, Exact(words[:, 0]))
-    near, irank, igroup = nearest(["rankidx", "irank", "igroup"], limit)
-    group = jnp.where(near.rank >= 0, jnp.concatenate([irank, igroup], axis=-1), -1)
+    primary, irank, igroup = nearest(["rankidx", "irank", "igroup"], limit)
+    group = jnp.where(primary.rank >= 0, jnp.concatenate([irank, igroup], axis=-1), -1)
     # Particles that join no group stay on their rank.
-    to = jnp.where(near.rank[:, 0] >= 0, near.rank[:, 0], comm.get_rank_info()[0])
+    to = jnp.where(primary.rank[:, 0] >= 0, primary.rank[:, 0], comm.get_rank_info()[0])
     m = num_rows(attached)
     # The nearest primaries of many particles may be on one rank, for example if all gas is in one halo.
     capacity = choose_capacity("attached_rows", cfg.attached_rows, m + m // 4, m * comm.num_ranks())
@@ -274,11 +276,11 @@ def _put_together(first: _Joined, second: _Joined) -> _Joined:
     padding = jnp.where(rows - second.num < n, rows - second.num, rows)
     order = jnp.where(rows < first.num, rows, jnp.where(rows < num, rows - first.num + n, padding))
 
-    def join(leaf: Any, other: Any) -> jax.Array:
-        return kernels.gather_rows(jnp.concatenate([leaf, other]), order)
+    def join(leaf: Any, attached_leaf: Any) -> jax.Array:
+        return kernels.gather_rows(jnp.concatenate([leaf, attached_leaf]), order)
 
     part = jax.tree.map(join, _in_rows(_uncounted(first.part), n), _in_rows(_uncounted(second.part), m))
-    totals = [get_num_total(one.part) for one in (first, second)]
+    totals = [get_num_total(particles.part) for particles in (first, second)]
     part = _counted(part, num, None if None in totals else sum(total or 0 for total in totals))
     return _Joined(part, num, join(first.label, second.label))
 

@@ -107,11 +107,11 @@ def dbscan(
     cfg = without_masses(checked_config(cfg, FofConfig))
     part, boxsize, index = opened(part, boxsize)
     pos = check_particles(part)
-    least = min(_checked_samples(min_samples), 2**31 - 1)  # above any possible number of particles
+    min_count = min(_checked_samples(min_samples), 2**31 - 1)  # above any possible number of particles
     box = check_box(boxsize, pos.shape[1])
     length = check_length(eps, box, "eps")
     stage = prepare_stage(InputParticles(pos, check_num(part), th=index), None, box, cfg, "radius_ghosts")
-    return Clusters(*_Search(stage, length, least, cfg).clusters())
+    return Clusters(*_Search(stage, length, min_count, cfg).clusters())
 
 
 @dataclass
@@ -132,13 +132,13 @@ class _Search:
 
     def clusters(self) -> tuple[jax.Array, jax.Array]:
         """Return the cluster of each particle, and whether it is a core, in the input rows."""
-        stage, own = self.stage, self.stage.sources
+        stage, sources = self.stage, self.stage.sources
         if stage.is_distributed:
-            near, starts = self._near(), starts_of_ranks(own.given_num())
-            kind = self._kinds(near.tree(), own.tree())
-            cluster = self._over_ranks(kind, near, starts)
+            around, starts = self._near(), starts_of_ranks(sources.given_num())
+            kind = self._kinds(around.tree(), sources.tree())
+            cluster = self._over_ranks(kind, around, starts)
             return stage.send_back((cluster, kind == CORE), fill=(-1, False))
-        kind = self._kinds(own.tree(), None)
+        kind = self._kinds(sources.tree(), None)
         core = stage.send_back(kind) == CORE
         return self._on_one_device(kind, core), core
 
@@ -154,20 +154,22 @@ class _Search:
             kind: ``(n,)`` int32, the kind of each particle in z-order.
             core: ``(n,)`` bool, mask of the cores in the input rows.
         """
-        own, box = self.stage.sources, self.stage.box
-        assert own.rows is not None
+        sources, box = self.stage.sources, self.stage.box
+        assert sources.rows is not None
         cores, order = self._select(kind, CORE)
-        rows = own.rows[order]
+        rows = sources.rows[order]
         cluster = _numbered(kernels.fof(cores.tree(), rows, self.length, box), core)
         if not has_borders(self.min_samples):
             return cluster
-        others, order = self._select(kind, OTHER)
-        near = kernels.least_within(cores.tree(), cluster[rows], others.tree(), own.rows[order], self.length, box)
-        return _with_border(cluster, core, near)
+        non_cores, order = self._select(kind, OTHER)
+        border = kernels.least_within(
+            cores.tree(), cluster[rows], non_cores.tree(), sources.rows[order], self.length, box
+        )
+        return _with_border(cluster, core, border)
 
-    def _select(self, kind: jax.Array, which: int) -> tuple[SortedParticles, jax.Array]:
+    def _select(self, kind: jax.Array, selected_kind: int) -> tuple[SortedParticles, jax.Array]:
         """Return the particles of a kind with a hierarchy, and the row of each, followed by all other rows."""
-        order, numbers = rows_by_kind(kind, which)
+        order, numbers = rows_by_kind(kind, selected_kind)
         return self.stage.sources.select(order, numbers[0], self.cfg.tree), order
 
     def _near(self) -> ParticlesWithGhosts:
@@ -177,36 +179,36 @@ class _Search:
         reach = Radii(self.length, None).outermost(pos.shape[0], pos.dtype)
         return self.stage.with_ghosts(self.stage.open_leaves(reach[:, None])[1])
 
-    def _over_ranks(self, kind: jax.Array, near: ParticlesWithGhosts, starts: jax.Array) -> jax.Array:
+    def _over_ranks(self, kind: jax.Array, around: ParticlesWithGhosts, starts: jax.Array) -> jax.Array:
         """Return the clusters over ranks, in z-order.
 
         Args:
             kind: ``(n,)`` int32, the kind of each particle.
-            near: Own particles with ghosts.
+            around: Own particles with ghosts.
             starts: ``(r,)`` int32, the number of each rank's first particle.
         """
         order, numbers = rows_by_kind(kind, CORE)
         cores = self.stage.sources.select(order, numbers[0], None)
         stage = Stage(cores, cores, self.stage.box, self.cfg, "fof_ghosts")
         groups = groups_over_ranks(stage, Radii(self.length, None), self.cfg)
-        origin, given = self.stage.sources.origin, self.stage.sources.given_rows()
+        origin, input_rows = self.stage.sources.origin, self.stage.sources.given_rows()
         number = comm.of_rank(starts, origin.rank[order]) + origin.idx[order]
-        cluster = numbers_of_clusters(groups, number, starts, given)
+        cluster = numbers_of_clusters(groups, number, starts, input_rows)
         cluster = kernels.scatter_rows(cluster, order)
         if not has_borders(self.min_samples):
             return cluster
-        least = self._least(kind, near, cluster)
-        return _with_border(cluster, kind == CORE, least)
+        first_cluster = self._least(kind, around, cluster)
+        return _with_border(cluster, kind == CORE, first_cluster)
 
-    def _least(self, kind: jax.Array, near: ParticlesWithGhosts, cluster: jax.Array) -> jax.Array:
+    def _least(self, kind: jax.Array, around: ParticlesWithGhosts, cluster: jax.Array) -> jax.Array:
         """Return the smallest cluster with a core near each particle that is not a core, over all ranks, in z-order."""
-        present = near.route().more(cluster)
+        present = around.route().more(cluster)
         rows = jnp.arange(present.shape[0], dtype=jnp.int32)
-        core = (rows < near.num) & (present >= 0)
+        core = (rows < around.num) & (present >= 0)
         order, numbers = rows_by_kind(jnp.where(core, CORE, OTHER), CORE)
-        others, rows = self._select(kind, OTHER)
-        cores = near.select(order, numbers[0], self.cfg.tree)
-        return kernels.least_within(cores.tree(), present[order], others.tree(), rows, self.length, self.stage.box)
+        non_cores, rows = self._select(kind, OTHER)
+        cores = around.select(order, numbers[0], self.cfg.tree)
+        return kernels.least_within(cores.tree(), present[order], non_cores.tree(), rows, self.length, self.stage.box)
 
 
 def _checked_samples(min_samples: Any) -> int:
@@ -230,5 +232,5 @@ def _numbered(group: jax.Array, core: jax.Array) -> jax.Array:
 
 
 @functools.partial(jax.jit, inline=True)
-def _with_border(cluster: jax.Array, core: jax.Array, near: jax.Array) -> jax.Array:
-    return jnp.where(core, cluster, jnp.where(near < jnp.iinfo(near.dtype).max, near, -1))
+def _with_border(cluster: jax.Array, core: jax.Array, border: jax.Array) -> jax.Array:
+    return jnp.where(core, cluster, jnp.where(border < jnp.iinfo(border.dtype).max, border, -1))

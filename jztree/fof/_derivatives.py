@@ -52,16 +52,16 @@ def _of_groups(
 def _of_groups_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     sums, particles, box, segments, num = primals
     members = joined_members(num, particles[0].shape[0], segments)
-    known = jax.lax.stop_gradient(sums)
+    constants = jax.lax.stop_gradient(sums)
 
     def columns(particles: _Particles, box: Exact) -> tuple[jax.Array, ...]:
-        return _columns(jax.tree.map(rows_of_all_ranks, particles), box, members, segments[1], known)
+        return _columns(jax.tree.map(rows_of_all_ranks, particles), box, members, segments[1], constants)
 
     return _of_groups(*primals), jax.jvp(columns, (particles, box), tangents[1:3])[1]
 
 
 def _columns(
-    particles: _Particles, box: Exact, members: Members, count: jax.Array, known: tuple[jax.Array, ...]
+    particles: _Particles, box: Exact, members: Members, count: jax.Array, values: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, ...]:
     """Compute the columns of the catalogue.
 
@@ -70,68 +70,68 @@ def _columns(
         box: Periodic box.
         members: The group of each particle.
         count: ``(g,)`` int32, number of particles of each group.
-        known: The columns of the kernel, which give units and periods.
+        values: The columns of the kernel, which give units and periods.
     """
     pos, mass, vel = particles
     inside = (members.group < members.first.shape[0])[:, None]
     number = jnp.maximum(count, 1).astype(pos.dtype)
-    total, share = _shares(mass, members, number, inside[:, 0], known[0])
+    total, share = _shares(mass, members, number, inside[:, 0], values[0])
     # Rows in no group may hold arbitrary values.
     place = jnp.where(inside, pos, 0)
     offset = nearest_difference(place, members.of_rows(members.from_first(place)), box)
     offset = jnp.where(inside, offset, 0)
     middle = members.sum(share[:, None] * offset)
     from_centre = jnp.where(inside, offset - members.of_rows(middle), 0)
-    centre = _inside_box(members.from_first(place) + middle, known[1], box)
-    size = _root_mean_square(from_centre, share, members, known[2])
-    far = from_centre / members.of_rows(or_one(known[3]), 1)[:, None]
-    farthest = members.farthest(jax.lax.stop_gradient(jnp.sum(far * far, axis=-1)))
-    radius = norm(from_rows(from_centre, farthest))
-    shapes = total, centre, size, radius, _shape_tensor(from_centre, share, members, known[2])
+    centre = _inside_box(members.from_first(place) + middle, values[1], box)
+    size = _root_mean_square(from_centre, share, members, values[2])
+    far = from_centre / members.of_rows(or_one(values[3]), 1)[:, None]
+    is_farthest = members.farthest(jax.lax.stop_gradient(jnp.sum(far * far, axis=-1)))
+    radius = norm(from_rows(from_centre, is_farthest))
+    shapes = total, centre, size, radius, _shape_tensor(from_centre, share, members, values[2])
     if vel is None:
-        return *shapes, *known[5:]
-    return *shapes, *_motion(jnp.where(inside, vel, 0), from_centre, share, members, known)
+        return *shapes, *values[5:]
+    return *shapes, *_motion(jnp.where(inside, vel, 0), from_centre, share, members, values)
 
 
 def _shares(
-    mass: jax.Array | None, members: Members, number: jax.Array, inside: jax.Array, known: jax.Array
+    mass: jax.Array | None, members: Members, number: jax.Array, inside: jax.Array, value: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
     """Return the mass of each group, and the weight of each row in the means over its group."""
-    alike = jnp.where(inside, members.of_rows(1 / number), 0)
+    equal_shares = jnp.where(inside, members.of_rows(1 / number), 0)
     if mass is None:
-        return jnp.zeros_like(number), alike
+        return jnp.zeros_like(number), equal_shares
     if mass.shape[0] == 1:
         exists = members.first < members.group.shape[0]
-        return jnp.where(exists, number * mass, 0), alike
+        return jnp.where(exists, number * mass, 0), equal_shares
     # In units of the mean mass of the group's particles, which keeps sums in range.
-    mean = or_one(known / number)
+    mean = or_one(value / number)
     inner = jnp.where(inside, mass, 0) / members.of_rows(mean, 1)
     total = members.sum(inner)
     weighted = total > 0
     weight = inner / members.of_rows(jnp.where(weighted, total, 1), 1)
-    return total * mean, jnp.where(members.of_rows(weighted, False), weight, alike)
+    return total * mean, jnp.where(members.of_rows(weighted, False), weight, equal_shares)
 
 
-def _inside_box(place: jax.Array, known: jax.Array, box: Exact) -> jax.Array:
+def _inside_box(place: jax.Array, mean: jax.Array, box: Exact) -> jax.Array:
     """Move ``place`` by whole periods to the position found by the kernel."""
-    length, rest = (one[None, :] for one in exact_to_parts(box, place.dtype))
-    images = jnp.where(length > 0, jnp.round((place - known) / jnp.where(length > 0, length, 1)), 0)
-    return place - jax.lax.stop_gradient(images) * (length + rest)
+    length, remainder = (part[None, :] for part in exact_to_parts(box, place.dtype))
+    images = jnp.where(length > 0, jnp.round((place - mean) / jnp.where(length > 0, length, 1)), 0)
+    return place - jax.lax.stop_gradient(images) * (length + remainder)
 
 
-def _root_mean_square(vector: jax.Array, share: jax.Array, members: Members, known: jax.Array) -> jax.Array:
+def _root_mean_square(vector: jax.Array, share: jax.Array, members: Members, value: jax.Array) -> jax.Array:
     """Return the root mean square of vectors over each group. Its derivative at 0 is 0.
 
     Args:
         vector: ``(n, d)``.
         share: ``(n,)``, weight of each row in the mean over its group.
         members: The group of each row.
-        known: ``(g,)``, the value of the result.
+        value: ``(g,)``, the value of the result.
     """
-    unit = or_one(known)
+    unit = or_one(value)
     inner = vector / members.of_rows(unit, 1)[:, None]
     square = members.sum(share * jnp.sum(inner * inner, axis=-1))
-    exists = (known > 0) & (square > 0)
+    exists = (value > 0) & (square > 0)
     return jnp.where(exists, unit * jnp.sqrt(jnp.where(exists, square, 1)), 0)
 
 
@@ -144,7 +144,7 @@ def _shape_tensor(from_centre: jax.Array, share: jax.Array, members: Members, si
 
 
 def _motion(
-    vel: jax.Array, from_centre: jax.Array, share: jax.Array, members: Members, known: tuple[jax.Array, ...]
+    vel: jax.Array, from_centre: jax.Array, share: jax.Array, members: Members, values: tuple[jax.Array, ...]
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Compute mean velocity, dispersion and specific angular momentum."""
     dims = vel.shape[1]
@@ -152,10 +152,10 @@ def _motion(
     from_first = vel - members.of_rows(first)
     middle = members.sum(share[:, None] * from_first)
     relative = from_first - members.of_rows(middle)
-    across = _root_mean_square(relative, share, members, known[6] * math.sqrt(dims))
+    across = _root_mean_square(relative, share, members, values[6] * math.sqrt(dims))
     pairs = [(1, 2), (2, 0), (0, 1)] if dims == 3 else [(i, j) for i in range(dims) for j in range(i + 1, dims)]
     turns = [from_centre[:, i] * relative[:, j] - from_centre[:, j] * relative[:, i] for i, j in pairs]
     # In one dimension there is no rotation, and a sum of no columns would not vary over ranks as the kernel's column
     # does.
-    turn = members.sum(share[:, None] * jnp.stack(turns, axis=-1)) if turns else known[7]
+    turn = members.sum(share[:, None] * jnp.stack(turns, axis=-1)) if turns else values[7]
     return first + middle, across / math.sqrt(dims), turn

@@ -44,8 +44,8 @@ def in_dispersions(
     mass = jax.lax.stop_gradient(mass_rows(part, dtype))
     faults = [*faults, *mass_faults(mass, num, n)]
     weights = None if mass is None or mass.shape[0] != n else mass
-    given = InputParticles(ParticleData(pos=pos, vel=vel.astype(dtype), mass=weights, num=num), num)
-    groups = Search(given, Radii(rlink, None), box)
+    sources = InputParticles(ParticleData(pos=pos, vel=vel.astype(dtype), mass=weights, num=num), num)
+    groups = Search(sources, Radii(rlink, None), box)
     stage = groups.stage(cfg, faults, needs_origin=True)
     label = groups.groups(stage, cfg).labels() if stage.is_distributed else groups.labels(stage)
     relative = _relative(stage, label, dtype)
@@ -60,12 +60,12 @@ def _relative(stage: Stage, label: Any, dtype: Any) -> jax.Array:
         label: The first row of each row's group; over ranks, a `jztree.data.Label`.
         dtype: Of the result.
     """
-    own = stage.sources
-    n = own.pos.shape[0]
-    local = _local_parts(label, own.num) if stage.is_distributed else label
-    order, parts, count, offset = kernels.group_order(local, own.num, 1)
-    pos, vel = kernels.gather_rows(own.pos.astype(dtype), order), kernels.gather_rows(own.part.vel, order)
-    weights = None if own.part.mass is None else kernels.gather_rows(own.part.mass, order)
+    sources = stage.sources
+    n = sources.pos.shape[0]
+    local = _local_parts(label, sources.num) if stage.is_distributed else label
+    order, parts, count, offset = kernels.group_order(local, sources.num, 1)
+    pos, vel = kernels.gather_rows(sources.pos.astype(dtype), order), kernels.gather_rows(sources.part.vel, order)
+    weights = None if sources.part.mass is None else kernels.gather_rows(sources.part.mass, order)
     sums = kernels.catalogue(pos, weights, vel, parts, count, offset, stage.box)
     mass, mean, dispersion = sums[0], sums[5], sums[6]
     if stage.is_distributed:
@@ -120,12 +120,12 @@ class _Roots:
         # The first row of the root's part is the root.
         place = jnp.where(self.used, self.first, len(self.first))
         of_root = jnp.zeros_like(mean).at[place].set(mean, mode="drop")
-        known = self._from_roots(jnp.concatenate([self._sums(mass[:, None]), of_root], axis=1))
-        weight, reference = mass[:, None] / jnp.where(self.used[:, None], known[:, :1], 1), known[:, 1:]
-        whole = reference + self._from_roots(self._sums(weight * (mean - reference)))
-        squares = dims * dispersion[:, None] ** 2 + jnp.sum((mean - whole) ** 2, axis=1, keepdims=True)
+        sums = self._from_roots(jnp.concatenate([self._sums(mass[:, None]), of_root], axis=1))
+        weight, reference = mass[:, None] / jnp.where(self.used[:, None], sums[:, :1], 1), sums[:, 1:]
+        means = reference + self._from_roots(self._sums(weight * (mean - reference)))
+        squares = dims * dispersion[:, None] ** 2 + jnp.sum((mean - means) ** 2, axis=1, keepdims=True)
         variance = self._from_roots(self._sums(weight * squares))[:, 0] / dims
-        return whole * unit, jnp.sqrt(variance) * unit
+        return means * unit, jnp.sqrt(variance) * unit
 
     def _sums(self, values: jax.Array) -> jax.Array:
         """Return sums over the parts of each group, in the row of the root."""

@@ -29,8 +29,8 @@ class _Members:
     def from_roots(self, value: jax.Array) -> jax.Array:
         """Return the value at the root of each member's group; -1 in rows without a member."""
         table = value.reshape(-1, 1)
-        found = comm.fetch(table, self.ranks, self.root.igroup, value.shape[0], self.buffer)
-        return jnp.where(self.used, found[:, 0], -1)
+        values = comm.fetch(table, self.ranks, self.root.igroup, value.shape[0], self.buffer)
+        return jnp.where(self.used, values[:, 0], -1)
 
 
 def first_numbers(groups: Groups, number: jax.Array) -> jax.Array:
@@ -44,21 +44,21 @@ def first_numbers(groups: Groups, number: jax.Array) -> jax.Array:
     return members.from_roots(members.first)
 
 
-def numbers_of_clusters(groups: Groups, number: jax.Array, starts: jax.Array, given: int) -> jax.Array:
+def numbers_of_clusters(groups: Groups, number: jax.Array, starts: jax.Array, input_rows: int) -> jax.Array:
     """Return the cluster of each core, ``(n,)`` int32; -1 in all other rows.
 
     Args:
         groups: Groups of the cores of all ranks.
         number: ``(n,)`` int32, the number of each core among the particles of all ranks.
         starts: ``(r,)`` int32, the number of each rank's first particle.
-        given: The number of rows that were given on this rank.
+        input_rows: The number of input rows on this rank.
     """
     members, n = _Members(groups, number), number.shape[0]
     # The rank whose input holds the first core of a cluster counts the rows of clusters.
     home = jnp.searchsorted(starts, members.first, side="right").astype(jnp.int32) - 1
     row = members.first - starts[home]
     home = jnp.where(members.first < _NONE, home, comm.num_ranks())
-    marks = comm.vary(jnp.zeros(given, jnp.int32))
+    marks = comm.vary(jnp.zeros(input_rows, jnp.int32))
     marks = comm.deliver([row], home, n, _mark, marks, members.buffer)
     before = comm.starts_of(comm.all_gather(jnp.sum(marks, dtype=jnp.int32)))[comm.get_rank_info()[0]]
     table = (before + jnp.cumsum(marks, dtype=jnp.int32) - 1)[:, None]
@@ -72,9 +72,9 @@ def _rows_of(buffer: jax.Array, counts: jax.Array) -> tuple[jax.Array, jax.Array
     return words.reshape(-1, buffer.shape[-1]), valid.reshape(-1)
 
 
-def _keep_least(buffer: jax.Array, counts: jax.Array, least: jax.Array) -> jax.Array:
+def _keep_least(buffer: jax.Array, counts: jax.Array, minimum: jax.Array) -> jax.Array:
     words, valid = _rows_of(buffer, counts)
-    return least.at[jnp.where(valid, words[:, 0], least.shape[0])].min(words[:, 1], mode="drop")
+    return minimum.at[jnp.where(valid, words[:, 0], minimum.shape[0])].min(words[:, 1], mode="drop")
 
 
 def _mark(buffer: jax.Array, counts: jax.Array, marks: jax.Array) -> jax.Array:

@@ -209,7 +209,7 @@ def _settle(
     windows = kernels.check(windows, bad_row >= 0, [bad_row], _BAD_GROUP)
 
     def one(carry: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
-        window, places, tally, more = carry
+        window, places, tally, received_listed = carry
         buffer, starts, counts = kernels.pack_parts(
             (irank, igroup, parts.sizes), (parts.elsewhere, parts.num_elsewhere), window, windows, (ndev, chunk)
         )
@@ -219,13 +219,20 @@ def _settle(
         )
         received_answers = comm.swap(answers)
         (places,) = kernels.unpack_segments(received_answers, parts.elsewhere, starts, counts, [places])
-        return window + 1, places, tally, more + _listed(buffer, received_answers) - _listed(received, answers)
+        return (
+            window + 1,
+            places,
+            tally,
+            received_listed + _listed(buffer, received_answers) - _listed(received, answers),
+        )
 
     # Only the first row of each part gets a place; the other rows are never read.
     nowhere = kernels.unwritten(jnp.zeros((1, 2), jnp.uint32), n)
     start = [vary_along(array, frozenset(axes)) for array in (nowhere, jnp.zeros(4, jnp.uint32), jnp.uint32(0))]
-    _, places, tally, more = jax.lax.while_loop(lambda carry: carry[0] < windows, one, (jnp.int32(0), *start))
-    unlisted = kernels.as_num(num).astype(jnp.uint32) - (tally[0] + more)
+    _, places, tally, received_listed = jax.lax.while_loop(
+        lambda carry: carry[0] < windows, one, (jnp.int32(0), *start)
+    )
+    unlisted = kernels.as_num(num).astype(jnp.uint32) - (tally[0] + received_listed)
     return parts.label, places, jnp.append(tally, unlisted)
 
 
@@ -288,12 +295,12 @@ def _sums_of_rank(
     """Return the groups that begin on this rank, with counts over all ranks, and the sums over their particles."""
     rank, ndev, axes = comm.get_rank_info()
 
-    def gather(number: jax.Array, known: jax.Array) -> jax.Array:
-        return comm.all_gather(kernels.straddling_sums(columns, segments, head, box, number, known, rank))
+    def gather(number: jax.Array, reference: jax.Array) -> jax.Array:
+        return comm.all_gather(kernels.straddling_sums(columns, segments, head, box, number, reference, rank))
 
     nothing = jnp.zeros((ndev, kernels.straddling_words(columns[0].shape[1])), jnp.uint32)
-    known = jax.lax.fori_loop(0, 3, gather, vary_along(nothing, frozenset(axes)))
-    count, *sums = kernels.catalogue_of_rank(columns, segments, box, known, rank)
+    reference = jax.lax.fori_loop(0, 3, gather, vary_along(nothing, frozenset(axes)))
+    count, *sums = kernels.catalogue_of_rank(columns, segments, box, reference, rank)
     segments = segments._replace(counts=count)
     return segments, of_groups(tuple(sums), columns, box, segments, num)
 
@@ -350,36 +357,38 @@ def checked_groups(ngroups: jax.Array, sums: Any) -> jax.Array:
     dtype = sums[0].dtype
     if sums[0].shape[0] == 0:
         return ngroups
-    which = _lost(sums)
-    row = first_row(which)
-    failed = _of_row(which, row)
+    fault = _lost(sums)
+    row = first_row(fault)
+    failed = _of_row(fault, row)
     sentences = "\n".join(sentence % dtype for sentence in (_TOO_HEAVY, _TOO_SMALL, _TOO_FAST))
     return comm.check(ngroups, failed, [row], sentences)
 
 
 @functools.partial(jax.jit, inline=True)
-def _of_row(which: jax.Array, row: jax.Array) -> jax.Array:
-    """Return the entry of ``which`` for a row, or 0 if the row is -1."""
-    return jnp.where(row >= 0, which[jnp.maximum(row, 0)], 0)
+def _of_row(faults: jax.Array, row: jax.Array) -> jax.Array:
+    """Return the entry of ``faults`` for a row, or 0 if the row is -1."""
+    return jnp.where(row >= 0, faults[jnp.maximum(row, 0)], 0)
 
 
 @functools.partial(jax.jit, inline=True)
 def _lost(sums: Any) -> jax.Array:
     """Return for each group the number of its error message in `checked_groups`, from 1 on; 0 if it is valid."""
     total, centre, size, _, _, velocity, dispersion, rotation = sums
-    kept = jnp.finfo(total.dtype)
-    heavy, least = ~jnp.isfinite(total), _AXES_BELOW * kept.tiny
+    limits = jnp.finfo(total.dtype)
+    heavy, smallest = ~jnp.isfinite(total), _AXES_BELOW * limits.tiny
     # Extents and dispersions that are only rounding do not depend on the unit.
-    small = (is_subnormal(size) | ((size > 0) & (size < least))) & (jnp.abs(centre).max(axis=-1) < least / SUMS_ROUNDED)
-    which = jnp.where(heavy, 1, jnp.where(small, 2, 0))
+    small = (is_subnormal(size) | ((size > 0) & (size < smallest))) & (
+        jnp.abs(centre).max(axis=-1) < smallest / SUMS_ROUNDED
+    )
+    fault = jnp.where(heavy, 1, jnp.where(small, 2, 0))
     if rotation.size > 0:
         spread = (size > SUMS_ROUNDED * jnp.abs(centre).max(axis=-1)) & (
             dispersion > SUMS_ROUNDED * jnp.abs(velocity).max(axis=-1)
         )
-        vanishing = spread & (size * dispersion < kept.tiny)
-        lost = ~jnp.isfinite(rotation).all(axis=-1) | vanishing
-        which = jnp.where(lost & (which == 0), 3, which)
-    return which
+        vanishing = spread & (size * dispersion < limits.tiny)
+        is_lost = ~jnp.isfinite(rotation).all(axis=-1) | vanishing
+        fault = jnp.where(is_lost & (fault == 0), 3, fault)
+    return fault
 
 
 def make_catalogue(grouped: Any, sums_of: Callable[[Columns], tuple[Any, Any]], cfg: CatalogueConfig) -> FofCatalogue:
@@ -397,7 +406,7 @@ def make_catalogue(grouped: Any, sums_of: Callable[[Columns], tuple[Any, Any]], 
     total, centre, size, radius, shape, velocity, dispersion, rotation = sums
     rank, _, _ = comm.get_rank_info()
     listed = jnp.arange(count.shape[0], dtype=jnp.int32) < ngroups
-    further = {
+    extra_columns = {
         "max_radius": radius,
         "shape_tensor": shape,
         "vel_dispersion": None if vel is None else dispersion,
@@ -413,5 +422,5 @@ def make_catalogue(grouped: Any, sums_of: Callable[[Columns], tuple[Any, Any]], 
         mass=None if mass is None else total,
         com_vel=None if vel is None else velocity,
         **mean_columns(grouped, columns, sums_of, cfg),
-        **(further if cfg.extended else {}),
+        **(extra_columns if cfg.extended else {}),
     )

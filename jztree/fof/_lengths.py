@@ -78,8 +78,8 @@ def reach_over_ranks(stage: Stage, lengths: Radii) -> jax.Array:
         stage: The particles.
         lengths: Linking lengths, if there is one per particle, in the order of the stage.
     """
-    own = stage.sources
-    dtype = own.pos.dtype
+    sources = stage.sources
+    dtype = sources.pos.dtype
     if lengths.of_each is None:
         return at_least_normal(jnp.asarray(exact_to_float(lengths.words()), dtype))
     stage.compute_boxes()
@@ -92,25 +92,27 @@ def reach_over_ranks(stage: Stage, lengths: Radii) -> jax.Array:
         jnp.min(jnp.where(used, lower, -nothing), axis=0, keepdims=True),
         jnp.max(jnp.where(used, upper, nothing), axis=0, keepdims=True),
     )
-    farthest = jnp.max(jnp.where(used[:, 0], half, nothing), keepdims=True)
-    *corners, farthest = (one[:, 0] for one in comm.all_gather_rows(comm.after((*extent, farthest), own.num)))
-    reach = half[:, None] + farthest[None, :]
-    near = (_gap((lower, upper), corners, stage.box) <= reach[:, :, None]).all(axis=-1)
+    largest_half = jnp.max(jnp.where(used[:, 0], half, nothing), keepdims=True)
+    *corners, largest_half = (
+        column[:, 0] for column in comm.all_gather_rows(comm.after((*extent, largest_half), sources.num))
+    )
+    reach = half[:, None] + largest_half[None, :]
+    in_reach = (_gap((lower, upper), corners, stage.box) <= reach[:, :, None]).all(axis=-1)
     higher = jnp.arange(reach.shape[1], dtype=jnp.int32) > comm.get_rank_info()[0]
-    return jnp.max(jnp.where(used & near & higher[None], at_least_normal(reach), -1), axis=1)
+    return jnp.max(jnp.where(used & in_reach & higher[None], at_least_normal(reach), -1), axis=1)
 
 
 def _largest_half(length: jax.Array, splits: jax.Array) -> jax.Array:
     """Return half of the largest length of the rows of each box, rounded up; 0 for boxes without rows."""
     box = jnp.searchsorted(splits, jnp.arange(length.shape[0], dtype=splits.dtype), side="right") - 1
-    most = jax.ops.segment_max(length, box, splits.shape[0] - 1, indices_are_sorted=True)
-    return at_least_normal(jnp.maximum(most, 0)) * jnp.asarray(0.5 + 4 * jnp.finfo(length.dtype).eps, length.dtype)
+    largest = jax.ops.segment_max(length, box, splits.shape[0] - 1, indices_are_sorted=True)
+    return at_least_normal(jnp.maximum(largest, 0)) * jnp.asarray(0.5 + 4 * jnp.finfo(length.dtype).eps, length.dtype)
 
 
-def _gap(boxes: Sequence[Any], others: Sequence[Any], period: Exact) -> jax.Array:
+def _gap(boxes: Sequence[Any], rank_boxes: Sequence[Any], period: Exact) -> jax.Array:
     """Return lower limits of the distances between ``b`` and ``r`` boxes along each dimension, ``(b, r, d)``."""
     lower, upper = (corner[:, None] for corner in boxes)
-    other_lower, other_upper = (corner[None] for corner in others)
+    other_lower, other_upper = (corner[None] for corner in rank_boxes)
     length = exact_to_parts(period, lower.dtype)[0][None, None]
     straight = jnp.maximum(other_lower - upper, lower - other_upper)
     around = length - (jnp.maximum(upper, other_upper) - jnp.minimum(lower, other_lower))

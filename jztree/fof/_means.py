@@ -74,17 +74,17 @@ def _means(
     n, dims = pos.shape
     dtype = common_dtype(pos, *averaged.values())
     flat = jnp.concatenate([rows.reshape(n, -1).astype(dtype) for rows in averaged.values()], axis=1)
-    found = []
+    blocks = []
     for start in range(0, flat.shape[1], dims):
-        some = flat[:, start : start + dims]
-        some = jnp.pad(some, [(0, 0), (0, dims - some.shape[1])])
-        _, sums = sums_of((pos.astype(dtype), None if mass is None else mass.astype(dtype), some))
-        found.append(sums[_VELOCITY])
-    whole = jnp.concatenate(found, axis=1)
+        block = flat[:, start : start + dims]
+        block = jnp.pad(block, [(0, 0), (0, dims - block.shape[1])])
+        _, sums = sums_of((pos.astype(dtype), None if mass is None else mass.astype(dtype), block))
+        blocks.append(sums[_VELOCITY])
+    joined = jnp.concatenate(blocks, axis=1)
     means, start = {}, 0
     for name, rows in averaged.items():
         width = int(np.prod(rows.shape[1:]))
-        means[name] = whole[:, start : start + width].reshape(-1, *rows.shape[1:])
+        means[name] = joined[:, start : start + width].reshape(-1, *rows.shape[1:])
         start += width
     return means
 
@@ -96,17 +96,17 @@ def _averaged(part: Particles | ArrayLike, cfg: CatalogueConfig) -> dict[str, ja
         ValueError: If a requested property is missing, or does not have one row per particle.
         TypeError: If a property is not a real number.
     """
-    found = {}
+    columns = {}
     for name in dict.fromkeys(("v_rad", *cfg.means)):
         rows = _rows_of(part, name)
         if rows is not None:
-            found[name] = rows
+            columns[name] = rows
         elif name in cfg.means:
             raise ValueError(
                 f"CatalogueConfig.means contains {name!r}, but the particles have no such property; remove that "
                 "name, or add the property."
             )
-    return found
+    return columns
 
 
 def _rows_of(part: Any, name: str) -> jax.Array | None:
@@ -121,6 +121,6 @@ def _rows_of(part: Any, name: str) -> jax.Array | None:
         raise ValueError(
             f"{name} must be one number or have one row per particle, {n} rows; its shape is {np.shape(rows)}."
         )
-    made = jnp.asarray(rows)
-    real = made if jnp.issubdtype(made.dtype, jnp.floating) else made.astype(common_dtype(part.pos))
+    column = jnp.asarray(rows)
+    real = column if jnp.issubdtype(column.dtype, jnp.floating) else column.astype(common_dtype(part.pos))
     return jnp.broadcast_to(real, (n,)) if real.ndim == 0 else real

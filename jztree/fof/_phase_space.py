@@ -263,8 +263,8 @@ class _Arguments:
         # The check of positions must not report velocities.
         scaled = jnp.where(jnp.abs(scaled) <= farthest_number(scaled.dtype), scaled, 0)
         carried = ComputedParticles(self.part, {"pos": jnp.concatenate([self.pos, scaled], axis=1)})
-        given = InputParticles(carried, num, needs_origin=False)
-        return Search(given, Radii(self.rlink, None), _with_open_dimensions(self.box)), faults
+        sources = InputParticles(carried, num, needs_origin=False)
+        return Search(sources, Radii(self.rlink, None), _with_open_dimensions(self.box)), faults
 
     def _factor(self) -> jax.Array:
         """Return the unit of velocities in that of positions."""

@@ -25,13 +25,13 @@ class Search:
     """The arguments of a search for groups, parsed.
 
     Attributes:
-        given: The particles.
+        sources: The particles.
         lengths: Linking lengths.
         box: Periodic box.
         limits: Largest distances of attached particles.
     """
 
-    given: InputParticles
+    sources: InputParticles
     lengths: Radii
     box: Exact
     limits: Radii = NO_LIMIT
@@ -45,9 +45,9 @@ class Search:
             needs_origin: Whether the origin of each row is needed over ranks.
         """
         columns = jax.tree.map(jnp.asarray, (self.lengths.of_each, self.limits.of_each))
-        cfg, given = without_masses(cfg), replace(self.given, data=columns, needs_origin=needs_origin)
-        faults = [*faults, *length_faults(self.lengths, given.num)]
-        return prepare_stage(given, None, self.box, cfg, "fof_ghosts", faults, hierarchy=False)
+        cfg, sources = without_masses(cfg), replace(self.sources, data=columns, needs_origin=needs_origin)
+        faults = [*faults, *length_faults(self.lengths, sources.num)]
+        return prepare_stage(sources, None, self.box, cfg, "fof_ghosts", faults, hierarchy=False)
 
     def sorted_lengths(self, stage: Stage) -> Radii:
         """Return the linking lengths, if there is one per particle, in the order of the stage."""
@@ -63,18 +63,18 @@ class Search:
 
     def labels(self, stage: Stage, in_input_order: bool = False) -> jax.Array:
         """Return the first row of each particle's group, on one device."""
-        own, length = stage.sources, self.sorted_lengths(stage).words()
-        if own.pos.shape[0] == 0 and self.lengths.for_all is not None and not is_concrete((length, self.box)):
+        sources, length = stage.sources, self.sorted_lengths(stage).words()
+        if sources.pos.shape[0] == 0 and self.lengths.for_all is not None and not is_concrete((length, self.box)):
             kernels.check_lengths(self.box, length, "the linking length rlink")
-        return kernels.fof(own.tree(), own.rows if in_input_order else None, length, self.box)
+        return kernels.fof(sources.tree(), sources.rows if in_input_order else None, length, self.box)
 
     def labels_in_input_order(self, cfg: FofConfig, faults: Sequence[comm.Fault] = ()) -> jax.Array:
         """Return the first row of each particle's group, in the order of the input."""
         stage = self.stage(cfg, faults, needs_origin=True)
         if not stage.is_distributed:
             return self.labels(stage, in_input_order=True)
-        own = stage.sources
-        starts, origin = starts_of_ranks(own.given_num()), own.origin
+        sources = stage.sources
+        starts, origin = starts_of_ranks(sources.given_num()), sources.origin
         number = comm.of_rank(starts, origin.rank) + origin.idx
         return stage.send_back(first_numbers(self.groups(stage, cfg), number), fill=-1)
 

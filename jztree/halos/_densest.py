@@ -106,8 +106,8 @@ def _densest_of_each(columns: list[jax.Array], cata: FofCatalogue, num: jax.Arra
     group = groups_of_rows(cata, num, ends, n)
     checked = check_groups(cata, num, ends, group, columns[0])
     row = comm.after(_densest_rows(group, columns[0], catalogue_rows + 1), checked)
-    found = [column.at[row].get(mode="fill", fill_value=0) for column in columns]
-    return [of_groups(cata, column) for column in _joined(ends, found)]
+    values = [column.at[row].get(mode="fill", fill_value=0) for column in columns]
+    return [of_groups(cata, column) for column in _joined(ends, values)]
 
 
 def ends_of(cata: FofCatalogue, num: jax.Array) -> Ends:
@@ -117,9 +117,9 @@ def ends_of(cata: FofCatalogue, num: jax.Array) -> Ends:
     elsewhere = jnp.where(used.any(), cata.count[last] - (num - cata.offset[last]), -1)
     nums, elsewhere = comm.all_gather(jnp.stack([num, jnp.asarray(elsewhere, jnp.int32)])).T
 
-    def head(left: jax.Array, device: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        own = jnp.minimum(left, device[0])
-        return jnp.where(device[1] >= 0, device[1], left - own), own
+    def head(remaining: jax.Array, device: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        share = jnp.minimum(remaining, device[0])
+        return jnp.where(device[1] >= 0, device[1], remaining - share), share
 
     heads = jax.lax.scan(head, comm.vary(jnp.int32(0)), (nums, elsewhere))[1]
     return Ends(last, heads, elsewhere >= 0)
@@ -160,27 +160,27 @@ def check_groups(cata: FofCatalogue, num: jax.Array, ends: Ends, group: jax.Arra
     return comm.check(checked, failed, [], _OTHER_PARTICLES)
 
 
-def _joined(ends: Ends, found: list[jax.Array]) -> list[jax.Array]:
+def _joined(ends: Ends, values: list[jax.Array]) -> list[jax.Array]:
     """Combine the results of each group that begins here with those of its parts on other devices.
 
     Args:
         ends: The groups that continue on other devices.
-        found: Arrays ``(g + 1, ...)``, the first of densities. Their last row belongs to the group begun by the devices
-            before.
+        values: Arrays ``(g + 1, ...)``, the first of densities. Their last row belongs to the group that the devices
+            before began.
     """
     rank, ndev, _ = comm.get_rank_info()
     if ndev == 1:
-        return [column[:-1] for column in found]
-    heads = [column[:, 0] for column in comm.all_gather_rows([column[-1:] for column in found])]
+        return [column[:-1] for column in values]
+    heads = [column[:, 0] for column in comm.all_gather_rows([column[-1:] for column in values])]
     begins = ends.begins.astype(jnp.int32)
     before = jnp.cumsum(begins, dtype=jnp.int32) - begins  # devices before this one that begin a group
-    mine = (
+    of_rank = (
         ends.begins[rank] & (before == before[rank] + 1) & (ends.heads > 0) & (jnp.arange(ndev, dtype=jnp.int32) > rank)
     )
-    densities = jnp.where(mine, heads[0], -jnp.inf)
+    densities = jnp.where(of_rank, heads[0], -jnp.inf)
     best = jnp.argmax(densities)
-    better = densities[best] > found[0][ends.last]
+    better = densities[best] > values[0][ends.last]
     return [
         column[:-1].at[ends.last].set(jnp.where(better, head[best], column[ends.last]))
-        for column, head in zip(found, heads, strict=True)
+        for column, head in zip(values, heads, strict=True)
     ]

@@ -108,20 +108,20 @@ def lowest_potential_particle(
     pos = check_particles(grouped, max_dims=_MAX_DIMS)
     check_representable({"grouped": grouped, "cata": cata})
     box, length = check_box(boxsize, pos.shape[1]), _check_softening(softening)
-    given = mass_rows(grouped, pos.dtype)
-    weights = jnp.ones(pos.shape[:1], pos.dtype) if given is None else jnp.broadcast_to(given, pos.shape[:1])
+    masses = mass_rows(grouped, pos.dtype)
+    weights = jnp.ones(pos.shape[:1], pos.dtype) if masses is None else jnp.broadcast_to(masses, pos.shape[:1])
     part = PosMass(pos=pos, mass=weights, num=jnp.asarray(check_num(grouped), jnp.int32))
     n, catalogue_rows = pos.shape[0], np.shape(cata.count)[0]
     if n == 0 or catalogue_rows == 0:
         densest = densest_particle(grouped, cata, jnp.zeros((n,), jnp.float32))
         return LowestParticle(densest.part, jnp.zeros((catalogue_rows,), pos.dtype), densest.where)
     ends = ends_of(cata, jnp.asarray(part.num))
-    found = _find(part, cata, ends, length, box, group_rows)
-    marks = _marks(found, cata, ends, n)
+    lowest = _find(part, cata, ends, length, box, group_rows)
+    marks = _marks(lowest, cata, ends, n)
     densest = densest_particle(grouped, cata, marks)
-    row = first_row(~jnp.isfinite(found.potential))
+    row = first_row(~jnp.isfinite(lowest.potential))
     checked = comm.check(0, row >= 0, [row], _LOST % pos.dtype)
-    potential = jnp.where(checked == 0, found.potential, jnp.nan)
+    potential = jnp.where(checked == 0, lowest.potential, jnp.nan)
     return LowestParticle(densest.part, of_groups(cata, potential), densest.where)
 
 
@@ -172,8 +172,8 @@ def _find(
         name="groups",
     )
     pos, mass, origin, rows = received
-    kept = jnp.cumsum((group < catalogue_rows).astype(jnp.int32), dtype=jnp.int32) - 1
-    offset = jnp.where(cata.offset < n, kept[jnp.clip(offset, 0, n - 1)], capacity.rows)
+    listed_row = jnp.cumsum((group < catalogue_rows).astype(jnp.int32), dtype=jnp.int32) - 1
+    offset = jnp.where(cata.offset < n, listed_row[jnp.clip(offset, 0, n - 1)], capacity.rows)
     row, potential = kernels.lowest_potential(pos, mass, _segments(cata, offset), softening, box)
     return _Found(origin[row], jnp.where(row >= 0, rows[row], n), potential)
 
@@ -183,15 +183,15 @@ def _segments(cata: FofCatalogue, offset: jax.Array) -> tuple[jax.Array, jax.Arr
     return jnp.asarray(cata.ngroups, jnp.int32), jnp.asarray(cata.count, jnp.int32), offset
 
 
-def _marks(found: _Found, cata: FofCatalogue, ends: Ends, n: int) -> jax.Array:
+def _marks(lowest: _Found, cata: FofCatalogue, ends: Ends, n: int) -> jax.Array:
     """Return ``(n,)``: 1 at this device's rows that were found for groups of any device, 0 elsewhere."""
     rank, ndev, _ = comm.get_rank_info()
     marks = jnp.zeros((n,), jnp.float32)
-    mine = of_groups(cata, (found.rank == rank).astype(jnp.int32)) > 0
-    marks = marks.at[jnp.where(mine, found.row, n)].set(1, mode="drop")
+    is_of_rank = of_groups(cata, (lowest.rank == rank).astype(jnp.int32)) > 0
+    marks = marks.at[jnp.where(is_of_rank, lowest.row, n)].set(1, mode="drop")
     if ndev == 1:
         return marks
     # A group that continues on other devices is the last of its device.
-    pairs = comm.all_gather(jnp.stack([found.rank[ends.last], found.row[ends.last]]))
+    pairs = comm.all_gather(jnp.stack([lowest.rank[ends.last], lowest.row[ends.last]]))
     used = comm.all_gather(jnp.asarray(cata.ngroups, jnp.int32) > 0)
     return marks.at[jnp.where(used & (pairs[:, 0] == rank), pairs[:, 1], n)].set(1, mode="drop")

@@ -120,13 +120,13 @@ def inertia_tensor(cata: Rows) -> jax.Array:
         raise ValueError(_NO_SHAPE.format("inertia_tensor"))
     check_representable(cata)
     shape, radius = jnp.asarray(cata.shape_tensor), jnp.asarray(cata.com_inertia_radius)
-    kept = jnp.finfo(radius.dtype)
+    limits = jnp.finfo(radius.dtype)
     # Compare with roots, because the squares would overflow or underflow. Extents that are only rounding may vanish.
     extended = radius > SUMS_ROUNDED * jnp.abs(jnp.asarray(cata.com_pos)).max(axis=-1)
-    lost = (radius > float(kept.max) ** 0.5) | (extended & (radius < float(kept.tiny) ** 0.5))
-    lost &= used_rows(cata)
-    row = first_row(lost.reshape(-1))
-    checked = comm.check(0, row >= 0, [row], _SQUARES.format("{0}", kept.dtype))
+    is_lost = (radius > float(limits.max) ** 0.5) | (extended & (radius < float(limits.tiny) ** 0.5))
+    is_lost &= used_rows(cata)
+    row = first_row(is_lost.reshape(-1))
+    checked = comm.check(0, row >= 0, [row], _SQUARES.format("{0}", limits.dtype))
     radius = jnp.where(checked == 0, radius, jnp.nan)[..., None, None]
     return of_groups(cata, shape * radius * radius)
 

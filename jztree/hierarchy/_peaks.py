@@ -269,19 +269,20 @@ def _descending_words(levels: jax.Array) -> list[jax.Array]:
     is_negative = (high >> 31 == 1) & ~is_zero
     high = jnp.where(is_zero, 0, high)
     high = jnp.where(is_negative, high, ~high & 0x7FFFFFFF)
-    low = [jnp.where(is_negative, one, ~one) for one in low]
+    low = [jnp.where(is_negative, word, ~word) for word in low]
     return [high, *low, jnp.arange(len(levels), dtype=jnp.int32)]
 
 
 def _forest(stage: Stage, rank: jax.Array, k: int) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return the results of `kernels.peak_forest` for the graph of nearest neighbours."""
-    own, n = stage.sources, rank.shape[0]
-    assert own.rows is not None
-    others = min(k, n) - 1
-    near = jnp.zeros((n, 0), jnp.int32)
-    if others > 0:
-        near = kernels.knn(own.tree(), None, None, None, others, stage.box, others=True, radii=False)[1]
-    return kernels.peak_forest(near, kernels.gather_rows(rank, own.rows), own.num)
+    sources, n = stage.sources, rank.shape[0]
+    assert sources.rows is not None
+    num_neighbours = min(k, n) - 1
+    neighbours = jnp.zeros((n, 0), jnp.int32)
+    if num_neighbours > 0:
+        tree = sources.tree()
+        neighbours = kernels.knn(tree, None, None, None, num_neighbours, stage.box, others=True, radii=False)[1]
+    return kernels.peak_forest(neighbours, kernels.gather_rows(rank, sources.rows), sources.num)
 
 
 @functools.partial(jax.jit, inline=True)
@@ -310,7 +311,7 @@ def _table(
     is_peak = summit == places
     number = jnp.cumsum(is_peak, dtype=jnp.int32) - 1
     peaks = jnp.sum(is_peak, dtype=jnp.int32)
-    at = kernels.group_by_rank(jnp.where(is_peak, 0, 1).astype(jnp.int32), n, 2)[0]
+    peak_rows = kernels.group_by_rank(jnp.where(is_peak, 0, 1).astype(jnp.int32), n, 2)[0]
     joined = jnp.where(ends < 0, -1, number[summit[ends]])
     ended, saddle, parent, across = _ends_of_peaks(joined, ends[:, 0], edges, n)
 
@@ -318,9 +319,9 @@ def _table(
         return jnp.full(n, -1, jnp.int32).at[ended].set(values, mode="drop")
 
     saddle = of_peaks(saddle)
-    row = jnp.where(places < peaks, order[at], -1)
+    row = jnp.where(places < peaks, order[peak_rows], -1)
     saddle = jnp.where(saddle >= 0, order[saddle], -1)
-    top, pass_level = (jnp.where(one >= 0, density[one], -jnp.inf) for one in (row, saddle))
+    top, pass_level = (jnp.where(rows >= 0, density[rows], -jnp.inf) for rows in (row, saddle))
     return DensityPeaks(
         peak=jnp.where(places < num, number[summit[rank]], -1),
         row=row,
@@ -336,8 +337,8 @@ def _table(
 
 def _above(top: jax.Array, level: jax.Array) -> jax.Array:
     """Return ``top - level``, and 0 if both are the same infinity."""
-    same = jnp.isinf(top) & (top == level)
-    return jnp.where(same, 0, top) - jnp.where(same, 0, level)
+    is_equal = jnp.isinf(top) & (top == level)
+    return jnp.where(is_equal, 0, top) - jnp.where(is_equal, 0, level)
 
 
 def _ends_of_peaks(

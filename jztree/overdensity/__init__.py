@@ -134,8 +134,9 @@ def spherical_overdensity(
         (Array([1.3125], dtype=float32), Array([21], dtype=int32))
     """
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
-    given, centres, box = read_spheres(part, boxsize, queries)
-    pos, mass, densities, constant = given.pos, given.part.mass, check_density(density), _check_gravity(gravity)
+    source_set, centres, box = read_spheres(part, boxsize, queries)
+    pos, mass = source_set.pos, source_set.part.mass
+    densities, constant = check_density(density), _check_gravity(gravity)
     # If the constant is out of the range of float32, its root may still be in range.
     root = np.sqrt(np.float64(constant)) if is_concrete(constant) else jnp.sqrt(jnp.asarray(constant))
     speed_unit = jnp.asarray(root, pos.dtype)
@@ -143,14 +144,15 @@ def spherical_overdensity(
     densities = Exact(densities.words.reshape(-1, densities.words.shape[-1]))
     # The search has no derivatives; they are added to its results.
     sources, query_set = (
-        replace(one, part=jax.lax.stop_gradient(one.part), th=jax.lax.stop_gradient(one.th)) for one in (given, centres)
+        replace(particles, part=jax.lax.stop_gradient(particles.part), th=jax.lax.stop_gradient(particles.th))
+        for particles in (source_set, centres)
     )
-    stage = prepare_stage(sources, query_set, box, cfg, "overdensity_ghosts", faults_of_masses(given))
+    stage = prepare_stage(sources, query_set, box, cfg, "overdensity_ghosts", faults_of_masses(source_set))
     radius, mass_within, count, peak = find_spheres(stage, densities, cfg)
-    around = Sources(pos, mass, given.num)
+    around = Sources(pos, mass, source_set.num)
     radius, mass, peak = of_spheres((radius, mass_within, peak), around, centres.pos, densities, box)
     vmax = peak[:, 0] * speed_unit
-    count = comm.after(count, _check_range(radius, mass, count, vmax, given.dims))
+    count = comm.after(count, _check_range(radius, mass, count, vmax, source_set.dims))
     if one_density:
         radius, mass, count = radius[:, 0], mass[:, 0], count[:, 0]
     return SphericalOverdensity(radius=radius, mass=mass, count=count, vmax=vmax, rmax=peak[:, 1])

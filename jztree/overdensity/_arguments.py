@@ -36,7 +36,7 @@ def read_spheres(
     return sources, spheres, check_box(boxsize, pos.shape[1])
 
 
-def faults_of_masses(given: InputParticles) -> list[comm.Fault]:
+def faults_of_masses(sources: InputParticles) -> list[comm.Fault]:
     """Return the possible faults of the masses of `read_spheres`."""
-    mass = given.part.mass
-    return mass_faults(mass, given.num, given.pos.shape[0]) if mass.shape[0] else []
+    mass = sources.part.mass
+    return mass_faults(mass, sources.num, sources.pos.shape[0]) if mass.shape[0] else []

@@ -51,14 +51,14 @@ def of_spheres(
 @of_spheres.defjvp
 def _of_spheres_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Any, Any]:
     spheres, sources, centre, density, box = primals
-    known = jax.lax.stop_gradient(spheres)
+    constants = jax.lax.stop_gradient(spheres)
     held = jnp.arange(sources.pos.shape[0], dtype=jnp.int32) < jnp.asarray(sources.num, jnp.int32)
     valid = comm.all_gather(held).reshape(-1)
 
     def found(pos: jax.Array, mass: jax.Array, centre: jax.Array, density: Exact, box: Exact) -> Any:
         weight = jnp.ones((1,), pos.dtype) if mass.shape[0] == 0 else mass
         pos, weight = rows_of_all_ranks(pos), jnp.broadcast_to(rows_of_all_ranks(weight), valid.shape)
-        return _spheres(pos, weight, valid, centre, density, box, known)
+        return _spheres(pos, weight, valid, centre, density, box, constants)
 
     dots = (tangents[1].pos, tangents[1].mass, *tangents[2:])
     return of_spheres(*primals), jax.jvp(found, (sources.pos, sources.mass, centre, density, box), dots)[1]
@@ -71,10 +71,10 @@ def _spheres(
     centre: jax.Array,
     density: Exact,
     box: Exact,
-    known: tuple[jax.Array, jax.Array, jax.Array],
+    values: tuple[jax.Array, jax.Array, jax.Array],
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Return radii, masses and peaks from the particles inside the known radii."""
-    radius, known_mass, peak = known
+    radius, known_mass, peak = values
     pos = jnp.where(valid[:, None], pos, 0)
 
     # In reverse mode, recompute which particles are inside, rather than store it for all centres.
@@ -83,19 +83,19 @@ def _spheres(
         return None, _one_sphere(pos, mass, valid, box, *row)
 
     _, (inside, inside_peak, peak_radius) = jax.lax.scan(one, None, (centre, radius, peak[:, 1]))
-    more = _relative(inside)
+    change = _relative(inside)
     density_change = _relative(jnp.asarray(exact_to_float(density), pos.dtype))
     sound = radius > 0
-    factor = jnp.where(sound, more / density_change[None, :], 1)
+    factor = jnp.where(sound, change / density_change[None, :], 1)
     speed = peak[:, 0] * jnp.sqrt(_relative(inside_peak) / _relative(peak_radius))
     end = jnp.where(sound, radius * factor ** (1 / pos.shape[1]), 0)
-    return end, jnp.where(sound, known_mass * more, 0), jnp.stack([speed, peak_radius], axis=-1)
+    return end, jnp.where(sound, known_mass * change, 0), jnp.stack([speed, peak_radius], axis=-1)
 
 
 def _relative(value: jax.Array) -> jax.Array:
     """Return ``value`` divided by its constant value: 1, with the derivative of the logarithm."""
-    still = jax.lax.stop_gradient(value)
-    return jnp.where(still > 0, value / or_one(still), 1)
+    constant = jax.lax.stop_gradient(value)
+    return jnp.where(constant > 0, value / or_one(constant), 1)
 
 
 def _one_sphere(
@@ -114,6 +114,6 @@ def _one_sphere(
     inside = jnp.sum(jnp.where(distance[:, None] < radius[None, :], mass[:, None], 0), axis=0)
     row = jnp.argmin(jnp.abs(distance - peak_radius))
     peak_mass = jnp.sum(jnp.where(distance <= distance[row], mass, 0))
-    apart = norm(nearest_difference(pos[row], centre, box))
-    found = peak_radius > 0
-    return inside, jnp.where(found, peak_mass, 0), jnp.where(found, apart, 0)
+    separation = norm(nearest_difference(pos[row], centre, box))
+    has_peak = peak_radius > 0
+    return inside, jnp.where(has_peak, peak_mass, 0), jnp.where(has_peak, separation, 0)

@@ -63,9 +63,9 @@ class _Search:
             sources: Particles in z-order, with masses.
             nearest: ``(q,)``, distance of the ``npart_min``-th nearest particle of each centre. -1 leaves out a centre.
         """
-        centres, least = self.stage.queries.pos, self.cfg.npart_min
+        centres, npart_min = self.stage.queries.pos, self.cfg.npart_min
         mass = jnp.asarray(sources.part.mass)
-        return kernels.overdensity(sources.tree(), mass, centres, nearest, self.density, self.stage.box, least)
+        return kernels.overdensity(sources.tree(), mass, centres, nearest, self.density, self.stage.box, npart_min)
 
     def over_ranks(self) -> Spheres:
         stage = self.stage
@@ -83,16 +83,16 @@ class _Search:
     def _add_ghosts(self, spheres: Spheres, pending: jax.Array) -> tuple[Spheres, jax.Array]:
         """Compute pending spheres with the particles of other ranks. Return all spheres and those still pending."""
         reach = jnp.where(pending, at_least_normal(spheres[4]) * _FURTHER, 0)
-        near, is_open = self._bring_ghosts(reach)
+        around, is_open = self._bring_ghosts(reach)
         pending &= is_open
-        found = self.spheres(near, jnp.where(pending, self.nearest, -1))
+        completed = self.spheres(around, jnp.where(pending, self.nearest, -1))
         # An infinite reach requests the nearest few only. If any are still missing, they do not exist.
-        searched = jnp.where(jnp.isfinite(reach), reach, jnp.where(jnp.isfinite(found[4]), 0, jnp.inf))
-        of_row = [pending.reshape(-1, *[1] * (column.ndim - 1)) for column in found]
-        spheres = tuple(jnp.where(*columns) for columns in zip(of_row, found, spheres, strict=True))
+        searched = jnp.where(jnp.isfinite(reach), reach, jnp.where(jnp.isfinite(completed[4]), 0, jnp.inf))
+        of_row = [pending.reshape(-1, *[1] * (column.ndim - 1)) for column in completed]
+        spheres = tuple(jnp.where(*columns) for columns in zip(of_row, completed, spheres, strict=True))
         # If a sphere received too few particles, request the nearest few, at any distance. If the search
         # has already reached the widest sphere that fits the box, the sphere does not exist.
-        rests_on = at_least_normal(found[4])
+        rests_on = at_least_normal(completed[4])
         needed = jnp.where(jnp.isfinite(reach), jnp.minimum(rests_on, self.widest), rests_on)
         return spheres, pending & (needed > searched)
 
@@ -107,9 +107,10 @@ class _Search:
         """
         far = jnp.isinf(reach)
         open_wide, wide = self.stage.open_leaves(jnp.where(far, 0, reach)[:, None])
-        open_few, few = self.stage.open_leaves(jnp.where(far, reach, 0)[:, None], self.cfg.npart_min)
-        is_open, radius = jnp.maximum(open_wide, open_few), jnp.maximum(at_least_normal(wide), at_least_normal(few))
-        near = self.stage.with_ghosts(radius, whole=True)
+        open_few, npart_reach = self.stage.open_leaves(jnp.where(far, reach, 0)[:, None], self.cfg.npart_min)
+        is_open = jnp.maximum(open_wide, open_few)
+        radius = jnp.maximum(at_least_normal(wide), at_least_normal(npart_reach))
+        around = self.stage.with_ghosts(radius, whole=True)
         splits, rows = self.stage.queries.blocks()[0], jnp.arange(reach.shape[0], dtype=jnp.int32)
         leaf = jnp.searchsorted(splits, rows, side="right") - 1
-        return near, is_open[jnp.clip(leaf, 0, is_open.shape[0] - 1)] > 0
+        return around, is_open[jnp.clip(leaf, 0, is_open.shape[0] - 1)] > 0

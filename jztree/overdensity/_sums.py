@@ -129,16 +129,16 @@ def sphere_properties(
         (Array([11.], dtype=float32), Array([11], dtype=int32))
     """
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
-    given, centres, box = read_spheres(part, boxsize, queries)
+    source_set, centres, box = read_spheres(part, boxsize, queries)
     part, num = particles_of(part), kernels.as_num(centres.num)
     radii, faults = _check_radii(radius, centres, box)
-    faults += faults_of_masses(given)
-    moving, more = _with_velocities(part, given)
-    sources = replace(given, part=moving)
+    faults += faults_of_masses(source_set)
+    moving, motion_faults = _with_velocities(part, source_set)
+    sources = replace(source_set, part=moving)
     spheres = replace(centres, data=jnp.where(jnp.isnan(radii), 0, radii))
-    stage = prepare_stage(sources, spheres, box, cfg, "overdensity_ghosts", faults + more)
+    stage = prepare_stage(sources, spheres, box, cfg, "overdensity_ghosts", faults + motion_faults)
     marked = [_marked(column, radii) for column in _sums(stage)]
-    return _named(num, marked, given.dims, getattr(part, "vel", None) is not None)
+    return _named(num, marked, source_set.dims, getattr(part, "vel", None) is not None)
 
 
 def _check_radii(radius: ArrayLike, centres: InputParticles, box: Exact) -> tuple[jax.Array, list[comm.Fault]]:
@@ -156,19 +156,19 @@ def _check_radii(radius: ArrayLike, centres: InputParticles, box: Exact) -> tupl
     return radii, [comm.Fault(row >= 0, [row], _TOO_WIDE)]
 
 
-def _with_velocities(part: Any, given: InputParticles) -> tuple[ParticleData, list[comm.Fault]]:
+def _with_velocities(part: Any, sources: InputParticles) -> tuple[ParticleData, list[comm.Fault]]:
     """Return particles with velocities, and their faults. Without velocities, the array is ``(0, d)``."""
-    pos, vel = given.pos, getattr(part, "vel", None)
+    pos, vel = sources.pos, getattr(part, "vel", None)
     faults = []
     if vel is None:
-        vel = jnp.zeros((0, given.dims), pos.dtype)
+        vel = jnp.zeros((0, sources.dims), pos.dtype)
     else:
         check_real_dtype(vel, "velocities")
         if np.shape(vel) != pos.shape:
             raise ValueError(f"vel must have the shape of pos, {pos.shape}; its shape is {np.shape(vel)}.")
         vel = jnp.asarray(vel, common_dtype(pos, vel)).astype(pos.dtype)
-        faults = velocity_faults(vel, given.num)
-    return ParticleData(pos=pos, mass=given.part.mass, vel=vel, num=given.part.num), faults
+        faults = velocity_faults(vel, sources.num)
+    return ParticleData(pos=pos, mass=sources.part.mass, vel=vel, num=sources.part.num), faults
 
 
 def _sums(stage: Stage) -> Any:
@@ -176,14 +176,14 @@ def _sums(stage: Stage) -> Any:
     centres = stage.queries
     rows = jnp.arange(centres.pos.shape[0], dtype=jnp.int32)
     radius = jnp.where(rows < centres.num, centres.data, 0)
-    near = stage.sources
+    around = stage.sources
     if stage.is_distributed:
         stage.exchange_boxes()
         # Search slightly farther, because the search for ghosts rounds distances differently.
         reach = at_least_normal(radius)[:, None] * (1 + 8 * jnp.finfo(radius.dtype).eps)
-        near = stage.with_ghosts(stage.open_leaves(reach)[1], whole=True)
-    mass, vel = jnp.asarray(near.part.mass), jnp.asarray(near.part.vel)
-    sums = kernels.sphere_sums(near.tree(), mass, vel, centres.pos, radius, stage.box)
+        around = stage.with_ghosts(stage.open_leaves(reach)[1], whole=True)
+    mass, vel = jnp.asarray(around.part.mass), jnp.asarray(around.part.vel)
+    sums = kernels.sphere_sums(around.tree(), mass, vel, centres.pos, radius, stage.box)
     # Without velocities, their columns have no rows.
     with_rows = [column for column in sums if len(column) == len(radius)]
     return [*stage.send_back(with_rows), *sums[len(with_rows) :]]
@@ -204,10 +204,10 @@ def _named(num: jax.Array, sums: list[jax.Array], dims: int, moving: bool) -> Sp
     count, mass, centre, size, largest, shape, *speeds = sums
     if moving and speeds[0].shape[0] < count.shape[0]:  # the sums of an empty set
         speeds = [jnp.zeros((count.shape[0], *column.shape[1:]), column.dtype) for column in speeds]
-    lost = jnp.zeros(count.shape, bool)
+    is_lost = jnp.zeros(count.shape, bool)
     for column in (mass, size, largest, *(speeds if moving else [])):
-        lost |= (count > 0) & ~jnp.isfinite(column).all(axis=tuple(range(1, column.ndim)))
-    row = first_row(lost)
+        is_lost |= (count > 0) & ~jnp.isfinite(column).all(axis=tuple(range(1, column.ndim)))
+    row = first_row(is_lost)
     count = comm.after(count, comm.check(0, row >= 0, [row], _LOST % mass.dtype))
     velocity, dispersion, rotation = speeds if moving else [None] * 3
     return SphereProperties(

@@ -42,31 +42,31 @@ def exact_bins(arguments: dict[str, Any]) -> PairBins:
     return bins
 
 
-def as_bins(given: dict[str, Any], dims: int) -> PairBins:
+def as_bins(edges: dict[str, Any], dims: int) -> PairBins:
     """Return the bins of a pair count.
 
     Args:
-        given: The arguments ``mode``, ``edges``, ``edges_b`` and ``los`` by name.
+        edges: The arguments ``mode``, ``edges``, ``edges_b`` and ``los`` by name.
         dims: Number of dimensions.
 
     Raises:
         TypeError: If edges are not numbers.
         ValueError: If an argument is invalid.
     """
-    mode, second, los = given["mode"], given["edges_b"], given["los"]
+    mode, second, los = edges["mode"], edges["edges_b"], edges["los"]
     check_word(mode, "mode", MODES)
     if mode == "r":
         if second is not None:
             raise ValueError(
                 "edges_b are edges of pi or mu, which mode='r' does not use; leave them out, or use another mode."
             )
-        return PairBins(mode, _edges(given["edges"], "edges"), None, -1)
+        return PairBins(mode, _edges(edges["edges"], "edges"), None, -1)
     if second is None:
         raise ValueError(f"mode={mode!r} needs edges_b, the edges of {_SECOND[mode]}.")
     if dims not in (2, 3):
         raise ValueError(f"mode={mode!r} needs positions in 2 or 3 dimensions, but these have {dims}.")
     edges_b = _edges(second, "edges_b", 1.0 if mode == "s_mu" else np.inf)
-    return PairBins(mode, _edges(given["edges"], "edges"), edges_b, _line_of_sight(los, dims))
+    return PairBins(mode, _edges(edges["edges"], "edges"), edges_b, _line_of_sight(los, dims))
 
 
 def _line_of_sight(los: Any, dims: int) -> int:
@@ -91,7 +91,7 @@ def sight_faults(bins: PairBins, box: Exact) -> list[comm.Fault]:
     return [comm.Fault(periodic, [], _NO_MIDDLE)]
 
 
-def _edges(edges: Any, name: str, most: float = np.inf) -> Exact:
+def _edges(edges: Any, name: str, largest: float = np.inf) -> Exact:
     if isinstance(edges, Exact):
         return edges
     check_no_unit(edges, name)
@@ -99,20 +99,20 @@ def _edges(edges: Any, name: str, most: float = np.inf) -> Exact:
     if len(shape) != 1 or shape[0] < 2:
         raise ValueError(f"{name} must be an array (b + 1,) of at least two ascending numbers; its shape is {shape}.")
     if is_concrete(edges):
-        return _known(edges, name, most)
+        return _known(edges, name, largest)
     numbers = exact(edges, shape)
     number = jnp.asarray(numbers.words)[:, 0]  # the other words of a traced number are 0
     order = in_order(number)
-    good = jnp.all(is_length(number)) & jnp.all(order[1:] > order[:-1]) & (number[-1] <= most)
-    sentence = _BAD.format(name) if most == np.inf else _BAD_COSINES
-    return comm.after(numbers, comm.check(jnp.int32(0), ~good, [], sentence))
+    is_valid = jnp.all(is_length(number)) & jnp.all(order[1:] > order[:-1]) & (number[-1] <= largest)
+    sentence = _BAD.format(name) if largest == np.inf else _BAD_COSINES
+    return comm.after(numbers, comm.check(jnp.int32(0), ~is_valid, [], sentence))
 
 
-def _known(edges: Any, name: str, most: float) -> Exact:
+def _known(edges: Any, name: str, largest: float) -> Exact:
     values = check_real(edges, name)
     if not (np.all(values[1:] > values[:-1]) and values[0] >= 0):
         raise ValueError(f"{name} are {shown(values)}; they must be strictly ascending and at least 0.")
-    if values[-1] > most:
+    if values[-1] > largest:
         raise ValueError(f"{name} are {shown(values)}; they are cosines, so they must be at most 1.")
     check_range(values[np.isfinite(values)], name, may_be_small=True)
     return exact(edges, values.shape)

@@ -173,8 +173,8 @@ def pair_counts(
         raise ValueError("query_weights needs queries; without queries, weights applies to both particles of a pair.")
     sources.data, faults = _columns(sources, weights, regions, count, "")
     if separate is not None:
-        separate.data, more = _columns(separate, query_weights, query_regions, count, " of the queries")
-        faults += more
+        separate.data, query_faults = _columns(separate, query_weights, query_regions, count, " of the queries")
+        faults += query_faults
     faults += sight_faults(bins, box)
     numbers, sums = Pairs(sources, separate, bins, box, count, separations, cfg, faults).counted()
     counts = _named(numbers, sums, bins, count, separations)
@@ -222,12 +222,12 @@ def _check_regions(regions: Any, query_regions: Any, num_regions: Any, separate:
 
 
 def _columns(
-    given: InputParticles, weight: ArrayLike | None, region: ArrayLike | None, regions: int, of: str
+    particles: InputParticles, weight: ArrayLike | None, region: ArrayLike | None, regions: int, of: str
 ) -> tuple[Any, list[comm.Fault]]:
     """Return the weights and regions of a set, and their possible faults.
 
     Args:
-        given: The set.
+        particles: The set.
         weight: ``(n,)``, or None.
         region: ``(n,)`` integers, or None.
         regions: Number of regions.
@@ -237,7 +237,7 @@ def _columns(
         TypeError: For arguments of a wrong type.
         ValueError: For other invalid arguments.
     """
-    pos, num = given.pos, given.num
+    pos, num = particles.pos, particles.num
     weight, faults = checked_weights(weight, pos, num, of)
     if region is not None:
         check_one_a_particle(region, pos, f"region{of}")
@@ -254,18 +254,18 @@ def _columns(
 def _named(counts: jax.Array, sums: jax.Array, bins: PairBins, regions: int, separations: bool) -> PairCounts:
     """Return counts and sums with their names. Raise on every rank if a sum exceeds the range of its dtype."""
     shape = bins.shape()
-    found = PairCounts(count=WideCounts(counts[0].reshape(*shape, 2)))
+    result = PairCounts(count=WideCounts(counts[0].reshape(*shape, 2)))
     if regions:
-        found.region_count = WideCounts(counts[1:].reshape(regions, *shape, 2))
+        result.region_count = WideCounts(counts[1:].reshape(regions, *shape, 2))
     if sums.shape[0] == 0:
-        return found
-    lost = ~jnp.isfinite(sums).all()
-    what = (" and separations", " or another unit of length") if separations else ("", "")
-    message = _LOST % (what[0], sums.dtype, what[1])
-    sums = comm.after(sums, kernels.check(jnp.int32(0), lost, [], message)).reshape(-1, *shape, sums.shape[-1])
+        return result
+    is_lost = ~jnp.isfinite(sums).all()
+    words = (" and separations", " or another unit of length") if separations else ("", "")
+    message = _LOST % (words[0], sums.dtype, words[1])
+    sums = comm.after(sums, kernels.check(jnp.int32(0), is_lost, [], message)).reshape(-1, *shape, sums.shape[-1])
     if separations:
-        sums, found.separation = sums[:-1], WideSums(sums[-1])
+        sums, result.separation = sums[:-1], WideSums(sums[-1])
     if sums.shape[0] > 0:
-        found.weight = WideSums(sums[0])
-        found.region_weight = WideSums(sums[1:]) if regions else None
-    return found
+        result.weight = WideSums(sums[0])
+        result.region_weight = WideSums(sums[1:]) if regions else None
+    return result

@@ -116,30 +116,37 @@ def pairs_within(
     """
     cfg = without_masses(checked_config(cfg, RadiusConfig))
     sources, separate, query_set, box = read_sets(part, boxsize, queries)
-    pos, query, same = sources.pos, query_set.pos, separate is None
+    pos, query, is_one_set = sources.pos, query_set.pos, separate is None
     radii = as_one_radius(radius, (query_set.num_rows,), query_set.num)
     check_capacity(capacity)
-    _check_full(full, same, radii)
+    _check_full(full, is_one_set, radii)
     requested = _requested_quantities(quantities)
     faults = _faults(radii, box, pos, sources.num, "")
-    if not same:
+    if not is_one_set:
         faults += _faults(radii, box, query, query_set.num, " of the queries")
     prepared = prepare_search(SearchArguments(sources, separate, radii, box, cfg, faults, numbered=True))
-    half = same and not full
+    half = is_one_set and not full
     list_capacity = choose_capacity("pairs", capacity, (_USUAL // 2 if half else _USUAL) * query.shape[0], 2**31 - 1)
     vectors, shifts = bool(requested & set("Dd")), bool(requested & set("SDd"))
-    search = _search_of(prepared, box, same=same, half=half, shifts=shifts, vectors=vectors)
-    starts = prepared.starts if same or prepared.starts is None else starts_of_ranks(query_set.num)
+    search = _search_of(prepared, box, same=is_one_set, half=half, shifts=shifts, vectors=vectors)
+    starts = prepared.starts if is_one_set or prepared.starts is None else starts_of_ranks(query_set.num)
     fill = (-1, -1, *(0,) * shifts, *(0, jnp.inf) * vectors)
     entry = _entry_bytes(pos, shifts, vectors)
     splits, columns = Listing(prepared, list_capacity, "pairs", fill, entry, search, box, starts).lists()
-    found = dict(zip("ijSDd", columns, strict=False))
+    lists = dict(zip("ijSDd", columns, strict=False))
     if vectors:
         first = None if starts is None else starts[comm.get_rank_info()[0]]
-        which = found["i"], found["j"], found["S"], first, prepared.starts
-        found["D"], found["d"] = _differentiable(query, pos, box, found["D"], found["d"], which)
-    shift, vector, distance = (found[letter] if letter in requested else None for letter in "SDd")
-    return PairLists(i=found["i"], j=found["j"], shift=shift, vector=vector, distance=distance, num=splits[-1])
+        pair_rows = lists["i"], lists["j"], lists["S"], first, prepared.starts
+        lists["D"], lists["d"] = _differentiable(query, pos, box, lists["D"], lists["d"], pair_rows)
+    shift, vector, distance = (lists[letter] if letter in requested else None for letter in "SDd")
+    return PairLists(
+        i=lists["i"],
+        j=lists["j"],
+        shift=shift,
+        vector=vector,
+        distance=distance,
+        num=splits[-1],
+    )
 
 
 def _entry_bytes(pos: jax.Array, shifts: bool, vectors: bool) -> int:
@@ -153,8 +160,8 @@ def _search_of(prepared: PreparedSearch, box: Exact, **options: Any) -> Callable
     def search(
         source_ids: jax.Array, query_ids: Any, rows: jax.Array | None, radius: Exact, space: Space
     ) -> tuple[jax.Array, ...]:
-        own = prepared.sources, source_ids, prepared.queries, rows, query_ids
-        return kernels.pairs_within(*own, radius, box, space.size, padded=space.padded, **options)
+        arrays = prepared.sources, source_ids, prepared.queries, rows, query_ids
+        return kernels.pairs_within(*arrays, radius, box, space.size, padded=space.padded, **options)
 
     return search
 
@@ -168,10 +175,10 @@ def _requested_quantities(quantities: Any) -> set[str]:
     return set(quantities)
 
 
-def _check_full(full: Any, same: bool, radii: Radii) -> None:
+def _check_full(full: Any, is_one_set: bool, radii: Radii) -> None:
     if not isinstance(full, (bool, np.bool_)):
         raise TypeError(f"full must be True or False, known when the function is traced, not {full!r}.")
-    if same and not full and radii.of_each is not None:
+    if is_one_set and not full and radii.of_each is not None:
         raise ValueError(
             "with one radius per particle, i may reach j while j does not reach i, so a list with every pair once "
             "is ambiguous; pass full=True, or one radius for all, such as the largest."
@@ -190,7 +197,7 @@ def _faults(radii: Radii, box: Exact, pos: jax.Array, num: int | jax.Array, of: 
 
 @jax.custom_jvp
 def _differentiable(
-    query: jax.Array, pos: jax.Array, box: Exact, vector: jax.Array, distance: jax.Array, which: Any
+    query: jax.Array, pos: jax.Array, box: Exact, vector: jax.Array, distance: jax.Array, pair_rows: Any
 ) -> tuple[jax.Array, jax.Array]:
     """Return vectors and distances with their derivatives with respect to positions and box lengths.
 
@@ -200,10 +207,10 @@ def _differentiable(
         box: Periodic box.
         vector: The vectors.
         distance: The distances.
-        which: The query number, source number and shift of each entry; the number of this rank's first query; and the
-            number of the first source of each rank. If the last two are None, numbers are rows.
+        pair_rows: The query number, source number and shift of each entry; the number of this rank's first query; and
+            the number of the first source of each rank. If the last two are None, numbers are rows.
     """
-    del query, pos, box, which
+    del query, pos, box, pair_rows
     return vector, distance
 
 
@@ -211,16 +218,18 @@ def _differentiable(
 def _differentiable_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> Any:
     query, pos, box, vector, distance, (i, j, shift, first, starts) = primals
     changes = tangents[1]
-    own, near = jnp.maximum(i if first is None else i - first, 0), jnp.maximum(j, 0)
+    query_row, source_row = jnp.maximum(i if first is None else i - first, 0), jnp.maximum(j, 0)
     if starts is not None:
         # Gather the positions of all ranks on each rank.
         changes = comm.all_gather(changes).reshape(-1, pos.shape[1])
-        rank = jnp.searchsorted(starts, near, side="right").astype(jnp.int32) - 1
-        near = rank * pos.shape[0] + near - starts[rank]
+        rank = jnp.searchsorted(starts, source_row, side="right").astype(jnp.int32) - 1
+        source_row = rank * pos.shape[0] + source_row - starts[rank]
     length = jax.jvp(lambda box: jnp.asarray(exact_to_float(box), vector.dtype), (box,), (tangents[2],))[1]
     exists = (j >= 0)[:, None]
-    change = jnp.where(exists, changes[near] - tangents[0][own] + shift.astype(vector.dtype) * length[None], 0)
+    change = jnp.where(
+        exists, changes[source_row] - tangents[0][query_row] + shift.astype(vector.dtype) * length[None], 0
+    )
     # Call `_differentiable` again, because the second derivative needs its rule too.
-    known = _differentiable(query, pos, box, vector, distance, (i, j, shift, first, starts))
-    along = jnp.sum(unit(known[0]) * change, axis=-1)
-    return known, (change, along)
+    primal_out = _differentiable(query, pos, box, vector, distance, (i, j, shift, first, starts))
+    along = jnp.sum(unit(primal_out[0]) * change, axis=-1)
+    return primal_out, (change, along)

@@ -28,8 +28,8 @@ class Pairs:
     """The arguments of a pair count.
 
     Attributes:
-        one: The first set. Its data are weights and regions, or None.
-        other: The second set, in the same form. None for pairs within one set.
+        first: The first set. Its data are weights and regions, or None.
+        second: The second set, in the same form. None for pairs within one set.
         bins: Bins.
         box: Periodic box.
         regions: Number of regions.
@@ -38,8 +38,8 @@ class Pairs:
         faults: Possible faults other than those of the positions.
     """
 
-    one: InputParticles
-    other: InputParticles | None
+    first: InputParticles
+    second: InputParticles | None
     bins: PairBins
     box: Exact
     regions: int
@@ -52,27 +52,27 @@ class Pairs:
 
         With ``separations``, the last row of the sums holds those of the separations.
         """
-        sources, queries = (self.one, None) if self.other is None else (self.other, self.one)
+        sources, queries = (self.first, None) if self.second is None else (self.second, self.first)
         stage = prepare_stage(sources, queries, self.box, self.cfg, "pair_ghosts", self.faults)
-        own = PairSet(stage.queries.tree(), *stage.queries.data)
-        if self.other is not None:
-            near = self._around(stage, lower_only=False)
-            others = PairSet(near.tree(), *near.data)
-            return of_all_ranks(*self._count(own, others))
-        inner = self._count(own, None)
+        query_set = PairSet(stage.queries.tree(), *stage.queries.data)
+        if self.second is not None:
+            around = self._around(stage, lower_only=False)
+            source_set = PairSet(around.tree(), *around.data)
+            return of_all_ranks(*self._count(query_set, source_set))
+        inner = self._count(query_set, None)
         if not stage.is_distributed:
             return of_all_ranks(*inner)
-        outer = self._count(own, self._ghosts(stage))
+        outer = self._count(query_set, self._ghosts(stage))
         # Count pairs between ranks in both orders.
         sums = add_sums(inner[1], add_sums(outer[1], outer[1]))
         return of_all_ranks(add_counts(inner[0], outer[0], outer[0]), sums)
 
-    def _count(self, own: PairSet, others: PairSet | None) -> Words:
-        counts, sums = kernels.pair_counts(own, others, self.bins, self.box, self.regions)
+    def _count(self, query_set: PairSet, source_set: PairSet | None) -> Words:
+        counts, sums = kernels.pair_counts(query_set, source_set, self.bins, self.box, self.regions)
         if not self.separations:
             return counts, sums
         # The kernel counts most pairs together, but needs each pair for its separation. So it runs a second time.
-        sets = own._replace(region=None), None if others is None else others._replace(region=None)
+        sets = query_set._replace(region=None), None if source_set is None else source_set._replace(region=None)
         of_separations = kernels.pair_counts(*sets, self.bins, self.box, 0, separations=True)[1]
         return counts, jnp.concatenate([sums, of_separations])
 
@@ -83,11 +83,11 @@ class Pairs:
 
     def _ghosts(self, stage: Stage) -> PairSet:
         """Return the ghosts of higher ranks alone, which follow the rank's own particles."""
-        near, own = self._around(stage, lower_only=True), stage.sources.num
-        size = near.pos.shape[0]
-        rows = jnp.minimum(own + jnp.arange(size, dtype=jnp.int32), size - 1)
-        data = jax.tree.map(lambda column: kernels.gather_rows(column, rows), near.data)
-        return PairSet(near.select(rows, near.num - own, self.cfg.tree).tree(), *data)
+        around, num_sources = self._around(stage, lower_only=True), stage.sources.num
+        size = around.pos.shape[0]
+        rows = jnp.minimum(num_sources + jnp.arange(size, dtype=jnp.int32), size - 1)
+        data = jax.tree.map(lambda column: kernels.gather_rows(column, rows), around.data)
+        return PairSet(around.select(rows, around.num - num_sources, self.cfg.tree).tree(), *data)
 
 
 def of_all_ranks(counts: jax.Array, sums: jax.Array) -> tuple[jax.Array, jax.Array]:

@@ -99,7 +99,7 @@ def _propagate_carries(limbs: jax.Array) -> jax.Array:
 
 def add_counts(*words: jax.Array) -> jax.Array:
     """Add counts given by their words ``(..., 2)``."""
-    return _propagate_carries(sum((_limbs(one) for one in words[1:]), _limbs(words[0])))
+    return _propagate_carries(sum((_limbs(count) for count in words[1:]), _limbs(words[0])))
 
 
 def counts_of_all_ranks(words: jax.Array) -> jax.Array:
@@ -115,28 +115,30 @@ def _two_sum(a: jax.Array, b: jax.Array) -> tuple[jax.Array, jax.Array]:
     return total, (a - (total - part)) + (b - part)
 
 
-def add_sums(one: jax.Array, other: jax.Array) -> jax.Array:
+def add_sums(a: jax.Array, b: jax.Array) -> jax.Array:
     """Add numbers given by their words ``(..., w)``. Three words keep at least 48 bits."""
-    if one.shape[-1] == 1:
-        return one + other
-    (one, other), exponent = _alike(one, other)
-    first, rest = _two_sum(one[..., 0], other[..., 0])
-    second, last = _two_sum(one[..., 1], other[..., 1])
-    second, more = _two_sum(second, rest)
-    third = last + more + one[..., 2] + other[..., 2]
+    if a.shape[-1] == 1:
+        return a + b
+    (a, b), exponent = _alike(a, b)
+    first, error = _two_sum(a[..., 0], b[..., 0])
+    second, last = _two_sum(a[..., 1], b[..., 1])
+    second, second_error = _two_sum(second, error)
+    third = last + second_error + a[..., 2] + b[..., 2]
     # Normalise, so that words do not overlap after any number of additions.
     second, third = _two_sum(second, third)
-    first, rest = _two_sum(first, second)
-    second, third = _two_sum(rest, third)
+    first, error = _two_sum(first, second)
+    second, third = _two_sum(error, third)
     return jnp.stack([first, second, third, exponent], axis=-1)
 
 
 def _alike(*words: jax.Array) -> tuple[list[jax.Array], jax.Array]:
     """Scale three words of each number to one exponent, the largest among nonzero numbers; also return it."""
-    least = jnp.asarray(-(2.0**15), jnp.float32)
-    largest = functools.reduce(jnp.maximum, [jnp.where(one[..., 0] == 0, least, one[..., 3]) for one in words])
-    scaled = [one[..., :3] * power_of_two(jnp.minimum(one[..., 3] - largest, 0))[..., None] for one in words]
-    return scaled, jnp.where(largest == least, 0, largest)
+    min_exponent = jnp.asarray(-(2.0**15), jnp.float32)
+    largest = functools.reduce(
+        jnp.maximum, [jnp.where(word[..., 0] == 0, min_exponent, word[..., 3]) for word in words]
+    )
+    scaled = [word[..., :3] * power_of_two(jnp.minimum(word[..., 3] - largest, 0))[..., None] for word in words]
+    return scaled, jnp.where(largest == min_exponent, 0, largest)
 
 
 def sums_of_all_ranks(words: jax.Array) -> jax.Array:

@@ -76,33 +76,33 @@ def sph_derivative(
         array([3., 3.], dtype=float32)
     """
     cfg = checked_config(cfg, RadiusConfig)
-    given, _, _, box = read_sets(part, boxsize, None)
+    sources, _, _, box = read_sets(part, boxsize, None)
     part = particles_of(part)
     if derivative is None:
         raise ValueError("derivative is None; it must be gradient, divergence or curl.")
-    values = checked_values(part, field, given, "field")
-    what = Derivative.of(derivative, values.shape[1:], given.dims)
-    mass = _relative(checked_values(part, None, given).astype(values.dtype))
-    lengths = as_lengths(h, (given.num_rows,), "h")
-    args = SumArguments(given, None, (lengths, lengths), box, SmoothingKernel(kernel, truncate, "gather"), cfg)
-    columns = what.columns(values)
+    values = checked_values(part, field, sources, "field")
+    kind = Derivative.of(derivative, values.shape[1:], sources.dims)
+    mass = _relative(checked_values(part, None, sources).astype(values.dtype))
+    lengths = as_lengths(h, (sources.num_rows,), "h")
+    args = SumArguments(sources, None, (lengths, lengths), box, SmoothingKernel(kernel, truncate, "gather"), cfg)
+    columns = kind.columns(values)
     weighed = jnp.concatenate([mass[:, None], mass[:, None] * columns], axis=1)
     # Compute both sums without the powers of h that cancel in their quotient.
-    dims = given.dims
+    dims = sources.dims
     slopes = summed(args, weighed, (0, 1), dims).reshape(len(columns), columns.shape[1] + 1, dims)
     # The difference loses no more digits than the rounding of the field did, because the sum of mass slopes is not
     # above the sum of their absolute values.
     change = slopes[:, 1:] - columns[:, :, None] * slopes[:, :1]
-    used = jnp.arange(len(columns), dtype=jnp.int32) < given.num
+    used = jnp.arange(len(columns), dtype=jnp.int32) < sources.num
     density = jnp.where(used, summed(args, mass[:, None], (0, 0), dims)[:, 0], 1)
-    found = jnp.where(used[:, None, None], change / density[:, None, None], 0)
-    row = first_row(~jnp.isfinite(found).all(axis=(1, 2)))
-    found = comm.after(found, comm.check(0, row >= 0, [row], _NO_MASS % found.dtype))
-    return what.of_gradient(found)
+    result = jnp.where(used[:, None, None], change / density[:, None, None], 0)
+    row = first_row(~jnp.isfinite(result).all(axis=(1, 2)))
+    result = comm.after(result, comm.check(0, row >= 0, [row], _NO_MASS % result.dtype))
+    return kind.of_gradient(result)
 
 
 def _relative(mass: jax.Array) -> jax.Array:
     """Divide masses by a power of two, so that the largest over all ranks is from 1 to 2."""
-    most = jnp.max(jnp.abs(jax.lax.stop_gradient(mass)), initial=0)
-    (most,) = comm.all_max(most[None])
-    return scaled_product(mass, jnp.ones((), mass.dtype), -exponent_of(most))
+    largest = jnp.max(jnp.abs(jax.lax.stop_gradient(mass)), initial=0)
+    (largest,) = comm.all_max(largest[None])
+    return scaled_product(mass, jnp.ones((), mass.dtype), -exponent_of(largest))

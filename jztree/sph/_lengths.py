@@ -58,8 +58,8 @@ def as_lengths(lengths: Any, rows: tuple[int, ...], name: str) -> Radii:
 def lengths_faults(lengths: Radii, num: int | jax.Array, name: str) -> list[comm.Fault]:
     """Return the possible faults of lengths. Only the first ``num`` rows count."""
     value = _numbers(lengths)
-    good = (value > 0) & (value < jnp.inf) & ~is_subnormal(value)
-    return [row_fault(~good, None if lengths.of_each is None else num, _BAD % (name, value.dtype))]
+    is_valid = (value > 0) & (value < jnp.inf) & ~is_subnormal(value)
+    return [row_fault(~is_valid, None if lengths.of_each is None else num, _BAD % (name, value.dtype))]
 
 
 def range_faults(
@@ -80,20 +80,20 @@ def range_faults(
     num, num_queries = nums
     kind = jnp.finfo(value.dtype)
     widest = jax.dtypes.canonicalize_dtype(np.float64)  # one dtype for all three, because users may forbid promotion
-    sources, queries = (_numbers(one).astype(widest) for one in lengths)
+    sources, queries = (_numbers(lengths_of_set).astype(widest) for lengths_of_set in lengths)
     used = jnp.arange(value.shape[0], dtype=jnp.int32) < num
-    most = jnp.max(jnp.abs(jax.lax.stop_gradient(value)), initial=0).astype(widest)
+    largest = jnp.max(jnp.abs(jax.lax.stop_gradient(value)), initial=0).astype(widest)
     if lengths[0].of_each is not None:
         sources = jnp.where(used, sources, jnp.inf)
-    least = jnp.min(jnp.where(sources > 0, sources, jnp.inf), initial=jnp.inf)
-    most, not_least = comm.all_max(jnp.stack([jnp.log2(most), -jnp.log2(least)]))
+    smallest = jnp.min(jnp.where(sources > 0, sources, jnp.inf), initial=jnp.inf)
+    largest, not_least = comm.all_max(jnp.stack([jnp.log2(largest), -jnp.log2(smallest)]))
     volume = {"gather": jnp.log2(queries), "scatter": jnp.full_like(queries, -not_least)}.get(
         form, jnp.minimum(jnp.log2(queries), -not_least)
     )
     # Terms below the range lose digits long before the largest term vanishes.
-    lost = (most + float(np.log2(norm)) - powers * volume < kind.minexp + kind.nmant) & (most > -jnp.inf)
+    vanishes = (largest + float(np.log2(norm)) - powers * volume < kind.minexp + kind.nmant) & (largest > -jnp.inf)
     rows = None if lengths[1].of_each is None else num_queries
-    return [row_fault(lost & (queries > 0), rows, _TOO_SMALL % value.dtype)]
+    return [row_fault(vanishes & (queries > 0), rows, _TOO_SMALL % value.dtype)]
 
 
 def _numbers(lengths: Radii) -> jax.Array:

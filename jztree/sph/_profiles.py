@@ -117,10 +117,10 @@ def profile_of(name: Any, dims: int, truncate: Any) -> Profile:
             f"kernel {name!r} supports 1 to 3 dimensions, not {dims}; use 'gaussian' or 'top_hat', which support up "
             "to 8."
         )
-    chosen = sph_kernel_of(name, dims)
-    if not chosen.power:
-        return Profile(_CUBIC_SPLINE, (chosen.norm, 0.0, *nothing))
-    return Profile(_POLYNOMIAL, (chosen.norm, 0.0, *_with_derivatives(chosen.power, chosen.coefficients)))
+    kernel = sph_kernel_of(name, dims)
+    if not kernel.power:
+        return Profile(_CUBIC_SPLINE, (kernel.norm, 0.0, *nothing))
+    return Profile(_POLYNOMIAL, (kernel.norm, 0.0, *_with_derivatives(kernel.power, kernel.coefficients)))
 
 
 def _checked_truncate(truncate: Any) -> float:

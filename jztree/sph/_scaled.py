@@ -43,7 +43,7 @@ def scaled_product(fixed: jax.Array, moving: jax.Array, exponent: jax.Array) -> 
     """
     shape = jnp.broadcast_shapes(fixed.shape, moving.shape, exponent.shape)
     arguments = fixed, moving.astype(fixed.dtype), exponent
-    return _product.bind(*(jnp.broadcast_to(one, shape) for one in arguments))
+    return _product.bind(*(jnp.broadcast_to(array, shape) for array in arguments))
 
 
 # All arrays have one shape. It is a primitive because the derivative must be linear, and cannot be derived from the
@@ -58,13 +58,13 @@ def _result(*factors: Any) -> Any:
 
 @jax.jit
 def _run(fixed: jax.Array, moving: jax.Array, exponent: jax.Array) -> jax.Array:
-    digits, own = _parts(fixed)
-    most = jnp.finfo(digits.dtype).maxexp - 2
-    found, left = moving * digits, jnp.clip(exponent + own, -4 * most, 4 * most)
+    digits, fixed_exponent = _parts(fixed)
+    max_step = jnp.finfo(digits.dtype).maxexp - 2
+    product, exponent_left = moving * digits, jnp.clip(exponent + fixed_exponent, -4 * max_step, 4 * max_step)
     for _ in range(4):
-        step = jnp.clip(left, -most, most)
-        found, left = found * _power_of_two(step, digits.dtype), left - step
-    return found
+        step = jnp.clip(exponent_left, -max_step, max_step)
+        product, exponent_left = product * _power_of_two(step, digits.dtype), exponent_left - step
+    return product
 
 
 _product.def_impl(_run)
@@ -75,11 +75,11 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
     fixed, moving, exponent = primals
     by_fixed, by_moving, _ = tangents
     changes = []
-    for other, change in ((moving, by_fixed), (fixed, by_moving)):
+    for constant, change in ((moving, by_fixed), (fixed, by_moving)):
         if not isinstance(change, ad.Zero):
-            changes.append(_product.bind(other, change, exponent))
-    found = _product.bind(*primals)
-    return found, functools.reduce(jnp.add, changes) if changes else ad.Zero(jax.typeof(found).to_tangent_aval())
+            changes.append(_product.bind(constant, change, exponent))
+    product = _product.bind(*primals)
+    return product, functools.reduce(jnp.add, changes) if changes else ad.Zero(jax.typeof(product).to_tangent_aval())
 
 
 def _transposed(change: Any, fixed: Any, moving: Any, exponent: Any) -> list[Any]:
@@ -91,11 +91,11 @@ def _transposed(change: Any, fixed: Any, moving: Any, exponent: Any) -> list[Any
 
 def _mapped(arrays: Sequence[jax.Array], dims: Sequence[int | None]) -> Any:
     size = next(array.shape[dim] for array, dim in zip(arrays, dims, strict=True) if dim is not None)
-    each = [
+    operands = [
         jnp.broadcast_to(array, (size, *array.shape)) if dim is None else jnp.moveaxis(array, dim, 0)
         for array, dim in zip(arrays, dims, strict=True)
     ]
-    return _product.bind(*each), 0
+    return _product.bind(*operands), 0
 
 
 ad.primitive_jvps[_product] = _jvp
@@ -113,20 +113,20 @@ def _parts(number: jax.Array) -> tuple[jax.Array, jax.Array]:
         NaN, ``digits`` is the number itself.
     """
     kind = jnp.finfo(number.dtype)
-    one = kind.maxexp - 1  # the stored exponent of 1
+    bias = kind.maxexp - 1  # the stored exponent of 1
     bits = jax.lax.bitcast_convert_type(number, f"int{kind.bits}")
-    sign, rest = bits & jnp.iinfo(bits.dtype).min, bits & jnp.iinfo(bits.dtype).max
-    tiny = rest < 1 << kind.nmant
+    sign, magnitude = bits & jnp.iinfo(bits.dtype).min, bits & jnp.iinfo(bits.dtype).max
+    tiny = magnitude < 1 << kind.nmant
     # Subnormal numbers are integer multiples of the smallest.
-    whole = jax.lax.bitcast_convert_type(rest.astype(number.dtype), bits.dtype)
-    rest = jnp.where(tiny, whole, rest)
-    exponent = (rest >> kind.nmant) - one + jnp.where(tiny, 1 - one - kind.nmant, 0)
-    fraction = rest & ((1 << kind.nmant) - 1)
-    digits = jax.lax.bitcast_convert_type(sign | fraction | (one << kind.nmant), number.dtype)
+    normal_bits = jax.lax.bitcast_convert_type(magnitude.astype(number.dtype), bits.dtype)
+    magnitude = jnp.where(tiny, normal_bits, magnitude)
+    exponent = (magnitude >> kind.nmant) - bias + jnp.where(tiny, 1 - bias - kind.nmant, 0)
+    fraction = magnitude & ((1 << kind.nmant) - 1)
+    digits = jax.lax.bitcast_convert_type(sign | fraction | (bias << kind.nmant), number.dtype)
     finite = jnp.isfinite(number)
-    digits = jnp.where(finite, jnp.where(rest == 0, 0, digits), number)
+    digits = jnp.where(finite, jnp.where(magnitude == 0, 0, digits), number)
     # 0 stays 0 for any other factors.
-    return digits, jnp.where(finite, jnp.where(rest == 0, -8 * one, exponent), 0).astype(jnp.int32)
+    return digits, jnp.where(finite, jnp.where(magnitude == 0, -8 * bias, exponent), 0).astype(jnp.int32)
 
 
 def _power_of_two(exponent: jax.Array, dtype: jnp.dtype) -> jax.Array:

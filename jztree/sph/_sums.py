@@ -162,12 +162,12 @@ def kernel_sums(
     sources, separate, _, box = read_sets(part, boxsize, queries)
     rows = checked_values(particles_of(part), values, sources)
     lengths = _lengths_of_both(h, query_h, sources, separate, form)
-    what = Derivative.of(derivative, rows.shape[1:], sources.dims)
+    kind = Derivative.of(derivative, rows.shape[1:], sources.dims)
     args = SumArguments(sources, separate, lengths, box, SmoothingKernel(kernel, truncate, form), cfg)
-    return what.shaped(summed(args, what.columns(rows), what.term()), sources.dims)
+    return kind.shaped(summed(args, kind.columns(rows), kind.term()), sources.dims)
 
 
-def checked_values(part: Any, values: Any, given: InputParticles, name: str = "values") -> jax.Array:
+def checked_values(part: Any, values: Any, sources: InputParticles, name: str = "values") -> jax.Array:
     """Return the values to sum, ``(n, ...)``, in the dtype of the sums.
 
     Padding, which may hold NaN, becomes 0, because derivatives multiply it by changes of 0.
@@ -175,14 +175,14 @@ def checked_values(part: Any, values: Any, given: InputParticles, name: str = "v
     Args:
         part: The particles.
         values: The values. None means the masses of ``part``.
-        given: The same particles, parsed.
+        sources: The same particles, parsed.
         name: Name of the argument.
 
     Raises:
         TypeError: If the values are not an array of real numbers.
         ValueError: If they do not have one row per particle.
     """
-    pos = given.pos
+    pos = sources.pos
     if values is None:
         mass = check_mass(part)
         values = jnp.ones((), pos.dtype) if mass is None else jnp.asarray(mass)
@@ -202,24 +202,28 @@ def checked_values(part: Any, values: Any, given: InputParticles, name: str = "v
         )
     # For one value per particle, the dtype of the array counts, even if it was made from a Python number.
     values = jnp.asarray(values)  # first, because JAX warns when it cuts other types to 32 bits, but not arrays
-    return _without_padding(values.astype(common_dtype(pos, values.dtype)), given.num)
+    return _without_padding(values.astype(common_dtype(pos, values.dtype)), sources.num)
 
 
 def _lengths_of_both(
-    h: ArrayLike | None, query_h: ArrayLike | None, given: InputParticles, given_query: InputParticles | None, form: str
+    h: ArrayLike | None,
+    query_h: ArrayLike | None,
+    source_set: InputParticles,
+    query_set: InputParticles | None,
+    form: str,
 ) -> tuple[Radii, Radii]:
     """Return smoothing lengths of sources and of queries. Replace unused lengths by the used ones."""
     h, query_h = (lengths if is_given(lengths) else None for lengths in (h, query_h))
     check_word(form, "form", _FORMS)
-    if given_query is None:
+    if query_set is None:
         if query_h is not None:
             raise ValueError(_NO_QUERY)
         if h is None:
             raise TypeError("h is None; pass the smoothing lengths of the particles, a number or one per particle.")
-        both = as_lengths(h, (given.num_rows,), "h")
+        both = as_lengths(h, (source_set.num_rows,), "h")
         return both, both
-    sources = None if h is None else as_lengths(h, (given.num_rows,), "h")
-    queries = None if query_h is None else as_lengths(query_h, (given_query.num_rows,), "query_h")
+    sources = None if h is None else as_lengths(h, (source_set.num_rows,), "h")
+    queries = None if query_h is None else as_lengths(query_h, (query_set.num_rows,), "query_h")
     # An unused length can be any single number. A used length for all particles can replace a missing one.
     if queries is None and sources is not None and (sources.of_each is None or form == "scatter"):
         queries = sources if sources.of_each is None else as_lengths(1.0, (), "query_h")
@@ -266,18 +270,18 @@ class Derivative:
         """Return the number of indices of the values, and of the sums."""
         return {None: (0, 0), "gradient": (0, 1), "divergence": (1, 0), "curl": (0, 1)}[self.kind]
 
-    def shaped(self, found: jax.Array, dims: int) -> jax.Array:
-        q = found.shape[0]
+    def shaped(self, sums: jax.Array, dims: int) -> jax.Array:
+        q = sums.shape[0]
         if self.kind == "divergence":
-            return found.reshape(q, *self.shape[:-1])
+            return sums.reshape(q, *self.shape[:-1])
         if self.kind is None:
-            return found.reshape(q, *self.shape)
-        return self.of_gradient(found.reshape(q, *self.shape, dims))
+            return sums.reshape(q, *self.shape)
+        return self.of_gradient(sums.reshape(q, *self.shape, dims))
 
-    def of_gradient(self, found: jax.Array) -> jax.Array:
+    def of_gradient(self, sums: jax.Array) -> jax.Array:
         """Return this derivative from the derivatives of every column by every component."""
-        dims = found.shape[-1]
-        gradient = found.reshape(found.shape[0], *self.shape, dims)
+        dims = sums.shape[-1]
+        gradient = sums.reshape(sums.shape[0], *self.shape, dims)
         if self.kind == "gradient":
             return gradient
         if self.kind == "divergence":
@@ -332,17 +336,17 @@ def summed(args: SumArguments, value: jax.Array, order: tuple[int, int], sum_pow
     faults = _faults(args, value, nums, profile.norm, dims + sum(order) - sum_powers)
     words = None if of_sources.of_each is None else jnp.asarray(of_sources.of_each.words)
     needs = args.kernel.form != "gather" and words is not None
-    least = _largest(of_sources, sources.num) if needs else None
+    min_reach = _largest(of_sources, sources.num) if needs else None
     sources = replace(sources, data=(value, words))
     prepared = prepare_search(
-        SearchArguments(sources, queries, of_queries, box, without_masses(args.cfg), faults, least_reach=least)
+        SearchArguments(sources, queries, of_queries, box, without_masses(args.cfg), faults, least_reach=min_reach)
     )
     # Padding rows are set to 0, and so are their derivatives, which may be NaN.
-    found = _without_padding(
+    sums = _without_padding(
         prepared.stage.send_back(_terms(prepared, profile, args, (*order, sum_powers), box)), nums[1]
     )
-    row = first_row(~jnp.isfinite(found).all(axis=1))
-    return comm.after(found, comm.check(0, row >= 0, [row], _LOST % found.dtype))
+    row = first_row(~jnp.isfinite(sums).all(axis=1))
+    return comm.after(sums, comm.check(0, row >= 0, [row], _LOST % sums.dtype))
 
 
 def _faults(args: SumArguments, value: jax.Array, nums: tuple[Any, Any], norm: float, powers: int) -> list[comm.Fault]:
@@ -384,17 +388,17 @@ def _terms(
     sources = Rows(prepared.sources, _words(of_sources.for_all) if words is None else words)
     together = prepared.queries is None
     queries = sources if prepared.queries is None else Rows(prepared.queries, _query_words(prepared))
-    found = []
+    terms = []
     for form in {"mean_kernel": ("gather", "scatter")}.get(args.kernel.form, (args.kernel.form,)):
         inward, outward, sum_powers = order
         term = KernelTerm(*profile, form, inward, outward, 0, images=False, together=together, sum_powers=sum_powers)
-        found.append(kernel_term(term, value, sources, queries, box))
-    return found[0] if len(found) == 1 else 0.5 * found[0] + 0.5 * found[1]
+        terms.append(kernel_term(term, value, sources, queries, box))
+    return terms[0] if len(terms) == 1 else 0.5 * terms[0] + 0.5 * terms[1]
 
 
-def _words(one: Exact | None) -> jax.Array:
-    assert one is not None
-    return jnp.asarray(one.words).reshape(1, -1)
+def _words(numbers: Exact | None) -> jax.Array:
+    assert numbers is not None
+    return jnp.asarray(numbers.words).reshape(1, -1)
 
 
 def _query_words(prepared: PreparedSearch) -> jax.Array:

@@ -64,8 +64,8 @@ class Rows(NamedTuple):
 
     def arrays(self) -> tuple[jax.Array, ...]:
         """Return all arrays, with positions and smoothing lengths first."""
-        pos, *others = self.tree.arrays
-        return pos, self.h, *(jax.lax.stop_gradient(other) for other in others)
+        pos, *node_arrays = self.tree.arrays
+        return pos, self.h, *(jax.lax.stop_gradient(array) for array in node_arrays)
 
 
 class _Call(NamedTuple):
@@ -131,8 +131,8 @@ _sums = Primitive("jztree_kernel_sums")
 
 @_sums.def_effectful_abstract_eval
 def _result(*arrays: Any, call: _Call) -> Any:
-    known = jax.make_jaxpr(functools.partial(_run, call=call))(*arrays)
-    return known.out_avals[0], known.effects
+    jaxpr = jax.make_jaxpr(functools.partial(_run, call=call))(*arrays)
+    return jaxpr.out_avals[0], jaxpr.effects
 
 
 _sums.def_impl(jax.jit(_run, static_argnames="call"))
@@ -144,8 +144,8 @@ def _mapped(arrays: Sequence[jax.Array], dims: Sequence[int | None], *, call: _C
     moving = [jnp.moveaxis(array, dim, 0) for array, dim in zip(arrays, dims, strict=True) if dim is not None]
 
     def one(rows: list[jax.Array]) -> jax.Array:
-        given = iter(rows)
-        full = [array if dim is None else next(given) for array, dim in zip(arrays, dims, strict=True)]
+        remaining = iter(rows)
+        full = [array if dim is None else next(remaining) for array, dim in zip(arrays, dims, strict=True)]
         return _sums.bind(*full, call=call)
 
     return jax.lax.map(one, moving), 0
@@ -172,11 +172,11 @@ ad.primitive_transposes[_sums] = _transposed
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: _Call) -> tuple[Any, Any]:
     value, _, _, _ = _split(primals)
     value_dot, box_dot, source_dots, query_dots = _split(tangents)
-    sums, others = _sums.bind(*primals, call=call), primals[1:]
+    sums, operands = _sums.bind(*primals, call=call), primals[1:]
     changes = []
     if not isinstance(value_dot, ad.Zero):
-        changes.append(_sums.bind(value_dot, *others, call=call))
-    moved = _Moved(call, value, tuple(others))
+        changes.append(_sums.bind(value_dot, *operands, call=call))
+    moved = _Moved(call, value, tuple(operands))
     for change, by in (
         (box_dot, moved.by_box),
         (source_dots[0], moved.by_source),
@@ -184,8 +184,8 @@ def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, call: _Call) -> tup
         (source_dots[1], moved.by_source_h),
         (query_dots[1], moved.by_query_h),
     ):
-        if not isinstance(change, ad.Zero) and (found := by(change)) is not None:
-            changes.append(found)
+        if not isinstance(change, ad.Zero) and (term := by(change)) is not None:
+            changes.append(term)
     zero = ad.Zero(jax.typeof(sums).to_tangent_aval())
     return sums, functools.reduce(jnp.add, changes) if changes else zero
 
@@ -199,12 +199,12 @@ class _Moved(NamedTuple):
     Attributes:
         call: Static parameters.
         value: The values.
-        others: The arguments after the values.
+        operands: The arguments after the values.
     """
 
     call: _Call
     value: jax.Array
-    others: tuple[jax.Array, ...]
+    operands: tuple[jax.Array, ...]
 
     def by_box(self, change: jax.Array) -> jax.Array:
         _, box, _, _ = self._arguments()
@@ -215,8 +215,8 @@ class _Moved(NamedTuple):
 
     def by_source(self, change: jax.Array) -> jax.Array:
         moved, shift = self._shifted("value_powers", inward=self.call.term.inward + 1)
-        each = scaled_product(self.value[:, :, None], change[:, None, :], shift[:, None, None])
-        return -moved._bind(each.reshape(self.value.shape[0], -1))
+        terms = scaled_product(self.value[:, :, None], change[:, None, :], shift[:, None, None])
+        return -moved._bind(terms.reshape(self.value.shape[0], -1))
 
     def by_query_h(self, change: jax.Array) -> jax.Array | None:
         share = self._share("scatter")
@@ -237,9 +237,9 @@ class _Moved(NamedTuple):
     def _outward(self, change: jax.Array, images: bool = False) -> jax.Array:
         """Return the sums with one more derivative by the query's position, contracted with a vector."""
         moved, shift = self._shifted("sum_powers", outward=self.call.term.outward + 1, images=images)
-        found, dims = moved._bind(self.value), change.shape[-1]
-        each = found.reshape(found.shape[0], found.shape[1] // dims, dims)
-        return jnp.sum(scaled_product(each, change[:, None, :], shift[:, None, None]), axis=-1)
+        sums, dims = moved._bind(self.value), change.shape[-1]
+        gradients = sums.reshape(sums.shape[0], sums.shape[1] // dims, dims)
+        return jnp.sum(scaled_product(gradients, change[:, None, :], shift[:, None, None]), axis=-1)
 
     def _share(self, of_others: str) -> float:
         """Return the weight of a smoothing length in the kernel: 0 in the form ``of_others``, which ignores it."""
@@ -247,9 +247,9 @@ class _Moved(NamedTuple):
         return 0.5 if form == "mean_h" else 0.0 if form == of_others else 1.0
 
     def _arguments(self) -> tuple[Any, Any, Sequence[Any], Sequence[Any]]:
-        return _split((self.value, *self.others))
+        return _split((self.value, *self.operands))
 
-    def _shifted(self, which: str, **changes: Any) -> tuple["_Moved", jax.Array]:
+    def _shifted(self, kind: str, **changes: Any) -> tuple["_Moved", jax.Array]:
         """Return the sums for another term, with all powers of h factored out.
 
         Args:
@@ -261,18 +261,18 @@ class _Moved(NamedTuple):
         """
         if self.call.term.images:
             raise ValueError(_NO_SECOND_BY_BOX)
-        box, *sides = self.others
+        box, *sides = self.operands
         side, other_side = sides[:_SIDE], sides[_SIDE:]
-        if which == "sum_powers":
+        if kind == "sum_powers":
             side, other_side = other_side, side
         term = self.call.term._replace(**changes)
-        before, dims = getattr(term, which), side[0].shape[1]
+        before, dims = getattr(term, kind), side[0].shape[1]
         new = dims + term.inward + term.outward + term.by_h - term.value_powers - term.sum_powers
-        if before == 0 and term.form == ("gather" if which == "value_powers" else "scatter"):
+        if before == 0 and term.form == ("gather" if kind == "value_powers" else "scatter"):
             # The smoothing lengths of this side are not used and may have any value.
             side = [side[0], _least(other_side), *side[2:]]
-        others = (box, *other_side, *side) if which == "sum_powers" else (box, *side, *other_side)
-        moved = _Moved(self.call.changed(**{**changes, which: before + new}), self.value, others)
+        operands = (box, *other_side, *side) if kind == "sum_powers" else (box, *side, *other_side)
+        moved = _Moved(self.call.changed(**{**changes, kind: before + new}), self.value, operands)
         return moved, -new * exponents_of(side[1])
 
     def _bind(self, value: jax.Array) -> jax.Array:
@@ -281,7 +281,7 @@ class _Moved(NamedTuple):
             raise ValueError(_NO_TOP_HAT)
         if term.inward + term.outward + term.by_h > 2:
             raise ValueError(_NO_THIRD)
-        return _sums.bind(value, *self.others, call=self.call)
+        return _sums.bind(value, *self.operands, call=self.call)
 
 
 def _column(h: jax.Array, change: jax.Array) -> jax.Array:

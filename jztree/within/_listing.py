@@ -47,7 +47,7 @@ class Listing:
     Attributes:
         prepared: The prepared search.
         capacity: Capacity for entries.
-        what: Name of the entries in messages.
+        content: Name of the entries in messages.
         fill: For each column, the value after the last entry.
         entry_bytes: Size of an entry.
         search: ``search(source_ids, query_ids, rows, radius, space)`` makes lists. It returns the start of each list,
@@ -60,7 +60,7 @@ class Listing:
 
     prepared: PreparedSearch
     capacity: Capacity
-    what: str
+    content: str
     fill: tuple[Any, ...]
     entry_bytes: int
     search: Callable[..., tuple[jax.Array, ...]]
@@ -73,8 +73,8 @@ class Listing:
             return self._over_ranks()
         # If the arrays are concrete, remove the entries after the last.
         prepared = self.prepared
-        known = is_concrete((prepared.sources, prepared.queries, prepared.rows, prepared.radii.words(), self.box))
-        splits, total, *columns = self._on_one_device(self.capacity.rows, padded=self.capacity.given or not known)
+        concrete = is_concrete((prepared.sources, prepared.queries, prepared.rows, prepared.radii.words(), self.box))
+        splits, total, *columns = self._on_one_device(self.capacity.rows, padded=self.capacity.given or not concrete)
         if is_concrete(total):
             if not self.capacity.given:
                 return self._just_enough(splits, total, columns)
@@ -111,20 +111,22 @@ class Listing:
 
     def _check_memory(self, size: int) -> None:
         """Raise MemoryError if no memory holds lists of ``size`` entries."""
-        what = f"lists with capacity for {size:,} {self.what}"
+        content = f"lists with capacity for {size:,} {self.content}"
         less = "use a smaller radius or capacity" if self.capacity.given else "use a smaller radius"
-        check_memory(size * self.entry_bytes, what, f"{less}, or count_within, reduce_within, nearest_within or knn.")
+        check_memory(
+            size * self.entry_bytes, content, f"{less}, or count_within, reduce_within, nearest_within or knn."
+        )
 
     def _too_many(self, number: str) -> str:
-        return f"there are {number} {self.what}, but a list must have fewer than 2**31; {_LESS}"
+        return f"there are {number} {self.content}, but a list must have fewer than 2**31; {_LESS}"
 
     def _checked(self, total: jax.Array, returned: jax.Array) -> jax.Array:
         """Return a number that depends on the check that all lists fit, here and on the queries' ranks."""
-        many = comm.check(0, total[0] > 0, _in_digits(total), self._too_many("about {0}.{1} * 10**{2}"))
-        many = comm.check(many, returned < 0, [], self._too_many("2**31 or more"))
-        needs = comm.all_gather(comm.after(jnp.maximum(total[1], returned), many))
+        faults = comm.check(0, total[0] > 0, _in_digits(total), self._too_many("about {0}.{1} * 10**{2}"))
+        faults = comm.check(faults, returned < 0, [], self._too_many("2**31 or more"))
+        needs = comm.all_gather(comm.after(jnp.maximum(total[1], returned), faults))
         needs = needs.reshape(-1)
-        return comm.require_capacity(jnp.int32(0), needs, self.capacity, self.what, "give that capacity or more.")
+        return comm.require_capacity(jnp.int32(0), needs, self.capacity, self.content, "give that capacity or more.")
 
     def _over_ranks(self) -> tuple[jax.Array, tuple[jax.Array, ...]]:
         """Make lists on the ranks that search, in the order of the received queries, and send them back."""
@@ -154,7 +156,7 @@ class Listing:
             to_ranks,
             self.capacity,
             place=_places(counts, ends, moved.route, self.capacity.rows),
-            what=self.what,
+            what=self.content,
             advice="give that capacity or more.",
             name="results",
             fill=self.fill,
@@ -219,6 +221,6 @@ def _places(counts: jax.Array, ends: jax.Array, route: comm.Route, size: int) ->
     lengths = jnp.where(jnp.arange(rows.shape[0], dtype=jnp.int32) < sent, counts[rows], 0)
     arrived = jnp.cumsum(lengths, dtype=jnp.int32)
     entry = jnp.arange(size, dtype=jnp.int32)
-    which = jnp.minimum(jnp.searchsorted(arrived, entry, side="right"), rows.shape[0] - 1)
-    row = rows[jnp.maximum(which, 0)]
-    return ends[row] - counts[row] + entry - (arrived[which] - lengths[which])
+    list_row = jnp.minimum(jnp.searchsorted(arrived, entry, side="right"), rows.shape[0] - 1)
+    row = rows[jnp.maximum(list_row, 0)]
+    return ends[row] - counts[row] + entry - (arrived[list_row] - lengths[list_row])

@@ -109,15 +109,15 @@ def neighbours_within(
     prepared = prepare_search(SearchArguments(sources, separate, radii, box, cfg, numbered=True))
     # Over ranks, a rank may search for more queries than it was given.
     searching = query.shape[0] if prepared.queries is None else prepared.queries.posz.shape[0]
-    most = searching * pos.shape[0] * comm.num_ranks()
-    list_capacity = choose_capacity("neighbours", capacity, _USUAL * query.shape[0], max(most, 1))
+    max_size = searching * pos.shape[0] * comm.num_ranks()
+    list_capacity = choose_capacity("neighbours", capacity, _USUAL * query.shape[0], max(max_size, 1))
 
     def search(
         source_ids: jax.Array, _: Any, rows: jax.Array | None, radius: Exact, space: Space
     ) -> tuple[jax.Array, ...]:
-        own = prepared.sources, source_ids, prepared.queries, rows
+        arrays = prepared.sources, source_ids, prepared.queries, rows
         size, padded = space
-        return kernels.neighbours_within(*own, radius, box, size, nearest_first=nearest_first, padded=padded)
+        return kernels.neighbours_within(*arrays, radius, box, size, nearest_first=nearest_first, padded=padded)
 
     entry = 4 + pos.dtype.itemsize
     splits, (index, distance) = Listing(

@@ -95,8 +95,8 @@ def nearest_within(
             "neighbours_within, whose lists have the length that they need."
         )
     needed = query.shape[0] * max_neighbours * (4 + query.dtype.itemsize)
-    what = f"lists of {max_neighbours:,} neighbours (max_neighbours) for {query.shape[0]:,} queries"
-    check_memory(needed, what, "use a smaller number, or neighbours_within, whose lists have just enough entries.")
+    content = f"lists of {max_neighbours:,} neighbours (max_neighbours) for {query.shape[0]:,} queries"
+    check_memory(needed, content, "use a smaller number, or neighbours_within, whose lists have just enough entries.")
     count = count_within(part, radii, queries=queries, boxsize=boxsize, cfg=cfg)
     search = KNNConfig(tree=cfg.tree, ghost_rows=cfg.ghost_rows)
     options = {"queries": queries, "boxsize": boxsize, "max_radius": radii}

@@ -133,9 +133,9 @@ class _Pairs:
             replace_num(rebuild(side), num)
             for rebuild, side in zip((self.as_queries, self.as_sources), call.sides, strict=True)
         )
-        made = self.pair_func(query, source, call.vector, call.distance)
-        check_movable({"what pair_func returns": made})
-        return jax.tree.map(lambda leaf: self._of_leaf(leaf, call), made)
+        values = self.pair_func(query, source, call.vector, call.distance)
+        check_movable({"what pair_func returns": values})
+        return jax.tree.map(lambda leaf: self._of_leaf(leaf, call), values)
 
     def _of_leaf(self, leaf: Any, call: "_Call") -> jax.Array:
         rows = call.distance.shape[0]
@@ -220,11 +220,11 @@ class _Blocks:
         def block(first: jax.Array) -> Any:
             return self._of_block(first, capacity.rows)
 
-        found, totals = jax.lax.map(block, jnp.arange(self.number, dtype=jnp.int32) * self.size)
+        sums, totals = jax.lax.map(block, jnp.arange(self.number, dtype=jnp.int32) * self.size)
         # In a plain call, raise the documented class with the message alone, as the twins do.
-        known = is_concrete(totals)
-        checked = retrying(lambda: _checked(totals, capacity), {}, "") if known else _checked(totals, capacity)
-        return jax.tree.map(lambda leaf: comm.after(leaf.reshape(-1, *leaf.shape[2:])[: self.q], checked), found)
+        concrete = is_concrete(totals)
+        checked = retrying(lambda: _checked(totals, capacity), {}, "") if concrete else _checked(totals, capacity)
+        return jax.tree.map(lambda leaf: comm.after(leaf.reshape(-1, *leaf.shape[2:])[: self.q], checked), sums)
 
     def _pair_capacity(self) -> Capacity:
         """Return the capacity for the pairs of a block."""
@@ -234,9 +234,9 @@ class _Blocks:
         counts = kernels.count_within(prepared.sources, None, prepared.queries, None, Exact(self.words), 1, self.box)[0]
         if self.capacity is not None or not is_concrete(counts):
             return usual
-        each = np.pad(np.asarray(counts[:, 0], np.int64), (0, self.number * self.size - self.q))
-        most = int(each.reshape(self.number, self.size).sum(axis=1).max())
-        return usual if most >= 2**31 else Capacity(max(most, 1), usual.key)
+        lengths = np.pad(np.asarray(counts[:, 0], np.int64), (0, self.number * self.size - self.q))
+        capacity = int(lengths.reshape(self.number, self.size).sum(axis=1).max())
+        return usual if capacity >= 2**31 else Capacity(max(capacity, 1), usual.key)
 
     def _of_block(self, first: jax.Array, size: int) -> tuple[Any, jax.Array]:
         """Return the reduction for the queries of a block, and the number of their pairs as two digits of 31 bits."""
@@ -289,19 +289,19 @@ class _Blocks:
         exists = query < self.size
         # Padding is a pair of the first query and source, because other rows may hold no particles.
         query, source = jnp.where(exists, place.first + query, 0), jnp.where(exists, index, 0)
-        at, *of_queries = self._rows([self.query_tree.posz, *prepared.query_columns], self.query_tree.num, query)
+        positions, *of_queries = self._rows([self.query_tree.posz, *prepared.query_columns], self.query_tree.num, query)
         to, *of_sources = self._rows([prepared.sources.posz, *prepared.columns], prepared.sources.num, source)
-        padding = self._padding(at)
-        vector = jnp.where(exists[:, None], nearest_difference(to, at, self.box), padding)
+        padding = self._padding(positions)
+        vector = jnp.where(exists[:, None], nearest_difference(to, positions, self.box), padding)
         distance = as_norm(jnp.where(exists, distance, padding[0]), vector)
         return _Call((of_queries, of_sources), vector, distance, exists, place.splits, place.start)
 
-    def _padding(self, at: jax.Array) -> jax.Array:
-        """Return a vector of the length of the first radius, ``(d,)``, in the dtype of positions ``at``, ``(p, d)``."""
+    def _padding(self, positions: jax.Array) -> jax.Array:
+        """Return a vector of the length of the first radius, ``(d,)``, in the dtype of ``positions``, ``(p, d)``."""
         words = self._rows([self.words], self.query_tree.num, jnp.zeros(1, jnp.int32))[0]
-        length = exact_to_float(Exact(words))[0].astype(at.dtype)
+        length = exact_to_float(Exact(words))[0].astype(positions.dtype)
         usable = (length > 0) & jnp.isfinite(length)
-        return jnp.zeros_like(at, shape=at.shape[1:]).at[0].set(jnp.where(usable, length, 1))
+        return jnp.zeros_like(positions, shape=positions.shape[1:]).at[0].set(jnp.where(usable, length, 1))
 
     def _rows(self, columns: list[jax.Array], num: jax.Array, index: jax.Array) -> list[jax.Array]:
         return [_rows(column, num, index) for column in columns]
@@ -314,8 +314,8 @@ def _checked(totals: jax.Array, capacity: Capacity) -> jax.Array:
         totals: ``(b, 2)`` int32, the upper and lower 31 bits of the number of pairs of each block.
         capacity: The capacity of a block.
     """
-    many, most = jnp.any(totals[:, 0] > 0), jnp.max(totals[:, 1])
-    needs = comm.all_gather(comm.after(most, comm.check(0, many, [], _TOO_MANY))).reshape(-1)
+    overflows, largest = jnp.any(totals[:, 0] > 0), jnp.max(totals[:, 1])
+    needs = comm.all_gather(comm.after(largest, comm.check(0, overflows, [], _TOO_MANY))).reshape(-1)
     return comm.require_capacity(jnp.int32(0), needs, capacity, "pairs", "give that capacity or more.")
 
 
@@ -337,5 +337,5 @@ def _rows(column: jax.Array, num: jax.Array, index: jax.Array) -> jax.Array:
     """Return ``column[index]``. Without rows, return 1, so that derivatives of dropped results are finite."""
     if column.shape[0] == 0:
         return jnp.ones((index.shape[0], *column.shape[1:]), column.dtype)
-    found = column.at[index].get(mode="promise_in_bounds")
-    return jnp.where(num > 0, found, jnp.ones_like(found)) if jnp.issubdtype(column.dtype, jnp.inexact) else found
+    rows = column.at[index].get(mode="promise_in_bounds")
+    return jnp.where(num > 0, rows, jnp.ones_like(rows)) if jnp.issubdtype(column.dtype, jnp.inexact) else rows

@@ -112,31 +112,32 @@ def prepare_search(args: SearchArguments) -> PreparedSearch:
     sources, queries, radii = args.sources, args.queries, args.radii
     # Over ranks, the radii move with the queries.
     moves = comm.num_ranks() > 1 and radii.of_each is not None
-    each = jnp.asarray(radii.words().words) if moves else None
+    query_radii = jnp.asarray(radii.words().words) if moves else None
     if queries is None:
-        sources = replace(sources, data=(sources.data, each))
+        sources = replace(sources, data=(sources.data, query_radii))
     else:
-        sources, queries = replace(sources, data=(sources.data, None)), replace(queries, data=(queries.data, each))
+        sources = replace(sources, data=(sources.data, None))
+        queries = replace(queries, data=(queries.data, query_radii))
     stage = prepare_stage(sources, queries, args.box, args.cfg, "radius_ghosts", args.faults)
-    own, searching = stage.sources, stage.queries
-    (columns, _), (query_columns, each) = own.data, searching.data
+    sorted_sources, searching = stage.sources, stage.queries
+    (columns, _), (query_columns, query_radii) = sorted_sources.data, searching.data
     if not stage.is_distributed:
-        trees = own.tree(), None if own is searching else searching.tree()
-        return PreparedSearch(stage, *trees, columns, query_columns, own.origin, searching.rows, radii)
-    radii = radii if each is None else Radii(None, Exact(each))
-    near = stage.with_ghosts(_reach(stage, radii, args.least_reach), (columns, own.origin))
-    columns, origin = near.data
-    starts = starts_of_ranks(own.given_num()) if args.numbered else None
-    return PreparedSearch(stage, near.tree(), searching.tree(), columns, query_columns, origin, None, radii, starts)
+        trees = sorted_sources.tree(), None if sorted_sources is searching else searching.tree()
+        return PreparedSearch(stage, *trees, columns, query_columns, sorted_sources.origin, searching.rows, radii)
+    radii = radii if query_radii is None else Radii(None, Exact(query_radii))
+    around = stage.with_ghosts(_reach(stage, radii, args.least_reach), (columns, sorted_sources.origin))
+    columns, origin = around.data
+    starts = starts_of_ranks(sorted_sources.given_num()) if args.numbered else None
+    return PreparedSearch(stage, around.tree(), searching.tree(), columns, query_columns, origin, None, radii, starts)
 
 
-def _reach(stage: Stage, radii: Radii, least: jax.Array | None) -> jax.Array:
+def _reach(stage: Stage, radii: Radii, min_reach: jax.Array | None) -> jax.Array:
     """Return the search radius of each box of queries."""
     queries = stage.queries.pos
-    known = stage.exchange_boxes()
+    exchanged = stage.exchange_boxes()
     reach = radii.outermost(queries.shape[0], queries.dtype)[:, None]
-    if least is not None:
-        reach = jnp.maximum(reach, _farther(comm.all_max(comm.after(least, known)), queries.dtype))
+    if min_reach is not None:
+        reach = jnp.maximum(reach, _farther(comm.all_max(comm.after(min_reach, exchanged)), queries.dtype))
     return stage.open_leaves(reach)[1]
 
 

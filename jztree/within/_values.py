@@ -27,13 +27,13 @@ def reduce_values(how: kernels.Reduction, values: jax.Array, splits: jax.Array, 
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return _of_complex(how, values, splits, start)
     wide = _wide(dtype)
-    found = kernels.reduce_lists(how, values.astype(wide), splits, start)
+    results = kernels.reduce_lists(how, values.astype(wide), splits, start)
     if wide == dtype:
-        return found
+        return results
     if not jnp.issubdtype(dtype, jnp.floating):
-        least, most = (0, 1) if dtype == jnp.bool_ else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
-        found = jnp.clip(found, least, most)
-    return found.astype(dtype)
+        smallest, largest = (0, 1) if dtype == jnp.bool_ else (jnp.iinfo(dtype).min, jnp.iinfo(dtype).max)
+        results = jnp.clip(results, smallest, largest)
+    return results.astype(dtype)
 
 
 def _of_complex(how: kernels.Reduction, values: jax.Array, splits: jax.Array, start: jax.Array) -> jax.Array:
