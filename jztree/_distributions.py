@@ -13,12 +13,12 @@ _FILES = ("_backend.py", "tools.py")
 
 def _check_alone() -> None:
     """Raise ImportError if the other package is also installed, because it may have replaced files of this one."""
-    found = [f"{name} {version}" for name in _OTHERS if (version := _version(name))]
-    found += [f"its file {name}" for name in _FILES if (Path(__file__).parent / name).exists()]
-    if found:
+    conflicts = [f"{name} {version}" for name in _OTHERS if (version := _version(name))]
+    conflicts += [f"its file {name}" for name in _FILES if (Path(__file__).parent / name).exists()]
+    if conflicts:
         raise ImportError(
-            f"the published package jz-tree is installed in this environment ({', '.join(found)}). Its import name is "
-            "jztree too, so an environment can hold only one of the two packages; uninstall jztree-native, "
+            f"the published package jz-tree is installed in this environment ({', '.join(conflicts)}). Its import name "
+            "is jztree too, so an environment can hold only one of the two packages; uninstall jztree-native, "
             f"{', '.join(_OTHERS)}, and install the package that you want."
         )
 

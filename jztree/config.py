@@ -40,37 +40,37 @@ _kinds: list[type] = []
 @dataclass_transform(kw_only_default=True)
 def _options(cls: type[_T]) -> type[_T]:
     """Make ``cls`` a hashable dataclass that rejects unknown options and ignores those that size allocations."""
-    made = dataclass(kw_only=True, unsafe_hash=True)(cls)
-    fields = [option.name for option in dataclasses.fields(made)]  # type: ignore[arg-type]
-    others = [name for name, value in vars(cls).items() if isinstance(value, property)]
+    options_class = dataclass(kw_only=True, unsafe_hash=True)(cls)
+    fields = [option.name for option in dataclasses.fields(options_class)]  # type: ignore[arg-type]
+    properties = [name for name, value in vars(cls).items() if isinstance(value, property)]
     aliases = getattr(cls, "_aliases", ())
-    names = fields + others
-    init = made.__init__
+    names = fields + properties
+    init = options_class.__init__
 
     @functools.wraps(init)
     def filtered_init(self: Any, **options: Any) -> None:
         for name in options:
-            _check_name(made, names, name, TypeError)
+            _check_name(options_class, names, name, TypeError)
         for alias, name in aliases:
             if alias in options and name in options:
                 raise ValueError(
-                    f"{made.__name__} got both {alias} and {name}, but one determines the other; pass only one."
+                    f"{cls.__name__} got both {alias} and {name}, but one determines the other; pass only one."
                 )
         init(self, **{name: value for name, value in options.items() if name in fields})
-        for name in others:
+        for name in properties:
             if name in options:
                 setattr(self, name, options[name])
 
     def checked_setattr(self: Any, name: str, value: Any) -> None:
-        _check_name(made, names, name)
-        _check_value(made, name, value)
+        _check_name(options_class, names, name)
+        _check_value(options_class, name, value)
         if name in names:
             object.__setattr__(self, name, int(value) if isinstance(value, np.integer) else value)
 
-    made.__init__ = filtered_init  # type: ignore[method-assign]
-    made.__setattr__ = checked_setattr  # type: ignore[method-assign]
-    _kinds.append(made)
-    return made
+    options_class.__init__ = filtered_init  # type: ignore[method-assign]
+    options_class.__setattr__ = checked_setattr  # type: ignore[method-assign]
+    _kinds.append(options_class)
+    return options_class
 
 
 def is_config(value: Any) -> bool:
@@ -95,9 +95,9 @@ def checked_config(cfg: Any, kind: type[_T], what: str = "cfg", *, optional: boo
 def _check_name(cls: type, names: list[str], name: str, error: type[Exception] = AttributeError) -> None:
     if name not in names and not name.startswith(_IGNORED):
         fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
-        own = [one for one in names if not (one in fields and fields[one].metadata.get("published"))]
-        rest = "" if len(own) == len(names) else ". It also accepts the options of the published interface"
-        raise error(f"{cls.__name__} has no option {name!r}; its options are {', '.join(own)}{rest}.")
+        own_names = [option for option in names if not (option in fields and fields[option].metadata.get("published"))]
+        hint = "" if len(own_names) == len(names) else ". It also accepts the options of the published interface"
+        raise error(f"{cls.__name__} has no option {name!r}; its options are {', '.join(own_names)}{hint}.")
 
 
 def _published(default: Any) -> Any:
@@ -121,18 +121,18 @@ def _check_value(cls: Any, name: str, value: Any) -> None:
     kind = None if option is None else option.metadata.get("kind", option.default_factory)
     if kind in _kinds:
         checked_config(value, kind, f"{cls.__name__}.{name}", optional=False)
-    least = None if option is None else option.metadata.get("least")
+    minimum = None if option is None else option.metadata.get("least")
     if option is not None and option.metadata.get("names"):
         _check_names(f"{cls.__name__}.{name}", value)
     if value is None and option is not None and option.default is None:
         return
-    if least is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least):
-        raise ValueError(f"{cls.__name__}.{name} must be an integer of at least {least}, not {value!r}.")
+    if minimum is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum):
+        raise ValueError(f"{cls.__name__}.{name} must be an integer of at least {minimum}, not {value!r}.")
 
 
-def _check_names(what: str, value: Any) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(one, str) for one in value):
-        raise TypeError(f'{what} must be a tuple of names, such as ("temperature",), not {value!r}.')
+def _check_names(name: str, value: Any) -> None:
+    if not isinstance(value, tuple) or not all(isinstance(word, str) for word in value):
+        raise TypeError(f'{name} must be a tuple of names, such as ("temperature",), not {value!r}.')
 
 
 @_options
@@ -179,10 +179,10 @@ class TreeConfig:
         return 2 * (self.leaf_size or CPU_LEAF_SIZE)
 
     @max_leaf_size.setter
-    def max_leaf_size(self, most: int) -> None:
-        if isinstance(most, bool) or not isinstance(most, (int, np.integer)) or most < _SMALLEST_LEAF:
-            raise ValueError(f"TreeConfig.max_leaf_size must be an integer of at least {_SMALLEST_LEAF}, not {most!r}.")
-        self.leaf_size = (int(most) + 1) // 2  # a leaf has at most 2 * leaf_size - 1 particles
+    def max_leaf_size(self, size: int) -> None:
+        if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < _SMALLEST_LEAF:
+            raise ValueError(f"TreeConfig.max_leaf_size must be an integer of at least {_SMALLEST_LEAF}, not {size!r}.")
+        self.leaf_size = (int(size) + 1) // 2  # a leaf has at most 2 * leaf_size - 1 particles
 
     @property
     def mass_centered(self) -> bool:

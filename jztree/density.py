@@ -200,12 +200,12 @@ def sph_density(
         Array([1.3333334, 1.3333334, 1.3333334, 1.3333334, 1.3333334], dtype=float32)
     """
     dims = _dims(part)
-    chosen = sph_kernel_of(kernel, dims)
+    smoothing = sph_kernel_of(kernel, dims)
     _check_at_least(k, 2)
     excess = _excess(kernel, k, dims, queries) if bias_correction else 0.0
 
     def density(part: Any, rnn: jax.Array, inn: jax.Array, **_: Any) -> jax.Array:
-        return _smoothed(_masses(part, inn, rnn.dtype), rnn, chosen, excess, dims)
+        return _smoothed(_masses(part, inn, rnn.dtype), rnn, smoothing, excess, dims)
 
     return _reduced(density, part, k, (queries, boxsize, order, cfg))
 
@@ -230,12 +230,12 @@ def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
         >>> jz.density.sph_kernel(np.array([0.0, 0.5, 1.0], np.float32), "wendland_c2", 1)
         Array([1.25    , 0.390625, 0.      ], dtype=float32)
     """
-    chosen = sph_kernel_of(kernel, dims)
+    smoothing = sph_kernel_of(kernel, dims)
     check_width({"q": q})
     q = jnp.asarray(q)
     if not jnp.issubdtype(q.dtype, jnp.floating):
         q = q.astype(float)
-    return chosen.norm * chosen.shape(jnp.minimum(q, 1))
+    return smoothing.norm * smoothing.shape(jnp.minimum(q, 1))
 
 
 # epsilon_100 and alpha of the excess of the self-contribution in 3 dimensions (Dehnen & Aly 2012, eq. 19).
@@ -257,10 +257,10 @@ def _dims(part: Particles | Index | ArrayLike) -> int:
     return int(check_particles(particles_of(part)).shape[1])
 
 
-def _check_at_least(k: int, least: int) -> None:
-    """Raise ValueError if ``k`` is below ``least``; `nearest` reports values that are not integers."""
-    if isinstance(k, (int, np.integer)) and k < least:
-        raise ValueError(f"k is {k}, but this density needs at least {least} neighbours; use a larger k.")
+def _check_at_least(k: int, minimum: int) -> None:
+    """Raise ValueError if ``k`` is below ``minimum``; `nearest` reports values that are not integers."""
+    if isinstance(k, (int, np.integer)) and k < minimum:
+        raise ValueError(f"k is {k}, but this density needs at least {minimum} neighbours; use a larger k.")
 
 
 def _reduced(
@@ -304,21 +304,21 @@ def _masses(part: PosMass, idx: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
 
 
 @functools.partial(jax.jit, static_argnames=("chosen", "excess", "dims"), inline=True)
-def _smoothed(mass: jax.Array, distance: jax.Array, chosen: SphKernel, excess: float, dims: int) -> jax.Array:
+def _smoothed(mass: jax.Array, distance: jax.Array, smoothing: SphKernel, excess: float, dims: int) -> jax.Array:
     """Return the density of neighbours for a kernel that ends at the last, minus ``excess`` of the first.
 
     Args:
         mass: ``(q, k)``.
         distance: ``(q, k)``.
-        chosen: The smoothing kernel.
+        smoothing: The smoothing kernel.
         excess: The fraction of the first term to subtract.
         dims: Number of dimensions.
     """
     h = distance[:, -1:]
     sound = (h > 0) & (h < jnp.inf)  # `_per_volume` handles the other rows, but they must not become NaN
-    weight = chosen.shape(ratio(jnp.where(sound, distance, 0), jnp.where(sound, h, 1)))
+    weight = smoothing.shape(ratio(jnp.where(sound, distance, 0), jnp.where(sound, h, 1)))
     weighed = _sum(mass * weight.astype(mass.dtype)) - excess * mass[:, 0]
-    return _per_volume(chosen.norm * weighed, h[:, 0], dims)
+    return _per_volume(smoothing.norm * weighed, h[:, 0], dims)
 
 
 @functools.partial(jax.jit, static_argnames=("unit_ball", "dims"), inline=True)
@@ -338,8 +338,8 @@ def _sum(terms: jax.Array) -> jax.Array:
     """Sum over the last axis by halves; the rounding error grows with the logarithm of the number of terms."""
     while terms.shape[-1] > 1:
         half = terms.shape[-1] // 2
-        rest = terms[..., 2 * half :]
-        terms = jnp.concatenate([terms[..., :half] + terms[..., half : 2 * half], rest], axis=-1)
+        remainder = terms[..., 2 * half :]
+        terms = jnp.concatenate([terms[..., :half] + terms[..., half : 2 * half], remainder], axis=-1)
     return terms[..., 0]
 
 
@@ -347,9 +347,9 @@ def _per_volume(mass: jax.Array, radius: jax.Array, dims: int) -> jax.Array:
     """Return ``mass / radius^dims``: inf at radius 0, 0 without a particle, NaN if out of the range of the dtype."""
     sound = (radius > 0) & (radius < jnp.inf)
     density = _over_power(mass, jnp.where(sound, radius, 1).astype(mass.dtype), dims)
-    lost = (density == jnp.inf) | ((jnp.abs(density) < jnp.finfo(density.dtype).tiny) & (mass != 0))
+    is_lost = (density == jnp.inf) | ((jnp.abs(density) < jnp.finfo(density.dtype).tiny) & (mass != 0))
     at_zero = jnp.where(is_subnormal(radius), jnp.nan, jnp.inf)  # XLA treats such a radius as 0, but it is not 0
-    return jnp.where(sound, jnp.where(lost, jnp.nan, density), jnp.where(radius > 0, 0, at_zero))
+    return jnp.where(sound, jnp.where(is_lost, jnp.nan, density), jnp.where(radius > 0, 0, at_zero))
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))

@@ -96,7 +96,7 @@ def statistics(ctx: Statistics | None = None) -> Iterator[Statistics]:
         ValueError: If an enclosing block already counts into ``ctx``.
     """
     s = Statistics() if ctx is None else ctx
-    if any(one is s for one in _active):
+    if any(active is s for active in _active):
         raise ValueError(
             "an enclosing block already counts into these statistics; leave out ctx, or pass another Statistics()."
         )
@@ -106,7 +106,7 @@ def statistics(ctx: Statistics | None = None) -> Iterator[Statistics]:
         jax.effects_barrier()
     finally:
         # Compare by identity: equal counts may belong to different objects.
-        del _active[next(i for i, one in enumerate(_active) if one is s)]
+        del _active[next(i for i, active in enumerate(_active) if active is s)]
 
 
 def record(name: str, amount: Any) -> None:

@@ -59,8 +59,8 @@ class _Together:
 
     def all_have(self, call: str) -> bool:
         """Return whether ``call`` is the same on all processes, according to a 128-bit hash."""
-        own = np.frombuffer(hashlib.blake2b(call.encode(), digest_size=16).digest(), np.uint32)
+        digest = np.frombuffer(hashlib.blake2b(call.encode(), digest_size=16).digest(), np.uint32)
         # The maximum of each number, and of its complement, which gives the minimum.
-        published = np.concatenate([own, ~own])[None]
+        published = np.concatenate([digest, ~digest])[None]
         most = self.most(jax.make_array_from_process_local_data(self.sharding, published))
         return bool((np.asarray(most.addressable_data(0))[0] == published[0]).all())

@@ -64,20 +64,20 @@ class Capacity:
 _learnt: Innermost[dict[str, int]] = Innermost()
 
 
-def choose_capacity(option: str, given: int | None, default: int, most: int) -> Capacity:
+def choose_capacity(option: str, given: int | None, default: int, max_size: int) -> Capacity:
     """Choose the size of a buffer.
 
     Args:
         option: Its name in errors.
         given: The size fixed by the user, or None.
         default: The initial size.
-        most: A size that is always enough; it also distinguishes buffers of the same name.
+        max_size: A size that is always enough; it also distinguishes buffers of the same name.
     """
-    most = min(most, 2**31 - 1)
-    key = f"{option}:{most if given is None else 'given'}"
+    max_size = min(max_size, 2**31 - 1)
+    key = f"{option}:{max_size if given is None else 'given'}"
     if given is not None:
-        return Capacity(min(given, most), key)
-    return Capacity(min(max(default, _learnt.get({}).get(key, 0)), most), key)
+        return Capacity(min(given, max_size), key)
+    return Capacity(min(max(default, _learnt.get({}).get(key, 0)), max_size), key)
 
 
 def _is_given(key: str) -> bool:
@@ -113,13 +113,13 @@ def retrying(run: Callable[[], Any], capacities: dict[str, int], name: str) -> A
         try:
             return run()
         except Exception as error:
-            found = _MARK.search(str(error))
-            if found is None:
+            mark = _MARK.search(str(error))
+            if mark is None:
                 capacities.clear()
                 capacities.update(before)
                 explain(error, name)
                 raise
-            key, need, have = found[1], int(found[2]), int(found[3])
+            key, need, have = mark[1], int(mark[2]), int(mark[3])
             if _is_given(key):
                 _give_up(error, key, need, have)
             if capacities.get(key, 0) >= need:
@@ -130,7 +130,7 @@ def retrying(run: Callable[[], Any], capacities: dict[str, int], name: str) -> A
             )
 
 
-def _give_up(error: Exception, key: str, need: int, have: int, more: str = "") -> NoReturn:
+def _give_up(error: Exception, key: str, need: int, have: int, advice: str = "") -> NoReturn:
     text = str(error)
-    sentence = text[max(text.find("jztree: "), 0) : text.find("[capacity")].strip() + more
+    sentence = text[max(text.find("jztree: "), 0) : text.find("[capacity")].strip() + advice
     raise CapacityError(sentence, key.split(":", maxsplit=1)[0], need, have) from None

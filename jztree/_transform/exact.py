@@ -81,9 +81,9 @@ def _words_of(number: np.ndarray) -> np.ndarray:
     """Return the words of numbers that need no scaling."""
     words = np.zeros((*number.shape, WORDS), np.float32)
     words[..., 0] = number
-    rest = number - words[..., 0]
-    words[..., 1] = rest
-    words[..., 2] = rest - words[..., 1]
+    remainder = number - words[..., 0]
+    words[..., 1] = remainder
+    words[..., 2] = remainder - words[..., 1]
     return words
 
 
@@ -126,7 +126,7 @@ def exact_to_parts(value: Exact, dtype: np.dtype[Any]) -> tuple[jax.Array, jax.A
 
 def exact_change(value: Exact, change: Exact) -> jax.Array:
     """Return the tangent of the number for the tangent ``change`` of its words."""
-    return jax.jvp(lambda one: jnp.asarray(exact_to_float(one)), (value,), (change,))[1]
+    return jax.jvp(lambda numbers: jnp.asarray(exact_to_float(numbers)), (value,), (change,))[1]
 
 
 def power_of_two(exponent: jax.Array) -> jax.Array:

@@ -176,17 +176,17 @@ def shard_map_constructor(
     return cast(Mapper[_Args, _Result], name_twin(smap, f, "smap"))
 
 
-def _jit_options(given: dict[str, Any]) -> dict[str, Any]:
+def _jit_options(options: dict[str, Any]) -> dict[str, Any]:
     """Convert options of `jax.jit` to fields of `Options`. Raise TypeError for unknown options."""
-    nums, names = given.get("static_argnums"), given.get("static_argnames")
-    known = {"static_argnums", "static_argnames", "donate_argnums", "donate_argnames"}
+    nums, names = options.get("static_argnums"), options.get("static_argnames")
+    option_names = {"static_argnums", "static_argnames", "donate_argnums", "donate_argnames"}
     handed_on = {"compiler_options", "inline", "keep_unused"}
-    for option in given.keys() - known - handed_on:
-        raise TypeError(f"{option} is not a valid option; options are {', '.join(sorted(known | handed_on))}.")
+    for option in options.keys() - option_names - handed_on:
+        raise TypeError(f"{option} is not a valid option; options are {', '.join(sorted(option_names | handed_on))}.")
     return {
         "static_argnums": (nums,) if isinstance(nums, int) else tuple(nums or ()),
         "static_argnames": (names,) if isinstance(names, str) else tuple(names or ()),
-        "jit_options": {name: given[name] for name in handed_on & given.keys()},
+        "jit_options": {name: options[name] for name in handed_on & options.keys()},
     }
 
 
@@ -231,11 +231,11 @@ def _by_name(
 
     @functools.wraps(mappings.f)
     def call(*args: Any, **kwargs: Any) -> Any:
-        arguments, given = read(args, kwargs)
+        arguments, present = read(args, kwargs)
         arguments = import_arrays(arguments)
         check_width(arguments, jax.core.Tracer)
         mapped = mappings.over(mesh or _mesh_of_context(), tuple(arguments))
-        for name in given:
+        for name in present:
             if name not in mapped.in_specs:
                 raise TypeError(f"{mapped.name}: argument {name!r} has no entry in in_specs; add one, or omit it.")
         if prepare is not None:

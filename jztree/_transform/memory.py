@@ -19,17 +19,17 @@ _NOTE = (
 )
 
 
-def check_memory(needed: int, what: str, advice: str) -> None:
+def check_memory(needed: int, content: str, advice: str) -> None:
     """Raise MemoryError if ``needed`` bytes exceed the largest memory of this process.
 
     Args:
         needed: Number of bytes.
-        what: The arrays that need them, for the message.
+        content: The arrays that need them, for the message.
         advice: A remedy, for the message.
     """
     largest = largest_memory()
     if needed > largest:
-        raise MemoryError(f"{what} take {needed:,} bytes, but the largest memory here has {largest:,}; {advice}")
+        raise MemoryError(f"{content} take {needed:,} bytes, but the largest memory here has {largest:,}; {advice}")
 
 
 @functools.cache
@@ -41,8 +41,8 @@ def largest_memory() -> int:
 
 def _host_memory() -> int:
     limit = _CONTROL_GROUP.read_text().strip() if _CONTROL_GROUP.exists() else "max"
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min(whole, int(limit)) if limit.isdigit() else whole
+    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min(total, int(limit)) if limit.isdigit() else total
 
 
 @contextlib.contextmanager

@@ -38,22 +38,26 @@ def remembered(read: Reader) -> Reader:
 
     @functools.lru_cache(_KEPT)
     def known(
-        structure: Any, rows: tuple[tuple[Any, Any], ...], given: tuple[Any, ...], names: tuple[str, ...], *_key: Any
+        structure: Any,
+        rows: tuple[tuple[Any, Any], ...],
+        constants: tuple[Any, ...],
+        names: tuple[str, ...],
+        *_key: Any,
     ) -> Any:
-        by_place = len(given) - len(names)
-        first = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*each) for each in rows])
-        return read((first, *given[:by_place]), dict(zip(names, given[by_place:], strict=True)))
+        by_place = len(constants) - len(names)
+        first = jax.tree.unflatten(structure, [jax.ShapeDtypeStruct(*shape_and_dtype) for shape_and_dtype in rows])
+        return read((first, *constants[:by_place]), dict(zip(names, constants[by_place:], strict=True)))
 
     def arguments_of(args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-        given = (*args[1:], *kwargs.values())
-        kinds = tuple(map(type, given))  # 1 and True are equal
+        constants = (*args[1:], *kwargs.values())
+        kinds = tuple(map(type, constants))  # 1 and True are equal
         if args and _CONSTANTS.issuperset(kinds) and (shapes := _shapes_of(args[0])):
             wide: bool = jax.config.jax_enable_x64  # type: ignore[attr-defined]
             try:
-                found = known(*shapes, given, tuple(kwargs), kinds, wide)
+                arguments = known(*shapes, constants, tuple(kwargs), kinds, wide)
             except Exception:  # the call below raises it again, for the original arguments
                 return read(args, kwargs)
-            return found | {next(iter(found)): args[0]}
+            return arguments | {next(iter(arguments)): args[0]}
         return read(args, kwargs)
 
     return arguments_of
@@ -65,7 +69,7 @@ def _shapes_of(first: Any) -> tuple[Any, tuple[tuple[Any, Any], ...]] | None:
     if not (is_index or isinstance(first, jax.Array) or type(first) in _particle_classes):
         return None
     arrays, structure = jax.tree.flatten(first)
-    for one in arrays:
-        if not isinstance(one, jax.Array) or isinstance(one, jax.core.Tracer) or (one.ndim == 0 and not is_index):
+    for array in arrays:
+        if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer) or (array.ndim == 0 and not is_index):
             return None
-    return structure, tuple((one.shape, one.dtype) for one in arrays)
+    return structure, tuple((array.shape, array.dtype) for array in arrays)

@@ -55,8 +55,8 @@ def exchanging(method: str) -> contextlib.AbstractContextManager[None]:
 @cache
 def method_on(mesh: Mesh) -> str:
     """Return the exchange method for a mesh; warn if its ragged exchange is faulty."""
-    if given := _method_of_process():
-        return given
+    if method := _method_of_process():
+        return method
     if isinstance(mesh, AbstractMesh):  # the mesh of a context, with unknown devices
         return "dense"
     devices = mesh.devices.ravel()
@@ -107,7 +107,7 @@ def _any_process(mesh: Mesh, flag: bool) -> bool:
         (mesh.size,), NamedSharding(mesh, P(mesh.axis_names)), lambda _: np.full(1, flag, np.int32)
     )
     largest = jax.shard_map(
-        lambda own: jax.lax.pmax(own[0], mesh.axis_names), mesh=mesh, in_specs=P(mesh.axis_names), out_specs=P()
+        lambda value: jax.lax.pmax(value[0], mesh.axis_names), mesh=mesh, in_specs=P(mesh.axis_names), out_specs=P()
     )
     return bool(jax.jit(largest)(flags))
 

@@ -159,8 +159,8 @@ class Mapped:
         self.out_specs = name_all_axes(options.out_specs, self.axes)
         self.name = getattr(f, "__name__", "a mapped function")
         # An abstract mesh, that of a context in which something is compiled, has no known devices.
-        known = () if isinstance(mesh, AbstractMesh) else np.ravel(mesh.devices)
-        self.processes = {device.process_index for device in known}
+        devices = () if isinstance(mesh, AbstractMesh) else np.ravel(mesh.devices)
+        self.processes = {device.process_index for device in devices}
         # Structures and shapes of arguments that have passed the check, which takes a tenth of a millisecond.
         self.checked: set[Any] = set()
         # Buffer sizes learnt in earlier runs, for each kind of call.
@@ -208,19 +208,19 @@ class Mapped:
 
         def leaf_in_words(leaf: Any, spec: P) -> str:
             form = f"{jnp.result_type(leaf)}{list(np.shape(leaf))}"
-            shared = not axes_of(spec) and np.size(leaf) <= _FEW and getattr(leaf, "is_fully_addressable", True)
-            return f"{form} {np.asarray(leaf).tolist()}" if shared else form
+            is_small = not axes_of(spec) and np.size(leaf) <= _FEW and getattr(leaf, "is_fully_addressable", True)
+            return f"{form} {np.asarray(leaf).tolist()}" if is_small else form
 
-        given = [f"{name}={value!r}" for name, value in sorted(static.items()) if value is not None]
+        words = [f"{name}={value!r}" for name, value in sorted(static.items()) if value is not None]
         for name in sorted(dynamic):
             leaves, specs = jax.tree.leaves(dynamic[name]), spec_of_each_leaf(self.in_specs[name], dynamic[name])
             if leaves:
-                given.append(f"{name}={' '.join(map(leaf_in_words, leaves, specs))}")
+                words.append(f"{name}={' '.join(map(leaf_in_words, leaves, specs))}")
         ids = [device.id for device in np.ravel(self.mesh.devices)]
         mesh = ", ".join(f"{axis}={size}" for axis, size in self.mesh.shape.items())
         order = "" if ids == sorted(ids) else f" in the order {ids}"
         recording = ", with statistics" if stats.recording() else ""
-        return f"{self.name}({', '.join(given)}) over the devices {mesh}{order}{recording}"
+        return f"{self.name}({', '.join(words)}) over the devices {mesh}{order}{recording}"
 
     def _finished(self, result: tuple[Any, jax.Array]) -> Any:
         """Wait for the results, to detect buffers that were too small."""
@@ -241,9 +241,9 @@ class Mapped:
         method = ragged.method_on(self.mesh)
 
         def local(*blocks: jax.Array) -> Any:
-            own = [self._without_leading_axis(block, spec) for block, spec in zip(blocks, specs, strict=True)]
+            local_blocks = [self._without_leading_axis(block, spec) for block, spec in zip(blocks, specs, strict=True)]
             with capacity.learning(dict(static.trace[0])), ragged.exchanging(method):
-                out = called_by_name(self.f, dict(static.values) | jax.tree.unflatten(structure, own))
+                out = called_by_name(self.f, dict(static.values) | jax.tree.unflatten(structure, local_blocks))
             # An extra output: there may be no other to wait for, and errors surface with outputs.
             done = vary_along(jnp.int32(0), frozenset(self.axes))
             return self._with_leading_axes(out), done[None]
@@ -251,9 +251,14 @@ class Mapped:
         placed = [self._placed(jnp.asarray(leaf), spec) for leaf, spec in zip(leaves, specs, strict=True)]
         out_specs = jax.tree.map(lambda spec: P() if spec is None else spec, self.out_specs, is_leaf=is_spec)
         out_specs = (out_specs, P(self.axes))
-        some = {} if self.options.axis_names is None else {"axis_names": frozenset(self.axes)}
+        axis_options = {} if self.options.axis_names is None else {"axis_names": frozenset(self.axes)}
         mapped = jax.shard_map(
-            local, mesh=self.mesh, in_specs=tuple(specs), out_specs=out_specs, check_vma=self.options.check_vma, **some
+            local,
+            mesh=self.mesh,
+            in_specs=tuple(specs),
+            out_specs=out_specs,
+            check_vma=self.options.check_vma,
+            **axis_options,
         )
         return mapped(*placed)
 

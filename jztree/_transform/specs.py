@@ -40,7 +40,7 @@ def spec_of_each_leaf(specs: Any, tree: Any) -> list[P]:
 
 def names_of(f: Callable[..., Any]) -> list[str]:
     """Return the named arguments of a function."""
-    return [name for name, one in inspect.signature(f).parameters.items() if one.kind in _NAMED]
+    return [name for name, parameter in inspect.signature(f).parameters.items() if parameter.kind in _NAMED]
 
 
 def takes_any(f: Callable[..., Any]) -> bool:
@@ -58,19 +58,22 @@ def argument_reader(signature: inspect.Signature) -> ArgumentReader:
     cases: positional-only arguments, variable numbers of arguments, and invalid calls, which it reports.
     """
     parameters = signature.parameters.values()
-    if any(one.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY) for one in parameters):
+    if any(parameter.kind not in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY) for parameter in parameters):
         return functools.partial(_bound, signature)
     missing = object()
-    defaults = {one.name: missing if one.default is one.empty else one.default for one in parameters}
-    by_place = [one.name for one in parameters if one.kind is not one.KEYWORD_ONLY]
+    defaults = {
+        parameter.name: missing if parameter.default is parameter.empty else parameter.default
+        for parameter in parameters
+    }
+    by_place = [parameter.name for parameter in parameters if parameter.kind is not parameter.KEYWORD_ONLY]
 
     def read(args: Sequence[Any], kwargs: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
-        given = dict(zip(by_place, args, strict=False)) | kwargs
-        arguments = defaults | given
-        wrong = len(given) < len(args) + len(kwargs) or len(arguments) > len(defaults)
+        by_name = dict(zip(by_place, args, strict=False)) | kwargs
+        arguments = defaults | by_name
+        wrong = len(by_name) < len(args) + len(kwargs) or len(arguments) > len(defaults)
         if wrong or any(value is missing for value in arguments.values()):
             return _bound(signature, args, kwargs)  # raises Python's usual error
-        return arguments, list(given)
+        return arguments, list(by_name)
 
     return read
 
@@ -79,9 +82,9 @@ def _bound(
     signature: inspect.Signature, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     bound = signature.bind(*args, **kwargs)
-    given = _spread(signature, bound.arguments)
+    by_name = _spread(signature, bound.arguments)
     bound.apply_defaults()
-    return _spread(signature, bound.arguments), list(given)
+    return _spread(signature, bound.arguments), list(by_name)
 
 
 def _spread(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -89,7 +92,7 @@ def _spread(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[str
     for name, value in arguments.items():
         kind = signature.parameters[name].kind
         if kind == Parameter.VAR_POSITIONAL:
-            spread |= {f"{name}[{i}]": one for i, one in enumerate(value)}
+            spread |= {f"{name}[{i}]": item for i, item in enumerate(value)}
         elif kind == Parameter.VAR_KEYWORD:
             spread |= value
         else:
@@ -99,14 +102,14 @@ def _spread(signature: inspect.Signature, arguments: dict[str, Any]) -> dict[str
 
 def called_by_name(f: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """Call ``f`` with arguments that have the names of `argument_reader`."""
-    left, positional = dict(arguments), []
-    for name, one in inspect.signature(f).parameters.items():
-        if one.kind == Parameter.VAR_POSITIONAL:
-            several = [key for key in left if key.startswith(f"{name}[")]
-            positional += [left.pop(f"{name}[{i}]") for i in range(len(several))]
-        elif one.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
-            positional.append(left.pop(name))
-    return f(*positional, **left)
+    remaining, positional = dict(arguments), []
+    for name, parameter in inspect.signature(f).parameters.items():
+        if parameter.kind == Parameter.VAR_POSITIONAL:
+            several = [key for key in remaining if key.startswith(f"{name}[")]
+            positional += [remaining.pop(f"{name}[{i}]") for i in range(len(several))]
+        elif parameter.kind in (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD):
+            positional.append(remaining.pop(name))
+    return f(*positional, **remaining)
 
 
 def specs_by_name(in_specs: Any, names: Sequence[str], any_names: bool = False) -> dict[str, Any]:

@@ -78,8 +78,8 @@ def jit_constructor(
 
     def run_with_capacities(arguments: dict[str, Any]) -> Any:
         with capacity.learning(capacities):
-            found = compiled_for(trace_key())(**arguments)
-        return jax.block_until_ready(found) if is_concrete(found) else found
+            result = compiled_for(trace_key())(**arguments)
+        return jax.block_until_ready(result) if is_concrete(result) else result
 
     arguments_of = remembered(
         functools.partial(_read, argument_reader(inspect.signature(func)), static_argnames, prepare)
@@ -171,7 +171,7 @@ def _importing_arrays(func: Callable[_Args, _Result], static: Sequence[str], war
     If ``warns`` is set, the function warns if an argument is distributed over devices.
     """
     names = tuple(inspect.signature(func).parameters)
-    whole: Any = func
+    wrapped: Any = func
 
     @functools.wraps(func)
     def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
@@ -183,8 +183,8 @@ def _importing_arrays(func: Callable[_Args, _Result], static: Sequence[str], war
         by_place |= known_integers({name: by_place[name] for name in static if name in by_place})
         by_name |= known_integers({name: by_name[name] for name in static if name in by_name})
         with explained(func.__name__):
-            found: _Result = whole(*by_place.values(), *args[len(names) :], **by_name)
-        return found
+            result: _Result = wrapped(*by_place.values(), *args[len(names) :], **by_name)
+        return result
 
     return call
 

@@ -23,14 +23,14 @@ def check_length(length: Any, box: Exact, name: str) -> Exact:
     """
     if isinstance(length, Exact):
         return length
-    what = f"the linking length {name}" if name == "rlink" else name
+    in_words = f"the linking length {name}" if name == "rlink" else name
     shape = shape_of(length, name)
     if shape != ():
         raise ValueError(f"{name} must be one length for all particles; its shape is {shape}.")
     if is_concrete(length):
         value = float(check_real(length, name))
         if not (np.isfinite(value) and value >= 0):
-            raise ValueError(f"{what} is {value:g}; it must be finite and not negative.")
+            raise ValueError(f"{in_words} is {value:g}; it must be finite and not negative.")
         check_range(np.asarray(value), name, may_be_small=True)
     words = exact(length, ())
-    return words if is_concrete(length) and is_concrete(box) else kernels.checked_lengths(box, words, what)[1]
+    return words if is_concrete(length) and is_concrete(box) else kernels.checked_lengths(box, words, in_words)[1]

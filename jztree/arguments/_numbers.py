@@ -10,11 +10,11 @@ from .._transform.shard_map import plain_integer
 from ..particles import check_no_unit, one_line
 
 
-def known_integer(value: Any, what: str) -> int:
+def known_integer(value: Any, name: str) -> int:
     """Return an integer of Python, NumPy or JAX as a Python int; raise TypeError for traced and other values."""
     value = plain_integer(value)
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)):
-        raise TypeError(f"{what} must be an integer that is known when the function is traced, not {value!r}.")
+        raise TypeError(f"{name} must be an integer that is known when the function is traced, not {value!r}.")
     return int(value)
 
 
@@ -60,11 +60,11 @@ def is_length(value: jax.Array) -> jax.Array:
     return (order >= 0) & (order <= in_order(jnp.asarray(jnp.inf, value.dtype)))
 
 
-def check_real_dtype(value: Any, what: str) -> None:
+def check_real_dtype(value: Any, name: str) -> None:
     """Raise TypeError if ``value``, an array or a number, does not hold real numbers."""
     dtype = jnp.result_type(value)
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
-        raise TypeError(f"{what} must be real numbers, not {dtype}.")
+        raise TypeError(f"{name} must be real numbers, not {dtype}.")
 
 
 def common_dtype(*values: Any) -> Any:
@@ -73,12 +73,12 @@ def common_dtype(*values: Any) -> Any:
         return jnp.result_type(*values)
 
 
-def shape_of(value: Any, what: str) -> tuple[int, ...]:
+def shape_of(value: Any, name: str) -> tuple[int, ...]:
     """Return the shape of an array or of nested lists; raise ValueError for ragged lists."""
     try:
         return np.shape(value)
     except ValueError:
-        raise ValueError(f"{what} is {shown(value)}; lists in one list must all have the same length.") from None
+        raise ValueError(f"{name} is {shown(value)}; lists in one list must all have the same length.") from None
 
 
 def shown(value: Any) -> str:
@@ -87,28 +87,28 @@ def shown(value: Any) -> str:
     return text if len(text) <= 120 else f"{text[:110]} ..."
 
 
-def check_real(value: Any, what: str, advice: str = "it must be a real number or an array of numbers") -> np.ndarray:
+def check_real(value: Any, name: str, advice: str = "it must be a real number or an array of numbers") -> np.ndarray:
     """Return ``value`` as a float64 NumPy array; raise TypeError if it does not hold real numbers or has a unit."""
-    check_no_unit(value, what)
+    check_no_unit(value, name)
     array = np.asarray(value)
     # Ask JAX, because NumPy does not know that bfloat16 is real.
     if not (jnp.issubdtype(array.dtype, np.floating) or jnp.issubdtype(array.dtype, np.integer)):
-        raise TypeError(f"{what} is {shown(repr(value))}; {advice}.")
+        raise TypeError(f"{name} is {shown(repr(value))}; {advice}.")
     return array.astype(np.float64)
 
 
-def check_range(value: np.ndarray, what: str, may_be_small: bool = False) -> None:
+def check_range(value: np.ndarray, name: str, may_be_small: bool = False) -> None:
     """Raise ValueError if a length is outside the range that JAX can hold in its current mode.
 
     Args:
         value: The lengths, float64.
-        what: Their name in the message.
+        name: Their name in the message.
         may_be_small: Whether to accept lengths below the normal numbers.
     """
     widest = np.finfo(jax.dtypes.canonicalize_dtype(np.float64))
     if np.any((value > widest.max) | ((value > 0) & (value < widest.tiny) & (not may_be_small))):
         switch = ", or switch on jax_enable_x64" if widest.bits < 64 else ""
         raise ValueError(
-            f"{what} is {shown(value)}, which is outside the range of {widest.dtype}; choose another unit of "
+            f"{name} is {shown(value)}, which is outside the range of {widest.dtype}; choose another unit of "
             f"length{switch}."
         )

@@ -11,7 +11,7 @@ from ..particles import check_movable, check_num, check_representable, check_row
 MAX_DIMS = 8
 
 
-def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
+def check_positions(pos: Any, name: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
     """Return ``pos`` as a JAX array.
 
     Raises:
@@ -19,14 +19,14 @@ def check_positions(pos: Any, what: str = "positions", max_dims: int = MAX_DIMS)
         ValueError: If its shape is not ``(n, d)`` with d from 1 to ``max_dims``.
     """
     if pos.dtype not in (jnp.float32, jnp.float64):
-        raise TypeError(f"{what} must be float32 or float64, not {pos.dtype}; convert them with .astype('float32').")
+        raise TypeError(f"{name} must be float32 or float64, not {pos.dtype}; convert them with .astype('float32').")
     if np.ndim(pos) != 2 or not 1 <= pos.shape[1] <= max_dims:
-        raise ValueError(f"{what} must have shape (n, d) with d from 1 to {max_dims}; their shape is {pos.shape}.")
-    check_rows(pos.shape[0], what)
+        raise ValueError(f"{name} must have shape (n, d) with d from 1 to {max_dims}; their shape is {pos.shape}.")
+    check_rows(pos.shape[0], name)
     return jnp.asarray(pos)
 
 
-def check_particles(part: Any, what: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
+def check_particles(part: Any, name: str = "positions", max_dims: int = MAX_DIMS) -> jax.Array:
     """Return the positions of ``part``, the argument of a public function.
 
     Raises:
@@ -35,9 +35,9 @@ def check_particles(part: Any, what: str = "positions", max_dims: int = MAX_DIMS
             invalid shape.
     """
     pos = get_pos(part)
-    check_representable({f"the array of {what}": part} if pos is part else part)
+    check_representable({f"the array of {name}": part} if pos is part else part)
     check_movable(part)
-    return check_positions(pos, what, max_dims)
+    return check_positions(pos, name, max_dims)
 
 
 def check_queries(part_query: Any, pos: jax.Array) -> jax.Array:
@@ -57,23 +57,23 @@ def check_queries(part_query: Any, pos: jax.Array) -> jax.Array:
     return query
 
 
-def check_alike(other: jax.Array, pos: jax.Array, that: str, this: str) -> None:
+def check_alike(query: jax.Array, pos: jax.Array, that: str, this: str) -> None:
     """Raise ValueError if positions differ from ``pos`` in dimensions or precision.
 
     Args:
-        other: Positions ``(m, d)``.
+        query: Positions ``(m, d)``.
         pos: Positions ``(n, d)``.
-        that: The owner of ``other`` with a verb, for the message.
+        that: The owner of ``query`` with a verb, for the message.
         this: The owner of ``pos`` with a verb.
     """
-    if other.shape[1] != pos.shape[1]:
+    if query.shape[1] != pos.shape[1]:
         raise ValueError(
-            f"{that} {other.dtype} with {other.shape[1]} dimensions, but {this} {pos.dtype} with {pos.shape[1]}; both "
+            f"{that} {query.dtype} with {query.shape[1]} dimensions, but {this} {pos.dtype} with {pos.shape[1]}; both "
             "must have the same number of dimensions."
         )
-    if other.dtype != pos.dtype:
+    if query.dtype != pos.dtype:
         first, second = (words.rpartition(" ")[0] for words in (that, this))
         raise ValueError(
-            f"{that} {other.dtype}, but {this} {pos.dtype}; both must have one dtype: convert the positions of {first} "
-            f"with .astype('{pos.dtype}'), or those of {second} with .astype('{other.dtype}')."
+            f"{that} {query.dtype}, but {this} {pos.dtype}; both must have one dtype: convert the positions of {first} "
+            f"with .astype('{pos.dtype}'), or those of {second} with .astype('{query.dtype}')."
         )

@@ -27,7 +27,7 @@ _BAD_VELOCITY = (
 )
 
 
-def check_one_a_particle(value: Any, pos: jax.Array, what: str) -> None:
+def check_one_a_particle(value: Any, pos: jax.Array, name: str) -> None:
     """Check that ``value`` is an array ``(n,)`` that JAX can hold unchanged.
 
     Raises:
@@ -35,11 +35,11 @@ def check_one_a_particle(value: Any, pos: jax.Array, what: str) -> None:
         ValueError: If its shape is not ``(n,)``, or JAX would change its numbers.
     """
     if isinstance(value, (list, tuple)):
-        raise TypeError(f"{what} is a {type(value).__name__}; convert it with numpy.asarray.")
-    check_representable({what: value})
+        raise TypeError(f"{name} is a {type(value).__name__}; convert it with numpy.asarray.")
+    check_representable({name: value})
     if np.shape(value) != pos.shape[:1]:
         shape = np.shape(value)
-        raise ValueError(f"{what} must have one number per particle, shape {pos.shape[:1]}; its shape is {shape}.")
+        raise ValueError(f"{name} must have one number per particle, shape {pos.shape[:1]}; its shape is {shape}.")
 
 
 def check_mass(part: Any) -> Any:
@@ -76,8 +76,12 @@ def _narrowed(mass: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
 
     Masses that underflow to 0 become NaN, because they are as invalid as infinite ones.
     """
-    made = mass.astype(dtype)
-    return made if mass.dtype == dtype else jnp.where((mass > 0) & (made == 0), jnp.asarray(jnp.nan, dtype), made)
+    narrowed = mass.astype(dtype)
+    return (
+        narrowed
+        if mass.dtype == dtype
+        else jnp.where((mass > 0) & (narrowed == 0), jnp.asarray(jnp.nan, dtype), narrowed)
+    )
 
 
 def mass_faults(mass: jax.Array | None, num: int | jax.Array, n: int, of: str = "") -> list[comm.Fault]:
@@ -91,9 +95,9 @@ def mass_faults(mass: jax.Array | None, num: int | jax.Array, n: int, of: str = 
     """
     if mass is None:
         return []
-    shared = mass.shape[0] != n
-    sentence = (_BAD_SHARED_MASS if shared else _BAD_MASS).format("{0}", of, mass.dtype)
-    return [row_fault(_is_no_mass(mass), jnp.minimum(kernels.as_num(num), 1) if shared else num, sentence)]
+    is_shared = mass.shape[0] != n
+    sentence = (_BAD_SHARED_MASS if is_shared else _BAD_MASS).format("{0}", of, mass.dtype)
+    return [row_fault(_is_no_mass(mass), jnp.minimum(kernels.as_num(num), 1) if is_shared else num, sentence)]
 
 
 @functools.partial(jax.jit, inline=True)
@@ -102,8 +106,8 @@ def _is_no_mass(mass: jax.Array) -> jax.Array:
     # Compare bits: subnormal numbers lie between 0 and the normal numbers; infinity and negative numbers lie above.
     kind = jnp.finfo(mass.dtype)
     bits = jax.lax.bitcast_convert_type(mass, jnp.dtype(f"uint{kind.bits}"))
-    least, most = (jnp.asarray(np.asarray(x, mass.dtype).view(bits.dtype)) for x in (kind.tiny, kind.max))
-    return ~(((bits >= least) & (bits <= most)) | (bits << 1 == 0))
+    smallest, largest = (jnp.asarray(np.asarray(x, mass.dtype).view(bits.dtype)) for x in (kind.tiny, kind.max))
+    return ~(((bits >= smallest) & (bits <= largest)) | (bits << 1 == 0))
 
 
 def velocity_faults(vel: jax.Array | None, num: int | jax.Array, of: str = "") -> list[comm.Fault]:

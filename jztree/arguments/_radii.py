@@ -31,8 +31,8 @@ class Radii(NamedTuple):
 
     def shape(self) -> tuple[int, ...]:
         """Return the shape of the result for one query."""
-        given = self.for_all.words.shape if self.for_all is not None else self._each().words.shape[1:]
-        return tuple(given[:-1])
+        shape = self.for_all.words.shape if self.for_all is not None else self._each().words.shape[1:]
+        return tuple(shape[:-1])
 
     def per_query(self) -> int:
         """Return ``m``."""
@@ -49,8 +49,8 @@ class Radii(NamedTuple):
         """Return ``(q,)``, the largest radius of each query in the dtype of the positions, rounded up."""
         number = jax.lax.stop_gradient(jnp.asarray(exact_to_float(self.words()), dtype))
         last = number.reshape(-1)[-1:] if self.of_each is None else number.reshape(q, self.per_query())[:, -1]
-        farther = jnp.nextafter(at_least_normal(last), jnp.asarray(jnp.inf, dtype))
-        return jnp.broadcast_to(farther, (q,))
+        enlarged = jnp.nextafter(at_least_normal(last), jnp.asarray(jnp.inf, dtype))
+        return jnp.broadcast_to(enlarged, (q,))
 
     def with_words(self, words: Exact) -> "Radii":
         """Return other numbers, in the same form."""
@@ -169,14 +169,14 @@ def _without_padding(radius: ArrayLike, queries: tuple[int, ...], num: int | jax
     They are unchanged if ``num`` is invalid, because another check reports that. They are also unchanged if only
     ``num`` is traced, because traced numbers lose bits.
     """
-    known = is_concrete(radius)
+    concrete = is_concrete(radius)
     right = isinstance(num, (int, np.integer, np.ndarray, jax.Array)) and np.shape(num) in ((), queries[:-1])
     right = right and jnp.issubdtype(jnp.result_type(num), np.integer)
-    if not right or (known and not is_concrete(num)) or (isinstance(num, int) and num == queries[-1]):
+    if not right or (concrete and not is_concrete(num)) or (isinstance(num, int) and num == queries[-1]):
         return radius
-    library: Any = np if known else jnp
+    library: Any = np if concrete else jnp
     # Users may disable implicit promotion of dtypes and ranks; another check reports numbers above int32.
-    counts = np.asarray(num) if known else jnp.asarray(num).astype(jnp.int32)
+    counts = np.asarray(num) if concrete else jnp.asarray(num).astype(jnp.int32)
     counts = counts.reshape(counts.shape or (1,) * (len(queries) - 1))[..., None]
     rows = library.arange(queries[-1], dtype=np.int32).reshape((1,) * (len(queries) - 1) + (-1,))
     used = rows < counts

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def check_word(value: Any, what: str, words: Iterable[str]) -> None:
-    """Raise ValueError unless ``value`` is one of ``words``. ``what`` names the argument."""
+def check_word(value: Any, name: str, words: Iterable[str]) -> None:
+    """Raise ValueError unless ``value`` is one of ``words``. ``name`` names the argument."""
     if not isinstance(value, str) or value not in words:
-        raise ValueError(f"{what} is {value!r}; it must be one of {', '.join(map(repr, words))}.")
+        raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, words))}.")

@@ -95,10 +95,12 @@ def check_and_gather(num: ArrayLike, faults: Sequence[Fault], value: jax.Array) 
 @functools.partial(jax.jit, static_argnames="before", inline=True)
 def _first_failure(failed: list[Any], numbers: list[Any], before: tuple[int, ...]) -> list[jax.Array]:
     """Return the number of the sentence to report, 0 for none, and its ``numbers``, int32."""
-    found = [kernels.as_num(one) for one in failed]
-    codes = [jnp.where(one != 0, one + first, 0) for one, first in zip(found, before, strict=True)]
-    which = functools.reduce(lambda first, code: jnp.where(first != 0, first, code), codes)
-    return [which, *map(kernels.as_num, numbers)]
+    numbers_of_sentences = [kernels.as_num(number) for number in failed]
+    codes = [
+        jnp.where(number != 0, number + first, 0) for number, first in zip(numbers_of_sentences, before, strict=True)
+    ]
+    failed_sentence = functools.reduce(lambda first, code: jnp.where(first != 0, first, code), codes)
+    return [failed_sentence, *map(kernels.as_num, numbers)]
 
 
 def _renumbered(sentence: str, by: int) -> str:

@@ -19,15 +19,15 @@ class Wide(NamedTuple):
         return self.high >= 2**15
 
 
-def wide_sum(count: Any, most: int = 2**31) -> Wide:
+def wide_sum(count: Any, max_count: int = 2**31) -> Wide:
     """Sum int32 counts over the ranks, elementwise.
 
     Args:
         count: The counts.
-        most: An upper bound of every sum. If it fits 32 bits, the ranks send half as much data.
+        max_count: An upper bound of every sum. If it fits 32 bits, the ranks send half as much data.
     """
     _, ndev, axes = get_rank_info()
-    count, fits = jnp.asarray(count), most < 2**31
+    count, fits = jnp.asarray(count), max_count < 2**31
     parts = count[None] if fits else jnp.stack([count >> 16, count & 0xFFFF])
     sums = parts if ndev == 1 else jax.lax.psum(vary(parts), axes)
     high, low = (0, sums[0]) if fits else sums
@@ -46,13 +46,13 @@ def share(total: Wide, rank: jax.Array, ndev: int) -> tuple[jax.Array, Wide]:
     Returns:
         The number of rows of each of ``rank``, int32, and the start of its share.
     """
-    high, rest = total.high // ndev, total.high % ndev
+    high, remainder = total.high // ndev, total.high % ndev
     # rest is below the number of ranks, at most 2**15, so this fits 31 bits.
-    low = rest * 65536 + total.low
-    each, more = high * 65536 + low // ndev, low % ndev
-    carried = rank * (each & 0xFFFF) + jnp.minimum(rank, more)
-    start = Wide(rank * (each >> 16) + (carried >> 16), carried & 0xFFFF)
-    return each + (rank < more).astype(each.dtype), start
+    low = remainder * 65536 + total.low
+    quotient, low_remainder = high * 65536 + low // ndev, low % ndev
+    carried = rank * (quotient & 0xFFFF) + jnp.minimum(rank, low_remainder)
+    start = Wide(rank * (quotient >> 16) + (carried >> 16), carried & 0xFFFF)
+    return quotient + (rank < low_remainder).astype(quotient.dtype), start
 
 
 def starts_of(counts: jax.Array) -> jax.Array:

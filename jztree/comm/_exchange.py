@@ -121,28 +121,28 @@ def exchange(
         ValueError: If ``method`` is invalid.
     """
     rank = get_rank_info()[0]
-    given, structure = jax.tree.flatten(rows)
+    leaves, structure = jax.tree.flatten(rows)
     traffic = dest_counts if isinstance(dest_counts, Traffic) else traffic_of(dest_counts)
     num = require_capacity(traffic.arriving[rank], traffic.arriving, capacity, what, advice)
     # Everything below depends on the check, so that no rank is in a collective when it fails.
     traffic = after(traffic, num)
-    route = Route(order, traffic, given[0].shape[0])
+    route = Route(order, traffic, leaves[0].shape[0])
     stats.record(f"rows.{name}", jnp.sum(route.sent, dtype=jnp.int32) - route.sent[rank])
-    fills = [0] * len(given) if fill is None else jax.tree.leaves(fill)
+    fills = [0] * len(leaves) if fill is None else jax.tree.leaves(fill)
     settings = _Settings(
-        capacity.rows, method, chunk_rows or _chunk_rows(capacity.rows, kernels.row_words(given)), filled, own
+        capacity.rows, method, chunk_rows or _chunk_rows(capacity.rows, kernels.row_words(leaves)), filled, own
     )
-    arrays = _exchanged(settings, jax.lax.stop_gradient(given), fills, traffic, order, place)
-    moved = with_real(lambda *pair: _as_exchanged(settings, *pair, traffic, order, place), arrays, given)
+    arrays = _exchanged(settings, jax.lax.stop_gradient(leaves), fills, traffic, order, place)
+    moved = with_real(lambda *pair: _as_exchanged(settings, *pair, traffic, order, place), arrays, leaves)
     return jax.tree.unflatten(structure, moved), num, route
 
 
 def _chunk_rows(capacity: int, words: int) -> int:
     """Return the rows of ``words`` words in the buffer of a dense round, for at most ``capacity`` received rows."""
-    whole = capacity + capacity // 8
+    rows = capacity + capacity // 8
     if are_many(num_ranks()):
-        return whole
-    return min(whole, max(whole // _PARTS, _LEAST_BYTES // (4 * max(words, 1))))
+        return rows
+    return min(rows, max(rows // _PARTS, _LEAST_BYTES // (4 * max(words, 1))))
 
 
 @functools.partial(jax.jit, inline=True)
@@ -178,12 +178,12 @@ def _exchanged(
     rank, ndev, _ = get_rank_info()
     leaves = [vary(leaf) for leaf in leaves]
     route = Route(order, traffic, leaves[0].shape[0])
-    start, target, own = starts_of(route.sent)[rank], route.starts()[rank], route.sent[rank]
+    start, target, num_own = starts_of(route.sent)[rank], route.starts()[rank], route.sent[rank]
     first_filled: Any = 0 if settings.filled else settings.capacity
     if settings.filled and place is None:
         # Received rows come first, and every one is written.
         first_filled = jnp.sum(route.received, dtype=jnp.int32)
-    placed = own if settings.own else 0
+    placed = num_own if settings.own else 0
     arrays = list(
         kernels.place_rows(leaves, order, start, fills, place, target, placed, settings.capacity, first_filled)
     )
@@ -291,18 +291,18 @@ class _Dense:
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
         if are_many(self.ndev):
             leaving = all_max(jnp.sum(self.sent, dtype=jnp.int32))
-            few = leaving <= _SMALL_ROUNDS * self.small * self.ndev
-            direct = ~few & (self.most <= _LARGE_ROUNDS * self.large)
+            is_small = leaving <= _SMALL_ROUNDS * self.small * self.ndev
+            direct = ~is_small & (self.most <= _LARGE_ROUNDS * self.large)
             arrays = self._in_rounds(self.large, jnp.where(direct, self.most, 0), leaves, arrays)
             return self._through_others(jnp.where(direct, 0, leaving), leaves, arrays)
-        few = self.most <= _SMALL_ROUNDS * self.small
-        arrays = self._in_rounds(self.large, jnp.where(few, 0, self.most), leaves, arrays)
-        return self._in_rounds(self.small, jnp.where(few, self.most, 0), leaves, arrays)
+        is_small = self.most <= _SMALL_ROUNDS * self.small
+        arrays = self._in_rounds(self.large, jnp.where(is_small, 0, self.most), leaves, arrays)
+        return self._in_rounds(self.small, jnp.where(is_small, self.most, 0), leaves, arrays)
 
     def _in_rounds(
-        self, chunk: int, most: jax.Array, leaves: list[jax.Array], arrays: list[jax.Array]
+        self, chunk: int, max_rows: jax.Array, leaves: list[jax.Array], arrays: list[jax.Array]
     ) -> list[jax.Array]:
-        return in_rounds(most, chunk, functools.partial(self._one_round, chunk, leaves), arrays)
+        return in_rounds(max_rows, chunk, functools.partial(self._one_round, chunk, leaves), arrays)
 
     def _one_round(
         self, chunk: int, leaves: list[jax.Array], done: jax.Array, arrays: list[jax.Array]
@@ -311,7 +311,7 @@ class _Dense:
         starts, counts = self.receive_starts + done, self.received - done
         return list(kernels.unpack_segments(buffer, self.place, starts, counts, arrays))
 
-    def _through_others(self, most: jax.Array, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
+    def _through_others(self, max_rows: jax.Array, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
         entries = leaves[0].shape[0] if self.order is None else self.order.shape[0]
         if entries == 0 or arrays[0].shape[0] == 0:
             return arrays
@@ -332,7 +332,7 @@ class _Dense:
             return list(kernels.unpack_segments(packed, place, parts, counts, arrays))
 
         total = jnp.sum(self.sent, dtype=jnp.int32)
-        return relay(leaves, card_of, total, most, self.small, take, arrays)
+        return relay(leaves, card_of, total, max_rows, self.small, take, arrays)
 
 
 class _Ragged:
@@ -344,11 +344,11 @@ class _Ragged:
         self.route, self.place = route, place
 
     def __call__(self, leaves: list[jax.Array], arrays: list[jax.Array]) -> list[jax.Array]:
-        route, one, capacity = self.route, jnp.zeros(1, jnp.int32), arrays[0].shape[0]
+        route, single, capacity = self.route, jnp.zeros(1, jnp.int32), arrays[0].shape[0]
         rows = route.rows if route.order is None else route.order.shape[0]
-        own = route.sent[self.rank]
-        order = _leaving_out(route.order, rows, starts_of(route.sent)[self.rank], own)
-        packed = kernels.pack_segments(leaves, order, one, jnp.sum(self.sent, dtype=jnp.int32)[None], rows)[0]
+        num_own = route.sent[self.rank]
+        order = _leaving_out(route.order, rows, starts_of(route.sent)[self.rank], num_own)
+        packed = kernels.pack_segments(leaves, order, single, jnp.sum(self.sent, dtype=jnp.int32)[None], rows)[0]
         empty = vary(jnp.zeros((capacity, packed.shape[1]), jnp.uint32))
         arrived = jax.lax.ragged_all_to_all(
             packed,
@@ -359,9 +359,9 @@ class _Ragged:
             self.received,
             axis_name=self.axes,
         )
-        place = _leaving_out(self.place, capacity, route.starts()[self.rank], own)
+        place = _leaving_out(self.place, capacity, route.starts()[self.rank], num_own)
         return list(
-            kernels.unpack_segments(arrived[None], place, one, jnp.sum(self.received, dtype=jnp.int32)[None], arrays)
+            kernels.unpack_segments(arrived[None], place, single, jnp.sum(self.received, dtype=jnp.int32)[None], arrays)
         )
 
 

@@ -80,10 +80,10 @@ def all_gather_rows(rows: Any) -> Any:
         Arrays ``(r, b, ...)``.
     """
     _, ndev, axes = get_rank_info()
-    given, structure = jax.tree.flatten(rows)
+    leaves, structure = jax.tree.flatten(rows)
     gather = functools.partial(jax.lax.all_gather, axis_name=axes, tiled=True)
-    arrays = _through_words(given, ndev, lambda packed: gather(vary(packed)) if ndev > 1 else packed)
-    return jax.tree.unflatten(structure, with_real(_as_gathered, arrays, given))
+    arrays = _through_words(leaves, ndev, lambda packed: gather(vary(packed)) if ndev > 1 else packed)
+    return jax.tree.unflatten(structure, with_real(_as_gathered, arrays, leaves))
 
 
 def rows_of_adjacent(rows: Any) -> Any:
@@ -100,8 +100,8 @@ def rows_of_adjacent(rows: Any) -> Any:
         # The received rows travel back to their rank, so that the second collective depends on the first by data.
         return jnp.concatenate([before, shift(jnp.concatenate([packed, before]), -1)])
 
-    given, structure = jax.tree.flatten(rows)
-    return jax.tree.unflatten(structure, _through_words(given, 3, move))
+    leaves, structure = jax.tree.flatten(rows)
+    return jax.tree.unflatten(structure, _through_words(leaves, 3, move))
 
 
 def _through_words(given: list[Any], parts: int, move: Callable[[jax.Array], jax.Array]) -> list[jax.Array]:
@@ -125,11 +125,11 @@ def _through_words(given: list[Any], parts: int, move: Callable[[jax.Array], jax
 
 
 def with_real(
-    derive: Callable[[list[jax.Array], list[Any]], list[jax.Array]], arrays: list[jax.Array], given: list[Any]
+    derive: Callable[[list[jax.Array], list[Any]], list[jax.Array]], arrays: list[jax.Array], leaves: list[Any]
 ) -> list[jax.Array]:
     """Return ``arrays``, where ``derive`` has replaced those of real numbers; it also gets their inputs."""
     real = [i for i, array in enumerate(arrays) if jnp.issubdtype(array.dtype, jnp.inexact)]
-    derived = derive([arrays[i] for i in real], [given[i] for i in real]) if real else []
+    derived = derive([arrays[i] for i in real], [leaves[i] for i in real]) if real else []
     places = dict(zip(real, derived, strict=True))
     return [places.get(i, array) for i, array in enumerate(arrays)]
 
@@ -155,7 +155,7 @@ def of_rank(table: jax.Array, rank: jax.Array) -> jax.Array:
     if table.shape[0] > _FEW_ENTRIES:
         return table[rank]
     first = jnp.broadcast_to(table[0], rank.shape)
-    return functools.reduce(lambda found, r: jnp.where(rank == r, table[r], found), range(1, table.shape[0]), first)
+    return functools.reduce(lambda value, r: jnp.where(rank == r, table[r], value), range(1, table.shape[0]), first)
 
 
 def swap(buffer: jax.Array) -> jax.Array:
@@ -190,11 +190,13 @@ def swap(buffer: jax.Array) -> jax.Array:
 
 def _grid(ndev: int) -> tuple[int, ...]:
     """Return the lengths of the grid of ranks, as square as possible; a few ranks form a line."""
-    lengths, rest = [], ndev
+    lengths, remaining = [], ndev
     for dims in (3, 2) if ndev > _MANY_RANKS else (2,) if are_many(ndev) else ():
-        lengths.append(max(length for length in range(1, rest + 1) if rest % length == 0 and length**dims <= rest))
-        rest //= lengths[-1]
-    return (*(length for length in lengths if length > 1), rest)
+        lengths.append(
+            max(length for length in range(1, remaining + 1) if remaining % length == 0 and length**dims <= remaining)
+        )
+        remaining //= lengths[-1]
+    return (*(length for length in lengths if length > 1), remaining)
 
 
 def shift(value: Any, by: int = 1) -> Any:

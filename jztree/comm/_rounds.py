@@ -19,16 +19,18 @@ def chunk_of(buffer_rows: int, ndev: int) -> int:
     return max(_MIN_CHUNK_FOR_MANY if are_many(ndev) else _MIN_CHUNK, -(-buffer_rows // ndev))
 
 
-def in_rounds(most: jax.Array, chunk: int, one: Callable[[jax.Array, _State], _State], state: _State) -> _State:
-    """Repeat ``state = one(done, state)``, with ``chunk`` rows per round, until ``done`` reaches ``most``.
+def in_rounds(
+    max_rows: jax.Array, chunk: int, one_round: Callable[[jax.Array, _State], _State], state: _State
+) -> _State:
+    """Repeat ``state = one(done, state)``, with ``chunk`` rows per round, until ``done`` reaches ``max_rows``.
 
     Returns:
         The last state.
     """
-    most = jnp.asarray(most, jnp.int32)
+    max_rows = jnp.asarray(max_rows, jnp.int32)
 
     def step(carry: tuple[jax.Array, _State]) -> tuple[jax.Array, _State]:
-        left, state = carry
-        return left - chunk, one(most - left, state)
+        remaining, state = carry
+        return remaining - chunk, one_round(max_rows - remaining, state)
 
-    return jax.lax.while_loop(lambda carry: carry[0] > 0, step, (most, state))[1]
+    return jax.lax.while_loop(lambda carry: carry[0] > 0, step, (max_rows, state))[1]

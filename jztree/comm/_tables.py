@@ -114,9 +114,9 @@ def _fetch_through_others(
         number = done + dealt(ndev, chunk)
         used = number < num
         requests = [jnp.where(used, part.at[number].get(mode="clip"), -1) for part in (rank, row)]
-        others = swap(jnp.stack(requests, axis=-1)).reshape(-1, 2)
+        requested_rows = swap(jnp.stack(requests, axis=-1)).reshape(-1, 2)
         none = vary(jnp.zeros((ndev * chunk, *table.shape[1:]), table.dtype))
-        answers = _fetch(table, others[:, 0], others[:, 1], ndev * chunk, buffer_rows, none)
+        answers = _fetch(table, requested_rows[:, 0], requested_rows[:, 1], ndev * chunk, buffer_rows, none)
         answers = swap(answers.reshape(ndev, chunk, *answers.shape[1:]))
         return answered.at[jnp.where(used, number, row.shape[0])].set(answers, mode="drop")
 

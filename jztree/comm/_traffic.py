@@ -33,8 +33,8 @@ class Traffic(NamedTuple):
 def traffic_of(sent: jax.Array) -> Traffic:
     """Return the traffic if this rank sends ``sent`` rows to each rank, ``(r,)`` int32."""
     received = swap(sent)
-    most = jnp.max(of_others(sent, get_rank_info()[0]))
-    totals = all_gather(jnp.stack([_total(sent), _total(received), most]))
+    max_rows = jnp.max(of_others(sent, get_rank_info()[0]))
+    totals = all_gather(jnp.stack([_total(sent), _total(received), max_rows]))
     return Traffic(sent, received, totals[:, 0], totals[:, 1], jnp.max(totals[:, 2]))
 
 

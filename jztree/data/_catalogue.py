@@ -151,9 +151,9 @@ class FofCatalogue(_FurtherColumns):
     @classmethod
     def tree_unflatten(cls, _: None, children: Any) -> "FofCatalogue":
         """Build a catalogue from leaves, for JAX; the leaves may be any objects."""
-        made = object.__new__(cls)
-        made.__dict__.update(zip(("ngroups", *_COLUMNS), children, strict=True))
-        return made
+        catalogue = object.__new__(cls)
+        catalogue.__dict__.update(zip(("ngroups", *_COLUMNS), children, strict=True))
+        return catalogue
 
     def flatten(self) -> "FofCatalogue":
         """Join the catalogue of several ranks, rows ``(r, g, ...)``, into one of ``r * g`` rows, with the groups first.
@@ -317,10 +317,10 @@ def _stacked(name: str, rows: Any, ranks: int) -> Any:
 
 def _is_stacked(columns: Mapping[str, Any]) -> bool:
     """Return whether columns have an axis over ranks before the row axis."""
-    known = (
+    shapes = (
         np.ndim(rows) > _AXES.get(name, 1) for name, rows in columns.items() if name != "means" and rows is not None
     )
-    return next(known, True)
+    return next(shapes, True)
 
 
 def _row_number(size_out: Any) -> int:
@@ -339,13 +339,13 @@ def _with_rows(cata: FofCatalogue, size_out: int, offset_mode: str, nparts: Arra
         if cata.offset_rank is not None:
             cata.offset_rank = jnp.zeros_like(jnp.asarray(cata.offset_rank))
     cata = cata.flatten()
-    many = "the catalogue has {0} groups, but size_out has only {1} rows; use a larger size_out."
+    too_many = "the catalogue has {0} groups, but size_out has only {1} rows; use a larger size_out."
     if is_concrete(cata.ngroups):
         ngroups = jnp.asarray(cata.ngroups, jnp.int32)
         if int(ngroups) > size_out:
-            raise ValueError(many.format(int(ngroups), size_out))
+            raise ValueError(too_many.format(int(ngroups), size_out))
     else:
-        ngroups = comm.check(cata.ngroups, cata.ngroups > size_out, [cata.ngroups, size_out], many)
+        ngroups = comm.check(cata.ngroups, cata.ngroups > size_out, [cata.ngroups, size_out], too_many)
     missing = max(0, size_out - row_capacity(cata))
 
     def resize(leaf: Any) -> jax.Array:
@@ -384,8 +384,8 @@ def _rows_by_name(cata: FofCatalogue, nparts: ArrayLike | None) -> dict[str, np.
             "with jztree_utils.io.rows_on_first_process, or write them to a file with jztree_utils.io and read that."
         )
     cata = by_rank(cata)
-    whole = squeeze_catalogue(cata, offset_mode="rank" if nparts is None else "global", nparts=nparts)
-    columns = whole.columns()
+    squeezed = squeeze_catalogue(cata, offset_mode="rank" if nparts is None else "global", nparts=nparts)
+    columns = squeezed.columns()
     columns |= columns.pop("means") or {}
     del columns["offset_rank"]  # the column rank replaces it if there are several ranks
     if np.ndim(cata.ngroups) and nparts is None:

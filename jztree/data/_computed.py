@@ -35,33 +35,35 @@ def with_computed(func: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
 
     @functools.wraps(func)
     def call(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
-        given = [*args, *kwargs.values()]
-        means = [name for one in given for name in getattr(getattr(one, "catalogue", None), "means", ())]
-        carried = [_with_columns(one, means) for one in given]
-        if all(one is other for one, other in zip(carried, given, strict=True)):
+        arguments = [*args, *kwargs.values()]
+        means = [name for argument in arguments for name in getattr(getattr(argument, "catalogue", None), "means", ())]
+        carried = [_with_columns(argument, means) for argument in arguments]
+        if all(argument is argument_given for argument, argument_given in zip(carried, arguments, strict=True)):
             return func(*args, **kwargs)
         by_name = dict(zip(kwargs, carried[len(args) :], strict=True))
-        found: Any = func(*carried[: len(args)], **by_name)
-        return jax.tree.map(lambda one: release(one) if _has_columns(one) else one, found, is_leaf=_has_columns)
+        result: Any = func(*carried[: len(args)], **by_name)
+        return jax.tree.map(
+            lambda argument: release(argument) if _has_columns(argument) else argument, result, is_leaf=_has_columns
+        )
 
     return call
 
 
-def _has_columns(one: Any) -> bool:
-    return isinstance(one, ComputedParticles)
+def _has_columns(value: Any) -> bool:
+    return isinstance(value, ComputedParticles)
 
 
-def _with_columns(given: Any, means: list[str]) -> Any:
-    """Return ``given`` with its classes carried; it may be a class or a sequence of classes."""
-    if type(given) in (list, tuple):
-        each = [_with_columns(one, means) for one in given]
-        return type(given)(each) if any(map(_has_columns, each)) else given
-    if isinstance(given, Index):
-        part = _with_columns(given.part, means)
-        return given if part is given.part else dataclasses.replace(given, part=part)
-    if "pos" in computed_by(given):
-        return attach_columns(given, means, get_pos(given))  # raises for a class that cannot be moved
-    return attach_columns(given, means)
+def _with_columns(argument: Any, means: list[str]) -> Any:
+    """Return ``argument`` with its classes carried; it may be a class or a sequence of classes."""
+    if type(argument) in (list, tuple):
+        members = [_with_columns(member, means) for member in argument]
+        return type(argument)(members) if any(map(_has_columns, members)) else argument
+    if isinstance(argument, Index):
+        part = _with_columns(argument.part, means)
+        return argument if part is argument.part else dataclasses.replace(argument, part=part)
+    if "pos" in computed_by(argument):
+        return attach_columns(argument, means, get_pos(argument))  # raises for a class that cannot be moved
+    return attach_columns(argument, means)
 
 
 def attach_stacked_columns(part: Any) -> Any:
@@ -69,36 +71,36 @@ def attach_stacked_columns(part: Any) -> Any:
     if not computed_by(part):
         return part
 
-    def columns(one: Any) -> dict[str, Any]:
-        carried = attach_columns(one, (), get_pos(one))
+    def columns(part: Any) -> dict[str, Any]:
+        carried = attach_columns(part, (), get_pos(part))
         return carried.columns if isinstance(carried, ComputedParticles) else {}
 
-    found = over_devices(columns, part)
-    return ComputedParticles(part, found) if found else part
+    by_name = over_devices(columns, part)
+    return ComputedParticles(part, by_name) if by_name else part
 
 
-def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
+def release(computed: Any, used: Any = None, mapped: Any = None) -> Any:
     """Return the user's class, after a check that its computed properties equal the carried ones.
 
     The check raises at run time, on all ranks.
 
     Args:
-        one: `ComputedParticles`, or an object that needs no release.
+        computed: `ComputedParticles`, or an object that needs no release.
         used: Mask of the rows that hold particles. None means the rows before ``num``.
-        mapped: ``one`` with True at the leaves whose first axis runs over many classes. None if it is one class.
+        mapped: ``computed`` with True at the leaves whose first axis runs over many classes. None if it is one class.
 
     Raises:
         TypeError: If the class cannot compute a property for another number of rows.
     """
-    if not isinstance(one, ComputedParticles):
-        return one
-    part, cls = one.part, type(one.part).__name__
-    held = jax.tree.map(jax.lax.stop_gradient, one)
+    if not isinstance(computed, ComputedParticles):
+        return computed
+    part, cls = computed.part, type(computed.part).__name__
+    held = jax.tree.map(jax.lax.stop_gradient, computed)
     try:
         again = _computed_again(held, mapped)
     except Exception as error:
         raise TypeError(
-            f"{' and '.join(one.columns)} of {cls} cannot be computed for moved rows ({error}); {_ADVICE}"
+            f"{' and '.join(computed.columns)} of {cls} cannot be computed for moved rows ({error}); {_ADVICE}"
         ) from error
     faults = []
     for name, carried in held.columns.items():
@@ -107,7 +109,7 @@ def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
                 f"{name} of {cls} has the shape {np.shape(again[name])} instead of {np.shape(carried)} for moved rows; "
                 f"{_ADVICE}"
             )
-        rows = _used_rows(one, np.shape(carried)) if used is None else used
+        rows = _used_rows(computed, np.shape(carried)) if used is None else used
         rows = jnp.reshape(rows, np.shape(rows) + (1,) * (np.ndim(carried) - np.ndim(rows)))
         failed = _differ(jnp.asarray(carried), jnp.asarray(again[name]), rows, name == "pos")
         faults.append(comm.Fault(failed, [], _DEPENDS % (name, cls)))
@@ -116,46 +118,48 @@ def release(one: Any, used: Any = None, mapped: Any = None) -> Any:
             if fault.failed:
                 raise ValueError(fault.sentence)
         return part
-    return _after_check(one, comm.check_all(0, faults))
+    return _after_check(computed, comm.check_all(0, faults))
 
 
-def _after_check(one: ComputedParticles, checked: jax.Array) -> Any:
+def _after_check(part: ComputedParticles, checked: jax.Array) -> Any:
     """Return the user's class ordered after a check.
 
     Leaves that all devices share, such as a common mass, are unchanged, so that a `jax.shard_map` of the user knows
     that they are equal on all devices.
     """
-    rows = {np.shape(column)[:1] for column in one.columns.values()}
+    rows = {np.shape(column)[:1] for column in part.columns.values()}
     differing = varying_axes(checked)
 
     def waits(leaf: Any) -> bool:
         return isinstance(leaf, jax.Array) and (leaf.shape[:1] in rows or not differing or bool(varying_axes(leaf)))
 
-    return jax.tree.map(lambda leaf: comm.after(leaf, checked) if waits(leaf) else leaf, one.part)
+    return jax.tree.map(lambda leaf: comm.after(leaf, checked) if waits(leaf) else leaf, part.part)
 
 
-def _computed_again(one: ComputedParticles, mapped: Any) -> dict[str, Any]:
+def _computed_again(computed: ComputedParticles, mapped: Any) -> dict[str, Any]:
     """Return the columns as the class computes them now."""
 
     def read(part: Any) -> dict[str, Any]:
-        return {name: getattr(part, name) for name in one.columns}
+        return {name: getattr(part, name) for name in computed.columns}
 
     if mapped is None:
-        return read(one.part)
-    leaves, structure = jax.tree.flatten(one.part)
+        return read(computed.part)
+    leaves, structure = jax.tree.flatten(computed.part)
     axes = [0 if is_mapped else None for is_mapped in jax.tree.leaves(mapped.part)]
-    found: dict[str, Any] = jax.vmap(lambda *each: read(jax.tree.unflatten(structure, each)), axes)(*leaves)
-    return found
+    by_name: dict[str, Any] = jax.vmap(lambda *leaves_of_row: read(jax.tree.unflatten(structure, leaves_of_row)), axes)(
+        *leaves
+    )
+    return by_name
 
 
-def _used_rows(one: ComputedParticles, shape: tuple[int, ...]) -> Any:
+def _used_rows(part: ComputedParticles, shape: tuple[int, ...]) -> Any:
     """Return a mask of the rows that hold particles, for one device ``(n, ...)`` or several ``(r, n, ...)``."""
-    num = getattr(one, "num", None)
+    num = getattr(part, "num", None)
     if num is None:
         return np.ones(shape[:1], bool)
     if np.ndim(num) == 1 and np.shape(num) != (1,):
         return jnp.arange(shape[1], dtype=jnp.int32) < jnp.asarray(num, jnp.int32)[:, None]
-    return jnp.arange(shape[0], dtype=jnp.int32) < jnp.asarray(get_num(one), jnp.int32)
+    return jnp.arange(shape[0], dtype=jnp.int32) < jnp.asarray(get_num(part), jnp.int32)
 
 
 @functools.partial(jax.jit, static_argnames="may_wrap", inline=True)
@@ -172,19 +176,19 @@ def _differ(carried: jax.Array, again: jax.Array, used: jax.Array, may_wrap: boo
     used = jnp.broadcast_to(used, carried.shape)
     if not jnp.issubdtype(carried.dtype, jnp.floating):
         return (used & (carried != again)).any()
-    given, recomputed = jnp.where(used, carried, 0), jnp.where(used, again, 0)
+    stored, recomputed = jnp.where(used, carried, 0), jnp.where(used, again, 0)
     axes = tuple(range(carried.ndim - 1)) if carried.ndim > 1 else (0,)
     far = jnp.asarray(jnp.inf, carried.dtype)
     lower = jnp.where(used, jnp.minimum(carried, again), far).min(axes, initial=far)
     upper = jnp.where(used, jnp.maximum(carried, again), -far).max(axes, initial=-far)
     step = jnp.finfo(carried.dtype).eps
     largest = jnp.maximum(jnp.abs(lower), jnp.abs(upper))
-    near = jnp.sqrt(step) * (upper - lower) + _ROUNDED * step * largest
-    apart = used & ~(jnp.abs(given - recomputed) <= near) & ~(jnp.isnan(given) & jnp.isnan(recomputed))
+    tolerance = jnp.sqrt(step) * (upper - lower) + _ROUNDED * step * largest
+    differs = used & ~(jnp.abs(stored - recomputed) <= tolerance) & ~(jnp.isnan(stored) & jnp.isnan(recomputed))
     if not may_wrap:
-        return apart.any()
-    low, high = jnp.minimum(given, recomputed), jnp.maximum(given, recomputed)
-    across = apart & (low <= lower + near) & (high >= upper - near)
+        return differs.any()
+    low, high = jnp.minimum(stored, recomputed), jnp.maximum(stored, recomputed)
+    across = differs & (low <= lower + tolerance) & (high >= upper - tolerance)
     rows = across.any(axis=-1)
-    few = _FEW * jnp.sum(rows, dtype=jnp.float32) < jnp.sum(used.any(axis=-1), dtype=jnp.float32)
-    return jnp.where(few, (apart & ~across).any(), apart.any())
+    is_few = _FEW * jnp.sum(rows, dtype=jnp.float32) < jnp.sum(used.any(axis=-1), dtype=jnp.float32)
+    return jnp.where(is_few, (differs & ~across).any(), differs.any())

@@ -24,9 +24,9 @@ def describe_particles(part: Any) -> str:
     if not _is_array(pos) or len(pos.shape) < 2:
         return _plainly(part)
     num = getattr(part, "num", None)
-    dealt = len(pos.shape) == 3 and num is not None and np.ndim(num) == 1
+    is_stacked = len(pos.shape) == 3 and num is not None and np.ndim(num) == 1
     rows = pos.shape[:-1]
-    layout = f" ({_rows(rows)})" if dealt else ""
+    layout = f" ({_rows(rows)})" if is_stacked else ""
     if num is None:
         count = f"{' x '.join(f'{n:,}' for n in rows)} particle{'' if rows == (1,) else 's'}"
     elif (known := _known(num)) is not None:

@@ -64,23 +64,25 @@ def from_local(part: Particles | ArrayLike, mesh: Mesh) -> Any:
         ValueError: If the process has no device of the mesh, or if positions that the class computes depend on the row.
             On all processes, if one process raises an error, or if properties differ between processes.
     """
-    given: _Given | None = None
+    parsed: _Given | None = None
     failed: Exception | None = None
     try:
-        given = _parsed(part, mesh)
+        parsed = _parsed(part, mesh)
     except Exception as error:  # of any class, because the other processes wait for this one
         failed = error
-    rows, total = _agreed(given, failed)
-    assert given is not None
-    own = given.devices
+    rows, total = _agreed(parsed, failed)
+    assert parsed is not None
+    devices = parsed.devices
 
     def dealt(leaf: np.ndarray, is_of_rows: bool) -> jax.Array:
-        blocks = [_padded(leaf[start:stop], rows) if is_of_rows else leaf for start, stop in given.blocks]
-        return _global(blocks, own, mesh)
+        blocks = [_padded(leaf[start:stop], rows) if is_of_rows else leaf for start, stop in parsed.blocks]
+        return _global(blocks, devices, mesh)
 
-    made = jax.tree.unflatten(given.structure, [dealt(*one) for one in zip(given.leaves, given.of_rows, strict=True)])
-    num = _global([np.int32(stop - start) for start, stop in given.blocks], own, mesh)
-    return replace_field(replace_num(made, num), "num_total", total)
+    result = jax.tree.unflatten(
+        parsed.structure, [dealt(*leaf_and_kind) for leaf_and_kind in zip(parsed.leaves, parsed.of_rows, strict=True)]
+    )
+    num = _global([np.int32(stop - start) for start, stop in parsed.blocks], devices, mesh)
+    return replace_field(replace_num(result, num), "num_total", total)
 
 
 def to_local(result: _Tree, part: Any) -> _Tree:
@@ -114,21 +116,21 @@ def to_local(result: _Tree, part: Any) -> _Tree:
         is_shared = np.shape(leaf)[:1] == shape[:1] and np.shape(leaf)[:2] != shape
         return _blocks(leaf)[min(counts)] if is_shared else rows(leaf)
 
-    def local(one: Any) -> Any:
-        if not _is_particles(one):
-            return rows(one)
-        if np.shape(one.num) != shape[:1] or {rank: _blocks(one.num)[rank] for rank in counts} != counts:
+    def local(part: Any) -> Any:
+        if not _is_particles(part):
+            return rows(part)
+        if np.shape(part.num) != shape[:1] or {rank: _blocks(part.num)[rank] for rank in counts} != counts:
             raise ValueError(_OTHER_NUM)
-        found = jax.tree.map(shared_or_rows, replace_num(one, None))
-        return replace_num(found, np.int32(sum(map(int, counts.values()))))
+        local_rows = jax.tree.map(shared_or_rows, replace_num(part, None))
+        return replace_num(local_rows, np.int32(sum(map(int, counts.values()))))
 
     return jax.tree.map(local, result, is_leaf=_is_particles)
 
 
-def _is_particles(one: Any) -> bool:
+def _is_particles(value: Any) -> bool:
     """Return whether this is a particle class; its positions may be computed, so do not read them."""
-    has_pos = "pos" in field_names(one) or hasattr(type(one), "pos")
-    return has_pos and getattr(one, "num", None) is not None
+    has_pos = "pos" in field_names(value) or hasattr(type(value), "pos")
+    return has_pos and getattr(value, "num", None) is not None
 
 
 class _Given(NamedTuple):
@@ -160,16 +162,16 @@ def _parsed(part: Particles | ArrayLike, mesh: Mesh) -> _Given:
     split_rows(part)  # checks that JAX can hold and move all rows
     if not isinstance(mesh, Mesh):
         raise TypeError(f"mesh must come from jax.make_mesh, not {type(mesh).__name__}.")
-    own = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
-    if not own:
+    devices = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    if not devices:
         raise ValueError(_NO_DEVICES % jax.process_index())
-    blocks = list(itertools.pairwise([n * i // len(own) for i in range(len(own) + 1)]))
+    blocks = list(itertools.pairwise([n * i // len(devices) for i in range(len(devices) + 1)]))
     _check_computed(part, blocks)
     leaves, structure = jax.tree.flatten(part)
     of_rows = [np.shape(leaf)[:1] == (held,) for leaf in leaves]
     arrays = [np.asarray(jnp.asarray(leaf)) for leaf in leaves]
     cut = [array[:n] if is_of_rows else array for array, is_of_rows in zip(arrays, of_rows, strict=True)]
-    return _Given(cut, of_rows, structure, n, own, blocks)
+    return _Given(cut, of_rows, structure, n, devices, blocks)
 
 
 def _check_computed(part: Particles | ArrayLike, blocks: list[tuple[int, int]]) -> None:
@@ -179,17 +181,17 @@ def _check_computed(part: Particles | ArrayLike, blocks: list[tuple[int, int]]) 
         release(map_rows(lambda leaf: leaf[start:stop], carried))  # noqa: B023 - called at once
 
 
-def _agreed(given: _Given | None, failed: Exception | None) -> tuple[int, int]:
+def _agreed(parsed: _Given | None, failed: Exception | None) -> tuple[int, int]:
     """Return the number of rows per device, and the number of particles of all processes.
 
     Args:
-        given: Particles of this process.
+        parsed: Particles of this process.
         failed: Error of this process. All processes then raise.
     """
     message = np.zeros(4, np.int32)
-    if given is not None:
-        kinds = zlib.crc32(str([_kind(*one) for one in zip(given.leaves, given.of_rows, strict=True)]).encode())
-        message[:] = -(-given.num // len(given.devices)), given.num, kinds & 0x7FFFFFFF, 1
+    if parsed is not None:
+        kinds = zlib.crc32(str([_kind(*leaf) for leaf in zip(parsed.leaves, parsed.of_rows, strict=True)]).encode())
+        message[:] = -(-parsed.num // len(parsed.devices)), parsed.num, kinds & 0x7FFFFFFF, 1
     everyone = multihost_utils.process_allgather(message).reshape(-1, 4)
     if failed is not None:
         raise failed

@@ -70,8 +70,8 @@ def split_rows(part: _Part) -> tuple[list[Any], Callable[[Sequence[Any]], _Part]
     places = [i for i, leaf in enumerate(leaves) if _is_of_rows(leaf, n, num)]
 
     def rebuild(columns: Sequence[Any]) -> _Part:
-        others = dict(zip(places, columns, strict=True))
-        return jax.tree.unflatten(structure, [others.get(i, leaf) for i, leaf in enumerate(leaves)])
+        replaced = dict(zip(places, columns, strict=True))
+        return jax.tree.unflatten(structure, [replaced.get(i, leaf) for i, leaf in enumerate(leaves)])
 
     return [jnp.asarray(leaves[i]) for i in places], rebuild
 
@@ -186,17 +186,17 @@ def all_particles_equal(p1: Any, p2: Any) -> jax.Array:
         ValueError: If the classes or their properties differ.
     """
     check_width({"p1": p1, "p2": p2})
-    structures: list[Any] = [jax.tree.structure(one) for one in (p1, p2)]
+    structures: list[Any] = [jax.tree.structure(a) for a in (p1, p2)]
     if structures[0] != structures[1]:
         raise ValueError("the particles must be of one class with the same properties, but these differ in either.")
     nums, n = (check_num(p1), check_num(p2)), min(num_rows(part) for part in (p1, p2))
     used = jnp.arange(n, dtype=jnp.int32) < jnp.asarray(nums[0], jnp.int32)
 
-    def same(one: Any, other: Any) -> Any:
-        if _is_of_rows(one, num_rows(p1), getattr(p1, "num", None)):
-            one, other = one[:n], other[:n]
-            return ~(rows_differ(one, other) & used).any()
-        return ~differ(one, other).any() if jnp.shape(one) == jnp.shape(other) else False
+    def same(a: Any, b: Any) -> Any:
+        if _is_of_rows(a, num_rows(p1), getattr(p1, "num", None)):
+            a, b = a[:n], b[:n]
+            return ~(rows_differ(a, b) & used).any()
+        return ~differ(a, b).any() if jnp.shape(a) == jnp.shape(b) else False
 
     leaves = jax.tree.map(same, replace_field(p1, "num", None), replace_field(p2, "num", None))
     return jnp.stack([jnp.asarray(nums[0] == nums[1]), *map(jnp.asarray, jax.tree.leaves(leaves))]).all()
@@ -409,9 +409,11 @@ def expand_particles(part: _Part, ndev: int = 1, npad: int = 0) -> _Part:
 
     leaves, structure = jax.tree.flatten(replace_num(part, None))
     of_rows = [True] * (len(leaves) - len(of_rows)) + of_rows  # computed columns come first
-    dealt = jax.tree.unflatten(structure, map(deal, leaves, of_rows))
-    dealt = replace_num(dealt, jnp.asarray(np.diff(bounds), jnp.int32))
-    released: _Part = release(dealt, np.arange(rows) < np.diff(bounds)[:, None], jax.tree.map(lambda _: True, dealt))
+    stacked = jax.tree.unflatten(structure, map(deal, leaves, of_rows))
+    stacked = replace_num(stacked, jnp.asarray(np.diff(bounds), jnp.int32))
+    released: _Part = release(
+        stacked, np.arange(rows) < np.diff(bounds)[:, None], jax.tree.map(lambda _: True, stacked)
+    )
     return released
 
 

@@ -76,10 +76,10 @@ def catalogues_equal(c1: FofCatalogue, c2: FofCatalogue) -> jax.Array:
     """
     check_width({"c1": c1, "c2": c2})
     c1, c2 = by_rank(c1), by_rank(c2)
-    structures: list[Any] = [jax.tree.structure(one) for one in (c1, c2)]
+    structures: list[Any] = [jax.tree.structure(a) for a in (c1, c2)]
     if structures[0] != structures[1]:
         raise ValueError("catalogues_equal needs catalogues with the same columns, but these have different columns.")
-    ngroups = [jnp.atleast_1d(jnp.asarray(on_auto_axes(one.ngroups))) for one in (c1, c2)]
+    ngroups = [jnp.atleast_1d(jnp.asarray(on_auto_axes(a.ngroups))) for a in (c1, c2)]
     if ngroups[0].shape != ngroups[1].shape:
         raise ValueError(
             f"the catalogues have {ngroups[0].size} and {ngroups[1].size} ranks; join both with .flatten()."
@@ -88,6 +88,6 @@ def catalogues_equal(c1: FofCatalogue, c2: FofCatalogue) -> jax.Array:
     rows = min(row_capacity(c1), row_capacity(c2))
     used = jnp.arange(rows, dtype=jnp.int32) < jnp.asarray(c1.ngroups, jnp.int32)
     equal = [(ngroups[0] == ngroups[1]).all()]
-    for one, other in zip(jax.tree.leaves(c1.columns()), jax.tree.leaves(c2.columns()), strict=True):
-        equal.append(~(rows_differ(one[:rows], other[:rows]) & used).any())
+    for a, b in zip(jax.tree.leaves(c1.columns()), jax.tree.leaves(c2.columns()), strict=True):
+        equal.append(~(rows_differ(a[:rows], b[:rows]) & used).any())
     return jnp.stack(equal).all()

@@ -40,26 +40,26 @@ def to_pandas(
         units: Names of the units of "length", "mass" and "velocity".
         powers: The powers of length, mass and velocity in the unit of each column; other columns have no unit.
     """
-    given = _checked(units)
+    unit_of = _checked(units)
     try:
         import pandas
     except ImportError as error:
         raise ImportError("This table needs pandas; install it with: pip install pandas.") from error
     flat = components(columns)
     table = pandas.DataFrame({ending: values for parts in flat.values() for ending, values in parts.items()})
-    names = {name: factors_in_words(powers.get(name, NO_UNIT), given) for name in columns}
+    names = {name: factors_in_words(powers.get(name, NO_UNIT), unit_of) for name in columns}
     table.attrs["units"] = {part: names[name] for name, parts in flat.items() for part in parts if names[name]}
     return table
 
 
 def components(columns: Mapping[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
     """Return the components ``(g,)`` of each column by names such as ``com_pos_x``; scalar columns keep their name."""
-    found = {}
+    by_component = {}
     for name, rows in columns.items():
         endings = _endings(rows.shape[1:])
         values = rows.reshape(len(rows), len(endings)).T
-        found[name] = {name + ending: part for ending, part in zip(endings, values, strict=True)}
-    return found
+        by_component[name] = {name + ending: part for ending, part in zip(endings, values, strict=True)}
+    return by_component
 
 
 def to_astropy(
@@ -72,16 +72,16 @@ def to_astropy(
         units: Units of "length", "mass" and "velocity", or their names.
         powers: See `to_pandas`.
     """
-    given = _checked(units)
+    unit_of = _checked(units)
     try:
         import astropy.table
         from astropy.units import Quantity
     except ImportError as error:
         raise ImportError("This table needs astropy; install it with: pip install astropy.") from error
-    known = {base: _astropy_unit(base, unit) for base, unit in given.items()}
+    astropy_units = {base: _astropy_unit(base, unit) for base, unit in unit_of.items()}
     table = astropy.table.QTable()
     for name, rows in columns.items():
-        factors = _factors(powers.get(name, NO_UNIT), known)
+        factors = _factors(powers.get(name, NO_UNIT), astropy_units)
         if not factors:
             table[name] = rows
             continue

@@ -19,23 +19,23 @@ from ..jax_ext import Exact
 
 def nearest_difference(a: jax.Array, b: jax.Array, box: Exact) -> jax.Array:
     """Return ``a - b`` to the nearest image, ``(..., d)``; differentiable with respect to both and the box."""
-    length, rest = _along_last_axis(a, *exact_to_parts(box, a.dtype))
+    length, remainder = _along_last_axis(a, *exact_to_parts(box, a.dtype))
     straight = a - b
     images = _whole(jnp.round, straight, length)
-    upper_a = ((a - images * length) - images * rest) - b
-    upper_b = a - ((b + images * length) + images * rest)
+    upper_a = ((a - images * length) - images * remainder) - b
+    upper_b = a - ((b + images * length) + images * remainder)
     around = jnp.where(jnp.abs(a) >= jnp.abs(b), upper_a, upper_b)
     return jnp.where(images == 0, straight, around)
 
 
 def wrapped(pos: jax.Array, box: Exact) -> jax.Array:
     """Wrap ``pos``, ``(..., d)``, into the box; differentiable with respect to both."""
-    length, rest = _along_last_axis(pos, *exact_to_parts(box, pos.dtype))
+    length, remainder = _along_last_axis(pos, *exact_to_parts(box, pos.dtype))
     images = _whole(jnp.floor, pos, length)
     # The quotient may have been rounded up onto an integer.
-    above = _stopped((pos - images * length) - images * rest < 0) & (length > 0)
+    above = _stopped((pos - images * length) - images * remainder < 0) & (length > 0)
     images = images - above.astype(pos.dtype)
-    return jnp.where(images == 0, pos, (pos - images * length) - images * rest)
+    return jnp.where(images == 0, pos, (pos - images * length) - images * remainder)
 
 
 @jax.custom_jvp
@@ -67,9 +67,9 @@ def _as_norm_jvp(primals: tuple[Any, Any], tangents: tuple[Any, Any]) -> tuple[j
 def unit(vector: jax.Array) -> jax.Array:
     """Divide vectors ``(..., d)`` by their length; 0 stays 0."""
     scale = _stopped(jnp.max(jnp.abs(vector), axis=-1, keepdims=True))
-    apart = scale > 0
-    inside = jnp.where(apart, vector / jnp.where(apart, scale, 1), 0)
-    square = jnp.where(apart, jnp.sum(inside * inside, axis=-1, keepdims=True), 1)
+    is_nonzero = scale > 0
+    inside = jnp.where(is_nonzero, vector / jnp.where(is_nonzero, scale, 1), 0)
+    square = jnp.where(is_nonzero, jnp.sum(inside * inside, axis=-1, keepdims=True), 1)
     return inside / jnp.sqrt(square)
 
 

@@ -33,9 +33,9 @@ class Members(NamedTuple):
     group: jax.Array
     first: jax.Array
 
-    def of_rows(self, values: jax.Array, others: Any = 0) -> jax.Array:
-        """Return the value of each row's group, and ``others`` for rows in no group."""
-        return values.at[self.group].get(mode="fill", fill_value=others)
+    def of_rows(self, values: jax.Array, padding: Any = 0) -> jax.Array:
+        """Return the value of each row's group, and ``padding`` for rows in no group."""
+        return values.at[self.group].get(mode="fill", fill_value=padding)
 
     def from_first(self, values: jax.Array) -> jax.Array:
         """Return the value of the first row of each group; 0 for groups that do not exist."""
@@ -53,8 +53,8 @@ class Members(NamedTuple):
     def farthest(self, distance: jax.Array) -> jax.Array:
         """Return the row with the largest ``distance``, ``(n,)``, of each group; ``n`` for groups that do not exist."""
         groups, n = self.first.shape[0], distance.shape[0]
-        most = jax.ops.segment_max(distance, self.group, groups + 1)
-        rows = jnp.where(distance >= most[self.group], jnp.arange(n, dtype=jnp.int32), n)
+        largest = jax.ops.segment_max(distance, self.group, groups + 1)
+        rows = jnp.where(distance >= largest[self.group], jnp.arange(n, dtype=jnp.int32), n)
         return jnp.minimum(jax.ops.segment_min(rows, self.group, groups + 1), n)[:groups]
 
 
@@ -97,8 +97,8 @@ def joined_members(num: int | jax.Array, n: int, segments: tuple[jax.Array, jax.
         )
     ngroups, count, offset = segments
     nums = comm.all_gather(jnp.asarray(num, jnp.int32))
-    starts, own = comm.starts_of(nums), jnp.arange(n, dtype=jnp.int32)[None, :]
-    rows = jnp.where(own < nums[:, None], starts[:, None] + own, -1).reshape(-1)
+    starts, rows_of_rank = comm.starts_of(nums), jnp.arange(n, dtype=jnp.int32)[None, :]
+    rows = jnp.where(rows_of_rank < nums[:, None], starts[:, None] + rows_of_rank, -1).reshape(-1)
     used = jnp.arange(count.shape[0], dtype=jnp.int32) < ngroups
     members = members_of(rows, starts[rank] + offset, count, used)
     return members._replace(first=jnp.where(used, rank * n + offset, rows.shape[0]))

@@ -83,11 +83,11 @@ def call(
         attributes: Static kernel arguments.
     """
     outputs = out if isinstance(out, tuple) else (out,)
-    continued = [(place, one.array) for place, one in enumerate(outputs) if isinstance(one, Continued)]
+    continued = [(place, output.array) for place, output in enumerate(outputs) if isinstance(output, Continued)]
     aliases = {len(args) + i: place for i, (place, _) in enumerate(continued)}
-    outs = [_shape(one.array) if isinstance(one, Continued) else one for one in outputs]
+    outs = [_shape(output.array) if isinstance(output, Continued) else output for output in outputs]
     if gradients is None:
-        floats = any(jnp.issubdtype(one.dtype, jnp.inexact) for one in outs)
+        floats = any(jnp.issubdtype(output.dtype, jnp.inexact) for output in outs)
         gradients = "refused" if floats else "stopped"
     arrays = [jnp.asarray(arg) for arg in (*args, *(array for _, array in continued))]
     stop = functools.partial(_refusing, target) if gradients == "refused" else jax.lax.stop_gradient

@@ -31,9 +31,9 @@ def check(num: ArrayLike, failed: Any, numbers: Sequence[Any], sentence: str) ->
     """
     if not all(map(is_concrete, (failed, *numbers))):
         return _checked_at_run_time(num, failed, numbers, sentence)
-    which = int(failed)
-    if which:
-        line = sentence.split("\n")[which - 1]
+    line_number = int(failed)
+    if line_number:
+        line = sentence.split("\n")[line_number - 1]
         raise ValueError(re.sub(r"\{(\d+)\}", lambda mark: str(int(numbers[int(mark[1])])), line))
     return as_num(num)
 
@@ -54,8 +54,8 @@ def _run(num: jax.Array, failed: jax.Array, values: jax.Array, *, sentence: str)
 
 @_check.def_effectful_abstract_eval
 def _result(*arrays: Any, sentence: str) -> Any:
-    known = jax.make_jaxpr(functools.partial(_run, sentence=sentence))(*arrays)
-    return known.out_avals[0], known.effects
+    jaxpr = jax.make_jaxpr(functools.partial(_run, sentence=sentence))(*arrays)
+    return jaxpr.out_avals[0], jaxpr.effects
 
 
 _check.def_impl(jax.jit(_run, static_argnames="sentence"))
@@ -108,7 +108,7 @@ def _checked_words_jvp(name: str, primals: tuple[Any, ...], tangents: tuple[Any,
 
 def check_lengths(box: Exact, length: Exact, name: str) -> None:
     """Run `checked_lengths` only for its errors. The compiler keeps this call although its results are unused."""
-    words = [jax.lax.stop_gradient(words_of(one)) for one in (box, length)]
+    words = [jax.lax.stop_gradient(words_of(length_words)) for length_words in (box, length)]
     out = tuple(jax.ShapeDtypeStruct(word.shape, word.dtype) for word in words)
     call("lengths", out, *words, gradients="stopped", always=True, name=name)
 

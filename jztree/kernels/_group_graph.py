@@ -91,8 +91,8 @@ def ask_parents(forest: Forest, edges: jax.Array, num: int | jax.Array) -> tuple
 
     First come the ends of the edges, then the parents of the hooked vertices.
     """
-    most = i32(forest[0].shape[0] + 2 * edges.shape[0])
-    return call("ask_parents", (most, most, i32()), *forest, edges, as_num(num))
+    max_requests = i32(forest[0].shape[0] + 2 * edges.shape[0])
+    return call("ask_parents", (max_requests, max_requests, i32()), *forest, edges, as_num(num))
 
 
 def move_up(

@@ -112,8 +112,8 @@ def _cuda_library() -> ctypes.CDLL | None:
 def _cuda_paths() -> list[Path]:
     """Return the CUDA library compiled with this package, or the libraries of the packages per CUDA major version."""
     name = "libjztree_cuda.so"
-    if (own := _LIBRARIES / name).exists():
-        return [own]
+    if (local_path := _LIBRARIES / name).exists():
+        return [local_path]
     specs = [importlib.util.find_spec(f"jztree_native_cuda{generation}") for generation in (13, 12)]
     folders = [folder for spec in specs if spec for folder in spec.submodule_search_locations or ()]
     return [path for folder in folders if (path := Path(folder) / name).exists()]
@@ -126,10 +126,10 @@ def _load_cuda(path: Path) -> tuple[ctypes.CDLL | None, str | None]:
     except OSError as error:
         return None, f"jztree's CUDA library {path} cannot be loaded ({error}); kernels run on CPUs only."
     functions = (*_kernel_names(), "cuda_architectures", "cuda_driver_version")
-    lacking = [name for name in functions if not hasattr(library, f"jztree_{name}")]
-    if lacking:
+    missing = [name for name in functions if not hasattr(library, f"jztree_{name}")]
+    if missing:
         return None, (
-            f"jztree's CUDA library {path} is of another version than jztree itself ({lacking[0]} is not in it), so "
+            f"jztree's CUDA library {path} is of another version than jztree itself ({missing[0]} is not in it), so "
             "kernels run on CPUs only; install jztree again with 'pip install .' in its source folder."
         )
     compiled, driver = library.jztree_cuda_version(), library.jztree_cuda_driver_version()
@@ -155,10 +155,10 @@ def scratch_libraries() -> dict[str, ctypes.CDLL]:
     These libraries report the size of that memory: the CUDA library, and the one that emulates its kernels on the CPU.
     """
     every = {"cpu": _cpu_library(), "cuda": _cuda_library()}
-    found = {name: lib for name, lib in every.items() if lib is not None and hasattr(lib, "jztree_scratch_bytes")}
-    for library in found.values():
+    libraries = {name: lib for name, lib in every.items() if lib is not None and hasattr(lib, "jztree_scratch_bytes")}
+    for library in libraries.values():
         library.jztree_scratch_bytes.restype = ctypes.c_int64
-    return found
+    return libraries
 
 
 def _register() -> None:

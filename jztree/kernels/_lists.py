@@ -66,7 +66,7 @@ def _reduced_jvp(how: Reduction, primals: tuple[Any, ...], tangents: tuple[Any, 
         jax.ops.segment_sum, segment_ids=lists, num_segments=splits.shape[0] - 1, indices_are_sorted=True
     )
     if how != "sum":
-        chosen = (values == reduced.at[lists].get(mode="fill", fill_value=0)).astype(values.dtype)
-        number = jnp.maximum(add(chosen), 1).at[lists].get(mode="fill", fill_value=1)
-        change = change * jax.lax.stop_gradient(chosen / number)
+        is_extreme = (values == reduced.at[lists].get(mode="fill", fill_value=0)).astype(values.dtype)
+        number = jnp.maximum(add(is_extreme), 1).at[lists].get(mode="fill", fill_value=1)
+        change = change * jax.lax.stop_gradient(is_extreme / number)
     return reduced, add(change)

@@ -149,9 +149,9 @@ def covering_boxes(
     upper: jax.Array,
     box: Exact,
     leaves: tuple[jax.Array, jax.Array, jax.Array],
-    most: int,
+    max_boxes: int,
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Cover particles in z-order closely with at most ``most`` boxes: ``(particle_splits, lower, upper)``.
+    """Cover particles in z-order closely with at most ``max_boxes`` boxes: ``(particle_splits, lower, upper)``.
 
     Each box holds consecutive rows. The result has ``(most + 1,)`` splits; unused boxes are empty and inverted.
 
@@ -162,11 +162,11 @@ def covering_boxes(
         upper: See `zsort`.
         box: See `zsort`.
         leaves: ``(particle_splits, lower, upper)`` of runs of the rows, such as the results of `row_boxes`.
-        most: Largest number of boxes.
+        max_boxes: Largest number of boxes.
     """
-    boxes = jax.ShapeDtypeStruct((most, posz.shape[1]), posz.dtype)
+    boxes = jax.ShapeDtypeStruct((max_boxes, posz.shape[1]), posz.dtype)
     args = (posz, as_num(num), lower, upper, box.words, *leaves)
-    return call("covering_boxes", (i32(most + 1), boxes, boxes), *args, gradients="stopped")
+    return call("covering_boxes", (i32(max_boxes + 1), boxes, boxes), *args, gradients="stopped")
 
 
 def splitter_words(dims: int) -> int:
@@ -203,8 +203,8 @@ def count_parts(
             the number of next bits.
         capacity: Number of parts.
     """
-    given = posz, lower, upper, box.words, splitters, rows, groups, step
-    return call("count_parts", i32(capacity), *given)
+    arguments = posz, lower, upper, box.words, splitters, rows, groups, step
+    return call("count_parts", i32(capacity), *arguments)
 
 
 def choose_parts(

@@ -47,8 +47,8 @@ def count_within(
     q, dtype = query_tree.posz.shape[0], sources.posz.dtype
     if weight is not None and weight.shape[0] == 0:
         # The kernel takes an empty array if particles have no weights.
-        found = count_within(sources, None, queries, query_rows, radius, m, box)
-        return found[0], jnp.zeros((q, m), dtype)
+        counts = count_within(sources, None, queries, query_rows, radius, m, box)
+        return counts[0], jnp.zeros((q, m), dtype)
     sums = jax.ShapeDtypeStruct((0 if weight is None else q, m), dtype)
     return call(
         "count_within",
@@ -115,17 +115,17 @@ def neighbours_within(
     )
 
 
-def enough_within(sources: Tree, queries: Tree | None, radius: Exact, least: int, box: Exact) -> jax.Array:
-    """Return whether at least ``least`` sources are within a radius of each z-ordered query: ``(q,)`` int32, 1 or 0.
+def enough_within(sources: Tree, queries: Tree | None, radius: Exact, min_count: int, box: Exact) -> jax.Array:
+    """Return whether ``min_count`` sources are within a radius of each z-ordered query: ``(q,)`` int32, 1 or 0.
 
-    Queries from ``num`` on give 0. The cost of a query grows with ``least``, not with the number of sources within the
-    radius.
+    Queries from ``num`` on give 0. The cost of a query grows with ``min_count``, not with the number of sources within
+    the radius.
 
     Args:
         sources: A hierarchy.
         queries: A hierarchy. None means the sources themselves.
         radius: One number.
-        least: Number of sources.
+        min_count: Number of sources.
         box: ``(d,)`` lengths, 0 if open.
     """
     query_tree = sources if queries is None else queries
@@ -139,7 +139,7 @@ def enough_within(sources: Tree, queries: Tree | None, radius: Exact, least: int
         gradients="stopped",
         plane_sizes=sizes(sources.plane_sizes),
         query_plane_sizes=sizes(query_tree.plane_sizes),
-        least=least,
+        least=min_count,
         self=queries is None,
     )
 
@@ -294,7 +294,7 @@ def pairs_within(
     (q, d), dtype = query_tree.posz.shape, sources.posz.dtype
     rows = capacity if vectors else 0
     vector, distance = jax.ShapeDtypeStruct((rows, d), dtype), jax.ShapeDtypeStruct((rows,), dtype)
-    *found, shift, vector, distance = call(
+    *columns, shift, vector, distance = call(
         "pairs_within",
         (i32(q + 1), i32(2), i32(capacity), i32(capacity), i32(capacity if shifts else 0, d), vector, distance),
         *(*sources.arrays, listed(source_ids)),
@@ -311,4 +311,4 @@ def pairs_within(
         vectors=vectors,
         padded=padded,
     )
-    return (*found, *(shift,) * shifts, *(vector, distance) * vectors)
+    return (*columns, *(shift,) * shifts, *(vector, distance) * vectors)

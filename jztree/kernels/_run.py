@@ -36,13 +36,15 @@ class Kernel:
     def of(
         cls, name: str, outs: Sequence[Any], aliases: Mapping[int, int], always: bool, attributes: Mapping[str, Any]
     ) -> "Kernel":
-        plain = {key: tuple(one) if isinstance(one, np.ndarray) else one for key, one in attributes.items()}
+        plain = {key: tuple(value) if isinstance(value, np.ndarray) else value for key, value in attributes.items()}
         return cls(name, tuple(outs), tuple(aliases.items()), always, tuple(plain.items()))
 
     def given(self) -> dict[str, Any]:
         """Return the attributes in their original form."""
         every = dict(self.attributes)
-        return {name: np.asarray(one, np.int64) if isinstance(one, tuple) else one for name, one in every.items()}
+        return {
+            name: np.asarray(value, np.int64) if isinstance(value, tuple) else value for name, value in every.items()
+        }
 
     def __call__(self, *arrays: jax.Array) -> Sequence[jax.Array]:
         """Call the kernel through JAX's FFI."""
@@ -68,8 +70,8 @@ _run.multiple_results = True
 @_run.def_effectful_abstract_eval
 def _results(*arrays: Any, kernel: Kernel) -> Any:
     """Return the output types and effects of the FFI call."""
-    known = jax.make_jaxpr(kernel)(*arrays)
-    return known.out_avals, known.effects
+    jaxpr = jax.make_jaxpr(kernel)(*arrays)
+    return jaxpr.out_avals, jaxpr.effects
 
 
 @functools.partial(jax.jit, static_argnames="kernel")

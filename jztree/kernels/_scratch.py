@@ -70,18 +70,18 @@ def scratch_bytes(
         attributes: Static arguments by name.
     """
     numbers = {name: np.atleast_1d(value) for name, value in attributes.items() if not isinstance(value, str)}
-    given, outputs = _buffers(arguments), _buffers(results)
+    inputs, outputs = _buffers(arguments), _buffers(results)
     plain = [_Attribute(name.encode(), values.size, _integers(values.tolist())) for name, values in numbers.items()]
     return library.jztree_scratch_bytes(
         kernel.encode(),
-        *_counted(_Buffer, given),
+        *_counted(_Buffer, inputs),
         *_counted(_Buffer, outputs),
         *_counted(_Attribute, plain),
     )
 
 
 def _buffers(arrays: Sequence[Any]) -> list[_Buffer]:
-    return [_Buffer(_TYPES[np.dtype(one.dtype).name], len(one.shape), _integers(one.shape)) for one in arrays]
+    return [_Buffer(_TYPES[np.dtype(array.dtype).name], len(array.shape), _integers(array.shape)) for array in arrays]
 
 
 def _integers(values: Sequence[int]) -> Any:

@@ -45,7 +45,7 @@ class EdgesOfPart(NamedTuple):
 
 
 def spanning_tree(
-    tree: Tree, rows: jax.Array | None, near: jax.Array, core_row: jax.Array | None, box: Exact
+    tree: Tree, rows: jax.Array | None, neighbours: jax.Array, core_row: jax.Array | None, box: Exact
 ) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array]:
     """Find the minimum spanning tree of particles. The caller provides derivatives.
 
@@ -54,7 +54,7 @@ def spanning_tree(
     Args:
         tree: A hierarchy.
         rows: ``(n,)`` int32, the output row of each z-ordered particle. None means the same row.
-        near: ``(n, k)`` int32, the z-ordered rows of the nearest other particles of each; -1 after the last.
+        neighbours: ``(n, k)`` int32, the z-ordered rows of the nearest other particles of each; -1 after the last.
             They only steer the search.
         core_row: ``(n,)`` int32, the z-ordered row of the particle at the core distance of each. The length of an edge
             is then the largest of its distance and the core distances of its ends. None means its distance.
@@ -66,17 +66,17 @@ def spanning_tree(
         and ``measure`` ``(n - 1, 2)`` int32, the rows whose distance is the length, without rows if there are no core
         distances. From the number of edges on, rows are -1 and lengths infinite.
     """
-    found = _spanning_tree(tree, near, box, core_row=core_row, rows=rows)
-    return found.ends, found.length, found.exact, found.measure
+    edges = _spanning_tree(tree, neighbours, box, core_row=core_row, rows=rows)
+    return edges.ends, edges.length, edges.exact, edges.measure
 
 
 def spanning_tree_of_part(
     tree: Tree,
     ids: jax.Array,
-    near: jax.Array,
+    neighbours: jax.Array,
     core: tuple[jax.Array, jax.Array] | None,
     label: jax.Array | None,
-    known: jax.Array,
+    reach: jax.Array,
     domain: tuple[jax.Array, jax.Array],
     box: Exact,
 ) -> EdgesOfPart:
@@ -85,12 +85,12 @@ def spanning_tree_of_part(
     Args:
         tree: A hierarchy over ``m`` rows.
         ids: ``(m,)`` int32, the row of each particle among those of all ranks.
-        near: ``(m, k)`` int32, as in `spanning_tree`; -2 if the nearest particles of a row are unknown.
+        neighbours: ``(m, k)`` int32, as in `spanning_tree`; -2 if the nearest particles of a row are unknown.
         core: Position ``(m, d)`` and id ``(m,)`` of the particle at the core distance of each. None means that lengths
             are distances.
         label: ``(m,)`` int32, the first row of the set of each row; edges then join these sets. None means that each
             row is a set.
-        known: ``(m,)``: this rank has all particles that are at most this far from the row. Negative for ghosts.
+        reach: ``(m,)``: this rank has all particles that are at most this far from the row. Negative for ghosts.
         domain: Lower and upper corner ``(d,)`` of the particles of all ranks.
         box: ``(d,)`` lengths, 0 if open.
 
@@ -99,13 +99,21 @@ def spanning_tree_of_part(
     """
     place, number = (None, None) if core is None else core
     return _spanning_tree(
-        tree, near, box, rows=ids, core_place=place, core_id=number, label=label, known=known, domain=jnp.stack(domain)
+        tree,
+        neighbours,
+        box,
+        rows=ids,
+        core_place=place,
+        core_id=number,
+        label=label,
+        reach=reach,
+        domain=jnp.stack(domain),
     )
 
 
 def _spanning_tree(
     tree: Tree,
-    near: jax.Array,
+    neighbours: jax.Array,
     box: Exact,
     *,
     rows: jax.Array | None,
@@ -113,12 +121,12 @@ def _spanning_tree(
     core_place: jax.Array | None = None,
     core_id: jax.Array | None = None,
     label: jax.Array | None = None,
-    known: jax.Array | None = None,
+    reach: jax.Array | None = None,
     domain: jax.Array | None = None,
 ) -> EdgesOfPart:
     n, dtype = tree.posz.shape[0], tree.posz.dtype
     edges = max(n - 1, 0)
-    reachability, partial = core_row is not None or core_place is not None, known is not None
+    reachability, partial = core_row is not None or core_place is not None, reach is not None
     measured, of_part = edges if reachability else 0, edges if partial else 0
 
     def words(rows: int) -> jax.ShapeDtypeStruct:
@@ -130,18 +138,18 @@ def _spanning_tree(
     dims = tree.posz.shape[1]
     length = jax.ShapeDtypeStruct((edges,), dtype)
     of_part_only = words(of_part), i32(of_part, 2), i32(of_part), i32(n if partial else 0)
-    found = call(
+    edge_arrays = call(
         "spanning_tree",
         (i32(edges, 2), length, words(edges), i32(measured, 2), *of_part_only),
-        *(*tree.arrays, near, listed(core_row), listed(rows)),
-        *(real(core_place, 0, dims), listed(core_id), listed(label), real(known, 0), real(domain, 0, dims)),
+        *(*tree.arrays, neighbours, listed(core_row), listed(rows)),
+        *(real(core_place, 0, dims), listed(core_id), listed(label), real(reach, 0), real(domain, 0, dims)),
         box.words,
         gradients="stopped",
         plane_sizes=sizes(tree.plane_sizes),
         reachability=reachability,
         partial=partial,
     )
-    return EdgesOfPart(*found)
+    return EdgesOfPart(*edge_arrays)
 
 
 def cut_tree(ends: jax.Array, exact: jax.Array, num: int | jax.Array, rlink: Exact, rows: int) -> jax.Array:
@@ -187,7 +195,7 @@ def first_rows(children: jax.Array, num: int | jax.Array, rows: int) -> jax.Arra
     return call("first_rows", i32(children.shape[0]), children, as_num(num), rows=rows)
 
 
-def peak_forest(near: jax.Array, rank: jax.Array, num: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+def peak_forest(neighbours: jax.Array, rank: jax.Array, num: int | jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
     """Find the peaks of a density on a graph, and the edges that join them from the highest level down.
 
     The edges of the graph join each row to the rows in its list. Ranks order the rows: the densest row has rank 0, and
@@ -196,7 +204,7 @@ def peak_forest(near: jax.Array, rank: jax.Array, num: int | jax.Array) -> tuple
     rank of their sparser end, then of their denser end.
 
     Args:
-        near: ``(n, k)`` int32, the neighbours of each row; -1 after the last.
+        neighbours: ``(n, k)`` int32, the neighbours of each row; -1 after the last.
         rank: ``(n,)`` int32, from 0 to ``num - 1`` in the first ``num`` rows.
         num: int32 scalar.
 
@@ -205,8 +213,8 @@ def peak_forest(near: jax.Array, rank: jax.Array, num: int | jax.Array) -> tuple
         ``(n - 1, 2)`` int32, the ranks of both ends of each edge that joins peaks for the first time, in order, the
         sparser end first, -1 after the last; and the number of these edges, int32.
     """
-    n = near.shape[0]
-    return call("peak_forest", (i32(n), i32(max(n - 1, 0), 2), i32()), near, rank, as_num(num))
+    n = neighbours.shape[0]
+    return call("peak_forest", (i32(n), i32(max(n - 1, 0), 2), i32()), neighbours, rank, as_num(num))
 
 
 def sort_words(words: list[jax.Array], num: int | jax.Array) -> jax.Array:

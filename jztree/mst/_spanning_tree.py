@@ -126,12 +126,12 @@ def _too_few(core: CoreSize, num: int | jax.Array) -> comm.Fault:
 def _tree_of(sources: SortedParticles, pos: jax.Array, core: CoreSize | None, box: Exact) -> SpanningTree:
     tree, n = sources.tree(), pos.shape[0]
     k = _number_of_near(pos, core, n)
-    near = kernels.knn(tree, None, None, None, k, box, others=True, radii=False)[1]
-    core_row = None if core is None else core.column(near)
-    ends, length, exact, measure = kernels.spanning_tree(tree, sources.rows, near, core_row, box)
+    neighbours = kernels.knn(tree, None, None, None, k, box, others=True, radii=False)[1]
+    core_row = None if core is None else core.column(neighbours)
+    ends, length, exact, measure = kernels.spanning_tree(tree, sources.rows, neighbours, core_row, box)
     measure = ends if core_row is None else measure
-    at = jnp.maximum(measure[:, 0], 0)
-    length = radii(pos[at], pos, box, length[:, None], measure[:, 1:])[:, 0]
+    place = jnp.maximum(measure[:, 0], 0)
+    length = radii(pos[place], pos, box, length[:, None], measure[:, 1:])[:, 0]
     num = jnp.maximum(sources.num - 1, 0)
     return SpanningTree(i=ends[:, 0], j=ends[:, 1], length=length, exact=exact, num=num, rows=n)
 

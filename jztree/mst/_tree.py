@@ -83,8 +83,8 @@ def squeeze_tree(tree: SpanningTree) -> SpanningTree:
     total = int(num.sum())
 
     def joined(array: Any) -> Any:
-        known = _on_host(array) if is_concrete(array) else array  # lengths may be traced for their derivatives
-        parts = known.reshape(len(num), -1, *known.shape[np.ndim(tree.num) + 1 :])
+        value = _on_host(array) if is_concrete(array) else array  # lengths may be traced for their derivatives
+        parts = value.reshape(len(num), -1, *value.shape[np.ndim(tree.num) + 1 :])
         concatenate = np.concatenate if is_concrete(array) else jnp.concatenate
         return concatenate([part[:count] for part, count in zip(parts, num, strict=True)])
 

@@ -59,9 +59,9 @@ class ComputedParticles:
         return [*self.columns.values(), *leaves], (tuple(self.columns), structure)
 
     @classmethod
-    def tree_unflatten(cls, known: Any, leaves: Sequence[Any]) -> "ComputedParticles":
+    def tree_unflatten(cls, aux: Any, leaves: Sequence[Any]) -> "ComputedParticles":
         """Invert `tree_flatten`."""
-        names, structure = known
+        names, structure = aux
         leaves = list(leaves)
         columns = dict(zip(names, leaves[: len(names)], strict=True))
         return cls(jax.tree.unflatten(structure, leaves[len(names) :]), columns)
@@ -90,7 +90,7 @@ def over_devices(func: Callable[[Any], Any], part: Any) -> Any:
     axes = [0 if np.shape(leaf)[:1] == (ndev,) else None for leaf in leaves]
     if not ndev:
         return func(part)
-    return jax.vmap(lambda *each: func(jax.tree.unflatten(structure, each)), axes)(*leaves)
+    return jax.vmap(lambda *leaves_of_device: func(jax.tree.unflatten(structure, leaves_of_device)), axes)(*leaves)
 
 
 def attach_columns(part: Any, names: Sequence[str] = (), pos: Any = None) -> Any:
@@ -104,13 +104,13 @@ def attach_columns(part: Any, names: Sequence[str] = (), pos: Any = None) -> Any
     computed = computed_by(part, names)
     if not computed or not hasattr(part, "pos") or jax.tree_util.all_leaves([part]):
         return part
-    known = {id(leaf) for leaf in jax.tree.leaves(part)}
+    leaf_ids = {id(leaf) for leaf in jax.tree.leaves(part)}
     pos = part.pos if pos is None else pos
     rows = np.shape(pos)[:1]
     columns = {}
     for name in computed:
         value = pos if name == "pos" else getattr(part, name)
         is_array = isinstance(value, (jax.Array, np.ndarray))
-        if is_array and id(value) not in known and (name == "pos" or np.shape(value)[:1] == rows):
+        if is_array and id(value) not in leaf_ids and (name == "pos" or np.shape(value)[:1] == rows):
             columns[name] = value
     return ComputedParticles(part, columns) if columns else part

@@ -29,8 +29,10 @@ def import_arrays(tree: _Tree) -> _Tree:
         return {name: import_arrays(value) for name, value in tree.items()}  # type: ignore[return-value]
     if isinstance(tree, tuple) and not hasattr(tree, "_fields"):  # also arguments, not a named tuple
         return tuple(import_arrays(value) for value in tree)  # type: ignore[return-value]
-    made = [_shared(leaf, tree) if other else leaf for leaf, other in zip(leaves, foreign, strict=True)]
-    imported: _Tree = jax.tree.unflatten(structure, made)
+    leaves_here = [
+        _shared(leaf, tree) if is_foreign else leaf for leaf, is_foreign in zip(leaves, foreign, strict=True)
+    ]
+    imported: _Tree = jax.tree.unflatten(structure, leaves_here)
     return imported
 
 

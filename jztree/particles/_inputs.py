@@ -53,13 +53,13 @@ def get_pos(part: Any) -> Any:
     pos = getattr(part, "pos", None)
     if isinstance(part, type) or not isinstance(pos, ARRAYS) or not _is_of_leaves(part, pos, leaves):
         raise TypeError(what_is_wrong(part, pos))
-    known = {id(leaf) for leaf in leaves}
+    leaf_ids = {id(leaf) for leaf in leaves}
     cls: Any = type(part)
     for name in field_names(part):
         value = getattr(part, name, None)
-        if value is None or id(value) in known or is_computed(cls, name):
+        if value is None or id(value) in leaf_ids or is_computed(cls, name):
             continue
-        _check_field(part, name, value, pos.shape[:1], known)
+        _check_field(part, name, value, pos.shape[:1], leaf_ids)
     return pos
 
 
@@ -106,22 +106,22 @@ def field_names(part: Any) -> list[str]:
     if isinstance(part, tuple):
         return list(getattr(part, "_fields", ()))
     slots = [getattr(cls, "__slots__", ()) for cls in type(part).__mro__]
-    names = [name for some in slots for name in ([some] if isinstance(some, str) else some)]
+    names = [name for slot in slots for name in ([slot] if isinstance(slot, str) else slot)]
     return [*getattr(part, "__dict__", {}), *names]
 
 
-def _check_field(part: Any, name: str, value: Any, rows: tuple[int, ...], known: set[int]) -> None:
+def _check_field(part: Any, name: str, value: Any, rows: tuple[int, ...], leaf_ids: set[int]) -> None:
     """Raise TypeError if a field that is not itself a leaf holds rows that would not be moved."""
     kind = type(part).__name__
     if name == "mass" and isinstance(value, (list, tuple)):
         raise TypeError(f"mass of {kind} is a {type(value).__name__}; convert it with numpy.asarray.")
-    for one in jax.tree.leaves(value, is_leaf=lambda inner: _is_list(inner) and (len(inner),) == rows):
-        if isinstance(one, (list, tuple)):
+    for leaf in jax.tree.leaves(value, is_leaf=lambda inner: _is_list(inner) and (len(inner),) == rows):
+        if isinstance(leaf, (list, tuple)):
             raise TypeError(
-                f"{name} of {kind} is a {type(one).__name__} with a number per particle, which jztree cannot move "
+                f"{name} of {kind} is a {type(leaf).__name__} with a number per particle, which jztree cannot move "
                 "with pos; convert it with numpy.asarray."
             )
-        if id(one) not in known and isinstance(one, ARRAYS) and one.shape[:1] == rows:
+        if id(leaf) not in leaf_ids and isinstance(leaf, ARRAYS) and leaf.shape[:1] == rows:
             raise TypeError(
                 f"{name} of {kind} has a row for each particle but is not among the leaves of the pytree (it is a "
                 "static field), so jztree cannot move it with pos; make it a data field."
@@ -130,7 +130,7 @@ def _check_field(part: Any, name: str, value: Any, rows: tuple[int, ...], known:
 
 def _is_list(value: Any) -> bool:
     """Return whether this is a list of numbers, or a list of such lists."""
-    return isinstance(value, (list, tuple)) and all(isinstance(one, _NUMBERS) or _is_list(one) for one in value)
+    return isinstance(value, (list, tuple)) and all(isinstance(item, _NUMBERS) or _is_list(item) for item in value)
 
 
 def get_num(part: Any) -> Any:
@@ -151,44 +151,44 @@ def _is_integer(number: Any) -> bool:
     return bool(np.issubdtype(dtype, np.integer))
 
 
-def one_integer(num: int | jax.Array, what: str = "num") -> Any:
+def one_integer(num: int | jax.Array, name: str = "num") -> Any:
     """Return ``num``; raises TypeError if it is not one integer."""
     if isinstance(num, (list, tuple)) or np.ndim(num) != 0 or not _is_integer(num):
         raise TypeError(
-            f"{what} is {number_in_words(num)}; it counts the rows that hold particles, so it must be one integer."
+            f"{name} is {number_in_words(num)}; it counts the rows that hold particles, so it must be one integer."
         )
     return num
 
 
-def check_num(part: Any, what: str = "num") -> Any:
+def check_num(part: Any, name: str = "num") -> Any:
     """Return ``num`` of ``part``; raises ValueError if it is known and not between 0 and the number of rows."""
     n = num_rows(part)  # first, because it reports invalid particles
-    num = one_integer(get_num(part), what)
+    num = one_integer(get_num(part), name)
     if not isinstance(num, jax.core.Tracer) and not 0 <= int(num) <= n:
-        raise ValueError(f"{what} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
+        raise ValueError(f"{name} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
     return num
 
 
-def check_countable(part: Any, what: str) -> None:
+def check_countable(part: Any, name: str) -> None:
     """Raise TypeError if ``part`` has no ``num`` to hold the number of particles.
 
     Args:
         part: A particle class, or an array of positions.
-        what: The reason why some rows hold no particles, for the message.
+        name: The reason why some rows hold no particles, for the message.
     """
     if isinstance(part, ARRAYS) or not hasattr(part, "num"):
         held = part.part if isinstance(part, ComputedParticles) else part
         kind = "an array" if isinstance(part, ARRAYS) else type(held).__name__
         raise TypeError(
-            f"{what}, but {kind} has no field num for the number of rows that hold particles; pass a class with num, "
+            f"{name}, but {kind} has no field num for the number of rows that hold particles; pass a class with num, "
             "such as jztree.data.ParticleData(pos=...)."
         )
 
 
-def check_rows(rows: int, what: str) -> None:
+def check_rows(rows: int, name: str) -> None:
     """Raise ValueError if there are more rows than int32 can count."""
     if rows >= 2**31:
-        raise ValueError(f"there are {rows} {what}; one device can index at most 2**31 - 1 rows, so use more devices.")
+        raise ValueError(f"there are {rows} {name}; one device can index at most 2**31 - 1 rows, so use more devices.")
 
 
 def get_num_total(part: Any) -> int | None:
@@ -225,9 +225,9 @@ def _replaced(part: Any, name: str, value: Any) -> Any:
         return dataclasses.replace(part, **{name: value})
     if isinstance(part, tuple):
         return part._replace(**{name: value})  # type: ignore[attr-defined]
-    other = copy.copy(part)
-    object.__setattr__(other, name, value)
-    return other
+    copied = copy.copy(part)
+    object.__setattr__(copied, name, value)
+    return copied
 
 
 # Numbers on their way into JAX, and into kernels
@@ -249,9 +249,9 @@ def check_no_unit(value: Any, name: str) -> None:
             )
 
 
-def check_no_units(**given: Any) -> None:
+def check_no_units(**arguments: Any) -> None:
     """Run `check_no_unit` on all leaves of the named pytrees, for functions that convert them to plain arrays."""
-    for name, tree in given.items():
+    for name, tree in arguments.items():
         for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
             check_no_unit(leaf, f"{name}{jax.tree_util.keystr(path)}")
 
@@ -276,11 +276,11 @@ def check_width(tree: Any, kinds: Any = OF_JAX) -> None:
     """
     for leaf in jax.tree.leaves(tree):
         if isinstance(leaf, kinds) and leaf.dtype in _WIDE:
-            kept = jax.dtypes.canonicalize_dtype(leaf.dtype)
-            if kept != leaf.dtype:
+            canonical = jax.dtypes.canonicalize_dtype(leaf.dtype)
+            if canonical != leaf.dtype:
                 raise TypeError(
                     f"{name_of(leaf, tree)} is a JAX array of {leaf.dtype}, but JAX is in 32-bit mode; {_SWITCH_ON}, "
-                    f"or convert the array with .astype('{kept}')."
+                    f"or convert the array with .astype('{canonical}')."
                 )
 
 
@@ -318,10 +318,10 @@ def _check_numpy(leaf: Any, tree: Any) -> None:
     if type(leaf) is not np.ndarray:
         check_no_unit(leaf, name_of(leaf, tree))
     if not _is_numeric(dtype) or isinstance(leaf, np.ma.MaskedArray):
-        what = "a masked array" if _is_numeric(dtype) else f"an array of {dtype_in_words(dtype)}"
+        kind_in_words = "a masked array" if _is_numeric(dtype) else f"an array of {dtype_in_words(dtype)}"
         raise TypeError(
-            f"{name_of(leaf, tree)} is {what}, which JAX cannot hold; leave it out, or convert it to an array of "
-            "numbers."
+            f"{name_of(leaf, tree)} is {kind_in_words}, which JAX cannot hold; leave it out, or convert it to an "
+            "array of numbers."
         )
     if not dtype.isnative:
         raise TypeError(
@@ -338,17 +338,17 @@ def _check_numpy(leaf: Any, tree: Any) -> None:
 
 
 def _check_integers(values: Iterable[int], dtype: np.dtype, leaf: Any, tree: Any) -> None:
-    kept = np.iinfo(jax.dtypes.canonicalize_dtype(dtype))
+    limits = np.iinfo(jax.dtypes.canonicalize_dtype(dtype))
     for value in values:
-        if not kept.min <= value <= kept.max:
+        if not limits.min <= value <= limits.max:
             name = name_of(leaf, tree)
             if name.rpartition(".")[2] == "num":
                 raise ValueError(
                     f"{name} is {value}; it counts the rows that hold particles, so it must be below 2**31."
                 )
             raise ValueError(
-                f"{name} holds {value}, but JAX keeps only {kept.bits} bits"
-                + (f"; {_SWITCH_ON}" if kept.bits < 64 else "")
+                f"{name} holds {value}, but JAX keeps only {limits.bits} bits"
+                + (f"; {_SWITCH_ON}" if limits.bits < 64 else "")
                 + ", or pass row numbers, np.arange(n, dtype=np.int32), instead of identifiers, and look up the "
                 "identifiers afterwards."
             )
@@ -356,8 +356,8 @@ def _check_integers(values: Iterable[int], dtype: np.dtype, leaf: Any, tree: Any
 
 def fits_float32(number: float) -> bool:
     """Return whether float32 can hold this number as a finite value and, unless it is 0, as a normal one."""
-    kept = np.finfo(np.float32)
-    return number == 0 or float(kept.tiny) <= abs(number) <= float(kept.max)
+    limits = np.finfo(np.float32)
+    return number == 0 or float(limits.tiny) <= abs(number) <= float(limits.max)
 
 
 def _check_floats(values: Any, leaf: Any, tree: Any) -> None:

@@ -64,8 +64,8 @@ def unknown_leaf(name: str, leaf: Any) -> str:
 
 def name_of(leaf: Any, tree: Any) -> str:
     """Return the name of a pytree leaf: ``part.mass`` for named arguments, ``mass`` for a particle class."""
-    for path, other in jax.tree_util.tree_flatten_with_path(tree)[0]:
-        if other is leaf:
+    for path, candidate in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        if candidate is leaf:
             name = jax.tree_util.keystr(path[:1], simple=True) + jax.tree_util.keystr(path[1:])
             return name or "an argument"
     return "an argument"

@@ -265,10 +265,10 @@ def kernel_tree(partz: Any, num: int | jax.Array, th: TreeHierarchy) -> kernels.
 def check_hierarchy(th: Any) -> None:
     """Raise TypeError if ``th`` is neither a hierarchy nor None."""
     if th is not None and not isinstance(th, TreeHierarchy):
-        what = "a number or an array" if isinstance(th, jax.Array) else f"of the class {type(th).__name__}"
+        words = "a number or an array" if isinstance(th, jax.Array) else f"of the class {type(th).__name__}"
         raise TypeError(
             "th must be the hierarchy (TreeHierarchy) from jztree.tree.zsort_and_tree, its last result, or None; it "
-            f"is {what}."
+            f"is {words}."
         )
     check_width({"th": th})
 
@@ -332,24 +332,24 @@ def zsort_and_tree_multi_type(
     positions = _check_types(parts, along, cfg)
     box = check_box(boxsize, positions[0].shape[1])
     names = [f"the positions of type {i}" for i in range(len(parts))]
-    domain, nums = domain_of(positions, [check_num(one) for one in parts], names, box)
+    domain, nums = domain_of(positions, [check_num(particles) for particles in parts], names, box)
     if comm.num_ranks() > 1:
         # A rank's range may hold particles of a single type.
         capacities = [Capacity(sum(pos.shape[0] for pos in positions), "sort")] * len(parts)
         types = [
-            InputParticles(one, num, data, needs_origin=False)
-            for one, num, data in zip(parts, nums, along, strict=True)
+            InputParticles(particles, num, data, needs_origin=False)
+            for particles, num, data in zip(parts, nums, along, strict=True)
         ]
         moved = sort_over_ranks(types, domain, capacities)
         parts, along, nums = [m.part for m in moved], [m.data for m in moved], [m.num for m in moved]
-        positions = [get_pos(one) for one in parts]
+        positions = [get_pos(particles) for particles in parts]
     parts_z, along_z, th = _build_multi_type(parts, along, positions, nums, domain, cfg, one_hierarchy)
     return (parts_z, th) if data is None else (parts_z, along_z, th)
 
 
 def _check_types(parts: list[Any], along: list[Any], cfg: TreeConfig) -> list[jax.Array]:
     """Check particle types and the data that move with them. Return the positions of each type."""
-    positions = [check_particles(one, f"positions of type {i}") for i, one in enumerate(parts)]
+    positions = [check_particles(particles, f"positions of type {i}") for i, particles in enumerate(parts)]
     if not positions or any(p.shape[1] != positions[0].shape[1] or p.dtype != positions[0].dtype for p in positions):
         kinds = [f"{p.dtype} with {p.shape[1]} dimensions" for p in positions]
         raise ValueError(
@@ -360,8 +360,8 @@ def _check_types(parts: list[Any], along: list[Any], cfg: TreeConfig) -> list[ja
         raise ValueError("TreeConfig(masses=True) supports one type only; build one hierarchy per type for its masses.")
     if len(along) != len(parts):
         raise ValueError(f"data must have one entry per type, {len(parts)}; it has {len(along)}.")
-    for one, pos in zip(along, positions, strict=True):
-        check_data(one, pos.shape[0])
+    for particles, pos in zip(along, positions, strict=True):
+        check_data(particles, pos.shape[0])
     check_rows(sum(pos.shape[0] for pos in positions), "positions of all types together")
     return positions
 
@@ -386,7 +386,7 @@ def _build_multi_type(
     kind = jnp.concatenate([jnp.full(p.shape[0], i, jnp.int32) for i, p in enumerate(positions)])
     starts = np.cumsum([0] + [p.shape[0] for p in positions])
     of_types = enumerate(zip(parts, along, strict=True))
-    typed = [_one_type(*one, th, order, kind[order] == i, int(starts[i])) for i, one in of_types]
+    typed = [_one_type(*arguments, th, order, kind[order] == i, int(starts[i])) for i, arguments in of_types]
     parts_z, along_z, ths = zip(*typed, strict=True)
     if not one_hierarchy:
         return parts_z, along_z, ths
@@ -403,10 +403,10 @@ def _one_type(
     splits = before[th.flat_particle_splits]
     leaf_splits = splits[: th.plane_sizes[0] + 1]
     flat_splits = jnp.concatenate([leaf_splits, th.flat_splits[th.plane_sizes[0] + 1 :]])
-    taken = order[rows] - start
-    data = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), taken), data)
+    rows_of_type = order[rows] - start
+    data = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), rows_of_type), data)
     return (
-        permute_particles(part, taken),
+        permute_particles(part, rows_of_type),
         data,
         dataclasses.replace(th, flat_splits=flat_splits, flat_particle_splits=splits),
     )

@@ -37,8 +37,8 @@ def _of_boxes_jvp(sizes: tuple[int, ...], primals: tuple[Any, ...], tangents: tu
 
     def extremes(pos: jax.Array, box: Exact) -> tuple[jax.Array, jax.Array]:
         inside = wrapped(pos, box)
-        found = [_extremes(inside, members) for members in _planes(sizes, splits, pos.shape[0])]
-        lower, upper = (jnp.concatenate(corner) for corner in zip(*found, strict=True))
+        by_plane = [_extremes(inside, members) for members in _planes(sizes, splits, pos.shape[0])]
+        lower, upper = (jnp.concatenate(corner) for corner in zip(*by_plane, strict=True))
         return lower, upper
 
     return of_boxes(sizes, *primals), jax.jvp(extremes, (pos, box), tangents[1:3])[1]
@@ -58,10 +58,10 @@ def _planes(sizes: tuple[int, ...], splits: jax.Array, n: int) -> list[Members]:
 
 def _extremes(pos: jax.Array, members: Members) -> tuple[jax.Array, jax.Array]:
     """Return the smallest and the largest coordinates of each group; 0 for empty groups."""
-    still = jax.lax.stop_gradient(pos)
+    constant = jax.lax.stop_gradient(pos)
     columns = range(pos.shape[1])
-    low = [from_rows(pos[:, i], members.farthest(-still[:, i])) for i in columns]
-    high = [from_rows(pos[:, i], members.farthest(still[:, i])) for i in columns]
+    low = [from_rows(pos[:, i], members.farthest(-constant[:, i])) for i in columns]
+    high = [from_rows(pos[:, i], members.farthest(constant[:, i])) for i in columns]
     return jnp.stack(low, axis=-1), jnp.stack(high, axis=-1)
 
 
@@ -96,8 +96,8 @@ def _of_moments_jvp(sizes: tuple[int, ...], primals: tuple[Any, ...], tangents: 
 
     def sums(pos: jax.Array, mass: jax.Array, box: Exact) -> tuple[jax.Array, jax.Array]:
         weight = jnp.broadcast_to(mass, pos.shape[:1])
-        found = [_moments_of(wrapped(pos, box), weight, members) for members in _planes(sizes, splits, pos.shape[0])]
-        total, centre = (jnp.concatenate(column) for column in zip(*found, strict=True))
+        by_plane = [_moments_of(wrapped(pos, box), weight, members) for members in _planes(sizes, splits, pos.shape[0])]
+        total, centre = (jnp.concatenate(column) for column in zip(*by_plane, strict=True))
         return total, centre
 
     return of_moments(sizes, *primals), jax.jvp(sums, (pos, mass, box), tangents[1:4])[1]

@@ -50,8 +50,8 @@ class SortedParticles:
         """Rank and row of each particle in the input."""
         if self.moved is not None:
             return self.moved.origin
-        given = rows_of_rank(self.pos.shape[0])
-        return given if self.rows is None else RankIdx(given.rank, self.rows)
+        input_rows = rows_of_rank(self.pos.shape[0])
+        return input_rows if self.rows is None else RankIdx(input_rows.rank, self.rows)
 
     def tree(self) -> kernels.Tree:
         """Return the particles and their hierarchy as a kernel argument."""

@@ -86,9 +86,9 @@ def _splits(ispl: Any) -> jax.Array:
     check_representable({"ispl": ispl})
     dtype = getattr(ispl, "dtype", None)
     if dtype is None or not jnp.issubdtype(dtype, jnp.integer) or np.ndim(ispl) != 1 or np.shape(ispl)[0] < 1:
-        given = type(ispl).__name__ if dtype is None else f"{dtype} {np.shape(ispl)}"
+        type_in_words = type(ispl).__name__ if dtype is None else f"{dtype} {np.shape(ispl)}"
         raise ValueError(
-            f"ispl must be an array of integers (m + 1,), the starts of the runs and the end, not {given}."
+            f"ispl must be an array of integers (m + 1,), the starts of the runs and the end, not {type_in_words}."
         )
     kind = jnp.iinfo(dtype)
     rows = jnp.clip(ispl, max(kind.min, -1), min(kind.max, 2**31 - 1))

@@ -73,11 +73,11 @@ def traffics_of(
 def _exact_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], keys: _Keys) -> Sequence[jax.Array]:
     """Return the rows at which each type is cut for the ranks, ``(r - 1,)`` each."""
     rank, ndev, _ = comm.get_rank_info()
-    found = find_splitters(positions, nums, keys)
+    search = find_splitters(positions, nums, keys)
     # Rank i cuts at the i-th splitter. For this cut, it needs the rows of all ranks at the splitter. The last rank has
     # no cut.
-    at_splitter = comm.swap(jnp.pad(jnp.moveaxis(found.rows, 0, 1), [(0, 1), (0, 0), (0, 0)]))
-    left = jnp.pad(found.left, [(0, 1), (0, 0)])[rank]
+    at_splitter = comm.swap(jnp.pad(jnp.moveaxis(search.rows, 0, 1), [(0, 1), (0, 0), (0, 0)]))
+    left = jnp.pad(search.left, [(0, 1), (0, 0)])[rank]
     cuts = comm.swap(_cut_ties(at_splitter[..., 0], at_splitter[..., 1], comm.Wide(left[0], left[1])))
     return [cuts[: ndev - 1, kind] for kind in range(len(nums))]
 
@@ -96,28 +96,28 @@ def find_splitters(positions: Sequence[jax.Array], nums: Sequence[Any], keys: _K
     """Return the splitters between the shares of the ranks, and the equal rows at each splitter, to be cut apart."""
     number, dims = comm.num_ranks() - 1, positions[0].shape[1]
     words, word_bits = kernels.splitter_words(dims), dims * (64 // dims)
-    most = (number + 1) * sum(pos.shape[0] for pos in positions)
+    max_count = (number + 1) * sum(pos.shape[0] for pos in positions)
     max_parts = max(_FEWEST_PARTS, _PARTS_PER_RANK << number.bit_length())
 
     def narrow(search: SplitterSearch) -> SplitterSearch:
         groups = _groups(search)
         step = _next_bits(search.depth, groups[-1], max_parts, word_bits)
-        own = [
+        counts = [
             kernels.count_parts(pos, *keys, search.places, rows, groups, step, max_parts)
             for pos, rows in zip(positions, search.rows, strict=True)
         ]
-        sums = jnp.stack(comm.wide_sum(sum(own), most), axis=-1)
+        sums = jnp.stack(comm.wide_sum(sum(counts), max_count), axis=-1)
         return SplitterSearch(
-            search.depth + step[2], *kernels.choose_parts(sums, jnp.stack(own), *search[1:], groups, step)
+            search.depth + step[2], *kernels.choose_parts(sums, jnp.stack(counts), *search[1:], groups, step)
         )
 
     def unfinished(search: SplitterSearch) -> jax.Array:
         return jnp.any(search.left != 0) & (search.depth < words // 2 * word_bits)
 
-    whole = [jnp.broadcast_to(jnp.stack([jnp.zeros_like(num), num]), (number, 2)) for num in nums]
+    bounds = [jnp.broadcast_to(jnp.stack([jnp.zeros_like(num), num]), (number, 2)) for num in nums]
     # A value of -1 in left makes the first step determine the number of rows.
-    left = jnp.full((number, 2), -1, jnp.int32)
-    at_first = SplitterSearch(jnp.int32(0), jnp.zeros((number, words), jnp.uint32), left, jnp.stack(whole))
+    remaining = jnp.full((number, 2), -1, jnp.int32)
+    at_first = SplitterSearch(jnp.int32(0), jnp.zeros((number, words), jnp.uint32), remaining, jnp.stack(bounds))
     search = jax.tree.map(comm.vary, at_first)
     return jax.lax.while_loop(unfinished, narrow, search) if number else search
 
@@ -132,28 +132,28 @@ def _groups(search: SplitterSearch) -> jax.Array:
 
 def _next_bits(depth: jax.Array, groups: jax.Array, max_parts: int, word_bits: int) -> jax.Array:
     """Return the step for `kernels.count_parts`, with the largest number of bits for ``max_parts``."""
-    known = depth % word_bits
-    bits = jnp.minimum(31 - jax.lax.clz(max_parts // jnp.maximum(groups, 1)), word_bits - known)
-    return jnp.stack([depth // word_bits, word_bits - known - bits, bits])
+    known_bits = depth % word_bits
+    bits = jnp.minimum(31 - jax.lax.clz(max_parts // jnp.maximum(groups, 1)), word_bits - known_bits)
+    return jnp.stack([depth // word_bits, word_bits - known_bits - bits, bits])
 
 
-def _cut_ties(first: jax.Array, equal: jax.Array, left: comm.Wide) -> jax.Array:
-    """Return the cut of each rank's rows of each type, ``(r, types)``, so that ``left`` equal rows are below.
+def _cut_ties(first: jax.Array, equal: jax.Array, remaining_rows: comm.Wide) -> jax.Array:
+    """Return the cut of each rank's rows of each type, ``(r, types)``, so that ``remaining_rows`` equal rows are below.
 
     Cuts go through the equal rows in the order of types, then ranks.
 
     Args:
         first: ``(r, types)``, the first row at the splitter.
         equal: ``(r, types)``, the number of rows at the splitter.
-        left: Number of equal rows below the cut, summed over ranks and types.
+        remaining_rows: Number of equal rows below the cut, summed over ranks and types.
     """
     by_type = equal.T.reshape(-1)
     # Sums over ranks may exceed 32 bits, so sum the halves separately.
     before_high = jnp.cumsum(by_type >> 16, dtype=jnp.int32) - (by_type >> 16)
     before_low = jnp.cumsum(by_type & 0xFFFF, dtype=jnp.int32) - (by_type & 0xFFFF)
-    high, low = left.high - before_high, left.low - before_low
+    high, low = remaining_rows.high - before_high, remaining_rows.low - before_low
     high, low = high + (low >> 16), low & 0xFFFF
     remaining = jnp.where(high >= 2**14, 2**30, jnp.where(high < 0, 0, jnp.clip(high, 0, 2**14) * 65536 + low))
     # With more than 2**30 particles at one point, a rank would be cut too early; later ranks take the rest.
-    taken = jnp.clip(remaining, 0, by_type)
-    return first + taken.reshape(equal.shape[::-1]).T
+    rows_of_type = jnp.clip(remaining, 0, by_type)
+    return first + rows_of_type.reshape(equal.shape[::-1]).T

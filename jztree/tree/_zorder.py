@@ -88,9 +88,9 @@ def domain_of(
     everything = [*itertools.chain.from_iterable(of_positions), *faults]
     first, gathered = comm.check_and_gather(nums[0], everything, _as_integers(corners))
     checked = [first, *(comm.after(num, first) for num in nums[1:])]
-    first_type, whole = _as_floats(comm.after(gathered, first), corners[0][0].dtype)
-    lower, upper = first_type if first_type_only else whole
-    return Domain(lower, upper, box, whole), checked
+    first_type, all_types = _as_floats(comm.after(gathered, first), corners[0][0].dtype)
+    lower, upper = first_type if first_type_only else all_types
+    return Domain(lower, upper, box, all_types), checked
 
 
 def corners_of(pos: jax.Array, num: int | jax.Array, name: str) -> tuple[tuple[jax.Array, jax.Array], list[comm.Fault]]:
@@ -142,12 +142,12 @@ def num_fault(pos: Any, num: ArrayLike, name: str) -> comm.Fault:
     return comm.Fault(is_bad_num(pos, num), [num], _BAD_NUM % (name, pos.shape[0]))
 
 
-def checked_num(part: Particles | ArrayLike, what: str) -> Any:
+def checked_num(part: Particles | ArrayLike, name: str) -> Any:
     """Return the checked ``num`` of particles without further checks. A wrong traced number raises on all ranks."""
-    pos, num = get_pos(part), check_num(part, f"num of {what}")
+    pos, num = get_pos(part), check_num(part, f"num of {name}")
     if is_concrete(num):
         return num
-    return comm.check_all(num, [num_fault(pos, num, what)])
+    return comm.check_all(num, [num_fault(pos, num, name)])
 
 
 def permute_particles(part: Particles | ArrayLike, index: jax.Array, posz: jax.Array | None = None) -> Any:

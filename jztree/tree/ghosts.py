@@ -69,9 +69,9 @@ def runs_of(posz: jax.Array, num: jax.Array, box: Exact) -> Blocks:
     return kernels.row_boxes(posz, num, box, _RUN_ROWS)
 
 
-def boxes_of(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, most: int = _MOST_BOXES) -> Blocks:
-    """Return ``(particle_splits, lower, upper)`` of at most ``most`` boxes that closely cover a rank's particles."""
-    return kernels.covering_boxes(posz, num, *domain.keys(), leaves, max(1, min(most, posz.shape[0])))
+def boxes_of(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, max_boxes: int = _MOST_BOXES) -> Blocks:
+    """Return ``(particle_splits, lower, upper)`` of at most ``max_boxes`` boxes that cover a rank's particles."""
+    return kernels.covering_boxes(posz, num, *domain.keys(), leaves, max(1, min(max_boxes, posz.shape[0])))
 
 
 def gather_boxes(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks, boxes: Blocks, *known: Any) -> Blocks:
@@ -85,8 +85,8 @@ def gather_boxes(posz: jax.Array, num: jax.Array, domain: Domain, leaves: Blocks
         boxes: Close boxes of this rank's particles. The rank sends these boxes if they are few enough.
         known: Counts to compute before this collective; see `comm.after`.
     """
-    most = max(_LEAST_KNOWN, _KNOWN_BOXES // comm.num_ranks())
-    sent_boxes = boxes if boxes[1].shape[0] <= most else boxes_of(posz, num, domain, leaves, most)
+    max_boxes = max(_LEAST_KNOWN, _KNOWN_BOXES // comm.num_ranks())
+    sent_boxes = boxes if boxes[1].shape[0] <= max_boxes else boxes_of(posz, num, domain, leaves, max_boxes)
     splits, lower, upper = sent_boxes
     return comm.all_gather_rows(comm.after((lower, upper, jnp.diff(splits)), num, *known))
 
@@ -108,8 +108,8 @@ def close_boxes(boxes: Blocks, known: Blocks) -> Blocks | None:
     (rank, ndev, _), (splits, lower, upper) = comm.get_rank_info(), boxes
     if known[2].shape[1] == lower.shape[0]:
         return None
-    own = comm.after((lower, upper, jnp.diff(splits)), known[2])
-    lower, upper, count = comm.rows_of_adjacent(own)
+    own_boxes = comm.after((lower, upper, jnp.diff(splits)), known[2])
+    lower, upper, count = comm.rows_of_adjacent(own_boxes)
     exists = jnp.stack([rank > 0, rank < ndev - 1, rank >= 0])
     return lower, upper, jnp.where(exists[:, None], count, 0)
 
@@ -211,26 +211,26 @@ def bring(
     boxes = splits, lower, upper = boxes_of(pos, num, domain, blocks)
     requests = jnp.where(jnp.diff(splits) > 0, reach, -1)
     capacity = ghost_capacity("ghosts", ghost_rows, pos.shape[0])
-    known = functools.partial(gather_boxes, pos, num, domain, blocks, boxes)
-    return exchange_ghosts(rows, pos, num, blocks, known, (lower, upper, requests), box, capacity)
+    rank_boxes = functools.partial(gather_boxes, pos, num, domain, blocks, boxes)
+    return exchange_ghosts(rows, pos, num, blocks, rank_boxes, (lower, upper, requests), box, capacity)
 
 
 def reach_of(radius: ArrayLike, dtype: np.dtype[Any]) -> jax.Array:
     """Return ``radius`` in the dtype of the positions, rounded so that it is not below the given value."""
     check_reach(radius)
-    given = jnp.asarray(radius, dtype)
-    farther = jnp.nextafter(at_least_normal(given), jnp.asarray(jnp.inf, dtype))
-    return jnp.where(is_length(given), farther, jnp.asarray(-1, dtype))
+    length = jnp.asarray(radius, dtype)
+    enlarged = jnp.nextafter(at_least_normal(length), jnp.asarray(jnp.inf, dtype))
+    return jnp.where(is_length(length), enlarged, jnp.asarray(-1, dtype))
 
 
 def check_reach(radius: ArrayLike) -> None:
     """Raise TypeError or ValueError if ``radius`` is known and is not a number of at least 0; it may be infinite."""
     if not is_concrete(radius):
         return
-    known = check_real(radius, "radius")
-    if known.ndim > 0 or not known >= 0:
-        raise ValueError(f"radius is {known}; it must be a number of at least 0.")
-    check_range(np.where(np.isinf(known), 0, known), "radius", may_be_small=True)
+    value = check_real(radius, "radius")
+    if value.ndim > 0 or not value >= 0:
+        raise ValueError(f"radius is {value}; it must be a number of at least 0.")
+    check_range(np.where(np.isinf(value), 0, value), "radius", may_be_small=True)
 
 
 def exchange_ghosts(
@@ -296,9 +296,9 @@ def _requests_of_others(
     capacity = choose_capacity("ghost_boxes", None, max(_BOX_ROWS, ghosts.rows if ghosts.given else 0), ndev * boxes)
     requests = jax.lax.stop_gradient(requests)
     order, counts = kernels.select_boxes(requests, known(), rank, box, capacity.rows, higher_only)
-    what = "boxes of other ranks that need ghosts"
+    content = "boxes of other ranks that need ghosts"
     advice = "the capacity for ghosts is also that for boxes; set ghost_rows in the configuration to that or more."
-    selection = _Selection(order, counts, capacity, what, advice)
+    selection = _Selection(order, counts, capacity, content, advice)
     received, total, traffic = selection.exchange(
         requests, jnp.sum(counts), "boxes", min(capacity.rows, _MOST_BOXES * ndev)
     )
