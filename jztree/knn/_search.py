@@ -210,7 +210,7 @@ class _OverRanks(_Search):
         if query_part is None:
             sources, queries = InputParticles(given, num, (words, marks), th=th), None
         else:
-            sources = InputParticles(given, num, (None, marks))
+            sources = InputParticles(given, num, (None, marks), th=th)
             queries = InputParticles(
                 query_part, kernels.as_num(get_num(query_part)), (words, None), "the query positions"
             )
