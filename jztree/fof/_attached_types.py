@@ -240,7 +240,8 @@ def _bring(places: _Labelled, attached: Any, box: Exact, limit: Radii, cfg: FofC
     still = jax.lax.stop_gradient((places, attached))
 
     def nearest(words: list[str], radius: Radii) -> Any:
-        return entries_of(*still, SearchArguments(1, box, words, None, False, False, search, _NO_PRIMARIES, radius))
+        options: Any = {"limit": radius, "no_source_message": _NO_PRIMARIES}
+        return entries_of(SearchArguments(*still, 1, box, words, None, False, search, **options))
 
     if limit.of_each is not None:
         _, words = nearest(["rankidx", "limit"], NO_LIMIT)
