@@ -22,7 +22,9 @@ def build_index(
 
     Every search accepts the index in place of ``part`` and ``boxsize``. Its results are the same as without an index
     and with the same options, bit for bit: rows and their order refer to ``part``. On several devices, a search with
-    separate queries sorts the particles together with the queries, so an index saves no time there.
+    separate queries sends each query to the device of the particles near it. Sums for these queries may then differ in
+    the last bits of float64. If queries crowd on few devices, buffers grow like those for ghosts; pass the particles
+    instead of the index to give all devices equal work.
 
     Args:
         part: A particle class with ``pos`` ``(n, d)``, d from 1 to 8, float32 or float64, or an array of positions.

@@ -18,6 +18,10 @@ class Wide(NamedTuple):
         """Return whether each count is 2**31 or more."""
         return self.high >= 2**15
 
+    def clipped(self) -> jax.Array:
+        """Return the counts as int32, or 2**31 - 1 if they are larger."""
+        return jnp.where(self.exceeds_int32(), 2**31 - 1, self.high * 65536 + self.low)
+
 
 def wide_sum(count: Any, max_count: int = 2**31) -> Wide:
     """Sum int32 counts over the ranks, elementwise.

@@ -242,7 +242,8 @@ def _bring(places: _Labelled, attached: Any, box: Exact, limit: Radii, cfg: FofC
     constants = jax.lax.stop_gradient((places, attached))
 
     def nearest(words: list[str], radius: Radii) -> Any:
-        return entries_of(*constants, SearchArguments(1, box, words, None, False, False, search, _NO_PRIMARIES, radius))
+        options: Any = {"limit": radius, "no_source_message": _NO_PRIMARIES}
+        return entries_of(SearchArguments(*constants, 1, box, words, None, False, search, **options))
 
     if limit.of_each is not None:
         _, words = nearest(["rankidx", "limit"], NO_LIMIT)

@@ -7,7 +7,6 @@ z-order of the sources (`jztree.tree.zsort`), for any queries and any number of 
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -354,9 +353,8 @@ def _entries(
     limit = as_limit(max_radius, (num_rows(searching),), get_num(searching))
     if limits.batch is not None:
         part, queries, box, limit = place_in_layers(part, limits.batch, queries, limits.query_batch, box, limit)
-    args = SearchArguments(k, box, *entries, in_z_order, isinstance(order, TreeHierarchy), cfg)
-    args = replace(args, limit=limit, exclude_self=limits.exclude_self)
-    return entries_of(part, queries, args, order, limits.source_mask)
+    among = {"mask": limits.source_mask, "limit": limit, "exclude_self": limits.exclude_self}
+    return entries_of(SearchArguments(part, queries, k, box, *entries, in_z_order, cfg, order, **among))
 
 
 def _widest(max_radius: ArrayLike | None, allow_missing: Any) -> Any:

@@ -13,8 +13,9 @@ from .. import comm, kernels
 from .._transform.memory import check_memory
 from ..arguments import NO_LIMIT, Radii
 from ..config import KNNConfig
+from ..data import get_num
 from ..jax_ext import Exact, is_concrete
-from ..particles import shape_of_pos
+from ..particles import get_num_total, num_rows, shape_of_pos
 
 _FILL = (
     "pass allow_missing=True to jztree.nearest or jztree.knn.knn, which fill missing neighbours with distance inf "
@@ -22,37 +23,49 @@ _FILL = (
 )
 _TOO_FEW = f"k is {{1}}, but there are only {{0}} particles (num, or source_mask)%s%s; use a smaller k, or {_FILL}"
 _NOTHING = f"k is {{1}}, but there are {{0}} particles (num, or source_mask)%s%s, so no neighbours; {_FILL}"
+_TOO_MANY = "result 'globalidx' supports less than 2**31 particles over all devices, but there are more; use 'rankidx'."
 _OTHERS = ", and none is its own neighbour (exclude_self)"
 
 
-@dataclass
+@dataclass(frozen=True)
 class SearchArguments:
     """The arguments of a search.
 
     Attributes:
+        part: This rank's particles.
+        queries: This rank's queries. None means ``part``.
         k: Number of neighbours.
         box: Periodic box.
         words: Words of ``result``.
         reduce_func: See `knn`.
         in_z_order: Whether results and rows of neighbours are in z-order.
-        is_sorted: Whether the input sources are in z-order over all ranks.
         cfg: Options.
-        no_source_message: Error message if there are no sources, for a search that needs only one. None means that the
-            search needs ``k`` sources.
+        th: Hierarchy over ``part``, which is then in z-order over all ranks; or an index of ``part``; or None.
+        mask: ``(n,)`` bool, the sources among ``part``. None means all.
         limit: Search radii, in input order.
         exclude_self: Whether to exclude each particle from its own neighbours.
+        no_source_message: Error message if there are no sources, for a search that needs only one. None means that the
+            search needs ``k`` sources.
     """
 
+    part: Any
+    queries: Any
     k: int
     box: Exact
     words: list[str]
     reduce_func: Callable[..., Any] | None
     in_z_order: bool
-    is_sorted: bool
     cfg: KNNConfig
-    no_source_message: str | None = None
+    th: Any = None
+    mask: Any = None
     limit: Radii = NO_LIMIT
     exclude_self: bool = False
+    no_source_message: str | None = None
+
+    @property
+    def searching(self) -> Any:
+        """The particles that search, never None."""
+        return self.part if self.queries is None else self.queries
 
     def too_few_sources(self, count: jax.Array, where: str) -> comm.Fault:
         """Return the fault that the number of sources may be below ``k``.
@@ -67,6 +80,32 @@ class SearchArguments:
         words = where, _OTHERS if self.exclude_self else ""
         code = jnp.where(failed, jnp.where(count > int(self.exclude_self), 1, 2), 0)
         return comm.Fault(code, [count, self.k], f"{_TOO_FEW % words}\n{_NOTHING % words}")
+
+
+def faults_of_number(args: SearchArguments) -> list[comm.Fault]:
+    """Return the fault that there are too few sources on one device, if `check_k` cannot exclude it."""
+    num, mask = get_num(args.part), args.mask
+    if args.limit.given() or (is_concrete(num) and mask is None):
+        return []
+    return [args.too_few_sources(kernels.as_num(num if mask is None else count_marked(mask, num)), "")]
+
+
+def checked_number(args: SearchArguments) -> jax.Array:
+    """Return ``num``. Raise on all ranks if there are too few sources, or too many particles to number."""
+    num = kernels.as_num(get_num(args.part))
+    # The check of the positions reports an invalid ``num``.
+    total = comm.wide_sum(jnp.clip(num, 0, num_rows(args.part)))
+    if args.no_source_message or not args.limit.given():
+        sources = total
+        if args.mask is not None:
+            num = comm.after(num, total.low)
+            sources = comm.wide_sum(count_marked(args.mask, num))
+        num = kernels.check(num, *args.too_few_sources(sources.clipped(), " on all devices"))
+    if "globalidx" not in args.words:
+        return num
+    if (get_num_total(args.part) or 0) >= 2**31:
+        raise ValueError(_TOO_MANY)
+    return kernels.check(num, total.exceeds_int32(), [], _TOO_MANY)
 
 
 def check_k(k: int, sources: int, exclude_self: bool) -> None:

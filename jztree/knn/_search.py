@@ -14,7 +14,8 @@ On one device, the kernel searches the sources once and writes results to the re
 Step 1 is most of the work. For 250,000 uniform particles per rank and k=8, about an eighth of the leaves are open.
 """
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,363 +24,329 @@ import numpy as np
 from .. import comm, kernels
 from ..arguments import Radii, at_least_normal
 from ..data import RankIdx, get_num, get_pos, replace_num
-from ..jax_ext import Exact, is_concrete
-from ..particles import get_num_total
+from ..jax_ext import Exact
 from ..tree import TreeHierarchy, permute_particles
-from ..tree.stage import InputParticles, ParticlesWithGhosts, Stage, prepare_stage, rows_in_equal_shares, rows_of_rank
-from ._arguments import SearchArguments, count_marked, drop_self, mask_as_int32, rows_by_mask
+from ..tree.stage import (
+    InputParticles,
+    ParticlesWithGhosts,
+    SortedParticles,
+    Stage,
+    prepare_stage,
+    rows_in_equal_shares,
+    rows_of_rank,
+)
+from ._arguments import SearchArguments, checked_number, drop_self, faults_of_number, mask_as_int32, rows_by_mask
 from ._batches import sort_domain, without_layers
 from ._result import origin_without_padding, radii, radii_over_ranks
 from ._words import ABOUT_QUERIES, DISTANCES, MISSING_VALUES, Found, reduced, take
 
-_TOO_MANY = "result 'globalidx' supports less than 2**31 particles over all devices, but there are more; use 'rankidx'."
-
 _Neighbours = tuple[jax.Array, jax.Array]
 
 
-def entries_of(
-    part: Any, part_query: Any, args: SearchArguments, th: TreeHierarchy | None = None, mask: Any = None
-) -> Any:
-    """Return the entries for the words of ``args``.
-
-    Args:
-        part: This rank's particles.
-        part_query: This rank's queries. None means ``part``.
-        args: The other arguments.
-        th: Hierarchy over ``part`` from the user.
-        mask: ``(n,)`` bool, the sources among ``part``. None means all.
-    """
-    search = _OverRanks if comm.num_ranks() > 1 else _OnOneDevice
-    return search(part, part_query, args, th, mask).entries()
-
-
-class _Search:
-    """Sources and queries in z-order.
+class _Prepared(NamedTuple):
+    """A search with its particles in z-order.
 
     Attributes:
-        pos: Positions of the input, ``(n, d)``.
-        query_pos: Positions of the queries of the input, ``(q, d)``.
+        args: The arguments.
+        sources: All sources.
         targets: The sources that can be neighbours.
-        order: The row of each target among the sources. None means the same row.
-        queries_are_targets: Whether the queries are the targets, row by row.
-        exclude_self: Whether the kernel excludes the query itself. This requires that the queries are the targets.
-        drops_self: Whether to find one more neighbour and then drop the query itself, in all other cases.
-        k: Number of neighbours that the kernel finds.
+        order: ``(n,)`` int32, the row of each target among the sources. None means the same row.
+        queries: The queries; the same object as ``targets`` if these are the queries, row by row.
+        stage: The stage of targets and queries.
     """
 
-    def __init__(self, part: Any, part_query: Any, args: SearchArguments, th: TreeHierarchy | None, mask: Any) -> None:
-        self.part, self.part_query, self.args, self.mask = part, part_query, args, mask
-        self.pos = get_pos(part)
-        self.query_pos = self.pos if part_query is None else get_pos(part_query)
-        stage = self._prepare_stage(None if mask is None else mask_as_int32(mask), th)
-        self.sources, self.queries, self.order = stage.sources, stage.queries, None
-        self.queries_are_targets = self.queries is self.sources and mask is None
-        self.drops_self = args.exclude_self and not self.queries_are_targets
-        self.k, self.exclude_self = args.k + self.drops_self, args.exclude_self and self.queries_are_targets
-        self.targets = self.sources
-        if mask is not None:
-            marks = self.sources.data[1]
-            self.order, num = rows_by_mask(marks, self.sources.num)
-            whole = stage.is_distributed
-            self.targets = self.sources.select(self.order, num, args.cfg.tree, args.box, whole=whole)
-        self.stage = Stage(self.targets, self.queries, args.box, args.cfg, "knn_ghosts")
+    args: SearchArguments
+    sources: SortedParticles
+    targets: SortedParticles
+    order: jax.Array | None
+    queries: SortedParticles
+    stage: Stage
 
-    def _prepare_stage(self, marks: Any, th: TreeHierarchy | None) -> Stage:
-        raise NotImplementedError
+    def drops_self(self) -> bool:
+        """Return whether to find one more neighbour and then drop the query itself.
 
-    def _limit(self, rows: jax.Array | None) -> Radii:
-        """Return the search radii, in the output ``rows`` of the queries."""
-        raise NotImplementedError
-
-    def _search_own(self, source_ids: Any, rows: jax.Array | None, **options: Any) -> _Neighbours:
-        """Search the targets of this rank.
-
-        Args:
-            source_ids: Number to return for each target. None means its row.
-            rows: Output row of each query. None means the same row.
-            options: Further arguments of `kernels.knn`.
+        If the queries are the targets, the kernel excludes the query itself.
         """
-        queries = None if self.queries_are_targets else self.queries.tree()
-        return self._knn(self.targets.tree(), source_ids, queries, rows, **options)
+        return self.args.exclude_self and self.queries is not self.targets
 
-    def _knn(self, targets: kernels.Tree, source_ids: Any, queries: Any, rows: Any, **options: Any) -> _Neighbours:
-        limit, others = self._limit(rows).words_or_none(), self.exclude_self
-        box = self.args.box
-        return kernels.knn(targets, source_ids, queries, rows, self.k, box, limit=limit, others=others, **options)
+    def route(self) -> Any:
+        """Return the sorted range of queries whose results go back to their ranks. None if the results stay."""
+        return None if self.args.in_z_order else self.queries.moved
 
-    def _found(self, rad: jax.Array, idx: jax.Array, source: Any, others: Any) -> Found:
-        return Found(rad, idx, without_layers(source), others, self.args.limit.given())
-
-    def _reduced(self, found: Found, origin: RankIdx, query: Any) -> Any:
-        """Call ``reduce_func`` with neighbours and queries in z-order."""
-        assert self.args.reduce_func is not None
-        query_origin = origin_without_padding(self.queries.origin, self.queries.num)
-        return reduced(self.args.reduce_func, found, origin, query, query_origin)
+    def of_targets(self, rows: jax.Array) -> jax.Array:
+        """Return ``rows`` ``(n,)`` of the sources, in the rows of the targets."""
+        return rows if self.order is None else take(rows, self.order)
 
 
-class _OnOneDevice(_Search):
-    def _prepare_stage(self, marks: Any, th: TreeHierarchy | None) -> Stage:
-        args, num = self.args, get_num(self.part)
-        faults = []
-        if not args.limit.given() and not (is_concrete(num) and self.mask is None):
-            sources = num if self.mask is None else count_marked(self.mask, num)
-            faults = [args.too_few_sources(kernels.as_num(sources), "")]
-        given, queries = InputParticles(self.part, num, (None, marks), th=th), None
-        if self.part_query is not None:
-            queries = InputParticles(self.part_query, get_num(self.part_query), name="the query positions")
-        return prepare_stage(given, queries, args.box, args.cfg, "knn_ghosts", faults, sort_domain=sort_domain)
+class _Output(NamedTuple):
+    """The rows of the results on one device.
 
-    def entries(self) -> list[Any]:
-        args, words = self.args, self.args.words
-        self._order_results()
-        source_ids = None if args.in_z_order else self.sources.rows
-        # reduce_func needs everything in z-order. Otherwise, the kernel writes results directly to their final rows.
-        late = "reduce" in words and (source_ids is not None or self.rows is not None)
-        rad, idx = self._neighbours(None, None) if late else self._neighbours(source_ids, self.rows)
-        if "reduce" in words:
-            query = without_layers(self.queries.part)
-            made = self._reduced(self._found(rad, idx, self.sources.part, {}), self.sources.origin, query)
-        if late:
-            idx = idx if source_ids is None else jnp.where(idx < 0, -1, take(source_ids, idx))
-            rad, idx, made = jax.tree.map(self._to_results, (rad, idx, made))
-        others = {
-            "globalidx": lambda: idx,
-            "rankidx": lambda: RankIdx(jnp.minimum(idx, 0), idx),
-            "reduce": lambda: made,
-            "query": lambda: without_layers(self.output_queries),
-            "queryidx": lambda: origin_without_padding(self.origin, self.queries.num),
-        }
-        found = self._found(rad, idx, self.sources.part if args.in_z_order else self.part, others)
-        return [found.entry(word) for word in words]
+    Attributes:
+        queries: The queries in the order of the results.
+        order: ``(q,)`` int32, the input row of each of them. None means the same row.
+        rows: ``(q,)`` int32, the output row of each z-ordered query. None means the same row.
+    """
 
-    def _order_results(self) -> None:
-        """Choose the order of the results: the queries, their origins, and the output row of each z-ordered query."""
-        queries, args = self.queries, self.args
-        self.output_queries, self.rows = (self.part if self.part_query is None else self.part_query), queries.rows
-        self.origin = rows_of_rank(queries.pos.shape[0])
-        self.query_order = None
-        if args.in_z_order and self.part_query is None:
-            self.output_queries, self.rows, self.origin = queries.part, None, queries.origin
-        elif args.in_z_order:
-            # Results are in the z-order of the sources. Queries outside the sources' box share the keys of its edge, so
-            # their leaves would be long columns. The search therefore sorts them in a separate domain.
-            domain = self.sources.domain_in(args.box)
-            self.query_order, _ = domain.zsort(jnp.asarray(self.query_pos), queries.num)
-            row = kernels.scatter_rows(jnp.arange(self.query_order.shape[0], dtype=jnp.int32), self.query_order)
-            assert queries.rows is not None
-            self.rows = kernels.gather_rows(row, queries.rows)
-            self.output_queries = permute_particles(self.output_queries, self.query_order)
-            self.origin = RankIdx(self.origin.rank, self.query_order)
-
-    def _neighbours(self, source_ids: jax.Array | None, rows: jax.Array | None) -> _Neighbours:
-        """Return radii and neighbours, with derivatives.
-
-        Args:
-            source_ids: Number to return for each z-ordered source. None means its row.
-            rows: Output row of each query. None means the same row.
-        """
-        sources, queries = self.sources, self.queries
-        of_targets = source_ids
-        if self.order is not None:
-            of_targets = self.order if source_ids is None else take(source_ids, self.order)
-        rad, idx = self._search_own(of_targets, rows)
-        if self.drops_self:
-            # Here, the number of a particle is the row of its results.
-            rad, idx = drop_self(idx == jnp.arange(idx.shape[0], dtype=jnp.int32)[:, None], (rad, idx))
-        pos = sources.pos if source_ids is None else self.pos
-        query = queries.pos if rows is None else get_pos(self.output_queries)
-        return radii(query, pos, self.args.box, rad, idx), idx
-
-    def _limit(self, rows: jax.Array | None) -> Radii:
-        """Return the search radii in the output ``rows`` of the queries, or in z-order if ``rows`` is None."""
-        limit = self.args.limit
-        order = self.queries.rows if rows is None else self.query_order
-        if limit.of_each is None or order is None:
-            return limit
-        return Radii(None, Exact(take(jnp.asarray(limit.of_each.words), order)))
-
-    def _to_results(self, leaf: jax.Array) -> jax.Array:
-        return leaf if self.rows is None else kernels.scatter_rows(jnp.asarray(leaf), self.rows)
+    queries: Any
+    order: jax.Array | None
+    rows: jax.Array | None
 
 
-class _OverRanks(_Search):
-    def _prepare_stage(self, marks: Any, th: TreeHierarchy | None) -> Stage:
-        args, each, num = self.args, self.args.limit.of_each, self._checked_number()
-        given, query_part = replace_num(self.part, num), self.part_query
-        words = None if each is None else jnp.asarray(each.words)
-        if query_part is None:
-            sources, queries = InputParticles(given, num, (words, marks), th=th), None
-        else:
-            sources = InputParticles(given, num, (None, marks))
-            queries = InputParticles(
-                query_part, kernels.as_num(get_num(query_part)), (words, None), "the query positions"
-            )
-        return prepare_stage(sources, queries, args.box, args.cfg, "knn_ghosts", in_z_order=args.in_z_order)
+class _Numbers(NamedTuple):
+    """The numbers of the sources over ranks, in the order of the results.
 
-    def _checked_number(self) -> jax.Array:
-        """Return ``num``. Raise on all ranks if there are too few sources, or too many particles to number."""
-        part, mask, args = self.part, self.mask, self.args
-        num = kernels.as_num(get_num(part))
-        # The check of the positions reports an invalid ``num``.
-        total = comm.wide_sum(jnp.clip(num, 0, self.pos.shape[0]))
-        many = total.exceeds_int32()
-        if args.no_source_message or not args.limit.given():
-            sources = total
-            if mask is not None:
-                num = comm.after(num, total.low)
-                sources = comm.wide_sum(count_marked(mask, num))
-            count = jnp.where(sources.exceeds_int32(), 2**31 - 1, sources.high * 65536 + sources.low)
-            fault = args.too_few_sources(count, " on all devices")
-            num = kernels.check(num, fault.failed, fault.numbers, fault.sentence)
-        if "globalidx" not in args.words:
-            return num
-        if (get_num_total(part) or 0) >= 2**31:
-            raise ValueError(_TOO_MANY)
-        return kernels.check(num, many, [], _TOO_MANY)
+    Attributes:
+        counts: ``(r,)`` int32, the number of sources on each rank.
+        starts: ``(r,)`` int32, the number of the first source of each rank.
+        origin: Rank and row of each z-ordered source.
+    """
 
-    def entries(self) -> list[Any]:
-        # None if results stay in the z-order of the queries.
-        self.query_route = None if self.args.in_z_order else self.queries.moved
-        self._number_sources()
-        neighbour_words = [word for word in self.args.words if word not in ABOUT_QUERIES]
-        if set(neighbour_words) <= {*DISTANCES, "globalidx"}:
-            found = self._numbers_only()
-        else:
-            found = self._with_particles(neighbour_words)
-        return [(found | self._query_entries())[word] for word in self.args.words]
+    counts: jax.Array
+    starts: jax.Array
+    origin: RankIdx
 
-    def _number_sources(self) -> None:
-        """Find rank and row of each source, and the first number of each rank's particles in the joined set."""
-        sources = self.sources
-        in_place = self.args.in_z_order and not self.args.is_sorted
-        n = sources.pos.shape[0]
-        nums = sources.num if in_place else sources.given_num()
-        self.source_counts = comm.all_gather(nums)
-        if in_place and self.part_query is not None:
-            # The ranks hold unequal numbers of sources, because sources and queries were cut at the same places.
-            # Results have the rows of equal shares.
-            self.source_origin, self.offsets = rows_in_equal_shares(self.source_counts, n)
-        else:
-            self.source_origin = rows_of_rank(n) if in_place else sources.origin
-            self.offsets = comm.starts_of(self.source_counts)
-        order = self.order
-        self.target_origin = (
-            self.source_origin if order is None else RankIdx(*(take(rows, order) for rows in self.source_origin))
-        )
 
-    def _query_entries(self) -> dict[str, Any]:
-        """Return the queries in the order of the results, and their origins."""
-        queries = self.queries
-        if self.query_route is None and queries.moved is not None:
-            return {"query": queries.part, "queryidx": origin_without_padding(queries.origin, queries.num)}
-        query = self.part if self.part_query is None else self.part_query
-        rows = origin_without_padding(rows_of_rank(queries.given_rows()), get_num(query))
-        return {"query": without_layers(query), "queryidx": rows}
+def entries_of(args: SearchArguments) -> list[Any]:
+    """Return the entries for the words of ``args``."""
+    search = _prepare(args)
+    entries = _entries_over_ranks(search) if search.stage.is_distributed else _entries_on_one_device(search)
+    return [entries(word) for word in args.words]
 
-    def _numbers_only(self) -> dict[str, Any]:
-        """Return radii and numbers. The kernel writes both in the order of the send buffer."""
-        number = comm.of_rank(self.offsets, self.target_origin.rank) + self.target_origin.idx
-        rows = None if self.query_route is None else self.query_route.merge
-        rad, idx = self._search_own(number, rows, domain=self._corners())
-        near, leaves = self._bring_ghosts(rad, rows, number, filled=False)
-        rad, idx = self._search_near(near, near.data, rows, leaves, (rad, idx))
-        if self.query_route is not None:
-            rad, idx = self.stage.send_back_if_moved((rad, idx), fill=(jnp.inf, -1))
-        if self.drops_self:
-            own = self.offsets[comm.get_rank_info()[0]] + jnp.arange(idx.shape[0], dtype=jnp.int32)
-            rad, idx = drop_self(idx == own[:, None], (rad, idx))
-        known = self._differentiable(rad, idx)
-        return {"rad": known, "drad": known, "globalidx": idx}
 
-    def _with_particles(self, words: list[str]) -> dict[str, Any]:
-        """Return entries that need the properties of neighbours. Gather these in z-order, while ghosts are present."""
-        rad, idx = self._search_own(None, None, domain=self._corners())
-        near, leaves = self._bring_ghosts(rad, None, self.target_origin, whole=True)
-        idx = jnp.where(idx < 0, -1, idx + near.route().start)
-        rad, idx = self._search_near(near, None, None, leaves, (rad, idx))
-        neighbours = RankIdx(*(jnp.where(idx < 0, -1, take(column, idx)) for column in near.data))
-        if self.drops_self:
-            own = self.source_origin
-            is_own = (neighbours.rank == own.rank[:, None]) & (neighbours.idx == own.idx[:, None])
-            rad, idx, neighbours = drop_self(is_own, (rad, idx, neighbours))
-        rad = radii(self.queries.pos, near.pos, self.args.box, rad, idx)
-        found = self._found_among(rad, idx, near, neighbours)
-        answers = {word: found.entry(word) for word in words}
-        return answers if self.query_route is None else self._send_back(answers)
+def _prepare(args: SearchArguments) -> _Prepared:
+    """Check the particles and sort them. Over ranks, the search radii move with the queries."""
+    part, num, each, faults = args.part, get_num(args.part), None, []
+    if comm.num_ranks() == 1:
+        faults = faults_of_number(args)
+    else:
+        num = checked_number(args)
+        part = replace_num(part, num)
+        each = None if args.limit.of_each is None else jnp.asarray(args.limit.of_each.words)
+    marks = None if args.mask is None else mask_as_int32(args.mask)
+    given = InputParticles(part, num, (each if args.queries is None else None, marks), th=args.th)
+    query_set = None
+    if args.queries is not None:
+        query_set = InputParticles(args.queries, get_num(args.queries), (each, None), "the query positions")
+    domains: Any = {"in_z_order": args.in_z_order, "sort_domain": sort_domain}
+    stage = prepare_stage(given, query_set, args.box, args.cfg, "knn_ghosts", faults, **domains)
+    sources, queries = stage.sources, stage.queries
+    if marks is None:
+        return _Prepared(args, sources, sources, None, queries, stage)
+    order, num = rows_by_mask(sources.data[1], sources.num)
+    targets = sources.select(order, num, args.cfg.tree, args.box, whole=stage.is_distributed)
+    stage = Stage(targets, queries, args.box, args.cfg, "knn_ghosts")
+    return _Prepared(args, sources, targets, order, queries, stage)
 
-    def _search_near(
-        self, near: ParticlesWithGhosts, number: Any, rows: Any, leaves: jax.Array, found: _Neighbours
-    ) -> _Neighbours:
-        """Search again from the open ``leaves``, with the neighbours ``found`` so far."""
-        start = near.route().start if self.queries_are_targets else -1
-        options = {"own_offset": start, "open_leaves": leaves, "domain": self._corners(), "found": found}
-        return self._knn(near.tree(), number, self.queries.tree(), rows, **options)
 
-    def _corners(self) -> Any:
-        assert self.sources.domain is not None
-        return self.sources.domain.corners
+def _neighbours(
+    search: _Prepared, limit: Radii, targets: kernels.Tree, ids: Any, rows: Any, **options: Any
+) -> _Neighbours:
+    """Search for neighbours.
 
-    def _limit(self, rows: jax.Array | None) -> Radii:
-        """Return the search radii, in the output rows of the queries."""
-        words = self.queries.data[0]
-        if words is None:
-            return self.args.limit
-        return Radii(None, Exact(words if rows is None else kernels.scatter_rows(words, rows)))
+    Args:
+        search: The search.
+        limit: Search radii, in output rows of the queries.
+        targets: The targets, or targets and ghosts.
+        ids: Number to return for each target. None means its row.
+        rows: Output row of each query. None means the same row.
+        options: Further arguments of `kernels.knn`.
+    """
+    args, drops_self = search.args, search.drops_self()
+    # In a second search, the queries are among the targets.
+    queries = None if search.queries is search.targets and "found" not in options else search.queries.tree()
+    options |= {"limit": limit.words_or_none(), "others": args.exclude_self and not drops_self}
+    return kernels.knn(targets, ids, queries, rows, args.k + drops_self, args.box, **options)
 
-    def _bring_ghosts(
-        self, rad: jax.Array, rows: jax.Array | None, data: Any, **options: Any
-    ) -> tuple[ParticlesWithGhosts, jax.Array]:
-        """Bring the ghosts within reach of the neighbours so far.
 
-        Args:
-            rad: Distances so far, ``(q, k)``, in output rows.
-            rows: Output row of each query. None means the same row.
-            data: See `Stage.with_ghosts`.
-            options: See `Stage.with_ghosts`.
+def _reduced(search: _Prepared, rad: jax.Array, idx: jax.Array, sources: SortedParticles, origin: RankIdx) -> Any:
+    """Call ``reduce_func`` with neighbours, ``sources`` and queries in z-order."""
+    queries = search.queries
+    query_origin = origin_without_padding(queries.origin, queries.num)
+    found = Found(rad, idx, without_layers(sources.part), {})
+    assert search.args.reduce_func is not None
+    return reduced(search.args.reduce_func, found, origin, without_layers(queries.part), query_origin)
 
-        Returns:
-            The rank's targets with its ghosts, and the open leaves.
-        """
-        limit = self._limit(rows)
-        if limit.given():  # otherwise, a slice would be a copy
-            farthest = limit.outermost(rad.shape[0], rad.dtype)[:, None]
-            rad = jnp.minimum(at_least_normal(rad[:, -1:]), farthest)
-        self.stage.exchange_boxes(self.source_counts, close=True)
-        # A box that holds enough sources may hold the query itself.
-        leaves, reach = self.stage.open_leaves(rad, self.k + self.exclude_self, rows)
-        return self.stage.with_ghosts(reach, data, **options), leaves
 
-    def _found_among(self, rad: jax.Array, idx: jax.Array, near: ParticlesWithGhosts, neighbours: RankIdx) -> Found:
-        """Return the neighbours of queries in z-order. Their rows ``idx`` are those of ``near``."""
+# One device
 
-        def reduce() -> Any:
-            return self._reduced(found, near.data, without_layers(self.queries.part))
 
-        others = {
-            "globalidx": lambda: jnp.where(idx < 0, -1, self.offsets[jnp.maximum(neighbours.rank, 0)] + neighbours.idx),
-            "rankidx": lambda: neighbours,
-            "reduce": reduce,
-        }
-        found = Found(rad, idx, without_layers(near.part), others, self.args.limit.given())
-        return found
+def _entries_on_one_device(search: _Prepared) -> Callable[[str], Any]:
+    """Return the function of a word that returns its entry."""
+    args, sources, queries = search.args, search.sources, search.queries
+    output, ids, made = _output(search), None if args.in_z_order else sources.rows, None
+    if args.reduce_func is None:
+        # The kernel writes results directly to their final rows.
+        rad, idx = _neighbours_on_one_device(search, output, ids)
+    else:
+        rad, idx = _neighbours_on_one_device(search, _Output(queries.part, queries.rows, None), None)
+        made = _reduced(search, rad, idx, sources, sources.origin)
+        idx = idx if ids is None else jnp.where(idx < 0, -1, take(ids, idx))
+        if (rows := output.rows) is not None:
+            rad, idx, made = jax.tree.map(lambda leaf: kernels.scatter_rows(jnp.asarray(leaf), rows), (rad, idx, made))
+    origin = rows_of_rank(queries.pos.shape[0])
+    origin = origin if output.order is None else RankIdx(origin.rank, output.order)
+    others = {
+        "globalidx": lambda: idx,
+        "rankidx": lambda: RankIdx(jnp.minimum(idx, 0), idx),
+        "reduce": lambda: made,
+        "query": lambda: without_layers(output.queries),
+        "queryidx": lambda: origin_without_padding(origin, queries.num),
+    }
+    source = sources.part if args.in_z_order else args.part
+    return Found(rad, idx, without_layers(source), others, args.limit.given()).entry
 
-    def _send_back(self, answers: dict[str, Any]) -> dict[str, Any]:
-        """Send arrays with one row per query back to the ranks of the queries. Other arrays stay."""
-        fill = jax.tree.map(lambda _: 0, answers) | {
-            word: MISSING_VALUES[word] for word in MISSING_VALUES if word in answers
-        }
-        leaves, structure = jax.tree.flatten(answers)
-        fills, n = jax.tree.leaves(fill), self.queries.pos.shape[0]
-        rows = [i for i, leaf in enumerate(leaves) if np.ndim(leaf) > 0 and leaf.shape[0] == n]
-        sent = self.stage.send_back([leaves[i] for i in rows], fill=[fills[i] for i in rows])
-        returned = dict(zip(rows, sent, strict=True))
-        return jax.tree.unflatten(structure, [returned.get(i, leaf) for i, leaf in enumerate(leaves)])
 
-    def _differentiable(self, rad: jax.Array, idx: jax.Array) -> jax.Array:
-        """Return ``rad`` with derivatives. Its neighbours are the numbers ``idx``."""
-        box = self.args.box
-        if self.query_route is not None:
-            return radii_over_ranks(self.query_pos, self.pos, box, rad, idx, self.offsets)
+def _output(search: _Prepared) -> _Output:
+    """Choose the order of the results."""
+    args, sources, queries = search.args, search.sources, search.queries
+    if not args.in_z_order:
+        return _Output(args.searching, None, queries.rows)
+    if args.queries is None:
+        return _Output(queries.part, queries.rows, None)
+    # Results are in the z-order of the sources. Queries outside the sources' box share the keys of its edge, so their
+    # leaves would be long columns. The search therefore sorts them in a separate domain.
+    order, _ = sources.domain_in(args.box).zsort(jnp.asarray(get_pos(args.queries)), queries.num)
+    row = kernels.scatter_rows(jnp.arange(order.shape[0], dtype=jnp.int32), order)
+    assert queries.rows is not None
+    return _Output(permute_particles(args.queries, order), order, kernels.gather_rows(row, queries.rows))
+
+
+def _neighbours_on_one_device(search: _Prepared, output: _Output, ids: jax.Array | None) -> _Neighbours:
+    """Return radii and neighbours, with derivatives.
+
+    Args:
+        search: The search.
+        output: The rows of the results.
+        ids: Input row of each z-ordered source. None returns rows in z-order.
+    """
+    args, limit = search.args, search.args.limit
+    if limit.of_each is not None and output.order is not None:
+        limit = Radii(None, Exact(take(jnp.asarray(limit.of_each.words), output.order)))
+    of_targets = search.order if ids is None else search.of_targets(ids)
+    rad, idx = _neighbours(search, limit, search.targets.tree(), of_targets, output.rows)
+    if search.drops_self():
+        # Here, the number of a particle is the row of its results.
+        rad, idx = drop_self(idx == jnp.arange(idx.shape[0], dtype=jnp.int32)[:, None], (rad, idx))
+    source = search.sources.part if ids is None else args.part
+    return radii(get_pos(output.queries), get_pos(source), args.box, rad, idx), idx
+
+
+# Several ranks
+
+
+def _entries_over_ranks(search: _Prepared) -> Callable[[str], Any]:
+    """Return the function of a word that returns its entry."""
+    args, queries = search.args, search.queries
+    words = [word for word in args.words if word not in ABOUT_QUERIES]
+    if set(words) <= {*DISTANCES, "globalidx"}:
+        entries = _numbers_only(search, _number_sources(search))
+    else:
+        entries = _with_particles(search, _number_sources(search), words)
+    query, origin, num = args.searching, rows_of_rank(queries.given_rows()), get_num(args.searching)
+    if args.in_z_order and queries.moved is not None:
+        query, origin, num = queries.part, queries.origin, queries.num
+    entries |= {"query": without_layers(query), "queryidx": origin_without_padding(origin, num)}
+    return entries.__getitem__
+
+
+def _number_sources(search: _Prepared) -> _Numbers:
+    args, sources, n = search.args, search.sources, search.sources.pos.shape[0]
+    if not args.in_z_order or isinstance(args.th, TreeHierarchy):
+        counts = comm.all_gather(sources.given_num())
+        return _Numbers(counts, comm.starts_of(counts), sources.origin)
+    counts = comm.all_gather(sources.num)
+    if args.queries is None:
+        return _Numbers(counts, comm.starts_of(counts), rows_of_rank(n))
+    # The ranks may hold unequal numbers of sources, because sources and queries were cut at the same places. Results
+    # have the rows of equal shares.
+    origin, starts = rows_in_equal_shares(counts, n)
+    return _Numbers(counts, starts, origin)
+
+
+def _numbers_only(search: _Prepared, numbers: _Numbers) -> dict[str, Any]:
+    """Return radii and numbers. The kernel writes both in the order of the send buffer."""
+    args, moved = search.args, search.route()
+    rank, row = map(search.of_targets, numbers.origin)
+    ids = comm.of_rank(numbers.starts, rank) + row
+    _, rad, idx = _search_with_ghosts(search, numbers, ids, None if moved is None else moved.merge)
+    if moved is not None:
+        rad, idx = search.stage.send_back_if_moved((rad, idx), fill=(jnp.inf, -1))
+    if search.drops_self():
+        own = numbers.starts[comm.get_rank_info()[0]] + jnp.arange(idx.shape[0], dtype=jnp.int32)
+        rad, idx = drop_self(idx == own[:, None], (rad, idx))
+    if moved is not None:
+        sets, starts = (get_pos(args.searching), get_pos(args.part)), numbers.starts
+    else:
         # The queries and sources where the sort has left them. The sort is differentiable.
-        offsets = comm.starts_of(self.source_counts)
-        return radii_over_ranks(self.queries.pos, self.sources.pos, box, rad, idx, offsets)
+        sets, starts = (search.queries.pos, search.sources.pos), comm.starts_of(numbers.counts)
+    rad = radii_over_ranks(*sets, args.box, rad, idx, starts)
+    return {"rad": rad, "drad": rad, "globalidx": idx}
+
+
+def _with_particles(search: _Prepared, numbers: _Numbers, words: list[str]) -> dict[str, Any]:
+    """Return entries that need the properties of neighbours. Gather these in z-order, while ghosts are present."""
+    near, rad, idx = _search_with_ghosts(search, numbers, None, None)
+    neighbours = RankIdx(*(jnp.where(idx < 0, -1, take(column, idx)) for column in near.data))
+    if search.drops_self():
+        own = numbers.origin
+        is_own = (neighbours.rank == own.rank[:, None]) & (neighbours.idx == own.idx[:, None])
+        rad, idx, neighbours = drop_self(is_own, (rad, idx, neighbours))
+    rad = radii(search.queries.pos, near.pos, search.args.box, rad, idx)
+    others = {
+        "globalidx": lambda: jnp.where(idx < 0, -1, numbers.starts[jnp.maximum(neighbours.rank, 0)] + neighbours.idx),
+        "rankidx": lambda: neighbours,
+        "reduce": lambda: _reduced(search, rad, idx, near, near.data),
+    }
+    found = Found(rad, idx, without_layers(near.part), others, search.args.limit.given())
+    answers = {word: found.entry(word) for word in words}
+    return answers if search.route() is None else _send_back(search, answers)
+
+
+def _search_with_ghosts(
+    search: _Prepared, numbers: _Numbers, ids: jax.Array | None, rows: jax.Array | None
+) -> tuple[ParticlesWithGhosts, jax.Array, jax.Array]:
+    """Search the targets of this rank, bring the ghosts within reach, and search again.
+
+    Args:
+        search: The search.
+        numbers: The numbers of the sources.
+        ids: Number to return for each target. None returns rows among targets and ghosts.
+        rows: Output row of each query. None means the same row.
+
+    Returns:
+        Targets and ghosts, with ``ids`` as data; without ``ids``, with all properties, and rank and row as data. Then
+        radii and neighbours.
+    """
+    args, stage, limit, domain = search.args, search.stage, search.args.limit, search.sources.domain
+    assert domain is not None
+    if (words := search.queries.data[0]) is not None:
+        limit = Radii(None, Exact(words if rows is None else kernels.scatter_rows(words, rows)))
+    rad, idx = _neighbours(search, limit, search.targets.tree(), ids, rows, domain=domain.corners)
+    reach = rad
+    if limit.given():  # otherwise, a slice would be a copy
+        reach = jnp.minimum(at_least_normal(rad[:, -1:]), limit.outermost(rad.shape[0], rad.dtype)[:, None])
+    stage.exchange_boxes(numbers.counts, close=True)
+    # A box that holds enough sources may hold the query itself.
+    leaves, reach = stage.open_leaves(reach, args.k + args.exclude_self, rows)
+    if ids is None:
+        near = stage.with_ghosts(reach, RankIdx(*map(search.of_targets, numbers.origin)), whole=True)
+        idx, near_ids = jnp.where(idx < 0, -1, idx + near.route().start), None
+    else:
+        near = stage.with_ghosts(reach, ids, filled=False)
+        near_ids = near.data
+    own_offset = near.route().start if search.queries is search.targets else -1
+    options = {"own_offset": own_offset, "open_leaves": leaves, "domain": domain.corners, "found": (rad, idx)}
+    return near, *_neighbours(search, limit, near.tree(), near_ids, rows, **options)
+
+
+def _send_back(search: _Prepared, answers: dict[str, Any]) -> dict[str, Any]:
+    """Send arrays with one row per query back to the ranks of the queries. Other arrays stay."""
+    fill = jax.tree.map(lambda _: 0, answers) | {
+        word: MISSING_VALUES[word] for word in MISSING_VALUES if word in answers
+    }
+    leaves, structure = jax.tree.flatten(answers)
+    fills, n = jax.tree.leaves(fill), search.queries.pos.shape[0]
+    rows = [i for i, leaf in enumerate(leaves) if np.ndim(leaf) > 0 and leaf.shape[0] == n]
+    sent = search.stage.send_back([leaves[i] for i in rows], fill=[fills[i] for i in rows])
+    returned = dict(zip(rows, sent, strict=True))
+    return jax.tree.unflatten(structure, [returned.get(i, leaf) for i, leaf in enumerate(leaves)])

@@ -85,7 +85,7 @@ def sort_over_ranks(edges: Edges, num: jax.Array) -> tuple[Edges, jax.Array]:
     ranks = jnp.arange(ndev, dtype=jnp.int32)
     # The number of edges fits 32 bits.
     starts = comm.share(total, ranks, ndev)[1]
-    cuts = _cuts(edges.keys(), num, (starts.high * 65536 + starts.low)[1:])
+    cuts = _cuts(edges.keys(), num, starts.clipped()[1:])
     sent = jnp.diff(jnp.concatenate([jnp.zeros(1, jnp.int32), cuts, num[None]]))
     columns, count, _ = comm.exchange(list(edges.columns()), sent, Capacity(n, "sort"), name="edges")
     shared = _sorted(edges.like(columns), count)
@@ -124,7 +124,7 @@ def _cuts(keys: list[jax.Array], num: jax.Array, before: jax.Array) -> jax.Array
         bit, found = state
         tried = found.at[:, bit // 32].add(jnp.uint32(1) << (31 - bit % 32).astype(jnp.uint32))
         count = comm.wide_sum(_count_before(keys, num, tried))
-        fits = count.high * 65536 + count.low <= before
+        fits = count.clipped() <= before
         return bit + 1, jnp.where(fits[:, None], tried, found)
 
     found = comm.vary(jnp.zeros((before.shape[0], 4), jnp.uint32))

@@ -22,6 +22,8 @@ on the number of ranks. The exception are a few clumps of particles that are far
 several ranks: the last bounds then reach most particles of the other clumps.
 """
 
+import functools
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
@@ -31,7 +33,7 @@ from .. import comm, kernels, stats
 from .._transform.capacity import choose_capacity
 from ..arguments import at_least_normal
 from ..jax_ext import Exact
-from ..tree import build_in_domain
+from ..tree import Domain, build_in_domain
 from ..tree.stage import InputParticles, ParticlesWithGhosts, SortedParticles, Stage, prepare_stage
 from ._components import Graph, Tree, farther, first_forest, join_components
 from ._edges import Edges, append, compacted, edges_of, no_edges, sort_over_ranks
@@ -80,18 +82,51 @@ class _EqualRows(NamedTuple):
     first: jax.Array
 
 
-class _Ranks(NamedTuple):
-    """What this rank knows about its place among the others.
+class _RankSet(NamedTuple):
+    """This rank's particles.
 
     Attributes:
-        rank: Number of this rank.
-        starts: ``(r,)`` int32, number of the first particle of each rank in z-order.
-        gaps: ``(n,)``, a distance that particles of other ranks exceed, for each particle in z-order.
+        stage: Stage of the particles whose position is not equal to an earlier one.
+        domain: Domain of the z-order.
+        equal: The other particles.
+        all_ids: ``(n,)`` int32, the row of each z-ordered particle among the particles of all ranks.
+        total: Number of particles of all ranks, int32.
+        starts: ``(r,)`` int32, number of the first particle of each rank in the stage.
+        gaps: ``(n,)``, a distance that particles of other ranks exceed, for each particle in the stage.
+        cfg: Options.
     """
 
-    rank: jax.Array
+    stage: Stage
+    domain: Domain
+    equal: _EqualRows
+    all_ids: jax.Array
+    total: jax.Array
     starts: jax.Array
     gaps: jax.Array
+    cfg: Any
+
+    @property
+    def rows(self) -> jax.Array:
+        """``(n,)`` int32, the numbers of the rows."""
+        return jnp.arange(self.gaps.shape[0], dtype=jnp.int32)
+
+    def is_used(self) -> jax.Array:
+        """Return whether a row holds a particle, ``(n,)``."""
+        return self.rows < self.stage.sources.num
+
+
+class _Vertices(NamedTuple):
+    """The vertices of this rank.
+
+    Attributes:
+        rows: ``(n,)`` int32, the row of the vertex of each particle.
+        next_edge: One edge, between the last particle of this rank and the first one of the next rank.
+        next_ends: ``(1, 4)`` int32, rank and row of the vertices of its ends, -1 if there is none.
+    """
+
+    rows: jax.Array
+    next_edge: Edges
+    next_ends: jax.Array
 
 
 class _Search(NamedTuple):
@@ -100,14 +135,14 @@ class _Search(NamedTuple):
     Attributes:
         graph: Edges between components.
         tree: The tree so far.
-        known: ``(n,)``, all edges of a particle up to this length are in the graph.
+        known_radius: ``(n,)``, all edges of a particle up to this length are in the graph.
         rounds: Numbers of rounds of `join_components`, and of repetitions, ``(2,)`` int32.
         is_done: Whether all particles are joined.
     """
 
     graph: Graph
     tree: Tree
-    known: jax.Array
+    known_radius: jax.Array
     rounds: jax.Array
     is_done: jax.Array
 
@@ -124,257 +159,219 @@ def tree_over_ranks(
         box: Periodic box.
         cfg: Options.
     """
-    stage = prepare_stage(particles, None, box, cfg, "knn_ghosts")
-    return _TreeOverRanks(stage, k, core, box, cfg).run()
+    rank_set, n, rank = _prepare(particles, core, box, cfg), particles.num_rows, comm.get_rank_info()[0]
+    region, near_rows, properties, known_radius = _first_neighbourhood(rank_set, k, core)
+    part = _edges_of_part(rank_set, region, _over_ghosts(rank_set, region, known_radius, -1), near_rows)
+    start = region.route().start
+    joined = part.joined.at[start + rank_set.rows].get(mode="clip") - start
+    rows = jnp.where(rank_set.is_used(), joined, rank_set.rows)
+    vertices = _Vertices(rows, *_edge_to_next_rank(rank_set, properties, rows))
+    edges = edges_of(part)
+    tree_edges, num = append(no_edges(edges, n), comm.vary(jnp.int32(0)), edges, part.certain != 0)
+    if core is None:
+        tree_edges, num = append(tree_edges, num, *_edges_of_equal(rank_set, region, part, properties.ids))
+    graph = _graph(rank_set, vertices, region, part, region.route().more(rank_set.starts[rank] + rows))
+    first = _Search(
+        graph, Tree(first_forest(n), tree_edges, num), known_radius, jnp.zeros(2, jnp.int32), jnp.bool_(False)
+    )
+    repeat = functools.partial(_repeat, rank_set, properties, vertices)
+    search = jax.lax.while_loop(lambda state: ~state.is_done, repeat, jax.tree.map(comm.vary, first))
+    rounds = jnp.where(rank == 0, search.rounds, 0)
+    stats.record("rounds.spanning_tree", rounds[0])
+    stats.record("rounds.spanning_tree_ghosts", rounds[1])
+    return sort_over_ranks(search.tree.edges, search.tree.num)
 
 
-class _TreeOverRanks:
-    def __init__(self, stage: Stage, k: int, core: CoreSize | None, box: Exact, cfg: Any) -> None:
-        self.k, self.core, self.box, self.cfg = k, core, box, cfg
-        sources = stage.sources
-        assert sources.domain is not None
-        self.domain = sources.domain
-        self.n, self.dtype = sources.pos.shape[0], sources.pos.dtype
-        self.equal = _equal_rows(sources, core)
-        self.own = own = sources.select(self.equal.order, self.equal.num, cfg.tree)
-        self.stage = Stage(own, own, box, cfg, "knn_ghosts")
-        counts = comm.all_gather(jnp.stack([own.num, sources.given_num(), sources.num]))
-        self.total = comm.wide_total(counts[:, 2])
-        offsets = comm.starts_of(counts[:, 1])
-        self.all_ids = comm.of_rank(offsets, sources.origin.rank) + sources.origin.idx
-        self.stage.exchange_boxes(counts[:, 0], close=True)
-        rank = comm.get_rank_info()[0]
-        self.ranks = _Ranks(rank, comm.starts_of(counts[:, 0]), _gaps(self.stage, own))
+def _prepare(particles: InputParticles, core: CoreSize | None, box: Exact, cfg: Any) -> _RankSet:
+    """Sort the particles of all ranks, and exchange the boxes of their ranges."""
+    sources = prepare_stage(particles, None, box, cfg, "knn_ghosts").sources
+    assert sources.domain is not None
+    equal = _equal_rows(sources, core)
+    points = sources.select(equal.order, equal.num, cfg.tree)
+    stage = Stage(points, points, box, cfg, "knn_ghosts")
+    counts = comm.all_gather(jnp.stack([points.num, sources.given_num(), sources.num]))
+    all_ids = comm.of_rank(comm.starts_of(counts[:, 1]), sources.origin.rank) + sources.origin.idx
+    stage.exchange_boxes(counts[:, 0], close=True)
+    total, starts = comm.wide_total(counts[:, 2]).clipped(), comm.starts_of(counts[:, 0])
+    return _RankSet(stage, sources.domain, equal, all_ids, total, starts, _gaps(stage), cfg)
 
-    def run(self) -> tuple[Edges, jax.Array]:
-        """Return this rank's share of the edges, and their number."""
-        rows = jnp.arange(self.n, dtype=jnp.int32)
-        near, near_rows, of_own, of_near, reach = self._first_neighbourhood()
-        known = self._known(reach, jnp.zeros(self.n, self.dtype))
-        found = kernels.spanning_tree_of_part(
-            near.tree(),
-            of_near.ids,
-            near_rows,
-            of_near.core,
-            None,
-            self._over_ghosts(near, known, -1),
-            self.domain.corners,
-            self.box,
-        )
-        start = near.route().start
-        joined = found.joined.at[start + rows].get(mode="clip") - start
-        self.vertex = jnp.where(rows < self.own.num, joined, rows)
-        vertices = self._vertices_of(near, self.vertex)
-        edges = edges_of(found)
-        tree_edges, num = append(no_edges(edges, self.n), comm.vary(jnp.int32(0)), edges, found.certain != 0)
-        if self.core is None:
-            tree_edges, num = append(tree_edges, num, *self._edges_of_equal(near, found, of_own.ids, edges))
-        self.adjacent, self.adjacent_vertices = self._adjacent_edge(of_own)
-        self.capacity = choose_capacity("mst_edges", None, near.pos.shape[0] // 8 + _MIN_EDGES, near.pos.shape[0] + 1)
-        graph = self._graph(near, found, vertices)
-        tree = Tree(first_forest(self.n), tree_edges, num)
-        rounds = jnp.zeros(2, jnp.int32)
-        search = jax.tree.map(comm.vary, _Search(graph, tree, known, rounds, jnp.bool_(False)))
-        search = jax.lax.while_loop(lambda state: ~state.is_done, lambda state: self._repeat(state, of_own), search)
-        is_first = self.ranks.rank == 0
-        stats.record("rounds.spanning_tree", jnp.where(is_first, search.rounds[0], 0))
-        stats.record("rounds.spanning_tree_ghosts", jnp.where(is_first, search.rounds[1], 0))
-        return sort_over_ranks(search.tree.edges, search.tree.num)
 
-    def _first_neighbourhood(self) -> tuple[Any, ...]:
-        """Find near particles and bring the first ghosts.
+def _first_neighbourhood(
+    rank_set: _RankSet, k: int, core: CoreSize | None
+) -> tuple[ParticlesWithGhosts, jax.Array, OfParticles, jax.Array]:
+    """Find ``k`` near particles of each particle, and bring the first ghosts.
 
-        Returns:
-            Particles with ghosts; the rows of the near particles of each; `OfParticles` of own particles, and with
-            ghosts; and the radius of ghosts of each box of the stage.
-        """
-        own, stage, k = self.own, self.stage, self.k
-        options: dict[str, Any] = {"domain": self.domain.corners, "others": True}
-        rad, idx = kernels.knn(own.tree(), None, None, None, k, self.box, **options)
-        leaves, reach = stage.open_leaves(at_least_normal(rad[:, -1:]) * jnp.asarray(_REACH, self.dtype), k + 1)
-        ids = self.all_ids[self.equal.order]
-        near = stage.with_ghosts(reach, ids)
-        start = near.route().start
-        idx = jnp.where(idx < 0, -1, idx + start)
-        _, idx = kernels.knn(
-            near.tree(),
-            None,
-            own.tree(),
-            None,
-            k,
-            self.box,
-            own_offset=start,
-            open_leaves=leaves,
-            found=(rad, idx),
-            **options,
-        )
-        core = core_near = None
-        if self.core is not None:
-            at = jnp.maximum(self.core.column(idx), 0)
-            core = near.pos[at], near.data[at]
-            core_near = near.route().more(core)
-        near_rows = self._over_ghosts(near, idx, -2)
-        return near, near_rows, OfParticles(ids, core), OfParticles(near.data, core_near), reach
+    Returns:
+        Particles with ghosts, with `OfParticles` as data; the rows of the near particles of each; `OfParticles` of own
+        particles; and the result of `_known_radius`.
+    """
+    stage, particles = rank_set.stage, rank_set.stage.sources
+    options: dict[str, Any] = {"domain": rank_set.domain.corners, "others": True}
+    rad, idx = kernels.knn(particles.tree(), None, None, None, k, stage.box, **options)
+    leaves, reach = stage.open_leaves(at_least_normal(rad[:, -1:]) * jnp.asarray(_REACH, rad.dtype), k + 1)
+    ids = rank_set.all_ids[rank_set.equal.order]
+    region = stage.with_ghosts(reach, ids)
+    start = region.route().start
+    options |= {"own_offset": start, "open_leaves": leaves, "found": (rad, jnp.where(idx < 0, -1, idx + start))}
+    _, idx = kernels.knn(region.tree(), None, particles.tree(), None, k, stage.box, **options)
+    of_core = None
+    if core is not None:
+        core_rows = jnp.maximum(core.column(idx), 0)
+        of_core = region.pos[core_rows], region.data[core_rows]
+    properties = OfParticles(ids, of_core)
+    region = replace(region, data=OfParticles(region.data, None if core is None else region.route().more(of_core)))
+    known_radius = _known_radius(rank_set, reach, jnp.zeros_like(rank_set.gaps))
+    return region, _over_ghosts(rank_set, region, idx, -2), properties, known_radius
 
-    def _edges_of_equal(
-        self, near: ParticlesWithGhosts, found: kernels.EdgesOfPart, ids: jax.Array, like: Edges
-    ) -> tuple[Edges, jax.Array]:
-        """Return an edge of length 0 for each row, and whether it is an edge: those of `_EqualRows.is_equal`.
 
-        These edges join each particle to the first of all equal points, in the order of ids. If this is not the first
-        one of this rank, it is a ghost, and joined to that one by an edge of length 0.
-        """
-        row = found.places[:, 1] - near.route().start
-        is_zero = (found.exact[:, 0] == 0) & (found.exact[:, 1] == 0) & (row >= 0) & (row < self.own.num)
-        first = ids.at[jnp.where(is_zero, row, self.n)].set(found.ends[:, 0], mode="drop")
-        ends = jnp.stack([first[self.equal.first], self.all_ids], axis=1)
-        zero = jnp.zeros((self.n, 2), jnp.uint32)
-        return like._replace(
-            weight=zero, ends=ends, exact=zero, length=jnp.zeros(self.n, self.dtype)
-        ), self.equal.is_equal
+def _edges_of_part(
+    rank_set: _RankSet, region: SortedParticles, known_radius: jax.Array, near_rows: Any = None, label: Any = None
+) -> kernels.EdgesOfPart:
+    """Return the spanning tree of ``region``, with `OfParticles` as data; see `kernels.spanning_tree_of_part`."""
+    rows = jnp.full((region.pos.shape[0], 1), -2, jnp.int32) if near_rows is None else near_rows
+    ids, core = region.data
+    domain, box = rank_set.domain.corners, rank_set.stage.box
+    return kernels.spanning_tree_of_part(region.tree(), ids, rows, core, label, known_radius, domain, box)
 
-    def _over_ghosts(self, near: ParticlesWithGhosts, values: jax.Array, fill: Any) -> jax.Array:
-        """Return ``values`` ``(n, ...)`` of own particles at their rows of ``near``, and ``fill`` for ghosts."""
-        row = jnp.arange(near.pos.shape[0], dtype=jnp.int32) - near.route().start
-        is_own = (row >= 0) & (row < self.own.num)
-        spread = values[jnp.clip(row, 0, self.n - 1)]
-        return jnp.where(is_own.reshape(-1, *[1] * (values.ndim - 1)), spread, jnp.asarray(fill, values.dtype))
 
-    def _known(self, reach: jax.Array, least: jax.Array) -> jax.Array:
-        """Return a distance up to which this rank has all neighbours of each own particle.
+def _edges_of_equal(
+    rank_set: _RankSet, region: ParticlesWithGhosts, part: kernels.EdgesOfPart, ids: jax.Array
+) -> tuple[Edges, jax.Array]:
+    """Return an edge of length 0 for each row, and whether it is an edge, `_EqualRows.is_equal`. ids: Of own particles.
 
-        Args:
-            reach: Radius of ghosts of each box of the stage, -1 if it has no ghosts.
-            least: ``(n,)``, distances that are known.
-        """
-        splits = self.stage.query_boxes[0]
-        rows = jnp.arange(self.n, dtype=jnp.int32)
-        of_box = reach[jnp.clip(jnp.searchsorted(splits, rows, side="right") - 1, 0, reach.shape[0] - 1)]
-        return jnp.maximum(jnp.maximum(of_box, self.ranks.gaps), least)
+    These edges join each particle to the first of all equal points, in the order of ids. If this is not the first one
+    of this rank, it is a ghost, and joined to that one by an edge of length 0.
+    """
+    n = ids.shape[0]
+    row, is_own = _own_rows(rank_set, region, part.places[:, 1])
+    is_zero = (part.exact[:, 0] == 0) & (part.exact[:, 1] == 0) & is_own
+    first = ids.at[jnp.where(is_zero, row, n)].set(part.ends[:, 0], mode="drop")
+    ends = jnp.stack([first[rank_set.equal.first], rank_set.all_ids], axis=1)
+    zero = jnp.zeros((n, 2), jnp.uint32)
+    length = jnp.zeros(n, part.length.dtype)
+    return edges_of(part)._replace(weight=zero, ends=ends, exact=zero, length=length), rank_set.equal.is_equal
 
-    def _vertices_of(self, near: ParticlesWithGhosts, vertex: jax.Array) -> jax.Array:
-        """Return rank and row of the vertex of each particle and ghost, ``(m, 2)`` int32. vertex: ``(n,)`` rows."""
-        route = near.route()
-        ends = comm.starts_of(route.traffic.received) + route.traffic.received
-        rows = jnp.arange(near.pos.shape[0], dtype=jnp.int32)
-        rank = jnp.searchsorted(ends, rows, side="right").astype(jnp.int32)
-        return jnp.stack([rank, route.more(vertex)], axis=1)
 
-    def _graph(self, near: ParticlesWithGhosts, found: kernels.EdgesOfPart, vertices: jax.Array) -> Graph:
-        """Return the edges that are not certain and have an end on this rank, and the one to the next rank.
+def _own_rows(rank_set: _RankSet, region: ParticlesWithGhosts, rows: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return rows of ``region`` as rows of own particles, and whether they are own particles."""
+    row = rows - region.route().start
+    return row, (row >= 0) & (row < rank_set.stage.sources.num)
 
-        Args:
-            near: Particles with ghosts.
-            found: The edges of their tree.
-            vertices: ``(m, 2)`` int32, rank and row of the vertex of each.
-        """
-        row = found.places - near.route().start
-        is_own = (row >= 0) & (row < self.own.num)
-        chosen = (found.places[:, 0] >= 0) & (found.certain == 0) & jnp.any(is_own, axis=1)
-        chosen = jnp.concatenate([chosen, self.adjacent_vertices[:, 0] >= 0])
-        count = jnp.sum(chosen, dtype=jnp.int32)
-        needs = comm.all_gather(count)
-        num = comm.require_capacity(count, needs, self.capacity, "edges between components", _ADVICE)
-        at = compacted(chosen, self.capacity.rows)
-        ends = jnp.maximum(found.places, 0)
-        between = jnp.concatenate([vertices[ends].reshape(-1, 4), self.adjacent_vertices])
-        edges = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), edges_of(found), self.adjacent)
-        return Graph(between[at], edges.take(at), num)
 
-    def _adjacent_edge(self, of_own: OfParticles) -> tuple[Edges, jax.Array]:
-        """Return the edge between the last particle of this rank and the first one of the next rank.
+def _over_ghosts(rank_set: _RankSet, region: ParticlesWithGhosts, values: jax.Array, fill: Any) -> jax.Array:
+    """Return ``values`` ``(n, ...)`` of own particles at their rows of ``region``, and ``fill`` for ghosts."""
+    row, is_own = _own_rows(rank_set, region, jnp.arange(region.pos.shape[0], dtype=jnp.int32))
+    spread = values[jnp.clip(row, 0, values.shape[0] - 1)]
+    return jnp.where(is_own.reshape(-1, *[1] * (values.ndim - 1)), spread, jnp.asarray(fill, values.dtype))
 
-        Returns:
-            One edge, and rank and row of the vertices of its ends, ``(1, 4)`` int32, -1 if there is none.
-        """
-        _, ndev, _ = comm.get_rank_info()
-        last = jnp.maximum(self.own.num - 1, 0)
-        columns = (self.own.pos, of_own, self.vertex, jnp.arange(self.n, dtype=jnp.int32))
-        first_row = jax.tree.map(lambda column: column[:1], columns)
-        last_row = jax.tree.map(lambda column: jax.lax.dynamic_slice_in_dim(column, last, 1), columns)
-        theirs, their_num = comm.shift((first_row, self.own.num), -1)
-        pos, of_pair, vertex, _ = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), last_row, theirs)
-        exists = (self.ranks.rank + 1 < ndev) & (self.own.num > 0) & (their_num > 0)
-        num = jnp.where(exists, 2, 0).astype(jnp.int32)
-        # The pair in z-order.
-        th = build_in_domain(pos, num, self.domain, self.cfg.tree)
-        pair = SortedParticles(pos, num, self.domain, th)
-        known = jnp.asarray([0, -1], self.dtype)
-        found = kernels.spanning_tree_of_part(
-            pair.tree(),
-            of_pair.ids,
-            jnp.full((2, 1), -2, jnp.int32),
-            of_pair.core,
-            None,
-            known,
-            self.domain.corners,
-            self.box,
-        )
-        rank = jnp.stack([self.ranks.rank, self.ranks.rank + 1]).astype(jnp.int32)
-        ends = jnp.stack([rank, vertex], axis=1)[jnp.maximum(found.places[0], 0)].reshape(1, 4)
-        return edges_of(found), jnp.where(exists, ends, -1)
 
-    def _repeat(self, state: _Search, of_own: OfParticles) -> _Search:
-        """Join components, and bring ghosts within the bounds of those that are left over."""
-        bound = self._least_of_vertices(state.known)
-        graph, tree, reach, rounds = join_components(state.graph, state.tree, bound)
-        found = comm.wide_sum(tree.num)
-        total = self.total.high * 65536 + self.total.low
-        is_done = found.high * 65536 + found.low >= total - 1
-        rounds = state.rounds + jnp.stack([rounds, jnp.int32(1)])
-        state = jax.tree.map(comm.vary, _Search(graph, tree, state.known, rounds, is_done))
+def _known_radius(rank_set: _RankSet, reach: jax.Array, min_radius: jax.Array) -> jax.Array:
+    """Return a distance up to which this rank has all neighbours of each own particle.
 
-        def grow(state: _Search) -> _Search:
-            return jax.tree.map(comm.vary, self._with_new_ghosts(state, reach, of_own))
+    Args:
+        rank_set: The particles of this rank.
+        reach: Radius of ghosts of each box of the stage, -1 if it has no ghosts.
+        min_radius: ``(n,)``, distances that are known.
+    """
+    splits = rank_set.stage.query_boxes[0]
+    of_box = reach[jnp.clip(jnp.searchsorted(splits, rank_set.rows, side="right") - 1, 0, reach.shape[0] - 1)]
+    return jnp.maximum(jnp.maximum(of_box, rank_set.gaps), min_radius)
 
-        return jax.lax.cond(state.is_done, lambda state: jax.tree.map(comm.vary, state), grow, state)
 
-    def _least_of_vertices(self, known: jax.Array) -> jax.Array:
-        """Return the least of ``known`` over the particles of each vertex, ``(n,)``."""
-        used = jnp.arange(self.n, dtype=jnp.int32) < self.own.num
-        far = jnp.full_like(known, jnp.inf)
-        return far.at[self.vertex].min(jnp.where(used, known, jnp.inf))
+def _graph(
+    rank_set: _RankSet, vertices: _Vertices, region: ParticlesWithGhosts, part: kernels.EdgesOfPart, numbers: jax.Array
+) -> Graph:
+    """Return the edges that are not certain and have an end on this rank, and the one to the next rank.
 
-    def _with_new_ghosts(self, state: _Search, reach: jax.Array, of_own: OfParticles) -> _Search:
-        """Return the graph of components with ghosts within their bounds. reach: ``(n,)``, the bounds of roots."""
-        used = jnp.arange(self.n, dtype=jnp.int32) < self.own.num
-        roots, bounds = self._roots(state.tree.forest, reach)
-        # Even without the factor, this is one number more than the bound: a component is left over if the bound is the
-        # known distance.
-        needed = jnp.where(used, farther(farther(bounds[self.vertex] * _FARTHER)), -1)
-        component = comm.of_rank(self.ranks.starts, roots[:, 0]) + roots[:, 1]
-        component = component[self.vertex]
-        _, wanted = self.stage.open_leaves(needed[:, None])
-        near = self.stage.with_ghosts(wanted, (of_own, component))
-        of_near, component = near.data
-        known = self._known(wanted, needed)
-        m = near.pos.shape[0]
-        component = jnp.where(jnp.arange(m, dtype=jnp.int32) < near.num, component, jnp.iinfo(jnp.int32).max)
-        found = kernels.spanning_tree_of_part(
-            near.tree(),
-            of_near.ids,
-            jnp.full((m, 1), -2, jnp.int32),
-            of_near.core,
-            _first_of_equal(component),
-            self._over_ghosts(near, known, -1),
-            self.domain.corners,
-            self.box,
-        )
-        # Join all edges over the ranks, because components may be on several ranks.
-        found = found._replace(certain=jnp.zeros_like(found.certain))
-        rank = jnp.searchsorted(self.ranks.starts, component, side="right").astype(jnp.int32) - 1
-        vertices = jnp.stack([rank, component - self.ranks.starts[rank]], axis=1)
-        return state._replace(graph=self._graph(near, found, vertices), known=known)
+    Args:
+        rank_set: The particles of this rank.
+        vertices: Their vertices.
+        region: The particles with ghosts.
+        part: Their spanning tree.
+        numbers: ``(m,)`` int32, the number of the vertex of each, counted in the stages of all ranks.
+    """
+    m = region.pos.shape[0]
+    capacity = choose_capacity("mst_edges", None, m // 8 + _MIN_EDGES, m + 1)
+    rank = jnp.searchsorted(rank_set.starts, numbers, side="right").astype(jnp.int32) - 1
+    of_near = jnp.stack([rank, numbers - rank_set.starts[rank]], axis=1)
+    _, is_own = _own_rows(rank_set, region, part.places)
+    is_between = (part.places[:, 0] >= 0) & (part.certain == 0) & jnp.any(is_own, axis=1)
+    is_between = jnp.concatenate([is_between, vertices.next_ends[:, 0] >= 0])
+    count = jnp.sum(is_between, dtype=jnp.int32)
+    num = comm.require_capacity(count, comm.all_gather(count), capacity, "edges between components", _ADVICE)
+    rows = compacted(is_between, capacity.rows)
+    between = jnp.concatenate([of_near[jnp.maximum(part.places, 0)].reshape(-1, 4), vertices.next_ends])
+    edges = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), edges_of(part), vertices.next_edge)
+    return Graph(between[rows], edges.take(rows), num)
 
-    def _roots(self, forest: kernels.Forest, reach: jax.Array) -> tuple[jax.Array, jax.Array]:
-        """Return rank and row of the root of each vertex, ``(n, 2)``, and the bound of its component, ``(n,)``."""
-        parent, hooked, number = forest
-        rows = jnp.arange(self.n, dtype=jnp.int32)
-        at = jnp.clip(hooked, 0, self.n - 1)
-        theirs = comm.fetch(reach, parent[at, 0], parent[at, 1], number, self.n)
-        place = jnp.where(rows < number, hooked, self.n)
-        parents = jnp.stack([jnp.full(self.n, self.ranks.rank, jnp.int32), rows], axis=1)
-        return parents.at[place].set(parent[at], mode="drop"), reach.at[place].set(theirs, mode="drop")
+
+def _edge_to_next_rank(rank_set: _RankSet, properties: OfParticles, vertex: jax.Array) -> tuple[Edges, jax.Array]:
+    """Return the edge between the last particle of this rank and the first one of the next rank; see `_Vertices`."""
+    (rank, ndev, _), particles = comm.get_rank_info(), rank_set.stage.sources
+    last, columns = jnp.maximum(particles.num - 1, 0), (particles.pos, properties, vertex)
+    first_row = jax.tree.map(lambda column: column[:1], columns)
+    last_row = jax.tree.map(lambda column: jax.lax.dynamic_slice_in_dim(column, last, 1), columns)
+    next_row, next_num = comm.shift((first_row, particles.num), -1)
+    pos, of_pair, vertex = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), last_row, next_row)
+    exists = (rank + 1 < ndev) & (particles.num > 0) & (next_num > 0)
+    num = jnp.where(exists, 2, 0).astype(jnp.int32)
+    # The pair in z-order.
+    th = build_in_domain(pos, num, rank_set.domain, rank_set.cfg.tree)
+    pair = SortedParticles(pos, num, rank_set.domain, th, of_pair)
+    part = _edges_of_part(rank_set, pair, jnp.asarray([0, -1], pos.dtype))
+    ranks = jnp.stack([rank, rank + 1]).astype(jnp.int32)
+    ends = jnp.stack([ranks, vertex], axis=1)[jnp.maximum(part.places[0], 0)].reshape(1, 4)
+    return edges_of(part), jnp.where(exists, ends, -1)
+
+
+def _repeat(rank_set: _RankSet, properties: OfParticles, vertices: _Vertices, state: _Search) -> _Search:
+    """Join components, and bring ghosts within the bounds of those that are left over."""
+    # The min_radius known distance over the particles of each vertex.
+    far = jnp.full_like(state.known_radius, jnp.inf)
+    bound = far.at[vertices.rows].min(jnp.where(rank_set.is_used(), state.known_radius, jnp.inf))
+    graph, tree, reach, rounds = join_components(state.graph, state.tree, bound)
+    is_done = comm.wide_sum(tree.num).clipped() >= rank_set.total - 1
+    rounds = state.rounds + jnp.stack([rounds, jnp.int32(1)])
+    state = jax.tree.map(comm.vary, _Search(graph, tree, state.known_radius, rounds, is_done))
+
+    def grow(state: _Search) -> _Search:
+        return jax.tree.map(comm.vary, _with_new_ghosts(rank_set, properties, vertices, state, reach))
+
+    return jax.lax.cond(is_done, lambda state: jax.tree.map(comm.vary, state), grow, state)
+
+
+def _with_new_ghosts(
+    rank_set: _RankSet, properties: OfParticles, vertices: _Vertices, state: _Search, reach: jax.Array
+) -> _Search:
+    """Return the graph of components with ghosts within their bounds. reach: ``(n,)``, the bounds of roots."""
+    roots, bounds = _roots(state.tree.forest, reach)
+    # Even without the factor, this is one number more than the bound: a component is left over if the bound is the
+    # known distance.
+    min_radius = jnp.where(rank_set.is_used(), farther(farther(bounds[vertices.rows] * _FARTHER)), -1)
+    component = comm.of_rank(rank_set.starts, roots[:, 0]) + roots[:, 1]
+    _, ghost_reach = rank_set.stage.open_leaves(min_radius[:, None])
+    region = rank_set.stage.with_ghosts(ghost_reach, (properties, component[vertices.rows]))
+    of_near, component = region.data
+    known_radius = _known_radius(rank_set, ghost_reach, min_radius)
+    used = jnp.arange(region.pos.shape[0], dtype=jnp.int32) < region.num
+    component = jnp.where(used, component, jnp.iinfo(jnp.int32).max)
+    label = _first_of_equal(component)
+    region = replace(region, data=of_near)
+    part = _edges_of_part(rank_set, region, _over_ghosts(rank_set, region, known_radius, -1), label=label)
+    # Join all edges over the ranks, because components may be on several ranks.
+    part = part._replace(certain=jnp.zeros_like(part.certain))
+    return state._replace(graph=_graph(rank_set, vertices, region, part, component), known_radius=known_radius)
+
+
+def _roots(forest: kernels.Forest, reach: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Return rank and row of the root of each vertex, ``(n, 2)``, and the bound of its component, ``(n,)``."""
+    (parent, hooked, number), n = forest, reach.shape[0]
+    rows = jnp.arange(n, dtype=jnp.int32)
+    hooked_rows = jnp.clip(hooked, 0, n - 1)
+    bounds = comm.fetch(reach, parent[hooked_rows, 0], parent[hooked_rows, 1], number, n)
+    place = jnp.where(rows < number, hooked, n)
+    parents = jnp.stack([jnp.full(n, comm.get_rank_info()[0], jnp.int32), rows], axis=1)
+    return parents.at[place].set(parent[hooked_rows], mode="drop"), reach.at[place].set(bounds, mode="drop")
 
 
 def _equal_rows(sources: SortedParticles, core: CoreSize | None) -> _EqualRows:
@@ -402,19 +399,20 @@ def _first_of_equal(values: jax.Array) -> jax.Array:
     return jnp.zeros_like(rows).at[order].set(first)
 
 
-def _gaps(stage: Stage, own: SortedParticles) -> jax.Array:
+def _gaps(stage: Stage) -> jax.Array:
     """Return a distance that all particles of other ranks exceed, for each particle, ``(n,)``.
 
     Nodes test distances that double, so the result is at least half of the distance to the boxes of other ranks, or 0
     if it is very small.
     """
-    assert own.th is not None
-    assert own.domain is not None
-    plane = min(1, own.th.num_planes - 1)
-    splits, lower, upper = own.th.particle_splits(plane), own.th.lower(plane), own.th.upper(plane)
-    count = own.th.count(plane)
-    dtype = own.pos.dtype
-    corner, opposite = own.domain.corners
+    rank_set = stage.sources
+    assert rank_set.th is not None
+    assert rank_set.domain is not None
+    plane = min(1, rank_set.th.num_planes - 1)
+    splits, lower, upper = rank_set.th.particle_splits(plane), rank_set.th.lower(plane), rank_set.th.upper(plane)
+    count = rank_set.th.count(plane)
+    dtype = rank_set.pos.dtype
+    corner, opposite = rank_set.domain.corners
     extent = jnp.max(opposite - corner)
     extents = jnp.where(count > 0, jnp.max(upper - lower, axis=1), 0)
     first = jnp.maximum(extents / 4, extent * jnp.asarray(_LEAST_GAP, dtype))
@@ -430,5 +428,5 @@ def _gaps(stage: Stage, own: SortedParticles) -> jax.Array:
         lambda state: jnp.any(~state[2]) & (state[3] < _DOUBLINGS), step, jax.tree.map(comm.vary, start)
     )
     known = jnp.where(is_open | (tested <= 0), known, jnp.asarray(jnp.inf, dtype))
-    rows = jnp.arange(own.pos.shape[0], dtype=jnp.int32)
+    rows = jnp.arange(rank_set.pos.shape[0], dtype=jnp.int32)
     return known[jnp.clip(jnp.searchsorted(splits, rows, side="right") - 1, 0, known.shape[0] - 1)]

@@ -152,10 +152,10 @@ def _tree_over_ranks(particles: InputParticles, core: CoreSize | None, box: Exac
         )
     # The check of the positions reports an invalid ``num``.
     total = comm.wide_sum(jnp.clip(num, 0, n))
-    count = jnp.where(total.exceeds_int32(), 2**31 - 1, total.high * 65536 + total.low)
     num = kernels.check(num, total.exceeds_int32(), [], _TOO_MANY)
     if core is not None:
         sentence = _TOO_FEW.replace(";", " on all devices;")
+        count = total.clipped()
         num = kernels.check(num, count < core.number, [count, core.number], sentence)
     k = _number_of_near(pos, core, n * ndev)
     edges, num_edges = tree_over_ranks(replace(particles, num=num), k, core, box, cfg)

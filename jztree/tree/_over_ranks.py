@@ -30,8 +30,11 @@ from ..data import RankIdx, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, with_smap
 from ..particles import Particles, check_countable, check_movable, check_num, check_representable
 from ._input import InputParticles
-from ._splitters import traffics_of
+from ._splitters import rows_between, traffics_of
 from ._zorder import Domain, domain_of, to_order
+
+_TOO_UNEQUAL = "pad the particles (npad), give a larger capacity, or use equalize=True."
+_CROWDED = "pass the particles in place of the index, which gives all ranks equal shares of particles and queries."
 
 
 @with_smap({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
@@ -141,12 +144,15 @@ class SortedRange:
         assert self.row_origin is not None
         return self.row_origin
 
-    def bring(self, rows: Any) -> Any:
-        """Move further rows of the input, a pytree of arrays ``(n, ...)``, to the places of their particles."""
+    def bring(self, rows: Any, num: jax.Array) -> Any:
+        """Move further rows of the input, a pytree of arrays ``(n, ...)``, to the places of their particles.
+
+        The exchange waits for the count ``num``.
+        """
         n, order = self.merge.shape[0], self.route.order
         assert order is not None
         sent = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), order), rows)
-        arrived, _, _ = comm.exchange(sent, self.route.traffic, Capacity(n, "sort"), name="sort")
+        arrived, _, _ = comm.exchange(sent, comm.after(self.route.traffic, num), Capacity(n, "sort"), name="sort")
         return jax.tree.map(lambda leaf: kernels.gather_rows(leaf, self.merge), arrived)
 
 
@@ -183,6 +189,33 @@ def sort_over_ranks(
         ordered_traffic = comm.after(traffic, moved[-1].num if moved else traffics[-1].most)
         moved.append(_move(unsorted, (order, posz), ordered_traffic, capacity, on_rank, on_rank is domain))
     return moved
+
+
+def sort_into_ranges(
+    unsorted: InputParticles, posz: jax.Array, num: jax.Array, domain: Domain, on_rank: Domain
+) -> SortedRange:
+    """Sort particles in z-order, and cut them where the ranges of other particles begin.
+
+    A range may receive the particles of all ranks, for example if these are in a corner of the other particles.
+
+    Args:
+        unsorted: This rank's particles.
+        posz: ``(n, d)``, this rank's range of the other particles, in z-order.
+        num: Number of rows that hold other particles.
+        domain: Domain of the z-order of the other particles.
+        on_rank: Domain of the sort on the receiving rank.
+    """
+    ndev, rows = comm.num_ranks(), unsorted.num_rows
+    order, sorted_pos = domain.zsort(jnp.asarray(unsorted.pos), unsorted.num)
+    first = kernels.gather_rows(posz, jnp.zeros(1, jnp.int32))
+    starts, nums = comm.all_gather_rows((jax.lax.stop_gradient(first), comm.after(num, unsorted.num)[None]))
+    # With equal shares, ranks without particles come last.
+    cuts = kernels.search(sorted_pos, unsorted.num, starts[1:, 0], *domain.keys(), False)
+    cuts = jnp.where(nums[1:, 0] > 0, cuts, unsorted.num)
+    # Usually, the capacity for equal shares of both sets together is enough.
+    capacity = choose_capacity("query_rows", None, posz.shape[0] + rows, max(ndev * rows, 1))
+    traffic = comm.traffic_of(rows_between(cuts, unsorted.num))
+    return _move(unsorted, (order, sorted_pos), traffic, capacity, on_rank, on_rank is domain, unsorted.name, _CROWDED)
 
 
 def _sort_one_type(unsorted: InputParticles, domain: Domain, capacity: Capacity) -> SortedRange:
@@ -280,6 +313,8 @@ def _move(
     capacity: Capacity,
     domain: Domain,
     is_sort_domain: bool,
+    what: str = "sorted particles",
+    advice: str = _TOO_UNEQUAL,
 ) -> SortedRange:
     """Exchange the rows of one type, and merge the received rows.
 
@@ -290,6 +325,8 @@ def _move(
         capacity: Capacity for received rows.
         domain: Domain in which to sort the received rows.
         is_sort_domain: Whether ``in_order`` is also the order in ``domain``.
+        what: Name of the rows in the error if the capacity is too small.
+        advice: A remedy in that error.
     """
     (order, posz), (columns, rebuild) = in_order, split_rows(unsorted.part)
     # Send the rows in z-order, so that all later reads and writes are contiguous.
@@ -298,8 +335,8 @@ def _move(
         (columns, data, order if unsorted.needs_origin else None),
         traffic,
         capacity,
-        what="sorted particles",
-        advice="pad the particles (npad), give a larger capacity, or use equalize=True.",
+        what=what,
+        advice=advice,
         name="sort",
     )
     # A stable sort of the received runs, in the order of the ranks, merges them.

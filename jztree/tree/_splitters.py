@@ -65,9 +65,14 @@ def traffics_of(
     cuts = _exact_cuts(positions, nums, keys) if nsamp is None else _sampled_cuts(positions, nums, keys, nsamp)
     traffics: list[comm.Traffic] = []
     for cut, num in zip(cuts, nums, strict=True):
-        sent = jnp.diff(jnp.concatenate([jnp.zeros(1, jnp.int32), cut, num[None]]))
+        sent = rows_between(cut, num)
         traffics.append(comm.traffic_of(comm.after(sent, traffics[-1].most) if traffics else sent))
     return traffics
+
+
+def rows_between(cuts: jax.Array, num: int | jax.Array) -> jax.Array:
+    """Return the number of rows for each rank, ``(r,)`` int32, if ``num`` rows are cut at ``cuts``, ``(r - 1,)``."""
+    return jnp.diff(jnp.concatenate([jnp.zeros(1, jnp.int32), cuts, kernels.as_num(num)[None]]))
 
 
 def _exact_cuts(positions: Sequence[jax.Array], nums: Sequence[Any], keys: _Keys) -> Sequence[jax.Array]:

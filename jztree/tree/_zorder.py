@@ -66,6 +66,7 @@ def domain_of(
     box: Exact,
     faults: Sequence[comm.Fault] = (),
     first_type_only: bool = False,
+    first_type: Domain | None = None,
 ) -> tuple[Domain, list[jax.Array]]:
     """Return the domain of the particles of every type on every rank, and the checked ``nums``.
 
@@ -77,6 +78,7 @@ def domain_of(
         faults: Further possible faults, to report in the same collective.
         first_type_only: Whether the domain is the bounding box of the first type. The order of its particles, and so
             the choice among equally distant particles, then does not depend on the positions of other types.
+        first_type: Domain of particles that precede the other types and were checked before.
 
     Raises:
         ValueError or jax.errors.JaxRuntimeError: At run time, on every rank, if a position is not finite or out of
@@ -84,12 +86,14 @@ def domain_of(
     """
     nums = [kernels.as_num(num) for num in nums]
     corners, of_positions = zip(*map(corners_of, positions, nums, names), strict=True)
+    if first_type is not None:
+        corners = first_type.corners, *corners
     # One check, so that the host waits for a GPU once. One collective for the check and all corners.
     everything = [*itertools.chain.from_iterable(of_positions), *faults]
     first, gathered = comm.check_and_gather(nums[0], everything, _as_integers(corners))
     checked = [first, *(comm.after(num, first) for num in nums[1:])]
-    first_type, all_types = _as_floats(comm.after(gathered, first), corners[0][0].dtype)
-    lower, upper = first_type if first_type_only else all_types
+    of_first_type, all_types = _as_floats(comm.after(gathered, first), corners[0][0].dtype)
+    lower, upper = of_first_type if first_type_only else all_types
     return Domain(lower, upper, box, all_types), checked
 
 

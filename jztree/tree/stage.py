@@ -36,6 +36,7 @@ from ._over_ranks import (
     rows_in_equal_shares,
     rows_of_rank,
     sort_equally,
+    sort_into_ranges,
     sort_over_ranks,
 )
 from ._particles import ParticlesWithGhosts, SortedParticles
@@ -423,6 +424,12 @@ def _two_sets_over_ranks(
     hierarchy: bool,
 ) -> tuple[SortedParticles, SortedParticles]:
     """Sort sources and queries of all ranks in z-order, and cut both at the same places."""
+    if isinstance(given.th, Index):
+        return _with_index(given, given_queries, box, cfg, faults, in_z_order, hierarchy)
+    if isinstance(given_queries.th, Index):
+        # Ghosts continue the z-order of the sources, so all ranks sort the sources in one domain.
+        queries, sources = _with_index(given_queries, given, box, cfg, faults, True, hierarchy)
+        return sources, queries
     both = [given, given_queries]
     pos, nums, names = ([getattr(one, field) for one in both] for field in ("pos", "num", "name"))
     domain, nums = domain_of(pos, nums, names, box, faults, first_type_only=True)
@@ -430,12 +437,40 @@ def _two_sets_over_ranks(
     # Sort the sources even if they are in order already, because both must be cut at the same places.
     capacities = [Capacity(sum(one.pos.shape[0] for one in both), "sort")] * 2
     types = [replace(one, num=num) for one, num in zip(both, nums, strict=True)]
-    # Queries outside the sources' box share the keys of its edge, so their leaves would be long columns. If their order
-    # is not part of the result, sort them in a domain that separates them.
-    on_ranks = [domain, domain if in_z_order else domain.whole()]
+    on_ranks = [domain, _domain_of_queries(domain, in_z_order)]
     moved = sort_over_ranks(types, domain, capacities, on_ranks=on_ranks)
     sources, queries = (_arrived(*one, cfg, hierarchy) for one in zip(moved, on_ranks, strict=True))
     return sources, queries
+
+
+def _with_index(
+    indexed: InputParticles,
+    given: InputParticles,
+    box: Exact,
+    cfg: Any,
+    faults: Sequence[comm.Fault],
+    in_z_order: bool,
+    hierarchy: bool,
+) -> tuple[SortedParticles, SortedParticles]:
+    """Return the particles of an index, and other particles, sorted in z-order and cut at the ranges of the index."""
+    index = indexed.th
+    assert isinstance(index, Index)
+    types = [given.pos], [given.num], [given.name]
+    faults = [*faults_of_index(index), *faults]
+    domain, (num,) = domain_of(*types, box, faults, first_type_only=True, first_type=index.sources.domain)
+    in_order = sorted_by_index(indexed, comm.after(index.sources.num, num), cfg.tree)
+    on_rank = _domain_of_queries(domain, in_z_order)
+    moved = sort_into_ranges(replace(given, num=num), in_order.pos, in_order.num, domain, on_rank)
+    return replace(in_order, domain=domain), _arrived(moved, on_rank, cfg, hierarchy)
+
+
+def _domain_of_queries(domain: Domain, in_z_order: bool) -> Domain:
+    """Return the domain in which a rank sorts its queries.
+
+    Queries outside the sources' box share the keys of its edge, so their leaves would be long columns. If their order
+    is not part of the result, the domain separates them.
+    """
+    return domain if in_z_order else domain.whole()
 
 
 def _arrived(moved: SortedRange, domain: Domain, cfg: Any, hierarchy: bool) -> SortedParticles:

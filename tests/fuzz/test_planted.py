@@ -330,8 +330,8 @@ def test_damaged_file_that_is_read_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 def test_result_that_depends_on_the_number_of_devices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    search = sys.modules["jztree.knn._search"]._OverRanks
-    planted(monkeypatch, search, "entries", lambda found: [found[0], found[1] * 0])
+    search = sys.modules["jztree.knn._search"]
+    planted(monkeypatch, search, "_numbers_only", lambda found: found | {"globalidx": found["globalidx"] * 0})
     assert_finds(devices, "neighbour", 25, batch_with(devices, "knn.smap", "[:2]"))
 
 

@@ -188,6 +188,102 @@ def test_two_searches_over_devices_sort_once(monkeypatch: pytest.MonkeyPatch) ->
     assert sorts_of(on_one_index) == sorts_of(lambda pos: jz.group_labels(pos, 0.1)) > 0
 
 
+# Separate queries over devices
+
+QUERY_SEARCHES: dict[str, Callable[..., Any]] = {
+    "nearest": functools.partial(jz.nearest, k=4),
+    "nearest in z-order": lambda part, queries, **box: jz.knn.knn(
+        part, 4, part_query=queries, output_order="z", result="rad_globalidx_queryidx", **box
+    ),
+    "count_within": functools.partial(jz.count_within, radius=0.2),
+    "neighbours_within": functools.partial(jz.neighbours_within, radius=0.2, capacity=4000, nearest_first=True),
+    "pair_counts": functools.partial(jz.pair_counts, edges=np.float32([0, 0.1, 0.3])),
+    "kernel_sums": functools.partial(jz.kernel_sums, h=0.2),
+    "sphere_properties": lambda part, queries, **box: jz.sphere_properties(
+        part, jnp.full(queries.pos.shape[0], 0.2), queries=queries, **box
+    ),
+}
+for_each_query_search = pytest.mark.parametrize("name", QUERY_SEARCHES)
+
+
+def over_devices(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` of arrays of all devices, mapped over devices in one block each."""
+
+    def local(*stacked: Any) -> Any:
+        result = function(*jax.tree.map(lambda leaf: leaf[0], stacked))
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], result)
+
+    specs = {"in_specs": P("gpus"), "out_specs": P("gpus"), "check_vma": False}
+    return jax.jit(jax.shard_map(local, mesh=mesh_of(NDEV), **specs))
+
+
+def sources_and_queries(name: str = "uniform") -> tuple[data.PosMass, data.Pos]:
+    """Return particles and queries on all devices. One device has no queries."""
+    rng = np.random.default_rng(8)
+    pos, query = rng.random((NDEV, 40, 3)).astype(np.float32), rng.random((NDEV, 30, 3)).astype(np.float32)
+    query = {"uniform": query, "around the particles": 4 * query - 1, "at one point": query * 0 + pos[2, 5]}[name]
+    part = data.PosMass(pos=pos, mass=np.ones((NDEV, 40), np.float32), num=np.int32([40, 0, 31, 40]))
+    return part, data.Pos(pos=query, num=np.int32([30, 11, 0, 25]))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("queries", ["uniform", "around the particles", "at one point"])
+@for_each_query_search
+def test_separate_queries_over_devices_give_the_bits_without_index(name: str, queries: str) -> None:
+    search = QUERY_SEARCHES[name]
+
+    def both(part: Any, query: Any) -> Any:
+        index = jz.build_index(part, boxsize=1.0)
+        return search(part, queries=query, boxsize=1.0), search(index, queries=query)
+
+    expected, result = over_devices(both)(*sources_and_queries(queries))
+    if name == "nearest in z-order":  # the ranges of the devices differ, but not the rows of all devices together
+        used = [rows[-1].rank >= 0 for rows in (expected, result)]
+        expected, result = (
+            jax.tree.map(lambda leaf, used=used: leaf[used], rows)
+            for rows, used in zip((expected, result), used, strict=True)
+        )
+    assert_same(result, expected)
+
+
+def test_crowded_queries_on_an_index_enlarge_their_buffer() -> None:
+    rng, mesh = np.random.default_rng(3), mesh_of(NDEV)
+    pos, query = rng.random((NDEV, 5, 2)).astype(np.float32), 1e-3 * rng.random((NDEV, 50, 2)).astype(np.float32)
+    index = jz.build_index.smap(mesh, jit=True)(pos)
+    result = jz.nearest.smap(mesh, jit=True)(index, 3, queries=query)
+    expected = jz.nearest(pos.reshape(-1, 2), 3, queries=query.reshape(-1, 2))
+    assert_same([leaf.reshape(-1, 3) for leaf in result], list(expected))
+
+
+def test_crowded_queries_in_a_compiled_function_of_the_user_raise() -> None:
+    pos, query = oracles.uniform(NDEV * 5, 2).reshape(NDEV, 5, 2), np.zeros((NDEV, 50, 2), np.float32)
+    search = over_devices(lambda pos, query: jz.nearest(jz.build_index(pos), 3, queries=query))
+    with pytest.raises(
+        jax.errors.JaxRuntimeError, match=r"needs capacity for 200 rows of the query positions.*pass the particles"
+    ):
+        jax.block_until_ready(search(pos, query))
+
+
+@for_each_query_search
+def test_queries_over_devices_do_not_sort_the_particles_of_an_index(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sorted_rows: list[int] = []
+    sort = kernels.zsort
+    monkeypatch.setattr(kernels, "zsort", lambda pos, *args: sorted_rows.append(len(pos)) or sort(pos, *args))
+
+    def rows_of(search: Callable[[Any, Any], Any]) -> list[int]:
+        sorted_rows.clear()
+        jax.eval_shape(over_devices(search), *jax.tree.map(jnp.asarray, sources_and_queries()))
+        return list(sorted_rows)
+
+    def search_twice(part: Any, query: Any) -> Any:
+        index = jz.build_index(part)
+        return [QUERY_SEARCHES[name](index, queries=query) for _ in range(2)]
+
+    building = rows_of(lambda part, query: jz.build_index(part))
+    # Each rank sorts its queries, and then the queries that arrive.
+    assert rows_of(search_twice) == [*building, *[30, 40 + 30] * 2]
+
+
 # Transformations of JAX
 
 
