@@ -303,7 +303,7 @@ def _masses(part: PosMass, idx: jax.Array, dtype: np.dtype[Any]) -> jax.Array:
     return mass.astype(common_dtype(mass, jnp.zeros((), dtype)))
 
 
-@functools.partial(jax.jit, static_argnames=("chosen", "excess", "dims"), inline=True)
+@functools.partial(jax.jit, static_argnames=("smoothing", "excess", "dims"), inline=True)
 def _smoothed(mass: jax.Array, distance: jax.Array, smoothing: SphKernel, excess: float, dims: int) -> jax.Array:
     """Return the density of neighbours for a kernel that ends at the last, minus ``excess`` of the first.
 
