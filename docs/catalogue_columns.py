@@ -12,7 +12,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-PAGE = "columns"
+PAGE = "properties"
 _MARK = "<!-- the table -->"
 _GROUPS = {"native": "Groups", "gadget4": "Group", "swift": "Groups"}
 _OTHER_THAN_COLUMNS = ("GroupAscale", "GroupIDs")

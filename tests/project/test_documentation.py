@@ -27,7 +27,7 @@ QUICKSTART = DOCS / "quickstart.md"
 COMMANDS = DOCS / "snapshot_to_catalogue.md"
 # Pages whose blocks need optional packages.
 NEEDS = {"pytorch.md": "torch"}
-SLOW = (COMMANDS, DOCS / "own_algorithms.md", DOCS / "halo_properties_in_python.md")
+SLOW = (COMMANDS, DOCS / "own_algorithms.md", DOCS / "properties.md")
 
 
 def blocks(page: Path, language: str) -> list[tuple[int, str]]:
