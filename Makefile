@@ -44,8 +44,6 @@ fuzz: develop
 	$(BIN)/python tests/fuzz --seconds 600 $(ARGS)
 fuzz-sanitized: develop
 	$(build) sanitized && checks/sanitized.sh $(BIN)/python tests/fuzz --seconds 600 $(ARGS)
-faults: develop
-	$(BIN)/python -P tests/faults $(ARGS)
 lint format: $(VENV)/group-lint
 	$(active) pre-commit run --all-files --show-diff-on-failure
 bench: develop $(VENV)/group-benchmark

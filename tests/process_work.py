@@ -16,9 +16,9 @@ from jztree.config import FofConfig
 RANKS, NPAD, BOX = 4, 40, 1.0
 
 
-def start(heartbeat: int = 100, shape: tuple[int, ...] = (RANKS,)) -> jax.sharding.Mesh:
+def start(shape: tuple[int, ...] = (RANKS,)) -> jax.sharding.Mesh:
     """Join the processes. Return the mesh of all their devices."""
-    launch.initialize(heartbeat_timeout_seconds=heartbeat)
+    launch.initialize(heartbeat_timeout_seconds=100)
     return jax.make_mesh(shape, ("nodes", "gpus")[-len(shape) :])
 
 

@@ -6,7 +6,8 @@ argument that is static, that is, compiled in. `.mappers` has the functions that
 
 import contextlib
 import math
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,7 +19,6 @@ from jax.sharding import PartitionSpec as P
 
 from .. import stats
 from ..config import copy_config, is_config
-from ..launch import calling, forget_failed_callbacks, watch_callbacks
 from ..particles import Index, check_devices
 from . import capacity, ragged
 from .agreement import check_same
@@ -31,6 +31,9 @@ from .specs import (
 )
 
 _FEW = 64  # largest number of shared values that are compared between processes
+# Time between two looks at the devices: a fraction of the time so far, and its limit. Most calls are over before the
+# first look at each device, which takes longer.
+_POLL_FRACTION, _POLL_SECONDS, _QUICK_SECONDS = 0.01, 0.01, 0.1
 
 
 def varying_axes(*values: Any) -> frozenset[str]:
@@ -149,6 +152,37 @@ def _of_one_kind(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * mesh.devices.ndim)
 
 
+def _wait_for_devices(done: jax.Array) -> None:
+    """Wait for the devices of this process, and raise the first error.
+
+    After an error in a host callback of one device, the others may wait for that one for ever. `jax.block_until_ready`
+    waits for the devices one after another, so it may not see the error.
+    """
+    start = time.monotonic()
+    while len(done.sharding.addressable_devices) > 1 and not done.is_ready():  # type: ignore[attr-defined]
+        seconds = time.monotonic() - start
+        if seconds > _QUICK_SECONDS:
+            blocks = [shard.data for shard in done.addressable_shards]
+            jax.block_until_ready([block for block in blocks if block.is_ready()])
+        time.sleep(min(_POLL_FRACTION * seconds, _POLL_SECONDS))
+    jax.block_until_ready(done)
+
+
+def _forget_failed_callbacks(devices: Iterable[jax.Device]) -> None:
+    """Run an empty host callback on each device.
+
+    JAX keeps the error of the last run with callbacks, and raises it again in `jax.effects_barrier` and at the exit.
+    """
+    for device in devices:
+        with jax.default_device(device):
+            _run_empty_callback()
+
+
+@jax.jit
+def _run_empty_callback() -> None:
+    jax.debug.callback(lambda: None)
+
+
 class Mapped:
     """A function mapped over one mesh. Calls take arguments by name."""
 
@@ -169,8 +203,6 @@ class Mapped:
         def run(static: _Static, dynamic: dict[str, Any]) -> Any:
             return self._run(static, dynamic)
 
-        if mesh.size > 1:
-            watch_callbacks()
         run.__name__ = run.__qualname__ = self.name
         self.compiled = jax.jit(run, static_argnums=0, **options.jit_options)
 
@@ -198,10 +230,9 @@ class Mapped:
                 key = _Static(tuple(static.items()), trace_key())
             return self._finished(self.compiled(key, dynamic))
 
-        with calling(self.name, self.processes):
-            if len(self.processes) > 1:
-                check_same(self._in_words(static, dynamic), np.ravel(self.mesh.devices))
-            return capacity.retrying(run, capacities, self.name)
+        if len(self.processes) > 1:
+            check_same(self._in_words(static, dynamic), np.ravel(self.mesh.devices))
+        return capacity.retrying(run, capacities, self.name)
 
     def _in_words(self, static: dict[str, Any], dynamic: dict[str, Any]) -> str:
         """Describe the call that all processes must make: names, static arguments, shapes, and shared values."""
@@ -226,9 +257,9 @@ class Mapped:
         """Wait for the results, to detect buffers that were too small."""
         out, done = result
         try:
-            jax.block_until_ready(done)
+            _wait_for_devices(done)
         except Exception:
-            forget_failed_callbacks()  # otherwise later calls would fail for the same reason
+            _forget_failed_callbacks(done.sharding.addressable_devices)
             raise
         # This run succeeded; an error here would belong to another function.
         with contextlib.suppress(Exception):

@@ -41,8 +41,8 @@ class Place:
         return self.num_processes is not None and self.local_size == self.num_processes
 
 
-# Variable names of each launcher, by field; the first one that is set counts. MPICH, Intel MPI and Cray's PALS share
-# PMI.
+# Variable names of each launcher, by field of `Place` and in its order; the first one that is set counts. MPICH, Intel
+# MPI and Cray's PALS share PMI.
 _MPI_VARIABLES: dict[str, dict[str, tuple[str, ...]]] = {
     "Open MPI": {
         "num_processes": ("OMPI_COMM_WORLD_SIZE",),
@@ -71,7 +71,7 @@ def detect(environ: Mapping[str, str]) -> Place:
         ValueError: If a variable should be a number but is not.
     """
     slurm, mpi = _from_slurm(environ), _from_mpi(environ)
-    place = Place("environment")
+    place = slurm or mpi or Place("environment")
     if slurm is not None and mpi is not None:
         # mpirun inside a Slurm job starts its daemons with srun, and the processes inherit their ranks. srun with PMI
         # sets both kinds of variables, with equal values, and then Slurm knows more.
@@ -79,25 +79,17 @@ def detect(environ: Mapping[str, str]) -> Place:
         # A single PMI process whose launcher cannot be reached is that of a shell or container around this task.
         inherited = mpi.source == "PMI" and mpi.num_processes == 1 and not any(map(environ.get, _PMI_CONNECTIONS))
         place = slurm if equal or inherited else mpi
-    elif slurm is not None or mpi is not None:
-        place = slurm or mpi or place
-    explicit = Place(
-        "JAX variables",
-        _number(environ, "JAX_NUM_PROCESSES"),
-        _number(environ, "JAX_PROCESS_ID"),
-        **split_address(environ.get("JAX_COORDINATOR_ADDRESS")),
-    )
-    if explicit.port is None:
-        explicit = dataclasses.replace(explicit, port=_number(environ, "JAX_COORDINATOR_PORT"))
-    return merge(explicit, place)
+    address = split_address(environ.get("JAX_COORDINATOR_ADDRESS"))
+    address.setdefault("port", _number(environ, "JAX_COORDINATOR_PORT"))
+    count, number = _number(environ, "JAX_NUM_PROCESSES"), _number(environ, "JAX_PROCESS_ID")
+    return merge(Place("JAX variables", count, number, **address), place)
 
 
 def _from_slurm(environ: Mapping[str, str]) -> Place | None:
     """Return this task of a job step. A batch script is not in a step, although Slurm sets most variables there."""
-    if "SLURM_JOB_ID" not in environ or "SLURM_PROCID" not in environ or "SLURM_STEP_NODELIST" not in environ:
-        return None
     # A shell that srun starts in an allocation of four tasks is a step of one task.
-    num_processes = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS")
+    in_step = {"SLURM_JOB_ID", "SLURM_PROCID", "SLURM_STEP_NODELIST"} <= environ.keys()
+    num_processes = _number(environ, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS") if in_step else None
     if num_processes is None:
         return None
     tasks = _tasks_of_nodes(environ.get("SLURM_STEP_TASKS_PER_NODE", ""))
@@ -119,26 +111,20 @@ def _from_slurm(environ: Mapping[str, str]) -> Place | None:
 
 def _from_mpi(environ: Mapping[str, str]) -> Place | None:
     for source, names in _MPI_VARIABLES.items():
-        num_processes = _number(environ, *names["num_processes"])
-        process_id = _number(environ, *names["process_id"])
-        if num_processes is None or process_id is None:
-            continue
-        return Place(
-            source,
-            num_processes,
-            process_id,
-            _number(environ, *names["local_rank"]),
-            _number(environ, *names["local_size"]),
-            job=next((environ[name] for name in names["job"] if name in environ), None),
-        )
+        count, number, rank, size = (_number(environ, *names[field]) for field in names if field != "job")
+        if count is not None and number is not None:
+            return Place(source, count, number, rank, size, job=_first_set(environ, *names["job"]))
     return None
+
+
+def _first_set(environ: Mapping[str, str], *names: str) -> str | None:
+    return next((environ[name] for name in names if environ.get(name)), None)
 
 
 def _number(environ: Mapping[str, str], *names: str) -> int | None:
     """Return the first variable in ``names`` that is set and not empty, as a number."""
     for name in names:
-        text = environ.get(name, "")
-        if text:
+        if text := environ.get(name):
             try:
                 return int(text)
             except ValueError:
@@ -154,13 +140,8 @@ def _first_host(nodes: str) -> str:
 
 def _tasks_of_nodes(counts: str) -> list[int]:
     """Return ``[4, 4, 3]`` for Slurm's ``4(x2),3``; empty for any other format."""
-    tasks: list[int] = []
-    for part in counts.split(","):
-        match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
-        if match is None:
-            return []
-        tasks += [int(match[1])] * int(match[2] or 1)
-    return tasks
+    parts = [re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip()) for part in counts.split(",")]
+    return [] if None in parts else [int(part[1]) for part in parts if part for _ in range(int(part[2] or 1))]
 
 
 def split_address(address: str | None) -> dict[str, Any]:
@@ -184,12 +165,10 @@ def split_address(address: str | None) -> dict[str, Any]:
 
 def merge(first: Place, second: Place) -> Place:
     """Return ``first`` with its missing values taken from ``second``."""
-    values = {
-        field.name: getattr(second, field.name) if getattr(first, field.name) is None else getattr(first, field.name)
-        for field in dataclasses.fields(Place)
-    }
-    known = first.num_processes is not None or first.process_id is not None
-    return Place(**(values | {"source": first.source if known else second.source}))
+    values = {name: value for name, value in vars(first).items() if value is not None}
+    if first.num_processes is None and first.process_id is None:
+        values["source"] = second.source
+    return dataclasses.replace(second, **values)
 
 
 def complete(place: Place, environ: Mapping[str, str]) -> Place | None:
@@ -198,9 +177,7 @@ def complete(place: Place, environ: Mapping[str, str]) -> Place | None:
     Raises:
         ValueError: If a value is unknown.
     """
-    if place.num_processes is None and place.process_id is None and place.host is None:
-        return None
-    if place.num_processes == 1:
+    if place.num_processes == 1 or (place.num_processes, place.process_id, place.host) == (None, None, None):
         return None
     if place.num_processes is None or place.process_id is None:
         missing = "the number of processes" if place.num_processes is None else "the number of this process"
@@ -219,9 +196,7 @@ def complete(place: Place, environ: Mapping[str, str]) -> Place | None:
         place = dataclasses.replace(place, host="127.0.0.1")
     if place.host is None:
         place = _find_coordinator(place, environ)
-    if place.port is None:
-        place = dataclasses.replace(place, port=_port_of_job(place, environ))
-    return place
+    return dataclasses.replace(place, port=place.port or _port_of_job(place, environ))
 
 
 def _find_coordinator(place: Place, environ: Mapping[str, str]) -> Place:
@@ -261,20 +236,15 @@ def _ask_mpi4py(place: Place) -> tuple[str, int] | None:
             "again with 'pip install --no-binary mpi4py mpi4py', or set JAX_COORDINATOR_ADDRESS to host:port of "
             "process 0."
         )
-    mine = (socket.gethostname(), _free_port()) if place.process_id == 0 else None
+    with socket.create_server(("", 0)) as listener:
+        mine = socket.gethostname(), int(listener.getsockname()[1])
     address: tuple[str, int] = world.bcast(mine, root=0)
     return address
 
 
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("", 0))
-        return int(listener.getsockname()[1])
-
-
 def _port_of_job(place: Place, environ: Mapping[str, str]) -> int:
     """Return a port that is the same for all processes of a job, and most likely differs between jobs."""
-    job = place.job or next((environ[name] for name in ("PBS_JOBID", "LSB_JOBID", "JOB_ID") if name in environ), None)
+    job = place.job or _first_set(environ, "PBS_JOBID", "LSB_JOBID", "JOB_ID")
     if job is None and place.on_one_host:
         job = str(_launcher_pid())  # MPICH provides no job name
     return _FIRST_PORT + zlib.crc32(f"jztree {job}".encode()) % _NUM_PORTS
@@ -283,32 +253,24 @@ def _port_of_job(place: Place, environ: Mapping[str, str]) -> int:
 def _launcher_pid() -> int:
     """Return the nearest MPI launcher among the ancestors of this process, or its parent without such an ancestor."""
     pid = os.getppid()
-    while pid > 1:
-        try:
+    with contextlib.suppress(OSError):
+        while pid > 1:
             name, fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)
-        except OSError:
-            break
-        if re.search(r"hydra|mpiexec|mpirun|prte|orted", name):
-            return pid
-        pid = int(fields.split()[1])
+            if re.search(r"hydra|mpiexec|mpirun|prte|orted", name):
+                return pid
+            pid = int(fields.split()[1])
     return os.getppid()
 
 
 def local_gpus(place: Place, environ: Mapping[str, str], num_visible: int | None) -> list[int] | None:
-    """Return the GPUs of this process, as positions among its ``num_visible`` visible ones; None means every visible
-    one.
+    """Return the GPUs of this process, as positions among the visible GPUs; None means all visible GPUs.
 
-    Args:
-        place: The place of this process.
-        environ: The environment.
-        num_visible: Number of visible GPUs; None if it is unknown or 0.
+    ``num_visible`` is their number, or None if it is unknown or 0.
     """
-    if "JAX_LOCAL_DEVICE_IDS" in environ or num_visible is None:
+    if place.local_rank is None or place.local_size is None or place.local_size < 2 or num_visible is None:
         return None
-    if place.local_rank is None or place.local_size is None or place.local_size < 2:
-        return None
-    if num_visible == 1:
-        return None  # the launcher has assigned one to each process (--gpus-per-task)
+    if num_visible == 1 or "JAX_LOCAL_DEVICE_IDS" in environ:
+        return None  # the launcher has assigned one to each process (--gpus-per-task), or the user has chosen
     if num_visible % place.local_size == 0:
         share = num_visible // place.local_size
         return list(range(place.local_rank * share, (place.local_rank + 1) * share))

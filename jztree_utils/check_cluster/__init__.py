@@ -25,7 +25,7 @@ from ._traps import describe_traps, traps
 __all__ = ["main"]
 
 DEFAULT_MEGABYTES = (0.001, 1.0, 16.0)
-# A start takes seconds. After this time, report possible obstacles; JAX itself waits for 300 s.
+# A start takes seconds. After this time, report possible obstacles; `launch.initialize` itself waits for 65 s.
 PATIENCE_SECONDS = 20
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from jztree import launch
 from jztree.launch import _environments as environment
-from jztree.launch import _peers
+from jztree.launch import _failure
 
 pytestmark = pytest.mark.fast
 
@@ -75,7 +75,7 @@ def started(monkeypatch: pytest.MonkeyPatch):
     calls: list[dict] = []
     monkeypatch.setattr(jax.distributed, "initialize", lambda **arguments: calls.append(arguments))
     monkeypatch.setattr(jax.config, "update", lambda *_: None)
-    monkeypatch.setattr(launch, "_jax_state", lambda: SimpleNamespace(num_processes=1))
+    monkeypatch.setattr(launch, "coordinator", lambda: SimpleNamespace(num_processes=1))
     monkeypatch.setattr(launch, "num_visible_gpus", lambda _: None)
     monkeypatch.setattr(environment, "_ask_mpi4py", lambda _: None)
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_: [])
@@ -367,7 +367,7 @@ def test_abort_of_a_single_process_exits(capsys) -> None:
     assert capsys.readouterr().err == "no file\n"
 
 
-def test_failed_callback_gives_peers_a_summary_of_one_line() -> None:
+def test_failed_callback_gives_other_processes_a_summary_of_one_line() -> None:
     def fail() -> None:
         raise ValueError("the disk is full")
 
@@ -378,8 +378,8 @@ def test_failed_callback_gives_peers_a_summary_of_one_line() -> None:
     with pytest.raises(jax.errors.JaxRuntimeError) as raised:
         run()
     assert "Traceback" in str(raised.value)
-    summary = gpus.without_program(_peers.summary_of(raised.value))
-    assert summary.startswith("JaxRuntimeError: ")
+    summary = gpus.without_program(_failure.summary_of(raised.value))
+    assert summary.startswith("jax.errors.JaxRuntimeError: ")
     assert summary.endswith(": ValueError: the disk is full")
     assert "\n" not in summary
 

@@ -3,7 +3,6 @@ rank, in the library or in user code, all processes must end with an error that 
 """
 
 import re
-import signal
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,7 @@ SECONDS = 90
 FAULT_SECONDS = 50
 
 START = """
-import os, signal, threading
+import os, threading
 import jax, jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
 import numpy as np
@@ -203,12 +202,16 @@ CALLBACKS = {
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("count", "kind"), [pytest.param(1, "debug", marks=SLOW), (2, "debug"), pytest.param(2, "pure", marks=SLOW)]
+    ("count", "kind"),
+    [
+        (2, "debug"),
+        pytest.param(2, "pure", marks=SLOW),
+        pytest.param(4, "debug", marks=SLOW),
+        pytest.param(1, "debug", marks=SLOW),
+    ],
 )
-def test_callback_that_raises_on_one_rank_ends_all_processes(count: int, kind: str) -> None:
-    """Processes that run together all end. A single process reports what it waits for, and continues to wait."""
+def test_callback_that_raises_on_one_rank_raises_at_once_and_ends_all_processes(count: int, kind: str) -> None:
     script = f"""
-if {count} == 1: threading.Timer(20, os._exit, (1,)).start()
 def fail_on_3(rank):
     if rank == 3: raise ValueError("the disk is full")
     return np.int32(0)
@@ -219,16 +222,17 @@ def searched(part):
     return jz.knn.knn(part, k=6)[0]
 
 searched.smap = jz.jax_ext.shard_map_constructor(searched, in_specs=P(-1), out_specs=P(-1))
-jax.block_until_ready(searched.smap(mesh, jit=True)(work.near()))
+try:
+    jax.block_until_ready(searched.smap(mesh, jit=True)(part))
+finally:
+    # A single process would wait at its end until XLA aborts it.
+    if {count} == 1: threading.Timer(5, os._exit, (1,)).start()
 """
-    ended = run_processes(START + MESH + script, count=count, devices=4 // count, timeout=FAULT_SECONDS)
+    ended = run_processes(START + MESH + WARM_KNN + script, count, devices=4 // count, timeout=FAULT_SECONDS)
     assert [process.returncode for process in ended] == [1] * count
-    # JAX may raise the error while waiting for results, before any process waits for the devices.
-    stuck, raised = "other devices wait for its device", "process 1 of 2 .* ends with this error"
-    assert re.search(stuck if count == 1 else f"{stuck}|{raised}", ended[-1].output)
-    assert "ValueError: the disk is full\n" in ended[-1].output
-    if count == 2:
-        assert re.search("ends because process 1 of 2 .* ValueError: the disk is full\n", ended[0].output)
+    assert re.search(r"JaxRuntimeError: INTERNAL(.|\n)*ValueError: the disk is full\n", ended[-1].output)
+    for _, output in ended[:-1]:
+        assert re.search(f"ends because process {count - 1} of {count} .* ValueError: the disk is full\n", output)
 
 
 @pytest.mark.long
@@ -261,23 +265,6 @@ print("went on")
         assert returncode == 0, output
         assert "error INTERNAL" in output
         assert output.endswith("went on\n")
-
-
-@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_killed_process_is_named(victim: int) -> None:
-    script = f"""
-if jax.process_index() == {victim}:
-    threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGKILL)).start()
-while True:
-    jax.block_until_ready(search(part, k=6))
-"""
-    ended = run_processes(START + MESH + WARM_KNN + script, timeout=FAULT_SECONDS)
-    assert ended[victim].returncode == -signal.SIGKILL
-    assert ended[1 - victim].returncode not in (0, -signal.SIGKILL)
-    # If process 0, the coordinator, is lost, JAX may report the loss first.
-    said = rf"process {victim} of 2 on host \S+ is gone"
-    said += r"|process 0, which coordinates|leader (task )?\(usually slice 0 task 0\)" if victim == 0 else ""
-    assert re.search(said, ended[1 - victim].output)
 
 
 # JAX's persistent cache
