@@ -22,6 +22,7 @@ extensions = [
     "sphinx.ext.mathjax",
     "catalogue_columns",
     "gallery_pictures",
+    "notebook",
 ]
 exclude_patterns = ["drawings", "gallery"]
 html_theme = "furo"

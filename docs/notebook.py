@@ -1,7 +1,8 @@
 """Make the quickstart notebook from its page: python docs/notebook.py
 
-Text becomes Markdown cells and Python blocks become code cells, without output. Pictures of the page are left out,
-because they are not downloaded with the notebook.
+As a Sphinx extension, make it when the site is built; git does not track it. Text becomes Markdown cells and Python
+blocks become code cells, without output. Pictures of the page are left out, because they are not downloaded with the
+notebook.
 """
 
 import json
@@ -11,6 +12,16 @@ from typing import Any
 
 PAGE = Path(__file__).parent / "quickstart.md"
 NOTEBOOK = PAGE.with_suffix(".ipynb")
+
+
+def setup(app: Any) -> dict[str, bool]:
+    """Connect the extension; Sphinx calls this."""
+    app.connect("config-inited", lambda _app, _config: make())  # before Sphinx checks that the file exists
+    return {"parallel_read_safe": True}
+
+
+def make() -> None:
+    NOTEBOOK.write_text(notebook_of(PAGE.read_text()))
 
 
 def notebook_of(page: str) -> str:
@@ -36,4 +47,4 @@ def cell(text: str, number: int, kind: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    NOTEBOOK.write_text(notebook_of(PAGE.read_text()))
+    make()
