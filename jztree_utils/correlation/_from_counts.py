@@ -231,6 +231,12 @@ def _parts(per_side: Any, box: np.ndarray | None, counts: Counts) -> BoxParts | 
             f"the counts have {regions or 'no'} regions and per_side is {per_side}; without randoms, a jackknife needs "
             "the regions of cube_regions(part, 0, boxsize, per_side) and the same per_side, or neither."
         )
+    for name, total in counts.sets.items():
+        if total.corners is not None and not parts.has(total.corners):
+            raise ValueError(
+                f"the regions of {name} are not those of its particles: some are in other parts of the box than their "
+                "region; pass cube_regions(part, 0, boxsize, per_side) of the same particles to pair_counts and totals."
+            )
     return parts
 
 

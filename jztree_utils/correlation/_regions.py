@@ -72,6 +72,18 @@ class BoxParts:
         """The number of parts."""
         return int(self.per_side ** len(self.box))
 
+    def has(self, corners: np.ndarray) -> bool:
+        """Return whether the particles of each region are in the part with this number.
+
+        Args:
+            corners: ``(2, num, d)``, see `Totals`. A corner outside the box may belong to a wrapped particle, so it
+                proves nothing.
+        """
+        part = np.stack(np.unravel_index(np.arange(self.num), (self.per_side,) * len(self.box)), axis=-1)
+        low, high, margin = part / self.per_side, (part + 1) / self.per_side, _ROUNDING
+        lowest, highest = corners / self.box
+        return not np.any((lowest > 0) & (lowest < low - margin) | (highest < 1) & (highest > high + margin))
+
     def regions(self, part: Any) -> np.ndarray:
         """Return the part of each particle, ``(n,)`` int32; positions outside the box are wrapped into it."""
         pos = np.asarray(get_pos(part), np.float64)
@@ -137,6 +149,7 @@ class BoxParts:
         return np.maximum(self.box[axis] / self.per_side - separation, 0)
 
 
+_ROUNDING = 1e-6  # of the box: particles may be rounded to float32 after the choice of their region
 _NODES = 16  # of Gauss and Legendre in a bin
 _PANELS = 32  # of an angle, because the overlap has kinks
 

@@ -28,6 +28,8 @@ class Totals:
         num_regions: Number of regions, or None.
         rounding: Relative rounding error of a weight; None if every weight is 1.
         dims: Number of dimensions of the positions; None if unknown.
+        corners: ``(2, num_regions, d)`` float64, the lowest and the highest coordinates of the particles in each
+            region, infinite in regions without particles; None without regions.
     """
 
     num: np.ndarray
@@ -37,6 +39,7 @@ class Totals:
     num_regions: int | None = None
     rounding: float | None = None
     dims: int | None = None
+    corners: np.ndarray | None = None
 
     def sums(self) -> np.ndarray:
         """Return ``(1 + num_regions,)``, the sum of the weights, and the sums without each region.
@@ -105,9 +108,9 @@ def totals(
         raise ValueError("regions need region and num_regions; give both, or neither.")
     size = 1 if num_regions is None else whole_number(num_regions, "num_regions")
     check_no_units(weight=weight, region=region)
-    places, num, weights, regions = _own_rows(part, weight, region)
+    places, own_places, weights, regions = _own_rows(part, weight, region)
     numbers = None if regions is None else _checked(regions, size)
-    counts = np.array([num]) if numbers is None else np.bincount(numbers, minlength=size)
+    counts = np.array([len(own_places)]) if numbers is None else np.bincount(numbers, minlength=size)
     table, rounding = np.repeat(counts[:, None].astype(np.float64), 4, axis=1), None
     if weights is not None:
         rounding = _rounding(np.asarray(weights).dtype, _dtype(places))
@@ -118,7 +121,7 @@ def totals(
         rows = rows if numbers is None else rows[np.argsort(numbers, kind="stable")]
         for line, one in zip(table, np.split(rows, np.cumsum(counts)[:-1]), strict=True):
             line[1:] = one.sum(), (one**2).sum(), np.abs(one).sum()
-    table = _of_all_processes(table, places)
+    table = _of_all_processes(table, places).sum(axis=0)
     return Totals(
         num=table[:, 0].astype(np.int64),
         weight=table[:, 1],
@@ -127,7 +130,19 @@ def totals(
         num_regions=num_regions,
         rounding=rounding,
         dims=int(np.shape(places)[-1]),
+        corners=None if numbers is None else _corners(own_places, numbers, size, places),
     )
+
+
+def _corners(own_places: Any, numbers: np.ndarray, num_regions: int, places: Any) -> np.ndarray:
+    """Return the `Totals.corners` of this process's positions in numbered regions, over all processes."""
+    pos = np.asarray(own_places, np.float64)
+    corners = np.full((2, pos.shape[1], num_regions), np.inf)
+    for axis, column in enumerate(pos.T):
+        np.minimum.at(corners[0, axis], numbers, column)
+        np.minimum.at(corners[1, axis], numbers, -column)
+    low, high = _of_all_processes(corners, places).min(axis=0).transpose(0, 2, 1)
+    return np.stack([low, -high])
 
 
 def totals_of_number(num: int) -> Totals:
@@ -136,8 +151,8 @@ def totals_of_number(num: int) -> Totals:
     return Totals(num=np.array([num], np.int64), weight=one, square=one, absolute=one)
 
 
-def _own_rows(part: Any, weight: Any, region: Any) -> tuple[Any, int, Any, Any]:
-    """Return the positions, and this process's number of particles, weights and regions without padding."""
+def _own_rows(part: Any, weight: Any, region: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the positions, and this process's positions, weights and regions without padding."""
     part, weight, region = (
         from_table(value, name) for value, name in ((part, "part"), (weight, "weight"), (region, "region"))
     )
@@ -148,10 +163,11 @@ def _own_rows(part: Any, weight: Any, region: Any) -> tuple[Any, int, Any, Any]:
             if column is not None and np.shape(column) != places.shape[:1]:
                 raise ValueError(f"{name} has shape {np.shape(column)}; it must be {places.shape[:1]}, one per row.")
         num = int(get_num(given))
-        return places, num, *(None if column is None else np.asarray(column)[:num] for column in columns)
+        return places, places[:num], *(None if column is None else np.asarray(column)[:num] for column in columns)
     held = Pos(pos=places, num=np.full(places.shape[0], places.shape[1], np.int32) if num is None else num)
     own = [None if column is None else to_local(column, held) for column in columns]
-    return places, int(np.asarray(to_local(held, held).num)), *own
+    own_rows: Any = to_local(held, held)
+    return places, own_rows.pos[: int(np.asarray(own_rows.num))], *own
 
 
 def _checked(regions: Any, num_regions: int) -> np.ndarray:
@@ -177,9 +193,9 @@ def _rounding(given: np.dtype, places: np.dtype) -> float:
 
 
 def _of_all_processes(table: np.ndarray, places: Any) -> np.ndarray:
-    """Add the float64 tables of the processes that hold the positions."""
+    """Return the float64 tables of all processes that hold the positions, one per row."""
     if getattr(places, "is_fully_addressable", True):
-        return table
+        return table[None]
     # JAX would round float64 numbers.
     tables = multihost_utils.process_allgather(np.frombuffer(table.tobytes(), np.uint8))
-    return np.frombuffer(np.asarray(tables).tobytes(), np.float64).reshape(-1, *table.shape).sum(axis=0)
+    return np.frombuffer(np.asarray(tables).tobytes(), np.float64).reshape(-1, *table.shape)

@@ -152,3 +152,30 @@ def test_parts_that_do_not_match_the_counts_raise() -> None:
         correlation.xi_from_counts([3], 50, [0.1, 0.2], [1.0] * 3, per_side=2)
     with pytest.raises(ValueError, match="with rr, per_side has no effect"):
         correlation.xi_from_counts([3], 50, [0.1, 0.2], per_side=2, rr=[3], randoms=9)
+
+
+def test_regions_of_other_particles_raise() -> None:
+    """The regions must be those of the same rows, also if some particles are outside the box."""
+    data, others = (RNG.uniform(-0.02, 1.02, (300, 3)) for _ in range(2))
+    for per_side in (2, 3):
+        for wrapped in (data, data % 1.0):
+            regions, edges, box = correlation.cube_regions(wrapped, 0, 1, per_side), [0.1, 0.2], [1.0] * 3
+            of_others = correlation.cube_regions(others, 0, 1, per_side)
+            for numbers, is_valid in ((regions, True), (of_others, False), (regions[::-1], False)):
+                shared = {"num_regions": per_side**3}
+                counts = pair_counts(data, edges, boxsize=1.0, regions=numbers, **shared)
+                sums = correlation.totals(data, region=numbers, **shared)
+                if is_valid:
+                    correlation.xi_from_counts(counts, sums, edges, box, per_side=per_side)
+                    continue
+                with pytest.raises(ValueError, match="the regions of data are not those of its particles: some are in"):
+                    correlation.xi_from_counts(counts, sums, edges, box, per_side=per_side)
+
+
+def test_corners_over_devices_are_those_of_one_array() -> None:
+    pos, numbers = RNG.random((12, 2)), np.arange(12) % 3
+    whole = correlation.totals(pos, region=numbers, num_regions=4)
+    assert np.isinf(whole.corners[:, 3]).all()
+    np.testing.assert_array_equal(whole.corners[:, 0], [pos[::3].min(axis=0), pos[::3].max(axis=0)])
+    over_devices = correlation.totals(pos.reshape(3, 4, 2), region=numbers.reshape(3, 4), num_regions=4)
+    np.testing.assert_array_equal(over_devices.corners, whole.corners)
