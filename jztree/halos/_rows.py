@@ -1,5 +1,7 @@
 """Compute derived quantities per catalogue row (group or sphere): shapes, spins, dispersions, concentrations."""
 
+from __future__ import annotations
+
 import math
 from typing import Any, NamedTuple
 
@@ -7,7 +9,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec as P
-from numpy.typing import ArrayLike
 
 from .. import comm
 from ..arguments import SUMS_ROUNDED, common_dtype, first_row
@@ -15,7 +16,7 @@ from ..data import FofCatalogue
 from ..derivatives import norm, ratio
 from ..jax_ext import is_concrete, with_twins
 from ..overdensity import SphereProperties
-from ..particles import check_no_unit, check_representable
+from ..particles import Array, check_no_unit, check_representable
 
 Rows = FofCatalogue | SphereProperties  # of groups or spheres
 
@@ -132,7 +133,7 @@ def inertia_tensor(cata: Rows) -> jax.Array:
 
 
 @with_twins({"cata": P(-1), "mass": P(-1), "radius": P(-1), "gravity": P(), "scale_factor": P()}, P(-1))
-def spin(cata: Rows, mass: Any, radius: ArrayLike, gravity: Any, *, scale_factor: Any = 1.0) -> jax.Array:
+def spin(cata: Rows, mass: Any, radius: Array, gravity: Any, *, scale_factor: Any = 1.0) -> jax.Array:
     """Compute the spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
 
     Args:
@@ -187,7 +188,7 @@ def spin(cata: Rows, mass: Any, radius: ArrayLike, gravity: Any, *, scale_factor
 
 
 @with_twins({"mass": P(-1), "radius": P(-1), "vmax": P(-1), "gravity": P()}, P(-1))
-def concentration(mass: Any, radius: ArrayLike, vmax: Any, *, gravity: Any = 1.0) -> jax.Array:
+def concentration(mass: Any, radius: Array, vmax: Any, *, gravity: Any = 1.0) -> jax.Array:
     """Compute halo concentrations from the largest circular velocity (Prada et al. 2012, MNRAS 423, 3018, eqs 8-10).
 
     The result is the c of the profile of Navarro, Frenk & White (1997, ApJ 490, 493) that has the same ratio of
