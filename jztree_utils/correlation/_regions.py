@@ -1,5 +1,7 @@
 """Regions of particles for a jackknife, and the volume of the pairs within a region."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jztree.data import Particles, Pos, get_num, get_pos
+from jztree.data import Particles, Pos, check_no_units, get_num, get_pos
 
 from .._arrays import from_table
 from ._arguments import whole_number
@@ -29,6 +31,7 @@ def cube_regions(part: Particles | ArrayLike, lower: ArrayLike, upper: ArrayLike
     Raises:
         TypeError, ValueError: If an argument is invalid, or a position is NaN.
     """
+    check_no_units(part=part, lower=lower, upper=upper)
     part = from_table(part, "part")
     given = np.asarray(part) if isinstance(part, list) else part
     places, num = np.array(get_pos(given), np.float64), int(get_num(given))

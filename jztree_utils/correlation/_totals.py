@@ -1,5 +1,7 @@
 """Numbers and weights of sets of particles, from which estimators compute the total weight of their pairs."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,8 +84,8 @@ class Totals:
 
 def totals(
     part: Particles | ArrayLike,
-    weight: ArrayLike | None = None,
-    region: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    regions: ArrayLike | None = None,
     num_regions: int | None = None,
 ) -> Totals:
     """Return the number and the weights of a set of particles, for the estimators from counts.
@@ -94,9 +96,9 @@ def totals(
 
     Args:
         part: A particle class with ``pos`` ``(n, d)``, or an array of positions; ``(r, n, d)`` over ``r`` devices.
-        weight: ``(n,)``, or ``(r, n)`` over devices. None means that every weight is 1.
-        region: Integers from 0 to below ``num_regions``, in the same shape. None means no regions.
-        num_regions: The number of regions; required with ``region``.
+        weights: ``(n,)``, or ``(r, n)`` over devices. None means that every weight is 1.
+        regions: Integers from 0 to below ``num_regions``, in the same shape. None means no regions.
+        num_regions: The number of regions; required with ``regions``.
 
     Returns:
         The totals. Sums are computed in float64, of weights rounded to the dtype of the positions.
@@ -104,17 +106,17 @@ def totals(
     Raises:
         TypeError, ValueError: If an argument is invalid.
     """
-    if (region is None) != (num_regions is None):
-        raise ValueError("regions need region and num_regions; give both, or neither.")
+    if (regions is None) != (num_regions is None):
+        raise ValueError("a jackknife needs regions and num_regions; give both, or neither.")
     size = 1 if num_regions is None else whole_number(num_regions, "num_regions")
-    check_no_units(weight=weight, region=region)
-    places, own_places, weights, regions = _own_rows(part, weight, region)
+    check_no_units(part=part, weights=weights, regions=regions)
+    places, own_places, weights, regions = _own_rows(part, weights, regions)
     numbers = None if regions is None else _checked(regions, size)
     counts = np.array([len(own_places)]) if numbers is None else np.bincount(numbers, minlength=size)
     table, rounding = np.repeat(counts[:, None].astype(np.float64), 4, axis=1), None
     if weights is not None:
         rounding = _rounding(np.asarray(weights).dtype, _dtype(places))
-        rows = real_numbers(weights, "weight").astype(_dtype(places)).astype(np.float64)
+        rows = real_numbers(weights, "weights").astype(_dtype(places)).astype(np.float64)
         if not np.isfinite(rows).all():
             wrong = int(np.argmin(np.isfinite(rows)))
             raise ValueError(f"row {wrong} has a weight that is NaN or infinite; remove such particles.")
@@ -151,15 +153,15 @@ def totals_of_number(num: int) -> Totals:
     return Totals(num=np.array([num], np.int64), weight=one, square=one, absolute=one)
 
 
-def _own_rows(part: Any, weight: Any, region: Any) -> tuple[Any, Any, Any, Any]:
+def _own_rows(part: Any, weights: Any, regions: Any) -> tuple[Any, Any, Any, Any]:
     """Return the positions, and this process's positions, weights and regions without padding."""
-    part, weight, region = (
-        from_table(value, name) for value, name in ((part, "part"), (weight, "weight"), (region, "region"))
+    part, weights, regions = (
+        from_table(value, name) for value, name in ((part, "part"), (weights, "weights"), (regions, "regions"))
     )
     given = np.asarray(part) if isinstance(part, list) else part
-    places, num, columns = get_pos(given), getattr(given, "num", None), (weight, region)
+    places, num, columns = get_pos(given), getattr(given, "num", None), (weights, regions)
     if np.ndim(places) != 3:
-        for name, column in (("weight", weight), ("region", region)):
+        for name, column in (("weights", weights), ("regions", regions)):
             if column is not None and np.shape(column) != places.shape[:1]:
                 raise ValueError(f"{name} has shape {np.shape(column)}; it must be {places.shape[:1]}, one per row.")
         num = int(get_num(given))
@@ -173,7 +175,7 @@ def _own_rows(part: Any, weight: Any, region: Any) -> tuple[Any, Any, Any, Any]:
 def _checked(regions: Any, num_regions: int) -> np.ndarray:
     numbers = np.asarray(regions)
     if numbers.dtype.kind not in "iu":
-        raise TypeError(f"region has the dtype {numbers.dtype}; it must hold integers.")
+        raise TypeError(f"regions have the dtype {numbers.dtype}; they must be integers.")
     if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < num_regions:
         wrong = int(np.argmax((numbers < 0) | (numbers >= num_regions)))
         raise ValueError(

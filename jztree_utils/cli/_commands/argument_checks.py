@@ -70,12 +70,12 @@ def with_properties(args: Namespace) -> bool:
 
 def _check_of_use(args: Namespace) -> None:
     """Raise ValueError for an option that has no effect without another, missing option."""
-    lacking = {"attach_within": "--attach"} if args.attach is None else {}
+    needed_options = {"attach_within": "--attach"} if args.attach is None else {}
     if args.snapshot_output is None and args.group_ids_output is None:
-        lacking["snapshot_files"] = "--snapshot-output or --group-ids-output"
+        needed_options["snapshot_files"] = "--snapshot-output or --group-ids-output"
     if not with_properties(args):
-        lacking |= dict.fromkeys(("matter", "centre"), "--properties or --overdensity")
-    for name, needed in lacking.items():
+        needed_options |= dict.fromkeys(("matter", "centre"), "--properties or --overdensity")
+    for name, needed in needed_options.items():
         if getattr(args, name) != DEFAULTS[name]:
             flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
             raise ValueError(f"{flag} has no effect without {needed}; add {needed}, or remove it.")
@@ -132,8 +132,8 @@ def _check_plot(args: Namespace) -> None:
 
 def _check_view(args: Namespace) -> None:
     if len(args.input) != 1:
-        given = f"{len(args.input)} were" if args.input else "none was"
-        raise ValueError(f"view shows one snapshot, but {given} given; give one, see jztree view --help.")
+        number = f"{len(args.input)} were" if args.input else "none was"
+        raise ValueError(f"view shows one snapshot, but {number} given; give one, see jztree view --help.")
     if args.output is None:
         raise ValueError("view needs the name of the HTML file to write; give it with -o.")
     check_at_least("--particles", args.particles, 0)
@@ -203,7 +203,7 @@ def particle_types(flag: str, words: str | None) -> tuple[int, ...] | None:
 
 def sphere_names(text: str | None) -> tuple[str, ...]:
     """Return the names of spheres: the default ones, and those of ``--overdensity``, such as ``100c,178m``."""
-    further = []
+    names = []
     for word in [] if text is None else text.split(","):
         name = _SPHERE.fullmatch(word.strip())
         if word.strip() != "vir" and not (name and 0 < float(name[1]) < math.inf):
@@ -211,8 +211,8 @@ def sphere_names(text: str | None) -> tuple[str, ...]:
                 f"--overdensity is {text}; it must be names such as 100c,178m,vir: a multiple of the critical (c) or "
                 "the mean density (m), or the virial overdensity."
             )
-        further.append(f"{float(name[1]):g}{name[2]}" if name else "vir")
-    return tuple(dict.fromkeys((*_SPHERES, *further)))
+        names.append(f"{float(name[1]):g}{name[2]}" if name else "vir")
+    return tuple(dict.fromkeys((*_SPHERES, *names)))
 
 
 def box_lengths(text: str | None) -> float | tuple[float, ...] | None:
