@@ -6,6 +6,8 @@ radius, finds the candidates. The vectors between the given positions, plus whol
 with orthogonal sides, `jztree.radius.pairs_within` is faster, and runs on many devices.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ Each function takes a seed and returns the same particles for the same seed. Len
 scale radius.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 

@@ -8,6 +8,8 @@ Masses are in Msun/h, lengths comoving and in Mpc/h. All computations use NumPy 
 above a redshift of about 20, is ignored.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -80,7 +82,7 @@ class Cosmology:
             )
 
     @classmethod
-    def of_header(cls, header: SnapshotHeader, **others: float | None) -> "Cosmology":
+    def of_header(cls, header: SnapshotHeader, **others: float | None) -> Cosmology:
         """Return the cosmology of a snapshot.
 
         Args:

@@ -4,6 +4,8 @@ This needs plotly (``pip install 'jztree-native[view]'``), which is imported whe
 the plotly program, so you can open it without a network and send it to others.
 """
 
+from __future__ import annotations
+
 # ruff: noqa: PLC0415 - plotly is optional
 import html
 import itertools
@@ -37,8 +39,8 @@ def view_in_3d(
     *,
     catalogue: FofCatalogue | None = None,
     columns: Mapping[str, ArrayLike] | None = None,
-    most_particles: int = 30_000,
-    most_halos: int = 300,
+    max_particles: int = 30_000,
+    max_halos: int = 300,
     length_unit: str = "",
     mass_unit: str = "",
     title: str = "",
@@ -56,9 +58,9 @@ def view_in_3d(
         catalogue: Groups in three dimensions; None shows only particles.
         columns: ``(g,)`` or ``(g, 3)`` further properties of the groups. Haloes are drawn at ``centre_pos`` if it
             exists, otherwise at their centre of mass. ``r200c`` and ``m200c`` are shown.
-        most_particles: Maximum number of particles to show. From a larger number, the same random sample is always
+        max_particles: Maximum number of particles to show. From a larger number, the same random sample is always
             shown.
-        most_halos: Maximum number of haloes to show, the largest first.
+        max_halos: Maximum number of haloes to show, the largest first.
         length_unit, mass_unit: Units in the labels.
         title: Title above the view.
 
@@ -71,7 +73,7 @@ def view_in_3d(
         OutputError: If ``path`` cannot be written.
     """
     check_no_units(pos=pos, boxsize=boxsize, catalogue=catalogue, columns=dict(columns or {}))
-    for name, value in (("most_particles", most_particles), ("most_halos", most_halos)):
+    for name, value in (("max_particles", max_particles), ("max_halos", max_halos)):
         if value < 0:
             raise ValueError(f"{name} is {value}; it must be at least 0.")
     check_view(path)
@@ -79,11 +81,11 @@ def view_in_3d(
 
     points, box = _in_box(_checked(pos), boxsize)
     figure = Figure(layout=_layout(title, length_unit))
-    figure.add_trace(_particles(points, most_particles))
+    figure.add_trace(_particles(points, max_particles))
     if box is not None:
         figure.add_trace(_edges(box))
     if catalogue is not None:
-        figure.add_traces(_halos(squeeze_catalogue(catalogue), dict(columns or {}), boxsize, most_halos, mass_unit))
+        figure.add_traces(_halos(squeeze_catalogue(catalogue), dict(columns or {}), boxsize, max_halos, mass_unit))
     _write(figure, path, title or "particles and haloes")
     return figure
 

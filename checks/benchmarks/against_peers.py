@@ -182,7 +182,7 @@ def pair_cases(path: Path | None) -> Iterator[Case]:
     for mode, bins_b, what in (("r", 0, "20 bins"), ("rp_pi", 40, "(rp, pi) 20 x 40"), ("s_mu", 40, "(s, mu) 20 x 40")):
         seconds_b = {"r": None, "rp_pi": np.arange(41.0), "s_mu": np.arange(41) / 40}[mode]
         for weight, how in ((None, ""), (np.random.default_rng(4).random(len(pos), np.float32), " with weights")):
-            ours = pairs(pos, edges, box, mode=mode, edges_b=seconds_b, weight=weight)
+            ours = pairs(pos, edges, box, mode=mode, edges_b=seconds_b, weights=weight)
             there = peers.corrfunc(pos, edges, box, mode, bins_b, weight)
             yield Case(f"pair counts 1e+06{how}, {what}", ours, "Corrfunc", there, 1.5)
     pos, boxsize = snapshot_positions(path)
@@ -206,7 +206,7 @@ def pair_cases_in_both_precisions() -> Iterator[Case]:
         for mode, bins_b, heavy in (("r", 0, False), ("rp_pi", 40, False), ("s_mu", 40, False), ("rp_pi", 40, True)):
             seconds_b = {"r": None, "rp_pi": np.arange(41.0), "s_mu": np.arange(41) / 40}[mode]
             given = weight if heavy else None
-            ours = pairs(inside, edges, box, mode=mode, edges_b=seconds_b, weight=given)
+            ours = pairs(inside, edges, box, mode=mode, edges_b=seconds_b, weights=given)
             name = f"pair counts of a clustered box, {mode}, {kind}{', weights' if heavy else ''}"
             aim = 1.5 if dtype is np.float64 and not heavy else 2.0
             yield Case(name, ours, "Corrfunc", peers.corrfunc(inside, edges, box, mode, bins_b, given), aim)

@@ -1,5 +1,7 @@
 """Compute derived quantities per catalogue row (group or sphere): shapes, spins, dispersions, concentrations."""
 
+from __future__ import annotations
+
 import math
 from typing import Any, NamedTuple
 
@@ -15,7 +17,7 @@ from ..data import FofCatalogue
 from ..derivatives import norm, ratio
 from ..jax_ext import is_concrete, with_twins
 from ..overdensity import SphereProperties
-from ..particles import check_no_unit, check_representable
+from ..particles import Array, check_no_unit, check_representable
 
 Rows = FofCatalogue | SphereProperties  # of groups or spheres
 
@@ -132,9 +134,7 @@ def inertia_tensor(cata: Rows) -> jax.Array:
 
 
 @with_twins({"cata": P(-1), "mass": P(-1), "radius": P(-1), "gravity": P(), "scale_factor": P()}, P(-1))
-def spin(
-    cata: Rows, mass: ArrayLike, radius: ArrayLike, gravity: ArrayLike, *, scale_factor: ArrayLike = 1.0
-) -> jax.Array:
+def spin(cata: Rows, mass: ArrayLike, radius: Array, gravity: ArrayLike, *, scale_factor: ArrayLike = 1.0) -> jax.Array:
     """Compute the spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
 
     Args:
@@ -189,7 +189,7 @@ def spin(
 
 
 @with_twins({"mass": P(-1), "radius": P(-1), "vmax": P(-1), "gravity": P()}, P(-1))
-def concentration(mass: ArrayLike, radius: ArrayLike, vmax: ArrayLike, *, gravity: ArrayLike = 1.0) -> jax.Array:
+def concentration(mass: ArrayLike, radius: Array, vmax: ArrayLike, *, gravity: ArrayLike = 1.0) -> jax.Array:
     """Compute halo concentrations from the largest circular velocity (Prada et al. 2012, MNRAS 423, 3018, eqs 8-10).
 
     The result is the c of the profile of Navarro, Frenk & White (1997, ApJ 490, 493) that has the same ratio of

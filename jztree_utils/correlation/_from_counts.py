@@ -1,5 +1,7 @@
 """Correlation functions from existing pair counts, for example from many devices or processes."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 
@@ -42,8 +44,8 @@ def xi_from_counts(
             counts. At least 2, in 1 to 3 dimensions.
         **others: Further counts: ``rr``, pairs within the randoms, or of the randoms of both tracers; ``dr``, pairs of
             the data and the randoms (of the second tracer, if it has its own); for two tracers ``rd``, pairs of the
-            randoms and the second data, in any order. Further totals: ``randoms``; for two tracers ``data_b``, and
-            ``randoms_b`` if the second tracer has its own randoms.
+            randoms and the second data, in any order. Further totals: ``randoms``; for two tracers ``queries``, and
+            ``query_randoms`` if the second tracer has its own randoms.
 
     Returns:
         Values ``(b,)``, with the edges and the numbers of pairs.
@@ -231,6 +233,13 @@ def _parts(per_side: Any, box: np.ndarray | None, counts: Counts) -> BoxParts | 
             f"the counts have {regions or 'no'} regions and per_side is {per_side}; without randoms, a jackknife needs "
             "the regions of cube_regions(part, 0, boxsize, per_side) and the same per_side, or neither."
         )
+    for name, total in counts.sets.items():
+        if total.corners is not None and not parts.has(total.corners):
+            raise ValueError(
+                f"the regions of {name} do not fit its particles: some particles are in other parts of the box than "
+                "their region; pass cube_regions(part, 0, boxsize, per_side) of the same particles to pair_counts and "
+                "totals."
+            )
     return parts
 
 

@@ -1,5 +1,7 @@
 """Correlation functions of particles."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -28,15 +30,15 @@ def xi(
         boxsize: Periodic length, or one per dimension; 0 or None means open.
         randoms: Random particles in the same volume. None: the box is periodic, and the number of random pairs is
             computed.
-        **options: ``weight`` and ``randoms_weight``, ``(n,)``; ``region``, ``randoms_region`` and ``num_regions`` for a
-            jackknife; see `jztree.radius.pair_counts`. ``per_side``: a jackknife without randoms, which leaves out each
-            of the ``per_side**d`` equal parts of the box; 2 or more, in 1 to 3 dimensions. ``part_b``, ``weight_b`` and
-            ``region_b``: a second tracer; the result is then the cross-correlation of both. ``randoms_b``,
-            ``randoms_weight_b`` and ``randoms_region_b``: randoms for the second tracer; None means the same randoms
-            for both. ``estimator``: ``"landy_szalay"``, the
-            default, or ``"natural"``, ``DD / RR - 1``. ``separation=True`` also computes the mean separation of the
-            pairs in each bin; see `mean_separations`. ``progress=True`` reports the progress of the counts on standard
-            error; see `jztree_utils.progress`.
+        **options: ``weights`` and ``random_weights``, ``(n,)``; ``regions``, ``random_regions`` and ``num_regions`` for
+            a jackknife; see `jztree.radius.pair_counts`. ``per_side``: a jackknife without randoms, which leaves out
+            each of the ``per_side**d`` equal parts of the box; 2 or more, in 1 to 3 dimensions. ``queries``,
+            ``query_weights`` and ``query_regions``: a second tracer; the result is then the cross-correlation of both.
+            ``query_randoms``, ``query_random_weights`` and ``query_random_regions``: randoms for the second tracer;
+            None means the same randoms for both. ``estimator``: ``"landy_szalay"``, the default, or ``"natural"``,
+            ``DD / RR - 1``. ``separations=True`` also computes the mean separation of the pairs in each bin; see
+            `mean_separations`. ``progress=True`` reports the progress of the counts on standard error; see
+            `jztree_utils.progress`.
 
     Returns:
         Values ``(b,)``, with the edges and the numbers of pairs.

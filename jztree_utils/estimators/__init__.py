@@ -18,6 +18,8 @@ Each new number of neighbours, and each new padded size of the sample set (see `
 which takes about a second.
 """
 
+from __future__ import annotations
+
 import numbers
 from typing import Any, Self
 

@@ -1,5 +1,7 @@
 """Validation of the arguments of the estimators."""
 
+from __future__ import annotations
+
 import numbers
 import warnings
 from typing import Any, NamedTuple

@@ -1,5 +1,7 @@
 """HDBSCAN* with the interface of scikit-learn, from minimum spanning trees."""
 
+from __future__ import annotations
+
 import numbers
 from dataclasses import replace
 from typing import Any, Self

@@ -7,6 +7,8 @@ of the user, or the rounding error of float64. The terms are divided by that of 
 underflow far from all samples.
 """
 
+from __future__ import annotations
+
 import math
 import numbers
 from collections.abc import Callable

@@ -1,5 +1,7 @@
 """Selection of clusters from a condensed tree."""
 
+from __future__ import annotations
+
 import numbers
 from dataclasses import dataclass
 from typing import Any

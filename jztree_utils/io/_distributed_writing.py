@@ -4,6 +4,8 @@ Every rank writes its own data. If a single rank raised an error, the others wou
 ranks first share errors, then remove the files written so far, and then all raise.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path

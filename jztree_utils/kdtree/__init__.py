@@ -8,6 +8,8 @@ Each new number of neighbours compiles again, which takes about a second. Points
 that are compiled: a power of 4, above 4096 a power of 2, and above 65536 an eighth of one.
 """
 
+from __future__ import annotations
+
 import itertools
 import numbers
 import operator
@@ -166,7 +168,7 @@ class KDTree:
             lists[row] = sorted(index[splits[row] : splits[row + 1]].tolist())
         return lists.reshape(shape) if shape else lists[0]
 
-    def query_ball_tree(self, other: "KDTree", r: float, p: float = 2.0, eps: float = 0) -> list[list[int]]:
+    def query_ball_tree(self, other: KDTree, r: float, p: float = 2.0, eps: float = 0) -> list[list[int]]:
         """Return, for each point of this tree, the sorted rows of ``other`` within ``r``."""
         del eps
         _check_metric(p)
@@ -189,7 +191,7 @@ class KDTree:
 
     def count_neighbors(
         self,
-        other: "KDTree",
+        other: KDTree,
         r: ArrayLike,
         p: float = 2.0,
         weights: ArrayLike | tuple[ArrayLike | None, ArrayLike | None] | None = None,
@@ -223,7 +225,7 @@ class KDTree:
         return counts if np.ndim(r) else counts[0] if weights is not None else int(counts[0])
 
     def sparse_distance_matrix(
-        self, other: "KDTree", max_distance: float, p: float = 2.0, output_type: str = "dok_matrix"
+        self, other: KDTree, max_distance: float, p: float = 2.0, output_type: str = "dok_matrix"
     ) -> Any:
         """Return the distances of the pairs, one point of each tree, within ``max_distance``.
 
@@ -263,7 +265,7 @@ class KDTree:
             raise ValueError(f"x must consist of vectors of length {self.m} but has shape {points.shape}.")
         return points.reshape(-1, self.m)
 
-    def _points_of(self, other: "KDTree") -> PointSearch:
+    def _points_of(self, other: KDTree) -> PointSearch:
         """Return the points of another tree, in the box of this one, like SciPy."""
         if not isinstance(other, KDTree):
             raise TypeError(f"other has type {type(other).__name__}; it must be a jztree_utils.kdtree.KDTree.")
@@ -272,7 +274,7 @@ class KDTree:
         mine, theirs = (np.zeros(self.m) if tree.boxsize is None else tree.boxsize for tree in (self, other))
         return other._search if np.array_equal(mine, theirs) else PointSearch(other.data, self.boxsize)
 
-    def _both_weights(self, other: "KDTree", weights: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _both_weights(self, other: KDTree, weights: Any) -> tuple[np.ndarray, np.ndarray]:
         if not isinstance(weights, (tuple, list)):
             if other is not self:
                 raise ValueError("Two different trees are used. Specify weights for both in a tuple.")

@@ -1,5 +1,7 @@
 """Point searches in float64, in any mode of JAX: the common part of `kdtree` and `estimators`."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterator
 from typing import Any

@@ -1,5 +1,7 @@
 """Query points for statistics of neighbours, made block by block."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, Protocol
 

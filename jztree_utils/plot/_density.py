@@ -1,5 +1,7 @@
 """The projected density of particles, with circles around groups."""
 
+from __future__ import annotations
+
 # ruff: noqa: PLC0415 - matplotlib is optional
 import math
 import textwrap
@@ -52,7 +54,7 @@ def plot_density(
     redshift: float | None = None,
     circles: str = "",
     title: str = "",
-) -> "Figure":
+) -> Figure:
     """Plot the projected density of particles, in units of its mean, with circles around the largest groups.
 
     Args:
@@ -117,7 +119,7 @@ def plot_halos(
     redshift: float | None = None,
     circles: str = "",
     title: str = "",
-) -> "Figure":
+) -> Figure:
     """Plot the projected density with circles around the largest groups, and the distribution of group sizes.
 
     Args:
@@ -257,7 +259,7 @@ def view_of(pos: ArrayLike, boxsize: ArrayLike | None, axes: tuple[int, int]) ->
 
 
 def draw(
-    ax: "Axes",
+    ax: Axes,
     view: View,
     mass: ArrayLike | None,
     bins: int | None,
@@ -318,7 +320,7 @@ def _count(view: View, weight: np.ndarray | None, shape: np.ndarray, chosen: np.
     return sums.reshape(shape)
 
 
-def _draw_density(ax: "Axes", view: View, mass: ArrayLike | None, bins: int) -> None:
+def _draw_density(ax: Axes, view: View, mass: ArrayLike | None, bins: int) -> None:
     from matplotlib.colors import LogNorm
 
     sums = _project(view, mass, bins)
@@ -343,7 +345,7 @@ def _draw_density(ax: "Axes", view: View, mass: ArrayLike | None, bins: int) -> 
     ax.figure.colorbar(ax.images[0], ax=ax, label=label, pad=0.02)
 
 
-def _draw_circles(ax: "Axes", view: View, catalogue: FofCatalogue, number: int) -> None:
+def _draw_circles(ax: Axes, view: View, catalogue: FofCatalogue, number: int) -> None:
     from matplotlib.collections import PatchCollection
     from matplotlib.lines import Line2D
     from matplotlib.patches import Circle

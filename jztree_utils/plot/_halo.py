@@ -1,5 +1,7 @@
 """Plots of one halo with its spheres."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,7 @@ def plot_halo(
     mass_unit: str = "",
     redshift: float | None = None,
     title: str = "",
-) -> "Figure":
+) -> Figure:
     """Plot the matter around one halo, and its spheres.
 
     The picture shows a cube around the centre, 1.3 times as wide as the largest sphere, projected along all dimensions

@@ -1,5 +1,7 @@
 """Plots of the distances to neighbours, compared with random particles."""
 
+from __future__ import annotations
+
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +34,7 @@ def plot_neighbour_distances(
     number_density: float | None = None,
     length_unit: str = "",
     title: str = "",
-) -> "Figure":
+) -> Figure:
     """Plot the distribution of distances to some of the nearest neighbours, and the one for random particles.
 
     Solid lines show the data, dashed lines the expectation for a Poisson process of the same mean density: the number
@@ -98,7 +100,7 @@ def _some(number: int) -> list[int]:
 
 
 def _draw_neighbour(
-    ax: "Axes", radius: np.ndarray, number: int, ndim: int, number_density: float | None, colour: str
+    ax: Axes, radius: np.ndarray, number: int, ndim: int, number_density: float | None, colour: str
 ) -> None:
     apart = radius[radius > 0]  # the logarithm of 0 is undefined
     if len(apart):
@@ -119,7 +121,7 @@ def _draw_neighbour(
         ax.plot(r[seen], expected[seen], "--", color=colour, linewidth=1.4)
 
 
-def _zoom(ax: "Axes") -> None:
+def _zoom(ax: Axes) -> None:
     """Limit the axes to the region in which curves are above a thousandth of the highest."""
     curves = [np.asarray(line.get_xydata()) for line in ax.lines]
     top = max((curve[:, 1].max() for curve in curves), default=1.0)

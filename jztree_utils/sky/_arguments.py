@@ -9,8 +9,9 @@ from jztree.data import check_no_units
 
 from ..correlation import real_numbers
 
-OTHER = ("ra_b", "dec_b")
-_BOTH = "ra_b and dec_b are the coordinates of the other catalogue; give both, or neither."
+QUERIES = ("query_ra", "query_dec")
+SOURCES = ("source_ra", "source_dec")
+_BOTH = "{} and {} are the coordinates of the other catalogue; give both, or neither."
 
 
 def checked_directions(ra: Any, dec: Any, names: tuple[str, str] = ("ra", "dec")) -> tuple[np.ndarray, np.ndarray]:
@@ -31,11 +32,11 @@ def checked_directions(ra: Any, dec: Any, names: tuple[str, str] = ("ra", "dec")
     return ra, dec
 
 
-def checked_others(ra: Any, dec: Any) -> tuple[np.ndarray, np.ndarray] | None:
+def checked_others(ra: Any, dec: Any, names: tuple[str, str]) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the directions of the other catalogue, or None. Raises TypeError or ValueError if they are invalid."""
     if (ra is None) != (dec is None):
-        raise ValueError(_BOTH)
-    return None if ra is None else checked_directions(ra, dec, OTHER)
+        raise ValueError(_BOTH.format(*names))
+    return None if ra is None else checked_directions(ra, dec, names)
 
 
 def in_degrees(values: Any) -> Any:

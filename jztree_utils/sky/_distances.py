@@ -1,5 +1,7 @@
 """Comoving distances from redshifts and back, with the cosmology of the user."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,7 @@ def _first(function: Any) -> inspect.Parameter:
 
 
 def _accepts_index(function: Any) -> bool:
-    return jz.Index in typing.get_args(_first(function).annotation)
+    return "Index" in str(_first(function).annotation).split(" | ")
 
 
 SEARCHES = [name for name in CALLS if _accepts_index(_function(name))]

@@ -339,6 +339,34 @@ def test_missing_files_are_reported_without_jax(arguments, tmp_path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("fof", "No snapshot was given"),
+        ("fof sample --rlink -1", "--rlink is -1; it must be finite"),
+        ("fof sample --scan-b 0.1", "--scan-b is 0.1; it must be"),
+        ("fof sample --b 20", "--b is 20"),
+        ("fof sample --overdensity x", "--overdensity is x"),
+        ("fof sample --boxsize x", "--boxsize is x"),
+        ("fof sample --unit-mass x", "--unit-mass is x"),
+        ("knn sample -k 0", "-k is 0; it must be at least 1"),
+        ("hdbscan sample --min-samples 0", "--min-samples is 0"),
+        ("xi sample --bins 3", "--bins is 3; it must be"),
+        ("xi sample --projected -1", "--projected is -1"),
+        ("convert", "convert needs an input file"),
+        ("plot", "plot needs a kind"),
+        ("plot halos sample", "plot halos needs the groups"),
+        ("plot density sample --slab 3", "--slab is 3"),
+        ("view sample", "view needs the name"),
+    ],
+)
+def test_wrong_arguments_are_reported_without_jax(command, words) -> None:
+    run = f"import sys; from jztree_utils.cli import main; assert main({command.split()}) == 2"
+    code = f"{run}; assert 'jax' not in sys.modules"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.startswith(f"jztree: error: {words}")
+
+
 def test_missing_file_of_several_processes_is_reported_after_they_have_joined(monkeypatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     check_inputs(Namespace(snapshot=["nowhere.hdf5"]))  # raises nothing

@@ -52,7 +52,7 @@ def fractions(a: Set, b: Set, function: str, weighted: bool) -> np.ndarray:
 def expected(sets: dict[str, Set], function: str, weighted: bool = True, natural: bool = False) -> np.ndarray:
     """Return the function by its definition; no cell may be without random pairs."""
     data, randoms = sets["data"], sets["randoms"]
-    other, others = sets.get("data_b", data), sets.get("randoms_b", randoms)
+    other, others = sets.get("queries", data), sets.get("query_randoms", randoms)
     dd, dr, rd, rr = (
         fractions(a, b, function, weighted)
         for a, b in ((data, other), (data, others), (randoms, other), (randoms, others))
@@ -105,7 +105,7 @@ def test_natural_estimator_without_weights(tracer: str, function: str) -> None:
 
 @FUNCTION
 def test_cross_correlation_in_a_periodic_box(function: str) -> None:
-    a, b = SETS["data"], SETS["data_b"]
+    a, b = SETS["data"], SETS["queries"]
     apart = a.pos[:, None].astype(np.float64) - b.pos
     apart -= np.rint(apart)
     distance = np.sqrt((apart**2).sum(axis=-1))
@@ -115,13 +115,13 @@ def test_cross_correlation_in_a_periodic_box(function: str) -> None:
     dd = np.histogram(first[inside], EDGES, weights=weight[inside])[0] / weight.sum()
     height = 2 * ALONG[-1] if function == "wp" else 1.0
     volume = np.pi * np.diff(EDGES**2) * height if function == "wp" else 4 / 3 * np.pi * np.diff(EDGES**3)
-    options = {"part_b": b.pos, "weight": a.weight, "weight_b": b.weight, "boxsize": 1.0}
+    options = {"queries": b.pos, "weights": a.weight, "query_weights": b.weight, "boxsize": 1.0}
     found = OF_PARTICLES[function](part=a.pos, edges=EDGES, **options)
     value = found.value[0] if function == "multipoles" else found.value
     np.testing.assert_allclose(value, (dd / volume - 1) * height, rtol=1e-6)
     cross = {"queries": b.pos, "weights": a.weight, "query_weights": b.weight, "boxsize": 1.0}
     counts = pair_counts(a.pos, EDGES, **cross, **BINS[function])
-    same = FROM_COUNTS[function](counts, totals(a.pos, a.weight), EDGES, [1.0] * 3, data_b=totals(b.pos, b.weight))
+    same = FROM_COUNTS[function](counts, totals(a.pos, a.weight), EDGES, [1.0] * 3, queries=totals(b.pos, b.weight))
     np.testing.assert_array_equal(same.value, found.value)
 
 
@@ -153,7 +153,7 @@ def test_counts_of_devices_give_the_same_estimates(ndev: int) -> None:
         chosen = {name: sums[name] for name in TRACERS[tracer]}
         counts = given_counts(TRACERS[tracer], of_devices)
         found = multipoles_from_counts(**counts, **chosen, edges=EDGES, cosines=COSINES)
-        same = OF_PARTICLES["multipoles"](edges=EDGES, separation=True, **options_of(TRACERS[tracer]))
+        same = OF_PARTICLES["multipoles"](edges=EDGES, separations=True, **options_of(TRACERS[tracer]))
         for name in ("value", "samples", "error", "separation"):
             np.testing.assert_allclose(getattr(found, name), getattr(same, name), rtol=1e-9, err_msg=name)
 
@@ -199,16 +199,19 @@ def warned(call: Callable[[], Correlation], *words: str) -> Correlation:
 
 
 ALL_NAN: dict[str, tuple[dict[str, Any], str]] = {
-    "no second data": ({"part_b": SETS["data_b"].pos[:0]}, "the second data hold 0 particles, but a pair needs one of"),
+    "no second data": (
+        {"queries": SETS["queries"].pos[:0]},
+        "the second data hold 0 particles, but a pair needs one of",
+    ),
     "weights that cancel": (
-        {"weight_b": np.resize(np.float32([1, -1]), 250)},
+        {"query_weights": np.resize(np.float32([1, -1]), 250)},
         "the weights of the second data sum to 0",
     ),
     "random weights that cancel": (
-        {"randoms_weight_b": np.resize(np.float32([1, -1]), 450)},
+        {"query_random_weights": np.resize(np.float32([1, -1]), 450)},
         "the weights of the second randoms sum to 0",
     ),
-    "disjoint randoms": ({"randoms_b": SETS["randoms_b"].pos + 7}, "no bin has a pair of data and randoms"),
+    "disjoint randoms": ({"query_randoms": SETS["query_randoms"].pos + 7}, "no bin has a pair of data and randoms"),
 }
 
 
@@ -219,7 +222,7 @@ def test_undefined_cross_correlations_give_nan_and_one_warning(why: str, functio
     options = options_of(TRACERS["cross"], regions=False, weighted=False) | wrong
     if why == "disjoint randoms":
         # Some random pairs of both tracers exist, but none of the data and the second randoms.
-        options["randoms"] = np.concatenate([options["randoms"], options["randoms_b"]])
+        options["randoms"] = np.concatenate([options["randoms"], options["query_randoms"]])
     found = warned(
         lambda: OF_PARTICLES[function](edges=EDGES, **options), "is NaN in bins 0 to 1 (0.05 to 0.3)", reason
     )
@@ -227,7 +230,7 @@ def test_undefined_cross_correlations_give_nan_and_one_warning(why: str, functio
 
 
 def test_one_particle_of_each_tracer_is_enough() -> None:
-    found = xi(np.array([[0.5, 0.5, 0.5]]), [0.1, 0.3], 1.0, part_b=np.array([[0.5, 0.5, 0.7]]))
+    found = xi(np.array([[0.5, 0.5, 0.5]]), [0.1, 0.3], 1.0, queries=np.array([[0.5, 0.5, 0.7]]))
     np.testing.assert_allclose(found.value, 1 / (4 / 3 * np.pi * (0.3**3 - 0.1**3)) - 1)
     assert found.pairs.tolist() == [1]
 

@@ -42,15 +42,15 @@ ALL_NAN: dict[str, tuple[dict[str, Any], str]] = {
     "no particles": ({"part": DATA[:0], "randoms": RANDOMS}, "the data hold 0 particles"),
     "no randoms": ({"randoms": RANDOMS[:0]}, "the randoms hold 0 particles"),
     "one random particle": ({"randoms": RANDOMS[:1]}, "the randoms hold 1 particle"),
-    "weights that cancel": ({"randoms": RANDOMS, "weight": BALANCED}, "the weights of the data sum to 0"),
-    "weights that cancel in a box": ({"boxsize": 1.0, "weight": BALANCED}, "the weights of the data sum to 0"),
-    "weights of 0": ({"boxsize": 1.0, "weight": np.zeros(90)}, "the weights of the data sum to 0"),
+    "weights that cancel": ({"randoms": RANDOMS, "weights": BALANCED}, "the weights of the data sum to 0"),
+    "weights that cancel in a box": ({"boxsize": 1.0, "weights": BALANCED}, "the weights of the data sum to 0"),
+    "weights of 0": ({"boxsize": 1.0, "weights": np.zeros(90)}, "the weights of the data sum to 0"),
     "one weight that is not 0": (
-        {"randoms": RANDOMS, "weight": np.eye(1, 90, 7)[0]},
+        {"randoms": RANDOMS, "weights": np.eye(1, 90, 7)[0]},
         "the products of the weights of all pairs of the data sum to 0",
     ),
     "randoms whose weights cancel": (
-        {"randoms": RANDOMS, "randoms_weight": np.resize([0.1, 0.2, -0.3], 300)},
+        {"randoms": RANDOMS, "random_weights": np.resize([0.1, 0.2, -0.3], 300)},
         "the weights of the randoms sum to 0",
     ),
     "randoms that do not overlap the data": ({"randoms": RANDOMS + 2}, "no bin has a pair of data and randoms"),
@@ -77,7 +77,7 @@ def test_weights_that_sum_to_rounding_give_nan(function: str) -> None:
     weight = np.random.default_rng(3).random(90).astype(np.float32)
     weight -= weight.mean()
     assert weight.sum() != 0
-    warned(lambda: FUNCTIONS[function](DATA, EDGES, 1.0, weight=weight), "the weights of the data sum to 0")
+    warned(lambda: FUNCTIONS[function](DATA, EDGES, 1.0, weights=weight), "the weights of the data sum to 0")
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -94,7 +94,7 @@ def test_bin_without_random_pairs_is_nan_and_named(function: str) -> None:
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_defined_estimates_do_not_warn(function: str) -> None:
-    regions = {"region": np.arange(90) % 3, "randoms_region": np.arange(2000) % 3, "num_regions": 3}
+    regions = {"regions": np.arange(90) % 3, "random_regions": np.arange(2000) % 3, "num_regions": 3}
     found = FUNCTIONS[function](DATA, EDGES, randoms=uniform(2000, 4), **regions)
     assert np.isfinite(found.value).all()
     assert np.isfinite(found.covariance).all()
@@ -176,10 +176,10 @@ def test_samples_without_random_pairs_are_nan_and_named(weighted: bool) -> None:
     near = rng.random((40, 3)) * 0.01
     far = np.stack(np.meshgrid(*[np.arange(5.0)] * 3), axis=-1).reshape(-1, 3) + 1
     data, randoms = np.concatenate([near[:15], far]), np.concatenate([near[15:], far + 0.5])
-    region, randoms_region = (np.r_[np.ones(n, int), np.arange(125) % 2 * 2] for n in (15, 25))
-    options = {"region": region, "randoms_region": randoms_region, "num_regions": 3}
+    region, random_regions = (np.r_[np.ones(n, int), np.arange(125) % 2 * 2] for n in (15, 25))
+    options = {"regions": region, "random_regions": random_regions, "num_regions": 3}
     if weighted:
-        options |= {"weight": rng.random(140) + 0.1, "randoms_weight": rng.random(150) + 0.1}
+        options |= {"weights": rng.random(140) + 0.1, "random_weights": rng.random(150) + 0.1}
     found = warned(
         lambda: xi(data, [0.001, 0.1, 2.0], randoms=randoms, **options),
         "Without region 1, xi is NaN in bin 0 (0.001 to 0.1), and so is the covariance.",
@@ -192,11 +192,11 @@ def test_samples_without_random_pairs_are_nan_and_named(weighted: bool) -> None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_empty_regions_are_named_and_omitted(function: str) -> None:
     randoms = uniform(2000, 4)
-    region, randoms_region = np.arange(90) % 3, np.arange(2000) % 3
+    region, random_regions = np.arange(90) % 3, np.arange(2000) % 3
     full = FUNCTIONS[function](
-        DATA, EDGES, randoms=randoms, region=region, randoms_region=randoms_region, num_regions=3
+        DATA, EDGES, randoms=randoms, regions=region, random_regions=random_regions, num_regions=3
     )
-    options = {"region": 2 * region, "randoms_region": 2 * randoms_region, "num_regions": 7}
+    options = {"regions": 2 * region, "random_regions": 2 * random_regions, "num_regions": 7}
     found = warned(
         lambda: FUNCTIONS[function](DATA, EDGES, randoms=randoms, **options),
         "There are no particles in regions 1, 3 and 5 to 6; the covariance is that of the other regions.",
@@ -207,7 +207,7 @@ def test_empty_regions_are_named_and_omitted(function: str) -> None:
 
 
 def test_one_region_that_holds_everything_has_no_covariance() -> None:
-    options = {"region": np.zeros(90, int), "randoms_region": np.zeros(2000, int), "num_regions": 2}
+    options = {"regions": np.zeros(90, int), "random_regions": np.zeros(2000, int), "num_regions": 2}
     found = warned(
         lambda: xi(DATA, EDGES, randoms=uniform(2000, 4), **options),
         "Without region 0, xi is NaN in bins 0 to 2 (0.02 to 0.2), and so is the covariance.",

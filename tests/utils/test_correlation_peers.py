@@ -34,12 +34,12 @@ def test_box_equals_corrfunc() -> None:
     theory = pytest.importorskip("Corrfunc.theory")
     data = sets()[0]
     theirs = theory.xi(BOX, 1, EDGES, *data.T, output_ravg=True)
-    found = xi(data, EDGES, BOX, separation=True)
+    found = xi(data, EDGES, BOX, separations=True)
     np.testing.assert_array_equal(found.pairs, theirs["npairs"])
     np.testing.assert_allclose(found.value, theirs["xi"], rtol=1e-12)
     np.testing.assert_allclose(found.separation, theirs["ravg"], rtol=1e-12)
     theirs = theory.wp(BOX, 20.0, 1, EDGES, *data.T, output_rpavg=True)
-    found = wp(data, EDGES, 20.0, BOX, num_pi=20, separation=True)
+    found = wp(data, EDGES, 20.0, BOX, num_pi=20, separations=True)
     np.testing.assert_allclose(found.value, theirs["wp"], rtol=1e-12)
     np.testing.assert_allclose(found.separation, theirs["rpavg"], rtol=1e-12)
 
@@ -59,9 +59,9 @@ def test_randoms_equal_corrfunc_apart_from_the_numbers_of_pairs() -> None:
     np.testing.assert_allclose(xi(data, EDGES, randoms=randoms).value, theirs, rtol=1e-10)
     cross = (pairs(data, other), dr, pairs(other, randoms), rr * of_pairs(m))
     theirs = utils.convert_3d_counts_to_cf(n, p, m, m, *cross)
-    found = xi(data, EDGES, randoms=randoms, part_b=other)
+    found = xi(data, EDGES, randoms=randoms, queries=other)
     np.testing.assert_allclose(found.value, theirs, rtol=1e-10)
-    same = xi_from_counts(cross[0], n, EDGES, data_b=p, randoms=m, dr=dr, rd=cross[2], rr=rr.astype(np.int64))
+    same = xi_from_counts(cross[0], n, EDGES, queries=p, randoms=m, dr=dr, rd=cross[2], rr=rr.astype(np.int64))
     np.testing.assert_array_equal(same.value, found.value)
 
 
@@ -81,7 +81,7 @@ def test_randoms_equal_treecorr_apart_from_the_numbers_of_pairs() -> None:
     sums = weight.astype("f8").sum(), (weight.astype("f8") ** 2).sum()
     dd.tot *= 1 - sums[1] / sums[0] ** 2
     rr.tot /= of_pairs(len(randoms))
-    found = xi(data, EDGES, randoms=randoms, weight=weight, separation=True)
+    found = xi(data, EDGES, randoms=randoms, weights=weight, separations=True)
     np.testing.assert_allclose(found.value, dd.calculateXi(rr=rr, dr=dr)[0], rtol=1e-9)
     np.testing.assert_array_equal(found.pairs, 2 * dd.npairs)
     np.testing.assert_allclose(found.separation, dd.meanr, rtol=1e-9)
@@ -111,7 +111,7 @@ def test_box_equals_halotools_apart_from_the_number_of_pairs() -> None:
     theirs = mock_observables.tpcf(data, EDGES, period=BOX)
     np.testing.assert_allclose((1 + xi(data, EDGES, BOX).value) / of_pairs(n), 1 + theirs, rtol=1e-9)
     crossed = mock_observables.tpcf(data, EDGES, sample2=other, period=BOX, do_auto=False)
-    np.testing.assert_allclose(xi(data, EDGES, BOX, part_b=other).value, crossed, rtol=1e-9)
+    np.testing.assert_allclose(xi(data, EDGES, BOX, queries=other).value, crossed, rtol=1e-9)
     theirs = mock_observables.tpcf(data, EDGES, randoms=randoms, estimator="Natural")
     found = xi(data, EDGES, randoms=randoms, estimator="natural")
     np.testing.assert_allclose((1 + found.value) * of_pairs(m) / of_pairs(n), 1 + theirs, rtol=1e-9)

@@ -4,6 +4,7 @@ Mutual reachability distances have ties. So several minimum spanning trees exist
 scikit-learn therefore gets the tree that the library found.
 """
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -294,9 +295,9 @@ def test_invalid_arguments_raise(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"box": "abc"}, TypeError, "^box is 'abc'"),
-        ({"box": -1.0}, ValueError, "^box is -1.0; lengths must be finite and positive"),
-        ({"samples": np.full((9, 2), np.nan)}, ValueError, r"samples must be finite, of shape \(n, d\)"),
+        ({"boxsize": "abc"}, TypeError, "^boxsize is 'abc'"),
+        ({"boxsize": -1.0}, ValueError, "^boxsize is -1.0; lengths must be finite and positive"),
+        ({"points": np.full((9, 2), np.nan)}, ValueError, r"points must be finite, of shape \(n, d\)"),
         ({"labels": np.zeros(8, int)}, ValueError, r"labels have the shape \(8,\); it must be \(9,\)"),
         ({"labels": np.zeros(9)}, TypeError, "labels have the dtype float64; they must be integers"),
         ({"weights": np.ones(8)}, ValueError, r"weights have the shape \(8,\); it must be \(9,\)"),
@@ -307,10 +308,10 @@ def test_invalid_arguments_raise(options: dict[str, Any], message: str) -> None:
 )
 def test_invalid_arguments_of_centres_raise(change: dict[str, Any], error: type[Exception], message: str) -> None:
     rng = np.random.default_rng(0)
-    arguments: dict[str, Any] = {"samples": rng.random((9, 2)), "labels": np.zeros(9, int), "box": None} | change
+    arguments: dict[str, Any] = {"points": rng.random((9, 2)), "labels": np.zeros(9, int), "boxsize": None} | change
     weights, centres = arguments.pop("weights", np.ones(9)), arguments.pop("centres", np.zeros((1, 2)))
     if "centres" not in change:
-        for find in (centroids, medoids):
+        for find in (centroids, functools.partial(medoids, of_euclidean=np.asarray)):
             with pytest.raises(error, match=message):
                 find(weights=weights, **arguments)
     if "weights" not in change:

@@ -70,8 +70,8 @@ def test_mean_separations_by_their_definition(cross: bool) -> None:
     for box in (None, 1.0):
         for name, options in BINS.items():
             bins = {"mode": name} | options
-            more = {"part_b": b, "weight_b": weights[1]} if cross else {}
-            found = mean_separations(a, EDGES, box, weight=weights[0], **more, **bins)
+            more = {"queries": b, "query_weights": weights[1]} if cross else {}
+            found = mean_separations(a, EDGES, box, weights=weights[0], **more, **bins)
             means, numbers = brute(a, b, [one.astype(np.float64) for one in weights], box, **bins)
             np.testing.assert_allclose(found, means, rtol=1e-12, err_msg=name)
             count = np.asarray(pair_counts(a, EDGES, boxsize=box, queries=b if cross else None, **bins).count)
@@ -98,11 +98,11 @@ def test_functions_return_the_mean_separation_on_request() -> None:
     a, b = points(160, 1) % 1, points(120, 2) % 1
     one, two = np.ones(160), np.ones(120)
     assert xi(a, EDGES, 1.0).separation is None
-    np.testing.assert_allclose(xi(a, EDGES, 1.0, separation=True).separation, brute(a, a, [one, one], 1.0)[0])
-    found = wp(a, EDGES, 0.3, 1.0, num_pi=3, part_b=b, los=1, separation=True)
+    np.testing.assert_allclose(xi(a, EDGES, 1.0, separations=True).separation, brute(a, a, [one, one], 1.0)[0])
+    found = wp(a, EDGES, 0.3, 1.0, num_pi=3, queries=b, los=1, separations=True)
     means = brute(a, b, [one, two], 1.0, "rp_pi", np.array([0, 0.3]), 1)[0]
     np.testing.assert_allclose(found.separation, means)
-    found = multipoles(a, EDGES, 1.0, num_mu=4, separation=True)
+    found = multipoles(a, EDGES, 1.0, num_mu=4, separations=True)
     np.testing.assert_allclose(found.separation, brute(a, a, [one, one], 1.0)[0])
 
 
@@ -121,7 +121,7 @@ rows = slice(0, 290) if jax.process_index() == 0 else slice(290, 400)
 part = jz.data.from_local(jz.data.PosMass(pos=pos[rows], mass=weight[rows]), mesh)
 dd = jz.radius.pair_counts.smap(mesh, jit=True)(part, edges, boxsize=1.0, weights=part.mass, separations=True)
 found = xi_from_counts(dd, totals(part, part.mass), edges, [1.0] * 3)
-np.testing.assert_allclose(found.separation, mean_separations(pos, edges, 1.0, weight=weight), rtol=1e-12)
+np.testing.assert_allclose(found.separation, mean_separations(pos, edges, 1.0, weights=weight), rtol=1e-12)
 print("equal")
 """
     for returncode, output in run_processes(script, timeout=90):

@@ -346,7 +346,7 @@ def test_correlations_have_the_labels_of_their_statistic(statistic: str) -> None
     else:
         assert len(texts) == (statistic != "wp")  # a power law
     if statistic in ("wp", "multipoles"):
-        with pytest.raises(ValueError, match=f"found is {statistic}; a power law"):
+        with pytest.raises(ValueError, match=f"correlation is {statistic}; a power law"):
             power_law(found)
     wrong = replace(found, value=np.ones((1, 1, 2)))
     with pytest.raises(ValueError, match=r"with values of shape \(1, 1, 2\); they must be"):

@@ -102,16 +102,16 @@ def test_redshifts_and_distances_are_inverse() -> None:
         sky.redshift_at([6000.0], einstein_de_sitter)
 
 
-@pytest.mark.parametrize("linking_length", [0.0, 0.3, 2.0, 40.0, 180.0])
-def test_groups_equal_connected_components(linking_length: float) -> None:
+@pytest.mark.parametrize("rlink", [0.0, 0.3, 2.0, 40.0, 180.0])
+def test_groups_equal_connected_components(rlink: float) -> None:
     for n in (0, 1, 2, 300):
         ra, dec = (np.concatenate(both) for both in zip(catalogue(n, 8), (SPECIAL_RA, SPECIAL_DEC), strict=True))
         ra, dec = ra[:n], dec[:n]
         # Equal directions have an angle of 0 up to the rounding of the oracle.
-        links = exact_angles((ra, dec), (ra, dec)) <= linking_length + 1e-13
+        links = exact_angles((ra, dec), (ra, dec)) <= rlink + 1e-13
         label = connected_components(links)[1] if n else np.zeros(0, int)
         first = np.array([np.flatnonzero(label == one)[0] for one in label], np.int32)
-        found = sky.angular_groups(ra, dec, linking_length)
+        found = sky.angular_groups(ra, dec, rlink)
         assert found.dtype == np.int32
         np.testing.assert_array_equal(found, first)
 
@@ -230,7 +230,7 @@ def test_astropy_has_the_same_matches_and_positions() -> None:
 NAN = float("nan")
 INVALID: list[tuple[Any, str]] = [
     (lambda: sky.to_cartesian([1.0, NAN], [0, 0]), "row 1 of ra is nan; it must be finite"),
-    (lambda: sky.match([1.0], [0], [2.0], [np.inf]), "row 0 of dec_b is inf"),
+    (lambda: sky.match([1.0], [0], [2.0], [np.inf]), "row 0 of source_dec is inf"),
     (lambda: sky.angular_groups([1, 2], [90, -90.5], 1), "row 1 of dec is -90.5; declinations"),
     (lambda: sky.to_cartesian([1, 2], [0]), "ra has 2 rows, and dec has 1"),
     (lambda: sky.to_cartesian([[1]], [0]), r"ra has shape \(1, 1\)"),
@@ -253,16 +253,16 @@ INVALID: list[tuple[Any, str]] = [
     (lambda: sky.redshift_at([1.0], lambda z: 1.0), "one distance per redshift"),
     (lambda: sky.redshift_at([1.0], lambda z: 50 + z), "must increase"),
     (lambda: sky.from_cartesian([[1, 2]]), r"pos has shape \(1, 2\)"),
-    (lambda: sky.angular_groups([1], [0], 181), "linking_length is 181; angles must be from 0 to 180"),
+    (lambda: sky.angular_groups([1], [0], 181), "rlink is 181; angles must be from 0 to 180"),
     (lambda: sky.angular_groups([1, 2], [0, 0], [1]), r"one angle, or \(2,\), one per object"),
-    (lambda: sky.angular_groups([1, 2], [0, 0], [1, NAN]), "row 1 of linking_length is nan"),
+    (lambda: sky.angular_groups([1, 2], [0, 0], [1, NAN]), "row 1 of rlink is nan"),
     (lambda: sky.match([1], [0], [1], [0], fill_value=2**63), "within the range of int64"),
     (lambda: sky.angular_separation([1, 2], [0, 0, 0], 0, 0), r"\(2,\), \(3,\), \(\) and \(\); they must broadcast"),
     (lambda: sky.match([1], [0], [1], [0], radius=-1), "radius is -1"),
     (lambda: sky.search_around([1], [0], [1], [0], [1, 2]), r"radius has shape \(2,\)"),
     (lambda: sky.match([1], [0], [1]), "give both, or neither"),
     (lambda: sky.match([1], [0], [1], [0], k=0), "k is 0; it must be at least 1"),
-    (lambda: sky.angular_separation(0, 0, 0, 91), "dec_b is 91"),
+    (lambda: sky.angular_separation(0, 0, 0, 91), "query_dec is 91"),
     (lambda: sky.angle_of_chord(2.1), "between unit vectors"),
     (lambda: sky.chord_of_angle([10, 190]), "row 1 of angle is 190"),
 ]

@@ -38,7 +38,7 @@ def test_counts_equal_brute_force() -> None:
     other = catalogue(200, 2)
     np.testing.assert_array_equal(sky.angular_pair_counts(*one, EDGES, *other).count, expected_counts(one, other))
     weights = [np.random.default_rng(3).random(len(x[0])) for x in (one, other)]
-    found = sky.angular_pair_counts(*one, EDGES, *other, weight=weights[0], weight_b=weights[1])
+    found = sky.angular_pair_counts(*one, EDGES, *other, weights=weights[0], query_weights=weights[1])
     np.testing.assert_allclose(np.asarray(found.weight), expected_counts(one, other, weights), rtol=1e-12)
 
 
@@ -56,7 +56,7 @@ def test_angular_correlation_by_its_definition() -> None:
     randoms = cap(400, 6)
     edges = np.array([0.0, 2.0, 5.0, 20.0])
     regions = [sky.region_of(*x, sky.region_centres(*randoms, 5)) for x in (data, randoms)]
-    found = sky.w_theta(*data, edges, *randoms, region=regions[0], randoms_region=regions[1], num_regions=5)
+    found = sky.w_theta(*data, edges, *randoms, regions=regions[0], random_regions=regions[1], num_regions=5)
 
     def expected(one: Any, two: Any) -> np.ndarray:
         dd, dr, rr = (
@@ -100,9 +100,11 @@ def test_mean_angles_by_their_definition(cross: bool, weighted: bool) -> None:
     places_b = catalogue(90, 5) if cross else places
     weights = [np.random.default_rng(len(x[0])).random(len(x[0])) for x in (places, places_b)]
     edges = np.array([0.0, 2, 30, 90, 180])
-    options = {"weight": weights[0]} if weighted else {}
+    options = {"weights": weights[0]} if weighted else {}
     if cross:
-        options |= {"ra_b": places_b[0], "dec_b": places_b[1]} | ({"weight_b": weights[1]} if weighted else {})
+        options |= {"query_ra": places_b[0], "query_dec": places_b[1]} | (
+            {"query_weights": weights[1]} if weighted else {}
+        )
     counts = sky.angular_pair_counts(*places, edges, separations=True, **options)
     angle = sky.angular_separation(places[0][:, None], places[1][:, None], places_b[0][None], places_b[1][None])
     product = np.outer(*weights) if weighted else np.ones(angle.shape)
@@ -116,7 +118,7 @@ def test_mean_angles_by_their_definition(cross: bool, weighted: bool) -> None:
 
 def test_w_theta_has_the_mean_angles_of_the_data() -> None:
     data, randoms = cap(150, 3), cap(300, 4)
-    estimate = sky.w_theta(*data, [0, 3, 9], *randoms, separation=True)
+    estimate = sky.w_theta(*data, [0, 3, 9], *randoms, separations=True)
     counts = sky.angular_pair_counts(*data, [0, 3, 9], separations=True)
     np.testing.assert_array_equal(estimate.separation, np.asarray(counts.separation) / estimate.pairs)
     assert (estimate.statistic, sky.w_theta(*data, [0, 3, 9], *randoms).separation) == ("w_theta", None)
@@ -176,7 +178,7 @@ def test_regions_are_valid_for_pair_counts() -> None:
     place = cap(300, 15)
     region = sky.region_of(*place, sky.region_centres(*place, 6))
     assert sky.region_of([], [], sky.region_centres(*place, 6)).shape == (0,)
-    counts = sky.angular_pair_counts(*place, [0, 5, 60], region=region, num_regions=6)
+    counts = sky.angular_pair_counts(*place, [0, 5, 60], regions=region, num_regions=6)
     for k in range(6):
         left = [column[region != k] for column in place]
         expected = np.asarray(sky.angular_pair_counts(*left, [0, 5, 60]).count)
@@ -216,9 +218,9 @@ def test_healpix_regions_are_the_pixels() -> None:
 INVALID: list[tuple[Any, str]] = [
     (lambda: sky.angular_pair_counts([1], [0], [0, 181]), "row 1 of edges is 181; angles must be from 0"),
     (lambda: sky.angular_pair_counts([1], [0], [2, 1]), "edges are .* must be ascending"),
-    (lambda: sky.w_theta([1], [0], [0, 1], [1, 2], [0, 99]), "row 1 of randoms_dec is 99"),
+    (lambda: sky.w_theta([1], [0], [0, 1], [1, 2], [0, 99]), "row 1 of random_dec is 99"),
     (lambda: sky.angular_pair_counts([1], [0], [0, 1], [1]), "give both, or neither"),
-    (lambda: sky.angular_pair_counts([1], [0], [0, 1], weight=np.ones(2)), "weight"),
+    (lambda: sky.angular_pair_counts([1], [0], [0, 1], weights=np.ones(2)), "weight"),
     (lambda: sky.w_theta([1], [0], [0, 1], [1], [0], num_regions=3), "a jackknife needs"),
     (lambda: sky.region_centres([1], [0], 2), "num_regions is 2, but there are 1 objects"),
     (lambda: sky.region_centres([1], [0], 0), "num_regions is 0"),

@@ -29,7 +29,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "angular_groups": (sky.angular_groups, (RA, DEC, WEIGHT)),
     "angular_pair_counts": (
         lambda ra, dec, weight, region: np.asarray(
-            sky.angular_pair_counts(ra, dec, EDGES, weight=weight, region=region, num_regions=3).region_weight
+            sky.angular_pair_counts(ra, dec, EDGES, weights=weight, regions=region, num_regions=3).region_weight
         ),
         (RA, DEC, WEIGHT, REGION),
     ),

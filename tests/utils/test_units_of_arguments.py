@@ -49,7 +49,7 @@ def calls(folder: Path, made: Callable[..., Any]) -> dict[str, Callable[[], Any]
         "mass in mass_function": lambda: mf.mass_function(mf.Cosmology(), made([1e13])),
         "mass in sigma_of_mass": lambda: mf.sigma_of_mass(mf.Cosmology(), made([1e13])),
         "ra in to_cartesian": lambda: sky.to_cartesian(made(np.ones(4)), np.ones(4)),
-        "dec_b in match": lambda: sky.match(np.ones(4), np.ones(4), np.ones(4), made(np.ones(4))),
+        "source_dec in match": lambda: sky.match(np.ones(4), np.ones(4), np.ones(4), made(np.ones(4))),
         "distance in to_cartesian": lambda: sky.to_cartesian(np.ones(4), np.ones(4), made(np.ones(4))),
         "radii in knn_cdf": lambda: knn_statistics.knn_cdf(pos, 1, made([0.1]), pos),
         "queries in knn_cdf": lambda: knn_statistics.knn_cdf(pos, 1, [0.1], made(pos)),

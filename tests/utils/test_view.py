@@ -48,7 +48,7 @@ def halos(g: int, random: np.random.Generator, **columns: Any) -> FofCatalogue:
 
 def test_shown_particles_are_a_subset_inside_the_box(tmp_path, random) -> None:
     pos = random.uniform(-BOX, 2 * BOX, (3000, 3)).astype(np.float32)
-    view.view_in_3d(pos, tmp_path / "a.html", BOX, most_particles=1000)
+    view.view_in_3d(pos, tmp_path / "a.html", BOX, max_particles=1000)
     shown = traces(tmp_path / "a.html")
     assert set(shown) == {"1,000 of 3,000 particles", "box"}
     found = coordinates(shown["1,000 of 3,000 particles"]).astype(np.float32)
@@ -70,7 +70,7 @@ def test_haloes_have_their_positions_masses_and_circles(tmp_path, random) -> Non
     cata = halos(40, random, mass=mass, max_radius=r200c + 1)
     columns = {"centre_pos": centre, "r200c": r200c, "m200c": mass / 2}
     options = {"length_unit": "Mpc/h", "mass_unit": "1e10 Msun/h", "title": "a < b"}
-    view.view_in_3d(centre, tmp_path / "a.html", BOX, catalogue=cata, columns=columns, most_halos=35, **options)
+    view.view_in_3d(centre, tmp_path / "a.html", BOX, catalogue=cata, columns=columns, max_halos=35, **options)
     shown = traces(tmp_path / "a.html")
     points, lines, far = shown["35 largest of 40 halos"], shown["r200c"], shown["farthest member"]
     wrapped = np.mod(centre[:35], BOX)
@@ -97,7 +97,7 @@ def test_page_is_self_contained_and_reproducible(tmp_path, random) -> None:
     cata, pos = halos(5, random), random.random((500, 3))
     pages = []
     for name in ("a.html", "b.html"):
-        view.view_in_3d(pos, tmp_path / name, 1.0, catalogue=cata, most_particles=100)
+        view.view_in_3d(pos, tmp_path / name, 1.0, catalogue=cata, max_particles=100)
         pages.append((tmp_path / name).read_bytes())
     assert pages[0] == pages[1]
     assert not re.search(rb"<(script|link|img|iframe)[^>]*(src|href)=", pages[0])

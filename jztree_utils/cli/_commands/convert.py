@@ -12,6 +12,7 @@ from jztree.data import ParticleData
 from ... import io
 from .._report import is_quiet, print_json, print_pairs, say, stage, take_seconds, warn
 from .._verbose import print_snapshot
+from .argument_checks import check_arguments
 from .arguments import CATALOGUE_LAYOUTS, PARQUET, SNAPSHOT_LAYOUTS
 from .outputs import check_placeholders, check_suffix
 from .snapshots import read_options, snapshot_path
@@ -26,8 +27,7 @@ def run_convert(args: Namespace) -> None:
         ValueError, OSError: If an argument is invalid, or a file cannot be used. The message is a sentence for the
             user.
     """
-    if args.input is None or args.output is None:
-        raise ValueError("convert needs an input file, and -o with the output file; see jztree convert --help.")
+    check_arguments(args)
     path, options = snapshot_path(args.input), read_options(args)
     is_catalogue = options.pos is None and path.is_file() and io.is_catalogue(path)
     known = (*CATALOGUE_LAYOUTS, PARQUET) if is_catalogue else SNAPSHOT_LAYOUTS

@@ -1,7 +1,7 @@
 """``jztree fof``: groups of snapshots, their catalogues and pictures."""
 
 import math
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -19,12 +19,12 @@ from .._particles.group_properties import CENTRES, GroupOptions, describe, shape
 from .._particles.known_properties import missing_in_words, types_in_words, with_all_properties
 from .._particles.particles import Groups, Member, Particles
 from .._particles.reading import Source
-from .._particles.spheres import is_sphere, sphere_names
+from .._particles.spheres import is_sphere
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from . import dry_run
-from .arguments import DEFAULTS, B
+from .argument_checks import check_arguments, particle_types, sphere_names, with_properties
+from .arguments import B
 from .earlier_outputs import made_with
-from .flag_values import check_at_least, check_not_negative, whole
 from .fof_scan import run_scan
 from .fof_snapshots import warn_of_order, write_copies
 from .header_arguments import what_to_give
@@ -34,7 +34,6 @@ from .snapshots import box_in_words, outside_for_scripts, read_checked
 _LARGEST = 10  # number of groups in the printed table
 _TABLE = {"m200c": "mass", "vmax": "velocity", "concentration": ""}  # its columns with --properties, and their units
 _PERCOLATES = 1.0  # mean separations; in three dimensions, nearly all random particles are in one group from 0.9 on
-_MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a typing error
 # Particle properties that a snapshot may lack, and the consequences.
 _MISSING = (
     ("mass", "masses", "the catalogue leaves out columns that need them"),
@@ -55,30 +54,12 @@ def run_fof(args: Namespace) -> None:
         run_scan(args, mesh)
         return
     with io.failing_together(mesh):
-        if args.b is not None and args.rlink is not None:
-            raise ValueError("Both --b and --rlink were given, but each sets the linking length; give only one.")
-        check_not_negative("--b", args.b)
-        check_not_negative("--rlink", args.rlink)
-        if args.b is not None and args.b >= _MISTAKEN:
-            raise ValueError(
-                f"--b is {args.b:g}: a linking length of {args.b:g} mean separations joins all particles; a usual "
-                f"value is {B}. Give lengths in the unit of the positions with --rlink."
-            )
-        check_at_least("--npart-min", args.npart_min, 1)
-        check_at_least("--snapshot-files", args.snapshot_files, 1)
-        if args.attach_within != math.inf:
-            check_not_negative("--attach-within", args.attach_within)
+        check_arguments(args)
         if args.plot is not None:
             plot.check_picture(args.plot)
-        attach = _types("--attach", args.attach)
-        if args.type in (attach or ()):
-            raise ValueError(
-                f"--attach has type {args.type}, which is already the grouped type (--type); leave it out."
-            )
-        matter = _types("--matter", args.matter)
-        spheres = sphere_names(args.overdensity) if _with_properties(args) else ()
-        _check_of_use(args)
         todo = plan_runs(args)
+    attach, matter = particle_types("--attach", args.attach), particle_types("--matter", args.matter)
+    spheres = sphere_names(args.overdensity) if with_properties(args) else ()
     layout = None if args.output is None else args.layout
     dry_run.each_run(
         args,
@@ -89,36 +70,6 @@ def run_fof(args: Namespace) -> None:
         types=(attach, matter),
         layout=layout,
     )
-
-
-def _with_properties(args: Namespace) -> bool:
-    """Return whether the user requested properties, directly or by an option that implies them."""
-    return bool(args.properties or args.overdensity)
-
-
-def _check_of_use(args: Namespace) -> None:
-    """Raise ValueError for an option that has no effect without another, missing option."""
-    lacking = {"attach_within": "--attach"} if args.attach is None else {}
-    if args.snapshot_output is None and args.group_ids_output is None:
-        lacking["snapshot_files"] = "--snapshot-output or --group-ids-output"
-    if not _with_properties(args):
-        lacking |= dict.fromkeys(("matter", "centre"), "--properties or --overdensity")
-    for name, needed in lacking.items():
-        if getattr(args, name) != DEFAULTS[name]:
-            flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
-            raise ValueError(f"{flag} has no effect without {needed}; add {needed}, or remove it.")
-
-
-def _types(flag: str, words: str | None) -> tuple[int, ...] | None:
-    """Return the types that a flag lists; None means all others."""
-    if words is None:
-        return ()
-    if words == "all":
-        return None
-    try:
-        return tuple(dict.fromkeys(whole(word.strip()) for word in words.split(",")))
-    except ArgumentTypeError:
-        raise ValueError(f"{flag} is {words}; it must be particle types, such as 0,4,5, or 'all'.") from None
 
 
 def _run_one(

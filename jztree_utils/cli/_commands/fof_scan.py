@@ -1,6 +1,6 @@
 """``jztree fof --scan-b``: the number of groups against the linking length, from one spanning tree."""
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,19 +14,9 @@ from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from . import dry_run
-from .arguments import DEFAULTS
-from .flag_values import check_at_least, real, whole
+from .argument_checks import check_arguments, scan_range
 from .outputs import Run, plan_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked
-
-_STEPS, _MOST_STEPS = 21, 10_000  # linking lengths
-# Options of jztree fof that need groups at one linking length, and their values if they are not given.
-_NOT_FOR_SCANS = {
-    **dict.fromkeys(("b", "rlink", "attach", "overdensity", "output", "snapshot_output", "group_ids_output")),
-    **dict.fromkeys(("properties", "no_ids"), False),
-    **DEFAULTS,
-    "layout": "native",
-}
 
 
 @dataclass(frozen=True)
@@ -55,37 +45,16 @@ def run_scan(args: Namespace, mesh: Mesh) -> None:
         ValueError, OSError, ImportError: See `jztree_utils.cli._commands.fof.run_fof`.
     """
     with io.failing_together(mesh):
-        b = _lengths(args.scan_b)
-        for name, default in _NOT_FOR_SCANS.items():
-            if getattr(args, name) != default:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} has no effect with --scan-b, which finds no catalogue; leave one out."
-                )
-        check_at_least("--npart-min", args.npart_min, 1)
+        check_arguments(args)
         if args.plot is not None:
             plot.check_picture(args.plot)
         todo = plan_runs(args)
+    b = np.linspace(*scan_range(args.scan_b))
 
     def scan(run: Run, source: Source) -> None:
         _run_one(args, run, read_checked(source, ("mass",), mesh), b, mesh)
 
     dry_run.each_run(args, todo, mesh, dry_run.clusters(), scan)
-
-
-def _lengths(text: str) -> np.ndarray:
-    """Parse --scan-b. Raises ValueError if it is invalid."""
-    words = [word.strip() for word in text.split(":")]
-    try:
-        low, high = real(words[0]), real(words[1])
-        count = whole(words[2]) if len(words) > 2 else _STEPS
-    except (ArgumentTypeError, IndexError):
-        words, low, high, count = [], 0.0, 0.0, 0
-    if len(words) not in (2, 3) or not 0 <= low < high < np.inf or not 2 <= count <= _MOST_STEPS:
-        raise ValueError(
-            f"--scan-b is {text}; it must be the first and the last linking length in mean separations, and perhaps "
-            f"the number of lengths (from 2 to {_MOST_STEPS}), such as 0.1:0.3 or 0.1:0.3:41."
-        )
-    return np.linspace(low, high, count)
 
 
 def _run_one(args: Namespace, run: Run, part: Particles, b: np.ndarray, mesh: Mesh) -> None:

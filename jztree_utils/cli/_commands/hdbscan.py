@@ -14,8 +14,8 @@ from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
 from . import dry_run
+from .argument_checks import check_arguments
 from .earlier_outputs import made_with
-from .flag_values import check_at_least, check_not_negative
 from .outputs import Run, plan_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked
 
@@ -31,11 +31,7 @@ def run_hdbscan(args: Namespace) -> None:
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
-        check_at_least("--min-cluster-size", args.min_cluster_size, 2)
-        if args.min_samples is None:
-            args.min_samples = args.min_cluster_size
-        check_at_least("--min-samples", args.min_samples, 1)
-        check_not_negative("--epsilon", args.epsilon)
+        check_arguments(args)
         if args.plot is not None:
             plot.check_picture(args.plot)
         todo = plan_runs(args)

@@ -14,8 +14,8 @@ from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, say, stage, take_seconds
 from . import dry_run
+from .argument_checks import check_arguments
 from .earlier_outputs import made_with
-from .flag_values import check_at_least
 from .outputs import Run, plan_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked
 
@@ -29,14 +29,7 @@ def run_knn(args: Namespace) -> None:
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
-        check_at_least("-k", args.k, 1)
-        if args.kernel is not None:
-            args.density = True
-        args.lists = args.lists or not args.density
-        if args.density and args.kernel in (None, "knn") and args.k < 3:
-            raise ValueError(
-                f"-k is {args.k}; with --density it must be at least 3: the particle itself and two neighbours."
-            )
+        check_arguments(args)
         todo = plan_runs(args)
     work = dry_run.neighbours(args.k, args.lists)
     dry_run.each_run(args, todo, mesh, work, lambda run, source: _run_one(args, run, source, mesh))

@@ -53,8 +53,6 @@ def plan_runs(args: Namespace) -> list[Run]:
         OutputError: If outputs are identical, cannot be written, or exist and were made with other options.
         ValueError: If an argument is invalid.
     """
-    if not args.snapshot:
-        raise ValueError(f"No snapshot was given; give a file or a folder, see jztree {args.command} --help.")
     options = read_options(args)
     templates: dict[str, str | None] = {name: getattr(args, name, None) for name in OUTPUTS}
     for name, template in templates.items():

@@ -1,6 +1,6 @@
 """``jztree xi``: the two-point correlation function of the particles of snapshots in periodic boxes."""
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warnings_told
 from . import dry_run
+from .argument_checks import check_arguments, range_of_bins
 from .earlier_outputs import made_with
-from .flag_values import real, whole
 from .outputs import Run, plan_runs
 from .snapshots import box_in_words, open_checked, outside_for_scripts, read_checked
 
-_BINS, _MOST_BINS = 20, 10_000
+_BINS = 20
 _LEAST, _MOST = 0.1, 0.1  # in mean separations and in shortest box sides: default start and end of the bins
 _STEPS = 40  # bins along the line of sight
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -53,9 +53,7 @@ def run_xi(args: Namespace) -> None:
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
-        _given_bins(args)
-        if args.los is not None and args.projected is None:
-            raise ValueError(f"--los {args.los} has no effect without --projected; add --projected, or remove --los.")
+        check_arguments(args)
         if args.plot is not None:
             plot.check_picture(args.plot)
         todo = plan_runs(args)
@@ -72,29 +70,10 @@ def run_xi(args: Namespace) -> None:
     dry_run.each_run(args, todo, mesh, dry_run.pairs(), measure, check=check)
 
 
-def _given_bins(args: Namespace) -> tuple[float, float, int] | None:
-    """Parse --bins. Raises ValueError if it is invalid."""
-    if args.bins is None:
-        return None
-    words = [word.strip() for word in args.bins.split(",")]
-    try:
-        low, high, count = real(words[0]), real(words[1]), whole(words[2])
-    except (ArgumentTypeError, IndexError):
-        words, low, high, count = [], 0.0, 0.0, 0
-    lowest = 0 if args.linear else np.nextafter(0, 1)
-    if len(words) != 3 or not lowest <= low < high < np.inf or not 1 <= count <= _MOST_BINS:
-        above = "0 or more" if args.linear else "above 0"
-        raise ValueError(
-            f"--bins is {args.bins}; it must be the start ({above}), the end and the number (from 1 to {_MOST_BINS}) "
-            "of the bins, such as 0.1,20,25."
-        )
-    return low, high, count
-
-
 def _bins_of(args: Namespace, snapshot: io.Snapshot) -> _Bins:
     """Return the bins for a snapshot. Raises ValueError if its box is not periodic, or bins exceed half of it."""
     box, (ndim,) = _lengths_of(snapshot), snapshot.layout("pos")[1]
-    low, high, count = _given_bins(args) or (
+    low, high, count = range_of_bins(args) or (
         _LEAST * float(np.prod(box) / max(snapshot.num, 1)) ** (1 / ndim),
         _MOST * min(box),
         _BINS,
@@ -115,8 +94,6 @@ def _bins_of(args: Namespace, snapshot: io.Snapshot) -> _Bins:
     los = _AXES[args.los or "z"]
     if ndim != 3:
         raise ValueError(f"--projected needs 3 dimensions, but the particles have {ndim}; leave it out.")
-    if not 0 < args.projected < np.inf:
-        raise ValueError(f"--projected is {args.projected:g}; it must be a positive length.")
     _check_reach("--projected", args.projected, box[los])
     _check_reach("--bins", high, min(length for axis, length in enumerate(box) if axis != los))
     return _Bins(edges, np.linspace(0, args.projected, _STEPS + 1), los)
