@@ -24,10 +24,10 @@ def tool(name: str) -> str:
     """
     next_to_nvcc = Path(shutil.which("nvcc") or "").resolve().parent / name
     packages = Path(sysconfig.get_path("purelib")).glob(f"nvidia/*/bin/{name}")
-    found = shutil.which(name) or next((str(path) for path in (next_to_nvcc, *packages) if path.is_file()), None)
-    if found is None:
+    result = shutil.which(name) or next((str(path) for path in (next_to_nvcc, *packages) if path.is_file()), None)
+    if result is None:
         pytest.skip(f"there is no {name}; 'pip install nvidia-cuda-{name}' installs it")
-    return found
+    return result
 
 
 def compile_cubin(source: Path, cubin: Path, *options: str, architecture: int = 90, form: str = "cubin") -> None:

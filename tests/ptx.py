@@ -38,7 +38,7 @@ _ARRAY = re.compile(r"\.(?:local|param)(?: \.align \d+)? \.(\w+)\s+(\w+)(?:\[(\d
 _INSTRUCTION = re.compile(r"(?:@(!?)%(\w+)\s+)?([a-z][\w.:]*)\s*(.*)", re.DOTALL)
 
 
-def translate(ptx: str, wanted: str = "") -> tuple[str, list[str]]:
+def translate(ptx: str, expected: str = "") -> tuple[str, list[str]]:
     """Return C++ code, and the names of its kernels in the order of its array ``kernels``.
 
     Args:
@@ -50,7 +50,7 @@ def translate(ptx: str, wanted: str = "") -> tuple[str, list[str]]:
     shared = re.findall(r"\.extern \.shared \.align \d+ \.b8 (\w+)\[\];", text)
     heads, bodies, kernels = [], [], []
     for kind, result, name, parameters, body in _functions(text):
-        if kind == "entry" and not re.search(wanted, name):
+        if kind == "entry" and not re.search(expected, name):
             continue
         names = [one.split("[")[0].split()[-1] for one in parameters.split(",") if one.strip()]
         if kind == "entry":

@@ -66,15 +66,15 @@ def test_missing_collective_is_reported() -> None:
 
 def test_collective_can_be_tested_while_a_caller_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", emulated_ragged_all_to_all)
-    found = []
+    result = []
 
     @jax.jit
     def outer(x: jax.Array) -> jax.Array:
-        found.append(ragged.fault_on(mesh_of(2)))
+        result.append(ragged.fault_on(mesh_of(2)))
         return x + 1
 
     assert outer(jnp.float32(1)) == 2
-    assert found == [""]
+    assert result == [""]
 
 
 def pretend(mesh: Any, computers: int, name: str = "slice_index") -> Any:

@@ -48,10 +48,10 @@ template __global__ void jztree::search_short<3, {capacity}, float, float, {repe
 class Translated:
     """Translated kernels, and their counterparts in the emulator's library."""
 
-    def __init__(self, source: Path, folder: Path, wanted: str = "") -> None:
+    def __init__(self, source: Path, folder: Path, expected: str = "") -> None:
         code, library = folder / f"{source.stem}.cc", folder / f"{source.stem}.so"
         cuda_tools.compile_cubin(source, folder / "kernels.ptx", "-DJZTREE_DIMS=0b1010", form="ptx")
-        translation, self.names = ptx.translate((folder / "kernels.ptx").read_text(), wanted)
+        translation, self.names = ptx.translate((folder / "kernels.ptx").read_text(), expected)
         code.write_text(translation)
         flags = ["-std=c++17", "-O1", "-ffp-contract=off", "-fPIC", "-shared", "-w", f"-I{EMULATOR}"]
         subprocess.run(["c++", *flags, str(code), "-o", str(library)], check=True)
@@ -79,8 +79,8 @@ def emulated_places() -> dict[str, int]:
     """Return the addresses of the functions in the emulator's library."""
     command = ["nm", kernels.native_info()["cpu_library"]]
     lines = subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()
-    found = [line.split() for line in lines]
-    return {cuda_tools.without_file(words[2]): int(words[0], 16) for words in found if len(words) == 3}
+    result = [line.split() for line in lines]
+    return {cuda_tools.without_file(words[2]): int(words[0], 16) for words in result if len(words) == 3}
 
 
 def bits_of(results: Any) -> list[bytes]:
@@ -91,8 +91,8 @@ def run_threads(translated: Translated, call: Callable[[], Any]) -> dict[str, in
     """Compare the results of a call with and without the translated kernels. Return the threads that ran each."""
     expected = bits_of(call())
     with translated.in_place() as threads:
-        found = bits_of(call())
-    assert found == expected
+        result = bits_of(call())
+    assert result == expected
     return threads
 
 
@@ -123,8 +123,8 @@ def test_sort_as_compiled_by_nvcc_has_the_same_bits(tmp_path: Path) -> None:
 
 
 def test_hierarchy_as_compiled_by_nvcc_has_the_same_bits(tmp_path: Path) -> None:
-    wanted = f"{FLOAT_3D}|leaf_boundaries|plane_boundariesIf"
-    translated = Translated(cuda_tools.NATIVE / "tree" / "hierarchy.cu", tmp_path, wanted)
+    expected = f"{FLOAT_3D}|leaf_boundaries|plane_boundariesIf"
+    translated = Translated(cuda_tools.NATIVE / "tree" / "hierarchy.cu", tmp_path, expected)
     pos, cfg = jnp.asarray(oracles.uniform(5000, 3)), TreeConfig(leaf_size=2, fan_out=2)
     threads = run_threads(translated, lambda: zsort_and_tree(pos, cfg, boxsize=1.0))
     assert len(threads) == 7

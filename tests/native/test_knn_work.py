@@ -80,12 +80,12 @@ def test_walk_with_a_limit_takes_no_more_looks_than_without() -> None:
 def test_registers_spills_and_warps_are_as_documented(k: int, tmp_path: Path) -> None:
     registers, spilled, frame, warps = documented()[k]
     # The compilation fails if the shared memory is not enough for the documented warps.
-    found = SCRIPT.compile_kernel(k, 90, tmp_path, warps)
-    assert found.warps >= warps
-    assert found.used <= registers
-    assert found.spilled_bytes <= spilled
+    result = SCRIPT.compile_kernel(k, 90, tmp_path, warps)
+    assert result.warps >= warps
+    assert result.used <= registers
+    assert result.spilled_bytes <= spilled
     # If the lists were in local memory, it would be larger by 8 bytes per entry.
-    assert found.frame_bytes <= frame
+    assert result.frame_bytes <= frame
 
 
 def test_warps_are_limited_by_the_registers_of_each_part() -> None:

@@ -43,9 +43,9 @@ def accesses(machine_code: str, operation: str) -> list[str]:
 
 
 def functions(machine_code: dict[str, str], name: str) -> list[str]:
-    found = [code for mangled, code in machine_code.items() if name in mangled]
-    assert found, f"{name} is not among {sorted(machine_code)}"
-    return found
+    result = [code for mangled, code in machine_code.items() if name in mangled]
+    assert result, f"{name} is not among {sorted(machine_code)}"
+    return result
 
 
 @pytest.mark.long

@@ -39,7 +39,7 @@ def pairs_of_tree(a: np.ndarray, b: np.ndarray, box: Any, w: Any = None) -> np.n
 def test_landy_szalay_by_its_definition(box: Any) -> None:
     data, randoms = np.concatenate([uniform(300, 1), uniform(100, 2) / 8]), uniform(900, 3)
     weights = np.random.default_rng(4).random(400).astype(np.float32), np.full(900, 2, np.float32)
-    found = xi(data, EDGES, box, randoms, weights=weights[0], random_weights=weights[1])
+    result = xi(data, EDGES, box, randoms, weights=weights[0], random_weights=weights[1])
     wide = [w.astype(np.float64) for w in weights]
     dd, rr, dr = (
         pairs_of_tree(a, b, box, w)
@@ -51,19 +51,19 @@ def test_landy_szalay_by_its_definition(box: Any) -> None:
     )
     norm = [w.sum() ** 2 - (w**2).sum() for w in wide]
     dd, rr, dr = dd / norm[0], rr / norm[1], dr / (wide[0].sum() * wide[1].sum())
-    np.testing.assert_allclose(found.value, (dd - 2 * dr + rr) / rr, rtol=1e-9)
-    assert found.pairs.dtype == np.int64
-    assert found.covariance is None
+    np.testing.assert_allclose(result.value, (dd - 2 * dr + rr) / rr, rtol=1e-9)
+    assert result.pairs.dtype == np.int64
+    assert result.covariance is None
 
 
 def test_natural_estimator_of_random_particles_is_zero() -> None:
     pos, edges = uniform(20_000, 5), np.linspace(0.05, 0.3, 5)
     assert abs(xi(pos, edges, 1.0).value).max() < 0.01
     assert abs(wp(pos, edges, 0.4, 1.0).value).max() < 0.01
-    found = multipoles(pos, edges, 1.0)
-    assert found.value.shape == (3, 4)
-    assert abs(found.value).max() < 0.05
-    np.testing.assert_allclose(found.value[0], xi(pos, edges, 1.0).value, rtol=1e-9)
+    result = multipoles(pos, edges, 1.0)
+    assert result.value.shape == (3, 4)
+    assert abs(result.value).max() < 0.05
+    np.testing.assert_allclose(result.value[0], xi(pos, edges, 1.0).value, rtol=1e-9)
     flat = uniform(5000, 6)[:, :2]
     assert abs(xi(flat, edges, [1.0, 1.0]).value).max() < 0.02
 
@@ -83,15 +83,15 @@ def test_projection_and_multipoles_by_sums_over_bins() -> None:
     """All pairs are along the line of sight or across it, with known numbers of random pairs."""
     pos = np.repeat(uniform(500, 7), 2, axis=0)
     pos[1::2, 2] = (pos[1::2, 2] + np.float32(0.125)) % 1
-    found = multipoles(pos, [0.124, 0.126], 1.0, num_mu=50)
+    result = multipoles(pos, [0.124, 0.126], 1.0, num_mu=50)
     shell = 4 / 3 * np.pi * (0.126**3 - 0.124**3) * 1000 * 999
     # All of these pairs are in the last bin of mu, where P_l is nearly 1, and there are few others.
     end = [float(np.diff(legendre.legval([0.98, 1], legendre.legint([0] * ell + [1])))[0]) * 50 for ell in (2, 4)]
-    monopole = found.pairs[0] / shell - 1
-    np.testing.assert_allclose(found.value[0], monopole, rtol=1e-9)
-    np.testing.assert_allclose(found.value[1:, 0] / monopole, [5 * end[0], 9 * end[1]], rtol=0.1)
+    monopole = result.pairs[0] / shell - 1
+    np.testing.assert_allclose(result.value[0], monopole, rtol=1e-9)
+    np.testing.assert_allclose(result.value[1:, 0] / monopole, [5 * end[0], 9 * end[1]], rtol=0.1)
     turned = multipoles(pos[:, [0, 2, 1]], [0.124, 0.126], 1.0, num_mu=50, los=1)
-    np.testing.assert_allclose(turned.value, found.value, rtol=1e-9)
+    np.testing.assert_allclose(turned.value, result.value, rtol=1e-9)
     projected = wp(pos, [0.0, 0.05, 0.1], 0.25, 1.0, num_pi=5)
     np.testing.assert_array_equal(projected.pairs, wp(pos, [0.0, 0.05, 0.1], 0.25, 1.0, num_pi=1).pairs)
 
@@ -106,15 +106,15 @@ def test_projection_counts_pairs_on_one_line_of_sight() -> None:
 def test_jackknife_samples_omit_one_region() -> None:
     data, randoms = np.concatenate([uniform(300, 1), uniform(100, 2) / 8]), uniform(700, 3)
     regions = [cube_regions(x, 0, 1, 2) for x in (data, randoms)]
-    found = xi(data, EDGES, None, randoms, regions=regions[0], random_regions=regions[1], num_regions=8)
-    assert found.samples is not None
+    result = xi(data, EDGES, None, randoms, regions=regions[0], random_regions=regions[1], num_regions=8)
+    assert result.samples is not None
     for k in range(8):
         kept = xi(data[regions[0] != k], EDGES, None, randoms[regions[1] != k])
-        np.testing.assert_allclose(found.samples[k], kept.value, rtol=1e-9)
-    assert found.covariance is not None
-    assert found.error is not None
-    np.testing.assert_allclose(found.covariance, np.cov(found.samples.T, bias=True) * 7, rtol=1e-9)
-    np.testing.assert_allclose(found.error**2, np.diag(found.covariance))
+        np.testing.assert_allclose(result.samples[k], kept.value, rtol=1e-9)
+    assert result.covariance is not None
+    assert result.error is not None
+    np.testing.assert_allclose(result.covariance, np.cov(result.samples.T, bias=True) * 7, rtol=1e-9)
+    np.testing.assert_allclose(result.error**2, np.diag(result.covariance))
     for function in (wp, multipoles):
         options = {"pi_max": 0.2} if function is wp else {}
         one = function(
@@ -127,19 +127,19 @@ def test_jackknife_samples_omit_one_region() -> None:
 def test_correlation_of_matter_is_a_power_law() -> None:
     """xi of cold dark matter is near 1 at some Mpc/h, and falls approximately like r^-1.8 around that scale."""
     part, boxsize = ics.cosmo_3d_sample()
-    found = xi(part.pos[::2], np.geomspace(1.0, 10.0, 11), boxsize)
-    length, slope = power_law(found)
+    result = xi(part.pos[::2], np.geomspace(1.0, 10.0, 11), boxsize)
+    length, slope = power_law(result)
     assert 2.5 < length < 6.5
     assert 1.4 < slope < 2.3
 
 
 def test_power_law_is_recovered() -> None:
     edges = np.geomspace(1, 10, 6)
-    found = Correlation(edges=edges, value=np.zeros(5), pairs=np.zeros(5, int))
-    exact = Correlation(edges=edges, value=(found.centre / 5) ** -1.8, pairs=found.pairs)
+    result = Correlation(edges=edges, value=np.zeros(5), pairs=np.zeros(5, int))
+    exact = Correlation(edges=edges, value=(result.centre / 5) ** -1.8, pairs=result.pairs)
     np.testing.assert_allclose(power_law(exact), (5, 1.8))
     with pytest.raises(ValueError, match="two positive bins"):
-        power_law(found)
+        power_law(result)
     with pytest.raises(ValueError, match="two positive bins"):
         power_law(exact, high=2.0)
 

@@ -165,10 +165,10 @@ def test_random_distances_match_the_expectation(ndim: int) -> None:
     pos = np.random.default_rng(3).random((20000, ndim))
     distances = cKDTree(pos, boxsize=1.0).query(pos, 9)[0]
     ax = plot.plot_neighbour_distances(distances, 1.0, ndim=ndim, length_unit="Mpc").axes[0]
-    found = [line for line in ax.lines if line.get_linestyle() == "-"]
+    result = [line for line in ax.lines if line.get_linestyle() == "-"]
     expected = [line for line in ax.lines if line.get_linestyle() == "--" and len(line.get_xdata())]
-    assert [line.get_label() for line in found] == ["1", "2", "4", "8"]
-    for solid, dashed in zip(found, expected, strict=True):
+    assert [line.get_label() for line in result] == ["1", "2", "4", "8"]
+    for solid, dashed in zip(result, expected, strict=True):
         x, share = solid.get_data()
         step = np.log(x[1] / x[0])
         assert share.sum() * step == pytest.approx(1)

@@ -24,9 +24,11 @@ def cap(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def expected_counts(one: Any, other: Any, weights: Any = None) -> np.ndarray:
     """Count pairs with ``low < angle <= high``, and those at distance 0 in no bin."""
     angle = exact_angles(one, other).astype(np.float64)
-    apart = angle > 1e-13
+    separation = angle > 1e-13
     product = np.ones(angle.shape) if weights is None else np.multiply.outer(*weights)
-    return np.array([product[apart & (angle > low) & (angle <= high)].sum() for low, high in itertools.pairwise(EDGES)])
+    return np.array(
+        [product[separation & (angle > low) & (angle <= high)].sum() for low, high in itertools.pairwise(EDGES)]
+    )
 
 
 def test_counts_equal_brute_force() -> None:
@@ -38,8 +40,8 @@ def test_counts_equal_brute_force() -> None:
     other = catalogue(200, 2)
     np.testing.assert_array_equal(sky.angular_pair_counts(*one, EDGES, *other).count, expected_counts(one, other))
     weights = [np.random.default_rng(3).random(len(x[0])) for x in (one, other)]
-    found = sky.angular_pair_counts(*one, EDGES, *other, weights=weights[0], query_weights=weights[1])
-    np.testing.assert_allclose(np.asarray(found.weight), expected_counts(one, other, weights), rtol=1e-12)
+    result = sky.angular_pair_counts(*one, EDGES, *other, weights=weights[0], query_weights=weights[1])
+    np.testing.assert_allclose(np.asarray(result.weight), expected_counts(one, other, weights), rtol=1e-12)
 
 
 def test_last_edge_of_180_includes_opposite_directions() -> None:
@@ -56,7 +58,7 @@ def test_angular_correlation_by_its_definition() -> None:
     randoms = cap(400, 6)
     edges = np.array([0.0, 2.0, 5.0, 20.0])
     regions = [sky.region_of(*x, sky.region_centres(*randoms, 5)) for x in (data, randoms)]
-    found = sky.w_theta(*data, edges, *randoms, regions=regions[0], random_regions=regions[1], num_regions=5)
+    result = sky.w_theta(*data, edges, *randoms, regions=regions[0], random_regions=regions[1], num_regions=5)
 
     def expected(one: Any, two: Any) -> np.ndarray:
         dd, dr, rr = (
@@ -67,14 +69,14 @@ def test_angular_correlation_by_its_definition() -> None:
         dd, dr, rr = dd / (n * (n - 1)), dr / (n * m), rr / (m * (m - 1))
         return (dd - 2 * dr + rr) / rr
 
-    np.testing.assert_allclose(found.value, expected(data, randoms), rtol=1e-9)
-    np.testing.assert_array_equal(found.edges, edges)
-    assert found.samples is not None
-    for k, sample in enumerate(found.samples):
+    np.testing.assert_allclose(result.value, expected(data, randoms), rtol=1e-9)
+    np.testing.assert_array_equal(result.edges, edges)
+    assert result.samples is not None
+    for k, sample in enumerate(result.samples):
         left = [[column[region != k] for column in x] for x, region in zip((data, randoms), regions, strict=True)]
         np.testing.assert_allclose(sample, expected(*left), rtol=1e-9)
-    assert found.error is not None
-    assert np.all(found.error > 0)
+    assert result.error is not None
+    assert np.all(result.error > 0)
 
 
 def test_treecorr_has_the_same_counts() -> None:
@@ -86,11 +88,11 @@ def test_treecorr_has_the_same_counts() -> None:
     dd.process(catalogues[0])
     dr.process(*catalogues)
     rr.process(catalogues[1])
-    found = sky.w_theta(*data, np.geomspace(1, 64, 7), *randoms)
-    np.testing.assert_array_equal(found.pairs, 2 * dd.npairs)
+    result = sky.w_theta(*data, np.geomspace(1, 64, 7), *randoms)
+    np.testing.assert_array_equal(result.pairs, 2 * dd.npairs)
     # TreeCorr divides by n**2 / 2 pairs within a catalogue, and jztree by n (n - 1) / 2.
     dd, dr, rr = dd.npairs / (400 * 399 / 2), dr.npairs / (400 * 900), rr.npairs / (900 * 899 / 2)
-    np.testing.assert_allclose(found.value, (dd - 2 * dr + rr) / rr, rtol=1e-9)
+    np.testing.assert_allclose(result.value, (dd - 2 * dr + rr) / rr, rtol=1e-9)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -126,8 +128,8 @@ def test_w_theta_has_the_mean_angles_of_the_data() -> None:
 
 def test_bins_without_pairs_are_named_in_degrees() -> None:
     with pytest.warns(RuntimeWarning, match=r"^w\(theta\) is NaN in bin 1 \(100 to 120\)"):
-        found = sky.w_theta(*cap(50, 7), [0, 100, 120], *cap(90, 8))
-    assert np.isnan(found.value).tolist() == [False, True]
+        result = sky.w_theta(*cap(50, 7), [0, 100, 120], *cap(90, 8))
+    assert np.isnan(result.value).tolist() == [False, True]
     for n in (0, 1):
         with pytest.warns(RuntimeWarning, match="but a pair needs 2"):
             assert np.isnan(sky.w_theta(*cap(n, 9), [0, 1, 2], *cap(90, 8)).value).all()

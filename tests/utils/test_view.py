@@ -51,9 +51,9 @@ def test_shown_particles_are_a_subset_inside_the_box(tmp_path, random) -> None:
     view.view_in_3d(pos, tmp_path / "a.html", BOX, max_particles=1000)
     shown = traces(tmp_path / "a.html")
     assert set(shown) == {"1,000 of 3,000 particles", "box"}
-    found = coordinates(shown["1,000 of 3,000 particles"]).astype(np.float32)
+    result = coordinates(shown["1,000 of 3,000 particles"]).astype(np.float32)
     wrapped = np.mod(pos, np.float64(BOX)).astype(np.float32)
-    assert len({tuple(row) for row in found.tolist()} & {tuple(row) for row in wrapped.tolist()}) == 1000
+    assert len({tuple(row) for row in result.tolist()} & {tuple(row) for row in wrapped.tolist()}) == 1000
     edges = coordinates(shown["box"]).reshape(12, 3, 3)
     np.testing.assert_array_equal(np.nansum(np.abs(edges[:, 1] - edges[:, 0]), axis=1), BOX)
     assert len({tuple(map(tuple, edge[:2].tolist())) for edge in edges}) == 12
@@ -87,8 +87,8 @@ def test_haloes_have_their_positions_masses_and_circles(tmp_path, random) -> Non
     for trace, places, radii in ((lines, wrapped, r200c[:30]), (far, around, r200c[:35] + 1)):
         circles = coordinates(trace).reshape(len(radii), 3, -1, 3)  # of each halo, with a gap after each circle
         assert np.isnan(circles[:, :, -1]).all()
-        apart = np.linalg.norm(circles[:, :, :-1] - places[: len(radii), None, None], axis=-1)
-        np.testing.assert_allclose(apart, np.broadcast_to(radii[:, None, None], apart.shape), rtol=1e-4)
+        separation = np.linalg.norm(circles[:, :, :-1] - places[: len(radii), None, None], axis=-1)
+        np.testing.assert_allclose(separation, np.broadcast_to(radii[:, None, None], separation.shape), rtol=1e-4)
         assert np.isfinite(circles[:, :, :-1]).all()
     assert "<title>a &lt; b</title>" in (tmp_path / "a.html").read_text()
 

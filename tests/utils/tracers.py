@@ -71,13 +71,13 @@ TRACERS = {
 
 def options_of(names: tuple[str, ...], regions: bool = True, weighted: bool = True) -> dict[str, Any]:
     """Return the arguments of the functions of particles."""
-    found: dict[str, Any] = {"num_regions": REGIONS} if regions else {}
+    result: dict[str, Any] = {"num_regions": REGIONS} if regions else {}
     for name in names:
         part, weight, region = NAMES[name]
-        found[part] = SETS[name].pos
-        found |= {weight: SETS[name].weight} if weighted else {}
-        found |= {region: SETS[name].region} if regions else {}
-    return found
+        result[part] = SETS[name].pos
+        result |= {weight: SETS[name].weight} if weighted else {}
+        result |= {region: SETS[name].region} if regions else {}
+    return result
 
 
 def given_counts(names: tuple[str, ...], count: Callable[[str, str | None], PairCounts]) -> dict[str, PairCounts]:
