@@ -12,7 +12,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
-from ..arguments import SUMS_ROUNDED, common_dtype, first_row
+from ..arguments import SUMS_ROUNDED, check_real_dtype, common_dtype, first_row
 from ..data import FofCatalogue
 from ..derivatives import norm, ratio
 from ..jax_ext import is_concrete, with_twins
@@ -177,6 +177,8 @@ def spin(cata: Rows, mass: ArrayLike, radius: Array, gravity: ArrayLike, *, scal
     for name, number in {"gravity": gravity, "scale_factor": scale_factor}.items():
         _check_positive(number, name)
     check_representable({"mass": mass, "radius": radius, "cata": cata})
+    check_real_dtype(mass, "mass")
+    check_real_dtype(radius, "radius")
     dtype = common_dtype(cata.angular_momentum, mass, radius)
     spins = norm(jnp.asarray(cata.angular_momentum, dtype))
     mass, radius = jnp.asarray(mass, dtype), jnp.asarray(radius, dtype)
@@ -218,11 +220,14 @@ def concentration(mass: ArrayLike, radius: Array, vmax: ArrayLike, *, gravity: A
         >>> np.asarray(concentration).round(2)  # the largest circular velocity is 1.2 times that at the radius
         array([9.81], dtype=float32)
     """
-    shapes = {name: np.shape(column) for name, column in {"mass": mass, "radius": radius, "vmax": vmax}.items()}
+    columns = {"mass": mass, "radius": radius, "vmax": vmax}
+    shapes = {name: np.shape(column) for name, column in columns.items()}
     if len(set(shapes.values())) > 1:
         raise ValueError(f"mass, radius and vmax must have the same shape, one number per halo; theirs are {shapes}.")
     _check_positive(gravity, "gravity")
-    check_representable({"mass": mass, "radius": radius, "vmax": vmax})
+    check_representable(columns)
+    for name, column in columns.items():
+        check_real_dtype(column, name)
     dtype = common_dtype(mass, radius, vmax)
     mass, radius, vmax = (jax.lax.stop_gradient(jnp.asarray(column, dtype)) for column in (mass, radius, vmax))
     defined = (mass > 0) & (radius > 0) & (vmax > 0)

@@ -109,8 +109,9 @@ def totals(
     if (regions is None) != (num_regions is None):
         raise ValueError("a jackknife needs regions and num_regions; give both, or neither.")
     size = 1 if num_regions is None else whole_number(num_regions, "num_regions")
-    check_no_units(part=part, weights=weights, regions=regions)
+    check_no_units(weights=weights, regions=regions)
     places, own_places, weights, regions = _own_rows(part, weights, regions)
+    check_no_units(part=places)
     numbers = None if regions is None else _checked(regions, size)
     counts = np.array([len(own_places)]) if numbers is None else np.bincount(numbers, minlength=size)
     table, rounding = np.repeat(counts[:, None].astype(np.float64), 4, axis=1), None
