@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jztree_utils import cli, ics, io
-from jztree_utils.cli._commands.argument_checks import sphere_names, virial_overdensity
+from jztree_utils.cli._commands.argument_checks import sphere_names
+from jztree_utils.cli._particles.spheres import virial_overdensity
 
 MPC, MSUN, KM = 3.085678e24, 1.989e33, 1e5
 UNITS = {"unit_length_in_cm": MPC, "unit_mass_in_g": 1e10 * MSUN, "unit_velocity_in_cm_per_s": KM}
