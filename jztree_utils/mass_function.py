@@ -360,9 +360,9 @@ def _other_mass(model: str, mass: str) -> str:
     """Return the message for a mass function with another definition of mass than the column ``mass``."""
     names = [name for name, other in MODELS.items() if other.mass in (None, mass)]
     held = "masses of groups" if mass == "mass" else mass
-    wanted = "masses of groups" if MODELS[model].mass == "mass" else MODELS[model].mass
+    required = "masses of groups" if MODELS[model].mass == "mass" else MODELS[model].mass
     return (
-        f"{MODELS[model].name} describes {wanted}, not {held}; choose --mass {MODELS[model].mass} or --model "
+        f"{MODELS[model].name} describes {required}, not {held}; choose --mass {MODELS[model].mass} or --model "
         f"{' or '.join(names)}"
     )
 
@@ -374,8 +374,10 @@ def _other_length(info: CatalogueInfo, header: SnapshotHeader, b: float | None) 
         separation = (_volume(header) / info.num_particles) ** (1 / 3)
     if b is None or not separation or not info.linking_length:
         return ""
-    found = info.linking_length / separation
-    return "" if abs(found / b - 1) < _SAME_LENGTH else f"the linking length is {found:.3g} mean separations, not {b:g}"
+    result = info.linking_length / separation
+    return (
+        "" if abs(result / b - 1) < _SAME_LENGTH else f"the linking length is {result:.3g} mean separations, not {b:g}"
+    )
 
 
 def poisson_interval(counts: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

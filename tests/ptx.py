@@ -127,7 +127,7 @@ def _instruction(opcode: list[str], operands: list[str]) -> str:
         return _out(operands[0], _VALUES[name](name, parts, operands))
     if name not in _PLAIN or len(parts) != 1:
         raise ValueError(name)
-    return _out(operands[0], f"{name}_({', '.join(_in(parts[0], one) for one in operands[1:])})")
+    return _out(operands[0], f"{name}_({', '.join(_in(parts[0], operand) for operand in operands[1:])})")
 
 
 def _barrier(_name: str, parts: list[str], operands: list[str]) -> str:
@@ -135,7 +135,7 @@ def _barrier(_name: str, parts: list[str], operands: list[str]) -> str:
 
 
 def _shuffle(_name: str, parts: list[str], operands: list[str]) -> str:
-    given = ", ".join(_in("u32", one) for one in operands[1:])
+    given = ", ".join(_in("u32", operand) for operand in operands[1:])
     target, _, inside = operands[0].partition("|")
     return f"{_register(target)} = shuffle_{parts[0]}(machine, {given}, &{_register(inside)});"
 
@@ -152,7 +152,7 @@ def _agree(name: str, parts: list[str], operands: list[str]) -> str:
 
 
 def _select(_name: str, parts: list[str], operands: list[str]) -> str:
-    first, second = (_in(parts[0], one) for one in operands[1:3])
+    first, second = (_in(parts[0], operand) for operand in operands[1:3])
     return f"{_in('pred', operands[3])} ? {first} : {second}"
 
 
@@ -164,13 +164,13 @@ def _multiply(name: str, parts: list[str], operands: list[str]) -> str:
     kinds = [parts[-1]] * (len(operands) - 1)
     if parts[0] == "wide" and name == "mad":
         kinds[-1] = f"{kinds[-1][0]}{2 * int(kinds[-1][1:])}"
-    given = (_in(kind, one) for kind, one in zip(kinds, operands[1:], strict=True))
+    given = (_in(kind, operand) for kind, operand in zip(kinds, operands[1:], strict=True))
     return f"{name}_{parts[0] if len(parts) > 1 else ''}({', '.join(given)})"
 
 
 def _insert(name: str, parts: list[str], operands: list[str]) -> str:
     kinds = [parts[0]] * (len(operands) - 3) + ["u32", "u32"]
-    return f"{name}({', '.join(_in(kind, one) for kind, one in zip(kinds, operands[1:], strict=True))})"
+    return f"{name}({', '.join(_in(kind, operand) for kind, operand in zip(kinds, operands[1:], strict=True))})"
 
 
 def _count(name: str, parts: list[str], operands: list[str]) -> str:
@@ -217,7 +217,7 @@ def _place(space: str, operand: str) -> str:
 
 
 def _memory(name: str, parts: list[str], operands: list[str]) -> str:
-    space = next((one for one in parts if one in _SPACES), "generic")
+    space = next((part for part in parts if part in _SPACES), "generic")
     kind = _TYPES[parts[-1]]
     if name in ("atom", "red"):
         target, place, *given = operands if name == "atom" else ["", *operands]
@@ -242,7 +242,7 @@ def _memory(name: str, parts: list[str], operands: list[str]) -> str:
 
 def _move(_name: str, parts: list[str], operands: list[str]) -> str:
     kind = parts[0]
-    targets, sources = (_elements(one) for one in operands)
+    targets, sources = (_elements(operand) for operand in operands)
     if len(targets) == len(sources) == 1:
         return _out(targets[0], _in(kind, sources[0]))
     part = f"b{int(kind[1:]) // max(len(targets), len(sources))}"
@@ -250,7 +250,7 @@ def _move(_name: str, parts: list[str], operands: list[str]) -> str:
         pieces = [f"static_cast<{_TYPES[part]}>(whole >> {i * int(part[1:])})" for i in range(len(targets))]
         steps = [_out(*one) for one in zip(targets, pieces, strict=True) if one[0] != "_"]
         return f"{{ const auto whole = {_in(kind, sources[0])}; {' '.join(steps)} }}"
-    pieces = [f"({_TYPES[kind]}({_in(part, one)}) << {i * int(part[1:])})" for i, one in enumerate(sources)]
+    pieces = [f"({_TYPES[kind]}({_in(part, source)}) << {i * int(part[1:])})" for i, source in enumerate(sources)]
     return _out(targets[0], " | ".join(pieces))
 
 

@@ -188,8 +188,8 @@ def failures(record: Record) -> list[str]:
     """Return the failures of this library; peers may fail."""
     found = []
     for stage, findings in record.data["stages"].items():
-        for key, one in findings.items():
-            wrong = one.get("error") or one.get("wrong") or one.get("failed")
-            if stage != "peers" and (wrong or not correctness.is_clean(one.get("verdict"))):
+        for key, finding in findings.items():
+            wrong = finding.get("error") or finding.get("wrong") or finding.get("failed")
+            if stage != "peers" and (wrong or not correctness.is_clean(finding.get("verdict"))):
                 found.append(f"{stage}: {key}")
     return found

@@ -160,7 +160,7 @@ def worst(findings: list[dict[str, Any]]) -> dict[str, Any]:
     """Combine the findings of several processes."""
     whole: dict[str, Any] = {"verdict": _worst([one["verdict"] for one in findings])}
     whole["calls"] = sum(one["calls"] for one in findings)
-    whole["complaints"] = [line for one in findings for line in one["complaints"]]
+    whole["complaints"] = [line for finding in findings for line in finding["complaints"]]
     errors = [one["error"] for one in findings if "error" in one]
     return whole | {"error": errors[0]} if errors else whole
 

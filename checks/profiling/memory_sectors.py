@@ -63,7 +63,7 @@ def count_searches(n: int, ks: list[int]) -> dict[str, Sectors]:
     tree = TreeConfig(leaf_size=GPU_LEAF_SIZE)
     rlink, fof_cfg, knn_cfg = 0.2 * n ** (-1 / 3), FofConfig(tree=tree), KNNConfig(tree=tree)
     groups = count(lambda: fof_labels(pos, rlink, 1.0, fof_cfg))
-    found = {kernel: _share(each, n) for kernel, each in groups.items()}
+    found = {kernel: _share(group, n) for kernel, group in groups.items()}
     for k in ks:
         found[f"knn {k}"] = _share(count(functools.partial(knn, pos, k, boxsize=1.0, cfg=knn_cfg))["knn"], n / _GROUP)
     return found

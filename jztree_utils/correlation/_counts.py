@@ -229,8 +229,8 @@ def _short(value: Any) -> str:
 
 def names_of(count: str, given: Collection[str]) -> list[str]:
     """Return the names of the set or the two sets of a count, of the given ones."""
-    found = [[name for name in names if name in given] for names in _OF[count]]
-    return [names[0] for names in found if names]
+    result = [[name for name in names if name in given] for names in _OF[count]]
+    return [names[0] for names in result if names]
 
 
 def counts_of(dd: Any, data: Any, others: dict[str, Any]) -> Counts:

@@ -49,10 +49,10 @@ def xi(
     Warns:
         RuntimeWarning: If a value is NaN; see `Correlation`.
     """
-    found, sample = bin_edges(edges, "edges"), sample_of(part, boxsize, randoms, options)
+    result, sample = bin_edges(edges, "edges"), sample_of(part, boxsize, randoms, options)
     if sample.box is not None:
-        check_reach(found, "edges", sample.box.min() / 2, OTHERWISE)
-    return spherical(sample.counts(found), found, sample.parts)
+        check_reach(result, "edges", sample.box.min() / 2, OTHERWISE)
+    return spherical(sample.counts(result), result, sample.parts)
 
 
 @naming_order
@@ -95,14 +95,14 @@ def wp(
     if not 0 < pi_max < np.inf:
         raise ValueError(f"pi_max is {pi_max}; it must be positive and finite.")
     sample = in_three(sample_of(part, boxsize, randoms, options), "wp", los)
-    found, along = bin_edges(edges, "edges"), np.linspace(0, pi_max, num_pi + 1)
+    result, along = bin_edges(edges, "edges"), np.linspace(0, pi_max, num_pi + 1)
     if sample.box is not None:
         axis = int(los)
-        check_reach(found, "edges", np.delete(sample.box, axis).min() / 2, OTHERWISE)
+        check_reach(result, "edges", np.delete(sample.box, axis).min() / 2, OTHERWISE)
         check_reach(along, "pi_max", sample.box[axis] / 2, OTHERWISE)
     bins = {"mode": "rp_pi", "edges_b": along, "los": los}
-    counts = sample.counts(found, **bins)
-    return projected(counts, found, along, sample.parts, "a smaller num_pi", counts.axis)
+    counts = sample.counts(result, **bins)
+    return projected(counts, result, along, sample.parts, "a smaller num_pi", counts.axis)
 
 
 def multipoles(
@@ -138,9 +138,9 @@ def multipoles(
     whole_number(num_mu, "num_mu")
     check_ells(ells)
     sample = in_three(sample_of(part, boxsize, randoms, options), "multipoles", los)
-    found, cosines = bin_edges(edges, "edges"), np.linspace(0, 1, num_mu + 1)
+    result, cosines = bin_edges(edges, "edges"), np.linspace(0, 1, num_mu + 1)
     if sample.box is not None:
-        check_reach(found, "edges", sample.box.min() / 2, OTHERWISE)
+        check_reach(result, "edges", sample.box.min() / 2, OTHERWISE)
     bins = {"mode": "s_mu", "edges_b": cosines, "los": los}
-    counts = sample.counts(found, **bins)
-    return in_multipoles(counts, found, cosines, ells, sample.parts, "a smaller num_mu")
+    counts = sample.counts(result, **bins)
+    return in_multipoles(counts, result, cosines, ells, sample.parts, "a smaller num_mu")

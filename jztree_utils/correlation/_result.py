@@ -66,8 +66,8 @@ class Correlation:
             return None
         flat = self.samples.reshape(len(self.samples), -1)
         flat = flat if self.occupied is None else flat[self.occupied]
-        apart = flat - flat.mean(axis=0)
-        return (len(flat) - 1) / len(flat) * apart.T @ apart
+        offset = flat - flat.mean(axis=0)
+        return (len(flat) - 1) / len(flat) * offset.T @ offset
 
     @property
     def error(self) -> np.ndarray | None:
@@ -79,7 +79,7 @@ class Correlation:
 def result(
     name: str,
     counts: Counts,
-    found: Estimate,
+    results: Estimate,
     edges: np.ndarray,
     over: Any = (1.0,),
     advice: str = "",
@@ -101,10 +101,10 @@ def result(
         pi_max: See `Correlation`.
     """
     occupied = counts.occupied()
-    text = shortcomings(_IN_WORDS.get(name, name), found, edges, advice, occupied)
+    text = shortcomings(_IN_WORDS.get(name, name), results, edges, advice, occupied)
     if text:
         warnings.warn(text, RuntimeWarning, stacklevel=_level_of_caller())
-    values, number = found.integrated(np.asarray(over)), counts.number
+    values, number = results.integrated(np.asarray(over)), counts.number
     samples = None if occupied is None else values[1:]
     pairs = number.reshape(len(number), -1).sum(axis=1)
     return Correlation(

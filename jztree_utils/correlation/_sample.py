@@ -98,7 +98,7 @@ class Sample:
 
     def _counts(self, edges: np.ndarray, bins: dict[str, Any]) -> Counts:
         options = {"boxsize": self.boxsize, "num_regions": self.num_regions} | bins
-        sets, found = {name: names_of(name, self.sets) for name in self._needed()}, {}
+        sets, result = {name: names_of(name, self.sets) for name in self._needed()}, {}
         work = {name: self.sets[one[0]].num * self.sets[one[-1]].num for name, one in sets.items()}
         quiet = not self.progress
         with progress("count pairs", sum(work.values()), "possible pairs", quiet=quiet) as advance:
@@ -107,12 +107,12 @@ class Sample:
                 separations = self.separations and name == "dd"
                 particles = self.sets[of[0]].num * (1 + separations)  # the kernel sums separations in a second run
                 with counting(what, work[name], particles, advance, quiet=quiet):
-                    found[name] = _counted(
+                    result[name] = _counted(
                         [self.sets[one] for one in of], edges, options | {"separations": separations}
                     )
         sums = {name: self._totals(one) for name, one in self.sets.items()}
-        dd, data = found.pop("dd"), sums.pop("data")
-        return counts_of(dd, data, found | sums)
+        dd, data = result.pop("dd"), sums.pop("data")
+        return counts_of(dd, data, result | sums)
 
     def _needed(self) -> list[str]:
         """Return the names of the counts that the estimator needs."""
@@ -235,9 +235,9 @@ def _counted(sets: list[_Set], edges: np.ndarray, options: dict[str, Any]) -> Pa
     one, other = sets[0], sets[1] if len(sets) > 1 else None
     second = {} if other is None else dict(zip(_SECOND, (other.part, other.weight, other.region), strict=True))
     try:
-        found = pair_counts(one.part, edges, weights=one.weight, regions=one.region, **second, **options)
-        np.asarray(found.count)
-        return found
+        result = pair_counts(one.part, edges, weights=one.weight, regions=one.region, **second, **options)
+        np.asarray(result.count)
+        return result
     except (TypeError, ValueError) as error:
         raise type(error)(_in_our_names(str(error), one, other)) from error
 
@@ -253,4 +253,4 @@ def _in_our_names(text: str, one: _Set, other: _Set | None) -> str:
             return text
     if one.names[0] == "part":
         return text
-    return re.sub("the positions|a weight|a region", lambda found: f"{found[0]} of {one.names[0]}", text, count=1)
+    return re.sub("the positions|a weight|a region", lambda result: f"{result[0]} of {one.names[0]}", text, count=1)

@@ -119,14 +119,14 @@ class _ByNumber(_Fitted):
         """
         places = self._asking(X)
         k = checked_number(self.n_neighbors if n_neighbors is None else n_neighbors)
-        most = self.n_samples_fit_ - (places is None)
-        if k > most:
+        largest = self.n_samples_fit_ - (places is None)
+        if k > largest:
             others = " others, because no sample is its own neighbour" if places is None else ""
             order = "<=" if places is not None else "<"
             raise ValueError(
                 f"Expected n_neighbors {order} n_samples_fit, but n_neighbors = {k}, n_samples_fit = "
                 f"{self.n_samples_fit_}, n_samples = {self.n_samples_fit_ if places is None else len(places)}: there "
-                f"are {most}{others}."
+                f"are {largest}{others}."
             )
         distance, index = self._search.nearest_others(k) if places is None else self._search.nearest(places, k)
         index = _in_order_of_rows(distance, index).astype(np.intp)
@@ -369,8 +369,8 @@ class DBSCAN(ClusterMixin, BaseEstimator):
 def _clusters(samples: np.ndarray, eps: float, fewest: int, box: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the label of each sample, and a mask of core samples."""
     with jax.enable_x64(True):
-        found = dbscan.jit(padded(samples), eps, min_samples=fewest, boxsize=box)
-        labels, core = (np.asarray(one)[: len(samples)] for one in found)
+        result = dbscan.jit(padded(samples), eps, min_samples=fewest, boxsize=box)
+        labels, core = (np.asarray(one)[: len(samples)] for one in result)
     return labels, core
 
 

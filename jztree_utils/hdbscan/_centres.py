@@ -27,15 +27,15 @@ def centroids(points: np.ndarray, labels: np.ndarray, weights: np.ndarray, boxsi
         TypeError, ValueError: If an argument is invalid.
     """
     box = _checked(points, labels, boxsize, weights=weights)
-    found = np.empty((_number(labels), points.shape[1]))
-    for row, members in enumerate(rows_of(labels, len(found))):
+    result = np.empty((_number(labels), points.shape[1]))
+    for row, members in enumerate(rows_of(labels, len(result))):
         first = points[members[0]]
         offsets = _nearest_images(points[members] - first, box)
-        found[row] = first + np.average(offsets, weights=weights[members], axis=0)
+        result[row] = first + np.average(offsets, weights=weights[members], axis=0)
     if box is not None:
         periodic = box > 0
-        found[:, periodic] %= box[periodic]
-    return found
+        result[:, periodic] %= box[periodic]
+    return result
 
 
 def medoids(
@@ -54,16 +54,16 @@ def medoids(
         of_euclidean: Function of Euclidean distances that returns the distances.
     """
     box = _checked(points, labels, boxsize, weights=weights)
-    found = np.empty(_number(labels), np.int64)
-    for row, members in enumerate(rows_of(labels, len(found))):
+    result = np.empty(_number(labels), np.int64)
+    for row, members in enumerate(rows_of(labels, len(result))):
         own_points, weight = points[members], weights[members]
         block = max(1, _ENTRIES // len(own_points))
         sums = [
             of_euclidean(_distances(own_points[i : i + block], own_points, box)) @ weight
             for i in range(0, len(own_points), block)
         ]
-        found[row] = members[np.argmin(np.concatenate(sums))]
-    return found
+        result[row] = members[np.argmin(np.concatenate(sums))]
+    return result
 
 
 def radii(points: np.ndarray, labels: np.ndarray, centres: np.ndarray, boxsize: ArrayLike | None) -> np.ndarray:
@@ -86,9 +86,9 @@ def radii(points: np.ndarray, labels: np.ndarray, centres: np.ndarray, boxsize: 
         )
     is_member = labels >= 0
     offsets = _nearest_images(points[is_member] - centres[labels[is_member]], box)
-    found = np.zeros(len(centres))
-    np.maximum.at(found, labels[is_member], np.linalg.norm(offsets, axis=1))
-    return found
+    result = np.zeros(len(centres))
+    np.maximum.at(result, labels[is_member], np.linalg.norm(offsets, axis=1))
+    return result
 
 
 def _checked(

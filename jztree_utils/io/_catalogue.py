@@ -317,9 +317,9 @@ class ReadCatalogue(_Parts):
     @classmethod
     def of(cls, content: CatalogueContent) -> ReadCatalogue:
         """Build the tuple from ``content``."""
-        made = cls(content.catalogue, content.ids, content.info)
-        made.content = content
-        return made
+        created = cls(content.catalogue, content.ids, content.info)
+        created.content = content
+        return created
 
     def to_pandas(self) -> pandas.DataFrame:
         """Return all columns as a `pandas.DataFrame`, one row per group. Vectors become ``com_pos_x`` and so on.

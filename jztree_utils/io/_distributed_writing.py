@@ -96,13 +96,13 @@ _NUMS = ("num", "ngroups")
 def _collect(data: Any, num: Any) -> list[_Column]:
     """Collect everything in ``data`` to write. Raises TypeError or ValueError if something cannot be written."""
     check_representable(data)
-    found = [(_name(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]]
-    leaves = dict(found)
+    result = [(_name(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]]
+    leaves = dict(result)
     if not leaves:
         raise ValueError("data holds no arrays; give at least one.")
-    if len(leaves) < len(found):
+    if len(leaves) < len(result):
         raise ValueError(
-            f"data holds two arrays with the same name; the names are {sorted(name for name, _ in found)}."
+            f"data holds two arrays with the same name; the names are {sorted(name for name, _ in result)}."
         )
     lengths: dict[str, tuple[int, str]] = {}
     columns = []
@@ -140,9 +140,9 @@ def _num_of(name: str, rows: int, leaves: Mapping[str, Any], num: Any) -> Any:
     while group:
         group = group.rpartition("/")[0]
         for entry in _NUMS:
-            found = leaves.get(f"{group}/{entry}" if group else entry)
-            if found is not None and np.ndim(found) == 0:
-                return found
+            result = leaves.get(f"{group}/{entry}" if group else entry)
+            if result is not None and np.ndim(result) == 0:
+                return result
     return rows
 
 

@@ -95,8 +95,8 @@ class PointSearch:
         if not none.any():
             return splits, rows, distance.copy()
         counts = np.diff(splits)
-        kept = ~np.repeat(none, counts)
-        return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[kept], distance[kept]
+        retained = ~np.repeat(none, counts)
+        return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[retained], distance[retained]
 
     def count_each(self, places: np.ndarray, radii: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
         """Count the points within a radius ``(q,)`` of each place, ``(q,)`` int64. Raises ValueError if one is NaN.
@@ -139,13 +139,13 @@ class PointSearch:
                 splits = np.asarray(lists.splits)[: last - first + 1]
                 index, distance = (np.asarray(of)[: splits[-1]] for of in (lists.index, lists.distance))
             row = np.repeat(np.arange(first, last), np.diff(splits))
-            kept = ~none[row]
-            yield row[kept], index[kept].astype(np.int64), distance[kept]
+            retained = ~none[row]
+            yield row[retained], index[retained].astype(np.int64), distance[retained]
 
     def _check_lists(self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str) -> None:
         """Raise MemoryError if lists of neighbours do not fit; the count runs only for large numbers of pairs."""
-        each, most = _BYTES_LISTED + bytes_used, len(places) * len(self.points)
-        if most <= _MOST_LISTED and _fits(most * each):
+        each, largest = _BYTES_LISTED + bytes_used, len(places) * len(self.points)
+        if largest <= _MOST_LISTED and _fits(largest * each):
             return
         total = int(self.count_each(places, radii).sum())
         check_memory(total, each, advice)

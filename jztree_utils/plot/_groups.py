@@ -250,15 +250,15 @@ def _count(mass: np.ndarray, quantum: float | None, volume: float, units: Units)
     quantum = None if quantum is None else quantum * units.mass
     if not len(mass):
         return _Bins(np.empty(0), np.zeros(0, int), volume)
-    least, most = mass.min(), mass.max()
-    steps = 10 ** (_BIN * np.arange(int(np.log10(most / least) / _BIN) + 3))
+    smallest, largest = mass.min(), mass.max()
+    steps = 10 ** (_BIN * np.arange(int(np.log10(largest / smallest) / _BIN) + 3))
     if quantum is None:
-        edges = least * (1 - 1e-6) * steps
+        edges = smallest * (1 - 1e-6) * steps
     else:
         # Between the possible masses, otherwise the number of masses per bin would vary at random.
-        edges = np.unique(np.round(round(least / quantum) * steps) - 0.5) * quantum
+        edges = np.unique(np.round(round(smallest / quantum) * steps) - 0.5) * quantum
     # The last edge is the first above the largest mass.
-    edges = edges[: np.searchsorted(edges, most, side="right") + 1]
+    edges = edges[: np.searchsorted(edges, largest, side="right") + 1]
     return _Bins(edges, np.histogram(mass, edges)[0], volume)
 
 

@@ -179,20 +179,20 @@ def _panel(
             values of the varied quantity, and the largest of several such values. Repeated measurements are replaced by
             their median.
     """
-    found: dict[int | None, dict[str, dict[int, list[float]]]] = {}
+    result: dict[int | None, dict[str, dict[int, list[float]]]] = {}
     for time in times:
         x, fixed = split(time)
         if x is not None:
-            found.setdefault(fixed, {}).setdefault(time.what, {}).setdefault(x, []).append(time.seconds)
-    reach = {fixed: max(len(line) for line in lines.values()) for fixed, lines in found.items()}
-    chosen = max(reach, key=lambda fixed: (reach[fixed], fixed), default=None)
-    lines = {what: line for what, line in found.get(chosen, {}).items() if len(line) > 1}
+            result.setdefault(fixed, {}).setdefault(time.what, {}).setdefault(x, []).append(time.seconds)
+    reach = {fixed: max(len(line) for line in lines.values()) for fixed, lines in result.items()}
+    selected = max(reach, key=lambda fixed: (reach[fixed], fixed), default=None)
+    lines = {what: line for what, line in result.get(selected, {}).items() if len(line) > 1}
     ordered = {what: sorted(line.items()) for what, line in lines.items()}
     drawn = {
         what: (np.array([x for x, _ in line], float), np.array([np.median(seconds) for _, seconds in line]))
         for what, line in ordered.items()
     }
-    return _Panel(label, title.format(chosen or 0), drawn, ideal)
+    return _Panel(label, title.format(selected or 0), drawn, ideal)
 
 
 def _times(results: Mapping[str, Any]) -> Iterator[_Time]:
@@ -213,17 +213,17 @@ def _of_one_device(results: Mapping[str, Any]) -> Iterator[_Time]:
 
 def _of_several_devices(results: Mapping[str, Any]) -> Iterator[_Time]:
     for case in results.get("cases", []):
-        for stage, found in case["stages"].items():
+        for stage, result in case["stages"].items():
             if name := _name(stage):
-                yield _Time(name, int(case["total"]), _k_of(name), int(case["devices"]), float(found["seconds"]))
+                yield _Time(name, int(case["total"]), _k_of(name), int(case["devices"]), float(result["seconds"]))
 
 
 def _of_gpu(results: Mapping[str, Any]) -> Iterator[_Time]:
-    for key, found in results.get("stages", {}).get("time", {}).items():
+    for key, result in results.get("stages", {}).get("time", {}).items():
         match = _GPU_KEY.fullmatch(key)
-        if match and match["where"] != "open" and "seconds" in found:
+        if match and match["where"] != "open" and "seconds" in result:
             what = f"{match['what']}{match['b'] or ''}, {match['kind']}"
-            yield _Time(what, int(float(match["n"])), int(match["k"]) if match["k"] else None, 1, found["seconds"])
+            yield _Time(what, int(float(match["n"])), int(match["k"]) if match["k"] else None, 1, result["seconds"])
 
 
 def _name(stage: str) -> str | None:

@@ -54,10 +54,10 @@ def in_degrees(values: Any) -> Any:
 
 def numbers_per_object(values: Any, name: str) -> np.ndarray:
     """Return finite numbers ``(n,)`` as float64. Raises TypeError or ValueError if they are invalid."""
-    found = finite_numbers(values, name)
-    if found.ndim != 1:
-        raise ValueError(f"{name} has shape {found.shape}; it must be (n,), one number per object.")
-    return found
+    result = finite_numbers(values, name)
+    if result.ndim != 1:
+        raise ValueError(f"{name} has shape {result.shape}; it must be (n,), one number per object.")
+    return result
 
 
 def as_columns(**given: Any) -> dict[str, Any]:
@@ -76,9 +76,9 @@ def as_columns(**given: Any) -> dict[str, Any]:
 def finite_numbers(values: Any, name: str) -> np.ndarray:
     """Return plain real numbers of any shape as float64. Raises TypeError or ValueError if they are invalid."""
     check_no_units(**{name: values})
-    found = real_numbers(values, name)
-    _check_each(np.isfinite(found), found, name, "it must be finite; remove such objects")
-    return found
+    result = real_numbers(values, name)
+    _check_each(np.isfinite(result), result, name, "it must be finite; remove such objects")
+    return result
 
 
 def check_declinations(dec: np.ndarray, name: str) -> None:

@@ -126,10 +126,10 @@ def from_cartesian(pos: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         TypeError: If positions are not plain real numbers.
         ValueError: If the shape is not ``(n, 3)``, or a position is NaN or infinite.
     """
-    found = finite_numbers(pos, "pos")
-    if found.ndim != 2 or found.shape[1] != 3:
-        raise ValueError(f"pos has shape {found.shape}; it must be (n, 3).")
-    x, y, z = found.T
+    result = finite_numbers(pos, "pos")
+    if result.ndim != 2 or result.shape[1] != 3:
+        raise ValueError(f"pos has shape {result.shape}; it must be (n, 3).")
+    x, y, z = result.T
     across = np.hypot(x, y)
     ra = np.mod(np.degrees(np.arctan2(y, x)), 360)
     ra[(ra >= 360) | (across == 0)] = 0  # a tiny negative angle rounds to 360

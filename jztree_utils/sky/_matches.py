@@ -72,18 +72,18 @@ def match(
     sources = checked_others(source_ra, source_dec, SOURCES)
     reach, number, fill = _checked_radius(radius, ra), whole_number(k, "k"), _checked_fill(fill_value)
     one, other = (ra, dec), (ra, dec) if sources is None else sources
-    most = min(number, max(len(other[0]) - (sources is None), 0))
+    largest = min(number, max(len(other[0]) - (sources is None), 0))
     index = np.full((len(ra), number), fill, np.int64)
     separation = np.full(index.shape, np.inf)
-    if most and len(ra):
+    if largest and len(ra):
         search = PointSearch(unit_vectors(*other))
-        rows = search.nearest_others(most)[1] if sources is None else search.nearest(unit_vectors(*one), most)[1]
+        rows = search.nearest_others(largest)[1] if sources is None else search.nearest(unit_vectors(*one), largest)[1]
         angle = separations(Directions.of(ra[:, None], dec[:, None]), Directions.of(*other).rows(rows))
         # Rounding of the unit vectors may exchange neighbours at almost equal separations.
         order = np.argsort(angle, axis=1, kind="stable")
         rows, angle = np.take_along_axis(rows, order, 1), np.take_along_axis(angle, order, 1)
         near = angle <= reach[:, None]
-        index[:, :most][near], separation[:, :most][near] = rows[near], angle[near]
+        index[:, :largest][near], separation[:, :largest][near] = rows[near], angle[near]
     return Matches(index=index, separation=separation)
 
 
@@ -129,7 +129,7 @@ def _checked_fill(fill_value: Any) -> int:
 
 def _checked_radius(radius: Any, ra: np.ndarray) -> np.ndarray:
     """Return the radius of each object."""
-    found = checked_angles(radius, "radius")
-    if found.shape not in ((), ra.shape):
-        raise ValueError(f"radius has shape {found.shape}; it must be one angle, or {ra.shape}, one per object.")
-    return np.broadcast_to(found, ra.shape)
+    result = checked_angles(radius, "radius")
+    if result.shape not in ((), ra.shape):
+        raise ValueError(f"radius has shape {result.shape}; it must be one angle, or {ra.shape}, one per object.")
+    return np.broadcast_to(result, ra.shape)

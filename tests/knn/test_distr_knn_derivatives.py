@@ -108,7 +108,7 @@ def test_derivatives_of_neighbours_and_their_properties(order: str, ndev: int, x
         rad, mass, near, reduced, asked, origin = result
         num = (origin.idx >= 0).sum(axis=-1)
         values = rad, mass, jnp.abs(jnp.sin(near.pos)), reduced, jnp.abs(jnp.sin(asked.pos))
-        return sum(summed(one, num) for one in values)
+        return sum(summed(value, num) for value in values)
 
     agree(loss, ndev)
 

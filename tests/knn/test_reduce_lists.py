@@ -144,7 +144,7 @@ def test_mapped_calls_equal_single_calls() -> None:
     splits, values = jnp.asarray(lists_of(100, 7)), jnp.asarray(values_of(np.float32, (4, 100, 2)))
     for how in kernels.REDUCTIONS:
         result = jax.vmap(lambda one, how=how: kernels.reduce_lists(how, one, splits))(values)
-        np.testing.assert_array_equal(result, [kernels.reduce_lists(how, one, splits) for one in values])
+        np.testing.assert_array_equal(result, [kernels.reduce_lists(how, value, splits) for value in values])
 
 
 # The function for users

@@ -82,7 +82,7 @@ class Call:
     """A traced call of a kernel."""
 
     def __init__(self, kernel: Any, arrays: Any) -> None:
-        self.kernel, self.arrays = kernel, [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in arrays]
+        self.kernel, self.arrays = kernel, [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         # Results that continue an array are listed as arguments too, as XLA passes them.
         self.key = (kernel, *((one.shape, str(one.dtype)) for one in self.arrays))
 

@@ -137,7 +137,7 @@ def test_derivatives_are_traced(mode: Mode, name: str) -> None:
 def test_known_arrays_with_traced_positions(name: str) -> None:
     """Operations on them are also traced, so the library must not use their values."""
     part = particles()
-    known = {key: jnp.asarray(one) for key, one in CALLS[name](part).arguments.items() if _is_given(one)}
+    known = {key: jnp.asarray(argument) for key, argument in CALLS[name](part).arguments.items() if _is_given(argument)}
 
     def found(pos: jax.Array) -> Any:
         call = CALLS[name](dataclasses.replace(part, pos=pos))

@@ -142,7 +142,10 @@ def test_usual_linking_lengths_pass_silently(write, one_device, capsys) -> None:
     ],
 )
 def test_unknown_options_get_a_suggestion(arguments, advice, told) -> None:
-    command, given = " ".join(["jztree", arguments[0]]), " ".join(one for one in arguments if one[:2] == "--")
+    command, given = (
+        " ".join(["jztree", arguments[0]]),
+        " ".join(argument for argument in arguments if argument[:2] == "--"),
+    )
     err = told(*arguments)
     assert f"{command} has no option {given}" in err
     assert err.endswith(f"; {advice}, and see {command} --help.\n")

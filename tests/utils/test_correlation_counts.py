@@ -238,14 +238,14 @@ def test_one_particle_of_each_tracer_is_enough() -> None:
 def test_joined_cells_and_empty_regions_of_counts_are_named() -> None:
     count, sets = counted("wp"), totals_of(TRACERS["auto"])
     pairs = given_counts(TRACERS["auto"], count)
-    for one in pairs.values():
-        numbers = np.asarray(one.count).copy()
+    for pair in pairs.values():
+        numbers = np.asarray(pair.count).copy()
         numbers[0, 1] = 0
-        one.count = numbers
+        pair.count = numbers
         for name in ("weight", "region_count", "region_weight"):
-            column = np.asarray(getattr(one, name)).copy()
+            column = np.asarray(getattr(pair, name)).copy()
             column[..., 0, 1] = 0
-            setattr(one, name, column)
+            setattr(pair, name, column)
     result = warned(
         lambda: wp_from_counts(**pairs, **sets, edges=EDGES, along=ALONG),
         "In bin 0 (0.05 to 0.15), cells without pairs of randoms are joined to the next cells that have some; give "

@@ -287,7 +287,7 @@ def test_samples_whose_squares_overflow_raise(kind: Any) -> None:
 @pytest.mark.parametrize("kind", [NearestNeighbors, KNeighborsTransformer, RadiusNeighborsTransformer, DBSCAN, HDBSCAN])
 def test_scikit_learn_checks_of_estimators(kind: Any) -> None:
     results = check_estimator(kind(), on_fail=None, on_skip=None)
-    assert sum(one["status"] == "passed" for one in results) > 35
+    assert sum(result["status"] == "passed" for result in results) > 35
     for one in results:
         if one["status"] == "failed":
             assert one["check_name"] in MORE_FEATURES

@@ -136,7 +136,7 @@ def find_members(held: dict[int, dict[str, np.ndarray]]) -> list[set[int]]:
         ):
             if near:
                 members[group[row]].add(one)
-    return sorted((one for one in members if len(one) >= NPART_MIN), key=lambda one: (-len(one), min(one)))
+    return sorted((member for member in members if len(member) >= NPART_MIN), key=lambda one: (-len(one), min(one)))
 
 
 @pytest.fixture
@@ -244,7 +244,7 @@ def test_output_does_not_depend_on_the_number_of_devices(held, tmp_path, use_dev
 def test_numbers_of_groups(parts, held, tmp_path, one_device) -> None:
     run(parts[0], *FOF[:-2], "--group-ids-output", tmp_path / "numbered.hdf5")
     members = find_members(held)
-    number = {one: group + 1 for group, group_members in enumerate(members) for one in group_members}
+    number = {group_member: group + 1 for group, group_members in enumerate(members) for group_member in group_members}
     before, after = read_types(parts), read_types([tmp_path / "numbered.hdf5"])
     with h5py.File(tmp_path / "numbered.hdf5") as file:
         assert file["Parameters"].attrs["FOF:group_id_default"] == b"2147483647"

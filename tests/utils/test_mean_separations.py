@@ -72,7 +72,7 @@ def test_mean_separations_by_their_definition(cross: bool) -> None:
             bins = {"mode": name} | options
             more = {"queries": b, "query_weights": weights[1]} if cross else {}
             result = mean_separations(a, EDGES, box, weights=weights[0], **more, **bins)
-            means, numbers = brute(a, b, [one.astype(np.float64) for one in weights], box, **bins)
+            means, numbers = brute(a, b, [weight.astype(np.float64) for weight in weights], box, **bins)
             np.testing.assert_allclose(result, means, rtol=1e-12, err_msg=name)
             count = np.asarray(pair_counts(a, EDGES, boxsize=box, queries=b if cross else None, **bins).count)
             np.testing.assert_array_equal(count.reshape(3, -1).sum(axis=1), numbers, err_msg=name)

@@ -163,7 +163,7 @@ def test_swiftsimio_reads_the_layout_of_soap(soap, held) -> None:
     members, mass = find_members(held), masses_of(held)
     assert data.metadata.output_type == "SOAP"
     np.testing.assert_array_equal(data.input_halos.halo_catalogue_index.v, np.arange(len(members)))
-    np.testing.assert_array_equal(data.input_halos_fof.sizes.v, [len(one) for one in members])
+    np.testing.assert_array_equal(data.input_halos_fof.sizes.v, [len(member) for member in members])
     expected = [sum(mass[one] for one in group) * 1e10 for group in members]
     np.testing.assert_allclose(data.bound_subhalo.total_mass.to_physical().to("Msun").v, expected, rtol=1e-4)
     own = data.input_halos_jztree
@@ -195,4 +195,4 @@ def test_pynbody_reads_the_members_by_number(soap, held) -> None:
     for row, expected in enumerate(members):
         assert sorted(halos[row + 1]["iord"].tolist()) == sorted(expected)
     table = pynbody.load(str(catalogue))
-    np.testing.assert_array_equal(table["InputHalos/FOF/Sizes"], [len(one) for one in members])
+    np.testing.assert_array_equal(table["InputHalos/FOF/Sizes"], [len(member) for member in members])

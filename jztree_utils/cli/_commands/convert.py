@@ -75,12 +75,12 @@ def _files_of(path: Path, options: io.ReadOptions, is_catalogue: bool) -> tuple[
 def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, int]:
     with stage("read the catalogue"):
         content = io.read_catalogue_content(path)
-    with stage("write the catalogue") as told:
+    with stage("write the catalogue") as report:
         if layout == PARQUET:
             io.ReadCatalogue.of(content).to_parquet(args.output)
         else:
             io.write_catalogue_content(args.output, content, layout)
-        told.detail = args.output
+        report.detail = args.output
     if layout == "gadget4" and io.catalogue_layout(path) != layout:
         warn(
             f"GroupOffsetType and GroupLenType of {args.output} refer to the snapshot in group order; jztree fof "
@@ -90,7 +90,7 @@ def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, in
 
 
 def _convert_snapshot(path: Path, args: Namespace, options: io.ReadOptions, layout: str) -> dict[str, int | str]:
-    with stage("read the snapshot") as told:
+    with stage("read the snapshot") as report:
         snapshot = io.open_snapshot(path, args.type, options)
         if layout == "gadget4" and args.type >= io.NUM_TYPES:
             raise ValueError(
@@ -99,15 +99,15 @@ def _convert_snapshot(path: Path, args: Namespace, options: io.ReadOptions, layo
         names = snapshot.present(("pos",), ("mass", "vel", "id"))
         print_snapshot([snapshot])
         columns = {name: snapshot.read(name) for name in names}
-        told.particles, told.detail = snapshot.num, snapshot.description
-    with stage("write the snapshot", snapshot.num) as told:
+        report.particles, report.detail = snapshot.num, snapshot.description
+    with stage("write the snapshot", snapshot.num) as report:
         if layout == "numpy":
             with io.atomic_output(args.output) as temporary, open(temporary, "wb") as file:
                 np.savez(file, boxsize=snapshot.header.boxsize, **columns)
         else:
             columns, header = _per_h(columns, snapshot.header)
             io.write_snapshot(args.output, ParticleData(**columns, num=snapshot.num), header, args.type)
-        told.detail = args.output
+        report.detail = args.output
     return {"particles": snapshot.num, "properties": ", ".join(names)}
 
 

@@ -87,10 +87,10 @@ def _run_one(
             if left_out := missing_in_words(options, part, spheres):
                 left_out += what_to_give(part.header)
         _warn_of_length(args, rlink, separation)
-    found = part.find_groups(rlink, options, with_rows=bool(run.copies))
+    result = part.find_groups(rlink, options, with_rows=bool(run.copies))
     pos = part.column("pos") if run.plot is not None else None
     with io.failing_together(mesh):
-        if found is not None:
+        if result is not None:
             info = io.CatalogueInfo(
                 linking_length=rlink,
                 mean_separation=None if separation is None else separation.value,
@@ -103,7 +103,7 @@ def _run_one(
                 made_with=made_with(args, run.path, source.options),
                 spheres_of=part.spheres_of if options.densities else None,
             )
-            _finish(args, run, part, pos, found, info, options, left_out)
+            _finish(args, run, part, pos, result, info, options, left_out)
             if left_out:
                 say(f"\n  left out: {left_out}.")
 
@@ -113,7 +113,7 @@ def _finish(
     run: Run,
     part: Particles,
     pos: Any,
-    found: Groups,
+    result: Groups,
     info: io.CatalogueInfo,
     options: GroupOptions,
     left_out: str,
@@ -124,25 +124,25 @@ def _finish(
         pos: Positions of all particles, if they are plotted.
         left_out: Omitted properties, in words.
     """
-    columns = found.extra
+    columns = result.extra
     if options.neighbours:
         with stage("find shapes"):
-            columns = columns | shapes(squeeze_catalogue(found.cata), columns)
+            columns = columns | shapes(squeeze_catalogue(result.cata), columns)
     with stage("order the catalogue"):
-        num = len(found.ids)
-        members = Member(pos=np.empty((num, 0), np.float32), id=found.ids, row=found.rows, num=num)
+        num = len(result.ids)
+        members = Member(pos=np.empty((num, 0), np.float32), id=result.ids, row=result.rows, num=num)
         extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
-        members, cata, extra, by_type = io.canonical_order(members, found.cata, extra, found.by_type)
+        members, cata, extra, by_type = io.canonical_order(members, result.cata, extra, result.by_type)
     if run.output is not None:
-        with stage("write the catalogue") as told:
-            kept = None if args.no_ids else members.id
-            io.write_catalogue(run.output, cata, kept, info, layout=args.layout, extra=extra, by_type=by_type)
-            told.detail = str(run.output)
+        with stage("write the catalogue") as report:
+            retained = None if args.no_ids else members.id
+            io.write_catalogue(run.output, cata, retained, info, layout=args.layout, extra=extra, by_type=by_type)
+            report.detail = str(run.output)
     write_copies(run, part.snapshots, members.row, cata, info, args.layout)
     if run.plot is not None:
-        with stage("draw the halos", part.num) as told:
+        with stage("draw the halos", part.num) as report:
             _draw(run.plot, pos, cata, part.header)
-            told.detail = str(run.plot)
+            report.detail = str(run.plot)
     if args.json:
         centre = options.centre if options.neighbours else None
         print_json(_summary(run, cata, info, part, extra) | {"centre": centre, "left_out": left_out or None})

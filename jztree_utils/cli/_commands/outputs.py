@@ -130,10 +130,10 @@ def _base(path: Path) -> str:
 
 def _number(path: Path, template: str) -> str:
     """Return the digits at the end of the name of a snapshot."""
-    found = re.search(r"(\d+)\D*$", _base(path))
-    if found is None and "{n}" in template:
+    result = re.search(r"(\d+)\D*$", _base(path))
+    if result is None and "{n}" in template:
         raise ValueError(f"The name of {path} has no number for {{n}}; use {{name}} in {template}.")
-    return found[1] if found else ""
+    return result[1] if result else ""
 
 
 def _check_different(outputs: list[str]) -> None:

@@ -39,9 +39,9 @@ def run_plot(args: Namespace) -> None:
         if args.json:
             print_json({"kind": args.kind, "input": args.input, "output": args.output})
         return
-    with stage(f"draw {args.kind}") as told:
+    with stage(f"draw {args.kind}") as report:
         figure = _DRAW[args.kind](args)
-        told.detail = args.output or ""
+        report.detail = args.output or ""
     if args.json:
         print_json({"kind": args.kind, "input": args.input, "output": args.output, "seconds": take_seconds()})
     if args.output is None:
@@ -190,9 +190,9 @@ def _masses(path: str, content: io.CatalogueContent, name: str) -> np.ndarray:
         known = ", ".join([*([] if content.catalogue.mass is None else [_MASS]), *held]) or "no masses"
         raise ValueError(f"--mass is {name}, but {path} has {known}; jztree fof --properties writes masses of spheres.")
     mass = np.asarray(held[name].values, np.float64)
-    lacking = np.count_nonzero(~(mass > 0))
-    if lacking:
-        say(f"  {lacking:,} of {len(mass):,} groups have no {name}, and are left out")
+    missing = np.count_nonzero(~(mass > 0))
+    if missing:
+        say(f"  {missing:,} of {len(mass):,} groups have no {name}, and are left out")
     return np.asarray(mass[mass > 0])
 
 
@@ -217,13 +217,13 @@ def _sizes(args: Namespace) -> Any:
 
 
 def _distances(args: Namespace) -> Any:
-    found = io.read_neighbours(args.input[0])
-    if found.distances is None:
+    result = io.read_neighbours(args.input[0])
+    if result.distances is None:
         raise ValueError(f"{args.input[0]} has densities but no distances; write lists with jztree knn ... --lists.")
-    header = found.header or io.SnapshotHeader()
+    header = result.header or io.SnapshotHeader()
     unit = io.unit_name(header, "length")
     return plot.plot_neighbour_distances(
-        found.distances, header.boxsize, args.output, ndim=found.ndim, length_unit=unit, title=args.title
+        result.distances, header.boxsize, args.output, ndim=result.ndim, length_unit=unit, title=args.title
     )
 
 

@@ -55,8 +55,8 @@ def open_checked(source: Source, layout: str | None) -> list[io.Snapshot]:
         ValueError: If the layout cannot hold its catalogue.
     """
     snapshots = open_types(source)
-    for one in snapshots:
-        one.header = complete_header(source.path, one.header)
+    for snapshot in snapshots:
+        snapshot.header = complete_header(source.path, snapshot.header)
     if layout is not None:
         (ndim,) = snapshots[0].layout("pos")[1]
         io.check_layout(layout, snapshots[0].header, ndim, source.ptype)
@@ -86,12 +86,12 @@ def read_checked(
         snapshots = open_checked(source, layout)
         matter = open_matter(source, snapshots) if spheres else None
         print_snapshot(snapshots)
-    with stage("read the snapshot") as told, warnings.catch_warnings():
+    with stage("read the snapshot") as report, warnings.catch_warnings():
         # Each process would warn about its rows; instead the first process warns below.
         warnings.filterwarnings("ignore", message=".* differ from the mass in the MassTable")
         part = read_particles(snapshots, optional, mesh, matter)
-        told.particles = part.num
-        told.detail = part.snapshot.description
+        report.particles = part.num
+        report.detail = part.snapshot.description
     corners = part.corners()
     with io.failing_together(mesh):
         check_box(corners, part.header)

@@ -27,9 +27,9 @@ def run_view(args: Namespace) -> None:
     if args.dry_run:
         say(f"would write a view of {args.input[0]} to {args.output}")
     else:
-        with stage("write the view") as told:
+        with stage("write the view") as report:
             _write(args)
-            told.detail = args.output
+            report.detail = args.output
         summary["seconds"] = take_seconds()
     if args.json:
         print_json(summary)

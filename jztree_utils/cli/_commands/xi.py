@@ -122,28 +122,28 @@ def _run_one(args: Namespace, run: Run, source: Source, bins: _Bins, mesh: Mesh)
     with io.failing_together(mesh):
         if count is not None:
             with warnings_told():
-                found = bins.correlation(count, part.num, _lengths_of(part.snapshot))
-            _finish(args, run, part, bins, found, made_with(args, run.path, source.options))
+                result = bins.correlation(count, part.num, _lengths_of(part.snapshot))
+            _finish(args, run, part, bins, result, made_with(args, run.path, source.options))
 
 
-def _finish(args: Namespace, run: Run, part: Particles, bins: _Bins, found: Correlation, made: str) -> None:
+def _finish(args: Namespace, run: Run, part: Particles, bins: _Bins, result: Correlation, created: str) -> None:
     """Write, plot and print the correlation function."""
     if run.output is not None:
-        with stage("write the correlation function") as told:
-            io.write_correlation(run.output, found, part.header, bins.along, bins.los % part.ndim, part.num, made)
-            told.detail = run.output
+        with stage("write the correlation function") as report:
+            io.write_correlation(run.output, result, part.header, bins.along, bins.los % part.ndim, part.num, created)
+            report.detail = run.output
     length = io.unit_name(part.header, "length")
     if run.plot is not None:
-        with stage("draw the correlation function") as told:
-            plot.plot_correlation(found, run.plot, length_unit=length)
-            told.detail = run.plot
+        with stage("draw the correlation function") as report:
+            plot.plot_correlation(result, run.plot, length_unit=length)
+            report.detail = run.plot
     if args.json:
-        print_json(_summary(run, part, bins, found))
+        print_json(_summary(run, part, bins, result))
     elif not is_quiet():
-        _tell(part, bins, found, length)
+        _tell(part, bins, result, length)
 
 
-def _summary(run: Run, part: Particles, bins: _Bins, found: Correlation) -> dict[str, Any]:
+def _summary(run: Run, part: Particles, bins: _Bins, result: Correlation) -> dict[str, Any]:
     """Return a summary for scripts."""
     return {
         "snapshot": str(run.path),
@@ -156,43 +156,43 @@ def _summary(run: Run, part: Particles, bins: _Bins, found: Correlation) -> dict
         "units": {"length": io.unit_name(part.header, "length")},
         "statistic": bins.statistic,
         "pi_max": None if bins.along is None else float(bins.along[-1]),
-        "edges": found.edges.tolist(),
-        "value": [None if np.isnan(one) else one for one in found.value.tolist()],
-        "pairs": found.pairs.tolist(),
+        "edges": result.edges.tolist(),
+        "value": [None if np.isnan(one) else one for one in result.value.tolist()],
+        "pairs": result.pairs.tolist(),
         "seconds": take_seconds(),
     }
 
 
-def _tell(part: Particles, bins: _Bins, found: Correlation, length: str) -> None:
+def _tell(part: Particles, bins: _Bins, result: Correlation, length: str) -> None:
     unit = f" {length}".rstrip()
     pairs = [
         ("particles", f"{part.num:,}"),
         ("box", f"{box_in_words(part.header)}{unit}"),
-        ("pairs", f"{found.pairs.sum():,}, each in both orders"),
+        ("pairs", f"{result.pairs.sum():,}, each in both orders"),
     ]
     if bins.along is not None:
         axis = "xyz"[bins.los]
         pairs.append(("along the line of sight", f"up to {number(float(bins.along[-1]))}{unit}, which is {axis}"))
-    pairs += _power_law_in_words(bins, found, unit)
+    pairs += _power_law_in_words(bins, result, unit)
     say()
     print_pairs(pairs)
     say()
     names = ("r", "xi") if bins.along is None else ("rp", "wp")
     heads = [f"{name}{f' [{length}]' if length else ''}" for name in ("from", "to")]
     value = names[1] + (f" [{length}]" if length and bins.along is not None else "")
-    rows = zip(found.edges[:-1], found.edges[1:], found.pairs, found.value, strict=True)
+    rows = zip(result.edges[:-1], result.edges[1:], result.pairs, result.value, strict=True)
     print_table(
         [f"{names[0]} {heads[0]}", heads[1], "pairs", value],
         [[f"{low:.5g}", f"{high:.5g}", f"{held:,}", f"{one:.5g}"] for low, high, held, one in rows],
     )
 
 
-def _power_law_in_words(bins: _Bins, found: Correlation, unit: str) -> list[tuple[str, str]]:
+def _power_law_in_words(bins: _Bins, result: Correlation, unit: str) -> list[tuple[str, str]]:
     """Describe the best-fitting power law, if there is one."""
     if bins.along is not None:
         return []
     try:
-        r0, gamma = power_law(found)
+        r0, gamma = power_law(result)
     except ValueError:
         return []
     return [("power law", f"(r / {number(r0)}{unit})^-{gamma:.3g}, fitted to all positive bins")]

@@ -27,12 +27,12 @@ def sphere_densities(
         names: Names of spheres, such as ``200c``.
         densities: The known densities, "mean" or "critical", in the units of the snapshot.
     """
-    found = []
+    result = []
     for name in names:
         times, of = virial_overdensity(header) if name == "vir" else _times(name), _of(name)
         if times is not None and of in densities:
-            found.append((name, times * densities[of]))
-    return tuple(found)
+            result.append((name, times * densities[of]))
+    return tuple(result)
 
 
 def virial_overdensity(header: io.SnapshotHeader) -> float | None:
