@@ -81,7 +81,6 @@ def test_mass_functions_of_different_runs_raise(tmp_path, capsys) -> None:
         (["sizes", "sample", "sample"], "draws one file, but 2 were given; give one."),
         (["heat", "a"], "invalid choice: 'heat'"),
         ([], "plot needs a kind (halos, "),
-        (["scaling", "none.json"], "The file none.json does not exist"),
     ],
 )
 def test_bad_pictures(arguments, message, tmp_path, monkeypatch, capsys) -> None:

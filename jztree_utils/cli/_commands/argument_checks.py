@@ -116,7 +116,7 @@ def _check_convert(args: Namespace) -> None:
 def _check_plot(args: Namespace) -> None:
     if args.kind is None or not args.input:
         raise ValueError(f"plot needs a kind ({', '.join(KINDS)}) and a file; see jztree plot --help.")
-    if len(args.input) > 1 and args.kind not in ("scaling", "mass-function"):
+    if len(args.input) > 1 and args.kind != "mass-function":
         raise ValueError(f"plot {args.kind} draws one file, but {len(args.input)} were given; give one.")
     if args.kind in ("halos", "halo") and args.catalogue is None:
         raise ValueError(

@@ -227,10 +227,6 @@ def _distances(args: Namespace) -> Any:
     )
 
 
-def _scaling(args: Namespace) -> Any:
-    return plot.plot_scaling([plot.read_measurements(name) for name in args.input], args.output, title=args.title)
-
-
 def _with_radii(args: Namespace, num: int, header: io.SnapshotHeader) -> tuple[FofCatalogue, str]:
     """Return the groups of --catalogue with a radius to draw, and its description, for ``num`` particles."""
     content = groups_of(args, header)
@@ -247,5 +243,4 @@ _DRAW: dict[str, Callable[[Namespace], Any]] = {
     "mass-function": _mass_function,
     "sizes": _sizes,
     "distances": _distances,
-    "scaling": _scaling,
 }
