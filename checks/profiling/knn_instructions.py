@@ -19,6 +19,8 @@ import pathlib
 import re
 import subprocess
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -184,15 +186,25 @@ def instructions_of_parts(folder: pathlib.Path, nvdisasm: str) -> dict[str, int]
     return parts_of(text[1])
 
 
-def count_parts(n: int, k: int, box: float | None, tree: TreeConfig, max_radius: float | None = None) -> dict[str, int]:
-    """Return the number of runs of each part by warps, for n uniform points in a unit box that are also the queries."""
+def count_runs(call: Callable[[], Any]) -> dict[str, int]:
+    """Return the number of runs of each part by warps in a call."""
     library = ctypes.CDLL(kernels.native_info()["cpu_library"])
     library.jztree_emulator_counts.restype = ctypes.c_char_p
-    pos = jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))
     library.jztree_emulator_counts()
-    jax.block_until_ready(knn(pos, k, boxsize=box, cfg=KNNConfig(tree=tree), max_radius=max_radius))
+    jax.block_until_ready(call())
     lines = library.jztree_emulator_counts().decode().splitlines()
     return {name: int(count) for name, count in (line.rsplit("=", 1) for line in lines)}
+
+
+def uniform_points(n: int) -> jax.Array:
+    """Return n points of the unit cube, float32."""
+    return jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))
+
+
+def count_parts(n: int, k: int, box: float | None, tree: TreeConfig, max_radius: float | None = None) -> dict[str, int]:
+    """Return the runs of each part for the k nearest neighbours of n uniform points that are also the queries."""
+    pos = uniform_points(n)
+    return count_runs(lambda: knn(pos, k, boxsize=box, cfg=KNNConfig(tree=tree), max_radius=max_radius))
 
 
 def print_parts(counts: dict[str, int], instructions: dict[str, int]) -> None:

@@ -1,4 +1,4 @@
-"""The work of the CUDA kernel for neighbours must not exceed recorded counts, and its lists must stay in registers.
+"""The CUDA kernels for neighbours and counts do no more work than recorded, and their lists stay in registers.
 
 Registers and spills are those that ptxas reports: unlike `cuobjdump -res-usage`, it names spilled bytes, and it comes
 with nvcc.
@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from scripts import profiling
 
-from jztree import kernels
-from jztree.config import GPU_LEAF_SIZE, TreeConfig
+from jztree import count_within, kernels
+from jztree.config import GPU_LEAF_SIZE, RadiusConfig, TreeConfig
 
 # For 4000 uniform points, periodic: the total number of times that groups of 32 queries run each part of the kernel.
 COUNTED = {
@@ -49,6 +49,18 @@ emulated = pytest.mark.skipif(
 def test_work_equals_the_recorded_counts(k: int) -> None:
     counts = SCRIPT.count_parts(4000, k, 1.0, TREE)
     assert {part: counts[part] for part in COUNTED[k]} == COUNTED[k]
+
+
+@pytest.mark.emulated
+@emulated
+def test_balls_compare_only_rows_near_their_group() -> None:
+    pos, cfg = SCRIPT.uniform_points(4000), RadiusConfig(tree=TREE)
+    radius = (30 / 4000 * 3 / (4 * np.pi)) ** (1 / 3)  # about 30 neighbours
+    counts = SCRIPT.count_runs(lambda: count_within(pos, radius, boxsize=1.0, cfg=cfg))
+    groups = counts["group of queries"]
+    # The opened leaves hold more than twice as many rows.
+    assert counts["leaf"] / groups == pytest.approx(23.8, rel=0.02)
+    assert counts["row"] / groups == pytest.approx(203.5, rel=0.02)
 
 
 @pytest.mark.emulated
