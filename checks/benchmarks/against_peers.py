@@ -267,10 +267,10 @@ def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[st
             if only not in case.name:
                 continue
             there = {} if case.theirs is None else {case.peer: case.theirs}
-            found = seconds({"jztree": case.ours} | there, case.runs)
-            row: dict[str, Any] = {"case": case.name, "seconds": found, "aim": case.aim, "peer": case.peer}
+            result = seconds({"jztree": case.ours} | there, case.runs)
+            row: dict[str, Any] = {"case": case.name, "seconds": result, "aim": case.aim, "peer": case.peer}
             if there:
-                row["ratio"] = found[case.peer] / found["jztree"]
+                row["ratio"] = result[case.peer] / result["jztree"]
             yield row
 
 
@@ -285,9 +285,9 @@ class Sweep:
     def add(self, value: int, calls: peers.Peers) -> None:
         """Time the calls at a value of the axis. Values should ascend."""
         there = {name: call for name, call in calls.items() if call is not None and name not in self._slow}
-        for name, found in seconds(there, 3).items():
-            self.points.append({"what": self._what, "library": name, self._axis: value, "seconds": found})
-            if found > self._patience:
+        for name, result in seconds(there, 3).items():
+            self.points.append({"what": self._what, "library": name, self._axis: value, "seconds": result})
+            if result > self._patience:
                 self._slow.add(name)
 
 
@@ -313,8 +313,8 @@ def against_k(numbers: list[int]) -> list[dict[str, Any]]:
 def against_threads() -> list[dict[str, Any]]:
     """Measure kNN and friends-of-friends of 1e6 uniform points against threads."""
     pos, points = uniform(10**6), []
-    most = jz.kernels.native_info()["num_threads"]
-    for threads in (*(2**i for i in range(most.bit_length()) if 2**i < most), most):
+    largest = jz.kernels.native_info()["num_threads"]
+    for threads in (*(2**i for i in range(largest.bit_length()) if 2**i < largest), largest):
         jz.kernels.set_num_threads(threads)
         knn, fof = Sweep("kNN, n=1e6, k=8", "threads"), Sweep("FoF, n=1e6, b=0.2", "threads")
         knn.add(threads, {"jztree": neighbours(pos, 8), "nanoflann": peers.nanoflann(pos, 8, threads)})
@@ -328,12 +328,12 @@ def small() -> dict[str, float]:
     """Measure the fixed costs: a call on 1000 points, and compilation."""
     few, part = uniform(1000), jax.numpy.asarray(uniform(9973))
     calls = {"call on 1000 points, kNN": neighbours(few, 8), "call on 1000 points, FoF": labels(few, 0.02, 1.0)}
-    found = seconds(calls, 200)
+    result = seconds(calls, 200)
     first = {
         "compile kNN": lambda: jz.knn.knn.jit(part, k=7),
         "compile fof_and_catalogue": lambda: jz.fof.fof_and_catalogue.jit(part, 0.01),
     }
-    return found | {name: timed(call) - timed(call) for name, call in first.items()}
+    return result | {name: timed(call) - timed(call) for name, call in first.items()}
 
 
 def show(row: dict[str, Any]) -> None:

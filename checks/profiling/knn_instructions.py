@@ -102,7 +102,7 @@ class Instruction:
 
 def read_instructions(disassembly: str) -> list[Instruction]:
     """Return the instructions of a function as listed by nvdisasm."""
-    found: list[Instruction] = []
+    result: list[Instruction] = []
     lines: list[tuple[str, int]] = []
     labels: list[str] = []
     fresh = True
@@ -112,9 +112,9 @@ def read_instructions(disassembly: str) -> list[Instruction]:
         elif label := _LABEL.match(line):
             labels.append(label[1])
         elif instruction := _INSTRUCTION.match(line):
-            found.append(Instruction(tuple(labels), instruction[1], tuple(lines)))
+            result.append(Instruction(tuple(labels), instruction[1], tuple(lines)))
             labels, fresh = [], False
-    return found
+    return result
 
 
 def reached(instructions: list[Instruction]) -> list[bool]:
@@ -225,14 +225,14 @@ def main() -> None:
     parser.add_argument("--fan-out", type=int, default=TreeConfig().fan_out)
     parser.add_argument("--open", action="store_true", help="no periodic box")
     parser.add_argument("--nvdisasm", default="nvdisasm")
-    chosen = parser.parse_args()
-    tree = TreeConfig(leaf_size=chosen.leaf_size, fan_out=chosen.fan_out)
-    for k in chosen.k:
+    selected = parser.parse_args()
+    tree = TreeConfig(leaf_size=selected.leaf_size, fan_out=selected.fan_out)
+    for k in selected.k:
         with tempfile.TemporaryDirectory() as folder:
-            registers = compile_kernel(k, chosen.architecture, pathlib.Path(folder))
-            instructions = instructions_of_parts(pathlib.Path(folder), chosen.nvdisasm)
+            registers = compile_kernel(k, selected.architecture, pathlib.Path(folder))
+            instructions = instructions_of_parts(pathlib.Path(folder), selected.nvdisasm)
         print(f"k = {k}: {registers}, {registers.warps} warps")
-        print_parts(count_parts(chosen.n, k, None if chosen.open else 1.0, tree), instructions)
+        print_parts(count_parts(selected.n, k, None if selected.open else 1.0, tree), instructions)
 
 
 if __name__ == "__main__":
