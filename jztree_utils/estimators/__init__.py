@@ -201,14 +201,26 @@ class _ByRadius(_Fitted):
             np.broadcast_to(reach, len(asking)),
             _BYTES_LISTED,
             "Use a smaller radius, fewer samples at once, or kneighbors with its fixed number of neighbours",
+            nearest_first=nearest_first,
         )
         query = np.repeat(np.arange(len(asking)), np.diff(splits))
         if places is None:
             others = query != index
             query, index, distance = query[others], index[others], distance[others]
             splits = np.searchsorted(query, np.arange(len(asking) + 1))
-        order = np.lexsort((index, distance, query) if nearest_first else (index, query))
-        return splits, index[order].astype(np.intp), distance[order]
+        if nearest_first:
+            _sort_ties(query, index, distance)
+            return splits, index.astype(np.intp), distance
+        lists = self._graph(distance, index, splits)
+        lists.sort_indices()
+        return splits, lists.indices.astype(np.intp), lists.data
+
+
+def _sort_ties(query: np.ndarray, index: np.ndarray, distance: np.ndarray) -> None:
+    """Sort equal distances of a query by row, in place, in lists that are sorted by distance."""
+    same = (query[1:] == query[:-1]) & (distance[1:] == distance[:-1])
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+    index[tied] = index[tied][np.lexsort((index[tied], distance[tied], query[tied]))]
 
 
 class NearestNeighbors(_ByNumber, _ByRadius):

@@ -41,7 +41,7 @@ class MetricSearch:
         return self._nearest(self.points, self.search.nearest_others(k)[1], others=True)
 
     def within(
-        self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str
+        self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str, *, nearest_first: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """See `PointSearch.within`."""
         result, total = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))], 0
@@ -50,7 +50,9 @@ class MetricSearch:
             check_memory(total, bytes_used, advice)
             result.append(pairs)
         query, index, distance = (np.concatenate(column) for column in zip(*result, strict=True))
-        return np.searchsorted(query, np.arange(len(places) + 1)), index, distance
+        splits = np.searchsorted(query, np.arange(len(places) + 1))
+        order = np.lexsort((distance, query)) if nearest_first else slice(None)
+        return splits, index[order], distance[order]
 
     def count_each(self, places: np.ndarray, radii: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
         """See `PointSearch.count_each`."""

@@ -64,7 +64,7 @@ class PointSearch:
             return np.array(distance)[:n], np.asarray(row, np.int64)[:n]
 
     def within(
-        self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str
+        self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str, *, nearest_first: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the points within a radius ``(q,)`` of each place, one list per place.
 
@@ -73,10 +73,11 @@ class PointSearch:
             radii: ``(q,)`` float64. A negative radius contains no point.
             bytes_used: Additional bytes that the caller needs per neighbour.
             advice: Remedy for the error message if the lists do not fit into memory.
+            nearest_first: Whether to sort each list by distance.
 
         Returns:
-            The start of each list, ``(q + 1,)`` int64, and rows and distances, list by list. The order within a list is
-            undefined.
+            The start of each list, ``(q + 1,)`` int64, and rows and distances, list by list. The order within a list,
+            or of equal distances with ``nearest_first``, is undefined.
 
         Raises:
             ValueError: If a radius is NaN.
@@ -88,7 +89,7 @@ class PointSearch:
         self._check_lists(places, radii, bytes_used, advice)
         with jax.enable_x64(True):
             query, wide = _padded_queries(places, reach)
-            lists = neighbours_within.jit(self.index(), wide, queries=query)
+            lists = neighbours_within.jit(self.index(), wide, queries=query, nearest_first=nearest_first)
             splits = np.asarray(lists.splits)[: len(places) + 1].astype(np.int64)
             rows, distance = (np.asarray(of)[: splits[-1]] for of in (lists.index, lists.distance))
         rows = rows.astype(np.int64)
