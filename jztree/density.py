@@ -10,6 +10,8 @@ the search, they cost a few operations per neighbour.
 * `sph_density` weights neighbours by a smoothing kernel, like smoothed particle hydrodynamics (SPH).
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 import math
@@ -35,7 +37,7 @@ from .config import KNNConfig
 from .data import Pos, PosMass, get_num
 from .derivatives import ratio
 from .knn import field_of, nearest
-from .particles import Index, Particles, check_width, get_num_total, particles_of
+from .particles import Array, Index, Particles, check_width, get_num_total, particles_of
 from .sph import SphKernel, sph_kernel_of
 
 __all__ = ["knn_density", "smoothing_length", "sph_density", "sph_kernel"]
@@ -48,10 +50,10 @@ _LOST = (
 
 @flat()
 def smoothing_length(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     k: int,
     *,
-    queries: Particles | ArrayLike | None = None,
+    queries: Particles | Array | None = None,
     boxsize: ArrayLike | None = None,
     order: str = "input",
     cfg: KNNConfig | None = None,
@@ -93,10 +95,10 @@ def smoothing_length(
 
 @flat()
 def knn_density(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     k: int,
     *,
-    queries: Particles | ArrayLike | None = None,
+    queries: Particles | Array | None = None,
     boxsize: ArrayLike | None = None,
     order: str = "input",
     cfg: KNNConfig | None = None,
@@ -149,10 +151,10 @@ def knn_density(
 
 @flat()
 def sph_density(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     k: int,
     *,
-    queries: Particles | ArrayLike | None = None,
+    queries: Particles | Array | None = None,
     boxsize: ArrayLike | None = None,
     kernel: str = "cubic_spline",
     bias_correction: bool = False,

@@ -4,20 +4,20 @@ Every search sorts its particles and builds a hierarchy over them. For a million
 of friends-of-friends. An index holds both, and every search accepts it in place of the particles.
 """
 
+from __future__ import annotations
+
 from numpy.typing import ArrayLike
 
 from .arguments import check_box, check_particles, flat
 from .config import RadiusConfig, TreeConfig, checked_config, without_masses
-from .particles import Index, Particles, check_num
+from .particles import Array, Index, Particles, check_num
 from .tree.stage import InputParticles, index_of, prepare_stage
 
 __all__ = ["Index", "build_index"]
 
 
 @flat()
-def build_index(
-    part: Particles | ArrayLike, boxsize: ArrayLike | None = None, *, cfg: TreeConfig | None = None
-) -> Index:
+def build_index(part: Particles | Array, boxsize: ArrayLike | None = None, *, cfg: TreeConfig | None = None) -> Index:
     """Sort particles once, for many searches.
 
     Every search accepts the index in place of ``part`` and ``boxsize``. Its results are the same as without an index

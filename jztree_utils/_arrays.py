@@ -1,5 +1,7 @@
 """Positions in data frames and tables, and in float64 NumPy arrays, which JAX would round in its 32-bit mode."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any

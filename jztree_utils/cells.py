@@ -6,6 +6,8 @@ radius, finds the candidates. The vectors between the given positions, plus whol
 with orthogonal sides, `jztree.radius.pairs_within` is faster, and runs on many devices.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -90,12 +92,12 @@ def pairs_in_cell(
     places = _positions(pos)
     lattice = _lattice(cell, periodic, places.shape[1])
     reach = _radius(radius, lattice)
-    found = [_pairs_of(places, lattice, reach, full, *block) for block in _candidates(places, lattice, reach)]
+    result = [_pairs_of(places, lattice, reach, full, *block) for block in _candidates(places, lattice, reach)]
     empty = np.zeros((0, places.shape[1]))
-    found.append(
+    result.append(
         (empty[:, 0].astype(np.int64), empty[:, 0].astype(np.int64), empty.astype(np.int64), empty, empty[:, 0])
     )
-    i, j, shift, vector, distance = (np.concatenate(column) for column in zip(*found, strict=True))
+    i, j, shift, vector, distance = (np.concatenate(column) for column in zip(*result, strict=True))
     return CellPairs(i=i, j=j, shift=shift, vector=vector, distance=distance)
 
 
@@ -165,8 +167,8 @@ def _pairs_of(
     vector = pos[j] - pos[i] + lattice.shifted(shift)
     distance = np.sqrt((vector**2).sum(axis=1))
     first = np.take_along_axis(shift, (shift != 0).argmax(axis=1)[:, None], axis=1)[:, 0]  # 0 without a shift
-    chosen = (i != j) | (first != 0) if full else (i < j) | ((i == j) & (first > 0))
-    rows = np.flatnonzero(chosen & (distance <= radius))
+    selected = (i != j) | (first != 0) if full else (i < j) | ((i == j) & (first > 0))
+    rows = np.flatnonzero(selected & (distance <= radius))
     rows = rows[_order(i[rows], j[rows], shift[rows])]
     return tuple(column[rows] for column in (i, j, shift, vector, distance))
 

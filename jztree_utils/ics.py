@@ -4,6 +4,8 @@ Each function takes a seed and returns the same particles for the same seed. Len
 scale radius.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
 from typing import Any
 
@@ -213,9 +215,9 @@ def _halo_counts(random: np.random.Generator, total: int, characteristic: float)
     """Sample the particle numbers of the haloes, ``total`` in sum, by inversion of the tabulated mass function."""
     if total == 0:
         return np.zeros(0, np.int64)
-    least = 20.0
-    masses = np.geomspace(least, max(20 * characteristic, 2 * least), 4096)
-    density = masses**-0.9 * np.exp((least - masses) / characteristic)
+    smallest = 20.0
+    masses = np.geomspace(smallest, max(20 * characteristic, 2 * smallest), 4096)
+    density = masses**-0.9 * np.exp((smallest - masses) / characteristic)
     cumulative = np.concatenate([[0.0], np.cumsum(0.5 * (density[1:] + density[:-1]))])
     drawn: list[np.ndarray] = []
     missing = total
@@ -258,8 +260,8 @@ def _nfw_radii(uniform: np.ndarray, concentration: np.ndarray) -> np.ndarray:
     """Return the radii in r200 that enclose the fraction ``uniform`` of NFW haloes, from one common table."""
     x = np.geomspace(1e-5, max(40.0, 1.1 * concentration.max(initial=1.0)), 4096)
     enclosed = np.log(_nfw_mass(x))
-    wanted = np.log(np.maximum(uniform, 1e-300) * _nfw_mass(concentration))
-    return np.minimum(np.exp(np.interp(wanted, enclosed, np.log(x))) / concentration, 1.0)
+    required = np.log(np.maximum(uniform, 1e-300) * _nfw_mass(concentration))
+    return np.minimum(np.exp(np.interp(required, enclosed, np.log(x))) / concentration, 1.0)
 
 
 def _nfw_mass(x: np.ndarray) -> np.ndarray:
@@ -371,8 +373,8 @@ def hernquist_particles(
         )
     random = np.random.default_rng(seed)
     ends = np.asarray([dynamic_range**-0.5, dynamic_range**0.5])
-    least, most = (ends / (1 + ends)) ** 2
-    roots = np.sqrt(random.uniform(least, most, N))  # square root of the mass within r, r / (r + a)
+    smallest, largest = (ends / (1 + ends)) ** 2
+    roots = np.sqrt(random.uniform(smallest, largest, N))  # square root of the mass within r, r / (r + a)
     radii = np.clip(roots / (1 - roots), *ends)
     radii[:2] = ends[:N]
     pos = scale_radius * radii[:, None] * _directions(random, N)

@@ -8,6 +8,8 @@ Masses are in Msun/h, lengths comoving and in Mpc/h. All computations use NumPy 
 above a redshift of about 20, is ignored.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -80,7 +82,7 @@ class Cosmology:
             )
 
     @classmethod
-    def of_header(cls, header: SnapshotHeader, **others: float | None) -> "Cosmology":
+    def of_header(cls, header: SnapshotHeader, **others: float | None) -> Cosmology:
         """Return the cosmology of a snapshot.
 
         Args:
@@ -358,9 +360,9 @@ def _other_mass(model: str, mass: str) -> str:
     """Return the message for a mass function with another definition of mass than the column ``mass``."""
     names = [name for name, other in MODELS.items() if other.mass in (None, mass)]
     held = "masses of groups" if mass == "mass" else mass
-    wanted = "masses of groups" if MODELS[model].mass == "mass" else MODELS[model].mass
+    required = "masses of groups" if MODELS[model].mass == "mass" else MODELS[model].mass
     return (
-        f"{MODELS[model].name} describes {wanted}, not {held}; choose --mass {MODELS[model].mass} or --model "
+        f"{MODELS[model].name} describes {required}, not {held}; choose --mass {MODELS[model].mass} or --model "
         f"{' or '.join(names)}"
     )
 
@@ -372,8 +374,10 @@ def _other_length(info: CatalogueInfo, header: SnapshotHeader, b: float | None) 
         separation = (_volume(header) / info.num_particles) ** (1 / 3)
     if b is None or not separation or not info.linking_length:
         return ""
-    found = info.linking_length / separation
-    return "" if abs(found / b - 1) < _SAME_LENGTH else f"the linking length is {found:.3g} mean separations, not {b:g}"
+    result = info.linking_length / separation
+    return (
+        "" if abs(result / b - 1) < _SAME_LENGTH else f"the linking length is {result:.3g} mean separations, not {b:g}"
+    )
 
 
 def poisson_interval(counts: ArrayLike) -> tuple[np.ndarray, np.ndarray]:

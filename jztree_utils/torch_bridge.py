@@ -59,8 +59,8 @@ def differentiable(func: Callable[..., Any]) -> Callable[..., Any]:
     passes = _Passes(func)
 
     def call(*tensors: Any) -> Any:
-        for place, one in enumerate(tensors):
-            _check_tensor(place, one)
+        for place, tensor in enumerate(tensors):
+            _check_tensor(place, tensor)
         structure: list[Any] = []
         try:
             leaves = _Bridge.apply(passes, structure, *tensors)
@@ -126,7 +126,7 @@ class _Bridge(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, passes: _Passes, structures: list[Any], *tensors: torch.Tensor) -> Any:
         """Call the function. ``structures`` receives the structure of the result, which PyTorch does not pass on."""
-        ctx.by = tuple(one.requires_grad and one.is_floating_point() for one in tensors)
+        ctx.by = tuple(tensor.requires_grad and tensor.is_floating_point() for tensor in tensors)
         ctx.wide = jnp.result_type(float) == jnp.float64 or any(one.dtype == torch.float64 for one in tensors)
         if not ctx.wide:
             _check_integers(tensors)
@@ -134,21 +134,21 @@ class _Bridge(torch.autograd.Function):
             ctx.real, ctx.pull, others = passes.forward(*_parted([_array(one) for one in tensors], ctx.by))
         ctx.passes = passes
         ctx.save_for_backward(*tensors)
-        found = jax.tree.map(lambda real, other: other if real is None else real, ctx.real, others, is_leaf=_is_none)
-        leaves, structure = jax.tree.flatten(found)
+        result = jax.tree.map(lambda real, other: other if real is None else real, ctx.real, others, is_leaf=_is_none)
+        leaves, structure = jax.tree.flatten(result)
         structures.append(structure)
-        made = [torch.from_dlpack(leaf) for leaf in leaves]
-        ctx.mark_non_differentiable(*(one for one in made if not one.is_floating_point()))
-        return tuple(made)
+        created = [torch.from_dlpack(leaf) for leaf in leaves]
+        ctx.mark_non_differentiable(*(one for one in created if not one.is_floating_point()))
+        return tuple(created)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         which = [real is not None for real in jax.tree.leaves(ctx.real, is_leaf=_is_none)]
-        given = [one for one, real in zip(gradients, which, strict=True) if real]
+        given = [gradient for gradient, real in zip(gradients, which, strict=True) if real]
         # A second derivative also depends on the tensors, not only on the gradients.
         again = torch.is_grad_enabled()
-        made = iter(ctx.passes.backward_of(ctx.by)(*ctx.saved_tensors, *given) if again else _pulled(ctx, given))
-        return None, None, *(next(made) if by else None for by in ctx.by)
+        created = iter(ctx.passes.backward_of(ctx.by)(*ctx.saved_tensors, *given) if again else _pulled(ctx, given))
+        return None, None, *(next(created) if by else None for by in ctx.by)
 
     @staticmethod
     def jvp(*_: Any) -> Any:
@@ -157,16 +157,16 @@ class _Bridge(torch.autograd.Function):
 
 def _pulled(ctx: Any, gradients: list[Any]) -> list[Any]:
     with jax.enable_x64(ctx.wide):
-        cotangents = jax.tree.unflatten(jax.tree.structure(ctx.real), [_array(one) for one in gradients])
+        cotangents = jax.tree.unflatten(jax.tree.structure(ctx.real), [_array(gradient) for gradient in gradients])
         return [torch.from_dlpack(one) for one in ctx.passes.backward(ctx.pull, cotangents)]
 
 
 def _check_integers(tensors: Sequence[torch.Tensor]) -> None:
     """Raise ValueError if an integer does not fit into the 32 bits that JAX would keep."""
-    for place, one in enumerate(tensors):
-        if one.dtype != torch.int64 or not one.numel():
+    for place, tensor in enumerate(tensors):
+        if tensor.dtype != torch.int64 or not tensor.numel():
             continue
-        for value in (int(one.min()), int(one.max())):
+        for value in (int(tensor.min()), int(tensor.max())):
             if not -(2**31) <= value < 2**31:
                 raise ValueError(
                     f"argument {place} holds {value}, but JAX keeps only 32 bits; switch on 64 bits with "
@@ -195,11 +195,11 @@ def _merged(fixed: list[Any], by: list[Any]) -> list[Any]:
     return [next(moving) if one is None else one for one in fixed]
 
 
-def _by_kind(found: Any) -> tuple[Any, Any]:
+def _by_kind(result: Any) -> tuple[Any, Any]:
     """Split into values with derivatives and values without, with None in place of the other kind."""
-    found = jax.tree.map(jnp.asarray, found)
-    real = jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else None, found)
-    other = jax.tree.map(lambda leaf: None if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf, found)
+    result = jax.tree.map(jnp.asarray, result)
+    real = jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else None, result)
+    other = jax.tree.map(lambda leaf: None if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf, result)
     return real, other
 
 

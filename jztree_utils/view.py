@@ -4,6 +4,8 @@ This needs plotly (``pip install 'jztree-native[view]'``), which is imported whe
 the plotly program, so you can open it without a network and send it to others.
 """
 
+from __future__ import annotations
+
 # ruff: noqa: PLC0415 - plotly is optional
 import html
 import itertools
@@ -37,8 +39,8 @@ def view_in_3d(
     *,
     catalogue: FofCatalogue | None = None,
     columns: Mapping[str, ArrayLike] | None = None,
-    most_particles: int = 30_000,
-    most_halos: int = 300,
+    max_particles: int = 30_000,
+    max_halos: int = 300,
     length_unit: str = "",
     mass_unit: str = "",
     title: str = "",
@@ -56,9 +58,9 @@ def view_in_3d(
         catalogue: Groups in three dimensions; None shows only particles.
         columns: ``(g,)`` or ``(g, 3)`` further properties of the groups. Haloes are drawn at ``centre_pos`` if it
             exists, otherwise at their centre of mass. ``r200c`` and ``m200c`` are shown.
-        most_particles: Maximum number of particles to show. From a larger number, the same random sample is always
+        max_particles: Maximum number of particles to show. From a larger number, the same random sample is always
             shown.
-        most_halos: Maximum number of haloes to show, the largest first.
+        max_halos: Maximum number of haloes to show, the largest first.
         length_unit, mass_unit: Units in the labels.
         title: Title above the view.
 
@@ -71,7 +73,7 @@ def view_in_3d(
         OutputError: If ``path`` cannot be written.
     """
     check_no_units(pos=pos, boxsize=boxsize, catalogue=catalogue, columns=dict(columns or {}))
-    for name, value in (("most_particles", most_particles), ("most_halos", most_halos)):
+    for name, value in (("max_particles", max_particles), ("max_halos", max_halos)):
         if value < 0:
             raise ValueError(f"{name} is {value}; it must be at least 0.")
     check_view(path)
@@ -79,11 +81,11 @@ def view_in_3d(
 
     points, box = _in_box(_checked(pos), boxsize)
     figure = Figure(layout=_layout(title, length_unit))
-    figure.add_trace(_particles(points, most_particles))
+    figure.add_trace(_particles(points, max_particles))
     if box is not None:
         figure.add_trace(_edges(box))
     if catalogue is not None:
-        figure.add_traces(_halos(squeeze_catalogue(catalogue), dict(columns or {}), boxsize, most_halos, mass_unit))
+        figure.add_traces(_halos(squeeze_catalogue(catalogue), dict(columns or {}), boxsize, max_halos, mass_unit))
     _write(figure, path, title or "particles and haloes")
     return figure
 
@@ -120,13 +122,13 @@ def _in_box(points: np.ndarray, boxsize: Any) -> tuple[np.ndarray, np.ndarray | 
     return wrapped, lengths if (lengths > 0).all() else None
 
 
-def _particles(points: np.ndarray, most: int) -> Any:
+def _particles(points: np.ndarray, largest: int) -> Any:
     from plotly.graph_objects import Scatter3d
 
     name = f"{len(points):,} particles"
-    if len(points) > most:
-        points = points[np.sort(np.random.default_rng(_SEED).choice(len(points), most, replace=False))]
-        name = f"{most:,} of {name}"
+    if len(points) > largest:
+        points = points[np.sort(np.random.default_rng(_SEED).choice(len(points), largest, replace=False))]
+        name = f"{largest:,} of {name}"
     marker = {"size": 1, "color": _PARTICLES, "line": {"width": 0}}
     return Scatter3d(**_coordinates(points), mode="markers", marker=marker, name=name, hoverinfo="skip")
 
@@ -143,7 +145,7 @@ def _edges(box: np.ndarray) -> Any:
     )
 
 
-def _halos(groups: FofCatalogue, columns: dict[str, Any], boxsize: Any, most: int, mass_unit: str) -> list[Any]:
+def _halos(groups: FofCatalogue, columns: dict[str, Any], boxsize: Any, largest: int, mass_unit: str) -> list[Any]:
     """Draw points and circles of the largest groups."""
     from plotly.graph_objects import Scatter3d
 
@@ -153,7 +155,7 @@ def _halos(groups: FofCatalogue, columns: dict[str, Any], boxsize: Any, most: in
         if places.shape[1:] != (3,):
             raise ValueError(f"The groups have centres of shape {places.shape}; a view in 3D needs (g, 3).")
     count = np.asarray(groups.count)
-    rows = np.argsort(-count.astype(np.int64), kind="stable")[:most]
+    rows = np.argsort(-count.astype(np.int64), kind="stable")[:largest]
     coms, centres = (_in_box(places, boxsize)[0][rows] for places in (com, centre))
     weight = np.asarray(count if groups.mass is None else groups.mass, np.float64)[rows]
     what = "particles" if groups.mass is None else _with_unit("mass", mass_unit)
@@ -183,17 +185,24 @@ def _halos(groups: FofCatalogue, columns: dict[str, Any], boxsize: Any, most: in
 def _shades(weight: np.ndarray) -> dict[str, Any]:
     """Return colours by the logarithm of a mass; groups without mass get the colour of the lowest mass."""
     positive = weight[weight > 0]
-    least, most = (np.log10([positive.min(), positive.max()]) if len(positive) else np.zeros(2)).tolist()
-    values = np.log10(np.maximum(weight, 10**least))
-    return {"color": values.astype(np.float32), "cmin": least, "cmax": max(most, least + 0.01), "colorscale": _COLOURS}
+    smallest, largest = (np.log10([positive.min(), positive.max()]) if len(positive) else np.zeros(2)).tolist()
+    values = np.log10(np.maximum(weight, 10**smallest))
+    return {
+        "color": values.astype(np.float32),
+        "cmin": smallest,
+        "cmax": max(largest, smallest + 0.01),
+        "colorscale": _COLOURS,
+    }
 
 
-def _colour_bar(what: str, least: float, most: float) -> dict[str, Any]:
+def _colour_bar(what: str, smallest: float, largest: float) -> dict[str, Any]:
     """Return a bar with masses at its ticks: whole decades and, if there are only a few, values between them."""
-    parts = (1,) if most - least > _DECADES else (1, 2, 5)
-    values = [part * 10.0**power for power in range(int(np.floor(least)), int(np.ceil(most)) + 1) for part in parts]
-    kept = [value for value in values if least - 1e-6 <= np.log10(value) <= most + 1e-6] or [10**least]
-    ticks = {"tickvals": np.log10(kept).tolist(), "ticktext": list(map(_power, kept))}
+    parts = (1,) if largest - smallest > _DECADES else (1, 2, 5)
+    values = [
+        part * 10.0**power for power in range(int(np.floor(smallest)), int(np.ceil(largest)) + 1) for part in parts
+    ]
+    retained = [value for value in values if smallest - 1e-6 <= np.log10(value) <= largest + 1e-6] or [10**smallest]
+    ticks = {"tickvals": np.log10(retained).tolist(), "ticktext": list(map(_power, retained))}
     return {"title": {"text": what}, "thickness": 14, "len": 0.7, **ticks}
 
 

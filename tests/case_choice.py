@@ -25,8 +25,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_report_header(config: pytest.Config) -> str | None:
     """Name the limit, to distinguish the run from one of all cases."""
-    most = config.option.cases_of_each
-    return f"at most {most} of the cases of each test, all of fast ones; make test-all runs all cases" if most else None
+    maximum = config.option.cases_of_each
+    return (
+        f"at most {maximum} of the cases of each test, all of fast ones; make test-all runs all cases"
+        if maximum
+        else None
+    )
 
 
 @pytest.hookimpl(tryfirst=True, specname="pytest_collection_modifyitems")  # before -m
@@ -47,8 +51,8 @@ def pytest_leave_markers_to_named_cases(config: pytest.Config, items: list[pytes
 @pytest.hookimpl(trylast=True)  # after -m and -k
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Deselect all other cases."""
-    most = config.option.cases_of_each
-    if not most:
+    maximum = config.option.cases_of_each
+    if not maximum:
         return
     cases: dict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
@@ -60,18 +64,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         elif each[0].get_closest_marker("fast"):
             kept.update(each)
         else:
-            kept.update(evenly_spaced(each, most))
+            kept.update(evenly_spaced(each, maximum))
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 
 
-def evenly_spaced(cases: list[pytest.Item], most: int) -> list[pytest.Item]:
+def evenly_spaced(cases: list[pytest.Item], maximum: int) -> list[pytest.Item]:
     """Return at most ``most`` cases in order: the last one, the first one, and others at equal steps between them."""
-    if len(cases) <= most:
+    if len(cases) <= maximum:
         return cases
-    if most == 1:
+    if maximum == 1:
         return cases[-1:]
-    return [cases[i * (len(cases) - 1) // (most - 1)] for i in range(most)]
+    return [cases[i * (len(cases) - 1) // (maximum - 1)] for i in range(maximum)]
 
 
 def _test(item: pytest.Item) -> str:

@@ -48,12 +48,12 @@ def pytest_configure(config: pytest.Config) -> None:
         return
     # JAX makes an MLIR context for each program, which takes a third of the time that a small program needs.
     mlir.make_ir_context = functools.cache(mlir.make_ir_context)
-    wanted = not shutil.which("nvidia-smi") and not hasattr(config, "workerinput")
-    if wanted:
+    expected = not shutil.which("nvidia-smi") and not hasattr(config, "workerinput")
+    if expected:
         # A newer XLA may not know all flags.
         known = [flag for flag in _QUICK_COMPILATION.split() if _knows_flags(config, flag)]
         os.environ["XLA_FLAGS"] += " " + " ".join(known)
-    if wanted and hasattr(config, "cache"):
+    if expected and hasattr(config, "cache"):
         _keep_programs(config.cache.mkdir(f"programs-{_processor()}"))
 
 

@@ -24,14 +24,14 @@ def tool(name: str) -> str:
     """
     next_to_nvcc = Path(shutil.which("nvcc") or "").resolve().parent / name
     packages = Path(sysconfig.get_path("purelib")).glob(f"nvidia/*/bin/{name}")
-    found = shutil.which(name) or next((str(path) for path in (next_to_nvcc, *packages) if path.is_file()), None)
-    if found is None:
+    result = shutil.which(name) or next((str(path) for path in (next_to_nvcc, *packages) if path.is_file()), None)
+    if result is None:
         pytest.skip(f"there is no {name}; 'pip install nvidia-cuda-{name}' installs it")
-    return found
+    return result
 
 
-def compile_cubin(source: Path, cubin: Path, *options: str, architecture: int = 90, form: str = "cubin") -> None:
-    """Compile with the library's optimisation, by default to machine code for compute capability 9.0."""
+def compile_cubin(source: Path, cubin: Path, *options: str, architecture: int = 90) -> None:
+    """Compile to machine code with the library's optimisation, by default for compute capability 9.0."""
     include = [f"-I{NATIVE}", "-isystem", jax.ffi.include_dir()]
     # Ignore options of the environment, which may be for faster compilation.
     environment = {name: value for name, value in os.environ.items() if name != "NVCC_APPEND_FLAGS"}
@@ -39,7 +39,7 @@ def compile_cubin(source: Path, cubin: Path, *options: str, architecture: int = 
         tool("nvcc"),
         *FLAGS,
         *include,
-        f"-{form}",
+        "-cubin",
         f"-arch=sm_{architecture}",
         *options,
         str(source),

@@ -33,13 +33,13 @@ def square_mesh() -> jax.sharding.Mesh:
 def deal(pos: np.ndarray, counts: np.ndarray, rows: int = ROWS) -> ParticleData:
     """Return particles in consecutive blocks of ``counts``, with row numbers as ids. Padding is far away."""
     ndev, dims = len(counts), pos.shape[1]
-    dealt = np.full((ndev, rows, dims), 1e6, pos.dtype)
+    stacked = np.full((ndev, rows, dims), 1e6, pos.dtype)
     ids = np.full((ndev, rows), -7, np.int32)
     ends = np.cumsum(counts)
     for rank, (end, count) in enumerate(zip(ends, counts, strict=True)):
-        dealt[rank, :count] = pos[end - count : end]
+        stacked[rank, :count] = pos[end - count : end]
         ids[rank, :count] = np.arange(end - count, end)
-    return ParticleData(pos=dealt, id=ids, num=np.asarray(counts, np.int32))
+    return ParticleData(pos=stacked, id=ids, num=np.asarray(counts, np.int32))
 
 
 def even(n: int, ndev: int) -> np.ndarray:

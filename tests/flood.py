@@ -52,7 +52,9 @@ def flood(neighbours: list[set[int]], density: Any) -> Flood:
     across: list[int] = []
     joined: list[int] = []  # [peak], the densest peak of its set
     for new in order:
-        denser = sorted((other for other in neighbours[new] if place[other] < place[new]), key=place.__getitem__)
+        denser = sorted(
+            (neighbour for neighbour in neighbours[new] if place[neighbour] < place[new]), key=place.__getitem__
+        )
         if not denser:
             peak[new] = len(row)
             joined.append(len(row))
@@ -96,7 +98,9 @@ def tomato(
         return row
 
     for new in order:
-        denser = sorted((other for other in neighbours[new] if place[other] < place[new]), key=place.__getitem__)
+        denser = sorted(
+            (neighbour for neighbour in neighbours[new] if place[neighbour] < place[new]), key=place.__getitem__
+        )
         if denser:
             up[new] = root(denser[0])
         for other in reversed(denser) if reverse else denser:

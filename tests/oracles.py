@@ -255,12 +255,12 @@ def kruskal(weight: np.ndarray) -> np.ndarray:
     return np.array(edges, int).reshape(-1, 2)
 
 
-def clusters_of(near: np.ndarray, least: int) -> tuple[np.ndarray, np.ndarray]:
+def clusters_of(near: np.ndarray, minimum: int) -> tuple[np.ndarray, np.ndarray]:
     """Return DBSCAN's clusters and cores, starting from one point after the other (Ester et al. 1996).
 
     A cluster grows until it cannot reach any more points. near: ``(n, n)`` bool.
     """
-    core, label, clusters = near.sum(axis=1) >= least, np.full(len(near), -1), 0
+    core, label, clusters = near.sum(axis=1) >= minimum, np.full(len(near), -1), 0
     for start in np.nonzero(core)[0]:
         if label[start] >= 0:
             continue
@@ -417,14 +417,16 @@ class KernelSum:
         if self.form == "mean_kernel":
             both = (dataclasses.replace(self, form=form) for form in ("gather", "scatter"))
             return sum(one(query, pos, h, h_query, v) for one in both) / 2
-        theirs = np.broadcast_to(np.asarray(h, np.float64), len(pos))[None, :]
+        reference = np.broadcast_to(np.asarray(h, np.float64), len(pos))[None, :]
         own = np.broadcast_to(np.asarray(h_query, np.float64), len(query))[:, None]
-        lengths = {"gather": own + 0 * theirs, "scatter": theirs + 0 * own, "mean_h": (theirs + own) / 2}[self.form]
+        lengths = {"gather": own + 0 * reference, "scatter": reference + 0 * own, "mean_h": (reference + own) / 2}[
+            self.form
+        ]
         distance = np.sqrt((nearest_differences(query, pos, self.box) ** 2).sum(axis=-1))
         w = kernel_weight(self.kernel, pos.shape[1], distance / lengths, self.truncate) / lengths ** pos.shape[1]
         return np.tensordot(w, np.asarray(v, np.float64), 1)
 
 
-def assert_near(found: Any, expected: Any, rtol: float) -> None:
+def assert_near(result: Any, expected: Any, rtol: float) -> None:
     """Assert equality up to a fraction of the largest value."""
-    np.testing.assert_allclose(found, expected, rtol=0, atol=rtol * np.abs(expected).max(initial=1e-300))
+    np.testing.assert_allclose(result, expected, rtol=0, atol=rtol * np.abs(expected).max(initial=1e-300))

@@ -65,8 +65,8 @@ def check_neighbours(mesh: jax.sharding.Mesh, **options: Any) -> None:
     asking = dealt(part) if queries is None else options["part_query"]
     ends = np.concatenate([[0], np.cumsum(asking.num)])
     for rank, answer in own_ranks(knn.knn.smap(mesh, jit=True)(dealt(part), k=6, boxsize=BOX, **options)):
-        for found, wanted in zip(answer, expected, strict=True):
-            np.testing.assert_array_equal(found[: asking.num[rank]], wanted[ends[rank] : ends[rank + 1]])
+        for result, required in zip(answer, expected, strict=True):
+            np.testing.assert_array_equal(result[: asking.num[rank]], required[ends[rank] : ends[rank + 1]])
 
 
 def check_labels(mesh: jax.sharding.Mesh, part: Any, rlink: float, boxsize: float = BOX) -> None:
@@ -88,8 +88,8 @@ def check_spanning_tree(mesh: jax.sharding.Mesh, core_k: int | None = None) -> N
     for rank, own in own_ranks({name: getattr(tree, name) for name in ("i", "j", "length", "exact", "num")}):
         rows = share(part.pos.shape[0] - 1, rank)
         assert own.pop("num") == rows.stop - rows.start
-        for name, found in own.items():
-            np.testing.assert_array_equal(found[: rows.stop - rows.start], getattr(expected, name)[rows])
+        for name, result in own.items():
+            np.testing.assert_array_equal(result[: rows.stop - rows.start], getattr(expected, name)[rows])
     jax.tree.map(np.testing.assert_array_equal, mst.squeeze_tree(tree), mst.squeeze_tree(expected))
 
 
@@ -113,8 +113,8 @@ def check_catalogue(mesh: jax.sharding.Mesh, rlink: float = 0.02) -> None:
         assert mine.ngroups == here.sum()
         np.testing.assert_array_equal(mine.count, cata.count[here])
         np.testing.assert_array_equal(mine.offset, cata.offset[here] - rows.start)
-        apart = mine.com_pos - cata.com_pos[here]
-        np.testing.assert_allclose(apart - BOX * np.rint(apart / BOX), 0, atol=1e-6)
+        separation = mine.com_pos - cata.com_pos[here]
+        np.testing.assert_allclose(separation - BOX * np.rint(separation / BOX), 0, atol=1e-6)
         for name in ("mass", "com_vel", "com_inertia_radius", "max_radius", "vel_dispersion"):
             np.testing.assert_allclose(getattr(mine, name), getattr(cata, name)[here], rtol=1e-6, err_msg=name)
 

@@ -67,8 +67,8 @@ def _of(function: Any, /, **options: Any) -> Callable[[ParticleData], Call]:
 
 
 def _groups(part: ParticleData) -> tuple[Any, FofCatalogue]:
-    found: tuple[Any, FofCatalogue] = jz.fof.fof_and_catalogue(part, 0.2, 1.0, cfg=_SMALL)
-    return found
+    result: tuple[Any, FofCatalogue] = jz.fof.fof_and_catalogue(part, 0.2, 1.0, cfg=_SMALL)
+    return result
 
 
 def _of_catalogue(function: Any, /, **options: Any) -> Callable[[ParticleData], Call]:

@@ -44,10 +44,10 @@ def _count(record_property):
 def skip_without(module: str) -> None:
     """Skip the test if a module of tests is not installed. It is not imported, because its marks are unknown here."""
     try:
-        found = importlib.util.find_spec(module)
+        result = importlib.util.find_spec(module)
     except ModuleNotFoundError:
-        found = None
-    if found is None:
+        result = None
+    if result is None:
         pytest.skip(f"{module} is not installed")
 
 
@@ -77,12 +77,12 @@ def run(folder: Path, replace: str, tests: str, *options: str) -> list[Case]:
     return [_case(case) for case in cases if case.find("skipped") is None]
 
 
-def assert_pass(cases: list[Case], least: int, reasons: Sequence[str], failing: Collection[str] = ()) -> None:
+def assert_pass(cases: list[Case], minimum: int, reasons: Sequence[str], failing: Collection[str] = ()) -> None:
     """Assert that at least ``least`` of the cases that use our classes pass, and that others fail as expected.
 
     reasons: parts of the messages of expected failures. failing: functions that fail for other reasons.
     """
-    assert sum(case.uses and not case.message for case in cases) >= least
+    assert sum(case.uses and not case.message for case in cases) >= minimum
     for case in cases:
         known = case.function in failing or any(reason in case.message for reason in reasons)
         assert known or not case.message, f"{case.name}: {case.message}"

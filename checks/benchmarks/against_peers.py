@@ -182,7 +182,7 @@ def pair_cases(path: Path | None) -> Iterator[Case]:
     for mode, bins_b, what in (("r", 0, "20 bins"), ("rp_pi", 40, "(rp, pi) 20 x 40"), ("s_mu", 40, "(s, mu) 20 x 40")):
         seconds_b = {"r": None, "rp_pi": np.arange(41.0), "s_mu": np.arange(41) / 40}[mode]
         for weight, how in ((None, ""), (np.random.default_rng(4).random(len(pos), np.float32), " with weights")):
-            ours = pairs(pos, edges, box, mode=mode, edges_b=seconds_b, weight=weight)
+            ours = pairs(pos, edges, box, mode=mode, edges_b=seconds_b, weights=weight)
             there = peers.corrfunc(pos, edges, box, mode, bins_b, weight)
             yield Case(f"pair counts 1e+06{how}, {what}", ours, "Corrfunc", there, 1.5)
     pos, boxsize = snapshot_positions(path)
@@ -206,7 +206,7 @@ def pair_cases_in_both_precisions() -> Iterator[Case]:
         for mode, bins_b, heavy in (("r", 0, False), ("rp_pi", 40, False), ("s_mu", 40, False), ("rp_pi", 40, True)):
             seconds_b = {"r": None, "rp_pi": np.arange(41.0), "s_mu": np.arange(41) / 40}[mode]
             given = weight if heavy else None
-            ours = pairs(inside, edges, box, mode=mode, edges_b=seconds_b, weight=given)
+            ours = pairs(inside, edges, box, mode=mode, edges_b=seconds_b, weights=given)
             name = f"pair counts of a clustered box, {mode}, {kind}{', weights' if heavy else ''}"
             aim = 1.5 if dtype is np.float64 and not heavy else 2.0
             yield Case(name, ours, "Corrfunc", peers.corrfunc(inside, edges, box, mode, bins_b, given), aim)
@@ -267,10 +267,10 @@ def table(snapshot: Path | None, large: int, only: str = "") -> Iterator[dict[st
             if only not in case.name:
                 continue
             there = {} if case.theirs is None else {case.peer: case.theirs}
-            found = seconds({"jztree": case.ours} | there, case.runs)
-            row: dict[str, Any] = {"case": case.name, "seconds": found, "aim": case.aim, "peer": case.peer}
+            result = seconds({"jztree": case.ours} | there, case.runs)
+            row: dict[str, Any] = {"case": case.name, "seconds": result, "aim": case.aim, "peer": case.peer}
             if there:
-                row["ratio"] = found[case.peer] / found["jztree"]
+                row["ratio"] = result[case.peer] / result["jztree"]
             yield row
 
 
@@ -285,9 +285,9 @@ class Sweep:
     def add(self, value: int, calls: peers.Peers) -> None:
         """Time the calls at a value of the axis. Values should ascend."""
         there = {name: call for name, call in calls.items() if call is not None and name not in self._slow}
-        for name, found in seconds(there, 3).items():
-            self.points.append({"what": self._what, "library": name, self._axis: value, "seconds": found})
-            if found > self._patience:
+        for name, result in seconds(there, 3).items():
+            self.points.append({"what": self._what, "library": name, self._axis: value, "seconds": result})
+            if result > self._patience:
                 self._slow.add(name)
 
 
@@ -313,8 +313,8 @@ def against_k(numbers: list[int]) -> list[dict[str, Any]]:
 def against_threads() -> list[dict[str, Any]]:
     """Measure kNN and friends-of-friends of 1e6 uniform points against threads."""
     pos, points = uniform(10**6), []
-    most = jz.kernels.native_info()["num_threads"]
-    for threads in (*(2**i for i in range(most.bit_length()) if 2**i < most), most):
+    largest = jz.kernels.native_info()["num_threads"]
+    for threads in (*(2**i for i in range(largest.bit_length()) if 2**i < largest), largest):
         jz.kernels.set_num_threads(threads)
         knn, fof = Sweep("kNN, n=1e6, k=8", "threads"), Sweep("FoF, n=1e6, b=0.2", "threads")
         knn.add(threads, {"jztree": neighbours(pos, 8), "nanoflann": peers.nanoflann(pos, 8, threads)})
@@ -328,12 +328,12 @@ def small() -> dict[str, float]:
     """Measure the fixed costs: a call on 1000 points, and compilation."""
     few, part = uniform(1000), jax.numpy.asarray(uniform(9973))
     calls = {"call on 1000 points, kNN": neighbours(few, 8), "call on 1000 points, FoF": labels(few, 0.02, 1.0)}
-    found = seconds(calls, 200)
+    result = seconds(calls, 200)
     first = {
         "compile kNN": lambda: jz.knn.knn.jit(part, k=7),
         "compile fof_and_catalogue": lambda: jz.fof.fof_and_catalogue.jit(part, 0.01),
     }
-    return found | {name: timed(call) - timed(call) for name, call in first.items()}
+    return result | {name: timed(call) - timed(call) for name, call in first.items()}
 
 
 def show(row: dict[str, Any]) -> None:

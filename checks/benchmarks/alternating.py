@@ -23,7 +23,10 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 HISTORY = ROOT / "checks" / "results" / "alternating.jsonl"
-KERNELS = ("knn 1", "knn 8", "knn 33", "knn 100", "counts", "lists", "kernel sums", "pair counts", "groups", "tree")
+KERNELS = (
+    *("knn 1", "knn 8", "knn 8 periodic", "knn 33", "knn 100"),
+    *("counts", "lists", "kernel sums", "pair counts", "groups", "tree"),
+)
 DTYPES = ("float32", "float64")
 WIDE, NARROW = 2.5, 2.2  # largest ratios of float64 to float32, and of x86-64-v3 to x86-64-v4
 
@@ -33,8 +36,8 @@ def call_of(jz: Any, kernel: str, pos: Any) -> Callable[[], Any]:
     n = len(pos)
     radius = (30 / n * 3 / (4 * math.pi)) ** (1 / 3)
     if kernel.startswith("knn"):
-        k = int(kernel.split()[1])
-        return lambda: jz.knn.knn.jit(pos, k)
+        k, boxsize = int(kernel.split()[1]), 1.0 if kernel.endswith("periodic") else None
+        return lambda: jz.knn.knn.jit(pos, k, boxsize=boxsize)
     spanning_tree = getattr(jz.mst, "spanning_tree", None) or jz.mst.euclidean
     edges = [radius * i / 8 for i in range(9)]
     return {
@@ -107,6 +110,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", nargs="*", default=[], help="instruction sets of this checkout")
     parser.add_argument("--against", type=Path, help="another checkout, compiled into its jztree/lib")
+    parser.add_argument("--kernels", nargs="*", default=KERNELS, help="rows of the table, for example 'knn 8'")
     parser.add_argument("--n", type=int, default=100_000, help="number of points")
     parser.add_argument("--runs", type=int, default=9)
     parser.add_argument("--record", action="store_true", help=f"append the result to {HISTORY.name}")
@@ -120,7 +124,7 @@ def main() -> None:
         builds = {arguments.against.name: start(arguments.against, level), "this checkout": start(ROOT, level)}
     table: dict[str, dict[str, float]] = {}
     print(f"{'CPU ms, ' + str(arguments.n) + ' points':24}", *(f"{name:>14}" for name in builds), "last over first")
-    for kernel in KERNELS:
+    for kernel in arguments.kernels:
         for dtype in DTYPES:
             row = f"{kernel},{dtype},{arguments.n}"
             table[row] = cpu_seconds(builds, row, arguments.runs)

@@ -70,12 +70,12 @@ def allowed(rows: list[Row], row: Row) -> Iterator[tuple[float, str]]:
 
 def cliffs(rows: list[Row]) -> list[Cliff]:
     """Return the rows that take more than `LIMIT` times their allowed time, each once."""
-    found = []
+    result = []
     for row in rows:
-        factor, beside = max(((row.seconds / most, name) for most, name in allowed(rows, row)), default=(0.0, ""))
+        factor, beside = max(((row.seconds / largest, name) for largest, name in allowed(rows, row)), default=(0.0, ""))
         if factor > LIMIT:
-            found.append(Cliff(row, factor, beside))
-    return found
+            result.append(Cliff(row, factor, beside))
+    return result
 
 
 def sets(n: int) -> Iterator[tuple[str, np.ndarray, np.ndarray | None]]:
@@ -123,15 +123,15 @@ def main() -> int:
     for some in measure(arguments.n, arguments.runs):
         show(some)
         rows += some
-    found = cliffs(rows)
-    for cliff in found:
+    result = cliffs(rows)
+    for cliff in result:
         row = cliff.row
         print(f"cliff: {row.kind}, {row.dims}D, k={row.k}: {cliff.factor:.1f} times the limit from {cliff.beside}")
-    print(f"{len(found)} cliffs in {len(rows)} rows")
+    print(f"{len(result)} cliffs in {len(rows)} rows")
     if arguments.output:
         results = {"machine": machine(), "n": arguments.n, "rows": [asdict(row) for row in rows]}
-        arguments.output.write_text(json.dumps(results | {"cliffs": [asdict(cliff) for cliff in found]}) + "\n")
-    return 1 if found else 0
+        arguments.output.write_text(json.dumps(results | {"cliffs": [asdict(cliff) for cliff in result]}) + "\n")
+    return 1 if result else 0
 
 
 if __name__ == "__main__":

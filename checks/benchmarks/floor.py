@@ -49,8 +49,8 @@ def distance_rate(threads: int) -> float:
 
     @jax.jit
     def search(pos: jax.Array) -> jax.Array:
-        def step(i: jax.Array, least: jax.Array) -> jax.Array:
-            return jnp.minimum(least, jnp.square(pos - pos[:, i % 2048][:, None]).sum(axis=0))
+        def step(i: jax.Array, smallest: jax.Array) -> jax.Array:
+            return jnp.minimum(smallest, jnp.square(pos - pos[:, i % 2048][:, None]).sum(axis=0))
 
         return jax.lax.fori_loop(0, steps, step, jnp.full(2048, jnp.inf, jnp.float32))
 
@@ -74,7 +74,7 @@ def floors(n: int) -> dict[str, dict[str, float]]:
     posz, th = jz.tree.zsort_and_tree.jit(pos)
     radius = np.asarray(jz.knn.knn.jit(posz, k=K, th=th, result="rad"))[:, -1]
     tree_bytes = sum(leaf.nbytes for leaf in jax.tree.leaves(th))
-    found = seconds(
+    result = seconds(
         {
             "z-sort": lambda: jz.tree.zsort.jit(pos),
             "hierarchy": lambda: jz.tree.build_tree_hierarchy.jit(posz),
@@ -93,7 +93,7 @@ def floors(n: int) -> dict[str, dict[str, float]]:
     }
     return {
         name: {"seconds": value, "bytes": moved[name], "distances": distances.get(name, 0.0)}
-        for name, value in found.items()
+        for name, value in result.items()
     }
 
 

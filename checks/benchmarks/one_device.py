@@ -64,11 +64,11 @@ def hard_ratios(n: int, runs: int) -> dict[str, dict[str, float]]:
     out: dict[str, dict[str, float]] = {}
     for name, pos in hard_inputs(n).items():
         x, rlink = jax.numpy.asarray(pos), 0.2 * float(np.ptp(pos)) / n ** (1 / 3)
-        found = seconds(
+        result = seconds(
             {"knn": lambda x=x: jz.knn.knn.jit(x, k=K), "labels": lambda x=x, r=rlink: jz.fof.fof_labels.jit(x, r)},
             runs,
         )
-        out[name] = {key: value / len(pos) for key, value in found.items()}
+        out[name] = {key: value / len(pos) for key, value in result.items()}
     return {name: {key: row[key] / out["uniform"][key] for key in row} for name, row in out.items()}
 
 

@@ -188,9 +188,9 @@ def treecorr(pos: np.ndarray, edges: np.ndarray, boxsize: float) -> Call | None:
 
         def call() -> Any:
             bins = {"min_sep": edges[0], "max_sep": edges[-1], "nbins": len(edges) - 1, "bin_slop": 0}
-            found = treecorr.NNCorrelation(**bins, **periods)
-            found.process(treecorr.Catalog(**columns), metric="Periodic", num_threads=our_threads())
-            return found.npairs
+            result = treecorr.NNCorrelation(**bins, **periods)
+            result.process(treecorr.Catalog(**columns), metric="Periodic", num_threads=our_threads())
+            return result.npairs
 
         return call
 

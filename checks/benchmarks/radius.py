@@ -35,13 +35,13 @@ MOST_PAIRS = 1e8
 def calls(pos: np.ndarray, radius: float, num_pairs: float) -> dict[str, Call]:
     """Return counts and pair counts within a radius, and lists if they are not too long."""
     x, edges = jax.numpy.asarray(pos), (radius or 1.0) * np.arange(9) / 8
-    found: dict[str, Call] = {
+    result: dict[str, Call] = {
         "counts": lambda: jz.radius.count_within.jit(x, radius),
         "pair counts": lambda: jz.radius.pair_counts.jit(x, edges).count.words,
     }
     if num_pairs <= MOST_PAIRS:
-        found["lists"] = lambda: jz.radius.neighbours_within.jit(x, radius)
-    return found
+        result["lists"] = lambda: jz.radius.neighbours_within.jit(x, radius)
+    return result
 
 
 def count_pairs(pos: np.ndarray, radius: float) -> float:
@@ -54,11 +54,11 @@ def uniform_radius(n: int) -> float:
     return float((NEIGHBOURS / n * 3 / (4 * np.pi)) ** (1 / 3))
 
 
-def flatness(most: int, runs: int) -> Iterator[tuple[int, dict[str, float]]]:
+def flatness(largest: int, runs: int) -> Iterator[tuple[int, dict[str, float]]]:
     """Yield microseconds per particle, for the same number of neighbours."""
-    for n in (n for n in (10**4, 10**5, 10**6, 10**7) if n <= most):
-        found = least_cpu_seconds(calls(uniform(n), uniform_radius(n), n * NEIGHBOURS), runs)
-        yield n, {name: seconds / n * 1e6 for name, seconds in found.items()}
+    for n in (n for n in (10**4, 10**5, 10**6, 10**7) if n <= largest):
+        result = least_cpu_seconds(calls(uniform(n), uniform_radius(n), n * NEIGHBOURS), runs)
+        yield n, {name: seconds / n * 1e6 for name, seconds in result.items()}
 
 
 def hard(n: int, runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
@@ -73,9 +73,9 @@ def hard(n: int, runs: int) -> Iterator[tuple[str, float, dict[str, float]]]:
     for name, pos in hard_inputs(n).items():
         radius = float(np.median(np.asarray(jz.knn.knn.jit(jax.numpy.asarray(pos), k=NEIGHBOURS + 1)[0])[:, -1]))
         pairs = count_pairs(pos, radius) / len(pos)
-        found = least_cpu_seconds(calls(pos, radius, pairs * len(pos)), runs)
+        result = least_cpu_seconds(calls(pos, radius, pairs * len(pos)), runs)
         needs = max(1.0, pairs / pairs_there) * len(pos) / n
-        yield name, pairs, {what: seconds / there[what] / needs for what, seconds in found.items()}
+        yield name, pairs, {what: seconds / there[what] / needs for what, seconds in result.items()}
 
 
 def reductions(n: int, runs: int) -> dict[str, float]:
@@ -96,7 +96,7 @@ def reductions(n: int, runs: int) -> dict[str, float]:
         return jax.lax.map(one, pos)
 
     few = uniform_radius(n)
-    found = least_cpu_seconds(
+    result = least_cpu_seconds(
         {
             "within 0.4": lambda: jz.radius.reduce_within.jit(part, 0.4, weight),
             f"{NEIGHBOURS} neighbours": lambda: jz.radius.reduce_within.jit(part, few, weight),
@@ -105,12 +105,14 @@ def reductions(n: int, runs: int) -> dict[str, float]:
         runs,
     )
     pairs = count_pairs(np.asarray(pos), 0.4), count_pairs(np.asarray(pos), few), float(n) ** 2
-    return {name: seconds / number * 1e9 for (name, seconds), number in zip(found.items(), pairs, strict=True)}
+    return {name: seconds / number * 1e9 for (name, seconds), number in zip(result.items(), pairs, strict=True)}
 
 
-def show(title: str, row: dict[str, float], most: str) -> None:
+def show(title: str, row: dict[str, float], largest: str) -> None:
     """Print numbers to three digits after a title, and their limit."""
-    print(f"{title:<48}" + ", ".join(f"{name} {value:.3g}" for name, value in row.items()) + f" ({most})", flush=True)
+    print(
+        f"{title:<48}" + ", ".join(f"{name} {value:.3g}" for name, value in row.items()) + f" ({largest})", flush=True
+    )
 
 
 def measure(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -120,8 +122,8 @@ def measure(arguments: argparse.Namespace) -> dict[str, Any]:
     each = results["microseconds a particle"]
     for n, row in flatness(arguments.most, arguments.runs):
         each[f"{n:.0e}"] = row
-        least = {name: min(other[name] for other in each.values() if name in other) for name in row}
-        growth = max(row[name] / least[name] for name in row)
+        smallest = {name: min(other[name] for other in each.values() if name in other) for name in row}
+        growth = max(row[name] / smallest[name] for name in row)
         show(
             f"{n:.0e} particles, us of CPU per particle", row, f"{growth:.2g} times the least so far; at most {FLAT:g}"
         )

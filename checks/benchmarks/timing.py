@@ -31,7 +31,7 @@ def timed(call: Call) -> float:
 def seconds(calls: dict[str, Call], runs: int) -> dict[str, float]:
     """Return median seconds of each call. Calls alternate, to share machine drifts; the first round does not count."""
     rounds = [{name: timed(call) for name, call in calls.items()} for _ in range(runs + 1)]
-    return {name: statistics.median(one[name] for one in rounds[1:]) for name in calls}
+    return {name: statistics.median(round[name] for round in rounds[1:]) for name in calls}
 
 
 def least_cpu_seconds(calls: dict[str, Call], runs: int) -> dict[str, float]:
@@ -43,7 +43,7 @@ def least_cpu_seconds(calls: dict[str, Call], runs: int) -> dict[str, float]:
         return time.process_time() - start
 
     rounds = [{name: cpu_seconds(call) for name, call in calls.items()} for _ in range(runs + 1)]
-    return {name: min(one[name] for one in rounds[1:]) for name in calls}
+    return {name: min(round[name] for round in rounds[1:]) for name in calls}
 
 
 def machine() -> dict[str, Any]:

@@ -107,8 +107,8 @@ def difference(a: Any, b: Any, sums: bool = False) -> str | None:
             return f"{wrong} integers differ"
         x, y = x[~same].astype(np.float64), y[~same].astype(np.float64)
         with np.errstate(invalid="ignore"):
-            apart = np.abs(x - y) / np.maximum(np.abs(x), np.abs(y))
-        largest = float(np.where(np.isfinite(apart), apart, np.inf).max())
+            offset = np.abs(x - y) / np.maximum(np.abs(x), np.abs(y))
+        largest = float(np.where(np.isfinite(offset), offset, np.inf).max())
         if not sums or largest > _SUMS_TO:
             return f"{wrong} numbers differ, by {largest:.2g} at most"
     return None
@@ -122,7 +122,7 @@ def same_bits(a: Any, b: Any) -> bool:
 
 def compared(given: dict[str, Any], gpu: Any, cpu: Any) -> dict[str, str]:
     """Return the differences by call; empty without differences."""
-    found, host = {}, particles(given)
+    result, host = {}, particles(given)
     there, here = (jax.device_put(host, device) for device in (gpu, cpu))
     for name, call in calls(given):
         try:
@@ -130,12 +130,12 @@ def compared(given: dict[str, Any], gpu: Any, cpu: Any) -> dict[str, str]:
             if name == "phase space" and isinstance(first, str) and "this function supports" in first:
                 continue  # it needs kernels for twice as many dimensions, which only the stage `dimensions` compiles
             if not same_bits(first, answer(call, there, gpu)):
-                found[f"{name}, twice"] = "two runs give different bits"
+                result[f"{name}, twice"] = "two runs give different bits"
             if wrong := difference(first, answer(call, here, cpu), sums=name.startswith(_SUMS)):
-                found[name] = wrong
+                result[name] = wrong
         except Exception as error:
-            found[name] = one_line(error)
-    return found
+            result[name] = one_line(error)
+    return result
 
 
 def main() -> None:

@@ -22,17 +22,17 @@ _SOURCES = "sources.txt"  # in a folder of compiled libraries: the fingerprint o
 def run(session: Session) -> None:
     """Put the libraries into ``jztree/lib`` of this checkout, from which `import jztree` loads them."""
     if session.missing("build", "libraries"):
-        found: dict[str, object] = {}
+        result: dict[str, object] = {}
         try:
             if session.libraries is not None:
-                found |= copy_libraries(session)
+                result |= copy_libraries(session)
             elif session.platform == "cuda":
-                found |= _build_both(session, LIBRARIES)
+                result |= _build_both(session, LIBRARIES)
             elif not session.small or not LIBRARIES.is_dir():
-                found["CPU seconds"] = _build(session, "CPU", LIBRARIES)
+                result["CPU seconds"] = _build(session, "CPU", LIBRARIES)
         except RuntimeError as error:
-            found["error"] = str(error)
-        session.put("build", "libraries", found)
+            result["error"] = str(error)
+        session.put("build", "libraries", result)
     if "smoke" in session.stages:
         record_calls(session)
 
@@ -41,10 +41,10 @@ def run_all_dims(session: Session) -> None:
     """Compile the CUDA kernels for 4 to 8 dimensions too, for the tests. Libraries from a folder are not replaced."""
     if session.platform == "cuda" and session.libraries is None and session.missing("dimensions", "libraries"):
         try:
-            found: dict[str, object] = {"CUDA seconds": _build(session, "CUDA", LIBRARIES, all_dims=True)}
+            result: dict[str, object] = {"CUDA seconds": _build(session, "CUDA", LIBRARIES, all_dims=True)}
         except RuntimeError as error:
-            found = {"error": str(error)}
-        session.put("dimensions", "libraries", found)
+            result = {"error": str(error)}
+        session.put("dimensions", "libraries", result)
 
 
 def compile_into(session: Session, folder: Path, all_dims: bool) -> None:
@@ -61,9 +61,9 @@ def copy_libraries(session: Session) -> dict[str, object]:
     sources = session.libraries / _SOURCES
     if not sources.exists():
         raise RuntimeError(f"{session.libraries} has no file {_SOURCES}; make the folder with --compile FOLDER.")
-    if (theirs := sources.read_text().strip()) != fingerprint("jztree"):
+    if (reference := sources.read_text().strip()) != fingerprint("jztree"):
         raise RuntimeError(
-            f"the libraries in {session.libraries} were compiled from the sources {theirs}, and these sources are "
+            f"the libraries in {session.libraries} were compiled from the sources {reference}, and these sources are "
             f"{fingerprint('jztree')}; compile them again with --compile FOLDER."
         )
     LIBRARIES.mkdir(exist_ok=True)
@@ -102,13 +102,13 @@ def _build_both(session: Session, into: Path, all_dims: bool = False) -> dict[st
     session.log.write_text("")
     with ThreadPoolExecutor(2) as beside:
         cuda: Future[float] = beside.submit(_build, session, "CUDA", into, all_dims)
-        found: dict[str, object] = {"architectures": architectures(), "CPU seconds": _build(session, "CPU", into)}
+        result: dict[str, object] = {"architectures": architectures(), "CPU seconds": _build(session, "CPU", into)}
         if "smoke" in session.stages:
             beside.submit(record_calls, session)
-        found["CUDA seconds"] = cuda.result()
-    found["warnings"] = len(re.findall(r"\bwarning\b.*:", session.log.read_text(errors="replace")))
-    found["megabytes"] = (into / _CUDA).stat().st_size / 1e6
-    return found
+        result["CUDA seconds"] = cuda.result()
+    result["warnings"] = len(re.findall(r"\bwarning\b.*:", session.log.read_text(errors="replace")))
+    result["megabytes"] = (into / _CUDA).stat().st_size / 1e6
+    return result
 
 
 def _build(session: Session, which: str, into: Path, all_dims: bool = False) -> float:

@@ -141,11 +141,11 @@ def quick() -> Iterator[Case]:
 
 def listed(small: bool, words: Sequence[str] = ()) -> list[Case]:
     """Return cases in order of execution, each call once. With ``words``, keep only calls whose keys contain a word."""
-    kept, known = [], set()
+    retained, known = [], set()
     for case in sorted(quick() if small else full(), key=lambda case: case.urgency):
         calls = {call.key(case.sample): call for call in case.calls}
-        chosen = [key for key in calls if key not in known and (not words or any(word in key for word in words))]
+        selected = [key for key in calls if key not in known and (not words or any(word in key for word in words))]
         known.update(calls)
-        if chosen:
-            kept.append(Case(case.sample, tuple(calls[key] for key in chosen), case.urgency, case.peers))
-    return kept
+        if selected:
+            retained.append(Case(case.sample, tuple(calls[key] for key in selected), case.urgency, case.peers))
+    return retained

@@ -186,10 +186,10 @@ def compile_only(options: argparse.Namespace, all_dims: bool) -> int:
 
 def failures(record: Record) -> list[str]:
     """Return the failures of this library; peers may fail."""
-    found = []
+    result = []
     for stage, findings in record.data["stages"].items():
-        for key, one in findings.items():
-            wrong = one.get("error") or one.get("wrong") or one.get("failed")
-            if stage != "peers" and (wrong or not correctness.is_clean(one.get("verdict"))):
-                found.append(f"{stage}: {key}")
-    return found
+        for key, finding in findings.items():
+            wrong = finding.get("error") or finding.get("wrong") or finding.get("failed")
+            if stage != "peers" and (wrong or not correctness.is_clean(finding.get("verdict"))):
+                result.append(f"{stage}: {key}")
+    return result

@@ -29,9 +29,9 @@ def _key(program: dict[str, Any]) -> str:
     return f"n={power(program['n'])}" + (f" {program['dims']}d {program['dtype']}" if "dims" in program else "")
 
 
-def record_calls(session: Session, chosen: Sequence[dict[str, Any]] | None = None) -> None:
+def record_calls(session: Session, selected: Sequence[dict[str, Any]] | None = None) -> None:
     """Record the calls of kernels on the CPU, for the sources and programs (by default all) without recorded calls."""
-    for program in programs(session) if chosen is None else chosen:
+    for program in programs(session) if selected is None else selected:
         key, folder = _key(program), calls_folder(session, program)
         if (folder / "complete").exists():
             continue
@@ -56,12 +56,12 @@ def calls_folder(session: Session, program: dict[str, Any]) -> Path:
     return session.work / f"calls_{session.source.split()[0]}_{_key(program).replace(' ', '_')}"
 
 
-def recorded(session: Session, chosen: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str, str]]:
+def recorded(session: Session, selected: Sequence[dict[str, Any]]) -> dict[str, tuple[str, str, str]]:
     """Return the recorded calls of programs, as tasks of `kernel_calls` by the keys of their findings."""
-    record_calls(session, chosen)
+    record_calls(session, selected)
     return {
         (key := f"{path.stem} {_key(program)}"): (str(path.parent), path.stem, key)
-        for program in chosen
+        for program in selected
         for path in sorted(calls_folder(session, program).glob("*.pickle"))
     }
 
@@ -117,12 +117,12 @@ def distribute(
         for _ in range(_ATTEMPTS):
             problem = None
             command = module(program, job([tasks[key] for key in keys]))
-            for told in session.findings(command, session.environment(), seconds):
-                if "key" in told:
-                    keys.remove(told["key"])
-                    session.put(stage, told.pop("key"), told)
+            for report in session.findings(command, session.environment(), seconds):
+                if "key" in report:
+                    keys.remove(report["key"])
+                    session.put(stage, report.pop("key"), report)
                 else:
-                    problem = told
+                    problem = report
             if problem is None or problem["late"] or not keys:
                 return
             session.put(stage, keys.pop(0), {"error": str(problem)})

@@ -36,12 +36,12 @@ def test(session: Session) -> None:
     before = outcomes(ended.read_text())
     passed.write_text("\n".join(test for test, line in before.items() if line["outcome"] == "passed"))
     environment = session.environment(None, **{_ENDED: str(ended), _PASSED: str(passed)})
-    told = list(session.findings(_suite(session), environment, 1200))
+    report = list(session.findings(_suite(session), environment, 1200))
     lines = outcomes(ended.read_text())
     # pytest exits with 1 if tests fail, which is a finding and not a problem.
-    finding = summary(lines) | {"complete": not told or told[-1]["stopped"] == "exit status 1"}
+    finding = summary(lines) | {"complete": not report or report[-1]["stopped"] == "exit status 1"}
     if not lines:
-        finding["error"] = f"no test ended: {told[-1] if told else None}"
+        finding["error"] = f"no test ended: {report[-1] if report else None}"
     session.put("test", "suite", finding, source)
 
 
@@ -126,8 +126,8 @@ def sanitize(session: Session) -> None:
         log = session.work / f"{tool}_{part}.log"
         log.unlink(missing_ok=True)
         command = [*watch, *module("kernel_calls", {"calls": [calls[key] for key in parts[part]], "compares": False})]
-        told = list(session.findings(command, session.environment(None, **_TOOLS[tool]), 400, log))
-        return verdict(log.read_text(errors="replace"), told, len(parts[part]))
+        report = list(session.findings(command, session.environment(None, **_TOOLS[tool]), 400, log))
+        return verdict(log.read_text(errors="replace"), report, len(parts[part]))
 
     with ThreadPoolExecutor(len(_TOOLS) * len(parts)) as pool:
         futures = {tool: [pool.submit(run, tool, part) for part in range(len(parts))] for tool in missing}
@@ -142,17 +142,17 @@ def sanitizer() -> str | None:
     return shutil.which("compute-sanitizer") or next((str(place) for place in places if place.exists()), None)
 
 
-def verdict(text: str, told: list[dict[str, Any]], calls: int) -> dict[str, Any]:
+def verdict(text: str, report: list[dict[str, Any]], calls: int) -> dict[str, Any]:
     """Return the verdict from the output of a tool over some calls, and its first complaints."""
     verdicts = re.findall(r"========= ((?:ERROR|RACECHECK) SUMMARY: .*)", text)
     complaints = [line for line in text.splitlines() if line.startswith("=========") and "SUMMARY" not in line]
-    ended = [one for one in told if "key" in one]
+    ended = [one for one in report if "key" in one]
     failed = [text for one in ended for text in one["wrong"].values()]
     finding: dict[str, Any] = {"verdict": _worst(verdicts), "calls": len(ended), "complaints": complaints[:40]}
     if failed:
         finding["error"] = failed[0]
     elif len(ended) < calls:
-        finding["error"] = f"{told[-1].get('stopped') if told else None}: {text[-600:]}"
+        finding["error"] = f"{report[-1].get('stopped') if report else None}: {text[-600:]}"
     return finding
 
 
@@ -160,7 +160,7 @@ def worst(findings: list[dict[str, Any]]) -> dict[str, Any]:
     """Combine the findings of several processes."""
     whole: dict[str, Any] = {"verdict": _worst([one["verdict"] for one in findings])}
     whole["calls"] = sum(one["calls"] for one in findings)
-    whole["complaints"] = [line for one in findings for line in one["complaints"]]
+    whole["complaints"] = [line for finding in findings for line in finding["complaints"]]
     errors = [one["error"] for one in findings if "error" in one]
     return whole | {"error": errors[0]} if errors else whole
 
@@ -170,6 +170,6 @@ def _worst(verdicts: list[str]) -> str:
     return next((one for one in verdicts if not is_clean(one)), verdicts[-1] if verdicts else "not watched")
 
 
-def is_clean(found: str | None) -> bool:
+def is_clean(result: str | None) -> bool:
     """Return whether a tool of compute-sanitizer found no errors: ``ERROR SUMMARY: 0 errors``."""
-    return found in (None, "not watched") or ": 0 " in str(found)
+    return result in (None, "not watched") or ": 0 " in str(result)

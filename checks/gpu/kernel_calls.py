@@ -89,13 +89,13 @@ class Recorded:
 
     def answered(self) -> "Recorded":
         """Return the call with its results."""
-        call, found = self.compiled(), []
+        call, result = self.compiled(), []
         for byte in (0x55, 0xAA):
             ctypes.CDLL(None).mallopt(_PERTURB, byte)
-            found.append([np.array(leaf) for leaf in jax.tree.leaves(jax.block_until_ready(call()))])
+            result.append([np.array(leaf) for leaf in jax.tree.leaves(jax.block_until_ready(call()))])
         ctypes.CDLL(None).mallopt(_PERTURB, 0)
-        defined = [(a == b) | (np.isnan(a) & np.isnan(b)) for a, b in zip(*found, strict=True)]
-        return replace(self, results=tuple(found[0]), defined=tuple(defined))
+        defined = [(a == b) | (np.isnan(a) & np.isnan(b)) for a, b in zip(*result, strict=True)]
+        return replace(self, results=tuple(result[0]), defined=tuple(defined))
 
 
 class Recorder:
@@ -256,11 +256,11 @@ def repeat(name: str, folder: Path) -> str | None:
     call = read(folder, name)
     with jax.enable_x64(call.is_double):
         leaves = jax.tree.leaves(jax.block_until_ready(call.compiled()()))
-    found, expected = (
+    result, expected = (
         [_compared(name, place, *one) for place, one in enumerate(zip(results, _defined(call), strict=True))]
         for results in (leaves, call.results)
     )
-    return difference(found, expected, sums=name in _SUMS)
+    return difference(result, expected, sums=name in _SUMS)
 
 
 def _defined(call: Recorded) -> list[np.ndarray]:

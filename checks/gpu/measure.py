@@ -46,10 +46,10 @@ def timings(call: Callable[[], Any], runs: int) -> dict[str, Any]:
     first = timed(call)
     seconds = [timed(call) for _ in range(max(min(runs, int(_PATIENCE / max(first, 1e-9))), _FEWEST))]
     middle = statistics.median(seconds)
-    found = {"seconds": middle, "fastest": min(seconds), "slowest": max(seconds), "runs": len(seconds)}
+    result = {"seconds": middle, "fastest": min(seconds), "slowest": max(seconds), "runs": len(seconds)}
     if middle < _SHORT:
-        found["seconds in a row"] = timed(lambda: in_a_row(call)) / _IN_A_ROW
-    return found
+        result["seconds in a row"] = timed(lambda: in_a_row(call)) / _IN_A_ROW
+    return result
 
 
 def in_a_row(call: Callable[[], Any]) -> Any:
@@ -84,11 +84,11 @@ def measured(library: Library, pos: Any, what: str, given: dict[str, Any], runs:
             call = library.call(what, pos, effort, **given)
             start = time.perf_counter()
             out = jax.block_until_ready(call())
-            found: dict[str, Any] = {"first call": time.perf_counter() - start, "peak_bytes": peak_bytes()}
-            found |= {"effort": effort, "efforts that failed": failed, "digest": CALLS[what].digest(out)}
+            result: dict[str, Any] = {"first call": time.perf_counter() - start, "peak_bytes": peak_bytes()}
+            result |= {"effort": effort, "efforts that failed": failed, "digest": CALLS[what].digest(out)}
             del out
-            if found["digest"]["finite"]:
-                return found | timings(call, runs)
+            if result["digest"]["finite"]:
+                return result | timings(call, runs)
             failed.append((effort, "the result is not finite"))
         except Exception as error:
             failed.append((effort, one_line(error)))
@@ -183,11 +183,11 @@ def hierarchy_call(posz: Any, lower: Any, upper: Any, box: Any, sizes: tuple[int
 
 def stages(pos: Any, sample: Sample, runs: int) -> dict[str, Any]:
     """Return the timings of each kernel."""
-    found = {}
+    result = {}
     for name, call in kernels_of(pos, sample):
         jax.block_until_ready(call())
-        found[name] = timings(call, runs)
-    return {"stages": found}
+        result[name] = timings(call, runs)
+    return {"stages": result}
 
 
 def distances(pos: Any, k: int, box: float) -> dict[str, float]:
@@ -247,8 +247,8 @@ def _seconds(function: Callable[[Any, Any], Any], n: int) -> float:
     x, y = jnp.linspace(0, 1, n), jnp.full(n, 0.999)
     compiled = jax.jit(function)
     jax.block_until_ready(compiled(x, y))
-    found: float = timings(lambda: compiled(x, y), 20)["seconds"]
-    return found
+    result: float = timings(lambda: compiled(x, y), 20)["seconds"]
+    return result
 
 
 def main() -> None:
@@ -262,12 +262,12 @@ def main() -> None:
         what, options = call["what"], call["options"]
         with contextlib.suppress(BrokenPipeError):
             if what == "stages":
-                found = stages(pos, sample, runs)
+                result = stages(pos, sample, runs)
             elif what == "distances":
-                found = distances(pos, **options)
+                result = distances(pos, **options)
             else:
-                found = measured(library, pos, what, arguments(sample, options), runs)
-            tell(key=call["key"], **found)
+                result = measured(library, pos, what, arguments(sample, options), runs)
+            tell(key=call["key"], **result)
 
 
 if __name__ == "__main__":

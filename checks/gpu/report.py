@@ -88,8 +88,8 @@ def _correctness(record: Record) -> Iterator[str]:
             agree = sum("error" not in one and not one["wrong"] for one in compared.values())
             yield f"\nGPU and CPU agree on {agree} of {len(compared)} {what}.\n"
             yield from (f"* {key}: {name}: {text}" for key, one in wrong.items() for name, text in one.items())
-    for tool, found in record.stage("sanitize").items():
-        yield f"\n{tool}: {found.get('left out') or found.get('verdict')}\n"
+    for tool, result in record.stage("sanitize").items():
+        yield f"\n{tool}: {result.get('left out') or result.get('verdict')}\n"
 
 
 def _experiments(record: Record) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _row(record: Record, case: Case, call: Call, ours: dict[str, Any], best: dic
     published, jaxkd = (peers.get(name_in_record(library, call, case), {}) for library in ("published", "jaxkd"))
     # The floor is that of a call whose queries are all particles.
     known = best and "queries" not in call.options
-    least = seconds_at_least(best, call, case.sample.n, _distances(record, case, call)) if known else None
+    smallest = seconds_at_least(best, call, case.sample.n, _distances(record, case, call)) if known else None
     remarks = f" ({ours['runs']} runs)" if ours["runs"] < 10 else ""
     remarks += " (earlier sources)" if ours["source"] != record.data["source"] else ""
     cells = [
@@ -139,8 +139,8 @@ def _row(record: Record, case: Case, call: Call, ours: dict[str, Any], best: dic
         "failed" if "error" in published else _number(published.get("seconds"), 1e3),
         _number(published["seconds"] / ours["seconds"] if "seconds" in published else None),
         _number(jaxkd.get("seconds"), 1e3),
-        _number(least, 1e3),
-        _number(ours["seconds"] / least if least else None),
+        _number(smallest, 1e3),
+        _number(ours["seconds"] / smallest if smallest else None),
         _number(ours.get("peak_bytes"), 1e-9),
         _number(published.get("peak_bytes"), 1e-9),
         _agreement(ours["digest"], published.get("digest")),
@@ -163,11 +163,11 @@ def _distances(record: Record, case: Case, call: Call) -> float:
     return counted[-1] if counted and call.what == "knn" and call.options["k"] == 16 else 0.0
 
 
-def _agreement(ours: dict[str, Any], theirs: dict[str, Any] | None) -> str:
+def _agreement(ours: dict[str, Any], reference: dict[str, Any] | None) -> str:
     """Return whether digests agree: sums to 1e-5, numbers of groups exactly."""
-    if theirs is None:
+    if reference is None:
         return ""
-    pairs = [(float(ours[name]), float(theirs[name])) for name in ours if name in theirs]
+    pairs = [(float(ours[name]), float(reference[name])) for name in ours if name in reference]
     worst = max((abs(a - b) / max(abs(a), abs(b)) for a, b in pairs if a != b), default=0.0)
     return "yes" if worst == 0 or ("sum of radii" in ours and worst < 1e-5) else f"no: {worst:.1g}"
 
@@ -178,12 +178,12 @@ def _number(value: float | None, scale: float = 1.0) -> str:
 
 def _ends(record: Record) -> Iterator[str]:
     """Yield the table of kernels, and all errors."""
-    found = {key: one["stages"] for key, one in record.stage("time").items() if "stages" in one}
-    if found:
-        yield "\n| kernel, ms | " + " | ".join(key.removeprefix("stages ") for key in found) + " |"
-        yield "|---" * (len(found) + 1) + "|"
-        for name in dict.fromkeys(name for one in found.values() for name in one):
-            cells = [_number(one.get(name, {}).get("seconds"), 1e3) for one in found.values()]
+    result = {key: one["stages"] for key, one in record.stage("time").items() if "stages" in one}
+    if result:
+        yield "\n| kernel, ms | " + " | ".join(key.removeprefix("stages ") for key in result) + " |"
+        yield "|---" * (len(result) + 1) + "|"
+        for name in dict.fromkeys(name for one in result.values() for name in one):
+            cells = [_number(one.get(name, {}).get("seconds"), 1e3) for one in result.values()]
             yield f"| {name} | " + " | ".join(cells) + " |"
     for stage, findings in record.data["stages"].items():
         for key, one in findings.items():

@@ -75,8 +75,8 @@ class Record:
         self.data["stages"].pop(stage, None)
 
     def stage(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self.data["stages"].get(name, {})
-        return found
+        result: dict[str, Any] = self.data["stages"].get(name, {})
+        return result
 
 
 @dataclass
@@ -123,9 +123,9 @@ class Session:
         """The folder for particles that take long to generate."""
         return self.work / "samples"
 
-    def seconds(self, most: float) -> float:
+    def seconds(self, largest: float) -> float:
         """Return the time limit of a task that needs at most ``most`` seconds."""
-        return most if self.deadline is None else min(most, self.deadline - time.monotonic())
+        return largest if self.deadline is None else min(largest, self.deadline - time.monotonic())
 
     def is_over(self) -> bool:
         return self.seconds(2 * _LEAST_SECONDS) < _LEAST_SECONDS
@@ -142,10 +142,10 @@ class Session:
 
         No other folder on Python's path has a `jztree`, except that of installed packages, which comes last.
         """
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(_OPTIONS)}
+        retained = {name: value for name, value in os.environ.items() if not name.startswith(_OPTIONS)}
         given = [Path(word) for word in os.environ.get("PYTHONPATH", "").split(os.pathsep) if word]
         path = [CHECKS, folder or home(), *(other for other in given if not (other / "jztree").exists())]
-        return kept | {
+        return retained | {
             "PYTHONPATH": os.pathsep.join(map(str, path)),
             "PYTHONUNBUFFERED": "1",
             "JAX_PLATFORMS": "cpu" if self.platform == "cpu" else "cuda,cpu",
@@ -156,7 +156,7 @@ class Session:
         }
 
     def findings(
-        self, command: Sequence[str], environment: dict[str, str], most: float, log: Path | None = None
+        self, command: Sequence[str], environment: dict[str, str], largest: float, log: Path | None = None
     ) -> Iterator[dict[str, Any]]:
         """Yield the JSON lines of a process when they arrive. If it fails or is stopped, the last has ``stopped``.
 
@@ -166,7 +166,7 @@ class Session:
             most: The time limit in seconds, reduced to the remaining time.
             log: The file for its other output; None means `log`.
         """
-        seconds = max(self.seconds(most), 1.0)
+        seconds = max(self.seconds(largest), 1.0)
         with (
             tempfile.TemporaryDirectory() as elsewhere,
             open(log or self.log, "a+") as lines,
@@ -201,18 +201,18 @@ class Session:
         self,
         stage: str,
         command: Sequence[str],
-        most: float,
+        largest: float,
         folder: Path | None = None,
         source: str | None = None,
         variables: Mapping[str, str] = types.MappingProxyType({}),
     ) -> dict[str, Any] | None:
         """Record each finding of a process under its ``key`` when it arrives. Return the cause of a stop, if any."""
         problem = None
-        for told in self.findings(command, self.environment(folder, **variables), most):
-            if "key" in told:
-                self.put(stage, told.pop("key"), told, source)
+        for report in self.findings(command, self.environment(folder, **variables), largest):
+            if "key" in report:
+                self.put(stage, report.pop("key"), report, source)
             else:
-                problem = told
+                problem = report
         return problem
 
 

@@ -117,8 +117,8 @@ def install_peers(session: Session) -> Path | None:
     site, source = session.work / "peers", _source(session, "published")
     if session.missing("peers", "packages", source) or not site.is_dir():
         packages = sorted(session.wheels.iterdir(), key=lambda path: path.suffix != ".whl")
-        found = {package.name: _install(session, package, site) for package in packages}
-        session.put("peers", "packages", {"packages": found}, source)
+        result = {package.name: _install(session, package, site) for package in packages}
+        session.put("peers", "packages", {"packages": result}, source)
     return site
 
 
@@ -136,5 +136,5 @@ def _install(session: Session, package: Path, site: Path) -> str:
 
 def rates(record: Any) -> dict[str, float]:
     """Return the rates of the device, if they are known."""
-    found = record.stage("floor").get("rates", {})
-    return {} if "error" in found else found
+    result = record.stage("floor").get("rates", {})
+    return {} if "error" in result else result

@@ -104,16 +104,16 @@ def main() -> None:
     network = network_of(arguments)
     for name, function in FUNCTIONS.items():
         for ranks in arguments.ranks:
-            found = collectives_of(function, ranks, arguments.rows)
-            print(f"{name}, {ranks} ranks: {len(found)} collectives, {_told(found, network)}", flush=True)
-            for one in found if arguments.each else ():
+            result = collectives_of(function, ranks, arguments.rows)
+            print(f"{name}, {ranks} ranks: {len(result)} collectives, {_told(result, network)}", flush=True)
+            for one in result if arguments.each else ():
                 print(f"  {one.name}: {_told([one], network)}")
 
 
-def _told(found: list[Collective], network: Network) -> str:
+def _told(result: list[Collective], network: Network) -> str:
     """Format the sums over collectives."""
-    steps, messages, size = (sum(getattr(one, of) for one in found) for of in ("steps", "messages", "bytes"))
-    milliseconds = 1e3 * sum(one.seconds(network) for one in found)
+    steps, messages, size = (sum(getattr(one, of) for one in result) for of in ("steps", "messages", "bytes"))
+    milliseconds = 1e3 * sum(one.seconds(network) for one in result)
     return f"{steps} steps, {messages} messages, {size / 1e6:.3g} MB, {milliseconds:.3g} ms"
 
 

@@ -19,6 +19,8 @@ import pathlib
 import re
 import subprocess
 import tempfile
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -100,7 +102,7 @@ class Instruction:
 
 def read_instructions(disassembly: str) -> list[Instruction]:
     """Return the instructions of a function as listed by nvdisasm."""
-    found: list[Instruction] = []
+    result: list[Instruction] = []
     lines: list[tuple[str, int]] = []
     labels: list[str] = []
     fresh = True
@@ -110,9 +112,9 @@ def read_instructions(disassembly: str) -> list[Instruction]:
         elif label := _LABEL.match(line):
             labels.append(label[1])
         elif instruction := _INSTRUCTION.match(line):
-            found.append(Instruction(tuple(labels), instruction[1], tuple(lines)))
+            result.append(Instruction(tuple(labels), instruction[1], tuple(lines)))
             labels, fresh = [], False
-    return found
+    return result
 
 
 def reached(instructions: list[Instruction]) -> list[bool]:
@@ -184,15 +186,25 @@ def instructions_of_parts(folder: pathlib.Path, nvdisasm: str) -> dict[str, int]
     return parts_of(text[1])
 
 
-def count_parts(n: int, k: int, box: float | None, tree: TreeConfig, max_radius: float | None = None) -> dict[str, int]:
-    """Return the number of runs of each part by warps, for n uniform points in a unit box that are also the queries."""
+def count_runs(call: Callable[[], Any]) -> dict[str, int]:
+    """Return the number of runs of each part by warps in a call."""
     library = ctypes.CDLL(kernels.native_info()["cpu_library"])
     library.jztree_emulator_counts.restype = ctypes.c_char_p
-    pos = jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))
     library.jztree_emulator_counts()
-    jax.block_until_ready(knn(pos, k, boxsize=box, cfg=KNNConfig(tree=tree), max_radius=max_radius))
+    jax.block_until_ready(call())
     lines = library.jztree_emulator_counts().decode().splitlines()
     return {name: int(count) for name, count in (line.rsplit("=", 1) for line in lines)}
+
+
+def uniform_points(n: int) -> jax.Array:
+    """Return n points of the unit cube, float32."""
+    return jnp.asarray(np.random.default_rng(7).random((n, 3), dtype=np.float32))
+
+
+def count_parts(n: int, k: int, box: float | None, tree: TreeConfig, max_radius: float | None = None) -> dict[str, int]:
+    """Return the runs of each part for the k nearest neighbours of n uniform points that are also the queries."""
+    pos = uniform_points(n)
+    return count_runs(lambda: knn(pos, k, boxsize=box, cfg=KNNConfig(tree=tree), max_radius=max_radius))
 
 
 def print_parts(counts: dict[str, int], instructions: dict[str, int]) -> None:
@@ -213,14 +225,14 @@ def main() -> None:
     parser.add_argument("--fan-out", type=int, default=TreeConfig().fan_out)
     parser.add_argument("--open", action="store_true", help="no periodic box")
     parser.add_argument("--nvdisasm", default="nvdisasm")
-    chosen = parser.parse_args()
-    tree = TreeConfig(leaf_size=chosen.leaf_size, fan_out=chosen.fan_out)
-    for k in chosen.k:
+    selected = parser.parse_args()
+    tree = TreeConfig(leaf_size=selected.leaf_size, fan_out=selected.fan_out)
+    for k in selected.k:
         with tempfile.TemporaryDirectory() as folder:
-            registers = compile_kernel(k, chosen.architecture, pathlib.Path(folder))
-            instructions = instructions_of_parts(pathlib.Path(folder), chosen.nvdisasm)
+            registers = compile_kernel(k, selected.architecture, pathlib.Path(folder))
+            instructions = instructions_of_parts(pathlib.Path(folder), selected.nvdisasm)
         print(f"k = {k}: {registers}, {registers.warps} warps")
-        print_parts(count_parts(chosen.n, k, None if chosen.open else 1.0, tree), instructions)
+        print_parts(count_parts(selected.n, k, None if selected.open else 1.0, tree), instructions)
 
 
 if __name__ == "__main__":

@@ -116,8 +116,8 @@ class Rank:
     def boxes_of(self, ranks: Sequence[int], each: int) -> tuple[np.ndarray, np.ndarray]:
         """Return lower and upper corners of ``each`` boxes of each of ``ranks``, ``(b, 3)``."""
         bits = (self.ranks * each).bit_length() - 1
-        found = [cells(rank * each, (rank + 1) * each, bits) for rank in ranks]
-        lower, upper = (np.concatenate(corners) for corners in zip(*found, strict=True))
+        result = [cells(rank * each, (rank + 1) * each, bits) for rank in ranks]
+        lower, upper = (np.concatenate(corners) for corners in zip(*result, strict=True))
         return lower, upper
 
     def note(self, into: dict[str, float], name: str, function: Callable[..., Any], *arrays: Any) -> Any:
@@ -129,8 +129,8 @@ class Rank:
         """Measure all kernels."""
         radius = self.search_own()
         splitters = self.splitters()
-        known, wanted = self.open_leaves(radius)
-        came = self.boxes_that_come(known, wanted)
+        known, required = self.open_leaves(radius)
+        came = self.boxes_that_come(known, required)
         self.ghosts(came)
         numbers = 4 * (3 + 3 + 1)  # bytes of a box and its radius, or its particle count
         agreed = {
@@ -143,9 +143,9 @@ class Rank:
 
     def collectives(self) -> dict[str, float]:
         """Return the model time of the collectives of a kNN call in milliseconds, summed by kind."""
-        found = collectives_of(FUNCTIONS[f"kNN, k = {K}"], self.ranks, self.rows)
-        kinds = {one.name: 0.0 for one in found}
-        for one in found:
+        result = collectives_of(FUNCTIONS[f"kNN, k = {K}"], self.ranks, self.rows)
+        kinds = {one.name: 0.0 for one in result}
+        for one in result:
             kinds[one.name] += 1e3 * one.seconds(self.network)
         return kinds
 
@@ -172,10 +172,10 @@ class Rank:
         self.with_others_ms["splitters"], parts = splitters(self.runs, spread, self.ranks, keys)
         return 4 * parts / 1e6
 
-    def covered(self, most: int) -> Boxes:
+    def covered(self, largest: int) -> Boxes:
         """Return at most ``most`` boxes around own particles."""
-        cover = lambda x: kernels.covering_boxes(x, self.num, *self.corners, self.box, self.leaves, most)  # noqa: E731
-        return self.note(self.with_others_ms, f"own boxes, {most}", cover, self.pos)
+        cover = lambda x: kernels.covering_boxes(x, self.num, *self.corners, self.box, self.leaves, largest)  # noqa: E731
+        return self.note(self.with_others_ms, f"own boxes, {largest}", cover, self.pos)
 
     def published(self, ranks: Sequence[int], each: int) -> Boxes:
         """Return ``each`` boxes of each of ``ranks``, and the number of particles in them."""
@@ -190,7 +190,7 @@ class Rank:
             self.covered(self.told)
         known = self.published(range(self.ranks), self.told)
         close = self.published([self.rank - 1, self.rank, self.rank + 1], BOXES) if self.told < BOXES else ()
-        opened, wanted = self.note(
+        opened, required = self.note(
             self.with_others_ms,
             "open leaves",
             lambda r, *of: kernels.open_leaves(self.leaves, own, r, None, of[:3], of[3:], self.rank, self.box, K),
@@ -200,17 +200,17 @@ class Rank:
         )
         if not jnp.any(opened > 0):
             raise RuntimeError("the rank has no neighbours, so the results would be meaningless; use more rows.")
-        return known, (own[1], own[2], wanted)
+        return known, (own[1], own[2], required)
 
-    def boxes_that_come(self, known: Boxes, wanted: Boxes) -> Boxes:
+    def boxes_that_come(self, known: Boxes, required: Boxes) -> Boxes:
         """Return the offsets of each rank, and the boxes from nearby ranks, all with the largest radius."""
 
         def select(*arrays: jax.Array) -> Any:
             return kernels.select_boxes(arrays[:3], arrays[3:], self.rank, self.box, ROOM, higher_only=False)
 
-        _, counts = self.note(self.with_others_ms, "boxes to send", select, *wanted, *known)
+        _, counts = self.note(self.with_others_ms, "boxes to send", select, *required, *known)
         # Ranks are alike, so every rank that must know some of this rank's boxes requests some of its particles.
-        near, radius = np.flatnonzero(np.asarray(counts)), float(jnp.max(wanted[2]))
+        near, radius = np.flatnonzero(np.asarray(counts)), float(jnp.max(required[2]))
         lower, upper = self.boxes_of(near, BOXES)
         mine = [np.asarray(side)[self.rank] for side in known[:2]]
         low, high = mine[0].min(axis=0), mine[1].max(axis=0)

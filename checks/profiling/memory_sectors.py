@@ -46,11 +46,11 @@ def count(call: Callable[[], Any]) -> dict[str, Sectors]:
     jax.block_until_ready(call())
     lines = library.jztree_emulator_counts().decode().splitlines()
     library.jztree_emulator_watch(1, 0)
-    found: dict[str, dict[str, int]] = {}
+    result: dict[str, dict[str, int]] = {}
     for line in lines:
         if (match := _LINE.fullmatch(line)) and int(match[3]) > 0:
-            found.setdefault(match[2], {})[match[1]] = int(match[3])
-    return {kernel: Sectors(each.get("read", 0), each.get("written", 0)) for kernel, each in found.items()}
+            result.setdefault(match[2], {})[match[1]] = int(match[3])
+    return {kernel: Sectors(each.get("read", 0), each.get("written", 0)) for kernel, each in result.items()}
 
 
 def count_searches(n: int, ks: list[int]) -> dict[str, Sectors]:
@@ -63,10 +63,10 @@ def count_searches(n: int, ks: list[int]) -> dict[str, Sectors]:
     tree = TreeConfig(leaf_size=GPU_LEAF_SIZE)
     rlink, fof_cfg, knn_cfg = 0.2 * n ** (-1 / 3), FofConfig(tree=tree), KNNConfig(tree=tree)
     groups = count(lambda: fof_labels(pos, rlink, 1.0, fof_cfg))
-    found = {kernel: _share(each, n) for kernel, each in groups.items()}
+    result = {kernel: _share(group, n) for kernel, group in groups.items()}
     for k in ks:
-        found[f"knn {k}"] = _share(count(functools.partial(knn, pos, k, boxsize=1.0, cfg=knn_cfg))["knn"], n / _GROUP)
-    return found
+        result[f"knn {k}"] = _share(count(functools.partial(knn, pos, k, boxsize=1.0, cfg=knn_cfg))["knn"], n / _GROUP)
+    return result
 
 
 def _share(sectors: Sectors, by: float) -> Sectors:
@@ -77,8 +77,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--k", type=int, nargs="+", default=[8, 16, 32])
     parser.add_argument("--n", type=int, default=100_000)
-    chosen = parser.parse_args()
-    for name, sectors in count_searches(chosen.n, chosen.k).items():
+    selected = parser.parse_args()
+    for name, sectors in count_searches(selected.n, selected.k).items():
         print(f"{name:20}{sectors.read:12.2f} read{sectors.written:12.2f} written")
 
 

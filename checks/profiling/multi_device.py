@@ -182,13 +182,13 @@ class Runs:
 
     def summary(self) -> dict[str, float]:
         over, first = medians(self.over[1:]), self.over[0].wall
-        found = {"seconds": over.wall, "first call seconds": first, "compile seconds": max(first - over.wall, 0.0)}
+        result = {"seconds": over.wall, "first call seconds": first, "compile seconds": max(first - over.wall, 0.0)}
         if self.alone:
             alone = medians(self.alone[1:])
-            found |= {"one device seconds": alone.wall, "ratio": over.wall / alone.wall}
+            result |= {"one device seconds": alone.wall, "ratio": over.wall / alone.wall}
         if self.alone and jax.process_count() == 1:
-            found |= {"cpu seconds": over.cpu, "one device cpu seconds": alone.cpu, "cpu ratio": over.cpu / alone.cpu}
-        return found
+            result |= {"cpu seconds": over.cpu, "one device cpu seconds": alone.cpu, "cpu ratio": over.cpu / alone.cpu}
+        return result
 
 
 def medians(times: list[Time]) -> Time:
@@ -221,8 +221,8 @@ def measure(case: Case, stages: Sequence[Stage], runs: int, alone_up_to: int) ->
     mesh = case.mesh()
     over = inputs_over(mesh, case) if takes_part(mesh) else None
     alone = inputs_alone(case) if jax.process_index() == 0 and case.total <= alone_up_to else None
-    found = {stage.name: measure_stage(stage, mesh, over, alone, runs) for stage in stages}
-    return {"devices": case.devices, "rows": case.rows, "total": case.total, "stages": found}
+    result = {stage.name: measure_stage(stage, mesh, over, alone, runs) for stage in stages}
+    return {"devices": case.devices, "rows": case.rows, "total": case.total, "stages": result}
 
 
 # A chain through all devices
@@ -305,23 +305,23 @@ def machine() -> dict[str, Any]:
 
 def cases_of(devices: Sequence[int], weak: Sequence[int], strong: Sequence[int]) -> list[Case]:
     """Return each case once, even if weak and strong scaling share it."""
-    asked = {Case(n, rows) for n in devices for rows in weak} | {
+    requested = {Case(n, rows) for n in devices for rows in weak} | {
         Case(n, total // n) for n in devices for total in strong
     }
-    return sorted(asked)
+    return sorted(requested)
 
 
-def table(found: dict[str, Any]) -> str:
+def table(result: dict[str, Any]) -> str:
     """Format the stages of one case, one per line, with rows sent in percent."""
     sent = ("sort", "ghosts", "results", "groups")
     heads = ["seconds", "one device", "ratio", "cpu ratio", "compile", *(f"{name} %" for name in sent), "rounds"]
-    lines = [f"{found['devices']} devices, {found['rows']} particles each"]
+    lines = [f"{result['devices']} devices, {result['rows']} particles each"]
     lines.append(f"{'':26}" + "".join(f"{head:>11}" for head in heads))
-    for name, one in found["stages"].items():
+    for name, one in result["stages"].items():
         numbers = [one.get(key) for key in ("seconds", "one device seconds", "ratio", "cpu ratio", "compile seconds")]
         texts = ["" if number is None else f"{number:.3g}" for number in numbers]
         counts = one["counts"]
-        shares = [100 * counts[f"rows.{key}"] / found["total"] if f"rows.{key}" in counts else None for key in sent]
+        shares = [100 * counts[f"rows.{key}"] / result["total"] if f"rows.{key}" in counts else None for key in sent]
         texts += ["" if share is None else f"{share:.2f}" for share in shares]
         lines.append(f"{name:26}" + "".join(f"{text:>11}" for text in [*texts, counts.get("rounds.union_find", "")]))
     return "\n".join(lines)

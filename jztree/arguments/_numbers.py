@@ -62,6 +62,8 @@ def is_length(value: jax.Array) -> jax.Array:
 
 def check_real_dtype(value: Any, name: str) -> None:
     """Raise TypeError if ``value``, an array or a number, does not hold real numbers."""
+    if isinstance(value, (list, tuple)):
+        raise TypeError(f"{name} is a {type(value).__name__}; convert it with numpy.asarray.")
     dtype = jnp.result_type(value)
     if not (jnp.issubdtype(dtype, jnp.floating) or jnp.issubdtype(dtype, jnp.integer)):
         raise TypeError(f"{name} must be real numbers, not {dtype}.")

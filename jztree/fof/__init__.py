@@ -7,6 +7,8 @@ length of each other by a union-find. In dense regions, it joins whole nodes at 
 linking length.
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +22,16 @@ from .. import comm
 from ..arguments import NO_LIMIT, SPEC, Kind, Radii, box_of, check_particles, check_word, flat, sequence_of
 from ..config import FofConfig, checked_config
 from ..data import FofCatalogue, Label, get_pos
-from ..particles import Index, Particles, check_countable, check_num, check_representable, particles_of, shape_of_pos
+from ..particles import (
+    Array,
+    Index,
+    Particles,
+    check_countable,
+    check_num,
+    check_representable,
+    particles_of,
+    shape_of_pos,
+)
 from ..tree import TreeHierarchy, corners_of
 from ._attached_types import ATTACH_WITHIN, attach, attach_limit, attach_over_ranks, check_attached
 from ._dbscan import Clusters, dbscan
@@ -73,7 +84,7 @@ _READ: dict[str, Any] = {
 
 @flat(**_READ)
 def group_labels(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     rlink: ArrayLike,
     *,
     boxsize: ArrayLike | None = None,
@@ -115,7 +126,7 @@ def group_labels(
 
 @flat(**_READ)
 def fof_labels(
-    part: Particles | ArrayLike,
+    part: Particles | Array,
     rlink: ArrayLike,
     boxsize: ArrayLike | None = 0.0,
     cfg: FofConfig | None = None,
@@ -164,7 +175,7 @@ def fof_labels(
 
 @flat(**_READ)
 def distr_fof_labels(
-    part: Particles | ArrayLike,
+    part: Particles | Array,
     rlink: ArrayLike,
     boxsize: ArrayLike | None = 0.0,
     cfg: FofConfig | None = None,
@@ -216,7 +227,7 @@ def distr_fof_labels(
 
 @flat(**_READ)
 def friends_of_friends(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     rlink: ArrayLike,
     *,
     boxsize: ArrayLike | None = None,
@@ -294,7 +305,7 @@ def friends_of_friends(
 
 @flat(**_READ)
 def fof_and_catalogue(
-    part: Particles | ArrayLike,
+    part: Particles | Array,
     rlink: ArrayLike,
     boxsize: ArrayLike | None = 0.0,
     cfg: FofConfig | None = None,

@@ -14,6 +14,8 @@ ghosts around them. `jztree.fof._over_ranks` finds the groups of the cores of al
 them. Particles that are not cores search the cores of all ranks near them.
 """
 
+from __future__ import annotations
+
 import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,7 +28,7 @@ from .. import comm, kernels
 from ..arguments import Radii, check_box, check_length, check_particles, flat, known_integer, one_length
 from ..config import FofConfig, checked_config, without_masses
 from ..jax_ext import Exact
-from ..particles import Index, Particles, check_num
+from ..particles import Array, Index, Particles, check_num
 from ..tree.stage import (
     InputParticles,
     ParticlesWithGhosts,
@@ -55,7 +57,7 @@ class Clusters(NamedTuple):
 
 @flat(eps=one_length("eps"))
 def dbscan(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     eps: ArrayLike,
     *,
     min_samples: int = 5,

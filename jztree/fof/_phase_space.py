@@ -5,6 +5,8 @@ space, and is open along velocities. With velocities in units of the dispersion 
 groups in space (`_dispersions`).
 """
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any

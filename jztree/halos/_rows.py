@@ -1,5 +1,7 @@
 """Compute derived quantities per catalogue row (group or sphere): shapes, spins, dispersions, concentrations."""
 
+from __future__ import annotations
+
 import math
 from typing import Any, NamedTuple
 
@@ -10,12 +12,12 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
-from ..arguments import SUMS_ROUNDED, common_dtype, first_row
+from ..arguments import SUMS_ROUNDED, check_real_dtype, common_dtype, first_row
 from ..data import FofCatalogue
 from ..derivatives import norm, ratio
 from ..jax_ext import is_concrete, with_twins
 from ..overdensity import SphereProperties
-from ..particles import check_no_unit, check_representable
+from ..particles import Array, check_no_unit, check_representable
 
 Rows = FofCatalogue | SphereProperties  # of groups or spheres
 
@@ -132,9 +134,7 @@ def inertia_tensor(cata: Rows) -> jax.Array:
 
 
 @with_twins({"cata": P(-1), "mass": P(-1), "radius": P(-1), "gravity": P(), "scale_factor": P()}, P(-1))
-def spin(
-    cata: Rows, mass: ArrayLike, radius: ArrayLike, gravity: ArrayLike, *, scale_factor: ArrayLike = 1.0
-) -> jax.Array:
+def spin(cata: Rows, mass: ArrayLike, radius: Array, gravity: ArrayLike, *, scale_factor: ArrayLike = 1.0) -> jax.Array:
     """Compute the spin parameter lambda' = J / (sqrt(2) M V R), V^2 = G M / R, of Bullock et al. 2001 (ApJ 555, 240).
 
     Args:
@@ -177,6 +177,8 @@ def spin(
     for name, number in {"gravity": gravity, "scale_factor": scale_factor}.items():
         _check_positive(number, name)
     check_representable({"mass": mass, "radius": radius, "cata": cata})
+    check_real_dtype(mass, "mass")
+    check_real_dtype(radius, "radius")
     dtype = common_dtype(cata.angular_momentum, mass, radius)
     spins = norm(jnp.asarray(cata.angular_momentum, dtype))
     mass, radius = jnp.asarray(mass, dtype), jnp.asarray(radius, dtype)
@@ -189,7 +191,7 @@ def spin(
 
 
 @with_twins({"mass": P(-1), "radius": P(-1), "vmax": P(-1), "gravity": P()}, P(-1))
-def concentration(mass: ArrayLike, radius: ArrayLike, vmax: ArrayLike, *, gravity: ArrayLike = 1.0) -> jax.Array:
+def concentration(mass: ArrayLike, radius: Array, vmax: ArrayLike, *, gravity: ArrayLike = 1.0) -> jax.Array:
     """Compute halo concentrations from the largest circular velocity (Prada et al. 2012, MNRAS 423, 3018, eqs 8-10).
 
     The result is the c of the profile of Navarro, Frenk & White (1997, ApJ 490, 493) that has the same ratio of
@@ -218,11 +220,14 @@ def concentration(mass: ArrayLike, radius: ArrayLike, vmax: ArrayLike, *, gravit
         >>> np.asarray(concentration).round(2)  # the largest circular velocity is 1.2 times that at the radius
         array([9.81], dtype=float32)
     """
-    shapes = {name: np.shape(column) for name, column in {"mass": mass, "radius": radius, "vmax": vmax}.items()}
+    columns = {"mass": mass, "radius": radius, "vmax": vmax}
+    shapes = {name: np.shape(column) for name, column in columns.items()}
     if len(set(shapes.values())) > 1:
         raise ValueError(f"mass, radius and vmax must have the same shape, one number per halo; theirs are {shapes}.")
     _check_positive(gravity, "gravity")
-    check_representable({"mass": mass, "radius": radius, "vmax": vmax})
+    check_representable(columns)
+    for name, column in columns.items():
+        check_real_dtype(column, name)
     dtype = common_dtype(mass, radius, vmax)
     mass, radius, vmax = (jax.lax.stop_gradient(jnp.asarray(column, dtype)) for column in (mass, radius, vmax))
     defined = (mass > 0) & (radius > 0) & (vmax > 0)

@@ -1,5 +1,7 @@
 """Groups at one linking length, and the tree of clusters at all of them."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Peaks of a density and the saddles that join them, on the graph of nearest neighbours."""
 
+from __future__ import annotations
+
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +27,7 @@ from ..arguments import (
 )
 from ..config import KNNConfig, checked_config, without_masses
 from ..jax_ext import is_concrete
-from ..particles import Index, Particles, check_num
+from ..particles import Array, Index, Particles, check_num
 from ..tree.stage import InputParticles, Stage, opened, prepare_stage
 
 _BAD_PERSISTENCE = "persistence must be at least 0."
@@ -171,8 +173,8 @@ def _merged(peaks: DensityPeaks, strength: jax.Array, threshold: jax.Array, num:
 
 @flat(density=Kind(P(-1)), k=Kind(None, lambda k, _: _check_k(k)))
 def density_peaks(
-    part: Particles | Index | ArrayLike,
-    density: ArrayLike,
+    part: Particles | Index | Array,
+    density: Array,
     k: int,
     *,
     boxsize: ArrayLike | None = None,

@@ -11,10 +11,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._transform.exact import WORDS
-from ..jax_ext import Exact, vary_along, varying_axes
+from ..jax_ext import Exact, is_concrete, vary_along, varying_axes
 from ._run import Kernel, run
 
 __all__ = ["Tree", "as_num"]
+
+# In plain calls, JAX converts NumPy arrays faster than it computes zeros.
+_NO_WORDS, _NO_ROWS = np.zeros((0, WORDS), np.float32), np.zeros(0, np.int32)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,13 +92,26 @@ def call(
     if gradients is None:
         floats = any(jnp.issubdtype(output.dtype, jnp.inexact) for output in outs)
         gradients = "refused" if floats else "stopped"
-    arrays = [jnp.asarray(arg) for arg in (*args, *(array for _, array in continued))]
-    stop = functools.partial(_refusing, target) if gradients == "refused" else jax.lax.stop_gradient
+    kernel, inputs = Kernel.of(target, outs, aliases, always, attributes), (*args, *(array for _, array in continued))
+    results = run(kernel, *map(_as_array, inputs)) if is_concrete(inputs) else _traced(kernel, inputs, gradients)
+    return tuple(results) if isinstance(out, tuple) else results[0]
+
+
+def _as_array(value: Any) -> jax.Array:
+    return value if isinstance(value, jax.Array) else jnp.asarray(value)
+
+
+def _traced(kernel: Kernel, inputs: Sequence[Any], gradients: str) -> list[jax.Array]:
+    """Run a kernel inside a transformation. Plain calls are faster without its rules for derivatives and mesh axes."""
+    # Under vmap over devices, JAX marks constants as varying, but not arrays that the trace computes.
+    arrays = [
+        jnp.zeros_like(array) if isinstance(array, np.ndarray) and not array.size else _as_array(array)
+        for array in inputs
+    ]
+    stop = functools.partial(_refusing, kernel.name) if gradients == "refused" else jax.lax.stop_gradient
     arrays = [stop(array) if jnp.issubdtype(array.dtype, jnp.inexact) else array for array in arrays]
     axes = varying_axes(arrays)
-    kernel = Kernel.of(target, outs, aliases, always, attributes)
-    results = [vary_along(result, axes) for result in run(kernel, *(vary_along(array, axes) for array in arrays))]
-    return tuple(results) if isinstance(out, tuple) else results[0]
+    return [vary_along(result, axes) for result in run(kernel, *(vary_along(array, axes) for array in arrays))]
 
 
 def _shape(array: Any) -> jax.ShapeDtypeStruct:
@@ -132,11 +148,11 @@ def as_num(num: ArrayLike) -> jax.Array:
     return jnp.asarray(num, jnp.int32)
 
 
-def words_of(value: Exact | None) -> jax.Array:
+def words_of(value: Exact | None) -> Any:
     """Convert numbers to kernel arguments; None means no numbers."""
-    return jnp.zeros((0, WORDS), jnp.float32) if value is None else jnp.asarray(value.words)
+    return _NO_WORDS if value is None else jnp.asarray(value.words)
 
 
-def listed(order: jax.Array | None) -> jax.Array:
+def listed(order: jax.Array | None) -> Any:
     """Convert an order to a kernel argument: an empty array means all rows in their order."""
-    return jnp.zeros((0,), jnp.int32) if order is None else order
+    return _NO_ROWS if order is None else order

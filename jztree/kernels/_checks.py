@@ -91,7 +91,8 @@ def checked_lengths(box: Exact, length: Exact | None = None, name: str = "") -> 
         length: A length, or None.
         name: The user's name of the length.
     """
-    checked = _checked_words(name, words_of(box), words_of(length))
+    box_words = words_of(box)
+    checked = _checked_words(name, box_words, box_words[:0] if length is None else words_of(length))
     return Exact(checked[0]), Exact(checked[1])
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..jax_ext import Exact
 from ._call import Continued, Tree, as_num, call, i32, listed, sizes, words_of
@@ -64,7 +65,7 @@ def knn(
         listed(open_leaves),
         box.words,
         words_of(limit),
-        jnp.zeros((0, 0), dtype) if domain is None else jnp.stack(domain),
+        np.zeros((0, 0), dtype) if domain is None else jnp.stack(domain),
         gradients="stopped",
         plane_sizes=sizes(sources.plane_sizes),
         query_plane_sizes=sizes(query_tree.plane_sizes),

@@ -6,6 +6,8 @@ intermediate lists: the kernel writes results directly to their rows. Sources at
 z-order of the sources (`jztree.tree.zsort`), for any queries and any number of devices.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -32,7 +34,7 @@ from ..arguments import (
 from ..config import KNNConfig, checked_config, without_masses
 from ..data import get_num
 from ..jax_ext import is_concrete
-from ..particles import Index, Particles, check_num, num_rows, particles_of
+from ..particles import Array, Index, Particles, check_num, num_rows, particles_of
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import opened
 from ._arguments import SearchArguments, check_k, check_mask, check_result_memory
@@ -100,17 +102,17 @@ class NeighboursWithFields(NamedTuple):
 
 @flat(**_READ)
 def nearest(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     k: int,
     *,
-    queries: Particles | ArrayLike | None = None,
+    queries: Particles | Array | None = None,
     boxsize: ArrayLike | None = None,
     max_radius: ArrayLike | None = None,
     exclude_self: bool = False,
     allow_missing: bool = False,
-    source_mask: ArrayLike | None = None,
-    batch: ArrayLike | None = None,
-    query_batch: ArrayLike | None = None,
+    source_mask: Array | None = None,
+    batch: Array | None = None,
+    query_batch: Array | None = None,
     fields: tuple[str, ...] = (),
     reduce: Callable[..., Any] | None = None,
     order: str = "input",
@@ -203,11 +205,11 @@ def _field_words(fields: Any, part: Any) -> list[str]:
 
 @flat(th=Kind(P(-1)), part_query=Kind(P(-1)), **_READ)
 def knn(
-    part: Particles | ArrayLike,
+    part: Particles | Array,
     k: int,
     boxsize: ArrayLike | None = None,
     th: TreeHierarchy | None = None,
-    part_query: Particles | ArrayLike | None = None,
+    part_query: Particles | Array | None = None,
     result: str = "rad_globalidx",
     reduce_func: Callable[..., Any] | None = None,
     output_order: str = "input",
@@ -215,9 +217,9 @@ def knn(
     *,
     max_radius: ArrayLike | None = None,
     exclude_self: bool = False,
-    source_mask: ArrayLike | None = None,
-    batch: ArrayLike | None = None,
-    query_batch: ArrayLike | None = None,
+    source_mask: Array | None = None,
+    batch: Array | None = None,
+    query_batch: Array | None = None,
     allow_missing: bool = False,
 ) -> Any:
     """Return the ``k`` nearest particles of every query, nearest first, optionally limited to a radius.

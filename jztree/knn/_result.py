@@ -13,22 +13,27 @@ import jax.numpy as jnp
 from .. import comm, kernels
 from ..data import RankIdx
 from ..derivatives import nearest_difference, unit
-from ..jax_ext import Exact
+from ..jax_ext import Exact, is_concrete
+
+
+def radii(query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, idx: jax.Array) -> jax.Array:
+    """Return ``rad`` with its derivatives by positions and box lengths; ``idx`` are rows of ``pos``."""
+    # Plain calls are faster without a rule for derivatives.
+    return rad if is_concrete((query, pos, box)) else _radii(query, pos, box, rad, idx)
 
 
 @jax.custom_jvp
-def radii(query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, idx: jax.Array) -> jax.Array:
-    """Return ``rad`` with its derivatives by positions and box lengths; ``idx`` are rows of ``pos``."""
+def _radii(query: jax.Array, pos: jax.Array, box: Exact, rad: jax.Array, idx: jax.Array) -> jax.Array:
     del query, pos, box, idx
     return rad
 
 
-@radii.defjvp
+@_radii.defjvp
 def _radii_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[jax.Array, jax.Array]:
     query, pos, box, rad, idx = primals
     difference, difference_dot = jax.jvp(lambda *at: _differences(*at, rad, idx), (query, pos, box), tangents[:3])
-    # Call `radii` again, because the second derivative needs its rule too.
-    return radii(query, pos, box, rad, idx), _along(difference, difference_dot)
+    # Call `_radii` again, because the second derivative needs its rule too.
+    return _radii(query, pos, box, rad, idx), _along(difference, difference_dot)
 
 
 @functools.partial(jax.jit, inline=True)

@@ -83,7 +83,7 @@ class _Output(NamedTuple):
 
     Attributes:
         queries: The queries in the order of the results.
-        order: ``(q,)`` int32, the input row of each of them. None means the same row.
+        order: ``(q,)`` int32, the input row of each query. None means the same row.
         rows: ``(q,)`` int32, the output row of each z-ordered query. None means the same row.
     """
 
@@ -115,20 +115,20 @@ def entries_of(args: SearchArguments) -> list[Any]:
 
 def _prepare(args: SearchArguments) -> _Prepared:
     """Check the particles and sort them. Over ranks, the search radii move with the queries."""
-    part, num, each, faults = args.part, get_num(args.part), None, []
+    part, num, radius_words, faults = args.part, get_num(args.part), None, []
     if comm.num_ranks() == 1:
         faults = faults_of_number(args)
     else:
         num = checked_number(args)
         part = replace_num(part, num)
-        each = None if args.limit.of_each is None else jnp.asarray(args.limit.of_each.words)
+        radius_words = None if args.limit.of_each is None else jnp.asarray(args.limit.of_each.words)
     marks = None if args.mask is None else mask_as_int32(args.mask)
-    given = InputParticles(part, num, (each if args.queries is None else None, marks), th=args.th)
+    source_set = InputParticles(part, num, (radius_words if args.queries is None else None, marks), th=args.th)
     query_set = None
     if args.queries is not None:
-        query_set = InputParticles(args.queries, get_num(args.queries), (each, None), "the query positions")
+        query_set = InputParticles(args.queries, get_num(args.queries), (radius_words, None), "the query positions")
     domains: Any = {"in_z_order": args.in_z_order, "sort_domain": sort_domain}
-    stage = prepare_stage(given, query_set, args.box, args.cfg, "knn_ghosts", faults, **domains)
+    stage = prepare_stage(source_set, query_set, args.box, args.cfg, "knn_ghosts", faults, **domains)
     sources, queries = stage.sources, stage.queries
     if marks is None:
         return _Prepared(args, sources, sources, None, queries, stage)
@@ -162,9 +162,9 @@ def _reduced(search: _Prepared, rad: jax.Array, idx: jax.Array, sources: SortedP
     """Call ``reduce_func`` with neighbours, ``sources`` and queries in z-order."""
     queries = search.queries
     query_origin = origin_without_padding(queries.origin, queries.num)
-    found = Found(rad, idx, without_layers(sources.part), {})
+    neighbours = Found(rad, idx, without_layers(sources.part), {})
     assert search.args.reduce_func is not None
-    return reduced(search.args.reduce_func, found, origin, without_layers(queries.part), query_origin)
+    return reduced(search.args.reduce_func, neighbours, origin, without_layers(queries.part), query_origin)
 
 
 # One device
@@ -173,27 +173,33 @@ def _reduced(search: _Prepared, rad: jax.Array, idx: jax.Array, sources: SortedP
 def _entries_on_one_device(search: _Prepared) -> Callable[[str], Any]:
     """Return the function of a word that returns its entry."""
     args, sources, queries = search.args, search.sources, search.queries
-    output, ids, made = _output(search), None if args.in_z_order else sources.rows, None
+    output, ids, reductions = _output(search), None if args.in_z_order else sources.rows, None
     if args.reduce_func is None:
         # The kernel writes results directly to their final rows.
         rad, idx = _neighbours_on_one_device(search, output, ids)
     else:
         rad, idx = _neighbours_on_one_device(search, _Output(queries.part, queries.rows, None), None)
-        made = _reduced(search, rad, idx, sources, sources.origin)
+        reductions = _reduced(search, rad, idx, sources, sources.origin)
         idx = idx if ids is None else jnp.where(idx < 0, -1, take(ids, idx))
         if (rows := output.rows) is not None:
-            rad, idx, made = jax.tree.map(lambda leaf: kernels.scatter_rows(jnp.asarray(leaf), rows), (rad, idx, made))
-    origin = rows_of_rank(queries.pos.shape[0])
-    origin = origin if output.order is None else RankIdx(origin.rank, output.order)
-    others = {
+            rad, idx, reductions = jax.tree.map(
+                lambda leaf: kernels.scatter_rows(jnp.asarray(leaf), rows), (rad, idx, reductions)
+            )
+
+    def query_rows() -> RankIdx:
+        origin = rows_of_rank(queries.pos.shape[0])
+        origin = origin if output.order is None else RankIdx(origin.rank, output.order)
+        return origin_without_padding(origin, queries.num)
+
+    entries = {
         "globalidx": lambda: idx,
         "rankidx": lambda: RankIdx(jnp.minimum(idx, 0), idx),
-        "reduce": lambda: made,
+        "reduce": lambda: reductions,
         "query": lambda: without_layers(output.queries),
-        "queryidx": lambda: origin_without_padding(origin, queries.num),
+        "queryidx": query_rows,
     }
     source = sources.part if args.in_z_order else args.part
-    return Found(rad, idx, without_layers(source), others, args.limit.given()).entry
+    return Found(rad, idx, without_layers(source), entries, args.limit.given()).entry
 
 
 def _output(search: _Prepared) -> _Output:
@@ -272,8 +278,8 @@ def _numbers_only(search: _Prepared, numbers: _Numbers) -> dict[str, Any]:
     if moved is not None:
         rad, idx = search.stage.send_back_if_moved((rad, idx), fill=(jnp.inf, -1))
     if search.drops_self():
-        own = numbers.starts[comm.get_rank_info()[0]] + jnp.arange(idx.shape[0], dtype=jnp.int32)
-        rad, idx = drop_self(idx == own[:, None], (rad, idx))
+        number = numbers.starts[comm.get_rank_info()[0]] + jnp.arange(idx.shape[0], dtype=jnp.int32)
+        rad, idx = drop_self(idx == number[:, None], (rad, idx))
     if moved is not None:
         sets, starts = (get_pos(args.searching), get_pos(args.part)), numbers.starts
     else:
@@ -285,20 +291,20 @@ def _numbers_only(search: _Prepared, numbers: _Numbers) -> dict[str, Any]:
 
 def _with_particles(search: _Prepared, numbers: _Numbers, words: list[str]) -> dict[str, Any]:
     """Return entries that need the properties of neighbours. Gather these in z-order, while ghosts are present."""
-    near, rad, idx = _search_with_ghosts(search, numbers, None, None)
-    neighbours = RankIdx(*(jnp.where(idx < 0, -1, take(column, idx)) for column in near.data))
+    region, rad, idx = _search_with_ghosts(search, numbers, None, None)
+    neighbours = RankIdx(*(jnp.where(idx < 0, -1, take(column, idx)) for column in region.data))
     if search.drops_self():
-        own = numbers.origin
-        is_own = (neighbours.rank == own.rank[:, None]) & (neighbours.idx == own.idx[:, None])
+        rank, row = numbers.origin
+        is_own = (neighbours.rank == rank[:, None]) & (neighbours.idx == row[:, None])
         rad, idx, neighbours = drop_self(is_own, (rad, idx, neighbours))
-    rad = radii(search.queries.pos, near.pos, search.args.box, rad, idx)
-    others = {
+    rad = radii(search.queries.pos, region.pos, search.args.box, rad, idx)
+    entries = {
         "globalidx": lambda: jnp.where(idx < 0, -1, numbers.starts[jnp.maximum(neighbours.rank, 0)] + neighbours.idx),
         "rankidx": lambda: neighbours,
-        "reduce": lambda: _reduced(search, rad, idx, near, near.data),
+        "reduce": lambda: _reduced(search, rad, idx, region, region.data),
     }
-    found = Found(rad, idx, without_layers(near.part), others, search.args.limit.given())
-    answers = {word: found.entry(word) for word in words}
+    entry = Found(rad, idx, without_layers(region.part), entries, search.args.limit.given()).entry
+    answers = {word: entry(word) for word in words}
     return answers if search.route() is None else _send_back(search, answers)
 
 
@@ -329,14 +335,14 @@ def _search_with_ghosts(
     # A box that holds enough sources may hold the query itself.
     leaves, reach = stage.open_leaves(reach, args.k + args.exclude_self, rows)
     if ids is None:
-        near = stage.with_ghosts(reach, RankIdx(*map(search.of_targets, numbers.origin)), whole=True)
-        idx, near_ids = jnp.where(idx < 0, -1, idx + near.route().start), None
+        region = stage.with_ghosts(reach, RankIdx(*map(search.of_targets, numbers.origin)), whole=True)
+        idx, region_ids = jnp.where(idx < 0, -1, idx + region.route().start), None
     else:
-        near = stage.with_ghosts(reach, ids, filled=False)
-        near_ids = near.data
-    own_offset = near.route().start if search.queries is search.targets else -1
+        region = stage.with_ghosts(reach, ids, filled=False)
+        region_ids = region.data
+    own_offset = region.route().start if search.queries is search.targets else -1
     options = {"own_offset": own_offset, "open_leaves": leaves, "domain": domain.corners, "found": (rad, idx)}
-    return near, *_neighbours(search, limit, near.tree(), near_ids, rows, **options)
+    return region, *_neighbours(search, limit, region.tree(), region_ids, rows, **options)
 
 
 def _send_back(search: _Prepared, answers: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """The minimum spanning tree for Euclidean and mutual reachability distances."""
 
+from __future__ import annotations
+
 import bisect
 from dataclasses import replace
 from typing import Any
@@ -15,7 +17,7 @@ from ..arguments import Kind, check_box, check_particles, flat, known_integer
 from ..config import KNNConfig, checked_config, without_masses
 from ..jax_ext import Exact, is_concrete
 from ..knn import radii
-from ..particles import Index, Particles, check_num
+from ..particles import Array, Index, Particles, check_num
 from ..tree.stage import InputParticles, SortedParticles, opened, prepare_stage
 from ._over_ranks import tree_over_ranks
 from ._tree import CoreSize, SpanningTree
@@ -34,7 +36,7 @@ _TOO_FEW = "core_k is {1}, but there are only {0} particles; choose a smaller co
 
 @flat(core_k=Kind(P(), lambda core_k, _: _core_size(core_k)))
 def spanning_tree(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     *,
     boxsize: ArrayLike | None = None,
     core_k: int | None = None,

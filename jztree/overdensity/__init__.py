@@ -9,6 +9,8 @@ spheres. `sphere_properties` sums over all particles in such spheres, as the gro
 a group.
 """
 
+from __future__ import annotations
+
 import functools
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,7 +25,7 @@ from .. import comm, kernels
 from ..arguments import Kind, check_range, check_real, first_row, flat, shape_of, shown
 from ..config import OverdensityConfig, checked_config, without_masses
 from ..jax_ext import Exact, exact, is_concrete
-from ..particles import Index, Particles
+from ..particles import Array, Index, Particles
 from ..tree.stage import prepare_stage
 from ._arguments import faults_of_masses, read_spheres
 from ._derivatives import Sources, of_spheres
@@ -69,10 +71,10 @@ class SphericalOverdensity:
     gravity=Kind(P(), lambda gravity, _: _check_gravity(gravity)),
 )
 def spherical_overdensity(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     density: ArrayLike,
     *,
-    queries: Particles | ArrayLike,
+    queries: Particles | Array,
     boxsize: ArrayLike | None = None,
     gravity: ArrayLike = 1.0,
     cfg: OverdensityConfig | None = None,

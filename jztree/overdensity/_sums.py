@@ -1,5 +1,7 @@
 """Properties of all particles in spheres, computed by the sums that the group catalogue uses."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -22,7 +24,7 @@ from ..arguments import (
 from ..config import OverdensityConfig, checked_config, without_masses
 from ..data import ParticleData
 from ..jax_ext import Exact
-from ..particles import Index, Particles, check_representable, particles_of
+from ..particles import Array, Index, Particles, check_representable, particles_of
 from ..tree.stage import InputParticles, Stage, prepare_stage
 from ._arguments import faults_of_masses, read_spheres
 from ._spheres import widest_sphere
@@ -76,10 +78,10 @@ class SphereProperties:
 
 @flat(radius=Kind(P(-1)))
 def sphere_properties(
-    part: Particles | Index | ArrayLike,
-    radius: ArrayLike,
+    part: Particles | Index | Array,
+    radius: Array,
     *,
-    queries: Particles | ArrayLike,
+    queries: Particles | Array,
     boxsize: ArrayLike | None = None,
     cfg: OverdensityConfig | None = None,
 ) -> SphereProperties:

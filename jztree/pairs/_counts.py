@@ -1,5 +1,7 @@
 """Counts of pairs of particles in bins of their distance."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +17,7 @@ from ..config import RadiusConfig, TreeConfig, checked_config, is_on_cpu, withou
 from ..data import static_field
 from ..jax_ext import Exact, varying_axes
 from ..kernels import PairBins
-from ..particles import Index, Particles, check_num
+from ..particles import Array, Index, Particles, check_num
 from ..tree.stage import InputParticles, opened
 from ..within import checked_weights
 from ._bins import as_bins, exact_bins, sight_faults
@@ -83,18 +85,18 @@ _READ: dict[str, Any] = {name: Kind(P(-1)) for name in ("query_weights", "region
 
 @flat(P(), **_READ)
 def pair_counts(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     edges: ArrayLike,
     *,
-    queries: Particles | ArrayLike | None = None,
+    queries: Particles | Array | None = None,
     boxsize: ArrayLike | None = None,
     mode: str = "r",
     edges_b: ArrayLike | None = None,
     los: int | str = -1,
-    weights: ArrayLike | None = None,
-    query_weights: ArrayLike | None = None,
-    regions: ArrayLike | None = None,
-    query_regions: ArrayLike | None = None,
+    weights: Array | None = None,
+    query_weights: Array | None = None,
+    regions: Array | None = None,
+    query_regions: Array | None = None,
     num_regions: int | None = None,
     separations: bool = False,
     cfg: RadiusConfig | None = None,
@@ -109,6 +111,8 @@ def pair_counts(
     **Precision.** Float64 arithmetic on the given positions decides whether a pair is within an edge: distances by
     their squares, ``|z| <= edge`` along the line of sight, and ``z**2 <= edge**2 * s**2`` for cosines. Counts are
     therefore exact (with ``"midpoint"``, up to the rounding of ``m``), and the same integers on any number of devices.
+    In 32-bit mode, JAX first rounds NumPy float64 positions to float32, as in every search; to count the original
+    positions, switch on ``jax_enable_x64``, or use `jztree_utils.correlation`.
     Sums of weights and separations are computed in float64. On one CPU, they have the same bits for any number of
     threads and in every run. On several devices, or on a GPU, they may differ in the last bits. Differentiating these
     sums raises an error.
@@ -240,9 +244,9 @@ def _columns(
     pos, num = particles.pos, particles.num
     weight, faults = checked_weights(weight, pos, num, of)
     if region is not None:
-        check_one_a_particle(region, pos, f"region{of}")
+        check_one_a_particle(region, pos, f"regions{of}")
         if not np.issubdtype(jnp.result_type(region), np.integer):
-            raise TypeError(f"region{of} must be integers, not {jnp.result_type(region)}.")
+            raise TypeError(f"regions{of} must be integers, not {jnp.result_type(region)}.")
         numbers = jnp.asarray(region)
         # Compare in a dtype that also holds num_regions: in 8 bits, 300 becomes 44.
         wide = numbers if numbers.dtype.itemsize >= 4 else numbers.astype(jnp.int32)

@@ -1,5 +1,7 @@
 """Lists of pairs within a radius, including the images of a periodic box."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,7 +16,7 @@ from ..arguments import Radii, as_one_radius, flat, row_fault
 from ..config import RadiusConfig, checked_config, without_masses
 from ..derivatives import unit
 from ..jax_ext import Exact, exact_to_float
-from ..particles import Index, Particles
+from ..particles import Array, Index, Particles
 from ..tree.stage import starts_of_ranks
 from ..within import Listing, PreparedSearch, SearchArguments, Space, check_capacity, prepare_search, read_sets
 
@@ -54,10 +56,10 @@ class PairLists(NamedTuple):
 
 @flat(enlarges=True)
 def pairs_within(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     radius: ArrayLike,
     *,
-    queries: Particles | ArrayLike | None = None,
+    queries: Particles | Array | None = None,
     boxsize: ArrayLike | None = None,
     capacity: int | None = None,
     full: bool = False,

@@ -4,6 +4,7 @@ from ._computed import ComputedParticles, attach_columns, computed_by, over_devi
 from ._dlpack import import_arrays
 from ._index import Index, check_devices, particles_of
 from ._inputs import (
+    Array,
     Particles,
     check_countable,
     check_known,

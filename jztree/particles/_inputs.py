@@ -11,7 +11,7 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Iterable
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -26,6 +26,10 @@ _NO_UNITS = ("", "1", "dimensionless", "NoUnit()")
 _WIDE = frozenset(map(np.dtype, ("complex128", "float64", "int64", "uint64")))
 _MODEST = 2**31  # Python numbers below this need no check
 _SWITCH_ON = "switch on 64-bit mode with jax.config.update('jax_enable_x64', True)"
+
+
+# One row per particle. Lists are refused, as in `jax.numpy`, because to JAX a list is a tree of its numbers.
+Array: TypeAlias = jax.Array | np.ndarray
 
 
 class Particles(Protocol):

@@ -1,5 +1,7 @@
 """Derivatives of fields at particles, by smoothed particle hydrodynamics (SPH)."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import PartitionSpec as P
@@ -8,7 +10,7 @@ from numpy.typing import ArrayLike
 from .. import comm
 from ..arguments import Kind, first_row, flat
 from ..config import RadiusConfig, checked_config
-from ..particles import Index, Particles, particles_of
+from ..particles import Array, Index, Particles, particles_of
 from ..within import read_sets
 from ._lengths import as_lengths
 from ._scaled import exponent_of, scaled_product
@@ -22,9 +24,9 @@ _NO_MASS = (
 
 @flat(h=LENGTHS, kernel=KERNEL, field=Kind(P(-1)))
 def sph_derivative(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     h: ArrayLike | None,
-    field: ArrayLike,
+    field: Array,
     *,
     derivative: str = "gradient",
     boxsize: ArrayLike | None = None,

@@ -1,5 +1,7 @@
 """Sums over neighbours weighted by a kernel of their distance, and by its derivatives."""
 
+from __future__ import annotations
+
 import math
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -28,7 +30,7 @@ from ..arguments import (
 from ..config import RadiusConfig, checked_config, without_masses
 from ..jax_ext import Exact, exact_to_float
 from ..kernels import KernelTerm
-from ..particles import Index, Particles, check_representable, particles_of, shape_of_pos
+from ..particles import Array, Index, Particles, check_representable, particles_of, shape_of_pos
 from ..tree.stage import InputParticles
 from ..within import PreparedSearch, SearchArguments, prepare_search, read_sets
 from ._lengths import as_lengths, lengths_faults, range_faults
@@ -81,13 +83,13 @@ KERNEL = Kind(None, lambda name, _: check_kernel(name))
 
 @flat(h=LENGTHS, kernel=KERNEL, query_h=Kind(SPEC, _exact_query_lengths), values=Kind(P(-1)))
 def kernel_sums(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     h: ArrayLike | None,
     *,
-    queries: Particles | ArrayLike | None = None,
+    queries: Particles | Array | None = None,
     query_h: ArrayLike | None = None,
     boxsize: ArrayLike | None = None,
-    values: ArrayLike | None = None,
+    values: Array | None = None,
     kernel: str = "cubic_spline",
     form: str = "gather",
     derivative: str | None = None,
@@ -251,7 +253,7 @@ class Derivative:
     shape: tuple[int, ...]
 
     @classmethod
-    def of(cls, kind: Any, shape: tuple[int, ...], dims: int) -> "Derivative":
+    def of(cls, kind: Any, shape: tuple[int, ...], dims: int) -> Derivative:
         if kind is not None:
             check_word(kind, "derivative", _DERIVATIVES)
         if kind in ("divergence", "curl") and shape[-1:] != (dims,):

@@ -8,6 +8,8 @@ Morton keys differ in the highest bit. So nodes follow the cells of the z-order.
 of rows, so it is static under tracing. The cost is one sort, O(n), and one pass over the sorted particles.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Sequence
@@ -32,7 +34,7 @@ from ..arguments import (
 from ..config import TreeConfig, checked_config, leaf_size_of
 from ..data import TreeHierarchy, get_pos, with_computed
 from ..jax_ext import Exact, with_twins
-from ..particles import Particles, check_num, check_rows, check_width, num_rows
+from ..particles import Array, Particles, check_num, check_rows, check_width, num_rows
 from ._derivatives import of_boxes, of_moments
 from ._input import InputParticles
 from ._over_ranks import check_data, distr_zsort, sort_equally, sort_over_ranks
@@ -81,7 +83,7 @@ def plane_sizes(n: int, cfg: TreeConfig) -> tuple[int, ...]:
 @with_twins({"partz": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 @with_computed
 def build_tree_hierarchy(
-    partz: Particles | ArrayLike, cfg_tree: TreeConfig | None = None, *, boxsize: ArrayLike | None = None
+    partz: Particles | Array, cfg_tree: TreeConfig | None = None, *, boxsize: ArrayLike | None = None
 ) -> TreeHierarchy:
     """Build the plane hierarchy over particles that are already in z-order.
 
@@ -193,7 +195,7 @@ def _is_infinite(mass: jax.Array, center: jax.Array) -> jax.Array:
 @with_twins({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 @with_computed
 def zsort_and_tree(
-    part: Particles | ArrayLike,
+    part: Particles | Array,
     cfg_tree: TreeConfig | None = None,
     data: Any = None,
     *,

@@ -11,6 +11,8 @@ a sort on one device. Cost: a local sort, some small sums over the ranks, one ex
 searches twice and every row is already in place, the cost is a scan of the rows and one small gather.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
@@ -28,7 +30,7 @@ from .._transform.capacity import Capacity, choose_capacity
 from ..arguments import check_box, check_particles, exact_box_argument, known_integer
 from ..data import RankIdx, get_pos, replace_num, split_rows, with_computed
 from ..jax_ext import Exact, with_smap
-from ..particles import Particles, check_countable, check_movable, check_num, check_representable
+from ..particles import Array, Particles, check_countable, check_movable, check_num, check_representable
 from ._input import InputParticles
 from ._splitters import rows_between, traffics_of
 from ._zorder import Domain, domain_of, to_order
@@ -40,7 +42,7 @@ _CROWDED = "pass the particles in place of the index, which gives all ranks equa
 @with_smap({"part": P(-1), "data": P(-1), "boxsize": P()}, P(-1), prepare=exact_box_argument)
 @with_computed
 def distr_zsort(
-    part: Particles | ArrayLike,
+    part: Particles | Array,
     data: Any = None,
     nsamp: int = 1024,
     equalize: bool = True,

@@ -3,6 +3,8 @@
 G. M. Morton (1966), "A computer oriented geodetic data base".
 """
 
+from __future__ import annotations
+
 import functools
 import itertools
 from collections.abc import Callable, Sequence
@@ -19,7 +21,7 @@ from .. import comm, kernels
 from ..arguments import check_box, check_particles, check_word, exact_box_argument, farthest, rows_fault
 from ..data import get_pos, map_rows, replace_num, with_computed
 from ..jax_ext import Exact, is_concrete, with_twins
-from ..particles import Particles, check_num
+from ..particles import Array, Particles, check_num
 
 _NOT_FINITE = (
     "row {0} of %s is NaN or infinite, or larger than %s in magnitude; remove such particles, set num to leave out "
@@ -46,7 +48,7 @@ class Domain:
     box: Exact
     corners: tuple[jax.Array, jax.Array]
 
-    def whole(self) -> "Domain":
+    def whole(self) -> Domain:
         """Return the domain of all particles, whose keys also distinguish positions outside of this domain."""
         return Domain(*self.corners, self.box, self.corners)
 
@@ -173,7 +175,7 @@ def to_order(index: jax.Array, pos: Any, posz: jax.Array | None) -> Callable[[An
 
 @with_twins({"pos": P(-1), "boxsize": P(), "domain": P()}, P(-1), prepare=exact_box_argument)
 @with_computed
-def zsort(pos: Particles | ArrayLike, boxsize: ArrayLike | None = None, domain: Any = None) -> tuple[Any, jax.Array]:
+def zsort(pos: Particles | Array, boxsize: ArrayLike | None = None, domain: Any = None) -> tuple[Any, jax.Array]:
     """Sort particles in z-order.
 
     Positions are wrapped for the order only.
@@ -239,8 +241,8 @@ def _region(domain: Any, pos: jax.Array, num: int | jax.Array) -> tuple[jax.Arra
 )
 @with_computed
 def search_sorted_z(
-    posz: Particles | ArrayLike,
-    posz_query: Particles | ArrayLike,
+    posz: Particles | Array,
+    posz_query: Particles | Array,
     block_size: int = 64,
     leaf_search: bool = False,
     *,

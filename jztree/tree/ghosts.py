@@ -18,6 +18,8 @@ Cost: one all_gather of boxes, an exchange of boxes with nearby ranks, and one o
 counts.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,7 +34,7 @@ from .. import comm, kernels
 from .._transform.capacity import Capacity, choose_capacity
 from ..arguments import at_least_normal, check_box, check_particles, check_range, check_real, is_length
 from ..jax_ext import Exact, is_concrete
-from ..particles import Particles, check_num
+from ..particles import Array, Particles, check_num
 from . import FOREIGN, TreeHierarchy, check_hierarchy, kernel_tree
 from ._zorder import Domain, domain_of
 
@@ -164,7 +166,7 @@ def ghost_capacity(option: str, given: int | None, n: int) -> Capacity:
 
 def bring(
     rows: Any,
-    partz: Particles | ArrayLike,
+    partz: Particles | Array,
     th: TreeHierarchy,
     radius: ArrayLike,
     boxsize: ArrayLike | None = None,

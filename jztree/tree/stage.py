@@ -12,6 +12,8 @@ On one device, `set_stage` sorts, `Stage.with_ghosts` returns the sources, and `
 code of a search is the same for one and for many devices.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -26,7 +28,7 @@ from ..arguments import check_box, check_particles, check_queries
 from ..config import RadiusConfig, checked_config, without_masses
 from ..data import replace_num, split_rows
 from ..jax_ext import Exact
-from ..particles import Index, Particles, attach_columns, check_num
+from ..particles import Array, Index, Particles, attach_columns, check_num
 from . import build_checked, build_in_domain, faults_of_hierarchy, sort_in_domain
 from ._index import faults_of_index, index_of, opened, sorted_by_index
 from ._input import InputParticles
@@ -175,7 +177,7 @@ class Stage:
         whole: bool = False,
         lower_only: bool = False,
         filled: bool = True,
-    ) -> "ParticlesWithGhosts":
+    ) -> ParticlesWithGhosts:
         """Bring the ghosts: the sources of other ranks in reach of this rank's queries.
 
         Args:
@@ -280,8 +282,8 @@ def _filled(rows: jax.Array, used: jax.Array, value: Any) -> jax.Array:
 
 
 def set_stage(
-    part: Particles | Index | ArrayLike,
-    part_query: Particles | ArrayLike | None = None,
+    part: Particles | Index | Array,
+    part_query: Particles | Array | None = None,
     boxsize: ArrayLike | None = None,
     cfg: RadiusConfig | None = None,
     data: Any = None,

@@ -1,5 +1,7 @@
 """The number of particles within radii of queries, and the sum of their weights."""
 
+from __future__ import annotations
+
 import jax
 import jax.numpy as jnp
 from numpy.typing import ArrayLike
@@ -7,7 +9,7 @@ from numpy.typing import ArrayLike
 from .. import comm, kernels
 from ..arguments import first_row, flat
 from ..config import RadiusConfig, checked_config, without_masses
-from ..particles import Index, Particles
+from ..particles import Array, Index, Particles
 from ._search import SearchArguments, prepare_search, read_radii, read_sets
 from ._weights import checked_weights
 
@@ -19,13 +21,13 @@ _LOST = (
 
 @flat()
 def count_within(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     radius: ArrayLike | None = None,
     *,
     radii: ArrayLike | None = None,
-    queries: Particles | ArrayLike | None = None,
+    queries: Particles | Array | None = None,
     boxsize: ArrayLike | None = None,
-    weights: ArrayLike | None = None,
+    weights: Array | None = None,
     cfg: RadiusConfig | None = None,
 ) -> jax.Array:
     """Count the particles within a radius of every query, or sum their weights.

@@ -1,5 +1,7 @@
 """Radii from distances that a search has returned."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

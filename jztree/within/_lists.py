@@ -1,5 +1,7 @@
 """Lists of all particles within a radius."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax
@@ -13,7 +15,7 @@ from ..config import RadiusConfig, checked_config, without_masses
 from ..jax_ext import Exact
 from ..knn import radii as with_derivatives
 from ..knn import radii_over_ranks
-from ..particles import Index, Particles
+from ..particles import Array, Index, Particles
 from ._listing import Listing, Space, check_capacity
 from ._search import SearchArguments, prepare_search, read_sets
 
@@ -47,10 +49,10 @@ class NeighbourLists(NamedTuple):
 
 @flat(enlarges=True)
 def neighbours_within(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     radius: ArrayLike,
     *,
-    queries: Particles | ArrayLike | None = None,
+    queries: Particles | Array | None = None,
     boxsize: ArrayLike | None = None,
     capacity: int | None = None,
     nearest_first: bool = False,

@@ -1,5 +1,7 @@
 """The nearest particles within a radius, up to a fixed number per query, and the number within it."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax
@@ -9,7 +11,7 @@ from .._transform.memory import check_memory
 from ..arguments import as_one_radius, flat, known_integer
 from ..config import KNNConfig, RadiusConfig, checked_config
 from ..knn import nearest
-from ..particles import Index, Particles
+from ..particles import Array, Index, Particles
 from ._counts import count_within
 from ._search import read_sets
 
@@ -34,11 +36,11 @@ class NearestWithin(NamedTuple):
 
 @flat()
 def nearest_within(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     radius: ArrayLike,
     max_neighbours: int,
     *,
-    queries: Particles | ArrayLike | None = None,
+    queries: Particles | Array | None = None,
     boxsize: ArrayLike | None = None,
     cfg: RadiusConfig | None = None,
 ) -> NearestWithin:

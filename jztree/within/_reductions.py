@@ -1,5 +1,7 @@
 """Reductions of a user's function over pairs within a radius, block by block, without a list of every pair."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -17,7 +19,7 @@ from ..config import RadiusConfig, checked_config, without_masses
 from ..data import replace_num, split_rows
 from ..derivatives import as_norm, nearest_difference
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete
-from ..particles import Index, Particles, check_movable, particles_of
+from ..particles import Array, Index, Particles, check_movable, particles_of
 from ._listing import check_capacity
 from ._search import PreparedSearch, SearchArguments, prepare_search, read_sets
 from ._values import COMBINE, reduce_values
@@ -33,11 +35,11 @@ _TOO_MANY = "a sixteenth of the queries has about 2**31 pairs or more; use a sma
 
 @flat(enlarges=True)
 def reduce_within(
-    part: Particles | Index | ArrayLike,
+    part: Particles | Index | Array,
     radius: ArrayLike,
     pair_func: Callable[..., Any],
     *,
-    queries: Particles | ArrayLike | None = None,
+    queries: Particles | Array | None = None,
     boxsize: ArrayLike | None = None,
     how: kernels.Reduction = "sum",
     capacity: int | None = None,
@@ -126,7 +128,7 @@ class _Pairs:
     as_sources: Callable[[list[jax.Array]], Any]
     how: kernels.Reduction
 
-    def reduced(self, call: "_Call") -> Any:
+    def reduced(self, call: _Call) -> Any:
         """Reduce the pairs of a call; return a pytree of arrays with a row per query of the block."""
         num = jnp.sum(call.exists, dtype=jnp.int32)
         query, source = (
@@ -137,7 +139,7 @@ class _Pairs:
         check_movable({"what pair_func returns": values})
         return jax.tree.map(lambda leaf: self._of_leaf(leaf, call), values)
 
-    def _of_leaf(self, leaf: Any, call: "_Call") -> jax.Array:
+    def _of_leaf(self, leaf: Any, call: _Call) -> jax.Array:
         rows = call.distance.shape[0]
         if jnp.shape(leaf)[:1] != (rows,):
             raise ValueError(
@@ -276,7 +278,7 @@ class _Blocks:
         # JAX refuses an empty scan under jax_disable_jit.
         return jax.lax.scan(more, total, starts[1:])[0] if starts.shape[0] > 1 else total, number
 
-    def _call(self, index: jax.Array, distance: jax.Array, place: "_Place") -> _Call:
+    def _call(self, index: jax.Array, distance: jax.Array, place: _Place) -> _Call:
         """Return pairs for the user's function.
 
         Args:

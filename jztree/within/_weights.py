@@ -30,8 +30,8 @@ def checked_weights(
     """
     if weight is None:
         return None, []
-    check_one_a_particle(weight, pos, f"weight{of}")
-    check_real_dtype(weight, f"weight{of}")
+    check_one_a_particle(weight, pos, f"weights{of}")
+    check_real_dtype(weight, f"weights{of}")
     rows = jnp.asarray(weight, common_dtype(pos, weight)).astype(pos.dtype)
     column = rows[:, None]
     _, _, first, number = kernels.bounds(column, num)

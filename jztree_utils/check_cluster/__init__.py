@@ -61,8 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         report = _print_lines if facts.process_id == 0 else _print_nothing
         report(describe(everyone), "")
         texts = launch.gather_texts("check_cluster/traps", json.dumps(traps(os.environ, facts, everyone)))
-        found = describe_traps([json.loads(text) for text in texts])
-        report(found or "None of the well-known traps.", "")
+        result = describe_traps([json.loads(text) for text in texts])
+        report(result or "None of the well-known traps.", "")
         num_wrong = check_collectives(options.megabytes, report)
     report("", "All results are right." if num_wrong == 0 else f"{num_wrong} elements are WRONG.")
     return 0 if num_wrong == 0 else 1

@@ -12,6 +12,7 @@ from jztree import launch
 
 AXIS = "ranks"
 REPEATS = 5
+MAX_RAGGED_DEVICES = 32
 STEP = 1009  # row i of rank r in the tests is r * STEP + i
 _WITHOUT_RAGGED = (
     "! ragged_all_to_all gives wrong results here; set JZTREE_EXCHANGE=dense in the environment of every process, so "
@@ -118,7 +119,8 @@ COLLECTIVES = (
     Collective("all_to_all", _all_to_all, _all_to_all_expected),
     Collective("ppermute", _ppermute, _ppermute_expected),
 )
-# Missing in XLA's CPU backend.
+# Missing in XLA's CPU backend. On more than 32 devices, it can end the process (openxla/xla#47283); jztree does not use
+# it there.
 RAGGED = Collective("ragged_all_to_all", _ragged_all_to_all, _ragged_all_to_all_expected)
 
 
@@ -168,7 +170,7 @@ def check_collectives(megabytes: Sequence[float], report: Callable[[str], None])
     """Measure and report all collectives. Return the number of wrong elements on all ranks."""
     report(f"{'collective':<18}{'per device':>12}  {'time':>12}  {'per device':>13}")
     mesh = jax.make_mesh((jax.device_count(),), (AXIS,), axis_types=(jax.sharding.AxisType.Auto,))
-    ragged = () if jax.default_backend() == "cpu" else (RAGGED,)
+    ragged = () if jax.default_backend() == "cpu" or mesh.size > MAX_RAGGED_DEVICES else (RAGGED,)
     total, wrong_ragged = 0, 0
     for collective in (*COLLECTIVES, *ragged):
         for size in megabytes:

@@ -70,13 +70,13 @@ def _own_address() -> str | None:
 
 def versions() -> tuple[str, ...]:
     """Return the versions of Python and the relevant packages, including those for GPUs and MPI if installed."""
-    found = [f"Python {platform.python_version()}", f"jztree {jztree.__version__}"]
+    result = [f"Python {platform.python_version()}", f"jztree {jztree.__version__}"]
     for name in ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "numpy", "mpi4py"):
         try:
-            found.append(f"{name} {importlib.metadata.version(name)}")
+            result.append(f"{name} {importlib.metadata.version(name)}")
         except importlib.metadata.PackageNotFoundError:
             continue
-    return tuple(found)
+    return tuple(result)
 
 
 def gather_facts(facts: Facts) -> list[Facts]:

@@ -73,11 +73,11 @@ def trap_proxy(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Fact
 
 def trap_few_cpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
     """Detect fewer CPUs than communication needs, or than the user requested."""
-    asked = int(environ.get("SLURM_CPUS_PER_TASK") or 0)
-    if asked > facts.num_cpus:
+    requested = int(environ.get("SLURM_CPUS_PER_TASK") or 0)
+    if requested > facts.num_cpus:
         return (
-            f"--cpus-per-task is {asked} but a process may use {facts.num_cpus} of its host's {facts.host_cpus} CPUs: "
-            "since Slurm 22.05, srun ignores the number of sbatch; put "
+            f"--cpus-per-task is {requested} but a process may use {facts.num_cpus} of its host's {facts.host_cpus} "
+            "CPUs: since Slurm 22.05, srun ignores the number of sbatch; put "
             "'export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK' before srun."
         )
     needed = CPUS_OF_A_GPU * facts.num_local_devices if facts.platform == "gpu" else 2
@@ -119,8 +119,8 @@ def trap_shared_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequenc
 
 def trap_idle_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
     """Detect the use of a CPU on a host with GPUs."""
-    chosen = environ.get("JAX_PLATFORMS") or environ.get("JAX_PLATFORM_NAME") or ""
-    if facts.platform != "cpu" or facts.host_gpus == 0 or chosen.startswith("cpu"):
+    selected = environ.get("JAX_PLATFORMS") or environ.get("JAX_PLATFORM_NAME") or ""
+    if facts.platform != "cpu" or facts.host_gpus == 0 or selected.startswith("cpu"):
         return None
     return (
         f"JAX runs on the CPU of a host with {facts.host_gpus} GPUs: install jax[cuda12] or jax[cuda13], and check "
@@ -157,8 +157,8 @@ TRAPS = (
 
 def traps(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> list[str]:
     """Return the sentences of the traps that apply to this process."""
-    found = (trap(environ, facts, everyone) for trap in TRAPS)
-    return [sentence for sentence in found if sentence is not None]
+    result = (trap(environ, facts, everyone) for trap in TRAPS)
+    return [sentence for sentence in result if sentence is not None]
 
 
 def _is_several(number: str | None) -> bool:

@@ -97,13 +97,13 @@ def stage(name: str, particles: int = 0, level: int = NORMAL) -> Iterator[Stage]
         particles: Number of processed particles, for the rate; 0 shows no rate.
         level: The minimum level of output for the line.
     """
-    told = Stage(particles)
+    report = Stage(particles)
     start = time.perf_counter()
-    yield told
+    yield report
     seconds = time.perf_counter() - start
     _output.seconds[name] = _output.seconds.get(name, 0.0) + seconds
-    rate = f"{with_prefix(told.particles / max(seconds, 1e-9))} particles/s" if told.particles else ""
-    say(f"  {name:<{_NAMES}}{seconds:9.3f} s   {rate:<20}  {told.detail}".rstrip(), level)
+    rate = f"{with_prefix(report.particles / max(seconds, 1e-9))} particles/s" if report.particles else ""
+    say(f"  {name:<{_NAMES}}{seconds:9.3f} s   {rate:<20}  {report.detail}".rstrip(), level)
 
 
 def take_seconds() -> dict[str, float]:

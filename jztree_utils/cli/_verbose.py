@@ -69,7 +69,7 @@ def print_snapshot(snapshots: Sequence[io.Snapshot]) -> None:
             ("files", f"{len(first.paths):,} ({bytes_in_words(size)}), the first is {first.paths[0]}"),
             ("recognised as", first.description),
             ("particle types", ", ".join(f"{num:,} of type {ptype}" for ptype, num in first.types.items())),
-            *((f"type {one.ptype}", ", ".join(_properties(one))) for one in snapshots),
+            *((f"type {snapshot.ptype}", ", ".join(_properties(snapshot))) for snapshot in snapshots),
             ("time and redshift", f"{number(header.time)} and {number(header.redshift)}"),
             ("cosmology", _known(cosmology, "{1} = {0}")),
             ("units", _known(units, "{0} {1}")),
@@ -94,7 +94,7 @@ def _known(values: dict[str, float | None], form: str) -> str:
 
 
 @contextmanager
-def compilation(told: Stage) -> Iterator[None]:
+def compilation(report: Stage) -> Iterator[None]:
     """Add to the report of a stage the time that JAX spent on compiling, including tracing and lowering."""
     if not is_verbose():
         yield
@@ -111,7 +111,7 @@ def compilation(told: Stage) -> Iterator[None]:
         yield
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
-    told.detail = f"{told.detail}, {_covered(spans):.3f} s of it compiling".lstrip(", ")
+    report.detail = f"{report.detail}, {_covered(spans):.3f} s of it compiling".lstrip(", ")
 
 
 def _covered(spans: list[tuple[float, float]]) -> float:

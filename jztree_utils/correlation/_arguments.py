@@ -57,16 +57,16 @@ def whole_number(value: Any, name: str) -> int:
 
 def bin_edges(edges: Any, name: str) -> np.ndarray:
     """Return bin edges as float64. Raises TypeError or ValueError if they do not ascend from 0 or more."""
-    found = real_numbers(edges, name)
-    if found.ndim != 1 or len(found) < 2:
+    result = real_numbers(edges, name)
+    if result.ndim != 1 or len(result) < 2:
         raise ValueError(
-            f"{name} have shape {found.shape}; they must be two or more ascending numbers, (b + 1,) for b bins."
+            f"{name} have shape {result.shape}; they must be two or more ascending numbers, (b + 1,) for b bins."
         )
-    if not (found[0] >= 0 and np.all(np.diff(found) > 0)):
-        text = " ".join(str(found).split())
+    if not (result[0] >= 0 and np.all(np.diff(result) > 0)):
+        text = " ".join(str(result).split())
         text = text if len(text) <= 120 else f"{text[:110]} ..."
         raise ValueError(f"{name} are {text}; they must be ascending numbers of at least 0.")
-    return found
+    return result
 
 
 def check_reach(edges: np.ndarray, name: str, longest: float, otherwise: str = "") -> None:

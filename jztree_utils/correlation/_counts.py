@@ -15,13 +15,13 @@ from ._estimators import Estimate, Pairs, in_box, pairs_of, with_randoms
 from ._totals import Totals, totals_of_number
 
 # The names of sets in messages.
-SETS = {"data": "data", "data_b": "second data", "randoms": "randoms", "randoms_b": "second randoms"}
+SETS = {"data": "data", "queries": "second data", "randoms": "randoms", "query_randoms": "second randoms"}
 # The sets of each count: the first given set of each tuple.
 _OF = {
-    "dd": (("data",), ("data_b",)),
-    "dr": (("data",), ("randoms_b", "randoms")),
-    "rd": (("data_b",), ("randoms",)),
-    "rr": (("randoms",), ("randoms_b",)),
+    "dd": (("data",), ("queries",)),
+    "dr": (("data",), ("query_randoms", "randoms")),
+    "rd": (("queries",), ("randoms",)),
+    "rr": (("randoms",), ("query_randoms",)),
 }
 # The functions that start from counts, by mode.
 _FUNCTIONS = {
@@ -67,7 +67,7 @@ class Counts:
 
     Attributes:
         counts: The counts by name: ``dd``, and perhaps ``dr``, ``rd`` and ``rr``.
-        sets: The totals by name: ``data``, and perhaps ``data_b``, ``randoms`` and ``randoms_b``.
+        sets: The totals by name: ``data``, and perhaps ``queries``, ``randoms`` and ``query_randoms``.
     """
 
     counts: dict[str, PairCounts]
@@ -229,8 +229,8 @@ def _short(value: Any) -> str:
 
 def names_of(count: str, given: Collection[str]) -> list[str]:
     """Return the names of the set or the two sets of a count, of the given ones."""
-    found = [[name for name in names if name in given] for names in _OF[count]]
-    return [names[0] for names in found if names]
+    result = [[name for name in names if name in given] for names in _OF[count]]
+    return [names[0] for names in result if names]
 
 
 def counts_of(dd: Any, data: Any, others: dict[str, Any]) -> Counts:
@@ -258,12 +258,12 @@ def _check_complete(given: Any) -> None:
     """Raise ValueError if an argument is missing, or has no effect."""
     needs = {
         "dr": {"rr"},
-        "rd": {"dr", "data_b"},
+        "rd": {"dr", "queries"},
         "rr": {"randoms"},
         "randoms": {"rr"},
-        "randoms_b": {"rr", "data_b"},
+        "query_randoms": {"rr", "queries"},
     }
-    if "dr" in given and "data_b" in given:
+    if "dr" in given and "queries" in given:
         needs["dr"] = {"rr", "rd"}
     for name, needed in needs.items():
         missing = [one for one in sorted(needed) if one not in given]

@@ -93,18 +93,18 @@ def with_randoms(dd: Pairs, crosses: list[Pairs], rr: Pairs, fault: str) -> Esti
     expected = rr.fraction(group)
     excess = dd.fraction(group) - sum(cross.fraction(group) for cross in crosses)
     value = _ratio(excess + (expected if crosses else -expected), expected)
-    apart = np.zeros(len(value), bool)
+    offset = np.zeros(len(value), bool)
     for cross in crosses:
-        apart |= cross.number.sum(axis=(1, 2)) == 0
-    value[apart] = np.nan
-    no_pairs = _NO_CROSS_PAIRS if apart[0] and np.any(expected[0]) else _NO_RANDOM_PAIRS
+        offset |= cross.number.sum(axis=(1, 2)) == 0
+    value[offset] = np.nan
+    no_pairs = _NO_CROSS_PAIRS if offset[0] and np.any(expected[0]) else _NO_RANDOM_PAIRS
     return Estimate(np.take_along_axis(value, group, axis=-1), fault or no_pairs, np.logical_or.reduce(joined))
 
 
 def _each(total: Any, regions: Any) -> np.ndarray:
     every = np.asarray(total)[None]
-    found = every if regions is None else np.concatenate([every, every - np.asarray(regions)])
-    return found.reshape(*found.shape[:2], -1)
+    result = every if regions is None else np.concatenate([every, every - np.asarray(regions)])
+    return result.reshape(*result.shape[:2], -1)
 
 
 def _groups(filled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -114,9 +114,9 @@ def _groups(filled: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         The group of each cell, ``(s, b, c)``, and whether cells were joined in a bin with filled cells, ``(s, b)``.
     """
     before = np.cumsum(filled, axis=-1) - filled
-    most = filled.sum(axis=-1)
-    joined = (most > 0) & (most < filled.shape[-1])
-    return np.minimum(before, np.maximum(most - 1, 0)[..., None]), joined
+    largest = filled.sum(axis=-1)
+    joined = (largest > 0) & (largest < filled.shape[-1])
+    return np.minimum(before, np.maximum(largest - 1, 0)[..., None]), joined
 
 
 def _added(cells: np.ndarray, group: np.ndarray) -> np.ndarray:
@@ -133,7 +133,7 @@ def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return np.divide(a, b, out=np.full(a.shape, np.nan), where=b != 0)
 
 
-def shortcomings(name: str, found: Estimate, edges: np.ndarray, advice: str, occupied: np.ndarray | None) -> str:
+def shortcomings(name: str, result: Estimate, edges: np.ndarray, advice: str, occupied: np.ndarray | None) -> str:
     """Return the text of the warning about a function with the given edges, or an empty text.
 
     Args:
@@ -143,11 +143,11 @@ def shortcomings(name: str, found: Estimate, edges: np.ndarray, advice: str, occ
         advice: The second way to avoid joined cells, after "give more randoms, or".
         occupied: ``(num_regions,)`` bool, the regions with particles, or None without regions.
     """
-    absent = np.isnan(found.cells).any(axis=-1)
+    absent = np.isnan(result.cells).any(axis=-1)
     sentences = []
     if absent[0].any():
-        sentences.append(f"{name} is NaN in {_bins(absent[0], edges)}: {found.reason}.")
-    joined = found.joined & ~absent[0]
+        sentences.append(f"{name} is NaN in {_bins(absent[0], edges)}: {result.reason}.")
+    joined = result.joined & ~absent[0]
     if joined.any():
         sentences.append(
             f"In {_bins(joined, edges)}, cells without pairs of randoms are joined to the next cells that have some; "
@@ -166,19 +166,19 @@ def shortcomings(name: str, found: Estimate, edges: np.ndarray, advice: str, occ
     return " ".join(sentences)
 
 
-def _bins(chosen: np.ndarray, edges: np.ndarray) -> str:
+def _bins(selected: np.ndarray, edges: np.ndarray) -> str:
     """Describe the chosen bins with their edges."""
-    runs = [f"{_run(first, last)} ({edges[first]:g} to {edges[last + 1]:g})" for first, last in _runs(chosen)]
-    return ("bins " if chosen.sum() > 1 else "bin ") + _listed(runs)
+    runs = [f"{_run(first, last)} ({edges[first]:g} to {edges[last + 1]:g})" for first, last in _runs(selected)]
+    return ("bins " if selected.sum() > 1 else "bin ") + _listed(runs)
 
 
-def _regions(chosen: np.ndarray) -> str:
-    return ("regions " if chosen.sum() > 1 else "region ") + _listed([_run(*run) for run in _runs(chosen)])
+def _regions(selected: np.ndarray) -> str:
+    return ("regions " if selected.sum() > 1 else "region ") + _listed([_run(*run) for run in _runs(selected)])
 
 
-def _runs(chosen: np.ndarray) -> list[tuple[int, int]]:
+def _runs(selected: np.ndarray) -> list[tuple[int, int]]:
     """Return the first and the last index of each run of chosen entries."""
-    steps = np.diff(chosen.astype(int), prepend=0, append=0)
+    steps = np.diff(selected.astype(int), prepend=0, append=0)
     return list(zip(np.flatnonzero(steps == 1).tolist(), (np.flatnonzero(steps == -1) - 1).tolist(), strict=True))
 
 

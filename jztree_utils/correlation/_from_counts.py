@@ -1,5 +1,7 @@
 """Correlation functions from existing pair counts, for example from many devices or processes."""
 
+from __future__ import annotations
+
 import math
 from typing import Any
 
@@ -42,8 +44,8 @@ def xi_from_counts(
             counts. At least 2, in 1 to 3 dimensions.
         **others: Further counts: ``rr``, pairs within the randoms, or of the randoms of both tracers; ``dr``, pairs of
             the data and the randoms (of the second tracer, if it has its own); for two tracers ``rd``, pairs of the
-            randoms and the second data, in any order. Further totals: ``randoms``; for two tracers ``data_b``, and
-            ``randoms_b`` if the second tracer has its own randoms.
+            randoms and the second data, in any order. Further totals: ``randoms``; for two tracers ``queries``, and
+            ``query_randoms`` if the second tracer has its own randoms.
 
     Returns:
         Values ``(b,)``, with the edges and the numbers of pairs.
@@ -65,13 +67,13 @@ def xi_from_counts(
         >>> correlation.xi_from_counts(dd, correlation.totals(data), edges, boxsize=[1.0]).value
         array([ 0.66666667, -1.        ])
     """
-    counts, found, box = counts_of(dd, data, others), bin_edges(edges, "edges"), _box(boxsize, others)
-    counts.check(Layout(modes=("r", "theta"), edges=found, box=box))
+    counts, result, box = counts_of(dd, data, others), bin_edges(edges, "edges"), _box(boxsize, others)
+    counts.check(Layout(modes=("r", "theta"), edges=result, box=box))
     if box is not None and counts.is_angular:
         raise ValueError("counts of angles have no periodic box; leave out boxsize, and give rr and randoms.")
     if box is not None:
-        check_reach(found, "edges", box.min() / 2)
-    return spherical(counts, found, _parts(per_side, box, counts))
+        check_reach(result, "edges", box.min() / 2)
+    return spherical(counts, result, _parts(per_side, box, counts))
 
 
 def wp_from_counts(
@@ -108,17 +110,17 @@ def wp_from_counts(
         RuntimeWarning: If a value is NaN, or cells were joined; see `wp`.
     """
     counts, box = counts_of(dd, data, others), _box(boxsize, others, 3)
-    found, steps = bin_edges(edges, "edges"), bin_edges(along, "along")
+    result, steps = bin_edges(edges, "edges"), bin_edges(along, "along")
     if steps[0] != 0:
         raise ValueError(f"along begins at {steps[0]:g}; wp is the integral from 0, so count with edges_b from 0.")
     sight = None if los is None else axis_of(los)
-    layout = Layout(modes=("rp_pi",), edges=found, edges_b=steps, second="along", dims=3, box=box, los=sight)
+    layout = Layout(modes=("rp_pi",), edges=result, edges_b=steps, second="along", dims=3, box=box, los=sight)
     counts.check(layout)
     axis = counts.axis if sight is None else sight
     if box is not None:
-        check_reach(found, "edges", np.delete(box, axis).min() / 2)
+        check_reach(result, "edges", np.delete(box, axis).min() / 2)
         check_reach(steps, "along", box[axis] / 2)
-    return projected(counts, found, steps, _parts(per_side, box, counts), "fewer edges along", axis)
+    return projected(counts, result, steps, _parts(per_side, box, counts), "fewer edges along", axis)
 
 
 def multipoles_from_counts(
@@ -154,14 +156,14 @@ def multipoles_from_counts(
         RuntimeWarning: If a value is NaN, or cells were joined; see `wp`.
     """
     counts, box = counts_of(dd, data, others), _box(boxsize, others, 3)
-    found, steps = bin_edges(edges, "edges"), bin_edges(cosines, "cosines")
+    result, steps = bin_edges(edges, "edges"), bin_edges(cosines, "cosines")
     check_ells(ells)
     if steps[0] != 0 or steps[-1] != 1:
         raise ValueError(f"cosines are from {steps[0]:g} to {steps[-1]:g}; multipoles need all, from 0 to 1.")
-    counts.check(Layout(modes=("s_mu",), edges=found, edges_b=steps, second="cosines", dims=3, box=box))
+    counts.check(Layout(modes=("s_mu",), edges=result, edges_b=steps, second="cosines", dims=3, box=box))
     if box is not None:
-        check_reach(found, "edges", box.min() / 2)
-    return in_multipoles(counts, found, steps, ells, _parts(per_side, box, counts), "fewer cosines")
+        check_reach(result, "edges", box.min() / 2)
+    return in_multipoles(counts, result, steps, ells, _parts(per_side, box, counts), "fewer cosines")
 
 
 def spherical(counts: Counts, edges: np.ndarray, parts: BoxParts | None) -> Correlation:
@@ -231,6 +233,13 @@ def _parts(per_side: Any, box: np.ndarray | None, counts: Counts) -> BoxParts | 
             f"the counts have {regions or 'no'} regions and per_side is {per_side}; without randoms, a jackknife needs "
             "the regions of cube_regions(part, 0, boxsize, per_side) and the same per_side, or neither."
         )
+    for name, total in counts.sets.items():
+        if total.corners is not None and not parts.has(total.corners):
+            raise ValueError(
+                f"the regions of {name} do not fit its particles: some particles are in other parts of the box than "
+                "their region; pass cube_regions(part, 0, boxsize, per_side) of the same particles to pair_counts and "
+                "totals."
+            )
     return parts
 
 

@@ -1,5 +1,7 @@
 """Correlation functions of particles."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -28,15 +30,15 @@ def xi(
         boxsize: Periodic length, or one per dimension; 0 or None means open.
         randoms: Random particles in the same volume. None: the box is periodic, and the number of random pairs is
             computed.
-        **options: ``weight`` and ``randoms_weight``, ``(n,)``; ``region``, ``randoms_region`` and ``num_regions`` for a
-            jackknife; see `jztree.radius.pair_counts`. ``per_side``: a jackknife without randoms, which leaves out each
-            of the ``per_side**d`` equal parts of the box; 2 or more, in 1 to 3 dimensions. ``part_b``, ``weight_b`` and
-            ``region_b``: a second tracer; the result is then the cross-correlation of both. ``randoms_b``,
-            ``randoms_weight_b`` and ``randoms_region_b``: randoms for the second tracer; None means the same randoms
-            for both. ``estimator``: ``"landy_szalay"``, the
-            default, or ``"natural"``, ``DD / RR - 1``. ``separation=True`` also computes the mean separation of the
-            pairs in each bin; see `mean_separations`. ``progress=True`` reports the progress of the counts on standard
-            error; see `jztree_utils.progress`.
+        **options: ``weights`` and ``random_weights``, ``(n,)``; ``regions``, ``random_regions`` and ``num_regions`` for
+            a jackknife; see `jztree.radius.pair_counts`. ``per_side``: a jackknife without randoms, which leaves out
+            each of the ``per_side**d`` equal parts of the box; 2 or more, in 1 to 3 dimensions. ``queries``,
+            ``query_weights`` and ``query_regions``: a second tracer; the result is then the cross-correlation of both.
+            ``query_randoms``, ``query_random_weights`` and ``query_random_regions``: randoms for the second tracer;
+            None means the same randoms for both. ``estimator``: ``"landy_szalay"``, the default, or ``"natural"``,
+            ``DD / RR - 1``. ``separations=True`` also computes the mean separation of the pairs in each bin; see
+            `mean_separations`. ``progress=True`` reports the progress of the counts on standard error; see
+            `jztree_utils.progress`.
 
     Returns:
         Values ``(b,)``, with the edges and the numbers of pairs.
@@ -47,10 +49,10 @@ def xi(
     Warns:
         RuntimeWarning: If a value is NaN; see `Correlation`.
     """
-    found, sample = bin_edges(edges, "edges"), sample_of(part, boxsize, randoms, options)
+    result, sample = bin_edges(edges, "edges"), sample_of(part, boxsize, randoms, options)
     if sample.box is not None:
-        check_reach(found, "edges", sample.box.min() / 2, OTHERWISE)
-    return spherical(sample.counts(found), found, sample.parts)
+        check_reach(result, "edges", sample.box.min() / 2, OTHERWISE)
+    return spherical(sample.counts(result), result, sample.parts)
 
 
 @naming_order
@@ -93,14 +95,14 @@ def wp(
     if not 0 < pi_max < np.inf:
         raise ValueError(f"pi_max is {pi_max}; it must be positive and finite.")
     sample = in_three(sample_of(part, boxsize, randoms, options), "wp", los)
-    found, along = bin_edges(edges, "edges"), np.linspace(0, pi_max, num_pi + 1)
+    result, along = bin_edges(edges, "edges"), np.linspace(0, pi_max, num_pi + 1)
     if sample.box is not None:
         axis = int(los)
-        check_reach(found, "edges", np.delete(sample.box, axis).min() / 2, OTHERWISE)
+        check_reach(result, "edges", np.delete(sample.box, axis).min() / 2, OTHERWISE)
         check_reach(along, "pi_max", sample.box[axis] / 2, OTHERWISE)
     bins = {"mode": "rp_pi", "edges_b": along, "los": los}
-    counts = sample.counts(found, **bins)
-    return projected(counts, found, along, sample.parts, "a smaller num_pi", counts.axis)
+    counts = sample.counts(result, **bins)
+    return projected(counts, result, along, sample.parts, "a smaller num_pi", counts.axis)
 
 
 def multipoles(
@@ -136,9 +138,9 @@ def multipoles(
     whole_number(num_mu, "num_mu")
     check_ells(ells)
     sample = in_three(sample_of(part, boxsize, randoms, options), "multipoles", los)
-    found, cosines = bin_edges(edges, "edges"), np.linspace(0, 1, num_mu + 1)
+    result, cosines = bin_edges(edges, "edges"), np.linspace(0, 1, num_mu + 1)
     if sample.box is not None:
-        check_reach(found, "edges", sample.box.min() / 2, OTHERWISE)
+        check_reach(result, "edges", sample.box.min() / 2, OTHERWISE)
     bins = {"mode": "s_mu", "edges_b": cosines, "los": los}
-    counts = sample.counts(found, **bins)
-    return in_multipoles(counts, found, cosines, ells, sample.parts, "a smaller num_mu")
+    counts = sample.counts(result, **bins)
+    return in_multipoles(counts, result, cosines, ells, sample.parts, "a smaller num_mu")

@@ -26,10 +26,10 @@ def counting(what: str, work: int, particles: int, advance: Callable[[int], None
     if quiet:
         yield
         return
-    before, most, finished = particles_done(), max(particles, 1), False
+    before, largest, finished = particles_done(), max(particles, 1), False
 
     def done() -> int:
-        return work if finished else work * min(particles_done() - before, most) // most
+        return work if finished else work * min(particles_done() - before, largest) // largest
 
     if jax.default_backend() == "cpu":
         with polled(done, advance):

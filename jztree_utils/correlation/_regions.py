@@ -1,5 +1,7 @@
 """Regions of particles for a jackknife, and the volume of the pairs within a region."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -8,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jztree.data import Particles, Pos, get_num, get_pos
+from jztree.data import Particles, Pos, check_no_units, get_num, get_pos
 
 from .._arrays import from_table
 from ._arguments import whole_number
@@ -31,6 +33,7 @@ def cube_regions(part: Particles | ArrayLike, lower: ArrayLike, upper: ArrayLike
     """
     part = from_table(part, "part")
     given = np.asarray(part) if isinstance(part, list) else part
+    check_no_units(part=get_pos(given), lower=lower, upper=upper)
     places, num = np.array(get_pos(given), np.float64), int(get_num(given))
     places[num:] = 0
     low, high = np.asarray(lower, np.float64), np.asarray(upper, np.float64)
@@ -71,6 +74,18 @@ class BoxParts:
     def num(self) -> int:
         """The number of parts."""
         return int(self.per_side ** len(self.box))
+
+    def has(self, corners: np.ndarray) -> bool:
+        """Return whether the particles of each region are in the part with this number.
+
+        Args:
+            corners: ``(2, num, d)``, see `Totals`. A corner outside the box may belong to a wrapped particle, so it
+                proves nothing.
+        """
+        part = np.stack(np.unravel_index(np.arange(self.num), (self.per_side,) * len(self.box)), axis=-1)
+        low, high, margin = part / self.per_side, (part + 1) / self.per_side, _ROUNDING
+        lowest, highest = corners / self.box
+        return not np.any((lowest > 0) & (lowest < low - margin) | (highest < 1) & (highest > high + margin))
 
     def regions(self, part: Any) -> np.ndarray:
         """Return the part of each particle, ``(n,)`` int32; positions outside the box are wrapped into it."""
@@ -137,6 +152,7 @@ class BoxParts:
         return np.maximum(self.box[axis] / self.per_side - separation, 0)
 
 
+_ROUNDING = 1e-6  # of the box: particles may be rounded to float32 after the choice of their region
 _NODES = 16  # of Gauss and Legendre in a bin
 _PANELS = 32  # of an angle, because the overlap has kinks
 

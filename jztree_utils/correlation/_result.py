@@ -66,8 +66,8 @@ class Correlation:
             return None
         flat = self.samples.reshape(len(self.samples), -1)
         flat = flat if self.occupied is None else flat[self.occupied]
-        apart = flat - flat.mean(axis=0)
-        return (len(flat) - 1) / len(flat) * apart.T @ apart
+        offset = flat - flat.mean(axis=0)
+        return (len(flat) - 1) / len(flat) * offset.T @ offset
 
     @property
     def error(self) -> np.ndarray | None:
@@ -79,7 +79,7 @@ class Correlation:
 def result(
     name: str,
     counts: Counts,
-    found: Estimate,
+    results: Estimate,
     edges: np.ndarray,
     over: Any = (1.0,),
     advice: str = "",
@@ -101,10 +101,10 @@ def result(
         pi_max: See `Correlation`.
     """
     occupied = counts.occupied()
-    text = shortcomings(_IN_WORDS.get(name, name), found, edges, advice, occupied)
+    text = shortcomings(_IN_WORDS.get(name, name), results, edges, advice, occupied)
     if text:
         warnings.warn(text, RuntimeWarning, stacklevel=_level_of_caller())
-    values, number = found.integrated(np.asarray(over)), counts.number
+    values, number = results.integrated(np.asarray(over)), counts.number
     samples = None if occupied is None else values[1:]
     pairs = number.reshape(len(number), -1).sum(axis=1)
     return Correlation(
@@ -114,7 +114,7 @@ def result(
         samples=samples,
         occupied=occupied,
         separation=separations_of(counts.counts["dd"]),
-        cross="data_b" in counts.sets,
+        cross="queries" in counts.sets,
         statistic=name,
         ells=ells,
         pi_max=None if pi_max is None else float(pi_max),
@@ -130,28 +130,30 @@ def _level_of_caller() -> int:
     return next(outside, 1)
 
 
-def power_law(found: Correlation, low: float = 0.0, high: float = np.inf) -> tuple[float, float]:
+def power_law(correlation: Correlation, low: float = 0.0, high: float = np.inf) -> tuple[float, float]:
     """Fit a power law ``(r / r0)**-gamma`` to the bins between ``low`` and ``high``.
 
     This is a least-squares fit of the logarithms, weighted by the jackknife errors if they exist.
 
     Args:
-        found: ``xi(r)`` or ``w(theta)``. The values of ``wp`` are lengths, so they have no such fit.
-        low, high: Use only bins between these distances, in the unit of ``found.edges``.
+        correlation: ``xi(r)`` or ``w(theta)``. The values of ``wp`` are lengths, so they have no such fit.
+        low, high: Use only bins between these distances, in the unit of ``correlation.edges``.
 
     Returns:
-        ``r0``, in the unit of ``found.edges``, and ``gamma``.
+        ``r0``, in the unit of ``correlation.edges``, and ``gamma``.
 
     Raises:
-        ValueError: If ``found`` is ``wp`` or multipoles, or fewer than two bins in this range are positive.
+        ValueError: If ``correlation`` is ``wp`` or multipoles, or fewer than two bins in this range are positive.
     """
-    if found.statistic not in POWER_LAWS:
-        raise ValueError(f"found is {found.statistic}; a power law (r / r0)**-gamma needs {' or '.join(POWER_LAWS)}.")
-    r, value = found.centre, found.value
-    used = (found.edges[:-1] >= low) & (found.edges[1:] <= high) & (value > 0)
+    if correlation.statistic not in POWER_LAWS:
+        raise ValueError(
+            f"correlation is {correlation.statistic}; a power law (r / r0)**-gamma needs {' or '.join(POWER_LAWS)}."
+        )
+    r, value = correlation.centre, correlation.value
+    used = (correlation.edges[:-1] >= low) & (correlation.edges[1:] <= high) & (value > 0)
     if value.ndim != 1 or used.sum() < 2:
         raise ValueError("a power law needs a function of one distance with at least two positive bins.")
-    error = found.error
+    error = correlation.error
     weights = np.ones(used.sum()) if error is None else value[used] / np.maximum(error[used], 1e-300)
     slope, height = np.polyfit(np.log(r[used]), np.log(value[used]), 1, w=weights)
     return float(np.exp(height / -slope)), float(-slope)

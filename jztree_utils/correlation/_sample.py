@@ -21,12 +21,12 @@ from ._totals import Totals, totals
 _SECOND = ("queries", "query_weights", "query_regions")
 # The arguments of each set: its particles, weights and regions.
 _SETS = {
-    "data": ("part", "weight", "region"),
-    "data_b": ("part_b", "weight_b", "region_b"),
-    "randoms": ("randoms", "randoms_weight", "randoms_region"),
-    "randoms_b": ("randoms_b", "randoms_weight_b", "randoms_region_b"),
+    "data": ("part", "weights", "regions"),
+    "queries": ("queries", "query_weights", "query_regions"),
+    "randoms": ("randoms", "random_weights", "random_regions"),
+    "query_randoms": ("query_randoms", "query_random_weights", "query_random_regions"),
 }
-_FLAGS = ("separation", "progress")
+_FLAGS = ("separations", "progress")
 _NAMES = [name for names in _SETS.values() for name in names]
 _NUMBER_OPTIONS = ("num_regions", "per_side", "estimator")
 _OPTIONS = [*(name for name in _NAMES if name not in ("part", "randoms")), *_NUMBER_OPTIONS, *_FLAGS]
@@ -56,7 +56,7 @@ class Sample:
         num_regions: Number of regions, or None.
         per_side: Number of parts of the box per side, 1 without them.
         natural: Whether to use the natural estimator.
-        separation: Whether to compute mean separations.
+        separations: Whether to compute mean separations.
         progress: Whether to report progress.
     """
 
@@ -65,7 +65,7 @@ class Sample:
     num_regions: int | None
     per_side: int
     natural: bool
-    separation: bool
+    separations: bool
     progress: bool
 
     @property
@@ -98,27 +98,27 @@ class Sample:
 
     def _counts(self, edges: np.ndarray, bins: dict[str, Any]) -> Counts:
         options = {"boxsize": self.boxsize, "num_regions": self.num_regions} | bins
-        sets, found = {name: names_of(name, self.sets) for name in self._needed()}, {}
+        sets, result = {name: names_of(name, self.sets) for name in self._needed()}, {}
         work = {name: self.sets[one[0]].num * self.sets[one[-1]].num for name, one in sets.items()}
         quiet = not self.progress
         with progress("count pairs", sum(work.values()), "possible pairs", quiet=quiet) as advance:
             for name, of in sets.items():
                 what = f"count pairs of {' and '.join(SETS[one] for one in of)}"
-                separations = self.separation and name == "dd"
+                separations = self.separations and name == "dd"
                 particles = self.sets[of[0]].num * (1 + separations)  # the kernel sums separations in a second run
                 with counting(what, work[name], particles, advance, quiet=quiet):
-                    found[name] = _counted(
+                    result[name] = _counted(
                         [self.sets[one] for one in of], edges, options | {"separations": separations}
                     )
         sums = {name: self._totals(one) for name, one in self.sets.items()}
-        dd, data = found.pop("dd"), sums.pop("data")
-        return counts_of(dd, data, found | sums)
+        dd, data = result.pop("dd"), sums.pop("data")
+        return counts_of(dd, data, result | sums)
 
     def _needed(self) -> list[str]:
         """Return the names of the counts that the estimator needs."""
         if "randoms" not in self.sets:
             return ["dd"]
-        crosses = ["dr", "rd"] if "data_b" in self.sets else ["dr"]
+        crosses = ["dr", "rd"] if "queries" in self.sets else ["dr"]
         return ["dd", *([] if self.natural else crosses), "rr"]
 
     def _totals(self, one: _Set) -> Totals:
@@ -174,10 +174,10 @@ def _check_sets(given: dict[str, Any]) -> None:
     for part, weight, region in _SETS.values():
         if given[part] is None and not (given[weight] is None and given[region] is None):
             raise ValueError(f"{weight} or {region} were given without {part}; give {part}, or leave both out.")
-    if given["randoms_b"] is not None:
-        for name in ("part_b", "randoms"):
+    if given["query_randoms"] is not None:
+        for name in ("queries", "randoms"):
             if given[name] is None:
-                raise ValueError(f"randoms_b needs {name}; give {name} also, or leave out randoms_b.")
+                raise ValueError(f"query_randoms needs {name}; give {name} also, or leave out query_randoms.")
 
 
 def _check_box(part: Any, boxsize: Any, periodic: bool) -> None:
@@ -204,7 +204,7 @@ def _give_parts(given: dict[str, Any], per_side: Any, boxsize: Any, num_regions:
         )
     dims = get_pos(given["part"]).shape[1]
     parts = parts_of(per_side, np.broadcast_to(np.asarray(boxsize, np.float64), (dims,)))
-    for name in ("data", "data_b"):
+    for name in ("data", "queries"):
         part, _, region = _SETS[name]
         if given[part] is not None:
             given[region] = parts.regions(given[part])
@@ -216,7 +216,7 @@ def _check_regions(given: dict[str, Any], num_regions: Any) -> None:
     if given["randoms"] is None and (num_regions is not None or any(one is not None for one in regions.values())):
         raise ValueError(
             "without randoms, the number of random pairs outside a region is unknown; give randoms and "
-            "randoms_region, or per_side instead of regions."
+            "random_regions, or per_side instead of regions."
         )
     if len({one is None for one in (*regions.values(), num_regions)}) > 1:
         raise ValueError(
@@ -235,9 +235,9 @@ def _counted(sets: list[_Set], edges: np.ndarray, options: dict[str, Any]) -> Pa
     one, other = sets[0], sets[1] if len(sets) > 1 else None
     second = {} if other is None else dict(zip(_SECOND, (other.part, other.weight, other.region), strict=True))
     try:
-        found = pair_counts(one.part, edges, weights=one.weight, regions=one.region, **second, **options)
-        np.asarray(found.count)
-        return found
+        result = pair_counts(one.part, edges, weights=one.weight, regions=one.region, **second, **options)
+        np.asarray(result.count)
+        return result
     except (TypeError, ValueError) as error:
         raise type(error)(_in_our_names(str(error), one, other)) from error
 
@@ -253,4 +253,4 @@ def _in_our_names(text: str, one: _Set, other: _Set | None) -> str:
             return text
     if one.names[0] == "part":
         return text
-    return re.sub("the positions|a weight|a region", lambda found: f"{found[0]} of {one.names[0]}", text, count=1)
+    return re.sub("the positions|a weight|a region", lambda result: f"{result[0]} of {one.names[0]}", text, count=1)

@@ -1,5 +1,7 @@
 """Mean separations of the pairs in bins of their distance."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -17,12 +19,12 @@ def mean_separations(
     part: Particles | ArrayLike,
     edges: ArrayLike,
     boxsize: ArrayLike | None = None,
-    part_b: Particles | ArrayLike | None = None,
+    queries: Particles | ArrayLike | None = None,
     mode: str = "r",
     edges_b: ArrayLike | None = None,
     los: int | str = -1,
-    weight: ArrayLike | None = None,
-    weight_b: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    query_weights: ArrayLike | None = None,
     progress: bool = False,
 ) -> np.ndarray:
     """Return the mean separation of the pairs that `jztree.radius.pair_counts` counts, in each bin of ``edges``.
@@ -35,7 +37,7 @@ def mean_separations(
     `xi_from_counts`, `wp_from_counts` or `multipoles_from_counts`, whose results then have the mean separation.
 
     Args:
-        part, edges, boxsize, part_b, mode, edges_b, los, weight, weight_b: See `jztree.radius.pair_counts`.
+        part, edges, boxsize, queries, mode, edges_b, los, weights, query_weights: See `jztree.radius.pair_counts`.
         progress: Whether to report the progress on standard error; see `jztree_utils.progress`.
 
     Returns:
@@ -44,16 +46,16 @@ def mean_separations(
     Raises:
         TypeError, ValueError: If an argument is invalid.
     """
-    part, part_b = from_table(part, "part"), from_table(part_b, "part_b")
-    weights = {"weights": from_table(weight, "weight"), "query_weights": from_table(weight_b, "weight_b")}
-    options: dict[str, Any] = {"mode": mode, "edges_b": edges_b, "los": los} | weights
+    part, queries = from_table(part, "part"), from_table(queries, "queries")
+    options: dict[str, Any] = {"mode": mode, "edges_b": edges_b, "los": los}
+    options |= {"weights": from_table(weights, "weights"), "query_weights": from_table(query_weights, "query_weights")}
     what, quiet = "mean separations", not progress
     num = 0 if quiet else int(get_num(part))
-    work = 0 if quiet else num * int(get_num(part if part_b is None else part_b))
+    work = 0 if quiet else num * int(get_num(part if queries is None else queries))
     with (
         reports.progress(what, work, "possible pairs", quiet=quiet) as advance,
         counting(what, work, 2 * num, advance, quiet=quiet),  # the kernel runs twice
-        full_precision(part, part_b) as (places, places_b),
+        full_precision(part, queries) as (places, places_b),
     ):
         separation = separations_of(
             pair_counts(places, edges, boxsize=boxsize, queries=places_b, separations=True, **options)

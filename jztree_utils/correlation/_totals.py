@@ -1,5 +1,7 @@
 """Numbers and weights of sets of particles, from which estimators compute the total weight of their pairs."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +30,8 @@ class Totals:
         num_regions: Number of regions, or None.
         rounding: Relative rounding error of a weight; None if every weight is 1.
         dims: Number of dimensions of the positions; None if unknown.
+        corners: ``(2, num_regions, d)`` float64, the lowest and the highest coordinates of the particles in each
+            region, infinite in regions without particles; None without regions.
     """
 
     num: np.ndarray
@@ -37,6 +41,7 @@ class Totals:
     num_regions: int | None = None
     rounding: float | None = None
     dims: int | None = None
+    corners: np.ndarray | None = None
 
     def sums(self) -> np.ndarray:
         """Return ``(1 + num_regions,)``, the sum of the weights, and the sums without each region.
@@ -79,8 +84,8 @@ class Totals:
 
 def totals(
     part: Particles | ArrayLike,
-    weight: ArrayLike | None = None,
-    region: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    regions: ArrayLike | None = None,
     num_regions: int | None = None,
 ) -> Totals:
     """Return the number and the weights of a set of particles, for the estimators from counts.
@@ -91,9 +96,9 @@ def totals(
 
     Args:
         part: A particle class with ``pos`` ``(n, d)``, or an array of positions; ``(r, n, d)`` over ``r`` devices.
-        weight: ``(n,)``, or ``(r, n)`` over devices. None means that every weight is 1.
-        region: Integers from 0 to below ``num_regions``, in the same shape. None means no regions.
-        num_regions: The number of regions; required with ``region``.
+        weights: ``(n,)``, or ``(r, n)`` over devices. None means that every weight is 1.
+        regions: Integers from 0 to below ``num_regions``, in the same shape. None means no regions.
+        num_regions: The number of regions; required with ``regions``.
 
     Returns:
         The totals. Sums are computed in float64, of weights rounded to the dtype of the positions.
@@ -101,24 +106,25 @@ def totals(
     Raises:
         TypeError, ValueError: If an argument is invalid.
     """
-    if (region is None) != (num_regions is None):
-        raise ValueError("regions need region and num_regions; give both, or neither.")
+    if (regions is None) != (num_regions is None):
+        raise ValueError("a jackknife needs regions and num_regions; give both, or neither.")
     size = 1 if num_regions is None else whole_number(num_regions, "num_regions")
-    check_no_units(weight=weight, region=region)
-    places, num, weights, regions = _own_rows(part, weight, region)
+    check_no_units(weights=weights, regions=regions)
+    places, own_places, weights, regions = _own_rows(part, weights, regions)
+    check_no_units(part=places)
     numbers = None if regions is None else _checked(regions, size)
-    counts = np.array([num]) if numbers is None else np.bincount(numbers, minlength=size)
+    counts = np.array([len(own_places)]) if numbers is None else np.bincount(numbers, minlength=size)
     table, rounding = np.repeat(counts[:, None].astype(np.float64), 4, axis=1), None
     if weights is not None:
         rounding = _rounding(np.asarray(weights).dtype, _dtype(places))
-        rows = real_numbers(weights, "weight").astype(_dtype(places)).astype(np.float64)
+        rows = real_numbers(weights, "weights").astype(_dtype(places)).astype(np.float64)
         if not np.isfinite(rows).all():
             wrong = int(np.argmin(np.isfinite(rows)))
             raise ValueError(f"row {wrong} has a weight that is NaN or infinite; remove such particles.")
         rows = rows if numbers is None else rows[np.argsort(numbers, kind="stable")]
         for line, one in zip(table, np.split(rows, np.cumsum(counts)[:-1]), strict=True):
             line[1:] = one.sum(), (one**2).sum(), np.abs(one).sum()
-    table = _of_all_processes(table, places)
+    table = _of_all_processes(table, places).sum(axis=0)
     return Totals(
         num=table[:, 0].astype(np.int64),
         weight=table[:, 1],
@@ -127,7 +133,19 @@ def totals(
         num_regions=num_regions,
         rounding=rounding,
         dims=int(np.shape(places)[-1]),
+        corners=None if numbers is None else _corners(own_places, numbers, size, places),
     )
+
+
+def _corners(own_places: Any, numbers: np.ndarray, num_regions: int, places: Any) -> np.ndarray:
+    """Return the `Totals.corners` of this process's positions in numbered regions, over all processes."""
+    pos = np.asarray(own_places, np.float64)
+    corners = np.full((2, pos.shape[1], num_regions), np.inf)
+    for axis, column in enumerate(pos.T):
+        np.minimum.at(corners[0, axis], numbers, column)
+        np.minimum.at(corners[1, axis], numbers, -column)
+    low, high = _of_all_processes(corners, places).min(axis=0).transpose(0, 2, 1)
+    return np.stack([low, -high])
 
 
 def totals_of_number(num: int) -> Totals:
@@ -136,28 +154,29 @@ def totals_of_number(num: int) -> Totals:
     return Totals(num=np.array([num], np.int64), weight=one, square=one, absolute=one)
 
 
-def _own_rows(part: Any, weight: Any, region: Any) -> tuple[Any, int, Any, Any]:
-    """Return the positions, and this process's number of particles, weights and regions without padding."""
-    part, weight, region = (
-        from_table(value, name) for value, name in ((part, "part"), (weight, "weight"), (region, "region"))
+def _own_rows(part: Any, weights: Any, regions: Any) -> tuple[Any, Any, Any, Any]:
+    """Return the positions, and this process's positions, weights and regions without padding."""
+    part, weights, regions = (
+        from_table(value, name) for value, name in ((part, "part"), (weights, "weights"), (regions, "regions"))
     )
     given = np.asarray(part) if isinstance(part, list) else part
-    places, num, columns = get_pos(given), getattr(given, "num", None), (weight, region)
+    places, num, columns = get_pos(given), getattr(given, "num", None), (weights, regions)
     if np.ndim(places) != 3:
-        for name, column in (("weight", weight), ("region", region)):
+        for name, column in (("weights", weights), ("regions", regions)):
             if column is not None and np.shape(column) != places.shape[:1]:
                 raise ValueError(f"{name} has shape {np.shape(column)}; it must be {places.shape[:1]}, one per row.")
         num = int(get_num(given))
-        return places, num, *(None if column is None else np.asarray(column)[:num] for column in columns)
+        return places, places[:num], *(None if column is None else np.asarray(column)[:num] for column in columns)
     held = Pos(pos=places, num=np.full(places.shape[0], places.shape[1], np.int32) if num is None else num)
     own = [None if column is None else to_local(column, held) for column in columns]
-    return places, int(np.asarray(to_local(held, held).num)), *own
+    own_rows: Any = to_local(held, held)
+    return places, own_rows.pos[: int(np.asarray(own_rows.num))], *own
 
 
 def _checked(regions: Any, num_regions: int) -> np.ndarray:
     numbers = np.asarray(regions)
     if numbers.dtype.kind not in "iu":
-        raise TypeError(f"region has the dtype {numbers.dtype}; it must hold integers.")
+        raise TypeError(f"regions have the dtype {numbers.dtype}; they must be integers.")
     if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < num_regions:
         wrong = int(np.argmax((numbers < 0) | (numbers >= num_regions)))
         raise ValueError(
@@ -177,9 +196,9 @@ def _rounding(given: np.dtype, places: np.dtype) -> float:
 
 
 def _of_all_processes(table: np.ndarray, places: Any) -> np.ndarray:
-    """Add the float64 tables of the processes that hold the positions."""
+    """Return the float64 tables of all processes that hold the positions, one per row."""
     if getattr(places, "is_fully_addressable", True):
-        return table
+        return table[None]
     # JAX would round float64 numbers.
     tables = multihost_utils.process_allgather(np.frombuffer(table.tobytes(), np.uint8))
-    return np.frombuffer(np.asarray(tables).tobytes(), np.float64).reshape(-1, *table.shape).sum(axis=0)
+    return np.frombuffer(np.asarray(tables).tobytes(), np.float64).reshape(-1, *table.shape)

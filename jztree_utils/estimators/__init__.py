@@ -18,6 +18,8 @@ Each new number of neighbours, and each new padded size of the sample set (see `
 which takes about a second.
 """
 
+from __future__ import annotations
+
 import numbers
 from typing import Any, Self
 
@@ -117,14 +119,14 @@ class _ByNumber(_Fitted):
         """
         places = self._asking(X)
         k = checked_number(self.n_neighbors if n_neighbors is None else n_neighbors)
-        most = self.n_samples_fit_ - (places is None)
-        if k > most:
+        largest = self.n_samples_fit_ - (places is None)
+        if k > largest:
             others = " others, because no sample is its own neighbour" if places is None else ""
             order = "<=" if places is not None else "<"
             raise ValueError(
                 f"Expected n_neighbors {order} n_samples_fit, but n_neighbors = {k}, n_samples_fit = "
                 f"{self.n_samples_fit_}, n_samples = {self.n_samples_fit_ if places is None else len(places)}: there "
-                f"are {most}{others}."
+                f"are {largest}{others}."
             )
         distance, index = self._search.nearest_others(k) if places is None else self._search.nearest(places, k)
         index = _in_order_of_rows(distance, index).astype(np.intp)
@@ -199,14 +201,26 @@ class _ByRadius(_Fitted):
             np.broadcast_to(reach, len(asking)),
             _BYTES_LISTED,
             "Use a smaller radius, fewer samples at once, or kneighbors with its fixed number of neighbours",
+            nearest_first=nearest_first,
         )
         query = np.repeat(np.arange(len(asking)), np.diff(splits))
         if places is None:
             others = query != index
             query, index, distance = query[others], index[others], distance[others]
             splits = np.searchsorted(query, np.arange(len(asking) + 1))
-        order = np.lexsort((index, distance, query) if nearest_first else (index, query))
-        return splits, index[order].astype(np.intp), distance[order]
+        if nearest_first:
+            _sort_ties(query, index, distance)
+            return splits, index.astype(np.intp), distance
+        lists = self._graph(distance, index, splits)
+        lists.sort_indices()
+        return splits, lists.indices.astype(np.intp), lists.data
+
+
+def _sort_ties(query: np.ndarray, index: np.ndarray, distance: np.ndarray) -> None:
+    """Sort equal distances of a query by row, in place, in lists that are sorted by distance."""
+    same = (query[1:] == query[:-1]) & (distance[1:] == distance[:-1])
+    tied = np.flatnonzero(np.append(same, False) | np.insert(same, 0, False))
+    index[tied] = index[tied][np.lexsort((index[tied], distance[tied], query[tied]))]
 
 
 class NearestNeighbors(_ByNumber, _ByRadius):
@@ -367,8 +381,8 @@ class DBSCAN(ClusterMixin, BaseEstimator):
 def _clusters(samples: np.ndarray, eps: float, fewest: int, box: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Return the label of each sample, and a mask of core samples."""
     with jax.enable_x64(True):
-        found = dbscan.jit(padded(samples), eps, min_samples=fewest, boxsize=box)
-        labels, core = (np.asarray(one)[: len(samples)] for one in found)
+        result = dbscan.jit(padded(samples), eps, min_samples=fewest, boxsize=box)
+        labels, core = (np.asarray(one)[: len(samples)] for one in result)
     return labels, core
 
 

@@ -1,5 +1,7 @@
 """Validation of the arguments of the estimators."""
 
+from __future__ import annotations
+
 import numbers
 import warnings
 from typing import Any, NamedTuple
@@ -75,7 +77,11 @@ def checked_exponent(metric: Any, p: Any, metric_params: Any) -> float:
     Warns:
         SyntaxWarning: If both ``p`` and ``metric_params`` have the exponent.
     """
-    params = {} if metric_params is None else {name: one for name, one in metric_params.items() if one is not None}
+    params = (
+        {}
+        if metric_params is None
+        else {name: metric_param for name, metric_param in metric_params.items() if metric_param is not None}
+    )
     if p is not None and "p" in params:
         warnings.warn(_TWICE, SyntaxWarning, stacklevel=4)
     p = params.pop("p", 2 if p is None else p)

@@ -1,5 +1,7 @@
 """HDBSCAN* with the interface of scikit-learn, from minimum spanning trees."""
 
+from __future__ import annotations
+
 import numbers
 from dataclasses import replace
 from typing import Any, Self
@@ -129,15 +131,15 @@ class HDBSCAN(ClusterMixin, BaseEstimator):
         with jax.enable_x64(True):
             self._edges = _in_metric(mst.spanning_tree.jit(padded(points), boxsize=box, core_k=int(core_k)), metric)
             tree = hierarchy.dendrogram.jit(self._edges)
-        found = hdbscan(tree, self.min_cluster_size, points=points, boxsize=box, **self._selection())
-        strength = found.probabilities
-        self.labels_: np.ndarray = self._for_all(found.labels, _INFINITE, _MISSING).astype(np.intp)
+        result = hdbscan(tree, self.min_cluster_size, points=points, boxsize=box, **self._selection())
+        strength = result.probabilities
+        self.labels_: np.ndarray = self._for_all(result.labels, _INFINITE, _MISSING).astype(np.intp)
         self.probabilities_: np.ndarray = self._for_all(strength, 0, np.nan)
-        self.outlier_scores_: np.ndarray = self._for_all(found.outlier_scores, 1, np.nan)
+        self.outlier_scores_: np.ndarray = self._for_all(result.outlier_scores, 1, np.nan)
         if self.store_centers in ("centroid", "both"):
-            self.centroids_: np.ndarray = centroids(samples, found.labels, strength, box)
+            self.centroids_: np.ndarray = centroids(samples, result.labels, strength, box)
         if self.store_centers in ("medoid", "both"):
-            rows = medoids(points, found.labels, strength, box, metric.of_euclidean)
+            rows = medoids(points, result.labels, strength, box, metric.of_euclidean)
             self.medoids_: np.ndarray = samples[rows]
         return self
 

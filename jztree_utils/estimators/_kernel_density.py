@@ -7,6 +7,8 @@ of the user, or the rounding error of float64. The terms are divided by that of 
 underflow far from all samples.
 """
 
+from __future__ import annotations
+
 import math
 import numbers
 from collections.abc import Callable
@@ -158,8 +160,8 @@ class KernelDensity(BaseEstimator):
             if kernel.inverse is None:
                 return np.log(self._compact(places, kernel)) - log_norm
             # The error of a density is at most that of a term ``total * exp(-most)``.
-            most = np.inf if self.atol == 0 else math.log(total) - log_norm - math.log(self.atol)
-            return self._unlimited(places, kernel, total, most) - log_norm
+            largest = np.inf if self.atol == 0 else math.log(total) - log_norm - math.log(self.atol)
+            return self._unlimited(places, kernel, total, largest) - log_norm
 
     def score(self, X: ArrayLike, y: object = None) -> float:
         """Return the sum of the log densities at places ``(q, d)``: their log-likelihood."""
@@ -185,12 +187,12 @@ class KernelDensity(BaseEstimator):
         random, (n, dims) = check_random_state(random_state), self._search.points.shape
         ends = np.arange(1.0, n + 1) if self._weight is None else np.cumsum(self._weight)
         row = np.searchsorted(ends, random.uniform(size=n_samples) * ends[-1], side="right")
-        apart = random.normal(size=(n_samples, dims))
+        offset = random.normal(size=(n_samples, dims))
         if self.kernel == "tophat":
             # A random direction, and a radius whose ball has a uniformly distributed volume.
-            apart /= np.linalg.norm(apart, axis=1, keepdims=True)
-            apart *= random.uniform(size=(n_samples, 1)) ** (1 / dims)
-        places = self._search.points[np.minimum(row, n - 1)] + self.bandwidth_ * apart
+            offset /= np.linalg.norm(offset, axis=1, keepdims=True)
+            offset *= random.uniform(size=(n_samples, 1)) ** (1 / dims)
+        places = self._search.points[np.minimum(row, n - 1)] + self.bandwidth_ * offset
         box = np.zeros(dims) if self._box is None else self._box
         inside = np.mod(places, np.where(box > 0, box, 1))
         inside[inside >= box] = 0  # a tiny negative place rounds to the length of the box
@@ -203,7 +205,7 @@ class KernelDensity(BaseEstimator):
             return self._search.count_each(places, reach, self._weight).astype(np.float64)
         return self._sums(places, reach, lambda _, u: kernel.shape(u))
 
-    def _unlimited(self, places: np.ndarray, kernel: _Kernel, total: float, most: float) -> np.ndarray:
+    def _unlimited(self, places: np.ndarray, kernel: _Kernel, total: float, largest: float) -> np.ndarray:
         """Return the logarithms of the sums of a kernel without a limit, ``(q,)``.
 
         Args:
@@ -214,12 +216,12 @@ class KernelDensity(BaseEstimator):
         """
         assert kernel.inverse is not None
         nearest, row = (column[:, 0] for column in self._search.nearest(places, 1))
-        least = kernel.shape(nearest / self.bandwidth_)
+        smallest = kernel.shape(nearest / self.bandwidth_)
         weight = 1.0 if self._weight is None else self._weight[row]
-        most = np.minimum(least + np.log(total / weight) - math.log(max(float(self.rtol), _ROUNDING)), most)
-        reach = np.maximum(kernel.inverse(np.maximum(most, 0)) * self.bandwidth_, nearest) * (1 + 4 * _ROUNDING)
-        terms = self._sums(places, reach, lambda query, u: np.exp(least[query] - kernel.shape(u)))
-        return np.log(terms) - least
+        largest = np.minimum(smallest + np.log(total / weight) - math.log(max(float(self.rtol), _ROUNDING)), largest)
+        reach = np.maximum(kernel.inverse(np.maximum(largest, 0)) * self.bandwidth_, nearest) * (1 + 4 * _ROUNDING)
+        terms = self._sums(places, reach, lambda query, u: np.exp(smallest[query] - kernel.shape(u)))
+        return np.log(terms) - smallest
 
     def _sums(
         self, places: np.ndarray, reach: np.ndarray, term: Callable[[np.ndarray, np.ndarray], np.ndarray]

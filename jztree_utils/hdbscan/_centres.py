@@ -1,5 +1,7 @@
 """Centroids and medoids of clusters, also across the faces of a periodic box."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable
 
@@ -11,98 +13,99 @@ from ..kdtree import checked_box
 _ENTRIES = 2**22  # of a block of distances, 32 MB
 
 
-def centroids(samples: np.ndarray, labels: np.ndarray, weights: np.ndarray, box: ArrayLike | None) -> np.ndarray:
+def centroids(points: np.ndarray, labels: np.ndarray, weights: np.ndarray, boxsize: ArrayLike | None) -> np.ndarray:
     """Return the weighted mean of each cluster, ``(c, d)`` float64.
 
     Args:
-        samples: ``(n, d)``.
+        points: ``(n, d)``.
         labels: ``(n,)``, the clusters from 0 to ``c - 1``; negative for noise.
         weights: ``(n,)``.
-        box: The periodic length, or one per dimension, 0 for an open dimension; None means open. In a periodic
-            dimension, the mean is that of the images nearest to the first sample of the cluster, and is in the box.
+        boxsize: The periodic length, or one per dimension, 0 for an open dimension; None means open. In a periodic
+            dimension, the mean is that of the images nearest to the first point of the cluster, and is in the box.
 
     Raises:
         TypeError, ValueError: If an argument is invalid.
     """
-    box = _checked(samples, labels, box, weights=weights)
-    found = np.empty((_number(labels), samples.shape[1]))
-    for row, members in enumerate(rows_of(labels, len(found))):
-        first = samples[members[0]]
-        offsets = _nearest_images(samples[members] - first, box)
-        found[row] = first + np.average(offsets, weights=weights[members], axis=0)
+    box = _checked(points, labels, boxsize, weights=weights)
+    result = np.empty((_number(labels), points.shape[1]))
+    for row, members in enumerate(rows_of(labels, len(result))):
+        first = points[members[0]]
+        offsets = _nearest_images(points[members] - first, box)
+        result[row] = first + np.average(offsets, weights=weights[members], axis=0)
     if box is not None:
         periodic = box > 0
-        found[:, periodic] %= box[periodic]
-    return found
+        result[:, periodic] %= box[periodic]
+    return result
 
 
 def medoids(
-    samples: np.ndarray,
+    points: np.ndarray,
     labels: np.ndarray,
     weights: np.ndarray,
-    box: ArrayLike | None,
+    boxsize: ArrayLike | None,
     of_euclidean: Callable[[np.ndarray], np.ndarray],
 ) -> np.ndarray:
-    """Return the row of the sample of each cluster with the smallest weighted sum of distances to the others, ``(c,)``.
+    """Return the row of the point of each cluster with the smallest weighted sum of distances to the others, ``(c,)``.
 
-    The time grows with the square of the number of samples of a cluster.
+    The time grows with the square of the number of points of a cluster.
 
     Args:
-        samples, labels, weights, box: See `centroids`.
+        points, labels, weights, boxsize: See `centroids`.
         of_euclidean: Function of Euclidean distances that returns the distances.
     """
-    box = _checked(samples, labels, box, weights=weights)
-    found = np.empty(_number(labels), np.int64)
-    for row, members in enumerate(rows_of(labels, len(found))):
-        points, weight = samples[members], weights[members]
-        block = max(1, _ENTRIES // len(points))
+    box = _checked(points, labels, boxsize, weights=weights)
+    result = np.empty(_number(labels), np.int64)
+    for row, members in enumerate(rows_of(labels, len(result))):
+        own_points, weight = points[members], weights[members]
+        block = max(1, _ENTRIES // len(own_points))
         sums = [
-            of_euclidean(_distances(points[i : i + block], points, box)) @ weight for i in range(0, len(points), block)
+            of_euclidean(_distances(own_points[i : i + block], own_points, box)) @ weight
+            for i in range(0, len(own_points), block)
         ]
-        found[row] = members[np.argmin(np.concatenate(sums))]
-    return found
+        result[row] = members[np.argmin(np.concatenate(sums))]
+    return result
 
 
-def radii(samples: np.ndarray, labels: np.ndarray, centres: np.ndarray, box: ArrayLike | None) -> np.ndarray:
-    """Return the distance of the farthest sample of each cluster from its centre, ``(c,)`` float64.
+def radii(points: np.ndarray, labels: np.ndarray, centres: np.ndarray, boxsize: ArrayLike | None) -> np.ndarray:
+    """Return the distance of the farthest point of each cluster from its centre, ``(c,)`` float64.
 
     Args:
-        samples: ``(n, d)``.
+        points: ``(n, d)``.
         labels: ``(n,)``, the clusters from 0 to ``c - 1``; negative for noise.
         centres: ``(c, d)``.
-        box: See `centroids`.
+        boxsize: See `centroids`.
 
     Raises:
         TypeError, ValueError: If an argument is invalid.
     """
-    box = _checked(samples, labels, box)
-    if np.ndim(centres) != 2 or np.shape(centres)[1] != samples.shape[1] or len(centres) < _number(labels):
+    box = _checked(points, labels, boxsize)
+    if np.ndim(centres) != 2 or np.shape(centres)[1] != points.shape[1] or len(centres) < _number(labels):
         raise ValueError(
-            f"centres have the shape {np.shape(centres)}; it must be (c, {samples.shape[1]}) with a row for each of "
+            f"centres have the shape {np.shape(centres)}; it must be (c, {points.shape[1]}) with a row for each of "
             f"{_number(labels)} clusters."
         )
     is_member = labels >= 0
-    offsets = _nearest_images(samples[is_member] - centres[labels[is_member]], box)
-    found = np.zeros(len(centres))
-    np.maximum.at(found, labels[is_member], np.linalg.norm(offsets, axis=1))
-    return found
+    offsets = _nearest_images(points[is_member] - centres[labels[is_member]], box)
+    result = np.zeros(len(centres))
+    np.maximum.at(result, labels[is_member], np.linalg.norm(offsets, axis=1))
+    return result
 
 
 def _checked(
-    samples: np.ndarray, labels: np.ndarray, box: ArrayLike | None, weights: np.ndarray | None = None
+    points: np.ndarray, labels: np.ndarray, boxsize: ArrayLike | None, weights: np.ndarray | None = None
 ) -> np.ndarray | None:
     """Return the box in float64. Raises TypeError or ValueError if an argument is invalid."""
-    if np.ndim(samples) != 2 or not np.all(np.isfinite(samples)):
-        raise ValueError(f"samples must be finite, of shape (n, d); their shape is {np.shape(samples)}.")
+    if np.ndim(points) != 2 or not np.all(np.isfinite(points)):
+        raise ValueError(f"points must be finite, of shape (n, d); their shape is {np.shape(points)}.")
     columns = {"labels": labels} if weights is None else {"labels": labels, "weights": weights}
     for name, column in columns.items():
-        if np.shape(column) != (len(samples),):
-            raise ValueError(f"{name} have the shape {np.shape(column)}; it must be ({len(samples)},), one per sample.")
+        if np.shape(column) != (len(points),):
+            raise ValueError(f"{name} have the shape {np.shape(column)}; it must be ({len(points)},), one per point.")
     if labels.dtype.kind not in "iu":
         raise TypeError(f"labels have the dtype {labels.dtype}; they must be integers.")
     if weights is not None and not np.all((weights >= 0) & (weights < np.inf)):
         raise ValueError("weights must be finite and not negative, such as the probabilities of hdbscan.")
-    return checked_box(box, samples.shape[1], "box")
+    return checked_box(boxsize, points.shape[1], "boxsize")
 
 
 def _number(labels: np.ndarray) -> int:

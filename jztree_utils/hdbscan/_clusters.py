@@ -1,5 +1,7 @@
 """Selection of clusters from a condensed tree."""
 
+from __future__ import annotations
+
 import numbers
 from dataclasses import dataclass
 from typing import Any
@@ -149,7 +151,7 @@ def check_options(
         raise ValueError(f"allow_single_cluster is {allow_single_cluster!r}; it must be True or False.")
 
 
-def check_integer(name: str, number: Any, least: int) -> None:
+def check_integer(name: str, number: Any, smallest: int) -> None:
     """Raise ValueError unless ``number`` is an integer of at least ``least``."""
-    if not isinstance(number, numbers.Integral) or isinstance(number, bool) or number < least:
-        raise ValueError(f"{name} is {number!r}; it must be an integer of at least {least}.")
+    if not isinstance(number, numbers.Integral) or isinstance(number, bool) or number < smallest:
+        raise ValueError(f"{name} is {number!r}; it must be an integer of at least {smallest}.")

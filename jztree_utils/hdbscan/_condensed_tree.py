@@ -146,9 +146,9 @@ def merge_close(tree: CondensedTree, selected: np.ndarray, distance: float, allo
 
 def _below(tree: CondensedTree, selected: np.ndarray) -> np.ndarray:
     """Return whether an ancestor of each cluster is selected."""
-    found: np.ndarray = nearest_selected(tree, selected)[tree.parent] >= 0
-    found[0] = False
-    return found
+    result: np.ndarray = nearest_selected(tree, selected)[tree.parent] >= 0
+    result[0] = False
+    return result
 
 
 def nearest_selected(tree: CondensedTree, selected: np.ndarray) -> np.ndarray:
@@ -173,8 +173,8 @@ def memberships(tree: CondensedTree, selected: np.ndarray, distance: float) -> t
     chosen = nearest_selected(tree, selected)[tree.cluster]
     last = _last_levels(tree)
     if selected[0]:
-        least = 1 / distance if distance > 0 else last[0]
-        chosen = np.where((chosen == 0) & (tree.level < least), -1, chosen)
+        smallest = 1 / distance if distance > 0 else last[0]
+        chosen = np.where((chosen == 0) & (tree.level < smallest), -1, chosen)
     known, first, place = np.unique(chosen, return_index=True, return_inverse=True)
     first = np.where(known < 0, -1, first)
     labels = (np.argsort(np.argsort(first)) - (known[:1] < 0).sum())[place]

@@ -5,6 +5,8 @@ friends-of-friends catalogues (`_swift_catalogue`) and of SOAP's (`_soap_catalog
 attributes. Files do not depend on the time and place of writing.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -313,13 +315,13 @@ class ReadCatalogue(_Parts):
     content: CatalogueContent
 
     @classmethod
-    def of(cls, content: CatalogueContent) -> "ReadCatalogue":
+    def of(cls, content: CatalogueContent) -> ReadCatalogue:
         """Build the tuple from ``content``."""
-        made = cls(content.catalogue, content.ids, content.info)
-        made.content = content
-        return made
+        created = cls(content.catalogue, content.ids, content.info)
+        created.content = content
+        return created
 
-    def to_pandas(self) -> "pandas.DataFrame":
+    def to_pandas(self) -> pandas.DataFrame:
         """Return all columns as a `pandas.DataFrame`, one row per group. Vectors become ``com_pos_x`` and so on.
 
         ``attrs["units"]`` of the table holds the units of the file for each column that has one (lengths are
@@ -330,7 +332,7 @@ class ReadCatalogue(_Parts):
         """
         return _tables.to_pandas(self.content)
 
-    def to_astropy(self) -> "astropy.table.QTable":
+    def to_astropy(self) -> astropy.table.QTable:
         """Return all columns as an `astropy.table.QTable`, one row per group; vectors stay columns ``(g, d)``.
 
         Columns with a unit are quantities, with ``littleh`` in units per h; ``info.description`` is the definition of

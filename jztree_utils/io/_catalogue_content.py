@@ -307,7 +307,7 @@ def read_columns(
     Raises:
         SnapshotError: If a column has the wrong form, or if columns of different files are inconsistent.
     """
-    found: dict[str, list[Column]] = {}
+    result: dict[str, list[Column]] = {}
     for path in paths:
         with open_hdf5(path) as file:
             if group in file and len(get_group(file, group)):
@@ -315,8 +315,8 @@ def read_columns(
                 for name in file[group]:
                     form = _FORMS.get(own.get(name, name)) or (Form("iuf") if name in kinds else None)
                     if column := _read_column(file, f"{group}/{name}", kinds.get(name), form, sizes):
-                        found.setdefault(name, []).append(column)
-    joined = {name: replace(parts[0], values=_join(paths, name, parts)) for name, parts in found.items()}
+                        result.setdefault(name, []).append(column)
+    joined = {name: replace(parts[0], values=_join(paths, name, parts)) for name, parts in result.items()}
     rows = max((len(column.values) for column in joined.values()), default=0)
     for name, column in joined.items():
         if len(column.values) != rows:

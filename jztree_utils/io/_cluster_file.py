@@ -85,7 +85,7 @@ def read_clusters(path: PathLike) -> ParticleClusters:
         SnapshotError: If the clusters cannot be read.
     """
     with open_hdf5(Path(path)) as file:
-        found: dict[str, Any] = {}
+        result: dict[str, Any] = {}
         for name, columns in (("Particles", _OF_PARTICLES), ("Clusters", _OF_CLUSTERS)):
             group = get_group(file, name)
             first = next(iter(columns))
@@ -96,9 +96,9 @@ def read_clusters(path: PathLike) -> ParticleClusters:
                 data = get_dataset(file, f"{name}/{column}")
                 shape = (*rows, *(data.shape or ())[1:2]) if column == "centre" else rows
                 check_form(data, kinds, shape, f"like {name}/{first}")
-                found[column] = read_all(file, f"{name}/{column}")
+                result[column] = read_all(file, f"{name}/{column}")
         made_with = text_attribute(get_group(file, "Clusters"), "made_with") or None
-        return ParticleClusters(**found, header=read_header_group(file), made_with=made_with)
+        return ParticleClusters(**result, header=read_header_group(file), made_with=made_with)
 
 
 def _check_columns(clusters: ParticleClusters) -> None:
@@ -110,9 +110,9 @@ def _check_columns(clusters: ParticleClusters) -> None:
             if name == "id" and getattr(clusters, name) is None:
                 continue
             if values.shape[:1] != (rows,) or values.ndim != 1 + (name == "centre") or values.dtype.kind not in kinds:
-                wanted = f"({rows}, d)" if name == "centre" else f"({rows},)"
+                required = f"({rows}, d)" if name == "centre" else f"({rows},)"
                 kind = "floats" if kinds == "f" else "integers"
                 raise ValueError(
                     f"{name} of clusters is {values.dtype} of shape {values.shape}; it must be {kind} of shape "
-                    f"{wanted}."
+                    f"{required}."
                 )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 def write_correlation(
     path: PathLike,
-    found: "Correlation",
+    correlation: "Correlation",
     header: SnapshotHeader,
     along: np.ndarray | None,
     los: int,
@@ -26,7 +26,7 @@ def write_correlation(
 
     Args:
         path: The file to write; an existing file is replaced once the new one is complete.
-        found: ``xi(r)``, or ``wp(rp)``.
+        correlation: ``xi(r)``, or ``wp(rp)``.
         header: Header of the snapshot.
         along: ``(p + 1,)`` edges along the line of sight for ``wp``, otherwise None.
         los: The axis of the line of sight.
@@ -50,11 +50,11 @@ def write_correlation(
             group.attrs.update({"pi_max": float(along[-1]), "pi_bins": len(along) - 1, "line_of_sight": "xyz"[los]})
         if made_with is not None:
             group.attrs["made_with"] = made_with
-        for name, column in _columns(found, along is not None).items():
+        for name, column in _columns(correlation, along is not None).items():
             write_column(group, name, column, header)
 
 
-def _columns(found: "Correlation", projected: bool) -> dict[str, Column]:
+def _columns(correlation: "Correlation", projected: bool) -> dict[str, Column]:
     distance = "comoving distance across the line of sight" if projected else "comoving distance"
     value = (
         ("length", "projected correlation function wp, twice the integral of xi along the line of sight up to pi_max")
@@ -63,9 +63,9 @@ def _columns(found: "Correlation", projected: bool) -> dict[str, Column]:
     )
     return {
         "edges": Column(
-            found.edges, "length", f"edges of bins of the {distance}; a pair at an edge is in the bin below"
+            correlation.edges, "length", f"edges of bins of the {distance}; a pair at an edge is in the bin below"
         ),
-        "centre": Column(found.centre, "length", "geometric mean of the edges of each bin"),
-        "pairs": Column(found.pairs, "1", "pairs of particles in each bin, each in both orders"),
-        "value": Column(found.value, *value),
+        "centre": Column(correlation.centre, "length", "geometric mean of the edges of each bin"),
+        "pairs": Column(correlation.pairs, "1", "pairs of particles in each bin, each in both orders"),
+        "value": Column(correlation.value, *value),
     }

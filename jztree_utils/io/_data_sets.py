@@ -81,16 +81,16 @@ def read_from_hdf5(group: h5py.Group, cls: type[_Class]) -> _Class:
         SnapshotError: If the group lacks a required argument of the class.
     """
     arguments = {} if issubclass(cls, dict) else inspect.signature(cls).parameters
-    takes_all = issubclass(cls, dict) or any(one.kind is one.VAR_KEYWORD for one in arguments.values())
-    found = {name: _value(item) for name, item in group.items() if name in arguments or takes_all}
+    takes_all = issubclass(cls, dict) or any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values())
+    result = {name: _value(item) for name, item in group.items() if name in arguments or takes_all}
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     for name, one in arguments.items():
-        if one.kind in named and one.default is one.empty and name not in found:
+        if one.kind in named and one.default is one.empty and name not in result:
             raise SnapshotError(
                 f"{group.file.filename}: the group {group.name} has no {name}, which {cls.__name__} needs; it holds "
                 f"{', '.join(sorted(group)) or 'nothing'}."
             )
-    return cls(**found)
+    return cls(**result)
 
 
 def _value(item: Any) -> Any:

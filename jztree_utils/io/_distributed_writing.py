@@ -4,6 +4,8 @@ Every rank writes its own data. If a single rank raised an error, the others wou
 ranks first share errors, then remove the files written so far, and then all raise.
 """
 
+from __future__ import annotations
+
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -94,13 +96,13 @@ _NUMS = ("num", "ngroups")
 def _collect(data: Any, num: Any) -> list[_Column]:
     """Collect everything in ``data`` to write. Raises TypeError or ValueError if something cannot be written."""
     check_representable(data)
-    found = [(_name(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]]
-    leaves = dict(found)
+    result = [(_name(path), leaf) for path, leaf in jax.tree_util.tree_flatten_with_path(data)[0]]
+    leaves = dict(result)
     if not leaves:
         raise ValueError("data holds no arrays; give at least one.")
-    if len(leaves) < len(found):
+    if len(leaves) < len(result):
         raise ValueError(
-            f"data holds two arrays with the same name; the names are {sorted(name for name, _ in found)}."
+            f"data holds two arrays with the same name; the names are {sorted(name for name, _ in result)}."
         )
     lengths: dict[str, tuple[int, str]] = {}
     columns = []
@@ -138,9 +140,9 @@ def _num_of(name: str, rows: int, leaves: Mapping[str, Any], num: Any) -> Any:
     while group:
         group = group.rpartition("/")[0]
         for entry in _NUMS:
-            found = leaves.get(f"{group}/{entry}" if group else entry)
-            if found is not None and np.ndim(found) == 0:
-                return found
+            result = leaves.get(f"{group}/{entry}" if group else entry)
+            if result is not None and np.ndim(result) == 0:
+                return result
     return rows
 
 

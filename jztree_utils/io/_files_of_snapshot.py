@@ -87,16 +87,16 @@ def all_parts(one: Path, num_files: int) -> list[Path]:
             f"{one} is one of {num_files} files according to its header, but its name does not end in a part number "
             "such as .0.hdf5; give the parts their original names."
         )
-    found = _numbered_files(one, match)
-    num_missing = num_files - sum(number < num_files for number in found)
+    result = _numbered_files(one, match)
+    num_missing = num_files - sum(number < num_files for number in result)
     if num_missing:
-        missing = next(number for number in range(num_files) if number not in found)
+        missing = next(number for number in range(num_files) if number not in result)
         name = one.with_name(f"{match['base']}.{missing}{match['suffix']}")
         more = f" and {num_missing - 1} more" if num_missing > 1 else ""
         raise SnapshotError(
             f"Part {missing} of the {num_files} parts of this snapshot is missing{more}; put {name} into their folder."
         )
-    return [found[number] for number in range(num_files)]
+    return [result[number] for number in range(num_files)]
 
 
 def check_alone(one: Path, folder: Path) -> None:
@@ -116,15 +116,15 @@ def _numbered_files(one: Path, match: re.Match[str]) -> dict[int, Path]:
     Raises:
         SnapshotError: If two files have the same number, such as 1 and 01.
     """
-    found: dict[int, Path] = {}
+    result: dict[int, Path] = {}
     for file in list_folder(one.parent):
         other = _PART_NAME.fullmatch(file.name)
         if other and (other["base"], other["suffix"]) == (match["base"], match["suffix"]):
             number = int(other["part"])
-            if number in found:
-                raise SnapshotError(f"{found[number]} and {file} have the same part number; remove one of them.")
-            found[number] = file
-    return found
+            if number in result:
+                raise SnapshotError(f"{result[number]} and {file} have the same part number; remove one of them.")
+            result[number] = file
+    return result
 
 
 def parts_beside(one: Path) -> list[Path]:

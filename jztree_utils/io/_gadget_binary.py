@@ -199,17 +199,17 @@ def _itemsize(blocks: _Blocks, name: str, numbers: int) -> int:
 
     Blocks of more than 4 GB exist. They store the lower 32 bits of their lengths on both sides.
     """
-    told = blocks.number()
+    report = blocks.number()
     start = blocks.file.tell()
     for itemsize in (4, 8):
         length = numbers * itemsize
-        if length % 2**32 != told:
+        if length % 2**32 != report:
             continue
         blocks.file.seek(start + length)
-        if blocks.number() == told:
+        if blocks.number() == report:
             return itemsize
         blocks.file.seek(start)
     raise SnapshotError(
-        f"The block {name} of {blocks.path} has {told} bytes, but it must have {4 * numbers} or {8 * numbers}; the "
+        f"The block {name} of {blocks.path} has {report} bytes, but it must have {4 * numbers} or {8 * numbers}; the "
         f"file is truncated, or has blocks in another order; {_ADVICE}."
     )

@@ -31,10 +31,10 @@ def group_number_columns(
         layout: Layout of the catalogue; ``GroupNr_bound`` is for "soap" only.
     """
     header = info.header or SnapshotHeader()
-    wanted = [("FOFGroupIDs", 1, NO_GROUP)] + ([("GroupNr_bound", 0, _NO_ROW)] if layout == "soap" else [])
+    required = [("FOFGroupIDs", 1, NO_GROUP)] + ([("GroupNr_bound", 0, _NO_ROW)] if layout == "soap" else [])
     held = (ptype for ptype, num in enumerate(header.npart_total) if num)
     return {
-        ptype: {name: _column(groups.get(ptype), ngroups, first, none, header) for name, first, none in wanted}
+        ptype: {name: _column(groups.get(ptype), ngroups, first, none, header) for name, first, none in required}
         for ptype in held
     }
 

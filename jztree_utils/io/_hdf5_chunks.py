@@ -82,12 +82,12 @@ def _address(item: h5py.Group | h5py.Dataset) -> int:
 
 def _extents(data: h5py.Dataset) -> np.ndarray:
     """Return the byte ranges ``(e, 2)`` of a dataset, sorted by position in the file."""
-    found: list[tuple[int, int]] = []
+    result: list[tuple[int, int]] = []
     if data.chunks is not None and hasattr(data.id, "chunk_iter"):
-        data.id.chunk_iter(lambda chunk: found.append((chunk.byte_offset, chunk.byte_offset + chunk.size)))
+        data.id.chunk_iter(lambda chunk: result.append((chunk.byte_offset, chunk.byte_offset + chunk.size)))
     elif data.chunks is None and data.id.get_offset() is not None:
-        found.append((data.id.get_offset(), data.id.get_offset() + data.id.get_storage_size()))
-    return np.array(sorted(found), np.int64).reshape(-1, 2)
+        result.append((data.id.get_offset(), data.id.get_offset() + data.id.get_storage_size()))
+    return np.array(sorted(result), np.int64).reshape(-1, 2)
 
 
 def _filters(data: h5py.Dataset) -> list[int]:

@@ -190,14 +190,14 @@ def _select_rows(data: h5py.Dataset, rows: slice, transfer: Any, array: np.ndarr
 
 def virtual_sources(file: h5py.File) -> list[Path]:
     """Return the other files that virtual datasets of an open file refer to."""
-    found: set[str] = set()
+    result: set[str] = set()
 
     def look(_: str, item: h5py.Group | h5py.Dataset) -> None:
         if isinstance(item, h5py.Dataset) and item.is_virtual:
-            found.update(source.file_name for source in item.virtual_sources())
+            result.update(source.file_name for source in item.virtual_sources())
 
     file.visititems(look)
-    return [Path(file.filename).parent / name for name in sorted(found - {"."})]
+    return [Path(file.filename).parent / name for name in sorted(result - {"."})]
 
 
 def _rows_needed(source: Any, data: h5py.Dataset) -> int:

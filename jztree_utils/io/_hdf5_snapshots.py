@@ -164,8 +164,8 @@ def _full_name(file: h5py.File, ptype: int, given: str) -> str:
 
 def _factor(data: h5py.Dataset, name: str, header: SnapshotHeader, dialect: _Dialect) -> float:
     """Return the factor that makes positions comoving and velocities peculiar; 1 for other properties."""
-    told = numbers(data, "Value stored as physical")
-    physical = told is not None and bool(told.any())
+    report = numbers(data, "Value stored as physical")
+    physical = report is not None and bool(report.any())
     if name == "pos":
         return 1 / header.scale_factor if physical else 1.0
     if name != "vel" or physical:

@@ -190,11 +190,11 @@ def checked_header(header: SnapshotHeader, name: str) -> SnapshotHeader:
 
 def out_of_range(entry: str, value: float | None) -> str:
     """Describe why a header value is invalid. The text is empty if the value is valid or None."""
-    least, most = _RANGES[entry]
+    smallest, largest = _RANGES[entry]
     return (
         ""
-        if value is None or least <= value <= most
-        else f"is {value:g}; it must be a number from {least:g} to {most:g}"
+        if value is None or smallest <= value <= largest
+        else f"is {value:g}; it must be a number from {smallest:g} to {largest:g}"
     )
 
 

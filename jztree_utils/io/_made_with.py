@@ -31,9 +31,9 @@ def read_made_with(path: PathLike) -> str | None:
 
 def write_made(file: h5py.File, info: CatalogueInfo) -> None:
     """Write how the catalogue was made, apart from the header."""
-    made = {f.name: getattr(info, f.name) for f in dataclasses.fields(info) if f.name != "header"}
+    created = {f.name: getattr(info, f.name) for f in dataclasses.fields(info) if f.name != "header"}
     file.create_group(MADE).attrs.update(
-        {name: _storable(name, value) for name, value in made.items() if value is not None}
+        {name: _storable(name, value) for name, value in created.items() if value is not None}
     )
 
 
@@ -52,8 +52,8 @@ def read_made(file: h5py.File) -> dict[str, Any]:
     if MADE not in file:
         return {}
     group = get_group(file, MADE)
-    made: dict[str, Any] = {name: number(group, name) for name in LENGTHS}
-    made |= {name: whole_number(group, name) for name in ("npart_min", "num_particles", "ptype")}
+    created: dict[str, Any] = {name: number(group, name) for name in LENGTHS}
+    created |= {name: whole_number(group, name) for name in ("npart_min", "num_particles", "ptype")}
     texts = ("source", "made_with", "separation_by", "spheres_of")
-    made |= {name: text_attribute(group, name) for name in texts if name in group.attrs}
-    return {name: value for name, value in made.items() if value is not None}
+    created |= {name: text_attribute(group, name) for name in texts if name in group.attrs}
+    return {name: value for name, value in created.items() if value is not None}

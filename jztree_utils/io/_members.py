@@ -45,35 +45,53 @@ def read_members(
         SnapshotError: If a file cannot be used, the catalogue has no identifiers, or the snapshot does not have each
             member once.
         IndexError: If the group does not exist.
-        TypeError, ValueError: See `read_snapshot`.
+        TypeError, ValueError: If ``group`` is not an integer, or ``ptype`` is not the type of an opened snapshot; see
+            also `read_snapshot`.
     """
+    is_content = isinstance(catalogue, CatalogueContent)
     content = catalogue if isinstance(catalogue, CatalogueContent) else read_catalogue_content(catalogue)
+    if isinstance(snapshot, Snapshot) and ptype not in (None, snapshot.ptype):
+        raise ValueError(
+            f"ptype is {ptype}, but {snapshot.paths[0]} was opened for type {snapshot.ptype}; leave out ptype, or open "
+            "the snapshot for that type."
+        )
     own_type = ptype if ptype is not None else content.info.ptype
     particles = (
         snapshot
         if isinstance(snapshot, Snapshot)
         else open_snapshot(snapshot, 1 if own_type is None else own_type, options)
     )
-    ids, num = _identifiers(content, group, particles.ptype)
-    rows = _rows_of(particles, ids, num)
+    ids, num = _identifiers(content, "the catalogue" if is_content else str(catalogue), group, particles.ptype)
+    rows = _rows_of(particles, ids, num, group)
     columns = {name: _read_rows(particles, name, rows) for name in particles.present(fields, ())}
     return ParticleData(**columns, num=len(rows), num_total=len(rows)), rows
 
 
-def _identifiers(content: CatalogueContent, group: int, ptype: int) -> tuple[np.ndarray, int]:
-    """Return the identifiers of all members of a group, and the number of members of a type."""
+def _identifiers(content: CatalogueContent, name: str, group: int, ptype: int) -> tuple[np.ndarray, int]:
+    """Return the identifiers of all members of a group, and the number of members of a type.
+
+    Args:
+        content: The contents of the catalogue.
+        name: Its name in messages.
+        group: The row of the group.
+        ptype: The type.
+    """
     count, offset = np.asarray(content.catalogue.count), np.asarray(content.catalogue.offset)
+    if not isinstance(group, (int, np.integer)):
+        raise TypeError(f"group is {group!r}; it must be an integer, the row of one group in {name}.")
     if not 0 <= group < len(count):
-        raise IndexError(f"group is {group}, but the catalogue has {len(count)} groups; rows are numbered from 0.")
+        valid = f"{len(count)} groups; give a row from 0 to {len(count) - 1}" if len(count) else "no groups"
+        raise IndexError(f"group is {group}, but {name} has {valid}.")
     if content.ids is None:
         raise SnapshotError(
-            "The catalogue has no identifiers of members; write it with them (jztree fof without --no-ids)."
+            f"The members of group {group} are unknown, because {name} has no identifiers of members; write it with "
+            "them (jztree fof without --no-ids)."
         )
     ids = content.ids[int(offset[group]) : int(offset[group] + count[group])]
     return ids, len(ids) if content.by_type is None else int(content.by_type.count[group, ptype])
 
 
-def _rows_of(particles: Snapshot, ids: np.ndarray, num: int) -> np.ndarray:
+def _rows_of(particles: Snapshot, ids: np.ndarray, num: int, group: int) -> np.ndarray:
     """Return the rows of particles with these identifiers, in their order. Raise SnapshotError unless there are num."""
     order = np.argsort(ids, kind="stable")
     sorted_ids = ids[order]
@@ -87,8 +105,8 @@ def _rows_of(particles: Snapshot, ids: np.ndarray, num: int) -> np.ndarray:
     row, place = np.concatenate(rows), np.concatenate(places)
     if len(row) != num or len(np.unique(place)) != num:
         raise SnapshotError(
-            f"{particles.paths[0]} has {len(row)} particles of type {particles.ptype} with identifiers of the group, "
-            f"but it has {num} members of this type; give the snapshot of the catalogue."
+            f"group {group} has {num} members of type {particles.ptype}, but {particles.paths[0]} has {len(row)} "
+            "particles of this type with their identifiers; give the snapshot from which the catalogue was made."
         )
     return row[np.argsort(place)]
 

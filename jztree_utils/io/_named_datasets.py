@@ -46,16 +46,16 @@ def survey_datasets(file: h5py.File, ptype: int | None, options: ReadOptions) ->
 
 def _what_to_name(file: h5py.File) -> SnapshotError:
     """Return the error for a file without named positions, with a list of candidate datasets."""
-    found: list[str] = []
+    result: list[str] = []
 
     def look(name: str, item: h5py.Group | h5py.Dataset) -> bool | None:
         if isinstance(item, h5py.Dataset) and len(item.shape or ()) == 2 and 1 <= item.shape[1] <= 8:
-            found.append(name)
-        return len(found) > _MOST_LISTED or None
+            result.append(name)
+        return len(result) > _MOST_LISTED or None
 
     file.visititems(look)
-    listed = ", ".join(found[:_MOST_LISTED]) + (", ..." if len(found) > _MOST_LISTED else "")
-    candidates = f"such as {listed}" if found else "but the file has no dataset of shape (n, d)"
+    listed = ", ".join(result[:_MOST_LISTED]) + (", ..." if len(result) > _MOST_LISTED else "")
+    candidates = f"such as {listed}" if result else "but the file has no dataset of shape (n, d)"
     return SnapshotError(
         f"{file.filename} is not a snapshot of Gadget, AREPO or SWIFT, because it has no group Header with "
         f"NumPart_ThisFile; name the dataset of positions ({OPTION}), {candidates}.",

@@ -66,14 +66,14 @@ def survey_npz(path: Path, options: ReadOptions) -> Survey:
     """
     with open_raw(path) as streams:
         keys = [name.removesuffix(".npy") for name in streams.archive.namelist() if name.endswith(".npy")]
-        chosen = {name: key for name in _SYNONYMS if (key := _key(path, keys, name, options.names)) is not None}
-        if "pos" not in chosen:
+        selected = {name: key for name in _SYNONYMS if (key := _key(path, keys, name, options.names)) is not None}
+        if "pos" not in selected:
             raise SnapshotError(
                 f"{path} has no array with a usual name of positions; it holds {', '.join(sorted(keys)) or 'nothing'}. "
                 f"Name the positions ({OPTION}).",
                 "pos",
             )
-        arrays = {name: _member(streams, path, key) for name, key in chosen.items()}
+        arrays = {name: _member(streams, path, key) for name, key in selected.items()}
         box = arrays.pop("boxsize", None)
         sides = None if box is None else _few_numbers(streams, path, box)
         mass = 0.0
@@ -103,11 +103,11 @@ def _key(path: Path, keys: Sequence[str], name: str, given: dict[str, str]) -> s
         if given[name] not in keys:
             raise SnapshotError(f"{path} has no array {given[name]}; it holds {', '.join(sorted(keys)) or 'nothing'}.")
         return given[name]
-    found = [key for key in keys if key.lower().replace("_", "") in _SYNONYMS[name]]
-    if len(found) > 1:
+    result = [key for key in keys if key.lower().replace("_", "") in _SYNONYMS[name]]
+    if len(result) > 1:
         advice = f"name one ({OPTION})" if name in FIELDS else "keep only one"
-        raise SnapshotError(f"{path} holds {' and '.join(found)}, which could both be {name}; {advice}.", name)
-    return found[0] if found else None
+        raise SnapshotError(f"{path} holds {' and '.join(result)}, which could both be {name}; {advice}.", name)
+    return result[0] if result else None
 
 
 def _member(streams: Streams, path: Path, key: str) -> _Array:

@@ -59,9 +59,9 @@ def _agree(mesh: Mesh, error: Exception | None) -> Exception | None:
     process = mesh.devices.flat[failed[0]].process_index
     if error is not None and process == jax.process_index():
         return error
-    told = _KINDS[first[0] - 1](bytes(first[1:]).rstrip(b"\0").decode(errors="replace"))
-    told.told_by = process
-    return told
+    report = _KINDS[first[0] - 1](bytes(first[1:]).rstrip(b"\0").decode(errors="replace"))
+    report.told_by = process
+    return report
 
 
 def _encode(error: Exception | None) -> np.ndarray:

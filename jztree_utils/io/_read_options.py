@@ -93,10 +93,10 @@ class ReadOptions:
 
     def complete(self, header: SnapshotHeader) -> SnapshotHeader:
         """Return a header with the given entries except the box."""
-        found = replace(header, **self.of_header)
+        result = replace(header, **self.of_header)
         if self.redshift is None or header.comoving is False:
-            return found
-        return replace(found, time=found.scale_factor)
+            return result
+        return replace(result, time=result.scale_factor)
 
     @property
     def names(self) -> dict[str, str]:

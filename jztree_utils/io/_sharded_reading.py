@@ -3,6 +3,8 @@
 `shard_rows` distributes rows that can be read by ranges, `read_snapshot_sharded` the rows of a snapshot.
 """
 
+from __future__ import annotations
+
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -62,11 +62,11 @@ def find_sources(path: PathLike, options: ReadOptions | None = None) -> list[Pat
         SnapshotError: See `find_parts`.
     """
     parts = find_parts(path, options)
-    found = list(parts)
+    result = list(parts)
     if len(parts) == 1 and kind_of_file(parts[0]) == "hdf5":  # a file with virtual datasets has no other parts
         with open_hdf5(parts[0]) as file:
-            found += virtual_sources(file)
-    return found
+            result += virtual_sources(file)
+    return result
 
 
 def read_header(path: PathLike, options: ReadOptions | None = None) -> SnapshotHeader:
@@ -196,11 +196,11 @@ class Snapshot:
         for names in (fields, optional):
             if isinstance(names, str):
                 raise TypeError(f"The properties to read are {names!r}; give a list of names, such as {[names]}.")
-        wanted = list(dict.fromkeys(["pos", *fields, *optional]))
-        for name in wanted:
+        required = list(dict.fromkeys(["pos", *fields, *optional]))
+        for name in required:
             if name not in FIELDS:
                 raise ValueError(f"{name!r} is not a property of particles; use {', '.join(FIELDS)}.")
-        return [name for name in wanted if name in ("pos", *fields) or self._has(name)]
+        return [name for name in required if name in ("pos", *fields) or self._has(name)]
 
     def _has(self, name: str) -> bool:
         return name in self._parts[0].columns or (name == "mass" and self.shared_mass is not None)
@@ -214,11 +214,11 @@ class Snapshot:
         """
         columns = [check_column(part, name) for part in self._parts]
         one = columns[0]
-        for part, other in zip(self._parts, columns, strict=True):
-            if (other.dtype, other.shape[1:]) != (one.dtype, one.shape[1:]):
+        for part, column in zip(self._parts, columns, strict=True):
+            if (column.dtype, column.shape[1:]) != (one.dtype, one.shape[1:]):
                 raise SnapshotError(
-                    f"{other.name} is {other.stored} of shape {other.shape} in {part.path}, but {one.stored} of shape "
-                    f"{one.shape} in {self._parts[0].path}; write the parts in the same form."
+                    f"{column.name} is {column.stored} of shape {column.shape} in {part.path}, but {one.stored} of "
+                    f"shape {one.shape} in {self._parts[0].path}; write the parts in the same form."
                 )
         return one.dtype, one.shape[1:]
 

@@ -292,39 +292,39 @@ class _Type:
                 group = out.create_group(self._group)
                 _create(group, get_group(file, self._group), names, added, num)
                 _modify_attributes(group, {"NumberOfParticles": num, "NumberOfFields": fields})  # attributes of SWIFT
-        kept = [name for name in names if name not in added]
-        for number, name in enumerate(kept):
-            made = [out[f"{self._group}/{name}"] for out, _ in held]
-            self._fill(made, self._stored_rows(made[0]))
+        retained = [name for name in names if name not in added]
+        for number, name in enumerate(retained):
+            created = [out[f"{self._group}/{name}"] for out, _ in held]
+            self._fill(created, self._stored_rows(created[0]))
             if advance is not None:
-                advance(self._total * (number + 1) // len(kept) - self._total * number // len(kept))
+                advance(self._total * (number + 1) // len(retained) - self._total * number // len(retained))
         for name, column in added.items():
-            made = [out.create_dataset(f"{self._group}/{name}", (num,), column.dtype) for out, num in held]
-            for data in made:
+            created = [out.create_dataset(f"{self._group}/{name}", (num,), column.dtype) for out, num in held]
+            for data in created:
                 data.attrs.update(column.attributes)
-            self._fill(made, self._added_rows(column))
+            self._fill(created, self._added_rows(column))
 
     def _names(self) -> tuple[str, ...]:
         """Return the datasets with one row per particle. Raises SnapshotError unless every file has the same ones."""
         first = self._files[0]
         names = first.names[self._ptype]
-        for other in self._files:
-            if missing := sorted(set(names) ^ set(other.names[self._ptype])):
+        for file in self._files:
+            if missing := sorted(set(names) ^ set(file.names[self._ptype])):
                 raise SnapshotError(
-                    f"Only one of {first.path} and {other.path} holds {self._group}/{missing[0]} with one row per "
+                    f"Only one of {first.path} and {file.path} holds {self._group}/{missing[0]} with one row per "
                     "particle; write the parts in the same form."
                 )
         return names
 
-    def _fill(self, made: Sequence[h5py.Dataset], slices: Iterator[np.ndarray]) -> None:
+    def _fill(self, created: Sequence[h5py.Dataset], slices: Iterator[np.ndarray]) -> None:
         """Write all rows, which arrive in the order of the snapshot, to one dataset after the other."""
         if self._order is not None:
-            slices = self._order.apply(slices, self._folder, made[0].chunks[0] if made[0].chunks else 1)
+            slices = self._order.apply(slices, self._folder, created[0].chunks[0] if created[0].chunks else 1)
         number = start = 0
         for rows in slices:
             while len(rows):
-                free = made[number].shape[0] - start
-                write_bytes(made[number], start, rows[:free])
+                free = created[number].shape[0] - start
+                write_bytes(created[number], start, rows[:free])
                 number, start = (number, start + len(rows)) if len(rows) < free else (number + 1, 0)
                 rows = rows[free:]
 
@@ -387,8 +387,8 @@ def _create_rows(target: h5py.Group, name: str, source: h5py.Dataset, total: int
         plist = source.id.get_create_plist().copy()
         plist.set_chunk(tuple(map(min, source.chunks, shape)))
     plist.set_obj_track_times(False)  # otherwise two runs would write different bytes
-    made = h5py.Dataset(h5py.h5d.create(target.id, name.encode(), kind, space, plist))
-    copy_attributes(source, made)
+    created = h5py.Dataset(h5py.h5d.create(target.id, name.encode(), kind, space, plist))
+    copy_attributes(source, created)
 
 
 def _can_write(source: h5py.Dataset) -> bool:
@@ -396,4 +396,4 @@ def _can_write(source: h5py.Dataset) -> bool:
     check_filters(source)
     plist = source.id.get_create_plist()
     filters = [plist.get_filter(place)[0] for place in range(plist.get_nfilters())]
-    return all(h5py.h5z.get_filter_info(one) & h5py.h5z.FILTER_CONFIG_ENCODE_ENABLED for one in filters)
+    return all(h5py.h5z.get_filter_info(number) & h5py.h5z.FILTER_CONFIG_ENCODE_ENABLED for number in filters)

@@ -114,8 +114,8 @@ def _write_enclosing(file: h5py.File, columns: Mapping[str, Column], header: Sna
         file[_ENCLOSE] = file[f"{_OWN}/max_radius"]
         return
     radius, box = np.asarray(columns["max_radius"].values), np.asarray(header.boxsize, np.float64)
-    apart = np.asarray(columns[CENTRE].values, np.float64) - np.asarray(columns["com_pos"].values, np.float64)
-    shift = np.linalg.norm(apart - box * np.round(apart / box), axis=1)
+    offset = np.asarray(columns[CENTRE].values, np.float64) - np.asarray(columns["com_pos"].values, np.float64)
+    shift = np.linalg.norm(offset - box * np.round(offset / box), axis=1)
     words = f"max_radius plus the distance from {CENTRE} to com_pos; it encloses the group around both"
     column = Column((radius + shift).astype(np.result_type(radius, np.float32)), "length", words)
     write_dataset(file.require_group("BoundSubhalo"), _ENCLOSE.rpartition("/")[2], column, header)

@@ -70,9 +70,9 @@ def _to_arrow(content: CatalogueContent) -> "pyarrow.Table":
 def _made(content: CatalogueContent) -> dict[str, str]:
     """Return how the catalogue was made, as text."""
     info, header = content.info, content.header
-    made = {name: getattr(info, name) for name in ("source", "linking_length", "npart_min", "ptype", "made_with")}
-    made |= {name: getattr(header, name) for name in ("boxsize", "redshift", "omega0", "omega_lambda", "hubble")}
-    return {f"jztree.{name}": str(value) for name, value in made.items() if value is not None}
+    created = {name: getattr(info, name) for name in ("source", "linking_length", "npart_min", "ptype", "made_with")}
+    created |= {name: getattr(header, name) for name in ("boxsize", "redshift", "omega0", "omega_lambda", "hubble")}
+    return {f"jztree.{name}": str(value) for name, value in created.items() if value is not None}
 
 
 def _columns(content: CatalogueContent) -> tuple[dict[str, Column], dict[str, tables.Powers]]:

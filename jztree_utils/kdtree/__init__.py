@@ -8,6 +8,8 @@ Each new number of neighbours compiles again, which takes about a second. Points
 that are compiled: a power of 4, above 4096 a power of 2, and above 65536 an eighth of one.
 """
 
+from __future__ import annotations
+
 import itertools
 import numbers
 import operator
@@ -109,18 +111,18 @@ class KDTree:
         _check_metric(p)
         if not isinstance(distance_upper_bound, numbers.Real):
             raise TypeError(f"distance_upper_bound is {distance_upper_bound!r}; it must be one number.")
-        wanted, single = _which(k)
+        required, single = _which(k)
         x = from_table(x, "x")
         points = self._queries(x)
-        most = min(int(wanted.max(initial=0)), self.n)
-        distance, index = np.full((len(points), len(wanted)), np.inf), np.full((len(points), len(wanted)), self.n)
-        if most and len(points):
-            found, rows = search_by(self._search, p).nearest(points, most)
-            there = wanted <= most
-            distance[:, there], index[:, there] = found[:, wanted[there] - 1], rows[:, wanted[there] - 1]
+        largest = min(int(required.max(initial=0)), self.n)
+        distance, index = np.full((len(points), len(required)), np.inf), np.full((len(points), len(required)), self.n)
+        if largest and len(points):
+            result, rows = search_by(self._search, p).nearest(points, largest)
+            there = required <= largest
+            distance[:, there], index[:, there] = result[:, required[there] - 1], rows[:, required[there] - 1]
         far = ~(distance < distance_upper_bound)
         distance[far], index[far] = np.inf, self.n
-        shape = (*np.shape(x)[:-1], *(() if single else (len(wanted),)))
+        shape = (*np.shape(x)[:-1], *(() if single else (len(required),)))
         distance, index = distance.reshape(shape), index.reshape(shape)
         return (distance, index) if shape else (distance[()], index[()])
 
@@ -166,7 +168,7 @@ class KDTree:
             lists[row] = sorted(index[splits[row] : splits[row + 1]].tolist())
         return lists.reshape(shape) if shape else lists[0]
 
-    def query_ball_tree(self, other: "KDTree", r: float, p: float = 2.0, eps: float = 0) -> list[list[int]]:
+    def query_ball_tree(self, other: KDTree, r: float, p: float = 2.0, eps: float = 0) -> list[list[int]]:
         """Return, for each point of this tree, the sorted rows of ``other`` within ``r``."""
         del eps
         _check_metric(p)
@@ -189,7 +191,7 @@ class KDTree:
 
     def count_neighbors(
         self,
-        other: "KDTree",
+        other: KDTree,
         r: ArrayLike,
         p: float = 2.0,
         weights: ArrayLike | tuple[ArrayLike | None, ArrayLike | None] | None = None,
@@ -216,14 +218,14 @@ class KDTree:
             raise ValueError(f"r has shape {radii.shape}; it must be one distance, or several in one dimension.")
         if not cumulative and np.any(np.diff(radii) < 0):
             raise ValueError("r is not in ascending order; with cumulative=False, distances must ascend.")
-        own, theirs = (None, None) if weights is None else self._both_weights(other, weights)
-        counts = search_by(self._points_of(other), p).count(self.data, radii, own, theirs)
+        own, reference = (None, None) if weights is None else self._both_weights(other, weights)
+        counts = search_by(self._points_of(other), p).count(self.data, radii, own, reference)
         if not cumulative:
             counts = np.diff(counts, prepend=counts.dtype.type(0))
         return counts if np.ndim(r) else counts[0] if weights is not None else int(counts[0])
 
     def sparse_distance_matrix(
-        self, other: "KDTree", max_distance: float, p: float = 2.0, output_type: str = "dok_matrix"
+        self, other: KDTree, max_distance: float, p: float = 2.0, output_type: str = "dok_matrix"
     ) -> Any:
         """Return the distances of the pairs, one point of each tree, within ``max_distance``.
 
@@ -263,31 +265,31 @@ class KDTree:
             raise ValueError(f"x must consist of vectors of length {self.m} but has shape {points.shape}.")
         return points.reshape(-1, self.m)
 
-    def _points_of(self, other: "KDTree") -> PointSearch:
+    def _points_of(self, other: KDTree) -> PointSearch:
         """Return the points of another tree, in the box of this one, like SciPy."""
         if not isinstance(other, KDTree):
             raise TypeError(f"other has type {type(other).__name__}; it must be a jztree_utils.kdtree.KDTree.")
         if other.m != self.m:
             raise ValueError(f"the trees have {self.m} and {other.m} dimensions; both must have the same number.")
-        mine, theirs = (np.zeros(self.m) if tree.boxsize is None else tree.boxsize for tree in (self, other))
-        return other._search if np.array_equal(mine, theirs) else PointSearch(other.data, self.boxsize)
+        mine, reference = (np.zeros(self.m) if tree.boxsize is None else tree.boxsize for tree in (self, other))
+        return other._search if np.array_equal(mine, reference) else PointSearch(other.data, self.boxsize)
 
-    def _both_weights(self, other: "KDTree", weights: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _both_weights(self, other: KDTree, weights: Any) -> tuple[np.ndarray, np.ndarray]:
         if not isinstance(weights, (tuple, list)):
             if other is not self:
                 raise ValueError("Two different trees are used. Specify weights for both in a tuple.")
             weights = weights, weights
-        made = []
-        for one, tree in zip(weights, (self, other), strict=True):
-            check_no_unit(one, "weights")
-            values = np.ones(tree.n) if one is None else np.asarray(one, np.float64)
+        created = []
+        for weight, tree in zip(weights, (self, other), strict=True):
+            check_no_unit(weight, "weights")
+            values = np.ones(tree.n) if weight is None else np.asarray(weight, np.float64)
             if values.shape != (tree.n,):
                 raise ValueError(f"Number of weights differ from the number of data points: {values.shape}, {tree.n}.")
             if not np.isfinite(values).all():
                 raise ValueError("weights must be finite, check for nan or inf values")
             check_size(values, "weights")
-            made.append(values)
-        return made[0], made[1]
+            created.append(values)
+        return created[0], created[1]
 
 
 def _points(values: Any, name: str) -> np.ndarray:
@@ -337,11 +339,11 @@ def _which(k: Any) -> tuple[np.ndarray, bool]:
     if k is None:
         raise ValueError(words)
     if np.ndim(k) > 0:
-        wanted = [_integer(one, words) for one in k]
+        required = [_integer(one, words) for one in k]
     else:
-        wanted = list(range(1, _integer(k, words) + 1))
-        if not wanted:
+        required = list(range(1, _integer(k, words) + 1))
+        if not required:
             raise ValueError("k must be an integer or a sequence of integers from 1 on")
-    if min(wanted, default=1) < 1:
+    if min(required, default=1) < 1:
         raise ValueError("k must be an integer or a sequence of integers from 1 on")
-    return np.asarray(wanted, int), np.ndim(k) == 0 and len(wanted) == 1
+    return np.asarray(required, int), np.ndim(k) == 0 and len(required) == 1

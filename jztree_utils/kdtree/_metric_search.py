@@ -41,16 +41,18 @@ class MetricSearch:
         return self._nearest(self.points, self.search.nearest_others(k)[1], others=True)
 
     def within(
-        self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str
+        self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str, *, nearest_first: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """See `PointSearch.within`."""
-        found, total = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))], 0
+        result, total = [(np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0))], 0
         for pairs in self.blocks(places, radii):
             total += len(pairs[0])
             check_memory(total, bytes_used, advice)
-            found.append(pairs)
-        query, index, distance = (np.concatenate(column) for column in zip(*found, strict=True))
-        return np.searchsorted(query, np.arange(len(places) + 1)), index, distance
+            result.append(pairs)
+        query, index, distance = (np.concatenate(column) for column in zip(*result, strict=True))
+        splits = np.searchsorted(query, np.arange(len(places) + 1))
+        order = np.lexsort((distance, query)) if nearest_first else slice(None)
+        return splits, index[order], distance[order]
 
     def count_each(self, places: np.ndarray, radii: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
         """See `PointSearch.count_each`."""
@@ -72,9 +74,9 @@ class MetricSearch:
         for query, index, distance in self.blocks(places, np.full(len(places), radii.max(initial=-1.0))):
             product = None if of_places is None or weight is None else of_places[query] * weight[index]
             total += np.bincount(np.searchsorted(radii[order], distance), product, minlength=len(radii))
-        found = np.empty_like(total)
-        found[order] = np.cumsum(total)
-        return found
+        result = np.empty_like(total)
+        result[order] = np.cumsum(total)
+        return result
 
     def _nearest(self, places: np.ndarray, euclidean: np.ndarray, others: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return distances and rows of the nearest, from those of the nearest in the Euclidean metric ``(q, k)``."""
@@ -84,11 +86,11 @@ class MetricSearch:
         distance, index = np.empty((q, k)), np.empty((q, k), np.int64)
         for pairs in self.blocks(places, reach):
             keep = pairs[0] != pairs[1] if others else slice(None)
-            query, rows, apart = (column[keep] for column in pairs)
-            order = nearest_first(query, apart, rows)
+            query, rows, offset = (column[keep] for column in pairs)
+            order = nearest_first(query, offset, rows)
             which, starts = np.unique(query, return_index=True)
-            chosen = order[starts[:, None] + np.arange(k)]
-            distance[which], index[which] = apart[chosen], rows[chosen]
+            selected = order[starts[:, None] + np.arange(k)]
+            distance[which], index[which] = offset[selected], rows[selected]
         return distance, index
 
     def blocks(self, places: np.ndarray, radii: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
@@ -109,14 +111,14 @@ class MetricSearch:
         return np.where(radii < 0, radii, radii * factor + slack)
 
     def _distances(self, places: np.ndarray, query: np.ndarray, index: np.ndarray) -> np.ndarray:
-        apart = self._apart(places, query, index)
+        offset = self._apart(places, query, index)
         if np.isinf(self.p):
-            return apart.max(axis=1)
+            return offset.max(axis=1)
         if self.p == 1:
-            return _sum(apart)
+            return _sum(offset)
         # Powers of lengths may overflow or underflow, unlike those of their ratios to the longest.
-        longest = apart.max(axis=1, keepdims=True)
-        ratio = np.divide(apart, longest, out=np.zeros_like(apart), where=longest > 0)
+        longest = offset.max(axis=1, keepdims=True)
+        ratio = np.divide(offset, longest, out=np.zeros_like(offset), where=longest > 0)
         return longest[:, 0] * _sum(ratio**self.p) ** (1 / self.p)
 
     def _apart(self, places: np.ndarray, query: np.ndarray, index: np.ndarray) -> np.ndarray:
@@ -125,8 +127,8 @@ class MetricSearch:
         if box is None:
             return np.abs(places[query] - self.points[index])
         length = np.where(box > 0, box, np.inf)
-        apart = np.abs(_wrapped(places, length)[query] - _wrapped(self.points, length)[index])
-        return np.minimum(apart, np.abs(length - apart))
+        offset = np.abs(_wrapped(places, length)[query] - _wrapped(self.points, length)[index])
+        return np.minimum(offset, np.abs(length - offset))
 
 
 class SquareSearch(MetricSearch):

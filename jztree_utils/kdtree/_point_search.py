@@ -1,5 +1,7 @@
 """Point searches in float64, in any mode of JAX: the common part of `kdtree` and `estimators`."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Iterator
 from typing import Any
@@ -62,7 +64,7 @@ class PointSearch:
             return np.array(distance)[:n], np.asarray(row, np.int64)[:n]
 
     def within(
-        self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str
+        self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str, *, nearest_first: bool = False
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the points within a radius ``(q,)`` of each place, one list per place.
 
@@ -71,10 +73,11 @@ class PointSearch:
             radii: ``(q,)`` float64. A negative radius contains no point.
             bytes_used: Additional bytes that the caller needs per neighbour.
             advice: Remedy for the error message if the lists do not fit into memory.
+            nearest_first: Whether to sort each list by distance.
 
         Returns:
-            The start of each list, ``(q + 1,)`` int64, and rows and distances, list by list. The order within a list is
-            undefined.
+            The start of each list, ``(q + 1,)`` int64, and rows and distances, list by list. The order within a list,
+            or of equal distances with ``nearest_first``, is undefined.
 
         Raises:
             ValueError: If a radius is NaN.
@@ -86,15 +89,15 @@ class PointSearch:
         self._check_lists(places, radii, bytes_used, advice)
         with jax.enable_x64(True):
             query, wide = _padded_queries(places, reach)
-            lists = neighbours_within.jit(self.index(), wide, queries=query)
+            lists = neighbours_within.jit(self.index(), wide, queries=query, nearest_first=nearest_first)
             splits = np.asarray(lists.splits)[: len(places) + 1].astype(np.int64)
             rows, distance = (np.asarray(of)[: splits[-1]] for of in (lists.index, lists.distance))
         rows = rows.astype(np.int64)
         if not none.any():
             return splits, rows, distance.copy()
         counts = np.diff(splits)
-        kept = ~np.repeat(none, counts)
-        return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[kept], distance[kept]
+        retained = ~np.repeat(none, counts)
+        return np.r_[0, np.cumsum(np.where(none, 0, counts))], rows[retained], distance[retained]
 
     def count_each(self, places: np.ndarray, radii: np.ndarray, weight: np.ndarray | None = None) -> np.ndarray:
         """Count the points within a radius ``(q,)`` of each place, ``(q,)`` int64. Raises ValueError if one is NaN.
@@ -137,13 +140,13 @@ class PointSearch:
                 splits = np.asarray(lists.splits)[: last - first + 1]
                 index, distance = (np.asarray(of)[: splits[-1]] for of in (lists.index, lists.distance))
             row = np.repeat(np.arange(first, last), np.diff(splits))
-            kept = ~none[row]
-            yield row[kept], index[kept].astype(np.int64), distance[kept]
+            retained = ~none[row]
+            yield row[retained], index[retained].astype(np.int64), distance[retained]
 
     def _check_lists(self, places: np.ndarray, radii: np.ndarray, bytes_used: int, advice: str) -> None:
         """Raise MemoryError if lists of neighbours do not fit; the count runs only for large numbers of pairs."""
-        each, most = _BYTES_LISTED + bytes_used, len(places) * len(self.points)
-        if most <= _MOST_LISTED and _fits(most * each):
+        each, largest = _BYTES_LISTED + bytes_used, len(places) * len(self.points)
+        if largest <= _MOST_LISTED and _fits(largest * each):
             return
         total = int(self.count_each(places, radii).sum())
         check_memory(total, each, advice)

@@ -9,6 +9,8 @@ The results are exact integers, which do not depend on the number of devices. Qu
 the memory does not depend on their number.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 

@@ -69,30 +69,30 @@ def counted(tracers: Sequence[Tracer], radii: np.ndarray, queries: Any) -> tuple
     """Return counts ``(l, m)`` for each set, also for both at once if there are two; and the number of queries."""
     pos, mesh = get_pos(tracers[0].index.part), tracers[0].mesh
     places = as_queries(queries, pos.shape[-1])
-    devices, most = 1 if mesh is None else mesh.size, max(int(one.k.max()) for one in tracers)
+    devices, largest = 1 if mesh is None else mesh.size, max(int(tracer.k.max()) for tracer in tracers)
     needed = 1 << (-(-places.num // devices) - 1).bit_length()  # a power of two, so that few sizes are compiled
-    columns = len(radii) if most > _MOST_NEIGHBOURS else max(len(radii), most)
+    columns = len(radii) if largest > _MOST_NEIGHBOURS else max(len(radii), largest)
     rows = min(max(_BLOCK_NUMBERS // columns, _FEWEST), _MOST, needed)
     total: list[np.ndarray] = []
     for first in range(0, places.num, rows * devices):
         with np.errstate(over="ignore"):  # the search reports infinite positions
             block = places.block(first, min(first + rows * devices, places.num)).astype(pos.dtype)
         query = _query(block, rows, None if mesh is None else devices)
-        found = _of_block(tracers, radii, query, by_distance=most <= _MOST_NEIGHBOURS)
-        total = [one + more for one, more in zip(total, found, strict=True)] if total else found
+        result = _of_block(tracers, radii, query, by_distance=largest <= _MOST_NEIGHBOURS)
+        total = [one + more for one, more in zip(total, result, strict=True)] if total else result
     return total, places.num
 
 
 def _of_block(tracers: Sequence[Tracer], radii: np.ndarray, query: Pos, by_distance: bool) -> list[np.ndarray]:
-    found = []
+    result = []
     if by_distance:
         bounds = _Bounds.of(radii, query.pos.dtype)
-        distances = [one.distances(query, float(bounds.surely_not[-1])) for one in tracers]
+        distances = [tracer.distances(query, float(bounds.surely_not[-1])) for tracer in tracers]
         sure, query = _sure(distances, bounds, query)
-        found.append(sure)
+        result.append(sure)
     if not by_distance or np.any(np.asarray(_total(query.num)) > 0):
-        found.append(_reached([one.within(query, radii) for one in tracers], [one.k for one in tracers]))
-    return [np.sum([np.asarray(one, np.int64) for one in parts], axis=0) for parts in zip(*found, strict=True)]
+        result.append(_reached([one.within(query, radii) for one in tracers], [one.k for one in tracers]))
+    return [np.sum([np.asarray(part, np.int64) for part in parts], axis=0) for parts in zip(*result, strict=True)]
 
 
 class _Bounds(NamedTuple):
@@ -147,13 +147,13 @@ def _sure(distances: Sequence[jax.Array], bounds: _Bounds, query: Pos) -> tuple[
 def _reached(counts: Sequence[jax.Array], k: Sequence[np.ndarray]) -> list[jax.Array]:
     """Return the counts from the numbers of particles within the radii. Padding has none, so it is not counted."""
     both = zip(counts, k, strict=True)
-    return _sums([count[..., None, :] >= jnp.asarray(least, jnp.int32)[:, None] for count, least in both])
+    return _sums([count[..., None, :] >= jnp.asarray(smallest, jnp.int32)[:, None] for count, smallest in both])
 
 
 def _sums(reached: Sequence[jax.Array]) -> list[jax.Array]:
     """Count the queries ``(..., q, l, m)`` of each set, and if there are two of both at once."""
     flat = [one.reshape(-1, *one.shape[-2:]) for one in reached]
-    found = [jnp.sum(one, axis=0, dtype=jnp.int32) for one in flat]
+    result = [jnp.sum(one, axis=0, dtype=jnp.int32) for one in flat]
     if len(flat) == 2:
-        found.append(jnp.sum(flat[0][:, :, None] & flat[1][:, None], axis=0, dtype=jnp.int32))
-    return found
+        result.append(jnp.sum(flat[0][:, :, None] & flat[1][:, None], axis=0, dtype=jnp.int32))
+    return result

@@ -1,5 +1,7 @@
 """Query points for statistics of neighbours, made block by block."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -81,7 +83,7 @@ def random_queries(num: int, boxsize: ArrayLike, dims: int = 3, seed: int = 0) -
     Raises:
         TypeError, ValueError: If an argument is invalid.
     """
-    return _Random(integer(num, "num"), _lengths(boxsize, dims), integer(seed, "seed", least=0))
+    return _Random(integer(num, "num"), _lengths(boxsize, dims), integer(seed, "seed", smallest=0))
 
 
 def grid_queries(per_side: int, boxsize: ArrayLike, dims: int = 3) -> Queries:
@@ -105,18 +107,18 @@ def as_queries(queries: Any, dims: int) -> Queries:
         queries = _Given(places)
     if queries.num < 1:
         raise ValueError("queries is empty; give at least one.")
-    found = queries.block(0, 1).shape[1]
-    if found != dims:
-        raise ValueError(f"queries have {found} dimensions, but the particles have {dims}; both must have the same.")
+    result = queries.block(0, 1).shape[1]
+    if result != dims:
+        raise ValueError(f"queries have {result} dimensions, but the particles have {dims}; both must have the same.")
     return queries
 
 
-def integer(value: Any, name: str, least: int = 1) -> int:
+def integer(value: Any, name: str, smallest: int = 1) -> int:
     """Return ``value``. Raises TypeError or ValueError unless it is an integer of at least ``least``."""
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
         raise TypeError(f"{name} is {value!r}; it must be an integer.")
-    if value < least:
-        raise ValueError(f"{name} is {value}; it must be at least {least}.")
+    if value < smallest:
+        raise ValueError(f"{name} is {value}; it must be at least {smallest}.")
     return int(value)
 
 

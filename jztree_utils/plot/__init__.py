@@ -15,7 +15,6 @@ from ._groups import particle_mass_of as particle_mass_of
 from ._groups import plot_group_numbers, plot_group_sizes, plot_mass_function
 from ._halo import plot_halo
 from ._neighbours import plot_neighbour_distances
-from ._scaling import plot_scaling, read_measurements
 from ._style import label_logarithmic as label_logarithmic
 from ._style import plain_ticks as plain_ticks
 
@@ -32,8 +31,6 @@ __all__ = [
     "plot_halos",
     "plot_mass_function",
     "plot_neighbour_distances",
-    "plot_scaling",
-    "read_measurements",
     "save_figure",
     "show",
     "with_radii",

@@ -87,7 +87,7 @@ def plot_condensed_tree(
         return figure
 
 
-def _lines_of(tree: Dendrogram, least: int) -> tuple[list[np.ndarray], list[float]]:
+def _lines_of(tree: Dendrogram, smallest: int) -> tuple[list[np.ndarray], list[float]]:
     """Return the lines of clusters with at least ``least`` particles, and their widths."""
     n, length, parent = tree.rows, tree.exact_lengths(), np.asarray(tree.parent)[tree.rows :]
     count, children = np.asarray(tree.count), np.stack([np.asarray(tree.left), np.asarray(tree.right)], axis=1)
@@ -95,10 +95,10 @@ def _lines_of(tree: Dendrogram, least: int) -> tuple[list[np.ndarray], list[floa
     widths: list[float] = []
     place: dict[int, float] = {}  # abscissa of each finished branch, by the number of its last edge
     slots = 0
-    waiting = [(len(length) - 1, False)] if len(length) and count[len(length) - 1] >= least else []
+    waiting = [(len(length) - 1, False)] if len(length) and count[len(length) - 1] >= smallest else []
     while waiting:
         top, is_split = waiting.pop()
-        bottom, large = _branch(top, n, children, count, least)
+        bottom, large = _branch(top, n, children, count, smallest)
         if large and not is_split:
             waiting += [(top, True), *((edge, False) for edge in large)]
             continue
@@ -106,28 +106,28 @@ def _lines_of(tree: Dendrogram, least: int) -> tuple[list[np.ndarray], list[floa
             x = [place.pop(edge) for edge in large]
             place[top] = sum(x) / 2
             lines.append(np.array([[x[0], length[bottom]], [x[1], length[bottom]]]))
-            widths.append(_width(count[bottom], least))
+            widths.append(_width(count[bottom], smallest))
         else:
             place[top], slots = float(slots), slots + 1
         # The last cluster joins no other.
         above = length[parent[top] - n] if parent[top] >= 0 else 1.1 * length[top]
         lines.append(np.array([[place[top], length[bottom]], [place[top], above]]))
-        widths.append(_width(count[top], least))
+        widths.append(_width(count[top], smallest))
     return lines, widths
 
 
-def _branch(top: int, n: int, children: np.ndarray, count: np.ndarray, least: int) -> tuple[int, list[int]]:
+def _branch(top: int, n: int, children: np.ndarray, count: np.ndarray, smallest: int) -> tuple[int, list[int]]:
     """Follow the only large part of a cluster downwards. Return the last edge, and the edges of its two large parts."""
     edge = top
     while True:
-        large = [int(child) - n for child in children[edge] if child >= n and count[child - n] >= least]
+        large = [int(child) - n for child in children[edge] if child >= n and count[child - n] >= smallest]
         if len(large) != 1:
             return edge, large
         edge = large[0]
 
 
-def _width(count: int, least: int) -> float:
-    return 1.0 + float(np.log10(count / least))
+def _width(count: int, smallest: int) -> float:
+    return 1.0 + float(np.log10(count / smallest))
 
 
 @dataclass(frozen=True)

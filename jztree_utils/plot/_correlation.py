@@ -21,7 +21,12 @@ _LABELS = {
 
 
 def plot_correlation(
-    found: Correlation, path: Path | None = None, *, projected: bool = False, length_unit: str = "", title: str = ""
+    correlation: Correlation,
+    path: Path | None = None,
+    *,
+    projected: bool = False,
+    length_unit: str = "",
+    title: str = "",
 ) -> "Figure":
     """Plot a correlation function with the labels of its statistic.
 
@@ -34,9 +39,9 @@ def plot_correlation(
     particles.
 
     Args:
-        found: Result of a function of `jztree_utils.correlation`, or of `jztree_utils.sky.w_theta`.
+        correlation: Result of a function of `jztree_utils.correlation`, or of `jztree_utils.sky.w_theta`.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-        projected: Whether ``found`` is ``wp`` despite its ``statistic``, for a `Correlation` that you constructed.
+        projected: Whether the values are ``wp`` despite ``statistic``, for a `Correlation` that you constructed.
         length_unit: Unit of length in the labels.
         title: Title above the picture.
 
@@ -48,27 +53,27 @@ def plot_correlation(
         ValueError: If the shape of the values does not fit the statistic.
         OutputError: If ``path`` cannot be written.
     """
-    statistic = "wp" if projected else found.statistic
+    statistic = "wp" if projected else correlation.statistic
     dims = 2 if statistic == "multipoles" else 1
-    if found.value.ndim != dims:
+    if correlation.value.ndim != dims:
         raise ValueError(
-            f"found is {statistic} with values of shape {found.value.shape}; they must be "
+            f"correlation is {statistic} with values of shape {correlation.value.shape}; they must be "
             f"{'(b,)' if dims == 1 else '(len(ells), b)'}."
         )
     with drawing(path, (6.4, 4.8)) as figure:
         ax = figure.subplots()
         ax.set(xscale="log", title=title)
         if dims == 2:
-            _draw_multipoles(ax, found, length_unit)
+            _draw_multipoles(ax, correlation, length_unit)
         else:
-            _draw_function(ax, found, statistic, length_unit)
+            _draw_function(ax, correlation, statistic, length_unit)
         label_logarithmic(ax.xaxis)
         return figure
 
 
-def _draw_function(ax: "Axes", found: Correlation, statistic: str, length_unit: str) -> None:
+def _draw_function(ax: "Axes", correlation: Correlation, statistic: str, length_unit: str) -> None:
     """Draw a function of one distance or angle."""
-    r, value, error = found.centre, found.value, _errors(found, statistic)
+    r, value, error = correlation.centre, correlation.value, _errors(correlation, statistic)
     unit = "degrees" if statistic == "w_theta" else length_unit
     name, symbol, variable = _LABELS[statistic]
     positive, negative = value > 0, value < 0
@@ -76,7 +81,7 @@ def _draw_function(ax: "Axes", found: Correlation, statistic: str, length_unit: 
     ax.errorbar(r[positive], value[positive], bars, fmt="o", color=COLOURS[0], markersize=5, linewidth=1.4)
     ax.plot(r[negative], -value[negative], "o", color=COLOURS[0], markersize=5, markerfacecolor="none")
     if statistic in POWER_LAWS and positive.sum() > 1:
-        r0, gamma = power_law(found)
+        r0, gamma = power_law(correlation)
         label = rf"$({variable}\,/\,{r0:.3g}\,\mathrm{{{unit}}})^{{{-gamma:.2f}}}$"
         ax.plot(r, (r / r0) ** -gamma, "--", color=REFERENCE, linewidth=1.4, label=label)
         ax.legend()
@@ -86,25 +91,27 @@ def _draw_function(ax: "Axes", found: Correlation, statistic: str, length_unit: 
         label_logarithmic(ax.yaxis)
 
 
-def _draw_multipoles(ax: "Axes", found: Correlation, length_unit: str) -> None:
+def _draw_multipoles(ax: "Axes", correlation: Correlation, length_unit: str) -> None:
     """Draw multipoles times the square of the distance."""
-    s, error = found.centre, found.error
-    ells = range(0, 2 * len(found.value), 2) if found.ells is None else found.ells
+    s, error = correlation.centre, correlation.error
+    ells = range(0, 2 * len(correlation.value), 2) if correlation.ells is None else correlation.ells
     for row, ell in enumerate(ells):
         bars = None if error is None else s**2 * error[row]
         colour = COLOURS[row % len(COLOURS)]
-        ax.errorbar(s, s**2 * found.value[row], bars, fmt="o-", color=colour, markersize=5, label=rf"$\ell = {ell}$")
+        ax.errorbar(
+            s, s**2 * correlation.value[row], bars, fmt="o-", color=colour, markersize=5, label=rf"$\ell = {ell}$"
+        )
     ax.axhline(0, color=REFERENCE, linewidth=1.0)
     ax.set(xlabel=with_unit("distance $s$", length_unit))
     ax.set(ylabel=with_unit(r"$s^2\,\xi_\ell$", f"({length_unit})$^2$" if length_unit else ""))
     ax.legend()
 
 
-def _errors(found: Correlation, statistic: str) -> np.ndarray | None:
-    if found.error is not None:
-        return found.error
+def _errors(correlation: Correlation, statistic: str) -> np.ndarray | None:
+    if correlation.error is not None:
+        return correlation.error
     if statistic not in POWER_LAWS:
         return None
     # Each pair within a set is counted in both orders.
-    pairs = found.pairs if found.cross else found.pairs / 2
-    return np.abs(1 + found.value) / np.sqrt(np.maximum(pairs, 1))
+    pairs = correlation.pairs if correlation.cross else correlation.pairs / 2
+    return np.abs(1 + correlation.value) / np.sqrt(np.maximum(pairs, 1))

@@ -1,5 +1,7 @@
 """The projected density of particles, with circles around groups."""
 
+from __future__ import annotations
+
 # ruff: noqa: PLC0415 - matplotlib is optional
 import math
 import textwrap
@@ -52,7 +54,7 @@ def plot_density(
     redshift: float | None = None,
     circles: str = "",
     title: str = "",
-) -> "Figure":
+) -> Figure:
     """Plot the projected density of particles, in units of its mean, with circles around the largest groups.
 
     Args:
@@ -117,7 +119,7 @@ def plot_halos(
     redshift: float | None = None,
     circles: str = "",
     title: str = "",
-) -> "Figure":
+) -> Figure:
     """Plot the projected density with circles around the largest groups, and the distribution of group sizes.
 
     Args:
@@ -250,14 +252,14 @@ def view_of(pos: ArrayLike, boxsize: ArrayLike | None, axes: tuple[int, int]) ->
     periodic = lengths > 0
     if not len(points):
         return View(points, axes, np.zeros(2), np.where(periodic, lengths, 1.0), periodic)
-    least, most = points.min(axis=0).astype(np.float64), points.max(axis=0).astype(np.float64)
-    margin = np.maximum(0.02 * (most - least), 1e-6 * np.maximum(np.abs(most), 1e-30))
-    low, high = np.where(periodic, 0.0, least - margin), np.where(periodic, lengths, most + margin)
+    smallest, largest = points.min(axis=0).astype(np.float64), points.max(axis=0).astype(np.float64)
+    margin = np.maximum(0.02 * (largest - smallest), 1e-6 * np.maximum(np.abs(largest), 1e-30))
+    low, high = np.where(periodic, 0.0, smallest - margin), np.where(periodic, lengths, largest + margin)
     return View(points, axes, low, high, periodic)
 
 
 def draw(
-    ax: "Axes",
+    ax: Axes,
     view: View,
     mass: ArrayLike | None,
     bins: int | None,
@@ -304,10 +306,10 @@ def _project(view: View, mass: ArrayLike | None, bins: int) -> np.ndarray:
     return sums / (1.0 if weight is None else weight.mean() or 1.0)
 
 
-def _count(view: View, weight: np.ndarray | None, shape: np.ndarray, chosen: np.ndarray | None = None) -> np.ndarray:
+def _count(view: View, weight: np.ndarray | None, shape: np.ndarray, selected: np.ndarray | None = None) -> np.ndarray:
     """Sum particles or weights in each pixel, over the ``chosen`` rows; None means all rows."""
-    points = view.points if chosen is None else view.points[chosen]
-    weights = weight if weight is None or chosen is None else weight[chosen]
+    points = view.points if selected is None else view.points[selected]
+    weights = weight if weight is None or selected is None else weight[selected]
     sums, size = np.zeros(shape.prod()), view.high - view.low
     for start in range(0, len(points), _BLOCK):
         rows = slice(start, start + _BLOCK)
@@ -318,7 +320,7 @@ def _count(view: View, weight: np.ndarray | None, shape: np.ndarray, chosen: np.
     return sums.reshape(shape)
 
 
-def _draw_density(ax: "Axes", view: View, mass: ArrayLike | None, bins: int) -> None:
+def _draw_density(ax: Axes, view: View, mass: ArrayLike | None, bins: int) -> None:
     from matplotlib.colors import LogNorm
 
     sums = _project(view, mass, bins)
@@ -343,7 +345,7 @@ def _draw_density(ax: "Axes", view: View, mass: ArrayLike | None, bins: int) -> 
     ax.figure.colorbar(ax.images[0], ax=ax, label=label, pad=0.02)
 
 
-def _draw_circles(ax: "Axes", view: View, catalogue: FofCatalogue, number: int) -> None:
+def _draw_circles(ax: Axes, view: View, catalogue: FofCatalogue, number: int) -> None:
     from matplotlib.collections import PatchCollection
     from matplotlib.lines import Line2D
     from matplotlib.patches import Circle

@@ -1,5 +1,7 @@
 """Plots of the distribution of group sizes, and comparisons with halo mass functions."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,7 @@ _IN_BIN = 9  # number of masses per bin for the average of the reference
 
 def plot_group_sizes(
     catalogue: FofCatalogue, path: Path | None = None, *, mass_unit: str = "", title: str = ""
-) -> "Figure":
+) -> Figure:
     """Plot the number of groups that are at least as large as the abscissa, without bins.
 
     Args:
@@ -46,7 +48,7 @@ def plot_group_sizes(
         return figure
 
 
-def draw_sizes(ax: "Axes", groups: FofCatalogue, unit: str, title: str = "") -> None:
+def draw_sizes(ax: Axes, groups: FofCatalogue, unit: str, title: str = "") -> None:
     """Draw `plot_group_sizes` on existing axes, for groups without unused rows."""
     sizes = np.sort(np.asarray(groups.count if groups.mass is None else groups.mass))[::-1]
     label = "group particles" if groups.mass is None else with_unit("group mass", unit)
@@ -59,7 +61,7 @@ def draw_sizes(ax: "Axes", groups: FofCatalogue, unit: str, title: str = "") -> 
 
 def plot_group_numbers(
     b: ArrayLike, groups: ArrayLike, path: Path | None = None, *, npart_min: int | None = None, title: str = ""
-) -> "Figure":
+) -> Figure:
     """Plot the number of groups against the linking length.
 
     Args:
@@ -103,7 +105,7 @@ def plot_mass_function(
     length_unit: str = "",
     mass_unit: str = "",
     title: str = "",
-) -> "Figure":
+) -> Figure:
     """Plot the number of groups per volume and decade of mass, with Poisson errors, and a reference for haloes.
 
     Errors are intervals that hold the expected number with 68 % probability (Gehrels 1986). The lower panel shows
@@ -248,19 +250,19 @@ def _count(mass: np.ndarray, quantum: float | None, volume: float, units: Units)
     quantum = None if quantum is None else quantum * units.mass
     if not len(mass):
         return _Bins(np.empty(0), np.zeros(0, int), volume)
-    least, most = mass.min(), mass.max()
-    steps = 10 ** (_BIN * np.arange(int(np.log10(most / least) / _BIN) + 3))
+    smallest, largest = mass.min(), mass.max()
+    steps = 10 ** (_BIN * np.arange(int(np.log10(largest / smallest) / _BIN) + 3))
     if quantum is None:
-        edges = least * (1 - 1e-6) * steps
+        edges = smallest * (1 - 1e-6) * steps
     else:
         # Between the possible masses, otherwise the number of masses per bin would vary at random.
-        edges = np.unique(np.round(round(least / quantum) * steps) - 0.5) * quantum
+        edges = np.unique(np.round(round(smallest / quantum) * steps) - 0.5) * quantum
     # The last edge is the first above the largest mass.
-    edges = edges[: np.searchsorted(edges, most, side="right") + 1]
+    edges = edges[: np.searchsorted(edges, largest, side="right") + 1]
     return _Bins(edges, np.histogram(mass, edges)[0], volume)
 
 
-def _draw_counts(ax: "Axes", bins: _Bins, colour: str, label: str) -> None:
+def _draw_counts(ax: Axes, bins: _Bins, colour: str, label: str) -> None:
     ax.set(xscale="log", yscale="log")
     filled = bins.counts > 0
     lower, upper = poisson_interval(bins.counts)
@@ -276,8 +278,8 @@ def _draw_counts(ax: "Axes", bins: _Bins, colour: str, label: str) -> None:
 
 
 def _draw_references(
-    upper: "Axes",
-    lower: "Axes",
+    upper: Axes,
+    lower: Axes,
     samples: list[_Bins],
     cosmology: Cosmology,
     redshifts: list[float],

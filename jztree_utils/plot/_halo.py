@@ -1,5 +1,7 @@
 """Plots of one halo with its spheres."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +37,7 @@ def plot_halo(
     mass_unit: str = "",
     redshift: float | None = None,
     title: str = "",
-) -> "Figure":
+) -> Figure:
     """Plot the matter around one halo, and its spheres.
 
     The picture shows a cube around the centre, 1.3 times as wide as the largest sphere, projected along all dimensions
@@ -96,10 +98,10 @@ def _around(pos: np.ndarray, centre: np.ndarray, boxsize: Any, half: float, mass
             f"pos has shape {pos.shape} and the centre {centre.shape}; they must have shapes (n, d) and (d,)."
         )
     lengths = box_lengths(boxsize, len(centre))
-    apart = pos - centre
-    apart -= np.where(lengths > 0, lengths * np.round(apart / np.where(lengths > 0, lengths, 1.0)), 0.0)
-    held = (np.abs(apart) <= half).all(axis=1)
-    return apart[held], mass if mass is None or np.ndim(mass) == 0 else np.asarray(mass)[held]
+    offset = pos - centre
+    offset -= np.where(lengths > 0, lengths * np.round(offset / np.where(lengths > 0, lengths, 1.0)), 0.0)
+    held = (np.abs(offset) <= half).all(axis=1)
+    return offset[held], mass if mass is None or np.ndim(mass) == 0 else np.asarray(mass)[held]
 
 
 def _reference(pos: np.ndarray, boxsize: Any, mass: Any, held: Any, length_unit: str) -> tuple[float, str]:

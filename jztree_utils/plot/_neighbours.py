@@ -1,5 +1,7 @@
 """Plots of the distances to neighbours, compared with random particles."""
 
+from __future__ import annotations
+
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +34,7 @@ def plot_neighbour_distances(
     number_density: float | None = None,
     length_unit: str = "",
     title: str = "",
-) -> "Figure":
+) -> Figure:
     """Plot the distribution of distances to some of the nearest neighbours, and the one for random particles.
 
     Solid lines show the data, dashed lines the expectation for a Poisson process of the same mean density: the number
@@ -60,13 +62,13 @@ def plot_neighbour_distances(
     """
     check_no_units(distances=distances, boxsize=boxsize, number_density=number_density)
     with drawing(path, (6.4, 4.8)) as figure:
-        found = _neighbours(distances, first_is_self)
+        result = _neighbours(distances, first_is_self)
         if number_density is None:
             lengths = box_lengths(boxsize, ndim)
-            number_density = len(found) / lengths.prod() if np.all(lengths > 0) else None
+            number_density = len(result) / lengths.prod() if np.all(lengths > 0) else None
         ax = figure.subplots()
-        for colour, number in zip(COLOURS, _some(found.shape[1]), strict=False):
-            _draw_neighbour(ax, found[:, number - 1], number, ndim, number_density, colour)
+        for colour, number in zip(COLOURS, _some(result.shape[1]), strict=False):
+            _draw_neighbour(ax, result[:, number - 1], number, ndim, number_density, colour)
         _zoom(ax)
         ax.set(xscale="log", yscale="log", title=title)
         ax.set(xlabel=with_unit("distance $r$", length_unit), ylabel="share of particles / d$\\,$ln$\\,r$")
@@ -79,33 +81,33 @@ def plot_neighbour_distances(
 
 def _neighbours(distances: Any, first_is_self: bool) -> np.ndarray:
     """Return ``(n, j)`` distances to others."""
-    found = np.asarray(distances)
-    if found.ndim != 2 or found.shape[1] < 1 + first_is_self or not len(found):
+    result = np.asarray(distances)
+    if result.ndim != 2 or result.shape[1] < 1 + first_is_self or not len(result):
         raise ValueError(
-            f"distances have shape {found.shape}; they must have shape (n, k) with at least one neighbour"
+            f"distances have shape {result.shape}; they must have shape (n, k) with at least one neighbour"
             f"{' in addition to the particle itself' if first_is_self else ''}."
         )
-    others = found[:, int(first_is_self) :]
+    others = result[:, int(first_is_self) :]
     return others[np.isfinite(others[:, -1])]
 
 
 def _some(number: int) -> list[int]:
     """Return the last neighbour, and successive halves of its number."""
-    chosen = [number]
-    while chosen[-1] > 1 and len(chosen) < _MOST_CURVES:
-        chosen.append(chosen[-1] // 2)
-    return chosen[::-1]
+    selected = [number]
+    while selected[-1] > 1 and len(selected) < _MOST_CURVES:
+        selected.append(selected[-1] // 2)
+    return selected[::-1]
 
 
 def _draw_neighbour(
-    ax: "Axes", radius: np.ndarray, number: int, ndim: int, number_density: float | None, colour: str
+    ax: Axes, radius: np.ndarray, number: int, ndim: int, number_density: float | None, colour: str
 ) -> None:
-    apart = radius[radius > 0]  # the logarithm of 0 is undefined
-    if len(apart):
-        place = np.log(apart)
-        most = np.quantile(place, (0.05, 0.95))
+    offset = radius[radius > 0]  # the logarithm of 0 is undefined
+    if len(offset):
+        place = np.log(offset)
+        largest = np.quantile(place, (0.05, 0.95))
         bins = min(2 * len(place) ** (1 / 3), _MOST_BINS)  # as many as the scatter allows
-        width = max(np.ptp(most) / bins, _LEAST_WIDTH)
+        width = max(np.ptp(largest) / bins, _LEAST_WIDTH)
         number_of_bins = int(np.ptp(place) / width) + 1
         start = place.min() - (number_of_bins * width - np.ptp(place)) / 2
         counts, edges = np.histogram(place, number_of_bins, (start, start + number_of_bins * width))
@@ -119,7 +121,7 @@ def _draw_neighbour(
         ax.plot(r[seen], expected[seen], "--", color=colour, linewidth=1.4)
 
 
-def _zoom(ax: "Axes") -> None:
+def _zoom(ax: Axes) -> None:
     """Limit the axes to the region in which curves are above a thousandth of the highest."""
     curves = [np.asarray(line.get_xydata()) for line in ax.lines]
     top = max((curve[:, 1].max() for curve in curves), default=1.0)

@@ -1,5 +1,7 @@
 """Smoothing of particles by Gaussians as wide as the distances to neighbours; and selection of a slab."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 

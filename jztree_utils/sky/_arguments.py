@@ -9,8 +9,9 @@ from jztree.data import check_no_units
 
 from ..correlation import real_numbers
 
-OTHER = ("ra_b", "dec_b")
-_BOTH = "ra_b and dec_b are the coordinates of the other catalogue; give both, or neither."
+QUERIES = ("query_ra", "query_dec")
+SOURCES = ("source_ra", "source_dec")
+_BOTH = "{} and {} are the coordinates of the other catalogue; give both, or neither."
 
 
 def checked_directions(ra: Any, dec: Any, names: tuple[str, str] = ("ra", "dec")) -> tuple[np.ndarray, np.ndarray]:
@@ -31,11 +32,11 @@ def checked_directions(ra: Any, dec: Any, names: tuple[str, str] = ("ra", "dec")
     return ra, dec
 
 
-def checked_others(ra: Any, dec: Any) -> tuple[np.ndarray, np.ndarray] | None:
+def checked_others(ra: Any, dec: Any, names: tuple[str, str]) -> tuple[np.ndarray, np.ndarray] | None:
     """Return the directions of the other catalogue, or None. Raises TypeError or ValueError if they are invalid."""
     if (ra is None) != (dec is None):
-        raise ValueError(_BOTH)
-    return None if ra is None else checked_directions(ra, dec, OTHER)
+        raise ValueError(_BOTH.format(*names))
+    return None if ra is None else checked_directions(ra, dec, names)
 
 
 def in_degrees(values: Any) -> Any:
@@ -53,10 +54,10 @@ def in_degrees(values: Any) -> Any:
 
 def numbers_per_object(values: Any, name: str) -> np.ndarray:
     """Return finite numbers ``(n,)`` as float64. Raises TypeError or ValueError if they are invalid."""
-    found = finite_numbers(values, name)
-    if found.ndim != 1:
-        raise ValueError(f"{name} has shape {found.shape}; it must be (n,), one number per object.")
-    return found
+    result = finite_numbers(values, name)
+    if result.ndim != 1:
+        raise ValueError(f"{name} has shape {result.shape}; it must be (n,), one number per object.")
+    return result
 
 
 def as_columns(**given: Any) -> dict[str, Any]:
@@ -75,9 +76,9 @@ def as_columns(**given: Any) -> dict[str, Any]:
 def finite_numbers(values: Any, name: str) -> np.ndarray:
     """Return plain real numbers of any shape as float64. Raises TypeError or ValueError if they are invalid."""
     check_no_units(**{name: values})
-    found = real_numbers(values, name)
-    _check_each(np.isfinite(found), found, name, "it must be finite; remove such objects")
-    return found
+    result = real_numbers(values, name)
+    _check_each(np.isfinite(result), result, name, "it must be finite; remove such objects")
+    return result
 
 
 def check_declinations(dec: np.ndarray, name: str) -> None:

@@ -5,6 +5,8 @@ at the rounding error. So both poles are single points, RA = 0 equals RA = 360, 
 function uses the arccosine, whose error at small angles is 1e-8.
 """
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -124,17 +126,17 @@ def from_cartesian(pos: ArrayLike) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         TypeError: If positions are not plain real numbers.
         ValueError: If the shape is not ``(n, 3)``, or a position is NaN or infinite.
     """
-    found = finite_numbers(pos, "pos")
-    if found.ndim != 2 or found.shape[1] != 3:
-        raise ValueError(f"pos has shape {found.shape}; it must be (n, 3).")
-    x, y, z = found.T
+    result = finite_numbers(pos, "pos")
+    if result.ndim != 2 or result.shape[1] != 3:
+        raise ValueError(f"pos has shape {result.shape}; it must be (n, 3).")
+    x, y, z = result.T
     across = np.hypot(x, y)
     ra = np.mod(np.degrees(np.arctan2(y, x)), 360)
     ra[(ra >= 360) | (across == 0)] = 0  # a tiny negative angle rounds to 360
     return ra, np.degrees(np.arctan2(z, across)), np.hypot(across, z)
 
 
-def angular_separation(ra: ArrayLike, dec: ArrayLike, ra_b: ArrayLike, dec_b: ArrayLike) -> np.ndarray:
+def angular_separation(ra: ArrayLike, dec: ArrayLike, query_ra: ArrayLike, query_dec: ArrayLike) -> np.ndarray:
     """Return the angles between directions, from 0 to 180 degrees, up to rounding also at both ends.
 
     ``sin^2`` and ``cos^2`` of half the angle are sums of terms that are not negative, and their ratio gives the angle.
@@ -142,7 +144,7 @@ def angular_separation(ra: ArrayLike, dec: ArrayLike, ra_b: ArrayLike, dec_b: Ar
 
     Args:
         ra, dec: Coordinates in degrees, of any shape.
-        ra_b, dec_b: Coordinates of the other directions, of a shape that broadcasts.
+        query_ra, query_dec: Coordinates of the other directions, of a shape that broadcasts.
 
     Returns:
         Angles in degrees, float64, of the joint shape.
@@ -151,18 +153,18 @@ def angular_separation(ra: ArrayLike, dec: ArrayLike, ra_b: ArrayLike, dec_b: Ar
         TypeError: If the coordinates are not plain real numbers.
         ValueError: If a coordinate is invalid.
     """
-    given = {"ra": ra, "dec": dec, "ra_b": ra_b, "dec_b": dec_b}
-    ra, dec, ra_b, dec_b = (finite_numbers(in_degrees(angles), name) for name, angles in given.items())
+    given = {"ra": ra, "dec": dec, "query_ra": query_ra, "query_dec": query_dec}
+    ra, dec, query_ra, query_dec = (finite_numbers(in_degrees(angles), name) for name, angles in given.items())
     check_declinations(dec, "dec")
-    check_declinations(dec_b, "dec_b")
+    check_declinations(query_dec, "query_dec")
     try:
-        np.broadcast_shapes(ra.shape, dec.shape, ra_b.shape, dec_b.shape)
+        np.broadcast_shapes(ra.shape, dec.shape, query_ra.shape, query_dec.shape)
     except ValueError:
         raise ValueError(
-            f"ra, dec, ra_b and dec_b have the shapes {ra.shape}, {dec.shape}, {ra_b.shape} and {dec_b.shape}; they "
-            "must broadcast to one shape."
+            f"ra, dec, query_ra and query_dec have the shapes {ra.shape}, {dec.shape}, {query_ra.shape} and "
+            f"{query_dec.shape}; they must broadcast to one shape."
         ) from None
-    return separations(Directions.of(ra, dec), Directions.of(ra_b, dec_b))
+    return separations(Directions.of(ra, dec), Directions.of(query_ra, query_dec))
 
 
 class Directions(NamedTuple):
@@ -179,12 +181,12 @@ class Directions(NamedTuple):
     across: np.ndarray
 
     @classmethod
-    def of(cls, ra: np.ndarray, dec: np.ndarray) -> "Directions":
+    def of(cls, ra: np.ndarray, dec: np.ndarray) -> Directions:
         """Return these directions, which must be valid."""
         turned = np.fmod(ra, 360)
         return cls(turned - 360 * np.rint(turned / 360), dec, _sine_cosine(dec)[1])
 
-    def rows(self, index: Any) -> "Directions":
+    def rows(self, index: Any) -> Directions:
         """Return the directions at an index, or an array of indices."""
         return Directions(*(column[index] for column in self))
 

@@ -1,5 +1,7 @@
 """Counts of pairs in bins of angle, and the angular correlation function."""
 
+from __future__ import annotations
+
 from dataclasses import replace
 from typing import Any
 
@@ -12,22 +14,22 @@ from jztree.radius import PairCounts, WideSums, pair_counts
 
 from ..correlation import Correlation, bin_edges, totals, xi_from_counts
 from ..kdtree import PointSearch
-from ._arguments import as_columns, checked_angles, checked_directions, checked_others
+from ._arguments import QUERIES, as_columns, checked_angles, checked_directions, checked_others
 from ._coordinates import angle_of_chord, chord_edges, unit_vectors
 
-_RANDOMS = ("randoms_ra", "randoms_dec")
+_RANDOMS = ("random_ra", "random_dec")
 
 
 def angular_pair_counts(
     ra: ArrayLike,
     dec: ArrayLike,
     edges: ArrayLike,
-    ra_b: ArrayLike | None = None,
-    dec_b: ArrayLike | None = None,
-    weight: ArrayLike | None = None,
-    weight_b: ArrayLike | None = None,
-    region: ArrayLike | None = None,
-    region_b: ArrayLike | None = None,
+    query_ra: ArrayLike | None = None,
+    query_dec: ArrayLike | None = None,
+    weights: ArrayLike | None = None,
+    query_weights: ArrayLike | None = None,
+    regions: ArrayLike | None = None,
+    query_regions: ArrayLike | None = None,
     num_regions: int | None = None,
     separations: bool = False,
 ) -> PairCounts:
@@ -42,10 +44,11 @@ def angular_pair_counts(
         ra: ``(n,)`` right ascensions in degrees, any real numbers.
         dec: ``(n,)`` declinations in degrees, from -90 to 90.
         edges: ``(b + 1,)`` ascending angles from 0 to 180 degrees.
-        ra_b, dec_b: ``(m,)``, another catalogue; each pair then has one object of each. None means pairs within the
-            catalogue, each in both orders.
-        weight, weight_b: Weights of the objects of each catalogue, ``(n,)`` and ``(m,)``, or None.
-        region, region_b, num_regions: Jackknife regions, see `region_of` and `jztree.radius.pair_counts`; or None.
+        query_ra, query_dec: ``(m,)``, another catalogue; each pair then has one object of each. None means pairs within
+            the catalogue, each in both orders.
+        weights, query_weights: Weights of the objects of each catalogue, ``(n,)`` and ``(m,)``, or None.
+        regions, query_regions, num_regions: Jackknife regions, see `region_of` and `jztree.radius.pair_counts`; or
+            None.
         separations: Whether to sum the angles of the pairs in each bin also. This lists the pairs, block by block, and
             takes much longer than the counts.
 
@@ -58,22 +61,13 @@ def angular_pair_counts(
         TypeError: If an argument has a wrong type.
         ValueError: If an argument is invalid.
     """
-    pos, directions_b = unit_vectors(*checked_directions(ra, dec)), checked_others(ra_b, dec_b)
+    pos, directions_b = unit_vectors(*checked_directions(ra, dec)), checked_others(query_ra, query_dec, QUERIES)
     pos_b = None if directions_b is None else unit_vectors(*directions_b)
-    columns = as_columns(weight=weight, weight_b=weight_b, region=region, region_b=region_b)
+    columns = as_columns(weights=weights, query_weights=query_weights, regions=regions, query_regions=query_regions)
     angles = _angles(edges)
     chords = chord_edges(angles)
     with jax.enable_x64(True):
-        counts = pair_counts(
-            pos,
-            chords,
-            queries=pos_b,
-            weights=columns["weight"],
-            query_weights=columns["weight_b"],
-            regions=columns["region"],
-            query_regions=columns["region_b"],
-            num_regions=num_regions,
-        )
+        counts = pair_counts(pos, chords, queries=pos_b, num_regions=num_regions, **columns)
         counts = replace(counts, mode="theta", edges=_as_sums(angles), boxsize=None)
         if separations:
             mean = _mean_angles(pos, pos if pos_b is None else pos_b, chords, columns)
@@ -95,14 +89,14 @@ def _mean_angles(pos: np.ndarray, pos_b: np.ndarray, chords: np.ndarray, columns
         chords: ``(b + 1,)`` edges.
         columns: The weights of the sets by name.
     """
-    weight = columns["weight"]
-    weight_b = weight if pos_b is pos else columns["weight_b"]
+    own_weights = columns["weights"]
+    query_weights = own_weights if pos_b is pos else columns["query_weights"]
     sums, numbers = np.zeros(len(chords) - 1), np.zeros(len(chords) - 1)
     for row, row_b, chord in PointSearch(pos_b).blocks(pos, np.full(len(pos), chords[-1])):
         place = np.searchsorted(chords, chord) - 1
         is_held = (place >= 0) & (place < len(sums)) & (chord > 0)
         place, product = place[is_held], np.ones(np.count_nonzero(is_held))
-        for weights, rows in ((weight, row), (weight_b, row_b)):
+        for weights, rows in ((own_weights, row), (query_weights, row_b)):
             product = product if weights is None else product * np.asarray(weights, np.float64)[rows[is_held]]
         sums += np.bincount(place, product * angle_of_chord(chord[is_held]), minlength=len(sums))
         numbers += np.bincount(place, product, minlength=len(sums))
@@ -113,14 +107,14 @@ def w_theta(
     ra: ArrayLike,
     dec: ArrayLike,
     edges: ArrayLike,
-    randoms_ra: ArrayLike,
-    randoms_dec: ArrayLike,
-    weight: ArrayLike | None = None,
-    randoms_weight: ArrayLike | None = None,
-    region: ArrayLike | None = None,
-    randoms_region: ArrayLike | None = None,
+    random_ra: ArrayLike,
+    random_dec: ArrayLike,
+    weights: ArrayLike | None = None,
+    random_weights: ArrayLike | None = None,
+    regions: ArrayLike | None = None,
+    random_regions: ArrayLike | None = None,
     num_regions: int | None = None,
-    separation: bool = False,
+    separations: bool = False,
 ) -> Correlation:
     """Return the angular correlation function ``w(theta)`` by the estimator of Landy & Szalay (1993, ApJ 412, 64).
 
@@ -128,10 +122,10 @@ def w_theta(
         ra: ``(n,)`` right ascensions in degrees, any real numbers.
         dec: ``(n,)`` declinations in degrees, from -90 to 90.
         edges: ``(b + 1,)`` ascending angles from 0 to 180 degrees; see `angular_pair_counts`.
-        randoms_ra, randoms_dec: ``(m,)``, random directions in the same area of the sky.
-        weight, randoms_weight: Weights ``(n,)`` and ``(m,)``, or None.
-        region, randoms_region, num_regions: Regions for a jackknife, see `region_of`; or None.
-        separation: Whether to compute the mean angle of the pairs of data in each bin; see `angular_pair_counts`.
+        random_ra, random_dec: ``(m,)``, random directions in the same area of the sky.
+        weights, random_weights: Weights ``(n,)`` and ``(m,)``, or None.
+        regions, random_regions, num_regions: Regions for a jackknife, see `region_of`; or None.
+        separations: Whether to compute the mean angle of the pairs of data in each bin; see `angular_pair_counts`.
 
     Returns:
         Values ``(b,)``, with the edges in degrees and the numbers of pairs.
@@ -143,17 +137,17 @@ def w_theta(
     Warns:
         RuntimeWarning: If a value is NaN; see `jztree_utils.correlation.Correlation`.
     """
-    data, randoms = checked_directions(ra, dec), checked_directions(randoms_ra, randoms_dec, _RANDOMS)
-    given = as_columns(weight=weight, region=region, randoms_weight=randoms_weight, randoms_region=randoms_region)
-    weight, region, randoms_weight, randoms_region = given.values()
-    own: dict[str, Any] = {"weight": weight, "region": region, "num_regions": num_regions}
-    others: dict[str, Any] = {"weight": randoms_weight, "region": randoms_region, "num_regions": num_regions}
-    cross: dict[str, Any] = {"weight_b": randoms_weight, "region_b": randoms_region}
-    dd = angular_pair_counts(*data, edges, **own, separations=separation)
-    dr = angular_pair_counts(*data, edges, *randoms, **(own | cross))
-    rr = angular_pair_counts(*randoms, edges, **others)
+    data, randoms = checked_directions(ra, dec), checked_directions(random_ra, random_dec, _RANDOMS)
+    columns = as_columns(weights=weights, regions=regions, random_weights=random_weights, random_regions=random_regions)
+    weights, regions, random_weights, random_regions = columns.values()
+    data_options: dict[str, Any] = {"weights": weights, "regions": regions, "num_regions": num_regions}
+    random_options: dict[str, Any] = {"weights": random_weights, "regions": random_regions, "num_regions": num_regions}
+    cross: dict[str, Any] = {"query_weights": random_weights, "query_regions": random_regions}
+    dd = angular_pair_counts(*data, edges, **data_options, separations=separations)
+    dr = angular_pair_counts(*data, edges, *randoms, **(data_options | cross))
+    rr = angular_pair_counts(*randoms, edges, **random_options)
     with jax.enable_x64(True):
-        sets = totals(unit_vectors(*data), **own), totals(unit_vectors(*randoms), **others)
+        sets = totals(unit_vectors(*data), **data_options), totals(unit_vectors(*randoms), **random_options)
     return xi_from_counts(dd, sets[0], _angles(edges), dr=dr, rr=rr, randoms=sets[1])
 
 

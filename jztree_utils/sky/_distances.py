@@ -1,5 +1,7 @@
 """Comoving distances from redshifts and back, with the cosmology of the user."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np
@@ -35,18 +37,18 @@ def redshift_at(distance: ArrayLike, cosmology: object) -> np.ndarray:
         ValueError: If a distance is negative, NaN, infinite or not reached by any redshift, or if the distances of the
             cosmology do not increase.
     """
-    wanted = numbers_per_object(distance, "distance")
-    check_not_negative(wanted, "distance")
-    redshifts, table = _table(wanted.max(initial=0.0), cosmology)
-    cell = np.clip(np.searchsorted(table, wanted) - 1, 0, _STEPS - 1)
+    required = numbers_per_object(distance, "distance")
+    check_not_negative(required, "distance")
+    redshifts, table = _table(required.max(initial=0.0), cosmology)
+    cell = np.clip(np.searchsorted(table, required) - 1, 0, _STEPS - 1)
     slope = np.diff(redshifts)[cell] / np.diff(table)[cell]
-    found = redshifts[cell] + (wanted - table[cell]) * slope
+    result = redshifts[cell] + (required - table[cell]) * slope
     for _ in range(_ROUNDS):
-        step = (wanted - _distances(np.maximum(found, 0), cosmology)) * slope
-        found = np.maximum(found + step, 0)
-        if np.all(np.abs(step) <= 4 * np.finfo(np.float64).eps * found):
+        step = (required - _distances(np.maximum(result, 0), cosmology)) * slope
+        result = np.maximum(result + step, 0)
+        if np.all(np.abs(step) <= 4 * np.finfo(np.float64).eps * result):
             break
-    return found
+    return result
 
 
 def _table(farthest: float, cosmology: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -68,11 +70,11 @@ def _distances(redshift: np.ndarray, cosmology: Any) -> np.ndarray:
     if not callable(function):
         raise TypeError(f"cosmology is {cosmology!r}; it must be a function of redshift or a cosmology of astropy.")
     values = function(redshift)
-    found = finite_numbers(values.to_value("Mpc") if hasattr(values, "to_value") else values, "cosmology(redshift)")
-    if found.shape != redshift.shape:
+    result = finite_numbers(values.to_value("Mpc") if hasattr(values, "to_value") else values, "cosmology(redshift)")
+    if result.shape != redshift.shape:
         raise ValueError(
-            f"cosmology returned distances of shape {found.shape} for redshifts of shape {redshift.shape}; it must "
+            f"cosmology returned distances of shape {result.shape} for redshifts of shape {redshift.shape}; it must "
             "return one distance per redshift."
         )
-    check_not_negative(found, "cosmology(redshift)")
-    return found
+    check_not_negative(result, "cosmology(redshift)")
+    return result

@@ -1,5 +1,7 @@
 """Friends-of-friends groups on the sphere, and in redshift surveys."""
 
+from __future__ import annotations
+
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
@@ -17,10 +19,10 @@ from ._arguments import (
 from ._coordinates import chord_edges, unit_vectors
 
 
-def angular_groups(ra: ArrayLike, dec: ArrayLike, linking_length: ArrayLike) -> np.ndarray:
+def angular_groups(ra: ArrayLike, dec: ArrayLike, rlink: ArrayLike) -> np.ndarray:
     """Label the friends-of-friends groups of objects on the sky.
 
-    Two objects are linked if the distance of their unit vectors in float64 is at most ``2 sin(linking_length / 2)``. A
+    Two objects are linked if the distance of their unit vectors in float64 is at most ``2 sin(rlink / 2)``. A
     group is a set of objects that are linked to each other directly or through others. Groups continue across RA = 0
     and the poles.
 
@@ -30,7 +32,7 @@ def angular_groups(ra: ArrayLike, dec: ArrayLike, linking_length: ArrayLike) -> 
     Args:
         ra: ``(n,)`` right ascensions in degrees, any real numbers.
         dec: ``(n,)`` declinations in degrees, from -90 to 90.
-        linking_length: The linking length in degrees, from 0 to 180, one for all objects or ``(n,)``.
+        rlink: The linking length in degrees, from 0 to 180, one for all objects or ``(n,)``.
 
     Returns:
         ``(n,)`` int32, for each object the first row of its group. Groups of any size have labels, also single objects.
@@ -40,11 +42,9 @@ def angular_groups(ra: ArrayLike, dec: ArrayLike, linking_length: ArrayLike) -> 
         ValueError: If an argument is invalid.
     """
     ra, dec = checked_directions(ra, dec)
-    length = checked_angles(linking_length, "linking_length")
+    length = checked_angles(rlink, "rlink")
     if length.shape not in ((), ra.shape):
-        raise ValueError(
-            f"linking_length has shape {length.shape}; it must be one angle, or {ra.shape}, one per object."
-        )
+        raise ValueError(f"rlink has shape {length.shape}; it must be one angle, or {ra.shape}, one per object.")
     with jax.enable_x64(True):
         part, chord = padded(unit_vectors(ra, dec)), chord_edges(length)
         rlink = np.append(chord, np.zeros(part.pos.shape[0] - len(ra))) if length.ndim else float(chord)

@@ -1,5 +1,7 @@
 """Matches between catalogues: the nearest objects within an angle, or all objects within it."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,7 +10,7 @@ from numpy.typing import ArrayLike
 
 from ..correlation import whole_number
 from ..kdtree import PointSearch, nearest_first
-from ._arguments import OTHER, checked_angles, checked_directions, checked_others
+from ._arguments import SOURCES, checked_angles, checked_directions, checked_others
 from ._coordinates import Directions, inclusive_chord, separations, unit_vectors
 
 _LISTED = 40  # bytes of a pair in the results and during their computation
@@ -41,8 +43,8 @@ class Matches:
 def match(
     ra: ArrayLike,
     dec: ArrayLike,
-    ra_b: ArrayLike | None = None,
-    dec_b: ArrayLike | None = None,
+    source_ra: ArrayLike | None = None,
+    source_dec: ArrayLike | None = None,
     k: int = 1,
     radius: ArrayLike = 180.0,
     fill_value: int = -1,
@@ -52,7 +54,8 @@ def match(
     Args:
         ra: ``(n,)`` right ascensions in degrees, any real numbers.
         dec: ``(n,)`` declinations in degrees, from -90 to 90.
-        ra_b, dec_b: ``(m,)``, the other catalogue. None means the same catalogue; no object then matches itself.
+        source_ra, source_dec: ``(m,)``, the other catalogue. None means the same catalogue; no object then matches
+            itself.
         k: Number of matches, at least 1. It may exceed the number of objects.
         radius: Largest separation in degrees, from 0 to 180, one for all objects or ``(n,)``.
         fill_value: The index of missing matches.
@@ -66,32 +69,32 @@ def match(
         MemoryError: If the matches would not fit into memory. The search does not start then.
     """
     ra, dec = checked_directions(ra, dec)
-    others = checked_others(ra_b, dec_b)
+    sources = checked_others(source_ra, source_dec, SOURCES)
     reach, number, fill = _checked_radius(radius, ra), whole_number(k, "k"), _checked_fill(fill_value)
-    one, other = (ra, dec), (ra, dec) if others is None else others
-    most = min(number, max(len(other[0]) - (others is None), 0))
+    one, other = (ra, dec), (ra, dec) if sources is None else sources
+    largest = min(number, max(len(other[0]) - (sources is None), 0))
     index = np.full((len(ra), number), fill, np.int64)
     separation = np.full(index.shape, np.inf)
-    if most and len(ra):
+    if largest and len(ra):
         search = PointSearch(unit_vectors(*other))
-        rows = search.nearest_others(most)[1] if others is None else search.nearest(unit_vectors(*one), most)[1]
+        rows = search.nearest_others(largest)[1] if sources is None else search.nearest(unit_vectors(*one), largest)[1]
         angle = separations(Directions.of(ra[:, None], dec[:, None]), Directions.of(*other).rows(rows))
         # Rounding of the unit vectors may exchange neighbours at almost equal separations.
         order = np.argsort(angle, axis=1, kind="stable")
         rows, angle = np.take_along_axis(rows, order, 1), np.take_along_axis(angle, order, 1)
         near = angle <= reach[:, None]
-        index[:, :most][near], separation[:, :most][near] = rows[near], angle[near]
+        index[:, :largest][near], separation[:, :largest][near] = rows[near], angle[near]
     return Matches(index=index, separation=separation)
 
 
 def search_around(
-    ra: ArrayLike, dec: ArrayLike, ra_b: ArrayLike, dec_b: ArrayLike, radius: ArrayLike
+    ra: ArrayLike, dec: ArrayLike, source_ra: ArrayLike, source_dec: ArrayLike, radius: ArrayLike
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """List all objects of another catalogue within an angle of each object.
 
     Args:
         ra, dec: ``(n,)``; see `match`.
-        ra_b, dec_b: ``(m,)``, the other catalogue.
+        source_ra, source_dec: ``(m,)``, the other catalogue.
         radius: Largest separation in degrees, from 0 to 180, one for all objects or ``(n,)``.
 
     Returns:
@@ -104,12 +107,12 @@ def search_around(
         MemoryError: If the pairs would not fit into memory. The search does not start then.
     """
     ra, dec = checked_directions(ra, dec)
-    ra_b, dec_b = checked_directions(ra_b, dec_b, OTHER)
+    source_ra, source_dec = checked_directions(source_ra, source_dec, SOURCES)
     reach = _checked_radius(radius, ra)
-    search = PointSearch(unit_vectors(ra_b, dec_b))
+    search = PointSearch(unit_vectors(source_ra, source_dec))
     splits, other, _ = search.within(unit_vectors(ra, dec), inclusive_chord(reach), _LISTED, _ADVICE)
     one = np.repeat(np.arange(len(ra)), np.diff(splits))
-    angle = separations(Directions.of(ra, dec).rows(one), Directions.of(ra_b, dec_b).rows(other))
+    angle = separations(Directions.of(ra, dec).rows(one), Directions.of(source_ra, source_dec).rows(other))
     near = angle <= reach[one]
     one, other, angle = one[near], other[near].astype(np.int64), angle[near]
     order = nearest_first(one, angle, other)
@@ -126,7 +129,7 @@ def _checked_fill(fill_value: Any) -> int:
 
 def _checked_radius(radius: Any, ra: np.ndarray) -> np.ndarray:
     """Return the radius of each object."""
-    found = checked_angles(radius, "radius")
-    if found.shape not in ((), ra.shape):
-        raise ValueError(f"radius has shape {found.shape}; it must be one angle, or {ra.shape}, one per object.")
-    return np.broadcast_to(found, ra.shape)
+    result = checked_angles(radius, "radius")
+    if result.shape not in ((), ra.shape):
+        raise ValueError(f"radius has shape {result.shape}; it must be one angle, or {ra.shape}, one per object.")
+    return np.broadcast_to(result, ra.shape)

@@ -8,6 +8,8 @@ rounds hardly change this. Nor do more than 2,000 objects per region, so that th
 z-order: for 400,000 objects in 10 or 32 regions, this takes a tenth of the time or less.
 """
 
+from __future__ import annotations
+
 import importlib
 from typing import Any
 

@@ -81,9 +81,9 @@ def listed_for_each(pos: Any, radius: Any) -> int:
 
 
 def nearest(pos: Any, radius: Any) -> int:
-    found = nearest_within.jit(pos, radius, 7)
-    assert int((np.asarray(found.index) >= 0).sum()) == int(np.sum(found.count))
-    return int(np.sum(found.count)) - PLACES
+    result = nearest_within.jit(pos, radius, 7)
+    assert int((np.asarray(result.index) >= 0).sum()) == int(np.sum(result.count))
+    return int(np.sum(result.count)) - PLACES
 
 
 def nearest_for_each(pos: Any, radius: Any) -> int:
@@ -212,8 +212,8 @@ def test_subnormal_traced_lengths_are_not_flushed(spacing: float) -> None:
     """XLA flushes them to 0, but kernels do not."""
     skip_if_emulated_and_subnormal(spacing)
     pos = lattice(spacing)
-    least = np.float32(spacing)
-    for length, expected in ((np.nextafter(least, np.float32(0)), 0), (least, PAIRS)):
+    minimum = np.float32(spacing)
+    for length, expected in ((np.nextafter(minimum, np.float32(0)), 0), (minimum, PAIRS)):
         assert int(np.sum(jax.jit(count_within)(pos, length))) - PLACES == expected
         label = jax.jit(lambda pos, length: fof_labels(pos, length)[1])(pos, length)
         assert len(np.unique(label)) == (1 if expected else PLACES)
@@ -252,16 +252,16 @@ def test_sums_of_weights_are_accurate_in_every_unit() -> None:
     random = np.random.default_rng(4)
     pos, weight = random.random((60, 2)).astype(np.float32), random.random(60)
     wide = pos.astype(np.float64)
-    apart = np.sqrt(((wide[:, None] - wide[None]) ** 2).sum(axis=-1))
+    separation = np.sqrt(((wide[:, None] - wide[None]) ** 2).sum(axis=-1))
     for unit in (1.0, 2.0**-40, 2.0**-60):
         own = (weight * unit).astype(np.float32)
-        near = (apart <= 0.3) & (apart > 0)
+        near = (separation <= 0.3) & (separation > 0)
         expected = (near * np.multiply.outer(own.astype(np.float64), own.astype(np.float64))).sum()
-        found = pair_counts(pos, [0, 0.3], weights=own).weight
-        np.testing.assert_allclose(np.asarray(found), [expected], rtol=1e-14)
+        result = pair_counts(pos, [0, 0.3], weights=own).weight
+        np.testing.assert_allclose(np.asarray(result), [expected], rtol=1e-14)
         part = deal(pos, even(60, 3), 20)
-        found = pair_counts.smap(mesh_of(3), jit=True)(part, [0, 0.3], weights=own.reshape(3, 20)).weight
-        np.testing.assert_allclose(np.asarray(found), [expected], rtol=2.0**-44)
+        result = pair_counts.smap(mesh_of(3), jit=True)(part, [0, 0.3], weights=own.reshape(3, 20)).weight
+        np.testing.assert_allclose(np.asarray(result), [expected], rtol=2.0**-44)
 
 
 def test_derivatives_in_tiny_boxes() -> None:
@@ -286,9 +286,9 @@ def test_boxes_between_float32_numbers(power: int, share: float) -> None:
     last = np.float32(np.ldexp(1 - 2.0**-23, power))
     gap = float(np.ldexp(share, power - 25))
     pos, box = np.array([[0], [last]], np.float32), float(last) + gap
-    for part, found in ((0.5, 1), (0.99, 1), (1.01, 2)):
-        assert count_within(pos, part * gap, boxsize=box).tolist() == [found] * 2
-        assert (np.asarray(knn(pos, 2, box, max_radius=part * gap)[1]) >= 0).sum() == 2 * found
+    for part, result in ((0.5, 1), (0.99, 1), (1.01, 2)):
+        assert count_within(pos, part * gap, boxsize=box).tolist() == [result] * 2
+        assert (np.asarray(knn(pos, 2, box, max_radius=part * gap)[1]) >= 0).sum() == 2 * result
 
 
 def test_max_radius_for_wrapped_positions_that_lose_precision() -> None:

@@ -26,9 +26,9 @@ def test_float32_set_far_from_the_origin(offset: float, spread: float, dtype: An
     """Scaled by its own width alone, the set would overflow."""
     pos = line(offset, spread, dtype)
     radius, index = knn(pos, 4)
-    apart = np.abs(pos[:, None, 1].astype(np.float64) - pos[:, 1])
-    np.testing.assert_allclose(radius, np.sort(apart, axis=1)[:, :4], rtol=1e-6)
-    np.testing.assert_allclose(np.take_along_axis(apart, np.asarray(index), axis=1), radius, rtol=1e-6)
+    separation = np.abs(pos[:, None, 1].astype(np.float64) - pos[:, 1])
+    np.testing.assert_allclose(radius, np.sort(separation, axis=1)[:, :4], rtol=1e-6)
+    np.testing.assert_allclose(np.take_along_axis(separation, np.asarray(index), axis=1), radius, rtol=1e-6)
     for rlink in (0.3 * spread, 0.01 * spread):
         gaps = np.diff(np.sort(pos[:, 1].astype(np.float64)))
         assert len(set(np.asarray(fof_labels(pos, rlink)[1]))) == 1 + np.sum(gaps > rlink)
@@ -37,8 +37,8 @@ def test_float32_set_far_from_the_origin(offset: float, spread: float, dtype: An
 def test_float64_set_far_from_the_origin(x64: None) -> None:
     pos = line(1e140, 1e-60, np.float64)
     radius, _ = knn(pos, 4)
-    apart = np.sort(np.abs(pos[:, None, 1] - pos[:, 1]), axis=1)[:, :4]
-    np.testing.assert_allclose(radius, apart, rtol=1e-12)
+    separation = np.sort(np.abs(pos[:, None, 1] - pos[:, 1]), axis=1)[:, :4]
+    np.testing.assert_allclose(radius, separation, rtol=1e-12)
 
 
 def test_queries_far_from_the_sources() -> None:
@@ -56,9 +56,9 @@ def test_positions_many_periods_away_are_wrapped(far: float, box: list[float], d
     length = np.array(box)
     pos = (oracles.uniform(300, 3, np.float64) * np.where(length > 0, far, 1)).astype(dtype)
     inside = np.where(length > 0, np.fmod(pos.astype(np.float64), np.where(length > 0, length, 1)), pos)
-    apart = inside[:, None] - inside
-    apart -= length * np.round(apart / np.where(length > 0, length, 1))
-    exact = np.sqrt(np.sum(apart**2, axis=-1))
+    separation = inside[:, None] - inside
+    separation -= length * np.round(separation / np.where(length > 0, length, 1))
+    exact = np.sqrt(np.sum(separation**2, axis=-1))
     radius, _ = knn(pos, 3, boxsize=box)
     # Wrapped positions have the precision of the box.
     np.testing.assert_allclose(radius, np.sort(exact, axis=1)[:, :3], rtol=1e-5, atol=4 * np.finfo(dtype).eps)
@@ -67,26 +67,26 @@ def test_positions_many_periods_away_are_wrapped(far: float, box: list[float], d
     np.testing.assert_array_equal(oracles.smallest_members(label), expected)
 
 
-@pytest.mark.parametrize("apart", [2.0**-1022, 2.0**-1000, 2.0**-800])
+@pytest.mark.parametrize("separation", [2.0**-1022, 2.0**-1000, 2.0**-800])
 @pytest.mark.parametrize("box", [0.0, 2.0**130], ids=["open", "periodic"])
-def test_pairs_with_squares_negligible_relative_to_the_set(apart: float, box: float, x64: None) -> None:
+def test_pairs_with_squares_negligible_relative_to_the_set(separation: float, box: float, x64: None) -> None:
     """Whether two particles are within a radius depends on these two alone, not on other particles."""
     far = 2.0**123
-    pos = np.array([[far, 0.0], [far, apart], [far, 3 * apart], [0.0, apart]])
+    pos = np.array([[far, 0.0], [far, separation], [far, 3 * separation], [0.0, separation]])
     for radius, linked, near in (
         (0.0, [0, 1, 2, 3], [1, 1, 1, 1]),
-        (np.nextafter(apart, 0), [0, 1, 2, 3], [1, 1, 1, 1]),
-        (apart, [0, 0, 2, 3], [2, 2, 1, 1]),
-        (2 * apart, [0, 0, 0, 3], [2, 3, 2, 1]),
-        (3 * apart, [0, 0, 0, 3], [3, 3, 3, 1]),
+        (np.nextafter(separation, 0), [0, 1, 2, 3], [1, 1, 1, 1]),
+        (separation, [0, 0, 2, 3], [2, 2, 1, 1]),
+        (2 * separation, [0, 0, 0, 3], [2, 3, 2, 1]),
+        (3 * separation, [0, 0, 0, 3], [3, 3, 3, 1]),
     ):
         np.testing.assert_array_equal(fof_labels(pos, radius, box, output_order="input")[1], linked)
         np.testing.assert_array_equal(count_within(pos, radius, boxsize=box), near)
         np.testing.assert_array_equal(np.diff(neighbours_within(pos, radius, boxsize=box).splits), near)
         pairs = pairs_within(pos, radius, boxsize=box, full=True)
         np.testing.assert_array_equal(np.bincount(np.asarray(pairs.i)[: int(pairs.num)], minlength=4) + 1, near)
-        _, found = knn(pos, 4, boxsize=box, max_radius=radius)
-        np.testing.assert_array_equal(np.sum(np.asarray(found) >= 0, axis=1), near)
+        _, result = knn(pos, 4, boxsize=box, max_radius=radius)
+        np.testing.assert_array_equal(np.sum(np.asarray(result) >= 0, axis=1), near)
         if radius > 0:
             counts = pair_counts(pos, [0.0, radius], boxsize=box)
             np.testing.assert_array_equal(np.asarray(counts.count), [sum(near) - 4])
@@ -112,5 +112,5 @@ def test_lines_of_sight_for_pairs_with_negligible_squares(
         for low, high, number in edges:
             for low_b, high_b, number_b in edges:
                 ends, ends_b = np.multiply((low, high), one * unit), np.multiply((low_b, high_b), other)
-                found = pair_counts(pos, ends, mode=mode, edges_b=ends_b, los=los)
-                assert np.sum(found.count) == min(number, number_b), (mode, low, low_b)
+                result = pair_counts(pos, ends, mode=mode, edges_b=ends_b, los=los)
+                assert np.sum(result.count) == min(number, number_b), (mode, low, low_b)

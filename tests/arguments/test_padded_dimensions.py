@@ -27,8 +27,8 @@ def box_of(box: Any, dims: int) -> tuple[Any, Any]:
     return (None, None) if box is None else (box[:dims], box[:dims] + [0.0] * (8 - dims))
 
 
-def assert_same(found: Any, expected: Any) -> None:
-    jax.tree.map(np.testing.assert_array_equal, found, expected)
+def assert_same(result: Any, expected: Any) -> None:
+    jax.tree.map(np.testing.assert_array_equal, result, expected)
 
 
 @pytest.mark.parametrize("box", BOXES, ids=["open", "mixed"])
@@ -37,19 +37,21 @@ def test_searches_are_bitwise_equal_with_padded_dimensions(box: Any, dtype: Any)
         pos, query = oracles.uniform(160, dims, dtype) * 2 - dtype(0.5), oracles.uniform(30, dims, dtype, seed=2)
         (own, whole), radius = box_of(box, dims), 0.3 * dims**0.5
         assert_same(jz.knn.knn.jit(pos, 5, own), jz.knn.knn.jit(padded(pos), 5, whole))
-        found = jz.knn.knn.jit(pos, 40, own, part_query=query, max_radius=radius)
-        assert_same(found, jz.knn.knn.jit(padded(pos), 40, whole, part_query=padded(query), max_radius=radius))
+        result = jz.knn.knn.jit(pos, 40, own, part_query=query, max_radius=radius)
+        assert_same(result, jz.knn.knn.jit(padded(pos), 40, whole, part_query=padded(query), max_radius=radius))
         assert_same(count_within.jit(pos, radius, boxsize=own), count_within.jit(padded(pos), radius, boxsize=whole))
-        found, expected = (
+        result, expected = (
             neighbours_within.jit(one, radius, boxsize=box) for one, box in ((pos, own), (padded(pos), whole))
         )
-        assert_same(found.splits, expected.splits)
-        np.testing.assert_array_equal(np.sort(found.distance), np.sort(expected.distance))
-        found, expected = (jz.fof.fof_labels.jit(*one)[1] for one in ((pos, radius, own), (padded(pos), radius, whole)))
-        assert_same(found, expected)
+        assert_same(result.splits, expected.splits)
+        np.testing.assert_array_equal(np.sort(result.distance), np.sort(expected.distance))
+        result, expected = (
+            jz.fof.fof_labels.jit(*one)[1] for one in ((pos, radius, own), (padded(pos), radius, whole))
+        )
+        assert_same(result, expected)
         edges = np.linspace(0, radius, 5)
-        found, expected = (pair_counts.jit(one, edges, boxsize=box) for one, box in ((pos, own), (padded(pos), whole)))
-        assert_same(found.count, expected.count)
+        result, expected = (pair_counts.jit(one, edges, boxsize=box) for one, box in ((pos, own), (padded(pos), whole)))
+        assert_same(result.count, expected.count)
 
 
 @pytest.mark.parametrize("box", BOXES, ids=["open", "mixed"])
@@ -57,21 +59,21 @@ def test_vectors_and_shifts_of_pairs_drop_padded_dimensions(box: Any, dtype: Any
     for dims in PADDED:
         pos = oracles.uniform(40, dims, dtype) * 2 - dtype(0.5)
         own, whole = box_of(box, dims)
-        found, expected = (pairs_within.jit(one, 0.9, boxsize=box) for one, box in ((pos, own), (padded(pos), whole)))
-        count = int(found.num)
+        result, expected = (pairs_within.jit(one, 0.9, boxsize=box) for one, box in ((pos, own), (padded(pos), whole)))
+        count = int(result.num)
         assert count == int(expected.num) > 0
         rows, places = (
             {(int(i), int(j), *map(int, shift[:dims])): place for place, (i, j, shift) in enumerate(edges)}
             for edges in (
                 zip(*(np.asarray(x)[:count] for x in (one.i, one.j, one.shift)), strict=True)
-                for one in (found, expected)
+                for one in (result, expected)
             )
         )
         assert rows.keys() == places.keys()
         order = [places[key] for key in rows]
-        assert found.vector.shape[1] == dims
-        np.testing.assert_array_equal(np.asarray(found.vector)[:count], np.asarray(expected.vector)[order, :dims])
-        np.testing.assert_array_equal(np.asarray(found.distance)[:count], np.asarray(expected.distance)[order])
+        assert result.vector.shape[1] == dims
+        np.testing.assert_array_equal(np.asarray(result.vector)[:count], np.asarray(expected.vector)[order, :dims])
+        np.testing.assert_array_equal(np.asarray(result.distance)[:count], np.asarray(expected.distance)[order])
 
 
 @pytest.mark.parametrize("box", BOXES, ids=["open", "mixed"])
@@ -108,5 +110,5 @@ def assert_slope(loss: Any, pos: np.ndarray, random: np.random.Generator) -> Non
 @pytest.mark.long
 def test_devices_find_the_same_neighbours() -> None:
     pos = oracles.uniform(240, 6)
-    found = jz.knn.knn.smap(mesh_of(3), jit=True)(deal(pos, even(240, 3)), 5)[0]
-    np.testing.assert_array_equal(joined(np.asarray(found), even(240, 3)), jz.knn.knn.jit(pos, 5)[0])
+    result = jz.knn.knn.smap(mesh_of(3), jit=True)(deal(pos, even(240, 3)), 5)[0]
+    np.testing.assert_array_equal(joined(np.asarray(result), even(240, 3)), jz.knn.knn.jit(pos, 5)[0])

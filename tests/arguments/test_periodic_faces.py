@@ -40,14 +40,14 @@ def exact_distances(query: np.ndarray, pos: np.ndarray, box: Any) -> np.ndarray:
     return np.sqrt((difference**2).sum(axis=-1))
 
 
-def assert_rounded_once(found: np.ndarray, exact: np.ndarray) -> None:
+def assert_rounded_once(result: np.ndarray, exact: np.ndarray) -> None:
     """Assert that float32 distances are right to half of the last digit; float64 distances are computed in float64."""
-    ulps = 0.5001 if found.dtype == np.float32 else 3
-    assert (np.abs(found - exact) <= ulps * np.spacing(found)).all()
+    ulps = 0.5001 if result.dtype == np.float32 else 3
+    assert (np.abs(result - exact) <= ulps * np.spacing(result)).all()
 
 
-def assert_exact(found: Any, query: np.ndarray, pos: np.ndarray, box: Any) -> None:
-    rad, idx = map(np.asarray, found)
+def assert_exact(result: Any, query: np.ndarray, pos: np.ndarray, box: Any) -> None:
+    rad, idx = map(np.asarray, result)
     every = exact_distances(query, pos, box)
     nearest = np.sort(every, axis=1)[:, : rad.shape[1]]
     ordered = np.sort(idx, axis=1)
@@ -110,8 +110,8 @@ def test_images_of_one_position_are_at_distance_0(dtype: Any) -> None:
     place = np.array([[-0.25, -(2.0**-20), 0.375]])
     pos = np.concatenate([place + shift for shift in ([0, 0, 0], [1, 0, 0], [2, 1, -3])]).astype(dtype)
     rad, idx = jz.knn.knn(pos, 3, 1.0)
-    apart = np.where(dtype == np.float32, 2.0**-23, 0.0)  # float32 does not have all digits of the third
-    assert np.asarray(rad).max() <= apart
+    separation = np.where(dtype == np.float32, 2.0**-23, 0.0)  # float32 does not have all digits of the third
+    assert np.asarray(rad).max() <= separation
     np.testing.assert_array_equal(np.sort(idx, axis=1), np.broadcast_to(np.arange(3), (3, 3)))
 
 
@@ -138,11 +138,11 @@ def test_densities_equal_those_in_open_space(width: float, dtype: Any) -> None:
     velocity = pos * dtype(1 / width)
     sums = [jz.radius.kernel_sums.jit(pos, width, boxsize=box) for box in (1.0, None)]
     np.testing.assert_allclose(*sums, rtol=1e-5)
-    found, expected = (
+    result, expected = (
         np.asarray(jz.radius.sph_derivative.jit(part, 2 * width, velocity, derivative="divergence", boxsize=box))
         for box in (1.0, None)
     )
-    oracles.assert_near(found, expected, 1e-4 if dtype == np.float32 else 1e-8)
+    oracles.assert_near(result, expected, 1e-4 if dtype == np.float32 else 1e-8)
 
 
 @pytest.mark.parametrize("width", [1e-6, 1e-2])
@@ -150,8 +150,8 @@ def test_devices_agree_on_a_clump_around_a_corner(width: float) -> None:
     mesh, pos = mesh_of(3), clump(width, 1.0, np.float32, 600)
     counts = even(len(pos), 3)
     rad, idx = map(np.asarray, jz.knn.knn.jit(pos, 6, 1.0))
-    found, rows = jz.knn.knn.smap(mesh, jit=True)(deal(pos, counts), 6, 1.0, result="rad_globalidx")
-    np.testing.assert_array_equal(joined(found, counts), rad)
+    result, rows = jz.knn.knn.smap(mesh, jit=True)(deal(pos, counts), 6, 1.0, result="rad_globalidx")
+    np.testing.assert_array_equal(joined(result, counts), rad)
     np.testing.assert_array_equal(joined(rows, counts), idx)
 
 
@@ -193,8 +193,8 @@ def test_friends_at_the_radius_including_their_distance_are_linked() -> None:
 def test_radius_including_keeps_kind_and_shape(x64: None) -> None:
     assert type(jz.radius.radius_including(np.float32(1))) is np.float32
     assert jz.radius.radius_including(np.ones((2, 3))).shape == (2, 3)
-    found = jax.jit(jz.radius.radius_including)(jnp.array([0.0, 1.0, np.inf], np.float32))
-    np.testing.assert_array_equal(found, np.nextafter(np.array([0, 1, np.inf], np.float32), np.float32(np.inf)))
+    result = jax.jit(jz.radius.radius_including)(jnp.array([0.0, 1.0, np.inf], np.float32))
+    np.testing.assert_array_equal(result, np.nextafter(np.array([0, 1, np.inf], np.float32), np.float32(np.inf)))
     with pytest.raises(TypeError, match="float32 or float64, not int"):
         jz.radius.radius_including(np.arange(3))
 

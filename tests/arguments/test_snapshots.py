@@ -137,8 +137,8 @@ def test_partition_over_four_devices(shared_data: Path, name: str) -> None:
     pos, reference = load(shared_data, name)
     part = data.ParticleData(pos=jnp.asarray(pos), id=jnp.arange(len(pos)))
     find = distr_fof_labels.smap(mesh_of(4), jit=True)
-    dealt = data.expand_particles(part, 4)
-    partz, label = find(dealt, reference["rlink"], reference["boxsize"], linearize_labels=True)
+    stacked = data.expand_particles(part, 4)
+    partz, label = find(stacked, reference["rlink"], reference["boxsize"], linearize_labels=True)
     counts = np.asarray(partz.num)
     ids, label = joined(partz.id, counts), joined(label, counts)
     smallest = np.full(len(pos), len(pos))
@@ -151,8 +151,10 @@ def test_partition_over_four_devices(shared_data: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["48", pytest.param("64", marks=pytest.mark.slow)])
 def test_catalogue_over_four_devices(shared_data: Path, name: str) -> None:
     pos, reference = load(shared_data, name)
-    dealt = data.expand_particles(data.Pos(pos=jnp.asarray(pos)), 4)
-    grouped, stacked = fof_and_catalogue.smap(mesh_of(4), jit=True)(dealt, reference["rlink"], reference["boxsize"])
+    per_device = data.expand_particles(data.Pos(pos=jnp.asarray(pos)), 4)
+    grouped, stacked = fof_and_catalogue.smap(mesh_of(4), jit=True)(
+        per_device, reference["rlink"], reference["boxsize"]
+    )
     cata = data.sort_catalogue(data.squeeze_catalogue(stacked, offset_mode="global", nparts=grouped.num))
     assert cata.ngroups == reference["n_groups_ge20"]
     assert cata.count.sum() == reference["particles_in_groups_ge20"]
@@ -162,9 +164,9 @@ def test_catalogue_over_four_devices(shared_data: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["48", pytest.param("128", marks=pytest.mark.slow)])
 def test_neighbour_sums_over_four_devices(shared_data: Path, name: str) -> None:
     pos, reference = load(shared_data, name)
-    dealt = data.expand_particles(data.Pos(pos=jnp.asarray(pos)), 4)
-    rad, idx = knn.smap(mesh_of(4), jit=True)(dealt, 8, boxsize=reference["boxsize"])
-    counts = np.asarray(dealt.num)
+    stacked = data.expand_particles(data.Pos(pos=jnp.asarray(pos)), 4)
+    rad, idx = knn.smap(mesh_of(4), jit=True)(stacked, 8, boxsize=reference["boxsize"])
+    counts = np.asarray(stacked.num)
     assert_neighbour_sums(joined(rad, counts), joined(idx, counts), reference, 1e-8)
     one_rad, one_idx = knn.jit(jnp.asarray(pos), 8, boxsize=reference["boxsize"])
     np.testing.assert_array_equal(joined(rad, counts), one_rad)

@@ -94,10 +94,10 @@ def check_catalogue(part: data.ParticleData, ids: np.ndarray, cata: Any) -> None
         rows = ids[cata.offset[group] : cata.offset[group] + cata.count[group]]
         assert set(rows) == set(range(rows[0] // MEMBERS * MEMBERS, (rows[0] // MEMBERS + 1) * MEMBERS))
         for name, expected in by_definition(part, rows).items():
-            found = np.asarray(getattr(cata, name)[group]).astype(np.longdouble)
+            result = np.asarray(getattr(cata, name)[group]).astype(np.longdouble)
             scale = np.abs(expected).max()
             # The oracle measures positions from the origin, and not from the group's first particle.
-            assert np.abs(found - expected).max() <= max(8 * eps, 1e-13) * scale, name
+            assert np.abs(result - expected).max() <= max(8 * eps, 1e-13) * scale, name
         lengths = np.asarray(axes.lengths[group]).astype(np.longdouble)
         size = np.longdouble(cata.com_inertia_radius[group])
         assert abs((lengths**2).sum() / size**2 - 1) < 100 * eps
@@ -130,8 +130,8 @@ def test_catalogue_in_any_unit(
         if ndev == 1:
             grouped, cata = fof_and_catalogue.jit(part, RLINK * length, cfg=CFG)
             return np.asarray(grouped.id), data.squeeze_catalogue(cata)
-        dealt = data.expand_particles(part, ndev)
-        grouped, cata = fof_and_catalogue.smap(mesh_of(ndev), jit=True)(dealt, RLINK * length, cfg=CFG)
+        stacked = data.expand_particles(part, ndev)
+        grouped, cata = fof_and_catalogue.smap(mesh_of(ndev), jit=True)(stacked, RLINK * length, cfg=CFG)
         ids = data.flatten_particles(grouped).id
         return np.asarray(ids), data.squeeze_catalogue(cata, offset_mode="global", nparts=grouped.num)
 
@@ -270,17 +270,19 @@ def test_neighbours_and_links_in_any_unit_of_length(ndev: int, length: float) ->
         rad, idx = knn.jit(pos, k=5)
         label = fof_labels.jit(pos, rlink, output_order="input")[1]
     else:
-        dealt = data.expand_particles(data.ParticleData(pos=pos, id=np.arange(240, dtype=np.int32)), ndev)
+        stacked = data.expand_particles(data.ParticleData(pos=pos, id=np.arange(240, dtype=np.int32)), ndev)
         mesh = mesh_of(ndev)
-        rad, idx = (np.asarray(x).reshape(-1, 5) for x in knn.smap(mesh, jit=True)(dealt, k=5))
-        partz, label = fof_labels.smap(mesh, jit=True)(dealt, rlink)
+        rad, idx = (np.asarray(x).reshape(-1, 5) for x in knn.smap(mesh, jit=True)(stacked, k=5))
+        partz, label = fof_labels.smap(mesh, jit=True)(stacked, rlink)
         order = np.asarray(data.flatten_particles(partz).id)
         label = oracles.smallest_members(np.asarray(label).reshape(-1)[np.argsort(order)])
-    apart = np.sqrt(((wide[:, None] - wide[None]) ** 2).sum(axis=-1))
-    expected = np.sort(apart, axis=1)[:, :5]
+    separation = np.sqrt(((wide[:, None] - wide[None]) ** 2).sum(axis=-1))
+    expected = np.sort(separation, axis=1)[:, :5]
     spacing = float(np.float32(1e-45)) / length
     np.testing.assert_allclose(np.asarray(rad, np.float64) / length, expected, rtol=1e-6, atol=spacing)
-    np.testing.assert_allclose(np.take_along_axis(apart, np.asarray(idx), axis=1), expected, rtol=1e-6, atol=spacing)
+    np.testing.assert_allclose(
+        np.take_along_axis(separation, np.asarray(idx), axis=1), expected, rtol=1e-6, atol=spacing
+    )
     linked = oracles.components(pos.astype(np.float64) / length, rlink / length)
     np.testing.assert_array_equal(oracles.smallest_members(np.asarray(label)), oracles.smallest_members(linked))
 
@@ -296,9 +298,9 @@ def test_distances_that_are_tiny_compared_with_the_extent(count: int, separate: 
     query = pos[::2] if separate else None
     rad, idx = knn.jit(pos, count + 1, part_query=query)
     wide = pos.astype(np.float64)
-    apart = np.abs((wide if query is None else wide[::2]) - wide.T)
-    np.testing.assert_array_equal(rad, np.sort(apart, axis=1).astype(np.float32))
-    np.testing.assert_array_equal(np.take_along_axis(apart, np.asarray(idx), axis=1), np.sort(apart, axis=1))
+    separation = np.abs((wide if query is None else wide[::2]) - wide.T)
+    np.testing.assert_array_equal(rad, np.sort(separation, axis=1).astype(np.float32))
+    np.testing.assert_array_equal(np.take_along_axis(separation, np.asarray(idx), axis=1), np.sort(separation, axis=1))
     for rlink in (0.0, 1e-44, 1.5e-42):
         label = fof_labels.jit(pos, rlink, output_order="input")[1]
         np.testing.assert_array_equal(label, oracles.smallest_members(oracles.components(wide, rlink)))
@@ -327,14 +329,14 @@ def test_radii_that_xla_flushes_to_zero_give_finite_densities() -> None:
 def test_densities_in_any_unit(length: float, mass: float, dtype: Any) -> None:
     part = clumps(length, mass, 1.0, dtype)
     pos, masses = part.pos.astype(np.longdouble), part.mass.astype(np.longdouble)
-    apart = np.sqrt(((pos[:, None] - pos[None]) ** 2).sum(axis=-1))
-    order = np.argsort(apart, axis=1)[:, :8]
-    radius = np.take_along_axis(apart, order, axis=1)[:, -1]
+    separation = np.sqrt(((pos[:, None] - pos[None]) ** 2).sum(axis=-1))
+    order = np.argsort(separation, axis=1)[:, :8]
+    radius = np.take_along_axis(separation, order, axis=1)[:, -1]
     expected = masses[order[:, 1:-1]].sum(axis=1) / (4 * np.longdouble(math.pi) / 3 * radius**3)
     kept = np.finfo(dtype)
     if ((expected >= kept.tiny) & (expected <= kept.max)).all():
-        found = np.asarray(knn_density.jit(part, 8)).astype(np.longdouble)
-        assert np.abs(found / expected - 1).max() < 40 * kept.eps
+        result = np.asarray(knn_density.jit(part, 8)).astype(np.longdouble)
+        assert np.abs(result / expected - 1).max() < 40 * kept.eps
     else:
         for density in (knn_density, sph_density):
             with pytest.raises(Exception, match=r"the density in row \d+ is outside the range of float32"):
@@ -364,20 +366,20 @@ def spheres(part: data.ParticleData, density: float = 1e38) -> Any:
 def test_spheres_in_any_unit(length: float, mass: float, dtype: Any) -> None:
     part = clumps(length, mass, 1.0, dtype)
     density = 1e5 * mass / length**3
-    found = spheres(part, density)
+    result = spheres(part, density)
     masses = part.mass.astype(np.longdouble)
     for row in range(2):
-        apart = np.sqrt(((part.pos.astype(np.longdouble) - part.pos[row]) ** 2).sum(axis=1))
-        order = np.argsort(apart)
+        separation = np.sqrt(((part.pos.astype(np.longdouble) - part.pos[row]) ** 2).sum(axis=1))
+        order = np.argsort(separation)
         inside = np.cumsum(masses[order])
         volume = 4 * np.longdouble(math.pi) / 3
-        below = inside[:-1] <= volume * apart[order][1:] ** 3 * density
+        below = inside[:-1] <= volume * separation[order][1:] ** 3 * density
         last = int(np.argmax(below & (np.arange(len(below)) >= 1)))
-        assert found.count[row] == last + 1
-        np.testing.assert_allclose(float(found.mass[row] / mass), float(inside[last] / mass), rtol=1e-6)
+        assert result.count[row] == last + 1
+        np.testing.assert_allclose(float(result.mass[row] / mass), float(inside[last] / mass), rtol=1e-6)
         radius = np.cbrt(inside[last] / volume / density)
-        np.testing.assert_allclose(float(found.radius[row] / length), float(radius / length), rtol=1e-6)
-        assert 0 < found.vmax[row] < np.inf
+        np.testing.assert_allclose(float(result.radius[row] / length), float(radius / length), rtol=1e-6)
+        assert 0 < result.vmax[row] < np.inf
 
 
 @pytest.mark.long

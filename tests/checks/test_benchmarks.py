@@ -70,7 +70,7 @@ def test_records_of_fixed_radii(
     assert set(lines[0]["hard inputs"]) == set(radius.hard_inputs(300))
     assert lines[0]["memory over positions"]["pairs within r"] == 7
     printed = capsys.readouterr().out
-    assert all(f"at most {most:g}" in printed for most in (radius.FLAT, radius.HARD, radius.MEMORY))
+    assert all(f"at most {maximum:g}" in printed for maximum in (radius.FLAT, radius.HARD, radius.MEMORY))
 
 
 def test_cliffs_are_rows_far_above_their_neighbours() -> None:
@@ -96,7 +96,7 @@ def test_every_kind_of_input_is_swept(monkeypatch: pytest.MonkeyPatch) -> None:
     import cliffs  # noqa: PLC0415
 
     monkeypatch.setattr(cliffs, "NEIGHBOURS", (1, 3, 2000))
-    found = [rows for rows in cliffs.measure(1000, 1) if rows]
-    assert len({(rows[0].kind, rows[0].dims) for rows in found}) == len(found) == len(list(cliffs.sets(1000)))
-    assert {rows[0].dims for rows in found} == {1, 2, 3, 4, 6, 8}
-    assert all(row.k in (1, 3) and row.seconds > 0 for rows in found for row in rows)
+    result = [rows for rows in cliffs.measure(1000, 1) if rows]
+    assert len({(rows[0].kind, rows[0].dims) for rows in result}) == len(result) == len(list(cliffs.sets(1000)))
+    assert {rows[0].dims for rows in result} == {1, 2, 3, 4, 6, 8}
+    assert all(row.k in (1, 3) and row.seconds > 0 for rows in result for row in rows)

@@ -46,10 +46,10 @@ def test_cpu_trial_resumes_after_interruption(tmp_path: Path, capsys: pytest.Cap
     assert check.main([*words, "--budget", "0"]) == 0
     assert "time: no time is left; run this stage again" in capsys.readouterr().out
     assert check.main(words) == 0
-    found = json.loads((tmp_path / "gpu_trial.json").read_text())["stages"]["time"]
-    assert found["query uniform 1e3 k=5 open"]["digest"]["finite"]
-    assert len(found["stages uniform 2e3"]["stages"]) >= 10
-    assert found["spheres clustered 2e3 b=0.2 periodic"]["digest"]["spheres"] > 0
+    result = json.loads((tmp_path / "gpu_trial.json").read_text())["stages"]["time"]
+    assert result["query uniform 1e3 k=5 open"]["digest"]["finite"]
+    assert len(result["stages uniform 2e3"]["stages"]) >= 10
+    assert result["spheres clustered 2e3 b=0.2 periodic"]["digest"]["spheres"] > 0
     page = (tmp_path / "gpu_trial.md").read_text()
     assert "| query uniform 1e3 k=5 open" in page
     assert "| plane hierarchy |" in page
@@ -57,7 +57,7 @@ def test_cpu_trial_resumes_after_interruption(tmp_path: Path, capsys: pytest.Cap
     capsys.readouterr()
     assert check.main(words) == 0
     assert "time: " not in capsys.readouterr().out, "what was found is not done again"
-    assert json.loads((tmp_path / "gpu_trial.json").read_text())["stages"]["time"] == found
+    assert json.loads((tmp_path / "gpu_trial.json").read_text())["stages"]["time"] == result
 
 
 def test_wrong_arguments_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
@@ -241,8 +241,8 @@ def test_task_that_ends_its_process_is_an_error_and_the_rest_runs(
     monkeypatch.setattr(comparison, "module", lambda _, job: [sys.executable, "-c", code, json.dumps(job)])
     monkeypatch.setattr(comparison, "_PROCESSES", 1)
     comparison.distribute(session, "compare", "answers", {key: key for key in "abc"}, list, 60)
-    found = session.record.stage("compare")
-    assert {key: "error" in one for key, one in found.items()} == {"a": False, "b": True, "c": False}
+    result = session.record.stage("compare")
+    assert {key: "error" in one for key, one in result.items()} == {"a": False, "b": True, "c": False}
 
 
 @pytest.mark.long
@@ -269,8 +269,8 @@ def test_answers_of_one_device_are_consistent() -> None:
     ],
 )
 def test_descriptions_of_differences(sums: bool, a: Any, b: Any, says: str | None) -> None:
-    found = answers.difference(a, b, sums)
-    assert found is None if says is None else says in (found or "")
+    result = answers.difference(a, b, sums)
+    assert result is None if says is None else says in (result or "")
 
 
 SUMMARY = """
@@ -283,14 +283,14 @@ CALL = {"key": "knn n=1e4", "wrong": {}}
 
 @pytest.mark.parametrize("errors", [0, 3])
 def test_verdict_of_the_sanitizer_is_the_worst_of_its_processes(errors: int) -> None:
-    found = correctness.verdict(SUMMARY.format(errors), [CALL], 1)
-    assert found["verdict"] == f"ERROR SUMMARY: {errors} errors"
-    assert found["complaints"] == ["========= Invalid __global__ write of size 4 bytes"]
-    assert correctness.is_clean(found["verdict"]) == (errors == 0)
+    result = correctness.verdict(SUMMARY.format(errors), [CALL], 1)
+    assert result["verdict"] == f"ERROR SUMMARY: {errors} errors"
+    assert result["complaints"] == ["========= Invalid __global__ write of size 4 bytes"]
+    assert correctness.is_clean(result["verdict"]) == (errors == 0)
     clean = correctness.verdict(SUMMARY.format(0), [CALL], 1)
-    assert correctness.worst([clean, found, clean])["verdict"] == found["verdict"]
-    assert correctness.worst([clean, found, clean])["calls"] == 3
-    assert "error" not in correctness.worst([clean, found, clean])
+    assert correctness.worst([clean, result, clean])["verdict"] == result["verdict"]
+    assert correctness.worst([clean, result, clean])["calls"] == 3
+    assert "error" not in correctness.worst([clean, result, clean])
 
 
 def test_calls_that_did_not_end_under_the_sanitizer_are_an_error() -> None:
@@ -306,7 +306,7 @@ def test_recorded_calls_run_in_the_stage_of_the_sanitizers(tmp_path: Path, monke
     session = replace(session_in(tmp_path), small=True)
     correctness.sanitize(session)
     stage = session.record.stage("sanitize")
-    assert all(found["calls"] > 110 and "error" not in found for found in stage.values())
+    assert all(result["calls"] > 110 and "error" not in result for result in stage.values())
 
 
 def test_the_sanitizers_are_those_that_are_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,9 +325,9 @@ def test_truncated_suite_is_summarised() -> None:
         {"test": "a", "outcome": "passed", "text": "", "seconds": 2.0},
     ]
     text = "\n".join(map(json.dumps, lines)) + '\n{"test": "c", "outc'
-    found = correctness.summary(correctness.outcomes(text))
-    assert (found["passed"], found["failed"], found["skipped"]) == (1, 0, 1)
-    assert found["why skipped"] == {"needs 4 devices": 1}
+    result = correctness.summary(correctness.outcomes(text))
+    assert (result["passed"], result["failed"], result["skipped"]) == (1, 0, 1)
+    assert result["why skipped"] == {"needs 4 devices": 1}
 
 
 # Processes and the record

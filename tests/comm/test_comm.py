@@ -65,8 +65,8 @@ def emulated_ragged_all_to_all(
     Ranks that expect other sizes than the others send get wrong data, while XLA's operation may wait forever.
     """
     me = jax.lax.axis_index(axis_name)
-    told = [jax.lax.all_gather(x, axis_name) for x in (operand, input_offsets, send_sizes, output_offsets)]
-    operands, starts, sizes, places = told
+    message = [jax.lax.all_gather(x, axis_name) for x in (operand, input_offsets, send_sizes, output_offsets)]
+    operands, starts, sizes, places = message
     rows = jnp.arange(output.shape[0])
     for source in range(operands.shape[0]):
         row = rows - places[source, me]
@@ -239,11 +239,11 @@ def test_shift_and_reductions() -> None:
     def ring(x: Any) -> Any:
         return comm.shift(x), comm.shift(x, -1), comm.all_max(x), comm.all_min(x), comm.all_gather(x)
 
-    ahead, behind, most, least, everyone = mapped(ring, mesh_of(4), (P(-1), P(-1), P(), P(), P(-1)))(x)
+    ahead, behind, maximum, minimum, everyone = mapped(ring, mesh_of(4), (P(-1), P(-1), P(), P(), P(-1)))(x)
     np.testing.assert_array_equal(ahead[:, 0], [3, 0, 1, 2])
     np.testing.assert_array_equal(behind[:, 0], [1, 2, 3, 0])
-    np.testing.assert_array_equal(most, [3, 3, 3])
-    np.testing.assert_array_equal(least, [0, 0, 0])
+    np.testing.assert_array_equal(maximum, [3, 3, 3])
+    np.testing.assert_array_equal(minimum, [0, 0, 0])
     np.testing.assert_array_equal(everyone[2], x)
 
 
@@ -334,11 +334,11 @@ def test_checked_values_of_every_rank_are_returned(dtype: Any) -> None:
 
         check = mapped(f, mesh_of(3), (P(-1), P(-1)))
         bad = np.zeros((3, 1), np.int32)
-        num, told = check(jnp.asarray(value), jnp.asarray(bad))
-        assert told.dtype == dtype
+        num, message = check(jnp.asarray(value), jnp.asarray(bad))
+        assert message.dtype == dtype
         np.testing.assert_array_equal(num, 5)
         for rank in range(3):
-            np.testing.assert_array_equal(told[rank], value)
+            np.testing.assert_array_equal(message[rank], value)
         bad[1] = 3
         with pytest.raises(oracles.RUN_TIME_ERROR, match="on rank 1: number 3 is bad"):
             jax.block_until_ready(check(jnp.asarray(value), jnp.asarray(bad)))

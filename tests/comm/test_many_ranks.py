@@ -86,14 +86,14 @@ def apart(a: tuple[Any, Any], b: tuple[Any, Any], period: float) -> np.ndarray:
 def farthest(a: tuple[Any, Any], b: tuple[Any, Any], period: float) -> np.ndarray:
     """Return upper limits of the largest distances between points of all boxes ``a`` and all boxes ``b``."""
     (alow, ahigh), (blow, bhigh) = ([np.asarray(x, np.float64) for x in pair] for pair in (a, b))
-    most = np.maximum(bhigh - alow[:, None], ahigh[:, None] - blow)
-    return np.sqrt((np.minimum(most, period / 2 if period else np.inf) ** 2).sum(axis=-1))
+    maximum = np.maximum(bhigh - alow[:, None], ahigh[:, None] - blow)
+    return np.sqrt((np.minimum(maximum, period / 2 if period else np.inf) ** 2).sum(axis=-1))
 
 
-def between(found: np.ndarray, nearest: np.ndarray, limit: np.ndarray) -> None:
+def between(result: np.ndarray, nearest: np.ndarray, limit: np.ndarray) -> None:
     """Assert that everything within the limit was found, and nothing that is clearly outside it."""
-    assert not np.any((nearest <= limit) & ~found)
-    assert not np.any((nearest > limit * (1 + SPARE) + SPARE) & found)
+    assert not np.any((nearest <= limit) & ~result)
+    assert not np.any((nearest > limit * (1 + SPARE) + SPARE) & result)
 
 
 def grouped(order: Any, counts: Any) -> list[list[int]]:
@@ -116,24 +116,24 @@ def test_boxes_are_sent_to_ranks_that_may_have_wanted_rows(
     if not period:
         own.lower += 0.1  # so that some are outside all boxes
         own.upper += 0.1
-    wanted = own.lower, own.upper, own.radius
+    expected = own.lower, own.upper, own.radius
     call = lambda room: kernels.select_boxes(  # noqa: E731
-        wanted, others.of_ranks(), ME, exact(period, (dims,)), room, higher_only
+        expected, others.of_ranks(), ME, exact(period, (dims,)), room, higher_only
     )
     order, counts = call(RANKS * RANKS * BOXES)
     assert np.all(np.asarray(order)[np.sum(counts) :] == -1)
-    found = np.zeros((RANKS, len(own.radius)), bool)
+    result = np.zeros((RANKS, len(own.radius)), bool)
     for rank, boxes in enumerate(grouped(order, counts)):
         assert boxes == sorted(set(boxes))
-        found[rank, boxes] = True
+        result[rank, boxes] = True
     with np.errstate(invalid="ignore"):
         gaps = np.nan_to_num(apart((own.lower, own.upper), (others.lower, others.upper), period), nan=np.inf)
     gaps[:, others.count == 0] = np.inf
     gaps[(own.radius < 0) | (own.count == 0)] = np.inf
     nearest = gaps.reshape(len(gaps), RANKS, BOXES).min(axis=2).T
     nearest[: ME + 1 if higher_only else 0] = nearest[ME] = np.inf
-    between(found, nearest, np.maximum(own.radius, 0)[None])
-    assert found.any()
+    between(result, nearest, np.maximum(own.radius, 0)[None])
+    assert result.any()
     few, same = call(50)
     np.testing.assert_array_equal(same, counts)
     np.testing.assert_array_equal(few, np.asarray(order)[:50])
@@ -166,18 +166,18 @@ def test_rows_are_sent_to_ranks_whose_boxes_are_near(kind: str, period: float, d
         again = select(blocks)
         np.testing.assert_array_equal(again[1], counts)
         np.testing.assert_array_equal(again[0][:listed], order[:listed])
-    found = np.zeros((RANKS, num), bool)
+    result = np.zeros((RANKS, num), bool)
     for rank, rows in enumerate(grouped(order, counts)):
         assert rows == sorted(set(rows))
-        found[rank, rows] = True
-    assert found[ME].all()
+        result[rank, rows] = True
+    assert result[ME].all()
     gaps = apart((pos[:num], pos[:num]), (others.lower[came], others.upper[came]), period) - others.radius[came]
     gaps[:, others.radius[came] < 0] = np.inf
     nearest = np.full((RANKS, num), np.inf)
     np.minimum.at(nearest, others.rank[came], gaps.T)
     nearest[ME] = -1
-    between(found, nearest, np.zeros((1, 1)))
-    assert 0 < found.sum() - num < RANKS * num
+    between(result, nearest, np.zeros((1, 1)))
+    assert 0 < result.sum() - num < RANKS * num
 
 
 @SPACES
@@ -189,10 +189,10 @@ def test_boxes_that_cover_rows_are_equal_with_and_without_leaves(num: int, perio
     pos = jnp.pad(pos, [(0, 1000 - num), (0, 0)])
     th = jz.tree.build_tree_hierarchy(jz.data.Pos(pos=pos, num=num), boxsize=period)
     box, corners = exact(period, (2,)), kernels.bounds(pos, num)[:2]
-    cover = lambda leaves, most: kernels.covering_boxes(pos, num, *corners, box, leaves, most)  # noqa: E731
+    cover = lambda leaves, maximum: kernels.covering_boxes(pos, num, *corners, box, leaves, maximum)  # noqa: E731
     few = ghosts.runs_of(pos, jnp.int32(num), box)
-    for most in (1, 40):
-        for one, other in zip(cover(ghosts.leaves_of(th), most), cover(few, most), strict=True):
+    for maximum in (1, 40):
+        for one, other in zip(cover(ghosts.leaves_of(th), maximum), cover(few, maximum), strict=True):
             np.testing.assert_array_equal(one, other)
 
 
@@ -242,7 +242,7 @@ def test_leaves_are_open_if_other_ranks_may_have_candidates(
     box = exact(period, (dims,))
     finer = made_up(rng, kind, dims)
     finer = None if none_closer else Boxes(*(column[: 3 * BOXES] for column in dataclasses.astuple(finer)))
-    opened, wanted = kernels.open_leaves(
+    opened, required = kernels.open_leaves(
         leaves, own, radius[:, None], None, others.of_ranks(), finer and finer.of_ranks(), ME, box, enough
     )
     needed = bounds(leaves, own, radius, [others, finer or others], period, enough)
@@ -252,10 +252,10 @@ def test_leaves_are_open_if_other_ranks_may_have_candidates(
     nearest = np.where(full, gaps.min(axis=1), np.inf)
     opened = np.asarray(opened) > 0
     between(opened, nearest, needed)
-    for i, most in enumerate(np.asarray(wanted)):
+    for i, maximum in enumerate(np.asarray(required)):
         inside = opened & full & (leaves[0][:-1] < own[0][i + 1]) & (leaves[0][1:] > own[0][i])
         expected = needed[inside].max() if inside.any() else -1
-        assert most == expected or expected <= most <= expected * (1 + SPARE) + SPARE
+        assert maximum == expected or expected <= maximum <= expected * (1 + SPARE) + SPARE
 
 
 def bounds(
@@ -318,11 +318,11 @@ def test_neighbours_are_equal_if_ranks_know_little_of_each_other(few_boxes: int)
     for name in FEW_SETS:
         pos, counts, _ = make(name, 4)
         part, k = deal(pos, counts, few_boxes), min(5, len(pos))
-        found = [joined(column, counts) for column in search(part, k=k, boxsize=box)]
-        np.testing.assert_equal(found, [np.asarray(column) for column in jz.knn.knn.jit(pos, k, box)], name)
-        found = [joined(column, asked.num) for column in search(part, k=k, boxsize=box, part_query=asked)]
+        result = [joined(column, counts) for column in search(part, k=k, boxsize=box)]
+        np.testing.assert_equal(result, [np.asarray(column) for column in jz.knn.knn.jit(pos, k, box)], name)
+        result = [joined(column, asked.num) for column in search(part, k=k, boxsize=box, part_query=asked)]
         want = jz.knn.knn.jit(pos, k, box, part_query=query)
-        np.testing.assert_equal(found, [np.asarray(column) for column in want], f"{name}, other queries")
+        np.testing.assert_equal(result, [np.asarray(column) for column in want], f"{name}, other queries")
 
 
 @pytest.mark.long
@@ -415,9 +415,9 @@ def test_number_of_ghosts_grows_little_with_fewer_boxes(monkeypatch: pytest.Monk
     """Use an open box, in which ranges of ranks begin and end with particles after jumps of the z-order."""
     part = deal(np.random.default_rng(6).random((160_000, 3)).astype(np.float32), even(160_000, 8), rows=20_001)
     sent = []
-    for told in (256, 32):
+    for message in (256, 32):
         monkeypatch.setattr(ghosts, "_KNOWN_BOXES", 0)
-        monkeypatch.setattr(ghosts, "_LEAST_KNOWN", told)
+        monkeypatch.setattr(ghosts, "_LEAST_KNOWN", message)
         jax.clear_caches()
         with jz.stats.statistics() as counted:
             jax.block_until_ready(jz.knn.knn.smap(mesh_of(8), jit=True)(part, k=8))

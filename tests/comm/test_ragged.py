@@ -66,18 +66,18 @@ def test_missing_collective_is_reported() -> None:
 
 def test_collective_can_be_tested_while_a_caller_is_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jax.lax, "ragged_all_to_all", emulated_ragged_all_to_all)
-    found = []
+    result = []
 
     @jax.jit
     def outer(x: jax.Array) -> jax.Array:
-        found.append(ragged.fault_on(mesh_of(2)))
+        result.append(ragged.fault_on(mesh_of(2)))
         return x + 1
 
     assert outer(jnp.float32(1)) == 2
-    assert found == [""]
+    assert result == [""]
 
 
-def pretend(mesh: jax.sharding.Mesh, computers: int, name: str = "slice_index") -> Any:
+def pretend(mesh: Any, computers: int, name: str = "slice_index") -> Any:
     """Return a mesh of as many devices that pretend to be GPUs in several computers."""
     devices = [SimpleNamespace(platform="gpu", process_index=i, **{name: i % computers}) for i in range(mesh.size)]
     return SimpleNamespace(devices=np.array(devices), size=mesh.size)
@@ -89,6 +89,15 @@ def test_gpus_of_one_host_use_ragged_exchange_if_it_is_correct(name: str, monkey
     assert ragged.method_on(pretend(mesh_of(4), 1, name)) == "ragged"
     assert ragged.method_on(pretend(mesh_of(4), 2, name)) == "dense"
     assert ragged.method_on(mesh_of(4)) == "dense"
+
+
+def test_more_than_32_gpus_use_dense_exchange_without_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collective would end the process (openxla/xla#47283)."""
+    tested = []
+    monkeypatch.setattr(ragged, "fault_on", lambda mesh: tested.append(mesh.size) or "")
+    assert ragged.method_on(pretend(SimpleNamespace(size=32), 1)) == "ragged"
+    assert ragged.method_on(pretend(SimpleNamespace(size=33), 1)) == "dense"
+    assert tested == [32]
 
 
 def test_wrong_collective_warns_and_uses_dense_exchange(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -129,7 +129,7 @@ def test_arrays_without_rows(as_many: None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "direct", "most"),
+    ("name", "direct", "maximum"),
     [
         # Rows in all buffers of one rank, as multiples of the rows of a rank.
         ("whole ranges to one other", False, 4),
@@ -140,7 +140,7 @@ def test_arrays_without_rows(as_many: None) -> None:
     ],
 )
 def test_buffers_of_skewed_traffic(
-    name: str, direct: bool, most: float, as_many: None, monkeypatch: pytest.MonkeyPatch
+    name: str, direct: bool, maximum: float, as_many: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A direct exchange of a whole range takes 8 times the rows of a rank among 8 ranks, and 64 times among 64."""
     taken: dict[str, list[int]] = {"direct": [], "through others": []}
@@ -161,7 +161,7 @@ def test_buffers_of_skewed_traffic(
     jax.block_until_ready(mapped(there, 8)(dest))
     jax.effects_barrier()
     assert not taken["through others" if direct else "direct"]
-    assert sum(taken["direct"] + taken["through others"]) <= most * N
+    assert sum(taken["direct"] + taken["through others"]) <= maximum * N
 
 
 @pytest.mark.parametrize(("ndev", "many", "lengths"), [(7, 7, (7,)), (8, 8, (2, 4)), (8, 1, (2, 2, 2))])

@@ -107,9 +107,9 @@ def members(part: Any) -> dict[int, np.ndarray]:
 
 def assert_same_places(moved: Any, given: Any) -> None:
     expected = members(given)
-    found = members(moved)
-    assert found.keys() == expected.keys()
-    for one, pos in found.items():
+    result = members(moved)
+    assert result.keys() == expected.keys()
+    for one, pos in result.items():
         np.testing.assert_allclose(pos, expected[one], rtol=1e-5)
 
 
@@ -208,8 +208,8 @@ def test_computed_positions_give_the_results_of_stored_positions(twin: str) -> N
     for name in sorted(
         calls.keys() - {"build_tree_hierarchy", "attached", "several attached", "flatten", "map_rows", "split_rows"}
     ):
-        found, expected = calls[name](part), calls[name](same)
-        assert _in_words(found, twin) == _in_words(expected, twin), name
+        result, expected = calls[name](part), calls[name](same)
+        assert _in_words(result, twin) == _in_words(expected, twin), name
 
 
 def _in_words(answer: Any, twin: str) -> Any:
@@ -256,9 +256,9 @@ def test_derivatives_by_displacements() -> None:
         partf, cata = jz.fof.fof_and_catalogue(same, RLINK, BOX, CFG)
         return (jz.knn.knn(same, K, BOX)[0] ** 2).sum() + (cata.com_pos**2).sum() + (partf.pos**3).sum()
 
-    found = jax.jit(jax.grad(through))(part.disp)
+    result = jax.jit(jax.grad(through))(part.disp)
     expected = 0.3 * jax.jit(jax.grad(directly))(part.pos)
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(result, expected, rtol=1e-4, atol=1e-5)
     assert np.abs(expected).max() > 0.1
 
 

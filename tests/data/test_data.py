@@ -58,9 +58,9 @@ def test_pad_appends_empty_rows() -> None:
 def test_expand_repeats_leaves_that_all_particles_share(num: int | None) -> None:
     header = np.arange(3, dtype=np.float32)  # as many numbers as particles without padding
     part = data.ParticleData(pos=oracles.uniform(10, 3), vel=header, num=num)
-    dealt = data.expand_particles(part, 2)
-    np.testing.assert_array_equal(dealt.vel, [header, header])
-    np.testing.assert_array_equal(data.flatten_particles(dealt).pos, part.pos[:num])
+    stacked = data.expand_particles(part, 2)
+    np.testing.assert_array_equal(stacked.vel, [header, header])
+    np.testing.assert_array_equal(data.flatten_particles(stacked).pos, part.pos[:num])
 
 
 def test_pad_leaves_shared_properties_alone() -> None:
@@ -105,14 +105,14 @@ def test_squeeze_any() -> None:
 @pytest.mark.parametrize("num", [None, 7, 0], ids=str)
 def test_flatten_is_the_inverse_of_expand(ndev: int, npad: int, num: int | None) -> None:
     part = particles(num=num)
-    dealt = data.expand_particles(part, ndev, npad)
+    stacked = data.expand_particles(part, ndev, npad)
     count = 10 if num is None else num
     rows = -(-count // ndev) + npad
-    assert dealt.pos.shape == (ndev, rows, 3)
-    assert dealt.id.shape == (ndev, rows)
-    assert int(dealt.num.sum()) == count
-    assert int(dealt.num.max() - dealt.num.min()) <= 1
-    for back in (data.flatten_particles(dealt), data.squeeze_particles(dealt)):
+    assert stacked.pos.shape == (ndev, rows, 3)
+    assert stacked.id.shape == (ndev, rows)
+    assert int(stacked.num.sum()) == count
+    assert int(stacked.num.max() - stacked.num.min()) <= 1
+    for back in (data.flatten_particles(stacked), data.squeeze_particles(stacked)):
         assert_same(data.replace_num(back, None), data.replace_num(data.squeeze_particles(part), None))
         assert int(back.num) == count
 
@@ -136,7 +136,7 @@ def test_arrays_on_any_mesh(shape: tuple[int, ...], axis_type: AxisType, spread:
         return jax.tree.map(lambda leaf: jax.device_put(jnp.asarray(leaf), where if np.ndim(leaf) else None), tree)
 
     flat = data.Pos(pos=np.random.default_rng(1).random((8 * ndev, 3)).astype(np.float32), num=8 * ndev - 3)
-    dealt = data.expand_particles(flat, ndev, npad=1)
+    stacked = data.expand_particles(flat, ndev, npad=1)
     for func in (
         data.squeeze_particles,
         lambda part: data.pad_particles(part, 3),
@@ -145,8 +145,8 @@ def test_arrays_on_any_mesh(shape: tuple[int, ...], axis_type: AxisType, spread:
     ):
         assert_same(func(put(flat)), func(flat))
     for func in (data.squeeze_particles, data.flatten_particles, lambda part: data.expand_particles(part, 2)):
-        assert_same(func(put(dealt)), func(dealt))
-    assert_same(data.squeeze_any(put(dealt), num=1), data.squeeze_any(dealt, num=1))
+        assert_same(func(put(stacked)), func(stacked))
+    assert_same(data.squeeze_any(put(stacked), num=1), data.squeeze_any(stacked, num=1))
     cata = catalogue([5, 9, 2], 8 * ndev)
     assert_same(data.squeeze_catalogue(put(cata)), data.squeeze_catalogue(cata))
     assert_same(data.sort_catalogue(put(cata)), data.sort_catalogue(cata))
@@ -155,8 +155,8 @@ def test_arrays_on_any_mesh(shape: tuple[int, ...], axis_type: AxisType, spread:
     counts = jnp.full(ndev, 16, jnp.int32)
     for mode in ("rank", "global"):
         with_room = functools.partial(data.squeeze_catalogue, size_out=4 * ndev, offset_mode=mode)
-        found = jax.jit(lambda cata, nparts, call=with_room: call(cata, nparts=nparts))(put(of_ranks), put(counts))
-        assert_same(found, with_room(of_ranks, nparts=counts))
+        result = jax.jit(lambda cata, nparts, call=with_room: call(cata, nparts=nparts))(put(of_ranks), put(counts))
+        assert_same(result, with_room(of_ranks, nparts=counts))
 
 
 @pytest.mark.long
@@ -170,9 +170,9 @@ def test_mapped_results_on_the_default_mesh_of_jax() -> None:
 
 def test_shared_mass_survives_expand_and_flatten() -> None:
     part = data.PosMass(pos=jnp.asarray(oracles.uniform(9, 2)), mass=2.5)
-    dealt = data.expand_particles(part, 4)
-    assert np.shape(dealt.mass) == (4,)
-    back = data.flatten_particles(dealt)
+    stacked = data.expand_particles(part, 4)
+    assert np.shape(stacked.mass) == (4,)
+    back = data.flatten_particles(stacked)
     assert float(back.mass) == 2.5
     np.testing.assert_array_equal(back.pos, part.pos)
 

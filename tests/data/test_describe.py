@@ -61,9 +61,9 @@ def test_repr_of_traced_particles_shows_their_shape() -> None:
         said.append(repr(part))
         return part
 
-    dealt = expand_particles(part, 2)
-    shard_map_constructor(show, P(-1), P(-1))(mesh_of(2), jit=True)(dealt)
-    jax.vmap(show)(dealt)
+    stacked = expand_particles(part, 2)
+    shard_map_constructor(show, P(-1), P(-1))(mesh_of(2), jit=True)(stacked)
+    jax.vmap(show)(stacked)
     assert said == ["Pos(up to 4 particles in 3D, float32: pos; traced)"] * 2
 
 
@@ -115,10 +115,10 @@ def test_repr_of_catalogues_shows_number_and_sizes_of_groups(cata: FofCatalogue,
 
 
 def test_repr_of_catalogues_over_devices() -> None:
-    dealt = jax.tree.map(lambda *rows: jnp.stack(rows), catalogue([9, 30], 5), catalogue([], 5), catalogue([4], 5))
-    assert repr(dealt) == "FofCatalogue(3 groups (3 devices x 5 rows), 4..30 particles)"
-    assert repr(squeeze_catalogue(dealt)) == "FofCatalogue(3 groups, 4..30 particles)"
-    assert traced_repr(dealt) == "FofCatalogue(up to 15 groups; traced)"
+    stacked = jax.tree.map(lambda *rows: jnp.stack(rows), catalogue([9, 30], 5), catalogue([], 5), catalogue([4], 5))
+    assert repr(stacked) == "FofCatalogue(3 groups (3 devices x 5 rows), 4..30 particles)"
+    assert repr(squeeze_catalogue(stacked)) == "FofCatalogue(3 groups, 4..30 particles)"
+    assert traced_repr(stacked) == "FofCatalogue(up to 15 groups; traced)"
 
 
 @pytest.mark.long
@@ -132,8 +132,8 @@ def test_repr_of_returned_objects() -> None:
     planes = f"planes of 375, {th.num_nodes(1)} and {th.num_nodes(2)} nodes"
     assert repr(th) == f"TreeHierarchy({planes} in 3D, float32, with masses)"
     assert repr(build_tree_hierarchy(partz.pos[:9], boxsize=1)) == "TreeHierarchy(a plane of 1 node in 3D, float32)"
-    dealt = zsort_and_tree.smap(mesh_of(2), jit=True)(expand_particles(part, 2))[1]
-    assert "nodes on 2 devices in 3D, float32)" in repr(dealt)
+    stacked = zsort_and_tree.smap(mesh_of(2), jit=True)(expand_particles(part, 2))[1]
+    assert "nodes on 2 devices in 3D, float32)" in repr(stacked)
 
 
 def test_repr_of_labels_and_rows_shows_their_shapes() -> None:

@@ -44,10 +44,10 @@ def particles(n: int, dtype: Any = np.float32) -> ParticleData:
 @pytest.mark.parametrize("n", [0, 1, 3, 101])
 def test_rows_return_in_their_order(n: int) -> None:
     part = particles(n)
-    dealt = from_local(part, mesh_of(4))
-    assert dealt.pos.shape == (4, max(-(-n // 4), 1), 3)
-    assert np.asarray(dealt.num).sum() == n == dealt.num_total
-    back = to_local(dealt, dealt)
+    stacked = from_local(part, mesh_of(4))
+    assert stacked.pos.shape == (4, max(-(-n // 4), 1), 3)
+    assert np.asarray(stacked.num).sum() == n == stacked.num_total
+    back = to_local(stacked, stacked)
     np.testing.assert_array_equal(back.pos, part.pos)
     np.testing.assert_array_equal(back.id, part.id)
     assert back.num == n
@@ -57,34 +57,34 @@ def test_rows_return_in_their_order(n: int) -> None:
 @pytest.mark.parametrize("mesh", [lambda: mesh_of(4), square_mesh], ids=["line", "square"])
 def test_neighbours_are_those_of_one_device(mesh: Any) -> None:
     part = particles(203)
-    dealt = from_local(part, mesh())
-    found = to_local(jz.knn.knn.smap(mesh(), jit=True)(dealt, k=4, boxsize=1.0), dealt)
-    for mine, want in zip(found, jz.knn.knn(part, k=4, boxsize=1.0), strict=True):
+    stacked = from_local(part, mesh())
+    result = to_local(jz.knn.knn.smap(mesh(), jit=True)(stacked, k=4, boxsize=1.0), stacked)
+    for mine, want in zip(result, jz.knn.knn(part, k=4, boxsize=1.0), strict=True):
         np.testing.assert_array_equal(mine, want)
 
 
 def test_rows_after_num_are_left_out() -> None:
     pos = np.random.default_rng(0).random((20, 2)).astype(np.float32)
-    dealt = from_local(Pos(pos=pos, num=13), mesh_of(2))
-    np.testing.assert_array_equal(to_local(dealt.pos, dealt), pos[:13])
+    stacked = from_local(Pos(pos=pos, num=13), mesh_of(2))
+    np.testing.assert_array_equal(to_local(stacked.pos, stacked), pos[:13])
 
 
 def test_leaves_that_all_particles_share_are_repeated_and_return() -> None:
     pos = np.random.default_rng(0).random((9, 3)).astype(np.float32)
     part = PosMass(pos=pos, mass=np.float32(2.0))
-    dealt = from_local(part, mesh_of(4))
-    np.testing.assert_array_equal(dealt.mass, [2, 2, 2, 2])
-    labelled = jz.fof.fof_labels.smap(mesh_of(4), jit=True)(dealt, 0.2, output_order="input")
-    back, label = to_local(labelled, dealt)
+    stacked = from_local(part, mesh_of(4))
+    np.testing.assert_array_equal(stacked.mass, [2, 2, 2, 2])
+    labelled = jz.fof.fof_labels.smap(mesh_of(4), jit=True)(stacked, 0.2, output_order="input")
+    back, label = to_local(labelled, stacked)
     assert back.mass == 2.0
     np.testing.assert_array_equal(label, jz.fof.fof_labels(pos, 0.2, output_order="input")[1])
 
 
 def test_shared_rows_are_not_those_of_devices() -> None:
     part = WithHeader(pos=np.zeros((9, 3), np.float32), header=np.arange(4, dtype=np.float32))
-    dealt = from_local(part, mesh_of(4))  # as many devices as numbers in the header
-    np.testing.assert_array_equal(dealt.header, [part.header] * 4)
-    np.testing.assert_array_equal(to_local(dealt, dealt).header, part.header)
+    stacked = from_local(part, mesh_of(4))  # as many devices as numbers in the header
+    np.testing.assert_array_equal(stacked.header, [part.header] * 4)
+    np.testing.assert_array_equal(to_local(stacked, stacked).header, part.header)
 
 
 def test_positions_computed_from_the_row_raise() -> None:
@@ -96,9 +96,9 @@ def test_positions_computed_from_the_row_raise() -> None:
 
 def test_array_of_positions_becomes_particles() -> None:
     pos = np.random.default_rng(0).random((9, 3))
-    dealt = from_local(pos.astype(np.float32), mesh_of(2))
-    assert isinstance(dealt, Pos)
-    np.testing.assert_array_equal(to_local(dealt.pos, dealt), pos.astype(np.float32))
+    stacked = from_local(pos.astype(np.float32), mesh_of(2))
+    assert isinstance(stacked, Pos)
+    np.testing.assert_array_equal(to_local(stacked.pos, stacked), pos.astype(np.float32))
 
 
 def test_class_without_num_raises() -> None:
@@ -119,22 +119,22 @@ def test_class_without_num_raises() -> None:
 
 
 def test_result_with_other_rows_raises() -> None:
-    dealt = from_local(particles(8), mesh_of(2))
+    stacked = from_local(particles(8), mesh_of(2))
     with pytest.raises(ValueError, match=r"\(2, 5\); all must have the rows of part, \(2, 4\)"):
-        to_local(np.zeros((2, 5)), dealt)
+        to_local(np.zeros((2, 5)), stacked)
 
 
 def test_numbers_of_each_device_raise() -> None:
-    dealt = from_local(particles(8), mesh_of(2))
+    stacked = from_local(particles(8), mesh_of(2))
     with pytest.raises(ValueError, match=r"\(2,\); all must have the rows"):
-        to_local(np.asarray([0.5, 0.5], np.float32), dealt)
+        to_local(np.asarray([0.5, 0.5], np.float32), stacked)
 
 
 def test_particles_with_another_num_raise() -> None:
-    dealt = from_local(particles(8), mesh_of(2))
-    grouped = dataclasses.replace(dealt, num=np.asarray([3, 4], np.int32))
+    stacked = from_local(particles(8), mesh_of(2))
+    grouped = dataclasses.replace(stacked, num=np.asarray([3, 4], np.int32))
     with pytest.raises(ValueError, match="another num than part"):
-        to_local(grouped, dealt)
+        to_local(grouped, stacked)
 
 
 @pytest.mark.parametrize("part", [particles(8), Pos(pos=np.zeros((2, 8, 3), np.float32))])

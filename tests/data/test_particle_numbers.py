@@ -103,8 +103,8 @@ def test_properties_of_every_dtype_are_sorted_with_positions(column: Any) -> Non
 @pytest.mark.slow
 @pytest.mark.parametrize("column", MOVED.values(), ids=MOVED)
 def test_properties_of_every_dtype_are_sent_to_other_devices(column: Any) -> None:
-    dealt = data.expand_particles(data.ParticleData(pos=columns()["pos"], id=column), 2)
-    partz, also, origin = jz.tree.distr_zsort.smap(mesh_of(2), jit=True)(dealt, dealt.id)
+    stacked = data.expand_particles(data.ParticleData(pos=columns()["pos"], id=column), 2)
+    partz, also, origin = jz.tree.distr_zsort.smap(mesh_of(2), jit=True)(stacked, stacked.id)
     rows = np.asarray(origin.rank * (N // 2) + origin.idx).ravel()
     for moved in (partz.id, also):
         np.testing.assert_array_equal(np.asarray(moved).reshape(column.shape), np.asarray(column)[rows])
@@ -164,8 +164,8 @@ def test_wide_identifiers_are_kept_outside_jax() -> None:
     ids = np.arange(12) + 2**40
     part = data.ParticleData(pos=oracles.uniform(12, 2), id=ids, num=12)
     np.testing.assert_array_equal(data.squeeze_particles(data.pad_particles(part, 5)).id, ids)
-    dealt = data.ParticleData(pos=part.pos.reshape(3, 4, 2), id=ids.reshape(3, 4), num=np.array([4, 2, 4]))
-    np.testing.assert_array_equal(data.flatten_particles(dealt).id, np.delete(ids, [6, 7]))
+    stacked = data.ParticleData(pos=part.pos.reshape(3, 4, 2), id=ids.reshape(3, 4), num=np.array([4, 2, 4]))
+    np.testing.assert_array_equal(data.flatten_particles(stacked).id, np.delete(ids, [6, 7]))
 
 
 def test_wide_identifiers_with_64_bits(x64: None) -> None:
@@ -181,8 +181,8 @@ def test_float64_positions_are_rounded_equally_in_every_call() -> None:
     expected = jz.tree.zsort(data.ParticleData(pos=wide.astype(np.float32), vel=wide.astype(np.float32)))
     part = data.ParticleData(pos=wide, vel=wide)
     mapped = jz.tree.zsort.smap(mesh_of(1), jit=True)(jax.tree.map(lambda leaf: leaf[None], part))
-    for found in (jz.tree.zsort(part), jz.tree.zsort.jit(part), jax.tree.map(lambda leaf: leaf[0], mapped)):
-        jax.tree.map(np.testing.assert_array_equal, found, expected)
+    for result in (jz.tree.zsort(part), jz.tree.zsort.jit(part), jax.tree.map(lambda leaf: leaf[0], mapped)):
+        jax.tree.map(np.testing.assert_array_equal, result, expected)
 
 
 def test_more_rows_than_int32_can_count_raise() -> None:
@@ -240,8 +240,8 @@ def test_invalid_num_on_one_device_raises_on_all(name: str, num: int) -> None:
         "distr_zsort": jz.tree.distr_zsort,
         "zsort_and_tree": jz.tree.zsort_and_tree,
     }
-    dealt = data.expand_particles(data.ParticleData(**columns()), 2)
-    wrong = dataclasses.replace(dealt, num=jnp.asarray([30, num], jnp.int32))
+    stacked = data.expand_particles(data.ParticleData(**columns()), 2)
+    wrong = dataclasses.replace(stacked, num=jnp.asarray([30, num], jnp.int32))
     mapped = jz.jax_ext.shard_map_constructor(functions[name], P(-1), P(-1))(mesh_of(2), jit=True)
     with pytest.raises(oracles.RUN_TIME_ERROR, match=rf"on rank 1: num of the positions is {num}; .* to 30") as error:
         jax.block_until_ready(mapped(wrong))
@@ -258,18 +258,18 @@ def test_unequal_shares_need_a_particle_class_with_num(array: bool) -> None:
 
     given = columns()
     part = given["pos"] if array else Uncounted(given["pos"], given["mass"])
-    words, dealt = "field num for the number of rows that hold", data.expand_particles(part, 2)
+    words, stacked = "field num for the number of rows that hold", data.expand_particles(part, 2)
     sort, find = jz.tree.distr_zsort, jz.fof.fof_and_catalogue
     for call in (
-        lambda: sort.smap(mesh_of(2), jit=True)(dealt, equalize=False),
-        lambda: find.smap(mesh_of(2), jit=True)(dealt, RLINK, attached=dealt),
+        lambda: sort.smap(mesh_of(2), jit=True)(stacked, equalize=False),
+        lambda: find.smap(mesh_of(2), jit=True)(stacked, RLINK, attached=stacked),
     ):
         with pytest.raises(TypeError, match=words) as error:
             call()
         assert oracles.one_sentence(error)
     # Equal shares have no padding rows, and one device has no shares.
     assert sort(part, equalize=False)[0] is not None
-    moved = sort.smap(mesh_of(2), jit=True)(dealt)[0]
+    moved = sort.smap(mesh_of(2), jit=True)(stacked)[0]
     pos = np.asarray(data.get_pos(moved)).reshape(-1, data.get_pos(part).shape[1])
     np.testing.assert_array_equal(np.sort(pos, axis=0), np.sort(data.get_pos(part), axis=0))
 
@@ -281,9 +281,9 @@ def test_invalid_known_num_is_refused_by_helpers(num: int) -> None:
         with pytest.raises(ValueError, match=f"num is {num}") as error:
             call(part)
         assert oracles.one_sentence(error)
-    dealt = data.ParticleData(pos=jnp.zeros((2, N, 3)), num=np.array([3, num]))
+    stacked = data.ParticleData(pos=jnp.zeros((2, N, 3)), num=np.array([3, num]))
     with pytest.raises(ValueError, match=f"num is .*{num}"):
-        data.flatten_particles(dealt)
+        data.flatten_particles(stacked)
 
 
 def test_num_of_sorted_particles_is_checked_if_nothing_else_is_used() -> None:

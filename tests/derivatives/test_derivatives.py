@@ -36,12 +36,12 @@ def check(func: Any, plain: Any, args: tuple[Any, ...], atol: float = 1e-7, seco
     @jax.jit
     def derive(args: Any, dots: Any) -> Any:
         along = lambda *args: jax.jvp(func, args, dots)[1]  # noqa: E731
-        found, forward = jax.jvp(func, args, dots)
+        result, forward = jax.jvp(func, args, dots)
         back = jax.vjp(func, *args)[1]([jnp.asarray(weight) for weight in weights])
-        return found, forward, back, jax.jvp(along, args, dots)[1] if second else None
+        return result, forward, back, jax.jvp(along, args, dots)[1] if second else None
 
-    found, forward, back, twice = derive(tuple(map(jnp.asarray, args)), tuple(map(jnp.asarray, dots)))
-    for got, want, value in zip(forward, first, zip(found, values, strict=True), strict=True):
+    result, forward, back, twice = derive(tuple(map(jnp.asarray, args)), tuple(map(jnp.asarray, dots)))
+    for got, want, value in zip(forward, first, zip(result, values, strict=True), strict=True):
         np.testing.assert_allclose(value[0], value[1], rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(got, want, atol=atol * (1 + np.abs(want).max(initial=0)))
     contracted = sum(float(np.sum(b * d)) for b, d in zip(back, dots, strict=True))
@@ -73,7 +73,7 @@ def catalogue_of(pos: Any, mass: Any, vel: Any, box: Any, **options: Any) -> jz.
 
 
 def columns(cata: jz.data.FofCatalogue, groups: int = 2) -> list[Any]:
-    return [found[:groups] for name in COLUMNS if (found := column(cata, name)) is not None]
+    return [result[:groups] for name in COLUMNS if (result := column(cata, name)) is not None]
 
 
 def column(cata: jz.data.FofCatalogue, name: str) -> Any:
@@ -157,8 +157,8 @@ def test_catalogue_of_groups_without_mass(x64: None) -> None:
     pos, mass, vel = clumps(3)
     groups, box = members(pos, 1.0), np.ones(3)
     none = np.zeros_like(mass)
-    found = lambda pos, vel: columns(catalogue_of(pos, jnp.asarray(none), vel, 1.0))  # noqa: E731
-    check(found, lambda pos, vel: plain_columns(groups, pos, none, vel, box), (pos, vel), second=False)
+    result = lambda pos, vel: columns(catalogue_of(pos, jnp.asarray(none), vel, 1.0))  # noqa: E731
+    check(result, lambda pos, vel: plain_columns(groups, pos, none, vel, box), (pos, vel), second=False)
 
 
 @pytest.mark.slow
@@ -259,7 +259,7 @@ def test_attached_particles_count_in_derivatives(x64: None) -> None:
 # Spheres
 
 
-def plain_spheres(pos: Any, mass: Any, centre: Any, density: Any, box: Any, gravity: Any, least: int) -> list[Any]:
+def plain_spheres(pos: Any, mass: Any, centre: Any, density: Any, box: Any, gravity: Any, minimum: int) -> list[Any]:
     """Return radii, masses, and the peaks of circular velocity, by the definition."""
     dims = pos.shape[1]
     volume = {1: 2, 2: np.pi, 3: 4 * np.pi / 3}[dims]
@@ -270,15 +270,15 @@ def plain_spheres(pos: Any, mass: Any, centre: Any, density: Any, box: Any, grav
         r, total = distance[order], np.cumsum(np.broadcast_to(mass, len(pos))[order])
         spheres = []
         for value in density:
-            ends = total[least - 1 : -1] <= volume * r[least:] ** dims * value
-            last = least - 1 + int(np.argmax(ends))
+            ends = total[minimum - 1 : -1] <= volume * r[minimum:] ** dims * value
+            last = minimum - 1 + int(np.argmax(ends))
             assert ends.any()
-            assert total[least - 1] > volume * r[least - 1] ** dims * value
+            assert total[minimum - 1] > volume * r[minimum - 1] ** dims * value
             spheres.append(((total[last] / (volume * value)) ** (1 / dims), total[last], last))
         end = max(last for *_, last in spheres)
-        speed = np.sqrt(gravity * total[least - 1 : end + 1] / r[least - 1 : end + 1])
+        speed = np.sqrt(gravity * total[minimum - 1 : end + 1] / r[minimum - 1 : end + 1])
         best = int(np.argmax(speed))
-        rows.append(([s[0] for s in spheres], [s[1] for s in spheres], speed[best], r[least - 1 + best]))
+        rows.append(([s[0] for s in spheres], [s[1] for s in spheres], speed[best], r[minimum - 1 + best]))
     return [np.array(column) for column in zip(*rows, strict=True)]
 
 
@@ -297,12 +297,12 @@ def test_spheres(dims: int, kind: str, x64: None) -> None:
     mass = random.random(len(pos)) + 0.5
     centre = np.array([[0.98] * dims, [0.99] * dims])
     density = np.array([400.0, 3000.0]) * (4 if dims == 3 else 2)
-    least, cfg = 5, OverdensityConfig(npart_min=5)
+    minimum, cfg = 5, OverdensityConfig(npart_min=5)
     weights = {"each": (mass,), "shared": (np.array(0.8),), "none": ()}[kind]
     box = np.ones(dims)
 
     def plain(pos: Any, centre: Any, density: Any, box: Any, gravity: Any, mass: Any = 1.0) -> Any:
-        return plain_spheres(pos, mass, centre, density, box, gravity, least)
+        return plain_spheres(pos, mass, centre, density, box, gravity, minimum)
 
     def found(pos: Any, centre: Any, density: Any, box: Any, gravity: Any, mass: Any = None) -> Any:
         part = PosMass(pos=pos, mass=mass)
@@ -326,9 +326,9 @@ def test_nonexistent_spheres_have_no_derivatives() -> None:
 
     def loss(pos: Any, mass: Any, centre: Any, box: Any) -> Any:
         part, places = PosMass(pos=pos, mass=mass, num=190), Pos(pos=centre, num=2)
-        found = jz.overdensity.spherical_overdensity(part, jnp.asarray([1e-3, 1e9]), queries=places, boxsize=box)
-        kept = jnp.where(jnp.isnan(found.radius), 0, found.radius + found.mass)
-        return kept.sum() + found.rmax.sum() + found.vmax.sum()
+        result = jz.overdensity.spherical_overdensity(part, jnp.asarray([1e-3, 1e9]), queries=places, boxsize=box)
+        kept = jnp.where(jnp.isnan(result.radius), 0, result.radius + result.mass)
+        return kept.sum() + result.rmax.sum() + result.vmax.sum()
 
     gradients = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(jnp.asarray(pos), jnp.ones(200), centre, jnp.ones(3))
     assert all(bool(jnp.isfinite(gradient).all()) for gradient in gradients)

@@ -43,10 +43,10 @@ def catalogue(part: Any, box: Any, length: Any, column: str) -> Any:
 
 
 def spheres(part: Any, box: Any, density: Any, column: str) -> Any:
-    found = jz.overdensity.spherical_overdensity(
+    result = jz.overdensity.spherical_overdensity(
         part, 50 * density, queries=part.pos[:3], boxsize=box, cfg=OverdensityConfig(npart_min=2)
     )
-    return getattr(found, column)
+    return getattr(result, column)
 
 
 def slopes(part: Any, box: Any, length: Any, kind: str) -> Any:
@@ -114,23 +114,25 @@ def test_values_and_derivatives(name: str) -> None:
 
     def result(unit: tuple[float, ...]) -> Any:
         scaled = [np.asarray(x * 2.0 ** np.dot(unit, dim), np.float32) for x, dim in zip(numbers, dims, strict=True)]
-        found, by = jax.block_until_ready(run(*scaled))
-        return [found, *by]
+        results, by = jax.block_until_ready(run(*scaled))
+        return [results, *by]
 
     plain, compared, refused = result(NONE), 0, []
     for unit in UNITS:
         if name.startswith("spheres") and abs(np.dot(unit, DENSITY)) > 120:
             continue  # the density is out of range
         try:
-            found = result(unit)
+            results = result(unit)
         except oracles.RUN_TIME_ERROR as error:
             refused.append(str(error))
             continue
-        for one, other, dim in zip(found, plain, (NONE, *dims), strict=True):
+        for one, other, dim in zip(results, plain, (NONE, *dims), strict=True):
             expected = np.asarray(other, np.float64) * 2.0 ** np.dot(unit, np.subtract(unit_of_value, dim))
-            most = np.abs(expected).max()
-            if most < np.finfo(np.float32).max:
-                np.testing.assert_allclose(one, expected, rtol=0, atol=1e-5 * most + 1e-37, err_msg=f"{unit}, by {dim}")
+            maximum = np.abs(expected).max()
+            if maximum < np.finfo(np.float32).max:
+                np.testing.assert_allclose(
+                    one, expected, rtol=0, atol=1e-5 * maximum + 1e-37, err_msg=f"{unit}, by {dim}"
+                )
         compared += 1
     assert compared > 5
     assert all("the range of float32" in words for words in refused)

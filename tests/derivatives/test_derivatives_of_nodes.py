@@ -136,7 +136,10 @@ def uses(dtype: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
     pos = jnp.asarray(oracles.uniform(60, 3), dtype)
     mass, box, density = jnp.ones(60, dtype), jnp.ones(3, dtype), jnp.asarray([3.0, 9.0], dtype)
     cfg = TreeConfig(leaf_size=4, masses=True)
-    total = lambda found: sum(leaf.sum() for leaf in jax.tree.leaves(found) if jnp.issubdtype(leaf.dtype, jnp.floating))  # noqa: E731
+
+    def total(result: Any) -> Any:
+        return sum(leaf.sum() for leaf in jax.tree.leaves(result) if jnp.issubdtype(leaf.dtype, jnp.floating))
+
     groups = lambda p, m, v, b: jz.fof.fof_and_catalogue(ParticleData(pos=p, mass=m, vel=v), 0.3, b)  # noqa: E731
 
     def halos(p: Any, m: Any, v: Any) -> Any:
@@ -189,6 +192,6 @@ def uses(dtype: Any) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
 def test_derivatives_with_promotion_disabled(x64: bool, kind: Any) -> None:
     with jax.enable_x64(x64), jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
         for name, (func, args) in uses(kind).items():
-            found = jax.eval_shape(jax.value_and_grad(func, tuple(range(len(args)))), *args)
-            assert jax.tree.map(jnp.shape, found[1]) == jax.tree.map(jnp.shape, args), name
-            assert all(leaf.dtype == kind for leaf in jax.tree.leaves(found[1])), name
+            result = jax.eval_shape(jax.value_and_grad(func, tuple(range(len(args)))), *args)
+            assert jax.tree.map(jnp.shape, result[1]) == jax.tree.map(jnp.shape, args), name
+            assert all(leaf.dtype == kind for leaf in jax.tree.leaves(result[1])), name

@@ -87,8 +87,8 @@ def test_spheres() -> None:
 
     def loss(pos: Any, mass: Any, num: Any, find: Any) -> Any:
         centre = Pos(pos=pos, num=num)
-        found = find(PosMass(pos=pos, mass=mass[..., 0], num=num), centre, density, 1.0, cfg=cfg)
-        kept = [jnp.where(jnp.isnan(one), 0, one) for one in (found.radius, found.mass, found.vmax, found.rmax)]
+        result = find(PosMass(pos=pos, mass=mass[..., 0], num=num), centre, density, 1.0, cfg=cfg)
+        kept = [jnp.where(jnp.isnan(one), 0, one) for one in (result.radius, result.mass, result.vmax, result.rmax)]
         return sum(jnp.sum(jnp.sin(one)) for one in kept)
 
     many = jz.overdensity.spherical_overdensity.smap(mesh_of(3))

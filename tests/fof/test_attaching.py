@@ -98,10 +98,10 @@ def test_several_devices_give_the_groups_of_one(random, crowded: bool) -> None:
     cut = len(other) // 3  # attached particles have two types
     kinds_of = ((primary, 0, 1), (other[:cut], len(primary), 4), (other[cut:], len(primary) + cut, 5))
     for pos, first, kind in kinds_of:
-        dealt = deal(pos, uneven(len(pos), ndev), rows=rows)
-        mass = np.full(dealt.id.shape, 2.0 if kind == 1 else 0.5, np.float32)
-        kinds = np.full(dealt.id.shape, kind, np.int32)
-        parts.append(_Typed(dealt.pos, mass, dealt.id + first, kinds, dealt.num))
+        per_device = deal(pos, uneven(len(pos), ndev), rows=rows)
+        mass = np.full(per_device.id.shape, 2.0 if kind == 1 else 0.5, np.float32)
+        kinds = np.full(per_device.id.shape, kind, np.int32)
+        parts.append(_Typed(per_device.pos, mass, per_device.id + first, kinds, per_device.num))
     find = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)
     grouped, stacked = find(parts[0], _RLINK, _BOX, _CFG, attached=parts[1:])
     nums = np.asarray(grouped.num)

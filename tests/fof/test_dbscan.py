@@ -16,14 +16,14 @@ from jztree.fof import dbscan, fof_labels
 pytestmark = pytest.mark.emulated
 
 
-def slow(pos: np.ndarray, eps: float, least: int, box: Any = None) -> tuple[np.ndarray, np.ndarray]:
+def slow(pos: np.ndarray, eps: float, minimum: int, box: Any = None) -> tuple[np.ndarray, np.ndarray]:
     """Find clusters from all pairs."""
-    return oracles.clusters_of(oracles.squared_distances(pos, pos, box) <= np.float64(eps) ** 2, least)
+    return oracles.clusters_of(oracles.squared_distances(pos, pos, box) <= np.float64(eps) ** 2, minimum)
 
 
-def assert_clusters(found: Any, expected: Any) -> None:
-    np.testing.assert_array_equal(found[1], expected[1])
-    np.testing.assert_array_equal(found[0], expected[0])
+def assert_clusters(result: Any, expected: Any) -> None:
+    np.testing.assert_array_equal(result[1], expected[1])
+    np.testing.assert_array_equal(result[0], expected[0])
 
 
 @pytest.mark.parametrize("dims", range(1, 9))
@@ -32,25 +32,25 @@ def test_equals_the_reference_implementation(dims: int, kind: str) -> None:
     box = oracles.box_lengths(kind, dims)
     pos = np.concatenate([oracles.clustered(500, dims), oracles.uniform(300, dims)])
     eps = [0.0005, 0.01, 0.04, 0.09, 0.15, 0.2, 0.25, 0.25][dims - 1]
-    for least in (1, 2, 5, 12):
-        expected = slow(pos, eps, least, box)
-        assert_clusters(dbscan(pos, eps, min_samples=least, boxsize=box), expected)
-        assert_clusters(dbscan.jit(pos, eps, min_samples=least, boxsize=box), expected)
+    for minimum in (1, 2, 5, 12):
+        expected = slow(pos, eps, minimum, box)
+        assert_clusters(dbscan(pos, eps, min_samples=minimum, boxsize=box), expected)
+        assert_clusters(dbscan.jit(pos, eps, min_samples=minimum, boxsize=box), expected)
     assert len(np.unique(slow(pos, eps, 5, box)[0])) > 2
 
 
-@pytest.mark.parametrize("least", [1, 2, 3, 20, 150, 400])
+@pytest.mark.parametrize("minimum", [1, 2, 3, 20, 150, 400])
 @pytest.mark.parametrize("kind", ["open", "periodic"])
-def test_eps_from_zero_to_wider_than_the_set(kind: str, least: int) -> None:
+def test_eps_from_zero_to_wider_than_the_set(kind: str, minimum: int) -> None:
     """Most counts end early: nodes or near leaves suffice, or the remaining nodes cannot."""
     box = oracles.box_lengths(kind, 3)
     pos = np.concatenate([oracles.clustered(400, 3), oracles.uniform(400, 3)])
     kinds = set()
     for eps in (0.0, 0.003, 0.02, 0.07, 0.15, 0.25, 0.4, 0.6, 0.9, 2.0):
-        label, core = slow(pos, eps, least, box)
-        assert_clusters(dbscan(pos, eps, min_samples=least, boxsize=box), (label, core))
+        label, core = slow(pos, eps, minimum, box)
+        assert_clusters(dbscan(pos, eps, min_samples=minimum, boxsize=box), (label, core))
         kinds |= set(np.where(core, "core", np.where(label < 0, "noise", "border")))
-    if 2 < least < 400:
+    if 2 < minimum < 400:
         assert kinds == {"core", "border", "noise"}
 
 
@@ -58,8 +58,8 @@ def test_eps_from_zero_to_wider_than_the_set(kind: str, least: int) -> None:
 def test_eps_wider_than_the_set(spread: float) -> None:
     """Nodes are counted as a whole: there would be 10^10 pairs."""
     pos = oracles.uniform(100_000, 3) * np.float32(spread)
-    for least in (2, 5, 100_000):
-        label, core = dbscan(pos, 2.0, min_samples=least)
+    for minimum in (2, 5, 100_000):
+        label, core = dbscan(pos, 2.0, min_samples=minimum)
         assert np.all(core)
         assert not np.any(label)
     assert not np.any(dbscan(pos, 2.0, min_samples=100_001)[1])
@@ -69,9 +69,9 @@ def test_eps_wider_than_the_set(spread: float) -> None:
 def test_difficult_inputs(name: str) -> None:
     pos = make(name, 3)[0]
     for box in (None, 1.0) if "outlier" not in name else (None,):
-        for least in (2, 4):
+        for minimum in (2, 4):
             assert_clusters(
-                dbscan(pos, SETS[name][2], min_samples=least, boxsize=box), slow(pos, SETS[name][2], least, box)
+                dbscan(pos, SETS[name][2], min_samples=minimum, boxsize=box), slow(pos, SETS[name][2], minimum, box)
             )
 
 
@@ -82,8 +82,8 @@ def test_border_points_join_the_first_cluster() -> None:
     line = np.r_[np.arange(5) * 0.1, 0.95, 1.45 + np.arange(5) * 0.1][:, None].astype(np.float32)
     for seed in range(20):
         pos = np.random.default_rng(seed).permutation(line)
-        found = dbscan(pos, 0.56, min_samples=5)
-        assert_clusters(found, slow(pos, 0.56, 5))
+        result = dbscan(pos, 0.56, min_samples=5)
+        assert_clusters(result, slow(pos, 0.56, 5))
 
 
 def test_small_min_samples_equals_friends_of_friends() -> None:
@@ -97,8 +97,8 @@ def test_small_min_samples_equals_friends_of_friends() -> None:
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_few_particles_and_padding(n: int) -> None:
     pos = oracles.uniform(n, 3)
-    for least in (1, 2):
-        assert_clusters(dbscan(pos, 9.0, min_samples=least), slow(pos, 9.0, least))
+    for minimum in (1, 2):
+        assert_clusters(dbscan(pos, 9.0, min_samples=minimum), slow(pos, 9.0, minimum))
     part = Pos(pos=np.concatenate([oracles.uniform(300, 3), np.full((50, 3), 0.5, np.float32)]), num=300)
     label, core = dbscan.jit(part, 0.15, min_samples=4)
     assert_clusters((label[:300], core[:300]), slow(part.pos[:300], 0.15, 4))
@@ -110,9 +110,9 @@ def test_few_particles_and_padding(n: int) -> None:
 def test_equals_scikit_learn() -> None:
     cluster = pytest.importorskip("sklearn.cluster")
     pos = np.concatenate([oracles.clustered(5_000, 3), oracles.uniform(2_000, 3)])
-    for eps, least in ((0.02, 5), (0.05, 10), (0.05, 40)):
-        model = cluster.DBSCAN(eps=eps, min_samples=least).fit(pos.astype(np.float64))
-        label, core = dbscan.jit(pos, eps, min_samples=least)
+    for eps, minimum in ((0.02, 5), (0.05, 10), (0.05, 40)):
+        model = cluster.DBSCAN(eps=eps, min_samples=minimum).fit(pos.astype(np.float64))
+        label, core = dbscan.jit(pos, eps, min_samples=minimum)
         np.testing.assert_array_equal(label, model.labels_)
         np.testing.assert_array_equal(np.nonzero(core)[0], model.core_sample_indices_)
 
@@ -135,21 +135,21 @@ def test_invalid_arguments_raise(options: Any, words: str, call: Any) -> None:
         call(**{"part": oracles.uniform(50, 3)} | options)
 
 
-@pytest.mark.parametrize("least", [jnp.int32(4), np.int16(4), np.array(4)], ids=["jax", "numpy", "array"])
-def test_concrete_integer_arrays_as_min_samples(least: Any) -> None:
+@pytest.mark.parametrize("minimum", [jnp.int32(4), np.int16(4), np.array(4)], ids=["jax", "numpy", "array"])
+def test_concrete_integer_arrays_as_min_samples(minimum: Any) -> None:
     pos = oracles.clustered(200, 3)
     expected = dbscan(pos, 0.05, min_samples=4)
     part = deal(pos, even(200, 3))
-    for found in (dbscan(pos, 0.05, min_samples=least), dbscan.jit(pos, 0.05, min_samples=least)):
-        np.testing.assert_array_equal(found[0], expected[0])
-    over = dbscan.smap(mesh_of(3), jit=True)(part, 0.05, min_samples=least)
+    for result in (dbscan(pos, 0.05, min_samples=minimum), dbscan.jit(pos, 0.05, min_samples=minimum)):
+        np.testing.assert_array_equal(result[0], expected[0])
+    over = dbscan.smap(mesh_of(3), jit=True)(part, 0.05, min_samples=minimum)
     np.testing.assert_array_equal(joined(over[0], even(200, 3)), expected[0])
 
 
 @pytest.mark.parametrize("call", [dbscan, dbscan.jit])
 def test_min_samples_above_particle_count_gives_only_noise(call: Any) -> None:
-    for least in (51, 2**31, 2**40):
-        label, core = call(oracles.uniform(50, 3), 10.0, min_samples=least)
+    for minimum in (51, 2**31, 2**40):
+        label, core = call(oracles.uniform(50, 3), 10.0, min_samples=minimum)
         assert not np.any(core)
         assert np.all(np.asarray(label) == -1)
 
@@ -170,10 +170,10 @@ def test_invalid_traced_eps_is_named(eps: float) -> None:
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("name", SETS)
 def test_several_devices_give_the_clusters_of_one(name: str, ndev: int) -> None:
-    pos, counts, dealt = make(name, ndev)
+    pos, counts, stacked = make(name, ndev)
     mapped = dbscan.smap(mesh_of(ndev), jit=True)
     for box in (None, 1.0) if "outlier" not in name else (None,):
-        label, core = mapped(dealt, SETS[name][2], min_samples=4, boxsize=box)
+        label, core = mapped(stacked, SETS[name][2], min_samples=4, boxsize=box)
         assert_clusters(
             (joined(label, counts), joined(core, counts)), dbscan(pos, SETS[name][2], min_samples=4, boxsize=box)
         )
@@ -185,19 +185,19 @@ def test_several_devices_give_the_clusters_of_one(name: str, ndev: int) -> None:
 @pytest.mark.parametrize(("dtype", "dims"), [(np.float32, 3), (np.float64, 5), (np.float64, 3)])
 def test_over_devices_in_64_bit_mode(x64: None, dtype: Any, dims: int) -> None:
     pos, eps = oracles.clustered(600, dims).astype(dtype), 0.03 if dims == 3 else 0.15
-    found = dbscan.smap(mesh_of(3), jit=True)(deal(pos, uneven(600, 3), 600), eps, min_samples=4)
-    assert_clusters([joined(column, uneven(600, 3)) for column in found], dbscan(pos, eps, min_samples=4))
+    result = dbscan.smap(mesh_of(3), jit=True)(deal(pos, uneven(600, 3), 600), eps, min_samples=4)
+    assert_clusters([joined(column, uneven(600, 3)) for column in result], dbscan(pos, eps, min_samples=4))
 
 
 @pytest.mark.long
 def test_border_points_between_chains_over_devices() -> None:
     """Chains pass through all ranks, with borders between them."""
     pos = np.random.default_rng(4).random((1_000, 2)).astype(np.float32)
-    found = dbscan.smap(mesh_of(4), jit=True)(deal(pos, even(1_000, 4)), 0.035, min_samples=5)
-    assert_clusters([joined(column, even(1_000, 4)) for column in found], slow(pos, 0.035, 5))
+    result = dbscan.smap(mesh_of(4), jit=True)(deal(pos, even(1_000, 4)), 0.035, min_samples=5)
+    assert_clusters([joined(column, even(1_000, 4)) for column in result], slow(pos, 0.035, 5))
 
 
 def test_inside_a_user_jit_function() -> None:
     pos = oracles.clustered(500, 3)
-    found = jax.jit(lambda x, eps: dbscan(x, eps, min_samples=4))(pos, np.float32(0.05))
-    assert_clusters(found, slow(pos, float(np.float32(0.05)), 4))
+    result = jax.jit(lambda x, eps: dbscan(x, eps, min_samples=4))(pos, np.float32(0.05))
+    assert_clusters(result, slow(pos, float(np.float32(0.05)), 4))

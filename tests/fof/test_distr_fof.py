@@ -213,9 +213,9 @@ def test_linking_length_above_half_the_box(rlink: float) -> None:
     pos = (np.random.default_rng(19).random((90, 3)) * [1, 4, 40]).astype(np.float32)
     part = deal(pos, even(90, NDEV))
     partz, label = jz.fof.distr_fof_labels.smap(mesh_of(NDEV), jit=True)(part, rlink, box, linearize_labels=True)
-    found, num = np.asarray(label), np.asarray(partz.num)
+    result, num = np.asarray(label), np.asarray(partz.num)
     expected = oracles.components(joined(partz.pos, num), rlink, box)
-    np.testing.assert_array_equal(oracles.smallest_members(joined(found, num)), oracles.smallest_members(expected))
+    np.testing.assert_array_equal(oracles.smallest_members(joined(result, num)), oracles.smallest_members(expected))
 
 
 @pytest.mark.long

@@ -114,8 +114,8 @@ def test_th_gives_the_same_answer(num: int | None) -> None:
         again, label = fof_labels(partz, 0.02, 1.0, th=th, output_order=order)
         np.testing.assert_array_equal(label, usual)
         np.testing.assert_array_equal(again.pos, partz.pos)
-    ours, theirs = fof_and_catalogue(partz, 0.02, 1.0, th=th), fof_and_catalogue(part, 0.02, 1.0)
-    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(theirs), strict=True):
+    ours, reference = fof_and_catalogue(partz, 0.02, 1.0, th=th), fof_and_catalogue(part, 0.02, 1.0)
+    for a, b in zip(jax.tree.leaves(ours), jax.tree.leaves(reference), strict=True):
         np.testing.assert_array_equal(a, b)
 
 

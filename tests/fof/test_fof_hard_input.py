@@ -105,9 +105,9 @@ def test_linking_length_is_not_rounded_to_float32(jit: bool) -> None:
 def test_box_is_not_rounded_to_float32(jit: bool) -> None:
     labels = fof_labels.jit if jit else fof_labels
     pos = np.array([[0.0], [0.09375]], np.float32)
-    apart = 0.1 - 0.09375
-    assert labels(jnp.asarray(pos), apart, 0.1, output_order="input")[1].tolist() == [0, 0]
-    assert labels(jnp.asarray(pos), np.nextafter(apart, 0), 0.1, output_order="input")[1].tolist() == [0, 1]
+    separation = 0.1 - 0.09375
+    assert labels(jnp.asarray(pos), separation, 0.1, output_order="input")[1].tolist() == [0, 0]
+    assert labels(jnp.asarray(pos), np.nextafter(separation, 0), 0.1, output_order="input")[1].tolist() == [0, 1]
 
 
 @pytest.mark.parametrize("rlink", [3.0, 1e6, 1e18, 1e30])

@@ -42,9 +42,9 @@ def lengths_of(kind: str, pos: np.ndarray, mean: float) -> np.ndarray:
         return np.asarray(mean * 10 ** (pos[:, 0].astype(np.float64) - 0.5))
     if kind == "random":
         return mean * 10 ** random.uniform(-2, 0.3, n)
-    found = np.where(random.random(n) < 0.5, 0.0, mean / 4)  # zeros, and a few very long ones
-    found[random.integers(n, size=3)] = [20 * mean, 5 * mean, 1e30]
-    return np.asarray(found)
+    result = np.where(random.random(n) < 0.5, 0.0, mean / 4)  # zeros, and a few very long ones
+    result[random.integers(n, size=3)] = [20 * mean, 5 * mean, 1e30]
+    return np.asarray(result)
 
 
 # Exactness
@@ -109,9 +109,9 @@ def test_many_particles_equal_the_pairs_of_a_kd_tree() -> None:
     pos = oracles.clustered(12_000, 3).astype(np.float64)
     rlink = lengths_of("gradient", pos, 0.4 * len(pos) ** (-1 / 3))
     pairs = cKDTree(pos, boxsize=1.0).query_pairs(rlink.max(), output_type="ndarray")
-    apart = pos[pairs[:, 0]] - pos[pairs[:, 1]]
-    apart -= np.rint(apart)
-    a, b = pairs[np.linalg.norm(apart, axis=1) <= rlink[pairs].mean(axis=1)].T
+    separation = pos[pairs[:, 0]] - pos[pairs[:, 1]]
+    separation -= np.rint(separation)
+    a, b = pairs[np.linalg.norm(separation, axis=1) <= rlink[pairs].mean(axis=1)].T
     graph = coo_array((np.ones(len(a), bool), (a, b)), (len(pos), len(pos)))
     want = oracles.smallest_members(connected_components(graph, directed=False)[1])
     with jax.enable_x64(True):
@@ -182,8 +182,8 @@ def test_integer_lengths_are_accepted() -> None:
 def test_vmapped_call_equals_single_calls() -> None:
     pos = np.stack([oracles.uniform(200, 3, seed=seed) for seed in range(3)])
     rlink = np.stack([lengths_of("random", one, 0.2) for one in pos]).astype(np.float32)
-    found = jax.vmap(lambda a, b: fof_labels(a, b, output_order="input")[1])(jnp.asarray(pos), jnp.asarray(rlink))
-    for one, lengths, got in zip(pos, rlink, found, strict=True):
+    result = jax.vmap(lambda a, b: fof_labels(a, b, output_order="input")[1])(jnp.asarray(pos), jnp.asarray(rlink))
+    for one, lengths, got in zip(pos, rlink, result, strict=True):
         np.testing.assert_array_equal(got, expected(one, lengths))
 
 
@@ -198,9 +198,9 @@ def test_catalogue_has_the_groups_of_the_labels() -> None:
     assert groups_of(grouped.id, cata) == members(expected(pos, rlink, 1.0))
 
 
-def members(label: np.ndarray, least: int = 2) -> set[frozenset[int]]:
+def members(label: np.ndarray, minimum: int = 2) -> set[frozenset[int]]:
     groups = [frozenset(np.flatnonzero(label == value).tolist()) for value in np.unique(label)]
-    return {group for group in groups if len(group) >= least}
+    return {group for group in groups if len(group) >= minimum}
 
 
 def groups_of(ids: Any, cata: Any) -> set[frozenset[int]]:
@@ -270,15 +270,15 @@ def test_length_of_the_nearest_particle_limits_attached_particles(ndev: int, wit
     rlink = lengths_of("random", primary, 0.05)
     parts = [deal(pos, uneven(len(pos), ndev), rows=700) for pos in (primary, other)]
     parts[1] = replace(parts[1], id=parts[1].id + len(primary))
-    dealt = rlink[np.maximum(parts[0].id, 0)]
+    stacked = rlink[np.maximum(parts[0].id, 0)]
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=2))
     if ndev == 1:
-        one, two, dealt = *jax.tree.map(lambda rows: jnp.asarray(rows)[0], parts), dealt[0]
-        grouped, cata = fof_and_catalogue.jit(one, dealt, 1.0, cfg, attached=two, attach_within=within)
+        one, two, stacked = *jax.tree.map(lambda rows: jnp.asarray(rows)[0], parts), stacked[0]
+        grouped, cata = fof_and_catalogue.jit(one, stacked, 1.0, cfg, attached=two, attach_within=within)
         ids, cata = grouped.id, data.squeeze_catalogue(cata)
     else:
         find = fof_and_catalogue.smap(mesh_of(ndev), jit=True)
-        grouped, cata = find(parts[0], dealt, 1.0, cfg, attached=parts[1], attach_within=within)
+        grouped, cata = find(parts[0], stacked, 1.0, cfg, attached=parts[1], attach_within=within)
         cata = data.squeeze_catalogue(cata, offset_mode="global", nparts=grouped.num)
         ids = joined(grouped.id, grouped.num)
     assert groups_of(ids, cata) == attached_groups(primary, rlink, other, within)
@@ -294,11 +294,11 @@ def test_several_devices_give_the_labels_of_one(ndev: int, name: str) -> None:
     pos, counts, part = make(name, ndev)
     for kind in ("random", "gradient" if "outlier" not in name and "crowds" not in name else "few long"):
         rlink = lengths_of(kind, pos, SETS[name][2])
-        dealt = np.where(part.id >= 0, rlink[np.maximum(part.id, 0)], np.nan)
+        stacked = np.where(part.id >= 0, rlink[np.maximum(part.id, 0)], np.nan)
         for box in (0.0, 1.0):
             if "outlier" in name and box:
                 continue
-            _, label = fof_labels.smap(mesh_of(ndev), jit=True)(part, dealt, box, output_order="input")
+            _, label = fof_labels.smap(mesh_of(ndev), jit=True)(part, stacked, box, output_order="input")
             want = labels(jnp.asarray(pos), rlink, box, find=fof_labels.jit)
             np.testing.assert_array_equal(joined(label, counts), want, f"{kind}, box {box}")
 
@@ -335,9 +335,9 @@ def test_devices_bring_few_ghosts_if_lengths_vary_over_the_box() -> None:
     find = jz.fof.distr_fof_labels.smap(mesh_of(8), jit=True)
 
     def ghosts(lengths: Any) -> int:
-        with jz.stats.statistics() as found:
+        with jz.stats.statistics() as result:
             jax.block_until_ready(find(part, lengths, 0.0))
-        return int(found["rows.ghosts"])
+        return int(result["rows.ghosts"])
 
     assert ghosts(rlink[np.maximum(part.id, 0)]) < ghosts(0.101) / 2
 

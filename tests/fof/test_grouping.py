@@ -138,11 +138,11 @@ def assert_same_catalogue(cata: data.FofCatalogue, expected: data.FofCatalogue, 
     difference -= length * np.rint(difference / np.where(length > 0, length, 1))
     np.testing.assert_allclose(difference, 0, atol=rtol)
     for name in _SUMS:
-        ours, theirs = getattr(cata, name), getattr(expected, name)
-        assert (ours is None) == (theirs is None)
-        if theirs is not None:
-            assert ours.dtype == theirs.dtype
-            np.testing.assert_allclose(ours, theirs, rtol=rtol, atol=1e-14, err_msg=name)
+        ours, reference = getattr(cata, name), getattr(expected, name)
+        assert (ours is None) == (reference is None)
+        if reference is not None:
+            assert ours.dtype == reference.dtype
+            np.testing.assert_allclose(ours, reference, rtol=rtol, atol=1e-14, err_msg=name)
 
 
 def assert_layout(grouped: Any, cata: data.FofCatalogue, total: int, npart_min: int) -> None:
@@ -439,9 +439,9 @@ def test_number_of_collectives() -> None:
     rows, box = np.zeros((4, 50), np.int32), exact(1.0, (3,))
     smapped = group(mesh_of(4), jit=False)
     text = str(jax.make_jaxpr(lambda *a: smapped(*a, 2))(part, rows, rows, box))
-    found = {
+    result = {
         name: len(re.findall(rf"\b{name}\[", text))
         for name in ("pmax", "pmin", "psum", "all_gather", "all_to_all", "ppermute")
     }
     # The exchange compiles one all_to_all for its counts, and one for each of its two chunk sizes. It runs one of two.
-    assert found == {"pmax": 1, "pmin": 0, "psum": 0, "all_gather": 4, "all_to_all": 5, "ppermute": 0}
+    assert result == {"pmax": 1, "pmin": 0, "psum": 0, "all_gather": 4, "all_to_all": 5, "ppermute": 0}

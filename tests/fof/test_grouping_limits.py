@@ -73,12 +73,12 @@ def test_group_offsets_above_32_bits() -> None:
     """The owner's groups have 3, 2**31 - 1 + 1 and 2 particles here; other ranks report huge parts."""
     big = 2**31 - 1
     count = np.array([3, 1, 2, 5], np.int32)
-    told = np.full((3, 64, 2), -1, np.int32)
-    told[1, 0], told[2, 0], told[2, 1] = (1, big), (0, big), (1, big)
+    message = np.full((3, 64, 2), -1, np.int32)
+    message[1, 0], message[2, 0], message[2, 1] = (1, big), (0, big), (1, big)
     nowhere = np.full((4, 2), 2**32 - 1, np.uint32)
     before = np.array(words(2**40) + words(7), np.uint32)
     answers, places, tally = kernels.settle_groups(
-        0, np.zeros(4, np.int32), count, told, 0, 1, jnp.asarray(nowhere), jnp.asarray(before), 3
+        0, np.zeros(4, np.int32), count, message, 0, 1, jnp.asarray(nowhere), jnp.asarray(before), 3
     )
     first = 2**40 + 3 + big  # start of the second group
     last = first + 1 + 2 * big  # start of the fourth, because the third is too small

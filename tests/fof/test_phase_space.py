@@ -210,9 +210,9 @@ def test_vmap_equals_single_calls() -> None:
     def labels(pos: Any, vel: Any) -> Any:
         return phase_space_labels(ParticleData(pos=pos, vel=vel), 0.1, 1.0, boxsize=1.0, group_rlink=0.1)
 
-    found = jax.vmap(labels)(pos, vel)
+    result = jax.vmap(labels)(pos, vel)
     for i in range(4):
-        np.testing.assert_array_equal(found[i], labels(pos[i], vel[i]))
+        np.testing.assert_array_equal(result[i], labels(pos[i], vel[i]))
 
 
 @pytest.mark.parametrize("group_rlink", [None, 0.1])
@@ -221,15 +221,15 @@ def test_float32_particles_in_float64_mode_need_no_promotion(group_rlink: float 
     part = ParticleData(pos=pos, vel=oracles.uniform(60, 3, seed=2))
     expected = phase_space_labels(part, 0.1, 0.5, boxsize=1.0, group_rlink=group_rlink)
     with jax.numpy_dtype_promotion("strict"):
-        found = phase_space_labels(part, 0.1, 0.5, boxsize=1.0, group_rlink=group_rlink)
-    np.testing.assert_array_equal(found, expected)
+        result = phase_space_labels(part, 0.1, 0.5, boxsize=1.0, group_rlink=group_rlink)
+    np.testing.assert_array_equal(result, expected)
 
 
 def test_half_precision_velocities_give_the_groups_of_their_values() -> None:
     pos, vel = oracles.uniform(60, 3), oracles.uniform(60, 3, seed=2).astype(np.float16)
-    found = phase_space_labels(ParticleData(pos=pos, vel=vel), 0.3, 0.3)
+    result = phase_space_labels(ParticleData(pos=pos, vel=vel), 0.3, 0.3)
     expected = phase_space_labels(ParticleData(pos=pos, vel=vel.astype(np.float32)), 0.3, 0.3)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(result, expected)
 
 
 FINDERS = pytest.mark.parametrize("find", [phase_space_labels, phase_space_groups])

@@ -72,13 +72,13 @@ class _Judge:
         everything = np.concatenate([pos, other])
         if expect_error(outcome, unsound(pos, sides), may_refuse(everything, lengths, self.x64)):
             return
-        apart = distances(pos, other, sides) > 0
+        separation = distances(pos, other, sides) > 0
         first, second = self._within(pos, other, sides, values)
         count = np.asarray(outcome["found"].count).reshape(len(edges) - 1, -1)
         total = count.cumsum(axis=0).cumsum(axis=1)
         for i in range(len(edges) - 1):
             for j in range(count.shape[1]):
-                low, high = ((first[side][i] & second[side][j] & apart).sum() for side in (0, 1))
+                low, high = ((first[side][i] & second[side][j] & separation).sum() for side in (0, 1))
                 if not low <= total[i, j] <= high:
                     raise WrongError(f"pairs up to the edges {i + 1}, {j + 1}", (low, high), total[i, j])
 
@@ -108,8 +108,8 @@ class _Judge:
 
 def _decided(a: np.ndarray, b: np.ndarray, edges: np.ndarray, sides: np.ndarray) -> tuple[list[Any], list[Any]]:
     """Return the pairs surely and possibly within each edge, by the definition."""
-    found = [within(a, b, np.full(len(a), edge), sides) for edge in edges]
-    return [surely for surely, _ in found], [possibly for _, possibly in found]
+    result = [within(a, b, np.full(len(a), edge), sides) for edge in edges]
+    return [surely for surely, _ in result], [possibly for _, possibly in result]
 
 
 def _bounded(quantity: np.ndarray, error: np.ndarray, edges: np.ndarray) -> tuple[list[Any], list[Any]]:

@@ -26,9 +26,9 @@ class WrongError(Exception):
     kind: a description of the fault that is the same for all of its cases.
     """
 
-    def __init__(self, kind: str, expected: Any = "", found: Any = "") -> None:
+    def __init__(self, kind: str, expected: Any = "", result: Any = "") -> None:
         super().__init__(kind)
-        self.kind, self.expected, self.found = kind, expected, found
+        self.kind, self.expected, self.found = kind, expected, result
 
 
 @dataclass(frozen=True)

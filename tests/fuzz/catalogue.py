@@ -37,11 +37,11 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64)), int(random.integers(1, 5))
     kind = pick(random, "jz.data.ParticleData", "jz.data.ParticleData", *_CLASSES)
-    least = int(pick(random, 1, 2, 2, 5))
+    minimum = int(pick(random, 1, 2, 2, 5))
     has_extra = kind != "jz.data.ParticleData"
     part = f"{kind}({_FIELDS}{', extra=extra' if has_extra else ''})"
     way = pick(random, *_CALLS)
-    lines = _CALLS[way].format(part=part, cfg=_CFG.format(least=least))
+    lines = _CALLS[way].format(part=part, cfg=_CFG.format(least=minimum))
     extra = pick(random, *_EXTRAS) if has_extra else None
     shared, moving = pick(random, "none", "number", "each", "each"), bool(random.random() < 0.7)
     for _ in range(_CASES if way == "jit" else _CASES // 2):
@@ -51,7 +51,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
             values["extra"] = _extra(random, extra, rows)
         columns = ("pos", "mass", "vel", "id", "extra")
         counted = tuple(name for name in columns if np.ndim(values.get(name)) > 0)
-        yield Case(lines, values, _Judge(least, x64, kind), {"num": counted}, _CLASSES[kind], x64)
+        yield Case(lines, values, _Judge(minimum, x64, kind), {"num": counted}, _CLASSES[kind], x64)
 
 
 def _properties(
@@ -76,8 +76,8 @@ def _extra(random: np.random.Generator, dtype: str, rows: int) -> np.ndarray:
 
 
 class _Judge:
-    def __init__(self, least: int, x64: bool, kind: str) -> None:
-        self.least, self.x64, self.kind = least, x64, kind
+    def __init__(self, minimum: int, x64: bool, kind: str) -> None:
+        self.least, self.x64, self.kind = minimum, x64, kind
 
     def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
         must, may = fof.refusal(values, self.x64)
@@ -85,20 +85,20 @@ class _Judge:
             return
         grouped, cata = outcome["grouped"], outcome["cata"]
         num = values["num"]
-        found = {name: _field(grouped, name) for name in ("pos", "mass", "vel", "id", "extra") if name in values}
-        rows = _rows_of(values["id"], np.asarray(found["id"]), num)
-        for name, column in found.items():
+        result = {name: _field(grouped, name) for name in ("pos", "mass", "vel", "id", "extra") if name in values}
+        rows = _rows_of(values["id"], np.asarray(result["id"]), num)
+        for name, column in result.items():
             _check_column(name, values[name], column, rows)
         pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
-        fewest, most = fof.partitions(pos, float(values["rlink"]), sides)
-        if not np.array_equal(fewest, most):
+        fewest, maximum = fof.partitions(pos, float(values["rlink"]), sides)
+        if not np.array_equal(fewest, maximum):
             return  # both partitions are correct
         if 0 < num <= 64 and on_lattice(pos, sides):
-            expected = _group_order(pos, most, sides, self.least)
+            expected = _group_order(pos, maximum, sides, self.least)
             if not np.array_equal(rows, expected):
                 raise WrongError("particles are not in group order", expected, rows)
-        _check_groups(cata, rows, most, self.least)
-        _check_sums(cata, rows, values, sides, most)
+        _check_groups(cata, rows, maximum, self.least)
+        _check_sums(cata, rows, values, sides, maximum)
 
     def _may_refuse(self, values: dict[str, Any]) -> str | None:
         if self.kind in ("dict", "SimpleNamespace", "Plain"):
@@ -130,22 +130,22 @@ def _field(grouped: Any, name: str) -> Any:
     return grouped[name] if isinstance(grouped, dict) else getattr(grouped, name)
 
 
-def _rows_of(given: np.ndarray, found: np.ndarray, num: int) -> np.ndarray:
+def _rows_of(given: np.ndarray, result: np.ndarray, num: int) -> np.ndarray:
     """Return the given row of each particle found, by identifier."""
     place = {int(identifier): row for row, identifier in enumerate(given)}
-    rows = np.array([place.get(int(identifier), -1) for identifier in found[:num]], np.int64)
+    rows = np.array([place.get(int(identifier), -1) for identifier in result[:num]], np.int64)
     if not np.array_equal(np.sort(rows), np.arange(num)):
-        raise WrongError("identifiers that came back are not those that were given", given[:num], found[:num])
+        raise WrongError("identifiers that came back are not those that were given", given[:num], result[:num])
     return rows
 
 
-def _check_column(name: str, given: Any, found: Any, rows: np.ndarray) -> None:
+def _check_column(name: str, given: Any, result: Any, rows: np.ndarray) -> None:
     """Check that a property moved with its particles, bit for bit if JAX supports its dtype."""
     if np.ndim(given) == 0:
-        if given is not None and not np.isclose(float(found), np.float32(given), rtol=1e-7, atol=1e-37):
-            raise WrongError(f"the {name} that all particles share changed", given, found)
+        if given is not None and not np.isclose(float(result), np.float32(given), rtol=1e-7, atol=1e-37):
+            raise WrongError(f"the {name} that all particles share changed", given, result)
         return
-    column = np.asarray(found)
+    column = np.asarray(result)
     if len(column) != len(given):
         raise WrongError(f"the column {name} has another number of rows", len(given), len(column))
     expected = np.asarray(given)[rows].astype(column.dtype)
@@ -153,27 +153,27 @@ def _check_column(name: str, given: Any, found: Any, rows: np.ndarray) -> None:
         raise WrongError(f"the column {name} did not go with its particles", expected, column[: len(rows)])
 
 
-def _group_order(pos: np.ndarray, label: np.ndarray, sides: np.ndarray, least: int) -> np.ndarray:
+def _group_order(pos: np.ndarray, label: np.ndarray, sides: np.ndarray, minimum: int) -> np.ndarray:
     """Return rows group by group in the z-order of first particles, followed by rows in no listed group."""
     place = oracles.inverse(oracles.z_order(pos, sides))
     first = np.full(len(pos), len(pos))
     np.minimum.at(first, label, place)
-    unlisted = np.bincount(label, minlength=len(pos))[label] < least
+    unlisted = np.bincount(label, minlength=len(pos))[label] < minimum
     return np.lexsort((place, np.where(unlisted, 0, first[label]), unlisted))
 
 
-def _check_groups(cata: Any, rows: np.ndarray, label: np.ndarray, least: int) -> None:
+def _check_groups(cata: Any, rows: np.ndarray, label: np.ndarray, minimum: int) -> None:
     """Check that listed groups are contiguous rows with all their particles, and that no group is missing."""
     ngroups = int(cata.ngroups)
     sizes = np.bincount(label, minlength=1)[label] if len(label) else label
-    expected = len(np.unique(label[sizes >= least])) if len(label) else 0
+    expected = len(np.unique(label[sizes >= minimum])) if len(label) else 0
     if ngroups != expected:
         raise WrongError("the catalogue has another number of groups", expected, ngroups)
     end = 0
     for group in range(ngroups):
         first, count = int(cata.offset[group]), int(cata.count[group])
         members = rows[first : first + count]
-        if first != end or count < least or len(set(label[members])) != 1 or sizes[members[0]] != count:
+        if first != end or count < minimum or len(set(label[members])) != 1 or sizes[members[0]] != count:
             raise WrongError("a row of the catalogue is not one whole group", label[rows], (first, count))
         end = first + count
 
@@ -183,13 +183,13 @@ def _check_sums(cata: Any, rows: np.ndarray, values: dict[str, Any], sides: np.n
     for group in range(int(cata.ngroups)):
         members = rows[int(cata.offset[group]) :][: int(cata.count[group])]
         for name, want in _moments(values, members, sides).items():
-            found = np.asarray(getattr(cata, name)[group])
-            kind = np.finfo(found.dtype)
+            result = np.asarray(getattr(cata, name)[group])
+            kind = np.finfo(result.dtype)
             if max(float(np.abs(want.value).max(initial=0)), want.scale) > float(kind.max):
                 continue
             atol = 32 * float(kind.eps) * want.scale + want.lost + 2 * float(kind.tiny)
-            if not (np.abs(found - want.value) <= atol).all():
-                raise WrongError(f"{name} of a group is not that of its particles", want.value, found)
+            if not (np.abs(result - want.value) <= atol).all():
+                raise WrongError(f"{name} of a group is not that of its particles", want.value, result)
 
 
 class _Sum(NamedTuple):

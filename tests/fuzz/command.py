@@ -156,11 +156,11 @@ def _computing_time(process: int) -> float:
 
 
 def _report_end(notes: Path, seed: int, what: str) -> None:
-    told: Sequence[str] = notes.read_text().split("\n")[0].split() if notes.exists() else ()
-    if len(told) != 3:
+    message: Sequence[str] = notes.read_text().split("\n")[0].split() if notes.exists() else ()
+    if len(message) != 3:
         print(f"fuzz: what started {what}, before the first case.")
         return
-    name, batch, index = told[0], int(told[1]), int(told[2])
+    name, batch, index = message[0], int(message[1]), int(message[2])
     part = importlib.import_module(f"fuzz.{name}")
     case = next(itertools.islice(runner.cases_of(name, part, seed, batch), index, None))
     print(f"{name} (seed {seed}, batch {batch}, case {index}): this {what}:\n\n{case.script()}\n", flush=True)

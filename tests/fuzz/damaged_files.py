@@ -42,12 +42,12 @@ def _damage_bytes(path: Path, random: np.random.Generator) -> str:
     data = bytearray(path.read_bytes())
     before = bytes(data)
     fault = _BYTES[random.integers(len(_BYTES))]
-    told = fault(data, random)
+    message = fault(data, random)
     if len(data) == len(before):
         for heap in _heaps(before):
             data[heap] = before[heap]
     path.write_bytes(bytes(data))
-    return told
+    return message
 
 
 def _heaps(data: bytes) -> list[slice]:
@@ -176,9 +176,9 @@ def _damage_one_dataset(file: h5py.File, random: np.random.Generator) -> str:
 
 def _items(file: h5py.File) -> list[Any]:
     """Return all groups and datasets of a file, each once."""
-    found: list[Any] = []
-    file.visititems(lambda _, item: found.append(item))
-    return found
+    result: list[Any] = []
+    file.visititems(lambda _, item: result.append(item))
+    return result
 
 
 def _replace(file: h5py.File, name: str, **options: Any) -> Any:

@@ -93,8 +93,8 @@ def dealt_counts(random: np.random.Generator, ndev: int) -> list[int]:
     kind = random.random()
     if kind < 0.2:
         return [0] * (ndev - 1) + [int(random.integers(0, ROWS + 1))]
-    most = ROWS + 1 if kind < 0.7 else 3
-    return [int(n) for n in random.integers(0, most, ndev) * (random.random(ndev) < 0.7)]
+    maximum = ROWS + 1 if kind < 0.7 else 3
+    return [int(n) for n in random.integers(0, maximum, ndev) * (random.random(ndev) < 0.7)]
 
 
 class _JudgeNeighbours:
@@ -108,9 +108,9 @@ class _JudgeNeighbours:
         must = unsound(everything, sides) or ("k is larger than num" if self.k > len(pos) else None)
         if expect_error(outcome, must, may_refuse(everything, sides, self.x64)):
             return
-        found = np.asarray(outcome["rad"]), np.asarray(outcome["idx"])
-        knn.check_neighbours(pos, query, sides, found, "query" not in values)
-        for name, one in zip(("rad", "idx"), found, strict=True):
+        result = np.asarray(outcome["rad"]), np.asarray(outcome["idx"])
+        knn.check_neighbours(pos, query, sides, result, "query" not in values)
+        for name, one in zip(("rad", "idx"), result, strict=True):
             if not np.array_equal(one, outcome[f"one_{name}"]):
                 raise WrongError(f"{name} depends on the number of devices", np.asarray(outcome[f"one_{name}"]), one)
 
@@ -150,9 +150,9 @@ class _JudgeCatalogue:
             if many.shape != single.shape or not (np.abs(many - single) <= 8 * eps * scale * (name != "count")).all():
                 raise WrongError(f"{name} depends on the number of devices", single, many)
         sides = inputs.sides(values["boxsize"], values["pos"].shape[1])
-        fewest, most = fof.partitions(values["pos"], float(values["rlink"]), sides)
-        if np.array_equal(fewest, most):
-            _check_runs(cata, rows, most)
+        fewest, maximum = fof.partitions(values["pos"], float(values["rlink"]), sides)
+        if np.array_equal(fewest, maximum):
+            _check_runs(cata, rows, maximum)
 
 
 def _check_runs(cata: Any, rows: np.ndarray, label: np.ndarray) -> None:

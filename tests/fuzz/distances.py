@@ -29,15 +29,15 @@ def rounding(pos: np.ndarray, sides: np.ndarray) -> float:
     Distances are those of the given positions, inside the box or not. For float32 positions outside it, the library
     computes in float64. Positions many periods away are wrapped by a remainder.
     """
-    least = 2 * float(np.finfo(pos.dtype).smallest_subnormal)
+    minimum = 2 * float(np.finfo(pos.dtype).smallest_subnormal)
     if pos.dtype == np.float64:
-        least += vanishing(pos, sides)
+        minimum += vanishing(pos, sides)
     if not outside(pos, sides):
-        return least
+        return minimum
     periodic, side = np.abs(pos[:, sides > 0]).astype(np.float64), sides[sides > 0]
     exact = pos.dtype == np.float64 and bool((periodic < 2.0**25 * side).all())
     epsilon = np.finfo(np.longdouble if exact else np.float64).eps
-    return least + float(8 * np.sqrt(len(sides)) * epsilon * max(float(periodic.max()), float(side.max())))
+    return minimum + float(8 * np.sqrt(len(sides)) * epsilon * max(float(periodic.max()), float(side.max())))
 
 
 def vanishing(pos: np.ndarray, sides: np.ndarray) -> float:
@@ -49,12 +49,12 @@ def vanishing(pos: np.ndarray, sides: np.ndarray) -> float:
 def on_lattice(pos: np.ndarray, sides: np.ndarray) -> bool:
     """Return whether all coordinates and lengths are small multiples of one power of two, so that squares are exact."""
     numbers = np.concatenate([pos.astype(np.float64).ravel(), sides])
-    most = np.abs(numbers).max(initial=0)
-    if most == 0:
+    maximum = np.abs(numbers).max(initial=0)
+    if maximum == 0:
         return True
-    if most > 1e30 or most < 1e-30:
+    if maximum > 1e30 or maximum < 1e-30:
         return False
-    cell = 2.0 ** (np.floor(np.log2(most)) - 9)
+    cell = 2.0 ** (np.floor(np.log2(maximum)) - 9)
     return bool((numbers / cell == np.rint(numbers / cell)).all())
 
 
@@ -84,11 +84,11 @@ def within(query: np.ndarray, pos: np.ndarray, radius: np.ndarray, sides: np.nda
     radius = radius if radius.ndim == 2 else radius[:, None]
     reach = np.where(np.isfinite(radius), radius, 0)
     everything = np.concatenate([query, pos]).astype(np.float64)
-    apart = distances(query, pos, sides)
+    separation = distances(query, pos, sides)
     near, lost = 8 * np.finfo(np.float64).eps * reach, 0.0
     if outside(everything, sides):
         lost += 16 * np.finfo(np.float64).eps * float(np.abs(everything[:, sides > 0]).max())
-    surely, possibly = apart < reach - near - lost, apart <= reach + near + lost
+    surely, possibly = separation < reach - near - lost, separation <= reach + near + lost
     surely |= (query[:, None] == pos[None]).all(axis=-1)
     decided = possibly & _within_in_float64(query, pos, reach, sides)
     all_of_them, none = np.isinf(radius), ~(radius >= 0)
@@ -112,7 +112,7 @@ def groups_may_vanish(pos: np.ndarray) -> str | None:
 
 def may_refuse(pos: np.ndarray, lengths: np.ndarray, x64: bool) -> str | None:
     """Return why numbers may be refused for their unit: the library returns correct results or raises an error."""
-    most = 1e37 if pos.dtype == np.float32 else 1e99
-    if np.abs(pos).max(initial=0) > most or lengths.max(initial=0) > most:
+    maximum = 1e37 if pos.dtype == np.float32 else 1e99
+    if np.abs(pos).max(initial=0) > maximum or lengths.max(initial=0) > maximum:
         return "coordinates are near the end of the range"
     return beyond_float32(lengths, x64)

@@ -71,9 +71,9 @@ class _Judge:
             if not isinstance(outcome.error, SnapshotError):
                 raise WrongError("a file that is refused by another error", "SnapshotError", repr(outcome.error))
             return
-        original, found, rows = outcome["original"], outcome["found"], outcome["rows"]
-        for name in getattr(found, "__dataclass_fields__", ()):
-            old, new = getattr(original, name), getattr(found, name)
+        original, result, rows = outcome["original"], outcome["found"], outcome["rows"]
+        for name in getattr(result, "__dataclass_fields__", ()):
+            old, new = getattr(original, name), getattr(result, name)
             if np.ndim(new) == 0 or not isinstance(new, np.ndarray):
                 continue
             if len(new) != rows:

@@ -137,8 +137,8 @@ class _Judge:
         if not np.array_equal(label, oracles.smallest_members(label)):
             raise WrongError("a label is not the smallest row of its group", oracles.smallest_members(label), label)
         rlink = values["rlink"]
-        fewest, most = partitions(pos[rows[:num]], rlink[rows[:num]] if np.ndim(rlink) else rlink, sides)
-        check_partition(label, fewest, most)
+        fewest, maximum = partitions(pos[rows[:num]], rlink[rows[:num]] if np.ndim(rlink) else rlink, sides)
+        check_partition(label, fewest, maximum)
 
 
 def check_order(given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, sides: np.ndarray, order: str) -> None:
@@ -161,8 +161,8 @@ def partitions(pos: np.ndarray, rlink: Any, sides: np.ndarray) -> tuple[np.ndarr
     rlink: one linking length, or one per row.
     """
     length = np.broadcast_to(np.float64(rlink), len(pos))
-    fewest, most = within(pos, pos, (length[:, None] + length) / 2, sides)
-    return _groups(fewest), _groups(most)
+    fewest, maximum = within(pos, pos, (length[:, None] + length) / 2, sides)
+    return _groups(fewest), _groups(maximum)
 
 
 def _groups(linked: np.ndarray) -> np.ndarray:
@@ -173,9 +173,9 @@ def _groups(linked: np.ndarray) -> np.ndarray:
     )
 
 
-def check_partition(label: np.ndarray, fewest: np.ndarray, most: np.ndarray) -> None:
+def check_partition(label: np.ndarray, fewest: np.ndarray, maximum: np.ndarray) -> None:
     """Check that groups are unions of those of ``fewest``, and parts of those of ``most``."""
     if (label[fewest] != label).any():
-        raise WrongError("particles that are linked are in different groups", most, label)
-    if (most[label] != most).any():
-        raise WrongError("particles that are not linked are in one group", most, label)
+        raise WrongError("particles that are linked are in different groups", maximum, label)
+    if (maximum[label] != maximum).any():
+        raise WrongError("particles that are not linked are in one group", maximum, label)

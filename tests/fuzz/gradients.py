@@ -93,17 +93,17 @@ def _judge_radii(values: dict[str, Any], outcome: Outcome) -> None:
         return  # two images are equally near
     images = np.where(sides > 0, np.rint(difference / safe), 0)
     rad = np.take_along_axis(distances(query, pos, sides), idx, axis=1).astype(np.float64)[..., None]
-    least = 4 * float(np.finfo(pos.dtype).tiny)  # JAX's arithmetic flushes smaller numbers to 0
+    minimum = 4 * float(np.finfo(pos.dtype).tiny)  # JAX's arithmetic flushes smaller numbers to 0
     if pos.dtype == np.float64:
-        least = max(least, vanishing(np.concatenate([pos, query]), sides))
-    if ((rad > 0) & (rad < least)).any():
+        minimum = max(minimum, vanishing(np.concatenate([pos, query]), sides))
+    if ((rad > 0) & (rad < minimum)).any():
         return
-    apart = rad > 0
-    weight = (np.arange(1, rad.size + 1).reshape(rad.shape) % 5 + 1) * apart
-    direction = weight * (difference - images * sides) / np.where(apart, rad, 1)
+    separation = rad > 0
+    weight = (np.arange(1, rad.size + 1).reshape(rad.shape) % 5 + 1) * separation
+    direction = weight * (difference - images * sides) / np.where(separation, rad, 1)
     eps = float(np.finfo(pos.dtype).eps)
     loose = (
-        16 * eps + 4 * eps * (np.abs(images) * sides).max(axis=-1, keepdims=True) / np.where(apart, rad, 1)
+        16 * eps + 4 * eps * (np.abs(images) * sides).max(axis=-1, keepdims=True) / np.where(separation, rad, 1)
     ) * weight
     by_pos, pos_loose = np.zeros(pos.shape), np.zeros(pos.shape)
     np.add.at(by_pos, idx, -direction)
@@ -116,9 +116,9 @@ def _judge_radii(values: dict[str, Any], outcome: Outcome) -> None:
         raise WrongError("rows beyond num have a derivative", 0, outcome["gradients"][0])
 
 
-def _compare(by: str, expected: np.ndarray, found: Any, loose: np.ndarray) -> None:
-    if not (np.abs(np.asarray(found) - expected) <= 8 * loose + 1e-30).all():
-        raise WrongError(f"the derivative of radii by {by} is wrong", expected, np.asarray(found))
+def _compare(by: str, expected: np.ndarray, result: Any, loose: np.ndarray) -> None:
+    if not (np.abs(np.asarray(result) - expected) <= 8 * loose + 1e-30).all():
+        raise WrongError(f"the derivative of radii by {by} is wrong", expected, np.asarray(result))
 
 
 def _others(random: np.random.Generator) -> Iterator[Case]:
@@ -150,7 +150,7 @@ def _judge_differences(values: dict[str, Any], outcome: Outcome) -> None:
         return  # the two places have different neighbours or groups
     atol = 1e-4 * abs(expected) + 1e-7 * (abs(outcome["plus"]) + 1)
     for way in ("forward", "reverse"):
-        found = float(outcome[way])
-        if not abs(found - expected) <= atol:
-            kind = "zero" if found == 0 else "wrong"
-            raise WrongError(f"a {way} derivative is {kind}", expected, found)
+        result = float(outcome[way])
+        if not abs(result - expected) <= atol:
+            kind = "zero" if result == 0 else "wrong"
+            raise WrongError(f"a {way} derivative is {kind}", expected, result)

@@ -58,9 +58,9 @@ def unit(random: np.random.Generator, dtype: Any) -> float:
     """Return the length of a box in some unit, mostly a moderate one."""
     if random.random() < 0.6:
         return float(pick(random, 1.0, 1.0, 37.5, 0.1, 100.0, 1 / 3))
-    most = float(np.finfo(np.float32).max)
+    maximum = float(np.finfo(np.float32).max)
     if dtype == np.float32 or random.random() < 0.5:
-        return float(pick(random, 1e-38, 1.1754944e-38, 1e-30, 1e-12, 1e12, 1e19, 1e30, 1e38, most))
+        return float(pick(random, 1e-38, 1.1754944e-38, 1e-30, 1e-12, 1e12, 1e19, 1e30, 1e38, maximum))
     return float(pick(random, 1e-300, 1e-160, 1e-100, 1e100, 1e160, 1e300))
 
 
@@ -186,8 +186,8 @@ def _around_zero(
 ) -> np.ndarray:
     """Return coordinates that are zero, of either sign, or among the smallest numbers."""
     kind = np.finfo(dtype)
-    least, tiny = float(kind.smallest_subnormal), float(kind.tiny)
-    chosen = random.choice([0.0, -0.0, least, -least, 7 * least, tiny, -tiny, tiny / 2], x.shape)
+    minimum, tiny = float(kind.smallest_subnormal), float(kind.tiny)
+    chosen = random.choice([0.0, -0.0, minimum, -minimum, 7 * minimum, tiny, -tiny, tiny / 2], x.shape)
     return np.where(_some(random, x, 0.5), chosen, x)
 
 

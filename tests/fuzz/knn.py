@@ -86,11 +86,11 @@ class _Judge:
         check_neighbours(pos, query, sides, (rad, idx), "query" not in values)
 
 
-def permuted(found: np.ndarray, given: np.ndarray) -> np.ndarray:
+def permuted(result: np.ndarray, given: np.ndarray) -> np.ndarray:
     row = f"V{given.itemsize * given.shape[1]}"
-    if not np.array_equal(np.sort(found.view(row), axis=0), np.sort(given.copy().view(row), axis=0)):
-        raise WrongError("sorted positions are not those that were given", given, found)
-    return found
+    if not np.array_equal(np.sort(result.view(row), axis=0), np.sort(given.copy().view(row), axis=0)):
+        raise WrongError("sorted positions are not those that were given", given, result)
+    return result
 
 
 def check_padding(rad: np.ndarray, idx: np.ndarray) -> None:
@@ -99,9 +99,9 @@ def check_padding(rad: np.ndarray, idx: np.ndarray) -> None:
 
 
 def check_neighbours(
-    pos: np.ndarray, query: np.ndarray, sides: np.ndarray, found: tuple[np.ndarray, np.ndarray], own: bool
+    pos: np.ndarray, query: np.ndarray, sides: np.ndarray, result: tuple[np.ndarray, np.ndarray], own: bool
 ) -> None:
-    rad, idx = found
+    rad, idx = result
     if idx.min(initial=0) < 0 or idx.max(initial=0) >= len(pos):
         raise WrongError("a neighbour that is no particle", f"rows from 0 to {len(pos) - 1}", idx)
     ordered = np.sort(idx, axis=1)
@@ -121,11 +121,11 @@ def check_neighbours(
             raise WrongError("ties do not go to the lower row in z-order", expected, idx)
 
 
-def check_radii(kind: str, expected: np.ndarray, found: np.ndarray, atol: float) -> None:
+def check_radii(kind: str, expected: np.ndarray, result: np.ndarray, atol: float) -> None:
     with np.errstate(over="ignore", invalid="ignore"):
-        nearest = expected.astype(found.dtype)
-        off = np.abs(found - expected) > 8 * np.finfo(found.dtype).eps * expected + atol
-    bad = off & ~(np.isinf(nearest) & np.isinf(found)) | np.isnan(found)
+        nearest = expected.astype(result.dtype)
+        off = np.abs(result - expected) > 8 * np.finfo(result.dtype).eps * expected + atol
+    bad = off & ~(np.isinf(nearest) & np.isinf(result)) | np.isnan(result)
     if bad.any():
         row, column = np.argwhere(bad)[0]
-        raise WrongError(kind, f"{nearest[row, column]} (query {row}, neighbour {column})", found[row, column])
+        raise WrongError(kind, f"{nearest[row, column]} (query {row}, neighbour {column})", result[row, column])

@@ -103,12 +103,12 @@ class _Judge:
         lengths = np.append(sides, radius[np.isfinite(radius)])
         if expect_error(outcome, must, may_refuse(everything, lengths, self.x64)):
             return
-        rad, idx, found = np.asarray(outcome["rad"]), np.asarray(outcome["idx"]), outcome["found"]
-        if not (np.array_equal(rad, found.distance) and np.array_equal(idx, found.index)):
+        rad, idx, result = np.asarray(outcome["rad"]), np.asarray(outcome["idx"]), outcome["found"]
+        if not (np.array_equal(rad, result.distance) and np.array_equal(idx, result.index)):
             raise WrongError(
-                "nearest_within is not knn with that max_radius", (rad, idx), (found.distance, found.index)
+                "nearest_within is not knn with that max_radius", (rad, idx), (result.distance, result.index)
             )
-        count = np.asarray(found.count)
+        count = np.asarray(result.count)
         if not (np.isinf(rad[asking:]).all() and (idx[asking:] == -1).all() and (count[asking:] == 0).all()):
             raise WrongError("rows beyond num have neighbours", "inf, -1 and 0", (rad[asking:], idx[asking:]))
         own = query is None
@@ -116,33 +116,33 @@ class _Judge:
 
 
 def _check(
-    pos: np.ndarray, query: np.ndarray, radius: np.ndarray, sides: np.ndarray, found: tuple[Any, Any, Any], own: bool
+    pos: np.ndarray, query: np.ndarray, radius: np.ndarray, sides: np.ndarray, result: tuple[Any, Any, Any], own: bool
 ) -> None:
-    rad, idx, count = found
-    fewest, most = within(query, pos, radius, sides)
-    if (count < fewest.sum(axis=1)).any() or (count > most.sum(axis=1)).any():
-        raise WrongError("a count is not that of those within the radius", most.sum(axis=1), count)
+    rad, idx, count = result
+    fewest, maximum = within(query, pos, radius, sides)
+    if (count < fewest.sum(axis=1)).any() or (count > maximum.sum(axis=1)).any():
+        raise WrongError("a count is not that of those within the radius", maximum.sum(axis=1), count)
     there = np.arange(rad.shape[1]) < count[:, None]
     if not (np.array_equal(idx >= 0, there) and np.array_equal(np.isfinite(rad), there)):
         raise WrongError("there are not as many neighbours as are counted", count, idx)
     row, column = np.nonzero(there)
-    chosen = np.zeros(most.shape, int)
+    chosen = np.zeros(maximum.shape, int)
     np.add.at(chosen, (row, idx[row, column]), 1)
     if (chosen > 1).any():
         raise WrongError("a neighbour was found twice", "distinct rows", idx)
-    if (chosen.astype(bool) & ~most).any():
+    if (chosen.astype(bool) & ~maximum).any():
         raise WrongError("a neighbour is beyond the radius", radius, idx)
     if own and not ((idx[:, 0] == np.arange(len(pos))).all() and (rad[:, 0] == 0).all()):
         raise WrongError("a point is not its own first neighbour", np.arange(len(pos)), (idx[:, 0], rad[:, 0]))
     if len(pos) == 0:
         return
     every, atol = distances(query, pos, sides), rounding(np.concatenate([pos, query]), sides)
-    theirs = np.where(there, np.take_along_axis(every, np.where(there, idx, 0), axis=1), np.inf)
-    check_radii("a radius is not that of its neighbour", theirs, rad, atol)
+    reference = np.where(there, np.take_along_axis(every, np.where(there, idx, 0), axis=1), np.inf)
+    check_radii("a radius is not that of its neighbour", reference, rad, atol)
     if (rad[:, 1:] < rad[:, :-1]).any():
         raise WrongError("radii are not in order", "", rad)
-    if np.array_equal(fewest, most):
-        nearest = np.sort(np.where(most, every, np.inf), axis=1)[:, : rad.shape[1]]
+    if np.array_equal(fewest, maximum):
+        nearest = np.sort(np.where(maximum, every, np.inf), axis=1)[:, : rad.shape[1]]
         check_radii("a radius is not that of the nearest", nearest, rad[:, : nearest.shape[1]], atol)
         _check_ties(pos, query, sides, idx, there, own)
 

@@ -48,8 +48,8 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
 def _radius(random: np.random.Generator, points: inputs.Points, asking: int, each: bool) -> Any:
     """Return radii that reach some images of the box, but not thousands."""
     used, sides = points.pos[: points.num], points.sides
-    most = _FARTHEST * float(sides[sides > 0].min(initial=np.inf))
-    chosen = [min(linking_length(random, used, sides, points.length), most) for _ in range(4 if each else 1)]
+    maximum = _FARTHEST * float(sides[sides > 0].min(initial=np.inf))
+    chosen = [min(linking_length(random, used, sides, points.length), maximum) for _ in range(4 if each else 1)]
     return random.choice([*chosen, 0.0], asking) if each else chosen[0]
 
 
@@ -99,13 +99,13 @@ class _Images:
     def __init__(self, pos: np.ndarray, query: np.ndarray, radius: np.ndarray, sides: np.ndarray, kind: str) -> None:
         dims = len(sides)
         period = np.where(sides > 0, sides, np.inf)
-        apart = pos.astype(np.longdouble)[None] - query.astype(np.longdouble)[:, None]
+        separation = pos.astype(np.longdouble)[None] - query.astype(np.longdouble)[:, None]
         reach = np.where(np.isfinite(radius), radius, 0)
         steps = np.where(sides > 0, np.ceil(reach.max(initial=0) / period + 0.5), 0).astype(int)
         images = np.stack(np.meshgrid(*[np.arange(-m, m + 1) for m in steps], indexing="ij"), axis=-1).reshape(-1, dims)
-        nearest = -np.rint(apart / period)
+        nearest = -np.rint(separation / period)
         self.shift = (np.where(sides > 0, nearest, 0)[:, :, None] + images).astype(np.int64)
-        self.vector = apart[:, :, None] + self.shift * sides.astype(np.longdouble)
+        self.vector = separation[:, :, None] + self.shift * sides.astype(np.longdouble)
         self.distance = np.sqrt((self.vector**2).sum(axis=-1))
         # The error of products and sums in float64.
         size = np.abs(pos.astype(np.float64))[None] + np.abs(query.astype(np.float64))[:, None]
@@ -138,17 +138,17 @@ class _Images:
 def _is_on_lattice(pos: np.ndarray, query: np.ndarray, sides: np.ndarray) -> bool:
     """Return whether all coordinates and lengths are small multiples of a power of two, so that squares are exact."""
     numbers = np.concatenate([pos.astype(np.float64).ravel(), query.astype(np.float64).ravel(), sides])
-    most = float(np.abs(numbers).max(initial=0))
-    if most == 0 or not 1e-100 < most < 1e100:
+    maximum = float(np.abs(numbers).max(initial=0))
+    if maximum == 0 or not 1e-100 < maximum < 1e100:
         return False
-    cell = 2.0 ** (np.floor(np.log2(most)) - 18)
+    cell = 2.0 ** (np.floor(np.log2(maximum)) - 18)
     return bool((numbers / cell == np.rint(numbers / cell)).all())
 
 
-def _check(images: _Images, found: Any) -> None:
-    num, dims = int(found.num), images.shift.shape[-1]
-    i, j, shift = np.asarray(found.i), np.asarray(found.j), np.asarray(found.shift)
-    vector, distance = np.asarray(found.vector), np.asarray(found.distance)
+def _check(images: _Images, result: Any) -> None:
+    num, dims = int(result.num), images.shift.shape[-1]
+    i, j, shift = np.asarray(result.i), np.asarray(result.j), np.asarray(result.shift)
+    vector, distance = np.asarray(result.vector), np.asarray(result.distance)
     if not ((i[num:] == -1).all() and (j[num:] == -1).all() and np.isinf(distance[num:]).all()):
         raise WrongError("there is something behind the last pair", -1, (i[num:], j[num:], distance[num:]))
     if (np.diff(i[:num]) < 0).any():

@@ -48,8 +48,10 @@ def _densities(random: np.random.Generator, rows: int, dtype: Any) -> np.ndarray
     density = random.lognormal(0, 3, rows)
     if random.random() < 0.5:
         density = np.floor(density)
-    least = float(np.finfo(dtype).smallest_subnormal)
-    special = random.choice([0.0, -0.0, least, -least, 5 * least, np.inf, -np.inf, float(np.finfo(dtype).max)], rows)
+    minimum = float(np.finfo(dtype).smallest_subnormal)
+    special = random.choice(
+        [0.0, -0.0, minimum, -minimum, 5 * minimum, np.inf, -np.inf, float(np.finfo(dtype).max)], rows
+    )
     share = float(pick(random, 0, 0, 0.1, 1))
     return np.where(random.random(rows) < share, special, density).astype(dtype)
 
@@ -88,9 +90,9 @@ class _Judge:
         check("a persistence is wrong", above, peaks.persistence, 0)
 
 
-def check(kind: str, expected: np.ndarray, found: Any, padding: float) -> None:
+def check(kind: str, expected: np.ndarray, result: Any, padding: float) -> None:
     """Check the first rows of an array, and the padding after them."""
-    found = np.asarray(found)
-    whole = np.append(expected, np.full(len(found) - len(expected), padding)).astype(found.dtype)
-    if not np.array_equal(whole, found):
-        raise WrongError(kind, whole, found)
+    result = np.asarray(result)
+    whole = np.append(expected, np.full(len(result) - len(expected), padding)).astype(result.dtype)
+    if not np.array_equal(whole, result):
+        raise WrongError(kind, whole, result)

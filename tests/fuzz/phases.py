@@ -85,10 +85,10 @@ class _Judge:
     def _check_adaptive(
         self, values: dict[str, Any], pos: np.ndarray, vel: np.ndarray, sides: np.ndarray, label: np.ndarray
     ) -> None:
-        fewest, most = partitions(pos, values["group_rlink"], sides)
-        if (most[label] != most).any():
-            raise WrongError("particles of different groups in space are joined", most, label)
-        if not np.array_equal(fewest, most):
+        fewest, maximum = partitions(pos, values["group_rlink"], sides)
+        if (maximum[label] != maximum).any():
+            raise WrongError("particles of different groups in space are joined", maximum, label)
+        if not np.array_equal(fewest, maximum):
             return  # the groups in space depend on rounding
         vel = vel.astype(np.longdouble)
         surely, possibly = np.eye(len(pos), dtype=bool), np.eye(len(pos), dtype=bool)
@@ -99,10 +99,10 @@ class _Judge:
             # Velocities that are equal up to rounding have no dispersion, or one of rounding errors.
             if dispersion <= 1e-4 * np.abs(vel[rows]).max() and (vel[rows] != vel[rows[0]]).any():
                 return
-            apart = distances(pos[rows], pos[rows], sides) / values["rlink"]
+            separation = distances(pos[rows], pos[rows], sides) / values["rlink"]
             speed = distances(vel[rows], vel[rows], np.zeros_like(sides))
             equal = speed == 0
-            measure = apart**2 + np.where(equal, 0, (speed / (values["vlink"] * (dispersion or 1))) ** 2)
+            measure = separation**2 + np.where(equal, 0, (speed / (values["vlink"] * (dispersion or 1))) ** 2)
             near = 1e-3 if pos.dtype == np.float32 else 1e-8
             surely[np.ix_(rows, rows)] = measure < 1 - near
             possibly[np.ix_(rows, rows)] = measure < 1 + near

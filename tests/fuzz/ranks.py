@@ -132,10 +132,10 @@ class _Judge:
             return
         if self.kind in ("lists", "nearest", "sums") and _vanishing(pos):
             return
-        for found, one in zip(outcome["many"], outcome["one"], strict=True):
-            found, expected = np.asarray(found), np.asarray(one)
-            if found.shape != expected.shape or not self._same(found, expected):
-                raise WrongError(f"{self.kind} depends on the number of devices", expected, found)
+        for result, one in zip(outcome["many"], outcome["one"], strict=True):
+            result, expected = np.asarray(result), np.asarray(one)
+            if result.shape != expected.shape or not self._same(result, expected):
+                raise WrongError(f"{self.kind} depends on the number of devices", expected, result)
 
     def _may_refuse(self, values: dict[str, Any], lengths: np.ndarray, sides: np.ndarray) -> str | None:
         pos = values["pos"]
@@ -150,11 +150,11 @@ class _Judge:
             return "a position or the radius is too many boxes away"
         return may_refuse(pos, lengths, self.x64)
 
-    def _same(self, found: np.ndarray, expected: np.ndarray) -> bool:
+    def _same(self, result: np.ndarray, expected: np.ndarray) -> bool:
         if self.kind != "sums":
-            return np.array_equal(found, expected, equal_nan=found.dtype.kind == "f")
+            return np.array_equal(result, expected, equal_nan=result.dtype.kind == "f")
         # Sums in float64, in another order.
-        return bool((np.abs(found - expected) <= 4 * np.finfo(found.dtype).eps * np.abs(expected)).all())
+        return bool((np.abs(result - expected) <= 4 * np.finfo(result.dtype).eps * np.abs(expected)).all())
 
 
 def _vanishing(pos: np.ndarray) -> bool:

@@ -117,8 +117,8 @@ def smaller(case: Case, wrong: WrongError, end: float) -> tuple[Case, WrongError
     def still_wrong(other: Case) -> WrongError | None:
         if time.monotonic() > end:
             return None
-        found = other.check()
-        return found if found is not None and found.kind == wrong.kind else None
+        result = other.check()
+        return result if result is not None and result.kind == wrong.kind else None
 
     for candidates in (_with_fewer_rows, _with_fewer_digits):
         case, wrong = _descend(case, wrong, candidates, still_wrong)
@@ -131,9 +131,9 @@ def _descend(case: Case, wrong: WrongError, candidates: Any, still_wrong: Any) -
     while progress:
         progress = False
         for other in candidates(case):
-            found = still_wrong(other)
-            if found is not None:
-                case, wrong, progress = other, found, True
+            result = still_wrong(other)
+            if result is not None:
+                case, wrong, progress = other, result, True
                 break
     return case, wrong
 

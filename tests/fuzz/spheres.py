@@ -23,7 +23,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims, centres = int(pick(random, 1, 2, 25, 64, 130)), int(random.integers(1, 5)), int(pick(random, 1, 6))
-    least, way = int(pick(random, 1, 3, 10)), pick(random, "", ".jit", ".jit")
+    minimum, way = int(pick(random, 1, 3, 10)), pick(random, "", ".jit", ".jit")
     shared, densities = pick(random, "none", "number", "each"), int(pick(random, 1, 3))
     for _ in range(_CASES if way else _CASES // 4):
         points = inputs.points(random, rows, dims, dtype)
@@ -37,8 +37,8 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         if random.random() < 0.08:
             _spoil(random, values)
         columns = ("pos", "mass") if shared == "each" else ("pos",)
-        lines = _CALL.format(twin=way, least=least)
-        yield Case(lines, values, _Judge(least, x64), {"num": columns, "": ("centre",)}, x64=x64)
+        lines = _CALL.format(twin=way, least=minimum)
+        yield Case(lines, values, _Judge(minimum, x64), {"num": columns, "": ("centre",)}, x64=x64)
 
 
 def _densities(random: np.random.Generator, count: int, dims: int, length: float, num: int, unit: float) -> np.ndarray:
@@ -58,8 +58,8 @@ def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
 
 
 class _Judge:
-    def __init__(self, least: int, x64: bool) -> None:
-        self.least, self.x64 = least, x64
+    def __init__(self, minimum: int, x64: bool) -> None:
+        self.least, self.x64 = minimum, x64
 
     def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
         num, centre, density = values["num"], values["centre"], values["density"]
@@ -88,15 +88,15 @@ class _Judge:
             return "the mass, the radius or vmax of a sphere is beyond the range"
         return None
 
-    def _compare(self, found: Any, pos: Any, mass: Any, centre: Any, density: Any, sides: np.ndarray) -> None:
+    def _compare(self, result: Any, pos: Any, mass: Any, centre: Any, density: Any, sides: np.ndarray) -> None:
         lower, upper = (
             brute(pos, mass, centre, density * factor, sides, self.least) for factor in (1 - _NEAR, 1 + _NEAR)
         )
         sure = (lower["count"] == upper["count"]) & _distinct(centre, pos, sides)[:, None]
         expected = brute(pos, mass, centre, density, sides, self.least)
         for name in ("count", "mass", "radius"):
-            _check(name, expected[name], np.asarray(getattr(found, name)), sure)
-        _check("vmax", expected["vmax"], np.asarray(found.vmax), sure.all(axis=1))
+            _check(name, expected[name], np.asarray(getattr(result, name)), sure)
+        _check("vmax", expected["vmax"], np.asarray(result.vmax), sure.all(axis=1))
 
 
 def _distinct(centre: np.ndarray, pos: np.ndarray, sides: np.ndarray) -> np.ndarray:
@@ -111,10 +111,10 @@ def _distinct(centre: np.ndarray, pos: np.ndarray, sides: np.ndarray) -> np.ndar
     return ((gap == 0) | (gap > _NEAR * r[:, 1:])).all(axis=1)
 
 
-def _check(name: str, expected: np.ndarray, found: np.ndarray, sure: np.ndarray) -> None:
-    kind = np.finfo(found.dtype if found.dtype.kind == "f" else np.float64)
+def _check(name: str, expected: np.ndarray, result: np.ndarray, sure: np.ndarray) -> None:
+    kind = np.finfo(result.dtype if result.dtype.kind == "f" else np.float64)
     with np.errstate(invalid="ignore"):
-        same = np.abs(found - expected) <= (16 * float(kind.eps) + 1e-13) * np.abs(expected) + 2 * float(kind.tiny)
-    same |= (np.isnan(found) & np.isnan(expected)) | (expected > float(kind.max))
+        same = np.abs(result - expected) <= (16 * float(kind.eps) + 1e-13) * np.abs(expected) + 2 * float(kind.tiny)
+    same |= (np.isnan(result) & np.isnan(expected)) | (expected > float(kind.max))
     if not (same | ~sure).all():
-        raise WrongError(f"the {name} of a sphere is not that of sorted distances", expected, found)
+        raise WrongError(f"the {name} of a sphere is not that of sorted distances", expected, result)

@@ -92,17 +92,17 @@ class _Sides:
 
     def each(self, form: str) -> np.ndarray:
         """Return ``(q, n)``, the smoothing length of each pair."""
-        own, theirs = self.h_query[:, None], self.h[None, :]
-        return {"gather": own + 0 * theirs, "scatter": theirs + 0 * own, "mean_h": (own + theirs) / 2}[form]
+        own, reference = self.h_query[:, None], self.h[None, :]
+        return {"gather": own + 0 * reference, "scatter": reference + 0 * own, "mean_h": (own + reference) / 2}[form]
 
     def apart(self) -> tuple[np.ndarray, np.ndarray]:
         """Return distances ``(q, n)``, and the error bound of each."""
-        found = np.asarray(distances(self.query, self.pos, self.sides), np.float64)
-        if found.size == 0:
-            return found, found
+        result = np.asarray(distances(self.query, self.pos, self.sides), np.float64)
+        if result.size == 0:
+            return result, result
         everything = np.concatenate([self.query, self.pos])
         # Float64 decides a top hat. For other kernels, the precision of the positions limits the accuracy.
-        return found, rounding(everything, self.sides) + 16 * float(np.finfo(self.pos.dtype).eps) * found
+        return result, rounding(everything, self.sides) + 16 * float(np.finfo(self.pos.dtype).eps) * result
 
 
 @dataclass
@@ -152,30 +152,30 @@ class _Judge:
         return self._gradients(given) if self.gradient else self._sums(given)
 
     def _sums(self, given: _Sides) -> tuple[np.ndarray, np.ndarray]:
-        each, (apart, unsure), dims = given.each(self.form), given.apart(), len(given.sides)
+        each, (separation, unsure), dims = given.each(self.form), given.apart(), len(given.sides)
         sums = []
-        for distance in (apart + unsure, np.maximum(apart - unsure, 0)):
+        for distance in (separation + unsure, np.maximum(separation - unsure, 0)):
             w = oracles.kernel_weight(self.kernel, dims, distance / each)
             # Volumes that vanish matter only if there is a neighbour.
             sums.append(np.where(w > 0, w * (given.weight / each**dims), 0).sum(axis=1))
         return sums[0], sums[1]
 
     def _gradients(self, given: _Sides) -> tuple[np.ndarray, np.ndarray]:
-        each, (apart, unsure), dims = given.each(self.form), given.apart(), len(given.sides)
-        steepness, bend = _slope(self.kernel, dims, np.minimum(apart / each, 1))
+        each, (separation, unsure), dims = given.each(self.form), given.apart(), len(given.sides)
+        steepness, bend = _slope(self.kernel, dims, np.minimum(separation / each, 1))
         straight = oracles.nearest_differences(given.query, given.pos, given.sides)
-        unit = straight / np.where(apart > 0, apart, 1)[..., None]
+        unit = straight / np.where(separation > 0, separation, 1)[..., None]
         share = given.weight / each ** (dims + 1)
         slope = np.where(steepness != 0, share * steepness, 0)[..., None]
-        found = np.where(unit != 0, slope * unit, 0).sum(axis=1)  # 0 at distance 0, however small h is
-        near = apart < each + unsure
+        result = np.where(unit != 0, slope * unit, 0).sum(axis=1)  # 0 at distance 0, however small h is
+        near = separation < each + unsure
         # If two images are equally near, the gradient may be that to either.
         half = (given.sides > 0) & (np.abs(np.abs(straight) - given.sides / 2) <= 2 * unsure[..., None])
         torn = np.where((near & half.any(axis=-1)), 2 * np.abs(steepness), 0)
         loose = np.where(near, bend * unsure / each + 2e-5 * bend, 0) + torn
         loose += 64 * float(np.finfo(given.pos.dtype).eps) * np.abs(steepness)
         off = np.where(loose > 0, share * loose, 0).sum(axis=1)[:, None]
-        return found - off, found + off
+        return result - off, result + off
 
 
 def _slope(kernel: str, dims: int, q: np.ndarray) -> tuple[np.ndarray, float]:

@@ -88,8 +88,8 @@ def batch_with(part: ModuleType, *texts: str) -> int:
 
 def assert_finds(part: ModuleType, words: str, cases: int = 30, only: int | None = None) -> None:
     """Assert that one of the first cases of a part finds a fault that contains these words."""
-    found = findings(part, cases, only, until=words)
-    assert any(words in kind for kind in found), f"{words!r} is not in {list(found)}"
+    result = findings(part, cases, only, until=words)
+    assert any(words in kind for kind in result), f"{words!r} is not in {list(result)}"
 
 
 def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Callable[[Any], Any]) -> None:
@@ -112,8 +112,8 @@ def test_correct_library_passes(part: ModuleType, batch: int) -> None:
 
 
 def test_wrong_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def last_is_the_first(found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        return found[0], found[1].at[:, -1].set(jnp.minimum(found[1][:, -1], 0))
+    def last_is_the_first(result: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return result[0], result[1].at[:, -1].set(jnp.minimum(result[1][:, -1], 0))
 
     planted(monkeypatch, kernels, "knn", last_is_the_first)
     assert_finds(knn, "neighbour")
@@ -121,7 +121,7 @@ def test_wrong_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 def test_slightly_too_large_radius_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "knn", lambda found: (found[0] * (1 + 3e-6), found[1]))
+    planted(monkeypatch, kernels, "knn", lambda result: (result[0] * (1 + 3e-6), result[1]))
     assert_finds(knn, "a radius is not that of")
 
 
@@ -143,20 +143,22 @@ def test_unexpected_exception_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_count_that_is_one_too_large_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "count_within", lambda found: (found[0].at[:1].add(1), found[1]))
+    planted(monkeypatch, kernels, "count_within", lambda result: (result[0].at[:1].add(1), result[1]))
     assert_finds(radius, "a count is not that of the pairs")
 
 
 @pytest.mark.long
 def test_exchanged_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "neighbours_within", lambda found: (*found[:2], jnp.minimum(found[2], 0), found[3]))
+    planted(
+        monkeypatch, kernels, "neighbours_within", lambda result: (*result[:2], jnp.minimum(result[2], 0), result[3])
+    )
     assert_finds(radius, "lists are not those of the pairs", 100)
 
 
 @pytest.mark.long
 def test_border_that_joins_the_last_cluster_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     nowhere = 2**31 - 1
-    planted(monkeypatch, kernels, "least_within", lambda least: jnp.where(least < nowhere, least + 1, least))
+    planted(monkeypatch, kernels, "least_within", lambda minimum: jnp.where(minimum < nowhere, minimum + 1, minimum))
     words = "clusters are not those of the pairs"
     batches = batches_with(radius, "dbscan.jit(part, radius, min_samples=3", rows=64)
     assert any(words in kind for only in itertools.islice(batches, 8) for kind in findings(radius, 100, only, words))
@@ -185,8 +187,8 @@ def test_rounded_limit_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 def test_wrong_nearest_neighbours_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    def others(found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        return jnp.where(jnp.isfinite(found[0]), found[0] * (1 + 3e-6), jnp.inf), found[1]
+    def others(result: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+        return jnp.where(jnp.isfinite(result[0]), result[0] * (1 + 3e-6), jnp.inf), result[1]
 
     planted(monkeypatch, kernels, "knn", others)
     assert_finds(nearest, "a radius is not that of its neighbour", 60)
@@ -206,26 +208,26 @@ def test_missing_pair_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 def test_pair_with_wrong_shift_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:4], jnp.minimum(found[4], 0), *found[5:]))
+    planted(monkeypatch, kernels, "pairs_within", lambda result: (*result[:4], jnp.minimum(result[4], 0), *result[5:]))
     assert_finds(pairs, "a pair that is none", 120)
 
 
 @pytest.mark.long
 def test_vector_of_wrong_sign_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "pairs_within", lambda found: (*found[:5], -found[5], found[6]))
+    planted(monkeypatch, kernels, "pairs_within", lambda result: (*result[:5], -result[5], result[6]))
     assert_finds(pairs, "a vector is not that between the pair", 60)
 
 
 @pytest.mark.long
 def test_gradient_of_wrong_sign_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "kernel_sums", lambda found: -found)
+    planted(monkeypatch, kernels, "kernel_sums", lambda result: -result)
     only = batch_with(sums, "gradient")
     assert_finds(sums, "a gradient of a sum is not that of the pairs", 60, only)
 
 
 @pytest.mark.long
 def test_sum_without_one_neighbour_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "kernel_sums", lambda found: found.at[:1].multiply(0.9))
+    planted(monkeypatch, kernels, "kernel_sums", lambda result: result.at[:1].multiply(0.9))
     assert_finds(sums, "a sum over a kernel is not that of the pairs")
 
 
@@ -246,7 +248,7 @@ def test_joined_groups_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.long
 def test_edge_to_a_wrong_particle_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "spanning_tree", lambda found: (found[0].at[:1].set(0), *found[1:]))
+    planted(monkeypatch, kernels, "spanning_tree", lambda result: (result[0].at[:1].set(0), *result[1:]))
     assert_finds(trees, "the ends of an edge are no pair of rows")
 
 
@@ -254,7 +256,7 @@ def test_edge_to_a_wrong_particle_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 @pytest.mark.parametrize(
     ("kernel", "change"),
     [
-        ("peak_forest", lambda found: (found[0], jnp.maximum(found[1] - 1, 0), found[2])),
+        ("peak_forest", lambda result: (result[0], jnp.maximum(result[1] - 1, 0), result[2])),
         ("first_rows", lambda first: first + 1),
     ],
     ids=["saddles", "parents"],
@@ -302,7 +304,7 @@ def test_property_that_is_not_moved_with_its_particles_is_found(monkeypatch: pyt
 
 @pytest.mark.slow
 def test_sphere_with_one_particle_too_many_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    planted(monkeypatch, kernels, "overdensity", lambda found: (*found[:2], found[2] + 1, *found[3:]))
+    planted(monkeypatch, kernels, "overdensity", lambda result: (*result[:2], result[2] + 1, *result[3:]))
     assert_finds(spheres, "the count of a sphere")
 
 
@@ -331,7 +333,7 @@ def test_damaged_file_that_is_read_is_found(monkeypatch: pytest.MonkeyPatch) -> 
 @pytest.mark.slow
 def test_result_that_depends_on_the_number_of_devices_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     search = sys.modules["jztree.knn._search"]
-    planted(monkeypatch, search, "_numbers_only", lambda found: found | {"globalidx": found["globalidx"] * 0})
+    planted(monkeypatch, search, "_numbers_only", lambda result: result | {"globalidx": result["globalidx"] * 0})
     assert_finds(devices, "neighbour", 25, batch_with(devices, "knn.smap", "[:2]"))
 
 
@@ -341,7 +343,7 @@ def test_lists_without_rows_of_other_devices_are_found(monkeypatch: pytest.Monke
         monkeypatch,
         sys.modules["jztree.tree.stage"],
         "boxes_of",
-        lambda found: (found[0], *[x * 0 for x in found[1:]]),
+        lambda result: (result[0], *[x * 0 for x in result[1:]]),
     )
     batch = batch_with(ranks, "neighbours_within.smap", "[:2]")
     assert_finds(ranks, "lists depends on the number of devices", 30, batch)

@@ -164,6 +164,10 @@ def test_missing_or_invalid_inputs_raise() -> None:
     moving = one_group(oracles.uniform(30, 3), oracles.uniform(30, 3))
     with pytest.raises(ValueError, match=r"mass must have one number per row of the catalogue, shape \(15,\)"):
         halos.spin(moving, 1.0, moving.max_radius, 1.0)
+    with pytest.raises(TypeError, match=r"is a list; convert it with numpy\.asarray"):
+        halos.spin(moving, np.ones(15), [1.0] * 15, 1.0)
+    with pytest.raises(TypeError, match=r"is a list; convert it with numpy\.asarray"):
+        halos.concentration([1.0], np.ones(1), np.ones(1))
     with pytest.raises(ValueError, match="gravity must be a positive number, not -1"):
         halos.spin(moving, moving.max_radius, moving.max_radius, -1)
 

@@ -23,14 +23,14 @@ PAIRS = FofConfig(catalogue=CatalogueConfig(npart_min=2))
 
 def slow_potentials(pos: np.ndarray, mass: np.ndarray, softening: float, box: float = 0.0) -> np.ndarray:
     """Return potentials in float64: minus the sum of m / sqrt(r^2 + softening^2) over the other particles."""
-    found = np.zeros(len(pos))
+    result = np.zeros(len(pos))
     for i, place in enumerate(pos.astype(np.float64)):
-        apart = pos.astype(np.float64) - place
-        apart -= box * np.round(apart / box) if box else 0
-        rho = np.sqrt((apart**2).sum(axis=1) + softening**2)
+        separation = pos.astype(np.float64) - place
+        separation -= box * np.round(separation / box) if box else 0
+        rho = np.sqrt((separation**2).sum(axis=1) + softening**2)
         others = (np.arange(len(pos)) != i) & (rho > 0)
-        found[i] = -(mass.astype(np.float64)[others] / rho[others]).sum()
-    return found
+        result[i] = -(mass.astype(np.float64)[others] / rho[others]).sum()
+    return result
 
 
 def slow_rows(grouped: Any, cata: data.FofCatalogue, softening: float, box: float = 0.0) -> list[tuple[int, float]]:
@@ -46,17 +46,17 @@ def slow_rows(grouped: Any, cata: data.FofCatalogue, softening: float, box: floa
     return rows
 
 
-def assert_lowest(found: halos.LowestParticle, grouped: Any, cata: data.FofCatalogue, *how: float) -> None:
+def assert_lowest(result: halos.LowestParticle, grouped: Any, cata: data.FofCatalogue, *how: float) -> None:
     groups, expected = int(cata.ngroups), slow_rows(grouped, cata, *how)
-    np.testing.assert_array_equal(found.where.idx[:groups], [row for row, _ in expected])
-    dtype = np.asarray(found.potential).dtype
+    np.testing.assert_array_equal(result.where.idx[:groups], [row for row, _ in expected])
+    dtype = np.asarray(result.potential).dtype
     rtol = 1e-12 if dtype == np.float64 else 1e-6
-    np.testing.assert_allclose(found.potential[:groups], [value for _, value in expected], rtol=rtol)
-    assert not np.any(found.potential[groups:])
+    np.testing.assert_allclose(result.potential[:groups], [value for _, value in expected], rtol=rtol)
+    assert not np.any(result.potential[groups:])
     for name in ("pos", "vel", "id"):
         if getattr(grouped, name) is not None:
             rows = np.asarray(getattr(grouped, name))[[row for row, _ in expected]]
-            np.testing.assert_array_equal(np.asarray(getattr(found.part, name))[:groups], rows)
+            np.testing.assert_array_equal(np.asarray(getattr(result.part, name))[:groups], rows)
 
 
 @pytest.mark.watched
@@ -67,9 +67,9 @@ def test_groups_against_all_pairs(rlink: float, softening: float) -> None:
     part.num = 1100
     grouped, cata = fof_and_catalogue(part, rlink, 1.0, PAIRS)
     cata = data.sort_catalogue(cata)
-    found = halos.lowest_potential_particle.jit(grouped, cata, softening=softening, boxsize=1.0)
+    result = halos.lowest_potential_particle.jit(grouped, cata, softening=softening, boxsize=1.0)
     assert int(cata.ngroups) > 1
-    assert_lowest(found, grouped, cata, softening, 1.0)
+    assert_lowest(result, grouped, cata, softening, 1.0)
 
 
 def plummer(n: int, dims: int, seed: int = 1) -> np.ndarray:
@@ -89,16 +89,16 @@ def test_large_group_that_needs_the_tree(dims: int) -> None:
     grouped, cata = fof_and_catalogue.jit(part, 0.3, 1.0, PAIRS)
     assert int(cata.ngroups) == 1
     for softening in (0.0, 2e-3, 0.3):
-        found = halos.lowest_potential_particle.jit(grouped, cata, softening=softening, boxsize=1.0)
-        assert_lowest(found, grouped, cata, softening, 1.0)
+        result = halos.lowest_potential_particle.jit(grouped, cata, softening=softening, boxsize=1.0)
+        assert_lowest(result, grouped, cata, softening, 1.0)
 
 
 def test_float64_far_from_the_origin(x64: None) -> None:
     pos = 1e6 + plummer(1800, 3)
     grouped, cata = fof_and_catalogue.jit(data.ParticleData(pos=pos, mass=2.0), 0.5, None, PAIRS)
-    found = halos.lowest_potential_particle.jit(grouped, cata, softening=1e-3)
-    assert_lowest(found, grouped, cata, 1e-3)
-    assert np.linalg.norm(np.asarray(found.part.pos)[0] - 1e6) < 0.01
+    result = halos.lowest_potential_particle.jit(grouped, cata, softening=1e-3)
+    assert_lowest(result, grouped, cata, 1e-3)
+    assert np.linalg.norm(np.asarray(result.part.pos)[0] - 1e6) < 0.01
 
 
 @pytest.mark.parametrize("n", [3, 700])
@@ -108,14 +108,14 @@ def test_coincident_particles(n: int) -> None:
     part = data.PosMass(pos=pos, mass=np.ones(len(pos), np.float32))
     grouped, cata = fof_and_catalogue.jit(part, 2.0, None, PAIRS)
     for softening in (0.0, 0.1):
-        found = halos.lowest_potential_particle.jit(grouped, cata, softening=softening)
+        result = halos.lowest_potential_particle.jit(grouped, cata, softening=softening)
         potential = slow_potentials(np.asarray(grouped.pos), np.ones(len(pos)), softening)
-        best = int(found.where.idx[0])
+        best = int(result.where.idx[0])
         np.testing.assert_allclose(potential[best], potential.min(), rtol=1e-12)
-        np.testing.assert_allclose(found.potential[0], potential.min(), rtol=1e-6)
+        np.testing.assert_allclose(result.potential[0], potential.min(), rtol=1e-6)
     alone = data.PosMass(pos=np.full((n, 3), 0.5, np.float32))
-    found = halos.lowest_potential_particle.jit(*fof_and_catalogue.jit(alone, 0.1, None, PAIRS))
-    assert (int(found.where.idx[0]), float(found.potential[0])) == (0, 0.0)
+    result = halos.lowest_potential_particle.jit(*fof_and_catalogue.jit(alone, 0.1, None, PAIRS))
+    assert (int(result.where.idx[0]), float(result.potential[0])) == (0, 0.0)
 
 
 @functools.cache
@@ -129,25 +129,25 @@ def groups_over_devices(ndev: int, rlink: float) -> tuple[Any, data.FofCatalogue
 def test_several_devices_agree_with_one(ndev: int, rlink: float) -> None:
     """Test groups on one device, on several, and on all."""
     grouped, cata = groups_over_devices(ndev, rlink)
-    found = halos.lowest_potential_particle.smap(mesh_of(ndev), jit=True)(grouped, cata, softening=1e-3)
+    result = halos.lowest_potential_particle.smap(mesh_of(ndev), jit=True)(grouped, cata, softening=1e-3)
     nums = np.asarray(grouped.num)
     flat, whole = data.flatten_particles(grouped), data.squeeze_catalogue(cata, offset_mode="global", nparts=nums)
     expected = slow_rows(flat, whole, 1e-3)
     used = np.arange(cata.count.shape[1]) < np.asarray(cata.ngroups)[:, None]
-    rank, row = np.asarray(found.where.rank)[used], np.asarray(found.where.idx)[used]
+    rank, row = np.asarray(result.where.rank)[used], np.asarray(result.where.idx)[used]
     np.testing.assert_array_equal((np.cumsum(nums) - nums)[rank] + row, [row for row, _ in expected])
-    np.testing.assert_allclose(np.asarray(found.potential)[used], [value for _, value in expected], rtol=1e-6)
-    assert not np.any(np.asarray(found.potential)[~used])
+    np.testing.assert_allclose(np.asarray(result.potential)[used], [value for _, value in expected], rtol=1e-6)
+    assert not np.any(np.asarray(result.potential)[~used])
     here = np.asarray(flat.id)[[row for row, _ in expected]]
-    np.testing.assert_array_equal(np.asarray(found.part.id)[used], here)
+    np.testing.assert_array_equal(np.asarray(result.part.id)[used], here)
 
 
 @pytest.mark.parametrize("n", [0, 5])
 def test_no_groups(n: int) -> None:
     part = data.Pos(pos=jnp.zeros((n, 3)))
-    found = halos.lowest_potential_particle(*fof_and_catalogue(part, 0.1))
-    assert found.potential.shape == (0,)
-    assert found.part.pos.shape == (0, 3)
+    result = halos.lowest_potential_particle(*fof_and_catalogue(part, 0.1))
+    assert result.potential.shape == (0,)
+    assert result.part.pos.shape == (0, 3)
 
 
 @pytest.mark.long

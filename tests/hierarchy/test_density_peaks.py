@@ -26,30 +26,30 @@ def graph(pos: Any, k: int, box: Any = None) -> list[set[int]]:
     return flood.graph(np.asarray(knn(pos, min(k, n), box, result="globalidx")) if n else np.zeros((0, 0), int))
 
 
-def check(found: DensityPeaks, neighbours: list[set[int]], density: Any) -> None:
+def check(result: DensityPeaks, neighbours: list[set[int]], density: Any) -> None:
     """Compare all fields with those of a flood."""
     n, density = len(neighbours), np.asarray(density)
     expected = flood.flood(neighbours, density)
     num = len(expected.row)
-    assert int(found.num) == num
-    np.testing.assert_array_equal(found.peak, np.append(expected.peak, np.full(len(found.peak) - n, -1)))
+    assert int(result.num) == num
+    np.testing.assert_array_equal(result.peak, np.append(expected.peak, np.full(len(result.peak) - n, -1)))
     for name in ("row", "saddle", "parent", "across"):
-        values = np.asarray(getattr(found, name))
+        values = np.asarray(getattr(result, name))
         np.testing.assert_array_equal(values[:num], getattr(expected, name), err_msg=name)
         np.testing.assert_array_equal(values[num:], np.full(len(values) - num, -1))
     ends = expected.saddle >= 0
     level = np.where(ends, density[expected.saddle], -np.inf).astype(density.dtype)
     top = density[expected.row]
-    np.testing.assert_array_equal(found.density[:num], top)
-    np.testing.assert_array_equal(found.saddle_density[:num], level)
+    np.testing.assert_array_equal(result.density[:num], top)
+    np.testing.assert_array_equal(result.saddle_density[:num], level)
     with np.errstate(invalid="ignore"):
         persistence = np.where(ends, np.where(top == level, 0, top - level), np.inf)
     # XLA rounds differences below the smallest normal number to 0.
     tiny = np.finfo(density.dtype).tiny
-    np.testing.assert_allclose(found.persistence[:num], persistence.astype(density.dtype), rtol=0, atol=tiny)
-    assert (found.persistence[num:] == 0).all()
-    assert np.isneginf(found.density[num:]).all()
-    assert np.isneginf(found.saddle_density[num:]).all()
+    np.testing.assert_allclose(result.persistence[:num], persistence.astype(density.dtype), rtol=0, atol=tiny)
+    assert (result.persistence[num:] == 0).all()
+    assert np.isneginf(result.density[num:]).all()
+    assert np.isneginf(result.saddle_density[num:]).all()
 
 
 def values(n: int, kind: str, dtype: Any = np.float32) -> np.ndarray:
@@ -118,27 +118,27 @@ def test_few_particles(n: int, k: int) -> None:
 @pytest.mark.parametrize("k", [50, 51, 1000])
 def test_all_particles_are_neighbours_if_k_is_large(kind: str, k: int) -> None:
     pos, density = oracles.uniform(50, 3), values(50, kind)
-    found = density_peaks(pos, density, k)
-    assert found.num == 1
-    assert found.row[0] == np.argmax(density)
-    check(found, graph(pos, k), density)
+    result = density_peaks(pos, density, k)
+    assert result.num == 1
+    assert result.row[0] == np.argmax(density)
+    check(result, graph(pos, k), density)
 
 
 def test_particles_without_neighbours_are_separate_peaks() -> None:
     density = values(40, "ties")
-    found = density_peaks(oracles.uniform(40, 3), density, 1)
-    assert found.num == 40
-    np.testing.assert_array_equal(found.row, np.argsort(-density, kind="stable"))
-    assert np.isinf(found.persistence).all()
+    result = density_peaks(oracles.uniform(40, 3), density, 1)
+    assert result.num == 40
+    np.testing.assert_array_equal(result.row, np.argsort(-density, kind="stable"))
+    assert np.isinf(result.persistence).all()
 
 
 def test_isolated_parts_have_a_peak_each_that_never_ends() -> None:
     pos = np.concatenate([oracles.uniform(60, 2) + 10 * i for i in range(4)]).astype(np.float32)
     density = values(240, "random")
-    found = density_peaks(pos, density, 8)
-    check(found, graph(pos, 8), density)
-    lasting = np.flatnonzero(np.asarray(found.parent)[: int(found.num)] < 0)
-    np.testing.assert_array_equal(np.sort(np.asarray(found.row)[lasting] // 60), np.arange(4))
+    result = density_peaks(pos, density, 8)
+    check(result, graph(pos, 8), density)
+    lasting = np.flatnonzero(np.asarray(result.parent)[: int(result.num)] < 0)
+    np.testing.assert_array_equal(np.sort(np.asarray(result.row)[lasting] // 60), np.arange(4))
 
 
 @pytest.mark.parametrize("num", [0, 1, 2, 37])
@@ -147,22 +147,22 @@ def test_padding_belongs_to_no_peak(num: int, k: int) -> None:
     pos, density = oracles.uniform(60, 3), values(60, "random")
     expected = graph(pos[:num], k)
     pos[num:], density[num:] = np.nan, np.nan
-    found = density_peaks.jit(Pos(pos=pos, num=jnp.asarray(num)), density, k)
-    assert found.peak.shape == found.row.shape == (60,)
-    check(found, expected, density[:num])
+    result = density_peaks.jit(Pos(pos=pos, num=jnp.asarray(num)), density, k)
+    assert result.peak.shape == result.row.shape == (60,)
+    check(result, expected, density[:num])
 
 
 def test_saddle_of_three_peaks_ends_two_in_the_densest() -> None:
     """Three particles are each a neighbour of the fourth only."""
     pos = np.array([[-1, 0], [1, 0.05], [0, 1.1], [0, 0]], np.float32)
     density = np.array([3, 5, 4, 1], np.float32)
-    found = density_peaks(pos, density, 2)
-    np.testing.assert_array_equal(found.row, [1, 2, 0, -1])
-    np.testing.assert_array_equal(found.parent, [-1, 0, 0, -1])
-    np.testing.assert_array_equal(found.across, [-1, 0, 0, -1])
-    np.testing.assert_array_equal(found.saddle, [-1, 3, 3, -1])
-    np.testing.assert_array_equal(found.persistence, [np.inf, 3, 2, 0])
-    np.testing.assert_array_equal(found.peak, [2, 0, 1, 0])
+    result = density_peaks(pos, density, 2)
+    np.testing.assert_array_equal(result.row, [1, 2, 0, -1])
+    np.testing.assert_array_equal(result.parent, [-1, 0, 0, -1])
+    np.testing.assert_array_equal(result.across, [-1, 0, 0, -1])
+    np.testing.assert_array_equal(result.saddle, [-1, 3, 3, -1])
+    np.testing.assert_array_equal(result.persistence, [np.inf, 3, 2, 0])
+    np.testing.assert_array_equal(result.peak, [2, 0, 1, 0])
 
 
 @pytest.mark.parametrize("kind", ["path", "star", "random"])
@@ -187,21 +187,23 @@ def test_deep_hierarchies_equal_a_flood(kind: str) -> None:
 
 def test_vmap_equals_single_calls() -> None:
     pos, density = oracles.uniform(200, 2).reshape(4, 50, 2), values(200, "random").reshape(4, 50)
-    found = jax.vmap(lambda pos, density: density_peaks(pos, density, 5, boxsize=1.0))(pos, density)
+    result = jax.vmap(lambda pos, density: density_peaks(pos, density, 5, boxsize=1.0))(pos, density)
     for i in range(4):
-        check(jax.tree.map(lambda leaf, i=i: leaf[i], found), graph(pos[i], 5, 1.0), density[i])
+        check(jax.tree.map(lambda leaf, i=i: leaf[i], result), graph(pos[i], 5, 1.0), density[i])
 
 
 def test_persistence_is_differentiable() -> None:
     pos, density = oracles.uniform(100, 3), values(100, "random")
 
     def total(density: jax.Array) -> jax.Array:
-        found = density_peaks(pos, density, 5)
-        return jnp.sum(jnp.where(found.saddle >= 0, found.persistence, 0) + jnp.where(found.row >= 0, found.density, 0))
+        result = density_peaks(pos, density, 5)
+        return jnp.sum(
+            jnp.where(result.saddle >= 0, result.persistence, 0) + jnp.where(result.row >= 0, result.density, 0)
+        )
 
-    found = density_peaks(pos, density, 5)
+    result = density_peaks(pos, density, 5)
     expected = np.zeros(100, np.float32)
-    for row, saddle in zip(np.asarray(found.row), np.asarray(found.saddle), strict=True):
+    for row, saddle in zip(np.asarray(result.row), np.asarray(result.saddle), strict=True):
         expected[row] += (row >= 0) * (1 + (saddle >= 0))
         expected[saddle] -= saddle >= 0
     np.testing.assert_array_equal(jax.grad(total)(jnp.asarray(density)), expected)

@@ -33,18 +33,18 @@ def tree_of(ends: Any, rows: int) -> SpanningTree:
 
 def slow_linkage(ends: np.ndarray, rows: int) -> np.ndarray:
     """Return the clusters that each edge joins, and the number of rows of the result."""
-    cluster, found = np.arange(rows), []
+    cluster, result = np.arange(rows), []
     for edge, (a, b) in enumerate(np.asarray(ends)):
         joined = sorted((cluster[a], cluster[b]))
         members = np.isin(cluster, joined)
-        found.append((*joined, members.sum()))
+        result.append((*joined, members.sum()))
         cluster[members] = rows + edge
-    return np.array(found, int).reshape(-1, 3)
+    return np.array(result, int).reshape(-1, 3)
 
 
 def linkage_by_union_find(ends: np.ndarray, rows: int) -> np.ndarray:
     """Return the same for many rows."""
-    parent, found = list(range(2 * rows)), np.zeros((len(ends), 3), int)
+    parent, result = list(range(2 * rows)), np.zeros((len(ends), 3), int)
     count = [1] * rows + [0] * rows
 
     def root(cluster: int) -> int:
@@ -57,8 +57,8 @@ def linkage_by_union_find(ends: np.ndarray, rows: int) -> np.ndarray:
         one, other = sorted((root(a), root(b)))
         parent[one] = parent[other] = rows + edge
         count[rows + edge] = count[one] + count[other]
-        found[edge] = one, other, count[rows + edge]
-    return found
+        result[edge] = one, other, count[rows + edge]
+    return result
 
 
 def random_ends(kind: str, rows: int) -> np.ndarray:
@@ -118,39 +118,39 @@ def test_cut_at_lengths_below_the_normal_numbers_gives_the_groups(x64: None) -> 
 def test_few_particles(rows: int) -> None:
     tree = spanning_tree(oracles.uniform(rows, 3))
     np.testing.assert_array_equal(cut(tree, 10.0), np.zeros(rows))
-    found = dendrogram(tree)
-    assert found.parent.shape == (rows + max(rows - 1, 0),)
+    result = dendrogram(tree)
+    assert result.parent.shape == (rows + max(rows - 1, 0),)
     if rows < 2:
         with pytest.raises(ValueError, match="linkage needs at least two particles"):
-            found.linkage()
+            result.linkage()
 
 
 def test_linkage_equals_scipy(dtype: Any) -> None:
     pos = oracles.clustered(400, 3, dtype)
-    found = dendrogram.jit(spanning_tree.jit(pos)).linkage()
+    result = dendrogram.jit(spanning_tree.jit(pos)).linkage()
     expected = scipy_linkage(pos.astype(np.float64), "single")
-    assert is_valid_linkage(found)
-    np.testing.assert_array_equal(found[:, [0, 1, 3]], expected[:, [0, 1, 3]])
-    np.testing.assert_allclose(found[:, 2], expected[:, 2], rtol=1e-14)
+    assert is_valid_linkage(result)
+    np.testing.assert_array_equal(result[:, [0, 1, 3]], expected[:, [0, 1, 3]])
+    np.testing.assert_allclose(result[:, 2], expected[:, 2], rtol=1e-14)
 
 
 def test_linkage_of_equal_lengths_is_that_of_the_same_groups() -> None:
     pos = oracles.lattice(6, 3, spacing=0.25)
-    found = dendrogram(spanning_tree(pos)).linkage()
-    assert is_valid_linkage(found)
-    np.testing.assert_array_equal(fcluster(found, 0.25, "distance"), np.ones(len(pos)))
-    np.testing.assert_array_equal(np.sort(fcluster(found, 0.2499, "distance")), np.arange(1, len(pos) + 1))
+    result = dendrogram(spanning_tree(pos)).linkage()
+    assert is_valid_linkage(result)
+    np.testing.assert_array_equal(fcluster(result, 0.25, "distance"), np.ones(len(pos)))
+    np.testing.assert_array_equal(np.sort(fcluster(result, 0.2499, "distance")), np.arange(1, len(pos) + 1))
 
 
 @pytest.mark.parametrize("kind", ["path", "star", "random"])
 @pytest.mark.parametrize("rows", [2, 3, 4, 5, 31, 200])
 def test_clusters_of_any_tree(kind: str, rows: int) -> None:
     ends = random_ends(kind, rows)
-    found, expected = dendrogram(tree_of(ends, rows)), slow_linkage(ends, rows)
-    np.testing.assert_array_equal(np.stack([found.left, found.right, found.count], axis=1), expected)
+    result, expected = dendrogram(tree_of(ends, rows)), slow_linkage(ends, rows)
+    np.testing.assert_array_equal(np.stack([result.left, result.right, result.count], axis=1), expected)
     parent = np.full(2 * rows - 1, -1)
     parent[expected[:, :2]] = rows + np.arange(rows - 1)[:, None]
-    np.testing.assert_array_equal(found.parent, parent)
+    np.testing.assert_array_equal(result.parent, parent)
 
 
 @pytest.mark.parametrize("kind", ["path", "star", "random"])
@@ -158,40 +158,40 @@ def test_clusters_of_large_trees(kind: str) -> None:
     """On a CPU with eight threads or more, each thread joins a block of the edges."""
     rows = 20_001
     ends = random_ends(kind, rows)
-    found, expected = dendrogram(tree_of(ends, rows)), linkage_by_union_find(ends, rows)
-    np.testing.assert_array_equal(np.stack([found.left, found.right, found.count], axis=1), expected)
+    result, expected = dendrogram(tree_of(ends, rows)), linkage_by_union_find(ends, rows)
+    np.testing.assert_array_equal(np.stack([result.left, result.right, result.count], axis=1), expected)
     fewer = dendrogram(tree_of(ends[:-3000], rows))
     np.testing.assert_array_equal(np.stack([fewer.left, fewer.right, fewer.count], axis=1), expected[:-3000])
 
 
 def test_clusters_of_padded_particles() -> None:
     pos = oracles.uniform(50, 3)
-    found = dendrogram(spanning_tree(Pos(pos=pos, num=jnp.asarray(30))))
+    result = dendrogram(spanning_tree(Pos(pos=pos, num=jnp.asarray(30))))
     alone = dendrogram(spanning_tree(pos[:30]))
     shifted = [np.where(np.asarray(rows) < 30, rows, np.asarray(rows) + 20) for rows in (alone.left, alone.right)]
-    np.testing.assert_array_equal(found.left[:29], shifted[0])
-    np.testing.assert_array_equal(found.right[:29], shifted[1])
-    np.testing.assert_array_equal(found.count, np.append(alone.count, np.zeros(20)))
-    np.testing.assert_array_equal(found.left[29:], np.full(20, -1))
+    np.testing.assert_array_equal(result.left[:29], shifted[0])
+    np.testing.assert_array_equal(result.right[:29], shifted[1])
+    np.testing.assert_array_equal(result.count, np.append(alone.count, np.zeros(20)))
+    np.testing.assert_array_equal(result.left[29:], np.full(20, -1))
     with pytest.raises(ValueError, match="29 edges join 50 rows"):
-        found.linkage()
+        result.linkage()
 
 
 def test_mapped_trees() -> None:
     sets = jnp.stack([oracles.uniform(40, 3, seed=seed) for seed in range(3)])
-    found = jax.vmap(lambda pos: (dendrogram(spanning_tree(pos)), cut(spanning_tree(pos), 0.2)))(sets)
+    result = jax.vmap(lambda pos: (dendrogram(spanning_tree(pos)), cut(spanning_tree(pos), 0.2)))(sets)
     for i, pos in enumerate(sets):
-        one = jax.tree.map(lambda leaf, i=i: leaf[i], found)
+        one = jax.tree.map(lambda leaf, i=i: leaf[i], result)
         jax.tree.map(np.testing.assert_array_equal, one, (dendrogram(spanning_tree(pos)), cut(spanning_tree(pos), 0.2)))
 
 
 def test_traced_linking_lengths() -> None:
     tree = spanning_tree(oracles.uniform(60, 2))
     lengths = jnp.array([0.05, 0.1])
-    found = jax.vmap(lambda rlink: cut(tree, rlink))(lengths)
-    for labels, rlink in zip(found, lengths, strict=True):
+    result = jax.vmap(lambda rlink: cut(tree, rlink))(lengths)
+    for labels, rlink in zip(result, lengths, strict=True):
         np.testing.assert_array_equal(labels, cut(tree, rlink))
-    assert len(np.unique(found[0])) > len(np.unique(found[1]))
+    assert len(np.unique(result[0])) > len(np.unique(result[1]))
 
 
 def test_negative_traced_linking_length_raises() -> None:

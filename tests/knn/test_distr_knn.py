@@ -83,8 +83,8 @@ def test_coordinates_at_the_smallest_subnormal_numbers(k: int) -> None:
         counts, query_counts = even(300, 4), uneven(200, 4)
         for others in ({}, {"part_query": query}):
             given = {"part_query": deal(query, query_counts, rows=200)} if others else {}
-            found = search(deal(pos, counts, rows=100), k=k, **given)
-            for one, many in zip(on_one(pos, k, None, **others), found, strict=True):
+            result = search(deal(pos, counts, rows=100), k=k, **given)
+            for one, many in zip(on_one(pos, k, None, **others), result, strict=True):
                 np.testing.assert_array_equal(joined(many, query_counts if others else counts), one)
 
 
@@ -141,9 +141,9 @@ def test_queryidx_in_z_order_identifies_the_queries(ndev: int) -> None:
     counts, asked = uneven(300, ndev), even(40, ndev)
     part, queries = deal(pos, counts, rows=300), deal(query, asked, rows=40)
     words, search = "globalidx_rankidx_query_queryidx_rad", jz.knn.knn.smap(mesh_of(ndev), jit=True)
-    idx, rankidx, found, whose, rad = search(part, k=5, part_query=queries, result=words, output_order="z")
+    idx, rankidx, result, whose, rad = search(part, k=5, part_query=queries, result=words, output_order="z")
     real = np.asarray(whose.idx) >= 0
-    np.testing.assert_array_equal(real.sum(axis=1), found.num)
+    np.testing.assert_array_equal(real.sum(axis=1), result.num)
     np.testing.assert_array_equal(np.isfinite(rad).all(axis=-1), real)
     # Queries and results are the same as on one device.
     one_idx, _, one_found, one_whose, one_rad = jz.knn.knn.jit(
@@ -151,8 +151,8 @@ def test_queryidx_in_z_order_identifies_the_queries(ndev: int) -> None:
     )
     ids = np.asarray(queries.id)[np.asarray(whose.rank)[real], np.asarray(whose.idx)[real]]
     np.testing.assert_array_equal(ids, np.asarray(one_whose.idx))
-    np.testing.assert_array_equal(np.asarray(found.pos)[real], one_found)
-    np.testing.assert_array_equal(np.asarray(found.id)[real], ids)
+    np.testing.assert_array_equal(np.asarray(result.pos)[real], one_found)
+    np.testing.assert_array_equal(np.asarray(result.id)[real], ids)
     np.testing.assert_array_equal(query[ids], one_found)
     np.testing.assert_array_equal(np.asarray(rad)[real], one_rad)
     np.testing.assert_array_equal(np.asarray(idx)[real], one_idx)
@@ -169,18 +169,18 @@ def test_queryidx_in_input_order_is_the_row_of_the_query() -> None:
     query, asked = np.random.default_rng(1).random((90, 3)).astype(np.float32), even(90, 4)
     queries = deal(query, asked, rows=30)
     search = jz.knn.knn.smap(mesh_of(4), jit=True)
-    found, whose = search(part, k=2, part_query=queries, result="query_queryidx")
-    np.testing.assert_array_equal(found.id, queries.id)
+    result, whose = search(part, k=2, part_query=queries, result="query_queryidx")
+    np.testing.assert_array_equal(result.id, queries.id)
     want = np.where(np.arange(30) < asked[:, None], np.arange(30), -1)
     np.testing.assert_array_equal(whose.idx, want)
     np.testing.assert_array_equal(whose.rank, np.where(want < 0, -1, np.arange(4)[:, None]))
     # If the sources are the queries, the first neighbour of each is the source itself.
     for order in ("input", "z"):
-        ids, found, whose = search(part, k=1, result="id_query_queryidx", output_order=order)
+        ids, result, whose = search(part, k=1, result="id_query_queryidx", output_order=order)
         real = np.asarray(whose.idx) >= 0
-        np.testing.assert_array_equal(np.asarray(ids)[real][:, 0], np.asarray(found.id)[real])
+        np.testing.assert_array_equal(np.asarray(ids)[real][:, 0], np.asarray(result.id)[real])
         asking = np.asarray(part.id)[np.asarray(whose.rank)[real], np.asarray(whose.idx)[real]]
-        np.testing.assert_array_equal(asking, np.asarray(found.id)[real])
+        np.testing.assert_array_equal(asking, np.asarray(result.id)[real])
 
 
 @pytest.mark.slow
@@ -236,14 +236,14 @@ def test_few_sources_near_crowded_queries() -> None:
 def test_every_result_name() -> None:
     pos, counts, part = make("clustered", 4)
     words = "rad_rankidx_globalidx_part_id_drad"
-    rad, rankidx, globalidx, found, ids, drad = jz.knn.knn.smap(mesh_of(4), jit=True)(part, k=4, result=words)
+    rad, rankidx, globalidx, result, ids, drad = jz.knn.knn.smap(mesh_of(4), jit=True)(part, k=4, result=words)
     want_rad, want_idx = on_one(pos, 4, None)
     np.testing.assert_array_equal(joined(rad, counts), want_rad)
     np.testing.assert_array_equal(joined(drad, counts), want_rad)
     np.testing.assert_array_equal(joined(globalidx, counts), want_idx)
     np.testing.assert_array_equal(joined(ids, counts), want_idx)
-    np.testing.assert_array_equal(joined(found.id, counts), want_idx)
-    np.testing.assert_array_equal(joined(found.pos, counts), pos[want_idx])
+    np.testing.assert_array_equal(joined(result.id, counts), want_idx)
+    np.testing.assert_array_equal(joined(result.pos, counts), pos[want_idx])
     rank, row = joined(rankidx.rank, counts), joined(rankidx.idx, counts)
     np.testing.assert_array_equal(np.asarray(part.id)[rank, row], want_idx)
     assert np.all(np.asarray(rankidx.rank)[0, counts[0] :] == -1)
@@ -296,11 +296,11 @@ def test_th_with_unsorted_particles_raises() -> None:
 def test_several_devices_give_the_derivatives_of_one(word: str) -> None:
     pos, counts, part = make("uniform", 4)
     weights = np.random.default_rng(0).random((1200, 5)).astype(np.float32)
-    dealt = deal(weights, counts).pos
+    stacked = deal(weights, counts).pos
 
     def loss_on_many(dealt_pos: jax.Array, box: jax.Array) -> jax.Array:
         rad = jz.knn.knn.smap(mesh_of(4))(Pos(pos=dealt_pos, num=part.num), k=5, boxsize=box, result=word)
-        return jnp.sum(jnp.where(jnp.isfinite(rad), rad * dealt, 0))
+        return jnp.sum(jnp.where(jnp.isfinite(rad), rad * stacked, 0))
 
     def loss_on_one(pos: jax.Array, box: jax.Array) -> jax.Array:
         return jnp.sum(jz.knn.knn(pos, 5, boxsize=box, result=word) * weights)

@@ -42,11 +42,11 @@ def parts(arrays: dict[str, jax.Array], counts: dict[str, np.ndarray] | None) ->
     )
 
 
-def summed(found: Any, num: Any) -> jax.Array:
+def summed(result: Any, num: Any) -> jax.Array:
     """Return the sum of the logarithm of the positive results in rows below ``num``."""
     num = jnp.asarray(num)[..., None]
-    rows = jnp.arange(found.shape[num.ndim - 1], dtype=jnp.int32) < num
-    values = found.reshape(*rows.shape, -1)
+    rows = jnp.arange(result.shape[num.ndim - 1], dtype=jnp.int32) < num
+    values = result.reshape(*rows.shape, -1)
     return jnp.sum(jnp.where(rows[..., None] & (values > 0), jnp.log(jnp.where(values > 0, values, 1)), 0))
 
 
@@ -57,14 +57,14 @@ def agree(loss: Any, ndev: int, unused: tuple[str, ...] = ()) -> None:
     many, counts = dealt(one, ndev)
     mesh = mesh_of(ndev)
     mapped = jax.jit(jax.value_and_grad(lambda arrays: loss(arrays, counts, lambda func: func.smap(mesh))))
-    found = mapped(many)[1]
+    result = mapped(many)[1]
     for name, want in expected.items():
         assert np.any(want != 0) == (name not in unused), name
-        got = joined(np.asarray(found[name]), counts[name]) if name in counts else found[name]
+        got = joined(np.asarray(result[name]), counts[name]) if name in counts else result[name]
         np.testing.assert_allclose(got, want, rtol=1e-9, atol=1e-9 * np.abs(want).max(), err_msg=name)
         if name in counts:
             for rank, count in enumerate(counts[name]):
-                np.testing.assert_array_equal(found[name][rank, count:], 0)
+                np.testing.assert_array_equal(result[name][rank, count:], 0)
     rng = np.random.default_rng(7)
     ways = {name: jnp.asarray(rng.normal(size=array.shape)) for name, array in one.items()}
     moved = [
@@ -86,8 +86,8 @@ def test_derivatives_of_densities(func: Any, ndev: int, x64: None) -> None:
     def loss(arrays: Any, counts: Any, over: Any) -> jax.Array:
         part, query = parts(arrays, counts)
         own = over(func)(part, 9, boxsize=arrays["box"])
-        apart = over(func)(part, 9, boxsize=arrays["box"], queries=query)
-        return summed(own, get_num(part)) + summed(apart, get_num(query))
+        separation = over(func)(part, 9, boxsize=arrays["box"], queries=query)
+        return summed(own, get_num(part)) + summed(separation, get_num(query))
 
     agree(loss, ndev, unused=("mass",) if func is smoothing_length else ())
 
@@ -104,11 +104,11 @@ def test_derivatives_of_neighbours_and_their_properties(order: str, ndev: int, x
     def loss(arrays: Any, counts: Any, over: Any) -> jax.Array:
         part, query = parts(arrays, counts)
         words = "rad_mass_part_reduce_query_queryidx"
-        found = over(jz.knn.knn)(part, 5, arrays["box"], None, query, words, pull, order)
-        rad, mass, near, reduced, asked, origin = found
+        result = over(jz.knn.knn)(part, 5, arrays["box"], None, query, words, pull, order)
+        rad, mass, near, reduced, asked, origin = result
         num = (origin.idx >= 0).sum(axis=-1)
         values = rad, mass, jnp.abs(jnp.sin(near.pos)), reduced, jnp.abs(jnp.sin(asked.pos))
-        return sum(summed(one, num) for one in values)
+        return sum(summed(value, num) for value in values)
 
     agree(loss, ndev)
 
@@ -120,9 +120,9 @@ def test_derivatives_of_distances_in_z_order(x64: None) -> None:
         part, query = parts(arrays, counts)
         options = {"boxsize": arrays["box"], "output_order": "z"}
         near = over(jz.knn.knn)(part, 5, result="rad_globalidx", **options)[0]
-        apart = over(jz.knn.knn)(part, 5, result="rad", part_query=query, **options)
+        separation = over(jz.knn.knn)(part, 5, result="rad", part_query=query, **options)
         some = over(jz.knn.knn)(part, 5, result="drad", source_mask=arrays["mass"] > 1, exclude_self=True, **options)
-        found = [jnp.where(jnp.isfinite(rad), rad, 0) for rad in (near, apart, some)]  # infinite in padding rows
-        return sum(jnp.sum(jnp.where(rad > 0, jnp.log(jnp.where(rad > 0, rad, 1)), 0)) for rad in found)
+        result = [jnp.where(jnp.isfinite(rad), rad, 0) for rad in (near, separation, some)]  # infinite in padding rows
+        return sum(jnp.sum(jnp.where(rad > 0, jnp.log(jnp.where(rad > 0, rad, 1)), 0)) for rad in result)
 
     agree(loss, 4, unused=("mass",))

@@ -21,9 +21,9 @@ def test_few_scattered_queries_equal_scipy(q: int) -> None:
     pos, query = oracles.uniform(N, 3) % 1, oracles.uniform(q, 3, seed=5) % 1
     tree, wide, radius = cKDTree(pos.astype(np.float64), boxsize=1), query.astype(np.float64), 0.06
     distance, index = tree.query(wide, 5)
-    found = knn.jit(pos, 5, boxsize=1.0, part_query=query)
-    np.testing.assert_array_equal(found[1], index)
-    np.testing.assert_allclose(found[0], distance, rtol=1e-6)
+    result = knn.jit(pos, 5, boxsize=1.0, part_query=query)
+    np.testing.assert_array_equal(result[1], index)
+    np.testing.assert_allclose(result[0], distance, rtol=1e-6)
     counts = tree.query_ball_point(wide, radius, return_length=True)
     np.testing.assert_array_equal(count_within.jit(pos, radius, boxsize=1.0, queries=query), counts)
     near = nearest_within.jit(pos, radius, 3, boxsize=1.0, queries=query)
@@ -41,9 +41,9 @@ def test_few_points_outside_of_cores_join_the_first_cluster() -> None:
     clusters = random.uniform(0, 0.2, (4000, 3)) + np.repeat([[0.0, 0, 0], [0.7, 0, 0]], 2000, axis=0)
     alone = np.array([[0.25, 0.1, 0.1], [0.45, 0.1, 0.1], [0.95, 0.1, 0.1]])
     pos = np.concatenate([clusters, alone]).astype(np.float32)
-    tree, length, least = cKDTree(pos.astype(np.float64)), 0.06, 30
-    core = tree.query_ball_point(pos.astype(np.float64), length, return_length=True) >= least
-    cluster, is_core = dbscan.jit(pos, length, min_samples=least)
+    tree, length, minimum = cKDTree(pos.astype(np.float64)), 0.06, 30
+    core = tree.query_ball_point(pos.astype(np.float64), length, return_length=True) >= minimum
+    cluster, is_core = dbscan.jit(pos, length, min_samples=minimum)
     np.testing.assert_array_equal(is_core, core)
     assert 3 <= np.count_nonzero(~core) < len(pos) // 8
     for i in np.flatnonzero(~core):

@@ -221,23 +221,25 @@ def test_z_order_output_of_separate_queries() -> None:
     part, query = particles(), 3 * jnp.asarray(oracles.uniform(80, 3, seed=5)) - 1
     order = tree.zsort(part)[1]
     rad, idx = knn(part, 5, part_query=query)
-    rad_z, idx_z, found, whose = knn(part, 5, part_query=query, output_order="z", result="rad_globalidx_query_queryidx")
+    rad_z, idx_z, result, whose = knn(
+        part, 5, part_query=query, output_order="z", result="rad_globalidx_query_queryidx"
+    )
     np.testing.assert_array_equal(np.sort(whose.idx), np.arange(80))
-    np.testing.assert_array_equal(found, query[whose.idx])
+    np.testing.assert_array_equal(result, query[whose.idx])
     np.testing.assert_array_equal(rad_z, rad[whose.idx])
     np.testing.assert_array_equal(order[idx_z], idx[whose.idx])
-    rows = tree.search_sorted_z(part.pos[order], found)
+    rows = tree.search_sorted_z(part.pos[order], result)
     assert (np.diff(rows) >= 0).all()
 
 
 def test_queryidx_in_input_and_z_order() -> None:
     part, query = particles(), data.Pos(pos=jnp.asarray(oracles.uniform(80, 3, seed=5)), num=70)
-    found, whose = knn(part, 5, part_query=query, result="query_queryidx")
-    assert found is query
+    result, whose = knn(part, 5, part_query=query, result="query_queryidx")
+    assert result is query
     np.testing.assert_array_equal(whose.idx, np.where(np.arange(80) < 70, np.arange(80), -1))
     np.testing.assert_array_equal(whose.rank, np.where(np.arange(80) < 70, 0, -1))
-    found, whose = knn(part, 5, result="query_queryidx", output_order="z")
-    np.testing.assert_array_equal(found.id, part.id[whose.idx])
+    result, whose = knn(part, 5, result="query_queryidx", output_order="z")
+    np.testing.assert_array_equal(result.id, part.id[whose.idx])
 
 
 @pytest.mark.parametrize("order", ["input", "z"])

@@ -63,9 +63,9 @@ def test_open_leaves_give_the_results_of_a_search_among_all(
                 open_leaves=is_open,
                 found=tuple(map(jnp.copy, first)),
             )
-            for found, before, among_all in zip(again, first, whole, strict=True):
+            for result, before, among_all in zip(again, first, whole, strict=True):
                 expected = np.where(searched[:, None], among_all[place], before[place])
-                np.testing.assert_array_equal(found[place], expected, f"k {k}, limit {limit}, others {others}")
+                np.testing.assert_array_equal(result[place], expected, f"k {k}, limit {limit}, others {others}")
 
 
 def test_repeated_search_finds_the_nearest() -> None:
@@ -99,5 +99,5 @@ def test_repeated_search_with_separate_queries() -> None:
     again = kernels.knn(
         *(everything, None, asking, None, 6, length), open_leaves=to_open, domain=domain.corners, found=first
     )
-    for found, expected in zip(again, whole, strict=True):
-        np.testing.assert_array_equal(found, expected)
+    for result, expected in zip(again, whole, strict=True):
+        np.testing.assert_array_equal(result, expected)

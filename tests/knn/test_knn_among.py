@@ -18,9 +18,9 @@ from jztree.tree import zsort, zsort_and_tree
 pytestmark = pytest.mark.emulated
 
 
-def assert_nearest(found: Any, pos: np.ndarray, query: np.ndarray, allowed: np.ndarray, box: Any = None) -> None:
+def assert_nearest(result: Any, pos: np.ndarray, query: np.ndarray, allowed: np.ndarray, box: Any = None) -> None:
     """Assert that every row has the nearest ``allowed`` sources ``(q, n)``, or all of them if they are fewer."""
-    rad, idx = (np.asarray(part) for part in found)
+    rad, idx = (np.asarray(part) for part in result)
     distance2 = np.where(allowed, oracles.squared_distances(query, pos, box), np.inf)
     there = np.arange(rad.shape[1]) < allowed.sum(axis=1)[:, None]
     np.testing.assert_array_equal(idx >= 0, there)
@@ -48,11 +48,11 @@ def test_exclude_self_omits_the_first_column(k: int, dtype: Any) -> None:
     pos = oracles.clustered(300, 3, dtype)
     pos[100:150] = pos[:50]
     for box in (None, 1.0):
-        found, more = knn(pos, k, box, exclude_self=True), knn(pos, k + 1, box)
-        for one, other in zip(found, more, strict=True):
+        result, more = knn(pos, k, box, exclude_self=True), knn(pos, k + 1, box)
+        for one, other in zip(result, more, strict=True):
             np.testing.assert_array_equal(one, other[:, 1:])
-        assert_nearest(found, pos, pos, all_but_self(300), box)
-        assert np.sum(np.asarray(found[0])[:, 0] == 0) >= 100, "twins stay"
+        assert_nearest(result, pos, pos, all_but_self(300), box)
+        assert np.sum(np.asarray(result[0])[:, 0] == 0) >= 100, "twins stay"
 
 
 @pytest.mark.parametrize("dims", [1, 2, 4, 8])
@@ -71,9 +71,9 @@ def test_exclude_self_among_equal_points() -> None:
 def test_exclude_self_closer_than_float32_squares() -> None:
     """Such pairs are searched again in float64."""
     pos = np.concatenate([oracles.uniform(60, 3) * 1e-30, oracles.uniform(60, 3)]).astype(np.float32)
-    found, more = knn(pos, 5, exclude_self=True), knn(pos, 6)
-    np.testing.assert_array_equal(found[1], more[1][:, 1:])
-    np.testing.assert_array_equal(found[0], more[0][:, 1:])
+    result, more = knn(pos, 5, exclude_self=True), knn(pos, 6)
+    np.testing.assert_array_equal(result[1], more[1][:, 1:])
+    np.testing.assert_array_equal(result[0], more[0][:, 1:])
 
 
 @pytest.mark.parametrize("order", ["input", "z"])
@@ -84,17 +84,17 @@ def test_exclude_self_in_all_results(order: str) -> None:
         if th is not None:
             call["boxsize"] = None
         words = "rad_globalidx_rankidx_part_id"
-        found = knn(given, 4, result=words, exclude_self=True, **call)
+        result = knn(given, 4, result=words, exclude_self=True, **call)
         more = knn(given, 5, result=words, **call)
-        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(more), strict=True):
+        for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(more), strict=True):
             np.testing.assert_array_equal(one, other[:, 1:])
 
         def nearest(rnn: Any, part: Any, inn: Any, **_: Any) -> Any:
             return rnn, part.id[inn]
 
         made = knn(given, 4, result="reduce", reduce_func=nearest, exclude_self=True, **call)
-        np.testing.assert_array_equal(made[0], found[0])
-        np.testing.assert_array_equal(made[1], found[-1])
+        np.testing.assert_array_equal(made[0], result[0])
+        np.testing.assert_array_equal(made[1], result[-1])
 
 
 def test_exclude_self_within_a_radius() -> None:
@@ -122,9 +122,9 @@ def dealt(n: int, ndev: int, counts: Any = even) -> tuple[np.ndarray, np.ndarray
 @pytest.mark.parametrize("result", ["rad_globalidx", "rad_globalidx_id"])
 def test_exclude_self_on_several_devices(counts: Any, result: str) -> None:
     pos, shares, part = dealt(900, 3, counts)
-    found = knn.smap(mesh_of(3), jit=True)(part, 6, 1.0, result=result, exclude_self=True)
+    results = knn.smap(mesh_of(3), jit=True)(part, 6, 1.0, result=result, exclude_self=True)
     single = knn(pos, 6, 1.0, exclude_self=True)
-    for one, other in zip(found, single, strict=False):
+    for one, other in zip(results, single, strict=False):
         np.testing.assert_array_equal(joined(one, shares), other)
 
 
@@ -133,8 +133,8 @@ def test_exclude_self_with_fewer_sources_per_device_than_k() -> None:
     """Each device has fewer sources than neighbours: boxes that hold k of them may include the query itself."""
     pos = oracles.uniform(9, 3)
     for k in (1, 2, 8):
-        found = knn.smap(mesh_of(3), jit=True)(deal(pos, even(9, 3), rows=10), k, exclude_self=True)
-        assert_nearest([joined(one, even(9, 3)) for one in found], pos, pos, all_but_self(9))
+        result = knn.smap(mesh_of(3), jit=True)(deal(pos, even(9, 3), rows=10), k, exclude_self=True)
+        assert_nearest([joined(one, even(9, 3)) for one in result], pos, pos, all_but_self(9))
 
 
 # Marked sources
@@ -154,8 +154,8 @@ def test_source_mask(box: Any, others: bool, dtype: Any) -> None:
         assert_nearest(call(pos, 7, box, source_mask=mask, exclude_self=others), pos, pos, allowed, box)
     limit = np.random.default_rng(1).random(400) * 0.2
     near = oracles.squared_distances(pos, pos, box) <= limit[:, None] ** 2
-    found = knn(pos, 7, box, source_mask=mask, exclude_self=others, max_radius=limit)
-    there = np.asarray(found[1]) >= 0
+    result = knn(pos, 7, box, source_mask=mask, exclude_self=others, max_radius=limit)
+    there = np.asarray(result[1]) >= 0
     np.testing.assert_array_equal(there.sum(axis=1), np.minimum((near & allowed).sum(axis=1), 7))
 
 
@@ -164,8 +164,8 @@ def test_source_mask_with_separate_queries() -> None:
     allowed = np.broadcast_to(mask, (70, 400))
     assert_nearest(knn(pos, 7, 1.0, part_query=query, source_mask=mask), pos, query, allowed, 1.0)
     part = Pos(pos=pos, num=250)
-    found = knn(part, 7, 1.0, part_query=query, source_mask=mask)
-    assert_nearest(found, pos, query, allowed & (np.arange(400) < 250), 1.0)
+    result = knn(part, 7, 1.0, part_query=query, source_mask=mask)
+    assert_nearest(result, pos, query, allowed & (np.arange(400) < 250), 1.0)
 
 
 @pytest.mark.parametrize("others", [False, True])
@@ -210,15 +210,15 @@ def test_source_mask_on_several_devices(result: str, others: bool) -> None:
         masks[rank, : shares[rank]] = mask[end - shares[rank] : end]
     query = oracles.uniform(300, 3, seed=6)
     mapped = knn.smap(mesh_of(3), jit=True)
-    found = mapped(part, 6, 1.0, result=result, source_mask=masks, exclude_self=others)
+    results = mapped(part, 6, 1.0, result=result, source_mask=masks, exclude_self=others)
     single = knn(pos, 6, 1.0, result="rad_globalidx", source_mask=mask, exclude_self=others)
-    for one, other in zip(found, single, strict=False):
+    for one, other in zip(results, single, strict=False):
         np.testing.assert_array_equal(joined(one, shares), other)
     if not others:
         asked = deal(query, even(300, 3))
-        found = mapped(part, 6, 1.0, part_query=asked, result=result, source_mask=masks)
+        results = mapped(part, 6, 1.0, part_query=asked, result=result, source_mask=masks)
         single = knn(pos, 6, 1.0, part_query=query, source_mask=mask)
-        for one, other in zip(found, single, strict=False):
+        for one, other in zip(results, single, strict=False):
             np.testing.assert_array_equal(joined(one, even(300, 3)), other)
 
 
@@ -233,9 +233,9 @@ def test_source_mask_with_a_hierarchy_on_several_devices(result: str, order: str
     masks = np.random.default_rng(4).random(partz.pos.shape[:2]) < 0.3
     mapped = knn.smap(mesh_of(3), jit=True)
     options = {"th": th, "output_order": order, "source_mask": masks, "exclude_self": True}
-    found = mapped(partz, 6, result=result, **options)
+    results = mapped(partz, 6, result=result, **options)
     allowed = joined(masks, nums)[None] & all_but_self(900)
-    assert_nearest([joined(one, nums) for one in found[:2]], where, where, allowed)
+    assert_nearest([joined(one, nums) for one in results[:2]], where, where, allowed)
     np.testing.assert_array_equal(np.sort(where, axis=0), np.sort(pos, axis=0))
 
 
@@ -269,8 +269,8 @@ def test_batches_are_searched_separately(dims: int, kind: str, dtype: Any) -> No
 def test_batch_numbers_of_any_integer_type(kind: str) -> None:
     pos, batch = oracles.uniform(90, 3), np.arange(90) % 3
     expected = knn(pos, 4, batch=batch)
-    for found in (knn(pos, 4, batch=batch.astype(kind)), knn.jit(pos, 4, batch=batch.astype(kind))):
-        np.testing.assert_array_equal(found[1], expected[1])
+    for result in (knn(pos, 4, batch=batch.astype(kind)), knn.jit(pos, 4, batch=batch.astype(kind))):
+        np.testing.assert_array_equal(result[1], expected[1])
 
 
 @pytest.mark.parametrize("unit", [1e-29, 1.0, 1e30], ids=str)
@@ -293,9 +293,9 @@ def test_batches_in_any_unit_and_far_apart(unit: float) -> None:
 def test_large_max_radius_does_not_reach_other_batches(unit: float, each: bool) -> None:
     pos, batch = (oracles.uniform(90, 3) * unit).astype(np.float32), np.arange(90) % 9
     limit = np.linspace(20, 400, 90) * unit if each else 30 * unit
-    found = knn(pos, 15, batch=batch, max_radius=limit)
-    np.testing.assert_array_equal(found[1], knn(pos, 15, batch=batch)[1])
-    assert (np.asarray(found[1])[:, 10:] == -1).all()
+    result = knn(pos, 15, batch=batch, max_radius=limit)
+    np.testing.assert_array_equal(result[1], knn(pos, 15, batch=batch)[1])
+    assert (np.asarray(result[1])[:, 10:] == -1).all()
 
 
 @pytest.mark.parametrize("unit", [1e30, 3.4e36, 8.4e37])
@@ -319,8 +319,8 @@ def test_batches_near_the_largest_float32(unit: float) -> None:
 def test_batch_numbers_up_to_the_largest(x64: None) -> None:
     for dtype, last in ((np.float32, 2**24), (np.float64, 2**31 - 1)):
         pos, batch = oracles.uniform(60, 3, dtype), np.arange(60) % 2 * last
-        found = knn(pos, 5, batch=batch)
-        assert_nearest(found, pos, pos, batch[:, None] == batch)
+        result = knn(pos, 5, batch=batch)
+        assert_nearest(result, pos, pos, batch[:, None] == batch)
 
 
 @pytest.mark.long
@@ -328,11 +328,11 @@ def test_batches_combined_with_other_options() -> None:
     part, batch, mask = particles(), batches_of(300, 4).astype(np.int32), mask_of(300)
     same = batch[:, None] == batch
     query, query_batch = oracles.uniform(40, 3, seed=6), np.arange(40) % 5
-    found = knn(part.pos, 6, 1.0, batch=batch, part_query=query, query_batch=query_batch, source_mask=mask)
-    assert_nearest(found, np.asarray(part.pos), query, (query_batch[:, None] == batch) & mask, 1.0)
+    result = knn(part.pos, 6, 1.0, batch=batch, part_query=query, query_batch=query_batch, source_mask=mask)
+    assert_nearest(result, np.asarray(part.pos), query, (query_batch[:, None] == batch) & mask, 1.0)
     pos = np.asarray(part.pos)
-    found = knn(part, 6, 1.0, batch=batch, exclude_self=True, source_mask=mask)
-    assert_nearest(found, pos, pos, same & all_but_self(300) & mask, 1.0)
+    result = knn(part, 6, 1.0, batch=batch, exclude_self=True, source_mask=mask)
+    assert_nearest(result, pos, pos, same & all_but_self(300) & mask, 1.0)
     for limit in (0.2, np.random.default_rng(1).random(300) * 0.3, 99.0):
         near = oracles.squared_distances(pos, pos, 1.0) <= np.broadcast_to(limit, 300)[:, None] ** 2
         assert_nearest(knn(part, 300, 1.0, batch=batch, max_radius=limit), pos, pos, same & near, 1.0)
@@ -384,9 +384,9 @@ def test_batches_on_several_devices(result: str) -> None:
     np.testing.assert_array_equal(rad, knn(pos, 6, 1.0, batch=batch)[0])
     query, of_query = oracles.uniform(60, 3, seed=6), np.arange(60) % 7
     options = {"part_query": deal(query, even(60, 3), rows=20), "query_batch": of_query.reshape(3, 20)}
-    found = mapped(part, 6, 1.0, result=result, batch=batches, **options)[:2]
-    found = [joined(one, even(60, 3)) for one in found]
-    assert_nearest(found, pos, query, of_query[:, None] == batch, 1.0)
+    results = mapped(part, 6, 1.0, result=result, batch=batches, **options)[:2]
+    results = [joined(one, even(60, 3)) for one in results]
+    assert_nearest(results, pos, query, of_query[:, None] == batch, 1.0)
 
 
 # Errors

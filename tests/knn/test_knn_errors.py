@@ -212,7 +212,7 @@ def test_more_rows_than_can_be_indexed_raise() -> None:
 def test_more_than_2_to_the_31_results_are_traced_with_the_right_shape(result: str) -> None:
     rows = jax.ShapeDtypeStruct((2**22, 3), jnp.float32)
     shapes = jax.eval_shape(lambda pos: knn(data.Pos(pos=pos), 1024, result=result), rows)
-    assert all(found.shape[:2] == (2**22, 1024) for found in shapes)
+    assert all(results.shape[:2] == (2**22, 1024) for results in shapes)
 
 
 # Hierarchies of other particles

@@ -17,9 +17,9 @@ from jztree.tree import zsort, zsort_and_tree
 pytestmark = pytest.mark.emulated
 
 
-def assert_limited(found: Any, pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None) -> None:
+def assert_limited(result: Any, pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None) -> None:
     """Assert that every row has the nearest sources within the radius, or all of them, and nothing else."""
-    rad, idx = (np.asarray(part) for part in found)
+    rad, idx = (np.asarray(part) for part in result)
     distance2 = oracles.squared_distances(query, pos, box)
     within = distance2 <= np.broadcast_to(np.asarray(radius, np.float64) ** 2, len(query))[:, None]
     there = np.arange(rad.shape[1]) < within.sum(axis=1)[:, None]
@@ -74,9 +74,9 @@ def test_many_sources_just_inside_and_outside_max_radius(k: int, unit: float) ->
     assert_limited_in_units(knn(pos, k, part_query=query, max_radius=radius), pos, query, radius, unit)
 
 
-def assert_limited_in_units(found: Any, pos: np.ndarray, query: np.ndarray, radius: float, unit: float) -> None:
-    rad = (np.asarray(found[0], np.float64) / unit).astype(found[0].dtype)
-    assert_limited((rad, found[1]), pos.astype(np.float64) / unit, query, radius / unit)
+def assert_limited_in_units(result: Any, pos: np.ndarray, query: np.ndarray, radius: float, unit: float) -> None:
+    rad = (np.asarray(result[0], np.float64) / unit).astype(result[0].dtype)
+    assert_limited((rad, result[1]), pos.astype(np.float64) / unit, query, radius / unit)
 
 
 @pytest.mark.parametrize("box", [None, 8.0])
@@ -134,12 +134,12 @@ def test_max_radius_per_query_in_all_orders(order: str, separate: bool) -> None:
     def near(rnn: Any, inn: Any, **_: Any) -> Any:
         return jnp.where(inn < 0, -1.0, rnn)
 
-    found = knn.jit(
+    result = knn.jit(
         pos, 6, 1.0, result="rad_reduce_queryidx", reduce_func=near, output_order=order, max_radius=own, **options
     )
-    whose = np.asarray(found[2].idx)
-    np.testing.assert_array_equal(found[0], np.asarray(rad)[whose])
-    np.testing.assert_array_equal(found[1], np.where(np.isinf(rad), -1, rad)[whose])
+    whose = np.asarray(result[2].idx)
+    np.testing.assert_array_equal(result[0], np.asarray(rad)[whose])
+    np.testing.assert_array_equal(result[1], np.where(np.isinf(rad), -1, rad)[whose])
 
 
 def test_properties_of_missing_neighbours() -> None:
@@ -159,9 +159,9 @@ def test_properties_of_missing_neighbours() -> None:
 
 def test_padding_and_a_hierarchy() -> None:
     pos = oracles.clustered(400, 3)
-    found = knn(Pos(pos=pos, num=300), 5, max_radius=0.05)
-    assert_limited([part[:300] for part in found], pos[:300], pos[:300], 0.05)
-    assert np.isinf(found[0][300:]).all()
+    result = knn(Pos(pos=pos, num=300), 5, max_radius=0.05)
+    assert_limited([part[:300] for part in result], pos[:300], pos[:300], 0.05)
+    assert np.isinf(result[0][300:]).all()
     partz, th = zsort_and_tree.jit(Pos(pos=pos))
     posz = np.asarray(partz.pos)
     assert_limited(knn.jit(partz, 5, th=th, max_radius=0.05), posz, posz, 0.05)
@@ -227,13 +227,13 @@ def test_derivatives_use_only_neighbours_within_max_radius(box: Any) -> None:
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("name", SETS)
 def test_several_devices_give_the_results_of_one(name: str, ndev: int) -> None:
-    pos, counts, dealt = make(name, ndev)
+    pos, counts, stacked = make(name, ndev)
     search = knn.smap(mesh_of(ndev), jit=True)
     for radius in (SETS[name][2], np.inf):
-        found, here = search(dealt, 1300, max_radius=radius) if len(pos) < 50 else None, None
-        found = found or search(dealt, 9, max_radius=radius)
-        here = knn(pos, found[0].shape[-1], max_radius=radius)
-        for one, other in zip(found, here, strict=True):
+        result, here = search(stacked, 1300, max_radius=radius) if len(pos) < 50 else None, None
+        result = result or search(stacked, 9, max_radius=radius)
+        here = knn(pos, result[0].shape[-1], max_radius=radius)
+        for one, other in zip(result, here, strict=True):
             np.testing.assert_array_equal(joined(one, counts), other)
 
 
@@ -249,10 +249,10 @@ def test_queries_over_devices(ndev: int, result: str) -> None:
     for rank, few in enumerate(np.split(own, np.cumsum(of_queries)[:-1])):
         reach[rank, : len(few)] = few
     search = knn.smap(mesh_of(ndev), jit=True)
-    found = search(deal(pos, of_sources), 9, 1.0, None, deal(query, of_queries, 300), result, max_radius=reach)
+    results = search(deal(pos, of_sources), 9, 1.0, None, deal(query, of_queries, 300), result, max_radius=reach)
     sources = ParticleData(pos=pos, id=np.arange(1_000))
     here = knn(sources, 9, 1.0, None, query, result, max_radius=own)
-    for one, other in zip(found, here, strict=True):
+    for one, other in zip(results, here, strict=True):
         np.testing.assert_array_equal(joined(one, of_queries), other)
 
 
@@ -272,8 +272,8 @@ def test_z_order_over_devices() -> None:
 def test_subnormal_distances_over_several_devices() -> None:
     """XLA flushes them to 0, so neighbours on other devices were not requested."""
     pos = (oracles.uniform(300, 1) * np.float32(1e-38)).astype(np.float32)
-    found = knn.smap(mesh_of(3), jit=True)(deal(pos, even(300, 3)), 5, max_radius=5e-39)
-    for one, other in zip(found, knn(pos, 5, max_radius=5e-39), strict=True):
+    result = knn.smap(mesh_of(3), jit=True)(deal(pos, even(300, 3)), 5, max_radius=5e-39)
+    for one, other in zip(result, knn(pos, 5, max_radius=5e-39), strict=True):
         np.testing.assert_array_equal(joined(one, even(300, 3)), other)
 
 

@@ -29,24 +29,24 @@ def test_works_inside_jit_vmap_and_scan() -> None:
     single = [knn(pos, 3, boxsize=1.0) for pos in batch]
     rad, idx = (jnp.stack(values) for values in zip(*single, strict=True))
     search = lambda pos: knn(pos, 3, boxsize=1.0)  # noqa: E731
-    for found in (
+    for result in (
         jax.vmap(search)(batch),
         jax.jit(jax.vmap(search))(batch),
         jax.lax.scan(lambda carry, pos: (carry, search(pos)), 0, batch)[1],
         jax.lax.map(search, batch),
     ):
-        np.testing.assert_array_equal(found[0], rad)
-        np.testing.assert_array_equal(found[1], idx)
+        np.testing.assert_array_equal(result[0], rad)
+        np.testing.assert_array_equal(result[1], idx)
 
 
 def test_vmap_over_queries_box_and_num() -> None:
     part = particles(100)
     boxes, nums = jnp.array([1.0, 1.5, 2.0]), jnp.array([50, 80, 100])
-    found = jax.vmap(lambda box, num: knn(data.Pos(pos=part.pos, num=num), 3, boxsize=box))(boxes, nums)
+    result = jax.vmap(lambda box, num: knn(data.Pos(pos=part.pos, num=num), 3, boxsize=box))(boxes, nums)
     for i in range(3):
         single = knn(data.Pos(pos=part.pos, num=int(nums[i])), 3, boxsize=float(boxes[i]))
-        np.testing.assert_array_equal(found[0][i], single[0])
-        np.testing.assert_array_equal(found[1][i], single[1])
+        np.testing.assert_array_equal(result[0][i], single[0])
+        np.testing.assert_array_equal(result[1][i], single[1])
 
 
 def finite_differences(func: Any, at: np.ndarray, step: float = 1e-6) -> np.ndarray:

@@ -46,20 +46,20 @@ def expected(how: str, values: np.ndarray, splits: np.ndarray, start: int) -> np
     floats = values.dtype.kind == "f"
     limits = (-np.inf, np.inf) if floats else (np.iinfo(values.dtype).min, np.iinfo(values.dtype).max)
     initial = {"sum": 0, "max": limits[0], "min": limits[1]}[how]
-    found = np.full((len(splits) - 1, *values.shape[1:]), initial, values.dtype)
+    result = np.full((len(splits) - 1, *values.shape[1:]), initial, values.dtype)
     places = np.clip(splits.astype(np.int64) - start, 0, len(values))
     for i, (begin, end) in enumerate(itertools.pairwise(places)):
         if end > begin:
             dtype = {"dtype": np.longdouble if floats else values.dtype} if how == "sum" else {}
-            found[i] = getattr(np, how)(values[begin:end], axis=0, **dtype)
-    return found
+            result[i] = getattr(np, how)(values[begin:end], axis=0, **dtype)
+    return result
 
 
 @pytest.mark.parametrize(("entries", "number", "start"), SIZES)
 def test_lists_of_entries(entries: int, number: int, start: int) -> None:
     splits = lists_of(entries + start + 20, number)
-    found = kernels.entry_lists(jnp.asarray(splits), entries, start)
-    np.testing.assert_array_equal(found, np.searchsorted(splits[1:], start + np.arange(entries), side="right"))
+    result = kernels.entry_lists(jnp.asarray(splits), entries, start)
+    np.testing.assert_array_equal(result, np.searchsorted(splits[1:], start + np.arange(entries), side="right"))
 
 
 @pytest.mark.watched
@@ -71,21 +71,21 @@ def test_equals_reduction_of_each_list(how: Any, dtype: str) -> None:
             splits = lists_of(entries + start + 20, number)
             for shape in SHAPES if entries < 3_000 else SHAPES[:3]:
                 values = values_of(dtype, (entries, *shape))
-                found = kernels.reduce_lists(how, jnp.asarray(values), jnp.asarray(splits), start)
-                wanted = expected(how, values, splits, start)
+                result = kernels.reduce_lists(how, jnp.asarray(values), jnp.asarray(splits), start)
+                required = expected(how, values, splits, start)
                 if how == "sum" and dtype.startswith("float"):
-                    assert found.dtype == dtype
-                    np.testing.assert_allclose(found, wanted, rtol=1e-6 if dtype == "float32" else 1e-12, atol=1e-9)
+                    assert result.dtype == dtype
+                    np.testing.assert_allclose(result, required, rtol=1e-6 if dtype == "float32" else 1e-12, atol=1e-9)
                 else:
-                    np.testing.assert_array_equal(found, wanted)
+                    np.testing.assert_array_equal(result, required)
 
 
 def test_nan_is_the_extreme_of_its_list() -> None:
     values = np.r_[np.arange(40.0), np.nan, np.arange(3_000.0)].astype(np.float32)
     for splits in ([0, 30, 60, 3041], [0, 3041], [0, 3, 40, 41, 3041]):
         for how in ("max", "min", "sum"):
-            found = kernels.reduce_lists(how, jnp.asarray(values), jnp.asarray(splits, jnp.int32))
-            np.testing.assert_array_equal(found, expected(how, values, np.asarray(splits), 0))
+            result = kernels.reduce_lists(how, jnp.asarray(values), jnp.asarray(splits, jnp.int32))
+            np.testing.assert_array_equal(result, expected(how, values, np.asarray(splits), 0))
 
 
 def test_no_lists_give_no_results() -> None:
@@ -96,8 +96,8 @@ def test_no_lists_give_no_results() -> None:
 
 def test_sums_of_float32_are_accumulated_in_float64() -> None:
     values = np.r_[np.float32(2**25), np.ones(5_000, np.float32)]
-    found = kernels.reduce_lists("sum", jnp.asarray(values), jnp.asarray([0, 5_001], jnp.int32))
-    np.testing.assert_array_equal(found, np.float32(2**25 + 5_000))
+    result = kernels.reduce_lists("sum", jnp.asarray(values), jnp.asarray([0, 5_001], jnp.int32))
+    np.testing.assert_array_equal(result, np.float32(2**25 + 5_000))
 
 
 def test_same_bits_with_any_number_of_threads(dtype: Any) -> None:
@@ -106,8 +106,8 @@ def test_same_bits_with_any_number_of_threads(dtype: Any) -> None:
     for threads in (1, 2, 7):
         kernels.set_num_threads(threads)
         assert np.asarray(kernels.reduce_lists("sum", values, splits)).tobytes() == np.asarray(one).tobytes()
-        found = kernels.entry_lists(splits, 200_000)
-        np.testing.assert_array_equal(found, np.repeat(np.arange(301), np.diff(np.r_[splits, 200_000])))
+        result = kernels.entry_lists(splits, 200_000)
+        np.testing.assert_array_equal(result, np.repeat(np.arange(301), np.diff(np.r_[splits, 200_000])))
 
 
 # Derivatives
@@ -124,11 +124,11 @@ def test_derivatives_equal_those_of_segments(how: Any) -> None:
 
         def loss(values: jax.Array, native: bool) -> jax.Array:
             if native:
-                found = kernels.reduce_lists(how, values * values, splits, start)
+                result = kernels.reduce_lists(how, values * values, splits, start)
             else:
                 segments = getattr(jax.ops, f"segment_{how}")
-                found = segments(values * values, lists, 5, indices_are_sorted=True)
-            return jnp.sum(jnp.sin(jnp.where(jnp.isfinite(found), found, 0)))
+                result = segments(values * values, lists, 5, indices_are_sorted=True)
+            return jnp.sum(jnp.sin(jnp.where(jnp.isfinite(result), result, 0)))
 
         def slope(native: bool) -> jax.Array:
             return jax.jvp(lambda values: loss(values, native), (values,), (way,))[1]
@@ -143,8 +143,8 @@ def test_derivatives_equal_those_of_segments(how: Any) -> None:
 def test_mapped_calls_equal_single_calls() -> None:
     splits, values = jnp.asarray(lists_of(100, 7)), jnp.asarray(values_of(np.float32, (4, 100, 2)))
     for how in kernels.REDUCTIONS:
-        found = jax.vmap(lambda one, how=how: kernels.reduce_lists(how, one, splits))(values)
-        np.testing.assert_array_equal(found, [kernels.reduce_lists(how, one, splits) for one in values])
+        result = jax.vmap(lambda one, how=how: kernels.reduce_lists(how, one, splits))(values)
+        np.testing.assert_array_equal(result, [kernels.reduce_lists(how, value, splits) for value in values])
 
 
 # The function for users
@@ -161,10 +161,10 @@ def test_extremes_keep_narrow_dtypes_and_their_initial_values(dtype: str) -> Non
     lists = neighbours_within(part, 0.15, queries=query)
     everything = value(None, part, jnp.zeros(0), jnp.zeros(0))[lists.index]
     for how in kernels.REDUCTIONS[1:]:
-        found = reduce_within(part, 0.15, value, queries=query, how=how)
-        assert found.dtype == dtype
-        wanted = getattr(jax.ops, f"segment_{how}")(everything, lists.query(), 21, indices_are_sorted=True)
-        np.testing.assert_array_equal(found, wanted)
+        result = reduce_within(part, 0.15, value, queries=query, how=how)
+        assert result.dtype == dtype
+        required = getattr(jax.ops, f"segment_{how}")(everything, lists.query(), 21, indices_are_sorted=True)
+        np.testing.assert_array_equal(result, required)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
@@ -175,10 +175,10 @@ def test_sums_of_complex_numbers(dtype: str) -> None:
         def wave(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> jax.Array:
             return jnp.exp(1j * 9 * distance).astype(dtype)
 
-        found = reduce_within(pos, 0.15, wave)
+        result = reduce_within(pos, 0.15, wave)
         distance = np.sqrt(oracles.squared_distances(pos, pos))
-        assert found.dtype == dtype
-        np.testing.assert_allclose(found, np.sum(np.exp(9j * distance) * (distance <= 0.15), axis=1), rtol=1e-5)
+        assert result.dtype == dtype
+        np.testing.assert_allclose(result, np.sum(np.exp(9j * distance) * (distance <= 0.15), axis=1), rtol=1e-5)
 
 
 def test_mapped_searches_equal_single_searches() -> None:

@@ -27,16 +27,16 @@ def dealt(pos: np.ndarray, counts: np.ndarray, rows: int = ROWS) -> Pos:
     return Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
 
 
-def check(found: SpanningTree, expected: SpanningTree, what: str = "") -> None:
+def check(result: SpanningTree, expected: SpanningTree, what: str = "") -> None:
     """Compare a tree over ranks with that of one device, and its distribution with equal shares."""
-    num, total = np.asarray(found.num), int(expected.num)
+    num, total = np.asarray(result.num), int(expected.num)
     np.testing.assert_array_equal(num, _shares(total, len(num)), what)
     for name in ("i", "j", "length", "exact"):
-        rows = np.asarray(getattr(found, name))
+        rows = np.asarray(getattr(result, name))
         np.testing.assert_array_equal(joined(rows, num), np.asarray(getattr(expected, name))[:total], f"{what}, {name}")
     for rank, count in enumerate(num):
-        assert (np.asarray(found.i)[rank, count:] == -1).all()
-        assert np.isinf(np.asarray(found.length)[rank, count:]).all()
+        assert (np.asarray(result.i)[rank, count:] == -1).all()
+        assert np.isinf(np.asarray(result.length)[rank, count:]).all()
 
 
 def _shares(total: int, ndev: int) -> np.ndarray:
@@ -55,10 +55,10 @@ def test_several_devices_give_the_tree_of_one(ndev: int, core_k: int | None) -> 
                 continue
             given = Pos(pos=jnp.asarray(part.pos), num=jnp.asarray(part.num))
             if ndev == 1:
-                found = squeeze_tree(find(given, boxsize=box, core_k=core_k))
+                result = squeeze_tree(find(given, boxsize=box, core_k=core_k))
                 jax.tree.map(
                     np.testing.assert_array_equal,
-                    found,
+                    result,
                     squeeze_tree(spanning_tree.jit(pos, boxsize=box, core_k=core_k)),
                 )
             else:
@@ -73,8 +73,8 @@ def test_several_devices_give_the_tree_of_one(ndev: int, core_k: int | None) -> 
 def test_tree_equals_kruskal(ndev: int) -> None:
     pos = oracles.clustered(160, 3) % np.float32(1)
     ends = oracles.kruskal(oracles.squared_distances(pos, pos, 1.0))
-    found = squeeze_tree(spanning_tree.smap(mesh_of(ndev), jit=True)(dealt(pos, uneven(160, ndev)), boxsize=1.0))
-    np.testing.assert_array_equal(np.stack([found.i, found.j], axis=1), ends)
+    result = squeeze_tree(spanning_tree.smap(mesh_of(ndev), jit=True)(dealt(pos, uneven(160, ndev)), boxsize=1.0))
+    np.testing.assert_array_equal(np.stack([result.i, result.j], axis=1), ends)
 
 
 def test_edges_of_equal_length_are_in_the_order_of_squares(count_compilations: Any) -> None:
@@ -85,8 +85,8 @@ def test_edges_of_equal_length_are_in_the_order_of_squares(count_compilations: A
     squares = oracles.squared_distances(pos, pos)
     assert len(np.unique(squares)) > len(np.unique(np.sqrt(squares)))
     find, part = spanning_tree.smap(mesh_of(NDEV), jit=True), dealt(pos, uneven(len(pos), NDEV))
-    found = squeeze_tree(find(part))
-    np.testing.assert_array_equal(np.stack([found.i, found.j], axis=1), oracles.kruskal(squares))
+    result = squeeze_tree(find(part))
+    np.testing.assert_array_equal(np.stack([result.i, result.j], axis=1), oracles.kruskal(squares))
     check(find(part, core_k=4), spanning_tree.jit(pos, core_k=4))
     with count_compilations() as lines:
         check(find(part, core_k=3), spanning_tree.jit(pos, core_k=3))
@@ -133,8 +133,8 @@ def test_other_dimensions_in_float64(dims: int, x64: None) -> None:
 @pytest.mark.parametrize("core_k", [None, 4])
 def test_lengths_below_the_normal_numbers_give_the_tree_of_one_device(core_k: int | None) -> None:
     pos = np.random.default_rng(1).integers(0, 1000, (66, 3)).astype(np.float32) * np.float32(2.0**-149)
-    found = spanning_tree.smap(mesh_of(NDEV), jit=True)(dealt(pos, even(66, NDEV)), core_k=core_k)
-    check(found, spanning_tree.jit(pos, core_k=core_k))
+    result = spanning_tree.smap(mesh_of(NDEV), jit=True)(dealt(pos, even(66, NDEV)), core_k=core_k)
+    check(result, spanning_tree.jit(pos, core_k=core_k))
 
 
 def test_mesh_of_two_axes() -> None:
@@ -154,14 +154,14 @@ def test_exchange_of_many_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("n", [0, 1, 2])
 def test_few_particles(n: int) -> None:
     pos = oracles.uniform(n, 3)
-    found = spanning_tree.smap(mesh_of(NDEV), jit=True)(dealt(pos, even(n, NDEV)))
-    check(found, spanning_tree.jit(pos))
+    result = spanning_tree.smap(mesh_of(NDEV), jit=True)(dealt(pos, even(n, NDEV)))
+    check(result, spanning_tree.jit(pos))
 
 
 def test_no_rows() -> None:
-    found = spanning_tree.smap(mesh_of(2), jit=True)(np.zeros((2, 0, 3), np.float32))
-    np.testing.assert_array_equal(found.num, [0, 0])
-    assert found.i.shape == (2, 0)
+    result = spanning_tree.smap(mesh_of(2), jit=True)(np.zeros((2, 0, 3), np.float32))
+    np.testing.assert_array_equal(result.num, [0, 0])
+    assert result.i.shape == (2, 0)
 
 
 def test_core_k_above_the_number_of_all_particles_raises() -> None:
@@ -181,13 +181,13 @@ def test_derivatives_are_those_of_one_device(core_k: int | None) -> None:
 
     place = np.append(np.arange(80, dtype=np.float32), 0)
     find = spanning_tree.smap(mesh_of(NDEV), jit=True)
-    found = jax.grad(lambda pos: total(find(pos, boxsize=1.0, core_k=core_k), place))(
+    result = jax.grad(lambda pos: total(find(pos, boxsize=1.0, core_k=core_k), place))(
         jnp.asarray(pos.reshape(NDEV, 27, 3))
     )
     expected = jax.grad(lambda pos: total(spanning_tree.jit(pos, boxsize=1.0, core_k=core_k), place[:-1]))(
         jnp.asarray(pos)
     )
-    np.testing.assert_allclose(found.reshape(-1, 3), expected, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(result.reshape(-1, 3), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -205,10 +205,10 @@ def test_equal_points_of_other_devices_are_not_ghosts() -> None:
     """Each device has 500 rows of 5 places."""
     pos = oracles.uniform(5, 3)[np.random.default_rng(1).integers(0, 5, 1500)]
     with stats.statistics() as counted:
-        found = spanning_tree.smap(mesh_of(NDEV), jit=True)(pos.reshape(NDEV, 500, 3))
-        jax.block_until_ready(found)
+        result = spanning_tree.smap(mesh_of(NDEV), jit=True)(pos.reshape(NDEV, 500, 3))
+        jax.block_until_ready(result)
     assert counted["rows.ghosts"] < 50
-    check(found, spanning_tree.jit(pos))
+    check(result, spanning_tree.jit(pos))
 
 
 @pytest.mark.parametrize("name", ["cut", "dendrogram"])
@@ -238,11 +238,11 @@ def test_squeezed_tree_gives_the_groups_of_all_devices() -> None:
 def test_words_are_sorted(width: int, num: int) -> None:
     """Rows have many ties in the first words, and some are equal."""
     rng = np.random.default_rng(width)
-    words = [rng.integers(0, most, 20_100, dtype=np.uint32) for most in [3, 40, 2**32, 2, 2**32, 5][:width]]
+    words = [rng.integers(0, maximum, 20_100, dtype=np.uint32) for maximum in [3, 40, 2**32, 2, 2**32, 5][:width]]
     words = [np.where(rng.random(20_100) < 0.1, np.uint32(2**32 - 1), word) for word in words]
-    found = kernels.sort_words([jnp.asarray(word) for word in words], num)
+    result = kernels.sort_words([jnp.asarray(word) for word in words], num)
     expected = np.lexsort([word[:num] for word in words[::-1]])
-    np.testing.assert_array_equal(found, np.append(expected, np.arange(num, 20_100)))
+    np.testing.assert_array_equal(result, np.append(expected, np.arange(num, 20_100)))
 
 
 def test_squeezing_another_object_raises() -> None:

@@ -230,9 +230,9 @@ def test_order_of_rows_does_not_change_lengths() -> None:
 
 def test_mapped_particles_give_the_trees_of_each_set() -> None:
     sets = jnp.stack([oracles.uniform(60, 3, seed=seed) for seed in range(3)])
-    found = jax.vmap(lambda pos: spanning_tree(pos, core_k=3))(sets)
+    result = jax.vmap(lambda pos: spanning_tree(pos, core_k=3))(sets)
     for i, pos in enumerate(sets):
-        one = jax.tree.map(lambda leaf, i=i: leaf[i], found)
+        one = jax.tree.map(lambda leaf, i=i: leaf[i], result)
         jax.tree.map(np.testing.assert_array_equal, one, spanning_tree(pos, core_k=3))
 
 
@@ -302,5 +302,5 @@ def test_core_k_above_traced_num_raises() -> None:
 
 def test_one_device_of_a_mesh_gives_the_same_tree() -> None:
     pos = oracles.uniform(50, 3)
-    found = spanning_tree.smap(mesh_of(1), jit=True)(pos[None])
-    np.testing.assert_array_equal(np.ravel(found.exact), np.ravel(spanning_tree(pos).exact))
+    result = spanning_tree.smap(mesh_of(1), jit=True)(pos[None])
+    np.testing.assert_array_equal(np.ravel(result.exact), np.ravel(spanning_tree(pos).exact))

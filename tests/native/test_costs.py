@@ -106,10 +106,10 @@ def test_rounds_for_a_chain_over_all_devices_grow_logarithmically(devices: int) 
     few, many = (SCRIPT.chain_rounds(legs, devices) for legs in (9, 256))
     # The count is valid only if every leg passes through all devices.
     assert few["pieces"] == pieces(9, devices)
-    for found in (few, many):
-        most = math.log2(found["pieces"])
-        assert 1 <= found["rounds"] <= most + 1
-        assert found["pointer jumps"] <= 2 * most + 4
+    for result in (few, many):
+        maximum = math.log2(result["pieces"])
+        assert 1 <= result["rounds"] <= maximum + 1
+        assert result["pointer jumps"] <= 2 * maximum + 4
 
 
 def pieces(legs: int, devices: int) -> int:

@@ -82,7 +82,7 @@ class Call:
     """A traced call of a kernel."""
 
     def __init__(self, kernel: Any, arrays: Any) -> None:
-        self.kernel, self.arrays = kernel, [jax.ShapeDtypeStruct(one.shape, one.dtype) for one in arrays]
+        self.kernel, self.arrays = kernel, [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         # Results that continue an array are listed as arguments too, as XLA passes them.
         self.key = (kernel, *((one.shape, str(one.dtype)) for one in self.arrays))
 
@@ -110,11 +110,11 @@ class Call:
 @pytest.fixture(scope="module")
 def library() -> ctypes.CDLL:
     """The stand-in, with the resources of all kernels."""
-    found = ctypes.CDLL(str(LIBRARY))
-    found.jztree_scratch_bytes.restype = ctypes.c_int64
-    found.standin_call.restype = found.standin_complaints.restype = ctypes.c_char_p
-    assert describe(found, library_resources(), FIXED_CONSTANTS) > 100
-    return found
+    result = ctypes.CDLL(str(LIBRARY))
+    result.jztree_scratch_bytes.restype = ctypes.c_int64
+    result.standin_call.restype = result.standin_complaints.restype = ctypes.c_char_p
+    assert describe(result, library_resources(), FIXED_CONSTANTS) > 100
+    return result
 
 
 def describe(library: ctypes.CDLL, resources: dict[str, tuple[int, int, int]], fixed: int) -> int:
@@ -128,12 +128,12 @@ def describe(library: ctypes.CDLL, resources: dict[str, tuple[int, int, int]], f
     names: dict[str, set[str]] = {}
     for name in library_resources():
         names.setdefault(cuda_tools.without_file(name), set()).add(name)
-    found = 0
+    result = 0
     for name, (registers, shared, constants) in resources.items():
         same = names.get(cuda_tools.without_file(name), set())
         known = name if name in same or len(same) != 1 else next(iter(same))
-        found += library.standin_describe(known.encode(), registers, shared, constants - fixed)
-    return found
+        result += library.standin_describe(known.encode(), registers, shared, constants - fixed)
+    return result
 
 
 def traced(programs: Iterator[Callable[[], Any]]) -> list[Call]:
@@ -168,12 +168,12 @@ def large() -> Iterator[Callable[[], Any]]:
 @pytest.fixture(scope="module")
 def calls(library: ctypes.CDLL) -> list[Call]:
     """Calls of all kernels, in three dimensions if the library has these, otherwise in one."""
-    found: list[Call] = []
+    result: list[Call] = []
     for dims in (3, 1):
-        found = traced((*kernel_calls.one_device(1000, dims), *kernel_calls.several_devices(1000, dims)))  # type: ignore[arg-type]
-        if next(call for call in found if call.kernel.name == "knn").scratch_bytes(library) > 0:
+        result = traced((*kernel_calls.one_device(1000, dims), *kernel_calls.several_devices(1000, dims)))  # type: ignore[arg-type]
+        if next(call for call in result if call.kernel.name == "knn").scratch_bytes(library) > 0:
             break
-    return found + traced(large())
+    return result + traced(large())
 
 
 def complaints(library: ctypes.CDLL) -> str:

@@ -83,10 +83,10 @@ def test_buffers_have_only_the_alignment_of_xla(what: str, alignment: int) -> No
 
 @pytest.mark.parametrize(("what", "plain"), [("order of threads", _THREADS - 1), ("order of blocks", 0)])
 def test_seeds_change_the_order_of_threads_and_blocks(what: str, plain: int) -> None:
-    found = {seed: printed(what, seed=seed) for seed in range(5)}
-    assert str(plain) in found[0]
-    assert len(set(found.values())) > 2
-    assert found[3] == printed(what, seed=3)
+    result = {seed: printed(what, seed=seed) for seed in range(5)}
+    assert str(plain) in result[0]
+    assert len(set(result.values())) > 2
+    assert result[3] == printed(what, seed=3)
 
 
 def rows(kernel: str) -> list[float]:
@@ -94,13 +94,13 @@ def rows(kernel: str) -> list[float]:
     pos = np.full((50, 3), np.nan, np.float32)
     pos[:40] = oracles.uniform(40, 3)
     part = Pos(pos=pos, num=40)
-    found = {
+    result = {
         "count_within": lambda: jz.radius.count_within.jit(part, 0.3),
         "kernel_sums": lambda: jz.radius.kernel_sums.jit(part, 0.3),
         "neighbours_within": lambda: jz.radius.neighbours_within.jit(part, 0.3, capacity=1600).splits,
         "pairs_within": lambda: jz.radius.pairs_within.jit(part, 0.3, capacity=1600).i,
     }[kernel]()
-    return np.asarray(found).tolist()
+    return np.asarray(result).tolist()
 
 
 @pytest.mark.parametrize("kernel", ["count_within", "kernel_sums", "neighbours_within", "pairs_within"])

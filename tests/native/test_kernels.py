@@ -246,8 +246,8 @@ def test_concurrent_calls_do_not_block_each_other() -> None:
     """Independent kernels of one program share the thread pool."""
     batch = [jnp.asarray(oracles.uniform(20_000, 3, seed=s)) for s in range(6)]
     together = jax.jit(lambda parts: [knn(pos, 4) for pos in parts])(batch)
-    for pos, found in zip(batch, together, strict=True):
-        np.testing.assert_array_equal(found[1], knn(pos, 4)[1])
+    for pos, result in zip(batch, together, strict=True):
+        np.testing.assert_array_equal(result[1], knn(pos, 4)[1])
 
 
 def test_unavailable_instruction_set_raises_on_import() -> None:
@@ -399,10 +399,10 @@ def test_both_backends_provide_every_kernel() -> None:
     package = Path(kernels.__file__).parents[1]
     defined, called = {}, set()
     for kind in ("cc", "cu"):
-        found = [
+        result = [
             re.findall(r"^JZTREE_\w*KERNEL\((\w+),", path.read_text(), re.M) for path in SOURCES.rglob(f"*.{kind}")
         ]
-        defined[kind] = sorted(name for names in found for name in names)
+        defined[kind] = sorted(name for names in result for name in names)
     for path in (package / "kernels").glob("*.py"):
         called |= set(re.findall(r"\bcall\(\s*\"(\w+)\"", path.read_text()))
     library = ctypes.CDLL(kernels.native_info()["cpu_library"])

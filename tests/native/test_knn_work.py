@@ -1,4 +1,4 @@
-"""The work of the CUDA kernel for neighbours must not exceed recorded counts, and its lists must stay in registers.
+"""The CUDA kernels for neighbours and counts do no more work than recorded, and their lists stay in registers.
 
 Registers and spills are those that ptxas reports: unlike `cuobjdump -res-usage`, it names spilled bytes, and it comes
 with nvcc.
@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from scripts import profiling
 
-from jztree import kernels
-from jztree.config import GPU_LEAF_SIZE, TreeConfig
+from jztree import count_within, kernels
+from jztree.config import GPU_LEAF_SIZE, RadiusConfig, TreeConfig
 
 # For 4000 uniform points, periodic: the total number of times that groups of 32 queries run each part of the kernel.
 COUNTED = {
@@ -53,6 +53,18 @@ def test_work_equals_the_recorded_counts(k: int) -> None:
 
 @pytest.mark.emulated
 @emulated
+def test_balls_compare_only_rows_near_their_group() -> None:
+    pos, cfg = SCRIPT.uniform_points(4000), RadiusConfig(tree=TREE)
+    radius = (30 / 4000 * 3 / (4 * np.pi)) ** (1 / 3)  # about 30 neighbours
+    counts = SCRIPT.count_runs(lambda: count_within(pos, radius, boxsize=1.0, cfg=cfg))
+    groups = counts["group of queries"]
+    # The opened leaves hold more than twice as many rows.
+    assert counts["leaf"] / groups == pytest.approx(23.8, rel=0.02)
+    assert counts["row"] / groups == pytest.approx(203.5, rel=0.02)
+
+
+@pytest.mark.emulated
+@emulated
 def test_work_of_a_group_is_the_same_for_any_number_of_points() -> None:
     work = []
     for n in POINTS:
@@ -80,12 +92,12 @@ def test_walk_with_a_limit_takes_no_more_looks_than_without() -> None:
 def test_registers_spills_and_warps_are_as_documented(k: int, tmp_path: Path) -> None:
     registers, spilled, frame, warps = documented()[k]
     # The compilation fails if the shared memory is not enough for the documented warps.
-    found = SCRIPT.compile_kernel(k, 90, tmp_path, warps)
-    assert found.warps >= warps
-    assert found.used <= registers
-    assert found.spilled_bytes <= spilled
+    result = SCRIPT.compile_kernel(k, 90, tmp_path, warps)
+    assert result.warps >= warps
+    assert result.used <= registers
+    assert result.spilled_bytes <= spilled
     # If the lists were in local memory, it would be larger by 8 bytes per entry.
-    assert found.frame_bytes <= frame
+    assert result.frame_bytes <= frame
 
 
 def test_warps_are_limited_by_the_registers_of_each_part() -> None:

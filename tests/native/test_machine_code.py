@@ -43,9 +43,9 @@ def accesses(machine_code: str, operation: str) -> list[str]:
 
 
 def functions(machine_code: dict[str, str], name: str) -> list[str]:
-    found = [code for mangled, code in machine_code.items() if name in mangled]
-    assert found, f"{name} is not among {sorted(machine_code)}"
-    return found
+    result = [code for mangled, code in machine_code.items() if name in mangled]
+    assert result, f"{name} is not among {sorted(machine_code)}"
+    return result
 
 
 @pytest.mark.long
@@ -64,7 +64,7 @@ def test_joins_of_sets_read_and_write_memory_that_all_multiprocessors_share(link
     for code in functions(links, kernel):
         swaps = [one for one in accesses(code, "ATOMG") if "CAS" in one]
         assert swaps
-        assert all("STRONG.GPU" in one for one in swaps)
+        assert all("STRONG.GPU" in swap for swap in swaps)
         # Each join reads a root and its parent again, and shortens the chain.
         assert accesses(code, "LDG").count("LDG.E.STRONG.GPU") >= 2 * len(swaps)
         assert accesses(code, "STG").count("STG.E.STRONG.GPU") >= len(swaps)

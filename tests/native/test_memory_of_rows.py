@@ -24,9 +24,9 @@ def fenced(rows: np.ndarray, at_the_end: bool) -> jax.Array:
     numbers[:] = rows
     for page in (0, 2):
         assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(address + page * PAGE), ctypes.c_size_t(PAGE), 0) == 0
-    found = jnp.from_dlpack(numbers)
-    assert found.unsafe_buffer_pointer() == address + place  # JAX has not copied it
-    return found
+    result = jnp.from_dlpack(numbers)
+    assert result.unsafe_buffer_pointer() == address + place  # JAX has not copied it
+    return result
 
 
 def place(count: int, at_the_end: bool) -> None:
@@ -34,11 +34,11 @@ def place(count: int, at_the_end: bool) -> None:
     source = jnp.arange(32.0)
     order = fenced(np.arange(16, dtype=np.int32)[::-1], at_the_end)
     first = 16 - count if at_the_end else 0
-    found = kernels.place_rows([source], order, first, [-1.0], order, first, count, 32)[0]
+    result = kernels.place_rows([source], order, first, [-1.0], order, first, count, 32)[0]
     want = np.full(32, -1.0)
     rows = np.asarray(order)[first : first + count]
     want[rows] = rows
-    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(result, want)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pages are protected by mprotect")

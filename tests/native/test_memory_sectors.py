@@ -30,10 +30,10 @@ MORE = 1.05
 
 
 def test_memory_sectors_do_not_exceed_the_recorded_number() -> None:
-    found = SCRIPT.count_searches(4000, [8, 32])
+    result = SCRIPT.count_searches(4000, [8, 32])
     for kernel, (read, written) in COUNTED.items():
-        assert 0 < found[kernel].read <= MORE * read, kernel
-        assert 0 < found[kernel].written <= MORE * written, kernel
+        assert 0 < result[kernel].read <= MORE * read, kernel
+        assert 0 < result[kernel].written <= MORE * written, kernel
 
 
 def test_radii_are_written_once_and_rows_twice() -> None:

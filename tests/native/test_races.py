@@ -71,13 +71,13 @@ def test_ordered_access_gives_the_right_result(what: str) -> None:
         "blocks": rows,
         "small lengths": np.where(rows == 1, 0, rows),
     }
-    found = call(what, ordered=True)
+    result = call(what, ordered=True)
     if what in right:
-        assert (found == right[what]).all()
+        assert (result == right[what]).all()
     else:
-        while (found[found] != found).any():
-            found = found[found]
-        assert (found == 0).all()
+        while (result[result] != result).any():
+            result = result[result]
+        assert (result == 0).all()
 
 
 def search(kernel: str) -> None:

@@ -62,7 +62,7 @@ def waits(call: Callable[[], Any]) -> int:
 
 
 @pytest.mark.parametrize(
-    ("call", "most"),
+    ("call", "maximum"),
     [
         # Python reads the results of checks in plain calls, and so does the waiting itself.
         (lambda: knn.knn(POS, 4, 1.0), 0),
@@ -78,12 +78,12 @@ def waits(call: Callable[[], Any]) -> int:
         (lambda: fof.fof_and_catalogue.jit(PART, 0.1, 1.0), 2),
     ],
 )
-def test_number_of_waits_on_one_gpu(call: Callable[[], Any], most: int) -> None:
-    assert waits(call) == most
+def test_number_of_waits_on_one_gpu(call: Callable[[], Any], maximum: int) -> None:
+    assert waits(call) == maximum
 
 
 @pytest.mark.parametrize(
-    ("function", "length", "others", "most"),
+    ("function", "length", "others", "maximum"),
     [
         (knn.knn, 4, {}, 7),
         (knn.knn, 4, {"part_query": PARTS.pos}, 8),
@@ -91,6 +91,6 @@ def test_number_of_waits_on_one_gpu(call: Callable[[], Any], most: int) -> None:
         (fof.fof_and_catalogue, 0.1, {}, 10),
     ],
 )
-def test_number_of_waits_over_ranks(function: Any, length: float, others: dict[str, Any], most: int) -> None:
+def test_number_of_waits_over_ranks(function: Any, length: float, others: dict[str, Any], maximum: int) -> None:
     mapped = function.smap(devices.mesh_of(RANKS), jit=True)
-    assert waits(lambda: mapped(PARTS, length, 1.0, **others)) == most * RANKS
+    assert waits(lambda: mapped(PARTS, length, 1.0, **others)) == maximum * RANKS

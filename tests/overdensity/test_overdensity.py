@@ -22,11 +22,11 @@ FIELDS = ("radius", "mass", "count", "vmax", "rmax")
 BALL = {1: 2.0, 2: np.pi, 3: 4 * np.pi / 3, 4: np.pi**2 / 2}
 
 
-def sphere(r: np.ndarray, total: np.ndarray, density: float, least: int, edge: float, dims: int) -> tuple[Any, ...]:
+def sphere(r: np.ndarray, total: np.ndarray, density: float, minimum: int, edge: float, dims: int) -> tuple[Any, ...]:
     """Return radius, mass and count from the sorted distances up to ``edge``, and the mass up to each."""
-    if len(r) < least:
+    if len(r) < minimum:
         return 0.0, 0.0, 0
-    last = np.searchsorted(r, r[least - 1], side="right") - 1
+    last = np.searchsorted(r, r[minimum - 1], side="right") - 1
     if not total[last] > BALL[dims] * r[last] ** dims * density:
         return 0.0, 0.0, 0
     following = np.append(r[1:], edge)[last:]
@@ -38,7 +38,7 @@ def sphere(r: np.ndarray, total: np.ndarray, density: float, least: int, edge: f
 
 
 def brute(
-    pos: np.ndarray, mass: np.ndarray | None, centre: np.ndarray, density: Any, box: Any = None, least: int = 10
+    pos: np.ndarray, mass: np.ndarray | None, centre: np.ndarray, density: Any, box: Any = None, minimum: int = 10
 ) -> dict[str, np.ndarray]:
     """Compute spheres by sorting the distances of all particles from each centre, in float64."""
     length, dims = oracles.full_box(box, pos.shape[1]), pos.shape[1]
@@ -49,9 +49,9 @@ def brute(
         order = np.argsort(distance2, kind="stable")
         r, total = np.sqrt(distance2[order]), np.cumsum(weights[order])
         r, total = r[r <= edge], total[r <= edge]
-        spheres.append([sphere(r, total, one, least, edge, dims) for one in density])
-        most = max(len(r) if count < 0 else count for _, _, count in spheres[-1])
-        inside = np.arange(least - 1, max(most, least - 1))
+        spheres.append([sphere(r, total, one, minimum, edge, dims) for one in density])
+        maximum = max(len(r) if count < 0 else count for _, _, count in spheres[-1])
+        inside = np.arange(minimum - 1, max(maximum, minimum - 1))
         inside = inside[r[inside] > 0]
         ratio = total[inside] / r[inside]
         best = int(np.argmax(ratio)) if len(inside) else None
@@ -60,9 +60,9 @@ def brute(
     return dict(zip(FIELDS, (table[..., 0], table[..., 1], table[..., 2], peak[:, 0], peak[:, 1]), strict=True))
 
 
-def assert_spheres(found: SphericalOverdensity, expected: dict[str, np.ndarray], rtol: float = 1e-6) -> None:
+def assert_spheres(result: SphericalOverdensity, expected: dict[str, np.ndarray], rtol: float = 1e-6) -> None:
     for name, want in expected.items():
-        np.testing.assert_allclose(getattr(found, name), want, rtol=rtol, atol=0, err_msg=name)
+        np.testing.assert_allclose(getattr(result, name), want, rtol=rtol, atol=0, err_msg=name)
 
 
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
@@ -73,10 +73,10 @@ def test_against_sorted_distances(dims: int, kind: str) -> None:
     mass = np.random.default_rng(1).random(len(pos)).astype(np.float32)
     centre = np.concatenate([pos[:40], oracles.uniform(20, dims), pos[:10] + 0.003, pos[:5] - 1, pos[:2] + 37])
     density = np.array([30.0, 3.0, 3e5, 600.0]) * mass.sum()
-    found = spherical_overdensity(PosMass(pos=pos, mass=mass), density, queries=centre.astype(np.float32), boxsize=box)
+    result = spherical_overdensity(PosMass(pos=pos, mass=mass), density, queries=centre.astype(np.float32), boxsize=box)
     expected = brute(pos, mass, centre.astype(np.float32), density, box)
     # Distances of wrapped positions have the precision of the box.
-    assert_spheres(found, expected, rtol=1e-5)
+    assert_spheres(result, expected, rtol=1e-5)
     assert (expected["count"] > 20).sum() > 20
     assert (expected["count"] == 0).any()
 
@@ -87,10 +87,10 @@ def test_spheres_around_a_corner_have_exact_radii(x64: None, width: float) -> No
     outside = np.random.default_rng(3).standard_normal((200, 3)) * width
     density = np.array([10.0, 300.0]) / width**3
     for pos in (outside, np.where(outside < 0, 1 + outside, outside)):
-        found = spherical_overdensity(PosMass(pos=pos), density, queries=pos[:20], boxsize=1.0)
+        result = spherical_overdensity(PosMass(pos=pos), density, queries=pos[:20], boxsize=1.0)
         expected = brute(pos, None, pos[:20], density, 1.0)
         assert (expected["count"] > 0).any()
-        assert_spheres(found, expected, rtol=1e-13)
+        assert_spheres(result, expected, rtol=1e-13)
 
 
 @pytest.mark.long
@@ -98,12 +98,12 @@ def test_float64_and_masses(x64: None) -> None:
     pos = oracles.clustered(2000, 3, np.float64)
     density = np.array([50.0, 1e4]) * len(pos)
     for mass, given in ((np.ones(len(pos)), None), (np.full(len(pos), 0.25), 0.25), (np.zeros(len(pos)), 0.0)):
-        found = spherical_overdensity(
+        result = spherical_overdensity(
             PosMass(pos=pos, mass=given), density * mass[0] + 1e-300, queries=pos[:50], gravity=4.0
         )
         expected = brute(pos, mass, pos[:50], density * mass[0] + 1e-300)
         expected["vmax"] *= 2
-        assert_spheres(found, expected, rtol=1e-13)
+        assert_spheres(result, expected, rtol=1e-13)
 
 
 @pytest.mark.long
@@ -113,14 +113,14 @@ def test_groups_of_the_sample() -> None:
     mean = len(part.pos) / box**3
     centre = Pos(pos=cata.com_pos, num=cata.ngroups)
     density = np.array([200 / 0.3, 200.0, 500 / 0.3]) * mean
-    found = spherical_overdensity.jit(Pos(pos=part.pos), density, queries=centre, boxsize=box)
+    result = spherical_overdensity.jit(Pos(pos=part.pos), density, queries=centre, boxsize=box)
     used, step = int(cata.ngroups), 7  # sorting all distances takes long
     expected = brute(np.asarray(part.pos), None, np.asarray(cata.com_pos)[:used:step], density, box)
-    assert_spheres(jax.tree.map(lambda rows: rows[:used:step], found), expected, rtol=1e-5)
-    assert not any(np.asarray(getattr(found, name))[used:].any() for name in FIELDS)
+    assert_spheres(jax.tree.map(lambda rows: rows[:used:step], result), expected, rtol=1e-5)
+    assert not any(np.asarray(getattr(result, name))[used:].any() for name in FIELDS)
     # Most of a large group is within the sphere of 200 times the mean density.
     largest = int(np.argmax(np.asarray(cata.count)))
-    assert 0.6 < np.asarray(found.count)[largest, 1] / np.asarray(cata.count)[largest] < 1.2
+    assert 0.6 < np.asarray(result.count)[largest, 1] / np.asarray(cata.count)[largest] < 1.2
 
 
 def test_ties_and_coincident_central_particles() -> None:
@@ -130,21 +130,21 @@ def test_ties_and_coincident_central_particles() -> None:
     # 3 particles at 0 are infinitely dense; 7 within 1 have density 7 / pi, 11 within 2 have 11 / (4 pi).
     density = np.array([7.1 / np.pi, 6.9 / np.pi, 7.1 / (4 * np.pi)])
     expected = {1: [3, 3, 7], 3: [3, 3, 7], 4: [0, 7, 7], 7: [0, 7, 7], 8: [0, 0, 11], 24: [0, 0, 0]}
-    for least, counts in expected.items():
-        centre, cfg = np.zeros((1, 2), np.float32), OverdensityConfig(npart_min=least)
-        found = spherical_overdensity(pos, density, queries=centre, cfg=cfg)
-        np.testing.assert_array_equal(found.count[0], counts)
-        assert_spheres(found, brute(pos, None, centre, density, least=least))
+    for minimum, counts in expected.items():
+        centre, cfg = np.zeros((1, 2), np.float32), OverdensityConfig(npart_min=minimum)
+        result = spherical_overdensity(pos, density, queries=centre, cfg=cfg)
+        np.testing.assert_array_equal(result.count[0], counts)
+        assert_spheres(result, brute(pos, None, centre, density, minimum=minimum))
 
 
 def test_box_that_is_too_dense_everywhere_and_scalar_density() -> None:
     pos = oracles.uniform(1500, 3)
-    found = spherical_overdensity(pos, 750.0, queries=pos[:7], boxsize=1.0)
-    assert found.radius.shape == (7,)
-    assert np.isnan(found.radius).all()
-    assert np.isnan(found.mass).all()
-    np.testing.assert_array_equal(found.count, -1)
-    assert (np.asarray(found.vmax) > 0).all()
+    result = spherical_overdensity(pos, 750.0, queries=pos[:7], boxsize=1.0)
+    assert result.radius.shape == (7,)
+    assert np.isnan(result.radius).all()
+    assert np.isnan(result.mass).all()
+    np.testing.assert_array_equal(result.count, -1)
+    assert (np.asarray(result.vmax) > 0).all()
 
 
 @pytest.mark.parametrize("alike", [True, False])
@@ -155,9 +155,9 @@ def test_more_particles_at_one_distance_than_lists_hold(alike: bool) -> None:
     pos = np.concatenate([inner, ring, outer]).astype(np.float32)[:, None]
     mass = np.ones(len(pos), np.float32) if alike else rng.uniform(0.9, 1.1, len(pos)).astype(np.float32)
     centre, density = np.zeros((1, 1), np.float32), np.array([2.5, 0.5, 0.4]) * mass.sum()
-    found = spherical_overdensity(PosMass(pos=pos, mass=mass), density, queries=centre)
+    result = spherical_overdensity(PosMass(pos=pos, mass=mass), density, queries=centre)
     expected = brute(pos, mass, centre, density)
-    assert_spheres(found, expected)
+    assert_spheres(result, expected)
     assert list(expected["count"][0] > 8000) == [False, True, True]
 
 
@@ -165,23 +165,23 @@ def test_index() -> None:
     pos, mass = oracles.clustered(2000, 3), np.random.default_rng(2).random(2000).astype(np.float32)
     part = PosMass(pos=np.r_[pos, pos], mass=np.r_[mass, -mass], num=2000)
     density = np.array([100.0, 9.0]) * mass.sum()
-    found = spherical_overdensity.jit(jz.build_index(part, 1.0), density, queries=pos[:30])
-    assert_spheres(found, brute(pos, mass, pos[:30], density, 1.0), rtol=1e-5)
+    result = spherical_overdensity.jit(jz.build_index(part, 1.0), density, queries=pos[:30])
+    assert_spheres(result, brute(pos, mass, pos[:30], density, 1.0), rtol=1e-5)
 
 
 def test_bits_do_not_depend_on_threads() -> None:
     pos, mass = oracles.clustered(20000, 3), np.random.default_rng(2).random(20000).astype(np.float32)
     density = np.array([100.0, 9.0, 2000.0]) * mass.sum()
     part = PosMass(pos=pos, mass=mass)
-    found = []
+    result = []
     try:
         for threads in (1, None):
             jz.kernels.set_num_threads(threads)
-            found.append(spherical_overdensity.jit(part, density, queries=pos[:500], boxsize=1.0))
+            result.append(spherical_overdensity.jit(part, density, queries=pos[:500], boxsize=1.0))
     finally:
         jz.kernels.set_num_threads(None)
     for name in FIELDS:
-        np.testing.assert_array_equal(getattr(found[0], name), getattr(found[1], name))
+        np.testing.assert_array_equal(getattr(result[0], name), getattr(result[1], name))
 
 
 @pytest.mark.parametrize("ndev", [3, pytest.param(1, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.slow)])
@@ -195,19 +195,19 @@ def test_several_devices_agree_bitwise_with_one(ndev: int) -> None:
         alone = deal(pos, np.array([len(pos)]))
         alone = PosMass(pos=alone.pos[0], mass=deal(mass, np.array([len(pos)])).pos[0, :, 0], num=len(pos))
         centre = np.concatenate([pos[:60], rng.random((40, 3)).astype(np.float32)])
-        dealt = uneven(len(centre), ndev)
-        there = deal(centre, dealt, rows=120)
+        stacked = uneven(len(centre), ndev)
+        there = deal(centre, stacked, rows=120)
         here = Pos(pos=deal(centre, np.array([len(centre)]), rows=120).pos[0], num=len(centre))
         density = np.array([3000.0, 2.0, 20.0]) * len(pos) / 2
         for box in (0.0, 1.0):
             one = spherical_overdensity.jit(alone, density, queries=here, boxsize=box)
-            found = spheres(part, density, queries=Pos(pos=there.pos, num=there.num), boxsize=box)
+            result = spheres(part, density, queries=Pos(pos=there.pos, num=there.num), boxsize=box)
             for field in FIELDS:
-                got = getattr(found, field)
+                got = getattr(result, field)
                 np.testing.assert_array_equal(
-                    joined(got, dealt), getattr(one, field)[: len(centre)], f"{name}, box {box}: {field}"
+                    joined(got, stacked), getattr(one, field)[: len(centre)], f"{name}, box {box}: {field}"
                 )
-                assert all(not np.asarray(got)[rank, n:].any() for rank, n in enumerate(dealt))
+                assert all(not np.asarray(got)[rank, n:].any() for rank, n in enumerate(stacked))
 
 
 @pytest.mark.parametrize("far", [1, 7, 40])
@@ -222,9 +222,9 @@ def test_several_devices_agree_if_half_a_box_has_too_few_particles(far: int) -> 
         for ndev in (2, 4):
             mesh, counts = mesh_of(ndev), uneven(3, ndev)
             part = deal(pos, uneven(len(pos), ndev))
-            found = spherical_overdensity.smap(mesh, jit=True)(part, 0.05, queries=deal(centre, counts), boxsize=box)
+            result = spherical_overdensity.smap(mesh, jit=True)(part, 0.05, queries=deal(centre, counts), boxsize=box)
             for field in FIELDS:
-                np.testing.assert_array_equal(joined(getattr(found, field), counts), getattr(one, field), field)
+                np.testing.assert_array_equal(joined(getattr(result, field), counts), getattr(one, field), field)
 
 
 def test_lengths_that_xla_flushes_to_zero() -> None:
@@ -232,10 +232,10 @@ def test_lengths_that_xla_flushes_to_zero() -> None:
     one = spherical_overdensity.jit(pos, 1e25, queries=pos)
     counts = uneven(10, 3)
     part = deal(pos, counts)
-    found = spherical_overdensity.smap(mesh_of(3), jit=True)(part, 1e25, queries=part)
+    result = spherical_overdensity.smap(mesh_of(3), jit=True)(part, 1e25, queries=part)
     assert (np.asarray(one.count) == 10).all()
     for field in FIELDS:
-        np.testing.assert_array_equal(joined(getattr(found, field), counts), getattr(one, field), field)
+        np.testing.assert_array_equal(joined(getattr(result, field), counts), getattr(one, field), field)
 
 
 @pytest.mark.slow

@@ -194,6 +194,7 @@ def test_spheres_of_overdensities_hold_the_counted_particles() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
+        ({"radius": [1.0, 1.0]}, r"radius is a list; convert it with numpy\.asarray"),
         ({"radius": np.ones(3, np.float32)}, r"radius must have one number per centre, shape \(2,\)"),
         ({"radius": np.array(["a", "b"])}, "radius"),
         ({"queries": np.zeros((2, 2), np.float32)}, "centres are float32 with 2 dimensions"),

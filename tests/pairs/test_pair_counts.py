@@ -61,17 +61,17 @@ def brute(
     def both(chosen: np.ndarray) -> list[np.ndarray]:
         return [np.bincount(place[chosen], w, np.prod(shape)).reshape(shape) for w in (None, product[chosen])]
 
-    found = dict(zip(("count", "weight"), both(good), strict=True))
+    result = dict(zip(("count", "weight"), both(good), strict=True))
     parts = [both(good & ((regions[0] == k)[:, None] | (regions[1] == k)[None, :])) for k in range(num_regions)]
     if parts:
-        found |= dict(zip(("region_count", "region_weight"), map(np.stack, zip(*parts, strict=True)), strict=True))
-    return found
+        result |= dict(zip(("region_count", "region_weight"), map(np.stack, zip(*parts, strict=True)), strict=True))
+    return result
 
 
-def assert_counts(found: PairCounts, expected: dict[str, np.ndarray]) -> None:
+def assert_counts(result: PairCounts, expected: dict[str, np.ndarray]) -> None:
     """Assert that counts are the same integers, and that sums agree up to rounding."""
     for name, want in expected.items():
-        have = getattr(found, name)
+        have = getattr(result, name)
         if "weight" not in name:
             np.testing.assert_array_equal(np.asarray(have), want, err_msg=name)
         elif have is not None:
@@ -105,8 +105,8 @@ def test_along_a_line_of_sight(dims: int, mode: str) -> None:
             options = {"mode": mode, "edges_b": seconds, "los": los}
             assert_counts(pair_counts(pos, FEW, boxsize=box, **options), brute(pos, pos, FEW, box, **options))
             options["edges_b"] = seconds[1:]
-            found = pair_counts(pos, MANY, boxsize=box, queries=other, **options)
-            assert_counts(found, brute(pos, other, MANY, box, **options))
+            result = pair_counts(pos, MANY, boxsize=box, queries=other, **options)
+            assert_counts(result, brute(pos, other, MANY, box, **options))
 
 
 SECONDS = {
@@ -142,10 +142,10 @@ def test_float64(x64: None) -> None:
         weights = np.random.default_rng(4).random(len(pos)), None
         for mode, seconds in (("r", None), ("rp_pi", np.linspace(0, 0.4, 9)), ("s_mu", COSINES)):
             options = {"mode": mode, "edges_b": seconds}
-            found = pair_counts(pos, FEW, boxsize=1.0, queries=other, weights=weights[0], **options)
-            assert_counts(found, brute(pos, other, FEW, 1.0, weights=weights, **options))
-            assert found.weight is not None
-            assert found.weight.words.dtype == np.float64
+            result = pair_counts(pos, FEW, boxsize=1.0, queries=other, weights=weights[0], **options)
+            assert_counts(result, brute(pos, other, FEW, 1.0, weights=weights, **options))
+            assert result.weight is not None
+            assert result.weight.words.dtype == np.float64
 
 
 @pytest.mark.long
@@ -176,14 +176,14 @@ def test_equals_corrfunc(mode: str) -> None:
     places = pos.T.astype(np.float64)
     if mode == "r":
         expected = theory.DD(1, 1, edges, *places, boxsize=box)
-        found = pair_counts(pos, edges, boxsize=box)
+        result = pair_counts(pos, edges, boxsize=box)
     elif mode == "rp_pi":
         expected = theory.DDrppi(1, 1, 30.3, edges, *places, boxsize=box)
-        found = pair_counts(pos, edges, boxsize=box, mode=mode, edges_b=np.linspace(0, 30.3, 31))
+        result = pair_counts(pos, edges, boxsize=box, mode=mode, edges_b=np.linspace(0, 30.3, 31))
     else:
         expected = theory.DDsmu(1, 1, edges, 1.0, 40, *places, boxsize=box)
-        found = pair_counts(pos, edges, boxsize=box, mode=mode, edges_b=np.arange(41) / 40)
-    np.testing.assert_array_equal(np.asarray(found.count).ravel(), expected["npairs"])
+        result = pair_counts(pos, edges, boxsize=box, mode=mode, edges_b=np.arange(41) / 40)
+    np.testing.assert_array_equal(np.asarray(result.count).ravel(), expected["npairs"])
     # With the fewer points for an emulator, some bins are empty.
     bins = len(expected)
     assert (expected["npairs"] > 0).sum() >= where_emulated(bins, bins * 8 // 10)
@@ -199,8 +199,8 @@ def test_pairs_at_edges_are_decided_in_float64(mode: str) -> None:
         known = {"weights": (weight, weight), "regions": (region, region), "num_regions": 3}
         expected = brute(pos, pos, edges, box, **known, **options)
         for given in ({}, {"weights": weight}, {"weights": weight, "regions": region, "num_regions": 3}):
-            found = pair_counts(pos, edges, boxsize=box, **given, **options)
-            assert_counts(found, {name: want for name, want in expected.items() if getattr(found, name) is not None})
+            result = pair_counts(pos, edges, boxsize=box, **given, **options)
+            assert_counts(result, {name: want for name, want in expected.items() if getattr(result, name) is not None})
         assert (expected["count"] > 0).mean() > 0.7
 
 
@@ -216,13 +216,13 @@ def test_weights_and_regions(mode: str) -> None:
         (random.integers(0, 5, len(pos)), random.integers(0, 5, len(other))),
     ):
         regions = {"regions": region, "num_regions": 5}
-        found = pair_counts(pos, FEW, boxsize=1.0, weights=weight, **regions, **options)
+        result = pair_counts(pos, FEW, boxsize=1.0, weights=weight, **regions, **options)
         same = {"weights": (weight, weight), "regions": (region, region), "num_regions": 5}
-        assert_counts(found, brute(pos, pos, FEW, 1.0, **same, **options))
+        assert_counts(result, brute(pos, pos, FEW, 1.0, **same, **options))
         given = {"queries": other, "query_weights": weight_b, "query_regions": region_b}
-        found = pair_counts(pos, FEW, boxsize=1.0, **regions, **given, **options)
+        result = pair_counts(pos, FEW, boxsize=1.0, **regions, **given, **options)
         both = {"weights": (None, weight_b), "regions": (region, region_b), "num_regions": 5}
-        assert_counts(found, brute(pos, other, FEW, 1.0, **both, **options))
+        assert_counts(result, brute(pos, other, FEW, 1.0, **both, **options))
 
 
 @pytest.mark.parametrize(("dtype", "num_regions"), [(np.uint8, 300), (np.int8, 128), (np.uint16, 65536)])
@@ -231,10 +231,10 @@ def test_regions_of_narrow_integers(dtype: Any, num_regions: int) -> None:
     last = min(num_regions - 1, int(np.iinfo(dtype).max))
     region = np.full(20, last, dtype)
     with jax.numpy_dtype_promotion("strict"):
-        found = pair_counts(oracles.uniform(20, 3), [0.0, 0.3], regions=region, num_regions=num_regions)
-    assert found.region_count is not None
-    np.testing.assert_array_equal(np.asarray(found.region_count)[last], found.count)
-    assert np.asarray(found.region_count)[:last].sum() == 0
+        result = pair_counts(oracles.uniform(20, 3), [0.0, 0.3], regions=region, num_regions=num_regions)
+    assert result.region_count is not None
+    np.testing.assert_array_equal(np.asarray(result.region_count)[last], result.count)
+    assert np.asarray(result.region_count)[:last].sum() == 0
 
 
 def test_single_device_mesh() -> None:
@@ -256,12 +256,12 @@ def test_single_device_mesh() -> None:
 def test_regions_without_weights() -> None:
     pos = oracles.uniform(3000, 3)
     region = (4 * pos[:, 0]).astype(int)
-    found = pair_counts(pos, MANY[:9], regions=region, num_regions=4)
+    result = pair_counts(pos, MANY[:9], regions=region, num_regions=4)
     expected = brute(pos, pos, MANY[:9], regions=(region, region), num_regions=4)
-    assert_counts(found, expected)
-    assert found.weight is None
+    assert_counts(result, expected)
+    assert result.weight is None
     rest = pos[region != 2]
-    left = np.asarray(found.count) - np.asarray(found.region_count)[2]
+    left = np.asarray(result.count) - np.asarray(result.region_count)[2]
     np.testing.assert_array_equal(left, np.asarray(pair_counts(rest, MANY[:9]).count))
 
 
@@ -280,18 +280,18 @@ def test_sums_do_not_depend_on_threads() -> None:
 def test_more_pairs_than_32_bits_can_count() -> None:
     """Two heaps: pairs within one are at distance 0 and in no bin; pairs between the two are at one distance."""
     pos = np.repeat(np.array([[0.0, 0, 0], [3, 4, 0]], np.float32), 70_000, axis=0)
-    found = pair_counts(pos, [0.0, 4.9, 5.1, np.inf])
-    np.testing.assert_array_equal(np.asarray(found.count), [0, 2 * 70_000**2, 0])
-    assert np.asarray(found.count).dtype == np.int64
-    found = pair_counts(pos[69_000:71_000], [0.0, 4.9999, 5.0, np.inf])
-    np.testing.assert_array_equal(np.asarray(found.count), [0, 2 * 1000**2, 0])
+    result = pair_counts(pos, [0.0, 4.9, 5.1, np.inf])
+    np.testing.assert_array_equal(np.asarray(result.count), [0, 2 * 70_000**2, 0])
+    assert np.asarray(result.count).dtype == np.int64
+    result = pair_counts(pos[69_000:71_000], [0.0, 4.9999, 5.0, np.inf])
+    np.testing.assert_array_equal(np.asarray(result.count), [0, 2 * 1000**2, 0])
     # Along the line of sight, the heaps are at distance 0 across it.
-    found = pair_counts(pos[:, [2, 0, 1]] * np.float32([1, 0, 1]), [0.0, 1.0], mode="rp_pi", edges_b=[0.0, 3.0, 5.0])
-    np.testing.assert_array_equal(np.asarray(found.count), [[0, 2 * 70_000**2]])
+    result = pair_counts(pos[:, [2, 0, 1]] * np.float32([1, 0, 1]), [0.0, 1.0], mode="rp_pi", edges_b=[0.0, 3.0, 5.0])
+    np.testing.assert_array_equal(np.asarray(result.count), [[0, 2 * 70_000**2]])
     # Separate the particles of a heap by tiny distances, within nodes and between them.
     pos[:, 2] = np.tile(np.arange(70_000, dtype=np.float32) * 1e-9, 2)
-    found = pair_counts(pos, [0.0, 1.0, 4.5, 6.0])
-    np.testing.assert_array_equal(np.asarray(found.count), [2 * 70_000 * 69_999, 0, 2 * 70_000**2])
+    result = pair_counts(pos, [0.0, 1.0, 4.5, 6.0])
+    np.testing.assert_array_equal(np.asarray(result.count), [2 * 70_000 * 69_999, 0, 2 * 70_000**2])
 
 
 @pytest.mark.parametrize("n", [0, 1, 2, 30])
@@ -301,8 +301,8 @@ def test_few_particles_and_padding(n: int) -> None:
     expected = brute(pos[:n], pos[:n], FEW, 1.0)
     assert_counts(pair_counts(Pos(pos=padded, num=n), FEW, boxsize=1.0), expected)
     assert_counts(pair_counts(pos[:n], FEW, boxsize=1.0), expected)
-    found = pair_counts(pos, FEW, boxsize=1.0, queries=Pos(pos=padded, num=n))
-    assert_counts(found, brute(pos, pos[:n], FEW, 1.0))
+    result = pair_counts(pos, FEW, boxsize=1.0, queries=Pos(pos=padded, num=n))
+    assert_counts(result, brute(pos, pos[:n], FEW, 1.0))
 
 
 @pytest.mark.parametrize("unit", [1e-30, 1e-3, 1e30])
@@ -332,8 +332,8 @@ def test_distances_of_many_orders_of_magnitude() -> None:
 def test_index() -> None:
     pos = oracles.clustered(2000, 3)
     weight = np.random.default_rng(7).random(len(pos)).astype(np.float32)
-    found = pair_counts(jz.build_index(pos, 1.0), FEW, weights=weight)
-    assert_counts(found, brute(pos, pos, FEW, 1.0, weights=(weight, weight)))
+    result = pair_counts(jz.build_index(pos, 1.0), FEW, weights=weight)
+    assert_counts(result, brute(pos, pos, FEW, 1.0, weights=(weight, weight)))
 
 
 def test_traced_edges() -> None:
@@ -344,12 +344,12 @@ def test_traced_edges() -> None:
     for wrong in (edges[::-1], edges - 1, edges * np.nan):
         with pytest.raises(oracles.RUN_TIME_ERROR, match="edges must be strictly ascending"):
             jax.block_until_ready(counted(wrong, edges))
-    found = pair_counts(pos, edges, weights=np.ones(500, np.float32))
-    assert found.weight is not None
-    np.testing.assert_array_equal(found.count.to_float(), np.asarray(found.count))
-    np.testing.assert_array_equal(found.weight.to_float(), np.asarray(found.weight))
-    assert (len(found.count), found.count.shape, repr(found.count[1:])) == (2, (2,), "WideCounts(1,)")
-    assert (len(found.weight), found.weight.shape, repr(found.weight[1:])) == (2, (2,), "WideSums(1,)")
+    result = pair_counts(pos, edges, weights=np.ones(500, np.float32))
+    assert result.weight is not None
+    np.testing.assert_array_equal(result.count.to_float(), np.asarray(result.count))
+    np.testing.assert_array_equal(result.weight.to_float(), np.asarray(result.weight))
+    assert (len(result.count), result.count.shape, repr(result.count[1:])) == (2, (2,), "WideCounts(1,)")
+    assert (len(result.weight), result.weight.shape, repr(result.weight[1:])) == (2, (2,), "WideSums(1,)")
 
 
 WRONG = [
@@ -369,7 +369,7 @@ WRONG = [
     ({"weights": np.ones(3, np.float32)}, ValueError, "weight must have one number per particle"),
     ({"weights": np.full(10, np.nan, np.float32)}, oracles.RUN_TIME_ERROR, "row 0 has a weight that is NaN"),
     ({"weights": np.full(10, 3e37, np.float32)}, oracles.RUN_TIME_ERROR, "outside the range of float32"),
-    ({"weights": [1.0] * 10}, TypeError, "weight is a list; convert it with numpy.asarray"),
+    ({"weights": [1.0] * 10}, TypeError, "weights is a list; convert it with numpy.asarray"),
     ({"weights": np.full(10, 1e-20, np.float32)}, oracles.RUN_TIME_ERROR, "choose weights nearer to 1"),
     ({"query_weights": np.ones(10, np.float32)}, ValueError, "query_weights needs queries"),
     ({"regions": np.zeros(10, int)}, ValueError, "num_regions"),
@@ -377,7 +377,7 @@ WRONG = [
     ({"regions": np.full(10, 200, np.uint8), "num_regions": 200}, oracles.RUN_TIME_ERROR, "row 0 has a region"),
     ({"regions": np.full(10, 2**32 - 1, np.uint32), "num_regions": 2}, oracles.RUN_TIME_ERROR, "row 0 has a region"),
     ({"regions": np.zeros(10, int), "num_regions": 0}, ValueError, "at least 1"),
-    ({"regions": np.zeros(10), "num_regions": 2}, TypeError, "region must be integers"),
+    ({"regions": np.zeros(10), "num_regions": 2}, TypeError, "regions must be integers"),
     ({"regions": np.arange(10) - 4, "num_regions": 9}, oracles.RUN_TIME_ERROR, "row 0 has a region that is not"),
     ({"regions": np.arange(10), "num_regions": 9}, oracles.RUN_TIME_ERROR, "row 9 has a region that is not valid"),
     ({"queries": np.zeros((3, 2), np.float32)}, ValueError, "must have the same number of dimensions"),
@@ -395,10 +395,10 @@ def test_wrong_arguments(options: dict[str, Any], error: Any, text: str) -> None
 
 def spread(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Distribute one value per particle as `deal` does."""
-    dealt = np.zeros((len(counts), 1200), values.dtype)
+    stacked = np.zeros((len(counts), 1200), values.dtype)
     for rank, (end, count) in enumerate(zip(np.cumsum(counts), counts, strict=True)):
-        dealt[rank, :count] = values[end - count : end]
-    return dealt
+        stacked[rank, :count] = values[end - count : end]
+    return stacked
 
 
 @pytest.mark.parametrize("mode", ["r", pytest.param("rp_pi", marks=pytest.mark.slow), "s_mu"])
@@ -416,8 +416,8 @@ def test_counts_on_several_devices_are_equal(mode: str) -> None:
         )
         assert_counts(mapped(part, FEW, boxsize=1.0, **extra, **options), expected)
         part_b = deal(other, uneven(len(other), ndev))
-        found = mapped(part, FEW, boxsize=1.0, queries=part_b, weights=spread(weight, counts), **options)
-        assert_counts(found, brute(pos, other, FEW, 1.0, weights=(weight, None), **options))
+        result = mapped(part, FEW, boxsize=1.0, queries=part_b, weights=spread(weight, counts), **options)
+        assert_counts(result, brute(pos, other, FEW, 1.0, weights=(weight, None), **options))
 
 
 @pytest.mark.long
@@ -425,8 +425,8 @@ def test_edges_above_all_distances_on_several_devices() -> None:
     """Every rank requests all particles of the others."""
     pos, counts = oracles.uniform(900, 3), even(900, 3)
     edges = np.array([0.3, 0.8, np.inf])
-    found = pair_counts.smap(mesh_of(3), jit=True)(deal(pos, counts), edges, boxsize=1.0)
-    assert_counts(found, brute(pos, pos, edges, 1.0))
+    result = pair_counts.smap(mesh_of(3), jit=True)(deal(pos, counts), edges, boxsize=1.0)
+    assert_counts(result, brute(pos, pos, edges, 1.0))
 
 
 def test_sums_have_no_derivative() -> None:

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.emulated
 def test_pairs_on_one_line_of_sight_are_in_the_bin_from_zero(los: int, box: Any) -> None:
     pos = np.roll(np.array([[5, 5, 5], [5, 5, 7], [5, 9, 5]], np.float32), los + 1, axis=1)
     options = {"boxsize": box, "mode": "rp_pi", "edges_b": [0.0, 1.0, 2.0, 3.0], "los": los}
-    found = pair_counts(pos, [0.0, 3.0, 4.9], **options)
-    np.testing.assert_array_equal(np.asarray(found.count), [[0, 2, 0], [2, 2, 0]])
-    found = pair_counts(pos, [1e-30, 3.0, 4.9], **options)
-    np.testing.assert_array_equal(np.asarray(found.count), [[0, 0, 0], [2, 2, 0]])
+    result = pair_counts(pos, [0.0, 3.0, 4.9], **options)
+    np.testing.assert_array_equal(np.asarray(result.count), [[0, 2, 0], [2, 2, 0]])
+    result = pair_counts(pos, [1e-30, 3.0, 4.9], **options)
+    np.testing.assert_array_equal(np.asarray(result.count), [[0, 0, 0], [2, 2, 0]])
 
 
 @pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
@@ -62,12 +62,12 @@ def test_columns_along_the_line_of_sight(leaf_size: int) -> None:
             assert expected["count"][0].sum() > 10_000
             given = {"weights": weight, "regions": region, "num_regions": 4, "cfg": cfg}
             assert_counts(pair_counts(pos, FEW, boxsize=box, **given, **options), expected)
-            found = pair_counts(pos, FEW, boxsize=box, cfg=cfg, **options)
-            np.testing.assert_array_equal(np.asarray(found.count), expected["count"])
+            result = pair_counts(pos, FEW, boxsize=box, cfg=cfg, **options)
+            np.testing.assert_array_equal(np.asarray(result.count), expected["count"])
 
 
 def test_columns_on_several_devices() -> None:
     pos = columns_of(900)
     options = {"mode": "rp_pi", "edges_b": [0.0, 0.1, 0.2, 0.3]}
-    found = pair_counts.smap(mesh_of(3), jit=True)(deal(pos, uneven(900, 3)), FEW, boxsize=1.0, **options)
-    assert_counts(found, brute(pos, pos, FEW, 1.0, **options))
+    result = pair_counts.smap(mesh_of(3), jit=True)(deal(pos, uneven(900, 3)), FEW, boxsize=1.0, **options)
+    assert_counts(result, brute(pos, pos, FEW, 1.0, **options))

@@ -51,16 +51,16 @@ def all_pairs(
     a: np.ndarray, b: np.ndarray, box: Any, mode: str = "r", edges_b: Any = None, los: Any = -1
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the first quantity of each pair, and its bin as a flat index; -1 for pairs in no bin."""
-    apart = oracles.nearest_differences(a, b, box)
-    distance = np.sqrt((apart**2).sum(axis=-1))
+    separation = oracles.nearest_differences(a, b, box)
+    distance = np.sqrt((separation**2).sum(axis=-1))
     if los == "midpoint":
         middle = (a[:, None].astype(np.float64) + b) / 2
         middle /= np.linalg.norm(middle, axis=-1, keepdims=True)
-        along = np.abs((apart * middle).sum(axis=-1))
-        across = np.sqrt(((apart - (apart * middle).sum(axis=-1)[..., None] * middle) ** 2).sum(axis=-1))
+        along = np.abs((separation * middle).sum(axis=-1))
+        across = np.sqrt(((separation - (separation * middle).sum(axis=-1)[..., None] * middle) ** 2).sum(axis=-1))
     else:
-        along = np.abs(apart[..., los])
-        across = np.sqrt((np.delete(apart, los, axis=-1) ** 2).sum(axis=-1))
+        along = np.abs(separation[..., los])
+        across = np.sqrt((np.delete(separation, los, axis=-1) ** 2).sum(axis=-1))
     first = across if mode == "rp_pi" else distance
     place = oracles.bins_of(lambda edge: first > edge, EDGES)
     if mode != "r":
@@ -70,20 +70,20 @@ def all_pairs(
     return first, np.where(distance > 0, place, -1)
 
 
-def assert_sums(found: PairCounts, pairs: tuple[np.ndarray, np.ndarray], product: np.ndarray) -> None:
+def assert_sums(result: PairCounts, pairs: tuple[np.ndarray, np.ndarray], product: np.ndarray) -> None:
     """Assert that counts, weights and separations are those of ``pairs`` with this product of weights each."""
     first, place = pairs
-    kept, shape = place >= 0, np.shape(found.count)
+    kept, shape = place >= 0, np.shape(result.count)
     number, weight, separation = (
         np.bincount(place[kept], one[kept], np.prod(shape)).reshape(shape)
         for one in (np.ones_like(first), product, product * first)
     )
-    np.testing.assert_array_equal(np.asarray(found.count), number)
+    np.testing.assert_array_equal(np.asarray(result.count), number)
     assert np.all(number > 0)
-    if found.weight is not None:
-        np.testing.assert_allclose(np.asarray(found.weight), weight, rtol=1e-11)
-    assert found.separation is not None
-    np.testing.assert_allclose(np.asarray(found.separation), separation, rtol=1e-11)
+    if result.weight is not None:
+        np.testing.assert_allclose(np.asarray(result.weight), weight, rtol=1e-11)
+    assert result.separation is not None
+    np.testing.assert_allclose(np.asarray(result.separation), separation, rtol=1e-11)
 
 
 @pytest.mark.core
@@ -97,11 +97,11 @@ def test_sums_equal_all_pairs(name: str, dtype: Any) -> None:
     for box in (None,) if "midpoint" in name else (None, 1.0, [1.0, 0.0, 1.25]):
         pairs = all_pairs(a, a, box, **bins)
         assert_sums(pair_counts(a, EDGES, boxsize=box, separations=True, **bins), pairs, np.ones(pairs[0].shape))
-        found = pair_counts.jit(a, EDGES, boxsize=box, weights=wa, separations=True, **bins)
-        assert_sums(found, pairs, product_of(wa, wa))
-        found = pair_counts(a, EDGES, boxsize=box, queries=b, query_weights=wb, separations=True, **bins)
+        result = pair_counts.jit(a, EDGES, boxsize=box, weights=wa, separations=True, **bins)
+        assert_sums(result, pairs, product_of(wa, wa))
+        result = pair_counts(a, EDGES, boxsize=box, queries=b, query_weights=wb, separations=True, **bins)
         pairs = all_pairs(a, b, box, **bins)
-        assert_sums(found, pairs, np.broadcast_to(wb.astype(np.float64), pairs[0].shape))
+        assert_sums(result, pairs, np.broadcast_to(wb.astype(np.float64), pairs[0].shape))
 
 
 @pytest.mark.parametrize("dims", [1, 2, 5])
@@ -115,21 +115,21 @@ def test_other_dimensions_equal_all_pairs(dims: int) -> None:
 def test_nodes_in_one_bin_are_opened() -> None:
     """Two distant clumps, whose pairs are all in one bin, and an infinite last edge."""
     pos = np.r_[points(200, 1) * 0.1, points(200, 2) * 0.1 + 5].astype(np.float32)
-    found = pair_counts(pos, [0.0, 4.0, np.inf], separations=True)
+    result = pair_counts(pos, [0.0, 4.0, np.inf], separations=True)
     distance = np.sqrt(oracles.squared_distances(pos, pos))
     expected = [distance[distance <= 4].sum(), distance[distance > 4].sum()]
-    np.testing.assert_allclose(np.asarray(found.separation), expected, rtol=1e-12)
+    np.testing.assert_allclose(np.asarray(result.separation), expected, rtol=1e-12)
 
 
 def test_regions_do_not_change_the_sums() -> None:
     a = points(150, 1)
     region = np.arange(150) % 4
-    found = pair_counts(a, EDGES, boxsize=1.0, regions=region, num_regions=4, separations=True)
+    result = pair_counts(a, EDGES, boxsize=1.0, regions=region, num_regions=4, separations=True)
     pairs = all_pairs(a, a, 1.0)
-    assert_sums(found, pairs, np.ones(pairs[0].shape))
-    assert np.shape(found.region_count) == (4, 3)
-    assert found.weight is None
-    assert found.region_weight is None
+    assert_sums(result, pairs, np.ones(pairs[0].shape))
+    assert np.shape(result.region_count) == (4, 3)
+    assert result.weight is None
+    assert result.region_weight is None
     assert pair_counts(a, EDGES, boxsize=1.0).separation is None
 
 
@@ -138,9 +138,9 @@ def test_same_bits_with_any_number_of_threads() -> None:
     bits = set()
     for threads in (None, 1, 2, 7):
         kernels.set_num_threads(threads)
-        found = pair_counts(a, EDGES / 9, boxsize=1.0, weights=w, separations=True).separation
-        assert found is not None
-        bits.add(np.asarray(found.words).tobytes())
+        result = pair_counts(a, EDGES / 9, boxsize=1.0, weights=w, separations=True).separation
+        assert result is not None
+        bits.add(np.asarray(result.words).tobytes())
     assert len(bits) == 1
 
 
@@ -156,18 +156,18 @@ def test_several_devices_equal_all_pairs(ndev: int) -> None:
     mapped = pair_counts.smap(mesh_of(ndev), jit=True)
     for name, bins in BINS.items():
         for box in (None,) if "midpoint" in name else (1.0, None):
-            found = mapped(many[0], EDGES, boxsize=box, weights=columns[0], separations=True, **bins)
-            assert_sums(found, all_pairs(a, a, box, **bins), product_of(wa, wa))
+            result = mapped(many[0], EDGES, boxsize=box, weights=columns[0], separations=True, **bins)
+            assert_sums(result, all_pairs(a, a, box, **bins), product_of(wa, wa))
             options = {"queries": many[1], "weights": columns[0], "query_weights": columns[1]} | bins
-            found = mapped(many[0], EDGES, boxsize=box, separations=True, **options)
-            assert_sums(found, all_pairs(a, b, box, **bins), product_of(wa, wb))
+            result = mapped(many[0], EDGES, boxsize=box, separations=True, **options)
+            assert_sums(result, all_pairs(a, b, box, **bins), product_of(wa, wb))
 
 
 def test_derivatives_raise() -> None:
     def total(pos: jax.Array) -> jax.Array:
-        found = pair_counts(pos, EDGES, separations=True).separation
-        assert found is not None
-        return found.words.sum()
+        result = pair_counts(pos, EDGES, separations=True).separation
+        assert result is not None
+        return result.words.sum()
 
     with pytest.raises(ValueError, match="has no derivative"):
         jax.grad(total)(points(50, 1))

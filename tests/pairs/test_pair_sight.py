@@ -54,8 +54,8 @@ def expected_of(a: np.ndarray, b: np.ndarray, mode: str, edges: Any = EDGES, wei
     return counts_of(*sighted(a, b, mode), edges, SECOND[mode], product)
 
 
-def counted(found: PairCounts) -> np.ndarray:
-    return np.asarray(found.count)
+def counted(result: PairCounts) -> np.ndarray:
+    return np.asarray(result.count)
 
 
 @pytest.mark.parametrize("dims", [2, 3])
@@ -90,11 +90,11 @@ def test_opposite_coincident_and_collinear_particles(mode: str) -> None:
     edges = np.array([0.0, 0.125, 0.3, 0.6])
     # For opposite particles, the entire distance 2 |x| = 0.559 is across.
     options = {"mode": mode, "edges_b": SECOND[mode], "los": "midpoint"}
-    found = counted(pair_counts(one, edges, **options))
-    np.testing.assert_array_equal(found, expected_of(one, one, mode, edges))
+    result = counted(pair_counts(one, edges, **options))
+    np.testing.assert_array_equal(result, expected_of(one, one, mode, edges))
     # Four pairs on one ray are 0.28 apart: both inner particles from the origin, and the first from the two outer ones.
     if mode == "rp_pi":
-        assert found[0].tolist() == [0, 0, 8]
+        assert result[0].tolist() == [0, 0, 8]
     opposite = counted(pair_counts(one[:2], edges, **options))
     assert opposite[2, 0] == 2 == opposite.sum()
 
@@ -104,12 +104,12 @@ def test_weights_and_regions(mode: str) -> None:
     rng = np.random.default_rng(4)
     pos, weight, region = oracles.uniform(250, 3), rng.uniform(0.5, 2, 250), rng.integers(0, 3, 250)
     options = {"mode": mode, "edges_b": SECOND[mode], "los": "midpoint"}
-    found = pair_counts(pos, EDGES, weights=weight.astype("f4"), regions=region, num_regions=3, **options)
+    result = pair_counts(pos, EDGES, weights=weight.astype("f4"), regions=region, num_regions=3, **options)
     weight = weight.astype("f4")
-    np.testing.assert_allclose(found.weight, expected_of(pos, pos, mode, weights=(weight, weight)), rtol=2e-6)
+    np.testing.assert_allclose(result.weight, expected_of(pos, pos, mode, weights=(weight, weight)), rtol=2e-6)
     for k in range(3):
         other = pos[region != k]
-        without = counted(found) - np.asarray(found.region_count)[k]
+        without = counted(result) - np.asarray(result.region_count)[k]
         np.testing.assert_array_equal(without, expected_of(other, other, mode))
 
 
@@ -118,9 +118,9 @@ def test_weights_and_regions(mode: str) -> None:
 def test_counts_on_several_devices_are_equal(mode: str) -> None:
     pos = oracles.clustered(900, 3) - np.float32(0.3)
     mapped = pair_counts.smap(mesh_of(3), jit=True)
-    dealt = deal(pos, uneven(900, 3), 900)
-    found = mapped(Pos(pos=dealt.pos, num=dealt.num), EDGES, mode=mode, edges_b=SECOND[mode], los="midpoint")
-    np.testing.assert_array_equal(counted(found), expected_of(pos, pos, mode))
+    stacked = deal(pos, uneven(900, 3), 900)
+    result = mapped(Pos(pos=stacked.pos, num=stacked.num), EDGES, mode=mode, edges_b=SECOND[mode], los="midpoint")
+    np.testing.assert_array_equal(counted(result), expected_of(pos, pos, mode))
 
 
 @pytest.mark.long
@@ -156,10 +156,10 @@ def test_counts_describe_themselves(how: str) -> None:
     if how == "smap":
         pos, other = (deal(one, uneven(len(one), 2)) for one in (pos, other))
     edges, along, box = EDGES / 3, ALONG / 7, np.array([1.0, 0.0, 0.9])
-    found = count(pos, edges, boxsize=box, queries=other, mode="rp_pi", edges_b=along, los=-3)
-    for have, want in ((found.edges, edges), (found.edges_b, along), (found.boxsize, box)):
+    result = count(pos, edges, boxsize=box, queries=other, mode="rp_pi", edges_b=along, los=-3)
+    for have, want in ((result.edges, edges), (result.edges_b, along), (result.boxsize, box)):
         np.testing.assert_array_equal(np.asarray(have), want)
-    assert (found.mode, found.los, found.cross) == ("rp_pi", 0, True)
-    found = count(pos, edges)
-    assert (found.mode, found.los, found.cross, found.edges_b) == ("r", None, False, None)
-    np.testing.assert_array_equal(np.asarray(found.boxsize), np.zeros(3))
+    assert (result.mode, result.los, result.cross) == ("rp_pi", 0, True)
+    result = count(pos, edges)
+    assert (result.mode, result.los, result.cross, result.edges_b) == ("r", None, False, None)
+    np.testing.assert_array_equal(np.asarray(result.boxsize), np.zeros(3))

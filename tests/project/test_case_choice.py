@@ -23,7 +23,7 @@ class _Item:
         return f"test_{name}" in self.nodeid
 
 
-def chosen(most: int, names: list[str]) -> list[str]:
+def chosen(maximum: int, names: list[str]) -> list[str]:
     items: list[Any] = [_Item(name) for name in names]
     left_out: list[Any] = []
 
@@ -31,17 +31,17 @@ def chosen(most: int, names: list[str]) -> list[str]:
         left_out.extend(items)
 
     hook = SimpleNamespace(pytest_deselected=leave_out)
-    config: Any = SimpleNamespace(option=SimpleNamespace(cases_of_each=most), hook=hook)
+    config: Any = SimpleNamespace(option=SimpleNamespace(cases_of_each=maximum), hook=hook)
     pytest_collection_modifyitems(config, items)
-    assert len(items) + len(left_out) == len(names) or most == 0
+    assert len(items) + len(left_out) == len(names) or maximum == 0
     return [item.nodeid for item in items]
 
 
 @pytest.mark.parametrize(
-    ("most", "places"), [(1, [39]), (2, [0, 39]), (3, [0, 19, 39]), (5, [0, 9, 19, 29, 39]), (40, list(range(40)))]
+    ("maximum", "places"), [(1, [39]), (2, [0, 39]), (3, [0, 19, 39]), (5, [0, 9, 19, 29, 39]), (40, list(range(40)))]
 )
-def test_cases_are_evenly_spaced_from_first_to_last(most: int, places: list[int]) -> None:
-    assert chosen(most, _MANY) == [_MANY[place] for place in places]
+def test_cases_are_evenly_spaced_from_first_to_last(maximum: int, places: list[int]) -> None:
+    assert chosen(maximum, _MANY) == [_MANY[place] for place in places]
 
 
 def test_every_test_keeps_a_case_and_the_order() -> None:

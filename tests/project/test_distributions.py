@@ -27,9 +27,9 @@ def said(folder: Path, first: bool) -> str:
 
 @pytest.mark.parametrize("name", ["jztree", "jztree-cu12", "jztree-cu13"])
 def test_installed_distribution_of_the_same_name_raises(name: str, tmp_path: Path) -> None:
-    told = tmp_path / f"{name.replace('-', '_')}-1.2.3.dist-info"
-    told.mkdir()
-    (told / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2.3\n")
+    message = tmp_path / f"{name.replace('-', '_')}-1.2.3.dist-info"
+    message.mkdir()
+    (message / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2.3\n")
     sentence = said(tmp_path, first=False)
     assert sentence.startswith("ImportError: the published package jz-tree is installed in this environment")
     assert f"({name} 1.2.3)" in sentence

@@ -31,15 +31,15 @@ HELP = [text for name, text in vars(help_texts).items() if name.endswith("_EPILO
 
 def commands(text: str) -> list[list[str]]:
     """Return the arguments of each call of ``jztree`` in shell lines, without comments and redirections."""
-    found = []
+    result = []
     for line in text.replace("\\\n", " ").splitlines():
         words = shlex.split(line, comments=True) if "jztree " in line else []
         for place, word in enumerate(words):
             if word == "jztree":
                 end = next((n for n, other in enumerate(words) if n > place and other in ("|", ">", ">>", "&&")), None)
-                found.append(words[place + 1 : end])
+                result.append(words[place + 1 : end])
                 break
-    return found
+    return result
 
 
 def shell(page: Path) -> list[list[str]]:
@@ -80,9 +80,9 @@ def test_documented_options_exist() -> None:
     known = {flag for options in parsers for option in options.values() for flag in option.option_strings}
     for page in (COMMAND_LINE, DOCS / "snapshot_to_catalogue.md", ROOT / "README.md"):
         spans = re.findall(r"`((?:jztree |-)[^`\n]+)`", page.read_text())
-        told = {flag for span in spans for flag in re.findall(r"(?<!\S)--?[a-z][a-z0-9-]*", span)}
-        assert told
-        assert told - {"--no-build-isolation", "--help", "--config"} <= known, page.name  # the first is a pip option
+        message = {flag for span in spans for flag in re.findall(r"(?<!\S)--?[a-z][a-z0-9-]*", span)}
+        assert message
+        assert message - {"--no-build-isolation", "--help", "--config"} <= known, page.name  # the first is a pip option
 
 
 @pytest.fixture

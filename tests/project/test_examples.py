@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -48,3 +49,10 @@ def test_every_compiled_function_has_an_example() -> None:
     compiled = {name for name, value in OBJECTS.values() if hasattr(value, "jit")}
     assert "jztree.nearest" in compiled
     assert not compiled - {test.name for test in TESTS}, "add Examples to the docstrings"
+
+
+def test_types_are_short_in_help() -> None:
+    """Python expands aliases such as ArrayLike to kilobytes, unless annotations are text."""
+    functions = {name: value for name, value in OBJECTS.values() if not inspect.isclass(value)}
+    texts = {name: str(inspect.signature(value)) for name, value in functions.items()}
+    assert not {name for name, text in texts.items() if "numpy._typing" in text or len(text) > 1500}

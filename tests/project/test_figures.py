@@ -81,8 +81,8 @@ def peers(row: Row) -> Values:
 
 def figure(cell: str) -> str:
     """Return the number of a cell such as ``0.029 s``, ``SciPy 13.2`` or ``ghosts 15.5 %``; empty without one."""
-    found = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)", cell)
-    return found[-1] if found else ""
+    result = re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?!\w)", cell)
+    return result[-1] if result else ""
 
 
 def one_device(group: str, head: str, factor: float, names: dict[str, str]) -> Callable[[Row], Values]:

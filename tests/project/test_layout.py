@@ -52,11 +52,11 @@ PUBLIC |= {"jztree_utils", *(f"jztree_utils.{name}" for name in AROUND)}
 
 def modules(package: str) -> dict[str, Path]:
     """Return the modules of a package by name; the name of a package is that of its ``__init__``."""
-    found = {}
+    result = {}
     for path in sorted((ROOT / package).rglob("*.py")):
         parts = path.relative_to(ROOT).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
+        result[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return result
 
 
 def imports(package: str) -> dict[str, set[str]]:
@@ -67,18 +67,18 @@ def imports(package: str) -> dict[str, set[str]]:
 
 def imported(name: str, path: Path, known: dict[str, Path]) -> set[str]:
     tree = ast.parse(path.read_text())
-    found = set()
+    result = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
+            result |= {alias.name for alias in node.names}
         if isinstance(node, ast.ImportFrom):
             home = name if path.name == "__init__.py" else name.rpartition(".")[0]
             for _ in range(node.level - 1):
                 home = home.rpartition(".")[0]
             source = ".".join(filter(None, (home if node.level else "", node.module)))
             names = {f"{source}.{alias.name}" for alias in node.names}
-            found |= {full if full in known else source for full in names}
-    return found & known.keys()
+            result |= {full if full in known else source for full in names}
+    return result & known.keys()
 
 
 def circle(arrows: dict[str, set[str]]) -> list[str]:

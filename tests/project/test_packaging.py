@@ -52,8 +52,8 @@ def test_conda_recipe_has_the_requirements_of_the_package() -> None:
     }
     project = PROJECT["project"]
     assert recipe["context"]["version"] == project["version"]
-    wanted = {f"python {project['requires-python']}", *project["dependencies"]}
-    assert {need.replace(" ", "") for need in needs["run"]} == {need.replace(" ", "") for need in wanted}
+    expected = {f"python {project['requires-python']}", *project["dependencies"]}
+    assert {need.replace(" ", "") for need in needs["run"]} == {need.replace(" ", "") for need in expected}
     built_with = {need.replace(" ", "") for need in needs["host"]}
     assert built_with == {"python", "pip", *PROJECT["build-system"]["requires"]}
     assert {need for need in needs["build"] if need.startswith("cmake")} == {
@@ -137,8 +137,8 @@ def test_wheels_are_built_for_the_generation_of_each_compiler(tmp_path: Path) ->
     script = shutil.copy(ROOT / "checks/wheel.sh", tmp_path / "checks")
     path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "CUDACXX": "nvcc-13 nvcc-12", "JZTREE_CUDA": "ON"}
-    found = subprocess.run([script], env=environ, capture_output=True, text=True, check=True).stdout
-    assert found.splitlines() == [
+    result = subprocess.run([script], env=environ, capture_output=True, text=True, check=True).stdout
+    assert result.splitlines() == [
         "pip nvcc-13 nvcc-12 ALL .",
         "pip nvcc-13 ALL ./packaging/cuda13",
         "pip nvcc-12 ALL ./packaging/cuda12",

@@ -85,11 +85,11 @@ def test_search_in_an_explicit_domain(jit: bool) -> None:
     corners = (jnp.zeros(3), jnp.ones(3))
     posz = np.asarray(jz.tree.zsort(POS[:40], domain=corners)[0])
     together, rows = jz.tree.zsort(POS, domain=corners)
-    found = np.asarray(find(posz, POS[40:], domain=corners))
+    result = np.asarray(find(posz, POS[40:], domain=corners))
     # Count how many of the 40 precede each of the others in the order of all.
     rows = np.asarray(rows)
     before = np.cumsum(rows < 40)[np.argsort(rows)][40:]
-    np.testing.assert_array_equal(found, before)
+    np.testing.assert_array_equal(result, before)
     assert together.shape == (60, 3)
     np.testing.assert_array_equal(find(posz_query=posz, posz=posz, domain=corners, block_size=32), np.arange(40))
     with pytest.raises(ValueError, match="leaf_search=True"):

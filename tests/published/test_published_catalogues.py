@@ -42,9 +42,9 @@ def test_results_are_cut_and_joined() -> None:
 def test_results_of_a_mesh_of_one_are_cut(size: int | None) -> None:
     """If ``num`` is ``(1,)``, arrays may have an axis over the device or not."""
     rad = np.arange(12.0).reshape(4, 3)
-    for found in (rad, jnp.asarray(rad), rad[None], rad[:, 0]):
-        cut = data.squeeze_any(found, size, num=np.array([3]), ntot=3)
-        np.testing.assert_array_equal(cut, np.reshape(found, rad.shape)[:3] if np.size(found) == 12 else found[:3])
+    for result in (rad, jnp.asarray(rad), rad[None], rad[:, 0]):
+        cut = data.squeeze_any(result, size, num=np.array([3]), ntot=3)
+        np.testing.assert_array_equal(cut, np.reshape(result, rad.shape)[:3] if np.size(result) == 12 else result[:3])
     part = data.squeeze_any(ParticleData(pos=rad, mass=rad[:, 0], num=np.array([3])), 4, np.array([3]), 3)
     assert part.pos.shape == (3, 3)
     assert part.mass.shape == (3,)

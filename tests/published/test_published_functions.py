@@ -29,9 +29,9 @@ def massive(dtype: Any = np.float32) -> ParticleData:
 
 def test_positions_and_masses_alone() -> None:
     part = dataclasses.replace(massive(), num=150, num_total=150)
-    found = data.get_pos_mass(part)
-    assert type(found) is PosMass
-    assert (found.pos is part.pos, found.mass is part.mass, found.num, found.num_total) == (True, True, 150, 150)
+    result = data.get_pos_mass(part)
+    assert type(result) is PosMass
+    assert (result.pos is part.pos, result.mass is part.mass, result.num, result.num_total) == (True, True, 150, 150)
     with pytest.raises(ValueError, match="have no mass"):
         data.get_pos_mass(Pos(pos=part.pos))
 
@@ -53,29 +53,29 @@ def test_centre_of_mass_of_runs(shared: bool, jit: bool) -> None:
     mass = np.full(N, 1.5) if shared else np.asarray(part.mass, np.float64)
     given = dataclasses.replace(part, mass=1.5) if shared else part
     call = jz.tree.center_of_mass.jit if jit else jz.tree.center_of_mass
-    found = call(SPLITS, given, False, 16)
+    result = call(SPLITS, given, False, 16)
     for i, (start, end) in enumerate(itertools.pairwise(SPLITS)):
         weight, pos = mass[start:end], np.asarray(part.pos, np.float64)[start:end]
         centre = (weight[:, None] * pos).sum(axis=0) / weight.sum() if end > start else np.zeros(3)
-        np.testing.assert_allclose(found.mass[i], weight.sum(), rtol=1e-6)
-        np.testing.assert_allclose(found.pos[i], centre, rtol=1e-6)
+        np.testing.assert_allclose(result.mass[i], weight.sum(), rtol=1e-6)
+        np.testing.assert_allclose(result.pos[i], centre, rtol=1e-6)
     assert call(SPLITS[:1], given).pos.shape == (0, 3)
 
 
 def test_nodes_are_runs() -> None:
     partz, th = jz.tree.zsort_and_tree.jit(massive(), TreeConfig(leaf_size=8, masses=True), boxsize=0.7)
-    found = jz.tree.center_of_mass.jit(th.particle_splits(0), partz, boxsize=0.7)
-    np.testing.assert_allclose(found.mass, th.mass(0), rtol=1e-6)
-    np.testing.assert_allclose(found.pos, th.center_of_mass(0), rtol=1e-6)
+    result = jz.tree.center_of_mass.jit(th.particle_splits(0), partz, boxsize=0.7)
+    np.testing.assert_allclose(result.mass, th.mass(0), rtol=1e-6)
+    np.testing.assert_allclose(result.pos, th.center_of_mass(0), rtol=1e-6)
 
 
 def test_centre_of_mass_on_each_device() -> None:
-    dealt = data.expand_particles(massive(), 2)
+    stacked = data.expand_particles(massive(), 2)
     splits = np.array([[0, 40, 100], [10, 20, 30]], np.int32)
-    found = jz.tree.center_of_mass.smap(mesh_of(2), jit=True)(splits, dealt)
+    result = jz.tree.center_of_mass.smap(mesh_of(2), jit=True)(splits, stacked)
     for rank in range(2):
-        one = jz.tree.center_of_mass(splits[rank], jax.tree.map(lambda leaf, rank=rank: leaf[rank], dealt))
-        np.testing.assert_array_equal(found.pos[rank], one.pos)
+        one = jz.tree.center_of_mass(splits[rank], jax.tree.map(lambda leaf, rank=rank: leaf[rank], stacked))
+        np.testing.assert_array_equal(result.pos[rank], one.pos)
 
 
 @pytest.mark.long
@@ -83,8 +83,8 @@ def test_derivatives_of_runs() -> None:
     part = massive()
 
     def total(pos: Any, mass: Any) -> Any:
-        found = jz.tree.center_of_mass(SPLITS, PosMass(pos=pos, mass=mass))
-        return (found.pos**3).sum() + (found.mass**2).sum()
+        result = jz.tree.center_of_mass(SPLITS, PosMass(pos=pos, mass=mass))
+        return (result.pos**3).sum() + (result.mass**2).sum()
 
     def by_hand(pos: Any, mass: Any) -> Any:
         sums = 0.0
@@ -94,10 +94,10 @@ def test_derivatives_of_runs() -> None:
                 sums += ((weight @ pos[start:end] / weight.sum()) ** 3).sum() + weight.sum() ** 2
         return sums
 
-    found, right = (
+    result, right = (
         jax.grad(f, argnums=(0, 1))(jnp.asarray(part.pos), jnp.asarray(part.mass)) for f in (total, by_hand)
     )
-    for one, other in zip(found, right, strict=True):
+    for one, other in zip(result, right, strict=True):
         np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)
 
 

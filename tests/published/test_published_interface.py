@@ -52,12 +52,12 @@ def particles(n: int = N, seed: int = 3, **more: Any) -> ParticleData:
 def test_num_of_shape_1_is_a_scalar() -> None:
     part = particles()
     expected, want = jz.fof.fof_and_catalogue.jit(dataclasses.replace(part, num=300), 0.02, 1.0)
-    found, cata = jz.fof.fof_and_catalogue.jit(dataclasses.replace(part, num=jnp.asarray([300])), 0.02, 1.0)
-    assert found.num.shape == (1,)
-    assert int(found.num[0]) == 300
-    np.testing.assert_array_equal(found.id, expected.id)
+    result, cata = jz.fof.fof_and_catalogue.jit(dataclasses.replace(part, num=jnp.asarray([300])), 0.02, 1.0)
+    assert result.num.shape == (1,)
+    assert int(result.num[0]) == 300
+    np.testing.assert_array_equal(result.id, expected.id)
     assert bool(data.catalogues_equal(cata, want))
-    assert data.get_num(found).shape == ()
+    assert data.get_num(result).shape == ()
 
 
 def test_num_of_shape_1_of_one_particle_is_not_a_property() -> None:
@@ -209,8 +209,8 @@ def test_means_over_groups(ndev: int) -> None:
     if ndev == 1:
         grouped, cata = jz.fof.fof_and_catalogue.jit(part, 0.02, 1.0, cfg)
     else:
-        dealt = data.expand_particles(part, ndev)
-        grouped, cata = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)(dealt, 0.02, 1.0, cfg)
+        stacked = data.expand_particles(part, ndev)
+        grouped, cata = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)(stacked, 0.02, 1.0, cfg)
         cata = data.squeeze_catalogue(cata, offset_mode="global", nparts=grouped.num)
         grouped = data.flatten_particles(grouped)
     assert int(cata.ngroups) > 3
@@ -349,9 +349,9 @@ def test_options_can_be_given_read_and_changed() -> None:
     assert tree == TreeConfig()
     assert hash(tree) == hash(TreeConfig())
     part = Pos(pos=jnp.asarray(oracles.uniform(500, 3)))
-    for most in (7, 8, 30):
-        shape = TreeConfig(max_leaf_size=most, mass_centered=False)
-        assert int(jz.tree.zsort_and_tree(part, shape)[1].count(0).max()) <= most
+    for maximum in (7, 8, 30):
+        shape = TreeConfig(max_leaf_size=maximum, mass_centered=False)
+        assert int(jz.tree.zsort_and_tree(part, shape)[1].count(0).max()) <= maximum
     assert TreeConfig(mass_centered=True).masses
     with pytest.raises(ValueError, match="max_leaf_size must be an integer of at least 3"):
         TreeConfig(max_leaf_size=2)
@@ -374,8 +374,8 @@ def test_aliases() -> None:
     assert data.TreeHierarchy is jz.tree.TreeHierarchy
     assert jax_ext.get_rank_info is jz.comm.get_rank_info
     tree = {"a": np.zeros((4, 2)), "b": np.zeros((2, 4)), "c": np.zeros(()), "d": 3}
-    found = jax_ext.tree_map_by_len(lambda leaf: leaf + 1, tree, 4)
-    assert (found["a"].max(), found["b"].max(), found["c"], found["d"]) == (1, 0, 0, 3)
+    result = jax_ext.tree_map_by_len(lambda leaf: leaf + 1, tree, 4)
+    assert (result["a"].max(), result["b"].max(), result["c"], result["d"]) == (1, 0, 0, 3)
     assert jax_ext.tree_map_by_len(lambda leaf: leaf + 1, tree, N=4, axis=1)["b"].min() == 1
 
 

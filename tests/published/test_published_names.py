@@ -136,29 +136,29 @@ def arguments_of(one: ast.FunctionDef) -> dict[str, str | None]:
     """Return arguments in order, and their defaults as text; None if there is no default."""
     args = one.args
     places = [None] * (len(args.args) - len(args.defaults)) + [ast.unparse(value) for value in args.defaults]
-    found = dict(zip([arg.arg for arg in args.args], places, strict=True))
+    result = dict(zip([arg.arg for arg in args.args], places, strict=True))
     by_name = {
         arg.arg: ast.unparse(value) for arg, value in zip(args.kwonlyargs, args.kw_defaults, strict=True) if value
     }
-    return found | by_name
+    return result | by_name
 
 
 def differences(where: str, one: ast.FunctionDef, ours: Any, in_order: bool) -> set[str]:
     """Return the differences between a function or class and the published one with its name."""
-    wanted, signature = arguments_of(one), inspect.signature(ours).parameters
+    expected, signature = arguments_of(one), inspect.signature(ours).parameters
     named = [name for name, parameter in signature.items() if parameter.kind.name not in _KINDS]
-    missing = [name for name in wanted if not _is_taken(ours, name, named)]
-    found = {f"{where}({', '.join(missing)})"} if missing else set()
-    there = [name for name in wanted if name not in missing]
+    missing = [name for name in expected if not _is_taken(ours, name, named)]
+    result = {f"{where}({', '.join(missing)})"} if missing else set()
+    there = [name for name in expected if name not in missing]
     if in_order and [name for name in named if name in there] != there:
-        found.add(f"{where}: order")
+        result.add(f"{where}: order")
     if in_order and not missing and named[: len(there)] != there:
-        found.add(f"{where}: place")
+        result.add(f"{where}: place")
     for name in there:
         default = signature[name].default if name in signature else getattr(ours(), name)
-        if not _is_default(default, wanted[name]):
-            found.add(f"{where}({name}=)")
-    return found
+        if not _is_default(default, expected[name]):
+            result.add(f"{where}({name}=)")
+    return result
 
 
 def _is_taken(ours: Any, name: str, named: list[str]) -> bool:
@@ -179,19 +179,19 @@ def _is_default(ours: Any, text: str | None) -> bool:
 
 def unlike() -> set[str]:
     """Return all differences from the published package."""
-    found = set()
+    result = set()
     for module, text in [*CLASSES.items(), *FUNCTIONS.items()]:
         for one in published(text):
             where, ours = f"{module}.{one.name}", getattr(importlib.import_module(module), one.name, None)
             if ours is None or where in DIFFERENT:
-                found.add(where)
+                result.add(where)
             else:
-                found |= differences(where, one, ours, in_order=module != "jztree.config")
+                result |= differences(where, one, ours, in_order=module != "jztree.config")
     for name, methods in METHODS.items():
         module, _, cls = name.rpartition(".")
         held = getattr(importlib.import_module(module), cls)
-        found |= {f"{name}.{method}" for method in methods.split() if not hasattr(held, method)}
-    return found
+        result |= {f"{name}.{method}" for method in methods.split() if not hasattr(held, method)}
+    return result
 
 
 def test_published_names_exist_except_documented_differences() -> None:
@@ -205,7 +205,7 @@ def test_differences_are_documented_for_users() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "result"),
     [
         ("def knn(part, k, boxsize=None): ...", set()),
         ("def knn(part, k=3, boxsize=1.0): ...", {"x(k=)", "x(boxsize=)"}),
@@ -214,5 +214,5 @@ def test_differences_are_documented_for_users() -> None:
         ("def knn(part, colour): ...", {"x(colour)"}),
     ],
 )
-def test_differences_are_detected(text: str, found: set[str]) -> None:
-    assert differences("x", published(text)[0], jztree.knn.knn, in_order=True) == found
+def test_differences_are_detected(text: str, result: set[str]) -> None:
+    assert differences("x", published(text)[0], jztree.knn.knn, in_order=True) == result

@@ -117,8 +117,8 @@ def test_separate_queries_with_an_index(order: str) -> None:
 def test_several_devices_give_the_bits_of_one(func: Any, options: dict[str, Any]) -> None:
     part = particles(3, "each")
     counts = uneven(700, 4)
-    dealt, mass = deal(part.pos, counts, rows=700), deal(np.asarray(part.mass)[:, None], counts, rows=700).pos[..., 0]
-    many = ParticleData(pos=dealt.pos, mass=mass, id=dealt.id, num=dealt.num)
+    stacked, mass = deal(part.pos, counts, rows=700), deal(np.asarray(part.mass)[:, None], counts, rows=700).pos[..., 0]
+    many = ParticleData(pos=stacked.pos, mass=mass, id=stacked.id, num=stacked.num)
     got = func.smap(mesh_of(4), jit=True)(many, K, boxsize=1.0, **options)
     np.testing.assert_array_equal(joined(got, counts), func.jit(part, K, boxsize=1.0, **options))
     for rank, count in enumerate(counts):

@@ -44,14 +44,14 @@ def test_derivatives(kernel: str, dims: int, form: str) -> None:
         return kernel_sums(pos, h, boxsize=box, values=v, kernel=kernel, form=form, truncate=9.0)
 
     with jax.enable_x64(True):
-        value, found = jax.jit(lambda *args: jax.jvp(func, args, dots))(*args)
+        value, result = jax.jit(lambda *args: jax.jvp(func, args, dots))(*args)
         assert_near(value, plain(*args), 1e-12)
-        assert_near(found, differences(plain, args, dots, 1e-6), 1e-6)
+        assert_near(result, differences(plain, args, dots, 1e-6), 1e-6)
         u = rng.normal(size=(n, 2))
         loss = lambda *args: jnp.sum(u * func(*args))  # noqa: E731
         back = jax.jit(jax.grad(loss, (0, 1, 2, 3)))(*args)
         along = sum(np.sum(b * d) for b, d in zip(back, dots, strict=True))
-        np.testing.assert_allclose(along, np.sum(u * found), rtol=1e-10)
+        np.testing.assert_allclose(along, np.sum(u * result), rtol=1e-10)
         # Exclude the box, which has first derivatives only.
         slope = jax.jit(jax.grad(lambda *some: loss(*some, lengths), (0, 1, 2)))
         twice = jax.jit(lambda *some: jax.jvp(slope, some, dots[:3]))(*args[:3])[1]
@@ -107,13 +107,13 @@ def test_derivatives_by_query_positions(kind: str, form: str) -> None:
         args = pos, query, v, h, h_query
         dots = tuple(rng.standard_normal(arg.shape) for arg in args)
         both = jax.jit(lambda *args: jax.jvp(func, args, dots))
-        value, found = both(*args)
+        value, result = both(*args)
         assert_near(value, expected, 1e-7)
-        assert_near(found, differences(lambda *args: both(*args)[0], args, dots, 1e-6), 1e-6)
-        u = rng.normal(size=found.shape)
+        assert_near(result, differences(lambda *args: both(*args)[0], args, dots, 1e-6), 1e-6)
+        u = rng.normal(size=result.shape)
         back = jax.jit(jax.grad(lambda *args: jnp.sum(u * func(*args)), tuple(range(5))))(*args)
         along = sum(np.sum(b * d) for b, d in zip(back, dots, strict=True))
-        np.testing.assert_allclose(along, np.sum(u * found), rtol=1e-9)
+        np.testing.assert_allclose(along, np.sum(u * result), rtol=1e-9)
 
 
 @pytest.mark.watched
@@ -186,5 +186,5 @@ def test_padding_rows_have_zero_derivatives(form: str) -> None:
 def test_vmap_over_smoothing_lengths() -> None:
     pos = oracles.uniform(100, 3)
     h = np.array([0.1, 0.2, 0.3], np.float32)
-    found = jax.vmap(lambda h: kernel_sums(pos, h))(h)
-    assert_near(found, np.stack([kernel_sums(pos, one) for one in h]), 1e-6)
+    result = jax.vmap(lambda h: kernel_sums(pos, h))(h)
+    assert_near(result, np.stack([kernel_sums(pos, one) for one in h]), 1e-6)

@@ -32,17 +32,17 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
     for form in FORMS:
         for kernel in ("gaussian", "top_hat", *(SPH if dims <= 3 else ())):
             # For float32 positions, float64 distances decide the side of a jump.
-            found = kernel_sums(pos, h, boxsize=box, values=v.astype(np.float32), kernel=kernel, form=form)
-            assert_near(found, KernelSum(kernel, form, box)(pos, pos, h, h, v.astype(np.float32)), 2e-6)
-        found = kernel_sums.jit(
+            result = kernel_sums(pos, h, boxsize=box, values=v.astype(np.float32), kernel=kernel, form=form)
+            assert_near(result, KernelSum(kernel, form, box)(pos, pos, h, h, v.astype(np.float32)), 2e-6)
+        result = kernel_sums.jit(
             pos, h, boxsize=box, queries=query, query_h=h_query, values=v, kernel="gaussian", form=form
         )
-        assert_near(found, KernelSum("gaussian", form, box)(query, pos, h, h_query, v), 2e-6)
+        assert_near(result, KernelSum("gaussian", form, box)(query, pos, h, h_query, v), 2e-6)
     with jax.enable_x64(True):
         wide = pos.astype(np.float64)
         for kernel in ("gaussian", *(SPH if dims <= 3 else ())):
-            found = kernel_sums(wide, h, boxsize=box, values=v, kernel=kernel)
-            assert_near(found, KernelSum(kernel, "gather", box)(wide, wide, h, h, v), 1e-13)
+            result = kernel_sums(wide, h, boxsize=box, values=v, kernel=kernel)
+            assert_near(result, KernelSum(kernel, "gather", box)(wide, wide, h, h, v), 1e-13)
 
 
 @pytest.mark.watched
@@ -51,12 +51,12 @@ def test_top_hat_sums_are_counts(box: Any) -> None:
     """Over the ball's volume, the sums are the same integers, also for ties."""
     pos = oracles.lattice(9, 3, spacing=0.1)
     for radius in (0.1, np.float32(0.1), 0.1 * np.sqrt(3), 0.30000001, 0.7):
-        found = kernel_sums(pos, radius, boxsize=box, kernel="top_hat") * (4 / 3 * np.pi * radius**3)
-        np.testing.assert_array_equal(np.rint(found), count_within(pos, radius, boxsize=box))
+        result = kernel_sums(pos, radius, boxsize=box, kernel="top_hat") * (4 / 3 * np.pi * radius**3)
+        np.testing.assert_array_equal(np.rint(result), count_within(pos, radius, boxsize=box))
         each = np.full(len(pos), radius, np.float64)
         for form in FORMS:
             again = kernel_sums(pos, each, boxsize=box, kernel="top_hat", form=form)
-            np.testing.assert_allclose(again * (4 / 3 * np.pi * radius**3), found, rtol=1e-5)
+            np.testing.assert_allclose(again * (4 / 3 * np.pi * radius**3), result, rtol=1e-5)
 
 
 @pytest.mark.long
@@ -75,9 +75,9 @@ def test_sph_density() -> None:
 @pytest.mark.long
 def test_values_of_any_shape() -> None:
     pos, v = oracles.uniform(300, 3), oracles.uniform(300, 12).reshape(300, 3, 2, 2)
-    found = kernel_sums(pos, 0.3, values=v)
-    assert found.shape == (300, 3, 2, 2)
-    assert_near(found, KernelSum("cubic_spline", "gather", None)(pos, pos, 0.3, 0.3, v), 2e-6)
+    result = kernel_sums(pos, 0.3, values=v)
+    assert result.shape == (300, 3, 2, 2)
+    assert_near(result, KernelSum("cubic_spline", "gather", None)(pos, pos, 0.3, 0.3, v), 2e-6)
     assert kernel_sums(pos, 0.3, values=v[:, :, :0]).shape == (300, 3, 0, 2)
     assert_near(
         kernel_sums(pos, 0.3, values=np.arange(300)),
@@ -109,15 +109,15 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
         )
         for q in (0, 1, 5):
             query = oracles.uniform(q, 3, seed=3)
-            found = kernel_sums(pos, 0.4, queries=query, form=form)
-            assert_near(found, KernelSum(SPH[0], form, None)(query, pos, 0.4, 0.4, np.ones(n)), 1e-6)
+            result = kernel_sums(pos, 0.4, queries=query, form=form)
+            assert_near(result, KernelSum(SPH[0], form, None)(query, pos, 0.4, 0.4, np.ones(n)), 1e-6)
     padded = np.full((n + 5, 3), np.nan, np.float32)
     padded[:n] = pos
     h, v = np.full(n + 5, -1.0), np.full(n + 5, np.inf)
     h[:n], v[:n] = 0.4, 2
-    found = kernel_sums.jit(Pos(pos=padded, num=n), h, values=v.astype(np.float32), form="mean_h")
-    assert_near(found[:n], 2 * kernel_sums(pos, 0.4), 1e-6)
-    np.testing.assert_array_equal(found[n:], 0)
+    result = kernel_sums.jit(Pos(pos=padded, num=n), h, values=v.astype(np.float32), form="mean_h")
+    assert_near(result[:n], 2 * kernel_sums(pos, 0.4), 1e-6)
+    np.testing.assert_array_equal(result[n:], 0)
 
 
 @pytest.mark.watched
@@ -138,8 +138,8 @@ def test_neighbours_far_closer_than_the_set_is_wide() -> None:
     h = np.full(301, 3e-29)
     with jax.enable_x64(True):
         for form in FORMS:
-            found = kernel_sums(pos, h, values=np.ones(301), form=form)
-            assert_near(found, KernelSum(SPH[0], form, None)(pos, pos, h, h, np.ones(301)), 5e-6)
+            result = kernel_sums(pos, h, values=np.ones(301), form=form)
+            assert_near(result, KernelSum(SPH[0], form, None)(pos, pos, h, h, np.ones(301)), 5e-6)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -147,10 +147,10 @@ def test_smoothing_lengths_over_many_orders_of_magnitude(form: str) -> None:
     """Powers of their ratios are far out of the range of float32, but no sum may be lost."""
     pos, query = oracles.uniform(300, 6), oracles.uniform(40, 6, seed=4)
     h, h_query = np.logspace(-11, 2, 300), np.logspace(-12, 1, 40)
-    found = kernel_sums(pos, h, queries=query, query_h=h_query, kernel="gaussian", form=form)
+    result = kernel_sums(pos, h, queries=query, query_h=h_query, kernel="gaussian", form=form)
     expected = KernelSum("gaussian", form)(query, pos, h, h_query, np.ones(300))
     assert (expected > 0).any()
-    np.testing.assert_allclose(found, expected, rtol=1e-4)
+    np.testing.assert_allclose(result, expected, rtol=1e-4)
 
 
 def test_smoothing_length_with_powers_outside_float64() -> None:
@@ -158,16 +158,16 @@ def test_smoothing_length_with_powers_outside_float64() -> None:
     pos, h = oracles.uniform(100, 8), np.full(100, 0.9)
     query, tiny = oracles.uniform(20, 8, seed=4), np.where(np.arange(100) == 7, 1e-37, h)
     options = {"kernel": "gaussian", "form": "scatter", "derivative": "gradient"}
-    found = kernel_sums(pos, tiny, queries=query, **options)
-    assert_near(found, kernel_sums(np.delete(pos, 7, axis=0), 0.9, queries=query, **options), 1e-5)
+    result = kernel_sums(pos, tiny, queries=query, **options)
+    assert_near(result, kernel_sums(np.delete(pos, 7, axis=0), 0.9, queries=query, **options), 1e-5)
 
 
 @pytest.mark.parametrize("form", FORMS)
 def test_smoothing_lengths_below_the_rounding_of_the_box(form: str) -> None:
     """Particles whose leaf ends within a block count once, and padding does not count."""
     pos, h = np.full((60, 3), 1.3, np.float32), np.full(60, 1e-8)
-    found = kernel_sums(pos, h, boxsize=1.0, kernel="top_hat", form=form) * (4 / 3 * np.pi * 1e-24)
-    np.testing.assert_allclose(found, 60, rtol=1e-5)
+    result = kernel_sums(pos, h, boxsize=1.0, kernel="top_hat", form=form) * (4 / 3 * np.pi * 1e-24)
+    np.testing.assert_allclose(result, 60, rtol=1e-5)
     slopes = kernel_sums(pos, h, boxsize=1.0, kernel="gaussian", form=form, derivative="gradient")
     np.testing.assert_array_equal(slopes, 0)
 
@@ -175,28 +175,28 @@ def test_smoothing_lengths_below_the_rounding_of_the_box(form: str) -> None:
 @pytest.mark.parametrize("form", FORMS)
 def test_images_closer_than_the_rounding_of_positions(form: str) -> None:
     """The given positions decide who is within, however many digits are lost when they are wrapped into the box."""
-    apart, rng = 4e-10, np.random.default_rng(2)
+    separation, rng = 4e-10, np.random.default_rng(2)
     a, b = (rng.uniform(lo, lo + 1, 100_000).astype(np.float32).astype(np.float64) for lo in (1, -2))
-    box = (a - b + apart) / 4  # so that many places in the box are half-way between two float32 numbers
+    box = (a - b + separation) / 4  # so that many places in the box are half-way between two float32 numbers
     # Choose those of which one is rounded up and the other down.
     far = [place.astype(np.float32) for place in (a - box * np.floor(a / box), b - box * np.floor(b / box))]
     chosen = np.flatnonzero((np.abs(far[0] - far[1]) < 1e-6) & (np.abs(far[0] - far[1]) > 5e-8))[:4]
     assert len(chosen) == 4
     for i in chosen:
-        _counts_two(np.float32([[a[i]], [b[i]]]), box[i], (0.9 * apart, 1.1 * apart), form)
+        _counts_two(np.float32([[a[i]], [b[i]]]), box[i], (0.9 * separation, 1.1 * separation), form)
     # Wrapping one position gives the other.
     pair = np.array([[1.3], [0.2]], np.float32)
-    for apart in (3e-14, 3e-8):
-        box = float(pair[0, 0]) - float(pair[1, 0]) + apart
-        _counts_two(pair, box, (1e-26, 0.99 * apart, 1.01 * apart), form)
+    for separation in (3e-14, 3e-8):
+        box = float(pair[0, 0]) - float(pair[1, 0]) + separation
+        _counts_two(pair, box, (1e-26, 0.99 * separation, 1.01 * separation), form)
 
 
 def _counts_two(pair: np.ndarray, box: float, lengths: tuple[float, ...], form: str) -> None:
     for h in lengths:
         with jax.enable_x64(True):
-            found = kernel_sums.jit(pair, np.full(2, h), boxsize=box, values=np.ones(2), kernel="top_hat", form=form)
+            result = kernel_sums.jit(pair, np.full(2, h), boxsize=box, values=np.ones(2), kernel="top_hat", form=form)
         expected = KernelSum("top_hat", form, box)(pair, pair, h, h, np.ones(2))
-        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        np.testing.assert_allclose(result, expected, rtol=1e-5)
 
 
 @pytest.mark.long
@@ -205,8 +205,8 @@ def test_coincident_points_and_lengths_above_the_box() -> None:
     for box in (None, 1.0):
         for h in (1e-3, 0.7, 40.0):
             for form in FORMS:
-                found = kernel_sums.jit(pos, np.full(800, h), boxsize=box, form=form, derivative="gradient")
-                assert np.isfinite(found).all()
+                result = kernel_sums.jit(pos, np.full(800, h), boxsize=box, form=form, derivative="gradient")
+                assert np.isfinite(result).all()
                 assert_near(
                     kernel_sums.jit(pos, h, boxsize=box, form=form),
                     KernelSum(SPH[0], form, box)(pos, pos, h, h, np.ones(800)),
@@ -234,13 +234,13 @@ def test_hierarchies_and_an_index() -> None:
 def test_sums_over_devices(ndev: int, form: str) -> None:
     mapped = kernel_sums.smap(mesh_of(ndev), jit=True)
     for name in SETS:
-        pos, counts, dealt = make(name, ndev)
+        pos, counts, stacked = make(name, ndev)
         rng = np.random.default_rng(4)
         h = SETS[name][2] * rng.uniform(0.3, 1.5, len(pos))
-        spread = _dealt(h, counts, dealt.pos.shape[1])
+        spread = _dealt(h, counts, stacked.pos.shape[1])
         for box in (None, 1.0) if "outlier" not in name else (None,):
-            found = joined(mapped(dealt, spread, boxsize=box, form=form), counts)
-            assert_near(found, KernelSum(SPH[0], form, box)(pos, pos, h, h, np.ones(len(pos))), 1e-5)
+            result = joined(mapped(stacked, spread, boxsize=box, form=form), counts)
+            assert_near(result, KernelSum(SPH[0], form, box)(pos, pos, h, h, np.ones(len(pos))), 1e-5)
 
 
 @pytest.mark.long
@@ -256,31 +256,31 @@ def test_queries_over_devices(ndev: int, form: str) -> None:
     rows = part.pos.shape[1]
     spread, reach = _dealt(h, of_sources, rows), _dealt(h_query, of_queries, 300)
     values = _dealt(v.astype(np.float32), of_sources, rows)
-    found = mapped(part, spread, boxsize=1.0, queries=asking, query_h=reach, values=values, form=form)
-    assert_near(joined(found, of_queries), KernelSum(SPH[0], form, 1.0)(query, pos, h, h_query, v), 1e-5)
+    result = mapped(part, spread, boxsize=1.0, queries=asking, query_h=reach, values=values, form=form)
+    assert_near(joined(result, of_queries), KernelSum(SPH[0], form, 1.0)(query, pos, h, h_query, v), 1e-5)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_derivatives_over_devices(ndev: int) -> None:
     """Compare with the derivatives of one device."""
-    pos, counts, dealt = make("clustered", ndev)
+    pos, counts, stacked = make("clustered", ndev)
     rng = np.random.default_rng(4)
     h, v = rng.uniform(0.02, 0.2, len(pos)).astype(np.float32), rng.normal(size=len(pos)).astype(np.float32)
     u = rng.normal(size=len(pos)).astype(np.float32)
-    rows = dealt.pos.shape[1]
-    spread, values, wanted = (_dealt(column, counts, rows) for column in (h, v, u))
+    rows = stacked.pos.shape[1]
+    spread, values, required = (_dealt(column, counts, rows) for column in (h, v, u))
     mapped = kernel_sums.smap(mesh_of(ndev), jit=True)
 
     def everywhere(x: Any, h: Any, v: Any) -> jax.Array:
-        return jnp.sum(wanted * mapped(Pos(pos=x, num=dealt.num), h, boxsize=1.0, values=v, form="mean_kernel"))
+        return jnp.sum(required * mapped(Pos(pos=x, num=stacked.num), h, boxsize=1.0, values=v, form="mean_kernel"))
 
     def alone(x: Any, h: Any, v: Any) -> jax.Array:
         return jnp.sum(u * kernel_sums(x, h, boxsize=1.0, values=v, form="mean_kernel"))
 
-    there = jax.jit(jax.grad(everywhere, (0, 1, 2)))(dealt.pos, spread, values)
-    for found, expected in zip(there, jax.jit(jax.grad(alone, (0, 1, 2)))(pos, h, v), strict=True):
-        assert_near(joined(found, counts), expected, 1e-5)
+    there = jax.jit(jax.grad(everywhere, (0, 1, 2)))(stacked.pos, spread, values)
+    for result, expected in zip(there, jax.jit(jax.grad(alone, (0, 1, 2)))(pos, h, v), strict=True):
+        assert_near(joined(result, counts), expected, 1e-5)
 
 
 def _dealt(column: np.ndarray, counts: np.ndarray, rows: int) -> np.ndarray:

@@ -42,20 +42,20 @@ def test_top_hats_from_a_leaf_to_the_whole_set(x64: None, box: Any, form: str, c
     for radius, varied in itertools.product((0.05, 0.3, 0.8, 3.0), (False, True)):
         h = radius * spread if varied else radius
         h_query = radius * spread[:70] if varied else radius
-        found = kernel_sums(pos, h, boxsize=box, values=v, kernel="top_hat", form=form, cfg=cfg)
-        assert_near(found, KernelSum("top_hat", form, box)(pos, pos, h, h, v), 1e-6)
-        found = kernel_sums(
+        result = kernel_sums(pos, h, boxsize=box, values=v, kernel="top_hat", form=form, cfg=cfg)
+        assert_near(result, KernelSum("top_hat", form, box)(pos, pos, h, h, v), 1e-6)
+        result = kernel_sums(
             pos, h, boxsize=box, queries=query, query_h=h_query, values=v, kernel="top_hat", form=form, cfg=cfg
         )
-        assert_near(found, KernelSum("top_hat", form, box)(query, pos, h, h_query, v), 1e-6)
+        assert_near(result, KernelSum("top_hat", form, box)(query, pos, h, h_query, v), 1e-6)
 
 
 def test_integers_under_top_hats_are_exact(x64: None) -> None:
     """Float64 sums of integers over whole nodes are exact."""
     pos, v = oracles.uniform(3_000, 3).astype(np.float64), np.random.default_rng(2).integers(-99, 99, 3_000)
     near = oracles.squared_distances(pos, pos) <= 0.4**2
-    found = np.asarray(kernel_sums(pos, 0.4, values=v.astype(np.float64), kernel="top_hat")) * (4 / 3 * np.pi * 0.4**3)
-    np.testing.assert_allclose(found, near @ v, atol=1e-9)
+    result = np.asarray(kernel_sums(pos, 0.4, values=v.astype(np.float64), kernel="top_hat")) * (4 / 3 * np.pi * 0.4**3)
+    np.testing.assert_allclose(result, near @ v, atol=1e-9)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -111,7 +111,7 @@ def test_derivatives_of_coincident_points(x64: None, form: str, kernel: str) -> 
 def test_values_with_an_overflowing_sum_are_added_pairwise(x64: None, kernel: str, form: str) -> None:
     """Near the edge of the kernel, each weighted value is small enough."""
     pos, query = np.zeros((100, 3)), np.array([[0.999, 0, 0], [0, -0.9995, 0]])
-    found = kernel_sums(
+    result = kernel_sums(
         pos,
         1.0,
         queries=query,
@@ -121,7 +121,7 @@ def test_values_with_an_overflowing_sum_are_added_pairwise(x64: None, kernel: st
         form=form,
     )
     expected = KernelSum(kernel, form)(query, pos, 1.0, 1.0, np.full(100, 1e8))
-    assert_near(np.asarray(found) / 1e300, expected, 1e-10)
+    assert_near(np.asarray(result) / 1e300, expected, 1e-10)
 
 
 @pytest.mark.parametrize("kernel", ["top_hat", "gaussian"])
@@ -130,9 +130,9 @@ def test_whole_nodes_are_added(x64: None, spread: float, kernel: str) -> None:
     """There would be 10^10 pairs, or 4 * 10^6 for uniform points and a Gaussian."""
     n = 2_000 if kernel == "gaussian" and spread else 100_000
     pos, v = oracles.uniform(n, 3) * np.float32(spread), np.random.default_rng(5).random(n)
-    found = np.asarray(kernel_sums(pos, 20.0, values=v, kernel=kernel, truncate=1.0))
-    assert_near(found[:5], KernelSum(kernel, truncate=1.0)(pos[:5], pos, 20.0, 20.0, v), 1e-6)
-    np.testing.assert_allclose(found, found[0], rtol=0 if spread == 0 or kernel == "top_hat" else 0.05)
+    result = np.asarray(kernel_sums(pos, 20.0, values=v, kernel=kernel, truncate=1.0))
+    assert_near(result[:5], KernelSum(kernel, truncate=1.0)(pos[:5], pos, 20.0, 20.0, v), 1e-6)
+    np.testing.assert_allclose(result, result[0], rtol=0 if spread == 0 or kernel == "top_hat" else 0.05)
 
 
 @pytest.mark.parametrize("kernel", ["top_hat", "gaussian"])
@@ -153,7 +153,7 @@ def test_sums_of_nodes_have_the_same_bits_with_any_number_of_threads(x64: None, 
 @pytest.mark.parametrize("kernel", ["top_hat", "cubic_spline"])
 def test_nodes_over_devices(kernel: str) -> None:
     pos = np.repeat(oracles.uniform(60, 3), 10, axis=0)
-    found = kernel_sums.smap(mesh_of(3), jit=True)(deal(pos, even(600, 3)), 0.6, boxsize=1.0, kernel=kernel)
+    result = kernel_sums.smap(mesh_of(3), jit=True)(deal(pos, even(600, 3)), 0.6, boxsize=1.0, kernel=kernel)
     assert_near(
-        joined(np.asarray(found), even(600, 3)), KernelSum(kernel, box=1.0)(pos, pos, 0.6, 0.6, np.ones(600)), 1e-5
+        joined(np.asarray(result), even(600, 3)), KernelSum(kernel, box=1.0)(pos, pos, 0.6, 0.6, np.ones(600)), 1e-5
     )

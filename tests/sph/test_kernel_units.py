@@ -64,10 +64,10 @@ GRADIENT = [(2.0**-28, 2.0**-100, 1.0), (2.0**-36, 2.0**-60, 2.0**-100), (2.0**2
 def test_derivatives_in_any_unit(form: str, derivative: str | None, units: Any, separate: bool) -> None:
     numbers = some(np.float32)
     plain = slopes(form, numbers, (1.0, 1.0, 1.0), derivative, separate)
-    found = slopes(form, numbers, units, derivative, separate)
+    result = slopes(form, numbers, units, derivative, separate)
     length, value, loss = units
     common = loss * value / length ** (3 + (derivative is not None))
-    for one, other, unit in zip(found, plain, (length, length, value, length), strict=False):
+    for one, other, unit in zip(result, plain, (length, length, value, length), strict=False):
         expected = np.asarray(other, np.float64) * (common / unit)
         np.testing.assert_array_equal(one, expected.astype(np.float32))
 

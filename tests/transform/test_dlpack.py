@@ -36,8 +36,8 @@ class Refusing(Foreign):
 POS = oracles.uniform(300, 3)
 
 
-def assert_same(found: Any, expected: Any) -> None:
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+def assert_same(result: Any, expected: Any) -> None:
+    for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
         np.testing.assert_array_equal(one, other)
 
 
@@ -47,13 +47,13 @@ def test_positions_queries_and_properties(twin: str) -> None:
         return find if twin == "plain" else find.jit
 
     assert_same(of(knn)(Foreign(POS), 4, 1.0), of(knn)(POS, 4, 1.0))
-    found = of(knn)(Foreign(POS), 4, part_query=Foreign(POS[:40]), max_radius=Foreign(np.full(40, 0.1, np.float32)))
-    assert_same(found, of(knn)(POS, 4, part_query=POS[:40], max_radius=np.full(40, 0.1, np.float32)))
+    result = of(knn)(Foreign(POS), 4, part_query=Foreign(POS[:40]), max_radius=Foreign(np.full(40, 0.1, np.float32)))
+    assert_same(result, of(knn)(POS, 4, part_query=POS[:40], max_radius=np.full(40, 0.1, np.float32)))
     assert_same(of(fof_labels)(Foreign(POS), 0.1), of(fof_labels)(POS, 0.1))
     assert_same(of(zsort)(Foreign(POS)), of(zsort)(POS))
     part, mass = PosMass(pos=Foreign(POS), mass=Foreign(np.arange(300.0, dtype=np.float32))), np.arange(300.0)
-    found = of(knn)(part, 4, result="rad_mass")
-    assert_same(found, of(knn)(PosMass(pos=POS, mass=mass.astype(np.float32)), 4, result="rad_mass"))
+    result = of(knn)(part, 4, result="rad_mass")
+    assert_same(result, of(knn)(PosMass(pos=POS, mass=mass.astype(np.float32)), 4, result="rad_mass"))
     every_other = np.repeat(POS, 2, axis=0)[::2]
     assert_same(of(neighbours_within)(Foreign(every_other), 0.1), of(neighbours_within)(POS, 0.1))
 

@@ -183,8 +183,8 @@ def test_twin_with_unknown_arguments_raises() -> None:
 def test_public_functions_and_their_twins_can_be_pickled(func: Any) -> None:
     assert isinstance(func, FunctionType)
     twins = [getattr(func, name) for name in ("jit", "smap") if hasattr(func, name)]
-    for found in (func, *twins):
-        assert pickle.loads(pickle.dumps(found)) is found
+    for result in (func, *twins):
+        assert pickle.loads(pickle.dumps(result)) is result
     for twin in [func.smap(mesh_of(2)), *twins[:-1]]:
         assert inspect.signature(twin) == inspect.signature(func)
         assert twin.__doc__ == func.__doc__

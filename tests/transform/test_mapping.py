@@ -40,11 +40,11 @@ def mesh(request: pytest.FixtureRequest) -> Mesh:
 def test_integers_that_jax_would_truncate_are_refused(first: int) -> None:
     ids = np.arange(first, first + 30)
     part = jz.data.ParticleData(pos=np.random.default_rng(0).random((30, 3), np.float32), id=ids)
-    dealt = jz.data.ParticleData(pos=part.pos[None], id=ids[None])
+    stacked = jz.data.ParticleData(pos=part.pos[None], id=ids[None])
     calls = (
         lambda: jz.tree.zsort(part)[0].id,
         lambda: jz.tree.zsort.jit(part)[0].id,
-        lambda: jz.tree.zsort.smap(mesh_of(1), jit=True)(dealt)[0].id,
+        lambda: jz.tree.zsort.smap(mesh_of(1), jit=True)(stacked)[0].id,
         lambda: jz.data.expand_particles(part, 2).id,
     )
     for call in calls:
@@ -202,11 +202,11 @@ def test_configuration_is_copied_at_the_call() -> None:
     assert mapped(np.zeros((2, 1), np.float32), cfg)[0, 0] == 20
 
 
-def needs(given: int | None, most: int = 1000) -> Any:
+def needs(given: int | None, maximum: int = 1000) -> Any:
     """Return a user function whose buffer needs a given number of rows."""
 
     def fill(rows: Any) -> Any:
-        place = choose_capacity("boxes", given, 4, most)
+        place = choose_capacity("boxes", given, 4, maximum)
         num = comm.require_capacity(rows, comm.all_gather(rows), place, "boxes", "set boxes.")
         return jnp.zeros(place.rows) + num
 
@@ -249,7 +249,7 @@ def test_explicit_capacity_is_kept() -> None:
 
 def test_capacity_that_can_never_suffice_raises() -> None:
     with pytest.raises(CapacityError):
-        needs(None, most=50)(mesh_of(2), jit=True)(np.array([1, 80]))
+        needs(None, maximum=50)(mesh_of(2), jit=True)(np.array([1, 80]))
 
 
 def test_other_errors_pass_through() -> None:

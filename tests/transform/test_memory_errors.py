@@ -62,10 +62,10 @@ def test_too_large_arrays_raise_with_their_size(name: str, monkeypatch: pytest.M
 
 
 def test_lists_over_devices(monkeypatch: pytest.MonkeyPatch) -> None:
-    dealt = expand_particles(Pos(pos=POS), 2)
+    stacked = expand_particles(Pos(pos=POS), 2)
     monkeypatch.setattr(memory, "largest_memory", lambda: 10_000)
     with pytest.raises(MemoryError, match="capacity for 5,000 pairs take 180,000 bytes"):
-        R.pairs_within.smap(mesh_of(2), jit=True)(dealt, 0.1, capacity=5000)
+        R.pairs_within.smap(mesh_of(2), jit=True)(stacked, 0.1, capacity=5000)
 
 
 def test_no_error_if_memory_just_suffices(monkeypatch: pytest.MonkeyPatch) -> None:

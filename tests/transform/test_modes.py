@@ -73,9 +73,9 @@ def test_every_public_function_is_called() -> None:
 def answer(name: str, mode: Mode) -> list[np.ndarray]:
     """Return the arrays of a call in a mode."""
     with mode.on():
-        found = CALLS[name](particles(mode.dtype))()
+        result = CALLS[name](particles(mode.dtype))()
         # The words of sums and of exact numbers depend on the mode, but their values do not.
-        leaves = jax.tree.leaves(found, is_leaf=lambda leaf: isinstance(leaf, (WideSums, Exact)))
+        leaves = jax.tree.leaves(result, is_leaf=lambda leaf: isinstance(leaf, (WideSums, Exact)))
         return [np.asarray(exact_to_float(leaf) if isinstance(leaf, Exact) else leaf) for leaf in leaves]
 
 
@@ -90,8 +90,8 @@ def test_results_are_equal_in_every_mode(mode: Mode, name: str) -> None:
 
 def total(rows: dict[str, jax.Array], part: ParticleData, name: str) -> jax.Array:
     """Return the sum of all finite real numbers in the result of a call for particles with ``rows``."""
-    found = CALLS[name](dataclasses.replace(part, **rows))()
-    real = [leaf for leaf in jax.tree.leaves(found) if isinstance(leaf, jax.Array) and _is_real(leaf)]
+    result = CALLS[name](dataclasses.replace(part, **rows))()
+    real = [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array) and _is_real(leaf)]
     finite = [jnp.where(jnp.isfinite(leaf), leaf, jnp.zeros((), leaf.dtype)).astype(part.pos.dtype) for leaf in real]
     return sum(map(jnp.sum, finite), jnp.zeros((), part.pos.dtype))
 
@@ -106,8 +106,8 @@ def gradient(name: str, mode: Mode, known: bool) -> dict[str, Any]:
         part = particles(mode.dtype)
         rows = {"pos": part.pos, "mass": part.mass, "vel": part.vel}
         derivatives = jax.grad(functools.partial(total, part=part, name=name))
-        found: dict[str, Any] = derivatives(rows) if known else jax.eval_shape(derivatives, rows)
-        return jax.block_until_ready(found)
+        result: dict[str, Any] = derivatives(rows) if known else jax.eval_shape(derivatives, rows)
+        return jax.block_until_ready(result)
 
 
 def check_gradient(name: str, mode: Mode, known: bool) -> None:
@@ -137,7 +137,7 @@ def test_derivatives_are_traced(mode: Mode, name: str) -> None:
 def test_known_arrays_with_traced_positions(name: str) -> None:
     """Operations on them are also traced, so the library must not use their values."""
     part = particles()
-    known = {key: jnp.asarray(one) for key, one in CALLS[name](part).arguments.items() if _is_given(one)}
+    known = {key: jnp.asarray(argument) for key, argument in CALLS[name](part).arguments.items() if _is_given(argument)}
 
     def found(pos: jax.Array) -> Any:
         call = CALLS[name](dataclasses.replace(part, pos=pos))
@@ -155,8 +155,8 @@ def test_kernels_with_work_arrays_run_uncompiled(monkeypatch: pytest.MonkeyPatch
     """On GPUs, these kernels are separate JAX primitives."""
     monkeypatch.setattr(_run, "_takes_scratch", lambda: True)
     with jax.disable_jit():
-        found = jz.radius.count_within(particles(), 0.2, boxsize=1.0)
-    np.testing.assert_array_equal(found, jz.radius.count_within(particles(), 0.2, boxsize=1.0))
+        result = jz.radius.count_within(particles(), 0.2, boxsize=1.0)
+    np.testing.assert_array_equal(result, jz.radius.count_within(particles(), 0.2, boxsize=1.0))
 
 
 # Over several devices
@@ -219,13 +219,14 @@ def test_catalogues_of_devices_are_joined_on_the_host(mode: Mode) -> None:
         part = particles(mode.dtype)
         assert int(data.flatten_particles(data.expand_particles(part, 4, 2)).num) == NUM
         _, cata = jz.fof.fof_and_catalogue.jit(part, 0.2, 1.0, cfg=SMALL)
-        dealt = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], cata)
-        one, whole = (halos.principal_axes(catalogues) for catalogues in (cata, dealt))
+        stacked = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], cata)
+        one, whole = (halos.principal_axes(catalogues) for catalogues in (cata, stacked))
         jax.tree.map(np.testing.assert_array_equal, whole, jax.tree.map(lambda leaf: leaf[None], one))
         squeezed = data.sort_catalogue(data.squeeze_catalogue(cata, offset_mode="global", nparts=NUM))
         assert squeezed.ngroups == int(cata.ngroups)
         np.testing.assert_array_equal(
-            halos.spin(dealt, dealt.mass, dealt.max_radius, 43.0)[0], halos.spin(cata, cata.mass, cata.max_radius, 43.0)
+            halos.spin(stacked, stacked.mass, stacked.max_radius, 43.0)[0],
+            halos.spin(cata, cata.mass, cata.max_radius, 43.0),
         )
 
 
@@ -234,8 +235,8 @@ def test_masses_of_another_precision_than_positions(x64: None) -> None:
     part = jz.data.PosMass(pos=random.random((60, 3), np.float32), mass=random.random(60))
     expected = [density(part, 6) for density in (jz.density.knn_density, jz.density.sph_density)]
     with jax.numpy_dtype_promotion("strict"):
-        found = [density(part, 6) for density in (jz.density.knn_density, jz.density.sph_density)]
-    for one, other in zip(found, expected, strict=True):
+        result = [density(part, 6) for density in (jz.density.knn_density, jz.density.sph_density)]
+    for one, other in zip(result, expected, strict=True):
         np.testing.assert_array_equal(one, other)
 
 

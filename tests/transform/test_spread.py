@@ -33,10 +33,10 @@ def laid_out(spec: P, mesh: Any = None) -> jax.Array:
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
 def test_spread_particles_warn_once(call: Any) -> None:
     with pytest.warns(RuntimeWarning, match=r"spread over 2 devices.*\.smap\(mesh, jit=True\)") as caught:
-        found = call(laid_out(P("gpus")))
+        result = call(laid_out(P("gpus")))
     assert len(caught) == 1
     assert caught[0].filename == __file__
-    jax.tree.map(np.testing.assert_array_equal, found, call(POS))
+    jax.tree.map(np.testing.assert_array_equal, result, call(POS))
 
 
 def test_no_warning_if_work_is_not_repeated() -> None:

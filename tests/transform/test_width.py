@@ -92,10 +92,10 @@ def test_wide_arrays_raise_in_jit_and_smap(name: str, way: str) -> None:
 @pytest.mark.parametrize("name", sorted(MOVES))
 def test_wide_arrays_keep_their_dtype_and_values(name: str) -> None:
     for _, call in wide_calls(CALLS[name](particles())):
-        found = call()
+        result = call()
         with jax.enable_x64(True):
             expected = call()
-        for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
             assert np.asarray(one).dtype == np.asarray(other).dtype
             np.testing.assert_array_equal(one, other)
 

@@ -33,10 +33,10 @@ def run(pos: np.ndarray, counts: np.ndarray, radius: Any, boxsize: float, rows: 
 
 def separation(a: np.ndarray, b: np.ndarray, boxsize: float) -> np.ndarray:
     """Return distances between all of ``a`` and all of ``b``."""
-    apart = np.abs(a[:, None].astype(np.float64) - b[None])
+    difference = np.abs(a[:, None].astype(np.float64) - b[None])
     if boxsize:
-        apart = np.minimum(apart, boxsize - apart)
-    return np.sqrt((apart**2).sum(axis=-1))
+        difference = np.minimum(difference, boxsize - difference)
+    return np.sqrt((difference**2).sum(axis=-1))
 
 
 @pytest.mark.parametrize("boxsize", [0.0, 1.0])

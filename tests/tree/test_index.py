@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import inspect
-import typing
 from collections.abc import Callable
 from typing import Any
 
@@ -35,7 +34,7 @@ def _first(function: Any) -> inspect.Parameter:
 
 
 def _accepts_index(function: Any) -> bool:
-    return jz.Index in typing.get_args(_first(function).annotation)
+    return "Index" in str(_first(function).annotation).split(" | ")
 
 
 SEARCHES = [name for name in CALLS if _accepts_index(_function(name))]
@@ -60,9 +59,9 @@ def on_index(call: Call, build: Callable[..., Any] = jz.build_index) -> Call:
 def assert_same(result: Any, expected: Any) -> None:
     """Check that two results have the same structure, dtypes and bits."""
     assert jax.tree.structure(result) == jax.tree.structure(expected)
-    for leaf, wanted in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
-        assert jnp.result_type(leaf) == jnp.result_type(wanted)
-        np.testing.assert_array_equal(leaf, wanted)
+    for leaf, required in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        assert jnp.result_type(leaf) == jnp.result_type(required)
+        np.testing.assert_array_equal(leaf, required)
 
 
 def test_every_flat_search_accepts_an_index() -> None:
@@ -304,9 +303,9 @@ def test_derivatives_equal_those_without_index(name: str) -> None:
 
     rows = {"pos": part.pos, "mass": part.mass, "vel": part.vel}
     gradient, expected = (jax.jit(jax.grad(total), static_argnums=1)(rows, indexed) for indexed in (True, False))
-    for column, wanted in expected.items():
+    for column, required in expected.items():
         # Rounding depends on which operations XLA compiles together.
-        np.testing.assert_allclose(gradient[column], wanted, rtol=1e-6, atol=1e-6 * np.abs(wanted).max())
+        np.testing.assert_allclose(gradient[column], required, rtol=1e-6, atol=1e-6 * np.abs(required).max())
 
 
 def test_derivative_with_respect_to_the_box_flows_through_an_index() -> None:

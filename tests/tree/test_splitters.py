@@ -61,10 +61,10 @@ def keys_of(pos: np.ndarray) -> Keys:
 
 def find(shares: jax.Array, counts: jax.Array, keys: Keys) -> tuple[jax.Array, Any]:
     """Return the cuts of emulated ranks, ``(splitters, r)``, and the search that found them."""
-    found = _splitters.find_splitters(list(shares), list(counts), keys)
-    there = jnp.moveaxis(found.rows, 0, 1)[..., None]
+    result = _splitters.find_splitters(list(shares), list(counts), keys)
+    there = jnp.moveaxis(result.rows, 0, 1)[..., None]
     cut = jax.vmap(lambda rows, left: _splitters._cut_ties(rows[:, 0], rows[:, 1], comm.Wide(left[0], left[1])))
-    return cut(there, found.left)[..., 0], found
+    return cut(there, result.left)[..., 0], result
 
 
 @pytest.fixture(params=[2, 5, pytest.param(64, marks=pytest.mark.slow)])
@@ -79,7 +79,7 @@ def test_cuts_equal_those_of_the_globally_sorted_rows(
     ranks: int, sums: str, x64: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if sums == "wide":
-        monkeypatch.setattr(_splitters.comm, "wide_sum", lambda count, most: wide_sum(count))
+        monkeypatch.setattr(_splitters.comm, "wide_sum", lambda count, maximum: wide_sum(count))
     compiled = jax.jit(find)
     for number, (name, points) in enumerate(SETS.items()):
         for n, how in ((400, "random"), (400, "sorted"), (150, "on few ranks"), (3, "random"), (1, "sorted")):
@@ -115,15 +115,15 @@ def while_loop(condition: Callable[[Any], Any], body: Callable[[Any], Any], stat
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("ranks", "name", "most"), [(2048, "uniform", 5), (2048, "haloes", 8), (64, "clumps", 12)], indirect=["ranks"]
+    ("ranks", "name", "maximum"), [(2048, "uniform", 5), (2048, "haloes", 8), (64, "clumps", 12)], indirect=["ranks"]
 )
-def test_sums_are_few_and_small(ranks: int, name: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sums_are_few_and_small(ranks: int, name: str, maximum: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Use 100 rows per rank."""
     numbers: list[int] = []
 
-    def counted(count: jax.Array, most: int) -> comm.Wide:
-        numbers.append(count.size * (1 if most < 2**31 else 2))
-        return wide_sum(count, most)
+    def counted(count: jax.Array, maximum: int) -> comm.Wide:
+        numbers.append(count.size * (1 if maximum < 2**31 else 2))
+        return wide_sum(count, maximum)
 
     monkeypatch.setattr(_splitters.comm, "wide_sum", counted)
     pos = SETS[name](np.random.default_rng(1), 100 * ranks).astype(np.float32)
@@ -131,7 +131,7 @@ def test_sums_are_few_and_small(ranks: int, name: str, most: int, monkeypatch: p
     monkeypatch.setattr(jax.lax, "while_loop", while_loop)
     cuts, _ = find(pos[None], jnp.full(1, len(pos), jnp.int32), keys_of(np.asarray(pos)))
     np.testing.assert_array_equal(cuts[:, 0], 100 * np.arange(1, ranks))
-    assert len(numbers) <= most
+    assert len(numbers) <= maximum
     assert 4 * sum(numbers) < 1e6
 
 

@@ -20,10 +20,10 @@ def sums_within(part: Any, part_query: Any, radius: Any, mass: Any) -> Any:
     """Return the number of particles within a radius of each query in the unit box, and their mass."""
     stage = jz.tree.stage.set_stage(part, part_query, 1.0, data=mass)
     near, own = stage.with_ghosts(radius, stage.sources.data), stage.queries
-    apart = own.pos[:, None].astype(jnp.float32) - near.pos[None].astype(jnp.float32)
-    apart -= jnp.round(apart)
+    separation = own.pos[:, None].astype(jnp.float32) - near.pos[None].astype(jnp.float32)
+    separation -= jnp.round(separation)
     held = jnp.arange(near.pos.shape[0]) < near.num
-    within = (jnp.sum(apart**2, axis=-1) <= radius**2) & held
+    within = (jnp.sum(separation**2, axis=-1) <= radius**2) & held
     used = jnp.arange(own.pos.shape[0]) < own.num
     count = jnp.where(used, jnp.sum(within, axis=1, dtype=jnp.int32), 0)
     return stage.send_back((count, jnp.where(used, jnp.sum(jnp.where(within, near.data, 0), axis=1), 0)))
@@ -43,8 +43,8 @@ def masses(n: int) -> np.ndarray:
 def test_particles_within_a_radius_are_near(name: str, ndev: int) -> None:
     pos, counts, part = make(name, ndev)
     radius, mass = 1.01 * SETS[name][2], masses(len(pos))
-    dealt = _dealt(mass, counts, part.pos.shape[1])
-    count, total = sums_within.smap(mesh_of(ndev), jit=True)(Pos(pos=part.pos, num=part.num), None, radius, dealt)
+    stacked = _dealt(mass, counts, part.pos.shape[1])
+    count, total = sums_within.smap(mesh_of(ndev), jit=True)(Pos(pos=part.pos, num=part.num), None, radius, stacked)
     want, heavy = expected(pos, pos, radius, mass)
     np.testing.assert_array_equal(joined(count, counts), want)
     np.testing.assert_array_equal(joined(total, counts), heavy)

@@ -270,8 +270,8 @@ def test_works_inside_jit_vmap_scan_and_grad() -> None:
     single = [jax.tree.leaves(sort(pos)) for pos in batch]
     expected = [jnp.stack(leaves) for leaves in zip(*single, strict=True)]
     scanned = jax.lax.scan(lambda carry, pos: (carry, sort(pos)), 0, batch)[1]
-    for found in (jax.vmap(sort)(batch), jax.jit(jax.vmap(sort))(batch), scanned):
-        for a, b in zip(jax.tree.leaves(found), expected, strict=True):
+    for result in (jax.vmap(sort)(batch), jax.jit(jax.vmap(sort))(batch), scanned):
+        for a, b in zip(jax.tree.leaves(result), expected, strict=True):
             np.testing.assert_array_equal(a, b)
     weight = jnp.arange(100.0)[:, None]
     gradient = jax.grad(lambda pos: (weight * tree.zsort(pos)[0]).sum())(batch[0])

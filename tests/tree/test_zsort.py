@@ -303,8 +303,8 @@ def test_search_equals_bisect_on_keys(dims: int, box: str, side: str, dtype: Any
     keys = oracles.morton_keys(np.concatenate([posz, query]), length)
     find = bisect.bisect_left if side == "left" else bisect.bisect_right
     expected = [find(keys[: len(posz)], key) for key in keys[len(posz) :]]
-    found = tree.search_sorted_z(jnp.asarray(posz), jnp.asarray(query), boxsize=length, side=side)
-    np.testing.assert_array_equal(found, expected)
+    result = tree.search_sorted_z(jnp.asarray(posz), jnp.asarray(query), boxsize=length, side=side)
+    np.testing.assert_array_equal(result, expected)
     compiled = tree.search_sorted_z.jit(jnp.asarray(posz), jnp.asarray(query), boxsize=length, side=side)
     np.testing.assert_array_equal(compiled, expected)
 
@@ -312,8 +312,8 @@ def test_search_equals_bisect_on_keys(dims: int, box: str, side: str, dtype: Any
 def test_search_uses_the_first_num_rows_only() -> None:
     pos = oracles.uniform(60, 3)
     partz, _ = tree.zsort(data.Pos(pos=jnp.asarray(pos), num=40))
-    found = tree.search_sorted_z(partz, partz.pos[:40])
-    np.testing.assert_array_equal(found, np.arange(40))
+    result = tree.search_sorted_z(partz, partz.pos[:40])
+    np.testing.assert_array_equal(result, np.arange(40))
     assert int(tree.search_sorted_z(partz, jnp.full((1, 3), 9.0), side="right")[0]) == 40
 
 

@@ -108,8 +108,8 @@ def write_parts(tmp_path: Path) -> Callable[..., list[Path]]:
 
 
 @contextmanager
-def _refused(told: str) -> Iterator[None]:
-    with pytest.raises(io.SnapshotError, match=re.escape(told)) as error:
+def _refused(message: str) -> Iterator[None]:
+    with pytest.raises(io.SnapshotError, match=re.escape(message)) as error:
         yield
     text = str(error.value)
     assert "\n" not in text

@@ -39,7 +39,7 @@ def test_lists_of_a_configuration(config) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("linking = 2", r"has an option 'linking', which fof does not have; use --b .* Its options are .*npart-min"),
         ("colour = 2", r"has an option 'colour', which fof does not have; its options are .*npart-min"),
@@ -58,8 +58,8 @@ def test_lists_of_a_configuration(config) -> None:
         ("b = 'wide'", r"Argument --b: 'wide' is not a number"),
     ],
 )
-def test_invalid_configuration_raises(config, text: str, told: str) -> None:
-    with pytest.raises(ValueError, match=told):
+def test_invalid_configuration_raises(config, text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         parse(["fof", "a", config(text)])
 
 
@@ -72,7 +72,7 @@ def test_invalid_integer_arguments_raise(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "not a number"),
         ("1_0", "not a number"),
@@ -82,9 +82,9 @@ def test_invalid_integer_arguments_raise(text: str) -> None:
         ("1e", "not a number"),
     ],
 )
-def test_invalid_float_arguments_raise(text: str, told: str) -> None:
+def test_invalid_float_arguments_raise(text: str, message: str) -> None:
     for option in ("--b", "--rlink"):
-        with pytest.raises(ValueError, match=f"Argument {option}: '{text}' is {told}; see"):
+        with pytest.raises(ValueError, match=f"Argument {option}: '{text}' is {message}; see"):
             parse(["fof", "a", f"{option}={text}"])
 
 

@@ -78,11 +78,11 @@ def test_samples_agree_with_many_randoms(function: str, cross: bool) -> None:
     # One random particle in each cell of a lattice, so that the noise is small.
     cells = np.indices((30, 30, 30)).reshape(3, -1).T
     randoms = (cells + RNG.random(cells.shape)) / 30 * BOX
-    options: dict[str, Any] = {"part_b": data[::2] + RNG.normal(0, 0.05, (400, 3))} if cross else {}
+    options: dict[str, Any] = {"queries": data[::2] + RNG.normal(0, 0.05, (400, 3))} if cross else {}
     estimate = call(data, EDGES, BOX, **options, per_side=2)
-    regions: dict[str, Any] = {"region": parts.regions(data), "num_regions": 8}
-    regions |= {"randoms_region": parts.regions(randoms), "estimator": "natural"}
-    regions |= {"region_b": parts.regions(options["part_b"])} if cross else {}
+    regions: dict[str, Any] = {"regions": parts.regions(data), "num_regions": 8}
+    regions |= {"random_regions": parts.regions(randoms), "estimator": "natural"}
+    regions |= {"query_regions": parts.regions(options["queries"])} if cross else {}
     with_randoms = call(data, EDGES, BOX, randoms, **options, **regions)
     np.testing.assert_array_equal(estimate.pairs, with_randoms.pairs)
     assert estimate.samples.shape == with_randoms.samples.shape
@@ -95,14 +95,14 @@ def test_samples_agree_with_many_randoms(function: str, cross: bool) -> None:
     )
     np.testing.assert_allclose(estimate.error, with_randoms.error, rtol=0.05)
     np.testing.assert_array_equal(estimate.value, call(data, EDGES, BOX, **options).value)
-    weighted = call(data, EDGES, BOX, per_side=2, weight=np.full(len(data), 0.5), **options)
+    weighted = call(data, EDGES, BOX, per_side=2, weights=np.full(len(data), 0.5), **options)
     np.testing.assert_allclose(weighted.samples, estimate.samples, rtol=1e-9, atol=1e-9 * scale)
 
 
 def test_counts_with_regions_give_the_same_jackknife() -> None:
     data = clustered(300) % BOX
     regions = {"regions": correlation.cube_regions(data, 0, BOX, 3), "num_regions": 27}
-    sums = correlation.totals(data, region=regions["regions"], num_regions=27)
+    sums = correlation.totals(data, regions=regions["regions"], num_regions=27)
     for name, from_counts, second, options in (
         ("xi", correlation.xi_from_counts, (), {}),
         ("wp", correlation.wp_from_counts, (np.linspace(0, 0.4, 4),), {"mode": "rp_pi", "los": 0}),
@@ -125,7 +125,7 @@ def test_counts_with_regions_give_the_same_jackknife() -> None:
             "per_side is for a periodic box without randoms; leave it out, or",
         ),
         ({"per_side": 2, "boxsize": None}, "without randoms, the box must be periodic"),
-        ({"region": np.zeros(50, int), "num_regions": 1}, "give randoms and randoms_region, or per_side"),
+        ({"regions": np.zeros(50, int), "num_regions": 1}, "give randoms and random_regions, or per_side"),
     ],
     ids=str,
 )
@@ -143,7 +143,7 @@ def test_parts_that_do_not_match_the_counts_raise() -> None:
     regions = {"regions": correlation.cube_regions(pos[:, :3], 0, 1, 2), "num_regions": 8}
     counts, sums = (
         pair_counts(pos[:, :3], [0.1, 0.2], boxsize=1.0, **regions),
-        correlation.totals(pos[:, :3], region=regions["regions"], num_regions=8),
+        correlation.totals(pos[:, :3], regions=regions["regions"], num_regions=8),
     )
     for per_side in (None, 3):
         with pytest.raises(ValueError, match=f"the counts have 8 regions and per_side is {per_side}; without randoms"):
@@ -152,3 +152,30 @@ def test_parts_that_do_not_match_the_counts_raise() -> None:
         correlation.xi_from_counts([3], 50, [0.1, 0.2], [1.0] * 3, per_side=2)
     with pytest.raises(ValueError, match="with rr, per_side has no effect"):
         correlation.xi_from_counts([3], 50, [0.1, 0.2], per_side=2, rr=[3], randoms=9)
+
+
+def test_regions_of_other_particles_raise() -> None:
+    """This includes regions of the same particles in another order. Some particles are outside the box."""
+    data, random_points = (RNG.uniform(-0.02, 1.02, (300, 3)) for _ in range(2))
+    for per_side in (2, 3):
+        for wrapped in (data, data % 1.0):
+            regions, edges, box = correlation.cube_regions(wrapped, 0, 1, per_side), [0.1, 0.2], [1.0] * 3
+            random_regions = correlation.cube_regions(random_points, 0, 1, per_side)
+            for numbers, is_valid in ((regions, True), (random_regions, False), (regions[::-1], False)):
+                options = {"num_regions": per_side**3}
+                counts = pair_counts(data, edges, boxsize=1.0, regions=numbers, **options)
+                sums = correlation.totals(data, regions=numbers, **options)
+                if is_valid:
+                    correlation.xi_from_counts(counts, sums, edges, box, per_side=per_side)
+                    continue
+                with pytest.raises(ValueError, match="the regions of data do not fit its particles: some"):
+                    correlation.xi_from_counts(counts, sums, edges, box, per_side=per_side)
+
+
+def test_corners_over_devices_equal_the_corners_of_one_array() -> None:
+    pos, numbers = RNG.random((12, 2)), np.arange(12) % 3
+    totals = correlation.totals(pos, regions=numbers, num_regions=4)
+    assert np.isinf(totals.corners[:, 3]).all()
+    np.testing.assert_array_equal(totals.corners[:, 0], [pos[::3].min(axis=0), pos[::3].max(axis=0)])
+    over_devices = correlation.totals(pos.reshape(3, 4, 2), regions=numbers.reshape(3, 4), num_regions=4)
+    np.testing.assert_array_equal(over_devices.corners, totals.corners)

@@ -47,8 +47,8 @@ def test_yt(tmp_path: Path, content: io.CatalogueContent) -> None:
     masses = groups["Group", "particle_mass"][order].in_cgs().v
     np.testing.assert_allclose(masses, content.catalogue.mass * 1e10 * MSUN / H, rtol=1e-5)
     for axis, name in enumerate("xyz"):
-        found = groups["Group", f"particle_position_{name}"][order].in_cgs().v
-        np.testing.assert_allclose(found, content.catalogue.com_pos[:, axis] * KPC * A / H, rtol=1e-5)
+        result = groups["Group", f"particle_position_{name}"][order].in_cgs().v
+        np.testing.assert_allclose(result, content.catalogue.com_pos[:, axis] * KPC * A / H, rtol=1e-5)
     np.testing.assert_array_equal(groups["Group", "spin"][order], content.extra["spin"].values)
     radii = groups["Group", "Group_R_Crit200"][order].v
     np.testing.assert_array_equal(radii, content.extra["r200c"].values)

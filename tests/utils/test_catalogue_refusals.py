@@ -68,11 +68,11 @@ def test_inertia_tensors_follow_the_unit_of_length(tmp_path, layout) -> None:
     h_free = layout == "gadget4"
     content = replace(full_content(), info=replace(INFO, header=replace(HEADER, h_free=h_free)))
     io.write_catalogue_content(tmp_path / "a.hdf5", content, layout)
-    found = io.read_catalogue(tmp_path / "a.hdf5")[0]
+    result = io.read_catalogue(tmp_path / "a.hdf5")[0]
     factor = HEADER.hubble if h_free else 1 / HEADER.hubble
-    np.testing.assert_array_equal(found.shape_tensor, content.catalogue.shape_tensor)
+    np.testing.assert_array_equal(result.shape_tensor, content.catalogue.shape_tensor)
     expected = np.asarray(inertia_tensor(content.catalogue)) * factor**2
-    np.testing.assert_allclose(inertia_tensor(found), expected, rtol=1e-6)
+    np.testing.assert_allclose(inertia_tensor(result), expected, rtol=1e-6)
     with h5py.File(tmp_path / "a.hdf5") as file:
         data = file["Group" if layout == "gadget4" else "Groups"]["shape_tensor"]
         assert data.attrs["kind"] == "1"

@@ -102,8 +102,8 @@ def test_canonical_order_depends_on_the_groups_only(seed, g, with_rest) -> None:
         results.append(io.canonical_order(part, cata)[:2])
     for part, cata in results:
         np.testing.assert_array_equal(part.id, results[0][0].id)
-        found = [frozenset(part.id[o : o + c]) for o, c in zip(cata.offset, cata.count, strict=True)]
-        assert found == expected
+        result = [frozenset(part.id[o : o + c]) for o, c in zip(cata.offset, cata.count, strict=True)]
+        assert result == expected
         np.testing.assert_array_equal(part.id[ends[-1] :], np.sort(ids[ends[-1] :]))
         np.testing.assert_array_equal(cata.mass, [min(members) for members in expected])
 
@@ -160,19 +160,19 @@ def full_content(g: int = 6, seed: int = 0, types: bool = True) -> io.CatalogueC
     )
 
 
-def assert_same(found: io.CatalogueContent, expected: io.CatalogueContent, rtol: float) -> None:
+def assert_same(result: io.CatalogueContent, expected: io.CatalogueContent, rtol: float) -> None:
     for name, column in io.catalogue_columns(expected.catalogue, expected.extra).items():
-        other = io.catalogue_columns(found.catalogue, found.extra)[name]
+        other = io.catalogue_columns(result.catalogue, result.extra)[name]
         assert (other.kind, other.definition, other.values.dtype) == (
             column.kind,
             column.definition,
             column.values.dtype,
         )
         np.testing.assert_allclose(other.values, column.values, rtol, err_msg=name)
-    assert found.extra.keys() == expected.extra.keys()
-    np.testing.assert_array_equal(found.ids, expected.ids)
-    np.testing.assert_array_equal(found.by_type.count, expected.by_type.count)
-    np.testing.assert_allclose(found.by_type.mass, expected.by_type.mass, rtol)
+    assert result.extra.keys() == expected.extra.keys()
+    np.testing.assert_array_equal(result.ids, expected.ids)
+    np.testing.assert_array_equal(result.by_type.count, expected.by_type.count)
+    np.testing.assert_allclose(result.by_type.mass, expected.by_type.mass, rtol)
 
 
 @pytest.mark.parametrize("first", LAYOUTS)
@@ -182,14 +182,14 @@ def test_nothing_is_lost_between_layouts(tmp_path, first, second) -> None:
     io.write_catalogue_content(tmp_path / "a.hdf5", content, first)
     io.write_catalogue_content(tmp_path / "b.hdf5", io.read_catalogue_content(tmp_path / "a.hdf5"), second)
     io.write_catalogue_content(tmp_path / "c.hdf5", io.read_catalogue_content(tmp_path / "b.hdf5"), "gadget4")
-    found = io.read_catalogue_content(tmp_path / "c.hdf5")
-    assert_same(found, content, 5e-7)
-    header = found.info.header
+    result = io.read_catalogue_content(tmp_path / "c.hdf5")
+    assert_same(result, content, 5e-7)
+    header = result.info.header
     assert header.boxsize == pytest.approx(HEADER.boxsize, rel=1e-15)
-    assert found.info.linking_length == pytest.approx(INFO.linking_length, rel=1e-15)
+    assert result.info.linking_length == pytest.approx(INFO.linking_length, rel=1e-15)
     # SWIFT has no mass table.
     assert replace(header, boxsize=100.0, mass_table=HEADER.mass_table) == HEADER
-    assert replace(found.info, linking_length=0.25, header=HEADER) == INFO
+    assert replace(result.info, linking_length=0.25, header=HEADER) == INFO
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -199,12 +199,18 @@ def test_layouts_hold_catalogues_of_any_size_and_few_columns(tmp_path, layout, g
     catalogue = replace(content.catalogue, com_vel=None, mass=None, vel_dispersion=None, angular_momentum=None)
     io.write_catalogue_content(tmp_path / "a.hdf5", replace(content, catalogue=catalogue, ids=None, extra={}), layout)
     assert io.is_catalogue(tmp_path / "a.hdf5")
-    found = io.read_catalogue_content(tmp_path / "a.hdf5")
-    assert found.catalogue.ngroups == g
-    assert found.catalogue.com_pos.shape == (g, 3)
-    np.testing.assert_array_equal(found.catalogue.count, catalogue.count)
-    np.testing.assert_array_equal(found.catalogue.offset, catalogue.offset)
-    absent = (found.ids, found.by_type, found.catalogue.mass, found.catalogue.com_vel, found.catalogue.vel_dispersion)
+    result = io.read_catalogue_content(tmp_path / "a.hdf5")
+    assert result.catalogue.ngroups == g
+    assert result.catalogue.com_pos.shape == (g, 3)
+    np.testing.assert_array_equal(result.catalogue.count, catalogue.count)
+    np.testing.assert_array_equal(result.catalogue.offset, catalogue.offset)
+    absent = (
+        result.ids,
+        result.by_type,
+        result.catalogue.mass,
+        result.catalogue.com_vel,
+        result.catalogue.vel_dispersion,
+    )
     assert absent == (None,) * 5
 
 
@@ -279,11 +285,11 @@ def test_swift_values_are_physical_by_their_attributes(tmp_path) -> None:
             data = file["Groups"][name]
             factor = np.prod([value ** data.attrs[f"{unit} exponent"][0] for unit, value in base.items()])
             scaled = factor * a ** data.attrs["a-scale exponent"][0]
-            told = [
+            message = [
                 data.attrs[f"Conversion factor to {which} cosmological corrections)"][0]
                 for which in ("CGS (not including", "physical CGS (including")
             ]
-            np.testing.assert_allclose(told, [factor, scaled], rtol=1e-12)
+            np.testing.assert_allclose(message, [factor, scaled], rtol=1e-12)
             np.testing.assert_allclose(data[()] * scaled, physical, rtol=1e-6)
             assert data.attrs["h-scale exponent"][0] == 0
         np.testing.assert_array_equal(file["Groups/GroupIDs"][()], np.arange(1, 7))
@@ -305,12 +311,12 @@ def test_catalogues_of_gadget4_in_several_files(tmp_path) -> None:
                 group = file.create_group("Group")
                 group["GroupLen"], group["GroupPos"] = lengths[rows], pos[rows]
                 group["GroupVel"], group["GroupSFR"] = pos[rows], pos[rows, 0]
-    found = io.read_catalogue_content(tmp_path / "fof_tab_003.2.hdf5")
-    np.testing.assert_array_equal(found.catalogue.count, lengths)
-    np.testing.assert_array_equal(found.catalogue.com_pos, pos)
-    np.testing.assert_array_equal(found.catalogue.com_vel, pos * 4)
-    assert (found.catalogue.max_radius, found.ids, dict(found.extra)) == (None, None, {})
-    assert (found.info.header.hubble, found.info.header.redshift) == (0.7, 3.0)
+    result = io.read_catalogue_content(tmp_path / "fof_tab_003.2.hdf5")
+    np.testing.assert_array_equal(result.catalogue.count, lengths)
+    np.testing.assert_array_equal(result.catalogue.com_pos, pos)
+    np.testing.assert_array_equal(result.catalogue.com_vel, pos * 4)
+    assert (result.catalogue.max_radius, result.ids, dict(result.extra)) == (None, None, {})
+    assert (result.info.header.hubble, result.info.header.redshift) == (0.7, 3.0)
     (tmp_path / "fof_tab_003.1.hdf5").unlink()
     with pytest.raises(io.SnapshotError, match=r"fof_tab_003\.1\.hdf5"):
         io.read_catalogue(tmp_path / "fof_tab_003.0.hdf5")
@@ -322,6 +328,6 @@ def test_counts_above_32_bits(tmp_path) -> None:
     catalogue = replace(content.catalogue, count=count, offset=np.cumsum(count) - count)
     for layout in LAYOUTS:
         io.write_catalogue_content(tmp_path / f"{layout}.hdf5", replace(content, catalogue=catalogue, ids=None), layout)
-        found = io.read_catalogue(tmp_path / f"{layout}.hdf5")[0]
-        np.testing.assert_array_equal(found.count, count)
-        np.testing.assert_array_equal(found.offset, catalogue.offset)
+        result = io.read_catalogue(tmp_path / f"{layout}.hdf5")[0]
+        np.testing.assert_array_equal(result.count, count)
+        np.testing.assert_array_equal(result.offset, catalogue.offset)

@@ -41,14 +41,14 @@ def brute_force(pos: np.ndarray, cell: Any, periodic: Any, radius: float) -> set
     used = np.where((vectors == 0).all(axis=1)[:, None], np.eye(dims), vectors)
     # Shifts up to this number reach farther than the radius and the extent of the positions.
     extent = radius + np.linalg.norm(pos.max(axis=0) - pos.min(axis=0))
-    most = np.where(repeats, np.ceil(extent * np.linalg.norm(np.linalg.inv(used), axis=0)), 0).astype(int)
-    found = set()
-    for shift in itertools.product(*(range(-m, m + 1) for m in most)):
-        apart = pos[None] - pos[:, None] + np.asarray(shift) @ vectors
-        for i, j in np.argwhere(np.sqrt((apart**2).sum(axis=-1)) <= radius):
+    maximum = np.where(repeats, np.ceil(extent * np.linalg.norm(np.linalg.inv(used), axis=0)), 0).astype(int)
+    result = set()
+    for shift in itertools.product(*(range(-m, m + 1) for m in maximum)):
+        separation = pos[None] - pos[:, None] + np.asarray(shift) @ vectors
+        for i, j in np.argwhere(np.sqrt((separation**2).sum(axis=-1)) <= radius):
             if i != j or any(shift):
-                found.add((int(i), int(j), *shift))
-    return found
+                result.add((int(i), int(j), *shift))
+    return result
 
 
 def rows_of(pairs: CellPairs) -> list[tuple[int, ...]]:
@@ -58,13 +58,13 @@ def rows_of(pairs: CellPairs) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("name", CELLS)
 def test_pairs_equal_brute_force(name: str) -> None:
     (cell, periodic, radius), pos = CELLS[name], particles(name)
-    found, expected = pairs_in_cell(pos, radius, cell, periodic, full=True), brute_force(pos, cell, periodic, radius)
-    rows = rows_of(found)
+    result, expected = pairs_in_cell(pos, radius, cell, periodic, full=True), brute_force(pos, cell, periodic, radius)
+    rows = rows_of(result)
     assert len(rows) > 4
     assert rows == sorted(expected), "each pair once, in order"
     vectors = np.asarray(cell) if np.ndim(cell) == 2 else np.diag(cell)
-    np.testing.assert_allclose(found.vector, pos[found.j] - pos[found.i] + found.shift @ vectors, atol=1e-14)
-    np.testing.assert_allclose(found.distance, np.linalg.norm(found.vector, axis=1), rtol=1e-14)
+    np.testing.assert_allclose(result.vector, pos[result.j] - pos[result.i] + result.shift @ vectors, atol=1e-14)
+    np.testing.assert_allclose(result.distance, np.linalg.norm(result.vector, axis=1), rtol=1e-14)
 
     half = rows_of(pairs_in_cell(pos, radius, cell, periodic))
     other = {(j, i, *(-s for s in shift)) for i, j, *shift in half}
@@ -74,32 +74,32 @@ def test_pairs_equal_brute_force(name: str) -> None:
 
 
 def test_equal_positions_are_a_pair() -> None:
-    found = pairs_in_cell(np.zeros((3, 2)), 0.0, [[1.0, 0.0], [0.5, 1.0]])
-    assert rows_of(found) == [(0, 1, 0, 0), (0, 2, 0, 0), (1, 2, 0, 0)]
+    result = pairs_in_cell(np.zeros((3, 2)), 0.0, [[1.0, 0.0], [0.5, 1.0]])
+    assert rows_of(result) == [(0, 1, 0, 0), (0, 2, 0, 0), (1, 2, 0, 0)]
 
 
 def test_radius_is_inclusive() -> None:
     """All distances are exact in binary."""
     cell = [[1.0, 0.0], [0.5, 0.5]]
-    found = pairs_in_cell(np.zeros((1, 2)), 1.0, cell, full=True)
-    assert rows_of(found) == sorted(brute_force(np.zeros((1, 2)), cell, True, 1.0))
-    assert (found.distance == 1.0).sum() == 4
+    result = pairs_in_cell(np.zeros((1, 2)), 1.0, cell, full=True)
+    assert rows_of(result) == sorted(brute_force(np.zeros((1, 2)), cell, True, 1.0))
+    assert (result.distance == 1.0).sum() == 4
 
 
 def test_large_shifts_are_exact() -> None:
     """Positions are far outside the cell, so the numbers of j and all shifts do not fit one integer."""
     pos = np.array([[0.25, 0.5, 0.5], [2.0**30 + 0.5, 0.5, 0.5], [0.25, 2.0**31, 0.5], [0.25, 0.5, -(2.0**29) + 0.25]])
-    found = pairs_in_cell(pos, 0.6, np.eye(3), full=True)
+    result = pairs_in_cell(pos, 0.6, np.eye(3), full=True)
     expected = {(0, 1, -(2**30), 0, 0), (0, 2, 0, -(2**31), 0), (0, 2, 0, 1 - 2**31, 0), (0, 3, 0, 0, 2**29)}
-    assert expected <= set(rows_of(found))
-    assert rows_of(found) == sorted(rows_of(found))
-    apart = pos[found.j] - pos[found.i] + found.shift
-    np.testing.assert_array_equal(found.distance, np.sqrt((apart**2).sum(axis=1)))
+    assert expected <= set(rows_of(result))
+    assert rows_of(result) == sorted(rows_of(result))
+    separation = pos[result.j] - pos[result.i] + result.shift
+    np.testing.assert_array_equal(result.distance, np.sqrt((separation**2).sum(axis=1)))
 
 
 def test_few_particles() -> None:
-    found = pairs_in_cell(np.zeros((0, 3)), 1.0, np.eye(3))
-    assert (found.i.shape, found.shift.shape, found.vector.shape) == ((0,), (0, 3), (0, 3))
+    result = pairs_in_cell(np.zeros((0, 3)), 1.0, np.eye(3))
+    assert (result.i.shape, result.shift.shape, result.vector.shape) == ((0,), (0, 3), (0, 3))
     assert len(pairs_in_cell([[0.5, 0.5, 0.5]], 0.5, np.eye(3)).i) == 0
 
 
@@ -122,10 +122,10 @@ def test_pairs_equal_those_of_other_packages(package: str, name: str) -> None:
             pytest.skip("vesin is periodic in all directions or none")
         lists = module.NeighborList(cutoff=radius, full_list=True)
         i, j, shift, distance = lists.compute(points=pos, box=vectors, periodic=bool(repeats.all()), quantities="ijSd")
-    found = pairs_in_cell(pos, radius, cell, periodic, full=True)
+    result = pairs_in_cell(pos, radius, cell, periodic, full=True)
     order = np.lexsort((*np.asarray(shift, int).T[::-1], j, i))
-    assert rows_of(found) == list(map(tuple, np.c_[i, j, shift][order].astype(int).tolist()))
-    np.testing.assert_allclose(found.distance, distance[order], rtol=1e-12)
+    assert rows_of(result) == list(map(tuple, np.c_[i, j, shift][order].astype(int).tolist()))
+    np.testing.assert_allclose(result.distance, distance[order], rtol=1e-12)
 
 
 FLAT = [[1.0, 0.0], [2.0, 0.0]]

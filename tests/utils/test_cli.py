@@ -119,16 +119,16 @@ def test_fof_in_two_dimensions(tmp_path) -> None:
 def test_knn_of_the_sample_matches_the_reference(tmp_path, capsys, reference) -> None:
     output = tmp_path / "neighbours.hdf5"
     assert cli.main(["knn", "sample", "-k", "8", "--density", "--lists", "-o", str(output)]) == 0
-    found = io.read_neighbours(output)
-    np.testing.assert_array_equal(found.indices[:, 0], np.arange(48**3))
-    sums = found.distances.astype(np.float64).sum(axis=0)
+    result = io.read_neighbours(output)
+    np.testing.assert_array_equal(result.indices[:, 0], np.arange(48**3))
+    sums = result.distances.astype(np.float64).sum(axis=0)
     np.testing.assert_allclose(sums[1:], reference["knn_k8_sum_dist_index1to7"], rtol=1e-6)
-    radius = found.distances[:, 7].astype(np.float64)
+    radius = result.distances[:, 7].astype(np.float64)
     np.testing.assert_allclose(
-        found.density, 6 * reference["particle_mass_1e10Msun_h"] / (4 / 3 * np.pi * radius**3), rtol=1e-5
+        result.density, 6 * reference["particle_mass_1e10Msun_h"] / (4 / 3 * np.pi * radius**3), rtol=1e-5
     )
-    assert not found.by_number
-    assert len(np.unique(found.id)) == 48**3
+    assert not result.by_number
+    assert len(np.unique(result.id)) == 48**3
     assert "density" in capsys.readouterr().out
     assert files(tmp_path) == ["neighbours.hdf5"]
     assert cli.main(["knn", "sample", "-k", "8", "--density", "-o", str(output)]) == 0
@@ -136,7 +136,7 @@ def test_knn_of_the_sample_matches_the_reference(tmp_path, capsys, reference) ->
     assert ("find neighbours" in out, "8 each, including the particle itself" in out) == (False, True)
     alone = io.read_neighbours(output)
     assert (alone.distances, alone.indices) == (None, None)
-    np.testing.assert_array_equal(alone.density, found.density)
+    np.testing.assert_array_equal(alone.density, result.density)
     assert cli.main(["plot", "distances", str(output), "-o", str(tmp_path / "d.png")]) == 2
     assert "has densities but no distances; write lists" in capsys.readouterr().err
 
@@ -251,5 +251,5 @@ def test_the_library_as_a_program_is_the_command_line() -> None:
     for module in ("jztree", "jztree_utils.cli"):
         call = [sys.executable, "-P", "-m", module, "fof", "--no-such-option"]
         ended = subprocess.run(call, capture_output=True, text=True, check=False)
-        told = "jztree: error: jztree fof has no option --no-such-option; see jztree fof --help.\n"
-        assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", told)
+        message = "jztree: error: jztree fof has no option --no-such-option; see jztree fof --help.\n"
+        assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", message)

@@ -16,28 +16,28 @@ from jztree_utils import cli, ics, io
 
 def contents(path: Path) -> dict[str, Any]:
     """Return all datasets and attributes of a file, by name."""
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
 
     def look(name: str, item: Any) -> None:
-        found.update({f"{name}@{key}": value for key, value in item.attrs.items()})
+        result.update({f"{name}@{key}": value for key, value in item.attrs.items()})
         if isinstance(item, h5py.Dataset):
-            found[name] = item[()]
+            result[name] = item[()]
 
     with h5py.File(path) as file:
         file.visititems(look)
-    return found
+    return result
 
 
 def check_equal(path: Path, expected: Path, rtol: float = 2e-6) -> None:
     """Assert that integers, text and distances are equal, and sums up to rounding."""
-    found, wanted = contents(path), contents(expected)
-    assert found.keys() == wanted.keys()
-    for name, value in wanted.items():
-        assert np.asarray(found[name]).dtype == np.asarray(value).dtype, name
+    result, required = contents(path), contents(expected)
+    assert result.keys() == required.keys()
+    for name, value in required.items():
+        assert np.asarray(result[name]).dtype == np.asarray(value).dtype, name
         if np.asarray(value).dtype.kind == "f" and name.startswith("Groups"):
-            np.testing.assert_allclose(found[name], value, rtol=rtol, atol=rtol / 2 * np.max(np.abs(value), initial=0))
+            np.testing.assert_allclose(result[name], value, rtol=rtol, atol=rtol / 2 * np.max(np.abs(value), initial=0))
         else:
-            np.testing.assert_array_equal(found[name], value, name)
+            np.testing.assert_array_equal(result[name], value, name)
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_two_processes_write_what_one_device_writes(tmp_path, use_devices, argum
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["fof", "nowhere.hdf5"], "The file nowhere.hdf5 does not exist"),
         (["fof", "sample", "-o", "missing/out.hdf5"], "create the folder"),
@@ -175,14 +175,14 @@ def test_two_processes_write_what_one_device_writes(tmp_path, use_devices, argum
         ),
     ],
 )
-def test_errors_of_several_processes_are_printed_once(tmp_path, write_gadget, random, arguments, told) -> None:
+def test_errors_of_several_processes_are_printed_once(tmp_path, write_gadget, random, arguments, message) -> None:
     pos = random.random((500, 3))
     pos[5, 1] = np.nan
     write_gadget(tmp_path / "nan.hdf5", pos)
     first, second = run_cli(arguments, tmp_path)
     assert (first.returncode, second.returncode) == (2, 2), first.output + second.output
     assert re.search(r"^jztree: error: [^\n]+$", first.output, re.MULTILINE)
-    assert told in first.output
+    assert message in first.output
     assert "jztree: error" not in second.output
 
 
@@ -208,7 +208,7 @@ sys.exit(cli.main(["fof", {snapshot!r}, "-o", "out.hdf5"]))
 
 
 @pytest.mark.parametrize(
-    ("where", "error", "process", "told"),
+    ("where", "error", "process", "message"),
     [
         pytest.param("io.write_catalogue", "io.OutputError('No space.')", 0, "No space.", id="writing"),
         pytest.param(
@@ -228,12 +228,12 @@ sys.exit(cli.main(["fof", {snapshot!r}, "-o", "out.hdf5"]))
         ),
     ],
 )
-def test_error_in_one_process_ends_all(tmp_path, where, error, process, told) -> None:
+def test_error_in_one_process_ends_all(tmp_path, where, error, process, message) -> None:
     script = FAILING.format(where=where, error=error, process=process, snapshot=str(ics.SAMPLE_3D))
     ended = run_processes(script, timeout=120, cwd=tmp_path)
     assert all(done.returncode != 0 for done in ended)
     lines = [re.findall(r"^jztree: error: .*$", done.output, re.MULTILINE) for done in ended]
     assert len(lines[process]) == 1
-    assert told in lines[process][0]
+    assert message in lines[process][0]
     assert lines[1 - process] == []
     assert os.listdir(tmp_path) == []

@@ -24,19 +24,19 @@ from jztree_utils.cli._particles.reading import Source, open_types, read_particl
 pytestmark = pytest.mark.usefixtures("one_device")
 
 
-def check_refused(arguments: list[str], folder: Path, capsys, told: str) -> None:
+def check_refused(arguments: list[str], folder: Path, capsys, message: str) -> None:
     """Assert exit status 2, an error of one sentence, and no output files."""
     before = {name: (folder / name).stat().st_mtime_ns for name in files(folder)}
     assert cli.main(arguments) == 2
     err = capsys.readouterr().err
     assert re.fullmatch(r"jztree: error: [^\n]+\n", err)
     assert "Traceback" not in err
-    assert told in err, err
+    assert message in err, err
     assert {name: (folder / name).stat().st_mtime_ns for name in files(folder)} == before
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["fof"], "No snapshot was given"),
         (["dance"], "invalid choice"),
@@ -65,15 +65,15 @@ def check_refused(arguments: list[str], folder: Path, capsys, told: str) -> None
         (["xi", "sample", "--bins", "-.1,20,5"], "--bins is -.1,20,5; it must be"),
     ],
 )
-def test_bad_arguments(arguments, told, tmp_path, capsys, monkeypatch) -> None:
+def test_bad_arguments(arguments, message, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     output = ["-o", "out.hdf5"] if arguments[0] in ("fof", "knn") and len(arguments) > 1 else []
-    check_refused([*arguments, *output], tmp_path, capsys, told)
+    check_refused([*arguments, *output], tmp_path, capsys, message)
 
 
 @pytest.mark.parametrize("command", ["fof", "knn"])
 @pytest.mark.parametrize(
-    ("output", "told"),
+    ("output", "message"),
     [
         ("missing/out.hdf5", "create the folder"),
         ("folder", "not a regular file"),
@@ -82,14 +82,14 @@ def test_bad_arguments(arguments, told, tmp_path, capsys, monkeypatch) -> None:
         ("/dev/null", "not a regular file"),
     ],
 )
-def test_bad_outputs(command, output, told, snapshot, tmp_path, capsys, monkeypatch) -> None:
+def test_bad_outputs(command, output, message, snapshot, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
-    check_refused([command, "snapshot.hdf5", "-o", output], tmp_path, capsys, told)
+    check_refused([command, "snapshot.hdf5", "-o", output], tmp_path, capsys, message)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["--plot", "halos.docx"], "does not have the suffix of a known format"),
         (["--plot", "halos"], "does not have the suffix of a known format"),
@@ -97,9 +97,9 @@ def test_bad_outputs(command, output, told, snapshot, tmp_path, capsys, monkeypa
         (["--plot", "a.eps", "-o", "./a.eps"], "different names"),
     ],
 )
-def test_bad_pictures(arguments, told, snapshot, tmp_path, capsys, monkeypatch) -> None:
+def test_bad_pictures(arguments, message, snapshot, tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    check_refused(["fof", "snapshot.hdf5", *arguments], tmp_path, capsys, told)
+    check_refused(["fof", "snapshot.hdf5", *arguments], tmp_path, capsys, message)
 
 
 def test_picture_without_matplotlib(snapshot, tmp_path, capsys, monkeypatch) -> None:
@@ -139,14 +139,14 @@ def test_damaged_snapshots(tmp_path, snapshot, write_parts, random, capsys) -> N
     parts = write_parts(random.random((40, 3)), (10, 20), "snap_009")
     parts[1].unlink()
     (tmp_path / "empty").mkdir()
-    told = {
+    message = {
         cut: "truncated",
         text: "not an HDF5",
         integers: "int64",
         parts[2]: parts[1].name,
         tmp_path / "empty": "no .hdf5",
     }
-    for path, words in told.items():
+    for path, words in message.items():
         check_refused(["fof", str(path), "-o", str(tmp_path / "out.hdf5")], tmp_path, capsys, words)
 
 
@@ -168,10 +168,10 @@ def test_box_that_cannot_hold_the_positions(tmp_path, write_gadget, random, caps
     assert cli.main(["fof", str(path)]) == 0
     assert "outside the periodic box, by up to 0.2" in capsys.readouterr().err
     wide = str(write_gadget(tmp_path / "b.hdf5", pos * [1, 1, 1.4]))
-    told = "but the periodic box has the length 1 in this dimension; give the correct box with --boxsize"
-    check_refused(["fof", wide, "-o", output], tmp_path, capsys, told)
-    check_refused(["knn", wide, "-o", output], tmp_path, capsys, told)
-    check_refused(["plot", "density", wide, "-o", str(tmp_path / "out.png")], tmp_path, capsys, told)
+    message = "but the periodic box has the length 1 in this dimension; give the correct box with --boxsize"
+    check_refused(["fof", wide, "-o", output], tmp_path, capsys, message)
+    check_refused(["knn", wide, "-o", output], tmp_path, capsys, message)
+    check_refused(["plot", "density", wide, "-o", str(tmp_path / "out.png")], tmp_path, capsys, message)
     assert cli.main(["fof", wide, "--boxsize", "1,1,2"]) == 0
 
 
@@ -190,7 +190,7 @@ def test_invalid_snapshots_are_refused(command, tmp_path, write_gadget, random, 
     write_gadget(Path("stars.hdf5"), pos, ptype=4)
     np.savez("names.npz", x=pos)
     os.mkfifo("pipe")
-    told = {
+    message = {
         "missing.hdf5": "The file missing.hdf5 does not exist",
         ".": "holds more than one snapshot",
         "empty.hdf5": "is empty",
@@ -202,7 +202,7 @@ def test_invalid_snapshots_are_refused(command, tmp_path, write_gadget, random, 
         "names.npz": "Name the positions (--pos)",
         "pipe": "is not a regular file",
     }
-    for name, words in told.items():
+    for name, words in message.items():
         check_refused([*command, name, "-o", "out.png" if "plot" in command else "out.hdf5"], tmp_path, capsys, words)
 
 
@@ -339,6 +339,34 @@ def test_missing_files_are_reported_without_jax(arguments, tmp_path) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("fof", "No snapshot was given"),
+        ("fof sample --rlink -1", "--rlink is -1; it must be finite"),
+        ("fof sample --scan-b 0.1", "--scan-b is 0.1; it must be"),
+        ("fof sample --b 20", "--b is 20"),
+        ("fof sample --overdensity x", "--overdensity is x"),
+        ("fof sample --boxsize x", "--boxsize is x"),
+        ("fof sample --unit-mass x", "--unit-mass is x"),
+        ("knn sample -k 0", "-k is 0; it must be at least 1"),
+        ("hdbscan sample --min-samples 0", "--min-samples is 0"),
+        ("xi sample --bins 3", "--bins is 3; it must be"),
+        ("xi sample --projected -1", "--projected is -1"),
+        ("convert", "convert needs an input file"),
+        ("plot", "plot needs a kind"),
+        ("plot halos sample", "plot halos needs the groups"),
+        ("plot density sample --slab 3", "--slab is 3"),
+        ("view sample", "view needs the name"),
+    ],
+)
+def test_wrong_arguments_are_reported_without_jax(command, words) -> None:
+    run = f"import sys; from jztree_utils.cli import main; assert main({command.split()}) == 2"
+    code = f"{run}; assert 'jax' not in sys.modules"
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.startswith(f"jztree: error: {words}")
+
+
 def test_missing_file_of_several_processes_is_reported_after_they_have_joined(monkeypatch) -> None:
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "2")
     check_inputs(Namespace(snapshot=["nowhere.hdf5"]))  # raises nothing
@@ -380,10 +408,10 @@ def test_process_interrupted_by_the_user(tmp_path, moment, number, what) -> None
     while not process.stdout.readline().startswith(moment):
         assert process.poll() is None
     process.send_signal(number)
-    told, _ = process.communicate(timeout=60)
+    message, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + number
-    assert re.search(rf"^jztree: {what}[^\n]+\n\Z", told, re.M)
-    assert "Traceback" not in told
+    assert re.search(rf"^jztree: {what}[^\n]+\n\Z", message, re.M)
+    assert "Traceback" not in message
     assert files(tmp_path) == []
 
 
@@ -400,7 +428,7 @@ def test_process_with_a_closed_output_pipe(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "told"),
+    ("name", "value", "message"),
     [
         (
             "JAX_PLATFORMS",
@@ -411,11 +439,11 @@ def test_process_with_a_closed_output_pipe(tmp_path) -> None:
         ("JZTREE_INSTRUCTION_SET", "foo", "the environment variable JZTREE_INSTRUCTION_SET is 'foo', but jztree is"),
     ],
 )
-def test_process_with_a_bad_environment(name, value, told) -> None:
+def test_process_with_a_bad_environment(name, value, message) -> None:
     command = [sys.executable, "-P", "-m", "jztree_utils.cli", "fof", "sample", "-q"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {name: value})
     assert done.returncode == 2
-    assert re.fullmatch(f"jztree: error: {told}[^\n]*\\.?\n", done.stderr)
+    assert re.fullmatch(f"jztree: error: {message}[^\n]*\\.?\n", done.stderr)
 
 
 @pytest.mark.long

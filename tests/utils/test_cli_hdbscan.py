@@ -46,19 +46,19 @@ def test_clusters_are_ordered_by_size(
     path, pos, clump = snapshot
     output = tmp_path / "clusters.hdf5"
     run(path, "--boxsize", 1, "--min-samples", 1, "-o", output, "--plot", tmp_path / "clusters.png")
-    found = io.read_clusters(output)
+    result = io.read_clusters(output)
     place = np.array([2, 0, 1])[clump]
-    clustered = found.label >= 0
-    np.testing.assert_array_equal(found.label[clustered], place[clustered])
-    np.testing.assert_array_equal(found.count, np.bincount(found.label[clustered]))
-    assert (np.diff(found.count) < 0).all()
+    clustered = result.label >= 0
+    np.testing.assert_array_equal(result.label[clustered], place[clustered])
+    np.testing.assert_array_equal(result.count, np.bincount(result.label[clustered]))
+    assert (np.diff(result.count) < 0).all()
     centres = np.array([[0.5, 0.02, 0.5], [0.6, 0.6, 0.02], [0.01, 0.5, 0.99]])
-    assert np.abs((found.centre - centres + 0.5) % 1 - 0.5).max() < 0.02
-    offsets = (pos[clustered] - found.centre[found.label[clustered]] + 0.5) % 1 - 0.5
+    assert np.abs((result.centre - centres + 0.5) % 1 - 0.5).max() < 0.02
+    offsets = (pos[clustered] - result.centre[result.label[clustered]] + 0.5) % 1 - 0.5
     distances = np.linalg.norm(offsets, axis=1)
-    farthest = [distances[found.label[clustered] == row].max() for row in range(3)]
-    np.testing.assert_allclose(found.max_radius, farthest, rtol=1e-6)
-    assert (found.probability[~clustered] == 0).all()
+    farthest = [distances[result.label[clustered] == row].max() for row in range(3)]
+    np.testing.assert_allclose(result.max_radius, farthest, rtol=1e-6)
+    assert (result.probability[~clustered] == 0).all()
     assert (tmp_path / "clusters.png").stat().st_size > 10_000
     assert "clusters               3" in capsys.readouterr().out
 
@@ -68,12 +68,12 @@ def test_file_equals_estimator(snapshot: Any, tmp_path: Path, x64: None) -> None
     path, pos, _ = snapshot
     options = ["--min-cluster-size", 8, "--min-samples", 4, "--epsilon", 0.004, "--method", "leaf"]
     run(path, "--boxsize", 1, *options, "-o", tmp_path / "clusters.hdf5")
-    found = io.read_clusters(tmp_path / "clusters.hdf5")
+    result = io.read_clusters(tmp_path / "clusters.hdf5")
     expected = estimators.HDBSCAN(8, 4, 0.004, cluster_selection_method="leaf", boxsize=1.0).fit(pos)
-    np.testing.assert_array_equal(found.label < 0, expected.labels_ < 0)
-    assert len(set(zip(found.label, expected.labels_, strict=True))) == len(set(expected.labels_))
-    np.testing.assert_allclose(found.probability, expected.probabilities_, atol=1e-6)
-    np.testing.assert_allclose(found.outlier_score, expected.outlier_scores_, atol=1e-6)
+    np.testing.assert_array_equal(result.label < 0, expected.labels_ < 0)
+    assert len(set(zip(result.label, expected.labels_, strict=True))) == len(set(expected.labels_))
+    np.testing.assert_allclose(result.probability, expected.probabilities_, atol=1e-6)
+    np.testing.assert_allclose(result.outlier_score, expected.outlier_scores_, atol=1e-6)
 
 
 def test_one_cluster_requires_single(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -81,20 +81,20 @@ def test_one_cluster_requires_single(tmp_path: Path, capsys: pytest.CaptureFixtu
     np.save(path, clumps((300,))[0])
     for options, number in (([], None), (["--single"], 1)):
         run(path, "--boxsize", 1, "--min-cluster-size", 100, *options, "--json")
-        told = json.loads(capsys.readouterr().out)
-        assert told["clusters"] == (told["clusters"] if number is None else number)
-        assert told["particles"] == 300
-        assert told["min_samples"] == 100
+        message = json.loads(capsys.readouterr().out)
+        assert message["clusters"] == (message["clusters"] if number is None else number)
+        assert message["particles"] == 300
+        assert message["min_samples"] == 100
 
 
 def test_no_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path, output = tmp_path / "points.npy", tmp_path / "clusters.hdf5"
     np.save(path, np.random.default_rng(0).random((30, 3)))
     run(path, "--boxsize", 1, "-o", output, "--plot", tmp_path / "clusters.png")
-    found = io.read_clusters(output)
-    assert (found.label == -1).all()
-    assert found.count.shape == (0,)
-    assert found.centre.shape == (0, 3)
+    result = io.read_clusters(output)
+    assert (result.label == -1).all()
+    assert result.count.shape == (0,)
+    assert result.centre.shape == (0, 3)
     assert "clusters               0" in capsys.readouterr().out
 
 
@@ -121,8 +121,8 @@ def test_invalid_option_prints_one_line(
     options: list[str], message: str, snapshot: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert cli.main(["hdbscan", str(snapshot[0]), "--boxsize", "1", *options]) == 2
-    told = capsys.readouterr().err.strip().splitlines()
-    assert message in told[-1]
+    text = capsys.readouterr().err.strip().splitlines()
+    assert message in text[-1]
 
 
 def test_output_of_other_options_raises(snapshot: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -147,9 +147,9 @@ def some_clusters() -> io.ParticleClusters:
 def test_columns_survive_a_file(tmp_path: Path) -> None:
     written = some_clusters()
     io.write_clusters(tmp_path / "a.hdf5", written)
-    found = io.read_clusters(tmp_path / "a.hdf5")
+    result = io.read_clusters(tmp_path / "a.hdf5")
     for name in ("label", "probability", "outlier_score", "count", "centre", "max_radius", "id"):
-        np.testing.assert_array_equal(getattr(found, name), getattr(written, name))
+        np.testing.assert_array_equal(getattr(result, name), getattr(written, name))
 
 
 @pytest.mark.parametrize(

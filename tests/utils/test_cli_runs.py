@@ -31,8 +31,8 @@ def snapshots(tmp_path, write_gadget, random) -> list[str]:
 
 def run(*arguments: str, capsys) -> tuple[int, str, str]:
     status = cli.main(list(arguments))
-    told = capsys.readouterr()
-    return status, told.out, told.err
+    message = capsys.readouterr()
+    return status, message.out, message.err
 
 
 # Several snapshots
@@ -54,7 +54,7 @@ def test_finished_outputs_are_skipped(snapshots, tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "told"),
+    ("first", "second", "message"),
     [
         (["fof"], ["fof", "--npart-min", "3"], "was made with --npart-min 2, but this call is with --npart-min 3"),
         (["fof"], ["fof", "--rlink", "0.02"], "was made with --b 0.2, but this call is without --b"),
@@ -72,18 +72,20 @@ def test_finished_outputs_are_skipped(snapshots, tmp_path, capsys) -> None:
         ),
     ],
 )
-def test_outputs_of_other_options_are_not_reused(first, second, told, snapshots, tmp_path, monkeypatch, capsys) -> None:
+def test_outputs_of_other_options_are_not_reused(
+    first, second, message, snapshots, tmp_path, monkeypatch, capsys
+) -> None:
     output = ["-o", str(tmp_path / "out_{n}.hdf5")]
     default = {"fof": ["--npart-min", "2"], "knn": []}
     assert run(first[0], snapshots[0], *default[first[0]], *first[1:], *output, capsys=capsys)[0] == 0
     before = (tmp_path / "out_007.hdf5").read_bytes()
     monkeypatch.setattr(io.Snapshot, "read", lambda *_: pytest.fail("particles were read"))
     status, out, err = run(second[0], snapshots[0], *default[second[0]], *second[1:], *output, capsys=capsys)
-    if told is None:
+    if message is None:
         assert (status, "is skipped" in out) == (0, True)
     else:
         assert (status, len(err.splitlines())) == (2, 1)
-        assert told in err, err
+        assert message in err, err
         assert "out_007.hdf5 exists already, but" in err
         assert "write it again with --overwrite, or give another name." in err
     assert (tmp_path / "out_007.hdf5").read_bytes() == before
@@ -142,7 +144,7 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["-o", "same.hdf5"], "is a single name for 2 snapshots; add {n} for the number, or {name} for the name"),
         (["-o", "same_{n}.hdf5", "--plot", "same_{n}.hdf5"], "does not have the suffix of a known format"),
@@ -163,11 +165,11 @@ def test_files_of_one_snapshot_are_one(write_parts, tmp_path, random, capsys) ->
         (["--config", "none.toml"], "The configuration file none.toml does not exist"),
     ],
 )
-def test_bad_arguments(snapshots, tmp_path, arguments, told, monkeypatch, capsys) -> None:
+def test_bad_arguments(snapshots, tmp_path, arguments, message, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     status, _, err = run("fof", *snapshots[:2], *arguments, capsys=capsys)
     assert status == 2
-    assert told in err
+    assert message in err
     assert len(err.splitlines()) == 1
     assert sorted(os.listdir(tmp_path)) == sorted(Path(name).name for name in snapshots)
 
@@ -311,10 +313,10 @@ def test_catalogues_in_other_layouts(tmp_path, capsys) -> None:
     assert run("convert", gadget, "-o", swift, "--layout", "swift", capsys=capsys)[0] == 0
     want = io.read_catalogue(native)[0]
     for path in (gadget, swift):
-        found, _, info = io.read_catalogue(path)
-        np.testing.assert_array_equal(found.count, want.count)
+        result, _, info = io.read_catalogue(path)
+        np.testing.assert_array_equal(result.count, want.count)
         per_h = info.header.hubble if path == swift else 1.0  # SWIFT units do not contain h
-        np.testing.assert_allclose(found.com_pos * per_h, want.com_pos, rtol=1e-5)
+        np.testing.assert_allclose(result.com_pos * per_h, want.com_pos, rtol=1e-5)
         # Pictures use the units of the snapshot.
         args = parse(["plot", "halos", "sample", "--catalogue", path])
         shown = drawn.groups_of(args, io.read_catalogue(native)[2].header).catalogue
@@ -329,14 +331,14 @@ def test_layouts_that_cannot_hold_the_catalogue_are_refused_early(snapshot, tmp_
     np.save(tmp_path / "flat.npy", np.ones((50, 2)))
     flat = [str(tmp_path / "flat.npy"), "--boxsize", "2"]
     monkeypatch.setattr(io.Snapshot, "read", lambda *_: pytest.fail("particles were read"))
-    for arguments, told in (
+    for arguments, message in (
         (["fof", str(snapshot), "--layout", "swift"], "needs the units"),
         (["fof", str(snapshot), "--layout", "swift", "--dry-run"], "needs the units"),
         (["fof", *flat, "--layout", "gadget4"], "needs three dimensions, but the groups have 2"),
         (["convert", native, "--layout", "swift"], "needs the units"),
     ):
         status, _, err = run(*arguments, "-o", output, capsys=capsys)
-        assert (status, told in err) == (2, True), err
+        assert (status, message in err) == (2, True), err
         assert not Path(output).exists()
     assert run("fof", str(snapshot), "--layout", "swift", "--dry-run", capsys=capsys)[0] == 0  # nothing is written
 
@@ -356,12 +358,12 @@ def test_snapshots_in_other_formats(snapshots, tmp_path, capsys) -> None:
     np.testing.assert_array_equal(io.read_snapshot(copy, fields=("pos",))[0].pos, want.pos)
     status, _, err = run("convert", snapshots[0], "-o", copy, "--layout", "swift", capsys=capsys)
     assert (status, "is a snapshot, but --layout is swift; use gadget4 or numpy." in err) == (2, True)
-    for wrong, told in (
+    for wrong, message in (
         ("a.npy", "give it a name in .npz."),
         ("a.txt", "would be an HDF5 file; give it a name in .hdf5"),
     ):
         status, _, err = run("convert", snapshots[0], "-o", str(tmp_path / wrong), capsys=capsys)
-        assert (status, told in err, (tmp_path / wrong).exists()) == (2, True, False)
+        assert (status, message in err, (tmp_path / wrong).exists()) == (2, True, False)
     status, out, _ = run("convert", arrays, "-o", copy, "--dry-run", "--json", capsys=capsys)
     assert json.loads(out) == {"input": arrays, "output": copy, "layout": "gadget4"}
     status, _, err = run("convert", snapshots[0], capsys=capsys)
@@ -375,8 +377,8 @@ def test_snapshots_of_gadget_are_per_h(tmp_path, random, capsys) -> None:
     part = ParticleData(pos=10 * random.random((50, 3)), mass=4.0, vel=random.normal(size=(50, 3)))
     io.write_snapshot(free, part, header)
     assert run("convert", str(free), "-o", str(per_h), capsys=capsys)[0] == 0
-    again, found = io.read_snapshot(per_h, fields=("pos", "mass", "vel"))
-    assert (found.h_free, found.boxsize, again.mass) == (False, 5.0, 2.0)
+    again, result = io.read_snapshot(per_h, fields=("pos", "mass", "vel"))
+    assert (result.h_free, result.boxsize, again.mass) == (False, 5.0, 2.0)
     np.testing.assert_allclose(again.pos, part.pos / 2)
     np.testing.assert_array_equal(again.vel, part.vel)
 

@@ -19,18 +19,18 @@ def run(*arguments: Any) -> None:
     assert cli.main(["fof", *map(str, arguments)]) == 0
 
 
-@pytest.mark.parametrize("least", [1, 2, 20])
+@pytest.mark.parametrize("minimum", [1, 2, 20])
 @pytest.mark.parametrize("n", [0, 1, 2, 500])
-def test_counts_equal_those_of_labels(n: int, least: int) -> None:
+def test_counts_equal_those_of_labels(n: int, minimum: int) -> None:
     pos = oracles.clustered(n, 3) % 1
     clusters = dendrogram(spanning_tree(pos, boxsize=1.0))
     lengths = np.append(np.linspace(0, 0.3, 12), clusters.exact_lengths()[::40])
-    found = count_groups(clusters, lengths, lengths, least)
+    result = count_groups(clusters, lengths, lengths, minimum)
     for i, rlink in enumerate(lengths):
         sizes = np.bincount(fof_labels.jit(pos, rlink, 1.0)[1], minlength=1)
-        sizes = sizes[sizes >= least]
+        sizes = sizes[sizes >= minimum]
         expected = len(sizes), sizes.sum(), sizes.max(initial=0)
-        assert (found.groups[i], found.members[i], found.largest[i]) == expected
+        assert (result.groups[i], result.members[i], result.largest[i]) == expected
 
 
 @pytest.mark.long
@@ -38,17 +38,17 @@ def test_scan_of_the_sample(use_devices: Any, tmp_path: Path, capsys: pytest.Cap
     use_devices(1)
     picture = tmp_path / "numbers.png"
     run("sample", "--scan-b", "0.1:0.3:3", "--npart-min", 32, "--plot", picture, "--json")
-    told = json.loads(capsys.readouterr().out)
+    message = json.loads(capsys.readouterr().out)
     part, box = ics.cosmo_3d_sample()
-    np.testing.assert_allclose(told["b"], [0.1, 0.2, 0.3])
+    np.testing.assert_allclose(message["b"], [0.1, 0.2, 0.3])
     separation = box / len(part.pos) ** (1 / 3)
-    np.testing.assert_allclose(told["linking_length"], np.array(told["b"]) * separation, rtol=1e-4)
-    for i, rlink in enumerate(told["linking_length"]):
+    np.testing.assert_allclose(message["linking_length"], np.array(message["b"]) * separation, rtol=1e-4)
+    for i, rlink in enumerate(message["linking_length"]):
         sizes = np.bincount(fof_labels.jit(part.pos, rlink, box)[1])
         listed = sizes[sizes >= 32]
-        assert told["groups"][i] == len(listed) > 0
-        assert told["particles_in_groups"][i] == listed.sum()
-        assert told["largest"][i] == sizes.max()
+        assert message["groups"][i] == len(listed) > 0
+        assert message["particles_in_groups"][i] == listed.sum()
+        assert message["largest"][i] == sizes.max()
     assert picture.stat().st_size > 10_000
 
 
@@ -91,10 +91,10 @@ def test_invalid_options_are_reported(
 
 @pytest.mark.slow
 def test_scan_does_not_depend_on_the_number_of_devices(use_devices: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    found = []
+    result = []
     for ndev in (1, 3):
         use_devices(ndev)
         run("sample", "--scan-b", "0.1:0.3:5", "--json")
-        found.append(json.loads(capsys.readouterr().out))
-        del found[-1]["seconds"]
-    assert found[0] == found[1]
+        result.append(json.loads(capsys.readouterr().out))
+        del result[-1]["seconds"]
+    assert result[0] == result[1]

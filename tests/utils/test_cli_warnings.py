@@ -67,8 +67,8 @@ def test_one_attached_particle_outside_the_box_is_counted(tmp_path, use_devices,
     pos[0][7] = [0.5, -0.03, 1.02]  # one particle, although two of its coordinates are outside
     with h5py.File(tmp_path / "s.hdf5", "w") as file:
         counts = np.array([50, 300, 0, 0, 0, 0])
-        told = {"NumPart_ThisFile": counts, "NumPart_Total": counts, "NumFilesPerSnapshot": 1, "BoxSize": 1.0}
-        file.create_group("Header").attrs.update(told | {"MassTable": np.ones(6)})
+        message = {"NumPart_ThisFile": counts, "NumPart_Total": counts, "NumFilesPerSnapshot": 1, "BoxSize": 1.0}
+        file.create_group("Header").attrs.update(message | {"MassTable": np.ones(6)})
         for ptype, rows in pos.items():
             file[f"PartType{ptype}/Coordinates"] = rows
     attached = run("fof", str(tmp_path / "s.hdf5"), "--attach", "0", "--b", "0.5", capsys=capsys)
@@ -142,7 +142,10 @@ def test_usual_linking_lengths_pass_silently(write, one_device, capsys) -> None:
     ],
 )
 def test_unknown_options_get_a_suggestion(arguments, advice, told) -> None:
-    command, given = " ".join(["jztree", arguments[0]]), " ".join(one for one in arguments if one[:2] == "--")
+    command, given = (
+        " ".join(["jztree", arguments[0]]),
+        " ".join(argument for argument in arguments if argument[:2] == "--"),
+    )
     err = told(*arguments)
     assert f"{command} has no option {given}" in err
     assert err.endswith(f"; {advice}, and see {command} --help.\n")

@@ -49,13 +49,13 @@ def test_correlation_of_the_sample(
     pairs, n = scipy_pairs(part.pos, box, edges), len(part.pos)
     expected = pairs / (n * (n - 1) * 4 / 3 * np.pi * np.diff(edges**3) / box**3) - 1
     with h5py.File(output) as file:
-        found = file["Correlation"]
-        np.testing.assert_array_equal(found["pairs"], pairs)
-        np.testing.assert_allclose(found["value"], expected, rtol=1e-12)
-        np.testing.assert_allclose(found["edges"], edges, rtol=1e-12)
-        assert (found["edges"][0], found["edges"][-1]) == (0.3, 3)
-        assert (found.attrs["statistic"], found.attrs["particles"]) == ("xi", n)
-        assert found["edges"].attrs["kind"] == "length"
+        result = file["Correlation"]
+        np.testing.assert_array_equal(result["pairs"], pairs)
+        np.testing.assert_allclose(result["value"], expected, rtol=1e-12)
+        np.testing.assert_allclose(result["edges"], edges, rtol=1e-12)
+        assert (result["edges"][0], result["edges"][-1]) == (0.3, 3)
+        assert (result.attrs["statistic"], result.attrs["particles"]) == ("xi", n)
+        assert result["edges"].attrs["kind"] == "length"
         assert file["Header"].attrs["BoxSize"] == box
     assert picture.stat().st_size > 10_000
     out = capsys.readouterr().out
@@ -67,10 +67,10 @@ def test_summary_for_scripts(points: Any, use_devices: Any, capsys: pytest.Captu
     use_devices(1)
     path, pos, box = points
     run(path, "--boxsize", "4,6,8", "--bins", "0,2,4", "--linear", "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert told["edges"] == [0, 0.5, 1, 1.5, 2]
-    assert told["pairs"] == scipy_pairs(pos, box, np.arange(5) / 2).tolist()
-    assert (told["statistic"], told["particles"], told["pi_max"]) == ("xi", 3_000, None)
+    message = json.loads(capsys.readouterr().out)
+    assert message["edges"] == [0, 0.5, 1, 1.5, 2]
+    assert message["pairs"] == scipy_pairs(pos, box, np.arange(5) / 2).tolist()
+    assert (message["statistic"], message["particles"], message["pi_max"]) == ("xi", 3_000, None)
 
 
 @pytest.mark.long
@@ -81,9 +81,9 @@ def test_projected(ndev: int, use_devices: Any, points: Any, tmp_path: Path) -> 
     output = tmp_path / "wp.hdf5"
     run(path, "--boxsize", "4,6,8", "--bins", "0.1,1.5,5", "--projected", "2.5", "--los", "y", "-o", output)
     edges, along = np.geomspace(0.1, 1.5, 6), np.linspace(0, 2.5, 41)
-    apart = pos[:, None] - pos
-    apart = np.abs(apart - np.round(apart / box) * box)
-    across, depth = np.hypot(apart[..., 0], apart[..., 2]), apart[..., 1]
+    separation = pos[:, None] - pos
+    separation = np.abs(separation - np.round(separation / box) * box)
+    across, depth = np.hypot(separation[..., 0], separation[..., 2]), separation[..., 1]
     # A pair at an edge is in the bin below, and a pair at 0 along the line of sight in the first bin.
     inside = np.stack([(across > low) & (across <= high) for low, high in itertools.pairwise(edges)])
     slot = np.searchsorted(along, depth, side="left").clip(1) - 1
@@ -114,9 +114,9 @@ def test_few_particles(n: int, use_devices: Any, tmp_path: Path, capsys: pytest.
     use_devices(1 + n)
     np.save(tmp_path / "few.npy", np.full((n, 3), 0.5) + np.arange(n)[:, None] * 0.01)
     run(tmp_path / "few.npy", "--boxsize", "1", "--bins", "0.01,0.2,2", "--plot", tmp_path / "few.png", "--json")
-    told = json.loads(capsys.readouterr().out)
-    assert told["pairs"] == [2 if n == 2 else 0, 0]
-    assert told["value"][1] == (-1 if n == 2 else None)
+    message = json.loads(capsys.readouterr().out)
+    assert message["pairs"] == [2 if n == 2 else 0, 0]
+    assert message["value"][1] == (-1 if n == 2 else None)
 
 
 @pytest.mark.parametrize("projected", [[], ["--projected", "0.4"]])
@@ -126,11 +126,11 @@ def test_one_particle_gives_nan_and_one_warning(
     use_devices(1)
     np.save(tmp_path / "one.npy", np.full((1, 3), 0.5))
     run(tmp_path / "one.npy", "--boxsize", "1", "--bins", "0.01,0.2,2", *projected)
-    told = capsys.readouterr()
+    message = capsys.readouterr()
     name = "wp" if projected else "xi"
     words = f"{name} is NaN in bins 0 to 1 (0.01 to 0.2): the data hold 1 particle, but a pair needs 2."
-    assert told.err == f"jztree: warning: {words}\n"
-    assert "nan" in told.out
+    assert message.err == f"jztree: warning: {words}\n"
+    assert "nan" in message.out
 
 
 def test_outputs_of_other_bins_are_not_reused(points: Any, use_devices: Any, tmp_path: Path, capsys: Any) -> None:
@@ -211,13 +211,13 @@ def test_existing_counts() -> None:
     pos = np.random.default_rng(2).random((800, 3))
     edges, along = np.array([0.05, 0.1, 0.3]), np.linspace(0, 0.4, 5)
     count = pair_counts(pos.astype(np.float32), edges, boxsize=1.0)
-    found = correlation.xi_from_counts(count, 800, edges, [1.0, 1.0, 1.0])
+    result = correlation.xi_from_counts(count, 800, edges, [1.0, 1.0, 1.0])
     expected = correlation.xi(pos.astype(np.float32), edges, 1.0)
-    np.testing.assert_allclose(found.value, expected.value, rtol=1e-12)
+    np.testing.assert_allclose(result.value, expected.value, rtol=1e-12)
     count = np.asarray(pair_counts(pos.astype(np.float32), edges, boxsize=1.0, mode="rp_pi", edges_b=along).count)
-    found = correlation.wp_from_counts(count, 800, edges, along, [1.0, 1.0, 1.0])
+    result = correlation.wp_from_counts(count, 800, edges, along, [1.0, 1.0, 1.0])
     expected = correlation.wp(pos.astype(np.float32), edges, 0.4, 1.0, num_pi=4)
-    np.testing.assert_allclose(found.value, expected.value, rtol=1e-12)
+    np.testing.assert_allclose(result.value, expected.value, rtol=1e-12)
     with pytest.raises(ValueError, match=r"of shape \(4,\), but the edges give \(2,\); give one more edge"):
         correlation.xi_from_counts(count[0], 800, edges, [1.0, 1.0, 1.0])
     with pytest.raises(ValueError, match="one positive and finite length per dimension"):

@@ -48,8 +48,10 @@ def test_lines_join_the_clumps_at_their_distances(tree: jz.hierarchy.Dendrogram)
 def test_padding_changes_no_picture(tree: jz.hierarchy.Dendrogram) -> None:
     pos = np.random.default_rng(0).random((300, 2)).astype(np.float32)
     padded = jz.data.Pos(pos=np.concatenate([pos, np.zeros((20, 2), np.float32)]), num=300)
-    found = [plot.plot_dendrogram(jz.dendrogram.jit(jz.spanning_tree.jit(part)), min_count=5) for part in (pos, padded)]
-    segments = [np.asarray(figure.axes[0].collections[0].get_segments()) for figure in found]
+    result = [
+        plot.plot_dendrogram(jz.dendrogram.jit(jz.spanning_tree.jit(part)), min_count=5) for part in (pos, padded)
+    ]
+    segments = [np.asarray(figure.axes[0].collections[0].get_segments()) for figure in result]
     np.testing.assert_array_equal(*segments)
 
 
@@ -82,10 +84,10 @@ def test_selected_clusters_have_colours(tree: jz.hierarchy.Dendrogram) -> None:
 @pytest.mark.parametrize("kind", ["equal", "random"])
 def test_few_particles_are_drawn(n: int, kind: str) -> None:
     pos = np.ones((n, 2), np.float32) if kind == "equal" else np.random.default_rng(0).random((n, 2))
-    found = dendrogram_of(pos)
-    assert len(plot.plot_dendrogram(found, min_count=2).axes) == 1
+    result = dendrogram_of(pos)
+    assert len(plot.plot_dendrogram(result, min_count=2).axes) == 1
     for single in (False, True):
-        clusters: Clusters = hdbscan(found, 5, allow_single_cluster=single)
+        clusters: Clusters = hdbscan(result, 5, allow_single_cluster=single)
         assert np.isfinite(np.concatenate(outlines(plot.plot_condensed_tree(clusters)))).all()
 
 

@@ -39,7 +39,7 @@ def pairs_of_tree(a: np.ndarray, b: np.ndarray, box: Any, w: Any = None) -> np.n
 def test_landy_szalay_by_its_definition(box: Any) -> None:
     data, randoms = np.concatenate([uniform(300, 1), uniform(100, 2) / 8]), uniform(900, 3)
     weights = np.random.default_rng(4).random(400).astype(np.float32), np.full(900, 2, np.float32)
-    found = xi(data, EDGES, box, randoms, weight=weights[0], randoms_weight=weights[1])
+    result = xi(data, EDGES, box, randoms, weights=weights[0], random_weights=weights[1])
     wide = [w.astype(np.float64) for w in weights]
     dd, rr, dr = (
         pairs_of_tree(a, b, box, w)
@@ -51,19 +51,19 @@ def test_landy_szalay_by_its_definition(box: Any) -> None:
     )
     norm = [w.sum() ** 2 - (w**2).sum() for w in wide]
     dd, rr, dr = dd / norm[0], rr / norm[1], dr / (wide[0].sum() * wide[1].sum())
-    np.testing.assert_allclose(found.value, (dd - 2 * dr + rr) / rr, rtol=1e-9)
-    assert found.pairs.dtype == np.int64
-    assert found.covariance is None
+    np.testing.assert_allclose(result.value, (dd - 2 * dr + rr) / rr, rtol=1e-9)
+    assert result.pairs.dtype == np.int64
+    assert result.covariance is None
 
 
 def test_natural_estimator_of_random_particles_is_zero() -> None:
     pos, edges = uniform(20_000, 5), np.linspace(0.05, 0.3, 5)
     assert abs(xi(pos, edges, 1.0).value).max() < 0.01
     assert abs(wp(pos, edges, 0.4, 1.0).value).max() < 0.01
-    found = multipoles(pos, edges, 1.0)
-    assert found.value.shape == (3, 4)
-    assert abs(found.value).max() < 0.05
-    np.testing.assert_allclose(found.value[0], xi(pos, edges, 1.0).value, rtol=1e-9)
+    result = multipoles(pos, edges, 1.0)
+    assert result.value.shape == (3, 4)
+    assert abs(result.value).max() < 0.05
+    np.testing.assert_allclose(result.value[0], xi(pos, edges, 1.0).value, rtol=1e-9)
     flat = uniform(5000, 6)[:, :2]
     assert abs(xi(flat, edges, [1.0, 1.0]).value).max() < 0.02
 
@@ -73,7 +73,7 @@ def test_natural_estimator_by_its_definition() -> None:
     volume = 4 / 3 * np.pi * np.diff(EDGES**3)
     expected = pairs_of_tree(pos, pos, 1.0) / (400 * 399 * volume) - 1
     np.testing.assert_allclose(xi(pos, EDGES, 1.0).value, expected, rtol=1e-12)
-    doubled = xi(pos, EDGES, 1.0, weight=np.full(400, 2, np.float32))
+    doubled = xi(pos, EDGES, 1.0, weights=np.full(400, 2, np.float32))
     np.testing.assert_allclose(doubled.value, expected, rtol=1e-12)
     padded = Pos(pos=np.concatenate([pos, np.full((3, 3), np.nan, np.float32)]), num=400)
     np.testing.assert_allclose(xi(padded, EDGES, 1.0).value, expected, rtol=1e-12)
@@ -83,15 +83,15 @@ def test_projection_and_multipoles_by_sums_over_bins() -> None:
     """All pairs are along the line of sight or across it, with known numbers of random pairs."""
     pos = np.repeat(uniform(500, 7), 2, axis=0)
     pos[1::2, 2] = (pos[1::2, 2] + np.float32(0.125)) % 1
-    found = multipoles(pos, [0.124, 0.126], 1.0, num_mu=50)
+    result = multipoles(pos, [0.124, 0.126], 1.0, num_mu=50)
     shell = 4 / 3 * np.pi * (0.126**3 - 0.124**3) * 1000 * 999
     # All of these pairs are in the last bin of mu, where P_l is nearly 1, and there are few others.
     end = [float(np.diff(legendre.legval([0.98, 1], legendre.legint([0] * ell + [1])))[0]) * 50 for ell in (2, 4)]
-    monopole = found.pairs[0] / shell - 1
-    np.testing.assert_allclose(found.value[0], monopole, rtol=1e-9)
-    np.testing.assert_allclose(found.value[1:, 0] / monopole, [5 * end[0], 9 * end[1]], rtol=0.1)
+    monopole = result.pairs[0] / shell - 1
+    np.testing.assert_allclose(result.value[0], monopole, rtol=1e-9)
+    np.testing.assert_allclose(result.value[1:, 0] / monopole, [5 * end[0], 9 * end[1]], rtol=0.1)
     turned = multipoles(pos[:, [0, 2, 1]], [0.124, 0.126], 1.0, num_mu=50, los=1)
-    np.testing.assert_allclose(turned.value, found.value, rtol=1e-9)
+    np.testing.assert_allclose(turned.value, result.value, rtol=1e-9)
     projected = wp(pos, [0.0, 0.05, 0.1], 0.25, 1.0, num_pi=5)
     np.testing.assert_array_equal(projected.pairs, wp(pos, [0.0, 0.05, 0.1], 0.25, 1.0, num_pi=1).pairs)
 
@@ -106,19 +106,19 @@ def test_projection_counts_pairs_on_one_line_of_sight() -> None:
 def test_jackknife_samples_omit_one_region() -> None:
     data, randoms = np.concatenate([uniform(300, 1), uniform(100, 2) / 8]), uniform(700, 3)
     regions = [cube_regions(x, 0, 1, 2) for x in (data, randoms)]
-    found = xi(data, EDGES, None, randoms, region=regions[0], randoms_region=regions[1], num_regions=8)
-    assert found.samples is not None
+    result = xi(data, EDGES, None, randoms, regions=regions[0], random_regions=regions[1], num_regions=8)
+    assert result.samples is not None
     for k in range(8):
         kept = xi(data[regions[0] != k], EDGES, None, randoms[regions[1] != k])
-        np.testing.assert_allclose(found.samples[k], kept.value, rtol=1e-9)
-    assert found.covariance is not None
-    assert found.error is not None
-    np.testing.assert_allclose(found.covariance, np.cov(found.samples.T, bias=True) * 7, rtol=1e-9)
-    np.testing.assert_allclose(found.error**2, np.diag(found.covariance))
+        np.testing.assert_allclose(result.samples[k], kept.value, rtol=1e-9)
+    assert result.covariance is not None
+    assert result.error is not None
+    np.testing.assert_allclose(result.covariance, np.cov(result.samples.T, bias=True) * 7, rtol=1e-9)
+    np.testing.assert_allclose(result.error**2, np.diag(result.covariance))
     for function in (wp, multipoles):
         options = {"pi_max": 0.2} if function is wp else {}
         one = function(
-            data, EDGES, randoms=randoms, region=regions[0], randoms_region=regions[1], num_regions=8, **options
+            data, EDGES, randoms=randoms, regions=regions[0], random_regions=regions[1], num_regions=8, **options
         )
         kept = function(data[regions[0] != 3], EDGES, randoms=randoms[regions[1] != 3], **options)
         np.testing.assert_allclose(one.samples[3], kept.value, rtol=1e-8, atol=1e-9)
@@ -127,19 +127,19 @@ def test_jackknife_samples_omit_one_region() -> None:
 def test_correlation_of_matter_is_a_power_law() -> None:
     """xi of cold dark matter is near 1 at some Mpc/h, and falls approximately like r^-1.8 around that scale."""
     part, boxsize = ics.cosmo_3d_sample()
-    found = xi(part.pos[::2], np.geomspace(1.0, 10.0, 11), boxsize)
-    length, slope = power_law(found)
+    result = xi(part.pos[::2], np.geomspace(1.0, 10.0, 11), boxsize)
+    length, slope = power_law(result)
     assert 2.5 < length < 6.5
     assert 1.4 < slope < 2.3
 
 
 def test_power_law_is_recovered() -> None:
     edges = np.geomspace(1, 10, 6)
-    found = Correlation(edges=edges, value=np.zeros(5), pairs=np.zeros(5, int))
-    exact = Correlation(edges=edges, value=(found.centre / 5) ** -1.8, pairs=found.pairs)
+    result = Correlation(edges=edges, value=np.zeros(5), pairs=np.zeros(5, int))
+    exact = Correlation(edges=edges, value=(result.centre / 5) ** -1.8, pairs=result.pairs)
     np.testing.assert_allclose(power_law(exact), (5, 1.8))
     with pytest.raises(ValueError, match="two positive bins"):
-        power_law(found)
+        power_law(result)
     with pytest.raises(ValueError, match="two positive bins"):
         power_law(exact, high=2.0)
 
@@ -151,9 +151,9 @@ def test_power_law_is_recovered() -> None:
         ({"boxsize": [1, 1, 0]}, ValueError, "must be periodic in every dimension"),
         ({"boxsize": 0.3}, ValueError, "only up to half the box"),
         ({"boxsize": [1, 1]}, ValueError, "one length, or 3 lengths"),
-        ({"boxsize": 1.0, "region": np.zeros(50, int), "num_regions": 1}, ValueError, "give randoms"),
-        ({"boxsize": 1.0, "randoms_weight": np.ones(50)}, ValueError, "were given without randoms"),
-        ({"boxsize": 1.0, "weights": np.ones(50)}, TypeError, "weights is not an option"),
+        ({"boxsize": 1.0, "regions": np.zeros(50, int), "num_regions": 1}, ValueError, "give randoms"),
+        ({"boxsize": 1.0, "random_weights": np.ones(50)}, ValueError, "were given without randoms"),
+        ({"boxsize": 1.0, "weight": np.ones(50)}, TypeError, "weight is not an option"),
     ],
 )
 def test_wrong_arguments(options: dict[str, Any], error: Any, text: str) -> None:
@@ -216,31 +216,31 @@ def spoilt(values: np.ndarray, row: int, value: Any) -> np.ndarray:
     ("wrong", "text"),
     [
         (
-            {"region": np.full(200, 5)},
+            {"regions": np.full(200, 5)},
             "row 0 has a region that is not valid; regions must be at least 0 and below num_regions, 3",
         ),
         (
-            {"randoms_region": np.full(90, 5)},
+            {"random_regions": np.full(90, 5)},
             "row 0 has a region of randoms that is not valid; regions must be at least 0 and below num_regions, 3",
         ),
         ({"part": spoilt(uniform(200, 1), 7, np.nan)}, "row 7 of the positions is NaN or infinite"),
         ({"randoms": spoilt(uniform(90, 2), 8, np.inf)}, "row 8 of the positions of randoms is NaN or infinite"),
-        ({"weight": spoilt(np.ones(200), 3, np.nan)}, "row 3 has a weight that is NaN"),
-        ({"randoms_weight": spoilt(np.ones(90), 4, np.inf)}, "row 4 has a weight of randoms that is NaN"),
-        ({"randoms_weight": np.ones(91)}, "randoms"),
-        ({"weight": np.full(200, 3e37)}, "outside the range of float32"),
+        ({"weights": spoilt(np.ones(200), 3, np.nan)}, "row 3 has a weight that is NaN"),
+        ({"random_weights": spoilt(np.ones(90), 4, np.inf)}, "row 4 has a weight of randoms that is NaN"),
+        ({"random_weights": np.ones(91)}, "randoms"),
+        ({"weights": np.full(200, 3e37)}, "outside the range of float32"),
     ],
 )
 def test_wrong_numbers_raise_value_errors(function: Any, wrong: dict[str, Any], text: str) -> None:
     """The messages do not have the prefix and the text of JAX."""
     given = {"part": uniform(200, 1), "randoms": uniform(90, 2), "edges": EDGES}
-    given |= {"region": np.arange(200) % 3, "randoms_region": np.arange(90) % 3, "num_regions": 3}
+    given |= {"regions": np.arange(200) % 3, "random_regions": np.arange(90) % 3, "num_regions": 3}
     given |= {"pi_max": 0.2} if function is wp else {}
     with pytest.raises(ValueError, match=text) as caught:
         function(**given | wrong)
     assert not isinstance(caught.value, jax.errors.JaxRuntimeError)
     assert "jztree: " not in str(caught.value)
-    assert "part_b" not in str(caught.value)
+    assert "queries" not in str(caught.value)
     assert oracles.one_sentence(caught)
 
 
@@ -290,11 +290,11 @@ def test_numbers_of_particles_whose_square_has_more_than_32_bits(kind: Any) -> N
         (lambda pos: xi(pos, EDGES, [1, np.nan, 1], randoms=pos), ValueError, "lengths must be finite and positive"),
         (lambda pos: xi_from_counts(np.ones(1), 2, ["a", "b"], [1.0] * 3), TypeError, "edges is"),
         (lambda pos: xi_from_counts(np.ones(1), 2, [0.1, 0.2], ["a"] * 3), TypeError, "boxsize is"),
-        (lambda pos: xi(pos, EDGES, 1.0, region=np.zeros(40, int)), ValueError, "give randoms and randoms_region"),
+        (lambda pos: xi(pos, EDGES, 1.0, regions=np.zeros(40, int)), ValueError, "give randoms and random_regions"),
         (
-            lambda pos: xi(pos, EDGES, randoms=pos, region=np.zeros(40, int), num_regions=2),
+            lambda pos: xi(pos, EDGES, randoms=pos, regions=np.zeros(40, int), num_regions=2),
             ValueError,
-            "needs region, randoms_region and num_regions; give all three, or none",
+            "needs regions, random_regions and num_regions; give all three, or none",
         ),
     ],
 )

@@ -26,19 +26,19 @@ PAIRS = np.ones(2, int)
         (lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS), ValueError, "rr needs randoms; give randoms also"),
         (lambda: xi_from_counts(PAIRS, 5, EDGES, [1.0] * 3, dr=PAIRS), ValueError, "dr needs rr"),
         (
-            lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, dr=PAIRS, randoms=5, data_b=4),
+            lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, dr=PAIRS, randoms=5, queries=4),
             ValueError,
             "dr needs rd; give rd also, or leave out dr",
         ),
         (
             lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, dr=PAIRS, rd=PAIRS, randoms=5),
             ValueError,
-            "rd needs data_b",
+            "rd needs queries",
         ),
         (
-            lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, randoms=5, randoms_b=5),
+            lambda: xi_from_counts(PAIRS, 5, EDGES, rr=PAIRS, randoms=5, query_randoms=5),
             ValueError,
-            "randoms_b needs data_b",
+            "query_randoms needs queries",
         ),
         (lambda: xi_from_counts(PAIRS, 5, EDGES, [1.0] * 3, more=1), TypeError, "more is not an argument; use dd, dr"),
         (lambda: xi_from_counts("a", 5, EDGES, [1.0] * 3), TypeError, "dd is 'a'; it must be a PairCounts or an"),
@@ -108,10 +108,10 @@ PAIRS = np.ones(2, int)
             "data and randoms have different numbers of regions, or some have none",
         ),
         (lambda: totals(SETS["data"].pos, np.full(280, np.nan)), ValueError, "row 0 has a weight that is NaN"),
-        (lambda: totals(SETS["data"].pos, region=SETS["data"].region), ValueError, "give both, or neither"),
-        (lambda: totals(SETS["data"].pos, np.ones(3)), ValueError, r"weight has shape \(3,\); it must be \(280,\)"),
+        (lambda: totals(SETS["data"].pos, regions=SETS["data"].region), ValueError, "give both, or neither"),
+        (lambda: totals(SETS["data"].pos, np.ones(3)), ValueError, r"weights has shape \(3,\); it must be \(280,\)"),
         (lambda: totals(SETS["data"].pos, None, np.full(280, 2), 2), ValueError, "row 0 has the region 2"),
-        (lambda: totals(SETS["data"].pos, None, np.zeros(280), 2), TypeError, "region has the dtype float64"),
+        (lambda: totals(SETS["data"].pos, None, np.zeros(280), 2), TypeError, "regions have the dtype float64"),
         (lambda: xi(SETS["data"].pos, EDGES, 1.0, estimator="best"), ValueError, "estimator is 'best'; it must be one"),
         (
             lambda: wp(SETS["data"].pos, EDGES, 1.0, pi_max=0.1),
@@ -124,16 +124,20 @@ PAIRS = np.ones(2, int)
             "wp: missing a required argument: 'pi_max'. Its arguments are",
         ),
         (lambda: xi(SETS["data"].pos, EDGES, 1.0, progress=3), TypeError, "progress is 3; it must be True or False"),
-        (lambda: xi(SETS["data"].pos, EDGES, 1.0, weight_b=1), ValueError, "were given without part_b; give part_b"),
         (
-            lambda: xi(SETS["data"].pos, EDGES, None, SETS["randoms"].pos, randoms_b=SETS["randoms_b"].pos),
+            lambda: xi(SETS["data"].pos, EDGES, 1.0, query_weights=1),
             ValueError,
-            "randoms_b needs part_b",
+            "were given without queries; give queries",
         ),
         (
-            lambda: xi(edges=EDGES, **options_of(TRACERS["cross"]) | {"region_b": None}),
+            lambda: xi(SETS["data"].pos, EDGES, None, SETS["randoms"].pos, query_randoms=SETS["query_randoms"].pos),
             ValueError,
-            "a jackknife needs region, region_b, randoms_region, randoms_region_b and num_regions; give all five",
+            "query_randoms needs queries",
+        ),
+        (
+            lambda: xi(edges=EDGES, **options_of(TRACERS["cross"]) | {"query_regions": None}),
+            ValueError,
+            "a jackknife needs regions, query_regions, random_regions, query_random_regions and num_regions; give all",
         ),
     ],
 )
@@ -158,7 +162,7 @@ def s_mu(**options: Any) -> PairCounts:
     return counts_of(mode="s_mu", edges_b=COSINES, **options)
 
 
-OTHERS = {"queries": SETS["data_b"].pos, "boxsize": None}
+OTHERS = {"queries": SETS["queries"].pos, "boxsize": None}
 OF_RANDOMS = counts_of(SETS["randoms"].pos, boxsize=None)
 SKY = (np.array([10.0, 20, 30]), np.array([0.0, 5, 9]))
 UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
@@ -208,13 +212,13 @@ UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: wp_from_counts(rp_pi(los=0), 280, EDGES, ALONG, BOX, los=-1),
         "dd and los have different lines of sight, 0 and 2",
     ),
-    "cross count without data_b": (
+    "cross count without queries": (
         lambda: xi_from_counts(counts_of(**OTHERS | {"boxsize": 1.0}), 280, EDGES, BOX),
-        "dd has pairs of two sets, but the totals data_b of the second set are missing",
+        "dd has pairs of two sets, but the totals queries of the second set are missing",
     ),
     "count of one tracer for two": (
-        lambda: xi_from_counts(counts_of(), 280, EDGES, BOX, data_b=250),
-        "dd has pairs within one set, but there are totals of data and data_b",
+        lambda: xi_from_counts(counts_of(), 280, EDGES, BOX, queries=250),
+        "dd has pairs within one set, but there are totals of data and queries",
     ),
     "dr within a set": (
         lambda: xi_from_counts(counts_of(boxsize=None), 280, EDGES, dr=OF_RANDOMS, rr=OF_RANDOMS, randoms=500),
@@ -222,7 +226,7 @@ UNFIT: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "rr of two sets": (
         lambda: xi_from_counts(counts_of(boxsize=None), 280, EDGES, rr=counts_of(**OTHERS), randoms=500),
-        "rr has pairs of two sets, but the totals randoms_b",
+        "rr has pairs of two sets, but the totals query_randoms",
     ),
     "angles in a box": (lambda: xi_from_counts(angular_pair_counts(*SKY, EDGES), 3, EDGES, BOX), "angles have no per"),
     "chords for angles": (
@@ -252,7 +256,7 @@ def test_line_of_sight_of_the_counts_is_the_default() -> None:
 @pytest.mark.parametrize("estimator", ["landy_szalay", "natural"])
 def test_errors_of_pair_counts_name_the_argument(estimator: str, name: str, columns: tuple[str, str, str]) -> None:
     options = options_of(TRACERS["cross"])
-    ends = {"data": "", "data_b": " of part_b", "randoms": " of randoms", "randoms_b": " of randoms_b"}
+    ends = {"data": "", "queries": " of queries", "randoms": " of randoms", "query_randoms": " of query_randoms"}
     for column, word in zip(columns, ("positions", "weight", "region"), strict=True):
         wrong = options[column].copy()
         wrong[3] = -1 if word == "region" else np.nan
@@ -268,7 +272,7 @@ def test_progress_reports_each_count(monkeypatch: pytest.MonkeyPatch, capsys: py
     options = options_of(TRACERS["auto"], regions=False)
     xi(edges=EDGES, **options)
     assert capsys.readouterr().err == ""
-    xi(edges=EDGES, progress=True, separation=True, **options)
+    xi(edges=EDGES, progress=True, separations=True, **options)
     lines = capsys.readouterr().err.splitlines()
     work = list(itertools.accumulate((280**2, 280 * 500, 500**2)))
     for line, done in zip(lines, work, strict=False):
@@ -290,7 +294,7 @@ def test_kernel_stores_the_number_of_finished_particles() -> None:
 
 
 def test_results_are_the_same_with_progress_reports() -> None:
-    options = options_of(TRACERS["auto"], regions=True) | {"edges": EDGES, "separation": True}
+    options = options_of(TRACERS["auto"], regions=True) | {"edges": EDGES, "separations": True}
     plain, reported = xi(**options), xi(progress=True, **options)
     for name in ("value", "pairs", "samples", "separation"):
         np.testing.assert_array_equal(getattr(plain, name), getattr(reported, name))

@@ -37,13 +37,13 @@ FUNCTION = pytest.mark.parametrize("function", FROM_COUNTS)
 
 def fractions(a: Set, b: Set, function: str, weighted: bool) -> np.ndarray:
     """Return the weight of the pairs in each cell, as a fraction of the total over pairs of different particles."""
-    apart = a.pos[:, None].astype(np.float64) - b.pos
+    separation = a.pos[:, None].astype(np.float64) - b.pos
     weight = np.outer(*(one.weight.astype(np.float64) if weighted else np.ones(len(one.pos)) for one in (a, b)))
     pairs = ~np.eye(len(a.pos), dtype=bool) if a is b else np.ones(weight.shape, bool)
-    distance, along = np.sqrt((apart**2).sum(axis=-1)), np.abs(apart[..., 2])
+    distance, along = np.sqrt((separation**2).sum(axis=-1)), np.abs(separation[..., 2])
     first, second, ends = {
         "xi": (distance, along, np.array([-1.0, 2.0])),
-        "wp": (np.hypot(apart[..., 0], apart[..., 1]), along, ALONG),
+        "wp": (np.hypot(separation[..., 0], separation[..., 1]), along, ALONG),
         "multipoles": (distance, along / np.where(distance > 0, distance, 1), COSINES),
     }[function]
     return np.histogram2d(first[pairs], second[pairs], [EDGES, ends], weights=weight[pairs])[0] / weight[pairs].sum()
@@ -52,7 +52,7 @@ def fractions(a: Set, b: Set, function: str, weighted: bool) -> np.ndarray:
 def expected(sets: dict[str, Set], function: str, weighted: bool = True, natural: bool = False) -> np.ndarray:
     """Return the function by its definition; no cell may be without random pairs."""
     data, randoms = sets["data"], sets["randoms"]
-    other, others = sets.get("data_b", data), sets.get("randoms_b", randoms)
+    other, others = sets.get("queries", data), sets.get("query_randoms", randoms)
     dd, dr, rd, rr = (
         fractions(a, b, function, weighted)
         for a, b in ((data, other), (data, others), (randoms, other), (randoms, others))
@@ -71,21 +71,21 @@ def expected(sets: dict[str, Set], function: str, weighted: bool = True, natural
 def test_weighted_counts_with_regions_give_the_definition(tracer: str, function: str) -> None:
     """The functions of particles give the same numbers. Samples equal the definition without the region."""
     names = TRACERS[tracer]
-    found = FROM_COUNTS[function](**given_counts(names, counted(function)), **totals_of(names), edges=EDGES)
+    result = FROM_COUNTS[function](**given_counts(names, counted(function)), **totals_of(names), edges=EDGES)
     sets = {name: SETS[name] for name in names}
-    np.testing.assert_allclose(found.value, expected(sets, function), rtol=1e-6, atol=1e-6)
-    assert (found.statistic, found.ells, found.pi_max) == (
+    np.testing.assert_allclose(result.value, expected(sets, function), rtol=1e-6, atol=1e-6)
+    assert (result.statistic, result.ells, result.pi_max) == (
         function,
         (0, 2, 4) if function == "multipoles" else None,
         ALONG[-1] if function == "wp" else None,
     )
-    assert found.samples is not None
+    assert result.samples is not None
     for k in range(REGIONS):
         kept = expected({name: one.without(k) for name, one in sets.items()}, function)
-        np.testing.assert_allclose(found.samples[k], kept, rtol=1e-6, atol=1e-6)
+        np.testing.assert_allclose(result.samples[k], kept, rtol=1e-6, atol=1e-6)
     same = OF_PARTICLES[function](edges=EDGES, **options_of(names))
     for name in ("value", "samples", "pairs", "occupied", "error"):
-        np.testing.assert_array_equal(getattr(same, name), getattr(found, name), err_msg=name)
+        np.testing.assert_array_equal(getattr(same, name), getattr(result, name), err_msg=name)
 
 
 @FUNCTION
@@ -93,44 +93,44 @@ def test_weighted_counts_with_regions_give_the_definition(tracer: str, function:
 def test_natural_estimator_without_weights(tracer: str, function: str) -> None:
     names = TRACERS[tracer]
     options = options_of(names, regions=False, weighted=False)
-    found = OF_PARTICLES[function](edges=EDGES, estimator="natural", **options)
+    result = OF_PARTICLES[function](edges=EDGES, estimator="natural", **options)
     sets = {name: SETS[name] for name in names}
-    np.testing.assert_allclose(found.value, expected(sets, function, weighted=False, natural=True), rtol=1e-9)
+    np.testing.assert_allclose(result.value, expected(sets, function, weighted=False, natural=True), rtol=1e-9)
     counts = given_counts(names, counted(function, regions=False, weighted=False))
     sums = {name: len(SETS[name].pos) for name in names}
     same = FROM_COUNTS[function](dd=counts["dd"], rr=counts["rr"], **sums, edges=EDGES)
-    np.testing.assert_array_equal(same.value, found.value)
-    assert found.covariance is None
+    np.testing.assert_array_equal(same.value, result.value)
+    assert result.covariance is None
 
 
 @FUNCTION
 def test_cross_correlation_in_a_periodic_box(function: str) -> None:
-    a, b = SETS["data"], SETS["data_b"]
-    apart = a.pos[:, None].astype(np.float64) - b.pos
-    apart -= np.rint(apart)
-    distance = np.sqrt((apart**2).sum(axis=-1))
-    first = distance if function != "wp" else np.hypot(apart[..., 0], apart[..., 1])
-    inside = np.abs(apart[..., 2]) <= (ALONG[-1] if function == "wp" else 1)
+    a, b = SETS["data"], SETS["queries"]
+    separation = a.pos[:, None].astype(np.float64) - b.pos
+    separation -= np.rint(separation)
+    distance = np.sqrt((separation**2).sum(axis=-1))
+    first = distance if function != "wp" else np.hypot(separation[..., 0], separation[..., 1])
+    inside = np.abs(separation[..., 2]) <= (ALONG[-1] if function == "wp" else 1)
     weight = np.outer(a.weight.astype(np.float64), b.weight)
     dd = np.histogram(first[inside], EDGES, weights=weight[inside])[0] / weight.sum()
     height = 2 * ALONG[-1] if function == "wp" else 1.0
     volume = np.pi * np.diff(EDGES**2) * height if function == "wp" else 4 / 3 * np.pi * np.diff(EDGES**3)
-    options = {"part_b": b.pos, "weight": a.weight, "weight_b": b.weight, "boxsize": 1.0}
-    found = OF_PARTICLES[function](part=a.pos, edges=EDGES, **options)
-    value = found.value[0] if function == "multipoles" else found.value
+    options = {"queries": b.pos, "weights": a.weight, "query_weights": b.weight, "boxsize": 1.0}
+    result = OF_PARTICLES[function](part=a.pos, edges=EDGES, **options)
+    value = result.value[0] if function == "multipoles" else result.value
     np.testing.assert_allclose(value, (dd / volume - 1) * height, rtol=1e-6)
     cross = {"queries": b.pos, "weights": a.weight, "query_weights": b.weight, "boxsize": 1.0}
     counts = pair_counts(a.pos, EDGES, **cross, **BINS[function])
-    same = FROM_COUNTS[function](counts, totals(a.pos, a.weight), EDGES, [1.0] * 3, data_b=totals(b.pos, b.weight))
-    np.testing.assert_array_equal(same.value, found.value)
+    same = FROM_COUNTS[function](counts, totals(a.pos, a.weight), EDGES, [1.0] * 3, queries=totals(b.pos, b.weight))
+    np.testing.assert_array_equal(same.value, result.value)
 
 
 def spread(one: Set, ndev: int) -> ParticleData:
     """Return the set over devices, with weights as masses and regions as ids; all sets have the same shapes."""
-    dealt = deal(one.pos, uneven(len(one.pos), ndev), 500)
-    rows = np.asarray(dealt.id)
+    stacked = deal(one.pos, uneven(len(one.pos), ndev), 500)
+    rows = np.asarray(stacked.id)
     weight, region = (np.where(rows >= 0, column[rows], 99) for column in (one.weight, one.region))
-    return ParticleData(pos=dealt.pos, mass=weight, id=region.astype(np.int32), num=dealt.num)
+    return ParticleData(pos=stacked.pos, mass=weight, id=region.astype(np.int32), num=stacked.num)
 
 
 @pytest.mark.parametrize("ndev", [1, pytest.param(2, marks=pytest.mark.slow), 4])
@@ -152,10 +152,10 @@ def test_counts_of_devices_give_the_same_estimates(ndev: int) -> None:
     for tracer in ("auto", "cross"):
         chosen = {name: sums[name] for name in TRACERS[tracer]}
         counts = given_counts(TRACERS[tracer], of_devices)
-        found = multipoles_from_counts(**counts, **chosen, edges=EDGES, cosines=COSINES)
-        same = OF_PARTICLES["multipoles"](edges=EDGES, separation=True, **options_of(TRACERS[tracer]))
+        result = multipoles_from_counts(**counts, **chosen, edges=EDGES, cosines=COSINES)
+        same = OF_PARTICLES["multipoles"](edges=EDGES, separations=True, **options_of(TRACERS[tracer]))
         for name in ("value", "samples", "error", "separation"):
-            np.testing.assert_allclose(getattr(found, name), getattr(same, name), rtol=1e-9, err_msg=name)
+            np.testing.assert_allclose(getattr(result, name), getattr(same, name), rtol=1e-9, err_msg=name)
 
 
 @pytest.mark.long
@@ -190,25 +190,28 @@ print("equal")
 def warned(call: Callable[[], Correlation], *words: str) -> Correlation:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        found = call()
+        result = call()
     assert [one.category for one in caught] == [RuntimeWarning]
     assert caught[0].filename in (__file__, tracers.__file__)
     for one in words:
         assert one in str(caught[0].message)
-    return found
+    return result
 
 
 ALL_NAN: dict[str, tuple[dict[str, Any], str]] = {
-    "no second data": ({"part_b": SETS["data_b"].pos[:0]}, "the second data hold 0 particles, but a pair needs one of"),
+    "no second data": (
+        {"queries": SETS["queries"].pos[:0]},
+        "the second data hold 0 particles, but a pair needs one of",
+    ),
     "weights that cancel": (
-        {"weight_b": np.resize(np.float32([1, -1]), 250)},
+        {"query_weights": np.resize(np.float32([1, -1]), 250)},
         "the weights of the second data sum to 0",
     ),
     "random weights that cancel": (
-        {"randoms_weight_b": np.resize(np.float32([1, -1]), 450)},
+        {"query_random_weights": np.resize(np.float32([1, -1]), 450)},
         "the weights of the second randoms sum to 0",
     ),
-    "disjoint randoms": ({"randoms_b": SETS["randoms_b"].pos + 7}, "no bin has a pair of data and randoms"),
+    "disjoint randoms": ({"query_randoms": SETS["query_randoms"].pos + 7}, "no bin has a pair of data and randoms"),
 }
 
 
@@ -219,46 +222,46 @@ def test_undefined_cross_correlations_give_nan_and_one_warning(why: str, functio
     options = options_of(TRACERS["cross"], regions=False, weighted=False) | wrong
     if why == "disjoint randoms":
         # Some random pairs of both tracers exist, but none of the data and the second randoms.
-        options["randoms"] = np.concatenate([options["randoms"], options["randoms_b"]])
-    found = warned(
+        options["randoms"] = np.concatenate([options["randoms"], options["query_randoms"]])
+    result = warned(
         lambda: OF_PARTICLES[function](edges=EDGES, **options), "is NaN in bins 0 to 1 (0.05 to 0.3)", reason
     )
-    assert np.isnan(found.value).all()
+    assert np.isnan(result.value).all()
 
 
 def test_one_particle_of_each_tracer_is_enough() -> None:
-    found = xi(np.array([[0.5, 0.5, 0.5]]), [0.1, 0.3], 1.0, part_b=np.array([[0.5, 0.5, 0.7]]))
-    np.testing.assert_allclose(found.value, 1 / (4 / 3 * np.pi * (0.3**3 - 0.1**3)) - 1)
-    assert found.pairs.tolist() == [1]
+    result = xi(np.array([[0.5, 0.5, 0.5]]), [0.1, 0.3], 1.0, queries=np.array([[0.5, 0.5, 0.7]]))
+    np.testing.assert_allclose(result.value, 1 / (4 / 3 * np.pi * (0.3**3 - 0.1**3)) - 1)
+    assert result.pairs.tolist() == [1]
 
 
 def test_joined_cells_and_empty_regions_of_counts_are_named() -> None:
     count, sets = counted("wp"), totals_of(TRACERS["auto"])
     pairs = given_counts(TRACERS["auto"], count)
-    for one in pairs.values():
-        numbers = np.asarray(one.count).copy()
+    for pair in pairs.values():
+        numbers = np.asarray(pair.count).copy()
         numbers[0, 1] = 0
-        one.count = numbers
+        pair.count = numbers
         for name in ("weight", "region_count", "region_weight"):
-            column = np.asarray(getattr(one, name)).copy()
+            column = np.asarray(getattr(pair, name)).copy()
             column[..., 0, 1] = 0
-            setattr(one, name, column)
-    found = warned(
+            setattr(pair, name, column)
+    result = warned(
         lambda: wp_from_counts(**pairs, **sets, edges=EDGES, along=ALONG),
         "In bin 0 (0.05 to 0.15), cells without pairs of randoms are joined to the next cells that have some; give "
         "more randoms, or fewer edges along.",
     )
-    assert np.isfinite(found.value).all()
+    assert np.isfinite(result.value).all()
 
 
 def test_totals_by_region() -> None:
-    one, found = SETS["data"], totals_of(("data",))["data"]
+    one, result = SETS["data"], totals_of(("data",))["data"]
     for k in range(REGIONS):
         weight = one.weight[one.region == k].astype(np.float64)
-        assert found.num[k] == len(weight)
+        assert result.num[k] == len(weight)
         np.testing.assert_allclose(
-            [found.weight[k], found.square[k], found.absolute[k]], [weight.sum(), (weight**2).sum(), weight.sum()]
+            [result.weight[k], result.square[k], result.absolute[k]], [weight.sum(), (weight**2).sum(), weight.sum()]
         )
     every = totals(ParticleData(pos=np.concatenate([one.pos, one.pos]), num=280), np.r_[one.weight, one.weight])
-    np.testing.assert_allclose(every.weight, found.weight.sum())
+    np.testing.assert_allclose(every.weight, result.weight.sum())
     assert every.num.tolist() == [280]

@@ -33,15 +33,15 @@ def of_pairs(n: int) -> float:
 def test_box_equals_corrfunc() -> None:
     theory = pytest.importorskip("Corrfunc.theory")
     data = sets()[0]
-    theirs = theory.xi(BOX, 1, EDGES, *data.T, output_ravg=True)
-    found = xi(data, EDGES, BOX, separation=True)
-    np.testing.assert_array_equal(found.pairs, theirs["npairs"])
-    np.testing.assert_allclose(found.value, theirs["xi"], rtol=1e-12)
-    np.testing.assert_allclose(found.separation, theirs["ravg"], rtol=1e-12)
-    theirs = theory.wp(BOX, 20.0, 1, EDGES, *data.T, output_rpavg=True)
-    found = wp(data, EDGES, 20.0, BOX, num_pi=20, separation=True)
-    np.testing.assert_allclose(found.value, theirs["wp"], rtol=1e-12)
-    np.testing.assert_allclose(found.separation, theirs["rpavg"], rtol=1e-12)
+    reference = theory.xi(BOX, 1, EDGES, *data.T, output_ravg=True)
+    result = xi(data, EDGES, BOX, separations=True)
+    np.testing.assert_array_equal(result.pairs, reference["npairs"])
+    np.testing.assert_allclose(result.value, reference["xi"], rtol=1e-12)
+    np.testing.assert_allclose(result.separation, reference["ravg"], rtol=1e-12)
+    reference = theory.wp(BOX, 20.0, 1, EDGES, *data.T, output_rpavg=True)
+    result = wp(data, EDGES, 20.0, BOX, num_pi=20, separations=True)
+    np.testing.assert_allclose(result.value, reference["wp"], rtol=1e-12)
+    np.testing.assert_allclose(result.separation, reference["rpavg"], rtol=1e-12)
 
 
 def test_randoms_equal_corrfunc_apart_from_the_numbers_of_pairs() -> None:
@@ -55,14 +55,14 @@ def test_randoms_equal_corrfunc_apart_from_the_numbers_of_pairs() -> None:
 
     n, m, p = len(data), len(randoms), len(other)
     dd, dr, rr = pairs(data), pairs(data, randoms), pairs(randoms)
-    theirs = utils.convert_3d_counts_to_cf(n, n, m, m, dd * of_pairs(n), dr, dr, rr * of_pairs(m))
-    np.testing.assert_allclose(xi(data, EDGES, randoms=randoms).value, theirs, rtol=1e-10)
+    reference = utils.convert_3d_counts_to_cf(n, n, m, m, dd * of_pairs(n), dr, dr, rr * of_pairs(m))
+    np.testing.assert_allclose(xi(data, EDGES, randoms=randoms).value, reference, rtol=1e-10)
     cross = (pairs(data, other), dr, pairs(other, randoms), rr * of_pairs(m))
-    theirs = utils.convert_3d_counts_to_cf(n, p, m, m, *cross)
-    found = xi(data, EDGES, randoms=randoms, part_b=other)
-    np.testing.assert_allclose(found.value, theirs, rtol=1e-10)
-    same = xi_from_counts(cross[0], n, EDGES, data_b=p, randoms=m, dr=dr, rd=cross[2], rr=rr.astype(np.int64))
-    np.testing.assert_array_equal(same.value, found.value)
+    reference = utils.convert_3d_counts_to_cf(n, p, m, m, *cross)
+    result = xi(data, EDGES, randoms=randoms, queries=other)
+    np.testing.assert_allclose(result.value, reference, rtol=1e-10)
+    same = xi_from_counts(cross[0], n, EDGES, queries=p, randoms=m, dr=dr, rd=cross[2], rr=rr.astype(np.int64))
+    np.testing.assert_array_equal(same.value, result.value)
 
 
 def test_randoms_equal_treecorr_apart_from_the_numbers_of_pairs() -> None:
@@ -81,10 +81,10 @@ def test_randoms_equal_treecorr_apart_from_the_numbers_of_pairs() -> None:
     sums = weight.astype("f8").sum(), (weight.astype("f8") ** 2).sum()
     dd.tot *= 1 - sums[1] / sums[0] ** 2
     rr.tot /= of_pairs(len(randoms))
-    found = xi(data, EDGES, randoms=randoms, weight=weight, separation=True)
-    np.testing.assert_allclose(found.value, dd.calculateXi(rr=rr, dr=dr)[0], rtol=1e-9)
-    np.testing.assert_array_equal(found.pairs, 2 * dd.npairs)
-    np.testing.assert_allclose(found.separation, dd.meanr, rtol=1e-9)
+    result = xi(data, EDGES, randoms=randoms, weights=weight, separations=True)
+    np.testing.assert_allclose(result.value, dd.calculateXi(rr=rr, dr=dr)[0], rtol=1e-9)
+    np.testing.assert_array_equal(result.pairs, 2 * dd.npairs)
+    np.testing.assert_allclose(result.separation, dd.meanr, rtol=1e-9)
 
 
 def test_line_of_sight_equals_the_metric_of_treecorr() -> None:
@@ -93,14 +93,14 @@ def test_line_of_sight_equals_the_metric_of_treecorr() -> None:
     data = rounded(sets()[0] + [20, 20, 100])
     bins = {"min_sep": EDGES[0], "max_sep": EDGES[-1], "nbins": len(EDGES) - 1, "bin_slop": 0, "brute": True}
     catalogue = treecorr.Catalog(**dict(zip("xyz", data.T, strict=True)))
-    theirs = treecorr.NNCorrelation(**bins, min_rpar=-15, max_rpar=15)
-    theirs.process(catalogue, metric="FisherRperp", num_threads=1)
+    reference = treecorr.NNCorrelation(**bins, min_rpar=-15, max_rpar=15)
+    reference.process(catalogue, metric="FisherRperp", num_threads=1)
     options: dict[str, Any] = {"mode": "rp_pi", "edges_b": [0.0, 15.0], "los": "midpoint"}
-    np.testing.assert_array_equal(np.asarray(pair_counts(data, EDGES, **options).count)[:, 0], 2 * theirs.npairs)
-    np.testing.assert_allclose(mean_separations(data, EDGES, **options), theirs.meanr, rtol=1e-9)
-    theirs = treecorr.NNCorrelation(**bins, xperiod=BOX, yperiod=BOX, zperiod=BOX)
-    theirs.process(catalogue, metric="Periodic", num_threads=1)
-    np.testing.assert_array_equal(np.asarray(pair_counts(data, EDGES, boxsize=BOX).count), 2 * theirs.npairs)
+    np.testing.assert_array_equal(np.asarray(pair_counts(data, EDGES, **options).count)[:, 0], 2 * reference.npairs)
+    np.testing.assert_allclose(mean_separations(data, EDGES, **options), reference.meanr, rtol=1e-9)
+    reference = treecorr.NNCorrelation(**bins, xperiod=BOX, yperiod=BOX, zperiod=BOX)
+    reference.process(catalogue, metric="Periodic", num_threads=1)
+    np.testing.assert_array_equal(np.asarray(pair_counts(data, EDGES, boxsize=BOX).count), 2 * reference.npairs)
 
 
 def test_box_equals_halotools_apart_from_the_number_of_pairs() -> None:
@@ -108,10 +108,10 @@ def test_box_equals_halotools_apart_from_the_number_of_pairs() -> None:
     mock_observables = pytest.importorskip("halotools.mock_observables")
     data, other, randoms = sets()
     n, m = len(data), len(randoms)
-    theirs = mock_observables.tpcf(data, EDGES, period=BOX)
-    np.testing.assert_allclose((1 + xi(data, EDGES, BOX).value) / of_pairs(n), 1 + theirs, rtol=1e-9)
+    reference = mock_observables.tpcf(data, EDGES, period=BOX)
+    np.testing.assert_allclose((1 + xi(data, EDGES, BOX).value) / of_pairs(n), 1 + reference, rtol=1e-9)
     crossed = mock_observables.tpcf(data, EDGES, sample2=other, period=BOX, do_auto=False)
-    np.testing.assert_allclose(xi(data, EDGES, BOX, part_b=other).value, crossed, rtol=1e-9)
-    theirs = mock_observables.tpcf(data, EDGES, randoms=randoms, estimator="Natural")
-    found = xi(data, EDGES, randoms=randoms, estimator="natural")
-    np.testing.assert_allclose((1 + found.value) * of_pairs(m) / of_pairs(n), 1 + theirs, rtol=1e-9)
+    np.testing.assert_allclose(xi(data, EDGES, BOX, queries=other).value, crossed, rtol=1e-9)
+    reference = mock_observables.tpcf(data, EDGES, randoms=randoms, estimator="Natural")
+    result = xi(data, EDGES, randoms=randoms, estimator="natural")
+    np.testing.assert_allclose((1 + result.value) * of_pairs(m) / of_pairs(n), 1 + reference, rtol=1e-9)

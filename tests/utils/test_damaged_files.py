@@ -28,7 +28,7 @@ def sources(folder: Path, write_gadget: Callable[..., Path], random: np.random.G
     counts = {"npart": [0, n, 0, 0, 0, 0], "npart_total": [0, n, 0, 0, 0, 0]}
     blocks = {"POS": pos, "VEL": pos, "ID": np.arange(n)}
     columns = {"ParticleIDs": ids, "Velocities": pos, "Masses": random.random(n)}
-    found = [
+    result = [
         write_gadget(folder / "gadget.hdf5", pos, columns=columns),
         write_swift(folder / "swift.hdf5", pos.astype(np.float64), pos),
         write_binary(folder / "format1", "<", False, blocks, **counts),
@@ -42,10 +42,10 @@ def sources(folder: Path, write_gadget: Callable[..., Path], random: np.random.G
     np.savez(folder / "a.npz", pos=pos, vel=pos, id=ids, mass=2.0, boxsize=[1, 1, 1])
     for layout in ("native", "gadget4", "swift", "soap"):
         io.write_catalogue_content(folder / f"catalogue_{layout}.hdf5", full_content(), layout)
-        found.append(folder / f"catalogue_{layout}.hdf5")
+        result.append(folder / f"catalogue_{layout}.hdf5")
     neighbours = io.Neighbours(distances=random.random((n, 3)), indices=np.zeros((n, 3), int), id=ids)
     io.write_neighbours(folder / "neighbours.hdf5", neighbours)
-    return [*found, folder / "parts", folder / "a.npy", folder / "a.npz", folder / "neighbours.hdf5"]
+    return [*result, folder / "parts", folder / "a.npy", folder / "a.npz", folder / "neighbours.hdf5"]
 
 
 def read_all(path: Path) -> None:
@@ -270,11 +270,11 @@ def test_identifiers_of_members_in_another_shape(tmp_path, name, layout) -> None
 def test_neighbours_in_another_shape(tmp_path, random, name) -> None:
     path, n = tmp_path / "k.hdf5", 9
     indices = random.integers(0, n, (n, 4))
-    found = io.Neighbours(distances=random.random((n, 4)), indices=indices, density=random.random(n), id=np.arange(n))
-    rows = getattr(found, name)
+    result = io.Neighbours(distances=random.random((n, 4)), indices=indices, density=random.random(n), id=np.arange(n))
+    rows = getattr(result, name)
     wrong = [*other_shapes(rows), np.full(rows.shape, 1j), rows > 0, h5py.SoftLink("/Neighbours")]
     for other in [*wrong, rows.astype(float if rows.dtype.kind == "i" else int)]:
-        io.write_neighbours(path, found)
+        io.write_neighbours(path, result)
         replace_dataset(path, f"Neighbours/{name}", other)
         with pytest.raises(io.SnapshotError, match=r"k.hdf5 holds .*Neighbours/"):
             io.read_neighbours(path)

@@ -21,9 +21,9 @@ def particles(n: int = 300) -> ParticleData:
     return ParticleData(pos=pos, mass=2.0, vel=pos * 3, id=np.arange(n) + 2**40, num=n - 20, num_total=n - 20)
 
 
-def assert_equal(found: Any, expected: Any) -> None:
+def assert_equal(result: Any, expected: Any) -> None:
     for field in dataclasses.fields(expected):
-        one, other = getattr(found, field.name), getattr(expected, field.name)
+        one, other = getattr(result, field.name), getattr(expected, field.name)
         assert (one is None) == (other is None), field.name
         if other is not None:
             np.testing.assert_array_equal(one, other)
@@ -35,15 +35,15 @@ def test_particles_and_catalogue_round_trip(tmp_path: Path) -> None:
     grouped, cata = jz.fof.fof_and_catalogue.jit(part, 0.13, 1.0)
     file = tmp_path / "out.hdf5"
     io.write_h5file(file, part=particles(), grouped=grouped, cata=cata)
-    found = io.read_h5file(file, part=ParticleData, grouped=ParticleData, cata=FofCatalogue)
-    assert_equal(found["part"], data.squeeze_particles(particles()))
-    assert found["part"].id.dtype == np.int64
-    assert_equal(found["grouped"], data.squeeze_particles(grouped))
+    result = io.read_h5file(file, part=ParticleData, grouped=ParticleData, cata=FofCatalogue)
+    assert_equal(result["part"], data.squeeze_particles(particles()))
+    assert result["part"].id.dtype == np.int64
+    assert_equal(result["grouped"], data.squeeze_particles(grouped))
     expected = data.squeeze_catalogue(cata)
     assert expected.ngroups > 0
-    assert_equal(found["cata"], expected)
-    np.testing.assert_array_equal(found["cata"].max_radius, expected.max_radius)
-    assert type(found["part"].num) is int
+    assert_equal(result["cata"], expected)
+    np.testing.assert_array_equal(result["cata"].max_radius, expected.max_radius)
+    assert type(result["part"].num) is int
     everything = io.read_h5file(file)
     assert everything["part"]["num_total"] == 280
     io.write_h5file(file, squeeze=False, part=particles())
@@ -52,12 +52,12 @@ def test_particles_and_catalogue_round_trip(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_data_of_several_devices_is_joined(tmp_path: Path) -> None:
-    dealt = data.expand_particles(data.Pos(pos=particles().pos), 2, npad=3)
-    grouped, cata = jz.fof.fof_and_catalogue.smap(mesh_of(2), jit=True)(dealt, 0.13, 1.0)
+    stacked = data.expand_particles(data.Pos(pos=particles().pos), 2, npad=3)
+    grouped, cata = jz.fof.fof_and_catalogue.smap(mesh_of(2), jit=True)(stacked, 0.13, 1.0)
     io.write_h5file(tmp_path / "out.hdf5", part=grouped, cata=cata)
-    found = io.read_h5file(tmp_path / "out.hdf5", part=Pos, cata=FofCatalogue)
-    assert found["part"].pos.shape == (300, 3)
-    np.testing.assert_array_equal(found["cata"].count, data.squeeze_catalogue(cata).count)
+    result = io.read_h5file(tmp_path / "out.hdf5", part=Pos, cata=FofCatalogue)
+    assert result["part"].pos.shape == (300, 3)
+    np.testing.assert_array_equal(result["cata"].count, data.squeeze_catalogue(cata).count)
 
 
 def test_nested_empty_and_scalar_values(tmp_path: Path) -> None:
@@ -67,11 +67,11 @@ def test_nested_empty_and_scalar_values(tmp_path: Path) -> None:
         io.write_to_hdf5(file.create_group("plain"), values, compression=None)
         assert file["all/table/x"].compression == "lzf"
         assert file["plain/table/x"].compression is None
-        found = io.read_from_hdf5(file["all"], dict)
-    assert sorted(found) == ["empty", "flag", "label", "table"]
-    assert found["flag"] is True
-    assert found["empty"].shape == (0, 3)
-    assert list(found["table"]) == ["x"]
+        result = io.read_from_hdf5(file["all"], dict)
+    assert sorted(result) == ["empty", "flag", "label", "table"]
+    assert result["flag"] is True
+    assert result["empty"].shape == (0, 3)
+    assert list(result["table"]) == ["x"]
     assert io.squeeze_any(values) is values
 
 

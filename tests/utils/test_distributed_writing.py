@@ -171,7 +171,7 @@ def test_written_data_equals_the_data_read(snapshot, tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "options", "told"),
+    ("data", "options", "message"),
     [
         ({}, {}, "data holds no arrays"),
         ({"a": np.zeros((4, 3)), "b": np.zeros(5)}, {}, "b has 5 rows, but a in the same dataclass or dict has 4"),
@@ -180,8 +180,8 @@ def test_written_data_equals_the_data_read(snapshot, tmp_path) -> None:
         (np.zeros(3), {"attrs": {"x": {"unit": "1"}}}, "entries for 'x'"),
     ],
 )
-def test_data_that_cannot_be_written(tmp_path, data, options, told) -> None:
-    with pytest.raises((TypeError, ValueError), match=told):
+def test_data_that_cannot_be_written(tmp_path, data, options, message) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
         io.distr_write_hdf5(tmp_path / "out", data, **options)
     assert files(tmp_path) == []
 
@@ -225,7 +225,7 @@ def only(part_of_name: str, error: Exception) -> Callable[[str], None]:
 
 
 @pytest.mark.parametrize(
-    ("step", "name", "error", "told"),
+    ("step", "name", "error", "message"),
     [
         (
             "check_output",
@@ -242,7 +242,7 @@ def only(part_of_name: str, error: Exception) -> Callable[[str], None]:
     ],
 )
 @pytest.mark.parametrize("before", [False, True])
-def test_rank_that_cannot_write(tmp_path, random, failing, caplog, step, name, error, told, before) -> None:
+def test_rank_that_cannot_write(tmp_path, random, failing, caplog, step, name, error, message, before) -> None:
     caplog.set_level(logging.ERROR, "jztree")
     (tmp_path / "unrelated").touch()
     write = mapped(make_particles([3, 4, 0, 5], 5, random), tmp_path / "out", 4)
@@ -251,7 +251,7 @@ def test_rank_that_cannot_write(tmp_path, random, failing, caplog, step, name, e
     there = {path: (tmp_path / path).stat().st_mtime_ns for path in files(tmp_path)}
     failing[step] = only(name, error)
     for _ in range(2):
-        with pytest.raises(Exception, match=f"jztree: {told}"):
+        with pytest.raises(Exception, match=f"jztree: {message}"):
             write()
         assert {path: (tmp_path / path).stat().st_mtime_ns for path in files(tmp_path)} == there
     assert str(error) in caplog.text

@@ -29,35 +29,35 @@ DATA = np.r_[RNG.random((180, 3)), RNG.random((20, 3)) * 0.01]
 PLACES = RNG.random((31, 3)) * 1.2 - 0.1
 
 
-def same_graph(found: Any, expected: Any) -> None:
-    assert found.format == "csr"
-    assert found.shape == expected.shape
-    assert found.dtype == expected.dtype == np.float64
-    assert found.nnz == expected.nnz, "explicit zeros count"
-    np.testing.assert_allclose(found.toarray(), expected.toarray(), rtol=1e-12, atol=1e-15)
+def same_graph(result: Any, expected: Any) -> None:
+    assert result.format == "csr"
+    assert result.shape == expected.shape
+    assert result.dtype == expected.dtype == np.float64
+    assert result.nnz == expected.nnz, "explicit zeros count"
+    np.testing.assert_allclose(result.toarray(), expected.toarray(), rtol=1e-12, atol=1e-15)
 
 
 @pytest.mark.parametrize("places", [None, PLACES, DATA], ids=["own", "others", "same"])
 @pytest.mark.parametrize("k", [1, 5, 60])
 def test_numbers_of_neighbours(places: Any, k: int) -> None:
-    mine, theirs = NearestNeighbors(n_neighbors=k).fit(DATA), TheirNearestNeighbors(n_neighbors=k).fit(DATA)
-    found, expected = mine.kneighbors(places), theirs.kneighbors(places)
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-12, atol=1e-15)
-    np.testing.assert_array_equal(found[1], expected[1])
-    assert [one.dtype for one in found] == [np.float64, np.intp]
-    np.testing.assert_array_equal(mine.kneighbors(places, 3, return_distance=False), theirs.kneighbors(places, 3)[1])
+    mine, reference = NearestNeighbors(n_neighbors=k).fit(DATA), TheirNearestNeighbors(n_neighbors=k).fit(DATA)
+    result, expected = mine.kneighbors(places), reference.kneighbors(places)
+    np.testing.assert_allclose(result[0], expected[0], rtol=1e-12, atol=1e-15)
+    np.testing.assert_array_equal(result[1], expected[1])
+    assert [one.dtype for one in result] == [np.float64, np.intp]
+    np.testing.assert_array_equal(mine.kneighbors(places, 3, return_distance=False), reference.kneighbors(places, 3)[1])
     for mode in ("connectivity", "distance"):
-        same_graph(mine.kneighbors_graph(places, mode=mode), theirs.kneighbors_graph(places, mode=mode))
+        same_graph(mine.kneighbors_graph(places, mode=mode), reference.kneighbors_graph(places, mode=mode))
 
 
 @pytest.mark.parametrize("places", [None, PLACES, DATA], ids=["own", "others", "same"])
 @pytest.mark.parametrize("radius", [0.004, 0.15, 5.0])
 def test_neighbours_within_a_radius(places: Any, radius: float) -> None:
-    mine, theirs = NearestNeighbors(radius=radius).fit(DATA), TheirNearestNeighbors(radius=radius).fit(DATA)
+    mine, reference = NearestNeighbors(radius=radius).fit(DATA), TheirNearestNeighbors(radius=radius).fit(DATA)
     for in_order in (False, True):
-        found, expected = (one.radius_neighbors(places, sort_results=in_order) for one in (mine, theirs))
-        assert found[0].shape == found[1].shape == expected[1].shape
-        for distance, row, true_distance, true_row in zip(*found, *expected, strict=True):
+        result, expected = (one.radius_neighbors(places, sort_results=in_order) for one in (mine, reference))
+        assert result[0].shape == result[1].shape == expected[1].shape
+        for distance, row, true_distance, true_row in zip(*result, *expected, strict=True):
             order = slice(None) if in_order else np.argsort(true_row)
             np.testing.assert_array_equal(row, true_row[order])
             np.testing.assert_allclose(distance, true_distance[order], rtol=1e-12, atol=1e-15)
@@ -67,9 +67,9 @@ def test_neighbours_within_a_radius(places: Any, radius: float) -> None:
     for far, near, all_near in zip(each, reached, full, strict=True):
         np.testing.assert_array_equal(near, all_near[all_near <= far])
     only = mine.radius_neighbors(places, 0.1, return_distance=False)
-    assert [len(row) for row in only] == [len(row) for row in theirs.radius_neighbors(places, 0.1)[1]]
+    assert [len(row) for row in only] == [len(row) for row in reference.radius_neighbors(places, 0.1)[1]]
     for mode in ("connectivity", "distance"):
-        same_graph(mine.radius_neighbors_graph(places, mode=mode), theirs.radius_neighbors_graph(places, mode=mode))
+        same_graph(mine.radius_neighbors_graph(places, mode=mode), reference.radius_neighbors_graph(places, mode=mode))
 
 
 @pytest.mark.parametrize("mode", ["connectivity", "distance"])
@@ -78,8 +78,8 @@ def test_transformers(mode: str) -> None:
         (KNeighborsTransformer, TheirKNeighborsTransformer, {"n_neighbors": 7}),
         (RadiusNeighborsTransformer, TheirRadiusNeighborsTransformer, {"radius": 0.2}),
     )
-    for mine, theirs, options in kinds:
-        made, other = mine(mode=mode, **options), theirs(mode=mode, **options)
+    for mine, reference, options in kinds:
+        made, other = mine(mode=mode, **options), reference(mode=mode, **options)
         same_graph(made.fit_transform(DATA), other.fit_transform(DATA))
         same_graph(made.transform(PLACES), other.transform(PLACES))
         assert [name.lower() for name in made.get_feature_names_out()][:2] == [
@@ -109,9 +109,9 @@ def test_periodic_boxes(box: Any) -> None:
     shift = np.where(np.broadcast_to(box, 3) > 0, box, 0) * RNG.integers(-2, 3, DATA.shape)
     near = NearestNeighbors(n_neighbors=6, radius=0.2, boxsize=box).fit(DATA + shift)
     distance, row = cKDTree(DATA, boxsize=box).query(PLACES, k=6)
-    found = near.kneighbors(PLACES)
-    np.testing.assert_array_equal(found[1], row)
-    np.testing.assert_allclose(found[0], distance, atol=1e-14)
+    result = near.kneighbors(PLACES)
+    np.testing.assert_array_equal(result[1], row)
+    np.testing.assert_allclose(result[0], distance, atol=1e-14)
     lists = cKDTree(DATA, boxsize=box).query_ball_point(PLACES, 0.2, return_sorted=True)
     assert [one.tolist() for one in near.radius_neighbors(PLACES)[1]] == lists.tolist()
     matrix = cKDTree(DATA, boxsize=box).sparse_distance_matrix(cKDTree(DATA, boxsize=box), 0.15).tocsr()
@@ -128,12 +128,12 @@ def test_dbscan(dims: int, weighted: bool) -> None:
     points = points[RNG.permutation(180)]
     weight = RNG.integers(-1, 5, 180).astype(float) if weighted else None
     for eps, fewest in ((0.05 * dims, 4), (0.1 * dims, 12), (0.2, 1)):
-        mine, theirs = (kind(eps=eps, min_samples=fewest) for kind in (DBSCAN, cluster.DBSCAN))
+        mine, reference = (kind(eps=eps, min_samples=fewest) for kind in (DBSCAN, cluster.DBSCAN))
         np.testing.assert_array_equal(
-            mine.fit_predict(points, sample_weight=weight), theirs.fit_predict(points, sample_weight=weight)
+            mine.fit_predict(points, sample_weight=weight), reference.fit_predict(points, sample_weight=weight)
         )
-        np.testing.assert_array_equal(mine.core_sample_indices_, theirs.core_sample_indices_)
-        np.testing.assert_array_equal(mine.components_, theirs.components_)
+        np.testing.assert_array_equal(mine.core_sample_indices_, reference.core_sample_indices_)
+        np.testing.assert_array_equal(mine.components_, reference.components_)
     for kind in (np.float32, np.int64):
         assert DBSCAN().fit(points.astype(kind)).components_.dtype == kind
 
@@ -147,11 +147,11 @@ def test_pipelines_of_scikit_learn() -> None:
         lambda: KNeighborsClassifier(n_neighbors=4, metric="precomputed"),
     )
     for last, y in zip(behind, (target, kind), strict=True):
-        found, expected = (
+        result, expected = (
             make_pipeline(StandardScaler(), first(n_neighbors=6), last()).fit(DATA, y).predict(PLACES)
             for first in (KNeighborsTransformer, TheirKNeighborsTransformer)
         )
-        np.testing.assert_allclose(found, expected, rtol=1e-12)
+        np.testing.assert_allclose(result, expected, rtol=1e-12)
     graphs = [one(n_neighbors=20).fit_transform(DATA) for one in (KNeighborsTransformer, TheirKNeighborsTransformer)]
     for later in (
         lambda graph: Isomap(n_neighbors=8, metric="precomputed").fit_transform(graph),
@@ -287,7 +287,7 @@ def test_samples_whose_squares_overflow_raise(kind: Any) -> None:
 @pytest.mark.parametrize("kind", [NearestNeighbors, KNeighborsTransformer, RadiusNeighborsTransformer, DBSCAN, HDBSCAN])
 def test_scikit_learn_checks_of_estimators(kind: Any) -> None:
     results = check_estimator(kind(), on_fail=None, on_skip=None)
-    assert sum(one["status"] == "passed" for one in results) > 35
+    assert sum(result["status"] == "passed" for result in results) > 35
     for one in results:
         if one["status"] == "failed":
             assert one["check_name"] in MORE_FEATURES

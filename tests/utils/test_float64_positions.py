@@ -46,16 +46,16 @@ def of_picture(move: float) -> Any:
 
 
 TOOLS: dict[str, Callable[[float], Any]] = {
-    "xi": lambda move: value(correlation.xi(DATA + move, EDGES, randoms=RANDOMS + move, separation=True)),
+    "xi": lambda move: value(correlation.xi(DATA + move, EDGES, randoms=RANDOMS + move, separations=True)),
     "xi of a particle class": lambda move: value(
         correlation.xi(Pos(pos=DATA + move, num=300), EDGES, randoms=RANDOMS + move)
     ),
     "xi of two tracers": lambda move: value(
-        correlation.xi(DATA + move, EDGES, part_b=OTHER + move, randoms=RANDOMS + move)
+        correlation.xi(DATA + move, EDGES, queries=OTHER + move, randoms=RANDOMS + move)
     ),
     "wp": lambda move: value(correlation.wp(DATA + move, EDGES, 0.1, randoms=RANDOMS + move, num_pi=2)),
     "multipoles": lambda move: value(correlation.multipoles(DATA + move, EDGES, randoms=RANDOMS + move, num_mu=4)),
-    "mean_separations": lambda move: correlation.mean_separations(DATA + move, EDGES, part_b=OTHER + move),
+    "mean_separations": lambda move: correlation.mean_separations(DATA + move, EDGES, queries=OTHER + move),
     "knn_cdf": lambda move: knn_cdf(DATA + move, [1, 4], EDGES, OTHER + move).count,
     "knn_cdf on devices": lambda move: knn_cdf(DATA + move, [1, 4], EDGES, OTHER + move, mesh=mesh_of(2)).count,
     "joint_knn_cdf": lambda move: joint_knn_cdf(DATA + move, RANDOMS + move, 1, 3, EDGES, OTHER + move).count,
@@ -74,6 +74,6 @@ def test_moved_positions_give_the_same_bits(tool: str) -> None:
 
 def test_sets_of_different_precision_are_compared_in_float64() -> None:
     """Positions of the randoms are exact in float32 too."""
-    options: dict[str, Any] = {"edges": EDGES, "separation": True}
+    options: dict[str, Any] = {"edges": EDGES, "separations": True}
     mixed = correlation.xi(DATA, randoms=jax.numpy.asarray(RANDOMS), **options)
     jax.tree.map(np.testing.assert_array_equal, value(mixed), value(correlation.xi(DATA, randoms=RANDOMS, **options)))

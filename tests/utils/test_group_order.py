@@ -27,24 +27,24 @@ WORDS.set_precision(128)
 def particles(random: np.random.Generator) -> dict[int, dict[str, np.ndarray]]:
     """Return clumps of particles of several types, and particles between them, in random order."""
     centres = random.random((12, 3)) * 0.8 + 0.1
-    found, first = {}, 1000
+    result, first = {}, 1000
     for ptype, num in NUMS.items():
         pos = centres[random.integers(0, 12, num)] + random.normal(0, 0.008, (num, 3))
         alone = random.random(num) < 0.2
         pos[alone] = random.random((alone.sum(), 3))
         ids = first + random.permutation(num)
         first += num
-        found[ptype] = {
+        result[ptype] = {
             "Coordinates": pos.astype(np.float32),
             "Velocities": random.normal(0, 100, (num, 3)).astype(np.float32),
             "ParticleIDs": ids.astype(np.uint64),
         }
         if ptype != 1:
-            found[ptype]["Masses"] = random.random(num).astype(">f4")
-    found[0]["ElementAbundance/Oxygen"] = random.random(NUMS[0]).astype(np.float16)
-    found[0]["Flags"] = random.integers(0, 2, (NUMS[0], 2, 2)).astype(np.int8)
-    found[4]["Packed"] = random.random((NUMS[4], 3))
-    return found
+            result[ptype]["Masses"] = random.random(num).astype(">f4")
+    result[0]["ElementAbundance/Oxygen"] = random.random(NUMS[0]).astype(np.float16)
+    result[0]["Flags"] = random.integers(0, 2, (NUMS[0], 2, 2)).astype(np.int8)
+    result[4]["Packed"] = random.random((NUMS[4], 3))
+    return result
 
 
 def write_types(folder: Path, held: dict[int, dict[str, np.ndarray]], shares: list[dict[int, int]]) -> list[Path]:
@@ -107,18 +107,18 @@ def read_rows(data: h5py.Dataset) -> np.ndarray:
 
 def read_types(paths: list[Path]) -> dict[str, np.ndarray]:
     """Return the rows of all datasets of all files, by name."""
-    found: dict[str, list[np.ndarray]] = {}
+    result: dict[str, list[np.ndarray]] = {}
     for path in paths:
         with h5py.File(path) as file:
             num = len(file["Header"].attrs["NumPart_ThisFile"])
 
             def look(name: str, item: Any) -> None:
                 if name.startswith("PartType") and isinstance(item, h5py.Dataset) and item.ndim:
-                    found.setdefault(name, []).append(read_rows(item))
+                    result.setdefault(name, []).append(read_rows(item))
 
             assert num == 6
             file.visititems(look)
-    return {name: np.concatenate(rows) for name, rows in found.items()}
+    return {name: np.concatenate(rows) for name, rows in result.items()}
 
 
 def find_members(held: dict[int, dict[str, np.ndarray]]) -> list[set[int]]:
@@ -136,7 +136,7 @@ def find_members(held: dict[int, dict[str, np.ndarray]]) -> list[set[int]]:
         ):
             if near:
                 members[group[row]].add(one)
-    return sorted((one for one in members if len(one) >= NPART_MIN), key=lambda one: (-len(one), min(one)))
+    return sorted((member for member in members if len(member) >= NPART_MIN), key=lambda one: (-len(one), min(one)))
 
 
 @pytest.fixture
@@ -186,8 +186,8 @@ def check_group_order(path: Path, catalogue: Path, parts: list[Path], held: dict
                 first, count = offsets[group, ptype], lengths[group, ptype]
                 assert first == end
                 end = first + count
-                wanted = expected & set(columns["ParticleIDs"].tolist()) if ptype in (1, *ATTACHED) else set()
-                assert set(ids[first:end].tolist()) == wanted
+                required = expected & set(columns["ParticleIDs"].tolist()) if ptype in (1, *ATTACHED) else set()
+                assert set(ids[first:end].tolist()) == required
                 assert (np.diff(rows[first:end]) > 0).all()  # in snapshot order
             assert (np.diff(rows[end:]) > 0).all()
 
@@ -234,17 +234,17 @@ def test_output_does_not_depend_on_the_number_of_devices(held, tmp_path, use_dev
         run(parts[0], *call, "--snapshot-output", tmp_path / f"{ndev}.hdf5")
     assert (tmp_path / "1.hdf5").read_bytes() == (tmp_path / "4.hdf5").read_bytes()
     with h5py.File(tmp_path / "4.hdf5") as file, h5py.File(tmp_path / "fof.hdf5") as groups:
-        ends, told = np.cumsum(groups["Group/GroupLen"][:]), groups["IDs/ID"][:]
+        ends, message = np.cumsum(groups["Group/GroupLen"][:]), groups["IDs/ID"][:]
         named = file["PartType1/ParticleIDs" if ids else "PartType1/Names"][:]
-    for found, expected in zip(np.split(named, ends)[:-1], np.split(told, ends)[:-1], strict=True):
-        assert sorted(found.tolist()) == sorted((expected if ids else held[1]["ParticleIDs"][expected]).tolist())
+    for result, expected in zip(np.split(named, ends)[:-1], np.split(message, ends)[:-1], strict=True):
+        assert sorted(result.tolist()) == sorted((expected if ids else held[1]["ParticleIDs"][expected]).tolist())
 
 
 @pytest.mark.long
 def test_numbers_of_groups(parts, held, tmp_path, one_device) -> None:
     run(parts[0], *FOF[:-2], "--group-ids-output", tmp_path / "numbered.hdf5")
     members = find_members(held)
-    number = {one: group + 1 for group, group_members in enumerate(members) for one in group_members}
+    number = {group_member: group + 1 for group, group_members in enumerate(members) for group_member in group_members}
     before, after = read_types(parts), read_types([tmp_path / "numbered.hdf5"])
     with h5py.File(tmp_path / "numbered.hdf5") as file:
         assert file["Parameters"].attrs["FOF:group_id_default"] == b"2147483647"
@@ -268,10 +268,10 @@ def test_several_files_are_slices_of_the_single_file(num, parts, held, tmp_path,
     run(parts[0], *FOF, *more, "--snapshot-files", num)
     pieces, numbered = ([tmp_path / f"{name}.{i}.hdf5" for i in range(num)] for name in ("many", "ids"))
     assert not (tmp_path / "many.hdf5").exists()
-    whole, found = read_types([tmp_path / "one.hdf5"]), read_types(pieces)
-    assert whole.keys() == found.keys()
+    whole, result = read_types([tmp_path / "one.hdf5"]), read_types(pieces)
+    assert whole.keys() == result.keys()
     for name, rows in whole.items():
-        np.testing.assert_array_equal(found[name], rows, name)
+        np.testing.assert_array_equal(result[name], rows, name)
     counts = []
     for piece in pieces:
         with h5py.File(piece) as file:

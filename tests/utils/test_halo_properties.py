@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from jztree_utils import cli, ics, io
-from jztree_utils.cli._particles.spheres import sphere_names, virial_overdensity
+from jztree_utils.cli._commands.argument_checks import sphere_names
+from jztree_utils.cli._particles.spheres import virial_overdensity
 
 MPC, MSUN, KM = 3.085678e24, 1.989e33, 1e5
 UNITS = {"unit_length_in_cm": MPC, "unit_mass_in_g": 1e10 * MSUN, "unit_velocity_in_cm_per_s": KM}
@@ -30,15 +31,15 @@ def thresholds(omega0: float, a: float) -> dict[str, float]:
     return {name: number * of_critical for name, number in times.items()} | {"200m": 200 * omega0 * critical(omega0, 1)}
 
 
-def sphere(r: np.ndarray, mass: np.ndarray, density: float, least: int = 10) -> tuple[float, float, int]:
+def sphere(r: np.ndarray, mass: np.ndarray, density: float, minimum: int = 10) -> tuple[float, float, int]:
     """Return mass, radius and particle number of the sphere at which the density first falls below the threshold.
 
     r: sorted distances.
     """
     total, volume = np.cumsum(mass), 4 / 3 * np.pi * np.append(r[1:], np.inf) ** 3
-    if total[least - 1] <= density * 4 / 3 * np.pi * r[least - 1] ** 3:
+    if total[minimum - 1] <= density * 4 / 3 * np.pi * r[minimum - 1] ** 3:
         return 0.0, 0.0, 0
-    last = least - 1 + int(np.argmax(total[least - 1 :] <= density * volume[least - 1 :]))
+    last = minimum - 1 + int(np.argmax(total[minimum - 1 :] <= density * volume[minimum - 1 :]))
     return total[last], (total[last] / (4 / 3 * np.pi * density)) ** (1 / 3), last + 1
 
 
@@ -52,32 +53,32 @@ def brute(
     a: float,
 ) -> dict[str, Any]:
     """Return the properties of one halo in float64, computed directly from their definitions."""
-    apart = pos - centre
-    apart -= box * np.round(apart / box)
-    order = np.argsort((apart**2).sum(axis=1), kind="stable")
-    apart, vel, mass = apart[order], vel[order], mass[order]
-    r = np.sqrt((apart**2).sum(axis=1))
-    found: dict[str, Any] = {}
-    for name, wanted in density.items():
-        found[f"m{name}"], found[f"r{name}"], count = sphere(r, mass, wanted)
+    separation = pos - centre
+    separation -= box * np.round(separation / box)
+    order = np.argsort((separation**2).sum(axis=1), kind="stable")
+    separation, vel, mass = separation[order], vel[order], mass[order]
+    r = np.sqrt((separation**2).sum(axis=1))
+    result: dict[str, Any] = {}
+    for name, expected in density.items():
+        result[f"m{name}"], result[f"r{name}"], count = sphere(r, mass, expected)
         inside = slice(0, count)
         if name == "200m":
             speed = np.sqrt(G * np.cumsum(mass)[9 : max(count, 9)] / (a * r[9 : max(count, 9)]))
-            found["vmax"], found["rmax"] = (speed.max(), r[9 + speed.argmax()]) if count else (0.0, 0.0)
+            result["vmax"], result["rmax"] = (speed.max(), r[9 + speed.argmax()]) if count else (0.0, 0.0)
         if name != "200c":
             continue
-        found["count_200c"] = count
-        w, x, v = mass[inside], apart[inside], vel[inside]
+        result["count_200c"] = count
+        w, x, v = mass[inside], separation[inside], vel[inside]
         if not count:
-            found |= {"spin": 0.0, "vel_dispersion_200c": 0.0, "com_vel_200c": np.zeros(3)}
+            result |= {"spin": 0.0, "vel_dispersion_200c": 0.0, "com_vel_200c": np.zeros(3)}
             continue
         bulk = w @ v / w.sum()
         momentum = (w[:, None] * np.cross(a * x, v - bulk)).sum(axis=0)
-        total, radius = found["m200c"], a * found["r200c"]
-        found["spin"] = np.linalg.norm(momentum) / (np.sqrt(2) * total * np.sqrt(G * total / radius) * radius)
-        found["com_vel_200c"] = bulk
-        found["vel_dispersion_200c"] = np.sqrt(w @ ((v - bulk) ** 2).sum(axis=1) / w.sum() / 3)
-    return found
+        total, radius = result["m200c"], a * result["r200c"]
+        result["spin"] = np.linalg.norm(momentum) / (np.sqrt(2) * total * np.sqrt(G * total / radius) * radius)
+        result["com_vel_200c"] = bulk
+        result["vel_dispersion_200c"] = np.sqrt(w @ ((v - bulk) ** 2).sum(axis=1) / w.sum() / 3)
+    return result
 
 
 def columns_of(path: Path, *arguments: str) -> dict[str, np.ndarray]:
@@ -87,10 +88,10 @@ def columns_of(path: Path, *arguments: str) -> dict[str, np.ndarray]:
         return {name: data[()] for name, data in file["Groups"].items()}
 
 
-def assert_all(found: dict[str, np.ndarray], expected: list[dict[str, Any]], rows: np.ndarray, rtol: float) -> None:
+def assert_all(result: dict[str, np.ndarray], expected: list[dict[str, Any]], rows: np.ndarray, rtol: float) -> None:
     for name in expected[0]:
         want = np.array([one[name] for one in expected])
-        np.testing.assert_allclose(found[name][rows], want, rtol=rtol, atol=1e-4 * rtol, err_msg=name)
+        np.testing.assert_allclose(result[name][rows], want, rtol=rtol, atol=1e-4 * rtol, err_msg=name)
 
 
 def write(path: Path, header: dict[str, Any], types: dict[int, dict[str, np.ndarray]]) -> Path:
@@ -98,10 +99,10 @@ def write(path: Path, header: dict[str, Any], types: dict[int, dict[str, np.ndar
     counts = np.array([len(types[ptype]["pos"]) if ptype in types else 0 for ptype in range(6)])
     stored = {"pos": "Coordinates", "vel": "Velocities", "mass": "Masses", "id": "ParticleIDs"}
     with h5py.File(path, "w") as file:
-        told = {"NumPart_ThisFile": counts, "NumPart_Total": counts, "NumFilesPerSnapshot": 1, "HubbleParam": 0.7}
-        told |= {"MassTable": np.zeros(6), "UnitLength_in_cm": MPC, "UnitMass_in_g": 1e10 * MSUN}
-        told |= {"UnitVelocity_in_cm_per_s": KM, "Redshift": 0.0, "Time": 1.0, "Omega0": 0.3, "OmegaLambda": 0.7}
-        file.create_group("Header").attrs.update(told | header)
+        message = {"NumPart_ThisFile": counts, "NumPart_Total": counts, "NumFilesPerSnapshot": 1, "HubbleParam": 0.7}
+        message |= {"MassTable": np.zeros(6), "UnitLength_in_cm": MPC, "UnitMass_in_g": 1e10 * MSUN}
+        message |= {"UnitVelocity_in_cm_per_s": KM, "Redshift": 0.0, "Time": 1.0, "Omega0": 0.3, "OmegaLambda": 0.7}
+        file.create_group("Header").attrs.update(message | header)
         for ptype, columns in types.items():
             for name, rows in columns.items():
                 file[f"PartType{ptype}/{stored[name]}"] = rows
@@ -115,27 +116,29 @@ def write(path: Path, header: dict[str, Any], types: dict[int, dict[str, np.ndar
 def test_haloes_of_a_simulation_match_brute_force(use_devices, shared_data, tmp_path) -> None:
     use_devices(1)
     snapshot = shared_data / "sample_48" / "snapshot_048.hdf5"
-    found = columns_of(tmp_path / "c.hdf5", "sample", "--overdensity", "100c")
+    result = columns_of(tmp_path / "c.hdf5", "sample", "--overdensity", "100c")
     with h5py.File(snapshot) as file:
         header = dict(file["Header"].attrs)
         pos, vel = (file[f"PartType1/{name}"][()].astype(np.float64) for name in ("Coordinates", "Velocities"))
-    rows, box = np.arange(0, len(found["count"]), 3), float(header["BoxSize"])
+    rows, box = np.arange(0, len(result["count"]), 3), float(header["BoxSize"])
     density, masses = thresholds(float(header["Omega0"]), 1.0), np.full(len(pos), header["MassTable"][1])
     assert set(density) == set(NAMES)
-    expected = [brute(found["centre_pos"][row].astype(np.float64), pos, vel, masses, box, density, 1.0) for row in rows]
-    assert_all(found, expected, rows, 3e-4)  # OmegaLambda of the header ignores radiation
+    expected = [
+        brute(result["centre_pos"][row].astype(np.float64), pos, vel, masses, box, density, 1.0) for row in rows
+    ]
+    assert_all(result, expected, rows, 3e-4)  # OmegaLambda of the header ignores radiation
     assert sum(one["m200c"] > 0 for one in expected) > 20
-    none = found["m200c"] == 0
+    none = result["m200c"] == 0
     assert none.any()
-    of_sphere = [name for name in found if name.endswith("_200c")]
+    of_sphere = [name for name in result if name.endswith("_200c")]
     assert len(of_sphere) == 10
     for name in (*of_sphere, "r200c", "spin", "concentration"):
-        assert not found[name][none].any(), name
-        assert np.isfinite(found[name]).all(), name
-    large = found["count"] >= 300
-    whole = np.linalg.norm(found["angular_momentum"], axis=1)[large]
-    whole /= np.sqrt(2 * G * found["m200c"] * found["r200c"])[large]
-    assert np.median(whole) > 1.5 * np.median(found["spin"][large])
+        assert not result[name][none].any(), name
+        assert np.isfinite(result[name]).all(), name
+    large = result["count"] >= 300
+    whole = np.linalg.norm(result["angular_momentum"], axis=1)[large]
+    whole /= np.sqrt(2 * G * result["m200c"] * result["r200c"])[large]
+    assert np.median(whole) > 1.5 * np.median(result["spin"][large])
 
 
 @pytest.mark.slow
@@ -167,15 +170,15 @@ def test_printed_table_has_mass_velocity_and_concentration(tmp_path, use_devices
     """A group without a sphere has a dash."""
     use_devices(1)
     monkeypatch.setattr("jztree_utils.cli._commands.fof._LARGEST", 1000)
-    found = columns_of(tmp_path / "c.hdf5", "sample", "--properties", "--npart-min", "40", "--b", "0.15")
-    assert not found["m200c"].all()
+    result = columns_of(tmp_path / "c.hdf5", "sample", "--properties", "--npart-min", "40", "--b", "0.15")
+    assert not result["m200c"].all()
     lines = capsys.readouterr().out.splitlines()
     (head,) = (row for row, line in enumerate(lines) if line.split()[:2] == ["group", "particles"])
     titles = lines[head].split("   ")
     assert [title.strip() for title in titles[-3:]] == ["m200c [1e10 Msun/h]", "vmax [km/s]", "concentration"]
     for row, line in enumerate(lines[head + 1 :]):
         for cell, name in zip(line.split()[-3:], ("m200c", "vmax", "concentration"), strict=True):
-            value = found[name][row]
+            value = result[name][row]
             assert cell == "-" if not value > 0 else float(cell) == pytest.approx(value, rel=1e-3)
     assert cli.main(["fof", "sample", "-q"]) == 0
     assert cli.main(["fof", "sample"]) == 0
@@ -187,24 +190,24 @@ def test_requested_centres_are_used(use_devices, tmp_path, capsys) -> None:
     """The lowest potential of the largest group is that of all pairs. The output names the kind of every centre."""
     use_devices(1)
     words = {"potential": "lowest potential", "densest": "densest particle", "mass": "centre of mass"}
-    found = {}
+    result = {}
     for centre, said in words.items():
         path = tmp_path / f"{centre}.hdf5"
-        found[centre] = columns_of(path, "sample", "--properties", "--centre", centre, "--npart-min", "500")
+        result[centre] = columns_of(path, "sample", "--properties", "--centre", centre, "--npart-min", "500")
         assert f"around the {said}" in capsys.readouterr().out.replace("particle of lowest", "lowest")
         with h5py.File(path) as file:
             assert said in file["Groups/centre_pos"].attrs["description"]
             ids, rlink = file["Members/id"][:], float(file["FriendsOfFriends"].attrs["linking_length"])
-    np.testing.assert_array_equal(found["densest"]["centre_pos"], found["densest"]["densest_pos"])
-    np.testing.assert_array_equal(found["mass"]["centre_pos"], found["mass"]["com_pos"])
+    np.testing.assert_array_equal(result["densest"]["centre_pos"], result["densest"]["densest_pos"])
+    np.testing.assert_array_equal(result["mass"]["centre_pos"], result["mass"]["com_pos"])
     part, header = io.read_snapshot(ics.SAMPLE_3D)
     order = np.argsort(part.id)
-    rows, one = order[np.searchsorted(part.id[order], ids)], found["potential"]
+    rows, one = order[np.searchsorted(part.id[order], ids)], result["potential"]
     for first, count, centre in zip(one["offset"], one["count"], one["centre_pos"], strict=True):
         pos = part.pos[rows[first : first + count]].astype(np.float64)
-        apart = pos[:, None] - pos
-        apart -= header.boxsize * np.round(apart / header.boxsize)
-        inverse = 1 / np.sqrt((apart**2).sum(axis=2) + (0.1 * rlink) ** 2)
+        separation = pos[:, None] - pos
+        separation -= header.boxsize * np.round(separation / header.boxsize)
+        inverse = 1 / np.sqrt((separation**2).sum(axis=2) + (0.1 * rlink) ** 2)
         np.testing.assert_array_equal(part.pos[rows[first + np.argmax(inverse.sum(axis=1))]], centre)
 
 
@@ -233,21 +236,21 @@ def test_isothermal_and_nfw_spheres(use_devices, tmp_path, random) -> None:
     pos = np.concatenate([isothermal, nfw]).astype(np.float32)
     masses = np.repeat([2 * mass / n, mass / n], n).astype(np.float32)
     path = write(tmp_path / "a.hdf5", {"BoxSize": box}, {1: {"pos": pos, "mass": masses, "vel": 0 * pos}})
-    found = columns_of(tmp_path / "c.hdf5", str(path), "--rlink", "0.5", "--overdensity", "100c,800c")
+    result = columns_of(tmp_path / "c.hdf5", str(path), "--rlink", "0.5", "--overdensity", "100c,800c")
     sphere_of = {"isothermal": 0, "nfw": 1}
-    if found["com_pos"][0, 0] > 10:
+    if result["com_pos"][0, 0] > 10:
         sphere_of = {"isothermal": 1, "nfw": 0}
     one = sphere_of["isothermal"]
     # The centre is wrong by the distance of some particles, which contains half a per cent of the mass.
     for name in ("200c", "500c", "800c", "2500c"):
         share = np.sqrt(density["200c"] / (float(name[:-1]) / 200 * density["200c"]))
-        np.testing.assert_allclose(found[f"m{name}"][one], mass * share, rtol=0.01, err_msg=name)
-        np.testing.assert_allclose(found[f"r{name}"][one], radius * share, rtol=0.01, err_msg=name)
+        np.testing.assert_allclose(result[f"m{name}"][one], mass * share, rtol=0.01, err_msg=name)
+        np.testing.assert_allclose(result[f"r{name}"][one], radius * share, rtol=0.01, err_msg=name)
     other = sphere_of["nfw"]
-    np.testing.assert_allclose(found["m200c"][other], mass, rtol=0.01)
-    np.testing.assert_allclose(found["concentration"][other], 8, rtol=0.02)
-    np.testing.assert_allclose(found["rmax"][other], 2.1626 * radius / 8, rtol=0.1)
-    assert (found["spin"] == 0).all()
+    np.testing.assert_allclose(result["m200c"][other], mass, rtol=0.01)
+    np.testing.assert_allclose(result["concentration"][other], 8, rtol=0.02)
+    np.testing.assert_allclose(result["rmax"][other], 2.1626 * radius / 8, rtol=0.1)
+    assert (result["spin"] == 0).all()
 
 
 @pytest.mark.parametrize("count", [1, pytest.param(3, marks=pytest.mark.slow)])
@@ -264,30 +267,30 @@ def test_a_zoom_with_three_masses_and_gas(count, use_devices, tmp_path, random, 
         types[ptype] = rows | {"mass": np.full(num, mass, np.float32), "id": np.arange(num) + 10_000 * ptype}
     path = write(tmp_path / "a.hdf5", {"BoxSize": box, "Redshift": 1.0, "Time": a}, types)
     arguments = (str(path), "--rlink", "0.05", "--overdensity", "100c")
-    found = columns_of(tmp_path / "c.hdf5", *arguments)
+    result = columns_of(tmp_path / "c.hdf5", *arguments)
     assert "all matter, types 0, 1, 2, 3" in capsys.readouterr().out
     pos, mass = (np.concatenate([rows[name] for rows in types.values()]).astype(np.float64) for name in ("pos", "mass"))
     vel = np.concatenate([rows["vel"] for rows in types.values()]).astype(np.float64) * np.sqrt(a)
-    density, rows = thresholds(0.3, a), np.arange(len(found["count"]))
-    centre = found["centre_pos"].astype(np.float64)
+    density, rows = thresholds(0.3, a), np.arange(len(result["count"]))
+    centre = result["centre_pos"].astype(np.float64)
     expected = [brute(one, pos, vel, mass, box, density, a) for one in centre]
-    assert_all(found, expected, rows, 1e-4)
-    assert (found["m200c"] > 0).any()
+    assert_all(result, expected, rows, 1e-4)
+    assert (result["m200c"] > 0).any()
     # If types are left out, the output reports their mass.
     assert cli.main(["fof", *arguments, "--matter", "2", "--json", "-o", str(tmp_path / "d.hdf5")]) == 0
-    told = json.loads(capsys.readouterr().out)["spheres_of"]
-    assert told == (
+    message = json.loads(capsys.readouterr().out)["spheres_of"]
+    assert message == (
         "types 1, 2; without type 0 (3,000 particles, mass 1200 1e10 Msun/h); without type 3 (50 particles, mass "
         "6400 1e10 Msun/h)"
     )
-    assert io.read_catalogue(tmp_path / "d.hdf5")[2].spheres_of == told
+    assert io.read_catalogue(tmp_path / "d.hdf5")[2].spheres_of == message
     with h5py.File(tmp_path / "d.hdf5") as file:
-        assert (file["Groups/m200c"][:] < found["m200c"]).any()
+        assert (file["Groups/m200c"][:] < result["m200c"]).any()
 
 
 @pytest.mark.long
 @pytest.mark.parametrize(
-    ("header", "without", "told"),
+    ("header", "without", "message"),
     [
         ({}, {0: "vel"}, "velocities and spin within r200c, because type 0 has no velocities."),
         ({"OmegaLambda": None}, {}, "because the snapshot has no OmegaLambda; give --omega-lambda."),
@@ -297,7 +300,7 @@ def test_a_zoom_with_three_masses_and_gas(count, use_devices, tmp_path, random, 
         ({}, {}, None),
     ],
 )  # fmt: skip
-def test_omitted_properties_are_named(header, without, told, use_devices, tmp_path, random, capsys) -> None:
+def test_omitted_properties_are_named(header, without, message, use_devices, tmp_path, random, capsys) -> None:
     use_devices(1)
     types = {
         ptype: {
@@ -314,12 +317,12 @@ def test_omitted_properties_are_named(header, without, told, use_devices, tmp_pa
         for name, value in header.items():
             file["Header"].attrs.pop(name)
             file["Header"].attrs.update({} if value is None else {name: value})
-    found = columns_of(tmp_path / "c.hdf5", str(path), "--rlink", "0.1", "--properties")
+    result = columns_of(tmp_path / "c.hdf5", str(path), "--rlink", "0.1", "--properties")
     out = " ".join(capsys.readouterr().out.split())
-    assert ("left out" in out) == (told is not None)
-    assert told is None or told in out
+    assert ("left out" in out) == (message is not None)
+    assert message is None or message in out
     everything = {"spin", "m200c", "mvir", "m200m", "com_vel_200c", "vmax"}
-    assert (everything <= found.keys()) == (told is None)
+    assert (everything <= result.keys()) == (message is None)
 
 
 def test_attached_types_that_lack_a_property_are_named(use_devices, tmp_path, random, capsys) -> None:
@@ -341,9 +344,9 @@ def test_empty_catalogue_has_columns_without_rows(layout, use_devices, tmp_path)
     """If groups need more particles than exist, the columns exist but have no rows."""
     use_devices(1)
     call = ("sample", "--properties", "--npart-min", "200000", "--layout", layout)
-    found = columns_of(tmp_path / "c.hdf5", *call)
-    assert {"spin", "densest_pos", "com_vel_200c", "vmax", "axis_ratios_200c"} <= found.keys()
-    assert not any(len(column) for column in found.values())
+    result = columns_of(tmp_path / "c.hdf5", *call)
+    assert {"spin", "densest_pos", "com_vel_200c", "vmax", "axis_ratios_200c"} <= result.keys()
+    assert not any(len(column) for column in result.values())
 
 
 @pytest.mark.parametrize("n", [1, 2])

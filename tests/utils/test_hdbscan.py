@@ -4,6 +4,7 @@ Mutual reachability distances have ties. So several minimum spanning trees exist
 scikit-learn therefore gets the tree that the library found.
 """
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -42,14 +43,14 @@ def linkage(points: np.ndarray, min_samples: int) -> np.ndarray:
 
 def of_sklearn(points: np.ndarray, options: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
     """Return labels and strengths from scikit-learn, for the tree of this library."""
-    least = options.get("min_cluster_size", 5)
-    found = linkage(points, options.get("min_samples") or least)
-    rows = np.zeros(len(found), _tree.HIERARCHY_dtype)
-    for name, column in zip(rows.dtype.names, found.T, strict=True):
+    minimum = options.get("min_cluster_size", 5)
+    result = linkage(points, options.get("min_samples") or minimum)
+    rows = np.zeros(len(result), _tree.HIERARCHY_dtype)
+    for name, column in zip(rows.dtype.names, result.T, strict=True):
         rows[name] = column
     return _tree.tree_to_labels(
         rows,
-        least,
+        minimum,
         options.get("cluster_selection_method", "eom"),
         options.get("allow_single_cluster", False),
         0.0,
@@ -57,12 +58,12 @@ def of_sklearn(points: np.ndarray, options: dict[str, Any]) -> tuple[np.ndarray,
     )
 
 
-def assert_same_clusters(found: np.ndarray, expected: np.ndarray) -> None:
+def assert_same_clusters(result: np.ndarray, expected: np.ndarray) -> None:
     """Assert that labels are equal up to the numbers of clusters, and that these are in the order of first samples."""
-    np.testing.assert_array_equal(found < 0, expected < 0)
-    pairs = np.unique(np.stack([found, expected]), axis=1)
-    assert pairs.shape[1] == len(np.unique(found)) == len(np.unique(expected))
-    _, first = np.unique(found[found >= 0], return_index=True)
+    np.testing.assert_array_equal(result < 0, expected < 0)
+    pairs = np.unique(np.stack([result, expected]), axis=1)
+    assert pairs.shape[1] == len(np.unique(result)) == len(np.unique(expected))
+    _, first = np.unique(result[result >= 0], return_index=True)
     assert (np.diff(first) > 0).all()
 
 
@@ -81,16 +82,16 @@ def assert_same_clusters(found: np.ndarray, expected: np.ndarray) -> None:
 @pytest.mark.parametrize("kind", ["lattice", "noise", "equal"])
 def test_equals_scikit_learn(kind: str, options: dict[str, Any], x64: None) -> None:
     points = blobs(kind)
-    found = HDBSCAN(**options).fit(points)
+    result = HDBSCAN(**options).fit(points)
     labels, strength = of_sklearn(points, options)
-    assert_same_clusters(found.labels_, labels)
-    np.testing.assert_allclose(found.probabilities_, strength, rtol=0, atol=1e-12)
+    assert_same_clusters(result.labels_, labels)
+    np.testing.assert_allclose(result.probabilities_, strength, rtol=0, atol=1e-12)
 
 
-def slow_tree(found: np.ndarray, least: int) -> list[tuple[int, int, float, int]]:
+def slow_tree(result: np.ndarray, minimum: int) -> list[tuple[int, int, float, int]]:
     """Return rows of parent, child, level and size, by splitting one cluster after the other."""
-    n = len(found) + 1
-    size = [1] * n + found[:, 3].astype(int).tolist()
+    n = len(result) + 1
+    size = [1] * n + result[:, 3].astype(int).tolist()
     rows, following, waiting = [], n + 1, [(2 * n - 2, n)]
 
     def points_of(node: int) -> list[int]:
@@ -100,15 +101,15 @@ def slow_tree(found: np.ndarray, least: int) -> list[tuple[int, int, float, int]
             if one < n:
                 points.append(one)
             else:
-                nodes += found[one - n, :2].astype(int).tolist()
+                nodes += result[one - n, :2].astype(int).tolist()
         return points
 
     while waiting:
         node, label = waiting.pop()
-        *parts, length = found[node - n, :3]
+        *parts, length = result[node - n, :3]
         parts = [int(part) for part in parts]
         level = 1 / length if length > 0 else np.inf
-        large = [part for part in parts if size[part] >= least and length > 0]
+        large = [part for part in parts if size[part] >= minimum and length > 0]
         for part in parts:
             if part in large and len(large) == 2:
                 rows.append((label, following, level, size[part]))
@@ -166,18 +167,18 @@ def test_clusters_cross_the_faces_of_a_periodic_box() -> None:
 
 def test_all_samples_equal() -> None:
     for single in (False, True):
-        found = HDBSCAN(allow_single_cluster=single).fit(np.ones((30, 2)))
-        assert set(found.labels_) == ({0} if single else {-1})
-        assert np.isfinite(found.probabilities_).all()
-        np.testing.assert_array_equal(found.outlier_scores_, 0)
+        result = HDBSCAN(allow_single_cluster=single).fit(np.ones((30, 2)))
+        assert set(result.labels_) == ({0} if single else {-1})
+        assert np.isfinite(result.probabilities_).all()
+        np.testing.assert_array_equal(result.outlier_scores_, 0)
 
 
 def test_equal_samples_have_equal_labels(x64: None) -> None:
     points = np.repeat(blobs("noise")[::10], 7, axis=0)
-    found = HDBSCAN(min_cluster_size=20).fit(points)
-    assert (found.labels_.reshape(-1, 7) == found.labels_.reshape(-1, 7)[:, :1]).all()
-    assert not np.isnan(found.probabilities_).any()
-    assert not np.isnan(found.outlier_scores_).any()
+    result = HDBSCAN(min_cluster_size=20).fit(points)
+    assert (result.labels_.reshape(-1, 7) == result.labels_.reshape(-1, 7)[:, :1]).all()
+    assert not np.isnan(result.probabilities_).any()
+    assert not np.isnan(result.outlier_scores_).any()
 
 
 @pytest.mark.parametrize("method", ["eom", "leaf"])
@@ -188,22 +189,22 @@ def test_fewer_equal_samples_than_min_samples_have_equal_labels(method: str, box
     for _ in range(5):
         places = rng.integers(0, 16, (120, 2)) / 2
         images = places if boxsize is None else places + boxsize * rng.integers(-2, 3, places.shape)
-        found = HDBSCAN(boxsize=boxsize, cluster_selection_method=method).fit(images)
+        result = HDBSCAN(boxsize=boxsize, cluster_selection_method=method).fit(images)
         _, place = np.unique(places, axis=0, return_inverse=True)
         of_place = np.full(place.max() + 1, -2)
-        of_place[place] = found.labels_
-        np.testing.assert_array_equal(found.labels_, of_place[place])
+        of_place[place] = result.labels_
+        np.testing.assert_array_equal(result.labels_, of_place[place])
 
 
 def test_distances_without_an_inverse_count_as_0(x64: None) -> None:
     near = np.random.default_rng(0).integers(0, 40, (20, 2)) * 5e-324
     near_one, far = near + np.array([1.0, 0.0]), np.random.default_rng(1).random((20, 2)) + np.array([5.0, 0.0])
     points = np.concatenate([near, near_one, far])
-    found = HDBSCAN().fit(points)
-    assert (found.labels_[:20] == found.labels_[0]).all()
-    assert (found.labels_[20:40] == found.labels_[20]).all()
-    assert np.isfinite(found.probabilities_).all()
-    assert np.isfinite(found.outlier_scores_).all()
+    result = HDBSCAN().fit(points)
+    assert (result.labels_[:20] == result.labels_[0]).all()
+    assert (result.labels_[20:40] == result.labels_[20]).all()
+    assert np.isfinite(result.probabilities_).all()
+    assert np.isfinite(result.outlier_scores_).all()
 
 
 @pytest.mark.parametrize(
@@ -259,10 +260,10 @@ def test_few_samples_are_noise(number: int, method: str, options: dict[str, Any]
     places = np.arange(number, dtype=float)[:, None]
     equal = HDBSCAN(min_samples=1, cluster_selection_method=method, **options).fit(0 * places)
     np.testing.assert_array_equal(equal.labels_, -1)
-    found = HDBSCAN(min_samples=1, cluster_selection_method=method, **options).fit(places)
-    np.testing.assert_array_equal(found.labels_, -1)
-    np.testing.assert_array_equal(found.probabilities_, 0)
-    assert found.outlier_scores_.shape == (number,)
+    result = HDBSCAN(min_samples=1, cluster_selection_method=method, **options).fit(places)
+    np.testing.assert_array_equal(result.labels_, -1)
+    np.testing.assert_array_equal(result.probabilities_, 0)
+    assert result.outlier_scores_.shape == (number,)
 
 
 @pytest.mark.parametrize(
@@ -294,9 +295,9 @@ def test_invalid_arguments_raise(options: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "message"),
     [
-        ({"box": "abc"}, TypeError, "^box is 'abc'"),
-        ({"box": -1.0}, ValueError, "^box is -1.0; lengths must be finite and positive"),
-        ({"samples": np.full((9, 2), np.nan)}, ValueError, r"samples must be finite, of shape \(n, d\)"),
+        ({"boxsize": "abc"}, TypeError, "^boxsize is 'abc'"),
+        ({"boxsize": -1.0}, ValueError, "^boxsize is -1.0; lengths must be finite and positive"),
+        ({"points": np.full((9, 2), np.nan)}, ValueError, r"points must be finite, of shape \(n, d\)"),
         ({"labels": np.zeros(8, int)}, ValueError, r"labels have the shape \(8,\); it must be \(9,\)"),
         ({"labels": np.zeros(9)}, TypeError, "labels have the dtype float64; they must be integers"),
         ({"weights": np.ones(8)}, ValueError, r"weights have the shape \(8,\); it must be \(9,\)"),
@@ -307,10 +308,10 @@ def test_invalid_arguments_raise(options: dict[str, Any], message: str) -> None:
 )
 def test_invalid_arguments_of_centres_raise(change: dict[str, Any], error: type[Exception], message: str) -> None:
     rng = np.random.default_rng(0)
-    arguments: dict[str, Any] = {"samples": rng.random((9, 2)), "labels": np.zeros(9, int), "box": None} | change
+    arguments: dict[str, Any] = {"points": rng.random((9, 2)), "labels": np.zeros(9, int), "boxsize": None} | change
     weights, centres = arguments.pop("weights", np.ones(9)), arguments.pop("centres", np.zeros((1, 2)))
     if "centres" not in change:
-        for find in (centroids, medoids):
+        for find in (centroids, functools.partial(medoids, of_euclidean=np.asarray)):
             with pytest.raises(error, match=message):
                 find(weights=weights, **arguments)
     if "weights" not in change:
@@ -321,9 +322,9 @@ def test_invalid_arguments_of_centres_raise(change: dict[str, Any], error: type[
 def test_single_cluster_needs_min_cluster_size_points() -> None:
     """The points are connected at the distance of the outlier only."""
     points = np.append(np.random.default_rng(0).normal(size=(19, 2)), [[1e6, 1e6]], axis=0)
-    for least, label in ((20, 0), (21, -1)):
-        found = HDBSCAN(least, min_samples=2, allow_single_cluster=True).fit(points)
-        np.testing.assert_array_equal(found.labels_, label)
+    for minimum, label in ((20, 0), (21, -1)):
+        result = HDBSCAN(minimum, min_samples=2, allow_single_cluster=True).fit(points)
+        np.testing.assert_array_equal(result.labels_, label)
 
 
 def test_differences_from_scikit_learn_are_those_listed() -> None:
@@ -336,9 +337,9 @@ def test_differences_from_scikit_learn_are_those_listed() -> None:
         ({"min_cluster_size": 60, "max_cluster_size": 50}, 0, 67),
         ({"min_cluster_size": 120}, 0, 100),
     ]
-    for options, ours, theirs in cases:
+    for options, ours, reference in cases:
         estimators = HDBSCAN(**options, **single), cluster.HDBSCAN(**options, **single, copy=True)
-        assert [np.sum(found.fit(points).labels_ == 0) for found in estimators] == [ours, theirs]
+        assert [np.sum(result.fit(points).labels_ == 0) for result in estimators] == [ours, reference]
 
 
 def test_samples_that_are_not_finite_have_their_own_labels(x64: None) -> None:
@@ -347,14 +348,14 @@ def test_samples_that_are_not_finite_have_their_own_labels(x64: None) -> None:
     rows = np.array([0, 3, len(points)])
     with_others = np.insert(points, rows, [[np.inf, 0], [np.nan, np.inf], [0, -np.inf]], axis=0)
     assert HDBSCAN().fit(np.delete(with_others, 4, axis=0)).labels_[0] == -2  # no feature is missing
-    found = HDBSCAN().fit(with_others)
+    result = HDBSCAN().fit(with_others)
     added = rows + np.arange(3)
-    np.testing.assert_array_equal(found.labels_[added], [-2, -3, -2])
-    np.testing.assert_array_equal(found.probabilities_[added], [0, np.nan, 0])
-    np.testing.assert_array_equal(found.outlier_scores_[added], [1, np.nan, 1])
+    np.testing.assert_array_equal(result.labels_[added], [-2, -3, -2])
+    np.testing.assert_array_equal(result.probabilities_[added], [0, np.nan, 0])
+    np.testing.assert_array_equal(result.outlier_scores_[added], [1, np.nan, 1])
     for name in ("labels_", "probabilities_", "outlier_scores_"):
-        np.testing.assert_array_equal(np.delete(getattr(found, name), added), getattr(finite, name))
-    cut = found.dbscan_clustering(0.5)
+        np.testing.assert_array_equal(np.delete(getattr(result, name), added), getattr(finite, name))
+    cut = result.dbscan_clustering(0.5)
     np.testing.assert_array_equal(cut[added], [-2, -3, -2])
     np.testing.assert_array_equal(np.delete(cut, added), finite.dbscan_clustering(0.5))
 
@@ -365,9 +366,9 @@ def test_only_samples_that_are_not_finite_raise() -> None:
 
 
 @pytest.mark.parametrize("boxsize", [None, 21.0])
-@pytest.mark.parametrize(("distance", "least"), [(0.0, 1), (0.4, 5), (1.0, 30), (100.0, 5)])
+@pytest.mark.parametrize(("distance", "minimum"), [(0.0, 1), (0.4, 5), (1.0, 30), (100.0, 5)])
 def test_clusters_at_one_distance_equal_brute_force(
-    distance: float, least: int, boxsize: float | None, x64: None
+    distance: float, minimum: int, boxsize: float | None, x64: None
 ) -> None:
     points = blobs("equal")
     offsets = np.abs(points[:, None] - points)
@@ -377,16 +378,16 @@ def test_clusters_at_one_distance_equal_brute_force(
     core = np.sort(lengths, axis=1)[:, 4]
     reachable = np.maximum(lengths, np.maximum(core[:, None], core))
     _, groups = csgraph.connected_components(reachable <= distance)
-    large = np.bincount(groups)[groups] >= least
-    found = HDBSCAN(boxsize=boxsize).fit(points).dbscan_clustering(distance, least)
-    assert_same_clusters(found, np.where(large, groups, -1))
+    large = np.bincount(groups)[groups] >= minimum
+    result = HDBSCAN(boxsize=boxsize).fit(points).dbscan_clustering(distance, minimum)
+    assert_same_clusters(result, np.where(large, groups, -1))
 
 
-@pytest.mark.parametrize(("distance", "least"), [(-1.0, 5), (np.nan, 5), ("1", 5), (1.0, 0), (1.0, 2.5)])
-def test_invalid_cut_raises(distance: float, least: int) -> None:
-    found = HDBSCAN().fit(blobs("noise"))
+@pytest.mark.parametrize(("distance", "minimum"), [(-1.0, 5), (np.nan, 5), ("1", 5), (1.0, 0), (1.0, 2.5)])
+def test_invalid_cut_raises(distance: float, minimum: int) -> None:
+    result = HDBSCAN().fit(blobs("noise"))
     with pytest.raises(ValueError, match=r"cut_distance is .* at least 0|min_cluster_size is .* integer"):
-        found.dbscan_clustering(distance, least)
+        result.dbscan_clustering(distance, minimum)
 
 
 def test_cut_before_fit_raises() -> None:
@@ -396,14 +397,14 @@ def test_cut_before_fit_raises() -> None:
 
 def test_centres_equal_scikit_learn() -> None:
     points, _ = datasets.make_blobs(600, centers=[[0, 0], [5, 5], [0, 9]], cluster_std=0.5, random_state=2)
-    found = HDBSCAN(store_centers="both").fit(points)
+    result = HDBSCAN(store_centers="both").fit(points)
     expected = cluster.HDBSCAN(store_centers="both")
-    expected.labels_, expected.probabilities_ = found.labels_, found.probabilities_
+    expected.labels_, expected.probabilities_ = result.labels_, result.probabilities_
     expected._metric_params = {}
     expected._weighted_cluster_center(points)
-    assert len(found.centroids_) == 3
-    np.testing.assert_allclose(found.centroids_, expected.centroids_, rtol=1e-12)
-    np.testing.assert_array_equal(found.medoids_, expected.medoids_)
+    assert len(result.centroids_) == 3
+    np.testing.assert_allclose(result.centroids_, expected.centroids_, rtol=1e-12)
+    np.testing.assert_array_equal(result.medoids_, expected.medoids_)
 
 
 def test_centres_cross_the_faces_of_a_periodic_box() -> None:
@@ -416,8 +417,8 @@ def test_centres_cross_the_faces_of_a_periodic_box() -> None:
     shift = np.array([0.71, 0.2, 0.6])
     moved = points + shift
     moved[:, :2] %= 1
-    found = clusters.fit(moved)
-    for centres, before in ((found.centroids_, mean), (found.medoids_, middle)):
+    result = clusters.fit(moved)
+    for centres, before in ((result.centroids_, mean), (result.medoids_, middle)):
         offsets = centres - before - shift
         offsets[:, :2] -= np.round(offsets[:, :2])
         np.testing.assert_allclose(offsets, 0, atol=1e-9)
@@ -425,15 +426,17 @@ def test_centres_cross_the_faces_of_a_periodic_box() -> None:
 
 
 def test_noise_has_no_centres() -> None:
-    found = HDBSCAN(store_centers="both", min_cluster_size=50).fit(np.random.default_rng(0).random((60, 2)))
-    assert found.centroids_.shape == found.medoids_.shape == (0, 2)
+    result = HDBSCAN(store_centers="both", min_cluster_size=50).fit(np.random.default_rng(0).random((60, 2)))
+    assert result.centroids_.shape == result.medoids_.shape == (0, 2)
 
 
 def test_parameters_are_those_of_scikit_learn() -> None:
-    theirs = set(cluster.HDBSCAN().get_params()) - {"alpha", "copy"}
-    assert set(HDBSCAN().get_params()) == theirs | {"copy", "boxsize"}
+    reference = set(cluster.HDBSCAN().get_params()) - {"alpha", "copy"}
+    assert set(HDBSCAN().get_params()) == reference | {"copy", "boxsize"}
     defaults = HDBSCAN().get_params()
-    assert {name: defaults[name] for name in theirs} == {name: cluster.HDBSCAN().get_params()[name] for name in theirs}
+    assert {name: defaults[name] for name in reference} == {
+        name: cluster.HDBSCAN().get_params()[name] for name in reference
+    }
 
 
 # Tests of scikit-learn that fail because of these error messages, and those that fail for other reasons.

@@ -85,7 +85,7 @@ def clumps(random: np.random.Generator) -> ParticleData:
 @pytest.mark.long
 def test_options_replace_missing_header_entries(tmp_path, random, capsys) -> None:
     part = clumps(random)
-    told = io.SnapshotHeader(
+    message = io.SnapshotHeader(
         boxsize=30.0,
         omega0=0.3,
         omega_lambda=0.7,
@@ -96,18 +96,18 @@ def test_options_replace_missing_header_entries(tmp_path, random, capsys) -> Non
         unit_mass_in_g=1.989e43,
         unit_velocity_in_cm_per_s=1e5,
     )
-    io.write_snapshot(tmp_path / "told.hdf5", part, told)
+    io.write_snapshot(tmp_path / "told.hdf5", part, message)
     np.savez(tmp_path / "a.npz", pos=part.pos, mass=part.mass, vel=part.vel, id=part.id)
     options = ["--boxsize", "30", "--omega0", "0.3", "--omega-lambda", "0.7", "--hubble", "0.7", "--redshift", "0.5"]
     common = ["--rlink", "0.1", "--properties"]
-    found = []
+    result = []
     for name, arguments in (("told.hdf5", []), ("a.npz", [*options, *_UNITS])):
         output = tmp_path / f"{name}.c.hdf5"
         assert cli.main(["fof", str(tmp_path / name), *arguments, *common, "-o", str(output)]) == 0
         assert "left out" not in capsys.readouterr().out
         with h5py.File(output) as file:
-            found.append({name: (column[()], dict(column.attrs)) for name, column in file["Groups"].items()})
-    one, other = found
+            result.append({name: (column[()], dict(column.attrs)) for name, column in file["Groups"].items()})
+    one, other = result
     assert one.keys() == other.keys()
     for name in one:
         np.testing.assert_allclose(one[name][0], other[name][0], rtol=1e-5, err_msg=name)

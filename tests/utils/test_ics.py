@@ -90,9 +90,9 @@ def test_mass_function() -> None:
     assert np.sort(counts)[5] >= 20
     x = np.geomspace(20, 20 * characteristic, 20000)
     above = np.cumsum((x**-0.9 * np.exp(-x / characteristic))[::-1])[::-1]
-    for least in (50, 500, 5000):
-        expected = np.interp(least, x, above) / above[0]
-        assert np.mean(counts >= least) == pytest.approx(expected, rel=0.05)
+    for minimum in (50, 500, 5000):
+        expected = np.interp(minimum, x, above) / above[0]
+        assert np.mean(counts >= minimum) == pytest.approx(expected, rel=0.05)
 
 
 def test_halo_profile() -> None:
@@ -161,9 +161,9 @@ def test_soneira_peebles_particles() -> None:
     assert ((pos >= 0) & (pos < 1)).all()
     # Points of a cluster are at most two times the radii of all levels apart.
     clusters = pos.reshape(7, -1, 3)
-    apart = clusters[:, :, None] - clusters[:, None]
-    apart -= np.round(apart)
-    assert np.linalg.norm(apart, axis=-1).max() < 2 * 0.01 * sum(1.76**-level for level in range(4))
+    separation = clusters[:, :, None] - clusters[:, None]
+    separation -= np.round(separation)
+    assert np.linalg.norm(separation, axis=-1).max() < 2 * 0.01 * sum(1.76**-level for level in range(4))
     other = ics.soneira_peebles_particles(7, 4, eta=3, radius=0.01, seed=1)
     assert not np.array_equal(other.pos, part.pos[:n])
 

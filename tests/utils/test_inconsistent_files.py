@@ -140,8 +140,8 @@ def test_identifiers_of_64_bits_survive(tmp_path, write_gadget, random, use_devi
     )
     arguments = ["--b", "0.9", "--npart-min", "1", "--attach", "4", "-q", "-o", str(tmp_path / "c.hdf5")]
     assert cli.main(["fof", str(path), *arguments]) == 0
-    found = io.read_catalogue(tmp_path / "c.hdf5")[1]
-    assert sorted(found.tolist()) == sorted(ids[0].tolist() + ids[1].tolist())
+    result = io.read_catalogue(tmp_path / "c.hdf5")[1]
+    assert sorted(result.tolist()) == sorted(ids[0].tolist() + ids[1].tolist())
     assert cli.main(["convert", str(path), "--type", "4", "-q", "-o", str(tmp_path / "s.npz")]) == 0
     assert cli.main(["knn", str(tmp_path / "s.npz"), "-q", "-o", str(tmp_path / "k.hdf5")]) == 0
     np.testing.assert_array_equal(io.read_neighbours(tmp_path / "k.hdf5").id, ids[1])

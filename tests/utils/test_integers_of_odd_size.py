@@ -60,17 +60,17 @@ def layout_of(name: str, num: int, fill: int) -> Any:
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("size", [3, 5, 6, 7])
 def test_identifiers_of_any_size_are_read(snapshot, random, size, signed, big, layout) -> None:
-    most = 2 ** (8 * size - signed)
-    ids = random.integers(-most if signed else 0, most, 500)
-    ids[:70] = most - 5  # chunks that hold only the fill value, like missing ones
-    ids[70:] = np.where(np.arange(430) == 0, most - 1, ids[70:])
+    maximum = 2 ** (8 * size - signed)
+    ids = random.integers(-maximum if signed else 0, maximum, 500)
+    ids[:70] = maximum - 5  # chunks that hold only the fill value, like missing ones
+    ids[70:] = np.where(np.arange(430) == 0, maximum - 1, ids[70:])
     kind = integer_type(size, signed=signed, big=big)
     with h5py.File(snapshot, "r+") as file:
-        replace_dataset(file, "PartType1/ParticleIDs", ids, kind, layout_of(layout, 10, most - 5))
-    found = io.open_snapshot(snapshot)
-    np.testing.assert_array_equal(found.read("id"), ids)
-    np.testing.assert_array_equal(found.read("id", 37, 333), ids[37:333])
-    assert found.read("id").dtype == np.dtype(f"{'i' if signed else 'u'}{4 if size == 3 else 8}")
+        replace_dataset(file, "PartType1/ParticleIDs", ids, kind, layout_of(layout, 10, maximum - 5))
+    result = io.open_snapshot(snapshot)
+    np.testing.assert_array_equal(result.read("id"), ids)
+    np.testing.assert_array_equal(result.read("id", 37, 333), ids[37:333])
+    assert result.read("id").dtype == np.dtype(f"{'i' if signed else 'u'}{4 if size == 3 else 8}")
 
 
 @pytest.mark.parametrize("big", [False, True])
@@ -94,9 +94,9 @@ def test_integer_coordinates_are_fractions_of_their_range(snapshot, tmp_path, ra
     with h5py.File(snapshot, "r+") as file:
         del file["PartType1/Coordinates"]
         replace_dataset(file, "PartType1/IntCoordinates", pos, integer_type(bits // 8))
-    found = io.open_snapshot(snapshot).read("pos")
-    np.testing.assert_allclose(found, pos / 2.0**bits, rtol=1e-15)
-    assert found.max() < 1
+    result = io.open_snapshot(snapshot).read("pos")
+    np.testing.assert_allclose(result, pos / 2.0**bits, rtol=1e-15)
+    assert result.max() < 1
 
 
 def test_counts_of_a_header_may_have_six_bytes(snapshot, tmp_path) -> None:
@@ -124,9 +124,9 @@ def test_catalogues_and_data_sets_may_have_six_bytes(tmp_path, random) -> None:
         replace_dataset(file, "Group/GroupLen", lengths, integer_type(6))
         file.create_group("IDs")
         replace_dataset(file, "IDs/ID", ids, integer_type(6, big=True))
-    found = io.read_catalogue(catalogue)
-    np.testing.assert_array_equal(found.catalogue.count, lengths)
-    np.testing.assert_array_equal(found.ids, ids)
+    result = io.read_catalogue(catalogue)
+    np.testing.assert_array_equal(result.catalogue.count, lengths)
+    np.testing.assert_array_equal(result.ids, ids)
     with h5py.File(data, "w") as file:
         file.create_group("part")
         replace_dataset(file, "part/id", ids, integer_type(6))

@@ -168,7 +168,7 @@ def damage(file: h5py.File, what: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("what", "message"),
     [
         ("no header", "no group Header"),
         ("no counts", "NumPart_ThisFile"),
@@ -185,10 +185,10 @@ def damage(file: h5py.File, what: str) -> None:
         ("short", "499 particles, but its header counts 500"),
     ],
 )
-def test_damaged_snapshot(snapshot, what, told) -> None:
+def test_damaged_snapshot(snapshot, what, message) -> None:
     with h5py.File(snapshot, "a") as file:
         damage(file, what)
-    with pytest.raises(io.SnapshotError, match=re.escape(told)) as error:
+    with pytest.raises(io.SnapshotError, match=re.escape(message)) as error:
         io.read_snapshot(snapshot, fields=("pos",))
     assert str(snapshot) in one_sentence(error)
 
@@ -203,8 +203,8 @@ def test_missing_and_foreign_files(tmp_path) -> None:
         "empty.hdf5": "is empty",
         "folder": "holds no snapshot: no .hdf5",
     }
-    for name, told in expected.items():
-        with pytest.raises(io.SnapshotError, match=told) as error:
+    for name, message in expected.items():
+        with pytest.raises(io.SnapshotError, match=message) as error:
             io.read_snapshot(tmp_path / name)
         assert name in one_sentence(error)
 

@@ -26,100 +26,105 @@ def trees(request: pytest.FixtureRequest) -> Any:
     return KDTree(DATA, boxsize=box), cKDTree(DATA, boxsize=box)
 
 
-def same_neighbours(found: Any, expected: Any, places: np.ndarray, tree: Any) -> None:
+def same_neighbours(result: Any, expected: Any, places: np.ndarray, tree: Any) -> None:
     """Assert equal distances. Rows may differ among points at the same distance."""
-    np.testing.assert_allclose(found[0], expected[0], rtol=1e-13, atol=1e-15)
-    differ = np.asarray(found[1] != expected[1])
-    assert not np.any(differ & ~np.isin(found[1], np.arange(170, 175))), "only equal points change places"
+    np.testing.assert_allclose(result[0], expected[0], rtol=1e-13, atol=1e-15)
+    differ = np.asarray(result[1] != expected[1])
+    assert not np.any(differ & ~np.isin(result[1], np.arange(170, 175))), "only equal points change places"
 
 
 @pytest.mark.parametrize("k", [1, 4, 200, [2], [5, 1, 190]], ids=str)
 @pytest.mark.parametrize("bound", [np.inf, 0.2, 0.0])
 def test_neighbours(trees: Any, k: Any, bound: float) -> None:
-    mine, theirs = trees
+    mine, reference = trees
     for places in (PLACES, PLACES[0, 0], PLACES[:0]):
-        found = mine.query(places, k, distance_upper_bound=bound)
-        expected = theirs.query(places, k, distance_upper_bound=bound)
-        assert [np.shape(one) for one in found] == [np.shape(one) for one in expected]
-        same_neighbours(found, expected, places, mine)
-        assert np.asarray(found[0]).dtype == np.float64
+        result = mine.query(places, k, distance_upper_bound=bound)
+        expected = reference.query(places, k, distance_upper_bound=bound)
+        assert [np.shape(one) for one in result] == [np.shape(one) for one in expected]
+        same_neighbours(result, expected, places, mine)
+        assert np.asarray(result[0]).dtype == np.float64
 
 
 def test_balls_and_pairs(trees: Any) -> None:
-    mine, theirs = trees
+    mine, reference = trees
     radii = RNG.uniform(0, 0.4, (3, 7))
     for r in (radii, 0.3, 0.0):
-        found, expected = mine.query_ball_point(PLACES, r), theirs.query_ball_point(PLACES, r, return_sorted=True)
-        assert found.shape == expected.shape == (3, 7)
-        assert found.tolist() == expected.tolist()
+        result, expected = mine.query_ball_point(PLACES, r), reference.query_ball_point(PLACES, r, return_sorted=True)
+        assert result.shape == expected.shape == (3, 7)
+        assert result.tolist() == expected.tolist()
         np.testing.assert_array_equal(
-            mine.query_ball_point(PLACES, r, return_length=True), theirs.query_ball_point(PLACES, r, return_length=True)
+            mine.query_ball_point(PLACES, r, return_length=True),
+            reference.query_ball_point(PLACES, r, return_length=True),
         )
     assert mine.query_ball_point(PLACES[0, 0], np.inf) == list(range(175))
     # No distance is below a negative radius; SciPy squares some of these radii.
     assert mine.query_ball_point(np.tile(DATA[170], (2, 1)), [-1.0, 0.0]).tolist() == [[], list(range(170, 175))]
     assert mine.count_neighbors(mine, [-1.0, 0.0]).tolist() == [0, 170 + 25]
-    assert mine.query_pairs(0.15) == theirs.query_pairs(0.15)
-    assert set(map(tuple, mine.query_pairs(0.15, output_type="ndarray").tolist())) == theirs.query_pairs(0.15)
+    assert mine.query_pairs(0.15) == reference.query_pairs(0.15)
+    assert set(map(tuple, mine.query_pairs(0.15, output_type="ndarray").tolist())) == reference.query_pairs(0.15)
 
 
 def test_two_trees(trees: Any) -> None:
-    mine, theirs = trees
+    mine, reference = trees
     places = PLACES.reshape(-1, 3) % 1
     other, others = KDTree(places, boxsize=mine.boxsize), cKDTree(places, boxsize=mine.boxsize)
-    assert mine.query_ball_tree(other, 0.3) == [sorted(row) for row in theirs.query_ball_tree(others, 0.3)]
+    assert mine.query_ball_tree(other, 0.3) == [sorted(row) for row in reference.query_ball_tree(others, 0.3)]
     radii = np.array([0.0, 0.05, 0.1, 0.3, 9.0])
     for shuffled in (radii, radii[[3, 0, 4, 1, 2]]):
-        np.testing.assert_array_equal(mine.count_neighbors(other, shuffled), theirs.count_neighbors(others, shuffled))
+        np.testing.assert_array_equal(
+            mine.count_neighbors(other, shuffled), reference.count_neighbors(others, shuffled)
+        )
     counts = mine.count_neighbors(other, radii, cumulative=False)
-    np.testing.assert_array_equal(counts, theirs.count_neighbors(others, radii, cumulative=False))
+    np.testing.assert_array_equal(counts, reference.count_neighbors(others, radii, cumulative=False))
     weights = RNG.random(175), None
     for cumulative in (True, False):
         sums = [
             one.count_neighbors(two, radii, weights=weights, cumulative=cumulative)
-            for one, two in ((mine, other), (theirs, others))
+            for one, two in ((mine, other), (reference, others))
         ]
         np.testing.assert_allclose(*sums, rtol=1e-12)
-    assert mine.count_neighbors(mine, 0.1) == theirs.count_neighbors(theirs, 0.1)
+    assert mine.count_neighbors(mine, 0.1) == reference.count_neighbors(reference, 0.1)
     # Return Python numbers where SciPy does, because json.dumps needs them.
     pair, one = np.ones(len(mine.data)), {"return_length": True}
     for ours, expected in (
-        (mine.count_neighbors(mine, 0.1), theirs.count_neighbors(theirs, 0.1)),
-        (mine.count_neighbors(mine, 0.1, weights=pair), theirs.count_neighbors(theirs, 0.1, weights=pair)),
-        (mine.query_ball_point(mine.data[0], 0.1, **one), theirs.query_ball_point(theirs.data[0], 0.1, **one)),
+        (mine.count_neighbors(mine, 0.1), reference.count_neighbors(reference, 0.1)),
+        (mine.count_neighbors(mine, 0.1, weights=pair), reference.count_neighbors(reference, 0.1, weights=pair)),
+        (mine.query_ball_point(mine.data[0], 0.1, **one), reference.query_ball_point(reference.data[0], 0.1, **one)),
     ):
         assert type(ours) is type(expected)
     for kind in ("dok_matrix", "coo_matrix"):
-        found, expected = (
+        result, expected = (
             one.sparse_distance_matrix(two, 0.4, output_type=kind).toarray()
-            for one, two in ((mine, other), (theirs, others))
+            for one, two in ((mine, other), (reference, others))
         )
-        np.testing.assert_allclose(found, expected, rtol=1e-13)
+        np.testing.assert_allclose(result, expected, rtol=1e-13)
     as_dict = mine.sparse_distance_matrix(other, 0.4, output_type="dict")
-    assert as_dict.keys() == theirs.sparse_distance_matrix(others, 0.4, output_type="dict").keys()
+    assert as_dict.keys() == reference.sparse_distance_matrix(others, 0.4, output_type="dict").keys()
 
 
 def test_as_many_neighbours_as_points() -> None:
     radii = np.linspace(0, 1, len(DATA))
-    found = KDTree(DATA).count_neighbors(KDTree(DATA), radii)
-    np.testing.assert_array_equal(found, cKDTree(DATA).count_neighbors(cKDTree(DATA), radii))
+    result = KDTree(DATA).count_neighbors(KDTree(DATA), radii)
+    np.testing.assert_array_equal(result, cKDTree(DATA).count_neighbors(cKDTree(DATA), radii))
 
 
 def test_sums_of_weights_need_no_lists_of_pairs() -> None:
     data, weights = np.zeros((60_000, 1)), np.linspace(0, 1, 60_000)
-    found = KDTree(data).count_neighbors(KDTree(data), 1.0, weights=(weights, None))
-    np.testing.assert_allclose(found, 30_000 * 60_000.0, rtol=1e-12)
+    result = KDTree(data).count_neighbors(KDTree(data), 1.0, weights=(weights, None))
+    np.testing.assert_allclose(result, 30_000 * 60_000.0, rtol=1e-12)
 
 
 @pytest.mark.parametrize("boxes", [(None, 1.0), (1.0, None), (0.0, None), ([1, 0, 1], 1.0)])
 def test_two_trees_meet_in_the_box_of_the_first(boxes: tuple[Any, Any]) -> None:
     places = PLACES.reshape(-1, 3) % 1
-    mine, theirs = (
+    mine, reference = (
         [kind(data, boxsize=box) for data, box in zip((DATA, places), boxes, strict=True)] for kind in (KDTree, cKDTree)
     )
-    assert mine[0].count_neighbors(mine[1], 0.3) == theirs[0].count_neighbors(theirs[1], 0.3)
-    assert mine[0].query_ball_tree(mine[1], 0.3) == [sorted(row) for row in theirs[0].query_ball_tree(theirs[1], 0.3)]
-    tables = [one.sparse_distance_matrix(other, 0.3).toarray() for one, other in (mine, theirs)]
+    assert mine[0].count_neighbors(mine[1], 0.3) == reference[0].count_neighbors(reference[1], 0.3)
+    assert mine[0].query_ball_tree(mine[1], 0.3) == [
+        sorted(row) for row in reference[0].query_ball_tree(reference[1], 0.3)
+    ]
+    tables = [one.sparse_distance_matrix(other, 0.3).toarray() for one, other in (mine, reference)]
     np.testing.assert_allclose(*tables, rtol=1e-13)
 
 

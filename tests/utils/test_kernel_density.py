@@ -53,18 +53,18 @@ def test_densities_equal_sums_over_all_samples(dims: int) -> None:
     for kernel in KERNELS:
         for bandwidth in (0.3, "scott", "silverman", 5.0):
             for weights in (None, weight):
-                mine, theirs = (
+                mine, reference = (
                     kind(kernel=kernel, bandwidth=bandwidth).fit(points, sample_weight=weights)
                     for kind in (KernelDensity, TheirKernelDensity)
                 )
-                assert mine.bandwidth_ == pytest.approx(theirs.bandwidth_, rel=1e-15)
+                assert mine.bandwidth_ == pytest.approx(reference.bandwidth_, rel=1e-15)
                 parts = np.ones(180) / 180 if weights is None else weight / weight.sum()
                 sums = logsumexp(SHAPES[kernel](distance / mine.bandwidth_), axis=1, b=parts)
                 alone = KernelDensity(kernel=kernel, bandwidth=mine.bandwidth_).fit(np.zeros((1, dims)))
-                found, centre = mine.score_samples(places), alone.score_samples(np.zeros((1, dims)))[0]
-                np.testing.assert_allclose(found, sums + centre, rtol=1e-13, atol=1e-10, err_msg=kernel)
+                result, centre = mine.score_samples(places), alone.score_samples(np.zeros((1, dims)))[0]
+                np.testing.assert_allclose(result, sums + centre, rtol=1e-13, atol=1e-10, err_msg=kernel)
                 if kernel != "cosine" or dims % 2:
-                    densities = np.exp([found - centre, theirs.score_samples(places) - centre])
+                    densities = np.exp([result - centre, reference.score_samples(places) - centre])
                     np.testing.assert_allclose(*densities, rtol=1e-9, atol=1e-14, err_msg=kernel)
     assert mine.score(places[:5]) == pytest.approx(mine.score_samples(places[:5]).sum())
 
@@ -76,9 +76,9 @@ def test_sums_over_all_samples_far_from_them() -> None:
     for kernel, exponent in (("gaussian", distance**2 / 2 / 0.05**2), ("exponential", distance / 0.05)):
         volume = 2 * math.pi * 0.05**2
         expected = logsumexp(-exponent, axis=1) - math.log(len(points) * volume)
-        found = KernelDensity(kernel=kernel, bandwidth=0.05).fit(points).score_samples(places)
-        assert found.min() < -1000
-        np.testing.assert_allclose(found, expected, rtol=1e-13, atol=1e-12)
+        result = KernelDensity(kernel=kernel, bandwidth=0.05).fit(points).score_samples(places)
+        assert result.min() < -1000
+        np.testing.assert_allclose(result, expected, rtol=1e-13, atol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
@@ -97,23 +97,23 @@ def test_other_metrics() -> None:
     points, places = sample(3)
     for kernel in KERNELS:
         for metric, params in (("manhattan", None), ("chebyshev", None), ("minkowski", {"p": 3})):
-            mine, theirs = (
+            mine, reference = (
                 kind(kernel=kernel, metric=metric, metric_params=params, bandwidth=0.7).fit(points)
                 for kind in (KernelDensity, TheirKernelDensity)
             )
-            found, expected = (np.exp(one.score_samples(places)) for one in (mine, theirs))
-            np.testing.assert_allclose(found, expected, rtol=1e-9, atol=1e-14, err_msg=f"{kernel} {metric}")
+            result, expected = (np.exp(one.score_samples(places)) for one in (mine, reference))
+            np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-14, err_msg=f"{kernel} {metric}")
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_periodic_boxes(kernel: str) -> None:
     """Only the nearest image contributes."""
     points, places = RNG.random((100, 2)) * [1.0, 2.0], RNG.random((20, 2)) * 4 - 1
-    found = KernelDensity(kernel=kernel, bandwidth=0.2, boxsize=[1.0, 0.0]).fit(points).score_samples(places)
+    result = KernelDensity(kernel=kernel, bandwidth=0.2, boxsize=[1.0, 0.0]).fit(points).score_samples(places)
     with np.errstate(divide="ignore"):
         terms = SHAPES[kernel](np.sqrt(squared_distances(places, points, [1.0, 0.0])) / 0.2)
     centre = KernelDensity(kernel=kernel, bandwidth=0.2).fit(np.zeros((1, 2))).score_samples(np.zeros((1, 2)))
-    np.testing.assert_allclose(found, logsumexp(terms, axis=1) - np.log(100) + centre, rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(result, logsumexp(terms, axis=1) - np.log(100) + centre, rtol=1e-12, atol=1e-12)
 
 
 def test_tolerances_bound_the_error() -> None:
@@ -122,9 +122,9 @@ def test_tolerances_bound_the_error() -> None:
         options = {"kernel": kernel, "bandwidth": 0.2}
         exact = np.exp(KernelDensity(**options).fit(points).score_samples(places))
         for rtol, atol in ((1e-3, 0), (0, 1e-4), (1e-2, 1e-3)):
-            found = np.exp(KernelDensity(rtol=rtol, atol=atol, **options).fit(points).score_samples(places))
-            assert np.all(np.abs(found - exact) <= atol + rtol * exact + 1e-15)
-            assert np.any(found != exact)
+            result = np.exp(KernelDensity(rtol=rtol, atol=atol, **options).fit(points).score_samples(places))
+            assert np.all(np.abs(result - exact) <= atol + rtol * exact + 1e-15)
+            assert np.any(result != exact)
 
 
 @pytest.mark.parametrize("kernel", ["gaussian", "tophat"])
@@ -133,11 +133,11 @@ def test_samples_have_the_density(kernel: str) -> None:
     drawn = KernelDensity(kernel=kernel, bandwidth=0.5).fit(points, sample_weight=weight).sample(4000, random_state=1)
     right = drawn[:, 0] > 5
     assert abs(right.mean() - 0.75) < 0.03
-    apart = np.linalg.norm(drawn - points[right.astype(int)], axis=1)
+    separation = np.linalg.norm(drawn - points[right.astype(int)], axis=1)
     # The median distance in 2 dimensions.
     median = 0.5 * (math.sqrt(2 * math.log(2)) if kernel == "gaussian" else math.sqrt(0.5))
-    assert abs(np.median(apart) - median) < 0.03
-    assert kernel == "gaussian" or apart.max() <= 0.5
+    assert abs(np.median(separation) - median) < 0.03
+    assert kernel == "gaussian" or separation.max() <= 0.5
     inside = KernelDensity(kernel=kernel, boxsize=[1.0, 0.0]).fit(points).sample(100, random_state=1)
     assert inside[:, 0].min() >= 0
     assert inside[:, 0].max() < 1

@@ -28,8 +28,8 @@ def brute_force(part: np.ndarray, queries: np.ndarray, k: Any, box: Any = None, 
     squares = np.sort(squared_distances(queries.astype(part.dtype), part, box), axis=1)
     none = np.full((len(queries), 1), np.inf)
     nth = np.concatenate([squares, none], axis=1)[:, np.minimum(np.asarray(k) - 1, len(part))]
-    found: np.ndarray = nth.T[:, :, None] <= np.asarray(radii) ** 2
-    return found
+    result: np.ndarray = nth.T[:, :, None] <= np.asarray(radii) ** 2
+    return result
 
 
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
@@ -40,18 +40,18 @@ def test_counts_equal_brute_force(dtype: Any, kind: str, monkeypatch: pytest.Mon
     other = uniform(500, 3, dtype, seed=8)
     for name, points in INPUTS.items():
         part, queries = points(dtype), np.r_[grid_queries(5, 1.0).block(0, 125), points(dtype)[:300]]
-        found = knn_cdf(part, K, radii, queries, box)
+        result = knn_cdf(part, K, radii, queries, box)
         reached = brute_force(part, queries, K, box, radii)
-        np.testing.assert_array_equal(found.count, reached.sum(axis=1), err_msg=name)
-        assert (found.count.dtype, found.num) == (np.int64, 425)
-        np.testing.assert_array_equal(found.value, reached.mean(axis=1))
-        np.testing.assert_allclose(found.peaked, np.minimum(found.value, 1 - found.value), atol=1e-15)
+        np.testing.assert_array_equal(result.count, reached.sum(axis=1), err_msg=name)
+        assert (result.count.dtype, result.num) == (np.int64, 425)
+        np.testing.assert_array_equal(result.value, reached.mean(axis=1))
+        np.testing.assert_allclose(result.peaked, np.minimum(result.value, 1 - result.value), atol=1e-15)
 
         both = joint_knn_cdf(part, other, K, [3, 1], radii, queries, box)
         reached_too = brute_force(other, queries, [3, 1], box, radii)
         expected = (reached[:, None] & reached_too[None]).sum(axis=2)
         np.testing.assert_array_equal(both.count, expected, err_msg=name)
-        np.testing.assert_array_equal(both.a.count, found.count)
+        np.testing.assert_array_equal(both.a.count, result.count)
         np.testing.assert_array_equal(both.b.count, reached_too.sum(axis=1))
 
 
@@ -62,17 +62,17 @@ def test_counts_do_not_depend_on_devices(ndev: int, monkeypatch: pytest.MonkeyPa
     mesh, queries = mesh_of(ndev), random_queries(500, 1.0, seed=3)
     other, _, dealt_other = make("uniform, ranks without particles", ndev)
     for name in ("uniform", "clustered", "fewer particles than ranks"):
-        pos, _, dealt = make(name, ndev)
+        pos, _, stacked = make(name, ndev)
         reached = brute_force(pos, queries.block(0, 500), [1, 9], 1.0)
         reached_too = brute_force(other, queries.block(0, 500), [2], 1.0)
-        found = joint_knn_cdf(dealt, dealt_other, [1, 9], [2], RADII, queries, 1.0, mesh=mesh)
-        np.testing.assert_array_equal(found.a.count, reached.sum(axis=1), err_msg=name)
-        np.testing.assert_array_equal(found.b.count, reached_too.sum(axis=1), err_msg=name)
-        np.testing.assert_array_equal(found.count, (reached[:, None] & reached_too[None]).sum(axis=2), err_msg=name)
+        result = joint_knn_cdf(stacked, dealt_other, [1, 9], [2], RADII, queries, 1.0, mesh=mesh)
+        np.testing.assert_array_equal(result.a.count, reached.sum(axis=1), err_msg=name)
+        np.testing.assert_array_equal(result.b.count, reached_too.sum(axis=1), err_msg=name)
+        np.testing.assert_array_equal(result.count, (reached[:, None] & reached_too[None]).sum(axis=2), err_msg=name)
     # Particles that are not distributed yet.
     pos = uniform(ROWS * ndev, 3)
-    alone, found = (knn_cdf(pos, [1, 9], RADII, queries, 1.0, mesh=over) for over in (None, mesh))
-    np.testing.assert_array_equal(found.count, alone.count)
+    alone, result = (knn_cdf(pos, [1, 9], RADII, queries, 1.0, mesh=over) for over in (None, mesh))
+    np.testing.assert_array_equal(result.count, alone.count)
 
 
 PROCESSES = """
@@ -103,19 +103,19 @@ def test_counts_do_not_depend_on_processes() -> None:
 def test_random_particles_have_the_distribution_of_poisson() -> None:
     """Banerjee & Abel 2021, equation 9: fewer than k particles are in a ball if the k-th is outside."""
     part, radii = uniform(4000, 3, seed=5), np.linspace(0.01, 0.12, 12)
-    found = knn_cdf(part, [1, 2, 3], radii, random_queries(20_000, 1.0), 1.0)
+    result = knn_cdf(part, [1, 2, 3], radii, random_queries(20_000, 1.0), 1.0)
     mean = 4000 * 4 / 3 * np.pi * radii**3
     terms = np.exp(-mean) * np.stack([np.ones(12), mean, mean**2 / 2])
-    np.testing.assert_allclose(found.value, 1 - np.cumsum(terms, axis=0), atol=0.03)
+    np.testing.assert_allclose(result.value, 1 - np.cumsum(terms, axis=0), atol=0.03)
     joint = joint_knn_cdf(part, uniform(4000, 3, seed=6), 1, 1, radii, random_queries(20_000, 1.0), 1.0)
     np.testing.assert_allclose(joint.excess[0, 0, 4:], 0, atol=0.05)
     assert joint_knn_cdf(part, part, 2, 2, radii, random_queries(20_000, 1.0), 1.0).excess[0, 0, 4] > 0.5
 
 
 def test_excess_is_nan_without_neighbours() -> None:
-    found = joint_knn_cdf(uniform(5, 2), uniform(5, 2), [1, 6], 1, [0.0, 2.0], uniform(8, 2, seed=3))
-    np.testing.assert_array_equal(found.excess, [[[np.nan, 0]], [[np.nan, np.nan]]])
-    assert found.value.shape == (2, 1, 2)
+    result = joint_knn_cdf(uniform(5, 2), uniform(5, 2), [1, 6], 1, [0.0, 2.0], uniform(8, 2, seed=3))
+    np.testing.assert_array_equal(result.excess, [[[np.nan, 0]], [[np.nan, np.nan]]])
+    assert result.value.shape == (2, 1, 2)
 
 
 class _Recorded:
@@ -134,8 +134,8 @@ class _Recorded:
 def test_queries_are_made_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_counts, "_MOST", 4096)
     queries = _Recorded()
-    found = knn_cdf(uniform(100, 2), 1, [10.0], queries)
-    assert found.count.tolist() == [[20_000]]
+    result = knn_cdf(uniform(100, 2), 1, [10.0], queries)
+    assert result.count.tolist() == [[20_000]]
     ends = [*range(0, 20_000, 4096), 20_000]
     assert queries.blocks == [(0, 1), *itertools.pairwise(ends)], "the first call asks for the dimensions"
 
@@ -186,8 +186,8 @@ def test_invalid_arguments_raise(call: Callable[[], Any], error: type[Exception]
 @pytest.mark.parametrize("n", [0, 3, 20])
 def test_infinite_radii_contain_all_particles(n: int) -> None:
     for k in (2, 100):
-        found = knn_cdf(PART[:n], [1, k], [1e-320, 1e300, np.inf], PART)
-        np.testing.assert_array_equal(found.count[:, 1:], len(PART) * (np.asarray([[1], [k]]) <= n) * [1, 1])
+        result = knn_cdf(PART[:n], [1, k], [1e-320, 1e300, np.inf], PART)
+        np.testing.assert_array_equal(result.count[:, 1:], len(PART) * (np.asarray([[1], [k]]) <= n) * [1, 1])
 
 
 @pytest.mark.filterwarnings("error")

@@ -61,8 +61,10 @@ def test_some_models_put_all_mass_in_halos(model: str) -> None:
 @pytest.mark.parametrize("redshift", [0.0, 1.0])
 def test_fits_of_the_same_halos_agree(redshift: float) -> None:
     mass = np.geomspace(1e12, 1e14, 5)
-    found = [mf.mass_function(FLAT, mass, redshift, model) for model in ("jenkins", "warren", "tinker", "sheth_tormen")]
-    np.testing.assert_array_less(np.ptp(found, axis=0), 0.35 * np.mean(found, axis=0))
+    result = [
+        mf.mass_function(FLAT, mass, redshift, model) for model in ("jenkins", "warren", "tinker", "sheth_tormen")
+    ]
+    np.testing.assert_array_less(np.ptp(result, axis=0), 0.35 * np.mean(result, axis=0))
 
 
 def test_mass_function_agrees_with_colossus() -> None:
@@ -90,8 +92,8 @@ def test_units_missing_in_a_header_are_inferred_from_its_masses(units: mf.Units)
         npart_total=(0, number),
     )
     assert mf.units_of(header) == units
-    told = io.SnapshotHeader(unit_length_in_cm=3.085678e21, unit_mass_in_g=1.989e43)
-    assert mf.units_of(told) == pytest.approx((1e-3, 1e10))
+    message = io.SnapshotHeader(unit_length_in_cm=3.085678e21, unit_mass_in_g=1.989e43)
+    assert mf.units_of(message) == pytest.approx((1e-3, 1e10))
     assert mf.units_of(io.SnapshotHeader(boxsize=100.0, omega0=0.31, mass_table=(0.0, 0.0), npart_total=(0, 9))) is None
 
 

@@ -36,17 +36,17 @@ def brute(
     a: np.ndarray, b: np.ndarray, weights: Any, box: float | None, mode: str = "r", edges_b: Any = None, los: Any = -1
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the mean separations and the numbers of pairs in the bins."""
-    apart = a[:, None].astype(np.float64) - b
+    separation = a[:, None].astype(np.float64) - b
     middle = (a[:, None].astype(np.float64) + b) / 2
     if box is not None:
-        apart -= box * np.rint(apart / box)
-    square, weight = (apart**2).sum(axis=-1), np.outer(*weights)
+        separation -= box * np.rint(separation / box)
+    square, weight = (separation**2).sum(axis=-1), np.outer(*weights)
     if los == "midpoint":
-        along = np.abs((apart * middle).sum(axis=-1)) / np.linalg.norm(middle, axis=-1)
-        across2 = (np.cross(apart, middle) ** 2).sum(axis=-1) / (middle**2).sum(axis=-1)
+        along = np.abs((separation * middle).sum(axis=-1)) / np.linalg.norm(middle, axis=-1)
+        across2 = (np.cross(separation, middle) ** 2).sum(axis=-1) / (middle**2).sum(axis=-1)
     else:
-        along = np.abs(apart[..., los])
-        across2 = sum(apart[..., d] ** 2 for d in range(3) if d != los % 3)
+        along = np.abs(separation[..., los])
+        across2 = sum(separation[..., d] ** 2 for d in range(3) if d != los % 3)
     first2 = across2 if mode == "rp_pi" else square
     inside = square > 0
     if mode == "rp_pi":
@@ -70,10 +70,10 @@ def test_mean_separations_by_their_definition(cross: bool) -> None:
     for box in (None, 1.0):
         for name, options in BINS.items():
             bins = {"mode": name} | options
-            more = {"part_b": b, "weight_b": weights[1]} if cross else {}
-            found = mean_separations(a, EDGES, box, weight=weights[0], **more, **bins)
-            means, numbers = brute(a, b, [one.astype(np.float64) for one in weights], box, **bins)
-            np.testing.assert_allclose(found, means, rtol=1e-12, err_msg=name)
+            more = {"queries": b, "query_weights": weights[1]} if cross else {}
+            result = mean_separations(a, EDGES, box, weights=weights[0], **more, **bins)
+            means, numbers = brute(a, b, [weight.astype(np.float64) for weight in weights], box, **bins)
+            np.testing.assert_allclose(result, means, rtol=1e-12, err_msg=name)
             count = np.asarray(pair_counts(a, EDGES, boxsize=box, queries=b if cross else None, **bins).count)
             np.testing.assert_array_equal(count.reshape(3, -1).sum(axis=1), numbers, err_msg=name)
 
@@ -88,8 +88,8 @@ def test_line_of_sight_to_the_midpoint(mode: str) -> None:
 
 def test_bins_without_pairs_are_nan_and_padding_is_ignored() -> None:
     pos = np.array([[0, 0, 0], [0, 0, 0.25], [0, 0, 0.75], [np.nan] * 3], np.float32)
-    found = mean_separations(Pos(pos=pos, num=3), [0.1, 0.2, 0.3, 0.8])
-    np.testing.assert_array_equal(found, [np.nan, 0.25, 0.625])
+    result = mean_separations(Pos(pos=pos, num=3), [0.1, 0.2, 0.3, 0.8])
+    np.testing.assert_array_equal(result, [np.nan, 0.25, 0.625])
     for few in (pos[:0], pos[:1]):
         assert np.isnan(mean_separations(few, EDGES)).all()
 
@@ -98,12 +98,12 @@ def test_functions_return_the_mean_separation_on_request() -> None:
     a, b = points(160, 1) % 1, points(120, 2) % 1
     one, two = np.ones(160), np.ones(120)
     assert xi(a, EDGES, 1.0).separation is None
-    np.testing.assert_allclose(xi(a, EDGES, 1.0, separation=True).separation, brute(a, a, [one, one], 1.0)[0])
-    found = wp(a, EDGES, 0.3, 1.0, num_pi=3, part_b=b, los=1, separation=True)
+    np.testing.assert_allclose(xi(a, EDGES, 1.0, separations=True).separation, brute(a, a, [one, one], 1.0)[0])
+    result = wp(a, EDGES, 0.3, 1.0, num_pi=3, queries=b, los=1, separations=True)
     means = brute(a, b, [one, two], 1.0, "rp_pi", np.array([0, 0.3]), 1)[0]
-    np.testing.assert_allclose(found.separation, means)
-    found = multipoles(a, EDGES, 1.0, num_mu=4, separation=True)
-    np.testing.assert_allclose(found.separation, brute(a, a, [one, one], 1.0)[0])
+    np.testing.assert_allclose(result.separation, means)
+    result = multipoles(a, EDGES, 1.0, num_mu=4, separations=True)
+    np.testing.assert_allclose(result.separation, brute(a, a, [one, one], 1.0)[0])
 
 
 @pytest.mark.long
@@ -121,7 +121,7 @@ rows = slice(0, 290) if jax.process_index() == 0 else slice(290, 400)
 part = jz.data.from_local(jz.data.PosMass(pos=pos[rows], mass=weight[rows]), mesh)
 dd = jz.radius.pair_counts.smap(mesh, jit=True)(part, edges, boxsize=1.0, weights=part.mass, separations=True)
 found = xi_from_counts(dd, totals(part, part.mass), edges, [1.0] * 3)
-np.testing.assert_allclose(found.separation, mean_separations(pos, edges, 1.0, weight=weight), rtol=1e-12)
+np.testing.assert_allclose(found.separation, mean_separations(pos, edges, 1.0, weights=weight), rtol=1e-12)
 print("equal")
 """
     for returncode, output in run_processes(script, timeout=90):
@@ -131,10 +131,10 @@ print("equal")
 
 def test_infinite_last_edge_includes_all_pairs() -> None:
     a = points(160, 1)
-    found = mean_separations(a, [0.0, 0.4, np.inf])
+    result = mean_separations(a, [0.0, 0.4, np.inf])
     distance = np.sqrt(((a[:, None].astype(np.float64) - a) ** 2).sum(axis=-1))
     far = distance > 0.4
-    np.testing.assert_allclose(found, [distance[~far & (distance > 0)].mean(), distance[far].mean()], rtol=1e-12)
+    np.testing.assert_allclose(result, [distance[~far & (distance > 0)].mean(), distance[far].mean()], rtol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -79,16 +79,22 @@ def test_members_of_each_group_and_type(held: Any) -> None:
 def test_members_that_do_not_fit_raise(held: Any) -> None:
     path, _, content, _ = held
     for group in (-1, 3):
-        with pytest.raises(IndexError, match=f"group is {group}, but the catalogue has 3 groups"):
+        with pytest.raises(
+            IndexError, match=rf"group is {group}, but the catalogue has 3 groups; .* row from 0 to 2\."
+        ):
             io.read_members(path, content, group)
-    with pytest.raises(io.SnapshotError, match="no identifiers of members; write it with them"):
+    with pytest.raises(TypeError, match=r"group is 1\.0; it must be an integer, the row of one group in the catalogue"):
+        io.read_members(path, content, 1.0)
+    with pytest.raises(ValueError, match=f"ptype is 0, but {path} was opened for type 1; leave out ptype"):
+        io.read_members(io.open_snapshot(path, 1), content, 0, ptype=0)
+    with pytest.raises(io.SnapshotError, match=r"members of group 0 are unknown, .* no identifiers of members; write"):
         io.read_members(path, replace(content, ids=None), 0)
-    with pytest.raises(io.SnapshotError, match="0 particles of type 1 with identifiers of the group, but it has 9"):
+    with pytest.raises(io.SnapshotError, match=f"group 0 has 9 members of type 1, but {path} has 0 particles"):
         io.read_members(path, replace(content, ids=content.ids + 1000), 0)
     with h5py.File(path, "a") as file:
         ids = file["PartType1/ParticleIDs"]
         ids[...] = np.resize(content.ids[:2], 50)
-    with pytest.raises(io.SnapshotError, match="give the snapshot of the catalogue"):
+    with pytest.raises(io.SnapshotError, match="give the snapshot from which the catalogue was made"):
         io.read_members(path, content, 0)
 
 

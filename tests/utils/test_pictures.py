@@ -1,6 +1,5 @@
 """Pictures other than that of haloes: their content, and refused input."""
 
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,6 @@ from jztree_utils import io, plot
 from jztree_utils import mass_function as mf
 
 matplotlib = pytest.importorskip("matplotlib")
-RESULTS = Path(__file__).parents[2] / "checks" / "results"
 
 
 def catalogue(count: np.ndarray, each: float | None = 2.0) -> FofCatalogue:
@@ -165,10 +163,10 @@ def test_random_distances_match_the_expectation(ndim: int) -> None:
     pos = np.random.default_rng(3).random((20000, ndim))
     distances = cKDTree(pos, boxsize=1.0).query(pos, 9)[0]
     ax = plot.plot_neighbour_distances(distances, 1.0, ndim=ndim, length_unit="Mpc").axes[0]
-    found = [line for line in ax.lines if line.get_linestyle() == "-"]
+    result = [line for line in ax.lines if line.get_linestyle() == "-"]
     expected = [line for line in ax.lines if line.get_linestyle() == "--" and len(line.get_xdata())]
-    assert [line.get_label() for line in found] == ["1", "2", "4", "8"]
-    for solid, dashed in zip(found, expected, strict=True):
+    assert [line.get_label() for line in result] == ["1", "2", "4", "8"]
+    for solid, dashed in zip(result, expected, strict=True):
         x, share = solid.get_data()
         step = np.log(x[1] / x[0])
         assert share.sum() * step == pytest.approx(1)
@@ -187,56 +185,6 @@ def test_distances_without_expectation_or_scatter() -> None:
     plot.plot_neighbour_distances(np.zeros((5, 3)))
     with pytest.raises(ValueError, match="in addition to the particle itself"):
         plot.plot_neighbour_distances(np.zeros((5, 1)))
-
-
-def one_device(n: int, seconds: float) -> dict[str, Any]:
-    return {
-        "n": n,
-        "stages periodic": {"knn": seconds, "labels": seconds / 2, "hierarchy": 1.0, "knn, tree given": 1.0},
-    }
-
-
-def lines(ax: Any) -> list[list[list[float]]]:
-    return [line.get_xydata().tolist() for line in ax.lines if line.get_linestyle() != ":"]
-
-
-def test_scaling_has_a_panel_for_each_varied_quantity() -> None:
-    figure = plot.plot_scaling([one_device(10**5, 0.2), one_device(10**4, 0.02)])
-    (panel,) = figure.axes
-    assert lines(panel) == [[[1e4, 0.02], [1e5, 0.2]], [[1e4, 0.01], [1e5, 0.1]]]
-    times = {f"knn uniform 1e6 k={k} periodic": {"seconds": k / 100} for k in (16, 8, 4)}
-    times["knn uniform 1e6 k=4 open"] = {"seconds": 9.0}
-    (panel,) = plot.plot_scaling({"stages": {"time": times}}).axes
-    assert lines(panel) == [[[4, 0.04], [8, 0.08], [16, 0.16]]]
-    assert panel.get_title() == "one device, 1,000,000 particles"
-
-
-def test_scaling_over_devices(tmp_path: Path) -> None:
-    cases = [
-        {"devices": devices, "total": total, "stages": {"zsort": {"seconds": float(devices * total)}}}
-        for devices, total in ((1, 100), (2, 100), (2, 200), (4, 400), (1, 50))
-    ]
-    figure = plot.plot_scaling({"cases": cases}, tmp_path / "a.png")
-    assert [ax.get_title() for ax in figure.axes] == [
-        "one device",
-        "strong scaling: 100 particles in all",
-        "weak scaling: 100 particles per device",
-    ]
-    assert lines(figure.axes[1]) == [[[1, 100], [2, 200]]]
-    assert lines(figure.axes[2]) == [[[1, 100], [2, 400], [4, 1600]]]
-
-
-def test_measurements_of_this_repository_are_read(tmp_path: Path) -> None:
-    results = [plot.read_measurements(path) for path in RESULTS.glob("one_device_*.json")]
-    results += [plot.read_measurements(path) for path in RESULTS.glob("multi_device_*_avx512.json")]
-    assert len(plot.plot_scaling(results).axes) == 2  # strong and weak scaling
-    wrong = tmp_path / "a.json"
-    for text in ("{", "[1]", json.dumps({"n": 3}), json.dumps({"cases": [{"devices": 1}]})):
-        wrong.write_text(text)
-        with pytest.raises(ValueError, match="checks/"):
-            plot.read_measurements(wrong)
-    with pytest.raises(ValueError, match="All measurements have the same number of particles, neighbours and devices"):
-        plot.plot_scaling(one_device(10, 1.0))
 
 
 def test_notebooks_display_a_picture(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -51,8 +51,8 @@ def test_groups_of_unknown_size_have_circles_of_their_mean_density() -> None:
     assert words == "r200c"
     np.testing.assert_allclose(known.max_radius, [0.3, shown[1]], rtol=1e-6)
     np.testing.assert_array_equal(known.com_pos, pos[:2])
-    apart = {"r200c": np.ones(2), "centre_pos": pos[2:4]}  # centres of the circles
-    np.testing.assert_array_equal(plot.with_radii(foreign, 1000, 4.0, apart)[0].com_pos, pos[2:4])
+    separation = {"r200c": np.ones(2), "centre_pos": pos[2:4]}  # centres of the circles
+    np.testing.assert_array_equal(plot.with_radii(foreign, 1000, 4.0, separation)[0].com_pos, pos[2:4])
     places = plot.plot_density(pos, catalogue=foreign).axes[0]  # without a box
     assert not places.collections
     np.testing.assert_array_equal(places.lines[0].get_xydata(), pos[:2, :2])
@@ -215,24 +215,24 @@ def test_a_smoothed_particle_is_a_gaussian_and_mass_is_kept() -> None:
     figure = plot.plot_density(
         pos, 10.0, smooth=2, bins=200, mass=np.array([1.0, 3.0]), mass_unit="Msun", length_unit="Mpc"
     )
-    found = drawn_of(figure)
+    result = drawn_of(figure)
     x = (np.arange(200) + 0.5) * 0.05
-    apart = (x[:, None] - pos[:, 0] + 5) % 10 - 5
-    profile = np.exp(-(apart**2) / 2) @ [1.0, 3.0]
-    middle, held = found[:, 100], profile > 0.1
+    separation = (x[:, None] - pos[:, 0] + 5) % 10 - 5
+    profile = np.exp(-(separation**2) / 2) @ [1.0, 3.0]
+    middle, held = result[:, 100], profile > 0.1
     # The possible widths differ by factors of the root of two, so the Gaussian may be a fifth wider or narrower.
     slope = np.polyfit(np.log(profile[held]), np.log(middle[held]), 1)[0]
     assert 0.7 < slope < 1.45
     assert np.corrcoef(np.log(middle[held]), np.log(profile[held]))[0, 1] > 0.97
-    assert found.sum() * 0.05**2 == pytest.approx(4.0, rel=0.05)
+    assert result.sum() * 0.05**2 == pytest.approx(4.0, rel=0.05)
     assert figure.axes[1].get_ylabel() == "surface density [Msun / (Mpc)$^2$]"
 
 
 def test_smoothing_of_a_periodic_box_keeps_the_mean() -> None:
     pos = np.random.default_rng(6).random((4000, 3))
-    found = drawn_of(plot.plot_density(pos, 1.0, smooth=16, bins=64))
-    assert found.mean() == pytest.approx(1, rel=0.01)
-    assert found.std() < 0.6 * drawn_of(plot.plot_density(pos, 1.0, bins=64)).std()
+    result = drawn_of(plot.plot_density(pos, 1.0, smooth=16, bins=64))
+    assert result.mean() == pytest.approx(1, rel=0.01)
+    assert result.std() < 0.6 * drawn_of(plot.plot_density(pos, 1.0, bins=64)).std()
 
 
 @pytest.mark.parametrize("n", [0, 1, 2])
@@ -264,8 +264,8 @@ def test_one_halo_has_the_particles_around_it_and_its_spheres() -> None:
     spheres = {"r200c": 0.5, "r500c": 0.3, "r2500c": 0.0, "rvir": np.nan}
     figure = plot.plot_halo(pos, [0.1, 9.9, 5], spheres, 10.0, mass=2.0, mass_unit="Msun")
     ax = figure.axes[0]
-    apart = (pos - [0.1, 9.9, 5] + 5) % 10 - 5
-    inside = np.count_nonzero((np.abs(apart) <= 0.65).all(axis=1))
+    separation = (pos - [0.1, 9.9, 5] + 5) % 10 - 5
+    inside = np.count_nonzero((np.abs(separation) <= 0.65).all(axis=1))
     total = drawn_of(figure).sum() * (1.3 / 300) ** 2
     assert 0.8 * 2 * inside < total <= 1.1 * 2 * inside  # Gaussians extend outside the picture
     assert {patch.get_label(): patch.radius for patch in ax.patches} == {"r500c = 0.3": 0.3, "r200c = 0.5": 0.5}
@@ -335,20 +335,20 @@ STATISTICS: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_correlations_have_the_labels_of_their_statistic(statistic: str) -> None:
     options, xlabel, ylabel = STATISTICS[statistic]
     fields = {"edges": np.array([1.0, 2, 4]), "value": np.array([3.0, 1.0]), "pairs": np.array([8, 8])} | options
-    found = Correlation(**fields)
-    ax = plot.plot_correlation(found, length_unit="Mpc").axes[0]
+    result = Correlation(**fields)
+    ax = plot.plot_correlation(result, length_unit="Mpc").axes[0]
     assert (ax.get_xlabel(), ax.get_ylabel()) == (xlabel, ylabel)
     texts = [] if ax.get_legend() is None else [one.get_text() for one in ax.get_legend().get_texts()]
     if statistic == "multipoles":
         assert texts == [r"$\ell = 0$", r"$\ell = 4$"]
         drawn = [container[0].get_ydata() for container in ax.containers]
-        np.testing.assert_allclose(drawn, found.centre**2 * found.value)
+        np.testing.assert_allclose(drawn, result.centre**2 * result.value)
     else:
         assert len(texts) == (statistic != "wp")  # a power law
     if statistic in ("wp", "multipoles"):
-        with pytest.raises(ValueError, match=f"found is {statistic}; a power law"):
-            power_law(found)
-    wrong = replace(found, value=np.ones((1, 1, 2)))
+        with pytest.raises(ValueError, match=f"correlation is {statistic}; a power law"):
+            power_law(result)
+    wrong = replace(result, value=np.ones((1, 1, 2)))
     with pytest.raises(ValueError, match=r"with values of shape \(1, 1, 2\); they must be"):
         plot.plot_correlation(wrong)
 
@@ -356,7 +356,7 @@ def test_correlations_have_the_labels_of_their_statistic(statistic: str) -> None
 @pytest.mark.parametrize(("cross", "pairs"), [(False, 4), (True, 8)])
 def test_errors_of_correlations_are_those_of_independent_pairs(cross: bool, pairs: int) -> None:
     """A cross-correlation has each pair once, otherwise each is counted in both orders."""
-    found = Correlation(edges=np.array([1.0, 2, 4]), value=np.array([3.0, 1.0]), pairs=np.array([8, 8]), cross=cross)
-    ((_, _, (bars,)),) = plot.plot_correlation(found).axes[0].containers
+    result = Correlation(edges=np.array([1.0, 2, 4]), value=np.array([3.0, 1.0]), pairs=np.array([8, 8]), cross=cross)
+    ((_, _, (bars,)),) = plot.plot_correlation(result).axes[0].containers
     half = [np.ptp(segment[:, 1]) / 2 for segment in bars.get_segments()]
     np.testing.assert_allclose(half, [4 / np.sqrt(pairs), 2 / np.sqrt(pairs)])

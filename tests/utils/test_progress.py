@@ -292,18 +292,18 @@ def test_command_line_searches_show_their_time(
 
 def test_polled_work_is_reported_while_the_block_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_TICK_SECONDS", 0.001)
-    told, half, done = [], threading.Event(), 0
+    message, half, done = [], threading.Event(), 0
 
     def advance(amount: int) -> None:
-        told.append(amount)
-        if sum(told) == 5:
+        message.append(amount)
+        if sum(message) == 5:
             half.set()
 
     with polled(lambda: done, advance):
         done = 5
         assert half.wait(60)
         done = 8
-    assert sum(told) == 8
+    assert sum(message) == 8
 
 
 def test_polling_ends_with_an_error_in_the_block() -> None:

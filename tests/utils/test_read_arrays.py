@@ -84,7 +84,7 @@ def test_arrays_of_an_archive_can_be_named(tmp_path, random, refused) -> None:
 
 
 @pytest.mark.parametrize(
-    ("array", "told"),
+    ("array", "message"),
     [
         (np.zeros((5, 3), np.float16), "of dtype float16; it must be float32 or float64"),
         (np.zeros((5, 3), np.int64), "of dtype int64; it must be float32 or float64"),
@@ -99,11 +99,11 @@ def test_arrays_of_an_archive_can_be_named(tmp_path, random, refused) -> None:
         (np.zeros(4, [("x", "f4"), ("y", "f4")]), "it must be float32 or float64"),
     ],
 )
-def test_arrays_that_are_not_positions_raise(tmp_path, refused, array, told) -> None:
+def test_arrays_that_are_not_positions_raise(tmp_path, refused, array, message) -> None:
     np.save(tmp_path / "a.npy", array)
     np.savez(tmp_path / "a.npz", pos=array)
     for name in ("a.npy", "a.npz"):
-        with refused(told):
+        with refused(message):
             io.read_snapshot(tmp_path / name, fields=("pos",))
 
 

@@ -171,14 +171,14 @@ def test_reading_in_slices_needs_little_memory_and_reports_progress(tmp_path, ra
     path = write_gadget4(tmp_path / "a.hdf5", {"IntCoordinates": integers, "Velocities": integers / 2.0**64}, 100_000)
     snapshot = io.open_snapshot(path)
     for name in ("pos", "vel"):
-        told: list[int] = []
+        message: list[int] = []
         tracemalloc.start()
-        rows = snapshot.read(name, 7, 90_007, told.append)
+        rows = snapshot.read(name, 7, 90_007, message.append)
         peak = tracemalloc.get_traced_memory()[1]
         tracemalloc.stop()
         assert peak < rows.nbytes + 8 * (1 << 16)
-        assert sum(told) == 90_000
-        assert len(told) > 30
+        assert sum(message) == 90_000
+        assert len(message) > 30
 
 
 # SWIFT
@@ -316,7 +316,7 @@ def test_masses_of_black_holes(tmp_path, random) -> None:
 def test_missing_rows_that_hdf5_would_fill_in_are_refused(swift, tmp_path, random, refused, harm) -> None:
     pos, vel = swift
     source = tmp_path / "snap_0007.2.hdf5"
-    told = {
+    message = {
         "gone": f"needs {source}, which is missing",
         "short": "which has only 39",
         "text": "not an HDF5",
@@ -335,7 +335,7 @@ def test_missing_rows_that_hdf5_would_fill_in_are_refused(swift, tmp_path, rando
             del file["PartType1/Coordinates"]
             file.create_virtual_dataset("PartType1/Coordinates", layout)
     snapshot = io.open_snapshot(tmp_path / "snap_0007.hdf5")
-    with refused(told[harm]):
+    with refused(message[harm]):
         snapshot.read("pos")
     if harm != "uncovered":  # a process with rows in other files is not affected
         np.testing.assert_array_equal(snapshot.read("pos", 0, 60), pos[:60])

@@ -30,12 +30,12 @@ def header(**others) -> io.SnapshotHeader:
 
 
 def test_high_resolution_particles_of_a_zoom() -> None:
-    found = mean_separation(header(npart_total=(0, 4000, 900)), 4000, 0.033)
-    assert found.by == "mass"
-    assert found.value == pytest.approx(by_hand(0.033, _OMEGA), rel=3e-4)
-    assert found.by_number == pytest.approx(_BOX / 4000 ** (1 / 3))
-    assert f"{found.by_mass:.6g}" in found.doubt
-    assert f"{found.by_number:.6g}" in found.doubt
+    result = mean_separation(header(npart_total=(0, 4000, 900)), 4000, 0.033)
+    assert result.by == "mass"
+    assert result.value == pytest.approx(by_hand(0.033, _OMEGA), rel=3e-4)
+    assert result.by_number == pytest.approx(_BOX / 4000 ** (1 / 3))
+    assert f"{result.by_mass:.6g}" in result.doubt
+    assert f"{result.by_number:.6g}" in result.doubt
 
 
 @pytest.mark.parametrize("mass", [0.03, 0.004])
@@ -101,9 +101,9 @@ def test_command_line_reports_the_method_and_warns(devices, tmp_path, random, us
     path, output = tmp_path / "zoom.hdf5", tmp_path / "c.hdf5"
     mean = write_zoom(path, random)
     assert cli.main(["fof", str(path), "--npart-min", "2", "-o", str(output)]) == 0
-    told = capsys.readouterr()
-    assert "0.2 mean separations, by the mass of the particles and Omega0" in told.out
-    assert told.err.count("jztree: warning: The mean separation of the particles is ") == 1
+    message = capsys.readouterr()
+    assert "0.2 mean separations, by the mass of the particles and Omega0" in message.out
+    assert message.err.count("jztree: warning: The mean separation of the particles is ") == 1
     made = io.read_catalogue(output)[2]
     assert made.separation_by == "mass"
     assert made.mean_separation == mean_separation(io.read_header(path), 600, mean).value  # to the last bit

@@ -47,11 +47,11 @@ def little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_lengths_equal_those_of_scipy_and_need_no_lists(no_lists, box, places, r) -> None:
-    found = KDTree(DATA, boxsize=box).query_ball_point(places, r, return_length=True)
+    result = KDTree(DATA, boxsize=box).query_ball_point(places, r, return_length=True)
     expected = cKDTree(DATA, boxsize=box).query_ball_point(places, r, return_length=True)
-    assert np.shape(found) == np.shape(expected)
+    assert np.shape(result) == np.shape(expected)
     # SciPy uses the absolute value of a negative distance. Here nothing is within such a distance, as in lists.
-    np.testing.assert_array_equal(found, np.where(np.broadcast_to(r, np.shape(expected)) < 0, 0, expected))
+    np.testing.assert_array_equal(result, np.where(np.broadcast_to(r, np.shape(expected)) < 0, 0, expected))
 
 
 def test_lengths_of_lists_too_large_for_any_memory(no_lists) -> None:
@@ -92,9 +92,9 @@ def test_lists_larger_than_memory_raise_before_they_are_made(no_lists, little_me
 
 
 def test_lists_that_fit_are_made_even_if_all_pairs_would_not_fit(little_memory) -> None:
-    found, expected = KDTree(DATA[:150]), cKDTree(DATA[:150])
+    result, expected = KDTree(DATA[:150]), cKDTree(DATA[:150])
     assert 150 * 150 * 70 > 100_000
-    assert found.query_ball_point(DATA[:150], 0.05).tolist() == expected.query_ball_point(DATA[:150], 0.05).tolist()
+    assert result.query_ball_point(DATA[:150], 0.05).tolist() == expected.query_ball_point(DATA[:150], 0.05).tolist()
 
 
 def test_more_neighbours_than_a_list_holds_raise(no_lists, monkeypatch) -> None:

@@ -56,10 +56,10 @@ def test_special_directions_are_exact() -> None:
 def test_coordinates_survive_a_round_trip() -> None:
     ra, dec = catalogue(500, 3)
     distance = np.random.default_rng(4).uniform(1, 1000, 500)
-    found = sky.from_cartesian(sky.to_cartesian(ra, dec, distance))
-    assert sky.angular_separation(found[0], found[1], ra, dec).max() < 1e-13
-    assert np.all((found[0] >= 0) & (found[0] < 360))
-    np.testing.assert_allclose(found[2], distance, rtol=1e-15)
+    result = sky.from_cartesian(sky.to_cartesian(ra, dec, distance))
+    assert sky.angular_separation(result[0], result[1], ra, dec).max() < 1e-13
+    assert np.all((result[0] >= 0) & (result[0] < 360))
+    np.testing.assert_allclose(result[2], distance, rtol=1e-15)
 
 
 def test_separations_are_exact_from_tiny_to_opposite() -> None:
@@ -68,10 +68,10 @@ def test_separations_are_exact_from_tiny_to_opposite() -> None:
     near = one[0] + tiny[0], np.clip(one[1] + tiny[1], -90, 90)
     opposite = near[0] + 180, -near[1]
     for other in (one, near, opposite):
-        found = sky.angular_separation(one[0][:, None], one[1][:, None], other[0], other[1])
+        result = sky.angular_separation(one[0][:, None], one[1][:, None], other[0], other[1])
         exact = exact_angles(one, other).astype(np.float64)
         # Coordinates and oracle are rounded to 1e-19 radians, so zero is zero up to this.
-        np.testing.assert_allclose(found, exact, rtol=1e-15, atol=1e-16)
+        np.testing.assert_allclose(result, exact, rtol=1e-15, atol=1e-16)
     assert sky.angular_separation(10.0, 20.0, 10.0, 20.0) == 0
     assert sky.angular_separation(0.0, 90.0, 123.0, -90.0) == 180
 
@@ -102,18 +102,18 @@ def test_redshifts_and_distances_are_inverse() -> None:
         sky.redshift_at([6000.0], einstein_de_sitter)
 
 
-@pytest.mark.parametrize("linking_length", [0.0, 0.3, 2.0, 40.0, 180.0])
-def test_groups_equal_connected_components(linking_length: float) -> None:
+@pytest.mark.parametrize("rlink", [0.0, 0.3, 2.0, 40.0, 180.0])
+def test_groups_equal_connected_components(rlink: float) -> None:
     for n in (0, 1, 2, 300):
         ra, dec = (np.concatenate(both) for both in zip(catalogue(n, 8), (SPECIAL_RA, SPECIAL_DEC), strict=True))
         ra, dec = ra[:n], dec[:n]
         # Equal directions have an angle of 0 up to the rounding of the oracle.
-        links = exact_angles((ra, dec), (ra, dec)) <= linking_length + 1e-13
+        links = exact_angles((ra, dec), (ra, dec)) <= rlink + 1e-13
         label = connected_components(links)[1] if n else np.zeros(0, int)
         first = np.array([np.flatnonzero(label == one)[0] for one in label], np.int32)
-        found = sky.angular_groups(ra, dec, linking_length)
-        assert found.dtype == np.int32
-        np.testing.assert_array_equal(found, first)
+        result = sky.angular_groups(ra, dec, rlink)
+        assert result.dtype == np.int32
+        np.testing.assert_array_equal(result, first)
 
 
 @pytest.mark.parametrize("n", [0, 1, 300])
@@ -132,8 +132,8 @@ def test_groups_continue_across_zero_and_poles() -> None:
     ring = np.arange(0.0, 360.0, 20.0)  # around the north pole, in steps of 0.035 degrees
     ra = np.concatenate([[359.99, 0.0, 0.01, 719.98, 180.0], ring, [45.0, 225.0]])
     dec = np.concatenate([[0.0] * 5, np.full(len(ring), 89.9), [-89.99, -89.99]])
-    found = sky.angular_groups(ra, dec, 0.05)
-    np.testing.assert_array_equal(found, [0, 0, 0, 0, 4, *[5] * len(ring), *[5 + len(ring)] * 2])
+    result = sky.angular_groups(ra, dec, 0.05)
+    np.testing.assert_array_equal(result, [0, 0, 0, 0, 4, *[5] * len(ring), *[5 + len(ring)] * 2])
 
 
 def expected_matches(angle: np.ndarray, k: int, radius: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -150,15 +150,15 @@ def test_matches_equal_brute_force(k: int) -> None:
     angle = exact_angles(one, other).astype(np.float64)
     for radius in (180.0, 1.5, np.random.default_rng(11).uniform(0, 5, 200)):
         index, separation = expected_matches(angle, k, np.broadcast_to(radius, 200))
-        found = sky.match(*one, *other, k=k, radius=radius, fill_value=-7)
-        np.testing.assert_array_equal(found.index, index)
-        np.testing.assert_allclose(found.separation, separation, rtol=1e-14)
-        np.testing.assert_array_equal(found.count, (index >= 0).sum(axis=1))
+        result = sky.match(*one, *other, k=k, radius=radius, fill_value=-7)
+        np.testing.assert_array_equal(result.index, index)
+        np.testing.assert_allclose(result.separation, separation, rtol=1e-14)
+        np.testing.assert_array_equal(result.count, (index >= 0).sum(axis=1))
     np.fill_diagonal(within := exact_angles(one, one).astype(np.float64), np.inf)
-    found = sky.match(*one, k=k, radius=3.0)
+    result = sky.match(*one, k=k, radius=3.0)
     index, separation = expected_matches(within, k, np.full(200, 3.0))
-    np.testing.assert_array_equal(found.index, np.where(index == -7, -1, index))
-    np.testing.assert_array_equal(found.found, np.isfinite(separation))
+    np.testing.assert_array_equal(result.index, np.where(index == -7, -1, index))
+    np.testing.assert_array_equal(result.found, np.isfinite(separation))
 
 
 def test_all_objects_around_equal_brute_force() -> None:
@@ -167,10 +167,10 @@ def test_all_objects_around_equal_brute_force() -> None:
     for radius in (0.0, 1.5, 100.0, 180.0, np.random.default_rng(14).uniform(0, 5, 200)):
         row, row_b = np.nonzero(angle <= np.broadcast_to(radius, 200)[:, None])
         order = np.lexsort((angle[row, row_b], row))
-        found = sky.search_around(*one, *other, radius)
-        np.testing.assert_array_equal(found[0], row[order])
-        np.testing.assert_array_equal(found[1], row_b[order])
-        np.testing.assert_allclose(found[2], angle[row, row_b][order], rtol=1e-14)
+        result = sky.search_around(*one, *other, radius)
+        np.testing.assert_array_equal(result[0], row[order])
+        np.testing.assert_array_equal(result[1], row_b[order])
+        np.testing.assert_allclose(result[2], angle[row, row_b][order], rtol=1e-14)
 
 
 def test_objects_at_equal_separations_are_in_order_of_rows() -> None:
@@ -194,9 +194,9 @@ def test_few_objects_have_the_documented_results() -> None:
     some = [10.0, 20.0], [0.0, 0.0]
     none: tuple[list[float], list[float]] = ([], [])
     for one, other, shape in ((none, some, (0, 3)), (some, none, (2, 3)), (none, none, (0, 3))):
-        found = sky.match(*one, *other, k=3)
-        assert found.index.shape == found.separation.shape == shape
-        assert not found.found.any()
+        result = sky.match(*one, *other, k=3)
+        assert result.index.shape == result.separation.shape == shape
+        assert not result.found.any()
         assert all(len(column) == 0 for column in sky.search_around(*one, *other, 5.0))
     assert sky.match([10.0], [0.0], k=2).index.tolist() == [[-1, -1]]
     assert sky.match([10.0], [0.0], [190.0], [0.0], k=2).index.tolist() == [[0, -1]]
@@ -208,13 +208,13 @@ def test_astropy_has_the_same_matches_and_positions() -> None:
     coordinates, units = pytest.importorskip("astropy.coordinates"), pytest.importorskip("astropy.units")
     cosmology = pytest.importorskip("astropy.cosmology").FlatLambdaCDM(H0=70, Om0=0.3)
     one, other = catalogue(150, 17), catalogue(120, 18)
-    theirs = [coordinates.SkyCoord(*both, unit="deg") for both in (one, other)]
-    found = sky.match(*one, *other, k=3)
+    reference = [coordinates.SkyCoord(*both, unit="deg") for both in (one, other)]
+    result = sky.match(*one, *other, k=3)
     for nth in (1, 2, 3):
-        index, angle, _ = coordinates.match_coordinates_sky(*theirs, nthneighbor=nth)
-        np.testing.assert_array_equal(found.index[:, nth - 1], index)
-        np.testing.assert_allclose(found.separation[:, nth - 1], angle.deg, rtol=1e-12)
-    row, row_b, angle, _ = coordinates.search_around_sky(*theirs, 2 * units.deg)
+        index, angle, _ = coordinates.match_coordinates_sky(*reference, nthneighbor=nth)
+        np.testing.assert_array_equal(result.index[:, nth - 1], index)
+        np.testing.assert_allclose(result.separation[:, nth - 1], angle.deg, rtol=1e-12)
+    row, row_b, angle, _ = coordinates.search_around_sky(*reference, 2 * units.deg)
     order = np.lexsort((angle.deg, row))
     around = sky.search_around(*one, *other, 2.0)
     np.testing.assert_array_equal(np.stack(around[:2]), np.stack([row, row_b])[:, order])
@@ -230,7 +230,7 @@ def test_astropy_has_the_same_matches_and_positions() -> None:
 NAN = float("nan")
 INVALID: list[tuple[Any, str]] = [
     (lambda: sky.to_cartesian([1.0, NAN], [0, 0]), "row 1 of ra is nan; it must be finite"),
-    (lambda: sky.match([1.0], [0], [2.0], [np.inf]), "row 0 of dec_b is inf"),
+    (lambda: sky.match([1.0], [0], [2.0], [np.inf]), "row 0 of source_dec is inf"),
     (lambda: sky.angular_groups([1, 2], [90, -90.5], 1), "row 1 of dec is -90.5; declinations"),
     (lambda: sky.to_cartesian([1, 2], [0]), "ra has 2 rows, and dec has 1"),
     (lambda: sky.to_cartesian([[1]], [0]), r"ra has shape \(1, 1\)"),
@@ -253,16 +253,16 @@ INVALID: list[tuple[Any, str]] = [
     (lambda: sky.redshift_at([1.0], lambda z: 1.0), "one distance per redshift"),
     (lambda: sky.redshift_at([1.0], lambda z: 50 + z), "must increase"),
     (lambda: sky.from_cartesian([[1, 2]]), r"pos has shape \(1, 2\)"),
-    (lambda: sky.angular_groups([1], [0], 181), "linking_length is 181; angles must be from 0 to 180"),
+    (lambda: sky.angular_groups([1], [0], 181), "rlink is 181; angles must be from 0 to 180"),
     (lambda: sky.angular_groups([1, 2], [0, 0], [1]), r"one angle, or \(2,\), one per object"),
-    (lambda: sky.angular_groups([1, 2], [0, 0], [1, NAN]), "row 1 of linking_length is nan"),
+    (lambda: sky.angular_groups([1, 2], [0, 0], [1, NAN]), "row 1 of rlink is nan"),
     (lambda: sky.match([1], [0], [1], [0], fill_value=2**63), "within the range of int64"),
     (lambda: sky.angular_separation([1, 2], [0, 0, 0], 0, 0), r"\(2,\), \(3,\), \(\) and \(\); they must broadcast"),
     (lambda: sky.match([1], [0], [1], [0], radius=-1), "radius is -1"),
     (lambda: sky.search_around([1], [0], [1], [0], [1, 2]), r"radius has shape \(2,\)"),
     (lambda: sky.match([1], [0], [1]), "give both, or neither"),
     (lambda: sky.match([1], [0], [1], [0], k=0), "k is 0; it must be at least 1"),
-    (lambda: sky.angular_separation(0, 0, 0, 91), "dec_b is 91"),
+    (lambda: sky.angular_separation(0, 0, 0, 91), "query_dec is 91"),
     (lambda: sky.angle_of_chord(2.1), "between unit vectors"),
     (lambda: sky.chord_of_angle([10, 190]), "row 1 of angle is 190"),
 ]

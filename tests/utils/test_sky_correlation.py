@@ -24,9 +24,11 @@ def cap(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def expected_counts(one: Any, other: Any, weights: Any = None) -> np.ndarray:
     """Count pairs with ``low < angle <= high``, and those at distance 0 in no bin."""
     angle = exact_angles(one, other).astype(np.float64)
-    apart = angle > 1e-13
+    separation = angle > 1e-13
     product = np.ones(angle.shape) if weights is None else np.multiply.outer(*weights)
-    return np.array([product[apart & (angle > low) & (angle <= high)].sum() for low, high in itertools.pairwise(EDGES)])
+    return np.array(
+        [product[separation & (angle > low) & (angle <= high)].sum() for low, high in itertools.pairwise(EDGES)]
+    )
 
 
 def test_counts_equal_brute_force() -> None:
@@ -38,8 +40,8 @@ def test_counts_equal_brute_force() -> None:
     other = catalogue(200, 2)
     np.testing.assert_array_equal(sky.angular_pair_counts(*one, EDGES, *other).count, expected_counts(one, other))
     weights = [np.random.default_rng(3).random(len(x[0])) for x in (one, other)]
-    found = sky.angular_pair_counts(*one, EDGES, *other, weight=weights[0], weight_b=weights[1])
-    np.testing.assert_allclose(np.asarray(found.weight), expected_counts(one, other, weights), rtol=1e-12)
+    result = sky.angular_pair_counts(*one, EDGES, *other, weights=weights[0], query_weights=weights[1])
+    np.testing.assert_allclose(np.asarray(result.weight), expected_counts(one, other, weights), rtol=1e-12)
 
 
 def test_last_edge_of_180_includes_opposite_directions() -> None:
@@ -56,7 +58,7 @@ def test_angular_correlation_by_its_definition() -> None:
     randoms = cap(400, 6)
     edges = np.array([0.0, 2.0, 5.0, 20.0])
     regions = [sky.region_of(*x, sky.region_centres(*randoms, 5)) for x in (data, randoms)]
-    found = sky.w_theta(*data, edges, *randoms, region=regions[0], randoms_region=regions[1], num_regions=5)
+    result = sky.w_theta(*data, edges, *randoms, regions=regions[0], random_regions=regions[1], num_regions=5)
 
     def expected(one: Any, two: Any) -> np.ndarray:
         dd, dr, rr = (
@@ -67,14 +69,14 @@ def test_angular_correlation_by_its_definition() -> None:
         dd, dr, rr = dd / (n * (n - 1)), dr / (n * m), rr / (m * (m - 1))
         return (dd - 2 * dr + rr) / rr
 
-    np.testing.assert_allclose(found.value, expected(data, randoms), rtol=1e-9)
-    np.testing.assert_array_equal(found.edges, edges)
-    assert found.samples is not None
-    for k, sample in enumerate(found.samples):
+    np.testing.assert_allclose(result.value, expected(data, randoms), rtol=1e-9)
+    np.testing.assert_array_equal(result.edges, edges)
+    assert result.samples is not None
+    for k, sample in enumerate(result.samples):
         left = [[column[region != k] for column in x] for x, region in zip((data, randoms), regions, strict=True)]
         np.testing.assert_allclose(sample, expected(*left), rtol=1e-9)
-    assert found.error is not None
-    assert np.all(found.error > 0)
+    assert result.error is not None
+    assert np.all(result.error > 0)
 
 
 def test_treecorr_has_the_same_counts() -> None:
@@ -86,11 +88,11 @@ def test_treecorr_has_the_same_counts() -> None:
     dd.process(catalogues[0])
     dr.process(*catalogues)
     rr.process(catalogues[1])
-    found = sky.w_theta(*data, np.geomspace(1, 64, 7), *randoms)
-    np.testing.assert_array_equal(found.pairs, 2 * dd.npairs)
+    result = sky.w_theta(*data, np.geomspace(1, 64, 7), *randoms)
+    np.testing.assert_array_equal(result.pairs, 2 * dd.npairs)
     # TreeCorr divides by n**2 / 2 pairs within a catalogue, and jztree by n (n - 1) / 2.
     dd, dr, rr = dd.npairs / (400 * 399 / 2), dr.npairs / (400 * 900), rr.npairs / (900 * 899 / 2)
-    np.testing.assert_allclose(found.value, (dd - 2 * dr + rr) / rr, rtol=1e-9)
+    np.testing.assert_allclose(result.value, (dd - 2 * dr + rr) / rr, rtol=1e-9)
 
 
 @pytest.mark.parametrize("weighted", [False, True])
@@ -100,9 +102,11 @@ def test_mean_angles_by_their_definition(cross: bool, weighted: bool) -> None:
     places_b = catalogue(90, 5) if cross else places
     weights = [np.random.default_rng(len(x[0])).random(len(x[0])) for x in (places, places_b)]
     edges = np.array([0.0, 2, 30, 90, 180])
-    options = {"weight": weights[0]} if weighted else {}
+    options = {"weights": weights[0]} if weighted else {}
     if cross:
-        options |= {"ra_b": places_b[0], "dec_b": places_b[1]} | ({"weight_b": weights[1]} if weighted else {})
+        options |= {"query_ra": places_b[0], "query_dec": places_b[1]} | (
+            {"query_weights": weights[1]} if weighted else {}
+        )
     counts = sky.angular_pair_counts(*places, edges, separations=True, **options)
     angle = sky.angular_separation(places[0][:, None], places[1][:, None], places_b[0][None], places_b[1][None])
     product = np.outer(*weights) if weighted else np.ones(angle.shape)
@@ -116,7 +120,7 @@ def test_mean_angles_by_their_definition(cross: bool, weighted: bool) -> None:
 
 def test_w_theta_has_the_mean_angles_of_the_data() -> None:
     data, randoms = cap(150, 3), cap(300, 4)
-    estimate = sky.w_theta(*data, [0, 3, 9], *randoms, separation=True)
+    estimate = sky.w_theta(*data, [0, 3, 9], *randoms, separations=True)
     counts = sky.angular_pair_counts(*data, [0, 3, 9], separations=True)
     np.testing.assert_array_equal(estimate.separation, np.asarray(counts.separation) / estimate.pairs)
     assert (estimate.statistic, sky.w_theta(*data, [0, 3, 9], *randoms).separation) == ("w_theta", None)
@@ -124,8 +128,8 @@ def test_w_theta_has_the_mean_angles_of_the_data() -> None:
 
 def test_bins_without_pairs_are_named_in_degrees() -> None:
     with pytest.warns(RuntimeWarning, match=r"^w\(theta\) is NaN in bin 1 \(100 to 120\)"):
-        found = sky.w_theta(*cap(50, 7), [0, 100, 120], *cap(90, 8))
-    assert np.isnan(found.value).tolist() == [False, True]
+        result = sky.w_theta(*cap(50, 7), [0, 100, 120], *cap(90, 8))
+    assert np.isnan(result.value).tolist() == [False, True]
     for n in (0, 1):
         with pytest.warns(RuntimeWarning, match="but a pair needs 2"):
             assert np.isnan(sky.w_theta(*cap(n, 9), [0, 1, 2], *cap(90, 8)).value).all()
@@ -176,7 +180,7 @@ def test_regions_are_valid_for_pair_counts() -> None:
     place = cap(300, 15)
     region = sky.region_of(*place, sky.region_centres(*place, 6))
     assert sky.region_of([], [], sky.region_centres(*place, 6)).shape == (0,)
-    counts = sky.angular_pair_counts(*place, [0, 5, 60], region=region, num_regions=6)
+    counts = sky.angular_pair_counts(*place, [0, 5, 60], regions=region, num_regions=6)
     for k in range(6):
         left = [column[region != k] for column in place]
         expected = np.asarray(sky.angular_pair_counts(*left, [0, 5, 60]).count)
@@ -216,9 +220,9 @@ def test_healpix_regions_are_the_pixels() -> None:
 INVALID: list[tuple[Any, str]] = [
     (lambda: sky.angular_pair_counts([1], [0], [0, 181]), "row 1 of edges is 181; angles must be from 0"),
     (lambda: sky.angular_pair_counts([1], [0], [2, 1]), "edges are .* must be ascending"),
-    (lambda: sky.w_theta([1], [0], [0, 1], [1, 2], [0, 99]), "row 1 of randoms_dec is 99"),
+    (lambda: sky.w_theta([1], [0], [0, 1], [1, 2], [0, 99]), "row 1 of random_dec is 99"),
     (lambda: sky.angular_pair_counts([1], [0], [0, 1], [1]), "give both, or neither"),
-    (lambda: sky.angular_pair_counts([1], [0], [0, 1], weight=np.ones(2)), "weight"),
+    (lambda: sky.angular_pair_counts([1], [0], [0, 1], weights=np.ones(2)), "weight"),
     (lambda: sky.w_theta([1], [0], [0, 1], [1], [0], num_regions=3), "a jackknife needs"),
     (lambda: sky.region_centres([1], [0], 2), "num_regions is 2, but there are 1 objects"),
     (lambda: sky.region_centres([1], [0], 0), "num_regions is 0"),

@@ -59,8 +59,8 @@ def test_yt_reads_the_members(files, tmp_path, held, one_device) -> None:
         lengths, offsets = file["Group/GroupLenType"][:], file["Group/GroupOffsetType"][:]
     ids = {ptype: data[f"PartType{ptype}", "ParticleIDs"].v.astype(int) for ptype in (1, *ATTACHED)}
     for group, expected in enumerate(members):
-        found = [rows[offsets[group, ptype] :][: lengths[group, ptype]] for ptype, rows in ids.items()]
-        assert sorted(np.concatenate(found).tolist()) == sorted(expected)
+        result = [rows[offsets[group, ptype] :][: lengths[group, ptype]] for ptype, rows in ids.items()]
+        assert sorted(np.concatenate(result).tolist()) == sorted(expected)
 
 
 A, H = 0.5, 0.7
@@ -163,7 +163,7 @@ def test_swiftsimio_reads_the_layout_of_soap(soap, held) -> None:
     members, mass = find_members(held), masses_of(held)
     assert data.metadata.output_type == "SOAP"
     np.testing.assert_array_equal(data.input_halos.halo_catalogue_index.v, np.arange(len(members)))
-    np.testing.assert_array_equal(data.input_halos_fof.sizes.v, [len(one) for one in members])
+    np.testing.assert_array_equal(data.input_halos_fof.sizes.v, [len(member) for member in members])
     expected = [sum(mass[one] for one in group) * 1e10 for group in members]
     np.testing.assert_allclose(data.bound_subhalo.total_mass.to_physical().to("Msun").v, expected, rtol=1e-4)
     own = data.input_halos_jztree
@@ -183,8 +183,8 @@ def test_swiftgalaxy_reads_the_members(soap, held) -> None:
     for row in (0, 4, len(members) - 1):
         galaxy = swiftgalaxy.SWIFTGalaxy(str(numbered), swiftgalaxy.SOAP(str(catalogue), soap_index=row))
         types = (galaxy.gas, galaxy.dark_matter, galaxy.stars, galaxy.black_holes)
-        found = np.concatenate([np.ravel(one.particle_ids.v) for one in types])
-        assert sorted(found.tolist()) == sorted(members[row])
+        result = np.concatenate([np.ravel(one.particle_ids.v) for one in types])
+        assert sorted(result.tolist()) == sorted(members[row])
 
 
 def test_pynbody_reads_the_members_by_number(soap, held) -> None:
@@ -195,4 +195,4 @@ def test_pynbody_reads_the_members_by_number(soap, held) -> None:
     for row, expected in enumerate(members):
         assert sorted(halos[row + 1]["iord"].tolist()) == sorted(expected)
     table = pynbody.load(str(catalogue))
-    np.testing.assert_array_equal(table["InputHalos/FOF/Sizes"], [len(one) for one in members])
+    np.testing.assert_array_equal(table["InputHalos/FOF/Sizes"], [len(member) for member in members])

@@ -124,9 +124,9 @@ def test_soap_encloses_members_around_both_centres(tmp_path, random) -> None:
         h = content.info.header.hubble
         radius = file["BoundSubhalo/EncloseRadius"][0] * h
         for name in ("InputHalos/HaloCentre", "BoundSubhalo/CentreOfMass"):
-            apart = members - file[name][0] * h
-            apart -= box * np.round(apart / box)
-            assert np.linalg.norm(apart, axis=1).max() <= radius * (1 + 1e-6)
+            separation = members - file[name][0] * h
+            separation -= box * np.round(separation / box)
+            assert np.linalg.norm(separation, axis=1).max() <= radius * (1 + 1e-6)
         assert radius < farthest + np.linalg.norm(com - centre) * (1 + 1e-6)
         assert file["BoundSubhalo/EncloseRadius"].attrs["U_L exponent"][0] == 1
 
@@ -156,8 +156,8 @@ def test_mass_around_gadget4_positions_equals_that_of_the_spheres(one_device, tm
     for centre, radius, mass in zip(
         *(groups[f"Group{name}"] for name in ("Pos", "_R_Crit200", "_M_Crit200")), strict=True
     ):
-        apart = pos - centre
-        apart -= box * np.round(apart / box)
-        held = (np.linalg.norm(apart, axis=1) <= radius * (1 + 1e-6)).sum() * snapshot.header.mass_table[1]
+        separation = pos - centre
+        separation -= box * np.round(separation / box)
+        held = (np.linalg.norm(separation, axis=1) <= radius * (1 + 1e-6)).sum() * snapshot.header.mass_table[1]
         np.testing.assert_allclose(held, mass, rtol=1e-4)
     assert np.linalg.norm(groups["GroupPos"] - groups["GroupCM"], axis=1).max() > 0

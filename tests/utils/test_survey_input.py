@@ -29,7 +29,7 @@ CALLS: dict[str, tuple[Callable[..., Any], tuple[Any, ...]]] = {
     "angular_groups": (sky.angular_groups, (RA, DEC, WEIGHT)),
     "angular_pair_counts": (
         lambda ra, dec, weight, region: np.asarray(
-            sky.angular_pair_counts(ra, dec, EDGES, weight=weight, region=region, num_regions=3).region_weight
+            sky.angular_pair_counts(ra, dec, EDGES, weights=weight, regions=region, num_regions=3).region_weight
         ),
         (RA, DEC, WEIGHT, REGION),
     ),
@@ -81,7 +81,7 @@ def test_columns_of_data_frames_are_rows(call: Any) -> None:
     pandas = pytest.importorskip("pandas")
     function, rows = call
     # The index of a column must not change the order of the rows.
-    given = [pandas.DataFrame(one)[::-1] if one.ndim == 2 else pandas.Series(one)[::-1] for one in rows]
+    given = [pandas.DataFrame(row)[::-1] if row.ndim == 2 else pandas.Series(row)[::-1] for row in rows]
     if function is CALLS["from_cartesian"][0]:
         given = [given[0].to_numpy()]
     np.testing.assert_array_equal(function(*given), function(*(one[::-1] for one in rows)))
@@ -90,7 +90,7 @@ def test_columns_of_data_frames_are_rows(call: Any) -> None:
 @pytest.mark.fast
 def test_read_only_rows_are_unchanged(call: Any) -> None:
     function, rows = call
-    given = [one.copy() for one in rows]
+    given = [row.copy() for row in rows]
     for one in given:
         one.flags.writeable = False
     function(*given)

@@ -49,8 +49,8 @@ def test_astropy_has_all_columns_as_quantities(file) -> None:
         ("m200c", content.extra["m200c"].values, 1.989e43 * units.g, units.g),
         ("mass_by_type", content.by_type.mass, 1.989e43 * units.g, units.g),
     ):
-        found = table[name].to_value(cgs * per_h) / (1 if layout in ("swift", "soap") else HEADER.hubble)
-        np.testing.assert_allclose(found, given * (1 * unit).to_value(cgs) / HEADER.hubble, rtol=1e-3, err_msg=name)
+        result = table[name].to_value(cgs * per_h) / (1 if layout in ("swift", "soap") else HEADER.hubble)
+        np.testing.assert_allclose(result, given * (1 * unit).to_value(cgs) / HEADER.hubble, rtol=1e-3, err_msg=name)
     assert table["vel_dispersion"].unit == units.km / units.s
     assert table["angular_momentum"].unit == units.kpc * per_h * units.km / units.s
     assert table["densest_density"].unit.is_equivalent(units.g / units.cm**3 / per_h**2)
@@ -95,9 +95,9 @@ def test_parquet_equals_pandas(file, tmp_path, capsys) -> None:
     assert table.column_names == list(expected.columns)
     for name in table.column_names:
         np.testing.assert_array_equal(table[name].to_numpy(), expected[name].to_numpy(), name)
-        told = {key.decode(): value.decode() for key, value in table.field(name).metadata.items()}
-        assert told["unit"] == expected.attrs["units"].get(name, "")
-        assert told["description"]
+        message = {key.decode(): value.decode() for key, value in table.field(name).metadata.items()}
+        assert message["unit"] == expected.attrs["units"].get(name, "")
+        assert message["description"]
     assert table.schema.metadata[b"jztree.redshift"] == b"1.0"
     again = (tmp_path / "c.parquet").read_bytes()
     io.read_catalogue(path).to_parquet(tmp_path / "c.parquet")

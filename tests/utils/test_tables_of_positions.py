@@ -24,13 +24,13 @@ def of_estimators(table_of: Any) -> Any:
 
 TOOLS: dict[str, Callable[[Any], Any]] = {
     "xi": lambda table_of: (
-        correlation.xi(table_of(POS), EDGES, randoms=table_of(RANDOMS), weight=table_of(POS)["x"]).value
+        correlation.xi(table_of(POS), EDGES, randoms=table_of(RANDOMS), weights=table_of(POS)["x"]).value
         if table_of is not np.asarray
-        else correlation.xi(POS, EDGES, randoms=RANDOMS, weight=POS[:, 0]).value
+        else correlation.xi(POS, EDGES, randoms=RANDOMS, weights=POS[:, 0]).value
     ),
-    "wp": lambda table_of: correlation.wp(table_of(POS), EDGES, 0.2, 1.0, part_b=table_of(RANDOMS)).value,
+    "wp": lambda table_of: correlation.wp(table_of(POS), EDGES, 0.2, 1.0, queries=table_of(RANDOMS)).value,
     "multipoles": lambda table_of: correlation.multipoles(table_of(POS), EDGES, 1.0, per_side=2).samples,
-    "mean_separations": lambda table_of: correlation.mean_separations(table_of(POS), EDGES, part_b=table_of(RANDOMS)),
+    "mean_separations": lambda table_of: correlation.mean_separations(table_of(POS), EDGES, queries=table_of(RANDOMS)),
     "totals": lambda table_of: correlation.totals(table_of(POS)).num,
     "cube_regions": lambda table_of: correlation.cube_regions(table_of(POS), 0, 1, 2),
     "knn_cdf": lambda table_of: knn_cdf(table_of(POS), 2, EDGES, table_of(RANDOMS)).count,

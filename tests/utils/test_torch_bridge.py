@@ -42,8 +42,8 @@ def test_tensors_are_accepted(kind: Any) -> None:
 @pytest.mark.parametrize("find", [knn, knn.jit])
 def test_dtypes_that_numpy_lacks(find: Any) -> None:
     pos, mass = tensor(60, torch.float32), torch.arange(60, device=DEVICE).bfloat16()
-    idx, found = find(PosMass(pos=pos, mass=mass), K, result="globalidx_mass")
-    assert torch.equal(to_torch(found), mass[to_torch(idx).long()])
+    idx, result = find(PosMass(pos=pos, mass=mass), K, result="globalidx_mass")
+    assert torch.equal(to_torch(result), mass[to_torch(idx).long()])
     with pytest.raises(TypeError, match="positions must be float32 or float64, not bfloat16"):
         find(pos.bfloat16(), K)
 
@@ -52,8 +52,8 @@ def test_results_are_not_copied() -> None:
     rad, _ = knn.jit(tensor(300, torch.float32), K)
     assert to_torch(rad).data_ptr() == rad.unsafe_buffer_pointer()
     given = torch.rand(4096, 3)
-    found = np.from_dlpack(given)
-    assert found.ctypes.data == given.data_ptr()
+    result = np.from_dlpack(given)
+    assert result.ctypes.data == given.data_ptr()
 
 
 def test_results_of_plain_calls_are_tensors() -> None:
@@ -69,10 +69,10 @@ def test_results_of_plain_calls_are_tensors() -> None:
 
 def own_distances(pos: Any, query: Any, idx: Any, box: float | None) -> Any:
     """Compute distances in PyTorch, which differentiates them."""
-    apart = query[:, None] - pos[idx.long()]
+    separation = query[:, None] - pos[idx.long()]
     if box is not None:
-        apart = apart - box * torch.round(apart.detach() / box)
-    return apart.norm(dim=-1)
+        separation = separation - box * torch.round(separation.detach() / box)
+    return separation.norm(dim=-1)
 
 
 @pytest.mark.parametrize("box", [None, 1.0])
@@ -83,11 +83,11 @@ def test_gradients_of_distances(box: float | None) -> None:
     rad, idx = near(pos, query)
     assert (rad.dtype, idx.dtype, idx.requires_grad) == (torch.float64, torch.int32, False)
     (weight * rad**2).sum().backward()
-    found = pos.grad.clone(), query.grad.clone()
+    result = pos.grad.clone(), query.grad.clone()
     pos.grad = query.grad = None
     (weight * own_distances(pos, query, idx, box) ** 2).sum().backward()
-    torch.testing.assert_close(found[0], pos.grad, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(found[1], query.grad, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result[0], pos.grad, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result[1], query.grad, rtol=1e-10, atol=1e-12)
     assert torch.autograd.gradcheck(lambda x: near(x, query)[0], (pos.detach()[:20].requires_grad_(),))
     assert not jax.config.jax_enable_x64
 
@@ -111,9 +111,9 @@ def test_second_derivatives() -> None:
     idx = near(pos, query)[1]
     hessian = torch.autograd.functional.hessian
     for power in (1, 3):
-        found = hessian(lambda x, power=power: (near(x, query)[0] ** power).sum(), pos)
+        result = hessian(lambda x, power=power: (near(x, query)[0] ** power).sum(), pos)
         expected = hessian(lambda x, power=power: (own_distances(x, query, idx, None) ** power).sum(), pos)
-        torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+        torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-10)
     both = pos.clone().requires_grad_(), query.clone().requires_grad_()
     varies = 0 if DEVICE.type == "cpu" else 1e-12  # a GPU adds in any order
     assert torch.autograd.gradgradcheck(lambda x, y: near(x, y)[0], both, nondet_tol=varies)
@@ -198,7 +198,7 @@ def test_compiled_functions_may_call_it() -> None:
     double = differentiable(lambda x: 2 * x)
     compiled = torch.compile(lambda x: (double(x + 1) ** 2).sum(), backend="eager")
     given = torch.rand(3, requires_grad=True)
-    found = compiled(given)
-    torch.testing.assert_close(found, 4 * ((given + 1) ** 2).sum())
-    found.backward()
+    result = compiled(given)
+    torch.testing.assert_close(result, 4 * ((given + 1) ** 2).sum())
+    result.backward()
     torch.testing.assert_close(given.grad, 8 * (given.detach() + 1))

@@ -11,7 +11,7 @@ from data.test_particle_numbers import in_unit
 from test_catalogues import make_catalogue
 
 from jztree import data
-from jztree_utils import cells, io, knn_statistics, plot, separation, sky
+from jztree_utils import cells, correlation, io, knn_statistics, plot, separation, sky
 from jztree_utils import mass_function as mf
 
 
@@ -49,11 +49,14 @@ def calls(folder: Path, made: Callable[..., Any]) -> dict[str, Callable[[], Any]
         "mass in mass_function": lambda: mf.mass_function(mf.Cosmology(), made([1e13])),
         "mass in sigma_of_mass": lambda: mf.sigma_of_mass(mf.Cosmology(), made([1e13])),
         "ra in to_cartesian": lambda: sky.to_cartesian(made(np.ones(4)), np.ones(4)),
-        "dec_b in match": lambda: sky.match(np.ones(4), np.ones(4), np.ones(4), made(np.ones(4))),
+        "source_dec in match": lambda: sky.match(np.ones(4), np.ones(4), np.ones(4), made(np.ones(4))),
         "distance in to_cartesian": lambda: sky.to_cartesian(np.ones(4), np.ones(4), made(np.ones(4))),
         "radii in knn_cdf": lambda: knn_statistics.knn_cdf(pos, 1, made([0.1]), pos),
         "queries in knn_cdf": lambda: knn_statistics.knn_cdf(pos, 1, [0.1], made(pos)),
         "boxsize in random_queries": lambda: knn_statistics.random_queries(9, made(1.0)),
+        "part in totals": lambda: correlation.totals(made(pos)),
+        "part in cube_regions": lambda: correlation.cube_regions(made(pos), 0, 1, 2),
+        "upper in cube_regions": lambda: correlation.cube_regions(pos, 0, made(1.0), 2),
         "pos in pairs_in_cell": lambda: cells.pairs_in_cell(made(pos), 0.1, np.eye(3)),
         "wavenumber in transfer_function": lambda: mf.transfer_function(mf.Cosmology(), made([1.0])),
     }

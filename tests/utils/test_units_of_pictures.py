@@ -71,8 +71,8 @@ def test_mass_functions_are_in_units_per_h(catalogue) -> None:
     (drawn,) = upper.containers
     mass, density = drawn.lines[0].get_data()
     # Explicitly: bins of 0.2 decades in numbers of particles, with edges half-way between two of them.
-    least = held.count.min()
-    edges = np.unique(np.round(least * 10 ** (0.2 * np.arange(20)))) - 0.5
+    minimum = held.count.min()
+    edges = np.unique(np.round(minimum * 10 ** (0.2 * np.arange(20)))) - 0.5
     counted, _ = np.histogram(held.count, edges)
     kept = counted > 0
     np.testing.assert_allclose(mass, (np.sqrt(edges[1:] * edges[:-1]) * 4.1e10)[kept], rtol=1e-6)

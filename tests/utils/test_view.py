@@ -48,12 +48,12 @@ def halos(g: int, random: np.random.Generator, **columns: Any) -> FofCatalogue:
 
 def test_shown_particles_are_a_subset_inside_the_box(tmp_path, random) -> None:
     pos = random.uniform(-BOX, 2 * BOX, (3000, 3)).astype(np.float32)
-    view.view_in_3d(pos, tmp_path / "a.html", BOX, most_particles=1000)
+    view.view_in_3d(pos, tmp_path / "a.html", BOX, max_particles=1000)
     shown = traces(tmp_path / "a.html")
     assert set(shown) == {"1,000 of 3,000 particles", "box"}
-    found = coordinates(shown["1,000 of 3,000 particles"]).astype(np.float32)
+    result = coordinates(shown["1,000 of 3,000 particles"]).astype(np.float32)
     wrapped = np.mod(pos, np.float64(BOX)).astype(np.float32)
-    assert len({tuple(row) for row in found.tolist()} & {tuple(row) for row in wrapped.tolist()}) == 1000
+    assert len({tuple(row) for row in result.tolist()} & {tuple(row) for row in wrapped.tolist()}) == 1000
     edges = coordinates(shown["box"]).reshape(12, 3, 3)
     np.testing.assert_array_equal(np.nansum(np.abs(edges[:, 1] - edges[:, 0]), axis=1), BOX)
     assert len({tuple(map(tuple, edge[:2].tolist())) for edge in edges}) == 12
@@ -70,7 +70,7 @@ def test_haloes_have_their_positions_masses_and_circles(tmp_path, random) -> Non
     cata = halos(40, random, mass=mass, max_radius=r200c + 1)
     columns = {"centre_pos": centre, "r200c": r200c, "m200c": mass / 2}
     options = {"length_unit": "Mpc/h", "mass_unit": "1e10 Msun/h", "title": "a < b"}
-    view.view_in_3d(centre, tmp_path / "a.html", BOX, catalogue=cata, columns=columns, most_halos=35, **options)
+    view.view_in_3d(centre, tmp_path / "a.html", BOX, catalogue=cata, columns=columns, max_halos=35, **options)
     shown = traces(tmp_path / "a.html")
     points, lines, far = shown["35 largest of 40 halos"], shown["r200c"], shown["farthest member"]
     wrapped = np.mod(centre[:35], BOX)
@@ -87,8 +87,8 @@ def test_haloes_have_their_positions_masses_and_circles(tmp_path, random) -> Non
     for trace, places, radii in ((lines, wrapped, r200c[:30]), (far, around, r200c[:35] + 1)):
         circles = coordinates(trace).reshape(len(radii), 3, -1, 3)  # of each halo, with a gap after each circle
         assert np.isnan(circles[:, :, -1]).all()
-        apart = np.linalg.norm(circles[:, :, :-1] - places[: len(radii), None, None], axis=-1)
-        np.testing.assert_allclose(apart, np.broadcast_to(radii[:, None, None], apart.shape), rtol=1e-4)
+        separation = np.linalg.norm(circles[:, :, :-1] - places[: len(radii), None, None], axis=-1)
+        np.testing.assert_allclose(separation, np.broadcast_to(radii[:, None, None], separation.shape), rtol=1e-4)
         assert np.isfinite(circles[:, :, :-1]).all()
     assert "<title>a &lt; b</title>" in (tmp_path / "a.html").read_text()
 
@@ -97,7 +97,7 @@ def test_page_is_self_contained_and_reproducible(tmp_path, random) -> None:
     cata, pos = halos(5, random), random.random((500, 3))
     pages = []
     for name in ("a.html", "b.html"):
-        view.view_in_3d(pos, tmp_path / name, 1.0, catalogue=cata, most_particles=100)
+        view.view_in_3d(pos, tmp_path / name, 1.0, catalogue=cata, max_particles=100)
         pages.append((tmp_path / name).read_bytes())
     assert pages[0] == pages[1]
     assert not re.search(rb"<(script|link|img|iframe)[^>]*(src|href)=", pages[0])

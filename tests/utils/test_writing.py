@@ -103,16 +103,16 @@ def test_write_protected_places(tmp_path, monkeypatch) -> None:
     ],
 )
 def test_inconsistent_neighbours_are_not_written(tmp_path, name, wrong, words) -> None:
-    found = io.Neighbours(
+    result = io.Neighbours(
         distances=jnp.zeros((5, 3)), indices=np.zeros((5, 3), int), density=np.zeros(5), id=np.arange(5)
     )
     with pytest.raises(ValueError, match=words):
-        io.write_neighbours(tmp_path / "k.hdf5", dataclasses.replace(found, **{name: wrong}))
+        io.write_neighbours(tmp_path / "k.hdf5", dataclasses.replace(result, **{name: wrong}))
     assert not list(tmp_path.iterdir())
 
 
 def test_neighbours_round_trip(tmp_path, random) -> None:
-    found = io.Neighbours(
+    result = io.Neighbours(
         distances=random.random((5, 3)),
         indices=random.integers(0, 5, (5, 3), dtype=np.int32),
         density=random.random(5),
@@ -120,29 +120,29 @@ def test_neighbours_round_trip(tmp_path, random) -> None:
         ndim=2,
         header=io.SnapshotHeader(unit_length_in_cm=10.0),
     )
-    io.write_neighbours(tmp_path / "k.hdf5", found)
+    io.write_neighbours(tmp_path / "k.hdf5", result)
     back = io.read_neighbours(tmp_path / "k.hdf5")
     for name in ("distances", "indices", "density"):
-        np.testing.assert_array_equal(getattr(back, name), getattr(found, name))
+        np.testing.assert_array_equal(getattr(back, name), getattr(result, name))
     assert back.by_number
     assert back.ndim == 2
     assert back.id is None
-    assert back.header == found.header
+    assert back.header == result.header
     with h5py.File(tmp_path / "k.hdf5") as file:
         assert file["Neighbours/density"].attrs["to_cgs"] == pytest.approx(1e-2)
 
 
 def test_densities_without_neighbour_lists(tmp_path, random) -> None:
-    found = io.Neighbours(density=random.random(5), id=np.arange(5), k=32)
-    io.write_neighbours(tmp_path / "k.hdf5", found)
+    result = io.Neighbours(density=random.random(5), id=np.arange(5), k=32)
+    io.write_neighbours(tmp_path / "k.hdf5", result)
     again = io.read_neighbours(tmp_path / "k.hdf5")
-    np.testing.assert_array_equal(again.density, found.density)
+    np.testing.assert_array_equal(again.density, result.density)
     assert (again.distances, again.indices, again.num_neighbours) == (None, None, 32)
     for wrong in (io.Neighbours(), io.Neighbours(indices=np.zeros((2, 1), int)), io.Neighbours(density=np.zeros(()))):
         with pytest.raises(ValueError, match="neighbours lack distances or indices"):
             io.write_neighbours(tmp_path / "k.hdf5", wrong)
     with pytest.raises(ValueError, match=r"id of neighbours .* must be integers of shape \(5,\)"):
-        io.write_neighbours(tmp_path / "k.hdf5", dataclasses.replace(found, id=np.arange(4)))
+        io.write_neighbours(tmp_path / "k.hdf5", dataclasses.replace(result, id=np.arange(4)))
     with h5py.File(tmp_path / "k.hdf5", "a") as file:
         del file["Neighbours/id"]
         file["Neighbours/id"] = np.arange(4)

@@ -22,9 +22,9 @@ def blocks(pos: np.ndarray, box: float, size: int) -> np.ndarray:
     cells = pos.shape[0] // size
     parts = pos.reshape(cells, size, cells, size, cells, size, 3).transpose(0, 2, 4, 1, 3, 5, 6)
     parts = parts.reshape(cells, cells, cells, size**3, 3)
-    apart = parts - parts[:, :, :, :1]
-    apart -= box * np.round(apart / box)
-    return (parts[:, :, :, 0] + apart.mean(axis=3)) % box
+    separation = parts - parts[:, :, :, :1]
+    separation -= box * np.round(separation / box)
+    return (parts[:, :, :, 0] + separation.mean(axis=3)) % box
 
 
 def write_zoom(path: Path, own_masses: bool = False) -> np.ndarray:
@@ -42,10 +42,10 @@ def write_zoom(path: Path, own_masses: bool = False) -> np.ndarray:
     counts = [len(kinds.get(ptype, [])) for ptype in range(6)]
     each = np.asarray([0, mass, 8 * mass, 64 * mass, 0, 0])
     assert np.dot(counts, each) == pytest.approx(_SIDE**3 * mass)  # the mass of all matter
-    told = {"BoxSize": box, "Time": 1.0, "Redshift": 0.0, "Omega0": 0.31, "OmegaLambda": 0.69, "HubbleParam": 0.68}
+    message = {"BoxSize": box, "Time": 1.0, "Redshift": 0.0, "Omega0": 0.31, "OmegaLambda": 0.69, "HubbleParam": 0.68}
     units = {"UnitLength_in_cm": 3.085678e24, "UnitMass_in_g": 1.989e43, "UnitVelocity_in_cm_per_s": 1e5}
     with h5py.File(path, "w") as file:
-        file.create_group("Header").attrs.update(told | units | {"MassTable": np.where(own_masses, 0, each)})
+        file.create_group("Header").attrs.update(message | units | {"MassTable": np.where(own_masses, 0, each)})
         file["Header"].attrs.update({"NumFilesPerSnapshot": 1, "NumPart_ThisFile": counts, "NumPart_Total": counts})
         for ptype, places in kinds.items():
             file[f"PartType{ptype}/Coordinates"] = places.astype(np.float32)
@@ -62,16 +62,16 @@ def members(path: Path) -> list[frozenset[int]]:
 
 def test_groups_of_high_resolution_equal_those_of_the_whole(tmp_path, one_device, capsys) -> None:
     fine = set(write_zoom(tmp_path / "zoom.hdf5").tolist())
-    found = {}
+    result = {}
     for name, snapshot in (("whole", "sample"), ("zoom", str(tmp_path / "zoom.hdf5"))):
         assert cli.main(["fof", snapshot, "-o", str(tmp_path / f"{name}_groups.hdf5")]) == 0
-        found[name] = tmp_path / f"{name}_groups.hdf5"
+        result[name] = tmp_path / f"{name}_groups.hdf5"
     assert "0.78125 by their mass and Omega0, but 1.5625 by their number" in capsys.readouterr().err
-    info = io.read_catalogue(found["zoom"])[2]
+    info = io.read_catalogue(result["zoom"])[2]
     assert info.linking_length == pytest.approx(0.15625, rel=1e-6)
-    inside = [group for group in members(found["whole"]) if group <= fine]
+    inside = [group for group in members(result["whole"]) if group <= fine]
     assert len(inside) >= 8
-    alone = set(members(found["zoom"]))
+    alone = set(members(result["zoom"]))
     assert sum(group in alone for group in inside) == len(inside)
 
 

@@ -37,10 +37,10 @@ FROM_COUNTS = {
 }
 # The arguments of each set: its particles, weights and regions; and the name of its totals.
 NAMES = {
-    "data": ("part", "weight", "region"),
-    "data_b": ("part_b", "weight_b", "region_b"),
-    "randoms": ("randoms", "randoms_weight", "randoms_region"),
-    "randoms_b": ("randoms_b", "randoms_weight_b", "randoms_region_b"),
+    "data": ("part", "weights", "regions"),
+    "queries": ("queries", "query_weights", "query_regions"),
+    "randoms": ("randoms", "random_weights", "random_regions"),
+    "query_randoms": ("query_randoms", "query_random_weights", "query_random_regions"),
 }
 REGIONS = 3
 
@@ -61,35 +61,35 @@ class Set:
         return kept
 
 
-SETS = {"data": Set(80, 200, 1), "data_b": Set(60, 190, 2), "randoms": Set(0, 500, 3), "randoms_b": Set(0, 450, 4)}
+SETS = {"data": Set(80, 200, 1), "queries": Set(60, 190, 2), "randoms": Set(0, 500, 3), "query_randoms": Set(0, 450, 4)}
 TRACERS = {
     "auto": ("data", "randoms"),
-    "cross": ("data", "data_b", "randoms", "randoms_b"),
-    "cross, same randoms": ("data", "data_b", "randoms"),
+    "cross": ("data", "queries", "randoms", "query_randoms"),
+    "cross, same randoms": ("data", "queries", "randoms"),
 }
 
 
 def options_of(names: tuple[str, ...], regions: bool = True, weighted: bool = True) -> dict[str, Any]:
     """Return the arguments of the functions of particles."""
-    found: dict[str, Any] = {"num_regions": REGIONS} if regions else {}
+    result: dict[str, Any] = {"num_regions": REGIONS} if regions else {}
     for name in names:
         part, weight, region = NAMES[name]
-        found[part] = SETS[name].pos
-        found |= {weight: SETS[name].weight} if weighted else {}
-        found |= {region: SETS[name].region} if regions else {}
-    return found
+        result[part] = SETS[name].pos
+        result |= {weight: SETS[name].weight} if weighted else {}
+        result |= {region: SETS[name].region} if regions else {}
+    return result
 
 
 def given_counts(names: tuple[str, ...], count: Callable[[str, str | None], PairCounts]) -> dict[str, PairCounts]:
     """Return the counts of a function from counts; ``count`` takes the names of one set or two."""
-    others = "randoms_b" if "randoms_b" in names else "randoms"
-    if "data_b" not in names:
+    others = "query_randoms" if "query_randoms" in names else "randoms"
+    if "queries" not in names:
         return {"dd": count("data", None), "dr": count("data", "randoms"), "rr": count("randoms", None)}
     return {
-        "dd": count("data", "data_b"),
+        "dd": count("data", "queries"),
         "dr": count("data", others),
-        "rd": count("data_b", "randoms"),
-        "rr": count("randoms", "randoms_b" if "randoms_b" in names else None),
+        "rd": count("queries", "randoms"),
+        "rr": count("randoms", "query_randoms" if "query_randoms" in names else None),
     }
 
 

@@ -40,8 +40,8 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
     radius = 0.1 * dims
     np.testing.assert_array_equal(count_within(pos, radius, boxsize=box), brute(pos, pos, radius, box))
     radii = radius * np.array([0, 0.3, 1, 2.5])
-    found = count_within.jit(pos, radii=radii, boxsize=box, queries=query)
-    np.testing.assert_array_equal(found, brute(pos, query, radii, box))
+    result = count_within.jit(pos, radii=radii, boxsize=box, queries=query)
+    np.testing.assert_array_equal(result, brute(pos, query, radii, box))
 
 
 @pytest.mark.long
@@ -101,13 +101,13 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
 def test_radii_per_query() -> None:
     pos, query = oracles.clustered(3_000, 3), oracles.uniform(200, 3, seed=3)
     own = np.random.default_rng(0).random(200) * 0.3
-    found = count_within.jit(pos, own, queries=query)
-    np.testing.assert_array_equal(found, brute(pos, query, own[:, None])[:, 0])
+    result = count_within.jit(pos, own, queries=query)
+    np.testing.assert_array_equal(result, brute(pos, query, own[:, None])[:, 0])
     ladder = own[:, None] * [0.1, 1, 1, 2]
     np.testing.assert_array_equal(count_within(pos, radii=ladder, queries=query), brute(pos, query, ladder))
     # Every query has all radii, even if there are as many radii as queries.
-    found = count_within(pos, radii=[0.1, 0.2], queries=query[:2])
-    np.testing.assert_array_equal(found, brute(pos, query[:2], [0.1, 0.2]))
+    result = count_within(pos, radii=[0.1, 0.2], queries=query[:2])
+    np.testing.assert_array_equal(result, brute(pos, query[:2], [0.1, 0.2]))
 
 
 @pytest.mark.long
@@ -119,13 +119,13 @@ def test_radii_of_padding_rows_are_ignored(shape: tuple[int, ...]) -> None:
     expected = np.r_[brute(pos[:30], pos[:30], radius[:30].reshape(30, -1)), np.zeros((10, len(radius[0].ravel())))]
     name = "radii" if shape else "radius"
     for call in (count_within, count_within.jit, jax.jit(count_within)):
-        found = call(ParticleData(pos=padded, num=30), **{name: radius})
-        np.testing.assert_array_equal(found, expected.reshape(radius.shape))
+        result = call(ParticleData(pos=padded, num=30), **{name: radius})
+        np.testing.assert_array_equal(result, expected.reshape(radius.shape))
     stacked = ParticleData(pos=np.stack([padded, padded]), num=np.array([30, 0]))
-    dealt = np.stack([radius, np.full_like(radius, -1)])
-    found = count_within.smap(mesh_of(2), jit=True)(stacked, **{name: dealt})
-    np.testing.assert_array_equal(found[0], expected.reshape(radius.shape))
-    assert not np.any(found[1])
+    per_device = np.stack([radius, np.full_like(radius, -1)])
+    result = count_within.smap(mesh_of(2), jit=True)(stacked, **{name: per_device})
+    np.testing.assert_array_equal(result[0], expected.reshape(radius.shape))
+    assert not np.any(result[1])
 
 
 @pytest.mark.watched
@@ -136,9 +136,9 @@ def test_weights(box: Any) -> None:
         pos = pos % np.float32(1)
     weight = rng.normal(size=2_000)
     with jax.enable_x64(True):
-        found = count_within.jit(pos.astype(np.float64), radii=[0.01, 0.2, 3.0], boxsize=box, weights=weight)
+        result = count_within.jit(pos.astype(np.float64), radii=[0.01, 0.2, 3.0], boxsize=box, weights=weight)
     expected = brute(pos, pos, [0.01, 0.2, 3.0], box, weight)
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12 * np.abs(weight).sum())
+    np.testing.assert_allclose(result, expected, rtol=0, atol=1e-12 * np.abs(weight).sum())
     np.testing.assert_allclose(
         count_within(pos, 0.2, boxsize=box, weights=weight.astype(np.float32)), expected[:, 1], rtol=1e-6, atol=1e-4
     )
@@ -146,15 +146,15 @@ def test_weights(box: Any) -> None:
 
 def test_weights_without_particles() -> None:
     query, nothing = oracles.uniform(9, 3), np.zeros((0, 3), np.float32)
-    found = count_within(nothing, radii=[0.1, 0.2], queries=query, weights=np.zeros(0, np.float32))
-    np.testing.assert_array_equal(found, np.zeros((9, 2), np.float32))
+    result = count_within(nothing, radii=[0.1, 0.2], queries=query, weights=np.zeros(0, np.float32))
+    np.testing.assert_array_equal(result, np.zeros((9, 2), np.float32))
 
 
 def test_index_with_a_small_hierarchy() -> None:
     pos, weight = oracles.clustered(2_000, 3), np.random.default_rng(4).integers(1, 9, 2_000).astype(np.float32)
     index = build_index.jit(Pos(pos=pos), cfg=TreeConfig(leaf_size=7, fan_out=3))
-    found = count_within.jit(index, 0.05, weights=weight)
-    np.testing.assert_array_equal(found, brute(pos, pos, 0.05, weight=weight))
+    result = count_within.jit(index, 0.05, weights=weight)
+    np.testing.assert_array_equal(result, brute(pos, pos, 0.05, weight=weight))
 
 
 @pytest.mark.parametrize("leaf_size", [2, 100])
@@ -167,12 +167,12 @@ def test_any_hierarchy(leaf_size: int) -> None:
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("name", SETS)
 def test_counts_are_those_of_one_device(name: str, ndev: int) -> None:
-    pos, counts, dealt = make(name, ndev)
+    pos, counts, stacked = make(name, ndev)
     mapped = count_within.smap(mesh_of(ndev), jit=True)
     radii = SETS[name][2] * np.array([0.5, 1.0])
     for box in (None, 1.0) if "outlier" not in name else (None,):
-        found = joined(mapped(dealt, radii=radii, boxsize=box), counts)
-        np.testing.assert_array_equal(found, brute(pos, pos, radii, box))
+        result = joined(mapped(stacked, radii=radii, boxsize=box), counts)
+        np.testing.assert_array_equal(result, brute(pos, pos, radii, box))
 
 
 @pytest.mark.long
@@ -190,10 +190,10 @@ def test_queries_and_weights_over_devices(ndev: int) -> None:
     ):
         spread[rank, : len(some)], reach[rank, : len(few)] = some, few
     mapped = count_within.smap(mesh_of(ndev), jit=True)
-    found = joined(mapped(part, reach, queries=asking), of_queries)
-    np.testing.assert_array_equal(found, brute(pos, query, own[:, None])[:, 0])
-    found = joined(mapped(part, 0.2, weights=spread), of_sources)
-    np.testing.assert_array_equal(found, brute(pos, pos, 0.2, weight=weight))
+    result = joined(mapped(part, reach, queries=asking), of_queries)
+    np.testing.assert_array_equal(result, brute(pos, query, own[:, None])[:, 0])
+    result = joined(mapped(part, 0.2, weights=spread), of_sources)
+    np.testing.assert_array_equal(result, brute(pos, pos, 0.2, weight=weight))
     everything = joined(mapped(part, np.inf, queries=asking), of_queries)
     np.testing.assert_array_equal(everything, 1_000)
 
@@ -203,13 +203,13 @@ def test_queries_and_weights_over_devices(ndev: int) -> None:
 def test_radius_per_query_over_devices_without_num(ndev: int) -> None:
     """Here the first axis of positions is over devices, and is not a number of particles."""
     pos, own = oracles.uniform(60, 3), np.linspace(0, 1, 60)
-    dealt, reach = pos.reshape(ndev, -1, 3), own.reshape(ndev, -1)
+    stacked, reach = pos.reshape(ndev, -1, 3), own.reshape(ndev, -1)
     expected = brute(pos, pos, own[:, None])[:, 0]
-    found = count_within.smap(mesh_of(ndev), jit=True)(dealt, reach)
-    np.testing.assert_array_equal(np.ravel(found), expected)
-    found = count_within.smap(mesh_of(ndev), jit=True)(Pos(pos=dealt), radii=reach[..., None] * [0.5, 1])
-    np.testing.assert_array_equal(found[..., 1].ravel(), expected)
-    radius, _ = knn.smap(mesh_of(ndev), jit=True)(dealt, 60, max_radius=reach)
+    result = count_within.smap(mesh_of(ndev), jit=True)(stacked, reach)
+    np.testing.assert_array_equal(np.ravel(result), expected)
+    result = count_within.smap(mesh_of(ndev), jit=True)(Pos(pos=stacked), radii=reach[..., None] * [0.5, 1])
+    np.testing.assert_array_equal(result[..., 1].ravel(), expected)
+    radius, _ = knn.smap(mesh_of(ndev), jit=True)(stacked, 60, max_radius=reach)
     np.testing.assert_array_equal(np.isfinite(radius).sum(axis=-1).ravel(), expected)
 
 

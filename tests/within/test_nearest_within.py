@@ -14,38 +14,38 @@ pytestmark = pytest.mark.emulated
 
 
 @pytest.mark.watched
-@pytest.mark.parametrize("most", [1, 5, 300])
+@pytest.mark.parametrize("maximum", [1, 5, 300])
 @pytest.mark.parametrize("box", [None, 1.0])
-def test_nearest_and_their_number(most: int, box: Any, dtype: Any) -> None:
+def test_nearest_and_their_number(maximum: int, box: Any, dtype: Any) -> None:
     pos, query = oracles.clustered(250, 3, dtype), oracles.uniform(40, 3, dtype, seed=3)
     own = np.random.default_rng(1).random(40) * 0.4
     for call in (nearest_within, nearest_within.jit):
-        found = call(pos, own, most, boxsize=box, queries=query)
+        result = call(pos, own, maximum, boxsize=box, queries=query)
         distance2 = oracles.squared_distances(query, pos, box)
         within = distance2 <= own[:, None] ** 2
-        np.testing.assert_array_equal(found.count, within.sum(axis=1))
-        np.testing.assert_array_equal(found.is_cut(), within.sum(axis=1) > most)
-        there = np.asarray(found.index) >= 0
-        np.testing.assert_array_equal(there.sum(axis=1), np.minimum(within.sum(axis=1), most))
-        nearest = np.sort(np.where(within, distance2, np.inf), axis=1)[:, :most]
-        distance = np.asarray(found.distance)[:, : nearest.shape[1]]
+        np.testing.assert_array_equal(result.count, within.sum(axis=1))
+        np.testing.assert_array_equal(result.is_cut(), within.sum(axis=1) > maximum)
+        there = np.asarray(result.index) >= 0
+        np.testing.assert_array_equal(there.sum(axis=1), np.minimum(within.sum(axis=1), maximum))
+        nearest = np.sort(np.where(within, distance2, np.inf), axis=1)[:, :maximum]
+        distance = np.asarray(result.distance)[:, : nearest.shape[1]]
         np.testing.assert_allclose(distance, np.sqrt(nearest), rtol=1e-5, atol=1e-6)
         row, column = np.nonzero(there)
-        assert within[row, np.asarray(found.index)[row, column]].all()
+        assert within[row, np.asarray(result.index)[row, column]].all()
 
 
 @pytest.mark.long
 def test_over_devices() -> None:
     pos, counts = oracles.clustered(500, 3), uneven(500, 3)
-    found = nearest_within.smap(mesh_of(3), jit=True)(deal(pos, counts, 500), 0.05, 7)
+    result = nearest_within.smap(mesh_of(3), jit=True)(deal(pos, counts, 500), 0.05, 7)
     here = nearest_within(pos, 0.05, 7)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(here), strict=True):
+    for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(here), strict=True):
         np.testing.assert_array_equal(joined(one, counts), other)
     np.testing.assert_array_equal(here.count, count_within(pos, 0.05))
 
 
 @pytest.mark.parametrize(
-    ("most", "words"),
+    ("maximum", "words"),
     [
         (0, "must be at least 1"),
         (2.5, "must be an integer"),
@@ -53,6 +53,6 @@ def test_over_devices() -> None:
         (2**31, "max_neighbours is 2147483648; it must be below"),
     ],
 )
-def test_invalid_capacities_raise(most: Any, words: str) -> None:
+def test_invalid_capacities_raise(maximum: Any, words: str) -> None:
     with pytest.raises((TypeError, ValueError), match=words):
-        nearest_within(oracles.uniform(10, 3), 0.1, most)
+        nearest_within(oracles.uniform(10, 3), 0.1, maximum)

@@ -20,13 +20,13 @@ from jztree.within._listing import _in_digits
 pytestmark = pytest.mark.emulated
 
 
-def assert_lists(found: Any, pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None) -> None:
+def assert_lists(result: Any, pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None) -> None:
     """Assert that every list has all rows within the radius, each once, with their distances."""
     distance2 = oracles.squared_distances(query, pos, box)
     within = distance2 <= np.broadcast_to(np.asarray(radius, np.float64) ** 2, len(query))[:, None]
-    splits, total = np.asarray(found.splits), int(within.sum())
+    splits, total = np.asarray(result.splits), int(within.sum())
     np.testing.assert_array_equal(splits, np.r_[0, np.cumsum(within.sum(axis=1))])
-    row, index, distance = found.query(), np.asarray(found.index), np.asarray(found.distance)
+    row, index, distance = result.query(), np.asarray(result.index), np.asarray(result.distance)
     np.testing.assert_array_equal(row[:total], np.repeat(np.arange(len(query)), within.sum(axis=1)))
     order = np.lexsort((index[:total], row[:total]))
     np.testing.assert_array_equal(index[:total][order], np.nonzero(within)[1])
@@ -61,9 +61,9 @@ def test_order_of_lists(x64: bool) -> None:
     assert_lists(sorted_, pos, pos, 1.5)
     total = int(plain.splits[-1])
     keys = [(plain.query(), place[plain.index]), (sorted_.query(), sorted_.distance, place[sorted_.index[:total]])]
-    for found, key in zip((plain, sorted_), keys, strict=True):
+    for result, key in zip((plain, sorted_), keys, strict=True):
         order = np.lexsort([np.asarray(column)[:total] for column in key[::-1]])
-        np.testing.assert_array_equal(order, np.arange(total), err_msg=str(found))
+        np.testing.assert_array_equal(order, np.arange(total), err_msg=str(result))
 
 
 @pytest.mark.long
@@ -84,10 +84,10 @@ def test_distances_across_many_boxes() -> None:
         pos = rng.integers(0, 1024, (500, 3)) / 1024
         for farthest in (1, 2**10, 2**30):
             moved = pos + rng.integers(-farthest, farthest + 1, pos.shape)
-            found, here = neighbours_within(moved, 0.2, boxsize=1.0), neighbours_within(pos, 0.2, boxsize=1.0)
-            assert_lists(found, pos, pos, 0.2, 1.0)
-            np.testing.assert_array_equal(found.index, here.index)
-            np.testing.assert_array_equal(found.distance, here.distance)
+            result, here = neighbours_within(moved, 0.2, boxsize=1.0), neighbours_within(pos, 0.2, boxsize=1.0)
+            assert_lists(result, pos, pos, 0.2, 1.0)
+            np.testing.assert_array_equal(result.index, here.index)
+            np.testing.assert_array_equal(result.distance, here.distance)
 
 
 @pytest.mark.long
@@ -104,11 +104,11 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
 @pytest.mark.long
 def test_padding_has_no_neighbours() -> None:
     pos = oracles.uniform(300, 3)
-    found = neighbours_within(Pos(pos=pos, num=200), 0.3)
+    result = neighbours_within(Pos(pos=pos, num=200), 0.3)
     assert_lists(
-        NeighbourLists(splits=found.splits[:201], index=found.index, distance=found.distance), *[pos[:200]] * 2, 0.3
+        NeighbourLists(splits=result.splits[:201], index=result.index, distance=result.distance), *[pos[:200]] * 2, 0.3
     )
-    assert (np.asarray(found.count())[200:] == 0).all()
+    assert (np.asarray(result.count())[200:] == 0).all()
 
 
 @pytest.mark.long
@@ -131,9 +131,9 @@ def test_default_capacity_grows() -> None:
     """Radii far exceed those that the initial capacity suffices for. One compiled function serves several radii."""
     pos = oracles.uniform(500, 3)
     for radius in (0.1, 0.9, 0.3):
-        found = neighbours_within.jit(pos, radius)
-        assert_lists(found, pos, pos, radius)
-    assert found.index.shape[0] > int(found.splits[-1])
+        result = neighbours_within.jit(pos, radius)
+        assert_lists(result, pos, pos, radius)
+    assert result.index.shape[0] > int(result.splits[-1])
     assert neighbours_within(pos, 0.9).index.shape[0] == int(neighbours_within(pos, 0.9).splits[-1])
 
 
@@ -152,8 +152,8 @@ def test_explicit_capacity_is_kept() -> None:
 
 def test_inside_a_user_function() -> None:
     pos = oracles.uniform(200, 3)
-    found = jax.jit(lambda x, r: neighbours_within(x, r, capacity=9000))(pos, jnp.float32(0.3))
-    assert_lists(found, pos, pos, np.float32(0.3))
+    result = jax.jit(lambda x, r: neighbours_within(x, r, capacity=9000))(pos, jnp.float32(0.3))
+    assert_lists(result, pos, pos, np.float32(0.3))
     with pytest.raises(Exception, match="give that capacity or more"):
         jax.block_until_ready(jax.jit(neighbours_within)(pos, 2.0))
 
@@ -211,8 +211,8 @@ def test_derivatives_of_distances(box: Any) -> None:
         weight = np.random.default_rng(0).random(400)
 
         def total(pos: Any, query: Any, length: Any) -> Any:
-            found = neighbours_within(pos, 0.3, boxsize=length, queries=query, capacity=400)
-            return jnp.sum(jnp.where(found.index < 0, 0, weight * found.distance))
+            result = neighbours_within(pos, 0.3, boxsize=length, queries=query, capacity=400)
+            return jnp.sum(jnp.where(result.index < 0, 0, weight * result.distance))
 
         at = (pos, query, box or 0.0)
         slopes = jax.grad(total, argnums=(0, 1, 2) if box else (0, 1))(*at)
@@ -227,20 +227,20 @@ def test_derivatives_of_distances(box: Any) -> None:
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 @pytest.mark.parametrize("name", SETS)
 def test_lists_on_several_devices_equal_those_of_one(name: str, ndev: int) -> None:
-    pos, counts, dealt = make(name, ndev)
+    pos, counts, stacked = make(name, ndev)
     radius = SETS[name][2]
-    found = neighbours_within.smap(mesh_of(ndev), jit=True)(dealt, radius, nearest_first=True)
+    result = neighbours_within.smap(mesh_of(ndev), jit=True)(stacked, radius, nearest_first=True)
     here = neighbours_within(pos, radius, nearest_first=True)
-    assert_same(found, here, counts)
+    assert_same(result, here, counts)
 
 
-def assert_same(found: Any, here: Any, counts: np.ndarray) -> None:
+def assert_same(result: Any, here: Any, counts: np.ndarray) -> None:
     """Assert that the joined lists of all ranks' queries, ``counts`` on each, are those of one device."""
-    numbers = joined(jax.vmap(jnp.diff)(found.splits), counts)
+    numbers = joined(jax.vmap(jnp.diff)(result.splits), counts)
     np.testing.assert_array_equal(numbers, np.diff(here.splits))
-    lengths = np.asarray(found.splits)[:, -1]
-    np.testing.assert_array_equal(joined(found.index, lengths), here.index)
-    np.testing.assert_array_equal(joined(found.distance, lengths), here.distance)
+    lengths = np.asarray(result.splits)[:, -1]
+    np.testing.assert_array_equal(joined(result.index, lengths), here.index)
+    np.testing.assert_array_equal(joined(result.distance, lengths), here.distance)
 
 
 @pytest.mark.long
@@ -253,24 +253,24 @@ def test_queries_over_devices(ndev: int) -> None:
     for rank, few in enumerate(np.split(own, np.cumsum(of_queries)[:-1])):
         reach[rank, : len(few)] = few
     mapped = neighbours_within.smap(mesh_of(ndev), jit=True)
-    found = mapped(deal(pos, of_sources), reach, boxsize=1.0, queries=deal(query, of_queries, 300))
-    assert_same(found, neighbours_within(pos, own, boxsize=1.0, queries=query), of_queries)
+    result = mapped(deal(pos, of_sources), reach, boxsize=1.0, queries=deal(query, of_queries, 300))
+    assert_same(result, neighbours_within(pos, own, boxsize=1.0, queries=query), of_queries)
 
 
 @pytest.mark.long
 def test_all_queries_and_all_particles_on_one_device_need_no_capacity() -> None:
     pos, query = oracles.uniform(12, 3) + np.float32(5), oracles.uniform(12, 3, seed=2) * np.float32(1e-3)
     counts, part = even(12, 3), [deal(given, even(12, 3), 4) for given in (pos, query)]
-    found = neighbours_within.smap(mesh_of(3), jit=True)(part[0], np.inf, queries=part[1])
+    result = neighbours_within.smap(mesh_of(3), jit=True)(part[0], np.inf, queries=part[1])
     # The device that searches for 8 of the queries needs more entries than 4 queries have neighbours.
-    np.testing.assert_array_equal(joined(np.diff(found.splits), counts), np.full(12, 12))
+    np.testing.assert_array_equal(joined(np.diff(result.splits), counts), np.full(12, 12))
     here = neighbours_within(pos, np.inf, queries=query)
-    index = np.concatenate([row[: splits[-1]] for row, splits in zip(found.index, found.splits, strict=True)])
+    index = np.concatenate([row[: splits[-1]] for row, splits in zip(result.index, result.splits, strict=True)])
     np.testing.assert_array_equal(index, here.index)
 
 
 def test_index_over_devices() -> None:
     pos, mesh = oracles.clustered(900, 3), mesh_of(3)
     index = build_index.smap(mesh, jit=True)(deal(pos, even(900, 3)))
-    found = neighbours_within.smap(mesh, jit=True)(index, 0.05)
-    assert_same(found, neighbours_within(pos, 0.05), np.asarray(even(900, 3)))
+    result = neighbours_within.smap(mesh, jit=True)(index, 0.05)
+    assert_same(result, neighbours_within(pos, 0.05), np.asarray(even(900, 3)))

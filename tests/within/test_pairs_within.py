@@ -30,13 +30,13 @@ def brute(pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None, kind
     length = oracles.full_box(box, pos.shape[1])
     period = np.where(length > 0, length, np.inf)
     x, y = query.astype(np.longdouble)[:, None], pos.astype(np.longdouble)
-    apart = (x - y).astype(np.float64)
-    nearest = np.where(length > 0, np.round(apart / period), 0)
+    separation = (x - y).astype(np.float64)
+    nearest = np.where(length > 0, np.round(separation / period), 0)
     # The nearest image is within half a period, so the n-th image from it is more than |n| - 1/2 periods away.
     farthest = np.floor(np.max(radius, initial=0) / period + 0.5 + 1e-6)
     reach = [np.arange(-m, m + 1) for m in farthest.astype(int)]
     limit = np.broadcast_to(np.asarray(radius, np.float64), len(query))[:, None] ** 2
-    found: Edges = {}
+    result: Edges = {}
     for image in itertools.product(*reach):
         shift = (nearest + image).astype(np.longdouble)
         # Shifting the position that is farther out loses no digits.
@@ -50,32 +50,32 @@ def brute(pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None, kind
             kept = (i < j) | ((i == j) & (side > 0)) if kind == "half" else (i != j) | (side != 0)
             i, j = i[kept], j[kept]
         rows = np.column_stack([i, j, shift[i, j].astype(int)])
-        found.update(zip(map(tuple, rows.tolist()), vector[i, j], strict=True))
-    return found
+        result.update(zip(map(tuple, rows.tolist()), vector[i, j], strict=True))
+    return result
 
 
-def edges_of(found: Any) -> Edges:
+def edges_of(result: Any) -> Edges:
     """Return the pairs of a list. Assert that there are no duplicates and nothing after the last pair."""
-    num, dtype = int(found.num), found.vector.dtype
-    rows = np.column_stack([found.i, found.j, found.shift])
+    num, dtype = int(result.num), result.vector.dtype
+    rows = np.column_stack([result.i, result.j, result.shift])
     assert (rows[num:, :2] == -1).all()
     assert (rows[num:, 2:] == 0).all()
-    assert (np.asarray(found.vector)[num:] == 0).all()
-    assert np.isinf(np.asarray(found.distance)[num:]).all()
+    assert (np.asarray(result.vector)[num:] == 0).all()
+    assert np.isinf(np.asarray(result.distance)[num:]).all()
     assert (np.diff(rows[:num, 0]) >= 0).all(), "pairs do not ascend in i"
-    vector = np.asarray(found.vector, np.float64)[:num]
-    np.testing.assert_allclose(np.linalg.norm(vector, axis=1), found.distance[:num], rtol=4 * np.finfo(dtype).eps)
+    vector = np.asarray(result.vector, np.float64)[:num]
+    np.testing.assert_allclose(np.linalg.norm(vector, axis=1), result.distance[:num], rtol=4 * np.finfo(dtype).eps)
     edges = dict(zip(map(tuple, rows[:num].tolist()), vector, strict=True))
     assert len(edges) == num, "a pair is there twice"
     return edges
 
 
-def assert_pairs(found: Any, expected: Edges) -> None:
-    edges = edges_of(found)
+def assert_pairs(result: Any, expected: Edges) -> None:
+    edges = edges_of(result)
     assert edges.keys() == expected.keys()
     if edges:
         known = np.asarray([expected[key] for key in edges])
-        rtol = 2 * np.finfo(found.vector.dtype).eps
+        rtol = 2 * np.finfo(result.vector.dtype).eps
         np.testing.assert_allclose(list(edges.values()), known, rtol=rtol, atol=1e-300)
 
 
@@ -89,8 +89,8 @@ def test_equals_brute_force(dims: int, kind: str, dtype: Any) -> None:
     assert_pairs(pairs_within(pos, radius, boxsize=box), brute(pos, pos, radius, box))
     assert_pairs(pairs_within.jit(pos, radius, boxsize=box, full=True), brute(pos, pos, radius, box, "full"))
     own = np.random.default_rng(1).random(40) * radius * 1.5
-    found = pairs_within.jit(pos, own, boxsize=box, queries=query)
-    assert_pairs(found, brute(pos, query, own, box, "separate"))
+    result = pairs_within.jit(pos, own, boxsize=box, queries=query)
+    assert_pairs(result, brute(pos, query, own, box, "separate"))
 
 
 @pytest.mark.watched("float32-1.7-2")
@@ -202,8 +202,8 @@ def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch:
     elsewhere = find(jax.device_put(pos, jax.devices()[-1]), 0.05, boxsize=1.0).distance
     assert elsewhere.committed
     assert elsewhere.devices() == {jax.devices()[-1]}
-    for ours, theirs in zip(jax.tree.leaves(lists), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(ours, theirs[: len(ours)] if theirs.ndim else theirs)
+    for ours, reference in zip(jax.tree.leaves(lists), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(ours, reference[: len(ours)] if reference.ndim else reference)
 
 
 @pytest.mark.parametrize("quantities", ["ij", "ijS", "d", "D", "jSdi", "", "dDSji"])
@@ -212,29 +212,29 @@ def test_requested_quantities_equal_those_of_the_whole_list(quantities: str) -> 
     pos, query = oracles.uniform(300, 3), oracles.uniform(90, 3, seed=5) * 3 - 1
     for options in ({}, {"full": True}, {"queries": query}, {"full": True, "capacity": 20000}):
         whole = pairs_within(pos, 0.3, boxsize=1.0, **options)
-        found = pairs_within.jit(pos, 0.3, boxsize=1.0, **options, quantities=quantities)
+        result = pairs_within.jit(pos, 0.3, boxsize=1.0, **options, quantities=quantities)
         num = int(whole.num)
-        assert int(found.num) == num > 1000
+        assert int(result.num) == num > 1000
         for name, letter in (("i", "i"), ("j", "j"), ("shift", "S"), ("vector", "D"), ("distance", "d")):
-            column = getattr(found, name)
+            column = getattr(result, name)
             if letter in quantities or letter in "ij":
                 np.testing.assert_array_equal(column[:num], getattr(whole, name)[:num])
             else:
                 assert column is None
-        assert (np.asarray(found.edge_index())[:, num:] == -1).all()
+        assert (np.asarray(result.edge_index())[:, num:] == -1).all()
 
 
 @pytest.mark.parametrize("quantities", ["ij", "S", "d"])
 def test_requested_quantities_over_devices(quantities: str) -> None:
     pos, counts = oracles.uniform(500, 3), uneven(500, 3)
     whole = pairs_within(pos, 0.2, boxsize=1.0)
-    found = pairs_within.smap(mesh_of(3), jit=True)(deal(pos, counts, 500), 0.2, boxsize=1.0, quantities=quantities)
-    edges = joined(np.stack([found.i, found.j], axis=-1), found.num)
+    result = pairs_within.smap(mesh_of(3), jit=True)(deal(pos, counts, 500), 0.2, boxsize=1.0, quantities=quantities)
+    edges = joined(np.stack([result.i, result.j], axis=-1), result.num)
     np.testing.assert_array_equal(np.unique(edges, axis=0), np.unique(whole.edge_index().T, axis=0))
     assert len(edges) == whole.num
-    assert (found.shift is None, found.distance is None) == (quantities != "S", quantities != "d")
-    if found.distance is not None:
-        np.testing.assert_array_equal(np.sort(joined(found.distance, found.num)), np.sort(whole.distance))
+    assert (result.shift is None, result.distance is None) == (quantities != "S", quantities != "d")
+    if result.distance is not None:
+        np.testing.assert_array_equal(np.sort(joined(result.distance, result.num)), np.sort(whole.distance))
 
 
 def test_distances_alone_have_their_derivatives() -> None:
@@ -242,7 +242,7 @@ def test_distances_alone_have_their_derivatives() -> None:
 
     def energy(pos: Any, box: Any, quantities: str) -> Any:
         return jnp.sum(
-            jnp.where((found := pairs_within(pos, 0.3, boxsize=box, quantities=quantities)).i >= 0, found.distance, 0)
+            jnp.where((result := pairs_within(pos, 0.3, boxsize=box, quantities=quantities)).i >= 0, result.distance, 0)
         )
 
     for which in (0, 1):
@@ -263,16 +263,16 @@ def test_capacity() -> None:
             jax.block_until_ready(call(pos, 0.5, capacity=need - 1))
     with pytest.raises(jz.CapacityError):
         pairs_within.jit(pos, 0.5, capacity=3)
-    found = jax.jit(lambda x, r: pairs_within(x, r, boxsize=1.0, capacity=9000))(pos, jnp.float32(0.3))
-    assert_pairs(found, brute(pos, pos, np.float32(0.3), 1.0))
+    result = jax.jit(lambda x, r: pairs_within(x, r, boxsize=1.0, capacity=9000))(pos, jnp.float32(0.3))
+    assert_pairs(result, brute(pos, pos, np.float32(0.3), 1.0))
 
 
 @pytest.mark.parametrize("call", [pairs_within, pairs_within.jit])
 def test_full_lists_with_individual_radii_use_the_radius_of_the_first(call: Any) -> None:
     pos, radius = oracles.uniform(60, 3), np.linspace(0.0, 0.4, 60)
-    found = call(pos, radius, boxsize=1.0, full=np.True_)
-    assert_pairs(found, brute(pos, pos, radius, 1.0, "full"))
-    assert np.any(np.asarray(found.i) > np.asarray(found.j))
+    result = call(pos, radius, boxsize=1.0, full=np.True_)
+    assert_pairs(result, brute(pos, pos, radius, 1.0, "full"))
+    assert np.any(np.asarray(result.i) > np.asarray(result.j))
 
 
 @pytest.mark.parametrize("radius", [np.inf, 1e9])
@@ -321,10 +321,10 @@ def test_derivatives() -> None:
         weight = np.random.default_rng(0).random((2000, 4))
 
         def total(pos: Any, query: Any, length: Any) -> Any:
-            found = pairs_within(pos, 0.8, boxsize=length, queries=query, capacity=2000)
-            there = found.i >= 0
-            lengths = jnp.sum(jnp.where(there, weight[:, 0] * found.distance**2, 0))
-            return lengths + jnp.sum(jnp.where(there[:, None], weight[:, 1:] * found.vector**3, 0))
+            result = pairs_within(pos, 0.8, boxsize=length, queries=query, capacity=2000)
+            there = result.i >= 0
+            lengths = jnp.sum(jnp.where(there, weight[:, 0] * result.distance**2, 0))
+            return lengths + jnp.sum(jnp.where(there[:, None], weight[:, 1:] * result.vector**3, 0))
 
         at = (pos, query, np.asarray([1.0, 1.2, 0.9]))
         for argument, slope in enumerate(jax.grad(total, argnums=(0, 1, 2))(*at)):
@@ -335,11 +335,11 @@ def test_derivatives() -> None:
             np.testing.assert_allclose(np.sum(slope * change), (ends[0] - ends[1]) / 2e-7, rtol=1e-5, atol=1e-6)
 
 
-def same_as_here(found: Any, here: Any, ndev: int) -> None:
+def same_as_here(result: Any, here: Any, ndev: int) -> None:
     """Assert that the joined pairs of all devices are those of one."""
-    counts = np.asarray(found.num).reshape(ndev)
+    counts = np.asarray(result.num).reshape(ndev)
     for name in ("i", "j", "shift", "vector", "distance"):
-        np.testing.assert_array_equal(joined(getattr(found, name), counts), np.asarray(getattr(here, name)), name)
+        np.testing.assert_array_equal(joined(getattr(result, name), counts), np.asarray(getattr(here, name)), name)
 
 
 @pytest.mark.long
@@ -348,12 +348,12 @@ def same_as_here(found: Any, here: Any, ndev: int) -> None:
 def test_pairs_over_devices(ndev: int, full: bool) -> None:
     pos = (oracles.clustered(400, 3) * 2 - 0.5).astype(np.float32)
     for radius in (0.05, 0.6):
-        found = pairs_within.smap(mesh_of(ndev), jit=True)(
+        result = pairs_within.smap(mesh_of(ndev), jit=True)(
             deal(pos, uneven(400, ndev), 400), radius, boxsize=1.0, full=full
         )
         edges: Edges = {}
         for rank in range(ndev):
-            edges |= edges_of(jax.tree.map(lambda leaf, rank=rank: leaf[rank], found))
+            edges |= edges_of(jax.tree.map(lambda leaf, rank=rank: leaf[rank], result))
         here = edges_of(pairs_within(pos, radius, boxsize=1.0, full=full))
         assert edges.keys() == here.keys()
         assert all((edges[key] == here[key]).all() for key in edges)
@@ -363,13 +363,13 @@ def test_pairs_over_devices(ndev: int, full: bool) -> None:
 @pytest.mark.parametrize("ndev", DEVICE_COUNTS)
 def test_queries_over_devices(ndev: int) -> None:
     pos, query = oracles.clustered(300, 3), oracles.uniform(90, 3, seed=9)
-    dealt = deal(query, even(90, ndev), 90)
-    found = pairs_within.smap(mesh_of(ndev), jit=True)(
-        deal(pos, uneven(300, ndev), 300), 0.3, boxsize=1.0, queries=dealt
+    stacked = deal(query, even(90, ndev), 90)
+    result = pairs_within.smap(mesh_of(ndev), jit=True)(
+        deal(pos, uneven(300, ndev), 300), 0.3, boxsize=1.0, queries=stacked
     )
     edges: Edges = {}
     for rank in range(ndev):
-        edges |= edges_of(jax.tree.map(lambda leaf, rank=rank: leaf[rank], found))
+        edges |= edges_of(jax.tree.map(lambda leaf, rank=rank: leaf[rank], result))
     assert edges.keys() == brute(pos, query, 0.3, 1.0, "separate").keys()
 
 
@@ -386,13 +386,13 @@ def vesin_edges(pos: np.ndarray, box: np.ndarray, radius: float) -> tuple[np.nda
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("theirs", [ase_edges, vesin_edges])
+@pytest.mark.parametrize("reference", [ase_edges, vesin_edges])
 @pytest.mark.parametrize("radius", [0.4, 1.9])
-def test_equals_other_libraries(radius: float, theirs: Callable[..., Any]) -> None:
+def test_equals_other_libraries(radius: float, reference: Callable[..., Any]) -> None:
     with jax.enable_x64(True):
         pos = oracles.uniform(60, 3, np.float64) * 3 - 1
         box = np.asarray([1.0, 1.4, 1.1])
-        i, j, shift, vector = theirs(pos, box, radius)
+        i, j, shift, vector = reference(pos, box, radius)
         edges = edges_of(pairs_within(pos, radius, boxsize=box, full=True))
     expected = {(int(a), int(b), *map(int, s)): d for a, b, s, d in zip(i, j, shift, vector, strict=True)}
     assert edges.keys() == expected.keys()

@@ -44,9 +44,9 @@ def masses(n: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).uniform(0.5, 2, n).astype(np.float32)
 
 
-def assert_same(found: Any, expected: dict[str, np.ndarray], rtol: float = 1e-5) -> None:
+def assert_same(result: Any, expected: dict[str, np.ndarray], rtol: float = 1e-5) -> None:
     for name, one in expected.items():
-        oracles.assert_near(found[name], one, rtol)
+        oracles.assert_near(result[name], one, rtol)
 
 
 @pytest.mark.long
@@ -66,9 +66,9 @@ def test_equals_all_pairs(dims: int, kind: str, dtype: Any) -> None:
 def test_any_number_of_particles_and_queries(n: int, q: int) -> None:
     part, query = (PosMass(pos=oracles.uniform(m, 3, seed=m), mass=masses(m, 3)) for m in (n, q))
     for call in (reduce_within, reduce_within.jit):
-        found = call(part, 0.2, bell, boxsize=1.0, queries=query)
-        assert found["moment"].shape == (q, 3)
-        assert_same(found, bell_of_all(query, part, 0.2, 1.0))
+        result = call(part, 0.2, bell, boxsize=1.0, queries=query)
+        assert result["moment"].shape == (q, 3)
+        assert_same(result, bell_of_all(query, part, 0.2, 1.0))
 
 
 @pytest.mark.long
@@ -105,9 +105,9 @@ def test_sums_of_narrow_numbers_are_wide(given: str, summed: str) -> None:
         return jnp.ones(distance.shape, given)
 
     query = pos[:2]
-    found = reduce_within.jit(pos, 0.1, one, queries=query)
-    assert found.dtype == summed
-    np.testing.assert_array_equal(found, [6000, 6000])
+    result = reduce_within.jit(pos, 0.1, one, queries=query)
+    assert result.dtype == summed
+    np.testing.assert_array_equal(result, [6000, 6000])
     assert reduce_within.jit(pos, 0.1, one, queries=query, how="max").dtype == given
     with jax.enable_x64(True):
         wide = summed.replace("32", "64") if "int" in summed else summed
@@ -124,8 +124,8 @@ def test_largest_and_smallest(how: str) -> None:
 
     within = all_pairs(query, pos, 0.1, 1.0)[2]
     expected = getattr(np, how)(np.where(within, value, -np.inf if how == "max" else np.inf), axis=1)
-    found = reduce_within.jit(part, 0.1, carried, boxsize=1.0, queries=query, how=how)
-    np.testing.assert_array_equal(found, expected.astype(np.float32))
+    result = reduce_within.jit(part, 0.1, carried, boxsize=1.0, queries=query, how=how)
+    np.testing.assert_array_equal(result, expected.astype(np.float32))
     assert np.isinf(expected).any(), "no query is without a pair"
 
 
@@ -139,12 +139,12 @@ def test_padding_and_properties_of_various_dtypes() -> None:
         toward = jnp.sum((source.vel - query.vel) * vector, axis=1)
         return toward * source.mass, (source.id > query.id).astype(jnp.int32)
 
-    found, later = reduce_within(part, 0.2, apart, boxsize=1.0)
+    result, later = reduce_within(part, 0.2, apart, boxsize=1.0)
     vector, _, within = all_pairs(pos[:n], pos[:n], 0.2, 1.0)
     relative = vel[None, :n].astype(np.float64) - vel[:n, None]
-    oracles.assert_near(found[:n], 2 * np.sum((relative * vector).sum(axis=-1) * within, axis=1), 1e-5)
+    oracles.assert_near(result[:n], 2 * np.sum((relative * vector).sum(axis=-1) * within, axis=1), 1e-5)
     np.testing.assert_array_equal(later[:n], np.sum(within & (np.arange(n) > np.arange(n)[:, None]), axis=1))
-    np.testing.assert_array_equal(found[n:], 0)
+    np.testing.assert_array_equal(result[n:], 0)
 
 
 @pytest.mark.long
@@ -165,8 +165,8 @@ def _sharp(part: Any, radius: Any, query: Any, box: Any, scale: Any) -> jax.Arra
     def pull(query: Any, source: Any, vector: jax.Array, distance: jax.Array) -> jax.Array:
         return source.mass[:, None] * vector / (scale * distance[:, None]) ** 3
 
-    found = reduce_within(part, radius, pull, boxsize=box, queries=query)
-    return jnp.sum(found * jnp.arange(1.0, 4.0, dtype=found.dtype))
+    result = reduce_within(part, radius, pull, boxsize=box, queries=query)
+    return jnp.sum(result * jnp.arange(1.0, 4.0, dtype=result.dtype))
 
 
 @pytest.mark.long
@@ -190,12 +190,12 @@ def test_derivatives_against_differences() -> None:
 
 def _moved(loss: Callable[..., Any], arguments: Any, ways: Any, which: int) -> list[jax.Array]:
     """Return the loss slightly on both sides of the arguments, with one of them moved in a given direction."""
-    found = []
+    result = []
     for step in (1e-6, -1e-6):
         there = list(arguments)
         there[which] = jax.tree.map(lambda x, way, step=step: x + step * way, arguments[which], ways[which])
-        found.append(loss(*there))
-    return found
+        result.append(loss(*there))
+    return result
 
 
 @pytest.mark.long
@@ -212,9 +212,9 @@ def test_padding_has_finite_derivatives() -> None:
             return _sharp(part, 0.9, jnp.full((3, 3), 0.5, jnp.float32), None, scale)
 
         derive = jax.grad(loss, argnums=(0, 1, 2))
-        for found in (*derive(pos, mass, 1.5), *jax.jit(derive)(pos, mass, 1.5)):
-            assert np.isfinite(found).all()
-            assert n or not found.any()
+        for result in (*derive(pos, mass, 1.5), *jax.jit(derive)(pos, mass, 1.5)):
+            assert np.isfinite(result).all()
+            assert n or not result.any()
 
 
 # Over devices
@@ -235,14 +235,14 @@ def test_over_devices(ndev: int) -> None:
     spread, asking = dealt(part, of_sources, 1_000), dealt(query, of_queries, 300)
     mapped = reduce_within.smap(mesh_of(ndev), jit=True)
     for box in (None, 1.0):
-        found = mapped(spread, 0.07, bell, boxsize=box)
-        assert_same({k: joined(v, of_sources) for k, v in found.items()}, bell_of_all(part, part, 0.07, box))
-        found = mapped(spread, 0.07, bell, boxsize=box, queries=asking)
-        assert_same({k: joined(v, of_queries) for k, v in found.items()}, bell_of_all(query, part, 0.07, box))
+        result = mapped(spread, 0.07, bell, boxsize=box)
+        assert_same({k: joined(v, of_sources) for k, v in result.items()}, bell_of_all(part, part, 0.07, box))
+        result = mapped(spread, 0.07, bell, boxsize=box, queries=asking)
+        assert_same({k: joined(v, of_queries) for k, v in result.items()}, bell_of_all(query, part, 0.07, box))
 
     def loss(part: Any, query: Any, call: Any) -> jax.Array:
-        found = call(part, 0.07, bell, boxsize=1.0, queries=query)
-        return jnp.sum(found["weight"] ** 2) + jnp.sum(found["moment"])
+        result = call(part, 0.07, bell, boxsize=1.0, queries=query)
+        return jnp.sum(result["weight"] ** 2) + jnp.sum(result["moment"])
 
     many = jax.jit(jax.grad(lambda p, q: loss(p, q, mapped), argnums=(0, 1), allow_int=True))(spread, asking)
     one = jax.jit(jax.grad(lambda p, q: loss(p, q, reduce_within), argnums=(0, 1)))(part, query)

@@ -15,20 +15,20 @@ pytestmark = [pytest.mark.emulated, pytest.mark.core]
 def test_block_that_ends_among_equal_points() -> None:
     """The queries after its end are at the same place and have no pairs, so they need no capacity."""
     queries = np.zeros((4_200, 2), np.float32)
-    found = reduce_within(
+    result = reduce_within(
         np.zeros((3, 2), np.float32),
         1.0,
         lambda query, source, vector, distance: jnp.ones(distance.shape),
         queries=queries,
     )
-    np.testing.assert_array_equal(found, np.full(4_200, 3))
+    np.testing.assert_array_equal(result, np.full(4_200, 3))
 
 
 def test_negative_radii_reach_nothing_next_to_positive_ones() -> None:
     """They do not reach particles at the same place. (User radii are never negative; those outside a block are.)"""
     pos, radius = np.zeros((300, 2), np.float32), np.where(np.arange(300) % 3 == 0, -1, 0.5)
-    found = count_within(pos, Radii(None, exact(radius, radius.shape)))
-    np.testing.assert_array_equal(found, np.where(radius < 0, 0, 300))
+    result = count_within(pos, Radii(None, exact(radius, radius.shape)))
+    np.testing.assert_array_equal(result, np.where(radius < 0, 0, 300))
 
 
 def test_result_without_a_sum_raises() -> None:

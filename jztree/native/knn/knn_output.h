@@ -14,6 +14,7 @@
 
 #include "common/cpu/candidate.h"
 #include "common/cpu/exact_distances.h"
+#include "common/cpu/memory.h"
 #include "common/cpu/staged_tree.h"
 #include "knn.h"
 
@@ -44,6 +45,11 @@ class Output {
   // See ExactDistances::find_squares.
   void find_squares(int64_t query, const int32_t* sources, int64_t number, double* out) const {
     distances_.find_squares(in_.queries.pos + query * D, sources, number, out);
+  }
+
+  JZTREE_INLINE void prefetch_row(int64_t query) const {
+    prefetch(in_.index + row(query) * k, k);
+    if (radius) prefetch(radius + row(query) * k, k);
   }
 
   // The first `number` neighbours of a query.
@@ -94,6 +100,7 @@ class Answers {
   // sorted: the candidates of a query, and one more block that is not used. Only the first can be the query itself.
   void add(int64_t query, const Candidate<R>* sorted) {
     if (count_ == most_) flush();
+    out_.prefetch_row(query);
     const int64_t k = out_.k, first = count_ * k;
     int32_t* rows = rows_.data() + first;
     each_block(k, [&](int64_t i) { rows[i] = static_cast<int32_t>(candidate_row_plus_one<R>(sorted[i]) - 1); });

@@ -72,11 +72,8 @@ class KernelWalk {
   }
 
  private:
-  // Stored side by side.
-  struct Sources {
-    RowPoint<D, T> point[warp_size];
+  struct Sources : StagedRows<D, T> {
     T length[warp_size];
-    uint32_t row[warp_size];
   };
   // Distances of float32 positions in float64. One loop then serves all leaves, because the nearest image of a point
   // that needs no shift is the point itself.
@@ -158,33 +155,22 @@ class KernelWalk {
                       : in_.value + static_cast<int64_t>(first) * in_.columns * in_.inner) +
               in_.first_column * in_.inner;
     for (uint32_t tile = first; tile < end; tile += warp_size) {
-      int count = take(tile + static_cast<uint32_t>(lane_index()), end);
+      int count = take(tile, end);
       if (!near) continue;
       around ? add_sources<true>(count) : add_sources<is_rare>(count);
     }
   }
 
-  // Copy sources to shared memory, one row per lane, except those that are near no query. Returns the number of copied
-  // rows.
-  __device__ int take(uint32_t row, uint32_t end) {
-    RowPoint<D, T> point;
+  // Copy sources to shared memory, except those that are near no query. Returns the number of copied rows.
+  __device__ int take(uint32_t tile, uint32_t end) {
     T length = 0;
-    bool near = row < end;
-    if (near) {
-      point = load_point(in_.sources.pos, row, setup_.scale);
-      if (in_.lengths.of_source > 0) length = in_.lengths.staged_source(row, setup_.scale);
-      near = reaches(point.x, point.x, box_, largest_ + length);
-    }
-    __syncwarp();
-    unsigned taken = __ballot_sync(all_lanes, near);
-    if (near) {
-      int place = __popc(taken & ((1u << lane_index()) - 1));
-      sources_.point[place] = point;
-      sources_.length[place] = length;
-      sources_.row[place] = row;
-    }
-    __syncwarp();
-    return __popc(taken);
+    return sources_.take(
+        in_.sources.pos, tile, end, setup_.scale,
+        [&](uint32_t row, const RowPoint<D, T>& point) {
+          if (in_.lengths.of_source > 0) length = in_.lengths.staged_source(row, setup_.scale);
+          return reaches(point.x, point.x, box_, largest_ + length);
+        },
+        [&](int place) { sources_.length[place] = length; });
   }
 
   // A query and a source near it.

@@ -2,8 +2,8 @@
 // of a query are concentric, with ascending radii. ball_walk.h explains walks.
 //
 // A step tests 32 nodes, one per lane. The balls of the queries together decide which nodes are skipped, which are in
-// the same ball of every query, and which are opened. The particles of a leaf go to shared memory, and each lane
-// compares its query with every particle.
+// the same ball of every query, and which are opened. The particles of a leaf that may be in a ball go to shared
+// memory, and each lane compares its query with all of them.
 #pragma once
 
 #include <cstdint>
@@ -61,15 +61,16 @@ template <int D, typename T, typename Visit>
 class BallWalk {
  public:
   // Shared memory of a warp.
-  JZTREE_BOTH static constexpr int shared_bytes(int planes) { return point_bytes + NodeStack::bytes(planes); }
+  JZTREE_BOTH static constexpr int shared_bytes(int planes) { return row_bytes + NodeStack::bytes(planes); }
 
   __device__ BallWalk(const BallProblem<D, T>& in, const BallSetup<D, T>& setup, unsigned char* shared)
-      : in_(in), setup_(setup), points_(reinterpret_cast<RowPoint<D, T>*>(shared)), stack_(shared + point_bytes) {}
+      : in_(in), setup_(setup), rows_(*reinterpret_cast<StagedRows<D, T>*>(shared)), stack_(shared + row_bytes) {}
 
   // Process the queries from `tile` on, before `end`, one per lane. visit.node(node, count, ball): every row of a node
   // is in this current ball of every query; called by all lanes together. visit.row(row, ball): a row is in the lane's
   // ball. Rows are visited in order.
   __device__ void run(int64_t tile, int64_t end, Visit& visit) {
+    JZTREE_COUNT("group of queries");
     set_group(tile, end);
     NodeRange range;
     for (stack_.begin(in_.sources); stack_.next(&range);) step(range, visit);
@@ -88,7 +89,7 @@ class BallWalk {
   }
 
  private:
-  static constexpr int point_bytes = warp_size * static_cast<int>(sizeof(RowPoint<D, T>));
+  static constexpr int row_bytes = static_cast<int>(sizeof(StagedRows<D, T>));
 
   __device__ void set_group(int64_t tile, int64_t end) {
     query_ = tile + lane_index();
@@ -96,6 +97,8 @@ class BallWalk {
     balls_ = used_ ? in_.balls_of(in_.output_row(query_)) : nullptr;
     if (used_) point_ = load_point(in_.queries.pos, query_, setup_.scale);
     box_ = box_of_lanes(point_, used_);
+    largest_possibly2_ = used_ ? balls_[in_.at_work - 1].possibly2 : T{-1};
+    largest_surely2_ = used_ ? balls_[in_.at_work - 1].surely2 : T{-1};
     bound();
   }
 
@@ -117,6 +120,7 @@ class BallWalk {
 
   // Test up to 32 nodes.
   __device__ void step(const NodeRange& range, Visit& visit) {
+    JZTREE_COUNT("step");
     const LaneNode mine(in_.sources, range);
     bool here = mine.has_rows();
     T gap2 = 0, reach2 = 0;
@@ -132,6 +136,7 @@ class BallWalk {
     bool whole = Visit::together && here && least >= most;
     if constexpr (Visit::together) {
       for (unsigned left = __ballot_sync(all_lanes, whole); left; left &= left - 1) {
+        JZTREE_COUNT("whole node");
         int lane = __ffs(static_cast<int>(left)) - 1;
         visit.node(__shfl_sync(all_lanes, mine.node, lane), __shfl_sync(all_lanes, mine.end - mine.first, lane),
                    __shfl_sync(all_lanes, most, lane));
@@ -180,29 +185,42 @@ class BallWalk {
 
   // compares: whether this lane takes part.
   __device__ void open_leaf(uint32_t leaf, uint32_t first, uint32_t end, bool compares, Visit& visit) {
-    bool around = wraps_around(box_, load_box(in_.sources, leaf, setup_.scale.factor), setup_.scale);
-    each_tile(in_.sources.pos, first, end, setup_.scale, points_, [&](uint32_t tile, uint32_t count) {
-      if (!compares) return;
+    JZTREE_COUNT("leaf");
+    const bool around = wraps_around(box_, load_box(in_.sources, leaf, setup_.scale.factor), setup_.scale);
+    const T reach2 = __shfl_sync(all_lanes, possibly2_, in_.at_work - 1);
+    for (uint32_t tile = first; tile < end; tile += warp_size) {
+      JZTREE_COUNT("tile of rows");
+      const int count = rows_.take(
+          in_.sources.pos, tile, end, setup_.scale,
+          [&](uint32_t, const RowPoint<D, T>& point) {
+            return least_distance2(point.x, point.x, box_, setup_.gap_period) <= reach2;
+          },
+          [](int) {});
+      if (!compares) continue;
       if (around) {
-        compare<true>(tile, count, visit);
+        compare<true>(count, visit);
       } else {
-        compare<false>(tile, count, visit);
+        compare<false>(count, visit);
       }
-    });
-  }
-
-  template <bool Around>
-  __device__ void compare(uint32_t tile, uint32_t count, Visit& visit) {
-    for (uint32_t i = 0; i < count; ++i) {
-      const RowPoint<D, T> other = points_[i];
-      place(tile + i, squared_distance<Around>(point_, other, setup_.scale), visit);
     }
   }
 
+  template <bool Around>
+  __device__ void compare(int count, Visit& visit) {
+    for (int i = 0; i < count; ++i) {
+      JZTREE_COUNT("row");
+      const T distance2 = squared_distance<Around>(point_, RowPoint<D, T>(rows_.point[i]), setup_.scale);
+      if (distance2 <= largest_possibly2_) place(rows_.row[i], distance2, visit);
+    }
+  }
+
+  // Find the smallest ball that holds a row. The limits of the largest ball are in registers.
   __device__ void place(uint32_t row, T distance2, Visit& visit) {
     for (int ball = 0; ball < in_.at_work; ++ball) {
-      if (distance2 > balls_[ball].possibly2) continue;
-      if (!(distance2 < balls_[ball].surely2) &&
+      JZTREE_COUNT("ball of a row");
+      const bool largest = ball + 1 == in_.at_work;
+      if (!largest && distance2 > balls_[ball].possibly2) continue;
+      if (!(distance2 < (largest ? largest_surely2_ : balls_[ball].surely2)) &&
           !setup_.rule.is_within_exactly(in_.queries.pos + query_ * D, in_.sources.pos + static_cast<int64_t>(row) * D,
                                          balls_[ball].exact))
         continue;
@@ -213,7 +231,7 @@ class BallWalk {
 
   const BallProblem<D, T>& in_;
   const BallSetup<D, T>& setup_;
-  RowPoint<D, T>* points_;
+  StagedRows<D, T>& rows_;
   NodeStack stack_;
   // The lane's query, and the data of the warp's queries.
   int64_t query_ = 0;
@@ -221,6 +239,7 @@ class BallWalk {
   RowPoint<D, T> point_{};
   const Within<T>* balls_ = nullptr;
   NodeBox<D, T> box_;
+  T largest_possibly2_ = -1, largest_surely2_ = -1;  // of the lane's largest ball
   T possibly2_ = -1, surely2_ = -1;
   unsigned each_reaches_ = 0;  // one bit per ball: whether every query's ball reaches anything
 };

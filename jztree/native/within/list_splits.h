@@ -32,13 +32,6 @@ int64_t make_lists(const In& in, const Count& count, const Write& write) {
   return total;
 }
 
-// Prefetch the start of a list, because the processor is unlikely to prefetch it.
-template <typename T>
-void prefetch(const T* begin, int64_t number) {
-  constexpr int64_t line = 64 / sizeof(T), some = 4;
-  for (int64_t i = 0; i < std::min(number, some * line); i += line) __builtin_prefetch(begin + i, 1);
-}
-
 // Call work(query, begin, end) for each query of a leaf with its list. Lists may be anywhere, so those of later queries
 // are prefetched by ask(begin, number), and their splits even earlier.
 template <typename In, typename Queries, typename Ask, typename Work>

@@ -1,7 +1,7 @@
 // Two walks (ball_walk.cuh): the first counts the neighbours of every query, which gives the start of each list; the
-// second writes them. Each lane writes the list of its query. A warp sorts a list in place, by a bitonic sort whose
-// steps all ascend, so that any length is possible (Batcher 1968). During the sort, lists hold z-ordered rows, which
-// decide between equal distances.
+// second writes them. Each lane writes the list of its query. A warp sorts a list, by a bitonic sort whose steps all
+// ascend, so that any length is possible (Batcher 1968): in registers if it has at most 64 entries, in place otherwise.
+// During the sort, lists hold z-ordered rows, which decide between equal distances.
 
 #include <cstdint>
 #include <limits>
@@ -70,37 +70,78 @@ __global__ void write_lists(const __grid_constant__ BallProblem<D, T> in, const 
                   });
 }
 
-// Whether the entry at i belongs after the entry at j.
 template <typename T>
-__device__ bool comes_behind(const ListArrays<T>& out, int64_t i, int64_t j) {
-  return out.distance[i] > out.distance[j] || (out.distance[i] == out.distance[j] && out.index[i] > out.index[j]);
+__device__ bool comes_behind(T distance, int32_t row, T other_distance, int32_t other_row) {
+  return distance > other_distance || (distance == other_distance && row > other_row);
+}
+
+// Call step(flip) for each step of the sort of `count` entries, which compares entry i with entry i ^ flip: merge two
+// sorted runs, reading the second from its end; then compare pairs at ever smaller separations.
+template <typename Step>
+__device__ void each_sort_step(int64_t count, const Step& step) {
+  for (int64_t run = 2; run < 2 * count; run *= 2)
+    for (int64_t separation = run; separation > 1; separation /= 2) step(separation == run ? run - 1 : separation / 2);
+}
+
+// Sort a list of up to 32 N entries: lane i has the entries i, i + 32, ...
+template <int N, typename T>
+__device__ void sort_in_registers(const ListArrays<T>& out, int64_t first, int count) {
+  T distance[N];
+  int32_t row[N];
+  for (int j = 0; j < N; ++j) {
+    const int entry = lane_index() + j * warp_size;
+    distance[j] = entry < count ? out.distance[first + entry] : std::numeric_limits<T>::infinity();
+    row[j] = entry < count ? out.index[first + entry] : std::numeric_limits<int32_t>::max();
+  }
+  each_sort_step(count, [&](int64_t step) {
+    const int flip = static_cast<int>(step), lane_flip = flip % warp_size;
+    T other_distance[N];
+    int32_t other_row[N];
+    for (int j = 0; j < N; ++j) {
+      const bool across = flip >= warp_size;
+      other_distance[j] = __shfl_xor_sync(all_lanes, across ? distance[N - 1 - j] : distance[j], lane_flip);
+      other_row[j] = __shfl_xor_sync(all_lanes, across ? row[N - 1 - j] : row[j], lane_flip);
+    }
+    for (int j = 0; j < N; ++j) {
+      const int entry = lane_index() + j * warp_size;
+      const bool is_behind = comes_behind(distance[j], row[j], other_distance[j], other_row[j]);
+      if (is_behind != (entry < (entry ^ flip))) continue;
+      distance[j] = other_distance[j];
+      row[j] = other_row[j];
+    }
+  });
+  for (int j = 0; j < N; ++j) {
+    const int entry = lane_index() + j * warp_size;
+    if (entry >= count) continue;
+    out.distance[first + entry] = distance[j];
+    out.index[first + entry] = row[j];
+  }
 }
 
 template <typename T>
-__device__ void put_in_order(const ListArrays<T>& out, int64_t first, int64_t count, int64_t i, int64_t j) {
-  if (i >= j || j >= count || !comes_behind(out, first + i, first + j)) return;
-  T distance = out.distance[first + i];
-  int32_t row = out.index[first + i];
-  out.distance[first + i] = out.distance[first + j];
-  out.index[first + i] = out.index[first + j];
-  out.distance[first + j] = distance;
-  out.index[first + j] = row;
+__device__ void put_in_order(const ListArrays<T>& out, int64_t i, int64_t j) {
+  const T distance = out.distance[i], other_distance = out.distance[j];
+  const int32_t row = out.index[i], other_row = out.index[j];
+  if (!comes_behind(distance, row, other_distance, other_row)) return;
+  out.distance[i] = other_distance;
+  out.index[i] = other_row;
+  out.distance[j] = distance;
+  out.index[j] = row;
 }
 
 // One warp per list.
 template <typename T>
 __global__ void sort_lists(ListArrays<T> out) {
-  int64_t row = thread_index() / warp_size;
-  if (row >= out.q || !out.fit()) return;
-  int64_t first = out.starts[row], count = out.starts[row + 1] - first;
-  for (int64_t run = 2; run < 2 * count; run *= 2) {
-    // Merge two sorted runs, reading the second from its end; then compare pairs at ever smaller separations.
-    for (int64_t apart = run; apart > 1; apart /= 2) {
-      int64_t flip = apart == run ? run - 1 : apart / 2;
-      __syncwarp();
-      for (int64_t i = lane_index(); i < count; i += warp_size) put_in_order(out, first, count, i, i ^ flip);
-    }
-  }
+  int64_t list = thread_index() / warp_size;
+  if (list >= out.q || !out.fit()) return;
+  int64_t first = out.starts[list], count = out.starts[list + 1] - first;
+  if (count <= warp_size) return sort_in_registers<1>(out, first, static_cast<int>(count));
+  if (count <= 2 * warp_size) return sort_in_registers<2>(out, first, static_cast<int>(count));
+  each_sort_step(count, [&](int64_t flip) {
+    __syncwarp();
+    for (int64_t i = lane_index(); i < count; i += warp_size)
+      if (i < (i ^ flip) && (i ^ flip) < count) put_in_order(out, first + i, first + (i ^ flip));
+  });
 }
 
 template <typename T>

@@ -15,7 +15,7 @@ from .flag_values import real, whole
 from .header_arguments import add_header_options
 from .suggestions import suggest
 
-KINDS = ("halos", "density", "halo", "mass-function", "sizes", "distances", "scaling")
+KINDS = ("halos", "density", "halo", "mass-function", "sizes", "distances")
 MODELS = ("press_schechter", "sheth_tormen", "jenkins", "warren", "tinker")
 KERNELS = ("knn", "cubic_spline", "wendland_c2", "wendland_c4", "wendland_c6")
 B = 0.2  # the default linking length in mean separations

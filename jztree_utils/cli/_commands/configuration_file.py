@@ -88,8 +88,8 @@ def _as_flags(path: Path, name: str, value: Any, option: argparse.Action) -> lis
         return [option.option_strings[-1]] if value else []
     values = value if isinstance(value, list) else [value]
     if not takes_value or isinstance(value, bool) or not all(isinstance(entry, (str, int, float)) for entry in values):
-        wanted = "a string, a number or a list of strings and numbers" if takes_value else "true or false"
-        raise ValueError(f"{path} has {value!r} as {name.replace('_', '-')}; it must be {wanted}.")
+        required = "a string, a number or a list of strings and numbers" if takes_value else "true or false"
+        raise ValueError(f"{path} has {value!r} as {name.replace('_', '-')}; it must be {required}.")
     if not option.option_strings:
         return [str(entry) for entry in values]
     return [f"{option.option_strings[-1]}={','.join(str(entry) for entry in values)}"]

@@ -12,6 +12,7 @@ from jztree.data import ParticleData
 from ... import io
 from .._report import is_quiet, print_json, print_pairs, say, stage, take_seconds, warn
 from .._verbose import print_snapshot
+from .argument_checks import check_arguments
 from .arguments import CATALOGUE_LAYOUTS, PARQUET, SNAPSHOT_LAYOUTS
 from .outputs import check_placeholders, check_suffix
 from .snapshots import read_options, snapshot_path
@@ -26,8 +27,7 @@ def run_convert(args: Namespace) -> None:
         ValueError, OSError: If an argument is invalid, or a file cannot be used. The message is a sentence for the
             user.
     """
-    if args.input is None or args.output is None:
-        raise ValueError("convert needs an input file, and -o with the output file; see jztree convert --help.")
+    check_arguments(args)
     path, options = snapshot_path(args.input), read_options(args)
     is_catalogue = options.pos is None and path.is_file() and io.is_catalogue(path)
     known = (*CATALOGUE_LAYOUTS, PARQUET) if is_catalogue else SNAPSHOT_LAYOUTS
@@ -75,12 +75,12 @@ def _files_of(path: Path, options: io.ReadOptions, is_catalogue: bool) -> tuple[
 def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, int]:
     with stage("read the catalogue"):
         content = io.read_catalogue_content(path)
-    with stage("write the catalogue") as told:
+    with stage("write the catalogue") as report:
         if layout == PARQUET:
             io.ReadCatalogue.of(content).to_parquet(args.output)
         else:
             io.write_catalogue_content(args.output, content, layout)
-        told.detail = args.output
+        report.detail = args.output
     if layout == "gadget4" and io.catalogue_layout(path) != layout:
         warn(
             f"GroupOffsetType and GroupLenType of {args.output} refer to the snapshot in group order; jztree fof "
@@ -90,7 +90,7 @@ def _convert_catalogue(path: Path, args: Namespace, layout: str) -> dict[str, in
 
 
 def _convert_snapshot(path: Path, args: Namespace, options: io.ReadOptions, layout: str) -> dict[str, int | str]:
-    with stage("read the snapshot") as told:
+    with stage("read the snapshot") as report:
         snapshot = io.open_snapshot(path, args.type, options)
         if layout == "gadget4" and args.type >= io.NUM_TYPES:
             raise ValueError(
@@ -99,15 +99,15 @@ def _convert_snapshot(path: Path, args: Namespace, options: io.ReadOptions, layo
         names = snapshot.present(("pos",), ("mass", "vel", "id"))
         print_snapshot([snapshot])
         columns = {name: snapshot.read(name) for name in names}
-        told.particles, told.detail = snapshot.num, snapshot.description
-    with stage("write the snapshot", snapshot.num) as told:
+        report.particles, report.detail = snapshot.num, snapshot.description
+    with stage("write the snapshot", snapshot.num) as report:
         if layout == "numpy":
             with io.atomic_output(args.output) as temporary, open(temporary, "wb") as file:
                 np.savez(file, boxsize=snapshot.header.boxsize, **columns)
         else:
             columns, header = _per_h(columns, snapshot.header)
             io.write_snapshot(args.output, ParticleData(**columns, num=snapshot.num), header, args.type)
-        told.detail = args.output
+        report.detail = args.output
     return {"particles": snapshot.num, "properties": ", ".join(names)}
 
 

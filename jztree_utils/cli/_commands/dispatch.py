@@ -42,8 +42,8 @@ def join_processes() -> bool:
     try:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter without the GPU package
-        told = {name: os.environ.get(name) for name in ("JAX_PLATFORMS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")}
-        given = ", ".join(f"{name} is {value!r}" for name, value in told.items() if value) or "no variable names one"
+        report = {name: os.environ.get(name) for name in ("JAX_PLATFORMS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")}
+        given = ", ".join(f"{name} is {value!r}" for name, value in report.items() if value) or "no variable names one"
         reason = str(error).partition(" (")[0] or "its platform is not installed"
         raise ValueError(
             f"JAX has no device to run on ({reason}), and in the environment {given}; correct the environment, or "

@@ -200,14 +200,14 @@ def _memory(snapshots: list[io.Snapshot], work: Work, mesh: Mesh) -> int:
     """Return the bytes on each device."""
     dtype, (ndim,) = snapshots[0].layout("pos")
     total, size = 0, dtype.itemsize
-    for one in snapshots:
+    for snapshot in snapshots:
         row = 0
-        for name in one.present(("pos",), work.optional):
-            if name != "mass" or one.shared_mass is None:
-                dtype, shape = one.layout(name)
+        for name in snapshot.present(("pos",), work.optional):
+            if name != "mass" or snapshot.shared_mass is None:
+                dtype, shape = snapshot.layout(name)
                 row += dtype.itemsize * math.prod(shape)
         twice = 2 if work.returned else 1
-        total += one.num * (twice * row + _WORDS_OF_DESIGN * size * ndim + work.output_bytes(size))
+        total += snapshot.num * (twice * row + _WORDS_OF_DESIGN * size * ndim + work.output_bytes(size))
     return -(-total // mesh.size)
 
 
@@ -222,5 +222,5 @@ def _seconds(work: Work, num: int, ndim: int, dtype: np.dtype, mesh: Mesh) -> fl
         jax.block_until_ready(run(points))
         measured = time.perf_counter() - start
     # The devices of one CPU share its cores.
-    apart = {(d.process_index, 0 if d.platform == "cpu" else d.id) for d in mesh.devices.flat}
-    return measured * (num * math.log2(num + 2)) / (n * math.log2(n + 2)) / len(apart)
+    offset = {(d.process_index, 0 if d.platform == "cpu" else d.id) for d in mesh.devices.flat}
+    return measured * (num * math.log2(num + 2)) / (n * math.log2(n + 2)) / len(offset)

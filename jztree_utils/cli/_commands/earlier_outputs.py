@@ -75,12 +75,12 @@ def _identity(path: Path, options: io.ReadOptions | None) -> dict[str, Any]:
 
 def _checksum(path: Path) -> str:
     """Return the checksum of three pieces of a file. These contain particles, so they differ between runs."""
-    found, size = hashlib.sha256(), path.stat().st_size
+    result, size = hashlib.sha256(), path.stat().st_size
     with open(path, "rb") as file:
         for place in (0, size // 2, max(size - _PIECE, 0)):
             file.seek(place)
-            found.update(file.read(_PIECE))
-    return found.hexdigest()
+            result.update(file.read(_PIECE))
+    return result.hexdigest()
 
 
 def are_there(
@@ -117,9 +117,9 @@ def _is_newer(one: str, other: str) -> bool:
     return os.path.exists(one) and os.stat(one).st_mtime_ns >= os.stat(other).st_mtime_ns
 
 
-def _check_same(args: Namespace, output: str, wanted: dict[str, Any]) -> None:
+def _check_same(args: Namespace, output: str, required: dict[str, Any]) -> None:
     """Raise OutputError, with the difference, unless ``output`` was made with the ``wanted`` options."""
-    difference = _difference(output, wanted)
+    difference = _difference(output, required)
     layout = io.catalogue_layout(output)
     if difference is None and layout is not None and layout != args.layout:
         difference = f"has the layout {layout}, and --layout is {args.layout}"
@@ -129,16 +129,16 @@ def _check_same(args: Namespace, output: str, wanted: dict[str, Any]) -> None:
         )
 
 
-def _difference(output: str, wanted: dict[str, Any]) -> str | None:
+def _difference(output: str, required: dict[str, Any]) -> str | None:
     """Describe the first difference between the metadata of an output and ``wanted``; None if there is none."""
     try:
-        told = json.loads(io.read_made_with(output) or "{}")
+        report = json.loads(io.read_made_with(output) or "{}")
     except (io.SnapshotError, json.JSONDecodeError):
-        told = {}
-    if not told:
+        report = {}
+    if not report:
         return "does not have the options that it was made with"
-    for name, value in wanted.items():
-        if (held := told.get(name)) == value:
+    for name, value in required.items():
+        if (held := report.get(name)) == value:
             continue
         if name == "snapshot":
             return "was made from another snapshot"

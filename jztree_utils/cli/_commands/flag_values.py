@@ -39,7 +39,7 @@ def check_not_negative(option: str, value: float | None) -> None:
         raise ValueError(f"{option} is {value:g}; it must be finite and at least 0.")
 
 
-def check_at_least(option: str, value: int, least: int) -> None:
+def check_at_least(option: str, value: int, smallest: int) -> None:
     """Raise ValueError for a number that is too small."""
-    if value < least:
-        raise ValueError(f"{option} is {value}; it must be at least {least}.")
+    if value < smallest:
+        raise ValueError(f"{option} is {value}; it must be at least {smallest}.")

@@ -1,7 +1,7 @@
 """``jztree fof``: groups of snapshots, their catalogues and pictures."""
 
 import math
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
@@ -19,12 +19,12 @@ from .._particles.group_properties import CENTRES, GroupOptions, describe, shape
 from .._particles.known_properties import missing_in_words, types_in_words, with_all_properties
 from .._particles.particles import Groups, Member, Particles
 from .._particles.reading import Source
-from .._particles.spheres import is_sphere, sphere_names
+from .._particles.spheres import is_sphere
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from . import dry_run
-from .arguments import DEFAULTS, B
+from .argument_checks import check_arguments, particle_types, sphere_names, with_properties
+from .arguments import B
 from .earlier_outputs import made_with
-from .flag_values import check_at_least, check_not_negative, whole
 from .fof_scan import run_scan
 from .fof_snapshots import warn_of_order, write_copies
 from .header_arguments import what_to_give
@@ -34,7 +34,6 @@ from .snapshots import box_in_words, outside_for_scripts, read_checked
 _LARGEST = 10  # number of groups in the printed table
 _TABLE = {"m200c": "mass", "vmax": "velocity", "concentration": ""}  # its columns with --properties, and their units
 _PERCOLATES = 1.0  # mean separations; in three dimensions, nearly all random particles are in one group from 0.9 on
-_MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a typing error
 # Particle properties that a snapshot may lack, and the consequences.
 _MISSING = (
     ("mass", "masses", "the catalogue leaves out columns that need them"),
@@ -55,30 +54,12 @@ def run_fof(args: Namespace) -> None:
         run_scan(args, mesh)
         return
     with io.failing_together(mesh):
-        if args.b is not None and args.rlink is not None:
-            raise ValueError("Both --b and --rlink were given, but each sets the linking length; give only one.")
-        check_not_negative("--b", args.b)
-        check_not_negative("--rlink", args.rlink)
-        if args.b is not None and args.b >= _MISTAKEN:
-            raise ValueError(
-                f"--b is {args.b:g}: a linking length of {args.b:g} mean separations joins all particles; a usual "
-                f"value is {B}. Give lengths in the unit of the positions with --rlink."
-            )
-        check_at_least("--npart-min", args.npart_min, 1)
-        check_at_least("--snapshot-files", args.snapshot_files, 1)
-        if args.attach_within != math.inf:
-            check_not_negative("--attach-within", args.attach_within)
+        check_arguments(args)
         if args.plot is not None:
             plot.check_picture(args.plot)
-        attach = _types("--attach", args.attach)
-        if args.type in (attach or ()):
-            raise ValueError(
-                f"--attach has type {args.type}, which is already the grouped type (--type); leave it out."
-            )
-        matter = _types("--matter", args.matter)
-        spheres = sphere_names(args.overdensity) if _with_properties(args) else ()
-        _check_of_use(args)
         todo = plan_runs(args)
+    attach, matter = particle_types("--attach", args.attach), particle_types("--matter", args.matter)
+    spheres = sphere_names(args.overdensity) if with_properties(args) else ()
     layout = None if args.output is None else args.layout
     dry_run.each_run(
         args,
@@ -89,36 +70,6 @@ def run_fof(args: Namespace) -> None:
         types=(attach, matter),
         layout=layout,
     )
-
-
-def _with_properties(args: Namespace) -> bool:
-    """Return whether the user requested properties, directly or by an option that implies them."""
-    return bool(args.properties or args.overdensity)
-
-
-def _check_of_use(args: Namespace) -> None:
-    """Raise ValueError for an option that has no effect without another, missing option."""
-    lacking = {"attach_within": "--attach"} if args.attach is None else {}
-    if args.snapshot_output is None and args.group_ids_output is None:
-        lacking["snapshot_files"] = "--snapshot-output or --group-ids-output"
-    if not _with_properties(args):
-        lacking |= dict.fromkeys(("matter", "centre"), "--properties or --overdensity")
-    for name, needed in lacking.items():
-        if getattr(args, name) != DEFAULTS[name]:
-            flag = f"--{name.replace('_', '-')} {getattr(args, name)}"
-            raise ValueError(f"{flag} has no effect without {needed}; add {needed}, or remove it.")
-
-
-def _types(flag: str, words: str | None) -> tuple[int, ...] | None:
-    """Return the types that a flag lists; None means all others."""
-    if words is None:
-        return ()
-    if words == "all":
-        return None
-    try:
-        return tuple(dict.fromkeys(whole(word.strip()) for word in words.split(",")))
-    except ArgumentTypeError:
-        raise ValueError(f"{flag} is {words}; it must be particle types, such as 0,4,5, or 'all'.") from None
 
 
 def _run_one(
@@ -136,10 +87,10 @@ def _run_one(
             if left_out := missing_in_words(options, part, spheres):
                 left_out += what_to_give(part.header)
         _warn_of_length(args, rlink, separation)
-    found = part.find_groups(rlink, options, with_rows=bool(run.copies))
+    result = part.find_groups(rlink, options, with_rows=bool(run.copies))
     pos = part.column("pos") if run.plot is not None else None
     with io.failing_together(mesh):
-        if found is not None:
+        if result is not None:
             info = io.CatalogueInfo(
                 linking_length=rlink,
                 mean_separation=None if separation is None else separation.value,
@@ -152,7 +103,7 @@ def _run_one(
                 made_with=made_with(args, run.path, source.options),
                 spheres_of=part.spheres_of if options.densities else None,
             )
-            _finish(args, run, part, pos, found, info, options, left_out)
+            _finish(args, run, part, pos, result, info, options, left_out)
             if left_out:
                 say(f"\n  left out: {left_out}.")
 
@@ -162,7 +113,7 @@ def _finish(
     run: Run,
     part: Particles,
     pos: Any,
-    found: Groups,
+    result: Groups,
     info: io.CatalogueInfo,
     options: GroupOptions,
     left_out: str,
@@ -173,25 +124,25 @@ def _finish(
         pos: Positions of all particles, if they are plotted.
         left_out: Omitted properties, in words.
     """
-    columns = found.extra
+    columns = result.extra
     if options.neighbours:
         with stage("find shapes"):
-            columns = columns | shapes(squeeze_catalogue(found.cata), columns)
+            columns = columns | shapes(squeeze_catalogue(result.cata), columns)
     with stage("order the catalogue"):
-        num = len(found.ids)
-        members = Member(pos=np.empty((num, 0), np.float32), id=found.ids, row=found.rows, num=num)
+        num = len(result.ids)
+        members = Member(pos=np.empty((num, 0), np.float32), id=result.ids, row=result.rows, num=num)
         extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
-        members, cata, extra, by_type = io.canonical_order(members, found.cata, extra, found.by_type)
+        members, cata, extra, by_type = io.canonical_order(members, result.cata, extra, result.by_type)
     if run.output is not None:
-        with stage("write the catalogue") as told:
-            kept = None if args.no_ids else members.id
-            io.write_catalogue(run.output, cata, kept, info, layout=args.layout, extra=extra, by_type=by_type)
-            told.detail = str(run.output)
+        with stage("write the catalogue") as report:
+            retained = None if args.no_ids else members.id
+            io.write_catalogue(run.output, cata, retained, info, layout=args.layout, extra=extra, by_type=by_type)
+            report.detail = str(run.output)
     write_copies(run, part.snapshots, members.row, cata, info, args.layout)
     if run.plot is not None:
-        with stage("draw the halos", part.num) as told:
+        with stage("draw the halos", part.num) as report:
             _draw(run.plot, pos, cata, part.header)
-            told.detail = str(run.plot)
+            report.detail = str(run.plot)
     if args.json:
         centre = options.centre if options.neighbours else None
         print_json(_summary(run, cata, info, part, extra) | {"centre": centre, "left_out": left_out or None})

@@ -1,6 +1,6 @@
 """``jztree fof --scan-b``: the number of groups against the linking length, from one spanning tree."""
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -14,19 +14,9 @@ from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from . import dry_run
-from .arguments import DEFAULTS
-from .flag_values import check_at_least, real, whole
+from .argument_checks import check_arguments, scan_range
 from .outputs import Run, plan_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked
-
-_STEPS, _MOST_STEPS = 21, 10_000  # linking lengths
-# Options of jztree fof that need groups at one linking length, and their values if they are not given.
-_NOT_FOR_SCANS = {
-    **dict.fromkeys(("b", "rlink", "attach", "overdensity", "output", "snapshot_output", "group_ids_output")),
-    **dict.fromkeys(("properties", "no_ids"), False),
-    **DEFAULTS,
-    "layout": "native",
-}
 
 
 @dataclass(frozen=True)
@@ -55,37 +45,16 @@ def run_scan(args: Namespace, mesh: Mesh) -> None:
         ValueError, OSError, ImportError: See `jztree_utils.cli._commands.fof.run_fof`.
     """
     with io.failing_together(mesh):
-        b = _lengths(args.scan_b)
-        for name, default in _NOT_FOR_SCANS.items():
-            if getattr(args, name) != default:
-                raise ValueError(
-                    f"--{name.replace('_', '-')} has no effect with --scan-b, which finds no catalogue; leave one out."
-                )
-        check_at_least("--npart-min", args.npart_min, 1)
+        check_arguments(args)
         if args.plot is not None:
             plot.check_picture(args.plot)
         todo = plan_runs(args)
+    b = np.linspace(*scan_range(args.scan_b))
 
     def scan(run: Run, source: Source) -> None:
         _run_one(args, run, read_checked(source, ("mass",), mesh), b, mesh)
 
     dry_run.each_run(args, todo, mesh, dry_run.clusters(), scan)
-
-
-def _lengths(text: str) -> np.ndarray:
-    """Parse --scan-b. Raises ValueError if it is invalid."""
-    words = [word.strip() for word in text.split(":")]
-    try:
-        low, high = real(words[0]), real(words[1])
-        count = whole(words[2]) if len(words) > 2 else _STEPS
-    except (ArgumentTypeError, IndexError):
-        words, low, high, count = [], 0.0, 0.0, 0
-    if len(words) not in (2, 3) or not 0 <= low < high < np.inf or not 2 <= count <= _MOST_STEPS:
-        raise ValueError(
-            f"--scan-b is {text}; it must be the first and the last linking length in mean separations, and perhaps "
-            f"the number of lengths (from 2 to {_MOST_STEPS}), such as 0.1:0.3 or 0.1:0.3:41."
-        )
-    return np.linspace(low, high, count)
 
 
 def _run_one(args: Namespace, run: Run, part: Particles, b: np.ndarray, mesh: Mesh) -> None:
@@ -95,25 +64,25 @@ def _run_one(args: Namespace, run: Run, part: Particles, b: np.ndarray, mesh: Me
     clusters = part.find_dendrogram()
     with io.failing_together(mesh):
         if clusters is not None:
-            found = count_groups(clusters, b, b * separation.value, args.npart_min)
-            _finish(args, run, part, found)
+            result = count_groups(clusters, b, b * separation.value, args.npart_min)
+            _finish(args, run, part, result)
             if separation.doubt:
                 warn(f"{separation.doubt} If it is wrong, give the correct --boxsize.")
 
 
-def _finish(args: Namespace, run: Run, part: Particles, found: Scan) -> None:
+def _finish(args: Namespace, run: Run, part: Particles, result: Scan) -> None:
     """Plot and print the numbers of groups."""
     if run.plot is not None:
-        with stage("draw the numbers of groups") as told:
-            plot.plot_group_numbers(found.b, found.groups, run.plot, npart_min=args.npart_min)
-            told.detail = str(run.plot)
+        with stage("draw the numbers of groups") as report:
+            plot.plot_group_numbers(result.b, result.groups, run.plot, npart_min=args.npart_min)
+            report.detail = str(run.plot)
     if args.json:
-        print_json(_summary(args, run, part, found))
+        print_json(_summary(args, run, part, result))
     elif not is_quiet():
-        _tell(args, part, found)
+        _tell(args, part, result)
 
 
-def count_groups(clusters: Dendrogram, b: np.ndarray, rlink: np.ndarray, least: int) -> Scan:
+def count_groups(clusters: Dendrogram, b: np.ndarray, rlink: np.ndarray, smallest: int) -> Scan:
     """Count the groups of at least ``least`` particles at linking lengths ``rlink``.
 
     A cluster is a group from the length of the edge that forms it until before that of the edge that joins it to
@@ -125,7 +94,7 @@ def count_groups(clusters: Dendrogram, b: np.ndarray, rlink: np.ndarray, least: 
     parent = np.concatenate([parent[:rows], parent[rows : rows + len(birth)]])
     death = np.append(birth, np.inf)[np.where(parent < 0, len(birth), parent - rows)]
     birth, count = np.append(np.full(rows, -np.inf), birth), np.append(np.ones(rows, np.int64), count)
-    listed = count >= least
+    listed = count >= smallest
     birth, death, count = birth[listed], death[listed], count[listed]
 
     def before(length: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -141,7 +110,7 @@ def count_groups(clusters: Dendrogram, b: np.ndarray, rlink: np.ndarray, least: 
     return Scan(b, rlink, groups, members, largest)
 
 
-def _summary(args: Namespace, run: Run, part: Particles, found: Scan) -> dict[str, Any]:
+def _summary(args: Namespace, run: Run, part: Particles, result: Scan) -> dict[str, Any]:
     """Return a summary for scripts."""
     return {
         "snapshot": str(run.path),
@@ -153,18 +122,18 @@ def _summary(args: Namespace, run: Run, part: Particles, found: Scan) -> dict[st
         "boxsize": part.header.boxsize,
         "outside_box": outside_for_scripts(part),
         "units": {"length": io.unit_name(part.header, "length")},
-        "b": found.b.tolist(),
-        "linking_length": found.rlink.tolist(),
-        "groups": found.groups.tolist(),
-        "particles_in_groups": found.members.tolist(),
-        "largest": found.largest.tolist(),
+        "b": result.b.tolist(),
+        "linking_length": result.rlink.tolist(),
+        "groups": result.groups.tolist(),
+        "particles_in_groups": result.members.tolist(),
+        "largest": result.largest.tolist(),
         "seconds": take_seconds(),
     }
 
 
-def _tell(args: Namespace, part: Particles, found: Scan) -> None:
+def _tell(args: Namespace, part: Particles, result: Scan) -> None:
     length = f" {io.unit_name(part.header, 'length')}".rstrip()
-    most = int(np.argmax(found.groups))
+    maximum = int(np.argmax(result.groups))
     separation = part.separation
     assert separation is not None
     say()
@@ -174,12 +143,12 @@ def _tell(args: Namespace, part: Particles, found: Scan) -> None:
             ("groups", f"of at least {args.npart_min:,} particles"),
             ("mean separation", f"{number(separation.value)}{length}, {separation}"),
             ("box", f"{box_in_words(part.header)}{length if part.header.boxsize else ''}"),
-            ("most groups", f"{found.groups[most]:,} at b = {found.b[most]:.5g}"),
+            ("most groups", f"{result.groups[maximum]:,} at b = {result.b[maximum]:.5g}"),
         ]
     )
     say()
     unit = f" [{length.strip()}]" if length else ""
-    rows = zip(found.b, found.rlink, found.groups, found.members, found.largest, strict=True)
+    rows = zip(result.b, result.rlink, result.groups, result.members, result.largest, strict=True)
     print_table(
         ["b", f"linking length{unit}", "groups", "particles in groups", "largest group"],
         [

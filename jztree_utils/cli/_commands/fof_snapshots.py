@@ -41,7 +41,7 @@ def write_copies(
     if rows is None or not run.copies:
         return
     count = np.asarray(cata.count, np.int64)
-    groups = io.group_of_rows(rows, count, {one.ptype: one.num for one in snapshots})
+    groups = io.group_of_rows(rows, count, {snapshot.ptype: snapshot.num for snapshot in snapshots})
     if run.snapshot_output is not None:
         with stage("find the group order"):
             order = {ptype: io.RowOrder.by_group(numbers) for ptype, numbers in groups.items()}
@@ -58,11 +58,11 @@ def _copy(path: str, snapshot: io.Snapshot, info: io.CatalogueInfo, **changes: A
     """Write the snapshot with changes, which are arguments of `io.copy_snapshot`, and report the stage."""
     total = sum(snapshot.types.values())
     with (
-        stage("write the snapshot", total) as told,
+        stage("write the snapshot", total) as report,
         progress("write the snapshot", total, quiet=is_quiet()) as advance,
     ):
         io.copy_snapshot(path, snapshot.paths, info=info, advance=advance, **changes)
-        told.detail = path
+        report.detail = path
 
 
 def warn_of_order(run: Run, layout: str) -> None:

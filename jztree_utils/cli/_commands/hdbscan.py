@@ -14,8 +14,8 @@ from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds
 from . import dry_run
+from .argument_checks import check_arguments
 from .earlier_outputs import made_with
-from .flag_values import check_at_least, check_not_negative
 from .outputs import Run, plan_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked
 
@@ -31,11 +31,7 @@ def run_hdbscan(args: Namespace) -> None:
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
-        check_at_least("--min-cluster-size", args.min_cluster_size, 2)
-        if args.min_samples is None:
-            args.min_samples = args.min_cluster_size
-        check_at_least("--min-samples", args.min_samples, 1)
-        check_not_negative("--epsilon", args.epsilon)
+        check_arguments(args)
         if args.plot is not None:
             plot.check_picture(args.plot)
         todo = plan_runs(args)
@@ -65,9 +61,9 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
                     points=np.asarray(pos),
                     boxsize=part.header.boxsize,
                 )
-                found = _by_size(clusters, np.asarray(pos), part.header)
-            found.id, found.made_with = ids, made_with(args, run.path, source.options)
-            _finish(args, run, part, pos, found)
+                result = _by_size(clusters, np.asarray(pos), part.header)
+            result.id, result.made_with = ids, made_with(args, run.path, source.options)
+            _finish(args, run, part, pos, result)
 
 
 def _by_size(clusters: hdbscan.Clusters, pos: np.ndarray, header: io.SnapshotHeader) -> io.ParticleClusters:
@@ -88,35 +84,35 @@ def _by_size(clusters: hdbscan.Clusters, pos: np.ndarray, header: io.SnapshotHea
     )
 
 
-def _finish(args: Namespace, run: Run, part: Particles, pos: Any, found: io.ParticleClusters) -> None:
+def _finish(args: Namespace, run: Run, part: Particles, pos: Any, result: io.ParticleClusters) -> None:
     """Write, plot and print the clusters."""
     if run.output is not None:
-        with stage("write the clusters") as told:
-            io.write_clusters(run.output, found)
-            told.detail = str(run.output)
+        with stage("write the clusters") as report:
+            io.write_clusters(run.output, result)
+            report.detail = str(run.output)
     if run.plot is not None:
-        with stage("draw the clusters", part.num) as told:
-            _draw(run.plot, pos, found, part.header)
-            told.detail = str(run.plot)
+        with stage("draw the clusters", part.num) as report:
+            _draw(run.plot, pos, result, part.header)
+            report.detail = str(run.plot)
     if args.json:
-        print_json(_summary(args, run, part, found))
+        print_json(_summary(args, run, part, result))
     elif not is_quiet():
-        _tell(part, found)
+        _tell(part, result)
 
 
-def _draw(path: str, pos: Any, found: io.ParticleClusters, header: io.SnapshotHeader) -> None:
+def _draw(path: str, pos: Any, result: io.ParticleClusters, header: io.SnapshotHeader) -> None:
     catalogue = FofCatalogue(
-        ngroups=len(found.count),
-        count=found.count,
-        offset=np.cumsum(found.count) - found.count,
-        com_pos=found.centre,
-        max_radius=found.max_radius,
+        ngroups=len(result.count),
+        count=result.count,
+        offset=np.cumsum(result.count) - result.count,
+        com_pos=result.centre,
+        max_radius=result.max_radius,
     )
     length = io.unit_name(header, "length")
     plot.plot_halos(pos, catalogue, header.boxsize, path, length_unit=length, title=f"{len(pos):,} particles")
 
 
-def _summary(args: Namespace, run: Run, part: Particles, found: io.ParticleClusters) -> dict[str, Any]:
+def _summary(args: Namespace, run: Run, part: Particles, result: io.ParticleClusters) -> dict[str, Any]:
     """Return a summary for scripts."""
     rows = slice(0, _LARGEST)
     return {
@@ -125,43 +121,43 @@ def _summary(args: Namespace, run: Run, part: Particles, found: io.ParticleClust
         "output": run.output,
         "plot": run.plot,
         "particles": part.num,
-        "clusters": len(found.count),
-        "particles_in_clusters": int(found.count.sum()),
+        "clusters": len(result.count),
+        "particles_in_clusters": int(result.count.sum()),
         "min_cluster_size": args.min_cluster_size,
         "min_samples": args.min_samples,
         "boxsize": part.header.boxsize,
         "outside_box": outside_for_scripts(part),
         "units": {"length": io.unit_name(part.header, "length")},
-        "largest": {name: getattr(found, name)[rows] for name in ("count", "centre", "max_radius")},
+        "largest": {name: getattr(result, name)[rows] for name in ("count", "centre", "max_radius")},
         "seconds": take_seconds(),
     }
 
 
-def _tell(part: Particles, found: io.ParticleClusters) -> None:
-    length, grouped = io.unit_name(part.header, "length"), int(found.count.sum())
+def _tell(part: Particles, result: io.ParticleClusters) -> None:
+    length, grouped = io.unit_name(part.header, "length"), int(result.count.sum())
     pairs = [
-        ("clusters", f"{len(found.count):,}"),
+        ("clusters", f"{len(result.count):,}"),
         ("particles in clusters", f"{grouped:,} of {part.num:,} ({100 * grouped / part.num:.1f} %)"),
         ("box", f"{box_in_words(part.header)}{f' {length}' if length and part.header.boxsize else ''}"),
     ]
-    if len(found.count):
-        least, median, most = found.count.min(), np.median(found.count), found.count.max()
-        pairs.append(("cluster sizes", f"{least:,} to {most:,} particles, median {median:,.0f}"))
+    if len(result.count):
+        smallest, median, largest = result.count.min(), np.median(result.count), result.count.max()
+        pairs.append(("cluster sizes", f"{smallest:,} to {largest:,} particles, median {median:,.0f}"))
     say()
     print_pairs(pairs)
-    if len(found.count):
+    if len(result.count):
         say()
-        print_table(*_largest(found, length))
+        print_table(*_largest(result, length))
 
 
-def _largest(found: io.ParticleClusters, length: str) -> tuple[list[str], list[list[str]]]:
+def _largest(result: io.ParticleClusters, length: str) -> tuple[list[str], list[list[str]]]:
     """Return heading and rows of the table of the largest clusters."""
     unit, rows = f" [{length}]" if length else "", slice(0, _LARGEST)
-    centre = found.centre[rows]
+    centre = result.centre[rows]
     columns = [("cluster", [number(row) for row in range(len(centre))])]
-    columns.append(("particles", [number(int(count)) for count in found.count[rows]]))
+    columns.append(("particles", [number(int(count)) for count in result.count[rows]]))
     columns += [
         (("xyz"[axis] if axis < 3 else f"x{axis}") + unit, column(centre[:, axis])) for axis in range(centre.shape[1])
     ]
-    columns.append((f"radius{unit}", column(found.max_radius[rows])))
+    columns.append((f"radius{unit}", column(result.max_radius[rows])))
     return [name for name, _ in columns], [[cells[row] for _, cells in columns] for row in range(len(centre))]

@@ -45,12 +45,12 @@ def header_entries(args: argparse.Namespace, real: Any) -> dict[str, Any]:
     Raises:
         ValueError: If a unit is invalid, or only one of length and mass is per h.
     """
-    found = {name: getattr(args, name) for name in _COSMOLOGY}
+    result = {name: getattr(args, name) for name in _COSMOLOGY}
     per_h: dict[str, bool] = {}
     for kind, (cgs, _) in _UNITS.items():
         text = getattr(args, f"unit_{kind}")
         if text is not None:
-            found[f"unit_{kind}_in_{cgs}"], named_per_h = _unit(kind, text, real)
+            result[f"unit_{kind}_in_{cgs}"], named_per_h = _unit(kind, text, real)
             if named_per_h is not None and kind != "velocity":
                 per_h[kind] = named_per_h
     if len(set(per_h.values())) > 1:
@@ -58,8 +58,8 @@ def header_entries(args: argparse.Namespace, real: Any) -> dict[str, Any]:
             f"--unit-length is {args.unit_length} and --unit-mass {args.unit_mass}; give either both per h or neither."
         )
     if per_h:
-        found["h_free"] = not any(per_h.values())
-    return found
+        result["h_free"] = not any(per_h.values())
+    return result
 
 
 def what_to_give(header: Any) -> str:

@@ -104,7 +104,6 @@ KIND is one of
                  several catalogues of one simulation are drawn together, with their redshifts
   sizes          distribution of the sizes of groups of a catalogue
   distances      distribution of distances in a file of neighbours, and the distribution for uniform points
-  scaling        times in the results of the benchmarks (.json)
 
 Without -o, a window shows the picture.
 

@@ -1,10 +1,11 @@
-"""A check that the input files of a call exist, before JAX is imported, which takes seconds."""
+"""Checks of the arguments of a call and of its input files, before JAX is imported, which takes seconds."""
 
 import os
 from argparse import Namespace
 from pathlib import Path
 
 from ..._file_messages import absent_file
+from .argument_checks import check_arguments
 
 SAMPLE = "sample"  # the name of the snapshot in the package
 # Variables that launchers set for several processes.
@@ -19,9 +20,9 @@ _LAUNCHED = (
 
 
 def check_inputs(args: Namespace) -> None:
-    """Raise ValueError if an input file is missing.
+    """Raise ValueError if an argument is missing or invalid, or an input file is missing.
 
-    Processes that a launcher has started check their files later, because they must raise together.
+    Processes that a launcher has started check them later, because they must raise together.
     """
     if any(os.environ.get(name) for name in _LAUNCHED):
         return
@@ -30,3 +31,4 @@ def check_inputs(args: Namespace) -> None:
         for name in value if isinstance(value, list) else [value]:
             if name not in (None, SAMPLE) and not os.path.lexists(name):
                 raise ValueError(absent_file(Path(name)))
+    check_arguments(args)

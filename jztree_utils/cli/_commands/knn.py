@@ -14,8 +14,8 @@ from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, say, stage, take_seconds
 from . import dry_run
+from .argument_checks import check_arguments
 from .earlier_outputs import made_with
-from .flag_values import check_at_least
 from .outputs import Run, plan_runs
 from .snapshots import box_in_words, outside_for_scripts, read_checked
 
@@ -29,14 +29,7 @@ def run_knn(args: Namespace) -> None:
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
-        check_at_least("-k", args.k, 1)
-        if args.kernel is not None:
-            args.density = True
-        args.lists = args.lists or not args.density
-        if args.density and args.kernel in (None, "knn") and args.k < 3:
-            raise ValueError(
-                f"-k is {args.k}; with --density it must be at least 3: the particle itself and two neighbours."
-            )
+        check_arguments(args)
         todo = plan_runs(args)
     work = dry_run.neighbours(args.k, args.lists)
     dry_run.each_run(args, todo, mesh, work, lambda run, source: _run_one(args, run, source, mesh))
@@ -54,7 +47,7 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
     with io.failing_together(mesh):
         if lists is not None or density is not None:
             distances, indices = lists or (None, None)
-            found = io.Neighbours(
+            result = io.Neighbours(
                 distances=distances,
                 indices=indices,
                 density=density,
@@ -65,7 +58,7 @@ def _run_one(args: Namespace, run: Run, source: Source, mesh: Mesh) -> None:
                 header=part.header,
                 made_with=made_with(args, run.path, source.options),
             )
-            _finish(args, run, part, found)
+            _finish(args, run, part, result)
 
 
 def _density(args: Namespace, part: Particles) -> np.ndarray | None:
@@ -79,27 +72,27 @@ def _density(args: Namespace, part: Particles) -> np.ndarray | None:
     return part.map_neighbours("estimate densities", density)
 
 
-def _finish(args: Namespace, run: Run, part: Particles, found: io.Neighbours) -> None:
+def _finish(args: Namespace, run: Run, part: Particles, result: io.Neighbours) -> None:
     """Write and print the neighbours."""
     if run.output is not None:
-        with stage("write the neighbours") as told:
-            io.write_neighbours(run.output, found)
-            told.detail = str(run.output)
+        with stage("write the neighbours") as report:
+            io.write_neighbours(run.output, result)
+            report.detail = str(run.output)
     if args.json:
-        print_json(_summary(run, part, found))
+        print_json(_summary(run, part, result))
     elif not is_quiet():
-        _tell(part.num, found)
+        _tell(part.num, result)
 
 
-def _summary(run: Run, part: Particles, found: io.Neighbours) -> dict[str, Any]:
+def _summary(run: Run, part: Particles, result: io.Neighbours) -> dict[str, Any]:
     """Return a summary for scripts."""
-    ranges = {"last_distance": _last(found), "density": found.density}
+    ranges = {"last_distance": _last(result), "density": result.density}
     return {
         "snapshot": str(run.path),
         "description": part.snapshot.description,
         "output": run.output,
         "particles": part.num,
-        "k": found.num_neighbours,
+        "k": result.num_neighbours,
         "boxsize": part.header.boxsize,
         "outside_box": outside_for_scripts(part),
         "units": {kind: io.unit_name(part.header, kind) for kind in ("length", "mass")},
@@ -112,27 +105,27 @@ def _summary(run: Run, part: Particles, found: io.Neighbours) -> dict[str, Any]:
     }
 
 
-def _last(found: io.Neighbours) -> np.ndarray | None:
+def _last(result: io.Neighbours) -> np.ndarray | None:
     """Return the distance to the last neighbour of each particle, None without lists."""
-    return None if found.distances is None else np.asarray(found.distances)[:, -1]
+    return None if result.distances is None else np.asarray(result.distances)[:, -1]
 
 
-def _tell(num: int, found: io.Neighbours) -> None:
+def _tell(num: int, result: io.Neighbours) -> None:
     """Print the results for ``num`` particles."""
-    header = found.header or io.SnapshotHeader()
+    header = result.header or io.SnapshotHeader()
     length = f" {io.unit_name(header, 'length')}".rstrip()
     pairs = [
         ("particles", f"{num:,}"),
-        ("neighbours", f"{found.num_neighbours or 0:,} each, including the particle itself"),
+        ("neighbours", f"{result.num_neighbours or 0:,} each, including the particle itself"),
         ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
     ]
-    last = _last(found)
+    last = _last(result)
     if last is not None:
         pairs.append(("distance to the last", _range_in_words(last) + length))
-    if found.density is not None:
-        mass = "particles" if found.by_number else io.unit_name(header, "mass")
-        unit = f" {mass} / ({length.strip()})^{found.ndim}" if mass and length else ""
-        pairs.append(("density", _range_in_words(found.density) + unit))
+    if result.density is not None:
+        mass = "particles" if result.by_number else io.unit_name(header, "mass")
+        unit = f" {mass} / ({length.strip()})^{result.ndim}" if mass and length else ""
+        pairs.append(("density", _range_in_words(result.density) + unit))
     say()
     print_pairs(pairs)
 
@@ -142,5 +135,5 @@ def _range(values: np.ndarray) -> tuple[float, float, float]:
 
 
 def _range_in_words(values: np.ndarray) -> str:
-    least, median, most = map(number, _range(values))
-    return f"{least} to {most}, median {median}"
+    smallest, median, largest = map(number, _range(values))
+    return f"{smallest} to {largest}, median {median}"

@@ -53,8 +53,6 @@ def plan_runs(args: Namespace) -> list[Run]:
         OutputError: If outputs are identical, cannot be written, or exist and were made with other options.
         ValueError: If an argument is invalid.
     """
-    if not args.snapshot:
-        raise ValueError(f"No snapshot was given; give a file or a folder, see jztree {args.command} --help.")
     options = read_options(args)
     templates: dict[str, str | None] = {name: getattr(args, name, None) for name in OUTPUTS}
     for name, template in templates.items():
@@ -132,10 +130,10 @@ def _base(path: Path) -> str:
 
 def _number(path: Path, template: str) -> str:
     """Return the digits at the end of the name of a snapshot."""
-    found = re.search(r"(\d+)\D*$", _base(path))
-    if found is None and "{n}" in template:
+    result = re.search(r"(\d+)\D*$", _base(path))
+    if result is None and "{n}" in template:
         raise ValueError(f"The name of {path} has no number for {{n}}; use {{name}} in {template}.")
-    return found[1] if found else ""
+    return result[1] if result else ""
 
 
 def _check_different(outputs: list[str]) -> None:

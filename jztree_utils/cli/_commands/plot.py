@@ -1,6 +1,6 @@
 """``jztree plot``: pictures of snapshots, catalogues, neighbours and benchmarks, saved or shown."""
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from collections.abc import Callable
 from typing import Any
 
@@ -13,9 +13,8 @@ from ...mass_function import Cosmology, default_model, units_of, why_not_describ
 from ...plot import particle_mass_of
 from .._particles.spheres import is_sphere
 from .._report import print_json, say, stage, take_seconds
-from .arguments import KINDS
+from .argument_checks import check_arguments, slab
 from .drawn import catalogue_of, columns_of, groups_of, mass_of, positions_of
-from .flag_values import real
 from .outputs import check_placeholders
 from .snapshots import snapshot_path
 
@@ -29,10 +28,7 @@ def run_plot(args: Namespace) -> None:
         ValueError, OSError, ImportError: If an argument is invalid, or a file or a package cannot be used. The message
             is a sentence for the user.
     """
-    if args.kind is None or not args.input:
-        raise ValueError(f"plot needs a kind ({', '.join(KINDS)}) and a file; see jztree plot --help.")
-    if len(args.input) > 1 and args.kind not in ("scaling", "mass-function"):
-        raise ValueError(f"plot {args.kind} draws one file, but {len(args.input)} were given; give one.")
+    check_arguments(args)
     if args.output is not None:
         plot.check_picture(args.output)
         check_placeholders(args.output)
@@ -43,9 +39,9 @@ def run_plot(args: Namespace) -> None:
         if args.json:
             print_json({"kind": args.kind, "input": args.input, "output": args.output})
         return
-    with stage(f"draw {args.kind}") as told:
+    with stage(f"draw {args.kind}") as report:
         figure = _DRAW[args.kind](args)
-        told.detail = args.output or ""
+        report.detail = args.output or ""
     if args.json:
         print_json({"kind": args.kind, "input": args.input, "output": args.output, "seconds": take_seconds()})
     if args.output is None:
@@ -54,10 +50,6 @@ def run_plot(args: Namespace) -> None:
 
 def _halos(args: Namespace) -> Any:
     pos, header = positions_of(args)
-    if args.catalogue is None:
-        raise ValueError(
-            "plot halos needs the groups of the snapshot; give their catalogue, from jztree fof, with --catalogue."
-        )
     groups, words = _with_radii(args, len(pos), header)
     return plot.plot_halos(
         pos,
@@ -85,7 +77,7 @@ def _density(args: Namespace) -> Any:
         header.boxsize,
         args.output,
         catalogue=groups,
-        slab=_slab(args.slab),
+        slab=slab(args.slab),
         smooth=args.smooth,
         circles=words,
         length_unit=io.unit_name(header, "length"),
@@ -111,26 +103,7 @@ def _surface(args: Namespace, header: io.SnapshotHeader) -> dict[str, Any]:
     return {"mass": mass, "mass_unit": io.unit_name(header, "mass") or "mass"}
 
 
-def _slab(words: str | None) -> tuple[float, float] | None:
-    """Return the two numbers of --slab. Raises ValueError if it is invalid."""
-    if words is None:
-        return None
-    try:
-        low, high = (real(word.strip()) for word in words.split(","))
-    except (ArgumentTypeError, ValueError):
-        raise ValueError(f"--slab is {words}; it must be two numbers, such as 10,15.") from None
-    return low, high
-
-
 def _halo(args: Namespace) -> Any:
-    if args.catalogue is None:
-        raise ValueError(
-            "plot halo needs the groups of the snapshot; give their catalogue, from jztree fof, with --catalogue."
-        )
-    if args.slab is not None or args.smooth:
-        raise ValueError(
-            "plot halo does not have --slab and --smooth, because it always shows a smoothed cube; leave them out."
-        )
     pos, header = positions_of(args)
     content = groups_of(args, header)
     columns, groups = columns_of(content), content.catalogue
@@ -217,9 +190,9 @@ def _masses(path: str, content: io.CatalogueContent, name: str) -> np.ndarray:
         known = ", ".join([*([] if content.catalogue.mass is None else [_MASS]), *held]) or "no masses"
         raise ValueError(f"--mass is {name}, but {path} has {known}; jztree fof --properties writes masses of spheres.")
     mass = np.asarray(held[name].values, np.float64)
-    lacking = np.count_nonzero(~(mass > 0))
-    if lacking:
-        say(f"  {lacking:,} of {len(mass):,} groups have no {name}, and are left out")
+    missing = np.count_nonzero(~(mass > 0))
+    if missing:
+        say(f"  {missing:,} of {len(mass):,} groups have no {name}, and are left out")
     return np.asarray(mass[mass > 0])
 
 
@@ -244,18 +217,14 @@ def _sizes(args: Namespace) -> Any:
 
 
 def _distances(args: Namespace) -> Any:
-    found = io.read_neighbours(args.input[0])
-    if found.distances is None:
+    result = io.read_neighbours(args.input[0])
+    if result.distances is None:
         raise ValueError(f"{args.input[0]} has densities but no distances; write lists with jztree knn ... --lists.")
-    header = found.header or io.SnapshotHeader()
+    header = result.header or io.SnapshotHeader()
     unit = io.unit_name(header, "length")
     return plot.plot_neighbour_distances(
-        found.distances, header.boxsize, args.output, ndim=found.ndim, length_unit=unit, title=args.title
+        result.distances, header.boxsize, args.output, ndim=result.ndim, length_unit=unit, title=args.title
     )
-
-
-def _scaling(args: Namespace) -> Any:
-    return plot.plot_scaling([plot.read_measurements(name) for name in args.input], args.output, title=args.title)
 
 
 def _with_radii(args: Namespace, num: int, header: io.SnapshotHeader) -> tuple[FofCatalogue, str]:
@@ -274,5 +243,4 @@ _DRAW: dict[str, Callable[[Namespace], Any]] = {
     "mass-function": _mass_function,
     "sizes": _sizes,
     "distances": _distances,
-    "scaling": _scaling,
 }

@@ -1,9 +1,8 @@
 """The snapshots in the arguments of a call: their paths, how to read them, and their contents."""
 
 import dataclasses
-import math
 import warnings
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from pathlib import Path
 
 from jax.sharding import Mesh
@@ -15,7 +14,8 @@ from .._particles.particles import Particles
 from .._particles.reading import Source, open_matter, open_types, read_particles
 from .._report import VERBOSE, number, stage, warn
 from .._verbose import print_snapshot
-from .flag_values import check_at_least, real
+from .argument_checks import box_lengths
+from .flag_values import real
 from .header_arguments import header_entries
 from .input_files import SAMPLE
 
@@ -29,19 +29,7 @@ def read_options(args: Namespace) -> io.ReadOptions:
     """Return how to read snapshots. Raises ValueError for an invalid box size or unit, or too large a number."""
     given = {name: getattr(args, name) for name in ("format", "pos", "vel", "mass", "id")}
     given |= header_entries(args, real)
-    return io.ReadOptions(**given, boxsize=None if args.boxsize is None else _lengths(args.boxsize))
-
-
-def _lengths(text: str) -> float | tuple[float, ...]:
-    try:
-        lengths = tuple(real(word.strip()) for word in text.split(","))
-    except ArgumentTypeError:
-        lengths = ()
-    if not lengths or not all(math.isfinite(length) and length >= 0 for length in lengths):
-        raise ValueError(
-            f"--boxsize is {text}; it must be a length, or one per dimension, such as 50,50,100; 0 means open."
-        )
-    return lengths[0] if len(lengths) == 1 else lengths
+    return io.ReadOptions(**given, boxsize=box_lengths(args.boxsize))
 
 
 def source_of(
@@ -51,9 +39,8 @@ def source_of(
     attach: tuple[int, ...] | None = (),
     matter: tuple[int, ...] | None = (),
 ) -> Source:
-    """Return the particles selected by the options. Raises ValueError on all processes for a negative type."""
+    """Return the particles selected by the options. Raises ValueError on all processes for an invalid option."""
     with io.failing_together(mesh):
-        check_at_least("--type", args.type, 0)
         return Source(path, args.type, attach, read_options(args), matter)
 
 
@@ -68,8 +55,8 @@ def open_checked(source: Source, layout: str | None) -> list[io.Snapshot]:
         ValueError: If the layout cannot hold its catalogue.
     """
     snapshots = open_types(source)
-    for one in snapshots:
-        one.header = complete_header(source.path, one.header)
+    for snapshot in snapshots:
+        snapshot.header = complete_header(source.path, snapshot.header)
     if layout is not None:
         (ndim,) = snapshots[0].layout("pos")[1]
         io.check_layout(layout, snapshots[0].header, ndim, source.ptype)
@@ -99,12 +86,12 @@ def read_checked(
         snapshots = open_checked(source, layout)
         matter = open_matter(source, snapshots) if spheres else None
         print_snapshot(snapshots)
-    with stage("read the snapshot") as told, warnings.catch_warnings():
+    with stage("read the snapshot") as report, warnings.catch_warnings():
         # Each process would warn about its rows; instead the first process warns below.
         warnings.filterwarnings("ignore", message=".* differ from the mass in the MassTable")
         part = read_particles(snapshots, optional, mesh, matter)
-        told.particles = part.num
-        told.detail = part.snapshot.description
+        report.particles = part.num
+        report.detail = part.snapshot.description
     corners = part.corners()
     with io.failing_together(mesh):
         check_box(corners, part.header)

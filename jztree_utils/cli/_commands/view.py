@@ -5,8 +5,8 @@ from typing import Any
 
 from ... import io, view
 from .._report import print_json, say, stage, take_seconds
+from .argument_checks import check_arguments
 from .drawn import columns_of, groups_of, positions_of
-from .flag_values import check_at_least
 from .outputs import check_placeholders
 from .snapshots import snapshot_path
 
@@ -18,13 +18,7 @@ def run_view(args: Namespace) -> None:
         ValueError, OSError, ImportError: If an argument is invalid, or a file cannot be used. The message is a sentence
             for the user. If possible, the error precedes any long computation.
     """
-    if len(args.input) != 1:
-        given = f"{len(args.input)} were" if args.input else "none was"
-        raise ValueError(f"view shows one snapshot, but {given} given; give one, see jztree view --help.")
-    if args.output is None:
-        raise ValueError("view needs the name of the HTML file to write; give it with -o.")
-    check_at_least("--particles", args.particles, 0)
-    check_at_least("--halos", args.halos, 0)
+    check_arguments(args)
     view.check_view(args.output)
     check_placeholders(args.output)
     names = [*args.input, *filter(None, [args.catalogue])]
@@ -33,9 +27,9 @@ def run_view(args: Namespace) -> None:
     if args.dry_run:
         say(f"would write a view of {args.input[0]} to {args.output}")
     else:
-        with stage("write the view") as told:
+        with stage("write the view") as report:
             _write(args)
-            told.detail = args.output
+            report.detail = args.output
         summary["seconds"] = take_seconds()
     if args.json:
         print_json(summary)
@@ -50,8 +44,8 @@ def _write(args: Namespace) -> None:
         header.boxsize,
         catalogue=None if content is None else content.catalogue,
         columns=None if content is None else columns_of(content),
-        most_particles=args.particles,
-        most_halos=args.halos,
+        max_particles=args.particles,
+        max_halos=args.halos,
         length_unit=io.unit_name(header, "length"),
         mass_unit=io.unit_name(header, "mass"),
         title=args.title,

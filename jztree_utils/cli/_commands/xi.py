@@ -1,6 +1,6 @@
 """``jztree xi``: the two-point correlation function of the particles of snapshots in periodic boxes."""
 
-from argparse import ArgumentTypeError, Namespace
+from argparse import Namespace
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ from .._particles.particles import Particles
 from .._particles.reading import Source
 from .._report import is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warnings_told
 from . import dry_run
+from .argument_checks import check_arguments, range_of_bins
 from .earlier_outputs import made_with
-from .flag_values import real, whole
 from .outputs import Run, plan_runs
 from .snapshots import box_in_words, open_checked, outside_for_scripts, read_checked
 
-_BINS, _MOST_BINS = 20, 10_000
+_BINS = 20
 _LEAST, _MOST = 0.1, 0.1  # in mean separations and in shortest box sides: default start and end of the bins
 _STEPS = 40  # bins along the line of sight
 _AXES = {"x": 0, "y": 1, "z": 2}
@@ -53,9 +53,7 @@ def run_xi(args: Namespace) -> None:
     """
     mesh = many_devices.all_devices()
     with io.failing_together(mesh):
-        _given_bins(args)
-        if args.los is not None and args.projected is None:
-            raise ValueError(f"--los {args.los} has no effect without --projected; add --projected, or remove --los.")
+        check_arguments(args)
         if args.plot is not None:
             plot.check_picture(args.plot)
         todo = plan_runs(args)
@@ -72,29 +70,10 @@ def run_xi(args: Namespace) -> None:
     dry_run.each_run(args, todo, mesh, dry_run.pairs(), measure, check=check)
 
 
-def _given_bins(args: Namespace) -> tuple[float, float, int] | None:
-    """Parse --bins. Raises ValueError if it is invalid."""
-    if args.bins is None:
-        return None
-    words = [word.strip() for word in args.bins.split(",")]
-    try:
-        low, high, count = real(words[0]), real(words[1]), whole(words[2])
-    except (ArgumentTypeError, IndexError):
-        words, low, high, count = [], 0.0, 0.0, 0
-    lowest = 0 if args.linear else np.nextafter(0, 1)
-    if len(words) != 3 or not lowest <= low < high < np.inf or not 1 <= count <= _MOST_BINS:
-        above = "0 or more" if args.linear else "above 0"
-        raise ValueError(
-            f"--bins is {args.bins}; it must be the start ({above}), the end and the number (from 1 to {_MOST_BINS}) "
-            "of the bins, such as 0.1,20,25."
-        )
-    return low, high, count
-
-
 def _bins_of(args: Namespace, snapshot: io.Snapshot) -> _Bins:
     """Return the bins for a snapshot. Raises ValueError if its box is not periodic, or bins exceed half of it."""
     box, (ndim,) = _lengths_of(snapshot), snapshot.layout("pos")[1]
-    low, high, count = _given_bins(args) or (
+    low, high, count = range_of_bins(args) or (
         _LEAST * float(np.prod(box) / max(snapshot.num, 1)) ** (1 / ndim),
         _MOST * min(box),
         _BINS,
@@ -115,8 +94,6 @@ def _bins_of(args: Namespace, snapshot: io.Snapshot) -> _Bins:
     los = _AXES[args.los or "z"]
     if ndim != 3:
         raise ValueError(f"--projected needs 3 dimensions, but the particles have {ndim}; leave it out.")
-    if not 0 < args.projected < np.inf:
-        raise ValueError(f"--projected is {args.projected:g}; it must be a positive length.")
     _check_reach("--projected", args.projected, box[los])
     _check_reach("--bins", high, min(length for axis, length in enumerate(box) if axis != los))
     return _Bins(edges, np.linspace(0, args.projected, _STEPS + 1), los)
@@ -145,28 +122,28 @@ def _run_one(args: Namespace, run: Run, source: Source, bins: _Bins, mesh: Mesh)
     with io.failing_together(mesh):
         if count is not None:
             with warnings_told():
-                found = bins.correlation(count, part.num, _lengths_of(part.snapshot))
-            _finish(args, run, part, bins, found, made_with(args, run.path, source.options))
+                result = bins.correlation(count, part.num, _lengths_of(part.snapshot))
+            _finish(args, run, part, bins, result, made_with(args, run.path, source.options))
 
 
-def _finish(args: Namespace, run: Run, part: Particles, bins: _Bins, found: Correlation, made: str) -> None:
+def _finish(args: Namespace, run: Run, part: Particles, bins: _Bins, result: Correlation, created: str) -> None:
     """Write, plot and print the correlation function."""
     if run.output is not None:
-        with stage("write the correlation function") as told:
-            io.write_correlation(run.output, found, part.header, bins.along, bins.los % part.ndim, part.num, made)
-            told.detail = run.output
+        with stage("write the correlation function") as report:
+            io.write_correlation(run.output, result, part.header, bins.along, bins.los % part.ndim, part.num, created)
+            report.detail = run.output
     length = io.unit_name(part.header, "length")
     if run.plot is not None:
-        with stage("draw the correlation function") as told:
-            plot.plot_correlation(found, run.plot, length_unit=length)
-            told.detail = run.plot
+        with stage("draw the correlation function") as report:
+            plot.plot_correlation(result, run.plot, length_unit=length)
+            report.detail = run.plot
     if args.json:
-        print_json(_summary(run, part, bins, found))
+        print_json(_summary(run, part, bins, result))
     elif not is_quiet():
-        _tell(part, bins, found, length)
+        _tell(part, bins, result, length)
 
 
-def _summary(run: Run, part: Particles, bins: _Bins, found: Correlation) -> dict[str, Any]:
+def _summary(run: Run, part: Particles, bins: _Bins, result: Correlation) -> dict[str, Any]:
     """Return a summary for scripts."""
     return {
         "snapshot": str(run.path),
@@ -179,43 +156,43 @@ def _summary(run: Run, part: Particles, bins: _Bins, found: Correlation) -> dict
         "units": {"length": io.unit_name(part.header, "length")},
         "statistic": bins.statistic,
         "pi_max": None if bins.along is None else float(bins.along[-1]),
-        "edges": found.edges.tolist(),
-        "value": [None if np.isnan(one) else one for one in found.value.tolist()],
-        "pairs": found.pairs.tolist(),
+        "edges": result.edges.tolist(),
+        "value": [None if np.isnan(one) else one for one in result.value.tolist()],
+        "pairs": result.pairs.tolist(),
         "seconds": take_seconds(),
     }
 
 
-def _tell(part: Particles, bins: _Bins, found: Correlation, length: str) -> None:
+def _tell(part: Particles, bins: _Bins, result: Correlation, length: str) -> None:
     unit = f" {length}".rstrip()
     pairs = [
         ("particles", f"{part.num:,}"),
         ("box", f"{box_in_words(part.header)}{unit}"),
-        ("pairs", f"{found.pairs.sum():,}, each in both orders"),
+        ("pairs", f"{result.pairs.sum():,}, each in both orders"),
     ]
     if bins.along is not None:
         axis = "xyz"[bins.los]
         pairs.append(("along the line of sight", f"up to {number(float(bins.along[-1]))}{unit}, which is {axis}"))
-    pairs += _power_law_in_words(bins, found, unit)
+    pairs += _power_law_in_words(bins, result, unit)
     say()
     print_pairs(pairs)
     say()
     names = ("r", "xi") if bins.along is None else ("rp", "wp")
     heads = [f"{name}{f' [{length}]' if length else ''}" for name in ("from", "to")]
     value = names[1] + (f" [{length}]" if length and bins.along is not None else "")
-    rows = zip(found.edges[:-1], found.edges[1:], found.pairs, found.value, strict=True)
+    rows = zip(result.edges[:-1], result.edges[1:], result.pairs, result.value, strict=True)
     print_table(
         [f"{names[0]} {heads[0]}", heads[1], "pairs", value],
         [[f"{low:.5g}", f"{high:.5g}", f"{held:,}", f"{one:.5g}"] for low, high, held, one in rows],
     )
 
 
-def _power_law_in_words(bins: _Bins, found: Correlation, unit: str) -> list[tuple[str, str]]:
+def _power_law_in_words(bins: _Bins, result: Correlation, unit: str) -> list[tuple[str, str]]:
     """Describe the best-fitting power law, if there is one."""
     if bins.along is not None:
         return []
     try:
-        r0, gamma = power_law(found)
+        r0, gamma = power_law(result)
     except ValueError:
         return []
     return [("power law", f"(r / {number(r0)}{unit})^-{gamma:.3g}, fitted to all positive bins")]

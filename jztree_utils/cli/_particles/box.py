@@ -79,9 +79,9 @@ def find_outside(
         The particles outside, or None if all are inside.
     """
     lengths = box_lengths(header, corners.shape[1])
-    least, most = corners.astype(np.float64)
+    smallest, largest = corners.astype(np.float64)
     begins = np.stack([np.zeros(len(lengths)), -lengths / 2])
-    excess = np.maximum(begins - least, most - begins - lengths)
+    excess = np.maximum(begins - smallest, largest - begins - lengths)
     begin, excess = begins[excess.argmin(axis=0), range(len(lengths))], excess.min(axis=0)
     excess = np.where((lengths > 0) & (excess > _ROUNDING * lengths), excess, 0.0)
     if not excess.any():

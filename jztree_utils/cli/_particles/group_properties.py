@@ -86,12 +86,12 @@ def group_properties(
     """
     density = knn_density(grouped, max(options.neighbours, 3), boxsize=boxsize)
     densest = halos.densest_particle(grouped, cata, density)
-    found = {"densest_pos": densest.part.pos, "densest_density": densest.density}
-    found["centre_pos"] = _centres(grouped, cata, densest.part.pos, boxsize, options)
+    result = {"densest_pos": densest.part.pos, "densest_density": densest.density}
+    result["centre_pos"] = _centres(grouped, cata, densest.part.pos, boxsize, options)
     if not options.densities:
-        return found
-    centre = Pos(pos=found["centre_pos"], num=cata.ngroups)
-    return found | _spheres(_all_matter(grouped, others), centre, boxsize, options)
+        return result
+    centre = Pos(pos=result["centre_pos"], num=cata.ngroups)
+    return result | _spheres(_all_matter(grouped, others), centre, boxsize, options)
 
 
 def _centres(grouped: Any, cata: FofCatalogue, densest: jax.Array, boxsize: Any, options: GroupOptions) -> jax.Array:
@@ -104,7 +104,7 @@ def _centres(grouped: Any, cata: FofCatalogue, densest: jax.Array, boxsize: Any,
 def _all_matter(grouped: Any, others: Sequence[Any]) -> ParticleData:
     """Join all particles into one object, with unused rows last; it has velocities if all types have them."""
     kinds = [grouped, *others]
-    rows = [one.pos.shape[0] for one in kinds]
+    rows = [kind.pos.shape[0] for kind in kinds]
     nums = [num if one.num is None else one.num for num, one in zip(rows, kinds, strict=True)]
     held = [jnp.arange(n, dtype=jnp.int32) < num for n, num in zip(rows, nums, strict=True)]
     order = jnp.argsort(~jnp.concatenate(held), stable=True)
@@ -127,13 +127,13 @@ def _joined(columns: Sequence[Any], order: jax.Array) -> jax.Array:
 
 def _spheres(matter: ParticleData, centre: Pos, boxsize: Any, options: GroupOptions) -> dict[str, jax.Array]:
     """Return the spherical overdensities of all matter around each group's centre, and the properties based on them."""
-    found: dict[str, jax.Array] = {}
+    result: dict[str, jax.Array] = {}
     names, thresholds = zip(*options.densities, strict=True)
     # Peculiar velocities require physical lengths.
     gravity = None if options.gravity is None else options.gravity / options.scale_factor
     spheres = spherical_overdensity(matter, thresholds, queries=centre, boxsize=boxsize, gravity=gravity or 1.0)
     for place, name in enumerate(names):
-        found |= {f"m{name}": spheres.mass[:, place], f"r{name}": spheres.radius[:, place]}
+        result |= {f"m{name}": spheres.mass[:, place], f"r{name}": spheres.radius[:, place]}
     peak, within = spheres, options.peak_within
     if within is not None and dict(options.densities)[within] > min(thresholds):
         # With a larger search radius, the result would depend on the requested spheres.
@@ -141,16 +141,16 @@ def _spheres(matter: ParticleData, centre: Pos, boxsize: Any, options: GroupOpti
             matter, dict(options.densities)[within], queries=centre, boxsize=boxsize, gravity=gravity or 1.0
         )
     if gravity is not None:
-        found |= {"vmax": peak.vmax, "rmax": peak.rmax}
+        result |= {"vmax": peak.vmax, "rmax": peak.rmax}
     if PROPERTIES_OF in names:
-        mass, radius = found[f"m{PROPERTIES_OF}"], found[f"r{PROPERTIES_OF}"]
+        mass, radius = result[f"m{PROPERTIES_OF}"], result[f"r{PROPERTIES_OF}"]
         inside = sphere_properties(matter, radius, queries=centre, boxsize=boxsize)
-        found |= _of_sphere(inside)
+        result |= _of_sphere(inside)
         if gravity is not None:
-            found["concentration"] = halos.concentration(mass, radius, peak.vmax, gravity=gravity)
+            result["concentration"] = halos.concentration(mass, radius, peak.vmax, gravity=gravity)
         if options.gravity is not None and inside.angular_momentum is not None:
-            found["spin"] = halos.spin(inside, mass, radius, options.gravity, scale_factor=options.scale_factor)
-    return found
+            result["spin"] = halos.spin(inside, mass, radius, options.gravity, scale_factor=options.scale_factor)
+    return result
 
 
 def _of_sphere(inside: SphereProperties) -> dict[str, jax.Array]:
@@ -170,14 +170,14 @@ def shapes(cata: FofCatalogue, extra: dict[str, np.ndarray]) -> dict[str, np.nda
     """
     if cata.com_pos.shape[1] < 2:
         return {}
-    found = _axes(cata, cata.shape_tensor, cata.com_inertia_radius, "")
+    result = _axes(cata, cata.shape_tensor, cata.com_inertia_radius, "")
     tensor = f"shape_tensor_{PROPERTIES_OF}"
     if tensor in extra:
         empty = np.asarray(extra[f"count_{PROPERTIES_OF}"]) == 0
         of_sphere = _axes(cata, extra[tensor], extra[f"com_inertia_radius_{PROPERTIES_OF}"], f"_{PROPERTIES_OF}")
         for name, column in of_sphere.items():
-            found[name] = np.where(empty.reshape(-1, *[1] * (column.ndim - 1)), column.dtype.type(0), column)
-    return found
+            result[name] = np.where(empty.reshape(-1, *[1] * (column.ndim - 1)), column.dtype.type(0), column)
+    return result
 
 
 def _axes(cata: FofCatalogue, tensor: Any, radius: Any, suffix: str) -> dict[str, np.ndarray]:
@@ -186,8 +186,8 @@ def _axes(cata: FofCatalogue, tensor: Any, radius: Any, suffix: str) -> dict[str
     rows = FofCatalogue(ngroups=cata.ngroups, count=cata.count, offset=cata.offset, com_pos=cata.com_pos, **columns)
     with jax.enable_x64(cata.com_pos.dtype == np.float64):
         axes = halos.principal_axes.jit(rows)
-    found = {"axis_lengths": axes.lengths, "axis_ratios": axes.ratios, "principal_axes": axes.directions}
-    return {f"{name}{suffix}": np.asarray(column) for name, column in found.items()}
+    result = {"axis_lengths": axes.lengths, "axis_ratios": axes.ratios, "principal_axes": axes.directions}
+    return {f"{name}{suffix}": np.asarray(column) for name, column in result.items()}
 
 
 def describe(name: str, options: GroupOptions) -> tuple[str, str]:

@@ -60,17 +60,17 @@ def missing_in_words(options: GroupOptions, part: Particles, spheres: Sequence[s
     """
     if not options.densities or options.gravity is None:
         return _without_masses_or_units(options, part)
-    found = dict(options.densities)
-    lacking, words = [name for name in spheres if name not in found], []
-    if lacking:
-        also = f", and all properties within r{PROPERTIES_OF}" if PROPERTIES_OF in lacking else ""
+    result = dict(options.densities)
+    missing, words = [name for name in spheres if name not in result], []
+    if missing:
+        also = f", and all properties within r{PROPERTIES_OF}" if PROPERTIES_OF in missing else ""
         why = (
             "the snapshot has no OmegaLambda"
             if part.header.omega_lambda is None
             else "its universe is curved and has a cosmological constant, so they are not defined"
         )
-        words.append(f"masses and radii of {', '.join(lacking)}{also}, because {why}")
-    if PROPERTIES_OF in found and (types := [*part.types_without("vel"), *part.others_without("vel")]):
+        words.append(f"masses and radii of {', '.join(missing)}{also}, because {why}")
+    if PROPERTIES_OF in result and (types := [*part.types_without("vel"), *part.others_without("vel")]):
         words.append(f"velocities and spin within r{PROPERTIES_OF}, because {types_in_words(types)} no velocities")
     return "; ".join(words)
 
@@ -83,15 +83,15 @@ def _without_masses_or_units(options: GroupOptions, part: Particles) -> str:
         "Omega0": bool(header.omega0) and header.comoving is not False,
         "units": newton(header) is not None,
     }
-    lacking = " and no ".join(name for name, there in has.items() if not there) or "HubbleParam"
+    missing = " and no ".join(name for name, there in has.items() if not there) or "HubbleParam"
     unweighed = part.types_without("mass")
     who = (
-        types_in_words(unweighed) if lacking == "masses" and len(unweighed) < len(part.types()) else "the snapshot has"
+        types_in_words(unweighed) if missing == "masses" and len(unweighed) < len(part.types()) else "the snapshot has"
     )
     what = "vmax, rmax, concentration and spin"
     if not options.densities:
         what = f"masses and radii of spheres, {what}"
-    return f"{what}, because {who} no {lacking}"
+    return f"{what}, because {who} no {missing}"
 
 
 def types_in_words(types: Sequence[int]) -> str:

@@ -48,10 +48,10 @@ def told_of_snapshot(snapshots: Sequence[io.Snapshot], ndev: int) -> Iterator[No
 
 
 def _about_particles(sentence: str, snapshots: Sequence[io.Snapshot], ndev: int) -> ParticlesError:
-    if found := _OF_A_ROW.match(sentence):
-        snapshot = snapshots[0 if found[3] is None else int(found[3]) + 1]
-        start, _ = io.share(snapshot.num, int(found[1] or 0), ndev)
-        sentence = f"{snapshot.row_in_words(start + int(found[2]), found[4] or '')} {found[5]}."
+    if result := _OF_A_ROW.match(sentence):
+        snapshot = snapshots[0 if result[3] is None else int(result[3]) + 1]
+        start, _ = io.share(snapshot.num, int(result[1] or 0), ndev)
+        sentence = f"{snapshot.row_in_words(start + int(result[2]), result[4] or '')} {result[5]}."
     return ParticlesError(_with_flags(sentence[:1].upper() + sentence[1:]))
 
 

@@ -82,8 +82,8 @@ class ManyDevices(Particles):
         """Return every rank's groups on the first process; ``extra`` has further columns of groups."""
         nums, ngroups = self._gather(grouped.num), self._gather(cata.ngroups)
         words = [self._gather(held, grouped.num) for held in (grouped.id, grouped.row)]
-        told = [grouped.kind, grouped.mass] if self.attached else []
-        kinds = [self._gather(column, grouped.num) for column in told]
+        report = [grouped.kind, grouped.mass] if self.attached else []
+        kinds = [self._gather(column, grouped.num) for column in report]
         columns = {name: self._gather(column, cata.ngroups) for name, column in _columns(cata).items()}
         extra = {name: self._gather(column, cata.ngroups) for name, column in extra.items()}
         if nums is None:
@@ -148,16 +148,16 @@ class ManyDevices(Particles):
         box, options = self.header.boxsize, bin_options(edges, along, los)
         with jax.enable_x64(self.wide):
             count = pair_counts.smap(self.mesh, jit=True)
-            found = self._run("count pairs", lambda: count(part, boxsize=box, **options))
-            return np.asarray(found.count) if jax.process_index() == 0 else None
+            result = self._run("count pairs", lambda: count(part, boxsize=box, **options))
+            return np.asarray(result.count) if jax.process_index() == 0 else None
 
     def map_neighbours(self, name: str, function: Callable[[Any], Any]) -> np.ndarray | None:
         part = ParticleData(pos=self.part.pos, mass=self.part.mass, num=self.part.num, num_total=self.num)
         with jax.enable_x64(self.wide):
             mapped = shard_map_constructor(function, P(-1), P(-1))(self.mesh, jit=True)
-            found = self._run(name, lambda: mapped(part))
+            result = self._run(name, lambda: mapped(part))
             with stage("bring results together"):
-                return self._gather(found, part.num)
+                return self._gather(result, part.num)
 
     def column(self, name: str) -> Any:
         if name not in self.properties:
@@ -171,12 +171,12 @@ class ManyDevices(Particles):
 
     def _run(self, name: str, function: Callable[[], Any]) -> Any:
         """Call ``function`` and print its time. It compiles, and compiles again if a buffer must grow."""
-        with stage(f"compile and {name}", self.num) as told:
-            told.detail = f"{self.mesh.size} devices"
+        with stage(f"compile and {name}", self.num) as report:
+            report.detail = f"{self.mesh.size} devices"
             with (
                 told_of_snapshot(self.snapshots, self.mesh.size),
                 rows_sent(self.mesh),
-                compilation(told),
+                compilation(report),
                 waiting(name, quiet=is_quiet()),
             ):
                 return jax.block_until_ready(function())

@@ -16,14 +16,14 @@ _ROWS = 2**22  # rows per sum, to limit memory
 
 def mean_of(mass: np.ndarray) -> float | None:
     """Return the mean of masses ``(n,)`` on the host; None for invalid masses, which the search then reports."""
-    least, most = (float(extreme(mass)) for extreme in (np.min, np.max)) if len(mass) else (0.0, 0.0)
-    unit = _unit(least, most)
+    smallest, largest = (float(extreme(mass)) for extreme in (np.min, np.max)) if len(mass) else (0.0, 0.0)
+    unit = _unit(smallest, largest)
     if unit is None:
         return None
     sums = np.zeros(2, np.int64)
     for start in range(0, len(mass), _ROWS):
         sums += [word.sum() for word in _words(np, mass[start : start + _ROWS], unit)]
-    return _mean(sums.tolist(), len(mass), unit, least, most)
+    return _mean(sums.tolist(), len(mass), unit, smallest, largest)
 
 
 def mean_over_devices(mass: Any, num: Any, total: int, placed: Any) -> float | None:
@@ -33,12 +33,12 @@ def mean_over_devices(mass: Any, num: Any, total: int, placed: Any) -> float | N
         placed: A sharding that replicates results to all processes. JAX must be in its 64-bit mode.
     """
 
-    least, most = map(float, jax.jit(_extremes, out_shardings=placed)(mass, num))
-    unit = _unit(least, most)
+    smallest, largest = map(float, jax.jit(_extremes, out_shardings=placed)(mass, num))
+    unit = _unit(smallest, largest)
     if unit is None:
         return None
     sums = jax.jit(_sums, out_shardings=placed)(mass, num, unit)
-    return _mean([int(word) for word in sums], total, unit, least, most)
+    return _mean([int(word) for word in sums], total, unit, smallest, largest)
 
 
 def _extremes(mass: jax.Array, num: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -55,9 +55,11 @@ def _held(mass: jax.Array, num: jax.Array) -> jax.Array:
     return jnp.arange(mass.shape[1]) < num[:, None]
 
 
-def _unit(least: float, most: float) -> float | None:
+def _unit(smallest: float, largest: float) -> float | None:
     """Return the power of two above all masses; None if one is negative or not finite, or all are zero."""
-    return float(np.ldexp(1.0, int(np.frexp(most)[1]))) if 0 <= least <= most < np.inf and most > 0 else None
+    return (
+        float(np.ldexp(1.0, int(np.frexp(largest)[1]))) if 0 <= smallest <= largest < np.inf and largest > 0 else None
+    )
 
 
 def _words(xp: Any, mass: Any, unit: float) -> list[Any]:
@@ -66,7 +68,7 @@ def _words(xp: Any, mass: Any, unit: float) -> list[Any]:
     return [xp.floor(word).astype(xp.int64) for word in (high, low)]
 
 
-def _mean(sums: list[int], num: int, unit: float, least: float, most: float) -> float:
-    if least == most:
-        return least
+def _mean(sums: list[int], num: int, unit: float, smallest: float, largest: float) -> float:
+    if smallest == largest:
+        return smallest
     return ((sums[0] << _BITS) + sums[1]) / num * (unit / 2 ** (2 * _BITS))

@@ -47,7 +47,7 @@ class OneDevice(Particles):
         if options.neighbours:
             extra = self._run(
                 "find properties",
-                lambda found: group_properties(found[0], found[1], box, options, found[2]),
+                lambda result: group_properties(result[0], result[1], box, options, result[2]),
                 (grouped, cata, self._copy(matter_of(self.others.values()))),
             )
         listed = int(np.asarray(cata.count, np.int64).sum())
@@ -94,10 +94,10 @@ class OneDevice(Particles):
     def find_tree(self, core_k: int | None) -> SpanningTree | None:
         box = self.header.boxsize or None
         rows = ParticleData(pos=self.part.pos, num=self.num, num_total=self.num)
-        found: SpanningTree = self._run(
+        result: SpanningTree = self._run(
             "find the spanning tree", lambda part: spanning_tree(part, boxsize=box, core_k=core_k), self._copy(rows)
         )
-        return found
+        return result
 
     def count_pairs(self, edges: np.ndarray, along: np.ndarray | None, los: int) -> np.ndarray | None:
         rows = ParticleData(pos=self.part.pos, num=self.num, num_total=self.num)
@@ -116,8 +116,8 @@ class OneDevice(Particles):
 
     def _copy(self, part: Any) -> Any:
         """Copy ``part`` to the device."""
-        with jax.enable_x64(self.wide), stage("copy to the device", self.num) as told:
-            told.detail = str(jax.devices()[0])
+        with jax.enable_x64(self.wide), stage("copy to the device", self.num) as report:
+            report.detail = str(jax.devices()[0])
             return jax.block_until_ready(jax.device_put(part))
 
     def _run(self, name: str, function: Callable[[Any], Any], part: Any) -> Any:

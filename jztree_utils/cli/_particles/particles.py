@@ -182,8 +182,8 @@ class Particles(ABC):
         if tree is None:
             return None
         with jax.enable_x64(self.wide), stage("order the clusters"):
-            found: Dendrogram = jax.block_until_ready(dendrogram.jit(tree))
-        return found
+            result: Dendrogram = jax.block_until_ready(dendrogram.jit(tree))
+        return result
 
     @abstractmethod
     def find_tree(self, core_k: int | None) -> mst.SpanningTree | None:
@@ -203,7 +203,7 @@ class Particles(ABC):
 
     def types_without(self, name: str) -> list[int]:
         """Return the `types` without a property ``name`` in the snapshot."""
-        return [one.ptype for one in self.snapshots if name not in one.present(("pos",), (name,))]
+        return [snapshot.ptype for snapshot in self.snapshots if name not in snapshot.present(("pos",), (name,))]
 
     def others_without(self, name: str) -> list[int]:
         """Return the ungrouped types that count in spheres and lack the property ``name``."""

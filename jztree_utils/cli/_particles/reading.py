@@ -45,8 +45,8 @@ def open_types(source: Source) -> list[io.Snapshot]:
     """Open the snapshot once for each of its types, the grouped type first. Raises like `io.open_snapshot`."""
     first = io.open_snapshot(source.path, source.ptype, source.options)
     others = first.types if source.attach is None else dict.fromkeys(source.attach, 1)
-    wanted = [ptype for ptype, num in others.items() if num and ptype != source.ptype]
-    return [first, *(io.open_snapshot(source.path, ptype, source.options) for ptype in wanted)]
+    required = [ptype for ptype, num in others.items() if num and ptype != source.ptype]
+    return [first, *(io.open_snapshot(source.path, ptype, source.options) for ptype in required)]
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,14 @@ def open_matter(source: Source, snapshots: list[io.Snapshot]) -> Matter:
     Raises:
         SnapshotError: If the snapshot is unusable; see `io.open_snapshot`.
     """
-    read = {one.ptype for one in snapshots}
+    read = {snapshot.ptype for snapshot in snapshots}
     rest = [io.open_snapshot(source.path, ptype, source.options) for ptype in snapshots[0].types if ptype not in read]
     ndim = snapshots[0].layout("pos")[1]
     counted, left = [], []
     for one in rest:
-        wanted = source.matter is None or one.ptype in source.matter
+        required = source.matter is None or one.ptype in source.matter
         weighed = "mass" in one.present(("pos",), ("mass",))
-        if wanted and weighed and one.layout("pos")[1] == ndim:
+        if required and weighed and one.layout("pos")[1] == ndim:
             counted.append(one)
         else:
             left.append(one)
@@ -123,7 +123,7 @@ def read_particles(
         check_fits([*snapshots, *others], mesh.size)
         id_dtype = _common_id_dtype(snapshots) if "id" in names else np.dtype(np.int64)
     motions = [[name for name in one.present(("pos",), optional) if name != "id"] for one in others]
-    wide = any(_needs_64_bits(one, names) for one in snapshots)
+    wide = any(_needs_64_bits(snapshot, names) for snapshot in snapshots)
     wide |= any(_needs_64_bits(one, held) for one, held in zip(others, motions, strict=True))
     about: dict[str, Any] = {
         "snapshots": snapshots,
@@ -164,7 +164,7 @@ def _needs_64_bits(snapshot: io.Snapshot, names: list[str]) -> bool:
 
 def _common_id_dtype(snapshots: list[io.Snapshot]) -> np.dtype:
     """Return the integer dtype for the identifiers of all types. Raises ValueError if no dtype fits."""
-    dtypes = {one.ptype: one.layout("id")[0] for one in snapshots}
+    dtypes = {snapshot.ptype: snapshot.layout("id")[0] for snapshot in snapshots}
     common = np.result_type(*dtypes.values())
     if common.kind not in "iu":
         held = " and ".join(f"{dtype} in type {ptype}" for ptype, dtype in dtypes.items())

@@ -6,29 +6,10 @@ from collections.abc import Mapping, Sequence
 
 from ... import io
 
-DEFAULT = ("200c", "500c", "2500c", "200m", "vir")
 PROPERTIES_OF = "200c"  # the sphere for which spin, motion and shape are computed
 PEAK_WITHIN = "200m"  # the sphere that limits the search for the largest circular velocity
 _NAME = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
 _FLAT = 1e-3  # smaller curvature counts as zero: some headers leave radiation out
-
-
-def sphere_names(text: str | None) -> tuple[str, ...]:
-    """Return the names of spheres: the default ones, and those of ``--overdensity``, such as ``100c,178m``.
-
-    Raises:
-        ValueError: If the list is invalid.
-    """
-    further = []
-    for word in [] if text is None else text.split(","):
-        found = _NAME.fullmatch(word.strip())
-        if word.strip() != "vir" and not (found and 0 < float(found[1]) < math.inf):
-            raise ValueError(
-                f"--overdensity is {text}; it must be names such as 100c,178m,vir: a multiple of the critical (c) or "
-                "the mean density (m), or the virial overdensity."
-            )
-        further.append(f"{float(found[1]):g}{found[2]}" if found else "vir")
-    return tuple(dict.fromkeys((*DEFAULT, *further)))
 
 
 def is_sphere(column: str) -> bool:
@@ -43,15 +24,15 @@ def sphere_densities(
 
     Args:
         header: Header of the snapshot.
-        names: Names of spheres, see `sphere_names`.
+        names: Names of spheres, such as ``200c``.
         densities: The known densities, "mean" or "critical", in the units of the snapshot.
     """
-    found = []
+    result = []
     for name in names:
         times, of = virial_overdensity(header) if name == "vir" else _times(name), _of(name)
         if times is not None and of in densities:
-            found.append((name, times * densities[of]))
-    return tuple(found)
+            result.append((name, times * densities[of]))
+    return tuple(result)
 
 
 def virial_overdensity(header: io.SnapshotHeader) -> float | None:

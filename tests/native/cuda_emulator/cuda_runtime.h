@@ -18,7 +18,6 @@
 #include "counts.h"
 #include "launch.h"
 #include "loading.h"
-#include "replaced.h"
 #include "watch.h"
 #include "xla_runtime.h"
 
@@ -250,23 +249,6 @@ struct cudaLaunchConfig_t {
   cudaStream_t stream;
 };
 
-namespace emulator {
-
-template <typename... Parameters>
-void run_kernel(void (*kernel)(Parameters...), const std::tuple<Parameters...>& given) {
-  const Replacement replacement = replacement_of(reinterpret_cast<const void*>(kernel));
-  if (!replacement) return std::apply(kernel, given);
-  std::apply(
-      [&](const auto&... each) {
-        unsigned char* const parameters[] = {reinterpret_cast<unsigned char*>(const_cast<Parameters*>(&each))...,
-                                             nullptr};
-        replacement(machine(), parameters);
-      },
-      given);
-}
-
-}  // namespace emulator
-
 template <typename... Parameters, typename... Arguments>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
                                Arguments&&... arguments) {
@@ -277,7 +259,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   emulator::use_kernel(config->stream, reinterpret_cast<const void*>(kernel));
   emulator::put_on(config->stream, [launched = *config, kernel, given = std::tuple<Parameters...>(arguments...)] {
     emulator::run_blocks(emulator::Call::current()->handler(), launched.gridDim.x, launched.blockDim.x,
-                         launched.dynamicSmemBytes, [&] { emulator::run_kernel(kernel, given); });
+                         launched.dynamicSmemBytes, [&] { std::apply(kernel, given); });
   });
   return cudaSuccess;
 }

@@ -134,9 +134,17 @@ inline void store(const Lanes<T>& from, T* to) {
 typedef float HalfRegister __attribute__((vector_size(register_bytes / 2)));
 inline void load(const float* from, Lanes<double>& to) {
   Lanes<double>::each_register([&](int i) {
+    const float* part = from + i * Lanes<double>::width;
+    // GCC splits the conversion of a vector of float32 into several instructions.
+#if defined(__AVX512F__)
+    to.part[i] = (Lanes<double>::Register)_mm512_maskz_cvtps_pd(0xff, _mm256_loadu_ps(part));
+#elif defined(__AVX2__)
+    to.part[i] = (Lanes<double>::Register)_mm256_cvtps_pd(_mm_loadu_ps(part));
+#else
     HalfRegister half;
-    std::memcpy(&half, from + i * Lanes<double>::width, sizeof(half));
+    std::memcpy(&half, part, sizeof(half));
     to.part[i] = __builtin_convertvector(half, Lanes<double>::Register);
+#endif
   });
 }
 inline void store(const Lanes<double>& from, float* to) {

@@ -123,6 +123,37 @@ __device__ inline void each_tile(const T* pos, uint32_t first, uint32_t end, con
   }
 }
 
+// Rows in the shared memory of a warp, for all lanes to read.
+template <int D, typename T>
+struct StagedRows {
+  RowPoint<D, T> point[warp_size];
+  uint32_t row[warp_size];
+
+  // Take up to 32 rows from `tile` on and before `end`, in order, except those that are not needed. Returns the number
+  // of taken rows. needed(row, point): whether the lane's row is needed. stage(place): the lane's row has this place.
+  template <typename From, typename Needed, typename Stage>
+  __device__ int take(const From* pos, uint32_t tile, uint32_t end, const Scale<D, T>& scale, const Needed& needed,
+                      const Stage& stage) {
+    const uint32_t lane_row = tile + static_cast<uint32_t>(lane_index());
+    RowPoint<D, T> lane_point;
+    bool is_needed = lane_row < end;
+    if (is_needed) {
+      lane_point = load_point(pos, lane_row, scale);
+      is_needed = needed(lane_row, lane_point);
+    }
+    __syncwarp();
+    const unsigned taken = __ballot_sync(all_lanes, is_needed);
+    if (is_needed) {
+      const int place = __popc(taken & ((1u << lane_index()) - 1));
+      point[place] = lane_point;
+      row[place] = lane_row;
+      stage(place);
+    }
+    __syncwarp();
+    return __popc(taken);
+  }
+};
+
 // A lower limit of the squared distance between points of the two boxes.
 template <int D, typename T>
 __device__ inline T least_distance2(const T* alow, const T* ahigh, const NodeBox<D, T>& b, const T* gap_period) {
