@@ -1,5 +1,7 @@
 """Make an error on one rank an error on all: ranks agree on it before they continue."""
 
+from __future__ import annotations
+
 import functools
 import operator
 import re

@@ -1,5 +1,7 @@
 """The friends-of-friends catalogue, and how to squeeze it."""
 
+from __future__ import annotations
+
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -149,13 +151,13 @@ class FofCatalogue(_FurtherColumns):
         return [(jax.tree_util.GetAttrKey(name), getattr(self, name)) for name in names], None
 
     @classmethod
-    def tree_unflatten(cls, _: None, children: Any) -> "FofCatalogue":
+    def tree_unflatten(cls, _: None, children: Any) -> FofCatalogue:
         """Build a catalogue from leaves, for JAX; the leaves may be any objects."""
         catalogue = object.__new__(cls)
         catalogue.__dict__.update(zip(("ngroups", *_COLUMNS), children, strict=True))
         return catalogue
 
-    def flatten(self) -> "FofCatalogue":
+    def flatten(self) -> FofCatalogue:
         """Join the catalogue of several ranks, rows ``(r, g, ...)``, into one of ``r * g`` rows, with the groups first.
 
         Rows may also be ``(r * g, ...)``, as returned by your own `jax.shard_map`. The catalogue of a single rank is
@@ -177,9 +179,7 @@ class FofCatalogue(_FurtherColumns):
     def __repr__(self) -> str:
         return describe_catalogue(self)
 
-    def to_pandas(
-        self, *, nparts: ArrayLike | None = None, units: Mapping[str, Any] | None = None
-    ) -> "pandas.DataFrame":
+    def to_pandas(self, *, nparts: ArrayLike | None = None, units: Mapping[str, Any] | None = None) -> pandas.DataFrame:
         """Return the groups as a `pandas.DataFrame`, one row per group.
 
         Vectors become columns ``com_pos_x``, ``com_pos_y``, ... The catalogue may hold one rank or several (rows
@@ -205,7 +205,7 @@ class FofCatalogue(_FurtherColumns):
 
     def to_astropy(
         self, *, nparts: ArrayLike | None = None, units: Mapping[str, Any] | None = None
-    ) -> "astropy.table.QTable":
+    ) -> astropy.table.QTable:
         """Return the groups as an `astropy.table.QTable`, one row per group; vectors stay columns ``(g, d)``.
 
         Args:

@@ -1,5 +1,7 @@
 """Arrays of each process: distribute them over its devices of a mesh, and collect the answers in their order."""
 
+from __future__ import annotations
+
 import itertools
 import zlib
 from typing import Any, NamedTuple, TypeVar

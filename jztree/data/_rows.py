@@ -1,5 +1,7 @@
 """Count, map, pad, distribute and join the rows of particle classes."""
 
+from __future__ import annotations
+
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar

@@ -1,5 +1,7 @@
 """Find the densest particle of each group, for groups on one or several devices."""
 
+from __future__ import annotations
+
 from typing import Any, NamedTuple
 
 import jax

@@ -1,5 +1,7 @@
 """Masses and centres of mass of runs of particles."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import jax

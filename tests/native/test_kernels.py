@@ -62,7 +62,8 @@ def test_same_bits_with_any_number_of_threads(limit: int, dtype: Any) -> None:
 
 
 _PRINT_HASH = """
-import jax, numpy, test_kernels
+import jax, numpy
+from native import test_kernels
 print(test_kernels.kernels.native_info()["instruction_set"])
 print(test_kernels.hashed(numpy.float32, 6000))
 with jax.enable_x64(True):
