@@ -1,0 +1,36 @@
+"""Names say which quantity they hold. CONTRIBUTING.md has the rule."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+# Pronouns, participles and adverbs, which do not name a quantity.
+VAGUE = re.compile(
+    "one|others?|each|some|same|such|these|own|mine|theirs|what|which|who|way|here|there|near|apart|at|found|given|known|"
+    "unknown|told|asked|wanted|made|taken|chosen|kept|lost|left|shown|seen|dealt|shared|lacking|least|most|few|fewer|"
+    "fewest|many|much|more|further|farther|farthest|rests?|whole|alike|different|even|still|early|late"
+)
+# The largest share of such names among all names of a folder. Lower a limit when you have removed some.
+LIMITS = {"jztree": 0.017, "jztree_utils": 0.042, "tests": 0.05, "checks": 0.054}
+
+
+def names(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield the place and the name of each assigned variable and each argument."""
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node.id
+            elif isinstance(node, ast.arg):
+                yield f"{path.relative_to(ROOT)}:{node.lineno}", node.arg
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("folder", LIMITS)
+def test_few_names_are_vague(folder: str) -> None:
+    bound = list(names(ROOT / folder))
+    vague = [f"{place}: {name}" for place, name in bound if VAGUE.fullmatch(name.strip("_"))]
+    assert len(vague) <= LIMITS[folder] * len(bound), "\n".join(vague)
