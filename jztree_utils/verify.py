@@ -1,0 +1,437 @@
+"""Check results by brute force in float64 NumPy, without the kernels of this library.
+
+Each function computes a random sample of the rows of a result again, from the definition, and returns a `Verification`.
+Pass the positions and the result in the same order and with the same box as in the search. The cost is that of a loop
+over all particles for each sampled row; by default, a check takes some seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jztree.data import get_pos
+
+from ._arrays import box_lengths
+
+__all__ = [
+    "Verification",
+    "catalogue",
+    "counts_within",
+    "group_labels",
+    "neighbours",
+    "pair_counts",
+    "spanning_tree",
+]
+
+_PAIRS = 200_000_000  # distances that a check computes by default
+_SHOWN = 5  # faults in the description
+_ULPS = 8  # tolerance, in units of the last digit
+
+
+@dataclass(frozen=True)
+class Verification:
+    """The outcome of a check.
+
+    Attributes:
+        content: The checked result, in words.
+        rows: Number of its rows.
+        checked: Number of rows that were computed again.
+        faults: A sentence for each fault.
+        notes: Sentences about parts of the result that were not checked.
+    """
+
+    content: str
+    rows: int
+    checked: int
+    faults: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether no fault was found."""
+        return not self.faults
+
+    def probability_missed(self, fraction: float = 1e-6) -> float:
+        """Return the probability that the sample has no wrong row although this fraction of all rows is wrong."""
+        return 0.0 if self.checked >= self.rows else (1 - fraction) ** self.checked
+
+    def raise_if_wrong(self) -> None:
+        """Raise AssertionError with the description if a fault was found."""
+        if self.faults:
+            raise AssertionError(str(self))
+
+    def __str__(self) -> str:
+        state = "no fault" if self.passed else f"{len(self.faults):,} faults"
+        missed = " and ".join(
+            f"{self.probability_missed(1 / n):.4g} if 1 in {n:,} rows is wrong" for n in (1000, 10**6)
+        )
+        lines = [
+            f"{self.content}: {self.checked:,} of {self.rows:,} rows checked, {state}",
+            f"  probability of missing an error: {missed}",
+            *self.notes,
+        ]
+        lines += [f"  {fault}" for fault in self.faults[:_SHOWN]]
+        return "\n".join(lines)
+
+
+class _Points:
+    """Positions in float64, and distances to the nearest images."""
+
+    def __init__(self, part: Any, boxsize: ArrayLike | None) -> None:
+        pos = np.asarray(get_pos(part))
+        self.pos, self.dims = pos.astype(np.float64), pos.shape[1]
+        self.box = box_lengths(boxsize, self.dims)
+        self.scale = float(np.abs(self.pos).max(initial=0.0)) + float(self.box.max(initial=0.0))
+
+    def __len__(self) -> int:
+        return len(self.pos)
+
+    def offsets(self, place: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
+        """Return the vectors from a place to the nearest images of the points in ``rows``."""
+        return self.nearest(self.pos[rows] - place)
+
+    def nearest(self, offset: np.ndarray) -> np.ndarray:
+        """Return vectors ``(n, d)`` to the nearest images of their ends."""
+        period = np.where(self.box > 0, self.box, 1.0)
+        return offset - np.where(self.box > 0, self.box, 0.0) * np.rint(offset / period)
+
+    def distances(self, place: np.ndarray, rows: Any = slice(None)) -> np.ndarray:
+        """Return the distances from a place to the points in ``rows``."""
+        return np.sqrt((self.offsets(place, rows) ** 2).sum(axis=1))
+
+    def margin(self, distance: Any, dtype: Any = np.float64) -> Any:
+        """Return the rounding error of distances that were rounded to a dtype."""
+        return _ULPS * (np.finfo(dtype).eps * np.abs(distance) + np.finfo(np.float64).eps * self.scale)
+
+
+def neighbours(
+    part: Any,
+    distance: ArrayLike,
+    index: ArrayLike,
+    *,
+    queries: Any = None,
+    boxsize: ArrayLike | None = None,
+    exclude_self: bool = False,
+    max_radius: float = np.inf,
+    samples: int | None = None,
+    seed: int = 0,
+) -> Verification:
+    """Check the result of `jztree.nearest`.
+
+    Args:
+        part: The sources, a particle class or positions ``(n, d)``.
+        distance: ``(q, k)``, nearest first.
+        index: ``(q, k)`` rows of sources, -1 at distance infinity for a missing neighbour.
+        queries: The queries. None means the sources.
+        boxsize: The box of the search.
+        exclude_self: Whether the search excluded the query itself.
+        max_radius: The limit of the search.
+        samples: Number of rows to check. None means as many as take some seconds.
+        seed: Seed of the sample.
+
+    Examples:
+        >>> from jztree_utils import verify
+        >>> pos = np.random.default_rng(0).random((500, 3), np.float32)
+        >>> distance, index = jz.nearest(pos, 4, boxsize=1.0)
+        >>> verify.neighbours(pos, distance, index, boxsize=1.0).passed
+        True
+    """
+    points, places = _Points(part, boxsize), np.asarray(get_pos(part if queries is None else queries), np.float64)
+    reported, rows = np.asarray(distance), np.asarray(index, np.int64)
+    sample = _sample(len(places), len(points), samples, seed)
+
+    def faults() -> Iterator[str]:
+        for query in sample:
+            away = points.distances(places[query])
+            if exclude_self and queries is None:
+                away[query] = np.inf
+            k = rows.shape[1]
+            within = np.append(away[away <= max_radius], np.full(k, np.inf))
+            expected = np.sort(np.partition(within, k - 1)[:k])
+            yield from _faults_of_list(query, reported[query], rows[query], away, expected, points)
+
+    return Verification("neighbours", len(places), len(sample), tuple(faults()))
+
+
+def _faults_of_list(
+    query: int, reported: np.ndarray, rows: np.ndarray, away: np.ndarray, expected: np.ndarray, points: _Points
+) -> Iterator[str]:
+    """Yield the faults of the neighbours of a query. away: its distances from all points."""
+    exists = rows >= 0
+    if (rows >= len(away)).any() or len(set(rows[exists].tolist())) < exists.sum():
+        yield f"row {query} lists a row twice or a row that does not exist: {rows.tolist()}"
+        return
+    listed = np.where(exists, away[np.maximum(rows, 0)], np.inf)
+    for truth, sentence in (
+        (listed, "row {0} reports the distance {1:.9g} for its neighbour number {3}, which is at {2:.9g}"),
+        (expected, "row {0} reports {1:.9g} as the distance of its neighbour number {3}, but it is {2:.9g}"),
+    ):
+        with np.errstate(invalid="ignore"):
+            wrong = ~((np.abs(reported - truth) <= points.margin(truth, reported.dtype)) | (reported == truth))
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            yield sentence.format(query, reported[place], truth[place], place)
+            return
+
+
+def group_labels(
+    part: Any,
+    label: ArrayLike,
+    rlink: float,
+    *,
+    boxsize: ArrayLike | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+) -> Verification:
+    """Check friends-of-friends groups: particles within ``rlink`` share a label, and a chain of links joins each group.
+
+    Args:
+        part: A particle class or positions ``(n, d)``.
+        label: ``(n,)``, equal for particles of one group, from `jztree.group_labels` or any other code.
+        rlink: The linking length.
+        boxsize: The box of the search.
+        samples: See `neighbours`.
+        seed: See `neighbours`.
+
+    Examples:
+        >>> from jztree_utils import verify
+        >>> pos = np.random.default_rng(0).random((500, 3), np.float32)
+        >>> verify.group_labels(pos, jz.group_labels(pos, 0.1, boxsize=1.0), 0.1, boxsize=1.0).passed
+        True
+    """
+    points, labels = _Points(part, boxsize), np.asarray(label)
+    sample = _sample(len(points), len(points), samples, seed)
+    faults: list[str] = []
+    groups, pairs, skipped = set(), 0, 0
+    for row in sample:
+        away = points.distances(points.pos[row])
+        split = np.flatnonzero((away < rlink - points.margin(rlink)) & (labels != labels[row]))
+        if len(split):
+            faults.append(f"rows {row} and {split[0]} are {away[split[0]]:.9g} apart, but have different labels")
+        if labels[row] in groups:
+            continue
+        groups.add(labels[row])
+        members = np.flatnonzero(labels == labels[row])
+        if pairs + len(members) ** 2 > _PAIRS:
+            skipped += 1
+            continue
+        pairs += len(members) ** 2
+        separate = _not_linked(points, members, int(row), rlink)
+        if len(separate):
+            faults.append(f"rows {row} and {separate[0]} have the same label, but no chain of links joins them")
+    notes = (f"  whether links join {skipped:,} of {len(groups):,} groups was not checked, because they are large",)
+    return Verification("group labels", len(points), len(sample), tuple(faults), notes if skipped else ())
+
+
+def _not_linked(points: _Points, members: np.ndarray, row: int, rlink: float) -> np.ndarray:
+    """Return the members of a group that no chain of links joins with ``row``."""
+    remaining, front = members[members != row], [row]
+    while front and len(remaining):
+        away = points.distances(points.pos[front.pop()], remaining)
+        is_linked = away <= rlink + points.margin(rlink)
+        front += remaining[is_linked].tolist()
+        remaining = remaining[~is_linked]
+    return remaining
+
+
+def counts_within(
+    part: Any,
+    radius: ArrayLike,
+    count: ArrayLike,
+    *,
+    queries: Any = None,
+    boxsize: ArrayLike | None = None,
+    samples: int | None = None,
+    seed: int = 0,
+) -> Verification:
+    """Check the counts of `jztree.count_within`.
+
+    Args:
+        part: The sources, a particle class or positions ``(n, d)``.
+        radius: A number, or one per query.
+        count: ``(q,)``, the numbers of sources within the radius.
+        queries: The queries. None means the sources.
+        boxsize: The box of the search.
+        samples: See `neighbours`.
+        seed: See `neighbours`.
+
+    Examples:
+        >>> from jztree_utils import verify
+        >>> pos = np.array([[0.0], [1.0], [3.0]], np.float32)
+        >>> print(verify.counts_within(pos, 1.5, [2, 3, 1]).faults[0])
+        row 1 has the count 3, but 2 sources are within 1.5
+    """
+    points, places = _Points(part, boxsize), np.asarray(get_pos(part if queries is None else queries), np.float64)
+    counts, reach = np.asarray(count), np.broadcast_to(np.asarray(radius, np.float64), (len(places),))
+    sample = _sample(len(places), len(points), samples, seed)
+    faults = []
+    for query in sample:
+        away, margin = points.distances(places[query]), points.margin(reach[query])
+        surely, possibly = (int((away <= reach[query] + by).sum()) for by in (-margin, margin))
+        if not surely <= counts[query] <= possibly:
+            sources = f"{possibly} sources are" if surely == possibly else f"{surely} to {possibly} sources are"
+            faults.append(f"row {query} has the count {counts[query]}, but {sources} within {reach[query]:.9g}")
+    return Verification("counts", len(places), len(sample), tuple(faults))
+
+
+def pair_counts(
+    part: Any, edges: ArrayLike, count: ArrayLike, *, queries: Any = None, boxsize: ArrayLike | None = None
+) -> Verification:
+    """Check the counts of `jztree.pair_counts` in bins of distance, by all pairs. Use it for up to 1e5 particles.
+
+    Args:
+        part: A particle class or positions ``(n, d)``.
+        edges: ``(m + 1,)`` ascending edges of the bins.
+        count: ``(m,)`` numbers of pairs; pairs of two particles of one set count twice.
+        queries: The second set. None means pairs within ``part``, without pairs of a particle with itself.
+        boxsize: The box of the search.
+
+    Examples:
+        >>> from jztree_utils import verify
+        >>> pos = np.random.default_rng(0).random((100, 3), np.float32)
+        >>> counts = jz.pair_counts(pos, [0.1, 0.2, 0.3], boxsize=1.0).count
+        >>> verify.pair_counts(pos, [0.1, 0.2, 0.3], counts, boxsize=1.0).passed
+        True
+    """
+    points, places = _Points(part, boxsize), np.asarray(get_pos(part if queries is None else queries), np.float64)
+    bounds, counts = np.asarray(edges, np.float64), np.asarray(count).astype(np.int64)
+    below = np.zeros((2, len(bounds)), np.int64)  # pairs surely and possibly below each edge
+    for place in places:
+        away = np.sort(points.distances(place))
+        for side, by in enumerate((-1, 1)):
+            below[side] += np.searchsorted(
+                away, bounds + by * points.margin(bounds), side="left" if by < 0 else "right"
+            )
+    if queries is None:
+        below -= np.where(bounds > 0, len(places), 0)
+    faults = [
+        f"bin {i} has {counts[i]:,} pairs, but there are {below[0, i + 1] - below[1, i]:,} "
+        f"to {below[1, i + 1] - below[0, i]:,}"
+        for i in range(len(counts))
+        if not below[0, i + 1] - below[1, i] <= counts[i] <= below[1, i + 1] - below[0, i]
+    ]
+    return Verification("pair counts", len(counts), len(counts), tuple(faults))
+
+
+def spanning_tree(
+    part: Any, tree: Any, *, boxsize: ArrayLike | None = None, samples: int | None = None, seed: int = 0
+) -> Verification:
+    """Check a minimum spanning tree: its lengths, that it joins all particles, and the cycle property of sampled rows.
+
+    A spanning tree is minimal if and only if no pair of particles is nearer than the longest edge of the path between
+    them. For each sampled row, this is checked for its pairs with all particles.
+
+    Args:
+        part: A particle class or positions ``(n, d)``.
+        tree: Object with the edges ``i`` and ``j`` ``(n - 1,)`` and their ``length``, like that of
+            `jztree.spanning_tree`.
+        boxsize: The box of the search.
+        samples: See `neighbours`.
+        seed: See `neighbours`.
+
+    Examples:
+        >>> from jztree_utils import verify
+        >>> pos = np.random.default_rng(0).random((200, 2), np.float32)
+        >>> verify.spanning_tree(pos, jz.spanning_tree(pos)).passed
+        True
+    """
+    points = _Points(part, boxsize)
+    i, j, length = np.asarray(tree.i, np.int64), np.asarray(tree.j, np.int64), np.asarray(tree.length)
+    n, faults = len(points), []
+    if len(i) != max(n - 1, 0) or (len(i) and (min(i.min(), j.min()) < 0 or max(i.max(), j.max()) >= n)):
+        return Verification("spanning tree", n, 0, (f"{n} particles need {n - 1} edges between rows 0 to {n - 1}",))
+    away = np.array([points.distances(points.pos[a], [b])[0] for a, b in zip(i, j, strict=True)])
+    wrong = np.flatnonzero(np.abs(away - length) > points.margin(away, length.dtype))
+    faults += [
+        f"edge {edge} has the length {length[edge]:.9g}, but {away[edge]:.9g} separates its ends" for edge in wrong
+    ]
+    sample = _sample(n, n, 200 if samples is None else samples, seed)
+    edges_of = _Adjacency(n, i, j, away)
+    for row in sample:
+        largest = edges_of.largest_on_path(int(row))
+        if np.isinf(largest).any():
+            faults.append(f"no path joins rows {row} and {int(np.argmax(np.isinf(largest)))}")
+            break
+        distance = points.distances(points.pos[row])
+        shorter = np.flatnonzero(distance < largest - points.margin(largest))
+        if len(shorter):
+            faults.append(
+                f"rows {row} and {shorter[0]} are {distance[shorter[0]]:.9g} apart, less than the longest edge between "
+                f"them, {largest[shorter[0]]:.9g}"
+            )
+    return Verification("spanning tree", n, len(sample), tuple(faults))
+
+
+class _Adjacency:
+    """The edges at each vertex of a graph."""
+
+    def __init__(self, n: int, i: np.ndarray, j: np.ndarray, length: np.ndarray) -> None:
+        ends, order = np.concatenate([i, j]), np.argsort(np.concatenate([i, j]), kind="stable")
+        self.n, self.starts = n, np.searchsorted(ends[order], np.arange(n + 1))
+        self.to, self.length = np.concatenate([j, i])[order], np.concatenate([length, length])[order]
+
+    def largest_on_path(self, row: int) -> np.ndarray:
+        """Return the longest edge of the path from a vertex to each other one; infinity without a path."""
+        largest = np.full(self.n, np.inf)
+        largest[row] = 0.0
+        front = np.array([row])
+        while len(front):
+            counts = self.starts[front + 1] - self.starts[front]
+            edge = np.repeat(self.starts[front] - np.r_[0, np.cumsum(counts)[:-1]], counts) + np.arange(counts.sum())
+            reached = np.maximum(np.repeat(largest[front], counts), self.length[edge])
+            is_new = np.isinf(largest[self.to[edge]])
+            front = self.to[edge][is_new]
+            largest[front] = reached[is_new]
+        return largest
+
+
+def catalogue(
+    grouped: Any, cata: Any, *, boxsize: ArrayLike | None = None, samples: int | None = None, seed: int = 0
+) -> Verification:
+    """Check the masses and centres of mass in a catalogue of `jztree.friends_of_friends`.
+
+    Args:
+        grouped: The particles in group order, on one device.
+        cata: The catalogue.
+        boxsize: The box of the groups.
+        samples: Number of groups to check. None means as many as take some seconds.
+        seed: See `neighbours`.
+
+    Examples:
+        >>> from jztree_utils import verify
+        >>> pos = np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [9.0, 9.0]], np.float32)
+        >>> verify.catalogue(*jz.friends_of_friends(pos, 1.5, npart_min=3)).passed
+        True
+    """
+    points, ngroups = _Points(grouped, boxsize), int(cata.ngroups)
+    count, offset = (np.asarray(column)[:ngroups].astype(np.int64) for column in (cata.count, cata.offset))
+    given_mass = getattr(grouped, "mass", None)
+    mass = np.broadcast_to(np.asarray(1.0 if given_mass is None else given_mass, np.float64), (len(points),))
+    sample = _sample(ngroups, max(int(count.max(initial=1)), 1), samples, seed)
+    centres, masses = np.asarray(cata.com_pos), None if cata.mass is None else np.asarray(cata.mass)
+    tolerance = _ULPS * np.finfo(centres.dtype).eps * points.scale
+    faults = []
+    for group in sample:
+        rows = slice(offset[group], offset[group] + count[group])
+        weight, first = mass[rows], points.pos[offset[group]]
+        total = weight.sum()
+        if masses is not None and abs(total - masses[group]) > _ULPS * np.finfo(masses.dtype).eps * abs(total):
+            faults.append(f"group {group} has the mass {masses[group]:.9g}, but its particles have {total:.9g}")
+        shares = weight / total if total > 0 else np.full(len(weight), 1 / len(weight))
+        centre = first + shares @ points.offsets(first, rows)
+        if np.abs(points.nearest(centres[group].astype(np.float64)[None] - centre)).max() > tolerance:
+            faults.append(f"group {group} has the centre {centres[group].tolist()}, but it is {centre.tolist()}")
+    return Verification("catalogue", ngroups, len(sample), tuple(faults))
+
+
+def _sample(rows: int, cost: int, samples: int | None, seed: int) -> np.ndarray:
+    """Return the rows to check. cost: number of distances per row."""
+    number = max(_PAIRS // max(cost, 1), 10) if samples is None else samples
+    if samples is not None and samples < 1:
+        raise ValueError(f"samples is {samples}; pass a number of at least 1, or None.")
+    return np.sort(np.random.default_rng(seed).choice(rows, min(number, rows), replace=False))

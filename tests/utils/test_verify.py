@@ -1,0 +1,168 @@
+"""Checks by brute force: correct results pass, and each planted error is found."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+
+import jztree as jz
+from jztree_utils import ics, verify
+
+N, BOX, RLINK = 1500, 2.0, 0.08
+pytestmark = pytest.mark.fast
+
+
+@pytest.fixture(params=[np.float32, np.float64], ids=["float32", "float64"])
+def pos(request: pytest.FixtureRequest) -> Iterator[np.ndarray]:
+    random = np.random.default_rng(3)
+    clumps = random.random((30, 3))[random.integers(30, size=N)] + random.normal(0, 0.02, (N, 3))
+    with jax.enable_x64(request.param == np.float64):
+        yield (BOX * clumps).astype(request.param)  # some are outside the box
+
+
+def nearest(pos: np.ndarray, k: int = 5, **options: Any) -> tuple[np.ndarray, np.ndarray]:
+    result = jz.nearest(pos, k, boxsize=BOX, **options)
+    return np.array(result.distance), np.array(result.index)
+
+
+def labels(pos: np.ndarray) -> np.ndarray:
+    return np.array(jz.group_labels(pos, RLINK, boxsize=BOX))
+
+
+def test_correct_neighbours_pass(pos: np.ndarray) -> None:
+    verify.neighbours(pos, *nearest(pos), boxsize=BOX).raise_if_wrong()
+    verify.neighbours(pos, *nearest(pos, exclude_self=True), boxsize=BOX, exclude_self=True).raise_if_wrong()
+    limited = nearest(pos, max_radius=0.05, queries=pos[:40])
+    verify.neighbours(pos, *limited, boxsize=BOX, queries=pos[:40], max_radius=0.05).raise_if_wrong()
+    everything = nearest(pos[:3], 4, allow_missing=True)
+    verify.neighbours(pos[:3], *everything, boxsize=BOX).raise_if_wrong()
+
+
+@pytest.mark.parametrize(
+    ("plant", "message"),
+    [
+        (lambda distance, index: np.copyto(index[7, 3:4], index[8, 3:4] + 1), "reports the distance"),
+        (lambda distance, index: np.copyto(index[7, 3:4], index[7, 2:3]), "lists a row twice"),
+        (lambda distance, index: np.copyto(distance[7, 4:], distance[7, 4:] * 1.0001), "reports the distance"),
+        (lambda distance, index: (np.copyto(distance[7, 4:], np.inf), np.copyto(index[7, 4:], -1)), "but it is"),
+    ],
+    ids=["wrong row", "row listed twice", "distance changed", "neighbour left out"],
+)
+def test_planted_errors_of_neighbours_are_found(pos: np.ndarray, plant: Any, message: str) -> None:
+    distance, index = nearest(pos)
+    plant(distance, index)
+    result = verify.neighbours(pos, distance, index, boxsize=BOX)
+    assert len(result.faults) == 1
+    assert "row 7" in result.faults[0]
+    assert message in result.faults[0]
+    with pytest.raises(AssertionError, match="row 7"):
+        result.raise_if_wrong()
+
+
+def test_groups_pass_and_planted_labels_are_found(pos: np.ndarray) -> None:
+    label = labels(pos)
+    verify.group_labels(pos, label, RLINK, boxsize=BOX).raise_if_wrong()
+    verify.group_labels(pos, label + 7, RLINK, boxsize=BOX).raise_if_wrong()
+    member = np.flatnonzero(np.bincount(label, minlength=N)[label] > 2)[0]
+    moved = label.copy()
+    moved[member] = label[label != label[member]][0]
+    assert "have different labels" in str(verify.group_labels(pos, moved, RLINK, boxsize=BOX))
+    first, second = np.unique(label)[:2]
+    joined = np.where(label == second, first, label)
+    assert "no chain of links" in str(verify.group_labels(pos, joined, RLINK, boxsize=BOX))
+
+
+def test_counts_pass_and_a_lost_count_is_found(pos: np.ndarray) -> None:
+    count = np.array(jz.count_within(pos, 0.1, boxsize=BOX))
+    verify.counts_within(pos, 0.1, count, boxsize=BOX).raise_if_wrong()
+    count[11] -= 1
+    (fault,) = verify.counts_within(pos, 0.1, count, boxsize=BOX).faults
+    assert fault.startswith("row 11 has the count")
+
+
+def test_pair_counts_pass_and_a_lost_pair_is_found(pos: np.ndarray) -> None:
+    edges = np.array([0.0, 0.05, 0.1, 0.2])
+    count = np.asarray(jz.pair_counts(pos, edges, boxsize=BOX).count).astype(np.int64)
+    verify.pair_counts(pos, edges, count, boxsize=BOX).raise_if_wrong()
+    between = np.asarray(jz.pair_counts(pos, edges, boxsize=BOX, queries=pos[:99]).count).astype(np.int64)
+    verify.pair_counts(pos, edges, between, boxsize=BOX, queries=pos[:99]).raise_if_wrong()
+    count[1] -= 2
+    assert "bin 1 has" in verify.pair_counts(pos, edges, count, boxsize=BOX).faults[0]
+
+
+def test_spanning_trees_pass_and_planted_edges_are_found(pos: np.ndarray) -> None:
+    tree = jz.spanning_tree(pos, boxsize=BOX)
+    i, j, length = (np.array(column) for column in (tree.i, tree.j, tree.length))
+    verify.spanning_tree(pos, tree, boxsize=BOX).raise_if_wrong()
+
+    def faults(i: np.ndarray, j: np.ndarray, length: np.ndarray) -> str:
+        return str(verify.spanning_tree(pos, SimpleNamespace(i=i, j=j, length=length), boxsize=BOX))
+
+    longer = length.copy()
+    longer[20] *= 1.001
+    assert "edge 20 has the length" in faults(i, j, longer)
+    ends = np.append(i[:-1], i[0]), np.append(j[:-1], j[0])  # the longest edge is missing
+    assert "no path joins" in faults(*ends, np.append(length[:-1], length[0]))
+    assert "particles need" in faults(i[:-1], j[:-1], length[:-1])
+    # Replace the shortest edge by a longer one between the same two parts.
+    far = int(np.argmax(np.abs(pos - pos[i[0]]).sum(axis=1)))
+    side = _side_of(i[1:], j[1:], j[0], N)
+    start = i[0] if side[far] else j[0]
+    other = np.sqrt(((_nearest(pos[start].astype(np.float64) - pos[far])) ** 2).sum())
+    changed = faults(np.append(i[1:], start), np.append(j[1:], far), np.append(length[1:], other).astype(length.dtype))
+    assert "less than the longest edge" in changed
+
+
+def _nearest(offset: np.ndarray) -> np.ndarray:
+    return offset - BOX * np.rint(offset / BOX)
+
+
+def _side_of(i: np.ndarray, j: np.ndarray, start: int, n: int) -> np.ndarray:
+    """Return which vertices are joined with ``start``."""
+    reached = np.zeros(n, bool)
+    reached[start] = True
+    for _ in range(n):
+        before = reached.sum()
+        both = reached[i] | reached[j]
+        reached[i[both]] = reached[j[both]] = True
+        if reached.sum() == before:
+            break
+    return reached
+
+
+def test_catalogues_pass_and_moved_centres_are_found() -> None:
+    part, boxsize = ics.cosmo_3d_sample()
+    rlink = 0.2 * boxsize / part.num_total ** (1 / 3)
+    grouped, cata = jz.friends_of_friends(part, rlink, boxsize=boxsize)
+    verify.catalogue(grouped, cata, boxsize=boxsize).raise_if_wrong()
+    centre = np.array(cata.com_pos)
+    centre[4] += 1e-4 * boxsize
+    assert "group 4 has the centre" in str(verify.catalogue(grouped, replace(cata, com_pos=centre), boxsize=boxsize))
+    mass = np.array(cata.mass)
+    mass[4] *= 1.0001
+    assert "group 4 has the mass" in str(verify.catalogue(grouped, replace(cata, mass=mass), boxsize=boxsize))
+
+
+def test_the_description_names_rows_and_probability(pos: np.ndarray) -> None:
+    result = verify.neighbours(pos, *nearest(pos), boxsize=BOX, samples=100)
+    assert result.checked == 100
+    assert result.probability_missed(0.01) == pytest.approx(0.99**100)
+    assert str(result).startswith(
+        "neighbours: 100 of 1,500 rows checked, no fault\n  probability of missing an error: 0.9048"
+    )
+    assert verify.neighbours(pos, *nearest(pos), boxsize=BOX).probability_missed() == 0
+    with pytest.raises(ValueError, match="samples is 0; pass a number of at least 1"):
+        verify.neighbours(pos, *nearest(pos), boxsize=BOX, samples=0)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_no_particles_or_one_pass(n: int) -> None:
+    few = np.zeros((n, 3), np.float32)
+    verify.group_labels(few, jz.group_labels(few, 1.0), 1.0).raise_if_wrong()
+    verify.counts_within(few, 1.0, jz.count_within(few, 1.0)).raise_if_wrong()
+    verify.spanning_tree(few, jz.spanning_tree(few)).raise_if_wrong()
+    verify.catalogue(*jz.friends_of_friends(few, 1.0, npart_min=1)).raise_if_wrong()
