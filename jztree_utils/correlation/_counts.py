@@ -38,7 +38,7 @@ class Layout:
     """The modes, the bins and the space that a function needs.
 
     Attributes:
-        modes: The modes of `pair_counts` that the function can use.
+        modes: The modes of `jztree.pair_counts` that the function can use.
         edges: ``(b + 1,)`` edges of the first quantity.
         edges_b: ``(c + 1,)`` edges of the second quantity, or None.
         second: The argument of the function with ``edges_b``.

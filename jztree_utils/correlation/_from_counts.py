@@ -34,7 +34,7 @@ def xi_from_counts(
 
     Args:
         dd: Pairs within the data; or pairs of two tracers, the data and the second data. A `PairCounts`, or ``(b,)``
-            numbers of pairs. With ``separations=True`` in the call of `pair_counts`, the result has the mean
+            numbers of pairs. With ``separations=True`` in the call of `jztree.pair_counts`, the result has the mean
             separation.
         data: The result of `totals` with the weights and regions of the counts; or the number of particles, without
             weights and regions.

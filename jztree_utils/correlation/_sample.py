@@ -17,7 +17,7 @@ from ._progress import counting
 from ._regions import BoxParts, parts_of
 from ._totals import Totals, totals
 
-# The arguments of `pair_counts` for the second set.
+# The arguments of `jztree.pair_counts` for the second set.
 _SECOND = ("queries", "query_weights", "query_regions")
 # The arguments of each set: its particles, weights and regions.
 _SETS = {
@@ -89,7 +89,7 @@ class Sample:
 
         Args:
             edges: ``(b + 1,)`` edges of the distance.
-            **bins: Further options of `pair_counts`.
+            **bins: Further options of `jztree.pair_counts`.
         """
         with full_precision(*(one.part for one in self.sets.values())) as parts:
             pairs = zip(self.sets.items(), parts, strict=True)
@@ -228,7 +228,7 @@ _NUMBERS = {2: "three", 3: "four", 4: "five"}  # of arguments for a jackknife, b
 
 
 def _counted(sets: list[_Set], edges: np.ndarray, options: dict[str, Any]) -> PairCounts:
-    """Call `pair_counts` and wait for the result, with errors that name the arguments of this package.
+    """Call `jztree.pair_counts` and wait for the result, with errors that name the arguments of this package.
 
     The call is not compiled as a whole: JAX would turn the ValueError for an invalid number into a JaxRuntimeError.
     """
@@ -243,7 +243,7 @@ def _counted(sets: list[_Set], edges: np.ndarray, options: dict[str, Any]) -> Pa
 
 
 def _in_our_names(text: str, one: _Set, other: _Set | None) -> str:
-    """Return a message of `pair_counts` with the names of the sets."""
+    """Return a message of `jztree.pair_counts` with the names of the sets."""
     if other is not None:
         first = other.names[0]
         names = {"the query positions": f"the positions of {first}", "the queries": first}

@@ -187,7 +187,7 @@ def _checked(regions: Any, num_regions: int) -> np.ndarray:
 
 
 def _dtype(places: Any) -> np.dtype:
-    """Return the dtype that `pair_counts` uses for positions and weights."""
+    """Return the dtype that `jztree.pair_counts` uses for positions and weights."""
     return np.dtype(jax.dtypes.canonicalize_dtype(places.dtype))
 
 
