@@ -1,8 +1,8 @@
 """Check results by brute force in float64 NumPy, without the kernels of this library.
 
 Each function computes a random sample of the rows of a result again, from the definition, and returns a `Verification`.
-Pass the positions and the result in the same order and with the same box as in the search. The cost is that of a loop
-over all particles for each sampled row; by default, a check takes some seconds.
+Pass the result, and the positions and the box of the search. Each sampled row takes a loop over all particles; by
+default, a check takes some seconds.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def neighbours(
         >>> verify.neighbours(pos, distance, index, boxsize=1.0).passed
         True
     """
-    points, places = _Points(part, boxsize), np.asarray(get_pos(part if queries is None else queries), np.float64)
+    points, places = _sets(part, queries, boxsize)
     reported, rows = np.asarray(distance), np.asarray(index, np.int64)
     sample = _sample(len(places), len(points), samples, seed)
 
@@ -210,13 +210,14 @@ def group_labels(
     groups, pairs, skipped = set(), 0, 0
     for row in sample:
         away = points.distances(points.pos[row])
-        split = np.flatnonzero((away < rlink - points.margin(rlink)) & (labels != labels[row]))
+        in_group = labels == labels[row]
+        split = np.flatnonzero((away < rlink - points.margin(rlink)) & ~in_group)
         if len(split):
             faults.append(f"rows {row} and {split[0]} are {away[split[0]]:.9g} apart, but have different labels")
         if labels[row] in groups:
             continue
         groups.add(labels[row])
-        members = np.flatnonzero(labels == labels[row])
+        members = np.flatnonzero(in_group)
         if pairs + len(members) ** 2 > _PAIRS:
             skipped += 1
             continue
@@ -266,7 +267,7 @@ def counts_within(
         >>> print(verify.counts_within(pos, 1.5, [2, 3, 1]).faults[0])
         row 1 has the count 3, but 2 sources are within 1.5
     """
-    points, places = _Points(part, boxsize), np.asarray(get_pos(part if queries is None else queries), np.float64)
+    points, places = _sets(part, queries, boxsize)
     counts, reach = np.asarray(count), np.broadcast_to(np.asarray(radius, np.float64), (len(places),))
     sample = _sample(len(places), len(points), samples, seed)
     faults = []
@@ -298,7 +299,7 @@ def pair_counts(
         >>> verify.pair_counts(pos, [0.1, 0.2, 0.3], counts, boxsize=1.0).passed
         True
     """
-    points, places = _Points(part, boxsize), np.asarray(get_pos(part if queries is None else queries), np.float64)
+    points, places = _sets(part, queries, boxsize)
     bounds, counts = np.asarray(edges, np.float64), np.asarray(count).astype(np.int64)
     below = np.zeros((2, len(bounds)), np.int64)  # pairs surely and possibly below each edge
     for place in places:
@@ -427,6 +428,12 @@ def catalogue(
         if np.abs(points.nearest(centres[group].astype(np.float64)[None] - centre)).max() > tolerance:
             faults.append(f"group {group} has the centre {centres[group].tolist()}, but it is {centre.tolist()}")
     return Verification("catalogue", ngroups, len(sample), tuple(faults))
+
+
+def _sets(part: Any, queries: Any, boxsize: ArrayLike | None) -> tuple[_Points, np.ndarray]:
+    """Return the sources, and the positions of the queries, by default the sources."""
+    points = _Points(part, boxsize)
+    return points, points.pos if queries is None else np.asarray(get_pos(queries), np.float64)
 
 
 def _sample(rows: int, cost: int, samples: int | None, seed: int) -> np.ndarray:

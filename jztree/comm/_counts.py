@@ -51,7 +51,7 @@ def share(total: Wide, rank: jax.Array, ndev: int) -> tuple[jax.Array, Wide]:
         The number of rows of each of ``rank``, int32, and the start of its share.
     """
     high, remainder = total.high // ndev, total.high % ndev
-    # rest is below the number of ranks, at most 2**15, so this fits 31 bits.
+    # remainder is below the number of ranks, at most 2**15, so this fits 31 bits.
     low = remainder * 65536 + total.low
     quotient, low_remainder = high * 65536 + low // ndev, low % ndev
     carried = rank * (quotient & 0xFFFF) + jnp.minimum(rank, low_remainder)

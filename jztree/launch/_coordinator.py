@@ -79,11 +79,11 @@ def agree(call: str, processes: Iterable[int]) -> None:
     if client.key_value_increment(f"{folder}count", 1) == len(members):
         client.key_value_set(f"{folder}complete", "")
     _value(client, f"{folder}complete")
-    for key, other in client.key_value_dir_get(f"{folder}other/"):
+    for key, different_call in client.key_value_dir_get(f"{folder}other/"):
         raise ValueError(
             f"the calls of the processes differ: process {members[0]} calls {first[:_MAX_CALL]}, but process "
-            f"{key.rpartition('/')[2]} calls {other[:_MAX_CALL]}. All must call the same functions in the same order, "
-            "with arrays of the same shapes and types and with the same shared values."
+            f"{key.rpartition('/')[2]} calls {different_call[:_MAX_CALL]}. All must call the same functions in the same "
+            "order, with arrays of the same shapes and types and with the same shared values."
         )
 
 

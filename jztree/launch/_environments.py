@@ -237,8 +237,8 @@ def _ask_mpi4py(place: Place) -> tuple[str, int] | None:
             "process 0."
         )
     with socket.create_server(("", 0)) as listener:
-        mine = socket.gethostname(), int(listener.getsockname()[1])
-    address: tuple[str, int] = world.bcast(mine, root=0)
+        own_address = socket.gethostname(), int(listener.getsockname()[1])
+    address: tuple[str, int] = world.bcast(own_address, root=0)
     return address
 
 

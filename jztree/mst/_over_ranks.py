@@ -325,8 +325,8 @@ def _edge_to_next_rank(rank_set: _RankSet, properties: OfParticles, vertex: jax.
 
 
 def _repeat(rank_set: _RankSet, properties: OfParticles, vertices: _Vertices, state: _Search) -> _Search:
-    """Join components, and bring ghosts within the bounds of those that are left over."""
-    # The min_radius known distance over the particles of each vertex.
+    """Join components, and bring ghosts within the bounds of the remaining ones."""
+    # The smallest known distance over the particles of each vertex.
     far = jnp.full_like(state.known_radius, jnp.inf)
     bound = far.at[vertices.rows].min(jnp.where(rank_set.is_used(), state.known_radius, jnp.inf))
     graph, tree, reach, rounds = join_components(state.graph, state.tree, bound)

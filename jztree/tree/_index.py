@@ -111,10 +111,10 @@ def sorted_by_index(given: InputParticles, num: jax.Array, cfg: TreeConfig) -> S
     moved = dataclasses.replace(moved, route=moved.route.after(num))
     sources = dataclasses.replace(sources, moved=moved)
     columns, rebuild = split_rows(given.part)
-    others, data = [column for column in columns if column is not given.pos], given.data
-    if jax.tree.leaves((others, data)):
-        others, data = moved.bring((others, data), num)
-    in_order = iter(others)
+    properties, data = [column for column in columns if column is not given.pos], given.data
+    if jax.tree.leaves((properties, data)):
+        properties, data = moved.bring((properties, data))
+    in_order = iter(properties)
     part = rebuild([posz if column is given.pos else next(in_order) for column in columns])
     return dataclasses.replace(sources, part=replace_num(part, num), data=data)
 

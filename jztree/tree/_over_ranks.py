@@ -146,15 +146,12 @@ class SortedRange:
         assert self.row_origin is not None
         return self.row_origin
 
-    def bring(self, rows: Any, num: jax.Array) -> Any:
-        """Move further rows of the input, a pytree of arrays ``(n, ...)``, to the places of their particles.
-
-        The exchange waits for the count ``num``.
-        """
+    def bring(self, rows: Any) -> Any:
+        """Move further rows of the input, a pytree of arrays ``(n, ...)``, to the places of their particles."""
         n, order = self.merge.shape[0], self.route.order
         assert order is not None
         sent = jax.tree.map(lambda leaf: kernels.gather_rows(jnp.asarray(leaf), order), rows)
-        arrived, _, _ = comm.exchange(sent, comm.after(self.route.traffic, num), Capacity(n, "sort"), name="sort")
+        arrived, _, _ = comm.exchange(sent, self.route.traffic, Capacity(n, "sort"), name="sort")
         return jax.tree.map(lambda leaf: kernels.gather_rows(leaf, self.merge), arrived)
 
 

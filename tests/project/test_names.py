@@ -1,4 +1,4 @@
-"""Names say which quantity they hold. CONTRIBUTING.md has the rule."""
+"""Few names are pronouns, participles or adverbs. CONTRIBUTING.md has the rule."""
 
 import ast
 import re
