@@ -82,8 +82,8 @@ def agree(call: str, processes: Iterable[int]) -> None:
     for key, different_call in client.key_value_dir_get(f"{folder}other/"):
         raise ValueError(
             f"the calls of the processes differ: process {members[0]} calls {first[:_MAX_CALL]}, but process "
-            f"{key.rpartition('/')[2]} calls {different_call[:_MAX_CALL]}. All must call the same functions in the same "
-            "order, with arrays of the same shapes and types and with the same shared values."
+            f"{key.rpartition('/')[2]} calls {different_call[:_MAX_CALL]}. All must call the same functions in the "
+            "same order, with arrays of the same shapes and types and with the same shared values."
         )
 
 

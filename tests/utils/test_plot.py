@@ -51,8 +51,8 @@ def test_groups_of_unknown_size_have_circles_of_their_mean_density() -> None:
     assert words == "r200c"
     np.testing.assert_allclose(known.max_radius, [0.3, shown[1]], rtol=1e-6)
     np.testing.assert_array_equal(known.com_pos, pos[:2])
-    separation = {"r200c": np.ones(2), "centre_pos": pos[2:4]}  # centres of the circles
-    np.testing.assert_array_equal(plot.with_radii(foreign, 1000, 4.0, separation)[0].com_pos, pos[2:4])
+    circles = {"r200c": np.ones(2), "centre_pos": pos[2:4]}  # centres of the circles
+    np.testing.assert_array_equal(plot.with_radii(foreign, 1000, 4.0, circles)[0].com_pos, pos[2:4])
     places = plot.plot_density(pos, catalogue=foreign).axes[0]  # without a box
     assert not places.collections
     np.testing.assert_array_equal(places.lines[0].get_xydata(), pos[:2, :2])
