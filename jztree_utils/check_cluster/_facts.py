@@ -69,7 +69,7 @@ def _own_address() -> str | None:
 
 
 def versions() -> tuple[str, ...]:
-    """Return the versions of Python and the relevant packages, including those for GPUs and MPI if installed."""
+    """Return the versions of Python and the relevant packages, also for GPUs and MPI if installed."""
     result = [f"Python {platform.python_version()}", f"jztree {jztree.__version__}"]
     for name in ("jax", "jaxlib", "jax-cuda12-plugin", "jax-cuda13-plugin", "numpy", "mpi4py"):
         try:

@@ -29,7 +29,7 @@ def mean_separations(
 ) -> np.ndarray:
     """Return the mean separation of the pairs that `jztree.radius.pair_counts` counts, in each bin of ``edges``.
 
-    The pairs are those of the same call of `jztree.pair_counts`; with two quantities, those within all ``edges_b``. The
+    `jztree.pair_counts` counts the same pairs; with two quantities, the mean is over all bins of ``edges_b``. The
     separation is the first quantity: r, s or rp. It is computed in float64, and weighted by the product of both
     weights.
 

@@ -91,7 +91,7 @@ def totals(
     """Return the number and the weights of a set of particles, for the estimators from counts.
 
     Pass the same arguments as to `jztree.radius.pair_counts`. Particles over devices have a leading axis over the
-    devices, like those of `jztree.data.from_local`. If their devices belong to several processes, every process must
+    devices, as `jztree.data.from_local` returns them. If their devices belong to several processes, every process must
     call this function, and gets the totals over the processes.
 
     Args:

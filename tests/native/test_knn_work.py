@@ -1,7 +1,6 @@
 """The CUDA kernels for neighbours and counts do no more work than recorded, and their lists stay in registers.
 
-Registers and spills are those that ptxas reports: unlike `cuobjdump -res-usage`, it names spilled bytes, and it comes
-with nvcc.
+ptxas reports registers and spills. Unlike `cuobjdump -res-usage`, it names spilled bytes, and it comes with nvcc.
 
 `checks/profiling/knn_instructions.py` converts the same counts to instructions; docs/gpu.md has the results.
 """

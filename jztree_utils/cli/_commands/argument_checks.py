@@ -202,7 +202,7 @@ def particle_types(flag: str, words: str | None) -> tuple[int, ...] | None:
 
 
 def sphere_names(text: str | None) -> tuple[str, ...]:
-    """Return the names of spheres: the default ones, and those of ``--overdensity``, such as ``100c,178m``."""
+    """Return the names of the default spheres and of the spheres in ``--overdensity``, such as ``100c,178m``."""
     names = []
     for word in [] if text is None else text.split(","):
         name = _SPHERE.fullmatch(word.strip())
