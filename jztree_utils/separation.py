@@ -14,8 +14,9 @@ import numpy as np
 
 from jztree.data import check_no_units
 
+from ._constants import CRITICAL_DENSITY
 from .io import SnapshotHeader
-from .mass_function import CRITICAL_DENSITY, units_of
+from .mass_function import units_of
 
 __all__ = ["MeanSeparation", "mean_separation"]
 

@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from ... import io
+from ..._constants import GRAVITY, HUBBLE
 from .group_properties import NEIGHBOURS, SOFTENING, GroupOptions
 from .particles import Particles
 from .spheres import PROPERTIES_OF, sphere_densities
 
-GRAVITY_IN_CGS = 6.6743e-8  # CODATA 2018
 _FEWEST = 3  # minimum number of neighbours for a density
-_MPC_IN_CM = 3.085677581e24
 
 
 def with_all_properties(
@@ -106,7 +105,7 @@ def newton(header: io.SnapshotHeader) -> float | None:
     if None in units:
         return None
     length, mass, velocity = (float(unit or 0) for unit in units)
-    return GRAVITY_IN_CGS * mass / (length * velocity**2)
+    return GRAVITY * mass / (length * velocity**2)
 
 
 def comoving_densities(header: io.SnapshotHeader, types: Sequence[int]) -> dict[str, float]:
@@ -139,7 +138,7 @@ def _critical_density(header: io.SnapshotHeader) -> float | None:
     if gravity is None or (header.h_free and header.hubble is None):
         return None
     # In units per h, H0 is 100 km/s/Mpc for any h.
-    hubble = 1e7 / _MPC_IN_CM * float(header.unit_length_in_cm or 0) / float(header.unit_velocity_in_cm_per_s or 0)
+    hubble = HUBBLE * float(header.unit_length_in_cm or 0) / float(header.unit_velocity_in_cm_per_s or 0)
     if header.h_free:
         hubble *= header.hubble or 0.0
     return 3 * hubble**2 / (8 * math.pi * gravity)
