@@ -358,7 +358,7 @@ def why_not_described(info: CatalogueInfo, all_matter: bool, model: str = "warre
 
 def _other_mass(model: str, mass: str) -> str:
     """Return the message for a mass function with another definition of mass than the column ``mass``."""
-    names = [name for name, other in MODELS.items() if other.mass in (None, mass)]
+    names = [name for name, model in MODELS.items() if model.mass in (None, mass)]
     held = "masses of groups" if mass == "mass" else mass
     required = "masses of groups" if MODELS[model].mass == "mass" else MODELS[model].mass
     return (
@@ -392,6 +392,6 @@ def poisson_interval(counts: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """
     n = np.asarray(counts, np.float64)
     upper = (n + 1) * (1 - 1 / (9 * (n + 1)) + 1 / (3 * np.sqrt(n + 1))) ** 3
-    one = np.maximum(n, 1)
-    lower = one * (1 - 1 / (9 * one) - 1 / (3 * np.sqrt(one))) ** 3
+    positive = np.maximum(n, 1)
+    lower = positive * (1 - 1 / (9 * positive) - 1 / (3 * np.sqrt(positive))) ** 3
     return np.where(n > 0, lower, 0.0), upper

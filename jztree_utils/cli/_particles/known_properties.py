@@ -31,7 +31,7 @@ def with_all_properties(
         ValueError: If there are too few particles for a density.
     """
     header = part.header
-    total = part.num + sum(one.num_total or 0 for one in part.attached.values())
+    total = part.num + sum(particles.num_total or 0 for particles in part.attached.values())
     if total < _FEWEST:
         raise ValueError(
             f"--properties needs {_FEWEST} particles to find the densest one, but there are {total}; leave it out."
@@ -95,8 +95,8 @@ def _without_masses_or_units(options: GroupOptions, part: Particles) -> str:
 
 def types_in_words(types: Sequence[int]) -> str:
     """Return text such as "type 0 has" or "types 0 and 4 have"."""
-    *others, last = map(str, sorted(types))
-    return f"types {', '.join(others)} and {last} have" if others else f"type {last} has"
+    *first, last = map(str, sorted(types))
+    return f"types {', '.join(first)} and {last} have" if first else f"type {last} has"
 
 
 def newton(header: io.SnapshotHeader) -> float | None:
