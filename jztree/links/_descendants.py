@@ -1,8 +1,8 @@
 """The descendant of each subhalo: the subhalo of a later output that holds most of its bound particles.
 
 The join needs three exchanges over ranks. The members of a subhalo travel to the rank that owns its row of the result,
-which orders them by binding energy. The particles of both outputs then travel to a rank that their identifier decides,
-where a sort brings the two rows of each particle together. The common particles of each pair of subhaloes end on the
+which orders them by binding energy. The particles of both outputs then travel to a rank that their identifier decides.
+A sort there brings the two rows of each particle together. The common particles of each pair of subhaloes end on the
 rank of the earlier subhalo. Every order is that of a sort with distinct keys, so no result depends on ranks or rows.
 
 Scores: V. Rodriguez-Gomez et al. 2015, MNRAS 449, 49; V. Springel et al. 2005, Nature 435, 629.
@@ -20,6 +20,7 @@ from jax.sharding import PartitionSpec as P
 from .. import comm, kernels
 from .._transform.capacity import Capacity, choose_capacity
 from ..jax_ext import with_twins
+from ..particles import Array
 from ._members import CheckedMembers, SubhaloMembers, check_members, with_words
 
 Weights = Literal["sublink", "lhalotree"]
@@ -40,9 +41,9 @@ class Descendants(NamedTuple):
             subhalo in between; see `skip_output`.
     """
 
-    subhalo: jax.Array
-    score: jax.Array
-    skips: jax.Array
+    subhalo: Array
+    score: Array
+    skips: Array
 
 
 def _in_words(arguments: dict[str, Any]) -> dict[str, Any]:
@@ -56,7 +57,7 @@ def descendants(
     """Find the descendant of each subhalo: the subhalo of a later output with the largest score.
 
     The score of a later subhalo is the sum of the weights of the particles that both have. A weight depends on the rank
-    of the particle among those of its earlier subhalo, 1 for the most bound one. If two scores are equal, the smaller
+    of the particle in its earlier subhalo, 1 for the most bound one. If two scores are equal, the smaller
     number counts; particles with equal energies are in the order of their identifiers. The result is the same for any
     order of the particles and any number of devices. It has no derivatives.
 
@@ -193,9 +194,9 @@ def _best_links(subhalo: jax.Array, descendant: jax.Array, rank: jax.Array, rows
     best = kernels.reduce_lists("max", score, splits)
     is_best = score == best.at[row].get(mode="fill", fill_value=-1)
     candidates = jnp.where(is_best, descendant[first], jnp.iinfo(jnp.int32).max)
-    chosen = kernels.reduce_lists("min", candidates, splits)
+    smallest = kernels.reduce_lists("min", candidates, splits)
     linked = lists > 0
-    return Descendants(jnp.where(linked, chosen, -1), jnp.where(linked, best, 0), jnp.zeros(rows, bool))
+    return Descendants(jnp.where(linked, smallest, -1), jnp.where(linked, best, 0), jnp.zeros(rows, bool))
 
 
 @with_twins({"links": P(-1), "later_links": P(-1), "skipping_links": P(-1)}, P(-1))
@@ -205,7 +206,7 @@ def skip_output(links: Descendants, later_links: Descendants, skipping_links: De
     In a dense region, such as the centre of a larger halo, the finder can lose a subhalo for an output. Its particles
     then belong to the larger halo, whose descendant is another object than the subhalo found again. So if the
     descendant of the descendant is not the subhalo that `descendants` finds in the output after the next one, the
-    result is the latter. Links to the next output also stay if there is none in the output after it.
+    result is the latter. A link to the next output also stays if the output after it has no descendant.
 
     Args:
         links: The descendants in the next output.

@@ -24,7 +24,7 @@ class SubhaloMembers:
     """Particles of one output with their subhaloes, in any order.
 
     Attributes:
-        id: Identifiers, which each particle keeps in all outputs: ``(n,)`` integers of any width, or ``(n, 2)`` uint32
+        id: Identifiers, the same for a particle in all outputs: ``(n,)`` integers of any width, or ``(n, 2)`` uint32
             words, the low one first, as from `jztree_utils.io.split_words`. NumPy arrays of 64 bits lose nothing, also
             in JAX's 32-bit mode.
         subhalo: ``(n,)`` integers, the subhalo of each particle, counted from 0 over all ranks; -1 for none.
@@ -36,7 +36,7 @@ class SubhaloMembers:
     id: Array
     subhalo: Array
     energy: Array | None = None
-    num: int | jax.Array | None = None
+    num: int | Array | None = None
 
 
 def with_words(members: Any, name: str) -> SubhaloMembers:
@@ -109,10 +109,15 @@ def _check_num(members: SubhaloMembers, name: str) -> jax.Array:
     n = np.shape(members.subhalo)[0]
     if members.num is None:
         return jnp.asarray(n, jnp.int32)
-    num = one_integer(jnp.reshape(members.num, ()) if np.shape(members.num) == (1,) else members.num, name)
+    num = one_integer(_scalar(members.num), name)
     if is_concrete(num) and not 0 <= int(num) <= n:
         raise ValueError(f"{name} is {num}; it counts the rows that hold particles, so it must be from 0 to {n}.")
     return jnp.clip(jnp.asarray(num), 0, n).astype(jnp.int32)
+
+
+def _scalar(num: Any) -> Any:
+    """Return ``num`` as a scalar if `jax.shard_map` split ``(r,)``, one number per device, into ``(1,)``."""
+    return num.reshape(()) if np.shape(num) == (1,) else num
 
 
 def _as_int32(numbers: jax.Array) -> jax.Array:

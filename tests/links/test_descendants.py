@@ -47,7 +47,7 @@ def random_outputs(seed: int, n: int, number: int) -> tuple[SubhaloMembers, Subh
     subhalo = random.integers(-1, number, n)
     origin = np.full(len(ids), -1)
     origin[:n] = subhalo
-    # Most particles stay together, so that links are like those of haloes.
+    # Most particles stay together, so that links are like the links of haloes.
     place = {identifier: i for i, identifier in enumerate(ids.tolist())}
     later = np.array([origin[place[identifier]] for identifier in second.tolist()]) // 2
     moved = random.random(len(later)) < 0.3
@@ -66,7 +66,7 @@ def assert_links(links: Descendants, part: SubhaloMembers, later: SubhaloMembers
 
 @pytest.mark.parametrize("weights", WEIGHTS)
 @pytest.mark.parametrize(("n", "number"), [(0, 0), (0, 3), (1, 1), (40, 1), (300, 400), (3000, 40)])
-def test_links_equal_those_of_dictionaries(n: int, number: int, weights: Any) -> None:
+def test_links_equal_matching_by_dictionaries(n: int, number: int, weights: Any) -> None:
     part, later = random_outputs(n, n, number) if n > 1 else (_no_particles(n), _no_particles(n))
     for find in (jz.descendants, jz.descendants.jit):
         assert_links(find(part, later, number, weights=weights), part, later, number, weights)
@@ -77,7 +77,7 @@ def _no_particles(n: int) -> SubhaloMembers:
 
 
 def dealt(members: SubhaloMembers, ndev: int) -> SubhaloMembers:
-    """Return members over devices, most of them on the first one, with rows of padding."""
+    """Return members over devices, with two thirds on the first one and rows of padding."""
     n = len(members.id)
     counts = [n - n // 3, *np.diff(np.arange(ndev) * (n // 3) // max(ndev - 1, 1))] if ndev > 1 else [n]
     starts = np.cumsum(counts) - counts
@@ -112,8 +112,8 @@ def test_order_of_rows_has_no_effect() -> None:
     part, later = random_outputs(5, 500, 20)
     order = np.random.default_rng(1).permutation(500)
     shuffled = SubhaloMembers(part.id[order], part.subhalo[order], part.energy[order])
-    for column, other in zip(jz.descendants(part, later, 20), jz.descendants(shuffled, later, 20), strict=True):
-        np.testing.assert_array_equal(column, other)
+    for column, again in zip(jz.descendants(part, later, 20), jz.descendants(shuffled, later, 20), strict=True):
+        np.testing.assert_array_equal(column, again)
 
 
 @pytest.mark.parametrize("dtype", [np.int16, np.uint32, np.int64])

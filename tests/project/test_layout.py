@@ -42,6 +42,7 @@ UTILITIES: list[set[str]] = [
         *("correlation", "knn_statistics", "mass_function", "separation", "sky"),  # statistics
         *("cells", "estimators", "hdbscan", "kdtree", "torch_bridge"),  # interoperability
         "check_cluster",
+        "trees",
         "verify",
     },
     {"plot", "view"},  # pictures
