@@ -72,6 +72,7 @@ from ._sharded_reading import (
 from ._snapshot import Snapshot, find_parts, find_sources, open_snapshot, read_header, read_snapshot
 from ._snapshot_copy import AddedColumn, check_copied, copy_snapshot, names_of_files
 from ._snapshot_writer import write_snapshot
+from ._subhaloes import order_by_binding
 from ._tables import check_parquet
 
 # Other packages of `jztree_utils` also import the names that are not in this list.
@@ -116,6 +117,7 @@ __all__ = [
     "names_of_files",
     "num_of_each_rank",
     "open_snapshot",
+    "order_by_binding",
     "read_catalogue",
     "read_catalogue_content",
     "read_clusters",
