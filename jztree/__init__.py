@@ -18,6 +18,7 @@ from . import (
     jax_ext,
     knn,
     launch,
+    links,
     mst,
     overdensity,
     radius,
@@ -39,6 +40,7 @@ from .fof import (
 from .hierarchy import Dendrogram, DensityPeaks, cut, dendrogram, density_peaks
 from .index import Index, build_index
 from .knn import Neighbours, NeighboursWithFields, nearest
+from .links import Descendants, descendants
 from .mst import SpanningTree, spanning_tree, squeeze_tree
 from .overdensity import sphere_properties, spherical_overdensity
 from .radius import *  # noqa: F403
@@ -51,6 +53,7 @@ __all__ = [
     "Clusters",
     "Dendrogram",
     "DensityPeaks",
+    "Descendants",
     "Groups",
     "Index",
     "Neighbours",
@@ -65,6 +68,7 @@ __all__ = [
     "dendrogram",
     "density",
     "density_peaks",
+    "descendants",
     "fof",
     "fof_labels",
     "friends_of_friends",
@@ -76,6 +80,7 @@ __all__ = [
     "knn",
     "knn_density",
     "launch",
+    "links",
     "mst",
     "nearest",
     "overdensity",

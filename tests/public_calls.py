@@ -14,6 +14,7 @@ import jztree as jz
 from jztree import data, halos
 from jztree.config import CatalogueConfig, FofConfig, TreeConfig
 from jztree.data import FofCatalogue, ParticleData
+from jztree.links import SubhaloMembers
 
 ROWS, NUM = 60, 57  # rows of arrays, and the number of them that hold particles
 # Modules without searches: ranks, options, processes, and JAX extensions.
@@ -109,6 +110,17 @@ def _pair_func(_query: Any, source: Any, _vector: Any, distance: Any) -> Any:
 
 def _sum_of_distances(rnn: Any, **_: Any) -> Any:
     return rnn.sum(axis=1)
+
+
+def _members(part: ParticleData, subhaloes: int = 3) -> SubhaloMembers:
+    """Return particles with subhaloes, and masses as energies."""
+    return SubhaloMembers(part.id, part.id % subhaloes, part.mass, part.num)
+
+
+def _lost_links(part: ParticleData) -> Call:
+    links = jz.links.Descendants(part.id - 1, part.mass.astype(jnp.float32), part.id < 0)
+    later = links._replace(subhalo=part.id // 2)
+    return Call(jz.links.skip_output, {"links": links, "later_links": later, "skipping_links": links})
 
 
 def _columns(part: Any) -> list[Any]:
@@ -208,6 +220,10 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "knn.nearest, places": lambda part: _of(jz.nearest, k=4, queries=_places(part), max_radius=part.mass[:5])(part),
     "knn.nearest, reduce": _of(jz.nearest, k=4, reduce=_sum_of_distances, exclude_self=True),
     "knn.nearest, z": _of(jz.nearest, k=4, order="z"),
+    "links.descendants": lambda part: Call(
+        jz.descendants, {"part": _members(part), "later": _members(part, 2), "num_subhaloes": 3}
+    ),
+    "links.skip_output": _lost_links,
     "mst.spanning_tree": _of(jz.spanning_tree, boxsize=1.0),
     "mst.spanning_tree, core_k": _of(jz.spanning_tree, core_k=4),
     "mst.squeeze_tree": lambda part: _of(jz.squeeze_tree)(jz.spanning_tree(part, boxsize=1.0)),

@@ -122,6 +122,8 @@ class CatalogueContent:
         info: The origin of the catalogue.
         extra: Further columns by name.
         by_type: Particles of each type, or None for a single type.
+        subhaloes: Columns of the subhaloes by name, one row each, in the order of the groups, or None. ``group``,
+            ``count`` and ``pos`` are required. Then ``ids`` are in the order of `order_by_binding`.
     """
 
     catalogue: FofCatalogue
@@ -129,6 +131,7 @@ class CatalogueContent:
     info: CatalogueInfo = CatalogueInfo()
     extra: Mapping[str, Column] = field(default_factory=dict)
     by_type: TypeTable | None = None
+    subhaloes: Mapping[str, Column] | None = None
 
     @property
     def header(self) -> SnapshotHeader:
@@ -259,8 +262,10 @@ def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
         array = np.asarray(values)
         return (array * (header.hubble or 1.0) ** power).astype(array.dtype) if power else array
 
-    columns = catalogue_columns(content.catalogue, content.extra)
-    converted = {name: replace(column, values=convert(column.kind, column.values)) for name, column in columns.items()}
+    def convert_all(columns: Mapping[str, Column]) -> dict[str, Column]:
+        return {name: replace(column, values=convert(column.kind, column.values)) for name, column in columns.items()}
+
+    converted = convert_all(catalogue_columns(content.catalogue, content.extra))
     by_type = content.by_type and replace(content.by_type, mass=convert("mass", content.by_type.mass))
     held = {name: getattr(content.info, name) for name in LENGTHS}
     lengths: dict[str, Any] = {
@@ -275,7 +280,8 @@ def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
             mass_table=tuple(map(float, convert("mass", np.asarray(header.mass_table, np.float64)))),
         ),
     )
-    return build_content(converted, content.ids, info, by_type)
+    subhaloes = content.subhaloes and convert_all(content.subhaloes)
+    return replace(build_content(converted, content.ids, info, by_type), subhaloes=subhaloes)
 
 
 def _box(lengths: np.ndarray) -> float | tuple[float, ...]:

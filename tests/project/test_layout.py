@@ -20,7 +20,7 @@ FLOORS: list[set[str]] = [
     {"arguments", "data", "derivatives"},
     {"tree"},
     {"pairs", "sph", "within"},  # and the other searches: every public module that is not in another set
-    {"density", "halos", "hierarchy"},
+    {"density", "halos", "hierarchy", "links"},
 ]
 SUBJECTS = {name for name in jztree.__all__ if inspect.ismodule(getattr(jztree, name))}
 FLOORS[-2].update(SUBJECTS.difference(*FLOORS))
@@ -42,6 +42,7 @@ UTILITIES: list[set[str]] = [
         *("correlation", "knn_statistics", "mass_function", "separation", "sky"),  # statistics
         *("cells", "estimators", "hdbscan", "kdtree", "torch_bridge"),  # interoperability
         "check_cluster",
+        "trees",
         "verify",
     },
     {"plot", "view"},  # pictures
