@@ -43,6 +43,7 @@ UTILITIES: list[set[str]] = [
         *("cells", "estimators", "hdbscan", "kdtree", "torch_bridge"),  # interoperability
         "check_cluster",
         "verify",
+        "large",
     },
     {"plot", "view"},  # pictures
     {"cli"},
