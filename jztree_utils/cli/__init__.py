@@ -1,4 +1,4 @@
-"""The command line: ``jztree fof``, ``knn``, ``convert``, ``plot`` and ``info``.
+"""The command line: ``jztree fof``, ``knn``, ``tree``, ``convert``, ``plot`` and ``info``.
 
 Exit status: 0 success, 1 unexpected error, 2 bad input or output (one sentence on standard error), 130 interrupted, 141
 the reader of the output has closed it, 143 terminated.

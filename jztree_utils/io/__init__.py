@@ -47,6 +47,8 @@ from ._files import open_hdf5 as open_hdf5
 from ._files import output_path as output_path
 from ._files import remove_unfinished as remove_unfinished
 from ._files import unreadable as unreadable
+from ._files_of_snapshot import base_name as base_name
+from ._files_of_snapshot import number_in_name as number_in_name
 from ._group_numbers import group_number_columns, group_number_parameters
 from ._hdf5_columns import read_all as read_all
 from ._header import SnapshotHeader, unit_name
@@ -73,6 +75,7 @@ from ._snapshot import Snapshot, find_parts, find_sources, open_snapshot, read_h
 from ._snapshot_copy import AddedColumn, check_copied, copy_snapshot, names_of_files
 from ._snapshot_writer import write_snapshot
 from ._subhaloes import order_by_binding
+from ._subhaloes import with_gadget4_names as with_gadget4_names
 from ._tables import check_parquet
 
 # Other packages of `jztree_utils` also import the names that are not in this list.

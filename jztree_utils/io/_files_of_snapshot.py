@@ -13,6 +13,7 @@ from ._errors import SnapshotError
 from ._files import check_is_file, list_folder, unreadable
 
 _PART_NAME = re.compile(r"(?P<base>.+)\.(?P<part>[0-9]+)(?P<suffix>(\.(hdf5|h5))?)", re.IGNORECASE)
+_PART = re.compile(r"\.\d+$")
 _SUFFIXES = (".hdf5", ".h5")
 _MAGIC = {b"\x89HDF\r\n\x1a\n": "hdf5", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PK\x05\x06": "npz"}
 _LONGEST_HEADER = 4096
@@ -36,6 +37,17 @@ def kind_of_file(path: Path) -> str | None:
     if is_gadget_record(begin):
         return "binary"
     return "hdf5" if h5py.is_hdf5(path) else None  # HDF5 may follow a block of other data
+
+
+def base_name(path: Path) -> str:
+    """Return the name of a snapshot or a catalogue without suffix and part number."""
+    return _PART.sub("", path.stem if path.suffix else path.name)
+
+
+def number_in_name(path: Path) -> str:
+    """Return the digits at the end of the name of a snapshot or a catalogue; empty if it has none."""
+    digits = re.search(r"(\d+)\D*$", base_name(path))
+    return digits[1] if digits else ""
 
 
 def is_gadget_record(begin: bytes) -> bool:

@@ -147,9 +147,7 @@ def write_gadget4(file: h5py.File, content: CatalogueContent, by_type: np.ndarra
     }
     for name, column in links.items():
         write_column(file["Group"], name, column, header)
-    stored = {
-        _KNOWN[name][0] if name in _KNOWN else name: column for name, column in columns.items() if name != "parent"
-    }
+    stored = with_gadget4_names(columns)
     rank = np.arange(len(group)) - first[group]
     stored[_RANK] = Column(rank.astype(np.int32), "1", "rank of the subhalo in its group, 0 for the central")
     if "parent" in columns:
@@ -167,6 +165,11 @@ def write_gadget4(file: h5py.File, content: CatalogueContent, by_type: np.ndarra
         write_column(rows, name, column, header)
     rows[_IN_AREPO] = rows["SubhaloGroupNr"]
     return len(group)
+
+
+def with_gadget4_names(subhaloes: Mapping[str, Column]) -> dict[str, Column]:
+    """Return the columns of subhaloes under their names in Gadget-4, such as ``SubhaloPos``, without the parents."""
+    return {_KNOWN[name][0] if name in _KNOWN else name: subhaloes[name] for name in subhaloes if name != "parent"}
 
 
 def _counts_by_type(content: CatalogueContent) -> np.ndarray | None:

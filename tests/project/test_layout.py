@@ -44,6 +44,7 @@ UTILITIES: list[set[str]] = [
         "check_cluster",
         "trees",
         "verify",
+        "large",
     },
     {"plot", "view"},  # pictures
     {"cli"},

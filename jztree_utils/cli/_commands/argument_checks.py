@@ -113,6 +113,14 @@ def _check_convert(args: Namespace) -> None:
         raise ValueError("convert needs an input file, and -o with the output file; see jztree convert --help.")
 
 
+def _check_tree(args: Namespace) -> None:
+    if not args.input or args.output is None:
+        raise ValueError("tree needs catalogues with subhaloes, and -o with the output file; see jztree tree --help.")
+    if len(args.input) == 1:
+        raise ValueError(f"tree links the subhaloes of several outputs, but only {args.input[0]} was given; give more.")
+    check_at_least("--type", args.type, 0)
+
+
 def _check_plot(args: Namespace) -> None:
     if args.kind is None or not args.input:
         raise ValueError(f"plot needs a kind ({', '.join(KINDS)}) and a file; see jztree plot --help.")
@@ -147,6 +155,7 @@ _CHECKS: dict[str, Callable[[Namespace], None]] = {
     "xi": _check_xi,
     "convert": _check_convert,
     "plot": _check_plot,
+    "tree": _check_tree,
     "view": _check_view,
 }
 

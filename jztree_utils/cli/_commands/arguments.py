@@ -24,6 +24,8 @@ CATALOGUE_LAYOUTS = ("native", "gadget4", "swift", "soap")
 CENTRES = ("potential", "densest", "mass")
 # Defaults of options that have code to check whether the user gave them.
 DEFAULTS = {"attach_within": ATTACH_WITHIN, "matter": "all", "centre": "potential", "snapshot_files": 1}
+TREE_LAYOUTS = ("gadget4", "sublink")
+LINK_WEIGHTS = ("sublink", "lhalotree")
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
 PARQUET = "parquet"  # a table of a catalogue, which cannot be read back
 
@@ -96,6 +98,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_knn(commands)
     _add_hdbscan(commands)
     _add_xi(commands)
+    _add_tree(commands)
     _add_convert(commands)
     _add_plot(commands)
     _add_view(commands)
@@ -321,6 +324,33 @@ def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "gadget4, or numpy if FILE is .npz)",
     )
     _add_telling(convert)
+
+
+def _add_tree(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    words = "merger trees of the subhaloes in a sequence of catalogues"
+    tree = commands.add_parser("tree", help=words, description=f"Build {words}.", epilog=help_texts.TREE_EPILOG)
+    tree.add_argument("input", metavar="CATALOGUE", nargs="*", help="catalogues with subhaloes, or their folders")
+    links = tree.add_argument_group("links")
+    links.add_argument(
+        "--weights",
+        choices=LINK_WEIGHTS,
+        default=LINK_WEIGHTS[0],
+        help="weights of common particles: 1/rank (sublink), or rank^(-2/3) in the most bound half "
+        "(lhalotree; default: sublink)",
+    )
+    links.add_argument("--no-skip", action="store_true", help="do not link subhaloes that are lost for one output")
+    links.add_argument(
+        "--type",
+        type=whole,
+        default=1,
+        metavar="T",
+        help="particle type to link, if identifiers are only in the snapshot (default: 1)",
+    )
+    output = _add_output(tree, "write the trees to this HDF5 file")
+    output.add_argument(
+        "--layout", choices=TREE_LAYOUTS, default=TREE_LAYOUTS[0], help="layout of the trees (default: gadget4)"
+    )
+    _add_telling(tree)
 
 
 def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
