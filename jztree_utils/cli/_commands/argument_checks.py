@@ -60,6 +60,10 @@ def _check_fof(args: Namespace) -> None:
         raise ValueError(f"--attach has type {args.type}, which is already the grouped type (--type); leave it out.")
     particle_types("--matter", args.matter)
     sphere_names(args.overdensity)
+    if args.subhaloes and args.output is not None and args.layout not in ("native", "gadget4"):
+        raise ValueError(
+            f"--layout {args.layout} has no subhaloes; write the layout native or gadget4, or leave out --subhaloes."
+        )
     _check_of_use(args)
 
 

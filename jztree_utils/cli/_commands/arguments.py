@@ -177,6 +177,11 @@ def _add_spheres(groups: argparse._ArgumentGroup) -> None:
         "circular velocity, concentration, spin, shape and densest particle",
     )
     groups.add_argument(
+        "--subhaloes",
+        action="store_true",
+        help="also find the bound subhaloes of each group; for the layouts native and gadget4",
+    )
+    groups.add_argument(
         "--overdensity",
         metavar="NAMES",
         help="further spheres, such as 100c,178m: multiples of the critical (c) or the mean density (m); implies "

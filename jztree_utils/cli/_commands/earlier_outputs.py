@@ -24,7 +24,8 @@ _READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize", *FLAGS)
 _OPTIONS = {
     "fof": (
         *_READING,
-        *("b", "rlink", "npart_min", "attach", "attach_within", "properties", "overdensity", "matter", "centre"),
+        *("b", "rlink", "npart_min", "attach", "attach_within"),
+        *("properties", "subhaloes", "overdensity", "matter", "centre"),
         *("no_ids", "snapshot_files"),
     ),
     "knn": (*_READING, "k", "kernel", "lists"),

@@ -16,10 +16,11 @@ from ... import io, plot
 from ...separation import MeanSeparation
 from .._particles import many_devices
 from .._particles.group_properties import CENTRES, GroupOptions, describe, shapes
-from .._particles.known_properties import missing_in_words, types_in_words, with_all_properties
+from .._particles.known_properties import missing_in_words, types_in_words, with_all_properties, with_subhaloes
 from .._particles.particles import Groups, Member, Particles
 from .._particles.reading import Source
 from .._particles.spheres import is_sphere
+from .._particles.subhaloes import MIN_BOUND, sorted_by_binding
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
 from . import dry_run
 from .argument_checks import check_arguments, particle_types, sphere_names, with_properties
@@ -86,6 +87,8 @@ def _run_one(
             options = with_all_properties(options, part, spheres, args.centre, rlink)
             if left_out := missing_in_words(options, part, spheres):
                 left_out += what_to_give(part.header)
+        if args.subhaloes:
+            options = with_subhaloes(options, part, rlink)
         _warn_of_length(args, rlink, separation)
     result = part.find_groups(rlink, options, with_rows=bool(run.copies))
     pos = part.column("pos") if run.plot is not None else None
@@ -130,24 +133,31 @@ def _finish(
             columns = columns | shapes(squeeze_catalogue(result.cata), columns)
     with stage("order the catalogue"):
         num = len(result.ids)
-        members = Member(pos=np.empty((num, 0), np.float32), id=result.ids, row=result.rows, num=num)
+        members = Member(pos=np.empty((num, 0), np.float32), id=result.ids, row=np.arange(num), num=num)
         extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
         members, cata, extra, by_type = io.canonical_order(members, result.cata, extra, result.by_type)
+        ids, place, subhaloes = members.id, members.row, None
+        if result.subhaloes is not None:
+            sorting, subhaloes = sorted_by_binding(ids, cata, result.subhaloes, place)
+            ids, place = ids[sorting], place[sorting]
     if run.output is not None:
         with stage("write the catalogue") as report:
-            retained = None if args.no_ids else members.id
-            io.write_catalogue(run.output, cata, retained, info, layout=args.layout, extra=extra, by_type=by_type)
+            content = {"layout": args.layout, "extra": extra, "by_type": by_type, "subhaloes": subhaloes}
+            io.write_catalogue(run.output, cata, None if args.no_ids else ids, info, **content)
             report.detail = str(run.output)
-    write_copies(run, part.snapshots, members.row, cata, info, args.layout)
+    rows = None if result.rows is None else result.rows[place]
+    write_copies(run, part.snapshots, rows, cata, info, args.layout, in_order=subhaloes is not None)
     if run.plot is not None:
         with stage("draw the halos", part.num) as report:
             _draw(run.plot, pos, cata, part.header)
             report.detail = str(run.plot)
     if args.json:
         centre = options.centre if options.neighbours else None
-        print_json(_summary(run, cata, info, part, extra) | {"centre": centre, "left_out": left_out or None})
+        number = None if subhaloes is None else len(subhaloes["count"].values)
+        remarks = {"centre": centre, "left_out": left_out or None, "subhaloes": number}
+        print_json(_summary(run, cata, info, part, extra) | remarks)
     elif not is_quiet():
-        _tell(cata, info, part, options, extra)
+        _tell(cata, info, part, options, extra, subhaloes)
     warn_of_order(run, args.layout)
     if part.separation is not None and part.separation.doubt and args.rlink is None:
         warn(f"{part.separation.doubt} If it is wrong, give the linking length with --rlink.")
@@ -255,7 +265,12 @@ def _lacking_in_words(extra: dict[str, io.Column], ngroups: int) -> list[tuple[s
 
 
 def _tell(
-    cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, options: GroupOptions, extra: dict[str, io.Column]
+    cata: FofCatalogue,
+    info: io.CatalogueInfo,
+    part: Particles,
+    options: GroupOptions,
+    extra: dict[str, io.Column],
+    subhaloes: dict[str, io.Column] | None,
 ) -> None:
     header = part.header
     length, mass = (f" {io.unit_name(header, kind)}".rstrip() for kind in ("length", "mass"))
@@ -278,6 +293,11 @@ def _tell(
             masses = np.asarray(cata.mass, np.float64)
             pairs.append(("group masses", f"{number(masses.min())} to {number(masses.max())}{mass}"))
         pairs += _lacking_in_words(extra, len(count))
+    if subhaloes is not None:
+        bound = np.asarray(subhaloes["count"].values, np.int64)
+        share = 100 * bound.sum() / max(grouped, 1)
+        words = f"{len(bound):,} of at least {MIN_BOUND} bound particles, {share:.1f} % of the particles in groups"
+        pairs.append(("subhaloes", words))
     for name, words, instead in _MISSING:
         if name not in part.properties:
             types = part.types_without(name)

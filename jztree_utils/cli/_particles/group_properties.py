@@ -49,6 +49,8 @@ class GroupOptions:
         scale_factor: Scale factor of the universe.
         centre: Centre of the spheres, a key of `CENTRES`.
         softening: Softening length of the potential, in the unit of the positions.
+        subhaloes: Whether to find subhaloes.
+        hubble: Hubble constant at the time of the snapshot, in velocity per physical length.
     """
 
     cfg: FofConfig
@@ -59,6 +61,8 @@ class GroupOptions:
     scale_factor: float = 1.0
     centre: str = "potential"
     softening: float = 0.0
+    subhaloes: bool = False
+    hubble: float = 0.0
 
     @property
     def peak_within(self) -> str | None:

@@ -13,6 +13,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import jztree as jz
 from jztree.data import FofCatalogue, ParticleData
 from jztree.fof import fof_and_catalogue
 from jztree.jax_ext import shard_map_constructor
@@ -28,6 +29,7 @@ from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_over_devices
 from .particles import MOST_ROWS, Groups, Member, Particles, bin_options, count_types, matter_of
+from .subhaloes import find, table_of
 
 
 @dataclass(kw_only=True)
@@ -75,10 +77,16 @@ class ManyDevices(Particles):
                 compute = _properties_over_ranks(self.mesh, jit=True)
                 matter = matter_of(self.others.values())
                 extra = self._run("find properties", lambda: compute(grouped, cata, box, options, matter))
+            subhaloes = None
+            if options.subhaloes:
+                search = _subhaloes_over_ranks(self.mesh, jit=True)
+                subhaloes = self._run("find subhaloes", lambda: search(grouped, cata, box, options))
             with stage("bring results together"):
-                return self._bring_together(grouped, cata, extra)
+                return self._bring_together(grouped, cata, extra, subhaloes)
 
-    def _bring_together(self, grouped: Member, cata: FofCatalogue, extra: dict[str, Any]) -> Groups | None:
+    def _bring_together(
+        self, grouped: Member, cata: FofCatalogue, extra: dict[str, Any], subhaloes: jz.Subhaloes | None
+    ) -> Groups | None:
         """Return every rank's groups on the first process; ``extra`` has further columns of groups."""
         nums, ngroups = self._gather(grouped.num), self._gather(cata.ngroups)
         words = [self._gather(held, grouped.num) for held in (grouped.id, grouped.row)]
@@ -86,6 +94,7 @@ class ManyDevices(Particles):
         kinds = [self._gather(column, grouped.num) for column in report]
         columns = {name: self._gather(column, cata.ngroups) for name, column in _columns(cata).items()}
         extra = {name: self._gather(column, cata.ngroups) for name, column in extra.items()}
+        table = {} if subhaloes is None else self._gather_subhaloes(grouped, subhaloes)
         if nums is None:
             return None
         members_of, joined = _join(nums, FofCatalogue(ngroups=ngroups, **columns))
@@ -97,7 +106,14 @@ class ManyDevices(Particles):
         if self.attached:
             kind, mass = (None if column is None else column[members_of] for column in kinds)
             by_type = count_types(np.asarray(kind), mass, joined)
-        return Groups(np.asarray(rows if ids is None else ids), joined, by_type, extra, rows)
+        members = table_of(table, members_of) if table else None
+        return Groups(np.asarray(rows if ids is None else ids), joined, by_type, extra, rows, members)
+
+    def _gather_subhaloes(self, grouped: Member, subhaloes: jz.Subhaloes) -> dict[str, Any]:
+        """Return the columns of subhaloes, and the subhalo, energy and type of each particle, on the first process."""
+        columns = {name: self._gather(column, subhaloes.num) for name, column in subhaloes.tables().items()}
+        of_particles = {"subhalo": subhaloes.subhalo, "energy": subhaloes.energy, "kind": grouped.kind}
+        return columns | {name: self._gather(column, grouped.num) for name, column in of_particles.items()}
 
     def _members(self, with_rows: bool) -> list[Member]:
         """Return the particles of all types with identifiers. Rows replace missing ones, or are added on request."""
@@ -230,6 +246,7 @@ def _join(nums: np.ndarray, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogu
 
 
 _properties_over_ranks = shard_map_constructor(group_properties, P(-1), (P(-1), P(-1), None, None, P(-1)))
+_subhaloes_over_ranks = shard_map_constructor(find, P(-1), (P(-1), P(-1), None, None))
 
 
 def all_devices() -> Mesh:
