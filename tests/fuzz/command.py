@@ -33,6 +33,7 @@ PARTS = (
     "sums",
     "catalogue",
     "spheres",
+    "subhaloes",
     "gradients",
     "files",
     "devices",
