@@ -35,7 +35,7 @@ class Candidates(NamedTuple):
 def neighbours_and_density(part: PosMass, k: int, boxsize: Any, cfg: KNNConfig | None) -> tuple[jax.Array, jax.Array]:
     """Return the ``k`` nearest particles of each, rows of the joined particles of the devices, and the density.
 
-    On one device, the particles search in batches, because distances and masses of all neighbours would take several
+    On one device, the particles search in batches, because the distances and masses of neighbours would take several
     times the memory of their rows.
 
     Args:
