@@ -300,7 +300,7 @@ def test_colours_of_a_halo_do_not_depend_on_the_frame(weighted: bool) -> None:
 
 def labels_of(axis: Any) -> list[str]:
     axis.figure.canvas.draw()
-    return [one.get_text() for one in axis.get_ticklabels(which="both") if one.get_text()]
+    return [label_text.get_text() for label_text in axis.get_ticklabels(which="both") if label_text.get_text()]
 
 
 @pytest.mark.parametrize("high", [0.5, 2.0, 9.0, 25.0])
@@ -310,13 +310,13 @@ def test_tick_labels_of_short_ranges_are_few_and_plain(high: float) -> None:
     ax = figure.axes[0]
     for labels in (labels_of(ax.xaxis), labels_of(ax.yaxis)):
         assert 2 <= len(labels) <= 14
-    assert not any("10^" in one for one in labels_of(ax.xaxis))
+    assert not any("10^" in column for column in labels_of(ax.xaxis))
     boxes = sorted(
-        (one.get_window_extent() for one in ax.xaxis.get_ticklabels(which="both") if one.get_text()),
+        (column.get_window_extent() for column in ax.xaxis.get_ticklabels(which="both") if column.get_text()),
         key=lambda box: box.x0,
     )
-    for one, other in itertools.pairwise(boxes):
-        assert one.x1 < other.x0
+    for column, reference in itertools.pairwise(boxes):
+        assert column.x1 < reference.x0
 
 
 STATISTICS: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -338,7 +338,7 @@ def test_correlations_have_the_labels_of_their_statistic(statistic: str) -> None
     result = Correlation(**fields)
     ax = plot.plot_correlation(result, length_unit="Mpc").axes[0]
     assert (ax.get_xlabel(), ax.get_ylabel()) == (xlabel, ylabel)
-    texts = [] if ax.get_legend() is None else [one.get_text() for one in ax.get_legend().get_texts()]
+    texts = [] if ax.get_legend() is None else [label_text.get_text() for label_text in ax.get_legend().get_texts()]
     if statistic == "multipoles":
         assert texts == [r"$\ell = 0$", r"$\ell = 4$"]
         drawn = [container[0].get_ydata() for container in ax.containers]
