@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from . import help_texts
 from .configuration_file import flags_of_config, options_of_commands
-from .flag_values import real, whole
+from .flag_values import real, size, whole
 from .header_arguments import add_header_options
 from .suggestions import suggest
 
@@ -126,7 +126,14 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     output.add_argument("--no-ids", action="store_true", help="leave the identifiers of members out of the catalogue")
     _add_copies(output)
     output.add_argument("--plot", metavar="FILE", help="draw the halos (.png, .pdf, .svg); needs matplotlib")
-    _add_telling(fof)
+    running = _add_telling(fof)
+    running.add_argument(
+        "--memory",
+        type=size,
+        metavar="SIZE",
+        help="find the groups piece by piece with this much memory, such as 8GB, and temporary files beside the "
+        "catalogue (default: only if the particles do not fit into memory)",
+    )
 
 
 def _add_linking(groups: argparse._ArgumentGroup) -> None:
@@ -422,7 +429,7 @@ def _add_overwrite(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_telling(parser: argparse.ArgumentParser) -> None:
+def _add_telling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("running")
     group.add_argument("--config", metavar="FILE", help="read options from this TOML file; flags take precedence")
     group.add_argument(
@@ -437,3 +444,4 @@ def _add_telling(parser: argparse.ArgumentParser) -> None:
         help="also print the machine, the contents of the snapshot, rows sent between devices, and peak memory",
     )
     _add_debug(group)
+    return group
