@@ -148,6 +148,15 @@ def _check_view(args: Namespace) -> None:
     check_at_least("--halos", args.halos, 0)
 
 
+def _check_verify(args: Namespace) -> None:
+    if len(args.input) != 2:
+        raise ValueError(
+            f"verify needs a result and its snapshot, but {len(args.input)} files were given; see jztree verify --help."
+        )
+    if args.samples is not None:
+        check_at_least("--samples", args.samples, 1)
+
+
 _CHECKS: dict[str, Callable[[Namespace], None]] = {
     "fof": _check_fof,
     "knn": _check_knn,
@@ -156,6 +165,7 @@ _CHECKS: dict[str, Callable[[Namespace], None]] = {
     "convert": _check_convert,
     "plot": _check_plot,
     "view": _check_view,
+    "verify": _check_verify,
 }
 
 

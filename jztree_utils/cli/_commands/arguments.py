@@ -99,6 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_convert(commands)
     _add_plot(commands)
     _add_view(commands)
+    _add_verify(commands)
     words = "versions, devices and native libraries in use"
     info = commands.add_parser("info", help=words, description=f"Print {words}.")
     info.add_argument("--json", action="store_true", help="print them as JSON, for scripts")
@@ -386,6 +387,20 @@ def _add_view(commands: "argparse._SubParsersAction[_Parser]") -> None:
     view.add_argument("--title", default="", help="title above the view")
     _add_output(view, "the page (.html)")
     _add_telling(view)
+
+
+def _add_verify(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    words = "a catalogue or neighbour lists by brute force, without the kernels of the library"
+    verify = commands.add_parser(
+        "verify", help=f"check {words}", description=f"Check {words}.", epilog=help_texts.VERIFY_EPILOG
+    )
+    verify.add_argument("input", metavar="FILE", nargs="*", help="the result, and the snapshot that it was made from")
+    _add_snapshot_options(verify)
+    group = verify.add_argument_group("sample")
+    group.add_argument(
+        "--samples", type=whole, metavar="N", help="check N rows of each result (default: as many as take some seconds)"
+    )
+    _add_telling(verify)
 
 
 def _add_snapshots(parser: argparse.ArgumentParser) -> None:

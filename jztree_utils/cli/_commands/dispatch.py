@@ -14,6 +14,7 @@ from .hdbscan import run_hdbscan
 from .info import run_info
 from .knn import run_knn
 from .plot import run_plot
+from .verify import run_verify
 from .view import run_view
 from .xi import run_xi
 
@@ -24,6 +25,7 @@ RUN: dict[str, Callable[[Namespace], None]] = {
     "info": run_info,
     "convert": run_convert,
     "plot": run_plot,
+    "verify": run_verify,
     "view": run_view,
     "xi": run_xi,
 }
