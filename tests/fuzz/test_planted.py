@@ -24,6 +24,7 @@ from fuzz import (
     fof,
     gradients,
     knn,
+    links,
     nearest,
     pairs,
     peaks,
@@ -101,8 +102,8 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "batch"),
-    [(knn, 2), *((part, 1) for part in (nearest, fof, radius, pairs, sums, spheres, trees, peaks, phases))],
-    ids=["knn", "nearest", "fof", "radius", "pairs", "sums", "spheres", "trees", "peaks", "phases"],
+    [(knn, 2), *((part, 1) for part in (nearest, fof, radius, pairs, sums, spheres, trees, peaks, links, phases))],
+    ids=["knn", "nearest", "fof", "radius", "pairs", "sums", "spheres", "trees", "peaks", "links", "phases"],
 )
 def test_correct_library_passes(part: ModuleType, batch: int) -> None:
     assert not findings(part, 20, batch)
@@ -272,6 +273,13 @@ def test_wrong_order_of_densities_is_found(monkeypatch: pytest.MonkeyPatch) -> N
     sort = kernels.sort_words
     monkeypatch.setattr(kernels, "sort_words", lambda words, num: sort([~words[0], *words[1:]], num))
     assert_finds(peaks, "the number of peaks is wrong", 60)
+
+
+@pytest.mark.long
+def test_wrong_order_of_bound_particles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = kernels.descending_words
+    monkeypatch.setattr(kernels, "descending_words", lambda energy: [0 * word for word in words(energy)])
+    assert_finds(links, "a descendant is wrong", 400)
 
 
 @pytest.mark.long
