@@ -42,7 +42,7 @@ from .index import Index, build_index
 from .knn import Neighbours, NeighboursWithFields, nearest
 from .links import Descendants, descendants
 from .mst import SpanningTree, spanning_tree, squeeze_tree
-from .overdensity import sphere_properties, spherical_overdensity
+from .overdensity import radial_profiles, sphere_properties, spherical_overdensity
 from .radius import *  # noqa: F403
 
 launch.leave_threads_for_callbacks()
@@ -86,6 +86,7 @@ __all__ = [
     "overdensity",
     "phase_space_groups",
     "phase_space_labels",
+    "radial_profiles",
     "radius",
     "smoothing_length",
     "spanning_tree",

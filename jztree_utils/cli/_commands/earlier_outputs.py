@@ -113,8 +113,8 @@ def are_there(
     return True
 
 
-def _is_newer(one: str, other: str) -> bool:
-    return os.path.exists(one) and os.stat(one).st_mtime_ns >= os.stat(other).st_mtime_ns
+def _is_newer(path: str, reference: str) -> bool:
+    return os.path.exists(path) and os.stat(path).st_mtime_ns >= os.stat(reference).st_mtime_ns
 
 
 def _check_same(args: Namespace, output: str, required: dict[str, Any]) -> None:

@@ -207,7 +207,7 @@ def _summary(
         "group_ids_output": run.group_ids_output,
         "plot": run.plot,
         "particles": part.num,
-        "attached": {str(ptype): one.num_total for ptype, one in part.attached.items()},
+        "attached": {str(ptype): particles.num_total for ptype, particles in part.attached.items()},
         "groups": len(cata.count),
         "particles_in_groups": int(np.asarray(cata.count, np.int64).sum()),
         "npart_min": info.npart_min,
@@ -259,7 +259,10 @@ def _tell(
 ) -> None:
     header = part.header
     length, mass = (f" {io.unit_name(header, kind)}".rstrip() for kind in ("length", "mass"))
-    n, count = part.num + sum(one.num_total or 0 for one in part.attached.values()), np.asarray(cata.count, np.int64)
+    n, count = (
+        part.num + sum(particles.num_total or 0 for particles in part.attached.values()),
+        np.asarray(cata.count, np.int64),
+    )
     grouped = int(count.sum())
     pairs = [
         ("groups", f"{len(count):,} of at least {info.npart_min:,} particles"),

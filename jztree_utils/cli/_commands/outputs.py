@@ -83,10 +83,10 @@ def check_suffix(output: str) -> None:
     """Raise OutputError if an HDF5 output has the suffix of another format."""
     suffix = Path(output).suffix.lower()
     if suffix in _FOREIGN:
-        other = "; --plot and jztree plot draw pictures" if suffix in _PICTURES else ""
+        advice = "; --plot and jztree plot draw pictures" if suffix in _PICTURES else ""
         if suffix == _TABLE:
-            other = "; jztree convert makes a Parquet file of a catalogue"
-        raise io.OutputError(f"The output {output} would be an HDF5 file; give it a name in .hdf5{other}.")
+            advice = "; jztree convert makes a Parquet file of a catalogue"
+        raise io.OutputError(f"The output {output} would be an HDF5 file; give it a name in .hdf5{advice}.")
 
 
 def check_placeholders(output: str, known: Sequence[str] = ()) -> None:

@@ -73,8 +73,8 @@ class ManyDevices(Particles):
             )
             if options.neighbours:
                 compute = _properties_over_ranks(self.mesh, jit=True)
-                others = matter_of(self.others.values())
-                extra = self._run("find properties", lambda: compute(grouped, cata, box, options, others))
+                matter = matter_of(self.others.values())
+                extra = self._run("find properties", lambda: compute(grouped, cata, box, options, matter))
             with stage("bring results together"):
                 return self._bring_together(grouped, cata, extra)
 

@@ -112,7 +112,7 @@ class Particles(ABC):
 
     def corners(self) -> np.ndarray:
         """Return ``(2, d)``: the smallest and the largest coordinates in all types."""
-        corners = np.stack([self._corners(one) for one in self._all()])
+        corners = np.stack([self._corners(particles) for particles in self._all()])
         return np.stack([corners[:, 0].min(axis=0), corners[:, 1].max(axis=0)])
 
     @abstractmethod
@@ -121,17 +121,17 @@ class Particles(ABC):
 
     def count_outside(self, low: np.ndarray, high: np.ndarray) -> int:
         """Return the number of particles, in all types, with a coordinate below or above bounds ``(d,)``."""
-        return sum(self._count_outside(one, one.pos, low, high) for one in self._all())
+        return sum(self._count_outside(particles, particles.pos, low, high) for particles in self._all())
 
     def differing_masses(self) -> list[str]:
         """Return a sentence per type whose masses differ from the mass table, if the table has a mass for it."""
         types = [*self.types(), *self.others]
         sentences = []
-        for ptype, one in zip(types, self._all(), strict=True):
+        for ptype, particles in zip(types, self._all(), strict=True):
             table = io.mass_in_table(self.header, ptype)
-            if table is None or one.mass is None or np.ndim(one.mass) < np.ndim(one.pos) - 1:
+            if table is None or particles.mass is None or np.ndim(particles.mass) < np.ndim(particles.pos) - 1:
                 continue
-            if num := self._count_outside(one, one.mass, *io.same_masses(table)):
+            if num := self._count_outside(particles, particles.mass, *io.same_masses(table)):
                 sentences.append(io.differing_masses(self.snapshot.paths[0], ptype, table, num))
         return sentences
 

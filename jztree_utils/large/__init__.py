@@ -1,0 +1,150 @@
+"""Groups of more particles than memory holds.
+
+The particles come in pieces: arrays, memory-mapped files, or the files of a snapshot. The function reads all positions
+once and the properties of the members of groups once, and keeps sorted copies in a folder on disk.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jztree.config import CatalogueConfig, FofConfig
+from jztree.data import FofCatalogue, ParticleData
+from jztree.fof import fof_and_catalogue
+
+from .._arrays import box_lengths
+from .._memory import bytes_in_words, host_memory
+from ._members import Members
+from ._pieces import Pieces, pieces_of
+from ._sweep import Search, find_groups
+
+__all__ = ["LargeGroups", "friends_of_friends"]
+
+_BASE = 500 << 20  # bytes of Python, JAX and compiled searches
+_WORDS = 14  # bytes of a search per byte of the positions; measured with `group_labels` of 4e6 particles
+_FEWEST = 1000  # particles in memory
+
+
+class LargeGroups:
+    """Friends-of-friends groups on disk; see `friends_of_friends`.
+
+    Use it in a ``with`` statement, or call `close`, to remove the temporary files.
+
+    Attributes:
+        catalogue: The properties of the listed groups as NumPy arrays, the largest group first. ``offset`` is a row of
+            the particles in `members`.
+    """
+
+    def __init__(self, members: Members, lengths: list[int], folder: Path) -> None:
+        self.catalogue: FofCatalogue = members.catalogue()
+        self._members, self._lengths, self._folder = members, lengths, folder
+
+    def labels(self) -> Iterator[np.ndarray]:
+        """Yield the label of each particle, piece by piece: the smallest row of its group, over all pieces."""
+        parts = self._members.labels()
+        held = np.empty(0, self._members.search.index)
+        for length in self._lengths:
+            while len(held) < length:
+                held = np.concatenate([held, next(parts)])
+            yield held[:length]
+            held = held[length:]
+
+    def members(self) -> Iterator[tuple[ParticleData, np.ndarray]]:
+        """Yield the particles of listed groups in group order, and their rows over all pieces, in blocks."""
+        yield from self._members.blocks()
+
+    def close(self) -> None:
+        """Remove the files. `labels` and `members` then raise errors."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> LargeGroups:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def friends_of_friends(
+    pieces: Any,
+    rlink: float,
+    boxsize: ArrayLike | None = None,
+    *,
+    memory: float | None = None,
+    npart_min: int = 20,
+    folder: str | Path | None = None,
+    quiet: bool = False,
+) -> LargeGroups:
+    """Find friends-of-friends groups of more particles than memory holds.
+
+    Groups, labels, counts and the order of the catalogue are those of `jztree.group_labels` and
+    `jztree.friends_of_friends` for all pieces together; sums agree up to rounding. The largest group and its particles
+    must fit into memory.
+
+    Args:
+        pieces: The particles: a list of arrays ``(n, d)``, d from 1 to 4, which may be memory-mapped; of particle
+            classes with ``mass``, ``vel`` and ``id``; or a snapshot from `jztree_utils.io.open_snapshot`. All have the
+            same properties and dtypes. Each piece is read twice.
+        rlink: The linking length, one number.
+        boxsize: The periodic length, or one per dimension; None means open. Positions outside the box are wrapped.
+        memory: Bytes that the search may use. None means three quarters of the free memory.
+        npart_min: Smallest number of particles of a listed group.
+        folder: Folder for temporary files, up to 1.5 times the bytes of the particles. If a run was interrupted, a call
+            with the same arguments continues it, and its results have the same bits. None means a new folder in the
+            system's folder for temporary files; an error removes it.
+        quiet: Whether to report no progress.
+
+    Returns:
+        The groups. They read labels and members from the folder.
+
+    Raises:
+        TypeError, ValueError: For invalid arguments, or if a position, mass or velocity is NaN or infinite.
+        SnapshotError: If a file of a snapshot cannot be read.
+
+    Examples:
+        >>> from jztree_utils import large
+        >>> pos = np.random.default_rng(0).random((500, 3), np.float32)
+        >>> with large.friends_of_friends([pos[:200], pos[200:]], 0.1, 1.0, npart_min=2, quiet=True) as groups:
+        ...     label = np.concatenate(list(groups.labels()))
+        >>> bool((label == jz.group_labels(pos, 0.1, boxsize=1.0)).all())
+        True
+    """
+    particles = pieces_of(pieces)
+    dtype, (dims,) = particles.columns["pos"]
+    # The errors of a search in memory for invalid arguments.
+    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=npart_min))
+    fof_and_catalogue(np.empty((0, dims), dtype), rlink, boxsize, cfg)
+    place = Path(tempfile.mkdtemp(prefix="jztree-") if folder is None else folder)
+    try:
+        search = Search(
+            particles, float(rlink), box_lengths(boxsize, dims), cfg, rows_in(memory, particles), place, quiet
+        )
+        return LargeGroups(Members(search, find_groups(search)), particles.lengths, place)
+    except BaseException:
+        if folder is None:
+            shutil.rmtree(place, ignore_errors=True)
+        raise
+
+
+def rows_in(memory: float | None, pieces: Pieces) -> int:
+    """Return the number of particles that a search may hold in memory at once."""
+    free = host_memory()
+    if memory is None:
+        memory = 0.75 * (4 << 30 if free is None else free)
+    dtype, (dims,) = pieces.columns["pos"]
+    rows = int((memory - _BASE) // (_WORDS * dims * dtype.itemsize))
+    if rows < _FEWEST:
+        raise ValueError(
+            f"memory is {bytes_in_words(memory)}, but Python and the compiled searches alone need "
+            f"{bytes_in_words(_BASE)}; give more."
+        )
+    return min(rows, max(pieces.num, 1))

@@ -1,0 +1,116 @@
+"""Particles in pieces: any range of rows of each property, from arrays or from the files of a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import numpy as np
+
+from jztree.data import get_num, get_pos
+
+from .. import io
+
+COLUMNS = ("pos", "vel", "mass", "id")
+Columns = dict[str, tuple[np.dtype[Any], tuple[int, ...]]]  # dtype and shape of a row of each property
+
+
+class Pieces(Protocol):
+    """Particles that are read range by range.
+
+    Attributes:
+        num: Number of particles.
+        columns: Dtype and shape of a row of each property that particles have, by name.
+        shared_mass: The mass of all particles, None if they have masses of their own or none.
+        about: Description of the input, which differs between different inputs, for JSON.
+        lengths: Number of particles of each piece.
+    """
+
+    num: int
+    columns: Columns
+    shared_mass: float | None
+    about: Any
+    lengths: list[int]
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        """Return a property of the rows from ``start`` to ``stop``; rows continue from piece to piece."""
+
+
+def pieces_of(given: Any) -> Pieces:
+    """Return particles in pieces.
+
+    Args:
+        given: A `jztree_utils.io.Snapshot`, or a sequence of arrays or particle classes.
+
+    Raises:
+        TypeError, ValueError: If this is no such object, or if the pieces do not match each other.
+    """
+    if isinstance(given, io.Snapshot):
+        return _OfSnapshot(given)
+    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+        raise TypeError(
+            f"pieces must be a list of arrays (n, d) or particle classes, or a snapshot from "
+            f"jztree_utils.io.open_snapshot, not {type(given).__name__}; each piece is read twice."
+        )
+    return _OfArrays(given)
+
+
+class _OfSnapshot:
+    """The particles of one type in the files of a snapshot."""
+
+    def __init__(self, snapshot: io.Snapshot) -> None:
+        self.num, self.shared_mass = snapshot.num, snapshot.shared_mass
+        names = snapshot.present(("pos",), ("vel", "mass", "id"))
+        self.columns = {name: snapshot.layout(name) for name in names if name != "mass" or snapshot.shared_mass is None}
+        self.lengths = [snapshot.num]
+        files = [(str(path.resolve()), path.stat()) for path in snapshot.paths]
+        self.about = [snapshot.ptype, *([name, stat.st_size, stat.st_mtime_ns] for name, stat in files)]
+        self._snapshot = snapshot
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        return np.asarray(self._snapshot.read(name, start, stop, finite=name in ("pos", "vel", "mass")))
+
+
+class _OfArrays:
+    """Arrays of positions, or particle classes, one after the other."""
+
+    def __init__(self, pieces: Sequence[Any]) -> None:
+        self._pieces = [{"pos": get_pos(piece)} | _properties(piece) for piece in pieces]
+        self.lengths = [int(get_num(piece)) for piece in pieces]
+        self.num = sum(self.lengths)
+        forms: list[Columns] = [
+            {name: (np.dtype(column.dtype), column.shape[1:]) for name, column in piece.items() if np.ndim(column)}
+            for piece in self._pieces
+        ]
+        masses = {float(piece["mass"]) for piece in self._pieces if np.ndim(piece.get("mass", np.empty(0))) == 0}
+        for number, form in enumerate(forms):
+            if form != forms[0] or len(masses) > 1:
+                raise ValueError(
+                    f"pieces[{number}] has the properties {_in_words(form)}, but pieces[0] has {_in_words(forms[0])}, "
+                    f"and the shared masses are {sorted(masses)}; give all pieces the same properties and dtypes."
+                )
+        self.columns: Columns = forms[0] if forms else {"pos": (np.dtype(np.float32), (3,))}
+        self.shared_mass = masses.pop() if masses else None
+        self.about = [self.lengths, _in_words(self.columns), self.shared_mass]
+        self._ends = np.cumsum(self.lengths)
+
+    def read(self, name: str, start: int, stop: int) -> np.ndarray:
+        dtype, shape = self.columns[name]
+        rows = np.empty((stop - start, *shape), dtype)
+        for piece, end, length in zip(self._pieces, self._ends, self.lengths, strict=True):
+            begin, first, last = end - length, max(start, end - length), min(stop, end)
+            if first < last:
+                rows[first - start : last - start] = piece[name][first - begin : last - begin]
+        if name != "id" and not np.isfinite(rows).all():
+            row = start + int(np.argmin(np.isfinite(rows.reshape(len(rows), -1)).all(axis=1)))
+            raise ValueError(f"{name} of row {row} is NaN or infinite; remove such particles.")
+        return rows
+
+
+def _properties(piece: Any) -> dict[str, Any]:
+    held = {name: getattr(piece, name, None) for name in COLUMNS[1:]}
+    return {name: column for name, column in held.items() if column is not None}
+
+
+def _in_words(columns: Columns) -> str:
+    return ", ".join(f"{name} {dtype}{list(shape) or ''}" for name, (dtype, shape) in sorted(columns.items()))

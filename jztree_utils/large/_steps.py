@@ -1,0 +1,120 @@
+"""Steps of a long computation, whose results are files: after an interruption, a run continues with the next step.
+
+Each result is complete or absent. Steps may also append rows to shared files. Each result stores the lengths of these
+files, and a run that continues first cuts them to the lengths at its last complete step.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+_LENGTHS, _ABOUT = "lengths of files", "run.json"
+
+
+class Result(Mapping[str, np.ndarray]):
+    """The arrays of a step, each read from its file when it is used."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        with np.load(self._path) as arrays:
+            return np.asarray(arrays[name])
+
+    def __iter__(self) -> Iterator[str]:
+        with np.load(self._path) as arrays:
+            return iter(arrays.files)
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+
+class Steps:
+    """The steps of one run, in a folder that belongs to this run alone."""
+
+    def __init__(self, folder: Path, about: Mapping[str, Any]) -> None:
+        """Begin or continue a run.
+
+        Args:
+            folder: The folder; it is created if it is missing.
+            about: The input and the options of the run, for JSON.
+
+        Raises:
+            ValueError: If the folder holds a run with other input or options, or other files.
+        """
+        self.folder = folder
+        self._lengths: dict[str, int] = {}
+        self._continues = True
+        folder.mkdir(parents=True, exist_ok=True)
+        file, described = folder / _ABOUT, json.dumps(about, indent=1, sort_keys=True)
+        if file.exists():
+            earlier = json.loads(file.read_text())
+            if earlier != json.loads(described):
+                names = sorted(name for name in about if earlier.get(name) != json.loads(described)[name])
+                raise ValueError(
+                    f"The folder {folder} holds an unfinished run with another {' and '.join(names) or 'version'}; "
+                    "remove the folder, or choose another one."
+                )
+        elif any(folder.iterdir()):
+            raise ValueError(f"The folder {folder} holds other files; choose an empty folder, or a new name.")
+        else:
+            with _atomic(file) as temporary:
+                temporary.write_text(described)
+
+    def step(self, name: str, compute: Callable[[], dict[str, Any]]) -> Result:
+        """Return the arrays of a step by name: those of an earlier run, read when they are used, or computed now."""
+        path = self.folder / f"{name}.npz"
+        if not path.exists():
+            if self._continues:
+                self._cut_files()
+            arrays = compute() | {_LENGTHS: json.dumps(self._lengths)}
+            with _atomic(path) as temporary, open(temporary, "wb") as file:
+                np.savez(file, **arrays)
+        result = Result(path)
+        self._lengths = json.loads(str(result[_LENGTHS]))
+        return result
+
+    def _cut_files(self) -> None:
+        """Remove the rows that were written after the last complete step."""
+        self._continues = False
+        for path in self.folder.iterdir():
+            if path.suffix == ".rows":
+                os.truncate(path, self._lengths.get(path.stem, 0))
+            elif path.suffix == ".part":
+                path.unlink()
+
+    def append(self, name: str, rows: np.ndarray) -> None:
+        """Append rows to a file. Call this only inside a step."""
+        with open(self._rows(name), "ab") as file:
+            rows.tofile(file)
+        self._lengths[name] = self._lengths.get(name, 0) + rows.nbytes
+
+    def read(self, name: str, dtype: Any, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Return the rows of a file from ``start`` to ``stop``, one-dimensional."""
+        path, dtype = self._rows(name), np.dtype(dtype)
+        if not self._lengths.get(name):
+            return np.empty(0, dtype)
+        count = -1 if stop is None else stop - start
+        return np.fromfile(path, dtype, count, offset=start * dtype.itemsize)
+
+    def remove(self, name: str) -> None:
+        """Remove a file of rows that no later step reads."""
+        self._rows(name).unlink(missing_ok=True)
+
+    def _rows(self, name: str) -> Path:
+        return self.folder / f"{name}.rows"
+
+
+@contextmanager
+def _atomic(path: Path) -> Iterator[Path]:
+    """Yield a temporary file that becomes ``path`` if the block succeeds."""
+    temporary = path.with_name(f"{path.name}.part")
+    yield temporary
+    os.replace(temporary, path)
