@@ -40,7 +40,7 @@ _KNOWN = {
     "vmax": ("SubhaloVmax", "velocity"),
     "rmax": ("SubhaloVmaxRad", "length"),
     "vel_dispersion": ("SubhaloVelDisp", "velocity"),
-    "specific_angular_momentum": ("SubhaloSpin", "length*velocity"),
+    "angular_momentum": ("SubhaloSpin", "length*velocity"),
     "most_bound_id": ("SubhaloIDMostbound", "1"),
     "count_by_type": ("SubhaloLenType", "1"),
     "mass_by_type": ("SubhaloMassType", "mass"),

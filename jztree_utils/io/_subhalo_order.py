@@ -1,0 +1,140 @@
+"""The table of a search for subhaloes in the form and the order of catalogue files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from jztree.data import FofCatalogue, map_rows, squeeze_particles
+
+from ._catalogue import canonical_order
+from ._catalogue_content import Column, TypeTable
+from ._subhaloes import check_subhaloes, order_by_binding
+
+_Part = TypeVar("_Part")
+_ROW = "row of the group"  # a name that no other column has
+_SUBFIND = "Springel et al. 2001, MNRAS 328, 726"
+# The kind and the definition of each column of a search for subhaloes.
+_DEFINITIONS = {
+    "group": ("1", "row of the group in the catalogue"),
+    "parent": ("1", "next larger subhalo that contains it; -1 for none"),
+    "depth": ("1", "number of larger subhaloes that contain it; 0 for the central"),
+    "count": ("1", f"number of bound particles ({_SUBFIND})"),
+    "count_by_type": ("1", "number of bound particles of each type"),
+    "mass": ("mass", "mass of the bound particles"),
+    "most_bound_id": ("1", "identifier of the particle with the lowest energy"),
+    "pos": ("length", "position of the particle with the lowest potential"),
+    "vel": ("velocity", "mean velocity of the most bound particles, the core"),
+    "com_pos": ("length", "centre of mass of the bound particles"),
+    "com_vel": ("velocity", "mass-weighted mean velocity of the bound particles"),
+    "vmax": ("velocity", "largest circular velocity of the bound particles around pos"),
+    "rmax": ("length", "radius of the largest circular velocity"),
+    "half_mass_radius": ("length", "radius around pos of half the bound mass"),
+    "vel_dispersion": ("velocity", "one-dimensional velocity dispersion of the bound particles"),
+    "angular_momentum": ("length*velocity", "angular momentum of the bound particles, divided by their mass"),
+    "spin": ("1", "spin parameter of the bound particles (Peebles 1969, ApJ 155, 393)"),
+}
+
+
+class OrderedSubhaloes(NamedTuple):
+    """Particles, catalogue and subhaloes in the order of the files.
+
+    Attributes:
+        part: The particles, those of each subhalo together, the most bound one first; see `order_by_binding`.
+        cata: The groups.
+        extra: Further columns of the groups.
+        by_type: Particles of each type in each group, or None.
+        subhaloes: The columns of the subhaloes.
+    """
+
+    part: Any
+    cata: FofCatalogue
+    extra: dict[str, Column]
+    by_type: TypeTable | None
+    subhaloes: dict[str, Column]
+
+
+def subhalo_columns(columns: Mapping[str, ArrayLike], ids: ArrayLike | None = None) -> dict[str, Column]:
+    """Return the columns of a search for subhaloes with their units and definitions.
+
+    Args:
+        columns: Columns by name, with one row per subhalo. Names without a definition raise.
+        ids: ``(n,)``, the identifiers of the particles; ``most_bound``, a row of them, becomes ``most_bound_id``.
+
+    Raises:
+        ValueError: If a column has an unknown name.
+    """
+    held = {name: np.asarray(values) for name, values in columns.items()}
+    most_bound = held.pop("most_bound", None)
+    if most_bound is not None and ids is not None:
+        held["most_bound_id"] = np.asarray(ids)[most_bound]
+    if unknown := held.keys() - _DEFINITIONS.keys():
+        raise ValueError(
+            f"The column {min(unknown)!r} of subhaloes has no definition; give it as a jztree_utils.io.Column."
+        )
+    return {name: Column(values, *_DEFINITIONS[name]) for name, values in held.items()}
+
+
+def order_with_subhaloes(
+    part: _Part,
+    cata: FofCatalogue,
+    subhaloes: Mapping[str, Column],
+    subhalo: ArrayLike,
+    energy: ArrayLike,
+    extra: Mapping[str, Column] | None = None,
+    by_type: TypeTable | None = None,
+) -> OrderedSubhaloes:
+    """Sort particles, groups and subhaloes into the order of the files; see `canonical_order` for the groups.
+
+    Args:
+        part: Particles in group order, ``n`` rows; those of several ranks are joined to one set.
+        cata: The catalogue of ``part``; its ``offset`` is a row of the joined set.
+        subhaloes: Columns of the subhaloes by name. ``group`` is a row of ``cata``, ``parent`` a row of this table.
+        subhalo: ``(n,)``, the subhalo of each row of ``part``, -1 for none.
+        energy: ``(n,)``, the energy of each row of ``part``.
+        extra, by_type: See `canonical_order`.
+
+    Returns:
+        The arguments in their new order. Subhaloes of a group keep their order.
+
+    Raises:
+        ValueError: See `canonical_order`; also if the subhaloes do not belong to the groups.
+    """
+    held: Any = squeeze_particles(part)
+    n = len(held.pos)
+    ngroups = int(cata.ngroups)
+    numbered = _Rows(held.pos, getattr(held, "id", None), np.arange(n), n)
+    row_of_group = {_ROW: Column(np.arange(ngroups), "1", "")}
+    rows, cata, columns, by_type = canonical_order(numbered, cata, {**(extra or {}), **row_of_group}, by_type)
+    rank = np.empty(ngroups, np.int64)
+    rank[columns.pop(_ROW).values] = np.arange(ngroups)
+    group = rank[np.asarray(subhaloes["group"].values)] if ngroups else np.zeros(0, np.int64)
+    order = np.argsort(group, kind="stable")
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    table = {name: replace(column, values=np.asarray(column.values)[order]) for name, column in subhaloes.items()}
+    table["group"] = replace(table["group"], values=group[order])
+    if "parent" in table:
+        parent = table["parent"].values
+        table["parent"] = replace(table["parent"], values=np.where(parent < 0, -1, number[parent]))
+    counts = np.asarray(cata.count, np.int64)
+    check_subhaloes(table, counts)
+    of_group = np.full(n, -1)
+    of_group[: counts.sum()] = np.repeat(np.arange(ngroups), counts)
+    # One more entry, for the particles of no subhalo.
+    of_subhalo = np.append(number, -1)[np.asarray(subhalo)[rows.row]]
+    bound = rows.row[order_by_binding(of_group, of_subhalo, np.asarray(energy)[rows.row])]
+    return OrderedSubhaloes(map_rows(lambda leaf: np.asarray(leaf)[bound], held), cata, columns, by_type, table)
+
+
+class _Rows(NamedTuple):
+    """Particles by their rows, with the properties that determine the order."""
+
+    pos: Any
+    id: Any
+    row: Any
+    num: int
