@@ -31,6 +31,9 @@ def subhaloes() -> dict[str, Column]:
         "mass": Column(random.random(4), "mass", "mass"),
         "pos": Column(random.random((4, 3)), "length", "most bound particle"),
         "vel": Column(random.random((4, 3)), "velocity", "velocity of the core"),
+        "com_pos": Column(random.random((4, 3)), "length", "centre of mass"),
+        "com_vel": Column(random.random((4, 3)), "velocity", "mean velocity"),
+        "angular_momentum": Column(random.random((4, 3)), "length*velocity", "angular momentum"),
         "parent": Column(PARENT, "1", "parent"),
         "depth": Column(np.array([0, 1, 2, 0]), "1", "depth"),
         "vmax": Column(random.random(4), "velocity", "largest circular velocity"),
@@ -225,3 +228,24 @@ def test_order_of_files_has_bound_particles_first_and_keeps_all_links(tmp_path: 
     assert io.read_catalogue_content(path).subhaloes is not None
     with pytest.raises(ValueError, match="'colour' of subhaloes has no definition"):
         io.subhalo_columns({"colour": np.zeros(3)})
+
+
+@pytest.mark.fast
+def test_subhaloes_of_arepo_are_read(tmp_path: Path) -> None:
+    """AREPO writes no kinds, another name of the groups, and columns that the library does not know."""
+    path = tmp_path / "fof_subhalo_tab_099.hdf5"
+    io.write_catalogue_content(path, content(True), "gadget4")
+    with h5py.File(path, "r+") as file:
+        table = file["Subhalo"]
+        for name in ("SubhaloGroupNr", "SubhaloRankInGr", "SubhaloParentRank", "com_vel", "depth", "spin"):
+            del table[name]
+        for data in table.values():
+            data.attrs.clear()
+        table["SubhaloSFR"] = np.ones(4)
+        table["SubhaloCM"][...] = np.ones((4, 3))
+    read = io.read_catalogue_content(path).subhaloes
+    assert read is not None
+    assert set(read) == set(content(True).subhaloes or {}) - {"parent", "depth", "com_vel", "spin"}
+    np.testing.assert_array_equal(read["group"].values, GROUP)
+    np.testing.assert_array_equal(read["com_pos"].values, np.ones((4, 3)))
+    assert read["vel"].kind == "velocity"
