@@ -67,14 +67,17 @@ class Subhaloes:
     angular_momentum: jax.Array
     spin: jax.Array
 
+    def tables(self) -> dict[str, jax.Array]:
+        """Return the columns with one row per subhalo by name, including unused rows."""
+        names = [name for name in self.__dataclass_fields__ if name not in (*_OF_PARTICLES, "num")]
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
     def columns(self) -> dict[str, Any]:
         """Return the columns with one row per subhalo by name, as NumPy arrays without unused rows.
 
         If the columns have a leading axis over devices, the devices are joined.
         """
-        num = np.atleast_1d(np.asarray(self.num))
-        names = [name for name in self.__dataclass_fields__ if name not in (*_OF_PARTICLES, "num")]
-        table = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        num, table = np.atleast_1d(np.asarray(self.num)), self.tables()
         if np.ndim(self.num) == 0:
             return {name: np.asarray(column)[: num[0]] for name, column in table.items()}
         used = np.arange(self.group.shape[1]) < num[:, None]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from jztree.data import FofCatalogue, map_rows, squeeze_particles
+from jztree.substructure import DEFINITIONS
 
 from ._catalogue import canonical_order
 from ._catalogue_content import Column, TypeTable
@@ -17,27 +18,6 @@ from ._subhaloes import check_subhaloes, order_by_binding
 
 _Part = TypeVar("_Part")
 _ROW = "row of the group"  # a name that no other column has
-_SUBFIND = "Springel et al. 2001, MNRAS 328, 726"
-# The kind and the definition of each column of a search for subhaloes.
-_DEFINITIONS = {
-    "group": ("1", "row of the group in the catalogue"),
-    "parent": ("1", "next larger subhalo that contains it; -1 for none"),
-    "depth": ("1", "number of larger subhaloes that contain it; 0 for the central"),
-    "count": ("1", f"number of bound particles ({_SUBFIND})"),
-    "count_by_type": ("1", "number of bound particles of each type"),
-    "mass": ("mass", "mass of the bound particles"),
-    "most_bound_id": ("1", "identifier of the particle with the lowest energy"),
-    "pos": ("length", "position of the particle with the lowest potential"),
-    "vel": ("velocity", "mean velocity of the most bound particles, the core"),
-    "com_pos": ("length", "centre of mass of the bound particles"),
-    "com_vel": ("velocity", "mass-weighted mean velocity of the bound particles"),
-    "vmax": ("velocity", "largest circular velocity of the bound particles around pos"),
-    "rmax": ("length", "radius of the largest circular velocity"),
-    "half_mass_radius": ("length", "radius around pos of half the bound mass"),
-    "vel_dispersion": ("velocity", "one-dimensional velocity dispersion of the bound particles"),
-    "angular_momentum": ("length*velocity", "angular momentum of the bound particles, divided by their mass"),
-    "spin": ("1", "spin parameter of the bound particles (Peebles 1969, ApJ 155, 393)"),
-}
 
 
 class OrderedSubhaloes(NamedTuple):
@@ -70,13 +50,21 @@ def subhalo_columns(columns: Mapping[str, ArrayLike], ids: ArrayLike | None = No
     """
     held = {name: np.asarray(values) for name, values in columns.items()}
     most_bound = held.pop("most_bound", None)
-    if most_bound is not None and ids is not None:
-        held["most_bound_id"] = np.asarray(ids)[most_bound]
-    if unknown := held.keys() - _DEFINITIONS.keys():
+    if unknown := held.keys() - DEFINITIONS.keys():
         raise ValueError(
             f"The column {min(unknown)!r} of subhaloes has no definition; give it as a jztree_utils.io.Column."
         )
-    return {name: Column(values, *_DEFINITIONS[name]) for name, values in held.items()}
+    table = {name: Column(values, *_described(name)) for name, values in held.items()}
+    if most_bound is not None and ids is not None:
+        words = DEFINITIONS["most_bound"].words.replace("row", "identifier")
+        table["most_bound_id"] = Column(np.asarray(ids)[most_bound], "1", words)
+    return table
+
+
+def _described(name: str) -> tuple[str, str]:
+    """Return the kind and the definition of a column."""
+    kind, words, source = DEFINITIONS[name]
+    return kind, f"{words} ({source})" if source else words
 
 
 def order_with_subhaloes(

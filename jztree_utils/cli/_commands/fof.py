@@ -159,9 +159,8 @@ def _finish(
             report.detail = str(run.plot)
     if args.json:
         centre = options.centre if options.neighbours else None
-        summary: dict[str, Any] = {"centre": centre, "left_out": left_out or None}
-        if subhaloes is not None:
-            summary["subhalos"] = len(subhaloes["count"].values)
+        number = None if subhaloes is None else len(subhaloes["count"].values)
+        summary = {"centre": centre, "left_out": left_out or None, "subhaloes": number}
         print_json(_summary(run, cata, info, part, extra) | summary)
     elif not is_quiet():
         _tell(cata, info, part, options, extra, subhaloes)
@@ -294,7 +293,8 @@ def _tell(
     ]
     if subhaloes is not None:
         bound = subhaloes["count"].values
-        pairs.append(("subhaloes", f"{len(bound):,}, with {bound.sum():,} bound particles"))
+        least = f" of at least {options.subhaloes.min_bound:,} bound particles" if options.subhaloes else ""
+        pairs.append(("subhaloes", f"{len(bound):,}{least}; {bound.sum():,} particles are bound"))
     if info.spheres_of:
         pairs.append(("spheres of", f"{info.spheres_of}, around {CENTRES[options.centre]}"))
     if len(count):

@@ -29,7 +29,7 @@ from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_over_devices
 from .particles import MOST_ROWS, Groups, Member, Particles, bin_options, count_types, matter_of
-from .subhalo_search import COLUMNS, HostSubhaloes
+from .subhalo_search import HostSubhaloes
 
 
 @dataclass(kw_only=True)
@@ -117,8 +117,7 @@ class ManyDevices(Particles):
 
     def _gather_subhaloes(self, bound: Subhaloes) -> dict[str, Any]:
         """Return the columns of the subhaloes of every rank on the first process."""
-        columns = {name: getattr(bound, name) for name in COLUMNS}
-        return {name: self._gather(column, bound.num) for name, column in columns.items() if column is not None}
+        return {name: self._gather(column, bound.num) for name, column in bound.tables().items()}
 
     def _members(self, with_rows: bool) -> list[Member]:
         """Return the particles of all types with identifiers. Rows replace missing ones, or are added on request."""

@@ -8,9 +8,6 @@ import numpy as np
 
 from jztree.substructure import Subhaloes, subhaloes
 
-# The columns with one row per subhalo.
-COLUMNS = tuple(name for name in Subhaloes.__dataclass_fields__ if name not in ("subhalo", "energy", "num"))
-
 
 @dataclass(frozen=True)
 class SubhaloOptions:
