@@ -24,7 +24,7 @@ class OrderedSubhaloes(NamedTuple):
     """Particles, catalogue and subhaloes in the order of the files.
 
     Attributes:
-        part: The particles, those of each subhalo together, the most bound one first; see `order_by_binding`.
+        part: The particles, in the order of `order_by_binding`.
         cata: The groups.
         extra: Further columns of the groups.
         by_type: Particles of each type in each group, or None.
@@ -43,16 +43,17 @@ def subhalo_columns(columns: Mapping[str, ArrayLike], ids: ArrayLike | None = No
 
     Args:
         columns: Columns by name, with one row per subhalo. Names without a definition raise.
-        ids: ``(n,)``, the identifiers of the particles; ``most_bound``, a row of them, becomes ``most_bound_id``.
+        ids: ``(n,)``, the identifiers of the particles; ``most_bound``, the row of a particle, becomes
+            ``most_bound_id``.
 
     Raises:
         ValueError: If a column has an unknown name.
     """
     held = {name: np.asarray(values) for name, values in columns.items()}
     most_bound = held.pop("most_bound", None)
-    if unknown := held.keys() - DEFINITIONS.keys():
+    if names := held.keys() - DEFINITIONS.keys():
         raise ValueError(
-            f"The column {min(unknown)!r} of subhaloes has no definition; give it as a jztree_utils.io.Column."
+            f"The column {min(names)!r} of subhaloes has no definition; give it as a jztree_utils.io.Column."
         )
     table = {name: Column(values, *_described(name)) for name, values in held.items()}
     if most_bound is not None and ids is not None:
@@ -79,7 +80,7 @@ def order_with_subhaloes(
     """Sort particles, groups and subhaloes into the order of the files; see `canonical_order` for the groups.
 
     Args:
-        part: Particles in group order, ``n`` rows; those of several ranks are joined to one set.
+        part: Particles in group order, ``n`` rows; the particles of several ranks are joined to one set.
         cata: The catalogue of ``part``; its ``offset`` is a row of the joined set.
         subhaloes: Columns of the subhaloes by name. ``group`` is a row of ``cata``, ``parent`` a row of this table.
         subhalo: ``(n,)``, the subhalo of each row of ``part``, -1 for none.

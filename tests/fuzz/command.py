@@ -34,6 +34,7 @@ PARTS = (
     "sums",
     "catalogue",
     "spheres",
+    "subhaloes",
     "gradients",
     "files",
     "devices",

@@ -52,8 +52,8 @@ def _outputs(
 ) -> dict[str, Any]:
     limits = np.iinfo(dtype)
     pool = np.unique(random.integers(limits.min, limits.max, 2 * (rows + later_rows) + 4, dtype, endpoint=True))
-    near = np.arange(len(pool)).astype(dtype) * dtype(pick(random, 1, 2**16, 2**20))
-    pool = random.permutation(pool if random.random() < 0.5 else near)
+    dense = np.arange(len(pool)).astype(dtype) * dtype(pick(random, 1, 2**16, 2**20))
+    pool = random.permutation(pool if random.random() < 0.5 else dense)
     ids, later_ids = pool[:rows], random.permutation(pool[: max(later_rows, rows)])[:later_rows]
     energy = random.standard_normal(rows)
     if random.random() < 0.6:

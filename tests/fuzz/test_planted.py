@@ -33,6 +33,7 @@ from fuzz import (
     ranks,
     runner,
     spheres,
+    subhaloes,
     sums,
     trees,
 )
@@ -102,8 +103,11 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "batch"),
-    [(knn, 2), *((part, 1) for part in (nearest, fof, radius, pairs, sums, spheres, trees, peaks, links, phases))],
-    ids=["knn", "nearest", "fof", "radius", "pairs", "sums", "spheres", "trees", "peaks", "links", "phases"],
+    [
+        (knn, 2),
+        *((part, 1) for part in (nearest, fof, radius, pairs, sums, spheres, trees, peaks, links, phases, subhaloes)),
+    ],
+    ids="knn nearest fof radius pairs sums spheres trees peaks links phases subhaloes".split(),
 )
 def test_correct_library_passes(part: ModuleType, batch: int) -> None:
     assert not findings(part, 20, batch)
@@ -280,6 +284,20 @@ def test_wrong_order_of_bound_particles_is_found(monkeypatch: pytest.MonkeyPatch
     words = kernels.descending_words
     monkeypatch.setattr(kernels, "descending_words", lambda energy: [0 * word for word in words(energy)])
     assert_finds(links, "a descendant is wrong", 400)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kernel", "change"),
+    [
+        ("group_potential", lambda result: (1.05 * result[0], result[1])),
+        ("bound_energies", lambda result: (1.05 * result[0], *result[1:])),
+    ],
+    ids=["potentials", "energies"],
+)
+def test_wrong_energy_of_a_subhalo_is_found(monkeypatch: pytest.MonkeyPatch, kernel: str, change: Any) -> None:
+    planted(monkeypatch, kernels, kernel, change)
+    assert_finds(subhaloes, "an energy is wrong", 60)
 
 
 @pytest.mark.long

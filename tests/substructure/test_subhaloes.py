@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -196,3 +197,12 @@ def test_wrong_arguments() -> None:
     huge = dataclasses.replace(grouped, mass=1e30 * np.asarray(grouped.mass))
     with pytest.raises(oracles.RUN_TIME_ERROR, match=r"an energy .* is outside the range of float32"):
         jax.block_until_ready(jz.subhaloes.jit(huge, cata, 1e20, softening=SOFTENING))
+
+
+@pytest.mark.fast
+def test_definitions_cover_all_columns_and_the_page_cites_their_papers() -> None:
+    assert set(jz.substructure.DEFINITIONS) == set(jz.Subhaloes.__dataclass_fields__) - {"subhalo", "num"}
+    page = (Path(__file__).parents[2] / "docs" / "subhaloes.md").read_text()
+    for name, (_, _, source) in jz.substructure.DEFINITIONS.items():
+        assert f"`{name}`" in page or name == "energy"
+        assert source in page

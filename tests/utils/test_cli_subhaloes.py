@@ -47,7 +47,7 @@ def test_members_of_subhaloes_are_first_and_the_most_bound_leads(tmp_path, use_d
         np.testing.assert_allclose(table["SubhaloHalfmassRad"][row], radius[(count[row] - 1) // 2], rtol=1e-5)
 
 
-def test_subhaloes_of_the_command_are_those_of_the_function(tmp_path, use_devices) -> None:
+def test_command_finds_the_subhaloes_of_the_function(tmp_path, use_devices) -> None:
     use_devices(1)
     path, _ = catalogue(tmp_path, "--no-ids")
     part, box = ics.cosmo_3d_sample()
@@ -101,9 +101,9 @@ def test_catalogues_with_subhaloes_make_trees(tmp_path: Path, one_device: None, 
     catalogues = [str(tmp_path / f"cat_{number}.hdf5") for number in (1, 2)]
     assert cli.main(["tree", *catalogues, "-q", "-o", str(tmp_path / "trees.hdf5")]) == 0
     trees = read_trees(tmp_path / "trees.hdf5")
-    early = np.flatnonzero(trees.snapshot == 1)
-    np.testing.assert_array_equal(trees.subhalo[trees.descendant[early]], trees.subhalo[early])
-    np.testing.assert_array_equal(trees.mass[trees.descendant[early]], trees.mass[early])
+    first = np.flatnonzero(trees.snapshot == 1)
+    np.testing.assert_array_equal(trees.subhalo[trees.descendant[first]], trees.subhalo[first])
+    np.testing.assert_array_equal(trees.mass[trees.descendant[first]], trees.mass[first])
 
 
 @pytest.mark.parametrize(

@@ -293,8 +293,8 @@ def _tell(
     ]
     if subhaloes is not None:
         bound = subhaloes["count"].values
-        least = f" of at least {options.subhaloes.min_bound:,} bound particles" if options.subhaloes else ""
-        pairs.append(("subhaloes", f"{len(bound):,}{least}; {bound.sum():,} particles are bound"))
+        limit = f" of at least {options.subhaloes.min_bound:,} bound particles" if options.subhaloes else ""
+        pairs.append(("subhaloes", f"{len(bound):,}{limit}; {bound.sum():,} particles are bound"))
     if info.spheres_of:
         pairs.append(("spheres of", f"{info.spheres_of}, around {CENTRES[options.centre]}"))
     if len(count):
