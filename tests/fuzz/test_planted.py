@@ -107,7 +107,20 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
         (knn, 2),
         *((part, 1) for part in (nearest, fof, radius, pairs, sums, spheres, trees, peaks, links, phases, subhaloes)),
     ],
-    ids="knn nearest fof radius pairs sums spheres trees peaks links phases subhaloes".split(),
+    ids=[
+        "knn",
+        "nearest",
+        "fof",
+        "radius",
+        "pairs",
+        "sums",
+        "spheres",
+        "trees",
+        "peaks",
+        "links",
+        "phases",
+        "subhaloes",
+    ],
 )
 def test_correct_library_passes(part: ModuleType, batch: int) -> None:
     assert not findings(part, 20, batch)
