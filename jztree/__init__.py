@@ -23,6 +23,7 @@ from . import (
     overdensity,
     radius,
     stats,
+    substructure,
     tree,
 )
 from ._transform.capacity import CapacityError
@@ -44,6 +45,7 @@ from .links import Descendants, descendants
 from .mst import SpanningTree, spanning_tree, squeeze_tree
 from .overdensity import radial_profiles, sphere_properties, spherical_overdensity
 from .radius import *  # noqa: F403
+from .substructure import Subhaloes, subhaloes
 
 launch.leave_threads_for_callbacks()
 
@@ -59,6 +61,7 @@ __all__ = [
     "Neighbours",
     "NeighboursWithFields",
     "SpanningTree",
+    "Subhaloes",
     "build_index",
     "comm",
     "config",
@@ -95,6 +98,8 @@ __all__ = [
     "spherical_overdensity",
     "squeeze_tree",
     "stats",
+    "subhaloes",
+    "substructure",
     "tree",
 ]
 __all__ += radius.__all__

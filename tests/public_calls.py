@@ -88,6 +88,12 @@ def _of_groups(function: Any, /, **options: Any) -> Callable[[ParticleData], Cal
     return call
 
 
+def _subhaloes(part: ParticleData) -> Call:
+    groups = _of_groups(jz.subhaloes, gravity=100.0, softening=0.05, boxsize=1.0, min_bound=2, types="id", num_types=60)
+    call = groups(part)
+    return Call(call.function, {**call.arguments, "internal_energy": call.arguments["grouped"].mass})
+
+
 def _spin(part: ParticleData) -> Call:
     cata = _groups(part)[1]
     column = {"mass": cata.mass, "radius": cata.max_radius}
@@ -145,6 +151,7 @@ NOT_DIFFERENTIABLE = {
     "radius.count_within, weights",
     "radius.pair_counts",
     "radius.pair_counts, separations",
+    "substructure.subhaloes",
 }
 CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "data.all_particles_equal": lambda part: Call(data.all_particles_equal, {"p1": part, "p2": part}),
@@ -270,6 +277,7 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
         jz.radius.reduce_within, radius=0.1, pair_func=_pair_func, how="max", capacity=9000
     ),
     "radius.sph_derivative": lambda part: _of(jz.radius.sph_derivative, h=0.3, field=part.vel, derivative="curl")(part),
+    "substructure.subhaloes": _subhaloes,
     "tree.build_tree_hierarchy": lambda part: _of(jz.tree.build_tree_hierarchy)(jz.tree.zsort(part)[0]),
     "tree.center_of_mass": _runs,
     "tree.distr_zsort": _of(jz.tree.distr_zsort),

@@ -18,7 +18,8 @@ import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 mesh = jax.sharding.Mesh(np.array(jax.devices()[:{ndev}]), ("ranks",))
 def deal(rows, counts):
-    dealt = np.full(({ndev}, {rows}, *rows.shape[1:]), np.nan if rows.dtype.kind == "f" else -7, rows.dtype)
+    filler = dict(f=np.nan, i=-7).get(rows.dtype.kind, 7)
+    dealt = np.full(({ndev}, {rows}, *rows.shape[1:]), filler, rows.dtype)
     for rank, end in enumerate(np.cumsum(counts)):
         dealt[rank, : counts[rank]] = rows[end - counts[rank] : end]
     return dealt

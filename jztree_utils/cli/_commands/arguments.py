@@ -23,7 +23,13 @@ ATTACH_WITHIN = 6.4  # the default of `jztree.fof`, copied here because that imp
 CATALOGUE_LAYOUTS = ("native", "gadget4", "swift", "soap")
 CENTRES = ("potential", "densest", "mass")
 # Defaults of options that have code to check whether the user gave them.
-DEFAULTS = {"attach_within": ATTACH_WITHIN, "matter": "all", "centre": "potential", "snapshot_files": 1}
+DEFAULTS = {
+    "attach_within": ATTACH_WITHIN,
+    "matter": "all",
+    "centre": "potential",
+    "snapshot_files": 1,
+    "min_bound": 20,
+}
 TREE_LAYOUTS = ("gadget4", "sublink")
 LINK_WEIGHTS = ("sublink", "lhalotree")
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
@@ -122,6 +128,7 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     groups = fof.add_argument_group("groups")
     _add_linking(groups)
     _add_spheres(groups)
+    _add_subhaloes(groups)
     output = _add_output(fof, "write the catalogue to this HDF5 file")
     _add_overwrite(output)
     output.add_argument(
@@ -202,6 +209,29 @@ def _add_spheres(groups: argparse._ArgumentGroup) -> None:
         default=DEFAULTS["centre"],
         help="centre of the spheres: the particle with the lowest potential, the densest particle, or the centre of "
         "mass (default: potential)",
+    )
+
+
+def _add_subhaloes(groups: argparse._ArgumentGroup) -> None:
+    groups.add_argument(
+        "--subhaloes",
+        action="store_true",
+        help="also find the bound subhaloes of each group (SUBFIND), for the layouts native and gadget4; members are "
+        "then in the order of their subhaloes and energies",
+    )
+    groups.add_argument(
+        "--softening",
+        type=real,
+        metavar="R",
+        help="softening length of their potential, in the snapshot's unit of length (default: a tenth of the linking "
+        "length)",
+    )
+    groups.add_argument(
+        "--min-bound",
+        type=whole,
+        default=DEFAULTS["min_bound"],
+        metavar="N",
+        help="minimum number of bound particles of a subhalo (default: 20)",
     )
 
 

@@ -27,6 +27,7 @@ def write_copies(
     cata: FofCatalogue,
     info: io.CatalogueInfo,
     layout: str,
+    sorts_members: bool = False,
 ) -> None:
     """Write the requested copies.
 
@@ -37,14 +38,17 @@ def write_copies(
         cata: The groups in the order of the catalogue.
         info: How they were found.
         layout: Layout of the catalogue.
+        sorts_members: Whether the copy in group order also has the members of each group in the order of ``rows``.
     """
     if rows is None or not run.copies:
         return
     count = np.asarray(cata.count, np.int64)
-    groups = io.group_of_rows(rows, count, {snapshot.ptype: snapshot.num for snapshot in snapshots})
+    nums = {snapshot.ptype: snapshot.num for snapshot in snapshots}
+    groups = io.group_of_rows(rows, count, nums)
     if run.snapshot_output is not None:
         with stage("find the group order"):
-            order = {ptype: io.RowOrder.by_group(numbers) for ptype, numbers in groups.items()}
+            keys = io.group_of_rows(rows, np.ones_like(rows), nums) if sorts_members else groups
+            order = {ptype: io.RowOrder.by_group(numbers) for ptype, numbers in keys.items()}
         _copy(run.snapshot_output, snapshots[0], info, order=order, num_files=run.snapshot_files)
         del order
     if run.group_ids_output is not None:

@@ -27,6 +27,7 @@ examples:
   jztree fof snapdir_099 -o catalogue.hdf5
   jztree fof snapdir_099 -o fof_tab_099.hdf5 --layout gadget4 --attach 0,4,5 --properties
   jztree fof snapdir_099 -o fof_subhalo_tab_099.hdf5 --layout gadget4 --snapshot-output snapshot_099.hdf5
+  jztree fof snapdir_099 --subhaloes --layout gadget4 -o fof_subhalo_tab_099.hdf5
   jztree fof snapshot_099.0.hdf5 --rlink 0.15 --npart-min 32 --type 4 -o stars.hdf5
   jztree fof snap_*.hdf5 -o 'cat_{{n}}.hdf5' --json
   jztree fof points.npy --boxsize 100 --b 0.2
