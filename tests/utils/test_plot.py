@@ -258,6 +258,18 @@ def test_invalid_density_options_raise(options, words) -> None:
         plot.plot_density(**({"pos": np.zeros((4, 3)), "boxsize": 10.0} | options))
 
 
+def test_subhaloes_are_dotted_circles_at_their_nearest_images() -> None:
+    pos = np.random.default_rng(0).random((50, 3)) * 10
+    places, radii = [[9.5, 0.2, 5], [0.4, 0.4, 4]], [0.2, 0.1]
+    figure = plot.plot_halo(pos, [0.1, 9.9, 5], {"r": 2.0}, 10.0, subhaloes=(places, radii))
+    circles = figure.axes[0].patches[:2]
+    np.testing.assert_allclose([circle.center for circle in circles], [[-0.6, 0.3], [0.3, 0.5]])
+    assert [circle.radius for circle in circles] == radii
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["subhaloes", "r = 2"]
+    with pytest.raises(ValueError, match=r"subhaloes has positions of shape \(2, 3\) and radii of shape \(1,\)"):
+        plot.plot_halo(pos, [0, 0, 0], {"r": 2.0}, 10.0, subhaloes=(places, radii[:1]))
+
+
 def test_one_halo_has_the_particles_around_it_and_its_spheres() -> None:
     random = np.random.default_rng(8)
     pos = np.concatenate([np.array([0.1, 9.9, 5]) + random.normal(0, 0.2, (500, 3)), random.random((500, 3)) * 10]) % 10
