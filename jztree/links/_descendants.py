@@ -58,8 +58,8 @@ def descendants(
 
     The score of a later subhalo is the sum of the weights of the particles that both have. A weight depends on the rank
     of the particle in its earlier subhalo, 1 for the most bound one. If two scores are equal, the smaller
-    number counts; particles with equal energies are in the order of their identifiers. The result is the same for any
-    order of the particles and any number of devices. It has no derivatives.
+    number counts. Particles with equal energies are in the order of their identifiers, as unsigned numbers of 64 bits.
+    The result is the same for any order of the particles and any number of devices. It has no derivatives.
 
     Args:
         part: The members of the subhaloes.
@@ -95,6 +95,8 @@ def descendants(
     checked = comm.check_all(first.num, [*faults, *faults_of_later])
     first = first._replace(subhalo=comm.after(first.subhalo, checked), num=checked)
     rows = -(-int(num_subhaloes) // comm.num_ranks())
+    if not rows:  # no result could depend on a check
+        return Descendants(jnp.zeros(0, jnp.int32), jnp.zeros(0, jnp.float32), jnp.zeros(0, bool))
     rank = _binding_ranks(first, rows, weights)
     return _best_links(*_common_particles(first, second, rank), rows, weights)
 
@@ -107,13 +109,14 @@ def _exchanged(columns: list[jax.Array], to_rank: jax.Array, name: str) -> tuple
 
 def _owner(subhalo: jax.Array, rows: int) -> jax.Array:
     """Return the rank that has the row of each subhalo, -1 for none."""
-    return jnp.where(subhalo >= 0, subhalo // max(rows, 1), -1)
+    return jnp.where(subhalo >= 0, subhalo // rows, -1)
 
 
 def _binding_ranks(part: CheckedMembers, rows: int, weights: Weights) -> jax.Array:
     """Return the rank of each particle in its subhalo, ``(n,)`` int32 from 1; 0 for particles without weight."""
     low, high = part.id[:, 0], part.id[:, 1]
-    columns = [part.subhalo, *kernels.descending_words(-part.energy), high, low]
+    ascending = [~word for word in kernels.descending_words(part.energy)]
+    columns = [part.subhalo, *ascending, high, low]
     keys, count, route = _exchanged(columns, _owner(part.subhalo, rows), "subhaloes")
     order = kernels.sort_words(keys, count)
     subhalo = keys[0][order]

@@ -74,6 +74,7 @@ from ._sharded_reading import (
 from ._snapshot import Snapshot, find_parts, find_sources, open_snapshot, read_header, read_snapshot
 from ._snapshot_copy import AddedColumn, check_copied, copy_snapshot, names_of_files
 from ._snapshot_writer import write_snapshot
+from ._subhalo_order import OrderedSubhaloes, order_with_subhaloes, subhalo_columns
 from ._subhaloes import order_by_binding
 from ._subhaloes import with_gadget4_names as with_gadget4_names
 from ._tables import check_parquet
@@ -86,6 +87,7 @@ __all__ = [
     "CatalogueInfo",
     "Column",
     "Neighbours",
+    "OrderedSubhaloes",
     "OutputError",
     "ParticleClusters",
     "ReadCatalogue",
@@ -121,6 +123,7 @@ __all__ = [
     "num_of_each_rank",
     "open_snapshot",
     "order_by_binding",
+    "order_with_subhaloes",
     "read_catalogue",
     "read_catalogue_content",
     "read_clusters",
@@ -138,6 +141,7 @@ __all__ = [
     "share",
     "split_words",
     "squeeze_any",
+    "subhalo_columns",
     "unit_name",
     "write_catalogue",
     "write_catalogue_content",

@@ -40,7 +40,7 @@ _KNOWN = {
     "vmax": ("SubhaloVmax", "velocity"),
     "rmax": ("SubhaloVmaxRad", "length"),
     "vel_dispersion": ("SubhaloVelDisp", "velocity"),
-    "specific_angular_momentum": ("SubhaloSpin", "length*velocity"),
+    "angular_momentum": ("SubhaloSpin", "length*velocity"),
     "most_bound_id": ("SubhaloIDMostbound", "1"),
     "count_by_type": ("SubhaloLenType", "1"),
     "mass_by_type": ("SubhaloMassType", "mass"),
@@ -49,13 +49,13 @@ _OWN = {stored: name for name, (stored, _) in _KNOWN.items()}
 _IN_AREPO = "SubhaloGrNr"
 _RANK, _PARENT_RANK, _OFFSETS = "SubhaloRankInGr", "SubhaloParentRank", "SubhaloOffsetType"
 _COMPUTED = (_IN_AREPO, _RANK, _PARENT_RANK, _OFFSETS)
-# Columns with the same form in catalogues of groups.
+# The column of a catalogue of groups with the same form, for columns that are more than a number per subhalo.
 _FORMS = {
     "count": "count",
     "pos": "com_pos",
     "com_pos": "com_pos",
     "vel": "com_vel",
-    "specific_angular_momentum": "angular_momentum",
+    "angular_momentum": "angular_momentum",
     "count_by_type": "count_by_type",
     "mass_by_type": "mass_by_type",
 }

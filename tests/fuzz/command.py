@@ -27,6 +27,7 @@ PARTS = (
     "phases",
     "trees",
     "peaks",
+    "links",
     "radius",
     "bins",
     "pairs",

@@ -24,7 +24,7 @@ def slow_links(part: SubhaloMembers, later: SubhaloMembers, number: int, weights
     descendants, best = np.full(number, -1), np.zeros(number, np.float32)
     for i in range(number):
         rows = np.flatnonzero(subhalo == i)
-        rows = rows[np.lexsort((ids[rows], energy[rows]))]
+        rows = rows[np.lexsort((ids[rows].astype(np.uint64), energy[rows]))]
         used = len(rows) if weights == "sublink" else -(-len(rows) // 2)
         scores: dict[int, float] = {}
         for rank, row in enumerate(rows[:used], start=1):

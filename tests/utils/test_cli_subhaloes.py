@@ -1,13 +1,16 @@
-"""``jztree fof --subhaloes``: catalogues with subhaloes, and snapshots in their order."""
+"""``jztree fof --subhaloes``: catalogues with subhaloes, snapshots in their order, and input for merger trees."""
 
 from pathlib import Path
+from typing import Any
 
 import h5py
 import numpy as np
 import pytest
+from test_cli_devices import check_equal
 
 import jztree as jz
 from jztree_utils import cli, ics, io
+from jztree_utils.trees import read_trees
 
 BOX = 37.5
 
@@ -44,7 +47,7 @@ def test_members_of_subhaloes_are_first_and_the_most_bound_leads(tmp_path, use_d
         np.testing.assert_allclose(table["SubhaloHalfmassRad"][row], radius[(count[row] - 1) // 2], rtol=1e-5)
 
 
-def test_subhaloes_of_the_command_are_those_of_the_function(tmp_path, use_devices) -> None:
+def test_command_finds_the_subhaloes_of_the_function(tmp_path, use_devices) -> None:
     use_devices(1)
     path, _ = catalogue(tmp_path, "--no-ids")
     part, box = ics.cosmo_3d_sample()
@@ -57,20 +60,6 @@ def test_subhaloes_of_the_command_are_those_of_the_function(tmp_path, use_device
             np.testing.assert_allclose(np.sort(file["Subhalo"][stored]), np.sort(expected[name]), rtol=1e-4)
 
 
-@pytest.mark.long
-def test_several_devices_write_the_same_subhaloes(tmp_path, use_devices) -> None:
-    tables = []
-    for ndev in (1, 4):
-        use_devices(ndev)
-        (tmp_path / str(ndev)).mkdir()
-        path, ordered = catalogue(tmp_path / str(ndev))
-        with h5py.File(path) as file, h5py.File(ordered) as snapshot:
-            tables.append({name: rows[:] for name, rows in file["Subhalo"].items()})
-            tables[-1]["ids"] = snapshot["PartType1/ParticleIDs"][:]
-    for name, rows in tables[0].items():
-        np.testing.assert_array_equal(rows, tables[1][name], err_msg=name)
-
-
 def test_native_layout_and_summary(tmp_path, use_devices, capsys) -> None:
     use_devices(1)
     assert cli.main(["fof", "sample", "--subhaloes", "-o", str(tmp_path / "halos.hdf5")]) == 0
@@ -81,23 +70,58 @@ def test_native_layout_and_summary(tmp_path, use_devices, capsys) -> None:
     assert "Peebles 1969" in content.subhaloes["spin"].definition
 
 
-def test_layout_without_subhaloes_raises(tmp_path, capsys, use_devices) -> None:
-    use_devices(1)
-    output = str(tmp_path / "out.hdf5")
-    assert cli.main(["fof", "sample", "--subhaloes", "--layout", "swift", "-o", output]) != 0
-    assert "--layout swift has no subhaloes; write the layout native or gadget4" in capsys.readouterr().err
-
-
 def test_snapshot_without_velocities_raises(tmp_path, write_gadget, random, use_devices, capsys) -> None:
     use_devices(1)
     path = write_gadget(tmp_path / "snap_000.hdf5", random.random((100, 3)).astype(np.float32))
     assert cli.main(["fof", str(path), "--subhaloes"]) != 0
-    assert "--subhaloes needs velocities, but the snapshot has none" in capsys.readouterr().err
+    assert "--subhaloes needs velocities, but type 1 has none" in capsys.readouterr().err
 
 
-def test_files_of_both_layouts_are_read_with_all_columns(tmp_path, use_devices) -> None:
-    use_devices(1)
-    path, _ = catalogue(tmp_path)
-    read = io.read_catalogue_content(path).subhaloes
-    assert read is not None
-    assert read["specific_angular_momentum"].values.shape == read["com_pos"].values.shape == (251, 3)
+@pytest.mark.long
+@pytest.mark.parametrize("ndev", [4, pytest.param(3, marks=pytest.mark.slow)])
+def test_files_with_subhaloes_do_not_depend_on_the_number_of_devices(
+    tmp_path: Path, use_devices: Any, ndev: int
+) -> None:
+    for count in (1, ndev):
+        use_devices(count)
+        assert cli.main(["fof", "sample", "--subhaloes", "-q", "-o", str(tmp_path / f"{count}.hdf5")]) == 0
+    check_equal(tmp_path / f"{ndev}.hdf5", tmp_path / "1.hdf5")
+
+
+@pytest.mark.long
+def test_catalogues_with_subhaloes_make_trees(tmp_path: Path, one_device: None, random: np.random.Generator) -> None:
+    """The second snapshot has the same particles in another order, so each subhalo is its own descendant."""
+    part, header = io.read_snapshot(ics.SAMPLE_3D, fields=("pos", "vel", "mass", "id"))
+    order = random.permutation(part.num)
+    part.pos, part.vel, part.id = part.pos[order], part.vel[order], part.id[order]
+    io.write_snapshot(tmp_path / "snap_2.hdf5", part, header)
+    for number, snapshot in ((1, ics.SAMPLE_3D), (2, tmp_path / "snap_2.hdf5")):
+        output = ["-q", "-o", str(tmp_path / f"cat_{number}.hdf5")]
+        assert cli.main(["fof", str(snapshot), "--subhaloes", *output]) == 0
+    catalogues = [str(tmp_path / f"cat_{number}.hdf5") for number in (1, 2)]
+    assert cli.main(["tree", *catalogues, "-q", "-o", str(tmp_path / "trees.hdf5")]) == 0
+    trees = read_trees(tmp_path / "trees.hdf5")
+    first = np.flatnonzero(trees.snapshot == 1)
+    np.testing.assert_array_equal(trees.subhalo[trees.descendant[first]], trees.subhalo[first])
+    np.testing.assert_array_equal(trees.mass[trees.descendant[first]], trees.mass[first])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--softening", "0.1"], "--softening has no effect without --subhaloes"),
+        (["--min-bound", "5"], "--min-bound has no effect without --subhaloes"),
+        (["--subhaloes", "--layout", "swift"], "The layout swift has no subhaloes"),
+        (["--subhaloes", "--softening", "-1"], "--softening is -1"),
+        (["--subhaloes", "--min-bound", "0"], "--min-bound is 0"),
+        (["--subhaloes", "--unit-length", "Mpc/h"], "--subhaloes needs the units of the snapshot"),
+    ],
+)
+def test_impossible_options_of_subhaloes_are_refused(
+    arguments: list[str], words: str, one_device: None, capsys: pytest.CaptureFixture[str], write_gadget: Any,
+    tmp_path: Path, random: np.random.Generator,
+) -> None:  # fmt: skip
+    pos = random.random((40, 3))
+    path = write_gadget(tmp_path / "snapshot.hdf5", pos, columns={"Velocities": pos, "ParticleIDs": np.arange(40)})
+    assert cli.main(["fof", str(path), "-q", *arguments]) == 2
+    assert words in capsys.readouterr().err

@@ -8,7 +8,8 @@ import h5py
 import numpy as np
 import pytest
 
-from jztree.data import FofCatalogue
+import jztree as jz
+from jztree.data import FofCatalogue, ParticleData
 from jztree_utils import io
 from jztree_utils.io import CatalogueContent, CatalogueInfo, Column, TypeTable
 
@@ -30,6 +31,9 @@ def subhaloes() -> dict[str, Column]:
         "mass": Column(random.random(4), "mass", "mass"),
         "pos": Column(random.random((4, 3)), "length", "most bound particle"),
         "vel": Column(random.random((4, 3)), "velocity", "velocity of the core"),
+        "com_pos": Column(random.random((4, 3)), "length", "centre of mass"),
+        "com_vel": Column(random.random((4, 3)), "velocity", "mean velocity"),
+        "angular_momentum": Column(random.random((4, 3)), "length*velocity", "angular momentum"),
         "parent": Column(PARENT, "1", "parent"),
         "depth": Column(np.array([0, 1, 2, 0]), "1", "depth"),
         "vmax": Column(random.random(4), "velocity", "largest circular velocity"),
@@ -147,10 +151,10 @@ def test_inconsistent_subhaloes_raise(tmp_path: Path, change: dict[str, Any], me
 
 @pytest.mark.fast
 def test_layouts_without_subhaloes_refuse_them(tmp_path: Path) -> None:
-    path, whole = tmp_path / "groups.hdf5", content(False)
+    path, complete = tmp_path / "groups.hdf5", content(False)
     with pytest.raises(ValueError, match="swift has no subhaloes"):
-        io.write_catalogue(path, whole.catalogue, info=whole.info, layout="swift", subhaloes=whole.subhaloes)
-    io.write_catalogue_content(path, whole, "swift")  # of a catalogue that was read, only the groups
+        io.write_catalogue(path, complete.catalogue, info=complete.info, layout="swift", subhaloes=complete.subhaloes)
+    io.write_catalogue_content(path, complete, "swift")  # of a catalogue that was read, only the groups
     assert io.read_catalogue_content(path).subhaloes is None
 
 
@@ -179,3 +183,69 @@ def test_order_by_binding_puts_subhaloes_and_bound_particles_first() -> None:
     assert keys == sorted(keys)
     assert (group[rows[len(keys) :]] < 0).all()
     assert sorted(rows.tolist()) == list(range(200))
+
+
+def test_order_of_files_has_bound_particles_first_and_keeps_all_links(tmp_path: Path) -> None:
+    """Random subhaloes of random groups: the rows that subhaloes, parents and particles refer to stay the same."""
+    random = np.random.default_rng(5)
+    pos = np.concatenate([random.normal(x, 0.02, (size, 3)) for x, size in ((1, 30), (2, 50), (3, 30), (4, 9))])
+    part = ParticleData(pos=pos, id=random.permutation(len(pos)) + 7, mass=random.random(len(pos)))
+    grouped, cata = jz.friends_of_friends(part, 0.2, npart_min=20)
+    n, offset, count = len(pos), np.asarray(cata.offset)[:3], np.asarray(cata.count)[:3]
+    group = np.repeat(np.arange(3), 4)
+    parent = np.where(np.arange(12) % 4 == 0, -1, 4 * group + random.integers(0, np.maximum(np.arange(12) % 4, 1)))
+    subhalo, energy = np.full(n, -1), random.standard_normal(n)
+    for g in range(3):
+        numbers = np.append(np.arange(4), random.integers(-1, 4, count[g] - 4))
+        subhalo[offset[g] : offset[g] + count[g]] = np.where(numbers < 0, -1, numbers + 4 * g)
+    rows = [np.flatnonzero(subhalo == s) for s in range(12)]
+    most_bound = np.array([row[np.argmin(energy[row])] for row in rows])
+    columns = {"group": group, "count": [len(row) for row in rows], "parent": parent, "most_bound": most_bound,
+               "pos": np.asarray(grouped.pos)[most_bound], "mass": random.random(12)}  # fmt: skip
+    table = io.subhalo_columns(columns, ids=grouped.id)
+    ordered = io.order_with_subhaloes(grouped, cata, table, subhalo, energy)
+    assert (np.diff(ordered.subhaloes["group"].values) >= 0).all()
+    assert ordered.cata.count.tolist() == sorted(count.tolist(), reverse=True)
+    old = np.array([np.flatnonzero(table["mass"].values == mass)[0] for mass in ordered.subhaloes["mass"].values])
+    energy_of = dict(zip(np.asarray(grouped.id).tolist(), energy.tolist(), strict=True))
+    subhalo_of = dict(zip(np.asarray(grouped.id).tolist(), subhalo.tolist(), strict=True))
+    place, ids = 0, np.asarray(ordered.part.id)
+    for new, s in enumerate(old):
+        if new and group[old[new - 1]] != group[s]:
+            place = int(np.cumsum(ordered.cata.count)[ordered.subhaloes["group"].values[new] - 1])
+        members = ids[place : place + len(rows[s])].tolist()
+        assert [subhalo_of[i] for i in members] == [s] * len(rows[s])
+        assert [energy_of[i] for i in members] == sorted(energy_of[i] for i in members)
+        assert members[0] == ordered.subhaloes["most_bound_id"].values[new]
+        expected = ordered.subhaloes["parent"].values[new]
+        assert (old[expected] if expected >= 0 else -1) == parent[s]
+        place += len(members)
+    assert sorted(ids.tolist()) == sorted(np.asarray(part.id).tolist())
+    info = CatalogueInfo(header=HEADER, ptype=1)
+    members = ids[: ordered.cata.count.sum()]
+    path = tmp_path / "groups.hdf5"
+    io.write_catalogue(path, ordered.cata, members, info, layout="gadget4", subhaloes=ordered.subhaloes)
+    assert io.read_catalogue_content(path).subhaloes is not None
+    with pytest.raises(ValueError, match="'colour' of subhaloes has no definition"):
+        io.subhalo_columns({"colour": np.zeros(3)})
+
+
+@pytest.mark.fast
+def test_subhaloes_of_arepo_are_read(tmp_path: Path) -> None:
+    """AREPO writes no kinds, another name of the groups, and columns that the library does not know."""
+    path = tmp_path / "fof_subhalo_tab_099.hdf5"
+    io.write_catalogue_content(path, content(True), "gadget4")
+    with h5py.File(path, "r+") as file:
+        table = file["Subhalo"]
+        for name in ("SubhaloGroupNr", "SubhaloRankInGr", "SubhaloParentRank", "com_vel", "depth", "spin"):
+            del table[name]
+        for data in table.values():
+            data.attrs.clear()
+        table["SubhaloSFR"] = np.ones(4)
+        table["SubhaloCM"][...] = np.ones((4, 3))
+    read = io.read_catalogue_content(path).subhaloes
+    assert read is not None
+    assert set(read) == set(content(True).subhaloes or {}) - {"parent", "depth", "com_vel", "spin"}
+    np.testing.assert_array_equal(read["group"].values, GROUP)
+    np.testing.assert_array_equal(read["com_pos"].values, np.ones((4, 3)))
+    assert read["vel"].kind == "velocity"

@@ -14,10 +14,13 @@ _MAX_BINS = 10_000
 _MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a typing error
 _SPHERE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
 _SPHERES = ("200c", "500c", "2500c", "200m", "vir")
+# Options of jztree fof that need all particles in memory.
+IN_MEMORY = ("attach", "properties", "overdensity", "subhaloes", "plot", "snapshot_output", "group_ids_output")
 # Options of jztree fof that need groups at one linking length, and their values if they are not given.
 _NOT_FOR_SCANS = {
-    **dict.fromkeys(("b", "rlink", "attach", "overdensity", "output", "snapshot_output", "group_ids_output")),
-    **dict.fromkeys(("properties", "no_ids"), False),
+    **dict.fromkeys(("b", "rlink", "memory", "attach", "overdensity", "output", "snapshot_output", "group_ids_output")),
+    **dict.fromkeys(("properties", "no_ids", "subhaloes"), False),
+    "softening": None,
     **DEFAULTS,
     "layout": "native",
 }
@@ -45,6 +48,12 @@ def _check_fof(args: Namespace) -> None:
                 )
     if args.b is not None and args.rlink is not None:
         raise ValueError("Both --b and --rlink were given, but each sets the linking length; give only one.")
+    for name in IN_MEMORY if args.memory is not None else ():
+        if getattr(args, name):
+            raise ValueError(
+                f"--{name.replace('_', '-')} needs all particles in memory, but --memory finds groups piece by piece; "
+                "leave one out."
+            )
     check_not_negative("--b", args.b)
     check_not_negative("--rlink", args.rlink)
     if args.b is not None and args.b >= _MISTAKEN:
@@ -54,17 +63,26 @@ def _check_fof(args: Namespace) -> None:
         )
     check_at_least("--npart-min", args.npart_min, 1)
     check_at_least("--snapshot-files", args.snapshot_files, 1)
+    _check_subhaloes(args)
     if args.attach_within != math.inf:
         check_not_negative("--attach-within", args.attach_within)
     if args.type in (particle_types("--attach", args.attach) or ()):
         raise ValueError(f"--attach has type {args.type}, which is already the grouped type (--type); leave it out.")
     particle_types("--matter", args.matter)
     sphere_names(args.overdensity)
-    if args.subhaloes and args.output is not None and args.layout not in ("native", "gadget4"):
-        raise ValueError(
-            f"--layout {args.layout} has no subhaloes; write the layout native or gadget4, or leave out --subhaloes."
-        )
     _check_of_use(args)
+
+
+def _check_subhaloes(args: Namespace) -> None:
+    if not args.subhaloes:
+        for name, default in (("softening", None), ("min_bound", DEFAULTS["min_bound"])):
+            if getattr(args, name) != default:
+                flag = name.replace("_", "-")
+                raise ValueError(f"--{flag} has no effect without --subhaloes; add --subhaloes, or remove --{flag}.")
+    elif args.layout not in ("native", "gadget4"):
+        raise ValueError(f"The layout {args.layout} has no subhaloes; choose --layout native or gadget4.")
+    check_not_negative("--softening", args.softening)
+    check_at_least("--min-bound", args.min_bound, 1)
 
 
 def with_properties(args: Namespace) -> bool:
@@ -152,6 +170,15 @@ def _check_view(args: Namespace) -> None:
     check_at_least("--halos", args.halos, 0)
 
 
+def _check_verify(args: Namespace) -> None:
+    if len(args.input) != 2:
+        raise ValueError(
+            f"verify needs a result and its snapshot, but {len(args.input)} files were given; see jztree verify --help."
+        )
+    if args.samples is not None:
+        check_at_least("--samples", args.samples, 1)
+
+
 _CHECKS: dict[str, Callable[[Namespace], None]] = {
     "fof": _check_fof,
     "knn": _check_knn,
@@ -161,6 +188,7 @@ _CHECKS: dict[str, Callable[[Namespace], None]] = {
     "plot": _check_plot,
     "tree": _check_tree,
     "view": _check_view,
+    "verify": _check_verify,
 }
 
 

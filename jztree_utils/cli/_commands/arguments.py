@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from . import help_texts
 from .configuration_file import flags_of_config, options_of_commands
-from .flag_values import real, whole
+from .flag_values import real, size, whole
 from .header_arguments import add_header_options
 from .suggestions import suggest
 
@@ -23,7 +23,13 @@ ATTACH_WITHIN = 6.4  # the default of `jztree.fof`, copied here because that imp
 CATALOGUE_LAYOUTS = ("native", "gadget4", "swift", "soap")
 CENTRES = ("potential", "densest", "mass")
 # Defaults of options that have code to check whether the user gave them.
-DEFAULTS = {"attach_within": ATTACH_WITHIN, "matter": "all", "centre": "potential", "snapshot_files": 1}
+DEFAULTS = {
+    "attach_within": ATTACH_WITHIN,
+    "matter": "all",
+    "centre": "potential",
+    "snapshot_files": 1,
+    "min_bound": 20,
+}
 TREE_LAYOUTS = ("gadget4", "sublink")
 LINK_WEIGHTS = ("sublink", "lhalotree")
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
@@ -102,6 +108,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_convert(commands)
     _add_plot(commands)
     _add_view(commands)
+    _add_verify(commands)
     words = "versions, devices and native libraries in use"
     info = commands.add_parser("info", help=words, description=f"Print {words}.")
     info.add_argument("--json", action="store_true", help="print them as JSON, for scripts")
@@ -121,6 +128,7 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     groups = fof.add_argument_group("groups")
     _add_linking(groups)
     _add_spheres(groups)
+    _add_subhaloes(groups)
     output = _add_output(fof, "write the catalogue to this HDF5 file")
     _add_overwrite(output)
     output.add_argument(
@@ -129,7 +137,14 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     output.add_argument("--no-ids", action="store_true", help="leave the identifiers of members out of the catalogue")
     _add_copies(output)
     output.add_argument("--plot", metavar="FILE", help="draw the halos (.png, .pdf, .svg); needs matplotlib")
-    _add_telling(fof)
+    running = _add_telling(fof)
+    running.add_argument(
+        "--memory",
+        type=size,
+        metavar="SIZE",
+        help="find the groups piece by piece with this much memory, such as 8GB, and temporary files beside the "
+        "catalogue (default: only if the particles do not fit into memory)",
+    )
 
 
 def _add_linking(groups: argparse._ArgumentGroup) -> None:
@@ -177,11 +192,6 @@ def _add_spheres(groups: argparse._ArgumentGroup) -> None:
         "circular velocity, concentration, spin, shape and densest particle",
     )
     groups.add_argument(
-        "--subhaloes",
-        action="store_true",
-        help="also find the bound subhaloes of each group; for the layouts native and gadget4",
-    )
-    groups.add_argument(
         "--overdensity",
         metavar="NAMES",
         help="further spheres, such as 100c,178m: multiples of the critical (c) or the mean density (m); implies "
@@ -199,6 +209,29 @@ def _add_spheres(groups: argparse._ArgumentGroup) -> None:
         default=DEFAULTS["centre"],
         help="centre of the spheres: the particle with the lowest potential, the densest particle, or the centre of "
         "mass (default: potential)",
+    )
+
+
+def _add_subhaloes(groups: argparse._ArgumentGroup) -> None:
+    groups.add_argument(
+        "--subhaloes",
+        action="store_true",
+        help="also find the bound subhaloes of each group (SUBFIND), for the layouts native and gadget4; members are "
+        "then in the order of their subhaloes and energies",
+    )
+    groups.add_argument(
+        "--softening",
+        type=real,
+        metavar="R",
+        help="softening length of their potential, in the snapshot's unit of length (default: a tenth of the linking "
+        "length)",
+    )
+    groups.add_argument(
+        "--min-bound",
+        type=whole,
+        default=DEFAULTS["min_bound"],
+        metavar="N",
+        help="minimum number of bound particles of a subhalo (default: 20)",
     )
 
 
@@ -416,6 +449,20 @@ def _add_view(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _add_telling(view)
 
 
+def _add_verify(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    words = "a catalogue or neighbour lists by brute force, without the kernels of the library"
+    verify = commands.add_parser(
+        "verify", help=f"check {words}", description=f"Check {words}.", epilog=help_texts.VERIFY_EPILOG
+    )
+    verify.add_argument("input", metavar="FILE", nargs="*", help="the result, and the snapshot that it was made from")
+    _add_snapshot_options(verify)
+    group = verify.add_argument_group("sample")
+    group.add_argument(
+        "--samples", type=whole, metavar="N", help="check N rows of each result (default: as many as take some seconds)"
+    )
+    _add_telling(verify)
+
+
 def _add_snapshots(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "snapshot", metavar="SNAPSHOT", nargs="*", help='files or folders of snapshots, or the word "sample"'
@@ -457,7 +504,7 @@ def _add_overwrite(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_telling(parser: argparse.ArgumentParser) -> None:
+def _add_telling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("running")
     group.add_argument("--config", metavar="FILE", help="read options from this TOML file; flags take precedence")
     group.add_argument(
@@ -472,3 +519,4 @@ def _add_telling(parser: argparse.ArgumentParser) -> None:
         help="also print the machine, the contents of the snapshot, rows sent between devices, and peak memory",
     )
     _add_debug(group)
+    return group

@@ -3,7 +3,7 @@
 import math
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,14 @@ from jztree.data import FofCatalogue, squeeze_catalogue
 from ... import io, plot
 from ...separation import MeanSeparation
 from .._particles import many_devices
-from .._particles.group_properties import CENTRES, GroupOptions, describe, shapes
-from .._particles.known_properties import missing_in_words, types_in_words, with_all_properties, with_subhaloes
+from .._particles.bound_subhaloes import subhalo_options
+from .._particles.group_properties import CENTRES, SOFTENING, GroupOptions, describe, shapes
+from .._particles.known_properties import missing_in_words, types_in_words, with_all_properties
 from .._particles.particles import Groups, Member, Particles
 from .._particles.reading import Source
 from .._particles.spheres import is_sphere
-from .._particles.subhaloes import MIN_BOUND, sorted_by_binding
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
-from . import dry_run
+from . import dry_run, fof_large
 from .argument_checks import check_arguments, particle_types, sphere_names, with_properties
 from .arguments import B
 from .earlier_outputs import made_with
@@ -62,15 +62,31 @@ def run_fof(args: Namespace) -> None:
     attach, matter = particle_types("--attach", args.attach), particle_types("--matter", args.matter)
     spheres = sphere_names(args.overdensity) if with_properties(args) else ()
     layout = None if args.output is None else args.layout
-    dry_run.each_run(
-        args,
-        todo,
-        mesh,
-        dry_run.groups(args.plot is not None, bool(spheres)),
-        lambda run, source: _run_one(args, run, source, mesh, layout, spheres),
-        types=(attach, matter),
-        layout=layout,
-    )
+    work = dry_run.groups(args.plot is not None, bool(spheres))
+
+    def run_one(run: Run, source: Source) -> None:
+        if fof_large.is_piecewise(args, source, mesh, work):
+            _run_piecewise(args, run, source, layout)
+        else:
+            _run_one(args, run, source, mesh, layout, spheres)
+
+    def plan(run: Run, source: Source) -> dry_run.Plan:
+        return fof_large.plan(args, run, source) if fof_large.is_piecewise(args, source, mesh, work) else ([], {})
+
+    dry_run.each_run(args, todo, mesh, work, run_one, types=(attach, matter), layout=layout, plan=plan)
+
+
+def _run_piecewise(args: Namespace, run: Run, source: Source, layout: str | None) -> None:
+    """Find the groups of a snapshot that does not fit into memory, write the catalogue, print a summary."""
+    part = fof_large.open_pieces(source, layout)
+    rlink = _linking_length(args, part.separation)
+    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
+    _warn_of_length(args, rlink, part.separation)
+    with fof_large.find_groups(args, run, part, rlink, cfg) as groups:
+        info = _info(args, run, source, part, rlink)
+        if run.output is not None:
+            _write(args, run.output, groups.catalogue, None if args.no_ids else groups.ids(), info)
+    _report(args, run, part, groups.catalogue, info, GroupOptions(cfg=cfg), {})
 
 
 def _run_one(
@@ -88,27 +104,45 @@ def _run_one(
             if left_out := missing_in_words(options, part, spheres):
                 left_out += what_to_give(part.header)
         if args.subhaloes:
-            options = with_subhaloes(options, part, rlink)
+            softening = SOFTENING * rlink if args.softening is None else args.softening
+            options = replace(options, subhaloes=subhalo_options(part, softening, args.min_bound))
         _warn_of_length(args, rlink, separation)
     result = part.find_groups(rlink, options, with_rows=bool(run.copies))
     pos = part.column("pos") if run.plot is not None else None
     with io.failing_together(mesh):
         if result is not None:
-            info = io.CatalogueInfo(
-                linking_length=rlink,
-                mean_separation=None if separation is None else separation.value,
-                separation_by=None if separation is None else separation.by,
-                npart_min=args.npart_min,
-                num_particles=part.num,
-                ptype=source.ptype,
-                source=run.path.name,
-                header=part.header,
-                made_with=made_with(args, run.path, source.options),
-                spheres_of=part.spheres_of if options.densities else None,
-            )
+            info = _info(args, run, source, part, rlink, part.spheres_of if options.densities else None)
             _finish(args, run, part, pos, result, info, options, left_out)
             if left_out:
                 say(f"\n  left out: {left_out}.")
+
+
+def _info(
+    args: Namespace, run: Run, source: Source, part: Particles, rlink: float, spheres_of: str | None = None
+) -> io.CatalogueInfo:
+    """Return the description of a catalogue that its file stores."""
+    separation = part.separation
+    return io.CatalogueInfo(
+        linking_length=rlink,
+        mean_separation=None if separation is None else separation.value,
+        separation_by=None if separation is None else separation.by,
+        npart_min=args.npart_min,
+        num_particles=part.num,
+        ptype=source.ptype,
+        source=run.path.name,
+        header=part.header,
+        made_with=made_with(args, run.path, source.options),
+        spheres_of=spheres_of,
+    )
+
+
+def _write(
+    args: Namespace, output: str, cata: FofCatalogue, ids: np.ndarray | None, info: io.CatalogueInfo, **columns: Any
+) -> None:
+    """Write the catalogue. ``columns`` are further arguments of `io.write_catalogue`."""
+    with stage("write the catalogue") as report:
+        io.write_catalogue(output, cata, ids, info, layout=args.layout, **columns)
+        report.detail = output
 
 
 def _finish(
@@ -133,29 +167,45 @@ def _finish(
             columns = columns | shapes(squeeze_catalogue(result.cata), columns)
     with stage("order the catalogue"):
         num = len(result.ids)
-        members = Member(pos=np.empty((num, 0), np.float32), id=result.ids, row=np.arange(num), num=num)
+        members = Member(pos=np.empty((num, 0), np.float32), id=result.ids, row=result.rows, num=num)
         extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
-        members, cata, extra, by_type = io.canonical_order(members, result.cata, extra, result.by_type)
-        ids, place, subhaloes = members.id, members.row, None
-        if result.subhaloes is not None:
-            sorting, subhaloes = sorted_by_binding(ids, cata, result.subhaloes, place)
-            ids, place = ids[sorting], place[sorting]
+        subhaloes = None
+        if result.subhaloes is None:
+            members, cata, extra, by_type = io.canonical_order(members, result.cata, extra, result.by_type)
+        else:
+            bound = result.subhaloes
+            table = io.subhalo_columns(bound.columns, result.ids)
+            members, cata, extra, by_type, subhaloes = io.order_with_subhaloes(
+                members, result.cata, table, bound.subhalo, bound.energy, extra, result.by_type
+            )
     if run.output is not None:
-        with stage("write the catalogue") as report:
-            content = {"layout": args.layout, "extra": extra, "by_type": by_type, "subhaloes": subhaloes}
-            io.write_catalogue(run.output, cata, None if args.no_ids else ids, info, **content)
-            report.detail = str(run.output)
-    rows = None if result.rows is None else result.rows[place]
-    write_copies(run, part.snapshots, rows, cata, info, args.layout, in_order=subhaloes is not None)
+        tables = {"extra": extra, "by_type": by_type, "subhaloes": subhaloes}
+        _write(args, run.output, cata, None if args.no_ids else members.id, info, **tables)
+    write_copies(run, part.snapshots, members.row, cata, info, args.layout, sorts_members=subhaloes is not None)
     if run.plot is not None:
         with stage("draw the halos", part.num) as report:
             _draw(run.plot, pos, cata, part.header)
             report.detail = str(run.plot)
+    _report(args, run, part, cata, info, options, extra, subhaloes, left_out)
+
+
+def _report(
+    args: Namespace,
+    run: Run,
+    part: Particles,
+    cata: FofCatalogue,
+    info: io.CatalogueInfo,
+    options: GroupOptions,
+    extra: dict[str, io.Column],
+    subhaloes: dict[str, io.Column] | None = None,
+    left_out: str = "",
+) -> None:
+    """Print the groups and warnings."""
     if args.json:
         centre = options.centre if options.neighbours else None
         number = None if subhaloes is None else len(subhaloes["count"].values)
-        remarks = {"centre": centre, "left_out": left_out or None, "subhaloes": number}
-        print_json(_summary(run, cata, info, part, extra) | remarks)
+        summary = {"centre": centre, "left_out": left_out or None, "subhaloes": number}
+        print_json(_summary(run, cata, info, part, extra) | summary)
     elif not is_quiet():
         _tell(cata, info, part, options, extra, subhaloes)
     warn_of_order(run, args.layout)
@@ -285,6 +335,10 @@ def _tell(
         ("linking length", f"{number(info.linking_length or 0.0)}{length}{_in_separations(info, part.separation)}"),
         ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
     ]
+    if subhaloes is not None:
+        bound = subhaloes["count"].values
+        limit = f" of at least {options.subhaloes.min_bound:,} bound particles" if options.subhaloes else ""
+        pairs.append(("subhaloes", f"{len(bound):,}{limit}; {bound.sum():,} particles are bound"))
     if info.spheres_of:
         pairs.append(("spheres of", f"{info.spheres_of}, around {CENTRES[options.centre]}"))
     if len(count):
@@ -293,11 +347,6 @@ def _tell(
             masses = np.asarray(cata.mass, np.float64)
             pairs.append(("group masses", f"{number(masses.min())} to {number(masses.max())}{mass}"))
         pairs += _lacking_in_words(extra, len(count))
-    if subhaloes is not None:
-        bound = np.asarray(subhaloes["count"].values, np.int64)
-        share = 100 * bound.sum() / max(grouped, 1)
-        words = f"{len(bound):,} of at least {MIN_BOUND} bound particles, {share:.1f} % of the particles in groups"
-        pairs.append(("subhaloes", words))
     for name, words, instead in _MISSING:
         if name not in part.properties:
             types = part.types_without(name)

@@ -27,7 +27,7 @@ def write_copies(
     cata: FofCatalogue,
     info: io.CatalogueInfo,
     layout: str,
-    in_order: bool = False,
+    sorts_members: bool = False,
 ) -> None:
     """Write the requested copies.
 
@@ -38,7 +38,7 @@ def write_copies(
         cata: The groups in the order of the catalogue.
         info: How they were found.
         layout: Layout of the catalogue.
-        in_order: Whether particles of a group keep the order of ``rows``. If False, it is that of the snapshot.
+        sorts_members: Whether the copy in group order also has the members of each group in the order of ``rows``.
     """
     if rows is None or not run.copies:
         return
@@ -47,8 +47,8 @@ def write_copies(
     groups = io.group_of_rows(rows, count, nums)
     if run.snapshot_output is not None:
         with stage("find the group order"):
-            places = io.group_of_rows(rows, np.ones_like(rows), nums) if in_order else groups
-            order = {ptype: io.RowOrder.by_group(numbers) for ptype, numbers in places.items()}
+            keys = io.group_of_rows(rows, np.ones_like(rows), nums) if sorts_members else groups
+            order = {ptype: io.RowOrder.by_group(numbers) for ptype, numbers in keys.items()}
         _copy(run.snapshot_output, snapshots[0], info, order=order, num_files=run.snapshot_files)
         del order
     if run.group_ids_output is not None:

@@ -27,6 +27,7 @@ examples:
   jztree fof snapdir_099 -o catalogue.hdf5
   jztree fof snapdir_099 -o fof_tab_099.hdf5 --layout gadget4 --attach 0,4,5 --properties
   jztree fof snapdir_099 -o fof_subhalo_tab_099.hdf5 --layout gadget4 --snapshot-output snapshot_099.hdf5
+  jztree fof snapdir_099 --subhaloes --layout gadget4 -o fof_subhalo_tab_099.hdf5
   jztree fof snapshot_099.0.hdf5 --rlink 0.15 --npart-min 32 --type 4 -o stars.hdf5
   jztree fof snap_*.hdf5 -o 'cat_{{n}}.hdf5' --json
   jztree fof points.npy --boxsize 100 --b 0.2
@@ -138,4 +139,13 @@ network, because it contains plotly. This command needs plotly: pip install 'jzt
 examples:
   jztree view snapdir_099 --catalogue halos.hdf5 -o halos.html
   jztree view snapdir_099 --type 4 --particles 100000 -o stars.html
+"""
+VERIFY_EPILOG = """\
+Rows are chosen at random and computed again in float64 NumPy: groups from distances to all particles, masses, centres,
+radii and velocities from the members, spheres from all matter, and lists of neighbours. Each line has the number of
+checked rows and the probability that their sample misses an error. The exit status is 2 if a row is wrong.
+
+examples:
+  jztree verify halos.hdf5 snapdir_099
+  jztree verify neighbours.hdf5 snapdir_099 --samples 1000
 """

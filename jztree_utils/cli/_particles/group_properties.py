@@ -19,6 +19,7 @@ from jztree.density import knn_density
 from jztree.overdensity import SphereProperties, sphere_properties, spherical_overdensity
 
 from .spheres import PEAK_WITHIN, PROPERTIES_OF, threshold_in_words
+from .subhalo_search import SubhaloOptions
 
 NEIGHBOURS = 32  # number of neighbours in the density estimate that selects the densest particle
 # The possible centres of spheres, in words.
@@ -49,8 +50,7 @@ class GroupOptions:
         scale_factor: Scale factor of the universe.
         centre: Centre of the spheres, a key of `CENTRES`.
         softening: Softening length of the potential, in the unit of the positions.
-        subhaloes: Whether to find subhaloes.
-        hubble: Hubble constant at the time of the snapshot, in velocity per physical length.
+        subhaloes: Options of the search for bound subhaloes, None to leave it out.
     """
 
     cfg: FofConfig
@@ -61,8 +61,7 @@ class GroupOptions:
     scale_factor: float = 1.0
     centre: str = "potential"
     softening: float = 0.0
-    subhaloes: bool = False
-    hubble: float = 0.0
+    subhaloes: SubhaloOptions | None = None
 
     @property
     def peak_within(self) -> str | None:

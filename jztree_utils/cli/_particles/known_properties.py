@@ -108,32 +108,6 @@ def newton(header: io.SnapshotHeader) -> float | None:
     return GRAVITY * mass / (length * velocity**2)
 
 
-def with_subhaloes(options: GroupOptions, part: Particles, rlink: float) -> GroupOptions:
-    """Return ``options`` with the constants that subhaloes need.
-
-    Args:
-        options: The options to complete.
-        part: The particles of the snapshot.
-        rlink: The linking length, in the unit of the positions.
-
-    Raises:
-        ValueError: If the snapshot has no velocities, masses or units, or more than three dimensions.
-    """
-    header, gravity = part.header, newton(part.header)
-    missing = [name for name in ("vel", "mass") if name not in part.properties]
-    if missing or gravity is None or part.ndim > 3:
-        words = "velocities" if "vel" in missing else "masses" if missing else "units of length, mass and velocity"
-        raise ValueError(f"--subhaloes needs {words}, but the snapshot has none; leave out --subhaloes.")
-    return replace(
-        options,
-        gravity=gravity,
-        scale_factor=header.scale_factor,
-        softening=SOFTENING * rlink,
-        subhaloes=True,
-        hubble=_hubble(header),
-    )
-
-
 def comoving_densities(header: io.SnapshotHeader, types: Sequence[int]) -> dict[str, float]:
     """Return the mean and the critical density in mass per comoving volume, if the snapshot defines them.
 
@@ -163,23 +137,11 @@ def _critical_density(header: io.SnapshotHeader) -> float | None:
     gravity = newton(header)
     if gravity is None or (header.h_free and header.hubble is None):
         return None
-    return 3 * _hubble_today(header) ** 2 / (8 * math.pi * gravity)
-
-
-def _hubble_today(header: io.SnapshotHeader) -> float:
-    """Return the Hubble constant today, in the units of the snapshot; 0 if it is unknown."""
     # In units per h, H0 is 100 km/s/Mpc for any h.
-    hubble = HUBBLE * float(header.unit_length_in_cm or 0) / float(header.unit_velocity_in_cm_per_s or 1)
-    return hubble * (header.hubble or 0.0) if header.h_free else hubble
-
-
-def _hubble(header: io.SnapshotHeader) -> float:
-    """Return the Hubble constant at the time of a snapshot, in its velocity per physical length; 0 if it is static."""
-    if not header.omega0 or header.comoving is False:
-        return 0.0
-    a, omega_lambda = header.scale_factor, header.omega_lambda or 0.0
-    growth = header.omega0 / a**3 + (1 - header.omega0 - omega_lambda) / a**2 + omega_lambda
-    return _hubble_today(header) * math.sqrt(growth)
+    hubble = HUBBLE * float(header.unit_length_in_cm or 0) / float(header.unit_velocity_in_cm_per_s or 0)
+    if header.h_free:
+        hubble *= header.hubble or 0.0
+    return 3 * hubble**2 / (8 * math.pi * gravity)
 
 
 def _density_of_box(header: io.SnapshotHeader, types: Sequence[int]) -> float | None:

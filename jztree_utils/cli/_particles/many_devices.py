@@ -13,13 +13,13 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-import jztree as jz
 from jztree.data import FofCatalogue, ParticleData
 from jztree.fof import fof_and_catalogue
 from jztree.jax_ext import shard_map_constructor
 from jztree.knn import knn
 from jztree.mst import SpanningTree, spanning_tree
 from jztree.radius import pair_counts
+from jztree.substructure import Subhaloes, subhaloes
 
 from ... import io
 from ...progress import waiting
@@ -29,7 +29,7 @@ from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_over_devices
 from .particles import MOST_ROWS, Groups, Member, Particles, bin_options, count_types, matter_of
-from .subhaloes import find, table_of
+from .subhalo_search import HostSubhaloes
 
 
 @dataclass(kw_only=True)
@@ -77,15 +77,15 @@ class ManyDevices(Particles):
                 compute = _properties_over_ranks(self.mesh, jit=True)
                 matter = matter_of(self.others.values())
                 extra = self._run("find properties", lambda: compute(grouped, cata, box, options, matter))
-            subhaloes = None
-            if options.subhaloes:
-                search = _subhaloes_over_ranks(self.mesh, jit=True)
-                subhaloes = self._run("find subhaloes", lambda: search(grouped, cata, box, options))
+            bound = None
+            if options.subhaloes is not None:
+                search, twin = options.subhaloes, subhaloes.smap(self.mesh, jit=True)
+                bound = self._run("find subhaloes", lambda: search.find(grouped, cata, box or None, twin))
             with stage("bring results together"):
-                return self._bring_together(grouped, cata, extra, subhaloes)
+                return self._bring_together(grouped, cata, extra, bound)
 
     def _bring_together(
-        self, grouped: Member, cata: FofCatalogue, extra: dict[str, Any], subhaloes: jz.Subhaloes | None
+        self, grouped: Member, cata: FofCatalogue, extra: dict[str, Any], bound: Subhaloes | None
     ) -> Groups | None:
         """Return every rank's groups on the first process; ``extra`` has further columns of groups."""
         nums, ngroups = self._gather(grouped.num), self._gather(cata.ngroups)
@@ -94,7 +94,8 @@ class ManyDevices(Particles):
         kinds = [self._gather(column, grouped.num) for column in report]
         columns = {name: self._gather(column, cata.ngroups) for name, column in _columns(cata).items()}
         extra = {name: self._gather(column, cata.ngroups) for name, column in extra.items()}
-        table = {} if subhaloes is None else self._gather_subhaloes(grouped, subhaloes)
+        of_subhaloes = {} if bound is None else self._gather_subhaloes(bound)
+        labels = [] if bound is None else [self._gather(held, grouped.num) for held in (bound.subhalo, bound.energy)]
         if nums is None:
             return None
         members_of, joined = _join(nums, FofCatalogue(ngroups=ngroups, **columns))
@@ -106,14 +107,17 @@ class ManyDevices(Particles):
         if self.attached:
             kind, mass = (None if column is None else column[members_of] for column in kinds)
             by_type = count_types(np.asarray(kind), mass, joined)
-        members = table_of(table, members_of) if table else None
-        return Groups(np.asarray(rows if ids is None else ids), joined, by_type, extra, rows, members)
+        on_host = None
+        if bound is not None:
+            place = np.zeros(int(nums.sum()), np.int64)
+            place[members_of] = np.arange(len(members_of))
+            of_subhaloes["most_bound"] = place[of_subhaloes["most_bound"]]
+            on_host = HostSubhaloes(of_subhaloes, *(label[members_of] for label in labels))
+        return Groups(np.asarray(rows if ids is None else ids), joined, by_type, extra, rows, on_host)
 
-    def _gather_subhaloes(self, grouped: Member, subhaloes: jz.Subhaloes) -> dict[str, Any]:
-        """Return the columns of subhaloes, and the subhalo, energy and type of each particle, on the first process."""
-        columns = {name: self._gather(column, subhaloes.num) for name, column in subhaloes.tables().items()}
-        of_particles = {"subhalo": subhaloes.subhalo, "energy": subhaloes.energy, "kind": grouped.kind}
-        return columns | {name: self._gather(column, grouped.num) for name, column in of_particles.items()}
+    def _gather_subhaloes(self, bound: Subhaloes) -> dict[str, Any]:
+        """Return the columns of the subhaloes of every rank on the first process."""
+        return {name: self._gather(column, bound.num) for name, column in bound.tables().items()}
 
     def _members(self, with_rows: bool) -> list[Member]:
         """Return the particles of all types with identifiers. Rows replace missing ones, or are added on request."""
@@ -246,7 +250,6 @@ def _join(nums: np.ndarray, cata: FofCatalogue) -> tuple[np.ndarray, FofCatalogu
 
 
 _properties_over_ranks = shard_map_constructor(group_properties, P(-1), (P(-1), P(-1), None, None, P(-1)))
-_subhaloes_over_ranks = shard_map_constructor(find, P(-1), (P(-1), P(-1), None, None))
 
 
 def all_devices() -> Mesh:

@@ -22,7 +22,7 @@ from ...separation import MeanSeparation, mean_separation
 from .._report import stage
 from .box import Outside
 from .group_properties import GroupOptions
-from .subhaloes import SubhaloTable
+from .subhalo_search import HostSubhaloes
 
 MOST_ROWS = 2**31 - 1  # maximum number of rows per device
 
@@ -38,7 +38,7 @@ class Groups:
         by_type: Particles of each type, None without attached types.
         extra: Further columns, see `group_properties`.
         rows: ``(m,)`` rows of the members, with or without identifiers; None unless requested.
-        subhaloes: The subhaloes, None unless requested.
+        subhaloes: The bound subhaloes, None unless requested.
     """
 
     ids: np.ndarray
@@ -46,7 +46,7 @@ class Groups:
     by_type: io.TypeTable | None
     extra: dict[str, np.ndarray]
     rows: np.ndarray | None = None
-    subhaloes: SubhaloTable | None = None
+    subhaloes: HostSubhaloes | None = None
 
 
 @jax.tree_util.register_dataclass
