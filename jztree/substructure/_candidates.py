@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -12,7 +14,7 @@ from ..config import KNNConfig
 from ..data import Pos, PosMass, RankIdx
 from ..density import density_of_neighbours
 from ..halos import WholeGroups
-from ..index import build_index
+from ..index import Index, build_index
 from ..knn import nearest
 
 _BATCHES = 64  # of particles that search on one device
@@ -44,8 +46,32 @@ def neighbours_and_density(part: PosMass, k: int, boxsize: Any, cfg: KNNConfig |
         boxsize: Periodic lengths.
         cfg: Options of the search.
     """
-    pos, num = jnp.asarray(part.pos), jnp.asarray(part.num, jnp.int32)
-    (n, dims), starts = pos.shape, comm.starts_of(comm.all_gather(num))
+    starts = comm.starts_of(comm.all_gather(jnp.asarray(part.num, jnp.int32)))
+    if comm.num_ranks() == 1:
+        return _search_in_batches(build_index(part, boxsize=boxsize), starts, k, cfg)
+    rows, density = nearest(part, k, boxsize=boxsize, reduce=_reduction(starts), allow_missing=True, cfg=cfg)
+    return rows, density
+
+
+@functools.partial(jax.jit, static_argnames=("k", "cfg"), inline=True)
+def _search_in_batches(index: Index, starts: jax.Array, k: int, cfg: KNNConfig | None) -> tuple[jax.Array, jax.Array]:
+    """Return neighbours and density of the particles of an index; see `neighbours_and_density`."""
+    pos, num = jnp.asarray(index.part.pos), jnp.asarray(index.part.num, jnp.int32)
+    (n, dims), reduce = pos.shape, _reduction(starts)
+    size = -(-n // _BATCHES)
+    batches = jnp.zeros((_BATCHES * size, dims), pos.dtype).at[:n].set(pos).reshape(_BATCHES, size, dims)
+    nums = jnp.clip(num - size * jnp.arange(_BATCHES, dtype=jnp.int32), 0, size)
+
+    def search(batch: tuple[jax.Array, jax.Array]) -> Any:
+        queries = Pos(pos=batch[0], num=batch[1])
+        return nearest(index, k, queries=queries, reduce=reduce, allow_missing=True, cfg=cfg)
+
+    rows, density = jax.lax.map(search, (batches, nums))
+    return rows.reshape(-1, k)[:n], density.reshape(-1)[:n]
+
+
+def _reduction(starts: jax.Array) -> Callable[..., tuple[jax.Array, jax.Array]]:
+    """Return the function of neighbours that returns their rows and the density, from the first row of each device."""
 
     def rows_and_density(
         part: PosMass, rnn: jax.Array, inn: jax.Array, origin: RankIdx, **_: Any
@@ -53,22 +79,11 @@ def neighbours_and_density(part: PosMass, k: int, boxsize: Any, cfg: KNNConfig |
         # If there are fewer particles, the last one sets the radius.
         exists, inn = inn >= 0, jnp.maximum(inn, 0)
         radius = jnp.max(jnp.where(exists, rnn, 0), axis=1, keepdims=True)
-        density = density_of_neighbours(part, jnp.where(exists, rnn, radius), inn, dims)
+        density = density_of_neighbours(part, jnp.where(exists, rnn, radius), inn, part.pos.shape[1])
         rows = kernels.gather_rows(starts[origin.rank] + origin.idx, inn.reshape(-1)).reshape(inn.shape)
         return jnp.where(exists, rows, -1), density
 
-    options: Any = {"reduce": rows_and_density, "allow_missing": True, "cfg": cfg}
-    if comm.num_ranks() > 1:
-        rows, density = nearest(part, k, boxsize=boxsize, **options)
-        return rows, density
-    index = build_index(part, boxsize=boxsize)
-    size = -(-n // _BATCHES)
-    batches = jnp.zeros((_BATCHES * size, dims), pos.dtype).at[:n].set(pos).reshape(_BATCHES, size, dims)
-    nums = jnp.clip(num - size * jnp.arange(_BATCHES, dtype=jnp.int32), 0, size)
-    rows, density = jax.lax.map(
-        lambda batch: nearest(index, k, queries=Pos(pos=batch[0], num=batch[1]), **options), (batches, nums)
-    )
-    return rows.reshape(-1, k)[:n], density.reshape(-1)[:n]
+    return rows_and_density
 
 
 def find_candidates(

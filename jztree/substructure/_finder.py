@@ -33,7 +33,7 @@ from ..particles import Array, check_num, check_representable
 from ._candidates import find_candidates, neighbours_and_density
 from ._properties import joined_numbers, number_subhaloes, properties_of
 from ._table import Subhaloes
-from ._unbinding import Members, Physics, unbind
+from ._unbinding import Members, Physics, Rules, unbind
 
 _MAX_DIMS = 3
 _BAD_ENERGY = "the internal energy of row {0} is not finite; pass an energy for every particle, 0 for those without."
@@ -179,8 +179,6 @@ def subhaloes(
         check_softening(softening),
         Exact(jnp.stack(numbers)),
         exact(error, ()),
-        min_bound,
-        float(tolerance),
     )
     num = comm.check_all(num, _faults(members, types, num, num_types))
     n, catalogue_rows = pos.shape[0], np.shape(cata.count)[0]
@@ -191,7 +189,7 @@ def subhaloes(
     columns = members, rows, density, None if types is None else types.astype(jnp.int32)
     groups = whole_groups(columns, cata, num, group_rows)
     start = joined_numbers(jnp.asarray(cata.offset, jnp.int32), num)
-    return _find(groups, start, num, physics, num_types)
+    return _find(groups, start, num, physics, Rules(min_bound, float(tolerance)), num_types)
 
 
 def _at_least(value: Any, name: str, minimum: int) -> int:
@@ -228,7 +226,9 @@ def _faults(members: Members, types: Any, num: jax.Array, num_types: int) -> lis
     return faults
 
 
-def _find(groups: WholeGroups, start: jax.Array, num: jax.Array, physics: Physics, num_types: int) -> Subhaloes:
+def _find(
+    groups: WholeGroups, start: jax.Array, num: jax.Array, physics: Physics, rules: Rules, num_types: int
+) -> Subhaloes:
     """Find the subhaloes of whole groups.
 
     Args:
@@ -236,15 +236,16 @@ def _find(groups: WholeGroups, start: jax.Array, num: jax.Array, physics: Physic
         start: ``(g,)`` int32, the first of the joined rows of the devices of each group.
         num: int32, the number of particles here before whole groups were collected.
         physics: The constants.
+        rules: The rules of unbinding.
         num_types: The number of types.
     """
     members, rows, density, types = groups.columns
-    candidates = find_candidates(groups, rows, density, start, physics.min_bound)
-    bound = unbind(members, candidates, physics)
+    candidates = find_candidates(groups, rows, density, start, rules.min_bound)
+    bound = unbind(members, candidates, physics, rules)
     num = comm.check(num, ~bound.finite, [], _LOST % members.pos.dtype)
     bound = comm.after(bound, num)
     numbers = number_subhaloes(bound, candidates, groups.groups_of_rows())
-    columns = properties_of(members, bound, numbers, physics, None if types is None else (types, num_types))
+    columns = properties_of(members, bound, numbers, physics, types, num_types)
     columns["most_bound"] = _joined_rows(groups, columns["most_bound"], num)
     subhalo = joined_numbers(numbers.number[bound.candidate], numbers.num)
     energy = jnp.where(subhalo >= 0, bound.state[:, 0], 0)

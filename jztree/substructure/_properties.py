@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any, NamedTuple
 
 import jax
@@ -38,6 +39,7 @@ class Numbers(NamedTuple):
     depth: jax.Array
 
 
+@functools.partial(jax.jit, inline=True)
 def number_subhaloes(bound: Bound, candidates: Candidates, group: jax.Array) -> Numbers:
     """Number subhaloes by group, with the central one first, then by falling count.
 
@@ -86,8 +88,9 @@ def _depth(parent: jax.Array) -> jax.Array:
     return jax.lax.while_loop(lambda state: jnp.any(state[0] >= 0), deeper, start)[1]
 
 
+@functools.partial(jax.jit, static_argnames="num_types", inline=True)
 def properties_of(
-    members: Members, bound: Bound, numbers: Numbers, physics: Physics, types: tuple[jax.Array, int] | None
+    members: Members, bound: Bound, numbers: Numbers, physics: Physics, types: jax.Array | None, num_types: int
 ) -> dict[str, Any]:
     """Return the columns of the table that are computed from bound particles. Rows refer to the members.
 
@@ -96,7 +99,8 @@ def properties_of(
         bound: The bound ones.
         numbers: The order of the table.
         physics: The constants.
-        types: The type ``(n,)`` of each particle, and the number of types.
+        types: ``(n,)`` integers, the type of each particle, or None.
+        num_types: The number of types.
     """
     n, rows_of_table = members.mass.shape[0], numbers.count.shape[0]
     used = jnp.arange(rows_of_table, dtype=jnp.int32) < numbers.num
@@ -138,8 +142,7 @@ def properties_of(
     turning = scale_factor * jnp.sqrt(jnp.sum(momentum * momentum, axis=1))
     columns["spin"] = turning * jnp.sqrt(jnp.abs(spread + depth) / 2) / jnp.where(mass > 0, gravity * mass, 1)
     if types is not None:
-        kind, number_of_types = types
-        is_type = kind[rows][:, None] == jnp.arange(number_of_types, dtype=kind.dtype)[None]
+        is_type = types[rows][:, None] == jnp.arange(num_types, dtype=types.dtype)[None]
         columns["count_by_type"] = kernels.reduce_lists("sum", is_type.astype(jnp.int32), splits)
     empty = {"most_bound": -1}
     return {

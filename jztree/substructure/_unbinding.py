@@ -6,6 +6,7 @@ Candidates that are finished leave the buffer, so their cost ends with them.
 
 from __future__ import annotations
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -38,21 +39,29 @@ class Members(NamedTuple):
 
 
 class Physics(NamedTuple):
-    """Constants of nature, and the rules of unbinding.
+    """Constants of nature.
 
     Attributes:
         box: ``(d,)`` periodic lengths, 0 if open.
         softening: One length.
         constants: ``(3,)``: the constant of gravity, the Hubble constant, and the scale factor.
         error: The relative error of potentials.
-        min_bound: The smallest number of particles of a subhalo.
-        tolerance: The fraction of particles that the last step may remove.
     """
 
     box: Exact
     softening: Exact
     constants: Exact
     error: Exact
+
+
+class Rules(NamedTuple):
+    """The rules of unbinding, which are compile-time constants.
+
+    Attributes:
+        min_bound: The smallest number of particles of a subhalo.
+        tolerance: The fraction of particles that the last step may remove.
+    """
+
     min_bound: int
     tolerance: float
 
@@ -93,7 +102,8 @@ class _Steps(NamedTuple):
     bound: Bound
 
 
-def unbind(members: Members, candidates: Candidates, physics: Physics) -> Bound:
+@functools.partial(jax.jit, static_argnames="rules", inline=True)
+def unbind(members: Members, candidates: Candidates, physics: Physics, rules: Rules) -> Bound:
     """Unbind all candidates. What a candidate loses falls to the next larger one."""
     n, num_candidates = members.mass.shape[0], candidates.parent.shape[0]
     parent, height = candidates.parent, candidates.height
@@ -111,7 +121,7 @@ def unbind(members: Members, candidates: Candidates, physics: Physics) -> Bound:
         rows, splits = _sorted_rows(jnp.where(is_here, holder, -1), num_candidates)
         steps = _Steps(rows, splits, jnp.zeros_like(members.mass), comm.vary(jnp.int32(0)), bound)
         bound = jax.lax.while_loop(
-            lambda steps: steps.splits[-1] > 0, lambda steps: _step(members, steps, physics), steps
+            lambda steps: steps.splits[-1] > 0, lambda steps: _step(members, steps, physics, rules), steps
         ).bound
         return level + 1, jnp.where(is_here & (bound.candidate < 0), parent[holder], holder), bound
 
@@ -130,7 +140,7 @@ def _sorted_rows(holder: jax.Array, num_candidates: int) -> tuple[jax.Array, jax
     return rows, splits
 
 
-def _step(members: Members, steps: _Steps, physics: Physics) -> _Steps:
+def _step(members: Members, steps: _Steps, physics: Physics, rules: Rules) -> _Steps:
     """Compute energies, and remove the particles that are not bound."""
     n, num_candidates = steps.rows.shape[0], steps.splits.shape[0] - 1
     count = jnp.diff(steps.splits)
@@ -144,8 +154,8 @@ def _step(members: Members, steps: _Steps, physics: Physics) -> _Steps:
     candidate = kernels.entry_lists(steps.splits, n)
     stays = (state[:, 0] < 0) & (candidate < num_candidates)
     counts = kernels.reduce_lists("sum", stays.astype(jnp.int32), steps.splits)
-    dissolved = counts < physics.min_bound
-    finished = ~dissolved & ((count - counts).astype(jnp.float32) <= physics.tolerance * count.astype(jnp.float32))
+    dissolved = counts < rules.min_bound
+    finished = ~dissolved & ((count - counts).astype(jnp.float32) <= rules.tolerance * count.astype(jnp.float32))
     goes_on, ends = jnp.append(~dissolved & ~finished, False), jnp.append(finished, False)
     place = jnp.where(stays & ends[candidate], steps.rows, n)
     bound = Bound(
