@@ -7,6 +7,7 @@ default, a check takes some seconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ __all__ = [
     "neighbours",
     "pair_counts",
     "spanning_tree",
+    "spheres",
 ]
 
 _PAIRS = 200_000_000  # distances that a check computes by default
@@ -194,6 +196,7 @@ def group_labels(
     rlink: float,
     *,
     boxsize: ArrayLike | None = None,
+    npart_min: int | None = None,
     samples: int | None = None,
     seed: int = 0,
 ) -> Verification:
@@ -204,6 +207,8 @@ def group_labels(
         label: ``(n,)``, equal for particles of one group, from `jztree.group_labels` or any other code.
         rlink: The linking length.
         boxsize: The box of the search.
+        npart_min: The smallest group of a catalogue, whose other particles have the label -1. None if all particles
+            have the label of a group.
         samples: See `neighbours`.
         seed: See `neighbours`.
 
@@ -220,6 +225,11 @@ def group_labels(
     groups, pairs, skipped = set(), 0, 0
     for row in sample:
         away = points.distances(points.pos[row])
+        if npart_min is not None and labels[row] == -1:
+            linked = _linked(points, int(row), rlink - points.margin(rlink), npart_min)
+            if len(linked) >= npart_min:
+                faults.append(f"row {row} is in no group, but links join it with at least {npart_min - 1} others")
+            continue
         in_group = labels == labels[row]
         split = np.flatnonzero((away < rlink - points.margin(rlink)) & ~in_group)
         if len(split):
@@ -237,6 +247,16 @@ def group_labels(
             faults.append(f"rows {row} and {separate[0]} have the same label, but no chain of links joins them")
     notes = (f"  whether links join {skipped:,} of {len(groups):,} groups was not checked, because they are large",)
     return Verification("group labels", len(points), len(sample), tuple(faults), notes if skipped else ())
+
+
+def _linked(points: _Points, row: int, length: float, limit: int) -> set[int]:
+    """Return the rows that chains of links of at most ``length`` join with ``row``, or ``limit`` or more of them."""
+    linked, front = {row}, [row]
+    while front and len(linked) < limit:
+        neighbours = set(np.flatnonzero(points.distances(points.pos[front.pop()]) <= length).tolist()) - linked
+        linked |= neighbours
+        front += neighbours
+    return linked
 
 
 def _not_linked(points: _Points, members: np.ndarray, row: int, rlink: float) -> np.ndarray:
@@ -477,6 +497,76 @@ def _properties(points: _Points, grouped: Any, rows: slice) -> Iterator[tuple[st
         mean, fastest = shares @ vel, float(np.abs(vel).max())
         yield "com_vel", "velocity", mean, fastest
         yield "vel_dispersion", "velocity dispersion", np.sqrt(shares @ ((vel - mean) ** 2).mean(axis=1)), fastest
+
+
+def spheres(
+    part: Any,
+    density: float,
+    radius: ArrayLike,
+    mass: ArrayLike,
+    *,
+    queries: Any,
+    boxsize: ArrayLike | None = None,
+    npart_min: int = 10,
+    samples: int | None = None,
+    seed: int = 0,
+) -> Verification:
+    """Check radii and masses of `jztree.spherical_overdensity`.
+
+    Args:
+        part: All matter, a particle class with ``mass`` or positions ``(n, d)``.
+        density: The mean density in the spheres.
+        radius: ``(q,)``; 0 without a sphere, NaN for a sphere that does not fit the box.
+        mass: ``(q,)``.
+        queries: The centres.
+        boxsize: The box of the search.
+        npart_min: Number of particles with which a sphere starts.
+        samples: See `neighbours`.
+        seed: See `neighbours`.
+
+    Examples:
+        >>> from jztree_utils import verify
+        >>> x = np.linspace(-1, 1, 21, dtype=np.float32)[:, None]
+        >>> centre = np.zeros((1, 1), np.float32)
+        >>> found = jz.spherical_overdensity(x, 8.0, queries=centre)
+        >>> verify.spheres(x, 8.0, found.radius, found.mass, queries=centre).passed
+        True
+    """
+    points, places, output_rows = _sets(part, queries, boxsize)
+    reported = np.stack([_column(radius, "radius", (output_rows,)), _column(mass, "mass", (output_rows,))], axis=1)
+    weight = np.asarray(getattr(part, "mass", None) if getattr(part, "mass", None) is not None else 1.0, np.float64)
+    weight = weight[: len(points)] if weight.ndim else np.full(len(points), weight)
+    sample = _sample(len(places), len(points), samples, seed)
+    faults = []
+    for query in sample:
+        away = points.distances(places[query])
+        order = np.argsort(away)
+        # A sphere whose density is the threshold up to rounding may end at this particle or a later one.
+        expected = [
+            _sphere(points, away[order], np.cumsum(weight[order]), by * density, npart_min)
+            for by in (1 - 1e-9, 1 + 1e-9)
+        ]
+        tolerance = 1e-8 + _ULPS * np.finfo(reported.dtype).eps
+        if not any(np.allclose(reported[query], truth, tolerance, 0.0, equal_nan=True) for truth in expected):
+            faults.append(
+                f"row {query} has a sphere of radius and mass {reported[query].tolist()}, but they are {expected[0]}"
+            )
+    return Verification("spheres", len(places), len(sample), tuple(faults))
+
+
+def _sphere(points: _Points, away: np.ndarray, mass: np.ndarray, density: float, npart_min: int) -> list[float]:
+    """Return radius and mass of a sphere, from ascending distances and the mass within each."""
+    unit = math.pi ** (points.dims / 2) / math.gamma(points.dims / 2 + 1)  # the volume of a ball of radius 1
+    if len(away) < npart_min:
+        return [0.0, 0.0]
+    start = int(np.searchsorted(away, away[npart_min - 1], side="right")) - 1
+    if mass[start] <= unit * away[start] ** points.dims * density:
+        return [0.0, 0.0]
+    ends = mass[start:] <= unit * np.append(away[start + 1 :], np.inf) ** points.dims * density
+    end = start + int(np.argmax(ends))
+    if (points.box > 0).any() and away[end] > points.box[points.box > 0].min() / 2:
+        return [math.nan, math.nan]
+    return [float((mass[end] / (unit * density)) ** (1 / points.dims)), float(mass[end])]
 
 
 def _sets(part: Any, queries: Any, boxsize: ArrayLike | None) -> tuple[_Points, np.ndarray, int]:

@@ -23,7 +23,9 @@ from jztree.fof import fof_and_catalogue
 from .._arrays import box_lengths
 from .._memory import bytes_in_words, host_memory
 from ._members import Members
-from ._pieces import Pieces, pieces_of
+from ._pieces import Pieces
+from ._pieces import pieces_of as pieces_of
+from ._steps import earlier_run
 from ._sweep import Search, find_groups
 
 __all__ = ["LargeGroups", "friends_of_friends"]
@@ -31,6 +33,7 @@ __all__ = ["LargeGroups", "friends_of_friends"]
 _BASE = 500 << 20  # bytes of Python, JAX and compiled searches
 _WORDS = 14  # bytes of a search per byte of the positions; measured with `group_labels` of 4e6 particles
 _FEWEST = 1000  # particles in memory
+_GROUPED = 0.8  # share of particles in groups, for the estimate of disk space
 
 
 class LargeGroups:
@@ -41,10 +44,14 @@ class LargeGroups:
     Attributes:
         catalogue: The properties of the listed groups as NumPy arrays, the largest group first. ``offset`` is a row of
             the particles in `members`.
+        corners: ``(2, d)``, the smallest and the largest coordinates of all particles.
+        slabs: Number of slabs that were searched one after the other.
     """
 
     def __init__(self, members: Members, lengths: list[int], folder: Path) -> None:
         self.catalogue: FofCatalogue = members.catalogue()
+        self.corners = np.stack([members.joined.lower, members.joined.upper])
+        self.slabs = members.joined.slabs
         self._members, self._lengths, self._folder = members, lengths, folder
 
     def labels(self) -> Iterator[np.ndarray]:
@@ -60,6 +67,10 @@ class LargeGroups:
     def members(self) -> Iterator[tuple[ParticleData, np.ndarray]]:
         """Yield the particles of listed groups in group order, and their rows over all pieces, in blocks."""
         yield from self._members.blocks()
+
+    def ids(self) -> np.ndarray:
+        """Return the identifiers of all members, if groups are in their order; without identifiers, the rows."""
+        return self._members.ids()
 
     def close(self) -> None:
         """Remove the files. `labels` and `members` then raise errors."""
@@ -118,17 +129,30 @@ def friends_of_friends(
         >>> bool((label == jz.group_labels(pos, 0.1, boxsize=1.0)).all())
         True
     """
-    particles = pieces_of(pieces)
-    dtype, (dims,) = particles.columns["pos"]
-    # The errors of a search in memory for invalid arguments.
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=npart_min))
+    return group_pieces(pieces_of(pieces), rlink, boxsize, cfg, memory=memory, folder=folder, quiet=quiet)
+
+
+def group_pieces(
+    pieces: Pieces,
+    rlink: float,
+    boxsize: ArrayLike | None,
+    cfg: FofConfig,
+    *,
+    memory: float | None,
+    folder: str | Path | None,
+    **options: Any,
+) -> LargeGroups:
+    """Find groups; see `friends_of_friends`. ``options`` are further attributes of `Search`."""
+    dtype, (dims,) = pieces.columns["pos"]
+    # The errors of a search in memory for invalid arguments.
     fof_and_catalogue(np.empty((0, dims), dtype), rlink, boxsize, cfg)
+    earlier = {} if folder is None or memory is not None else earlier_run(Path(folder))
+    rows = earlier.get("memory") or rows_in(memory, pieces)
     place = Path(tempfile.mkdtemp(prefix="jztree-") if folder is None else folder)
     try:
-        search = Search(
-            particles, float(rlink), box_lengths(boxsize, dims), cfg, rows_in(memory, particles), place, quiet
-        )
-        return LargeGroups(Members(search, find_groups(search)), particles.lengths, place)
+        search = Search(pieces, float(rlink), box_lengths(boxsize, dims), cfg, rows, place, **options)
+        return LargeGroups(Members(search, find_groups(search)), pieces.lengths, place)
     except BaseException:
         if folder is None:
             shutil.rmtree(place, ignore_errors=True)
@@ -148,3 +172,12 @@ def rows_in(memory: float | None, pieces: Pieces) -> int:
             f"{bytes_in_words(_BASE)}; give more."
         )
     return min(rows, max(pieces.num, 1))
+
+
+def disk_bytes(pieces: Pieces) -> int:
+    """Return an upper limit of the bytes of temporary files, if at most 80 % of the particles are in listed groups."""
+    row = 4 if pieces.num < 2**31 else 8
+    widths = {name: dtype.itemsize * int(np.prod(shape)) for name, (dtype, shape) in pieces.columns.items()}
+    slabs = widths["pos"] + widths.get("id", 0) + 4 + 2 * row
+    members = 2 * row + _GROUPED * (8 + row + sum(widths.values()))
+    return int(pieces.num * max(slabs, members))

@@ -41,6 +41,11 @@ class Members:
         self._labels = self._deal()
         self._parts = self._group()
 
+    @property
+    def id_dtype(self) -> np.dtype[Any]:
+        """The dtype of identifiers."""
+        return self.record["id"] if self.search.has_ids else np.dtype(np.int64)
+
     def _deal(self) -> list[Result]:
         """Find the label of each particle, and write the members of each bucket to its file."""
         search, results = self.search, []
@@ -98,8 +103,12 @@ class Members:
             first = records["group"][np.asarray(grouped.id)[np.asarray(cata.offset)[:ngroups]]]
             table = {name: np.asarray(rows)[:ngroups] for name, rows in cata.columns().items() if rows is not None}
         in_z_order = order[order < len(records)]
-        by_group = np.argsort(records["group"][in_z_order], kind="stable")
+        ids = records["id" if search.has_ids else "row"][in_z_order]
+        keys = (ids, records["group"][in_z_order]) if search.by_id else (records["group"][in_z_order],)
+        by_group = np.lexsort(keys)
         search.steps.append(f"grouped{bucket}", records[in_z_order[by_group]])
+        if search.by_id:
+            search.steps.append("ids", ids[by_group].astype(self.id_dtype))
         return {name: rows[np.argsort(first)] for name, rows in table.items()}
 
     def catalogue(self) -> FofCatalogue:
@@ -116,6 +125,10 @@ class Members:
         """Yield the labels of consecutive rows."""
         for part in self._labels:
             yield part["label"]
+
+    def ids(self) -> np.ndarray:
+        """Return the identifiers (without these, the rows) of all members in group order, mapped from a file."""
+        return self.search.steps.mapped("ids", self.id_dtype)
 
     def blocks(self) -> Iterator[tuple[ParticleData, np.ndarray]]:
         """Yield consecutive members in group order, and their rows in the input."""

@@ -36,39 +36,44 @@ class Pieces(Protocol):
         """Return a property of the rows from ``start`` to ``stop``; rows continue from piece to piece."""
 
 
-def pieces_of(given: Any) -> Pieces:
+def pieces_of(particles: Any, wide: bool = False) -> Pieces:
     """Return particles in pieces.
 
     Args:
-        given: A `jztree_utils.io.Snapshot`, or a sequence of arrays or particle classes.
+        particles: A `jztree_utils.io.Snapshot`, or a sequence of arrays or particle classes.
+        wide: Whether to convert the positions of a snapshot to float64.
 
     Raises:
         TypeError, ValueError: If this is no such object, or if the pieces do not match each other.
     """
-    if isinstance(given, io.Snapshot):
-        return _OfSnapshot(given)
-    if isinstance(given, (str, bytes)) or not isinstance(given, Sequence):
+    if isinstance(particles, io.Snapshot):
+        return _OfSnapshot(particles, wide)
+    if isinstance(particles, (str, bytes)) or not isinstance(particles, Sequence):
         raise TypeError(
             f"pieces must be a list of arrays (n, d) or particle classes, or a snapshot from "
-            f"jztree_utils.io.open_snapshot, not {type(given).__name__}; each piece is read twice."
+            f"jztree_utils.io.open_snapshot, not {type(particles).__name__}; each piece is read twice."
         )
-    return _OfArrays(given)
+    return _OfArrays(particles)
 
 
 class _OfSnapshot:
     """The particles of one type in the files of a snapshot."""
 
-    def __init__(self, snapshot: io.Snapshot) -> None:
+    def __init__(self, snapshot: io.Snapshot, wide: bool) -> None:
         self.num, self.shared_mass = snapshot.num, snapshot.shared_mass
         names = snapshot.present(("pos",), ("vel", "mass", "id"))
         self.columns = {name: snapshot.layout(name) for name in names if name != "mass" or snapshot.shared_mass is None}
+        if wide:
+            self.columns["pos"] = np.dtype(np.float64), self.columns["pos"][1]
         self.lengths = [snapshot.num]
-        files = [(str(path.resolve()), path.stat()) for path in snapshot.paths]
-        self.about = [snapshot.ptype, *([name, stat.st_size, stat.st_mtime_ns] for name, stat in files)]
+        # Not the contents of files, because a damaged one may be replaced before the run continues.
+        header, files = snapshot.header, [str(path.resolve()) for path in snapshot.paths]
+        self.about = [snapshot.ptype, list(header.npart_total), header.time, header.redshift, *files]
         self._snapshot = snapshot
 
     def read(self, name: str, start: int, stop: int) -> np.ndarray:
-        return np.asarray(self._snapshot.read(name, start, stop, finite=name in ("pos", "vel", "mass")))
+        rows = self._snapshot.read(name, start, stop, finite=name in ("pos", "vel", "mass"))
+        return np.asarray(rows, self.columns[name][0])
 
 
 class _OfArrays:

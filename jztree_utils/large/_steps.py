@@ -36,6 +36,12 @@ class Result(Mapping[str, np.ndarray]):
         return len(list(iter(self)))
 
 
+def earlier_run(folder: Path) -> dict[str, Any]:
+    """Return the input and the options of the run in a folder; empty if there is none."""
+    file = folder / _ABOUT
+    return dict(json.loads(file.read_text())) if file.exists() else {}
+
+
 class Steps:
     """The steps of one run, in a folder that belongs to this run alone."""
 
@@ -54,8 +60,7 @@ class Steps:
         self._continues = True
         folder.mkdir(parents=True, exist_ok=True)
         file, described = folder / _ABOUT, json.dumps(about, indent=1, sort_keys=True)
-        if file.exists():
-            earlier = json.loads(file.read_text())
+        if earlier := earlier_run(folder):
             if earlier != json.loads(described):
                 names = sorted(name for name in about if earlier.get(name) != json.loads(described)[name])
                 raise ValueError(
@@ -103,6 +108,10 @@ class Steps:
             return np.empty(0, dtype)
         count = -1 if stop is None else stop - start
         return np.fromfile(path, dtype, count, offset=start * dtype.itemsize)
+
+    def mapped(self, name: str, dtype: Any) -> np.ndarray:
+        """Return all rows of a file, mapped into memory."""
+        return np.memmap(self._rows(name), dtype, "r") if self._lengths.get(name) else np.empty(0, dtype)
 
     def remove(self, name: str) -> None:
         """Remove a file of rows that no later step reads."""

@@ -14,6 +14,7 @@ The cost is one sort of each run, and one search of each slab. A slab may be thi
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -50,6 +51,9 @@ class Search:
         rows: Number of particles in memory at once.
         folder: Folder of the results of each step.
         quiet: Whether to report no progress.
+        by_id: Whether groups of equal size and the particles of each group are in the order of identifiers (of rows, if
+            there are none) instead of the z-order.
+        check: Called with the corners ``(2, d)`` of the bounding box of each run; it may raise an error.
     """
 
     pieces: Pieces
@@ -59,6 +63,8 @@ class Search:
     rows: int
     folder: Path
     quiet: bool = False
+    by_id: bool = False
+    check: Callable[[np.ndarray], None] = lambda _: None
 
     @cached_property
     def steps(self) -> Steps:
@@ -67,7 +73,7 @@ class Search:
             "input": self.pieces.about,
             "linking length": self.rlink,
             "box": self.box.tolist(),
-            "options": str(self.cfg),
+            "options": [str(self.cfg), self.by_id],
             "memory": self.rows,
         }
         return Steps(self.folder, about)
@@ -76,6 +82,11 @@ class Search:
     def npart_min(self) -> int:
         """Smallest number of particles of a listed group."""
         return self.cfg.catalogue.npart_min
+
+    @property
+    def has_ids(self) -> bool:
+        """Whether runs contain identifiers."""
+        return self.by_id and "id" in self.pieces.columns
 
     @property
     def dims(self) -> int:
@@ -159,28 +170,32 @@ class Runs:
         order = np.argsort(along, kind="stable").astype(np.int32)
         search.steps.append(f"pos{number}", pos[order])
         search.steps.append(f"row{number}", order)
+        if search.has_ids:
+            search.steps.append(f"id{number}", search.pieces.read("id", start, stop)[order])
         corners = np.stack([pos.min(axis=0), pos.max(axis=0)])
+        search.check(corners)
         return {"axis": self.axis, "corners": corners, "starts": along[order[:: self.block_rows]]}
 
-    def read(self, blocks: slice) -> tuple[np.ndarray, np.ndarray]:
-        """Return the positions and rows of the particles in blocks, in the order of `first`."""
-        positions, rows = [np.empty((0, self.search.dims), self.search.dtype)], [np.empty(0, self.search.index)]
+    def read(self, blocks: slice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Return positions, rows, and identifiers (without these, rows) of the particles in blocks of `first`."""
+        search, positions, rows, ids = self.search, [], [], []
         for run in np.unique(self._run[blocks]):
-            chosen = self._block[blocks][self._run[blocks] == run]
-            start, stop = chosen[0] * self.block_rows, (chosen[-1] + 1) * self.block_rows
+            blocks_of_run = self._block[blocks][self._run[blocks] == run]
+            start, stop = blocks_of_run[0] * self.block_rows, (blocks_of_run[-1] + 1) * self.block_rows
             stop = min(stop, self._lengths[run])
-            of_row = np.dtype((self.search.dtype, self.search.dims))
-            flat = self.search.steps.read(f"pos{run}", of_row.base, start * self.search.dims, stop * self.search.dims)
-            positions.append(flat.reshape(-1, self.search.dims))
-            offsets = self.search.steps.read(f"row{run}", np.int32, start, stop)
-            rows.append(offsets + self.search.index(run * self.search.rows))
-        return np.concatenate(positions), np.concatenate(rows)
+            flat = search.steps.read(f"pos{run}", search.dtype, start * search.dims, stop * search.dims)
+            positions.append(flat.reshape(-1, search.dims))
+            rows.append(search.steps.read(f"row{run}", np.int32, start, stop) + search.index(run * search.rows))
+            if search.has_ids:
+                ids.append(search.steps.read(f"id{run}", search.pieces.columns["id"][0], start, stop))
+        return np.concatenate(positions), np.concatenate(rows), np.concatenate(ids or rows)
 
     def remove(self) -> None:
         """Remove the files."""
         for run in range(len(self._lengths)):
             self.search.steps.remove(f"pos{run}")
             self.search.steps.remove(f"row{run}")
+            self.search.steps.remove(f"id{run}")
 
 
 def _wrapped(coordinates: np.ndarray, period: float) -> np.ndarray:
@@ -196,6 +211,7 @@ class Joined:
         labels: ``(g,)`` smallest rows of the listed groups, the largest group first.
         counts: ``(g,)`` numbers of particles.
         lower, upper: Corners of the bounding box of all particles.
+        slabs: Number of slabs.
     """
 
     pairs: np.ndarray
@@ -203,6 +219,7 @@ class Joined:
     counts: np.ndarray
     lower: np.ndarray
     upper: np.ndarray
+    slabs: int
 
     @cached_property
     def _by_label(self) -> np.ndarray:
@@ -221,11 +238,11 @@ class Joined:
         return np.where(ascending[place] == labels, self._by_label[place], -1)
 
 
-def _resolve(keys: np.ndarray, known: np.ndarray, roots: np.ndarray) -> np.ndarray:
-    if not len(known):
+def _resolve(keys: np.ndarray, ascending: np.ndarray, roots: np.ndarray) -> np.ndarray:
+    if not len(ascending):
         return keys
-    place = np.minimum(np.searchsorted(known, keys), len(known) - 1)
-    return np.where(known[place] == keys, roots[place], keys)
+    place = np.minimum(np.searchsorted(ascending, keys), len(ascending) - 1)
+    return np.where(ascending[place] == keys, roots[place], keys)
 
 
 def find_groups(search: Search) -> Joined:
@@ -242,18 +259,16 @@ def find_groups(search: Search) -> Joined:
         counts = np.zeros(len(roots), np.int64)
         np.add.at(counts, group, parts["counts"])
         is_listed = counts >= search.npart_min
-        chosen = is_listed[group]
-        order = sweep.z_order(parts["firsts"][chosen])
-        _, place = np.unique(group[chosen][order], return_index=True)  # in the order of the listed groups
+        place = sweep.places(parts["firsts"][is_listed[group]], group[is_listed[group]])
         largest = np.lexsort((place, -counts[is_listed]))
         return {"pairs": pairs, "labels": roots[is_listed][largest], "counts": counts[is_listed][largest]}
 
     if not slabs:
         empty = np.empty(0, np.int64)
-        return Joined(np.empty((0, 2), np.int64), empty, empty, runs.lower, runs.upper)
+        return Joined(np.empty((0, 2), np.int64), empty, empty, runs.lower, runs.upper, 0)
     joined = search.steps.step("groups", join)
     runs.remove()
-    return Joined(joined["pairs"], joined["labels"], joined["counts"], runs.lower, runs.upper)
+    return Joined(joined["pairs"], joined["labels"], joined["counts"], runs.lower, runs.upper, len(slabs))
 
 
 class _Sweep:
@@ -281,7 +296,7 @@ class _Sweep:
         if held + runs.block_rows > search.rows:
             raise ValueError(_TOO_LONG.format(rlink=search.rlink, surface=held, rows=search.rows))
         end = begin + (search.rows - held) // runs.block_rows
-        pos, rows = runs.read(slice(begin, end))
+        pos, rows, ids = runs.read(slice(begin, end))
         is_last = end >= len(runs.first)
         pos = np.concatenate([surface, pos])
         groups = _Groups(self._labels(pos), np.concatenate([surface_keys, rows]))
@@ -307,7 +322,7 @@ class _Sweep:
             "links": groups.links(held),
             "keys": groups.smallest[needed],
             "counts": counts[needed],
-            "firsts": self._firsts(pos[held:], groups.number[held:], needed, len(counts)),
+            "firsts": self._firsts(ids if search.by_id else pos[held:], groups.number[held:], needed, len(counts)),
         }
 
     def _labels(self, pos: np.ndarray) -> np.ndarray:
@@ -324,14 +339,23 @@ class _Sweep:
             _, order = zsort.jit(part, self.search.box, (self.runs.lower, self.runs.upper))
         return np.asarray(order)[: len(pos)]
 
-    def _firsts(self, pos: np.ndarray, number: np.ndarray, needed: np.ndarray, groups: int) -> np.ndarray:
-        """Return the first position in z-order of each needed group."""
+    def _firsts(self, places: np.ndarray, number: np.ndarray, needed: np.ndarray, groups: int) -> np.ndarray:
+        """Return the smallest identifier, or the first position in z-order, of each needed group."""
         is_needed = np.zeros(groups, bool)
         is_needed[needed] = True
         candidates = np.flatnonzero(is_needed[number])
-        candidates = candidates[self.z_order(pos[candidates])]
-        _, place = np.unique(number[candidates], return_index=True)
-        return pos[candidates[place]]
+        candidates = candidates[self._order(places[candidates])]
+        _, first = np.unique(number[candidates], return_index=True)
+        return places[candidates[first]]
+
+    def _order(self, places: np.ndarray) -> np.ndarray:
+        """Return the order of identifiers or positions."""
+        return np.argsort(places, kind="stable") if self.search.by_id else self.z_order(places)
+
+    def places(self, firsts: np.ndarray, group: np.ndarray) -> np.ndarray:
+        """Return the place of each group, in ascending order of ``group``, from the results of `_firsts`."""
+        _, place = np.unique(group[self._order(firsts)], return_index=True)
+        return place
 
     def _write_keys(self, rows: np.ndarray, keys: np.ndarray) -> None:
         """Append rows and keys to the file of their range of rows."""
@@ -383,9 +407,9 @@ def _roots(links: np.ndarray) -> np.ndarray:
     """Return each key in links, ascending, and the smallest key that links join with it, ``(m, 2)``."""
     keys, ends = np.unique(links, return_inverse=True)
     root = np.arange(len(keys))
-    one, two = ends.reshape(links.shape).T
-    while (root[one] != root[two]).any():
-        smaller, larger = np.minimum(root[one], root[two]), np.maximum(root[one], root[two])
+    i, j = ends.reshape(links.shape).T
+    while (root[i] != root[j]).any():
+        smaller, larger = np.minimum(root[i], root[j]), np.maximum(root[i], root[j])
         np.minimum.at(root, larger, smaller)
         while (root[root] != root).any():
             root = root[root]

@@ -411,10 +411,10 @@ def test_rows_and_digits_irrelevant_to_a_fault_are_removed() -> None:
 
     random = np.random.default_rng(5)
     values = {"pos": random.random((300, 2)), "mass": random.random(300), "num": 280}
-    one = case.Case("total = mass[:num].sum()", values, judge, {"num": ("pos", "mass")}, x64=True)
-    wrong = one.check()
+    single = case.Case("total = mass[:num].sum()", values, judge, {"num": ("pos", "mass")}, x64=True)
+    wrong = single.check()
     assert wrong is not None
-    small, still = runner.smaller(one, wrong, np.inf)
+    small, still = runner.smaller(single, wrong, np.inf)
     assert still.kind == "both ends"
     assert len(small.values["pos"]) == len(small.values["mass"]) == small.values["num"] <= 2
     assert len(small.script()) < 250

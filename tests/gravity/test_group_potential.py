@@ -66,9 +66,9 @@ def sums_of_groups(
 def ball(n: int, dims: int, slope: float, seed: int) -> np.ndarray:
     """Return a sphere of unit radius, whose density falls with a power of the radius."""
     random = np.random.default_rng(seed)
-    way = random.standard_normal((n, dims))
+    method = random.standard_normal((n, dims))
     radius = random.random(n) ** (1 / slope)
-    pos: np.ndarray = radius[:, None] * way / np.linalg.norm(way, axis=1, keepdims=True)
+    pos: np.ndarray = radius[:, None] * method / np.linalg.norm(method, axis=1, keepdims=True)
     return pos
 
 

@@ -151,10 +151,10 @@ def test_inconsistent_subhaloes_raise(tmp_path: Path, change: dict[str, Any], me
 
 @pytest.mark.fast
 def test_layouts_without_subhaloes_refuse_them(tmp_path: Path) -> None:
-    path, whole = tmp_path / "groups.hdf5", content(False)
+    path, complete = tmp_path / "groups.hdf5", content(False)
     with pytest.raises(ValueError, match="swift has no subhaloes"):
-        io.write_catalogue(path, whole.catalogue, info=whole.info, layout="swift", subhaloes=whole.subhaloes)
-    io.write_catalogue_content(path, whole, "swift")  # of a catalogue that was read, only the groups
+        io.write_catalogue(path, complete.catalogue, info=complete.info, layout="swift", subhaloes=complete.subhaloes)
+    io.write_catalogue_content(path, complete, "swift")  # of a catalogue that was read, only the groups
     assert io.read_catalogue_content(path).subhaloes is None
 
 

@@ -14,9 +14,11 @@ _MAX_BINS = 10_000
 _MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a typing error
 _SPHERE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
 _SPHERES = ("200c", "500c", "2500c", "200m", "vir")
+# Options of jztree fof that need all particles in memory.
+IN_MEMORY = ("attach", "properties", "overdensity", "subhaloes", "plot", "snapshot_output", "group_ids_output")
 # Options of jztree fof that need groups at one linking length, and their values if they are not given.
 _NOT_FOR_SCANS = {
-    **dict.fromkeys(("b", "rlink", "attach", "overdensity", "output", "snapshot_output", "group_ids_output")),
+    **dict.fromkeys(("b", "rlink", "memory", "attach", "overdensity", "output", "snapshot_output", "group_ids_output")),
     **dict.fromkeys(("properties", "no_ids", "subhaloes"), False),
     "softening": None,
     **DEFAULTS,
@@ -46,6 +48,12 @@ def _check_fof(args: Namespace) -> None:
                 )
     if args.b is not None and args.rlink is not None:
         raise ValueError("Both --b and --rlink were given, but each sets the linking length; give only one.")
+    for name in IN_MEMORY if args.memory is not None else ():
+        if getattr(args, name):
+            raise ValueError(
+                f"--{name.replace('_', '-')} needs all particles in memory, but --memory finds groups piece by piece; "
+                "leave one out."
+            )
     check_not_negative("--b", args.b)
     check_not_negative("--rlink", args.rlink)
     if args.b is not None and args.b >= _MISTAKEN:
@@ -161,6 +169,15 @@ def _check_view(args: Namespace) -> None:
     check_at_least("--halos", args.halos, 0)
 
 
+def _check_verify(args: Namespace) -> None:
+    if len(args.input) != 2:
+        raise ValueError(
+            f"verify needs a result and its snapshot, but {len(args.input)} files were given; see jztree verify --help."
+        )
+    if args.samples is not None:
+        check_at_least("--samples", args.samples, 1)
+
+
 _CHECKS: dict[str, Callable[[Namespace], None]] = {
     "fof": _check_fof,
     "knn": _check_knn,
@@ -170,6 +187,7 @@ _CHECKS: dict[str, Callable[[Namespace], None]] = {
     "plot": _check_plot,
     "tree": _check_tree,
     "view": _check_view,
+    "verify": _check_verify,
 }
 
 

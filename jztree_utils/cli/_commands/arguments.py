@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from . import help_texts
 from .configuration_file import flags_of_config, options_of_commands
-from .flag_values import real, whole
+from .flag_values import real, size, whole
 from .header_arguments import add_header_options
 from .suggestions import suggest
 
@@ -108,6 +108,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_convert(commands)
     _add_plot(commands)
     _add_view(commands)
+    _add_verify(commands)
     words = "versions, devices and native libraries in use"
     info = commands.add_parser("info", help=words, description=f"Print {words}.")
     info.add_argument("--json", action="store_true", help="print them as JSON, for scripts")
@@ -136,7 +137,14 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     output.add_argument("--no-ids", action="store_true", help="leave the identifiers of members out of the catalogue")
     _add_copies(output)
     output.add_argument("--plot", metavar="FILE", help="draw the halos (.png, .pdf, .svg); needs matplotlib")
-    _add_telling(fof)
+    running = _add_telling(fof)
+    running.add_argument(
+        "--memory",
+        type=size,
+        metavar="SIZE",
+        help="find the groups piece by piece with this much memory, such as 8GB, and temporary files beside the "
+        "catalogue (default: only if the particles do not fit into memory)",
+    )
 
 
 def _add_linking(groups: argparse._ArgumentGroup) -> None:
@@ -437,6 +445,20 @@ def _add_view(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _add_telling(view)
 
 
+def _add_verify(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    words = "a catalogue or neighbour lists by brute force, without the kernels of the library"
+    verify = commands.add_parser(
+        "verify", help=f"check {words}", description=f"Check {words}.", epilog=help_texts.VERIFY_EPILOG
+    )
+    verify.add_argument("input", metavar="FILE", nargs="*", help="the result, and the snapshot that it was made from")
+    _add_snapshot_options(verify)
+    group = verify.add_argument_group("sample")
+    group.add_argument(
+        "--samples", type=whole, metavar="N", help="check N rows of each result (default: as many as take some seconds)"
+    )
+    _add_telling(verify)
+
+
 def _add_snapshots(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "snapshot", metavar="SNAPSHOT", nargs="*", help='files or folders of snapshots, or the word "sample"'
@@ -478,7 +500,7 @@ def _add_overwrite(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_telling(parser: argparse.ArgumentParser) -> None:
+def _add_telling(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     group = parser.add_argument_group("running")
     group.add_argument("--config", metavar="FILE", help="read options from this TOML file; flags take precedence")
     group.add_argument(
@@ -493,3 +515,4 @@ def _add_telling(parser: argparse.ArgumentParser) -> None:
         help="also print the machine, the contents of the snapshot, rows sent between devices, and peak memory",
     )
     _add_debug(group)
+    return group

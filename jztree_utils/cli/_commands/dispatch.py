@@ -15,6 +15,7 @@ from .info import run_info
 from .knn import run_knn
 from .plot import run_plot
 from .tree import run_tree
+from .verify import run_verify
 from .view import run_view
 from .xi import run_xi
 
@@ -26,6 +27,7 @@ RUN: dict[str, Callable[[Namespace], None]] = {
     "convert": run_convert,
     "plot": run_plot,
     "tree": run_tree,
+    "verify": run_verify,
     "view": run_view,
     "xi": run_xi,
 }

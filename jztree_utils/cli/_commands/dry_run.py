@@ -37,6 +37,7 @@ _WORDS_OF_DESIGN = 6  # times the positions, in addition to input and output
 
 
 TypeNumbers = tuple[int, ...] | None  # None means all others
+Plan = tuple[list[tuple[str, str]], dict[str, Any]]  # names and values in words, and for scripts
 
 
 @dataclass(frozen=True)
@@ -99,6 +100,7 @@ def each_run(
     types: tuple[TypeNumbers, TypeNumbers] = ((), ()),
     layout: str | None = None,
     check: Callable[[Source], None] = lambda _: None,
+    plan: Callable[[Run, Source], Plan] = lambda *_: ([], {}),
 ) -> None:
     """Print the machine, and call ``do`` for each run. With ``--dry-run``, print the estimate for ``work`` instead.
 
@@ -111,13 +113,14 @@ def each_run(
         types: Attached types, and types that count in spheres; see `Source`.
         layout: Layout of the catalogues that would be written, if any.
         check: Checks the options of a run; it raises on all processes, also with ``--dry-run``.
+        plan: Describes further steps of a run for ``--dry-run``.
     """
     print_machine(mesh)
     for run in todo:
         source = source_of(run.path, args, mesh, *types)
         check(source)
         if args.dry_run:
-            print_estimate(source, run, mesh, work, args.json, layout)
+            print_estimate(source, run, mesh, work, args.json, layout, plan(run, source))
         else:
             announce(run, todo)
             with _memory_errors_explained(source, mesh, work):
@@ -133,8 +136,7 @@ def _memory_errors_explained(source: Source, mesh: Mesh, work: Work) -> Iterator
         yield
     except Exception as error:
         if is_memory_error(error):
-            snapshots = open_types(source)
-            need = _memory([*snapshots, *_matter(source, snapshots, work)], work, mesh)
+            snapshots, need = open_types(source), memory_needed(source, mesh, work)[0]
             devices = "one device" if mesh.size == 1 else f"each of {mesh.size} devices"
             free = "" if have is None else f", which had {bytes_in_words(have)}"
             error.on_command_line = (  # type: ignore[attr-defined]
@@ -152,6 +154,7 @@ def print_estimate(
     work: Work,
     as_json: bool = False,
     layout: str | None = None,
+    plan: Plan = ([], {}),
 ) -> None:
     """Print the planned actions.
 
@@ -164,6 +167,7 @@ def print_estimate(
         work: The work to estimate.
         as_json: Print JSON for scripts instead of text.
         layout: Layout of the catalogue that would be written, if any.
+        plan: Further steps.
     """
     snapshots = open_checked(source, layout)
     matter = _matter(source, snapshots, work)
@@ -175,7 +179,7 @@ def print_estimate(
     seconds = _seconds(work, num, ndim, dtype, mesh)
     if as_json:
         facts = {"particles": num, "devices": mesh.size, "bytes_a_device": memory, "bytes_available": have}
-        print_json({"snapshot": str(source.path), "output": run.output, "seconds": seconds} | facts)
+        print_json({"snapshot": str(source.path), "output": run.output, "seconds": seconds} | facts | plan[1])
         return
     fits = "" if have is None else f" of {bytes_in_words(have)}: {'fits' if memory <= have else 'does not fit'}"
     say(f"  {source.path}")
@@ -186,9 +190,17 @@ def print_estimate(
             ("would write", ", ".join(run.all) or "nothing"),
             ("devices", f"{mesh.size} ({mesh.devices.flat[0].device_kind})"),
             ("memory", f"about {bytes_in_words(memory)} on each device{fits}"),
+            *plan[0],
             ("time", f"about {number(float(f'{seconds:.1g}'))} s for the search only"),
         ]
     )
+
+
+def memory_needed(source: Source, mesh: Mesh, work: Work) -> tuple[int, int | None]:
+    """Return the bytes that work needs on each device, and those that are available, None if unknown."""
+    snapshots = open_types(source)
+    need = _memory([*snapshots, *_matter(source, snapshots, work)], work, mesh)
+    return need, available_memory(mesh.devices.flat[0])
 
 
 def _matter(source: Source, snapshots: list[io.Snapshot], work: Work) -> list[io.Snapshot]:

@@ -33,6 +33,18 @@ def real(text: str) -> float:
     return value
 
 
+def size(text: str) -> float:
+    """Parse a number of bytes with a unit, such as 8GB or 512MiB.
+
+    Raises:
+        ArgumentTypeError: If the text is no such number.
+    """
+    match = re.fullmatch(r"([0-9]+\.?[0-9]*)\s*([kMGT]?)(i?)B", text)
+    if match is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size with a unit, such as 8GB or 512MiB")
+    return float(match[1]) * (1024 if match[3] else 1000) ** " kMGT".index(match[2] or " ")
+
+
 def check_not_negative(option: str, value: float | None) -> None:
     """Raise ValueError for a number that is negative or not finite."""
     if value is not None and not (math.isfinite(value) and value >= 0):

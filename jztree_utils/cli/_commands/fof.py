@@ -22,7 +22,7 @@ from .._particles.particles import Groups, Member, Particles
 from .._particles.reading import Source
 from .._particles.spheres import is_sphere
 from .._report import column, is_quiet, number, print_json, print_pairs, print_table, say, stage, take_seconds, warn
-from . import dry_run
+from . import dry_run, fof_large
 from .argument_checks import check_arguments, particle_types, sphere_names, with_properties
 from .arguments import B
 from .earlier_outputs import made_with
@@ -62,15 +62,31 @@ def run_fof(args: Namespace) -> None:
     attach, matter = particle_types("--attach", args.attach), particle_types("--matter", args.matter)
     spheres = sphere_names(args.overdensity) if with_properties(args) else ()
     layout = None if args.output is None else args.layout
-    dry_run.each_run(
-        args,
-        todo,
-        mesh,
-        dry_run.groups(args.plot is not None, bool(spheres)),
-        lambda run, source: _run_one(args, run, source, mesh, layout, spheres),
-        types=(attach, matter),
-        layout=layout,
-    )
+    work = dry_run.groups(args.plot is not None, bool(spheres))
+
+    def run_one(run: Run, source: Source) -> None:
+        if fof_large.is_piecewise(args, source, mesh, work):
+            _run_piecewise(args, run, source, layout)
+        else:
+            _run_one(args, run, source, mesh, layout, spheres)
+
+    def plan(run: Run, source: Source) -> dry_run.Plan:
+        return fof_large.plan(args, run, source) if fof_large.is_piecewise(args, source, mesh, work) else ([], {})
+
+    dry_run.each_run(args, todo, mesh, work, run_one, types=(attach, matter), layout=layout, plan=plan)
+
+
+def _run_piecewise(args: Namespace, run: Run, source: Source, layout: str | None) -> None:
+    """Find the groups of a snapshot that does not fit into memory, write the catalogue, print a summary."""
+    part = fof_large.open_pieces(source, layout)
+    rlink = _linking_length(args, part.separation)
+    cfg = FofConfig(catalogue=CatalogueConfig(npart_min=args.npart_min))
+    _warn_of_length(args, rlink, part.separation)
+    with fof_large.find_groups(args, run, part, rlink, cfg) as groups:
+        info = _info(args, run, source, part, rlink)
+        if run.output is not None:
+            _write(args, run.output, groups.catalogue, None if args.no_ids else groups.ids(), info)
+    _report(args, run, part, groups.catalogue, info, GroupOptions(cfg=cfg), {})
 
 
 def _run_one(
@@ -95,21 +111,38 @@ def _run_one(
     pos = part.column("pos") if run.plot is not None else None
     with io.failing_together(mesh):
         if result is not None:
-            info = io.CatalogueInfo(
-                linking_length=rlink,
-                mean_separation=None if separation is None else separation.value,
-                separation_by=None if separation is None else separation.by,
-                npart_min=args.npart_min,
-                num_particles=part.num,
-                ptype=source.ptype,
-                source=run.path.name,
-                header=part.header,
-                made_with=made_with(args, run.path, source.options),
-                spheres_of=part.spheres_of if options.densities else None,
-            )
+            info = _info(args, run, source, part, rlink, part.spheres_of if options.densities else None)
             _finish(args, run, part, pos, result, info, options, left_out)
             if left_out:
                 say(f"\n  left out: {left_out}.")
+
+
+def _info(
+    args: Namespace, run: Run, source: Source, part: Particles, rlink: float, spheres_of: str | None = None
+) -> io.CatalogueInfo:
+    """Return the description of a catalogue that its file stores."""
+    separation = part.separation
+    return io.CatalogueInfo(
+        linking_length=rlink,
+        mean_separation=None if separation is None else separation.value,
+        separation_by=None if separation is None else separation.by,
+        npart_min=args.npart_min,
+        num_particles=part.num,
+        ptype=source.ptype,
+        source=run.path.name,
+        header=part.header,
+        made_with=made_with(args, run.path, source.options),
+        spheres_of=spheres_of,
+    )
+
+
+def _write(
+    args: Namespace, output: str, cata: FofCatalogue, ids: np.ndarray | None, info: io.CatalogueInfo, **columns: Any
+) -> None:
+    """Write the catalogue. ``columns`` are further arguments of `io.write_catalogue`."""
+    with stage("write the catalogue") as report:
+        io.write_catalogue(output, cata, ids, info, layout=args.layout, **columns)
+        report.detail = output
 
 
 def _finish(
@@ -146,17 +179,28 @@ def _finish(
                 members, result.cata, table, bound.subhalo, bound.energy, extra, result.by_type
             )
     if run.output is not None:
-        with stage("write the catalogue") as report:
-            retained = None if args.no_ids else members.id
-            io.write_catalogue(
-                run.output, cata, retained, info, layout=args.layout, extra=extra, by_type=by_type, subhaloes=subhaloes
-            )
-            report.detail = str(run.output)
+        tables = {"extra": extra, "by_type": by_type, "subhaloes": subhaloes}
+        _write(args, run.output, cata, None if args.no_ids else members.id, info, **tables)
     write_copies(run, part.snapshots, members.row, cata, info, args.layout, sorts_members=subhaloes is not None)
     if run.plot is not None:
         with stage("draw the halos", part.num) as report:
             _draw(run.plot, pos, cata, part.header)
             report.detail = str(run.plot)
+    _report(args, run, part, cata, info, options, extra, subhaloes, left_out)
+
+
+def _report(
+    args: Namespace,
+    run: Run,
+    part: Particles,
+    cata: FofCatalogue,
+    info: io.CatalogueInfo,
+    options: GroupOptions,
+    extra: dict[str, io.Column],
+    subhaloes: dict[str, io.Column] | None = None,
+    left_out: str = "",
+) -> None:
+    """Print the groups and warnings."""
     if args.json:
         centre = options.centre if options.neighbours else None
         number = None if subhaloes is None else len(subhaloes["count"].values)

@@ -142,3 +142,12 @@ examples:
   jztree view snapdir_099 --catalogue halos.hdf5 -o halos.html
   jztree view snapdir_099 --type 4 --particles 100000 -o stars.html
 """
+VERIFY_EPILOG = """\
+Rows are chosen at random and computed again in float64 NumPy: groups from distances to all particles, masses, centres,
+radii and velocities from the members, spheres from all matter, and lists of neighbours. Each line has the number of
+checked rows and the probability that their sample misses an error. The exit status is 2 if a row is wrong.
+
+examples:
+  jztree verify halos.hdf5 snapdir_099
+  jztree verify neighbours.hdf5 snapdir_099 --samples 1000
+"""

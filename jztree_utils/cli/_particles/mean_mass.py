@@ -14,15 +14,21 @@ _BITS = 20
 _ROWS = 2**22  # rows per sum, to limit memory
 
 
-def mean_of(mass: np.ndarray) -> float | None:
-    """Return the mean of masses ``(n,)`` on the host; None for invalid masses, which the search then reports."""
-    smallest, largest = (float(extreme(mass)) for extreme in (np.min, np.max)) if len(mass) else (0.0, 0.0)
+def mean_of(mass: Any) -> float | None:
+    """Return the mean of masses ``(n,)`` on the host; None for invalid masses, which the search then reports.
+
+    Args:
+        mass: An array, or an object whose slices are arrays.
+    """
+    slices = [slice(start, start + _ROWS) for start in range(0, len(mass), _ROWS)]
+    extremes = [extreme(mass[rows]) for rows in slices for extreme in (np.min, np.max)] or [0.0]
+    smallest, largest = float(np.min(extremes)), float(np.max(extremes))
     unit = _unit(smallest, largest)
     if unit is None:
         return None
     sums = np.zeros(2, np.int64)
-    for start in range(0, len(mass), _ROWS):
-        sums += [word.sum() for word in _words(np, mass[start : start + _ROWS], unit)]
+    for rows in slices:
+        sums += [word.sum() for word in _words(np, mass[rows], unit)]
     return _mean(sums.tolist(), len(mass), unit, smallest, largest)
 
 

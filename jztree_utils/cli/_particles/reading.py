@@ -123,8 +123,8 @@ def read_particles(
         check_fits([*snapshots, *others], mesh.size)
         id_dtype = _common_id_dtype(snapshots) if "id" in names else np.dtype(np.int64)
     motions = [[name for name in snapshot.present(("pos",), optional) if name != "id"] for snapshot in others]
-    wide = any(_needs_64_bits(snapshot, names) for snapshot in snapshots)
-    wide |= any(_needs_64_bits(snapshot, held) for snapshot, held in zip(others, motions, strict=True))
+    wide = any(needs_64_bits(snapshot, names) for snapshot in snapshots)
+    wide |= any(needs_64_bits(snapshot, held) for snapshot, held in zip(others, motions, strict=True))
     about: dict[str, Any] = {
         "snapshots": snapshots,
         "ndim": ndim,
@@ -153,7 +153,7 @@ def _read_one(snapshot: io.Snapshot, names: list[str], mesh: Mesh, wide: bool) -
     return replace(part, pos=jnp.asarray(part.pos, np.float64)) if wide else part
 
 
-def _needs_64_bits(snapshot: io.Snapshot, names: list[str]) -> bool:
+def needs_64_bits(snapshot: io.Snapshot, names: list[str]) -> bool:
     """Return whether float32 is too narrow for values of the snapshot, or for squares and cubes of its lengths."""
     if jax.dtypes.canonicalize_dtype(np.float64) == np.float64:
         return True

@@ -1,0 +1,154 @@
+"""The command line with less memory than the particles need: the same bytes as in memory, after any interruption."""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+
+from jztree_utils import cli, io, large
+from jztree_utils.cli._commands import dry_run
+from jztree_utils.large._steps import Steps
+
+pytestmark = pytest.mark.usefixtures("one_device")
+N = 3000
+
+
+@pytest.fixture(autouse=True)
+def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large, "_BASE", 0)
+    monkeypatch.setattr(large, "_FEWEST", 10)
+
+
+@pytest.fixture
+def snapshot(tmp_path: Path, write_gadget: Callable[..., Path]) -> Path:
+    """Return a snapshot in three files, with compressed columns and identifiers in random order."""
+    random = np.random.default_rng(2)
+    pos, vel = random.random((2, N, 3), np.float32)
+    columns = {"Velocities": vel, "Masses": random.random(N, np.float32), "ParticleIDs": random.permutation(N)}
+    folder = tmp_path / "snapdir"
+    folder.mkdir()
+    ends = [0, 1200, 1500, N]
+    for part, rows in enumerate(slice(*ends) for ends in itertools.pairwise(ends)):
+        path = folder / f"snap_001.{part}.hdf5"
+        held = {name: column[rows] for name, column in columns.items()}
+        write_gadget(path, pos[rows], total=N, num_files=3, columns=held, header={"MassTable": np.zeros(6)})
+    return folder
+
+
+def fof(snapshot: Path, output: Path | None, *options: str) -> int:
+    to = [] if output is None else ["-o", str(output)]
+    return cli.main(["fof", str(snapshot), *to, "--npart-min", "3", "--b", "0.7", *options])
+
+
+MEMORY = ("--memory", "100kB")  # for 595 particles
+
+
+@pytest.mark.parametrize("layout", ["native", "gadget4"])
+def test_catalogue_has_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path: Path, layout: str) -> None:
+    assert fof(snapshot, tmp_path / "whole.hdf5", "--layout", layout) == 0
+    assert fof(snapshot, tmp_path / "pieces.hdf5", "--layout", layout, *MEMORY) == 0
+    assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+    assert not (tmp_path / "pieces.hdf5.pieces").exists()
+
+
+def test_particles_without_identifiers_and_velocities(
+    tmp_path: Path, write_gadget: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_gadget(tmp_path / "snap.hdf5", np.random.default_rng(1).random((N, 3)))
+    summaries = []
+    for name, options in (("whole", ()), ("pieces", ("--memory", "200kB"))):
+        assert fof(path, tmp_path / f"{name}.hdf5", *options, "--json") == 0
+        summary = json.loads(capsys.readouterr().out)
+        summaries.append({key: value for key, value in summary.items() if key not in ("output", "seconds")})
+    assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+    assert summaries[0] == summaries[1]
+
+
+def test_snapshot_that_does_not_fit_is_grouped_in_pieces(
+    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(dry_run, "available_memory", lambda device: 100_000)
+    monkeypatch.setattr(large, "host_memory", lambda: 130_000)
+    assert fof(snapshot, tmp_path / "pieces.hdf5", "--dry-run") == 0
+    planned = capsys.readouterr().out
+    assert "does not fit" in planned
+    assert "about 6 of at most 580 particles" in planned
+    assert f"in {tmp_path / 'pieces.hdf5.pieces'}, until the end" in planned
+    assert fof(snapshot, tmp_path / "pieces.hdf5") == 0
+    assert "find groups piece by piece" in capsys.readouterr().out
+    monkeypatch.undo()
+    assert fof(snapshot, tmp_path / "whole.hdf5") == 0
+    assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+def test_killed_run_continues_with_the_same_bytes(snapshot: Path, tmp_path: Path) -> None:
+    output, folder = tmp_path / "pieces.hdf5", tmp_path / "pieces.hdf5.pieces"
+    script = "import sys; from jztree_utils import cli, large; large._BASE, large._FEWEST = 0, 10; sys.exit(cli.main())"
+    command = [sys.executable, "-c", script, "fof", str(snapshot), "-o", str(output), "--npart-min", "3", "--b", "0.7"]
+    process = subprocess.Popen([*command, *MEMORY], env=os.environ | {"JAX_PLATFORMS": "cpu"})
+    while process.poll() is None and not (folder / "slab1.npz").exists():
+        time.sleep(0.01)
+    process.kill()
+    assert process.wait() != 0
+    assert (folder / "slab1.npz").exists()
+    assert not output.exists()
+    assert fof(snapshot, output, *MEMORY) == 0
+    assert fof(snapshot, tmp_path / "whole.hdf5") == 0
+    assert output.read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+def test_damaged_file_is_named_and_the_run_continues_with_a_sound_one(
+    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged, output = snapshot / "snap_001.2.hdf5", tmp_path / "pieces.hdf5"
+    shutil.copy(damaged, tmp_path / "sound")
+    with h5py.File(damaged, "a") as file:
+        file["PartType1/Coordinates"][700] = np.nan
+    assert fof(snapshot, output, *MEMORY) == 2
+    assert f"Row 700 of the positions of type 1 in {damaged} is NaN" in capsys.readouterr().err
+    damaged.unlink()
+    assert fof(snapshot, output, *MEMORY) == 2
+    assert "snap_001.2.hdf5" in capsys.readouterr().err
+    shutil.copy(tmp_path / "sound", damaged)
+    names = []
+    append = Steps.append
+    monkeypatch.setattr(Steps, "append", lambda steps, name, rows: (names.append(name), append(steps, name, rows)))
+    assert fof(snapshot, output, *MEMORY) == 0
+    assert "pos0" not in names  # of the earlier run
+    assert fof(snapshot, tmp_path / "whole.hdf5") == 0
+    assert output.read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--memory", "8"), "'8' is not a size with a unit, such as 8GB"),
+        (("--memory", "1kB"), "memory is 0.977 kiB, but"),
+        ((*MEMORY, "--properties"), "--properties needs all particles in memory"),
+        ((*MEMORY, "--plot", "halos.png"), "--plot needs all particles in memory"),
+        ((*MEMORY, "--boxsize", "0.5"), "The positions span"),
+    ],
+)
+def test_invalid_options_are_one_sentence(
+    snapshot: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...], message: str
+) -> None:
+    assert fof(snapshot, None, *options) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_members_are_in_the_order_of_identifiers(snapshot: Path, tmp_path: Path) -> None:
+    assert fof(snapshot, tmp_path / "pieces.hdf5", *MEMORY) == 0
+    catalogue, ids, _ = io.read_catalogue(tmp_path / "pieces.hdf5")
+    for offset, count in zip(catalogue.offset, catalogue.count, strict=True):
+        assert (np.diff(ids[offset : offset + count]) > 0).all()
