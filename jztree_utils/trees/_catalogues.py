@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -41,7 +41,6 @@ def trees_of_catalogues(
     ptype: int = 1,
     weights: Weights = "sublink",
     skip: bool = True,
-    advance: Callable[[int], None] | None = None,
 ) -> TreesOfCatalogues:
     """Build merger trees from catalogues with subhaloes.
 
@@ -54,7 +53,6 @@ def trees_of_catalogues(
         ptype: The type of the particles to read from snapshots.
         weights: See `jztree.descendants`.
         skip: Whether links may skip an output.
-        advance: Called with the number of each snapshot when it has been read.
 
     Returns:
         The trees, headers, and all columns that every catalogue has, in units per h. The main branches follow the bound
@@ -73,8 +71,6 @@ def trees_of_catalogues(
             members = _members(content, Path(catalogues[number]), ptype)
             tables.append(replace(content, ids=None))
             yield members
-            if advance is not None:
-                advance(number)
 
     links = link_outputs(outputs(), weights=weights, skip=skip)
     columns = [_columns(table) for table in tables]
