@@ -137,10 +137,15 @@ def _write_header(file: h5py.File, content: CatalogueContent, sizes: dict[str, i
     attributes.update({f"N{name}_{where}": np.int64(n) for name, n in sizes.items() for where in ("ThisFile", "Total")})
     attributes["NumFiles"] = np.int32(1)
     if header is not None:
-        known = header_attributes(header)
-        attributes.update(known)
-        parameters = {name: known[name] for name in _PARAMETERS if name in known}
-        file.create_group("Parameters").attrs.update(parameters)
+        attributes.update(header_attributes(header))
+        write_parameters(file, header)
+
+
+def write_parameters(file: h5py.File, header: SnapshotHeader) -> None:
+    """Write Gadget-4's group of parameters: box, cosmology and units."""
+    values = header_attributes(header)
+    parameters = {name: values[name] for name in _PARAMETERS if name in values}
+    file.create_group("Parameters").attrs.update(parameters)
 
 
 def read(path: Path) -> CatalogueContent:

@@ -137,10 +137,9 @@ def _check_convert(args: Namespace) -> None:
 
 def _check_tree(args: Namespace) -> None:
     if not args.input or args.output is None:
-        raise ValueError("tree needs catalogues with subhaloes, and -o with the output file; see jztree tree --help.")
+        raise ValueError("tree needs snapshots or catalogues, and -o with the output file; see jztree tree --help.")
     if len(args.input) == 1:
         raise ValueError(f"tree links the subhaloes of several outputs, but only {args.input[0]} was given; give more.")
-    check_at_least("--type", args.type, 0)
 
 
 def _check_plot(args: Namespace) -> None:
