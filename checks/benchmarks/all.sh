@@ -10,3 +10,4 @@ for argument in "$@"; do
 done
 python radius.py "${record[@]}"
 python cliffs.py
+python subhaloes.py

@@ -7,12 +7,15 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from .. import kernels
+from .. import comm, kernels
 from ..config import KNNConfig
-from ..data import PosMass
+from ..data import Pos, PosMass, RankIdx
 from ..density import density_of_neighbours
 from ..halos import WholeGroups
-from ..knn import knn
+from ..index import build_index
+from ..knn import nearest
+
+_BATCHES = 64  # of particles that search on one device
 
 
 class Candidates(NamedTuple):
@@ -32,24 +35,40 @@ class Candidates(NamedTuple):
 def neighbours_and_density(part: PosMass, k: int, boxsize: Any, cfg: KNNConfig | None) -> tuple[jax.Array, jax.Array]:
     """Return the ``k`` nearest particles of each, rows of the joined particles of the devices, and the density.
 
+    On one device, the particles search in batches, because the distances and masses of neighbours would take several
+    times the memory of their rows.
+
     Args:
-        part: The particles.
+        part: The particles, with ``num``.
         k: Number of neighbours, including the particle itself. Missing ones have row -1.
         boxsize: Periodic lengths.
         cfg: Options of the search.
     """
-    dims = part.pos.shape[1]
+    pos, num = jnp.asarray(part.pos), jnp.asarray(part.num, jnp.int32)
+    (n, dims), starts = pos.shape, comm.starts_of(comm.all_gather(num))
 
-    def density(part: PosMass, rnn: jax.Array, inn: jax.Array, **_: Any) -> jax.Array:
+    def rows_and_density(
+        part: PosMass, rnn: jax.Array, inn: jax.Array, origin: RankIdx, **_: Any
+    ) -> tuple[jax.Array, jax.Array]:
         # If there are fewer particles, the last one sets the radius.
-        exists = jnp.isfinite(rnn)
+        exists, inn = inn >= 0, jnp.maximum(inn, 0)
         radius = jnp.max(jnp.where(exists, rnn, 0), axis=1, keepdims=True)
-        return density_of_neighbours(part, jnp.where(exists, rnn, radius), jnp.maximum(inn, 0), dims)
+        density = density_of_neighbours(part, jnp.where(exists, rnn, radius), inn, dims)
+        rows = kernels.gather_rows(starts[origin.rank] + origin.idx, inn.reshape(-1)).reshape(inn.shape)
+        return jnp.where(exists, rows, -1), density
 
-    result: tuple[jax.Array, jax.Array] = knn(
-        part, k, boxsize, result="globalidx_reduce", reduce_func=density, cfg=cfg, allow_missing=True
+    options: Any = {"reduce": rows_and_density, "allow_missing": True, "cfg": cfg}
+    if comm.num_ranks() > 1:
+        rows, density = nearest(part, k, boxsize=boxsize, **options)
+        return rows, density
+    index = build_index(part, boxsize=boxsize)
+    size = -(-n // _BATCHES)
+    batches = jnp.zeros((_BATCHES * size, dims), pos.dtype).at[:n].set(pos).reshape(_BATCHES, size, dims)
+    nums = jnp.clip(num - size * jnp.arange(_BATCHES, dtype=jnp.int32), 0, size)
+    rows, density = jax.lax.map(
+        lambda batch: nearest(index, k, queries=Pos(pos=batch[0], num=batch[1]), **options), (batches, nums)
     )
-    return result
+    return rows.reshape(-1, k)[:n], density.reshape(-1)[:n]
 
 
 def find_candidates(

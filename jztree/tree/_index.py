@@ -85,7 +85,9 @@ def faults_of_index(index: Index) -> list[comm.Fault]:
     if sources.moved is None:
         return [comm.Fault(kernels.tree_fits(sources.tree(), index.box, sources.rows) == 0, [], _CHANGED)]
     sent, received = sources.moved.route.sent, sources.moved.route.received
-    route_fits = (jnp.minimum(jnp.min(sent), jnp.min(received)) >= 0) & (jnp.sum(received) == sources.num)
+    route_fits = (jnp.minimum(jnp.min(sent), jnp.min(received)) >= 0) & (
+        jnp.sum(received, dtype=jnp.int32) == sources.num
+    )
     tree_fits = kernels.tree_fits(sources.tree(), index.box, sources.moved.merge) != 0
     return [comm.Fault(~(route_fits & tree_fits), [], _CHANGED)]
 

@@ -18,7 +18,7 @@ constexpr int64_t summed_directly = 512;  // the particles of a group for which 
 constexpr int64_t shared_by_threads = 1 << 16;
 constexpr int64_t groups_of_a_task = 4, runs_of_a_task = 4;
 // The fraction of the sum of potentials to which a first walk is exact: it tells how large the accelerations are.
-constexpr double first_error = 0.02;
+constexpr double first_error = 0.004;
 
 template <int D, typename T>
 class GroupSums {
