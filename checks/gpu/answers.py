@@ -64,7 +64,10 @@ def calls(given: dict[str, Any]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
     inside, reach = jz.overdensity.sphere_properties.jit, np.full(-(-n // step), rlink, given["dtype"])
     yield "sums over spheres", lambda part: inside(part, part.pos[::step], reach, boxsize=box)
     lowest = jz.halos.lowest_potential_particle.jit
-    yield "lowest potentials", lambda part: lowest(*jz.fof.fof_and_catalogue.jit(part, rlink, box), 0.1 * rlink, box)
+    yield (
+        "lowest potentials",
+        lambda part: lowest(*jz.fof.fof_and_catalogue.jit(part, rlink, box), softening=0.1 * rlink, boxsize=box),
+    )
     yield from questions(n, dims, box, (volume / max(n, 1)) ** (1 / dims))
     yield "labels in input order", lambda part: jz.fof.fof_labels.jit(part, rlink, box, output_order="input")
     yield "a given tree", lambda part: list(_in_given_tree(part, given["ks"], box, *tree(part, cfg, boxsize=box)))

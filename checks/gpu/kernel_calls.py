@@ -194,6 +194,8 @@ def one_device(n: int, dims: int = 3, dtype: Any = "float32") -> Iterator[Callab
         part, jnp.full(len(centre.pos), reach), queries=centre, boxsize=box
     )
     yield lambda: jz.halos.lowest_potential_particle.jit(*label(), softening=0.1 * spacing, boxsize=box)
+    if dims <= 3:
+        yield lambda: jz.subhaloes.jit(*label(), 1.0, softening=0.1 * spacing, boxsize=box, min_bound=5)
     yield lambda: jz.radius.count_within.jit(part, reach, boxsize=box)
     yield lambda: jz.radius.nearest_within.jit(part, reach, 5, boxsize=box)
     yield lambda: jz.radius.neighbours_within.jit(part, reach, boxsize=box)
