@@ -14,8 +14,9 @@ import h5py
 import numpy as np
 import pytest
 
-from jztree_utils import cli, io, large
+from jztree_utils import cli, io
 from jztree_utils.cli._commands import dry_run
+from jztree_utils.large import _plan
 from jztree_utils.large._steps import Steps
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -24,8 +25,8 @@ N = 3000
 
 @pytest.fixture(autouse=True)
 def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "_BASE", 0)
-    monkeypatch.setattr(large, "_FEWEST", 10)
+    monkeypatch.setattr(_plan, "_BASE", 0)
+    monkeypatch.setattr(_plan, "_FEWEST", 10)
 
 
 @pytest.fixture
@@ -77,7 +78,7 @@ def test_snapshot_that_does_not_fit_is_grouped_in_pieces(
     snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(dry_run, "available_memory", lambda device: 100_000)
-    monkeypatch.setattr(large, "host_memory", lambda: 130_000)
+    monkeypatch.setattr(_plan, "host_memory", lambda: 130_000)
     assert fof(snapshot, tmp_path / "pieces.hdf5", "--dry-run") == 0
     planned = capsys.readouterr().out
     assert "does not fit" in planned
@@ -92,7 +93,10 @@ def test_snapshot_that_does_not_fit_is_grouped_in_pieces(
 
 def test_killed_run_continues_with_the_same_bytes(snapshot: Path, tmp_path: Path) -> None:
     output, folder = tmp_path / "pieces.hdf5", tmp_path / "pieces.hdf5.pieces"
-    script = "import sys; from jztree_utils import cli, large; large._BASE, large._FEWEST = 0, 10; sys.exit(cli.main())"
+    script = (
+        "import sys; from jztree_utils import cli; from jztree_utils.large import _plan; "
+        "_plan._BASE = 0; _plan._FEWEST = 10; sys.exit(cli.main())"
+    )
     command = [sys.executable, "-c", script, "fof", str(snapshot), "-o", str(output), "--npart-min", "3", "--b", "0.7"]
     process = subprocess.Popen([*command, *MEMORY], env=os.environ | {"JAX_PLATFORMS": "cpu"})
     while process.poll() is None and not (folder / "slab1.npz").exists():

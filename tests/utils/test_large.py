@@ -11,6 +11,7 @@ import pytest
 
 import jztree as jz
 from jztree_utils import large
+from jztree_utils.large import _plan
 from jztree_utils.large._steps import Steps
 
 N = 2000
@@ -18,8 +19,8 @@ N = 2000
 
 @pytest.fixture(autouse=True)
 def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "_BASE", 0)
-    monkeypatch.setattr(large, "_FEWEST", 10)
+    monkeypatch.setattr(_plan, "_BASE", 0)
+    monkeypatch.setattr(_plan, "_FEWEST", 10)
 
 
 def particles(seed: int = 0, dtype: Any = np.float32, dims: int = 3) -> jz.data.ParticleData:
@@ -43,7 +44,7 @@ def in_pieces(part: jz.data.ParticleData, number: int = 3) -> list[jz.data.Parti
 
 
 def memory_for(rows: int, part: jz.data.ParticleData) -> float:
-    return rows * large._WORDS * part.pos.shape[1] * part.pos.itemsize
+    return rows * _plan._WORDS * part.pos.shape[1] * part.pos.itemsize
 
 
 def compare(part: jz.data.ParticleData, rlink: float, box: Any, rows: int, npart_min: int = 4) -> int:
@@ -103,6 +104,32 @@ def test_groups_are_independent_of_memory_and_of_the_smallest_group() -> None:
     assert {compare(particles(2), 0.05, 1.0, rows, npart_min=1) for rows in (400, 900, N)} == {
         len(np.unique(jz.group_labels(particles(2).pos, 0.05, boxsize=1.0)))
     }
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_neighbours_and_counts_equal_those_in_memory(dtype: Any, box: float | None) -> None:
+    part, queries = particles(dtype=dtype), jz.data.Pos(pos=particles(1, dtype).pos[:50], num=40)
+    places, memory = queries.pos[:40], memory_for(500 + 40 * 2, part)
+    options = {"queries": queries, "boxsize": box, "memory": memory, "quiet": True}
+    with jax.enable_x64(dtype == np.float64):
+        neighbours = jz.nearest(part.pos, 4, queries=places, boxsize=box)
+        counts = jz.count_within(part.pos, 0.2, queries=places, boxsize=box)
+    result = large.nearest(in_pieces(part), 4, **options)
+    np.testing.assert_array_equal(result.distance, neighbours.distance)
+    np.testing.assert_array_equal(result.index, neighbours.index)
+    np.testing.assert_array_equal(large.count_within(in_pieces(part), 0.2, **options), counts)
+
+
+def test_missing_neighbours_and_no_sources() -> None:
+    few, queries = particles().pos[:3], particles(1).pos[:5]
+    distance, index = large.nearest([few[:1], few[1:]], 5, queries=queries, quiet=True)
+    assert np.isinf(distance[:, 3:]).all()
+    assert (index[:, 3:] == -1).all()
+    assert (np.sort(index[:, :3], axis=1) == np.arange(3)).all()
+    assert (large.nearest([few[:0]], 2, queries=queries, quiet=True).index == -1).all()
+    assert (large.count_within([few[:0]], 1.0, queries=queries, quiet=True) == 0).all()
+    assert large.count_within([few], 1.0, queries=queries[:0], quiet=True).shape == (0,)
 
 
 def interrupted(moment: int, function: Callable[..., None]) -> Callable[..., None]:
