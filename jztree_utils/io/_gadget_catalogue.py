@@ -31,7 +31,6 @@ from ._catalogue_content import (
     catalogue_columns,
     convert_h,
     fitting_integer,
-    member_rows,
     read_columns,
     read_ids,
     write_column,
@@ -85,8 +84,7 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
     count = np.asarray(cata.count, np.int64)
     for name, column in _stored_columns(content, count).items():
         write_column(groups, name, column, header)
-    if content.ids is not None:
-        ids = np.asarray(content.ids)[member_rows(count, np.asarray(cata.offset, np.int64))]
+    if (ids := content.ids_by_group) is not None:
         write_column(file.create_group("IDs"), "ID", Column(ids, "1", "identifiers, group after group"), header)
     _write_header(file, content, len(count), 0 if content.ids is None else len(content.ids))
     file.create_group("Subhalo")  # an empty group, because yt and pynbody read it

@@ -1,5 +1,6 @@
 """The command line with less memory than the particles need: the same bytes as in memory, after any interruption."""
 
+import errno
 import itertools
 import json
 import os
@@ -128,6 +129,25 @@ def test_damaged_file_is_named_and_the_run_continues_with_a_sound_one(
     monkeypatch.setattr(Steps, "append", lambda steps, name, rows: (names.append(name), append(steps, name, rows)))
     assert fof(snapshot, output, *MEMORY) == 0
     assert "pos0" not in names  # of the earlier run
+    assert fof(snapshot, tmp_path / "whole.hdf5") == 0
+    assert output.read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+def test_full_disk_is_reported_and_the_run_continues(
+    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, append = tmp_path / "pieces.hdf5", Steps.append
+
+    def full(steps: Steps, name: str, rows: np.ndarray) -> None:
+        append(steps, name, rows[: len(rows) // 2] if name == "pos3" else rows)
+        if name == "pos3":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "append", full)
+        assert fof(snapshot, output, *MEMORY) == 2
+    assert f"The disk of {output}.pieces is full; free some space" in capsys.readouterr().err
+    assert fof(snapshot, output, *MEMORY) == 0
     assert fof(snapshot, tmp_path / "whole.hdf5") == 0
     assert output.read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
 
