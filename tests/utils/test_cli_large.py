@@ -54,6 +54,22 @@ def fof(snapshot: Path, output: Path | None, *options: str) -> int:
 MEMORY = ("--memory", "100kB")  # for 595 particles
 
 
+def test_warnings_are_those_of_a_search_in_memory(
+    tmp_path: Path, write_gadget: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(1)
+    pos = random.random((N, 3), np.float32)
+    pos[:3] += np.float32(0.01)
+    pos[0, 0] = 1.02
+    path = write_gadget(tmp_path / "snap.hdf5", pos, columns={"Masses": random.random(N, np.float32)})
+    warnings = []
+    for options in ((), MEMORY):
+        assert fof(path, None, *options) == 0
+        warnings.append(capsys.readouterr().err)
+    assert warnings[0].count("warning:") == 2
+    assert warnings[0] == warnings[1]
+
+
 @pytest.mark.parametrize("layout", ["native", "gadget4"])
 def test_catalogue_has_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path: Path, layout: str) -> None:
     assert fof(snapshot, tmp_path / "whole.hdf5", "--layout", layout) == 0
