@@ -61,6 +61,20 @@ class LargeGroups:
             yield held[:length]
             held = held[length:]
 
+    def numbers(self) -> np.ndarray:
+        """Return the row in the catalogue of the group of each particle; without a listed group, the number of groups.
+
+        The result takes 4 bytes per particle.
+        """
+        ngroups = self.catalogue.ngroups
+        result = np.empty(sum(self._lengths), np.int32 if ngroups < 2**31 else np.int64)
+        start = 0
+        for label in self._members.labels():
+            number = self._members.joined.numbers(label)
+            result[start : start + len(label)] = np.where(number < 0, ngroups, number)
+            start += len(label)
+        return result
+
     def members(self) -> Iterator[tuple[ParticleData, np.ndarray]]:
         """Yield the particles of listed groups in group order, and their rows over all pieces, in blocks."""
         yield from self._members.blocks()

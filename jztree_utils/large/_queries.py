@@ -42,8 +42,8 @@ def nearest(
 ) -> Neighbours:
     """Find the nearest particles of given queries among more particles than memory holds.
 
-    Distances are those of `jztree.nearest` for all pieces together. Neighbours at the same distance are in the order of
-    their rows, and which of them are listed at the end of a list may differ.
+    Distances equal the result of `jztree.nearest` for all pieces together. Neighbours at the same distance are in the
+    order of their rows. At the end of a list, the choice among them may differ.
 
     Args:
         pieces: The sources; see `friends_of_friends`. Each piece is read once.

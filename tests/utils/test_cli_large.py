@@ -78,6 +78,19 @@ def test_catalogue_has_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path:
     assert not (tmp_path / "pieces.hdf5.pieces").exists()
 
 
+def test_copies_have_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path: Path) -> None:
+    for name, options in (("whole", ()), ("pieces", MEMORY)):
+        copies = (
+            "--snapshot-output",
+            str(tmp_path / f"{name}.s.hdf5"),
+            "--group-ids-output",
+            str(tmp_path / f"{name}.g"),
+        )
+        assert fof(snapshot, None, *copies, *options) == 0
+    for suffix in (".s.hdf5", ".g"):
+        assert (tmp_path / f"pieces{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
+
+
 def test_particles_without_identifiers_and_velocities(
     tmp_path: Path, write_gadget: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -54,18 +54,20 @@ def compare(part: jz.data.ParticleData, rlink: float, box: Any, rows: int, npart
     options = {"memory": memory_for(rows, part), "npart_min": npart_min, "quiet": True}
     pieces = in_pieces(part)
     with large.friends_of_friends(pieces, rlink, box, **options) as groups:
-        labels, blocks = list(groups.labels()), list(groups.members())
+        labels, blocks, numbers = list(groups.labels()), list(groups.members()), groups.numbers()
     assert [len(piece) for piece in labels] == [len(piece.pos) for piece in pieces]
     np.testing.assert_array_equal(np.concatenate(labels), label)
     for name, column in cata.columns().items():
         if name != "offset":
             np.testing.assert_array_equal(getattr(groups.catalogue, name), column, err_msg=name)
+    assert (np.bincount(numbers, minlength=cata.ngroups)[: cata.ngroups] == cata.count).all()
     # The same particles in the same order, with the largest group first.
     members = [np.arange(first, first + count) for first, count in zip(cata.offset, cata.count, strict=True)]
     order = np.concatenate([np.empty(0, int), *members])
     np.testing.assert_array_equal(np.concatenate([block.pos for block, _ in blocks]), np.asarray(particles.pos)[order])
     rows_of_members = np.concatenate([rows for _, rows in blocks])
     np.testing.assert_array_equal(part.pos[rows_of_members], np.asarray(particles.pos)[order])
+    assert (numbers[rows_of_members] == np.repeat(np.arange(cata.ngroups), cata.count)).all()
     np.testing.assert_array_equal(groups.catalogue.offset, np.cumsum(cata.count) - np.asarray(cata.count))
     return int(cata.ngroups)
 

@@ -85,6 +85,9 @@ def _run_piecewise(args: Namespace, run: Run, source: Source, layout: str | None
         info = _info(args, run, source, part, rlink)
         if run.output is not None:
             _write(args, run.output, groups.catalogue, None if args.no_ids else groups.ids(), info)
+        if run.copies:
+            numbers = {source.ptype: groups.numbers()}
+            write_copies(run, part.snapshot, numbers, int(groups.catalogue.ngroups), info, args.layout)
     _report(args, run, part, groups.catalogue, info, GroupOptions(cfg=cfg), {})
 
 
@@ -168,7 +171,10 @@ def _finish(
         members, cata, extra, by_type = io.canonical_order(members, result.cata, extra, result.by_type)
     if run.output is not None:
         _write(args, run.output, cata, None if args.no_ids else members.id, info, extra=extra, by_type=by_type)
-    write_copies(run, part.snapshots, members.row, cata, info, args.layout)
+    if run.copies:
+        nums = {snapshot.ptype: snapshot.num for snapshot in part.snapshots}
+        in_groups = io.group_of_rows(members.row, np.asarray(cata.count, np.int64), nums)
+        write_copies(run, part.snapshot, in_groups, len(cata.count), info, args.layout)
     if run.plot is not None:
         with stage("draw the halos", part.num) as report:
             _draw(run.plot, pos, cata, part.header)

@@ -73,7 +73,7 @@ def find_groups(args: Namespace, run: Run, part: OnDisk, rlink: float, cfg: FofC
 
 
 def folder_of(run: Run) -> Path | None:
-    """Return the folder of the temporary files, beside the catalogue; None without a catalogue."""
+    """Return the folder of the temporary files, next to the catalogue; None without a catalogue."""
     return None if run.output is None else Path(f"{run.output}.pieces")
 
 
