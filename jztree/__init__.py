@@ -18,10 +18,12 @@ from . import (
     jax_ext,
     knn,
     launch,
+    links,
     mst,
     overdensity,
     radius,
     stats,
+    substructure,
     tree,
 )
 from ._transform.capacity import CapacityError
@@ -39,9 +41,11 @@ from .fof import (
 from .hierarchy import Dendrogram, DensityPeaks, cut, dendrogram, density_peaks
 from .index import Index, build_index
 from .knn import Neighbours, NeighboursWithFields, nearest
+from .links import Descendants, descendants
 from .mst import SpanningTree, spanning_tree, squeeze_tree
-from .overdensity import sphere_properties, spherical_overdensity
+from .overdensity import radial_profiles, sphere_properties, spherical_overdensity
 from .radius import *  # noqa: F403
+from .substructure import Subhaloes, subhaloes
 
 launch.leave_threads_for_callbacks()
 
@@ -51,11 +55,13 @@ __all__ = [
     "Clusters",
     "Dendrogram",
     "DensityPeaks",
+    "Descendants",
     "Groups",
     "Index",
     "Neighbours",
     "NeighboursWithFields",
     "SpanningTree",
+    "Subhaloes",
     "build_index",
     "comm",
     "config",
@@ -65,6 +71,7 @@ __all__ = [
     "dendrogram",
     "density",
     "density_peaks",
+    "descendants",
     "fof",
     "fof_labels",
     "friends_of_friends",
@@ -76,11 +83,13 @@ __all__ = [
     "knn",
     "knn_density",
     "launch",
+    "links",
     "mst",
     "nearest",
     "overdensity",
     "phase_space_groups",
     "phase_space_labels",
+    "radial_profiles",
     "radius",
     "smoothing_length",
     "spanning_tree",
@@ -89,6 +98,8 @@ __all__ = [
     "spherical_overdensity",
     "squeeze_tree",
     "stats",
+    "subhaloes",
+    "substructure",
     "tree",
 ]
 __all__ += radius.__all__

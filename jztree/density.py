@@ -212,6 +212,19 @@ def sph_density(
     return _reduced(density, part, k, (queries, boxsize, order, cfg))
 
 
+def density_of_neighbours(part: PosMass, distance: jax.Array, rows: jax.Array, dims: int) -> jax.Array:
+    """Return the density `sph_density` of neighbours, for the cubic spline.
+
+    Args:
+        part: Particles that contain the neighbours.
+        distance: ``(q, k)`` distances of the neighbours, ascending.
+        rows: ``(q, k)`` int32, their rows.
+        dims: Number of dimensions.
+    """
+    masses = _masses(part, rows, distance.dtype)
+    return _smoothed(masses, distance, sph_kernel_of("cubic_spline", dims), 0.0, dims)
+
+
 def sph_kernel(q: Any, kernel: str, dims: int) -> jax.Array:
     """Return ``W(r, h) h^d`` of a smoothing kernel of `sph_density` at ``q = r / h``.
 

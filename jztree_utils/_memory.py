@@ -31,5 +31,5 @@ def available_memory(device: Any) -> int | None:
         stats = device.memory_stats()
         return (int(stats.get("bytes_limit", 0)) or None) if stats else None
     free = host_memory()
-    sharing = len([other for other in jax.local_devices() if other.platform == "cpu"]) or 1
+    sharing = len([device for device in jax.local_devices() if device.platform == "cpu"]) or 1
     return None if free is None else free // sharing

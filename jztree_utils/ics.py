@@ -19,6 +19,7 @@ from jztree.comm import get_rank_info
 from jztree.data import ParticleData, PosMass, pad_particles
 from jztree.jax_ext import with_smap
 
+from ._constants import KM_PER_S, PARSEC, SOLAR_MASS
 from .io import read_snapshot
 
 __all__ = [
@@ -43,9 +44,9 @@ SAMPLE_2D_BOXSIZE = 100.0
 SAMPLE_3D = SAMPLE_DATA / "snapshot_048.hdf5"
 # These are missing from the header of the file: Mpc/h, 1e10 Msun/h, km/s, and that the run is cosmological.
 SAMPLE_3D_UNITS: dict[str, Any] = {
-    "unit_length_in_cm": 3.085678e24,
-    "unit_mass_in_g": 1.989e43,
-    "unit_velocity_in_cm_per_s": 1e5,
+    "unit_length_in_cm": 1e6 * PARSEC,
+    "unit_mass_in_g": 1e10 * SOLAR_MASS,
+    "unit_velocity_in_cm_per_s": KM_PER_S,
     "comoving": True,
 }
 

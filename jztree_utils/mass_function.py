@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 
 from jztree.data import check_no_units
 
+from ._constants import CRITICAL_DENSITY, KM_PER_S, PARSEC, SOLAR_MASS
 from .io import CatalogueInfo, SnapshotHeader
 
 __all__ = [
@@ -37,9 +38,8 @@ __all__ = [
     "with_units",
 ]
 
-CRITICAL_DENSITY = 2.77536627e11  # today, in Msun/h per (Mpc/h)^3
 COLLAPSE_THRESHOLD = 1.68647  # linear overdensity of a collapsing sphere (Omega_m = 1)
-_MPC_IN_CM, _MSUN_IN_G, _VELOCITY_IN_CM_PER_S = 3.085678e24, 1.989e33, 1e5
+_MPC = 1e6 * PARSEC
 _SAME_LENGTH = (
     0.05  # relative; the masses of groups change by the same factor, and their numbers by less than the fits differ
 )
@@ -129,7 +129,7 @@ def units_of(header: SnapshotHeader) -> Units | None:
     length, mass = header.unit_length_in_cm, header.unit_mass_in_g
     if length is not None and mass is not None:
         per_h = header.hubble if header.h_free else 1.0
-        return None if per_h is None else Units(length / _MPC_IN_CM * per_h, mass / _MSUN_IN_G * per_h)
+        return None if per_h is None else Units(length / _MPC * per_h, mass / SOLAR_MASS * per_h)
     if header.h_free or np.size(header.boxsize) not in (1, 3):
         return None
     volume = _volume(header)
@@ -159,9 +159,9 @@ def with_units(header: SnapshotHeader) -> SnapshotHeader:
         return header
     return replace(
         header,
-        unit_length_in_cm=units.length * _MPC_IN_CM,
-        unit_mass_in_g=units.mass * _MSUN_IN_G,
-        unit_velocity_in_cm_per_s=header.unit_velocity_in_cm_per_s or _VELOCITY_IN_CM_PER_S,
+        unit_length_in_cm=units.length * _MPC,
+        unit_mass_in_g=units.mass * SOLAR_MASS,
+        unit_velocity_in_cm_per_s=header.unit_velocity_in_cm_per_s or KM_PER_S,
     )
 
 
@@ -358,7 +358,7 @@ def why_not_described(info: CatalogueInfo, all_matter: bool, model: str = "warre
 
 def _other_mass(model: str, mass: str) -> str:
     """Return the message for a mass function with another definition of mass than the column ``mass``."""
-    names = [name for name, other in MODELS.items() if other.mass in (None, mass)]
+    names = [name for name, model in MODELS.items() if model.mass in (None, mass)]
     held = "masses of groups" if mass == "mass" else mass
     required = "masses of groups" if MODELS[model].mass == "mass" else MODELS[model].mass
     return (
@@ -392,6 +392,6 @@ def poisson_interval(counts: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     """
     n = np.asarray(counts, np.float64)
     upper = (n + 1) * (1 - 1 / (9 * (n + 1)) + 1 / (3 * np.sqrt(n + 1))) ** 3
-    one = np.maximum(n, 1)
-    lower = one * (1 - 1 / (9 * one) - 1 / (3 * np.sqrt(one))) ** 3
+    positive = np.maximum(n, 1)
+    lower = positive * (1 - 1 / (9 * positive) - 1 / (3 * np.sqrt(positive))) ** 3
     return np.where(n > 0, lower, 0.0), upper

@@ -130,14 +130,14 @@ def polled(done: Callable[[], int], advance: Callable[[int], None]) -> Iterator[
     tell()
 
 
-def _tick(what: str, stream: TextIO, ended: threading.Event) -> None:
+def _tick(task: str, stream: TextIO, ended: threading.Event) -> None:
     """Write the elapsed time repeatedly until the task has ended."""
     start, length = monotonic(), 0
     # The stream may be closed.
     with contextlib.suppress(OSError, ValueError):
         while not ended.wait(_TICK_SECONDS):
             length = _columns(stream) - 1  # also covers the line of an enclosing `progress`
-            line = f"{what}: {_duration(monotonic() - start)}"[:length]
+            line = f"{task}: {_duration(monotonic() - start)}"[:length]
             stream.write(f"\r{line:<{length}}")
             stream.flush()
         if length:
@@ -154,8 +154,8 @@ def _is_first_process() -> bool:
 class _Display:
     """The state of the work and of its reports."""
 
-    def __init__(self, what: str, total: int, unit: str, stream: TextIO) -> None:
-        self.what, self.total, self.unit, self.stream = what, total, unit, stream
+    def __init__(self, task: str, total: int, unit: str, stream: TextIO) -> None:
+        self.what, self.total, self.unit, self.stream = task, total, unit, stream
         self.kind = _kind(stream)
         self.done = 0
         self.start = monotonic()

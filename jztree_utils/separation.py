@@ -14,8 +14,9 @@ import numpy as np
 
 from jztree.data import check_no_units
 
+from ._constants import CRITICAL_DENSITY
 from .io import SnapshotHeader
-from .mass_function import CRITICAL_DENSITY, units_of
+from .mass_function import units_of
 
 __all__ = ["MeanSeparation", "mean_separation"]
 
@@ -86,9 +87,9 @@ def mean_separation(
     return None if by_mass is None else MeanSeparation(value=by_mass, by=BY_MASS, **lengths)
 
 
-def _within(one: float, other: float, factor: float) -> bool:
+def _within(length: float, reference: float, factor: float) -> bool:
     """Return whether two lengths differ by at most a factor."""
-    return max(one, other) <= factor * min(one, other)
+    return max(length, reference) <= factor * min(length, reference)
 
 
 def _by_number(header: SnapshotHeader, num: int, ndim: int) -> float | None:

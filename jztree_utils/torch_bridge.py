@@ -80,19 +80,19 @@ _ONLY_BACKWARD = (
 )
 
 
-def _check_tensor(place: int, one: Any) -> None:
-    if not isinstance(one, torch.Tensor):
-        raise TypeError(f"argument {place} has type {type(one).__name__}; it must be a tensor of PyTorch.")
+def _check_tensor(place: int, tensor: Any) -> None:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"argument {place} has type {type(tensor).__name__}; it must be a tensor of PyTorch.")
     kinds = {
-        "nested": one.is_nested,
-        "sparse": one.layout is not torch.strided,
-        "quantized": one.is_quantized,
-        "meta": one.is_meta,
+        "nested": tensor.is_nested,
+        "sparse": tensor.layout is not torch.strided,
+        "quantized": tensor.is_quantized,
+        "meta": tensor.is_meta,
     }
     for kind, is_that in kinds.items():
         if is_that:
             raise TypeError(f"argument {place} is a {kind} tensor; give a dense tensor.")
-    if one.requires_grad and one.is_complex():
+    if tensor.requires_grad and tensor.is_complex():
         raise TypeError(f"argument {place} is complex, but only real tensors have derivatives; call its .detach().")
 
 
@@ -112,8 +112,8 @@ class _Passes:
         """Return the backward pass as a function of the tensors (those with ``by`` vary) and the cotangents."""
 
         def pulled(*arrays: jax.Array) -> list[jax.Array]:
-            given, cotangents = arrays[: len(by)], arrays[len(by) :]
-            fixed, moved = _parted(given, by)
+            primals, cotangents = arrays[: len(by)], arrays[len(by) :]
+            fixed, moved = _parted(primals, by)
             real, pull, _ = jax.vjp(lambda moved: self._found(fixed, moved), moved, has_aux=True)
             return pull(jax.tree.unflatten(jax.tree.structure(real), cotangents))[0]
 
@@ -127,27 +127,33 @@ class _Bridge(torch.autograd.Function):
     def forward(ctx: Any, passes: _Passes, structures: list[Any], *tensors: torch.Tensor) -> Any:
         """Call the function. ``structures`` receives the structure of the result, which PyTorch does not pass on."""
         ctx.by = tuple(tensor.requires_grad and tensor.is_floating_point() for tensor in tensors)
-        ctx.wide = jnp.result_type(float) == jnp.float64 or any(one.dtype == torch.float64 for one in tensors)
+        ctx.wide = jnp.result_type(float) == jnp.float64 or any(tensor.dtype == torch.float64 for tensor in tensors)
         if not ctx.wide:
             _check_integers(tensors)
         with jax.enable_x64(ctx.wide):
-            ctx.real, ctx.pull, others = passes.forward(*_parted([_array(one) for one in tensors], ctx.by))
+            ctx.real, ctx.pull, integers = passes.forward(*_parted([_array(tensor) for tensor in tensors], ctx.by))
         ctx.passes = passes
         ctx.save_for_backward(*tensors)
-        result = jax.tree.map(lambda real, other: other if real is None else real, ctx.real, others, is_leaf=_is_none)
+        result = jax.tree.map(
+            lambda real, integer: integer if real is None else real, ctx.real, integers, is_leaf=_is_none
+        )
         leaves, structure = jax.tree.flatten(result)
         structures.append(structure)
         created = [torch.from_dlpack(leaf) for leaf in leaves]
-        ctx.mark_non_differentiable(*(one for one in created if not one.is_floating_point()))
+        ctx.mark_non_differentiable(*(tensor for tensor in created if not tensor.is_floating_point()))
         return tuple(created)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         which = [real is not None for real in jax.tree.leaves(ctx.real, is_leaf=_is_none)]
-        given = [gradient for gradient, real in zip(gradients, which, strict=True) if real]
+        real_gradients = [gradient for gradient, real in zip(gradients, which, strict=True) if real]
         # A second derivative also depends on the tensors, not only on the gradients.
         again = torch.is_grad_enabled()
-        created = iter(ctx.passes.backward_of(ctx.by)(*ctx.saved_tensors, *given) if again else _pulled(ctx, given))
+        created = iter(
+            ctx.passes.backward_of(ctx.by)(*ctx.saved_tensors, *real_gradients)
+            if again
+            else _pulled(ctx, real_gradients)
+        )
         return None, None, *(next(created) if by else None for by in ctx.by)
 
     @staticmethod
@@ -158,7 +164,7 @@ class _Bridge(torch.autograd.Function):
 def _pulled(ctx: Any, gradients: list[Any]) -> list[Any]:
     with jax.enable_x64(ctx.wide):
         cotangents = jax.tree.unflatten(jax.tree.structure(ctx.real), [_array(gradient) for gradient in gradients])
-        return [torch.from_dlpack(one) for one in ctx.passes.backward(ctx.pull, cotangents)]
+        return [torch.from_dlpack(gradient) for gradient in ctx.passes.backward(ctx.pull, cotangents)]
 
 
 def _check_integers(tensors: Sequence[torch.Tensor]) -> None:
@@ -183,24 +189,24 @@ def _array(tensor: torch.Tensor) -> jax.Array:
         raise
 
 
-def _parted(given: Sequence[Any], by: Sequence[bool]) -> tuple[list[Any], list[Any]]:
+def _parted(leaves: Sequence[Any], by: Sequence[bool]) -> tuple[list[Any], list[Any]]:
     """Split arguments into constants, with None in place of the others, and the others."""
-    fixed = [None if moves else one for one, moves in zip(given, by, strict=True)]
-    return fixed, [one for one, moves in zip(given, by, strict=True) if moves]
+    fixed = [None if moves else leaf for leaf, moves in zip(leaves, by, strict=True)]
+    return fixed, [leaf for leaf, moves in zip(leaves, by, strict=True) if moves]
 
 
 def _merged(fixed: list[Any], by: list[Any]) -> list[Any]:
     """Merge constants, with None in place of the others, and the others into the original arguments."""
     moving = iter(by)
-    return [next(moving) if one is None else one for one in fixed]
+    return [next(moving) if leaf is None else leaf for leaf in fixed]
 
 
 def _by_kind(result: Any) -> tuple[Any, Any]:
     """Split into values with derivatives and values without, with None in place of the other kind."""
     result = jax.tree.map(jnp.asarray, result)
     real = jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else None, result)
-    other = jax.tree.map(lambda leaf: None if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf, result)
-    return real, other
+    integers = jax.tree.map(lambda leaf: None if jnp.issubdtype(leaf.dtype, jnp.inexact) else leaf, result)
+    return real, integers
 
 
 def _is_none(value: Any) -> bool:

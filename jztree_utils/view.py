@@ -138,8 +138,12 @@ def _edges(box: np.ndarray) -> Any:
     from plotly.graph_objects import Scatter3d
 
     corners = np.array(list(itertools.product((0.0, 1.0), repeat=3)))
-    pairs = [(one, other) for one, other in itertools.combinations(corners, 2) if np.abs(one - other).sum() == 1]
-    lines = np.concatenate([np.array([one, other, np.full(3, np.nan)]) * box for one, other in pairs])
+    pairs = [
+        (corner, neighbour)
+        for corner, neighbour in itertools.combinations(corners, 2)
+        if np.abs(corner - neighbour).sum() == 1
+    ]
+    lines = np.concatenate([np.array([corner, neighbour, np.full(3, np.nan)]) * box for corner, neighbour in pairs])
     return Scatter3d(
         **_coordinates(lines), mode="lines", line={"color": _BOX, "width": 2}, name="box", hoverinfo="skip"
     )
@@ -158,10 +162,10 @@ def _halos(groups: FofCatalogue, columns: dict[str, Any], boxsize: Any, largest:
     rows = np.argsort(-count.astype(np.int64), kind="stable")[:largest]
     coms, centres = (_in_box(places, boxsize)[0][rows] for places in (com, centre))
     weight = np.asarray(count if groups.mass is None else groups.mass, np.float64)[rows]
-    what = "particles" if groups.mass is None else _with_unit("mass", mass_unit)
+    quantity = "particles" if groups.mass is None else _with_unit("mass", mass_unit)
     shades = _shades(weight)
     hover, data = _hover(groups, columns, rows, mass_unit)
-    marker = {**shades, "size": 4, "showscale": True, "colorbar": _colour_bar(what, shades["cmin"], shades["cmax"])}
+    marker = {**shades, "size": 4, "showscale": True, "colorbar": _colour_bar(quantity, shades["cmin"], shades["cmax"])}
     name = f"{len(rows):,} halos" if len(rows) == len(count) else f"{len(rows):,} largest of {len(count):,} halos"
     traces = [
         Scatter3d(
@@ -195,7 +199,7 @@ def _shades(weight: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _colour_bar(what: str, smallest: float, largest: float) -> dict[str, Any]:
+def _colour_bar(quantity: str, smallest: float, largest: float) -> dict[str, Any]:
     """Return a bar with masses at its ticks: whole decades and, if there are only a few, values between them."""
     parts = (1,) if largest - smallest > _DECADES else (1, 2, 5)
     values = [
@@ -203,7 +207,7 @@ def _colour_bar(what: str, smallest: float, largest: float) -> dict[str, Any]:
     ]
     retained = [value for value in values if smallest - 1e-6 <= np.log10(value) <= largest + 1e-6] or [10**smallest]
     ticks = {"tickvals": np.log10(retained).tolist(), "ticktext": list(map(_power, retained))}
-    return {"title": {"text": what}, "thickness": 14, "len": 0.7, **ticks}
+    return {"title": {"text": quantity}, "thickness": 14, "len": 0.7, **ticks}
 
 
 def _power(value: float) -> str:

@@ -25,13 +25,13 @@ class Flood:
     across: np.ndarray
 
 
-def graph(near: np.ndarray) -> list[set[int]]:
+def graph(nearest: np.ndarray) -> list[set[int]]:
     """Return the neighbours of each particle, for lists of nearest particles ``(n, k)`` that may contain itself."""
-    neighbours: list[set[int]] = [set() for _ in near]
-    for row, others in enumerate(near):
-        for other in set(others.tolist()) - {row, -1}:
-            neighbours[row].add(other)
-            neighbours[other].add(row)
+    neighbours: list[set[int]] = [set() for _ in nearest]
+    for row, others in enumerate(nearest):
+        for second in set(others.tolist()) - {row, -1}:
+            neighbours[row].add(second)
+            neighbours[second].add(row)
     return neighbours
 
 
@@ -65,10 +65,10 @@ def flood(neighbours: list[set[int]], density: Any) -> Flood:
             continue
         basin = peak[new] = peak[denser[0]]
         ended = []
-        for other in peak[denser]:
-            first, last = sorted((joined[basin], joined[other]))
+        for second in peak[denser]:
+            first, last = sorted((joined[basin], joined[second]))
             if first != last:
-                saddle[last], across[last] = new, other if joined[basin] == last else basin
+                saddle[last], across[last] = new, second if joined[basin] == last else basin
                 ended.append(last)
                 joined = [first if number == last else number for number in joined]
         for number in ended:
@@ -103,8 +103,8 @@ def tomato(
         )
         if denser:
             up[new] = root(denser[0])
-        for other in reversed(denser) if reverse else denser:
-            peak, weak = sorted((root(new), root(other)), key=place.__getitem__)
+        for second in reversed(denser) if reverse else denser:
+            peak, weak = sorted((root(new), root(second)), key=place.__getitem__)
             top, level = density[weak], density[new]
             with np.errstate(divide="ignore", over="ignore"):
                 depth = (1 if top == level else top / level) if ratio else (0 if top == level else top - level)

@@ -255,21 +255,21 @@ def kruskal(weight: np.ndarray) -> np.ndarray:
     return np.array(edges, int).reshape(-1, 2)
 
 
-def clusters_of(near: np.ndarray, minimum: int) -> tuple[np.ndarray, np.ndarray]:
+def clusters_of(nearest: np.ndarray, minimum: int) -> tuple[np.ndarray, np.ndarray]:
     """Return DBSCAN's clusters and cores, starting from one point after the other (Ester et al. 1996).
 
     A cluster grows until it cannot reach any more points. near: ``(n, n)`` bool.
     """
-    core, label, clusters = near.sum(axis=1) >= minimum, np.full(len(near), -1), 0
+    core, label, clusters = nearest.sum(axis=1) >= minimum, np.full(len(nearest), -1), 0
     for start in np.nonzero(core)[0]:
         if label[start] >= 0:
             continue
         label[start], reach = clusters, [start]
         while reach:
-            for other in np.nonzero(near[reach.pop()] & (label < 0))[0]:
-                label[other] = clusters
-                if core[other]:
-                    reach.append(other)
+            for second in np.nonzero(nearest[reach.pop()] & (label < 0))[0]:
+                label[second] = clusters
+                if core[second]:
+                    reach.append(second)
         clusters += 1
     return label, core
 
@@ -416,7 +416,7 @@ class KernelSum:
     def __call__(self, query: Any, pos: Any, h: Any, h_query: Any, v: Any) -> np.ndarray:
         if self.form == "mean_kernel":
             both = (dataclasses.replace(self, form=form) for form in ("gather", "scatter"))
-            return sum(one(query, pos, h, h_query, v) for one in both) / 2
+            return sum(item(query, pos, h, h_query, v) for item in both) / 2
         reference = np.broadcast_to(np.asarray(h, np.float64), len(pos))[None, :]
         own = np.broadcast_to(np.asarray(h_query, np.float64), len(query))[:, None]
         lengths = {"gather": own + 0 * reference, "scatter": reference + 0 * own, "mean_h": (reference + own) / 2}[

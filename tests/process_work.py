@@ -104,19 +104,19 @@ def check_catalogue(mesh: jax.sharding.Mesh, rlink: float = 0.02) -> None:
     cata = data.squeeze_catalogue(jax.tree.map(np.asarray, fof.fof_and_catalogue.jit(part, rlink, BOX)[1]))
     cata.offset = order.argsort()[np.flatnonzero(np.bincount(label) >= npart_min)]
     assert cata.ngroups > RANKS
-    for rank, (own, mine) in own_ranks(fof.fof_and_catalogue.smap(mesh, jit=True)(dealt(part), rlink, BOX)):
+    for rank, (own, ours) in own_ranks(fof.fof_and_catalogue.smap(mesh, jit=True)(dealt(part), rlink, BOX)):
         rows = share(n, rank)
         for name in ("pos", "mass", "vel", "id"):
             np.testing.assert_array_equal(getattr(own, name)[: own.num], getattr(grouped, name)[rows])
         here = (cata.offset >= rows.start) & (cata.offset < rows.stop)
-        mine = data.squeeze_catalogue(mine)
-        assert mine.ngroups == here.sum()
-        np.testing.assert_array_equal(mine.count, cata.count[here])
-        np.testing.assert_array_equal(mine.offset, cata.offset[here] - rows.start)
-        separation = mine.com_pos - cata.com_pos[here]
+        ours = data.squeeze_catalogue(ours)
+        assert ours.ngroups == here.sum()
+        np.testing.assert_array_equal(ours.count, cata.count[here])
+        np.testing.assert_array_equal(ours.offset, cata.offset[here] - rows.start)
+        separation = ours.com_pos - cata.com_pos[here]
         np.testing.assert_allclose(separation - BOX * np.rint(separation / BOX), 0, atol=1e-6)
         for name in ("mass", "com_vel", "com_inertia_radius", "max_radius", "vel_dispersion"):
-            np.testing.assert_allclose(getattr(mine, name), getattr(cata, name)[here], rtol=1e-6, err_msg=name)
+            np.testing.assert_allclose(getattr(ours, name), getattr(cata, name)[here], rtol=1e-6, err_msg=name)
 
 
 def report(run: Callable[[], Any]) -> None:

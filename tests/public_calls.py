@@ -14,6 +14,7 @@ import jztree as jz
 from jztree import data, halos
 from jztree.config import CatalogueConfig, FofConfig, TreeConfig
 from jztree.data import FofCatalogue, ParticleData
+from jztree.links import SubhaloMembers
 
 ROWS, NUM = 60, 57  # rows of arrays, and the number of them that hold particles
 # Modules without searches: ranks, options, processes, and JAX extensions.
@@ -87,6 +88,12 @@ def _of_groups(function: Any, /, **options: Any) -> Callable[[ParticleData], Cal
     return call
 
 
+def _subhaloes(part: ParticleData) -> Call:
+    groups = _of_groups(jz.subhaloes, gravity=100.0, softening=0.05, boxsize=1.0, min_bound=2, types="id", num_types=60)
+    call = groups(part)
+    return Call(call.function, {**call.arguments, "internal_energy": call.arguments["grouped"].mass})
+
+
 def _spin(part: ParticleData) -> Call:
     cata = _groups(part)[1]
     column = {"mass": cata.mass, "radius": cata.max_radius}
@@ -111,6 +118,17 @@ def _sum_of_distances(rnn: Any, **_: Any) -> Any:
     return rnn.sum(axis=1)
 
 
+def _members(part: ParticleData, subhaloes: int = 3) -> SubhaloMembers:
+    """Return particles with subhaloes, and masses as energies."""
+    return SubhaloMembers(part.id, part.id % subhaloes, part.mass, part.num)
+
+
+def _lost_links(part: ParticleData) -> Call:
+    links = jz.links.Descendants(part.id - 1, part.mass.astype(jnp.float32), part.id < 0)
+    later = links._replace(subhalo=part.id // 2)
+    return Call(jz.links.skip_output, {"links": links, "later_links": later, "skipping_links": links})
+
+
 def _columns(part: Any) -> list[Any]:
     """Return the arrays of `split_rows`."""
     return data.split_rows(part)[0]
@@ -128,10 +146,12 @@ ONE_DEVICE = {"hierarchy.cut", "hierarchy.dendrogram", "hierarchy.density_peaks"
 # Functions whose real results cannot be differentiated.
 NOT_DIFFERENTIABLE = {
     "halos.lowest_potential_particle",
+    "overdensity.radial_profiles",
     "overdensity.sphere_properties",
     "radius.count_within, weights",
     "radius.pair_counts",
     "radius.pair_counts, separations",
+    "substructure.subhaloes",
 }
 CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "data.all_particles_equal": lambda part: Call(data.all_particles_equal, {"p1": part, "p2": part}),
@@ -208,9 +228,16 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
     "knn.nearest, places": lambda part: _of(jz.nearest, k=4, queries=_places(part), max_radius=part.mass[:5])(part),
     "knn.nearest, reduce": _of(jz.nearest, k=4, reduce=_sum_of_distances, exclude_self=True),
     "knn.nearest, z": _of(jz.nearest, k=4, order="z"),
+    "links.descendants": lambda part: Call(
+        jz.descendants, {"part": _members(part), "later": _members(part, 2), "num_subhaloes": 3}
+    ),
+    "links.skip_output": _lost_links,
     "mst.spanning_tree": _of(jz.spanning_tree, boxsize=1.0),
     "mst.spanning_tree, core_k": _of(jz.spanning_tree, core_k=4),
     "mst.squeeze_tree": lambda part: _of(jz.squeeze_tree)(jz.spanning_tree(part, boxsize=1.0)),
+    "overdensity.radial_profiles": lambda part: _of(
+        jz.overdensity.radial_profiles, queries=_places(part), radii=[0.0, 0.2, 0.4], boxsize=1.0
+    )(part),
     "overdensity.sphere_properties": lambda part: _of(
         jz.overdensity.sphere_properties, queries=_places(part), radius=part.mass[:5], boxsize=1.0
     )(part),
@@ -250,6 +277,7 @@ CALLS: dict[str, Callable[[ParticleData], Call]] = {
         jz.radius.reduce_within, radius=0.1, pair_func=_pair_func, how="max", capacity=9000
     ),
     "radius.sph_derivative": lambda part: _of(jz.radius.sph_derivative, h=0.3, field=part.vel, derivative="curl")(part),
+    "substructure.subhaloes": _subhaloes,
     "tree.build_tree_hierarchy": lambda part: _of(jz.tree.build_tree_hierarchy)(jz.tree.zsort(part)[0]),
     "tree.center_of_mass": _runs,
     "tree.distr_zsort": _of(jz.tree.distr_zsort),

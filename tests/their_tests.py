@@ -91,5 +91,5 @@ def assert_pass(cases: list[Case], minimum: int, reasons: Sequence[str], failing
 def _case(case: ElementTree.Element) -> Case:
     name = "::".join(filter(None, (case.get("classname", "").partition(".")[2], case.get("name", ""))))
     failure = next((case.find(kind) for kind in ("failure", "error") if case.find(kind) is not None), None)
-    uses = [int(one.get("value", 0)) for one in case.iter("property") if one.get("name") == "uses"]
+    uses = [int(item.get("value", 0)) for item in case.iter("property") if item.get("name") == "uses"]
     return Case(name, "" if failure is None else failure.get("message", "") or "failed", any(uses))

@@ -14,8 +14,12 @@ extent, it is NaN. If a sphere does not exist, its mass, its radius and all its 
 from ._definitions import DEFINITIONS, Definition
 from ._densest import DensestParticle, densest_particle
 from ._lowest import LowestParticle, lowest_potential_particle
+from ._lowest import check_softening as check_softening
 from ._rows import Axes, concentration, inertia_tensor, principal_axes, spin, total_vel_dispersion
+from ._whole_groups import WholeGroups as WholeGroups
+from ._whole_groups import whole_groups as whole_groups
 
+# Names imported "as" themselves are for other packages of the library, and not public.
 __all__ = [
     "DEFINITIONS",
     "Axes",

@@ -7,7 +7,8 @@ class Definition(NamedTuple):
     """The definition of a property of a group.
 
     Attributes:
-        kind: Its unit, one of "1", "length", "length^2", "mass", "velocity", "length*velocity" and "density". Lengths
+        kind: Its unit, one of "1", "length", "length^2", "mass", "velocity", "velocity^2",
+            "length*velocity" and "density". Lengths
             have the unit of the particles' positions, and are comoving if these are.
         words: The definition.
         source: The paper that the definition comes from; empty for a plain count, sum or mean.

@@ -106,7 +106,9 @@ def _densest_of_each(columns: list[jax.Array], cata: FofCatalogue, num: jax.Arra
         return [jnp.zeros((catalogue_rows, *column.shape[1:]), column.dtype) for column in columns]
     ends = ends_of(cata, num)
     group = groups_of_rows(cata, num, ends, n)
-    checked = check_groups(cata, num, ends, group, columns[0])
+    nan = jnp.isnan(columns[0]) & (group <= catalogue_rows)
+    checked = comm.check(num, nan.any(), [jnp.argmax(nan)], _NAN_DENSITY)
+    checked = check_groups(cata, checked, ends, group)
     row = comm.after(_densest_rows(group, columns[0], catalogue_rows + 1), checked)
     values = [column.at[row].get(mode="fill", fill_value=0) for column in columns]
     return [of_groups(cata, column) for column in _joined(ends, values)]
@@ -151,15 +153,13 @@ def _densest_rows(group: jax.Array, density: jax.Array, groups: int) -> jax.Arra
     return jnp.minimum(jax.ops.segment_min(candidate, group, groups), n)
 
 
-def check_groups(cata: FofCatalogue, num: jax.Array, ends: Ends, group: jax.Array, density: jax.Array) -> jax.Array:
-    """Return ``num``, or raise on every device if a density is NaN or a group is not among the particles."""
+def check_groups(cata: FofCatalogue, num: jax.Array, ends: Ends, group: jax.Array) -> jax.Array:
+    """Return ``num``, or raise on every device if a group is not among the particles."""
     catalogue_rows = np.shape(cata.count)[0]
-    nan = jnp.isnan(density) & (group <= catalogue_rows)
-    checked = comm.check(num, nan.any(), [jnp.argmax(nan)], _NAN_DENSITY)
     may_go_on = (jnp.arange(catalogue_rows, dtype=ends.last.dtype) == ends.last) & (comm.num_ranks() > 1)
     misses = (cata.offset < 0) | (cata.offset >= num) | ((cata.count > num - cata.offset) & ~may_go_on)
     failed = (misses & used_rows(cata)).any() | is_bad_num(group, num)
-    return comm.check(checked, failed, [], _OTHER_PARTICLES)
+    return comm.check(num, failed, [], _OTHER_PARTICLES)
 
 
 def _joined(ends: Ends, values: list[jax.Array]) -> list[jax.Array]:

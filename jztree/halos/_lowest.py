@@ -11,7 +11,6 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from .._transform.capacity import choose_capacity
 from ..arguments import (
     Kind,
     check_box,
@@ -25,8 +24,9 @@ from ..arguments import (
 from ..data import FofCatalogue, PosMass, RankIdx
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import check_num, check_representable
-from ._densest import Ends, check_groups, densest_particle, ends_of, groups_of_rows
+from ._densest import Ends, densest_particle
 from ._rows import of_groups
+from ._whole_groups import whole_groups
 
 _MAX_DIMS = 4
 _BAD_SOFTENING = "softening is negative or not finite; pass a length of at least 0."
@@ -59,7 +59,7 @@ class _Found(NamedTuple):
     potential: jax.Array
 
 
-@flat(grouped=Kind(P(-1)), cata=Kind(P(-1)), softening=Kind(P(), lambda softening, _: _check_softening(softening)))
+@flat(grouped=Kind(P(-1)), cata=Kind(P(-1)), softening=Kind(P(), lambda softening, _: check_softening(softening)))
 def lowest_potential_particle(
     grouped: Any,
     cata: FofCatalogue,
@@ -109,7 +109,7 @@ def lowest_potential_particle(
     """
     pos = check_particles(grouped, max_dims=_MAX_DIMS)
     check_representable({"grouped": grouped, "cata": cata})
-    box, length = check_box(boxsize, pos.shape[1]), _check_softening(softening)
+    box, length = check_box(boxsize, pos.shape[1]), check_softening(softening)
     masses = mass_rows(grouped, pos.dtype)
     weights = jnp.ones(pos.shape[:1], pos.dtype) if masses is None else jnp.broadcast_to(masses, pos.shape[:1])
     part = PosMass(pos=pos, mass=weights, num=jnp.asarray(check_num(grouped), jnp.int32))
@@ -117,8 +117,7 @@ def lowest_potential_particle(
     if n == 0 or catalogue_rows == 0:
         densest = densest_particle(grouped, cata, jnp.zeros((n,), jnp.float32))
         return LowestParticle(densest.part, jnp.zeros((catalogue_rows,), pos.dtype), densest.where)
-    ends = ends_of(cata, jnp.asarray(part.num))
-    lowest = _find(part, cata, ends, length, box, group_rows)
+    lowest, ends = _find(part, cata, length, box, group_rows)
     marks = _marks(lowest, cata, ends, n)
     densest = densest_particle(grouped, cata, marks)
     row = first_row(~jnp.isfinite(lowest.potential))
@@ -127,7 +126,7 @@ def lowest_potential_particle(
     return LowestParticle(densest.part, of_groups(cata, potential), densest.where)
 
 
-def _check_softening(softening: Any) -> Exact:
+def check_softening(softening: Any) -> Exact:
     if isinstance(softening, Exact):
         return softening
     if np.shape(softening) != ():
@@ -143,46 +142,16 @@ def _check_softening(softening: Any) -> Exact:
 
 
 def _find(
-    part: PosMass, cata: FofCatalogue, ends: Ends, softening: Exact, box: Exact, group_rows: int | None
-) -> _Found:
+    part: PosMass, cata: FofCatalogue, softening: Exact, box: Exact, group_rows: int | None
+) -> tuple[_Found, Ends]:
     """Find the lowest potential of each group whose catalogue row is here."""
-    n, catalogue_rows = part.pos.shape[0], np.shape(cata.count)[0]
-    num = jnp.asarray(part.num, jnp.int32)
-    group = groups_of_rows(cata, num, ends, n)
+    n = part.pos.shape[0]
     # Finding the densest particle later includes the same checks, but the kernel and exchanges come before that.
-    num = check_groups(cata, num, ends, group, jnp.zeros((n,), part.pos.dtype))
-    rank, ndev, _ = comm.get_rank_info()
-    rows = jnp.arange(n, dtype=jnp.int32)
-    offset = jnp.asarray(cata.offset, jnp.int32)
-    columns = jnp.asarray(part.pos), jnp.asarray(part.mass)
-    if ndev == 1:
-        row, potential = kernels.lowest_potential(*columns, _segments(cata, offset), softening, box)
-        return _Found(jnp.zeros_like(row), jnp.where(row >= 0, row, n), potential)
-    # If a group from earlier devices continues here, its rows go to the last earlier device that begins a group.
-    ranks = jnp.arange(ndev, dtype=jnp.int32)
-    owner = jnp.max(jnp.where(ends.begins & (ranks < rank), ranks, -1))
-    to_rank = jnp.where(group == catalogue_rows, owner, jnp.where(group < catalogue_rows, rank, -1))
-    capacity = choose_capacity("group_rows", group_rows, n + n // 4 + 1, n * ndev)
-    origin = jnp.full((n,), rank, jnp.int32)
-    received, _, _ = comm.exchange_by_rank(
-        (*columns, origin, rows),
-        to_rank,
-        num,
-        capacity,
-        what="particles of groups that begin there",
-        advice="set group_rows to that or more.",
-        name="groups",
-    )
-    pos, mass, origin, rows = received
-    listed_row = jnp.cumsum((group < catalogue_rows).astype(jnp.int32), dtype=jnp.int32) - 1
-    offset = jnp.where(cata.offset < n, listed_row[jnp.clip(offset, 0, n - 1)], capacity.rows)
-    row, potential = kernels.lowest_potential(pos, mass, _segments(cata, offset), softening, box)
-    return _Found(origin[row], jnp.where(row >= 0, rows[row], n), potential)
-
-
-def _segments(cata: FofCatalogue, offset: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Return number, counts and first rows of the groups as kernel arguments."""
-    return jnp.asarray(cata.ngroups, jnp.int32), jnp.asarray(cata.count, jnp.int32), offset
+    groups = whole_groups((part.pos, part.mass), cata, jnp.asarray(part.num, jnp.int32), group_rows)
+    segments = groups.ngroups, groups.count, groups.offset
+    pos, mass = groups.columns
+    row, potential = kernels.lowest_potential(pos, mass, segments, softening, box)
+    return _Found(groups.rank[row], jnp.where(row >= 0, groups.row[row], n), potential), groups.ends
 
 
 def _marks(lowest: _Found, cata: FofCatalogue, ends: Ends, n: int) -> jax.Array:

@@ -241,8 +241,8 @@ def density_peaks(
     fault = row_fault(jnp.isnan(levels), num, _NAN)
     box = check_box(boxsize, pos.shape[1])
     stage = prepare_stage(InputParticles(pos, num, th=index), None, box, cfg, "knn_ghosts", [fault])
-    order = kernels.sort_words(_descending_words(levels), stage.sources.num)
-    places = jnp.arange(order.shape[0], dtype=jnp.int32)
+    places = jnp.arange(levels.shape[0], dtype=jnp.int32)
+    order = kernels.sort_words([*kernels.descending_words(levels), places], stage.sources.num)
     rank = jnp.zeros_like(order).at[order].set(places, unique_indices=True)
     return _table(density, order, rank, *_forest(stage, rank, k), stage.sources.num)
 
@@ -260,19 +260,6 @@ def _check_density(density: ArrayLike, pos: jax.Array) -> jax.Array:
     if density.dtype not in (jnp.float32, jnp.float64):
         raise TypeError(f"density must be float32 or float64, not {density.dtype}; convert it with .astype('float32').")
     return density
-
-
-def _descending_words(levels: jax.Array) -> list[jax.Array]:
-    """Return words ``(n,)`` uint32 and int32 in the order of the levels from the highest down, then of the rows."""
-    words = jax.lax.bitcast_convert_type(levels, jnp.uint32).reshape(len(levels), levels.dtype.itemsize // 4)
-    high, *low = jnp.moveaxis(words[:, ::-1], 1, 0)  # the low word comes first
-    # XLA takes numbers below the smallest normal one for 0, so this compares bits. Both zeros are equal.
-    is_zero = functools.reduce(jnp.bitwise_or, low, high & 0x7FFFFFFF) == 0
-    is_negative = (high >> 31 == 1) & ~is_zero
-    high = jnp.where(is_zero, 0, high)
-    high = jnp.where(is_negative, high, ~high & 0x7FFFFFFF)
-    low = [jnp.where(is_negative, word, ~word) for word in low]
-    return [high, *low, jnp.arange(len(levels), dtype=jnp.int32)]
 
 
 def _forest(stage: Stage, rank: jax.Array, k: int) -> tuple[jax.Array, jax.Array, jax.Array]:

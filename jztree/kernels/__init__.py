@@ -24,3 +24,4 @@ from ._potential import *  # noqa: F403
 from ._radius import *  # noqa: F403
 from ._rows import *  # noqa: F403
 from ._spanning_tree import *  # noqa: F403
+from ._subhaloes import *  # noqa: F403

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 
 from ._call import as_num, call, i32
 
-__all__ = ["REDUCTIONS", "Reduction", "entry_lists", "reduce_lists"]
+__all__ = ["REDUCTIONS", "Reduction", "entry_lists", "reduce_lists", "running_sums"]
 
 Reduction = Literal["sum", "max", "min"]
 # Native code numbers reductions in this order.
@@ -70,3 +70,15 @@ def _reduced_jvp(how: Reduction, primals: tuple[Any, ...], tangents: tuple[Any, 
         number = jnp.maximum(add(is_extreme), 1).at[lists].get(mode="fill", fill_value=1)
         change = change * jax.lax.stop_gradient(is_extreme / number)
     return reduced, add(change)
+
+
+def running_sums(values: jax.Array, splits: jax.Array) -> jax.Array:
+    """Return the sum of the value of each entry and of the earlier ones in its list, ``(p,)``.
+
+    Sums are accumulated in float64. Entries of no list give 0.
+
+    Args:
+        values: ``(p,)`` float32 or float64.
+        splits: See `entry_lists`.
+    """
+    return call("running_sums", jax.ShapeDtypeStruct(values.shape, values.dtype), values, splits)

@@ -1,4 +1,4 @@
-"""The kernel for the particle of lowest potential in each group."""
+"""Kernels for the potentials of particles in their groups."""
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +8,7 @@ from ._call import call
 from ._groups import _grouped
 
 __all__ = [
+    "group_potential",
     "lowest_potential",
 ]
 
@@ -35,3 +36,44 @@ def lowest_potential(
     shape = segments[1].shape
     out = jax.ShapeDtypeStruct(shape, jnp.int32), jax.ShapeDtypeStruct(shape, pos.dtype)
     return call("lowest_potential", out, *_grouped((pos, mass, None), segments, box), softening.words)
+
+
+def group_potential(
+    pos: jax.Array,
+    mass: jax.Array,
+    segments: tuple[jax.Array, jax.Array, jax.Array],
+    softening: Exact,
+    box: Exact,
+    error: Exact,
+    *,
+    spline: bool = False,
+    acceleration: bool = False,
+) -> tuple[jax.Array, jax.Array]:
+    """Sum the potential and acceleration of each particle over the other particles of its group.
+
+    The results depend on the particles of the group and their order alone. Groups of up to 512 particles are summed
+    directly, larger ones with a tree.
+
+    Args:
+        pos: ``(n, d)``, particles in group order.
+        mass: ``(n,)``, in the dtype of ``pos``. Masses may be negative; the errors are then relative to sums of
+            absolute masses.
+        segments: ``ngroups``, ``count`` and ``offset``; see `catalogue`. Groups must not overlap.
+        softening: One length. Without a softening, pairs at distance 0 are left out.
+        box: ``(d,)`` lengths, 0 if open. The image of a particle is the nearest to the first particle of the group.
+        error: The relative error that 99.9 % of the particles do not exceed.
+        spline: Whether to soften by Gadget's spline, which is Newtonian beyond ``2.8 * softening``, instead of
+            Plummer's rule ``-m / sqrt(r**2 + softening**2)``.
+        acceleration: Whether to compute accelerations.
+
+    Returns:
+        Potentials ``(n,)``, negative sums of mass over length, and accelerations ``(n, d)``, sums of mass over squared
+        length, or ``(0, d)``; 0 for rows in no group.
+    """
+    rows, dims = pos.shape
+    out = (
+        jax.ShapeDtypeStruct((rows,), pos.dtype),
+        jax.ShapeDtypeStruct((rows if acceleration else 0, dims), pos.dtype),
+    )
+    arguments = (*_grouped((pos, mass, None), segments, box), softening.words, error.words)
+    return call("group_potential", out, *arguments, spline=spline, acceleration=acceleration)

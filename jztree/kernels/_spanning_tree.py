@@ -1,5 +1,6 @@
 """Kernels for minimum spanning trees, their clusters, and the peaks of a density."""
 
+import functools
 from typing import NamedTuple
 
 import jax
@@ -12,6 +13,7 @@ __all__ = [
     "EdgesOfPart",
     "cut_tree",
     "dendrogram",
+    "descending_words",
     "first_rows",
     "peak_forest",
     "sort_words",
@@ -228,3 +230,15 @@ def sort_words(words: list[jax.Array], num: int | jax.Array) -> jax.Array:
     if len(columns) % 2:
         columns.append(jnp.zeros_like(columns[0]))
     return call("sort_words", i32(columns[0].shape[0]), jnp.stack(columns, axis=1), as_num(num))
+
+
+def descending_words(levels: jax.Array) -> list[jax.Array]:
+    """Return words ``(n,)`` uint32 by which `sort_words` orders floats ``(n,)`` from the highest to the lowest."""
+    words = jax.lax.bitcast_convert_type(levels, jnp.uint32).reshape(len(levels), levels.dtype.itemsize // 4)
+    high, *low = jnp.moveaxis(words[:, ::-1], 1, 0)  # the low word comes first
+    # XLA takes numbers below the smallest normal one for 0, so this compares bits. Both zeros are equal.
+    is_zero = functools.reduce(jnp.bitwise_or, low, high & 0x7FFFFFFF) == 0
+    is_negative = (high >> 31 == 1) & ~is_zero
+    high = jnp.where(is_zero, 0, high)
+    high = jnp.where(is_negative, high, ~high & 0x7FFFFFFF)
+    return [high, *(jnp.where(is_negative, word, ~word) for word in low)]

@@ -38,6 +38,7 @@ from ..particles import Array, Index, Particles, check_num, num_rows, particles_
 from ..tree import TreeHierarchy, check_hierarchy
 from ..tree.stage import opened
 from ._arguments import SearchArguments, check_k, check_mask, check_result_memory
+from ._arguments import rows_by_mask as rows_by_mask
 from ._batches import check_batches, place_in_layers
 from ._result import radii as radii
 from ._result import radii_over_ranks as radii_over_ranks

@@ -166,7 +166,7 @@ def rows_by_mask(mask: jax.Array, num: int | jax.Array) -> tuple[jax.Array, jax.
         rows.
     """
     rows = jnp.arange(mask.shape[0], dtype=jnp.int32)
-    kind = jnp.where((jnp.asarray(mask) != 0) & (rows < num), 0, 1)
+    kind = jnp.where(jnp.asarray(mask).astype(bool) & (rows < num), 0, 1)
     order, count = kernels.group_by_rank(kind.astype(jnp.int32), rows.shape[0], 2)
     return order, count[0]
 

@@ -27,12 +27,20 @@ from ..config import OverdensityConfig, checked_config, without_masses
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import Array, Index, Particles
 from ..tree.stage import prepare_stage
-from ._arguments import faults_of_masses, read_spheres
+from ._arguments import check_gravity, faults_of_masses, read_spheres, speed_unit
 from ._derivatives import Sources, of_spheres
+from ._profiles import RadialProfiles, radial_profiles
 from ._spheres import find_spheres
 from ._sums import SphereProperties, sphere_properties
 
-__all__ = ["SphereProperties", "SphericalOverdensity", "sphere_properties", "spherical_overdensity"]
+__all__ = [
+    "RadialProfiles",
+    "SphereProperties",
+    "SphericalOverdensity",
+    "radial_profiles",
+    "sphere_properties",
+    "spherical_overdensity",
+]
 
 _LOST = (
     "the radius, the mass or vmax of the sphere in row {0} is outside the range of %s; choose other units, or switch "
@@ -68,7 +76,7 @@ class SphericalOverdensity:
 
 @flat(
     density=Kind(P(), lambda density, _: check_density(density)),
-    gravity=Kind(P(), lambda gravity, _: _check_gravity(gravity)),
+    gravity=Kind(P(), lambda gravity, _: check_gravity(gravity)),
 )
 def spherical_overdensity(
     part: Particles | Index | Array,
@@ -138,10 +146,7 @@ def spherical_overdensity(
     cfg = without_masses(checked_config(cfg, OverdensityConfig))
     source_set, centres, box = read_spheres(part, boxsize, queries)
     pos, mass = source_set.pos, source_set.part.mass
-    densities, constant = check_density(density), _check_gravity(gravity)
-    # If the constant is out of the range of float32, its root may still be in range.
-    root = np.sqrt(np.float64(constant)) if is_concrete(constant) else jnp.sqrt(jnp.asarray(constant))
-    speed_unit = jnp.asarray(root, pos.dtype)
+    densities, unit = check_density(density), speed_unit(gravity, pos.dtype)
     one_density = densities.words.ndim == 1
     densities = Exact(densities.words.reshape(-1, densities.words.shape[-1]))
     # The search has no derivatives; they are added to its results.
@@ -153,7 +158,7 @@ def spherical_overdensity(
     radius, mass_within, count, peak = find_spheres(stage, densities, cfg)
     around = Sources(pos, mass, source_set.num)
     radius, mass, peak = of_spheres((radius, mass_within, peak), around, centres.pos, densities, box)
-    vmax = peak[:, 0] * speed_unit
+    vmax = peak[:, 0] * unit
     count = comm.after(count, _check_range(radius, mass, count, vmax, source_set.dims))
     if one_density:
         radius, mass, count = radius[:, 0], mass[:, 0], count[:, 0]
@@ -190,11 +195,3 @@ def check_density(density: Any) -> Exact:
         return exact(density, shape)
     bad = jnp.any(~((density > 0) & jnp.isfinite(density)))
     return comm.after(exact(density, shape), kernels.check(0, bad, [], _BAD_DENSITY))
-
-
-def _check_gravity(gravity: Any) -> Any:
-    if np.shape(gravity) != ():
-        raise ValueError(f"gravity must be one number, the gravitational constant; its shape is {np.shape(gravity)}.")
-    if is_concrete(gravity) and not 0 < check_real(gravity, "gravity") < np.inf:
-        raise ValueError(f"gravity is {gravity}; the gravitational constant must be positive and finite.")
-    return gravity

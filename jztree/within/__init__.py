@@ -11,6 +11,7 @@ from ._reductions import reduce_within
 from ._search import PreparedSearch as PreparedSearch
 from ._search import SearchArguments as SearchArguments
 from ._search import prepare_search as prepare_search
+from ._search import read_radii as read_radii
 from ._search import read_sets as read_sets
 from ._weights import checked_weights as checked_weights
 

@@ -88,10 +88,10 @@ def gather_facts(facts: Facts) -> list[Facts]:
 def describe(everyone: Sequence[Facts]) -> str:
     """Describe the facts of all processes, in lines."""
     first = everyone[0]
-    hosts = list(dict.fromkeys(one.host for one in everyone))
-    num_devices = sum(one.num_local_devices for one in everyone)
+    hosts = list(dict.fromkeys(process.host for process in everyone))
+    num_devices = sum(process.num_local_devices for process in everyone)
     shown = ", ".join(hosts[:8]) + (", ..." if len(hosts) > 8 else "")
-    cpus = sorted({one.num_cpus for one in everyone})
+    cpus = sorted({process.num_cpus for process in everyone})
     lines = {
         "processes": str(len(everyone)),
         "hosts": f"{len(hosts)} ({shown})",

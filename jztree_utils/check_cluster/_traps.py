@@ -46,7 +46,7 @@ def trap_host_name(environ: Mapping[str, str], facts: Facts, everyone: Sequence[
             f'add a line "127.0.0.1 {facts.host}" to /etc/hosts (with its address in the network if there are several '
             "hosts)."
         )
-    if len({one.host for one in everyone}) > 1 and (facts.address.startswith("127.") or facts.address == "::1"):
+    if len({process.host for process in everyone}) > 1 and (facts.address.startswith("127.") or facts.address == "::1"):
         return (
             f"The name {facts.host} resolves to {facts.address} on that host, which other hosts cannot reach: give the "
             "name its address in the network in /etc/hosts."
@@ -108,7 +108,7 @@ def trap_several_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequen
 
 def trap_shared_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
     """Detect several processes on one GPU."""
-    neighbours = sum(one.host == facts.host for one in everyone)
+    neighbours = sum(process.host == facts.host for process in everyone)
     if facts.platform != "gpu" or not 0 < facts.host_gpus < neighbours:
         return None
     return (
@@ -130,14 +130,14 @@ def trap_idle_gpus(environ: Mapping[str, str], facts: Facts, everyone: Sequence[
 
 def trap_unequal(environ: Mapping[str, str], facts: Facts, everyone: Sequence[Facts]) -> str | None:
     """Detect processes with different devices, or with different versions of packages."""
-    if len({one.num_local_devices for one in everyone}) > 1:
-        numbers = ", ".join(str(one.num_local_devices) for one in everyone)
+    if len({process.num_local_devices for process in everyone}) > 1:
+        numbers = ", ".join(str(process.num_local_devices) for process in everyone)
         return f"Processes have different numbers of devices ({numbers}): give each the same --gres and the same tasks."
-    if len({one.versions for one in everyone}) > 1:
-        other = next(one for one in everyone if one.versions != everyone[0].versions)
-        differ = ", ".join(sorted(set(other.versions) ^ set(everyone[0].versions)))
+    if len({process.versions for process in everyone}) > 1:
+        differing = next(process for process in everyone if process.versions != everyone[0].versions)
+        differ = ", ".join(sorted(set(differing.versions) ^ set(everyone[0].versions)))
         return (
-            f"Processes on {everyone[0].host} and {other.host} run different versions ({differ}): use the same "
+            f"Processes on {everyone[0].host} and {differing.host} run different versions ({differ}): use the same "
             "versions in every process."
         )
     return None

@@ -1,4 +1,4 @@
-"""The command line: ``jztree fof``, ``knn``, ``convert``, ``plot`` and ``info``.
+"""The command line: ``jztree fof``, ``knn``, ``tree``, ``convert``, ``plot`` and ``info``.
 
 Exit status: 0 success, 1 unexpected error, 2 bad input or output (one sentence on standard error), 130 interrupted, 141
 the reader of the output has closed it, 143 terminated.
@@ -149,8 +149,8 @@ def _explain(error: Exception) -> tuple[str, int]:
         words = f" ({reason.rstrip('.')[:200]})" if reason else ""
         return f"There is not enough memory{words}; use a machine with more, or fewer particles.", 2
     if isinstance(error, OSError) and error.strerror:  # a system error
-        what = f"{error.filename} cannot be used" if error.filename else "Reading or writing failed"
-        return f"{what} ({error.strerror}).", 2
+        problem = f"{error.filename} cannot be used" if error.filename else "Reading or writing failed"
+        return f"{problem} ({error.strerror}).", 2
     if isinstance(error, (ValueError, OSError, ImportError)) or is_memory_error(error):
         return text if text.endswith(".") else f"{text}.", 2  # errors of other packages may not be sentences
     return f"An unexpected error occurred ({type(error).__name__}: {text[:300]}); run with --debug and report it.", 1

@@ -71,8 +71,8 @@ def warnings_told() -> Iterator[None]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", RuntimeWarning)
         yield
-    for one in caught:
-        warn(str(one.message))
+    for warning in caught:
+        warn(str(warning.message))
 
 
 @dataclass

@@ -105,18 +105,18 @@ class Counts:
         """Return ``(num_regions,)`` bool, the regions with particles; None without regions."""
         if self.sets["data"].num_regions is None:
             return None
-        return np.sum([one.num for one in self.sets.values()], axis=0) > 0
+        return np.sum([totals.num for totals in self.sets.values()], axis=0) > 0
 
     def _pairs(self, name: str) -> Pairs:
-        sets = [self.sets[one] for one in names_of(name, self.sets)]
+        sets = [self.sets[letter] for letter in names_of(name, self.sets)]
         every = sets[0].pairs() if len(sets) == 1 else sets[0].sums() * sets[1].sums()
         return pairs_of(self.counts[name], every)
 
     def _fault(self) -> str:
         """Return the first reason why the sets do not allow an estimate, or an empty text."""
         names = [names_of(count, self.sets) for count in self.counts]
-        alone = {one[0] for one in names if len(one) == 1}
-        faults = [one.fault(SETS[name], name in alone) for name, one in self.sets.items()]
+        alone = {letters[0] for letters in names if len(letters) == 1}
+        faults = [totals.fault(SETS[name], name in alone) for name, totals in self.sets.items()]
         return next(filter(None, faults), "")
 
     def check(self, layout: Layout) -> None:
@@ -227,9 +227,9 @@ def _short(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 4]} ..."
 
 
-def names_of(count: str, given: Collection[str]) -> list[str]:
+def names_of(count: str, letters: Collection[str]) -> list[str]:
     """Return the names of the set or the two sets of a count, of the given ones."""
-    result = [[name for name in names if name in given] for names in _OF[count]]
+    result = [[name for name in names if name in letters] for names in _OF[count]]
     return [names[0] for names in result if names]
 
 
@@ -248,13 +248,13 @@ def counts_of(dd: Any, data: Any, others: dict[str, Any]) -> Counts:
     for name in others:
         if name not in names:
             raise TypeError(f"{name} is not an argument; use {', '.join(names)}.")
-    given = {"dd": dd, "data": data} | {name: one for name, one in others.items() if one is not None}
-    _check_complete(given.keys())
-    counts = {name: _as_counts(given[name], name) for name in _OF if name in given}
-    return Counts(counts, {name: _as_totals(given[name], name) for name in SETS if name in given})
+    arguments = {"dd": dd, "data": data} | {name: value for name, value in others.items() if value is not None}
+    _check_complete(arguments.keys())
+    counts = {name: _as_counts(arguments[name], name) for name in _OF if name in arguments}
+    return Counts(counts, {name: _as_totals(arguments[name], name) for name in SETS if name in arguments})
 
 
-def _check_complete(given: Any) -> None:
+def _check_complete(arguments: Any) -> None:
     """Raise ValueError if an argument is missing, or has no effect."""
     needs = {
         "dr": {"rr"},
@@ -263,28 +263,28 @@ def _check_complete(given: Any) -> None:
         "randoms": {"rr"},
         "query_randoms": {"rr", "queries"},
     }
-    if "dr" in given and "queries" in given:
+    if "dr" in arguments and "queries" in arguments:
         needs["dr"] = {"rr", "rd"}
     for name, needed in needs.items():
-        missing = [one for one in sorted(needed) if one not in given]
-        if name in given and missing:
+        missing = [argument for argument in sorted(needed) if argument not in arguments]
+        if name in arguments and missing:
             raise ValueError(f"{name} needs {' and '.join(missing)}; give {missing[0]} also, or leave out {name}.")
 
 
-def _as_counts(given: Any, name: str) -> PairCounts:
-    if isinstance(given, PairCounts):
-        return given
-    check_no_unit(given, name)
-    numbers = np.asarray(given)
+def _as_counts(counts: Any, name: str) -> PairCounts:
+    if isinstance(counts, PairCounts):
+        return counts
+    check_no_unit(counts, name)
+    numbers = np.asarray(counts)
     if numbers.dtype.kind not in "iuf":
-        raise TypeError(f"{name} is {given!r:.60}; it must be a PairCounts or an array of numbers of pairs.")
+        raise TypeError(f"{name} is {counts!r:.60}; it must be a PairCounts or an array of numbers of pairs.")
     if not np.all(np.isfinite(numbers) & (numbers >= 0)):
         raise ValueError(f"{name} has a number of pairs that is negative, NaN or infinite; counts must be at least 0.")
     return PairCounts(count=numbers)  # type: ignore[arg-type]
 
 
-def _as_totals(given: Any, name: str) -> Totals:
-    if isinstance(given, Totals):
-        return given
-    check_number(given, name)
-    return totals_of_number(int(given))  # its square may exceed 32 bits
+def _as_totals(sums: Any, name: str) -> Totals:
+    if isinstance(sums, Totals):
+        return sums
+    check_number(sums, name)
+    return totals_of_number(int(sums))  # its square may exceed 32 bits

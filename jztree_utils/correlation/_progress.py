@@ -11,7 +11,7 @@ from ..progress import polled, waiting
 
 
 @contextmanager
-def counting(what: str, work: int, particles: int, advance: Callable[[int], None], *, quiet: bool) -> Iterator[None]:
+def counting(task: str, work: int, particles: int, advance: Callable[[int], None], *, quiet: bool) -> Iterator[None]:
     """Report the progress of a block that counts pairs.
 
     On a CPU, the kernel stores the number of finished particles. On a GPU, only the time is known.
@@ -36,6 +36,6 @@ def counting(what: str, work: int, particles: int, advance: Callable[[int], None
             yield
             finished = True
     else:
-        with waiting(what):
+        with waiting(task):
             yield
         advance(work)

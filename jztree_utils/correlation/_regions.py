@@ -32,9 +32,9 @@ def cube_regions(part: Particles | ArrayLike, lower: ArrayLike, upper: ArrayLike
         TypeError, ValueError: If an argument is invalid, or a position is NaN.
     """
     part = from_table(part, "part")
-    given = np.asarray(part) if isinstance(part, list) else part
-    check_no_units(part=get_pos(given), lower=lower, upper=upper)
-    places, num = np.array(get_pos(given), np.float64), int(get_num(given))
+    positions = np.asarray(part) if isinstance(part, list) else part
+    check_no_units(part=get_pos(positions), lower=lower, upper=upper)
+    places, num = np.array(get_pos(positions), np.float64), int(get_num(positions))
     places[num:] = 0
     low, high = np.asarray(lower, np.float64), np.asarray(upper, np.float64)
     side = high - low

@@ -91,26 +91,26 @@ class Sample:
             edges: ``(b + 1,)`` edges of the distance.
             **bins: Further options of `jztree.pair_counts`.
         """
-        with full_precision(*(one.part for one in self.sets.values())) as parts:
+        with full_precision(*(particles.part for particles in self.sets.values())) as parts:
             pairs = zip(self.sets.items(), parts, strict=True)
-            sets = {name: one._replace(part=part) for (name, one), part in pairs}
+            sets = {name: particles._replace(part=part) for (name, particles), part in pairs}
             return replace(self, sets=sets)._counts(edges, bins)
 
     def _counts(self, edges: np.ndarray, bins: dict[str, Any]) -> Counts:
         options = {"boxsize": self.boxsize, "num_regions": self.num_regions} | bins
         sets, result = {name: names_of(name, self.sets) for name in self._needed()}, {}
-        work = {name: self.sets[one[0]].num * self.sets[one[-1]].num for name, one in sets.items()}
+        work = {name: self.sets[letters[0]].num * self.sets[letters[-1]].num for name, letters in sets.items()}
         quiet = not self.progress
         with progress("count pairs", sum(work.values()), "possible pairs", quiet=quiet) as advance:
             for name, of in sets.items():
-                what = f"count pairs of {' and '.join(SETS[one] for one in of)}"
+                task = f"count pairs of {' and '.join(SETS[letter] for letter in of)}"
                 separations = self.separations and name == "dd"
                 particles = self.sets[of[0]].num * (1 + separations)  # the kernel sums separations in a second run
-                with counting(what, work[name], particles, advance, quiet=quiet):
+                with counting(task, work[name], particles, advance, quiet=quiet):
                     result[name] = _counted(
-                        [self.sets[one] for one in of], edges, options | {"separations": separations}
+                        [self.sets[letter] for letter in of], edges, options | {"separations": separations}
                     )
-        sums = {name: self._totals(one) for name, one in self.sets.items()}
+        sums = {name: self._totals(particles) for name, particles in self.sets.items()}
         dd, data = result.pop("dd"), sums.pop("data")
         return counts_of(dd, data, result | sums)
 
@@ -121,8 +121,8 @@ class Sample:
         crosses = ["dr", "rd"] if "queries" in self.sets else ["dr"]
         return ["dd", *([] if self.natural else crosses), "rr"]
 
-    def _totals(self, one: _Set) -> Totals:
-        return totals(one.part, one.weight, one.region, self.num_regions)
+    def _totals(self, particles: _Set) -> Totals:
+        return totals(particles.part, particles.weight, particles.region, self.num_regions)
 
 
 def sample_of(part: Any, boxsize: Any, randoms: Any, others: dict[str, Any]) -> Sample:
@@ -132,22 +132,25 @@ def sample_of(part: Any, boxsize: Any, randoms: Any, others: dict[str, Any]) -> 
             raise TypeError(f"{name} is not an option of correlation functions; use {', '.join(_OPTIONS)}.")
     others = {name: from_table(value, name) for name, value in others.items()}
     part, randoms = from_table(part, "part"), from_table(randoms, "randoms")
-    given = {name: others.get(name) for name in _NAMES} | {"part": part, "randoms": randoms}
+    arguments = {name: others.get(name) for name in _NAMES} | {"part": part, "randoms": randoms}
     num_regions, estimator = others.get("num_regions"), others.get("estimator", "landy_szalay")
     for name in _FLAGS:
         if not isinstance(others.get(name, False), (bool, np.bool_)):
             raise TypeError(f"{name} is {others[name]!r}; it must be True or False.")
-    _check_sets(given)
+    _check_sets(arguments)
     _check_box(part, boxsize, randoms is None)
-    _check_regions(given, num_regions)
+    _check_regions(arguments, num_regions)
     if estimator not in _ESTIMATORS:
         raise ValueError(f"estimator is {estimator!r}; it must be one of {', '.join(map(repr, _ESTIMATORS))}.")
     per_side, num_parts = others.get("per_side"), None
     if per_side is not None:
-        num_parts = _give_parts(given, per_side, boxsize, num_regions)
-    sets = {one: _Set(given[names[0]], given[names[1]], given[names[2]], names) for one, names in _SETS.items()}
+        num_parts = _give_parts(arguments, per_side, boxsize, num_regions)
+    sets = {
+        letter: _Set(arguments[names[0]], arguments[names[1]], arguments[names[2]], names)
+        for letter, names in _SETS.items()
+    }
     return Sample(
-        sets={name: one for name, one in sets.items() if one.part is not None},
+        sets={name: particles for name, particles in sets.items() if particles.part is not None},
         boxsize=boxsize,
         num_regions=num_regions if num_parts is None else num_parts,
         per_side=1 if per_side is None else int(per_side),
@@ -169,14 +172,14 @@ def in_three(sample: Sample, what: str, los: Any) -> Sample:
     return sample
 
 
-def _check_sets(given: dict[str, Any]) -> None:
+def _check_sets(arguments: dict[str, Any]) -> None:
     """Raise ValueError if weights, regions or randoms are given without their particles."""
     for part, weight, region in _SETS.values():
-        if given[part] is None and not (given[weight] is None and given[region] is None):
+        if arguments[part] is None and not (arguments[weight] is None and arguments[region] is None):
             raise ValueError(f"{weight} or {region} were given without {part}; give {part}, or leave both out.")
-    if given["query_randoms"] is not None:
+    if arguments["query_randoms"] is not None:
         for name in ("queries", "randoms"):
-            if given[name] is None:
+            if arguments[name] is None:
                 raise ValueError(f"query_randoms needs {name}; give {name} also, or leave out query_randoms.")
 
 
@@ -191,34 +194,36 @@ def _check_box(part: Any, boxsize: Any, periodic: bool) -> None:
         raise ValueError("without randoms, the box must be periodic in every dimension; give boxsize, or randoms.")
 
 
-def _give_parts(given: dict[str, Any], per_side: Any, boxsize: Any, num_regions: Any) -> int:
+def _give_parts(arguments: dict[str, Any], per_side: Any, boxsize: Any, num_regions: Any) -> int:
     """Set the regions of the data to the parts of the box, and return their number.
 
     Raises:
         TypeError, ValueError: If ``per_side`` is invalid, or other regions or randoms were given.
     """
-    if given["randoms"] is not None or num_regions is not None:
+    if arguments["randoms"] is not None or num_regions is not None:
         raise ValueError(
             "per_side is for a periodic box without randoms; leave it out, or leave out randoms, regions and "
             "num_regions."
         )
-    dims = get_pos(given["part"]).shape[1]
+    dims = get_pos(arguments["part"]).shape[1]
     parts = parts_of(per_side, np.broadcast_to(np.asarray(boxsize, np.float64), (dims,)))
     for name in ("data", "queries"):
         part, _, region = _SETS[name]
-        if given[part] is not None:
-            given[region] = parts.regions(given[part])
+        if arguments[part] is not None:
+            arguments[region] = parts.regions(arguments[part])
     return parts.num
 
 
-def _check_regions(given: dict[str, Any], num_regions: Any) -> None:
-    regions = {region: given[region] for part, _, region in _SETS.values() if given[part] is not None}
-    if given["randoms"] is None and (num_regions is not None or any(one is not None for one in regions.values())):
+def _check_regions(arguments: dict[str, Any], num_regions: Any) -> None:
+    regions = {region: arguments[region] for part, _, region in _SETS.values() if arguments[part] is not None}
+    if arguments["randoms"] is None and (
+        num_regions is not None or any(parts is not None for parts in regions.values())
+    ):
         raise ValueError(
             "without randoms, the number of random pairs outside a region is unknown; give randoms and "
             "random_regions, or per_side instead of regions."
         )
-    if len({one is None for one in (*regions.values(), num_regions)}) > 1:
+    if len({parts is None for parts in (*regions.values(), num_regions)}) > 1:
         raise ValueError(
             f"a jackknife needs {', '.join(regions)} and num_regions; give all {_NUMBERS[len(regions)]}, or none."
         )

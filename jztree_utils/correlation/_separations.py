@@ -49,12 +49,12 @@ def mean_separations(
     part, queries = from_table(part, "part"), from_table(queries, "queries")
     options: dict[str, Any] = {"mode": mode, "edges_b": edges_b, "los": los}
     options |= {"weights": from_table(weights, "weights"), "query_weights": from_table(query_weights, "query_weights")}
-    what, quiet = "mean separations", not progress
+    task, quiet = "mean separations", not progress
     num = 0 if quiet else int(get_num(part))
     work = 0 if quiet else num * int(get_num(part if queries is None else queries))
     with (
-        reports.progress(what, work, "possible pairs", quiet=quiet) as advance,
-        counting(what, work, 2 * num, advance, quiet=quiet),  # the kernel runs twice
+        reports.progress(task, work, "possible pairs", quiet=quiet) as advance,
+        counting(task, work, 2 * num, advance, quiet=quiet),  # the kernel runs twice
         full_precision(part, queries) as (places, places_b),
     ):
         separation = separations_of(
@@ -69,7 +69,7 @@ def separations_of(counts: PairCounts) -> np.ndarray | None:
     if counts.separation is None:
         return None
     number = counts.count if counts.weight is None else counts.weight
-    sums, numbers = (_over_second(one) for one in (counts.separation, number))
+    sums, numbers = (_over_second(values) for values in (counts.separation, number))
     return np.divide(sums, numbers, out=np.full(len(sums), np.nan), where=numbers != 0)
 
 

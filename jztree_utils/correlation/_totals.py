@@ -78,8 +78,8 @@ class Totals:
         """Return the sum over all regions, and the sums over all regions but one."""
         if self.num_regions is None:
             return column.astype(np.float64)
-        others = 1.0 - np.eye(self.num_regions)
-        return np.concatenate([column.sum(keepdims=True), others @ column])
+        is_separate = 1.0 - np.eye(self.num_regions)
+        return np.concatenate([column.sum(keepdims=True), is_separate @ column])
 
 
 def totals(
@@ -150,8 +150,8 @@ def _corners(own_places: Any, numbers: np.ndarray, num_regions: int, places: Any
 
 def totals_of_number(num: int) -> Totals:
     """Return the totals of ``num`` particles without weights and regions."""
-    one = np.array([float(num)])
-    return Totals(num=np.array([num], np.int64), weight=one, square=one, absolute=one)
+    total = np.array([float(num)])
+    return Totals(num=np.array([num], np.int64), weight=total, square=total, absolute=total)
 
 
 def _own_rows(part: Any, weights: Any, regions: Any) -> tuple[Any, Any, Any, Any]:
@@ -159,13 +159,13 @@ def _own_rows(part: Any, weights: Any, regions: Any) -> tuple[Any, Any, Any, Any
     part, weights, regions = (
         from_table(value, name) for value, name in ((part, "part"), (weights, "weights"), (regions, "regions"))
     )
-    given = np.asarray(part) if isinstance(part, list) else part
-    places, num, columns = get_pos(given), getattr(given, "num", None), (weights, regions)
+    positions = np.asarray(part) if isinstance(part, list) else part
+    places, num, columns = get_pos(positions), getattr(positions, "num", None), (weights, regions)
     if np.ndim(places) != 3:
         for name, column in (("weights", weights), ("regions", regions)):
             if column is not None and np.shape(column) != places.shape[:1]:
                 raise ValueError(f"{name} has shape {np.shape(column)}; it must be {places.shape[:1]}, one per row.")
-        num = int(get_num(given))
+        num = int(get_num(positions))
         return places, places[:num], *(None if column is None else np.asarray(column)[:num] for column in columns)
     held = Pos(pos=places, num=np.full(places.shape[0], places.shape[1], np.int32) if num is None else num)
     own = [None if column is None else to_local(column, held) for column in columns]

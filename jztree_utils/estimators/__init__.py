@@ -76,16 +76,16 @@ class _Fitted(BaseEstimator):
         return self
 
     def _fit(self, X: ArrayLike) -> None:
-        given: Any = self
-        self._metric = checked_metric(given.metric, given.p, given.metric_params)
-        check_method(given.algorithm, given.leaf_size)
+        caller: Any = self
+        self._metric = checked_metric(caller.metric, caller.p, caller.metric_params)
+        check_method(caller.algorithm, caller.leaf_size)
         for name, check in (("n_neighbors", checked_number), ("radius", checked_radii)):
-            if getattr(given, name, None) is not None:
-                check(getattr(given, name))
+            if getattr(caller, name, None) is not None:
+                check(getattr(caller, name))
         samples = checked_samples(self, X, reset=True)
         self.effective_metric_, self.effective_metric_params_ = self._metric.name, self._metric.params
         self.n_samples_fit_ = len(samples)
-        self._search = self._metric.search(samples, checked_box(given.boxsize, samples.shape[1]))
+        self._search = self._metric.search(samples, checked_box(caller.boxsize, samples.shape[1]))
 
     def _asking(self, X: ArrayLike | None) -> np.ndarray | None:
         """Return the query samples; None if the fitted samples are the queries."""
@@ -121,12 +121,12 @@ class _ByNumber(_Fitted):
         k = checked_number(self.n_neighbors if n_neighbors is None else n_neighbors)
         largest = self.n_samples_fit_ - (places is None)
         if k > largest:
-            others = " others, because no sample is its own neighbour" if places is None else ""
+            reason = " others, because no sample is its own neighbour" if places is None else ""
             order = "<=" if places is not None else "<"
             raise ValueError(
                 f"Expected n_neighbors {order} n_samples_fit, but n_neighbors = {k}, n_samples_fit = "
                 f"{self.n_samples_fit_}, n_samples = {self.n_samples_fit_ if places is None else len(places)}: there "
-                f"are {largest}{others}."
+                f"are {largest}{reason}."
             )
         distance, index = self._search.nearest_others(k) if places is None else self._search.nearest(places, k)
         index = _in_order_of_rows(distance, index).astype(np.intp)
@@ -205,8 +205,8 @@ class _ByRadius(_Fitted):
         )
         query = np.repeat(np.arange(len(asking)), np.diff(splits))
         if places is None:
-            others = query != index
-            query, index, distance = query[others], index[others], distance[others]
+            is_neighbour = query != index
+            query, index, distance = query[is_neighbour], index[is_neighbour], distance[is_neighbour]
             splits = np.searchsorted(query, np.arange(len(asking) + 1))
         if nearest_first:
             _sort_ties(query, index, distance)
@@ -382,7 +382,7 @@ def _clusters(samples: np.ndarray, eps: float, fewest: int, box: np.ndarray | No
     """Return the label of each sample, and a mask of core samples."""
     with jax.enable_x64(True):
         result = dbscan.jit(padded(samples), eps, min_samples=fewest, boxsize=box)
-        labels, core = (np.asarray(one)[: len(samples)] for one in result)
+        labels, core = (np.asarray(values)[: len(samples)] for values in result)
     return labels, core
 
 

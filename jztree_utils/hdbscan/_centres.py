@@ -125,10 +125,10 @@ def _nearest_images(offsets: np.ndarray, box: np.ndarray | None) -> np.ndarray:
     return offsets - box * np.round(np.divide(offsets, box, out=np.zeros_like(offsets), where=box > 0))
 
 
-def _distances(points: np.ndarray, others: np.ndarray, box: np.ndarray | None) -> np.ndarray:
+def _distances(points: np.ndarray, centres: np.ndarray, box: np.ndarray | None) -> np.ndarray:
     """Return all distances between two sets, ``(p, q)``."""
-    squares = np.zeros((len(points), len(others)))
+    squares = np.zeros((len(points), len(centres)))
     for axis in range(points.shape[1]):
         period = None if box is None else box[axis : axis + 1, None]
-        squares += _nearest_images(points[:, axis, None] - others[None, :, axis], period) ** 2
+        squares += _nearest_images(points[:, axis, None] - centres[None, :, axis], period) ** 2
     return np.sqrt(squares)

@@ -107,10 +107,10 @@ def most_stable(tree: CondensedTree, allow_single_cluster: bool, max_cluster_siz
     """Select disjoint clusters with the largest sum of stabilities (excess of mass)."""
     selected = np.ones(len(tree.parent), bool)
     below = np.zeros(len(tree.parent))
-    for one in range(len(tree.parent) - 1, -1, -1):
-        selected[one] = below[one] <= tree.stability[one] and tree.size[one] <= max_cluster_size
-        if one > 0:
-            below[tree.parent[one]] += tree.stability[one] if selected[one] else below[one]
+    for cluster in range(len(tree.parent) - 1, -1, -1):
+        selected[cluster] = below[cluster] <= tree.stability[cluster] and tree.size[cluster] <= max_cluster_size
+        if cluster > 0:
+            below[tree.parent[cluster]] += tree.stability[cluster] if selected[cluster] else below[cluster]
     selected[0] &= allow_single_cluster
     return selected & ~_below(tree, selected)
 
@@ -129,9 +129,9 @@ def merge_close(tree: CondensedTree, selected: np.ndarray, distance: float, allo
     with np.errstate(divide="ignore"):
         split_at = 1 / tree.birth
     merged = np.zeros(len(selected), bool)
-    for one in np.flatnonzero(selected).tolist():
-        node: int = one
-        if split_at[one] < distance:
+    for cluster in np.flatnonzero(selected).tolist():
+        node: int = cluster
+        if split_at[cluster] < distance:
             while node > 0:
                 up = int(tree.parent[node])
                 if up == 0:
@@ -197,8 +197,8 @@ def outlier_scores(tree: CondensedTree) -> np.ndarray:
     Campello et al. 2015).
     """
     last = _last_levels(tree)
-    for one in range(len(last) - 1, 0, -1):
-        last[tree.parent[one]] = max(last[tree.parent[one]], last[one])
+    for cluster in range(len(last) - 1, 0, -1):
+        last[tree.parent[cluster]] = max(last[tree.parent[cluster]], last[cluster])
     last = last[tree.cluster]
     with np.errstate(invalid="ignore", divide="ignore"):
         score = np.where(np.isinf(last), 1.0, (last - tree.level) / last)

@@ -34,6 +34,7 @@ from ._catalogue_content import (
     convert_h,
     member_rows,
 )
+from ._catalogue_content import write_column as write_column
 from ._cluster_file import ParticleClusters, read_clusters, write_clusters
 from ._correlation_file import write_correlation
 from ._data_sets import read_from_hdf5, read_h5file, squeeze_any, write_h5file, write_to_hdf5
@@ -41,11 +42,17 @@ from ._distributed_writing import distr_write_hdf5
 from ._errors import OutputError, SnapshotError
 from ._files import atomic_output, check_output
 from ._files import check_is_file as check_is_file
+from ._files import create_hdf5 as create_hdf5
+from ._files import open_hdf5 as open_hdf5
 from ._files import output_path as output_path
 from ._files import remove_unfinished as remove_unfinished
 from ._files import unreadable as unreadable
+from ._files_of_snapshot import base_name as base_name
+from ._files_of_snapshot import number_in_name as number_in_name
 from ._group_numbers import group_number_columns, group_number_parameters
+from ._hdf5_columns import read_all as read_all
 from ._header import SnapshotHeader, unit_name
+from ._header import header_attributes as header_attributes
 from ._made_with import read_made_with
 from ._mass_table import differing_masses as differing_masses
 from ._mass_table import mass_in_table as mass_in_table
@@ -67,6 +74,9 @@ from ._sharded_reading import (
 from ._snapshot import Snapshot, find_parts, find_sources, open_snapshot, read_header, read_snapshot
 from ._snapshot_copy import AddedColumn, check_copied, copy_snapshot, names_of_files
 from ._snapshot_writer import write_snapshot
+from ._subhalo_order import OrderedSubhaloes, order_with_subhaloes, subhalo_columns
+from ._subhaloes import order_by_binding
+from ._subhaloes import with_gadget4_names as with_gadget4_names
 from ._tables import check_parquet
 
 # Other packages of `jztree_utils` also import the names that are not in this list.
@@ -77,6 +87,7 @@ __all__ = [
     "CatalogueInfo",
     "Column",
     "Neighbours",
+    "OrderedSubhaloes",
     "OutputError",
     "ParticleClusters",
     "ReadCatalogue",
@@ -111,6 +122,8 @@ __all__ = [
     "names_of_files",
     "num_of_each_rank",
     "open_snapshot",
+    "order_by_binding",
+    "order_with_subhaloes",
     "read_catalogue",
     "read_catalogue_content",
     "read_clusters",
@@ -128,6 +141,7 @@ __all__ = [
     "share",
     "split_words",
     "squeeze_any",
+    "subhalo_columns",
     "unit_name",
     "write_catalogue",
     "write_catalogue_content",

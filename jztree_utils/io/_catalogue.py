@@ -43,6 +43,7 @@ from ._errors import SnapshotError
 from ._files import PathLike, create_hdf5, open_hdf5
 from ._files_of_snapshot import kind_of_file, parts_beside
 from ._header import SnapshotHeader, unit_powers
+from ._subhaloes import check_read, check_subhaloes
 
 if TYPE_CHECKING:
     import astropy.table
@@ -126,6 +127,7 @@ def write_catalogue(
     layout: str = "native",
     extra: Mapping[str, Column] | None = None,
     by_type: TypeTable | None = None,
+    subhaloes: Mapping[str, Column] | None = None,
 ) -> None:
     """Write a catalogue as HDF5, with the unit of each dataset as attributes.
 
@@ -140,11 +142,14 @@ def write_catalogue(
             the header has other units.
         extra: Further columns by name, with one row per group of ``cata`` in its order.
         by_type: Particles of each type in each group, if there are several types.
+        subhaloes: Columns of the subhaloes by name, with one row per subhalo in the order of the groups, the central
+            first; the layouts "native" and "gadget4" (``fof_subhalo_tab_000.hdf5``) hold them. ``group``, ``count`` and
+            ``pos`` are required. ``ids`` must then be in the order of `order_by_binding`.
 
     Raises:
         OutputError: If the file cannot be written.
-        ValueError: If ``ids``, ``extra`` or ``by_type`` do not belong to the catalogue, or if the layout cannot hold it
-            (see `check_layout`).
+        ValueError: If ``ids``, ``extra``, ``by_type`` or ``subhaloes`` do not belong to the catalogue, or if the layout
+            cannot hold it (see `check_layout`).
     """
     content = CatalogueContent(
         catalogue=squeeze_catalogue(cata),
@@ -152,12 +157,18 @@ def write_catalogue(
         info=info or CatalogueInfo(),
         extra=extra or {},
         by_type=by_type,
+        subhaloes=subhaloes,
     )
+    if subhaloes is not None and layout not in ("native", "gadget4"):
+        raise ValueError(f"The layout {layout} has no subhaloes; choose the layout native or gadget4.")
     write_catalogue_content(path, content, layout)
 
 
 def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: str = "native") -> None:
-    """Write a result of `read_catalogue_content`, in any layout. Raises the same errors as `write_catalogue`."""
+    """Write a result of `read_catalogue_content`, in any layout. Raises the same errors as `write_catalogue`.
+
+    The layouts "swift" and "soap" leave out the subhaloes.
+    """
     check_layout(layout, content.info.header, content.ndim, content.info.ptype)
     check_forms(content.catalogue)
     counted = int(np.asarray(content.catalogue.count, np.int64).sum())
@@ -168,6 +179,8 @@ def write_catalogue_content(path: PathLike, content: CatalogueContent, layout: s
         )
     _check_types(content.catalogue, content.by_type)
     _check_columns(content, layout)
+    if content.subhaloes is not None:
+        check_subhaloes(content.subhaloes, np.asarray(content.catalogue.count, np.int64))
     with create_hdf5(path) as file:
         _LAYOUTS[layout].write(file, content)
 
@@ -278,6 +291,8 @@ def read_catalogue_content(path: PathLike) -> CatalogueContent:
         )
     content: CatalogueContent = _LAYOUTS[layout].read(Path(path))
     _check_read(path, content)
+    if content.subhaloes is not None:
+        check_read(path, content.subhaloes, np.asarray(content.catalogue.count, np.int64))
     return content
 
 

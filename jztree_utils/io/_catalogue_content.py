@@ -122,6 +122,8 @@ class CatalogueContent:
         info: The origin of the catalogue.
         extra: Further columns by name.
         by_type: Particles of each type, or None for a single type.
+        subhaloes: Columns of the subhaloes by name, one row each, in the order of the groups, or None. ``group``,
+            ``count`` and ``pos`` are required. Then ``ids`` are in the order of `order_by_binding`.
     """
 
     catalogue: FofCatalogue
@@ -129,6 +131,7 @@ class CatalogueContent:
     info: CatalogueInfo = CatalogueInfo()
     extra: Mapping[str, Column] = field(default_factory=dict)
     by_type: TypeTable | None = None
+    subhaloes: Mapping[str, Column] | None = None
 
     @property
     def header(self) -> SnapshotHeader:
@@ -259,16 +262,18 @@ def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
             "The conversion between units per h and units free of h needs h, but the header has no HubbleParam; give "
             "a header with hubble, or choose the native layout."
         )
-    other = replace(header, h_free=h_free)
+    changed = replace(header, h_free=h_free)
 
     def convert(kind: str, values: Any) -> Any:
         # Only the unit per h has a power of h. A value v in it is v h**power in the unit that is free of h.
-        power = unit_powers(header, kind, content.ndim)[1] - unit_powers(other, kind, content.ndim)[1]
+        power = unit_powers(header, kind, content.ndim)[1] - unit_powers(changed, kind, content.ndim)[1]
         array = np.asarray(values)
         return (array * (header.hubble or 1.0) ** power).astype(array.dtype) if power else array
 
-    columns = catalogue_columns(content.catalogue, content.extra)
-    converted = {name: replace(column, values=convert(column.kind, column.values)) for name, column in columns.items()}
+    def convert_all(columns: Mapping[str, Column]) -> dict[str, Column]:
+        return {name: replace(column, values=convert(column.kind, column.values)) for name, column in columns.items()}
+
+    converted = convert_all(catalogue_columns(content.catalogue, content.extra))
     by_type = content.by_type and replace(content.by_type, mass=convert("mass", content.by_type.mass))
     held = {name: getattr(content.info, name) for name in LENGTHS}
     lengths: dict[str, Any] = {
@@ -278,12 +283,13 @@ def convert_h(content: CatalogueContent, h_free: bool) -> CatalogueContent:
         content.info,
         **lengths,
         header=replace(
-            other,
+            changed,
             boxsize=_box(convert("length", np.asarray(header.boxsize, np.float64))),
             mass_table=tuple(map(float, convert("mass", np.asarray(header.mass_table, np.float64)))),
         ),
     )
-    return build_content(converted, content.ids, info, by_type)
+    subhaloes = content.subhaloes and convert_all(content.subhaloes)
+    return replace(build_content(converted, content.ids, info, by_type), subhaloes=subhaloes)
 
 
 def _box(lengths: np.ndarray) -> float | tuple[float, ...]:

@@ -172,12 +172,12 @@ def read_rows(
                 advance(stop - start)
 
 
-def _check_finite(rows: np.ndarray, start: int, what: str) -> None:
+def _check_finite(rows: np.ndarray, start: int, description: str) -> None:
     """Raise SnapshotError for the first row that is not finite; ``start`` is the row number of the first one."""
     good = np.isfinite(rows)
     if not good.all():
         row = start + int(np.argmin(good.reshape(len(rows), -1).all(axis=1)))
-        raise SnapshotError(f"Row {row} of the {what} is NaN or infinite; remove such particles.")
+        raise SnapshotError(f"Row {row} of the {description} is NaN or infinite; remove such particles.")
 
 
 def row_slices(rows: slice, row_bytes: int, chunk: int = 1) -> Iterator[tuple[int, int]]:

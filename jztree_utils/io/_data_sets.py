@@ -84,8 +84,8 @@ def read_from_hdf5(group: h5py.Group, cls: type[_Class]) -> _Class:
     takes_all = issubclass(cls, dict) or any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values())
     result = {name: _value(item) for name, item in group.items() if name in arguments or takes_all}
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    for name, one in arguments.items():
-        if one.kind in named and one.default is one.empty and name not in result:
+    for name, data in arguments.items():
+        if data.kind in named and data.default is data.empty and name not in result:
             raise SnapshotError(
                 f"{group.file.filename}: the group {group.name} has no {name}, which {cls.__name__} needs; it holds "
                 f"{', '.join(sorted(group)) or 'nothing'}."

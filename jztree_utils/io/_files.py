@@ -167,7 +167,7 @@ def check_output(path: PathLike, *, apart_from: tuple[PathLike, ...] = ()) -> No
         raise OutputError(f"The output {path} exists and is not a regular file; choose another name.")
     if mode is not None and not os.access(target, os.W_OK):
         raise OutputError(f"The output {path} exists and is write-protected; choose another name.", errno.EACCES)
-    if any(target == output_path(other) for other in apart_from):
+    if any(target == output_path(path) for path in apart_from):
         raise OutputError(f"The output {path} would overwrite a file of the input; choose another name.")
     with _file_beside(target):
         pass

@@ -13,6 +13,7 @@ from ._errors import SnapshotError
 from ._files import check_is_file, list_folder, unreadable
 
 _PART_NAME = re.compile(r"(?P<base>.+)\.(?P<part>[0-9]+)(?P<suffix>(\.(hdf5|h5))?)", re.IGNORECASE)
+_PART = re.compile(r"\.\d+$")
 _SUFFIXES = (".hdf5", ".h5")
 _MAGIC = {b"\x89HDF\r\n\x1a\n": "hdf5", b"\x93NUMPY": "npy", b"PK\x03\x04": "npz", b"PK\x05\x06": "npz"}
 _LONGEST_HEADER = 4096
@@ -36,6 +37,17 @@ def kind_of_file(path: Path) -> str | None:
     if is_gadget_record(begin):
         return "binary"
     return "hdf5" if h5py.is_hdf5(path) else None  # HDF5 may follow a block of other data
+
+
+def base_name(path: Path) -> str:
+    """Return the name of a snapshot or a catalogue without suffix and part number."""
+    return _PART.sub("", path.stem if path.suffix else path.name)
+
+
+def number_in_name(path: Path) -> str:
+    """Return the digits at the end of the name of a snapshot or a catalogue; empty if it has none."""
+    digits = re.search(r"(\d+)\D*$", base_name(path))
+    return digits[1] if digits else ""
 
 
 def is_gadget_record(begin: bytes) -> bool:
@@ -73,25 +85,25 @@ def file_of(path: Path) -> Path:
     return files[0]
 
 
-def all_parts(one: Path, num_files: int) -> list[Path]:
+def all_parts(path: Path, num_files: int) -> list[Path]:
     """Return all files of a snapshot in ``num_files``, including ``one``, in order.
 
     Raises:
         SnapshotError: If the name of ``one`` has no part number, or a part is missing (the message names it).
     """
     if num_files <= 1:
-        return [one]
-    match = _PART_NAME.fullmatch(one.name)
+        return [path]
+    match = _PART_NAME.fullmatch(path.name)
     if match is None:
         raise SnapshotError(
-            f"{one} is one of {num_files} files according to its header, but its name does not end in a part number "
+            f"{path} is one of {num_files} files according to its header, but its name does not end in a part number "
             "such as .0.hdf5; give the parts their original names."
         )
-    result = _numbered_files(one, match)
+    result = _numbered_files(path, match)
     num_missing = num_files - sum(number < num_files for number in result)
     if num_missing:
         missing = next(number for number in range(num_files) if number not in result)
-        name = one.with_name(f"{match['base']}.{missing}{match['suffix']}")
+        name = path.with_name(f"{match['base']}.{missing}{match['suffix']}")
         more = f" and {num_missing - 1} more" if num_missing > 1 else ""
         raise SnapshotError(
             f"Part {missing} of the {num_files} parts of this snapshot is missing{more}; put {name} into their folder."
@@ -99,38 +111,38 @@ def all_parts(one: Path, num_files: int) -> list[Path]:
     return [result[number] for number in range(num_files)]
 
 
-def check_alone(one: Path, folder: Path) -> None:
+def check_alone(path: Path, folder: Path) -> None:
     """Raise SnapshotError if ``one`` is a whole snapshot according to its header, but its folder has more parts."""
-    match = _PART_NAME.fullmatch(one.name)
-    others = _numbered_files(one, match) if match else {}
+    match = _PART_NAME.fullmatch(path.name)
+    others = _numbered_files(path, match) if match else {}
     if len(others) > 1:
         raise SnapshotError(
-            f"The folder {folder} holds {len(others)} files, but according to its header {one.name} is a whole "
+            f"The folder {folder} holds {len(others)} files, but according to its header {path.name} is a whole "
             "snapshot; give a file."
         )
 
 
-def _numbered_files(one: Path, match: re.Match[str]) -> dict[int, Path]:
+def _numbered_files(path: Path, match: re.Match[str]) -> dict[int, Path]:
     """Return the files in the folder of ``one`` whose names differ only in the part number, by that number.
 
     Raises:
         SnapshotError: If two files have the same number, such as 1 and 01.
     """
     result: dict[int, Path] = {}
-    for file in list_folder(one.parent):
-        other = _PART_NAME.fullmatch(file.name)
-        if other and (other["base"], other["suffix"]) == (match["base"], match["suffix"]):
-            number = int(other["part"])
+    for file in list_folder(path.parent):
+        part_name = _PART_NAME.fullmatch(file.name)
+        if part_name and (part_name["base"], part_name["suffix"]) == (match["base"], match["suffix"]):
+            number = int(part_name["part"])
             if number in result:
                 raise SnapshotError(f"{result[number]} and {file} have the same part number; remove one of them.")
             result[number] = file
     return result
 
 
-def parts_beside(one: Path) -> list[Path]:
+def parts_beside(path: Path) -> list[Path]:
     """Return the file ``one``, and those whose names differ from its name only in the part number."""
-    match = _PART_NAME.fullmatch(one.name)
-    return [one, *(_numbered_files(one, match).values() if match else ())]
+    match = _PART_NAME.fullmatch(path.name)
+    return [path, *(_numbered_files(path, match).values() if match else ())]
 
 
 def check_no_copies(paths: Sequence[Path]) -> None:

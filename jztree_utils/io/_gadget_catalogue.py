@@ -19,6 +19,7 @@ from pathlib import Path
 import h5py
 import numpy as np
 
+from . import _subhaloes
 from ._attributes import whole_number
 from ._catalogue_content import (
     CENTRE,
@@ -86,8 +87,9 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
         write_column(groups, name, column, header)
     if (ids := content.ids_by_group) is not None:
         write_column(file.create_group("IDs"), "ID", Column(ids, "1", "identifiers, group after group"), header)
-    _write_header(file, content, len(count), 0 if content.ids is None else len(content.ids))
-    file.create_group("Subhalo")  # an empty group, because yt and pynbody read it
+    subhaloes = _subhaloes.write_gadget4(file, content, groups["GroupOffsetType"][()])
+    sizes = {"groups": len(count), "ids": 0 if content.ids is None else len(content.ids), "subhalos": subhaloes}
+    _write_header(file, content, sizes)
     write_made(file, content.info)
 
 
@@ -127,10 +129,10 @@ def _one_type(content: CatalogueContent, count: np.ndarray) -> TypeTable:
     return TypeTable(counts, mass)
 
 
-def _write_header(file: h5py.File, content: CatalogueContent, ngroups: int, nids: int) -> None:
+def _write_header(file: h5py.File, content: CatalogueContent, sizes: dict[str, int]) -> None:
     header, attributes = content.info.header, file.create_group("Header").attrs
-    held = {"Ngroups": ngroups, "Nids": nids, "Nsubhalos": 0, "Nsubgroups": 0}  # the last for yt and AREPO's readers
-    attributes.update({f"{name}_{where}": np.int64(n) for name, n in held.items() for where in ("ThisFile", "Total")})
+    sizes = sizes | {"subgroups": sizes["subhalos"]}  # yt and AREPO's readers look for this name
+    attributes.update({f"N{name}_{where}": np.int64(n) for name, n in sizes.items() for where in ("ThisFile", "Total")})
     attributes["NumFiles"] = np.int32(1)
     if header is not None:
         known = header_attributes(header)
@@ -163,7 +165,8 @@ def read(path: Path) -> CatalogueContent:
         raise SnapshotError(
             f"{path} holds {len(columns['count'].values)} groups, but its header counts {total}; copy it again."
         )
-    return build_content(columns, read_ids(paths, "IDs/ID", columns["count"].values), info, _read_types(stored))
+    content = build_content(columns, read_ids(paths, "IDs/ID", columns["count"].values), info, _read_types(stored))
+    return replace(content, subhaloes=_subhaloes.read_gadget4(paths))
 
 
 def _no_groups() -> dict[str, Column]:

@@ -132,11 +132,11 @@ def _columns(
 ) -> dict[str, Column]:
     columns = {}
     for name, usual in dialect.datasets.items():
-        given = options.names.get(name)
-        if given is not None:
-            dataset = _full_name(file, ptype, given)
+        path = options.names.get(name)
+        if path is not None:
+            dataset = _full_name(file, ptype, path)
         else:
-            there = [other for other in usual if f"PartType{ptype}/{other}" in file]
+            there = [dataset for dataset in usual if f"PartType{ptype}/{dataset}" in file]
             if not there:
                 continue
             dataset = f"PartType{ptype}/{there[0]}"
@@ -147,9 +147,9 @@ def _columns(
     return columns
 
 
-def _full_name(file: h5py.File, ptype: int, given: str) -> str:
+def _full_name(file: h5py.File, ptype: int, path: str) -> str:
     """Return the dataset that an option names for this type. Raises SnapshotError for a dataset of another type."""
-    name = given.strip("/")
+    name = path.strip("/")
     group, _, dataset = name.partition("/")
     if not dataset:
         inside = f"PartType{ptype}/{name}"

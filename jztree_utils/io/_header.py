@@ -10,6 +10,7 @@ import numpy as np
 
 from jztree.data import check_no_units
 
+from .._constants import KM_PER_S, PARSEC, SOLAR_MASS
 from ._attributes import number, numbers, text_attribute, whole_numbers
 from ._errors import OPTION, SnapshotError
 from ._files import get_group
@@ -24,9 +25,9 @@ _HUBBLE = ("HubbleParam", "h")
 _UNITS = ("unit_length_in_cm", "unit_mass_in_g", "unit_velocity_in_cm_per_s")
 # Exponents of the scale factor, h, length, mass and velocity. Gadget-4 and AREPO attach these to their datasets.
 _NAMED_UNITS = {
-    "length": ((3.085678e18, "pc"), (3.085678e21, "kpc"), (3.085678e24, "Mpc")),
-    "mass": ((1.989e33, "Msun"), (1.989e43, "1e10 Msun")),
-    "velocity": ((1e5, "km/s"),),
+    "length": ((PARSEC, "pc"), (1e3 * PARSEC, "kpc"), (1e6 * PARSEC, "Mpc")),
+    "mass": ((SOLAR_MASS, "Msun"), (1e10 * SOLAR_MASS, "1e10 Msun")),
+    "velocity": ((KM_PER_S, "km/s"),),
 }
 # Accepted ranges of header values. Outside these ranges, products of the values may be infinite.
 _UNIT_RANGE = (1e-60, 1e60)

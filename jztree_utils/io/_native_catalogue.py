@@ -6,11 +6,13 @@ column, under the same name; for several types also ``count_by_type`` and ``mass
 identifiers, if known; those of group g are ``id[offset[g] : offset[g] + count[g]]``.
 """
 
+from dataclasses import replace
 from pathlib import Path
 
 import h5py
 import numpy as np
 
+from . import _subhaloes
 from ._catalogue_content import (
     CatalogueContent,
     CatalogueInfo,
@@ -47,6 +49,7 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
     for name, column in columns.items():
         write_column(groups, name, column, content.header, content.ndim)
     write_members(file, content, content.ids)
+    _subhaloes.write_native(file, content)
 
 
 def type_columns(by_type: TypeTable | None) -> dict[str, Column]:
@@ -109,4 +112,5 @@ def read(path: Path) -> CatalogueContent:
     with open_hdf5(path) as file:
         info = CatalogueInfo(**read_made(file), header=read_header_group(file))
     columns, by_type = split_types(path, read_columns([path], "Groups", column_kinds(), {}))
-    return build_content(columns, read_ids([path], MEMBERS, columns["count"].values), info, by_type)
+    content = build_content(columns, read_ids([path], MEMBERS, columns["count"].values), info, by_type)
+    return replace(content, subhaloes=_subhaloes.read_native(path))

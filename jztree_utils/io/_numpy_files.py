@@ -97,12 +97,14 @@ def _survey(path: Path, title: str, arrays: dict[str, _Array], mass: float, side
     return Survey(title, header, (0, num), part)
 
 
-def _key(path: Path, keys: Sequence[str], name: str, given: dict[str, str]) -> str | None:
+def _key(path: Path, keys: Sequence[str], name: str, keys_by_name: dict[str, str]) -> str | None:
     """Return the array of an archive that holds a property, or None."""
-    if name in given:
-        if given[name] not in keys:
-            raise SnapshotError(f"{path} has no array {given[name]}; it holds {', '.join(sorted(keys)) or 'nothing'}.")
-        return given[name]
+    if name in keys_by_name:
+        if keys_by_name[name] not in keys:
+            raise SnapshotError(
+                f"{path} has no array {keys_by_name[name]}; it holds {', '.join(sorted(keys)) or 'nothing'}."
+            )
+        return keys_by_name[name]
     result = [key for key in keys if key.lower().replace("_", "") in _SYNONYMS[name]]
     if len(result) > 1:
         advice = f"name one ({OPTION})" if name in FIELDS else "keep only one"

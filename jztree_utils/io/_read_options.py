@@ -88,8 +88,8 @@ class ReadOptions:
     @property
     def of_header(self) -> dict[str, Any]:
         """The given header entries except the box, by name."""
-        given = {name: getattr(self, name) for name in HEADER_ENTRIES}
-        return {name: value for name, value in given.items() if value is not None}
+        entries = {name: getattr(self, name) for name in HEADER_ENTRIES}
+        return {name: value for name, value in entries.items() if value is not None}
 
     def complete(self, header: SnapshotHeader) -> SnapshotHeader:
         """Return a header with the given entries except the box."""

@@ -106,9 +106,9 @@ class RowOrder:
                 yield ordered
 
     @staticmethod
-    def _chain(first: np.ndarray, others: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
+    def _chain(first: np.ndarray, arrays: Iterable[np.ndarray]) -> Iterator[np.ndarray]:
         yield first
-        yield from others
+        yield from arrays
 
     def _deal(self, slices: Iterable[np.ndarray], scratch: Any, step: int) -> np.ndarray:
         """Append each row to its block, after the rows that were read before it.

@@ -308,10 +308,10 @@ class Snapshot:
             first += part.num
             if len(beginning) < min(_BEGINNING, part.num) or (beginning[:1] == beginning[1:2]).all():
                 continue
-            other = beginnings.setdefault(beginning.tobytes(), part)
-            if other is not part:
+            duplicate = beginnings.setdefault(beginning.tobytes(), part)
+            if duplicate is not part:
                 raise SnapshotError(
-                    f"{other.path} and {part.path} hold the same particles, starting with identifier "
+                    f"{duplicate.path} and {part.path} hold the same particles, starting with identifier "
                     f"{beginning[0]}; give each part of the snapshot once."
                 )
 
@@ -364,7 +364,7 @@ def _survey_as_told(path: Path, ptype: int | None, options: ReadOptions) -> Surv
             f"{path} is not an HDF5 file, a NumPy file or a binary Gadget snapshot; give a file in a known format."
         )
     if options.format is not None and kind not in _KINDS[options.format]:
-        needed = " or ".join(_WORDS[other] for other in _KINDS[options.format])
+        needed = " or ".join(_WORDS[kind] for kind in _KINDS[options.format])
         raise SnapshotError(
             f"{path} is {_WORDS[kind]}, but the format {options.format!r} needs {needed}; give another format."
         )

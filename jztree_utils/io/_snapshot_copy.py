@@ -121,11 +121,11 @@ def copy_snapshot(
     check_copied(parts)
     files = [_look(part) for part in parts]
     totals = _totals(files)
-    for ptype, one in (order or {}).items():
+    for ptype, rows in (order or {}).items():
         num = totals[ptype] if 0 <= ptype < len(totals) else 0
-        if len(one.rows) != num:
+        if len(rows.rows) != num:
             raise ValueError(
-                f"The order of type {ptype} has {len(one.rows)} rows, but the snapshot has {num} particles of this "
+                f"The order of type {ptype} has {len(rows.rows)} rows, but the snapshot has {num} particles of this "
                 "type; give an order of all particles of the type."
             )
     moved = bool(order) or len(files) > 1 or num_files > 1
@@ -214,7 +214,7 @@ def _datasets(group: h5py.Group, prefix: str = "") -> Iterator[tuple[str, h5py.D
 def _has_fixed_size(kind: Any) -> bool:
     """Return whether the dataset stores the values themselves, not references to them."""
     text = kind.get_class() == h5py.h5t.STRING and kind.is_variable_str()
-    return not text and not any(kind.detect_class(other) for other in (h5py.h5t.VLEN, h5py.h5t.REFERENCE))
+    return not text and not any(kind.detect_class(special) for special in (h5py.h5t.VLEN, h5py.h5t.REFERENCE))
 
 
 def _copy_frame(first: _File, out: h5py.File, totals: list[int], leave_out: Sequence[str]) -> None:

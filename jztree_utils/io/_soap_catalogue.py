@@ -96,8 +96,8 @@ def _links(columns: Collection[str]) -> dict[str, str]:
     links["InputHalos/HaloCentre"] = CENTRE if CENTRE in columns else "com_pos"
     for own in columns:
         if sphere := re.fullmatch(r"([mr])(\d+[cm]|vir)", own):
-            what = "TotalMass" if sphere[1] == "m" else "SORadius"
-            links[f"SO/{_sphere(sphere[2])}/{what}"] = own
+            dataset = "TotalMass" if sphere[1] == "m" else "SORadius"
+            links[f"SO/{_sphere(sphere[2])}/{dataset}"] = own
     return links
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import h5py
 import numpy as np
 
+from .._constants import HUBBLE
 from . import _native_catalogue
 from ._attributes import text_attribute, whole_number
 from ._catalogue_content import (
@@ -39,7 +40,6 @@ _LENGTH, _MASS, _TIME = "Unit length in cgs (U_L)", "Unit mass in cgs (U_M)", "U
 _BASES = (("U_M", "g"), ("U_L", "cm"), ("U_t", "s"))
 NO_GROUP = 2**31 - 1  # the group number of particles without a group
 _LOW = 2**32  # counts are in two words of 32 bits
-_MPC_IN_CM = 3.08567758149e24
 
 
 def recognises(file: h5py.File) -> bool:
@@ -191,7 +191,7 @@ def _cosmology(header: SnapshotHeader, time_in_s: float) -> dict[str, Any]:
         "Redshift": header.redshift,
         "Scale-factor": header.scale_factor,
         "h": header.hubble,
-        "H0 [internal units]": 1e7 / _MPC_IN_CM * (header.hubble or 0.0) * time_in_s,
+        "H0 [internal units]": HUBBLE * (header.hubble or 0.0) * time_in_s,
         "Omega_m": omega0,
         "Omega_lambda": omega_lambda,
         "Omega_k": 1 - omega0 - omega_lambda,

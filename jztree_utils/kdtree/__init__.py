@@ -339,7 +339,7 @@ def _which(k: Any) -> tuple[np.ndarray, bool]:
     if k is None:
         raise ValueError(words)
     if np.ndim(k) > 0:
-        required = [_integer(one, words) for one in k]
+        required = [_integer(number, words) for number in k]
     else:
         required = list(range(1, _integer(k, words) + 1))
         if not required:

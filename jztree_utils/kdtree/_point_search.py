@@ -195,12 +195,14 @@ def _fits(needed: int) -> bool:
     return free is None or needed <= free
 
 
-def check_memory(number: float, each: int, advice: str, what: str = "neighbours") -> None:
+def check_memory(number: float, each: int, advice: str, results: str = "neighbours") -> None:
     """Raise MemoryError if a number of neighbours or other items, of ``each`` bytes, does not fit into memory."""
     count = int(number)
     if not _fits(count * each):
         needed, free = f"{count * each:,} bytes ({bytes_in_words(count * each)})", bytes_in_words(host_memory() or 0)
-        raise MemoryError(f"there are {count:,} {what}, which need {needed} of memory, but {free} are free. {advice}.")
+        raise MemoryError(
+            f"there are {count:,} {results}, which need {needed} of memory, but {free} are free. {advice}."
+        )
 
 
 def _padded_queries(places: np.ndarray, radii: np.ndarray, rows: int = 0) -> tuple[Pos, np.ndarray]:

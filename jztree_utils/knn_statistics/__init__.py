@@ -168,7 +168,7 @@ def _numbers(k: Any, name: str) -> np.ndarray:
     """Return numbers of neighbours ``(l,)``. Raises TypeError or ValueError unless they are integers from 1."""
     if np.ndim(k) > 1 or np.size(k) == 0:
         raise ValueError(f"{name} has shape {np.shape(k)}; it must be one number of neighbours or several, (l,).")
-    numbers = [integer(one, name) for one in (list(k) if np.ndim(k) else [k])]
+    numbers = [integer(number, name) for number in (list(k) if np.ndim(k) else [k])]
     if max(numbers) >= 2**31:
         raise ValueError(f"{name} is {max(numbers)}; it must be below 2**31.")
     return np.asarray(numbers, np.int64)

@@ -79,7 +79,7 @@ def counted(tracers: Sequence[Tracer], radii: np.ndarray, queries: Any) -> tuple
             block = places.block(first, min(first + rows * devices, places.num)).astype(pos.dtype)
         query = _query(block, rows, None if mesh is None else devices)
         result = _of_block(tracers, radii, query, by_distance=largest <= _MOST_NEIGHBOURS)
-        total = [one + more for one, more in zip(total, result, strict=True)] if total else result
+        total = [count + more for count, more in zip(total, result, strict=True)] if total else result
     return total, places.num
 
 
@@ -137,7 +137,7 @@ def _sure(distances: Sequence[jax.Array], bounds: _Bounds, query: Pos) -> tuple[
         near, far = (distance[..., None] <= jnp.asarray(bound) for bound in bounds)
         doubtful |= jnp.any(near != far, axis=(-1, -2))
     decided = [distance[..., None] <= jnp.asarray(bounds.surely) for distance in distances]
-    counts = _sums([jnp.where(doubtful[..., None, None], False, one) for one in decided])
+    counts = _sums([jnp.where(doubtful[..., None, None], False, rows) for rows in decided])
     first = jnp.argsort(~doubtful, axis=-1, stable=True)
     pos = jnp.take_along_axis(query.pos, first[..., None], axis=-2)
     return counts, Pos(pos=pos, num=jnp.sum(doubtful, axis=-1, dtype=jnp.int32))
@@ -152,8 +152,8 @@ def _reached(counts: Sequence[jax.Array], k: Sequence[np.ndarray]) -> list[jax.A
 
 def _sums(reached: Sequence[jax.Array]) -> list[jax.Array]:
     """Count the queries ``(..., q, l, m)`` of each set, and if there are two of both at once."""
-    flat = [one.reshape(-1, *one.shape[-2:]) for one in reached]
-    result = [jnp.sum(one, axis=0, dtype=jnp.int32) for one in flat]
+    flat = [rows.reshape(-1, *rows.shape[-2:]) for rows in reached]
+    result = [jnp.sum(rows, axis=0, dtype=jnp.int32) for rows in flat]
     if len(flat) == 2:
         result.append(jnp.sum(flat[0][:, :, None] & flat[1][:, None], axis=0, dtype=jnp.int32))
     return result

@@ -15,8 +15,10 @@ from ._groups import particle_mass_of as particle_mass_of
 from ._groups import plot_group_numbers, plot_group_sizes, plot_mass_function
 from ._halo import plot_halo
 from ._neighbours import plot_neighbour_distances
+from ._profiles import plot_profiles
 from ._style import label_logarithmic as label_logarithmic
 from ._style import plain_ticks as plain_ticks
+from ._trees import plot_mass_histories, plot_merger_tree
 
 # The command line and the benchmarks also import the names that are not in this list.
 __all__ = [
@@ -30,7 +32,10 @@ __all__ = [
     "plot_halo",
     "plot_halos",
     "plot_mass_function",
+    "plot_mass_histories",
+    "plot_merger_tree",
     "plot_neighbour_distances",
+    "plot_profiles",
     "save_figure",
     "show",
     "with_radii",

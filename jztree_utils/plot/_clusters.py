@@ -81,8 +81,10 @@ def plot_condensed_tree(
     with drawing(path, (7.2, 5.2)) as figure:
         ax = figure.subplots()
         colours = _colours_of(clusters)
-        for one in _outlines(clusters.tree):
-            ax.fill_betweenx(one.length, one.left, one.right, step="pre", color=colours[one.cluster], linewidth=0)
+        for outline in _outlines(clusters.tree):
+            ax.fill_betweenx(
+                outline.length, outline.left, outline.right, step="pre", color=colours[outline.cluster], linewidth=0
+            )
         ax.set(yscale="log", xlabel="particles", ylabel=with_unit("length", length_unit), title=title)
         return figure
 
@@ -169,8 +171,8 @@ def _colours_of(clusters: Clusters) -> list[str]:
     selected = np.full(len(tree.parent), -1)
     selected[clusters.selected] = np.arange(len(clusters.selected))
     colours = []
-    for one, parent in enumerate(tree.parent):
-        if selected[one] < 0 and parent >= 0:
-            selected[one] = selected[parent]
-        colours.append(_OTHER if selected[one] < 0 else COLOURS[selected[one] % len(COLOURS)])
+    for cluster, parent in enumerate(tree.parent):
+        if selected[cluster] < 0 and parent >= 0:
+            selected[cluster] = selected[parent]
+        colours.append(_OTHER if selected[cluster] < 0 else COLOURS[selected[cluster] % len(COLOURS)])
     return colours

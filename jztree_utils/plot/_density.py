@@ -239,16 +239,16 @@ def view_of(pos: ArrayLike, boxsize: ArrayLike | None, axes: tuple[int, int]) ->
         ValueError: If ``pos`` does not have these dimensions, or a position is NaN or infinite.
     """
     check_no_units(pos=pos, boxsize=boxsize)
-    given = np.asarray(pos)
-    if given.ndim != 2 or given.shape[1] <= max(axes) or min(axes) < 0 or axes[0] == axes[1]:
+    array = np.asarray(pos)
+    if array.ndim != 2 or array.shape[1] <= max(axes) or min(axes) < 0 or axes[0] == axes[1]:
         raise ValueError(
-            f"pos has shape {given.shape}; a picture of the dimensions {axes} needs (n, d) with d above both."
+            f"pos has shape {array.shape}; a picture of the dimensions {axes} needs (n, d) with d above both."
         )
-    points = given[:, axes]
+    points = array[:, axes]
     if not np.isfinite(points).all():
         row = int(np.argmin(np.isfinite(points).all(axis=1)))
         raise ValueError(f"Row {row} of the positions is NaN or infinite; remove such particles.")
-    lengths = box_lengths(boxsize, given.shape[1])[list(axes)]
+    lengths = box_lengths(boxsize, array.shape[1])[list(axes)]
     periodic = lengths > 0
     if not len(points):
         return View(points, axes, np.zeros(2), np.where(periodic, lengths, 1.0), periodic)

@@ -32,13 +32,14 @@ def plot_halo(
     path: Path | None = None,
     *,
     mass: ArrayLike | None = None,
+    subhaloes: tuple[ArrayLike, ArrayLike] | None = None,
     axes: tuple[int, int] = (0, 1),
     length_unit: str = "",
     mass_unit: str = "",
     redshift: float | None = None,
     title: str = "",
 ) -> Figure:
-    """Plot the matter around one halo, and its spheres.
+    """Plot the matter around one halo, its spheres, and its subhaloes.
 
     The picture shows a cube around the centre, 1.3 times as wide as the largest sphere, projected along all dimensions
     but two. Each particle is spread over half the distance to its 16th neighbour. Coordinates are relative to the
@@ -55,6 +56,8 @@ def plot_halo(
         boxsize: Length of the periodic box, or one length per dimension; 0 or None means open.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
         mass: ``(n,)`` masses of the particles, or one for all; None counts them.
+        subhaloes: Positions ``(s, d)`` and radii ``(s,)`` of subhaloes, such as ``pos`` and ``half_mass_radius`` of
+            `jztree.Subhaloes`, drawn as dotted circles. None draws none.
         axes: The two dimensions to show.
         length_unit: Unit of length in the labels.
         mass_unit: If set, colours are masses over areas in these units.
@@ -87,6 +90,8 @@ def plot_halo(
         draw(ax, shown, weight, _PIXELS, None, 0, length_unit, caption(title, redshift))
         for axis, label in ((ax.xaxis, ax.get_xlabel()), (ax.yaxis, ax.get_ylabel())):
             axis.set_label_text(f"{label} from the centre")
+        if subhaloes is not None:
+            _draw_subhaloes(ax, middle, *subhaloes, boxsize, axes)
         _draw_spheres(ax, drawn, length_unit)
         return figure
 
@@ -97,11 +102,16 @@ def _around(pos: np.ndarray, centre: np.ndarray, boxsize: Any, half: float, mass
         raise ValueError(
             f"pos has shape {pos.shape} and the centre {centre.shape}; they must have shapes (n, d) and (d,)."
         )
-    lengths = box_lengths(boxsize, len(centre))
-    offset = pos - centre
-    offset -= np.where(lengths > 0, lengths * np.round(offset / np.where(lengths > 0, lengths, 1.0)), 0.0)
+    offset = _relative(pos, centre, boxsize)
     held = (np.abs(offset) <= half).all(axis=1)
     return offset[held], mass if mass is None or np.ndim(mass) == 0 else np.asarray(mass)[held]
+
+
+def _relative(pos: np.ndarray, centre: np.ndarray, boxsize: Any) -> np.ndarray:
+    """Return the nearest images of positions, relative to a centre."""
+    lengths = box_lengths(boxsize, len(centre))
+    offset = pos - centre
+    return offset - np.where(lengths > 0, lengths * np.round(offset / np.where(lengths > 0, lengths, 1.0)), 0.0)
 
 
 def _reference(pos: np.ndarray, boxsize: Any, mass: Any, held: Any, length_unit: str) -> tuple[float, str]:
@@ -125,11 +135,29 @@ def _reference(pos: np.ndarray, boxsize: Any, mass: Any, held: Any, length_unit:
     return 1 / mean_mass, with_unit("mass per area" if np.ndim(mass) else "particles per area", area)
 
 
+def _draw_subhaloes(
+    ax: Any, centre: np.ndarray, pos: ArrayLike, radii: ArrayLike, boxsize: Any, axes: tuple[int, int]
+) -> None:
+    """Draw a dotted circle for each subhalo; the first has a label for the legend."""
+    from matplotlib.patches import Circle  # noqa: PLC0415 - matplotlib is optional
+
+    places = np.asarray(pos, np.float64)
+    if places.ndim != 2 or places.shape[1:] != centre.shape or np.shape(radii) != places.shape[:1]:
+        raise ValueError(
+            f"subhaloes has positions of shape {places.shape} and radii of shape {np.shape(radii)}; they must have the "
+            f"shapes (s, {len(centre)}) and (s,)."
+        )
+    label: str | None = "subhaloes"
+    for place, radius in zip(_relative(places, centre, boxsize)[:, axes], np.asarray(radii), strict=True):
+        ax.add_patch(Circle(place, radius, fill=False, edgecolor="white", linestyle=":", linewidth=1.2, label=label))
+        label = None
+
+
 def _draw_spheres(ax: Any, spheres: Mapping[str, float], length_unit: str) -> None:
     """Draw a circle for each sphere, the smallest first, with its name in the legend."""
     from matplotlib.patches import Circle  # noqa: PLC0415 - matplotlib is optional
 
-    for number, (name, radius) in enumerate(sorted(spheres.items(), key=lambda one: one[1])):
+    for number, (name, radius) in enumerate(sorted(spheres.items(), key=lambda item: item[1])):
         colour = ("#ffffff", *COLOURS[1:])[number % len(COLOURS)]
         label = f"{name} = {radius:.4g} {length_unit}".rstrip()
         ax.add_patch(Circle((0, 0), radius, fill=False, edgecolor=colour, linewidth=1.5, label=label))

@@ -57,10 +57,10 @@ def spread(
     narrowest = 0.5 * float(np.max(pixel))
     level = np.maximum(np.round(np.log(np.maximum(width, narrowest) / narrowest) / math.log(_STEP)), 0).astype(int)
     total: np.ndarray | None = None
-    for one in np.unique(level).tolist():
-        sums = count(np.flatnonzero(level == one))
+    for rung in np.unique(level).tolist():
+        sums = count(np.flatnonzero(level == rung))
         widest = _WIDEST * float(np.max(pixel * sums.shape))
-        blurred = _blur(sums, min(narrowest * _STEP**one, widest) / pixel, periodic) if one else sums
+        blurred = _blur(sums, min(narrowest * _STEP**rung, widest) / pixel, periodic) if rung else sums
         total = blurred if total is None else total + blurred
     return count(np.zeros(0, int)) if total is None else total
 

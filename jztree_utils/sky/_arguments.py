@@ -60,16 +60,17 @@ def numbers_per_object(values: Any, name: str) -> np.ndarray:
     return result
 
 
-def as_columns(**given: Any) -> dict[str, Any]:
+def as_columns(**columns: Any) -> dict[str, Any]:
     """Return weights or regions as arrays, which lists and columns of data frames are not. Keep None and JAX arrays."""
-    check_no_units(**given)
+    check_no_units(**columns)
 
     def native(value: Any) -> Any:
         array = np.asarray(value)
         return array.astype(array.dtype.newbyteorder("="), copy=False)
 
     return {
-        name: value if value is None or isinstance(value, jax.Array) else native(value) for name, value in given.items()
+        name: value if value is None or isinstance(value, jax.Array) else native(value)
+        for name, value in columns.items()
     }
 
 

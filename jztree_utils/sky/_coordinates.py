@@ -153,8 +153,8 @@ def angular_separation(ra: ArrayLike, dec: ArrayLike, query_ra: ArrayLike, query
         TypeError: If the coordinates are not plain real numbers.
         ValueError: If a coordinate is invalid.
     """
-    given = {"ra": ra, "dec": dec, "query_ra": query_ra, "query_dec": query_dec}
-    ra, dec, query_ra, query_dec = (finite_numbers(in_degrees(angles), name) for name, angles in given.items())
+    coordinates = {"ra": ra, "dec": dec, "query_ra": query_ra, "query_dec": query_dec}
+    ra, dec, query_ra, query_dec = (finite_numbers(in_degrees(angles), name) for name, angles in coordinates.items())
     check_declinations(dec, "dec")
     check_declinations(query_dec, "query_dec")
     try:
@@ -191,22 +191,22 @@ class Directions(NamedTuple):
         return Directions(*(column[index] for column in self))
 
 
-def separations(one: Directions, other: Directions) -> np.ndarray:
+def separations(directions: Directions, sources: Directions) -> np.ndarray:
     """Return the angles between directions, whose shapes broadcast; see `angular_separation`."""
-    around = _sine_cosine(_difference(one.ra, other.ra) / 2)
-    across = one.across * other.across
-    near = _sine((one.dec - other.dec) / 2) ** 2 + across * around[0] ** 2
-    far = _sine((one.dec + other.dec) / 2) ** 2 + across * around[1] ** 2
+    around = _sine_cosine(_difference(directions.ra, sources.ra) / 2)
+    across = directions.across * sources.across
+    near = _sine((directions.dec - sources.dec) / 2) ** 2 + across * around[0] ** 2
+    far = _sine((directions.dec + sources.dec) / 2) ** 2 + across * around[1] ** 2
     return np.degrees(2 * np.arctan2(np.sqrt(near), np.sqrt(far)))
 
 
-def _difference(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _difference(ra: np.ndarray, source_ra: np.ndarray) -> np.ndarray:
     """Return a difference of right ascensions between -180 and 180 degrees, up to its rounding error.
 
     The order of the operations matters: ``359.9 - 0.1 - 360`` has the rounding error of 360.
     """
-    direct = one - other
-    return np.where(np.abs(direct) <= 180, direct, (180 - np.abs(one)) + (180 - np.abs(other)))
+    direct = ra - source_ra
+    return np.where(np.abs(direct) <= 180, direct, (180 - np.abs(ra)) + (180 - np.abs(source_ra)))
 
 
 def chord_of_angle(angle: ArrayLike) -> np.ndarray:

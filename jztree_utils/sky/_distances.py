@@ -16,9 +16,9 @@ _ROUNDS = 12  # each reduces the error by at least a factor of 100
 
 def comoving_distances(redshift: Any, cosmology: Any) -> np.ndarray:
     """Return the comoving distances of redshifts, ``(n,)``; see `to_cartesian` for the arguments and errors."""
-    given = numbers_per_object(redshift, "redshift")
-    check_not_negative(given, "redshift")
-    return _distances(given, cosmology)
+    redshifts = numbers_per_object(redshift, "redshift")
+    check_not_negative(redshifts, "redshift")
+    return _distances(redshifts, cosmology)
 
 
 def redshift_at(distance: ArrayLike, cosmology: object) -> np.ndarray:

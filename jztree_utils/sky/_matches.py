@@ -110,13 +110,13 @@ def search_around(
     source_ra, source_dec = checked_directions(source_ra, source_dec, SOURCES)
     reach = _checked_radius(radius, ra)
     search = PointSearch(unit_vectors(source_ra, source_dec))
-    splits, other, _ = search.within(unit_vectors(ra, dec), inclusive_chord(reach), _LISTED, _ADVICE)
-    one = np.repeat(np.arange(len(ra)), np.diff(splits))
-    angle = separations(Directions.of(ra, dec).rows(one), Directions.of(source_ra, source_dec).rows(other))
-    near = angle <= reach[one]
-    one, other, angle = one[near], other[near].astype(np.int64), angle[near]
-    order = nearest_first(one, angle, other)
-    return one[order], other[order], angle[order]
+    splits, source, _ = search.within(unit_vectors(ra, dec), inclusive_chord(reach), _LISTED, _ADVICE)
+    query = np.repeat(np.arange(len(ra)), np.diff(splits))
+    angle = separations(Directions.of(ra, dec).rows(query), Directions.of(source_ra, source_dec).rows(source))
+    near = angle <= reach[query]
+    query, source, angle = query[near], source[near].astype(np.int64), angle[near]
+    order = nearest_first(query, angle, source)
+    return query[order], source[order], angle[order]
 
 
 def _checked_fill(fill_value: Any) -> int:

@@ -101,11 +101,11 @@ def test_errors_under_vmap_name_the_member(transform: Any) -> None:
     with pytest.raises(
         oracles.RUN_TIME_ERROR, match=r"in member 2 of a vmap: row 7 of the positions .* \(4 such rows\)\."
     ):
-        jax.block_until_ready(transform(lambda one: knn(one, 3))(pos))
-    nested = transform(jax.vmap(lambda one: knn(one, 3)))
+        jax.block_until_ready(transform(lambda rows: knn(rows, 3))(pos))
+    nested = transform(jax.vmap(lambda rows: knn(rows, 3)))
     with pytest.raises(oracles.RUN_TIME_ERROR, match="in member 1 of a vmap: in member 0 of a vmap: row 7 of the"):
         jax.block_until_ready(nested(np.stack([pos[:2], pos[2:]])))
-    jax.tree.map(np.testing.assert_array_equal, transform(lambda one: knn(one, 3))(pos[:2])[0][1], knn(GOOD, 3)[0])
+    jax.tree.map(np.testing.assert_array_equal, transform(lambda rows: knn(rows, 3))(pos[:2])[0][1], knn(GOOD, 3)[0])
 
 
 NEITHER = r"k is 1, but there are only 0 particles to choose from; pass allow_missing=True to jztree\.nearest"
@@ -145,9 +145,9 @@ def test_k_of_0_raises() -> None:
 
 def test_source_mask_and_query_position_errors() -> None:
     pos = oracles.uniform(20, 3)
-    some = np.arange(20) < 2
+    sample = np.arange(20) < 2
     with pytest.raises(ValueError, match="only 2 particles"):
-        knn(pos, 3, source_mask=some)
+        knn(pos, 3, source_mask=sample)
     bad = pos.copy()
     bad[4] = np.inf
     with pytest.raises(ValueError, match="row 4 of the query positions"):

@@ -160,8 +160,8 @@ def test_lengths_one_bit_apart_are_distinguished_over_devices(spacing: float) ->
     for length, expected in ((np.nextafter(spacing, 0), 0), (spacing, PAIRS)):
         for radius in (length, np.full((2, 5), length)):
             assert joined(over_devices(count_within, radius), counts).sum() - PLACES == expected
-            near = joined(over_devices(knn, 7, max_radius=radius)[1], counts)
-            assert (near >= 0).sum() - PLACES == expected
+            neighbours = joined(over_devices(knn, 7, max_radius=radius)[1], counts)
+            assert (neighbours >= 0).sum() - PLACES == expected
         partz, label = over_devices(fof_labels, length)
         label = joined(label, partz.num)
         assert len(np.unique(label)) == (1 if expected else PLACES)
@@ -175,13 +175,13 @@ def test_lengths_one_bit_apart_are_distinguished_over_devices(spacing: float) ->
 def test_box_lengths_one_bit_apart_are_distinguished(spacing: float) -> None:
     """Two particles are three spacings apart, and across the face by the excess of the box length over that."""
     pos = np.array([[0.0], [3 * spacing]], np.float32)
-    for last, near in ((0, True), (1, False)):
+    for last, neighbours in ((0, True), (1, False)):
         box = 4 * spacing * (1 + last * 2.0**-52)
-        assert count_within(pos, spacing, boxsize=box).tolist() == [1 + near] * 2
-        assert count_within.jit(pos, spacing, boxsize=[box]).tolist() == [1 + near] * 2
-        assert len(np.unique(fof_labels.jit(pos, spacing, box)[1])) == 2 - near
-        assert int(pairs_within.jit(pos, spacing, boxsize=box).num) == near
-        assert int(np.asarray(pair_counts(pos, [0, spacing], boxsize=box).count)[0]) == 2 * near
+        assert count_within(pos, spacing, boxsize=box).tolist() == [1 + neighbours] * 2
+        assert count_within.jit(pos, spacing, boxsize=[box]).tolist() == [1 + neighbours] * 2
+        assert len(np.unique(fof_labels.jit(pos, spacing, box)[1])) == 2 - neighbours
+        assert int(pairs_within.jit(pos, spacing, boxsize=box).num) == neighbours
+        assert int(np.asarray(pair_counts(pos, [0, spacing], boxsize=box).count)[0]) == 2 * neighbours
         # The distance across the face is the same, rounded to float32.
         assert np.asarray(knn(pos, 2, box)[0])[:, 1].tolist() == [np.float32(box - 3 * spacing)] * 2
 
@@ -255,8 +255,8 @@ def test_sums_of_weights_are_accurate_in_every_unit() -> None:
     separation = np.sqrt(((wide[:, None] - wide[None]) ** 2).sum(axis=-1))
     for unit in (1.0, 2.0**-40, 2.0**-60):
         own = (weight * unit).astype(np.float32)
-        near = (separation <= 0.3) & (separation > 0)
-        expected = (near * np.multiply.outer(own.astype(np.float64), own.astype(np.float64))).sum()
+        is_near = (separation <= 0.3) & (separation > 0)
+        expected = (is_near * np.multiply.outer(own.astype(np.float64), own.astype(np.float64))).sum()
         result = pair_counts(pos, [0, 0.3], weights=own).weight
         np.testing.assert_allclose(np.asarray(result), [expected], rtol=1e-14)
         part = deal(pos, even(60, 3), 20)

@@ -73,7 +73,7 @@ def test_pairs_with_squares_negligible_relative_to_the_set(separation: float, bo
     """Whether two particles are within a radius depends on these two alone, not on other particles."""
     far = 2.0**123
     pos = np.array([[far, 0.0], [far, separation], [far, 3 * separation], [0.0, separation]])
-    for radius, linked, near in (
+    for radius, linked, nearest in (
         (0.0, [0, 1, 2, 3], [1, 1, 1, 1]),
         (np.nextafter(separation, 0), [0, 1, 2, 3], [1, 1, 1, 1]),
         (separation, [0, 0, 2, 3], [2, 2, 1, 1]),
@@ -81,15 +81,15 @@ def test_pairs_with_squares_negligible_relative_to_the_set(separation: float, bo
         (3 * separation, [0, 0, 0, 3], [3, 3, 3, 1]),
     ):
         np.testing.assert_array_equal(fof_labels(pos, radius, box, output_order="input")[1], linked)
-        np.testing.assert_array_equal(count_within(pos, radius, boxsize=box), near)
-        np.testing.assert_array_equal(np.diff(neighbours_within(pos, radius, boxsize=box).splits), near)
+        np.testing.assert_array_equal(count_within(pos, radius, boxsize=box), nearest)
+        np.testing.assert_array_equal(np.diff(neighbours_within(pos, radius, boxsize=box).splits), nearest)
         pairs = pairs_within(pos, radius, boxsize=box, full=True)
-        np.testing.assert_array_equal(np.bincount(np.asarray(pairs.i)[: int(pairs.num)], minlength=4) + 1, near)
+        np.testing.assert_array_equal(np.bincount(np.asarray(pairs.i)[: int(pairs.num)], minlength=4) + 1, nearest)
         _, result = knn(pos, 4, boxsize=box, max_radius=radius)
-        np.testing.assert_array_equal(np.sum(np.asarray(result) >= 0, axis=1), near)
+        np.testing.assert_array_equal(np.sum(np.asarray(result) >= 0, axis=1), nearest)
         if radius > 0:
             counts = pair_counts(pos, [0.0, radius], boxsize=box)
-            np.testing.assert_array_equal(np.asarray(counts.count), [sum(near) - 4])
+            np.testing.assert_array_equal(np.asarray(counts.count), [sum(nearest) - 4])
 
 
 @pytest.mark.parametrize("unit", [2.0**-1000, 2.0**-800, 1.0])
@@ -108,9 +108,9 @@ def test_lines_of_sight_for_pairs_with_negligible_squares(
     pos[2, 0] = 2.0**123
     distance = np.hypot(across, along)
     edges = ((0.9, 1.1, 2), (1.1, 1.2, 0), (0.8, 0.9, 0))  # with the number of pairs between them, in both orders
-    for mode, one, other in (("rp_pi", across, along * unit), ("s_mu", distance, along / distance)):
+    for mode, item, second in (("rp_pi", across, along * unit), ("s_mu", distance, along / distance)):
         for low, high, number in edges:
             for low_b, high_b, number_b in edges:
-                ends, ends_b = np.multiply((low, high), one * unit), np.multiply((low_b, high_b), other)
+                ends, ends_b = np.multiply((low, high), item * unit), np.multiply((low_b, high_b), second)
                 result = pair_counts(pos, ends, mode=mode, edges_b=ends_b, los=los)
                 assert np.sum(result.count) == min(number, number_b), (mode, low, low_b)

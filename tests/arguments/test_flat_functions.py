@@ -13,7 +13,20 @@ import jztree as jz
 from jztree.config import CatalogueConfig, FofConfig
 from jztree.data import ParticleData, Pos, sort_catalogue, squeeze_catalogue
 
-QUANTITIES = {"k", "radius", "rlink", "edges", "h", "density", "eps", "field", "pair_func", "max_neighbours", "vlink"}
+QUANTITIES = {
+    "k",
+    "radii",
+    "radius",
+    "rlink",
+    "edges",
+    "h",
+    "density",
+    "eps",
+    "field",
+    "pair_func",
+    "max_neighbours",
+    "vlink",
+}
 
 
 def particles(n: int) -> ParticleData:

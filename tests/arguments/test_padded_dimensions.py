@@ -35,22 +35,24 @@ def assert_same(result: Any, expected: Any) -> None:
 def test_searches_are_bitwise_equal_with_padded_dimensions(box: Any, dtype: Any) -> None:
     for dims in PADDED:
         pos, query = oracles.uniform(160, dims, dtype) * 2 - dtype(0.5), oracles.uniform(30, dims, dtype, seed=2)
-        (own, whole), radius = box_of(box, dims), 0.3 * dims**0.5
-        assert_same(jz.knn.knn.jit(pos, 5, own), jz.knn.knn.jit(padded(pos), 5, whole))
+        (own, complete), radius = box_of(box, dims), 0.3 * dims**0.5
+        assert_same(jz.knn.knn.jit(pos, 5, own), jz.knn.knn.jit(padded(pos), 5, complete))
         result = jz.knn.knn.jit(pos, 40, own, part_query=query, max_radius=radius)
-        assert_same(result, jz.knn.knn.jit(padded(pos), 40, whole, part_query=padded(query), max_radius=radius))
-        assert_same(count_within.jit(pos, radius, boxsize=own), count_within.jit(padded(pos), radius, boxsize=whole))
+        assert_same(result, jz.knn.knn.jit(padded(pos), 40, complete, part_query=padded(query), max_radius=radius))
+        assert_same(count_within.jit(pos, radius, boxsize=own), count_within.jit(padded(pos), radius, boxsize=complete))
         result, expected = (
-            neighbours_within.jit(one, radius, boxsize=box) for one, box in ((pos, own), (padded(pos), whole))
+            neighbours_within.jit(item, radius, boxsize=box) for item, box in ((pos, own), (padded(pos), complete))
         )
         assert_same(result.splits, expected.splits)
         np.testing.assert_array_equal(np.sort(result.distance), np.sort(expected.distance))
         result, expected = (
-            jz.fof.fof_labels.jit(*one)[1] for one in ((pos, radius, own), (padded(pos), radius, whole))
+            jz.fof.fof_labels.jit(*item)[1] for item in ((pos, radius, own), (padded(pos), radius, complete))
         )
         assert_same(result, expected)
         edges = np.linspace(0, radius, 5)
-        result, expected = (pair_counts.jit(one, edges, boxsize=box) for one, box in ((pos, own), (padded(pos), whole)))
+        result, expected = (
+            pair_counts.jit(column, edges, boxsize=box) for column, box in ((pos, own), (padded(pos), complete))
+        )
         assert_same(result.count, expected.count)
 
 
@@ -58,15 +60,17 @@ def test_searches_are_bitwise_equal_with_padded_dimensions(box: Any, dtype: Any)
 def test_vectors_and_shifts_of_pairs_drop_padded_dimensions(box: Any, dtype: Any) -> None:
     for dims in PADDED:
         pos = oracles.uniform(40, dims, dtype) * 2 - dtype(0.5)
-        own, whole = box_of(box, dims)
-        result, expected = (pairs_within.jit(one, 0.9, boxsize=box) for one, box in ((pos, own), (padded(pos), whole)))
+        own, complete = box_of(box, dims)
+        result, expected = (
+            pairs_within.jit(column, 0.9, boxsize=box) for column, box in ((pos, own), (padded(pos), complete))
+        )
         count = int(result.num)
         assert count == int(expected.num) > 0
         rows, places = (
             {(int(i), int(j), *map(int, shift[:dims])): place for place, (i, j, shift) in enumerate(edges)}
             for edges in (
-                zip(*(np.asarray(x)[:count] for x in (one.i, one.j, one.shift)), strict=True)
-                for one in (result, expected)
+                zip(*(np.asarray(x)[:count] for x in (column.i, column.j, column.shift)), strict=True)
+                for column in (result, expected)
             )
         )
         assert rows.keys() == places.keys()
@@ -81,12 +85,12 @@ def test_kernel_sums_and_their_derivatives(x64: None, box: Any) -> None:
     """Norms and components of tensors are those of the given dimensions."""
     for dims in PADDED:
         random = np.random.default_rng(dims)
-        pos, own = random.random((60, dims)), box_of(box, dims)[0]
+        pos, radii = random.random((60, dims)), box_of(box, dims)[0]
         value, vector = random.normal(size=60), random.normal(size=(60, dims))
         h = 0.35 * dims**0.5
-        sums = KernelSum("gaussian", box=own)
+        sums = KernelSum("gaussian", box=radii)
         assert_near(
-            kernel_sums.jit(pos, h, boxsize=own, values=value, kernel="gaussian"), sums(pos, pos, h, h, value), 1e-10
+            kernel_sums.jit(pos, h, boxsize=radii, values=value, kernel="gaussian"), sums(pos, pos, h, h, value), 1e-10
         )
 
         weight = random.normal(size=(60, dims))
@@ -95,7 +99,7 @@ def test_kernel_sums_and_their_derivatives(x64: None, box: Any) -> None:
             (value, "gradient", weight),
             (vector, "divergence", weight[:, 0]),
         ):
-            known = {"h": h, "boxsize": own, "values": values, "kernel": "gaussian", "derivative": derivative}
+            known = {"h": h, "boxsize": radii, "values": values, "kernel": "gaussian", "derivative": derivative}
             assert_slope(lambda pos, by=by, known=known: (by * kernel_sums(pos, **known)).sum(), pos, random)
 
 

@@ -125,8 +125,8 @@ def test_max_radius_near_a_corner_agrees_with_counts(width: float, dtype: Any) -
     np.testing.assert_array_equal(count, (every <= radius).sum(axis=1))
     np.testing.assert_array_equal((idx >= 0).sum(axis=1), np.minimum(count, 12))
     assert_rounded_once(rad[idx >= 0], np.take_along_axis(every, idx, axis=1)[idx >= 0])
-    near = jz.radius.nearest_within.jit(pos, radius, 12, boxsize=1.0)
-    np.testing.assert_array_equal(near.distance, rad)
+    nearest = jz.radius.nearest_within.jit(pos, radius, 12, boxsize=1.0)
+    np.testing.assert_array_equal(nearest.distance, rad)
 
 
 @pytest.mark.parametrize("width", [1e-7, 1e-4, 1e-2])

@@ -240,7 +240,7 @@ def test_bad_masses_in_padding_do_not_matter() -> None:
 
 
 @pytest.mark.parametrize(
-    "what", ["mass", *(pytest.param(one, marks=pytest.mark.slow) for one in ("vel", "attached mass", "shared mass"))]
+    "what", ["mass", *(pytest.param(item, marks=pytest.mark.slow) for item in ("vel", "attached mass", "shared mass"))]
 )
 def test_bad_rows_on_one_rank_raise_on_all(what: str) -> None:
     part, attached = clumps(1.0, 1.0, 1.0, np.float32), clumps(1.0, 1.0, 1.0, np.float32)

@@ -81,8 +81,11 @@ def test_cliffs_are_rows_far_above_their_neighbours() -> None:
 
     even = rows("uniform", {k: 1e-7 + 1e-9 * cliffs.work(k) for k in cliffs.NEIGHBOURS})
     assert cliffs.cliffs(even) == []
-    one = even[3]
-    assert cliffs.cliffs([*even[:3], cliffs.Row("uniform", 3, one.k, 100 * one.seconds), *even[4:]])[0].row.k == one.k
+    single = even[3]
+    assert (
+        cliffs.cliffs([*even[:3], cliffs.Row("uniform", 3, single.k, 100 * single.seconds), *even[4:]])[0].row.k
+        == single.k
+    )
     # The smallest k has only one neighbour: the next larger k.
     first = cliffs.cliffs(rows("uniform", {1: 5e-6, 2: 1e-6, 3: 1e-6}))
     assert [(cliff.row.k, cliff.beside, cliff.factor) for cliff in first] == [(1, "k=2", pytest.approx(5))]

@@ -70,8 +70,8 @@ def emulated_ragged_all_to_all(
     rows = jnp.arange(output.shape[0])
     for source in range(operands.shape[0]):
         row = rows - places[source, me]
-        mine = (row >= 0) & (row < sizes[source, me])
-        output = jnp.where(mine[:, None], operands[source, (starts[source, me] + row) % operand.shape[0]], output)
+        ours = (row >= 0) & (row < sizes[source, me])
+        output = jnp.where(ours[:, None], operands[source, (starts[source, me] + row) % operand.shape[0]], output)
     agreed = jnp.all(recv_sizes == sizes[:, me]) & jnp.all(starts[me] + send_sizes <= operand.shape[0])
     jax.debug.callback(lambda sent, me: RAGGED_SIZES.append((int(me), np.asarray(sent).tolist())), send_sizes, me)
     return jnp.where(agreed, output, jnp.uint32(0xDEADBEEF))
@@ -131,7 +131,7 @@ def test_ragged_collective_moves_only_rows_that_leave_a_rank(monkeypatch: pytest
     RAGGED_SIZES.clear()
     jax.block_until_ready(mapped(there, mesh_of(4))(rows, dest, num))
     jax.effects_barrier()
-    want = [[int(np.sum(dest[r, : num[r]] == other)) * (r != other) for other in range(4)] for r in range(4)]
+    want = [[int(np.sum(dest[r, : num[r]] == second)) * (r != second) for second in range(4)] for r in range(4)]
     assert sorted(RAGGED_SIZES) == list(enumerate(want))
 
 

@@ -192,8 +192,8 @@ def test_boxes_that_cover_rows_are_equal_with_and_without_leaves(num: int, perio
     cover = lambda leaves, maximum: kernels.covering_boxes(pos, num, *corners, box, leaves, maximum)  # noqa: E731
     few = ghosts.runs_of(pos, jnp.int32(num), box)
     for maximum in (1, 40):
-        for one, other in zip(cover(ghosts.leaves_of(th), maximum), cover(few, maximum), strict=True):
-            np.testing.assert_array_equal(one, other)
+        for value, reference in zip(cover(ghosts.leaves_of(th), maximum), cover(few, maximum), strict=True):
+            np.testing.assert_array_equal(value, reference)
 
 
 @SPACES
@@ -265,11 +265,11 @@ def bounds(
     enough particles.
     """
     of_box = np.array([radius[first:last].max() for first, last in itertools.pairwise(own[0])], np.float64)
-    for some in known:
-        used = some.count > 0
-        for i, distances in enumerate(farthest(own[1:], (some.lower[used], some.upper[used]), period)):
+    for sample in known:
+        used = sample.count > 0
+        for i, distances in enumerate(farthest(own[1:], (sample.lower[used], sample.upper[used]), period)):
             order = np.argsort(distances)
-            until = np.searchsorted(np.cumsum(some.count[used][order]), enough or 2**60)
+            until = np.searchsorted(np.cumsum(sample.count[used][order]), enough or 2**60)
             if until < len(order):
                 of_box[i] = min(of_box[i], distances[order[until]])
     needed = np.zeros(len(leaves[1]))
@@ -380,7 +380,7 @@ def test_communication_grows_slowly_with_the_number_of_ranks() -> None:
     assert len(few) <= 23
     assert len(many) <= 72
     # Messages from all ranks to all others: boxes and counts.
-    assert sum(one.bytes for one in many if one.name == "all_gather") < 20e6
+    assert sum(item.bytes for item in many if item.name == "all_gather") < 20e6
 
 
 @pytest.mark.slow

@@ -102,15 +102,15 @@ def mapped(function: Any, part: Any, ndev: int) -> Any:
 
 def members(part: Any) -> dict[int, np.ndarray]:
     """Return positions by identifier."""
-    return {int(one): np.asarray(pos) for one, pos in zip(part.id, part.pos, strict=True)}
+    return {int(item): np.asarray(pos) for item, pos in zip(part.id, part.pos, strict=True)}
 
 
 def assert_same_places(moved: Any, given: Any) -> None:
     expected = members(given)
     result = members(moved)
     assert result.keys() == expected.keys()
-    for one, pos in result.items():
-        np.testing.assert_allclose(pos, expected[one], rtol=1e-5)
+    for column, pos in result.items():
+        np.testing.assert_allclose(pos, expected[column], rtol=1e-5)
 
 
 @pytest.mark.long
@@ -169,10 +169,10 @@ def test_replicated_fields_remain_replicated_after_a_search(name: str, ndev: int
     given.mass, given.growth = part.mass, part.growth
     specs = jax.tree.map(lambda leaf: P(mesh.axis_names) if leaf.ndim else P(), given)
     calls = {
-        "fof_and_catalogue": lambda one: jz.fof.fof_and_catalogue(one, RLINK, BOX, CFG)[0],
-        "distr_fof_labels": lambda one: jz.fof.distr_fof_labels(one, RLINK, BOX)[0],
-        "distr_zsort": lambda one: jz.tree.distr_zsort(one, boxsize=BOX)[0],
-        "zsort_and_tree": lambda one: jz.tree.zsort_and_tree(one, boxsize=BOX)[0],
+        "fof_and_catalogue": lambda part: jz.fof.fof_and_catalogue(part, RLINK, BOX, CFG)[0],
+        "distr_fof_labels": lambda part: jz.fof.distr_fof_labels(part, RLINK, BOX)[0],
+        "distr_zsort": lambda part: jz.tree.distr_zsort(part, boxsize=BOX)[0],
+        "zsort_and_tree": lambda part: jz.tree.zsort_and_tree(part, boxsize=BOX)[0],
     }
     moved = jax.jit(jax.shard_map(calls[name], mesh=mesh, in_specs=(specs,), out_specs=specs))(given)
     assert moved.mass == part.mass
@@ -186,7 +186,7 @@ def test_replicated_fields_remain_replicated_after_a_search(name: str, ndev: int
 @pytest.mark.parametrize("ndev", [1, 4])
 def test_neighbours_inside_user_shard_map(ndev: int) -> None:
     part = displaced()
-    rad, ids = mapped(lambda one: jz.knn.knn(one, K, BOX, result="rad_id"), part, ndev)
+    rad, ids = mapped(lambda part: jz.knn.knn(part, K, BOX, result="rad_id"), part, ndev)
     shares = len(rad) // ndev
     counts = np.diff([N * rank // ndev for rank in range(ndev + 1)])
     real = np.concatenate([np.arange(i * shares, i * shares + count) for i, count in enumerate(counts)])
@@ -203,7 +203,7 @@ def test_computed_positions_give_the_results_of_stored_positions(twin: str) -> N
     part = Displaced(given["pos"] - grid, grid, given["pos"], given["id"], given["mass"], jnp.asarray(1.0))
     same = plain(part)
     if twin == "smap":
-        part, same = (jax.tree.map(lambda leaf: leaf[None], one) for one in (part, same))
+        part, same = (jax.tree.map(lambda leaf: leaf[None], item) for item in (part, same))
     calls = entries(twin)
     for name in sorted(
         calls.keys() - {"build_tree_hierarchy", "attached", "several attached", "flatten", "map_rows", "split_rows"}
@@ -221,15 +221,15 @@ def _in_words(answer: Any, twin: str) -> Any:
             return {"id": np.asarray(one.id).tolist(), "mass": np.asarray(one.mass).tolist(), "pos": pos.tolist()}
         return np.asarray(one).tolist()
 
-    is_class = lambda one: isinstance(one, (Displaced, data.ParticleData))  # noqa: E731
+    is_class = lambda part: isinstance(part, (Displaced, data.ParticleData))  # noqa: E731
     return str(jax.tree.leaves(jax.tree.map(place, answer, is_leaf=is_class)))
 
 
 @pytest.mark.parametrize("ndev", [1, 4])
 def test_sorting_and_trees_inside_user_shard_map(ndev: int) -> None:
     part = displaced()
-    partz, _ = mapped(lambda one: jz.tree.distr_zsort(one, boxsize=BOX), part, ndev)
-    treed, th = mapped(lambda one: jz.tree.zsort_and_tree(one, boxsize=BOX), part, ndev)
+    partz, _ = mapped(lambda part: jz.tree.distr_zsort(part, boxsize=BOX), part, ndev)
+    treed, th = mapped(lambda part: jz.tree.zsort_and_tree(part, boxsize=BOX), part, ndev)
     np.testing.assert_array_equal(partz.id, treed.id)
     assert th.flat_lower.shape[0] % ndev == 0
     shares = len(partz.disp) // ndev
@@ -237,7 +237,7 @@ def test_sorting_and_trees_inside_user_shard_map(ndev: int) -> None:
     moved = Displaced(*(getattr(partz, name)[real] for name in ("disp", "grid", "vel", "id")), part.mass, part.growth)
     assert_same_places(moved, part)
     sortedz, order = jz.tree.zsort.jit(part, BOX)
-    of_sorted, right = (jz.tree.build_tree_hierarchy.jit(one, boxsize=BOX) for one in (sortedz, plain(sortedz)))
+    of_sorted, right = (jz.tree.build_tree_hierarchy.jit(item, boxsize=BOX) for item in (sortedz, plain(sortedz)))
     np.testing.assert_allclose(of_sorted.flat_lower, right.flat_lower, rtol=1e-5, atol=1e-6)
     np.testing.assert_array_equal(moved.id, part.id[order])
 
@@ -313,8 +313,8 @@ class Rounded:
 
     @property
     def pos(self) -> Any:
-        other = jnp.arange(self.grid.shape[0])[:, None] % 2 == 1
-        return jnp.where(other, jnp.nextafter(self.grid, jnp.float32(2)), self.grid) % 1
+        second = jnp.arange(self.grid.shape[0])[:, None] % 2 == 1
+        return jnp.where(second, jnp.nextafter(self.grid, jnp.float32(2)), self.grid) % 1
 
 
 def test_rounding_is_not_reported_as_row_dependence() -> None:

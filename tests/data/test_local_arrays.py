@@ -59,8 +59,8 @@ def test_neighbours_are_those_of_one_device(mesh: Any) -> None:
     part = particles(203)
     stacked = from_local(part, mesh())
     result = to_local(jz.knn.knn.smap(mesh(), jit=True)(stacked, k=4, boxsize=1.0), stacked)
-    for mine, want in zip(result, jz.knn.knn(part, k=4, boxsize=1.0), strict=True):
-        np.testing.assert_array_equal(mine, want)
+    for ours, want in zip(result, jz.knn.knn(part, k=4, boxsize=1.0), strict=True):
+        np.testing.assert_array_equal(ours, want)
 
 
 def test_rows_after_num_are_left_out() -> None:

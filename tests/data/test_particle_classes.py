@@ -83,9 +83,9 @@ class Halved:
 
     @classmethod
     def tree_unflatten(cls, _: Any, values: Any) -> Any:
-        made = object.__new__(cls)
-        made.x, made.y, made.mass, made.id, made.num = values
-        return made
+        built = object.__new__(cls)
+        built.x, built.y, built.mass, built.id, built.num = values
+        return built
 
     pos = property(lambda self: jnp.stack([2 * self.x, 2 * self.y], axis=1))
 
@@ -205,28 +205,28 @@ def entries(twin: str) -> dict[str, Any]:
     def dealt(part: Any) -> Any:
         return part if twin != "smap" else jax.tree.map(lambda leaf: leaf[None], part)
 
-    other, tree, knn, density = dealt(OTHERS), jz.tree, jz.knn.knn, jz.density
+    second, tree, knn, density = dealt(OTHERS), jz.tree, jz.knn.knn, jz.density
     calls = {
         "zsort": of(tree.zsort),
-        "search_sorted_z": lambda part: of(tree.search_sorted_z)(part, other),
-        "search_sorted_z query": lambda part: of(tree.search_sorted_z)(other, part),
+        "search_sorted_z": lambda part: of(tree.search_sorted_z)(part, second),
+        "search_sorted_z query": lambda part: of(tree.search_sorted_z)(second, part),
         "build_tree_hierarchy": of(tree.build_tree_hierarchy),
         "zsort_and_tree": of(tree.zsort_and_tree),
-        "multi type": lambda part: of(tree.zsort_and_tree_multi_type)([other, part]),
+        "multi type": lambda part: of(tree.zsort_and_tree_multi_type)([second, part]),
         "knn": lambda part: of(knn)(part, K),
         "knn part": lambda part: of(knn)(part, K, result="part"),
-        "knn query": lambda part: of(knn)(other, K, part_query=part),
+        "knn query": lambda part: of(knn)(second, K, part_query=part),
         "fof_labels": lambda part: of(jz.fof.fof_labels)(part, RLINK),
         "distr_fof_labels": lambda part: of(jz.fof.distr_fof_labels)(part, RLINK),
         "fof_and_catalogue": lambda part: of(jz.fof.fof_and_catalogue)(part, RLINK),
-        "attached": lambda part: of(jz.fof.fof_and_catalogue)(other, RLINK, attached=part),
-        "several attached": lambda part: of(jz.fof.fof_and_catalogue)(other, RLINK, attached=[other, part]),
+        "attached": lambda part: of(jz.fof.fof_and_catalogue)(second, RLINK, attached=part),
+        "several attached": lambda part: of(jz.fof.fof_and_catalogue)(second, RLINK, attached=[second, part]),
         "smoothing_length": lambda part: of(density.smoothing_length)(part, K),
         "knn_density": lambda part: of(density.knn_density)(part, K),
         "sph_density": lambda part: of(density.sph_density)(part, K),
-        "density query": lambda part: of(density.knn_density)(other, K, queries=part),
-        "overdensity": lambda part: of(jz.overdensity.spherical_overdensity)(part, 2.0, queries=other),
-        "centres": lambda part: of(jz.overdensity.spherical_overdensity)(other, 2.0, queries=part),
+        "density query": lambda part: of(density.knn_density)(second, K, queries=part),
+        "overdensity": lambda part: of(jz.overdensity.spherical_overdensity)(part, 2.0, queries=second),
+        "centres": lambda part: of(jz.overdensity.spherical_overdensity)(second, 2.0, queries=part),
         "densest_particle": lambda part: of(jz.halos.densest_particle)(
             part, dealt(catalogue_of(part)[1]), dealt(jnp.ones(N))
         ),
@@ -262,12 +262,12 @@ def test_neighbours_keep_their_particle_class(cls: Any, twin: str) -> None:
     knn = jz.knn.knn.jit if twin else jz.knn.knn
     given = columns()
     last = "rad" if cls is Hidden else "id"  # words are names of fields, not of properties
-    rad, idx, near, ids = knn(cls(**given), K, result=f"rad_globalidx_part_{last}")
+    rad, idx, nearest, ids = knn(cls(**given), K, result=f"rad_globalidx_part_{last}")
     pos = np.asarray(given["pos"])
     oracles.assert_neighbours(rad, idx, pos, pos, None)
-    assert type(near) is cls
-    np.testing.assert_array_equal(near.id, given["id"][idx])
-    np.testing.assert_array_equal(near.mass, given["mass"][idx])
+    assert type(nearest) is cls
+    np.testing.assert_array_equal(nearest.id, given["id"][idx])
+    np.testing.assert_array_equal(nearest.mass, given["mass"][idx])
     if cls is not Hidden:
         np.testing.assert_array_equal(ids, given["id"][idx])
 
@@ -289,19 +289,19 @@ def test_groups_of_every_class(cls: Any, ndev: int) -> None:
     assert type(grouped) is cls
     joined = data.flatten_particles(grouped)
     assert type(joined) is cls
-    row = {int(one): i for i, one in enumerate(given["id"])}
-    rows = np.array([row[int(one)] for one in joined.id])
+    row = {int(item): i for i, item in enumerate(given["id"])}
+    rows = np.array([row[int(array)] for array in joined.id])
     np.testing.assert_array_equal(joined.pos, given["pos"][rows])
     np.testing.assert_array_equal(joined.mass, given["mass"][rows])
     nparts = np.asarray(grouped.num)
-    whole = data.squeeze_catalogue(cata, offset_mode="global", nparts=nparts)
+    complete = data.squeeze_catalogue(cata, offset_mode="global", nparts=nparts)
     mass = np.asarray(given["mass"], np.float64)
-    for i in range(whole.ngroups):
-        members = rows[whole.offset[i] : whole.offset[i] + whole.count[i]]
+    for i in range(complete.ngroups):
+        members = rows[complete.offset[i] : complete.offset[i] + complete.count[i]]
         assert len(set(expected[members])) == 1
-        assert (expected == expected[members[0]]).sum() == whole.count[i]
-        np.testing.assert_allclose(whole.mass[i], mass[members].sum(), rtol=1e-5)
-    assert whole.ngroups == (np.unique(expected, return_counts=True)[1] > 1).sum()
+        assert (expected == expected[members[0]]).sum() == complete.count[i]
+        np.testing.assert_allclose(complete.mass[i], mass[members].sum(), rtol=1e-5)
+    assert complete.ngroups == (np.unique(expected, return_counts=True)[1] > 1).sum()
 
 
 @good
@@ -316,10 +316,10 @@ def test_sorting_padding_and_distributing_keep_rows_together(cls: Any) -> None:
         data.map_rows(lambda leaf: leaf[::-1], part),
     ):
         assert type(moved) is cls
-        back, there = (np.argsort(np.asarray(one.id)) for one in (moved, part))
+        back, there = (np.argsort(np.asarray(item.id)) for item in (moved, part))
         for name in ("pos", "mass", "id"):
-            mine, given = (np.asarray(getattr(one, name)) for one in (moved, part))
-            np.testing.assert_array_equal(mine[back], given[there])
+            ours, given = (np.asarray(getattr(item, name)) for item in (moved, part))
+            np.testing.assert_array_equal(ours[back], given[there])
 
 
 def test_num_that_cannot_be_set_raises() -> None:

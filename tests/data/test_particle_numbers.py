@@ -27,9 +27,9 @@ class _Quantity(np.ndarray):
 
 
 def in_unit(values: Any, unit: str) -> _Quantity:
-    made = np.asarray(values).view(_Quantity)
-    made.unit = unit
-    return made
+    built = np.asarray(values).view(_Quantity)
+    built.unit = unit
+    return built
 
 
 @pytest.mark.parametrize("twin", ["", "jit", "smap"], ids=["plain", "jit", "smap"])
@@ -58,8 +58,8 @@ def test_lengths_and_densities_with_a_unit_are_refused(tmp_path: Path) -> None:
         "gravity": [lambda: sphere(part, 1.0, queries=pos, gravity=one)],
         "pos of the particles": [lambda: io.write_snapshot(tmp_path / "s.hdf5", data.Pos(pos=in_unit(pos, "m")))],
     }
-    for name, some in calls.items():
-        for call in some:
+    for name, sample in calls.items():
+        for call in sample:
             with pytest.raises(TypeError, match=f"{name} has the unit .*, which jztree would drop") as error:
                 call()
             assert oracles.one_sentence(error), name

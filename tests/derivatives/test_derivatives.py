@@ -30,7 +30,7 @@ def check(func: Any, plain: Any, args: tuple[Any, ...], atol: float = 1e-7, seco
     """Assert that ``func`` (JAX) and ``plain`` (NumPy) agree: values, forward and reverse, and second derivatives."""
     random = np.random.default_rng(77)
     dots = tuple(random.standard_normal(np.shape(arg)) for arg in args)
-    values, (first, other) = plain(*args), changes(plain, args, dots)
+    values, (first, reference) = plain(*args), changes(plain, args, dots)
     weights = [random.standard_normal(np.shape(value)) for value in values]
 
     @jax.jit
@@ -47,7 +47,7 @@ def check(func: Any, plain: Any, args: tuple[Any, ...], atol: float = 1e-7, seco
     contracted = sum(float(np.sum(b * d)) for b, d in zip(back, dots, strict=True))
     expected = sum(float(np.sum(weight * change)) for weight, change in zip(weights, first, strict=True))
     np.testing.assert_allclose(contracted, expected, atol=1e2 * atol)
-    for got, want, value in zip(twice, other, values, strict=True) if second else ():
+    for got, want, value in zip(twice, reference, values, strict=True) if second else ():
         # The error of second differences is the rounding of the values over the square of the step.
         noise = 2e-5 * np.abs(value).max(initial=0)
         np.testing.assert_allclose(got, want, atol=2e-4 * (1 + np.abs(want).max(initial=0)) + noise)
@@ -242,8 +242,10 @@ def test_attached_particles_count_in_derivatives(x64: None) -> None:
     pos, mass, vel = clumps(3)
     gas = (pos[:10] + 0.001, mass[:10] * 2, vel[:10] + 1)
     groups = members(pos, 1.0)
-    near = [[i for i in range(10) if i in set(group.tolist())] for group in groups]
-    joined = [np.concatenate([group, len(pos) + np.array(rows, int)]) for group, rows in zip(groups, near, strict=True)]
+    neighbours = [[i for i in range(10) if i in set(group.tolist())] for group in groups]
+    joined = [
+        np.concatenate([group, len(pos) + np.array(rows, int)]) for group, rows in zip(groups, neighbours, strict=True)
+    ]
 
     def found(pos: Any, mass: Any, vel: Any, gas_pos: Any, gas_mass: Any, gas_vel: Any) -> Any:
         attached = ParticleData(pos=gas_pos, mass=gas_mass, vel=gas_vel)
@@ -306,8 +308,10 @@ def test_spheres(dims: int, kind: str, x64: None) -> None:
 
     def found(pos: Any, centre: Any, density: Any, box: Any, gravity: Any, mass: Any = None) -> Any:
         part = PosMass(pos=pos, mass=mass)
-        one = jz.overdensity.spherical_overdensity(part, density, queries=centre, boxsize=box, gravity=gravity, cfg=cfg)
-        return [one.radius, one.mass, one.vmax, one.rmax]
+        single = jz.overdensity.spherical_overdensity(
+            part, density, queries=centre, boxsize=box, gravity=gravity, cfg=cfg
+        )
+        return [single.radius, single.mass, single.vmax, single.rmax]
 
     # Finite differences by large densities need other steps than those by positions.
     def scaled(func: Any) -> Any:
@@ -342,6 +346,6 @@ def test_padding_does_not_affect_derivatives_of_nodes_by_the_box() -> None:
         th = jz.tree.zsort_and_tree(part, cfg, boxsize=box)[1]
         return th.flat_lower.sum() + th.flat_center_of_mass.sum()
 
-    padded, plain = (jax.jit(jax.grad(loss))(jnp.ones(3), one) for one in (part, jz.data.squeeze_particles(part)))
+    padded, plain = (jax.jit(jax.grad(loss))(jnp.ones(3), item) for item in (part, jz.data.squeeze_particles(part)))
     assert np.all(np.asarray(plain) != 0)
     np.testing.assert_allclose(padded, plain, rtol=1e-5)

@@ -126,12 +126,12 @@ def test_values_and_derivatives(name: str) -> None:
         except oracles.RUN_TIME_ERROR as error:
             refused.append(str(error))
             continue
-        for one, other, dim in zip(results, plain, (NONE, *dims), strict=True):
-            expected = np.asarray(other, np.float64) * 2.0 ** np.dot(unit, np.subtract(unit_of_value, dim))
+        for first, reference, dim in zip(results, plain, (NONE, *dims), strict=True):
+            expected = np.asarray(reference, np.float64) * 2.0 ** np.dot(unit, np.subtract(unit_of_value, dim))
             maximum = np.abs(expected).max()
             if maximum < np.finfo(np.float32).max:
                 np.testing.assert_allclose(
-                    one, expected, rtol=0, atol=1e-5 * maximum + 1e-37, err_msg=f"{unit}, by {dim}"
+                    first, expected, rtol=0, atol=1e-5 * maximum + 1e-37, err_msg=f"{unit}, by {dim}"
                 )
         compared += 1
     assert compared > 5

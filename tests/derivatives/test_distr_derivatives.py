@@ -88,8 +88,10 @@ def test_spheres() -> None:
     def loss(pos: Any, mass: Any, num: Any, find: Any) -> Any:
         centre = Pos(pos=pos, num=num)
         result = find(PosMass(pos=pos, mass=mass[..., 0], num=num), centre, density, 1.0, cfg=cfg)
-        kept = [jnp.where(jnp.isnan(one), 0, one) for one in (result.radius, result.mass, result.vmax, result.rmax)]
-        return sum(jnp.sum(jnp.sin(one)) for one in kept)
+        kept = [
+            jnp.where(jnp.isnan(array), 0, array) for array in (result.radius, result.mass, result.vmax, result.rmax)
+        ]
+        return sum(jnp.sum(jnp.sin(array)) for array in kept)
 
     many = jz.overdensity.spherical_overdensity.smap(mesh_of(3))
     agree(
@@ -123,8 +125,8 @@ def test_densest_particles() -> None:
 
     pos, mass, _ = particles()
     many = jz.fof.fof_and_catalogue.smap(mesh_of(3)), jz.halos.densest_particle.smap(mesh_of(3))
-    one = jz.fof.fof_and_catalogue, jz.halos.densest_particle
-    agree(lambda *arrays: loss(*arrays, NUM, *many), lambda *arrays: loss(*arrays, 50, *one), (pos, mass))
+    single = jz.fof.fof_and_catalogue, jz.halos.densest_particle
+    agree(lambda *arrays: loss(*arrays, NUM, *many), lambda *arrays: loss(*arrays, 50, *single), (pos, mass))
 
 
 @pytest.mark.parametrize("form", ["gather", "mean_kernel", "mean_h"])
@@ -141,10 +143,10 @@ def test_derivatives_by_replicated_scalars(form: str) -> None:
     def gradients(sums: Any, derivative: Any, part: Pos) -> Any:
         return jax.jit(jax.grad(loss, (0, 1)), static_argnums=(2, 3))(0.3, jnp.ones(3), sums, derivative, part)
 
-    one = gradients(jz.radius.kernel_sums, stopped_by_box(jz.radius.sph_derivative), Pos(pos=jnp.asarray(pos)))
+    single = gradients(jz.radius.kernel_sums, stopped_by_box(jz.radius.sph_derivative), Pos(pos=jnp.asarray(pos)))
     mesh = mesh_of(3)
     functions = jz.radius.kernel_sums.smap(mesh), stopped_by_box(jz.radius.sph_derivative.smap(mesh))
-    for got, want in zip(gradients(*functions, Pos(pos=dealt(pos)[0], num=NUM)), one, strict=True):
+    for got, want in zip(gradients(*functions, Pos(pos=dealt(pos)[0], num=NUM)), single, strict=True):
         assert np.any(np.asarray(want) != 0)
         np.testing.assert_allclose(got, want, rtol=1e-4)
 

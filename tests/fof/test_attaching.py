@@ -38,17 +38,17 @@ class _Typed:
 def two_kinds(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     centres = rng.random((5, 3))
     primary = np.concatenate([rng.random((400, 3)), *(rng.normal(c, 0.02, (60, 3)) for c in centres)]) % 1
-    other = np.concatenate([rng.random((150, 3)), *(rng.normal(c, 0.03, (80, 3)) for c in centres)]) % 1
-    return primary.astype(np.float32), other.astype(np.float32)
+    second = np.concatenate([rng.random((150, 3)), *(rng.normal(c, 0.03, (80, 3)) for c in centres)]) % 1
+    return primary.astype(np.float32), second.astype(np.float32)
 
 
-def expected_groups(primary: np.ndarray, other: np.ndarray, within: float = 6.4) -> set[frozenset[int]]:
+def expected_groups(primary: np.ndarray, second: np.ndarray, within: float = 6.4) -> set[frozenset[int]]:
     """Return the members of each group of at least four. Attached particles are numbered after the primary ones."""
     wrapped = primary.astype(np.float64) % 1
-    distance, near = cKDTree(wrapped, boxsize=1.0).query(other.astype(np.float64) % 1)
+    distance, nearest = cKDTree(wrapped, boxsize=1.0).query(second.astype(np.float64) % 1)
     label = np.asarray(oracles.components(primary, _RLINK, _BOX))
-    own = len(primary) + np.arange(len(other))
-    label = np.concatenate([label, np.where(distance <= within * _RLINK, label[near], own)])
+    own = len(primary) + np.arange(len(second))
+    label = np.concatenate([label, np.where(distance <= within * _RLINK, label[nearest], own)])
     groups = [frozenset(np.flatnonzero(label == value).tolist()) for value in np.unique(label)]
     return {group for group in groups if len(group) >= 4}
 
@@ -71,16 +71,16 @@ def typed(pos: np.ndarray, first: int, mass: float, kind: int) -> _Typed:
 
 
 def test_attached_particles_on_one_device_with_padding(random) -> None:
-    primary, other = two_kinds(random)
-    part, attached = typed(primary, 0, 2.0, 1), typed(other, len(primary), 0.5, 4)
+    primary, second = two_kinds(random)
+    part, attached = typed(primary, 0, 2.0, 1), typed(second, len(primary), 0.5, 4)
     part, attached = jz.data.pad_particles(part, 7), jz.data.pad_particles(attached, 5)
     find = jax.jit(lambda a, b: jz.fof.fof_and_catalogue(a, _RLINK, _BOX, _CFG, attached=b))
     grouped, cata = find(part, [attached])
-    total = len(primary) + len(other)
+    total = len(primary) + len(second)
     assert int(grouped.num) == total
     assert grouped.pos.shape == (total + 12, 3)
     grouped, cata = squeeze_particles(grouped), squeeze_catalogue(cata)
-    assert groups_of(np.asarray(grouped.id), cata) == expected_groups(primary, other)
+    assert groups_of(np.asarray(grouped.id), cata) == expected_groups(primary, second)
     np.testing.assert_array_equal(np.sort(grouped.id), np.arange(total))
     for start, count, mass in zip(cata.offset, cata.count, cata.mass, strict=True):
         kind = np.asarray(grouped.kind)[start : start + count]
@@ -90,13 +90,13 @@ def test_attached_particles_on_one_device_with_padding(random) -> None:
 
 @pytest.mark.parametrize("crowded", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_several_devices_give_the_groups_of_one(random, crowded: bool) -> None:
-    primary, other = two_kinds(random)
+    primary, second = two_kinds(random)
     if crowded:  # all attached particles go to one rank, which needs more than its initial capacity
-        other = (primary[:1] + random.normal(0, 1e-4, other.shape)).astype(np.float32) % 1
+        second = (primary[:1] + random.normal(0, 1e-4, second.shape)).astype(np.float32) % 1
     ndev, rows = 4, 600
     parts = []
-    cut = len(other) // 3  # attached particles have two types
-    kinds_of = ((primary, 0, 1), (other[:cut], len(primary), 4), (other[cut:], len(primary) + cut, 5))
+    cut = len(second) // 3  # attached particles have two types
+    kinds_of = ((primary, 0, 1), (second[:cut], len(primary), 4), (second[cut:], len(primary) + cut, 5))
     for pos, first, kind in kinds_of:
         per_device = deal(pos, uneven(len(pos), ndev), rows=rows)
         mass = np.full(per_device.id.shape, 2.0 if kind == 1 else 0.5, np.float32)
@@ -107,13 +107,13 @@ def test_several_devices_give_the_groups_of_one(random, crowded: bool) -> None:
     nums = np.asarray(grouped.num)
     assert nums.max() - nums.min() <= 1
     cata = squeeze_catalogue(stacked, offset_mode="global", nparts=nums)
-    assert groups_of(joined(grouped.id, nums), cata) == expected_groups(primary, other)
-    _, one = jz.fof.fof_and_catalogue(
-        typed(primary, 0, 2.0, 1), _RLINK, _BOX, _CFG, attached=typed(other, len(primary), 0.5, 4)
+    assert groups_of(joined(grouped.id, nums), cata) == expected_groups(primary, second)
+    _, single = jz.fof.fof_and_catalogue(
+        typed(primary, 0, 2.0, 1), _RLINK, _BOX, _CFG, attached=typed(second, len(primary), 0.5, 4)
     )
-    one = squeeze_catalogue(one)
-    np.testing.assert_array_equal(np.sort(cata.count), np.sort(one.count))
-    np.testing.assert_allclose(np.sort(cata.mass), np.sort(one.mass), rtol=1e-6)
+    single = squeeze_catalogue(single)
+    np.testing.assert_array_equal(np.sort(cata.count), np.sort(single.count))
+    np.testing.assert_allclose(np.sort(cata.mass), np.sort(single.mass), rtol=1e-6)
 
 
 def twins(attached: Any, within: float | None) -> Any:
@@ -128,17 +128,17 @@ def twins(attached: Any, within: float | None) -> Any:
 @pytest.mark.long
 @pytest.mark.parametrize("within", [0.0, 0.3, 1.0])
 def test_particles_outside_attach_within_join_no_group(random, within: float) -> None:
-    primary, other = two_kinds(random)
-    part, attached = typed(primary, 0, 2.0, 1), typed(other, len(primary), 0.5, 4)
-    want = expected_groups(primary, other, within)
-    assert want != expected_groups(primary, other)
+    primary, second = two_kinds(random)
+    part, attached = typed(primary, 0, 2.0, 1), typed(second, len(primary), 0.5, 4)
+    want = expected_groups(primary, second, within)
+    assert want != expected_groups(primary, second)
     for find in twins(attached, within):
         grouped, cata = find(part)
         cata = squeeze_catalogue(cata)
         assert groups_of(np.asarray(grouped.id), cata) == want
-        np.testing.assert_array_equal(np.sort(grouped.id), np.arange(len(primary) + len(other)))
+        np.testing.assert_array_equal(np.sort(grouped.id), np.arange(len(primary) + len(second)))
     ndev = 4
-    parts = [deal(pos, uneven(len(pos), ndev), rows=600) for pos in (primary, other)]
+    parts = [deal(pos, uneven(len(pos), ndev), rows=600) for pos in (primary, second)]
     parts[1] = replace(parts[1], id=parts[1].id + len(primary))
     find = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)
     grouped, stacked = find(parts[0], _RLINK, _BOX, _CFG, attached=parts[1], attach_within=within)
@@ -150,8 +150,8 @@ def test_particles_outside_attach_within_join_no_group(random, within: float) ->
 def test_attach_within_at_the_exact_distance_and_unlimited() -> None:
     """Distances are exact in float32: 0.5 is 4 linking lengths, and 0.5 + 2^-24 is more."""
     primary = np.zeros((3, 3), np.float32)
-    other = np.asarray([[0.5, 0, 0], [np.nextafter(np.float32(0.5), 1), 0, 0], [-0.5, 0, 0], [9, 0, 0]], np.float32)
-    part, attached = typed(primary, 0, 1.0, 1), typed(other, 3, 1.0, 0)
+    second = np.asarray([[0.5, 0, 0], [np.nextafter(np.float32(0.5), 1), 0, 0], [-0.5, 0, 0], [9, 0, 0]], np.float32)
+    part, attached = typed(primary, 0, 1.0, 1), typed(second, 3, 1.0, 0)
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=1))
     for within, count in ((4, [5, 1, 1]), (np.nextafter(4, 0), [3, 1, 1, 1, 1]), (None, [7]), (72.0, [7])):
         cata = jz.fof.fof_and_catalogue.jit(part, 0.125, 0.0, cfg, attached=attached, attach_within=within)[1]
@@ -169,15 +169,15 @@ def test_invalid_attach_within_raises(within: Any) -> None:
 
 
 def test_mass_shared_by_all_primary_particles(random) -> None:
-    primary, other = two_kinds(random)
+    primary, second = two_kinds(random)
     part = ParticleData(pos=jnp.asarray(primary), mass=3.0)
-    attached = ParticleData(pos=jnp.asarray(other), mass=np.linspace(0, 1, len(other), dtype=np.float32))
+    attached = ParticleData(pos=jnp.asarray(second), mass=np.linspace(0, 1, len(second), dtype=np.float32))
     grouped, cata = jz.fof.fof_and_catalogue(
         part, _RLINK, _BOX, FofConfig(catalogue=CatalogueConfig(npart_min=1)), attached=attached
     )
     total = 3.0 * len(primary) + float(np.sum(attached.mass, dtype=np.float64))
     assert float(np.sum(np.asarray(cata.mass, np.float64))) == pytest.approx(total, rel=1e-5)
-    assert grouped.mass.shape == (len(primary) + len(other),)
+    assert grouped.mass.shape == (len(primary) + len(second),)
 
 
 def test_empty_attached_set_changes_nothing(random) -> None:
@@ -203,21 +203,21 @@ def test_mismatched_attached_particles_raise() -> None:
 @pytest.mark.parametrize("ndev", [1, 3])
 def test_invalid_positions_of_attached_particles_are_named(random, ndev: int) -> None:
     gpus.skip_where_kernels_cannot_raise()
-    primary, other = two_kinds(random)
-    other[7, 1] = np.nan
+    primary, second = two_kinds(random)
+    second[7, 1] = np.nan
     if ndev == 1:
-        find, part, attached = jz.fof.fof_and_catalogue.jit, ParticleData(pos=primary), ParticleData(pos=other)
+        find, part, attached = jz.fof.fof_and_catalogue.jit, ParticleData(pos=primary), ParticleData(pos=second)
     else:
         find = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)
-        part, attached = (deal(pos, uneven(len(pos), ndev), rows=800) for pos in (primary, other))
+        part, attached = (deal(pos, uneven(len(pos), ndev), rows=800) for pos in (primary, second))
     with pytest.raises(oracles.RUN_TIME_ERROR, match=r"row \d+ of the positions of attached\[1\]"):
         jax.block_until_ready(find(part, _RLINK, _BOX, _CFG, attached=[part, attached]))
 
 
 @pytest.mark.long
 def test_too_small_attached_rows_raises(random) -> None:
-    primary, other = two_kinds(random)
-    part, attached = (deal(pos, uneven(len(pos), 4), rows=600) for pos in (primary, other))
+    primary, second = two_kinds(random)
+    part, attached = (deal(pos, uneven(len(pos), 4), rows=600) for pos in (primary, second))
     find = jz.fof.fof_and_catalogue.smap(mesh_of(4), jit=True)
     with pytest.raises(jz.CapacityError, match=r"particles attached to its groups.*set attached_rows"):
         find(part, _RLINK, _BOX, FofConfig(attached_rows=3), attached=attached)
@@ -228,14 +228,14 @@ def test_too_small_attached_rows_raises(random) -> None:
 def test_distances_are_compared_without_rounding(ndev: int) -> None:
     """In float32 the distance of the second is also 1, but it is 2**-31 larger."""
     primary = np.array([[0.0, 0.0], [64.0, 64.0]], np.float32)
-    other = np.array([[1.0, 0.0], [1.0, 2.0**-15], [65.0, 64.0], [65.0, 64.0 + 2.0**-15]], np.float32)
+    second = np.array([[1.0, 0.0], [1.0, 2.0**-15], [65.0, 64.0], [65.0, 64.0 + 2.0**-15]], np.float32)
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=1))
     for within, counts in ((2.0, [2, 2, 1, 1]), (np.nextafter(2.0, 0), [1] * 6), (np.nextafter(2.0, 3), [2, 2, 1, 1])):
         if ndev == 1:
-            part, attached = (ParticleData(pos=pos) for pos in (primary, other))
+            part, attached = (ParticleData(pos=pos) for pos in (primary, second))
             find = jz.fof.fof_and_catalogue.jit
         else:
-            part, attached = (deal(pos, even(len(pos), ndev)) for pos in (primary, other))
+            part, attached = (deal(pos, even(len(pos), ndev)) for pos in (primary, second))
             find = jz.fof.fof_and_catalogue.smap(mesh_of(ndev), jit=True)
         cata = find(part, 0.5, 0.0, cfg, attached=attached, attach_within=within)[1]
         assert np.sort(np.asarray(squeeze_catalogue(cata).count))[::-1].tolist() == counts

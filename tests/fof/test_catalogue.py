@@ -118,8 +118,8 @@ def test_catalogue_of_particles_outside_the_box() -> None:
     part.pos = part.pos + jnp.asarray(shift, jnp.float32)
     outside = fof_and_catalogue(part, 0.008, 1.0)[1]
     np.testing.assert_array_equal(np.sort(outside.count), np.sort(inside.count))
-    order, other = np.argsort(np.asarray(outside.mass)), np.argsort(np.asarray(inside.mass))
-    difference = outside.com_pos[order] - inside.com_pos[other]
+    order, second = np.argsort(np.asarray(outside.mass)), np.argsort(np.asarray(inside.mass))
+    difference = outside.com_pos[order] - inside.com_pos[second]
     np.testing.assert_allclose(difference - np.rint(difference), 0, atol=1e-6)
 
 

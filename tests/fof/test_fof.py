@@ -263,8 +263,8 @@ def test_fof_is_superset_equals_brute_force() -> None:
             sup, sub = random.integers(-3, 3, n) * 10**6, random.integers(-5, 5, n)
             mask = random.random(n) < 0.5
             for looked in (None, mask):
-                some = np.ones(n, bool) if looked is None else looked
-                expected = all(len(set(sup[some & (sub == label)])) == 1 for label in set(sub[some]))
+                sample = np.ones(n, bool) if looked is None else looked
+                expected = all(len(set(sup[sample & (sub == label)])) == 1 for label in set(sub[sample]))
                 assert bool(fof_is_superset(sup, sub, looked)) == expected
 
 

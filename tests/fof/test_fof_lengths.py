@@ -161,9 +161,9 @@ def test_lengths_move_with_the_rows_of_sorted_particles() -> None:
         np.float32,
         np.float16,
         jnp.asarray,
-        lambda one: np.asarray(one)[::-1][::-1],
-        lambda one: np.repeat(one, 2)[::2],
-        lambda one: np.ma.array(one, mask=False),
+        lambda part: np.asarray(part)[::-1][::-1],
+        lambda part: np.repeat(part, 2)[::2],
+        lambda part: np.ma.array(part, mask=False),
     ],
 )
 def test_form_of_lengths_does_not_matter(form: Callable[[Any], Any]) -> None:
@@ -181,10 +181,10 @@ def test_integer_lengths_are_accepted() -> None:
 
 def test_vmapped_call_equals_single_calls() -> None:
     pos = np.stack([oracles.uniform(200, 3, seed=seed) for seed in range(3)])
-    rlink = np.stack([lengths_of("random", one, 0.2) for one in pos]).astype(np.float32)
+    rlink = np.stack([lengths_of("random", column, 0.2) for column in pos]).astype(np.float32)
     result = jax.vmap(lambda a, b: fof_labels(a, b, output_order="input")[1])(jnp.asarray(pos), jnp.asarray(rlink))
-    for one, lengths, got in zip(pos, rlink, result, strict=True):
-        np.testing.assert_array_equal(got, expected(one, lengths))
+    for column, lengths, got in zip(pos, rlink, result, strict=True):
+        np.testing.assert_array_equal(got, expected(column, lengths))
 
 
 @pytest.mark.fast
@@ -254,34 +254,34 @@ def test_masked_lengths_raise() -> None:
 # Attached particles
 
 
-def attached_groups(primary: np.ndarray, rlink: np.ndarray, other: np.ndarray, within: float | None) -> Any:
+def attached_groups(primary: np.ndarray, rlink: np.ndarray, second: np.ndarray, within: float | None) -> Any:
     """Return the groups. Attached particles are numbered after the primary ones."""
-    distance, near = cKDTree(primary.astype(np.float64), boxsize=1.0).query(other.astype(np.float64))
-    label, own = oracles.components(primary, rlink, 1.0), len(primary) + np.arange(len(other))
-    reached = distance <= (np.inf if within is None else within) * rlink[near]
-    return members(np.concatenate([label, np.where(reached, label[near], own)]))
+    distance, nearest = cKDTree(primary.astype(np.float64), boxsize=1.0).query(second.astype(np.float64))
+    label, own = oracles.components(primary, rlink, 1.0), len(primary) + np.arange(len(second))
+    reached = distance <= (np.inf if within is None else within) * rlink[nearest]
+    return members(np.concatenate([label, np.where(reached, label[nearest], own)]))
 
 
 @pytest.mark.parametrize("within", [None, 0.3, 1.5])
 @pytest.mark.parametrize("ndev", [1, 4])
 def test_length_of_the_nearest_particle_limits_attached_particles(ndev: int, within: float | None) -> None:
-    primary, other = oracles.clustered(600, 3), oracles.clustered(300, 3, seed=5)
-    other = (other + np.float32(0.01)) % np.float32(1)
+    primary, second = oracles.clustered(600, 3), oracles.clustered(300, 3, seed=5)
+    second = (second + np.float32(0.01)) % np.float32(1)
     rlink = lengths_of("random", primary, 0.05)
-    parts = [deal(pos, uneven(len(pos), ndev), rows=700) for pos in (primary, other)]
+    parts = [deal(pos, uneven(len(pos), ndev), rows=700) for pos in (primary, second)]
     parts[1] = replace(parts[1], id=parts[1].id + len(primary))
     stacked = rlink[np.maximum(parts[0].id, 0)]
     cfg = FofConfig(catalogue=CatalogueConfig(npart_min=2))
     if ndev == 1:
-        one, two, stacked = *jax.tree.map(lambda rows: jnp.asarray(rows)[0], parts), stacked[0]
-        grouped, cata = fof_and_catalogue.jit(one, stacked, 1.0, cfg, attached=two, attach_within=within)
+        single, two, stacked = *jax.tree.map(lambda rows: jnp.asarray(rows)[0], parts), stacked[0]
+        grouped, cata = fof_and_catalogue.jit(single, stacked, 1.0, cfg, attached=two, attach_within=within)
         ids, cata = grouped.id, data.squeeze_catalogue(cata)
     else:
         find = fof_and_catalogue.smap(mesh_of(ndev), jit=True)
         grouped, cata = find(parts[0], stacked, 1.0, cfg, attached=parts[1], attach_within=within)
         cata = data.squeeze_catalogue(cata, offset_mode="global", nparts=grouped.num)
         ids = joined(grouped.id, grouped.num)
-    assert groups_of(ids, cata) == attached_groups(primary, rlink, other, within)
+    assert groups_of(ids, cata) == attached_groups(primary, rlink, second, within)
 
 
 # Several devices

@@ -177,9 +177,9 @@ def assert_as_on_one_device(
         data.flatten_particles(grouped),
     )
     assert_same_rows(rows, data.map_rows(lambda leaf: leaf[order], part))
-    one, one_cata = expected or one_device(part, label, npart_min, box)
+    single, one_cata = expected or one_device(part, label, npart_min, box)
     ours = oracles.one_device_order(joined, sum(nums))
-    assert_same_rows(data.map_rows(lambda leaf: leaf[ours], rows), one)
+    assert_same_rows(data.map_rows(lambda leaf: leaf[ours], rows), single)
     one_cata = data.squeeze_catalogue(one_cata)
     firsts = order.argsort()[np.unique(label)[np.unique(label, return_counts=True)[1] >= npart_min]]
     assert_same_catalogue(joined, dataclasses.replace(one_cata, offset=firsts), box)
@@ -419,8 +419,8 @@ def test_grouping_outside_a_mesh() -> None:
     grouped, cata = _group_order.group_and_catalogue(
         part, 100, irank, igroup, CatalogueConfig(npart_min=9), exact(1.0, (3,))
     )
-    one, one_cata = one_device(part, label, 9, 1.0)
-    assert_same_rows(grouped, one)
+    single, one_cata = one_device(part, label, 9, 1.0)
+    assert_same_rows(grouped, single)
     assert_same_catalogue(data.squeeze_catalogue(cata), data.squeeze_catalogue(one_cata), 1.0)
 
 

@@ -63,8 +63,8 @@ def adaptive_labels(part: ParticleData, rlink: float, vlink: float, group_rlink:
     pos, vel = np.asarray(part.pos), np.asarray(part.vel, np.float64)
     group = oracles.smallest_members(oracles.components(pos, group_rlink, box))
     label = np.empty(len(pos), int)
-    for one in np.unique(group):
-        rows = np.flatnonzero(group == one)
+    for number in np.unique(group):
+        rows = np.flatnonzero(group == number)
         mass = np.ones(len(rows)) if part.mass is None else np.asarray(part.mass, np.float64)[rows]
         mean = np.average(vel[rows], axis=0, weights=mass)
         dispersion = np.sqrt(np.average(((vel[rows] - mean) ** 2).mean(axis=1), weights=mass))
@@ -136,7 +136,7 @@ def test_few_particles(n: int, group_rlink: float | None) -> None:
 def test_padding_rows_are_separate_groups(group_rlink: float | None) -> None:
     part, num, vlink = particles(3), 400, 150.0 if group_rlink is None else 0.5
     used = jax.tree.map(lambda leaf: leaf[:num] if np.ndim(leaf) else num, part)
-    pos, vel = (np.where(np.arange(N)[:, None] < num, one, np.nan) for one in (part.pos, part.vel))
+    pos, vel = (np.where(np.arange(N)[:, None] < num, item, np.nan) for item in (part.pos, part.vel))
     padded = ParticleData(pos=pos, vel=vel, id=part.id, num=jnp.asarray(num))
     label = phase_space_labels.jit(padded, 0.08, vlink, boxsize=1.0, group_rlink=group_rlink)
     expected = phase_space_labels(used, 0.08, vlink, boxsize=1.0, group_rlink=group_rlink)
@@ -169,11 +169,11 @@ def test_catalogue_describes_the_groups(group_rlink: float | None, dtype: Any) -
 @pytest.mark.parametrize("group_rlink", [None, 0.06])
 @pytest.mark.parametrize("spread", [uneven, even])
 def test_several_devices_give_the_groups_of_one(ndev: int, group_rlink: float | None, spread: Any) -> None:
-    one, vlink = particles(3, masses=True), 150.0 if group_rlink is None else 0.5
+    single, vlink = particles(3, masses=True), 150.0 if group_rlink is None else 0.5
     counts = spread(N, ndev)
-    part = deal(one.pos, counts)
+    part = deal(single.pos, counts)
     for name in ("vel", "mass"):
-        column = getattr(one, name)
+        column = getattr(single, name)
         wide = np.full((ndev, part.pos.shape[1], *column.shape[1:]), 1e6, column.dtype)
         for rank, (end, count) in enumerate(zip(np.cumsum(counts), counts, strict=True)):
             wide[rank, :count] = column[end - count : end]
@@ -181,10 +181,10 @@ def test_several_devices_give_the_groups_of_one(ndev: int, group_rlink: float | 
     lengths, options = (0.06, vlink), {"boxsize": 1.0, "group_rlink": group_rlink}
     mesh = mesh_of(ndev)
     label = phase_space_labels.smap(mesh, jit=True)(part, *lengths, **options)
-    expected = phase_space_labels(one, *lengths, **options)
+    expected = phase_space_labels(single, *lengths, **options)
     np.testing.assert_array_equal(joined(label, counts), expected)
     _, cata = phase_space_groups.smap(mesh, jit=True)(part, *lengths, **options)
-    cata, expected_cata = sort_catalogue(squeeze_catalogue(cata)), phase_space_groups(one, *lengths, **options)[1]
+    cata, expected_cata = sort_catalogue(squeeze_catalogue(cata)), phase_space_groups(single, *lengths, **options)[1]
     np.testing.assert_array_equal(np.ravel(cata.count), expected_cata.count)
     np.testing.assert_allclose(cata.com_vel.reshape(-1, 3), expected_cata.com_vel, rtol=1e-5, atol=1e-2)
 
@@ -205,7 +205,7 @@ def test_catalogue_is_differentiable() -> None:
 
 def test_vmap_equals_single_calls() -> None:
     part = particles(2)
-    pos, vel = (np.asarray(one).reshape(4, -1, 2) for one in (part.pos, part.vel))
+    pos, vel = (np.asarray(item).reshape(4, -1, 2) for item in (part.pos, part.vel))
 
     def labels(pos: Any, vel: Any) -> Any:
         return phase_space_labels(ParticleData(pos=pos, vel=vel), 0.1, 1.0, boxsize=1.0, group_rlink=0.1)
@@ -310,9 +310,9 @@ def test_dispersion_of_a_group_follows_its_catalogue() -> None:
     pair = ParticleData(pos=part.pos, vel=part.vel)
     shorter, longer = distance * 0.999, distance * 1.001
     reach = 1e4 * far  # positions then hardly count
-    labels = [np.asarray(phase_space_labels(pair, reach, one, group_rlink=reach)) for one in (shorter, longer)]
-    for one, label in zip((shorter, longer), labels, strict=True):
-        np.testing.assert_array_equal(label, adaptive_labels(pair, reach, one, reach, None))
+    labels = [np.asarray(phase_space_labels(pair, reach, item, group_rlink=reach)) for item in (shorter, longer)]
+    for item, label in zip((shorter, longer), labels, strict=True):
+        np.testing.assert_array_equal(label, adaptive_labels(pair, reach, item, reach, None))
 
 
 @jax.tree_util.register_dataclass

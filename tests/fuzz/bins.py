@@ -25,8 +25,8 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     rows, others = int(pick(random, 0, 1, 25, 64, 130, 400)), int(pick(random, 0, 0, 90))
     bins, bins_b, jit = int(pick(random, 1, 3, 8, 40)), int(pick(random, 1, 5, 40)), pick(random, "", ".jit", ".jit")
     second = "" if mode == "r" else f", mode={mode!r}, edges_b=edges_b, los={los!r}"
-    other = ", queries=other" if others else ""
-    call = f"jz.radius.pair_counts{jit}(part, edges, boxsize=boxsize{other}{second})"
+    reference = ", queries=other" if others else ""
+    call = f"jz.radius.pair_counts{jit}(part, edges, boxsize=boxsize{reference}{second})"
     lines = f"part = jz.data.Pos(pos=pos, num=num)\nfound = {call}"
     for _ in range(_CASES if jit else _CASES // 4):
         points = inputs.points(random, rows, dims, dtype)
@@ -47,8 +47,8 @@ def _edges(random: np.random.Generator, points: inputs.Points, bins: int) -> np.
     largest = linking_length(random, points.pos[: points.num], points.sides, points.length) or points.length
     edges = largest * np.arange(bins + 1) / bins
     if random.random() < 0.5:
-        some = [linking_length(random, points.pos[: points.num], points.sides, points.length) for _ in range(bins)]
-        edges[1:] = np.sort(some)
+        sample = [linking_length(random, points.pos[: points.num], points.sides, points.length) for _ in range(bins)]
+        edges[1:] = np.sort(sample)
     for i in range(1, bins + 1):
         edges[i] = max(edges[i], np.nextafter(edges[i - 1], np.inf))
     return edges
@@ -67,13 +67,13 @@ class _Judge:
 
     def __call__(self, values: dict[str, Any], outcome: Outcome) -> None:
         pos, edges = values["pos"][: values["num"]], values["edges"]
-        other, sides = values.get("other", pos), inputs.sides(values["boxsize"], values["pos"].shape[1])
+        reference, sides = values.get("other", pos), inputs.sides(values["boxsize"], values["pos"].shape[1])
         lengths = np.concatenate([sides, edges, values.get("edges_b", edges[:0])])
-        everything = np.concatenate([pos, other])
+        everything = np.concatenate([pos, reference])
         if expect_error(outcome, unsound(pos, sides), may_refuse(everything, lengths, self.x64)):
             return
-        separation = distances(pos, other, sides) > 0
-        first, second = self._within(pos, other, sides, values)
+        separation = distances(pos, reference, sides) > 0
+        first, second = self._within(pos, reference, sides, values)
         count = np.asarray(outcome["found"].count).reshape(len(edges) - 1, -1)
         total = count.cumsum(axis=0).cumsum(axis=1)
         for i in range(len(edges) - 1):
@@ -82,28 +82,28 @@ class _Judge:
                 if not low <= total[i, j] <= high:
                     raise WrongError(f"pairs up to the edges {i + 1}, {j + 1}", (low, high), total[i, j])
 
-    def _within(self, pos: np.ndarray, other: np.ndarray, sides: np.ndarray, values: dict[str, Any]) -> Any:
+    def _within(self, pos: np.ndarray, second: np.ndarray, sides: np.ndarray, values: dict[str, Any]) -> Any:
         """Return the pairs surely and possibly within each edge of both quantities after the first one."""
         edges, edges_b = values["edges"][1:], values.get("edges_b", np.zeros(2))[1:]
         if self.mode == "r":
-            everywhere = [np.ones((len(pos), len(other)), bool)]
-            return _decided(pos, other, edges, sides), (everywhere, everywhere)
+            everywhere = [np.ones((len(pos), len(second)), bool)]
+            return _decided(pos, second, edges, sides), (everywhere, everywhere)
         if self.los == "midpoint":
-            s, across, along, rounding = _sighted(pos, other)
+            s, across, along, rounding = _sighted(pos, second)
             if self.mode == "rp_pi":
                 return _bounded(across, s * rounding, edges), _bounded(along, s * rounding, edges_b)
-            return _decided(pos, other, edges, sides), _bounded(along / np.where(s > 0, s, 1), rounding, edges_b)
+            return _decided(pos, second, edges, sides), _bounded(along / np.where(s > 0, s, 1), rounding, edges_b)
         axis = [self.los % len(sides)]
         rest = [d for d in range(len(sides)) if d != axis[0]]
         if self.mode == "rp_pi":
-            across = _decided(pos[:, rest], other[:, rest], edges, sides[rest])
-            return across, _decided(pos[:, axis], other[:, axis], edges_b, sides[axis])
-        s, along = distances(pos, other, sides), distances(pos[:, axis], other[:, axis], sides[axis])
+            across = _decided(pos[:, rest], second[:, rest], edges, sides[rest])
+            return across, _decided(pos[:, axis], second[:, axis], edges_b, sides[axis])
+        s, along = distances(pos, second, sides), distances(pos[:, axis], second[:, axis], sides[axis])
         cosine = along / np.where(s > 0, s, 1)
-        everything = np.concatenate([pos, other]).astype(np.float64)
+        everything = np.concatenate([pos, second]).astype(np.float64)
         lost = 64 * np.finfo(np.float64).eps * np.abs(everything).max(initial=0) if outside(everything, sides) else 0
         slip = _ROUNDING + lost / np.where(s > 0, s, 1)
-        return _decided(pos, other, edges, sides), _bounded(cosine, slip, edges_b)
+        return _decided(pos, second, edges, sides), _bounded(cosine, slip, edges_b)
 
 
 def _decided(a: np.ndarray, b: np.ndarray, edges: np.ndarray, sides: np.ndarray) -> tuple[list[Any], list[Any]]:
@@ -117,12 +117,12 @@ def _bounded(quantity: np.ndarray, error: np.ndarray, edges: np.ndarray) -> tupl
     return [quantity < edge - error for edge in edges], [quantity <= edge + error for edge in edges]
 
 
-def _sighted(pos: np.ndarray, other: np.ndarray) -> tuple[np.ndarray, ...]:
+def _sighted(pos: np.ndarray, second: np.ndarray) -> tuple[np.ndarray, ...]:
     """Return distances, separations across and along the direction from the origin to the middle, and relative errors.
 
     If the middle is close to the origin, float64 represents it with few digits.
     """
-    a, b = pos.astype(np.longdouble)[:, None], other.astype(np.longdouble)[None]
+    a, b = pos.astype(np.longdouble)[:, None], second.astype(np.longdouble)[None]
     s, m = b - a, a + b
     length = np.sqrt((m**2).sum(axis=-1))
     unit = m / np.where(length > 0, length, 1)[..., None]

@@ -73,11 +73,11 @@ class Case:
                 }
                 names.update(copies)
                 exec(self.lines, names)
-                made = {name: value for name, value in names.items() if name not in known}
-                jax.block_until_ready(made)
+                built = {name: value for name, value in names.items() if name not in known}
+                jax.block_until_ready(built)
             except Exception as error:
                 return Outcome({}, error)
-        return Outcome(made)
+        return Outcome(built)
 
     def check(self) -> WrongError | None:
         """Run and judge the case. Return the error, if any."""
@@ -143,8 +143,8 @@ def literal(value: Any) -> str:
 def _array_literal(value: np.ndarray) -> str:
     dtype = f"np.{value.dtype.name}" if hasattr(np, value.dtype.name) else f"jnp.{value.dtype.name}"
     if value.size == 0 or (value.size > 1 and value.dtype.kind in "fiu" and _all_equal(value)):
-        one = "0" if value.size == 0 else _number(value.flat[0])
-        return f"np.full({value.shape}, {one}, {dtype})"
+        single = "0" if value.size == 0 else _number(value.flat[0])
+        return f"np.full({value.shape}, {single}, {dtype})"
     return f"np.array({_nested(value)}, {dtype})"
 
 

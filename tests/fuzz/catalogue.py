@@ -40,11 +40,11 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     minimum = int(pick(random, 1, 2, 2, 5))
     has_extra = kind != "jz.data.ParticleData"
     part = f"{kind}({_FIELDS}{', extra=extra' if has_extra else ''})"
-    way = pick(random, *_CALLS)
-    lines = _CALLS[way].format(part=part, cfg=_CFG.format(least=minimum))
+    method = pick(random, *_CALLS)
+    lines = _CALLS[method].format(part=part, cfg=_CFG.format(least=minimum))
     extra = pick(random, *_EXTRAS) if has_extra else None
     shared, moving = pick(random, "none", "number", "each", "each"), bool(random.random() < 0.7)
-    for _ in range(_CASES if way == "jit" else _CASES // 2):
+    for _ in range(_CASES if method == "jit" else _CASES // 2):
         values = fof.set_of(random, x64, dtype, rows, dims)
         values |= _properties(random, rows, dims, dtype, shared, moving)
         if extra is not None:
@@ -90,8 +90,8 @@ class _Judge:
         for name, column in result.items():
             _check_column(name, values[name], column, rows)
         pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
-        fewest, maximum = fof.partitions(pos, float(values["rlink"]), sides)
-        if not np.array_equal(fewest, maximum):
+        min_count, maximum = fof.partitions(pos, float(values["rlink"]), sides)
+        if not np.array_equal(min_count, maximum):
             return  # both partitions are correct
         if 0 < num <= 64 and on_lattice(pos, sides):
             expected = _group_order(pos, maximum, sides, self.least)
@@ -116,8 +116,8 @@ class _Judge:
             if far * fast > 1e-2 * float(np.finfo(values["pos"].dtype).max):
                 return "angular momenta are near the end of the range"
             kind = np.finfo(values["pos"].dtype)
-            near, slow = (_smallest(values[name][: values["num"]]) for name in ("pos", "vel"))
-            if near * slow * float(kind.eps) ** 2 < float(kind.tiny):
+            nearest, slow = (_smallest(values[name][: values["num"]]) for name in ("pos", "vel"))
+            if nearest * slow * float(kind.eps) ** 2 < float(kind.tiny):
                 return "differences of places and of velocities may be so small that their product has no digits"
         return groups_may_vanish(values["pos"][: values["num"]])
 
@@ -210,22 +210,22 @@ def _moments(values: dict[str, Any], members: np.ndarray, sides: np.ndarray) -> 
         if mass is None
         else np.broadcast_to(np.asarray(mass, wide), len(values["pos"]))[members]
     )
-    made: dict[str, _Sum] = {}
+    built: dict[str, _Sum] = {}
     if mass is not None:
-        made["mass"] = _Sum(weight.sum(), float(weight.sum()))
+        built["mass"] = _Sum(weight.sum(), float(weight.sum()))
     share = weight / weight.sum() if weight.sum() > 0 else np.full(len(members), 1 / wide(len(members)))
     x = pos - pos[0]
     x -= np.where(sides > 0, sides * np.rint(x / np.where(sides > 0, sides, 1)), 0)
     width = float(np.abs(x).max())
     if ((sides > 0) & (np.abs(x).max(axis=0) > 0.24 * sides)).any():
-        return made  # groups wider than half the box have no unique centre
+        return built  # groups wider than half the box have no unique centre
     x -= share @ x
     place = float(np.abs(pos).max()) + float(sides.max())
     kind = values["pos"].dtype if outside(values["pos"][members], sides) else np.float64
     lost = 16 * float(np.finfo(kind).eps) * place
-    made["com_inertia_radius"] = _Sum(np.sqrt(share @ (x**2).sum(axis=1)), width, lost)
-    made["max_radius"] = _Sum(np.sqrt((x**2).sum(axis=1).max()), width, lost)
-    return made | _motion(values, members, share, x, _Sum(0, width, lost))
+    built["com_inertia_radius"] = _Sum(np.sqrt(share @ (x**2).sum(axis=1)), width, lost)
+    built["max_radius"] = _Sum(np.sqrt((x**2).sum(axis=1).max()), width, lost)
+    return built | _motion(values, members, share, x, _Sum(0, width, lost))
 
 
 def _motion(values: dict[str, Any], members: np.ndarray, share: Any, x: Any, width: _Sum) -> dict[str, _Sum]:
@@ -235,8 +235,8 @@ def _motion(values: dict[str, Any], members: np.ndarray, share: Any, x: Any, wid
     mean = share @ vel
     speed = float(np.abs(vel).max())
     dispersion = np.sqrt(share @ ((vel - mean) ** 2).sum(axis=1) / vel.shape[1])
-    made = {"com_vel": _Sum(mean, speed), "vel_dispersion": _Sum(dispersion, speed)}
+    built = {"com_vel": _Sum(mean, speed), "vel_dispersion": _Sum(dispersion, speed)}
     if vel.shape[1] > 1:
         rotation = share @ oracles._cross(x, vel - mean)
-        made["angular_momentum"] = _Sum(rotation, width.scale * speed, width.lost * speed)
-    return made
+        built["angular_momentum"] = _Sum(rotation, width.scale * speed, width.lost * speed)
+    return built

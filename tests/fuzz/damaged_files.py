@@ -28,14 +28,14 @@ def damage(path: Path, folder: Path, random: np.random.Generator) -> tuple[Path,
     if path.is_dir():
         shutil.copytree(path, copy, dirs_exist_ok=True)
         files = sorted(file for file in copy.iterdir() if file.is_file())
-        one = files[random.integers(len(files))]
+        single = files[random.integers(len(files))]
     else:
         shutil.copyfile(path, copy)
-        one = copy
-    os.chmod(one, 0o644)
+        single = copy
+    os.chmod(single, 0o644)
     kinds = [_damage_bytes, _damage_attribute, _damage_attribute, _damage_dataset, _damage_dataset]
-    kind = kinds[random.integers(len(kinds))] if h5py.is_hdf5(one) else _damage_bytes
-    return copy, f"{one.name}: {kind(one, random)}."
+    kind = kinds[random.integers(len(kinds))] if h5py.is_hdf5(single) else _damage_bytes
+    return copy, f"{single.name}: {kind(single, random)}."
 
 
 def _damage_bytes(path: Path, random: np.random.Generator) -> str:
@@ -244,14 +244,14 @@ def _reshape(file: h5py.File, name: str, random: np.random.Generator) -> str:
 def _relink(file: h5py.File, name: str, random: np.random.Generator) -> str:
     """Make a name a link to nothing or to something else."""
     others = [str(item.name) for item in _items(file) if item.name != name] or ["/"]
-    other = others[random.integers(len(others))]
+    second = others[random.integers(len(others))]
     links = {
         "is missing": None,
         "is a group": h5py.Group,
         "is a link to nothing": h5py.SoftLink("/nowhere"),
         "is a link to itself": h5py.SoftLink(name),
         "is a link to a file that is missing": h5py.ExternalLink("missing.hdf5", name),
-        f"is a link to {other}": h5py.SoftLink(other),
+        f"is a link to {second}": h5py.SoftLink(second),
         "is a link to the file itself": h5py.ExternalLink(Path(file.filename).name, name),
         "is a type": np.dtype("f4"),
     }

@@ -18,7 +18,8 @@ import os
 os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=8"
 mesh = jax.sharding.Mesh(np.array(jax.devices()[:{ndev}]), ("ranks",))
 def deal(rows, counts):
-    dealt = np.full(({ndev}, {rows}, *rows.shape[1:]), np.nan if rows.dtype.kind == "f" else -7, rows.dtype)
+    filler = dict(f=np.nan, i=-7).get(rows.dtype.kind, 7)
+    dealt = np.full(({ndev}, {rows}, *rows.shape[1:]), filler, rows.dtype)
     for rank, end in enumerate(np.cumsum(counts)):
         dealt[rank, : counts[rank]] = rows[end - counts[rank] : end]
     return dealt
@@ -110,9 +111,9 @@ class _JudgeNeighbours:
             return
         result = np.asarray(outcome["rad"]), np.asarray(outcome["idx"])
         knn.check_neighbours(pos, query, sides, result, "query" not in values)
-        for name, one in zip(("rad", "idx"), result, strict=True):
-            if not np.array_equal(one, outcome[f"one_{name}"]):
-                raise WrongError(f"{name} depends on the number of devices", np.asarray(outcome[f"one_{name}"]), one)
+        for name, column in zip(("rad", "idx"), result, strict=True):
+            if not np.array_equal(column, outcome[f"one_{name}"]):
+                raise WrongError(f"{name} depends on the number of devices", np.asarray(outcome[f"one_{name}"]), column)
 
 
 class _JudgeLabels:
@@ -150,8 +151,8 @@ class _JudgeCatalogue:
             if many.shape != single.shape or not (np.abs(many - single) <= 8 * eps * scale * (name != "count")).all():
                 raise WrongError(f"{name} depends on the number of devices", single, many)
         sides = inputs.sides(values["boxsize"], values["pos"].shape[1])
-        fewest, maximum = fof.partitions(values["pos"], float(values["rlink"]), sides)
-        if np.array_equal(fewest, maximum):
+        min_count, maximum = fof.partitions(values["pos"], float(values["rlink"]), sides)
+        if np.array_equal(min_count, maximum):
             _check_runs(cata, rows, maximum)
 
 

@@ -85,10 +85,10 @@ def within(query: np.ndarray, pos: np.ndarray, radius: np.ndarray, sides: np.nda
     reach = np.where(np.isfinite(radius), radius, 0)
     everything = np.concatenate([query, pos]).astype(np.float64)
     separation = distances(query, pos, sides)
-    near, lost = 8 * np.finfo(np.float64).eps * reach, 0.0
+    nearest, lost = 8 * np.finfo(np.float64).eps * reach, 0.0
     if outside(everything, sides):
         lost += 16 * np.finfo(np.float64).eps * float(np.abs(everything[:, sides > 0]).max())
-    surely, possibly = separation < reach - near - lost, separation <= reach + near + lost
+    surely, possibly = separation < reach - nearest - lost, separation <= reach + nearest + lost
     surely |= (query[:, None] == pos[None]).all(axis=-1)
     decided = possibly & _within_in_float64(query, pos, reach, sides)
     all_of_them, none = np.isinf(radius), ~(radius >= 0)

@@ -30,13 +30,13 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 9))
-    way = pick(random, "eager", "jit", "jit", "traced", "sorted")
-    order = pick(random, "z", "input") if way != "sorted" else "z"
-    lines = _CALLS[way].format(part=_PART, order=order)
-    setup = _TRACED.format(order=order) if way == "traced" else ""
+    method = pick(random, "eager", "jit", "jit", "traced", "sorted")
+    order = pick(random, "z", "input") if method != "sorted" else "z"
+    lines = _CALLS[method].format(part=_PART, order=order)
+    setup = _TRACED.format(order=order) if method == "traced" else ""
     each = bool(random.random() < 0.4)
-    for _ in range(_CASES if way != "eager" else _CASES // 4):
-        values = set_of(random, x64, dtype, rows, dims, way == "traced", each)
+    for _ in range(_CASES if method != "eager" else _CASES // 4):
+        values = set_of(random, x64, dtype, rows, dims, method == "traced", each)
         yield Case(lines, values, _Judge(order, x64), {"num": ("pos", "rlink") if each else ("pos",)}, setup, x64)
 
 
@@ -76,8 +76,8 @@ def _lengths(random: np.random.Generator, points: Any, rows: int, length: float)
         return np.where(random.random(rows) < 0.2, np.nextafter(both, 0), both)
     if kind < 0.6:
         used = points.pos[: points.num]
-        some = [linking_length(random, used, points.sides, points.length) for _ in range(3)]
-        return random.choice([*some, length, 0.0], rows)
+        sample = [linking_length(random, used, points.sides, points.length) for _ in range(3)]
+        return random.choice([*sample, length, 0.0], rows)
     return np.asarray(length * 10 ** random.uniform(-3, 1, rows))
 
 
@@ -137,8 +137,8 @@ class _Judge:
         if not np.array_equal(label, oracles.smallest_members(label)):
             raise WrongError("a label is not the smallest row of its group", oracles.smallest_members(label), label)
         rlink = values["rlink"]
-        fewest, maximum = partitions(pos[rows[:num]], rlink[rows[:num]] if np.ndim(rlink) else rlink, sides)
-        check_partition(label, fewest, maximum)
+        min_count, maximum = partitions(pos[rows[:num]], rlink[rows[:num]] if np.ndim(rlink) else rlink, sides)
+        check_partition(label, min_count, maximum)
 
 
 def check_order(given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, sides: np.ndarray, order: str) -> None:
@@ -161,8 +161,8 @@ def partitions(pos: np.ndarray, rlink: Any, sides: np.ndarray) -> tuple[np.ndarr
     rlink: one linking length, or one per row.
     """
     length = np.broadcast_to(np.float64(rlink), len(pos))
-    fewest, maximum = within(pos, pos, (length[:, None] + length) / 2, sides)
-    return _groups(fewest), _groups(maximum)
+    min_count, maximum = within(pos, pos, (length[:, None] + length) / 2, sides)
+    return _groups(min_count), _groups(maximum)
 
 
 def _groups(linked: np.ndarray) -> np.ndarray:
@@ -173,9 +173,9 @@ def _groups(linked: np.ndarray) -> np.ndarray:
     )
 
 
-def check_partition(label: np.ndarray, fewest: np.ndarray, maximum: np.ndarray) -> None:
+def check_partition(label: np.ndarray, min_count: np.ndarray, maximum: np.ndarray) -> None:
     """Check that groups are unions of those of ``fewest``, and parts of those of ``most``."""
-    if (label[fewest] != label).any():
+    if (label[min_count] != label).any():
         raise WrongError("particles that are linked are in different groups", maximum, label)
     if (maximum[label] != maximum).any():
         raise WrongError("particles that are not linked are in one group", maximum, label)

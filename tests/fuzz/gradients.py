@@ -149,8 +149,8 @@ def _judge_differences(values: dict[str, Any], outcome: Outcome) -> None:
     if abs(expected) > 1e4:
         return  # the two places have different neighbours or groups
     atol = 1e-4 * abs(expected) + 1e-7 * (abs(outcome["plus"]) + 1)
-    for way in ("forward", "reverse"):
-        result = float(outcome[way])
+    for method in ("forward", "reverse"):
+        result = float(outcome[method])
         if not abs(result - expected) <= atol:
             kind = "zero" if result == 0 else "wrong"
-            raise WrongError(f"a {way} derivative is {kind}", expected, result)
+            raise WrongError(f"a {method} derivative is {kind}", expected, result)

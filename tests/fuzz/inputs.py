@@ -177,8 +177,8 @@ def _at_faces(
         np.asarray(v, np.float64) for v in (narrow, np.nextafter(narrow, dtype(0)), np.nextafter(narrow, dtype(np.inf)))
     )
     places = np.stack([np.zeros_like(top), -np.zeros_like(top), top, below, above, top / 2, -(top - below)])
-    chosen = np.take_along_axis(places, random.integers(0, len(places), x.shape), axis=0)
-    return np.where(_some(random, x, 0.4), chosen, x)
+    selected = np.take_along_axis(places, random.integers(0, len(places), x.shape), axis=0)
+    return np.where(_some(random, x, 0.4), selected, x)
 
 
 def _around_zero(
@@ -187,8 +187,8 @@ def _around_zero(
     """Return coordinates that are zero, of either sign, or among the smallest numbers."""
     kind = np.finfo(dtype)
     minimum, tiny = float(kind.smallest_subnormal), float(kind.tiny)
-    chosen = random.choice([0.0, -0.0, minimum, -minimum, 7 * minimum, tiny, -tiny, tiny / 2], x.shape)
-    return np.where(_some(random, x, 0.5), chosen, x)
+    selected = random.choice([0.0, -0.0, minimum, -minimum, 7 * minimum, tiny, -tiny, tiny / 2], x.shape)
+    return np.where(_some(random, x, 0.5), selected, x)
 
 
 def _outside(

@@ -27,15 +27,15 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield searches of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 9))
-    way = pick(random, "eager", "jit", "jit", "traced", "sorted")
+    method = pick(random, "eager", "jit", "jit", "traced", "sorted")
     k = int(min(pick(random, 1, 2, 4, 8, 33, rows), rows))
-    part = pick(random, *_PARTS[:2]) if way == "eager" else _PARTS[1]
+    part = pick(random, *_PARTS[:2]) if method == "eager" else _PARTS[1]
     queries = int(pick(random, 0, 0, 9))
     query = ", part_query=query" if queries else ""
-    lines = _CALLS[way].format(part=part, k=k, query=query, query_argument="query" if queries else "None")
-    setup = _TRACED.format(k=k) if way == "traced" else ""
-    for _ in range(_CASES if way != "eager" else _CASES // 4):
-        values = _values(random, x64, dtype, rows, dims, queries, way)
+    lines = _CALLS[method].format(part=part, k=k, query=query, query_argument="query" if queries else "None")
+    setup = _TRACED.format(k=k) if method == "traced" else ""
+    for _ in range(_CASES if method != "eager" else _CASES // 4):
+        values = _values(random, x64, dtype, rows, dims, queries, method)
         if part == "pos":
             del values["num"]
         judge = _Judge(k, x64)
@@ -43,10 +43,10 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
 
 
 def _values(
-    random: np.random.Generator, x64: bool, dtype: Any, rows: int, dims: int, queries: int, way: str
+    random: np.random.Generator, x64: bool, dtype: Any, rows: int, dims: int, queries: int, method: str
 ) -> dict[str, Any]:
     kind = np.float64 if x64 else np.float32
-    points = inputs.points(random, rows, dims, dtype, kind if way == "traced" else None)
+    points = inputs.points(random, rows, dims, dtype, kind if method == "traced" else None)
     values = points.arguments(random)
     if queries:
         scale = float(pick(random, 1.0, 1.0, 3.0))

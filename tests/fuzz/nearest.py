@@ -37,18 +37,18 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield searches of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 1, 2, 25, 64, 130)), int(random.integers(1, 9))
-    way = pick(random, "eager", "jit", "jit", "traced", "index")
+    method = pick(random, "eager", "jit", "jit", "traced", "index")
     k, queries = int(pick(random, 1, 2, 4, 8, 33, rows + 3)), int(pick(random, 0, 0, 9))
     query = ", queries=query" if queries else ""
-    lines = _PART + _CALLS[way].format(k=k, query=query, query_argument="query" if queries else "None")
-    setup = _TRACED.format(k=k) if way == "traced" else ""
+    lines = _PART + _CALLS[method].format(k=k, query=query, query_argument="query" if queries else "None")
+    setup = _TRACED.format(k=k) if method == "traced" else ""
     each = bool(random.random() < 0.4)
-    kind = (np.float64 if x64 else np.float32) if way == "traced" else None
+    kind = (np.float64 if x64 else np.float32) if method == "traced" else None
     asking = ("query", "radius") if queries else ("pos", "radius")
     of_rows = {"num": ("pos",), "": asking} if queries else {"num": asking if each else ("pos",)}
     if queries and not each:
         of_rows[""] = ("query",)
-    for _ in range(_CASES if way != "eager" else _CASES // 4):
+    for _ in range(_CASES if method != "eager" else _CASES // 4):
         points = inputs.points(random, rows, dims, dtype, kind)
         values = points.arguments(random)
         if queries:
@@ -66,8 +66,8 @@ def _radius(random: np.random.Generator, points: inputs.Points, asking: int, eac
     used = points.pos[: points.num]
     if not each:
         return float("inf") if random.random() < 0.05 else linking_length(random, used, points.sides, points.length)
-    chosen = [linking_length(random, used, points.sides, points.length) for _ in range(4)]
-    return random.choice([*chosen, chosen[0], 0.0, np.inf], asking)
+    selected = [linking_length(random, used, points.sides, points.length) for _ in range(4)]
+    return random.choice([*selected, selected[0], 0.0, np.inf], asking)
 
 
 def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
@@ -119,18 +119,18 @@ def _check(
     pos: np.ndarray, query: np.ndarray, radius: np.ndarray, sides: np.ndarray, result: tuple[Any, Any, Any], own: bool
 ) -> None:
     rad, idx, count = result
-    fewest, maximum = within(query, pos, radius, sides)
-    if (count < fewest.sum(axis=1)).any() or (count > maximum.sum(axis=1)).any():
+    min_count, maximum = within(query, pos, radius, sides)
+    if (count < min_count.sum(axis=1)).any() or (count > maximum.sum(axis=1)).any():
         raise WrongError("a count is not that of those within the radius", maximum.sum(axis=1), count)
     there = np.arange(rad.shape[1]) < count[:, None]
     if not (np.array_equal(idx >= 0, there) and np.array_equal(np.isfinite(rad), there)):
         raise WrongError("there are not as many neighbours as are counted", count, idx)
     row, column = np.nonzero(there)
-    chosen = np.zeros(maximum.shape, int)
-    np.add.at(chosen, (row, idx[row, column]), 1)
-    if (chosen > 1).any():
+    selected = np.zeros(maximum.shape, int)
+    np.add.at(selected, (row, idx[row, column]), 1)
+    if (selected > 1).any():
         raise WrongError("a neighbour was found twice", "distinct rows", idx)
-    if (chosen.astype(bool) & ~maximum).any():
+    if (selected.astype(bool) & ~maximum).any():
         raise WrongError("a neighbour is beyond the radius", radius, idx)
     if own and not ((idx[:, 0] == np.arange(len(pos))).all() and (rad[:, 0] == 0).all()):
         raise WrongError("a point is not its own first neighbour", np.arange(len(pos)), (idx[:, 0], rad[:, 0]))
@@ -141,7 +141,7 @@ def _check(
     check_radii("a radius is not that of its neighbour", reference, rad, atol)
     if (rad[:, 1:] < rad[:, :-1]).any():
         raise WrongError("radii are not in order", "", rad)
-    if np.array_equal(fewest, maximum):
+    if np.array_equal(min_count, maximum):
         nearest = np.sort(np.where(maximum, every, np.inf), axis=1)[:, : rad.shape[1]]
         check_radii("a radius is not that of the nearest", nearest, rad[:, : nearest.shape[1]], atol)
         _check_ties(pos, query, sides, idx, there, own)

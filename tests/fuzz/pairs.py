@@ -24,7 +24,7 @@ _CALLS = {
 def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
-    way = pick(random, "eager", "jit", "jit", "index")
+    method = pick(random, "eager", "jit", "jit", "index")
     rows, dims = int(pick(random, 0, 1, 2, 9, 25, 40)), int(random.integers(1, 4))
     queries, full = int(pick(random, 0, 0, 7)), bool(random.random() < 0.5)
     options = (", queries=query" if queries else "") + (", full=True" if full else "")
@@ -33,7 +33,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     asking += ("radius",) if each else ()
     of_rows = {"num": ("pos",), "": asking} if queries else {"num": asking}
     kind = "separate" if queries else "full" if full else "half"
-    for _ in range(_CASES if way != "eager" else _CASES // 4):
+    for _ in range(_CASES if method != "eager" else _CASES // 4):
         points = inputs.points(random, rows, dims, dtype)
         values = points.arguments(random)
         if queries:
@@ -41,7 +41,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         values["radius"] = _radius(random, points, queries or rows, each)
         if random.random() < 0.08:
             _spoil(random, values)
-        lines = _PART + _CALLS[way].format(options=options)
+        lines = _PART + _CALLS[method].format(options=options)
         yield Case(lines, values, _Judge(kind, x64), of_rows, "", x64)
 
 
@@ -49,8 +49,8 @@ def _radius(random: np.random.Generator, points: inputs.Points, asking: int, eac
     """Return radii that reach some images of the box, but not thousands."""
     used, sides = points.pos[: points.num], points.sides
     maximum = _FARTHEST * float(sides[sides > 0].min(initial=np.inf))
-    chosen = [min(linking_length(random, used, sides, points.length), maximum) for _ in range(4 if each else 1)]
-    return random.choice([*chosen, 0.0], asking) if each else chosen[0]
+    selected = [min(linking_length(random, used, sides, points.length), maximum) for _ in range(4 if each else 1)]
+    return random.choice([*selected, 0.0], asking) if each else selected[0]
 
 
 def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:

@@ -27,12 +27,12 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 9))
-    way, k = pick(random, "eager", "jit", "jit", "traced"), int(pick(random, 1, 2, 3, 8, 20, 200))
-    lines = (_CALLS[way] + _NEAR + _MERGED).format(part=_PART, k=k)
-    setup = _TRACED.format(k=k) if way == "traced" else ""
+    method, k = pick(random, "eager", "jit", "jit", "traced"), int(pick(random, 1, 2, 3, 8, 20, 200))
+    lines = (_CALLS[method] + _NEAR + _MERGED).format(part=_PART, k=k)
+    setup = _TRACED.format(k=k) if method == "traced" else ""
     kind = np.float64 if x64 else np.float32
-    for _ in range(_CASES if way != "eager" else _CASES // 4):
-        values = inputs.points(random, rows, dims, dtype, kind if way == "traced" else None).arguments(random)
+    for _ in range(_CASES if method != "eager" else _CASES // 4):
+        values = inputs.points(random, rows, dims, dtype, kind if method == "traced" else None).arguments(random)
         values["density"] = _densities(random, rows, kind if random.random() < 0.5 else np.float32)
         # From the smallest normal float32 on, because XLA rounds smaller differences to 0.
         values["threshold"] = float(pick(random, np.finfo(np.float32).tiny, 0.5, 1, random.lognormal(0, 3), np.inf))
@@ -93,6 +93,6 @@ class _Judge:
 def check(kind: str, expected: np.ndarray, result: Any, padding: float) -> None:
     """Check the first rows of an array, and the padding after them."""
     result = np.asarray(result)
-    whole = np.append(expected, np.full(len(result) - len(expected), padding)).astype(result.dtype)
-    if not np.array_equal(whole, result):
-        raise WrongError(kind, whole, result)
+    complete = np.append(expected, np.full(len(result) - len(expected), padding)).astype(result.dtype)
+    if not np.array_equal(complete, result):
+        raise WrongError(kind, complete, result)

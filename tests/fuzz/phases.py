@@ -27,14 +27,14 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 5))
-    way, adaptive = pick(random, "eager", "jit", "jit"), bool(random.random() < 0.5)
-    for _ in range(_CASES if way != "eager" else _CASES // 4):
+    method, adaptive = pick(random, "eager", "jit", "jit"), bool(random.random() < 0.5)
+    for _ in range(_CASES if method != "eager" else _CASES // 4):
         values = _values(random, rows, dims, dtype, adaptive)
         if random.random() < 0.08:
             inputs.spoil_position(random, values)
         elif random.random() < 0.05 and values["num"]:
             values["vel"][random.integers(values["num"]), 0] = pick(random, np.nan, np.inf)
-        yield Case(_CALLS[way], values, _Judge(x64), {"num": ("pos", "vel")}, "", x64)
+        yield Case(_CALLS[method], values, _Judge(x64), {"num": ("pos", "vel")}, "", x64)
 
 
 def _values(random: np.random.Generator, rows: int, dims: int, dtype: Any, adaptive: bool) -> dict[str, Any]:
@@ -85,15 +85,15 @@ class _Judge:
     def _check_adaptive(
         self, values: dict[str, Any], pos: np.ndarray, vel: np.ndarray, sides: np.ndarray, label: np.ndarray
     ) -> None:
-        fewest, maximum = partitions(pos, values["group_rlink"], sides)
+        min_count, maximum = partitions(pos, values["group_rlink"], sides)
         if (maximum[label] != maximum).any():
             raise WrongError("particles of different groups in space are joined", maximum, label)
-        if not np.array_equal(fewest, maximum):
+        if not np.array_equal(min_count, maximum):
             return  # the groups in space depend on rounding
         vel = vel.astype(np.longdouble)
         surely, possibly = np.eye(len(pos), dtype=bool), np.eye(len(pos), dtype=bool)
-        for first in np.unique(fewest):
-            rows = np.flatnonzero(fewest == first)
+        for first in np.unique(min_count):
+            rows = np.flatnonzero(min_count == first)
             spread = vel[rows] - vel[rows].mean(axis=0)
             dispersion = np.sqrt((spread**2).mean())
             # Velocities that are equal up to rounding have no dispersion, or one of rounding errors.
@@ -103,9 +103,9 @@ class _Judge:
             speed = distances(vel[rows], vel[rows], np.zeros_like(sides))
             equal = speed == 0
             measure = separation**2 + np.where(equal, 0, (speed / (values["vlink"] * (dispersion or 1))) ** 2)
-            near = 1e-3 if pos.dtype == np.float32 else 1e-8
-            surely[np.ix_(rows, rows)] = measure < 1 - near
-            possibly[np.ix_(rows, rows)] = measure < 1 + near
+            nearest = 1e-3 if pos.dtype == np.float32 else 1e-8
+            surely[np.ix_(rows, rows)] = measure < 1 - nearest
+            possibly[np.ix_(rows, rows)] = measure < 1 + nearest
         if len(pos):
             check_partition(label, _groups(surely), _groups(possibly))
 

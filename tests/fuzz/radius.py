@@ -29,18 +29,18 @@ _CALLS = {
 def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
-    way = pick(random, "eager", "jit", "jit", "index", "dbscan", "dbscan")
+    method = pick(random, "eager", "jit", "jit", "index", "dbscan", "dbscan")
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 9))
     nearest, minimum = bool(random.random() < 0.5), int(pick(random, 1, 2, 3, 3, 3, 8, 40))
-    lines = "part = jz.data.Pos(pos=pos, num=num)\n" + _CALLS[way].format(nearest=nearest, least=minimum)
-    for _ in range(_CASES if way != "eager" else _CASES // 4):
+    lines = "part = jz.data.Pos(pos=pos, num=num)\n" + _CALLS[method].format(nearest=nearest, least=minimum)
+    for _ in range(_CASES if method != "eager" else _CASES // 4):
         points = inputs.points(random, rows, dims, dtype)
         radius = linking_length(random, points.pos[: points.num], points.sides, points.length)
         values = points.arguments(random) | {"radius": radius}
         if random.random() < 0.08:
             _spoil(random, values)
-        judge = functools.partial(_judge_clusters, minimum) if way == "dbscan" else _judge_lists
-        yield Case(lines, values, _Judge(judge, x64, way == "dbscan"), {"num": ("pos",)}, "", x64)
+        judge = functools.partial(_judge_clusters, minimum) if method == "dbscan" else _judge_lists
+        yield Case(lines, values, _Judge(judge, x64, method == "dbscan"), {"num": ("pos",)}, "", x64)
 
 
 def _spoil(random: np.random.Generator, values: dict[str, Any]) -> None:
@@ -65,11 +65,11 @@ class _Judge:
         self.judge(num, *within(pos, pos, np.full(num, radius), sides), outcome)
 
 
-def _judge_lists(num: int, fewest: np.ndarray, maximum: np.ndarray, outcome: Outcome) -> None:
+def _judge_lists(num: int, min_count: np.ndarray, maximum: np.ndarray, outcome: Outcome) -> None:
     count, lists = np.asarray(outcome["count"]), outcome["lists"]
     if count[num:].any():
         raise WrongError("rows beyond num have neighbours", 0, count[num:])
-    low, high = fewest.sum(axis=1), maximum.sum(axis=1)
+    low, high = min_count.sum(axis=1), maximum.sum(axis=1)
     if (count[:num] < low).any() or (count[:num] > high).any():
         raise WrongError("a count is not that of the pairs", low, count[:num])
     splits, total = np.asarray(lists.splits), int(lists.splits[-1])
@@ -78,15 +78,15 @@ def _judge_lists(num: int, fewest: np.ndarray, maximum: np.ndarray, outcome: Out
     row, index = np.repeat(np.arange(len(count)), count), np.asarray(lists.index)[:total]
     listed = np.zeros_like(maximum)
     listed[row, index] = True
-    if listed.sum() != total or (fewest & ~listed).any() or (listed & ~maximum).any():
+    if listed.sum() != total or (min_count & ~listed).any() or (listed & ~maximum).any():
         raise WrongError("lists are not those of the pairs", maximum, listed)
 
 
-def _judge_clusters(minimum: int, num: int, fewest: np.ndarray, maximum: np.ndarray, outcome: Outcome) -> None:
+def _judge_clusters(minimum: int, num: int, min_count: np.ndarray, maximum: np.ndarray, outcome: Outcome) -> None:
     cluster, core = np.asarray(outcome["cluster"]), np.asarray(outcome["core"])
     if core[num:].any() or (cluster[num:] != -1).any():
         raise WrongError("rows beyond num are in clusters", -1, cluster[num:])
-    if not np.array_equal(fewest, maximum):
+    if not np.array_equal(min_count, maximum):
         return  # both decisions are correct for some pairs
     expected, cores = oracles.clusters_of(maximum, minimum)
     if not np.array_equal(core[:num], cores):

@@ -132,8 +132,8 @@ class _Judge:
             return
         if self.kind in ("lists", "nearest", "sums") and _vanishing(pos):
             return
-        for result, one in zip(outcome["many"], outcome["one"], strict=True):
-            result, expected = np.asarray(result), np.asarray(one)
+        for result, column in zip(outcome["many"], outcome["one"], strict=True):
+            result, expected = np.asarray(result), np.asarray(column)
             if result.shape != expected.shape or not self._same(result, expected):
                 raise WrongError(f"{self.kind} depends on the number of devices", expected, result)
 

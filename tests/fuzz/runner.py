@@ -114,10 +114,10 @@ class Run:
 def smaller(case: Case, wrong: WrongError, end: float) -> tuple[Case, WrongError]:
     """Return a case with fewer rows and shorter numbers that fails in the same way."""
 
-    def still_wrong(other: Case) -> WrongError | None:
+    def still_wrong(second: Case) -> WrongError | None:
         if time.monotonic() > end:
             return None
-        result = other.check()
+        result = second.check()
         return result if result is not None and result.kind == wrong.kind else None
 
     for candidates in (_with_fewer_rows, _with_fewer_digits):
@@ -130,10 +130,10 @@ def _descend(case: Case, wrong: WrongError, candidates: Any, still_wrong: Any) -
     progress = True
     while progress:
         progress = False
-        for other in candidates(case):
-            result = still_wrong(other)
+        for second in candidates(case):
+            result = still_wrong(second)
             if result is not None:
-                case, wrong, progress = other, result, True
+                case, wrong, progress = second, result, True
                 break
     return case, wrong
 

@@ -23,9 +23,9 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims, centres = int(pick(random, 1, 2, 25, 64, 130)), int(random.integers(1, 5)), int(pick(random, 1, 6))
-    minimum, way = int(pick(random, 1, 3, 10)), pick(random, "", ".jit", ".jit")
+    minimum, method = int(pick(random, 1, 3, 10)), pick(random, "", ".jit", ".jit")
     shared, densities = pick(random, "none", "number", "each"), int(pick(random, 1, 3))
-    for _ in range(_CASES if way else _CASES // 4):
+    for _ in range(_CASES if method else _CASES // 4):
         points = inputs.points(random, rows, dims, dtype)
         centre = inputs.positions(random, centres, dtype, points.sides, points.length)
         if points.num and random.random() < 0.7:
@@ -37,7 +37,7 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
         if random.random() < 0.08:
             _spoil(random, values)
         columns = ("pos", "mass") if shared == "each" else ("pos",)
-        lines = _CALL.format(twin=way, least=minimum)
+        lines = _CALL.format(twin=method, least=minimum)
         yield Case(lines, values, _Judge(minimum, x64), {"num": columns, "": ("centre",)}, x64=x64)
 
 

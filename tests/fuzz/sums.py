@@ -30,21 +30,21 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 130)), int(random.integers(1, 9))
     kernel = str(pick(random, "gaussian", "top_hat", *(_SMOOTH if dims <= 3 else ())))
     form = str(pick(random, "gather", "scatter", "mean_kernel", "mean_h"))
-    queries, way = int(pick(random, 0, 0, 9)), pick(random, "eager", "jit", "jit", "traced")
+    queries, method = int(pick(random, 0, 0, 9)), pick(random, "eager", "jit", "jit", "traced")
     gradient = kernel in _SMOOTH and bool(random.random() < 0.3)
     call = _CALL.format(
-        jit=".jit" if way == "jit" else "",
+        jit=".jit" if method == "jit" else "",
         query=", queries=query, query_h=query_h" if queries else "",
         kernel=kernel,
         form=form,
         derivative=', derivative="gradient"' if gradient else "",
     )
     traced = "sums_of(part, h, boxsize, values" + (", query, query_h)" if queries else ")")
-    lines = f"part = jz.data.Pos(pos=pos, num=num)\nsums = {traced if way == 'traced' else call}"
-    setup = _TRACED.format(call=call) if way == "traced" else ""
-    kind = (np.float64 if x64 else np.float32) if way == "traced" else None
+    lines = f"part = jz.data.Pos(pos=pos, num=num)\nsums = {traced if method == 'traced' else call}"
+    setup = _TRACED.format(call=call) if method == "traced" else ""
+    kind = (np.float64 if x64 else np.float32) if method == "traced" else None
     shared = bool(random.random() < 0.3), bool(random.random() < 0.5)
-    for _ in range(_CASES if way != "eager" else _CASES // 4):
+    for _ in range(_CASES if method != "eager" else _CASES // 4):
         points = inputs.points(random, rows, dims, dtype, kind)
         values = points.arguments(random) | {"values": random.random(rows).astype(dtype)}
         values["h"] = _lengths(random, points, rows, shared[0], kind)
@@ -168,11 +168,11 @@ class _Judge:
         share = given.weight / each ** (dims + 1)
         slope = np.where(steepness != 0, share * steepness, 0)[..., None]
         result = np.where(unit != 0, slope * unit, 0).sum(axis=1)  # 0 at distance 0, however small h is
-        near = separation < each + unsure
+        is_near = separation < each + unsure
         # If two images are equally near, the gradient may be that to either.
         half = (given.sides > 0) & (np.abs(np.abs(straight) - given.sides / 2) <= 2 * unsure[..., None])
-        torn = np.where((near & half.any(axis=-1)), 2 * np.abs(steepness), 0)
-        loose = np.where(near, bend * unsure / each + 2e-5 * bend, 0) + torn
+        torn = np.where((is_near & half.any(axis=-1)), 2 * np.abs(steepness), 0)
+        loose = np.where(is_near, bend * unsure / each + 2e-5 * bend, 0) + torn
         loose += 64 * float(np.finfo(given.pos.dtype).eps) * np.abs(steepness)
         off = np.where(loose > 0, share * loose, 0).sum(axis=1)[:, None]
         return result - off, result + off

@@ -24,6 +24,7 @@ from fuzz import (
     fof,
     gradients,
     knn,
+    links,
     nearest,
     pairs,
     peaks,
@@ -32,6 +33,7 @@ from fuzz import (
     ranks,
     runner,
     spheres,
+    subhaloes,
     sums,
     trees,
 )
@@ -101,8 +103,24 @@ def planted(monkeypatch: pytest.MonkeyPatch, module: Any, name: str, change: Cal
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("part", "batch"),
-    [(knn, 2), *((part, 1) for part in (nearest, fof, radius, pairs, sums, spheres, trees, peaks, phases))],
-    ids=["knn", "nearest", "fof", "radius", "pairs", "sums", "spheres", "trees", "peaks", "phases"],
+    [
+        (knn, 2),
+        *((part, 1) for part in (nearest, fof, radius, pairs, sums, spheres, trees, peaks, links, phases, subhaloes)),
+    ],
+    ids=[
+        "knn",
+        "nearest",
+        "fof",
+        "radius",
+        "pairs",
+        "sums",
+        "spheres",
+        "trees",
+        "peaks",
+        "links",
+        "phases",
+        "subhaloes",
+    ],
 )
 def test_correct_library_passes(part: ModuleType, batch: int) -> None:
     assert not findings(part, 20, batch)
@@ -275,6 +293,27 @@ def test_wrong_order_of_densities_is_found(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.long
+def test_wrong_order_of_bound_particles_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = kernels.descending_words
+    monkeypatch.setattr(kernels, "descending_words", lambda energy: [0 * word for word in words(energy)])
+    assert_finds(links, "a descendant is wrong", 400)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("kernel", "change"),
+    [
+        ("group_potential", lambda result: (1.05 * result[0], result[1])),
+        ("bound_energies", lambda result: (1.05 * result[0], *result[1:])),
+    ],
+    ids=["potentials", "energies"],
+)
+def test_wrong_energy_of_a_subhalo_is_found(monkeypatch: pytest.MonkeyPatch, kernel: str, change: Any) -> None:
+    planted(monkeypatch, kernels, kernel, change)
+    assert_finds(subhaloes, "an energy is wrong", 60)
+
+
+@pytest.mark.long
 def test_link_of_particles_with_different_velocities_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     number = jz.fof._phase_space._number
     monkeypatch.setattr(jz.fof._phase_space, "_number", lambda length: jnp.sqrt(number(length)))
@@ -372,10 +411,10 @@ def test_rows_and_digits_irrelevant_to_a_fault_are_removed() -> None:
 
     random = np.random.default_rng(5)
     values = {"pos": random.random((300, 2)), "mass": random.random(300), "num": 280}
-    one = case.Case("total = mass[:num].sum()", values, judge, {"num": ("pos", "mass")}, x64=True)
-    wrong = one.check()
+    single = case.Case("total = mass[:num].sum()", values, judge, {"num": ("pos", "mass")}, x64=True)
+    wrong = single.check()
     assert wrong is not None
-    small, still = runner.smaller(one, wrong, np.inf)
+    small, still = runner.smaller(single, wrong, np.inf)
     assert still.kind == "both ends"
     assert len(small.values["pos"]) == len(small.values["mass"]) == small.values["num"] <= 2
     assert len(small.script()) < 250

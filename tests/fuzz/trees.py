@@ -25,13 +25,13 @@ def batch(random: np.random.Generator) -> Iterator[Case]:
     """Yield sets of one shape."""
     x64, dtype = inputs.mode(random)
     rows, dims = int(pick(random, 0, 1, 2, 25, 64, 64, 130)), int(random.integers(1, 9))
-    way = pick(random, "eager", "jit", "jit", "traced")
+    method = pick(random, "eager", "jit", "jit", "traced")
     core_k = pick(random, None, None, 1, 2, 7, 30)
-    lines = _CALLS[way].format(part=_PART, core_k=core_k)
-    setup = _TRACED.format(core_k=core_k) if way == "traced" else ""
+    lines = _CALLS[method].format(part=_PART, core_k=core_k)
+    setup = _TRACED.format(core_k=core_k) if method == "traced" else ""
     kind = np.float64 if x64 else np.float32
-    for _ in range(_CASES if way != "eager" else _CASES // 4):
-        values = inputs.points(random, rows, dims, dtype, kind if way == "traced" else None).arguments(random)
+    for _ in range(_CASES if method != "eager" else _CASES // 4):
+        values = inputs.points(random, rows, dims, dtype, kind if method == "traced" else None).arguments(random)
         if random.random() < 0.08:
             inputs.spoil_position(random, values)
         yield Case(lines, values, _Judge(core_k or 1, x64), {"num": ("pos",)}, setup, x64)

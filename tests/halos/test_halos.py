@@ -145,9 +145,9 @@ def test_spin_uses_physical_lengths(scale_factor: float) -> None:
     expected = momentum / (np.sqrt(2) * mass[0] * speed * radius[0] * scale_factor)
     rows = np.zeros(cata.count.shape)
     rows[0] = 1
-    found = halos.spin.jit(cata, rows * mass, rows * radius, gravity, scale_factor=scale_factor)
-    np.testing.assert_allclose(found[0], expected, rtol=1e-5)
-    assert not np.any(found[1:])
+    result = halos.spin.jit(cata, rows * mass, rows * radius, gravity, scale_factor=scale_factor)
+    np.testing.assert_allclose(result[0], expected, rtol=1e-5)
+    assert not np.any(result[1:])
     assert halos.spin(cata, 0 * rows, rows, gravity)[0] == 0
     assert np.isnan(halos.spin(cata, rows, np.nan * rows, gravity)[0])
 
@@ -208,26 +208,26 @@ def test_densest_particle_over_devices(ndev: int, rlink: float) -> None:
     """Test groups on one device, on several, and on all. Densities have few values, so that many are equal."""
     grouped, cata = groups_over_devices(ndev, rlink)
     density = np.random.default_rng(2).integers(-3, 3, grouped.id.shape).astype(np.float32)
-    found = halos.densest_particle.smap(mesh_of(ndev), jit=True)(grouped, cata, density)
+    result = halos.densest_particle.smap(mesh_of(ndev), jit=True)(grouped, cata, density)
     nums = np.asarray(grouped.num)
-    flat, whole = data.flatten_particles(grouped), data.squeeze_catalogue(cata, offset_mode="global", nparts=nums)
-    rows = slow_densest(flat, whole, np.concatenate([density[rank, :num] for rank, num in enumerate(nums)]))
+    flat, complete = data.flatten_particles(grouped), data.squeeze_catalogue(cata, offset_mode="global", nparts=nums)
+    rows = slow_densest(flat, complete, np.concatenate([density[rank, :num] for rank, num in enumerate(nums)]))
     used = np.arange(cata.count.shape[1]) < np.asarray(cata.ngroups)[:, None]
-    part, best, where = jax.tree.map(lambda leaf: np.asarray(leaf)[used] if np.ndim(leaf) > 1 else leaf, found)
+    part, best, where = jax.tree.map(lambda leaf: np.asarray(leaf)[used] if np.ndim(leaf) > 1 else leaf, result)
     np.testing.assert_array_equal((np.cumsum(nums) - nums)[where.rank] + where.idx, rows)
     np.testing.assert_array_equal(best, density[where.rank, where.idx])
     for name in ("pos", "mass", "vel", "id"):
         np.testing.assert_array_equal(getattr(part, name), getattr(flat, name)[np.asarray(rows)])
-    across = (np.asarray(whole.offset + whole.count) > np.cumsum(nums)[np.nonzero(used)[0]]).sum()
+    across = (np.asarray(complete.offset + complete.count) > np.cumsum(nums)[np.nonzero(used)[0]]).sum()
     assert across > 0 or ndev < 3
 
 
 @pytest.mark.parametrize("n", [0, 5])
 def test_no_groups(n: int) -> None:
     part = data.Pos(pos=jnp.zeros((n, 3)))
-    found = halos.densest_particle(*fof_and_catalogue(part, 0.1), jnp.zeros(n))
-    assert found.density.shape == (0,)
-    assert found.part.pos.shape == (0, 3)
+    result = halos.densest_particle(*fof_and_catalogue(part, 0.1), jnp.zeros(n))
+    assert result.density.shape == (0,)
+    assert result.part.pos.shape == (0, 3)
 
 
 @pytest.mark.long

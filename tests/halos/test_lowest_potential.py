@@ -75,8 +75,8 @@ def test_groups_against_all_pairs(rlink: float, softening: float) -> None:
 def plummer(n: int, dims: int, seed: int = 1) -> np.ndarray:
     random = np.random.default_rng(seed)
     radius = 0.02 / np.sqrt(random.random(n) ** (-2 / 3) - 1 + 1e-9)
-    way = random.standard_normal((n, dims))
-    pos: np.ndarray = np.minimum(radius, 0.2)[:, None] * way / np.linalg.norm(way, axis=1, keepdims=True)
+    method = random.standard_normal((n, dims))
+    pos: np.ndarray = np.minimum(radius, 0.2)[:, None] * method / np.linalg.norm(method, axis=1, keepdims=True)
     return pos
 
 
@@ -131,8 +131,8 @@ def test_several_devices_agree_with_one(ndev: int, rlink: float) -> None:
     grouped, cata = groups_over_devices(ndev, rlink)
     result = halos.lowest_potential_particle.smap(mesh_of(ndev), jit=True)(grouped, cata, softening=1e-3)
     nums = np.asarray(grouped.num)
-    flat, whole = data.flatten_particles(grouped), data.squeeze_catalogue(cata, offset_mode="global", nparts=nums)
-    expected = slow_rows(flat, whole, 1e-3)
+    flat, complete = data.flatten_particles(grouped), data.squeeze_catalogue(cata, offset_mode="global", nparts=nums)
+    expected = slow_rows(flat, complete, 1e-3)
     used = np.arange(cata.count.shape[1]) < np.asarray(cata.ngroups)[:, None]
     rank, row = np.asarray(result.where.rank)[used], np.asarray(result.where.idx)[used]
     np.testing.assert_array_equal((np.cumsum(nums) - nums)[rank] + row, [row for row, _ in expected])

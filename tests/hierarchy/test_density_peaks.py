@@ -172,8 +172,8 @@ def test_deep_hierarchies_equal_a_flood(kind: str) -> None:
     rng = np.random.default_rng(5)
     height = {"path": np.arange(n // 2), "star": -np.arange(n // 2), "random": rng.permutation(n // 2)}[kind]
     rank = np.argsort(np.argsort(-np.stack([height + n, height - n], axis=1).ravel(), kind="stable"))
-    near = np.stack([np.arange(n) - 1, np.arange(n) + 1], axis=1) % n
-    summit, ends, edges = kernels.peak_forest(jnp.asarray(near, jnp.int32), jnp.asarray(rank, jnp.int32), n)
+    nearest = np.stack([np.arange(n) - 1, np.arange(n) + 1], axis=1) % n
+    summit, ends, edges = kernels.peak_forest(jnp.asarray(nearest, jnp.int32), jnp.asarray(rank, jnp.int32), n)
     peaks = np.flatnonzero(np.asarray(summit) == np.arange(n))
     assert edges == len(peaks) - 1
     ends = np.asarray(ends)[: int(edges)]

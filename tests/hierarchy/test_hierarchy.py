@@ -54,10 +54,10 @@ def linkage_by_union_find(ends: np.ndarray, rows: int) -> np.ndarray:
         return cluster
 
     for edge, (a, b) in enumerate(ends.tolist()):
-        one, other = sorted((root(a), root(b)))
-        parent[one] = parent[other] = rows + edge
-        count[rows + edge] = count[one] + count[other]
-        result[edge] = one, other, count[rows + edge]
+        single, second = sorted((root(a), root(b)))
+        parent[single] = parent[second] = rows + edge
+        count[rows + edge] = count[single] + count[second]
+        result[edge] = single, second, count[rows + edge]
     return result
 
 
@@ -181,8 +181,10 @@ def test_mapped_trees() -> None:
     sets = jnp.stack([oracles.uniform(40, 3, seed=seed) for seed in range(3)])
     result = jax.vmap(lambda pos: (dendrogram(spanning_tree(pos)), cut(spanning_tree(pos), 0.2)))(sets)
     for i, pos in enumerate(sets):
-        one = jax.tree.map(lambda leaf, i=i: leaf[i], result)
-        jax.tree.map(np.testing.assert_array_equal, one, (dendrogram(spanning_tree(pos)), cut(spanning_tree(pos), 0.2)))
+        single = jax.tree.map(lambda leaf, i=i: leaf[i], result)
+        jax.tree.map(
+            np.testing.assert_array_equal, single, (dendrogram(spanning_tree(pos)), cut(spanning_tree(pos), 0.2))
+        )
 
 
 def test_traced_linking_lengths() -> None:

@@ -25,10 +25,10 @@ def graphs(count: int, dtype: Any = np.float32) -> Iterator[tuple[list[set[int]]
         pos = random.random((sets, 30, dims)).astype(np.float32)
         density = random.lognormal(0, 1, pos.shape[:2]).astype(dtype)
         density[::2] = random.integers(0, 20, density[::2].shape)
-        near = jax.vmap(lambda pos, k=k: knn(pos, k, result="globalidx"))(pos)
+        nearest = jax.vmap(lambda pos, k=k: knn(pos, k, result="globalidx"))(pos)
         peaks = jax.device_get(jax.vmap(lambda pos, density, k=k: density_peaks(pos, density, k))(pos, density))
         for i in range(sets):
-            yield flood.graph(np.asarray(near[i])), density[i], jax.tree.map(lambda column, i=i: column[i], peaks)
+            yield flood.graph(np.asarray(nearest[i])), density[i], jax.tree.map(lambda column, i=i: column[i], peaks)
 
 
 def check(peaks: DensityPeaks, label: jax.Array, expected: np.ndarray) -> None:
@@ -89,9 +89,9 @@ def test_extreme_thresholds_merge_none_or_all_connected_peaks() -> None:
     for neighbours, density, peaks in graphs(6):
         np.testing.assert_array_equal(peaks.merge(0), peaks.peak)
         np.testing.assert_array_equal(peaks.merge(ratio=1), peaks.peak)
-        whole = flood.tomato(neighbours, density, np.inf)
-        check(peaks, peaks.merge(np.inf), whole)
-        check(peaks, peaks.merge(1e300), whole)
+        complete = flood.tomato(neighbours, density, np.inf)
+        check(peaks, peaks.merge(np.inf), complete)
+        check(peaks, peaks.merge(1e300), complete)
         check(peaks, peaks.merge(ratio=np.inf), flood.tomato(neighbours, density, np.inf, ratio=True))
 
 
@@ -100,9 +100,9 @@ def test_equal_densities_merge_at_any_positive_threshold(level: float) -> None:
     pos = oracles.uniform(60, 2)
     peaks = density_peaks(pos, np.full(60, level, np.float32), 3)
     assert np.any(np.asarray(peaks.parent) >= 0)
-    whole = np.asarray(peaks.merge(1e-300))
-    np.testing.assert_array_equal(peaks.merge(ratio=1 + 1e-12), whole)
-    assert np.all(np.asarray(peaks.persistence)[np.unique(whole)] == np.inf)
+    complete = np.asarray(peaks.merge(1e-300))
+    np.testing.assert_array_equal(peaks.merge(ratio=1 + 1e-12), complete)
+    assert np.all(np.asarray(peaks.persistence)[np.unique(complete)] == np.inf)
 
 
 def test_one_compiled_program_and_vmap_serve_all_thresholds() -> None:

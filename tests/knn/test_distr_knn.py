@@ -84,8 +84,8 @@ def test_coordinates_at_the_smallest_subnormal_numbers(k: int) -> None:
         for others in ({}, {"part_query": query}):
             given = {"part_query": deal(query, query_counts, rows=200)} if others else {}
             result = search(deal(pos, counts, rows=100), k=k, **given)
-            for one, many in zip(on_one(pos, k, None, **others), result, strict=True):
-                np.testing.assert_array_equal(joined(many, query_counts if others else counts), one)
+            for column, many in zip(on_one(pos, k, None, **others), result, strict=True):
+                np.testing.assert_array_equal(joined(many, query_counts if others else counts), column)
 
 
 @pytest.mark.long
@@ -351,8 +351,8 @@ def test_capacity_of_ghosts_grows_automatically(count_compilations: Any) -> None
     part = deal(pos, even(24000, 4), rows=6000)
     search = jz.knn.knn.smap(mesh_of(4), jit=True)
     rad = search(part, k=2500, result="rad")
-    some = np.arange(0, 6000, 997)
-    np.testing.assert_allclose(np.asarray(rad)[0, some], oracles.scipy_knn(pos, pos[some], 2500)[0], rtol=1e-5)
+    sample = np.arange(0, 6000, 997)
+    np.testing.assert_allclose(np.asarray(rad)[0, sample], oracles.scipy_knn(pos, pos[sample], 2500)[0], rtol=1e-5)
     with count_compilations() as lines:
         jax.block_until_ready(search(part, k=2500, result="rad"))
     assert not [line for line in lines if "knn" in line], "the room that was learnt is kept"

@@ -52,9 +52,9 @@ def summed(result: Any, num: Any) -> jax.Array:
 
 def agree(loss: Any, ndev: int, unused: tuple[str, ...] = ()) -> None:
     """Assert that ``loss(arrays, counts, over)`` has the derivatives of one device, and those of differences."""
-    one = given()
-    expected = jax.jit(jax.grad(lambda arrays: loss(arrays, None, lambda func: func)))(one)
-    many, counts = dealt(one, ndev)
+    single = given()
+    expected = jax.jit(jax.grad(lambda arrays: loss(arrays, None, lambda func: func)))(single)
+    many, counts = dealt(single, ndev)
     mesh = mesh_of(ndev)
     mapped = jax.jit(jax.value_and_grad(lambda arrays: loss(arrays, counts, lambda func: func.smap(mesh))))
     result = mapped(many)[1]
@@ -66,12 +66,12 @@ def agree(loss: Any, ndev: int, unused: tuple[str, ...] = ()) -> None:
             for rank, count in enumerate(counts[name]):
                 np.testing.assert_array_equal(result[name][rank, count:], 0)
     rng = np.random.default_rng(7)
-    ways = {name: jnp.asarray(rng.normal(size=array.shape)) for name, array in one.items()}
+    ways = {name: jnp.asarray(rng.normal(size=array.shape)) for name, array in single.items()}
     moved = [
-        mapped(dealt({name: one[name] + step * way for name, way in ways.items()}, ndev)[0])[0]
+        mapped(dealt({name: single[name] + step * method for name, method in ways.items()}, ndev)[0])[0]
         for step in (1e-7, -1e-7)
     ]
-    slope = sum(float(jnp.sum(expected[name] * way)) for name, way in ways.items())
+    slope = sum(float(jnp.sum(expected[name] * method)) for name, method in ways.items())
     np.testing.assert_allclose((moved[0] - moved[1]) / 2e-7, slope, rtol=1e-5)
 
 
@@ -98,16 +98,16 @@ def test_derivatives_of_neighbours_and_their_properties(order: str, ndev: int, x
     """By distances, fields, whole neighbours, reductions and queries, which may be in z-order."""
 
     def pull(part: Any, rnn: jax.Array, inn: jax.Array, query: Any, **_: Any) -> jax.Array:
-        near = part.pos[jnp.maximum(inn, 0)] - query.pos[:, None]
-        return jnp.sum(jnp.abs(jnp.sin(near)) * part.mass[inn][..., None] / (rnn[..., None] + 0.1), axis=1)
+        nearest = part.pos[jnp.maximum(inn, 0)] - query.pos[:, None]
+        return jnp.sum(jnp.abs(jnp.sin(nearest)) * part.mass[inn][..., None] / (rnn[..., None] + 0.1), axis=1)
 
     def loss(arrays: Any, counts: Any, over: Any) -> jax.Array:
         part, query = parts(arrays, counts)
         words = "rad_mass_part_reduce_query_queryidx"
         result = over(jz.knn.knn)(part, 5, arrays["box"], None, query, words, pull, order)
-        rad, mass, near, reduced, asked, origin = result
+        rad, mass, nearest, reduced, asked, origin = result
         num = (origin.idx >= 0).sum(axis=-1)
-        values = rad, mass, jnp.abs(jnp.sin(near.pos)), reduced, jnp.abs(jnp.sin(asked.pos))
+        values = rad, mass, jnp.abs(jnp.sin(nearest.pos)), reduced, jnp.abs(jnp.sin(asked.pos))
         return sum(summed(value, num) for value in values)
 
     agree(loss, ndev)
@@ -119,10 +119,12 @@ def test_derivatives_of_distances_in_z_order(x64: None) -> None:
     def loss(arrays: Any, counts: Any, over: Any) -> jax.Array:
         part, query = parts(arrays, counts)
         options = {"boxsize": arrays["box"], "output_order": "z"}
-        near = over(jz.knn.knn)(part, 5, result="rad_globalidx", **options)[0]
+        nearest = over(jz.knn.knn)(part, 5, result="rad_globalidx", **options)[0]
         separation = over(jz.knn.knn)(part, 5, result="rad", part_query=query, **options)
-        some = over(jz.knn.knn)(part, 5, result="drad", source_mask=arrays["mass"] > 1, exclude_self=True, **options)
-        result = [jnp.where(jnp.isfinite(rad), rad, 0) for rad in (near, separation, some)]  # infinite in padding rows
+        sample = over(jz.knn.knn)(part, 5, result="drad", source_mask=arrays["mass"] > 1, exclude_self=True, **options)
+        result = [
+            jnp.where(jnp.isfinite(rad), rad, 0) for rad in (nearest, separation, sample)
+        ]  # infinite in padding rows
         return sum(jnp.sum(jnp.where(rad > 0, jnp.log(jnp.where(rad > 0, rad, 1)), 0)) for rad in result)
 
     agree(loss, 4, unused=("mass",))

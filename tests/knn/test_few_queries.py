@@ -26,8 +26,8 @@ def test_few_scattered_queries_equal_scipy(q: int) -> None:
     np.testing.assert_allclose(result[0], distance, rtol=1e-6)
     counts = tree.query_ball_point(wide, radius, return_length=True)
     np.testing.assert_array_equal(count_within.jit(pos, radius, boxsize=1.0, queries=query), counts)
-    near = nearest_within.jit(pos, radius, 3, boxsize=1.0, queries=query)
-    np.testing.assert_array_equal(near.count, counts)
+    nearest = nearest_within.jit(pos, radius, 3, boxsize=1.0, queries=query)
+    np.testing.assert_array_equal(nearest.count, counts)
     lists = neighbours_within(pos, radius, boxsize=1.0, queries=query)
     expected = [sorted(rows) for rows in tree.query_ball_point(wide, radius)]
     assert [sorted(rows.tolist()) for rows in np.split(np.asarray(lists.index), lists.splits[1:])[:q]] == expected
@@ -47,5 +47,5 @@ def test_few_points_outside_of_cores_join_the_first_cluster() -> None:
     np.testing.assert_array_equal(is_core, core)
     assert 3 <= np.count_nonzero(~core) < len(pos) // 8
     for i in np.flatnonzero(~core):
-        near = [row for row in tree.query_ball_point(pos[i].astype(np.float64), length) if core[row]]
-        assert cluster[i] == min((cluster[row] for row in near), default=-1)
+        nearest = [row for row in tree.query_ball_point(pos[i].astype(np.float64), length) if core[row]]
+        assert cluster[i] == min((cluster[row] for row in nearest), default=-1)

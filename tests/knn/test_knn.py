@@ -99,10 +99,10 @@ def test_queries_outside_a_periodic_box_are_wrapped(dtype: Any) -> None:
     pos = oracles.uniform(N, 2, dtype)
     inside = np.round(oracles.uniform(50, 2, dtype, seed=5) * 256) / 256
     shift = np.random.default_rng(6).integers(-3, 4, inside.shape).astype(dtype)
-    near = knn(jnp.asarray(pos), 5, boxsize=1.0, part_query=jnp.asarray(inside))
+    nearest = knn(jnp.asarray(pos), 5, boxsize=1.0, part_query=jnp.asarray(inside))
     far = knn(jnp.asarray(pos), 5, boxsize=1.0, part_query=jnp.asarray(inside + shift))
-    np.testing.assert_array_equal(near[0], far[0])
-    np.testing.assert_array_equal(near[1], far[1])
+    np.testing.assert_array_equal(nearest[0], far[0])
+    np.testing.assert_array_equal(nearest[1], far[1])
 
 
 # Ties

@@ -46,24 +46,24 @@ def test_open_leaves_give_the_results_of_a_search_among_all(
     (begin, end), length = own, exact(BOXES[box] or 0.0, (3,))
     posz = jnp.asarray(tree.zsort(positions(name, dtype), boxsize=BOXES[box])[0])
     domain, _ = domain_of([posz], [N], ["the positions"], length)
-    everything, mine = tree_of(posz, domain), tree_of(posz[begin:end], domain)
+    everything, ours = tree_of(posz, domain), tree_of(posz[begin:end], domain)
     number = jnp.asarray(np.random.default_rng(5).permutation(N).astype(np.int32))
     place = jnp.asarray(np.random.default_rng(6).permutation(end - begin).astype(np.int32))
-    is_open = jnp.asarray(np.arange(mine.plane_sizes[0]) % 3 != 1, jnp.int32)
-    searched = np.repeat(np.asarray(is_open), np.diff(mine.particle_splits[: len(is_open) + 1])) > 0
+    is_open = jnp.asarray(np.arange(ours.plane_sizes[0]) % 3 != 1, jnp.int32)
+    searched = np.repeat(np.asarray(is_open), np.diff(ours.particle_splits[: len(is_open) + 1])) > 0
     for k in (1, 8, 40):
         for limit, others in ((None, False), (0.2, False), (None, True)):
             far = {"domain": domain.corners, "limit": None if limit is None else exact(limit, ()), "others": others}
-            first = kernels.knn(mine, number[begin:end], None, place, k, length, **far)
-            whole = kernels.knn(everything, number, mine, place, k, length, own_offset=begin, **far)
+            first = kernels.knn(ours, number[begin:end], None, place, k, length, **far)
+            complete = kernels.knn(everything, number, ours, place, k, length, own_offset=begin, **far)
             again = kernels.knn(
-                *(everything, number, mine, place, k, length),
+                *(everything, number, ours, place, k, length),
                 **far,
                 own_offset=begin,
                 open_leaves=is_open,
                 found=tuple(map(jnp.copy, first)),
             )
-            for result, before, among_all in zip(again, first, whole, strict=True):
+            for result, before, among_all in zip(again, first, complete, strict=True):
                 expected = np.where(searched[:, None], among_all[place], before[place])
                 np.testing.assert_array_equal(result[place], expected, f"k {k}, limit {limit}, others {others}")
 
@@ -73,12 +73,12 @@ def test_repeated_search_finds_the_nearest() -> None:
     posz = jnp.asarray(tree.zsort(pos)[0])
     length = exact(0.0, (3,))
     domain, _ = domain_of([posz], [N], ["the positions"], length)
-    mine = tree_of(posz[100:300], domain)
-    first = kernels.knn(mine, None, None, None, 6, length, domain=domain.corners)
+    ours = tree_of(posz[100:300], domain)
+    first = kernels.knn(ours, None, None, None, 6, length, domain=domain.corners)
     rad, idx = kernels.knn(
-        *(tree_of(posz, domain), None, mine, None, 6, length),
+        *(tree_of(posz, domain), None, ours, None, 6, length),
         own_offset=100,
-        open_leaves=jnp.ones(mine.plane_sizes[0], jnp.int32),
+        open_leaves=jnp.ones(ours.plane_sizes[0], jnp.int32),
         domain=domain.corners,
         found=(first[0], first[1] + 100),
     )
@@ -90,14 +90,14 @@ def test_repeated_search_finds_the_nearest() -> None:
 @pytest.mark.watched
 def test_repeated_search_with_separate_queries() -> None:
     posz = jnp.asarray(tree.zsort(positions("uniform", np.float32))[0])
-    length, some = exact(0.0, (3,)), tree.zsort(oracles.uniform(90, 3, seed=8))[0]
-    domain, _ = domain_of([posz, some], [N, 90], ["the positions"] * 2, length)
-    asking = tree_of(some, domain)
+    length, sample = exact(0.0, (3,)), tree.zsort(oracles.uniform(90, 3, seed=8))[0]
+    domain, _ = domain_of([posz, sample], [N, 90], ["the positions"] * 2, length)
+    asking = tree_of(sample, domain)
     first = kernels.knn(tree_of(posz[100:300], domain), None, asking, None, 6, length, domain=domain.corners)
     everything, to_open = tree_of(posz, domain), jnp.ones(asking.plane_sizes[0], jnp.int32)
-    whole = kernels.knn(everything, None, asking, None, 6, length, domain=domain.corners)
+    complete = kernels.knn(everything, None, asking, None, 6, length, domain=domain.corners)
     again = kernels.knn(
         *(everything, None, asking, None, 6, length), open_leaves=to_open, domain=domain.corners, found=first
     )
-    for result, expected in zip(again, whole, strict=True):
+    for result, expected in zip(again, complete, strict=True):
         np.testing.assert_array_equal(result, expected)

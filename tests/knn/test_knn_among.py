@@ -49,8 +49,8 @@ def test_exclude_self_omits_the_first_column(k: int, dtype: Any) -> None:
     pos[100:150] = pos[:50]
     for box in (None, 1.0):
         result, more = knn(pos, k, box, exclude_self=True), knn(pos, k + 1, box)
-        for one, other in zip(result, more, strict=True):
-            np.testing.assert_array_equal(one, other[:, 1:])
+        for value, reference in zip(result, more, strict=True):
+            np.testing.assert_array_equal(value, reference[:, 1:])
         assert_nearest(result, pos, pos, all_but_self(300), box)
         assert np.sum(np.asarray(result[0])[:, 0] == 0) >= 100, "twins stay"
 
@@ -86,28 +86,28 @@ def test_exclude_self_in_all_results(order: str) -> None:
         words = "rad_globalidx_rankidx_part_id"
         result = knn(given, 4, result=words, exclude_self=True, **call)
         more = knn(given, 5, result=words, **call)
-        for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(more), strict=True):
-            np.testing.assert_array_equal(one, other[:, 1:])
+        for value, reference in zip(jax.tree.leaves(result), jax.tree.leaves(more), strict=True):
+            np.testing.assert_array_equal(value, reference[:, 1:])
 
         def nearest(rnn: Any, part: Any, inn: Any, **_: Any) -> Any:
             return rnn, part.id[inn]
 
-        made = knn(given, 4, result="reduce", reduce_func=nearest, exclude_self=True, **call)
-        np.testing.assert_array_equal(made[0], result[0])
-        np.testing.assert_array_equal(made[1], result[-1])
+        built = knn(given, 4, result="reduce", reduce_func=nearest, exclude_self=True, **call)
+        np.testing.assert_array_equal(built[0], result[0])
+        np.testing.assert_array_equal(built[1], result[-1])
 
 
 def test_exclude_self_within_a_radius() -> None:
     pos = oracles.clustered(300, 3)
-    near = oracles.squared_distances(pos, pos) <= 0.05**2
-    assert_nearest(knn(pos, 400, max_radius=0.05, exclude_self=True), pos, pos, near & all_but_self(300))
+    is_near = oracles.squared_distances(pos, pos) <= 0.05**2
+    assert_nearest(knn(pos, 400, max_radius=0.05, exclude_self=True), pos, pos, is_near & all_but_self(300))
 
 
 @pytest.mark.long
 def test_gradients_with_exclude_self(x64: None) -> None:
     pos = jnp.asarray(oracles.uniform(20, 2, np.float64))
-    mine = jax.grad(lambda x: (knn(x, 3, result="drad", exclude_self=True) ** 2).sum())(pos)
-    np.testing.assert_allclose(mine, jax.grad(lambda x: (knn(x, 4, result="drad") ** 2).sum())(pos), rtol=1e-12)
+    ours = jax.grad(lambda x: (knn(x, 3, result="drad", exclude_self=True) ** 2).sum())(pos)
+    np.testing.assert_allclose(ours, jax.grad(lambda x: (knn(x, 4, result="drad") ** 2).sum())(pos), rtol=1e-12)
 
 
 def dealt(n: int, ndev: int, counts: Any = even) -> tuple[np.ndarray, np.ndarray, ParticleData]:
@@ -124,8 +124,8 @@ def test_exclude_self_on_several_devices(counts: Any, result: str) -> None:
     pos, shares, part = dealt(900, 3, counts)
     results = knn.smap(mesh_of(3), jit=True)(part, 6, 1.0, result=result, exclude_self=True)
     single = knn(pos, 6, 1.0, exclude_self=True)
-    for one, other in zip(results, single, strict=False):
-        np.testing.assert_array_equal(joined(one, shares), other)
+    for value, reference in zip(results, single, strict=False):
+        np.testing.assert_array_equal(joined(value, shares), reference)
 
 
 @pytest.mark.long
@@ -134,7 +134,7 @@ def test_exclude_self_with_fewer_sources_per_device_than_k() -> None:
     pos = oracles.uniform(9, 3)
     for k in (1, 2, 8):
         result = knn.smap(mesh_of(3), jit=True)(deal(pos, even(9, 3), rows=10), k, exclude_self=True)
-        assert_nearest([joined(one, even(9, 3)) for one in result], pos, pos, all_but_self(9))
+        assert_nearest([joined(column, even(9, 3)) for column in result], pos, pos, all_but_self(9))
 
 
 # Marked sources
@@ -153,10 +153,10 @@ def test_source_mask(box: Any, others: bool, dtype: Any) -> None:
     for call in (knn, knn.jit):
         assert_nearest(call(pos, 7, box, source_mask=mask, exclude_self=others), pos, pos, allowed, box)
     limit = np.random.default_rng(1).random(400) * 0.2
-    near = oracles.squared_distances(pos, pos, box) <= limit[:, None] ** 2
+    is_near = oracles.squared_distances(pos, pos, box) <= limit[:, None] ** 2
     result = knn(pos, 7, box, source_mask=mask, exclude_self=others, max_radius=limit)
     there = np.asarray(result[1]) >= 0
-    np.testing.assert_array_equal(there.sum(axis=1), np.minimum((near & allowed).sum(axis=1), 7))
+    np.testing.assert_array_equal(there.sum(axis=1), np.minimum((is_near & allowed).sum(axis=1), 7))
 
 
 def test_source_mask_with_separate_queries() -> None:
@@ -181,7 +181,7 @@ def test_source_mask_in_all_results(order: str, with_th: bool, others: bool) -> 
     def nearest(rnn: Any, part: Any, inn: Any, origin: Any, query: Any, queryidx: Any, **_: Any) -> Any:
         return part.id[inn], origin.idx[inn], query.id, queryidx.idx
 
-    rad, idx, rank, ids, pos, made, query, whose = knn(
+    rad, idx, rank, ids, pos, built, query, whose = knn(
         given, 5, result="rad_globalidx_rankidx_id_pos_reduce_query_queryidx", reduce_func=nearest, **options
     )
     in_order = given if order == "input" or with_th else zsort(given)[0]
@@ -189,12 +189,12 @@ def test_source_mask_in_all_results(order: str, with_th: bool, others: bool) -> 
     np.testing.assert_array_equal(pos, np.asarray(in_order.pos)[idx])
     np.testing.assert_array_equal(rank.idx, idx)
     np.testing.assert_array_equal(query.id, in_order.id)
-    np.testing.assert_array_equal(made[0], ids)
-    np.testing.assert_array_equal(np.asarray(given.id)[made[1]], ids)
-    np.testing.assert_array_equal(made[2], query.id)
-    np.testing.assert_array_equal(made[3], whose.idx)
+    np.testing.assert_array_equal(built[0], ids)
+    np.testing.assert_array_equal(np.asarray(given.id)[built[1]], ids)
+    np.testing.assert_array_equal(built[2], query.id)
+    np.testing.assert_array_equal(built[3], whose.idx)
     by_id = dict(zip(np.asarray(given.id).tolist(), mask.tolist(), strict=True))
-    allowed = np.array([by_id[one] for one in np.asarray(in_order.id).tolist()])[None] & np.ones((300, 1), bool)
+    allowed = np.array([by_id[array] for array in np.asarray(in_order.id).tolist()])[None] & np.ones((300, 1), bool)
     where = np.asarray(in_order.pos)
     assert_nearest((rad, idx), where, where, allowed & (all_but_self(300) if others else True))
 
@@ -212,14 +212,14 @@ def test_source_mask_on_several_devices(result: str, others: bool) -> None:
     mapped = knn.smap(mesh_of(3), jit=True)
     results = mapped(part, 6, 1.0, result=result, source_mask=masks, exclude_self=others)
     single = knn(pos, 6, 1.0, result="rad_globalidx", source_mask=mask, exclude_self=others)
-    for one, other in zip(results, single, strict=False):
-        np.testing.assert_array_equal(joined(one, shares), other)
+    for value, reference in zip(results, single, strict=False):
+        np.testing.assert_array_equal(joined(value, shares), reference)
     if not others:
         asked = deal(query, even(300, 3))
         results = mapped(part, 6, 1.0, part_query=asked, result=result, source_mask=masks)
         single = knn(pos, 6, 1.0, part_query=query, source_mask=mask)
-        for one, other in zip(results, single, strict=False):
-            np.testing.assert_array_equal(joined(one, even(300, 3)), other)
+        for value, reference in zip(results, single, strict=False):
+            np.testing.assert_array_equal(joined(value, even(300, 3)), reference)
 
 
 @pytest.mark.long
@@ -235,7 +235,7 @@ def test_source_mask_with_a_hierarchy_on_several_devices(result: str, order: str
     options = {"th": th, "output_order": order, "source_mask": masks, "exclude_self": True}
     results = mapped(partz, 6, result=result, **options)
     allowed = joined(masks, nums)[None] & all_but_self(900)
-    assert_nearest([joined(one, nums) for one in results[:2]], where, where, allowed)
+    assert_nearest([joined(column, nums) for column in results[:2]], where, where, allowed)
     np.testing.assert_array_equal(np.sort(where, axis=0), np.sort(pos, axis=0))
 
 
@@ -256,10 +256,10 @@ def test_batches_are_searched_separately(dims: int, kind: str, dtype: Any) -> No
     box, sets = oracles.box_lengths(kind, dims), 9
     pos = oracles.uniform(500, dims, dtype) * (3 if kind == "open" else 1)
     batch = batches_of(500, sets).astype(np.int32)
-    rad, idx = (np.asarray(one) for one in knn(pos, 6, box, batch=batch))
+    rad, idx = (np.asarray(number) for number in knn(pos, 6, box, batch=batch))
     assert_nearest((rad, idx), pos, pos, batch[:, None] == batch, box)
-    for one in range(sets):
-        (rows,) = np.nonzero(batch == one)
+    for number in range(sets):
+        (rows,) = np.nonzero(batch == number)
         alone = [np.asarray(x) for x in knn(pos[rows], min(6, len(rows)), box)]
         np.testing.assert_array_equal(rad[rows, : len(rows)], alone[0])
         np.testing.assert_array_equal(idx[rows, : len(rows)], rows[alone[1]])
@@ -279,7 +279,7 @@ def test_batches_in_any_unit_and_far_apart(unit: float) -> None:
     pos = np.concatenate([oracles.uniform(60, 3) * 1e-7, oracles.uniform(60, 3)]).astype(np.float64)
     pos = (pos * unit).astype(np.float32)
     batch = np.r_[np.full(60, 7), np.arange(30) % 2, np.full(29, 3), 2**24 if unit == 1 else 40]
-    rad, idx = (np.asarray(one) for one in knn.jit(pos, 5, batch=batch, exclude_self=True))
+    rad, idx = (np.asarray(column) for column in knn.jit(pos, 5, batch=batch, exclude_self=True))
     allowed = (batch[:, None] == batch) & all_but_self(120)
     assert_nearest((rad / np.float32(unit), idx), pos / unit, pos / unit, allowed)
     (rows,) = np.nonzero(batch == 7)
@@ -304,7 +304,7 @@ def test_batches_near_the_largest_float32(unit: float) -> None:
     pos = ((oracles.uniform(60, 3, np.float64) - 0.5) * unit).astype(np.float32)
     fit = 2 if unit == 3.4e36 else 1 if unit > 3.4e36 else 60
     batch = np.arange(60) % fit
-    rad, idx = (np.asarray(one) for one in knn(pos, 60 // fit, batch=batch))
+    rad, idx = (np.asarray(column) for column in knn(pos, 60 // fit, batch=batch))
     distance2 = np.where(batch[:, None] == batch, oracles.squared_distances(pos.astype(np.float64), pos), np.inf)
     np.testing.assert_allclose(rad, np.sqrt(np.sort(distance2, axis=1)[:, : 60 // fit]), rtol=1e-6)
     assert np.all(np.sort(idx, axis=1) == np.arange(60).reshape(-1, fit).T[batch])
@@ -334,20 +334,20 @@ def test_batches_combined_with_other_options() -> None:
     result = knn(part, 6, 1.0, batch=batch, exclude_self=True, source_mask=mask)
     assert_nearest(result, pos, pos, same & all_but_self(300) & mask, 1.0)
     for limit in (0.2, np.random.default_rng(1).random(300) * 0.3, 99.0):
-        near = oracles.squared_distances(pos, pos, 1.0) <= np.broadcast_to(limit, 300)[:, None] ** 2
-        assert_nearest(knn(part, 300, 1.0, batch=batch, max_radius=limit), pos, pos, same & near, 1.0)
+        is_near = oracles.squared_distances(pos, pos, 1.0) <= np.broadcast_to(limit, 300)[:, None] ** 2
+        assert_nearest(knn(part, 300, 1.0, batch=batch, max_radius=limit), pos, pos, same & is_near, 1.0)
 
     def nearest(rnn: Any, part: Any, inn: Any, query: Any, **_: Any) -> Any:
         assert part.pos.shape == query.pos.shape == (300, 3)
         return jnp.where(inn < 0, 0, part.id[inn]), query.id
 
     words = "rad_globalidx_part_id_query_queryidx_reduce"
-    _, idx, near, ids, query, whose, made = knn(part, 6, 1.0, result=words, reduce_func=nearest, batch=batch)
+    _, idx, is_near, ids, query, whose, built = knn(part, 6, 1.0, result=words, reduce_func=nearest, batch=batch)
     there = np.asarray(idx) >= 0
-    np.testing.assert_array_equal(near.pos, np.where(there[..., None], pos[idx], 0))
+    np.testing.assert_array_equal(is_near.pos, np.where(there[..., None], pos[idx], 0))
     np.testing.assert_array_equal(ids, np.where(there, np.asarray(part.id)[idx], 0))
-    np.testing.assert_array_equal(made[0], ids)
-    np.testing.assert_array_equal(made[1], part.id)
+    np.testing.assert_array_equal(built[0], ids)
+    np.testing.assert_array_equal(built[1], part.id)
     np.testing.assert_array_equal(query.pos, pos)
     np.testing.assert_array_equal(whose.idx, np.arange(300))
 
@@ -361,13 +361,13 @@ def test_gradients_within_batches(x64: None) -> None:
         return (rad**2).sum()
 
     def each(x: Any, box: Any) -> Any:
-        sets = [x[batch == one] for one in range(3)]
-        return sum((knn(one, 3, box, result="drad", exclude_self=True) ** 2).sum() for one in sets)
+        sets = [x[batch == number] for number in range(3)]
+        return sum((knn(column, 3, box, result="drad", exclude_self=True) ** 2).sum() for column in sets)
 
-    for mine, other in zip(
+    for ours, second in zip(
         jax.grad(loss, argnums=(0, 1))(pos, 1.1), jax.grad(each, argnums=(0, 1))(pos, 1.1), strict=True
     ):
-        np.testing.assert_allclose(mine, other, rtol=1e-12)
+        np.testing.assert_allclose(ours, second, rtol=1e-12)
 
 
 @pytest.mark.long
@@ -379,13 +379,13 @@ def test_batches_on_several_devices(result: str) -> None:
     for rank, end in enumerate(np.cumsum(shares)):
         batches[rank, : shares[rank]] = batch[end - shares[rank] : end]
     mapped = knn.smap(mesh_of(3), jit=True)
-    rad, idx = (joined(one, shares) for one in mapped(part, 6, 1.0, result=result, batch=batches)[:2])
+    rad, idx = (joined(item, shares) for item in mapped(part, 6, 1.0, result=result, batch=batches)[:2])
     assert_nearest((rad, idx), pos, pos, batch[:, None] == batch, 1.0)
     np.testing.assert_array_equal(rad, knn(pos, 6, 1.0, batch=batch)[0])
     query, of_query = oracles.uniform(60, 3, seed=6), np.arange(60) % 7
     options = {"part_query": deal(query, even(60, 3), rows=20), "query_batch": of_query.reshape(3, 20)}
     results = mapped(part, 6, 1.0, result=result, batch=batches, **options)[:2]
-    results = [joined(one, even(60, 3)) for one in results]
+    results = [joined(column, even(60, 3)) for column in results]
     assert_nearest(results, pos, query, of_query[:, None] == batch, 1.0)
 
 

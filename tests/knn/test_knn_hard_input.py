@@ -170,12 +170,12 @@ def test_query_that_needs_float64_does_not_change_other_queries() -> None:
     """Rounding of radii differs between float32 and float64, and must not depend on the leaf of a query."""
     pos = np.concatenate([oracles.uniform(40, 3), np.zeros((1, 3), np.float32)])
     query = oracles.uniform(20, 3, seed=5)
-    near = np.full((1, 3), 1e-30, np.float32)
+    nearest = np.full((1, 3), 1e-30, np.float32)
     alone = knn(jnp.asarray(pos), 6, part_query=jnp.asarray(query))
-    rad, idx = knn(jnp.asarray(pos), 6, part_query=jnp.asarray(np.concatenate([query, near])))
+    rad, idx = knn(jnp.asarray(pos), 6, part_query=jnp.asarray(np.concatenate([query, nearest])))
     np.testing.assert_array_equal(rad[:20], alone[0])
     np.testing.assert_array_equal(idx[:20], alone[1])
-    oracles.assert_neighbours(rad, idx, pos, np.concatenate([query, near]))
+    oracles.assert_neighbours(rad, idx, pos, np.concatenate([query, nearest]))
 
 
 @pytest.mark.parametrize("unit", [1e25, 1e-25])

@@ -44,8 +44,8 @@ def test_equals_brute_force(dims: int, kind: str, dtype: Any) -> None:
     box = oracles.box_lengths(kind, dims)
     pos, query = oracles.uniform(400, dims, dtype), oracles.uniform(90, dims, dtype, seed=4) * 1.4 - dtype(0.2)
     assert_limited(knn(pos, 6, box, max_radius=0.1 * dims), pos, pos, 0.1 * dims, box)
-    own = np.random.default_rng(1).random(90) * 0.2 * dims
-    assert_limited(knn.jit(pos, 6, box, part_query=query, max_radius=own), pos, query, own, box)
+    radii = np.random.default_rng(1).random(90) * 0.2 * dims
+    assert_limited(knn.jit(pos, 6, box, part_query=query, max_radius=radii), pos, query, radii, box)
 
 
 @pytest.mark.watched("float32-0.2-8", "float32-0.2-33", "float64-0.2-300")
@@ -94,8 +94,8 @@ def test_neighbours_closer_than_float32_squares() -> None:
     pos = np.concatenate([rng.random((300, 3)) * 1e-30, rng.random((300, 3))]).astype(np.float32)
     for radius in (3e-31, 1e-30, 1e-3, 0.2):
         rad, idx = knn(pos, 12, max_radius=radius)
-        near = np.flatnonzero(np.asarray(count_within(pos, radius)) < 12)
-        assert len(near) > 0
+        is_near = np.flatnonzero(np.asarray(count_within(pos, radius)) < 12)
+        assert len(is_near) > 0
         within = oracles.squared_distances(pos, pos) <= radius**2
         np.testing.assert_array_equal((np.asarray(idx) >= 0).sum(axis=1), np.minimum(within.sum(axis=1), 12))
         row, column = np.nonzero(np.asarray(idx) >= 0)
@@ -126,16 +126,16 @@ def test_few_particles_and_queries(n: int) -> None:
 @pytest.mark.parametrize("separate", [False, True])
 def test_max_radius_per_query_in_all_orders(order: str, separate: bool) -> None:
     pos, query = oracles.clustered(500, 3), oracles.uniform(500, 3, seed=7)
-    asked, own = (query if separate else pos), np.random.default_rng(2).random(500) * 0.3
+    asked, radii = (query if separate else pos), np.random.default_rng(2).random(500) * 0.3
     options = {"part_query": asked} if separate else {}
-    rad, idx = knn(pos, 6, 1.0, max_radius=own, **options)
-    assert_limited((rad, idx), pos, asked, own, 1.0)
+    rad, idx = knn(pos, 6, 1.0, max_radius=radii, **options)
+    assert_limited((rad, idx), pos, asked, radii, 1.0)
 
     def near(rnn: Any, inn: Any, **_: Any) -> Any:
         return jnp.where(inn < 0, -1.0, rnn)
 
     result = knn.jit(
-        pos, 6, 1.0, result="rad_reduce_queryidx", reduce_func=near, output_order=order, max_radius=own, **options
+        pos, 6, 1.0, result="rad_reduce_queryidx", reduce_func=near, output_order=order, max_radius=radii, **options
     )
     whose = np.asarray(result[2].idx)
     np.testing.assert_array_equal(result[0], np.asarray(rad)[whose])
@@ -146,13 +146,13 @@ def test_properties_of_missing_neighbours() -> None:
     """They are 0, so that sums over a row are sums over the neighbours within the radius."""
     pos = oracles.uniform(200, 3)
     part = ParticleData(pos=pos, mass=np.arange(1, 201, dtype=np.float32), id=np.arange(200) + 5, num=180)
-    rank, near, mass, number = knn(part, 7, result="rankidx_part_mass_id", max_radius=0.2)
+    rank, nearest, mass, number = knn(part, 7, result="rankidx_part_mass_id", max_radius=0.2)
     missing = np.asarray(rank.idx) < 0
     assert missing[:180].any()
     assert not missing[:180].all()
     np.testing.assert_array_equal(np.asarray(rank.rank), np.where(missing, -1, 0))
     assert missing[180:].all()
-    for column in (near.mass, mass, number, near.pos[..., 0]):
+    for column in (nearest.mass, mass, number, nearest.pos[..., 0]):
         np.testing.assert_array_equal(np.asarray(column)[missing], 0)
     np.testing.assert_array_equal(np.asarray(number)[~missing], np.asarray(rank.idx)[~missing] + 5)
 
@@ -173,8 +173,8 @@ def test_traced_max_radius() -> None:
     search = jax.jit(lambda x, r: knn(x, 5, max_radius=r))
     for radius in np.float32([0.0, 0.1, 0.3, np.inf]):
         assert_limited(search(pos, radius), pos, pos, radius)
-    own = np.float32(np.random.default_rng(0).random(200) * 0.3)
-    assert_limited(search(pos, own), pos, pos, own)
+    radii = np.float32(np.random.default_rng(0).random(200) * 0.3)
+    assert_limited(search(pos, radii), pos, pos, radii)
     for wrong in (np.float32(-1), np.float32(np.nan)):
         with pytest.raises(oracles.RUN_TIME_ERROR, match="max_radius is negative or NaN"):
             jax.block_until_ready(search(pos, wrong))
@@ -233,8 +233,8 @@ def test_several_devices_give_the_results_of_one(name: str, ndev: int) -> None:
         result, here = search(stacked, 1300, max_radius=radius) if len(pos) < 50 else None, None
         result = result or search(stacked, 9, max_radius=radius)
         here = knn(pos, result[0].shape[-1], max_radius=radius)
-        for one, other in zip(result, here, strict=True):
-            np.testing.assert_array_equal(joined(one, counts), other)
+        for value, reference in zip(result, here, strict=True):
+            np.testing.assert_array_equal(joined(value, counts), reference)
 
 
 @pytest.mark.long
@@ -243,29 +243,29 @@ def test_several_devices_give_the_results_of_one(name: str, ndev: int) -> None:
 def test_queries_over_devices(ndev: int, result: str) -> None:
     pos, query = oracles.clustered(1_000, 3), oracles.uniform(300, 3, seed=9)
     of_sources, of_queries = uneven(1_000, ndev), even(300, ndev)
-    own = (np.random.default_rng(2).random(300) * 0.4).astype(np.float32)
-    own[::7] = np.inf
+    radii = (np.random.default_rng(2).random(300) * 0.4).astype(np.float32)
+    radii[::7] = np.inf
     reach = np.zeros((ndev, 300), np.float32)
-    for rank, few in enumerate(np.split(own, np.cumsum(of_queries)[:-1])):
+    for rank, few in enumerate(np.split(radii, np.cumsum(of_queries)[:-1])):
         reach[rank, : len(few)] = few
     search = knn.smap(mesh_of(ndev), jit=True)
     results = search(deal(pos, of_sources), 9, 1.0, None, deal(query, of_queries, 300), result, max_radius=reach)
     sources = ParticleData(pos=pos, id=np.arange(1_000))
-    here = knn(sources, 9, 1.0, None, query, result, max_radius=own)
-    for one, other in zip(results, here, strict=True):
-        np.testing.assert_array_equal(joined(one, of_queries), other)
+    here = knn(sources, 9, 1.0, None, query, result, max_radius=radii)
+    for value, reference in zip(results, here, strict=True):
+        np.testing.assert_array_equal(joined(value, of_queries), reference)
 
 
 def test_z_order_over_devices() -> None:
     """Limits move with the particles to other devices."""
     pos = oracles.clustered(900, 3)
-    own = np.float32(np.random.default_rng(1).random(900) * 0.1)
+    radii = np.float32(np.random.default_rng(1).random(900) * 0.1)
     mapped = knn.smap(mesh_of(3), jit=True)
     rad, whose = mapped(
-        deal(pos, even(900, 3), 300), 6, result="rad_queryidx", output_order="z", max_radius=own.reshape(3, 300)
+        deal(pos, even(900, 3), 300), 6, result="rad_queryidx", output_order="z", max_radius=radii.reshape(3, 300)
     )
     row = np.asarray(whose.rank) * 300 + np.asarray(whose.idx)
-    here = knn(pos, 6, result="rad", max_radius=own)
+    here = knn(pos, 6, result="rad", max_radius=radii)
     np.testing.assert_array_equal(np.asarray(rad).reshape(-1, 6), np.asarray(here)[row.reshape(-1)])
 
 
@@ -273,8 +273,8 @@ def test_subnormal_distances_over_several_devices() -> None:
     """XLA flushes them to 0, so neighbours on other devices were not requested."""
     pos = (oracles.uniform(300, 1) * np.float32(1e-38)).astype(np.float32)
     result = knn.smap(mesh_of(3), jit=True)(deal(pos, even(300, 3)), 5, max_radius=5e-39)
-    for one, other in zip(result, knn(pos, 5, max_radius=5e-39), strict=True):
-        np.testing.assert_array_equal(joined(one, even(300, 3)), other)
+    for value, reference in zip(result, knn(pos, 5, max_radius=5e-39), strict=True):
+        np.testing.assert_array_equal(joined(value, even(300, 3)), reference)
 
 
 @pytest.mark.parametrize("find", [knn, knn.jit, jax.jit(knn, static_argnames=("k", "allow_missing"))])

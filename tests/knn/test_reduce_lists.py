@@ -102,10 +102,10 @@ def test_sums_of_float32_are_accumulated_in_float64() -> None:
 
 def test_same_bits_with_any_number_of_threads(dtype: Any) -> None:
     splits, values = jnp.asarray(lists_of(200_000, 300)), jnp.asarray(values_of(dtype, (200_000, 3)))
-    one = kernels.reduce_lists("sum", values, splits)
+    single = kernels.reduce_lists("sum", values, splits)
     for threads in (1, 2, 7):
         kernels.set_num_threads(threads)
-        assert np.asarray(kernels.reduce_lists("sum", values, splits)).tobytes() == np.asarray(one).tobytes()
+        assert np.asarray(kernels.reduce_lists("sum", values, splits)).tobytes() == np.asarray(single).tobytes()
         result = kernels.entry_lists(splits, 200_000)
         np.testing.assert_array_equal(result, np.repeat(np.arange(301), np.diff(np.r_[splits, 200_000])))
 
@@ -120,7 +120,7 @@ def test_derivatives_equal_those_of_segments(how: Any) -> None:
         splits, start = jnp.asarray([0, 3, 3, 9, 40, 60], jnp.int32), 2
         lists = jnp.asarray(np.searchsorted(splits[1:], start + np.arange(50), side="right"))
         values = jnp.asarray(np.random.default_rng(2).integers(0, 4, (50, 2)), jnp.float64)
-        way = jnp.asarray(np.random.default_rng(3).normal(size=values.shape))
+        method = jnp.asarray(np.random.default_rng(3).normal(size=values.shape))
 
         def loss(values: jax.Array, native: bool) -> jax.Array:
             if native:
@@ -131,10 +131,10 @@ def test_derivatives_equal_those_of_segments(how: Any) -> None:
             return jnp.sum(jnp.sin(jnp.where(jnp.isfinite(result), result, 0)))
 
         def slope(native: bool) -> jax.Array:
-            return jax.jvp(lambda values: loss(values, native), (values,), (way,))[1]
+            return jax.jvp(lambda values: loss(values, native), (values,), (method,))[1]
 
         def curvature(native: bool) -> jax.Array:
-            return jax.jvp(jax.grad(lambda values: loss(values, native)), (values,), (way,))[1]
+            return jax.jvp(jax.grad(lambda values: loss(values, native)), (values,), (method,))[1]
 
         for function in (lambda native: jax.grad(loss)(values, native), slope, curvature):
             np.testing.assert_allclose(function(True), function(False), rtol=1e-13, atol=1e-12)
@@ -143,7 +143,7 @@ def test_derivatives_equal_those_of_segments(how: Any) -> None:
 def test_mapped_calls_equal_single_calls() -> None:
     splits, values = jnp.asarray(lists_of(100, 7)), jnp.asarray(values_of(np.float32, (4, 100, 2)))
     for how in kernels.REDUCTIONS:
-        result = jax.vmap(lambda one, how=how: kernels.reduce_lists(how, one, splits))(values)
+        result = jax.vmap(lambda part, how=how: kernels.reduce_lists(how, part, splits))(values)
         np.testing.assert_array_equal(result, [kernels.reduce_lists(how, value, splits) for value in values])
 
 
@@ -187,4 +187,4 @@ def test_mapped_searches_equal_single_searches() -> None:
     def weights(mass: jax.Array) -> jax.Array:
         return reduce_within(PosMass(pos=pos, mass=mass), 0.3, lambda q, s, v, d: s.mass * d, capacity=90_000)
 
-    np.testing.assert_array_equal(jax.vmap(weights)(mass), [weights(one) for one in mass])
+    np.testing.assert_array_equal(jax.vmap(weights)(mass), [weights(array) for array in mass])

@@ -237,8 +237,8 @@ def test_ports_of_different_jobs_differ() -> None:
     ports = [environment._port_of_job(environment.Place("Slurm", 2, job=f"4711.{step}"), {}) for step in range(50)]
     assert len(set(ports)) > 45
     assert all(61440 <= port < 65536 for port in ports)
-    other = environment.Place("Slurm", 2, 1, 0, 1, "node", job="4711.3")
-    assert environment._port_of_job(other, {"PBS_JOBID": "1"}) == ports[3]
+    second = environment.Place("Slurm", 2, 1, 0, 1, "node", job="4711.3")
+    assert environment._port_of_job(second, {"PBS_JOBID": "1"}) == ports[3]
     assert environment._port_of_job(environment.Place("PMI", 2), {"PBS_JOBID": "1"}) != environment._port_of_job(
         environment.Place("PMI", 2), {"PBS_JOBID": "2"}
     )
@@ -255,7 +255,7 @@ def test_several_hosts_with_unknown_first_host_raise(environ, started) -> None:
 
 def test_several_hosts_with_mpi4py(environ, started, monkeypatch) -> None:
     environ(OMPI, SEVERAL_HOSTS)
-    world = SimpleNamespace(Get_size=lambda: 4, bcast=lambda mine, root: ("node1", 1234))
+    world = SimpleNamespace(Get_size=lambda: 4, bcast=lambda ours, root: ("node1", 1234))
     monkeypatch.undo()
     monkeypatch.setitem(sys.modules, "mpi4py.MPI", SimpleNamespace(COMM_WORLD=world))
     monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace())

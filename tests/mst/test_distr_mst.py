@@ -215,8 +215,8 @@ def test_equal_points_of_other_devices_are_not_ghosts() -> None:
 def test_clusters_over_devices_raise(name: str) -> None:
     options = {"rlink": 0.1} if name == "cut" else {}
     function = getattr(jz.hierarchy, name)
-    one = spanning_tree.jit(oracles.uniform(20, 3))
-    tree = jax.tree.map(lambda *of_ranks: np.stack(of_ranks), one, one)
+    single = spanning_tree.jit(oracles.uniform(20, 3))
+    tree = jax.tree.map(lambda *of_ranks: np.stack(of_ranks), single, single)
     with pytest.raises(NotImplementedError, match=rf"hierarchy.{name} supports one device.*jztree.mst.squeeze_tree"):
         function.smap(mesh_of(2), jit=True)(tree, **options)
     with pytest.raises(ValueError, match=rf"shape \(2, 19\).*{name} with jztree.mst.squeeze_tree"):
@@ -229,8 +229,8 @@ def test_squeezed_tree_gives_the_groups_of_all_devices() -> None:
     assert tree.rows == 400
     expected = jz.fof.fof_labels(pos, 0.02, 1.0, output_order="input")[1]
     np.testing.assert_array_equal(jz.cut(tree, 0.02), expected)
-    one = spanning_tree(pos, boxsize=1.0)
-    jax.tree.map(np.testing.assert_array_equal, jz.dendrogram(tree), jz.dendrogram(one))
+    single = spanning_tree(pos, boxsize=1.0)
+    jax.tree.map(np.testing.assert_array_equal, jz.dendrogram(tree), jz.dendrogram(single))
 
 
 @pytest.mark.parametrize("width", [1, 2, 3, 6])

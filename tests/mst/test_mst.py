@@ -232,8 +232,8 @@ def test_mapped_particles_give_the_trees_of_each_set() -> None:
     sets = jnp.stack([oracles.uniform(60, 3, seed=seed) for seed in range(3)])
     result = jax.vmap(lambda pos: spanning_tree(pos, core_k=3))(sets)
     for i, pos in enumerate(sets):
-        one = jax.tree.map(lambda leaf, i=i: leaf[i], result)
-        jax.tree.map(np.testing.assert_array_equal, one, spanning_tree(pos, core_k=3))
+        single = jax.tree.map(lambda leaf, i=i: leaf[i], result)
+        jax.tree.map(np.testing.assert_array_equal, single, spanning_tree(pos, core_k=3))
 
 
 @pytest.mark.parametrize("core_k", [None, 4])

@@ -136,6 +136,8 @@ def test_the_profiling_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, c
     assert "2 devices, 500 particles each" in capsys.readouterr().out
     results = SCRIPT.json.loads(output.read_text())
     assert [(case["devices"], case["rows"]) for case in results["cases"]] == [(1, 500), (2, 250), (2, 500)]
-    assert all(one["seconds"] > 0 and one["ratio"] > 0 for case in results["cases"] for one in case["stages"].values())
+    assert all(
+        column["seconds"] > 0 and column["ratio"] > 0 for case in results["cases"] for column in case["stages"].values()
+    )
     assert results["chains"][0]["rounds"] >= 1
     assert picture.stat().st_size > 0

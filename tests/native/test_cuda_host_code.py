@@ -73,9 +73,9 @@ class Attribute(ctypes.Structure):
         else:
             data = np.atleast_1d(np.asarray(value, bool if isinstance(value, bool) else np.int64))
             kind = ARRAY if isinstance(value, np.ndarray) else SCALAR
-        made = cls(name.encode(), kind, _scratch._TYPES[data.dtype.name], data.size, data.ctypes.data)
-        made.keeps = data
-        return made
+        built = cls(name.encode(), kind, _scratch._TYPES[data.dtype.name], data.size, data.ctypes.data)
+        built.keeps = data
+        return built
 
 
 class Call:
@@ -84,7 +84,7 @@ class Call:
     def __init__(self, kernel: Any, arrays: Any) -> None:
         self.kernel, self.arrays = kernel, [jax.ShapeDtypeStruct(array.shape, array.dtype) for array in arrays]
         # Results that continue an array are listed as arguments too, as XLA passes them.
-        self.key = (kernel, *((one.shape, str(one.dtype)) for one in self.arrays))
+        self.key = (kernel, *((array.shape, str(array.dtype)) for array in self.arrays))
 
     def scratch_bytes(self, library: Any) -> int:
         return _scratch.scratch_bytes(library, self.kernel.name, self.arrays, self.kernel.outs, self.kernel.given())
@@ -208,15 +208,15 @@ def test_only_kernels_that_read_numbers_are_kept_out_of_command_buffers(
 
 
 def test_initialize_loads_kernels_once_per_gpu_and_shapes(library: ctypes.CDLL, calls: list[Call]) -> None:
-    some = {call.kernel.name: call for call in calls}.values()  # one call of each kernel
+    sample = {call.kernel.name: call for call in calls}.values()  # one call of each kernel
     loads = []
     for _ in range(2):
         library.standin_change_gpu(H100_SHARED)
         for _ in range(2):
             before = library.standin_loads()
-            assert [call.put(library, INITIALIZE) for call in some] == [""] * len(some)
+            assert [call.put(library, INITIALIZE) for call in sample] == [""] * len(sample)
             loads.append(library.standin_loads() - before)
-    assert loads[0] == loads[2] > len(some)
+    assert loads[0] == loads[2] > len(sample)
     assert loads[1] == loads[3] == 0
 
 
@@ -249,10 +249,10 @@ def test_two_threads_launch_the_same_kernels_with_other_shapes(library: ctypes.C
     library.standin_change_gpu(H100_SHARED)
     errors: list[str] = []
 
-    def put(some: list[Call]) -> None:
-        errors.extend(filter(None, (call.put(library, stage) for call in some for stage in (INITIALIZE, EXECUTE))))
+    def put(sample: list[Call]) -> None:
+        errors.extend(filter(None, (call.put(library, stage) for call in sample for stage in (INITIALIZE, EXECUTE))))
 
-    threads = [threading.Thread(target=put, args=(some,)) for some in (calls, calls[::-1])]
+    threads = [threading.Thread(target=put, args=(sample,)) for sample in (calls, calls[::-1])]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -106,7 +106,7 @@ def rows(kernel: str) -> list[float]:
 @pytest.mark.parametrize("kernel", ["count_within", "kernel_sums", "neighbours_within", "pairs_within"])
 def test_omitted_fills_change_the_results(kernel: str, monkeypatch: pytest.MonkeyPatch) -> None:
     script = f"from native.test_emulated_memory import rows\nprint(rows({kernel!r}))"
-    whole = test_kernels.run_with_instruction_set("cuda-emulated", script)
-    assert whole.returncode == 0, whole.stderr
+    complete = test_kernels.run_with_instruction_set("cuda-emulated", script)
+    assert complete.returncode == 0, complete.stderr
     monkeypatch.setenv("JZTREE_EMULATOR_WITHOUT", f"{kernel}:fill_bytes")
-    assert test_kernels.run_with_instruction_set("cuda-emulated", script).stdout != whole.stdout
+    assert test_kernels.run_with_instruction_set("cuda-emulated", script).stdout != complete.stdout

@@ -136,9 +136,9 @@ def test_native_info() -> None:
 def test_gather_and_scatter_move_whole_rows(dtype_name: str, shape: tuple[int, ...]) -> None:
     array = jnp.arange(20 * int(np.prod(shape))).reshape(20, *shape).astype(dtype_name)
     order = jnp.asarray(np.random.default_rng(1).permutation(20), jnp.int32)
-    some = jnp.asarray([3, 3, 19, 0], jnp.int32)
+    sample = jnp.asarray([3, 3, 19, 0], jnp.int32)
     np.testing.assert_array_equal(kernels.gather_rows(array, order), array[order])
-    np.testing.assert_array_equal(kernels.gather_rows(array, some), array[some])
+    np.testing.assert_array_equal(kernels.gather_rows(array, sample), array[sample])
     np.testing.assert_array_equal(kernels.scatter_rows(array, order)[order], array)
 
 
@@ -197,26 +197,26 @@ def test_bounds_ignore_rows_that_are_not_finite(dtype: Any) -> None:
     good = pos[:45_000][np.isfinite(pos[:45_000]).all(axis=1)]
     np.testing.assert_array_equal(lower, good.min(axis=0))
     np.testing.assert_array_equal(upper, good.max(axis=0))
-    assert [int(one) for one in bad] == [33_000, 2]
-    assert [int(one) for one in kernels.bounds(jnp.asarray(pos), 33_000)[2:]] == [-1, 0]
+    assert [int(item) for item in bad] == [33_000, 2]
+    assert [int(array) for array in kernels.bounds(jnp.asarray(pos), 33_000)[2:]] == [-1, 0]
 
 
 @pytest.mark.parametrize("kind", ["runs", "anywhere", "one large group"])
 def test_group_order_is_a_stable_sort_by_group(kind: str) -> None:
     """Groups continue in several parts of the rows, which threads process at once."""
-    n, num, fewest = 70_000, 69_000, 5
+    n, num, min_count = 70_000, 69_000, 5
     random = np.random.default_rng(5)
     group = random.integers(0, n // 10, n)
     group = {"runs": np.sort(group), "anywhere": group, "one large group": np.where(group % 2, group, 0)}[kind]
     label = oracles.smallest_members(group[:num])
     order, ngroups, count, offset = map(
-        np.asarray, kernels.group_order(jnp.asarray(np.append(label, np.zeros(n - num)), jnp.int32), num, fewest)
+        np.asarray, kernels.group_order(jnp.asarray(np.append(label, np.zeros(n - num)), jnp.int32), num, min_count)
     )
     sizes, rows = np.bincount(label, minlength=num), np.arange(n)
-    listed = sizes[label] >= fewest
+    listed = sizes[label] >= min_count
     by_group = rows[:num][listed][np.argsort(label[listed], kind="stable")]
     np.testing.assert_array_equal(order, np.concatenate([by_group, rows[:num][~listed], rows[num:]]))
-    sizes = sizes[sizes >= fewest]
+    sizes = sizes[sizes >= min_count]
     assert ngroups == len(sizes)
     np.testing.assert_array_equal(count[:ngroups], sizes)
     np.testing.assert_array_equal(offset[:ngroups], np.cumsum(sizes) - sizes)

@@ -62,7 +62,7 @@ def test_kinds_of_loads_are_recognised(planted: dict[str, str]) -> None:
 @pytest.mark.parametrize("kernel", ["link_within", "link_to_later"])
 def test_joins_of_sets_read_and_write_memory_that_all_multiprocessors_share(links: dict[str, str], kernel: str) -> None:
     for code in functions(links, kernel):
-        swaps = [one for one in accesses(code, "ATOMG") if "CAS" in one]
+        swaps = [item for item in accesses(code, "ATOMG") if "CAS" in item]
         assert swaps
         assert all("STRONG.GPU" in swap for swap in swaps)
         # Each join reads a root and its parent again, and shortens the chain.

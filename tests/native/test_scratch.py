@@ -90,5 +90,5 @@ def test_dtype_numbers_equal_those_of_xla() -> None:
         kind, bits = re.fullmatch(r"(bool|bfloat|complex|float|int|uint)(\w*)", name).groups()  # type: ignore[union-attr]
         letters = {"bool": "PRED", "bfloat": "BF", "complex": "C", "float": "F", "int": "S", "uint": "U"}[kind]
         assert number == int(numbers[letters + bits.replace("_", "").upper()]), name
-    known = {np.dtype(one).name for one in vars(jnp).values() if isinstance(one, type(jnp.float32))}
+    known = {np.dtype(array).name for array in vars(jnp).values() if isinstance(array, type(jnp.float32))}
     assert known - {"string", "float6_e2m3fn", "float6_e3m2fn"} <= set(_scratch._TYPES)  # the types supported by XLA

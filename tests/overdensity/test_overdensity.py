@@ -49,7 +49,7 @@ def brute(
         order = np.argsort(distance2, kind="stable")
         r, total = np.sqrt(distance2[order]), np.cumsum(weights[order])
         r, total = r[r <= edge], total[r <= edge]
-        spheres.append([sphere(r, total, one, minimum, edge, dims) for one in density])
+        spheres.append([sphere(r, total, item, minimum, edge, dims) for item in density])
         maximum = max(len(r) if count < 0 else count for _, _, count in spheres[-1])
         inside = np.arange(minimum - 1, max(maximum, minimum - 1))
         inside = inside[r[inside] > 0]
@@ -200,12 +200,12 @@ def test_several_devices_agree_bitwise_with_one(ndev: int) -> None:
         here = Pos(pos=deal(centre, np.array([len(centre)]), rows=120).pos[0], num=len(centre))
         density = np.array([3000.0, 2.0, 20.0]) * len(pos) / 2
         for box in (0.0, 1.0):
-            one = spherical_overdensity.jit(alone, density, queries=here, boxsize=box)
+            single = spherical_overdensity.jit(alone, density, queries=here, boxsize=box)
             result = spheres(part, density, queries=Pos(pos=there.pos, num=there.num), boxsize=box)
             for field in FIELDS:
                 got = getattr(result, field)
                 np.testing.assert_array_equal(
-                    joined(got, stacked), getattr(one, field)[: len(centre)], f"{name}, box {box}: {field}"
+                    joined(got, stacked), getattr(single, field)[: len(centre)], f"{name}, box {box}: {field}"
                 )
                 assert all(not np.asarray(got)[rank, n:].any() for rank, n in enumerate(stacked))
 
@@ -218,24 +218,24 @@ def test_several_devices_agree_if_half_a_box_has_too_few_particles(far: int) -> 
     pos[5:, 2] += 7
     centre = pos[[0, 2, 5]]
     for box in ((0, 8, 0), (30, 8, 30)):
-        one = spherical_overdensity.jit(pos, 0.05, queries=centre, boxsize=box)
+        single = spherical_overdensity.jit(pos, 0.05, queries=centre, boxsize=box)
         for ndev in (2, 4):
             mesh, counts = mesh_of(ndev), uneven(3, ndev)
             part = deal(pos, uneven(len(pos), ndev))
             result = spherical_overdensity.smap(mesh, jit=True)(part, 0.05, queries=deal(centre, counts), boxsize=box)
             for field in FIELDS:
-                np.testing.assert_array_equal(joined(getattr(result, field), counts), getattr(one, field), field)
+                np.testing.assert_array_equal(joined(getattr(result, field), counts), getattr(single, field), field)
 
 
 def test_lengths_that_xla_flushes_to_zero() -> None:
     pos = np.random.default_rng(0).uniform(0, 6e-39, (10, 2)).astype(np.float32)
-    one = spherical_overdensity.jit(pos, 1e25, queries=pos)
+    single = spherical_overdensity.jit(pos, 1e25, queries=pos)
     counts = uneven(10, 3)
     part = deal(pos, counts)
     result = spherical_overdensity.smap(mesh_of(3), jit=True)(part, 1e25, queries=part)
-    assert (np.asarray(one.count) == 10).all()
+    assert (np.asarray(single.count) == 10).all()
     for field in FIELDS:
-        np.testing.assert_array_equal(joined(getattr(result, field), counts), getattr(one, field), field)
+        np.testing.assert_array_equal(joined(getattr(result, field), counts), getattr(single, field), field)
 
 
 @pytest.mark.slow

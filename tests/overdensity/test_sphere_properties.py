@@ -54,13 +54,13 @@ def brute(
     return {name: np.array(column) for name, column in rows.items()}
 
 
-def assert_sums(found: SphereProperties, expected: dict[str, np.ndarray], rtol: float) -> None:
+def assert_sums(result: SphereProperties, expected: dict[str, np.ndarray], rtol: float) -> None:
     """Assert equality within ``rtol`` of the scale of the sums: lengths and speeds in the sphere."""
-    np.testing.assert_array_equal(found.count, expected["count"])
+    np.testing.assert_array_equal(result.count, expected["count"])
     size, pace = expected["com_inertia_radius"].max(), expected["vel_dispersion"].max()
     scale = {"com_vel": pace, "vel_dispersion": pace, "angular_momentum": size * pace, "com_pos": 1.0, "mass": 0.0}
     for name in COLUMNS:
-        if (got := getattr(found, name)) is None:
+        if (got := getattr(result, name)) is None:
             assert name == "angular_momentum"
             assert expected[name].shape[1] == 0
             continue
@@ -81,9 +81,9 @@ def test_against_plain_sums(dims: int, kind: str) -> None:
     (pos, vel, mass), box = particles(dims), oracles.box_lengths(kind, dims)
     centre = np.concatenate([pos[:40], oracles.uniform(20, dims), pos[:5] - 1]).astype(np.float32)
     radius = np.random.default_rng(6).choice([0.0, 1e-6, 0.02, 0.1, 0.3, 0.5], len(centre)).astype(np.float32)
-    found = sphere_properties(ParticleData(pos=pos, vel=vel, mass=mass), radius, queries=centre, boxsize=box)
+    result = sphere_properties(ParticleData(pos=pos, vel=vel, mass=mass), radius, queries=centre, boxsize=box)
     expected = brute(pos, vel, mass, centre, radius, box)
-    assert_sums(found, expected, 2e-5 if kind != "open" else 2e-6)
+    assert_sums(result, expected, 2e-5 if kind != "open" else 2e-6)
     assert (expected["count"] > 50).sum() > 5
     assert (expected["count"] == 0).any()
 
@@ -91,12 +91,12 @@ def test_against_plain_sums(dims: int, kind: str) -> None:
 def test_float64_and_missing_properties(x64: None) -> None:
     pos, vel, _ = (array.astype(np.float64) for array in particles(3))
     radius = np.full(30, 0.1)
-    found = sphere_properties.jit(ParticleData(pos=pos, vel=vel), radius, queries=pos[:30])
-    assert_sums(found, brute(pos, vel, np.ones(len(pos)), pos[:30], radius), 1e-12)
-    np.testing.assert_array_equal(found.mass, found.count)
+    result = sphere_properties.jit(ParticleData(pos=pos, vel=vel), radius, queries=pos[:30])
+    assert_sums(result, brute(pos, vel, np.ones(len(pos)), pos[:30], radius), 1e-12)
+    np.testing.assert_array_equal(result.mass, result.count)
     shared = sphere_properties.jit(PosMass(pos=pos, mass=0.25), radius, queries=pos[:30])
-    np.testing.assert_array_equal(shared.mass, 0.25 * np.asarray(found.count))
-    np.testing.assert_array_equal(shared.shape_tensor, found.shape_tensor)
+    np.testing.assert_array_equal(shared.mass, 0.25 * np.asarray(result.count))
+    np.testing.assert_array_equal(shared.shape_tensor, result.shape_tensor)
     assert shared.com_vel is None
     assert shared.vel_dispersion is None
     assert shared.angular_momentum is None
@@ -106,31 +106,31 @@ def test_float64_and_missing_properties(x64: None) -> None:
 def test_empty_sphere_is_zero_and_unknown_sphere_is_nan() -> None:
     pos, vel, mass = particles(3)
     radius = np.array([0, -1, np.nan, 0.1, 0.1], np.float32)
-    found = sphere_properties(ParticleData(pos=pos, vel=vel, mass=mass), radius, queries=Pos(pos=pos[:5], num=4))
-    np.testing.assert_array_equal(np.asarray(found.count)[[0, 1, 2, 4]], [0, 0, -1, 0])
+    result = sphere_properties(ParticleData(pos=pos, vel=vel, mass=mass), radius, queries=Pos(pos=pos[:5], num=4))
+    np.testing.assert_array_equal(np.asarray(result.count)[[0, 1, 2, 4]], [0, 0, -1, 0])
     for name in COLUMNS:
-        column = np.asarray(getattr(found, name))
+        column = np.asarray(getattr(result, name))
         assert not column[[0, 1, 4]].any(), name
         assert np.isnan(column[2]).all(), name
         assert np.isfinite(column[3]).all(), name
-    axes = halos.principal_axes(found)
+    axes = halos.principal_axes(result)
     assert not np.asarray(axes.lengths)[4].any()
 
 
 def test_no_particles() -> None:
     none = np.zeros((0, 3), np.float32)
-    found = sphere_properties.jit(
+    result = sphere_properties.jit(
         ParticleData(pos=none, vel=none, mass=none[:, 0]), np.ones(4), queries=np.ones((4, 3), np.float32)
     )
-    assert not any(np.asarray(getattr(found, name)).any() for name in ("count", *COLUMNS))
-    assert found.com_vel.shape == (4, 3)
+    assert not any(np.asarray(getattr(result, name)).any() for name in ("count", *COLUMNS))
+    assert result.com_vel.shape == (4, 3)
 
 
 def test_no_spheres() -> None:
     """An empty catalogue without capacity has none."""
     pos, vel, mass = particles(3)
-    found = sphere_properties.jit(ParticleData(pos=pos, vel=vel, mass=mass), mass[:0], queries=pos[:0])
-    assert {name: getattr(found, name).shape[0] for name in ("count", *COLUMNS)} == dict.fromkeys(
+    result = sphere_properties.jit(ParticleData(pos=pos, vel=vel, mass=mass), mass[:0], queries=pos[:0])
+    assert {name: getattr(result, name).shape[0] for name in ("count", *COLUMNS)} == dict.fromkeys(
         ("count", *COLUMNS), 0
     )
 
@@ -147,13 +147,13 @@ def test_rotating_sphere() -> None:
     bulk = np.array([5, -7, 1])
     vel = bulk + np.concatenate([np.cross(omega, ball), 100 * rng.standard_normal(far.shape)])
     part = ParticleData(pos=pos, vel=vel.astype(np.float32), mass=np.float32(1 / n))
-    found = sphere_properties.jit(part, np.array([1.0001], np.float32), queries=np.zeros((1, 3), np.float32))
-    assert int(found.count[0]) == n
-    np.testing.assert_allclose(found.angular_momentum[0], 0.4 * omega, atol=2e-3)
-    np.testing.assert_allclose(found.com_vel[0], bulk, atol=2e-3)
-    np.testing.assert_allclose(found.com_inertia_radius[0], np.sqrt(0.6), rtol=2e-3)
+    result = sphere_properties.jit(part, np.array([1.0001], np.float32), queries=np.zeros((1, 3), np.float32))
+    assert int(result.count[0]) == n
+    np.testing.assert_allclose(result.angular_momentum[0], 0.4 * omega, atol=2e-3)
+    np.testing.assert_allclose(result.com_vel[0], bulk, atol=2e-3)
+    np.testing.assert_allclose(result.com_inertia_radius[0], np.sqrt(0.6), rtol=2e-3)
     # lambda' = |J| / (sqrt(2) M V R) with G = M = R = 1
-    spin = halos.spin(found, found.mass, jnp.ones(1), 1.0)
+    spin = halos.spin(result, result.mass, jnp.ones(1), 1.0)
     np.testing.assert_allclose(spin[0], 0.2 / np.sqrt(2), rtol=5e-3)
 
 
@@ -172,11 +172,11 @@ def test_several_devices_agree_with_one(ndev: int) -> None:
         centres = deal(centre, dealt, rows=120)
         radii = deal(radius, dealt, rows=120).pos[..., 0]
         for box in (0.0, 1.0):
-            one = sphere_properties.jit(here, radius[:, 0], queries=centre, boxsize=box)
-            found = spheres(there, radii, queries=Pos(pos=centres.pos, num=centres.num), boxsize=box)
-            np.testing.assert_array_equal(found.ngroups, dealt)
+            single = sphere_properties.jit(here, radius[:, 0], queries=centre, boxsize=box)
+            result = spheres(there, radii, queries=Pos(pos=centres.pos, num=centres.num), boxsize=box)
+            np.testing.assert_array_equal(result.ngroups, dealt)
             for field in ("count", *COLUMNS):
-                got, want = getattr(found, field), np.asarray(getattr(one, field))
+                got, want = getattr(result, field), np.asarray(getattr(single, field))
                 np.testing.assert_allclose(joined(got, dealt), want, rtol=1e-6, atol=1e-12, err_msg=f"{name}: {field}")
                 assert all(not np.asarray(got)[rank, n:].any() for rank, n in enumerate(dealt))
 
@@ -185,10 +185,10 @@ def test_spheres_of_overdensities_hold_the_counted_particles() -> None:
     pos, vel, mass = particles(3, 4000)
     part = ParticleData(pos=pos, vel=vel, mass=mass)
     around = spherical_overdensity.jit(part, 200 * float(mass.sum()), queries=pos[:50], boxsize=1.0)
-    found = sphere_properties.jit(part, around.radius, queries=pos[:50], boxsize=1.0)
-    np.testing.assert_array_equal(found.count, around.count)
-    np.testing.assert_allclose(found.mass, around.mass, rtol=1e-6)
-    assert (np.asarray(found.count) > 0).sum() > 20
+    result = sphere_properties.jit(part, around.radius, queries=pos[:50], boxsize=1.0)
+    np.testing.assert_array_equal(result.count, around.count)
+    np.testing.assert_allclose(result.mass, around.mass, rtol=1e-6)
+    assert (np.asarray(result.count) > 0).sum() > 20
 
 
 @pytest.mark.parametrize(

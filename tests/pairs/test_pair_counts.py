@@ -58,8 +58,8 @@ def brute(
         *(np.ones(len(x)) if w is None else w.astype("f8") for x, w in zip((a, b), weights, strict=True))
     )
 
-    def both(chosen: np.ndarray) -> list[np.ndarray]:
-        return [np.bincount(place[chosen], w, np.prod(shape)).reshape(shape) for w in (None, product[chosen])]
+    def both(selected: np.ndarray) -> list[np.ndarray]:
+        return [np.bincount(place[selected], w, np.prod(shape)).reshape(shape) for w in (None, product[selected])]
 
     result = dict(zip(("count", "weight"), both(good), strict=True))
     parts = [both(good & ((regions[0] == k)[:, None] | (regions[1] == k)[None, :])) for k in range(num_regions)]
@@ -89,24 +89,24 @@ def sets(dims: int, dtype: Any = np.float32) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("kind", ["open", "periodic", "mixed"])
 @pytest.mark.parametrize("dims", [1, 2, 3, 6])
 def test_equals_the_definition(dims: int, kind: str) -> None:
-    (pos, other), box = sets(dims), oracles.box_lengths(kind, dims)
+    (pos, second), box = sets(dims), oracles.box_lengths(kind, dims)
     for edges in (FEW, MANY):
         assert_counts(pair_counts(pos, edges, boxsize=box), brute(pos, pos, edges, box))
-        assert_counts(pair_counts(pos, edges, boxsize=box, queries=other), brute(pos, other, edges, box))
+        assert_counts(pair_counts(pos, edges, boxsize=box, queries=second), brute(pos, second, edges, box))
 
 
 @pytest.mark.parametrize("mode", ["rp_pi", "s_mu"])
 @pytest.mark.parametrize("dims", [2, 3])
 def test_along_a_line_of_sight(dims: int, mode: str) -> None:
-    pos, other = sets(dims)
+    pos, second = sets(dims)
     seconds = COSINES if mode == "s_mu" else np.linspace(0, 0.4, 9)
     for box in (None, 1.0, oracles.box_lengths("mixed", dims)):
         for los in range(dims):
             options = {"mode": mode, "edges_b": seconds, "los": los}
             assert_counts(pair_counts(pos, FEW, boxsize=box, **options), brute(pos, pos, FEW, box, **options))
             options["edges_b"] = seconds[1:]
-            result = pair_counts(pos, MANY, boxsize=box, queries=other, **options)
-            assert_counts(result, brute(pos, other, MANY, box, **options))
+            result = pair_counts(pos, MANY, boxsize=box, queries=second, **options)
+            assert_counts(result, brute(pos, second, MANY, box, **options))
 
 
 SECONDS = {
@@ -138,12 +138,12 @@ def test_edges_of_the_second_quantity(mode: str, seconds: str) -> None:
 @pytest.mark.long
 def test_float64(x64: None) -> None:
     for dims in (2, 3):
-        pos, other = sets(dims, np.float64)
+        pos, second = sets(dims, np.float64)
         weights = np.random.default_rng(4).random(len(pos)), None
         for mode, seconds in (("r", None), ("rp_pi", np.linspace(0, 0.4, 9)), ("s_mu", COSINES)):
             options = {"mode": mode, "edges_b": seconds}
-            result = pair_counts(pos, FEW, boxsize=1.0, queries=other, weights=weights[0], **options)
-            assert_counts(result, brute(pos, other, FEW, 1.0, weights=weights, **options))
+            result = pair_counts(pos, FEW, boxsize=1.0, queries=second, weights=weights[0], **options)
+            assert_counts(result, brute(pos, second, FEW, 1.0, weights=weights, **options))
             assert result.weight is not None
             assert result.weight.words.dtype == np.float64
 
@@ -207,22 +207,22 @@ def test_pairs_at_edges_are_decided_in_float64(mode: str) -> None:
 @pytest.mark.parametrize("mode", ["r", "rp_pi", "s_mu"])
 def test_weights_and_regions(mode: str) -> None:
     """Test regions of neighbouring particles, so that whole nodes are in one region, and mixed regions."""
-    pos, other = sets(3)
+    pos, second = sets(3)
     random = np.random.default_rng(5)
     options = {"mode": mode, "edges_b": {"r": None, "rp_pi": MANY[::5], "s_mu": COSINES}[mode]}
-    weight, weight_b = (random.normal(size=len(x)).astype(np.float32) for x in (pos, other))
+    weight, weight_b = (random.normal(size=len(x)).astype(np.float32) for x in (pos, second))
     for region, region_b in (
-        ((pos[:, 0] > 0.5).astype(np.int32) + 2 * (pos[:, 1] > 0.5), (other[:, 0] > 0.5).astype(np.int64)),
-        (random.integers(0, 5, len(pos)), random.integers(0, 5, len(other))),
+        ((pos[:, 0] > 0.5).astype(np.int32) + 2 * (pos[:, 1] > 0.5), (second[:, 0] > 0.5).astype(np.int64)),
+        (random.integers(0, 5, len(pos)), random.integers(0, 5, len(second))),
     ):
         regions = {"regions": region, "num_regions": 5}
         result = pair_counts(pos, FEW, boxsize=1.0, weights=weight, **regions, **options)
         same = {"weights": (weight, weight), "regions": (region, region), "num_regions": 5}
         assert_counts(result, brute(pos, pos, FEW, 1.0, **same, **options))
-        given = {"queries": other, "query_weights": weight_b, "query_regions": region_b}
+        given = {"queries": second, "query_weights": weight_b, "query_regions": region_b}
         result = pair_counts(pos, FEW, boxsize=1.0, **regions, **given, **options)
         both = {"weights": (None, weight_b), "regions": (region, region_b), "num_regions": 5}
-        assert_counts(result, brute(pos, other, FEW, 1.0, **both, **options))
+        assert_counts(result, brute(pos, second, FEW, 1.0, **both, **options))
 
 
 @pytest.mark.parametrize(("dtype", "num_regions"), [(np.uint8, 300), (np.int8, 128), (np.uint16, 65536)])
@@ -239,15 +239,15 @@ def test_regions_of_narrow_integers(dtype: Any, num_regions: int) -> None:
 
 def test_single_device_mesh() -> None:
     """Replicated results must be marked as replicated on one device also."""
-    pos, other = sets(3)
-    part, part_b = deal(pos, even(len(pos), 1)), deal(other, even(len(other), 1))
+    pos, second = sets(3)
+    part, part_b = deal(pos, even(len(pos), 1)), deal(second, even(len(second), 1))
     weight, region = np.ones(part.pos.shape[:2], np.float32), np.zeros(part.pos.shape[:2], int)
     extra = {"weights": weight, "regions": region, "num_regions": 2}
     mapped = pair_counts.smap(mesh_of(1), jit=True)
     assert_counts(mapped(part, FEW, boxsize=1.0), brute(pos, pos, FEW, 1.0))
-    assert_counts(mapped(part, FEW, boxsize=1.0, queries=part_b), brute(pos, other, FEW, 1.0))
-    one, none = np.ones(len(pos)), np.zeros(len(pos), int)
-    expected = brute(pos, pos, FEW, 1.0, weights=(one, one), regions=(none, none), num_regions=2)
+    assert_counts(mapped(part, FEW, boxsize=1.0, queries=part_b), brute(pos, second, FEW, 1.0))
+    single, none = np.ones(len(pos)), np.zeros(len(pos), int)
+    expected = brute(pos, pos, FEW, 1.0, weights=(single, single), regions=(none, none), num_regions=2)
     assert_counts(mapped(part, FEW, boxsize=1.0, **extra), expected)
 
 
@@ -405,7 +405,7 @@ def spread(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
 def test_counts_on_several_devices_are_equal(mode: str) -> None:
     ndev, options = 3, {"mode": mode, "edges_b": {"r": None, "rp_pi": MANY[::5], "s_mu": COSINES}[mode]}
     mapped = pair_counts.smap(mesh_of(ndev), jit=True)
-    pos, other = sets(3)
+    pos, second = sets(3)
     region, weight = np.arange(len(pos)) % 3, np.random.default_rng(8).random(len(pos)).astype(np.float32)
     for counts in (even(len(pos), ndev), uneven(len(pos), ndev), all_on_last(len(pos), ndev)):
         part = deal(pos, counts)
@@ -415,9 +415,9 @@ def test_counts_on_several_devices_are_equal(mode: str) -> None:
             pos, pos, FEW, 1.0, weights=(weight, weight), regions=(region, region), num_regions=3, **options
         )
         assert_counts(mapped(part, FEW, boxsize=1.0, **extra, **options), expected)
-        part_b = deal(other, uneven(len(other), ndev))
+        part_b = deal(second, uneven(len(second), ndev))
         result = mapped(part, FEW, boxsize=1.0, queries=part_b, weights=spread(weight, counts), **options)
-        assert_counts(result, brute(pos, other, FEW, 1.0, weights=(weight, None), **options))
+        assert_counts(result, brute(pos, second, FEW, 1.0, weights=(weight, None), **options))
 
 
 @pytest.mark.long

@@ -31,10 +31,10 @@ def test_highest_hierarchy_and_most_bins_fit_into_shared_memory(monkeypatch: pyt
     """The stack of a warp grows with the planes. With ``fan_out=2``, 1e9 particles have nearly 32 planes."""
     count, planes = kernels.pair_counts, []
 
-    def higher(one: Any, *rest: Any) -> Any:
-        one = one._replace(tree=with_planes(one.tree, 32))
-        planes.append(len(one.tree.plane_sizes))
-        return count(one, *rest)
+    def higher(single: Any, *rest: Any) -> Any:
+        single = single._replace(tree=with_planes(single.tree, 32))
+        planes.append(len(single.tree.plane_sizes))
+        return count(single, *rest)
 
     monkeypatch.setattr(kernels, "pair_counts", higher)
     pos, edges = sets(3)[0], np.linspace(0, 1.2, 3073)

@@ -75,8 +75,8 @@ def assert_sums(result: PairCounts, pairs: tuple[np.ndarray, np.ndarray], produc
     first, place = pairs
     kept, shape = place >= 0, np.shape(result.count)
     number, weight, separation = (
-        np.bincount(place[kept], one[kept], np.prod(shape)).reshape(shape)
-        for one in (np.ones_like(first), product, product * first)
+        np.bincount(place[kept], array[kept], np.prod(shape)).reshape(shape)
+        for array in (np.ones_like(first), product, product * first)
     )
     np.testing.assert_array_equal(np.asarray(result.count), number)
     assert np.all(number > 0)

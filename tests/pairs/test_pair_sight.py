@@ -84,18 +84,18 @@ def test_any_tree_and_any_unit(mode: str) -> None:
 @pytest.mark.parametrize("mode", SECOND)
 def test_opposite_coincident_and_collinear_particles(mode: str) -> None:
     """Test undefined directions, and quantities that are 0."""
-    one = np.array(
+    single = np.array(
         [[0.25, 0.125, 0.0], [-0.25, -0.125, 0.0], [0.5, 0.25, 0.0], [0.5, 0.25, 0.0], [0, 0, 0]], np.float32
     )
     edges = np.array([0.0, 0.125, 0.3, 0.6])
     # For opposite particles, the entire distance 2 |x| = 0.559 is across.
     options = {"mode": mode, "edges_b": SECOND[mode], "los": "midpoint"}
-    result = counted(pair_counts(one, edges, **options))
-    np.testing.assert_array_equal(result, expected_of(one, one, mode, edges))
+    result = counted(pair_counts(single, edges, **options))
+    np.testing.assert_array_equal(result, expected_of(single, single, mode, edges))
     # Four pairs on one ray are 0.28 apart: both inner particles from the origin, and the first from the two outer ones.
     if mode == "rp_pi":
         assert result[0].tolist() == [0, 0, 8]
-    opposite = counted(pair_counts(one[:2], edges, **options))
+    opposite = counted(pair_counts(single[:2], edges, **options))
     assert opposite[2, 0] == 2 == opposite.sum()
 
 
@@ -108,9 +108,9 @@ def test_weights_and_regions(mode: str) -> None:
     weight = weight.astype("f4")
     np.testing.assert_allclose(result.weight, expected_of(pos, pos, mode, weights=(weight, weight)), rtol=2e-6)
     for k in range(3):
-        other = pos[region != k]
+        second = pos[region != k]
         without = counted(result) - np.asarray(result.region_count)[k]
-        np.testing.assert_array_equal(without, expected_of(other, other, mode))
+        np.testing.assert_array_equal(without, expected_of(second, second, mode))
 
 
 @pytest.mark.long
@@ -130,10 +130,10 @@ def test_line_of_sight_to_distant_particles_equals_an_axis() -> None:
     data, randoms = (rng.random((n, 3)) * 10 + [0, 0, 1e7] for n in (400, 900))
     with jax.enable_x64(True):
         for measure, last in ((correlation.wp, (4.0,)), (correlation.multipoles, ())):
-            near = measure(data, [1.0, 2.0, 4.0], *last, randoms=randoms, los=-1)
+            nearest = measure(data, [1.0, 2.0, 4.0], *last, randoms=randoms, los=-1)
             far = measure(data, [1.0, 2.0, 4.0], *last, randoms=randoms, los="midpoint")
-            np.testing.assert_allclose(far.value, near.value, atol=2e-3 * np.abs(near.value).max())
-            assert np.abs(far.pairs - near.pairs).max() <= 4
+            np.testing.assert_allclose(far.value, nearest.value, atol=2e-3 * np.abs(nearest.value).max())
+            assert np.abs(far.pairs - nearest.pairs).max() <= 4
 
 
 def test_midpoint_line_of_sight_in_periodic_box_raises() -> None:
@@ -151,12 +151,12 @@ def test_midpoint_line_of_sight_in_periodic_box_raises() -> None:
 @pytest.mark.parametrize("how", ["plain", "jit", "smap"])
 def test_counts_describe_themselves(how: str) -> None:
     """Edges and box keep the digits of float64, also in compiled functions."""
-    pos, other = oracles.uniform(200, 3), oracles.uniform(150, 3, seed=1)
+    pos, second = oracles.uniform(200, 3), oracles.uniform(150, 3, seed=1)
     count = {"plain": pair_counts, "jit": pair_counts.jit, "smap": pair_counts.smap(mesh_of(2), jit=True)}[how]
     if how == "smap":
-        pos, other = (deal(one, uneven(len(one), 2)) for one in (pos, other))
+        pos, second = (deal(array, uneven(len(array), 2)) for array in (pos, second))
     edges, along, box = EDGES / 3, ALONG / 7, np.array([1.0, 0.0, 0.9])
-    result = count(pos, edges, boxsize=box, queries=other, mode="rp_pi", edges_b=along, los=-3)
+    result = count(pos, edges, boxsize=box, queries=second, mode="rp_pi", edges_b=along, los=-3)
     for have, want in ((result.edges, edges), (result.edges_b, along), (result.boxsize, box)):
         np.testing.assert_array_equal(np.asarray(have), want)
     assert (result.mode, result.los, result.cross) == ("rp_pi", 0, True)

@@ -155,8 +155,8 @@ def test_links_within_the_repository_resolve() -> None:
     for page in PAGES:
         for target, heading in re.findall(r"\]\(([^)#:]*)(?:#([^)]+))?\)", page.read_text()):
             linked = page.parent / target if target else page
-            made = linked == QUICKSTART.with_suffix(".ipynb")  # by `make docs`
-            assert made or linked.exists(), f"{page.name} links to {target}"
+            built = linked == QUICKSTART.with_suffix(".ipynb")  # by `make docs`
+            assert built or linked.exists(), f"{page.name} links to {target}"
             assert not heading or heading in headings(linked), f"{page.name} links to {target}#{heading}"
 
 

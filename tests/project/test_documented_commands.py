@@ -36,7 +36,9 @@ def commands(text: str) -> list[list[str]]:
         words = shlex.split(line, comments=True) if "jztree " in line else []
         for place, word in enumerate(words):
             if word == "jztree":
-                end = next((n for n, other in enumerate(words) if n > place and other in ("|", ">", ">>", "&&")), None)
+                end = next(
+                    (n for n, second in enumerate(words) if n > place and second in ("|", ">", ">>", "&&")), None
+                )
                 result.append(words[place + 1 : end])
                 break
     return result

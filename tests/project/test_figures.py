@@ -20,12 +20,9 @@ RECORDS = ROOT / "checks/results"
 Row = dict[str, str]
 Values = dict[str, float]
 
-# Tables of pages with measurements that state no measurements, or whose figures another test compares.
+# Tables without measurements, on pages with measurements.
 OTHER_TABLES = {
-    "docs/gpu.md": {
-        *("GPU backend", "", "environment variable", "place", "stage", "step"),  # no results
-        "k",  # test_knn_work.py
-    }
+    "docs/gpu.md": {"GPU backend", "", "environment variable", "place", "step"},
 }
 MEASURED = r"[\d.,]+ (?:ms|s|seconds|minutes|times)\b"
 
@@ -190,17 +187,6 @@ def few_queries(row: Row) -> Values:
     return {head: at(record, "stages/time")[f"{name}, {number(head):.0f} queries"][0] for head in heads}
 
 
-def instructions(row: Row) -> Values:
-    (record,) = records("knn_instructions_2026-11-28.json")
-    nodes = number(figure(row["points"]))
-    return {
-        f"{counted['points']:,}": counted["instructions per group"]
-        for counted in record["rows"]
-        # A top plane that is small enough for both limits was counted once.
-        if counted["largest top plane"] == nodes or counted["nodes of the top plane"] <= nodes < 64
-    }
-
-
 # By page and, in the order of the page, the first heading of a table and the recorded values of one of its rows.
 TABLES: dict[str, list[tuple[str, Callable[[Row], Values]]]] = {
     "docs/performance.md": [
@@ -215,7 +201,6 @@ TABLES: dict[str, list[tuple[str, Callable[[Row], Values]]]] = {
         ("call", gpu_calls),
         ("20 calls in a row", gpu_calls_in_a_row),
         ("queries", few_queries),
-        ("points", instructions),
     ],
 }
 

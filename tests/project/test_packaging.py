@@ -128,7 +128,9 @@ def test_cuda_packages_agree_with_the_package_that_requires_them(generation: str
 
 
 def test_wheels_are_built_for_the_generation_of_each_compiler(tmp_path: Path) -> None:
-    programs = {f"nvcc-{one}": f"echo 'Cuda compilation tools, release {one}.4, V{one}.4.131'" for one in CUDA_PACKAGES}
+    programs = {
+        f"nvcc-{item}": f"echo 'Cuda compilation tools, release {item}.4, V{item}.4.131'" for item in CUDA_PACKAGES
+    }
     programs |= {"pip": 'echo "pip $CUDACXX $JZTREE_INSTRUCTION_SETS ${*: -1}"', "auditwheel": ":"}
     for name, line in programs.items():
         (tmp_path / name).write_text(f"#!/usr/bin/env bash\n{line}\n")

@@ -64,8 +64,8 @@ def test_catalogues_from_a_user_map(ranks: int) -> None:
     flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]) if leaf.ndim > 1 else leaf, host)
     assert np.shape(flat.ngroups) == (ranks,)
     assert flat.count.ndim == 1
-    for made in (data.squeeze_catalogue(flat), flat.flatten(), jax.jit(lambda cata: cata.flatten())(flat)):
-        assert bool(data.catalogues_equal(made, expected))
+    for built in (data.squeeze_catalogue(flat), flat.flatten(), jax.jit(lambda cata: cata.flatten())(flat)):
+        assert bool(data.catalogues_equal(built, expected))
     assert bool(data.catalogues_equal(jax.tree.map(jnp.asarray, flat), own))
     padded = data.squeeze_catalogue.jit(flat, size_out=expected.ngroups + 3)
     assert bool(data.catalogues_equal(padded, expected))
@@ -92,9 +92,9 @@ def test_catalogues_of_lists() -> None:
     "call", [data.squeeze_catalogue, data.sort_catalogue, lambda cata: data.catalogues_equal(cata, cata)]
 )
 def test_catalogues_of_another_class_are_refused(call: Any) -> None:
-    mine = dataclasses.make_dataclass("Mine", ["ngroups", "count"])
+    ours = dataclasses.make_dataclass("Mine", ["ngroups", "count"])
     with pytest.raises(TypeError, match=r"must be a jztree\.data\.FofCatalogue, not Mine"):
-        call(mine(2, np.arange(3)))
+        call(ours(2, np.arange(3)))
 
 
 @pytest.mark.parametrize("num", [[4], [[4]], (4,), 1.5, np.nan, True, "4", -1, 9], ids=str)

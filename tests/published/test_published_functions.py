@@ -74,8 +74,8 @@ def test_centre_of_mass_on_each_device() -> None:
     splits = np.array([[0, 40, 100], [10, 20, 30]], np.int32)
     result = jz.tree.center_of_mass.smap(mesh_of(2), jit=True)(splits, stacked)
     for rank in range(2):
-        one = jz.tree.center_of_mass(splits[rank], jax.tree.map(lambda leaf, rank=rank: leaf[rank], stacked))
-        np.testing.assert_array_equal(result.pos[rank], one.pos)
+        single = jz.tree.center_of_mass(splits[rank], jax.tree.map(lambda leaf, rank=rank: leaf[rank], stacked))
+        np.testing.assert_array_equal(result.pos[rank], single.pos)
 
 
 @pytest.mark.long
@@ -97,8 +97,8 @@ def test_derivatives_of_runs() -> None:
     result, right = (
         jax.grad(f, argnums=(0, 1))(jnp.asarray(part.pos), jnp.asarray(part.mass)) for f in (total, by_hand)
     )
-    for one, other in zip(result, right, strict=True):
-        np.testing.assert_allclose(one, other, rtol=2e-4, atol=1e-6)
+    for value, reference in zip(result, right, strict=True):
+        np.testing.assert_allclose(value, reference, rtol=2e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("beyond", [2**32 + 5, 2**63 - 1, -(2**32)])
@@ -136,7 +136,7 @@ def test_data_is_sorted_with_each_type(ndev: int, one: bool) -> None:
     along = ({"twice": 2 * first.id}, None)
     call = jz.tree.zsort_and_tree_multi_type.jit
     if ndev > 1:
-        first, second, along = (data.expand_particles(one, ndev) for one in (first, second)), None, None
+        first, second, along = (data.expand_particles(item, ndev) for item in (first, second)), None, None
         first, second = first
         along = ({"twice": 2 * first.id}, None)
         call = jz.tree.zsort_and_tree_multi_type.smap(mesh_of(ndev), jit=True)

@@ -113,11 +113,11 @@ def copied(cata: FofCatalogue) -> TheirCatalogue:
 
 def test_catalogue_can_be_copied_by_field_name() -> None:
     cata = jz.fof.fof_and_catalogue.jit(particles(), 0.02, 1.0)[1]
-    mine = copied(jax.tree.map(jnp.atleast_1d, cata))
-    assert mine.ngroups.shape == (1,)
-    assert int(mine.ngroups[0]) == int(cata.ngroups) > 3
-    np.testing.assert_array_equal(mine.offset_rank, 0)
-    np.testing.assert_array_equal(mine.mass, cata.mass)
+    ours = copied(jax.tree.map(jnp.atleast_1d, cata))
+    assert ours.ngroups.shape == (1,)
+    assert int(ours.ngroups[0]) == int(cata.ngroups) > 3
+    np.testing.assert_array_equal(ours.offset_rank, 0)
+    np.testing.assert_array_equal(ours.mass, cata.mass)
 
 
 def test_further_columns_are_moved_and_can_be_omitted() -> None:
@@ -136,23 +136,23 @@ def test_further_columns_are_moved_and_can_be_omitted() -> None:
 @pytest.mark.long
 def test_catalogues_of_ranks_are_joined_by_flatten_and_by_squeeze() -> None:
     part = particles()
-    one = data.squeeze_catalogue(jz.fof.fof_and_catalogue.jit(part, 0.02, 1.0)[1])
+    single = data.squeeze_catalogue(jz.fof.fof_and_catalogue.jit(part, 0.02, 1.0)[1])
     grouped, cata = jz.fof.fof_and_catalogue.smap(mesh_of(2), jit=True)(data.expand_particles(part, 2), 0.02, 1.0)
     for flat in (cata.flatten(), jax.jit(lambda cata: cata.flatten())(cata)):
         used = int(flat.ngroups)
-        assert used == one.ngroups
+        assert used == single.ngroups
         assert flat.count.shape == (2 * cata.count.shape[1],)
-        np.testing.assert_array_equal(flat.count[:used], one.count)
+        np.testing.assert_array_equal(flat.count[:used], single.count)
         np.testing.assert_array_equal(flat.count[used:], 0)
     ranks = np.repeat([0, 1], np.asarray(cata.ngroups))
     np.testing.assert_array_equal(flat.offset_rank[:used], ranks)
     starts = np.r_[0, np.asarray(grouped.num)[0]]
-    whole = data.squeeze_catalogue.jit(cata, size_out=30, offset_mode="global", nparts=grouped.num)
-    assert whole.count.shape == (30,)
-    np.testing.assert_array_equal(whole.offset[:used], flat.offset[:used] + starts[ranks])
-    np.testing.assert_array_equal(whole.offset_rank, 0)
+    complete = data.squeeze_catalogue.jit(cata, size_out=30, offset_mode="global", nparts=grouped.num)
+    assert complete.count.shape == (30,)
+    np.testing.assert_array_equal(complete.offset[:used], flat.offset[:used] + starts[ranks])
+    np.testing.assert_array_equal(complete.offset_rank, 0)
     host = data.squeeze_catalogue(cata, 30, "global", grouped.num)
-    assert bool(data.catalogues_equal(host, whole))
+    assert bool(data.catalogues_equal(host, complete))
 
 
 def test_catalogue_larger_than_size_out_raises() -> None:
@@ -315,9 +315,9 @@ def test_sets_and_catalogues_are_compared_row_by_row() -> None:
     part = particles(10, num=8)
     assert bool(data.all_particles_equal(part, jax.tree.map(jnp.asarray, part)))
     assert bool(data.all_particles_equal(data.pad_particles(part, 3), part))
-    other = dataclasses.replace(part, id=np.r_[np.arange(7), 99, 8, 9])
-    assert not bool(data.all_particles_equal(part, other))
-    assert bool(data.all_particles_equal(dataclasses.replace(part, num=7), dataclasses.replace(other, num=7)))
+    second = dataclasses.replace(part, id=np.r_[np.arange(7), 99, 8, 9])
+    assert not bool(data.all_particles_equal(part, second))
+    assert bool(data.all_particles_equal(dataclasses.replace(part, num=7), dataclasses.replace(second, num=7)))
     with pytest.raises(TypeError, match=r"num is .* must be one integer"):
         data.all_particles_equal(*[data.expand_particles(part, 2)] * 2)
     assert not bool(data.all_particles_equal(part, dataclasses.replace(part, num=7)))
@@ -441,9 +441,9 @@ def test_inside_a_user_shard_map(ndev: int) -> None:
         partf, cata = jz.fof.fof_and_catalogue(part=part, rlink=0.02, boxsize=1.0, cfg=cfg)
         return partf, copied(jax.tree.map(jnp.atleast_1d, cata))
 
-    partf, mine = find(tiled)
-    assert partf.num.shape == mine.ngroups.shape == (ndev,)
+    partf, ours = find(tiled)
+    assert partf.num.shape == ours.ngroups.shape == (ndev,)
     expected = data.squeeze_catalogue(jz.fof.fof_and_catalogue.jit(part, 0.02, 1.0)[1])
-    used = (np.arange(len(mine.count) // ndev) < np.asarray(mine.ngroups)[:, None]).reshape(-1)
-    np.testing.assert_array_equal(np.asarray(mine.count)[used], expected.count)
-    np.testing.assert_array_equal(np.asarray(mine.offset_rank)[used], np.repeat(np.arange(ndev), mine.ngroups))
+    used = (np.arange(len(ours.count) // ndev) < np.asarray(ours.ngroups)[:, None]).reshape(-1)
+    np.testing.assert_array_equal(np.asarray(ours.count)[used], expected.count)
+    np.testing.assert_array_equal(np.asarray(ours.offset_rank)[used], np.repeat(np.arange(ndev), ours.ngroups))

@@ -129,7 +129,7 @@ _KINDS = {"VAR_POSITIONAL", "VAR_KEYWORD"}
 
 
 def published(text: str) -> list[ast.FunctionDef]:
-    return [one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef)]
+    return [item for item in ast.parse(text).body if isinstance(item, ast.FunctionDef)]
 
 
 def arguments_of(one: ast.FunctionDef) -> dict[str, str | None]:
@@ -181,12 +181,12 @@ def unlike() -> set[str]:
     """Return all differences from the published package."""
     result = set()
     for module, text in [*CLASSES.items(), *FUNCTIONS.items()]:
-        for one in published(text):
-            where, ours = f"{module}.{one.name}", getattr(importlib.import_module(module), one.name, None)
+        for item in published(text):
+            where, ours = f"{module}.{item.name}", getattr(importlib.import_module(module), item.name, None)
             if ours is None or where in DIFFERENT:
                 result.add(where)
             else:
-                result |= differences(where, one, ours, in_order=module != "jztree.config")
+                result |= differences(where, item, ours, in_order=module != "jztree.config")
     for name, methods in METHODS.items():
         module, _, cls = name.rpartition(".")
         held = getattr(importlib.import_module(module), cls)

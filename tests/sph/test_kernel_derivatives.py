@@ -53,8 +53,8 @@ def test_derivatives(kernel: str, dims: int, form: str) -> None:
         along = sum(np.sum(b * d) for b, d in zip(back, dots, strict=True))
         np.testing.assert_allclose(along, np.sum(u * result), rtol=1e-10)
         # Exclude the box, which has first derivatives only.
-        slope = jax.jit(jax.grad(lambda *some: loss(*some, lengths), (0, 1, 2)))
-        twice = jax.jit(lambda *some: jax.jvp(slope, some, dots[:3]))(*args[:3])[1]
+        slope = jax.jit(jax.grad(lambda *sample: loss(*sample, lengths), (0, 1, 2)))
+        twice = jax.jit(lambda *sample: jax.jvp(slope, sample, dots[:3]))(*args[:3])[1]
         for got, up, down in zip(
             twice,
             *(slope(*[a + s * 1e-6 * d for a, d in zip(args[:3], dots, strict=False)]) for s in (1, -1)),
@@ -187,4 +187,4 @@ def test_vmap_over_smoothing_lengths() -> None:
     pos = oracles.uniform(100, 3)
     h = np.array([0.1, 0.2, 0.3], np.float32)
     result = jax.vmap(lambda h: kernel_sums(pos, h))(h)
-    assert_near(result, np.stack([kernel_sums(pos, one) for one in h]), 1e-6)
+    assert_near(result, np.stack([kernel_sums(pos, column) for column in h]), 1e-6)

@@ -180,9 +180,9 @@ def test_images_closer_than_the_rounding_of_positions(form: str) -> None:
     box = (a - b + separation) / 4  # so that many places in the box are half-way between two float32 numbers
     # Choose those of which one is rounded up and the other down.
     far = [place.astype(np.float32) for place in (a - box * np.floor(a / box), b - box * np.floor(b / box))]
-    chosen = np.flatnonzero((np.abs(far[0] - far[1]) < 1e-6) & (np.abs(far[0] - far[1]) > 5e-8))[:4]
-    assert len(chosen) == 4
-    for i in chosen:
+    selected = np.flatnonzero((np.abs(far[0] - far[1]) < 1e-6) & (np.abs(far[0] - far[1]) > 5e-8))[:4]
+    assert len(selected) == 4
+    for i in selected:
         _counts_two(np.float32([[a[i]], [b[i]]]), box[i], (0.9 * separation, 1.1 * separation), form)
     # Wrapping one position gives the other.
     pair = np.array([[1.3], [0.2]], np.float32)

@@ -53,9 +53,9 @@ def test_top_hats_from_a_leaf_to_the_whole_set(x64: None, box: Any, form: str, c
 def test_integers_under_top_hats_are_exact(x64: None) -> None:
     """Float64 sums of integers over whole nodes are exact."""
     pos, v = oracles.uniform(3_000, 3).astype(np.float64), np.random.default_rng(2).integers(-99, 99, 3_000)
-    near = oracles.squared_distances(pos, pos) <= 0.4**2
+    is_near = oracles.squared_distances(pos, pos) <= 0.4**2
     result = np.asarray(kernel_sums(pos, 0.4, values=v.astype(np.float64), kernel="top_hat")) * (4 / 3 * np.pi * 0.4**3)
-    np.testing.assert_allclose(result, near @ v, atol=1e-9)
+    np.testing.assert_allclose(result, is_near @ v, atol=1e-9)
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -67,9 +67,9 @@ def test_derivatives_in_any_unit(form: str, derivative: str | None, units: Any, 
     result = slopes(form, numbers, units, derivative, separate)
     length, value, loss = units
     common = loss * value / length ** (3 + (derivative is not None))
-    for one, other, unit in zip(result, plain, (length, length, value, length), strict=False):
-        expected = np.asarray(other, np.float64) * (common / unit)
-        np.testing.assert_array_equal(one, expected.astype(np.float32))
+    for column, reference, unit in zip(result, plain, (length, length, value, length), strict=False):
+        expected = np.asarray(reference, np.float64) * (common / unit)
+        np.testing.assert_array_equal(column, expected.astype(np.float32))
 
 
 @pytest.mark.long
@@ -84,6 +84,6 @@ def test_second_derivatives_in_any_unit(form: str, units: Any) -> None:
         return jax.jit(lambda pos, h: jax.jvp(slope, (pos, h), (pos[::-1], h[::-1])))(pos, h)[1]
 
     length, value, loss = units
-    for one, other in zip(twice(units), twice((1.0, 1.0, 1.0)), strict=True):
-        expected = np.asarray(other, np.float64) * (loss * value / length**4)
-        np.testing.assert_array_equal(one, expected.astype(np.float32))
+    for column, reference in zip(twice(units), twice((1.0, 1.0, 1.0)), strict=True):
+        expected = np.asarray(reference, np.float64) * (loss * value / length**4)
+        np.testing.assert_array_equal(column, expected.astype(np.float32))

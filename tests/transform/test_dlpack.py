@@ -37,8 +37,8 @@ POS = oracles.uniform(300, 3)
 
 
 def assert_same(result: Any, expected: Any) -> None:
-    for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for value, reference in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_array_equal(value, reference)
 
 
 @pytest.mark.parametrize("twin", ["plain", "jit"])

@@ -69,8 +69,8 @@ def test_traced_words_are_rounded_to_floats(number: float) -> None:
         return
     known, lost = exact_to_parts(value, np.float32)
     assert (known, rounded) == (nearest, nearest)
-    for one in (rest, lost):
-        assert abs(float(one) - (number - float(nearest))) <= 2.0**-47 * abs(number) + np.finfo(np.float32).tiny
+    for item in (rest, lost):
+        assert abs(float(item) - (number - float(nearest))) <= 2.0**-47 * abs(number) + np.finfo(np.float32).tiny
 
 
 @pytest.mark.parametrize("number", [np.inf, -np.inf], ids=str)

@@ -95,8 +95,8 @@ def test_arguments_by_name_and_defaults(mesh: Mesh) -> None:
 def test_mapped_functions_are_cached_by_mesh_and_not_by_its_shape() -> None:
     smap = shard_map_constructor(scaled, **scaled_specs)
     assert smap(mesh_of(2), jit=True) is smap(mesh_of(2), jit=True)
-    other = Mesh(np.array(first_devices(4)[2:]), ("gpus",))
-    first, second = (smap(mesh, jit=True)(particles(2), 1.0)[0] for mesh in (mesh_of(2), other))
+    reference = Mesh(np.array(first_devices(4)[2:]), ("gpus",))
+    first, second = (smap(mesh, jit=True)(particles(2), 1.0)[0] for mesh in (mesh_of(2), reference))
     assert first.sharding.device_set == set(jax.devices()[:2])
     assert second.sharding.device_set == set(jax.devices()[2:4])
 
@@ -158,9 +158,9 @@ def test_none_is_static_unless_static_arguments_are_named() -> None:
     both = shard_map_constructor(ones, in_specs=(None, None), out_specs=P(-1))
     assert both(mesh_of(2), jit=True)(3, 1.5).shape == (2, 3)
     for named in ({"static_argnums": 0}, {"static_argnames": "n"}, {"static_argnames": ["n"]}):
-        one = shard_map_constructor(ones, in_specs=(None, None), out_specs=P(-1), **named)(mesh_of(2), jit=True)
-        np.testing.assert_array_equal(one(3, jnp.float32(2.5)), np.full((2, 3), 2.5))
-        np.testing.assert_array_equal(one(n=2, value=1), np.ones((2, 2)))
+        single = shard_map_constructor(ones, in_specs=(None, None), out_specs=P(-1), **named)(mesh_of(2), jit=True)
+        np.testing.assert_array_equal(single(3, jnp.float32(2.5)), np.full((2, 3), 2.5))
+        np.testing.assert_array_equal(single(n=2, value=1), np.ones((2, 2)))
 
 
 def test_specs_by_name_omit_static_arguments() -> None:

@@ -79,10 +79,10 @@ def test_no_error_if_memory_just_suffices(monkeypatch: pytest.MonkeyPatch) -> No
 def test_memory_limit_of_a_control_group(
     limit: str, expected: int | None, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = memory._host_memory()
+    complete = memory._host_memory()
     monkeypatch.setattr(memory, "_CONTROL_GROUP", tmp_path / "memory.max")
     (tmp_path / "memory.max").write_text(limit)
-    assert memory._host_memory() >= whole if expected is None else memory._host_memory() == expected
+    assert memory._host_memory() >= complete if expected is None else memory._host_memory() == expected
 
 
 @pytest.mark.parametrize("way", ["plain", "jit", "smap"])

@@ -83,9 +83,9 @@ def answer(name: str, mode: Mode) -> list[np.ndarray]:
 @each
 @pytest.mark.parametrize("mode", FLOAT32.values(), ids=FLOAT32)
 def test_results_are_equal_in_every_mode(mode: Mode, name: str) -> None:
-    for one, other in zip(answer(name, mode), answer(name, Mode()), strict=True):
+    for value, reference in zip(answer(name, mode), answer(name, Mode()), strict=True):
         # Rounding depends on which operations XLA compiles together, and on which are float64 internally.
-        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(value, reference, rtol=1e-5, atol=1e-5)
 
 
 def total(rows: dict[str, jax.Array], part: ParticleData, name: str) -> jax.Array:
@@ -220,8 +220,8 @@ def test_catalogues_of_devices_are_joined_on_the_host(mode: Mode) -> None:
         assert int(data.flatten_particles(data.expand_particles(part, 4, 2)).num) == NUM
         _, cata = jz.fof.fof_and_catalogue.jit(part, 0.2, 1.0, cfg=SMALL)
         stacked = jax.tree.map(lambda leaf: jnp.asarray(leaf)[None], cata)
-        one, whole = (halos.principal_axes(catalogues) for catalogues in (cata, stacked))
-        jax.tree.map(np.testing.assert_array_equal, whole, jax.tree.map(lambda leaf: leaf[None], one))
+        single, complete = (halos.principal_axes(catalogues) for catalogues in (cata, stacked))
+        jax.tree.map(np.testing.assert_array_equal, complete, jax.tree.map(lambda leaf: leaf[None], single))
         squeezed = data.sort_catalogue(data.squeeze_catalogue(cata, offset_mode="global", nparts=NUM))
         assert squeezed.ngroups == int(cata.ngroups)
         np.testing.assert_array_equal(
@@ -236,8 +236,8 @@ def test_masses_of_another_precision_than_positions(x64: None) -> None:
     expected = [density(part, 6) for density in (jz.density.knn_density, jz.density.sph_density)]
     with jax.numpy_dtype_promotion("strict"):
         result = [density(part, 6) for density in (jz.density.knn_density, jz.density.sph_density)]
-    for one, other in zip(result, expected, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for value, reference in zip(result, expected, strict=True):
+        np.testing.assert_array_equal(value, reference)
 
 
 def test_sets_of_two_precisions_raise_and_suggest_the_cast(x64: None) -> None:

@@ -58,7 +58,7 @@ def test_equal_constants_of_other_types_are_distinguished() -> None:
     asked = Asked()
     for scale in (1, 1.0, True):
         asked.call(POS, scale)
-    assert [type(one["scale"]) for one in asked.seen] == [int, float, bool]
+    assert [type(item["scale"]) for item in asked.seen] == [int, float, bool]
 
 
 class Counted(Asked):

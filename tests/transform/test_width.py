@@ -46,7 +46,7 @@ def wide_calls(call: Call) -> Iterator[tuple[str, Call]]:
     for i, (path, leaf) in enumerate(leaves):
         if callable(leaf) or isinstance(leaf, str) or (array := wide(leaf)) is None:
             continue
-        given = [array if i == j else other for j, (_, other) in enumerate(leaves)]
+        given = [array if i == j else second for j, (_, second) in enumerate(leaves)]
         yield path[0].key, call._replace(arguments=jax.tree.unflatten(structure, given))
 
 
@@ -95,9 +95,9 @@ def test_wide_arrays_keep_their_dtype_and_values(name: str) -> None:
         result = call()
         with jax.enable_x64(True):
             expected = call()
-        for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
-            assert np.asarray(one).dtype == np.asarray(other).dtype
-            np.testing.assert_array_equal(one, other)
+        for value, reference in zip(jax.tree.leaves(result), jax.tree.leaves(expected), strict=True):
+            assert np.asarray(value).dtype == np.asarray(reference).dtype
+            np.testing.assert_array_equal(value, reference)
 
 
 @pytest.mark.parametrize("name", [name for name in COMPUTES if name not in ON_HOST])

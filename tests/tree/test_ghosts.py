@@ -47,11 +47,11 @@ def test_all_ghosts_within_the_radius_arrive_in_order_and_once(boxsize: float, s
     own, nums, ids, totals, starts, again = run(pos, spread(len(pos), NDEV), radii, boxsize)
     assert sorted(np.concatenate([own[rank, : nums[rank]] for rank in range(NDEV)])) == list(range(len(pos)))
     for rank in range(NDEV):
-        mine, all_here = own[rank, : nums[rank]], ids[rank, : totals[rank]]
+        ours, all_here = own[rank, : nums[rank]], ids[rank, : totals[rank]]
         assert len(set(all_here)) == len(all_here)
-        np.testing.assert_array_equal(all_here[starts[rank] : starts[rank] + len(mine)], mine)
-        near = (separation(pos, pos[mine], boxsize) <= radii[rank]).any(axis=1)
-        assert set(np.flatnonzero(near)) <= set(all_here)
+        np.testing.assert_array_equal(all_here[starts[rank] : starts[rank] + len(ours)], ours)
+        is_near = (separation(pos, pos[ours], boxsize) <= radii[rank]).any(axis=1)
+        assert set(np.flatnonzero(is_near)) <= set(all_here)
         np.testing.assert_array_equal(again[rank, : totals[rank]], pos[all_here])
     # Ranks do not receive all particles: the rank with radius 0 has at most those that touch its boxes.
     assert totals[1] < len(pos) / 2

@@ -41,6 +41,7 @@ SEARCHES = [name for name in CALLS if _accepts_index(_function(name))]
 for_each_search = pytest.mark.parametrize("name", SEARCHES)
 # These searches sort queries or other particles besides the index, or the particles in phase space.
 SORTS_MORE = {name for name in SEARCHES if name.endswith(("places", "attached")) or "phase_space" in name} | {
+    "overdensity.radial_profiles",
     "overdensity.sphere_properties",
     "overdensity.spherical_overdensity",
     "overdensity.spherical_overdensity, gravity",
@@ -198,6 +199,7 @@ QUERY_SEARCHES: dict[str, Callable[..., Any]] = {
     "neighbours_within": functools.partial(jz.neighbours_within, radius=0.2, capacity=4000, nearest_first=True),
     "pair_counts": functools.partial(jz.pair_counts, edges=np.float32([0, 0.1, 0.3])),
     "kernel_sums": functools.partial(jz.kernel_sums, h=0.2),
+    "radial_profiles": lambda part, queries, **box: jz.radial_profiles(part, [0.1, 0.2], queries=queries, **box),
     "sphere_properties": lambda part, queries, **box: jz.sphere_properties(
         part, jnp.full(queries.pos.shape[0], 0.2), queries=queries, **box
     ),

@@ -19,14 +19,14 @@ from jztree.data import Pos
 def sums_within(part: Any, part_query: Any, radius: Any, mass: Any) -> Any:
     """Return the number of particles within a radius of each query in the unit box, and their mass."""
     stage = jz.tree.stage.set_stage(part, part_query, 1.0, data=mass)
-    near, own = stage.with_ghosts(radius, stage.sources.data), stage.queries
-    separation = own.pos[:, None].astype(jnp.float32) - near.pos[None].astype(jnp.float32)
+    nearest, own = stage.with_ghosts(radius, stage.sources.data), stage.queries
+    separation = own.pos[:, None].astype(jnp.float32) - nearest.pos[None].astype(jnp.float32)
     separation -= jnp.round(separation)
-    held = jnp.arange(near.pos.shape[0]) < near.num
+    held = jnp.arange(nearest.pos.shape[0]) < nearest.num
     within = (jnp.sum(separation**2, axis=-1) <= radius**2) & held
     used = jnp.arange(own.pos.shape[0]) < own.num
     count = jnp.where(used, jnp.sum(within, axis=1, dtype=jnp.int32), 0)
-    return stage.send_back((count, jnp.where(used, jnp.sum(jnp.where(within, near.data, 0), axis=1), 0)))
+    return stage.send_back((count, jnp.where(used, jnp.sum(jnp.where(within, nearest.data, 0), axis=1), 0)))
 
 
 def expected(pos: np.ndarray, query: np.ndarray, radius: float, mass: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -52,10 +52,10 @@ def test_particles_within_a_radius_are_near(name: str, ndev: int) -> None:
 
 def _dealt(column: np.ndarray, counts: np.ndarray, rows: int) -> np.ndarray:
     """Return the blocks of a column on each rank, with padding."""
-    made = np.zeros((len(counts), rows), column.dtype)
+    built = np.zeros((len(counts), rows), column.dtype)
     for rank, block in enumerate(np.split(column, np.cumsum(counts)[:-1])):
-        made[rank, : len(block)] = block
-    return made
+        built[rank, : len(block)] = block
+    return built
 
 
 @pytest.mark.parametrize("ndev", [1, 4])
@@ -138,9 +138,9 @@ class OnLine:
 def positions(part: Any, part_query: Any) -> Any:
     """Return the positions of the queries, and the number of particles at each."""
     stage = jz.tree.stage.set_stage(part, part_query)
-    near, own = stage.with_ghosts(0.0, whole=True), stage.queries
-    held = jnp.arange(near.pos.shape[0]) < near.num
-    count = jnp.sum((own.pos[:, None] == near.pos).all(axis=-1) & held, axis=1, dtype=jnp.int32)
+    nearest, own = stage.with_ghosts(0.0, whole=True), stage.queries
+    held = jnp.arange(nearest.pos.shape[0]) < nearest.num
+    count = jnp.sum((own.pos[:, None] == nearest.pos).all(axis=-1) & held, axis=1, dtype=jnp.int32)
     return stage.send_back((own.pos, own.part.shift, count))
 
 

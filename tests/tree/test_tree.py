@@ -307,8 +307,8 @@ def test_multi_type(box: Any, nums: tuple[Any, Any]) -> None:
             inside = set(map(tuple, np.asarray(original.pos)[:count].tolist()))
             assert set(map(tuple, pos.tolist())) == inside
             keys = dict(zip(map(tuple, every.tolist()), oracles.morton_keys(every, box), strict=True))
-            mine = [keys[tuple(x)] for x in pos.tolist()]
-            assert mine == sorted(mine)
+            ours = [keys[tuple(x)] for x in pos.tolist()]
+            assert ours == sorted(ours)
         for plane in range(th.num_planes):
             assert rows[plane][0] == 0
             assert rows[plane][-1] == count
@@ -334,9 +334,9 @@ def test_multi_type_keeps_properties_and_jits() -> None:
     second = jnp.asarray(oracles.uniform(30, 2, seed=3))
     (one, two), _ = tree.zsort_and_tree_multi_type((first, second), boxsize=1.0)
     np.testing.assert_array_equal(one.pos[:50], first.pos[one.mass[:50].astype(int)])
-    (again, other), _ = tree.zsort_and_tree_multi_type.jit((first, second), boxsize=1.0)
+    (again, reference), _ = tree.zsort_and_tree_multi_type.jit((first, second), boxsize=1.0)
     np.testing.assert_array_equal(one.pos, again.pos)
-    np.testing.assert_array_equal(two, other)
+    np.testing.assert_array_equal(two, reference)
 
 
 @pytest.mark.parametrize("jit", [False, True])
@@ -347,8 +347,8 @@ def test_one_hierarchy_of_several_types(jit: bool) -> None:
     cfg = TreeConfig(leaf_size=4, fan_out=2)
     each, ths = make(parts, cfg, boxsize=1.0)
     again, th = make(parts, cfg, boxsize=1.0, one_hierarchy=True)
-    for one, other in zip(jax.tree.leaves(each), jax.tree.leaves(again), strict=True):
-        np.testing.assert_array_equal(one, other)
+    for value, reference in zip(jax.tree.leaves(each), jax.tree.leaves(again), strict=True):
+        np.testing.assert_array_equal(value, reference)
     joint, _ = tree.zsort_and_tree(jnp.concatenate([parts[0].pos[:70], parts[1]]), cfg, boxsize=1.0)
     for plane in range(th.num_planes):
         np.testing.assert_array_equal(th.lower(plane), ths[0].lower(plane))

@@ -128,10 +128,10 @@ def test_tree_over_each_range(ndev: int) -> None:
     partz, th = jz.tree.zsort_and_tree.smap(mesh_of(ndev), jit=True)(part)
     for rank in range(ndev):
         of_rank = jax.tree.map(lambda leaf, rank=rank: np.asarray(leaf)[rank], th)
-        splits, mine = of_rank.particle_splits(0), np.asarray(partz.pos[rank])
+        splits, ours = of_rank.particle_splits(0), np.asarray(partz.pos[rank])
         assert splits[-1] == partz.num[rank]
         for leaf in range(of_rank.num_nodes(0)):
-            rows = mine[splits[leaf] : splits[leaf + 1]]
+            rows = ours[splits[leaf] : splits[leaf + 1]]
             if len(rows):
                 np.testing.assert_array_equal(of_rank.lower(0)[leaf], rows.min(axis=0))
                 np.testing.assert_array_equal(of_rank.upper(0)[leaf], rows.max(axis=0))

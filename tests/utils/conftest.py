@@ -130,7 +130,7 @@ def one_device(monkeypatch: pytest.MonkeyPatch, use_devices: Callable[[int], Non
 
 
 @pytest.fixture
-def told(capsys: pytest.CaptureFixture[str], use_devices: Callable[[int], None]) -> Callable[..., str]:
+def error_of(capsys: pytest.CaptureFixture[str], use_devices: Callable[[int], None]) -> Callable[..., str]:
     """A function that expects a call of the command line to be refused, and returns the error message."""
     use_devices(1)
 

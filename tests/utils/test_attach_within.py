@@ -20,14 +20,14 @@ _BOX, _RLINK = 100.0, 0.3
 
 def write_zoom(path: Path, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Write one high-resolution halo in a large box of heavy particles. Return the positions of both."""
-    near = rng.normal(50, 0.5, (800, 3)).astype(np.float32)
+    nearest = rng.normal(50, 0.5, (800, 3)).astype(np.float32)
     far = np.concatenate([rng.random((500, 3)) * _BOX, rng.normal(50, 1.5, (300, 3))]).astype(np.float32)
-    counts = [0, len(near), len(far), 0, 0, 0]
+    counts = [0, len(nearest), len(far), 0, 0, 0]
     header = {"BoxSize": _BOX, "Time": 1.0, "Redshift": 0.0, "NumFilesPerSnapshot": 1, "NumPart_ThisFile": counts}
     with h5py.File(path, "w") as file:
         file.create_group("Header").attrs.update(header | {"NumPart_Total": counts, "MassTable": [0, 1, 8, 0, 0, 0]})
-        file["PartType1/Coordinates"], file["PartType2/Coordinates"] = near, far
-    return near, far
+        file["PartType1/Coordinates"], file["PartType2/Coordinates"] = nearest, far
+    return nearest, far
 
 
 SLOW = pytest.mark.slow
@@ -39,14 +39,14 @@ SLOW = pytest.mark.slow
 )
 def test_far_particles_are_not_attached(devices, within, tmp_path, random, use_devices, capsys) -> None:
     use_devices(devices)
-    near, far = write_zoom(tmp_path / "zoom.hdf5", random)
+    nearest, far = write_zoom(tmp_path / "zoom.hdf5", random)
     option = [] if within is None else ["--attach-within", str(within)]
     call = ["fof", str(tmp_path / "zoom.hdf5"), "--rlink", str(_RLINK), "--npart-min", "1", "--attach", "2", "--json"]
     assert cli.main([*call, *option]) == 0
-    tree = cKDTree(near.astype(np.float64), boxsize=_BOX)
+    tree = cKDTree(nearest.astype(np.float64), boxsize=_BOX)
     distance, row = tree.query(far.astype(np.float64))
     joins = distance <= float(within or 6.4) * _RLINK
-    groups = np.asarray(oracles.components(near, _RLINK, _BOX))
+    groups = np.asarray(oracles.components(nearest, _RLINK, _BOX))
     counts = np.bincount(groups) + np.bincount(groups[row[joins]], minlength=groups.max() + 1)
     largest = json.loads(capsys.readouterr().out)["largest"]["count"]
     alone = np.ones(np.count_nonzero(~joins), int)
@@ -64,7 +64,7 @@ def test_default_limit_is_that_of_the_library_and_is_recorded_in_outputs(snapsho
 
 
 @pytest.mark.parametrize("limit", ["-1", "nan"])
-def test_invalid_limits_raise(limit, snapshot, told) -> None:
-    assert f"--attach-within is {limit}; it must be finite and at least 0." in told(
+def test_invalid_limits_raise(limit, snapshot, error_of) -> None:
+    assert f"--attach-within is {limit}; it must be finite and at least 0." in error_of(
         "fof", snapshot, f"--attach-within={limit}"
     )

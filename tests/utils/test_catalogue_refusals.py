@@ -84,19 +84,19 @@ WRONG = (np.float64(1), np.array([b"a"] * 6), np.full((6, 2, 2), -1.5), np.full(
 
 
 @pytest.mark.parametrize(
-    "layout", [one if one == "native" else pytest.param(one, marks=pytest.mark.slow) for one in LAYOUTS]
+    "layout", [item if item == "native" else pytest.param(item, marks=pytest.mark.slow) for item in LAYOUTS]
 )
 def test_wrong_values_raise_no_other_error(tmp_path, layout) -> None:
     """Every dataset and every attribute of a group in turn gets a wrong type or shape."""
-    whole, places = tmp_path / "c.hdf5", []
-    io.write_catalogue_content(whole, full_content(), layout)
-    with h5py.File(whole) as file:
+    complete, places = tmp_path / "c.hdf5", []
+    io.write_catalogue_content(complete, full_content(), layout)
+    with h5py.File(complete) as file:
         file.visititems(lambda name, item: places.append((name, None)) if isinstance(item, h5py.Dataset) else None)
         places += [(group, name) for group in file for name in file[group].attrs]
     refused = 0
     for number, ((place, name), wrong) in enumerate(itertools.product(places, WRONG)):
         path = tmp_path / f"{number}.hdf5"  # a new name: file systems wait for the disk if a name is reused
-        shutil.copy(whole, path)
+        shutil.copy(complete, path)
         with h5py.File(path, "a") as file:
             if name is None:
                 del file[place]

@@ -162,13 +162,13 @@ def full_content(g: int = 6, seed: int = 0, types: bool = True) -> io.CatalogueC
 
 def assert_same(result: io.CatalogueContent, expected: io.CatalogueContent, rtol: float) -> None:
     for name, column in io.catalogue_columns(expected.catalogue, expected.extra).items():
-        other = io.catalogue_columns(result.catalogue, result.extra)[name]
-        assert (other.kind, other.definition, other.values.dtype) == (
+        second = io.catalogue_columns(result.catalogue, result.extra)[name]
+        assert (second.kind, second.definition, second.values.dtype) == (
             column.kind,
             column.definition,
             column.values.dtype,
         )
-        np.testing.assert_allclose(other.values, column.values, rtol, err_msg=name)
+        np.testing.assert_allclose(second.values, column.values, rtol, err_msg=name)
     assert result.extra.keys() == expected.extra.keys()
     np.testing.assert_array_equal(result.ids, expected.ids)
     np.testing.assert_array_equal(result.by_type.count, expected.by_type.count)

@@ -67,9 +67,9 @@ def test_pairs_equal_brute_force(name: str) -> None:
     np.testing.assert_allclose(result.distance, np.linalg.norm(result.vector, axis=1), rtol=1e-14)
 
     half = rows_of(pairs_in_cell(pos, radius, cell, periodic))
-    other = {(j, i, *(-s for s in shift)) for i, j, *shift in half}
-    assert len(half) == len(other) == len(rows) / 2
-    assert set(half) | other == set(rows)
+    second = {(j, i, *(-s for s in shift)) for i, j, *shift in half}
+    assert len(half) == len(second) == len(rows) / 2
+    assert set(half) | second == set(rows)
     assert all(i < j or shift > [0] * len(shift) for i, j, *shift in half)
 
 

@@ -71,12 +71,12 @@ def test_each_trap_gives_one_sentence(environ, facts, message) -> None:
 
 
 def test_traps_between_processes() -> None:
-    other = changed(host="node2", process_id=1)
-    (sentence,) = traps({}, changed(address="127.0.1.1"), [changed(address="127.0.1.1"), other])
+    second = changed(host="node2", process_id=1)
+    (sentence,) = traps({}, changed(address="127.0.1.1"), [changed(address="127.0.1.1"), second])
     assert "which other hosts cannot reach" in sentence
-    (sentence,) = traps({}, FACTS, [FACTS, changed(other, num_local_devices=2)])
+    (sentence,) = traps({}, FACTS, [FACTS, changed(second, num_local_devices=2)])
     assert "different numbers of devices (1, 2)" in sentence
-    (sentence,) = traps({}, FACTS, [FACTS, changed(other, versions=("Python 3.12.1", "jax 0.11.0"))])
+    (sentence,) = traps({}, FACTS, [FACTS, changed(second, versions=("Python 3.12.1", "jax 0.11.0"))])
     assert "node1 and node2 run different versions (jax 0.10.2, jax 0.11.0)" in sentence
 
 

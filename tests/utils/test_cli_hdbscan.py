@@ -56,8 +56,8 @@ def test_clusters_are_ordered_by_size(
     assert np.abs((result.centre - centres + 0.5) % 1 - 0.5).max() < 0.02
     offsets = (pos[clustered] - result.centre[result.label[clustered]] + 0.5) % 1 - 0.5
     distances = np.linalg.norm(offsets, axis=1)
-    farthest = [distances[result.label[clustered] == row].max() for row in range(3)]
-    np.testing.assert_allclose(result.max_radius, farthest, rtol=1e-6)
+    max_distance = [distances[result.label[clustered] == row].max() for row in range(3)]
+    np.testing.assert_allclose(result.max_radius, max_distance, rtol=1e-6)
     assert (result.probability[~clustered] == 0).all()
     assert (tmp_path / "clusters.png").stat().st_size > 10_000
     assert "clusters               3" in capsys.readouterr().out

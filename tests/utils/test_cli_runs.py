@@ -92,20 +92,22 @@ def test_outputs_of_other_options_are_not_reused(
 
 
 def test_the_order_of_attached_types_makes_no_difference(snapshots) -> None:
-    one, other = (made_with(parse(["fof", "--attach", types]), Path(snapshots[0]), None) for types in ("0,4", "4,0"))
-    assert one == other
+    single, second = (
+        made_with(parse(["fof", "--attach", types]), Path(snapshots[0]), None) for types in ("0,4", "4,0")
+    )
+    assert single == second
 
 
 def test_outputs_of_other_snapshots_are_not_reused(snapshots, tmp_path, write_gadget, capsys) -> None:
     arguments = ["fof", "--npart-min", "2", "-o", str(tmp_path / "out_{n}.hdf5")]
-    other = tmp_path / "other" / "snap_007.hdf5"
-    other.parent.mkdir()
-    other.write_bytes(Path(snapshots[0]).read_bytes())
+    second = tmp_path / "other" / "snap_007.hdf5"
+    second.parent.mkdir()
+    second.write_bytes(Path(snapshots[0]).read_bytes())
     assert run(*arguments, snapshots[0], capsys=capsys)[0] == 0
-    assert run(*arguments, str(other), capsys=capsys)[0] == 0  # a copy with another date
-    with h5py.File(other, "a") as file:
+    assert run(*arguments, str(second), capsys=capsys)[0] == 0  # a copy with another date
+    with h5py.File(second, "a") as file:
         file["PartType1/Coordinates"][7, 2] += 1e-3
-    status, _, err = run(*arguments, str(other), capsys=capsys)
+    status, _, err = run(*arguments, str(second), capsys=capsys)
     assert (status, "was made from another snapshot" in err) == (2, True)
     with h5py.File(tmp_path / "out_007.hdf5", "a") as file:
         del file["FriendsOfFriends"].attrs["made_with"]

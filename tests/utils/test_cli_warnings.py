@@ -115,8 +115,8 @@ def test_linking_length_above_the_mean_separation_warns(write, one_device, capsy
     assert err.endswith(f"Check {arguments[0]}.\n")
 
 
-def test_linking_length_of_many_mean_separations_is_refused(write, told) -> None:
-    err = told("fof", write(0.0), "--b", "20")
+def test_linking_length_of_many_mean_separations_is_refused(write, error_of) -> None:
+    err = error_of("fof", write(0.0), "--b", "20")
     assert "--b is 20: a linking length of 20 mean separations joins all particles; a usual value is 0.2." in err
     assert "Give lengths in the unit of the positions with --rlink." in err
 
@@ -141,24 +141,24 @@ def test_usual_linking_lengths_pass_silently(write, one_device, capsys) -> None:
         (["plot", "density", "--models", "tinker"], "use --model"),
     ],
 )
-def test_unknown_options_get_a_suggestion(arguments, advice, told) -> None:
+def test_unknown_options_get_a_suggestion(arguments, advice, error_of) -> None:
     command, given = (
         " ".join(["jztree", arguments[0]]),
         " ".join(argument for argument in arguments if argument[:2] == "--"),
     )
-    err = told(*arguments)
+    err = error_of(*arguments)
     assert f"{command} has no option {given}" in err
     assert err.endswith(f"; {advice}, and see {command} --help.\n")
 
 
 @pytest.mark.parametrize("arguments", [["fof", "--colour"], ["xi", "--linking-length"], ["info", "--no-ids"]])
-def test_unknown_options_unlike_any_get_no_suggestion(arguments, told) -> None:
-    assert told(*arguments).endswith(f"has no option {arguments[1]}; see jztree {arguments[0]} --help.\n")
+def test_unknown_options_unlike_any_get_no_suggestion(arguments, error_of) -> None:
+    assert error_of(*arguments).endswith(f"has no option {arguments[1]}; see jztree {arguments[0]} --help.\n")
 
 
-def test_unknown_configuration_options_get_a_suggestion(told, tmp_path) -> None:
+def test_unknown_configuration_options_get_a_suggestion(error_of, tmp_path) -> None:
     (tmp_path / "run.toml").write_text("[fof]\nlinking-length = 0.2\n")
-    err = told("fof", "sample", f"--config={tmp_path / 'run.toml'}")
+    err = error_of("fof", "sample", f"--config={tmp_path / 'run.toml'}")
     assert "has an option 'linking_length', which fof does not have; use --b (in mean separations) or --rlink" in err
     assert "Its options are attach, attach-within, b, " in err
 

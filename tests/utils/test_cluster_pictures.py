@@ -59,10 +59,10 @@ def test_widths_are_numbers_of_particles(tree: jz.hierarchy.Dendrogram) -> None:
     clusters = hdbscan(tree, 50)
     shapes = outlines(plot.plot_condensed_tree(clusters))
     assert len(shapes) == len(clusters.tree.parent) == 5
-    for one, shape in enumerate(shapes):
+    for item, shape in enumerate(shapes):
         top = shape[shape[:, 1] == shape[:, 1].max(), 0]
-        assert np.ptp(top) == pytest.approx(clusters.tree.size[one])
-        if (parent := clusters.tree.parent[one]) >= 0:
+        assert np.ptp(top) == pytest.approx(clusters.tree.size[item])
+        if (parent := clusters.tree.parent[item]) >= 0:
             outer = shapes[parent]
             end = outer[outer[:, 1] == outer[:, 1].min(), 0]
             assert end.min() <= top.min() <= top.max() <= end.max()
@@ -77,7 +77,7 @@ def test_selected_clusters_have_colours(tree: jz.hierarchy.Dendrogram) -> None:
     shapes = plot.plot_condensed_tree(clusters).axes[0].collections
     colours = [tuple(shape.get_facecolor()[0]) for shape in shapes]
     assert len(set(colours)) == 4
-    assert all(colours[one] != colours[0] for one in clusters.selected)
+    assert all(colours[item] != colours[0] for item in clusters.selected)
 
 
 @pytest.mark.parametrize("n", [1, 2, 30])

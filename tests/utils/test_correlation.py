@@ -117,11 +117,11 @@ def test_jackknife_samples_omit_one_region() -> None:
     np.testing.assert_allclose(result.error**2, np.diag(result.covariance))
     for function in (wp, multipoles):
         options = {"pi_max": 0.2} if function is wp else {}
-        one = function(
+        single = function(
             data, EDGES, randoms=randoms, regions=regions[0], random_regions=regions[1], num_regions=8, **options
         )
         kept = function(data[regions[0] != 3], EDGES, randoms=randoms[regions[1] != 3], **options)
-        np.testing.assert_allclose(one.samples[3], kept.value, rtol=1e-8, atol=1e-9)
+        np.testing.assert_allclose(single.samples[3], kept.value, rtol=1e-8, atol=1e-9)
 
 
 def test_correlation_of_matter_is_a_power_law() -> None:

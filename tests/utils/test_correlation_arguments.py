@@ -285,11 +285,11 @@ def test_kernel_stores_the_number_of_finished_particles() -> None:
     if jax.default_backend() != "cpu":
         pytest.skip("kernels of the GPU report no progress")
     rng = np.random.default_rng(3)
-    pos, other = rng.random((280, 3)), rng.random((90, 3))
+    pos, second = rng.random((280, 3)), rng.random((90, 3))
     before = particles_done()
     np.asarray(pair_counts(pos, EDGES).count)
     assert particles_done() - before == 280
-    np.asarray(pair_counts(other, EDGES, queries=pos, separations=True).separation)
+    np.asarray(pair_counts(second, EDGES, queries=pos, separations=True).separation)
     assert particles_done() - before == 280 + 2 * 90
 
 

@@ -38,7 +38,7 @@ FUNCTION = pytest.mark.parametrize("function", FROM_COUNTS)
 def fractions(a: Set, b: Set, function: str, weighted: bool) -> np.ndarray:
     """Return the weight of the pairs in each cell, as a fraction of the total over pairs of different particles."""
     separation = a.pos[:, None].astype(np.float64) - b.pos
-    weight = np.outer(*(one.weight.astype(np.float64) if weighted else np.ones(len(one.pos)) for one in (a, b)))
+    weight = np.outer(*(part.weight.astype(np.float64) if weighted else np.ones(len(part.pos)) for part in (a, b)))
     pairs = ~np.eye(len(a.pos), dtype=bool) if a is b else np.ones(weight.shape, bool)
     distance, along = np.sqrt((separation**2).sum(axis=-1)), np.abs(separation[..., 2])
     first, second, ends = {
@@ -52,10 +52,10 @@ def fractions(a: Set, b: Set, function: str, weighted: bool) -> np.ndarray:
 def expected(sets: dict[str, Set], function: str, weighted: bool = True, natural: bool = False) -> np.ndarray:
     """Return the function by its definition; no cell may be without random pairs."""
     data, randoms = sets["data"], sets["randoms"]
-    other, others = sets.get("queries", data), sets.get("query_randoms", randoms)
+    second, others = sets.get("queries", data), sets.get("query_randoms", randoms)
     dd, dr, rd, rr = (
         fractions(a, b, function, weighted)
-        for a, b in ((data, other), (data, others), (randoms, other), (randoms, others))
+        for a, b in ((data, second), (data, others), (randoms, second), (randoms, others))
     )
     cells = dd / rr - 1 if natural else (dd - dr - rd + rr) / rr
     if function == "xi":
@@ -81,7 +81,7 @@ def test_weighted_counts_with_regions_give_the_definition(tracer: str, function:
     )
     assert result.samples is not None
     for k in range(REGIONS):
-        kept = expected({name: one.without(k) for name, one in sets.items()}, function)
+        kept = expected({name: column.without(k) for name, column in sets.items()}, function)
         np.testing.assert_allclose(result.samples[k], kept, rtol=1e-6, atol=1e-6)
     same = OF_PARTICLES[function](edges=EDGES, **options_of(names))
     for name in ("value", "samples", "pairs", "occupied", "error"):
@@ -136,23 +136,23 @@ def spread(one: Set, ndev: int) -> ParticleData:
 @pytest.mark.parametrize("ndev", [1, pytest.param(2, marks=pytest.mark.slow), 4])
 def test_counts_of_devices_give_the_same_estimates(ndev: int) -> None:
     count = pair_counts.smap(mesh_of(ndev), jit=True)
-    held = {name: spread(one, ndev) for name, one in SETS.items()}
-    sums = {name: totals(one, one.mass, one.id, REGIONS) for name, one in held.items()}
-    for one, other in zip(sums.values(), totals_of(tuple(SETS)).values(), strict=True):
-        np.testing.assert_array_equal(one.num, other.num)
-        np.testing.assert_allclose([one.weight, one.square], [other.weight, other.square], rtol=1e-13)
+    held = {name: spread(value, ndev) for name, value in SETS.items()}
+    sums = {name: totals(value, value.mass, value.id, REGIONS) for name, value in held.items()}
+    for value, reference in zip(sums.values(), totals_of(tuple(SETS)).values(), strict=True):
+        np.testing.assert_array_equal(value.num, reference.num)
+        np.testing.assert_allclose([value.weight, value.square], [reference.weight, reference.square], rtol=1e-13)
 
-    def of_devices(one: str, other: str | None) -> PairCounts:
-        a = held[one]
-        b = None if other is None else held[other]
+    def of_devices(value: str, reference: str | None) -> PairCounts:
+        a = held[value]
+        b = None if reference is None else held[reference]
         second = {} if b is None else {"queries": b, "query_weights": b.mass, "query_regions": b.id}
         regions = {"regions": a.id, "num_regions": REGIONS}
         return count(a, EDGES, weights=a.mass, separations=True, **regions, **BINS["multipoles"], **second)
 
     for tracer in ("auto", "cross"):
-        chosen = {name: sums[name] for name in TRACERS[tracer]}
+        selected = {name: sums[name] for name in TRACERS[tracer]}
         counts = given_counts(TRACERS[tracer], of_devices)
-        result = multipoles_from_counts(**counts, **chosen, edges=EDGES, cosines=COSINES)
+        result = multipoles_from_counts(**counts, **selected, edges=EDGES, cosines=COSINES)
         same = OF_PARTICLES["multipoles"](edges=EDGES, separations=True, **options_of(TRACERS[tracer]))
         for name in ("value", "samples", "error", "separation"):
             np.testing.assert_allclose(getattr(result, name), getattr(same, name), rtol=1e-9, err_msg=name)
@@ -191,10 +191,10 @@ def warned(call: Callable[[], Correlation], *words: str) -> Correlation:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = call()
-    assert [one.category for one in caught] == [RuntimeWarning]
+    assert [item.category for item in caught] == [RuntimeWarning]
     assert caught[0].filename in (__file__, tracers.__file__)
-    for one in words:
-        assert one in str(caught[0].message)
+    for item in words:
+        assert item in str(caught[0].message)
     return result
 
 
@@ -255,13 +255,15 @@ def test_joined_cells_and_empty_regions_of_counts_are_named() -> None:
 
 
 def test_totals_by_region() -> None:
-    one, result = SETS["data"], totals_of(("data",))["data"]
+    single, result = SETS["data"], totals_of(("data",))["data"]
     for k in range(REGIONS):
-        weight = one.weight[one.region == k].astype(np.float64)
+        weight = single.weight[single.region == k].astype(np.float64)
         assert result.num[k] == len(weight)
         np.testing.assert_allclose(
             [result.weight[k], result.square[k], result.absolute[k]], [weight.sum(), (weight**2).sum(), weight.sum()]
         )
-    every = totals(ParticleData(pos=np.concatenate([one.pos, one.pos]), num=280), np.r_[one.weight, one.weight])
+    every = totals(
+        ParticleData(pos=np.concatenate([single.pos, single.pos]), num=280), np.r_[single.weight, single.weight]
+    )
     np.testing.assert_allclose(every.weight, result.weight.sum())
     assert every.num.tolist() == [280]

@@ -27,10 +27,10 @@ def warned(call: Callable[[], Correlation], *words: str) -> Correlation:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         result = call()
-    assert [one.category for one in caught] == [RuntimeWarning]
+    assert [item.category for item in caught] == [RuntimeWarning]
     assert caught[0].filename == __file__
-    for one in words:
-        assert one in str(caught[0].message)
+    for item in words:
+        assert item in str(caught[0].message)
     return result
 
 
@@ -113,7 +113,7 @@ def quantities(a: np.ndarray, b: np.ndarray, function: str) -> tuple[np.ndarray,
 def cells_of(a: np.ndarray, b: np.ndarray, function: str, last: float, cells: int) -> np.ndarray:
     """Return ``(bins, cells)`` pairs of different particles in cells of the second quantity up to ``last``."""
     pairs = ~np.eye(len(a), dtype=bool) if a is b else np.ones((len(a), len(b)), bool)
-    first, second = (one[pairs] for one in quantities(a, b, function))
+    first, second = (item[pairs] for item in quantities(a, b, function))
     return np.histogram2d(first, second, [EDGES, np.linspace(0, last, cells + 1)])[0]
 
 
@@ -154,10 +154,10 @@ def test_an_empty_cell_is_joined_to_the_next_one(function: str) -> None:
         return
     result = warned(lambda: multipoles(data, EDGES, randoms=randoms, num_mu=cells), "bins 0 to 2", "a smaller num_mu")
     ends = np.linspace(0, 1, cells + 1)
-    for one, ell in zip(result.value, (0, 2, 4), strict=True):
+    for column, ell in zip(result.value, (0, 2, 4), strict=True):
         integral = Legendre.basis(ell).integ()
         weights = (2 * ell + 1) * (integral(ends[1:]) - integral(ends[:-1]))
-        np.testing.assert_allclose(one, expected @ weights, rtol=1e-9, atol=1e-9 * abs(expected).max())
+        np.testing.assert_allclose(column, expected @ weights, rtol=1e-9, atol=1e-9 * abs(expected).max())
 
 
 def test_a_single_cell_with_random_pairs_is_the_whole_line_of_sight() -> None:
@@ -173,9 +173,9 @@ def test_a_single_cell_with_random_pairs_is_the_whole_line_of_sight() -> None:
 def test_samples_without_random_pairs_are_nan_and_named(weighted: bool) -> None:
     """All pairs of the first bin are in region 1. The weighted sums without it are 0 up to rounding only."""
     rng = np.random.default_rng(5)
-    near = rng.random((40, 3)) * 0.01
+    nearest = rng.random((40, 3)) * 0.01
     far = np.stack(np.meshgrid(*[np.arange(5.0)] * 3), axis=-1).reshape(-1, 3) + 1
-    data, randoms = np.concatenate([near[:15], far]), np.concatenate([near[15:], far + 0.5])
+    data, randoms = np.concatenate([nearest[:15], far]), np.concatenate([nearest[15:], far + 0.5])
     region, random_regions = (np.r_[np.ones(n, int), np.arange(125) % 2 * 2] for n in (15, 25))
     options = {"regions": region, "random_regions": random_regions, "num_regions": 3}
     if weighted:

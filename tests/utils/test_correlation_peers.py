@@ -21,8 +21,8 @@ def sets() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Return two clustered tracers and random particles in the box."""
     rng = np.random.default_rng(8)
     centres = rng.random((40, 3)) * BOX
-    data, other = (np.repeat(centres, 10, axis=0) + rng.normal(0, 4, (400, 3)) for _ in range(2))
-    return rounded(data % BOX), rounded(other[:300] % BOX), rounded(rng.random((1500, 3)) * BOX)
+    data, second = (np.repeat(centres, 10, axis=0) + rng.normal(0, 4, (400, 3)) for _ in range(2))
+    return rounded(data % BOX), rounded(second[:300] % BOX), rounded(rng.random((1500, 3)) * BOX)
 
 
 def of_pairs(n: int) -> float:
@@ -70,7 +70,7 @@ def test_randoms_equal_treecorr_apart_from_the_numbers_of_pairs() -> None:
     treecorr = pytest.importorskip("treecorr")
     data, _, randoms = sets()
     weight = np.random.default_rng(1).uniform(0.5, 2, len(data)).astype(np.float32)
-    columns = [dict(zip("xyz", one.T, strict=True)) for one in (data, randoms)]
+    columns = [dict(zip("xyz", item.T, strict=True)) for item in (data, randoms)]
     catalogues = [treecorr.Catalog(**columns[0], w=weight), treecorr.Catalog(**columns[1])]
     bins = {"min_sep": EDGES[0], "max_sep": EDGES[-1], "nbins": len(EDGES) - 1, "bin_slop": 0, "brute": True}
     dd, dr, rr = (treecorr.NNCorrelation(**bins) for _ in range(3))
@@ -106,12 +106,12 @@ def test_line_of_sight_equals_the_metric_of_treecorr() -> None:
 def test_box_equals_halotools_apart_from_the_number_of_pairs() -> None:
     """It divides pairs within a set by N**2."""
     mock_observables = pytest.importorskip("halotools.mock_observables")
-    data, other, randoms = sets()
+    data, second, randoms = sets()
     n, m = len(data), len(randoms)
     reference = mock_observables.tpcf(data, EDGES, period=BOX)
     np.testing.assert_allclose((1 + xi(data, EDGES, BOX).value) / of_pairs(n), 1 + reference, rtol=1e-9)
-    crossed = mock_observables.tpcf(data, EDGES, sample2=other, period=BOX, do_auto=False)
-    np.testing.assert_allclose(xi(data, EDGES, BOX, queries=other).value, crossed, rtol=1e-9)
+    crossed = mock_observables.tpcf(data, EDGES, sample2=second, period=BOX, do_auto=False)
+    np.testing.assert_allclose(xi(data, EDGES, BOX, queries=second).value, crossed, rtol=1e-9)
     reference = mock_observables.tpcf(data, EDGES, randoms=randoms, estimator="Natural")
     result = xi(data, EDGES, randoms=randoms, estimator="natural")
     np.testing.assert_allclose((1 + result.value) * of_pairs(m) / of_pairs(n), 1 + reference, rtol=1e-9)

@@ -29,14 +29,14 @@ class Chunked(NamedTuple):
         with h5py.File(self.path) as file:
             chunk = file["PartType1/Coordinates"].id.get_chunk_info(number)
         entry = b"".join(part.to_bytes(8, "little") for part in (*chunk.chunk_offset, 0, chunk.byte_offset))
-        whole = self.path.read_bytes()
-        assert whole.count(entry) == 1
-        return whole.index(entry) - FIRST_ROW
+        content = self.path.read_bytes()
+        assert content.count(entry) == 1
+        return content.index(entry) - FIRST_ROW
 
     def flip(self, place: int, bit: int) -> None:
-        whole = bytearray(self.path.read_bytes())
-        whole[place + bit // 8] ^= 1 << bit % 8
-        self.path.write_bytes(whole)
+        content = bytearray(self.path.read_bytes())
+        content[place + bit // 8] ^= 1 << bit % 8
+        self.path.write_bytes(content)
 
     def read(self) -> np.ndarray:
         return np.asarray(io.read_snapshot(self.path, fields=("pos",))[0].pos)
@@ -90,11 +90,11 @@ def test_flipped_bit_of_an_entry_never_changes_numbers(
     ],
 )
 def test_an_entry_with_a_flipped_bit(
-    chunked: Callable[..., Chunked], told: Callable[..., str], field: int, bit: int, says: str
+    chunked: Callable[..., Chunked], error_of: Callable[..., str], field: int, bit: int, says: str
 ) -> None:
     file = chunked(**PACKED)
     file.flip(file.entry(1) + field, bit)
-    assert says in told("fof", file.path)
+    assert says in error_of("fof", file.path)
 
 
 @pytest.mark.parametrize("defined", [True, False])
@@ -139,13 +139,13 @@ def move(path: Path, name: str, by: int) -> None:
         data = file[name].id
         place = b"".join(number.to_bytes(8, "little") for number in (data.get_offset(), data.get_storage_size()))
         moved = (data.get_offset() + by).to_bytes(8, "little") + place[8:]
-    whole = path.read_bytes()
-    assert whole.count(place) == 1
-    path.write_bytes(whole.replace(place, moved))
+    content = path.read_bytes()
+    assert content.count(place) == 1
+    path.write_bytes(content.replace(place, moved))
 
 
 @pytest.mark.parametrize("by", [-4000, -2048, 1, 16])
-def test_overlapping_datasets_raise(snapshot: Path, told: Callable[..., str], by: int) -> None:
+def test_overlapping_datasets_raise(snapshot: Path, error_of: Callable[..., str], by: int) -> None:
     """Its numbers would be those of the other dataset, or the bytes of a header."""
     with h5py.File(snapshot, "a") as file:
         pos = file["PartType1/Coordinates"][()]
@@ -155,18 +155,20 @@ def test_overlapping_datasets_raise(snapshot: Path, told: Callable[..., str], by
         file["PartType1/Coordinates"] = pos
         file["PartType1/Velocities"] = pos
     move(snapshot, "PartType1/Coordinates", by)
-    assert "PartType1/Coordinates overlaps PartType1" in told("fof", snapshot)
+    assert "PartType1/Coordinates overlaps PartType1" in error_of("fof", snapshot)
 
 
-def test_chunk_that_overlaps_another_dataset_raises(chunked: Callable[..., Chunked], told: Callable[..., str]) -> None:
+def test_chunk_that_overlaps_another_dataset_raises(
+    chunked: Callable[..., Chunked], error_of: Callable[..., str]
+) -> None:
     file = chunked(chunks=(64, 3))
     with h5py.File(file.path, "a") as opened:
         data = opened.create_dataset("PartType1/Velocities", data=file.pos, chunks=(64, 3))
-        other = data.id.get_chunk_info(2).byte_offset
+        second = data.id.get_chunk_info(2).byte_offset
     place = file.entry(1) + ADDRESS
-    whole = file.path.read_bytes()
-    file.path.write_bytes(whole[:place] + other.to_bytes(8, "little") + whole[place + 8 :])
-    assert "PartType1/Coordinates overlaps PartType1/Velocities; write" in told("fof", file.path)
+    content = file.path.read_bytes()
+    file.path.write_bytes(content[:place] + second.to_bytes(8, "little") + content[place + 8 :])
+    assert "PartType1/Coordinates overlaps PartType1/Velocities; write" in error_of("fof", file.path)
 
 
 def test_dataset_with_two_names(snapshot: Path) -> None:
@@ -177,7 +179,7 @@ def test_dataset_with_two_names(snapshot: Path) -> None:
 
 
 @pytest.mark.parametrize("bit", [0, 4, 7])
-def test_nonstandard_float_types_raise(snapshot: Path, told: Callable[..., str], bit: int) -> None:
+def test_nonstandard_float_types_raise(snapshot: Path, error_of: Callable[..., str], bit: int) -> None:
     """HDF5 converts them to standard floats, and multiplies them by a power of two in doing so."""
     kind = h5py.h5t.IEEE_F32LE.copy()
     kind.set_ebias(127 ^ 1 << bit)
@@ -186,4 +188,4 @@ def test_nonstandard_float_types_raise(snapshot: Path, told: Callable[..., str],
         del file["PartType1/Coordinates"]
         space = h5py.h5s.create_simple(pos.shape)
         h5py.h5d.create(file["PartType1"].id, b"Coordinates", kind, space).write(h5py.h5s.ALL, h5py.h5s.ALL, pos)
-    assert "floats in an unknown format; write or copy it again" in told("fof", snapshot)
+    assert "floats in an unknown format; write or copy it again" in error_of("fof", snapshot)

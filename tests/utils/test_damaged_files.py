@@ -139,20 +139,22 @@ def test_damage_helper_changes_one_file_and_describes_it(tmp_path, write_gadget,
         ),
     ],
 )
-def test_attributes_of_headers(snapshot, tmp_path, told, name, value, says) -> None:
+def test_attributes_of_headers(snapshot, tmp_path, error_of, name, value, says) -> None:
     with h5py.File(snapshot, "a") as file:
         file["Header"].attrs[name] = value
-    assert says.replace("{file}", str(snapshot)) in told("fof", snapshot, "--properties", "-o", tmp_path / "out.hdf5")
+    assert says.replace("{file}", str(snapshot)) in error_of(
+        "fof", snapshot, "--properties", "-o", tmp_path / "out.hdf5"
+    )
     assert not (tmp_path / "out.hdf5").exists()
 
 
 @pytest.mark.parametrize("value", [[], 1j, np.nan, 1e300, "half"])
-def test_powers_of_the_scale_factor(tmp_path, write_gadget, random, told, value) -> None:
+def test_powers_of_the_scale_factor(tmp_path, write_gadget, random, error_of, value) -> None:
     pos = random.random((50, 3))
     path = write_gadget(tmp_path / "a.hdf5", pos, columns={"Velocities": pos}, header={"Redshift": 1.0})
     with h5py.File(path, "a") as file:
         file["PartType1/Velocities"].attrs["a_scaling"] = value
-    assert re.search(r"attribute a_scaling of|power of the scale factor", told("fof", path))
+    assert re.search(r"attribute a_scaling of|power of the scale factor", error_of("fof", path))
 
 
 def test_hubble_parameter_of_zero_is_read_as_missing(snapshot) -> None:
@@ -164,7 +166,7 @@ def test_hubble_parameter_of_zero_is_read_as_missing(snapshot) -> None:
 # Rows that are not there
 
 
-def test_rows_that_were_never_written(snapshot, tmp_path, told) -> None:
+def test_rows_that_were_never_written(snapshot, tmp_path, error_of) -> None:
     shapes = {"chunks": (100, 3)}
     for number, options in enumerate(({}, shapes)):
         path = tmp_path / f"{number}.hdf5"
@@ -174,10 +176,10 @@ def test_rows_that_were_never_written(snapshot, tmp_path, told) -> None:
             data = file.create_dataset("PartType1/Coordinates", (500, 3), "f4", **options)
             if options:
                 data[:300] = 0.5  # the run ended early
-        assert "but only a part was written; write or copy it again" in told("fof", path)
+        assert "but only a part was written; write or copy it again" in error_of("fof", path)
 
 
-def test_invalid_chunk_index_raises(snapshot, told) -> None:
+def test_invalid_chunk_index_raises(snapshot, error_of) -> None:
     """The HDF5 library reads the zeros as addresses of chunks, and crashes."""
     with h5py.File(snapshot, "a") as file:
         rows = file["PartType1/Coordinates"][()]
@@ -185,21 +187,21 @@ def test_invalid_chunk_index_raises(snapshot, told) -> None:
         data = file.create_dataset("PartType1/Coordinates", data=rows, chunks=(16, 3), compression="gzip")
         places: list[int] = []
         data.id.chunk_iter(lambda chunk: places.append(chunk.byte_offset))
-    whole = snapshot.read_bytes()
-    place = whole.index(places[3].to_bytes(8, "little"))
-    snapshot.write_bytes(whole[:place] + (2**40).to_bytes(8, "little") + whole[place + 8 :])
-    assert "only a part was written" in told("fof", snapshot)
+    content = snapshot.read_bytes()
+    place = content.index(places[3].to_bytes(8, "little"))
+    snapshot.write_bytes(content[:place] + (2**40).to_bytes(8, "little") + content[place + 8 :])
+    assert "only a part was written" in error_of("fof", snapshot)
 
 
 @pytest.mark.parametrize("length", [None, 100])
-def test_rows_in_another_file(snapshot, tmp_path, told, length) -> None:
+def test_rows_in_another_file(snapshot, tmp_path, error_of, length) -> None:
     if length is not None:
         (tmp_path / "rows.raw").write_bytes(bytes(length))
     with h5py.File(snapshot, "a") as file:
         del file["PartType1/Coordinates"]
         outside = [("rows.raw", 0, 6000)]
         file.create_dataset("PartType1/Coordinates", (500, 3), "f4", external=outside)
-    assert "rows.raw, which is missing or truncated; copy it too" in told("fof", snapshot)
+    assert "rows.raw, which is missing or truncated; copy it too" in error_of("fof", snapshot)
 
 
 # Columns of another shape
@@ -235,15 +237,15 @@ def other_shapes(rows: np.ndarray) -> list[Any]:
     ],
 )
 def test_columns_of_groups_in_another_shape(tmp_path, layout, group, name, link) -> None:
-    whole = tmp_path / "c.hdf5"
-    io.write_catalogue_content(whole, full_content(), layout)
-    with h5py.File(whole) as file:
+    complete = tmp_path / "c.hdf5"
+    io.write_catalogue_content(complete, full_content(), layout)
+    with h5py.File(complete) as file:
         rows = file[group][name][()]
     wrong = [*other_shapes(rows), np.full(rows.shape, 1j), np.full(rows.shape, b"a")]
-    for number, other in enumerate([*wrong, *([h5py.SoftLink(f"/{group}/{link}")] if name != link else [])]):
+    for number, second in enumerate([*wrong, *([h5py.SoftLink(f"/{group}/{link}")] if name != link else [])]):
         path = tmp_path / f"{number}.hdf5"  # a new name: file systems wait for the disk if a name is reused
-        shutil.copy(whole, path)
-        replace_dataset(path, f"{group}/{name}", other)
+        shutil.copy(complete, path)
+        replace_dataset(path, f"{group}/{name}", second)
         with pytest.raises(io.SnapshotError) as error:
             io.read_catalogue_content(path)
         text = str(error.value)
@@ -259,9 +261,9 @@ def test_columns_of_groups_in_another_shape(tmp_path, layout, group, name, link)
 )
 def test_identifiers_of_members_in_another_shape(tmp_path, name, layout) -> None:
     path = tmp_path / "c.hdf5"
-    for other in other_shapes(full_content().ids):
+    for second in other_shapes(full_content().ids):
         io.write_catalogue_content(path, full_content(), layout)
-        replace_dataset(path, name, other)
+        replace_dataset(path, name, second)
         with pytest.raises(io.SnapshotError, match=rf"c.hdf5 holds .*{name}, but"):
             io.read_catalogue_content(path)
 
@@ -273,9 +275,9 @@ def test_neighbours_in_another_shape(tmp_path, random, name) -> None:
     result = io.Neighbours(distances=random.random((n, 4)), indices=indices, density=random.random(n), id=np.arange(n))
     rows = getattr(result, name)
     wrong = [*other_shapes(rows), np.full(rows.shape, 1j), rows > 0, h5py.SoftLink("/Neighbours")]
-    for other in [*wrong, rows.astype(float if rows.dtype.kind == "i" else int)]:
+    for second in [*wrong, rows.astype(float if rows.dtype.kind == "i" else int)]:
         io.write_neighbours(path, result)
-        replace_dataset(path, f"Neighbours/{name}", other)
+        replace_dataset(path, f"Neighbours/{name}", second)
         with pytest.raises(io.SnapshotError, match=r"k.hdf5 holds .*Neighbours/"):
             io.read_neighbours(path)
 
@@ -362,8 +364,8 @@ def test_shape_larger_than_the_file_raises(tmp_path) -> None:
     path, n = tmp_path / "k.hdf5", 1234567
     neighbours = io.Neighbours(distances=np.zeros((n, 1), np.float32), indices=np.zeros((n, 1), np.int16))
     io.write_neighbours(path, neighbours)
-    whole = path.read_bytes()
-    assert whole.count(n.to_bytes(8, "little")) >= 2
-    path.write_bytes(whole.replace(n.to_bytes(8, "little"), (2**50).to_bytes(8, "little")))
+    content = path.read_bytes()
+    assert content.count(n.to_bytes(8, "little")) >= 2
+    path.write_bytes(content.replace(n.to_bytes(8, "little"), (2**50).to_bytes(8, "little")))
     with pytest.raises(io.SnapshotError, match="is truncated or damaged"):
         io.read_neighbours(path)

@@ -23,11 +23,11 @@ def particles(n: int = 300) -> ParticleData:
 
 def assert_equal(result: Any, expected: Any) -> None:
     for field in dataclasses.fields(expected):
-        one, other = getattr(result, field.name), getattr(expected, field.name)
-        assert (one is None) == (other is None), field.name
-        if other is not None:
-            np.testing.assert_array_equal(one, other)
-            assert np.asarray(one).dtype.kind == np.asarray(other).dtype.kind
+        single, second = getattr(result, field.name), getattr(expected, field.name)
+        assert (single is None) == (second is None), field.name
+        if second is not None:
+            np.testing.assert_array_equal(single, second)
+            assert np.asarray(single).dtype.kind == np.asarray(second).dtype.kind
 
 
 def test_particles_and_catalogue_round_trip(tmp_path: Path) -> None:

@@ -50,12 +50,12 @@ def test_every_rank_gets_its_share(write_parts, tmp_path, random, ranks, cuts) -
     write_parts(pos, cuts, Velocities=vel, ParticleIDs=ids)
     part, header = io.read_snapshot_sharded(tmp_path / "snap_003.0.hdf5", make_mesh(ranks), npad=7)
     check_shares(part, ranks, 500, npad=7)
-    whole, whole_header = io.read_snapshot(tmp_path / "snap_003.0.hdf5")
+    complete, whole_header = io.read_snapshot(tmp_path / "snap_003.0.hdf5")
     assert header == whole_header
     joined = squeeze_particles(part)
     for name in ("pos", "vel", "id"):
-        np.testing.assert_array_equal(getattr(joined, name), getattr(whole, name))
-        assert getattr(joined, name).dtype == getattr(whole, name).dtype
+        np.testing.assert_array_equal(getattr(joined, name), getattr(complete, name))
+        assert getattr(joined, name).dtype == getattr(complete, name).dtype
     np.testing.assert_array_equal(part.mass, np.full(ranks, 2.5, np.float32))
 
 
@@ -73,8 +73,8 @@ def test_mesh_of_several_axes(snapshot, kind) -> None:
     make_mesh(4)
     mesh = jax.make_mesh((2, 2), ("nodes", "gpus"), axis_types=(kind,) * 2, devices=jax.devices()[:4])
     part, _ = io.read_snapshot_sharded(snapshot, mesh, fields=("pos", "mass"))
-    whole, _ = io.read_snapshot(snapshot, fields=("pos",))
-    np.testing.assert_array_equal(squeeze_particles(jax.device_get(part)).pos, whole.pos)
+    complete, _ = io.read_snapshot(snapshot, fields=("pos",))
+    np.testing.assert_array_equal(squeeze_particles(jax.device_get(part)).pos, complete.pos)
     for shard in part.pos.addressable_shards:
         assert list(mesh.devices.flat)[shard.index[0].start] == shard.device
     assert part.mass.dtype == np.float32
@@ -246,7 +246,7 @@ jax.block_until_ready(smap(part, "out"))
 with h5py.File(folder / "out.hdf5") as file:
     np.testing.assert_array_equal(file["pos"][()], whole.pos)
 
-def told(function):
+def error_of(function):
     try:
         function()
     except Exception as error:
@@ -257,14 +257,14 @@ def fail(*args):
     raise io.SnapshotError("Only here.")
 if me == 1:
     _sharded_reading.open_snapshot = fail
-kind, text = told(lambda: io.read_snapshot_sharded(folder / "snap_003.0.hdf5", mesh, fields=("pos",)))
+kind, text = error_of(lambda: io.read_snapshot_sharded(folder / "snap_003.0.hdf5", mesh, fields=("pos",)))
 assert (kind, text) == ("SnapshotError", "Only here."), (kind, text)
 
 if me == 1:
     def no_space(path):
         raise OSError(28, "No space left on device")
     _rank_writer.fill_hdf5 = no_space
-kind, text = told(lambda: jax.block_until_ready(smap(part, "bad")))
+kind, text = error_of(lambda: jax.block_until_ready(smap(part, "bad")))
 assert "jztree: rank 3 has no space left" in text, text
 print("done", me)
 """

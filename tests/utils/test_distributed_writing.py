@@ -162,9 +162,9 @@ def test_written_data_equals_the_data_read(snapshot, tmp_path) -> None:
     with jax.enable_x64(True):
         part, header = io.read_snapshot_sharded(snapshot, make_mesh(4), fields=("pos", "id"), npad=3)
         mapped(part, tmp_path / "out", 4, attrs={"Header": header.boxsize})()
-    with h5py.File(snapshot) as whole, h5py.File(tmp_path / "out.hdf5") as file:
-        np.testing.assert_array_equal(file["pos"][()], whole["PartType1/Coordinates"][()])
-        np.testing.assert_array_equal(file["id"][()], whole["PartType1/ParticleIDs"][()])
+    with h5py.File(snapshot) as complete, h5py.File(tmp_path / "out.hdf5") as file:
+        np.testing.assert_array_equal(file["pos"][()], complete["PartType1/Coordinates"][()])
+        np.testing.assert_array_equal(file["id"][()], complete["PartType1/ParticleIDs"][()])
 
 
 # Data that cannot be written

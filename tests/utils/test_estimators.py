@@ -40,36 +40,40 @@ def same_graph(result: Any, expected: Any) -> None:
 @pytest.mark.parametrize("places", [None, PLACES, DATA], ids=["own", "others", "same"])
 @pytest.mark.parametrize("k", [1, 5, 60])
 def test_numbers_of_neighbours(places: Any, k: int) -> None:
-    mine, reference = NearestNeighbors(n_neighbors=k).fit(DATA), TheirNearestNeighbors(n_neighbors=k).fit(DATA)
-    result, expected = mine.kneighbors(places), reference.kneighbors(places)
+    estimator, reference = NearestNeighbors(n_neighbors=k).fit(DATA), TheirNearestNeighbors(n_neighbors=k).fit(DATA)
+    result, expected = estimator.kneighbors(places), reference.kneighbors(places)
     np.testing.assert_allclose(result[0], expected[0], rtol=1e-12, atol=1e-15)
     np.testing.assert_array_equal(result[1], expected[1])
-    assert [one.dtype for one in result] == [np.float64, np.intp]
-    np.testing.assert_array_equal(mine.kneighbors(places, 3, return_distance=False), reference.kneighbors(places, 3)[1])
+    assert [column.dtype for column in result] == [np.float64, np.intp]
+    np.testing.assert_array_equal(
+        estimator.kneighbors(places, 3, return_distance=False), reference.kneighbors(places, 3)[1]
+    )
     for mode in ("connectivity", "distance"):
-        same_graph(mine.kneighbors_graph(places, mode=mode), reference.kneighbors_graph(places, mode=mode))
+        same_graph(estimator.kneighbors_graph(places, mode=mode), reference.kneighbors_graph(places, mode=mode))
 
 
 @pytest.mark.parametrize("places", [None, PLACES, DATA], ids=["own", "others", "same"])
 @pytest.mark.parametrize("radius", [0.004, 0.15, 5.0])
 def test_neighbours_within_a_radius(places: Any, radius: float) -> None:
-    mine, reference = NearestNeighbors(radius=radius).fit(DATA), TheirNearestNeighbors(radius=radius).fit(DATA)
+    estimator, reference = NearestNeighbors(radius=radius).fit(DATA), TheirNearestNeighbors(radius=radius).fit(DATA)
     for in_order in (False, True):
-        result, expected = (one.radius_neighbors(places, sort_results=in_order) for one in (mine, reference))
+        result, expected = (model.radius_neighbors(places, sort_results=in_order) for model in (estimator, reference))
         assert result[0].shape == result[1].shape == expected[1].shape
         for distance, row, true_distance, true_row in zip(*result, *expected, strict=True):
             order = slice(None) if in_order else np.argsort(true_row)
             np.testing.assert_array_equal(row, true_row[order])
             np.testing.assert_allclose(distance, true_distance[order], rtol=1e-12, atol=1e-15)
     each = RNG.random(200 if places is None else len(places)) * 0.2
-    reached = mine.radius_neighbors(places, each)[0]
-    full = mine.radius_neighbors(places, 0.2)[0]
-    for far, near, all_near in zip(each, reached, full, strict=True):
-        np.testing.assert_array_equal(near, all_near[all_near <= far])
-    only = mine.radius_neighbors(places, 0.1, return_distance=False)
+    reached = estimator.radius_neighbors(places, each)[0]
+    full = estimator.radius_neighbors(places, 0.2)[0]
+    for far, nearest, all_near in zip(each, reached, full, strict=True):
+        np.testing.assert_array_equal(nearest, all_near[all_near <= far])
+    only = estimator.radius_neighbors(places, 0.1, return_distance=False)
     assert [len(row) for row in only] == [len(row) for row in reference.radius_neighbors(places, 0.1)[1]]
     for mode in ("connectivity", "distance"):
-        same_graph(mine.radius_neighbors_graph(places, mode=mode), reference.radius_neighbors_graph(places, mode=mode))
+        same_graph(
+            estimator.radius_neighbors_graph(places, mode=mode), reference.radius_neighbors_graph(places, mode=mode)
+        )
 
 
 @pytest.mark.parametrize("mode", ["connectivity", "distance"])
@@ -78,12 +82,12 @@ def test_transformers(mode: str) -> None:
         (KNeighborsTransformer, TheirKNeighborsTransformer, {"n_neighbors": 7}),
         (RadiusNeighborsTransformer, TheirRadiusNeighborsTransformer, {"radius": 0.2}),
     )
-    for mine, reference, options in kinds:
-        made, other = mine(mode=mode, **options), reference(mode=mode, **options)
-        same_graph(made.fit_transform(DATA), other.fit_transform(DATA))
-        same_graph(made.transform(PLACES), other.transform(PLACES))
-        assert [name.lower() for name in made.get_feature_names_out()][:2] == [
-            f"{mine.__name__.lower()}{i}" for i in (0, 1)
+    for estimator, reference, options in kinds:
+        built, second = estimator(mode=mode, **options), reference(mode=mode, **options)
+        same_graph(built.fit_transform(DATA), second.fit_transform(DATA))
+        same_graph(built.transform(PLACES), second.transform(PLACES))
+        assert [name.lower() for name in built.get_feature_names_out()][:2] == [
+            f"{estimator.__name__.lower()}{i}" for i in (0, 1)
         ]
 
 
@@ -107,13 +111,13 @@ def test_equal_distances_are_in_row_order() -> None:
 def test_periodic_boxes(box: Any) -> None:
     """Positions outside the box are wrapped."""
     shift = np.where(np.broadcast_to(box, 3) > 0, box, 0) * RNG.integers(-2, 3, DATA.shape)
-    near = NearestNeighbors(n_neighbors=6, radius=0.2, boxsize=box).fit(DATA + shift)
+    nearest = NearestNeighbors(n_neighbors=6, radius=0.2, boxsize=box).fit(DATA + shift)
     distance, row = cKDTree(DATA, boxsize=box).query(PLACES, k=6)
-    result = near.kneighbors(PLACES)
+    result = nearest.kneighbors(PLACES)
     np.testing.assert_array_equal(result[1], row)
     np.testing.assert_allclose(result[0], distance, atol=1e-14)
     lists = cKDTree(DATA, boxsize=box).query_ball_point(PLACES, 0.2, return_sorted=True)
-    assert [one.tolist() for one in near.radius_neighbors(PLACES)[1]] == lists.tolist()
+    assert [item.tolist() for item in nearest.radius_neighbors(PLACES)[1]] == lists.tolist()
     matrix = cKDTree(DATA, boxsize=box).sparse_distance_matrix(cKDTree(DATA, boxsize=box), 0.15).tocsr()
     expected = cluster.DBSCAN(eps=0.1, min_samples=4, metric="precomputed").fit(matrix)
     for weight in (None, np.ones(len(DATA))):
@@ -127,13 +131,13 @@ def test_dbscan(dims: int, weighted: bool) -> None:
     points = np.r_[RNG.normal(0, 0.1, (60, dims)), RNG.normal(1, 0.1, (60, dims)), RNG.random((60, dims)) * 3]
     points = points[RNG.permutation(180)]
     weight = RNG.integers(-1, 5, 180).astype(float) if weighted else None
-    for eps, fewest in ((0.05 * dims, 4), (0.1 * dims, 12), (0.2, 1)):
-        mine, reference = (kind(eps=eps, min_samples=fewest) for kind in (DBSCAN, cluster.DBSCAN))
+    for eps, min_count in ((0.05 * dims, 4), (0.1 * dims, 12), (0.2, 1)):
+        estimator, reference = (kind(eps=eps, min_samples=min_count) for kind in (DBSCAN, cluster.DBSCAN))
         np.testing.assert_array_equal(
-            mine.fit_predict(points, sample_weight=weight), reference.fit_predict(points, sample_weight=weight)
+            estimator.fit_predict(points, sample_weight=weight), reference.fit_predict(points, sample_weight=weight)
         )
-        np.testing.assert_array_equal(mine.core_sample_indices_, reference.core_sample_indices_)
-        np.testing.assert_array_equal(mine.components_, reference.components_)
+        np.testing.assert_array_equal(estimator.core_sample_indices_, reference.core_sample_indices_)
+        np.testing.assert_array_equal(estimator.components_, reference.components_)
     for kind in (np.float32, np.int64):
         assert DBSCAN().fit(points.astype(kind)).components_.dtype == kind
 
@@ -152,7 +156,7 @@ def test_pipelines_of_scikit_learn() -> None:
             for first in (KNeighborsTransformer, TheirKNeighborsTransformer)
         )
         np.testing.assert_allclose(result, expected, rtol=1e-12)
-    graphs = [one(n_neighbors=20).fit_transform(DATA) for one in (KNeighborsTransformer, TheirKNeighborsTransformer)]
+    graphs = [item(n_neighbors=20).fit_transform(DATA) for item in (KNeighborsTransformer, TheirKNeighborsTransformer)]
     for later in (
         lambda graph: Isomap(n_neighbors=8, metric="precomputed").fit_transform(graph),
         lambda graph: LocalOutlierFactor(n_neighbors=8, metric="precomputed").fit_predict(graph),
@@ -174,9 +178,9 @@ def test_a_search_over_parameters() -> None:
 
 
 def test_estimator_can_be_pickled() -> None:
-    near = NearestNeighbors(boxsize=1.2).fit(DATA)
-    again = pickle.loads(pickle.dumps(near))
-    np.testing.assert_array_equal(again.kneighbors(PLACES)[1], near.kneighbors(PLACES)[1])
+    nearest = NearestNeighbors(boxsize=1.2).fit(DATA)
+    again = pickle.loads(pickle.dumps(nearest))
+    np.testing.assert_array_equal(again.kneighbors(PLACES)[1], nearest.kneighbors(PLACES)[1])
     assert again.boxsize == 1.2
 
 
@@ -288,10 +292,10 @@ def test_samples_whose_squares_overflow_raise(kind: Any) -> None:
 def test_scikit_learn_checks_of_estimators(kind: Any) -> None:
     results = check_estimator(kind(), on_fail=None, on_skip=None)
     assert sum(result["status"] == "passed" for result in results) > 35
-    for one in results:
-        if one["status"] == "failed":
-            assert one["check_name"] in MORE_FEATURES
-            assert "jztree supports 1 to 8 features" in str(one["exception"])
+    for column in results:
+        if column["status"] == "failed":
+            assert column["check_name"] in MORE_FEATURES
+            assert "jztree supports 1 to 8 features" in str(column["exception"])
 
 
 # Tests of scikit-learn that fail because of these error messages, and those that fail for other reasons.

@@ -128,15 +128,15 @@ def find_members(held: dict[int, dict[str, np.ndarray]]) -> list[set[int]]:
     pairs = tree.query_pairs(RLINK, output_type="ndarray")
     links = coo_matrix((np.ones(len(pairs)), pairs.T), (len(pos), len(pos)))
     group = connected_components(links, directed=False)[1]
-    members = [set(held[1]["ParticleIDs"][group == one].tolist()) for one in range(group.max() + 1)]
+    members = [set(held[1]["ParticleIDs"][group == number].tolist()) for number in range(group.max() + 1)]
     for ptype in ATTACHED:
         distance, nearest = tree.query(held[ptype]["Coordinates"].astype(np.float64) % 1)
-        for near, row, one in zip(
+        for neighbours, row, item in zip(
             distance <= WITHIN * RLINK, nearest, held[ptype]["ParticleIDs"].tolist(), strict=True
         ):
-            if near:
-                members[group[row]].add(one)
-    return sorted((member for member in members if len(member) >= NPART_MIN), key=lambda one: (-len(one), min(one)))
+            if neighbours:
+                members[group[row]].add(item)
+    return sorted((member for member in members if len(member) >= NPART_MIN), key=lambda item: (-len(item), min(item)))
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_numbers_of_groups(parts, held, tmp_path, one_device) -> None:
         assert file["Parameters"].attrs["FOF:group_id_default"] == b"2147483647"
         for ptype, columns in held.items():
             name = f"PartType{ptype}/FOFGroupIDs"
-            expected = [number.get(one, 2147483647) for one in columns["ParticleIDs"].tolist()]
+            expected = [number.get(column, 2147483647) for column in columns["ParticleIDs"].tolist()]
             assert file[name][:].tolist() == expected
             assert "friends-of-friends" in file[name].attrs["description"]
             del after[name]
@@ -268,9 +268,9 @@ def test_several_files_are_slices_of_the_single_file(num, parts, held, tmp_path,
     run(parts[0], *FOF, *more, "--snapshot-files", num)
     pieces, numbered = ([tmp_path / f"{name}.{i}.hdf5" for i in range(num)] for name in ("many", "ids"))
     assert not (tmp_path / "many.hdf5").exists()
-    whole, result = read_types([tmp_path / "one.hdf5"]), read_types(pieces)
-    assert whole.keys() == result.keys()
-    for name, rows in whole.items():
+    complete, result = read_types([tmp_path / "one.hdf5"]), read_types(pieces)
+    assert complete.keys() == result.keys()
+    for name, rows in complete.items():
         np.testing.assert_array_equal(result[name], rows, name)
     counts = []
     for piece in pieces:
@@ -317,14 +317,14 @@ def test_finished_copies_are_recognised(parts, tmp_path, one_device, capsys) -> 
         (["--snapshot-files", "0", "--snapshot-output", "x.hdf5"], "--snapshot-files is 0; it must be at least 1."),
     ],
 )
-def test_invalid_numbers_of_files(arguments, words, snapshot, told, tmp_path, monkeypatch) -> None:
+def test_invalid_numbers_of_files(arguments, words, snapshot, error_of, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert words in told("fof", snapshot, *arguments)
+    assert words in error_of("fof", snapshot, *arguments)
     with pytest.raises(ValueError, match="num_files is 0"):
         io.names_of_files("a.hdf5", 0)
 
 
-def test_files_of_the_input_are_not_overwritten(parts, told) -> None:
+def test_files_of_the_input_are_not_overwritten(parts, error_of) -> None:
     output = parts[0].with_name("snap_007.hdf5")
     words = "snap_007.0.hdf5 would overwrite a file of the input"
-    assert words in told("fof", parts[0], *FOF, "--snapshot-output", output, "--snapshot-files", 2)
+    assert words in error_of("fof", parts[0], *FOF, "--snapshot-output", output, "--snapshot-files", 2)

@@ -90,7 +90,7 @@ def columns_of(path: Path, *arguments: str) -> dict[str, np.ndarray]:
 
 def assert_all(result: dict[str, np.ndarray], expected: list[dict[str, Any]], rows: np.ndarray, rtol: float) -> None:
     for name in expected[0]:
-        want = np.array([one[name] for one in expected])
+        want = np.array([column[name] for column in expected])
         np.testing.assert_allclose(result[name][rows], want, rtol=rtol, atol=1e-4 * rtol, err_msg=name)
 
 
@@ -127,7 +127,7 @@ def test_haloes_of_a_simulation_match_brute_force(use_devices, shared_data, tmp_
         brute(result["centre_pos"][row].astype(np.float64), pos, vel, masses, box, density, 1.0) for row in rows
     ]
     assert_all(result, expected, rows, 3e-4)  # OmegaLambda of the header ignores radiation
-    assert sum(one["m200c"] > 0 for one in expected) > 20
+    assert sum(column["m200c"] > 0 for column in expected) > 20
     none = result["m200c"] == 0
     assert none.any()
     of_sphere = [name for name in result if name.endswith("_200c")]
@@ -136,9 +136,9 @@ def test_haloes_of_a_simulation_match_brute_force(use_devices, shared_data, tmp_
         assert not result[name][none].any(), name
         assert np.isfinite(result[name]).all(), name
     large = result["count"] >= 300
-    whole = np.linalg.norm(result["angular_momentum"], axis=1)[large]
-    whole /= np.sqrt(2 * G * result["m200c"] * result["r200c"])[large]
-    assert np.median(whole) > 1.5 * np.median(result["spin"][large])
+    complete = np.linalg.norm(result["angular_momentum"], axis=1)[large]
+    complete /= np.sqrt(2 * G * result["m200c"] * result["r200c"])[large]
+    assert np.median(complete) > 1.5 * np.median(result["spin"][large])
 
 
 @pytest.mark.slow
@@ -215,8 +215,8 @@ def test_requested_centres_are_used(use_devices, tmp_path, capsys) -> None:
 
 
 def halo(random: np.random.Generator, radii: np.ndarray, centre: np.ndarray) -> np.ndarray:
-    way = random.standard_normal((len(radii), 3))
-    return centre + radii[:, None] * way / np.linalg.norm(way, axis=1, keepdims=True)
+    method = random.standard_normal((len(radii), 3))
+    return centre + radii[:, None] * method / np.linalg.norm(method, axis=1, keepdims=True)
 
 
 @pytest.mark.long
@@ -240,16 +240,16 @@ def test_isothermal_and_nfw_spheres(use_devices, tmp_path, random) -> None:
     sphere_of = {"isothermal": 0, "nfw": 1}
     if result["com_pos"][0, 0] > 10:
         sphere_of = {"isothermal": 1, "nfw": 0}
-    one = sphere_of["isothermal"]
+    single = sphere_of["isothermal"]
     # The centre is wrong by the distance of some particles, which contains half a per cent of the mass.
     for name in ("200c", "500c", "800c", "2500c"):
         share = np.sqrt(density["200c"] / (float(name[:-1]) / 200 * density["200c"]))
-        np.testing.assert_allclose(result[f"m{name}"][one], mass * share, rtol=0.01, err_msg=name)
-        np.testing.assert_allclose(result[f"r{name}"][one], radius * share, rtol=0.01, err_msg=name)
-    other = sphere_of["nfw"]
-    np.testing.assert_allclose(result["m200c"][other], mass, rtol=0.01)
-    np.testing.assert_allclose(result["concentration"][other], 8, rtol=0.02)
-    np.testing.assert_allclose(result["rmax"][other], 2.1626 * radius / 8, rtol=0.1)
+        np.testing.assert_allclose(result[f"m{name}"][single], mass * share, rtol=0.01, err_msg=name)
+        np.testing.assert_allclose(result[f"r{name}"][single], radius * share, rtol=0.01, err_msg=name)
+    second = sphere_of["nfw"]
+    np.testing.assert_allclose(result["m200c"][second], mass, rtol=0.01)
+    np.testing.assert_allclose(result["concentration"][second], 8, rtol=0.02)
+    np.testing.assert_allclose(result["rmax"][second], 2.1626 * radius / 8, rtol=0.1)
     assert (result["spin"] == 0).all()
 
 
@@ -273,7 +273,7 @@ def test_a_zoom_with_three_masses_and_gas(count, use_devices, tmp_path, random, 
     vel = np.concatenate([rows["vel"] for rows in types.values()]).astype(np.float64) * np.sqrt(a)
     density, rows = thresholds(0.3, a), np.arange(len(result["count"]))
     centre = result["centre_pos"].astype(np.float64)
-    expected = [brute(one, pos, vel, mass, box, density, a) for one in centre]
+    expected = [brute(column, pos, vel, mass, box, density, a) for column in centre]
     assert_all(result, expected, rows, 1e-4)
     assert (result["m200c"] > 0).any()
     # If types are left out, the output reports their mass.
@@ -350,10 +350,10 @@ def test_empty_catalogue_has_columns_without_rows(layout, use_devices, tmp_path)
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_too_few_particles_for_a_density(n, tmp_path, told) -> None:
+def test_too_few_particles_for_a_density(n, tmp_path, error_of) -> None:
     np.save(tmp_path / "a.npy", np.zeros((n, 3)))
     words = f"--properties needs 3 particles to find the densest one, but there are {n};"
-    assert words in told("fof", tmp_path / "a.npy", "--boxsize", "1", "--properties", "--npart-min", "1")
+    assert words in error_of("fof", tmp_path / "a.npy", "--boxsize", "1", "--properties", "--npart-min", "1")
 
 
 @pytest.mark.parametrize(
@@ -364,8 +364,8 @@ def test_too_few_particles_for_a_density(n, tmp_path, told) -> None:
         (["--attach-within", "3"], "--attach-within 3.0 has no effect without --attach; add --attach, or remove it."),
     ],
 )
-def test_options_without_effect_raise(arguments, words, snapshot, told) -> None:
-    assert words in told("fof", snapshot, *arguments)
+def test_options_without_effect_raise(arguments, words, snapshot, error_of) -> None:
+    assert words in error_of("fof", snapshot, *arguments)
 
 
 # Names

@@ -97,11 +97,11 @@ def slow_tree(result: np.ndarray, minimum: int) -> list[tuple[int, int, float, i
     def points_of(node: int) -> list[int]:
         nodes, points = [node], []
         while nodes:
-            one = nodes.pop()
-            if one < n:
-                points.append(one)
+            single = nodes.pop()
+            if single < n:
+                points.append(single)
             else:
-                nodes += result[one - n, :2].astype(int).tolist()
+                nodes += result[single - n, :2].astype(int).tolist()
         return points
 
     while waiting:
@@ -197,9 +197,9 @@ def test_fewer_equal_samples_than_min_samples_have_equal_labels(method: str, box
 
 
 def test_distances_without_an_inverse_count_as_0(x64: None) -> None:
-    near = np.random.default_rng(0).integers(0, 40, (20, 2)) * 5e-324
-    near_one, far = near + np.array([1.0, 0.0]), np.random.default_rng(1).random((20, 2)) + np.array([5.0, 0.0])
-    points = np.concatenate([near, near_one, far])
+    nearest = np.random.default_rng(0).integers(0, 40, (20, 2)) * 5e-324
+    near_one, far = nearest + np.array([1.0, 0.0]), np.random.default_rng(1).random((20, 2)) + np.array([5.0, 0.0])
+    points = np.concatenate([nearest, near_one, far])
     result = HDBSCAN().fit(points)
     assert (result.labels_[:20] == result.labels_[0]).all()
     assert (result.labels_[20:40] == result.labels_[20]).all()

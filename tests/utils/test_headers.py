@@ -59,8 +59,8 @@ def test_headers_of_gizmo(tmp_path, random) -> None:
     units = (header.unit_length_in_cm, header.unit_mass_in_g, header.unit_velocity_in_cm_per_s)
     np.testing.assert_allclose(units, (3.085678e21, 1.989e43, 1e5), rtol=1e-12)
     np.testing.assert_allclose(snapshot.read("vel"), stored / 2, rtol=1e-6)
-    other = io.ReadOptions(redshift=0.0, hubble=0.5)
-    again = io.open_snapshot(tmp_path / "a.hdf5", options=other)
+    second = io.ReadOptions(redshift=0.0, hubble=0.5)
+    again = io.open_snapshot(tmp_path / "a.hdf5", options=second)
     np.testing.assert_array_equal(again.read("vel"), stored)
     assert (again.header.redshift, again.header.time, again.header.hubble) == (0.0, 1.0, 0.5)
 
@@ -96,22 +96,22 @@ def test_options_replace_missing_header_entries(tmp_path, random, capsys) -> Non
         unit_mass_in_g=1.989e43,
         unit_velocity_in_cm_per_s=1e5,
     )
-    io.write_snapshot(tmp_path / "told.hdf5", part, message)
+    io.write_snapshot(tmp_path / "stated.hdf5", part, message)
     np.savez(tmp_path / "a.npz", pos=part.pos, mass=part.mass, vel=part.vel, id=part.id)
     options = ["--boxsize", "30", "--omega0", "0.3", "--omega-lambda", "0.7", "--hubble", "0.7", "--redshift", "0.5"]
     common = ["--rlink", "0.1", "--properties"]
     result = []
-    for name, arguments in (("told.hdf5", []), ("a.npz", [*options, *_UNITS])):
+    for name, arguments in (("stated.hdf5", []), ("a.npz", [*options, *_UNITS])):
         output = tmp_path / f"{name}.c.hdf5"
         assert cli.main(["fof", str(tmp_path / name), *arguments, *common, "-o", str(output)]) == 0
         assert "left out" not in capsys.readouterr().out
         with h5py.File(output) as file:
             result.append({name: (column[()], dict(column.attrs)) for name, column in file["Groups"].items()})
-    one, other = result
-    assert one.keys() == other.keys()
-    for name in one:
-        np.testing.assert_allclose(one[name][0], other[name][0], rtol=1e-5, err_msg=name)
-        assert one[name][1] == other[name][1]
+    single, second = result
+    assert single.keys() == second.keys()
+    for name in single:
+        np.testing.assert_allclose(single[name][0], second[name][0], rtol=1e-5, err_msg=name)
+        assert single[name][1] == second[name][1]
     assert cli.main(["fof", str(tmp_path / "a.npz"), "--boxsize", "30", *common]) == 0
     out = capsys.readouterr().out
     needed = "give --omega0, --omega-lambda, --unit-length, --unit-mass, --unit-velocity."
@@ -142,9 +142,9 @@ def test_units_by_name(length, mass, free) -> None:
         (["--hubble", "fast"], "Argument --hubble: 'fast' is not a number"),
     ],
 )
-def test_invalid_options(arguments, words, snapshot, told) -> None:
+def test_invalid_options(arguments, words, snapshot, error_of) -> None:
     joined = [f"{flag}={value}" for flag, value in zip(arguments[::2], arguments[1::2], strict=True)]
-    assert words in told("fof", snapshot, *joined)
+    assert words in error_of("fof", snapshot, *joined)
 
 
 @pytest.mark.long

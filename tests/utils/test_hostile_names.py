@@ -27,14 +27,14 @@ pytestmark = [pytest.mark.usefixtures("one_device"), pytest.mark.fast]
         ["convert", "-o", "loop.hdf5"],
     ],
 )
-def test_an_output_that_links_to_itself_is_refused(arguments, snapshot, told, monkeypatch) -> None:
+def test_an_output_that_links_to_itself_is_refused(arguments, snapshot, error_of, monkeypatch) -> None:
     monkeypatch.chdir(snapshot.parent)
     for link, target in (("loop.hdf5",) * 2, ("loop.hdf5.png",) * 2, ("folder",) * 2, ("one.hdf5", "two.hdf5")):
         os.symlink(target, link)
     os.symlink("one.hdf5", "two.hdf5")
     command, flag, name = arguments
     expected = f"The output {name} cannot be written (Too many levels of symbolic links); choose another name."
-    assert told(command, snapshot, flag, name) == f"jztree: error: {expected}\n"
+    assert error_of(command, snapshot, flag, name) == f"jztree: error: {expected}\n"
     assert os.readlink("loop.hdf5") == "loop.hdf5"
 
 

@@ -27,9 +27,9 @@ def test_shapes_padding_and_mass(maker, n) -> None:
 
 @pytest.mark.parametrize("maker", MAKERS)
 def test_same_seed_gives_the_same_particles(maker) -> None:
-    first, same, other = (np.asarray(maker(1000, seed=seed).pos) for seed in (5, 5, 6))
+    first, same, second = (np.asarray(maker(1000, seed=seed).pos) for seed in (5, 5, 6))
     np.testing.assert_array_equal(first, same)
-    assert not np.array_equal(first, other)
+    assert not np.array_equal(first, second)
 
 
 @pytest.mark.parametrize("maker", MAKERS)
@@ -73,14 +73,14 @@ def test_clustered_particles_fill_the_box_in_random_order() -> None:
 
 
 def test_background_sets_the_particles_in_halos() -> None:
-    near = []
+    nearest = []
     for background in (0.0, 0.5, 1.0):
         pos = np.asarray(ics.clustered_particles(20000, background=background).pos, np.float64)
         distance = cKDTree(pos, boxsize=1).query(pos, k=8)[0][:, -1]
-        near.append(np.mean(distance < 0.5 * 20000 ** (-1 / 3)))
-    assert near[0] > 0.95
-    assert 0.4 < near[1] < 0.6
-    assert near[2] < 0.02
+        nearest.append(np.mean(distance < 0.5 * 20000 ** (-1 / 3)))
+    assert nearest[0] > 0.95
+    assert 0.4 < nearest[1] < 0.6
+    assert nearest[2] < 0.02
 
 
 def test_mass_function() -> None:
@@ -164,8 +164,8 @@ def test_soneira_peebles_particles() -> None:
     separation = clusters[:, :, None] - clusters[:, None]
     separation -= np.round(separation)
     assert np.linalg.norm(separation, axis=-1).max() < 2 * 0.01 * sum(1.76**-level for level in range(4))
-    other = ics.soneira_peebles_particles(7, 4, eta=3, radius=0.01, seed=1)
-    assert not np.array_equal(other.pos, part.pos[:n])
+    second = ics.soneira_peebles_particles(7, 4, eta=3, radius=0.01, seed=1)
+    assert not np.array_equal(second.pos, part.pos[:n])
 
 
 @pytest.mark.parametrize(("eta", "ratio"), [(2, 1.76), (3, 2.0)])

@@ -20,7 +20,7 @@ from jztree_utils import cli, io
     ("column", "what"), [("Coordinates", "positions"), ("Masses", "masses"), ("Velocities", "velocities")]
 )
 def test_nonfinite_value_names_row_file_and_type(
-    tmp_path, write_gadget, random, told, use_devices, ndev, column, what
+    tmp_path, write_gadget, random, error_of, use_devices, ndev, column, what
 ) -> None:
     """The row is of an attached type, in the second of two files, and is counted within that file."""
     for part in range(2):
@@ -33,7 +33,7 @@ def test_nonfinite_value_names_row_file_and_type(
         counts = {"NumPart_ThisFile": [0, 50, 0, 0, 50, 0], "NumPart_Total": [0, 100, 0, 0, 100, 0]}
         write_gadget(path, pos, num_files=2, columns=columns, header=counts)
     use_devices(ndev)
-    err = told("fof", tmp_path, "--attach", "all", "--b", "0.3")
+    err = error_of("fof", tmp_path, "--attach", "all", "--b", "0.3")
     assert f"Row 33 of the {what} of type 4 in {tmp_path}/snap.1.hdf5 is NaN or infinite" in err
 
 
@@ -46,10 +46,10 @@ def parts(write_parts, random) -> list[Path]:
 
 
 @pytest.mark.parametrize("put", [shutil.copyfile, os.link, os.symlink])
-def test_duplicate_part(parts, told, put) -> None:
+def test_duplicate_part(parts, error_of, put) -> None:
     parts[2].unlink()
     put(parts[1], parts[2])
-    assert f"{parts[1]} and {parts[2]} are copies of the same file" in told("fof", parts[0])
+    assert f"{parts[1]} and {parts[2]} are copies of the same file" in error_of("fof", parts[0])
 
 
 @pytest.mark.parametrize("rows", [20, 30])
@@ -77,27 +77,29 @@ def test_parts_without_particles_may_be_identical(parts, tmp_path, write_gadget)
     assert io.open_snapshot(tmp_path).num == 20
 
 
-def test_parts_of_different_times_and_boxes(parts, told) -> None:
+def test_parts_of_different_times_and_boxes(parts, error_of) -> None:
     for name, value in (("Redshift", 0.5), ("Time", 0.25), ("BoxSize", 2.0)):
         with h5py.File(parts[1], "a") as file:
             before = file["Header"].attrs[name]
             file["Header"].attrs[name] = value
-        assert f"belong to different snapshots, because the {name.lower()} is {value} in one" in told("fof", parts[0])
+        assert f"belong to different snapshots, because the {name.lower()} is {value} in one" in error_of(
+            "fof", parts[0]
+        )
         with h5py.File(parts[1], "a") as file:
             file["Header"].attrs[name] = before
 
 
-def test_two_parts_with_the_same_number(parts, told) -> None:
-    other = parts[1].with_name("snap_003.01.hdf5")
-    shutil.copyfile(parts[1], other)
-    assert "have the same part number; remove one of them" in told("fof", parts[0])
+def test_two_parts_with_the_same_number(parts, error_of) -> None:
+    second = parts[1].with_name("snap_003.01.hdf5")
+    shutil.copyfile(parts[1], second)
+    assert "have the same part number; remove one of them" in error_of("fof", parts[0])
 
 
 # Boxes
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_box_with_wrong_number_of_lengths(snapshot, tmp_path, told, count) -> None:
+def test_box_with_wrong_number_of_lengths(snapshot, tmp_path, error_of, count) -> None:
     lengths = ",".join(["1"] * count)
     words = f"have 3 coordinates, but the box has {count} lengths"
     for command in (
@@ -106,7 +108,7 @@ def test_box_with_wrong_number_of_lengths(snapshot, tmp_path, told, count) -> No
         ["convert"],
         ["plot", "density"],
     ):
-        err = told(
+        err = error_of(
             *command, snapshot, f"--boxsize={lengths}", "-o", tmp_path / "out.png" if "plot" in command else "c.hdf5"
         )
         assert words in err
@@ -114,7 +116,7 @@ def test_box_with_wrong_number_of_lengths(snapshot, tmp_path, told, count) -> No
     assert io.open_snapshot(snapshot, options=io.ReadOptions(boxsize=(1, 1, 1))).header.boxsize == 1.0
     flat = np.random.default_rng(1).random((20, 2))
     np.savez(tmp_path / "flat.npz", pos=flat, boxsize=[1.0] * 3)
-    assert "have 2 coordinates, but the box has 3 lengths" in told("fof", tmp_path / "flat.npz")
+    assert "have 2 coordinates, but the box has 3 lengths" in error_of("fof", tmp_path / "flat.npz")
     with pytest.raises(ValueError, match="has 3 lengths, but the positions have 2 coordinates"):
         io.write_snapshot(tmp_path / "w.hdf5", ParticleData(pos=flat), io.SnapshotHeader(boxsize=(1.0, 2.0, 3.0)))
 
@@ -147,14 +149,14 @@ def test_identifiers_of_64_bits_survive(tmp_path, write_gadget, random, use_devi
     np.testing.assert_array_equal(io.read_neighbours(tmp_path / "k.hdf5").id, ids[1])
 
 
-def test_identifiers_without_a_common_integer_type(tmp_path, write_gadget, random, told, use_devices) -> None:
+def test_identifiers_without_a_common_integer_type(tmp_path, write_gadget, random, error_of, use_devices) -> None:
     columns = {"ParticleIDs": np.arange(9), "/PartType4/ParticleIDs": np.arange(9, dtype=np.uint64) + 9}
     columns["/PartType4/Coordinates"] = random.random((9, 3))
     counts = {"NumPart_ThisFile": [0, 9, 0, 0, 9, 0], "NumPart_Total": [0, 9, 0, 0, 9, 0]}
     path = write_gadget(tmp_path / "a.hdf5", random.random((9, 3)), columns=columns, header=counts)
     for ndev in (1, 4):
         use_devices(ndev)
-        err = told("fof", path, "--attach", "4", "-o", tmp_path / "c.hdf5")
+        err = error_of("fof", path, "--attach", "4", "-o", tmp_path / "c.hdf5")
         assert "The identifiers are int64 in type 1 and uint64 in type 4, but no integer dtype holds both" in err
 
 
@@ -171,22 +173,22 @@ def test_integers_that_jax_would_truncate(tmp_path) -> None:
 # Input that must not be lost
 
 
-def test_files_referenced_by_a_snapshot_are_not_overwritten(tmp_path, write_gadget, random, told) -> None:
+def test_files_referenced_by_a_snapshot_are_not_overwritten(tmp_path, write_gadget, random, error_of) -> None:
     path = write_gadget(tmp_path / "all.hdf5", random.random((30, 3)))
     source = tmp_path / "rows.hdf5"
-    with h5py.File(path, "a") as file, h5py.File(source, "w") as other:
-        other["x"] = file["PartType1/Coordinates"][()]
+    with h5py.File(path, "a") as file, h5py.File(source, "w") as second:
+        second["x"] = file["PartType1/Coordinates"][()]
         del file["PartType1/Coordinates"]
         layout = h5py.VirtualLayout((30, 3), "f8")
         layout[:] = h5py.VirtualSource("rows.hdf5", "x", (30, 3))
         file.create_virtual_dataset("PartType1/Coordinates", layout)
     for command in ("fof", "knn", "convert"):
-        assert "would overwrite a file of the input" in told(command, path, "-o", source)
+        assert "would overwrite a file of the input" in error_of(command, path, "-o", source)
 
 
-def test_parts_of_a_catalogue_are_not_overwritten(tmp_path, told) -> None:
+def test_parts_of_a_catalogue_are_not_overwritten(tmp_path, error_of) -> None:
     for number in range(2):
         io.write_catalogue_content(tmp_path / f"fof.{number}.hdf5", full_content(), "gadget4")
     for number in range(2):
-        err = told("convert", tmp_path / "fof.0.hdf5", "-o", tmp_path / f"fof.{number}.hdf5")
+        err = error_of("convert", tmp_path / "fof.0.hdf5", "-o", tmp_path / f"fof.{number}.hdf5")
         assert "would overwrite a file of the input" in err

@@ -37,8 +37,8 @@ def replace_dataset(file: h5py.File, name: str, values: np.ndarray, kind: Any, p
     if name in file:
         del file[name]
     space = h5py.h5s.create_simple(values.shape)
-    made = h5py.h5d.create(file.id, name.encode(), kind, space, plist)
-    made.write(_ALL, _ALL, np.ascontiguousarray(values))
+    built = h5py.h5d.create(file.id, name.encode(), kind, space, plist)
+    built.write(_ALL, _ALL, np.ascontiguousarray(values))
 
 
 def layout_of(name: str, num: int, fill: int) -> Any:

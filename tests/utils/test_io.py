@@ -210,10 +210,10 @@ def test_missing_and_foreign_files(tmp_path) -> None:
 
 
 def test_truncated_at_any_length(snapshot, tmp_path) -> None:
-    whole = snapshot.read_bytes()
+    content = snapshot.read_bytes()
     cut = tmp_path / "cut.hdf5"
-    for length in range(0, len(whole) - 1, len(whole) // 40):
-        cut.write_bytes(whole[:length])
+    for length in range(0, len(content) - 1, len(content) // 40):
+        cut.write_bytes(content[:length])
         with pytest.raises(io.SnapshotError) as error:
             io.read_snapshot(cut, fields=("pos",))
         assert "cut.hdf5" in one_sentence(error)
@@ -221,11 +221,11 @@ def test_truncated_at_any_length(snapshot, tmp_path) -> None:
 
 @pytest.mark.long
 def test_flipped_bytes_raise_no_other_error(snapshot, tmp_path, random) -> None:
-    whole = snapshot.read_bytes()
+    content = snapshot.read_bytes()
     refused = 0
     for number in range(400):
         flipped = tmp_path / f"{number}.hdf5"  # a new name: file systems wait for the disk if a name is reused
-        data = bytearray(whole)
+        data = bytearray(content)
         for place in random.integers(0, 3000, 3):
             data[place] = random.integers(256)
         flipped.write_bytes(bytes(data))

@@ -36,69 +36,78 @@ def same_neighbours(result: Any, expected: Any, places: np.ndarray, tree: Any) -
 @pytest.mark.parametrize("k", [1, 4, 200, [2], [5, 1, 190]], ids=str)
 @pytest.mark.parametrize("bound", [np.inf, 0.2, 0.0])
 def test_neighbours(trees: Any, k: Any, bound: float) -> None:
-    mine, reference = trees
+    estimator, reference = trees
     for places in (PLACES, PLACES[0, 0], PLACES[:0]):
-        result = mine.query(places, k, distance_upper_bound=bound)
+        result = estimator.query(places, k, distance_upper_bound=bound)
         expected = reference.query(places, k, distance_upper_bound=bound)
-        assert [np.shape(one) for one in result] == [np.shape(one) for one in expected]
-        same_neighbours(result, expected, places, mine)
+        assert [np.shape(column) for column in result] == [np.shape(column) for column in expected]
+        same_neighbours(result, expected, places, estimator)
         assert np.asarray(result[0]).dtype == np.float64
 
 
 def test_balls_and_pairs(trees: Any) -> None:
-    mine, reference = trees
+    estimator, reference = trees
     radii = RNG.uniform(0, 0.4, (3, 7))
     for r in (radii, 0.3, 0.0):
-        result, expected = mine.query_ball_point(PLACES, r), reference.query_ball_point(PLACES, r, return_sorted=True)
+        result, expected = (
+            estimator.query_ball_point(PLACES, r),
+            reference.query_ball_point(PLACES, r, return_sorted=True),
+        )
         assert result.shape == expected.shape == (3, 7)
         assert result.tolist() == expected.tolist()
         np.testing.assert_array_equal(
-            mine.query_ball_point(PLACES, r, return_length=True),
+            estimator.query_ball_point(PLACES, r, return_length=True),
             reference.query_ball_point(PLACES, r, return_length=True),
         )
-    assert mine.query_ball_point(PLACES[0, 0], np.inf) == list(range(175))
+    assert estimator.query_ball_point(PLACES[0, 0], np.inf) == list(range(175))
     # No distance is below a negative radius; SciPy squares some of these radii.
-    assert mine.query_ball_point(np.tile(DATA[170], (2, 1)), [-1.0, 0.0]).tolist() == [[], list(range(170, 175))]
-    assert mine.count_neighbors(mine, [-1.0, 0.0]).tolist() == [0, 170 + 25]
-    assert mine.query_pairs(0.15) == reference.query_pairs(0.15)
-    assert set(map(tuple, mine.query_pairs(0.15, output_type="ndarray").tolist())) == reference.query_pairs(0.15)
+    assert estimator.query_ball_point(np.tile(DATA[170], (2, 1)), [-1.0, 0.0]).tolist() == [[], list(range(170, 175))]
+    assert estimator.count_neighbors(estimator, [-1.0, 0.0]).tolist() == [0, 170 + 25]
+    assert estimator.query_pairs(0.15) == reference.query_pairs(0.15)
+    assert set(map(tuple, estimator.query_pairs(0.15, output_type="ndarray").tolist())) == reference.query_pairs(0.15)
 
 
 def test_two_trees(trees: Any) -> None:
-    mine, reference = trees
+    estimator, reference = trees
     places = PLACES.reshape(-1, 3) % 1
-    other, others = KDTree(places, boxsize=mine.boxsize), cKDTree(places, boxsize=mine.boxsize)
-    assert mine.query_ball_tree(other, 0.3) == [sorted(row) for row in reference.query_ball_tree(others, 0.3)]
+    second, others = KDTree(places, boxsize=estimator.boxsize), cKDTree(places, boxsize=estimator.boxsize)
+    assert estimator.query_ball_tree(second, 0.3) == [sorted(row) for row in reference.query_ball_tree(others, 0.3)]
     radii = np.array([0.0, 0.05, 0.1, 0.3, 9.0])
     for shuffled in (radii, radii[[3, 0, 4, 1, 2]]):
         np.testing.assert_array_equal(
-            mine.count_neighbors(other, shuffled), reference.count_neighbors(others, shuffled)
+            estimator.count_neighbors(second, shuffled), reference.count_neighbors(others, shuffled)
         )
-    counts = mine.count_neighbors(other, radii, cumulative=False)
+    counts = estimator.count_neighbors(second, radii, cumulative=False)
     np.testing.assert_array_equal(counts, reference.count_neighbors(others, radii, cumulative=False))
     weights = RNG.random(175), None
     for cumulative in (True, False):
         sums = [
-            one.count_neighbors(two, radii, weights=weights, cumulative=cumulative)
-            for one, two in ((mine, other), (reference, others))
+            item.count_neighbors(two, radii, weights=weights, cumulative=cumulative)
+            for item, two in ((estimator, second), (reference, others))
         ]
         np.testing.assert_allclose(*sums, rtol=1e-12)
-    assert mine.count_neighbors(mine, 0.1) == reference.count_neighbors(reference, 0.1)
+    assert estimator.count_neighbors(estimator, 0.1) == reference.count_neighbors(reference, 0.1)
     # Return Python numbers where SciPy does, because json.dumps needs them.
-    pair, one = np.ones(len(mine.data)), {"return_length": True}
+    pair, one = np.ones(len(estimator.data)), {"return_length": True}
     for ours, expected in (
-        (mine.count_neighbors(mine, 0.1), reference.count_neighbors(reference, 0.1)),
-        (mine.count_neighbors(mine, 0.1, weights=pair), reference.count_neighbors(reference, 0.1, weights=pair)),
-        (mine.query_ball_point(mine.data[0], 0.1, **one), reference.query_ball_point(reference.data[0], 0.1, **one)),
+        (estimator.count_neighbors(estimator, 0.1), reference.count_neighbors(reference, 0.1)),
+        (
+            estimator.count_neighbors(estimator, 0.1, weights=pair),
+            reference.count_neighbors(reference, 0.1, weights=pair),
+        ),
+        (
+            estimator.query_ball_point(estimator.data[0], 0.1, **one),
+            reference.query_ball_point(reference.data[0], 0.1, **one),
+        ),
     ):
         assert type(ours) is type(expected)
     for kind in ("dok_matrix", "coo_matrix"):
         result, expected = (
-            one.sparse_distance_matrix(two, 0.4, output_type=kind).toarray()
-            for one, two in ((mine, other), (reference, others))
+            item.sparse_distance_matrix(two, 0.4, output_type=kind).toarray()
+            for item, two in ((estimator, second), (reference, others))
         )
         np.testing.assert_allclose(result, expected, rtol=1e-13)
-    as_dict = mine.sparse_distance_matrix(other, 0.4, output_type="dict")
+    as_dict = estimator.sparse_distance_matrix(second, 0.4, output_type="dict")
     assert as_dict.keys() == reference.sparse_distance_matrix(others, 0.4, output_type="dict").keys()
 
 
@@ -117,14 +126,14 @@ def test_sums_of_weights_need_no_lists_of_pairs() -> None:
 @pytest.mark.parametrize("boxes", [(None, 1.0), (1.0, None), (0.0, None), ([1, 0, 1], 1.0)])
 def test_two_trees_meet_in_the_box_of_the_first(boxes: tuple[Any, Any]) -> None:
     places = PLACES.reshape(-1, 3) % 1
-    mine, reference = (
+    estimator, reference = (
         [kind(data, boxsize=box) for data, box in zip((DATA, places), boxes, strict=True)] for kind in (KDTree, cKDTree)
     )
-    assert mine[0].count_neighbors(mine[1], 0.3) == reference[0].count_neighbors(reference[1], 0.3)
-    assert mine[0].query_ball_tree(mine[1], 0.3) == [
+    assert estimator[0].count_neighbors(estimator[1], 0.3) == reference[0].count_neighbors(reference[1], 0.3)
+    assert estimator[0].query_ball_tree(estimator[1], 0.3) == [
         sorted(row) for row in reference[0].query_ball_tree(reference[1], 0.3)
     ]
-    tables = [one.sparse_distance_matrix(other, 0.3).toarray() for one, other in (mine, reference)]
+    tables = [model.sparse_distance_matrix(second, 0.3).toarray() for model, second in (estimator, reference)]
     np.testing.assert_allclose(*tables, rtol=1e-13)
 
 
@@ -143,9 +152,9 @@ def test_few_points() -> None:
     assert empty.query_ball_point([[0, 0]], 1).tolist() == [[]]
     assert empty.query_pairs(1.0) == set()
     assert empty.count_neighbors(empty, [1.0]).tolist() == [0]
-    one = KDTree([[1, 2]])
-    assert one.query([1, 2]) == (0.0, 0)
-    assert one.query_ball_point([1, 2], 0) == [0]
+    single = KDTree([[1, 2]])
+    assert single.query([1, 2]) == (0.0, 0)
+    assert single.query_ball_point([1, 2], 0) == [0]
 
 
 def test_tree_can_be_pickled() -> None:

@@ -53,20 +53,20 @@ def test_densities_equal_sums_over_all_samples(dims: int) -> None:
     for kernel in KERNELS:
         for bandwidth in (0.3, "scott", "silverman", 5.0):
             for weights in (None, weight):
-                mine, reference = (
+                estimator, reference = (
                     kind(kernel=kernel, bandwidth=bandwidth).fit(points, sample_weight=weights)
                     for kind in (KernelDensity, TheirKernelDensity)
                 )
-                assert mine.bandwidth_ == pytest.approx(reference.bandwidth_, rel=1e-15)
+                assert estimator.bandwidth_ == pytest.approx(reference.bandwidth_, rel=1e-15)
                 parts = np.ones(180) / 180 if weights is None else weight / weight.sum()
-                sums = logsumexp(SHAPES[kernel](distance / mine.bandwidth_), axis=1, b=parts)
-                alone = KernelDensity(kernel=kernel, bandwidth=mine.bandwidth_).fit(np.zeros((1, dims)))
-                result, centre = mine.score_samples(places), alone.score_samples(np.zeros((1, dims)))[0]
+                sums = logsumexp(SHAPES[kernel](distance / estimator.bandwidth_), axis=1, b=parts)
+                alone = KernelDensity(kernel=kernel, bandwidth=estimator.bandwidth_).fit(np.zeros((1, dims)))
+                result, centre = estimator.score_samples(places), alone.score_samples(np.zeros((1, dims)))[0]
                 np.testing.assert_allclose(result, sums + centre, rtol=1e-13, atol=1e-10, err_msg=kernel)
                 if kernel != "cosine" or dims % 2:
                     densities = np.exp([result - centre, reference.score_samples(places) - centre])
                     np.testing.assert_allclose(*densities, rtol=1e-9, atol=1e-14, err_msg=kernel)
-    assert mine.score(places[:5]) == pytest.approx(mine.score_samples(places[:5]).sum())
+    assert estimator.score(places[:5]) == pytest.approx(estimator.score_samples(places[:5]).sum())
 
 
 def test_sums_over_all_samples_far_from_them() -> None:
@@ -97,11 +97,11 @@ def test_other_metrics() -> None:
     points, places = sample(3)
     for kernel in KERNELS:
         for metric, params in (("manhattan", None), ("chebyshev", None), ("minkowski", {"p": 3})):
-            mine, reference = (
+            estimator, reference = (
                 kind(kernel=kernel, metric=metric, metric_params=params, bandwidth=0.7).fit(points)
                 for kind in (KernelDensity, TheirKernelDensity)
             )
-            result, expected = (np.exp(one.score_samples(places)) for one in (mine, reference))
+            result, expected = (np.exp(model.score_samples(places)) for model in (estimator, reference))
             np.testing.assert_allclose(result, expected, rtol=1e-9, atol=1e-14, err_msg=f"{kernel} {metric}")
 
 
@@ -203,10 +203,10 @@ MORE_FEATURES = {
 
 @pytest.mark.slow
 def test_scikit_learn_checks_of_estimators() -> None:
-    for one in check_estimator(KernelDensity(), on_fail=None, on_skip=None):
-        if one["status"] == "failed":
-            assert one["check_name"] in MORE_FEATURES, one
-            assert "jztree supports 1 to 8 features" in str(one["exception"])
+    for item in check_estimator(KernelDensity(), on_fail=None, on_skip=None):
+        if item["status"] == "failed":
+            assert item["check_name"] in MORE_FEATURES, item
+            assert "jztree supports 1 to 8 features" in str(item["exception"])
 
 
 REPLACE = """

@@ -37,7 +37,7 @@ def test_counts_equal_brute_force(dtype: Any, kind: str, monkeypatch: pytest.Mon
     """The radii of the lattice include the distances of its points from the queries, which are on its points."""
     monkeypatch.setattr(_counts, "_MOST", 256)  # two blocks
     box, radii = box_lengths(kind, 3), np.sort(np.r_[RADII, 0.125, 0.25])
-    other = uniform(500, 3, dtype, seed=8)
+    second = uniform(500, 3, dtype, seed=8)
     for name, points in INPUTS.items():
         part, queries = points(dtype), np.r_[grid_queries(5, 1.0).block(0, 125), points(dtype)[:300]]
         result = knn_cdf(part, K, radii, queries, box)
@@ -47,8 +47,8 @@ def test_counts_equal_brute_force(dtype: Any, kind: str, monkeypatch: pytest.Mon
         np.testing.assert_array_equal(result.value, reached.mean(axis=1))
         np.testing.assert_allclose(result.peaked, np.minimum(result.value, 1 - result.value), atol=1e-15)
 
-        both = joint_knn_cdf(part, other, K, [3, 1], radii, queries, box)
-        reached_too = brute_force(other, queries, [3, 1], box, radii)
+        both = joint_knn_cdf(part, second, K, [3, 1], radii, queries, box)
+        reached_too = brute_force(second, queries, [3, 1], box, radii)
         expected = (reached[:, None] & reached_too[None]).sum(axis=2)
         np.testing.assert_array_equal(both.count, expected, err_msg=name)
         np.testing.assert_array_equal(both.a.count, result.count)
@@ -60,11 +60,11 @@ def test_counts_equal_brute_force(dtype: Any, kind: str, monkeypatch: pytest.Mon
 def test_counts_do_not_depend_on_devices(ndev: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_counts, "_MOST", 64)
     mesh, queries = mesh_of(ndev), random_queries(500, 1.0, seed=3)
-    other, _, dealt_other = make("uniform, ranks without particles", ndev)
+    second, _, dealt_other = make("uniform, ranks without particles", ndev)
     for name in ("uniform", "clustered", "fewer particles than ranks"):
         pos, _, stacked = make(name, ndev)
         reached = brute_force(pos, queries.block(0, 500), [1, 9], 1.0)
-        reached_too = brute_force(other, queries.block(0, 500), [2], 1.0)
+        reached_too = brute_force(second, queries.block(0, 500), [2], 1.0)
         result = joint_knn_cdf(stacked, dealt_other, [1, 9], [2], RADII, queries, 1.0, mesh=mesh)
         np.testing.assert_array_equal(result.a.count, reached.sum(axis=1), err_msg=name)
         np.testing.assert_array_equal(result.b.count, reached_too.sum(axis=1), err_msg=name)

@@ -54,8 +54,8 @@ def test_mass_in_halos_adds_up() -> None:
 @pytest.mark.parametrize("model", ["press_schechter", "sheth_tormen"])
 def test_some_models_put_all_mass_in_halos(model: str) -> None:
     multiplicity = mf.MODELS[model].multiplicity
-    whole = integrate.quad(lambda x: float(multiplicity(np.exp(x), 0.0)), -6, 60, limit=400)[0]
-    assert whole == pytest.approx(1, rel=2e-3)
+    complete = integrate.quad(lambda x: float(multiplicity(np.exp(x), 0.0)), -6, 60, limit=400)[0]
+    assert complete == pytest.approx(1, rel=2e-3)
 
 
 @pytest.mark.parametrize("redshift", [0.0, 1.0])

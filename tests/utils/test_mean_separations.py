@@ -55,9 +55,9 @@ def brute(
         inside &= (along**2 <= edges_b[-1] ** 2 * square) & ((along**2 > edges_b[0] ** 2 * square) | (edges_b[0] == 0))
     means, numbers = [], []
     for low, high in itertools.pairwise(EDGES):
-        chosen = inside & (first2 <= high**2) & ((first2 > low**2) | (low == 0))
-        means.append((weight[chosen] * np.sqrt(first2[chosen])).sum() / weight[chosen].sum())
-        numbers.append(chosen.sum())
+        selected = inside & (first2 <= high**2) & ((first2 > low**2) | (low == 0))
+        means.append((weight[selected] * np.sqrt(first2[selected])).sum() / weight[selected].sum())
+        numbers.append(selected.sum())
     return np.array(means), np.array(numbers)
 
 
@@ -96,14 +96,14 @@ def test_bins_without_pairs_are_nan_and_padding_is_ignored() -> None:
 
 def test_functions_return_the_mean_separation_on_request() -> None:
     a, b = points(160, 1) % 1, points(120, 2) % 1
-    one, two = np.ones(160), np.ones(120)
+    single, two = np.ones(160), np.ones(120)
     assert xi(a, EDGES, 1.0).separation is None
-    np.testing.assert_allclose(xi(a, EDGES, 1.0, separations=True).separation, brute(a, a, [one, one], 1.0)[0])
+    np.testing.assert_allclose(xi(a, EDGES, 1.0, separations=True).separation, brute(a, a, [single, single], 1.0)[0])
     result = wp(a, EDGES, 0.3, 1.0, num_pi=3, queries=b, los=1, separations=True)
-    means = brute(a, b, [one, two], 1.0, "rp_pi", np.array([0, 0.3]), 1)[0]
+    means = brute(a, b, [single, two], 1.0, "rp_pi", np.array([0, 0.3]), 1)[0]
     np.testing.assert_allclose(result.separation, means)
     result = multipoles(a, EDGES, 1.0, num_mu=4, separations=True)
-    np.testing.assert_allclose(result.separation, brute(a, a, [one, one], 1.0)[0])
+    np.testing.assert_allclose(result.separation, brute(a, a, [single, single], 1.0)[0])
 
 
 @pytest.mark.long

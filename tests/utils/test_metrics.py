@@ -22,40 +22,42 @@ def in_blocks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize("kind", BOXES)
 def test_searches_equal_those_of_scipy(kind: str) -> None:
-    mine, reference = KDTree(DATA, boxsize=BOXES[kind]), cKDTree(DATA, boxsize=BOXES[kind])
+    estimator, reference = KDTree(DATA, boxsize=BOXES[kind]), cKDTree(DATA, boxsize=BOXES[kind])
     places = PLACES % 1
-    other, others = KDTree(places, boxsize=BOXES[kind]), cKDTree(places, boxsize=BOXES[kind])
+    second, others = KDTree(places, boxsize=BOXES[kind]), cKDTree(places, boxsize=BOXES[kind])
     radii, weights = np.array([0.3, 0.0, 0.05, 9.0]), (RNG.random(175), RNG.random(40))
     for p in EXPONENTS:
         for k, bound in ((1, np.inf), (6, np.inf), ([5, 1], 0.2), (200, np.inf)):
-            result, expected = (one.query(PLACES, k, p=p, distance_upper_bound=bound) for one in (mine, reference))
+            result, expected = (
+                model.query(PLACES, k, p=p, distance_upper_bound=bound) for model in (estimator, reference)
+            )
             np.testing.assert_allclose(result[0], expected[0], rtol=1e-12, atol=1e-15, err_msg=f"{p}")
             differ = result[1] != expected[1]
             assert not np.any(differ & ~np.isin(result[1], np.arange(170, 175))), "only equal points change places"
         each = RNG.uniform(0, 0.4, 40)
         for r in (each, 0.3, 0.0):
             lists = reference.query_ball_point(PLACES, r, p=p, return_sorted=True)
-            assert mine.query_ball_point(PLACES, r, p=p).tolist() == lists.tolist()
-            lengths = mine.query_ball_point(PLACES, r, p=p, return_length=True)
-            assert lengths.tolist() == [len(one) for one in lists]
-        assert mine.query_pairs(0.15, p=p) == reference.query_pairs(0.15, p=p)
-        assert mine.query_ball_tree(other, 0.3, p=p) == [
+            assert estimator.query_ball_point(PLACES, r, p=p).tolist() == lists.tolist()
+            lengths = estimator.query_ball_point(PLACES, r, p=p, return_length=True)
+            assert lengths.tolist() == [len(array) for array in lists]
+        assert estimator.query_pairs(0.15, p=p) == reference.query_pairs(0.15, p=p)
+        assert estimator.query_ball_tree(second, 0.3, p=p) == [
             sorted(row) for row in reference.query_ball_tree(others, 0.3, p=p)
         ]
         for cumulative, r in ((True, radii), (False, np.sort(radii))):
             options = {"p": p, "cumulative": cumulative}
             counts, expected = (
-                one.count_neighbors(two, r, **options) for one, two in ((mine, other), (reference, others))
+                item.count_neighbors(two, r, **options) for item, two in ((estimator, second), (reference, others))
             )
             np.testing.assert_array_equal(counts, expected)
             sums = [
-                one.count_neighbors(two, r, weights=weights, **options)
-                for one, two in ((mine, other), (reference, others))
+                item.count_neighbors(two, r, weights=weights, **options)
+                for item, two in ((estimator, second), (reference, others))
             ]
             np.testing.assert_allclose(*sums, rtol=1e-12)
         tables = [
-            one.sparse_distance_matrix(two, 0.4, p=p, output_type="coo_matrix").toarray()
-            for one, two in ((mine, other), (reference, others))
+            item.sparse_distance_matrix(two, 0.4, p=p, output_type="coo_matrix").toarray()
+            for item, two in ((estimator, second), (reference, others))
         ]
         np.testing.assert_allclose(*tables, rtol=1e-12)
 
@@ -110,17 +112,17 @@ def test_estimators_equal_those_of_scikit_learn(metric: str, p: float, name: str
     from jztree_utils import estimators  # noqa: PLC0415 - needs scikit-learn
 
     options: dict[str, Any] = {"metric": metric, "p": p}
-    mine, reference = (
+    estimator, reference = (
         kind(n_neighbors=6, radius=0.2, **options).fit(DATA[:170])
         for kind in (estimators.NearestNeighbors, neighbors.NearestNeighbors)
     )
-    assert mine.effective_metric_ == reference.effective_metric_ == name
-    assert mine.effective_metric_params_.get("p") == reference.effective_metric_params_.get("p")
+    assert estimator.effective_metric_ == reference.effective_metric_ == name
+    assert estimator.effective_metric_params_.get("p") == reference.effective_metric_params_.get("p")
     for places in (None, PLACES):
-        result, expected = mine.kneighbors(places), reference.kneighbors(places)
+        result, expected = estimator.kneighbors(places), reference.kneighbors(places)
         np.testing.assert_allclose(result[0], expected[0], rtol=1e-12, atol=1e-15)
         np.testing.assert_array_equal(result[1], expected[1])
-        graphs = [one.radius_neighbors_graph(places, mode="distance").toarray() for one in (mine, reference)]
+        graphs = [model.radius_neighbors_graph(places, mode="distance").toarray() for model in (estimator, reference)]
         np.testing.assert_allclose(*graphs, rtol=1e-12)
     labels = [
         kind(eps=0.15, min_samples=4, **options).fit(DATA).labels_ for kind in (estimators.DBSCAN, cluster.DBSCAN)
@@ -199,8 +201,8 @@ def test_exponent_in_metric_params_replaces_p() -> None:
     from jztree_utils.estimators import NearestNeighbors  # noqa: PLC0415 - needs scikit-learn
 
     with pytest.warns(SyntaxWarning, match="Parameter p is found in metric_params"):
-        mine = NearestNeighbors(metric_params={"p": 1, "w": None}).fit(DATA)
-    assert mine.effective_metric_ == "manhattan"
+        estimator = NearestNeighbors(metric_params={"p": 1, "w": None}).fit(DATA)
+    assert estimator.effective_metric_ == "manhattan"
 
 
 @pytest.mark.parametrize("p", [0.5, -1, np.nan, "a", None])

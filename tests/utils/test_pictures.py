@@ -152,8 +152,8 @@ def test_invalid_mass_functions() -> None:
     with pytest.raises(ValueError, match=r"boxsize is inf, .* give positive, finite lengths"):
         plot.plot_mass_function(groups, np.inf)
     assert len(plot.plot_mass_function(catalogue(np.zeros(0)), 1.0, cosmology=mf.Cosmology()).axes) == 1
-    one = plot.plot_mass_function(catalogue(np.array([30])), 1.0)
-    assert len(errorbars(one.axes[0])[0]) == 1
+    single = plot.plot_mass_function(catalogue(np.array([30])), 1.0)
+    assert len(errorbars(single.axes[0])[0]) == 1
 
 
 @pytest.mark.parametrize("ndim", [2, 3])

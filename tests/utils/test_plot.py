@@ -258,6 +258,18 @@ def test_invalid_density_options_raise(options, words) -> None:
         plot.plot_density(**({"pos": np.zeros((4, 3)), "boxsize": 10.0} | options))
 
 
+def test_subhaloes_are_dotted_circles_at_their_nearest_images() -> None:
+    pos = np.random.default_rng(0).random((50, 3)) * 10
+    places, radii = [[9.5, 0.2, 5], [0.4, 0.4, 4]], [0.2, 0.1]
+    figure = plot.plot_halo(pos, [0.1, 9.9, 5], {"r": 2.0}, 10.0, subhaloes=(places, radii))
+    circles = figure.axes[0].patches[:2]
+    np.testing.assert_allclose([circle.center for circle in circles], [[-0.6, 0.3], [0.3, 0.5]])
+    assert [circle.radius for circle in circles] == radii
+    assert [text.get_text() for text in figure.axes[0].get_legend().get_texts()] == ["subhaloes", "r = 2"]
+    with pytest.raises(ValueError, match=r"subhaloes has positions of shape \(2, 3\) and radii of shape \(1,\)"):
+        plot.plot_halo(pos, [0, 0, 0], {"r": 2.0}, 10.0, subhaloes=(places, radii[:1]))
+
+
 def test_one_halo_has_the_particles_around_it_and_its_spheres() -> None:
     random = np.random.default_rng(8)
     pos = np.concatenate([np.array([0.1, 9.9, 5]) + random.normal(0, 0.2, (500, 3)), random.random((500, 3)) * 10]) % 10
@@ -300,7 +312,7 @@ def test_colours_of_a_halo_do_not_depend_on_the_frame(weighted: bool) -> None:
 
 def labels_of(axis: Any) -> list[str]:
     axis.figure.canvas.draw()
-    return [one.get_text() for one in axis.get_ticklabels(which="both") if one.get_text()]
+    return [label_text.get_text() for label_text in axis.get_ticklabels(which="both") if label_text.get_text()]
 
 
 @pytest.mark.parametrize("high", [0.5, 2.0, 9.0, 25.0])
@@ -310,13 +322,13 @@ def test_tick_labels_of_short_ranges_are_few_and_plain(high: float) -> None:
     ax = figure.axes[0]
     for labels in (labels_of(ax.xaxis), labels_of(ax.yaxis)):
         assert 2 <= len(labels) <= 14
-    assert not any("10^" in one for one in labels_of(ax.xaxis))
+    assert not any("10^" in column for column in labels_of(ax.xaxis))
     boxes = sorted(
-        (one.get_window_extent() for one in ax.xaxis.get_ticklabels(which="both") if one.get_text()),
+        (column.get_window_extent() for column in ax.xaxis.get_ticklabels(which="both") if column.get_text()),
         key=lambda box: box.x0,
     )
-    for one, other in itertools.pairwise(boxes):
-        assert one.x1 < other.x0
+    for column, reference in itertools.pairwise(boxes):
+        assert column.x1 < reference.x0
 
 
 STATISTICS: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -338,7 +350,7 @@ def test_correlations_have_the_labels_of_their_statistic(statistic: str) -> None
     result = Correlation(**fields)
     ax = plot.plot_correlation(result, length_unit="Mpc").axes[0]
     assert (ax.get_xlabel(), ax.get_ylabel()) == (xlabel, ylabel)
-    texts = [] if ax.get_legend() is None else [one.get_text() for one in ax.get_legend().get_texts()]
+    texts = [] if ax.get_legend() is None else [label_text.get_text() for label_text in ax.get_legend().get_texts()]
     if statistic == "multipoles":
         assert texts == [r"$\ell = 0$", r"$\ell = 4$"]
         drawn = [container[0].get_ydata() for container in ax.containers]

@@ -130,9 +130,9 @@ def test_numpy_files_truncated_at_any_length(tmp_path, random, name) -> None:
     np.save(tmp_path / "a.npy", pos)
     np.savez(tmp_path / "a.npz", pos=pos)
     np.savez_compressed(tmp_path / "b.npz", pos=pos)
-    whole = (tmp_path / name).read_bytes()
-    for length in range(0, len(whole) - 1, len(whole) // 40):
-        (tmp_path / name).write_bytes(whole[:length])
+    content = (tmp_path / name).read_bytes()
+    for length in range(0, len(content) - 1, len(content) // 40):
+        (tmp_path / name).write_bytes(content[:length])
         with pytest.raises(io.SnapshotError, match=name):
             io.read_snapshot(tmp_path / name, fields=("pos",))
 
@@ -161,11 +161,11 @@ def test_headers_that_do_not_describe_an_array_raise(tmp_path, head) -> None:
 
 def test_flipped_bytes_in_an_archive(tmp_path, random) -> None:
     np.savez_compressed(tmp_path / "a.npz", pos=random.integers(0, 9, (40, 3)) / 8)
-    whole = (tmp_path / "a.npz").read_bytes()
+    content = (tmp_path / "a.npz").read_bytes()
     refusals = 0
     for number in range(200):
         flipped = tmp_path / f"{number}.npz"  # a new name: file systems wait for the disk if a name is reused
-        data = bytearray(whole)
+        data = bytearray(content)
         data[random.integers(4, len(data))] ^= 1 << int(random.integers(8))
         flipped.write_bytes(bytes(data))
         try:
@@ -319,21 +319,21 @@ def binary(tmp_path, random) -> Path:
 
 
 def test_binary_snapshot_truncated_at_any_length(binary) -> None:
-    whole = binary.read_bytes()
-    for length in range(0, len(whole), 37):
-        binary.write_bytes(whole[:length])
+    content = binary.read_bytes()
+    for length in range(0, len(content), 37):
+        binary.write_bytes(content[:length])
         with pytest.raises(io.SnapshotError):
             io.read_snapshot(binary, fields=("pos", "vel", "id"))
 
 
 def test_binary_snapshots_that_are_not_understood(binary, tmp_path, random, refused) -> None:
-    whole = binary.read_bytes()
+    content = binary.read_bytes()
     with refused("which has no dataset names"):
         io.open_snapshot(binary, options=io.ReadOptions(pos="POS"))
     with refused("is a binary Gadget file, but the format 'hdf5' needs an HDF5 file"):
         io.open_snapshot(binary, options=io.ReadOptions(format="hdf5"))
     length = struct.pack("<I", 168)  # Gadget-4 without GADGET2_HEADER
-    binary.write_bytes(length + bytes(168) + length + whole[264:])
+    binary.write_bytes(length + bytes(168) + length + content[264:])
     with refused("with a header of 168 bytes, but it must have 256 bytes, like that of Gadget-2; write it as HDF5"):
         io.open_snapshot(binary)
     counts = [0, 30, 0, 0, 0, 0]

@@ -60,8 +60,8 @@ def test_number_is_used_if_both_agree_or_the_header_is_incomplete() -> None:
     full = mean_separation(header(), num, mass)
     assert (full.value, full.by, full.doubt) == (_BOX / 64, "number", "")
     assert full.by_mass == pytest.approx(_BOX / 64, rel=1e-6)
-    for other in ({"omega0": None}, {"unit_mass_in_g": None}, {"comoving": False}):
-        assert mean_separation(header(**other), 4000, 0.03).by == "number"
+    for second in ({"omega0": None}, {"unit_mass_in_g": None}, {"comoving": False}):
+        assert mean_separation(header(**second), 4000, 0.03).by == "number"
     assert mean_separation(header(), 4000, None).by == "number"
     assert mean_separation(header(boxsize=0.0), 4000, 0.03).by == "mass"
     assert mean_separation(header(boxsize=0.0), 4000) is None
@@ -104,11 +104,11 @@ def test_command_line_reports_the_method_and_warns(devices, tmp_path, random, us
     message = capsys.readouterr()
     assert "0.2 mean separations, by the mass of the particles and Omega0" in message.out
     assert message.err.count("jztree: warning: The mean separation of the particles is ") == 1
-    made = io.read_catalogue(output)[2]
-    assert made.separation_by == "mass"
-    assert made.mean_separation == mean_separation(io.read_header(path), 600, mean).value  # to the last bit
-    assert made.linking_length == 0.2 * made.mean_separation
-    assert made.mean_separation == pytest.approx(by_hand(mean, _OMEGA), rel=3e-4)
+    built = io.read_catalogue(output)[2]
+    assert built.separation_by == "mass"
+    assert built.mean_separation == mean_separation(io.read_header(path), 600, mean).value  # to the last bit
+    assert built.linking_length == 0.2 * built.mean_separation
+    assert built.mean_separation == pytest.approx(by_hand(mean, _OMEGA), rel=3e-4)
     assert cli.main(["fof", str(path), "--rlink", "0.1", "--json"]) == 0
     summary = json.loads(capsys.readouterr().out)
     assert summary["mean_separation"]["by_number"] == pytest.approx(_BOX / 600 ** (1 / 3))

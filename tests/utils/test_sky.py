@@ -25,13 +25,13 @@ def catalogue(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
 
 def exact_vectors(ra: np.ndarray, dec: np.ndarray) -> np.ndarray:
     """Return unit vectors in 80 bits."""
-    ra, dec = (np.asarray(one, WIDE) * (4 * np.arctan(WIDE(1)) / 180) for one in (ra, dec))
+    ra, dec = (np.asarray(array, WIDE) * (4 * np.arctan(WIDE(1)) / 180) for array in (ra, dec))
     return np.stack([np.cos(dec) * np.cos(ra), np.cos(dec) * np.sin(ra), np.sin(dec)], axis=-1)
 
 
-def exact_angles(one: Any, other: Any) -> np.ndarray:
+def exact_angles(one: Any, second: Any) -> np.ndarray:
     """Return the angles in degrees between all directions of two catalogues, from vector products in 80 bits."""
-    a, b = exact_vectors(*one)[:, None], exact_vectors(*other)[None]
+    a, b = exact_vectors(*one)[:, None], exact_vectors(*second)[None]
     return np.arctan2(np.linalg.norm(np.cross(a, b), axis=-1), (a * b).sum(axis=-1)) * (45 / np.arctan(WIDE(1)))
 
 
@@ -63,13 +63,13 @@ def test_coordinates_survive_a_round_trip() -> None:
 
 
 def test_separations_are_exact_from_tiny_to_opposite() -> None:
-    one = np.concatenate([catalogue(60, 5), [SPECIAL_RA, SPECIAL_DEC]], axis=1)
-    tiny = 10.0 ** np.random.default_rng(6).uniform(-12, 0, one.shape)
-    near = one[0] + tiny[0], np.clip(one[1] + tiny[1], -90, 90)
-    opposite = near[0] + 180, -near[1]
-    for other in (one, near, opposite):
-        result = sky.angular_separation(one[0][:, None], one[1][:, None], other[0], other[1])
-        exact = exact_angles(one, other).astype(np.float64)
+    single = np.concatenate([catalogue(60, 5), [SPECIAL_RA, SPECIAL_DEC]], axis=1)
+    tiny = 10.0 ** np.random.default_rng(6).uniform(-12, 0, single.shape)
+    nearest = single[0] + tiny[0], np.clip(single[1] + tiny[1], -90, 90)
+    opposite = nearest[0] + 180, -nearest[1]
+    for second in (single, nearest, opposite):
+        result = sky.angular_separation(single[0][:, None], single[1][:, None], second[0], second[1])
+        exact = exact_angles(single, second).astype(np.float64)
         # Coordinates and oracle are rounded to 1e-19 radians, so zero is zero up to this.
         np.testing.assert_allclose(result, exact, rtol=1e-15, atol=1e-16)
     assert sky.angular_separation(10.0, 20.0, 10.0, 20.0) == 0
@@ -110,7 +110,7 @@ def test_groups_equal_connected_components(rlink: float) -> None:
         # Equal directions have an angle of 0 up to the rounding of the oracle.
         links = exact_angles((ra, dec), (ra, dec)) <= rlink + 1e-13
         label = connected_components(links)[1] if n else np.zeros(0, int)
-        first = np.array([np.flatnonzero(label == one)[0] for one in label], np.int32)
+        first = np.array([np.flatnonzero(label == array)[0] for array in label], np.int32)
         result = sky.angular_groups(ra, dec, rlink)
         assert result.dtype == np.int32
         np.testing.assert_array_equal(result, first)
@@ -123,7 +123,7 @@ def test_groups_with_a_length_per_object_equal_connected_components(n: int) -> N
     chord = 2 * np.sin(exact_angles((ra, dec), (ra, dec)) * (np.arctan(WIDE(1)) / 90))
     reach = sky.chord_of_angle(length)
     label = connected_components(chord <= (reach[:, None] + reach) / 2)[1] if n else np.zeros(0, int)
-    first = np.array([np.flatnonzero(label == one)[0] for one in label], np.int32)
+    first = np.array([np.flatnonzero(label == array)[0] for array in label], np.int32)
     np.testing.assert_array_equal(sky.angular_groups(ra, dec, length), first)
     np.testing.assert_array_equal(sky.angular_groups(ra, dec, np.full(n, 0.3)), sky.angular_groups(ra, dec, 0.3))
 
@@ -138,91 +138,93 @@ def test_groups_continue_across_zero_and_poles() -> None:
 
 def expected_matches(angle: np.ndarray, k: int, radius: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     index, separation = np.full((len(angle), k), -7), np.full((len(angle), k), np.inf)
-    for row, near in enumerate(angle):
-        order = [one for one in np.argsort(near, kind="stable") if near[one] <= radius[row]][:k]
-        index[row, : len(order)], separation[row, : len(order)] = order, near[order]
+    for row, nearest in enumerate(angle):
+        order = [number for number in np.argsort(nearest, kind="stable") if nearest[number] <= radius[row]][:k]
+        index[row, : len(order)], separation[row, : len(order)] = order, nearest[order]
     return index, separation
 
 
 @pytest.mark.parametrize("k", [1, 5, 300])
 def test_matches_equal_brute_force(k: int) -> None:
-    one, other = catalogue(200, 9), catalogue(250, 10)
-    angle = exact_angles(one, other).astype(np.float64)
+    single, second = catalogue(200, 9), catalogue(250, 10)
+    angle = exact_angles(single, second).astype(np.float64)
     for radius in (180.0, 1.5, np.random.default_rng(11).uniform(0, 5, 200)):
         index, separation = expected_matches(angle, k, np.broadcast_to(radius, 200))
-        result = sky.match(*one, *other, k=k, radius=radius, fill_value=-7)
+        result = sky.match(*single, *second, k=k, radius=radius, fill_value=-7)
         np.testing.assert_array_equal(result.index, index)
         np.testing.assert_allclose(result.separation, separation, rtol=1e-14)
         np.testing.assert_array_equal(result.count, (index >= 0).sum(axis=1))
-    np.fill_diagonal(within := exact_angles(one, one).astype(np.float64), np.inf)
-    result = sky.match(*one, k=k, radius=3.0)
+    np.fill_diagonal(within := exact_angles(single, single).astype(np.float64), np.inf)
+    result = sky.match(*single, k=k, radius=3.0)
     index, separation = expected_matches(within, k, np.full(200, 3.0))
     np.testing.assert_array_equal(result.index, np.where(index == -7, -1, index))
     np.testing.assert_array_equal(result.found, np.isfinite(separation))
 
 
 def test_all_objects_around_equal_brute_force() -> None:
-    one, other = catalogue(200, 12), catalogue(250, 13)
-    angle = exact_angles(one, other).astype(np.float64)
+    single, second = catalogue(200, 12), catalogue(250, 13)
+    angle = exact_angles(single, second).astype(np.float64)
     for radius in (0.0, 1.5, 100.0, 180.0, np.random.default_rng(14).uniform(0, 5, 200)):
         row, row_b = np.nonzero(angle <= np.broadcast_to(radius, 200)[:, None])
         order = np.lexsort((angle[row, row_b], row))
-        result = sky.search_around(*one, *other, radius)
+        result = sky.search_around(*single, *second, radius)
         np.testing.assert_array_equal(result[0], row[order])
         np.testing.assert_array_equal(result[1], row_b[order])
         np.testing.assert_allclose(result[2], angle[row, row_b][order], rtol=1e-14)
 
 
 def test_objects_at_equal_separations_are_in_order_of_rows() -> None:
-    one, other, separation = sky.search_around([10.0, 10.0], [0, 0], [11, 9, 10, 9, 11, 10], [0, 0, 0, 0, 0, 0.5], 1.0)
-    np.testing.assert_array_equal(one, np.repeat([0, 1], 6))
-    np.testing.assert_array_equal(other, np.tile([2, 5, 0, 1, 3, 4], 2))
+    single, second, separation = sky.search_around(
+        [10.0, 10.0], [0, 0], [11, 9, 10, 9, 11, 10], [0, 0, 0, 0, 0, 0.5], 1.0
+    )
+    np.testing.assert_array_equal(single, np.repeat([0, 1], 6))
+    np.testing.assert_array_equal(second, np.tile([2, 5, 0, 1, 3, 4], 2))
     assert (np.diff(separation[:6]) >= 0).all()
 
 
 def test_radius_includes_objects_at_exactly_this_separation() -> None:
-    one, other = catalogue(40, 15), catalogue(40, 16)
-    nearest = sky.match(*one, *other)
-    assert sky.match(*one, *other, radius=nearest.separation[:, 0]).found.all()
+    single, second = catalogue(40, 15), catalogue(40, 16)
+    nearest = sky.match(*single, *second)
+    assert sky.match(*single, *second, radius=nearest.separation[:, 0]).found.all()
     below = np.nextafter(nearest.separation[:, 0], 0)
-    assert not sky.match(*one, *other, radius=below).found.any()
-    assert len(sky.search_around(*one, *other, nearest.separation[:, 0])[0]) == 40
-    assert len(sky.search_around(*one, *other, below)[0]) == 0
+    assert not sky.match(*single, *second, radius=below).found.any()
+    assert len(sky.search_around(*single, *second, nearest.separation[:, 0])[0]) == 40
+    assert len(sky.search_around(*single, *second, below)[0]) == 0
 
 
 def test_few_objects_have_the_documented_results() -> None:
-    some = [10.0, 20.0], [0.0, 0.0]
+    sample = [10.0, 20.0], [0.0, 0.0]
     none: tuple[list[float], list[float]] = ([], [])
-    for one, other, shape in ((none, some, (0, 3)), (some, none, (2, 3)), (none, none, (0, 3))):
-        result = sky.match(*one, *other, k=3)
+    for item, second, shape in ((none, sample, (0, 3)), (sample, none, (2, 3)), (none, none, (0, 3))):
+        result = sky.match(*item, *second, k=3)
         assert result.index.shape == result.separation.shape == shape
         assert not result.found.any()
-        assert all(len(column) == 0 for column in sky.search_around(*one, *other, 5.0))
+        assert all(len(column) == 0 for column in sky.search_around(*item, *second, 5.0))
     assert sky.match([10.0], [0.0], k=2).index.tolist() == [[-1, -1]]
     assert sky.match([10.0], [0.0], [190.0], [0.0], k=2).index.tolist() == [[0, -1]]
     assert sky.to_cartesian(*none).shape == (0, 3)
-    assert [one.shape for one in sky.from_cartesian(np.zeros((0, 3)))] == [(0,)] * 3
+    assert [item.shape for item in sky.from_cartesian(np.zeros((0, 3)))] == [(0,)] * 3
 
 
 def test_astropy_has_the_same_matches_and_positions() -> None:
     coordinates, units = pytest.importorskip("astropy.coordinates"), pytest.importorskip("astropy.units")
     cosmology = pytest.importorskip("astropy.cosmology").FlatLambdaCDM(H0=70, Om0=0.3)
-    one, other = catalogue(150, 17), catalogue(120, 18)
-    reference = [coordinates.SkyCoord(*both, unit="deg") for both in (one, other)]
-    result = sky.match(*one, *other, k=3)
+    single, second = catalogue(150, 17), catalogue(120, 18)
+    reference = [coordinates.SkyCoord(*both, unit="deg") for both in (single, second)]
+    result = sky.match(*single, *second, k=3)
     for nth in (1, 2, 3):
         index, angle, _ = coordinates.match_coordinates_sky(*reference, nthneighbor=nth)
         np.testing.assert_array_equal(result.index[:, nth - 1], index)
         np.testing.assert_allclose(result.separation[:, nth - 1], angle.deg, rtol=1e-12)
     row, row_b, angle, _ = coordinates.search_around_sky(*reference, 2 * units.deg)
     order = np.lexsort((angle.deg, row))
-    around = sky.search_around(*one, *other, 2.0)
+    around = sky.search_around(*single, *second, 2.0)
     np.testing.assert_array_equal(np.stack(around[:2]), np.stack([row, row_b])[:, order])
     np.testing.assert_allclose(around[2], angle.deg[order], rtol=1e-12)
     redshift = np.linspace(0, 3, 150)
-    pos = sky.to_cartesian(*one, redshift=redshift, cosmology=cosmology)
+    pos = sky.to_cartesian(*single, redshift=redshift, cosmology=cosmology)
     distance = cosmology.comoving_distance(redshift)
-    placed = coordinates.SkyCoord(*one, distance, unit=("deg", "deg", "Mpc")).cartesian.xyz.to_value("Mpc").T
+    placed = coordinates.SkyCoord(*single, distance, unit=("deg", "deg", "Mpc")).cartesian.xyz.to_value("Mpc").T
     np.testing.assert_allclose(pos, placed, rtol=1e-13, atol=1e-10)
     np.testing.assert_allclose(sky.redshift_at(distance.value, cosmology), redshift, rtol=1e-12)
 
@@ -336,10 +338,10 @@ class Angle:
 
 
 def test_angles_with_a_unit_become_degrees() -> None:
-    (ra, dec), other = catalogue(40, 1), catalogue(30, 2)
+    (ra, dec), second = catalogue(40, 1), catalogue(30, 2)
     np.testing.assert_array_equal(sky.to_cartesian(Angle(ra), Angle(dec)), sky.to_cartesian(ra, dec))
     np.testing.assert_array_equal(sky.angular_groups(Angle(ra), dec, Angle(9.0)), sky.angular_groups(ra, dec, 9.0))
-    matches, expected = sky.match(ra, dec, Angle(other[0]), Angle(other[1])), sky.match(ra, dec, *other)
+    matches, expected = sky.match(ra, dec, Angle(second[0]), Angle(second[1])), sky.match(ra, dec, *second)
     np.testing.assert_array_equal(matches.index, expected.index)
     np.testing.assert_array_equal(
         sky.angular_separation(Angle(ra[0]), dec[0], ra[1], dec[1]),

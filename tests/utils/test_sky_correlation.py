@@ -21,9 +21,9 @@ def cap(n: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return random.uniform(-30, 30, n), np.degrees(np.arcsin(random.uniform(0.5, 1, n)))
 
 
-def expected_counts(one: Any, other: Any, weights: Any = None) -> np.ndarray:
+def expected_counts(one: Any, second: Any, weights: Any = None) -> np.ndarray:
     """Count pairs with ``low < angle <= high``, and those at distance 0 in no bin."""
-    angle = exact_angles(one, other).astype(np.float64)
+    angle = exact_angles(one, second).astype(np.float64)
     separation = angle > 1e-13
     product = np.ones(angle.shape) if weights is None else np.multiply.outer(*weights)
     return np.array(
@@ -33,15 +33,17 @@ def expected_counts(one: Any, other: Any, weights: Any = None) -> np.ndarray:
 
 def test_counts_equal_brute_force() -> None:
     for n in (0, 1, 300):
-        one = [np.concatenate(both)[:n] for both in zip(catalogue(n, 1), (SPECIAL_RA, SPECIAL_DEC), strict=True)]
-        counts = np.asarray(sky.angular_pair_counts(*one, EDGES).count)
+        single = [np.concatenate(both)[:n] for both in zip(catalogue(n, 1), (SPECIAL_RA, SPECIAL_DEC), strict=True)]
+        counts = np.asarray(sky.angular_pair_counts(*single, EDGES).count)
         assert counts.dtype == np.int64
-        np.testing.assert_array_equal(counts, expected_counts(one, one))
-    other = catalogue(200, 2)
-    np.testing.assert_array_equal(sky.angular_pair_counts(*one, EDGES, *other).count, expected_counts(one, other))
-    weights = [np.random.default_rng(3).random(len(x[0])) for x in (one, other)]
-    result = sky.angular_pair_counts(*one, EDGES, *other, weights=weights[0], query_weights=weights[1])
-    np.testing.assert_allclose(np.asarray(result.weight), expected_counts(one, other, weights), rtol=1e-12)
+        np.testing.assert_array_equal(counts, expected_counts(single, single))
+    second = catalogue(200, 2)
+    np.testing.assert_array_equal(
+        sky.angular_pair_counts(*single, EDGES, *second).count, expected_counts(single, second)
+    )
+    weights = [np.random.default_rng(3).random(len(x[0])) for x in (single, second)]
+    result = sky.angular_pair_counts(*single, EDGES, *second, weights=weights[0], query_weights=weights[1])
+    np.testing.assert_allclose(np.asarray(result.weight), expected_counts(single, second, weights), rtol=1e-12)
 
 
 def test_last_edge_of_180_includes_opposite_directions() -> None:

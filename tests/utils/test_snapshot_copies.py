@@ -61,11 +61,11 @@ def test_copy_of_virtual_datasets(swift, tmp_path, one_device) -> None:
             np.testing.assert_array_equal(file["PartType1"][name], data)
 
 
-def test_rows_of_variable_length_are_refused(snapshot, tmp_path, told) -> None:
+def test_rows_of_variable_length_are_refused(snapshot, tmp_path, error_of) -> None:
     with h5py.File(snapshot, "r+") as file:
         names = file.create_dataset("PartType1/Names", (500,), h5py.string_dtype())
         names[:] = "x"
-    err = told("fof", snapshot, *RLINK, "--snapshot-output", tmp_path / "ordered.hdf5")
+    err = error_of("fof", snapshot, *RLINK, "--snapshot-output", tmp_path / "ordered.hdf5")
     assert "PartType1/Names with rows of variable length" in err
     assert not (tmp_path / "ordered.hdf5").exists()
 
@@ -89,16 +89,16 @@ def test_invalid_orders_raise(snapshot, tmp_path) -> None:
         io.copy_snapshot(tmp_path / "copy.hdf5", [snapshot], order={1: io.RowOrder(np.arange(3))})
 
 
-def test_arrays_are_not_copied(tmp_path, random, told) -> None:
+def test_arrays_are_not_copied(tmp_path, random, error_of) -> None:
     np.save(tmp_path / "points.npy", random.random((50, 3)))
-    err = told("fof", tmp_path / "points.npy", *RLINK, "--boxsize", 1, "--snapshot-output", tmp_path / "out.hdf5")
+    err = error_of("fof", tmp_path / "points.npy", *RLINK, "--boxsize", 1, "--snapshot-output", tmp_path / "out.hdf5")
     assert "points.npy is not read as an HDF5 snapshot of Gadget, AREPO, GIZMO or SWIFT" in err
 
 
-def test_datasets_by_name_are_not_copied(snapshot, tmp_path, told) -> None:
+def test_datasets_by_name_are_not_copied(snapshot, tmp_path, error_of) -> None:
     """They may be of another type than the file states."""
     reading = ["--format", "hdf5", "--pos", "PartType1/Coordinates", "--boxsize", 1]
-    err = told("fof", snapshot, *reading, *RLINK, "--group-ids-output", tmp_path / "out.hdf5")
+    err = error_of("fof", snapshot, *reading, *RLINK, "--group-ids-output", tmp_path / "out.hdf5")
     assert "is not read as an HDF5 snapshot" in err
 
 
@@ -106,13 +106,13 @@ def test_no_groups(snapshot, tmp_path, one_device) -> None:
     ordered, numbered = tmp_path / "ordered.hdf5", tmp_path / "numbered.hdf5"
     call = ["fof", str(snapshot), "--rlink", "1e-5", "--snapshot-output", str(ordered)]
     assert cli.main([*call, "--group-ids-output", str(numbered)]) == 0
-    with h5py.File(ordered) as file, h5py.File(numbered) as other:
+    with h5py.File(ordered) as file, h5py.File(numbered) as second:
         assert file["PartType1/ParticleIDs"][:].tolist() == list(range(500))
-        assert set(other["PartType1/FOFGroupIDs"][:].tolist()) == {2147483647}
+        assert set(second["PartType1/FOFGroupIDs"][:].tolist()) == {2147483647}
 
 
-def test_the_input_is_not_overwritten(snapshot, told) -> None:
-    assert "would overwrite a file of the input" in told("fof", snapshot, *RLINK, "--snapshot-output", snapshot)
+def test_the_input_is_not_overwritten(snapshot, error_of) -> None:
+    assert "would overwrite a file of the input" in error_of("fof", snapshot, *RLINK, "--snapshot-output", snapshot)
 
 
 def test_offsets_without_a_snapshot_in_group_order_warn(snapshot, tmp_path, one_device, capsys) -> None:
@@ -134,13 +134,13 @@ def test_existing_copies_are_not_made_again(write_gadget, random, tmp_path, one_
     outputs = ["-o", str(tmp_path / "fof_{n}.hdf5"), "--snapshot-output", str(tmp_path / "ordered_{n}.hdf5")]
     call = ["fof", str(path), *RLINK, *outputs]
     assert cli.main(call) == 0
-    made = (tmp_path / "ordered_003.hdf5").stat().st_mtime_ns
+    built = (tmp_path / "ordered_003.hdf5").stat().st_mtime_ns
     assert cli.main(call) == 0
     assert "exists already" in capsys.readouterr().out
-    assert (tmp_path / "ordered_003.hdf5").stat().st_mtime_ns == made
+    assert (tmp_path / "ordered_003.hdf5").stat().st_mtime_ns == built
     (tmp_path / "fof_003.hdf5").unlink()
     assert cli.main(call) == 0
-    assert (tmp_path / "ordered_003.hdf5").stat().st_mtime_ns > made
+    assert (tmp_path / "ordered_003.hdf5").stat().st_mtime_ns > built
     (tmp_path / "fof_003.hdf5").unlink()
     assert cli.main([*call, "--npart-min", "3"]) == 2
     assert "ordered_003.hdf5 exists already, but was made with --npart-min 2" in capsys.readouterr().err

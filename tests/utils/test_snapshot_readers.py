@@ -147,9 +147,9 @@ def soap(tmp_path: Path, held: dict[int, Any], one_device: None) -> tuple[Path, 
 
 def masses_of(held: dict[int, Any]) -> dict[int, float]:
     return {
-        one: float(mass)
+        item: float(mass)
         for columns in held.values()
-        for one, mass in zip(
+        for item, mass in zip(
             columns["ParticleIDs"].tolist(),
             columns.get("Masses", np.full(len(columns["ParticleIDs"]), 2.5)),
             strict=True,
@@ -164,15 +164,15 @@ def test_swiftsimio_reads_the_layout_of_soap(soap, held) -> None:
     assert data.metadata.output_type == "SOAP"
     np.testing.assert_array_equal(data.input_halos.halo_catalogue_index.v, np.arange(len(members)))
     np.testing.assert_array_equal(data.input_halos_fof.sizes.v, [len(member) for member in members])
-    expected = [sum(mass[one] for one in group) * 1e10 for group in members]
+    expected = [sum(mass[column] for column in group) * 1e10 for group in members]
     np.testing.assert_allclose(data.bound_subhalo.total_mass.to_physical().to("Msun").v, expected, rtol=1e-4)
     own = data.input_halos_jztree
     np.testing.assert_array_equal(data.spherical_overdensity_200_crit.total_mass.v, own.m200c.v)
     np.testing.assert_array_equal(data.spherical_overdensity_bn98.soradius.v, own.rvir.v)
-    chosen = swiftsimio.mask(str(soap[0]))
-    chosen.constrain_indices([3, 1])
-    some = swiftsimio.load(str(soap[0]), mask=chosen)
-    np.testing.assert_array_equal(some.input_halos.number_of_bound_particles.v, [len(members[row]) for row in (1, 3)])
+    selected = swiftsimio.mask(str(soap[0]))
+    selected.constrain_indices([3, 1])
+    sample = swiftsimio.load(str(soap[0]), mask=selected)
+    np.testing.assert_array_equal(sample.input_halos.number_of_bound_particles.v, [len(members[row]) for row in (1, 3)])
     assert data.metadata.cosmology.h == pytest.approx(H, rel=1e-5)
 
 
@@ -183,7 +183,7 @@ def test_swiftgalaxy_reads_the_members(soap, held) -> None:
     for row in (0, 4, len(members) - 1):
         galaxy = swiftgalaxy.SWIFTGalaxy(str(numbered), swiftgalaxy.SOAP(str(catalogue), soap_index=row))
         types = (galaxy.gas, galaxy.dark_matter, galaxy.stars, galaxy.black_holes)
-        result = np.concatenate([np.ravel(one.particle_ids.v) for one in types])
+        result = np.concatenate([np.ravel(column.particle_ids.v) for column in types])
         assert sorted(result.tolist()) == sorted(members[row])
 
 

@@ -114,8 +114,8 @@ def test_soap_encloses_members_around_both_centres(tmp_path, random) -> None:
     box = content.info.header.boxsize
     members = np.concatenate([random.uniform(-1, 1, (20, 3)), random.uniform(4, 5, (30, 3))])
     com, centre = members.mean(axis=0), members[0]
-    farthest = np.linalg.norm(members - com, axis=1).max()
-    catalogue = replace(content.catalogue, com_pos=com[None], max_radius=np.array([farthest]))
+    max_distance = np.linalg.norm(members - com, axis=1).max()
+    catalogue = replace(content.catalogue, com_pos=com[None], max_radius=np.array([max_distance]))
     column = io.Column(centre[None] % box, "length", "a centre")
     io.write_catalogue_content(
         tmp_path / "a.hdf5", replace(content, catalogue=catalogue, extra={"centre_pos": column}), "soap"
@@ -127,7 +127,7 @@ def test_soap_encloses_members_around_both_centres(tmp_path, random) -> None:
             separation = members - file[name][0] * h
             separation -= box * np.round(separation / box)
             assert np.linalg.norm(separation, axis=1).max() <= radius * (1 + 1e-6)
-        assert radius < farthest + np.linalg.norm(com - centre) * (1 + 1e-6)
+        assert radius < max_distance + np.linalg.norm(com - centre) * (1 + 1e-6)
         assert file["BoundSubhalo/EncloseRadius"].attrs["U_L exponent"][0] == 1
 
 

@@ -84,18 +84,18 @@ def test_columns_of_data_frames_are_rows(call: Any) -> None:
     given = [pandas.DataFrame(row)[::-1] if row.ndim == 2 else pandas.Series(row)[::-1] for row in rows]
     if function is CALLS["from_cartesian"][0]:
         given = [given[0].to_numpy()]
-    np.testing.assert_array_equal(function(*given), function(*(one[::-1] for one in rows)))
+    np.testing.assert_array_equal(function(*given), function(*(array[::-1] for array in rows)))
 
 
 @pytest.mark.fast
 def test_read_only_rows_are_unchanged(call: Any) -> None:
     function, rows = call
     given = [row.copy() for row in rows]
-    for one in given:
-        one.flags.writeable = False
+    for item in given:
+        item.flags.writeable = False
     function(*given)
-    for one, before in zip(given, rows, strict=True):
-        np.testing.assert_array_equal(one, before)
+    for item, before in zip(given, rows, strict=True):
+        np.testing.assert_array_equal(item, before)
 
 
 @pytest.mark.fast

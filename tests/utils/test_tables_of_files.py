@@ -104,17 +104,19 @@ def test_parquet_equals_pandas(file, tmp_path, capsys) -> None:
     assert (tmp_path / "c.parquet").read_bytes() == again
 
 
-def test_parquet_needs_pyarrow_and_its_name(file, snapshot, tmp_path, monkeypatch, told) -> None:
+def test_parquet_needs_pyarrow_and_its_name(file, snapshot, tmp_path, monkeypatch, error_of) -> None:
     _, path, _ = file
-    assert "jztree convert makes a Parquet file of a catalogue." in told("fof", snapshot, "-o", tmp_path / "a.parquet")
-    assert "is a snapshot, but --layout is parquet; use gadget4 or numpy." in told(
+    assert "jztree convert makes a Parquet file of a catalogue." in error_of(
+        "fof", snapshot, "-o", tmp_path / "a.parquet"
+    )
+    assert "is a snapshot, but --layout is parquet; use gadget4 or numpy." in error_of(
         "convert", snapshot, "-o", tmp_path / "a.parquet", "--layout", "parquet"
     )
-    assert "would be a Parquet file; give it a name in .parquet." in told(
+    assert "would be a Parquet file; give it a name in .parquet." in error_of(
         "convert", path, "-o", tmp_path / "a.hdf5", "--layout", "parquet"
     )
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    assert "Parquet files need pyarrow; install it with: pip install pyarrow." in told(
+    assert "Parquet files need pyarrow; install it with: pip install pyarrow." in error_of(
         "convert", path, "-o", tmp_path / "a.parquet"
     )
     assert not list(tmp_path.glob("a.*"))

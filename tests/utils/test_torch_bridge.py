@@ -35,8 +35,8 @@ def test_tensors_are_accepted(kind: Any) -> None:
         torch.testing.assert_close(rad.double(), expected.values, rtol=1e-5, atol=1e-6)
         assert (idx.long() == expected.indices).float().mean() > 0.99
     lists = to_torch(neighbours_within.jit(pos.T.contiguous().T, 0.2))
-    near = torch.cdist(pos.double(), pos.double()) <= 0.2
-    assert torch.equal(torch.diff(lists.splits).long(), near.sum(dim=1))
+    is_near = torch.cdist(pos.double(), pos.double()) <= 0.2
+    assert torch.equal(torch.diff(lists.splits).long(), is_near.sum(dim=1))
 
 
 @pytest.mark.parametrize("find", [knn, knn.jit])
@@ -77,10 +77,10 @@ def own_distances(pos: Any, query: Any, idx: Any, box: float | None) -> Any:
 
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_gradients_of_distances(box: float | None) -> None:
-    near = differentiable(lambda pos, query: knn.jit(pos, K, box, part_query=query))
+    nearest = differentiable(lambda pos, query: knn.jit(pos, K, box, part_query=query))
     pos, query = tensor(60, torch.float64).requires_grad_(), tensor(9, torch.float64, seed=2).requires_grad_()
     weight = tensor(9, torch.float64, seed=3).repeat(1, 2)[:, :K]
-    rad, idx = near(pos, query)
+    rad, idx = nearest(pos, query)
     assert (rad.dtype, idx.dtype, idx.requires_grad) == (torch.float64, torch.int32, False)
     (weight * rad**2).sum().backward()
     result = pos.grad.clone(), query.grad.clone()
@@ -88,35 +88,35 @@ def test_gradients_of_distances(box: float | None) -> None:
     (weight * own_distances(pos, query, idx, box) ** 2).sum().backward()
     torch.testing.assert_close(result[0], pos.grad, rtol=1e-10, atol=1e-12)
     torch.testing.assert_close(result[1], query.grad, rtol=1e-10, atol=1e-12)
-    assert torch.autograd.gradcheck(lambda x: near(x, query)[0], (pos.detach()[:20].requires_grad_(),))
+    assert torch.autograd.gradcheck(lambda x: nearest(x, query)[0], (pos.detach()[:20].requires_grad_(),))
     assert not jax.config.jax_enable_x64
 
 
 def test_only_tensors_that_require_gradients_get_them() -> None:
-    near = differentiable(lambda pos, query: knn.jit(pos, K, part_query=query)[0])
+    nearest = differentiable(lambda pos, query: knn.jit(pos, K, part_query=query)[0])
     pos, query = tensor(60, torch.float32), tensor(9, torch.float32, seed=2).requires_grad_()
-    rad = near(pos, query)
+    rad = nearest(pos, query)
     assert rad.dtype == torch.float32
     rad.sum().backward()
     assert pos.grad is None
     assert query.grad.shape == (9, 3)
     with torch.no_grad():
-        assert not near(pos, query).requires_grad
+        assert not nearest(pos, query).requires_grad
 
 
 def test_second_derivatives() -> None:
     """Include a constant gradient of the first differentiation, so that only the positions contribute."""
-    near = differentiable(lambda pos, query: knn.jit(pos, K, part_query=query))
+    nearest = differentiable(lambda pos, query: knn.jit(pos, K, part_query=query))
     pos, query = tensor(20, torch.float64), tensor(4, torch.float64, seed=2)
-    idx = near(pos, query)[1]
+    idx = nearest(pos, query)[1]
     hessian = torch.autograd.functional.hessian
     for power in (1, 3):
-        result = hessian(lambda x, power=power: (near(x, query)[0] ** power).sum(), pos)
+        result = hessian(lambda x, power=power: (nearest(x, query)[0] ** power).sum(), pos)
         expected = hessian(lambda x, power=power: (own_distances(x, query, idx, None) ** power).sum(), pos)
         torch.testing.assert_close(result, expected, rtol=1e-10, atol=1e-10)
     both = pos.clone().requires_grad_(), query.clone().requires_grad_()
     varies = 0 if DEVICE.type == "cpu" else 1e-12  # a GPU adds in any order
-    assert torch.autograd.gradgradcheck(lambda x, y: near(x, y)[0], both, nondet_tol=varies)
+    assert torch.autograd.gradgradcheck(lambda x, y: nearest(x, y)[0], both, nondet_tol=varies)
 
 
 def test_layer_can_be_trained() -> None:
@@ -190,8 +190,8 @@ def test_unsupported_transformations_are_refused() -> None:
     for call in refused:
         with pytest.raises(NotImplementedError, match="supports only backward derivatives, one gradient at a time"):
             call()
-    whole = torch.autograd.functional.jacobian(double, given)
-    torch.testing.assert_close(whole, 2 * torch.eye(3))
+    complete = torch.autograd.functional.jacobian(double, given)
+    torch.testing.assert_close(complete, 2 * torch.eye(3))
 
 
 def test_compiled_functions_may_call_it() -> None:

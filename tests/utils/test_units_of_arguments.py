@@ -15,55 +15,55 @@ from jztree_utils import cells, correlation, io, knn_statistics, plot, separatio
 from jztree_utils import mass_function as mf
 
 
-def calls(folder: Path, made: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
+def calls(folder: Path, built: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
     """Return calls by the name of the argument with a unit. made: adds a unit to numbers."""
     pos = np.random.default_rng(0).random((40, 3)).astype(np.float32)
     cata = make_catalogue(np.full(4, 10), np.random.default_rng(1))
-    placed, heavy = replace(cata, com_pos=made(cata.com_pos)), replace(cata, mass=made(cata.mass))
-    neighbours = io.Neighbours(distances=made(pos), indices=np.zeros((40, 3), np.int32))
-    header = io.SnapshotHeader(boxsize=made(1.0))
-    spoilt = {"x": io.Column(made(np.ones(4)), "length", "")}
+    placed, heavy = replace(cata, com_pos=built(cata.com_pos)), replace(cata, mass=built(cata.mass))
+    neighbours = io.Neighbours(distances=built(pos), indices=np.zeros((40, 3), np.int32))
+    header = io.SnapshotHeader(boxsize=built(1.0))
+    spoilt = {"x": io.Column(built(np.ones(4)), "length", "")}
     return {
-        "pos in plot_density": lambda: plot.plot_density(made(pos), 1.0),
-        "boxsize in plot_density": lambda: plot.plot_density(pos, made(1.0)),
-        "mass in plot_density": lambda: plot.plot_density(pos, 1.0, mass=made(pos[:, 0])),
+        "pos in plot_density": lambda: plot.plot_density(built(pos), 1.0),
+        "boxsize in plot_density": lambda: plot.plot_density(pos, built(1.0)),
+        "mass in plot_density": lambda: plot.plot_density(pos, 1.0, mass=built(pos[:, 0])),
         "catalogue.com_pos in plot_halos": lambda: plot.plot_halos(pos, placed, 1.0),
-        "spheres['r200c'] in with_radii": lambda: plot.with_radii(cata, 40, 1.0, {"r200c": made(np.ones(4))}),
+        "spheres['r200c'] in with_radii": lambda: plot.with_radii(cata, 40, 1.0, {"r200c": built(np.ones(4))}),
         "catalogue.mass in plot_group_sizes": lambda: plot.plot_group_sizes(heavy),
-        "groups in plot_mass_function": lambda: plot.plot_mass_function(made(cata.mass), 1.0),
+        "groups in plot_mass_function": lambda: plot.plot_mass_function(built(cata.mass), 1.0),
         "groups.mass in plot_mass_function": lambda: plot.plot_mass_function(heavy, 1.0),
-        "distances in plot_neighbour_distances": lambda: plot.plot_neighbour_distances(made(pos)),
+        "distances in plot_neighbour_distances": lambda: plot.plot_neighbour_distances(built(pos)),
         "catalogue.com_pos in write_catalogue": lambda: io.write_catalogue(folder / "c.hdf5", placed),
         "x in write_catalogue": lambda: io.write_catalogue(folder / "c.hdf5", cata, extra=spoilt),
         "linking_length in write_catalogue": lambda: io.write_catalogue(
-            folder / "c.hdf5", cata, info=io.CatalogueInfo(linking_length=made(0.1))
+            folder / "c.hdf5", cata, info=io.CatalogueInfo(linking_length=built(0.1))
         ),
         "BoxSize in write_catalogue": lambda: io.write_catalogue(
             folder / "c.hdf5", cata, info=io.CatalogueInfo(header=header)
         ),
         "distances in write_neighbours": lambda: io.write_neighbours(folder / "n.hdf5", neighbours),
-        "part.pos in canonical_order": lambda: io.canonical_order(data.Pos(pos=made(pos)), cata),
-        "boxsize in ReadOptions": lambda: io.ReadOptions(boxsize=made(1.0)),
-        "unit_length_in_cm in ReadOptions": lambda: io.ReadOptions(unit_length_in_cm=made(1.0)),
-        "mass in mean_separation": lambda: separation.mean_separation(io.SnapshotHeader(), 9, made(1.0)),
-        "mass in mass_function": lambda: mf.mass_function(mf.Cosmology(), made([1e13])),
-        "mass in sigma_of_mass": lambda: mf.sigma_of_mass(mf.Cosmology(), made([1e13])),
-        "ra in to_cartesian": lambda: sky.to_cartesian(made(np.ones(4)), np.ones(4)),
-        "source_dec in match": lambda: sky.match(np.ones(4), np.ones(4), np.ones(4), made(np.ones(4))),
-        "distance in to_cartesian": lambda: sky.to_cartesian(np.ones(4), np.ones(4), made(np.ones(4))),
-        "radii in knn_cdf": lambda: knn_statistics.knn_cdf(pos, 1, made([0.1]), pos),
-        "queries in knn_cdf": lambda: knn_statistics.knn_cdf(pos, 1, [0.1], made(pos)),
-        "boxsize in random_queries": lambda: knn_statistics.random_queries(9, made(1.0)),
-        "part in totals": lambda: correlation.totals(made(pos)),
-        "part in cube_regions": lambda: correlation.cube_regions(made(pos), 0, 1, 2),
-        "upper in cube_regions": lambda: correlation.cube_regions(pos, 0, made(1.0), 2),
-        "pos in pairs_in_cell": lambda: cells.pairs_in_cell(made(pos), 0.1, np.eye(3)),
-        "wavenumber in transfer_function": lambda: mf.transfer_function(mf.Cosmology(), made([1.0])),
+        "part.pos in canonical_order": lambda: io.canonical_order(data.Pos(pos=built(pos)), cata),
+        "boxsize in ReadOptions": lambda: io.ReadOptions(boxsize=built(1.0)),
+        "unit_length_in_cm in ReadOptions": lambda: io.ReadOptions(unit_length_in_cm=built(1.0)),
+        "mass in mean_separation": lambda: separation.mean_separation(io.SnapshotHeader(), 9, built(1.0)),
+        "mass in mass_function": lambda: mf.mass_function(mf.Cosmology(), built([1e13])),
+        "mass in sigma_of_mass": lambda: mf.sigma_of_mass(mf.Cosmology(), built([1e13])),
+        "ra in to_cartesian": lambda: sky.to_cartesian(built(np.ones(4)), np.ones(4)),
+        "source_dec in match": lambda: sky.match(np.ones(4), np.ones(4), np.ones(4), built(np.ones(4))),
+        "distance in to_cartesian": lambda: sky.to_cartesian(np.ones(4), np.ones(4), built(np.ones(4))),
+        "radii in knn_cdf": lambda: knn_statistics.knn_cdf(pos, 1, built([0.1]), pos),
+        "queries in knn_cdf": lambda: knn_statistics.knn_cdf(pos, 1, [0.1], built(pos)),
+        "boxsize in random_queries": lambda: knn_statistics.random_queries(9, built(1.0)),
+        "part in totals": lambda: correlation.totals(built(pos)),
+        "part in cube_regions": lambda: correlation.cube_regions(built(pos), 0, 1, 2),
+        "upper in cube_regions": lambda: correlation.cube_regions(pos, 0, built(1.0), 2),
+        "pos in pairs_in_cell": lambda: cells.pairs_in_cell(built(pos), 0.1, np.eye(3)),
+        "wavenumber in transfer_function": lambda: mf.transfer_function(mf.Cosmology(), built([1.0])),
     }
 
 
-def check_refused(folder: Path, made: Callable[..., Any]) -> None:
-    for name, call in calls(folder, made).items():
+def check_refused(folder: Path, built: Callable[..., Any]) -> None:
+    for name, call in calls(folder, built).items():
         with pytest.raises(TypeError) as error:
             call()
         what = name.partition(" in ")[0]
@@ -90,6 +90,6 @@ def test_units_of_unyt(tmp_path) -> None:
 
 @pytest.mark.parametrize(("package", "kind"), [("astropy.units", "Quantity"), ("unyt", "unyt_array")])
 def test_functions_of_the_host_keep_units(package: str, kind: str) -> None:
-    made = getattr(pytest.importorskip(package), kind)(np.ones((4, 3)), "Mpc")
-    for part in (data.squeeze_particles(data.Pos(pos=made, num=2)), data.pad_particles(data.Pos(pos=made), 2)):
-        assert type(part.pos) is type(made)
+    built = getattr(pytest.importorskip(package), kind)(np.ones((4, 3)), "Mpc")
+    for part in (data.squeeze_particles(data.Pos(pos=built, num=2)), data.pad_particles(data.Pos(pos=built), 2)):
+        assert type(part.pos) is type(built)

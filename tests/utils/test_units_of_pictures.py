@@ -99,10 +99,10 @@ def test_groups_are_drawn_in_the_units_of_the_snapshot(kind, catalogue, tmp_path
     figure = draw(kind, snapshot, "--catalogue", path)
     assert figure.axes[0].get_xlabel() == "x [Mpc/h]"
     (circles,) = figure.axes[0].collections
-    ends = np.asarray([one.get_extents().get_points() for one in circles.get_paths()])
-    near = np.abs(ends.mean(axis=1) - held.com_pos[0, :2]).max(axis=1).argmin()
-    np.testing.assert_allclose(ends[near].mean(axis=0), held.com_pos[0, :2], rtol=1e-5)
-    np.testing.assert_allclose(np.ptp(ends[near], axis=0) / 2, held.max_radius[0], rtol=1e-4)
+    ends = np.asarray([array.get_extents().get_points() for array in circles.get_paths()])
+    nearest = np.abs(ends.mean(axis=1) - held.com_pos[0, :2]).max(axis=1).argmin()
+    np.testing.assert_allclose(ends[nearest].mean(axis=0), held.com_pos[0, :2], rtol=1e-5)
+    np.testing.assert_allclose(np.ptp(ends[nearest], axis=0) / 2, held.max_radius[0], rtol=1e-4)
 
 
 def with_spheres(held: FofCatalogue) -> dict[str, io.Column]:

@@ -116,8 +116,8 @@ def test_spanning_trees_pass_and_planted_edges_are_found(pos: np.ndarray) -> Non
     far = int(np.argmax(np.abs(pos - pos[i[0]]).sum(axis=1)))
     side = _side_of(i[1:], j[1:], j[0], N)
     start = i[0] if side[far] else j[0]
-    other = np.sqrt(((_nearest(pos[start].astype(np.float64) - pos[far])) ** 2).sum())
-    changed = faults(np.append(i[1:], start), np.append(j[1:], far), np.append(length[1:], other).astype(length.dtype))
+    second = np.sqrt(((_nearest(pos[start].astype(np.float64) - pos[far])) ** 2).sum())
+    changed = faults(np.append(i[1:], start), np.append(j[1:], far), np.append(length[1:], second).astype(length.dtype))
     assert "less than the longest edge" in changed
 
 

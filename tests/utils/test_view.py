@@ -123,18 +123,18 @@ def test_few_haloes(g, tmp_path, random) -> None:
         (["sample", "-o", "a.html", "--catalogue", "sample"], "view draws groups, but sample is a snapshot"),
     ],
 )
-def test_invalid_arguments_raise(arguments, words, told, tmp_path, monkeypatch) -> None:
+def test_invalid_arguments_raise(arguments, words, error_of, tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     np.save("flat.npy", np.zeros((9, 2)))
-    assert words in told("view", *arguments)
+    assert words in error_of("view", *arguments)
     assert not Path("a.html").exists()
 
 
-def test_missing_package_raises(told, tmp_path, monkeypatch) -> None:
+def test_missing_package_raises(error_of, tmp_path, monkeypatch) -> None:
     monkeypatch.setitem(sys.modules, "plotly", None)
     monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
     words = "Views in 3D need plotly; install it with: pip install 'jztree-native[view]'."
-    assert words in told("view", "sample", "-o", tmp_path / "a.html")
+    assert words in error_of("view", "sample", "-o", tmp_path / "a.html")
 
 
 @pytest.mark.parametrize("layout", ["native", "swift"])

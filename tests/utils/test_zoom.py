@@ -94,8 +94,8 @@ def test_masses_of_each_particle_over_processes(tmp_path, one_device) -> None:
     write_zoom(tmp_path / "zoom.hdf5", own_masses=True)
     assert cli.main(["fof", str(tmp_path / "zoom.hdf5"), "-o", str(tmp_path / "one.hdf5")]) == 0
     ended = run_cli(["fof", "zoom.hdf5", "-o", "two.hdf5"], tmp_path)
-    assert [one.returncode for one in ended] == [0, 0], ended
-    assert "".join(one.output for one in ended).count("jztree: warning: ") == 1
-    one, two = (io.read_catalogue(tmp_path / name)[2] for name in ("one.hdf5", "two.hdf5"))
-    assert one.mean_separation == two.mean_separation
+    assert [single.returncode for single in ended] == [0, 0], ended
+    assert "".join(single.output for single in ended).count("jztree: warning: ") == 1
+    single, two = (io.read_catalogue(tmp_path / name)[2] for name in ("one.hdf5", "two.hdf5"))
+    assert single.mean_separation == two.mean_separation
     assert members(tmp_path / "one.hdf5") == members(tmp_path / "two.hdf5")

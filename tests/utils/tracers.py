@@ -107,13 +107,13 @@ def totals_of(names: tuple[str, ...], regions: bool = True, weighted: bool = Tru
 
 
 def counted(function: str, regions: bool = True, weighted: bool = True) -> Callable[[str, str | None], PairCounts]:
-    def count(one: str, other: str | None) -> PairCounts:
+    def count(one: str, reference: str | None) -> PairCounts:
         options = dict(BINS[function]) | ({"num_regions": REGIONS} if regions else {})
-        for name, prefix in ((one, ""), (other, "query_")):
+        for name, prefix in ((one, ""), (reference, "query_")):
             if name is not None:
                 options |= {f"{prefix}weights": SETS[name].weight} if weighted else {}
                 options |= {f"{prefix}regions": SETS[name].region} if regions else {}
-        second = {} if other is None else {"queries": SETS[other].pos}
+        second = {} if reference is None else {"queries": SETS[reference].pos}
         return pair_counts(SETS[one].pos, EDGES, **second, **options)
 
     return count

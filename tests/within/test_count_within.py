@@ -100,10 +100,10 @@ def test_any_number_of_particles_and_queries(n: int) -> None:
 @pytest.mark.core
 def test_radii_per_query() -> None:
     pos, query = oracles.clustered(3_000, 3), oracles.uniform(200, 3, seed=3)
-    own = np.random.default_rng(0).random(200) * 0.3
-    result = count_within.jit(pos, own, queries=query)
-    np.testing.assert_array_equal(result, brute(pos, query, own[:, None])[:, 0])
-    ladder = own[:, None] * [0.1, 1, 1, 2]
+    lengths = np.random.default_rng(0).random(200) * 0.3
+    result = count_within.jit(pos, lengths, queries=query)
+    np.testing.assert_array_equal(result, brute(pos, query, lengths[:, None])[:, 0])
+    ladder = lengths[:, None] * [0.1, 1, 1, 2]
     np.testing.assert_array_equal(count_within(pos, radii=ladder, queries=query), brute(pos, query, ladder))
     # Every query has all radii, even if there are as many radii as queries.
     result = count_within(pos, radii=[0.1, 0.2], queries=query[:2])
@@ -180,18 +180,18 @@ def test_counts_are_those_of_one_device(name: str, ndev: int) -> None:
 def test_queries_and_weights_over_devices(ndev: int) -> None:
     rng = np.random.default_rng(2)
     pos, query = oracles.clustered(1_000, 3), oracles.uniform(300, 3, seed=9)
-    weight, own = rng.integers(1, 9, 1_000).astype(np.float32), rng.random(300) * 0.4
+    weight, radii = rng.integers(1, 9, 1_000).astype(np.float32), rng.random(300) * 0.4
     of_sources, of_queries = uneven(1_000, ndev), even(300, ndev)
     part, asking = deal(pos, of_sources), deal(query, of_queries, 300)
     spread = np.zeros(part.pos.shape[:2], np.float32)
     reach = np.zeros(asking.pos.shape[:2])
-    for rank, (some, few) in enumerate(
-        zip(np.split(weight, np.cumsum(of_sources)[:-1]), np.split(own, np.cumsum(of_queries)[:-1]), strict=True)
+    for rank, (sample, few) in enumerate(
+        zip(np.split(weight, np.cumsum(of_sources)[:-1]), np.split(radii, np.cumsum(of_queries)[:-1]), strict=True)
     ):
-        spread[rank, : len(some)], reach[rank, : len(few)] = some, few
+        spread[rank, : len(sample)], reach[rank, : len(few)] = sample, few
     mapped = count_within.smap(mesh_of(ndev), jit=True)
     result = joined(mapped(part, reach, queries=asking), of_queries)
-    np.testing.assert_array_equal(result, brute(pos, query, own[:, None])[:, 0])
+    np.testing.assert_array_equal(result, brute(pos, query, radii[:, None])[:, 0])
     result = joined(mapped(part, 0.2, weights=spread), of_sources)
     np.testing.assert_array_equal(result, brute(pos, pos, 0.2, weight=weight))
     everything = joined(mapped(part, np.inf, queries=asking), of_queries)
@@ -202,9 +202,9 @@ def test_queries_and_weights_over_devices(ndev: int) -> None:
 @pytest.mark.parametrize("ndev", [1, 2])
 def test_radius_per_query_over_devices_without_num(ndev: int) -> None:
     """Here the first axis of positions is over devices, and is not a number of particles."""
-    pos, own = oracles.uniform(60, 3), np.linspace(0, 1, 60)
-    stacked, reach = pos.reshape(ndev, -1, 3), own.reshape(ndev, -1)
-    expected = brute(pos, pos, own[:, None])[:, 0]
+    pos, lengths = oracles.uniform(60, 3), np.linspace(0, 1, 60)
+    stacked, reach = pos.reshape(ndev, -1, 3), lengths.reshape(ndev, -1)
+    expected = brute(pos, pos, lengths[:, None])[:, 0]
     result = count_within.smap(mesh_of(ndev), jit=True)(stacked, reach)
     np.testing.assert_array_equal(np.ravel(result), expected)
     result = count_within.smap(mesh_of(ndev), jit=True)(Pos(pos=stacked), radii=reach[..., None] * [0.5, 1])

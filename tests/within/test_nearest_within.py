@@ -18,11 +18,11 @@ pytestmark = pytest.mark.emulated
 @pytest.mark.parametrize("box", [None, 1.0])
 def test_nearest_and_their_number(maximum: int, box: Any, dtype: Any) -> None:
     pos, query = oracles.clustered(250, 3, dtype), oracles.uniform(40, 3, dtype, seed=3)
-    own = np.random.default_rng(1).random(40) * 0.4
+    radii = np.random.default_rng(1).random(40) * 0.4
     for call in (nearest_within, nearest_within.jit):
-        result = call(pos, own, maximum, boxsize=box, queries=query)
+        result = call(pos, radii, maximum, boxsize=box, queries=query)
         distance2 = oracles.squared_distances(query, pos, box)
-        within = distance2 <= own[:, None] ** 2
+        within = distance2 <= radii[:, None] ** 2
         np.testing.assert_array_equal(result.count, within.sum(axis=1))
         np.testing.assert_array_equal(result.is_cut(), within.sum(axis=1) > maximum)
         there = np.asarray(result.index) >= 0
@@ -39,8 +39,8 @@ def test_over_devices() -> None:
     pos, counts = oracles.clustered(500, 3), uneven(500, 3)
     result = nearest_within.smap(mesh_of(3), jit=True)(deal(pos, counts, 500), 0.05, 7)
     here = nearest_within(pos, 0.05, 7)
-    for one, other in zip(jax.tree.leaves(result), jax.tree.leaves(here), strict=True):
-        np.testing.assert_array_equal(joined(one, counts), other)
+    for value, reference in zip(jax.tree.leaves(result), jax.tree.leaves(here), strict=True):
+        np.testing.assert_array_equal(joined(value, counts), reference)
     np.testing.assert_array_equal(here.count, count_within(pos, 0.05))
 
 

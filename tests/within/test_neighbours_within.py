@@ -44,8 +44,8 @@ def test_equals_brute_force(dims: int, kind: str) -> None:
     box = oracles.box_lengths(kind, dims)
     pos, query = oracles.uniform(400, dims), oracles.uniform(90, dims, seed=4) * 1.4 - 0.2
     assert_lists(neighbours_within(pos, 0.1 * dims, boxsize=box), pos, pos, 0.1 * dims, box)
-    own = np.random.default_rng(1).random(90) * 0.2 * dims
-    assert_lists(neighbours_within.jit(pos, own, boxsize=box, queries=query), pos, query, own, box)
+    radii = np.random.default_rng(1).random(90) * 0.2 * dims
+    assert_lists(neighbours_within.jit(pos, radii, boxsize=box, queries=query), pos, query, radii, box)
 
 
 @pytest.mark.aarch64
@@ -71,8 +71,8 @@ def test_long_lists_among_short_ones() -> None:
     """The results of a group of queries are cached only while its lists are short."""
     crowd, few = oracles.uniform(800, 3) * 0.01 + 0.5, oracles.uniform(300, 3, seed=7)
     pos = np.concatenate([crowd, few]).astype(np.float32)[np.random.default_rng(3).permutation(1100)]
-    own = np.random.default_rng(4).choice([0.004, 0.05, 1.0], 1100)
-    for radius in (0.02, own):
+    radii = np.random.default_rng(4).choice([0.004, 0.05, 1.0], 1100)
+    for radius in (0.02, radii):
         assert_lists(neighbours_within(pos, radius, boxsize=1.0), pos, pos, radius, 1.0)
         assert_lists(neighbours_within.jit(pos, radius, nearest_first=True), pos, pos, radius)
 
@@ -82,8 +82,8 @@ def test_distances_across_many_boxes() -> None:
     with jax.enable_x64(True):
         rng = np.random.default_rng(8)
         pos = rng.integers(0, 1024, (500, 3)) / 1024
-        for farthest in (1, 2**10, 2**30):
-            moved = pos + rng.integers(-farthest, farthest + 1, pos.shape)
+        for max_distance in (1, 2**10, 2**30):
+            moved = pos + rng.integers(-max_distance, max_distance + 1, pos.shape)
             result, here = neighbours_within(moved, 0.2, boxsize=1.0), neighbours_within(pos, 0.2, boxsize=1.0)
             assert_lists(result, pos, pos, 0.2, 1.0)
             np.testing.assert_array_equal(result.index, here.index)
@@ -181,7 +181,7 @@ def test_more_neighbours_than_int32_counts() -> None:
     ],
 )
 def test_digits_of_numbers_above_int32(number: int, digits: list[int]) -> None:
-    assert [int(one) for one in _in_digits(jnp.asarray(divmod(number, 2**31), jnp.int32))] == digits
+    assert [int(array) for array in _in_digits(jnp.asarray(divmod(number, 2**31), jnp.int32))] == digits
 
 
 @pytest.mark.parametrize(
@@ -248,13 +248,13 @@ def assert_same(result: Any, here: Any, counts: np.ndarray) -> None:
 def test_queries_over_devices(ndev: int) -> None:
     pos, query = oracles.clustered(1_000, 3), oracles.uniform(300, 3, seed=9)
     of_sources, of_queries = uneven(1_000, ndev), even(300, ndev)
-    own = (np.random.default_rng(2).random(300) * 0.4).astype(np.float32)
+    radii = (np.random.default_rng(2).random(300) * 0.4).astype(np.float32)
     reach = np.zeros((ndev, 300), np.float32)
-    for rank, few in enumerate(np.split(own, np.cumsum(of_queries)[:-1])):
+    for rank, few in enumerate(np.split(radii, np.cumsum(of_queries)[:-1])):
         reach[rank, : len(few)] = few
     mapped = neighbours_within.smap(mesh_of(ndev), jit=True)
     result = mapped(deal(pos, of_sources), reach, boxsize=1.0, queries=deal(query, of_queries, 300))
-    assert_same(result, neighbours_within(pos, own, boxsize=1.0, queries=query), of_queries)
+    assert_same(result, neighbours_within(pos, radii, boxsize=1.0, queries=query), of_queries)
 
 
 @pytest.mark.long

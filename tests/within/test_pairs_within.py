@@ -33,8 +33,8 @@ def brute(pos: np.ndarray, query: np.ndarray, radius: Any, box: Any = None, kind
     separation = (x - y).astype(np.float64)
     nearest = np.where(length > 0, np.round(separation / period), 0)
     # The nearest image is within half a period, so the n-th image from it is more than |n| - 1/2 periods away.
-    farthest = np.floor(np.max(radius, initial=0) / period + 0.5 + 1e-6)
-    reach = [np.arange(-m, m + 1) for m in farthest.astype(int)]
+    max_distance = np.floor(np.max(radius, initial=0) / period + 0.5 + 1e-6)
+    reach = [np.arange(-m, m + 1) for m in max_distance.astype(int)]
     limit = np.broadcast_to(np.asarray(radius, np.float64), len(query))[:, None] ** 2
     result: Edges = {}
     for image in itertools.product(*reach):
@@ -88,9 +88,9 @@ def test_equals_brute_force(dims: int, kind: str, dtype: Any) -> None:
     radius = 0.3 if dims > 2 else 0.1
     assert_pairs(pairs_within(pos, radius, boxsize=box), brute(pos, pos, radius, box))
     assert_pairs(pairs_within.jit(pos, radius, boxsize=box, full=True), brute(pos, pos, radius, box, "full"))
-    own = np.random.default_rng(1).random(40) * radius * 1.5
-    result = pairs_within.jit(pos, own, boxsize=box, queries=query)
-    assert_pairs(result, brute(pos, query, own, box, "separate"))
+    radii = np.random.default_rng(1).random(40) * radius * 1.5
+    result = pairs_within.jit(pos, radii, boxsize=box, queries=query)
+    assert_pairs(result, brute(pos, query, radii, box, "separate"))
 
 
 @pytest.mark.watched("float32-1.7-2")
@@ -179,12 +179,12 @@ def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch:
         pytest.skip("arrays of a GPU are copied")
     pos = oracles.uniform(3000, 3)
     expected = find.jit(pos, 0.05, boxsize=1.0)
-    made: list[int] = []
+    built: list[int] = []
     search = Listing._found
 
     def found(*args: Any) -> Any:
         splits, total, *columns = search(*args)
-        made.extend(column.unsafe_buffer_pointer() for column in columns)
+        built.extend(column.unsafe_buffer_pointer() for column in columns)
         return splits, total, *columns
 
     monkeypatch.setattr(Listing, "_found", found)
@@ -197,7 +197,7 @@ def test_large_lists_of_plain_calls_stay_in_their_memory(find: Any, monkeypatch:
     )
     number = len(columns[0])
     assert 0 < number < 32 * len(pos)
-    assert made == [column.unsafe_buffer_pointer() for column in columns]
+    assert built == [column.unsafe_buffer_pointer() for column in columns]
     assert not any(column.committed for column in columns)
     elsewhere = find(jax.device_put(pos, jax.devices()[-1]), 0.05, boxsize=1.0).distance
     assert elsewhere.committed
@@ -211,14 +211,14 @@ def test_requested_quantities_equal_those_of_the_whole_list(quantities: str) -> 
     """Near the boundary, groups search several images; some positions are outside the box."""
     pos, query = oracles.uniform(300, 3), oracles.uniform(90, 3, seed=5) * 3 - 1
     for options in ({}, {"full": True}, {"queries": query}, {"full": True, "capacity": 20000}):
-        whole = pairs_within(pos, 0.3, boxsize=1.0, **options)
+        complete = pairs_within(pos, 0.3, boxsize=1.0, **options)
         result = pairs_within.jit(pos, 0.3, boxsize=1.0, **options, quantities=quantities)
-        num = int(whole.num)
+        num = int(complete.num)
         assert int(result.num) == num > 1000
         for name, letter in (("i", "i"), ("j", "j"), ("shift", "S"), ("vector", "D"), ("distance", "d")):
             column = getattr(result, name)
             if letter in quantities or letter in "ij":
-                np.testing.assert_array_equal(column[:num], getattr(whole, name)[:num])
+                np.testing.assert_array_equal(column[:num], getattr(complete, name)[:num])
             else:
                 assert column is None
         assert (np.asarray(result.edge_index())[:, num:] == -1).all()
@@ -227,14 +227,14 @@ def test_requested_quantities_equal_those_of_the_whole_list(quantities: str) -> 
 @pytest.mark.parametrize("quantities", ["ij", "S", "d"])
 def test_requested_quantities_over_devices(quantities: str) -> None:
     pos, counts = oracles.uniform(500, 3), uneven(500, 3)
-    whole = pairs_within(pos, 0.2, boxsize=1.0)
+    complete = pairs_within(pos, 0.2, boxsize=1.0)
     result = pairs_within.smap(mesh_of(3), jit=True)(deal(pos, counts, 500), 0.2, boxsize=1.0, quantities=quantities)
     edges = joined(np.stack([result.i, result.j], axis=-1), result.num)
-    np.testing.assert_array_equal(np.unique(edges, axis=0), np.unique(whole.edge_index().T, axis=0))
-    assert len(edges) == whole.num
+    np.testing.assert_array_equal(np.unique(edges, axis=0), np.unique(complete.edge_index().T, axis=0))
+    assert len(edges) == complete.num
     assert (result.shift is None, result.distance is None) == (quantities != "S", quantities != "d")
     if result.distance is not None:
-        np.testing.assert_array_equal(np.sort(joined(result.distance, result.num)), np.sort(whole.distance))
+        np.testing.assert_array_equal(np.sort(joined(result.distance, result.num)), np.sort(complete.distance))
 
 
 def test_distances_alone_have_their_derivatives() -> None:
@@ -246,11 +246,11 @@ def test_distances_alone_have_their_derivatives() -> None:
         )
 
     for which in (0, 1):
-        some, whole = (
+        sample, complete = (
             jax.grad(energy, which)(jnp.asarray(pos), jnp.float32(1.0), letters) for letters in ("d", "ijSdD")
         )
-        assert np.abs(whole).max() > 0.1
-        gpus.assert_same_sums(some, whole)
+        assert np.abs(complete).max() > 0.1
+        gpus.assert_same_sums(sample, complete)
 
 
 @pytest.mark.long

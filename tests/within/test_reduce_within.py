@@ -45,8 +45,8 @@ def masses(n: int, seed: int) -> np.ndarray:
 
 
 def assert_same(result: Any, expected: dict[str, np.ndarray], rtol: float = 1e-5) -> None:
-    for name, one in expected.items():
-        oracles.assert_near(result[name], one, rtol)
+    for name, column in expected.items():
+        oracles.assert_near(result[name], column, rtol)
 
 
 @pytest.mark.long
@@ -184,7 +184,7 @@ def test_derivatives_against_differences() -> None:
         ways = jax.tree.map(lambda leaf: jnp.asarray(rng.normal(size=np.shape(leaf))), arguments)
         for i in range(4):
             moved = _moved(loss, arguments, ways, i)
-            slope = sum(jax.tree.leaves(jax.tree.map(lambda g, way: jnp.sum(g * way), gradients[i], ways[i])))
+            slope = sum(jax.tree.leaves(jax.tree.map(lambda g, method: jnp.sum(g * method), gradients[i], ways[i])))
             np.testing.assert_allclose(slope, (moved[0] - moved[1]) / 2e-6, rtol=2e-6)
 
 
@@ -193,7 +193,7 @@ def _moved(loss: Callable[..., Any], arguments: Any, ways: Any, which: int) -> l
     result = []
     for step in (1e-6, -1e-6):
         there = list(arguments)
-        there[which] = jax.tree.map(lambda x, way, step=step: x + step * way, arguments[which], ways[which])
+        there[which] = jax.tree.map(lambda x, method, step=step: x + step * method, arguments[which], ways[which])
         result.append(loss(*there))
     return result
 
@@ -227,9 +227,9 @@ def test_over_devices(ndev: int) -> None:
     query = PosMass(pos=oracles.uniform(300, 3, seed=9), mass=masses(300, 2))
     of_sources, of_queries = uneven(1_000, ndev), even(300, ndev)
 
-    def dealt(whole: Any, counts: np.ndarray, rows: int) -> ParticleData:
-        spread = deal(whole.pos, counts, rows)
-        mass = deal(np.repeat(whole.mass[:, None], 3, axis=1), counts, rows).pos[..., 0]
+    def dealt(complete: Any, counts: np.ndarray, rows: int) -> ParticleData:
+        spread = deal(complete.pos, counts, rows)
+        mass = deal(np.repeat(complete.mass[:, None], 3, axis=1), counts, rows).pos[..., 0]
         return ParticleData(pos=spread.pos, mass=mass, num=spread.num)
 
     spread, asking = dealt(part, of_sources, 1_000), dealt(query, of_queries, 300)
@@ -245,8 +245,8 @@ def test_over_devices(ndev: int) -> None:
         return jnp.sum(result["weight"] ** 2) + jnp.sum(result["moment"])
 
     many = jax.jit(jax.grad(lambda p, q: loss(p, q, mapped), argnums=(0, 1), allow_int=True))(spread, asking)
-    one = jax.jit(jax.grad(lambda p, q: loss(p, q, reduce_within), argnums=(0, 1)))(part, query)
-    for a, b, counts in zip(many, one, (of_sources, of_queries), strict=True):
+    single = jax.jit(jax.grad(lambda p, q: loss(p, q, reduce_within), argnums=(0, 1)))(part, query)
+    for a, b, counts in zip(many, single, (of_sources, of_queries), strict=True):
         oracles.assert_near(joined(a.pos, counts), b.pos, 1e-4)
         oracles.assert_near(joined(a.mass, counts), b.mass, 1e-4)
 

@@ -49,6 +49,10 @@ class Walk {
     begin_ = queries_.leaf_row(leaf);
     count_ = queries_.leaf_row(leaf + 1) - begin_;
     if (count_ == 0) return true;
+    if (own_first_ && out_.k == 1) {
+      write_own();
+      return true;
+    }
     for (int d = 0; d < D; ++d) {
       low_[d] = queries_.low[d][leaf];
       high_[d] = queries_.high[d][leaf];
@@ -88,7 +92,7 @@ class Walk {
   // Find the nearest sources of the group's queries.
   void search(int64_t leaf) {
     best_->reset(count_, own_first_);
-    worst_ = own_first_ && out_.k == 1 ? own_candidate<T>() : no_candidate<T>();
+    worst_ = no_candidate<T>();
     begin_bounds();
     seed_ = -1;
     if (&sources_ == &queries_) {
@@ -98,6 +102,15 @@ class Walk {
       seed();
     }
     walk<false>();
+  }
+
+  // Each query is its own and only neighbour.
+  void write_own() const {
+    const From distance = 0;
+    for (int64_t query = begin_; query < begin_ + count_; ++query) {
+      const auto row = static_cast<int32_t>(query + out_.own_offset);
+      out_.write(query, &row, &distance, 1);
+    }
   }
 
   // Reset the radius of each searched query to its maximum.

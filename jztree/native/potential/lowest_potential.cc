@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "common/cpu/context.h"
-#include "group_potential.h"
+#include "potential_bounds.h"
 
 namespace jztree {
 namespace {

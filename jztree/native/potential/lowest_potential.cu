@@ -9,7 +9,7 @@
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/warp.cuh"
-#include "group_potential.h"
+#include "potential_bounds.h"
 #include "groups/moments.cuh"
 #include "lowest_potential.h"
 

@@ -1,4 +1,4 @@
-// The particle of lowest potential in each group, by the gravity of the group's own particles (group_potential.h).
+// The particle of lowest potential in each group, by the gravity of the group's own particles (potential_bounds.h).
 #pragma once
 
 #include "common/arguments.h"

@@ -15,11 +15,12 @@ _MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a t
 _SPHERE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
 _SPHERES = ("200c", "500c", "2500c", "200m", "vir")
 # Options of jztree fof that need all particles in memory.
-IN_MEMORY = ("attach", "properties", "overdensity", "plot")
+IN_MEMORY = ("attach", "properties", "overdensity", "subhaloes", "plot")
 # Options of jztree fof that need groups at one linking length, and their values if they are not given.
 _NOT_FOR_SCANS = {
     **dict.fromkeys(("b", "rlink", "memory", "attach", "overdensity", "output", "snapshot_output", "group_ids_output")),
-    **dict.fromkeys(("properties", "no_ids"), False),
+    **dict.fromkeys(("properties", "no_ids", "subhaloes"), False),
+    "softening": None,
     **DEFAULTS,
     "layout": "native",
 }
@@ -62,6 +63,7 @@ def _check_fof(args: Namespace) -> None:
         )
     check_at_least("--npart-min", args.npart_min, 1)
     check_at_least("--snapshot-files", args.snapshot_files, 1)
+    _check_subhaloes(args)
     if args.attach_within != math.inf:
         check_not_negative("--attach-within", args.attach_within)
     if args.type in (particle_types("--attach", args.attach) or ()):
@@ -69,6 +71,18 @@ def _check_fof(args: Namespace) -> None:
     particle_types("--matter", args.matter)
     sphere_names(args.overdensity)
     _check_of_use(args)
+
+
+def _check_subhaloes(args: Namespace) -> None:
+    if not args.subhaloes:
+        for name, default in (("softening", None), ("min_bound", DEFAULTS["min_bound"])):
+            if getattr(args, name) != default:
+                flag = name.replace("_", "-")
+                raise ValueError(f"--{flag} has no effect without --subhaloes; add --subhaloes, or remove --{flag}.")
+    elif args.layout not in ("native", "gadget4"):
+        raise ValueError(f"The layout {args.layout} has no subhaloes; choose --layout native or gadget4.")
+    check_not_negative("--softening", args.softening)
+    check_at_least("--min-bound", args.min_bound, 1)
 
 
 def with_properties(args: Namespace) -> bool:
@@ -121,6 +135,14 @@ def _check_convert(args: Namespace) -> None:
         raise ValueError("convert needs an input file, and -o with the output file; see jztree convert --help.")
 
 
+def _check_tree(args: Namespace) -> None:
+    if not args.input or args.output is None:
+        raise ValueError("tree needs catalogues with subhaloes, and -o with the output file; see jztree tree --help.")
+    if len(args.input) == 1:
+        raise ValueError(f"tree links the subhaloes of several outputs, but only {args.input[0]} was given; give more.")
+    check_at_least("--type", args.type, 0)
+
+
 def _check_plot(args: Namespace) -> None:
     if args.kind is None or not args.input:
         raise ValueError(f"plot needs a kind ({', '.join(KINDS)}) and a file; see jztree plot --help.")
@@ -164,6 +186,7 @@ _CHECKS: dict[str, Callable[[Namespace], None]] = {
     "xi": _check_xi,
     "convert": _check_convert,
     "plot": _check_plot,
+    "tree": _check_tree,
     "view": _check_view,
     "verify": _check_verify,
 }

@@ -23,7 +23,15 @@ ATTACH_WITHIN = 6.4  # the default of `jztree.fof`, copied here because that imp
 CATALOGUE_LAYOUTS = ("native", "gadget4", "swift", "soap")
 CENTRES = ("potential", "densest", "mass")
 # Defaults of options that have code to check whether the user gave them.
-DEFAULTS = {"attach_within": ATTACH_WITHIN, "matter": "all", "centre": "potential", "snapshot_files": 1}
+DEFAULTS = {
+    "attach_within": ATTACH_WITHIN,
+    "matter": "all",
+    "centre": "potential",
+    "snapshot_files": 1,
+    "min_bound": 20,
+}
+TREE_LAYOUTS = ("gadget4", "sublink")
+LINK_WEIGHTS = ("sublink", "lhalotree")
 SNAPSHOT_LAYOUTS = ("gadget4", "numpy")
 PARQUET = "parquet"  # a table of a catalogue, which cannot be read back
 
@@ -96,6 +104,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_knn(commands)
     _add_hdbscan(commands)
     _add_xi(commands)
+    _add_tree(commands)
     _add_convert(commands)
     _add_plot(commands)
     _add_view(commands)
@@ -119,6 +128,7 @@ def _add_fof(commands: "argparse._SubParsersAction[_Parser]") -> None:
     groups = fof.add_argument_group("groups")
     _add_linking(groups)
     _add_spheres(groups)
+    _add_subhaloes(groups)
     output = _add_output(fof, "write the catalogue to this HDF5 file")
     _add_overwrite(output)
     output.add_argument(
@@ -199,6 +209,29 @@ def _add_spheres(groups: argparse._ArgumentGroup) -> None:
         default=DEFAULTS["centre"],
         help="centre of the spheres: the particle with the lowest potential, the densest particle, or the centre of "
         "mass (default: potential)",
+    )
+
+
+def _add_subhaloes(groups: argparse._ArgumentGroup) -> None:
+    groups.add_argument(
+        "--subhaloes",
+        action="store_true",
+        help="also find the bound subhaloes of each group (SUBFIND), for the layouts native and gadget4; members are "
+        "then in the order of their subhaloes and energies",
+    )
+    groups.add_argument(
+        "--softening",
+        type=real,
+        metavar="R",
+        help="softening length of their potential, in the snapshot's unit of length (default: a tenth of the linking "
+        "length)",
+    )
+    groups.add_argument(
+        "--min-bound",
+        type=whole,
+        default=DEFAULTS["min_bound"],
+        metavar="N",
+        help="minimum number of bound particles of a subhalo (default: 20)",
     )
 
 
@@ -331,6 +364,33 @@ def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
     _add_telling(convert)
 
 
+def _add_tree(commands: "argparse._SubParsersAction[_Parser]") -> None:
+    words = "merger trees of the subhaloes in a sequence of catalogues"
+    tree = commands.add_parser("tree", help=words, description=f"Build {words}.", epilog=help_texts.TREE_EPILOG)
+    tree.add_argument("input", metavar="CATALOGUE", nargs="*", help="catalogues with subhaloes, or their folders")
+    links = tree.add_argument_group("links")
+    links.add_argument(
+        "--weights",
+        choices=LINK_WEIGHTS,
+        default=LINK_WEIGHTS[0],
+        help="weights of common particles: 1/rank (sublink), or rank^(-2/3) in the most bound half "
+        "(lhalotree; default: sublink)",
+    )
+    links.add_argument("--no-skip", action="store_true", help="do not link subhaloes that are lost for one output")
+    links.add_argument(
+        "--type",
+        type=whole,
+        default=1,
+        metavar="T",
+        help="particle type to link, if identifiers are only in the snapshot (default: 1)",
+    )
+    output = _add_output(tree, "write the trees to this HDF5 file")
+    output.add_argument(
+        "--layout", choices=TREE_LAYOUTS, default=TREE_LAYOUTS[0], help="layout of the trees (default: gadget4)"
+    )
+    _add_telling(tree)
+
+
 def _add_plot(commands: "argparse._SubParsersAction[_Parser]") -> None:
     words = "pictures of snapshots, catalogues, neighbours and benchmarks"
     plot = commands.add_parser("plot", help=words, description=f"Draw {words}.", epilog=help_texts.PLOT_EPILOG)
@@ -373,7 +433,7 @@ def _add_view(commands: "argparse._SubParsersAction[_Parser]") -> None:
     view.add_argument("input", metavar="SNAPSHOT", nargs="*", help='a snapshot, or the word "sample"')
     _add_snapshot_options(view)
     view.add_argument("--catalogue", metavar="FILE", help="haloes of the snapshot, from jztree fof")
-    for flag, number, what in (
+    for flag, number, rows in (
         ("particles", 30_000, "randomly chosen particles"),
         ("halos", 300, "haloes, the largest first"),
     ):
@@ -382,7 +442,7 @@ def _add_view(commands: "argparse._SubParsersAction[_Parser]") -> None:
             type=whole,
             default=number,
             metavar="N",
-            help=f"show at most N {what} (default: {number})",
+            help=f"show at most N {rows} (default: {number})",
         )
     view.add_argument("--title", default="", help="title above the view")
     _add_output(view, "the page (.html)")
@@ -422,8 +482,8 @@ def _add_snapshot_options(parser: argparse.ArgumentParser, masses: str = "masses
     group.add_argument(
         "--format", choices=("gadget", "swift", "hdf5", "numpy"), help="format of the snapshot, if it is not recognised"
     )
-    for name, what in (("pos", "positions"), ("vel", "velocities"), ("mass", masses), ("id", "identifiers")):
-        group.add_argument(f"--{name}", metavar="DATASET", help=f"dataset or array of the {what}")
+    for name, description in (("pos", "positions"), ("vel", "velocities"), ("mass", masses), ("id", "identifiers")):
+        group.add_argument(f"--{name}", metavar="DATASET", help=f"dataset or array of the {description}")
     group.add_argument(
         "--boxsize", metavar="L", help="periodic length, or one per dimension, such as 50,50,100; 0 means open"
     )

@@ -33,11 +33,14 @@ def flags_of_config(
     for_all, own = _read_config(path, given.command, commands)
     for name, value in (for_all | own).items():
         option = options.get(name)
-        if option is None and name not in own and any(name in others for others in commands.values()):
+        if option is None and name not in own and any(name in accepted for accepted in commands.values()):
             continue
         if option is None:
             known = ", ".join(sorted(name.replace("_", "-") for name in options))
-            advice = suggest(f"--{name}", [flag for other in options.values() for flag in other.option_strings])
+            advice = suggest(
+                f"--{name}",
+                [flag for option in options.values() for flag in option.option_strings],
+            )
             raise ValueError(
                 f"{path} has an option {name!r}, which {given.command} does not have; {advice and f'{advice}. '}"
                 f"{'Its' if advice else 'its'} options are {known}."

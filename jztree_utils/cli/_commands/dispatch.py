@@ -14,6 +14,7 @@ from .hdbscan import run_hdbscan
 from .info import run_info
 from .knn import run_knn
 from .plot import run_plot
+from .tree import run_tree
 from .verify import run_verify
 from .view import run_view
 from .xi import run_xi
@@ -25,6 +26,7 @@ RUN: dict[str, Callable[[Namespace], None]] = {
     "info": run_info,
     "convert": run_convert,
     "plot": run_plot,
+    "tree": run_tree,
     "verify": run_verify,
     "view": run_view,
     "xi": run_xi,
@@ -45,10 +47,12 @@ def join_processes() -> bool:
         jax.devices()
     except (RuntimeError, AssertionError) as error:  # the latter without the GPU package
         report = {name: os.environ.get(name) for name in ("JAX_PLATFORMS", "XLA_FLAGS", "CUDA_VISIBLE_DEVICES")}
-        given = ", ".join(f"{name} is {value!r}" for name, value in report.items() if value) or "no variable names one"
+        variables = (
+            ", ".join(f"{name} is {value!r}" for name, value in report.items() if value) or "no variable names one"
+        )
         reason = str(error).partition(" (")[0] or "its platform is not installed"
         raise ValueError(
-            f"JAX has no device to run on ({reason}), and in the environment {given}; correct the environment, or "
+            f"JAX has no device to run on ({reason}), and in the environment {variables}; correct the environment, or "
             "install the missing package."
         ) from error
     return jax.process_index() == 0

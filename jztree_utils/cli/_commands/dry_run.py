@@ -186,7 +186,7 @@ def print_estimate(
     print_pairs(
         [
             ("snapshot", snapshots[0].description),
-            *(("attached", one.description) for one in snapshots[1:]),
+            *(("attached", snapshot.description) for snapshot in snapshots[1:]),
             ("would write", ", ".join(run.all) or "nothing"),
             ("devices", f"{mesh.size} ({mesh.devices.flat[0].device_kind})"),
             ("memory", f"about {bytes_in_words(memory)} on each device{fits}"),

@@ -21,11 +21,12 @@ from .arguments import B
 from .header_arguments import FLAGS
 
 _READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize", *FLAGS)
+_OF_SUBHALOES = ("subhaloes", "softening", "min_bound")
 _OPTIONS = {
     "fof": (
         *_READING,
         *("b", "rlink", "npart_min", "attach", "attach_within", "properties", "overdensity", "matter", "centre"),
-        *("no_ids", "snapshot_files"),
+        *("no_ids", "snapshot_files", *_OF_SUBHALOES),
     ),
     "knn": (*_READING, "k", "kernel", "lists"),
     "hdbscan": (*_READING, "min_cluster_size", "min_samples", "epsilon", "method", "single"),
@@ -55,6 +56,8 @@ def _record(args: Namespace, path: Path, reading: io.ReadOptions | None) -> dict
         options["b"] = B if args.b is None and args.rlink is None else args.b
         options["attach"] = ",".join(sorted(args.attach.split(","))) if args.attach else None
         options["attach_within"] = args.attach_within if args.attach else None
+        if not args.subhaloes:  # earlier versions do not record them
+            options = {name: value for name, value in options.items() if name not in _OF_SUBHALOES}
     elif args.command == "knn":
         options["kernel"] = args.kernel or ("knn" if args.density else None)
         options["lists"] = args.lists or options["kernel"] is None
@@ -113,8 +116,8 @@ def are_there(
     return True
 
 
-def _is_newer(one: str, other: str) -> bool:
-    return os.path.exists(one) and os.stat(one).st_mtime_ns >= os.stat(other).st_mtime_ns
+def _is_newer(path: str, reference: str) -> bool:
+    return os.path.exists(path) and os.stat(path).st_mtime_ns >= os.stat(reference).st_mtime_ns
 
 
 def _check_same(args: Namespace, output: str, required: dict[str, Any]) -> None:

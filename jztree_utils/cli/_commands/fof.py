@@ -3,7 +3,7 @@
 import math
 from argparse import Namespace
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,8 @@ from jztree.data import FofCatalogue, squeeze_catalogue
 from ... import io, plot
 from ...separation import MeanSeparation
 from .._particles import many_devices
-from .._particles.group_properties import CENTRES, GroupOptions, describe, shapes
+from .._particles.bound_subhaloes import subhalo_options
+from .._particles.group_properties import CENTRES, SOFTENING, GroupOptions, describe, shapes
 from .._particles.known_properties import missing_in_words, types_in_words, with_all_properties
 from .._particles.particles import Groups, Member, Particles
 from .._particles.reading import Source
@@ -105,6 +106,9 @@ def _run_one(
             options = with_all_properties(options, part, spheres, args.centre, rlink)
             if left_out := missing_in_words(options, part, spheres):
                 left_out += what_to_give(part.header)
+        if args.subhaloes:
+            softening = SOFTENING * rlink if args.softening is None else args.softening
+            options = replace(options, subhaloes=subhalo_options(part, softening, args.min_bound))
         _warn_of_length(args, rlink, separation)
     result = part.find_groups(rlink, options, with_rows=bool(run.copies))
     pos = part.column("pos") if run.plot is not None else None
@@ -168,18 +172,28 @@ def _finish(
         num = len(result.ids)
         members = Member(pos=np.empty((num, 0), np.float32), id=result.ids, row=result.rows, num=num)
         extra = {name: io.Column(values, *describe(name, options)) for name, values in columns.items()}
-        members, cata, extra, by_type = io.canonical_order(members, result.cata, extra, result.by_type)
+        subhaloes = None
+        if result.subhaloes is None:
+            members, cata, extra, by_type = io.canonical_order(members, result.cata, extra, result.by_type)
+        else:
+            bound = result.subhaloes
+            table = io.subhalo_columns(bound.columns, result.ids)
+            members, cata, extra, by_type, subhaloes = io.order_with_subhaloes(
+                members, result.cata, table, bound.subhalo, bound.energy, extra, result.by_type
+            )
     if run.output is not None:
-        _write(args, run.output, cata, None if args.no_ids else members.id, info, extra=extra, by_type=by_type)
+        tables = {"extra": extra, "by_type": by_type, "subhaloes": subhaloes}
+        _write(args, run.output, cata, None if args.no_ids else members.id, info, **tables)
     if run.copies:
         nums = {snapshot.ptype: snapshot.num for snapshot in part.snapshots}
         in_groups = io.group_of_rows(members.row, np.asarray(cata.count, np.int64), nums)
-        write_copies(run, part.snapshot, in_groups, len(cata.count), info, args.layout)
+        places = None if subhaloes is None else io.group_of_rows(members.row, np.ones_like(members.row), nums)
+        write_copies(run, part.snapshot, in_groups, len(cata.count), info, args.layout, places)
     if run.plot is not None:
         with stage("draw the halos", part.num) as report:
             _draw(run.plot, pos, cata, part.header)
             report.detail = str(run.plot)
-    _report(args, run, part, cata, info, options, extra, left_out)
+    _report(args, run, part, cata, info, options, extra, subhaloes, left_out)
 
 
 def _report(
@@ -190,14 +204,17 @@ def _report(
     info: io.CatalogueInfo,
     options: GroupOptions,
     extra: dict[str, io.Column],
+    subhaloes: dict[str, io.Column] | None = None,
     left_out: str = "",
 ) -> None:
     """Print the groups and warnings."""
     if args.json:
         centre = options.centre if options.neighbours else None
-        print_json(_summary(run, cata, info, part, extra) | {"centre": centre, "left_out": left_out or None})
+        number = None if subhaloes is None else len(subhaloes["count"].values)
+        summary = {"centre": centre, "left_out": left_out or None, "subhaloes": number}
+        print_json(_summary(run, cata, info, part, extra) | summary)
     elif not is_quiet():
-        _tell(cata, info, part, options, extra)
+        _tell(cata, info, part, options, extra, subhaloes)
     warn_of_order(run, args.layout)
     if part.separation is not None and part.separation.doubt and args.rlink is None:
         warn(f"{part.separation.doubt} If it is wrong, give the linking length with --rlink.")
@@ -257,7 +274,7 @@ def _summary(
         "group_ids_output": run.group_ids_output,
         "plot": run.plot,
         "particles": part.num,
-        "attached": {str(ptype): one.num_total for ptype, one in part.attached.items()},
+        "attached": {str(ptype): particles.num_total for ptype, particles in part.attached.items()},
         "groups": len(cata.count),
         "particles_in_groups": int(np.asarray(cata.count, np.int64).sum()),
         "npart_min": info.npart_min,
@@ -305,11 +322,19 @@ def _lacking_in_words(extra: dict[str, io.Column], ngroups: int) -> list[tuple[s
 
 
 def _tell(
-    cata: FofCatalogue, info: io.CatalogueInfo, part: Particles, options: GroupOptions, extra: dict[str, io.Column]
+    cata: FofCatalogue,
+    info: io.CatalogueInfo,
+    part: Particles,
+    options: GroupOptions,
+    extra: dict[str, io.Column],
+    subhaloes: dict[str, io.Column] | None,
 ) -> None:
     header = part.header
     length, mass = (f" {io.unit_name(header, kind)}".rstrip() for kind in ("length", "mass"))
-    n, count = part.num + sum(one.num_total or 0 for one in part.attached.values()), np.asarray(cata.count, np.int64)
+    n, count = (
+        part.num + sum(particles.num_total or 0 for particles in part.attached.values()),
+        np.asarray(cata.count, np.int64),
+    )
     grouped = int(count.sum())
     pairs = [
         ("groups", f"{len(count):,} of at least {info.npart_min:,} particles"),
@@ -317,6 +342,10 @@ def _tell(
         ("linking length", f"{number(info.linking_length or 0.0)}{length}{_in_separations(info, part.separation)}"),
         ("box", f"{box_in_words(header)}{length if header.boxsize else ''}"),
     ]
+    if subhaloes is not None:
+        bound = subhaloes["count"].values
+        limit = f" of at least {options.subhaloes.min_bound:,} bound particles" if options.subhaloes else ""
+        pairs.append(("subhaloes", f"{len(bound):,}{limit}; {bound.sum():,} particles are bound"))
     if info.spheres_of:
         pairs.append(("spheres of", f"{info.spheres_of}, around {CENTRES[options.centre]}"))
     if len(count):

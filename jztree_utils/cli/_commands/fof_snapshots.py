@@ -25,6 +25,7 @@ def write_copies(
     ngroups: int,
     info: io.CatalogueInfo,
     layout: str,
+    places: Mapping[int, np.ndarray] | None = None,
 ) -> None:
     """Write the requested copies.
 
@@ -35,10 +36,13 @@ def write_copies(
         ngroups: Number of groups.
         info: How they were found.
         layout: Layout of the catalogue.
+        places: By type, ``(n,)``: the place of each particle among the members, if the copy in group order also has
+            the members of each group in another order than the snapshot.
     """
     if run.snapshot_output is not None:
         with stage("find the group order"):
-            order = {ptype: io.RowOrder.by_group(numbers) for ptype, numbers in groups.items()}
+            keys = groups if places is None else places
+            order = {ptype: io.RowOrder.by_group(numbers) for ptype, numbers in keys.items()}
         _copy(run.snapshot_output, snapshot, info, order=order, num_files=run.snapshot_files)
         del order
     if run.group_ids_output is not None:

@@ -7,6 +7,8 @@ import argparse
 import re
 from typing import Any
 
+from ..._constants import KM_PER_S, PARSEC, SOLAR_MASS
+
 _COSMOLOGY = {
     "omega0": ("OM", "density of matter in critical densities"),
     "omega_lambda": ("OL", "density of the cosmological constant"),
@@ -15,11 +17,10 @@ _COSMOLOGY = {
     "redshift": ("Z", "redshift of a cosmological run"),
 }
 # The names of units and their values in cgs, for each kind.
-_PARSEC = 3.085678e18
 _UNITS = {
-    "length": ("cm", {"pc": _PARSEC, "kpc": 1e3 * _PARSEC, "Mpc": 1e6 * _PARSEC}),
-    "mass": ("g", {"Msun": 1.989e33, "1e10Msun": 1.989e43}),
-    "velocity": ("cm_per_s", {"km/s": 1e5}),
+    "length": ("cm", {"pc": PARSEC, "kpc": 1e3 * PARSEC, "Mpc": 1e6 * PARSEC}),
+    "mass": ("g", {"Msun": SOLAR_MASS, "1e10Msun": 1e10 * SOLAR_MASS}),
+    "velocity": ("cm_per_s", {"km/s": KM_PER_S}),
 }
 FLAGS = (*_COSMOLOGY, *(f"unit_{kind}" for kind in _UNITS))
 

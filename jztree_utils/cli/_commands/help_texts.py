@@ -27,6 +27,7 @@ examples:
   jztree fof snapdir_099 -o catalogue.hdf5
   jztree fof snapdir_099 -o fof_tab_099.hdf5 --layout gadget4 --attach 0,4,5 --properties
   jztree fof snapdir_099 -o fof_subhalo_tab_099.hdf5 --layout gadget4 --snapshot-output snapshot_099.hdf5
+  jztree fof snapdir_099 --subhaloes --layout gadget4 -o fof_subhalo_tab_099.hdf5
   jztree fof snapshot_099.0.hdf5 --rlink 0.15 --npart-min 32 --type 4 -o stars.hdf5
   jztree fof snap_*.hdf5 -o 'cat_{{n}}.hdf5' --json
   jztree fof points.npy --boxsize 100 --b 0.2
@@ -83,6 +84,21 @@ examples:
 
 The output (HDF5) has edges and centres of the bins, numbers of pairs, and the function. For weights, volumes other than
 a periodic box, jackknife errors and multipoles in redshift space, see jztree_utils.correlation in Python.
+"""
+TREE_EPILOG = """\
+CATALOGUE is a catalogue with subhaloes and identifiers of their members, or a catalogue of Gadget-4 or AREPO in the
+folder of its snapshot, whose particles are in group order. The number at the end of its name is that of the snapshot.
+The descendant of a subhalo is the one in the next catalogue with the largest sum of weights of common particles. If a
+subhalo is lost for one output, the link skips this output.
+
+examples:
+  jztree tree fof_subhalo_tab_*.hdf5 -o trees.hdf5
+  jztree tree groups_*/ -o trees.hdf5 --weights lhalotree
+  jztree tree fof_subhalo_tab_*.hdf5 -o sublink.hdf5 --layout sublink
+
+The output (HDF5) has the subhaloes of every catalogue, tree after tree in depth-first order, and the columns that each
+catalogue has. The layout gadget4 is that of Gadget-4's trees.hdf5, which ytree opens; the layout sublink has the
+columns of SubLink. The command checks the links before it writes the file.
 """
 CONVERT_EPILOG = """\
 A halo catalogue of jztree, Gadget-4, AREPO or SWIFT is converted to another layout, or to a table in a Parquet file. A

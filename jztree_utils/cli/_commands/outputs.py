@@ -14,7 +14,6 @@ from .snapshots import read_options, snapshot_path
 _PICTURES = (".png", ".pdf", ".svg")
 _TABLE = ".parquet"
 _FOREIGN = (*_PICTURES, _TABLE, ".npy", ".npz", ".txt", ".csv", ".json", ".toml", ".py")
-_PART = re.compile(r"\.\d+$")
 
 
 @dataclass(frozen=True)
@@ -84,10 +83,10 @@ def check_suffix(output: str) -> None:
     """Raise OutputError if an HDF5 output has the suffix of another format."""
     suffix = Path(output).suffix.lower()
     if suffix in _FOREIGN:
-        other = "; --plot and jztree plot draw pictures" if suffix in _PICTURES else ""
+        advice = "; --plot and jztree plot draw pictures" if suffix in _PICTURES else ""
         if suffix == _TABLE:
-            other = "; jztree convert makes a Parquet file of a catalogue"
-        raise io.OutputError(f"The output {output} would be an HDF5 file; give it a name in .hdf5{other}.")
+            advice = "; jztree convert makes a Parquet file of a catalogue"
+        raise io.OutputError(f"The output {output} would be an HDF5 file; give it a name in .hdf5{advice}.")
 
 
 def check_placeholders(output: str, known: Sequence[str] = ()) -> None:
@@ -114,7 +113,9 @@ def _fill(template: str | None, path: Path, several: int) -> str | None:
     if template is None:
         return None
     check_placeholders(template, ("n", "name"))
-    filled = re.sub(r"\{n\}|\{name\}", lambda m: _number(path, template) if m[0] == "{n}" else _base(path), template)
+    filled = re.sub(
+        r"\{n\}|\{name\}", lambda m: _number(path, template) if m[0] == "{n}" else io.base_name(path), template
+    )
     if several > 1 and filled == template:
         raise ValueError(
             f"The output {template} is a single name for {several} snapshots; add {{n}} for the number, or {{name}} "
@@ -123,17 +124,12 @@ def _fill(template: str | None, path: Path, several: int) -> str | None:
     return filled
 
 
-def _base(path: Path) -> str:
-    """Return the name of a snapshot without suffix and part number."""
-    return _PART.sub("", path.stem if path.suffix else path.name)
-
-
 def _number(path: Path, template: str) -> str:
     """Return the digits at the end of the name of a snapshot."""
-    result = re.search(r"(\d+)\D*$", _base(path))
-    if result is None and "{n}" in template:
+    digits = io.number_in_name(path)
+    if not digits and "{n}" in template:
         raise ValueError(f"The name of {path} has no number for {{n}}; use {{name}} in {template}.")
-    return result[1] if result else ""
+    return digits
 
 
 def _check_different(outputs: list[str]) -> None:

@@ -124,11 +124,21 @@ def _halo(args: Namespace) -> Any:
         spheres,
         header.boxsize,
         args.output,
+        subhaloes=_satellites(content, args.halo),
         length_unit=io.unit_name(header, "length"),
         redshift=_redshift(header),
         title=args.title,
         **_surface(args, header),
     )
+
+
+def _satellites(content: io.CatalogueContent, halo: int) -> tuple[np.ndarray, np.ndarray] | None:
+    """Return positions and half-mass radii of the subhaloes of a halo but the first; None if the catalogue has none."""
+    table = content.subhaloes
+    if table is None or "half_mass_radius" not in table:
+        return None
+    rows = np.flatnonzero(np.asarray(table["group"].values) == halo)[1:]
+    return np.asarray(table["pos"].values)[rows], np.asarray(table["half_mass_radius"].values)[rows]
 
 
 def _mass_function(args: Namespace) -> Any:

@@ -27,9 +27,9 @@ def snapshot_path(name: str) -> Path:
 
 def read_options(args: Namespace) -> io.ReadOptions:
     """Return how to read snapshots. Raises ValueError for an invalid box size or unit, or too large a number."""
-    given = {name: getattr(args, name) for name in ("format", "pos", "vel", "mass", "id")}
-    given |= header_entries(args, real)
-    return io.ReadOptions(**given, boxsize=box_lengths(args.boxsize))
+    entries = {name: getattr(args, name) for name in ("format", "pos", "vel", "mass", "id")}
+    entries |= header_entries(args, real)
+    return io.ReadOptions(**entries, boxsize=box_lengths(args.boxsize))
 
 
 def source_of(

@@ -32,5 +32,5 @@ def suggest(option: str, known: Collection[str]) -> str:
     if meant is None:
         held = difflib.get_close_matches(name, sorted(known), 1, _ALIKE)
     else:
-        held = [one for one in meant if one.split()[0] in known]
+        held = [meaning for meaning in meant if meaning.split()[0] in known]
     return f"use {' or '.join(held)}" if held else ""

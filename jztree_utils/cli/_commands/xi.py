@@ -157,7 +157,7 @@ def _summary(run: Run, part: Particles, bins: _Bins, result: Correlation) -> dic
         "statistic": bins.statistic,
         "pi_max": None if bins.along is None else float(bins.along[-1]),
         "edges": result.edges.tolist(),
-        "value": [None if np.isnan(one) else one for one in result.value.tolist()],
+        "value": [None if np.isnan(number) else number for number in result.value.tolist()],
         "pairs": result.pairs.tolist(),
         "seconds": take_seconds(),
     }
@@ -183,7 +183,7 @@ def _tell(part: Particles, bins: _Bins, result: Correlation, length: str) -> Non
     rows = zip(result.edges[:-1], result.edges[1:], result.pairs, result.value, strict=True)
     print_table(
         [f"{names[0]} {heads[0]}", heads[1], "pairs", value],
-        [[f"{low:.5g}", f"{high:.5g}", f"{held:,}", f"{one:.5g}"] for low, high, held, one in rows],
+        [[f"{low:.5g}", f"{high:.5g}", f"{held:,}", f"{value:.5g}"] for low, high, held, value in rows],
     )
 
 

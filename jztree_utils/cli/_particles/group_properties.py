@@ -19,6 +19,7 @@ from jztree.density import knn_density
 from jztree.overdensity import SphereProperties, sphere_properties, spherical_overdensity
 
 from .spheres import PEAK_WITHIN, PROPERTIES_OF, threshold_in_words
+from .subhalo_search import SubhaloOptions
 
 NEIGHBOURS = 32  # number of neighbours in the density estimate that selects the densest particle
 # The possible centres of spheres, in words.
@@ -49,6 +50,7 @@ class GroupOptions:
         scale_factor: Scale factor of the universe.
         centre: Centre of the spheres, a key of `CENTRES`.
         softening: Softening length of the potential, in the unit of the positions.
+        subhaloes: Options of the search for bound subhaloes, None to leave it out.
     """
 
     cfg: FofConfig
@@ -59,6 +61,7 @@ class GroupOptions:
     scale_factor: float = 1.0
     centre: str = "potential"
     softening: float = 0.0
+    subhaloes: SubhaloOptions | None = None
 
     @property
     def peak_within(self) -> str | None:
@@ -68,7 +71,7 @@ class GroupOptions:
 
 
 def group_properties(
-    grouped: Any, cata: FofCatalogue, boxsize: Any, options: GroupOptions, others: Sequence[Any] = ()
+    grouped: Any, cata: FofCatalogue, boxsize: Any, options: GroupOptions, matter: Sequence[Any] = ()
 ) -> dict[str, jax.Array]:
     """Return the properties that need particles, one row per group.
 
@@ -91,7 +94,7 @@ def group_properties(
     if not options.densities:
         return result
     centre = Pos(pos=result["centre_pos"], num=cata.ngroups)
-    return result | _spheres(_all_matter(grouped, others), centre, boxsize, options)
+    return result | _spheres(_all_matter(grouped, matter), centre, boxsize, options)
 
 
 def _centres(grouped: Any, cata: FofCatalogue, densest: jax.Array, boxsize: Any, options: GroupOptions) -> jax.Array:
@@ -101,19 +104,19 @@ def _centres(grouped: Any, cata: FofCatalogue, densest: jax.Array, boxsize: Any,
     return densest if options.centre == "densest" else jnp.asarray(cata.com_pos)
 
 
-def _all_matter(grouped: Any, others: Sequence[Any]) -> ParticleData:
+def _all_matter(grouped: Any, matter: Sequence[Any]) -> ParticleData:
     """Join all particles into one object, with unused rows last; it has velocities if all types have them."""
-    kinds = [grouped, *others]
+    kinds = [grouped, *matter]
     rows = [kind.pos.shape[0] for kind in kinds]
-    nums = [num if one.num is None else one.num for num, one in zip(rows, kinds, strict=True)]
+    nums = [num if kind.num is None else kind.num for num, kind in zip(rows, kinds, strict=True)]
     held = [jnp.arange(n, dtype=jnp.int32) < num for n, num in zip(rows, nums, strict=True)]
     order = jnp.argsort(~jnp.concatenate(held), stable=True)
-    mass = [jnp.broadcast_to(jnp.asarray(one.mass), (n,)) for n, one in zip(rows, kinds, strict=True)]
-    moving = all(one.vel is not None for one in kinds)
+    mass = [jnp.broadcast_to(jnp.asarray(kind.mass), (n,)) for n, kind in zip(rows, kinds, strict=True)]
+    moving = all(kind.vel is not None for kind in kinds)
     return ParticleData(
-        pos=_joined([one.pos for one in kinds], order),
+        pos=_joined([kind.pos for kind in kinds], order),
         mass=_joined(mass, order),
-        vel=_joined([one.vel for one in kinds], order) if moving else None,
+        vel=_joined([kind.vel for kind in kinds], order) if moving else None,
         num=sum(jnp.asarray(num, jnp.int32) for num in nums),
     )
 

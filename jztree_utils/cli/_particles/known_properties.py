@@ -7,13 +7,12 @@ from dataclasses import replace
 import numpy as np
 
 from ... import io
+from ..._constants import GRAVITY, HUBBLE
 from .group_properties import NEIGHBOURS, SOFTENING, GroupOptions
 from .particles import Particles
 from .spheres import PROPERTIES_OF, sphere_densities
 
-GRAVITY_IN_CGS = 6.6743e-8  # CODATA 2018
 _FEWEST = 3  # minimum number of neighbours for a density
-_MPC_IN_CM = 3.085677581e24
 
 
 def with_all_properties(
@@ -32,7 +31,7 @@ def with_all_properties(
         ValueError: If there are too few particles for a density.
     """
     header = part.header
-    total = part.num + sum(one.num_total or 0 for one in part.attached.values())
+    total = part.num + sum(particles.num_total or 0 for particles in part.attached.values())
     if total < _FEWEST:
         raise ValueError(
             f"--properties needs {_FEWEST} particles to find the densest one, but there are {total}; leave it out."
@@ -96,8 +95,8 @@ def _without_masses_or_units(options: GroupOptions, part: Particles) -> str:
 
 def types_in_words(types: Sequence[int]) -> str:
     """Return text such as "type 0 has" or "types 0 and 4 have"."""
-    *others, last = map(str, sorted(types))
-    return f"types {', '.join(others)} and {last} have" if others else f"type {last} has"
+    *first, last = map(str, sorted(types))
+    return f"types {', '.join(first)} and {last} have" if first else f"type {last} has"
 
 
 def newton(header: io.SnapshotHeader) -> float | None:
@@ -106,7 +105,7 @@ def newton(header: io.SnapshotHeader) -> float | None:
     if None in units:
         return None
     length, mass, velocity = (float(unit or 0) for unit in units)
-    return GRAVITY_IN_CGS * mass / (length * velocity**2)
+    return GRAVITY * mass / (length * velocity**2)
 
 
 def comoving_densities(header: io.SnapshotHeader, types: Sequence[int]) -> dict[str, float]:
@@ -139,7 +138,7 @@ def _critical_density(header: io.SnapshotHeader) -> float | None:
     if gravity is None or (header.h_free and header.hubble is None):
         return None
     # In units per h, H0 is 100 km/s/Mpc for any h.
-    hubble = 1e7 / _MPC_IN_CM * float(header.unit_length_in_cm or 0) / float(header.unit_velocity_in_cm_per_s or 0)
+    hubble = HUBBLE * float(header.unit_length_in_cm or 0) / float(header.unit_velocity_in_cm_per_s or 0)
     if header.h_free:
         hubble *= header.hubble or 0.0
     return 3 * hubble**2 / (8 * math.pi * gravity)

@@ -19,6 +19,7 @@ from jztree.jax_ext import shard_map_constructor
 from jztree.knn import knn
 from jztree.mst import SpanningTree, spanning_tree
 from jztree.radius import pair_counts
+from jztree.substructure import Subhaloes, subhaloes
 
 from ... import io
 from ...progress import waiting
@@ -28,6 +29,7 @@ from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_over_devices
 from .particles import MOST_ROWS, Groups, Member, Particles, bin_options, count_types, matter_of
+from .subhalo_search import HostSubhaloes
 
 
 @dataclass(kw_only=True)
@@ -73,12 +75,18 @@ class ManyDevices(Particles):
             )
             if options.neighbours:
                 compute = _properties_over_ranks(self.mesh, jit=True)
-                others = matter_of(self.others.values())
-                extra = self._run("find properties", lambda: compute(grouped, cata, box, options, others))
+                matter = matter_of(self.others.values())
+                extra = self._run("find properties", lambda: compute(grouped, cata, box, options, matter))
+            bound = None
+            if options.subhaloes is not None:
+                search, twin = options.subhaloes, subhaloes.smap(self.mesh, jit=True)
+                bound = self._run("find subhaloes", lambda: search.find(grouped, cata, box or None, twin))
             with stage("bring results together"):
-                return self._bring_together(grouped, cata, extra)
+                return self._bring_together(grouped, cata, extra, bound)
 
-    def _bring_together(self, grouped: Member, cata: FofCatalogue, extra: dict[str, Any]) -> Groups | None:
+    def _bring_together(
+        self, grouped: Member, cata: FofCatalogue, extra: dict[str, Any], bound: Subhaloes | None
+    ) -> Groups | None:
         """Return every rank's groups on the first process; ``extra`` has further columns of groups."""
         nums, ngroups = self._gather(grouped.num), self._gather(cata.ngroups)
         words = [self._gather(held, grouped.num) for held in (grouped.id, grouped.row)]
@@ -86,6 +94,8 @@ class ManyDevices(Particles):
         kinds = [self._gather(column, grouped.num) for column in report]
         columns = {name: self._gather(column, cata.ngroups) for name, column in _columns(cata).items()}
         extra = {name: self._gather(column, cata.ngroups) for name, column in extra.items()}
+        of_subhaloes = {} if bound is None else self._gather_subhaloes(bound)
+        labels = [] if bound is None else [self._gather(held, grouped.num) for held in (bound.subhalo, bound.energy)]
         if nums is None:
             return None
         members_of, joined = _join(nums, FofCatalogue(ngroups=ngroups, **columns))
@@ -97,7 +107,17 @@ class ManyDevices(Particles):
         if self.attached:
             kind, mass = (None if column is None else column[members_of] for column in kinds)
             by_type = count_types(np.asarray(kind), mass, joined)
-        return Groups(np.asarray(rows if ids is None else ids), joined, by_type, extra, rows)
+        on_host = None
+        if bound is not None:
+            place = np.zeros(int(nums.sum()), np.int64)
+            place[members_of] = np.arange(len(members_of))
+            of_subhaloes["most_bound"] = place[of_subhaloes["most_bound"]]
+            on_host = HostSubhaloes(of_subhaloes, *(label[members_of] for label in labels))
+        return Groups(np.asarray(rows if ids is None else ids), joined, by_type, extra, rows, on_host)
+
+    def _gather_subhaloes(self, bound: Subhaloes) -> dict[str, Any]:
+        """Return the columns of the subhaloes of every rank on the first process."""
+        return {name: self._gather(column, bound.num) for name, column in bound.tables().items()}
 
     def _members(self, with_rows: bool) -> list[Member]:
         """Return the particles of all types with identifiers. Rows replace missing ones, or are added on request."""

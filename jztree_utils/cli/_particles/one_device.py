@@ -20,6 +20,7 @@ from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_of
 from .particles import MOST_ROWS, Groups, Member, Particles, bin_options, count_types, matter_of
+from .subhalo_search import HostSubhaloes
 
 
 class OneDevice(Particles):
@@ -50,6 +51,10 @@ class OneDevice(Particles):
                 lambda result: group_properties(result[0], result[1], box, options, result[2]),
                 (grouped, cata, self._copy(matter_of(self.others.values()))),
             )
+        bound = None
+        if options.subhaloes is not None:
+            find = options.subhaloes.find
+            bound = self._run("find subhaloes", lambda result: find(result[0], result[1], box or None), (grouped, cata))
         listed = int(np.asarray(cata.count, np.int64).sum())
         rows = np.asarray(grouped.row)[:listed]
         ids = rows.astype(np.int64)
@@ -57,7 +62,11 @@ class OneDevice(Particles):
             ids = np.concatenate([np.asarray(part.id) for part in (self.part, *self.attached.values())])[rows]
         used = int(cata.ngroups)
         extra = {name: np.asarray(column)[:used] for name, column in extra.items()}
-        return Groups(ids, cata, self._by_type(grouped, cata), extra, rows)
+        on_host = None
+        if bound is not None:
+            labels = np.asarray(bound.subhalo)[:listed], np.asarray(bound.energy)[:listed]
+            on_host = HostSubhaloes(bound.columns(), *labels)
+        return Groups(ids, cata, self._by_type(grouped, cata), extra, rows, on_host)
 
     def _members(self) -> list[Member]:
         """Return the particles of all types, with their rows as identifiers."""

@@ -22,6 +22,7 @@ from ...separation import MeanSeparation, mean_separation
 from .._report import stage
 from .box import Outside
 from .group_properties import GroupOptions
+from .subhalo_search import HostSubhaloes
 
 MOST_ROWS = 2**31 - 1  # maximum number of rows per device
 
@@ -37,6 +38,7 @@ class Groups:
         by_type: Particles of each type, None without attached types.
         extra: Further columns, see `group_properties`.
         rows: ``(m,)`` rows of the members, with or without identifiers; None unless requested.
+        subhaloes: The bound subhaloes, None unless requested.
     """
 
     ids: np.ndarray
@@ -44,6 +46,7 @@ class Groups:
     by_type: io.TypeTable | None
     extra: dict[str, np.ndarray]
     rows: np.ndarray | None = None
+    subhaloes: HostSubhaloes | None = None
 
 
 @jax.tree_util.register_dataclass
@@ -112,7 +115,7 @@ class Particles(ABC):
 
     def corners(self) -> np.ndarray:
         """Return ``(2, d)``: the smallest and the largest coordinates in all types."""
-        corners = np.stack([self._corners(one) for one in self._all()])
+        corners = np.stack([self._corners(particles) for particles in self._all()])
         return np.stack([corners[:, 0].min(axis=0), corners[:, 1].max(axis=0)])
 
     @abstractmethod
@@ -121,17 +124,17 @@ class Particles(ABC):
 
     def count_outside(self, low: np.ndarray, high: np.ndarray) -> int:
         """Return the number of particles, in all types, with a coordinate below or above bounds ``(d,)``."""
-        return sum(self._count_outside(one, one.pos, low, high) for one in self._all())
+        return sum(self._count_outside(particles, particles.pos, low, high) for particles in self._all())
 
     def differing_masses(self) -> list[str]:
         """Return a sentence per type whose masses differ from the mass table, if the table has a mass for it."""
         types = [*self.types(), *self.others]
         sentences = []
-        for ptype, one in zip(types, self._all(), strict=True):
+        for ptype, particles in zip(types, self._all(), strict=True):
             table = io.mass_in_table(self.header, ptype)
-            if table is None or one.mass is None or np.ndim(one.mass) < np.ndim(one.pos) - 1:
+            if table is None or particles.mass is None or np.ndim(particles.mass) < np.ndim(particles.pos) - 1:
                 continue
-            if num := self._count_outside(one, one.mass, *io.same_masses(table)):
+            if num := self._count_outside(particles, particles.mass, *io.same_masses(table)):
                 sentences.append(io.differing_masses(self.snapshot.paths[0], ptype, table, num))
         return sentences
 

@@ -44,8 +44,8 @@ class Source:
 def open_types(source: Source) -> list[io.Snapshot]:
     """Open the snapshot once for each of its types, the grouped type first. Raises like `io.open_snapshot`."""
     first = io.open_snapshot(source.path, source.ptype, source.options)
-    others = first.types if source.attach is None else dict.fromkeys(source.attach, 1)
-    required = [ptype for ptype, num in others.items() if num and ptype != source.ptype]
+    attached = first.types if source.attach is None else dict.fromkeys(source.attach, 1)
+    required = [ptype for ptype, num in attached.items() if num and ptype != source.ptype]
     return [first, *(io.open_snapshot(source.path, ptype, source.options) for ptype in required)]
 
 
@@ -76,10 +76,10 @@ def open_matter(source: Source, snapshots: list[io.Snapshot]) -> Matter:
             counted.append(one)
         else:
             left.append(one)
-    types = sorted({*read, *(one.ptype for one in counted)})
+    types = sorted({*read, *(snapshot.ptype for snapshot in counted)})
     words = f"type{'s' if len(types) > 1 else ''} {', '.join(map(str, types))}"
     unit = io.unit_name(snapshots[0].header, "mass")
-    without = [_left_in_words(one, unit) for one in left]
+    without = [_left_in_words(fields, unit) for fields in left]
     return Matter(counted, "; without ".join([words, *without]) if left else f"all matter, {words}")
 
 
@@ -116,15 +116,15 @@ def read_particles(
     """
     first = snapshots[0]
     with io.failing_together(mesh):
-        shared = set.intersection(*(set(one.present(("pos",), optional)) for one in snapshots))
+        shared = set.intersection(*(set(snapshot.present(("pos",), optional)) for snapshot in snapshots))
         names = [name for name in first.present(("pos",), optional) if name in shared]
         ndim = first.layout("pos")[1][0]
         others = [] if matter is None else matter.snapshots
         check_fits([*snapshots, *others], mesh.size)
         id_dtype = _common_id_dtype(snapshots) if "id" in names else np.dtype(np.int64)
-    motions = [[name for name in one.present(("pos",), optional) if name != "id"] for one in others]
+    motions = [[name for name in snapshot.present(("pos",), optional) if name != "id"] for snapshot in others]
     wide = any(needs_64_bits(snapshot, names) for snapshot in snapshots)
-    wide |= any(needs_64_bits(one, held) for one, held in zip(others, motions, strict=True))
+    wide |= any(needs_64_bits(snapshot, held) for snapshot, held in zip(others, motions, strict=True))
     about: dict[str, Any] = {
         "snapshots": snapshots,
         "ndim": ndim,
@@ -133,9 +133,12 @@ def read_particles(
         "spheres_of": "" if matter is None else matter.words,
     }
     with jax.enable_x64(wide), io.failing_together(mesh):
-        parts = [_read_one(one, names, mesh, wide) for one in snapshots]
-        attached = {one.ptype: part for one, part in zip(snapshots[1:], parts[1:], strict=True)}
-        around = {one.ptype: _read_one(one, held, mesh, wide) for one, held in zip(others, motions, strict=True)}
+        parts = [_read_one(snapshot, names, mesh, wide) for snapshot in snapshots]
+        attached = {snapshot.ptype: part for snapshot, part in zip(snapshots[1:], parts[1:], strict=True)}
+        around = {
+            snapshot.ptype: _read_one(snapshot, held, mesh, wide)
+            for snapshot, held in zip(others, motions, strict=True)
+        }
         about |= {"part": parts[0], "attached": attached, "others": around}
         if mesh.size == 1:
             return OneDevice(**about)

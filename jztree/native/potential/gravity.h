@@ -1,0 +1,45 @@
+// The attraction between two particles, softened according to H. C. Plummer (1911, MNRAS 71, 460) or by the spline of
+// Gadget (V. Springel, N. Yoshida & S. D. M. White, 2001, New Astronomy 6, 79).
+//
+// With both softenings, the potential at distance 0 is -m / softening. The spline is exactly Newtonian beyond 2.8
+// softening lengths.
+#pragma once
+
+#include <cmath>
+
+#include "common/geometry.h"
+#include "common/portable.h"
+
+namespace jztree {
+
+struct Softening {
+  double length2 = 0;  // what Plummer's softening adds to squared distances
+  double reach = 0;    // the distance from which the spline is Newtonian
+
+  JZTREE_BOTH Softening(double softening, bool spline)
+      : length2(spline ? 0 : softening * softening), reach(spline ? 2.8 * softening : 0) {}
+};
+
+// 1 / r and 1 / r^3, or what replaces them within the softening. V: a number or a vector.
+template <typename V>
+struct Attraction {
+  V potential, force;
+};
+
+JZTREE_BOTH inline double square_root(double x) { return std::sqrt(x); }
+
+// The spline at distances below its reach.
+template <typename V>
+JZTREE_BOTH inline Attraction<V> spline(const V& r2, double reach) {
+  const V scale = V(1 / reach), q2 = r2 * (scale * scale), q = square_root(q2);
+  const V inverse = V(1.) / larger<V>(q, V(0.5));
+  const V inner = V(2.8) - q2 * (V(16. / 3) + q2 * (V(6.4) * q - V(9.6)));
+  const V outer = V(3.2) - V(1. / 15) * inverse - q2 * (V(32. / 3) + q * (V(-16.) + q * (V(9.6) - V(32. / 15) * q)));
+  const V inner_force = V(32. / 3) + q2 * (V(32.) * q - V(38.4));
+  const V outer_force =
+      V(64. / 3) - V(48.) * q + V(38.4) * q2 - V(32. / 3) * q2 * q - V(1. / 15) * inverse * inverse * inverse;
+  const auto inside = q < V(0.5);
+  return {choose(inside, inner, outer) * scale, choose(inside, inner_force, outer_force) * (scale * scale * scale)};
+}
+
+}  // namespace jztree

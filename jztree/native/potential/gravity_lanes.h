@@ -1,0 +1,34 @@
+// The attraction (gravity.h) of vectors of particles.
+#pragma once
+
+#include "common/cpu/lanes.h"
+#include "gravity.h"
+
+namespace jztree {
+
+// 1 / sqrt(x) of normal positive numbers. For float32, a first guess comes from the bits, and steps of Newton's method
+// improve it to 1e-6: this is faster than a root and a quotient, and unlike approximate instructions, it gives the same
+// bits on every machine (C. J. Walczyk, L. V. Moroz & J. L. Cieslinski, 2021, Entropy 23, 86).
+inline Lanes<float> inverse_of_root(const Lanes<float>& x) {
+  using Bits = RegisterType<int32_t>::Vector;
+  Lanes<float> y;
+  Lanes<float>::each_register(
+      [&](int i) { y.part[i] = (Lanes<float>::Register)(0x5f1ffff9 - ((Bits)x.part[i] >> 1)); });
+  y = y * (Lanes<float>(1.681913952f) - x * y * y * 0.703952253f);
+  return y * (Lanes<float>(1.5000004f) - x * 0.5f * y * y);
+}
+inline Lanes<double> inverse_of_root(const Lanes<double>& x) { return Lanes<double>(1.) / square_root(x); }
+
+// With all softenings, and 0 at distance 0 without softening. r2: squared distances plus Plummer's squared softening.
+inline Attraction<Lanes<double>> softened(const Lanes<double>& r2, double reach) {
+  using V = Lanes<double>;
+  const auto separate = V{} < r2;
+  const V inverse = choose(separate, inverse_of_root(choose(separate, r2, V(1.))), V{});
+  const Attraction<V> newton{inverse, inverse * inverse * inverse};
+  if (!(reach > 0) || lanes_at_most(r2, V(reach * reach)) == 0) return newton;
+  const Attraction<V> soft = spline(r2, reach);
+  const auto within = r2 < V(reach * reach);
+  return {choose(within, soft.potential, newton.potential), choose(within, soft.force, newton.force)};
+}
+
+}  // namespace jztree

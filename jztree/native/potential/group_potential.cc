@@ -1,0 +1,111 @@
+// Small groups are computed one by one, each by one thread; large groups one after the other, by all threads.
+
+#include "group_potential.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <memory>
+
+#include "common/cpu/context.h"
+#include "group_walk.h"
+
+namespace jztree {
+namespace {
+
+constexpr int64_t summed_directly = 512;  // the particles of a group for which a tree does not pay
+constexpr int64_t shared_by_threads = 1 << 16;
+constexpr int64_t groups_of_a_task = 4, runs_of_a_task = 4;
+// The fraction of the sum of potentials to which a first walk is exact: it tells how large the accelerations are.
+constexpr double first_error = 0.02;
+
+template <int D, typename T>
+class GroupSums {
+ public:
+  GroupSums(const Parallel& parallel, const GroupPotential<D, T>& in)
+      : parallel_(parallel),
+        in_(in),
+        particles_(in.grouped.particles()),
+        softening_(in.softening[0]),
+        error_(in.error[0]) {
+    in.grouped.box.read(particles_.period);
+  }
+
+  void run() {
+    std::fill_n(in_.potential.data, in_.grouped.rows(), T{0});
+    if (in_.acceleration.data) std::fill_n(in_.acceleration.data, in_.grouped.rows() * D, T{0});
+    const int64_t groups = in_.grouped.groups()();
+    parallel_.blocks(groups, groups_of_a_task, [&](int64_t from, int64_t to) {
+      GroupTree<D> tree;
+      for (int64_t g = from; g < to; ++g)
+        if (size(g) <= shared_by_threads) sum_group(g, tree, nullptr);
+    });
+    for (int64_t g = 0; g < groups; ++g) {
+      if (size(g) <= shared_by_threads) continue;
+      GroupTree<D> tree;
+      sum_group(g, tree, &parallel_);
+    }
+  }
+
+ private:
+  int64_t inside(int64_t row) const { return std::clamp<int64_t>(row, 0, in_.grouped.rows()); }
+  int64_t begin(int64_t g) const { return inside(in_.grouped.offset[g]); }
+  int64_t end(int64_t g) const { return inside(static_cast<int64_t>(in_.grouped.offset[g]) + in_.grouped.count[g]); }
+  int64_t size(int64_t g) const { return end(g) - begin(g); }
+
+  void sum_group(int64_t g, GroupTree<D>& tree, const Parallel* parallel) {
+    if (size(g) <= 0) return;
+    tree.build(particles_, begin(g), end(g), softening_, size(g) > summed_directly, parallel);
+    loop(parallel, tree.runs(), runs_of_a_task, [&](int64_t from, int64_t to) {
+      if (error_ >= least_narrow_error) {
+        sum_runs<float>(g, tree, from, to);
+      } else {
+        sum_runs<double>(g, tree, from, to);
+      }
+    });
+  }
+
+  template <typename Real>
+  void sum_runs(int64_t g, const GroupTree<D>& tree, int64_t from, int64_t to) {
+    auto sums = std::make_unique<RunSums<D, Real>>(tree, Softening(tree.softening, in_.spline), error_);
+    for (int64_t i = from; i < to; ++i) {
+      const Run run = tree.run(i);
+      if (in_.acceleration.data) {
+        if (!tree.planes.empty()) sums->template sum<true>(run, {first_error, unlimited});
+        sums->template sum<true>(run, {error_, error_ * sums->least_acceleration()});
+      } else {
+        sums->template sum<false>(run, {error_, unlimited});
+      }
+      write(g, tree, run, *sums);
+    }
+  }
+
+  template <typename Real>
+  void write(int64_t g, const GroupTree<D>& tree, const Run& run, const RunSums<D, Real>& sums) {
+    const double unit = tree.length_factor / tree.mass_factor;
+    for (int64_t i = 0; i < run.end - run.begin; ++i) {
+      const int64_t row = begin(g) + tree.order[static_cast<size_t>(run.begin + i)];
+      in_.potential[row] = static_cast<T>(-sums.potential[i] * unit);
+      for (int d = 0; d < D && in_.acceleration.data; ++d)
+        in_.acceleration[row * D + d] = static_cast<T>(sums.acceleration[d][i] * tree.length_factor * unit);
+    }
+  }
+
+  static constexpr double unlimited = std::numeric_limits<double>::infinity();
+  const Parallel& parallel_;
+  const GroupPotential<D, T>& in_;
+  GroupParticles<D, T> particles_;
+  double softening_, error_;
+};
+
+template <int D, typename T>
+void group_potential(const Parallel& parallel, const GroupPotential<D, T>& in) {
+  GroupSums<D, T>(parallel, in).run();
+}
+
+}  // namespace
+
+JZTREE_KERNEL(group_potential, GroupPotential);
+
+}  // namespace jztree

@@ -1,0 +1,305 @@
+// Sums over the particles of a group for a run of its particles, by a walk through its tree (J. Barnes & P. Hut, 1986,
+// Nature 324, 446).
+//
+// A node that is far enough away counts with its mass, its lever, which is 0 unless masses have different signs, and
+// its second moments (L. Hernquist, 1987, ApJS 64, 715). Plummer's softening acts like one more dimension with the same
+// distance for all particles. The first term that is left out is at most the sum of m |y|^3 over the fourth power of
+// the distance, and usually a tenth of that. A node is accepted if the product of its reach and its sum of m |y|^2,
+// which is not below the former sum, is small compared with the sum of all potentials, about `scale`. Errors of nodes
+// have random signs, so they may be large compared with the error of the result; `loose_potential` and
+// `loose_acceleration` state how large (measured with checks/benchmarks/potential.py).
+//
+// Distances are relative to the middle of the run. Float32 suffices for these unless a source is near compared with the
+// size of the run; such sources are summed in float64.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "gravity_lanes.h"
+#include "group_tree.h"
+
+namespace jztree {
+
+constexpr double loose_potential = 0.5, loose_acceleration = 0.4;
+// With a smaller error, all distances are in float64.
+constexpr double least_narrow_error = 1e-5;
+
+// How exact the sums must be: the fractions of `scale`, and of the smallest acceleration of the run.
+struct Accuracy {
+  double potential, acceleration;
+};
+
+template <int D, typename Real>
+class RunSums {
+ public:
+  RunSums(const GroupTree<D>& tree, const Softening& softening, double error)
+      : tree_(tree), softening_(softening), narrow_gap_(error >= least_narrow_error ? 1e-6 / error : 0) {}
+
+  // Sum over all particles of the group for the particles of a run.
+  template <bool Accelerate>
+  void sum(const Run& run, const Accuracy& accuracy) {
+    begin_ = run.begin, end_ = run.end;
+    take_targets();
+    if (tree_.planes.empty()) {
+      add_near<Accelerate>(0, tree_.rows());
+    } else {
+      walk<Accelerate>(accuracy, run.scale);
+      flush_rows<Accelerate>();
+      flush_nodes<Accelerate>();
+      add_near<Accelerate>(begin_, end_);
+    }
+    for (int64_t i = 0; i < count(); ++i) {
+      potential[i] += static_cast<double>(narrow_[D][i]);
+      for (int d = 0; d < D && Accelerate; ++d) acceleration[d][i] += static_cast<double>(narrow_[d][i]);
+    }
+  }
+
+  // The smallest acceleration of the run, but not far below the largest.
+  double least_acceleration() const {
+    double least2 = std::numeric_limits<double>::infinity(), largest2 = 0;
+    for (int64_t i = 0; i < count(); ++i) {
+      double square = 0;
+      for (int d = 0; d < D; ++d) square += acceleration[d][i] * acceleration[d][i];
+      least2 = std::min(least2, square);
+      largest2 = std::max(largest2, square);
+    }
+    return std::max(std::sqrt(least2), std::sqrt(largest2) / 256);
+  }
+
+  int64_t count() const { return end_ - begin_; }
+  double potential[run_capacity], acceleration[D][run_capacity];  // sums of m / r, and of m (x' - x) / r^3
+
+ private:
+  static constexpr int64_t rows_room = 512, nodes_room = 128, row_numbers = D + 1;
+  static constexpr int pairs = Pairs<D>::with_self, node_numbers = 2 * D + 2 + pairs;
+  static size_t at(int64_t i) { return static_cast<size_t>(i); }
+
+  void take_targets() {
+    const int64_t room = (count() + lanes - 1) / lanes * lanes;
+    for (int d = 0; d < D; ++d) {
+      lower_[d] = upper_[d] = tree_.place[at(begin_ * D + d)];
+      for (int64_t row = begin_; row < end_; ++row) {
+        lower_[d] = std::min(lower_[d], tree_.place[at(row * D + d)]);
+        upper_[d] = std::max(upper_[d], tree_.place[at(row * D + d)]);
+      }
+      middle_[d] = lower_[d] + (upper_[d] - lower_[d]) / 2;
+    }
+    double size2 = 0;
+    for (int d = 0; d < D; ++d) {
+      size2 += (upper_[d] - lower_[d]) * (upper_[d] - lower_[d]);
+      for (int64_t i = 0; i < room; ++i) {
+        wide_place_[d][i] = tree_.place[at(std::min(begin_ + i, end_ - 1) * D + d)];
+        place_[d][i] = static_cast<Real>(wide_place_[d][i] - middle_[d]);
+      }
+      std::fill_n(acceleration[d], room, 0);
+      std::fill_n(narrow_[d], room, Real{0});
+    }
+    std::fill_n(potential, room, 0);
+    std::fill_n(narrow_[D], room, Real{0});
+    // Squares of smaller numbers are not normal in float32.
+    near2_ = narrow_gap_ > 0 ? std::max(size2 * narrow_gap_ * narrow_gap_, 1e-30) : 0;
+    near2_ = std::max(near2_, softening_.reach * softening_.reach);
+  }
+
+  template <bool Accelerate>
+  void walk(const Accuracy& accuracy, double scale) {
+    int32_t stack[64 * 2 * fan_window], depth = 0;
+    stack[depth++] = static_cast<int32_t>(tree_.nodes.size()) - 1;
+    const double tolerance = loose_potential * accuracy.potential * scale,
+                 force_tolerance = loose_acceleration * accuracy.acceleration;
+    while (depth > 0) {
+      const int32_t number = stack[--depth];
+      const GravityNode<D>& node = tree_.nodes[at(number)];
+      double gap2 = 0;
+      for (int d = 0; d < D; ++d) {
+        const double gap = std::max({lower_[d] - node.centre[d], node.centre[d] - upper_[d], 0.});
+        gap2 += gap * gap;
+      }
+      const bool separate = node.end <= begin_ || end_ <= node.begin;
+      const double rho2 = gap2 + softening_.length2, rho4 = rho2 * rho2;
+      bool far = separate && rho2 > node.reach * node.reach && node.spread <= tolerance * rho4 && gap2 > near2_;
+      if (far && Accelerate) far = 4 * node.spread <= force_tolerance * rho4 * std::sqrt(rho2);
+      if (far && softening_.reach > 0) far = gap2 >= (softening_.reach + node.reach) * (softening_.reach + node.reach);
+      if (far) {
+        add_node<Accelerate>(number);
+      } else if (node.children == 0) {
+        if (separate) add_leaf<Accelerate>(number);
+      } else {
+        for (int32_t i = node.children; i-- > 0;) stack[depth++] = node.child + i;
+      }
+    }
+  }
+
+  template <bool Accelerate>
+  void add_leaf(int32_t number) {
+    const GravityNode<D>& leaf = tree_.nodes[at(number)];
+    const NodeMoments<D>& box = tree_.moments[at(number)];
+    double gap2 = 0;
+    for (int d = 0; d < D; ++d) {
+      const double gap = std::max({lower_[d] - box.upper[d], box.lower[d] - upper_[d], 0.});
+      gap2 += gap * gap;
+    }
+    if (gap2 <= near2_) return add_near<Accelerate>(leaf.begin, leaf.end);
+    for (int64_t row = leaf.begin; row < leaf.end; ++row) {
+      Real* source = rows_[row_count_++];
+      for (int d = 0; d < D; ++d) source[d] = static_cast<Real>(tree_.place[at(row * D + d)] - middle_[d]);
+      source[D] = static_cast<Real>(tree_.weight[at(row)]);
+    }
+    if (row_count_ > rows_room - 2 * leaf_window) flush_rows<Accelerate>();
+  }
+
+  template <bool Accelerate>
+  void flush_rows() {
+    using V = Lanes<Real>;
+    const V softening2(static_cast<Real>(softening_.length2));
+    for (int64_t i = 0; i < count(); i += lanes) {
+      V x[D], sums[D + 1];
+      load_targets(i, x, sums);
+      for (int64_t s = 0; s < row_count_; ++s) {
+        V away[D], r2 = softening2;
+        for (int d = 0; d < D; ++d) {
+          away[d] = V(rows_[s][d]) - x[d];
+          r2 = r2 + away[d] * away[d];
+        }
+        const V inverse = inverse_of_root(r2), potential = inverse * rows_[s][D];
+        sums[D] = sums[D] + potential;
+        if (!Accelerate) continue;
+        const V force = potential * (inverse * inverse);
+        for (int d = 0; d < D; ++d) sums[d] = sums[d] + away[d] * force;
+      }
+      store_sums(i, sums);
+    }
+    row_count_ = 0;
+  }
+
+  void load_targets(int64_t i, Lanes<Real>* x, Lanes<Real>* sums) const {
+    for (int d = 0; d < D; ++d) load(place_[d] + i, x[d]);
+    for (int d = 0; d <= D; ++d) load(narrow_[d] + i, sums[d]);
+  }
+  void store_sums(int64_t i, const Lanes<Real>* sums) {
+    for (int d = 0; d <= D; ++d) store(sums[d], narrow_[d] + i);
+  }
+
+  template <bool Accelerate>
+  void add_node(int32_t number) {
+    const GravityNode<D>& node = tree_.nodes[at(number)];
+    const NodeMoments<D>& moments = tree_.moments[at(number)];
+    Real* to = nodes_[node_count_++];
+    double trace = 0;
+    for (int d = 0; d < D; ++d) {
+      to[d] = static_cast<Real>(node.centre[d] - middle_[d]);
+      to[D + 2 + pairs + d] = static_cast<Real>(moments.lever[d]);
+    }
+    to[D] = static_cast<Real>(moments.mass);
+    Pairs<D>::visit_with_self([&](int pair, int i, int j) {
+      to[D + 2 + pair] = static_cast<Real>((i == j ? 1.5 : 3) * moments.inertia[pair]);
+      trace += i == j ? moments.inertia[pair] : 0;
+    });
+    to[D + 1] = static_cast<Real>(trace / 2);
+    if (node_count_ == nodes_room) flush_nodes<Accelerate>();
+  }
+
+  template <bool Accelerate>
+  void flush_nodes() {
+    if (tree_.has_negative) {
+      flush_nodes_with<Accelerate, true>();
+    } else {
+      flush_nodes_with<Accelerate, false>();
+    }
+  }
+
+  // With u the way to the node over the distance rho, the potential is the mass over rho, plus lever and inertia:
+  // -p u / rho^2 + (3 u S u - trace S) / (2 rho^3).
+  template <bool Accelerate, bool Lever>
+  void flush_nodes_with() {
+    using V = Lanes<Real>;
+    const V softening2(static_cast<Real>(softening_.length2));
+    for (int64_t i = 0; i < count(); i += lanes) {
+      V x[D], sums[D + 1];
+      load_targets(i, x, sums);
+      for (int64_t n = 0; n < node_count_; ++n) {
+        const Real *mass = nodes_[n] + D, *trace = mass + 1, *inertia = mass + 2, *lever = inertia + pairs;
+        V away[D], tensed[D], r2 = softening2, along{}, dipole{};
+        for (int d = 0; d < D; ++d) {
+          away[d] = V(nodes_[n][d]) - x[d];
+          r2 = r2 + away[d] * away[d];
+        }
+        const V inverse = inverse_of_root(r2), inverse2 = inverse * inverse;
+        // tensed: the gradient of half of `along`, 1.5 away S away.
+        for (int d = 0; d < D; ++d) tensed[d] = V{};
+        Pairs<D>::visit_with_self([&](int pair, int j, int k) {
+          if (Accelerate) {
+            const Real weight = j == k ? inertia[pair] : inertia[pair] / 2;
+            tensed[j] = tensed[j] + away[k] * weight;
+            if (j != k) tensed[k] = tensed[k] + away[j] * weight;
+          } else {
+            tensed[j] = tensed[j] + away[k] * inertia[pair];
+          }
+        });
+        for (int d = 0; d < D; ++d) along = along + away[d] * tensed[d];
+        const V second = along * inverse2 - V(*trace);
+        V inner = second * inverse2 + V(*mass);
+        if (Lever) {
+          for (int d = 0; d < D; ++d) dipole = dipole + away[d] * lever[d];
+          inner = inner - dipole * inverse2;
+        }
+        sums[D] = sums[D] + inner * inverse;
+        if (!Accelerate) continue;
+        // Minus the gradient of the potential by `away`, which points from the target to the node.
+        const V inverse3 = inverse * inverse2;
+        V radial = V(*mass) + (along * Real{5} * inverse2 - V(*trace) * Real{3}) * inverse2;
+        if (Lever) radial = radial - dipole * Real{3} * inverse2;
+        for (int d = 0; d < D; ++d) {
+          V other = tensed[d] * Real{2} * inverse2;
+          if (Lever) other = other - V(lever[d]);
+          sums[d] = sums[d] + (radial * away[d] - other) * inverse3;
+        }
+      }
+      store_sums(i, sums);
+    }
+    node_count_ = 0;
+  }
+
+  // In float64, with all softenings, and without the pair of a particle with itself.
+  template <bool Accelerate>
+  void add_near(int64_t from, int64_t to) {
+    using V = Lanes<double>;
+    const V softening2(softening_.length2), none{};
+    for (int64_t i = 0; i < count(); i += lanes) {
+      V x[D], sums[D + 1];
+      for (int d = 0; d < D; ++d) load(wide_place_[d] + i, x[d]);
+      load(potential + i, sums[D]);
+      for (int d = 0; d < D; ++d) load(acceleration[d] + i, sums[d]);
+      const V target = places<double>() + V(static_cast<double>(begin_ + i));
+      for (int64_t row = from; row < to; ++row) {
+        V away[D], r2 = softening2;
+        for (int d = 0; d < D; ++d) {
+          away[d] = V(tree_.place[at(row * D + d)]) - x[d];
+          r2 = r2 + away[d] * away[d];
+        }
+        const Attraction<V> pair = softened(r2, softening_.reach);
+        const V mass = choose(target == V(static_cast<double>(row)), none, V(tree_.weight[at(row)]));
+        sums[D] = sums[D] + pair.potential * mass;
+        if (!Accelerate) continue;
+        for (int d = 0; d < D; ++d) sums[d] = sums[d] + away[d] * pair.force * mass;
+      }
+      for (int d = 0; d < D; ++d) store(sums[d], acceleration[d] + i);
+      store(sums[D], potential + i);
+    }
+  }
+
+  const GroupTree<D>& tree_;
+  const Softening softening_;
+  const double narrow_gap_;  // in sizes of the run, from which float32 is exact enough; 0 in float64
+  int64_t begin_ = 0, end_ = 0;
+  double lower_[D], upper_[D], middle_[D], near2_ = 0;
+  double wide_place_[D][run_capacity];
+  Real place_[D][run_capacity], narrow_[D + 1][run_capacity];  // place_: relative to the middle
+  int64_t row_count_ = 0, node_count_ = 0;
+  Real rows_[rows_room][row_numbers], nodes_[nodes_room][node_numbers];
+};
+
+}  // namespace jztree

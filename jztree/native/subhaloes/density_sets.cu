@@ -1,0 +1,69 @@
+// One thread adds the particles of a group. All other steps have a thread per row. Not tuned on a GPU yet.
+
+#include <cstdint>
+
+#include "common/cuda/context.cuh"
+#include "density_sets.h"
+
+namespace jztree {
+namespace {
+
+__global__ void begin_candidates(SetForest sets) {
+  const int64_t candidate = thread_index();
+  if (candidate >= sets.candidates) return;
+  sets.parent[candidate] = -2;
+  sets.height[candidate] = -1;
+}
+
+__global__ void take_places(SetForest sets) {
+  if (thread_index() < sets.rows) sets.take_place(thread_index());
+}
+
+__global__ void find_denser(SetForest sets) {
+  if (thread_index() < sets.rows) sets.find_denser(thread_index());
+}
+
+__global__ void join_groups(SetForest sets) {
+  if (thread_index() < sets.groups) sets.join(thread_index());
+}
+
+__global__ void write_rows(SetForest sets) {
+  if (thread_index() < sets.rows) sets.write(thread_index());
+}
+
+void density_sets(Queue& queue, const DensitySets& in) {
+  const int64_t rows = in.rows(), groups = in.count.rows();
+  const SetForest sets{in.neighbours,
+                       in.order,
+                       in.group,
+                       in.count,
+                       in.offset,
+                       in.start,
+                       in.first,
+                       rows,
+                       in.neighbours.dims[1],
+                       groups,
+                       in.parent.rows(),
+                       in.min_count,
+                       queue.scratch<int32_t>(rows),
+                       queue.scratch<int32_t>(2 * rows),
+                       queue.scratch<int32_t>(rows),
+                       queue.scratch<int32_t>(rows),
+                       queue.scratch<int32_t>(rows),
+                       queue.scratch<int32_t>(rows),
+                       in.inner,
+                       in.parent.data,
+                       in.height};
+  queue.fill_bytes(sets.place, 0, rows);
+  queue.launch_over(sets.candidates, begin_candidates, sets);
+  queue.launch_over(rows, take_places, sets);
+  queue.launch_over(rows, find_denser, sets);
+  queue.launch_over(groups, join_groups, sets);
+  queue.launch_over(rows, write_rows, sets);
+}
+
+}  // namespace
+
+JZTREE_PLAIN_KERNEL(density_sets, DensitySets);
+
+}  // namespace jztree

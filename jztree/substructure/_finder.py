@@ -1,0 +1,288 @@
+"""Find the bound subhaloes of groups, on one or several devices."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec as P
+from numpy.typing import ArrayLike
+
+from .. import comm
+from ..arguments import (
+    Kind,
+    check_box,
+    check_one_a_particle,
+    check_particles,
+    check_real,
+    check_real_dtype,
+    flat,
+    known_integer,
+    mass_faults,
+    mass_rows,
+    row_fault,
+    velocity_faults,
+)
+from ..config import KNNConfig, checked_config
+from ..data import FofCatalogue, PosMass
+from ..halos import WholeGroups, check_softening, whole_groups
+from ..jax_ext import Exact, exact, is_concrete
+from ..particles import Array, check_num, check_representable
+from ._candidates import find_candidates, neighbours_and_density
+from ._properties import joined_numbers, number_subhaloes, properties_of
+from ._table import Subhaloes
+from ._unbinding import Members, Physics, unbind
+
+_MAX_DIMS = 3
+_BAD_ENERGY = "the internal energy of row {0} is not finite; pass an energy for every particle, 0 for those without."
+_BAD_TYPE = "row {0} has a type that is not from 0 to %d; pass types in this range, or a larger num_types."
+_LOST = (
+    "an energy (velocity squared) is outside the range of %s; choose other units, or switch on jax_enable_x64 and give "
+    "positions in float64."
+)
+
+
+def _constant(name: str, may_be_zero: bool = False) -> Kind:
+    """Return the treatment of a constant, which is equal on all ranks."""
+
+    def read(value: Any, _: Any) -> Exact:
+        if isinstance(value, Exact):
+            return value
+        if np.shape(value) != ():
+            raise ValueError(f"{name} must be one number; its shape is {np.shape(value)}.")
+        if is_concrete(value):
+            number = check_real(value, name)
+            if not (np.isfinite(number) and (number > 0 or (may_be_zero and number == 0))):
+                raise ValueError(f"{name} is {number:g}; it must be {'at least 0' if may_be_zero else 'positive'}.")
+        check_real_dtype(value, name)
+        return exact(value, ())
+
+    return Kind(P(), read)
+
+
+_GRAVITY, _HUBBLE, _SCALE = _constant("gravity"), _constant("hubble", may_be_zero=True), _constant("scale_factor")
+
+
+@flat(
+    grouped=Kind(P(-1)),
+    cata=Kind(P(-1)),
+    internal_energy=Kind(P(-1)),
+    types=Kind(P(-1)),
+    softening=Kind(P(), lambda softening, _: check_softening(softening)),
+    gravity=_GRAVITY,
+    hubble=_HUBBLE,
+    scale_factor=_SCALE,
+)
+def subhaloes(
+    grouped: Any,
+    cata: FofCatalogue,
+    gravity: ArrayLike,
+    *,
+    softening: ArrayLike = 0.0,
+    boxsize: ArrayLike | None = None,
+    hubble: ArrayLike = 0.0,
+    scale_factor: ArrayLike = 1.0,
+    internal_energy: Array | None = None,
+    types: Array | None = None,
+    num_types: int = 6,
+    neighbours: int = 32,
+    min_bound: int = 20,
+    tolerance: float = 0.0,
+    error: float = 1e-3,
+    group_rows: int | None = None,
+    cfg: KNNConfig | None = None,
+) -> Subhaloes:
+    """Find the bound subhaloes of each group.
+
+    The density of each particle is `jztree.sph_density` of its ``neighbours``. The particles of a group are added in
+    falling density. Each looks at the two nearest of the denser ones among its neighbours in the group, and either
+    begins a set, joins a set, or is the saddle between two. At a saddle, the set with fewer particles ends. It is a
+    candidate if it has ``min_bound`` particles (SUBFIND, Springel et al. 2001, MNRAS 328, 726). The whole group is the
+    last candidate.
+
+    From each candidate, inner ones first, all particles with a positive energy are removed, until all are bound. The
+    potential is that of the remaining particles of the candidate. Velocities are relative to the mean of the core, the
+    tenth of the particles (but at least 20) that is most bound, and include the Hubble flow. Particles that a candidate
+    loses belong to the next larger one, whose other inner candidates are already finished. So no particle is in two
+    subhaloes.
+
+    Over several devices, the function collects all particles of a group on the device of its catalogue row, and a
+    buffer there must hold them (``group_rows``). The subhaloes do not depend on the number of devices. The function has
+    no derivatives: differentiating it is an error.
+
+    Args:
+        grouped: The particles in group order from `jztree.fof.friends_of_friends`, in 1 to 3 dimensions, with
+            velocities ``vel``. Without ``mass``, each particle counts 1. If positions are comoving, velocities are
+            peculiar, in physical units.
+        cata: The catalogue from the same call. It may have been sorted.
+        gravity: Newton's constant in length * velocity**2 / mass, such as 43.0071 for Mpc/h, km/s and 1e10 Msun/h.
+            Equal on all ranks, like all numbers below.
+        softening: A length in the unit of the positions. Pairs have the Plummer potential
+            ``-G m / sqrt(r**2 + softening**2)``.
+        boxsize: The box that the groups were found in; None means open. Groups must be smaller than half the box.
+        hubble: The Hubble constant at the time of the particles, in velocity per physical length, such as 100 E(z) for
+            km/s and Mpc/h. The default 0 means no expansion.
+        scale_factor: The scale factor of the universe, if positions are comoving.
+        internal_energy: ``(n,)`` energies per mass of the particles in group order, 0 for collisionless ones.
+        types: ``(n,)`` integers from 0 on, the type of each particle in group order.
+        num_types: The number of types.
+        neighbours: The number of nearest particles for densities and saddles, including the particle itself.
+        min_bound: The smallest number of particles of a subhalo.
+        tolerance: Unbinding ends with the step that removes at most this fraction of the particles. With the default 0,
+            each particle of a subhalo is bound in its final frame.
+        error: The relative error of potentials of 99.9 % of the particles.
+        group_rows: On several devices, the capacity in particles of the buffer for whole groups. None means a capacity
+            sufficient for almost all data sets, which mapped functions enlarge if necessary.
+        cfg: Options of the search for neighbours.
+
+    Returns:
+        The subhaloes, and the subhalo and energy of each particle.
+
+    Raises:
+        TypeError: If an argument has an invalid type.
+        ValueError: If an argument is invalid.
+        ValueError or jax.errors.JaxRuntimeError: At run time, on every device, if the catalogue belongs to other
+            particles, or a mass, velocity or energy is invalid.
+        CapacityError: If whole groups do not fit ``group_rows``.
+
+    Examples:
+        >>> random = np.random.default_rng(1)
+        >>> pos = np.concatenate([random.normal(x, 0.1, (100, 3)) for x in (0.0, 1.0)])
+        >>> part = jz.data.ParticleData(pos=pos.astype(np.float32), vel=np.zeros((200, 3), np.float32), mass=0.01)
+        >>> grouped, catalogue = jz.friends_of_friends(part, 0.5)
+        >>> jz.subhaloes(grouped, catalogue, 1.0, softening=0.01).columns()["count"]
+        array([100, 100], dtype=int32)
+    """
+    pos = check_particles(grouped, max_dims=_MAX_DIMS)
+    check_representable({"grouped": grouped, "cata": cata})
+    min_bound, neighbours = _at_least(min_bound, "min_bound", 1), _at_least(neighbours, "neighbours", 2)
+    num_types = _at_least(num_types, "num_types", 1)
+    for name, fraction in {"tolerance": tolerance, "error": error}.items():
+        if not 0 <= float(check_real(fraction, name)) < 1:
+            raise ValueError(f"{name} is {fraction}; it must be a fraction from 0 to 1.")
+    members = _members(grouped, pos, internal_energy)
+    if types is not None:
+        check_one_a_particle(types, pos, "types")
+        types = jnp.asarray(types)
+        if not jnp.issubdtype(types.dtype, jnp.integer):
+            raise TypeError(f"types must be integers, not {types.dtype}.")
+    num = jnp.asarray(check_num(grouped), jnp.int32)
+    numbers = [
+        kind.exact(value, {}).words
+        for kind, value in ((_GRAVITY, gravity), (_HUBBLE, hubble), (_SCALE, scale_factor))
+        if kind.exact is not None
+    ]
+    physics = Physics(
+        check_box(boxsize, pos.shape[1]),
+        check_softening(softening),
+        Exact(jnp.stack(numbers)),
+        exact(error, ()),
+        min_bound,
+        float(tolerance),
+    )
+    num = comm.check_all(num, _faults(members, types, num, num_types))
+    n, catalogue_rows = pos.shape[0], np.shape(cata.count)[0]
+    if n == 0 or catalogue_rows == 0:
+        return _none(members, None if types is None else num_types)
+    part = PosMass(pos=pos, mass=members.mass, num=num)
+    rows, density = neighbours_and_density(part, neighbours, boxsize, checked_config(cfg, KNNConfig))
+    columns = members, rows, density, None if types is None else types.astype(jnp.int32)
+    groups = whole_groups(columns, cata, num, group_rows)
+    start = joined_numbers(jnp.asarray(cata.offset, jnp.int32), num)
+    return _find(groups, start, num, physics, num_types)
+
+
+def _at_least(value: Any, name: str, minimum: int) -> int:
+    value = known_integer(value, name)
+    if not minimum <= value < 2**31:
+        raise ValueError(f"{name} is {value}; it must be from {minimum} to 2**31 - 1.")
+    return value
+
+
+def _members(grouped: Any, pos: jax.Array, internal_energy: Any) -> Members:
+    """Return the properties of particles that determine energies, in the dtype of the positions."""
+    vel = getattr(grouped, "vel", None)
+    if vel is None:
+        raise ValueError("the particles have no velocities vel; subhaloes need them. Pass particles with vel.")
+    if np.shape(vel) != pos.shape:
+        raise ValueError(f"vel must have the shape of pos, {pos.shape}; its shape is {np.shape(vel)}.")
+    check_real_dtype(vel, "velocities")
+    masses = mass_rows(grouped, pos.dtype)
+    mass = jnp.ones(pos.shape[:1], pos.dtype) if masses is None else jnp.broadcast_to(masses, pos.shape[:1])
+    if internal_energy is not None:
+        check_one_a_particle(internal_energy, pos, "internal_energy")
+        check_real_dtype(internal_energy, "internal_energy")
+        internal_energy = jnp.asarray(internal_energy, pos.dtype)
+    return Members(pos, mass, jnp.asarray(vel, pos.dtype), internal_energy)
+
+
+def _faults(members: Members, types: Any, num: jax.Array, num_types: int) -> list[comm.Fault]:
+    """Return the possible faults of properties of particles."""
+    faults = [*mass_faults(members.mass, num, members.mass.shape[0]), *velocity_faults(members.vel, num)]
+    if members.internal is not None:
+        faults.append(row_fault(~jnp.isfinite(members.internal), num, _BAD_ENERGY))
+    if types is not None:
+        faults.append(row_fault((types < 0) | (types >= num_types), num, _BAD_TYPE % (num_types - 1)))
+    return faults
+
+
+def _find(groups: WholeGroups, start: jax.Array, num: jax.Array, physics: Physics, num_types: int) -> Subhaloes:
+    """Find the subhaloes of whole groups.
+
+    Args:
+        groups: The groups. Their columns are members, neighbours, densities and types.
+        start: ``(g,)`` int32, the first of the joined rows of the devices of each group.
+        num: int32, the number of particles here before whole groups were collected.
+        physics: The constants.
+        num_types: The number of types.
+    """
+    members, rows, density, types = groups.columns
+    candidates = find_candidates(groups, rows, density, start, physics.min_bound)
+    bound = unbind(members, candidates, physics)
+    num = comm.check(num, ~bound.finite, [], _LOST % members.pos.dtype)
+    bound = comm.after(bound, num)
+    numbers = number_subhaloes(bound, candidates, groups.groups_of_rows())
+    columns = properties_of(members, bound, numbers, physics, None if types is None else (types, num_types))
+    columns["most_bound"] = _joined_rows(groups, columns["most_bound"], num)
+    subhalo = joined_numbers(numbers.number[bound.candidate], numbers.num)
+    energy = jnp.where(subhalo >= 0, bound.state[:, 0], 0)
+    subhalo, energy = groups.send_back((subhalo, energy), (-1, 0))
+    return Subhaloes(
+        subhalo=subhalo,
+        energy=energy,
+        num=numbers.num,
+        group=joined_numbers(numbers.group, groups.ngroups),
+        parent=joined_numbers(numbers.parent, numbers.num),
+        depth=numbers.depth,
+        count=numbers.count,
+        **columns,
+    )
+
+
+def _joined_rows(groups: WholeGroups, row: jax.Array, num: jax.Array) -> jax.Array:
+    """Return rows of whole groups as rows of the joined particles of the devices; -1 remains."""
+    starts = comm.starts_of(comm.all_gather(num))
+    return jnp.where(row >= 0, starts[groups.rank[row]] + groups.row[row], -1)
+
+
+def _none(members: Members, num_types: int | None) -> Subhaloes:
+    """Return no subhaloes of particles in no group."""
+    n, dims = members.pos.shape
+    vectors, numbers = ("pos", "vel", "com_pos", "com_vel"), ("group", "parent", "depth", "count", "most_bound")
+    reals = ("mass", "vmax", "rmax", "half_mass_radius", "vel_dispersion", "spin")
+
+    def zeros(*shape: int, dtype: Any = members.pos.dtype) -> jax.Array:
+        return comm.vary(jnp.zeros(shape, dtype))
+
+    return Subhaloes(
+        subhalo=zeros(n, dtype=jnp.int32) - 1,
+        energy=zeros(n),
+        num=zeros(dtype=jnp.int32),
+        count_by_type=None if num_types is None else zeros(0, num_types, dtype=jnp.int32),
+        angular_momentum=zeros(0, dims * (dims - 1) // 2),
+        **{name: zeros(0, dims) for name in vectors},
+        **{name: zeros(0, dtype=jnp.int32) for name in numbers},
+        **{name: zeros(0) for name in reals},
+    )

@@ -1,0 +1,22 @@
+"""Merger trees of subhaloes: from the links between outputs to files that other tools open."""
+
+from ._building import build_trees
+from ._catalogues import TreesOfCatalogues, find_catalogues, trees_of_catalogues
+from ._checking import check_trees
+from ._files import read_trees, write_trees
+from ._linking import OutputMembers, link_outputs
+from ._merger_trees import LinkedOutput, MergerTrees
+
+__all__ = [
+    "LinkedOutput",
+    "MergerTrees",
+    "OutputMembers",
+    "TreesOfCatalogues",
+    "build_trees",
+    "check_trees",
+    "find_catalogues",
+    "link_outputs",
+    "read_trees",
+    "trees_of_catalogues",
+    "write_trees",
+]

@@ -1,0 +1,214 @@
+"""Merger trees of a sequence of catalogues with subhaloes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from jztree.links import SubhaloMembers, Weights
+
+from .. import io
+from ._building import build_trees
+from ._linking import OutputMembers, link_outputs
+from ._merger_trees import LinkedOutput, MergerTrees
+
+_NO_SUBHALOES = (
+    "{} has no subhaloes; give catalogues with subhaloes, such as fof_subhalo_tab files of Gadget-4 or AREPO, or those "
+    "of jztree_utils.io.write_catalogue(subhaloes=...)."
+)
+_NO_IDS = (
+    "{} has no identifiers of members, and its folder has no snapshot; write the catalogue with identifiers, or put "
+    "the snapshot in group order into its folder."
+)
+
+
+class TreesOfCatalogues(NamedTuple):
+    """Merger trees, the header of each snapshot, and the columns of the subhaloes: the arguments of `write_trees`."""
+
+    trees: MergerTrees
+    headers: dict[int, io.SnapshotHeader]
+    properties: dict[str, io.Column]
+
+
+def trees_of_catalogues(
+    catalogues: Mapping[int, str | os.PathLike[str]],
+    *,
+    ptype: int = 1,
+    weights: Weights = "sublink",
+    skip: bool = True,
+    advance: Callable[[int], None] | None = None,
+) -> TreesOfCatalogues:
+    """Build merger trees from catalogues with subhaloes.
+
+    The members of each subhalo must be in the order of their binding energy. Catalogues of this library hold their
+    identifiers. Gadget-4 and AREPO write them only to the snapshot, whose particles are in group order; the snapshot
+    must then be in the folder of the catalogue, or in the folder ``snapdir_005`` beside it.
+
+    Args:
+        catalogues: A file of the catalogue of each snapshot, by its number.
+        ptype: The type of the particles to read from snapshots.
+        weights: See `jztree.descendants`.
+        skip: Whether links may skip an output.
+        advance: Called with the number of each snapshot when it has been read.
+
+    Returns:
+        The trees, headers, and all columns that every catalogue has, in units per h. The main branches follow the bound
+        masses, or the numbers of particles if a catalogue has no masses.
+
+    Raises:
+        SnapshotError: If a file cannot be read, or has no subhaloes or identifiers.
+        ValueError: If times do not ascend, or identifiers repeat.
+    """
+    numbers = sorted(catalogues)
+    tables: list[io.CatalogueContent] = []
+
+    def outputs() -> Iterator[OutputMembers]:
+        for number in numbers:
+            content = io.convert_h(io.read_catalogue_content(catalogues[number]), h_free=False)
+            members = _members(content, Path(catalogues[number]), ptype)
+            tables.append(replace(content, ids=None))
+            yield members
+            if advance is not None:
+                advance(number)
+
+    links = link_outputs(outputs(), weights=weights, skip=skip)
+    columns = [_columns(table) for table in tables]
+    by_mass = all("SubhaloMass" in held for held in columns)
+    linked = [
+        LinkedOutput(
+            snapshot=number,
+            group=np.asarray(held["SubhaloGroupNr"].values),
+            mass=np.asarray(held["SubhaloMass" if by_mass else "SubhaloLen"].values),
+            descendant=np.asarray(link.subhalo),
+            skips=np.asarray(link.skips),
+        )
+        for number, held, link in zip(numbers, columns, links, strict=True)
+    ]
+    headers = {number: table.header for number, table in zip(numbers, tables, strict=True)}
+    _check_times(headers)
+    trees = build_trees(linked)
+    return TreesOfCatalogues(trees, headers, _joined(columns, trees.order))
+
+
+def _members(content: io.CatalogueContent, path: Path, ptype: int) -> OutputMembers:
+    """Return the members of the subhaloes of a catalogue; their order takes the place of energies."""
+    if content.subhaloes is None:
+        raise io.SnapshotError(_NO_SUBHALOES.format(path))
+    group, count = (np.asarray(content.subhaloes[name].values, np.int64) for name in ("group", "count"))
+    offset = np.asarray(content.catalogue.offset, np.int64)
+    if content.ids is None:
+        count, offset = _rows_of_type(content, count, ptype)
+    # The subhaloes of a group follow one another from its first member on.
+    before = np.cumsum(count) - count
+    start = offset[group] + before - before[np.searchsorted(group, group)]
+    rows = io.member_rows(count, start)
+    ids = content.ids[rows] if content.ids is not None else _ids_in_snapshot(path, ptype, rows)
+    subhalo = np.repeat(np.arange(len(count)), count)
+    energy = (np.arange(len(rows)) - np.repeat(before, count)).astype(np.float32)
+    return OutputMembers(SubhaloMembers(ids, subhalo, energy), len(count))
+
+
+def _ids_in_snapshot(catalogue: Path, ptype: int, rows: np.ndarray) -> np.ndarray:
+    """Return the identifiers of rows of the snapshot of a catalogue."""
+    path = _snapshot_beside(catalogue)
+    particles, end = io.open_snapshot(path, ptype), int(rows.max(initial=-1)) + 1
+    if end > particles.num:
+        raise io.SnapshotError(
+            f"{catalogue} counts {end} members of type {ptype}, but {path} has {particles.num} particles of this type; "
+            "give the catalogue of this snapshot."
+        )
+    ids: np.ndarray = particles.read("id", 0, end)[rows]
+    return ids
+
+
+def _rows_of_type(content: io.CatalogueContent, count: np.ndarray, ptype: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the number of particles of a type of each subhalo, and the first row of each group in a snapshot."""
+    assert content.subhaloes is not None
+    by_type = content.subhaloes.get("count_by_type")
+    if by_type is not None:
+        count = np.asarray(by_type.values, np.int64)[:, ptype]
+    of_groups = content.catalogue.count if content.by_type is None else content.by_type.count[:, ptype]
+    of_groups = np.asarray(of_groups, np.int64)
+    return count, np.cumsum(of_groups) - of_groups
+
+
+def _columns(content: io.CatalogueContent) -> dict[str, io.Column]:
+    """Return the columns of the subhaloes under the names of Gadget-4, and the M200c of their groups."""
+    assert content.subhaloes is not None
+    columns = io.with_gadget4_names(content.subhaloes)
+    m200c = content.extra.get("m200c")
+    if m200c is not None:
+        of_groups = np.asarray(m200c.values)[np.asarray(content.subhaloes["group"].values)]
+        columns["Group_M_Crit200"] = replace(m200c, values=of_groups)
+    return columns
+
+
+def _joined(columns: list[dict[str, io.Column]], order: np.ndarray) -> dict[str, io.Column]:
+    """Return the columns that all outputs have, with rows in the order of the trees."""
+    names = [name for name in columns[0] if all(name in held for held in columns)] if columns else []
+    parts = {name: [np.asarray(held[name].values) for held in columns] for name in names}
+    return {
+        name: replace(columns[-1][name], values=np.concatenate(values)[order])
+        for name, values in parts.items()
+        if len({value.shape[1:] for value in values}) == 1
+    }
+
+
+def _check_times(headers: Mapping[int, io.SnapshotHeader]) -> None:
+    """Raise ValueError unless the redshifts of the snapshots fall, or are unknown and therefore equal."""
+    for earlier, later in zip(list(headers), list(headers)[1:], strict=False):
+        if headers[later].redshift > headers[earlier].redshift:
+            raise ValueError(
+                f"Snapshot {later} has redshift {headers[later].redshift:g}, but snapshot {earlier} before it "
+                f"{headers[earlier].redshift:g}; number the snapshots in the order of time."
+            )
+
+
+def find_catalogues(paths: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
+    """Return a file of the catalogue of each snapshot, by the number at the end of its name.
+
+    Args:
+        paths: Catalogues, or folders that hold one each, in any order.
+
+    Raises:
+        SnapshotError: If a folder holds no catalogue.
+        ValueError: If a name has no number, or two catalogues have the same.
+    """
+    catalogues: dict[int, Path] = {}
+    for name in map(Path, paths):
+        path = _in_folder(name, is_catalogue=True) if name.is_dir() else name
+        if path is None:
+            raise io.SnapshotError(f"{name} holds no catalogue; give the catalogue of each snapshot, or its folder.")
+        digits = io.number_in_name(path) or io.number_in_name(name)
+        if not digits:
+            raise ValueError(f"The name of {name} has no number; give catalogues with the numbers of their snapshots.")
+        known = catalogues.setdefault(int(digits), path)
+        if (known.parent, io.base_name(known)) != (path.parent, io.base_name(path)):
+            raise ValueError(f"{known} and {path} have the same number, {int(digits)}; give only one of them.")
+    return catalogues
+
+
+def _snapshot_beside(catalogue: Path) -> Path:
+    """Return a file of the snapshot of a catalogue, in its folder or in that of Gadget-4's snapshots."""
+    digits = io.number_in_name(catalogue)
+    for folder in (catalogue.parent, catalogue.parent.parent / f"snapdir_{digits}"):
+        path = _in_folder(folder, is_catalogue=False, digits=digits) if folder.is_dir() else None
+        if path is not None:
+            return path
+    raise io.SnapshotError(_NO_IDS.format(catalogue))
+
+
+def _in_folder(folder: Path, is_catalogue: bool, digits: str = "") -> Path | None:
+    """Return the first file in a folder that is a catalogue or none, and has these digits in its name."""
+    try:
+        files = sorted(file for file in folder.iterdir() if file.suffix == ".hdf5" and not file.name.startswith("."))
+    except OSError as error:
+        raise io.unreadable(folder, error) from None
+    return next(
+        (f for f in files if io.number_in_name(f).endswith(digits) and io.is_catalogue(f) == is_catalogue), None
+    )

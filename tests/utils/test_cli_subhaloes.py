@@ -1,0 +1,127 @@
+"""``jztree fof --subhaloes``: catalogues with subhaloes, snapshots in their order, and input for merger trees."""
+
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+from test_cli_devices import check_equal
+
+import jztree as jz
+from jztree_utils import cli, ics, io
+from jztree_utils.trees import read_trees
+
+BOX = 37.5
+
+
+def catalogue(folder: Path, *arguments: str) -> tuple[Path, Path]:
+    """Return a catalogue with subhaloes of the sample in the layout of Gadget-4, and the snapshot in its order."""
+    paths = folder / "fof_subhalo_tab_000.hdf5", folder / "snapshot_000.hdf5"
+    options = ["--layout", "gadget4", "-o", str(paths[0]), "--snapshot-output", str(paths[1])]
+    assert cli.main(["fof", "sample", "--subhaloes", *options, *arguments]) == 0
+    return paths
+
+
+def test_members_of_subhaloes_are_first_and_the_most_bound_leads(tmp_path, use_devices) -> None:
+    use_devices(1)
+    path, ordered = catalogue(tmp_path)
+    with h5py.File(path) as file, h5py.File(ordered) as snapshot:
+        table = {name: rows[:] for name, rows in file["Subhalo"].items()}
+        groups = {name: rows[:] for name, rows in file["Group"].items()}
+        part = {name: rows[:] for name, rows in snapshot["PartType1"].items()}
+    first, count = table["SubhaloOffsetType"][:, 1], table["SubhaloLen"]
+    np.testing.assert_array_equal(part["ParticleIDs"][first], table["SubhaloIDMostbound"])
+    np.testing.assert_array_equal(groups["GroupNsubs"], np.bincount(table["SubhaloGroupNr"], minlength=252))
+    begin = groups["GroupOffsetType"][:, 1][table["SubhaloGroupNr"]]
+    is_central = table["SubhaloRankInGr"] == 0
+    np.testing.assert_array_equal(first[is_central], begin[is_central])
+    assert (np.diff(first) >= count[:-1]).all()  # no particle is in two subhaloes
+    for row in (0, 1, 7, 100):
+        members = slice(first[row], first[row] + count[row])
+        offset = part["Coordinates"][members] - table["SubhaloPos"][row]
+        offset -= BOX * np.round(offset / BOX)
+        centre = table["SubhaloPos"][row] + offset.mean(axis=0)
+        np.testing.assert_allclose(table["SubhaloCM"][row], centre % BOX, atol=1e-4)
+        radius = np.sort(np.linalg.norm(offset, axis=1))
+        np.testing.assert_allclose(table["SubhaloHalfmassRad"][row], radius[(count[row] - 1) // 2], rtol=1e-5)
+
+
+def test_command_finds_the_subhaloes_of_the_function(tmp_path, use_devices) -> None:
+    use_devices(1)
+    path, _ = catalogue(tmp_path, "--no-ids")
+    part, box = ics.cosmo_3d_sample()
+    rlink = 0.2 * box / 48
+    grouped, cata = jz.friends_of_friends.jit(part, rlink, boxsize=box)
+    gravity = 6.6743e-8 * 1.989e43 / (3.085678e24 * 1e10)
+    expected = jz.subhaloes.jit(grouped, cata, gravity, softening=rlink / 10, boxsize=box, hubble=100.0).columns()
+    with h5py.File(path) as file:
+        for stored, name in {"SubhaloLen": "count", "SubhaloVmax": "vmax"}.items():
+            np.testing.assert_allclose(np.sort(file["Subhalo"][stored]), np.sort(expected[name]), rtol=1e-4)
+
+
+def test_native_layout_and_summary(tmp_path, use_devices, capsys) -> None:
+    use_devices(1)
+    assert cli.main(["fof", "sample", "--subhaloes", "-o", str(tmp_path / "halos.hdf5")]) == 0
+    assert "251 of at least 20 bound particles" in capsys.readouterr().out
+    content = io.read_catalogue_content(tmp_path / "halos.hdf5")
+    assert content.subhaloes is not None
+    assert len(content.subhaloes["spin"].values) == 251
+    assert "Peebles 1969" in content.subhaloes["spin"].definition
+
+
+def test_snapshot_without_velocities_raises(tmp_path, write_gadget, random, use_devices, capsys) -> None:
+    use_devices(1)
+    path = write_gadget(tmp_path / "snap_000.hdf5", random.random((100, 3)).astype(np.float32))
+    assert cli.main(["fof", str(path), "--subhaloes"]) != 0
+    assert "--subhaloes needs velocities, but type 1 has none" in capsys.readouterr().err
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("ndev", [4, pytest.param(3, marks=pytest.mark.slow)])
+def test_files_with_subhaloes_do_not_depend_on_the_number_of_devices(
+    tmp_path: Path, use_devices: Any, ndev: int
+) -> None:
+    for count in (1, ndev):
+        use_devices(count)
+        assert cli.main(["fof", "sample", "--subhaloes", "-q", "-o", str(tmp_path / f"{count}.hdf5")]) == 0
+    check_equal(tmp_path / f"{ndev}.hdf5", tmp_path / "1.hdf5")
+
+
+@pytest.mark.long
+def test_catalogues_with_subhaloes_make_trees(tmp_path: Path, one_device: None, random: np.random.Generator) -> None:
+    """The second snapshot has the same particles in another order, so each subhalo is its own descendant."""
+    part, header = io.read_snapshot(ics.SAMPLE_3D, fields=("pos", "vel", "mass", "id"))
+    order = random.permutation(part.num)
+    part.pos, part.vel, part.id = part.pos[order], part.vel[order], part.id[order]
+    io.write_snapshot(tmp_path / "snap_2.hdf5", part, header)
+    for number, snapshot in ((1, ics.SAMPLE_3D), (2, tmp_path / "snap_2.hdf5")):
+        output = ["-q", "-o", str(tmp_path / f"cat_{number}.hdf5")]
+        assert cli.main(["fof", str(snapshot), "--subhaloes", *output]) == 0
+    catalogues = [str(tmp_path / f"cat_{number}.hdf5") for number in (1, 2)]
+    assert cli.main(["tree", *catalogues, "-q", "-o", str(tmp_path / "trees.hdf5")]) == 0
+    trees = read_trees(tmp_path / "trees.hdf5")
+    first = np.flatnonzero(trees.snapshot == 1)
+    np.testing.assert_array_equal(trees.subhalo[trees.descendant[first]], trees.subhalo[first])
+    np.testing.assert_array_equal(trees.mass[trees.descendant[first]], trees.mass[first])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--softening", "0.1"], "--softening has no effect without --subhaloes"),
+        (["--min-bound", "5"], "--min-bound has no effect without --subhaloes"),
+        (["--subhaloes", "--layout", "swift"], "The layout swift has no subhaloes"),
+        (["--subhaloes", "--softening", "-1"], "--softening is -1"),
+        (["--subhaloes", "--min-bound", "0"], "--min-bound is 0"),
+        (["--subhaloes", "--unit-length", "Mpc/h"], "--subhaloes needs the units of the snapshot"),
+    ],
+)
+def test_impossible_options_of_subhaloes_are_refused(
+    arguments: list[str], words: str, one_device: None, capsys: pytest.CaptureFixture[str], write_gadget: Any,
+    tmp_path: Path, random: np.random.Generator,
+) -> None:  # fmt: skip
+    pos = random.random((40, 3))
+    path = write_gadget(tmp_path / "snapshot.hdf5", pos, columns={"Velocities": pos, "ParticleIDs": np.arange(40)})
+    assert cli.main(["fof", str(path), "-q", *arguments]) == 2
+    assert words in capsys.readouterr().err
