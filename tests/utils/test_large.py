@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,7 @@ CHAIN = np.stack([np.random.default_rng(1).permutation(N) / N, np.zeros(N)], axi
         pytest.param(at(particles().pos * [1, 1, 30]), 0.2, [0, 1.0, 30.0], 700, id="periodic in some dimensions"),
         pytest.param(at(np.repeat(particles().pos[:40], 50, axis=0)), 0.0, 1.0, 500, id="equal points"),
         pytest.param(at(particles().pos * [0, 1, 1]), 0.01, 1.0, 500, id="plane"),
+        pytest.param(at(particles().pos * [0, 3, 1]), 0.09, [0, 0, 1.0], 700, id="groups wider than half the box"),
         pytest.param(at(LATTICE), 1 / 12, 1.0, 900, id="ties at the linking length"),
         pytest.param(at(CHAIN), 1.01 / N, 1.0, 300, id="one group in all slabs"),
         pytest.param(at(particles().pos[:0]), 0.1, 1.0, 300, id="no particles"),
@@ -196,6 +198,7 @@ def test_temporary_files_take_less_than_the_particles(tmp_path: Path, monkeypatc
         (lambda part: iter(in_pieces(part)), {}, "each piece is read twice"),
         (lambda part: [part, part.pos], {}, r"pieces\[1\] has the properties pos"),
         (lambda part: [part.pos * np.nan], {}, "pos of row 0 is NaN or infinite"),
+        (lambda part: [replace(part, mass=-part.mass)], {}, "mass of row 0 is negative"),
         (lambda part: [part.pos], {"memory": 10}, "memory is 0.00977 kiB, .*; give more"),
         (lambda part: [part.pos], {"rlink": 0.6, "memory": 9e4}, "The linking length 0.6 is so long"),
         (lambda part: [part.pos], {"rlink": -1.0}, "rlink"),
