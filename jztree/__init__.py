@@ -12,6 +12,7 @@ from . import (
     data,
     density,
     fof,
+    gravity,
     halos,
     hierarchy,
     index,
@@ -36,6 +37,7 @@ from .fof import (
     phase_space_groups,
     phase_space_labels,
 )
+from .gravity import acceleration, potential
 from .hierarchy import Dendrogram, DensityPeaks, cut, dendrogram, density_peaks
 from .index import Index, build_index
 from .knn import Neighbours, NeighboursWithFields, nearest
@@ -56,6 +58,7 @@ __all__ = [
     "Neighbours",
     "NeighboursWithFields",
     "SpanningTree",
+    "acceleration",
     "build_index",
     "comm",
     "config",
@@ -68,6 +71,7 @@ __all__ = [
     "fof",
     "fof_labels",
     "friends_of_friends",
+    "gravity",
     "group_labels",
     "halos",
     "hierarchy",
@@ -81,6 +85,7 @@ __all__ = [
     "overdensity",
     "phase_space_groups",
     "phase_space_labels",
+    "potential",
     "radius",
     "smoothing_length",
     "spanning_tree",

@@ -1,5 +1,5 @@
-// The tree of a group: its particles in the z-order of the group alone, and planes of nodes. So the tree, and all that
-// is computed from it, depends on nothing but the particles of the group and their order.
+// The tree of a group: its particles in the z-order of the group alone, and planes of nodes. So the tree, and every
+// result, depends only on the particles of the group and their order.
 //
 // A window of consecutive particles contributes one boundary between nodes: the row whose key differs from the row
 // before in the most significant bit. Windows of boundaries give the nodes of the next plane. So nodes follow cells.
@@ -45,7 +45,7 @@ struct NodeMoments {
   double lower[D], upper[D];
 };
 
-// Nearby particles for which the sums are computed together.
+// Nearby particles that share a walk.
 struct Run {
   int64_t begin, end;
 };
@@ -259,7 +259,7 @@ class GroupTree {
   }
 
   double lower_[D], upper_[D];  // of the places
-  std::vector<uint8_t> cuts_;   // the highest bit in which each key differs from the key before
+  std::vector<uint8_t> cuts_;   // the highest bit that differs between each key and the key before
 };
 
 }  // namespace jztree

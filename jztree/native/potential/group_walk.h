@@ -5,7 +5,7 @@
 // its second moments (L. Hernquist, 1987, ApJS 64, 715). Plummer's softening acts like one more dimension with the same
 // distance for all particles. The first term that is left out is at most the sum of m |y|^3 over the fourth power of
 // the distance, and usually a tenth of that. A node is accepted if the product of its reach and its sum of m |y|^2,
-// which is not below the former sum, is small compared with the sum of all potentials, about `scale()`. Errors of nodes
+// which is not below the former sum, is small compared with the sum of potentials, about `scale()`. Errors of nodes
 // have random signs, so they may be large compared with the error of the result; `loose_potential` and
 // `loose_acceleration` state how large (chosen so that errors stay below two thirds of the limit in uniform, Plummer,
 // NFW, clustered and two-body sets of 200,000 particles).
@@ -112,7 +112,7 @@ class RunSums {
     near2_ = std::max(near2_, softening_.reach * softening_.reach);
   }
 
-  // An estimate of the smallest sum of |m| / r in the run, from the nodes beside those that contain it.
+  // An estimate of the smallest sum of |m| / r in the run, from its siblings and the siblings of its ancestors.
   double scale() const {
     double sum = 0;
     const GravityNode<D>* node = &tree_.nodes.back();
@@ -146,7 +146,7 @@ class RunSums {
                      (accuracy.potential < 1e-3 ? tight_potential : loose_potential) * accuracy.potential * scale,
                  force_tolerance = loose_acceleration * accuracy.acceleration;
     double expansion_errors = 0, force_errors = 0;
-    // A first walk, which tells how large the accelerations are, must not underestimate small ones. In fewer than three
+    // A first walk, which estimates the accelerations, must not overestimate small ones. In fewer than three
     // dimensions, most accelerations are small differences of large terms.
     const bool expands = !tree_.has_negative && (!Accelerate || (D >= 3 && std::isfinite(accuracy.acceleration)));
     while (depth > 0) {
