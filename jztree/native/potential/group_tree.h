@@ -28,7 +28,7 @@ constexpr int64_t rows_of_a_thread = 1 << 15;
 static_assert((2 * leaf_window - 1) * (2 * fan_window - 1) <= run_capacity);
 
 template <int D>
-struct GravityNode {
+struct alignas(64) GravityNode {
   int32_t begin, end;       // rows
   int32_t child, children;  // the first node of the plane below; no children: a leaf
   double centre[D];         // weighted by absolute masses

@@ -29,7 +29,7 @@
 
 namespace jztree {
 
-constexpr double loose_potential = 3.5, tight_potential = 0.6, loose_acceleration = 0.35, loose_expansion = 0.5;
+constexpr double loose_potential = 3.5, tight_potential = 0.6, loose_acceleration = 0.35, loose_expansion = 2;
 // With a smaller error, all distances are in float64.
 constexpr double least_narrow_error = 1e-5;
 
@@ -162,20 +162,24 @@ class RunSums {
       bool far = separate && margin > 0 && node.spread <= tolerance * rho3 * margin && gap2 > near2_;
       if (far && Accelerate) far = 4 * node.spread <= force_tolerance * rho3 * margin * margin;
       if (far && softening_.reach > 0) far = margin >= softening_.reach;
-      const double run_margin = rho3 * std::max(rho - reach_, 0.);
-      const double expansion_error = node.size * reach2_ * reach_ / run_margin;
-      const double force_error = 3 * node.size * reach2_ / run_margin;
-      bool expand = far && expands && expansion_error <= loose_expansion * tolerance &&
-                    expansion_errors + expansion_error <= accuracy.potential * scale;
-      if (expand && Accelerate)
-        expand =
-            force_error <= loose_expansion * force_tolerance && force_errors + force_error <= accuracy.acceleration;
-      if (expand) {
-        expansion_errors += expansion_error;
-        force_errors += force_error;
-        expanded_[expanded_count_++] = number;
-        if (expanded_count_ == nodes_room) flush_expanded();
-      } else if (far) {
+      if (far && expands && rho > reach_) {
+        const double share = node.size * reach2_ / (rho3 * (rho - reach_));
+        const double expansion_error = share * reach_, force_error = 3 * share;
+        bool expand = expansion_error <= loose_expansion * tolerance &&
+                      expansion_errors + expansion_error <= accuracy.potential * scale;
+        if (Accelerate)
+          expand = expand && force_error <= loose_expansion * force_tolerance &&
+                   force_errors + force_error <= accuracy.acceleration;
+        if (expand) {
+          expansion_errors += expansion_error;
+          force_errors += force_error;
+          prefetch(reinterpret_cast<const char*>(&tree_.moments[at(number)]), sizeof(NodeMoments<D>));
+          expanded_[expanded_count_++] = number;
+          if (expanded_count_ == nodes_room) flush_expanded();
+          continue;
+        }
+      }
+      if (far) {
         add_node<Accelerate>(number);
       } else if (node.children == 0) {
         if (separate) add_leaf<Accelerate>(number);
