@@ -1,5 +1,5 @@
-// The tree of a group: its particles in the z-order of the group alone, and planes of nodes. So the tree, and all that
-// is computed from it, depends on nothing but the particles of the group and their order.
+// The tree of a group: its particles in the z-order of the group alone, and planes of nodes. So the tree, and every
+// result, depends only on the particles of the group and their order.
 //
 // A window of consecutive particles contributes one boundary between nodes: the row whose key differs from the row
 // before in the most significant bit. Windows of boundaries give the nodes of the next plane. So nodes follow cells.
@@ -28,7 +28,7 @@ constexpr int64_t rows_of_a_thread = 1 << 15;
 static_assert((2 * leaf_window - 1) * (2 * fan_window - 1) <= run_capacity);
 
 template <int D>
-struct GravityNode {
+struct alignas(64) GravityNode {
   int32_t begin, end;       // rows
   int32_t child, children;  // the first node of the plane below; no children: a leaf
   double centre[D];         // weighted by absolute masses
@@ -45,7 +45,7 @@ struct NodeMoments {
   double lower[D], upper[D];
 };
 
-// Nearby particles for which the sums are computed together.
+// Nearby particles that share a walk.
 struct Run {
   int64_t begin, end;
 };
@@ -259,7 +259,7 @@ class GroupTree {
   }
 
   double lower_[D], upper_[D];  // of the places
-  std::vector<uint8_t> cuts_;   // the highest bit in which each key differs from the key before
+  std::vector<uint8_t> cuts_;   // the highest bit that differs between each key and the key before
 };
 
 }  // namespace jztree

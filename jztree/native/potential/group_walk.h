@@ -5,7 +5,7 @@
 // its second moments (L. Hernquist, 1987, ApJS 64, 715). Plummer's softening acts like one more dimension with the same
 // distance for all particles. The first term that is left out is at most the sum of m |y|^3 over the fourth power of
 // the distance, and usually a tenth of that. A node is accepted if the product of its reach and its sum of m |y|^2,
-// which is not below the former sum, is small compared with the sum of all potentials, about `scale()`. Errors of nodes
+// which is not below the former sum, is small compared with the sum of potentials, about `scale()`. Errors of nodes
 // have random signs, so they may be large compared with the error of the result; `loose_potential` and
 // `loose_acceleration` state how large (chosen so that errors stay below two thirds of the limit in uniform, Plummer,
 // NFW, clustered and two-body sets of 200,000 particles).
@@ -29,7 +29,7 @@
 
 namespace jztree {
 
-constexpr double loose_potential = 3.5, tight_potential = 0.6, loose_acceleration = 0.35, loose_expansion = 0.5;
+constexpr double loose_potential = 3.5, tight_potential = 0.6, loose_acceleration = 0.35, loose_expansion = 2;
 // With a smaller error, all distances are in float64.
 constexpr double least_narrow_error = 1e-5;
 
@@ -112,7 +112,7 @@ class RunSums {
     near2_ = std::max(near2_, softening_.reach * softening_.reach);
   }
 
-  // An estimate of the smallest sum of |m| / r in the run, from the nodes beside those that contain it.
+  // An estimate of the smallest sum of |m| / r in the run, from its siblings and the siblings of its ancestors.
   double scale() const {
     double sum = 0;
     const GravityNode<D>* node = &tree_.nodes.back();
@@ -146,7 +146,7 @@ class RunSums {
                      (accuracy.potential < 1e-3 ? tight_potential : loose_potential) * accuracy.potential * scale,
                  force_tolerance = loose_acceleration * accuracy.acceleration;
     double expansion_errors = 0, force_errors = 0;
-    // A first walk, which tells how large the accelerations are, must not underestimate small ones. In fewer than three
+    // A first walk, which estimates the accelerations, must not overestimate small ones. In fewer than three
     // dimensions, most accelerations are small differences of large terms.
     const bool expands = !tree_.has_negative && (!Accelerate || (D >= 3 && std::isfinite(accuracy.acceleration)));
     while (depth > 0) {
@@ -162,20 +162,24 @@ class RunSums {
       bool far = separate && margin > 0 && node.spread <= tolerance * rho3 * margin && gap2 > near2_;
       if (far && Accelerate) far = 4 * node.spread <= force_tolerance * rho3 * margin * margin;
       if (far && softening_.reach > 0) far = margin >= softening_.reach;
-      const double run_margin = rho3 * std::max(rho - reach_, 0.);
-      const double expansion_error = node.size * reach2_ * reach_ / run_margin;
-      const double force_error = 3 * node.size * reach2_ / run_margin;
-      bool expand = far && expands && expansion_error <= loose_expansion * tolerance &&
-                    expansion_errors + expansion_error <= accuracy.potential * scale;
-      if (expand && Accelerate)
-        expand =
-            force_error <= loose_expansion * force_tolerance && force_errors + force_error <= accuracy.acceleration;
-      if (expand) {
-        expansion_errors += expansion_error;
-        force_errors += force_error;
-        expanded_[expanded_count_++] = number;
-        if (expanded_count_ == nodes_room) flush_expanded();
-      } else if (far) {
+      if (far && expands && rho > reach_) {
+        const double share = node.size * reach2_ / (rho3 * (rho - reach_));
+        const double expansion_error = share * reach_, force_error = 3 * share;
+        bool expand = expansion_error <= loose_expansion * tolerance &&
+                      expansion_errors + expansion_error <= accuracy.potential * scale;
+        if (Accelerate)
+          expand = expand && force_error <= loose_expansion * force_tolerance &&
+                   force_errors + force_error <= accuracy.acceleration;
+        if (expand) {
+          expansion_errors += expansion_error;
+          force_errors += force_error;
+          prefetch(reinterpret_cast<const char*>(&tree_.moments[at(number)]), sizeof(NodeMoments<D>));
+          expanded_[expanded_count_++] = number;
+          if (expanded_count_ == nodes_room) flush_expanded();
+          continue;
+        }
+      }
+      if (far) {
         add_node<Accelerate>(number);
       } else if (node.children == 0) {
         if (separate) add_leaf<Accelerate>(number);
