@@ -43,6 +43,9 @@ def with_words(members: Any, name: str) -> SubhaloMembers:
     """Return members whose identifiers are words of 32 bits, ``(..., n, 2)`` uint32, the low one first."""
     if not isinstance(members, SubhaloMembers):
         raise TypeError(f"{name} must be a jztree.links.SubhaloMembers, not {type(members).__name__}.")
+    for field in ("id", "subhalo", "energy"):
+        if not hasattr(column := getattr(members, field), "dtype") and column is not None:
+            raise TypeError(f"{field} of {name} must be an array, not {type(column).__name__}; use np.asarray.")
     check_width({name: members})  # before the identifiers are split
     ids, shape = members.id, np.shape(members.subhalo)
     if np.shape(ids) == (*shape, 2) and ids.dtype == np.uint32:

@@ -185,6 +185,8 @@ def test_invalid_options_raise() -> None:
         jz.descendants(part, part, 1, weights="mass")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="part must be a"):
         jz.descendants(part.id, part, 1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="subhalo of later must be an array, not list"):
+        jz.descendants(part, SubhaloMembers(np.arange(1), [0]), 1)  # type: ignore[arg-type]
 
 
 def _links(subhalo: list[int]) -> Descendants:
