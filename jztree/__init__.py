@@ -12,6 +12,7 @@ from . import (
     data,
     density,
     fof,
+    gravity,
     halos,
     hierarchy,
     index,
@@ -38,6 +39,7 @@ from .fof import (
     phase_space_groups,
     phase_space_labels,
 )
+from .gravity import acceleration, potential
 from .hierarchy import Dendrogram, DensityPeaks, cut, dendrogram, density_peaks
 from .index import Index, build_index
 from .knn import Neighbours, NeighboursWithFields, nearest
@@ -62,6 +64,7 @@ __all__ = [
     "NeighboursWithFields",
     "SpanningTree",
     "Subhaloes",
+    "acceleration",
     "build_index",
     "comm",
     "config",
@@ -75,6 +78,7 @@ __all__ = [
     "fof",
     "fof_labels",
     "friends_of_friends",
+    "gravity",
     "group_labels",
     "halos",
     "hierarchy",
@@ -89,6 +93,7 @@ __all__ = [
     "overdensity",
     "phase_space_groups",
     "phase_space_labels",
+    "potential",
     "radial_profiles",
     "radius",
     "smoothing_length",

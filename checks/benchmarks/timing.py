@@ -17,7 +17,7 @@ from jztree import kernels
 Call = Callable[[], Any]
 _PACKAGES = (
     *("jax", "jaxlib", "numpy", "scipy", "scikit-learn", "pynanoflann", "pykdtree", "kdcount"),
-    *("corrfunc", "treecorr", "vesin", "matscipy"),
+    *("corrfunc", "treecorr", "vesin", "matscipy", "pytreegrav"),
 )
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import jztree as jz
 
 Question = tuple[str, Callable[[Any], Any]]
+_SUBHALOES = 37
 MANY = 10**5  # from this number of particles on, count pairs instead of listing them
 
 
@@ -26,9 +27,17 @@ def questions(n: int, dims: int, box: Any, spacing: float) -> Iterator[Question]
     yield "spanning tree", lambda part: jz.spanning_tree.jit(part, boxsize=box)
     yield "reachability tree", lambda part: jz.spanning_tree.jit(part, boxsize=box, core_k=4)
     yield "density peaks", lambda part: jz.density_peaks.jit(part, part.mass, 6, boxsize=box)
+    yield "descendants", lambda part: jz.descendants.jit(*_outputs(part), _SUBHALOES)
     yield "phase space", lambda part: jz.phase_space_labels.jit(part, radii[1], 0.5, boxsize=box)
     if n <= MANY:
         yield from _of_all_pairs(dims, box, radii)
+
+
+def _outputs(part: Any) -> tuple[jz.links.SubhaloMembers, jz.links.SubhaloMembers]:
+    """Return the members of subhaloes in two outputs, in different orders."""
+    rows = np.arange(len(part.pos), dtype=np.int32)
+    first = jz.links.SubhaloMembers(rows, rows % _SUBHALOES, part.mass, part.num)
+    return first, jz.links.SubhaloMembers(rows[::-1], rows[::-1] % 5, None, part.num)
 
 
 def _of_all_pairs(dims: int, box: Any, radii: np.ndarray) -> Iterator[Question]:

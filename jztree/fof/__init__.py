@@ -42,8 +42,8 @@ from ._group_order import (
     group_and_catalogue,
     groups_of,
     particle_faults,
-    sort_by_group,
 )
+from ._group_order import sort_by_group as sort_by_group
 from ._lengths import check_lengths
 from ._phase_space import phase_space_groups, phase_space_labels
 from ._search import parsed

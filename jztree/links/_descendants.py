@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 from .. import comm, kernels
 from .._transform.capacity import Capacity, choose_capacity
 from ..jax_ext import with_twins
-from ..particles import Array
+from ..particles import Array, check_representable
 from ._members import CheckedMembers, SubhaloMembers, check_members, with_words
 
 Weights = Literal["sublink", "lhalotree"]
@@ -230,6 +230,7 @@ def skip_output(links: Descendants, later_links: Descendants, skipping_links: De
         >>> lost.subhalo, lost.skips
         (Array([0, 1], dtype=int32), Array([False,  True], dtype=bool))
     """
+    check_representable({"links": links, "later_links": later_links, "skipping_links": skipping_links})
     shapes = np.shape(links.subhalo), np.shape(skipping_links.subhalo)
     if shapes[0] != shapes[1]:
         raise ValueError(

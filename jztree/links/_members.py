@@ -12,7 +12,7 @@ import numpy as np
 from .. import comm
 from ..arguments import check_real_dtype, row_fault
 from ..jax_ext import is_concrete
-from ..particles import Array, check_representable, one_integer
+from ..particles import Array, check_representable, check_width, one_integer
 
 _NO_SUBHALO = "subhalo of %s is below -1 or above %d in row {0}; -1 means no subhalo, and the others count from 0."
 _NAN = "energy of %s is NaN in row {0}, which belongs to a subhalo; compute it again, or set subhalo to -1 there."
@@ -43,6 +43,10 @@ def with_words(members: Any, name: str) -> SubhaloMembers:
     """Return members whose identifiers are words of 32 bits, ``(..., n, 2)`` uint32, the low one first."""
     if not isinstance(members, SubhaloMembers):
         raise TypeError(f"{name} must be a jztree.links.SubhaloMembers, not {type(members).__name__}.")
+    for field in ("id", "subhalo", "energy"):
+        if not hasattr(column := getattr(members, field), "dtype") and column is not None:
+            raise TypeError(f"{field} of {name} must be an array, not {type(column).__name__}; use np.asarray.")
+    check_width({name: members})  # before the identifiers are split
     ids, shape = members.id, np.shape(members.subhalo)
     if np.shape(ids) == (*shape, 2) and ids.dtype == np.uint32:
         return members

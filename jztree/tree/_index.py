@@ -16,13 +16,14 @@ from numpy.typing import ArrayLike
 from .. import comm, kernels
 from ..arguments import no_box
 from ..config import TreeConfig, leaf_size_of
-from ..data import replace_num, split_rows
+from ..data import get_pos, replace_num, split_rows
 from ..jax_ext import Exact
 from ..particles import Index, check_devices, num_rows
 from . import TreeHierarchy, build_in_domain, permute_particles
 from ._input import InputParticles
 from ._particles import SortedParticles
 
+_SAMPLE = 1024  # about the number of particles whose positions are compared
 _OTHER_ROWS = (
     "the index was built for %d rows of particles, but now has %d; build an index of the new particles with "
     "jztree.build_index."
@@ -83,13 +84,24 @@ def faults_of_index(index: Index) -> list[comm.Fault]:
     """Return the possible faults of an index whose arrays were changed."""
     sources: SortedParticles = index.sources
     if sources.moved is None:
-        return [comm.Fault(kernels.tree_fits(sources.tree(), index.box, sources.rows) == 0, [], _CHANGED)]
+        tree_fits = kernels.tree_fits(sources.tree(), index.box, sources.rows) != 0
+        return [comm.Fault(~tree_fits | _moved(index), [], _CHANGED)]
     sent, received = sources.moved.route.sent, sources.moved.route.received
     route_fits = (jnp.minimum(jnp.min(sent), jnp.min(received)) >= 0) & (
         jnp.sum(received, dtype=jnp.int32) == sources.num
     )
     tree_fits = kernels.tree_fits(sources.tree(), index.box, sources.moved.merge) != 0
     return [comm.Fault(~(route_fits & tree_fits), [], _CHANGED)]
+
+
+def _moved(index: Index) -> jax.Array:
+    """Return whether any of a sample of the particles has another position than when the index was built."""
+    sources: SortedParticles = index.sources
+    pos, posz = jax.lax.stop_gradient((get_pos(index.part), sources.pos))
+    places = jnp.arange(0, posz.shape[0], max(posz.shape[0] // _SAMPLE, 1), dtype=jnp.int32)
+    assert sources.rows is not None
+    is_other = (jnp.asarray(pos)[sources.rows[places]] != posz[places]).any(axis=1)
+    return jnp.any(is_other & (places < sources.num))
 
 
 def sorted_by_index(given: InputParticles, num: jax.Array, cfg: TreeConfig) -> SortedParticles:

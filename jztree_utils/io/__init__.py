@@ -49,10 +49,10 @@ from ._files import remove_unfinished as remove_unfinished
 from ._files import unreadable as unreadable
 from ._files_of_snapshot import base_name as base_name
 from ._files_of_snapshot import number_in_name as number_in_name
+from ._gadget_catalogue import write_parameters as write_parameters
 from ._group_numbers import group_number_columns, group_number_parameters
 from ._hdf5_columns import read_all as read_all
 from ._header import SnapshotHeader, unit_name
-from ._header import header_attributes as header_attributes
 from ._made_with import read_made_with
 from ._mass_table import differing_masses as differing_masses
 from ._mass_table import mass_in_table as mass_in_table

@@ -143,6 +143,14 @@ class CatalogueContent:
         """Number of dimensions of the positions."""
         return int(np.shape(self.catalogue.com_pos)[1])
 
+    @property
+    def ids_by_group(self) -> np.ndarray | None:
+        """The identifiers of the members, group after group, without a copy if they are in this order; or None."""
+        count, offset = (np.asarray(column, np.int64) for column in (self.catalogue.count, self.catalogue.offset))
+        if self.ids is None or (offset == np.cumsum(count) - count).all():
+            return self.ids
+        return self.ids[member_rows(count, offset)]
+
 
 def catalogue_columns(cata: FofCatalogue, extra: Mapping[str, Column] | None = None) -> dict[str, Column]:
     """Return the columns of a catalogue by name, in the order of the files.

@@ -32,7 +32,6 @@ from ._catalogue_content import (
     catalogue_columns,
     convert_h,
     fitting_integer,
-    member_rows,
     read_columns,
     read_ids,
     write_column,
@@ -86,8 +85,7 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
     count = np.asarray(cata.count, np.int64)
     for name, column in _stored_columns(content, count).items():
         write_column(groups, name, column, header)
-    if content.ids is not None:
-        ids = np.asarray(content.ids)[member_rows(count, np.asarray(cata.offset, np.int64))]
+    if (ids := content.ids_by_group) is not None:
         write_column(file.create_group("IDs"), "ID", Column(ids, "1", "identifiers, group after group"), header)
     subhaloes = _subhaloes.write_gadget4(file, content, groups["GroupOffsetType"][()])
     sizes = {"groups": len(count), "ids": 0 if content.ids is None else len(content.ids), "subhalos": subhaloes}
@@ -137,10 +135,15 @@ def _write_header(file: h5py.File, content: CatalogueContent, sizes: dict[str, i
     attributes.update({f"N{name}_{where}": np.int64(n) for name, n in sizes.items() for where in ("ThisFile", "Total")})
     attributes["NumFiles"] = np.int32(1)
     if header is not None:
-        known = header_attributes(header)
-        attributes.update(known)
-        parameters = {name: known[name] for name in _PARAMETERS if name in known}
-        file.create_group("Parameters").attrs.update(parameters)
+        attributes.update(header_attributes(header))
+        write_parameters(file, header)
+
+
+def write_parameters(file: h5py.File, header: SnapshotHeader) -> None:
+    """Write Gadget-4's group of parameters: box, cosmology and units."""
+    values = header_attributes(header)
+    parameters = {name: values[name] for name in _PARAMETERS if name in values}
+    file.create_group("Parameters").attrs.update(parameters)
 
 
 def read(path: Path) -> CatalogueContent:

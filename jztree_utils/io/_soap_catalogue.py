@@ -26,7 +26,6 @@ from ._catalogue_content import (
     catalogue_columns,
     column_kinds,
     convert_h,
-    member_rows,
     read_columns,
     read_ids,
 )
@@ -88,8 +87,7 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
     write_frame(file, content, len(count), "SOAP")
     _write_counts(file, len(count))
     _write_cell(file, header, len(count))
-    ids = content.ids
-    write_members(file, content, ids if ids is None else ids[member_rows(count, np.asarray(cata.offset, np.int64))])
+    write_members(file, content, content.ids_by_group)
 
 
 def _links(columns: Collection[str]) -> dict[str, str]:

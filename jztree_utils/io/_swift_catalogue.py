@@ -24,7 +24,6 @@ from ._catalogue_content import (
     catalogue_columns,
     column_kinds,
     convert_h,
-    member_rows,
     read_columns,
     read_ids,
 )
@@ -74,8 +73,7 @@ def write(file: h5py.File, content: CatalogueContent) -> None:
     for name, column in _stored_columns(content, count).items():
         write_dataset(groups, name, column, header)
     write_frame(file, content, len(count), "FOF")
-    ids = content.ids
-    write_members(file, content, ids if ids is None else ids[member_rows(count, np.asarray(cata.offset, np.int64))])
+    write_members(file, content, content.ids_by_group)
 
 
 def write_frame(file: h5py.File, content: CatalogueContent, ngroups: int, kind: str) -> None:

@@ -1,7 +1,7 @@
-"""Groups of more particles than memory holds.
+"""Groups, neighbours and counts among more particles than memory holds.
 
-The particles come in pieces: arrays, memory-mapped files, or the files of a snapshot. The function reads all positions
-once and the properties of the members of groups once, and keeps sorted copies in a folder on disk.
+The particles come in pieces: arrays, memory-mapped files, or the files of a snapshot. `friends_of_friends` reads all
+positions once and the properties of the members of groups once, and keeps sorted copies in a folder on disk.
 """
 
 from __future__ import annotations
@@ -21,19 +21,16 @@ from jztree.data import FofCatalogue, ParticleData
 from jztree.fof import fof_and_catalogue
 
 from .._arrays import box_lengths
-from .._memory import bytes_in_words, host_memory
 from ._members import Members
 from ._pieces import Pieces
 from ._pieces import pieces_of as pieces_of
+from ._plan import disk_bytes as disk_bytes
+from ._plan import rows_in as rows_in
+from ._queries import Neighbours, count_within, nearest
 from ._steps import earlier_run
 from ._sweep import Search, find_groups
 
-__all__ = ["LargeGroups", "friends_of_friends"]
-
-_BASE = 500 << 20  # bytes of Python, JAX and compiled searches
-_WORDS = 14  # bytes of a search per byte of the positions; measured with `group_labels` of 4e6 particles
-_FEWEST = 1000  # particles in memory
-_GROUPED = 0.8  # share of particles in groups, for the estimate of disk space
+__all__ = ["LargeGroups", "Neighbours", "count_within", "friends_of_friends", "nearest"]
 
 
 class LargeGroups:
@@ -63,6 +60,20 @@ class LargeGroups:
                 held = np.concatenate([held, next(parts)])
             yield held[:length]
             held = held[length:]
+
+    def numbers(self) -> np.ndarray:
+        """Return the row in the catalogue of the group of each particle; without a listed group, the number of groups.
+
+        The result takes 4 bytes per particle.
+        """
+        ngroups = self.catalogue.ngroups
+        result = np.empty(sum(self._lengths), np.int32 if ngroups < 2**31 else np.int64)
+        start = 0
+        for label in self._members.labels():
+            number = self._members.joined.numbers(label)
+            result[start : start + len(label)] = np.where(number < 0, ngroups, number)
+            start += len(label)
+        return result
 
     def members(self) -> Iterator[tuple[ParticleData, np.ndarray]]:
         """Yield the particles of listed groups in group order, and their rows over all pieces, in blocks."""
@@ -157,27 +168,3 @@ def group_pieces(
         if folder is None:
             shutil.rmtree(place, ignore_errors=True)
         raise
-
-
-def rows_in(memory: float | None, pieces: Pieces) -> int:
-    """Return the number of particles that a search may hold in memory at once."""
-    free = host_memory()
-    if memory is None:
-        memory = 0.75 * (4 << 30 if free is None else free)
-    dtype, (dims,) = pieces.columns["pos"]
-    rows = int((memory - _BASE) // (_WORDS * dims * dtype.itemsize))
-    if rows < _FEWEST:
-        raise ValueError(
-            f"memory is {bytes_in_words(memory)}, but Python and the compiled searches alone need "
-            f"{bytes_in_words(_BASE)}; give more."
-        )
-    return min(rows, max(pieces.num, 1))
-
-
-def disk_bytes(pieces: Pieces) -> int:
-    """Return an upper limit of the bytes of temporary files, if at most 80 % of the particles are in listed groups."""
-    row = 4 if pieces.num < 2**31 else 8
-    widths = {name: dtype.itemsize * int(np.prod(shape)) for name, (dtype, shape) in pieces.columns.items()}
-    slabs = widths["pos"] + widths.get("id", 0) + 4 + 2 * row
-    members = 2 * row + _GROUPED * (8 + row + sum(widths.values()))
-    return int(pieces.num * max(slabs, members))

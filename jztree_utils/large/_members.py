@@ -1,19 +1,21 @@
 """Labels of all particles in the order of the input, and the members and the catalogue of the listed groups.
 
 1. Each range of rows is read again. Its members of listed groups go to buckets of consecutive groups.
-2. Each bucket contains whole groups, so a search in memory computes their catalogue.
+2. Each bucket contains whole groups, and the sums of a search in memory give their catalogue.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cached_property
 from typing import Any
 
 import jax
 import numpy as np
 
 from jztree.data import FofCatalogue, ParticleData
-from jztree.fof import fof_and_catalogue
+from jztree.fof import sort_by_group
+from jztree.jax_ext import exact
 from jztree.tree import zsort
 
 from ..progress import progress
@@ -68,7 +70,10 @@ class Members:
         records = np.empty(len(members), self.record)
         records["group"], records["row"] = group[members], members + start
         for name in self.names:
-            records[name] = search.pieces.read(name, start, stop)[members]
+            rows = search.pieces.read(name, start, stop)
+            if name == "mass" and (rows < 0).any():
+                raise ValueError(f"mass of row {start + int(np.argmax(rows < 0))} is negative; correct the particles.")
+            records[name] = rows[members]
         ends = np.cumsum(np.bincount(bucket, minlength=len(self.sizes)))
         for bucket_number, (first, end) in enumerate(zip([0, *ends[:-1]], ends, strict=True)):
             if first < end:
@@ -91,25 +96,32 @@ class Members:
         capacity = max(search.rows // _BUCKET, *self.sizes)
         names = [name for name in self.names if name != "id"]
         with jax.enable_x64(any(self.record[name].base.itemsize == 8 for name in names)):
+            # The z-order of all particles determines the order of sums, and the origin of centres in periodic boxes.
+            _, order = zsort.jit(padded(records["pos"], capacity), search.box, (self.joined.lower, self.joined.upper))
+            in_z_order = np.asarray(order)
+            records = records[in_z_order[in_z_order < len(records)]]
+            _, first, number = np.unique(records["group"], return_index=True, return_inverse=True)
+            label = np.arange(capacity, dtype=np.int32)
+            label[: len(records)] = first[number]
             columns: dict[str, Any] = {name: padded(records[name], capacity) for name in names}
             if search.pieces.shared_mass is not None:
                 columns["mass"] = search.pieces.shared_mass
-            rows = np.arange(capacity, dtype=np.int32)
-            part = ParticleData(**columns, id=rows, num=len(records))
-            domain = self.joined.lower, self.joined.upper
-            order = np.asarray(zsort.jit(columns["pos"], search.box, domain)[1])
-            grouped, cata = fof_and_catalogue.jit(part, search.rlink, search.box, search.cfg)
-            ngroups = int(cata.ngroups)
-            first = records["group"][np.asarray(grouped.id)[np.asarray(cata.offset)[:ngroups]]]
-            table = {name: np.asarray(rows)[:ngroups] for name, rows in cata.columns().items() if rows is not None}
-        in_z_order = order[order < len(records)]
-        ids = records["id" if search.has_ids else "row"][in_z_order]
-        keys = (ids, records["group"][in_z_order]) if search.by_id else (records["group"][in_z_order],)
-        by_group = np.lexsort(keys)
-        search.steps.append(f"grouped{bucket}", records[in_z_order[by_group]])
+            _, cata = self._sums(ParticleData(**columns, num=len(records)), label)
+        # The kernel orders groups by their first particles.
+        by_number = np.argsort(np.argsort(first))
+        ids = records["id" if search.has_ids else "row"]
+        by_group = np.lexsort((ids, records["group"]) if search.by_id else (records["group"],))
+        search.steps.append(f"grouped{bucket}", records[by_group])
         if search.by_id:
             search.steps.append("ids", ids[by_group].astype(self.id_dtype))
-        return {name: rows[np.argsort(first)] for name, rows in table.items()}
+        return {name: np.asarray(rows)[by_number] for name, rows in cata.columns().items() if rows is not None}
+
+    @cached_property
+    def _sums(self) -> Callable[[ParticleData, np.ndarray], tuple[ParticleData, FofCatalogue]]:
+        """The compiled sums over groups, whose particles are in z-order with the first row of their group."""
+        cfg, box = self.search.cfg.catalogue, exact(self.search.box, (self.search.dims,))
+        result: Any = jax.jit(lambda part, label: sort_by_group(part, label, cfg, box))
+        return result
 
     def catalogue(self) -> FofCatalogue:
         """Return the catalogue of all listed groups, as NumPy arrays."""

@@ -21,7 +21,7 @@ class Pieces(Protocol):
     Attributes:
         num: Number of particles.
         columns: Dtype and shape of a row of each property that particles have, by name.
-        shared_mass: The mass of all particles, None if they have masses of their own or none.
+        shared_mass: The mass of all particles, None if their masses differ or are unknown.
         about: Description of the input, which differs between different inputs, for JSON.
         lengths: Number of particles of each piece.
     """
@@ -44,7 +44,7 @@ def pieces_of(particles: Any, wide: bool = False) -> Pieces:
         wide: Whether to convert the positions of a snapshot to float64.
 
     Raises:
-        TypeError, ValueError: If this is no such object, or if the pieces do not match each other.
+        TypeError, ValueError: If ``particles`` is another object, or if the pieces do not match each other.
     """
     if isinstance(particles, io.Snapshot):
         return _OfSnapshot(particles, wide)

@@ -6,6 +6,7 @@ files, and a run that continues first cuts them to the lengths at its last compl
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from ..io import OutputError
+
 _LENGTHS, _ABOUT = "lengths of files", "run.json"
+_FULL = "The disk of {} is full; free some space, and make the same call again, which continues the run."
 
 
 class Result(Mapping[str, np.ndarray]):
@@ -79,9 +83,14 @@ class Steps:
         if not path.exists():
             if self._continues:
                 self._cut_files()
-            arrays = compute() | {_LENGTHS: json.dumps(self._lengths)}
-            with _atomic(path) as temporary, open(temporary, "wb") as file:
-                np.savez(file, **arrays)
+            try:
+                arrays = compute() | {_LENGTHS: json.dumps(self._lengths)}
+                with _atomic(path) as temporary, open(temporary, "wb") as file:
+                    np.savez(file, **arrays)
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    raise OutputError(_FULL.format(self.folder), errno.ENOSPC) from error
+                raise
         result = Result(path)
         self._lengths = json.loads(str(result[_LENGTHS]))
         return result
@@ -98,7 +107,7 @@ class Steps:
     def append(self, name: str, rows: np.ndarray) -> None:
         """Append rows to a file. Call this only inside a step."""
         with open(self._rows(name), "ab") as file:
-            rows.tofile(file)
+            file.write(np.ascontiguousarray(rows).view(np.uint8).data)
         self._lengths[name] = self._lengths.get(name, 0) + rows.nbytes
 
     def read(self, name: str, dtype: Any, start: int = 0, stop: int | None = None) -> np.ndarray:

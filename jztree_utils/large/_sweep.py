@@ -253,8 +253,7 @@ def find_groups(search: Search) -> Joined:
 
     def join() -> dict[str, Any]:
         parts = {name: np.concatenate([slab[name] for slab in slabs]) for name in ("links", "keys", "counts", "firsts")}
-        links = np.concatenate([parts["links"], sweep.wrapped_links(slabs)]) if slabs else parts["links"]
-        pairs = _roots(links)
+        pairs = _roots(np.concatenate([parts["links"], sweep.wrapped_links(slabs)]))
         roots, group = np.unique(_resolve(parts["keys"], *pairs.T), return_inverse=True)
         counts = np.zeros(len(roots), np.int64)
         np.add.at(counts, group, parts["counts"])

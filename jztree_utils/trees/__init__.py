@@ -2,6 +2,8 @@
 
 from ._building import build_trees
 from ._catalogues import TreesOfCatalogues, find_catalogues, trees_of_catalogues
+from ._catalogues import has_catalogue as has_catalogue
+from ._catalogues import number_outputs as number_outputs
 from ._checking import check_trees
 from ._files import read_trees, write_trees
 from ._linking import OutputMembers, link_outputs

@@ -15,7 +15,7 @@ def build_trees(outputs: Sequence[LinkedOutput]) -> MergerTrees:
 
     The main branch of a subhalo leads through the progenitors with the largest mass history. This is the sum of the
     masses on a main branch (De Lucia & Blaizot 2007). Of equal histories, that of the earlier subhalo counts first.
-    Steps over the rows of an output are NumPy operations, so 1e7 subhaloes take seconds.
+    Each step is a NumPy operation on all rows of an output.
 
     Args:
         outputs: The outputs in the order of time.

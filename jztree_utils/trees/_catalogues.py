@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -41,7 +41,6 @@ def trees_of_catalogues(
     ptype: int = 1,
     weights: Weights = "sublink",
     skip: bool = True,
-    advance: Callable[[int], None] | None = None,
 ) -> TreesOfCatalogues:
     """Build merger trees from catalogues with subhaloes.
 
@@ -54,7 +53,6 @@ def trees_of_catalogues(
         ptype: The type of the particles to read from snapshots.
         weights: See `jztree.descendants`.
         skip: Whether links may skip an output.
-        advance: Called with the number of each snapshot when it has been read.
 
     Returns:
         The trees, headers, and all columns that every catalogue has, in units per h. The main branches follow the bound
@@ -73,8 +71,6 @@ def trees_of_catalogues(
             members = _members(content, Path(catalogues[number]), ptype)
             tables.append(replace(content, ids=None))
             yield members
-            if advance is not None:
-                advance(number)
 
     links = link_outputs(outputs(), weights=weights, skip=skip)
     columns = [_columns(table) for table in tables]
@@ -169,6 +165,11 @@ def _check_times(headers: Mapping[int, io.SnapshotHeader]) -> None:
             )
 
 
+def has_catalogue(path: str | os.PathLike[str]) -> bool:
+    """Return whether a file is a catalogue, or a folder holds one. Raises SnapshotError if it cannot be read."""
+    return _in_folder(Path(path), is_catalogue=True) is not None if Path(path).is_dir() else io.is_catalogue(path)
+
+
 def find_catalogues(paths: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
     """Return a file of the catalogue of each snapshot, by the number at the end of its name.
 
@@ -179,18 +180,36 @@ def find_catalogues(paths: Sequence[str | os.PathLike[str]]) -> dict[int, Path]:
         SnapshotError: If a folder holds no catalogue.
         ValueError: If a name has no number, or two catalogues have the same.
     """
-    catalogues: dict[int, Path] = {}
-    for name in map(Path, paths):
-        path = _in_folder(name, is_catalogue=True) if name.is_dir() else name
-        if path is None:
-            raise io.SnapshotError(f"{name} holds no catalogue; give the catalogue of each snapshot, or its folder.")
+    files: list[Path] = []
+    for path in map(Path, paths):
+        file = _in_folder(path, is_catalogue=True) if path.is_dir() else path
+        if file is None:
+            raise io.SnapshotError(f"{path} holds no catalogue; give the catalogue of each snapshot, or its folder.")
+        files.append(file)
+    return number_outputs(paths, files)
+
+
+def number_outputs(
+    names: Sequence[str | os.PathLike[str]], files: Sequence[str | os.PathLike[str]] | None = None
+) -> dict[int, Path]:
+    """Return the files of outputs by the number at the end of each name. Several files of one output count once.
+
+    Args:
+        names: Names of files or folders.
+        files: The file of each name; None if they are the same.
+
+    Raises:
+        ValueError: If a name has no number, or two outputs have the same.
+    """
+    numbered: dict[int, Path] = {}
+    for name, path in zip(map(Path, names), map(Path, files or names), strict=True):
         digits = io.number_in_name(path) or io.number_in_name(name)
         if not digits:
-            raise ValueError(f"The name of {name} has no number; give catalogues with the numbers of their snapshots.")
-        known = catalogues.setdefault(int(digits), path)
-        if (known.parent, io.base_name(known)) != (path.parent, io.base_name(path)):
-            raise ValueError(f"{known} and {path} have the same number, {int(digits)}; give only one of them.")
-    return catalogues
+            raise ValueError(f"The name of {name} has no number; give files with the numbers of their snapshots.")
+        first = numbered.setdefault(int(digits), path)
+        if (first.parent, io.base_name(first)) != (path.parent, io.base_name(path)):
+            raise ValueError(f"{first} and {path} have the same number, {int(digits)}; give only one of them.")
+    return numbered
 
 
 def _snapshot_beside(catalogue: Path) -> Path:

@@ -22,8 +22,6 @@ from ._checking import check_trees
 from ._merger_trees import MergerTrees
 
 LAYOUTS = ("gadget4", "sublink")
-_PARAMETERS = ("BoxSize", "Omega0", "OmegaLambda", "HubbleParam", "UnitLength_in_cm", "UnitMass_in_g",
-               "UnitVelocity_in_cm_per_s", "ComovingIntegrationOn")  # fmt: skip
 
 
 class _Link(NamedTuple):
@@ -150,8 +148,7 @@ def _write_tables(
     attributes = file.create_group("Header").attrs
     attributes.update({f"{name}_{of}": np.int64(size) for name, size in sizes.items() for of in ("ThisFile", "Total")})
     attributes.update({"NumFiles": np.int32(1), "LastSnapShotNr": np.int32(max(headers, default=-1))})
-    values = io.header_attributes(header)
-    file.create_group("Parameters").attrs.update({name: values[name] for name in _PARAMETERS if name in values})
+    io.write_parameters(file, header)
     table = file.create_group("TreeTable")
     table["Length"] = _small(np.diff(trees.starts))
     table["StartOffset"] = trees.starts[:-1]

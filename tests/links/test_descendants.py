@@ -185,6 +185,8 @@ def test_invalid_options_raise() -> None:
         jz.descendants(part, part, 1, weights="mass")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="part must be a"):
         jz.descendants(part.id, part, 1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="subhalo of later must be an array, not list"):
+        jz.descendants(part, SubhaloMembers(np.arange(1), [0]), 1)  # type: ignore[arg-type]
 
 
 def _links(subhalo: list[int]) -> Descendants:
@@ -218,3 +220,32 @@ def test_next_output_without_subhaloes_is_skipped() -> None:
     np.testing.assert_array_equal(links.skips, [True, False])
     with pytest.raises(ValueError, match="same output"):
         skip_output(_links([0]), _links([0]), _links([0, 0]))
+
+
+@pytest.mark.long
+def test_subhaloes_of_the_finder_link_over_ranks() -> None:
+    """The numbers of `jz.subhaloes` over ranks are those of its joined table, which `jz.descendants` expects."""
+    random = np.random.default_rng(8)
+    centres = random.random((12, 3))
+    pos = (np.repeat(centres, 50, axis=0) + random.normal(0, 0.002, (600, 3))).astype(np.float32)
+    results = []
+    for ndev in (1, 3):
+        links = []
+        for seed in (1, 2):
+            order = np.random.default_rng(seed).permutation(600).reshape(ndev, -1)
+            part = jz.data.ParticleData(
+                pos=pos[order], vel=np.zeros_like(pos[order]), mass=np.ones(order.shape, np.float32),
+                id=order.astype(np.int32), num=np.full(ndev, 600 // ndev, np.int32),
+            )  # fmt: skip
+            mesh = mesh_of(ndev)
+            grouped, cata = jz.friends_of_friends.smap(mesh, jit=True)(part, 0.01, npart_min=20)
+            bound = jz.subhaloes.smap(mesh, jit=True)(grouped, cata, 1.0, softening=0.001)
+            members = SubhaloMembers(grouped.id, bound.subhalo, bound.energy, grouped.num)
+            links.append((members, bound.columns()["pos"]))
+        (first, centres_of_first), (later, centres_of_later) = links
+        answer = jz.descendants.smap(mesh, jit=True)(first, later, len(centres_of_first))
+        descendant = np.ravel(answer.subhalo)[: len(centres_of_first)]
+        np.testing.assert_allclose(centres_of_later[descendant], centres_of_first, atol=1e-6)
+        results.append(sorted(np.ravel(answer.score)[: len(centres_of_first)].tolist()))
+    assert results[0] == results[1]
+    assert len(results[0]) >= 10

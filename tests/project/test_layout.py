@@ -20,7 +20,7 @@ FLOORS: list[set[str]] = [
     {"arguments", "data", "derivatives"},
     {"tree"},
     {"pairs", "sph", "within"},  # and the other searches: every public module that is not in another set
-    {"density", "halos", "hierarchy", "links", "substructure"},
+    {"density", "gravity", "halos", "hierarchy", "links", "substructure"},
 ]
 SUBJECTS = {name for name in jztree.__all__ if inspect.ismodule(getattr(jztree, name))}
 FLOORS[-2].update(SUBJECTS.difference(*FLOORS))

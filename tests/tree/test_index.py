@@ -65,10 +65,17 @@ def assert_same(result: Any, expected: Any) -> None:
         np.testing.assert_array_equal(leaf, required)
 
 
+def test_an_index_with_other_positions_raises() -> None:
+    pos = oracles.uniform(5000, 3)
+    index = jz.build_index(pos, 1.0)
+    with pytest.raises(ValueError, match="the arrays of the index were changed"):
+        jz.nearest(dataclasses.replace(index, part=index.part + 0.1), 4)
+
+
 def test_every_flat_search_accepts_an_index() -> None:
     public = {name: getattr(jz, name) for name in jz.__all__}
     searches = {name for name, value in public.items() if inspect.isfunction(value) and _first(value).name == "part"}
-    flat = searches - {"build_index", "fof_labels"}  # the second one is the published function
+    flat = searches - {"build_index", "fof_labels", "descendants"}  # the published function, and one of subhaloes
     assert {name for name in flat if not _accepts_index(public[name])} == set()
     assert flat <= {_function(name).__name__ for name in SEARCHES}
 

@@ -99,7 +99,7 @@ def test_unusable_catalogues_are_refused(tmp_path: Path, capsys: Any) -> None:
     for arguments, words in (
         ([first, second], "has no identifiers of members"),
         ([first, plain], "has no subhaloes"),
-        ([first, empty], "holds no catalogue"),
+        ([first, empty], "no snapshot"),
         ([first], "only"),
         ([first, empty / "fof_tab_000.hdf5"], "does not exist"),
         ([first, copy], "have the same number, 0"),

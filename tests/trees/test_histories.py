@@ -95,8 +95,8 @@ def test_order_of_the_particles_has_no_effect() -> None:
         for output, order in zip(outputs, orders, strict=True)
         for m in [output.members]
     ]
-    for value, reference in zip(link_outputs(outputs), link_outputs(shuffled), strict=True):
-        for column, again in zip(value, reference, strict=True):
+    for links, reordered in zip(link_outputs(outputs), link_outputs(shuffled), strict=True):
+        for column, again in zip(links, reordered, strict=True):
             np.testing.assert_array_equal(column, again)
 
 

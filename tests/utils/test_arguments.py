@@ -50,7 +50,7 @@ def test_lists_of_a_configuration(config) -> None:
         ("b = [", r"is not valid TOML"),
         (
             "[FoF]\nb = 0.2",
-            r"has a table \[FoF\], which is not a command; use one of fof, knn, hdbscan, xi, convert, plot, view, info",
+            r"has a table \[FoF\], which is not a command; use one of fof, knn, .*, view, verify, info",
         ),
         ("npart-min = 99999999999999999999", r"Argument --npart-min: '99999999999999999999' is not a whole number"),
         ("output = ''", r"output is empty; give a name"),

@@ -355,7 +355,7 @@ def test_missing_files_are_reported_without_jax(arguments, tmp_path) -> None:
         ("xi sample --projected -1", "--projected is -1"),
         ("convert", "convert needs an input file"),
         ("plot", "plot needs a kind"),
-        ("tree", "tree needs catalogues with subhaloes"),
+        ("tree", "tree needs snapshots or catalogues"),
         ("plot halos sample", "plot halos needs the groups"),
         ("plot density sample --slab 3", "--slab is 3"),
         ("view sample", "view needs the name"),

@@ -1,5 +1,6 @@
 """The command line with less memory than the particles need: the same bytes as in memory, after any interruption."""
 
+import errno
 import itertools
 import json
 import os
@@ -14,8 +15,9 @@ import h5py
 import numpy as np
 import pytest
 
-from jztree_utils import cli, io, large
+from jztree_utils import cli, io
 from jztree_utils.cli._commands import dry_run
+from jztree_utils.large import _plan
 from jztree_utils.large._steps import Steps
 
 pytestmark = pytest.mark.usefixtures("one_device")
@@ -24,8 +26,8 @@ N = 3000
 
 @pytest.fixture(autouse=True)
 def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "_BASE", 0)
-    monkeypatch.setattr(large, "_FEWEST", 10)
+    monkeypatch.setattr(_plan, "_BASE", 0)
+    monkeypatch.setattr(_plan, "_FEWEST", 10)
 
 
 @pytest.fixture
@@ -52,12 +54,41 @@ def fof(snapshot: Path, output: Path | None, *options: str) -> int:
 MEMORY = ("--memory", "100kB")  # for 595 particles
 
 
+def test_warnings_are_those_of_a_search_in_memory(
+    tmp_path: Path, write_gadget: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    random = np.random.default_rng(1)
+    pos = random.random((N, 3), np.float32)
+    pos[:3] += np.float32(0.01)
+    pos[0, 0] = 1.02
+    path = write_gadget(tmp_path / "snap.hdf5", pos, columns={"Masses": random.random(N, np.float32)})
+    warnings = []
+    for options in ((), MEMORY):
+        assert fof(path, None, *options) == 0
+        warnings.append(capsys.readouterr().err)
+    assert warnings[0].count("warning:") == 2
+    assert warnings[0] == warnings[1]
+
+
 @pytest.mark.parametrize("layout", ["native", "gadget4"])
 def test_catalogue_has_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path: Path, layout: str) -> None:
     assert fof(snapshot, tmp_path / "whole.hdf5", "--layout", layout) == 0
     assert fof(snapshot, tmp_path / "pieces.hdf5", "--layout", layout, *MEMORY) == 0
     assert (tmp_path / "pieces.hdf5").read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
     assert not (tmp_path / "pieces.hdf5.pieces").exists()
+
+
+def test_copies_have_the_bytes_of_a_search_in_memory(snapshot: Path, tmp_path: Path) -> None:
+    for name, options in (("whole", ()), ("pieces", MEMORY)):
+        copies = (
+            "--snapshot-output",
+            str(tmp_path / f"{name}.s.hdf5"),
+            "--group-ids-output",
+            str(tmp_path / f"{name}.g"),
+        )
+        assert fof(snapshot, None, *copies, *options) == 0
+    for suffix in (".s.hdf5", ".g"):
+        assert (tmp_path / f"pieces{suffix}").read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
 
 
 def test_particles_without_identifiers_and_velocities(
@@ -77,7 +108,7 @@ def test_snapshot_that_does_not_fit_is_grouped_in_pieces(
     snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(dry_run, "available_memory", lambda device: 100_000)
-    monkeypatch.setattr(large, "host_memory", lambda: 130_000)
+    monkeypatch.setattr(_plan, "host_memory", lambda: 130_000)
     assert fof(snapshot, tmp_path / "pieces.hdf5", "--dry-run") == 0
     planned = capsys.readouterr().out
     assert "does not fit" in planned
@@ -92,7 +123,10 @@ def test_snapshot_that_does_not_fit_is_grouped_in_pieces(
 
 def test_killed_run_continues_with_the_same_bytes(snapshot: Path, tmp_path: Path) -> None:
     output, folder = tmp_path / "pieces.hdf5", tmp_path / "pieces.hdf5.pieces"
-    script = "import sys; from jztree_utils import cli, large; large._BASE, large._FEWEST = 0, 10; sys.exit(cli.main())"
+    script = (
+        "import sys; from jztree_utils import cli; from jztree_utils.large import _plan; "
+        "_plan._BASE = 0; _plan._FEWEST = 10; sys.exit(cli.main())"
+    )
     command = [sys.executable, "-c", script, "fof", str(snapshot), "-o", str(output), "--npart-min", "3", "--b", "0.7"]
     process = subprocess.Popen([*command, *MEMORY], env=os.environ | {"JAX_PLATFORMS": "cpu"})
     while process.poll() is None and not (folder / "slab1.npz").exists():
@@ -124,6 +158,25 @@ def test_damaged_file_is_named_and_the_run_continues_with_a_sound_one(
     monkeypatch.setattr(Steps, "append", lambda steps, name, rows: (names.append(name), append(steps, name, rows)))
     assert fof(snapshot, output, *MEMORY) == 0
     assert "pos0" not in names  # of the earlier run
+    assert fof(snapshot, tmp_path / "whole.hdf5") == 0
+    assert output.read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
+
+
+def test_full_disk_is_reported_and_the_run_continues(
+    snapshot: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output, append = tmp_path / "pieces.hdf5", Steps.append
+
+    def full(steps: Steps, name: str, rows: np.ndarray) -> None:
+        append(steps, name, rows[: len(rows) // 2] if name == "pos3" else rows)
+        if name == "pos3":
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "append", full)
+        assert fof(snapshot, output, *MEMORY) == 2
+    assert f"The disk of {output}.pieces is full; free some space" in capsys.readouterr().err
+    assert fof(snapshot, output, *MEMORY) == 0
     assert fof(snapshot, tmp_path / "whole.hdf5") == 0
     assert output.read_bytes() == (tmp_path / "whole.hdf5").read_bytes()
 

@@ -89,17 +89,19 @@ def test_files_with_subhaloes_do_not_depend_on_the_number_of_devices(
 
 
 @pytest.mark.long
-def test_catalogues_with_subhaloes_make_trees(tmp_path: Path, one_device: None, random: np.random.Generator) -> None:
+def test_trees_of_a_catalogue_and_a_snapshot_link_equal_subhaloes(
+    tmp_path: Path, one_device: None, random: np.random.Generator
+) -> None:
     """The second snapshot has the same particles in another order, so each subhalo is its own descendant."""
     part, header = io.read_snapshot(ics.SAMPLE_3D, fields=("pos", "vel", "mass", "id"))
     order = random.permutation(part.num)
     part.pos, part.vel, part.id = part.pos[order], part.vel[order], part.id[order]
     io.write_snapshot(tmp_path / "snap_2.hdf5", part, header)
-    for number, snapshot in ((1, ics.SAMPLE_3D), (2, tmp_path / "snap_2.hdf5")):
-        output = ["-q", "-o", str(tmp_path / f"cat_{number}.hdf5")]
-        assert cli.main(["fof", str(snapshot), "--subhaloes", *output]) == 0
-    catalogues = [str(tmp_path / f"cat_{number}.hdf5") for number in (1, 2)]
-    assert cli.main(["tree", *catalogues, "-q", "-o", str(tmp_path / "trees.hdf5")]) == 0
+    catalogue = str(tmp_path / "cat_1.hdf5")
+    assert cli.main(["fof", "sample", "--subhaloes", "-q", "-o", catalogue]) == 0
+    arguments = [catalogue, str(tmp_path / "snap_2.hdf5"), "-q", "-o", str(tmp_path / "trees.hdf5")]
+    assert cli.main(["tree", *arguments]) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["cat_1.hdf5", "snap_2.hdf5", "trees.hdf5"]
     trees = read_trees(tmp_path / "trees.hdf5")
     first = np.flatnonzero(trees.snapshot == 1)
     np.testing.assert_array_equal(trees.subhalo[trees.descendant[first]], trees.subhalo[first])

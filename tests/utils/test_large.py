@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 import jztree as jz
 from jztree_utils import large
+from jztree_utils.large import _plan
 from jztree_utils.large._steps import Steps
 
 N = 2000
@@ -18,8 +20,8 @@ N = 2000
 
 @pytest.fixture(autouse=True)
 def _little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large, "_BASE", 0)
-    monkeypatch.setattr(large, "_FEWEST", 10)
+    monkeypatch.setattr(_plan, "_BASE", 0)
+    monkeypatch.setattr(_plan, "_FEWEST", 10)
 
 
 def particles(seed: int = 0, dtype: Any = np.float32, dims: int = 3) -> jz.data.ParticleData:
@@ -43,7 +45,7 @@ def in_pieces(part: jz.data.ParticleData, number: int = 3) -> list[jz.data.Parti
 
 
 def memory_for(rows: int, part: jz.data.ParticleData) -> float:
-    return rows * large._WORDS * part.pos.shape[1] * part.pos.itemsize
+    return rows * _plan._WORDS * part.pos.shape[1] * part.pos.itemsize
 
 
 def compare(part: jz.data.ParticleData, rlink: float, box: Any, rows: int, npart_min: int = 4) -> int:
@@ -53,18 +55,20 @@ def compare(part: jz.data.ParticleData, rlink: float, box: Any, rows: int, npart
     options = {"memory": memory_for(rows, part), "npart_min": npart_min, "quiet": True}
     pieces = in_pieces(part)
     with large.friends_of_friends(pieces, rlink, box, **options) as groups:
-        labels, blocks = list(groups.labels()), list(groups.members())
+        labels, blocks, numbers = list(groups.labels()), list(groups.members()), groups.numbers()
     assert [len(piece) for piece in labels] == [len(piece.pos) for piece in pieces]
     np.testing.assert_array_equal(np.concatenate(labels), label)
     for name, column in cata.columns().items():
         if name != "offset":
             np.testing.assert_array_equal(getattr(groups.catalogue, name), column, err_msg=name)
+    assert (np.bincount(numbers, minlength=cata.ngroups)[: cata.ngroups] == cata.count).all()
     # The same particles in the same order, with the largest group first.
     members = [np.arange(first, first + count) for first, count in zip(cata.offset, cata.count, strict=True)]
     order = np.concatenate([np.empty(0, int), *members])
     np.testing.assert_array_equal(np.concatenate([block.pos for block, _ in blocks]), np.asarray(particles.pos)[order])
     rows_of_members = np.concatenate([rows for _, rows in blocks])
     np.testing.assert_array_equal(part.pos[rows_of_members], np.asarray(particles.pos)[order])
+    assert (numbers[rows_of_members] == np.repeat(np.arange(cata.ngroups), cata.count)).all()
     np.testing.assert_array_equal(groups.catalogue.offset, np.cumsum(cata.count) - np.asarray(cata.count))
     return int(cata.ngroups)
 
@@ -83,6 +87,7 @@ CHAIN = np.stack([np.random.default_rng(1).permutation(N) / N, np.zeros(N)], axi
         pytest.param(at(particles().pos * [1, 1, 30]), 0.2, [0, 1.0, 30.0], 700, id="periodic in some dimensions"),
         pytest.param(at(np.repeat(particles().pos[:40], 50, axis=0)), 0.0, 1.0, 500, id="equal points"),
         pytest.param(at(particles().pos * [0, 1, 1]), 0.01, 1.0, 500, id="plane"),
+        pytest.param(at(particles().pos * [0, 3, 1]), 0.09, [0, 0, 1.0], 700, id="groups wider than half the box"),
         pytest.param(at(LATTICE), 1 / 12, 1.0, 900, id="ties at the linking length"),
         pytest.param(at(CHAIN), 1.01 / N, 1.0, 300, id="one group in all slabs"),
         pytest.param(at(particles().pos[:0]), 0.1, 1.0, 300, id="no particles"),
@@ -103,6 +108,32 @@ def test_groups_are_independent_of_memory_and_of_the_smallest_group() -> None:
     assert {compare(particles(2), 0.05, 1.0, rows, npart_min=1) for rows in (400, 900, N)} == {
         len(np.unique(jz.group_labels(particles(2).pos, 0.05, boxsize=1.0)))
     }
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("box", [None, 1.0])
+def test_neighbours_and_counts_equal_those_in_memory(dtype: Any, box: float | None) -> None:
+    part, queries = particles(dtype=dtype), jz.data.Pos(pos=particles(1, dtype).pos[:50], num=40)
+    places, memory = queries.pos[:40], memory_for(500 + 40 * 2, part)
+    options = {"queries": queries, "boxsize": box, "memory": memory, "quiet": True}
+    with jax.enable_x64(dtype == np.float64):
+        neighbours = jz.nearest(part.pos, 4, queries=places, boxsize=box)
+        counts = jz.count_within(part.pos, 0.2, queries=places, boxsize=box)
+    result = large.nearest(in_pieces(part), 4, **options)
+    np.testing.assert_array_equal(result.distance, neighbours.distance)
+    np.testing.assert_array_equal(result.index, neighbours.index)
+    np.testing.assert_array_equal(large.count_within(in_pieces(part), 0.2, **options), counts)
+
+
+def test_missing_neighbours_and_no_sources() -> None:
+    few, queries = particles().pos[:3], particles(1).pos[:5]
+    distance, index = large.nearest([few[:1], few[1:]], 5, queries=queries, quiet=True)
+    assert np.isinf(distance[:, 3:]).all()
+    assert (index[:, 3:] == -1).all()
+    assert (np.sort(index[:, :3], axis=1) == np.arange(3)).all()
+    assert (large.nearest([few[:0]], 2, queries=queries, quiet=True).index == -1).all()
+    assert (large.count_within([few[:0]], 1.0, queries=queries, quiet=True) == 0).all()
+    assert large.count_within([few], 1.0, queries=queries[:0], quiet=True).shape == (0,)
 
 
 def interrupted(moment: int, function: Callable[..., None]) -> Callable[..., None]:
@@ -167,6 +198,7 @@ def test_temporary_files_take_less_than_the_particles(tmp_path: Path, monkeypatc
         (lambda part: iter(in_pieces(part)), {}, "each piece is read twice"),
         (lambda part: [part, part.pos], {}, r"pieces\[1\] has the properties pos"),
         (lambda part: [part.pos * np.nan], {}, "pos of row 0 is NaN or infinite"),
+        (lambda part: [replace(part, mass=-part.mass)], {}, "mass of row 0 is negative"),
         (lambda part: [part.pos], {"memory": 10}, "memory is 0.00977 kiB, .*; give more"),
         (lambda part: [part.pos], {"rlink": 0.6, "memory": 9e4}, "The linking length 0.6 is so long"),
         (lambda part: [part.pos], {"rlink": -1.0}, "rlink"),

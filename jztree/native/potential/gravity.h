@@ -1,7 +1,7 @@
 // The attraction between two particles, softened according to H. C. Plummer (1911, MNRAS 71, 460) or by the spline of
 // Gadget (V. Springel, N. Yoshida & S. D. M. White, 2001, New Astronomy 6, 79).
 //
-// With both softenings, the potential at distance 0 is -m / softening. The spline is exactly Newtonian beyond 2.8
+// With both softenings, the potential at distance 0 is -m / softening. The spline is exactly Newtonian above 2.8
 // softening lengths.
 #pragma once
 
@@ -14,7 +14,7 @@ namespace jztree {
 
 struct Softening {
   double length2 = 0;  // what Plummer's softening adds to squared distances
-  double reach = 0;    // the distance from which the spline is Newtonian
+  double reach = 0;    // the spline is Newtonian at larger distances
 
   JZTREE_BOTH Softening(double softening, bool spline)
       : length2(spline ? 0 : softening * softening), reach(spline ? 2.8 * softening : 0) {}

@@ -14,11 +14,11 @@
 namespace jztree {
 namespace {
 
-constexpr int64_t summed_directly = 512;  // the particles of a group for which a tree does not pay
+constexpr int64_t summed_directly = 512;  // the largest group that is faster without a tree
 constexpr int64_t shared_by_threads = 1 << 16;
 constexpr int64_t groups_of_a_task = 4, runs_of_a_task = 4;
-// The fraction of the sum of potentials to which a first walk is exact: it tells how large the accelerations are.
-constexpr double first_error = 0.02;
+// The relative error of the potentials in a first walk, which estimates the accelerations.
+constexpr double first_error = 0.004;
 
 template <int D, typename T>
 class GroupSums {

@@ -1,5 +1,5 @@
-// The tree of a group: its particles in the z-order of the group alone, and planes of nodes. So the tree, and all that
-// is computed from it, depends on nothing but the particles of the group and their order.
+// The tree of a group: its particles in the z-order of the group alone, and planes of nodes. So the tree, and every
+// result, depends only on the particles of the group and their order.
 //
 // A window of consecutive particles contributes one boundary between nodes: the row whose key differs from the row
 // before in the most significant bit. Windows of boundaries give the nodes of the next plane. So nodes follow cells.
@@ -28,27 +28,26 @@ constexpr int64_t rows_of_a_thread = 1 << 15;
 static_assert((2 * leaf_window - 1) * (2 * fan_window - 1) <= run_capacity);
 
 template <int D>
-struct GravityNode {
+struct alignas(64) GravityNode {
   int32_t begin, end;       // rows
   int32_t child, children;  // the first node of the plane below; no children: a leaf
   double centre[D];         // weighted by absolute masses
   double reach;             // no particle is farther from the centre
   double spread;            // reach times the sum of |m| y^2, with y from the centre
-  double scale;             // about the sum of |m| / r at the node
+  double size;              // the sum of |m|
 };
 
 // The moments about the centre.
 template <int D>
 struct NodeMoments {
-  double mass, size, lever[D], inertia[Pairs<D>::with_self];  // size: sum of |m|
-  double square;                                              // sum of |m| y^2
+  double mass, lever[D], inertia[Pairs<D>::with_self];
+  double square;  // sum of |m| y^2
   double lower[D], upper[D];
 };
 
-// Nearby particles for which the sums are computed together. scale: about the sum of |m| / r for each.
+// Nearby particles that share a walk.
 struct Run {
   int64_t begin, end;
-  double scale;
 };
 
 // A loop on all threads, or on this one if there is little to do.
@@ -72,11 +71,9 @@ class GroupTree {
   int64_t rows() const { return static_cast<int64_t>(order.size()); }
   int64_t runs() const { return planes.empty() ? (rows() + few - 1) / few : planes[2] - planes[1]; }
   Run run(int64_t i) const {
-    if (planes.empty()) return {i * few, std::min(rows(), (i + 1) * few), 0};
-    const int64_t number = planes[1] + i;
-    const GravityNode<D>& node = nodes[at(number)];
-    const double size = std::sqrt(node.reach * node.reach + softening * softening);
-    return {node.begin, node.end, node.scale + (size > 0 ? moments[at(number)].size / size : 0)};
+    if (planes.empty()) return {i * few, std::min(rows(), (i + 1) * few)};
+    const GravityNode<D>& node = nodes[at(planes[1] + i)];
+    return {node.begin, node.end};
   }
 
   // parallel: null for one thread.
@@ -93,7 +90,6 @@ class GroupTree {
     if (!wants_tree) return;
     sort(parallel);
     add_planes(parallel);
-    set_scales();
   }
 
  private:
@@ -220,7 +216,7 @@ class GroupTree {
     for (int64_t row = node.begin; row < node.end && node.children == 0; ++row)
       visit(&place[at(row * D)], std::fabs(weight[at(row)]), nullptr, weight[at(row)]);
     for (int64_t i = node.child; i < node.child + node.children; ++i)
-      visit(nodes[at(i)].centre, moments[at(i)].size, &moments[at(i)], moments[at(i)].mass);
+      visit(nodes[at(i)].centre, nodes[at(i)].size, &moments[at(i)], moments[at(i)].mass);
   }
 
   void take_moments(int64_t number) {
@@ -231,7 +227,7 @@ class GroupTree {
     std::fill_n(sums.upper, D, -std::numeric_limits<double>::infinity());
     each_part(node, [&](const double* part, double size, const NodeMoments<D>* inner, double mass) {
       sums.mass += mass;
-      sums.size += size;
+      node.size += size;
       for (int d = 0; d < D; ++d) {
         node.centre[d] += size * part[d];
         sums.lower[d] = std::min(sums.lower[d], inner ? inner->lower[d] : part[d]);
@@ -240,7 +236,7 @@ class GroupTree {
     });
     double reach2 = 0;
     for (int d = 0; d < D; ++d) {
-      const double middle = sums.size > 0 ? node.centre[d] / sums.size : sums.lower[d];
+      const double middle = node.size > 0 ? node.centre[d] / node.size : sums.lower[d];
       node.centre[d] = std::min(std::max(middle, sums.lower[d]), sums.upper[d]);
       const double arm = std::max(sums.upper[d] - node.centre[d], node.centre[d] - sums.lower[d]);
       reach2 += arm * arm;
@@ -262,27 +258,8 @@ class GroupTree {
     node.spread = node.reach * sums.square;
   }
 
-  // From the top plane down: the scale of a node is that of its parent, plus what its siblings contribute.
-  void set_scales() {
-    for (int64_t parent = static_cast<int64_t>(nodes.size()) - 1; parent >= planes[1]; --parent) {
-      const GravityNode<D>& node = nodes[at(parent)];
-      for (int64_t i = node.child; i < node.child + node.children; ++i) {
-        GravityNode<D>& child = nodes[at(i)];
-        child.scale = node.scale;
-        for (int64_t j = node.child; j < node.child + node.children; ++j) {
-          double distance2 = nodes[at(j)].reach * nodes[at(j)].reach + softening * softening;
-          for (int d = 0; d < D; ++d) {
-            const double away = nodes[at(j)].centre[d] - child.centre[d];
-            distance2 += away * away;
-          }
-          if (i != j && distance2 > 0) child.scale += moments[at(j)].size / std::sqrt(distance2);
-        }
-      }
-    }
-  }
-
   double lower_[D], upper_[D];  // of the places
-  std::vector<uint8_t> cuts_;   // the highest bit in which each key differs from the key before
+  std::vector<uint8_t> cuts_;   // the highest bit that differs between each key and the key before
 };
 
 }  // namespace jztree

@@ -15,7 +15,7 @@ _MISTAKEN = 10.0  # mean separations; certainly a length in another unit, or a t
 _SPHERE = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)([cm])")
 _SPHERES = ("200c", "500c", "2500c", "200m", "vir")
 # Options of jztree fof that need all particles in memory.
-IN_MEMORY = ("attach", "properties", "overdensity", "subhaloes", "plot", "snapshot_output", "group_ids_output")
+IN_MEMORY = ("attach", "properties", "overdensity", "subhaloes", "plot")
 # Options of jztree fof that need groups at one linking length, and their values if they are not given.
 _NOT_FOR_SCANS = {
     **dict.fromkeys(("b", "rlink", "memory", "attach", "overdensity", "output", "snapshot_output", "group_ids_output")),
@@ -137,10 +137,9 @@ def _check_convert(args: Namespace) -> None:
 
 def _check_tree(args: Namespace) -> None:
     if not args.input or args.output is None:
-        raise ValueError("tree needs catalogues with subhaloes, and -o with the output file; see jztree tree --help.")
+        raise ValueError("tree needs snapshots or catalogues, and -o with the output file; see jztree tree --help.")
     if len(args.input) == 1:
         raise ValueError(f"tree links the subhaloes of several outputs, but only {args.input[0]} was given; give more.")
-    check_at_least("--type", args.type, 0)
 
 
 def _check_plot(args: Namespace) -> None:

@@ -365,9 +365,12 @@ def _add_convert(commands: "argparse._SubParsersAction[_Parser]") -> None:
 
 
 def _add_tree(commands: "argparse._SubParsersAction[_Parser]") -> None:
-    words = "merger trees of the subhaloes in a sequence of catalogues"
+    words = "merger trees of the subhaloes in a sequence of snapshots or catalogues"
     tree = commands.add_parser("tree", help=words, description=f"Build {words}.", epilog=help_texts.TREE_EPILOG)
-    tree.add_argument("input", metavar="CATALOGUE", nargs="*", help="catalogues with subhaloes, or their folders")
+    tree.add_argument(
+        "input", metavar="INPUT", nargs="*", help="snapshots, catalogues with subhaloes, or their folders"
+    )
+    _add_snapshot_options(tree)
     links = tree.add_argument_group("links")
     links.add_argument(
         "--weights",
@@ -377,13 +380,6 @@ def _add_tree(commands: "argparse._SubParsersAction[_Parser]") -> None:
         "(lhalotree; default: sublink)",
     )
     links.add_argument("--no-skip", action="store_true", help="do not link subhaloes that are lost for one output")
-    links.add_argument(
-        "--type",
-        type=whole,
-        default=1,
-        metavar="T",
-        help="particle type to link, if identifiers are only in the snapshot (default: 1)",
-    )
     output = _add_output(tree, "write the trees to this HDF5 file")
     output.add_argument(
         "--layout", choices=TREE_LAYOUTS, default=TREE_LAYOUTS[0], help="layout of the trees (default: gadget4)"

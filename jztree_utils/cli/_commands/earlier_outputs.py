@@ -20,17 +20,17 @@ from .._report import say
 from .arguments import B
 from .header_arguments import FLAGS
 
-_READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize", *FLAGS)
+READING = ("type", "format", "pos", "vel", "mass", "id", "boxsize", *FLAGS)
 _OF_SUBHALOES = ("subhaloes", "softening", "min_bound")
 _OPTIONS = {
     "fof": (
-        *_READING,
+        *READING,
         *("b", "rlink", "npart_min", "attach", "attach_within", "properties", "overdensity", "matter", "centre"),
         *("no_ids", "snapshot_files", *_OF_SUBHALOES),
     ),
-    "knn": (*_READING, "k", "kernel", "lists"),
-    "hdbscan": (*_READING, "min_cluster_size", "min_samples", "epsilon", "method", "single"),
-    "xi": (*_READING, "bins", "linear", "projected", "los"),
+    "knn": (*READING, "k", "kernel", "lists"),
+    "hdbscan": (*READING, "min_cluster_size", "min_samples", "epsilon", "method", "single"),
+    "xi": (*READING, "bins", "linear", "projected", "los"),
 }
 OUTPUTS = ("output", "plot", "snapshot_output", "group_ids_output")  # options for output file names
 _PIECE = 2**16  # bytes per piece, at the start, middle and end of a file, for the checksum

@@ -86,6 +86,9 @@ def _run_piecewise(args: Namespace, run: Run, source: Source, layout: str | None
         info = _info(args, run, source, part, rlink)
         if run.output is not None:
             _write(args, run.output, groups.catalogue, None if args.no_ids else groups.ids(), info)
+        if run.copies:
+            numbers = {source.ptype: groups.numbers()}
+            write_copies(run, part.snapshot, numbers, int(groups.catalogue.ngroups), info, args.layout)
     _report(args, run, part, groups.catalogue, info, GroupOptions(cfg=cfg), {})
 
 
@@ -181,7 +184,11 @@ def _finish(
     if run.output is not None:
         tables = {"extra": extra, "by_type": by_type, "subhaloes": subhaloes}
         _write(args, run.output, cata, None if args.no_ids else members.id, info, **tables)
-    write_copies(run, part.snapshots, members.row, cata, info, args.layout, sorts_members=subhaloes is not None)
+    if run.copies:
+        nums = {snapshot.ptype: snapshot.num for snapshot in part.snapshots}
+        in_groups = io.group_of_rows(members.row, np.asarray(cata.count, np.int64), nums)
+        places = None if subhaloes is None else io.group_of_rows(members.row, np.ones_like(members.row), nums)
+        write_copies(run, part.snapshot, in_groups, len(cata.count), info, args.layout, places)
     if run.plot is not None:
         with stage("draw the halos", part.num) as report:
             _draw(run.plot, pos, cata, part.header)

@@ -1,6 +1,7 @@
 """``jztree fof`` for snapshots that do not fit into memory: the groups are found piece by piece, with files on disk."""
 
 import math
+import warnings
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -47,7 +48,10 @@ def open_pieces(source: Source, layout: str | None) -> OnDisk:
 
 def find_groups(args: Namespace, run: Run, part: OnDisk, rlink: float, cfg: FofConfig) -> large.LargeGroups:
     """Find the groups, and check the box. The next call with the same options continues an interrupted one."""
-    with jax.enable_x64(part.wide), stage("find groups piece by piece", part.num) as report:
+    work = stage("find groups piece by piece", part.num)
+    with jax.enable_x64(part.wide), warnings.catch_warnings(), work as report:
+        # Each slice would warn; instead a single warning follows below.
+        warnings.filterwarnings("ignore", message=".* differ from the mass in the MassTable")
         groups = large.group_pieces(
             large.pieces_of(part.snapshot, part.wide),
             rlink,
@@ -69,7 +73,7 @@ def find_groups(args: Namespace, run: Run, part: OnDisk, rlink: float, cfg: FofC
 
 
 def folder_of(run: Run) -> Path | None:
-    """Return the folder of the temporary files, beside the catalogue; None without a catalogue."""
+    """Return the folder of the temporary files, next to the catalogue; None without a catalogue."""
     return None if run.output is None else Path(f"{run.output}.pieces")
 
 

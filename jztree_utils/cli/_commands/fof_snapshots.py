@@ -1,11 +1,9 @@
 """The snapshot copies of ``jztree fof``: in group order, or with the group number of each particle."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
-
-from jztree.data import FofCatalogue
 
 from ... import io
 from ...progress import progress
@@ -22,40 +20,36 @@ _NOT_IN_ORDER = (
 
 def write_copies(
     run: Run,
-    snapshots: Sequence[io.Snapshot],
-    rows: np.ndarray | None,
-    cata: FofCatalogue,
+    snapshot: io.Snapshot,
+    groups: Mapping[int, np.ndarray],
+    ngroups: int,
     info: io.CatalogueInfo,
     layout: str,
-    sorts_members: bool = False,
+    places: Mapping[int, np.ndarray] | None = None,
 ) -> None:
     """Write the requested copies.
 
     Args:
         run: The names of the copies.
-        snapshots: One for each type in groups, the grouped type first.
-        rows: ``(m,)`` rows of members, group by group, numbered through these snapshots; None without copies.
-        cata: The groups in the order of the catalogue.
+        snapshot: The snapshot.
+        groups: By type, ``(n,)``: the number of the group of each particle, ``ngroups`` without a group.
+        ngroups: Number of groups.
         info: How they were found.
         layout: Layout of the catalogue.
-        sorts_members: Whether the copy in group order also has the members of each group in the order of ``rows``.
+        places: By type, ``(n,)``: the place of each particle among the members, if the copy in group order also has
+            the members of each group in another order than the snapshot.
     """
-    if rows is None or not run.copies:
-        return
-    count = np.asarray(cata.count, np.int64)
-    nums = {snapshot.ptype: snapshot.num for snapshot in snapshots}
-    groups = io.group_of_rows(rows, count, nums)
     if run.snapshot_output is not None:
         with stage("find the group order"):
-            keys = io.group_of_rows(rows, np.ones_like(rows), nums) if sorts_members else groups
+            keys = groups if places is None else places
             order = {ptype: io.RowOrder.by_group(numbers) for ptype, numbers in keys.items()}
-        _copy(run.snapshot_output, snapshots[0], info, order=order, num_files=run.snapshot_files)
+        _copy(run.snapshot_output, snapshot, info, order=order, num_files=run.snapshot_files)
         del order
     if run.group_ids_output is not None:
-        columns = io.group_number_columns(groups, len(count), info, layout)
+        columns = io.group_number_columns(groups, ngroups, info, layout)
         attributes = io.group_number_parameters(info)
         files = run.snapshot_files
-        _copy(run.group_ids_output, snapshots[0], info, columns=columns, attributes=attributes, num_files=files)
+        _copy(run.group_ids_output, snapshot, info, columns=columns, attributes=attributes, num_files=files)
 
 
 def _copy(path: str, snapshot: io.Snapshot, info: io.CatalogueInfo, **changes: Any) -> None:

@@ -86,12 +86,14 @@ The output (HDF5) has edges and centres of the bins, numbers of pairs, and the f
 a periodic box, jackknife errors and multipoles in redshift space, see jztree_utils.correlation in Python.
 """
 TREE_EPILOG = """\
-CATALOGUE is a catalogue with subhaloes and identifiers of their members, or a catalogue of Gadget-4 or AREPO in the
-folder of its snapshot, whose particles are in group order. The number at the end of its name is that of the snapshot.
+INPUT is a snapshot, whose groups and subhaloes are found like by jztree fof --subhaloes; a catalogue with subhaloes and
+identifiers of their members; or a catalogue of Gadget-4 or AREPO in the folder of its snapshot, whose particles are in
+group order. The number at the end of its name is that of the snapshot.
 The descendant of a subhalo is the one in the next catalogue with the largest sum of weights of common particles. If a
 subhalo is lost for one output, the link skips this output.
 
 examples:
+  jztree tree snapdir_*/ -o trees.hdf5
   jztree tree fof_subhalo_tab_*.hdf5 -o trees.hdf5
   jztree tree groups_*/ -o trees.hdf5 --weights lhalotree
   jztree tree fof_subhalo_tab_*.hdf5 -o sublink.hdf5 --layout sublink

@@ -1,31 +1,77 @@
-"""``jztree tree``: merger trees of the subhaloes in a sequence of catalogues."""
+"""``jztree tree``: merger trees of the subhaloes in a sequence of snapshots or catalogues."""
 
+import shutil
 from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax
 
 from ... import io, trees
-from .._report import is_quiet, print_json, print_pairs, say, stage, take_seconds
+from .._particles import many_devices
+from .._report import QUIET, VERBOSE, is_quiet, is_verbose, print_json, print_pairs, say, stage, take_seconds, telling
 from .argument_checks import check_arguments
+from .arguments import parse
+from .earlier_outputs import READING
+from .fof import run_fof
 from .outputs import check_placeholders, check_suffix
 
 
 def run_tree(args: Namespace) -> None:
-    """Link the subhaloes of catalogues, and write their merger trees.
+    """Link the subhaloes of catalogues or snapshots, and write their merger trees.
 
     Raises:
         ValueError, OSError: If an argument is invalid, or a file cannot be used. The message is a sentence for the
             user.
     """
-    check_arguments(args)
-    check_suffix(args.output)
-    check_placeholders(args.output)
-    catalogues = trees.find_catalogues(args.input)
-    inputs = [part for path in catalogues.values() for part in io.find_catalogue_parts(path)]
-    io.check_output(args.output, apart_from=tuple(inputs))
+    mesh = many_devices.all_devices()
+    with io.failing_together(mesh):
+        check_arguments(args)
+        check_suffix(args.output)
+        check_placeholders(args.output)
+        snapshots = trees.number_outputs([name for name in args.input if not trees.has_catalogue(name)])
+        catalogues = trees.find_catalogues([name for name in args.input if trees.has_catalogue(name)])
+        for number in snapshots.keys() & catalogues.keys():
+            raise ValueError(
+                f"{snapshots[number]} and {catalogues[number]} have the same number, {number}; give only one."
+            )
+        inputs = [part for path in catalogues.values() for part in io.find_catalogue_parts(path)]
+        io.check_output(args.output, apart_from=tuple(inputs))
     if args.dry_run:
-        say(f"would link {len(catalogues)} catalogues and write {args.output} in the layout {args.layout}")
+        paths = [*catalogues.values(), *snapshots.values()]
+        say(f"would link {len(paths)} outputs and write {args.output} in the layout {args.layout}")
         if args.json:
-            print_json({"catalogues": list(map(str, catalogues.values())), "output": args.output})
+            print_json({"inputs": list(map(str, paths)), "output": args.output})
         return
+    with _catalogues_of(args, snapshots) as temporary, io.failing_together(mesh):
+        if jax.process_index() == 0:
+            _link(args, catalogues | temporary)
+
+
+@contextmanager
+def _catalogues_of(args: Namespace, snapshots: dict[int, Path]) -> Iterator[dict[int, Path]]:
+    """Find the subhaloes of snapshots; their catalogues exist until the end of the block."""
+    output = io.output_path(args.output)
+    folder = output.parent / f".{output.name}.catalogues"
+    temporary = {number: folder / f"{number}.hdf5" for number in snapshots}
+    try:
+        for number, snapshot in snapshots.items():
+            folder.mkdir(exist_ok=True)
+            options = parse(["fof", str(snapshot), "--subhaloes", "-o", str(temporary[number])])
+            for option in READING:
+                setattr(options, option, getattr(args, option))
+            with stage("find the subhaloes") as report, telling(VERBOSE if is_verbose() else QUIET):
+                run_fof(options)
+                report.detail = str(snapshot)
+        yield temporary
+    finally:
+        if jax.process_index() == 0:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _link(args: Namespace, catalogues: dict[int, Path]) -> None:
     with stage("link the subhaloes") as report:
         result = trees.trees_of_catalogues(catalogues, ptype=args.type, weights=args.weights, skip=not args.no_skip)
         report.detail = f"{len(catalogues)} outputs"
@@ -33,7 +79,7 @@ def run_tree(args: Namespace) -> None:
         trees.write_trees(args.output, *result, layout=args.layout)
         report.detail = args.output
     forest = result.trees
-    numbers = {
+    numbers: dict[str, Any] = {
         "outputs": len(catalogues),
         "subhalos": len(forest),
         "trees": forest.num_trees,

@@ -77,17 +77,17 @@ def _groups(
     args: Namespace, content: io.CatalogueContent, part: ParticleData, snapshot: io.Snapshot, source: Source
 ) -> Iterator[verify.Verification]:
     header, info = snapshot.header, content.info
-    if content.ids is None or info.linking_length is None or content.by_type is not None:
+    ids = content.ids_by_group
+    if ids is None or info.linking_length is None or content.by_type is not None:
         raise ValueError(
             f"{args.input[0]} lacks the identifiers of its members or its linking length, or has members of several "
             "types, which cannot be checked; give a catalogue of jztree fof without --no-ids and --attach."
         )
-    ids = content.ids
     if header.unit_length_in_cm is not None:
         content = io.convert_h(content, header.h_free)
     cata, box = content.catalogue, header.boxsize or None
-    count, offset = (np.asarray(column, np.int64) for column in (cata.count, cata.offset))
-    rows, faults = _rows_of(ids[io.member_rows(count, offset)], part)
+    count = np.asarray(cata.count, np.int64)
+    rows, faults = _rows_of(ids, part)
     yield verify.Verification("members", len(rows), len(rows), faults)
     if faults:
         return

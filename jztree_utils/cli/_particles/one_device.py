@@ -11,6 +11,7 @@ from jztree.fof import fof_and_catalogue
 from jztree.knn import knn
 from jztree.mst import SpanningTree, spanning_tree
 from jztree.radius import pair_counts
+from jztree.substructure import Subhaloes, subhaloes
 
 from ... import io
 from ...progress import waiting
@@ -20,7 +21,7 @@ from .group_properties import GroupOptions, group_properties
 from .library_errors import told_of_snapshot
 from .mean_mass import mean_of
 from .particles import MOST_ROWS, Groups, Member, Particles, bin_options, count_types, matter_of
-from .subhalo_search import HostSubhaloes
+from .subhalo_search import HostSubhaloes, SubhaloOptions
 
 
 class OneDevice(Particles):
@@ -51,10 +52,7 @@ class OneDevice(Particles):
                 lambda result: group_properties(result[0], result[1], box, options, result[2]),
                 (grouped, cata, self._copy(matter_of(self.others.values()))),
             )
-        bound = None
-        if options.subhaloes is not None:
-            find = options.subhaloes.find
-            bound = self._run("find subhaloes", lambda result: find(result[0], result[1], box or None), (grouped, cata))
+        bound = None if options.subhaloes is None else self._find_subhaloes(grouped, cata, options.subhaloes)
         listed = int(np.asarray(cata.count, np.int64).sum())
         rows = np.asarray(grouped.row)[:listed]
         ids = rows.astype(np.int64)
@@ -67,6 +65,16 @@ class OneDevice(Particles):
             labels = np.asarray(bound.subhalo)[:listed], np.asarray(bound.energy)[:listed]
             on_host = HostSubhaloes(bound.columns(), *labels)
         return Groups(ids, cata, self._by_type(grouped, cata), extra, rows, on_host)
+
+    def _find_subhaloes(self, grouped: Member, cata: FofCatalogue, options: SubhaloOptions) -> Subhaloes:
+        """Find subhaloes by the compiled twin, which compiles only once for several snapshots of equal size."""
+        with (
+            jax.enable_x64(self.wide),
+            told_of_snapshot(self.snapshots, 1),
+            stage("compile and find subhaloes", self.num),
+            waiting("find subhaloes", quiet=is_quiet()),
+        ):
+            return jax.block_until_ready(options.find(grouped, cata, self.header.boxsize or None, subhaloes.jit))
 
     def _members(self) -> list[Member]:
         """Return the particles of all types, with their rows as identifiers."""

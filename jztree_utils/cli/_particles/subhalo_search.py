@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from jztree.substructure import Subhaloes, subhaloes
+from jztree.substructure import Subhaloes
 
 
 @dataclass(frozen=True)
 class SubhaloOptions:
-    """Options of the search, see `jztree.subhaloes`. They are compile-time constants."""
+    """Options of the search; see `jztree.subhaloes`."""
 
     gravity: float
     hubble: float
@@ -19,8 +19,8 @@ class SubhaloOptions:
     softening: float
     min_bound: int
 
-    def find(self, grouped: Any, cata: Any, boxsize: Any, search: Any = subhaloes) -> Subhaloes:
-        """Find the subhaloes of particles in group order; ``search`` is `jztree.subhaloes` or its twin."""
+    def find(self, grouped: Any, cata: Any, boxsize: Any, search: Any) -> Subhaloes:
+        """Find the subhaloes of particles in group order; ``search`` is a twin of `jztree.subhaloes`."""
         result: Subhaloes = search(
             grouped,
             cata,

@@ -1,0 +1,104 @@
+"""Potentials and accelerations of particles in the order of the caller, and their derivatives."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import oracles
+import pytest
+from devices import mesh_of
+
+import jztree as jz
+from jztree.data import PosMass
+
+from .test_group_potential import direct_sums, relative_errors, steep, uniform
+
+
+def test_particles_with_padding_keep_their_order() -> None:
+    pos = steep(3000).astype(np.float32)
+    mass = np.random.default_rng(1).random(3000).astype(np.float32)
+    part = PosMass(pos=pos, mass=mass, num=jnp.int32(2900))
+    expected = direct_sums(pos[:2900], mass[:2900], np.arange(2900))
+    potential = np.asarray(jz.potential.jit(part, gravity=2.0))
+    acceleration = np.asarray(jz.acceleration.jit(pos[:2900], masses=mass[:2900]))
+    assert relative_errors(potential[:2900], 2 * expected[0]) < 1e-3
+    assert relative_errors(acceleration, expected[1]) < 1e-3
+    assert not potential[2900:].any()
+
+
+def test_groups_in_a_periodic_box() -> None:
+    pos = np.concatenate([0.05 * steep(700) % 1, 0.5 + 0.05 * steep(300)]).astype(np.float32)
+    np.random.default_rng(1).shuffle(pos)
+    labels = np.asarray(jz.group_labels(pos, 0.05, boxsize=1.0))
+    potential = np.asarray(jz.potential.jit(pos, boxsize=1.0, groups=labels, softening=1e-3, kernel="spline"))
+    for label in np.unique(labels):
+        rows = np.flatnonzero(labels == label)
+        expected = direct_sums(pos[rows], np.ones(len(rows)), np.arange(len(rows)), 1e-3, True, 1.0)[0]
+        assert np.quantile(np.abs(potential[rows] - expected), 0.999) <= 1e-3 * np.abs(expected).min()
+
+
+@pytest.mark.parametrize("n", [100, 1500])
+def test_derivatives_agree_with_sums_over_pairs(n: int) -> None:
+    """The loss has cotangents of both signs."""
+    pos, mass = jnp.asarray(uniform(n), jnp.float32), jnp.asarray(1 + uniform(n)[:, 0], jnp.float32)
+    labels = jnp.asarray(np.arange(n) % 2, jnp.int32)
+    weights = jnp.asarray(np.random.default_rng(2).standard_normal(n), jnp.float32)
+
+    def loss(pos: jax.Array, mass: jax.Array) -> jax.Array:
+        return (weights * jz.potential(pos, masses=mass, softening=0.1, groups=labels)).sum()
+
+    def loss_of_pairs(pos: jax.Array, mass: jax.Array) -> jax.Array:
+        rho2 = ((pos[:, None] - pos) ** 2).sum(axis=-1) + 0.01
+        pairs = (labels[:, None] == labels) & ~jnp.eye(n, dtype=bool)
+        return -(weights[:, None] * jnp.where(pairs, mass / jnp.sqrt(rho2), 0)).sum()
+
+    for result, expected in zip(
+        jax.jit(jax.grad(loss, (0, 1)))(pos, mass), jax.grad(loss_of_pairs, (0, 1))(pos, mass), strict=True
+    ):
+        np.testing.assert_allclose(result, expected, atol=3e-3 * float(jnp.abs(expected).max()))
+
+
+def test_derivative_by_the_softening_raises() -> None:
+    with pytest.raises(ValueError, match="no derivative"):
+        jax.grad(lambda x: jz.potential(uniform(5), softening=x).sum())(0.1)
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_few_particles(n: int) -> None:
+    assert np.array_equal(jz.potential(np.zeros((n, 3), np.float32)), np.zeros(n))
+    assert np.array_equal(jz.acceleration(np.zeros((n, 3), np.float32)), np.zeros((n, 3)))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"error": 0.0}, "error is 0; it must be from 1e-10 to 0.1"),
+        ({"kernel": "cubic"}, "kernel is 'cubic'; it must be one of 'plummer', 'spline'"),
+        ({"softening": -1.0}, "softening is -1"),
+        ({"masses": np.ones(3, np.float32)}, "mass must be one number, or one per particle"),
+        ({"groups": np.zeros(3, np.int32)}, "groups must have one number per particle"),
+    ],
+)
+def test_wrong_arguments(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        jz.potential(uniform(5), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"boxsize": 1.0}, "the box is periodic"),
+        ({"masses": -np.ones(5, np.float32)}, "row 0 has a mass that is negative"),
+        ({"groups": np.asarray([0, 0, 1, 3, 3], np.int32)}, "the group of row 2 is 1"),
+        ({"gravity": 3e38}, "the potential of row 0 is outside the range"),
+    ],
+)
+def test_faults_at_run_time(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(oracles.RUN_TIME_ERROR, match=message):
+        jax.block_until_ready(jz.potential.jit(uniform(5), **arguments))
+
+
+def test_several_devices_raise() -> None:
+    with pytest.raises(NotImplementedError, match="supports one device"):
+        jz.acceleration.smap(mesh_of(2))(uniform(8).astype(np.float32).reshape(2, 4, 3))
