@@ -14,7 +14,7 @@
 namespace jztree {
 namespace {
 
-constexpr int block_warps = 8, block_threads = block_warps * warp_size, digits = 256;
+constexpr int energy_warps = 8, energy_threads = energy_warps * warp_size, digit_values = 256;
 
 template <int D, typename T>
 struct FrameProblem {
@@ -34,7 +34,7 @@ struct UniqueKey {
   uint32_t row;
 
   __device__ unsigned digit(int place) const {
-    return static_cast<unsigned>(place < 8 ? number >> (56 - 8 * place) : row >> (88 - 8 * place)) & (digits - 1);
+    return static_cast<unsigned>(place < 8 ? number >> (56 - 8 * place) : row >> (88 - 8 * place)) & (digit_values - 1);
   }
   // Whether another key has the same digits before a place.
   __device__ bool begins_like(const UniqueKey& other, int place) const {
@@ -60,22 +60,22 @@ __device__ UniqueKey key_of(T value, int64_t row) {
 // The largest key of the `size` lowest.
 template <typename T>
 __device__ UniqueKey largest_of_core(const T* key, int64_t begin, int64_t end, int64_t size) {
-  __shared__ unsigned counts[digits];
+  __shared__ unsigned counts[digit_values];
   __shared__ UniqueKey shared;
   UniqueKey largest{0, 0};
   int64_t remaining = size;
   for (int place = 0; place < 12; ++place) {
     if (sizeof(T) == 4 && place >= 4 && place < 8) continue;
-    for (unsigned i = threadIdx.x; i < digits; i += block_threads) counts[i] = 0;
+    for (unsigned i = threadIdx.x; i < digit_values; i += energy_threads) counts[i] = 0;
     __syncthreads();
-    for (int64_t row = begin + threadIdx.x; row < end; row += block_threads) {
+    for (int64_t row = begin + threadIdx.x; row < end; row += energy_threads) {
       const UniqueKey own = key_of(key[row], row);
       if (own.begins_like(largest, place)) atomicAdd(counts + own.digit(place), 1u);
     }
     __syncthreads();
     if (threadIdx.x == 0) {
       uint64_t digit = 0;
-      while (digit < digits - 1 && remaining > counts[digit]) remaining -= counts[digit++];
+      while (digit < digit_values - 1 && remaining > counts[digit]) remaining -= counts[digit++];
       shared = largest;
       if (place < 8) shared.number |= digit << (56 - 8 * place);
       if (place >= 8) shared.row |= static_cast<uint32_t>(digit) << (88 - 8 * place);
@@ -88,7 +88,7 @@ __device__ UniqueKey largest_of_core(const T* key, int64_t begin, int64_t end, i
 
 // The sum over the threads of a block, in an order that never changes.
 __device__ inline double block_sum(double value) {
-  __shared__ double parts[block_warps];
+  __shared__ double parts[energy_warps];
   value = warp_sum(value);
   __syncthreads();
   if (lane_index() == 0) parts[threadIdx.x / warp_size] = value;
@@ -100,9 +100,9 @@ __device__ inline double block_sum(double value) {
 
 template <typename T>
 __device__ int64_t lowest_row(const T* potential, int64_t begin, int64_t end) {
-  __shared__ UniqueKey parts[block_warps];
+  __shared__ UniqueKey parts[energy_warps];
   UniqueKey lowest{~uint64_t{0}, ~uint32_t{0}};
-  for (int64_t row = begin + threadIdx.x; row < end; row += block_threads) {
+  for (int64_t row = begin + threadIdx.x; row < end; row += energy_threads) {
     const UniqueKey own = key_of(potential[row], row);
     if (lowest.is_above(own)) lowest = own;
   }
@@ -131,7 +131,7 @@ __global__ void write_states(const __grid_constant__ FrameProblem<D, T> in) {
   frame.particles.place_of(centre, frame.place);
   const UniqueKey largest = largest_of_core(in.key, begin, end, size);
   double mass = 0, sums[D] = {}, plain[D] = {};
-  for (int64_t row = begin + threadIdx.x; row < end; row += block_threads) {
+  for (int64_t row = begin + threadIdx.x; row < end; row += energy_threads) {
     if (key_of(in.key[row], row).is_above(largest)) continue;
     const double weight = frame.particles.mass_of(row);
     mass += weight;
@@ -147,7 +147,7 @@ __global__ void write_states(const __grid_constant__ FrameProblem<D, T> in) {
     if (threadIdx.x == 0) in.velocity[candidate * D + d] = static_cast<T>(frame.velocity[d]);
   }
   if (threadIdx.x == 0) in.centre[candidate] = static_cast<int32_t>(centre);
-  for (int64_t row = begin + threadIdx.x; row < end; row += block_threads) frame.write(row);
+  for (int64_t row = begin + threadIdx.x; row < end; row += energy_threads) frame.write(row);
 }
 
 template <int D, typename T>
@@ -166,7 +166,7 @@ void bound_energies(Queue& queue, const BoundEnergies<D, T>& in) {
       in.velocity};
   queue.fill_bytes(in.centre, 0xff, grouped.room());
   queue.fill_bytes(in.velocity, 0, grouped.room() * D);
-  queue.launch(grouped.room(), block_threads, 0, write_states<D, T>, problem);
+  queue.launch(grouped.room(), energy_threads, 0, write_states<D, T>, problem);
 }
 
 }  // namespace

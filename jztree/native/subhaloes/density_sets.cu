@@ -15,7 +15,7 @@ __global__ void begin_candidates(SetForest sets) {
   sets.height[candidate] = -1;
 }
 
-__global__ void take_places(SetForest sets) {
+__global__ void take_set_places(SetForest sets) {
   if (thread_index() < sets.rows) sets.take_place(thread_index());
 }
 
@@ -56,7 +56,7 @@ void density_sets(Queue& queue, const DensitySets& in) {
                        in.height};
   queue.fill_bytes(sets.place, 0, rows);
   queue.launch_over(sets.candidates, begin_candidates, sets);
-  queue.launch_over(rows, take_places, sets);
+  queue.launch_over(rows, take_set_places, sets);
   queue.launch_over(rows, find_denser, sets);
   queue.launch_over(groups, join_groups, sets);
   queue.launch_over(rows, write_rows, sets);
