@@ -27,6 +27,7 @@ def test_particles_with_padding_keep_their_order() -> None:
     assert not potential[2900:].any()
 
 
+@pytest.mark.emulated
 def test_groups_in_a_periodic_box() -> None:
     pos = np.concatenate([0.05 * steep(700) % 1, 0.5 + 0.05 * steep(300)]).astype(np.float32)
     np.random.default_rng(1).shuffle(pos)

@@ -22,8 +22,8 @@
 
 namespace jztree {
 
-constexpr int64_t leaf_window = 8, fan_window = 4;
-constexpr int64_t run_capacity = 128;  // the particles of a node of the plane above the leaves are fewer
+constexpr int64_t leaf_window = 12, fan_window = 4;
+constexpr int64_t run_capacity = 176;  // the particles of a node of the plane above the leaves are fewer
 constexpr int64_t rows_of_a_thread = 1 << 15;
 static_assert((2 * leaf_window - 1) * (2 * fan_window - 1) <= run_capacity);
 

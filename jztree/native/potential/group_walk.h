@@ -6,7 +6,7 @@
 // distance for all particles. The first term that is left out is at most the sum of m |y|^3 over the fourth power of
 // the distance, and usually a tenth of that. A node is accepted if the product of its reach and its sum of m |y|^2,
 // which is not below the former sum, is small compared with the sum of potentials, about `scale()`. Errors of nodes
-// have random signs, so they may be large compared with the error of the result; `loose_potential` and
+// have random signs, so they may be large compared with the error of the result; `node_tolerance` and
 // `loose_acceleration` state how large (chosen so that errors stay below two thirds of the limit in uniform, Plummer,
 // NFW, clustered and two-body sets of 200,000 particles).
 //
@@ -29,7 +29,8 @@
 
 namespace jztree {
 
-constexpr double loose_potential = 3.5, tight_potential = 0.6, loose_acceleration = 0.35, loose_expansion = 2;
+constexpr double loose_acceleration = 0.35, loose_expansion = 2;
+inline double node_tolerance(double error) { return error < 1e-3 ? 0.6 * error : std::min(4.5 * error, 6e-3); }
 // With a smaller error, all distances are in float64.
 constexpr double least_narrow_error = 1e-5;
 
@@ -142,9 +143,8 @@ class RunSums {
   void walk(const Accuracy& accuracy, double scale) {
     int32_t stack[64 * 2 * fan_window], depth = 0;
     stack[depth++] = static_cast<int32_t>(tree_.nodes.size()) - 1;
-    const double tolerance =
-                     (accuracy.potential < 1e-3 ? tight_potential : loose_potential) * accuracy.potential * scale,
-                 force_tolerance = loose_acceleration * accuracy.acceleration;
+    const double tolerance = node_tolerance(accuracy.potential) * scale;
+    const double force_tolerance = loose_acceleration * accuracy.acceleration;
     double expansion_errors = 0, force_errors = 0;
     // A first walk, which estimates the accelerations, must not overestimate small ones. In fewer than three
     // dimensions, most accelerations are small differences of large terms.

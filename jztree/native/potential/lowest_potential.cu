@@ -9,9 +9,9 @@
 
 #include "common/cuda/context.cuh"
 #include "common/cuda/warp.cuh"
-#include "potential_bounds.h"
 #include "groups/moments.cuh"
 #include "lowest_potential.h"
+#include "potential_bounds.h"
 
 namespace jztree {
 namespace {
