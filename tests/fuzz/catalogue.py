@@ -90,15 +90,15 @@ class _Judge:
         for name, column in result.items():
             _check_column(name, values[name], column, rows)
         pos, sides = values["pos"][:num], inputs.sides(values["boxsize"], values["pos"].shape[1])
-        min_count, maximum = fof.partitions(pos, float(values["rlink"]), sides)
-        if not np.array_equal(min_count, maximum):
+        surely, possibly = fof.partitions(pos, float(values["rlink"]), sides)
+        if not np.array_equal(surely, possibly):
             return  # both partitions are correct
         if 0 < num <= 64 and on_lattice(pos, sides):
-            expected = _group_order(pos, maximum, sides, self.least)
+            expected = _group_order(pos, possibly, sides, self.least)
             if not np.array_equal(rows, expected):
                 raise WrongError("particles are not in group order", expected, rows)
-        _check_groups(cata, rows, maximum, self.least)
-        _check_sums(cata, rows, values, sides, maximum)
+        _check_groups(cata, rows, possibly, self.least)
+        _check_sums(cata, rows, values, sides, possibly)
 
     def _may_refuse(self, values: dict[str, Any]) -> str | None:
         if self.kind in ("dict", "SimpleNamespace", "Plain"):

@@ -94,8 +94,8 @@ def dealt_counts(random: np.random.Generator, ndev: int) -> list[int]:
     kind = random.random()
     if kind < 0.2:
         return [0] * (ndev - 1) + [int(random.integers(0, ROWS + 1))]
-    maximum = ROWS + 1 if kind < 0.7 else 3
-    return [int(n) for n in random.integers(0, maximum, ndev) * (random.random(ndev) < 0.7)]
+    row_limit = ROWS + 1 if kind < 0.7 else 3
+    return [int(n) for n in random.integers(0, row_limit, ndev) * (random.random(ndev) < 0.7)]
 
 
 class _JudgeNeighbours:
@@ -151,9 +151,9 @@ class _JudgeCatalogue:
             if many.shape != single.shape or not (np.abs(many - single) <= 8 * eps * scale * (name != "count")).all():
                 raise WrongError(f"{name} depends on the number of devices", single, many)
         sides = inputs.sides(values["boxsize"], values["pos"].shape[1])
-        min_count, maximum = fof.partitions(values["pos"], float(values["rlink"]), sides)
-        if np.array_equal(min_count, maximum):
-            _check_runs(cata, rows, maximum)
+        surely, possibly = fof.partitions(values["pos"], float(values["rlink"]), sides)
+        if np.array_equal(surely, possibly):
+            _check_runs(cata, rows, possibly)
 
 
 def _check_runs(cata: Any, rows: np.ndarray, label: np.ndarray) -> None:

@@ -137,8 +137,8 @@ class _Judge:
         if not np.array_equal(label, oracles.smallest_members(label)):
             raise WrongError("a label is not the smallest row of its group", oracles.smallest_members(label), label)
         rlink = values["rlink"]
-        min_count, maximum = partitions(pos[rows[:num]], rlink[rows[:num]] if np.ndim(rlink) else rlink, sides)
-        check_partition(label, min_count, maximum)
+        surely, possibly = partitions(pos[rows[:num]], rlink[rows[:num]] if np.ndim(rlink) else rlink, sides)
+        check_partition(label, surely, possibly)
 
 
 def check_order(given: np.ndarray, pos: np.ndarray, rows: np.ndarray, num: int, sides: np.ndarray, order: str) -> None:
@@ -161,8 +161,8 @@ def partitions(pos: np.ndarray, rlink: Any, sides: np.ndarray) -> tuple[np.ndarr
     rlink: one linking length, or one per row.
     """
     length = np.broadcast_to(np.float64(rlink), len(pos))
-    min_count, maximum = within(pos, pos, (length[:, None] + length) / 2, sides)
-    return _groups(min_count), _groups(maximum)
+    surely, possibly = within(pos, pos, (length[:, None] + length) / 2, sides)
+    return _groups(surely), _groups(possibly)
 
 
 def _groups(linked: np.ndarray) -> np.ndarray:
@@ -173,9 +173,9 @@ def _groups(linked: np.ndarray) -> np.ndarray:
     )
 
 
-def check_partition(label: np.ndarray, min_count: np.ndarray, maximum: np.ndarray) -> None:
-    """Check that groups are unions of those of ``fewest``, and parts of those of ``most``."""
-    if (label[min_count] != label).any():
-        raise WrongError("particles that are linked are in different groups", maximum, label)
-    if (maximum[label] != maximum).any():
-        raise WrongError("particles that are not linked are in one group", maximum, label)
+def check_partition(label: np.ndarray, surely: np.ndarray, possibly: np.ndarray) -> None:
+    """Check that groups are unions of sets with sure links, and parts of sets with all possible links."""
+    if (label[surely] != label).any():
+        raise WrongError("particles that are linked are in different groups", possibly, label)
+    if (possibly[label] != possibly).any():
+        raise WrongError("particles that are not linked are in one group", possibly, label)

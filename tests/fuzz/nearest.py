@@ -119,18 +119,18 @@ def _check(
     pos: np.ndarray, query: np.ndarray, radius: np.ndarray, sides: np.ndarray, result: tuple[Any, Any, Any], own: bool
 ) -> None:
     rad, idx, count = result
-    min_count, maximum = within(query, pos, radius, sides)
-    if (count < min_count.sum(axis=1)).any() or (count > maximum.sum(axis=1)).any():
-        raise WrongError("a count is not that of those within the radius", maximum.sum(axis=1), count)
+    surely, possibly = within(query, pos, radius, sides)
+    if (count < surely.sum(axis=1)).any() or (count > possibly.sum(axis=1)).any():
+        raise WrongError("a count is not that of those within the radius", possibly.sum(axis=1), count)
     there = np.arange(rad.shape[1]) < count[:, None]
     if not (np.array_equal(idx >= 0, there) and np.array_equal(np.isfinite(rad), there)):
         raise WrongError("there are not as many neighbours as are counted", count, idx)
     row, column = np.nonzero(there)
-    selected = np.zeros(maximum.shape, int)
+    selected = np.zeros(possibly.shape, int)
     np.add.at(selected, (row, idx[row, column]), 1)
     if (selected > 1).any():
         raise WrongError("a neighbour was found twice", "distinct rows", idx)
-    if (selected.astype(bool) & ~maximum).any():
+    if (selected.astype(bool) & ~possibly).any():
         raise WrongError("a neighbour is beyond the radius", radius, idx)
     if own and not ((idx[:, 0] == np.arange(len(pos))).all() and (rad[:, 0] == 0).all()):
         raise WrongError("a point is not its own first neighbour", np.arange(len(pos)), (idx[:, 0], rad[:, 0]))
@@ -141,8 +141,8 @@ def _check(
     check_radii("a radius is not that of its neighbour", reference, rad, atol)
     if (rad[:, 1:] < rad[:, :-1]).any():
         raise WrongError("radii are not in order", "", rad)
-    if np.array_equal(min_count, maximum):
-        nearest = np.sort(np.where(maximum, every, np.inf), axis=1)[:, : rad.shape[1]]
+    if np.array_equal(surely, possibly):
+        nearest = np.sort(np.where(possibly, every, np.inf), axis=1)[:, : rad.shape[1]]
         check_radii("a radius is not that of the nearest", nearest, rad[:, : nearest.shape[1]], atol)
         _check_ties(pos, query, sides, idx, there, own)
 

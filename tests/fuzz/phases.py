@@ -85,15 +85,15 @@ class _Judge:
     def _check_adaptive(
         self, values: dict[str, Any], pos: np.ndarray, vel: np.ndarray, sides: np.ndarray, label: np.ndarray
     ) -> None:
-        min_count, maximum = partitions(pos, values["group_rlink"], sides)
+        certain_labels, maximum = partitions(pos, values["group_rlink"], sides)
         if (maximum[label] != maximum).any():
             raise WrongError("particles of different groups in space are joined", maximum, label)
-        if not np.array_equal(min_count, maximum):
+        if not np.array_equal(certain_labels, maximum):
             return  # the groups in space depend on rounding
         vel = vel.astype(np.longdouble)
         surely, possibly = np.eye(len(pos), dtype=bool), np.eye(len(pos), dtype=bool)
-        for first in np.unique(min_count):
-            rows = np.flatnonzero(min_count == first)
+        for first in np.unique(certain_labels):
+            rows = np.flatnonzero(certain_labels == first)
             spread = vel[rows] - vel[rows].mean(axis=0)
             dispersion = np.sqrt((spread**2).mean())
             # Velocities that are equal up to rounding have no dispersion, or one of rounding errors.
@@ -103,9 +103,9 @@ class _Judge:
             speed = distances(vel[rows], vel[rows], np.zeros_like(sides))
             equal = speed == 0
             measure = separation**2 + np.where(equal, 0, (speed / (values["vlink"] * (dispersion or 1))) ** 2)
-            nearest = 1e-3 if pos.dtype == np.float32 else 1e-8
-            surely[np.ix_(rows, rows)] = measure < 1 - nearest
-            possibly[np.ix_(rows, rows)] = measure < 1 + nearest
+            margin = 1e-3 if pos.dtype == np.float32 else 1e-8
+            surely[np.ix_(rows, rows)] = measure < 1 - margin
+            possibly[np.ix_(rows, rows)] = measure < 1 + margin
         if len(pos):
             check_partition(label, _groups(surely), _groups(possibly))
 

@@ -65,30 +65,30 @@ class _Judge:
         self.judge(num, *within(pos, pos, np.full(num, radius), sides), outcome)
 
 
-def _judge_lists(num: int, min_count: np.ndarray, maximum: np.ndarray, outcome: Outcome) -> None:
+def _judge_lists(num: int, surely: np.ndarray, possibly: np.ndarray, outcome: Outcome) -> None:
     count, lists = np.asarray(outcome["count"]), outcome["lists"]
     if count[num:].any():
         raise WrongError("rows beyond num have neighbours", 0, count[num:])
-    low, high = min_count.sum(axis=1), maximum.sum(axis=1)
+    low, high = surely.sum(axis=1), possibly.sum(axis=1)
     if (count[:num] < low).any() or (count[:num] > high).any():
         raise WrongError("a count is not that of the pairs", low, count[:num])
     splits, total = np.asarray(lists.splits), int(lists.splits[-1])
     if not np.array_equal(np.diff(splits), count):
         raise WrongError("lists are not as long as counts", count, np.diff(splits))
     row, index = np.repeat(np.arange(len(count)), count), np.asarray(lists.index)[:total]
-    listed = np.zeros_like(maximum)
+    listed = np.zeros_like(possibly)
     listed[row, index] = True
-    if listed.sum() != total or (min_count & ~listed).any() or (listed & ~maximum).any():
-        raise WrongError("lists are not those of the pairs", maximum, listed)
+    if listed.sum() != total or (surely & ~listed).any() or (listed & ~possibly).any():
+        raise WrongError("lists are not those of the pairs", possibly, listed)
 
 
-def _judge_clusters(minimum: int, num: int, min_count: np.ndarray, maximum: np.ndarray, outcome: Outcome) -> None:
+def _judge_clusters(minimum: int, num: int, surely: np.ndarray, possibly: np.ndarray, outcome: Outcome) -> None:
     cluster, core = np.asarray(outcome["cluster"]), np.asarray(outcome["core"])
     if core[num:].any() or (cluster[num:] != -1).any():
         raise WrongError("rows beyond num are in clusters", -1, cluster[num:])
-    if not np.array_equal(min_count, maximum):
+    if not np.array_equal(surely, possibly):
         return  # both decisions are correct for some pairs
-    expected, cores = oracles.clusters_of(maximum, minimum)
+    expected, cores = oracles.clusters_of(possibly, minimum)
     if not np.array_equal(core[:num], cores):
         raise WrongError("a core is none, or the other way around", cores, core[:num])
     if not np.array_equal(cluster[:num], expected):
