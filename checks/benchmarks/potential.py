@@ -99,7 +99,7 @@ def main() -> None:
         for library, row in results[name].items():
             print(f"{name:10s}{library:12s}{row['per_second']:12.3g} per second   99.9 % below {row['error']:.1e}")
     if options.record:
-        line = {**machine(), "n": options.n, "error": options.error, "peer_angle": options.peer_angle}
+        line = {"machine": machine(), "n": options.n, "error": options.error, "peer_angle": options.peer_angle}
         with HISTORY.open("a") as history:
             history.write(json.dumps({**line, "potentials": results}) + "\n")
 

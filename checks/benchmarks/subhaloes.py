@@ -1,6 +1,6 @@
 """Time and memory from positions to subhaloes, on one CPU device.
 
-    python checks/benchmarks/subhaloes.py [--snapshot FILE] [--runs 5] [--output results.json]
+    python checks/benchmarks/subhaloes.py [--snapshot FILE] [--runs 5] [--output results.jsonl]
 
 Without a snapshot, the particles are nine copies of the sample of 48^3 particles, 995,328 in a box of 3 x 3 x 1.
 """
@@ -84,16 +84,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--snapshot", type=Path, help="a snapshot at redshift 0, in Mpc/h")
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--output", type=Path)
+    parser.add_argument("--output", type=Path, help="a file of records, to which a line is appended")
     args = parser.parse_args()
     part, boxsize = copies_of_sample()
     if args.snapshot is not None:
         read, header = io.read_snapshot(args.snapshot)
         part, boxsize = jax.tree.map(jnp.asarray, read), header.boxsize
-    figures = json.dumps(measure(part, boxsize, args.runs), indent=2)
-    print(figures)
+    name = "nine copies of the sample" if args.snapshot is None else args.snapshot.name
+    figures = {"set": name, **measure(part, boxsize, args.runs)}
+    print(json.dumps(figures, indent=2))
     if args.output is not None:
-        args.output.write_text(figures + "\n")
+        with args.output.open("a") as history:
+            history.write(json.dumps(figures) + "\n")
 
 
 if __name__ == "__main__":
