@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._transform.shard_map import plain_integer
+from ..jax_ext import is_concrete
 from ..particles import check_no_unit, one_line
 
 
@@ -114,3 +115,12 @@ def check_range(value: np.ndarray, name: str, may_be_small: bool = False) -> Non
             f"{name} is {shown(value)}, which is outside the range of {widest.dtype}; choose another unit of "
             f"length{switch}."
         )
+
+
+def check_gravity(gravity: Any) -> Any:
+    """Return a gravitational constant. Raise ValueError if it is not one positive, finite number."""
+    if np.shape(gravity) != ():
+        raise ValueError(f"gravity must be one number, the gravitational constant; its shape is {np.shape(gravity)}.")
+    if is_concrete(gravity) and not 0 < check_real(gravity, "gravity") < np.inf:
+        raise ValueError(f"gravity is {gravity}; the gravitational constant must be positive and finite.")
+    return gravity

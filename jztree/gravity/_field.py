@@ -13,6 +13,7 @@ from .. import comm, kernels
 from ..arguments import (
     Kind,
     check_box,
+    check_gravity,
     check_length,
     check_one_a_particle,
     check_particles,
@@ -25,7 +26,7 @@ from ..arguments import (
     one_length,
 )
 from ..data import PosMass
-from ..jax_ext import exact
+from ..jax_ext import Exact, exact
 from ..particles import Array, Index, Particles, check_num
 from ..tree import corners_of
 from ..tree.stage import opened
@@ -44,10 +45,11 @@ _LOST = (
     "the %s of row {0} is outside the range of %s; choose other units, or switch on jax_enable_x64 and give positions "
     "and masses in float64."
 )
-_ROWS, _NUMBER, _LENGTH = Kind(P(-1)), Kind(P()), one_length("softening")
+_ROWS, _LENGTH = Kind(P(-1)), one_length("softening")
+_GRAVITY = Kind(P(), lambda gravity, _: check_gravity(gravity))
 
 
-@flat(masses=_ROWS, groups=_ROWS, gravity=_NUMBER, softening=_LENGTH)
+@flat(masses=_ROWS, groups=_ROWS, gravity=_GRAVITY, softening=_LENGTH)
 def potential(
     part: Particles | Index | Array,
     *,
@@ -100,7 +102,7 @@ def potential(
     return _field(part, masses, softening, kernel, boxsize, groups, error, gravity, acceleration=False)
 
 
-@flat(masses=_ROWS, groups=_ROWS, gravity=_NUMBER, softening=_LENGTH)
+@flat(masses=_ROWS, groups=_ROWS, gravity=_GRAVITY, softening=_LENGTH)
 def acceleration(
     part: Particles | Index | Array,
     *,
@@ -175,23 +177,16 @@ def _field(
             f"jztree.{name} supports one device, but it was mapped over {comm.num_ranks()}; call it outside of smap "
             "with the particles on one device."
         )
-    box, n = check_box(boxsize, pos.shape[1]), pos.shape[0]
+    box, constant = check_box(boxsize, pos.shape[1]), check_gravity(gravity)
     length = check_length(softening, box, "softening")
     mass = mass_rows(part if masses is None else PosMass(pos=pos, mass=masses), pos.dtype)
-    _, faults = corners_of(pos, num, "the particles")
-    faults = [*faults, *mass_faults(mass, num, n)]
-    if groups is None:
-        faults.append(comm.Fault((box.words[:, 0] > 0).any(), [], _PERIODIC))
-    else:
-        check_one_a_particle(groups, pos, "groups")
-        groups = jnp.asarray(groups, jnp.int32)
-        faults.append(_fault_of_groups(groups, num))
-    num = comm.check_all(kernels.as_num(num), faults)
+    num = _checked_num(pos, num, mass, groups, box)
+    n = pos.shape[0]
     mass = jnp.ones((n,), pos.dtype) if mass is None else jnp.broadcast_to(mass, (n,))
     if n == 0:
         return jnp.zeros_like(pos if acceleration else mass)
     # Without groups, all particles are the group of row 0.
-    labels = jnp.zeros((n,), jnp.int32) if groups is None else groups
+    labels = jnp.zeros((n,), jnp.int32) if groups is None else jnp.asarray(groups, jnp.int32)
     order, num_groups, count, offset = kernels.group_order(labels, num, 1)
     columns = kernels.gather_rows(pos, order), kernels.gather_rows(mass, order), (num_groups, count, offset)
     lengths = length, box, exact(error, ())
@@ -200,9 +195,21 @@ def _field(
         values = kernels.group_potential(*columns, *lengths, spline=spline, acceleration=True)[1]
     else:
         values = kernels.differentiable_potential(*columns, *lengths, spline=spline)
-    result = kernels.scatter_rows(values, order) * jnp.asarray(gravity, pos.dtype)
+    result = kernels.scatter_rows(values, order) * jnp.asarray(constant, pos.dtype)
     row = first_row(~jnp.isfinite(result.reshape(n, -1)).all(axis=1))
     return comm.after(result, comm.check(0, row >= 0, [row], _LOST % (name, result.dtype)))
+
+
+def _checked_num(pos: jax.Array, num: Any, mass: jax.Array | None, groups: Any, box: Exact) -> jax.Array:
+    """Return the number of particles, after all checks of their rows."""
+    _, faults = corners_of(pos, num, "the particles")
+    faults = [*faults, *mass_faults(mass, num, pos.shape[0])]
+    if groups is None:
+        faults.append(comm.Fault((box.words[:, 0] > 0).any(), [], _PERIODIC))
+    else:
+        check_one_a_particle(groups, pos, "groups")
+        faults.append(_fault_of_groups(jnp.asarray(groups, jnp.int32), num))
+    return comm.check_all(kernels.as_num(num), faults)
 
 
 def _check_error(error: Any) -> float:

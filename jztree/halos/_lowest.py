@@ -127,6 +127,7 @@ def lowest_potential_particle(
 
 
 def check_softening(softening: Any) -> Exact:
+    """Return a softening length as an exact number. Raise ValueError unless it is one finite length of at least 0."""
     if isinstance(softening, Exact):
         return softening
     if np.shape(softening) != ():

@@ -22,12 +22,12 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import Kind, check_range, check_real, first_row, flat, shape_of, shown
+from ..arguments import Kind, check_gravity, check_range, check_real, first_row, flat, shape_of, shown
 from ..config import OverdensityConfig, checked_config, without_masses
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import Array, Index, Particles
 from ..tree.stage import prepare_stage
-from ._arguments import check_gravity, faults_of_masses, read_spheres, speed_unit
+from ._arguments import faults_of_masses, read_spheres, speed_unit
 from ._derivatives import Sources, of_spheres
 from ._profiles import RadialProfiles, radial_profiles
 from ._spheres import find_spheres

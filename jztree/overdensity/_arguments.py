@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import check_alike, check_box, check_particles, check_real, mass_faults, mass_rows
+from ..arguments import check_alike, check_box, check_gravity, check_particles, mass_faults, mass_rows
 from ..data import PosMass
 from ..jax_ext import Exact, is_concrete
 from ..particles import Index, Particles, check_num
@@ -44,15 +44,6 @@ def faults_of_masses(sources: InputParticles) -> list[comm.Fault]:
     """Return the possible faults of the masses of `read_spheres`."""
     mass = sources.part.mass
     return mass_faults(mass, sources.num, sources.pos.shape[0]) if mass.shape[0] else []
-
-
-def check_gravity(gravity: Any) -> Any:
-    """Return a gravitational constant. Raise ValueError if it is not one positive, finite number."""
-    if np.shape(gravity) != ():
-        raise ValueError(f"gravity must be one number, the gravitational constant; its shape is {np.shape(gravity)}.")
-    if is_concrete(gravity) and not 0 < check_real(gravity, "gravity") < np.inf:
-        raise ValueError(f"gravity is {gravity}; the gravitational constant must be positive and finite.")
-    return gravity
 
 
 def speed_unit(gravity: Any, dtype: np.dtype[Any]) -> jax.Array:

@@ -12,13 +12,13 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
-from ..arguments import Kind, Radii, first_row, flat
+from ..arguments import Kind, Radii, check_gravity, first_row, flat
 from ..config import RadiusConfig, checked_config, without_masses
 from ..jax_ext import exact_to_float
 from ..particles import Array, Index, Particles
 from ..tree.stage import InputParticles
 from ..within import SearchArguments, prepare_search, read_radii
-from ._arguments import check_gravity, faults_of_masses, read_spheres, speed_unit
+from ._arguments import faults_of_masses, read_spheres, speed_unit
 from ._spheres import widest_sphere
 
 _MIN_RADII = 2

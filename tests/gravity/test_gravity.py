@@ -103,3 +103,14 @@ def test_faults_at_run_time(arguments: dict[str, Any], message: str) -> None:
 def test_several_devices_raise() -> None:
     with pytest.raises(NotImplementedError, match="supports one device"):
         jz.acceleration.smap(mesh_of(2))(uniform(8).astype(np.float32).reshape(2, 4, 3))
+
+
+@pytest.mark.fast
+@pytest.mark.parametrize("function", [jz.potential, jz.acceleration])
+@pytest.mark.parametrize(
+    ("gravity", "message"),
+    [(0.0, "must be positive and finite"), (np.nan, "must be positive"), (np.ones(3), "must be one number")],
+)
+def test_an_invalid_constant_of_gravity_raises(function: Any, gravity: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        function(np.eye(3, dtype=np.float32), gravity=gravity)
