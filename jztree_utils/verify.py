@@ -250,7 +250,7 @@ def group_labels(
 
 
 def _linked(points: _Points, row: int, length: float, limit: int) -> set[int]:
-    """Return the rows that chains of links of at most ``length`` join with ``row``, or ``limit`` or more of them."""
+    """Return the rows that chains of links of at most ``length`` join with ``row``, or at least ``limit`` such rows."""
     linked, front = {row}, [row]
     while front and len(linked) < limit:
         neighbours = set(np.flatnonzero(points.distances(points.pos[front.pop()]) <= length).tolist()) - linked
@@ -520,7 +520,7 @@ def spheres(
         mass: ``(q,)``.
         queries: The centres.
         boxsize: The box of the search.
-        npart_min: Number of particles with which a sphere starts.
+        npart_min: Number of particles in the smallest sphere.
         samples: See `neighbours`.
         seed: See `neighbours`.
 

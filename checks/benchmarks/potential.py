@@ -29,8 +29,8 @@ def sphere(n: int) -> np.ndarray:
     """Return a Plummer sphere with a scale radius of 0.02, cut at 1."""
     random = np.random.default_rng(1)
     radius = 0.02 / np.sqrt(random.random(n) ** (-2 / 3) - 1 + 1e-9)
-    way = random.standard_normal((n, 3))
-    pos: np.ndarray = np.minimum(radius, 1)[:, None] * way / np.linalg.norm(way, axis=1, keepdims=True)
+    direction = random.standard_normal((n, 3))
+    pos: np.ndarray = np.minimum(radius, 1)[:, None] * direction / np.linalg.norm(direction, axis=1, keepdims=True)
     return pos.astype(np.float32)
 
 
@@ -39,8 +39,10 @@ def clusters(n: int) -> np.ndarray:
     random = np.random.default_rng(2)
     number = max(n // 500, 4)
     cluster, centre, size = random.integers(0, number, n), random.random((number, 3)), random.pareto(1, number) + 1
-    way, radius = random.standard_normal((n, 3)), 1e-3 * np.minimum(size, 100) ** (1 / 3)
-    pos = centre[cluster] + (radius[cluster] * random.random(n) / np.linalg.norm(way, axis=1))[:, None] * way
+    direction, radius = random.standard_normal((n, 3)), 1e-3 * np.minimum(size, 100) ** (1 / 3)
+    pos = (
+        centre[cluster] + (radius[cluster] * random.random(n) / np.linalg.norm(direction, axis=1))[:, None] * direction
+    )
     return np.where(random.random(n)[:, None] < 0.3, random.random((n, 3)), pos).astype(np.float32)
 
 

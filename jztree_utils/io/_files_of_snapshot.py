@@ -114,10 +114,10 @@ def all_parts(path: Path, num_files: int) -> list[Path]:
 def check_alone(path: Path, folder: Path) -> None:
     """Raise SnapshotError if ``one`` is a whole snapshot according to its header, but its folder has more parts."""
     match = _PART_NAME.fullmatch(path.name)
-    others = _numbered_files(path, match) if match else {}
-    if len(others) > 1:
+    numbered = _numbered_files(path, match) if match else {}
+    if len(numbered) > 1:
         raise SnapshotError(
-            f"The folder {folder} holds {len(others)} files, but according to its header {path.name} is a whole "
+            f"The folder {folder} holds {len(numbered)} files, but according to its header {path.name} is a whole "
             "snapshot; give a file."
         )
 

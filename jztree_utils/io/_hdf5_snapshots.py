@@ -136,10 +136,10 @@ def _columns(
         if path is not None:
             dataset = _full_name(file, ptype, path)
         else:
-            there = [dataset for dataset in usual if f"PartType{ptype}/{dataset}" in file]
-            if not there:
+            present = [dataset for dataset in usual if f"PartType{ptype}/{dataset}" in file]
+            if not present:
                 continue
-            dataset = f"PartType{ptype}/{there[0]}"
+            dataset = f"PartType{ptype}/{present[0]}"
         column = stored_as(file, dataset)
         factor = _factor(file[dataset], name, header, dialect)
         integers = name == "pos" and (column.stored == WORDS or column.stored.kind == "u")

@@ -79,7 +79,7 @@ def counted(tracers: Sequence[Tracer], radii: np.ndarray, queries: Any) -> tuple
             block = places.block(first, min(first + rows * devices, places.num)).astype(pos.dtype)
         query = _query(block, rows, None if mesh is None else devices)
         result = _of_block(tracers, radii, query, by_distance=largest <= _MOST_NEIGHBOURS)
-        total = [count + more for count, more in zip(total, result, strict=True)] if total else result
+        total = [count + added for count, added in zip(total, result, strict=True)] if total else result
     return total, places.num
 
 

@@ -41,7 +41,7 @@ class Result(Mapping[str, np.ndarray]):
 
 
 def earlier_run(folder: Path) -> dict[str, Any]:
-    """Return the input and the options of the run in a folder; empty if there is none."""
+    """Return the input and the options of the run in a folder, or an empty dict without a run."""
     file = folder / _ABOUT
     return dict(json.loads(file.read_text())) if file.exists() else {}
 
@@ -78,7 +78,7 @@ class Steps:
                 temporary.write_text(described)
 
     def step(self, name: str, compute: Callable[[], dict[str, Any]]) -> Result:
-        """Return the arrays of a step by name: those of an earlier run, read when they are used, or computed now."""
+        """Return the arrays of a step by name. Arrays of an earlier run are read when they are used."""
         path = self.folder / f"{name}.npz"
         if not path.exists():
             if self._continues:

@@ -2,7 +2,7 @@
 
 1. Runs: ranges of rows, each sorted along one axis, go to files.
 2. Slabs: the runs are merged along the axis. Each slab is grouped together with the *surface*: the particles of earlier
-   slabs within one linking length of all later particles. Any two linked particles are so together in one search, which
+   slabs within one linking length of all later particles. So any two linked particles are together in one search, which
    decides from the original positions, as a search in memory does.
 3. If the axis is periodic, the last surface is grouped with the first particles along the axis.
 
@@ -68,7 +68,7 @@ class Search:
 
     @cached_property
     def steps(self) -> Steps:
-        """The steps of this search, those of an earlier run included."""
+        """The steps of this search, including steps of an earlier run."""
         about = {
             "input": self.pieces.about,
             "linking length": self.rlink,

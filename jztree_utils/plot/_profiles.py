@@ -31,7 +31,7 @@ def plot_profiles(
     Args:
         profiles: The result of `jztree.radial_profiles`.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-        labels: The name of each centre in the legend, such as its mass. There is no legend if this is empty.
+        labels: The name of each centre in the legend, such as its mass. An empty list draws no legend.
         length_unit: Unit of length in the labels.
         mass_unit: Unit of mass in the labels.
         velocity_unit: Unit of velocity in the labels.

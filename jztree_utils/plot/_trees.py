@@ -26,7 +26,7 @@ def plot_merger_tree(
     mass_unit: str = "",
     title: str = "",
 ) -> "Figure":
-    """Plot the progenitors of a subhalo: time runs upwards, and each branch is a line that ends where it merges.
+    """Plot the progenitors of a subhalo: time runs upwards, and each branch is a line that ends at its merger.
 
     The area of a marker is proportional to the bound mass. The main branch is on the left, and the other branches
     follow in the order of the tree. A dashed line skips an output in which the subhalo was lost.
@@ -45,7 +45,7 @@ def plot_merger_tree(
 
     Raises:
         ImportError: If matplotlib is missing.
-        IndexError: If ``row`` is no row of the trees.
+        IndexError: If ``row`` is not in the trees.
         OutputError: If ``path`` cannot be written.
     """
     _check_row(trees, row)
@@ -91,7 +91,7 @@ def plot_mass_histories(
         trees: The merger trees.
         rows: The rows of the subhaloes in ``trees``.
         path: The picture file, in the format of its suffix (.png, .pdf, .svg, ...); None writes no file.
-        labels: The name of each subhalo in the legend. There is no legend if this is empty.
+        labels: The name of each subhalo in the legend. An empty list draws no legend.
         redshifts: The redshift of each snapshot. None shows the numbers of snapshots.
         mass_unit: Unit of mass in the label.
         title: Title above the picture.
@@ -101,7 +101,7 @@ def plot_mass_histories(
 
     Raises:
         ImportError: If matplotlib is missing.
-        IndexError: If one of ``rows`` is no row of the trees.
+        IndexError: If one of ``rows`` is not in the trees.
         ValueError: If the number of labels differs from the number of rows.
         OutputError: If ``path`` cannot be written.
     """

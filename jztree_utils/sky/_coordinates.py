@@ -195,9 +195,9 @@ def separations(directions: Directions, sources: Directions) -> np.ndarray:
     """Return the angles between directions, whose shapes broadcast; see `angular_separation`."""
     around = _sine_cosine(_difference(directions.ra, sources.ra) / 2)
     across = directions.across * sources.across
-    near = _sine((directions.dec - sources.dec) / 2) ** 2 + across * around[0] ** 2
-    far = _sine((directions.dec + sources.dec) / 2) ** 2 + across * around[1] ** 2
-    return np.degrees(2 * np.arctan2(np.sqrt(near), np.sqrt(far)))
+    sine_squared = _sine((directions.dec - sources.dec) / 2) ** 2 + across * around[0] ** 2
+    cosine_squared = _sine((directions.dec + sources.dec) / 2) ** 2 + across * around[1] ** 2
+    return np.degrees(2 * np.arctan2(np.sqrt(sine_squared), np.sqrt(cosine_squared)))
 
 
 def _difference(ra: np.ndarray, source_ra: np.ndarray) -> np.ndarray:

@@ -113,8 +113,8 @@ def search_around(
     splits, source, _ = search.within(unit_vectors(ra, dec), inclusive_chord(reach), _LISTED, _ADVICE)
     query = np.repeat(np.arange(len(ra)), np.diff(splits))
     angle = separations(Directions.of(ra, dec).rows(query), Directions.of(source_ra, source_dec).rows(source))
-    near = angle <= reach[query]
-    query, source, angle = query[near], source[near].astype(np.int64), angle[near]
+    is_near = angle <= reach[query]
+    query, source, angle = query[is_near], source[is_near].astype(np.int64), angle[is_near]
     order = nearest_first(query, angle, source)
     return query[order], source[order], angle[order]
 

@@ -18,7 +18,7 @@ from ._linking import OutputMembers, link_outputs
 from ._merger_trees import LinkedOutput, MergerTrees
 
 _NO_SUBHALOES = (
-    "{} has no subhaloes; give catalogues with subhaloes, such as fof_subhalo_tab files of Gadget-4 or AREPO, or those "
+    "{} has no subhaloes; give catalogues with subhaloes, such as fof_subhalo_tab files of Gadget-4 or AREPO, or files "
     "of jztree_utils.io.write_catalogue(subhaloes=...)."
 )
 _NO_IDS = (
@@ -46,7 +46,7 @@ def trees_of_catalogues(
 
     The members of each subhalo must be in the order of their binding energy. Catalogues of this library hold their
     identifiers. Gadget-4 and AREPO write them only to the snapshot, whose particles are in group order; the snapshot
-    must then be in the folder of the catalogue, or in the folder ``snapdir_005`` beside it.
+    must then be in the folder of the catalogue, or in the folder ``snapdir_005`` next to it.
 
     Args:
         catalogues: A file of the catalogue of each snapshot, by its number.

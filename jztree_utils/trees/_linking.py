@@ -27,7 +27,7 @@ def link_outputs(
 
     Args:
         outputs: The members of each output, as NumPy arrays, in the order of time. At most three outputs are in memory
-            if the iterable makes each of them when it is asked for.
+            if a generator yields them.
         weights: See `jztree.descendants`.
         skip: Whether links may skip an output.
 
@@ -59,13 +59,13 @@ def link_outputs(
     if recent:
         none = np.full(_rounded(numbers[-1]), -1, np.int32)
         links.append(Descendants(none, np.zeros(len(none), np.float32), np.zeros(len(none), bool)))
-    lost = [
+    skipped_links = [
         jax.device_get(skip_output.jit(link, after, skipped))
         for link, after, skipped in zip(links, links[1:], skipping, strict=False)
     ]
     return [
         Descendants(*(column[:number] for column in link))
-        for link, number in zip([*lost, *links[len(lost) :]], numbers, strict=True)
+        for link, number in zip([*skipped_links, *links[len(skipped_links) :]], numbers, strict=True)
     ]
 
 

@@ -35,7 +35,7 @@ def at(pos: np.ndarray) -> jz.data.ParticleData:
 
 
 def in_pieces(part: jz.data.ParticleData, number: int = 3) -> list[jz.data.ParticleData]:
-    """Return particles in pieces, the second of which is empty."""
+    """Return particles in pieces. The second piece is empty."""
     ends = [0, *np.linspace(len(part.pos) // 3, len(part.pos), number).astype(int)]
     ends[1:1] = [ends[1]]
     return [

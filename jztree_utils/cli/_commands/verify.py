@@ -108,9 +108,9 @@ def _rows_of(ids: np.ndarray, part: ParticleData) -> tuple[np.ndarray, tuple[str
     order = np.argsort(all_ids)
     place = np.minimum(np.searchsorted(all_ids, ids, sorter=order), len(all_ids) - 1)
     rows = order[place]
-    unknown, times = np.flatnonzero(all_ids[rows] != ids), np.bincount(rows, minlength=len(all_ids))
-    if len(unknown):
-        return rows, (f"the snapshot has no particle with the identifier {ids[unknown[0]]}",)
+    without_row, times = np.flatnonzero(all_ids[rows] != ids), np.bincount(rows, minlength=len(all_ids))
+    if len(without_row):
+        return rows, (f"the snapshot has no particle with the identifier {ids[without_row[0]]}",)
     if times.max(initial=0) > 1:
         return rows, (f"the particle with the identifier {all_ids[times.argmax()]} is a member {times.max()} times",)
     return rows, ()
@@ -124,13 +124,15 @@ def _spheres(
     if not names:
         return
     matter = json.loads(content.info.made_with or "{}").get("matter", "all")
-    others = open_matter(replace(source, matter=particle_types("--matter", matter)), [snapshot]).snapshots
-    types = [part, *map(_read, others)]
+    matter_snapshots = open_matter(replace(source, matter=particle_types("--matter", matter)), [snapshot]).snapshots
+    types = [part, *map(_read, matter_snapshots)]
     everything = ParticleData(
-        pos=np.concatenate([one.pos for one in types]),
-        mass=np.concatenate([np.broadcast_to(np.asarray(one.mass), len(one.pos)) for one in types]),
+        pos=np.concatenate([particles.pos for particles in types]),
+        mass=np.concatenate([np.broadcast_to(np.asarray(particles.mass), len(particles.pos)) for particles in types]),
     )
-    densities = comoving_densities(snapshot.header, [source.ptype, *(other.ptype for other in others)])
+    densities = comoving_densities(
+        snapshot.header, [source.ptype, *(matter_type.ptype for matter_type in matter_snapshots)]
+    )
     for name, density in sphere_densities(snapshot.header, names, densities):
         check = verify.spheres(
             everything,

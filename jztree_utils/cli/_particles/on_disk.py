@@ -44,7 +44,7 @@ class OnDisk(OneDevice):
     """Particles in files. Searches of the whole set are not available."""
 
     def _count_outside(self, part: ParticleData, rows: StoredColumn, low: np.ndarray, high: np.ndarray) -> int:
-        return sum(count_outside(one, low, high) for one in rows.slices())
+        return sum(count_outside(slice_rows, low, high) for slice_rows in rows.slices())
 
     def _mean_of_masses(self) -> float | None:
         return mean_of(self.part.mass)

@@ -116,8 +116,8 @@ def read_particles(
     """
     first = snapshots[0]
     with io.failing_together(mesh):
-        shared = set.intersection(*(set(snapshot.present(("pos",), optional)) for snapshot in snapshots))
-        names = [name for name in first.present(("pos",), optional) if name in shared]
+        in_all = set.intersection(*(set(snapshot.present(("pos",), optional)) for snapshot in snapshots))
+        names = [name for name in first.present(("pos",), optional) if name in in_all]
         ndim = first.layout("pos")[1][0]
         others = [] if matter is None else matter.snapshots
         check_fits([*snapshots, *others], mesh.size)
