@@ -6,6 +6,7 @@ velocities) to the z-order. It then computes the same as a search that sorts, wi
 """
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -85,7 +86,8 @@ def faults_of_index(index: Index) -> list[comm.Fault]:
     sources: SortedParticles = index.sources
     if sources.moved is None:
         tree_fits = kernels.tree_fits(sources.tree(), index.box, sources.rows) != 0
-        return [comm.Fault(~tree_fits | _moved(index), [], _CHANGED)]
+        pos, posz = jax.lax.stop_gradient((jnp.asarray(get_pos(index.part)), sources.pos))
+        return [comm.Fault(~tree_fits | _is_moved(pos, posz, sources.rows, sources.num), [], _CHANGED)]
     sent, received = sources.moved.route.sent, sources.moved.route.received
     route_fits = (jnp.minimum(jnp.min(sent), jnp.min(received)) >= 0) & (
         jnp.sum(received, dtype=jnp.int32) == sources.num
@@ -94,14 +96,19 @@ def faults_of_index(index: Index) -> list[comm.Fault]:
     return [comm.Fault(~(route_fits & tree_fits), [], _CHANGED)]
 
 
-def _moved(index: Index) -> jax.Array:
-    """Return whether any of a sample of the particles has another position than when the index was built."""
-    sources: SortedParticles = index.sources
-    pos, posz = jax.lax.stop_gradient((get_pos(index.part), sources.pos))
+@functools.partial(jax.jit, inline=True)
+def _is_moved(pos: jax.Array, posz: jax.Array, rows: jax.Array, num: jax.Array) -> jax.Array:
+    """Return whether any of a sample of particles has another position than in the z-order.
+
+    Args:
+        pos: ``(n, d)``, in the order of the user.
+        posz: ``(n, d)``, in z-order.
+        rows: ``(n,)`` int32, the row in ``pos`` of each z-ordered particle.
+        num: Number of particles.
+    """
     places = jnp.arange(0, posz.shape[0], max(posz.shape[0] // _SAMPLE, 1), dtype=jnp.int32)
-    assert sources.rows is not None
-    is_other = (jnp.asarray(pos)[sources.rows[places]] != posz[places]).any(axis=1)
-    return jnp.any(is_other & (places < sources.num))
+    is_other = (pos[rows[places]] != posz[places]).any(axis=1)
+    return jnp.any(is_other & (places < num))
 
 
 def sorted_by_index(given: InputParticles, num: jax.Array, cfg: TreeConfig) -> SortedParticles:
