@@ -60,8 +60,7 @@ def nearest(
         array([[0, 1]])
     """
     sources, places = pieces_of(pieces), _places(queries)
-    distance = np.full((len(places), k), np.inf, places.dtype)
-    index = np.full((len(places), k), -1, np.int64)
+    distance, index = np.empty((len(places), 0), places.dtype), np.empty((len(places), 0), np.int64)
     for start, part in _parts(sources, places, k, memory, "find neighbours", quiet):
         result = knn.nearest.jit(part, k, queries=places, boxsize=boxsize, allow_missing=True)
         rows = np.asarray(result.index, np.int64)

@@ -125,6 +125,13 @@ def test_neighbours_and_counts_equal_those_in_memory(dtype: Any, box: float | No
     np.testing.assert_array_equal(large.count_within(in_pieces(part), 0.2, **options), counts)
 
 
+@pytest.mark.parametrize("k", [0, -3])
+def test_neighbours_need_a_positive_number(k: int) -> None:
+    pos = np.zeros((4, 3), np.float32)
+    with pytest.raises(ValueError, match=f"k must be at least 1, not {k}"):
+        large.nearest([pos], k, queries=pos, quiet=True)
+
+
 def test_missing_neighbours_and_no_sources() -> None:
     few, queries = particles().pos[:3], particles(1).pos[:5]
     distance, index = large.nearest([few[:1], few[1:]], 5, queries=queries, quiet=True)
