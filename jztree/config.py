@@ -1,21 +1,16 @@
-"""Static options: hashable dataclasses with one field per option. The description of a field includes its cost.
+"""Static options: one dataclass per kind of search, with one field per option. Each description includes its cost.
 
-Options are arguments, never globals. A public function copies the configuration that it receives, so later edits of the
-object do not affect compiled code.
-
-The published interface has options that only set the size of its buffers (``alloc_fac_nodes``, ``alloc_fac_ilist``,
-...) or the shape of its hierarchy. This library chooses the size of its buffers, and has another hierarchy. You can
-therefore set, read and change these options, but they have no effect. `_published` makes them, and they are not part of
-the compiled code. Any other option whose name starts with ``alloc_fac_`` is also accepted and discarded.
+Options are arguments, never globals. Options of the published interface that have no effect here are accepted.
 """
 
 import dataclasses
-import functools
-from dataclasses import dataclass, field
-from typing import Any, TypeVar, dataclass_transform
+from dataclasses import field
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
+
+from ._options import at_least, options, published
 
 __all__ = [
     "CatalogueConfig",
@@ -28,122 +23,22 @@ __all__ = [
     "TreeConfig",
 ]
 
-_IGNORED = "alloc_fac_"
 _SMALLEST_LEAF = 3
 # The default of TreeConfig.leaf_size. On GPUs, a leaf usually fits into the 32 lanes of a warp.
 CPU_LEAF_SIZE, GPU_LEAF_SIZE = 40, 24
 
 _T = TypeVar("_T")
-_kinds: list[type] = []
 
 
-@dataclass_transform(kw_only_default=True)
-def _options(cls: type[_T]) -> type[_T]:
-    """Make ``cls`` a hashable dataclass that rejects unknown options and ignores those that size allocations."""
-    options_class = dataclass(kw_only=True, unsafe_hash=True)(cls)
-    fields = [option.name for option in dataclasses.fields(options_class)]  # type: ignore[arg-type]
-    properties = [name for name, value in vars(cls).items() if isinstance(value, property)]
-    aliases = getattr(cls, "_aliases", ())
-    names = fields + properties
-    init = options_class.__init__
-
-    @functools.wraps(init)
-    def filtered_init(self: Any, **options: Any) -> None:
-        for name in options:
-            _check_name(options_class, names, name, TypeError)
-        for alias, name in aliases:
-            if alias in options and name in options:
-                raise ValueError(
-                    f"{cls.__name__} got both {alias} and {name}, but one determines the other; pass only one."
-                )
-        init(self, **{name: value for name, value in options.items() if name in fields})
-        for name in properties:
-            if name in options:
-                setattr(self, name, options[name])
-
-    def checked_setattr(self: Any, name: str, value: Any) -> None:
-        _check_name(options_class, names, name)
-        _check_value(options_class, name, value)
-        if name in names:
-            object.__setattr__(self, name, int(value) if isinstance(value, np.integer) else value)
-
-    options_class.__init__ = filtered_init  # type: ignore[method-assign]
-    options_class.__setattr__ = checked_setattr  # type: ignore[method-assign]
-    _kinds.append(options_class)
-    return options_class
-
-
-def is_config(value: Any) -> bool:
-    """Return whether ``value`` is one of the configurations of this module."""
-    return isinstance(value, tuple(_kinds))
-
-
-def checked_config(cfg: Any, kind: type[_T], what: str = "cfg", *, optional: bool = True) -> _T:
-    """Return the configuration passed as ``what``, or one with all defaults if it is None.
-
-    Raises:
-        TypeError: If it is not a ``kind``.
-    """
-    if cfg is None and optional:
-        return kind()
-    if not isinstance(cfg, kind):
-        name = kind.__name__
-        raise TypeError(f"{what} must be a jztree.config.{name}, such as {name}(), not {type(cfg).__name__}.")
-    return cfg
-
-
-def _check_name(cls: type, names: list[str], name: str, error: type[Exception] = AttributeError) -> None:
-    if name not in names and not name.startswith(_IGNORED):
-        fields = cls.__dataclass_fields__  # type: ignore[attr-defined]
-        own_names = [option for option in names if not (option in fields and fields[option].metadata.get("published"))]
-        hint = "" if len(own_names) == len(names) else ". It also accepts the options of the published interface"
-        raise error(f"{cls.__name__} has no option {name!r}; its options are {', '.join(own_names)}{hint}.")
-
-
-def _published(default: Any) -> Any:
-    """Make a dataclass field of the published interface that has no effect here."""
-    return field(default=default, compare=False, repr=False, metadata={"published": True})
-
-
-def _at_least(least: int, default: int | None) -> Any:
-    """Make a dataclass field for an integer of at least ``least``, or None if that is the default."""
-    return field(default=default, metadata={"least": least})
-
-
-def _check_value(cls: Any, name: str, value: Any) -> None:
-    """Check the value of an option.
-
-    Raises:
-        ValueError: If ``value`` violates the bound that `_at_least` set for the option.
-        TypeError: If it is a configuration of another class than the default.
-    """
-    option = cls.__dataclass_fields__.get(name)
-    kind = None if option is None else option.metadata.get("kind", option.default_factory)
-    if kind in _kinds:
-        checked_config(value, kind, f"{cls.__name__}.{name}", optional=False)
-    minimum = None if option is None else option.metadata.get("least")
-    if option is not None and option.metadata.get("names"):
-        _check_names(f"{cls.__name__}.{name}", value)
-    if value is None and option is not None and option.default is None:
-        return
-    if minimum is not None and (isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < minimum):
-        raise ValueError(f"{cls.__name__}.{name} must be an integer of at least {minimum}, not {value!r}.")
-
-
-def _check_names(name: str, value: Any) -> None:
-    if not isinstance(value, tuple) or not all(isinstance(word, str) for word in value):
-        raise TypeError(f'{name} must be a tuple of names, such as ("temperature",), not {value!r}.')
-
-
-@_options
+@options
 class RegularizationConfig:
     """Options of the published interface for the hierarchy of kNN, which have no effect here."""
 
-    regularize_percentile: float = _published(90.0)
-    max_volume_fac: float = _published(20.0)
+    regularize_percentile: float = published(90.0)
+    max_volume_fac: float = published(20.0)
 
 
-@_options
+@options
 class TreeConfig:
     """The shape of the plane hierarchy.
 
@@ -161,14 +56,14 @@ class TreeConfig:
             particles.
     """
 
-    leaf_size: int | None = _at_least(2, None)
-    fan_out: int = _at_least(2, 8)
+    leaf_size: int | None = at_least(2, None)
+    fan_out: int = at_least(2, 8)
     masses: bool = False
-    coarse_fac: float = _published(6.0)
-    stop_coarsen: int = _published(1024)
-    regularization: Any = _published(None)
-    alloc_fac_nodes: float = _published(1.0)
-    nsamp: int = _published(1024)
+    coarse_fac: float = published(6.0)
+    stop_coarsen: int = published(1024)
+    regularization: Any = published(None)
+    alloc_fac_nodes: float = published(1.0)
+    nsamp: int = published(1024)
 
     _aliases = (("max_leaf_size", "leaf_size"), ("mass_centered", "masses"))
 
@@ -216,7 +111,7 @@ def _tree_of_fof() -> TreeConfig:
     return TreeConfig(coarse_fac=8.0, stop_coarsen=2048, alloc_fac_nodes=1.1)
 
 
-@_options
+@options
 class KNNConfig:
     """Options of `jztree.knn.nearest`.
 
@@ -231,11 +126,11 @@ class KNNConfig:
     """
 
     tree: TreeConfig = field(default_factory=_tree_of_knn, metadata={"kind": TreeConfig})
-    ghost_rows: int | None = _at_least(0, None)
-    alloc_fac_ilist: float = _published(256.0)
+    ghost_rows: int | None = at_least(0, None)
+    alloc_fac_ilist: float = published(256.0)
 
 
-@_options
+@options
 class CatalogueConfig:
     """Options of the friends-of-friends catalogue.
 
@@ -248,7 +143,7 @@ class CatalogueConfig:
             group.
     """
 
-    npart_min: int = _at_least(1, 20)
+    npart_min: int = at_least(1, 20)
     extended: bool = True
     means: tuple[str, ...] = field(default=(), metadata={"names": True})
 
@@ -256,7 +151,7 @@ class CatalogueConfig:
 FofCatalogueConfig = CatalogueConfig
 
 
-@_options
+@options
 class FofConfig:
     """Options of `jztree.fof`.
 
@@ -272,14 +167,14 @@ class FofConfig:
 
     tree: TreeConfig = field(default_factory=_tree_of_fof, metadata={"kind": TreeConfig})
     catalogue: CatalogueConfig = field(default_factory=CatalogueConfig)
-    ghost_rows: int | None = _at_least(0, None)
-    edge_rows: int | None = _at_least(0, None)
-    attached_rows: int | None = _at_least(0, None)
-    alloc_fac_ilist: float = _published(32.0)
-    alloc_fac_distr_links: float = _published(0.01)
+    ghost_rows: int | None = at_least(0, None)
+    edge_rows: int | None = at_least(0, None)
+    attached_rows: int | None = at_least(0, None)
+    alloc_fac_ilist: float = published(32.0)
+    alloc_fac_distr_links: float = published(0.01)
 
 
-@_options
+@options
 class OverdensityConfig:
     """Options of `jztree.overdensity.spherical_overdensity`.
 
@@ -292,11 +187,11 @@ class OverdensityConfig:
     """
 
     tree: TreeConfig = field(default_factory=TreeConfig)
-    npart_min: int = _at_least(1, 10)
-    ghost_rows: int | None = _at_least(0, None)
+    npart_min: int = at_least(1, 10)
+    ghost_rows: int | None = at_least(0, None)
 
 
-@_options
+@options
 class RadiusConfig:
     """Options of `jztree.radius`.
 
@@ -306,15 +201,9 @@ class RadiusConfig:
     """
 
     tree: TreeConfig = field(default_factory=TreeConfig)
-    ghost_rows: int | None = _at_least(0, None)
+    ghost_rows: int | None = at_least(0, None)
 
 
 def without_masses(cfg: _T) -> _T:
     """Return a configuration whose hierarchy has no masses, because no search uses them."""
     return dataclasses.replace(cfg, tree=dataclasses.replace(cfg.tree, masses=False))  # type: ignore
-
-
-def copy_config(cfg: _T) -> _T:
-    """Return a deep copy of a configuration, so that later edits of the original do not affect compiled code."""
-    values = {option.name: getattr(cfg, option.name) for option in dataclasses.fields(cfg)}  # type: ignore[arg-type]
-    return type(cfg)(**{k: copy_config(v) if is_config(v) else v for k, v in values.items()})

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from numpy.typing import ArrayLike
 
+from ._options import checked_config
 from .arguments import check_box, check_particles, flat
-from .config import RadiusConfig, TreeConfig, checked_config, without_masses
+from .config import RadiusConfig, TreeConfig, without_masses
 from .particles import Array, Index, Particles, check_num
 from .tree.stage import InputParticles, index_of, prepare_stage
 

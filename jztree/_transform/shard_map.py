@@ -18,7 +18,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from .. import stats
-from ..config import copy_config, is_config
+from .._options import copy_config, is_config
 from ..particles import Index, check_devices
 from . import capacity, ragged
 from .agreement import check_same

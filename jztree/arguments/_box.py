@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import kernels
-from ..config import is_config
+from .._options import is_config
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import particles_of, shape_of_pos
 from ._numbers import check_range, check_real, shape_of, shown

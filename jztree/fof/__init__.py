@@ -19,8 +19,9 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
+from .._options import checked_config
 from ..arguments import NO_LIMIT, SPEC, Kind, Radii, box_of, check_particles, check_word, flat, sequence_of
-from ..config import FofConfig, checked_config
+from ..config import FofConfig
 from ..data import FofCatalogue, Label, get_pos
 from ..particles import (
     Array,

@@ -25,8 +25,9 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from ..arguments import Radii, check_box, check_length, check_particles, flat, known_integer, one_length
-from ..config import FofConfig, checked_config, without_masses
+from ..config import FofConfig, without_masses
 from ..jax_ext import Exact
 from ..particles import Array, Index, Particles, check_num
 from ..tree.stage import (

@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from .._transform.capacity import Capacity
 from ..arguments import (
     SUMS_ROUNDED,
@@ -40,7 +41,7 @@ from ..arguments import (
     mass_rows,
     velocity_faults,
 )
-from ..config import CatalogueConfig, FofConfig, checked_config
+from ..config import CatalogueConfig, FofConfig
 from ..data import FofCatalogue, get_num, get_pos, replace_num, sort_catalogue, split_rows, squeeze_catalogue
 from ..jax_ext import Exact, is_concrete, vary_along
 from ..particles import Particles, check_representable, num_rows

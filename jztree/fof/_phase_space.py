@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from ..arguments import (
     Kind,
     Radii,
@@ -32,7 +33,7 @@ from ..arguments import (
     rows_fault,
     velocity_faults,
 )
-from ..config import FofConfig, checked_config
+from ..config import FofConfig
 from ..jax_ext import Exact, exact_to_float, is_concrete
 from ..particles import ComputedParticles, Index, Particles, check_num, check_representable
 from ..tree.stage import InputParticles, opened

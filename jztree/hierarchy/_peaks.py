@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from ..arguments import (
     Kind,
     check_box,
@@ -25,7 +26,7 @@ from ..arguments import (
     row_fault,
     shape_of,
 )
-from ..config import KNNConfig, checked_config, without_masses
+from ..config import KNNConfig, without_masses
 from ..jax_ext import is_concrete
 from ..particles import Array, Index, Particles, check_num
 from ..tree.stage import InputParticles, Stage, opened, prepare_stage

@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
+from .._options import checked_config
 from ..arguments import (
     SPEC,
     Kind,
@@ -31,7 +32,7 @@ from ..arguments import (
     known_integer,
     rows_and_num,
 )
-from ..config import KNNConfig, checked_config, without_masses
+from ..config import KNNConfig, without_masses
 from ..data import get_num
 from ..jax_ext import is_concrete
 from ..particles import Array, Index, Particles, check_num, num_rows, particles_of

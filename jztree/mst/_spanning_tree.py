@@ -13,8 +13,9 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from ..arguments import Kind, check_box, check_particles, flat, known_integer
-from ..config import KNNConfig, checked_config, without_masses
+from ..config import KNNConfig, without_masses
 from ..jax_ext import Exact, is_concrete
 from ..knn import radii
 from ..particles import Array, Index, Particles, check_num

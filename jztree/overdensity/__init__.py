@@ -22,8 +22,9 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from ..arguments import Kind, check_gravity, check_range, check_real, first_row, flat, shape_of, shown
-from ..config import OverdensityConfig, checked_config, without_masses
+from ..config import OverdensityConfig, without_masses
 from ..jax_ext import Exact, exact, is_concrete
 from ..particles import Array, Index, Particles
 from ..tree.stage import prepare_stage

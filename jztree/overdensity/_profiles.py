@@ -12,8 +12,9 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from ..arguments import Kind, Radii, check_gravity, first_row, flat
-from ..config import RadiusConfig, checked_config, without_masses
+from ..config import RadiusConfig, without_masses
 from ..jax_ext import exact_to_float
 from ..particles import Array, Index, Particles
 from ..tree.stage import InputParticles

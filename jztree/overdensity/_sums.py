@@ -12,6 +12,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from ..arguments import (
     Kind,
     at_least_normal,
@@ -21,7 +22,7 @@ from ..arguments import (
     flat,
     velocity_faults,
 )
-from ..config import OverdensityConfig, checked_config, without_masses
+from ..config import OverdensityConfig, without_masses
 from ..data import ParticleData
 from ..jax_ext import Exact
 from ..particles import Array, Index, Particles, check_representable, particles_of

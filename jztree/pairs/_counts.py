@@ -12,8 +12,9 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from ..arguments import Kind, check_alike, check_box, check_one_a_particle, check_particles, flat, row_fault
-from ..config import RadiusConfig, TreeConfig, checked_config, is_on_cpu, without_masses
+from ..config import RadiusConfig, TreeConfig, is_on_cpu, without_masses
 from ..data import static_field
 from ..jax_ext import Exact, varying_axes
 from ..kernels import PairBins

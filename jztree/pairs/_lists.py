@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from .._transform.capacity import choose_capacity
 from ..arguments import Radii, as_one_radius, flat, row_fault
-from ..config import RadiusConfig, checked_config, without_masses
+from ..config import RadiusConfig, without_masses
 from ..derivatives import unit
 from ..jax_ext import Exact, exact_to_float
 from ..particles import Array, Index, Particles

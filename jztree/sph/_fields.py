@@ -8,8 +8,9 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
+from .._options import checked_config
 from ..arguments import Kind, first_row, flat
-from ..config import RadiusConfig, checked_config
+from ..config import RadiusConfig
 from ..particles import Array, Index, Particles, particles_of
 from ..within import read_sets
 from ._lengths import as_lengths

@@ -13,6 +13,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from ..arguments import (
     NO_LIMIT,
     SPEC,
@@ -27,7 +28,7 @@ from ..arguments import (
     is_given,
     row_fault,
 )
-from ..config import RadiusConfig, checked_config, without_masses
+from ..config import RadiusConfig, without_masses
 from ..jax_ext import Exact, exact_to_float
 from ..kernels import KernelTerm
 from ..particles import Array, Index, Particles, check_representable, particles_of, shape_of_pos

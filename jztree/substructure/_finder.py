@@ -11,6 +11,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm
+from .._options import checked_config
 from ..arguments import (
     Kind,
     check_box,
@@ -25,7 +26,7 @@ from ..arguments import (
     row_fault,
     velocity_faults,
 )
-from ..config import KNNConfig, checked_config
+from ..config import KNNConfig
 from ..data import FofCatalogue, PosMass
 from ..halos import WholeGroups, check_softening, whole_groups
 from ..jax_ext import Exact, exact, is_concrete

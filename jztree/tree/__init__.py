@@ -22,6 +22,7 @@ from jax.sharding import PartitionSpec as P
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from .._transform.capacity import Capacity
 from ..arguments import (
     check_box,
@@ -31,7 +32,7 @@ from ..arguments import (
     mass_faults,
     mass_rows,
 )
-from ..config import TreeConfig, checked_config, leaf_size_of
+from ..config import TreeConfig, leaf_size_of
 from ..data import TreeHierarchy, get_pos, with_computed
 from ..jax_ext import Exact, with_twins
 from ..particles import Array, Particles, check_num, check_rows, check_width, num_rows

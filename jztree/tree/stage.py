@@ -23,9 +23,10 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels, stats
+from .._options import checked_config
 from .._transform.capacity import Capacity
 from ..arguments import check_box, check_particles, check_queries
-from ..config import RadiusConfig, checked_config, without_masses
+from ..config import RadiusConfig, without_masses
 from ..data import replace_num, split_rows
 from ..jax_ext import Exact
 from ..particles import Array, Index, Particles, attach_columns, check_num

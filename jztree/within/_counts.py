@@ -7,8 +7,9 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from ..arguments import first_row, flat
-from ..config import RadiusConfig, checked_config, without_masses
+from ..config import RadiusConfig, without_masses
 from ..particles import Array, Index, Particles
 from ._search import SearchArguments, prepare_search, read_radii, read_sets
 from ._weights import checked_weights

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from .._transform.capacity import choose_capacity
 from ..arguments import as_one_radius, flat
-from ..config import RadiusConfig, checked_config, without_masses
+from ..config import RadiusConfig, without_masses
 from ..jax_ext import Exact
 from ..knn import radii as with_derivatives
 from ..knn import radii_over_ranks

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import jax
 from numpy.typing import ArrayLike
 
+from .._options import checked_config
 from .._transform.memory import check_memory
 from ..arguments import as_one_radius, flat, known_integer
-from ..config import KNNConfig, RadiusConfig, checked_config
+from ..config import KNNConfig, RadiusConfig
 from ..knn import nearest
 from ..particles import Array, Index, Particles
 from ._counts import count_within

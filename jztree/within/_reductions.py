@@ -12,10 +12,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .. import comm, kernels
+from .._options import checked_config
 from .._transform.capacity import Capacity, choose_capacity, retrying
 from .._transform.memory import check_memory
 from ..arguments import as_one_radius, check_word, flat
-from ..config import RadiusConfig, checked_config, without_masses
+from ..config import RadiusConfig, without_masses
 from ..data import replace_num, split_rows
 from ..derivatives import as_norm, nearest_difference
 from ..jax_ext import Exact, exact, exact_to_float, is_concrete

@@ -10,7 +10,8 @@ import pytest
 from devices import mesh_of
 
 import jztree as jz
-from jztree.config import CatalogueConfig, FofConfig, KNNConfig, TreeConfig, copy_config, leaf_size_of
+from jztree._options import copy_config
+from jztree.config import CatalogueConfig, FofConfig, KNNConfig, TreeConfig, leaf_size_of
 
 pytestmark = pytest.mark.fast
 
